@@ -27,7 +27,8 @@ const TARGETS: [&str; 18] = [
     "roundtrip_gguf",
 ];
 
-/// Runs every target for `seconds`, starting from valid files. What it finds is in `fuzz/artifacts/`.
+/// Runs every target for `seconds`, starting from valid files. What it finds is in
+/// `fuzz/artifacts/`.
 pub(crate) fn run(steps: &mut Steps, seconds: &str) {
     for target in TARGETS {
         steps.run(&format!("fuzz target {target}, {seconds} s"), || fuzz(target, seconds));
@@ -36,14 +37,21 @@ pub(crate) fn run(steps: &mut Steps, seconds: &str) {
 
 fn fuzz(target: &str, seconds: &str) -> Outcome {
     if find_program(|name| name == "cargo-fuzz").is_none() {
-        return Err(Stop::skipped("cargo-fuzz is not installed", "run `cargo install --locked cargo-fuzz`"));
+        return Err(Stop::skipped(
+            "cargo-fuzz is not installed",
+            "run `cargo install --locked cargo-fuzz`",
+        ));
     }
     if output(program("cargo").args(["+nightly", "--version"])).is_none() {
-        return Err(Stop::skipped("there is no nightly toolchain", "run `rustup toolchain install nightly`"));
+        return Err(Stop::skipped(
+            "there is no nightly toolchain",
+            "run `rustup toolchain install nightly`",
+        ));
     }
     let corpus = workspace().join("fuzz/corpus").join(target);
     seed(&corpus)?;
-    let limits = [format!("-max_total_time={seconds}"), "-rss_limit_mb=1024".into(), "-timeout=10".into()];
+    let limits =
+        [format!("-max_total_time={seconds}"), "-rss_limit_mb=1024".into(), "-timeout=10".into()];
     let mut command = program("cargo");
     command.args(["+nightly", "fuzz", "run", target, "--"]).args(limits);
     run_program(&mut command)

@@ -1,7 +1,8 @@
 //! Live peers: programs of others that load, run and rewrite what we write.
 //!
-//! They take minutes to build or to fetch, so the gate goes without them. What they agreed with is recorded in
-//! `fixtures/peers/`, and `cargo xtask test` checks that we still write those very bytes.
+//! They take minutes to build or to fetch, so the gate goes without them. What they agreed with is
+//! recorded in `fixtures/peers/`, and `cargo xtask test` checks that we still write those very
+//! bytes.
 
 use crate::process::{cargo, run as run_program, target_dir};
 use crate::reference;
@@ -15,7 +16,10 @@ pub(crate) fn run(steps: &mut Steps) {
     steps.run("candle reads what apr writes, and adds numbers with it", || {
         run_program(&mut cargo("test", ["--package", "apr-interop"]))
     });
-    if steps.run("Hugging Face's Python client, and an S3 store", reference::set_up_hub_client).is_some() {
+    if steps
+        .run("Hugging Face's Python client, and an S3 store", reference::set_up_hub_client)
+        .is_some()
+    {
         steps.run("Hugging Face's client shares its cache with apr, and apr reads from S3", || {
             run_program(&mut cargo("build", ["--package", "apr-cli"]))?;
             run_program(&mut cargo("build", ["--package", "apr-testkit", "--example", "hub"]))?;
@@ -26,12 +30,17 @@ pub(crate) fn run(steps: &mut Steps) {
     if torch.is_some() {
         steps.run("torch loads what apr writes", || ask("apr-pytorch", "torch::"));
     }
-    let transformers = steps.run("transformers and onnxruntime, to compare with", reference::set_up_transformers);
+    let transformers =
+        steps.run("transformers and onnxruntime, to compare with", reference::set_up_transformers);
     if transformers.is_some() {
         steps.run("the onnx package reads the collection as apr does", || ask("apr-onnx", "live_"));
-        steps.run("onnxruntime runs what apr writes, as transformers computes", || ask("apr-cli", "onnx_"));
+        steps.run("onnxruntime runs what apr writes, as transformers computes", || {
+            ask("apr-cli", "onnx_")
+        });
         steps.run("torch runs the programs that apr writes", || ask("apr-cli", "torchscript::"));
-        steps.run("graphs of families compute what transformers computes", || ask("apr-cli", "graphs::"));
+        steps.run("graphs of families compute what transformers computes", || {
+            ask("apr-cli", "graphs::")
+        });
         steps.run("graphs of families do so for odd sizes and rare options", || {
             reference::check_graphs(&target_dir().join("debug/apr"), "onnxruntime")
         });

@@ -1,6 +1,7 @@
 //! What can be said about the code without running it.
 
-use std::fs;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use crate::process::{cargo, output, program, run as run_program, say, workspace};
 use crate::steps::{Outcome, Steps, Stop, in_ci};
@@ -10,23 +11,30 @@ use crate::tools::Tool;
 /// The version CI installs.
 pub(crate) const CARGO_DENY: Tool = Tool { name: "cargo-deny", version: "0.20.2" };
 
-/// Git's hashes of the files that dependencies follow from, as they were when cargo-deny last agreed with them. It takes
-/// minutes to build and a second to run, so it is asked again only when one of them has changed.
+/// Git's hashes of the files that dependencies follow from, as they were when cargo-deny last
+/// agreed with them. It takes minutes to build and a second to run, so it is asked again only when
+/// one of them has changed.
 const CHECKED: &str = "xtask/dependencies.checked";
 
 /// What a library of layers 0-2 starts with.
-const DENIES: &str = "#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]";
+const DENIES: &str =
+    "#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]";
 
 pub(crate) fn run(steps: &mut Steps) {
-    steps.run("formatting", || run_program(program("cargo").args(["fmt", "--all", "--check"])));
+    steps.run("formatting", || {
+        run_program(program("cargo").args(["fmt", "--all", "--check"]))?;
+        lines_of_code_fit()
+    });
     steps.run("clippy", || {
         // apr-interop needs candle, and is checked where it is run.
-        let everything = ["--workspace", "--exclude", "apr-interop", "--all-targets", "--all-features"];
+        let everything =
+            ["--workspace", "--exclude", "apr-interop", "--all-targets", "--all-features"];
         run_program(cargo("clippy", everything).args(["--", "-D", "warnings"]))
     });
     // What clippy.toml bans is allowed where a library does not deny it.
     steps.run("layers 0-2 deny files, threads, clocks and processes", || {
-        let forgot: Vec<&str> = PORTABLE.into_iter().filter(|name| !denies_the_system(name)).collect();
+        let forgot: Vec<&str> =
+            PORTABLE.into_iter().filter(|name| !denies_the_system(name)).collect();
         if forgot.is_empty() {
             Ok(())
         } else {
@@ -35,7 +43,10 @@ pub(crate) fn run(steps: &mut Steps) {
     });
     steps.run("dependencies: bans, licences, sources", dependencies);
     steps.run("documentation", || {
-        let mut doc = cargo("doc", ["--workspace", "--exclude", "apr-interop", "--all-features", "--no-deps"]);
+        let mut doc = cargo(
+            "doc",
+            ["--workspace", "--exclude", "apr-interop", "--all-features", "--no-deps"],
+        );
         run_program(doc.env("RUSTDOCFLAGS", "-D warnings"))
     });
 }
@@ -43,6 +54,45 @@ pub(crate) fn run(steps: &mut Steps) {
 /// Apart from `run`: its verdict changes when an advisory appears, without a change here.
 pub(crate) fn advisories(steps: &mut Steps) {
     steps.run("dependencies: bans, licences, sources, advisories", || cargo_deny(&["all"]));
+}
+
+/// rustfmt leaves comments, texts and macros as they are, however long their lines. A row of a
+/// table in a comment cannot be broken.
+fn lines_of_code_fit() -> Outcome {
+    const MOST: usize = 100;
+    let mut files = Vec::new();
+    for folder in ["crates", "examples", "fixtures", "fuzz", "xtask"] {
+        code_below(&workspace().join(folder), &mut files).map_err(Stop::failed)?;
+    }
+    let mut long = Vec::new();
+    for file in files {
+        let code = fs::read_to_string(&file).map_err(Stop::failed)?;
+        for (at, line) in code.lines().enumerate() {
+            let text = line.trim_start();
+            let is_row = ["//! |", "/// |"].iter().any(|row| text.starts_with(row));
+            if line.chars().count() > MOST && !is_row {
+                let name = file.strip_prefix(workspace()).unwrap_or(&file);
+                long.push(format!("{}:{}", name.display(), at + 1));
+            }
+        }
+    }
+    if long.is_empty() {
+        return Ok(());
+    }
+    let long = long.join(", ");
+    Err(Stop::failed(format!("lines of more than {MOST} characters: {long}")))
+}
+
+fn code_below(folder: &Path, files: &mut Vec<PathBuf>) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.is_dir() && !path.ends_with("target") {
+            code_below(&path, files)?;
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            files.push(path);
+        }
+    }
+    Ok(())
 }
 
 fn denies_the_system(name: &str) -> bool {
@@ -66,9 +116,11 @@ fn dependencies() -> Outcome {
 
 /// A line for each file; nothing where Git can't tell which files there are.
 fn dependency_hashes() -> Option<String> {
-    let files = ["Cargo.lock", "Cargo.toml", "deny.toml", "crates/*/Cargo.toml", "examples/*/Cargo.toml"];
+    let files =
+        ["Cargo.lock", "Cargo.toml", "deny.toml", "crates/*/Cargo.toml", "examples/*/Cargo.toml"];
     let names = output(program("git").args(["ls-files", "--"]).args(files))?;
-    let hashes = output(program("git").args(["hash-object", "--no-filters", "--"]).args(names.lines()))?;
+    let hashes =
+        output(program("git").args(["hash-object", "--no-filters", "--"]).args(names.lines()))?;
     let lines = hashes.lines().zip(names.lines()).map(|(hash, name)| format!("{hash}  {name}\n"));
     Some(lines.collect()).filter(|lines: &String| !lines.is_empty())
 }
@@ -78,7 +130,8 @@ fn cargo_deny(checks: &[&str]) -> Outcome {
         Some(path) => path,
         None if in_ci() => CARGO_DENY.install()?,
         None => {
-            let how = format!("run `cargo install --locked --version {} cargo-deny`", CARGO_DENY.version);
+            let how =
+                format!("run `cargo install --locked --version {} cargo-deny`", CARGO_DENY.version);
             return Err(Stop::skipped("cargo-deny is not installed", how));
         }
     };

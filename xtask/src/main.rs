@@ -21,21 +21,24 @@ use steps::Steps;
 const HELP: &str = "\
 Usage: cargo xtask TASK
 
-  test   set up what the tests compare with, then run every test: workspace, no_std, wasm32, Node, fixtures
-  interop  let live peers judge what apr writes: llama.cpp, torch, candle; takes many minutes the first time
+  test   set up what the tests compare with, then run every test: workspace, no_std, wasm32,
+         Node, fixtures
+  interop  let live peers judge what apr writes: llama.cpp, torch, candle; many minutes at first
   lint   formatting, clippy, the limits of layers 0-2, dependencies, documentation
   ci     lint, then test
   wasm   only the wasm32 build and its test under Node
   bench  figures against cp and Python's safetensors; --gb 1 4, --runs 5
   picture  draws docs/session.svg, the README's picture of a terminal, with the binary of today
   fuzz   every fuzz target for 60 seconds, or the seconds given; takes a nightly toolchain
-  quality  coverage, mutants, complexity, words, advisories, or those given, into docs/quality.md; --sample 60
+  quality  coverage, mutants, complexity, words, advisories, or those given, into docs/quality.md;
+           --sample 60
   deny   dependencies including security advisories, which takes the network
 
-A task goes on after a failed step and sums up at the end. What can't be had is skipped and says so; with CI set in the
-environment, a skip is a failure.
+A task goes on after a failed step and sums up at the end. What can't be had is skipped and says so;
+with CI set in the environment, a skip is a failure.
 
-CARGO_TARGET_DIR moves what is built, APR_REFERENCE the Python environment and the model (target/reference).
+CARGO_TARGET_DIR moves what is built; APR_REFERENCE moves the Python environment and the model
+(target/reference).
 ";
 
 fn main() -> ExitCode {

@@ -6,10 +6,14 @@ use crate::steps::{Steps, Stop};
 pub(crate) fn run(steps: &mut Steps) {
     steps.run("the picture of a terminal, docs/session.svg", || {
         run_program(&mut cargo("build", ["--package", "apr-cli"]))?;
-        let (binary, picture) = (target_dir().join("debug/apr"), workspace().join("docs/session.svg"));
+        let (binary, picture) =
+            (target_dir().join("debug/apr"), workspace().join("docs/session.svg"));
         let [Some(binary), Some(picture)] = [binary.to_str(), picture.to_str()] else {
             return Err(Stop::failed("the paths are no text"));
         };
-        run_program(&mut cargo("run", ["--package", "apr-cli", "--example", "picture", "--", binary, picture]))
+        run_program(&mut cargo(
+            "run",
+            ["--package", "apr-cli", "--example", "picture", "--", binary, picture],
+        ))
     });
 }

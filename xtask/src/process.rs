@@ -9,9 +9,11 @@ use std::process::{Command, ExitStatus, Stdio};
 
 use crate::steps::{Outcome, Stop, in_ci};
 
-/// The root of the workspace that `cargo xtask` was called in; asked at run time, as checkouts may share what is built.
+/// The root of the workspace that `cargo xtask` was called in; asked at run time, as checkouts may
+/// share what is built.
 pub(crate) fn workspace() -> PathBuf {
-    let xtask = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
+    let xtask =
+        std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
     Path::new(&xtask).parent().map_or_else(|| ".".into(), Path::to_path_buf)
 }
 
@@ -67,7 +69,11 @@ pub(crate) fn show_held() {
 /// Runs a program to its end, showing what it prints.
 pub(crate) fn run(command: &mut Command) -> Outcome {
     say(format_args!("    {}", shown(command)));
-    let name = Path::new(command.get_program()).file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let name = Path::new(command.get_program())
+        .file_name()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .into_owned();
     match status(command) {
         Ok(status) if status.success() => Ok(()),
         Ok(status) => Err(Stop::failed(format!("{name}: {status}"))),
@@ -89,25 +95,31 @@ fn status(command: &mut Command) -> io::Result<ExitStatus> {
 
 /// What a program prints, or nothing if it fails.
 pub(crate) fn output(command: &mut Command) -> Option<String> {
-    let output = command.stderr(Stdio::null()).output().ok().filter(|output| output.status.success())?;
+    let output =
+        command.stderr(Stdio::null()).output().ok().filter(|output| output.status.success())?;
     Some(String::from_utf8_lossy(&output.stdout).trim().to_string())
 }
 
 /// The first file in the search path whose name fits.
 pub(crate) fn find_program(fits: impl Fn(&str) -> bool) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
-    let files = std::env::split_paths(&path).filter_map(|folder| folder.read_dir().ok()).flatten().flatten();
+    let files = std::env::split_paths(&path)
+        .filter_map(|folder| folder.read_dir().ok())
+        .flatten()
+        .flatten();
     files.map(|file| file.path()).find(|file| {
         let name = file.file_name().and_then(OsStr::to_str);
-        name.is_some_and(|name| fits(name.strip_suffix(std::env::consts::EXE_SUFFIX).unwrap_or(name)))
+        name.is_some_and(|name| {
+            fits(name.strip_suffix(std::env::consts::EXE_SUFFIX).unwrap_or(name))
+        })
     })
 }
 
 /// The command with the environment it adds, as a shell would take it.
 fn shown(command: &Command) -> String {
-    let variables = command
-        .get_envs()
-        .filter_map(|(name, value)| Some(format!("{}={}", name.to_string_lossy(), quoted(&value?.to_string_lossy()))));
+    let variables = command.get_envs().filter_map(|(name, value)| {
+        Some(format!("{}={}", name.to_string_lossy(), quoted(&value?.to_string_lossy())))
+    });
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     variables.chain(words.map(|word| quoted(&word.to_string_lossy()))).collect::<Vec<_>>().join(" ")
 }

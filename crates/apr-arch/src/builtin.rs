@@ -1,7 +1,7 @@
 //! The tables of the families that apr knows by itself.
 //!
-//! Reading one takes about a millisecond, and most runs need one of them. So each is read when it is first asked for, and its
-//! text is searched before that for what the family must have.
+//! Reading one takes about a millisecond, and most runs need one of them. So each is read when it
+//! is first asked for, and its text is searched before that for what the family must have.
 
 use std::sync::OnceLock;
 
@@ -70,7 +70,8 @@ pub(crate) fn tables() -> &'static [Table] {
         let table = |(at, text): (usize, &'static str)| {
             let head = text.split("\n[").next().unwrap_or(text);
             let value = |key: &str| quoted(head.lines().find(|line| line.starts_with(key))?).next();
-            let base = value("extends = ").and_then(|base| named.iter().position(|name| *name == base));
+            let base =
+                value("extends = ").and_then(|base| named.iter().position(|name| *name == base));
             named.push(value("name = ").unwrap_or_default());
             Table { at, head: head.lines().flat_map(quoted).collect(), base }
         };
@@ -89,9 +90,11 @@ impl Table {
     /// # Panics
     /// When the table is malformed; a test reads them all, so none that is leaves this repository.
     pub(crate) fn family(&self) -> &Family {
-        READ[self.at].get_or_init(|| match Family::read(TEXTS[self.at], |_| self.base().map(Self::family)) {
-            Ok(family) => family,
-            Err(_) => unreachable!("the table {} is malformed", self.at),
+        READ[self.at].get_or_init(|| {
+            match Family::read(TEXTS[self.at], |_| self.base().map(Self::family)) {
+                Ok(family) => family,
+                Err(_) => unreachable!("the table {} is malformed", self.at),
+            }
         })
     }
 

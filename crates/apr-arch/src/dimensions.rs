@@ -1,4 +1,5 @@
-//! The numbers that shapes are made of: from the configuration, or else from the tensors themselves.
+//! The numbers that shapes are made of: from the configuration, or else from the tensors
+//! themselves.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -29,14 +30,16 @@ impl<'a> Told<'a> {
         }
     }
 
-    /// The configuration's entry under a dotted path, `model_type`, or `task`: what the first of `architectures` has
-    /// after `For`, such as `CausalLM`, or no text.
+    /// The configuration's entry under a dotted path, `model_type`, or `task`: what the first of
+    /// `architectures` has after `For`, such as `CausalLM`, or no text.
     fn value(self, path: &str) -> Option<Value> {
         match path {
             "model_type" => return self.model_type.map(|name| Value::Text(name.to_owned())),
             "task" => {
-                let class = self.config.get("architectures").and_then(|names| names.get(0)?.as_str());
-                let task = class.and_then(|class| class.split_once("For")).map_or("", |(_, task)| task);
+                let class =
+                    self.config.get("architectures").and_then(|names| names.get(0)?.as_str());
+                let task =
+                    class.and_then(|class| class.split_once("For")).map_or("", |(_, task)| task);
                 return Some(Value::Text(task.to_owned()));
             }
             _ => {}
@@ -62,20 +65,28 @@ pub(crate) struct Dimensions<'a> {
 
 impl<'a> Dimensions<'a> {
     pub(crate) fn new(family: &'a Family, told: Told<'a>) -> Self {
-        let mut dimensions = Self { family, told, observed: BTreeMap::new(), resolved: BTreeMap::new() };
+        let mut dimensions =
+            Self { family, told, observed: BTreeMap::new(), resolved: BTreeMap::new() };
         dimensions.resolve_all();
         dimensions
     }
 
-    /// Takes dimensions that the configuration leaves open from tensors, the first that shows one counts.
-    pub(crate) fn observe<'t>(&mut self, tensors: impl Iterator<Item = (&'a FamilyTensor, &'t Shape)>) {
+    /// Takes dimensions that the configuration leaves open from tensors, the first that shows one
+    /// counts.
+    pub(crate) fn observe<'t>(
+        &mut self,
+        tensors: impl Iterator<Item = (&'a FamilyTensor, &'t Shape)>,
+    ) {
         for (tensor, shape) in tensors {
-            let Some(expected) = tensor.shape.as_ref().filter(|expected| expected.len() == shape.dims().len()) else {
+            let Some(expected) =
+                tensor.shape.as_ref().filter(|expected| expected.len() == shape.dims().len())
+            else {
                 continue;
             };
             for (expression, &dim) in expected.iter().zip(shape.dims()) {
                 let Some(name) = expression.as_name() else { continue };
-                let open = self.told.config.is_empty() || self.resolved.get(name).is_some_and(Option::is_none);
+                let open = self.told.config.is_empty()
+                    || self.resolved.get(name).is_some_and(Option::is_none);
                 if open && self.family.dimensions.contains_key(name) {
                     self.observed.entry(name).or_insert(Value::Number(dim as f64));
                 }
@@ -91,24 +102,28 @@ impl<'a> Dimensions<'a> {
         }
     }
 
-    /// Computes a dimension, and on the way those it is made of; a name within its own definition is the
-    /// configuration's.
+    /// Computes a dimension, and on the way those it is made of; a name within its own definition
+    /// is the configuration's.
     fn resolve(&mut self, name: &'a str, within: &mut Vec<&'a str>) -> Option<Value> {
         if let Some(known) = self.resolved.get(name) {
             return known.clone();
         }
-        // Without a configuration, what the tensors show is better than what a definition falls back on.
+        // Without a configuration, what the tensors show is better than what a definition falls
+        // back on.
         let observed = self.observed.get(name).cloned();
         let family = self.family;
         within.push(name);
         let stated = family.dimensions.get(name).into_iter().flatten().find_map(|alternative| {
             alternative.value(&mut |inner| match family.dimensions.get_key_value(inner) {
-                Some((inner, _)) if !within.contains(&inner.as_str()) => self.resolve(inner, within),
+                Some((inner, _)) if !within.contains(&inner.as_str()) => {
+                    self.resolve(inner, within)
+                }
                 _ => self.told.value(inner),
             })
         });
         within.pop();
-        let value = if self.told.config.is_empty() { observed.or(stated) } else { stated.or(observed) };
+        let value =
+            if self.told.config.is_empty() { observed.or(stated) } else { stated.or(observed) };
         // Half-way through another definition a name may have meant the configuration's.
         if within.is_empty() {
             self.resolved.insert(name, value.clone());

@@ -1,4 +1,5 @@
-//! The small language of family files: `heads * head_dim`, `layer % 2 == 0`, `text_config.hidden_size`.
+//! The small language of family files: `heads * head_dim`, `layer % 2 == 0`,
+//! `text_config.hidden_size`.
 //!
 //! | from loosest to tightest | |
 //! |---|---|
@@ -45,7 +46,8 @@ impl Value {
         }
     }
 
-    /// The value as JSON has it: whole numbers without a point. Numbers that JSON does not know have none.
+    /// The value as JSON has it: whole numbers without a point. Numbers that JSON does not know
+    /// have none.
     pub(crate) fn to_json(&self) -> Option<Json> {
         match self {
             Self::Number(number) => match self.as_size() {
@@ -54,7 +56,9 @@ impl Value {
             },
             Self::Truth(truth) => Some((*truth).into()),
             Self::Text(text) => Some(text.clone().into()),
-            Self::List(items) => items.iter().map(Self::to_json).collect::<Option<Vec<_>>>().map(Json::Array),
+            Self::List(items) => {
+                items.iter().map(Self::to_json).collect::<Option<Vec<_>>>().map(Json::Array)
+            }
         }
     }
 
@@ -62,8 +66,14 @@ impl Value {
     pub(crate) fn as_size(&self) -> Option<u64> {
         const EXACT: f64 = (1_u64 << 53) as f64;
         match self {
-            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "whole and in range")]
-            &Self::Number(number) if number.fract() == 0.0 && (0.0..=EXACT).contains(&number) => Some(number as u64),
+            #[expect(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "whole and in range"
+            )]
+            &Self::Number(number) if number.fract() == 0.0 && (0.0..=EXACT).contains(&number) => {
+                Some(number as u64)
+            }
             _ => None,
         }
     }
@@ -164,7 +174,8 @@ impl Operator {
 
     fn apply(self, left: &Value, right: &Value) -> Option<Value> {
         let numbers = || Some((left.as_number()?, right.as_number()?));
-        let compared = |holds: fn(f64, f64) -> bool| numbers().map(|(a, b)| Value::Truth(holds(a, b)));
+        let compared =
+            |holds: fn(f64, f64) -> bool| numbers().map(|(a, b)| Value::Truth(holds(a, b)));
         let computed = |of: fn(f64, f64) -> f64| {
             numbers().map(|(a, b)| of(a, b)).filter(|number| number.is_finite()).map(Value::Number)
         };
@@ -208,7 +219,11 @@ impl Expression {
             Self::Negative(inner) => Some(Value::Number(-inner.value(lookup)?.as_number()?)),
             Self::Binary(operator, left, right) => {
                 let left = left.value(lookup)?;
-                if operator.is_decided_by(&left) { Some(left) } else { operator.apply(&left, &right.value(lookup)?) }
+                if operator.is_decided_by(&left) {
+                    Some(left)
+                } else {
+                    operator.apply(&left, &right.value(lookup)?)
+                }
             }
             Self::Conditional(when, then, otherwise) => {
                 let is_so = when.value(lookup)?.as_truth()?;
@@ -228,7 +243,9 @@ impl Expression {
             Self::Constant(_) => false,
             Self::Name(known) => known == name,
             Self::Not(inner) | Self::Negative(inner) => inner.mentions(name),
-            Self::Element(left, right) | Self::Binary(_, left, right) => left.mentions(name) || right.mentions(name),
+            Self::Element(left, right) | Self::Binary(_, left, right) => {
+                left.mentions(name) || right.mentions(name)
+            }
             Self::Conditional(when, then, otherwise) => {
                 let parts = [Some(when), Some(then), otherwise.as_ref()];
                 parts.into_iter().flatten().any(|part| part.mentions(name))
@@ -298,7 +315,9 @@ impl Parser<'_> {
             self.next_token();
             let ahead = self.rest.clone();
             let found = Operator::ALL.iter().find(|(spelling, _, _)| self.eat(spelling));
-            let Some(&(_, operator, strength)) = found.filter(|(_, _, strength)| *strength > loosest) else {
+            let Some(&(_, operator, strength)) =
+                found.filter(|(_, _, strength)| *strength > loosest)
+            else {
                 self.rest = ahead;
                 return Some(left);
             };
@@ -339,14 +358,17 @@ impl Parser<'_> {
             let text = self.take_while(|character| character != '\'');
             return self.eat("'").then_some(Expression::Constant(Value::Text(text)));
         }
-        let word = self.take_while(|character| character.is_ascii_alphanumeric() || "_.".contains(character));
+        let word = self
+            .take_while(|character| character.is_ascii_alphanumeric() || "_.".contains(character));
         if let Some((function, count)) = Function::named(&word) {
             return Some(Expression::Call(function, self.arguments(count)?));
         }
         match (word.as_str(), word.chars().next()?) {
             ("true", _) => Some(Expression::Constant(Value::Truth(true))),
             ("false", _) => Some(Expression::Constant(Value::Truth(false))),
-            (number, '0'..='9' | '.') => number.parse().ok().map(Value::Number).map(Expression::Constant),
+            (number, '0'..='9' | '.') => {
+                number.parse().ok().map(Value::Number).map(Expression::Constant)
+            }
             _ => Some(Expression::Name(word)),
         }
     }
@@ -409,12 +431,23 @@ mod tests {
         assert_eq!(number("ratio(heads, 4)"), Some(1.5));
         assert_eq!(number("sqrt(heads * heads / 1)"), Some(6.0));
         assert_eq!(number("ratio(1.4, sqrt(2))"), Some(1.4 / 2_f64.sqrt()));
-        assert_eq!((number("sqrt(-1)"), number("ratio(1, 0)"), number("sqrt(act)")), (None, None, None));
+        assert_eq!(
+            (number("sqrt(-1)"), number("ratio(1, 0)"), number("sqrt(act)")),
+            (None, None, None)
+        );
     }
 
     #[test]
     fn what_cant_be_computed_has_no_value() {
-        for text in ["unknown", "heads * unknown", "heads / 0", "act + 1", "conv_dim[2]", "heads && true", "heads[0]"] {
+        for text in [
+            "unknown",
+            "heads * unknown",
+            "heads / 0",
+            "act + 1",
+            "conv_dim[2]",
+            "heads && true",
+            "heads[0]",
+        ] {
             assert_eq!(value(text), None, "{text}");
         }
         assert_eq!(value("false && unknown"), Some(Value::Truth(false)), "one side decides");
@@ -428,7 +461,9 @@ mod tests {
         for text in ["sqrt 4", "sqrt()", "sqrt(1", "ratio(1)", "1 ? ", "1 ? 2 :", ": 2", &chosen] {
             assert!(Expression::parse(text).is_err(), "{text}");
         }
-        for text in ["", "1 +", "* 2", "(1", "1)", "a b", "'open", "1.2.3", "conv_dim[1", "a = b", &nested] {
+        for text in
+            ["", "1 +", "* 2", "(1", "1)", "a b", "'open", "1.2.3", "conv_dim[1", "a = b", &nested]
+        {
             assert!(Expression::parse(text).is_err(), "{text}");
         }
     }

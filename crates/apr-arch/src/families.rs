@@ -12,8 +12,8 @@ use crate::family::{Family, HUGGING_FACE, Naming, Refused};
 use crate::model::FamilyModel;
 use crate::names::NameGroups;
 
-/// Share of a checkpoint's tensors that a family must know to be believed, as a fraction: where the configuration names
-/// the family, and where names alone speak for it.
+/// Share of a checkpoint's tensors that a family must know to be believed, as a fraction: where the
+/// configuration names the family, and where names alone speak for it.
 const TOLD: (usize, usize) = (1, 2);
 const GUESSED: (usize, usize) = (9, 10);
 
@@ -39,7 +39,11 @@ pub struct Contradiction {
 impl std::fmt::Display for Contradiction {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { told, known, total, alike, .. } = self;
-        write!(f, "the configuration says {told}, but {known} of {total} tensors have names of that family")?;
+        write!(
+            f,
+            "the configuration says {told}, but {known} of {total} tensors have names of that \
+             family"
+        )?;
         match alike {
             Some(alike) => write!(f, "; they are named as in a model of family {alike}"),
             None => Ok(()),
@@ -114,7 +118,8 @@ impl Families {
     pub fn find(&self, name: &str) -> Option<&Family> {
         let lower = name.to_ascii_lowercase();
         let told = tables().iter().filter(|table| table.mentions(&lower)).map(Table::family);
-        let candidates: Vec<&Family> = self.brought.iter().map(|family| &**family).chain(told).collect();
+        let candidates: Vec<&Family> =
+            self.brought.iter().map(|family| &**family).chain(told).collect();
         let by_own_name = candidates.iter().find(|family| family.name().eq_ignore_ascii_case(name));
         by_own_name.or_else(|| candidates.iter().find(|family| family.is_called(name))).copied()
     }
@@ -144,8 +149,8 @@ impl Families {
         }
     }
 
-    /// The `model_type`, or else the class of `architectures`, that the metadata name and no family is called by. Such a
-    /// model is of no known family, whatever its tensors are called.
+    /// The `model_type`, or else the class of `architectures`, that the metadata name and no family
+    /// is called by. Such a model is of no known family, whatever its tensors are called.
     #[must_use]
     pub fn stranger<'m>(&self, metadata: &'m Metadata) -> Option<&'m str> {
         if let Told::Stranger(name) = self.told(metadata) { Some(name) } else { None }
@@ -156,16 +161,22 @@ impl Families {
         let names = model_names(class);
         names.iter().find_map(|name| {
             let brought = self.brought.iter().map(|family| &**family);
-            let told = tables().iter().filter(|table| table.head().any(|known| plain(known) == *name));
+            let told =
+                tables().iter().filter(|table| table.head().any(|known| plain(known) == *name));
             let mut candidates = brought.chain(told.map(Table::family));
             candidates.find(|family| family.names().any(|known| plain(known) == *name))
         })
     }
 
-    /// The family of a checkpoint: as its metadata say, or else, where those say nothing, as its tensors' names do. `None`
-    /// where neither convinces, and where the metadata name a family that is not known.
+    /// The family of a checkpoint: as its metadata say, or else, where those say nothing, as its
+    /// tensors' names do. `None` where neither convinces, and where the metadata name a family that
+    /// is not known.
     #[must_use]
-    pub fn identify<'a>(&'a self, tensors: &[TensorInfo], metadata: &'a Metadata) -> Option<FamilyModel<'a>> {
+    pub fn identify<'a>(
+        &'a self,
+        tensors: &[TensorInfo],
+        metadata: &'a Metadata,
+    ) -> Option<FamilyModel<'a>> {
         match self.told(metadata) {
             Told::Family(family) => {
                 let names = NameGroups::of(tensors);
@@ -188,9 +199,12 @@ impl Families {
         let mut most = fewest_known;
         let mut best: Option<(usize, FamilyModel<'a>)> = None;
         let brought = self.brought.iter().map(|family| &**family);
-        let may_be = tables().iter().filter(|table| names.may_be_of(fewest_known, |word| table.has_word(word)));
+        let may_be = tables()
+            .iter()
+            .filter(|table| names.may_be_of(fewest_known, |word| table.has_word(word)));
         for family in brought.chain(may_be.map(Table::family)) {
-            // Nothing is better than a family that knows all and misses nothing; reading the others takes milliseconds.
+            // Nothing is better than a family that knows all and misses nothing; reading the others
+            // takes milliseconds.
             if most == tensors.len() && best.as_ref().is_some_and(|(fewest, _)| *fewest == 0) {
                 break;
             }
@@ -213,7 +227,11 @@ impl Families {
 
     /// Where the metadata name a family whose tensors these are not.
     #[must_use]
-    pub fn contradiction(&self, tensors: &[TensorInfo], metadata: &Metadata) -> Option<Contradiction> {
+    pub fn contradiction(
+        &self,
+        tensors: &[TensorInfo],
+        metadata: &Metadata,
+    ) -> Option<Contradiction> {
         let Told::Family(told) = self.told(metadata) else { return None };
         let names = NameGroups::of(tensors);
         let (naming, known) = names.best_naming(told, 0)?;
@@ -235,7 +253,11 @@ impl Families {
     /// The family of a GGUF file, by its `general.architecture` and what tells families of one
     /// architecture apart. `entry` is that of [`Family::config_from_gguf`].
     #[must_use]
-    pub fn of_gguf(&self, architecture: &str, entry: &dyn Fn(&str) -> Option<Json>) -> Option<&Family> {
+    pub fn of_gguf(
+        &self,
+        architecture: &str,
+        entry: &dyn Fn(&str) -> Option<Json>,
+    ) -> Option<&Family> {
         let mut lookup = |name: &str| entry(name).and_then(|json| Value::of(&json));
         let mut general = None;
         let brought = self.brought.iter().map(|family| &**family);
@@ -255,7 +277,12 @@ impl Families {
     ///
     /// # Errors
     /// E001 when there is no such family.
-    pub fn apply<'a>(&'a self, name: &str, tensors: &[TensorInfo], metadata: &'a Metadata) -> Result<FamilyModel<'a>> {
+    pub fn apply<'a>(
+        &'a self,
+        name: &str,
+        tensors: &[TensorInfo],
+        metadata: &'a Metadata,
+    ) -> Result<FamilyModel<'a>> {
         let family = self.find(name).ok_or_else(|| self.unknown(name))?;
         let names = NameGroups::of(tensors);
         let best = names.best_naming(family, 0).map(|(naming, _)| naming);
@@ -279,10 +306,11 @@ fn is_no_type(name: &str) -> bool {
     ["", "auto", "unknown"].iter().any(|none| name.eq_ignore_ascii_case(none))
 }
 
-/// What the models of a class of `transformers` may be called, the longest name first: `cliptextmodel`, `cliptext` of
-/// `CLIPTextModelWithProjection`.
+/// What the models of a class of `transformers` may be called, the longest name first:
+/// `cliptextmodel`, `cliptext` of `CLIPTextModelWithProjection`.
 fn model_names(class: &str) -> Vec<String> {
-    const ENDINGS: [&str; 6] = ["WithProjection", "Model", "PreTrained", "LMHead", "DoubleHeads", "Encoder"];
+    const ENDINGS: [&str; 6] =
+        ["WithProjection", "Model", "PreTrained", "LMHead", "DoubleHeads", "Encoder"];
     let end = class.match_indices("For").map(|(at, _)| at).find(|&at| {
         let after = class[at + 3..].chars().next();
         at > 0 && after.is_some_and(char::is_uppercase)
@@ -298,7 +326,10 @@ fn model_names(class: &str) -> Vec<String> {
 
 /// A name in lower case, letters and digits alone: classes and model types differ in the rest.
 fn plain(name: &str) -> String {
-    name.chars().filter(char::is_ascii_alphanumeric).map(|character| character.to_ascii_lowercase()).collect()
+    name.chars()
+        .filter(char::is_ascii_alphanumeric)
+        .map(|character| character.to_ascii_lowercase())
+        .collect()
 }
 
 #[cfg(test)]
@@ -329,9 +360,15 @@ mod tests {
             assert_eq!(identified(&json!({ "model_type": stranger })), None, "{stranger}");
             // The class of a known family makes the model none.
             let architecture = json!({ "architectures": ["LlamaForCausalLM"] });
-            assert_eq!(identified(&json!({ "model_type": stranger, "architecture": architecture })), None);
+            assert_eq!(
+                identified(&json!({ "model_type": stranger, "architecture": architecture })),
+                None
+            );
         }
-        assert_eq!(identified(&json!({ "architecture": { "architectures": ["HeliumForCausalLM"] } })), None);
+        assert_eq!(
+            identified(&json!({ "architecture": { "architectures": ["HeliumForCausalLM"] } })),
+            None
+        );
     }
 
     #[test]
@@ -340,7 +377,10 @@ mod tests {
         assert_eq!(identified(&json!({ "model_type": "llama" })), told);
         for none in ["", "unknown", "Auto"] {
             let architecture = json!({ "architectures": ["LlamaForCausalLM"] });
-            assert_eq!(identified(&json!({ "model_type": none, "architecture": architecture })), told);
+            assert_eq!(
+                identified(&json!({ "model_type": none, "architecture": architecture })),
+                told
+            );
         }
         let guessed = Some(("llama".to_owned(), true));
         assert_eq!(identified(&json!({})), guessed);
@@ -352,11 +392,17 @@ mod tests {
         for table in tables() {
             let family = table.family();
             for naming in family.namings() {
-                let names = family.example_names().filter_map(|name| family.source_name(&name, &naming));
-                let tensors: Vec<TensorInfo> =
-                    names.map(|name| TensorInfo { name, dtype: DType::F32, shape: [4].into() }).collect();
+                let names =
+                    family.example_names().filter_map(|name| family.source_name(&name, &naming));
+                let tensors: Vec<TensorInfo> = names
+                    .map(|name| TensorInfo { name, dtype: DType::F32, shape: [4].into() })
+                    .collect();
                 let groups = NameGroups::of(&tensors);
-                assert!(groups.may_be_of(tensors.len(), |word| table.has_word(word)), "{} {naming:?}", family.name());
+                assert!(
+                    groups.may_be_of(tensors.len(), |word| table.has_word(word)),
+                    "{} {naming:?}",
+                    family.name()
+                );
             }
         }
     }

@@ -69,7 +69,8 @@ pub(crate) enum Required {
 ///
 /// let families = Families::builtin();
 /// let llama = families.find("llama").expect("a built-in family");
-/// let canonical = llama.map_name("model.layers.0.self_attn.q_proj.weight").expect("a tensor of the family");
+/// let canonical =
+///     llama.map_name("model.layers.0.self_attn.q_proj.weight").expect("a tensor of the family");
 /// assert_eq!(canonical, "layers.0.attn.q_proj.weight");
 ///
 /// let naming = Naming::new(HUGGING_FACE, "model.");
@@ -111,7 +112,10 @@ pub(crate) enum Refused {
 
 impl Family {
     /// Reads a table; `find` finds the family that it extends.
-    pub(crate) fn read<'f>(text: &str, find: impl Fn(&str) -> Option<&'f Self>) -> Result<Self, Refused> {
+    pub(crate) fn read<'f>(
+        text: &str,
+        find: impl Fn(&str) -> Option<&'f Self>,
+    ) -> Result<Self, Refused> {
         let mut file = FamilyFile::parse(text).map_err(Refused::Malformed)?;
         if let Some(base) = &file.extends {
             let base = find(base).ok_or_else(|| Refused::UnknownBase(base.clone()))?;
@@ -121,10 +125,12 @@ impl Family {
     }
 
     pub(crate) fn new(file: FamilyFile) -> Result<Self> {
-        let expressions =
-            |texts: &[String]| texts.iter().map(|text| Expression::parse(text)).collect::<Result<Vec<_>>>();
+        let expressions = |texts: &[String]| {
+            texts.iter().map(|text| Expression::parse(text)).collect::<Result<Vec<_>>>()
+        };
         let names: Vec<&str> = file.tensors.iter().map(|entry| entry.name.as_str()).collect();
-        let graph = file.graph.as_ref().map(|graph| GraphTable::parse(graph, &names)).transpose()?;
+        let graph =
+            file.graph.as_ref().map(|graph| GraphTable::parse(graph, &names)).transpose()?;
         let mut family = Self {
             sizes: file
                 .sizes
@@ -158,8 +164,12 @@ impl Family {
     fn add(&mut self, entry: &TensorEntry) -> Result<()> {
         let position = self.tensors.len();
         let pattern = Pattern::parse(&entry.name)?;
-        if let Some(index) = pattern.indices().iter().find(|index| !self.indices.contains_key(*index)) {
-            return Err(Error::format(format!("[indices] does not say how many {index} there are")));
+        if let Some(index) =
+            pattern.indices().iter().find(|index| !self.indices.contains_key(*index))
+        {
+            return Err(Error::format(format!(
+                "[indices] does not say how many {index} there are"
+            )));
         }
         let mut written = BTreeMap::from([(CANONICAL.to_owned(), pattern.clone())]);
         let mut understand = |convention: &str, pattern: Pattern| {
@@ -177,13 +187,18 @@ impl Family {
                 if alias.indices().len() != pattern.indices().len()
                     || !alias.indices().iter().all(|index| pattern.indices().contains(index))
                 {
-                    return Err(Error::format(format!("'{name}' has other placeholders than the canonical name")));
+                    return Err(Error::format(format!(
+                        "'{name}' has other placeholders than the canonical name"
+                    )));
                 }
                 understand(convention, alias.clone());
                 written.entry(convention.clone()).or_insert(alias);
             }
         }
-        let shape = entry.shape.as_ref().map(|shape| shape.iter().map(|dim| Expression::parse(dim)).collect());
+        let shape = entry
+            .shape
+            .as_ref()
+            .map(|shape| shape.iter().map(|dim| Expression::parse(dim)).collect());
         let required = match &entry.required {
             None => Required::Stated(true),
             Some(Condition::Stated(stated)) => Required::Stated(*stated),
@@ -191,7 +206,14 @@ impl Family {
         };
         let expectation = self.expectation(entry);
         let role = entry.role.clone();
-        self.tensors.push(FamilyTensor { pattern, expectation, shape: shape.transpose()?, required, role, written });
+        self.tensors.push(FamilyTensor {
+            pattern,
+            expectation,
+            shape: shape.transpose()?,
+            required,
+            role,
+            written,
+        });
         Ok(())
     }
 
@@ -206,7 +228,8 @@ impl Family {
                 _ => name,
             };
             if let Some(unknown) = [name, part].into_iter().find(|name| !has(name)) {
-                return Err(Error::format("a GGUF layout is of a tensor that there is not").for_tensor(unknown));
+                return Err(Error::format("a GGUF layout is of a tensor that there is not")
+                    .for_tensor(unknown));
             }
         }
         Ok(())
@@ -216,12 +239,22 @@ impl Family {
     fn expectation(&self, entry: &TensorEntry) -> TensorExpectation {
         let general = entry.kind.expectation();
         let family = self.file.expectations.get(&entry.kind).copied().unwrap_or_default();
-        let own = RangesEntry { mean: entry.mean, std: entry.std, std_by_width: entry.std_by_width };
+        let own =
+            RangesEntry { mean: entry.mean, std: entry.std, std_by_width: entry.std_by_width };
         // Whoever states deviations states all of them.
-        let stated = [own, family].into_iter().find(|ranges| ranges.std.is_some() || ranges.std_by_width.is_some());
-        let (std, std_by_width) = stated
-            .map_or((general.std, general.std_by_width), |RangesEntry { std, std_by_width, .. }| (std, std_by_width));
-        TensorExpectation { mean: own.mean.or(family.mean).or(general.mean), std, std_by_width, ..general }
+        let stated = [own, family]
+            .into_iter()
+            .find(|ranges| ranges.std.is_some() || ranges.std_by_width.is_some());
+        let (std, std_by_width) = stated.map_or(
+            (general.std, general.std_by_width),
+            |RangesEntry { std, std_by_width, .. }| (std, std_by_width),
+        );
+        TensorExpectation {
+            mean: own.mean.or(family.mean).or(general.mean),
+            std,
+            std_by_width,
+            ..general
+        }
     }
 
     /// What `--arch` and `model_type` in the metadata call it.
@@ -244,21 +277,26 @@ impl Family {
 
     /// What configurations or users call the family.
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
-        let names = [&self.file.name].into_iter().chain(&self.file.model_types).chain(&self.file.aliases);
+        let names =
+            [&self.file.name].into_iter().chain(&self.file.model_types).chain(&self.file.aliases);
         names.map(String::as_str)
     }
 
     /// All ways to name the tensors, the most common first.
     pub fn namings(&self) -> impl Iterator<Item = Naming> {
-        let rank =
-            |convention: &str| [HUGGING_FACE, CANONICAL].iter().position(|first| *first == convention).unwrap_or(2);
+        let rank = |convention: &str| {
+            [HUGGING_FACE, CANONICAL].iter().position(|first| *first == convention).unwrap_or(2)
+        };
         let mut conventions: Vec<&String> = self.understood.keys().collect();
         conventions.sort_by_key(|convention| rank(convention));
         conventions
             .into_iter()
             .flat_map(|convention| {
-                let prefixes =
-                    self.file.conventions.get(convention).map_or(vec![String::new()], |entry| entry.prefixes.clone());
+                let prefixes = self
+                    .file
+                    .conventions
+                    .get(convention)
+                    .map_or(vec![String::new()], |entry| entry.prefixes.clone());
                 prefixes.into_iter().map(move |prefix| Naming::new(convention.clone(), prefix))
             })
             .chain([Naming::new(ONNX, "")])
@@ -276,19 +314,25 @@ impl Family {
             return self.find_canonical(&name.strip_prefix('/')?.replace('/', "."));
         }
         let name = name.strip_prefix(naming.wrapper.as_str())?;
-        let (tensor, pattern, numbers) = self.understood.get(&naming.convention)?.find(name, &naming.prefix)?;
+        let (tensor, pattern, numbers) =
+            self.understood.get(&naming.convention)?.find(name, &naming.prefix)?;
         // Aliases may have the placeholders in another order.
         let number = |index: &str| {
             let position = pattern.indices().iter().position(|known| known == index)?;
             Some(numbers[position])
         };
         let indices = self.tensors[tensor].pattern.indices().iter().map(String::as_str);
-        Some(Found { tensor, numbers: indices.filter_map(|index| Some((index, number(index)?))).collect() })
+        Some(Found {
+            tensor,
+            numbers: indices.filter_map(|index| Some((index, number(index)?))).collect(),
+        })
     }
 
-    /// Numbers of a name in the order of the canonical name's placeholders; aliases may have another one.
+    /// Numbers of a name in the order of the canonical name's placeholders; aliases may have
+    /// another one.
     pub(crate) fn in_canonical_order(&self, entry: &Entry, numbers: Vec<u64>) -> Vec<u64> {
-        let (own, canonical) = (entry.pattern.indices(), self.tensors[entry.tensor].pattern.indices());
+        let (own, canonical) =
+            (entry.pattern.indices(), self.tensors[entry.tensor].pattern.indices());
         if own == canonical {
             return numbers;
         }
@@ -302,7 +346,8 @@ impl Family {
 
     pub(crate) fn written(&self, found: &Found<'_>, naming: &Naming) -> Option<String> {
         if naming.convention == ONNX {
-            let canonical = self.tensors[found.tensor].pattern.name("", |index| found.number(index))?;
+            let canonical =
+                self.tensors[found.tensor].pattern.name("", |index| found.number(index))?;
             return Some(format!("/{}", canonical.replace('.', "/")));
         }
         let name = self.tensors[found.tensor].written.get(&naming.convention)?;
@@ -328,7 +373,8 @@ impl Family {
         self.gguf.as_ref()?.layouts.iter().find(|(of, _)| of == name).map(|(_, layout)| layout)
     }
 
-    /// The tensor in which GGUF has this one together with its like, such as all experts of a layer.
+    /// The tensor in which GGUF has this one together with its like, such as all experts of a
+    /// layer.
     pub(crate) fn stack_of(&self, tensor: usize) -> Option<&FamilyTensor> {
         let name = &self.file.tensors.get(tensor)?.name;
         let is_stack = |layout: &Layout| matches!(layout, Layout::Stack(part) if part == name);
@@ -337,7 +383,8 @@ impl Family {
         self.tensors.get(position)
     }
 
-    /// Canonical name of the tensor in which GGUF stacks the one with this canonical name, and its place there.
+    /// Canonical name of the tensor in which GGUF stacks the one with this canonical name, and its
+    /// place there.
     #[must_use]
     pub fn stack(&self, canonical: &str) -> Option<(String, u64)> {
         let found = self.find_canonical(canonical)?;
@@ -346,7 +393,8 @@ impl Family {
         Some((stack.pattern.name("", |index| found.number(index))?, found.number(index)?))
     }
 
-    /// Canonical name of the part at this place of a tensor that GGUF stacks; `None` for other tensors.
+    /// Canonical name of the part at this place of a tensor that GGUF stacks; `None` for other
+    /// tensors.
     #[must_use]
     pub fn part(&self, stack: &str, place: u64) -> Option<String> {
         let found = self.find_canonical(stack)?;
@@ -355,16 +403,21 @@ impl Family {
         part.pattern.name("", |index| found.number(index).or(Some(place)))
     }
 
-    /// Canonical names of the tensors that GGUF has in place of the one with this canonical name; none where it has that
-    /// one, or nothing.
+    /// Canonical names of the tensors that GGUF has in place of the one with this canonical name;
+    /// none where it has that one, or nothing.
     #[must_use]
     pub fn cuts(&self, canonical: &str) -> Vec<String> {
-        let (Some(gguf), Some(found)) = (&self.gguf, self.find_canonical(canonical)) else { return Vec::new() };
+        let (Some(gguf), Some(found)) = (&self.gguf, self.find_canonical(canonical)) else {
+            return Vec::new();
+        };
         let whole = &self.file.tensors[found.tensor].name;
         let is_cut = |layout: &Layout| matches!(layout, Layout::Cut(cut) if cut.of == *whole);
         let names = gguf.layouts.iter().filter(|(_, layout)| is_cut(layout)).map(|(name, _)| name);
-        let tensors = names.filter_map(|name| self.file.tensors.iter().position(|entry| entry.name == *name));
-        tensors.filter_map(|tensor| self.tensors[tensor].pattern.name("", |index| found.number(index))).collect()
+        let tensors =
+            names.filter_map(|name| self.file.tensors.iter().position(|entry| entry.name == *name));
+        tensors
+            .filter_map(|tensor| self.tensors[tensor].pattern.name("", |index| found.number(index)))
+            .collect()
     }
 
     /// Canonical name of the tensor that the one with this canonical name is cut out of in GGUF.
@@ -379,7 +432,12 @@ impl Family {
     /// The index that a part has and its stack lacks.
     pub(crate) fn stacked_index(&self, part: usize, stack: &FamilyTensor) -> Option<&str> {
         let stacked = stack.pattern.indices();
-        self.tensors[part].pattern.indices().iter().find(|index| !stacked.contains(index)).map(String::as_str)
+        self.tensors[part]
+            .pattern
+            .indices()
+            .iter()
+            .find(|index| !stacked.contains(index))
+            .map(String::as_str)
     }
 
     /// Whether llama.cpp has models like this one.
@@ -398,13 +456,16 @@ impl Family {
         let named = |tensor: usize| self.tensors[tensor].written.get(convention);
         (0..self.tensors.len()).flat_map(move |first| {
             let later = (first + 1)..self.tensors.len();
-            later.filter(move |&later| named(first).is_some() && named(first) == named(later)).map(move |l| (first, l))
+            later
+                .filter(move |&later| named(first).is_some() && named(first) == named(later))
+                .map(move |l| (first, l))
         })
     }
 
     /// First components of the names that tensors have under a naming, without its prefix.
     pub(crate) fn beginnings(&self, naming: &Naming) -> BTreeSet<&str> {
-        let written = self.tensors.iter().filter_map(|tensor| tensor.written.get(&naming.convention));
+        let written =
+            self.tensors.iter().filter_map(|tensor| tensor.written.get(&naming.convention));
         written.filter_map(Pattern::beginning).collect()
     }
 
@@ -425,8 +486,8 @@ impl Family {
         self.gguf.as_ref().is_some_and(|gguf| gguf.is_architecture(architecture))
     }
 
-    /// The `config.json` that the keys of a GGUF file lead to. `entry` gives the value of a key, with or without the
-    /// architecture in front, and of `has.TENSOR` and `rows.TENSOR`.
+    /// The `config.json` that the keys of a GGUF file lead to. `entry` gives the value of a key,
+    /// with or without the architecture in front, and of `has.TENSOR` and `rows.TENSOR`.
     #[must_use]
     pub fn config_from_gguf(&self, entry: &dyn Fn(&str) -> Option<Json>) -> Map<String, Json> {
         let mut lookup = |name: &str| entry(name).and_then(|json| Value::of(&json));

@@ -93,7 +93,9 @@ impl FamilyFile {
     /// E001 with line and column when the text is not TOML or not a family.
     pub(crate) fn parse(text: &str) -> Result<Self> {
         toml::from_str(text).map_err(|error| {
-            let line = error.span().map_or(1, |span| 1 + text[..span.start.min(text.len())].matches('\n').count());
+            let line = error
+                .span()
+                .map_or(1, |span| 1 + text[..span.start.min(text.len())].matches('\n').count());
             Error::format(format!("this is not a family file: line {line}: {}", error.message()))
         })
     }
@@ -108,7 +110,8 @@ impl FamilyFile {
                 None => tensors.push(tensor),
             }
         }
-        // A family computes something else than its base until its own table says that the base's graph is the start.
+        // A family computes something else than its base until its own table says that the base's
+        // graph is the start.
         let names: Vec<&str> = tensors.iter().map(|tensor| tensor.name.as_str()).collect();
         let inherited = base.graph.as_ref().map(|graph| graph.of(&names)).unwrap_or_default();
         Self {

@@ -1,5 +1,5 @@
-//! The `[gguf]` table of a family: what llama.cpp calls its hyperparameters, and where the values of its tensors lie
-//! otherwise than Hugging Face has them.
+//! The `[gguf]` table of a family: what llama.cpp calls its hyperparameters, and where the values
+//! of its tensors lie otherwise than Hugging Face has them.
 //!
 //! | | |
 //! |---|---|
@@ -9,9 +9,10 @@
 //! | `layouts` | canonical name to how GGUF's values come from Hugging Face's |
 //! | `config` | entries of `config.json`, over the keys of a GGUF file |
 //!
-//! Keys that do not start with `general.` or `tokenizer.` have the architecture in front. Names in the expressions of
-//! `keys` are dimensions of the family, else entries of the configuration; `config.NAME` is only the latter. In those
-//! of `config` and `recognized` they are keys of the file, `has.TENSOR`, and `rows.TENSOR`.
+//! Keys that do not start with `general.` or `tokenizer.` have the architecture in front. Names in
+//! the expressions of `keys` are dimensions of the family, else entries of the configuration;
+//! `config.NAME` is only the latter. In those of `config` and `recognized` they are keys of the
+//! file, `has.TENSOR`, and `rows.TENSOR`.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -164,8 +165,9 @@ pub enum GgufLayout {
     Transposed,
     /// The first rows are left out.
     SkipRows(u64),
-    /// Rows are groups of so many queries with a key and a value, of so many rows each: `[groups, queries, rows]`. In the
-    /// file, all queries come first, then all keys, then all values.
+    /// Rows are groups of so many queries with a key and a value, of so many rows each:
+    /// `[groups, queries, rows]`. In the file, all queries come first, then all keys, then all
+    /// values.
     Groups([u64; 3]),
 }
 
@@ -200,8 +202,14 @@ impl GgufFile {
     }
 }
 
-/// The base's entries without those of `without`; entries of the same key stand where the base has the first.
-fn replaced<T: Clone>(base: &[T], mut own: Vec<T>, without: &[String], key: impl Fn(&T) -> &String) -> Vec<T> {
+/// The base's entries without those of `without`; entries of the same key stand where the base has
+/// the first.
+fn replaced<T: Clone>(
+    base: &[T],
+    mut own: Vec<T>,
+    without: &[String],
+    key: impl Fn(&T) -> &String,
+) -> Vec<T> {
     let replacing: HashSet<String> = own.iter().map(|entry| key(entry).clone()).collect();
     let mut all: Vec<T> = Vec::with_capacity(base.len() + own.len());
     for entry in base.iter().filter(|entry| !without.contains(key(entry))) {
@@ -295,10 +303,17 @@ impl Gguf {
         });
         let config = file.config.iter().map(|entry| {
             let key = entry.key.clone();
-            Ok(ConfigRule { key, values: all(&entry.value)?, when: parsed(&entry.when)?, real: entry.real })
+            Ok(ConfigRule {
+                key,
+                values: all(&entry.value)?,
+                when: parsed(&entry.when)?,
+                real: entry.real,
+            })
         });
-        let variants =
-            file.variants.iter().map(|entry| Ok((entry.architecture.clone(), Expression::parse(&entry.when)?)));
+        let variants = file
+            .variants
+            .iter()
+            .map(|entry| Ok((entry.architecture.clone(), Expression::parse(&entry.when)?)));
         Ok(Some(Self {
             architecture,
             variants: variants.collect::<Result<_>>()?,
@@ -322,7 +337,8 @@ impl Gguf {
 
     /// Whether files of this architecture may be of the family.
     pub(crate) fn is_architecture(&self, architecture: &str) -> bool {
-        self.architecture == architecture || self.variants.iter().any(|(variant, _)| variant == architecture)
+        self.architecture == architecture
+            || self.variants.iter().any(|(variant, _)| variant == architecture)
     }
 
     /// Whether the file's keys say that it is of this family and of no related one; `None` where
@@ -334,9 +350,13 @@ impl Gguf {
     /// Hyperparameters in llama.cpp's order.
     ///
     /// # Errors
-    /// E001 when one that llama.cpp needs is not there, or is not of its type; `source` tells what a name of the table
-    /// is called in the configuration.
-    pub(crate) fn keys(&self, lookup: Lookup<'_>, source: impl Fn(&str) -> String) -> Result<Vec<(String, GgufValue)>> {
+    /// E001 when one that llama.cpp needs is not there, or is not of its type; `source` tells what
+    /// a name of the table is called in the configuration.
+    pub(crate) fn keys(
+        &self,
+        lookup: Lookup<'_>,
+        source: impl Fn(&str) -> String,
+    ) -> Result<Vec<(String, GgufValue)>> {
         let architecture = self.architecture(lookup).to_owned();
         let mut pairs: Vec<(String, GgufValue)> = Vec::with_capacity(self.keys.len());
         for entry in &self.keys {
@@ -345,10 +365,15 @@ impl Gguf {
             }
             let key = absolute(&entry.key, &architecture);
             match entry.values.iter().find_map(|value| value.value(lookup)) {
-                Some(value) => pairs.push((key.clone(), entry.kind.of(&value).map_err(|error| error.for_key(&key))?)),
+                Some(value) => pairs.push((
+                    key.clone(),
+                    entry.kind.of(&value).map_err(|error| error.for_key(&key))?,
+                )),
                 None if entry.required => {
                     let name = source(&entry.shown);
-                    return Err(Error::format(format!("config.json has no '{name}', which llama.cpp needs as {key}")));
+                    return Err(Error::format(format!(
+                        "config.json has no '{name}', which llama.cpp needs as {key}"
+                    )));
                 }
                 None => {}
             }
@@ -407,9 +432,11 @@ impl Layout {
             LayoutEntry::Transposed => Self::Transposed,
             LayoutEntry::SkipRows(rows) => Self::SkipRows(Expression::parse(rows)?),
             LayoutEntry::Stack(part) => Self::Stack(part.clone()),
-            LayoutEntry::Groups([groups, queries, rows]) => {
-                Self::Groups([Expression::parse(groups)?, Expression::parse(queries)?, Expression::parse(rows)?])
-            }
+            LayoutEntry::Groups([groups, queries, rows]) => Self::Groups([
+                Expression::parse(groups)?,
+                Expression::parse(queries)?,
+                Expression::parse(rows)?,
+            ]),
             LayoutEntry::Cut(cut) => Self::Cut(CutLayout {
                 of: cut.of.clone(),
                 groups: Expression::parse(&cut.groups)?,
@@ -435,12 +462,16 @@ impl KeyKind {
     #[expect(clippy::cast_possible_truncation, reason = "GGUF has single precision here")]
     fn of(self, value: &Value) -> Result<GgufValue, WrongType> {
         let typed = match (self, value) {
-            (Self::U32, value) => value.as_size().and_then(|size| u32::try_from(size).ok()).map(GgufValue::U32),
+            (Self::U32, value) => {
+                value.as_size().and_then(|size| u32::try_from(size).ok()).map(GgufValue::U32)
+            }
             (Self::F32, Value::Number(number)) => Some(GgufValue::F32(*number as f32)),
             (Self::Bool, Value::Truth(truth)) => Some(GgufValue::Bool(*truth)),
             (Self::String, Value::Text(text)) => Some(GgufValue::String(text.clone())),
             (Self::Strings, Value::List(items)) => {
-                let text = |item: &Value| if let Value::Text(text) = item { Some(text.clone()) } else { None };
+                let text = |item: &Value| {
+                    if let Value::Text(text) = item { Some(text.clone()) } else { None }
+                };
                 items.iter().map(text).collect::<Option<_>>().map(GgufValue::Strings)
             }
             (Self::Bools, Value::List(items)) => {
@@ -500,7 +531,8 @@ mod tests {
     #[test]
     fn a_missing_hyperparameter_is_named() {
         let gguf = Gguf::parse(&file(BASE)).expect("parses").expect("a table");
-        let error = gguf.keys(&mut |_| None, |name| format!("num_{name}")).expect_err("layers are unknown");
+        let error =
+            gguf.keys(&mut |_| None, |name| format!("num_{name}")).expect_err("layers are unknown");
         assert_eq!(
             error.to_string(),
             "E001: config.json has no 'num_layers', which llama.cpp needs as base.block_count"
@@ -520,8 +552,12 @@ mod tests {
         "#,
         );
         let gguf = Gguf::parse(&child.on_top_of(&file(BASE))).expect("parses").expect("a table");
-        let keys: Vec<String> =
-            gguf.keys(&mut lookup, str::to_owned).expect("all there").into_iter().map(|(key, _)| key).collect();
+        let keys: Vec<String> = gguf
+            .keys(&mut lookup, str::to_owned)
+            .expect("all there")
+            .into_iter()
+            .map(|(key, _)| key)
+            .collect();
         assert_eq!(keys, ["child.block_count", "child.rope.type", "child.new"]);
         assert_eq!(gguf.layouts.len(), 1, "layouts are inherited");
     }
@@ -530,6 +566,9 @@ mod tests {
     fn a_configuration_is_made_of_what_the_file_has() {
         let gguf = Gguf::parse(&file(BASE)).expect("parses").expect("a table");
         let config = Json::from(gguf.config(&mut lookup));
-        assert_eq!(config, serde_json::json!({"num_hidden_layers": 3, "rope_scaling": {"factor": 1.5}}));
+        assert_eq!(
+            config,
+            serde_json::json!({"num_hidden_layers": 3, "rope_scaling": {"factor": 1.5}})
+        );
     }
 }

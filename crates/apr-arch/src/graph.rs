@@ -1,7 +1,8 @@
-//! What a family's table says about its graph: options of the blocks, and the weights by the part that they play.
+//! What a family's table says about its graph: options of the blocks, and the weights by the part
+//! that they play.
 //!
-//! This module reads the table, and `settings` computes its expressions for one checkpoint. What the options mean is the
-//! blocks' affair.
+//! This module reads the table, and `settings` computes its expressions for one checkpoint. What
+//! the options mean is the blocks' affair.
 
 mod settings;
 
@@ -95,8 +96,11 @@ impl GraphFile {
 
     /// Everything of `base`, with this table on top, entry by entry.
     pub(crate) fn on_top_of(self, base: &Self) -> Self {
-        let general =
-            |file: &Self| StackFile { index: None, options: file.options.clone(), weights: file.weights.clone() };
+        let general = |file: &Self| StackFile {
+            index: None,
+            options: file.options.clone(),
+            weights: file.weights.clone(),
+        };
         let StackFile { options, weights, .. } = general(&self).on_top_of(&general(base));
         let mut stacks = base.stacks.clone();
         for (name, stack) in self.stacks {
@@ -125,7 +129,9 @@ impl Stack {
             // A child leaves out a weight of its base by naming nothing.
             for name in names.iter().filter(|name| !name.is_empty()) {
                 if !is_there(name, tensors) {
-                    let message = format!("[graph] names '{name}' for {part}, and the family has no such tensor");
+                    let message = format!(
+                        "[graph] names '{name}' for {part}, and the family has no such tensor"
+                    );
                     return Err(Error::format(message));
                 }
                 patterns.push(Pattern::parse(name)?);
@@ -138,7 +144,8 @@ impl Stack {
 
 /// Whether one of the tensors has this name, or is of the module that has it.
 fn is_there(name: &str, tensors: &[&str]) -> bool {
-    let is_of_module = |tensor: &str| tensor.strip_prefix(name).is_some_and(|rest| rest.starts_with('.'));
+    let is_of_module =
+        |tensor: &str| tensor.strip_prefix(name).is_some_and(|rest| rest.starts_with('.'));
     tensors.iter().any(|&tensor| tensor == name || is_of_module(tensor))
 }
 
@@ -155,10 +162,18 @@ impl GraphTable {
     /// # Errors
     /// E001 when an expression is none, or a weight is a tensor that the family does not have.
     pub(crate) fn parse(file: &GraphFile, tensors: &[&str]) -> Result<Self> {
-        let kind = file.kind.as_ref().ok_or_else(|| Error::format("[graph] does not say its 'kind'"))?;
-        let general = StackFile { index: None, options: file.options.clone(), weights: file.weights.clone() };
-        let stacks = file.stacks.iter().map(|(name, stack)| Ok((name.clone(), Stack::parse(stack, tensors)?)));
-        let refused = file.refused.iter().map(|entry| Ok((Expression::parse(&entry.when)?, entry.why.clone())));
+        let kind =
+            file.kind.as_ref().ok_or_else(|| Error::format("[graph] does not say its 'kind'"))?;
+        let general =
+            StackFile { index: None, options: file.options.clone(), weights: file.weights.clone() };
+        let stacks = file
+            .stacks
+            .iter()
+            .map(|(name, stack)| Ok((name.clone(), Stack::parse(stack, tensors)?)));
+        let refused = file
+            .refused
+            .iter()
+            .map(|entry| Ok((Expression::parse(&entry.when)?, entry.why.clone())));
         Ok(Self {
             kind: Expression::parse(kind)?,
             general: Stack::parse(&general, tensors)?,

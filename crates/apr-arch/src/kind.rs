@@ -80,8 +80,8 @@ pub struct TensorExpectation {
     pub mean: Option<Range>,
     /// Standard deviation of its values.
     pub std: Option<Range>,
-    /// Standard deviation times the root of how many values each output is made of: layers are initialised with about
-    /// the inverse of that root. What lies in either range is healthy.
+    /// Standard deviation times the root of how many values each output is made of: layers are
+    /// initialised with about the inverse of that root. What lies in either range is healthy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub std_by_width: Option<Range>,
     /// Whether a tensor outside is an error that ends an import, or a warning.
@@ -89,13 +89,16 @@ pub struct TensorExpectation {
 }
 
 impl TensorExpectation {
-    /// What to expect of a tensor with so many values to each output, where its deviation depends on that.
+    /// What to expect of a tensor with so many values to each output, where its deviation depends
+    /// on that.
     #[must_use]
     pub fn for_width(self, inputs: u64) -> Self {
         let root = (inputs.max(1) as f64).sqrt();
         let scaled = self.std_by_width.map(|by| Range::new(by.low / root, by.high / root));
         let std = match (self.std, scaled) {
-            (Some(std), Some(scaled)) => Some(Range::new(std.low.min(scaled.low), std.high.max(scaled.high))),
+            (Some(std), Some(scaled)) => {
+                Some(Range::new(std.low.min(scaled.low), std.high.max(scaled.high)))
+            }
             (std, scaled) => std.or(scaled),
         };
         Self { std, std_by_width: None, ..self }
@@ -120,8 +123,9 @@ impl Kind {
             Self::Position => (near_zero, Some(Range::new(0.000_001, 1.0)), false),
             Self::Bias | Self::Buffer | Self::Scale => (None, None, false),
         };
-        // Kaiming's and Xavier's initialisations come to 0.6 to 1.4, a fixed 0.02 to 0.1 in 32 and to 2.6 in 16,384
-        // inputs, GPT-2's outputs to a tenth of that; training adds a few times as much.
+        // Kaiming's and Xavier's initialisations come to 0.6 to 1.4, a fixed 0.02 to 0.1 in 32 and
+        // to 2.6 in 16,384 inputs, GPT-2's outputs to a tenth of that; training adds a few times as
+        // much.
         let std_by_width = match self {
             Self::Linear | Self::Head | Self::Conv => Some(Range::new(0.005, 8.0)),
             _ => None,
@@ -146,8 +150,8 @@ impl Kind {
         }
     }
 
-    /// What a name says where no family knows the tensor: layer norms, projections of attention and layers of the
-    /// feed-forward network, by the names that Hugging Face's models use.
+    /// What a name says where no family knows the tensor: layer norms, projections of attention and
+    /// layers of the feed-forward network, by the names that Hugging Face's models use.
     #[must_use]
     pub fn of_name(name: &str) -> Option<Self> {
         let lower = name.to_ascii_lowercase();
@@ -156,7 +160,11 @@ impl Kind {
         match (norm, parts.next()?, parts.next().unwrap_or_default()) {
             (true, "weight" | "gamma", _) => Some(Self::NormGamma),
             (true, "bias" | "beta", _) => Some(Self::NormBeta),
-            (_, "weight", "q_proj" | "k_proj" | "v_proj" | "o_proj" | "out_proj" | "fc1" | "fc2") => Some(Self::Linear),
+            (
+                _,
+                "weight",
+                "q_proj" | "k_proj" | "v_proj" | "o_proj" | "out_proj" | "fc1" | "fc2",
+            ) => Some(Self::Linear),
             _ => None,
         }
     }
@@ -168,7 +176,10 @@ mod tests {
 
     #[test]
     fn norms_are_known_by_name() {
-        assert_eq!(Kind::of_name("encoder.layers.0.self_attn_layer_norm.weight"), Some(Kind::NormGamma));
+        assert_eq!(
+            Kind::of_name("encoder.layers.0.self_attn_layer_norm.weight"),
+            Some(Kind::NormGamma)
+        );
         assert_eq!(Kind::of_name("encoder.LayerNorm.beta"), Some(Kind::NormBeta));
         assert_eq!(Kind::of_name("layer_norm_proj.weight"), None);
         assert_eq!(Kind::of_name(""), None);
@@ -176,10 +187,16 @@ mod tests {
 
     #[test]
     fn projections_are_known_by_name() {
-        for name in ["model.layers.0.self_attn.q_proj.weight", "encoder.layers.3.fc2.weight", "out_proj.weight"] {
+        for name in [
+            "model.layers.0.self_attn.q_proj.weight",
+            "encoder.layers.3.fc2.weight",
+            "out_proj.weight",
+        ] {
             assert_eq!(Kind::of_name(name), Some(Kind::Linear), "{name}");
         }
-        for name in ["q_proj.bias", "q_proj.weight_scale", "q_proj.qweight", "xq_proj.weight", "fc1"] {
+        for name in
+            ["q_proj.bias", "q_proj.weight_scale", "q_proj.qweight", "xq_proj.weight", "fc1"]
+        {
             assert_eq!(Kind::of_name(name), None, "{name}");
         }
     }

@@ -7,7 +7,8 @@
 //! of a checkpoint, and the [`FamilyModel`] it returns answers what an import, a linter or an
 //! explanation asks.
 //!
-//! Users add families of their own in the same form ([`Families::add`]), or implement [`TensorNameMapper`].
+//! Users add families of their own in the same form ([`Families::add`]), or implement
+//! [`TensorNameMapper`].
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 

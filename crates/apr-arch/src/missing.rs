@@ -5,10 +5,12 @@ use std::collections::{BTreeMap, HashSet};
 use crate::dimensions::Dimensions;
 use crate::family::{Family, FamilyTensor, GGUF, Required};
 
-/// Missing tensors that are named before the rest is left out: a configuration can ask for 2^60 layers.
+/// Missing tensors that are named before the rest is left out: a configuration can ask for 2^60
+/// layers.
 const MAX_MISSING: usize = 1000;
 
-/// Tensors that are looked for, for the same reason; models of 100 layers of 256 experts have some 100,000.
+/// Tensors that are looked for, for the same reason; models of 100 layers of 256 experts have some
+/// 100,000.
 const MAX_CANDIDATES: usize = 300_000;
 
 /// The tensors that are there.
@@ -91,10 +93,13 @@ impl Search<'_> {
             if self.candidates > MAX_CANDIDATES || self.missing.len() >= MAX_MISSING {
                 return false;
             }
-            let named: Vec<(&str, u64)> = indices.iter().map(String::as_str).zip(numbers.iter().copied()).collect();
+            let named: Vec<(&str, u64)> =
+                indices.iter().map(String::as_str).zip(numbers.iter().copied()).collect();
             let required = match &tensor.required {
                 Required::Stated(stated) => *stated,
-                Required::Computed(condition) => self.expected.dimensions.truth(condition, &named).unwrap_or(false),
+                Required::Computed(condition) => {
+                    self.expected.dimensions.truth(condition, &named).unwrap_or(false)
+                }
             };
             match (required, depends_on_place) {
                 (true, _) => self.look_for_one(position, tensor, &numbers, &named),
@@ -106,13 +111,24 @@ impl Search<'_> {
         true
     }
 
-    fn look_for_one(&mut self, position: usize, tensor: &FamilyTensor, numbers: &[u64], named: &[(&str, u64)]) {
+    fn look_for_one(
+        &mut self,
+        position: usize,
+        tensor: &FamilyTensor,
+        numbers: &[u64],
+        named: &[(&str, u64)],
+    ) {
         let canonical = tensor.pattern.filled(numbers).unwrap_or_default();
         if self.present.names.contains(canonical.as_str()) || !self.may_be_asked_for(&canonical) {
             return;
         }
-        let number = |index: &str| named.iter().find(|(name, _)| *name == index).map(|(_, number)| *number);
-        let stack = self.expected.family.stack_of(position).and_then(|stack| stack.pattern.name("", number));
+        let number =
+            |index: &str| named.iter().find(|(name, _)| *name == index).map(|(_, number)| *number);
+        let stack = self
+            .expected
+            .family
+            .stack_of(position)
+            .and_then(|stack| stack.pattern.name("", number));
         if stack.as_ref().is_some_and(|stack| self.present.names.contains(stack.as_str())) {
             return;
         }
@@ -121,7 +137,9 @@ impl Search<'_> {
         }
         match stack {
             Some(stack) => self.miss_stack(stack),
-            None if self.expected.family.is_written_in(position, GGUF) => self.missing.push(canonical),
+            None if self.expected.family.is_written_in(position, GGUF) => {
+                self.missing.push(canonical);
+            }
             None => {}
         }
     }

@@ -70,7 +70,8 @@ pub enum Mismatch {
     Unexpected {
         /// Name in the checkpoint.
         name: String,
-        /// Whether it belongs to a part that the family does not have at all, such as a task's own head.
+        /// Whether it belongs to a part that the family does not have at all, such as a task's own
+        /// head.
         extra: bool,
     },
     /// The checkpoint lacks a tensor that its configuration asks for.
@@ -126,16 +127,30 @@ impl Mismatch {
 impl std::fmt::Display for Mismatch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Unexpected { extra: false, .. } => f.write_str("models of this family have no such tensor"),
-            Self::Unexpected { extra: true, .. } => f.write_str("it is not part of the family, and kept as it is"),
-            Self::Missing { .. } => f.write_str("it is missing; models of this family and configuration have it"),
+            Self::Unexpected { extra: false, .. } => {
+                f.write_str("models of this family have no such tensor")
+            }
+            Self::Unexpected { extra: true, .. } => {
+                f.write_str("it is not part of the family, and kept as it is")
+            }
+            Self::Missing { .. } => {
+                f.write_str("it is missing; models of this family and configuration have it")
+            }
             Self::Beyond { index, number, count, .. } => {
                 let index = index.replace('_', " ");
-                write!(f, "there is no {index} {number}: the configuration has {count}, counted from 0")
+                write!(
+                    f,
+                    "there is no {index} {number}: the configuration has {count}, counted from 0"
+                )
             }
-            Self::Twice { canonical, .. } => write!(f, "another tensor stands for {canonical} already"),
+            Self::Twice { canonical, .. } => {
+                write!(f, "another tensor stands for {canonical} already")
+            }
             Self::Shape { shape, expected, formula, .. } => {
-                write!(f, "its shape is {shape}, but the configuration leads to {formula} = {expected}")
+                write!(
+                    f,
+                    "its shape is {shape}, but the configuration leads to {formula} = {expected}"
+                )
             }
         }
     }
@@ -151,7 +166,8 @@ impl<'a> FamilyModel<'a> {
         metadata: &'a Metadata,
     ) -> Self {
         let matches = names.matches(family, &naming).into_iter();
-        let mut members: Vec<Option<Member>> = matches.map(|matched| member(family, matched?)).collect();
+        let mut members: Vec<Option<Member>> =
+            matches.map(|matched| member(family, matched?)).collect();
         let mut dimensions = Dimensions::new(family, Told::by(metadata));
         let in_gguf_layout = naming.convention == GGUF || gguf_values(metadata);
         if naming.convention == GGUF {
@@ -159,7 +175,8 @@ impl<'a> FamilyModel<'a> {
         }
         // Shapes that GGUF changes would show other dimensions.
         let is_same = |tensor: usize| {
-            !in_gguf_layout || !matches!(family.layout(tensor), Some(Layout::Transposed | Layout::SkipRows(_)))
+            !in_gguf_layout
+                || !matches!(family.layout(tensor), Some(Layout::Transposed | Layout::SkipRows(_)))
         };
         let known = members
             .iter()
@@ -171,9 +188,15 @@ impl<'a> FamilyModel<'a> {
         let counts = counts(family, &members, &dimensions);
         let is_turned = |member: &Option<Member>| {
             let member = member.as_ref().filter(|_| !in_gguf_layout);
-            member.is_some_and(|member| matches!(family.layout(member.tensor), Some(Layout::Transposed)))
+            member.is_some_and(|member| {
+                matches!(family.layout(member.tensor), Some(Layout::Transposed))
+            })
         };
-        let inputs = members.iter().zip(tensors).map(|(member, info)| inputs(&info.shape, is_turned(member))).collect();
+        let inputs = members
+            .iter()
+            .zip(tensors)
+            .map(|(member, info)| inputs(&info.shape, is_turned(member)))
+            .collect();
         let auxiliary = metadata.auxiliary_tensor();
         let mut model = Self {
             family,
@@ -193,7 +216,8 @@ impl<'a> FamilyModel<'a> {
 
     /// Computes the shapes that are the same in every layer, once for all of them.
     fn compute_shapes(&mut self) {
-        let present: BTreeSet<usize> = self.members.iter().flatten().map(|member| member.tensor).collect();
+        let present: BTreeSet<usize> =
+            self.members.iter().flatten().map(|member| member.tensor).collect();
         for tensor in present {
             let Some(shape) = &self.family.tensors[tensor].shape else { continue };
             let indices = self.family.tensors[tensor].pattern.indices();
@@ -208,7 +232,8 @@ impl<'a> FamilyModel<'a> {
         Self { is_guessed: true, ..self }
     }
 
-    /// Whether only the names of the tensors speak for the family: nothing else says what the model is.
+    /// Whether only the names of the tensors speak for the family: nothing else says what the model
+    /// is.
     #[must_use]
     pub fn is_guessed(&self) -> bool {
         self.is_guessed
@@ -236,10 +261,14 @@ impl<'a> FamilyModel<'a> {
     #[must_use]
     pub fn expectation(&self, tensor: usize) -> Option<TensorExpectation> {
         let member = self.members.get(tensor)?.as_ref()?.tensor;
-        let mut expectation = self.family.tensors[member].expectation.for_width(self.inputs[tensor]);
-        if let (true, Some(Layout::Add(constant))) = (self.in_gguf_layout, self.family.layout(member)) {
+        let mut expectation =
+            self.family.tensors[member].expectation.for_width(self.inputs[tensor]);
+        if let (true, Some(Layout::Add(constant))) =
+            (self.in_gguf_layout, self.family.layout(member))
+        {
             let constant = f64::from(*constant);
-            expectation.mean = expectation.mean.map(|mean| Range::new(mean.low + constant, mean.high + constant));
+            expectation.mean =
+                expectation.mean.map(|mean| Range::new(mean.low + constant, mean.high + constant));
         }
         Some(expectation)
     }
@@ -256,8 +285,8 @@ impl<'a> FamilyModel<'a> {
         self.dimensions.named(name)
     }
 
-    /// The shape that the tensor at this position should have, where its dimensions are known, and how it is made up:
-    /// `[vocab, hidden]`.
+    /// The shape that the tensor at this position should have, where its dimensions are known, and
+    /// how it is made up: `[vocab, hidden]`.
     #[must_use]
     pub fn expected_shape(&self, tensor: usize) -> Option<(Shape, String)> {
         let dims = self.expected_dims(tensor)?.into_owned();
@@ -307,7 +336,12 @@ impl<'a> FamilyModel<'a> {
     fn misshaped(&self, position: usize, info: &TensorInfo) -> Option<Mismatch> {
         self.expected_dims(position).filter(|dims| **dims != *info.shape.dims())?;
         let (expected, formula) = self.expected_shape(position)?;
-        Some(Mismatch::Shape { name: info.name.clone(), shape: info.shape.clone(), expected, formula })
+        Some(Mismatch::Shape {
+            name: info.name.clone(),
+            shape: info.shape.clone(),
+            expected,
+            formula,
+        })
     }
 
     /// Everything that names and shapes show to be wrong: of the checkpoint's tensors in their
@@ -315,7 +349,8 @@ impl<'a> FamilyModel<'a> {
     #[must_use]
     pub fn mismatches(&self, tensors: &[TensorInfo]) -> Vec<Mismatch> {
         let beginnings = self.family.beginnings(&self.naming);
-        // Where few tensors are known, it is the family that is in question, and nothing an addition to it.
+        // Where few tensors are known, it is the family that is in question, and nothing an
+        // addition to it.
         let is_believed = self.known() * 2 >= self.members.len();
         let mut present = Present::of(self.family);
         let mut mismatches = Vec::new();
@@ -328,13 +363,23 @@ impl<'a> FamilyModel<'a> {
                     let extra = is_believed && self.is_extra(&info.name, &beginnings);
                     mismatches.push(Mismatch::Unexpected { name: name(), extra });
                 }
-                Some(member) if !present.add(&member.canonical, member.tensor, beyond.is_none()) => {
-                    mismatches.push(Mismatch::Twice { name: name(), canonical: member.canonical.clone() });
+                Some(member)
+                    if !present.add(&member.canonical, member.tensor, beyond.is_none()) =>
+                {
+                    mismatches.push(Mismatch::Twice {
+                        name: name(),
+                        canonical: member.canonical.clone(),
+                    });
                 }
                 Some(_) => {}
             }
             if let Some((index, number, count)) = beyond {
-                mismatches.push(Mismatch::Beyond { name: name(), index: index.to_owned(), number, count });
+                mismatches.push(Mismatch::Beyond {
+                    name: name(),
+                    index: index.to_owned(),
+                    number,
+                    count,
+                });
             }
             mismatches.extend(self.misshaped(position, info));
         }
@@ -363,7 +408,8 @@ impl<'a> FamilyModel<'a> {
     /// The first index of a tensor that is past what the configuration counts.
     fn beyond(&self, position: usize) -> Option<(&str, u64, u64)> {
         let member = self.members.get(position)?.as_ref()?;
-        let indices = self.family.tensors[member.tensor].pattern.indices().iter().map(String::as_str);
+        let indices =
+            self.family.tensors[member.tensor].pattern.indices().iter().map(String::as_str);
         indices.zip(&member.numbers).find_map(|(index, &number)| {
             let count = *self.counts.get(index)?;
             (number >= count).then_some((index, number, count))
@@ -385,7 +431,8 @@ impl<'a> FamilyModel<'a> {
         let size = |expression: &Expression| {
             let size = self.dimensions.size(expression);
             size.ok_or_else(|| {
-                Error::format("the configuration does not say how GGUF lays out its rows").for_tensor(canonical)
+                Error::format("the configuration does not say how GGUF lays out its rows")
+                    .for_tensor(canonical)
             })
         };
         Ok(match found.and_then(|found| self.family.layout(found.tensor)) {
@@ -402,23 +449,29 @@ impl<'a> FamilyModel<'a> {
         })
     }
 
-    /// Which rows the tensor with this canonical name is in a GGUF file, where it is cut out of another one.
+    /// Which rows the tensor with this canonical name is in a GGUF file, where it is cut out of
+    /// another one.
     ///
     /// # Errors
     /// E001 when the configuration lacks what that depends on.
     pub fn gguf_cut(&self, canonical: &str) -> Result<Option<GgufCut>> {
         let found = self.family.find_canonical(canonical);
-        let Some(Layout::Cut(cut)) = found.and_then(|found| self.family.layout(found.tensor)) else { return Ok(None) };
+        let Some(Layout::Cut(cut)) = found.and_then(|found| self.family.layout(found.tensor))
+        else {
+            return Ok(None);
+        };
         let size = |expression: &Expression| {
             self.dimensions.size(expression).ok_or_else(|| {
-                Error::format("the configuration does not say which of its rows GGUF has").for_tensor(canonical)
+                Error::format("the configuration does not say which of its rows GGUF has")
+                    .for_tensor(canonical)
             })
         };
         let (groups, first, count) = (size(&cut.groups)?, size(&cut.first)?, size(&cut.count)?);
         Ok(Some(GgufCut { groups, first, step: cut.step, count, turned: cut.turned }))
     }
 
-    /// The shape that the tensor with this canonical name has in Hugging Face's layout, where its dimensions are known.
+    /// The shape that the tensor with this canonical name has in Hugging Face's layout, where its
+    /// dimensions are known.
     #[must_use]
     pub fn shape_of(&self, canonical: &str) -> Option<Shape> {
         let found = self.family.find_canonical(canonical)?;
@@ -439,29 +492,38 @@ impl<'a> FamilyModel<'a> {
     #[must_use]
     pub fn is_without(&self, canonical: &str) -> bool {
         let condition = self.family.gguf.as_ref().and_then(|gguf| gguf.without_tensors.as_ref());
-        let (Some(condition), Some(found)) = (condition, self.family.find_canonical(canonical)) else { return false };
+        let (Some(condition), Some(found)) = (condition, self.family.find_canonical(canonical))
+        else {
+            return false;
+        };
         !found.numbers.is_empty() && self.dimensions.truth(condition, &found.numbers) == Some(true)
     }
 
-    /// What `general.architecture` is in a GGUF file of this model; `None` where llama.cpp has no such models.
+    /// What `general.architecture` is in a GGUF file of this model; `None` where llama.cpp has no
+    /// such models.
     #[must_use]
     pub fn gguf_architecture(&self) -> Option<&'a str> {
         Some(self.family.gguf.as_ref()?.architecture(&mut |name| self.dimensions.named_value(name)))
     }
 
-    /// Hyperparameters under the keys of GGUF, in llama.cpp's order. `entry` gives entries of the configuration by
-    /// dotted path, and whatever else the family's table names.
+    /// Hyperparameters under the keys of GGUF, in llama.cpp's order. `entry` gives entries of the
+    /// configuration by dotted path, and whatever else the family's table names.
     ///
     /// # Errors
     /// E001 when one that llama.cpp needs is not there or not of its type.
-    pub fn gguf_keys(&self, entry: &dyn Fn(&str) -> Option<Json>) -> Result<Vec<(String, GgufValue)>> {
+    pub fn gguf_keys(
+        &self,
+        entry: &dyn Fn(&str) -> Option<Json>,
+    ) -> Result<Vec<(String, GgufValue)>> {
         let Some(gguf) = &self.family.gguf else { return Ok(Vec::new()) };
         let told = |name: &str| entry(name).and_then(|json| Value::of(&json));
         let mut lookup = |name: &str| match name.strip_prefix("config.") {
             Some(name) => told(name),
-            None => {
-                self.dimensions.dimension(name).or_else(|| told(name)).or_else(|| self.dimensions.named_value(name))
-            }
+            None => self
+                .dimensions
+                .dimension(name)
+                .or_else(|| told(name))
+                .or_else(|| self.dimensions.named_value(name)),
         };
         gguf.keys(&mut lookup, |name| self.family.source_of_dimension(name))
     }
@@ -472,14 +534,17 @@ impl<'a> FamilyModel<'a> {
         let file = &self.family.file;
         let fill = |text: &Option<String>| {
             let text = text.as_ref()?;
-            let filled = self
-                .dimensions
-                .sizes()
-                .fold(text.clone(), |text, (name, value)| text.replace(&format!("{{{name}}}"), &value.to_string()));
+            let filled = self.dimensions.sizes().fold(text.clone(), |text, (name, value)| {
+                text.replace(&format!("{{{name}}}"), &value.to_string())
+            });
             // A sentence about a number nobody knows says nothing.
             (!filled.contains('{')).then_some(filled)
         };
-        let size = self.family.sizes.iter().find(|(_, when)| self.dimensions.truth(when, &[]) == Some(true));
+        let size = self
+            .family
+            .sizes
+            .iter()
+            .find(|(_, when)| self.dimensions.truth(when, &[]) == Some(true));
         Description {
             title: file.title.clone(),
             guessed: self.is_guessed,
@@ -501,16 +566,21 @@ fn gguf_values(metadata: &Metadata) -> bool {
 /// Of tensors that GGUF calls the same, takes the one that the configuration has.
 fn tell_namesakes(family: &Family, members: &mut [Option<Member>], dimensions: &Dimensions<'_>) {
     for (taken, other) in family.namesakes(GGUF) {
-        let is_asked_for = |tensor: usize, numbers: &[(&str, u64)]| match &family.tensors[tensor].required {
-            Required::Stated(stated) => Some(*stated),
-            Required::Computed(condition) => dimensions.truth(condition, numbers),
-        };
+        let is_asked_for =
+            |tensor: usize, numbers: &[(&str, u64)]| match &family.tensors[tensor].required {
+                Required::Stated(stated) => Some(*stated),
+                Required::Computed(condition) => dimensions.truth(condition, numbers),
+            };
         for member in members.iter_mut().flatten().filter(|member| member.tensor == taken) {
             let named = numbers(&family.tensors[taken], member);
-            if is_asked_for(taken, &named) != Some(false) || is_asked_for(other, &named) != Some(true) {
+            if is_asked_for(taken, &named) != Some(false)
+                || is_asked_for(other, &named) != Some(true)
+            {
                 continue;
             }
-            let number = |index: &str| named.iter().find(|(name, _)| *name == index).map(|(_, number)| *number);
+            let number = |index: &str| {
+                named.iter().find(|(name, _)| *name == index).map(|(_, number)| *number)
+            };
             let Some(canonical) = family.tensors[other].pattern.name("", number) else { continue };
             *member = Member { tensor: other, numbers: member.numbers.clone(), canonical };
         }
@@ -523,24 +593,40 @@ fn member(family: &Family, Match { tensor, numbers }: Match) -> Option<Member> {
 }
 
 fn numbers<'f>(tensor: &'f FamilyTensor, member: &Member) -> Vec<(&'f str, u64)> {
-    tensor.pattern.indices().iter().map(String::as_str).zip(member.numbers.iter().copied()).collect()
+    tensor
+        .pattern
+        .indices()
+        .iter()
+        .map(String::as_str)
+        .zip(member.numbers.iter().copied())
+        .collect()
 }
 
-/// How many values of a matrix or a kernel an output is made of; outputs come first, and last where it is turned.
+/// How many values of a matrix or a kernel an output is made of; outputs come first, and last where
+/// it is turned.
 fn inputs(shape: &Shape, is_turned: bool) -> u64 {
     let outputs = if is_turned { shape.dims().last() } else { shape.dims().first() };
     shape.elements().unwrap_or(u64::MAX).checked_div(outputs.copied().unwrap_or(1)).unwrap_or(1)
 }
 
 /// How many there are of each index: as the configuration says, else as far as the tensors go.
-fn counts<'a>(family: &'a Family, members: &[Option<Member>], dimensions: &Dimensions<'_>) -> BTreeMap<&'a str, u64> {
+fn counts<'a>(
+    family: &'a Family,
+    members: &[Option<Member>],
+    dimensions: &Dimensions<'_>,
+) -> BTreeMap<&'a str, u64> {
     let seen = |index: &str| {
         let of = |member: &Member| {
             let tensor = &family.tensors[member.tensor];
-            numbers(tensor, member).into_iter().find(|(name, _)| *name == index).map(|(_, number)| number)
+            numbers(tensor, member)
+                .into_iter()
+                .find(|(name, _)| *name == index)
+                .map(|(_, number)| number)
         };
         members.iter().flatten().filter_map(of).max().map(|last| last.saturating_add(1))
     };
-    let count = |(index, count)| Some((String::as_str(index), dimensions.size(count).or_else(|| seen(index))?));
+    let count = |(index, count)| {
+        Some((String::as_str(index), dimensions.size(count).or_else(|| seen(index))?))
+    };
     family.indices.iter().filter_map(count).collect()
 }

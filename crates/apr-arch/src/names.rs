@@ -1,7 +1,8 @@
 //! The names of a checkpoint's tensors, those together that differ in their numbers alone.
 //!
-//! A model of a thousand layers has as many kinds of names as one of two. Families are held against these groups, so
-//! that the work grows with the kinds of names and not with tensors times patterns.
+//! A model of a thousand layers has as many kinds of names as one of two. Families are held against
+//! these groups, so that the work grows with the kinds of names and not with tensors times
+//! patterns.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -11,7 +12,8 @@ use apr_core::TensorInfo;
 use crate::family::{CANONICAL, Family, Naming, ONNX, WRAPPERS};
 use crate::pattern::{Entry, number, skeleton};
 
-/// Groups of names whose words are looked up, which bounds the work whatever a file's tensors are called.
+/// Groups of names whose words are looked up, which bounds the work whatever a file's tensors are
+/// called.
 const SAMPLED: usize = 64;
 
 /// Tensors whose names differ in their numbers alone.
@@ -46,13 +48,15 @@ pub(crate) struct Match {
     pub(crate) numbers: Vec<u64>,
 }
 
-/// Patterns that the names of a group may be of, and how many bytes of the names are before what they describe.
+/// Patterns that the names of a group may be of, and how many bytes of the names are before what
+/// they describe.
 type Candidates<'f> = [(&'f [Entry], usize); 2];
 
 impl<'t> NameGroups<'t> {
     pub(crate) fn of(tensors: &'t [TensorInfo]) -> Self {
-        let is_wrapped =
-            |wrapper: &&&str| !tensors.is_empty() && tensors.iter().all(|info| info.name.starts_with(**wrapper));
+        let is_wrapped = |wrapper: &&&str| {
+            !tensors.is_empty() && tensors.iter().all(|info| info.name.starts_with(**wrapper))
+        };
         let wrapper = WRAPPERS.iter().find(is_wrapped).copied().unwrap_or_default();
         let names: Vec<&str> = tensors.iter().map(|info| &info.name[wrapper.len()..]).collect();
         let mut by_skeleton: HashMap<String, usize> = HashMap::new();
@@ -78,13 +82,15 @@ impl<'t> NameGroups<'t> {
         Self { wrapper, names, groups, order, work: Cell::new(0) }
     }
 
-    /// Whether a family may know as many of the names as `least`, by the words that its table has. It may turn out not to.
+    /// Whether a family may know as many of the names as `least`, by the words that its table has.
+    /// It may turn out not to.
     pub(crate) fn may_be_of(&self, least: usize, has_word: impl Fn(&str) -> bool) -> bool {
         let mut left = self.names.len();
         for group in self.groups.iter().take(SAMPLED) {
             let name = self.names[self.order[group.members.start]];
             // Before the last words there may be a prefix, and placeholders stand for numbers.
-            let words = name.split(['.', '/']).filter(|word| !word.contains(|c: char| c.is_ascii_digit()));
+            let words =
+                name.split(['.', '/']).filter(|word| !word.contains(|c: char| c.is_ascii_digit()));
             if !words.rev().take(2).all(&has_word) {
                 left -= group.members.len();
             }
@@ -95,8 +101,8 @@ impl<'t> NameGroups<'t> {
         true
     }
 
-    /// The naming under which the family knows most of the tensors, and how many those are; the more common one where two
-    /// are equally good. None where it knows fewer than `least`.
+    /// The naming under which the family knows most of the tensors, and how many those are; the
+    /// more common one where two are equally good. None where it knows fewer than `least`.
     pub(crate) fn best_naming(&self, family: &Family, least: usize) -> Option<(Naming, usize)> {
         let namings: Vec<Naming> = self.namings(family).collect();
         let mut known = vec![0; namings.len()];
@@ -129,22 +135,33 @@ impl<'t> NameGroups<'t> {
     fn known(&self, family: &Family, naming: &Naming, group: &Group) -> usize {
         let members = &self.order[group.members.clone()];
         if !is_plain(&naming.prefix) {
-            return members.iter().filter(|&&position| self.find(family, naming, position).is_some()).count();
+            return members
+                .iter()
+                .filter(|&&position| self.find(family, naming, position).is_some())
+                .count();
         }
         let candidates = self.candidates(family, naming, group);
-        if candidates.iter().any(|(entries, _)| entries.iter().any(|entry| entry.is_told_by_skeleton)) {
+        if candidates
+            .iter()
+            .any(|(entries, _)| entries.iter().any(|entry| entry.is_told_by_skeleton))
+        {
             return members.len();
         }
         if candidates.iter().all(|(entries, _)| entries.is_empty()) {
             return 0;
         }
-        members.iter().filter(|&&position| self.matched(&candidates, naming, self.names[position]).is_some()).count()
+        members
+            .iter()
+            .filter(|&&position| self.matched(&candidates, naming, self.names[position]).is_some())
+            .count()
     }
 
     /// What each tensor is under a naming, by position.
     pub(crate) fn matches(&self, family: &Family, naming: &Naming) -> Vec<Option<Match>> {
         if !is_plain(&naming.prefix) {
-            return (0..self.names.len()).map(|position| self.find(family, naming, position)).collect();
+            return (0..self.names.len())
+                .map(|position| self.find(family, naming, position))
+                .collect();
         }
         let mut matches: Vec<Option<Match>> = self.names.iter().map(|_| None).collect();
         for group in &self.groups {
@@ -168,7 +185,10 @@ impl<'t> NameGroups<'t> {
         self.count(1);
         let unwrapped = Naming::new(naming.convention.clone(), naming.prefix.clone());
         let found = family.find(self.names[position], &unwrapped)?;
-        Some(Match { tensor: found.tensor, numbers: found.numbers.iter().map(|(_, number)| *number).collect() })
+        Some(Match {
+            tensor: found.tensor,
+            numbers: found.numbers.iter().map(|(_, number)| *number).collect(),
+        })
     }
 
     fn candidates<'f>(&self, family: &'f Family, naming: &Naming, group: &Group) -> Candidates<'f> {
@@ -185,7 +205,12 @@ impl<'t> NameGroups<'t> {
     }
 
     /// The first pattern that a name is of, and its numbers.
-    fn matched<'f>(&self, candidates: &Candidates<'f>, naming: &Naming, name: &str) -> Option<(&'f Entry, Vec<u64>)> {
+    fn matched<'f>(
+        &self,
+        candidates: &Candidates<'f>,
+        naming: &Naming,
+        name: &str,
+    ) -> Option<(&'f Entry, Vec<u64>)> {
         let dotted;
         let name = match naming.convention == ONNX {
             true => {
@@ -215,7 +240,11 @@ impl<'t> NameGroups<'t> {
 }
 
 /// Groups in the order in which they were found, and positions of tensors, group by group.
-fn sorted(by_skeleton: HashMap<String, usize>, sizes: &[usize], of: &[usize]) -> (Vec<Group>, Vec<usize>) {
+fn sorted(
+    by_skeleton: HashMap<String, usize>,
+    sizes: &[usize],
+    of: &[usize],
+) -> (Vec<Group>, Vec<usize>) {
     let mut end = 0;
     let mut groups: Vec<Group> = sizes
         .iter()
@@ -241,7 +270,8 @@ fn sorted(by_skeleton: HashMap<String, usize>, sizes: &[usize], of: &[usize]) ->
 fn is_plain(prefix: &str) -> bool {
     let is_plain_part = |part: &str| number(part).is_none() && !part.starts_with('#');
     prefix.is_empty()
-        || !prefix.contains('/') && prefix.strip_suffix('.').is_some_and(|parts| parts.split('.').all(is_plain_part))
+        || !prefix.contains('/')
+            && prefix.strip_suffix('.').is_some_and(|parts| parts.split('.').all(is_plain_part))
 }
 
 #[cfg(test)]
@@ -253,11 +283,15 @@ mod tests {
     use crate::family::HUGGING_FACE;
 
     fn named(names: impl IntoIterator<Item = String>) -> Vec<TensorInfo> {
-        names.into_iter().map(|name| TensorInfo { name, dtype: DType::F32, shape: [4, 4].into() }).collect()
+        names
+            .into_iter()
+            .map(|name| TensorInfo { name, dtype: DType::F32, shape: [4, 4].into() })
+            .collect()
     }
 
     fn layers(count: usize) -> Vec<TensorInfo> {
-        const PARTS: [&str; 3] = ["self_attn.q_proj.weight", "mlp.up_proj.weight", "input_layernorm.weight"];
+        const PARTS: [&str; 3] =
+            ["self_attn.q_proj.weight", "mlp.up_proj.weight", "input_layernorm.weight"];
         let names = |layer: usize| PARTS.map(|part| format!("model.layers.{layer}.{part}"));
         named((0..count).flat_map(names))
     }
@@ -266,7 +300,8 @@ mod tests {
     fn work(tensors: &[TensorInfo], least: usize) -> u64 {
         let names = NameGroups::of(tensors);
         let families = Families::builtin();
-        let known = families.iter().filter(|family| names.best_naming(family, least).is_some()).count();
+        let known =
+            families.iter().filter(|family| names.best_naming(family, least).is_some()).count();
         assert!(least > 0 || known == families.iter().count());
         names.work()
     }
@@ -278,9 +313,12 @@ mod tests {
 
     #[test]
     fn a_name_costs_a_few_lookups_a_family_whatever_it_looks_like() {
-        let words = ["model", "layers", "self_attn", "q_proj", "weight", "encoder", "block", "0", "mlp"];
+        let words =
+            ["model", "layers", "self_attn", "q_proj", "weight", "encoder", "block", "0", "mlp"];
         let word = |number: usize, place: u32| words[number / words.len().pow(place) % words.len()];
-        let mixed = named((0..5000).map(|n| (0..5).map(|place| word(n, place)).collect::<Vec<_>>().join(".")));
+        let mixed = named(
+            (0..5000).map(|n| (0..5).map(|place| word(n, place)).collect::<Vec<_>>().join(".")),
+        );
         let digits = named((0..5000).map(|n| format!("{n}.{}.{}", n * 7, n * 13)));
         let letters = named((0..5000).map(|n| format!("x{n}.weight{n}")));
         let long = named((0..50).map(|n| format!("{}.{n}", "layers.0.".repeat(2000))));
@@ -299,11 +337,14 @@ mod tests {
         let mut names: Vec<String> = Vec::new();
         for family in Families::builtin().iter() {
             for naming in family.namings() {
-                names.extend(family.example_names().filter_map(|name| family.source_name(&name, &naming)));
+                names.extend(
+                    family.example_names().filter_map(|name| family.source_name(&name, &naming)),
+                );
             }
         }
         names.extend(
-            ["model.layers.#.mlp.up_proj.weight", "layers.01.x", "", ".", "/", "#", "/layers/#/x"].map(str::to_owned),
+            ["model.layers.#.mlp.up_proj.weight", "layers.01.x", "", ".", "/", "#", "/layers/#/x"]
+                .map(str::to_owned),
         );
         let tensors = named(names);
         let groups = NameGroups::of(&tensors);
@@ -313,12 +354,15 @@ mod tests {
                 let mut known = 0;
                 for (info, matched) in tensors.iter().zip(&matches) {
                     let found = family.find(&info.name, &naming);
-                    let found = found.map(|it| (it.tensor, it.numbers.iter().map(|(_, n)| *n).collect::<Vec<_>>()));
+                    let found = found.map(|it| {
+                        (it.tensor, it.numbers.iter().map(|(_, n)| *n).collect::<Vec<_>>())
+                    });
                     let matched = matched.as_ref().map(|it| (it.tensor, it.numbers.clone()));
                     assert_eq!(matched, found, "{} as {naming:?} of {}", info.name, family.name());
                     known += usize::from(matched.is_some());
                 }
-                let counted: usize = groups.groups.iter().map(|group| groups.known(family, &naming, group)).sum();
+                let counted: usize =
+                    groups.groups.iter().map(|group| groups.known(family, &naming, group)).sum();
                 assert_eq!(counted, known, "{naming:?} of {}", family.name());
             }
         }
@@ -341,7 +385,8 @@ mod tests {
         let tensors = named(["net.1.a.weight", "net.0.a.weight"].map(str::to_owned));
         let naming = family.default_naming(HUGGING_FACE).expect("a naming");
         let groups = NameGroups::of(&tensors);
-        let found: Vec<bool> = groups.matches(family, &naming).iter().map(Option::is_some).collect();
+        let found: Vec<bool> =
+            groups.matches(family, &naming).iter().map(Option::is_some).collect();
         assert_eq!(found, [false, true]);
         assert_eq!(groups.best_naming(family, 1), Some((naming, 1)));
     }

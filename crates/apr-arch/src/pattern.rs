@@ -1,7 +1,7 @@
 //! Patterns of tensor names: `~layers.{layer}.self_attn.q_proj.weight`.
 //!
-//! A pattern is made of components between dots. `{layer}` stands for a decimal number, `~` at the start for the prefix
-//! of a convention, which a checkpoint has or lacks as a whole.
+//! A pattern is made of components between dots. `{layer}` stands for a decimal number, `~` at the
+//! start for the prefix of a convention, which a checkpoint has or lacks as a whole.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -40,12 +40,16 @@ impl Pattern {
         for part in body.split('.') {
             let index = part.strip_prefix('{').and_then(|part| part.strip_suffix('}'));
             components.push(match index {
-                Some(index) if indices.iter().any(|known| known == index) => return bad("has a placeholder twice"),
+                Some(index) if indices.iter().any(|known| known == index) => {
+                    return bad("has a placeholder twice");
+                }
                 Some(index) => {
                     indices.push(index.to_owned());
                     Component::Index(indices.len() - 1)
                 }
-                None if part.contains(['{', '}', '~']) => return bad("has a placeholder that is not between dots"),
+                None if part.contains(['{', '}', '~']) => {
+                    return bad("has a placeholder that is not between dots");
+                }
                 None => Component::Literal(part.to_owned()),
             });
         }
@@ -66,7 +70,11 @@ impl Pattern {
     }
 
     /// The name with these numbers; `number` is asked for each placeholder.
-    pub(crate) fn name(&self, prefix: &str, number: impl Fn(&str) -> Option<u64>) -> Option<String> {
+    pub(crate) fn name(
+        &self,
+        prefix: &str,
+        number: impl Fn(&str) -> Option<u64>,
+    ) -> Option<String> {
         let mut name = if self.prefixed { prefix.to_owned() } else { String::new() };
         for (position, component) in self.components.iter().enumerate() {
             if position > 0 {
@@ -74,7 +82,9 @@ impl Pattern {
             }
             match component {
                 Component::Literal(text) => name.push_str(text),
-                Component::Index(index) => write!(name, "{}", number(&self.indices[*index])?).ok()?,
+                Component::Index(index) => {
+                    write!(name, "{}", number(&self.indices[*index])?).ok()?;
+                }
             }
         }
         Some(name)
@@ -128,14 +138,15 @@ impl Pattern {
     }
 }
 
-/// A number as it is written in names: without sign or leading zeros, so that writing it again gives the same text.
+/// A number as it is written in names: without sign or leading zeros, so that writing it again
+/// gives the same text.
 pub(crate) fn number(part: &str) -> Option<u64> {
     let canonical = part == "0" || !part.starts_with('0');
     (canonical && part.bytes().all(|byte| byte.is_ascii_digit())).then(|| part.parse().ok())?
 }
 
-/// Writes what names that differ in their numbers have in common: `#` for each number. Slashes count as dots in names that
-/// start with one, which are those of ONNX.
+/// Writes what names that differ in their numbers have in common: `#` for each number. Slashes
+/// count as dots in names that start with one, which are those of ONNX.
 pub(crate) fn skeleton(name: &str, text: &mut String) {
     text.clear();
     let body = name.strip_prefix('/');
@@ -177,7 +188,11 @@ impl PatternIndex {
     pub(crate) fn add(&mut self, pattern: Pattern, tensor: usize) {
         let entries = if pattern.prefixed { &mut self.prefixed } else { &mut self.bare };
         let is_told_by_skeleton = pattern.is_told_by_skeleton();
-        entries.entry(pattern.skeleton()).or_default().push(Entry { pattern, tensor, is_told_by_skeleton });
+        entries.entry(pattern.skeleton()).or_default().push(Entry {
+            pattern,
+            tensor,
+            is_told_by_skeleton,
+        });
     }
 
     /// Patterns without a prefix that names of this skeleton may be of.
@@ -193,7 +208,9 @@ impl PatternIndex {
     /// The tensor that `name` stands for, the pattern it matched, and its numbers.
     pub(crate) fn find(&self, name: &str, prefix: &str) -> Option<(usize, &Pattern, Numbers)> {
         fn first<'e>(entries: &'e [Entry], body: &str) -> Option<(usize, &'e Pattern, Numbers)> {
-            entries.iter().find_map(|entry| Some((entry.tensor, &entry.pattern, entry.pattern.matches(body)?)))
+            entries.iter().find_map(|entry| {
+                Some((entry.tensor, &entry.pattern, entry.pattern.matches(body)?))
+            })
         }
         let mut text = String::with_capacity(name.len());
         skeleton(name, &mut text);
@@ -219,13 +236,26 @@ mod tests {
 
     #[test]
     fn names_are_found_with_their_numbers() {
-        let index = index(&["~layers.{layer}.mlp.experts.{expert}.w1.weight", "lm_head.weight", "~mlp.0.weight"]);
-        let found = |name, prefix| index.find(name, prefix).map(|(tensor, _, numbers)| (tensor, numbers));
-        assert_eq!(found("model.layers.3.mlp.experts.17.w1.weight", "model."), Some((0, vec![3, 17])));
+        let index = index(&[
+            "~layers.{layer}.mlp.experts.{expert}.w1.weight",
+            "lm_head.weight",
+            "~mlp.0.weight",
+        ]);
+        let found =
+            |name, prefix| index.find(name, prefix).map(|(tensor, _, numbers)| (tensor, numbers));
+        assert_eq!(
+            found("model.layers.3.mlp.experts.17.w1.weight", "model."),
+            Some((0, vec![3, 17]))
+        );
         assert_eq!(found("layers.3.mlp.experts.17.w1.weight", ""), Some((0, vec![3, 17])));
         assert_eq!(found("lm_head.weight", "model."), Some((1, vec![])));
         assert_eq!(found("model.mlp.0.weight", "model."), Some((2, vec![])));
-        for other in ["model.mlp.1.weight", "model.layers.03.mlp.experts.1.w1.weight", "model.lm_head.weight", ""] {
+        for other in [
+            "model.mlp.1.weight",
+            "model.layers.03.mlp.experts.1.w1.weight",
+            "model.lm_head.weight",
+            "",
+        ] {
             assert_eq!(found(other, "model."), None, "{other}");
         }
     }

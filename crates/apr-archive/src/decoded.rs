@@ -25,7 +25,8 @@ impl<S: ByteSource> Decoded<S> {
     pub(crate) fn push(&mut self, entry: Inflated<S>) -> Result<u64> {
         let at = self.len;
         let len = at.checked_add(entry.len());
-        self.len = len.ok_or_else(|| Error::corrupt("the archive's entries take over 2^64 bytes"))?;
+        self.len =
+            len.ok_or_else(|| Error::corrupt("the archive's entries take over 2^64 bytes"))?;
         self.entries.push((at, entry));
         Ok(at)
     }
@@ -62,6 +63,9 @@ impl<S: ByteSource> ByteSource for Decoded<S> {
 
 impl<S> fmt::Debug for Decoded<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Decoded").field("entries", &self.entries).field("len", &self.len).finish_non_exhaustive()
+        f.debug_struct("Decoded")
+            .field("entries", &self.entries)
+            .field("len", &self.len)
+            .finish_non_exhaustive()
     }
 }

@@ -43,7 +43,10 @@ impl Wrapper {
     fn flags(self) -> u32 {
         match self {
             Self::Raw => 0,
-            Self::Zlib => inflate_flags::TINFL_FLAG_PARSE_ZLIB_HEADER | inflate_flags::TINFL_FLAG_COMPUTE_ADLER32,
+            Self::Zlib => {
+                inflate_flags::TINFL_FLAG_PARSE_ZLIB_HEADER
+                    | inflate_flags::TINFL_FLAG_COMPUTE_ADLER32
+            }
         }
     }
 }
@@ -74,7 +77,8 @@ impl State {
         Self { decoder, window, at: 0, input: stream.offset, done: false }
     }
 
-    /// Hands out up to `wanted` decoded bytes, in pieces; returns how many there were. Fewer only at the stream's end.
+    /// Hands out up to `wanted` decoded bytes, in pieces; returns how many there were. Fewer only
+    /// at the stream's end.
     fn decode(
         &mut self,
         stream: &Stream,
@@ -87,7 +91,10 @@ impl State {
         let mut used = 0;
         while decoded < wanted && !self.done {
             if used == input.len() {
-                input.resize(usize::try_from((stream.end - self.input).min(INPUT)).unwrap_or_default(), 0);
+                input.resize(
+                    usize::try_from((stream.end - self.input).min(INPUT)).unwrap_or_default(),
+                    0,
+                );
                 source.read_at(self.input, &mut input)?;
                 used = 0;
             }
@@ -101,22 +108,30 @@ impl State {
         Ok(decoded)
     }
 
-    /// Decodes up to `left` bytes into the window; returns how many bytes were read, and how many written.
+    /// Decodes up to `left` bytes into the window; returns how many bytes were read, and how many
+    /// written.
     fn step(&mut self, stream: &Stream, input: &[u8], left: usize) -> Result<(usize, usize)> {
         let is_last = self.input + (input.len() as u64) >= stream.end;
         let more = if is_last { 0 } else { inflate_flags::TINFL_FLAG_HAS_MORE_INPUT };
         let flags = stream.wrapper.flags() | more;
         let window = &mut self.window[..];
-        let (status, read, written) = decompress_with_limit(&mut self.decoder, input, window, self.at, left, flags);
+        let (status, read, written) =
+            decompress_with_limit(&mut self.decoder, input, window, self.at, left, flags);
         self.input += read as u64;
         match status {
             TINFLStatus::Done => self.done = true,
             TINFLStatus::HasMoreOutput => {}
             TINFLStatus::NeedsMoreInput if read > 0 || written > 0 || self.input < stream.end => {}
             TINFLStatus::Adler32Mismatch => {
-                return Err(Error::checksum("the checksum of the compressed bytes is wrong").at(self.input));
+                return Err(
+                    Error::checksum("the checksum of the compressed bytes is wrong").at(self.input)
+                );
             }
-            _ => return Err(Error::corrupt("the compressed bytes are damaged or cut off").at(self.input)),
+            _ => {
+                return Err(
+                    Error::corrupt("the compressed bytes are damaged or cut off").at(self.input)
+                );
+            }
         }
         Ok((read, written))
     }
@@ -134,7 +149,8 @@ pub struct Inflated<S> {
 }
 
 impl<S: ByteSource> Inflated<S> {
-    /// The stream of `compressed` bytes from `offset` on, which decodes to `len` bytes. Several streams may share a cache.
+    /// The stream of `compressed` bytes from `offset` on, which decodes to `len` bytes. Several
+    /// streams may share a cache.
     ///
     /// # Errors
     /// E002 when the source ends before the stream, or so few bytes can't hold so many.
@@ -146,14 +162,23 @@ impl<S: ByteSource> Inflated<S> {
         cache: &Arc<Cache>,
     ) -> Result<Self> {
         let end = offset.checked_add(compressed).filter(|&end| end <= source.len());
-        let end =
-            end.ok_or_else(|| Error::corrupt("the compressed bytes reach past the end of the file").at(offset))?;
+        let end = end.ok_or_else(|| {
+            Error::corrupt("the compressed bytes reach past the end of the file").at(offset)
+        })?;
         if len > compressed.saturating_mul(MAX_RATIO) {
-            let message = format!("{compressed} compressed bytes can't hold the {len} bytes that are declared");
+            let message = format!(
+                "{compressed} compressed bytes can't hold the {len} bytes that are declared"
+            );
             return Err(Error::corrupt(message).at(offset));
         }
         let id = cache.next.fetch_add(1, Ordering::Relaxed);
-        Ok(Self { source, stream: Stream { offset, end, wrapper }, len, id, cache: Arc::clone(cache) })
+        Ok(Self {
+            source,
+            stream: Stream { offset, end, wrapper },
+            len,
+            id,
+            cache: Arc::clone(cache),
+        })
     }
 
     /// The page with this number, from the cache or decoded.
@@ -162,7 +187,8 @@ impl<S: ByteSource> Inflated<S> {
         if let Some(page) = kept.page(self.id, number) {
             return Ok(page);
         }
-        let (mut at, mut state) = kept.state_before(self.id, number).unwrap_or_else(|| (0, State::new(&self.stream)));
+        let (mut at, mut state) =
+            kept.state_before(self.id, number).unwrap_or_else(|| (0, State::new(&self.stream)));
         loop {
             let page = self.decode_page(at, &mut state)?;
             kept.keep_page(self.id, at, &page);
@@ -180,14 +206,21 @@ impl<S: ByteSource> Inflated<S> {
     fn decode_page(&self, number: u64, state: &mut State) -> Result<Arc<[u8]>> {
         let len = PAGE.min(self.len - number * PAGE);
         let mut page = Vec::with_capacity(usize::try_from(len).unwrap_or_default());
-        let decoded = state.decode(&self.stream, &self.source, len, |bytes| page.extend_from_slice(bytes))?;
+        let decoded =
+            state.decode(&self.stream, &self.source, len, |bytes| page.extend_from_slice(bytes))?;
         if decoded < len {
-            let message = format!("the compressed bytes end before the {} bytes that are declared", self.len);
+            let message =
+                format!("the compressed bytes end before the {} bytes that are declared", self.len);
             return Err(Error::corrupt(message).at(self.stream.offset));
         }
         // The end of the last block, and no byte more, must follow the last byte.
-        if number * PAGE + len == self.len && state.decode(&self.stream, &self.source, 1, |_| ())? > 0 {
-            let message = format!("the compressed bytes hold more than the {} bytes that are declared", self.len);
+        if number * PAGE + len == self.len
+            && state.decode(&self.stream, &self.source, 1, |_| ())? > 0
+        {
+            let message = format!(
+                "the compressed bytes hold more than the {} bytes that are declared",
+                self.len
+            );
             return Err(Error::corrupt(message).at(self.stream.offset));
         }
         Ok(page.into())
@@ -201,7 +234,8 @@ impl<S: ByteSource> ByteSource for Inflated<S> {
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         if offset.checked_add(buf.len() as u64).is_none_or(|end| end > self.len) {
-            let message = format!("{} bytes are expected here, but there are {} in all", buf.len(), self.len);
+            let message =
+                format!("{} bytes are expected here, but there are {} in all", buf.len(), self.len);
             return Err(Error::corrupt(message).at(self.stream.offset));
         }
         let (mut position, mut rest) = (offset, buf);
@@ -220,15 +254,19 @@ impl<S: ByteSource> ByteSource for Inflated<S> {
 
 impl<S> fmt::Debug for Inflated<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Inflated").field("stream", &self.stream).field("len", &self.len).finish_non_exhaustive()
+        f.debug_struct("Inflated")
+            .field("stream", &self.stream)
+            .field("len", &self.len)
+            .finish_non_exhaustive()
     }
 }
 
-/// How many bytes the stream in this range decodes to, and where it ends. It is decoded once, and nothing of it kept.
+/// How many bytes the stream in this range decodes to, and where it ends. It is decoded once, and
+/// nothing of it kept.
 ///
 /// # Errors
-/// E002 when it is damaged, E004 when its checksum is wrong, E007 when reading fails, E008 when it decodes to more than
-/// `most` bytes.
+/// E002 when it is damaged, E004 when its checksum is wrong, E007 when reading fails, E008 when it
+/// decodes to more than `most` bytes.
 pub fn inflated_len(
     source: &dyn ByteSource,
     (offset, end): (u64, u64),
@@ -245,7 +283,9 @@ pub fn inflated_len(
     while !state.done {
         len += state.decode(&stream, source, PAGE, |_| ())?;
         if len > most {
-            let message = format!("the compressed bytes decode to more than {most} bytes, which is the limit here");
+            let message = format!(
+                "the compressed bytes decode to more than {most} bytes, which is the limit here"
+            );
             return Err(Error::memory(message).at(offset));
         }
     }

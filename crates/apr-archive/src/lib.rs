@@ -9,14 +9,16 @@
 //! ```
 //!
 //! PyTorch's and NumPy's files are ZIP archives. Their readers know a tensor by its place in a
-//! [`ByteSource`](apr_core::ByteSource), and read any range of it, on several threads. A stored entry is such a range
-//! already. A compressed one becomes a range of the decoded source, which reads it a page at a time: it keeps the state
-//! of the decoder at some pages, and starts again from the nearest one before the range. [`MAX_PAGES`] pages and
-//! [`MAX_STATES`] states are all that is kept in memory, whatever the size of the archive.
+//! [`ByteSource`](apr_core::ByteSource), and read any range of it, on several threads. A stored
+//! entry is such a range already. A compressed one becomes a range of the decoded source, which
+//! reads it a page at a time: it keeps the state of the decoder at some pages, and starts again
+//! from the nearest one before the range. [`MAX_PAGES`] pages and [`MAX_STATES`] states are all
+//! that is kept in memory, whatever the size of the archive.
 //!
-//! An entry is described twice, in the directory and in front of its bytes. [`Archive::read`] takes only archives in
-//! which both agree and no entries overlap, so that no two readers see two archives in one file. [`Archive::survey`] is
-//! for a scan: it takes what a careless reader would take, and says what is odd about it.
+//! An entry is described twice, in the directory and in front of its bytes. [`Archive::read`] takes
+//! only archives in which both agree and no entries overlap, so that no two readers see two
+//! archives in one file. [`Archive::survey`] is for a scan: it takes what a careless reader would
+//! take, and says what is odd about it.
 //!
 //! # Limits
 //!

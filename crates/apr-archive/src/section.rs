@@ -29,7 +29,10 @@ impl<S: ByteSource> ByteSource for Section<S> {
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         if offset.checked_add(buf.len() as u64).is_none_or(|end| end > self.len) {
-            let message = format!("{} bytes are expected here, but the part of the file ends before", buf.len());
+            let message = format!(
+                "{} bytes are expected here, but the part of the file ends before",
+                buf.len()
+            );
             return Err(Error::corrupt(message).at(self.start.saturating_add(offset)));
         }
         self.source.read_at(self.start + offset, buf)
@@ -43,6 +46,9 @@ impl<S: ByteSource> ByteSource for Section<S> {
 
 impl<S> std::fmt::Debug for Section<S> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Section").field("start", &self.start).field("len", &self.len).finish_non_exhaustive()
+        f.debug_struct("Section")
+            .field("start", &self.start)
+            .field("len", &self.len)
+            .finish_non_exhaustive()
     }
 }

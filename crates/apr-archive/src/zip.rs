@@ -1,7 +1,7 @@
 //! The directory of a ZIP archive, checked so that no two readers see two archives in one file.
 //!
-//! The `zip` crate reads from a `Read + Seek` and hands out streams; here entries must be known by their place in a
-//! [`ByteSource`], and the two headers that each entry has must be compared.
+//! The `zip` crate reads from a `Read + Seek` and hands out streams; here entries must be known by
+//! their place in a [`ByteSource`], and the two headers that each entry has must be compared.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -50,7 +50,8 @@ pub struct Entry {
     header: u64,
     /// Where the entry's bytes start in the file.
     pub place: u64,
-    /// Where the content starts: in the file, or for a compressed entry in what [`Archive::decoded`] gave.
+    /// Where the content starts: in the file, or for a compressed entry in what
+    /// [`Archive::decoded`] gave.
     pub offset: u64,
 }
 
@@ -66,8 +67,8 @@ impl Archive {
     /// Reads the directory and each entry's own header.
     ///
     /// # Errors
-    /// E001 for encrypted entries, two of one name, and names that lead out; E002 for a damaged or contradictory archive,
-    /// E007 when reading fails, E008 over a limit.
+    /// E001 for encrypted entries, two of one name, and names that lead out; E002 for a damaged or
+    /// contradictory archive, E007 when reading fails, E008 over a limit.
     pub fn read(source: &dyn ByteSource, limits: &Limits) -> Result<Self> {
         let place = locate(source)?;
         let mut archive = Self::directory(source, place, limits)?;
@@ -79,7 +80,10 @@ impl Archive {
         for entry in &mut archive.entries {
             check_name(&entry.name).map_err(|error| error.at(entry.header))?;
             if entry.is_marked_encrypted() {
-                let message = format!("'{}' is encrypted, which PyTorch never does", Escaped::short(&entry.name));
+                let message = format!(
+                    "'{}' is encrypted, which PyTorch never does",
+                    Escaped::short(&entry.name)
+                );
                 return Err(Error::format(message).at(entry.header));
             }
             entry.place = entry.agree(source, directory).map_err(|error| error.at(entry.header))?;
@@ -89,8 +93,8 @@ impl Archive {
         Ok(archive)
     }
 
-    /// The entries that a careless loader would find, how many bytes stand in front of the archive, and what is odd about
-    /// it: for a scan.
+    /// The entries that a careless loader would find, how many bytes stand in front of the archive,
+    /// and what is odd about it: for a scan.
     ///
     /// # Errors
     /// E002 where there is no directory to go by, E007 when reading fails, E008 over a limit.
@@ -115,7 +119,9 @@ impl Archive {
             odd.extend(agreed.err().map(|error| error.message().to_owned()));
             entry.offset = entry.place;
         }
-        odd.extend(archive.check_overlaps(place.offset).err().map(|error| error.message().to_owned()));
+        odd.extend(
+            archive.check_overlaps(place.offset).err().map(|error| error.message().to_owned()),
+        );
         odd.extend(archive.unlisted(source, place.offset));
         Ok((archive, shift, odd))
     }
@@ -125,7 +131,10 @@ impl Archive {
         let Directory { offset, len, count } = place;
         limits.check_index(len)?;
         if count > len / CENTRAL_LEN as u64 {
-            return Err(Error::corrupt(format!("{count} entries do not fit a directory of {len} bytes")).at(offset));
+            return Err(Error::corrupt(format!(
+                "{count} entries do not fit a directory of {len} bytes"
+            ))
+            .at(offset));
         }
         let bytes = read_vec(source, offset, len)?;
         let mut rest = &bytes[..];
@@ -133,13 +142,18 @@ impl Archive {
         for number in 0..count {
             let at = offset + (bytes.len() - rest.len()) as u64;
             let (entry, tail) = Entry::parse(rest).map_err(|error| error.at(at))?;
-            archive.by_name.entry(entry.name.clone()).or_insert(usize::try_from(number).unwrap_or(usize::MAX));
+            archive
+                .by_name
+                .entry(entry.name.clone())
+                .or_insert(usize::try_from(number).unwrap_or(usize::MAX));
             archive.entries.push(entry);
             rest = tail;
         }
         if !rest.is_empty() {
             let at = offset + (bytes.len() - rest.len()) as u64;
-            return Err(Error::corrupt("the archive's directory goes on after its last entry").at(at));
+            return Err(
+                Error::corrupt("the archive's directory goes on after its last entry").at(at)
+            );
         }
         Ok(archive)
     }
@@ -157,7 +171,8 @@ impl Archive {
         self.by_name.get(name).map(|&at| &self.entries[at])
     }
 
-    /// The file with its compressed entries decoded after its end, where [`Entry::offset`] then says they are.
+    /// The file with its compressed entries decoded after its end, where [`Entry::offset`] then
+    /// says they are.
     ///
     /// # Errors
     /// E002 for an entry that claims more bytes than its compressed ones can hold.
@@ -176,10 +191,14 @@ impl Archive {
         Ok(decoded)
     }
 
-    /// Places between entries where the header of another one lies, which the directory does not list.
+    /// Places between entries where the header of another one lies, which the directory does not
+    /// list.
     fn unlisted(&self, source: &dyn ByteSource, directory: u64) -> Vec<String> {
-        let mut places: Vec<(u64, u64)> =
-            self.entries.iter().map(|entry| (entry.header, entry.place.saturating_add(entry.compressed))).collect();
+        let mut places: Vec<(u64, u64)> = self
+            .entries
+            .iter()
+            .map(|entry| (entry.header, entry.place.saturating_add(entry.compressed)))
+            .collect();
         places.sort_unstable();
         let starts = places.iter().skip(1).map(|place| place.0).chain([directory]);
         let gaps = places.iter().zip(starts).filter_map(|(&(_, end), next)| {
@@ -197,7 +216,8 @@ impl Archive {
         let ends = sorted.iter().skip(1).map(|next| next.header).chain([directory]);
         for (entry, end) in sorted.iter().zip(ends) {
             if entry.place.checked_add(entry.compressed).is_none_or(|own_end| own_end > end) {
-                let message = format!("'{}' reaches into what follows it", Escaped::short(&entry.name));
+                let message =
+                    format!("'{}' reaches into what follows it", Escaped::short(&entry.name));
                 return Err(Error::corrupt(message).at(entry.header));
             }
         }
@@ -213,28 +233,35 @@ impl Entry {
         if fixed[..4] != CENTRAL {
             return Err(Error::corrupt("an entry of the archive's directory lacks its signature"));
         }
-        let (name_len, extra_len) = (usize::from(u16_at(fixed, 28)), usize::from(u16_at(fixed, 30)));
+        let (name_len, extra_len) =
+            (usize::from(u16_at(fixed, 28)), usize::from(u16_at(fixed, 30)));
         let comment_len = usize::from(u16_at(fixed, 32));
         let variable = &bytes[CENTRAL_LEN..];
         let name = variable.get(..name_len).ok_or_else(cut_off)?;
         let extra = variable.get(name_len..name_len + extra_len).ok_or_else(cut_off)?;
         let rest = variable.get(name_len + extra_len + comment_len..).ok_or_else(cut_off)?;
         let name = String::from_utf8(name.to_vec());
-        let name = name.map_err(|_| Error::format("an entry of the archive has a name that is not UTF-8"))?;
+        let name = name
+            .map_err(|_| Error::format("an entry of the archive has a name that is not UTF-8"))?;
         let mut wide = Zip64::find(extra);
         let len = wide.value(u32_at(fixed, 24))?;
         let compressed = wide.value(u32_at(fixed, 20))?;
         let header = wide.value(u32_at(fixed, 42))?;
         let (flags, method) = (u16_at(fixed, 8), u16_at(fixed, 10));
         let crc32 = u32_at(fixed, 16);
-        Ok((Self { name, flags, method, crc32, compressed, len, header, place: 0, offset: 0 }, rest))
+        Ok((
+            Self { name, flags, method, crc32, compressed, len, header, place: 0, offset: 0 },
+            rest,
+        ))
     }
 
     /// Compares the entry's own header with the directory; gives the offset of the content.
     fn agree(&self, source: &dyn ByteSource, directory: u64) -> Result<u64> {
         let disagree = |what: &str| {
             let name = Escaped::short(&self.name);
-            Error::corrupt(format!("the archive's directory and the entry '{name}' disagree on its {what}"))
+            Error::corrupt(format!(
+                "the archive's directory and the entry '{name}' disagree on its {what}"
+            ))
         };
         if self.header.checked_add(LOCAL_LEN).is_none_or(|end| end > directory) {
             return Err(disagree("place"));
@@ -271,8 +298,8 @@ impl Entry {
         Ok(agrees(len, self.len) && agrees(compressed, self.compressed))
     }
 
-    /// Whether a value of the entry's own header says nothing: a writer that streams knows sizes and CRC only after the
-    /// data, and leaves zeros here.
+    /// Whether a value of the entry's own header says nothing: a writer that streams knows sizes
+    /// and CRC only after the data, and leaves zeros here.
     fn is_left_open(&self, value: u64) -> bool {
         value == 0 && self.flags & SIZES_FOLLOW != 0
     }
@@ -305,11 +332,13 @@ impl Entry {
     /// Refuses an entry whose content can't be had, encrypted or not.
     ///
     /// # Errors
-    /// E002 for a stored entry of two sizes, E003 for one that is compressed by anything but DEFLATE.
+    /// E002 for a stored entry of two sizes, E003 for one that is compressed by anything but
+    /// DEFLATE.
     pub fn check_packing(&self) -> Result<()> {
         let name = Escaped::short(&self.name);
         if self.method == STORED && self.compressed != self.len {
-            return Err(Error::corrupt(format!("'{name}' is stored, but in a different size")).at(self.header));
+            return Err(Error::corrupt(format!("'{name}' is stored, but in a different size"))
+                .at(self.header));
         }
         let how = match self.method {
             STORED | DEFLATE => return Ok(()),
@@ -320,33 +349,49 @@ impl Entry {
             95 => "XZ",
             _ => "an unknown method",
         };
-        let message = format!("'{name}' is compressed ({how}, {}); only DEFLATE is read", self.method);
+        let message =
+            format!("'{name}' is compressed ({how}, {}); only DEFLATE is read", self.method);
         Err(Error::version(message).at(self.header))
     }
 
     /// The content of the entry as a source of its own.
     ///
     /// # Errors
-    /// Those of [`check_packing`](Self::check_packing); E002 when it claims what its bytes can't hold.
-    pub fn open<'a>(&self, source: &'a dyn ByteSource, cache: &Arc<Cache>) -> Result<Box<dyn ByteSource + 'a>> {
+    /// Those of [`check_packing`](Self::check_packing); E002 when it claims what its bytes can't
+    /// hold.
+    pub fn open<'a>(
+        &self,
+        source: &'a dyn ByteSource,
+        cache: &Arc<Cache>,
+    ) -> Result<Box<dyn ByteSource + 'a>> {
         self.check_packing()?;
         if self.is_stored() {
             return Ok(Box::new(Section::new(source, self.place, self.len)?));
         }
-        Ok(Box::new(Inflated::new(source, (self.place, self.compressed), self.len, Wrapper::Raw, cache)?))
+        Ok(Box::new(Inflated::new(
+            source,
+            (self.place, self.compressed),
+            self.len,
+            Wrapper::Raw,
+            cache,
+        )?))
     }
 
-    /// The content of a small entry, with its checksum checked. `source` is what [`Archive::decoded`] gave.
+    /// The content of a small entry, with its checksum checked. `source` is what
+    /// [`Archive::decoded`] gave.
     ///
     /// # Errors
-    /// Those of [`check_packing`](Self::check_packing); E002 for damaged bytes, E004 when the checksum is wrong, E007 when
-    /// reading fails, E008 over the limit of metadata.
+    /// Those of [`check_packing`](Self::check_packing); E002 for damaged bytes, E004 when the
+    /// checksum is wrong, E007 when reading fails, E008 over the limit of metadata.
     pub fn content(&self, source: &dyn ByteSource, limits: &Limits) -> Result<Vec<u8>> {
         self.check_packing()?;
         limits.check_metadata(self.len)?;
         let bytes = read_vec(source, self.offset, self.len)?;
         if crc32fast::hash(&bytes) != self.crc32 {
-            let message = format!("the checksum of '{}' does not match its bytes", Escaped::short(&self.name));
+            let message = format!(
+                "the checksum of '{}' does not match its bytes",
+                Escaped::short(&self.name)
+            );
             return Err(Error::checksum(message).at(self.place));
         }
         Ok(bytes)
@@ -372,7 +417,8 @@ impl<'a> Zip64<'a> {
         if short != IN_ZIP64 {
             return Ok(short.into());
         }
-        let (value, rest) = self.0.split_at_checked(8).ok_or_else(|| Error::corrupt("a ZIP64 value is missing"))?;
+        let (value, rest) =
+            self.0.split_at_checked(8).ok_or_else(|| Error::corrupt("a ZIP64 value is missing"))?;
         self.0 = rest;
         Ok(u64_at(value, 0))
     }
@@ -403,7 +449,9 @@ impl Directory {
         }
         let at = u64_at(&locator, 8);
         if at.checked_add(END64_LEN).is_none_or(|after| after > locator_at) {
-            return Err(Error::corrupt("the ZIP64 record is not where its locator says").at(locator_at));
+            return Err(
+                Error::corrupt("the ZIP64 record is not where its locator says").at(locator_at)
+            );
         }
         let record = read_vec(source, at, END64_LEN)?;
         if record[..4] != END64 {
@@ -443,13 +491,16 @@ fn locate(source: &dyn ByteSource) -> Result<Directory> {
         None => (narrow, end),
     };
     if directory.offset.checked_add(directory.len) != Some(directory_end) {
-        return Err(Error::corrupt("the archive's directory does not end where its end record begins").at(end));
+        return Err(Error::corrupt(
+            "the archive's directory does not end where its end record begins",
+        )
+        .at(end));
     }
     Ok(directory)
 }
 
-/// The same as Python finds it: the directory lies in front of its end record, whatever stands before or after. Also
-/// by how much the places in it are too small.
+/// The same as Python finds it: the directory lies in front of its end record, whatever stands
+/// before or after. Also by how much the places in it are too small.
 fn locate_loosely(source: &dyn ByteSource) -> Result<(Directory, u64)> {
     let strict = match locate(source) {
         Ok(place) => return Ok((place, 0)),
@@ -458,14 +509,21 @@ fn locate_loosely(source: &dyn ByteSource) -> Result<(Directory, u64)> {
     let tail_len = source.len().min(END_LEN + u64::from(u16::MAX));
     let start = source.len() - tail_len;
     let tail = read_vec(source, start, tail_len)?;
-    let last = tail.len().checked_sub(22).and_then(|last| (0..=last).rev().find(|&at| tail[at..at + 4] == END));
+    let last = tail
+        .len()
+        .checked_sub(22)
+        .and_then(|last| (0..=last).rev().find(|&at| tail[at..at + 4] == END));
     let Some(at) = last else { return Err(strict) };
     let record = &tail[at..];
     let (mut said, mut end) = (Directory::narrow(record), start + at as u64);
     // The wide record is looked for where it must be, not where its locator says.
     let wide = end.checked_sub(LOCATOR_LEN + END64_LEN);
-    let wide = wide.map(|wide| Ok((wide, read_vec(source, wide, END64_LEN + LOCATOR_LEN)?))).transpose()?;
-    if let Some((at, wide)) = wide.filter(|(_, wide)| wide[..4] == END64 && wide[56..60] == LOCATOR64) {
+    let wide = wide
+        .map(|wide| Ok((wide, read_vec(source, wide, END64_LEN + LOCATOR_LEN)?)))
+        .transpose()?;
+    if let Some((at, wide)) =
+        wide.filter(|(_, wide)| wide[..4] == END64 && wide[56..60] == LOCATOR64)
+    {
         (said, end) = (Directory::wide_record(&wide), at);
     }
     let offset = end.checked_sub(said.len).ok_or(strict)?;
@@ -483,7 +541,8 @@ fn find_end(source: &dyn ByteSource, file_len: u64) -> Result<u64> {
     };
     let last = tail.len().checked_sub(22).and_then(|last| (0..=last).rev().find(fits));
     let at = last.ok_or_else(|| {
-        Error::corrupt("the ZIP archive is truncated: it has no end record, or bytes follow it").at(file_len)
+        Error::corrupt("the ZIP archive is truncated: it has no end record, or bytes follow it")
+            .at(file_len)
     })?;
     Ok(start + at as u64)
 }

@@ -34,14 +34,19 @@ fn any_range_in_any_order_is_what_was_compressed() {
     let source = inflated(compress_to_vec(&plain, 6), plain.len() as u64).expect("a stream");
     let last = plain.len() - 1;
     let (page, ranges) = (LEN, [0, 1, 4095, 700_000]);
-    for start in [last, 5 * page + 3, 0, 8 * page - 1, page, page - 1, 3 * page, 2, 9 * page, 4 * page] {
+    for start in
+        [last, 5 * page + 3, 0, 8 * page - 1, page, page - 1, 3 * page, 2, 9 * page, 4 * page]
+    {
         for len in ranges.map(|len| len.min(plain.len() - start)) {
             let mut buf = vec![0; len];
             source.read_at(start as u64, &mut buf).expect("within");
             assert!(buf == plain[start..start + len], "{len} bytes from {start} on");
         }
     }
-    assert_eq!(source.read_at(last as u64, &mut [0; 2]).expect_err("past the end").code(), Code::Corrupt);
+    assert_eq!(
+        source.read_at(last as u64, &mut [0; 2]).expect_err("past the end").code(),
+        Code::Corrupt
+    );
 }
 
 #[test]
@@ -50,7 +55,13 @@ fn reading_on_and_stepping_back_a_little_reads_the_stream_once() {
     let stream = compress_to_vec(&plain, 1);
     let (len, place) = (stream.len() as u64, (0, stream.len() as u64));
     let counter = CountingSource::new(stream);
-    let source = Inflated::new(counter.clone(), place, plain.len() as u64, Wrapper::Raw, &Arc::new(Cache::default()));
+    let source = Inflated::new(
+        counter.clone(),
+        place,
+        plain.len() as u64,
+        Wrapper::Raw,
+        &Arc::new(Cache::default()),
+    );
     let source = source.expect("a stream");
     let mut buf = vec![0; LEN];
     // As several threads ask for the chunks of a tensor.
@@ -102,7 +113,10 @@ fn the_length_of_a_stream_is_counted_within_its_limit() {
     assert_eq!(past.expect_err("nothing there").code(), Code::Corrupt);
     let mut damaged = stream;
     *damaged.last_mut().expect("a checksum") ^= 1;
-    assert_eq!(inflated_len(&damaged, range, Wrapper::Zlib, u64::MAX).expect_err("bad").code(), Code::Checksum);
+    assert_eq!(
+        inflated_len(&damaged, range, Wrapper::Zlib, u64::MAX).expect_err("bad").code(),
+        Code::Checksum
+    );
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! Graphs of model families.
 //!
-//! A family's table has a `[graph]` part (`docs/families.md`): which blocks its models are made of, their options as
-//! expressions over the configuration, and which tensor plays which part. This crate has the blocks, and puts them together
-//! for one checkpoint:
+//! A family's table has a `[graph]` part (`docs/families.md`): which blocks its models are made of,
+//! their options as expressions over the configuration, and which tensor plays which part. This
+//! crate has the blocks, and puts them together for one checkpoint:
 //!
 //! ```text
 //! [graph] of the family ─┐
@@ -10,12 +10,12 @@
 //! names and shapes ──────┘
 //! ```
 //!
-//! No weight is read. A graph names tensors by the family's canonical names and expects Hugging Face's layout, so that a
-//! checkpoint of any format goes through the same graph once a view has given it those. Layers that compute the same are
-//! calls of one function.
+//! No weight is read. A graph names tensors by the family's canonical names and expects Hugging
+//! Face's layout, so that a checkpoint of any format goes through the same graph once a view has
+//! given it those. Layers that compute the same are calls of one function.
 //!
-//! Inputs and outputs are called as in the ONNX files that Hugging Face's Optimum exports, and values are those of
-//! transformers' eager attention in single precision.
+//! Inputs and outputs are called as in the ONNX files that Hugging Face's Optimum exports, and
+//! values are those of transformers' eager attention in single precision.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 
@@ -42,7 +42,8 @@ pub struct GraphOptions {
     pub past: bool,
     /// Version of ONNX's operators.
     pub opset: i64,
-    /// What the head is for, such as `CausalLM`; no text for no head. `None`: as `architectures` of the configuration says.
+    /// What the head is for, such as `CausalLM`; no text for no head. `None`: as `architectures` of
+    /// the configuration says.
     pub task: Option<String>,
 }
 
@@ -73,9 +74,13 @@ pub struct Graphs {
 /// The graphs of a checkpoint of a family. `tensors` are those that `model` was identified by.
 ///
 /// # Errors
-/// E003 when the family has no graph, or the configuration has an option that no block knows. E001 when the configuration
-/// or the checkpoint lacks what a block needs.
-pub fn graphs(model: &FamilyModel<'_>, tensors: &[TensorInfo], options: &GraphOptions) -> Result<Graphs> {
+/// E003 when the family has no graph, or the configuration has an option that no block knows. E001
+/// when the configuration or the checkpoint lacks what a block needs.
+pub fn graphs(
+    model: &FamilyModel<'_>,
+    tensors: &[TensorInfo],
+    options: &GraphOptions,
+) -> Result<Graphs> {
     let settings = model.graph_settings(options.task.as_deref()).ok_or_else(|| {
         Error::version(format!(
             "the family {} has no [graph]: what its models compute is not known",
@@ -84,11 +89,17 @@ pub fn graphs(model: &FamilyModel<'_>, tensors: &[TensorInfo], options: &GraphOp
     })?;
     if !OPSETS.contains(&options.opset) {
         let (first, last) = (OPSETS.start(), OPSETS.end());
-        return Err(Error::version(format!("graphs are written with opset {first} to {last}, not {}", options.opset)));
+        return Err(Error::version(format!(
+            "graphs are written with opset {first} to {last}, not {}",
+            options.opset
+        )));
     }
     names::check(&settings)?;
     if let Some(why) = settings.refusal() {
-        return Err(Error::version(format!("the graph of family {}: {why}", model.family().name())));
+        return Err(Error::version(format!(
+            "the graph of family {}: {why}",
+            model.family().name()
+        )));
     }
     let kind = settings.kind().ok_or_else(|| {
         let (family, task) = (settings.model().family().name(), settings.task());
@@ -117,11 +128,17 @@ fn parts(model: &Model<'_>, kind: &str, past: bool) -> Result<Vec<Part>> {
                 part(model, "decoder_model", |w| write_decoder(model, w, Memory::States(past)))?,
             ];
             if past {
-                parts.push(part(model, "decoder_with_past_model", |w| write_decoder(model, w, Memory::Past))?);
+                parts.push(part(model, "decoder_with_past_model", |w| {
+                    write_decoder(model, w, Memory::Past)
+                })?);
             }
             parts
         }
-        other => return Err(Error::version(format!("[graph] has the kind '{other}', which is not known"))),
+        other => {
+            return Err(Error::version(format!(
+                "[graph] has the kind '{other}', which is not known"
+            )));
+        }
     })
 }
 

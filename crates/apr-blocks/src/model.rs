@@ -57,8 +57,10 @@ impl<'m> Model<'m> {
     /// E001 when the checkpoint lacks it.
     pub(crate) fn using(&self, tensor: &str) -> Result<Vec<u64>> {
         let dims = self.tensors.get(tensor).ok_or_else(|| {
-            Error::format("the checkpoint lacks this tensor, and the model can't be computed without it")
-                .for_tensor(tensor)
+            Error::format(
+                "the checkpoint lacks this tensor, and the model can't be computed without it",
+            )
+            .for_tensor(tensor)
         })?;
         self.used.borrow_mut().insert(tensor.to_owned());
         Ok(dims.clone())
@@ -67,7 +69,11 @@ impl<'m> Model<'m> {
     /// Canonical names of the tensors that no graph uses so far.
     pub(crate) fn unused(&self) -> Vec<String> {
         let used = self.used.borrow();
-        self.tensors.keys().filter(|name| !used.contains(**name)).map(|name| (*name).to_owned()).collect()
+        self.tensors
+            .keys()
+            .filter(|name| !used.contains(**name))
+            .map(|name| (*name).to_owned())
+            .collect()
     }
 
     /// A place in a stack of layers, or outside of its layers.
@@ -100,7 +106,9 @@ impl<'p> Place<'p> {
     fn json(self, option: &str) -> Option<Json> {
         let index = self.model.settings.layer_index(self.stack);
         match self.layer {
-            Some(layer) => self.model.settings.option(self.stack, option, &[(index, layer), ("layer", layer)]),
+            Some(layer) => {
+                self.model.settings.option(self.stack, option, &[(index, layer), ("layer", layer)])
+            }
             None => self.model.settings.option(self.stack, option, &[]),
         }
     }
@@ -116,7 +124,9 @@ impl<'p> Place<'p> {
     /// A number, where the option has a value.
     pub(crate) fn number_or_none(self, option: &str) -> Result<Option<f64>> {
         let Some(json) = self.json(option) else { return Ok(None) };
-        json.as_f64().map(Some).ok_or_else(|| self.error(option, &format!("is {json}, and not a number")))
+        json.as_f64()
+            .map(Some)
+            .ok_or_else(|| self.error(option, &format!("is {json}, and not a number")))
     }
 
     pub(crate) fn number(self, option: &str) -> Result<f64> {
@@ -202,7 +212,8 @@ impl<'p> Place<'p> {
         let mut numbers = more.to_vec();
         numbers.extend(self.layer.iter().flat_map(|layer| [(index, *layer), ("layer", *layer)]));
         let names = self.model.settings.weights(self.stack, part, &numbers);
-        let is_there = |name: &&String| self.model.has(name) || self.model.has(&format!("{name}.weight"));
+        let is_there =
+            |name: &&String| self.model.has(name) || self.model.has(&format!("{name}.weight"));
         names.iter().find(is_there).or(names.first()).cloned()
     }
 
@@ -218,7 +229,9 @@ impl<'p> Place<'p> {
     pub(crate) fn module(self, part: &str) -> Result<String> {
         self.name(part).ok_or_else(|| {
             let family = self.model.family().family().name();
-            Error::format(format!("the graph of family {family}: [graph] does not name the weight of '{part}'"))
+            Error::format(format!(
+                "the graph of family {family}: [graph] does not name the weight of '{part}'"
+            ))
         })
     }
 

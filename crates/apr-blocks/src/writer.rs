@@ -1,7 +1,9 @@
 //! Bodies being written: weights by name, scopes, and bodies that are called.
 
 use apr_core::{Error, Result};
-use apr_graph::{Body, BodyBuilder, ElementType, Function, Meaning, NodeBuilder, Op, ValueId, View};
+use apr_graph::{
+    Body, BodyBuilder, ElementType, Function, Meaning, NodeBuilder, Op, ValueId, View,
+};
 
 use crate::model::Model;
 
@@ -40,7 +42,8 @@ impl<'m> Writer<'m> {
 
     /// Writes under a name: nodes are then called `name/...`.
     pub(crate) fn scope<T>(&mut self, name: &str, write: impl FnOnce(&mut Self) -> T) -> T {
-        // The builder has a scope of its own; it is lent back to this writer for as long as that lasts.
+        // The builder has a scope of its own; it is lent back to this writer for as long as that
+        // lasts.
         let mut body = std::mem::take(&mut self.body);
         let result = body.scope(name, |inner| {
             std::mem::swap(&mut self.body, inner);
@@ -53,12 +56,21 @@ impl<'m> Writer<'m> {
     }
 
     /// A node with an operator of ONNX.
-    pub(crate) fn op(&mut self, name: &str, inputs: impl IntoIterator<Item = ValueId>) -> NodeBuilder<'_> {
+    pub(crate) fn op(
+        &mut self,
+        name: &str,
+        inputs: impl IntoIterator<Item = ValueId>,
+    ) -> NodeBuilder<'_> {
         self.body.op(name, inputs)
     }
 
     /// A node with an operator and one output.
-    pub(crate) fn make(&mut self, op: &str, name: &str, inputs: impl IntoIterator<Item = ValueId>) -> ValueId {
+    pub(crate) fn make(
+        &mut self,
+        op: &str,
+        name: &str,
+        inputs: impl IntoIterator<Item = ValueId>,
+    ) -> ValueId {
         self.body.op(op, inputs).output(name)
     }
 
@@ -92,7 +104,12 @@ impl<'m> Writer<'m> {
         self.make("Unsqueeze", name, [x, axes])
     }
 
-    pub(crate) fn transpose<const N: usize>(&mut self, name: &str, x: ValueId, order: [i64; N]) -> ValueId {
+    pub(crate) fn transpose<const N: usize>(
+        &mut self,
+        name: &str,
+        x: ValueId,
+        order: [i64; N],
+    ) -> ValueId {
         self.op("Transpose", [x]).attribute("perm", order).output(name)
     }
 
@@ -114,12 +131,20 @@ impl<'m> Writer<'m> {
     }
 
     /// The elements from `start` to before `end` along an axis.
-    pub(crate) fn slice(&mut self, name: &str, x: ValueId, axis: i64, start: i64, end: i64) -> ValueId {
+    pub(crate) fn slice(
+        &mut self,
+        name: &str,
+        x: ValueId,
+        axis: i64,
+        start: i64,
+        end: i64,
+    ) -> ValueId {
         let (start, end, axis) = (self.ints(&[start]), self.ints(&[end]), self.ints(&[axis]));
         self.make("Slice", name, [x, start, end, axis])
     }
 
-    /// The mean over the last axis, which stays with length 1. Until opset 17 the axis was an attribute.
+    /// The mean over the last axis, which stays with length 1. Until opset 17 the axis was an
+    /// attribute.
     pub(crate) fn mean(&mut self, name: &str, x: ValueId) -> ValueId {
         if self.model.opset < 18 {
             return self.op("ReduceMean", [x]).attribute("axes", [-1]).output(name);
@@ -156,7 +181,12 @@ impl<'m> Writer<'m> {
     }
 
     /// A tensor of the checkpoint, looked at in some way. `shape` is that of the result.
-    pub(crate) fn viewed(&mut self, name: &str, views: Vec<View>, shape: Vec<u64>) -> Result<ValueId> {
+    pub(crate) fn viewed(
+        &mut self,
+        name: &str,
+        views: Vec<View>,
+        shape: Vec<u64>,
+    ) -> Result<ValueId> {
         self.model.using(name)?;
         let Some(slots) = &mut self.slots else {
             return Ok(self.body.viewed(name, views, ElementType::F32, shape));
@@ -169,11 +199,14 @@ impl<'m> Writer<'m> {
         Ok(parameter)
     }
 
-    /// A matrix of a linear layer, `[inputs, outputs]`. Checkpoints have `[outputs, inputs]`, unless `is_turned`.
+    /// A matrix of a linear layer, `[inputs, outputs]`. Checkpoints have `[outputs, inputs]`,
+    /// unless `is_turned`.
     pub(crate) fn matrix(&mut self, name: &str, is_turned: bool) -> Result<ValueId> {
         let dims = self.model.using(name)?;
         let &[rows, columns] = dims.as_slice() else {
-            return Err(Error::format("a linear layer has a matrix, and this is none").for_tensor(name));
+            return Err(
+                Error::format("a linear layer has a matrix, and this is none").for_tensor(name)
+            );
         };
         if is_turned {
             return self.viewed(name, Vec::new(), dims);
@@ -181,16 +214,21 @@ impl<'m> Writer<'m> {
         self.viewed(name, vec![View::Transposed(vec![1, 0])], vec![columns, rows])
     }
 
-    /// Calls a function whose body `write` writes. Bodies that come out the same are one function. `write` gets what the
-    /// function is called with, and returns its results with their names: one, three or five of them.
+    /// Calls a function whose body `write` writes. Bodies that come out the same are one function.
+    /// `write` gets what the function is called with, and returns its results with their names:
+    /// one, three or five of them.
     pub(crate) fn call<const IN: usize>(
         &mut self,
         function: &str,
         node: &str,
         inputs: [(&str, Option<ValueId>); IN],
-        write: impl FnOnce(&mut Writer<'m>, [Option<ValueId>; IN]) -> Result<Vec<(&'static str, ValueId)>>,
+        write: impl FnOnce(
+            &mut Writer<'m>,
+            [Option<ValueId>; IN],
+        ) -> Result<Vec<(&'static str, ValueId)>>,
     ) -> Result<Vec<ValueId>> {
-        let mut inner = Writer { model: self.model, body: BodyBuilder::default(), slots: Some(Vec::new()) };
+        let mut inner =
+            Writer { model: self.model, body: BodyBuilder::default(), slots: Some(Vec::new()) };
         let parameters = inputs.map(|(name, value)| value.map(|_| inner.body.parameter(name)));
         let results = write(&mut inner, parameters)?;
         for (name, value) in &results {
@@ -198,7 +236,8 @@ impl<'m> Writer<'m> {
         }
         let slots = inner.slots.take().unwrap_or_default();
         let op = self.function(function, inner.finish());
-        let mut arguments: Vec<ValueId> = inputs.into_iter().filter_map(|(_, value)| value).collect();
+        let mut arguments: Vec<ValueId> =
+            inputs.into_iter().filter_map(|(_, value)| value).collect();
         for Slot { tensor, views, shape, .. } in slots {
             arguments.push(self.viewed(&tensor, views, shape)?);
         }
@@ -215,12 +254,15 @@ impl<'m> Writer<'m> {
         let mut functions = self.model.functions.borrow_mut();
         let is_same = |function: &&Function| {
             let Body { values, nodes, inputs, outputs, .. } = &function.body;
-            (nodes, values, inputs, outputs) == (&body.nodes, &body.values, &body.inputs, &body.outputs)
+            (nodes, values, inputs, outputs)
+                == (&body.nodes, &body.values, &body.inputs, &body.outputs)
         };
         if let Some(known) = functions.iter().find(is_same) {
             return known.op.clone();
         }
-        let alike = functions.iter().filter(|function| function.op.name.trim_end_matches(char::is_numeric) == name);
+        let alike = functions
+            .iter()
+            .filter(|function| function.op.name.trim_end_matches(char::is_numeric) == name);
         let op = match alike.count() {
             0 => Op::new(DOMAIN, name),
             count => Op::new(DOMAIN, &format!("{name}{}", count + 1)),
@@ -237,7 +279,8 @@ impl<'m> Writer<'m> {
     }
 }
 
-/// What a weight is called in a function: its name without the numbers of the layer, and what stands before.
+/// What a weight is called in a function: its name without the numbers of the layer, and what
+/// stands before.
 fn local_name(tensor: &str) -> String {
     let parts: Vec<&str> = tensor.split('.').collect();
     let last = parts.iter().rposition(|part| part.parse::<u64>().is_ok());

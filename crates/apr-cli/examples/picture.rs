@@ -20,7 +20,9 @@ const WIDTH: u16 = 100;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().collect();
-    let [_, binary, picture] = &arguments[..] else { return Err("picture BINARY OUTPUT.svg".into()) };
+    let [_, binary, picture] = &arguments[..] else {
+        return Err("picture BINARY OUTPUT.svg".into());
+    };
     let folder = tempfile::tempdir()?;
     let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/tiny-llama");
     copy(&model, &folder.path().join("tiny-llama"))?;

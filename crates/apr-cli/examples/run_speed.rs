@@ -1,9 +1,12 @@
-//! Runs a model's graph several times on made-up inputs, to measure it from outside: `xtask/bench/infer.py`.
+//! Runs a model's graph several times on made-up inputs, to measure it from outside:
+//! `xtask/bench/infer.py`.
 //!
-//! `cargo run --profile dist -p apr-cli --example run_speed -- MODEL RUNS THREADS [past] [taps] input_ids=1x128 ...`
+//! `cargo run --profile dist -p apr-cli --example run_speed -- MODEL RUNS THREADS [past] [taps]
+//! input_ids=1x128 ...`
 //!
-//! Each `NAME=SHAPE` is an input, `NAME*=SHAPE` all whose names begin so. Integers are 1, elements of floats small numbers in
-//! a pattern. `past` asks for the graph with a cache, `taps` sums up every value.
+//! Each `NAME=SHAPE` is an input, `NAME*=SHAPE` all whose names begin so. Integers are 1, elements
+//! of floats small numbers in a pattern. `past` asks for the graph with a cache, `taps` sums up
+//! every value.
 
 use std::num::NonZeroUsize;
 use std::path::Path;
@@ -37,7 +40,8 @@ impl Tap for Statistics {
     fn after(&mut self, step: &Step<'_>) -> Flow {
         for output in step.outputs {
             if let Ok(values) = output.tensor().and_then(Tensor::values::<f32>) {
-                self.sum += Moments::of_values(values, &mut self.scratch).finish().mean.unwrap_or(0.0);
+                self.sum +=
+                    Moments::of_values(values, &mut self.scratch).finish().mean.unwrap_or(0.0);
             }
         }
         Flow::Continue
@@ -78,8 +82,11 @@ fn main() -> Result<()> {
     let [path, runs, threads, rest @ ..] = &arguments[..] else {
         return Err(Error::format("run_speed MODEL RUNS THREADS [past] [taps] NAME=SHAPE ..."));
     };
-    let number = |text: &String| text.parse::<usize>().map_err(|_| Error::format(format!("'{text}' is no number")));
-    let (runs, threads) = (number(runs)?, NonZeroUsize::new(number(threads)?).unwrap_or(NonZeroUsize::MIN));
+    let number = |text: &String| {
+        text.parse::<usize>().map_err(|_| Error::format(format!("'{text}' is no number")))
+    };
+    let (runs, threads) =
+        (number(runs)?, NonZeroUsize::new(number(threads)?).unwrap_or(NonZeroUsize::MIN));
     let has = |word: &str| rest.iter().any(|argument| argument == word);
     let reader = open_model_with_companions(Path::new(path), &OpenOptions::default())?;
     let families = Families::builtin();
@@ -88,7 +95,8 @@ fn main() -> Result<()> {
     with_graphs(&source, &options, |reader, parts| {
         let graph = &parts[0].graph;
         let session = Engine::prepare(graph, reader, RunLimits::default())?;
-        let wanted: Vec<_> = graph.body.outputs.iter().map(|id| graph.body.value(*id).name.as_str()).collect();
+        let wanted: Vec<_> =
+            graph.body.outputs.iter().map(|id| graph.body.value(*id).name.as_str()).collect();
         let (crew, given) = (Crew::new(threads), inputs(graph, rest)?);
         // The first run reads the weights.
         session.run(given.clone(), &wanted, &crew, &mut Unwatched)?;

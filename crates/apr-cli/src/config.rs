@@ -73,17 +73,20 @@ pub(crate) struct Validate {
 }
 
 impl Config {
-    /// Reads the file that `APR_CONFIG` names, or the one in the user's configuration folder if it is there.
+    /// Reads the file that `APR_CONFIG` names, or the one in the user's configuration folder if it
+    /// is there.
     pub(crate) fn load() -> Outcome<Self> {
         let named = std::env::var_os("APR_CONFIG").map(PathBuf::from);
         let Some(path) = named.clone().or_else(default_path) else { return Ok(Self::default()) };
         let text = match std::fs::read_to_string(&path) {
             Ok(text) => text,
-            Err(error) if named.is_none() && error.kind() == std::io::ErrorKind::NotFound => return Ok(Self::default()),
+            Err(error) if named.is_none() && error.kind() == std::io::ErrorKind::NotFound => {
+                return Ok(Self::default());
+            }
             Err(error) => return Err(apr_io::io_error(&error, &path).into()),
         };
-        let config: Self =
-            toml::from_str(&text).map_err(|error| Failure::Usage(format!("{}: {error}", path.display())))?;
+        let config: Self = toml::from_str(&text)
+            .map_err(|error| Failure::Usage(format!("{}: {error}", path.display())))?;
         Ok(config.in_folder(path.parent().unwrap_or(std::path::Path::new(""))))
     }
 }
@@ -107,6 +110,7 @@ pub(crate) fn cache_folder() -> Outcome<PathBuf> {
         return Ok(folder.into());
     }
     let folders = etcetera::choose_base_strategy();
-    let folders = folders.map_err(|_| Failure::General("there is no home folder; set APR_CACHE".to_owned()))?;
+    let folders = folders
+        .map_err(|_| Failure::General("there is no home folder; set APR_CACHE".to_owned()))?;
     Ok(folders.cache_dir().join("apr"))
 }

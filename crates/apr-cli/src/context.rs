@@ -53,7 +53,8 @@ impl Context {
     pub(crate) fn new(args: &GlobalArgs, hub: &RemoteArgs) -> Outcome<Self> {
         let config = Config::load()?;
         choose_color(args.color, config.defaults.color);
-        let mut options = OpenOptions { pickle_classes: args.pickle_class.clone(), ..OpenOptions::default() };
+        let mut options =
+            OpenOptions { pickle_classes: args.pickle_class.clone(), ..OpenOptions::default() };
         options.family = ggml_family(args);
         let password = secrets::given_password(args.password_file.as_deref())?;
         options.keys.unlock = secrets::unlock(args.key.as_deref(), password.as_ref())?;
@@ -106,7 +107,8 @@ impl Context {
 
     /// Whether options say what a model is or how it is read, which a plan keeps with its job.
     pub(crate) fn has_job_options(&self) -> bool {
-        let opens = !self.options.pickle_classes.is_empty() || self.options.limits != Limits::default();
+        let opens =
+            !self.options.pickle_classes.is_empty() || self.options.limits != Limits::default();
         self.arch.is_some() || !self.arch_files.is_empty() || opens || self.hub.chooses()
     }
 
@@ -123,7 +125,8 @@ impl Context {
         Ok(self.families.get_or_init(|| families))
     }
 
-    /// The family that `--arch` names; one that came with `--arch-file` is meant without being named.
+    /// The family that `--arch` names; one that came with `--arch-file` is meant without being
+    /// named.
     pub(crate) fn architecture(&self) -> Outcome<Architecture> {
         let named = match (&self.arch, self.arch_files.is_empty()) {
             (Some(Arch::Named(name)), _) => name.clone(),
@@ -141,18 +144,28 @@ impl Context {
                 let known: Vec<&str> = self.families()?.iter().map(Family::name).collect();
                 let similar = nearest(&named, known.iter().copied(), 3);
                 let names = if similar.is_empty() { known } else { similar };
-                Err(Failure::Usage(format!("there is no family '{named}'; try {}", names.join(", "))))
+                Err(Failure::Usage(format!(
+                    "there is no family '{named}'; try {}",
+                    names.join(", ")
+                )))
             }
         }
     }
 
     /// A model, to be taken for what `--arch` says.
-    pub(crate) fn source<'a>(&'a self, reader: &'a dyn CheckpointReader, name: &'a str) -> Outcome<Source<'a>> {
+    pub(crate) fn source<'a>(
+        &'a self,
+        reader: &'a dyn CheckpointReader,
+        name: &'a str,
+    ) -> Outcome<Source<'a>> {
         Ok(Source::new(reader, self.families()?).named(name).taken_for(&self.architecture()?))
     }
 
     /// The family of a model.
-    pub(crate) fn family<'a>(&'a self, reader: &'a dyn CheckpointReader) -> Outcome<Option<FamilyModel<'a>>> {
+    pub(crate) fn family<'a>(
+        &'a self,
+        reader: &'a dyn CheckpointReader,
+    ) -> Outcome<Option<FamilyModel<'a>>> {
         Ok(family_of(reader, self.families()?, &self.architecture()?)?)
     }
 
@@ -166,7 +179,8 @@ impl Context {
         self.max_memory
     }
 
-    /// Shows what the user should know of how files were fetched, each remark once, and returns it for the report.
+    /// Shows what the user should know of how files were fetched, each remark once, and returns it
+    /// for the report.
     pub(crate) fn tell_notes(&self) -> Vec<String> {
         let notes = self.sources.notes();
         notes.iter().for_each(|note| self.printer.warn(note));
@@ -192,7 +206,8 @@ fn is_ggml_family(name: &str) -> bool {
 }
 
 fn choose_color(option: Option<ColorWhen>, config: Option<bool>) {
-    let when = option.unwrap_or(if config == Some(false) { ColorWhen::Never } else { ColorWhen::Auto });
+    let when =
+        option.unwrap_or(if config == Some(false) { ColorWhen::Never } else { ColorWhen::Auto });
     match when {
         ColorWhen::Auto => anstream::ColorChoice::Auto,
         ColorWhen::Always => anstream::ColorChoice::Always,
@@ -213,6 +228,8 @@ fn log_level(args: &GlobalArgs) -> Outcome<Level> {
         Ok("error") => Ok(Level::Error),
         Ok("warn") => Ok(Level::Warn),
         Ok("debug" | "trace") => Ok(Level::Debug),
-        Ok(other) => Err(Failure::Usage(format!("APR_LOG_LEVEL is '{other}'; it takes error, warn, info or debug"))),
+        Ok(other) => Err(Failure::Usage(format!(
+            "APR_LOG_LEVEL is '{other}'; it takes error, warn, info or debug"
+        ))),
     }
 }

@@ -136,7 +136,9 @@ impl Failure {
             Self::General(_) => GENERAL,
             Self::Usage(_) => ARGUMENTS,
             Self::Told(code) => *code,
-            Self::Validation | Self::Misfit { .. } | Self::Unhealthy { .. } | Self::Gate { .. } => VALIDATION,
+            Self::Validation | Self::Misfit { .. } | Self::Unhealthy { .. } | Self::Gate { .. } => {
+                VALIDATION
+            }
             Self::Model(error) | Self::Reported(error) => match (error.code(), error.cause()) {
                 (_, Some(IoCause::NotFound)) => NOT_FOUND,
                 (_, Some(IoCause::Interrupted)) => INTERRUPTED,
@@ -155,13 +157,18 @@ impl Failure {
             Self::Model(error) | Self::Reported(error) => error.to_string(),
             Self::General(message) | Self::Usage(message) => message.clone(),
             Self::Validation | Self::Told(_) => "validation failed".to_owned(),
-            Self::Misfit { file, family, misfits } => misfit_message(file, family.as_deref(), misfits),
-            Self::Unhealthy { file, error, unfit: None, .. } => format!("{}: {error}", Escaped(file)),
+            Self::Misfit { file, family, misfits } => {
+                misfit_message(file, family.as_deref(), misfits)
+            }
+            Self::Unhealthy { file, error, unfit: None, .. } => {
+                format!("{}: {error}", Escaped(file))
+            }
             Self::Unhealthy { file, error, unfit: Some(dtype), .. } => {
                 format!("{}: {error}, which {dtype} can't hold", Escaped(file))
             }
             Self::Gate { failures, .. } => {
-                let lines: String = failures.iter().map(|failure| format!("\n  - {}", Escaped(failure))).collect();
+                let lines: String =
+                    failures.iter().map(|failure| format!("\n  - {}", Escaped(failure))).collect();
                 format!("quality gate failed{lines}")
             }
         }
@@ -171,13 +178,19 @@ impl Failure {
         match self {
             Self::Misfit { .. } => {
                 return Some(
-                    "nothing was written; --relaxed takes the model as it is, --arch NAME as another family".into(),
+                    "nothing was written; --relaxed takes the model as it is, --arch NAME as \
+                     another family"
+                        .into(),
                 );
             }
-            Self::Gate { .. } => return Some("nothing was written; --force ignores the gate".into()),
+            Self::Gate { .. } => {
+                return Some("nothing was written; --force ignores the gate".into());
+            }
             Self::Unhealthy { file, source_tensor, unfit, .. } => {
                 let mut advice = "nothing was written".to_owned();
-                if let Some(command) = source_tensor.as_deref().and_then(|name| histogram_command(file, name)) {
+                if let Some(command) =
+                    source_tensor.as_deref().and_then(|name| histogram_command(file, name))
+                {
                     advice.push_str(&format!("; `{command}` shows its values"));
                 }
                 if unfit.is_none() {
@@ -201,13 +214,16 @@ impl Failure {
                 "offset": error.offset(),
             }}),
             Self::Misfit { file, family, misfits } => json!({ "error": {
-                "code": null, "message": self.message(), "file": file, "family": family, "misfits": misfits,
+                "code": null, "message": self.message(), "file": file, "family": family,
+                "misfits": misfits,
             }}),
             Self::Gate { failures, report } => json!({ "error": {
-                "code": null, "message": "quality gate failed", "failures": failures, "quantization": report,
+                "code": null, "message": "quality gate failed", "failures": failures,
+                "quantization": report,
             }}),
             Self::Unhealthy { file, error, .. } => json!({ "error": {
-                "code": null, "message": error.message, "file": file, "tensor": error.tensor, "violation": error,
+                "code": null, "message": error.message, "file": file, "tensor": error.tensor,
+                "violation": error,
             }}),
             _ => json!({ "error": { "code": null, "message": self.message() } }),
         }
@@ -217,10 +233,14 @@ impl Failure {
 /// What may help against an error about a file.
 fn advice_about(error: &Error) -> Option<String> {
     match (error.code(), error.cause()) {
-        (_, Some(IoCause::AlreadyExists)) => Some("-f (--overwrite) replaces it; --force does not".to_owned()),
+        (_, Some(IoCause::AlreadyExists)) => {
+            Some("-f (--overwrite) replaces it; --force does not".to_owned())
+        }
         (_, Some(IoCause::NotFound | IoCause::Interrupted)) => None,
         (Code::Format, _) => advice_about_format(error.message()),
-        (Code::Memory, _) if error.file().is_none() => Some("raise --max-memory or APR_RAM_LIMIT".to_owned()),
+        (Code::Memory, _) if error.file().is_none() => {
+            Some("raise --max-memory or APR_RAM_LIMIT".to_owned())
+        }
         (code, _) => Some(general_advice(code)),
     }
 }
@@ -232,7 +252,8 @@ fn advice_about_format(message: &str) -> Option<String> {
     if message.starts_with("llama.cpp needs to know the family") {
         return Some("--arch NAME takes it for a family that it is built like".to_owned());
     }
-    // Other messages of E001 say what is wrong with this file, which the general advice doesn't know.
+    // Other messages of E001 say what is wrong with this file, which the general advice doesn't
+    // know.
     message.starts_with(apr::UNKNOWN_FORMAT).then(|| general_advice(Code::Format))
 }
 
@@ -265,7 +286,10 @@ pub(crate) fn print_json(document: &serde_json::Value) -> std::io::Result<()> {
 }
 
 fn misfit_message(file: &str, family: Option<&str>, misfits: &[ValidationError]) -> String {
-    let family = family.map_or_else(|| "its family".to_owned(), |family| format!("the {} family", Escaped(family)));
+    let family = family.map_or_else(
+        || "its family".to_owned(),
+        |family| format!("the {} family", Escaped(family)),
+    );
     let mut message = format!("{}: the tensors do not fit {family}", Escaped(file));
     for misfit in misfits.iter().take(SHOWN) {
         message.push_str(&format!("\n  {misfit}"));

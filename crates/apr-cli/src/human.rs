@@ -30,7 +30,8 @@ pub(crate) fn metric(number: u64) -> String {
     if prefix == 0 { format!("{number} ") } else { format!("{value:.1} {}", PREFIXES[prefix]) }
 }
 
-/// A name in at most `width` characters: the middle of a longer one is left out, since beginnings and ends tell more.
+/// A name in at most `width` characters: the middle of a longer one is left out, since beginnings
+/// and ends tell more.
 pub(crate) fn shortened(name: &str, width: usize) -> String {
     let chars: Vec<char> = name.chars().collect();
     if chars.len() <= width || width == 0 {
@@ -54,7 +55,8 @@ pub(crate) fn number(value: f64) -> String {
     }
 }
 
-/// Parses a size: bytes, or a number with `KB MB GB TB` (powers of 1000) or `K M G T KiB MiB GiB TiB` (powers of 1024).
+/// Parses a size: bytes, or a number with `KB MB GB TB` (powers of 1000) or
+/// `K M G T KiB MiB GiB TiB` (powers of 1024).
 pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     let text = text.trim();
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
@@ -74,7 +76,9 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     if let Ok(whole) = number.parse::<u64>() {
         return whole.checked_mul(factor).ok_or_else(|| format!("'{text}' is too large"));
     }
-    let fraction: f64 = number.parse().map_err(|_| format!("'{text}' is not a size; try 512M, 2GB or 1073741824"))?;
+    let fraction: f64 = number
+        .parse()
+        .map_err(|_| format!("'{text}' is not a size; try 512M, 2GB or 1073741824"))?;
     #[allow(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,

@@ -39,8 +39,8 @@ impl Model {
     }
 }
 
-/// Opens a file, a folder, an index or manifest of shards, or standard input, to read its tensors: of an encrypted model,
-/// the password is asked for where none was given.
+/// Opens a file, a folder, an index or manifest of shards, or standard input, to read its tensors:
+/// of an encrypted model, the password is asked for where none was given.
 pub(crate) fn open(path: &Path, context: &Context) -> Outcome<Model> {
     unlocked(|context| open_to_look(path, context), context)
 }
@@ -64,7 +64,8 @@ pub(crate) fn open_to_look(path: &Path, context: &Context) -> Outcome<Model> {
     Ok(Model { reader, name, notes: context.tell_notes(), spool: None })
 }
 
-/// Opens a model together with the configuration and tokenizer files beside it, to read its tensors.
+/// Opens a model together with the configuration and tokenizer files beside it, to read its
+/// tensors.
 pub(crate) fn open_with_companions(path: &Path, context: &Context) -> Outcome<Model> {
     unlocked(|context| look_with_companions(path, context), context)
 }
@@ -76,11 +77,13 @@ fn unlocked(open: impl Fn(&Context) -> Outcome<Model>, context: &Context) -> Out
         return Ok(model);
     }
     let locked = || secrets::locked(context.key.as_deref(), &model.name);
-    let password = secrets::ask(&format!("Password of {}: ", apr::Escaped(&model.name)))?.ok_or_else(locked)?;
+    let password = secrets::ask(&format!("Password of {}: ", apr::Escaped(&model.name)))?
+        .ok_or_else(locked)?;
     open(&context.with_password(password))
 }
 
-/// Opens a model together with the configuration and tokenizer files beside it, to look at what is readable of it.
+/// Opens a model together with the configuration and tokenizer files beside it, to look at what is
+/// readable of it.
 pub(crate) fn look_with_companions(path: &Path, context: &Context) -> Outcome<Model> {
     if path.as_os_str() == STDIN {
         return open_to_look(path, context);
@@ -95,7 +98,10 @@ pub(crate) fn look_with_companions(path: &Path, context: &Context) -> Outcome<Mo
 }
 
 /// With the keys of a GGUF file understood.
-fn described(reader: Box<dyn CheckpointReader>, context: &Context) -> Outcome<Box<dyn CheckpointReader>> {
+fn described(
+    reader: Box<dyn CheckpointReader>,
+    context: &Context,
+) -> Outcome<Box<dyn CheckpointReader>> {
     if reader.format().convention != Convention::LlamaCpp {
         return Ok(reader);
     }
@@ -118,7 +124,10 @@ pub(crate) fn is_set(path: &Path, context: &Context) -> Outcome<bool> {
 }
 
 /// Opens the bytes of one file, whatever they are.
-pub(crate) fn open_bytes(path: &Path, context: &Context) -> Outcome<(Box<dyn ByteSource>, Option<Spool>)> {
+pub(crate) fn open_bytes(
+    path: &Path,
+    context: &Context,
+) -> Outcome<(Box<dyn ByteSource>, Option<Spool>)> {
     if path.as_os_str() == STDIN {
         let (source, spool) = open_stdin(context)?;
         return Ok((Box::new(source), spool));
@@ -129,7 +138,8 @@ pub(crate) fn open_bytes(path: &Path, context: &Context) -> Outcome<(Box<dyn Byt
     Ok((Box::new(context.sources.open_file(path)?), None))
 }
 
-/// A redirected file is read in place; a pipe is copied to the cache folder first, since readers go back and forth.
+/// A redirected file is read in place; a pipe is copied to the cache folder first, since readers go
+/// back and forth.
 fn open_stdin(context: &Context) -> Outcome<(FileSource, Option<Spool>)> {
     let path = PathBuf::from("standard input");
     let file: File = std::io::stdin().as_fd().try_clone_to_owned()?.into();
@@ -167,7 +177,8 @@ fn copy(mut from: File, to: &Spool, context: &Context) -> apr::Result<()> {
     const AHEAD: usize = 16;
     /// How long a silent pipe keeps the interrupt flag from being looked at.
     const PATIENCE: Duration = Duration::from_millis(50);
-    // A read that waits goes on waiting after a signal: another thread does the waiting, and ends with the process.
+    // A read that waits goes on waiting after a signal: another thread does the waiting, and ends
+    // with the process.
     let (sender, pieces) = mpsc::sync_channel(AHEAD);
     thread::spawn(move || {
         while let Some(read) = next_piece(&mut from) {
@@ -182,7 +193,9 @@ fn copy(mut from: File, to: &Spool, context: &Context) -> apr::Result<()> {
             return Err(Error::io(IoCause::Interrupted, "interrupted"));
         }
         match pieces.recv_timeout(PATIENCE) {
-            Ok(Ok(piece)) => to.file().write_all(&piece).map_err(|error| io_error(&error, to.path()))?,
+            Ok(Ok(piece)) => {
+                to.file().write_all(&piece).map_err(|error| io_error(&error, to.path()))?;
+            }
             Ok(Err(error)) => return Err(io_error(&error, Path::new("standard input"))),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return Ok(()),

@@ -30,7 +30,8 @@ pub(crate) const BAD: Style = Style::new().fg_color(Some(anstyle::Color::Ansi(An
 /// Something secondary.
 pub(crate) const DIM: Style = Style::new().dimmed();
 
-/// Columns that a report may take: those of the terminal, or of `COLUMNS`; `None` where it goes to a file or a program.
+/// Columns that a report may take: those of the terminal, or of `COLUMNS`; `None` where it goes to
+/// a file or a program.
 pub(crate) fn columns() -> Option<usize> {
     let stated = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
     stated.or_else(|| columns_of(&std::io::stdout())).filter(|&columns| columns > 0)
@@ -64,7 +65,8 @@ impl Printer {
         Self { level, json, aside: false }
     }
 
-    /// The same, where standard output carries something else than the report: that goes to standard error.
+    /// The same, where standard output carries something else than the report: that goes to
+    /// standard error.
     pub(crate) fn aside(self) -> Self {
         Self { aside: true, ..self }
     }
@@ -114,8 +116,8 @@ impl Printer {
         Ok(())
     }
 
-    /// Something odd that does not stop the command. Text from files is escaped here. A standard error that can't be written
-    /// to does not stop it either.
+    /// Something odd that does not stop the command. Text from files is escaped here. A standard
+    /// error that can't be written to does not stop it either.
     pub(crate) fn warn(&self, message: &str) {
         if self.level >= Level::Warn {
             let _ = writeln!(anstream::stderr(), "{ODD}warning{ODD:#}: {}", Escaped(message));

@@ -34,10 +34,14 @@ impl Bar {
     }
 }
 
-/// What fits a line of the terminal: a bar that is broken is drawn again and again, each time a line further down.
+/// What fits a line of the terminal: a bar that is broken is drawn again and again, each time a
+/// line further down.
 fn template(columns: Option<usize>) -> &'static str {
     match columns.unwrap_or(80) {
-        84.. => "{bar:30} {percent:>3}%  {decimal_bytes}/{decimal_total_bytes}  {decimal_bytes_per_sec}  {eta} left",
+        84.. => {
+            "{bar:30} {percent:>3}%  {decimal_bytes}/{decimal_total_bytes}  \
+             {decimal_bytes_per_sec}  {eta} left"
+        }
         64.. => "{bar:16} {percent:>3}%  {decimal_bytes}/{decimal_total_bytes}  {eta} left",
         36.. => "{percent:>3}%  {decimal_bytes}/{decimal_total_bytes}  {eta}",
         _ => "{percent:>3}%",

@@ -24,5 +24,6 @@ pub(crate) fn report(error: &clap::Error) -> ExitCode {
 /// Whether reports are wanted as JSON, of arguments that could not be read.
 fn wants_json() -> bool {
     let is_asked = std::env::args_os().take_while(|arg| arg != "--").any(|arg| arg == "--json");
-    is_asked || Config::load().is_ok_and(|config| config.defaults.output_format == OutputFormat::Json)
+    is_asked
+        || Config::load().is_ok_and(|config| config.defaults.output_format == OutputFormat::Json)
 }

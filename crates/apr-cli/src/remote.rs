@@ -15,7 +15,11 @@ use crate::progress::Bar;
 pub(crate) fn sources(args: &RemoteArgs, interrupt: &Interrupt) -> Sources {
     let (offline, insecure, keep) = (args.offline, args.insecure, !args.no_cache);
     let interrupt = Arc::clone(&interrupt.0);
-    let choice = Choice { file: args.hub_file.clone(), include: args.include.clone(), exclude: args.exclude.clone() };
+    let choice = Choice {
+        file: args.hub_file.clone(),
+        include: args.include.clone(),
+        exclude: args.exclude.clone(),
+    };
     Sources::default().with_hub(move || {
         let mut settings = Settings::from_env(default_cache()?)?;
         settings.offline |= offline;
@@ -57,8 +61,9 @@ fn caches() -> Outcome<Caches> {
 /// What the caches hold, or what they hold of one model: `hf://ORG/REPO`, `ORG/REPO` or a URL.
 pub(crate) fn models(name: Option<&str>) -> Outcome<Vec<Model>> {
     let wanted = name.map(|name| name.trim_end_matches('/'));
-    let is_wanted =
-        |holding: &Holding| wanted.is_none_or(|name| holding.name == name || holding.name == format!("hf://{name}"));
+    let is_wanted = |holding: &Holding| {
+        wanted.is_none_or(|name| holding.name == name || holding.name == format!("hf://{name}"))
+    };
     let found = caches()?.list().into_iter().filter(is_wanted);
     Ok(found
         .map(|holding| Model {
@@ -66,7 +71,10 @@ pub(crate) fn models(name: Option<&str>) -> Outcome<Vec<Model>> {
             files: holding.files,
             bytes: holding.bytes,
             partial: holding.partial,
-            days: holding.used.and_then(|used| used.elapsed().ok()).map(|unused| unused.as_secs() / 86_400),
+            days: holding
+                .used
+                .and_then(|used| used.elapsed().ok())
+                .map(|unused| unused.as_secs() / 86_400),
             holding,
         })
         .collect())

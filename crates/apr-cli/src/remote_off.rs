@@ -36,6 +36,10 @@ pub(crate) fn clear(_models: &[Model]) -> Outcome<Vec<String>> {
     Ok(Vec::new())
 }
 
-pub(crate) fn verify(_models: &[Model], _bar: &Bar, _interrupt: &Interrupt) -> Outcome<Vec<PathBuf>> {
+pub(crate) fn verify(
+    _models: &[Model],
+    _bar: &Bar,
+    _interrupt: &Interrupt,
+) -> Outcome<Vec<PathBuf>> {
     Ok(Vec::new())
 }

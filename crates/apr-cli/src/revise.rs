@@ -18,9 +18,13 @@ pub(crate) struct Changing {
     lock: Option<LockedFile>,
 }
 
-/// Opens an `.apr` file that is to be changed: in place unless there is an `output`. Then it is locked before it is read, and
-/// a change that was interrupted is undone first.
-pub(crate) fn open_to_change(path: &Path, output: Option<&Path>, context: &Context) -> Outcome<Changing> {
+/// Opens an `.apr` file that is to be changed: in place unless there is an `output`. Then it is
+/// locked before it is read, and a change that was interrupted is undone first.
+pub(crate) fn open_to_change(
+    path: &Path,
+    output: Option<&Path>,
+    context: &Context,
+) -> Outcome<Changing> {
     let is_itself = output.is_none_or(|output| is_same(path, output));
     let lock = if is_itself { Some(lock(path, context)?) } else { None };
     let source = match &lock {
@@ -29,8 +33,8 @@ pub(crate) fn open_to_change(path: &Path, output: Option<&Path>, context: &Conte
     };
     let reader = read(source.clone(), path, context)?;
     if output.is_none() && reader.header().flags.contains(Flags::SHARDED) {
-        let message = "this is a shard, which its manifest would no longer take for its own if it were changed; -o writes \
-                       a copy, and `apr sign` signs a whole model by its manifest";
+        let message = "this is a shard, which its manifest would no longer take for its own if it \
+            were changed; -o writes a copy, and `apr sign` signs a whole model by its manifest";
         return Err(Failure::General(format!("{}: {message}", path.display())));
     }
     Ok(Changing { reader, source, lock })
@@ -64,11 +68,16 @@ fn read(source: FileSource, path: &Path, context: &Context) -> Outcome<Apr2Reade
     source.read_at(0, &mut head[..usize::try_from(source.len().min(4)).unwrap_or_default()])?;
     if head != apr::apr2::MAGIC {
         let message = match &head {
-            [b'{', ..] => "this is the manifest of a sharded model; `apr join` makes one file of it",
+            [b'{', ..] => {
+                "this is the manifest of a sharded model; `apr join` makes one file of it"
+            }
             b"APRN" | b"APR1" | b"APR\0" => {
                 "this is an older APR file; `apr upgrade` makes an .apr file of today of it"
             }
-            _ => "this is not an .apr file; only .apr files hold signatures and licences, and `apr convert` makes one",
+            _ => {
+                "this is not an .apr file; only .apr files hold signatures and licences, and `apr \
+                 convert` makes one"
+            }
         };
         return Err(Error::format(message).in_file(name).into());
     }
@@ -76,15 +85,26 @@ fn read(source: FileSource, path: &Path, context: &Context) -> Outcome<Apr2Reade
 }
 
 impl Changing {
-    /// What the changed file is written to, where it is not changed in place: a new file of its name, or a copy.
-    pub(crate) fn output(&mut self, output: Option<&Path>, replace: bool, context: &Context) -> Outcome<AtomicOutput> {
+    /// What the changed file is written to, where it is not changed in place: a new file of its
+    /// name, or a copy.
+    pub(crate) fn output(
+        &mut self,
+        output: Option<&Path>,
+        replace: bool,
+        context: &Context,
+    ) -> Outcome<AtomicOutput> {
         signals::stop_cleanly(&context.interrupt)?;
-        if let Some(output) = output.filter(|output| !replace && output.symlink_metadata().is_ok()) {
-            return Err(Error::io(IoCause::AlreadyExists, "the file exists already").in_file(output.display()).into());
+        if let Some(output) = output.filter(|output| !replace && output.symlink_metadata().is_ok())
+        {
+            return Err(Error::io(IoCause::AlreadyExists, "the file exists already")
+                .in_file(output.display())
+                .into());
         }
         Ok(match (self.lock.take(), output) {
             (Some(lock), _) => AtomicOutput::replacing(lock),
-            (None, Some(output)) => AtomicOutput::create(Target::File(output.to_path_buf()), replace, [])?,
+            (None, Some(output)) => {
+                AtomicOutput::create(Target::File(output.to_path_buf()), replace, [])?
+            }
             (None, None) => return Err(Failure::General("the file is not locked".to_owned())),
         })
     }
@@ -98,7 +118,8 @@ impl Changing {
         context: &Context,
     ) -> Outcome {
         if let (Some(lock), None) = (&self.lock, output) {
-            // From here on Ctrl-C comes too late, and a file that outgrows a limit is an error that is undone.
+            // From here on Ctrl-C comes too late, and a file that outgrows a limit is an error that
+            // is undone.
             signals::stop_cleanly(&context.interrupt)?;
             return Ok(lock.replace_ends(revision)?);
         }
@@ -110,7 +131,9 @@ impl Changing {
             if context.interrupt.0.load(std::sync::atomic::Ordering::Relaxed) {
                 return Err(Error::io(IoCause::Interrupted, "interrupted").into());
             }
-            let len = usize::try_from(revision.tail_offset - position).unwrap_or(usize::MAX).min(piece.len());
+            let len = usize::try_from(revision.tail_offset - position)
+                .unwrap_or(usize::MAX)
+                .min(piece.len());
             self.source.read_at(position, &mut piece[..len])?;
             copy.write_all(&piece[..len])?;
             position += len as u64;
@@ -124,5 +147,7 @@ impl Changing {
 /// Makes changes that never move a tensor.
 pub(crate) fn revise(reader: &Apr2Reader, changes: &Changes) -> Outcome<Revision> {
     let revision = reader.revise(changes)?;
-    revision.ok_or_else(|| Failure::General("the file has no room at its front for the change".to_owned()))
+    revision.ok_or_else(|| {
+        Failure::General("the file has no room at its front for the change".to_owned())
+    })
 }

@@ -29,7 +29,8 @@ pub(crate) fn read_signing(path: &Path) -> Outcome<SigningKey> {
     match read_private(path)? {
         PrivateKey::Signing(key) => Ok(key),
         _ => {
-            let message = "this key is for opening encrypted models; signing takes one of `apr keygen --for signing`";
+            let message = "this key is for opening encrypted models; signing takes one of `apr \
+                keygen --for signing`";
             Err(Error::format(message).in_file(path.display()).into())
         }
     }
@@ -46,7 +47,9 @@ pub(crate) fn read_public(path: &Path) -> Outcome<PublicKey> {
 }
 
 /// Public keys that signatures are verified by.
-pub(crate) fn read_trusted<P: AsRef<Path>>(paths: impl IntoIterator<Item = P>) -> Outcome<Vec<PublicKey>> {
+pub(crate) fn read_trusted<P: AsRef<Path>>(
+    paths: impl IntoIterator<Item = P>,
+) -> Outcome<Vec<PublicKey>> {
     let read = |path: &Path| match read_public(path)? {
         key @ PublicKey::Verifying(_) => Ok(key),
         PublicKey::Recipient(_) => {
@@ -60,20 +63,27 @@ pub(crate) fn read_trusted<P: AsRef<Path>>(paths: impl IntoIterator<Item = P>) -
 fn read(path: &Path) -> Outcome<Zeroizing<String>> {
     let metadata = path.metadata().map_err(|error| io_error(&error, path))?;
     if metadata.len() > MAX_FILE {
-        return Err(Error::format("this is not a key: it is too long").in_file(path.display()).into());
+        return Err(Error::format("this is not a key: it is too long")
+            .in_file(path.display())
+            .into());
     }
     let bytes = Zeroizing::new(fs::read(path).map_err(|error| io_error(&error, path))?);
-    let text = std::str::from_utf8(&bytes).map_err(|_| Error::format("this is not text").in_file(path.display()))?;
+    let text = std::str::from_utf8(&bytes)
+        .map_err(|_| Error::format("this is not text").in_file(path.display()))?;
     Ok(Zeroizing::new(text.to_owned()))
 }
 
 /// Random bytes from the operating system.
 pub(crate) fn random(bytes: &mut [u8]) -> apr::Result<()> {
-    getrandom::fill(bytes).map_err(|error| Error::io(apr::IoCause::Other, format!("no randomness: {error}")))
+    getrandom::fill(bytes)
+        .map_err(|error| Error::io(apr::IoCause::Other, format!("no randomness: {error}")))
 }
 
 /// What `--key` and a password that was given open a model with.
-pub(crate) fn unlock(key: Option<&Path>, password: Option<&Zeroizing<Vec<u8>>>) -> Outcome<Vec<Unlock>> {
+pub(crate) fn unlock(
+    key: Option<&Path>,
+    password: Option<&Zeroizing<Vec<u8>>>,
+) -> Outcome<Vec<Unlock>> {
     let mut keys = Vec::new();
     if let Some(path) = key {
         path.metadata().map_err(|error| io_error(&error, path))?;
@@ -91,7 +101,10 @@ pub(crate) fn given_password(file: Option<&Path>) -> Outcome<Option<Zeroizing<Ve
     if let Some(path) = file {
         let line = first_line(path)?;
         if line.is_empty() {
-            return Err(Failure::Usage(format!("{}: the first line holds no password", path.display())));
+            return Err(Failure::Usage(format!(
+                "{}: the first line holds no password",
+                path.display()
+            )));
         }
         return Ok(Some(line));
     }
@@ -99,7 +112,8 @@ pub(crate) fn given_password(file: Option<&Path>) -> Outcome<Option<Zeroizing<Ve
     Ok(given.map(|password| Zeroizing::new(password.into_encoded_bytes())))
 }
 
-/// The first line of a file or a pipe. Nothing after it is taken, so that a model may follow on standard input.
+/// The first line of a file or a pipe. Nothing after it is taken, so that a model may follow on
+/// standard input.
 fn first_line(path: &Path) -> Outcome<Zeroizing<Vec<u8>>> {
     let failed = |error: &io::Error| io_error(error, path);
     let mut file = if path.as_os_str() == "-" {
@@ -139,7 +153,8 @@ fn new_password(given: Option<&Zeroizing<Vec<u8>>>) -> Outcome<Zeroizing<Vec<u8>
         return Ok(password.clone());
     }
     let Some(password) = ask("New password: ")? else {
-        let message = "a password is needed: --password-file FILE, APR_PASSWORD, or a terminal to ask on";
+        let message =
+            "a password is needed: --password-file FILE, APR_PASSWORD, or a terminal to ask on";
         return Err(Failure::Usage(message.to_owned()));
     };
     match ask("Once more: ")? {
@@ -148,7 +163,8 @@ fn new_password(given: Option<&Zeroizing<Vec<u8>>>) -> Outcome<Zeroizing<Vec<u8>
     }
 }
 
-/// How to encrypt for a password, recipients, or both; `given` is a password that need not be asked for.
+/// How to encrypt for a password, recipients, or both; `given` is a password that need not be asked
+/// for.
 pub(crate) fn encryption(
     password: bool,
     recipients: &[impl AsRef<Path>],
@@ -157,21 +173,24 @@ pub(crate) fn encryption(
 ) -> Outcome<Option<Encrypt>> {
     if !password && recipients.is_empty() {
         return match hide_metadata {
-            true => Err(Failure::Usage("--encrypt-metadata needs --encrypt or --recipient".to_owned())),
+            true => {
+                Err(Failure::Usage("--encrypt-metadata needs --encrypt or --recipient".to_owned()))
+            }
             false => Ok(None),
         };
     }
     let mut locks = Vec::new();
     if password {
-        locks.push(Lock::Password { password: new_password(given)?, costs: Argon2Costs::default() });
+        locks
+            .push(Lock::Password { password: new_password(given)?, costs: Argon2Costs::default() });
     }
     for path in recipients {
         let path = path.as_ref();
         match read_public(path)? {
             PublicKey::Recipient(public) => locks.push(Lock::Recipient(public)),
             PublicKey::Verifying(_) => {
-                let message =
-                    "this key is for signatures; models are encrypted for one of `apr keygen --for encryption`";
+                let message = "this key is for signatures; models are encrypted for one of `apr \
+                    keygen --for encryption`";
                 return Err(Error::format(message).in_file(path.display()).into());
             }
         }
@@ -183,7 +202,10 @@ pub(crate) fn encryption(
 /// What a locked model says to somebody who gave the wrong kind of key, or none.
 pub(crate) fn locked(key: Option<&Path>, name: &str) -> Failure {
     let message = match key {
-        Some(_) => "the model is encrypted, and the file of --key holds no key of `apr keygen --for encryption`",
+        Some(_) => {
+            "the model is encrypted, and the file of --key holds no key of `apr keygen --for \
+             encryption`"
+        }
         None => "the model is encrypted; --key FILE, --password-file FILE or APR_PASSWORD opens it",
     };
     Error::new(Code::Decrypt, message).in_file(name).into()

@@ -28,8 +28,12 @@ impl TensorInfo {
     /// E001 when dtype and shape do not go together, or the length exceeds `u64`.
     pub fn byte_len(&self) -> Result<u64> {
         self.dtype.stored_len(&self.shape).ok_or_else(|| {
-            Error::format(alloc::format!("the shape {} does not go with dtype {}", self.shape, self.dtype))
-                .for_tensor(&self.name)
+            Error::format(alloc::format!(
+                "the shape {} does not go with dtype {}",
+                self.shape,
+                self.dtype
+            ))
+            .for_tensor(&self.name)
         })
     }
 }
@@ -73,10 +77,11 @@ pub struct Loss {
 
 /// A checkpoint opened for reading.
 ///
-/// Opening reads headers only; tensor bytes are fetched on demand, any range at a time, from any thread.
+/// Opening reads headers only; tensor bytes are fetched on demand, any range at a time, from any
+/// thread.
 ///
-/// No method has a default: a reader over another one that forgot to pass something on would contradict what it does
-/// pass on, and so does not compile.
+/// No method has a default: a reader over another one that forgot to pass something on would
+/// contradict what it does pass on, and so does not compile.
 pub trait CheckpointReader: Send + Sync {
     /// The format of the bytes.
     fn format(&self) -> &'static Format;
@@ -87,8 +92,8 @@ pub trait CheckpointReader: Send + Sync {
     /// The tensors, in the order their bytes are stored.
     fn tensors(&self) -> &[TensorInfo];
 
-    /// How a tensor is stored. A reader over another one passes on what that says, or replaces it as a whole by
-    /// [`Stored::derived`].
+    /// How a tensor is stored. A reader over another one passes on what that says, or replaces it
+    /// as a whole by [`Stored::derived`].
     fn stored(&self, tensor: usize) -> Stored<'_>;
 
     /// Fills `buf` with decoded bytes of a tensor, from `offset` within it on.
@@ -100,8 +105,8 @@ pub trait CheckpointReader: Send + Sync {
     /// All bytes of a tensor without a copy, where they lie flat in memory.
     fn tensor_slice(&self, tensor: usize) -> Option<&[u8]>;
 
-    /// What only the format knows. A reader over another one passes it on, [altered](Container::altered) where its tensors
-    /// are not the very ones of the file.
+    /// What only the format knows. A reader over another one passes it on,
+    /// [altered](Container::altered) where its tensors are not the very ones of the file.
     fn container(&self) -> Container<'_>;
 
     /// The files the checkpoint consists of.
@@ -130,7 +135,8 @@ pub struct Notes {
     pub losses: Vec<Loss>,
     /// What is wrong with tensors that were written anyway, as the validation reports it.
     pub violations: Vec<Value>,
-    /// What a quantization cost more than it should: added to the metadata's [`keys::QUANTIZATION`](crate::keys::QUANTIZATION).
+    /// What a quantization cost more than it should: added to the metadata's
+    /// [`keys::QUANTIZATION`](crate::keys::QUANTIZATION).
     pub degradation: Option<Value>,
 }
 
@@ -157,8 +163,8 @@ pub struct PlannedTensor {
 
 /// What a tensor's bytes go through on their way into the file; any thread may call it.
 pub trait ChunkEncoder: Send + Sync {
-    /// Length of the pieces that a tensor is encoded by, in bytes; the last may be shorter. `None`: the tensor with this
-    /// position in [`Layout::tensors`] is stored as it comes.
+    /// Length of the pieces that a tensor is encoded by, in bytes; the last may be shorter. `None`:
+    /// the tensor with this position in [`Layout::tensors`] is stored as it comes.
     fn piece_len(&self, planned: usize) -> Option<usize>;
 
     /// Whether [`learn`](Self::learn) should be called before the first piece.
@@ -167,15 +173,24 @@ pub trait ChunkEncoder: Send + Sync {
     /// Chooses the encoding by samples of the tensor's bytes.
     fn learn(&self, planned: usize, samples: &[&[u8]]);
 
-    /// Appends the encoded piece at `offset` within the tensor of `tensor_len` bytes; returns how many of its blocks
-    /// failed the check that they decode to what they were made of, and were stored as they are.
+    /// Appends the encoded piece at `offset` within the tensor of `tensor_len` bytes; returns how
+    /// many of its blocks failed the check that they decode to what they were made of, and were
+    /// stored as they are.
     ///
     /// # Errors
     /// E008 when the piece exceeds what the encoding can hold.
-    fn encode(&self, planned: usize, offset: u64, tensor_len: u64, piece: &[u8], out: &mut Vec<u8>) -> Result<u64>;
+    fn encode(
+        &self,
+        planned: usize,
+        offset: u64,
+        tensor_len: u64,
+        piece: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<u64>;
 
-    /// Does work that the writer has put off; threads call it before each chunk they make. The writer does itself what
-    /// nobody has begun when it is due, so nothing depends on the calls but the time.
+    /// Does work that the writer has put off; threads call it before each chunk they make. The
+    /// writer does itself what nobody has begun when it is due, so nothing depends on the calls but
+    /// the time.
     fn help(&self) {}
 }
 
@@ -200,7 +215,8 @@ impl Layout {
 
 /// A checkpoint being written.
 ///
-/// Made by a format's `plan`; then, in this order: `begin`, the chunks of each tensor of the layout, `finish`.
+/// Made by a format's `plan`; then, in this order: `begin`, the chunks of each tensor of the
+/// layout, `finish`.
 pub trait CheckpointWriter: Send + Sync {
     /// The plan.
     fn layout(&self) -> &Layout;
@@ -210,26 +226,27 @@ pub trait CheckpointWriter: Send + Sync {
         false
     }
 
-    /// What any thread may do to the pieces of tensors before [`write_piece`](Self::write_piece) gets them. A tensor may
-    /// come through [`write_chunk`](Self::write_chunk) anyway, which then does that work itself.
+    /// What any thread may do to the pieces of tensors before [`write_piece`](Self::write_piece)
+    /// gets them. A tensor may come through [`write_chunk`](Self::write_chunk) anyway, which then
+    /// does that work itself.
     fn encoder(&self) -> Option<Arc<dyn ChunkEncoder>> {
         None
     }
 
-    /// Blocks of tensors that came through [`write_chunk`](Self::write_chunk) that failed the check of
-    /// [`ChunkEncoder::encode`] so far.
+    /// Blocks of tensors that came through [`write_chunk`](Self::write_chunk) that failed the check
+    /// of [`ChunkEncoder::encode`] so far.
     fn mismatches(&self) -> u64 {
         0
     }
 
-    /// The file that will name all others of the model, as far as it is known before anything is written: sizes may change
-    /// and checksums are zero. `None` where there is no such file.
+    /// The file that will name all others of the model, as far as it is known before anything is
+    /// written: sizes may change and checksums are zero. `None` where there is no such file.
     fn manifest(&self) -> Option<Vec<u8>> {
         None
     }
 
-    /// Appends a piece to the tensor that is due: its bytes, and what the [`encoder`](Self::encoder) made of them. All
-    /// pieces of a tensor come so, or none.
+    /// Appends a piece to the tensor that is due: its bytes, and what the
+    /// [`encoder`](Self::encoder) made of them. All pieces of a tensor come so, or none.
     ///
     /// # Errors
     /// Those of [`write_chunk`](Self::write_chunk).
@@ -244,14 +261,20 @@ pub trait CheckpointWriter: Send + Sync {
     /// E007 when writing fails.
     fn begin(&mut self, sink: &mut dyn Sink) -> Result<()>;
 
-    /// Appends bytes to the tensor that is due; the next tensor is due when its planned length is reached.
-    /// `sums` must be of these bytes, and come with all chunks of a tensor or with none.
+    /// Appends bytes to the tensor that is due; the next tensor is due when its planned length is
+    /// reached. `sums` must be of these bytes, and come with all chunks of a tensor or with none.
     ///
     /// # Errors
     /// E002 when there are more bytes than planned, E007 when writing fails.
-    fn write_chunk(&mut self, sink: &mut dyn Sink, bytes: &[u8], sums: Option<ChunkSums>) -> Result<()>;
+    fn write_chunk(
+        &mut self,
+        sink: &mut dyn Sink,
+        bytes: &[u8],
+        sums: Option<ChunkSums>,
+    ) -> Result<()>;
 
-    /// Writes what follows the last tensor, and what was learnt on the way where the format has room for it.
+    /// Writes what follows the last tensor, and what was learnt on the way where the format has
+    /// room for it.
     ///
     /// # Errors
     /// E002 when a tensor got fewer bytes than planned, E007 when writing fails.

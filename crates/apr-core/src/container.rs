@@ -43,7 +43,8 @@ pub struct FileChecksum {
 }
 
 impl FileChecksum {
-    /// Of the file up to the byte `end`, whose `parts` are given in any order: what is between them is padding.
+    /// Of the file up to the byte `end`, whose `parts` are given in any order: what is between them
+    /// is padding.
     ///
     /// ```
     /// use apr_core::{Extent, ExtentKind, FileChecksum};
@@ -51,7 +52,10 @@ impl FileChecksum {
     /// let tensor = Extent { kind: ExtentKind::Tensor(0), offset: 64, len: 8 };
     /// let header = Extent { kind: ExtentKind::Structure, offset: 0, len: 40 };
     /// let padding = Extent { kind: ExtentKind::Padding, offset: 40, len: 24 };
-    /// assert_eq!(FileChecksum::over(1, vec![tensor, header], 72).extents, [header, padding, tensor]);
+    /// assert_eq!(
+    ///     FileChecksum::over(1, vec![tensor, header], 72).extents,
+    ///     [header, padding, tensor]
+    /// );
     /// ```
     #[must_use]
     pub fn over(crc32: u32, mut parts: Vec<Extent>, end: u64) -> Self {
@@ -60,15 +64,24 @@ impl FileChecksum {
         let mut position = 0;
         for mut part in parts {
             if part.offset > position {
-                extents.push(Extent { kind: ExtentKind::Padding, offset: position, len: part.offset - position });
+                extents.push(Extent {
+                    kind: ExtentKind::Padding,
+                    offset: position,
+                    len: part.offset - position,
+                });
             }
-            // Only an empty tensor can start inside another part, and it covers nothing wherever it is.
+            // Only an empty tensor can start inside another part, and it covers nothing wherever it
+            // is.
             part.offset = part.offset.max(position);
             position = part.offset + part.len;
             extents.push(part);
         }
         if end > position {
-            extents.push(Extent { kind: ExtentKind::Padding, offset: position, len: end - position });
+            extents.push(Extent {
+                kind: ExtentKind::Padding,
+                offset: position,
+                len: end - position,
+            });
         }
         Self { crc32, extents }
     }
@@ -98,10 +111,11 @@ pub struct Features {
     pub alignment: Option<u64>,
 }
 
-/// What only the reader of a format can say. Readers over other readers have no business here: they pass on the
-/// [`Container`]. A default is what holds for a format that has no such thing.
+/// What only the reader of a format can say. Readers over other readers have no business here: they
+/// pass on the [`Container`]. A default is what holds for a format that has no such thing.
 pub trait ContainerFacts: Send + Sync {
-    /// Header fields that only this format has, as an object for display; null where there are none.
+    /// Header fields that only this format has, as an object for display; null where there are
+    /// none.
     fn header_fields(&self) -> Value {
         Value::Null
     }
@@ -121,7 +135,8 @@ pub trait ContainerFacts: Send + Sync {
         None
     }
 
-    /// Reads bytes of the main file that belong to no tensor; only formats with a [`checksum`](Self::checksum) need it.
+    /// Reads bytes of the main file that belong to no tensor; only formats with a
+    /// [`checksum`](Self::checksum) need it.
     ///
     /// # Errors
     /// E002 past the end of the file, E007 when reading fails.
@@ -130,8 +145,8 @@ pub trait ContainerFacts: Send + Sync {
         Err(Error::corrupt("this format has no raw parts").at(offset))
     }
 
-    /// The signatures that the file carries, and what they would sign; nothing is verified. `None` where the format has
-    /// no signatures, or nothing that they could be of.
+    /// The signatures that the file carries, and what they would sign; nothing is verified. `None`
+    /// where the format has no signatures, or nothing that they could be of.
     ///
     /// # Errors
     /// E007 when reading fails.
@@ -139,7 +154,8 @@ pub trait ContainerFacts: Send + Sync {
         Ok(None)
     }
 
-    /// Checks the bytes that no signature covers: padding, what follows the file's end, parts that nobody knows.
+    /// Checks the bytes that no signature covers: padding, what follows the file's end, parts that
+    /// nobody knows.
     ///
     /// # Errors
     /// E006 with the place of the first byte that is not zero padding, E007 when reading fails.
@@ -147,8 +163,8 @@ pub trait ContainerFacts: Send + Sync {
         Ok(())
     }
 
-    /// Number of files that are checkpoints of their own, each with a [`checksum`](Self::checksum); 0 where the format has
-    /// no such.
+    /// Number of files that are checkpoints of their own, each with a [`checksum`](Self::checksum);
+    /// 0 where the format has no such.
     fn shard_count(&self) -> usize {
         0
     }
@@ -156,7 +172,8 @@ pub trait ContainerFacts: Send + Sync {
     /// One of them, opened, with its own part of the tensors.
     ///
     /// # Errors
-    /// E007 when it is absent, E002 and E004 when it is not the one that belongs here, otherwise as opening it.
+    /// E007 when it is absent, E002 and E004 when it is not the one that belongs here, otherwise as
+    /// opening it.
     fn shard(&self, shard: usize) -> Result<&dyn CheckpointReader> {
         Err(Error::format(format!("there is no shard {shard}")))
     }
@@ -176,8 +193,9 @@ impl<'a> Container<'a> {
         Self { facts: Some(facts), altered: false }
     }
 
-    /// Seen through a reader whose tensors are others than the file's, by number, name, order or bytes. What was said of the
-    /// file as a whole (checksum, signatures, shards) does not hold for them.
+    /// Seen through a reader whose tensors are others than the file's, by number, name, order or
+    /// bytes. What was said of the file as a whole (checksum, signatures, shards) does not hold for
+    /// them.
     #[must_use]
     pub fn altered(self) -> Self {
         Self { altered: true, ..self }

@@ -1,8 +1,9 @@
 //! Checksums that can be computed piece by piece, on any thread, and put together in order.
 //!
-//! A file's CRC-32 is the combination of its parts' (`crc32fast`). A tensor's BLAKE3 digest is the root of a tree over
-//! its chunks, so that one large tensor keeps all cores busy: BLAKE3 splits its input into subtrees of a power of two,
-//! and chunks of [`CHUNK_LEN`] bytes are such subtrees (BLAKE3 paper, section 2.1).
+//! A file's CRC-32 is the combination of its parts' (`crc32fast`). A tensor's BLAKE3 digest is the
+//! root of a tree over its chunks, so that one large tensor keeps all cores busy: BLAKE3 splits its
+//! input into subtrees of a power of two, and chunks of [`CHUNK_LEN`] bytes are such subtrees
+//! (BLAKE3 paper, section 2.1).
 
 #[cfg(all(feature = "std", target_arch = "x86_64"))]
 mod wide;
@@ -14,8 +15,8 @@ use blake3::hazmat::{HasherExt, Mode, merge_subtrees_non_root, merge_subtrees_ro
 /// A BLAKE3-256 digest.
 pub type Digest = [u8; 32];
 
-/// Length of the pieces that [`ChunkSums`] are taken of, in bytes: all of a tensor's chunks but the last have it,
-/// or all have the same smaller power of two, at least 1024.
+/// Length of the pieces that [`ChunkSums`] are taken of, in bytes: all of a tensor's chunks but the
+/// last have it, or all have the same smaller power of two, at least 1024.
 pub const CHUNK_LEN: usize = 1 << 20;
 
 /// Checksums of one chunk of a tensor.
@@ -33,7 +34,11 @@ impl ChunkSums {
     #[must_use]
     pub fn of(bytes: &[u8], offset: u64, tensor_len: u64) -> Self {
         let len = bytes.len() as u64;
-        let blake3 = if len == tensor_len { *blake3::hash(bytes).as_bytes() } else { subtree(bytes, offset) };
+        let blake3 = if len == tensor_len {
+            *blake3::hash(bytes).as_bytes()
+        } else {
+            subtree(bytes, offset)
+        };
         Self { len, crc32: crc32fast::hash(bytes), blake3 }
     }
 }
@@ -86,11 +91,12 @@ impl Crc32 {
     }
 }
 
-/// The CRC-32 of `new[0]`, `middle` and `new[1]` joined, from that of `old[0]`, `middle` and `old[1]`: of `middle` only its
-/// length in bytes is needed.
+/// The CRC-32 of `new[0]`, `middle` and `new[1]` joined, from that of `old[0]`, `middle` and
+/// `old[1]`: of `middle` only its length in bytes is needed.
 ///
-/// CRC-32 is linear: it is the sum (xor) of what each part adds, moved on by the length of what follows. Moving on by
-/// 2^32 - 1 bytes changes nothing, so that moving back by `n` is moving on by 2^32 - 1 - `n`.
+/// CRC-32 is linear: it is the sum (xor) of what each part adds, moved on by the length of what
+/// follows. Moving on by 2^32 - 1 bytes changes nothing, so that moving back by `n` is moving on by
+/// 2^32 - 1 - `n`.
 #[must_use]
 pub fn crc32_with_other_ends(old_crc32: u32, middle: u64, old: [&[u8]; 2], new: [&[u8]; 2]) -> u32 {
     const PERIOD: u64 = (1 << 32) - 1;
@@ -130,12 +136,12 @@ pub struct TensorDigest {
     waiting: Vec<u8>,
 }
 
-/// Length in bytes of the subtrees that bytes are cut into, the shortest that the widest kernel takes. Where more bytes come
-/// at a time, several of them are one larger subtree.
+/// Length in bytes of the subtrees that bytes are cut into, the shortest that the widest kernel
+/// takes. Where more bytes come at a time, several of them are one larger subtree.
 const GRANULE: usize = 32 << 10;
 
-/// What a part of a tensor adds to its digest, wherever it was cut. Unlike [`ChunkSums`] it keeps the bytes before the first
-/// subtree and after the last one, up to 32 KiB each.
+/// What a part of a tensor adds to its digest, wherever it was cut. Unlike [`ChunkSums`] it keeps
+/// the bytes before the first subtree and after the last one, up to 32 KiB each.
 #[derive(Debug, Clone, Default)]
 pub struct PartSums {
     head: Vec<u8>,
@@ -145,13 +151,17 @@ pub struct PartSums {
 }
 
 impl PartSums {
-    /// Takes the part of `bytes`, which start `offset` bytes into a tensor, in place of what was taken before.
+    /// Takes the part of `bytes`, which start `offset` bytes into a tensor, in place of what was
+    /// taken before.
     pub fn take(&mut self, bytes: &[u8], offset: u64) {
         let start = offset.next_multiple_of(GRANULE as u64);
-        let before = usize::try_from(start - offset).map_or(bytes.len(), |before| before.min(bytes.len()));
+        let before =
+            usize::try_from(start - offset).map_or(bytes.len(), |before| before.min(bytes.len()));
         let (head, rest) = bytes.split_at(before);
         self.subtrees.clear();
-        let tail = subtrees(rest, start / GRANULE as u64, |subtree, leaves| self.subtrees.push((subtree, leaves)));
+        let tail = subtrees(rest, start / GRANULE as u64, |subtree, leaves| {
+            self.subtrees.push((subtree, leaves));
+        });
         self.head.clear();
         self.head.extend_from_slice(head);
         self.tail.clear();
@@ -159,8 +169,9 @@ impl PartSums {
     }
 }
 
-/// Cuts bytes from the leaf with this number on into the longest subtrees that may begin where they do, each followed by a
-/// byte, and hands them over; returns the bytes that are left, at most a granule and none only of none.
+/// Cuts bytes from the leaf with this number on into the longest subtrees that may begin where they
+/// do, each followed by a byte, and hands them over; returns the bytes that are left, at most a
+/// granule and none only of none.
 fn subtrees(mut bytes: &[u8], mut leaf: u64, mut take: impl FnMut(Digest, u64)) -> &[u8] {
     while bytes.len() > GRANULE {
         let most = CHUNK_LEN.min(bytes.len() - 1) / GRANULE;
@@ -186,7 +197,8 @@ impl Tree {
     fn push(&mut self, mut subtree: Digest, leaves: u64) {
         self.leaves += leaves;
         for _ in leaves.trailing_zeros()..self.leaves.trailing_zeros() {
-            let left = self.stack.pop().unwrap_or_else(|| unreachable!("a carry has a left sibling"));
+            let left =
+                self.stack.pop().unwrap_or_else(|| unreachable!("a carry has a left sibling"));
             subtree = merge_subtrees_non_root(&left, &subtree, Mode::Hash);
         }
         self.stack.push(subtree);
@@ -278,7 +290,8 @@ mod tests {
         let bytes: Vec<u8> = (0..5000_u32).map(|i| ((i * i) >> 5).to_le_bytes()[0]).collect();
         let middle = &bytes[100..4000];
         for (old, new) in [(0, 0), (0, 64), (64, 0), (640, 128), (128, 640)] {
-            let (old, new) = ([&bytes[..70], &bytes[..old]], [&bytes[5..75], &bytes[4200..4200 + new]]);
+            let (old, new) =
+                ([&bytes[..70], &bytes[..old]], [&bytes[5..75], &bytes[4200..4200 + new]]);
             let joined = |ends: [&[u8]; 2]| crc32fast::hash(&[ends[0], middle, ends[1]].concat());
             let found = crc32_with_other_ends(joined(old), middle.len() as u64, old, new);
             assert_eq!(found, joined(new), "{} {}", old[1].len(), new[1].len());
@@ -287,7 +300,8 @@ mod tests {
 
     #[test]
     fn the_digest_does_not_depend_on_how_the_bytes_come() {
-        let bytes: Vec<u8> = (0..3_000_000_u32).map(|i| (i.wrapping_mul(i) >> 7).to_le_bytes()[0]).collect();
+        let bytes: Vec<u8> =
+            (0..3_000_000_u32).map(|i| (i.wrapping_mul(i) >> 7).to_le_bytes()[0]).collect();
         let lens = [
             0,
             1,
@@ -300,10 +314,19 @@ mod tests {
             CHUNK_LEN + 1,
             2 * CHUNK_LEN,
         ];
-        for len in lens.into_iter().chain([5 * GRANULE + 77, 2 * CHUNK_LEN + GRANULE, bytes.len()]) {
+        for len in lens.into_iter().chain([5 * GRANULE + 77, 2 * CHUNK_LEN + GRANULE, bytes.len()])
+        {
             let tensor = &bytes[..len];
             let whole = *blake3::hash(tensor).as_bytes();
-            for piece in [1000, GRANULE, 3 * GRANULE + 5, CHUNK_LEN, CHUNK_LEN + 256, 2 * CHUNK_LEN, len.max(1)] {
+            for piece in [
+                1000,
+                GRANULE,
+                3 * GRANULE + 5,
+                CHUNK_LEN,
+                CHUNK_LEN + 256,
+                2 * CHUNK_LEN,
+                len.max(1),
+            ] {
                 let mut digest = TensorDigest::new();
                 for part in tensor.chunks(piece) {
                     digest.update(part);
@@ -311,7 +334,8 @@ mod tests {
                 }
                 assert_eq!(digest.value(), whole, "{len} bytes by {piece}");
 
-                let (mut digest, mut part, mut offset) = (TensorDigest::new(), PartSums::default(), 0);
+                let (mut digest, mut part, mut offset) =
+                    (TensorDigest::new(), PartSums::default(), 0);
                 for bytes in tensor.chunks(piece) {
                     part.take(bytes, offset);
                     digest.append_part(&part);
@@ -324,9 +348,12 @@ mod tests {
 
     #[test]
     fn chunked_sums_equal_those_of_the_whole() {
-        let bytes: Vec<u8> = (0..40_u32 * 1024 + 77).map(|i| ((i * i) >> 7).to_le_bytes()[0]).collect();
+        let bytes: Vec<u8> =
+            (0..40_u32 * 1024 + 77).map(|i| ((i * i) >> 7).to_le_bytes()[0]).collect();
         for chunk in [1024, 2048, 8192, 65536] {
-            for len in [0, 1, 1024, 1025, 2048, 4096, 5000, 8192, 16384, 24_577, 33_000, bytes.len()] {
+            for len in
+                [0, 1, 1024, 1025, 2048, 4096, 5000, 8192, 16384, 24_577, 33_000, bytes.len()]
+            {
                 let tensor = &bytes[..len];
                 let (mut digest, mut crc) = (TensorDigest::new(), Crc32::new());
                 for (i, part) in tensor.chunks(chunk).enumerate() {
@@ -334,7 +361,11 @@ mod tests {
                     digest.append(sums);
                     crc.append(sums);
                 }
-                assert_eq!(digest.value(), *blake3::hash(tensor).as_bytes(), "{len} bytes by {chunk}");
+                assert_eq!(
+                    digest.value(),
+                    *blake3::hash(tensor).as_bytes(),
+                    "{len} bytes by {chunk}"
+                );
                 assert_eq!(crc.value(), crc32fast::hash(tensor), "{len} bytes by {chunk}");
             }
         }

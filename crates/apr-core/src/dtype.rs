@@ -25,10 +25,14 @@ pub enum DTypeKind {
 }
 
 macro_rules! dtypes {
-    ($($(#[$doc:meta])* $variant:ident = $code:expr, $name:literal, $kind:ident, $block_len:literal, $block_bytes:literal;)*) => {
+    ($(
+        $(#[$doc:meta])* $variant:ident =
+            $code:expr, $name:literal, $kind:ident, $block_len:literal, $block_bytes:literal;
+    )*) => {
         /// The type of a tensor's stored elements.
         ///
-        /// A dtype stores `block_len` elements in `block_bytes` bytes, little-endian. Plain types have blocks of one element.
+        /// A dtype stores `block_len` elements in `block_bytes` bytes, little-endian. Plain types
+        /// have blocks of one element.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[allow(non_camel_case_types, reason = "the field writes Q4_K and F8_E4M3")]
         #[non_exhaustive]
@@ -62,7 +66,8 @@ macro_rules! dtypes {
                 match self { $(Self::$variant => $block_len,)* }
             }
 
-            /// Bytes of a block. For [`DType::I8_ROW`], of a row's element (the row's scale comes on top).
+            /// Bytes of a block. For [`DType::I8_ROW`], of a row's element (the row's scale comes
+            /// on top).
             #[must_use]
             pub const fn block_bytes(self) -> u64 {
                 match self { $(Self::$variant => $block_bytes,)* }
@@ -184,8 +189,9 @@ impl DType {
         Self::ALL.iter().copied().find(|dtype| dtype.apr2_code() == code)
     }
 
-    /// Bytes that a tensor of this dtype and shape stores, or `None` when the two do not go together:
-    /// a length over `u64`, a row that is not a multiple of the block, or packed bits that do not fill the last byte.
+    /// Bytes that a tensor of this dtype and shape stores, or `None` when the two do not go
+    /// together: a length over `u64`, a row that is not a multiple of the block, or packed bits
+    /// that do not fill the last byte.
     #[must_use]
     pub fn stored_len(self, shape: &Shape) -> Option<u64> {
         let elements = shape.elements()?;
@@ -195,13 +201,19 @@ impl DType {
         match (self, self.kind()) {
             (Self::I8_ROW, _) => elements.checked_add(shape.rows()?.checked_mul(4)?),
             (_, DTypeKind::Quantized) => {
-                let blocks = shape.row_len().is_multiple_of(self.block_len()).then_some(elements / self.block_len())?;
+                let blocks = shape
+                    .row_len()
+                    .is_multiple_of(self.block_len())
+                    .then_some(elements / self.block_len())?;
                 blocks.checked_mul(self.block_bytes())
             }
             _ => {
                 // Packed floats run on across rows; only the whole tensor must end on a byte.
-                let bits = u128::from(elements) * u128::from(self.block_bytes()) * 8 / u128::from(self.block_len());
-                bits.is_multiple_of(8).then_some(bits / 8).and_then(|bytes| u64::try_from(bytes).ok())
+                let bits = u128::from(elements) * u128::from(self.block_bytes()) * 8
+                    / u128::from(self.block_len());
+                bits.is_multiple_of(8)
+                    .then_some(bits / 8)
+                    .and_then(|bytes| u64::try_from(bytes).ok())
             }
         }
     }

@@ -47,10 +47,13 @@ impl Due {
         match self.tensor(layout) {
             Some(tensor) if len > tensor.len - self.written => {
                 let (left, planned) = (tensor.len - self.written, tensor.len);
-                let message = format!("{len} more bytes come, but {left} of the planned {planned} are left");
+                let message =
+                    format!("{len} more bytes come, but {left} of the planned {planned} are left");
                 Err(Error::corrupt(message).for_tensor(&names[self.tensor]))
             }
-            None if len > 0 => Err(Error::corrupt(format!("{len} bytes come after the last planned tensor"))),
+            None if len > 0 => {
+                Err(Error::corrupt(format!("{len} bytes come after the last planned tensor")))
+            }
             _ => {
                 self.written += len;
                 Ok(())
@@ -58,8 +61,8 @@ impl Due {
         }
     }
 
-    /// Goes on to the next tensor if the one that is due is complete, which empty ones are from the start, and returns
-    /// the one that was.
+    /// Goes on to the next tensor if the one that is due is complete, which empty ones are from the
+    /// start, and returns the one that was.
     pub fn complete(&mut self, layout: &Layout) -> Option<PlannedTensor> {
         let complete = *self.tensor(layout).filter(|tensor| tensor.len == self.written)?;
         *self = Self { tensor: self.tensor + 1, written: 0 };
@@ -72,7 +75,8 @@ impl Due {
     /// E002 when a tensor got fewer bytes than planned.
     pub fn finish(self, layout: &Layout, names: &[String]) -> Result<()> {
         let Some(tensor) = self.tensor(layout) else { return Ok(()) };
-        let message = format!("it ends after {} bytes, but {} are planned", self.written, tensor.len);
+        let message =
+            format!("it ends after {} bytes, but {} are planned", self.written, tensor.len);
         Err(Error::corrupt(message).for_tensor(&names[self.tensor]))
     }
 }

@@ -78,7 +78,8 @@ pub enum IoCause {
     BrokenPipe,
     /// The user interrupted the job.
     Interrupted,
-    /// A server can't be reached, falls silent, or has trouble of its own: with another network, or later, it may answer.
+    /// A server can't be reached, falls silent, or has trouble of its own: with another network, or
+    /// later, it may answer.
     Network,
     /// Anything else; the message says what.
     Other,
@@ -89,9 +90,13 @@ pub enum IoCause {
 /// ```
 /// use apr_core::{Code, Error};
 ///
-/// let error = Error::corrupt("the data ends early").in_file("model.apr").for_tensor("lm_head").at(64);
+/// let error =
+///     Error::corrupt("the data ends early").in_file("model.apr").for_tensor("lm_head").at(64);
 /// assert_eq!(error.code(), Code::Corrupt);
-/// assert_eq!(error.to_string(), "E002: model.apr: tensor 'lm_head': the data ends early (at byte 64)");
+/// assert_eq!(
+///     error.to_string(),
+///     "E002: model.apr: tensor 'lm_head': the data ends early (at byte 64)"
+/// );
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Error(Box<Detail>);
@@ -107,7 +112,8 @@ struct Detail {
 }
 
 impl Error {
-    /// An error of the given code; `message` is a phrase without the place, which the other methods add.
+    /// An error of the given code; `message` is a phrase without the place, which the other methods
+    /// add.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
         Self(Box::new(Detail {
             code,

@@ -44,7 +44,8 @@ impl fmt::Display for Escaped<'_> {
     }
 }
 
-/// Whether a character could steer a terminal or fool a reader: a control character of any kind, or one that is not seen.
+/// Whether a character could steer a terminal or fool a reader: a control character of any kind, or
+/// one that is not seen.
 #[must_use]
 pub fn is_hidden(c: char) -> bool {
     c.is_control() || is_invisible(c)

@@ -4,7 +4,8 @@ use alloc::format;
 
 use crate::{Error, Escaped, Result};
 
-/// Accepts a name that stays in the model's folder on every platform: a `:` would name a drive or a stream.
+/// Accepts a name that stays in the model's folder on every platform: a `:` would name a drive or a
+/// stream.
 ///
 /// ```
 /// use apr_core::check_file_name;
@@ -16,8 +17,9 @@ use crate::{Error, Escaped, Result};
 /// # Errors
 /// E001 for a name that is empty, leads elsewhere, or has control characters.
 pub fn check_file_name(name: &str) -> Result<()> {
-    let plain =
-        !matches!(name, "" | "." | "..") && !name.contains(['/', '\\', ':']) && !name.contains(char::is_control);
+    let plain = !matches!(name, "" | "." | "..")
+        && !name.contains(['/', '\\', ':'])
+        && !name.contains(char::is_control);
     if !plain {
         return Err(Error::format(format!("'{}' is not a plain file name", Escaped::short(name))));
     }
@@ -30,10 +32,13 @@ mod tests {
 
     #[test]
     fn file_names_stay_in_the_folder() {
-        for name in ["model.safetensors", "pytorch_model.bin", "a..b", "..a", "größe.safetensors"] {
+        for name in ["model.safetensors", "pytorch_model.bin", "a..b", "..a", "größe.safetensors"]
+        {
             assert_eq!(check_file_name(name), Ok(()), "{name}");
         }
-        for name in ["", ".", "..", "../a", "/a", "a/b", "a\\b", "C:a", "C:\\a", "a:stream", "a\0", "a\n"] {
+        for name in
+            ["", ".", "..", "../a", "/a", "a/b", "a\\b", "C:a", "C:\\a", "a:stream", "a\0", "a\n"]
+        {
             assert!(check_file_name(name).is_err(), "{name:?}");
         }
     }

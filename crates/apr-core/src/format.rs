@@ -4,8 +4,9 @@ use core::fmt;
 
 use serde::{Serialize, Serializer};
 
-/// A file format: what it is called, how its files are known, what they hold. Each format crate has a static one for each
-/// of its formats; whatever is above asks it instead of asking which format it is.
+/// A file format: what it is called, how its files are known, what they hold. Each format crate has
+/// a static one for each of its formats; whatever is above asks it instead of asking which format
+/// it is.
 ///
 /// ```
 /// use apr_core::Format;
@@ -25,13 +26,16 @@ pub struct Format {
     pub id: &'static str,
     /// Name for a sentence.
     pub name: &'static str,
-    /// Name in options such as `--format`; `None` where files are told apart and nobody would ask for them.
+    /// Name in options such as `--format`; `None` where files are told apart and nobody would ask
+    /// for them.
     pub option: Option<&'static str>,
     /// What help says of it.
     pub about: &'static str,
-    /// Extensions of files that may be of the format, where their bytes don't tell; without the dot.
+    /// Extensions of files that may be of the format, where their bytes don't tell; without the
+    /// dot.
     pub extensions: &'static [&'static str],
-    /// Whether the first bytes of a file speak for the format: [`HEAD_LEN`] are enough, fewer may be too few.
+    /// Whether the first bytes of a file speak for the format: [`HEAD_LEN`] are enough, fewer may
+    /// be too few.
     pub recognises: fn(&[u8]) -> bool,
     /// Whose names and layout the tensors have.
     pub convention: Convention,
@@ -40,7 +44,8 @@ pub struct Format {
 }
 
 impl Format {
-    /// What a format has that is only read, and that no option names: all but its `id`, its `name`, and how it is known.
+    /// What a format has that is only read, and that no option names: all but its `id`, its `name`,
+    /// and how it is known.
     pub const READ_ONLY: Self = Self {
         id: "",
         name: "",

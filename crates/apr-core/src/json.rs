@@ -11,7 +11,8 @@ use serde::de::{Deserializer, MapAccess, Visitor};
 
 use crate::{Error, Escaped, Result};
 
-/// A `T` written as an object; derived implementations alone would accept an array of the fields as well.
+/// A `T` written as an object; derived implementations alone would accept an array of the fields as
+/// well.
 ///
 /// ```
 /// use apr_core::json::Object;
@@ -55,16 +56,19 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for ObjectVisitor<T> {
 /// # Errors
 /// E001 at the first byte that is not UTF-8.
 pub fn utf8<'a>(bytes: &'a [u8], what: &str, start: u64) -> Result<&'a str> {
-    core::str::from_utf8(bytes)
-        .map_err(|error| Error::format(format!("{what} is not UTF-8")).at(start + error.valid_up_to() as u64))
+    core::str::from_utf8(bytes).map_err(|error| {
+        Error::format(format!("{what} is not UTF-8")).at(start + error.valid_up_to() as u64)
+    })
 }
 
-/// An E001 at the byte where the parser gave up on `text`, which is `what` and starts at byte `start` of its file.
+/// An E001 at the byte where the parser gave up on `text`, which is `what` and starts at byte
+/// `start` of its file.
 #[must_use]
 pub fn error(error: &serde_json::Error, what: &str, text: &str, start: u64) -> Error {
     let (line, column) = (error.line(), error.column());
     let message = error.to_string();
-    let message = message.strip_suffix(&format!(" at line {line} column {column}")).unwrap_or(&message);
+    let message =
+        message.strip_suffix(&format!(" at line {line} column {column}")).unwrap_or(&message);
     // The message may repeat a value of the file, which can be as long as the file.
     let located = Error::format(format!("{what}: {}", Escaped::short(message)));
     match line_start(text, line) {
@@ -91,7 +95,8 @@ mod tests {
     #[test]
     fn errors_point_at_the_byte() {
         for (text, at) in [("[1, x]", 4), ("[1,\n\n 2, x]", 9), ("[1", 1), ("[\"ä\", x]", 7)] {
-            let source = serde_json::from_str::<Vec<serde_json::Value>>(text).expect_err("not JSON");
+            let source =
+                serde_json::from_str::<Vec<serde_json::Value>>(text).expect_err("not JSON");
             let error = error(&source, "the header", text, 8);
             assert_eq!(error.offset(), Some(8 + at), "{text}: {error}");
             assert!(!error.message().contains("line"), "{error}");

@@ -54,5 +54,6 @@ impl<'a> JsonPieces<'a> {
 }
 
 fn compact<T: Serialize + ?Sized>(value: &T) -> Vec<u8> {
-    serde_json::to_vec(value).unwrap_or_else(|_| unreachable!("a JSON map with string keys always serializes"))
+    serde_json::to_vec(value)
+        .unwrap_or_else(|_| unreachable!("a JSON map with string keys always serializes"))
 }

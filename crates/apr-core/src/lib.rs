@@ -1,8 +1,9 @@
 //! Contracts of the `apr` workspace.
 //!
-//! Every model file is a *checkpoint*: metadata, an ordered list of tensor descriptors, and bytes on demand.
-//! A format is a [`CheckpointReader`] or a [`CheckpointWriter`] of one; a command is a pass from the first to the second.
-//! This crate holds what the two sides agree on and nothing that touches a file, a thread or a clock.
+//! Every model file is a *checkpoint*: metadata, an ordered list of tensor descriptors, and bytes
+//! on demand. A format is a [`CheckpointReader`] or a [`CheckpointWriter`] of one; a command is a
+//! pass from the first to the second. This crate holds what the two sides agree on and nothing that
+//! touches a file, a thread or a clock.
 //!
 //! ```
 //! use apr_core::{ByteSource, DType, Shape};
@@ -50,10 +51,12 @@ mod stored;
 mod text;
 
 pub use checkpoint::{
-    CheckpointReader, CheckpointWriter, ChunkEncoder, Companion, FileInfo, Layout, Loss, Notes, PlannedTensor,
-    TensorInfo,
+    CheckpointReader, CheckpointWriter, ChunkEncoder, Companion, FileInfo, Layout, Loss, Notes,
+    PlannedTensor, TensorInfo,
 };
-pub use container::{Container, ContainerFacts, Extent, ExtentKind, Features, FileChecksum, Signed};
+pub use container::{
+    Container, ContainerFacts, Extent, ExtentKind, Features, FileChecksum, Signed,
+};
 pub use dtype::{DType, DTypeKind};
 pub use due::Due;
 pub use error::{Code, Error, IoCause, Result};

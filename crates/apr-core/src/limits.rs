@@ -20,7 +20,8 @@ pub struct Limits {
     pub max_metadata: u64,
     /// Bytes of a binary tensor index; 256 MiB, some five million tensors.
     pub max_index: u64,
-    /// Bytes of the companion files (tokenizer, model card) of a folder, or of one inside a container; 64 MiB.
+    /// Bytes of the companion files (tokenizer, model card) of a folder, or of one inside a
+    /// container; 64 MiB.
     pub max_companion: u64,
 }
 
@@ -49,7 +50,9 @@ impl Limits {
 
 fn check(what: &str, len: u64, limit: u64, advice: &str) -> Result<()> {
     if len > limit {
-        return Err(Error::memory(format!("{what} takes {len} bytes, more than the limit of {limit}{advice}")));
+        return Err(Error::memory(format!(
+            "{what} takes {len} bytes, more than the limit of {limit}{advice}"
+        )));
     }
     Ok(())
 }

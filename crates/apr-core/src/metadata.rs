@@ -46,7 +46,8 @@ pub mod keys {
     pub const HIDDEN_TENSOR: &str = "__metadata__";
     /// What only the safetensors header knows: `metadata` is its `__metadata__`.
     pub const SAFETENSORS: &str = "safetensors";
-    /// What only a GGUF header knows: `version`, `alignment`, `endian`, and all key-value pairs, typed and in order, as `kv`.
+    /// What only a GGUF header knows: `version`, `alignment`, `endian`, and all key-value pairs,
+    /// typed and in order, as `kv`.
     pub const GGUF: &str = "gguf";
     /// What an APRN file says beside its payload: header fields, metadata, values that are not
     /// tensors.
@@ -63,8 +64,9 @@ pub mod keys {
 /// # Ok::<(), apr_core::Error>(())
 /// ```
 ///
-/// The key-value pairs of a GGUF file, `kv` under [`keys::GGUF`], stay packed: they are part of the JSON that is read and
-/// written, and [`key_values`](Self::key_values) has them, but [`get`](Self::get) gives that entry without them.
+/// The key-value pairs of a GGUF file, `kv` under [`keys::GGUF`], stay packed: they are part of the
+/// JSON that is read and written, and [`key_values`](Self::key_values) has them, but
+/// [`get`](Self::get) gives that entry without them.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Metadata {
     map: Map<String, Value>,
@@ -82,7 +84,8 @@ impl Metadata {
     /// Parses a JSON object.
     ///
     /// # Errors
-    /// E001 when the bytes are not UTF-8, not JSON, nested deeper than 128 levels, or not an object.
+    /// E001 when the bytes are not UTF-8, not JSON, nested deeper than 128 levels, or not an
+    /// object.
     pub fn parse(json: &[u8]) -> Result<Self> {
         // Pairs in another form than ours stay what they are.
         if let Ok(metadata) = serde_json::from_slice(json) {
@@ -98,11 +101,12 @@ impl Metadata {
     /// Compact JSON.
     #[must_use]
     pub fn to_json(&self) -> Vec<u8> {
-        serde_json::to_vec(self).unwrap_or_else(|_| unreachable!("a JSON map with string keys always serializes"))
+        serde_json::to_vec(self)
+            .unwrap_or_else(|_| unreachable!("a JSON map with string keys always serializes"))
     }
 
-    /// The same bytes as [`to_json`](Self::to_json), a piece at a time: a million key-value pairs never are in memory as
-    /// JSON together.
+    /// The same bytes as [`to_json`](Self::to_json), a piece at a time: a million key-value pairs
+    /// never are in memory as JSON together.
     ///
     /// # Errors
     /// What `take` returns.
@@ -125,7 +129,8 @@ impl Metadata {
         pieces.finish()
     }
 
-    /// The key-value pairs of a GGUF file, which stand under [`keys::GGUF`]; `None` where that is absent.
+    /// The key-value pairs of a GGUF file, which stand under [`keys::GGUF`]; `None` where that is
+    /// absent.
     ///
     /// # Errors
     /// E001 for pairs that are not of the form that readers give, an empty key, or a key that
@@ -146,7 +151,8 @@ impl Metadata {
         self.pairs = Some(Arc::new(pairs));
     }
 
-    /// The metadata as a report shows them: of arrays of key-value pairs with more than `longest` items the number.
+    /// The metadata as a report shows them: of arrays of key-value pairs with more than `longest`
+    /// items the number.
     #[must_use]
     pub fn brief(&self, longest: u64) -> Brief<'_> {
         Brief { metadata: self, longest }
@@ -180,7 +186,8 @@ impl Metadata {
         (name == keys::MEL_FILTERBANK_TENSOR).then_some(name)
     }
 
-    /// Sets `key`, replacing what was there; but the key-value pairs under [`keys::GGUF`] stay unless there are new ones.
+    /// Sets `key`, replacing what was there; but the key-value pairs under [`keys::GGUF`] stay
+    /// unless there are new ones.
     pub fn set(&mut self, key: &str, value: impl Into<Value>) {
         let mut value = value.into();
         if key == keys::GGUF {
@@ -214,13 +221,16 @@ impl Metadata {
     /// Takes `key` out, key-value pairs with it.
     pub fn remove(&mut self, key: &str) -> Option<Value> {
         let mut value = self.map.remove(key);
-        if let (Some(pairs), Some(Value::Object(entry))) = (self.pairs.take_if(|_| key == keys::GGUF), value.as_mut()) {
+        if let (Some(pairs), Some(Value::Object(entry))) =
+            (self.pairs.take_if(|_| key == keys::GGUF), value.as_mut())
+        {
             entry.insert(FIELD.into(), pairs.iter().map(|pair| pair.unpack().to_json()).collect());
         }
         value
     }
 
-    /// Adds to the entry on quantization what it cost; without that entry there is nothing to add to.
+    /// Adds to the entry on quantization what it cost; without that entry there is nothing to add
+    /// to.
     ///
     /// Returns whether it was added.
     pub fn note_degradation(&mut self, degradation: Value) -> bool {
@@ -299,7 +309,10 @@ impl<'de> Deserialize<'de> for Metadata {
                 f.write_str("an object")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut object: A) -> core::result::Result<Metadata, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(
+                self,
+                mut object: A,
+            ) -> core::result::Result<Metadata, A::Error> {
                 let mut metadata = Metadata::new();
                 while let Some(key) = object.next_key::<String>()? {
                     if key == keys::GGUF {
@@ -347,7 +360,9 @@ mod tests {
         check(&|metadata| metadata.set("a \"quoted\" key", json!({ "nested": [1, "two\n"] })));
         check(&|metadata| metadata.set(keys::GGUF, json!({ "version": 3, "endian": "little" })));
         check(&|metadata| metadata.set_key_values(KeyValues::new()));
-        let pairs = |count: u32| (0..count).map(|i| KeyValue { key: format!("key {i}"), value: vec![i; 3].into() });
+        let pairs = |count: u32| {
+            (0..count).map(|i| KeyValue { key: format!("key {i}"), value: vec![i; 3].into() })
+        };
         check(&|metadata| metadata.set_key_values(pairs(2).collect()));
         check(&|metadata| metadata.set("z", "last"));
         assert!(check(&|metadata| metadata.set_key_values(pairs(5000).collect())) > 4);
@@ -397,17 +412,29 @@ mod tests {
 
         // Through a tree of JSON, as other programs hand it on.
         let tree: Value = serde_json::from_slice(&metadata.to_json()).expect("JSON");
-        for (json, written) in tree[keys::GGUF]["kv"].as_array().expect("a list").iter().zip(pairs.iter()) {
-            let pair: KeyValues = [KeyValue::from_json(json).expect("a pair")].into_iter().collect();
-            assert_eq!(pair.find(written.key).expect("there").encoded_value(), written.encoded_value());
+        for (json, written) in
+            tree[keys::GGUF]["kv"].as_array().expect("a list").iter().zip(pairs.iter())
+        {
+            let pair: KeyValues =
+                [KeyValue::from_json(json).expect("a pair")].into_iter().collect();
+            assert_eq!(
+                pair.find(written.key).expect("there").encoded_value(),
+                written.encoded_value()
+            );
         }
     }
 
     #[test]
     fn pairs_of_another_form_stay_in_the_metadata_and_are_refused_as_pairs() {
-        let list = |items: &str, value: Value| json!({ "key": "a", "type": "array", "items": items, "value": value });
-        let deep = (0..6)
-            .fold(json!({ "items": "u8", "value": [1] }), |inner, _| json!({ "items": "array", "value": [inner] }));
+        let list = |items: &str, value: Value| {
+            json!({
+                "key": "a", "type": "array", "items": items, "value": value,
+            })
+        };
+        let deep = (0..6).fold(
+            json!({ "items": "u8", "value": [1] }),
+            |inner, _| json!({ "items": "array", "value": [inner] }),
+        );
         for kv in [
             json!("pairs"),
             json!([1]),
@@ -423,7 +450,9 @@ mod tests {
             json!([{ "key": "a", "type": "f32", "value": "1.0" }]),
             json!([{ "key": "a", "type": "f32", "value": { "bits": "0x1ffffffff" } }]),
             json!([{ "key": "a", "type": "array", "value": [1] }]),
-            json!([{ "key": "a", "type": "u8", "value": 1 }, { "key": "a", "type": "u8", "value": 2 }]),
+            json!([
+                { "key": "a", "type": "u8", "value": 1 }, { "key": "a", "type": "u8", "value": 2 },
+            ]),
             json!([list("u8", json!(1))]),
             json!([list("u8", json!([1, "2"]))]),
             json!([list("array", json!([[1]]))]),

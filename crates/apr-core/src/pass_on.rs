@@ -1,7 +1,8 @@
 //! The one way in which a reader over another one delegates, and a format says what it lacks.
 
-/// Methods of [`CheckpointReader`](crate::CheckpointReader) that a field does: `pass_on!(base: format, files)`. Those that are
-/// neither listed nor written do not compile, since the trait has no defaults.
+/// Methods of [`CheckpointReader`](crate::CheckpointReader) that a field does:
+/// `pass_on!(base: format, files)`. Those that are neither listed nor written do not compile, since
+/// the trait has no defaults.
 ///
 /// ```
 /// use apr_core::{CheckpointReader, Metadata, pass_on};
@@ -86,8 +87,8 @@ macro_rules! pass_on {
     };
 }
 
-/// Methods of [`CheckpointReader`](crate::CheckpointReader) of a format that has no such thing: `has_no!(companions)`.
-/// `companions` is both methods about them.
+/// Methods of [`CheckpointReader`](crate::CheckpointReader) of a format that has no such thing:
+/// `has_no!(companions)`. `companions` is both methods about them.
 #[macro_export]
 macro_rules! has_no {
     ($($what:ident),+ $(,)?) => { $($crate::has_no!(@$what);)+ };

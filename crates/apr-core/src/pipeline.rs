@@ -6,10 +6,12 @@ use crate::Result;
 ///
 /// Passes are written once against this trait; a threaded implementation comes from layer 3.
 pub trait Pipeline {
-    /// Calls `produce(i, slot)` for every `i` below `tasks`, at the same time where it can, then `consume(i, slot)`
-    /// with the same slot, strictly in the order of `i` and on the calling thread.
+    /// Calls `produce(i, slot)` for every `i` below `tasks`, at the same time where it can, then
+    /// `consume(i, slot)` with the same slot, strictly in the order of `i` and on the calling
+    /// thread.
     ///
-    /// Slots are reused, which keeps their buffers; only a few exist, so a slow `consume` holds `produce` back.
+    /// Slots are reused, which keeps their buffers; only a few exist, so a slow `consume` holds
+    /// `produce` back.
     ///
     /// # Errors
     /// The first error by order of `i`; tasks after it are dropped.

@@ -36,7 +36,8 @@ impl Shape {
         self.0.last().copied().unwrap_or(1)
     }
 
-    /// Number of rows: the product of all dimensions but the innermost; `None` when it exceeds `u64`.
+    /// Number of rows: the product of all dimensions but the innermost; `None` when it exceeds
+    /// `u64`.
     #[must_use]
     pub fn rows(&self) -> Option<u64> {
         let outer = self.0.split_last().map_or(&[][..], |(_, outer)| outer);

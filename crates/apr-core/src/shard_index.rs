@@ -4,8 +4,8 @@
 //! {"metadata": {"total_size": 16}, "weight_map": {"a": "model-00001-of-00002.bin", …}}
 //! ```
 //!
-//! Shards of several formats are listed so; the index is documented in the `transformers` documentation, "Big models",
-//! section "Sharded checkpoints".
+//! Shards of several formats are listed so; the index is documented in the `transformers`
+//! documentation, "Big models", section "Sharded checkpoints".
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -20,11 +20,14 @@ use serde::Deserialize;
 use serde::de::{DeserializeOwned, Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
 
 use crate::json::{self, Object};
-use crate::{ByteSource, Code, Error, Escaped, IoCause, Limits, Result, SourceSet, check_file_name};
+use crate::{
+    ByteSource, Code, Error, Escaped, IoCause, Limits, Result, SourceSet, check_file_name,
+};
 
 /// A shard index: the weight map, checked, and what else the file says.
 ///
-/// `S` is what `total_size` is read as: a [`Number`](serde_json::Number), or [`IgnoredAny`] where it may be anything.
+/// `S` is what `total_size` is read as: a [`Number`](serde_json::Number), or [`IgnoredAny`] where
+/// it may be anything.
 ///
 /// ```
 /// use apr_core::{Limits, ShardIndex};
@@ -56,8 +59,8 @@ impl<S: DeserializeOwned> ShardIndex<S> {
     /// Parses an index; `name` is its file's, for errors and warnings.
     ///
     /// # Errors
-    /// E001 for what is no such JSON, names a tensor or `total_size` twice, names a shard by other than a plain file name,
-    /// or names none; E008 over [`Limits::max_metadata`].
+    /// E001 for what is no such JSON, names a tensor or `total_size` twice, names a shard by other
+    /// than a plain file name, or names none; E008 over [`Limits::max_metadata`].
     pub fn parse(json: &[u8], name: &str, limits: &Limits) -> Result<Self> {
         parse(json, name, limits).map_err(|error| error.in_file(name))
     }
@@ -88,7 +91,8 @@ fn parse<S: DeserializeOwned>(bytes: &[u8], name: &str, limits: &Limits) -> Resu
         *shard = sorted[*shard];
     }
     let shards = shards.into_keys().collect();
-    let (total_size, unread) = file.metadata.map_or_else(Default::default, |it| (it.total_size, it.unread));
+    let (total_size, unread) =
+        file.metadata.map_or_else(Default::default, |it| (it.total_size, it.unread));
     Ok(ShardIndex { name: name.into(), shards, weights, total_size, unread })
 }
 
@@ -113,20 +117,29 @@ impl<S> ShardIndex<S> {
     /// Says which keys of the index's metadata the caller, having read it, will have lost.
     #[must_use]
     pub fn unread_warning(&self) -> Option<String> {
-        let warning = || format!("{}: metadata is not kept: {}", Escaped::short(&self.name), self.unread.join(", "));
+        let warning = || {
+            format!(
+                "{}: metadata is not kept: {}",
+                Escaped::short(&self.name),
+                self.unread.join(", ")
+            )
+        };
         (!self.unread.is_empty()).then(warning)
     }
 
     /// Opens each shard through the set; `open` gets its source and its name.
     ///
     /// # Errors
-    /// E007 for an absent shard, which says who asked for it; otherwise those of the set and of `open`.
+    /// E007 for an absent shard, which says who asked for it; otherwise those of the set and of
+    /// `open`.
     pub fn open_shards<T>(
         &self,
         set: &dyn SourceSet,
         open: impl Fn(Box<dyn ByteSource>, &str) -> Result<T>,
     ) -> Result<Vec<T>> {
-        let open = |shard: &String| open(set.open(shard).map_err(|error| self.asked_for(shard, error))?, shard);
+        let open = |shard: &String| {
+            open(set.open(shard).map_err(|error| self.asked_for(shard, error))?, shard)
+        };
         self.shards.iter().map(open).collect()
     }
 
@@ -135,11 +148,12 @@ impl<S> ShardIndex<S> {
             return error.in_file(shard);
         }
         let message = format!("{} names this shard: {}", self.name, error.message());
-        Error::io(error.cause().unwrap_or(IoCause::Other), message).in_file(error.file().unwrap_or(shard))
+        Error::io(error.cause().unwrap_or(IoCause::Other), message)
+            .in_file(error.file().unwrap_or(shard))
     }
 
-    /// Checks that every tensor of the index is in its shard, and every tensor of a shard in the index, given the names
-    /// that each of [`shards`](Self::shards) holds.
+    /// Checks that every tensor of the index is in its shard, and every tensor of a shard in the
+    /// index, given the names that each of [`shards`](Self::shards) holds.
     ///
     /// # Errors
     /// E002 for the first tensor that is not.
@@ -151,13 +165,17 @@ impl<S> ShardIndex<S> {
         let mut found = vec![false; weights.len()];
         for ((position, shard), names) in shards.iter().enumerate().zip(names) {
             for name in names {
-                let problem = match weights.binary_search_by(|(known, _)| known.as_str().cmp(name)) {
+                let problem = match weights.binary_search_by(|(known, _)| known.as_str().cmp(name))
+                {
                     Ok(weight) if weights[weight].1 == position => {
                         found[weight] = true;
                         continue;
                     }
                     Ok(weight) => {
-                        format!("{index} says that it is in '{}'", Escaped::short(&shards[weights[weight].1]))
+                        format!(
+                            "{index} says that it is in '{}'",
+                            Escaped::short(&shards[weights[weight].1])
+                        )
                     }
                     Err(_) => format!("{index} does not list it"),
                 };
@@ -228,7 +246,10 @@ impl<'de, S: Deserialize<'de>> Deserialize<'de> for IndexMetadata<S> {
                 f.write_str("an object")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<IndexMetadata<S>, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(
+                self,
+                mut map: A,
+            ) -> Result<IndexMetadata<S>, A::Error> {
                 let (mut total_size, mut unread) = (None, Vec::new());
                 while let Some(key) = map.next_key::<String>()? {
                     match key.as_str() {
@@ -261,9 +282,11 @@ mod tests {
 
     #[test]
     fn shards_are_sorted_and_other_keys_are_skipped() {
-        let json = br#"{"x": [{}], "metadata": {"total_size": 8.0, "total_parameters": 2, "by": {"a": [1]}},
+        let json = br#"{"x": [{}], "metadata": {"total_size": 8.0, "total_parameters": 2,
+            "by": {"a": [1]}},
             "weight_map": {"c": "2", "b": "1", "a": "2"}}"#;
-        let index = ShardIndex::<Number>::parse(json, "m", &Limits::default()).expect("a valid index");
+        let index =
+            ShardIndex::<Number>::parse(json, "m", &Limits::default()).expect("a valid index");
         assert_eq!(index.shards(), ["1", "2"]);
         assert!(index.weights().eq([("a", "2"), ("b", "1"), ("c", "2")]));
         assert_eq!(index.total_size().and_then(Number::as_f64), Some(8.0));
@@ -275,6 +298,9 @@ mod tests {
         let json = br#"{"metadata": {"total_size": null}, "weight_map": {"a": "1"}}"#;
         assert!(ShardIndex::<IgnoredAny>::parse(json, "m", &Limits::default()).is_ok());
         let error = ShardIndex::<Number>::parse(json, "m", &Limits::default()).unwrap_err();
-        assert_eq!(error.to_string(), "E001: m: the index: invalid type: null, expected a JSON number (at byte 31)");
+        assert_eq!(
+            error.to_string(),
+            "E001: m: the index: invalid type: null, expected a JSON number (at byte 31)"
+        );
     }
 }

@@ -36,7 +36,10 @@ pub trait Sink {
 
 impl Sink for Vec<u8> {
     fn next_file(&mut self, name: &str) -> Result<()> {
-        Err(Error::io(IoCause::Other, format!("'{name}' is a second file, and the target holds one")))
+        Err(Error::io(
+            IoCause::Other,
+            format!("'{name}' is a second file, and the target holds one"),
+        ))
     }
 
     fn write_all(&mut self, bytes: &[u8]) -> Result<()> {
@@ -56,7 +59,8 @@ impl Sink for Vec<u8> {
         let start = usize::try_from(offset).ok();
         let range = start.and_then(|start| Some(start..start.checked_add(bytes.len())?));
         let target = range.and_then(|range| self.get_mut(range));
-        let target = target.ok_or_else(|| Error::io(IoCause::Other, "a patch past what was written").at(offset))?;
+        let target = target
+            .ok_or_else(|| Error::io(IoCause::Other, "a patch past what was written").at(offset))?;
         target.copy_from_slice(bytes);
         Ok(())
     }
@@ -136,7 +140,8 @@ mod tests {
         folder.write_all(b"old").expect("memory");
         folder.next_file("b").expect("the same file");
         assert_eq!((folder.position(), folder.can_patch()), (0, true));
-        let files: Vec<_> = folder.files().iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice())).collect();
+        let files: Vec<_> =
+            folder.files().iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice())).collect();
         assert_eq!(files, [("", &b"nameless"[..]), ("a", b"xbc"), ("b", b"")]);
     }
 }

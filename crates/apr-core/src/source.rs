@@ -34,23 +34,28 @@ pub trait ByteSource: Send + Sync {
     }
 }
 
-/// Reads a range into a new vector. The range is checked against the source before anything is allocated.
+/// Reads a range into a new vector. The range is checked against the source before anything is
+/// allocated.
 ///
 /// # Errors
-/// E002 when the range ends past the source, E007 when reading fails, E008 when it exceeds the address space.
+/// E002 when the range ends past the source, E007 when reading fails, E008 when it exceeds the
+/// address space.
 pub fn read_vec(source: &dyn ByteSource, offset: u64, len: u64) -> Result<Vec<u8>> {
     if offset.checked_add(len).is_none_or(|end| end > source.len()) {
         return Err(past_the_end(offset, len, source.len()));
     }
-    let len = usize::try_from(len).map_err(|_| Error::memory(format!("{len} bytes do not fit in memory")))?;
+    let len = usize::try_from(len)
+        .map_err(|_| Error::memory(format!("{len} bytes do not fit in memory")))?;
     let mut bytes = vec![0; len];
     source.read_at(offset, &mut bytes)?;
     Ok(bytes)
 }
 
 fn past_the_end(offset: u64, len: u64, source_len: u64) -> Error {
-    Error::corrupt(format!("{len} bytes are expected here, but the file is truncated: it ends at byte {source_len}"))
-        .at(offset)
+    Error::corrupt(format!(
+        "{len} bytes are expected here, but the file is truncated: it ends at byte {source_len}"
+    ))
+    .at(offset)
 }
 
 impl ByteSource for [u8] {
@@ -60,7 +65,9 @@ impl ByteSource for [u8] {
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         let len = buf.len() as u64;
-        let bytes = self.slice_at(offset, len).ok_or_else(|| past_the_end(offset, len, ByteSource::len(self)))?;
+        let bytes = self
+            .slice_at(offset, len)
+            .ok_or_else(|| past_the_end(offset, len, ByteSource::len(self)))?;
         buf.copy_from_slice(bytes);
         Ok(())
     }
@@ -108,7 +115,8 @@ forward!(&S, Box<S>, Arc<S>);
 
 /// The files of a model that spans several: shards, an index, companions.
 ///
-/// Names are plain: relative, inside the model's folder. Implementations refuse absolute names, `..`, and links that lead out.
+/// Names are plain: relative, inside the model's folder. Implementations refuse absolute names,
+/// `..`, and links that lead out.
 pub trait SourceSet: Send + Sync {
     /// Opens a file of the model's folder.
     ///

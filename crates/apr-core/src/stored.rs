@@ -1,4 +1,5 @@
-//! How a tensor is stored: one value, which readers over other readers pass on or replace as a whole.
+//! How a tensor is stored: one value, which readers over other readers pass on or replace as a
+//! whole.
 
 use core::fmt;
 
@@ -89,14 +90,18 @@ impl<'a> Part<'a> {
 
 impl fmt::Debug for Part<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Part").field("range", &self.range).field("sum", &self.sum).finish_non_exhaustive()
+        f.debug_struct("Part")
+            .field("range", &self.range)
+            .field("sum", &self.sum)
+            .finish_non_exhaustive()
     }
 }
 
 /// How a tensor is stored: where, in which bytes, and what the file states about these bytes.
 ///
-/// Digest and CRC are of the bytes in the file. Where those are not the tensor's own, [`encoded`](Self::encoded) reads
-/// them; where the tensor is made of other bytes, what is stated about those is in [`parts`](Self::parts).
+/// Digest and CRC are of the bytes in the file. Where those are not the tensor's own,
+/// [`encoded`](Self::encoded) reads them; where the tensor is made of other bytes, what is stated
+/// about those is in [`parts`](Self::parts).
 #[derive(Debug, Clone)]
 pub struct Stored<'a> {
     /// Where the bytes lie.
@@ -108,7 +113,8 @@ pub struct Stored<'a> {
 }
 
 impl<'a> Stored<'a> {
-    /// The bytes in the file are those that [`read_tensor`](crate::CheckpointReader::read_tensor) gives.
+    /// The bytes in the file are those that [`read_tensor`](crate::CheckpointReader::read_tensor)
+    /// gives.
     #[must_use]
     pub fn plain(range: StoredRange) -> Self {
         Self { range, digest: None, crc32: None, encoded: None, parts: Vec::new() }
@@ -126,7 +132,8 @@ impl<'a> Stored<'a> {
         Self::plain(range)
     }
 
-    /// The tensor is made here of tensors of `base`: what is stated about those still holds for them.
+    /// The tensor is made here of tensors of `base`: what is stated about those still holds for
+    /// them.
     #[must_use]
     pub fn derived_from(base: &'a dyn CheckpointReader, tensors: &[usize]) -> Self {
         let mut derived = Self::plain(StoredRange { file: 0, offset: 0, len: 0 });
@@ -145,7 +152,8 @@ impl<'a> Stored<'a> {
         Self { parts, ..self }
     }
 
-    /// Its own bytes as a part, where something is stated about them; it is the tensor at this position of `reader`.
+    /// Its own bytes as a part, where something is stated about them; it is the tensor at this
+    /// position of `reader`.
     #[must_use]
     pub fn own_part(&self, reader: &'a dyn CheckpointReader, tensor: usize) -> Option<Part<'a>> {
         let bytes = self.encoded.map_or(PartBytes::Tensor(reader, tensor), PartBytes::Encoded);
@@ -164,7 +172,8 @@ impl<'a> Stored<'a> {
         Self { crc32, ..self }
     }
 
-    /// In the file at another position of [`CheckpointReader::files`](crate::CheckpointReader::files).
+    /// In the file at another position of
+    /// [`CheckpointReader::files`](crate::CheckpointReader::files).
     #[must_use]
     pub fn in_file(self, file: usize) -> Self {
         Self { range: StoredRange { file, ..self.range }, ..self }
@@ -176,7 +185,8 @@ impl<'a> Stored<'a> {
         self.digest.map(Sum::Digest).or(self.crc32.map(Sum::Crc32))
     }
 
-    /// Parts of the file that the tensor is made of and that something is stated about, other than the bytes at its range.
+    /// Parts of the file that the tensor is made of and that something is stated about, other than
+    /// the bytes at its range.
     #[must_use]
     pub fn parts(&self) -> &[Part<'a>] {
         &self.parts
@@ -194,7 +204,8 @@ impl<'a> Stored<'a> {
         self.crc32
     }
 
-    /// The bytes in the file, where they are others than the tensor's: compressed, sparse or encrypted.
+    /// The bytes in the file, where they are others than the tensor's: compressed, sparse or
+    /// encrypted.
     #[must_use]
     pub fn encoded(&self) -> Option<Encoded<'a>> {
         self.encoded
@@ -215,7 +226,8 @@ impl<'a> Stored<'a> {
 
 /// What reads the bytes of encoded tensors; readers of formats that have such implement it.
 pub trait ReadEncoded: Send + Sync {
-    /// Fills `buf` with the tensor's bytes in their [`StoredForm`], decrypted but not decoded, from `offset` within them on.
+    /// Fills `buf` with the tensor's bytes in their [`StoredForm`], decrypted but not decoded, from
+    /// `offset` within them on.
     ///
     /// # Errors
     /// E002 past their end, E005 when they can't be decrypted, E007 when reading fails.
@@ -227,17 +239,25 @@ pub trait ReadEncoded: Send + Sync {
     /// E002 past their end, E007 when reading fails.
     fn read_verbatim(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()>;
 
-    /// The length of the pieces of the tensor that have bytes of their own in the file, one after the other and with
-    /// nothing between; the last may be shorter. `None` where there are no such pieces.
+    /// The length of the pieces of the tensor that have bytes of their own in the file, one after
+    /// the other and with nothing between; the last may be shorter. `None` where there are no such
+    /// pieces.
     fn piece_len(&self, tensor: usize) -> Option<u64>;
 
-    /// Fills `buf` with the tensor's bytes, and puts those in the file that they are made of in place of the contents of
-    /// `verbatim`. `buf` is whole [pieces](Self::piece_len), from `offset` within the tensor on. Returns where `verbatim`
-    /// starts within the tensor's bytes in the file.
+    /// Fills `buf` with the tensor's bytes, and puts those in the file that they are made of in
+    /// place of the contents of `verbatim`. `buf` is whole [pieces](Self::piece_len), from `offset`
+    /// within the tensor on. Returns where `verbatim` starts within the tensor's bytes in the file.
     ///
     /// # Errors
-    /// E002 where it is not, or the bytes don't decode; E005 when they can't be decrypted, E007 when reading fails.
-    fn read_both(&self, tensor: usize, offset: u64, buf: &mut [u8], verbatim: &mut Vec<u8>) -> Result<u64>;
+    /// E002 where it is not, or the bytes don't decode; E005 when they can't be decrypted, E007
+    /// when reading fails.
+    fn read_both(
+        &self,
+        tensor: usize,
+        offset: u64,
+        buf: &mut [u8],
+        verbatim: &mut Vec<u8>,
+    ) -> Result<u64>;
 }
 
 /// The bytes of a tensor in the file, which are others than those it is read as.
@@ -255,7 +275,8 @@ impl<'a> Encoded<'a> {
         Self { reader, tensor, form }
     }
 
-    /// Fills `buf` with bytes of the stored form, decrypted but not decoded, from `offset` within them on.
+    /// Fills `buf` with bytes of the stored form, decrypted but not decoded, from `offset` within
+    /// them on.
     ///
     /// # Errors
     /// Those of [`ReadEncoded::read_form`].
@@ -288,6 +309,9 @@ impl<'a> Encoded<'a> {
 
 impl fmt::Debug for Encoded<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Encoded").field("tensor", &self.tensor).field("form", &self.form).finish_non_exhaustive()
+        f.debug_struct("Encoded")
+            .field("tensor", &self.tensor)
+            .field("form", &self.form)
+            .finish_non_exhaustive()
     }
 }

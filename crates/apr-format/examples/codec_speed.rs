@@ -1,13 +1,16 @@
 //! Size and speed of the codecs on one core.
 //!
 //! ```text
-//! cargo run --release -p apr-format --example codec_speed -- bf16 [--mib 64] [--seconds 1] [--json] [--file RAW] [--save RAW]
+//! cargo run --release -p apr-format --example codec_speed -- bf16 \
+//!     [--mib 64] [--seconds 1] [--json] [--file RAW] [--save RAW]
 //! ```
 //!
-//! Without `--file`, the tensor is normally distributed with mean 0 and deviation 0.02, of a fixed seed, in rows of 1024;
-//! `q8_0`, `q4_0` and `i8_row` are that quantized with the greatest magnitude at the end of their range. `--save` writes
-//! the bytes measured, for other programs to measure. `--codec` takes `auto`, `lz4`, `zstd`, `zstd:N` or `best`; without it
-//! all codecs are tried with all filters. Each figure is the best of as many passes over the tensor as fit the time.
+//! Without `--file`, the tensor is normally distributed with mean 0 and deviation 0.02, of a fixed
+//! seed, in rows of 1024; `q8_0`, `q4_0` and `i8_row` are that quantized with the greatest
+//! magnitude at the end of their range. `--save` writes the bytes measured, for other programs to
+//! measure. `--codec` takes `auto`, `lz4`, `zstd`, `zstd:N` or `best`; without it all codecs are
+//! tried with all filters. Each figure is the best of as many passes over the tensor as fit the
+//! time.
 
 #![allow(clippy::cast_possible_truncation, reason = "values are rounded and in range")]
 
@@ -19,7 +22,8 @@ use std::time::{Duration, Instant};
 
 use apr_core::DType;
 use apr_format::codec::{
-    BlockDecoder, BlockEncoder, BlockHead, Choice, Codec, Coding, DEFAULT_ZSTD_LEVEL, Element, Filter, choose,
+    BlockDecoder, BlockEncoder, BlockHead, Choice, Codec, Coding, DEFAULT_ZSTD_LEVEL, Element,
+    Filter, choose,
 };
 
 const ROW: usize = 1024;
@@ -62,8 +66,15 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 fn options() -> Result<Options, Box<dyn Error>> {
-    let mut options =
-        Options { dtype: DType::BF16, mib: 64, seconds: 1.0, json: false, file: None, save: None, codec: None };
+    let mut options = Options {
+        dtype: DType::BF16,
+        mib: 64,
+        seconds: 1.0,
+        json: false,
+        file: None,
+        save: None,
+        codec: None,
+    };
     let mut args = env::args().skip(1);
     while let Some(arg) = args.next() {
         let mut value = || args.next().ok_or_else(|| format!("{arg} needs a value"));
@@ -88,7 +99,9 @@ fn codings(options: &Options, bytes: &[u8]) -> Result<Vec<(Coding, i32)>, Box<dy
         let codecs = [(Codec::Lz4, 0), (Codec::Zstd, DEFAULT_ZSTD_LEVEL), (Codec::Entropy, 0)];
         let filters = if Element::of(options.dtype).width() > 1 { 2 } else { 1 };
         let filters = &[Filter::None, Filter::BytePlanes][..filters];
-        let all = codecs.iter().flat_map(|&(codec, level)| filters.iter().map(move |&filter| (codec, filter, level)));
+        let all = codecs
+            .iter()
+            .flat_map(|&(codec, level)| filters.iter().map(move |&filter| (codec, filter, level)));
         return Ok(all.map(|(codec, filter, level)| (Coding { codec, filter }, level)).collect());
     };
     let choice = match codec.split_once(':') {
@@ -102,7 +115,13 @@ fn codings(options: &Options, bytes: &[u8]) -> Result<Vec<(Coding, i32)>, Box<dy
     Ok(vec![choose(choice, options.dtype, &[&bytes[..bytes.len().min(1 << 20)]])])
 }
 
-fn measure(coding: Coding, level: i32, element: Element, bytes: &[u8], seconds: f64) -> apr_core::Result<Figures> {
+fn measure(
+    coding: Coding,
+    level: i32,
+    element: Element,
+    bytes: &[u8],
+    seconds: f64,
+) -> apr_core::Result<Figures> {
     let mut encoder = BlockEncoder::new(coding, level, element);
     let mut stored = Vec::with_capacity(bytes.len() + bytes.len() / 1024);
     let encode = best_of(seconds, || {
@@ -145,7 +164,10 @@ fn measure(coding: Coding, level: i32, element: Element, bytes: &[u8], seconds: 
     })
 }
 
-fn best_of(seconds: f64, mut pass: impl FnMut() -> apr_core::Result<()>) -> apr_core::Result<Duration> {
+fn best_of(
+    seconds: f64,
+    mut pass: impl FnMut() -> apr_core::Result<()>,
+) -> apr_core::Result<Duration> {
     let start = Instant::now();
     let mut best = Duration::MAX;
     while best == Duration::MAX || start.elapsed().as_secs_f64() < seconds {
@@ -159,11 +181,18 @@ fn best_of(seconds: f64, mut pass: impl FnMut() -> apr_core::Result<()>) -> apr_
 fn print(options: &Options, len: usize, rows: &[Figures]) {
     if options.json {
         let rows: Vec<_> = rows.iter().map(json).collect();
-        println!("{{\"dtype\":\"{}\",\"bytes\":{len},\"codings\":[{}]}}", options.dtype, rows.join(","));
+        println!(
+            "{{\"dtype\":\"{}\",\"bytes\":{len},\"codings\":[{}]}}",
+            options.dtype,
+            rows.join(",")
+        );
         return;
     }
     println!("{}: {len} bytes; GB/s of raw bytes on one core", options.dtype);
-    println!("{:24} {:>7} {:>8} {:>12} {:>8}", "coding", "ratio", "encode", "not checked", "decode");
+    println!(
+        "{:24} {:>7} {:>8} {:>12} {:>8}",
+        "coding", "ratio", "encode", "not checked", "decode"
+    );
     for row in rows {
         println!(
             "{:24} {:7.4} {:8.3} {:12.3} {:8.3}",
@@ -183,8 +212,9 @@ fn name(row: &Figures) -> String {
 fn json(row: &Figures) -> String {
     let Figures { coding, level, ratio, encode, encode_unchecked, decode } = row;
     format!(
-        "{{\"codec\":\"{:?}\",\"level\":{level},\"filter\":\"{:?}\",\"ratio\":{ratio:.5},\"encode_gbps\":{encode:.3},\
-         \"encode_unchecked_gbps\":{encode_unchecked:.3},\"decode_gbps\":{decode:.3}}}",
+        "{{\"codec\":\"{:?}\",\"level\":{level},\"filter\":\"{:?}\",\"ratio\":{ratio:.5},\"encode_g\
+         bps\":{encode:.3},\"encode_unchecked_gbps\":{encode_unchecked:.3},\"decode_gbps\":{decode:\
+         .3}}}",
         coding.codec, coding.filter
     )
 }
@@ -234,7 +264,9 @@ fn scaled(values: &[f32], range: &[f32], scale_len: usize) -> Vec<u8> {
 
 /// A block of Q4_0, as ggml makes it: the value of the greatest magnitude becomes -8.
 fn nibbles(values: &[f32]) -> Vec<u8> {
-    let extreme = values.iter().fold(0.0_f32, |most, &value| if value.abs() > most.abs() { value } else { most });
+    let extreme = values
+        .iter()
+        .fold(0.0_f32, |most, &value| if value.abs() > most.abs() { value } else { most });
     let scale = extreme / -8.0;
     let nibble = |value: f32| ((value / scale + 8.5) as u8).min(15);
     let mut bytes = f16(scale).to_vec();

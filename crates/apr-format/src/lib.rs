@@ -1,7 +1,7 @@
 //! The native containers of `apr`.
 //!
-//! [`apr2`] is the one this project writes: aligned, checksummed, readable tensor by tensor. [`apr1`], [`aprn`] and
-//! [`dialect`] are what older programs wrote.
+//! [`apr2`] is the one this project writes: aligned, checksummed, readable tensor by tensor.
+//! [`apr1`], [`aprn`] and [`dialect`] are what older programs wrote.
 #![no_std]
 #![deny(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]

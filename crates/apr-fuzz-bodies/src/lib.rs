@@ -1,7 +1,7 @@
 //! What the fuzz targets do with their input.
 //!
-//! An input is read as a file, or as instructions to make one. A body returns when everything is as it should be, and
-//! panics when it is not; errors are as good an answer as any other.
+//! An input is read as a file, or as instructions to make one. A body returns when everything is as
+//! it should be, and panics when it is not; errors are as good an answer as any other.
 
 mod generated;
 mod packed;
@@ -50,7 +50,8 @@ pub fn read_pytorch(data: &[u8]) {
     if let Ok(reader) = apr_registry::pytorch::open(data.to_vec(), NAME, &limits()) {
         use_reader(&reader);
     }
-    std::hint::black_box(apr_registry::pytorch::scan(data.to_vec(), NAME, &limits())).expect("memory can be read");
+    std::hint::black_box(apr_registry::pytorch::scan(data.to_vec(), NAME, &limits()))
+        .expect("memory can be read");
 }
 
 /// Reads the input as an array of NumPy's, or as several.
@@ -70,9 +71,12 @@ pub fn read_onnx(data: &[u8]) {
     }
     if let Ok(Some(skeleton)) = onnx::skeleton::read_companion(&reader) {
         let options = onnx::skeleton::RestoreOptions::default();
-        let tensors = onnx::skeleton::tensors(skeleton.clone(), &limits()).expect("what was read before");
+        let tensors =
+            onnx::skeleton::tensors(skeleton.clone(), &limits()).expect("what was read before");
         // Tensors that share some of their bytes are refused.
-        std::hint::black_box(onnx::skeleton::restore(skeleton, &tensors, &options, &limits()).is_ok());
+        std::hint::black_box(
+            onnx::skeleton::restore(skeleton, &tensors, &options, &limits()).is_ok(),
+        );
     }
 }
 
@@ -113,15 +117,18 @@ pub fn read_apr1(data: &[u8]) {
     }
 }
 
-/// Takes the input for blocks: the first byte chooses a dtype, the second how many blocks a row has. What comes out is
-/// quantized again where that is possible.
+/// Takes the input for blocks: the first byte chooses a dtype, the second how many blocks a row
+/// has. What comes out is quantized again where that is possible.
 pub fn dequantize_any(data: &[u8]) {
     let [choice, columns, bytes @ ..] = data else { return };
-    let dtypes: Vec<DType> = DType::ALL.iter().copied().filter(|&dtype| can_dequantize(dtype)).collect();
+    let dtypes: Vec<DType> =
+        DType::ALL.iter().copied().filter(|&dtype| can_dequantize(dtype)).collect();
     let dtype = dtypes[usize::from(*choice) % dtypes.len()];
-    let row_len = (usize::from(*columns) % 8 + 1) * usize::try_from(dtype.block_len()).expect("blocks are small");
+    let row_len = (usize::from(*columns) % 8 + 1)
+        * usize::try_from(dtype.block_len()).expect("blocks are small");
     let row = Shape::from([row_len as u64]);
-    let row_bytes = usize::try_from(dtype.stored_len(&row).expect("a row of whole blocks")).expect("rows are small");
+    let row_bytes = usize::try_from(dtype.stored_len(&row).expect("a row of whole blocks"))
+        .expect("rows are small");
     let rows = bytes.len() / row_bytes;
     let mut values = Vec::new();
     dequantize(dtype, &bytes[..rows * row_bytes], row_len, &mut values);
@@ -134,11 +141,15 @@ pub fn dequantize_any(data: &[u8]) {
     }
 }
 
-/// Reads the input as a legacy GGML file: of the family that it fits, or else of any that can be named.
+/// Reads the input as a legacy GGML file: of the family that it fits, or else of any that can be
+/// named.
 pub fn read_ggml(data: &[u8]) {
     let open = |arch| apr_registry::gguf::ggml::open(data.to_vec(), NAME, &limits(), arch);
-    let found = open(None)
-        .or_else(|error| apr_registry::gguf::ggml::architectures().find_map(|name| open(Some(name)).ok()).ok_or(error));
+    let found = open(None).or_else(|error| {
+        apr_registry::gguf::ggml::architectures()
+            .find_map(|name| open(Some(name)).ok())
+            .ok_or(error)
+    });
     if let Ok(reader) = found {
         use_reader(&reader);
     }
@@ -157,11 +168,17 @@ fn use_reader(reader: &dyn CheckpointReader) {
     let read = apr_testkit::read_everything(reader);
     let families = Families::builtin();
     let model = families.identify(reader.tensors(), reader.metadata());
-    let validated = validate(reader, NAME, model.as_ref(), ValidateOptions::default(), &Serial, &());
+    let validated =
+        validate(reader, NAME, model.as_ref(), ValidateOptions::default(), &Serial, &());
     std::hint::black_box(apr_ops::lint::lint(reader, NAME, model.as_ref()).is_ok());
     if read.is_err() {
-        let finds = |report: ValidateReport| report.findings.iter().any(|finding| finding.level == Level::Error);
-        assert!(reader.container().is_locked() || validated.map_or(true, finds), "what cannot be read is not valid");
+        let finds = |report: ValidateReport| {
+            report.findings.iter().any(|finding| finding.level == Level::Error)
+        };
+        assert!(
+            reader.container().is_locked() || validated.map_or(true, finds),
+            "what cannot be read is not valid"
+        );
         return;
     }
     assert!(validated.is_ok(), "what can be read can be validated");
@@ -186,13 +203,20 @@ fn use_reader(reader: &dyn CheckpointReader) {
 
 /// Imports a checkpoint whatever it is like, and checks that its own names come back.
 fn import(reader: &dyn CheckpointReader, families: &Families) {
-    let options = PrepareOptions { validation: ValidationConfig::relaxed(), ..PrepareOptions::default() };
-    let prepared = prepare(&Source::new(reader, families), &options).expect("companions can be read");
+    let options =
+        PrepareOptions { validation: ValidationConfig::relaxed(), ..PrepareOptions::default() };
+    let prepared =
+        prepare(&Source::new(reader, families), &options).expect("companions can be read");
     let target = PlanOptions::new(&apr_registry::apr2::FORMAT, NAME);
     let Ok(conversion) = plan(&prepared.view, &ConvertOptions::default(), &target) else { return };
     let mut file = Vec::new();
-    if conversion.validated_by(prepared.validator).run(&prepared.view, &mut file, &Serial, &()).is_ok() {
-        let imported = apr_registry::open(file, NAME, &Limits::default()).expect("what was written can be read");
+    if conversion
+        .validated_by(prepared.validator)
+        .run(&prepared.view, &mut file, &Serial, &())
+        .is_ok()
+    {
+        let imported = apr_registry::open(file, NAME, &Limits::default())
+            .expect("what was written can be read");
         let off = ValidationConfig::off();
         let target = if reader.format() == &apr_registry::gguf::FORMAT {
             &apr_registry::gguf::FORMAT
@@ -201,10 +225,16 @@ fn import(reader: &dyn CheckpointReader, families: &Families) {
         };
         let restored = restore(&Source::new(&*imported, families), target, off);
         // An export leaves out what an import could have added, though it was in the file.
-        if reader.format() != &apr_registry::apr2::FORMAT && reader.metadata().auxiliary_tensor().is_none() {
-            assert_same(reader, &restored.expect("what was imported can be exported").prepared.view);
+        if reader.format() != &apr_registry::apr2::FORMAT
+            && reader.metadata().auxiliary_tensor().is_none()
+        {
+            assert_same(
+                reader,
+                &restored.expect("what was imported can be exported").prepared.view,
+            );
         }
-        // Other layouts than its own may not exist for what is not a model, but asking does no harm.
+        // Other layouts than its own may not exist for what is not a model, but asking does no
+        // harm.
         for target in [&apr_registry::gguf::FORMAT, &apr_registry::safetensors::FORMAT] {
             if let Ok(foreign) = restore(&Source::new(&*imported, families), target, off) {
                 let view = &foreign.prepared.view;
@@ -219,7 +249,8 @@ fn assert_same(left: &dyn CheckpointReader, right: &dyn CheckpointReader) {
     assert_eq!(left.tensors().len(), right.tensors().len(), "no tensor is lost or made up");
     for (at, info) in left.tensors().iter().enumerate() {
         let other = right.tensors().iter().position(|other| other == info);
-        let other = other.unwrap_or_else(|| panic!("{} keeps its name, dtype and shape", info.name));
+        let other =
+            other.unwrap_or_else(|| panic!("{} keeps its name, dtype and shape", info.name));
         assert_eq!(bytes(left, at), bytes(right, other), "{} keeps its bytes", info.name);
     }
 }

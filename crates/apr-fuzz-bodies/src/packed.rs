@@ -9,7 +9,8 @@ use apr_registry::{CheckpointReader, DType, Limits};
 
 use crate::{NAME, limits, use_reader};
 
-/// What `fixtures/valid/apr2/sealed.apr` opens with, which fuzzing starts from: a password, and the key of a recipient.
+/// What `fixtures/valid/apr2/sealed.apr` opens with, which fuzzing starts from: a password, and the
+/// key of a recipient.
 const PASSWORD: &[u8] = b"test password";
 const IDENTITY: [u8; 32] = [0xb1; 32];
 
@@ -27,17 +28,21 @@ pub fn read_aprn(data: &[u8]) {
             use_reader(&reader);
         }
         for kind in [ModelType::LinearRegression, ModelType::KMeans, ModelType::Custom] {
-            let loaded = aprn::load_from_bytes_with::<(Option<Vec<f32>>, Vec<String>, f32)>(data, kind, &options);
+            let loaded = aprn::load_from_bytes_with::<(Option<Vec<f32>>, Vec<String>, f32)>(
+                data, kind, &options,
+            );
             std::hint::black_box(loaded.is_ok());
         }
     }
     std::hint::black_box(aprn::inspect(&data).is_ok());
 }
 
-/// Takes the input for a block: a byte for the coding, one for the dtype, four for the length it decodes to, with the
-/// top bit for a raw body; then the body.
+/// Takes the input for a block: a byte for the coding, one for the dtype, four for the length it
+/// decodes to, with the top bit for a raw body; then the body.
 pub fn decode_block(data: &[u8]) {
-    let Some((&[flags, dtype, ref head @ ..], body)) = data.split_first_chunk::<6>() else { return };
+    let Some((&[flags, dtype, ref head @ ..], body)) = data.split_first_chunk::<6>() else {
+        return;
+    };
     let Some(coding) = Coding::from_flags(flags.into()) else { return };
     let dtype = DType::ALL[usize::from(dtype) % DType::ALL.len()];
     let head = BlockHead::read(*head);
@@ -49,7 +54,8 @@ pub fn decode_block(data: &[u8]) {
     assert_eq!(first, second, "a block decodes to the same bytes every time");
 }
 
-/// Opens the input as an encrypted APR2 file, without keys, by password and by key, and reads everything.
+/// Opens the input as an encrypted APR2 file, without keys, by password and by key, and reads
+/// everything.
 pub fn open_encrypted(data: &[u8]) {
     let open = |unlock| apr2::open_with_keys(data.to_vec(), NAME, &limits(), &Keys { unlock });
     let Ok(locked) = open(vec![]) else { return };
@@ -70,7 +76,10 @@ fn use_sealed(reader: &Apr2Reader) {
     if let Ok(Some(signed)) = reader.container().signed()
         && let Some(Ok(block)) = signed.signatures.as_deref().map(SignBlock::decode)
     {
-        assert!(block.verify(&signed.digest, &[]).check().is_err(), "no key in a file is trusted by itself");
+        assert!(
+            block.verify(&signed.digest, &[]).check().is_err(),
+            "no key in a file is trusted by itself"
+        );
     }
 }
 
@@ -92,15 +101,18 @@ fn is_cheap(data: &[u8], reader: &Apr2Reader) -> bool {
 pub fn read_manifest(data: &[u8]) {
     let Ok(manifest) = Manifest::parse(data, NAME, &limits()) else { return };
     let written = manifest.encode();
-    let again = Manifest::parse(&written, NAME, &Limits::default()).expect("what was written can be read");
+    let again =
+        Manifest::parse(&written, NAME, &Limits::default()).expect("what was written can be read");
     assert_eq!(again.encode(), written, "a manifest read and written again is the same");
 }
 
-/// Reads the input as the plan of a job in parts, and as the result of a part, and writes them again.
+/// Reads the input as the plan of a job in parts, and as the result of a part, and writes them
+/// again.
 pub fn read_plan(data: &[u8]) {
     if let Ok(plan) = PartsPlan::parse(data, NAME, &limits()) {
         let written = plan.encode();
-        let again = PartsPlan::parse(&written, NAME, &Limits::default()).expect("what was written can be read");
+        let again = PartsPlan::parse(&written, NAME, &Limits::default())
+            .expect("what was written can be read");
         assert_eq!(again, plan, "a plan read and written again is the same");
         std::hint::black_box(plan.manifest(&limits())).expect("it was read with the plan");
         // Results that do not belong to it are refused or noted; nothing panics.

@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use apr_fuzz_bodies::{
-    decode_block, dequantize_any, open_encrypted, probe_any, read_answers, read_apr1, read_apr2, read_aprn, read_ggml,
-    read_gguf, read_manifest, read_numpy, read_onnx, read_plan, read_pytorch, read_safetensors, roundtrip_apr2,
-    roundtrip_gguf,
+    decode_block, dequantize_any, open_encrypted, probe_any, read_answers, read_apr1, read_apr2,
+    read_aprn, read_ggml, read_gguf, read_manifest, read_numpy, read_onnx, read_plan, read_pytorch,
+    read_safetensors, roundtrip_apr2, roundtrip_gguf,
 };
 use apr_registry::DType;
 use apr_testkit::apr2::{Apr2Builder, Apr2Entry};
@@ -63,8 +63,10 @@ fn broken_copies_of_an_onnx_model_are_read_or_refused() {
 #[test]
 fn broken_copies_of_an_apr2_file_convert_or_fail() {
     let bytes: Vec<u8> = (0..24).collect();
-    let good =
-        Apr2Builder::new().entry(Apr2Entry::of_bytes("a", &bytes)).entry(Apr2Entry::of_bytes("b", &bytes[..5])).build();
+    let good = Apr2Builder::new()
+        .entry(Apr2Entry::of_bytes("a", &bytes))
+        .entry(Apr2Entry::of_bytes("b", &bytes[..5]))
+        .build();
     read_apr2(&good);
     corrupt::truncations(&good).for_each(|broken| probe_any(&broken));
     corrupt::bit_flips(&good, 0..good.len()).for_each(|broken| read_apr2(&broken));
@@ -72,7 +74,9 @@ fn broken_copies_of_an_apr2_file_convert_or_fail() {
 
 #[test]
 fn broken_copies_of_a_safetensors_file_convert_or_fail() {
-    let header = br#"{"__metadata__":{"k":"v"},"a":{"dtype":"F16","shape":[2,2],"data_offsets":[0,8]},"b":{"dtype":"F4","shape":[4],"data_offsets":[8,10]}}"#;
+    let header =
+        br#"{"__metadata__":{"k":"v"},"a":{"dtype":"F16","shape":[2,2],"data_offsets":[0,8]},
+"b":{"dtype":"F4","shape":[4],"data_offsets":[8,10]}}"#;
     let mut good = (header.len() as u64).to_le_bytes().to_vec();
     good.extend_from_slice(header);
     good.extend(0..10);
@@ -85,7 +89,8 @@ fn broken_copies_of_a_safetensors_file_convert_or_fail() {
 fn any_bytes_are_blocks() {
     let mut state = 1_u64;
     let mut random = |_| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 56).to_le_bytes()[0]
     };
     for choice in 0..=255 {
@@ -118,7 +123,9 @@ fn generated_gguf_checkpoints_come_back() {
     for len in 0..400 {
         let bytes: Vec<u8> = (0..len)
             .map(|_| {
-                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                state = state
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1_442_695_040_888_963_407);
                 (state >> 56).to_le_bytes()[0]
             })
             .collect();
@@ -131,7 +138,8 @@ fn broken_copies_of_ggml_files_convert_or_fail() {
     let llama = GgmlBuilder::llama(*b"tjgg", Some(1))
         .tensor(GgmlTensor::f16("tok_embeddings.weight", &[4, 3]))
         .tensor(GgmlTensor::new("layers.0.w", 2, &[32], &[0x3c; 20]));
-    let whisper = GgmlBuilder::whisper().tensor(GgmlTensor::f32("encoder.blocks.0.attn_ln.bias", &[4]));
+    let whisper =
+        GgmlBuilder::whisper().tensor(GgmlTensor::f32("encoder.blocks.0.attn_ln.bias", &[4]));
     for good in [llama.build(), whisper.build()] {
         read_ggml(&good);
         corrupt::truncations(&good).for_each(|broken| read_ggml(&broken));
@@ -173,7 +181,8 @@ fn flipped(file: &[u8], step: usize) -> impl Iterator<Item = Vec<u8>> {
 #[test]
 fn broken_copies_of_typed_models_load_or_fail() {
     for name in ["card-licence-zstd19.apr", "kmeans.apr", "recipient-x09.apr"] {
-        let good = std::fs::read(locate::fixture("valid/aprn").join(name)).expect("the fixture is there");
+        let good =
+            std::fs::read(locate::fixture("valid/aprn").join(name)).expect("the fixture is there");
         read_aprn(&good);
         corrupt::truncations(&good).for_each(|broken| read_aprn(&broken));
         flipped(&good, 1).for_each(|broken| read_aprn(&broken));
@@ -182,19 +191,25 @@ fn broken_copies_of_typed_models_load_or_fail() {
 
 #[test]
 fn broken_copies_of_an_encrypted_file_open_or_fail() {
-    let good = std::fs::read(locate::fixture("valid/apr2/sealed.apr")).expect("the fixture is there");
+    let good =
+        std::fs::read(locate::fixture("valid/apr2/sealed.apr")).expect("the fixture is there");
     open_encrypted(&good);
     let front = 2048;
-    flipped(&good[..front], 7).for_each(|broken| open_encrypted(&[&broken, &good[front..]].concat()));
+    flipped(&good[..front], 7)
+        .for_each(|broken| open_encrypted(&[&broken, &good[front..]].concat()));
     flipped(&good, 9973).for_each(|broken| open_encrypted(&broken));
     (0..good.len()).step_by(1009).for_each(|len| open_encrypted(&good[..len]));
 }
 
 #[test]
 fn broken_blocks_decode_or_fail() {
-    let element = (DType::ALL.iter().position(|&dtype| dtype == DType::BF16)).expect("it is one of all");
-    for (name, flags) in [("constant", 3), ("entropy", 3), ("entropy_planes", 0x13), ("lz4", 1), ("zstd", 2)] {
-        let read = |suffix| std::fs::read(locate::fixture("codec").join(format!("{name}.{suffix}")));
+    let element =
+        (DType::ALL.iter().position(|&dtype| dtype == DType::BF16)).expect("it is one of all");
+    for (name, flags) in
+        [("constant", 3), ("entropy", 3), ("entropy_planes", 0x13), ("lz4", 1), ("zstd", 2)]
+    {
+        let read =
+            |suffix| std::fs::read(locate::fixture("codec").join(format!("{name}.{suffix}")));
         let (block, raw) = (read("block").expect("it is there"), read("raw").expect("it is there"));
         let len = u32::try_from(raw.len()).expect("fixtures are small").to_le_bytes();
         let head = [flags, u8::try_from(element).expect("there are fewer than 256")];
@@ -207,11 +222,13 @@ fn broken_blocks_decode_or_fail() {
 
 #[test]
 fn broken_answers_of_servers_are_read_or_refused() {
-    let listing =
-        br#"{"sha": "0123456789012345678901234567890123456789", "siblings": [{"rfilename": "a/b", "size": 1}]}"#;
-    let page = b"<ListBucketResult><Contents><Key>a%20b</Key><Size>7</Size></Contents></ListBucketResult>";
+    let listing = br#"{"sha": "0123456789012345678901234567890123456789",
+        "siblings": [{"rfilename": "a/b", "size": 1}]}"#;
+    let page =
+        b"<ListBucketResult><Contents><Key>a%20b</Key><Size>7</Size></Contents></ListBucketResult>";
     let journal = br#"{"len": 9, "etag": "x", "done": [[0, 3], [5, 9]]}"#;
-    for good in [&listing[..], page, journal, b"bytes 0-9/100", b"hf://org/repo@refs/pr/1/a/b.gguf"] {
+    for good in [&listing[..], page, journal, b"bytes 0-9/100", b"hf://org/repo@refs/pr/1/a/b.gguf"]
+    {
         read_answers(good);
         corrupt::truncations(good).for_each(|broken| read_answers(&broken));
         corrupt::bit_flips(good, 0..good.len()).for_each(|broken| read_answers(&broken));
@@ -225,7 +242,8 @@ fn broken_manifests_parse_or_fail() {
                    {"file": "m-00002-of-00002.apr", "size": 256, "crc32": "00000000"}],
         "tensor_shard_map": {"a": 0, "b": 1}, "metadata": {"model_type": "test"},
         "companions": [{"name": "config.json", "len": 512}],
-        "tensors": [{"name": "b", "dtype": "f32", "shape": [8, 4]}, {"name": "a", "dtype": "u8", "shape": []}]}"#;
+        "tensors": [{"name": "b", "dtype": "f32", "shape": [8, 4]},
+                    {"name": "a", "dtype": "u8", "shape": []}]}"#;
     read_manifest(good);
     corrupt::truncations(good).for_each(|broken| read_manifest(&broken));
     flipped(good, 1).for_each(|broken| read_manifest(&broken));
@@ -235,12 +253,15 @@ fn broken_manifests_parse_or_fail() {
 fn plans_and_results_that_are_cut_or_flipped_come_to_no_panic() {
     let digest = "00".repeat(32);
     let plan = format!(
-        r#"{{"apr_plan":1,"apr":"0.1.0","job":{{"command":"diff","options":{{"left":"a","right":["b"]}}}},"inputs":[{{"path":"a",
-"files":[{{"name":"a","size":9,"modified":1}}],"companions":[],"front":"{digest}","tensors":[]}}],
+        r#"{{"apr_plan":1,"apr":"0.1.0",
+"job":{{"command":"diff","options":{{"left":"a","right":["b"]}}}},
+"inputs":[{{"path":"a","files":[{{"name":"a","size":9,"modified":1}}],
+"companions":[],"front":"{digest}","tensors":[]}}],
 "parts":[{{"units":[0,1],"reads":[{{"input":0,"file":0,"offset":1,"len":8}}]}}]}}"#
     );
     let output = r#"{"apr_plan":1,"apr":"0.1.0","job":{"command":"convert"},"inputs":[],
-"output":{"path":"o.apr","shard_size":1,"manifest":null},"parts":[{"file":"o.apr","size":1,"reads":[]}]}"#;
+"output":{"path":"o.apr","shard_size":1,"manifest":null},
+"parts":[{"file":"o.apr","size":1,"reads":[]}]}"#;
     let result = format!(r#"{{"apr_part":1,"plan":"{digest}","part":0,"report":{{"tensors":1}}}}"#);
     for good in [plan.as_str(), output, &result] {
         read_plan(good.as_bytes());

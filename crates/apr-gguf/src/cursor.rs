@@ -31,7 +31,8 @@ pub(crate) struct Cursor<'a> {
     at: usize,
     section: Section,
     section_start: u64,
-    /// Items of arrays that may still come. Unpacked, each takes up to 32 bytes, in the file as few as one.
+    /// Items of arrays that may still come. Unpacked, each takes up to 32 bytes, in the file as few
+    /// as one.
     items_left: u64,
     pub(crate) big_endian: bool,
     /// Whether lengths and dimensions take 8 bytes instead of 4.
@@ -63,13 +64,17 @@ impl<'a> Cursor<'a> {
         (self.section, self.section_start) = (section, self.position());
     }
 
-    /// Refuses what can't follow: `count` things of at least `min_len` bytes, past the end of the file or the limit.
+    /// Refuses what can't follow: `count` things of at least `min_len` bytes, past the end of the
+    /// file or the limit.
     pub(crate) fn expect(&self, what: &str, count: u64, min_len: u64) -> Result<()> {
         let position = self.position();
-        let Some(len) = count.checked_mul(min_len).filter(|&len| len <= self.file_len - position) else {
+        let Some(len) = count.checked_mul(min_len).filter(|&len| len <= self.file_len - position)
+        else {
             let (bytes, end) = (u128::from(count) * u128::from(min_len), self.file_len);
-            let message =
-                format!("{what} takes {bytes} bytes or more, but the file is truncated: it ends at byte {end}");
+            let message = format!(
+                "{what} takes {bytes} bytes or more, but the file is truncated: it ends at byte \
+                 {end}"
+            );
             return Err(Error::corrupt(message).at(position));
         };
         let taken = position + len - self.section_start;
@@ -86,8 +91,8 @@ impl<'a> Cursor<'a> {
         let position = self.position();
         if len > (self.buffer.len() - self.at) as u64 {
             let fetched = len.max(FETCH_LEN).min(self.file_len - position);
-            let fetched =
-                usize::try_from(fetched).map_err(|_| Error::memory(format!("{what} does not fit in memory")))?;
+            let fetched = usize::try_from(fetched)
+                .map_err(|_| Error::memory(format!("{what} does not fit in memory")))?;
             self.buffer.resize(fetched, 0);
             (self.buffered_from, self.at) = (position, 0);
             self.source.read_at(position, &mut self.buffer)?;
@@ -129,8 +134,10 @@ impl<'a> Cursor<'a> {
     /// Counts the items of an array against what a header may hold.
     pub(crate) fn count_items(&mut self, count: u64) -> Result<()> {
         let Some(left) = self.items_left.checked_sub(count) else {
-            let message =
-                format!("arrays hold more than {} items; raise the limit with --max-metadata", self.most_items());
+            let message = format!(
+                "arrays hold more than {} items; raise the limit with --max-metadata",
+                self.most_items()
+            );
             return Err(Error::memory(message).at(self.position()));
         };
         self.items_left = left;
@@ -142,7 +149,12 @@ impl<'a> Cursor<'a> {
     }
 
     /// Reads numbers, and packs them in little-endian order.
-    pub(crate) fn copy_scalars<T: Scalar>(&mut self, what: &str, count: u64, out: &mut Vec<u8>) -> Result<()> {
+    pub(crate) fn copy_scalars<T: Scalar>(
+        &mut self,
+        what: &str,
+        count: u64,
+        out: &mut Vec<u8>,
+    ) -> Result<()> {
         self.expect(what, count, T::LEN)?;
         let big_endian = self.big_endian;
         let mut left = count;
@@ -198,7 +210,10 @@ macro_rules! scalars {
             fn decode_all(bytes: &[u8], big_endian: bool) -> impl Iterator<Item = Self> {
                 let (numbers, _) = bytes.as_chunks();
                 let decode = move |&number| {
-                    if big_endian { Self::from_be_bytes(number) } else { Self::from_le_bytes(number) }
+                    match big_endian {
+                        true => Self::from_be_bytes(number),
+                        false => Self::from_le_bytes(number),
+                    }
                 };
                 numbers.iter().map(decode)
             }

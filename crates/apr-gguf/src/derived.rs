@@ -34,7 +34,8 @@ const GENERAL: [(&str, &str); 6] = [
     ("general.version", "version"),
 ];
 
-/// Hyperparameters: what follows the architecture's name, and the names that configurations have for it.
+/// Hyperparameters: what follows the architecture's name, and the names that configurations have
+/// for it.
 const HYPERPARAMETERS: [(&str, &[&str]); 30] = [
     ("attention.head_count", &["num_attention_heads"]),
     ("attention.head_count_kv", &["num_key_value_heads"]),
@@ -106,7 +107,10 @@ const ROLES: [(&str, &str); 8] = [
 /// .collect();
 /// let metadata = derived(&pairs);
 /// assert_eq!(metadata.text("model_type"), Some("llama"));
-/// assert_eq!(metadata.object("architecture").and_then(|it| it["num_hidden_layers"].as_u64()), Some(22));
+/// assert_eq!(
+///     metadata.object("architecture").and_then(|it| it["num_hidden_layers"].as_u64()),
+///     Some(22)
+/// );
 /// assert_eq!(metadata.text("tokenizer.bos_token"), Some("<s>"));
 /// ```
 #[must_use]
@@ -142,7 +146,9 @@ fn describe_network(pairs: &KeyValues, name: &str, metadata: &mut Metadata) {
     let value = |key: &str| {
         let pair = pairs.find(&format!("{name}.{key}"))?;
         // Longer ones are not hyperparameters.
-        pair.items().is_none_or(|items| items <= MAX_LAYERS as u64).then(|| hyperparameter(&pair.value()))?
+        pair.items()
+            .is_none_or(|items| items <= MAX_LAYERS as u64)
+            .then(|| hyperparameter(&pair.value()))?
     };
     for (key, top) in [("context_length", "context_length"), ("embedding_length", "hidden_size")] {
         if let Some(number) = value(key).and_then(|number| number.as_u64()) {
@@ -177,7 +183,11 @@ fn hyperparameter(value: &Value) -> Option<Json> {
             }
             let layers = layers(items)?;
             let first = layers.first()?;
-            Some(if layers.iter().all(|layer| layer == first) { first.clone() } else { layers.into() })
+            Some(if layers.iter().all(|layer| layer == first) {
+                first.clone()
+            } else {
+                layers.into()
+            })
         }
         integer => integer.as_u64().map(Json::from).or_else(|| integer.as_i64().map(Json::from)),
     }
@@ -199,7 +209,8 @@ fn layers(items: &Array) -> Option<Vec<Json>> {
     }
 }
 
-/// The shortest decimal that rounds to the float, as configurations have it: 1e-5, not 9.99999974737875e-6.
+/// The shortest decimal that rounds to the float, as configurations have it: 1e-5, not
+/// 9.99999974737875e-6.
 fn shortest(value: f32) -> Option<Json> {
     let decimal: f64 = value.to_string().parse().ok()?;
     serde_json::Number::from_f64(decimal).map(Json::Number)
@@ -255,7 +266,8 @@ mod tests {
     use serde_json::json;
 
     fn of(pairs: &[(&str, Value)]) -> Metadata {
-        let pairs: KeyValues = pairs.iter().map(|(key, value)| KeyValue::new(*key, value.clone())).collect();
+        let pairs: KeyValues =
+            pairs.iter().map(|(key, value)| KeyValue::new(*key, value.clone())).collect();
         derived(&pairs)
     }
 
@@ -274,8 +286,9 @@ mod tests {
             ("tokenizer.ggml.tokens", vec![String::new(); 9].into()),
         ]);
         let expected = json!({
-            "hidden_size": 2048, "max_position_embeddings": 32768, "num_experts": 128, "num_local_experts": 128,
-            "rms_norm_eps": 1e-6, "num_attention_heads": 32, "num_key_value_heads": 4, "intermediate_size": [4, 5], "vocab_size": 9,
+            "hidden_size": 2048, "max_position_embeddings": 32768, "num_experts": 128,
+            "num_local_experts": 128, "rms_norm_eps": 1e-6, "num_attention_heads": 32,
+            "num_key_value_heads": 4, "intermediate_size": [4, 5], "vocab_size": 9,
         });
         assert_eq!(metadata.get(keys::ARCHITECTURE), Some(&expected));
         assert_eq!(metadata.get("context_length"), Some(&json!(32_768)));

@@ -12,13 +12,17 @@ use crate::reader::GgufReader;
 /// Key of a model's chat template.
 const CHAT_TEMPLATE: &str = "tokenizer.chat_template";
 
-/// What is to become of the pairs. Keys are removed first, so that a key that is removed and set gets a new type.
+/// What is to become of the pairs. Keys are removed first, so that a key that is removed and set
+/// gets a new type.
 ///
 /// ```
 /// use apr_gguf::{KeyValue, KeyValues, PairEdits, Value};
 ///
 /// let pairs: KeyValues = [KeyValue::new("llama.context_length", 2048_u64)].into_iter().collect();
-/// let edits = PairEdits { set: vec![("llama.context_length".into(), "4096".into())], ..PairEdits::default() };
+/// let edits = PairEdits {
+///     set: vec![("llama.context_length".into(), "4096".into())],
+///     ..PairEdits::default()
+/// };
 /// assert_eq!(edits.apply(&pairs)?.get("llama.context_length"), Some(Value::U64(4096)));
 /// # Ok::<(), String>(())
 /// ```
@@ -26,8 +30,8 @@ const CHAT_TEMPLATE: &str = "tokenizer.chat_template";
 pub struct PairEdits {
     /// Keys that are removed.
     pub unset: Vec<String>,
-    /// Keys and values. A key that there is keeps its type; what is a text stays one. A new value is JSON, or else text:
-    /// whole numbers are u32 where they fit, other numbers f32.
+    /// Keys and values. A key that there is keeps its type; what is a text stays one. A new value
+    /// is JSON, or else text: whole numbers are u32 where they fit, other numbers f32.
     pub set: Vec<(String, String)>,
     /// The chat template.
     pub chat_template: Option<String>,
@@ -37,8 +41,8 @@ impl PairEdits {
     /// The pairs after the changes, in their old order, with new ones at the end.
     ///
     /// # Errors
-    /// What is wrong with the request: a key that is not there, one that describes the file itself, or a value that is not
-    /// of its key's type.
+    /// What is wrong with the request: a key that is not there, one that describes the file itself,
+    /// or a value that is not of its key's type.
     pub fn apply(&self, pairs: &KeyValues) -> std::result::Result<KeyValues, String> {
         let mut edited = pairs.clone();
         for key in &self.unset {
@@ -49,7 +53,9 @@ impl PairEdits {
             edited.retain(|kept| kept != key);
         }
         let template = self.chat_template.iter().map(|text| (CHAT_TEMPLATE, text.as_str()));
-        for (key, text) in self.set.iter().map(|(key, text)| (key.as_str(), text.as_str())).chain(template) {
+        for (key, text) in
+            self.set.iter().map(|(key, text)| (key.as_str(), text.as_str())).chain(template)
+        {
             check_key(key)?;
             let pair = pair(key, edited.get(key).as_ref(), text)?;
             edited.set(&pair).map_err(|error| error.message().to_owned())?;
@@ -94,7 +100,8 @@ fn pair(key: &str, old: Option<&Value>, text: &str) -> std::result::Result<KeyVa
     };
     pair.ok_or_else(|| match old {
         Some(old) => format!(
-            "'{key}' is of type {}, which '{text}' is not; to change the type, remove the key and set it at once",
+            "'{key}' is of type {}, which '{text}' is not; to change the type, remove the key and \
+             set it at once",
             old.type_name()
         ),
         None => format!("'{text}' is no value that GGUF has a type for"),
@@ -117,7 +124,8 @@ fn type_of(value: &Json) -> Option<&'static str> {
     })
 }
 
-/// The type of a new array's items: whole numbers are signed, as in the arrays that llama.cpp knows.
+/// The type of a new array's items: whole numbers are signed, as in the arrays that llama.cpp
+/// knows.
 fn common_type(items: &[Json]) -> Option<&'static str> {
     let all = |is: fn(&Json) -> bool| !items.is_empty() && items.iter().all(is);
     if all(Json::is_string) {
@@ -138,7 +146,9 @@ fn common_type(items: &[Json]) -> Option<&'static str> {
 pub fn with_pairs(metadata: &Metadata, pairs: KeyValues) -> Metadata {
     const TIED: &str = "tie_word_embeddings";
     let mut changed = derived(&pairs);
-    if let Some(tied) = metadata.object(keys::ARCHITECTURE).and_then(|architecture| architecture.get(TIED)) {
+    if let Some(tied) =
+        metadata.object(keys::ARCHITECTURE).and_then(|architecture| architecture.get(TIED))
+    {
         let mut architecture = changed.object(keys::ARCHITECTURE).cloned().unwrap_or_default();
         architecture.insert(TIED.into(), tied.clone());
         changed.set(keys::ARCHITECTURE, architecture);
@@ -151,16 +161,23 @@ pub fn with_pairs(metadata: &Metadata, pairs: KeyValues) -> Metadata {
 }
 
 impl GgufReader {
-    /// What comes before the data with these names and metadata, if every tensor can stay where it is: the file is then
-    /// changed by writing this at its start. `None` where tensors would have to move.
+    /// What comes before the data with these names and metadata, if every tensor can stay where it
+    /// is: the file is then changed by writing this at its start. `None` where tensors would have
+    /// to move.
     ///
     /// `tensors` are the reader's own but for their names.
     ///
     /// # Errors
     /// Those of [`plan`](crate::plan()).
-    pub fn front_in_place(&self, tensors: &[TensorInfo], metadata: &Metadata) -> Result<Option<Vec<u8>>> {
+    pub fn front_in_place(
+        &self,
+        tensors: &[TensorInfo],
+        metadata: &Metadata,
+    ) -> Result<Option<Vec<u8>>> {
         let writer = plan(tensors, metadata, &WriteOptions::default())?;
-        let Some((front, layout)) = writer.only_front().filter(|_| self.is_one_little_endian_file()) else {
+        let Some((front, layout)) =
+            writer.only_front().filter(|_| self.is_one_little_endian_file())
+        else {
             return Ok(None);
         };
         let stays = layout.tensors.len() == self.tensors().len()
@@ -178,7 +195,11 @@ impl GgufReader {
 mod tests {
     use super::*;
 
-    fn edited(pairs: &[KeyValue], set: &[(&str, &str)], unset: &[&str]) -> std::result::Result<Vec<KeyValue>, String> {
+    fn edited(
+        pairs: &[KeyValue],
+        set: &[(&str, &str)],
+        unset: &[&str],
+    ) -> std::result::Result<Vec<KeyValue>, String> {
         let own = |text: &&str| (*text).to_owned();
         let set = set.iter().map(|(key, value)| (own(key), own(value))).collect();
         let edits = PairEdits { set, unset: unset.iter().map(own).collect(), chat_template: None };
@@ -202,7 +223,9 @@ mod tests {
             KeyValue::new("e", -1_i32),
         ];
         assert_eq!(edited(&pairs, &set, &[]), Ok(expected.to_vec()));
-        for (key, value) in [("b", "70000"), ("b", "x"), ("c", "[\"x\"]"), ("d", "1"), ("e", "null"), ("e", "{}")] {
+        for (key, value) in
+            [("b", "70000"), ("b", "x"), ("c", "[\"x\"]"), ("d", "1"), ("e", "null"), ("e", "{}")]
+        {
             assert!(edited(&pairs, &[(key, value)], &[]).is_err(), "{key}={value}");
         }
     }

@@ -9,10 +9,13 @@ use crate::open_file::MAX_NAME;
 /// Room for what follows the header up to the data.
 const LARGEST_PADDING: usize = 1 << 16;
 
-/// Encodes everything that precedes the data, without the padding after it; offsets are from the start of the data.
+/// Encodes everything that precedes the data, without the padding after it; offsets are from the
+/// start of the data.
 pub(crate) fn header(pairs: &KeyValues, entries: &[(&TensorInfo, u64)]) -> Result<Vec<u8>> {
     // Names are shorter than this, and the rest of an entry is at most 56 bytes.
-    let mut out = Vec::with_capacity(pairs.encoded().len() + entries.len() * (MAX_NAME + 56) + LARGEST_PADDING);
+    let mut out = Vec::with_capacity(
+        pairs.encoded().len() + entries.len() * (MAX_NAME + 56) + LARGEST_PADDING,
+    );
     out.extend_from_slice(&MAGIC);
     out.extend(VERSION.to_le_bytes());
     put_len(&mut out, entries.len());
@@ -35,15 +38,23 @@ pub(crate) fn check_tensor(info: &TensorInfo) -> Result<(u32, u32)> {
     let TensorInfo { name, dtype, shape } = info;
     let refuse = |problem: String| Err(Error::format(problem).for_tensor(name));
     let Some(number) = ggml_type(*dtype) else {
-        return refuse(format!("GGUF has no type for {dtype}; cast or quantize it, or leave the tensor out"));
+        return refuse(format!(
+            "GGUF has no type for {dtype}; cast or quantize it, or leave the tensor out"
+        ));
     };
     if name.len() >= MAX_NAME {
         let limit = MAX_NAME - 1;
-        return refuse(format!("its name has {} bytes, and llama.cpp takes {limit} at most", name.len()));
+        return refuse(format!(
+            "its name has {} bytes, and llama.cpp takes {limit} at most",
+            name.len()
+        ));
     }
     match u32::try_from(shape.dims().len()) {
         Ok(dims) if dims <= MAX_DIMS => Ok((dims, number)),
-        _ => refuse(format!("{} dimensions; a ggml tensor has {MAX_DIMS} at most", shape.dims().len())),
+        _ => refuse(format!(
+            "{} dimensions; a ggml tensor has {MAX_DIMS} at most",
+            shape.dims().len()
+        )),
     }
 }
 

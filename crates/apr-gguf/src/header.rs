@@ -3,7 +3,8 @@
 use std::collections::HashSet;
 
 use apr_core::{
-    ByteSource, DType, Error, Escaped, KeyValues, KeyValuesBuilder, Limits, Result, Shape, TensorInfo, Value,
+    ByteSource, DType, Error, Escaped, KeyValues, KeyValuesBuilder, Limits, Result, Shape,
+    TensorInfo, Value,
 };
 
 use crate::cursor::{Cursor, Scalar, Section, reserved};
@@ -87,13 +88,16 @@ fn check_magic(cursor: &mut Cursor<'_>) -> Result<()> {
         return Ok(());
     }
     let message = match magic {
-        b"FUGG" => "this is not GGUF: the magic is byte-swapped, which no writer of either byte order does",
+        b"FUGG" => {
+            "this is not GGUF: the magic is byte-swapped, which no writer of either byte order does"
+        }
         _ => "this is not GGUF: the file does not start with that word",
     };
     Err(Error::format(message).at(0))
 }
 
-/// Reads the version, which tells the byte order too: a small number has its low half in the other half when swapped.
+/// Reads the version, which tells the byte order too: a small number has its low half in the other
+/// half when swapped.
 fn read_version(cursor: &mut Cursor<'_>) -> Result<u32> {
     let offset = cursor.position();
     let mut version: u32 = cursor.scalar("the version")?;
@@ -125,7 +129,10 @@ pub(crate) fn stated_alignment(pairs: &KeyValues) -> Result<Option<u64>> {
         Some(Value::U32(alignment)) => {
             Err(Error::format(format!("{ALIGNMENT} is {alignment}, which is not a power of two")))
         }
-        Some(other) => Err(Error::format(format!("{ALIGNMENT} is of type {} instead of u32", other.type_name()))),
+        Some(other) => Err(Error::format(format!(
+            "{ALIGNMENT} is of type {} instead of u32",
+            other.type_name()
+        ))),
     }
 }
 
@@ -169,7 +176,13 @@ fn read_value(cursor: &mut Cursor<'_>, out: &mut Vec<u8>) -> Result<()> {
 const ARRAY: u32 = 9;
 
 /// Reads that many values of one type, which is not an array; whether there is such a type.
-fn read_items(cursor: &mut Cursor<'_>, what: &str, number: u32, count: u64, out: &mut Vec<u8>) -> Result<bool> {
+fn read_items(
+    cursor: &mut Cursor<'_>,
+    what: &str,
+    number: u32,
+    count: u64,
+    out: &mut Vec<u8>,
+) -> Result<bool> {
     match number {
         0 => copy::<u8>(cursor, what, count, out)?,
         1 => copy::<i8>(cursor, what, count, out)?,
@@ -199,7 +212,12 @@ fn read_items(cursor: &mut Cursor<'_>, what: &str, number: u32, count: u64, out:
     Ok(true)
 }
 
-fn copy<T: Scalar>(cursor: &mut Cursor<'_>, what: &str, count: u64, out: &mut Vec<u8>) -> Result<()> {
+fn copy<T: Scalar>(
+    cursor: &mut Cursor<'_>,
+    what: &str,
+    count: u64,
+    out: &mut Vec<u8>,
+) -> Result<()> {
     cursor.copy_scalars::<T>(what, count, out)
 }
 
@@ -218,7 +236,9 @@ fn read_array(cursor: &mut Cursor<'_>, depth: usize, out: &mut Vec<u8>) -> Resul
     const WHAT: &str = "its array";
     let offset = cursor.position();
     if depth > MAX_DEPTH {
-        return Err(Error::format(format!("arrays are nested more than {MAX_DEPTH} deep")).at(offset));
+        return Err(
+            Error::format(format!("arrays are nested more than {MAX_DEPTH} deep")).at(offset)
+        );
     }
     let number: u32 = cursor.scalar("the type of its items")?;
     let count = cursor.length("the number of its items")?;
@@ -273,16 +293,23 @@ fn read_entry(cursor: &mut Cursor<'_>) -> Result<(DType, Shape, u64)> {
             return Err(Error::version(message).at(type_offset));
         }
         (None, None) => {
-            return Err(Error::format(format!("{number} is not the type of a ggml tensor")).at(type_offset));
+            return Err(
+                Error::format(format!("{number} is not the type of a ggml tensor")).at(type_offset)
+            );
         }
     };
     if !shape.row_len().is_multiple_of(dtype.block_len()) {
         let (row, block) = (shape.row_len(), dtype.block_len());
-        let message = format!("rows of {row} elements are not a multiple of the {block} in a block of {dtype}");
+        let message = format!(
+            "rows of {row} elements are not a multiple of the {block} in a block of {dtype}"
+        );
         return Err(Error::format(message).at(offset));
     }
     if dtype.stored_len(&shape).is_none() {
-        return Err(Error::format(format!("the shape {shape} of {dtype} takes more than 2^64 bytes")).at(offset));
+        return Err(Error::format(format!(
+            "the shape {shape} of {dtype} takes more than 2^64 bytes"
+        ))
+        .at(offset));
     }
     Ok((dtype, shape, cursor.scalar("the offset")?))
 }

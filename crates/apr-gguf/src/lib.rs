@@ -1,29 +1,30 @@
 //! llama.cpp's formats: GGUF v1 to v3, split or whole, and the legacy GGML formats before it.
 //!
 //! ```text
-//! byte 0        4         8                24             aligned                  aligned        end, aligned
-//!      ├────────┼─────────┼────────────────┼──────┬───────┬──┬──────────┬──────────┬──┬──────────┬──┤
-//!      │ "GGUF" │ version │ tensors, pairs │ pairs│ infos │0…│ tensor 0 │ tensor 1 │0…│ tensor k │0…│
-//!      │        │ u32     │ u64, u64       │      │       │  │          │          │  │          │  │
-//!      └────────┴─────────┴────────────────┴──────┴───────┴──┴──────────┴──────────┴──┴──────────┴──┘
-//!                                                            0 ◀─ offsets count from here
-//!      pair: key, type u32, value         an array is: type of its items u32, their number u64, the items
+//! byte 0        4         8                24              aligned              aligned  end
+//!      ├────────┼─────────┼────────────────┼───────┬───────┬──┬──────────┬──┬───┬──┬──────────┬──┤
+//!      │ "GGUF" │ version │ tensors, pairs │ pairs │ infos │0…│ tensor 0 │0…│ … │0…│ tensor k │0…│
+//!      │        │ u32     │ u64, u64       │       │       │  │          │  │   │  │          │  │
+//!      └────────┴─────────┴────────────────┴───────┴───────┴──┴──────────┴──┴───┴──┴──────────┴──┘
+//!                                                             0 ◀─ offsets count from here
+//!      pair: key, type u32, value; an array is: type of its items u32, their number u64, the items
 //!      info: name, number of dims u32, dims u64, innermost first, type u32, offset u64
 //!      keys, names and texts: length u64, UTF-8
 //! ```
 //!
-//! Version 1 has lengths, counts and dims of 32 bits. Version 2 widened them, version 3 allows big-endian files, in
-//! which all numbers but the magic are swapped; a version whose upper half alone is set tells them. Data start at a
-//! multiple of the alignment, which the pair `general.alignment` states unless it is 32, and so does each tensor.
+//! Version 1 has lengths, counts and dims of 32 bits. Version 2 widened them, version 3 allows
+//! big-endian files, in which all numbers but the magic are swapped; a version whose upper half
+//! alone is set tells them. Data start at a multiple of the alignment, which the pair
+//! `general.alignment` states unless it is 32, and so does each tensor.
 //!
 //! A large model is split into parts, each a complete file; see [`open_split`].
 //!
 //! # Why so strict
 //!
-//! Header and data come from anywhere, and llama.cpp had its share of overflows on them. No two tensors may share bytes,
-//! no key and no name may occur twice, and everything is counted against what is left of the file before there is room
-//! made for it. What llama.cpp refuses though it is harmless (long names, holes between tensors, no
-//! `general.architecture`) is read with a warning.
+//! Header and data come from anywhere, and llama.cpp had its share of overflows on them. No two
+//! tensors may share bytes, no key and no name may occur twice, and everything is counted against
+//! what is left of the file before there is room made for it. What llama.cpp refuses though it is
+//! harmless (long names, holes between tensors, no `general.architecture`) is read with a warning.
 //!
 //! # Limits
 //!
@@ -74,14 +75,15 @@ pub use reader::{GgufReader, open};
 pub use split::open_split;
 pub use writer::GgufWriter;
 
-/// The pairs that metadata hold under [`keys::GGUF`](apr_core::keys::GGUF), in the order of the file; `None` where the key
-/// is absent.
+/// The pairs that metadata hold under [`keys::GGUF`](apr_core::keys::GGUF), in the order of the
+/// file; `None` where the key is absent.
 ///
 /// ```
 /// use apr_core::Metadata;
 /// use apr_gguf::key_values;
 ///
-/// let json = br#"{"gguf": {"kv": [{"key": "general.architecture", "type": "string", "value": "llama"}]}}"#;
+/// let json = br#"{"gguf": {"kv": [
+///     {"key": "general.architecture", "type": "string", "value": "llama"}]}}"#;
 /// let pairs = key_values(&Metadata::parse(json)?)?.unwrap();
 /// assert_eq!(pairs.text("general.architecture"), Some("llama"));
 /// # Ok::<(), apr_core::Error>(())

@@ -6,8 +6,8 @@ use serde_json::{Map, Value as Json};
 use crate::derived::derived;
 use crate::open_file::is_tied;
 
-/// Entries of configurations that say nothing about what a trained network computes: how it was trained, who saved it
-/// with what, and what a library returns or caches.
+/// Entries of configurations that say nothing about what a trained network computes: how it was
+/// trained, who saved it with what, and what a library returns or caches.
 const BOOKKEEPING: [&str; 23] = [
     "_attn_implementation",
     "_name_or_path",
@@ -39,9 +39,10 @@ const TOKENS: [&str; 4] = ["bos_token_id", "eos_token_id", "pad_token_id", "unk_
 
 /// Every key that the pairs don't imply and that is not the project's own note.
 ///
-/// Of the hyperparameters, only those count that have a say in what the network computes from tokens. Left out are
-/// settings of training (dropout among them), [bookkeeping](BOOKKEEPING), ids of tokens that the tokenizer's pairs have,
-/// entries without a value, and a list of layer types that are all full attention, which is what there is without one.
+/// Of the hyperparameters, only those count that have a say in what the network computes from
+/// tokens. Left out are settings of training (dropout among them), [bookkeeping](BOOKKEEPING), ids
+/// of tokens that the tokenizer's pairs have, entries without a value, and a list of layer types
+/// that are all full attention, which is what there is without one.
 pub(crate) fn losses(metadata: &Metadata, pairs: &KeyValues, tensors: &[TensorInfo]) -> Vec<Loss> {
     // The model's type is in the pairs, perhaps in another spelling; `names` says what tensors were
     // once called. The caller stores files elsewhere.
@@ -59,7 +60,9 @@ pub(crate) fn losses(metadata: &Metadata, pairs: &KeyValues, tensors: &[TensorIn
     let derived = derived(pairs);
     let entries = metadata.iter().filter(|(key, _)| !CARED_FOR.contains(key));
     let lost = entries.filter_map(|(key, value)| match value {
-        Json::Object(network) if key == keys::ARCHITECTURE => lost_network(network, &derived, is_tied(tensors)),
+        Json::Object(network) if key == keys::ARCHITECTURE => {
+            lost_network(network, &derived, is_tied(tensors))
+        }
         _ if is_held(key, value, &derived) => None,
         _ => {
             let why = "no key of the GGUF file holds it".into();
@@ -88,10 +91,14 @@ fn is_held(key: &str, value: &Json, derived: &Metadata) -> bool {
     }
 }
 
-/// The names of the hyperparameters that a file of these pairs and tensors does not hold, out of those that have a say in
-/// what the network computes.
+/// The names of the hyperparameters that a file of these pairs and tensors does not hold, out of
+/// those that have a say in what the network computes.
 #[must_use]
-pub fn lost_hyperparameters<'m>(metadata: &'m Metadata, pairs: &KeyValues, tensors: &[TensorInfo]) -> Vec<&'m str> {
+pub fn lost_hyperparameters<'m>(
+    metadata: &'m Metadata,
+    pairs: &KeyValues,
+    tensors: &[TensorInfo],
+) -> Vec<&'m str> {
     let network = metadata.object(keys::ARCHITECTURE);
     network.map(|network| lost(network, &derived(pairs), is_tied(tensors))).unwrap_or_default()
 }
@@ -104,7 +111,8 @@ fn lost<'n>(network: &'n Map<String, Json>, derived: &Metadata, tied: bool) -> V
             || TOKENS.contains(&name) && derived.get(&format!("tokenizer.{name}")).is_some()
             || held.is_some_and(|held| is_same(held, value))
     };
-    let lost = network.iter().filter(|(name, value)| !says_nothing(name, value) && !is_held(name, value));
+    let lost =
+        network.iter().filter(|(name, value)| !says_nothing(name, value) && !is_held(name, value));
     lost.map(|(name, _)| name.as_str()).collect()
 }
 
@@ -147,7 +155,8 @@ mod tests {
     #[test]
     fn all_hyperparameters_that_are_lost_are_named() {
         let names: Vec<String> = (0..12).map(|number| format!("size_{number:02}")).collect();
-        let network: Map<String, Json> = names.iter().map(|name| (name.clone(), json!(1))).collect();
+        let network: Map<String, Json> =
+            names.iter().map(|name| (name.clone(), json!(1))).collect();
         let losses = lost(network.into(), &[KeyValue::new("general.name", "A Folder")]);
         assert_eq!(losses.len(), 1, "{losses:?}");
         assert_eq!(losses[0].what, format!("hyperparameters: {}", names.join(", ")));
@@ -156,9 +165,10 @@ mod tests {
     #[test]
     fn what_has_no_say_in_results_is_not_lost() {
         let network = json!({
-            "initializer_range": 0.02, "attention_dropout": 0.1, "resid_pdrop": 0.1, "use_cache": true,
-            "torch_dtype": "float16", "sliding_window": null, "layer_types": ["full_attention", "full_attention"],
-            "architectures": ["X"], "bos_token_id": 1, "eos_token_id": [2, 3],
+            "initializer_range": 0.02, "attention_dropout": 0.1, "resid_pdrop": 0.1,
+            "use_cache": true, "torch_dtype": "float16", "sliding_window": null,
+            "layer_types": ["full_attention", "full_attention"], "architectures": ["X"],
+            "bos_token_id": 1, "eos_token_id": [2, 3],
         });
         let pairs = [
             KeyValue::new("general.name", "A Folder"),
@@ -166,7 +176,8 @@ mod tests {
             KeyValue::new("tokenizer.ggml.eos_token_id", 2_u32),
         ];
         assert_eq!(lost(network, &pairs), []);
-        let network = json!({"eos_token_id": 2, "layer_types": ["sliding_attention", "full_attention"]});
+        let network =
+            json!({"eos_token_id": 2, "layer_types": ["sliding_attention", "full_attention"]});
         let losses = lost(network, &[]);
         assert_eq!(losses[0].what, "hyperparameters: eos_token_id, layer_types");
         assert_eq!(losses[1].name, "model_name");

@@ -7,7 +7,8 @@ use crate::header::{Entry, Header};
 use crate::swap;
 use crate::tail::Tail;
 
-/// Name's length from which llama.cpp refuses a tensor (`GGML_MAX_NAME`, with the zero after it), in bytes.
+/// Name's length from which llama.cpp refuses a tensor (`GGML_MAX_NAME`, with the zero after it),
+/// in bytes.
 pub(crate) const MAX_NAME: usize = 64;
 
 /// A file with its header parsed and its ranges checked.
@@ -31,7 +32,8 @@ impl OpenFile {
             let len = source.len();
             let mut header = Header::parse(&*source, len, limits)?;
             let data_start = header.end.checked_next_multiple_of(header.alignment);
-            let data_start = data_start.ok_or_else(|| Error::corrupt("the header ends past 2^64 bytes"))?;
+            let data_start =
+                data_start.ok_or_else(|| Error::corrupt("the header ends past 2^64 bytes"))?;
             let mut warnings = Vec::new();
             check_names(&header.entries, &mut warnings);
             check_tokens(&header.pairs, &mut warnings);
@@ -39,8 +41,10 @@ impl OpenFile {
             let tail = Tail::read(&*source, &header, data_start, len, &mut warnings)?;
             Ok((header, data_start, len, tail, warnings))
         };
-        let (header, data_start, len, tail, warnings) = parse().map_err(|error| in_file(error, name))?;
-        let warnings = warnings.into_iter().map(|warning| in_file_warning(name, &warning)).collect();
+        let (header, data_start, len, tail, warnings) =
+            parse().map_err(|error| in_file(error, name))?;
+        let warnings =
+            warnings.into_iter().map(|warning| in_file_warning(name, &warning)).collect();
         Ok(Self { name: name.to_owned(), header, source, len, data_start, tail, warnings })
     }
 
@@ -54,7 +58,11 @@ pub(crate) fn in_file(error: Error, name: &str) -> Error {
 }
 
 pub(crate) fn in_file_warning(name: &str, warning: &str) -> String {
-    if name.is_empty() { warning.to_owned() } else { format!("{}: {warning}", Escaped::short(name)) }
+    if name.is_empty() {
+        warning.to_owned()
+    } else {
+        format!("{}: {warning}", Escaped::short(name))
+    }
 }
 
 fn counted(number: u64, noun: &str) -> String {
@@ -67,8 +75,14 @@ fn check_names(entries: &[Entry], warnings: &mut Vec<String>) {
     if let Some(long) = entries.iter().find(is_long) {
         let count = entries.iter().filter(is_long).count();
         let name = Escaped::short(&long.info.name);
-        let first = if count == 1 { format!("'{name}'") } else { format!("'{name}' is the first of {count}") };
-        warnings.push(format!("tensor names of {MAX_NAME} bytes or more, which llama.cpp refuses: {first}"));
+        let first = if count == 1 {
+            format!("'{name}'")
+        } else {
+            format!("'{name}' is the first of {count}")
+        };
+        warnings.push(format!(
+            "tensor names of {MAX_NAME} bytes or more, which llama.cpp refuses: {first}"
+        ));
     }
 }
 
@@ -85,14 +99,20 @@ fn check_tokens(pairs: &KeyValues, warnings: &mut Vec<String>) {
 }
 
 /// Sorts the entries by where they lie, and checks that each has its own part of the data section.
-fn check_ranges(header: &mut Header, data_start: u64, file_len: u64, warnings: &mut Vec<String>) -> Result<()> {
+fn check_ranges(
+    header: &mut Header,
+    data_start: u64,
+    file_len: u64,
+    warnings: &mut Vec<String>,
+) -> Result<()> {
     let Header { alignment, big_endian, .. } = *header;
     let mut ends = Vec::with_capacity(reserved(header.entries.len() as u64));
     for Entry { info, offset } in &header.entries {
         let end = check_entry(info, *offset, alignment, data_start, file_len, big_endian);
         ends.push(end.map_err(|error| error.for_tensor(&info.name))?);
     }
-    let mut sorted: Vec<(Entry, u64)> = std::mem::take(&mut header.entries).into_iter().zip(ends).collect();
+    let mut sorted: Vec<(Entry, u64)> =
+        std::mem::take(&mut header.entries).into_iter().zip(ends).collect();
     let in_order = sorted.is_sorted_by_key(|(entry, end)| (entry.offset, *end));
     // An empty tensor comes before one that starts where it lies.
     sorted.sort_by_key(|(entry, end)| (entry.offset, *end));
@@ -101,7 +121,10 @@ fn check_ranges(header: &mut Header, data_start: u64, file_len: u64, warnings: &
     let mut previous: Option<&str> = None;
     for (Entry { info, offset }, end) in &sorted {
         if *offset < covered && offset < end {
-            let problem = format!("its bytes overlap those of '{}'", Escaped::short(previous.unwrap_or_default()));
+            let problem = format!(
+                "its bytes overlap those of '{}'",
+                Escaped::short(previous.unwrap_or_default())
+            );
             return Err(Error::corrupt(problem).for_tensor(&info.name).at(data_start + offset));
         }
         let due = covered.next_multiple_of(alignment);
@@ -112,9 +135,14 @@ fn check_ranges(header: &mut Header, data_start: u64, file_len: u64, warnings: &
     }
     if holes > 0 {
         let bytes = counted(holes, "byte");
-        warnings.push(format!("{bytes} between tensors without an owner; llama.cpp refuses such files"));
+        warnings.push(format!(
+            "{bytes} between tensors without an owner; llama.cpp refuses such files"
+        ));
     } else if !in_order {
-        warnings.push("the tensors do not lie in the order of the header; llama.cpp refuses such files".into());
+        warnings.push(
+            "the tensors do not lie in the order of the header; llama.cpp refuses such files"
+                .into(),
+        );
     }
     let end = (data_start + covered).checked_next_multiple_of(alignment).unwrap_or(u64::MAX);
     if file_len > end {
@@ -135,22 +163,29 @@ fn check_entry(
 ) -> Result<u64> {
     let len = info.byte_len()?;
     if big_endian && swap::numbers(info.dtype).is_none() {
-        let message =
-            format!("the bytes of {} have no agreed order in big-endian files; write the file anew", info.dtype);
+        let message = format!(
+            "the bytes of {} have no agreed order in big-endian files; write the file anew",
+            info.dtype
+        );
         return Err(Error::version(message));
     }
     if !offset.is_multiple_of(alignment) {
-        return Err(Error::format(format!("its offset {offset} is not a multiple of the alignment of {alignment}")));
+        return Err(Error::format(format!(
+            "its offset {offset} is not a multiple of the alignment of {alignment}"
+        )));
     }
     let end = u128::from(data_start) + u128::from(offset) + u128::from(len);
     if end > u128::from(file_len) {
-        let message = format!("its bytes reach to byte {end}, but the file is truncated: it ends at byte {file_len}");
+        let message = format!(
+            "its bytes reach to byte {end}, but the file is truncated: it ends at byte {file_len}"
+        );
         return Err(Error::corrupt(message).at(data_start.saturating_add(offset)));
     }
     Ok(offset + len)
 }
 
-/// Whether the model embeds and predicts by the same tensor: llama.cpp takes the embedding where no output is stored.
+/// Whether the model embeds and predicts by the same tensor: llama.cpp takes the embedding where no
+/// output is stored.
 pub(crate) fn is_tied(tensors: &[TensorInfo]) -> bool {
     let has = |name: &str| tensors.iter().any(|tensor| tensor.name == name);
     has("token_embd.weight") && !has("output.weight")

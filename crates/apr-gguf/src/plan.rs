@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use apr_core::{
-    Error, FileInfo, KeyValue, KeyValues, Layout, Metadata, PlannedTensor, Result, TensorInfo, Value, check_file_name,
-    keys,
+    Error, FileInfo, KeyValue, KeyValues, Layout, Metadata, PlannedTensor, Result, TensorInfo,
+    Value, check_file_name, keys,
 };
 
 use crate::encode;
@@ -14,7 +14,8 @@ use crate::part::{self, is_part, is_split_key, part_name};
 use crate::tail::{Tail, still_follows};
 use crate::writer::{GgufWriter, Plan};
 
-/// Largest alignment that is written: a number in a file must not make its copy a thousand times larger.
+/// Largest alignment that is written: a number in a file must not make its copy a thousand times
+/// larger.
 const MAX_ALIGNMENT: u64 = 1 << 16;
 
 /// How to write.
@@ -24,28 +25,37 @@ pub struct WriteOptions {
     pub file_name: String,
     /// Alignment of the tensors' data in bytes, a power of two; `None` for the source's, or 32.
     pub alignment: Option<u32>,
-    /// Most bytes of tensors in a file, padding included; more than that are cut into parts. `None`: one file.
+    /// Most bytes of tensors in a file, padding included; more than that are cut into parts.
+    /// `None`: one file.
     pub shard_size: Option<u64>,
-    /// Whether an only file is announced to [`Sink::next_file`](apr_core::Sink::next_file) too, as folders need it.
-    /// Parts always are.
+    /// Whether an only file is announced to [`Sink::next_file`](apr_core::Sink::next_file) too, as
+    /// folders need it. Parts always are.
     pub named_files: bool,
 }
 
 impl Default for WriteOptions {
     fn default() -> Self {
-        Self { file_name: "model.gguf".into(), alignment: None, shard_size: None, named_files: false }
+        Self {
+            file_name: "model.gguf".into(),
+            alignment: None,
+            shard_size: None,
+            named_files: false,
+        }
     }
 }
 
 /// Plans a checkpoint: one file, or parts where `shard_size` asks for it.
 ///
-/// Key-value pairs are those of [`keys::GGUF`]; for checkpoints from other formats, which lack that key, they are
-/// `general.architecture` and `general.name`, as far as known. Tensors are stored in the given order. Parts are cut as
-/// `llama-gguf-split --split-max-size` cuts them. Of the types that GGUF lacks none is changed on the way: a bool as an
-/// i8, or an unsigned integer as a signed one, would be another tensor to who reads it.
+/// Key-value pairs are those of [`keys::GGUF`]; for checkpoints from other formats, which lack that
+/// key, they are `general.architecture` and `general.name`, as far as known. Tensors are stored in
+/// the given order. Parts are cut as `llama-gguf-split --split-max-size` cuts them. Of the types
+/// that GGUF lacks none is changed on the way: a bool as an i8, or an unsigned integer as a signed
+/// one, would be another tensor to who reads it.
 ///
 /// ```
-/// use apr_core::{CheckpointReader, CheckpointWriter, DType, Limits, Metadata, Notes, Shape, TensorInfo};
+/// use apr_core::{
+///     CheckpointReader, CheckpointWriter, DType, Limits, Metadata, Notes, Shape, TensorInfo,
+/// };
 /// use apr_gguf::{WriteOptions, open, plan};
 ///
 /// let tensors = [TensorInfo { name: "bias".into(), dtype: DType::F32, shape: Shape::from([2]) }];
@@ -63,9 +73,14 @@ impl Default for WriteOptions {
 /// ```
 ///
 /// # Errors
-/// E001 for a dtype, name or shape that GGUF or llama.cpp can't take, pairs that are malformed, an impossible alignment,
-/// or a `shard_size` that needs more than 65,535 parts; E008 for more than 2^64 bytes.
-pub fn plan(tensors: &[TensorInfo], metadata: &Metadata, options: &WriteOptions) -> Result<GgufWriter> {
+/// E001 for a dtype, name or shape that GGUF or llama.cpp can't take, pairs that are malformed, an
+/// impossible alignment, or a `shard_size` that needs more than 65,535 parts; E008 for more than
+/// 2^64 bytes.
+pub fn plan(
+    tensors: &[TensorInfo],
+    metadata: &Metadata,
+    options: &WriteOptions,
+) -> Result<GgufWriter> {
     let lens = tensors.iter().map(check_tensor).collect::<Result<Vec<_>>>()?;
     if let Some(name) = duplicate(tensors.iter().map(|tensor| tensor.name.as_str())) {
         return Err(Error::format("two tensors have this name").for_tensor(name));
@@ -91,15 +106,24 @@ pub fn plan(tensors: &[TensorInfo], metadata: &Metadata, options: &WriteOptions)
             make_part(Arc::make_mut(&mut pairs), file, count, tensors.len())?;
         }
         let offsets = offsets(members.iter().map(|&tensor| lens[tensor]), alignment)?;
-        let entries: Vec<_> = members.iter().map(|&tensor| &tensors[tensor]).zip(offsets.iter().copied()).collect();
+        let entries: Vec<_> =
+            members.iter().map(|&tensor| &tensors[tensor]).zip(offsets.iter().copied()).collect();
         let header = aligned_header(&pairs, &entries, alignment)?;
         let start = header.len() as u64;
         let placed = |offset: u64| start.checked_add(offset).ok_or_else(too_large);
         for (&source, &offset) in members.iter().zip(&offsets) {
-            layout.tensors.push(PlannedTensor { source, file, offset: placed(offset)?, len: lens[source] });
+            layout.tensors.push(PlannedTensor {
+                source,
+                file,
+                offset: placed(offset)?,
+                len: lens[source],
+            });
         }
-        let name = if count > 1 { part_name(stem, file + 1, count) } else { options.file_name.clone() };
-        layout.files.push(FileInfo { name, len: placed(offsets.last().copied().unwrap_or_default())? });
+        let name =
+            if count > 1 { part_name(stem, file + 1, count) } else { options.file_name.clone() };
+        layout
+            .files
+            .push(FileInfo { name, len: placed(offsets.last().copied().unwrap_or_default())? });
         headers.push(header);
     }
     let tail = tail.and_then(|tail| place_tail(tail, &mut layout, &headers, tensors));
@@ -117,7 +141,11 @@ fn make_part(pairs: &mut KeyValues, file: usize, count: usize, tensors: usize) -
 }
 
 /// The header up to where the data section starts.
-fn aligned_header(pairs: &KeyValues, entries: &[(&TensorInfo, u64)], alignment: u64) -> Result<Vec<u8>> {
+fn aligned_header(
+    pairs: &KeyValues,
+    entries: &[(&TensorInfo, u64)],
+    alignment: u64,
+) -> Result<Vec<u8>> {
     let mut header = encode::header(pairs, entries)?;
     // A vocabulary without tensors has no data section to align.
     if !entries.is_empty() {
@@ -127,8 +155,14 @@ fn aligned_header(pairs: &KeyValues, entries: &[(&TensorInfo, u64)], alignment: 
     Ok(header)
 }
 
-/// The bytes that follow the last tensor of an only file instead of padding; those that have no place are a loss.
-fn place_tail(tail: Tail, layout: &mut Layout, headers: &[Vec<u8>], tensors: &[TensorInfo]) -> Option<Vec<u8>> {
+/// The bytes that follow the last tensor of an only file instead of padding; those that have no
+/// place are a loss.
+fn place_tail(
+    tail: Tail,
+    layout: &mut Layout,
+    headers: &[Vec<u8>],
+    tensors: &[TensorInfo],
+) -> Option<Vec<u8>> {
     let last = layout.tensors.last()?;
     let in_data = last.offset - headers.last().map_or(0, |header| header.len() as u64);
     if headers.len() != 1 || !still_follows(&tail, tensors.get(last.source), in_data) {
@@ -154,9 +188,13 @@ fn pairs(metadata: &Metadata) -> Result<Arc<KeyValues>> {
     if let Some(pairs) = metadata.key_values()? {
         return Ok(pairs);
     }
-    let known = |key: &str| metadata.text(key).filter(|text| !text.is_empty() && *text != "unknown");
-    let general = [("general.architecture", known(keys::MODEL_TYPE)), ("general.name", known("model_name"))];
-    Ok(Arc::new(general.into_iter().filter_map(|(key, text)| Some(KeyValue::new(key, text?))).collect()))
+    let known =
+        |key: &str| metadata.text(key).filter(|text| !text.is_empty() && *text != "unknown");
+    let general =
+        [("general.architecture", known(keys::MODEL_TYPE)), ("general.name", known("model_name"))];
+    Ok(Arc::new(
+        general.into_iter().filter_map(|(key, text)| Some(KeyValue::new(key, text?))).collect(),
+    ))
 }
 
 /// The alignment to write with, which the pairs state afterwards unless it is the usual one.
@@ -164,7 +202,9 @@ fn align(pairs: &mut Arc<KeyValues>, wanted: Option<u32>) -> Result<u64> {
     let stated = stated_alignment(pairs)?;
     let alignment = wanted.map(u64::from).or(stated).unwrap_or(DEFAULT_ALIGNMENT);
     if !alignment.is_power_of_two() || alignment > MAX_ALIGNMENT {
-        let message = format!("an alignment of {alignment} bytes; it must be a power of two up to {MAX_ALIGNMENT}");
+        let message = format!(
+            "an alignment of {alignment} bytes; it must be a power of two up to {MAX_ALIGNMENT}"
+        );
         return Err(Error::format(message));
     }
     if let Some(wanted) = wanted.filter(|_| alignment != stated.unwrap_or(DEFAULT_ALIGNMENT)) {
@@ -173,7 +213,8 @@ fn align(pairs: &mut Arc<KeyValues>, wanted: Option<u32>) -> Result<u64> {
     Ok(alignment)
 }
 
-/// Positions of the tensors of each part: as many in a row as fit with their padding, and at least one.
+/// Positions of the tensors of each part: as many in a row as fit with their padding, and at least
+/// one.
 fn cut(lens: &[u64], alignment: u64, shard_size: Option<u64>) -> Result<Vec<Vec<usize>>> {
     let limit = match shard_size {
         Some(0) => return Err(Error::format("a shard size of 0 holds no tensor")),
@@ -192,15 +233,20 @@ fn cut(lens: &[u64], alignment: u64, shard_size: Option<u64>) -> Result<Vec<Vec<
     }
     parts.push(current);
     if u16::try_from(parts.len()).is_err() {
-        return Err(Error::format(format!("a shard size of {limit} makes {} parts; 65,535 is the limit", parts.len())));
+        return Err(Error::format(format!(
+            "a shard size of {limit} makes {} parts; 65,535 is the limit",
+            parts.len()
+        )));
     }
     Ok(parts)
 }
 
 /// What a part says of itself, in the order of `llama-gguf-split`.
 fn part_pairs(file: usize, count: usize, tensors: usize) -> Result<[KeyValue; 3]> {
-    let narrow = |number: usize| u16::try_from(number).map_err(|_| Error::format("more than 65,535 parts"));
-    let tensors = i32::try_from(tensors).map_err(|_| Error::format("a split model of 2^31 tensors or more"))?;
+    let narrow =
+        |number: usize| u16::try_from(number).map_err(|_| Error::format("more than 65,535 parts"));
+    let tensors = i32::try_from(tensors)
+        .map_err(|_| Error::format("a split model of 2^31 tensors or more"))?;
     Ok([
         KeyValue::new(part::NUMBER, narrow(file)?),
         KeyValue::new(part::TENSORS, tensors),
@@ -208,7 +254,8 @@ fn part_pairs(file: usize, count: usize, tensors: usize) -> Result<[KeyValue; 3]
     ])
 }
 
-/// Where each tensor starts in the data section, and last where the data section ends; each is padded, the last one too.
+/// Where each tensor starts in the data section, and last where the data section ends; each is
+/// padded, the last one too.
 fn offsets(lens: impl Iterator<Item = u64>, alignment: u64) -> Result<Vec<u64>> {
     let mut offsets = vec![0_u64];
     let mut end = 0_u64;

@@ -3,8 +3,8 @@
 use std::fmt;
 
 use apr_core::{
-    ByteSource, CheckpointReader, Container, ContainerFacts, Error, FileInfo, Format, KeyValues, Limits, Metadata,
-    Result, Stored, StoredRange, TensorInfo, has_no, keys,
+    ByteSource, CheckpointReader, Container, ContainerFacts, Error, FileInfo, Format, KeyValues,
+    Limits, Metadata, Result, Stored, StoredRange, TensorInfo, has_no, keys,
 };
 use serde_json::{Map, Value as Json, json};
 
@@ -17,9 +17,11 @@ use crate::tail::TAIL;
 /// Bytes of a big-endian tensor that are turned at once.
 const TURNED: usize = 1 << 16;
 
-/// Opens one file. Only the header is read; `name` appears in errors and in [`CheckpointReader::files`], and may be empty.
+/// Opens one file. Only the header is read; `name` appears in errors and in
+/// [`CheckpointReader::files`], and may be empty.
 ///
-/// A part of a split model is opened by itself, with a warning; [`open_split`](crate::open_split) opens all of them.
+/// A part of a split model is opened by itself, with a warning; [`open_split`](crate::open_split)
+/// opens all of them.
 ///
 /// ```
 /// use apr_core::{CheckpointReader, Code, Limits};
@@ -47,19 +49,20 @@ const TURNED: usize = 1 << 16;
 /// ```
 ///
 /// # Errors
-/// E001 for a header that breaks the format, E002 where it contradicts the file's length or itself, E003 for a newer
-/// version, a type that was removed from ggml, or a big-endian type without an agreed order of bytes, E007 when reading
-/// fails, E008 for a header over the limits.
+/// E001 for a header that breaks the format, E002 where it contradicts the file's length or itself,
+/// E003 for a newer version, a type that was removed from ggml, or a big-endian type without an
+/// agreed order of bytes, E007 when reading fails, E008 for a header over the limits.
 pub fn open<S: ByteSource + 'static>(source: S, name: &str, limits: &Limits) -> Result<GgufReader> {
     Ok(GgufReader::alone(OpenFile::open(Box::new(source), name, limits)?))
 }
 
 /// A GGUF checkpoint opened for reading: one file, or all parts of a split model.
 ///
-/// [`open`] and [`open_split`](crate::open_split) make it. Metadata hold all key-value pairs, typed and in order, under
-/// [`keys::GGUF`] ([`key_values`](crate::key_values) gives them back), and what [`derived`](crate::derived()) makes of
-/// them. Bytes of tensors are little-endian, whatever the file's order. Tensor positions given to its methods must be
-/// below the number of [`tensors`](CheckpointReader::tensors).
+/// [`open`] and [`open_split`](crate::open_split) make it. Metadata hold all key-value pairs, typed
+/// and in order, under [`keys::GGUF`] ([`key_values`](crate::key_values) gives them back), and what
+/// [`derived`](crate::derived()) makes of them. Bytes of tensors are little-endian, whatever the
+/// file's order. Tensor positions given to its methods must be below the number of
+/// [`tensors`](CheckpointReader::tensors).
 pub struct GgufReader {
     sources: Vec<Box<dyn ByteSource>>,
     files: Vec<FileInfo>,
@@ -79,7 +82,9 @@ impl GgufReader {
         let mut reader = Self::new(vec![file]);
         if let Some(Part { number, count }) = part {
             let number = number.saturating_add(1);
-            let warning = format!("this is part {number} of {count} alone; the others hold the rest of the model");
+            let warning = format!(
+                "this is part {number} of {count} alone; the others hold the rest of the model"
+            );
             reader.warn(in_file_warning(&reader.files[0].name, &warning));
         }
         reader
@@ -100,7 +105,8 @@ impl GgufReader {
         };
         let mut first = None;
         let is_split = files.len() > 1;
-        for (file, OpenFile { name, header, source, len, data_start, tail, warnings }) in files.into_iter().enumerate()
+        for (file, OpenFile { name, header, source, len, data_start, tail, warnings }) in
+            files.into_iter().enumerate()
         {
             reader.warnings.extend(warnings);
             for entry in header.entries {
@@ -114,7 +120,14 @@ impl GgufReader {
             reader.sources.push(source);
             let alignment = header.states_alignment.then_some(header.alignment);
             let tail = tail.filter(|_| !is_split);
-            first.get_or_insert((header.version, alignment, header.alignment, header.big_endian, header.pairs, tail));
+            first.get_or_insert((
+                header.version,
+                alignment,
+                header.alignment,
+                header.big_endian,
+                header.pairs,
+                tail,
+            ));
         }
         if let Some((version, stated, alignment, big_endian, pairs, tail)) = first {
             let endian = if big_endian { "big" } else { "little" };
@@ -127,7 +140,9 @@ impl GgufReader {
                 "header_size": header_size,
             });
             reader.describe(version, endian, stated, pairs);
-            if let (Some(tail), Some(mut gguf)) = (tail, reader.metadata.object(keys::GGUF).cloned()) {
+            if let (Some(tail), Some(mut gguf)) =
+                (tail, reader.metadata.object(keys::GGUF).cloned())
+            {
                 gguf.insert(TAIL.into(), tail.into_json());
                 reader.metadata.set(keys::GGUF, gguf);
             }
@@ -138,7 +153,8 @@ impl GgufReader {
     fn describe(&mut self, version: u32, endian: &str, alignment: Option<u64>, pairs: KeyValues) {
         self.metadata = derived(&pairs);
         if self.metadata.get(keys::MODEL_TYPE).is_none() {
-            let warning = "no text general.architecture says what the model is; llama.cpp refuses such files";
+            let warning =
+                "no text general.architecture says what the model is; llama.cpp refuses such files";
             self.warn(in_file_warning(&self.files[0].name, warning));
         }
         if is_tied(&self.tensors) {
@@ -167,10 +183,12 @@ impl GgufReader {
 
     /// Whether the file has the bytes of a tensor's numbers in the other order.
     fn is_turned(&self, tensor: usize) -> bool {
-        self.big_endian[self.stored[tensor].file] && swap::numbers(self.tensors[tensor].dtype) != Some(&[])
+        self.big_endian[self.stored[tensor].file]
+            && swap::numbers(self.tensors[tensor].dtype) != Some(&[])
     }
 
-    /// Fills `buf` from whole blocks that are turned little-endian on the way. The range is inside the tensor.
+    /// Fills `buf` from whole blocks that are turned little-endian on the way. The range is inside
+    /// the tensor.
     fn read_turned(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
         let (range, dtype) = (self.stored[tensor], self.tensors[tensor].dtype);
         let (block_len, numbers) = (dtype.block_bytes(), swap::numbers(dtype).unwrap_or_default());
@@ -180,7 +198,8 @@ impl GgufReader {
         let (mut rest, mut position) = (buf, offset);
         while position < end {
             let start = position - position % block_len;
-            let piece = (end.next_multiple_of(block_len) - start).min((TURNED / block * block) as u64);
+            let piece =
+                (end.next_multiple_of(block_len) - start).min((TURNED / block * block) as u64);
             whole.resize(usize::try_from(piece).unwrap_or(block), 0);
             self.sources[range.file].read_at(range.offset + start, &mut whole)?;
             swap::swap(&mut whole, block, numbers);
@@ -225,7 +244,8 @@ impl CheckpointReader for GgufReader {
         let (range, name) = (self.stored[tensor], &self.tensors[tensor].name);
         let locate = |error: Error| in_file(error, &self.files[range.file].name).for_tensor(name);
         if offset.checked_add(buf.len() as u64).is_none_or(|end| end > range.len) {
-            let message = format!("{} bytes from byte {offset} on, but it has {}", buf.len(), range.len);
+            let message =
+                format!("{} bytes from byte {offset} on, but it has {}", buf.len(), range.len);
             return Err(locate(Error::corrupt(message)));
         }
         if self.big_endian[range.file] {
@@ -258,7 +278,10 @@ impl CheckpointReader for GgufReader {
 impl fmt::Debug for GgufReader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut debug = f.debug_struct("GgufReader");
-        debug.field("files", &self.files).field("tensors", &self.tensors).field("header", &self.header_fields);
+        debug
+            .field("files", &self.files)
+            .field("tensors", &self.tensors)
+            .field("header", &self.header_fields);
         debug.finish_non_exhaustive()
     }
 }

@@ -1,7 +1,8 @@
 //! Models in several files, as `llama-gguf-split` cuts them.
 //!
-//! Parts are called `NAME-00001-of-00003.gguf`. Each is a complete file with some of the tensors, and states its number,
-//! the number of parts, and how many tensors all of them hold; the first has the metadata of the model besides.
+//! Parts are called `NAME-00001-of-00003.gguf`. Each is a complete file with some of the tensors,
+//! and states its number, the number of parts, and how many tensors all of them hold; the first has
+//! the metadata of the model besides.
 
 use std::collections::HashMap;
 
@@ -13,12 +14,13 @@ use crate::reader::GgufReader;
 
 /// Opens a file of a folder; where it is a part of a split model, all parts, as one model.
 ///
-/// Any of the parts may be named. Metadata are those of the first part without the `split.*` keys; tensors come part by
-/// part. A part whose name does not tell those of the others is opened alone, with a warning.
+/// Any of the parts may be named. Metadata are those of the first part without the `split.*` keys;
+/// tensors come part by part. A part whose name does not tell those of the others is opened alone,
+/// with a warning.
 ///
 /// # Errors
-/// As [`open`](crate::open) for each part; E002 where parts and names disagree on number, count or tensors, E007 for an
-/// absent part.
+/// As [`open`](crate::open) for each part; E002 where parts and names disagree on number, count or
+/// tensors, E007 for an absent part.
 pub fn open_split(set: &dyn SourceSet, name: &str, limits: &Limits) -> Result<GgufReader> {
     let open = |name: &str| -> Result<OpenFile> {
         let source = set.open(name).map_err(|error| error.in_file(name))?;
@@ -36,11 +38,14 @@ pub fn open_split(set: &dyn SourceSet, name: &str, limits: &Limits) -> Result<Gg
     for position in 1..=count {
         let file = match named.take_if(|_| position == number) {
             Some(named) => named,
-            None => open(&part_name(stem, position, count)).map_err(|error| asked_for(error, name))?,
+            None => {
+                open(&part_name(stem, position, count)).map_err(|error| asked_for(error, name))?
+            }
         };
-        let part =
-            Part::of(&file).ok_or_else(|| Error::corrupt(format!("it has no {COUNT}, but '{name}' counts on it")));
-        part.and_then(|part| check_part(part, position, count)).map_err(|error| error.in_file(&file.name))?;
+        let part = Part::of(&file)
+            .ok_or_else(|| Error::corrupt(format!("it has no {COUNT}, but '{name}' counts on it")));
+        part.and_then(|part| check_part(part, position, count))
+            .map_err(|error| error.in_file(&file.name))?;
         files.push(file);
     }
     check_tensors(&files)?;
@@ -50,7 +55,11 @@ pub fn open_split(set: &dyn SourceSet, name: &str, limits: &Limits) -> Result<Gg
 fn asked_for(error: Error, by: &str) -> Error {
     match error.cause() {
         Some(cause @ IoCause::NotFound) if error.code() == Code::Io => {
-            let message = format!("'{}' is another part of the same model: {}", Escaped::short(by), error.message());
+            let message = format!(
+                "'{}' is another part of the same model: {}",
+                Escaped::short(by),
+                error.message()
+            );
             Error::io(cause, message).in_file(error.file().unwrap_or_default())
         }
         _ => error,
@@ -71,16 +80,23 @@ fn check_part(part: Part, number: usize, count: usize) -> Result<()> {
 
 fn check_tensors(files: &[OpenFile]) -> Result<()> {
     let mut places = HashMap::new();
-    for (file, name) in files.iter().flat_map(|file| file.header.entries.iter().map(move |it| (file, &it.info.name))) {
+    for (file, name) in files
+        .iter()
+        .flat_map(|file| file.header.entries.iter().map(move |it| (file, &it.info.name)))
+    {
         if let Some(other) = places.insert(name, file) {
-            let message = format!("'{}' has a tensor of this name too", Escaped::short(&other.name));
+            let message =
+                format!("'{}' has a tensor of this name too", Escaped::short(&other.name));
             return Err(Error::corrupt(message).in_file(&file.name).for_tensor(name));
         }
     }
     let held = places.len() as u64;
     for file in files {
-        if let Some(stated) = file.pair(TENSORS).as_ref().and_then(Value::as_u64).filter(|&stated| stated != held) {
-            let message = format!("{TENSORS} is {stated}, but all parts together hold {held} tensors");
+        if let Some(stated) =
+            file.pair(TENSORS).as_ref().and_then(Value::as_u64).filter(|&stated| stated != held)
+        {
+            let message =
+                format!("{TENSORS} is {stated}, but all parts together hold {held} tensors");
             return Err(Error::corrupt(message).in_file(&file.name));
         }
     }
@@ -90,14 +106,25 @@ fn check_tensors(files: &[OpenFile]) -> Result<()> {
 /// One model of parts that fit together.
 fn join(mut files: Vec<OpenFile>) -> Result<GgufReader> {
     let mut warnings = Vec::new();
-    let (first, others) = files.split_first_mut().ok_or_else(|| Error::corrupt("a model of no parts"))?;
+    let (first, others) =
+        files.split_first_mut().ok_or_else(|| Error::corrupt("a model of no parts"))?;
     for other in others {
         let held = |key: &str| first.header.pairs.find(key).map(|pair| pair.encoded_value());
-        let is_new = |pair: &Pair<'_>| !is_split_key(pair.key) && held(pair.key) != Some(pair.encoded_value());
+        let is_new = |pair: &Pair<'_>| {
+            !is_split_key(pair.key) && held(pair.key) != Some(pair.encoded_value())
+        };
         // Every part has an alignment of its own.
-        let lost = other.header.pairs.iter().filter(is_new).find(|pair| pair.key != crate::header::ALIGNMENT);
+        let lost = other
+            .header
+            .pairs
+            .iter()
+            .filter(is_new)
+            .find(|pair| pair.key != crate::header::ALIGNMENT);
         if let Some(pair) = lost {
-            let warning = format!("'{}' is not read; only the first part's metadata are", Escaped::short(pair.key));
+            let warning = format!(
+                "'{}' is not read; only the first part's metadata are",
+                Escaped::short(pair.key)
+            );
             warnings.push(in_file_warning(&other.name, &warning));
         }
     }

@@ -1,8 +1,9 @@
 //! Turning the stored bytes of big-endian files little-endian.
 //!
-//! Of a block, scales and minima are numbers of two bytes and everything else is bytes, which have no order. The types
-//! that `gguf-convert-endian` of gguf-py turns are turned as it does; others of the same making are added. Types whose
-//! bytes ggml reads as wider words (Q5_0, Q3_K, most of IQ) have no agreed order and are left out.
+//! Of a block, scales and minima are numbers of two bytes and everything else is bytes, which have
+//! no order. The types that `gguf-convert-endian` of gguf-py turns are turned as it does; others of
+//! the same making are added. Types whose bytes ggml reads as wider words (Q5_0, Q3_K, most of IQ)
+//! have no agreed order and are left out.
 
 use apr_core::DType;
 

@@ -1,6 +1,8 @@
-//! What follows the last tensor: zeros up to the alignment in most files, nothing or anything else in some.
+//! What follows the last tensor: zeros up to the alignment in most files, nothing or anything else
+//! in some.
 //!
-//! A file that comes back byte for byte needs these bytes. Where they are not the usual ones, metadata carry them along:
+//! A file that comes back byte for byte needs these bytes. Where they are not the usual ones,
+//! metadata carry them along:
 //!
 //! ```text
 //! "gguf": {"version": 3, "kv": [...], "tail": {"after": 96, "hex": "00ff"}}
@@ -14,7 +16,8 @@ use crate::header::Header;
 /// Key of the bytes in the metadata's [`keys::GGUF`].
 pub(crate) const TAIL: &str = "tail";
 
-/// Most bytes after the last tensor that are kept: the largest alignment that is written, and as much again.
+/// Most bytes after the last tensor that are kept: the largest alignment that is written, and as
+/// much again.
 const MAX_TAIL: u64 = 128 << 10;
 
 /// Bytes after the last tensor that are not the usual zeros.
@@ -64,7 +67,9 @@ impl Tail {
     /// # Errors
     /// E001 for what is not of the form that readers give.
     pub(crate) fn from_metadata(metadata: &Metadata) -> Result<Option<Self>> {
-        let Some(json) = metadata.get(keys::GGUF).and_then(|gguf| gguf.get(TAIL)) else { return Ok(None) };
+        let Some(json) = metadata.get(keys::GGUF).and_then(|gguf| gguf.get(TAIL)) else {
+            return Ok(None);
+        };
         let parse = || {
             let bytes = base16ct::mixed::decode_vec(json.get("hex")?.as_str()?).ok()?;
             if bytes.len() as u64 > MAX_TAIL {
@@ -72,7 +77,8 @@ impl Tail {
             }
             Some(Self { after: json.get("after")?.as_u64()?, bytes })
         };
-        let message = "the metadata's 'gguf' has a malformed 'tail', the bytes after the last tensor";
+        let message =
+            "the metadata's 'gguf' has a malformed 'tail', the bytes after the last tensor";
         parse().map(Some).ok_or_else(|| Error::format(message))
     }
 
@@ -86,7 +92,8 @@ impl Tail {
     }
 }
 
-/// Whether the last of these tensors, which is at `offset` in the data section, is followed by what the tail was read after.
+/// Whether the last of these tensors, which is at `offset` in the data section, is followed by what
+/// the tail was read after.
 pub(crate) fn still_follows(tail: &Tail, last: Option<&TensorInfo>, offset: u64) -> bool {
     let len = last.and_then(|info| info.byte_len().ok()).unwrap_or_default();
     len > 0 && offset.checked_add(len) == Some(tail.after)

@@ -5,8 +5,8 @@ use apr_core::{CheckpointWriter, Due, Layout, Notes, PlannedTensor, Result, Sink
 
 /// A GGUF checkpoint being written; [`plan`](crate::plan()) makes it.
 ///
-/// Nothing is ever patched, so any sink will do, a pipe too. Parts follow each other. Losses have no place in the
-/// format: callers report them.
+/// Nothing is ever patched, so any sink will do, a pipe too. Parts follow each other. Losses have
+/// no place in the format: callers report them.
 #[derive(Debug)]
 pub struct GgufWriter {
     plan: Plan,
@@ -74,7 +74,12 @@ impl CheckpointWriter for GgufWriter {
         self.advance(sink)
     }
 
-    fn write_chunk(&mut self, sink: &mut dyn Sink, bytes: &[u8], _sums: Option<ChunkSums>) -> Result<()> {
+    fn write_chunk(
+        &mut self,
+        sink: &mut dyn Sink,
+        bytes: &[u8],
+        _sums: Option<ChunkSums>,
+    ) -> Result<()> {
         self.due.take(&self.plan.layout, &self.plan.names, bytes.len() as u64)?;
         sink.write_all(bytes)?;
         self.advance(sink)

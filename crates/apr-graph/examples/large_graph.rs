@@ -1,4 +1,5 @@
-//! How long it takes to understand a graph of many nodes, as an exporter writes it: every layer by itself.
+//! How long it takes to understand a graph of many nodes, as an exporter writes it: every layer by
+//! itself.
 //!
 //! `cargo run --profile dist -p apr-graph --example large_graph -- [LAYERS]`; a layer has 50 nodes.
 #![allow(clippy::print_stdout, reason = "it is an example")]
@@ -6,7 +7,9 @@
 use std::time::Instant;
 
 use apr_graph::outline::{OutlineOptions, outline};
-use apr_graph::{BodyBuilder, Dim, ElementType, Graph, GraphBuilder, Meaning, ValueId, check, cost, infer};
+use apr_graph::{
+    BodyBuilder, Dim, ElementType, Graph, GraphBuilder, Meaning, ValueId, check, cost, infer,
+};
 
 const HIDDEN: u64 = 64;
 const HEADS: u64 = 4;
@@ -29,7 +32,10 @@ fn main() {
     report(&format!("folded to {} rows", scene.items.len()), start);
     let start = Instant::now();
     let findings = check(&graph);
-    report(&format!("checked, {} findings", findings.list.len() + inference.findings.list.len()), start);
+    report(
+        &format!("checked, {} findings", findings.list.len() + inference.findings.list.len()),
+        start,
+    );
     let start = Instant::now();
     let costs = cost(&graph, &inference, &|_| Some(8));
     report(&format!("{} FLOP counted", costs.totals.flops), start);
@@ -60,20 +66,28 @@ fn layer(main: &mut BodyBuilder, number: u64, x: ValueId) -> ValueId {
         let projected = weight(main, name, &[HIDDEN, HIDDEN]);
         let projected = main.op("MatMul", [normed, projected]).output(name);
         let shape = main.op("Shape", [projected]).output(&format!("{name}_shape"));
-        let (front, behind) = (main.ints(&[0, 1]), main.ints(&[HEADS.cast_signed(), (HIDDEN / HEADS).cast_signed()]));
+        let (front, behind) =
+            (main.ints(&[0, 1]), main.ints(&[HEADS.cast_signed(), (HIDDEN / HEADS).cast_signed()]));
         let sizes = main.op("Gather", [shape, front]).output(&format!("{name}_sizes"));
-        let sizes = main.op("Concat", [sizes, behind]).attribute("axis", 0).output(&format!("{name}_target"));
+        let sizes = main
+            .op("Concat", [sizes, behind])
+            .attribute("axis", 0)
+            .output(&format!("{name}_target"));
         let split = main.op("Reshape", [projected, sizes]).output(&format!("{name}_heads"));
         let order = vec![0_i64, 2, 1, 3];
         main.op("Transpose", [split]).attribute("perm", order).output(&format!("{name}_by_head"))
     });
-    let turned = main.op("Transpose", [heads[1]]).attribute("perm", vec![0_i64, 1, 3, 2]).output("keys_turned");
+    let turned = main
+        .op("Transpose", [heads[1]])
+        .attribute("perm", vec![0_i64, 1, 3, 2])
+        .output("keys_turned");
     let scores = main.op("MatMul", [heads[0], turned]).output("scores");
     let scale = main.float(0.25);
     let scaled = main.op("Mul", [scores, scale]).output("scaled");
     let shares = main.op("Softmax", [scaled]).attribute("axis", -1).output("shares");
     let mixed = main.op("MatMul", [shares, heads[2]]).output("mixed");
-    let back = main.op("Transpose", [mixed]).attribute("perm", vec![0_i64, 2, 1, 3]).output("by_token");
+    let back =
+        main.op("Transpose", [mixed]).attribute("perm", vec![0_i64, 2, 1, 3]).output("by_token");
     let whole = main.ints(&[0, 0, HIDDEN.cast_signed()]);
     let context = main.op("Reshape", [back, whole]).output("context");
     let output = weight(main, "output", &[HIDDEN, HIDDEN]);

@@ -58,8 +58,14 @@ impl Body {
     ///
     /// # Panics
     /// With more than 2^32 values, which no memory holds.
-    pub fn add_value(&mut self, name: impl Into<String>, kind: ValueType, origin: Origin) -> ValueId {
-        let id = ValueId(u32::try_from(self.values.len()).expect("a body has fewer than 2^32 values"));
+    pub fn add_value(
+        &mut self,
+        name: impl Into<String>,
+        kind: ValueType,
+        origin: Origin,
+    ) -> ValueId {
+        let id =
+            ValueId(u32::try_from(self.values.len()).expect("a body has fewer than 2^32 values"));
         self.values.push(Value { name: name.into(), kind, origin, meaning: Meaning::Unknown });
         id
     }

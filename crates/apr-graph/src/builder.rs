@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use crate::{
-    Attribute, AttributeValue, Body, Constant, Dim, ElementType, Function, Graph, Meaning, Node, Op, Opset, Origin,
-    ValueId, ValueType, View, WeightRef,
+    Attribute, AttributeValue, Body, Constant, Dim, ElementType, Function, Graph, Meaning, Node,
+    Op, Opset, Origin, ValueId, ValueType, View, WeightRef,
 };
 
 /// A graph being written. See the crate's page for an example.
@@ -34,8 +34,8 @@ impl GraphBuilder {
         }
     }
 
-    /// Adds a function, which nodes call by what this returns. Its `body` gets what it is called with by
-    /// [`BodyBuilder::parameter`].
+    /// Adds a function, which nodes call by what this returns. Its `body` gets what it is called
+    /// with by [`BodyBuilder::parameter`].
     pub fn function(&mut self, domain: &str, name: &str, body: BodyBuilder) -> Op {
         let op = Op::new(domain, name);
         self.opset(domain, 1);
@@ -96,7 +96,12 @@ impl BodyBuilder {
     }
 
     /// A tensor of the checkpoint as it is.
-    pub fn weight(&mut self, tensor: &str, element: ElementType, shape: impl IntoIterator<Item = u64>) -> ValueId {
+    pub fn weight(
+        &mut self,
+        tensor: &str,
+        element: ElementType,
+        shape: impl IntoIterator<Item = u64>,
+    ) -> ValueId {
         self.viewed(tensor, Vec::new(), element, shape)
     }
 
@@ -121,11 +126,13 @@ impl BodyBuilder {
 
     /// A small tensor in the graph itself; equal ones are one value.
     pub fn constant(&mut self, constant: Constant) -> ValueId {
-        let same = |id: &&ValueId| self.body.value(**id).origin == Origin::Constant(constant.clone());
+        let same =
+            |id: &&ValueId| self.body.value(**id).origin == Origin::Constant(constant.clone());
         if let Some(id) = self.constants.iter().find(same) {
             return *id;
         }
-        let kind = ValueType::tensor(constant.element, constant.shape.iter().copied().map(Dim::fixed));
+        let kind =
+            ValueType::tensor(constant.element, constant.shape.iter().copied().map(Dim::fixed));
         let name = self.unique("constant");
         let id = self.body.add_value(name, kind, Origin::Constant(constant));
         self.constants.push(id);
@@ -155,7 +162,8 @@ impl BodyBuilder {
         result
     }
 
-    /// A node with an operator of ONNX. It is written by [`NodeBuilder::output`] or [`NodeBuilder::outputs`].
+    /// A node with an operator of ONNX. It is written by [`NodeBuilder::output`] or
+    /// [`NodeBuilder::outputs`].
     pub fn op(&mut self, name: &str, inputs: impl IntoIterator<Item = ValueId>) -> NodeBuilder<'_> {
         self.call(&Op::onnx(name), inputs)
     }
@@ -168,7 +176,8 @@ impl BodyBuilder {
 
     /// Makes a value an output of the body.
     pub fn output(&mut self, name: &str, value: ValueId, meaning: Meaning) {
-        let taken = matches!(self.body.value(value).origin, Origin::Node(_)) && !self.body.outputs.contains(&value);
+        let taken = matches!(self.body.value(value).origin, Origin::Node(_))
+            && !self.body.outputs.contains(&value);
         let id = if taken { value } else { self.op("Identity", [value]).output(name) };
         let value = self.body.value_mut(id);
         name.clone_into(&mut value.name);
@@ -232,8 +241,8 @@ impl NodeBuilder<'_> {
         output
     }
 
-    /// Writes the node under a name, and returns the values that it makes. They are called like the node, from the second
-    /// on with a number.
+    /// Writes the node under a name, and returns the values that it makes. They are called like the
+    /// node, from the second on with a number.
     pub fn outputs<const N: usize>(self, name: &str) -> [ValueId; N] {
         let body = self.body;
         body.path.push(name.to_owned());
@@ -242,7 +251,11 @@ impl NodeBuilder<'_> {
         let name = body.unique(&path);
         let mut made = [ValueId(0); N];
         for (position, output) in made.iter_mut().enumerate() {
-            let output_name = if position == 0 { name.clone() } else { body.unique(&format!("{name}:{position}")) };
+            let output_name = if position == 0 {
+                name.clone()
+            } else {
+                body.unique(&format!("{name}:{position}"))
+            };
             *output = body.body.add_value(output_name, ValueType::Unknown, Origin::Missing);
         }
         body.body.add_node(Node {
@@ -281,7 +294,10 @@ mod tests {
     fn a_weight_or_a_constant_used_twice_is_one_value() {
         let mut graph = GraphBuilder::new(17);
         let main = graph.body();
-        assert_eq!(main.weight("w", ElementType::F32, [2]), main.weight("w", ElementType::F32, [2]));
+        assert_eq!(
+            main.weight("w", ElementType::F32, [2]),
+            main.weight("w", ElementType::F32, [2])
+        );
         assert_eq!(main.ints(&[0, -1]), main.ints(&[0, -1]));
         assert_ne!(main.int(0), main.ints(&[0]));
     }

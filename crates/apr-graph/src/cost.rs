@@ -9,13 +9,15 @@ use std::collections::{BTreeMap, HashSet};
 pub use self::sizes::Sizes;
 use self::sizes::{bytes, elements};
 use crate::finding::node_path;
-use crate::{Body, Dim, FunctionId, Graph, Inference, Meaning, Node, Op, Opset, Origin, Value, View};
+use crate::{
+    Body, Dim, FunctionId, Graph, Inference, Meaning, Node, Op, Opset, Origin, Value, View,
+};
 
 /// What nodes cost.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Operations on floats: two for each multiplication that is added up, one for each element of what else computes,
-    /// none for what only moves elements.
+    /// Operations on floats: two for each multiplication that is added up, one for each element of
+    /// what else computes, none for what only moves elements.
     pub flops: u64,
     /// Bytes of weights that are read.
     pub weight_bytes: u64,
@@ -30,7 +32,8 @@ pub struct Totals {
 impl Totals {
     /// Adds another's, this many times.
     fn add(&mut self, other: &Self, times: u64) {
-        let add = |own: &mut u64, other: u64| *own = own.saturating_add(other.saturating_mul(times));
+        let add =
+            |own: &mut u64, other: u64| *own = own.saturating_add(other.saturating_mul(times));
         add(&mut self.flops, other.flops);
         add(&mut self.weight_bytes, other.weight_bytes);
         add(&mut self.read_bytes, other.read_bytes);
@@ -74,22 +77,27 @@ pub struct Cost {
     pub parameters: u64,
     /// Bytes of the weights, as the graph computes with them. The file may hold them in fewer.
     pub parameter_bytes: u64,
-    /// Most bytes of values that are in memory at once, without weights: each from the node that makes it to the last one
-    /// that reads it. What only gives elements another shape needs no memory.
+    /// Most bytes of values that are in memory at once, without weights: each from the node that
+    /// makes it to the last one that reads it. What only gives elements another shape needs no
+    /// memory.
     pub peak_bytes: u64,
     /// The node that runs then.
     pub peak_at: String,
-    /// Bytes that each token adds to the keys and values that are kept, for one text; 0 where none are.
+    /// Bytes that each token adds to the keys and values that are kept, for one text; 0 where none
+    /// are.
     pub cache_bytes_per_token: u64,
 }
 
 impl Cost {
-    /// What the nodes below a path cost together: `layers.3` has `layers.3/attention/scores`, not `layers.30/norm`.
+    /// What the nodes below a path cost together: `layers.3` has `layers.3/attention/scores`, not
+    /// `layers.30/norm`.
     #[must_use]
     pub fn below(&self, path: &str) -> Totals {
         let mut totals = Totals::default();
         let inside = |node: &&NodeCost| {
-            node.path.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+            node.path
+                .strip_prefix(path)
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
         };
         self.nodes.iter().filter(inside).for_each(|node| totals.add(&node.totals, 1));
         totals
@@ -112,16 +120,23 @@ impl Cost {
     }
 }
 
-/// What a graph costs, whose types [`crate::infer`] has found out. `inference` is what that returned.
+/// What a graph costs, whose types [`crate::infer`] has found out. `inference` is what that
+/// returned.
 ///
-/// Of an `If`, the branch that costs more counts; a loop counts as often as it runs, or once where that is not known.
+/// Of an `If`, the branch that costs more counts; a loop counts as often as it runs, or once where
+/// that is not known.
 ///
 /// ```
 /// use apr_graph::{Dim, ElementType, GraphBuilder, Meaning, cost, infer};
 ///
 /// let mut graph = GraphBuilder::new(17);
 /// let main = graph.body();
-/// let x = main.input("x", ElementType::F32, [Dim::symbol("sequence"), Dim::fixed(320)], Meaning::Unknown);
+/// let x = main.input(
+///     "x",
+///     ElementType::F32,
+///     [Dim::symbol("sequence"), Dim::fixed(320)],
+///     Meaning::Unknown,
+/// );
 /// let w = main.weight("w", ElementType::F32, [320, 64]);
 /// let y = main.op("MatMul", [x, w]).output("y");
 /// main.output("y", y, Meaning::Logits);
@@ -191,9 +206,16 @@ struct Counter<'a> {
 }
 
 impl Counter<'_> {
-    fn body(&self, body: &Body, opsets: &[Opset], calls: &mut Calls<'_>, each: &mut dyn FnMut(NodeCost)) -> Counted {
+    fn body(
+        &self,
+        body: &Body,
+        opsets: &[Opset],
+        calls: &mut Calls<'_>,
+        each: &mut dyn FnMut(NodeCost),
+    ) -> Counted {
         let mut counted = Counted::default();
-        let mut memory = memory::Memory::new(body, self.sizes, std::ptr::eq(body, &self.graph.body));
+        let mut memory =
+            memory::Memory::new(body, self.sizes, std::ptr::eq(body, &self.graph.body));
         for (position, node) in body.nodes.iter().enumerate() {
             let of_node = self.node(body, node, opsets, calls);
             counted.totals.add(&of_node.totals, 1);
@@ -202,16 +224,25 @@ impl Counter<'_> {
                 counted.peak = used;
                 counted.peak_at = node_path("", position, node);
             }
-            each(NodeCost { path: node_path("", position, node), op: node.op.clone(), totals: of_node.totals });
+            each(NodeCost {
+                path: node_path("", position, node),
+                op: node.op.clone(),
+                totals: of_node.totals,
+            });
         }
         counted
     }
 
     fn node(&self, body: &Body, node: &Node, opsets: &[Opset], calls: &mut Calls<'_>) -> Counted {
         if self.functions.contains(&node.op) {
-            let counted = calls.next().filter(|at| self.is_of(*at, node)).and_then(|at| self.signatures.get(at));
+            let counted = calls
+                .next()
+                .filter(|at| self.is_of(*at, node))
+                .and_then(|at| self.signatures.get(at));
             let unknown = Totals { unknown: 1, ..Totals::default() };
-            return counted.cloned().unwrap_or_else(|| Counted { totals: unknown, ..Counted::default() });
+            return counted
+                .cloned()
+                .unwrap_or_else(|| Counted { totals: unknown, ..Counted::default() });
         }
         let mut bodies = Vec::new();
         for inner in node.bodies() {
@@ -221,7 +252,8 @@ impl Counter<'_> {
             return Counted { totals: self.plain(body, node), ..Counted::default() };
         }
         let times = if node.op.is("If") { Some(1) } else { flops::times(body, node, self.sizes) };
-        let most = bodies.into_iter().max_by_key(|counted| counted.totals.flops).unwrap_or_default();
+        let most =
+            bodies.into_iter().max_by_key(|counted| counted.totals.flops).unwrap_or_default();
         let mut totals = Totals { unknown: u64::from(times.is_none()), ..Totals::default() };
         totals.add(&most.totals, times.unwrap_or(1));
         Counted { totals, peak: most.peak, peak_at: most.peak_at }
@@ -229,8 +261,11 @@ impl Counter<'_> {
 
     /// Whether a signature is of the function that a node calls.
     fn is_of(&self, signature: usize, node: &Node) -> bool {
-        let function = self.inference.signatures.get(signature).map(|signature| signature.function.0 as usize);
-        function.and_then(|function| self.graph.functions.get(function)).is_some_and(|function| function.op == node.op)
+        let function =
+            self.inference.signatures.get(signature).map(|signature| signature.function.0 as usize);
+        function
+            .and_then(|function| self.graph.functions.get(function))
+            .is_some_and(|function| function.op == node.op)
     }
 
     fn plain(&self, body: &Body, node: &Node) -> Totals {
@@ -243,9 +278,15 @@ impl Counter<'_> {
         }
         for value in node.inputs.iter().flatten().map(|id| body.value(*id)) {
             let bytes = bytes(value, self.sizes).unwrap_or(0);
-            let bytes = if flops::reads_part(node) { bytes.min(written(body, node, self.sizes)) } else { bytes };
+            let bytes = if flops::reads_part(node) {
+                bytes.min(written(body, node, self.sizes))
+            } else {
+                bytes
+            };
             match value.origin {
-                Origin::Weight(_) => totals.weight_bytes = totals.weight_bytes.saturating_add(bytes),
+                Origin::Weight(_) => {
+                    totals.weight_bytes = totals.weight_bytes.saturating_add(bytes);
+                }
                 _ => totals.read_bytes = totals.read_bytes.saturating_add(bytes),
             }
         }
@@ -286,12 +327,17 @@ fn parameters(graph: &Graph) -> (u64, u64) {
     let mut open = vec![&graph.body];
     while let Some(body) = open.pop() {
         for (value, weight) in body.weights() {
-            // A tensor that is looked at from another side is still one tensor; other parts of it are others.
-            let sides = |view: &&View| !matches!(view, View::Transposed(_) | View::Reshaped(_) | View::Plus(_));
+            // A tensor that is looked at from another side is still one tensor; other parts of it
+            // are others.
+            let sides = |view: &&View| {
+                !matches!(view, View::Transposed(_) | View::Reshaped(_) | View::Plus(_))
+            };
             let parts: Vec<_> = weight.views.iter().filter(sides).collect();
             if seen.insert((&weight.tensor, parts)) {
                 let sizes: Sizes<'_> = &|_| None;
-                count = count.saturating_add(value.tensor().and_then(|tensor| elements(tensor, sizes)).unwrap_or(0));
+                count = count.saturating_add(
+                    value.tensor().and_then(|tensor| elements(tensor, sizes)).unwrap_or(0),
+                );
                 len = len.saturating_add(bytes(value, sizes).unwrap_or(0));
             }
         }
@@ -304,7 +350,8 @@ fn parameters(graph: &Graph) -> (u64, u64) {
 fn cache_bytes_per_token(graph: &Graph) -> u64 {
     let body = &graph.body;
     let of = |ids: &[crate::ValueId], meanings: [Meaning; 2]| {
-        let values = ids.iter().map(|id| body.value(*id)).filter(|value| meanings.contains(&value.meaning));
+        let values =
+            ids.iter().map(|id| body.value(*id)).filter(|value| meanings.contains(&value.meaning));
         values.filter_map(token_bytes).fold(0, u64::saturating_add)
     };
     match of(&body.inputs, [Meaning::PastKey, Meaning::PastValue]) {

@@ -15,7 +15,10 @@ use serde::{Serialize, Serializer};
 /// let all = past.plus(&Dim::symbol("sequence_length"));
 /// assert_eq!(all.to_string(), "past_sequence_length + sequence_length");
 /// assert_eq!(Dim::parse("past_sequence_length + sequence_length"), all);
-/// assert_eq!(Dim::symbol("heads").times(&Dim::fixed(64)).exact_quotient(&Dim::fixed(32)), Some(Dim::parse("2*heads")));
+/// assert_eq!(
+///     Dim::symbol("heads").times(&Dim::fixed(64)).exact_quotient(&Dim::fixed(32)),
+///     Some(Dim::parse("2*heads"))
+/// );
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Dim {
@@ -43,8 +46,8 @@ enum Factor {
 const MAX_PRODUCTS: usize = 16;
 /// Most factors in a product; a larger one is unknown.
 const MAX_FACTORS: usize = 8;
-/// Most symbols and numbers in a size, those in quotients included; a larger one is unknown. So no chain of nodes can make
-/// a size that is long or deep.
+/// Most symbols and numbers in a size, those in quotients included; a larger one is unknown. So no
+/// chain of nodes can make a size that is long or deep.
 const MAX_WEIGHT: usize = 64;
 
 impl Dim {
@@ -66,8 +69,8 @@ impl Dim {
         Self::Known(Sum(vec![(vec![Factor::Symbol(name.into())], 1)]))
     }
 
-    /// What a `dim_param` of an ONNX file says: a sum of products of names and numbers, or else one name, whatever is in
-    /// it.
+    /// What a `dim_param` of an ONNX file says: a sum of products of names and numbers, or else one
+    /// name, whatever is in it.
     #[must_use]
     pub fn parse(text: &str) -> Self {
         parse_sum(text).unwrap_or_else(|| Self::symbol(text))
@@ -122,7 +125,8 @@ impl Dim {
         collect(products)
     }
 
-    /// The quotient, where it is exact whatever the symbols stand for and the divisor is one product.
+    /// The quotient, where it is exact whatever the symbols stand for and the divisor is one
+    /// product.
     #[must_use]
     pub fn exact_quotient(&self, divisor: &Self) -> Option<Self> {
         let (Self::Known(sum), Self::Known(Sum(divisor))) = (self, divisor) else { return None };
@@ -151,7 +155,10 @@ impl Dim {
             (Self::Known(a), Self::Known(b)) => match (self.as_integer(), divisor.as_integer()) {
                 (Some(a), Some(b)) => a.checked_div_euclid(b).map_or(Self::Unknown, Self::integer),
                 _ if a.weight() + b.weight() >= MAX_WEIGHT => Self::Unknown,
-                _ => Self::Known(Sum(vec![(vec![Factor::Quotient(Box::new((a.clone(), b.clone())))], 1)])),
+                _ => Self::Known(Sum(vec![(
+                    vec![Factor::Quotient(Box::new((a.clone(), b.clone())))],
+                    1,
+                )])),
             },
             _ => Self::Unknown,
         }
@@ -164,7 +171,8 @@ impl Dim {
         sum.value(size).and_then(|value| u64::try_from(value).ok())
     }
 
-    /// Whether it is this number or more, whatever the symbols stand for. Symbols stand for sizes of 1 and more.
+    /// Whether it is this number or more, whatever the symbols stand for. Symbols stand for sizes
+    /// of 1 and more.
     #[must_use]
     pub fn is_at_least(&self, least: i64) -> bool {
         let Self::Known(Sum(products)) = self else { return false };
@@ -212,7 +220,10 @@ impl Factor {
 impl Sum {
     /// How many symbols and numbers there are in it.
     fn weight(&self) -> usize {
-        self.0.iter().map(|(factors, _)| 1 + factors.iter().map(Factor::weight).sum::<usize>()).sum()
+        self.0
+            .iter()
+            .map(|(factors, _)| 1 + factors.iter().map(Factor::weight).sum::<usize>())
+            .sum()
     }
 
     fn value(&self, size: &dyn Fn(&str) -> Option<u64>) -> Option<i128> {
@@ -220,7 +231,9 @@ impl Sum {
             let product = factors.iter().try_fold(i128::from(*times), |product, factor| {
                 let factor = match factor {
                     Factor::Symbol(name) => i128::from(size(name)?),
-                    Factor::Quotient(parts) => parts.0.value(size)?.checked_div_euclid(parts.1.value(size)?)?,
+                    Factor::Quotient(parts) => {
+                        parts.0.value(size)?.checked_div_euclid(parts.1.value(size)?)?
+                    }
                 };
                 product.checked_mul(factor)
             })?;
@@ -254,8 +267,10 @@ fn collect(products: impl IntoIterator<Item = (Product, i128)>) -> Dim {
     if sum.len() > MAX_PRODUCTS {
         return Dim::Unknown;
     }
-    let products: Result<Vec<_>, _> =
-        sum.into_iter().map(|(factors, times)| i64::try_from(times).map(|times| (factors, times))).collect();
+    let products: Result<Vec<_>, _> = sum
+        .into_iter()
+        .map(|(factors, times)| i64::try_from(times).map(|times| (factors, times)))
+        .collect();
     let sum = products.map(Sum).ok().filter(|sum| sum.weight() <= MAX_WEIGHT);
     sum.map_or(Dim::Unknown, Dim::Known)
 }
@@ -290,7 +305,8 @@ fn parse_product(text: &str) -> Option<Dim> {
             return Some(product.times(&Dim::fixed(u64::from(number))));
         }
         let plain = |c: char| c.is_alphanumeric() || matches!(c, '_' | '.' | '?');
-        (!factor.is_empty() && factor.chars().all(plain)).then(|| product.times(&Dim::symbol(factor)))
+        (!factor.is_empty() && factor.chars().all(plain))
+            .then(|| product.times(&Dim::symbol(factor)))
     })
 }
 
@@ -321,7 +337,8 @@ impl fmt::Display for Sum {
         if self.0.is_empty() {
             return f.write_str("0");
         }
-        let (numbers, named): (Vec<_>, Vec<_>) = self.0.iter().partition(|(factors, _)| factors.is_empty());
+        let (numbers, named): (Vec<_>, Vec<_>) =
+            self.0.iter().partition(|(factors, _)| factors.is_empty());
         for (position, (factors, times)) in named.into_iter().chain(numbers).enumerate() {
             match (position, *times < 0) {
                 (0, true) => f.write_str("-")?,
@@ -371,7 +388,10 @@ mod tests {
         let batch = Dim::symbol("batch");
         assert_eq!(batch.plus(&batch).to_string(), "2*batch");
         assert_eq!(batch.minus(&batch), Dim::fixed(0));
-        assert_eq!(batch.times(&Dim::fixed(320)).exact_quotient(&Dim::fixed(64)).unwrap().to_string(), "5*batch");
+        assert_eq!(
+            batch.times(&Dim::fixed(320)).exact_quotient(&Dim::fixed(64)).unwrap().to_string(),
+            "5*batch"
+        );
     }
 
     #[test]
@@ -414,7 +434,10 @@ mod tests {
     fn the_smallest_number_divides_without_overflow() {
         let least = Dim::integer(i64::MIN);
         assert_eq!(least.quotient(&Dim::integer(-1)), Dim::Unknown);
-        assert_eq!(least.times(&Dim::symbol("a")).exact_quotient(&Dim::integer(-1)), Some(Dim::Unknown));
+        assert_eq!(
+            least.times(&Dim::symbol("a")).exact_quotient(&Dim::integer(-1)),
+            Some(Dim::Unknown)
+        );
     }
 
     #[test]
@@ -436,7 +459,8 @@ mod tests {
 
     #[test]
     fn a_size_is_a_number_or_a_text_in_json() {
-        let shown = |dim: Dim| crate::TensorType { element: None, shape: Some(vec![dim]) }.to_string();
+        let shown =
+            |dim: Dim| crate::TensorType { element: None, shape: Some(vec![dim]) }.to_string();
         assert_eq!(shown(Dim::from(7)), "?[7]");
         assert_eq!(shown(Dim::from("2*a*b - 3")), "?[2*a*b - 3]");
         assert_eq!(shown(Dim::integer(-2)), "?[-2]");

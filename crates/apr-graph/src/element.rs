@@ -6,9 +6,12 @@ use apr_core::DType;
 use serde::{Serialize, Serializer};
 
 macro_rules! elements {
-    ($($(#[$doc:meta])* $variant:ident = $code:literal, $name:literal, $bits:literal, $dtype:expr;)*) => {
-        /// The type of a tensor's elements while a graph computes. Quantized blocks are not among them: a weight that is
-        /// stored so is dequantized where it is used.
+    ($(
+        $(#[$doc:meta])* $variant:ident =
+            $code:literal, $name:literal, $bits:literal, $dtype:expr;
+    )*) => {
+        /// The type of a tensor's elements while a graph computes. Quantized blocks are not among
+        /// them: a weight that is stored so is dequantized where it is used.
         ///
         /// Names and numbers are those of `TensorProto.DataType` in `onnx.proto`.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

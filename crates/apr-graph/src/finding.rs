@@ -31,7 +31,8 @@ impl fmt::Display for Severity {
 pub struct Finding {
     /// How bad it is.
     pub severity: Severity,
-    /// Path of the node, through calls and bodies: `layers.3/attention/scores`. Empty: the graph itself.
+    /// Path of the node, through calls and bodies: `layers.3/attention/scores`. Empty: the graph
+    /// itself.
     pub node: String,
     /// What is wrong there.
     pub message: String,
@@ -90,7 +91,11 @@ impl Findings {
 
     /// Makes errors that came after a mark warnings.
     pub(crate) fn soften(&mut self, mark: Mark) {
-        let errors = self.list.iter_mut().skip(mark.kept).filter(|finding| finding.severity == Severity::Error);
+        let errors = self
+            .list
+            .iter_mut()
+            .skip(mark.kept)
+            .filter(|finding| finding.severity == Severity::Error);
         errors.for_each(|finding| finding.severity = Severity::Warning);
     }
 
@@ -115,5 +120,9 @@ pub(crate) struct Mark {
 
 /// The path of a node: its name, or its operator and place where it has none.
 pub(crate) fn node_path(prefix: &str, position: usize, node: &crate::Node) -> String {
-    if node.name.is_empty() { format!("{prefix}{}_{position}", node.op.name) } else { format!("{prefix}{}", node.name) }
+    if node.name.is_empty() {
+        format!("{prefix}{}_{position}", node.op.name)
+    } else {
+        format!("{prefix}{}", node.name)
+    }
 }

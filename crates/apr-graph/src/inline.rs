@@ -5,19 +5,25 @@ use std::collections::{HashMap, HashSet};
 use apr_core::{Error, Result};
 
 use crate::finding::node_path;
-use crate::{Attribute, AttributeValue, Body, Function, Graph, MAX_DEPTH, Node, Op, Opset, Origin, ValueId, ValueType};
+use crate::{
+    Attribute, AttributeValue, Body, Function, Graph, MAX_DEPTH, Node, Op, Opset, Origin, ValueId,
+    ValueType,
+};
 
-/// Most nodes that functions are written out to. Functions that call functions can stand for any number.
+/// Most nodes that functions are written out to. Functions that call functions can stand for any
+/// number.
 const MAX_NODES: usize = 1 << 20;
 
-/// The same graph without functions: in the place of each call are the function's nodes, under the call's name:
-/// `layers.3/attention/scores`.
+/// The same graph without functions: in the place of each call are the function's nodes, under the
+/// call's name: `layers.3/attention/scores`.
 ///
-/// What is known of types within functions is that of one call, so it is left out; run [`crate::infer`] on the result.
+/// What is known of types within functions is that of one call, so it is left out; run
+/// [`crate::infer`] on the result.
 ///
 /// # Errors
-/// E001 where functions call themselves, or are called with more than they take; E003 where a function's operators are
-/// of another version than the graph's; E008 where there would be more than a million nodes.
+/// E001 where functions call themselves, or are called with more than they take; E003 where a
+/// function's operators are of another version than the graph's; E008 where there would be more
+/// than a million nodes.
 pub fn inline(graph: &Graph) -> Result<Graph> {
     up_to(MAX_NODES, graph)
 }
@@ -32,7 +38,10 @@ fn up_to(most: usize, graph: &Graph) -> Result<Graph> {
     let body = inliner.whole(&graph.body, Names::default(), Settings::Kept, 0)?;
     let own: HashSet<_> = graph.functions.iter().map(|function| &function.op.domain).collect();
     let used: HashSet<_> = domains(&body);
-    let opsets = inliner.opsets.iter().filter(|set| !own.contains(&set.domain) || used.contains(&set.domain));
+    let opsets = inliner
+        .opsets
+        .iter()
+        .filter(|set| !own.contains(&set.domain) || used.contains(&set.domain));
     Ok(Graph { opsets: opsets.cloned().collect(), functions: Vec::new(), body })
 }
 
@@ -93,22 +102,40 @@ struct From<'a> {
 
 impl Inliner<'_> {
     /// A copy of a body whose values stay where they are.
-    fn whole(&mut self, body: &Body, mut names: Names, settings: Settings<'_>, depth: usize) -> Result<Body> {
-        let mut copy =
-            Body { nodes: Vec::with_capacity(body.nodes.len()), values: body.values.clone(), ..Body::default() };
+    fn whole(
+        &mut self,
+        body: &Body,
+        mut names: Names,
+        settings: Settings<'_>,
+        depth: usize,
+    ) -> Result<Body> {
+        let mut copy = Body {
+            nodes: Vec::with_capacity(body.nodes.len()),
+            values: body.values.clone(),
+            ..Body::default()
+        };
         copy.name.clone_from(&body.name);
         copy.doc.clone_from(&body.doc);
         (copy.inputs, copy.outputs) = (body.inputs.clone(), body.outputs.clone());
         names.taken.extend(body.values.iter().map(|value| (value.name.clone(), 1)));
-        let places: Places = (0..body.values.len()).map(|at| u32::try_from(at).ok().map(ValueId)).collect();
+        let places: Places =
+            (0..body.values.len()).map(|at| u32::try_from(at).ok().map(ValueId)).collect();
         self.nodes(&From { body, settings, depth }, &mut copy, &places, &mut names)?;
         Ok(copy)
     }
 
     /// A copy of a body in a node's attribute, whose outer values are elsewhere now.
-    fn inner(&mut self, from: &From<'_>, body: &Body, outer: &Places, prefix: &str) -> Result<Body> {
+    fn inner(
+        &mut self,
+        from: &From<'_>,
+        body: &Body,
+        outer: &Places,
+        prefix: &str,
+    ) -> Result<Body> {
         if from.depth >= MAX_DEPTH {
-            return Err(Error::format(format!("bodies and calls are nested more than {MAX_DEPTH} deep")));
+            return Err(Error::format(format!(
+                "bodies and calls are nested more than {MAX_DEPTH} deep"
+            )));
         }
         let mut moved = Body { values: body.values.clone(), ..Body::default() };
         (moved.inputs, moved.outputs) = (body.inputs.clone(), body.outputs.clone());
@@ -126,7 +153,8 @@ impl Inliner<'_> {
                 _ => {}
             }
         }
-        let place = |at: usize| u32::try_from(at).ok().map(ValueId).filter(|_| !absent.contains(&at));
+        let place =
+            |at: usize| u32::try_from(at).ok().map(ValueId).filter(|_| !absent.contains(&at));
         let places: Places = (0..moved.values.len()).map(place).collect();
         let mut names = Names { prefix: prefix.to_owned(), taken: HashMap::new() };
         names.taken.extend(moved.values.iter().map(|value| (value.name.clone(), 1)));
@@ -136,9 +164,17 @@ impl Inliner<'_> {
     }
 
     /// Copies the nodes of a body to the end of another.
-    fn nodes(&mut self, from: &From<'_>, into: &mut Body, places: &Places, names: &mut Names) -> Result<()> {
+    fn nodes(
+        &mut self,
+        from: &From<'_>,
+        into: &mut Body,
+        places: &Places,
+        names: &mut Names,
+    ) -> Result<()> {
         for (position, node) in from.body.nodes.iter().enumerate() {
-            let place = |id: &Option<ValueId>| id.and_then(|id| places.get(id.0 as usize).copied().flatten());
+            let place = |id: &Option<ValueId>| {
+                id.and_then(|id| places.get(id.0 as usize).copied().flatten())
+            };
             let path = node_path(&names.prefix, position, node);
             let copy = Node {
                 name: if node.name.is_empty() { String::new() } else { path.clone() },
@@ -165,7 +201,13 @@ impl Inliner<'_> {
         Ok(())
     }
 
-    fn attributes(&mut self, from: &From<'_>, node: &Node, places: &Places, prefix: &str) -> Result<Vec<Attribute>> {
+    fn attributes(
+        &mut self,
+        from: &From<'_>,
+        node: &Node,
+        places: &Places,
+        prefix: &str,
+    ) -> Result<Vec<Attribute>> {
         let mut attributes = Vec::with_capacity(node.attributes.len());
         // Within a call, names of inner bodies get its path; elsewhere they stay.
         let prefix = if matches!(from.settings, Settings::Kept) { "" } else { prefix };
@@ -201,7 +243,8 @@ impl Inliner<'_> {
         into: &mut Body,
         names: &mut Names,
     ) -> Result<()> {
-        let problem = |message: &str| Error::format(format!("node '{path}': {} {message}", function.op));
+        let problem =
+            |message: &str| Error::format(format!("node '{path}': {} {message}", function.op));
         let Some((op, _)) = self.functions.get_key_value(&function.op) else { return Ok(()) };
         let op = *op;
         if self.active.contains(&op) {
@@ -216,7 +259,8 @@ impl Inliner<'_> {
         }
         self.same_opsets(function, path)?;
         let mut settings = call.attributes;
-        let missing = |default: &&Attribute| !settings.iter().any(|given| given.name == default.name);
+        let missing =
+            |default: &&Attribute| !settings.iter().any(|given| given.name == default.name);
         let defaults: Vec<_> = function.defaults.iter().filter(missing).cloned().collect();
         settings.extend(defaults);
 
@@ -254,7 +298,8 @@ impl Inliner<'_> {
     }
 }
 
-/// Where a function's values are at a call, and outputs that are copies of what no node of the function makes.
+/// Where a function's values are at a call, and outputs that are copies of what no node of the
+/// function makes.
 fn placed(
     body: &Body,
     inputs: &[Option<ValueId>],
@@ -316,8 +361,8 @@ mod tests {
     use super::*;
     use crate::{BodyBuilder, Dim, ElementType, GraphBuilder, Meaning, check, infer};
 
-    /// A block with an attribute, a part that may be left out, a branch that reads the block's values, and an output
-    /// that is an input; called twice.
+    /// A block with an attribute, a part that may be left out, a branch that reads the block's
+    /// values, and an output that is an input; called twice.
     fn model() -> Graph {
         let mut graph = GraphBuilder::new(17);
         let mut part = BodyBuilder::default();
@@ -339,7 +384,8 @@ mod tests {
         let op = Op::new("apr", "block");
         let mut finished = GraphBuilder::new(17);
         let main = finished.body();
-        let mut x = main.input("x", ElementType::F32, [Dim::symbol("n"), Dim::fixed(8)], Meaning::Unknown);
+        let mut x =
+            main.input("x", ElementType::F32, [Dim::symbol("n"), Dim::fixed(8)], Meaning::Unknown);
         let mut which = main.input("which", ElementType::Bool, [], Meaning::Unknown);
         for layer in 0..2 {
             let call = main.call(&op, [x, which]).attribute("axis", 1);
@@ -393,7 +439,10 @@ mod tests {
         infer(&mut flat);
         let kind = |graph: &Graph| graph.body.value(graph.body.outputs[0]).kind.clone();
         assert_eq!(kind(&flat), kind(&graph));
-        assert_eq!(flat.body.value(flat.body.outputs[0]).tensor().unwrap().to_string(), "f32[n, 8]");
+        assert_eq!(
+            flat.body.value(flat.body.outputs[0]).tensor().unwrap().to_string(),
+            "f32[n, 8]"
+        );
     }
 
     #[test]
@@ -420,7 +469,10 @@ mod tests {
         let mut graph = model();
         graph.functions[0].opsets = vec![Opset { domain: "".into(), version: 13 }];
         let error = inline(&graph).unwrap_err().to_string();
-        assert_eq!(error, "E003: node 'layers.0/part': apr::part has version 13 of ai.onnx, and the graph 17");
+        assert_eq!(
+            error,
+            "E003: node 'layers.0/part': apr::part has version 13 of ai.onnx, and the graph 17"
+        );
     }
     #[test]
     fn names_that_the_graph_has_already_get_numbers() {
@@ -441,7 +493,10 @@ mod tests {
         graph.body.nodes.iter_mut().for_each(|node| node.name = "call".to_owned());
         let flat = inline(&graph).unwrap();
         let mut names: Vec<_> = flat.body.values.iter().map(|value| value.name.as_str()).collect();
-        assert!(["call/act", "call/act_1", "call/act_2"].iter().all(|name| names.contains(name)), "{names:?}");
+        assert!(
+            ["call/act", "call/act_1", "call/act_2"].iter().all(|name| names.contains(name)),
+            "{names:?}"
+        );
         let count = names.len();
         names.sort_unstable();
         names.dedup();

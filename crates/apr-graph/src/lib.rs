@@ -10,9 +10,9 @@
 //!    └─ inputs, outputs
 //! ```
 //!
-//! A graph holds no weights. A [`Value`] that is a weight names the tensor of the checkpoint, and how it is looked at
-//! ([`WeightRef`]). Names are paths, `layers.3/attention/scores`, and stay the same in every view of the graph: a picture,
-//! an ONNX file, a trace.
+//! A graph holds no weights. A [`Value`] that is a weight names the tensor of the checkpoint, and
+//! how it is looked at ([`WeightRef`]). Names are paths, `layers.3/attention/scores`, and stay the
+//! same in every view of the graph: a picture, an ONNX file, a trace.
 //!
 //! Operators are those of ONNX, at the version that the graph states. What an operator means is in
 //! <https://onnx.ai/onnx/operators/>.
@@ -22,9 +22,15 @@
 //!
 //! let mut graph = GraphBuilder::new(17);
 //! let main = graph.body();
-//! let ids = main.input("input_ids", ElementType::I64, [Dim::symbol("batch"), Dim::symbol("sequence")], Meaning::TokenIds);
+//! let ids = main.input(
+//!     "input_ids",
+//!     ElementType::I64,
+//!     [Dim::symbol("batch"), Dim::symbol("sequence")],
+//!     Meaning::TokenIds,
+//! );
 //! let table = main.weight("token_embedding", ElementType::F32, [1003, 320]);
-//! let embedded = main.scope("embeddings", |main| main.op("Gather", [table, ids]).output("tokens"));
+//! let embedded =
+//!     main.scope("embeddings", |main| main.op("Gather", [table, ids]).output("tokens"));
 //! main.output("embedded", embedded, Meaning::HiddenStates);
 //!
 //! let graph = graph.finish();

@@ -2,7 +2,8 @@
 
 use serde::Serialize;
 
-/// What an input or an output of a model is for. A program that runs the graph feeds and reads values by it.
+/// What an input or an output of a model is for. A program that runs the graph feeds and reads
+/// values by it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]

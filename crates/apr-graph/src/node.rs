@@ -75,7 +75,10 @@ impl Node {
     /// The value of an attribute.
     #[must_use]
     pub fn attribute(&self, name: &str) -> Option<&AttributeValue> {
-        self.attributes.iter().find(|attribute| &*attribute.name == name).map(|attribute| &attribute.value)
+        self.attributes
+            .iter()
+            .find(|attribute| &*attribute.name == name)
+            .map(|attribute| &attribute.value)
     }
 
     /// An attribute that is an integer.
@@ -167,7 +170,8 @@ pub enum AttributeValue {
     Types(Vec<ValueType>),
     /// Within a function: the attribute of the call that has this name.
     OfCall(Name),
-    /// What this crate does not read, such as a sparse tensor; the bytes of the message in the file.
+    /// What this crate does not read, such as a sparse tensor; the bytes of the message in the
+    /// file.
     Opaque(Vec<u8>),
 }
 

@@ -13,13 +13,16 @@ use crate::{AttributeValue, Body, Graph, MAX_DEPTH, Operator, Opset};
 
 /// The same graph with the operators of a newer version of ONNX. Other domains stay.
 ///
-/// Some conversions need types: run [`crate::infer`] before. Values that are added have no types yet.
+/// Some conversions need types: run [`crate::infer`] before. Values that are added have no types
+/// yet.
 ///
 /// # Errors
-/// E003 where the version is older than the graph's or not known, or where an operator does not go along: with its name
-/// and that of the node.
+/// E003 where the version is older than the graph's or not known, or where an operator does not go
+/// along: with its name and that of the node.
 pub fn upgrade(graph: &Graph, to: i64) -> Result<Graph> {
-    let from = graph.opset("").ok_or_else(|| Error::version("the graph does not say which version of ONNX it has"))?;
+    let from = graph
+        .opset("")
+        .ok_or_else(|| Error::version("the graph does not say which version of ONNX it has"))?;
     if to < from || to > Operator::newest() {
         let newest = Operator::newest();
         return Err(Error::version(format!(
@@ -30,9 +33,14 @@ pub fn upgrade(graph: &Graph, to: i64) -> Result<Graph> {
     set_version(&mut graph.opsets, to);
     Upgrade { from, to }.body(&mut graph.body, "", 0)?;
     for function in &mut graph.functions {
-        let own = function.opsets.iter().find(|set| set.domain.is_empty()).map_or(from, |set| set.version);
+        let own = function
+            .opsets
+            .iter()
+            .find(|set| set.domain.is_empty())
+            .map_or(from, |set| set.version);
         if own > to {
-            let message = format!("the function {} has version {own} already, not {to}", function.op);
+            let message =
+                format!("the function {} has version {own} already, not {to}", function.op);
             return Err(Error::version(message));
         }
         set_version(&mut function.opsets, to);
@@ -65,15 +73,21 @@ impl Upgrade {
                 match &mut attribute.value {
                     AttributeValue::Body(inner) => self.body(inner, &prefix, depth + 1)?,
                     AttributeValue::Bodies(inner) => {
-                        inner.iter_mut().try_for_each(|inner| self.body(inner, &prefix, depth + 1))?;
+                        inner
+                            .iter_mut()
+                            .try_for_each(|inner| self.body(inner, &prefix, depth + 1))?;
                     }
                     _ => {}
                 }
             }
             let op = node.op.clone();
-            let mut edit = Edit { body, outputs: &outputs, node, before: Vec::new(), after: Vec::new() };
+            let mut edit =
+                Edit { body, outputs: &outputs, node, before: Vec::new(), after: Vec::new() };
             self.node(&mut edit).map_err(|problem| {
-                Error::version(format!("node '{path}': {op} does not go to version {}: {problem}", self.to))
+                Error::version(format!(
+                    "node '{path}': {op} does not go to version {}: {problem}",
+                    self.to
+                ))
             })?;
             let Edit { node, before, after, .. } = edit;
             before.into_iter().chain([node]).chain(after).for_each(|node| {
@@ -88,13 +102,19 @@ impl Upgrade {
         let mut version = self.from;
         while edit.node.op.domain.is_empty() {
             let versions = Operator::versions("", &edit.node.op.name);
-            let Some(next) = versions.iter().find(|next| next.since > version && next.since <= self.to) else { break };
+            let Some(next) =
+                versions.iter().find(|next| next.since > version && next.since <= self.to)
+            else {
+                break;
+            };
             let old = Operator::of(&edit.node.op, version);
             version = next.since;
             let Some(old) = old else { continue };
             match steps::step(old.name, next.since) {
                 Some(step) => step(edit)?,
-                None if next.deprecated => return Err(format!("it is gone since version {version}")),
+                None if next.deprecated => {
+                    return Err(format!("it is gone since version {version}"));
+                }
                 None => edit.keep_meaning(old, next),
             }
             // The step may have made another operator of it.

@@ -28,7 +28,10 @@ pub struct Use {
 /// main.output("y", y, Meaning::Unknown);
 ///
 /// let found = uses(&graph.finish(), "norm.weight", 10);
-/// assert_eq!((found[0].node.as_str(), found[0].op.as_str(), found[0].input), ("norm/scaled", "Mul", 1));
+/// assert_eq!(
+///     (found[0].node.as_str(), found[0].op.as_str(), found[0].input),
+///     ("norm/scaled", "Mul", 1)
+/// );
 /// ```
 #[must_use]
 pub fn uses(graph: &Graph, tensor: &str, most: usize) -> Vec<Use> {
@@ -53,7 +56,11 @@ impl Search<'_> {
             if self.found.len() >= self.most || depth > MAX_DEPTH {
                 return;
             }
-            let path = if prefix.is_empty() { node.name.clone() } else { format!("{prefix}/{}", node.name) };
+            let path = if prefix.is_empty() {
+                node.name.clone()
+            } else {
+                format!("{prefix}/{}", node.name)
+            };
             self.node(node, &path, depth, is_it);
         }
     }
@@ -64,7 +71,8 @@ impl Search<'_> {
             if !value.is_some_and(is_it) {
                 continue;
             }
-            match function.and_then(|function| Some((function, *function.body.inputs.get(input)?))) {
+            match function.and_then(|function| Some((function, *function.body.inputs.get(input)?)))
+            {
                 Some((function, parameter)) => {
                     self.body(&function.body, path, depth + 1, &|id| id == parameter);
                 }
@@ -72,7 +80,10 @@ impl Search<'_> {
             }
         }
         for inner in node.bodies() {
-            let looks_out = |id: ValueId| matches!(inner.value(id).origin, Origin::Outer(outer) if is_it(outer));
+            let looks_out = |id: ValueId| match inner.value(id).origin {
+                Origin::Outer(outer) => is_it(outer),
+                _ => false,
+            };
             self.body(inner, path, depth + 1, &looks_out);
         }
     }
@@ -106,7 +117,10 @@ mod tests {
         main.output("y", x, Meaning::Unknown);
         let graph = graph.finish();
         let found = uses(&graph, "w1", 10);
-        assert_eq!(found, [Use { node: "layers.1/attention/query".into(), op: "MatMul".into(), input: 1 }]);
+        assert_eq!(
+            found,
+            [Use { node: "layers.1/attention/query".into(), op: "MatMul".into(), input: 1 }]
+        );
         assert!(uses(&graph, "w2", 10).is_empty() && uses(&graph, "w1", 0).is_empty());
     }
 }

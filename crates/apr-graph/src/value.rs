@@ -47,7 +47,8 @@ pub enum Origin {
     Input,
     /// A node makes it.
     Node(NodeId),
-    /// It is a tensor of the checkpoint. Where it is also among the body's inputs, the caller may give another.
+    /// It is a tensor of the checkpoint. Where it is also among the body's inputs, the caller may
+    /// give another.
     Weight(WeightRef),
     /// It is in the graph itself.
     Constant(Constant),
@@ -62,8 +63,8 @@ pub enum Origin {
 pub struct WeightRef {
     /// Name of the tensor.
     pub tensor: String,
-    /// What is done to it before it is used, first things first. Empty: the tensor as it is, dequantized or cast where its
-    /// stored type is not the value's.
+    /// What is done to it before it is used, first things first. Empty: the tensor as it is,
+    /// dequantized or cast where its stored type is not the value's.
     pub views: Vec<View>,
 }
 
@@ -126,7 +127,10 @@ impl ValueType {
     /// A tensor of known type and rank.
     #[must_use]
     pub fn tensor(element: ElementType, shape: impl IntoIterator<Item = Dim>) -> Self {
-        Self::Tensor(TensorType { element: Some(element), shape: Some(shape.into_iter().collect()) })
+        Self::Tensor(TensorType {
+            element: Some(element),
+            shape: Some(shape.into_iter().collect()),
+        })
     }
 
     /// What messages call it.
@@ -204,7 +208,9 @@ impl Constant {
             name: String::new(),
             element: ElementType::I64,
             shape: vec![values.len() as u64],
-            data: ConstantData::Bytes(values.iter().flat_map(|value| value.to_le_bytes()).collect()),
+            data: ConstantData::Bytes(
+                values.iter().flat_map(|value| value.to_le_bytes()).collect(),
+            ),
         }
     }
 
@@ -221,7 +227,9 @@ impl Constant {
             name: String::new(),
             element: ElementType::F32,
             shape: vec![values.len() as u64],
-            data: ConstantData::Bytes(values.iter().flat_map(|value| value.to_le_bytes()).collect()),
+            data: ConstantData::Bytes(
+                values.iter().flat_map(|value| value.to_le_bytes()).collect(),
+            ),
         }
     }
 
@@ -231,7 +239,8 @@ impl Constant {
         Self { shape: Vec::new(), ..Self::floats(&[value]) }
     }
 
-    /// The elements as integers, where they are of an integer type of 32 or 64 bits, or truth values.
+    /// The elements as integers, where they are of an integer type of 32 or 64 bits, or truth
+    /// values.
     #[must_use]
     pub fn as_ints(&self) -> Option<Vec<i64>> {
         let ConstantData::Bytes(bytes) = &self.data else { return None };

@@ -5,7 +5,8 @@ use std::path::Path;
 
 use apr_core::Limits;
 use apr_graph::{
-    Attribute, AttributeValue, Body, Dim, Graph, Origin, TensorType, ValueType, check, cost, infer, inline, upgrade,
+    Attribute, AttributeValue, Body, Dim, Graph, Origin, TensorType, ValueType, check, cost, infer,
+    inline, upgrade,
 };
 
 /// What onnx says of a file.
@@ -41,10 +42,12 @@ fn open(path: &Path) -> Option<Graph> {
     apr_onnx::open_in(&folder, name, &Limits::default()).ok()?.graph().ok()?
 }
 
-/// Takes out the types of what nodes make, but for weights that are in nodes: only the value says their types.
+/// Takes out the types of what nodes make, but for weights that are in nodes: only the value says
+/// their types.
 fn forget(body: &mut Body) {
     let is_weight = |attribute: &Attribute| matches!(attribute.value, AttributeValue::Weight(_));
-    let holds: Vec<bool> = body.nodes.iter().map(|node| node.attributes.iter().any(is_weight)).collect();
+    let holds: Vec<bool> =
+        body.nodes.iter().map(|node| node.attributes.iter().any(is_weight)).collect();
     for value in &mut body.values {
         let made = match value.origin {
             Origin::Node(node) => !holds[node.0 as usize],
@@ -95,20 +98,29 @@ fn values(body: &Body, place: &str, into: &mut HashMap<(String, String), String>
     }
 }
 
-/// Whether ours says all that theirs does: a size that theirs leaves open may be anything, and a symbol a number.
+/// Whether ours says all that theirs does: a size that theirs leaves open may be anything, and a
+/// symbol a number.
 fn covers(ours: &str, theirs: &str) -> bool {
     let parts = |text: &str| {
         let (head, dims) = text.split_once('[')?;
         let dims = dims.trim_end_matches(')').strip_suffix(']')?;
-        Some((head.to_owned(), dims.split(',').filter(|dim| !dim.is_empty()).map(str::to_owned).collect::<Vec<_>>()))
+        Some((
+            head.to_owned(),
+            dims.split(',').filter(|dim| !dim.is_empty()).map(str::to_owned).collect::<Vec<_>>(),
+        ))
     };
-    let (Some((our_head, ours)), Some((their_head, theirs))) = (parts(ours), parts(theirs)) else { return false };
+    let (Some((our_head, ours)), Some((their_head, theirs))) = (parts(ours), parts(theirs)) else {
+        return false;
+    };
     let fits = |(ours, theirs): (&String, &String)| {
         let symbol = theirs.parse::<u64>().is_err();
-        theirs == "?" || ours == theirs || (symbol && (ours.parse::<u64>().is_ok() || same_symbol(ours, theirs)))
+        theirs == "?"
+            || ours == theirs
+            || (symbol && (ours.parse::<u64>().is_ok() || same_symbol(ours, theirs)))
     };
     let open = theirs == ["*"];
-    our_head == their_head && (open || (ours.len() == theirs.len() && ours.iter().zip(&theirs).all(fits)))
+    our_head == their_head
+        && (open || (ours.len() == theirs.len() && ours.iter().zip(&theirs).all(fits)))
 }
 
 fn same_symbol(ours: &str, theirs: &str) -> bool {
@@ -125,7 +137,8 @@ fn expected_and_graphs() -> Option<Vec<(Expected, Graph)>> {
     Some(
         files
             .map(|file| {
-                let graph = open(&folder.join(&file.path)).unwrap_or_else(|| panic!("{}", file.path));
+                let graph =
+                    open(&folder.join(&file.path)).unwrap_or_else(|| panic!("{}", file.path));
                 (file, graph)
             })
             .collect(),
@@ -145,7 +158,10 @@ fn shapes_of_real_files_are_onnxs_own() {
             compared += 1;
             let ours = ours.get(&key).map_or("absent", String::as_str);
             if !covers(ours, &theirs) {
-                differences.push(format!("{}: {} {}: {ours}, onnx says {theirs}", file.path, key.0, key.1));
+                differences.push(format!(
+                    "{}: {} {}: {ours}, onnx says {theirs}",
+                    file.path, key.0, key.1
+                ));
             }
         }
     }
@@ -173,9 +189,11 @@ fn upgraded_files_make_the_same_types() {
     for (file, mut graph) in files {
         let before = infer(&mut graph).findings;
         let from = graph.opset("").unwrap_or(i64::MAX);
-        let sound = from <= 24 && before.errors().next().is_none() && check(&graph).errors().next().is_none();
-        let Some(mut newer) =
-            sound.then(|| upgrade(&graph, 24).unwrap_or_else(|error| panic!("{}: {error}", file.path)))
+        let sound = from <= 24
+            && before.errors().next().is_none()
+            && check(&graph).errors().next().is_none();
+        let Some(mut newer) = sound
+            .then(|| upgrade(&graph, 24).unwrap_or_else(|error| panic!("{}: {error}", file.path)))
         else {
             continue;
         };

@@ -13,8 +13,8 @@ pub(crate) const REFUSED: &str = "a redirect leads to a private address";
 
 /// Resolves names to addresses that everybody can reach, and refuses others.
 ///
-/// The addresses that are checked are the ones that are connected to: a name that means another machine a moment later
-/// gains nothing.
+/// The addresses that are checked are the ones that are connected to: a name that means another
+/// machine a moment later gains nothing.
 #[derive(Default)]
 pub(crate) struct PublicOnly(DefaultResolver);
 
@@ -25,16 +25,25 @@ impl fmt::Debug for PublicOnly {
 }
 
 impl Resolver for PublicOnly {
-    fn resolve(&self, uri: &Uri, config: &Config, timeout: NextTimeout) -> Result<ResolvedSocketAddrs, ureq::Error> {
+    fn resolve(
+        &self,
+        uri: &Uri,
+        config: &Config,
+        timeout: NextTimeout,
+    ) -> Result<ResolvedSocketAddrs, ureq::Error> {
         let found = self.0.resolve(uri, config, timeout)?;
         if found.iter().any(|address| is_private(address.ip())) {
-            return Err(ureq::Error::Io(std::io::Error::new(std::io::ErrorKind::PermissionDenied, REFUSED)));
+            return Err(ureq::Error::Io(std::io::Error::new(
+                std::io::ErrorKind::PermissionDenied,
+                REFUSED,
+            )));
         }
         Ok(found)
     }
 }
 
-/// Whether a URL's host is this machine or one of a private network; `false` where its name leads nowhere.
+/// Whether a URL's host is this machine or one of a private network; `false` where its name leads
+/// nowhere.
 pub(crate) fn is_private_host(uri: &Uri) -> bool {
     let Some(host) = uri.host() else { return false };
     let host = host.trim_start_matches('[').trim_end_matches(']');
@@ -42,7 +51,9 @@ pub(crate) fn is_private_host(uri: &Uri) -> bool {
         return is_private(address);
     }
     let port = uri.port_u16().unwrap_or(443);
-    (host, port).to_socket_addrs().is_ok_and(|mut found| found.any(|address| is_private(address.ip())))
+    (host, port)
+        .to_socket_addrs()
+        .is_ok_and(|mut found| found.any(|address| is_private(address.ip())))
 }
 
 /// Whether a host is written as an address, and a private one: known without asking anybody.
@@ -54,7 +65,8 @@ pub(crate) fn is_private_literal(uri: &Uri) -> bool {
 /// Whether a host is this machine, by its name or address alone.
 pub(crate) fn is_loopback(uri: &Uri) -> bool {
     let host = uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
-    is_local_name(host) || host.parse::<IpAddr>().is_ok_and(|address| unmapped(address).is_loopback())
+    is_local_name(host)
+        || host.parse::<IpAddr>().is_ok_and(|address| unmapped(address).is_loopback())
 }
 
 fn is_local_name(host: &str) -> bool {
@@ -77,7 +89,8 @@ fn unmapped(address: IpAddr) -> IpAddr {
     }
 }
 
-/// Networks whose addresses are not public, with the length of their prefix (IANA's registry of special IPv4 addresses).
+/// Networks whose addresses are not public, with the length of their prefix (IANA's registry of
+/// special IPv4 addresses).
 const PRIVATE_V4: [(Ipv4Addr, u32); 14] = [
     (Ipv4Addr::new(0, 0, 0, 0), 8),
     (Ipv4Addr::new(10, 0, 0, 0), 8),
@@ -139,7 +152,8 @@ mod tests {
         ] {
             assert!(is_private(address.parse().expect(address)), "{address}");
         }
-        for address in ["1.1.1.1", "172.32.0.1", "2606:4700::1111", "::ffff:8.8.8.8", "100.128.0.1"] {
+        for address in ["1.1.1.1", "172.32.0.1", "2606:4700::1111", "::ffff:8.8.8.8", "100.128.0.1"]
+        {
             assert!(!is_private(address.parse().expect(address)), "{address}");
         }
     }

@@ -6,14 +6,18 @@ use crate::journal::Journal;
 use crate::location::{HubLocation, Location, is_plain};
 use crate::s3;
 
-/// Reads bytes as each thing that a server or a cache may give, and checks that what is made of them stays within bounds.
+/// Reads bytes as each thing that a server or a cache may give, and checks that what is made of
+/// them stays within bounds.
 ///
 /// # Panics
 /// Where it does not.
 pub fn read_any(bytes: &[u8]) {
     let location = HubLocation { repo: "org/repo".to_owned(), revision: None, path: String::new() };
     if let Ok(repository) = parse(bytes, &location) {
-        assert!(is_commit(&repository.commit) && repository.files.iter().all(|file| is_plain(&file.name)));
+        assert!(
+            is_commit(&repository.commit)
+                && repository.files.iter().all(|file| is_plain(&file.name))
+        );
     }
     let text = String::from_utf8_lossy(bytes);
     assert!(s3::objects(&text).all(|file| is_plain(&file.name)));

@@ -1,11 +1,11 @@
 //! Which files of a repository are one model.
 //!
 //! 1. `--file` names the weights; those of its shards that it has come too.
-//! 2. Otherwise the weights lie in the folder that is named, not in one below it: `original/` and `onnx/` hold the same
-//!    model for other programs.
+//! 2. Otherwise the weights lie in the folder that is named, not in one below it: `original/` and
+//!    `onnx/` hold the same model for other programs.
 //! 3. Of several formats, the first of these: safetensors, APR, GGUF, PyTorch, ONNX.
-//! 4. Of several models in a format: `model`, without a variant (`model.fp16`); of quantized ones Q4_K_M, then the others in
-//!    a fixed order.
+//! 4. Of several models in a format: `model`, without a variant (`model.fp16`); of quantized ones
+//!    Q4_K_M, then the others in a fixed order.
 //! 5. Configuration, tokenizer, card and licence come with them.
 
 use apr_core::{Error, IoCause, Result};
@@ -39,14 +39,28 @@ pub struct Chosen {
 }
 
 /// Formats by the extensions of their files, the preferred first.
-const FORMATS: [&[&str]; 5] = [&["safetensors"], &["apr"], &["gguf"], &["bin", "pt", "pth", "ckpt"], &["onnx"]];
+const FORMATS: [&[&str]; 5] =
+    [&["safetensors"], &["apr"], &["gguf"], &["bin", "pt", "pth", "ckpt"], &["onnx"]];
 
 /// Weights that are not read, or lie there for other programs.
-const FOREIGN: [&str; 12] =
-    ["h5", "msgpack", "tflite", "ot", "npz", "pb", "mlmodel", "safetensors_old", "nemo", "pkl", "distcp", "llamafile"];
+const FOREIGN: [&str; 12] = [
+    "h5",
+    "msgpack",
+    "tflite",
+    "ot",
+    "npz",
+    "pb",
+    "mlmodel",
+    "safetensors_old",
+    "nemo",
+    "pkl",
+    "distcp",
+    "llamafile",
+];
 
 /// Types of quantized weights, the preferred first.
-const TYPES: [&str; 9] = ["q4_k_m", "q5_k_m", "q4_k_s", "q6_k", "q8_0", "q4_0", "bf16", "f16", "f32"];
+const TYPES: [&str; 9] =
+    ["q4_k_m", "q5_k_m", "q4_k_s", "q6_k", "q8_0", "q4_0", "bf16", "f16", "f32"];
 
 /// Names of weights that are no model of their own.
 const AUXILIARY: [&str; 4] = ["mmproj", "imatrix", "training_args", "optimizer"];
@@ -60,14 +74,20 @@ const SHOWN: usize = 4;
 /// E001 for a pattern that cannot be read, E007 for a file that does not exist.
 pub(crate) fn choose(files: &[RemoteFile], choice: &Choice) -> Result<Chosen> {
     let (include, exclude) = (patterns(&choice.include)?, patterns(&choice.exclude)?);
-    let names: Vec<&str> = files.iter().map(|file| file.name.as_str()).filter(|name| !exclude.is_match(name)).collect();
+    let names: Vec<&str> = files
+        .iter()
+        .map(|file| file.name.as_str())
+        .filter(|name| !exclude.is_match(name))
+        .collect();
     let is_asked = |name: &&str| include.is_empty() || include.is_match(name);
     let groups = models(&names, choice, is_asked)?;
     let candidates = groups.len();
     let (kept, rule) = preferred(groups);
     let is_index = |name: &str| name.ends_with(".index.json");
     // Where nothing is preferred, whoever opens the folder says what is wrong with it.
-    let is_kept = |name: &str| kept.is_empty() && is_asked(&name) || kept.iter().any(|group| group_of(name) == *group);
+    let is_kept = |name: &str| {
+        kept.is_empty() && is_asked(&name) || kept.iter().any(|group| group_of(name) == *group)
+    };
     let mut chosen = Chosen { companions: companions(&names), ..Chosen::default() };
     for name in names.iter().copied().filter(|name| is_weights(name) || is_index(name)) {
         let list = if is_kept(name) { &mut chosen.weights } else { &mut chosen.others };
@@ -79,8 +99,13 @@ pub(crate) fn choose(files: &[RemoteFile], choice: &Choice) -> Result<Chosen> {
     Ok(chosen)
 }
 
-/// The models that are there to choose from: those of the folder itself, or the one whose file is named.
-fn models(names: &[&str], choice: &Choice, is_asked: impl Fn(&&str) -> bool) -> Result<Vec<String>> {
+/// The models that are there to choose from: those of the folder itself, or the one whose file is
+/// named.
+fn models(
+    names: &[&str],
+    choice: &Choice,
+    is_asked: impl Fn(&&str) -> bool,
+) -> Result<Vec<String>> {
     if let Some(file) = &choice.file {
         check_there(file, names)?;
         return Ok(vec![group_of(file)]);
@@ -94,11 +119,18 @@ fn models(names: &[&str], choice: &Choice, is_asked: impl Fn(&&str) -> bool) -> 
 
 fn explanation(chosen: &Chosen, candidates: usize, rule: &str) -> String {
     let listed = |names: &[String]| {
-        let more = if names.len() > SHOWN { format!(" and {} more", names.len() - SHOWN) } else { String::new() };
+        let more = if names.len() > SHOWN {
+            format!(" and {} more", names.len() - SHOWN)
+        } else {
+            String::new()
+        };
         format!("{}{more}", names.iter().take(SHOWN).cloned().collect::<Vec<_>>().join(", "))
     };
     let (taken, others) = (listed(&chosen.weights), listed(&chosen.others));
-    format!("{candidates} models are there; {taken} is taken ({rule}), and not {others}; --file names another")
+    format!(
+        "{candidates} models are there; {taken} is taken ({rule}), and not {others}; --file names \
+         another"
+    )
 }
 
 fn check_there(file: &str, names: &[&str]) -> Result<()> {
@@ -111,7 +143,8 @@ fn check_there(file: &str, names: &[&str]) -> Result<()> {
 }
 
 fn patterns(texts: &[String]) -> Result<GlobSet> {
-    let wrong = |error: globset::Error| Error::format(format!("this is no pattern of names: {error}"));
+    let wrong =
+        |error: globset::Error| Error::format(format!("this is no pattern of names: {error}"));
     let mut set = GlobSetBuilder::new();
     for text in texts {
         set.add(Glob::new(text).map_err(wrong)?);
@@ -129,26 +162,31 @@ pub(crate) fn is_weights(name: &str) -> bool {
     FORMATS.iter().any(|format| format.contains(&extension)) || FOREIGN.contains(&extension)
 }
 
-/// The ONNX file that a file of external data belongs to, as the two are usually called; other names as they are.
+/// The ONNX file that a file of external data belongs to, as the two are usually called; other
+/// names as they are.
 fn without_data(name: &str) -> &str {
     let owner = [".data", "_data"].iter().find_map(|end| name.strip_suffix(end));
     owner.filter(|owner| owner.ends_with(".onnx")).unwrap_or(name)
 }
 
-/// The files that make one model have this in common: the name without the number of a shard, and the extension.
+/// The files that make one model have this in common: the name without the number of a shard, and
+/// the extension.
 fn group_of(name: &str) -> String {
     let name = without_data(name.strip_suffix(".index.json").unwrap_or(name));
     let (stem, extension) = name.rsplit_once('.').unwrap_or((name, ""));
     let is_number = |text: &str| text.len() >= 2 && text.bytes().all(|byte| byte.is_ascii_digit());
     let unnumbered = stem.rsplit_once("-of-").filter(|(_, count)| is_number(count));
-    let unnumbered = unnumbered.and_then(|(rest, _)| rest.rsplit_once('-').filter(|(_, number)| is_number(number)));
+    let unnumbered = unnumbered
+        .and_then(|(rest, _)| rest.rsplit_once('-').filter(|(_, number)| is_number(number)));
     format!("{}.{extension}", unnumbered.map_or(stem, |(stem, _)| stem))
 }
 
 /// The models that the weights are, by what their files have in common.
 fn groups<'a>(weights: impl Iterator<Item = &'a str>) -> Vec<String> {
     let mut groups: Vec<String> = Vec::new();
-    for name in weights.filter(|name| FORMATS.iter().any(|format| format.contains(&extension(without_data(name))))) {
+    for name in weights
+        .filter(|name| FORMATS.iter().any(|format| format.contains(&extension(without_data(name)))))
+    {
         let group = group_of(name);
         let lower = group.to_lowercase();
         if !groups.contains(&group) && !AUXILIARY.iter().any(|word| lower.contains(word)) {
@@ -163,7 +201,8 @@ fn preferred(mut groups: Vec<String>) -> (Vec<String>, &'static str) {
     if groups.len() <= 1 {
         return (groups, "the only one");
     }
-    let Some(format) = FORMATS.iter().find(|format| groups.iter().any(|group| format.contains(&extension(group))))
+    let Some(format) =
+        FORMATS.iter().find(|format| groups.iter().any(|group| format.contains(&extension(group))))
     else {
         return (Vec::new(), "");
     };
@@ -178,29 +217,38 @@ fn preferred(mut groups: Vec<String>) -> (Vec<String>, &'static str) {
     if let Some(group) = groups.iter().find(usual) {
         return (vec![group.clone()], "the name that models usually have");
     }
-    let of_type = |wanted: &&str| groups.iter().find(|group| group.to_lowercase().contains(*wanted));
+    let of_type =
+        |wanted: &&str| groups.iter().find(|group| group.to_lowercase().contains(*wanted));
     match TYPES.iter().find_map(of_type).filter(|group| extension(group) == "gguf") {
-        Some(group) => {
-            (vec![group.clone()], "of quantized models Q4_K_M is preferred, then Q5_K_M, Q4_K_S, Q6_K, Q8_0")
-        }
+        Some(group) => (
+            vec![group.clone()],
+            "of quantized models Q4_K_M is preferred, then Q5_K_M, Q4_K_S, Q6_K, Q8_0",
+        ),
         None => (Vec::new(), ""),
     }
 }
 
 /// Configuration, tokenizer, chat template, model card and licence, by the names that the hub uses.
 fn companions(names: &[&str]) -> Vec<String> {
-    const EXTENSIONS: [&str; 8] = ["json", "txt", "md", "model", "jinja", "tiktoken", "yaml", "yml"];
+    const EXTENSIONS: [&str; 8] =
+        ["json", "txt", "md", "model", "jinja", "tiktoken", "yaml", "yml"];
     const LEGAL: [&str; 4] = ["LICENSE", "LICENCE", "NOTICE", "USE_POLICY"];
     let is_companion = |name: &&str| {
         let (folder, file) = name.rsplit_once('/').unwrap_or(("", name));
         match folder {
-            "" => EXTENSIONS.contains(&extension(file)) || LEGAL.iter().any(|start| file.starts_with(start)),
+            "" => {
+                EXTENSIONS.contains(&extension(file))
+                    || LEGAL.iter().any(|start| file.starts_with(start))
+            }
             "additional_chat_templates" => file.ends_with(".jinja"),
             // Modules of sentence-transformers.
             folder => file == "config.json" && !folder.contains('/'),
         }
     };
-    let all = names.iter().copied().filter(|name| !name.ends_with(".index.json") && !name.starts_with('.'));
+    let all = names
+        .iter()
+        .copied()
+        .filter(|name| !name.ends_with(".index.json") && !name.starts_with('.'));
     all.filter(is_companion).map(str::to_owned).collect()
 }
 
@@ -232,7 +280,10 @@ mod tests {
     #[test]
     fn one_model_is_chosen_by_the_rules() {
         let cases: [(&[&str], &[&str]); 9] = [
-            (&["model.onnx", "model.onnx_data", "model_fp16.onnx"], &["model.onnx", "model.onnx_data"]),
+            (
+                &["model.onnx", "model.onnx_data", "model_fp16.onnx"],
+                &["model.onnx", "model.onnx_data"],
+            ),
             (&["model.safetensors", "pytorch_model.bin", "tf_model.h5"], &["model.safetensors"]),
             (&["model.fp16.safetensors", "model.safetensors"], &["model.safetensors"]),
             (
@@ -249,7 +300,10 @@ mod tests {
                     "model.safetensors.index.json",
                 ],
             ),
-            (&["m-Q2_K.gguf", "m-Q4_K_M.gguf", "m-Q8_0.gguf", "mmproj-m-f16.gguf"], &["m-Q4_K_M.gguf"]),
+            (
+                &["m-Q2_K.gguf", "m-Q4_K_M.gguf", "m-Q8_0.gguf", "mmproj-m-f16.gguf"],
+                &["m-Q4_K_M.gguf"],
+            ),
             (
                 &["m-Q8_0-00001-of-00002.gguf", "m-Q8_0-00002-of-00002.gguf", "m-IQ1_S.gguf"],
                 &["m-Q8_0-00001-of-00002.gguf", "m-Q8_0-00002-of-00002.gguf"],
@@ -295,7 +349,8 @@ mod tests {
 
     #[test]
     fn a_choice_is_explained_where_there_was_one() {
-        let why = chosen(&["m-Q4_K_M.gguf", "m-Q8_0.gguf"], &Choice::default()).why.expect("a choice");
+        let why =
+            chosen(&["m-Q4_K_M.gguf", "m-Q8_0.gguf"], &Choice::default()).why.expect("a choice");
         assert!(why.contains("m-Q4_K_M.gguf is taken") && why.contains("not m-Q8_0.gguf"), "{why}");
         assert_eq!(chosen(&["model.safetensors"], &Choice::default()).why, None);
     }

@@ -50,7 +50,8 @@ pub(crate) struct Ask<'a> {
 pub(crate) struct Answer {
     pub(crate) status: u16,
     pub(crate) headers: HeaderMap,
-    /// Of the answer before the first redirect to another server: what the hub says of a file that is stored elsewhere.
+    /// Of the answer before the first redirect to another server: what the hub says of a file that
+    /// is stored elsewhere.
     pub(crate) first: HeaderMap,
     pub(crate) body: Body,
     /// The address that answered.
@@ -68,8 +69,8 @@ impl Answer {
         parse_content_range(self.header("content-range")?)
     }
 
-    /// The state of the file, to be compared with a later one: its tag, unless that is a weak one, which says nothing of
-    /// bytes; otherwise when it was changed.
+    /// The state of the file, to be compared with a later one: its tag, unless that is a weak one,
+    /// which says nothing of bytes; otherwise when it was changed.
     pub(crate) fn etag(&self) -> Option<&str> {
         let strong = self.header("etag").filter(|etag| !etag.starts_with("W/"));
         strong.or_else(|| self.header("last-modified"))
@@ -98,7 +99,8 @@ impl Answer {
 
 /// What a connection that ended early is.
 pub(crate) fn cut(url: &str) -> Error {
-    Error::io(IoCause::Network, "the connection was cut before the answer was complete").in_file(shown_url(url))
+    Error::io(IoCause::Network, "the connection was cut before the answer was complete")
+        .in_file(shown_url(url))
 }
 
 pub(crate) fn cut_by(error: &std::io::Error, url: &str) -> Error {
@@ -148,8 +150,8 @@ impl Client {
         self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// A whole body of an answer with status 200, of at most `limit` bytes; `None` for other statuses, whose answer is given
-    /// to `other`.
+    /// A whole body of an answer with status 200, of at most `limit` bytes; `None` for other
+    /// statuses, whose answer is given to `other`.
     pub(crate) fn read(
         &self,
         ask: &Ask<'_>,
@@ -180,8 +182,11 @@ impl Client {
     /// Asks once, and follows redirects.
     pub(crate) fn ask_once(&self, ask: &Ask<'_>) -> Result<Answer, Trouble> {
         if self.settings.offline {
-            let message = "this needs the network, and apr is offline (HF_HUB_OFFLINE or --offline)";
-            return Err(Trouble::Final(Error::io(IoCause::Other, message).in_file(shown_url(ask.url))));
+            let message =
+                "this needs the network, and apr is offline (HF_HUB_OFFLINE or --offline)";
+            return Err(Trouble::Final(
+                Error::io(IoCause::Other, message).in_file(shown_url(ask.url)),
+            ));
         }
         let start = parse(ask.origin.unwrap_or(ask.url))?;
         let mut uri = parse(ask.url)?;
@@ -198,7 +203,8 @@ impl Client {
                 let first = first.unwrap_or_else(|| answer.headers().clone());
                 return finished(answer, uri.to_string(), first);
             };
-            let next = join(&uri, target).map_err(|error| Trouble::Final(error.in_file(shown_url(ask.url))))?;
+            let next = join(&uri, target)
+                .map_err(|error| Trouble::Final(error.in_file(shown_url(ask.url))))?;
             check_redirect(&uri, &next, self.settings.insecure)?;
             if authority(&next) != authority(&uri) {
                 first.get_or_insert_with(|| answer.headers().clone());
@@ -220,14 +226,20 @@ impl Client {
             Some("https") => tls::lacking().map_or(Ok(()), refuse),
             Some("http") if address::is_loopback(uri) || self.settings.insecure => Ok(()),
             Some("http") => refuse(
-                "http is not encrypted, so anybody on the way can read and change what is sent; use https, or \
-                 --insecure if that is all right",
+                "http is not encrypted, so anybody on the way can read and change what is sent; \
+                 use https, or --insecure if that is all right",
             ),
             _ => refuse("only https and http are spoken"),
         }
     }
 
-    fn send(&self, uri: &Uri, start: &Uri, ask: &Ask<'_>, token: Option<&Token>) -> Result<RawAnswer, Trouble> {
+    fn send(
+        &self,
+        uri: &Uri,
+        start: &Uri,
+        ask: &Ask<'_>,
+        token: Option<&Token>,
+    ) -> Result<RawAnswer, Trouble> {
         let is_trusted = authority(uri) == authority(start) || self.may_be_private(start);
         if !is_trusted && address::is_private_literal(uri) {
             return Err(Trouble::Final(refused(address::REFUSED, uri)));
@@ -240,7 +252,8 @@ impl Client {
         };
         let mut request = agent.get(uri.clone()).header("Accept-Encoding", "identity");
         if let Some(range) = &ask.range {
-            request = request.header("Range", format!("bytes={}-{}", range.start, range.end.saturating_sub(1)));
+            request = request
+                .header("Range", format!("bytes={}-{}", range.start, range.end.saturating_sub(1)));
             if let Some(etag) = ask.if_range {
                 request = request.header("If-Range", etag);
             }
@@ -253,7 +266,9 @@ impl Client {
         let (parts, body) = answer.into_parts();
         let answer = RawAnswer { status: parts.status.as_u16(), headers: parts.headers, body };
         match answer.status {
-            408 | 425 | 429 | 500 | 502 | 503 | 504 => Err(Trouble::of_status(answer.status, &answer.headers, uri)),
+            408 | 425 | 429 | 500 | 502 | 503 | 504 => {
+                Err(Trouble::of_status(answer.status, &answer.headers, uri))
+            }
             _ => Ok(answer),
         }
     }
@@ -264,7 +279,11 @@ impl Client {
         let mut known = self.private.lock().unwrap_or_else(PoisonError::into_inner);
         *known.entry(host).or_insert_with(|| {
             let proxied = Proxy::try_from_env().is_some_and(|proxy| !proxy.is_no_proxy(start));
-            if proxied { address::is_private_literal(start) } else { address::is_private_host(start) }
+            if proxied {
+                address::is_private_literal(start)
+            } else {
+                address::is_private_host(start)
+            }
         })
     }
 
@@ -278,7 +297,11 @@ impl Client {
 
     fn public(&self) -> &Agent {
         self.public.get_or_init(|| {
-            Agent::with_parts(config(tls::config()), DefaultConnector::default(), PublicOnly::default())
+            Agent::with_parts(
+                config(tls::config()),
+                DefaultConnector::default(),
+                PublicOnly::default(),
+            )
         })
     }
 }
@@ -297,7 +320,9 @@ impl RawAnswer {
 
 fn finished(answer: RawAnswer, url: String, first: HeaderMap) -> Result<Answer, Trouble> {
     let RawAnswer { status, headers, body } = answer;
-    if !text(&headers, "content-encoding").is_none_or(|encoding| encoding.eq_ignore_ascii_case("identity")) {
+    if !text(&headers, "content-encoding")
+        .is_none_or(|encoding| encoding.eq_ignore_ascii_case("identity"))
+    {
         let message = "the server compresses what it sends, though it was asked not to";
         return Err(Trouble::Final(Error::io(IoCause::Other, message).in_file(shown_url(&url))));
     }
@@ -305,7 +330,9 @@ fn finished(answer: RawAnswer, url: String, first: HeaderMap) -> Result<Answer, 
 }
 
 fn config(tls: TlsConfig) -> ureq::config::Config {
-    let silence = variable("HF_HUB_DOWNLOAD_TIMEOUT").and_then(|seconds| seconds.parse().ok()).unwrap_or(SILENCE);
+    let silence = variable("HF_HUB_DOWNLOAD_TIMEOUT")
+        .and_then(|seconds| seconds.parse().ok())
+        .unwrap_or(SILENCE);
     let silence = Duration::from_secs(silence.max(1));
     Agent::config_builder()
         .user_agent(concat!("apr/", env!("CARGO_PKG_VERSION")))
@@ -323,9 +350,9 @@ fn config(tls: TlsConfig) -> ureq::config::Config {
 
 fn parse(url: &str) -> Result<Uri, Trouble> {
     let uri: Result<Uri, _> = url.parse();
-    uri.ok()
-        .filter(|uri| uri.host().is_some())
-        .ok_or_else(|| Trouble::Final(Error::format("this is no address of a file").in_file(shown_url(url))))
+    uri.ok().filter(|uri| uri.host().is_some()).ok_or_else(|| {
+        Trouble::Final(Error::format("this is no address of a file").in_file(shown_url(url)))
+    })
 }
 
 /// Where a redirect leads.
@@ -349,7 +376,10 @@ fn join(base: &Uri, target: &str) -> Result<Uri> {
 
 fn check_redirect(from: &Uri, to: &Uri, insecure: bool) -> Result<(), Trouble> {
     if from.scheme_str() == Some("https") && to.scheme_str() != Some("https") && !insecure {
-        return Err(Trouble::Final(refused("the server redirects from https to http, which is not encrypted", to)));
+        return Err(Trouble::Final(refused(
+            "the server redirects from https to http, which is not encrypted",
+            to,
+        )));
     }
     Ok(())
 }
@@ -377,12 +407,16 @@ fn of_transport(error: &ureq::Error, uri: &Uri) -> Trouble {
     match error {
         ureq::Error::Io(error) => of_io(error, host, network, lasting),
         ureq::Error::HostNotFound => Trouble::Unreachable(network(unknown_host(host))),
-        ureq::Error::ConnectionFailed => Trouble::Unreachable(network(format!("no connection to '{host}'"))),
+        ureq::Error::ConnectionFailed => {
+            Trouble::Unreachable(network(format!("no connection to '{host}'")))
+        }
         ureq::Error::Timeout(ureq::Timeout::Connect | ureq::Timeout::Resolve) => {
             Trouble::Unreachable(network(format!("'{host}' does not answer")))
         }
         ureq::Error::Timeout(_) => Trouble::Passing(network(format!("'{host}' fell silent"))),
-        ureq::Error::Protocol(error) => Trouble::Passing(network(format!("'{host}' does not speak HTTP: {error}"))),
+        ureq::Error::Protocol(error) => {
+            Trouble::Passing(network(format!("'{host}' does not speak HTTP: {error}")))
+        }
         ureq::Error::Rustls(error) => lasting(unsafe_connection(host, error)),
         other => lasting(format!("the request to '{host}' failed: {other}")),
     }
@@ -406,7 +440,9 @@ fn of_io(
     }
     match error.kind() {
         std::io::ErrorKind::InvalidInput => lasting(error.to_string()),
-        kind if is_unreachable(kind) => Trouble::Unreachable(network(format!("no connection to '{host}': {error}"))),
+        kind if is_unreachable(kind) => {
+            Trouble::Unreachable(network(format!("no connection to '{host}': {error}")))
+        }
         _ => Trouble::Passing(network(format!("the connection to '{host}' failed: {error}"))),
     }
 }
@@ -454,7 +490,8 @@ mod tests {
 
     #[test]
     fn https_never_becomes_http_unasked() {
-        let (from, to): (Uri, Uri) = ("https://a/".parse().expect("a"), "http://b/".parse().expect("b"));
+        let (from, to): (Uri, Uri) =
+            ("https://a/".parse().expect("a"), "http://b/".parse().expect("b"));
         assert!(check_redirect(&from, &to, false).is_err());
         assert!(check_redirect(&from, &to, true).is_ok());
     }

@@ -67,13 +67,21 @@ impl Caches {
     /// What they hold, sorted by name.
     #[must_use]
     pub fn list(&self) -> Vec<Holding> {
-        let entries = self.hub.read_dir().into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));
+        let entries =
+            self.hub.read_dir().into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));
         let mut holdings: Vec<Holding> = entries.filter_map(|folder| repository(&folder)).collect();
         let urls = self.urls.list();
         holdings.extend(urls.into_iter().filter_map(|(name, cached)| {
             let found = self.urls.path(&name).metadata().ok()?;
             let (bytes, used) = (found.len(), last_use(&found));
-            Some(Holding { name: cached.url, files: 1, bytes, partial: 0, used, kind: Kind::Url(name) })
+            Some(Holding {
+                name: cached.url,
+                files: 1,
+                bytes,
+                partial: 0,
+                used,
+                kind: Kind::Url(name),
+            })
         }));
         holdings.sort_by(|a, b| a.name.cmp(&b.name));
         holdings
@@ -100,7 +108,8 @@ impl Caches {
 
     fn clear_repository(&self, folder: &Path) -> Result<bool> {
         let locks = self.hub.join(".locks").join(folder.file_name().unwrap_or_default());
-        let names = locks.read_dir().into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));
+        let names =
+            locks.read_dir().into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));
         let mut held = Vec::new();
         for name in names {
             match Lock::try_take(&name)? {
@@ -117,9 +126,16 @@ impl Caches {
     ///
     /// # Errors
     /// E007 for a file that can't be read, and when the user interrupts.
-    pub fn verify(&self, holding: &Holding, progress: &dyn Progress, interrupt: &AtomicBool) -> Result<Vec<Damage>> {
+    pub fn verify(
+        &self,
+        holding: &Holding,
+        progress: &dyn Progress,
+        interrupt: &AtomicBool,
+    ) -> Result<Vec<Damage>> {
         let files: Vec<(PathBuf, String)> = match &holding.kind {
-            Kind::Repository(folder) => blobs(folder).into_iter().filter_map(|path| digest_of(&path)).collect(),
+            Kind::Repository(folder) => {
+                blobs(folder).into_iter().filter_map(|path| digest_of(&path)).collect()
+            }
             Kind::Url(name) => {
                 let listed = self.urls.list().remove(name);
                 listed.map(|cached| (self.urls.path(name), cached.sha256)).into_iter().collect()
@@ -176,7 +192,12 @@ fn last_use(found: &fs::Metadata) -> Option<SystemTime> {
     found.accessed().ok().max(found.modified().ok())
 }
 
-fn agrees(path: &Path, digest: &str, progress: &dyn Progress, interrupt: &AtomicBool) -> Result<bool> {
+fn agrees(
+    path: &Path,
+    digest: &str,
+    progress: &dyn Progress,
+    interrupt: &AtomicBool,
+) -> Result<bool> {
     let failed = |error: std::io::Error| disk(&error, path);
     let mut file = fs::File::open(path).map_err(failed)?;
     let mut check = Check::new(digest, file.metadata().map_err(failed)?.len());

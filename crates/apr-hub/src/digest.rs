@@ -56,8 +56,12 @@ impl Check {
                 let found = hex(&hasher.finalize());
                 Checked { agrees: found == self.expected, sha256: Some(found) }
             }
-            Hasher::Sha1(hasher) => Checked { agrees: hex(&hasher.finalize()) == self.expected, sha256: None },
-            Hasher::Noted(hasher) => Checked { agrees: true, sha256: Some(hex(&hasher.finalize())) },
+            Hasher::Sha1(hasher) => {
+                Checked { agrees: hex(&hasher.finalize()) == self.expected, sha256: None }
+            }
+            Hasher::Noted(hasher) => {
+                Checked { agrees: true, sha256: Some(hex(&hasher.finalize())) }
+            }
         }
     }
 }
@@ -77,7 +81,8 @@ mod tests {
 
     #[test]
     fn both_digests_are_those_of_git_and_sha256sum() {
-        // `printf 'what is up, doc?' | git hash-object --stdin`, from the book on git, and `sha256sum`.
+        // `printf 'what is up, doc?' | git hash-object --stdin`, from the book on git, and
+        // `sha256sum`.
         let text = b"what is up, doc?";
         let sha1 = "bd9dbf5aae1a3862dd1526723246b20206e5fc37";
         let sha256 = "af4e812d13b4eae6da91024f15f7679dae49d40aee3fb4c7216b56d04193f46c";

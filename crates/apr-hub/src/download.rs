@@ -1,4 +1,5 @@
-//! A file that is fetched into the cache: in parallel ranges, going on where it was cut, checked before it appears.
+//! A file that is fetched into the cache: in parallel ranges, going on where it was cut, checked
+//! before it appears.
 //!
 //! It can be read while it comes: ranges that are wanted are fetched before others.
 
@@ -24,7 +25,8 @@ use crate::url_cache::ListedEntry;
 /// What is noted as being there, whole or not at all.
 const PIECE_LEN: u64 = 4 << 20;
 
-/// Bytes that are received, written and hashed at a time: few enough to stay in the processor's cache.
+/// Bytes that are received, written and hashed at a time: few enough to stay in the processor's
+/// cache.
 const BITE: usize = 512 << 10;
 
 /// Ranges that are asked for at the same time.
@@ -70,7 +72,9 @@ impl Entry {
     /// Whether the file is there as a whole.
     fn is_there(&self, path: &Path, len: u64) -> bool {
         match self {
-            Self::Snapshot(_) => path.metadata().is_ok_and(|found| found.is_file() && found.len() == len),
+            Self::Snapshot(_) => {
+                path.metadata().is_ok_and(|found| found.is_file() && found.len() == len)
+            }
             Self::Listed(entry) => entry.is_there(len),
         }
     }
@@ -84,7 +88,8 @@ impl Entry {
 }
 
 impl Target {
-    /// What was fetched so far. The name is none that other programs use, which could not know of the holes in it.
+    /// What was fetched so far. The name is none that other programs use, which could not know of
+    /// the holes in it.
     fn partial(&self) -> PathBuf {
         self.with_end("apr-part")
     }
@@ -146,7 +151,12 @@ struct State {
 
 impl Download {
     /// A file to be fetched; `known` are its bytes, where all of them were read before.
-    pub(crate) fn new(resource: Arc<Resource>, len: u64, target: Target, known: Option<Vec<u8>>) -> Arc<Self> {
+    pub(crate) fn new(
+        resource: Arc<Resource>,
+        len: u64,
+        target: Target,
+        known: Option<Vec<u8>>,
+    ) -> Arc<Self> {
         let journal = Journal { len, etag: target.etag.clone(), done: Vec::new() };
         let state = State {
             phase: Phase::Waiting,
@@ -159,7 +169,14 @@ impl Download {
             moved: 0,
             lock: None,
         };
-        Arc::new(Self { resource, len, target, known, state: Mutex::new(state), changed: Condvar::new() })
+        Arc::new(Self {
+            resource,
+            len,
+            target,
+            known,
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+        })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -181,7 +198,12 @@ impl Download {
         let state = self.lock();
         let kept = state.journal.total();
         let is_partial = kept > 0 && !matches!(state.phase, Phase::Done);
-        is_partial.then(|| format!("{}: {kept} of {} bytes are kept for the next run", self.resource.name, self.len))
+        is_partial.then(|| {
+            format!(
+                "{}: {kept} of {} bytes are kept for the next run",
+                self.resource.name, self.len
+            )
+        })
     }
 
     /// Where the file is when it is whole.
@@ -220,19 +242,27 @@ impl Download {
     /// Gets the lock and opens what is there; whether that is the whole file.
     fn prepare(&self) -> Result<bool> {
         let interrupt = &self.resource.client.settings.interrupt;
-        let lock = Lock::take(&self.target.lock, &self.resource.name, &self.resource.notes, interrupt)?;
+        let lock =
+            Lock::take(&self.target.lock, &self.resource.name, &self.resource.notes, interrupt)?;
         let path = &self.target.path;
         if self.target.entry.is_there(path, self.len) {
-            self.lock().file = Some(Arc::new(File::open(path).map_err(|error| disk(&error, path))?));
+            self.lock().file =
+                Some(Arc::new(File::open(path).map_err(|error| disk(&error, path))?));
             self.target.entry.add(path, None)?;
             return Ok(true);
         }
         let partial = self.target.partial();
         let journal = Journal::read(&self.target.journal(), self.len, &self.target.etag);
-        let journal = journal.filter(|_| partial.metadata().is_ok_and(|found| found.len() == self.len));
+        let journal =
+            journal.filter(|_| partial.metadata().is_ok_and(|found| found.len() == self.len));
         let open = || -> std::io::Result<File> {
             partial.parent().map_or(Ok(()), fs::create_dir_all)?;
-            let file = File::options().read(true).write(true).create(true).truncate(false).open(&partial)?;
+            let file = File::options()
+                .read(true)
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .open(&partial)?;
             if journal.is_none() {
                 file.set_len(0)?;
                 file.set_len(self.len)?;
@@ -246,7 +276,9 @@ impl Download {
             state.journal.add(0, self.len);
         } else if let Some(journal) = journal {
             let (kept, len) = (journal.total(), self.len);
-            self.resource.notes.add(format!("{}: {kept} of {len} bytes are here already", self.resource.name));
+            self.resource
+                .notes
+                .add(format!("{}: {kept} of {len} bytes are here already", self.resource.name));
             state.journal = journal;
         }
         state.file = Some(Arc::new(file));
@@ -273,10 +305,17 @@ impl Download {
         pieces.start * PIECE_LEN..(pieces.end * PIECE_LEN).min(self.len)
     }
 
-    fn fetch_piece(&self, number: u64, stream: &mut Stream<'_>, file: &File, bite: &mut [u8]) -> Result<()> {
+    fn fetch_piece(
+        &self,
+        number: u64,
+        stream: &mut Stream<'_>,
+        file: &File,
+        bite: &mut [u8],
+    ) -> Result<()> {
         for (start, len) in bites(self.bytes_of(&(number..number + 1))) {
             stream.fill(&mut bite[..len])?;
-            file.write_all_at(&bite[..len], start).map_err(|error| disk(&error, &self.target.partial()))?;
+            file.write_all_at(&bite[..len], start)
+                .map_err(|error| disk(&error, &self.target.partial()))?;
         }
         Ok(())
     }
@@ -314,9 +353,16 @@ impl Download {
             state.next += 1;
         }
         let wanted = std::mem::take(&mut state.wanted);
-        let is_missing = |number: &u64| !state.has_piece(*number, self.len) && !state.loading.contains(number);
-        let first = wanted.iter().copied().find(is_missing).or_else(|| (state.next..count).find(is_missing))?;
-        let missing = (self.len - state.journal.total()).div_ceil(PIECE_LEN).saturating_sub(state.loading.len() as u64);
+        let is_missing =
+            |number: &u64| !state.has_piece(*number, self.len) && !state.loading.contains(number);
+        let first = wanted
+            .iter()
+            .copied()
+            .find(is_missing)
+            .or_else(|| (state.next..count).find(is_missing))?;
+        let missing = (self.len - state.journal.total())
+            .div_ceil(PIECE_LEN)
+            .saturating_sub(state.loading.len() as u64);
         let most = (first + run_length(state.asked, missing)).min(count);
         let run = first..(first + 1..most).find(|number| !is_missing(number)).unwrap_or(most);
         state.wanted = wanted.into_iter().filter(|number| !run.contains(number)).collect();
@@ -326,10 +372,12 @@ impl Download {
         Some((run, file))
     }
 
-    /// Computes the digest as far as the file is there, and gives it its name when it is whole and right.
+    /// Computes the digest as far as the file is there, and gives it its name when it is whole and
+    /// right.
     fn check(&self) {
         let checked = self.digest();
-        let checked = checked.and_then(|found| if found.agrees { self.publish(&found) } else { Err(self.reject()) });
+        let checked = checked
+            .and_then(|found| if found.agrees { self.publish(&found) } else { Err(self.reject()) });
         let mut state = self.lock();
         match checked {
             Ok(()) => state.phase = Phase::Done,
@@ -347,7 +395,8 @@ impl Download {
             let piece = self.bytes_of(&(number..number + 1));
             let file = self.wait_for(piece.start, piece.end, false)?;
             for (start, len) in bites(piece) {
-                file.read_exact_at(&mut bite[..len], start).map_err(|error| disk(&error, &self.target.partial()))?;
+                file.read_exact_at(&mut bite[..len], start)
+                    .map_err(|error| disk(&error, &self.target.partial()))?;
                 check.update(&bite[..len]);
             }
         }
@@ -372,7 +421,8 @@ impl Download {
         let rejected = self.target.rejected();
         let kept = fs::rename(self.target.partial(), &rejected).is_ok();
         let _ = fs::remove_file(self.target.journal());
-        let aside = if kept { format!("; it is kept as {}", rejected.display()) } else { String::new() };
+        let aside =
+            if kept { format!("; it is kept as {}", rejected.display()) } else { String::new() };
         let message = format!(
             "what was downloaded is not the file that the hub has: its digest is not {}{aside}",
             self.target.etag
@@ -384,7 +434,8 @@ impl Download {
     pub(crate) fn read(self: &Arc<Self>, offset: u64, buf: &mut [u8]) -> Result<()> {
         self.start();
         let file = self.wait_for(offset, offset + buf.len() as u64, true)?;
-        file.read_exact_at(buf, offset).map_err(|error| disk(&error, &self.target.partial()).at(offset))
+        file.read_exact_at(buf, offset)
+            .map_err(|error| disk(&error, &self.target.partial()).at(offset))
     }
 
     /// Waits for a range; `first` has it fetched before others.
@@ -394,12 +445,15 @@ impl Download {
             match (&state.phase, &state.file) {
                 (Phase::Failed(error), _) => return Err(error.clone()),
                 (Phase::Done, Some(file)) => return Ok(Arc::clone(file)),
-                (Phase::Running, Some(file)) if state.journal.has(start, end) => return Ok(Arc::clone(file)),
+                (Phase::Running, Some(file)) if state.journal.has(start, end) => {
+                    return Ok(Arc::clone(file));
+                }
                 _ => {}
             }
             if first && matches!(state.phase, Phase::Running) {
                 let pieces = start / PIECE_LEN..end.div_ceil(PIECE_LEN);
-                let missing: Vec<u64> = pieces.filter(|piece| !state.wanted.contains(piece)).collect();
+                let missing: Vec<u64> =
+                    pieces.filter(|piece| !state.wanted.contains(piece)).collect();
                 state.wanted.extend(missing);
             }
             state = self.pause(state)?;
@@ -413,12 +467,17 @@ impl Download {
             let message = match kept {
                 0 => error.message().to_owned(),
                 kept => {
-                    format!("interrupted; {kept} of {} bytes are kept, and the next download goes on there", self.len)
+                    format!(
+                        "interrupted; {kept} of {} bytes are kept, and the next download goes on \
+                         there",
+                        self.len
+                    )
                 }
             };
             return Err(Error::io(IoCause::Interrupted, message).in_file(&self.resource.name));
         }
-        let (state, _) = self.changed.wait_timeout(state, GLANCE).unwrap_or_else(PoisonError::into_inner);
+        let (state, _) =
+            self.changed.wait_timeout(state, GLANCE).unwrap_or_else(PoisonError::into_inner);
         Ok(state)
     }
 
@@ -431,7 +490,8 @@ impl Download {
         let mut told = 0;
         let mut state = self.lock();
         loop {
-            let total = if matches!(state.phase, Phase::Done) { self.len } else { state.journal.total() };
+            let total =
+                if matches!(state.phase, Phase::Done) { self.len } else { state.journal.total() };
             progress.advance(total.saturating_sub(told));
             told = total.max(told);
             match &state.phase {
@@ -446,13 +506,16 @@ impl Download {
 /// Start and length of what is moved at a time of a range.
 fn bites(range: Range<u64>) -> impl Iterator<Item = (u64, usize)> {
     let Range { start, end } = range;
-    (start..end).step_by(BITE).map(move |at| (at, usize::try_from(end - at).map_or(BITE, |left| left.min(BITE))))
+    (start..end)
+        .step_by(BITE)
+        .map(move |at| (at, usize::try_from(end - at).map_or(BITE, |left| left.min(BITE))))
 }
 
 /// How many pieces are asked for at once, after so many requests and with so many pieces missing.
 ///
-/// A long range waits once for a server that is far away. The first ones are short, so that the beginning of the file is
-/// there early and not all ranges end at the same moment, when nothing would flow; so are the last ones, which end together.
+/// A long range waits once for a server that is far away. The first ones are short, so that the
+/// beginning of the file is there early and not all ranges end at the same moment, when nothing
+/// would flow; so are the last ones, which end together.
 fn run_length(asked: u64, missing: u64) -> u64 {
     (1 + asked / 4).min(missing / AT_ONCE as u64).clamp(1, LONGEST_RUN)
 }
@@ -485,7 +548,9 @@ mod tests {
                 assert!((1..=LONGEST_RUN).contains(&run));
                 // Enough is left for the others.
                 assert!(run == 1 || run * AT_ONCE as u64 <= missing);
-                assert!(run <= run_length(asked + 1, missing) && run <= run_length(asked, missing + 1));
+                assert!(
+                    run <= run_length(asked + 1, missing) && run <= run_length(asked, missing + 1)
+                );
             }
         }
     }

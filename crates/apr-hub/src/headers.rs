@@ -32,7 +32,9 @@ mod tests {
     fn a_content_range_is_read_or_not_believed() {
         assert_eq!(parse_content_range("bytes 0-9/100"), Some((0..10, 100)));
         assert_eq!(parse_content_range("bytes */0"), Some((0..0, 0)));
-        for wrong in ["bytes 9-0/100", "bytes 0-100/100", "bytes 0-9/*", "items 0-1/2", "bytes -1/2", ""] {
+        for wrong in
+            ["bytes 9-0/100", "bytes 0-100/100", "bytes 0-9/*", "items 0-1/2", "bytes -1/2", ""]
+        {
             assert_eq!(parse_content_range(wrong), None, "{wrong}");
         }
     }

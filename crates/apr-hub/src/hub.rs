@@ -22,7 +22,8 @@ pub struct RemoteFile {
     pub name: String,
     /// Length in bytes, where it is known.
     pub len: Option<u64>,
-    /// Under which its bytes are cached and by which they are checked: SHA-256, or a git blob's SHA-1.
+    /// Under which its bytes are cached and by which they are checked: SHA-256, or a git blob's
+    /// SHA-1.
     pub etag: Option<String>,
 }
 
@@ -63,23 +64,39 @@ impl Client {
         match (answer.status, code.unwrap_or_default()) {
             (401 | 403, "GatedRepo") => io(
                 IoCause::Other,
-                format!("the access to {repo} has to be asked for, at {page} ({}); {}", answer.status, self.whose()),
+                format!(
+                    "the access to {repo} has to be asked for, at {page} ({}); {}",
+                    answer.status,
+                    self.whose()
+                ),
             ),
-            (_, "RevisionNotFound") => {
-                io(IoCause::NotFound, format!("{repo} has no revision '{revision}'{}", self.near_revisions(location)))
-            }
-            (404, "EntryNotFound") => {
-                io(IoCause::NotFound, format!("{repo} has no file '{}' at {revision}", location.path))
-            }
+            (_, "RevisionNotFound") => io(
+                IoCause::NotFound,
+                format!("{repo} has no revision '{revision}'{}", self.near_revisions(location)),
+            ),
+            (404, "EntryNotFound") => io(
+                IoCause::NotFound,
+                format!("{repo} has no file '{}' at {revision}", location.path),
+            ),
             // The hub does not tell a repository that is private from one that is not there.
             (401 | 404, "RepoNotFound") | (404, _) => {
                 let near = self.near_repositories(repo);
                 let who = if near.is_empty() { format!("; {}", self.whose()) } else { near };
-                io(IoCause::NotFound, format!("there is no repository {repo}, or it is private{who}"))
+                io(
+                    IoCause::NotFound,
+                    format!("there is no repository {repo}, or it is private{who}"),
+                )
             }
-            (401, _) => io(IoCause::Other, format!("the hub wants to know who asks (401); {}", self.whose())),
-            (403, _) => io(IoCause::Other, format!("the hub forbids it (403){said}; {}", self.whose())),
-            (status, _) => io(IoCause::Other, format!("the hub answers with status {status}{said}")),
+            (401, _) => io(
+                IoCause::Other,
+                format!("the hub wants to know who asks (401); {}", self.whose()),
+            ),
+            (403, _) => {
+                io(IoCause::Other, format!("the hub forbids it (403){said}; {}", self.whose()))
+            }
+            (status, _) => {
+                io(IoCause::Other, format!("the hub answers with status {status}{said}"))
+            }
         }
     }
 
@@ -87,14 +104,18 @@ impl Client {
     fn whose(&self) -> String {
         match &self.settings.token {
             Some(token) => format!("the token of {} was used", token.origin),
-            None => "no token was used: HF_TOKEN is not set, and `hf auth login` has left none".to_owned(),
+            None => "no token was used: HF_TOKEN is not set, and `hf auth login` has left none"
+                .to_owned(),
         }
     }
 
     /// Repositories whose names are like one that is not there.
     fn near_repositories(&self, repo: &str) -> String {
-        let (author, name) = repo.split_once('/').map_or((None, repo), |(author, name)| (Some(author), name));
-        let search = |query: String| self.ids(&format!("{}/api/models?{query}&limit=50", self.settings.endpoint));
+        let (author, name) =
+            repo.split_once('/').map_or((None, repo), |(author, name)| (Some(author), name));
+        let search = |query: String| {
+            self.ids(&format!("{}/api/models?{query}&limit=50", self.settings.endpoint))
+        };
         let mut found = match author {
             Some(author) => search(format!("author={}", encode_segment(author))),
             None => search(format!("author={}", encode_segment(name))),
@@ -106,10 +127,12 @@ impl Client {
     }
 
     fn near_revisions(&self, location: &HubLocation) -> String {
-        let url = format!("{}/api/models/{}/refs", self.settings.endpoint, encode_path(&location.repo));
+        let url =
+            format!("{}/api/models/{}/refs", self.settings.endpoint, encode_path(&location.repo));
         let Some(refs) = self.json(&url) else { return String::new() };
         let names = ["branches", "tags"].iter().filter_map(|kind| refs.get(kind)?.as_array());
-        let names: Vec<&str> = names.flatten().filter_map(|entry| entry.get("name")?.as_str()).collect();
+        let names: Vec<&str> =
+            names.flatten().filter_map(|entry| entry.get("name")?.as_str()).collect();
         did_you_mean(&nearest(location.revision(), names.iter().copied(), 5))
     }
 
@@ -133,16 +156,22 @@ pub(crate) fn did_you_mean(names: &[String]) -> String {
 
 /// What a server says about its refusal.
 fn said(headers: &HeaderMap) -> String {
-    let message = text(headers, "x-error-message").map(|message| message.chars().take(200).collect::<String>());
+    let message = text(headers, "x-error-message")
+        .map(|message| message.chars().take(200).collect::<String>());
     message.map_or_else(String::new, |message| format!(": {message}"))
 }
 
 pub(crate) fn parse(json: &[u8], location: &HubLocation) -> Result<Repository> {
-    let wrong = |what: &str| Error::format(format!("the hub's answer is not understood: {what}")).in_file(location);
+    let wrong = |what: &str| {
+        Error::format(format!("the hub's answer is not understood: {what}")).in_file(location)
+    };
     let answer: Value = serde_json::from_slice(json).map_err(|error| wrong(&error.to_string()))?;
     let commit = answer.get("sha").and_then(Value::as_str).filter(|commit| is_commit(commit));
     let commit = commit.ok_or_else(|| wrong("it names no commit"))?.to_owned();
-    let listed = answer.get("siblings").and_then(Value::as_array).ok_or_else(|| wrong("it lists no files"))?;
+    let listed = answer
+        .get("siblings")
+        .and_then(Value::as_array)
+        .ok_or_else(|| wrong("it lists no files"))?;
     if listed.len() > MOST_FILES {
         return Err(wrong("it lists too many files"));
     }
@@ -153,7 +182,11 @@ pub(crate) fn parse(json: &[u8], location: &HubLocation) -> Result<Repository> {
     }
     files.sort_by(|a, b| a.name.cmp(&b.name));
     files.dedup_by(|a, b| a.name == b.name);
-    let id = answer.get("id").and_then(Value::as_str).filter(|id| is_plain(id)).unwrap_or(&location.repo);
+    let id = answer
+        .get("id")
+        .and_then(Value::as_str)
+        .filter(|id| is_plain(id))
+        .unwrap_or(&location.repo);
     let license = answer.pointer("/cardData/license").and_then(Value::as_str).map(str::to_owned);
     Ok(Repository { id: id.to_owned(), commit, files, license, odd })
 }
@@ -162,9 +195,15 @@ fn file(name: &str, entry: &Value) -> RemoteFile {
     let large = entry.get("lfs").filter(|lfs| lfs.is_object());
     let sha256 = large.and_then(|lfs| lfs.get("sha256").or_else(|| lfs.get("oid"))?.as_str());
     let sha1 = entry.get("blobId").and_then(Value::as_str).filter(|_| large.is_none());
-    let etag = sha256.filter(|etag| is_hex(etag, 64)).or_else(|| sha1.filter(|etag| is_hex(etag, 40)));
-    let len = large.and_then(|lfs| lfs.get("size")?.as_u64()).or_else(|| entry.get("size")?.as_u64());
-    RemoteFile { name: name.to_owned(), len: len.filter(|&len| len <= LONGEST_FILE), etag: etag.map(str::to_owned) }
+    let etag =
+        sha256.filter(|etag| is_hex(etag, 64)).or_else(|| sha1.filter(|etag| is_hex(etag, 40)));
+    let len =
+        large.and_then(|lfs| lfs.get("size")?.as_u64()).or_else(|| entry.get("size")?.as_u64());
+    RemoteFile {
+        name: name.to_owned(),
+        len: len.filter(|&len| len <= LONGEST_FILE),
+        etag: etag.map(str::to_owned),
+    }
 }
 
 /// Whether a text is the name of a commit, and so of a folder.
@@ -173,7 +212,8 @@ pub(crate) fn is_commit(text: &str) -> bool {
 }
 
 pub(crate) fn is_hex(text: &str, len: usize) -> bool {
-    text.len() == len && text.bytes().all(|byte| byte.is_ascii_hexdigit() && !byte.is_ascii_uppercase())
+    text.len() == len
+        && text.bytes().all(|byte| byte.is_ascii_hexdigit() && !byte.is_ascii_uppercase())
 }
 
 #[cfg(test)]
@@ -188,7 +228,8 @@ mod tests {
     fn a_listing_gives_sizes_and_digests_and_names_that_lead_out_are_not_believed() {
         let json = format!(
             r#"{{"id":"A/b","sha":"{0}","cardData":{{"license":"mit"}},"siblings":[
-                {{"rfilename":"model.safetensors","size":7,"blobId":"{0}","lfs":{{"sha256":"{1}","size":9}}}},
+                {{"rfilename":"model.safetensors","size":7,"blobId":"{0}",
+                  "lfs":{{"sha256":"{1}","size":9}}}},
                 {{"rfilename":"config.json","size":3,"blobId":"{0}"}},
                 {{"rfilename":"../evil"}}, {{"rfilename":"/etc/passwd"}}, {{"other":1}}]}}"#,
             "0123456789abcdef0123456789abcdef01234567",
@@ -204,7 +245,8 @@ mod tests {
 
     #[test]
     fn every_cut_and_every_flipped_bit_of_a_listing_is_an_error_or_a_listing() {
-        let json = format!(r#"{{"sha":"{}","siblings":[{{"rfilename":"a","size":1}}]}}"#, "0".repeat(40));
+        let json =
+            format!(r#"{{"sha":"{}","siblings":[{{"rfilename":"a","size":1}}]}}"#, "0".repeat(40));
         for broken in apr_testkit::corrupt::truncations(json.as_bytes()) {
             assert!(parse(&broken, &location()).is_err());
         }

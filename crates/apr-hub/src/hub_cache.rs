@@ -1,10 +1,10 @@
 //! The cache that Hugging Face's Python client and apr share.
 //!
 //! ```text
-//! hub/models--ORG--REPO/blobs/ETAG                          the bytes
-//!                       refs/REVISION                       the commit that a branch or tag stood for
-//!                       snapshots/COMMIT/FILE               a link to ../../blobs/ETAG
-//! hub/.locks/models--ORG--REPO/ETAG.lock                    held while a file is fetched
+//! hub/models--ORG--REPO/blobs/ETAG                       the bytes
+//!                       refs/REVISION                    the commit that a branch or tag stood for
+//!                       snapshots/COMMIT/FILE            a link to ../../blobs/ETAG
+//! hub/.locks/models--ORG--REPO/ETAG.lock                 held while a file is fetched
 //! ```
 
 use std::fs;
@@ -76,7 +76,13 @@ impl RepositoryFolder {
         list(&snapshot, "", &mut files);
         files.sort_by(|a, b| a.name.cmp(&b.name));
         let id = location.repo.clone();
-        (!files.is_empty()).then_some(Repository { id, commit, files, license: None, odd: Vec::new() })
+        (!files.is_empty()).then_some(Repository {
+            id,
+            commit,
+            files,
+            license: None,
+            odd: Vec::new(),
+        })
     }
 }
 
@@ -123,7 +129,9 @@ impl SnapshotEntry {
     }
 
     fn refer(&self) -> io::Result<()> {
-        if is_commit(&self.revision) || self.folder.commit(&self.revision).as_deref() == Some(&self.commit) {
+        if is_commit(&self.revision)
+            || self.folder.commit(&self.revision).as_deref() == Some(&self.commit)
+        {
             return Ok(());
         }
         let reference = self.folder.reference(&self.revision);
@@ -142,7 +150,9 @@ const CACHE_TAG: &str = "Signature: 8a477f597d28d172789f06886806bc55\n\
 fn list(folder: &Path, prefix: &str, files: &mut Vec<RemoteFile>) {
     let Ok(entries) = folder.read_dir() else { return };
     for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
-        let Some(name) = path.file_name().and_then(|name| name.to_str()).filter(|name| is_plain(name)) else {
+        let Some(name) =
+            path.file_name().and_then(|name| name.to_str()).filter(|name| is_plain(name))
+        else {
             continue;
         };
         let name = format!("{prefix}{name}");

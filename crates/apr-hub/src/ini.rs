@@ -16,7 +16,8 @@ fn read(text: &str, name: &str) -> BTreeMap<String, String> {
         if line.starts_with([' ', '\t', '#', ';']) {
             continue;
         }
-        if let Some(section) = line.trim().strip_prefix('[').and_then(|line| line.strip_suffix(']')) {
+        if let Some(section) = line.trim().strip_prefix('[').and_then(|line| line.strip_suffix(']'))
+        {
             is_ours = section.trim() == name;
         } else if let Some((key, value)) = line.split_once('=').filter(|_| is_ours) {
             found.insert(key.trim().to_lowercase(), value.trim().to_owned());
@@ -31,8 +32,12 @@ mod tests {
 
     #[test]
     fn a_section_has_its_keys_and_no_others() {
-        let text = "# c\n[default]\nregion = a\n[profile x]\nRegion=b\ns3 =\n  max = 3\n\n[y]\nregion=c\n";
-        assert_eq!(read(text, "profile x"), [("region".into(), "b".into()), ("s3".into(), String::new())].into());
+        let text =
+            "# c\n[default]\nregion = a\n[profile x]\nRegion=b\ns3 =\n  max = 3\n\n[y]\nregion=c\n";
+        assert_eq!(
+            read(text, "profile x"),
+            [("region".into(), "b".into()), ("s3".into(), String::new())].into()
+        );
         assert!(read(text, "z").is_empty());
     }
 }

@@ -91,7 +91,9 @@ mod tests {
         for broken in apr_testkit::corrupt::bit_flips(&bytes, 0..bytes.len()) {
             fs::write(&path, broken).expect("room");
             let read = Journal::read(&path, 100, "x");
-            assert!(read.is_none_or(|journal| journal.done.iter().all(|(start, end)| start < end && *end <= 100)));
+            assert!(read.is_none_or(|journal| {
+                journal.done.iter().all(|(start, end)| start < end && *end <= 100)
+            }));
         }
     }
 }

@@ -9,7 +9,8 @@ use apr_core::{Error, Result};
 /// ```
 /// use apr_hub::Location;
 ///
-/// let location = Location::parse("hf://openai/whisper-tiny@main/model.safetensors").expect("a location")?;
+/// let location =
+///     Location::parse("hf://openai/whisper-tiny@main/model.safetensors").expect("a location")?;
 /// let Location::Hub(hub) = &location else { panic!("a hub's") };
 /// assert_eq!((hub.repo.as_str(), hub.revision.as_deref()), ("openai/whisper-tiny", Some("main")));
 /// assert_eq!(hub.path, "model.safetensors");
@@ -64,7 +65,9 @@ impl Location {
         let parsed = match scheme {
             "hf://" => HubLocation::parse(rest).map(Self::Hub),
             "s3://" => S3Location::parse(rest).map(Self::S3),
-            _ if rest.is_empty() || rest.starts_with('/') => Err(Error::format("the address names no server")),
+            _ if rest.is_empty() || rest.starts_with('/') => {
+                Err(Error::format("the address names no server"))
+            }
             _ => Ok(Self::Url(format!("{scheme}{rest}"))),
         };
         Some(parsed.map_err(|error| error.in_file(shown_url(text))))
@@ -116,7 +119,9 @@ impl HubLocation {
         let rest = rest.strip_prefix("models/").unwrap_or(rest);
         let (first, after) = split(rest);
         if NOT_MODELS.contains(&first) {
-            return Err(Error::format(format!("'{first}' of the hub are not models: hf://ORG/REPO names one")));
+            return Err(Error::format(format!(
+                "'{first}' of the hub are not models: hf://ORG/REPO names one"
+            )));
         }
         let (repo, revision, path) = match (first.split_once('@'), after.is_empty()) {
             (Some((name, revision)), _) => (name.to_owned(), Some(revision), after),
@@ -133,7 +138,9 @@ impl HubLocation {
         let (revision, path) = long_revision(revision, path);
         check_repo(&repo)?;
         if revision.as_deref().is_some_and(|revision| revision.is_empty() || !is_plain(revision)) {
-            return Err(Error::format("the revision after '@' is no name of a branch, tag or commit"));
+            return Err(Error::format(
+                "the revision after '@' is no name of a branch, tag or commit",
+            ));
         }
         if !path.is_empty() && !is_plain(&path) {
             return Err(Error::format("the path leads out of the repository"));
@@ -155,7 +162,10 @@ fn long_revision(revision: Option<&str>, path: &str) -> (Option<String>, String)
         Some("refs") if ["pr", "convert"].contains(&kind) && !number.is_empty() => {
             (Some(format!("refs/{kind}/{number}")), rest.to_owned())
         }
-        revision => (revision.map(|revision| revision.replace("%2F", "/").replace("%2f", "/")), path.to_owned()),
+        revision => (
+            revision.map(|revision| revision.replace("%2F", "/").replace("%2f", "/")),
+            path.to_owned(),
+        ),
     }
 }
 
@@ -167,7 +177,9 @@ fn check_repo(repo: &str) -> Result<()> {
     if repo.split('/').all(is_word) {
         return Ok(());
     }
-    Err(Error::format(format!("'{repo}' is no name of a repository; hf://ORG/REPO[@REVISION][/FILE] names a model")))
+    Err(Error::format(format!(
+        "'{repo}' is no name of a repository; hf://ORG/REPO[@REVISION][/FILE] names a model"
+    )))
 }
 
 impl S3Location {
@@ -207,7 +219,8 @@ pub(crate) fn path_of(url: &str) -> &str {
 pub(crate) fn shown_url(url: &str) -> String {
     let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
     let rest = rest.split(['?', '#']).next().unwrap_or_default();
-    let (authority, path) = rest.split_once('/').map_or((rest, None), |(authority, path)| (authority, Some(path)));
+    let (authority, path) =
+        rest.split_once('/').map_or((rest, None), |(authority, path)| (authority, Some(path)));
     let host = authority.rsplit('@').next().unwrap_or_default();
     if scheme.eq_ignore_ascii_case("hf") {
         return format!("{scheme}://{rest}");
@@ -264,7 +277,11 @@ mod tests {
             ("HF://a/b", "a/b", None, ""),
         ];
         for (text, repo, revision, path) in cases {
-            assert_eq!(hub(text), (repo.to_owned(), revision.map(str::to_owned), path.to_owned()), "{text}");
+            assert_eq!(
+                hub(text),
+                (repo.to_owned(), revision.map(str::to_owned), path.to_owned()),
+                "{text}"
+            );
         }
     }
 
@@ -289,7 +306,8 @@ mod tests {
 
     #[test]
     fn secrets_of_a_url_are_not_shown() {
-        let location = Location::Url("https://user:secret@host:1/a/b.gguf?X-Amz-Signature=secret#x".into());
+        let location =
+            Location::Url("https://user:secret@host:1/a/b.gguf?X-Amz-Signature=secret#x".into());
         assert_eq!(location.to_string(), "https://host:1/a/b.gguf");
         assert_eq!(location.file_name(), "b.gguf");
     }

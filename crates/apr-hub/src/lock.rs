@@ -26,7 +26,12 @@ impl Lock {
     ///
     /// # Errors
     /// E007 when its file can't be made, and when the user interrupts.
-    pub(crate) fn take(path: &Path, what: &str, notes: &Notes, interrupt: &AtomicBool) -> Result<Self> {
+    pub(crate) fn take(
+        path: &Path,
+        what: &str,
+        notes: &Notes,
+        interrupt: &AtomicBool,
+    ) -> Result<Self> {
         loop {
             match try_take(path).map_err(|error| disk(&error, path))? {
                 Some(lock) => return Ok(lock),
@@ -49,19 +54,27 @@ fn try_take(path: &Path) -> io::Result<Option<Lock>> {
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder)?;
     }
-    let file = File::options().read(true).write(true).create(true).truncate(false).mode(0o664).open(path)?;
+    let file = File::options()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o664)
+        .open(path)?;
     match file.try_lock() {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => return Ok(None),
         Err(TryLockError::Error(error)) => return Err(error),
     }
     // Who held it before may have removed the file: then it is no lock of anything.
-    let is_there = path.metadata().is_ok_and(|named| file.metadata().is_ok_and(|it| it.ino() == named.ino()));
+    let is_there =
+        path.metadata().is_ok_and(|named| file.metadata().is_ok_and(|it| it.ino() == named.ino()));
     Ok(is_there.then_some(Lock { _file: file }))
 }
 
 /// E007 for what the file system refused.
 pub(crate) fn disk(error: &io::Error, path: &Path) -> Error {
-    let cause = if error.kind() == io::ErrorKind::NotFound { IoCause::NotFound } else { IoCause::Other };
+    let cause =
+        if error.kind() == io::ErrorKind::NotFound { IoCause::NotFound } else { IoCause::Other };
     Error::io(cause, error.to_string()).in_file(path.display())
 }

@@ -27,7 +27,11 @@ impl Hub {
     /// A hub client with these settings.
     #[must_use]
     pub fn new(settings: Settings) -> Self {
-        Self { client: Arc::new(Client::new(settings)), notes: Notes::default(), choice: Choice::default() }
+        Self {
+            client: Arc::new(Client::new(settings)),
+            notes: Notes::default(),
+            choice: Choice::default(),
+        }
     }
 
     /// The same, with what the user says about which files are meant.
@@ -60,14 +64,17 @@ impl Hub {
         let Location::Url(url) = location else { return location.clone() };
         let endpoint = &self.client.settings.endpoint;
         let hosts = [endpoint.as_str(), "https://huggingface.co", "https://hf.co"];
-        let Some(rest) = hosts.iter().find_map(|host| url.strip_prefix(host)?.strip_prefix('/')) else {
+        let Some(rest) = hosts.iter().find_map(|host| url.strip_prefix(host)?.strip_prefix('/'))
+        else {
             return location.clone();
         };
         let path = rest.split(['?', '#']).next().unwrap_or_default();
         let parts: Vec<&str> = path.splitn(5, '/').collect();
         let text = match parts[..] {
             [org, repo] if !org.is_empty() && !repo.is_empty() => format!("hf://{org}/{repo}"),
-            [org, repo, "resolve" | "blob" | "raw" | "tree", revision] => format!("hf://{org}/{repo}@{revision}"),
+            [org, repo, "resolve" | "blob" | "raw" | "tree", revision] => {
+                format!("hf://{org}/{repo}@{revision}")
+            }
             [org, repo, "resolve" | "blob" | "raw" | "tree", revision, file] => {
                 format!("hf://{org}/{repo}@{revision}/{file}")
             }
@@ -85,7 +92,9 @@ impl Hub {
         } else {
             match store.list(&self.client, &location) {
                 Ok(files) => files,
-                Err(error) if is_folder || error.cause() != Some(IoCause::Other) => return Err(error),
+                Err(error) if is_folder || error.cause() != Some(IoCause::Other) => {
+                    return Err(error);
+                }
                 Err(_) => vec![RemoteFile { name: location.key.clone(), len: None, etag: None }],
             }
         };
@@ -98,18 +107,23 @@ impl Hub {
         let known = folder.repository(&location);
         if self.client.settings.offline {
             let repository = known.ok_or_else(|| {
-                let message = "this is not in the cache, and apr is offline (HF_HUB_OFFLINE or --offline)";
+                let message =
+                    "this is not in the cache, and apr is offline (HF_HUB_OFFLINE or --offline)";
                 Error::io(IoCause::NotFound, message).in_file(&location)
             })?;
-            self.notes
-                .add(format!("{location}: offline, so what is in the cache is used: commit {}", repository.commit));
+            self.notes.add(format!(
+                "{location}: offline, so what is in the cache is used: commit {}",
+                repository.commit
+            ));
             return Ok(Kind::Repository { location, repository, folder });
         }
         match self.client.repository(&location) {
             Ok(repository) => {
                 for name in &repository.odd {
-                    self.notes
-                        .add(format!("{location}: a file is left out, since its name leads out of a folder: {name}"));
+                    self.notes.add(format!(
+                        "{location}: a file is left out, since its name leads out of \
+                            a folder: {name}"
+                    ));
                 }
                 Ok(Kind::Repository { location, repository, folder })
             }
@@ -118,7 +132,9 @@ impl Hub {
                 Some(repository) => {
                     let why = error.message();
                     let commit = &repository.commit;
-                    self.notes.add(format!("{location}: {why}; what is in the cache is used: commit {commit}"));
+                    self.notes.add(format!(
+                        "{location}: {why}; what is in the cache is used: commit {commit}"
+                    ));
                     Ok(Kind::Repository { location, repository, folder })
                 }
                 None => Err(renamed(&error, &location.to_string())),

@@ -1,7 +1,11 @@
 //! Names that may have been meant.
 
 /// The names most like one that is not there, best first.
-pub(crate) fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>, count: usize) -> Vec<String> {
+pub(crate) fn nearest<'a>(
+    name: &str,
+    known: impl Iterator<Item = &'a str>,
+    count: usize,
+) -> Vec<String> {
     /// Below this, two names have nothing in common.
     const LEAST: f64 = 0.6;
     let lower = name.to_lowercase();

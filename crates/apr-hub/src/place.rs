@@ -11,7 +11,9 @@ use crate::client::Answer;
 use crate::download::{Download, Entry, Target};
 use crate::hub::{RemoteFile, Repository, did_you_mean};
 use crate::hub_cache::SnapshotEntry;
-use crate::location::{HubLocation, Location, S3Location, encode_path, encode_segment, is_plain, path_of};
+use crate::location::{
+    HubLocation, Location, S3Location, encode_path, encode_segment, is_plain, path_of,
+};
 use crate::lock::disk;
 use crate::lookup::{Hub, Kind, is_about_the_network};
 use crate::nearest::nearest;
@@ -69,7 +71,12 @@ fn listed_target(cache: Arc<UrlCache>, url: &str, etag: Option<String>) -> Targe
     let name = UrlCache::name_of(url);
     let (path, lock) = (cache.path(&name), cache.lock(&name));
     let state = etag.clone().unwrap_or_else(|| "unknown".to_owned());
-    Target { path, lock, etag: state, entry: Entry::Listed(ListedEntry { cache, url: url.to_owned(), etag }) }
+    Target {
+        path,
+        lock,
+        etag: state,
+        entry: Entry::Listed(ListedEntry { cache, url: url.to_owned(), etag }),
+    }
 }
 
 /// A location that was looked up.
@@ -78,7 +85,8 @@ pub struct Place {
     hub: Hub,
     location: Location,
     kind: Kind,
-    /// The folder of the repository that the names of files count from: empty, or with a slash at its end.
+    /// The folder of the repository that the names of files count from: empty, or with a slash at
+    /// its end.
     base: String,
     /// The file that was named.
     file: Option<String>,
@@ -112,22 +120,42 @@ impl Place {
                 let within = within(&location.path, &repository.files);
                 within.ok_or_else(|| no_file(location, repository))?
             }
-            Kind::Objects { location, files, .. } => within(&location.key, files)
-                .ok_or_else(|| Error::io(IoCause::NotFound, format!("there is no object '{}'", location.key)))?,
-            Kind::Url(url) => (String::new(), Some(path_of(url).rsplit('/').next().unwrap_or_default().to_owned())),
+            Kind::Objects { location, files, .. } => {
+                within(&location.key, files).ok_or_else(|| {
+                    Error::io(IoCause::NotFound, format!("there is no object '{}'", location.key))
+                })?
+            }
+            Kind::Url(url) => (
+                String::new(),
+                Some(path_of(url).rsplit('/').next().unwrap_or_default().to_owned()),
+            ),
         };
         let files = match &kind {
             Kind::Repository { repository, .. } => below(&repository.files, &base),
             Kind::Objects { files, .. } => below(files, &base),
-            Kind::Url(_) => file.iter().map(|name| RemoteFile { name: name.clone(), len: None, etag: None }).collect(),
+            Kind::Url(_) => file
+                .iter()
+                .map(|name| RemoteFile { name: name.clone(), len: None, etag: None })
+                .collect(),
         };
-        let file = file.or_else(|| hub.choice.file.clone().filter(|_| !matches!(kind, Kind::Url(_))));
+        let file =
+            file.or_else(|| hub.choice.file.clone().filter(|_| !matches!(kind, Kind::Url(_))));
         let choice = Choice { file: file.clone(), ..hub.choice.clone() };
         let chosen = choose(&files, &choice).map_err(|error| error.in_file(&location))?;
         if let Some(why) = &chosen.why {
             hub.notes.add(format!("{location}: {why}"));
         }
-        Ok(Self { hub, location, kind, base, file, files, chosen, reading: Arc::default(), opened: Arc::default() })
+        Ok(Self {
+            hub,
+            location,
+            kind,
+            base,
+            file,
+            files,
+            chosen,
+            reading: Arc::default(),
+            opened: Arc::default(),
+        })
     }
 
     /// The location that was looked up.
@@ -142,7 +170,8 @@ impl Place {
         self.file.as_deref()
     }
 
-    /// All files of the folder that is named, or that the named file is in; of a URL, the file alone.
+    /// All files of the folder that is named, or that the named file is in; of a URL, the file
+    /// alone.
     #[must_use]
     pub fn files(&self) -> &[RemoteFile] {
         &self.files
@@ -165,12 +194,16 @@ impl Place {
     pub fn is_cached(&self, file: &RemoteFile) -> bool {
         match &self.kind {
             Kind::Repository { repository, folder, .. } => {
-                let whole = RemoteFile { name: format!("{}{}", self.base, file.name), ..file.clone() };
+                let whole =
+                    RemoteFile { name: format!("{}{}", self.base, file.name), ..file.clone() };
                 folder.file(&repository.commit, &whole).is_some()
             }
-            Kind::Url(url) => UrlCache::new(&self.hub.client.settings.cache).find(&beside(url, &file.name)).is_some(),
+            Kind::Url(url) => UrlCache::new(&self.hub.client.settings.cache)
+                .find(&beside(url, &file.name))
+                .is_some(),
             Kind::Objects { .. } => {
-                let found = UrlCache::new(&self.hub.client.settings.cache).find(&self.name_of(&file.name));
+                let found =
+                    UrlCache::new(&self.hub.client.settings.cache).find(&self.name_of(&file.name));
                 found.is_some_and(|(_, cached)| cached.is_same(file.len, file.etag.as_deref()))
             }
         }
@@ -208,14 +241,21 @@ impl Place {
                 HubLocation { path: format!("{}{file}", self.base), ..location.clone() }.to_string()
             }
             Kind::Url(url) => Location::Url(beside(url, file)).to_string(),
-            Kind::Objects { location, .. } => format!("s3://{}/{}{file}", location.bucket, self.base),
+            Kind::Objects { location, .. } => {
+                format!("s3://{}/{}{file}", location.bucket, self.base)
+            }
         }
     }
 
-    /// What the server calls the state of a file: SHA-256, git's SHA-1, or an ETag; of the file of a URL, once it is open.
+    /// What the server calls the state of a file: SHA-256, git's SHA-1, or an ETag; of the file of
+    /// a URL, once it is open.
     #[must_use]
     pub fn state_of(&self, file: &str) -> Option<String> {
-        let listed = self.files.iter().find(|listed| listed.name == file).and_then(|listed| listed.etag.clone());
+        let listed = self
+            .files
+            .iter()
+            .find(|listed| listed.name == file)
+            .and_then(|listed| listed.etag.clone());
         listed.or_else(|| self.sources().get(file).and_then(RemoteSource::etag))
     }
 
@@ -223,9 +263,10 @@ impl Place {
     #[must_use]
     pub fn pinned(&self) -> Location {
         match (&self.location, self.repository()) {
-            (Location::Hub(location), Some(repository)) => {
-                Location::Hub(HubLocation { revision: Some(repository.commit.clone()), ..location.clone() })
-            }
+            (Location::Hub(location), Some(repository)) => Location::Hub(HubLocation {
+                revision: Some(repository.commit.clone()),
+                ..location.clone()
+            }),
             (location, _) => location.clone(),
         }
     }
@@ -246,15 +287,21 @@ impl Place {
         self.reading.whole();
     }
 
-    /// The same, and what was opened is kept in the cache: it is fetched from now on, in the background, and read there.
+    /// The same, and what was opened is kept in the cache: it is fetched from now on, in the
+    /// background, and read there.
     pub fn keep_whole(&self) {
         self.reading.whole();
-        let downloads: Vec<_> = self.sources().values().filter_map(RemoteSource::download).collect();
-        // One after the other, each by many ranges; one that is read before its turn begins at once. Small files wait for the
-        // server rather than for the line, so that they come beside the large ones.
-        let (small, large): (Vec<_>, Vec<_>) = downloads.into_iter().partition(|download| download.is_small());
+        let downloads: Vec<_> =
+            self.sources().values().filter_map(RemoteSource::download).collect();
+        // One after the other, each by many ranges; one that is read before its turn begins at
+        // once. Small files wait for the server rather than for the line, so that they come beside
+        // the large ones.
+        let (small, large): (Vec<_>, Vec<_>) =
+            downloads.into_iter().partition(|download| download.is_small());
         for downloads in [small, large] {
-            std::thread::spawn(move || downloads.iter().for_each(|download| drop(download.finish(&()))));
+            std::thread::spawn(move || {
+                downloads.iter().for_each(|download| drop(download.finish(&())));
+            });
         }
     }
 
@@ -264,13 +311,17 @@ impl Place {
     /// E004 when a file is not the one that the hub has, E007 when it can't be fetched or written.
     pub fn finish(&self) -> Result<()> {
         let opened = self.sources().clone();
-        opened.values().filter_map(RemoteSource::begun).try_for_each(|download| download.finish(&()))
+        opened
+            .values()
+            .filter_map(RemoteSource::begun)
+            .try_for_each(|download| download.finish(&()))
     }
 
     /// Notes what is kept of files that were not fetched to their end.
     pub fn note_kept(&self) {
         let opened = self.sources();
-        let kept = opened.values().filter_map(RemoteSource::begun).filter_map(|download| download.kept());
+        let kept =
+            opened.values().filter_map(RemoteSource::begun).filter_map(|download| download.kept());
         kept.for_each(|note| self.hub.notes.add(note));
     }
 
@@ -278,8 +329,9 @@ impl Place {
         self.opened.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins to fetch the first bytes of all shards, companions as a whole, or both, several files at a time.
-    /// Whoever opens the files one after the other then waits once for a server that is far away, and not once for each.
+    /// Begins to fetch the first bytes of all shards, companions as a whole, or both, several files
+    /// at a time. Whoever opens the files one after the other then waits once for a server that is
+    /// far away, and not once for each.
     pub fn fetch_heads(&self, with_shards: bool, with_companions: bool) {
         /// Files that are asked for at the same time.
         const AT_ONCE: usize = 8;
@@ -291,8 +343,11 @@ impl Place {
             with_companions && is_short && self.chosen.companions.contains(&file.name)
         });
         // What is one file is opened at once anyway.
-        let weights = self.chosen.weights.iter().filter(|_| with_shards && self.chosen.weights.len() > 1);
-        let names = weights.map(|name| (name.clone(), false)).chain(companions.map(|file| (file.name.clone(), true)));
+        let weights =
+            self.chosen.weights.iter().filter(|_| with_shards && self.chosen.weights.len() > 1);
+        let names = weights
+            .map(|name| (name.clone(), false))
+            .chain(companions.map(|file| (file.name.clone(), true)));
         let names: Vec<(String, bool)> = names.collect();
         let threads = AT_ONCE.min(names.len());
         let names = Arc::new(Mutex::new(names.into_iter()));
@@ -300,7 +355,9 @@ impl Place {
             let (place, names) = (self.clone(), Arc::clone(&names));
             let next = move || names.lock().unwrap_or_else(PoisonError::into_inner).next();
             // What fails here fails again, and is told, when the file is read.
-            std::thread::spawn(move || while next().is_some_and(|(name, whole)| place.fetch(&name, whole).is_ok()) {});
+            std::thread::spawn(move || {
+                while next().is_some_and(|(name, whole)| place.fetch(&name, whole).is_ok()) {}
+            });
         }
     }
 
@@ -320,14 +377,17 @@ impl Place {
     /// Opens a file; one that is open already is shared.
     ///
     /// # Errors
-    /// E001 for a name that leads out of the folder, E007 for a file that is not there or not for this user.
+    /// E001 for a name that leads out of the folder, E007 for a file that is not there or not for
+    /// this user.
     pub fn open(&self, name: &str) -> Result<Found> {
         if let Some(source) = self.sources().get(name) {
             return Ok(Found::Remote(source.clone()));
         }
         match self.look(name)? {
             // Where two open it at the same time, both go on with the first one's.
-            Found::Remote(source) => Ok(Found::Remote(self.sources().entry(name.to_owned()).or_insert(source).clone())),
+            Found::Remote(source) => {
+                Ok(Found::Remote(self.sources().entry(name.to_owned()).or_insert(source).clone()))
+            }
             local => Ok(local),
         }
     }
@@ -338,7 +398,11 @@ impl Place {
         }
         match &self.kind {
             Kind::Repository { location, repository, folder } => {
-                let file = self.files.iter().find(|file| file.name == name).ok_or_else(|| self.absent(name))?;
+                let file = self
+                    .files
+                    .iter()
+                    .find(|file| file.name == name)
+                    .ok_or_else(|| self.absent(name))?;
                 let file = RemoteFile { name: format!("{}{name}", self.base), ..file.clone() };
                 if let Some(path) = folder.file(&repository.commit, &file) {
                     return Ok(Found::Local(path));
@@ -352,7 +416,12 @@ impl Place {
                 };
                 let target = |etag: &str| Target::in_snapshot(&entry, etag);
                 Ok(Found::Remote(match file.len {
-                    Some(len) => RemoteSource::of_len(resource, len, file.etag.as_deref().map(target), &self.reading),
+                    Some(len) => RemoteSource::of_len(
+                        resource,
+                        len,
+                        file.etag.as_deref().map(target),
+                        &self.reading,
+                    ),
                     None => {
                         let linked = |resource: &Resource| resource.linked().as_deref().map(target);
                         RemoteSource::open(resource, linked, &self.reading)?
@@ -366,8 +435,10 @@ impl Place {
 
     /// Opens an object of a bucket.
     fn look_in(&self, store: &Store, location: &S3Location, name: &str) -> Result<Found> {
-        let file = self.files.iter().find(|file| file.name == name).ok_or_else(|| self.absent(name))?;
-        let (cache, url) = (Arc::new(UrlCache::new(&self.hub.client.settings.cache)), self.name_of(name));
+        let file =
+            self.files.iter().find(|file| file.name == name).ok_or_else(|| self.absent(name))?;
+        let (cache, url) =
+            (Arc::new(UrlCache::new(&self.hub.client.settings.cache)), self.name_of(name));
         if let Some((path, cached)) = cache.find(&url)
             && cached.is_same(file.len, file.etag.as_deref())
         {
@@ -378,7 +449,8 @@ impl Place {
         let sign = move || signing.0.address(&signing.1.bucket, &signing.1.key);
         let store = store.clone();
         let explain = move |answer: &Answer| store.explain(answer, &object);
-        let resource = self.resource(Address::Signed(Box::new(sign)), url.clone(), None, Box::new(explain));
+        let resource =
+            self.resource(Address::Signed(Box::new(sign)), url.clone(), None, Box::new(explain));
         let source = match file.len {
             Some(len) => {
                 resource.lock().etag.clone_from(&file.etag);
@@ -386,7 +458,8 @@ impl Place {
                 RemoteSource::of_len(resource, len, Some(target), &self.reading)
             }
             None => {
-                let target = |resource: &Resource| Some(listed_target(cache, &url, resource.etag()));
+                let target =
+                    |resource: &Resource| Some(listed_target(cache, &url, resource.etag()));
                 RemoteSource::open(resource, target, &self.reading)?
             }
         };
@@ -398,7 +471,9 @@ impl Place {
         let cache = Arc::new(UrlCache::new(&self.hub.client.settings.cache));
         let (resource, known) = (self.url_resource(url), cache.find(url));
         if let Some((path, _)) = known.as_ref().filter(|_| self.hub.client.settings.offline) {
-            self.hub.notes.add(format!("{}: offline, so what is in the cache is used", resource.name));
+            self.hub
+                .notes
+                .add(format!("{}: offline, so what is in the cache is used", resource.name));
             return Ok(Found::Local(path.clone()));
         }
         if let Some((path, cached)) = known {
@@ -408,7 +483,11 @@ impl Place {
                 }
                 Ok(_) => {}
                 Err(error) if is_about_the_network(&error) => {
-                    self.hub.notes.add(format!("{}: {}; what is in the cache is used", resource.name, error.message()));
+                    self.hub.notes.add(format!(
+                        "{}: {}; what is in the cache is used",
+                        resource.name,
+                        error.message()
+                    ));
                     return Ok(Found::Local(path));
                 }
                 Err(error) => return Err(error),
@@ -418,14 +497,21 @@ impl Place {
         Ok(Found::Remote(RemoteSource::open(resource, target, &self.reading)?))
     }
 
-    /// Fetches files into the cache. Of each, the path is returned, and how many bytes came over the network.
+    /// Fetches files into the cache. Of each, the path is returned, and how many bytes came over
+    /// the network.
     ///
     /// # Errors
     /// Those of [`open`](Self::open) and [`finish`](Self::finish).
-    pub fn download(&self, names: &[String], progress: &(dyn Progress + Sync)) -> Result<Vec<Downloaded>> {
+    pub fn download(
+        &self,
+        names: &[String],
+        progress: &(dyn Progress + Sync),
+    ) -> Result<Vec<Downloaded>> {
         /// The longest file that waits for the server rather than for the line.
         const SMALL: u64 = 1 << 20;
-        let len = |name: &String| self.files.iter().find(|file| file.name == *name).and_then(|file| file.len);
+        let len = |name: &String| {
+            self.files.iter().find(|file| file.name == *name).and_then(|file| file.len)
+        };
         let is_small = |name: &&String| len(name).is_some_and(|len| len <= SMALL);
         let (small, large): (Vec<&String>, Vec<&String>) = names.iter().partition(is_small);
         // Small files come beside the large ones, and not after them.
@@ -440,7 +526,11 @@ impl Place {
         Ok(done)
     }
 
-    fn download_in_turn(&self, names: &[&String], progress: &dyn Progress) -> Result<Vec<Downloaded>> {
+    fn download_in_turn(
+        &self,
+        names: &[&String],
+        progress: &dyn Progress,
+    ) -> Result<Vec<Downloaded>> {
         /// Files that are fetched at the same time.
         const AT_ONCE: usize = 4;
         let mut begun = VecDeque::new();
@@ -463,7 +553,8 @@ impl Place {
             Found::Remote(source) => source,
         };
         let download = source.download().ok_or_else(|| {
-            let message = "the hub does not say what the file's digest is, so there is no place for it in the cache";
+            let message = "the hub does not say what the file's digest is, so there is no place \
+                for it in the cache";
             Error::io(IoCause::Other, message).in_file(self.name_of(name))
         })?;
         download.start();
@@ -476,7 +567,12 @@ impl Place {
             .in_file(self.name_of(name))
     }
 
-    pub(crate) fn hub_resource(&self, location: &HubLocation, repository: &Repository, path: &str) -> Resource {
+    pub(crate) fn hub_resource(
+        &self,
+        location: &HubLocation,
+        repository: &Repository,
+        path: &str,
+    ) -> Resource {
         let settings = &self.hub.client.settings;
         let (repo, commit) = (encode_path(&repository.id), encode_segment(&repository.commit));
         let url = format!("{}/{repo}/resolve/{commit}/{}", settings.endpoint, encode_path(path));
@@ -491,7 +587,13 @@ impl Place {
         self.resource(Address::Fixed(url.to_owned()), name, None, Box::new(url_error))
     }
 
-    fn resource(&self, address: Address, name: String, token: Option<Token>, explain: Box<Explain>) -> Resource {
+    fn resource(
+        &self,
+        address: Address,
+        name: String,
+        token: Option<Token>,
+        explain: Box<Explain>,
+    ) -> Resource {
         Resource {
             client: Arc::clone(&self.hub.client),
             name,
@@ -505,7 +607,8 @@ impl Place {
     }
 }
 
-/// The folder that a location's files count from, and the file that it names; `None` where it names nothing.
+/// The folder that a location's files count from, and the file that it names; `None` where it names
+/// nothing.
 fn within(path: &str, files: &[RemoteFile]) -> Option<(String, Option<String>)> {
     if path.is_empty() {
         return Some((String::new(), None));
@@ -522,20 +625,27 @@ fn within(path: &str, files: &[RemoteFile]) -> Option<(String, Option<String>)> 
 fn no_file(location: &HubLocation, repository: &Repository) -> Error {
     let path = &location.path;
     let near = nearest(path, repository.files.iter().map(|file| file.name.as_str()), 5);
-    let message = format!("{} has no file '{path}' at {}{}", repository.id, location.revision(), did_you_mean(&near));
+    let message = format!(
+        "{} has no file '{path}' at {}{}",
+        repository.id,
+        location.revision(),
+        did_you_mean(&near)
+    );
     Error::io(IoCause::NotFound, message).in_file(location)
 }
 
 /// The files below a folder, by their names in it.
 fn below(files: &[RemoteFile], base: &str) -> Vec<RemoteFile> {
-    let inside =
-        |file: &RemoteFile| Some(RemoteFile { name: file.name.strip_prefix(base)?.to_owned(), ..file.clone() });
+    let inside = |file: &RemoteFile| {
+        Some(RemoteFile { name: file.name.strip_prefix(base)?.to_owned(), ..file.clone() })
+    };
     files.iter().filter_map(inside).collect()
 }
 
 /// The URL of a file in the same folder as another one.
 fn beside(url: &str, name: &str) -> String {
-    let (path, query) = url.split_once('?').map_or((url, None), |(path, query)| (path, Some(query)));
+    let (path, query) =
+        url.split_once('?').map_or((url, None), |(path, query)| (path, Some(query)));
     let (folder, file) = path.rsplit_once('/').unwrap_or((path, ""));
     match query {
         _ if file == name => url.to_owned(),
@@ -549,10 +659,15 @@ fn beside(url: &str, name: &str) -> String {
 fn url_error(answer: &Answer) -> Error {
     let status = answer.status;
     match status {
-        404 | 410 => Error::io(IoCause::NotFound, format!("the server has no such file ({status})")),
+        404 | 410 => {
+            Error::io(IoCause::NotFound, format!("the server has no such file ({status})"))
+        }
         401 | 403 => Error::io(
             IoCause::Other,
-            format!("the server does not give it to everybody ({status}); apr sends no password to this server"),
+            format!(
+                "the server does not give it to everybody ({status}); apr sends no password to \
+                 this server"
+            ),
         ),
         _ => Error::io(IoCause::Other, format!("the server answers with status {status}")),
     }

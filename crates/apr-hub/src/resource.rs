@@ -104,7 +104,8 @@ impl Stream<'_> {
         let resource = self.resource;
         let mut done = 0;
         while done < buf.len() {
-            check_interrupt(&resource.client.settings.interrupt).map_err(|error| error.in_file(&resource.name))?;
+            check_interrupt(&resource.client.settings.interrupt)
+                .map_err(|error| error.in_file(&resource.name))?;
             if let Some(file) = resource.lock().whole.clone() {
                 let (at, rest) = (self.range.start, &mut buf[done..]);
                 file.read_exact_at(rest, at).map_err(|error| resource.disk(&error).at(at))?;
@@ -170,7 +171,8 @@ impl Resource {
             (206, Some((range, len))) if range.start == 0 => {
                 self.learn(&answer, len);
                 let expected = usize::try_from(range.end).unwrap_or(usize::MAX);
-                let mut bytes = vec![0; expected.min(usize::try_from(wanted).unwrap_or(usize::MAX))];
+                let mut bytes =
+                    vec![0; expected.min(usize::try_from(wanted).unwrap_or(usize::MAX))];
                 let (_, trouble) = self.receive(&mut answer, &mut bytes);
                 if let Some(trouble) = trouble {
                     return Err(trouble);
@@ -187,7 +189,8 @@ impl Resource {
                 let file = self.keep_whole(&mut answer)?;
                 let len = self.lock().len.unwrap_or_default();
                 let mut bytes = vec![0; usize::try_from(wanted.min(len)).unwrap_or_default()];
-                file.read_exact_at(&mut bytes, 0).map_err(|error| Trouble::Final(self.disk(&error)))?;
+                file.read_exact_at(&mut bytes, 0)
+                    .map_err(|error| Trouble::Final(self.disk(&error)))?;
                 Ok(bytes)
             }
             _ => Err(self.refusal(&answer)),
@@ -208,8 +211,8 @@ impl Resource {
         Stream { resource: self, range, coming: None, patience }
     }
 
-    /// Asks for a range. What comes may end before it does; `None` where the server sends whole files only, and this one was
-    /// kept.
+    /// Asks for a range. What comes may end before it does; `None` where the server sends whole
+    /// files only, and this one was kept.
     fn open(&self, range: &Range<u64>) -> Result<Option<Coming>, Trouble> {
         let etag = self.lock().etag.clone();
         let mut answer = self.send(range.clone(), etag.as_deref())?;
@@ -218,14 +221,19 @@ impl Resource {
                 self.check_same(&answer, len)?;
                 if sent.start != range.start {
                     let (sent, asked) = (sent.start, range.start);
-                    let message = format!("the server sends bytes from {sent} on, and not from {asked}");
-                    return Err(Trouble::Final(Error::io(IoCause::Other, message).in_file(&self.name)));
+                    let message =
+                        format!("the server sends bytes from {sent} on, and not from {asked}");
+                    return Err(Trouble::Final(
+                        Error::io(IoCause::Other, message).in_file(&self.name),
+                    ));
                 }
                 self.learn(&answer, len);
                 Ok(Some(Coming { answer, end: sent.end.min(range.end) }))
             }
             // The state that was meant is gone, or there are no ranges.
-            (200, _) if etag.is_some() && answer.etag() != etag.as_deref() => Err(Trouble::Final(self.changed())),
+            (200, _) if etag.is_some() && answer.etag() != etag.as_deref() => {
+                Err(Trouble::Final(self.changed()))
+            }
             (200, _) => self.keep_whole(&mut answer).map(|_| None),
             (416, _) => Err(Trouble::Final(self.changed())),
             _ => Err(self.refusal(&answer)),
@@ -234,14 +242,19 @@ impl Resource {
 
     /// Asks at the address that a redirect led to, or at the first one when that is refused.
     fn send(&self, range: Range<u64>, if_range: Option<&str>) -> Result<Answer, Trouble> {
-        let ask = Ask { range: Some(range), if_range, token: self.token.as_ref(), ..Ask::default() };
+        let ask =
+            Ask { range: Some(range), if_range, token: self.token.as_ref(), ..Ask::default() };
         for _ in 0..2 {
             let (origin, direct) = match self.whereabouts() {
                 Whereabouts::Known(origin, direct) => (origin, direct),
                 Whereabouts::Asked(asking) => return self.send_first(&ask, asking),
                 Whereabouts::First => break,
             };
-            let answer = self.client.ask_once(&Ask { url: &direct, origin: Some(&origin), ..ask.clone() })?;
+            let answer = self.client.ask_once(&Ask {
+                url: &direct,
+                origin: Some(&origin),
+                ..ask.clone()
+            })?;
             if !is_refusal(answer.status) {
                 return Ok(answer);
             }
@@ -260,7 +273,8 @@ impl Resource {
             is_shared.set(true);
             drop(asking.take());
         };
-        let answer = self.client.ask_once(&Ask { url: &origin, found: Some(&found), ..ask.clone() })?;
+        let answer =
+            self.client.ask_once(&Ask { url: &origin, found: Some(&found), ..ask.clone() })?;
         if is_shared.get() && is_refusal(answer.status) {
             // The others may have used the address up.
             return self.send_alone(ask);
@@ -296,14 +310,16 @@ impl Resource {
         }
     }
 
-    /// Where to ask. Where that is not known yet, one request finds it: whoever makes that holds the lock, and others wait for
-    /// it instead of asking the same.
+    /// Where to ask. Where that is not known yet, one request finds it: whoever makes that holds
+    /// the lock, and others wait for it instead of asking the same.
     fn whereabouts(&self) -> Whereabouts<'_> {
         let known = || {
             let state = self.lock();
             match &state.direct {
                 Some((origin, direct)) => Some(Whereabouts::Known(origin.clone(), direct.clone())),
-                None if state.is_here || matches!(self.address, Address::Signed(_)) => Some(Whereabouts::First),
+                None if state.is_here || matches!(self.address, Address::Signed(_)) => {
+                    Some(Whereabouts::First)
+                }
                 None => None,
             }
         };
@@ -369,11 +385,14 @@ impl Resource {
         let final_ = |error: Error| Trouble::Final(error.in_file(&self.name));
         let stated = answer.body.content_length();
         if stated.is_some_and(|len| len > LONGEST_WHOLE) {
-            let message = "the server sends no ranges of files, and this one is too long to be fetched whole to look at \
-                           it; `apr download` it first";
+            let message = "the server sends no ranges of files, and this one is too long to be \
+                fetched whole to look at it; `apr download` it first";
             return Err(final_(Error::io(IoCause::Other, message)));
         }
-        self.notes.add(format!("{}: the server sends no ranges of files, so the whole file is fetched", self.name));
+        self.notes.add(format!(
+            "{}: the server sends no ranges of files, so the whole file is fetched",
+            self.name
+        ));
         let folder = self.client.settings.cache.join("spool");
         std::fs::create_dir_all(&folder).map_err(|error| final_(self.disk(&error)))?;
         let mut file = tempfile::tempfile_in(&folder).map_err(|error| final_(self.disk(&error)))?;
@@ -392,7 +411,8 @@ impl Resource {
     fn check_len(&self, len: u64) -> Result<(), Trouble> {
         match self.lock().len {
             Some(known) if known != len => {
-                let message = format!("the server sends {len} bytes of it, where {known} are expected");
+                let message =
+                    format!("the server sends {len} bytes of it, where {known} are expected");
                 Err(Trouble::Final(Error::new(Code::Checksum, message).in_file(&self.name)))
             }
             _ => Ok(()),
@@ -413,7 +433,9 @@ impl Resource {
             self.client.received(read);
             len += read as u64;
             if len > LONGEST_WHOLE {
-                let message = format!("the server sends more than {LONGEST_WHOLE} bytes, and no ranges of files");
+                let message = format!(
+                    "the server sends more than {LONGEST_WHOLE} bytes, and no ranges of files"
+                );
                 return Err(Trouble::Final(Error::memory(message).in_file(&self.name)));
             }
             file.write_all(&piece[..read]).map_err(|error| Trouble::Final(self.disk(&error)))?;
@@ -454,7 +476,9 @@ pub(crate) fn renamed(error: &Error, name: &str) -> Error {
     let at = error.file().filter(|file| !name.contains(file));
     let message = match at {
         Some(file)
-            if error.code() == Code::Io && error.cause() != Some(IoCause::Interrupted) && shown_url(file) == file =>
+            if error.code() == Code::Io
+                && error.cause() != Some(IoCause::Interrupted)
+                && shown_url(file) == file =>
         {
             format!("{} (at {file})", error.message())
         }

@@ -48,12 +48,15 @@ impl Trouble {
             408 | 425 => format!("the server wants to be asked again ({status})"),
             _ => format!("the server is in trouble ({status})"),
         };
-        let asked = text(headers, "retry-after").and_then(|text| parse_retry_after(text, SystemTime::now()));
-        let trouble = |what: String| Error::io(IoCause::Network, what).in_file(shown_url(&uri.to_string()));
+        let asked = text(headers, "retry-after")
+            .and_then(|text| parse_retry_after(text, SystemTime::now()));
+        let trouble =
+            |what: String| Error::io(IoCause::Network, what).in_file(shown_url(&uri.to_string()));
         match asked {
-            Some(wait) if wait > LONGEST_ASKED => {
-                Self::Final(trouble(format!("{what}; it may be asked again in {} s", wait.as_secs())))
-            }
+            Some(wait) if wait > LONGEST_ASKED => Self::Final(trouble(format!(
+                "{what}; it may be asked again in {} s",
+                wait.as_secs()
+            ))),
             Some(wait) => Self::Later(trouble(what), wait),
             None => Self::Passing(trouble(what)),
         }
@@ -61,7 +64,10 @@ impl Trouble {
 
     fn error(self) -> Error {
         match self {
-            Self::Final(error) | Self::Passing(error) | Self::Unreachable(error) | Self::Later(error, _) => error,
+            Self::Final(error)
+            | Self::Passing(error)
+            | Self::Unreachable(error)
+            | Self::Later(error, _) => error,
         }
     }
 }
@@ -111,7 +117,8 @@ impl<'a> Patience<'a> {
     /// Twice as long each time, and not the same for everybody, who would all come back at once.
     fn backoff(&self) -> Duration {
         let wait = FIRST_WAIT.saturating_mul(1 << (self.failures - 1).min(16)).min(LONGEST_WAIT);
-        let nanos = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.subsec_nanos());
+        let nanos =
+            SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.subsec_nanos());
         wait.mul_f64(0.75 + f64::from(nanos % 1000) / 2000.0)
     }
 }
@@ -120,8 +127,10 @@ fn given_up(tries: u32, error: Error) -> Error {
     if tries < 2 {
         return error;
     }
-    let named =
-        Error::io(error.cause().unwrap_or(IoCause::Other), format!("{} (tried {tries} times)", error.message()));
+    let named = Error::io(
+        error.cause().unwrap_or(IoCause::Other),
+        format!("{} (tried {tries} times)", error.message()),
+    );
     match error.file() {
         Some(file) => named.in_file(file),
         None => named,
@@ -144,7 +153,11 @@ pub(crate) fn sleep(wait: Duration, interrupt: &AtomicBool) -> Result<()> {
 /// # Errors
 /// E007 when the user interrupts.
 pub(crate) fn check_interrupt(interrupt: &AtomicBool) -> Result<()> {
-    if interrupt.load(Ordering::Relaxed) { Err(Error::io(IoCause::Interrupted, "interrupted")) } else { Ok(()) }
+    if interrupt.load(Ordering::Relaxed) {
+        Err(Error::io(IoCause::Interrupted, "interrupted"))
+    } else {
+        Ok(())
+    }
 }
 
 #[cfg(test)]
@@ -155,14 +168,18 @@ mod tests {
     fn a_server_says_when_to_come_back_in_seconds_or_as_a_date() {
         let now = UNIX_EPOCH + Duration::from_secs(784_111_777);
         assert_eq!(parse_retry_after("3", now), Some(Duration::from_secs(3)));
-        assert_eq!(parse_retry_after("Sun, 06 Nov 1994 08:49:47 GMT", now), Some(Duration::from_secs(10)));
+        assert_eq!(
+            parse_retry_after("Sun, 06 Nov 1994 08:49:47 GMT", now),
+            Some(Duration::from_secs(10))
+        );
         assert_eq!(parse_retry_after("Sun, 06 Nov 1994 08:49:27 GMT", now), Some(Duration::ZERO));
         assert_eq!(parse_retry_after("soon", now), None);
     }
 
     #[test]
     fn an_interrupt_ends_a_wait() {
-        let error = sleep(Duration::from_secs(600), &AtomicBool::new(true)).expect_err("interrupted");
+        let error =
+            sleep(Duration::from_secs(600), &AtomicBool::new(true)).expect_err("interrupted");
         assert_eq!(error.cause(), Some(IoCause::Interrupted));
     }
 }

@@ -1,7 +1,7 @@
 //! Object stores that speak S3: addresses that are signed for an hour, and lists of objects.
 //!
-//! A request is signed in its query (AWS Signature Version 4), so that ranges of an object are asked for as those of any
-//! other file are.
+//! A request is signed in its query (AWS Signature Version 4), so that ranges of an object are
+//! asked for as those of any other file are.
 
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -52,22 +52,30 @@ impl Store {
     /// The store that the environment and the profile of AWS's programs name.
     pub(crate) fn from_env() -> Self {
         let profile = variable("AWS_PROFILE").unwrap_or_else(|| "default".to_owned());
-        let file =
-            |name: &str, usual: &str| -> PathBuf { variable(name).map_or_else(|| expand(usual.to_owned()), expand) };
-        let secrets = ini::section(&file("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials"), &profile);
-        let name = if profile == "default" { profile.clone() } else { format!("profile {profile}") };
+        let file = |name: &str, usual: &str| -> PathBuf {
+            variable(name).map_or_else(|| expand(usual.to_owned()), expand)
+        };
+        let secrets =
+            ini::section(&file("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials"), &profile);
+        let name =
+            if profile == "default" { profile.clone() } else { format!("profile {profile}") };
         let config = ini::section(&file("AWS_CONFIG_FILE", "~/.aws/config"), &name);
         let setting = |key: &str| secrets.get(key).or_else(|| config.get(key)).cloned();
-        let region = variable("AWS_REGION").or_else(|| variable("AWS_DEFAULT_REGION")).or_else(|| setting("region"));
+        let region = variable("AWS_REGION")
+            .or_else(|| variable("AWS_DEFAULT_REGION"))
+            .or_else(|| setting("region"));
         let endpoint = variable("AWS_ENDPOINT_URL_S3").or_else(|| variable("AWS_ENDPOINT_URL"));
         let endpoint = endpoint.or_else(|| setting("endpoint_url"));
         let region = region.unwrap_or_else(|| "us-east-1".to_owned());
-        let from_env = variable("AWS_ACCESS_KEY_ID").zip(variable("AWS_SECRET_ACCESS_KEY")).map(|(key, secret)| {
-            let session = variable("AWS_SESSION_TOKEN");
-            Credentials { key, secret, session, origin: "AWS_ACCESS_KEY_ID".to_owned() }
-        });
+        let from_env = variable("AWS_ACCESS_KEY_ID").zip(variable("AWS_SECRET_ACCESS_KEY")).map(
+            |(key, secret)| {
+                let session = variable("AWS_SESSION_TOKEN");
+                Credentials { key, secret, session, origin: "AWS_ACCESS_KEY_ID".to_owned() }
+            },
+        );
         let from_profile = || {
-            let (key, secret) = setting("aws_access_key_id").zip(setting("aws_secret_access_key"))?;
+            let (key, secret) =
+                setting("aws_access_key_id").zip(setting("aws_secret_access_key"))?;
             let origin = format!("the profile '{profile}'");
             Some(Credentials { key, secret, session: setting("aws_session_token"), origin })
         };
@@ -102,7 +110,10 @@ impl Store {
         let mut pairs: Vec<(String, String)> =
             query.iter().map(|(key, value)| (encode_segment(key), encode_segment(value))).collect();
         let Some(credentials) = &self.credentials else {
-            return format!("{base}{path}{}", joined(&mut pairs).map_or_else(String::new, |query| format!("?{query}")));
+            return format!(
+                "{base}{path}{}",
+                joined(&mut pairs).map_or_else(String::new, |query| format!("?{query}"))
+            );
         };
         let time = stamp(now);
         let scope = format!("{}/{}/s3/aws4_request", &time[..8], self.region);
@@ -131,21 +142,29 @@ impl Store {
         let mut files = Vec::new();
         let mut next: Option<String> = None;
         loop {
-            let mut query = vec![("encoding-type", "url"), ("list-type", "2"), ("prefix", location.key.as_str())];
+            let mut query = vec![
+                ("encoding-type", "url"),
+                ("list-type", "2"),
+                ("prefix", location.key.as_str()),
+            ];
             query.extend(next.as_deref().map(|next| ("continuation-token", next)));
             let url = self.signed(&location.bucket, "", &query, SystemTime::now());
             let ask = Ask { url: &url, ..Ask::default() };
-            let (page, _) = client.read(&ask, LONGEST_PAGE, |answer| self.explain(&answer, location))?;
+            let (page, _) =
+                client.read(&ask, LONGEST_PAGE, |answer| self.explain(&answer, location))?;
             let page = String::from_utf8_lossy(&page).into_owned();
             if !page.contains("<ListBucketResult") {
                 return Err(Error::format("the store's answer is no list of objects"));
             }
             files.extend(objects(&page));
             if files.len() > MOST_OBJECTS {
-                return Err(Error::format("there are too many objects below this key; name a longer one"));
+                return Err(Error::format(
+                    "there are too many objects below this key; name a longer one",
+                ));
             }
             let is_cut = elements(&page, "IsTruncated").next() == Some("true");
-            next = elements(&page, "NextContinuationToken").next().map(unescaped).filter(|_| is_cut);
+            next =
+                elements(&page, "NextContinuationToken").next().map(unescaped).filter(|_| is_cut);
             if next.is_none() {
                 return Ok(files);
             }
@@ -161,16 +180,26 @@ impl Store {
         let (bucket, key) = (&location.bucket, &location.key);
         match (answer.status, answer.header("x-amz-bucket-region")) {
             (300..=399, Some(region)) => {
-                let message =
-                    format!("the bucket '{bucket}' is in {region}, and {} was asked; set AWS_REGION", self.region);
+                let message = format!(
+                    "the bucket '{bucket}' is in {region}, and {} was asked; set AWS_REGION",
+                    self.region
+                );
                 Error::io(IoCause::Other, message)
             }
-            (404, _) if key.is_empty() => Error::io(IoCause::NotFound, format!("there is no bucket '{bucket}'")),
-            (404, _) => Error::io(IoCause::NotFound, format!("the bucket '{bucket}' has no '{key}', or is not there")),
-            (400 | 401 | 403, _) => {
-                Error::io(IoCause::Other, format!("the store does not give it to us ({}); {who}", answer.status))
+            (404, _) if key.is_empty() => {
+                Error::io(IoCause::NotFound, format!("there is no bucket '{bucket}'"))
             }
-            (status, _) => Error::io(IoCause::Other, format!("the store answers with status {status}")),
+            (404, _) => Error::io(
+                IoCause::NotFound,
+                format!("the bucket '{bucket}' has no '{key}', or is not there"),
+            ),
+            (400 | 401 | 403, _) => Error::io(
+                IoCause::Other,
+                format!("the store does not give it to us ({}); {who}", answer.status),
+            ),
+            (status, _) => {
+                Error::io(IoCause::Other, format!("the store answers with status {status}"))
+            }
         }
     }
 }
@@ -178,7 +207,9 @@ impl Store {
 impl Credentials {
     fn sign(&self, day: &str, region: &str, text: &str) -> String {
         let start = format!("AWS4{}", self.secret).into_bytes();
-        let key = [day, region, "s3", "aws4_request"].iter().fold(start, |key, part| keyed(&key, part.as_bytes()));
+        let key = [day, region, "s3", "aws4_request"]
+            .iter()
+            .fold(start, |key, part| keyed(&key, part.as_bytes()));
         hex(&keyed(&key, text.as_bytes()))
     }
 }
@@ -193,7 +224,8 @@ fn keyed(key: &[u8], message: &[u8]) -> Vec<u8> {
 /// `20130524T000000Z`
 fn stamp(now: SystemTime) -> String {
     let seconds = now.duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
-    let time = jiff::Timestamp::from_second(i64::try_from(seconds).unwrap_or_default()).unwrap_or_default();
+    let time = jiff::Timestamp::from_second(i64::try_from(seconds).unwrap_or_default())
+        .unwrap_or_default();
     time.strftime("%Y%m%dT%H%M%SZ").to_string()
 }
 
@@ -228,7 +260,14 @@ fn object(xml: &str) -> Option<RemoteFile> {
 }
 
 fn unescaped(text: &str) -> String {
-    let pairs = [("&quot;", "\""), ("&#34;", "\""), ("&lt;", "<"), ("&gt;", ">"), ("&apos;", "'"), ("&amp;", "&")];
+    let pairs = [
+        ("&quot;", "\""),
+        ("&#34;", "\""),
+        ("&lt;", "<"),
+        ("&gt;", ">"),
+        ("&apos;", "'"),
+        ("&amp;", "&"),
+    ];
     pairs.iter().fold(text.to_owned(), |text, (from, to)| text.replace(from, to))
 }
 
@@ -272,14 +311,17 @@ mod tests {
 
     #[test]
     fn a_key_is_derived_and_used_as_aws_documents_it() {
-        // The example of a presigned request in "Authenticating Requests: Using Query Parameters", whose address is good for
-        // a day: its string to sign, and its signature.
-        let request = "GET\n/test.txt\nX-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential=AKIAIOSFODNN7EXAMPLE%2F20130524%2F\
-                       us-east-1%2Fs3%2Faws4_request&X-Amz-Date=20130524T000000Z&X-Amz-Expires=86400&X-Amz-SignedHeaders=host\n\
-                       host:examplebucket.s3.amazonaws.com\n\nhost\nUNSIGNED-PAYLOAD";
+        // The example of a presigned request in "Authenticating Requests: Using Query Parameters",
+        // whose address is good for a day: its string to sign, and its signature.
+        let request = "GET\n/test.txt\n\
+            X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential=AKIAIOSFODNN7EXAMPLE%2F20130524%2Fus-\
+            east-1%2Fs3%2Faws4_request&X-Amz-Date=20130524T000000Z&X-Amz-Expires=86400&X-Amz-Signed\
+            Headers=host\nhost:examplebucket.s3.amazonaws.com\n\nhost\nUNSIGNED-PAYLOAD";
         let digest = hex(&Sha256::digest(request));
         assert_eq!(digest, "3bfa292879f6447bbcda7001decf97f4a54dc650c8942174ae0a9121cf58ad04");
-        let text = format!("AWS4-HMAC-SHA256\n20130524T000000Z\n20130524/us-east-1/s3/aws4_request\n{digest}");
+        let text = format!(
+            "AWS4-HMAC-SHA256\n20130524T000000Z\n20130524/us-east-1/s3/aws4_request\n{digest}"
+        );
         let signature = example().credentials.expect("a key").sign("20130524", "us-east-1", &text);
         assert_eq!(signature, "aeeed9bbccd4d02ee5c0109b86d86835f995330da4c265957d157751f604d404");
     }
@@ -288,9 +330,9 @@ mod tests {
     fn an_address_has_what_it_is_signed_with() {
         let at = UNIX_EPOCH + Duration::from_secs(1_369_353_600);
         let url = example().signed("examplebucket", "test.txt", &[], at);
-        let start = "https://examplebucket.s3.amazonaws.com/test.txt?X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential=\
-                     AKIAIOSFODNN7EXAMPLE%2F20130524%2Fus-east-1%2Fs3%2Faws4_request&X-Amz-Date=20130524T000000Z&X-Amz-Expires=3600\
-                     &X-Amz-SignedHeaders=host&X-Amz-Signature=";
+        let start = "https://examplebucket.s3.amazonaws.com/test.txt?X-Amz-Algorithm=AWS4-HMAC-SHA2\
+            56&X-Amz-Credential=AKIAIOSFODNN7EXAMPLE%2F20130524%2Fus-east-1%2Fs3%2Faws4_request&X-A\
+            mz-Date=20130524T000000Z&X-Amz-Expires=3600&X-Amz-SignedHeaders=host&X-Amz-Signature=";
         assert!(url.starts_with(start), "{url}");
         let anonymous = Store { credentials: None, ..example() };
         assert_eq!(anonymous.signed("a.b", "c d", &[], at), "https://s3.amazonaws.com/a.b/c%20d");
@@ -298,10 +340,12 @@ mod tests {
 
     #[test]
     fn objects_are_read_and_names_that_lead_out_are_not_believed() {
-        let xml = "<ListBucketResult><Contents><Key>a%20b/model.gguf</Key><ETag>&quot;x&quot;</ETag><Size>7</Size></Contents>\
-                   <Contents><Key>../x</Key><Size>1</Size></Contents><Contents><Key>y</Key></Contents></ListBucketResult>";
+        let xml = "<ListBucketResult><Contents><Key>a%20b/model.gguf</Key><ETag>&quot;x&quot;</ETag\
+            ><Size>7</Size></Contents><Contents><Key>../x</Key><Size>1</Size></Contents><Contents><\
+            Key>y</Key></Contents></ListBucketResult>";
         let found: Vec<RemoteFile> = objects(xml).collect();
-        let expected = RemoteFile { name: "a b/model.gguf".into(), len: Some(7), etag: Some("\"x\"".into()) };
+        let expected =
+            RemoteFile { name: "a b/model.gguf".into(), len: Some(7), etag: Some("\"x\"".into()) };
         assert_eq!(found, [expected]);
     }
 }

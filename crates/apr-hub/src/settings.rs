@@ -43,11 +43,13 @@ impl Settings {
         let endpoint = variable("HF_ENDPOINT").unwrap_or_else(|| ENDPOINT.to_owned());
         let endpoint = endpoint.trim_end_matches('/').to_owned();
         if !endpoint.starts_with("https://") && !endpoint.starts_with("http://") {
-            let message = format!("HF_ENDPOINT is '{}', which is no https:// address", shown_url(&endpoint));
+            let message =
+                format!("HF_ENDPOINT is '{}', which is no https:// address", shown_url(&endpoint));
             return Err(Error::format(message));
         }
         let home = hub_home();
-        let hub_cache = variable("HF_HUB_CACHE").or_else(|| variable("HUGGINGFACE_HUB_CACHE")).map(expand);
+        let hub_cache =
+            variable("HF_HUB_CACHE").or_else(|| variable("HUGGINGFACE_HUB_CACHE")).map(expand);
         Ok(Self {
             endpoint,
             token: Token::from_env(&home),
@@ -70,13 +72,15 @@ pub fn default_cache() -> Result<PathBuf> {
         return Ok(folder.into());
     }
     let folders = etcetera::choose_base_strategy();
-    let missing = |_| Error::io(apr_core::IoCause::NotFound, "there is no home folder; set APR_CACHE");
+    let missing =
+        |_| Error::io(apr_core::IoCause::NotFound, "there is no home folder; set APR_CACHE");
     Ok(folders.map_err(missing)?.cache_dir().join("apr"))
 }
 
 /// The folder of Hugging Face's programs.
 fn hub_home() -> PathBuf {
-    let cache = || variable("XDG_CACHE_HOME").map(expand).unwrap_or_else(|| expand("~/.cache".to_owned()));
+    let cache =
+        || variable("XDG_CACHE_HOME").map(expand).unwrap_or_else(|| expand("~/.cache".to_owned()));
     variable("HF_HOME").map_or_else(|| cache().join("huggingface"), expand)
 }
 
@@ -87,13 +91,16 @@ pub(crate) fn variable(name: &str) -> Option<String> {
 
 /// Whether a switch is on, by the words that Hugging Face's client takes.
 fn is_set(name: &str) -> bool {
-    variable(name).is_some_and(|value| ["1", "on", "yes", "true"].contains(&value.to_lowercase().as_str()))
+    variable(name)
+        .is_some_and(|value| ["1", "on", "yes", "true"].contains(&value.to_lowercase().as_str()))
 }
 
 /// A path whose `~` is the home folder.
 pub(crate) fn expand(path: String) -> PathBuf {
-    let home = || etcetera::choose_base_strategy().ok().map(|folders| folders.home_dir().to_path_buf());
-    match path.strip_prefix('~').filter(|rest| rest.is_empty() || rest.starts_with('/')).zip(home()) {
+    let home =
+        || etcetera::choose_base_strategy().ok().map(|folders| folders.home_dir().to_path_buf());
+    match path.strip_prefix('~').filter(|rest| rest.is_empty() || rest.starts_with('/')).zip(home())
+    {
         Some((rest, home)) => home.join(rest.trim_start_matches('/')),
         None => path.into(),
     }
@@ -133,7 +140,8 @@ impl Token {
     }
 }
 
-/// A token without the line ends that files have; `None` where nothing is left that a header can carry.
+/// A token without the line ends that files have; `None` where nothing is left that a header can
+/// carry.
 fn cleaned(secret: &str) -> Option<String> {
     let secret = secret.replace(['\r', '\n'], "");
     let secret = secret.trim();

@@ -1,4 +1,5 @@
-//! A file on a server as a source of bytes: ranges that were fetched are kept, and the next ones fetched ahead.
+//! A file on a server as a source of bytes: ranges that were fetched are kept, and the next ones
+//! fetched ahead.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -102,12 +103,18 @@ enum Step {
 
 impl RemoteSource {
     /// A file whose length is known.
-    pub(crate) fn of_len(resource: Resource, len: u64, target: Option<Target>, reading: &Arc<Reading>) -> Self {
+    pub(crate) fn of_len(
+        resource: Resource,
+        len: u64,
+        target: Option<Target>,
+        reading: &Arc<Reading>,
+    ) -> Self {
         resource.lock().len = Some(len);
         Self::new(resource, len, Vec::new(), target, reading)
     }
 
-    /// A file of which only the address is known: its first bytes are fetched, and with them its length.
+    /// A file of which only the address is known: its first bytes are fetched, and with them its
+    /// length.
     pub(crate) fn open(
         resource: Resource,
         target: impl FnOnce(&Resource) -> Option<Target>,
@@ -119,7 +126,13 @@ impl RemoteSource {
         Ok(Self::new(resource, len, bytes, target, reading))
     }
 
-    fn new(resource: Resource, len: u64, head: Vec<u8>, target: Option<Target>, reading: &Arc<Reading>) -> Self {
+    fn new(
+        resource: Resource,
+        len: u64,
+        head: Vec<u8>,
+        target: Option<Target>,
+        reading: &Arc<Reading>,
+    ) -> Self {
         // No read has ended anywhere yet.
         let mut windows = Windows { last_end: u64::MAX, ..Windows::default() };
         if !head.is_empty() {
@@ -164,7 +177,11 @@ impl ByteSource for RemoteSource {
         let inner = &self.0;
         let end = offset.checked_add(buf.len() as u64).filter(|&end| end <= inner.len);
         let Some(end) = end else {
-            let message = format!("{} bytes wanted past the end of the file at byte {}", buf.len(), inner.len);
+            let message = format!(
+                "{} bytes wanted past the end of the file at byte {}",
+                buf.len(),
+                inner.len
+            );
             return Err(Error::corrupt(message).at(offset).in_file(&inner.resource.name));
         };
         if let Some(download) = inner.download.get() {
@@ -202,7 +219,11 @@ impl Inner {
     fn step(&self, at: u64, end: u64, buf: &mut [u8]) -> Result<Step> {
         let mut windows = self.lock();
         loop {
-            let found = windows.ranges.range(..=at).next_back().map(|(&start, window)| (start, window.end(start)));
+            let found = windows
+                .ranges
+                .range(..=at)
+                .next_back()
+                .map(|(&start, window)| (start, window.end(start)));
             let Some((start, _)) = found.filter(|&(_, window_end)| window_end > at) else {
                 let next = windows.ranges.range(at..).next().map_or(self.len, |(&start, _)| start);
                 let until = self.until(&mut windows, at, end).min(next);
@@ -244,15 +265,19 @@ impl Inner {
     fn serve(&self, windows: &mut Windows, start: u64, at: u64, buf: &mut [u8]) -> usize {
         windows.clock += 1;
         let clock = windows.clock;
-        let Some(Window::Ready { bytes, used, served }) = windows.ranges.get_mut(&start) else { return 0 };
+        let Some(Window::Ready { bytes, used, served }) = windows.ranges.get_mut(&start) else {
+            return 0;
+        };
         let from = usize::try_from(at - start).unwrap_or_default();
         let len = buf.len().min(bytes.len() - from);
         buf[..len].copy_from_slice(&bytes[from..from + len]);
         *used = clock;
         *served += len as u64;
         // Tensors are read once; a companion that was fetched ahead goes into the cache too.
-        let is_companion = start == 0 && bytes.len() as u64 == self.len && self.len <= LONGEST_COMPANION;
-        let is_done = *served >= bytes.len() as u64 && bytes.len() as u64 > LONGEST_HEAD && !is_companion;
+        let is_companion =
+            start == 0 && bytes.len() as u64 == self.len && self.len <= LONGEST_COMPANION;
+        let is_done =
+            *served >= bytes.len() as u64 && bytes.len() as u64 > LONGEST_HEAD && !is_companion;
         if is_done && self.reading.is_open.load(Ordering::Relaxed) {
             windows.ranges.remove(&start);
         }
@@ -303,7 +328,9 @@ impl Inner {
 impl Windows {
     /// Drops the ranges that were used least recently, while there are more bytes than are kept.
     fn forget(&mut self) {
-        let len = |window: &Window| if let Window::Ready { bytes, .. } = window { bytes.len() as u64 } else { 0 };
+        let len = |window: &Window| {
+            if let Window::Ready { bytes, .. } = window { bytes.len() as u64 } else { 0 }
+        };
         let mut total: u64 = self.ranges.values().map(len).sum();
         while total > KEPT {
             let oldest = self.ranges.iter().filter_map(|(&start, window)| match window {

@@ -1,4 +1,5 @@
-//! How encrypted connections are made: rustls, a provider without C, the system's roots or bundled ones.
+//! How encrypted connections are made: rustls, a provider without C, the system's roots or bundled
+//! ones.
 
 use std::sync::Arc;
 
@@ -20,15 +21,18 @@ fn roots() -> RootCerts {
     if found.certs.is_empty() {
         return RootCerts::WebPki;
     }
-    let certificates = found.certs.iter().map(|certificate| Certificate::from_der(certificate.as_ref()).to_owned());
+    let certificates = found
+        .certs
+        .iter()
+        .map(|certificate| Certificate::from_der(certificate.as_ref()).to_owned());
     RootCerts::from(certificates.collect::<Vec<_>>())
 }
 
 /// Why `https` can't be spoken here, if so.
 pub(crate) fn lacking() -> Option<&'static str> {
     provider().is_none().then_some(
-        "this processor lacks what encrypted connections need (on x86-64: AES, PCLMUL, AVX2, BMI2 and ADX); \
-         download the file with another program",
+        "this processor lacks what encrypted connections need (on x86-64: AES, PCLMUL, AVX2, BMI2 \
+         and ADX); download the file with another program",
     )
 }
 

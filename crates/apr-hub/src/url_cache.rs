@@ -62,8 +62,10 @@ impl UrlCache {
         let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
         let host = authority.rsplit('@').next().unwrap_or_default().replace(':', "_");
         let parts = path_of(url).split('/').filter(|part| !part.is_empty()).map(safe);
-        let mut name =
-            [safe(&scheme.to_lowercase()), safe(&host.to_lowercase())].into_iter().chain(parts).collect::<Vec<_>>();
+        let mut name = [safe(&scheme.to_lowercase()), safe(&host.to_lowercase())]
+            .into_iter()
+            .chain(parts)
+            .collect::<Vec<_>>();
         // Another query may be another file; it may be a secret too, so its digest stands for it.
         if let Some((_, query)) = url.split_once('?') {
             let digest = hex(&Sha256::digest(query.as_bytes()));
@@ -80,7 +82,8 @@ impl UrlCache {
         self.root.join(".locks").join(format!("{}.lock", hex(&Sha256::digest(name.as_bytes()))))
     }
 
-    /// What came from servers, by where it is. A list that can't be read is an empty one: files are fetched again.
+    /// What came from servers, by where it is. A list that can't be read is an empty one: files are
+    /// fetched again.
     pub(crate) fn list(&self) -> BTreeMap<String, Cached> {
         let bytes = fs::read(self.root.join(LIST)).unwrap_or_default();
         let list: BTreeMap<String, Cached> = serde_json::from_slice(&bytes).unwrap_or_default();
@@ -98,9 +101,16 @@ impl UrlCache {
     /// The objects below a key that are here, for who has no network.
     pub(crate) fn objects(&self, location: &S3Location) -> Vec<RemoteFile> {
         let bucket = format!("s3://{}/", location.bucket);
-        let of_bucket = |cached: Cached| Some((cached.url.strip_prefix(&bucket)?.to_owned(), cached));
-        let found = self.list().into_values().filter_map(of_bucket).filter(|(key, _)| key.starts_with(&location.key));
-        found.map(|(name, cached)| RemoteFile { name, len: Some(cached.len), etag: cached.etag }).collect()
+        let of_bucket =
+            |cached: Cached| Some((cached.url.strip_prefix(&bucket)?.to_owned(), cached));
+        let found = self
+            .list()
+            .into_values()
+            .filter_map(of_bucket)
+            .filter(|(key, _)| key.starts_with(&location.key));
+        found
+            .map(|(name, cached)| RemoteFile { name, len: Some(cached.len), etag: cached.etag })
+            .collect()
     }
 
     /// Changes the list.
@@ -124,8 +134,10 @@ impl UrlCache {
 
 /// A part of a path that is a plain name.
 fn safe(part: &str) -> String {
-    let plain: String =
-        part.chars().map(|c| if c.is_ascii_alphanumeric() || "-_.%+=".contains(c) { c } else { '_' }).collect();
+    let plain: String = part
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() || "-_.%+=".contains(c) { c } else { '_' })
+        .collect();
     let plain = plain.trim_start_matches('.').to_owned();
     if plain.is_empty() { "_".to_owned() } else { plain.chars().take(200).collect() }
 }
@@ -141,7 +153,9 @@ pub(crate) struct ListedEntry {
 impl ListedEntry {
     /// Whether the file is there in this state.
     pub(crate) fn is_there(&self, len: u64) -> bool {
-        self.cache.find(&self.url).is_some_and(|(_, cached)| cached.is_same(Some(len), self.etag.as_deref()))
+        self.cache
+            .find(&self.url)
+            .is_some_and(|(_, cached)| cached.is_same(Some(len), self.etag.as_deref()))
     }
 
     /// Adds the file to the list, where its digest was computed.
@@ -149,7 +163,9 @@ impl ListedEntry {
     /// # Errors
     /// E007.
     pub(crate) fn add(&self, path: &Path, checked: Option<&Checked>) -> Result<()> {
-        let Some(sha256) = checked.and_then(|checked| checked.sha256.clone()) else { return Ok(()) };
+        let Some(sha256) = checked.and_then(|checked| checked.sha256.clone()) else {
+            return Ok(());
+        };
         let len = path.metadata().map_err(|error| disk(&error, path))?.len();
         let cached = Cached { url: shown_url(&self.url), len, etag: self.etag.clone(), sha256 };
         self.cache.change(|list| {
@@ -173,7 +189,11 @@ mod tests {
             assert_eq!(UrlCache::name_of(url), name);
         }
         let signed = UrlCache::name_of("https://host/a?token=secret");
-        assert!(signed.starts_with("https/host/query-") && signed.ends_with("/a") && !signed.contains("secret"));
+        assert!(
+            signed.starts_with("https/host/query-")
+                && signed.ends_with("/a")
+                && !signed.contains("secret")
+        );
         assert_ne!(signed, UrlCache::name_of("https://host/a?token=other"));
     }
 }

@@ -124,9 +124,9 @@ impl<'a> Call<'a> {
 
     pub(crate) fn texts(&self, name: &str) -> Option<Vec<String>> {
         match self.attribute(name)? {
-            AttributeValue::Texts(texts) => {
-                Some(texts.iter().map(|bytes| String::from_utf8_lossy(bytes).into_owned()).collect())
-            }
+            AttributeValue::Texts(texts) => Some(
+                texts.iter().map(|bytes| String::from_utf8_lossy(bytes).into_owned()).collect(),
+            ),
             _ => None,
         }
     }
@@ -137,7 +137,8 @@ impl<'a> Call<'a> {
     }
 
     pub(crate) fn value(&self, position: usize) -> Result<&Value> {
-        self.optional_value(position).ok_or_else(|| Error::format(format!("input {position} is missing")))
+        self.optional_value(position)
+            .ok_or_else(|| Error::format(format!("input {position} is missing")))
     }
 
     pub(crate) fn optional_value(&self, position: usize) -> Option<&Value> {
@@ -177,7 +178,8 @@ impl<'a> Call<'a> {
         self.room_for(shape, width)
     }
 
-    /// The same where elements are copies of those of a tensor: of a long text, each copy is as long.
+    /// The same where elements are copies of those of a tensor: of a long text, each copy is as
+    /// long.
     pub(crate) fn room_like(&self, shape: &[usize], tensor: &Tensor) -> Result<usize> {
         match tensor.data() {
             Data::Text(texts) => {
@@ -193,7 +195,8 @@ impl<'a> Call<'a> {
     /// # Errors
     /// E008 when it does not.
     pub(crate) fn room_for(&self, shape: &[usize], width: u64) -> Result<usize> {
-        let too_large = || Error::memory(format!("a tensor of shape {shape:?} does not fit the memory limit"));
+        let too_large =
+            || Error::memory(format!("a tensor of shape {shape:?} does not fit the memory limit"));
         let count = elements(shape).ok_or_else(too_large)?;
         let bytes = (count as u64).checked_mul(width).ok_or_else(too_large)?;
         if bytes > self.environment.free_bytes() {

@@ -40,7 +40,9 @@ pub(crate) fn cast(tensor: &Tensor, to: ElementType, rules: Rules) -> Result<Ten
         (Data::F32(_), ElementType::F16 | ElementType::BF16) => tensor.clone().narrowed(to),
         (Data::U16(_), ElementType::F32) if is_half(tensor.element()) => tensor.widened(),
         // Through doubles, large integers would be rounded twice.
-        (Data::I64(values), ElementType::F32) => Tensor::new(shape, values.iter().map(|&value| value as f32).collect()),
+        (Data::I64(values), ElementType::F32) => {
+            Tensor::new(shape, values.iter().map(|&value| value as f32).collect())
+        }
         _ => of_numbers(tensor, shape, to, rules),
     }
 }
@@ -92,10 +94,14 @@ fn by_rules(values: Vec<f64>, shape: Vec<usize>, to: ElementType, rules: Rules) 
     fn all<T: Number>(values: &[f64]) -> Data {
         T::into_data(values.iter().map(|&value| T::from_f64(value)).collect())
     }
-    // Through f32, but for the bit that decides ties: rounded twice to nearest, some halves would be off by one.
-    let bits = |narrow: fn(f32) -> u16| Data::U16(values.iter().map(|&value| narrow(odd(value))).collect());
-    let mini =
-        |mini: MiniFloat| Data::U8(values.iter().map(|&value| mini.encode(odd(value), rules.saturate)).collect());
+    // Through f32, but for the bit that decides ties: rounded twice to nearest, some halves would
+    // be off by one.
+    let bits = |narrow: fn(f32) -> u16| {
+        Data::U16(values.iter().map(|&value| narrow(odd(value))).collect())
+    };
+    let mini = |mini: MiniFloat| {
+        Data::U8(values.iter().map(|&value| mini.encode(odd(value), rules.saturate)).collect())
+    };
     let data = match to {
         ElementType::F64 => Data::F64(values),
         ElementType::F32 => all::<f32>(&values),
@@ -132,12 +138,17 @@ fn odd(value: f64) -> f32 {
     if back == value || value.is_nan() {
         return nearest;
     }
-    let truncated = if back.abs() > value.abs() { nearest.to_bits() - 1 } else { nearest.to_bits() };
+    let truncated =
+        if back.abs() > value.abs() { nearest.to_bits() - 1 } else { nearest.to_bits() };
     f32::from_bits(truncated | 1)
 }
 
 /// Integers as elements of a type, cut off where they do not fit.
-pub(crate) fn from_integers(values: Vec<i64>, shape: Vec<usize>, to: ElementType) -> Result<Tensor> {
+pub(crate) fn from_integers(
+    values: Vec<i64>,
+    shape: Vec<usize>,
+    to: ElementType,
+) -> Result<Tensor> {
     fn all<T: Number>(values: &[i64]) -> Data {
         T::into_data(values.iter().map(|&value| T::from_i64(value)).collect())
     }
@@ -167,7 +178,9 @@ fn parsed(texts: &[String], shape: Vec<usize>, to: ElementType) -> Result<Tensor
         return from_doubles(texts.iter().map(parse).collect::<Result<_>>()?, shape, to);
     }
     // A text of a fraction is cut off as the fraction is.
-    let cut = |text: &str| text.parse::<f64>().ok().filter(|value| value.is_finite()).map(|value| value as i64);
+    let cut = |text: &str| {
+        text.parse::<f64>().ok().filter(|value| value.is_finite()).map(|value| value as i64)
+    };
     let parse = |text: &String| {
         let whole = text.trim().parse::<i128>().ok().map(|value| value as i64);
         whole.or_else(|| cut(text.trim())).ok_or_else(|| wrong(text))
@@ -175,7 +188,8 @@ fn parsed(texts: &[String], shape: Vec<usize>, to: ElementType) -> Result<Tensor
     from_integers(texts.iter().map(parse).collect::<Result<_>>()?, shape, to)
 }
 
-/// Numbers as texts: the shortest digits that give the number back, and the words of the specification for what has none.
+/// Numbers as texts: the shortest digits that give the number back, and the words of the
+/// specification for what has none.
 fn texts(tensor: &Tensor) -> Result<Vec<String>> {
     fn text(value: &impl ToString) -> String {
         let digits = value.to_string();
@@ -185,7 +199,10 @@ fn texts(tensor: &Tensor) -> Result<Vec<String>> {
         let text = |value: &u8| if *value != 0 { "True" } else { "False" }.to_owned();
         return Ok(tensor.values::<u8>()?.iter().map(text).collect());
     }
-    if tensor.element().is_float() && tensor.element() != ElementType::F32 && tensor.element() != ElementType::F64 {
+    if tensor.element().is_float()
+        && tensor.element() != ElementType::F32
+        && tensor.element() != ElementType::F64
+    {
         return Ok(singles(tensor)?.iter().map(text).collect());
     }
     let none = || Ok(Vec::new());

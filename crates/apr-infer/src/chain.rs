@@ -5,8 +5,9 @@ use apr_graph::{Body, Node, Origin, ValueId};
 use crate::action::{Action, read_by_bodies};
 use crate::operator::Operator;
 
-/// Attention that a graph spells out: products of queries and keys, perhaps times or over a number, perhaps plus a mask, their
-/// softmax, and its products with values. The scores of all queries together may take more memory than everything else.
+/// Attention that a graph spells out: products of queries and keys, perhaps times or over a number,
+/// perhaps plus a mask, their softmax, and its products with values. The scores of all queries
+/// together may take more memory than everything else.
 #[derive(Clone)]
 pub(crate) struct Chain {
     /// The nodes in the order in which they run; the last one makes the result.
@@ -28,7 +29,12 @@ pub(crate) struct Link {
 
 impl Chain {
     /// The chains of the nodes that are needed, where `kept` values are needed afterwards.
-    pub(crate) fn all(body: &Body, actions: &[Action], needed: &[bool], kept: &[ValueId]) -> Vec<Self> {
+    pub(crate) fn all(
+        body: &Body,
+        actions: &[Action],
+        needed: &[bool],
+        kept: &[ValueId],
+    ) -> Vec<Self> {
         let search = Search::new(body, actions, needed, kept);
         (0..body.nodes.len()).filter_map(|position| search.around(position)).collect()
     }
@@ -68,7 +74,9 @@ impl<'a> Search<'a> {
             let entry: &mut (u32, usize) = &mut reads[id.0 as usize];
             *entry = (entry.0 + 1, reader);
         };
-        for (position, node) in body.nodes.iter().enumerate().filter(|(position, _)| needed[*position]) {
+        for (position, node) in
+            body.nodes.iter().enumerate().filter(|(position, _)| needed[*position])
+        {
             node.inputs.iter().flatten().for_each(|id| read(*id, position));
             // What a branch reads has to be there: it counts as read elsewhere too.
             read_by_bodies(node).into_iter().for_each(|id| (0..2).for_each(|_| read(id, position)));
@@ -81,7 +89,9 @@ impl<'a> Search<'a> {
     fn link(&self, node: usize, name: &str) -> Option<Link> {
         let op = &self.body.nodes[node].op;
         match self.actions[node] {
-            Action::Operator { operator, opset } if op.domain.is_empty() && *op.name == *name && self.needed[node] => {
+            Action::Operator { operator, opset }
+                if op.domain.is_empty() && *op.name == *name && self.needed[node] =>
+            {
                 Some(Link { node, operator, opset })
             }
             _ => None,
@@ -105,7 +115,8 @@ impl<'a> Search<'a> {
         let softmax = self.link(position, "Softmax")?;
         let shares = self.body.nodes[position].outputs.first().copied().flatten()?;
         let (1, reader) = self.reads[shares.0 as usize] else { return None };
-        let mixed = self.link(reader, "MatMul").filter(|mixed| self.input(*mixed, 0) == Some(shares))?;
+        let mixed =
+            self.link(reader, "MatMul").filter(|mixed| self.input(*mixed, 0) == Some(shares))?;
         let (scores, mask) = self.masked(self.input(softmax, 0))?;
         let inputs = [scores.queries, scores.keys, self.input(mixed, 1), scores.number, mask];
         let links = [scores.links, vec![softmax, mixed]].concat();

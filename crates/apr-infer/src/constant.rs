@@ -8,13 +8,19 @@ use crate::tensor::{Data, elements};
 
 /// A tensor that is in the graph itself.
 pub(crate) fn tensor(constant: &Constant) -> Result<Tensor> {
-    let too_large = |_| Error::memory(format!("a constant of shape {:?} does not fit the memory", constant.shape));
-    let shape =
-        constant.shape.iter().map(|&dim| usize::try_from(dim).map_err(too_large)).collect::<Result<Vec<_>>>()?;
+    let too_large = |_| {
+        Error::memory(format!("a constant of shape {:?} does not fit the memory", constant.shape))
+    };
+    let shape = constant
+        .shape
+        .iter()
+        .map(|&dim| usize::try_from(dim).map_err(too_large))
+        .collect::<Result<Vec<_>>>()?;
     match &constant.data {
         ConstantData::Bytes(bytes) => unpack(constant.element, shape, bytes),
         ConstantData::Texts(texts) => {
-            let texts = texts.iter().map(|bytes| String::from_utf8_lossy(bytes).into_owned()).collect();
+            let texts =
+                texts.iter().map(|bytes| String::from_utf8_lossy(bytes).into_owned()).collect();
             Tensor::with_type(ElementType::Text, shape, Data::Text(texts))
         }
     }
@@ -32,7 +38,9 @@ impl Tensor {
 
 /// The tensor that packed elements are, as in `raw_data` of an ONNX file.
 pub(crate) fn unpack(element: ElementType, shape: Vec<usize>, bytes: &[u8]) -> Result<Tensor> {
-    let wrong = || Error::format(format!("{} bytes of {element} do not fill the shape {shape:?}", bytes.len()));
+    let wrong = || {
+        Error::format(format!("{} bytes of {element} do not fill the shape {shape:?}", bytes.len()))
+    };
     let count = elements(&shape).ok_or_else(wrong)?;
     // Checked before anything is made: elements of less than a byte become a byte each.
     let bits = (count as u64).checked_mul(element.bits()).ok_or_else(wrong)?;
@@ -41,7 +49,9 @@ pub(crate) fn unpack(element: ElementType, shape: Vec<usize>, bytes: &[u8]) -> R
     }
     macro_rules! words {
         ($variant:ident, $rust:ty) => {
-            Data::$variant(bytes.as_chunks().0.iter().map(|word| <$rust>::from_le_bytes(*word)).collect())
+            Data::$variant(
+                bytes.as_chunks().0.iter().map(|word| <$rust>::from_le_bytes(*word)).collect(),
+            )
         };
     }
     let data = match element {
@@ -54,12 +64,16 @@ pub(crate) fn unpack(element: ElementType, shape: Vec<usize>, bytes: &[u8]) -> R
         ElementType::U32 => words!(U32, u32),
         ElementType::U64 => words!(U64, u64),
         ElementType::I8 => words!(I8, i8),
-        ElementType::U4 | ElementType::I4 | ElementType::F4E2M1 | ElementType::U2 | ElementType::I2 => {
-            parts(element, count, bytes)
-        }
+        ElementType::U4
+        | ElementType::I4
+        | ElementType::F4E2M1
+        | ElementType::U2
+        | ElementType::I2 => parts(element, count, bytes),
         ElementType::Bool => Data::U8(bytes.iter().map(|&byte| u8::from(byte != 0)).collect()),
         ElementType::C64 | ElementType::C128 | ElementType::Text => {
-            return Err(Error::version(format!("elements of type {element} are not computed with")));
+            return Err(Error::version(format!(
+                "elements of type {element} are not computed with"
+            )));
         }
         _ => Data::U8(bytes.to_vec()),
     };
@@ -69,7 +83,9 @@ pub(crate) fn unpack(element: ElementType, shape: Vec<usize>, bytes: &[u8]) -> R
 /// Elements of 4 or 2 bits, the first in the lowest ones.
 fn parts(element: ElementType, count: usize, bytes: &[u8]) -> Data {
     let bits = element.bits() as usize;
-    let part = |at: usize| bytes.get(at * bits / 8).map_or(0, |byte| byte >> (at * bits % 8) & ((1 << bits) - 1));
+    let part = |at: usize| {
+        bytes.get(at * bits / 8).map_or(0, |byte| byte >> (at * bits % 8) & ((1 << bits) - 1))
+    };
     if matches!(element, ElementType::I4 | ElementType::I2) {
         let unused = 8 - bits;
         return Data::I8((0..count).map(|at| (part(at) << unused) as i8 >> unused).collect());

@@ -65,7 +65,11 @@ impl Tensor {
         if self.element().is_float() {
             return Err(floats());
         }
-        with_numbers!(self.data(), values => Ok(values.iter().map(|&value| value.to_i64()).collect()), Err(floats()))
+        with_numbers!(
+            self.data(),
+            values => Ok(values.iter().map(|&value| value.to_i64()).collect()),
+            Err(floats())
+        )
     }
 
     /// The only element of an integer tensor.
@@ -90,7 +94,11 @@ impl Tensor {
             return Ok(self.floats()?.iter().map(|&value| f64::from(value)).collect());
         }
         let text = || Err(Error::format("numbers are expected, not texts"));
-        with_numbers!(self.data(), values => Ok(values.iter().map(|&value| value.to_f64()).collect()), text())
+        with_numbers!(
+            self.data(),
+            values => Ok(values.iter().map(|&value| value.to_f64()).collect()),
+            text()
+        )
     }
 
     /// A tensor of floats of 16 bits as one of `f32`; others as they are.
@@ -105,7 +113,9 @@ impl Tensor {
     pub(crate) fn narrowed(&self, to: ElementType) -> Result<Self> {
         let values = self.values::<f32>()?;
         let bits = match to {
-            ElementType::F16 => values.iter().map(|&value| f16::from_f32(value).to_bits()).collect(),
+            ElementType::F16 => {
+                values.iter().map(|&value| f16::from_f32(value).to_bits()).collect()
+            }
             _ => values.iter().map(|&value| bf16::from_f32(value).to_bits()).collect(),
         };
         Self::with_type(to, self.shape().to_vec(), Data::U16(bits))

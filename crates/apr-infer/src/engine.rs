@@ -21,9 +21,13 @@ impl Engine {
     /// Looks at all nodes of a graph, so that running it meets no surprise.
     ///
     /// # Errors
-    /// E003 with the names of all operators that are not known, E001 where the graph names weights that the checkpoint
-    /// does not have.
-    pub fn prepare<'a>(graph: &'a Graph, weights: &'a dyn CheckpointReader, limits: RunLimits) -> Result<Session<'a>> {
+    /// E003 with the names of all operators that are not known, E001 where the graph names weights
+    /// that the checkpoint does not have.
+    pub fn prepare<'a>(
+        graph: &'a Graph,
+        weights: &'a dyn CheckpointReader,
+        limits: RunLimits,
+    ) -> Result<Session<'a>> {
         Session::new(graph, weights, limits)
     }
 }
@@ -42,13 +46,14 @@ pub struct Outcome {
 impl Session<'_> {
     /// Runs the graph.
     ///
-    /// `inputs` are values by the names of the body's inputs; those that have a default may be left out. `wanted` are names
-    /// of values, outputs or not, or of the nodes that make them; only what they need is run. Those within a function that
-    /// is called begin with the name of the call: `layers.3/attention/shares`.
+    /// `inputs` are values by the names of the body's inputs; those that have a default may be left
+    /// out. `wanted` are names of values, outputs or not, or of the nodes that make them; only what
+    /// they need is run. Those within a function that is called begin with the name of the call:
+    /// `layers.3/attention/shares`.
     ///
     /// # Errors
-    /// With the name of the node at fault: E001 for inputs that do not fit, or numbers out of range; E008 over the
-    /// limits; what reading weights ends with.
+    /// With the name of the node at fault: E001 for inputs that do not fit, or numbers out of
+    /// range; E008 over the limits; what reading weights ends with.
     pub fn run(
         &self,
         inputs: Vec<(String, Value)>,
@@ -69,20 +74,27 @@ impl Session<'_> {
         }
         let missing = self.missing_of(plan, |id| frame.has(id));
         if !missing.is_empty() {
-            return Err(Error::format(format!("the model needs inputs that are not given: {}", missing.join(", "))));
+            return Err(Error::format(format!(
+                "the model needs inputs that are not given: {}",
+                missing.join(", ")
+            )));
         }
         let own = machine.run_frame(frame, plan, &needed)?;
         let (peak_bytes, stopped, within) = machine.finish();
         let mut outputs = Vec::new();
         if let Some(own) = own {
             for wanted in &wanted {
-                let missing = |name: &str| Error::format(format!("the value '{name}' was not computed"));
+                let missing =
+                    |name: &str| Error::format(format!("the value '{name}' was not computed"));
                 outputs.push(match wanted {
                     Wanted::Own(id) => {
                         let at = needed.iter().position(|needed| needed == id);
-                        at.map(|at| own[at].clone()).ok_or_else(|| missing(&body.value(*id).name))?
+                        at.map(|at| own[at].clone())
+                            .ok_or_else(|| missing(&body.value(*id).name))?
                     }
-                    Wanted::Within { path, .. } => within.get(path).cloned().ok_or_else(|| missing(path))?,
+                    Wanted::Within { path, .. } => {
+                        within.get(path).cloned().ok_or_else(|| missing(path))?
+                    }
                 });
             }
         }
@@ -113,13 +125,21 @@ impl Session<'_> {
     fn plan(&self, needed: &[ValueId]) -> Cow<'_, Plan> {
         let body = &self.graph.body;
         let plan = self.plans.get(body);
-        if needed == body.outputs { Cow::Borrowed(plan) } else { Cow::Owned(plan.narrowed(body, needed)) }
+        if needed == body.outputs {
+            Cow::Borrowed(plan)
+        } else {
+            Cow::Owned(plan.narrowed(body, needed))
+        }
     }
 
     fn missing_of(&self, plan: &Plan, is_given: impl Fn(ValueId) -> bool) -> Vec<&str> {
         let body = &self.graph.body;
-        let reads = |id: &ValueId| plan.nodes.iter().any(|node| body.nodes[node.node].inputs.contains(&Some(*id)));
-        let missing = |id: &&ValueId| body.value(**id).origin == Origin::Input && !is_given(**id) && reads(id);
+        let reads = |id: &ValueId| {
+            plan.nodes.iter().any(|node| body.nodes[node.node].inputs.contains(&Some(*id)))
+        };
+        let missing = |id: &&ValueId| {
+            body.value(**id).origin == Origin::Input && !is_given(**id) && reads(id)
+        };
         body.inputs.iter().filter(missing).map(|id| body.value(*id).name.as_str()).collect()
     }
 }

@@ -44,7 +44,10 @@ impl Memory {
 }
 
 fn with_meaning(body: &Body, list: &[ValueId], meaning: Meaning) -> Option<String> {
-    list.iter().map(|id| body.value(*id)).find(|value| value.meaning == meaning).map(|value| value.name.clone())
+    list.iter()
+        .map(|id| body.value(*id))
+        .find(|value| value.meaning == meaning)
+        .map(|value| value.name.clone())
 }
 
 impl<'s, 'a> LanguageModel<'s, 'a> {
@@ -54,16 +57,23 @@ impl<'s, 'a> LanguageModel<'s, 'a> {
     /// E003 where the graph does not continue texts.
     pub fn new(session: &'s Session<'a>) -> Result<Self> {
         let body = &session.graph.body;
-        let missing = |what: &str| Error::version(format!("the graph does not continue texts: it has no {what}"));
+        let missing = |what: &str| {
+            Error::version(format!("the graph does not continue texts: it has no {what}"))
+        };
         let input = |meaning| with_meaning(body, &body.inputs, meaning);
         let tokens = input(Meaning::TokenIds).ok_or_else(|| missing("input of tokens"))?;
-        let logits = with_meaning(body, &body.outputs, Meaning::Logits).ok_or_else(|| missing("output of logits"))?;
-        let pasts = |meaning| body.inputs.iter().copied().filter(move |id| body.value(*id).meaning == meaning);
-        let presents = |meaning| body.outputs.iter().filter(move |id| body.value(**id).meaning == meaning);
+        let logits = with_meaning(body, &body.outputs, Meaning::Logits)
+            .ok_or_else(|| missing("output of logits"))?;
+        let pasts = |meaning| {
+            body.inputs.iter().copied().filter(move |id| body.value(*id).meaning == meaning)
+        };
+        let presents =
+            |meaning| body.outputs.iter().filter(move |id| body.value(**id).meaning == meaning);
         let name = |id: &ValueId| body.value(*id).name.clone();
         let keys = pasts(Meaning::PastKey).zip(presents(Meaning::PresentKey).map(name));
-        let cache: Vec<_> =
-            keys.chain(pasts(Meaning::PastValue).zip(presents(Meaning::PresentValue).map(name))).collect();
+        let cache: Vec<_> = keys
+            .chain(pasts(Meaning::PastValue).zip(presents(Meaning::PresentValue).map(name)))
+            .collect();
         let past = pasts(Meaning::PastKey).chain(pasts(Meaning::PastValue)).count();
         if past != cache.len() {
             return Err(missing("output for each key and value that goes in"));
@@ -89,16 +99,24 @@ impl<'s, 'a> LanguageModel<'s, 'a> {
         let past = memory.tokens.len();
         memory.tokens.extend(tokens);
         // Without a cache, everything is computed again.
-        let (given, past) = if self.cache.is_empty() { (&memory.tokens[..], 0) } else { (tokens, past) };
+        let (given, past) =
+            if self.cache.is_empty() { (&memory.tokens[..], 0) } else { (tokens, past) };
         let row = |values: Vec<i64>| Tensor::new(vec![1, values.len()], values).map(Value::from);
         let mut inputs = vec![(self.tokens.clone(), row(given.to_vec())?)];
         if let Some(mask) = &self.mask {
             inputs.push((mask.clone(), row(vec![1; past + given.len()])?));
         }
         if let Some(positions) = &self.positions {
-            inputs.push((positions.clone(), row((past..past + given.len()).map(|at| at as i64).collect())?));
+            inputs.push((
+                positions.clone(),
+                row((past..past + given.len()).map(|at| at as i64).collect())?,
+            ));
         }
-        let kept = if memory.values.is_empty() { self.nothing()? } else { std::mem::take(&mut memory.values) };
+        let kept = if memory.values.is_empty() {
+            self.nothing()?
+        } else {
+            std::mem::take(&mut memory.values)
+        };
         let body = &self.session.graph.body;
         inputs.extend(self.cache.iter().map(|(id, _)| body.value(*id).name.clone()).zip(kept));
         let mut wanted = vec![self.logits.as_str()];
@@ -120,14 +138,19 @@ impl<'s, 'a> LanguageModel<'s, 'a> {
         let body = &self.session.graph.body;
         let empty = |id: &ValueId| {
             let value = body.value(*id);
-            // Sizes that are not numbers are the batch, which comes first, and the past, of which there is none.
+            // Sizes that are not numbers are the batch, which comes first, and the past, of which
+            // there is none.
             let size = |(at, dim): (usize, &Dim)| match dim.size() {
                 Some(size) => usize::try_from(size).unwrap_or(0),
                 None => usize::from(at == 0),
             };
-            let shape: Vec<usize> = value.shape().unwrap_or_default().iter().enumerate().map(size).collect();
+            let shape: Vec<usize> =
+                value.shape().unwrap_or_default().iter().enumerate().map(size).collect();
             if shape.is_empty() || !shape.contains(&0) {
-                return Err(Error::version(format!("'{}' has no size for earlier tokens", value.name)));
+                return Err(Error::version(format!(
+                    "'{}' has no size for earlier tokens",
+                    value.name
+                )));
             }
             let element = value.element().unwrap_or(apr_graph::ElementType::F32);
             crate::cast::from_floats(Vec::new(), shape, element).map(Value::from)
@@ -238,7 +261,8 @@ mod tests {
             Sampling { temperature: 1.0, top_p: 0.9, ..Sampling::default() },
         ] {
             let mut sampler = Sampler::new(sampling);
-            let chosen: std::collections::HashSet<_> = (0..300).map(|_| sampler.choose(&logits)).collect();
+            let chosen: std::collections::HashSet<_> =
+                (0..300).map(|_| sampler.choose(&logits)).collect();
             assert_eq!(chosen, [Some(0), Some(1)].into());
         }
     }

@@ -33,7 +33,13 @@ pub(crate) struct Frame<'f> {
 
 impl<'f> Frame<'f> {
     pub(crate) fn new(body: &'f Body) -> Self {
-        Self { body, values: vec![None; body.values.len()], around: None, scope: None, path: String::new() }
+        Self {
+            body,
+            values: vec![None; body.values.len()],
+            around: None,
+            scope: None,
+            path: String::new(),
+        }
     }
 
     pub(crate) fn has(&self, id: ValueId) -> bool {
@@ -62,10 +68,20 @@ impl<'m> Machine<'m> {
         wanted: Vec<String>,
     ) -> Self {
         let live = Live::default();
-        Self { session, workers, tap, live, steps: 0, stopped: false, wanted, within: HashMap::new() }
+        Self {
+            session,
+            workers,
+            tap,
+            live,
+            steps: 0,
+            stopped: false,
+            wanted,
+            within: HashMap::new(),
+        }
     }
 
-    /// Most bytes alive at a time, whether the tap stopped the run, and the values within calls that were wanted.
+    /// Most bytes alive at a time, whether the tap stopped the run, and the values within calls
+    /// that were wanted.
     pub(crate) fn finish(self) -> (u64, bool, HashMap<String, Value>) {
         (self.live.peak(), self.stopped, self.within)
     }
@@ -81,7 +97,9 @@ impl<'m> Machine<'m> {
         self.live.add(value);
         let (bytes, limit) = (self.live.bytes(), self.session.values_limit());
         if bytes > limit {
-            return Err(Error::memory(format!("values take {bytes} bytes, more than the limit of {limit}")));
+            return Err(Error::memory(format!(
+                "values take {bytes} bytes, more than the limit of {limit}"
+            )));
         }
         Ok(())
     }
@@ -95,12 +113,14 @@ impl<'m> Machine<'m> {
     ) -> Result<Option<Vec<Value>>> {
         for planned in self.nodes(&frame, plan) {
             let node = &frame.body.nodes[planned.node];
-            self.run_node(&mut frame, plan, planned).map_err(|error| at_node(error, &frame.path, node))?;
+            self.run_node(&mut frame, plan, planned)
+                .map_err(|error| at_node(error, &frame.path, node))?;
             if self.stopped {
                 return Ok(None);
             }
         }
-        let results = outputs.iter().map(|id| self.result(&frame, *id)).collect::<Result<Vec<_>>>()?;
+        let results =
+            outputs.iter().map(|id| self.result(&frame, *id)).collect::<Result<Vec<_>>>()?;
         for value in frame.values.iter().flatten() {
             self.live.remove(&Live::identities(value));
         }
@@ -112,7 +132,8 @@ impl<'m> Machine<'m> {
         let mut hidden = plan.chains.iter().flat_map(|chain| &chain.links[..chain.links.len() - 1]);
         let is_seen = hidden.any(|link| {
             let node = &frame.body.nodes[link.node];
-            let is_wanted = |path: &String| wanted::output_at(frame.body, &frame.path, node, path).is_some();
+            let is_wanted =
+                |path: &String| wanted::output_at(frame.body, &frame.path, node, path).is_some();
             self.wanted.iter().any(is_wanted) || self.tap.wants(&path(&frame.path, node), node)
         });
         if is_seen || plan.chains.is_empty() { &plan.nodes } else { &plan.chained }
@@ -130,12 +151,20 @@ impl<'m> Machine<'m> {
     fn step(&mut self) -> Result<()> {
         self.steps += 1;
         if self.steps > self.session.limits.max_steps {
-            return Err(Error::memory(format!("more than {} nodes were run", self.session.limits.max_steps)));
+            return Err(Error::memory(format!(
+                "more than {} nodes were run",
+                self.session.limits.max_steps
+            )));
         }
         Ok(())
     }
 
-    fn run_node(&mut self, frame: &mut Frame<'_>, plan: &Plan, planned: &PlannedNode) -> Result<()> {
+    fn run_node(
+        &mut self,
+        frame: &mut Frame<'_>,
+        plan: &Plan,
+        planned: &PlannedNode,
+    ) -> Result<()> {
         self.step()?;
         let node = &frame.body.nodes[planned.node];
         let path = path(&frame.path, node);
@@ -146,7 +175,8 @@ impl<'m> Machine<'m> {
         let mut gone = Vec::new();
         let outputs = match planned.action {
             Action::Operator { operator, opset } => {
-                let inputs = self.inputs(frame, &node.inputs, planned, operator.decodes, &mut gone)?;
+                let inputs =
+                    self.inputs(frame, &node.inputs, planned, operator.decodes, &mut gone)?;
                 self.operate(frame, node, operator, opset, inputs)
             }
             Action::Function(position) => {
@@ -185,7 +215,8 @@ impl<'m> Machine<'m> {
             self.put(frame, *id, outputs.get(position).ok_or_else(missing)?.clone())?;
         }
         for path in self.wanted.clone() {
-            let found = wanted::output_at(frame.body, &frame.path, node, &path).and_then(|at| outputs.get(at));
+            let found = wanted::output_at(frame.body, &frame.path, node, &path)
+                .and_then(|at| outputs.get(at));
             if let Some(value) = found {
                 let value = match value {
                     Value::Weight(weight) => Value::Tensor(self.decode(weight)?),
@@ -198,8 +229,8 @@ impl<'m> Machine<'m> {
         Ok(())
     }
 
-    /// The inputs of a node: taken out of the frame where nothing needs them afterwards. Weights come decoded, unless the
-    /// node decodes them itself.
+    /// The inputs of a node: taken out of the frame where nothing needs them afterwards. Weights
+    /// come decoded, unless the node decodes them itself.
     fn inputs(
         &mut self,
         frame: &mut Frame<'_>,
@@ -215,7 +246,11 @@ impl<'m> Machine<'m> {
                 continue;
             };
             let again = ids[position + 1..].contains(&Some(id));
-            let taken = if planned.last.contains(&id) && !again { frame.values[id.0 as usize].take() } else { None };
+            let taken = if planned.last.contains(&id) && !again {
+                frame.values[id.0 as usize].take()
+            } else {
+                None
+            };
             let value = match taken {
                 Some(value) => {
                     gone.extend(Live::identities(&value));
@@ -233,7 +268,8 @@ impl<'m> Machine<'m> {
 
     fn decode(&self, handle: &WeightHandle) -> Result<Tensor> {
         let session = self.session;
-        let free = self.free_bytes() / if handle.looks.is_empty() { 1 } else { size_of::<f32>() as u64 };
+        let free =
+            self.free_bytes() / if handle.looks.is_empty() { 1 } else { size_of::<f32>() as u64 };
         let tensor = session.large[handle.number].decode_within(&session.store, free)?;
         handle.looks.iter().try_fold(tensor, |tensor, look| match look {
             Look::Scaled(with) => with.apply(&tensor),
@@ -252,7 +288,10 @@ impl<'m> Machine<'m> {
         if let (Origin::Outer(outer), Some(around)) = (&frame.body.value(id).origin, frame.around) {
             return self.read(around, *outer);
         }
-        Err(Error::format(format!("the value '{}' is not there when it is needed", frame.body.value(id).name)))
+        Err(Error::format(format!(
+            "the value '{}' is not there when it is needed",
+            frame.body.value(id).name
+        )))
     }
 
     fn operate(
@@ -268,12 +307,23 @@ impl<'m> Machine<'m> {
     }
 
     /// Runs a chain: as one, or node by node where its inputs are no attention's.
-    fn chain(&mut self, frame: &Frame<'_>, chain: &Chain, inputs: Vec<Option<Value>>) -> Result<Vec<Value>> {
+    fn chain(
+        &mut self,
+        frame: &Frame<'_>,
+        chain: &Chain,
+        inputs: Vec<Option<Value>>,
+    ) -> Result<Vec<Value>> {
         (1..chain.links.len()).try_for_each(|_| self.step())?;
         let softmax = chain.softmax();
         let node = &frame.body.nodes[softmax.node];
         let mut inner = Inner { machine: self, frame };
-        let call = Call { node, scope: frame.scope, opset: softmax.opset, inputs, environment: &mut inner };
+        let call = Call {
+            node,
+            scope: frame.scope,
+            opset: softmax.opset,
+            inputs,
+            environment: &mut inner,
+        };
         let axis = call.int("axis", if softmax.opset < 13 { 1 } else { -1 });
         if let Some(mixed) = spelled_attention::attend(&call, chain.divides, axis)? {
             return Ok(vec![mixed.into()]);
@@ -288,7 +338,8 @@ impl<'m> Machine<'m> {
             let node = &frame.body.nodes[link.node];
             let mut made = last.into_iter().next();
             // What is not given to the chain is what the node before made.
-            let of = |id: &Option<ValueId>| id.as_ref().and_then(|id| given(id).or_else(|| made.take()));
+            let of =
+                |id: &Option<ValueId>| id.as_ref().and_then(|id| given(id).or_else(|| made.take()));
             let inputs = node.inputs.iter().map(of).collect();
             last = self.linked(frame, *link, inputs)?;
         }
@@ -296,7 +347,12 @@ impl<'m> Machine<'m> {
     }
 
     /// Runs a node of a chain by itself.
-    fn linked(&mut self, frame: &Frame<'_>, link: Link, mut inputs: Vec<Option<Value>>) -> Result<Vec<Value>> {
+    fn linked(
+        &mut self,
+        frame: &Frame<'_>,
+        link: Link,
+        mut inputs: Vec<Option<Value>>,
+    ) -> Result<Vec<Value>> {
         for input in inputs.iter_mut().flatten().filter(|_| !link.operator.decodes) {
             if let Value::Weight(weight) = input {
                 *input = Value::Tensor(self.decode(weight)?);
@@ -315,7 +371,11 @@ impl<'m> Machine<'m> {
         path: &str,
     ) -> Result<Vec<Value>> {
         let function = &self.session.graph.functions[position];
-        let scope = Scope { attributes: &node.attributes, defaults: &function.defaults, around: frame.scope };
+        let scope = Scope {
+            attributes: &node.attributes,
+            defaults: &function.defaults,
+            around: frame.scope,
+        };
         let mut called = Frame::new(&function.body);
         called.scope = Some(&scope);
         path.clone_into(&mut called.path);

@@ -1,7 +1,8 @@
 //! Floats of 8 and 4 bits, by their layouts.
 //!
-//! Sources: OCP 8-bit Floating Point Specification (OFP8) 1.0, OCP Microscaling Formats (MX) 1.0; Noune et al. 2022 for the
-//! `fnuz` variants; what becomes of values that do not fit is ONNX's table of `Cast`.
+//! Sources: OCP 8-bit Floating Point Specification (OFP8) 1.0, OCP Microscaling Formats (MX) 1.0;
+//! Noune et al. 2022 for the `fnuz` variants; what becomes of values that do not fit is ONNX's
+//! table of `Cast`.
 
 use apr_graph::ElementType;
 
@@ -29,8 +30,9 @@ pub(crate) struct MiniFloat {
 
 impl MiniFloat {
     pub(crate) fn of(element: ElementType) -> Option<Self> {
-        let of =
-            |exponent_bits, mantissa_bits, bias, special| Some(Self { exponent_bits, mantissa_bits, bias, special });
+        let of = |exponent_bits, mantissa_bits, bias, special| {
+            Some(Self { exponent_bits, mantissa_bits, bias, special })
+        };
         match element {
             ElementType::F8E4M3 => of(4, 3, 7, Special::AllOnes),
             ElementType::F8E4M3Fnuz => of(4, 3, 8, Special::NegativeZero),
@@ -92,11 +94,13 @@ impl MiniFloat {
     fn magnitude(self, code: u8) -> f32 {
         let one = 1 << self.mantissa_bits;
         let (exponent, mantissa) = (i32::from(code >> self.mantissa_bits), i32::from(code) % one);
-        let (significand, exponent) = if exponent == 0 { (mantissa, 1) } else { (one + mantissa, exponent) };
+        let (significand, exponent) =
+            if exponent == 0 { (mantissa, 1) } else { (one + mantissa, exponent) };
         significand as f32 * power(exponent - self.bias - self.mantissa_bits as i32)
     }
 
-    /// The nearest code, ties to even. Numbers beyond the largest become that one if `saturate`, else infinity or NaN.
+    /// The nearest code, ties to even. Numbers beyond the largest become that one if `saturate`,
+    /// else infinity or NaN.
     pub(crate) fn encode(self, value: f32, saturate: bool) -> u8 {
         if value.is_nan() {
             return self.nan();
@@ -110,10 +114,12 @@ impl MiniFloat {
         }
     }
 
-    /// The code nearest to a number that is not negative; `None` where that would be one past the largest.
+    /// The code nearest to a number that is not negative; `None` where that would be one past the
+    /// largest.
     fn nearest(self, magnitude: f32) -> Option<u8> {
         // Codes are in the order of their values, so the nearest is one of two neighbours.
-        let code = (0..=self.largest()).rfind(|&code| self.magnitude(code) <= magnitude).unwrap_or(0);
+        let code =
+            (0..=self.largest()).rfind(|&code| self.magnitude(code) <= magnitude).unwrap_or(0);
         let below = magnitude - self.magnitude(code);
         let is_last = code == self.largest();
         // Past the largest, the next code would be as far away as the one before.
@@ -171,8 +177,8 @@ pub(crate) fn encode_e8m0(value: f32, saturate: bool, rounding: PowerRounding) -
 }
 
 impl PowerRounding {
-    /// Whether a mantissa counts as the next power. Below the smallest normal float, code 0 is 2^-127, and half of the
-    /// mantissa's range is below it.
+    /// Whether a mantissa counts as the next power. Below the smallest normal float, code 0 is
+    /// 2^-127, and half of the mantissa's range is below it.
     fn goes_up(self, is_subnormal: bool, mantissa: u32) -> bool {
         match (self, is_subnormal) {
             (Self::Up, false) => mantissa > 0,
@@ -205,7 +211,10 @@ mod tests {
             widen_f32(dtype, &(0..=255).collect::<Vec<u8>>(), &mut expected);
             for code in 0..=255 {
                 let (ours, theirs) = (mini.decode(code), expected[usize::from(code)]);
-                assert!(ours.to_bits() == theirs.to_bits() || ours.is_nan() && theirs.is_nan(), "{element} {code}");
+                assert!(
+                    ours.to_bits() == theirs.to_bits() || ours.is_nan() && theirs.is_nan(),
+                    "{element} {code}"
+                );
                 if !ours.is_nan() && ours.is_finite() {
                     assert_eq!(mini.encode(ours, true), code, "{element} {ours}");
                 }
@@ -215,9 +224,13 @@ mod tests {
 
     #[test]
     fn values_round_as_other_casts_do() {
-        let values: Vec<f32> =
-            (0..2000).map(|n| (n as f32 - 1000.0) * 0.37).chain([449.0, 463.9, 464.0, 60000.0]).collect();
-        for (element, dtype) in [(ElementType::F8E4M3, DType::F8_E4M3), (ElementType::F8E5M2, DType::F8_E5M2)] {
+        let values: Vec<f32> = (0..2000)
+            .map(|n| (n as f32 - 1000.0) * 0.37)
+            .chain([449.0, 463.9, 464.0, 60000.0])
+            .collect();
+        for (element, dtype) in
+            [(ElementType::F8E4M3, DType::F8_E4M3), (ElementType::F8E5M2, DType::F8_E5M2)]
+        {
             let mut expected = Vec::new();
             cast_values(&values, dtype, &mut expected);
             let mini = MiniFloat::of(element).unwrap();

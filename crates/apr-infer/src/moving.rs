@@ -9,7 +9,11 @@ use crate::tensor::{Data, Element, with_storage};
 
 /// The elements at the offsets that `walk` visits, of which there are `len`.
 pub(crate) fn picked(data: &Data, len: usize, walk: impl FnOnce(&mut dyn FnMut(usize))) -> Data {
-    fn pick<T: Element>(values: &[T], len: usize, walk: impl FnOnce(&mut dyn FnMut(usize))) -> Data {
+    fn pick<T: Element>(
+        values: &[T],
+        len: usize,
+        walk: impl FnOnce(&mut dyn FnMut(usize)),
+    ) -> Data {
         let mut out = crate::pool::with_capacity(len);
         walk(&mut |at| out.push(values[at].clone()));
         T::into_data(out)
@@ -18,8 +22,16 @@ pub(crate) fn picked(data: &Data, len: usize, walk: impl FnOnce(&mut dyn FnMut(u
 }
 
 /// The elements in ranges of the same length, one range after the other.
-pub(crate) fn picked_ranges(data: &Data, starts: impl ExactSizeIterator<Item = usize>, len: usize) -> Data {
-    fn pick<T: Element>(values: &[T], starts: impl ExactSizeIterator<Item = usize>, len: usize) -> Data {
+pub(crate) fn picked_ranges(
+    data: &Data,
+    starts: impl ExactSizeIterator<Item = usize>,
+    len: usize,
+) -> Data {
+    fn pick<T: Element>(
+        values: &[T],
+        starts: impl ExactSizeIterator<Item = usize>,
+        len: usize,
+    ) -> Data {
         let mut out = crate::pool::with_capacity(starts.len() * len);
         starts.for_each(|start| out.extend_from_slice(&values[start..start + len]));
         T::into_data(out)
@@ -33,7 +45,10 @@ pub(crate) fn transposed(tensor: &Tensor, order: &[usize]) -> Result<Tensor> {
     let mut sorted = order.to_vec();
     sorted.sort_unstable();
     if sorted != (0..tensor.rank()).collect::<Vec<_>>() {
-        return Err(Error::format(format!("{order:?} is no order of {} dimensions", tensor.rank())));
+        return Err(Error::format(format!(
+            "{order:?} is no order of {} dimensions",
+            tensor.rank()
+        )));
     }
     let shape: Vec<_> = order.iter().map(|&dim| tensor.shape()[dim]).collect();
     let steps: Vec<_> = order.iter().map(|&dim| own[dim]).collect();
@@ -52,7 +67,8 @@ pub(crate) fn transposed(tensor: &Tensor, order: &[usize]) -> Result<Tensor> {
     tensor.like(shape, data)
 }
 
-/// Elements in another order, where neighbours in the result are apart in the input: squares of them are turned at a time.
+/// Elements in another order, where neighbours in the result are apart in the input: squares of
+/// them are turned at a time.
 fn turned_floats(values: &[f32], sizes: &[usize], steps: &[usize]) -> Vec<f32> {
     let mut out = crate::pool::any(values.len());
     let last = sizes.len() - 1;
@@ -68,10 +84,19 @@ fn turned_floats(values: &[f32], sizes: &[usize], steps: &[usize]) -> Vec<f32> {
     };
     let own = strides(sizes);
     let others = |list: &[usize]| -> Vec<usize> {
-        list.iter().enumerate().filter(|(dim, _)| *dim != near && *dim != last).map(|(_, &item)| item).collect()
+        list.iter()
+            .enumerate()
+            .filter(|(dim, _)| *dim != near && *dim != last)
+            .map(|(_, &item)| item)
+            .collect()
     };
     walk(&others(sizes), [&others(steps), &others(&own)], |[from, to]| {
-        let lines = Lines { values: &values[from..], count: sizes[last], step: steps[last], depth: sizes[near] };
+        let lines = Lines {
+            values: &values[from..],
+            count: sizes[last],
+            step: steps[last],
+            depth: sizes[near],
+        };
         turned(lines, own[near], &mut out[to..]);
     });
     out
@@ -79,10 +104,13 @@ fn turned_floats(values: &[f32], sizes: &[usize], steps: &[usize]) -> Vec<f32> {
 
 /// The part of `len` elements from `start` on, along an axis.
 pub(crate) fn part(tensor: &Tensor, axis: usize, start: usize, len: usize) -> Result<Tensor> {
-    let missing = || Error::format(format!("axis {axis} is not one of {} dimensions", tensor.rank()));
+    let missing =
+        || Error::format(format!("axis {axis} is not one of {} dimensions", tensor.rank()));
     let size = *tensor.shape().get(axis).ok_or_else(missing)?;
     if start.checked_add(len).is_none_or(|end| end > size) {
-        return Err(Error::format(format!("{len} elements from {start} on are more than the {size} of axis {axis}")));
+        return Err(Error::format(format!(
+            "{len} elements from {start} on are more than the {size} of axis {axis}"
+        )));
     }
     let (before, size, after) = around(tensor.shape(), axis);
     let mut shape = tensor.shape().to_vec();
@@ -115,7 +143,9 @@ pub(crate) fn joined(tensors: &[&Tensor], axis: usize) -> Result<Tensor> {
             && (0..shape.len()).all(|dim| dim == axis || shape[dim] == other.shape()[dim]);
         if !same {
             let shapes: Vec<_> = tensors.iter().map(|tensor| tensor.shape()).collect();
-            return Err(Error::format(format!("tensors of shapes {shapes:?} can't be joined along axis {axis}")));
+            return Err(Error::format(format!(
+                "tensors of shapes {shapes:?} can't be joined along axis {axis}"
+            )));
         }
     }
     shape[axis] = tensors
@@ -134,7 +164,10 @@ pub(crate) fn stacked(tensors: &[Tensor], axis: usize) -> Result<Tensor> {
     for tensor in tensors {
         let mut shape = tensor.shape().to_vec();
         if axis > shape.len() {
-            return Err(Error::format(format!("axis {axis} is not one of {} dimensions", shape.len() + 1)));
+            return Err(Error::format(format!(
+                "axis {axis} is not one of {} dimensions",
+                shape.len() + 1
+            )));
         }
         shape.insert(axis, 1);
         deeper.push(tensor.clone().reshaped(shape)?);
@@ -142,7 +175,8 @@ pub(crate) fn stacked(tensors: &[Tensor], axis: usize) -> Result<Tensor> {
     joined(&deeper.iter().collect::<Vec<_>>(), axis)
 }
 
-/// A tensor of one value, of the type and kind that `of` has; the value is the zero of numbers, the empty text.
+/// A tensor of one value, of the type and kind that `of` has; the value is the zero of numbers, the
+/// empty text.
 pub(crate) fn filled_like(of: &Tensor, shape: Vec<usize>) -> Result<Tensor> {
     fn fill<T: Element>(_: &[T], len: usize) -> Data {
         T::into_data(vec![T::default(); len])

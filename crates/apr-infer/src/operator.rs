@@ -23,7 +23,8 @@ pub(crate) struct Operator {
     pub(crate) decodes: bool,
 }
 
-/// An operator that computes: with floats of 16 bits, it computes in `f32` and rounds what comes out.
+/// An operator that computes: with floats of 16 bits, it computes in `f32` and rounds what comes
+/// out.
 pub(crate) const fn computes(name: &'static str, kernel: Kernel) -> Operator {
     Operator { name, since: 1, kernel, widens: true, decodes: false }
 }
@@ -72,7 +73,9 @@ fn half_of(value: &Value) -> Option<ElementType> {
 
 fn narrowed(value: Value, to: ElementType) -> Result<Value> {
     match value {
-        Value::Tensor(tensor) if tensor.element() == ElementType::F32 => tensor.narrowed(to).map(Value::Tensor),
+        Value::Tensor(tensor) if tensor.element() == ElementType::F32 => {
+            tensor.narrowed(to).map(Value::Tensor)
+        }
         other => Ok(other),
     }
 }

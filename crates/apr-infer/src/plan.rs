@@ -1,4 +1,5 @@
-//! What is known of a body before it runs: which operator each node is, and when each value is needed for the last time.
+//! What is known of a body before it runs: which operator each node is, and when each value is
+//! needed for the last time.
 
 use std::collections::HashMap;
 
@@ -41,7 +42,8 @@ impl Plans {
     /// Plans a graph.
     ///
     /// # Errors
-    /// E003 with the names of all operators that are not known, E001 for functions that call themselves.
+    /// E003 with the names of all operators that are not known, E001 for functions that call
+    /// themselves.
     pub(crate) fn of(graph: &Graph) -> Result<Self> {
         let functions = vec![Known::Nothing; graph.functions.len()];
         let mut planner = Planner { graph, plans: Self::default(), functions, unknown: Vec::new() };
@@ -52,7 +54,10 @@ impl Plans {
         }
         unknown.sort();
         unknown.dedup();
-        Err(Error::version(format!("the graph has operators that are not known here: {}", unknown.join(", "))))
+        Err(Error::version(format!(
+            "the graph has operators that are not known here: {}",
+            unknown.join(", ")
+        )))
     }
 
     /// The plan of a body of the graph.
@@ -68,16 +73,21 @@ fn key(body: &Body) -> usize {
     std::ptr::from_ref(body) as usize
 }
 
-/// Refuses attributes of another kind than the operator's: they would be taken for ones that are left out.
+/// Refuses attributes of another kind than the operator's: they would be taken for ones that are
+/// left out.
 fn check_attributes(node: &Node, opset: i64) -> Result<()> {
     let Some(operator) = apr_graph::Operator::of(&node.op, opset) else { return Ok(()) };
     for attribute in &node.attributes {
-        let (given, setting) = (AttributeKind::of(&attribute.value), operator.setting(&attribute.name));
+        let (given, setting) =
+            (AttributeKind::of(&attribute.value), operator.setting(&attribute.name));
         if let (Some(given), Some(setting)) = (given, setting)
             && given != setting.kind
         {
             let (name, op, kind) = (&node.name, &node.op, setting.kind);
-            let message = format!("node '{name}' ({op}): '{}' must be {kind}, and is {given}", attribute.name);
+            let message = format!(
+                "node '{name}' ({op}): '{}' must be {kind}, and is {given}",
+                attribute.name
+            );
             return Err(Error::format(message));
         }
     }
@@ -103,7 +113,8 @@ struct Planner<'a> {
 }
 
 impl Planner<'_> {
-    /// Plans a body that is so many bodies and calls deep, and returns how many are inside each other in it.
+    /// Plans a body that is so many bodies and calls deep, and returns how many are inside each
+    /// other in it.
     fn body(&mut self, body: &Body, opsets: &[Opset], depth: usize) -> Result<usize> {
         let mut actions = Vec::with_capacity(body.nodes.len());
         let mut height = checked_height(depth, 1)?;
@@ -125,13 +136,21 @@ impl Planner<'_> {
         Ok(height)
     }
 
-    /// What a node runs (`None` where that is not known), and how many bodies are inside each other in what it calls.
-    fn action(&mut self, op: &Op, opsets: &[Opset], depth: usize) -> Result<(Option<Action>, usize)> {
-        if let Some(position) = self.graph.functions.iter().position(|function| function.op == *op) {
+    /// What a node runs (`None` where that is not known), and how many bodies are inside each other
+    /// in what it calls.
+    fn action(
+        &mut self,
+        op: &Op,
+        opsets: &[Opset],
+        depth: usize,
+    ) -> Result<(Option<Action>, usize)> {
+        if let Some(position) = self.graph.functions.iter().position(|function| function.op == *op)
+        {
             let height = self.function(position, depth)?;
             return Ok((Some(Action::Function(position)), height));
         }
-        let version = opsets.iter().find(|opset| opset.domain == op.domain).map(|opset| opset.version);
+        let version =
+            opsets.iter().find(|opset| opset.domain == op.domain).map(|opset| opset.version);
         // Exporters forget to state the version of domains other than ONNX's.
         let version = version.or((!op.domain.is_empty()).then_some(1));
         let found = version.and_then(|version| Some((registry::find(op, version)?, version)));
@@ -149,7 +168,9 @@ impl Planner<'_> {
         let function = &self.graph.functions[position];
         match self.functions[position] {
             Known::Planned(height) => return checked_height(depth, height),
-            Known::Entered => return Err(Error::format(format!("the function {} calls itself", function.op))),
+            Known::Entered => {
+                return Err(Error::format(format!("the function {} calls itself", function.op)));
+            }
             Known::Nothing => self.functions[position] = Known::Entered,
         }
         let opsets = if function.opsets.is_empty() { &self.graph.opsets } else { &function.opsets };
@@ -159,10 +180,13 @@ impl Planner<'_> {
     }
 }
 
-/// The height, where it is not too large at that depth: each level of a run takes some of the stack.
+/// The height, where it is not too large at that depth: each level of a run takes some of the
+/// stack.
 fn checked_height(depth: usize, height: usize) -> Result<usize> {
     if depth + height > MAX_DEPTH {
-        return Err(Error::format(format!("more than {MAX_DEPTH} functions and branches are inside each other")));
+        return Err(Error::format(format!(
+            "more than {MAX_DEPTH} functions and branches are inside each other"
+        )));
     }
     Ok(height)
 }
@@ -171,23 +195,27 @@ impl Plan {
     /// The nodes of a body that are needed, where `kept` values live until the end.
     fn new(body: &Body, actions: &[Action], needed: &[bool], kept: &[ValueId]) -> Self {
         let chains = Chain::all(body, actions, needed, kept);
-        let order: Vec<_> = in_order(body).into_iter().filter(|position| needed[*position]).collect();
+        let order: Vec<_> =
+            in_order(body).into_iter().filter(|position| needed[*position]).collect();
         let of_node = |position: &usize| Unit::of_node(body, *position, actions[*position]);
         let nodes = with_last_uses(body, order.iter().map(of_node).collect(), kept);
         let mut in_chain = vec![false; body.nodes.len()];
         chains.iter().flat_map(|chain| &chain.links).for_each(|link| in_chain[link.node] = true);
-        let unit = |position: &usize| match chains.iter().position(|chain| chain.last() == *position) {
-            Some(number) => Some(Unit::of_chain(body, *position, number, &chains[number])),
-            None if in_chain[*position] => None,
-            None => Some(of_node(position)),
-        };
-        let chained = if chains.is_empty() { Vec::new() } else { order.iter().filter_map(unit).collect() };
+        let unit =
+            |position: &usize| match chains.iter().position(|chain| chain.last() == *position) {
+                Some(number) => Some(Unit::of_chain(body, *position, number, &chains[number])),
+                None if in_chain[*position] => None,
+                None => Some(of_node(position)),
+            };
+        let chained =
+            if chains.is_empty() { Vec::new() } else { order.iter().filter_map(unit).collect() };
         Self { nodes, chained: with_last_uses(body, chained, kept), chains }
     }
 
     /// The same body, run only as far as other values need it.
     pub(crate) fn narrowed(&self, body: &Body, wanted: &[ValueId]) -> Self {
-        let mut by_position: Vec<_> = self.nodes.iter().map(|node| (node.node, node.action)).collect();
+        let mut by_position: Vec<_> =
+            self.nodes.iter().map(|node| (node.node, node.action)).collect();
         by_position.sort_unstable_by_key(|(position, _)| *position);
         let actions: Vec<_> = by_position.into_iter().map(|(_, action)| action).collect();
         let mut needed = vec![false; body.nodes.len()];
@@ -217,7 +245,8 @@ struct Unit {
 impl Unit {
     fn of_node(body: &Body, position: usize, action: Action) -> Self {
         let node = &body.nodes[position];
-        let [inputs, outputs] = [&node.inputs, &node.outputs].map(|ids| ids.iter().flatten().copied().collect());
+        let [inputs, outputs] =
+            [&node.inputs, &node.outputs].map(|ids| ids.iter().flatten().copied().collect());
         Self { node: position, action, inputs, within: read_by_bodies(node), outputs }
     }
 
@@ -249,8 +278,9 @@ fn with_last_uses(body: &Body, units: Vec<Unit>, kept: &[ValueId]) -> Vec<Planne
     nodes
 }
 
-/// Positions of the nodes, each after those whose values it reads. Files should have them so, and some have not. Nodes that
-/// read each other's values stay where they are: running them says which value is not there.
+/// Positions of the nodes, each after those whose values it reads. Files should have them so, and
+/// some have not. Nodes that read each other's values stay where they are: running them says which
+/// value is not there.
 fn in_order(body: &Body) -> Vec<usize> {
     #[derive(Clone, Copy, PartialEq, Eq)]
     enum State {
@@ -269,7 +299,9 @@ fn in_order(body: &Body) -> Vec<usize> {
                 let node = &body.nodes[position];
                 let reads = node.inputs.iter().flatten().copied().chain(read_by_bodies(node));
                 open.extend(reads.filter_map(|id| match body.value(id).origin {
-                    Origin::Node(maker) => Some(maker.0 as usize).filter(|&maker| states[maker] == State::New),
+                    Origin::Node(maker) => {
+                        Some(maker.0 as usize).filter(|&maker| states[maker] == State::New)
+                    }
                     _ => None,
                 }));
                 continue;

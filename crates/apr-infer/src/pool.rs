@@ -1,7 +1,8 @@
 //! Memory of values that are gone, for values to come.
 //!
-//! Large pieces of memory come from the operating system page by page, each set to zero: that takes as long as what most
-//! operators do with them. So each thread keeps some of those that were let go.
+//! Large pieces of memory come from the operating system page by page, each set to zero: that takes
+//! as long as what most operators do with them. So each thread keeps some of those that were let
+//! go.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -65,7 +66,8 @@ fn take(len: usize) -> Option<Vec<f32>> {
     }
     let of = |pool: &RefCell<Pool>| {
         let mut pool = pool.try_borrow_mut().ok()?;
-        let at = pool.pieces.iter().position(|piece| (len..=2 * len).contains(&piece.capacity()))?;
+        let at =
+            pool.pieces.iter().position(|piece| (len..=2 * len).contains(&piece.capacity()))?;
         let piece = pool.pieces.swap_remove(at);
         pool.bytes -= size_of::<f32>() * piece.capacity();
         Some(piece)

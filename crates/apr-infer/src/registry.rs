@@ -18,7 +18,8 @@ pub(crate) fn find(op: &Op, version: i64) -> Option<&'static Operator> {
 /// Names of all operators that the engine runs, in order: those of other domains as `domain::name`.
 #[must_use]
 pub fn operators() -> Vec<&'static str> {
-    let mut names: Vec<_> = ops::TABLES.iter().flat_map(|table| table.iter()).map(|operator| operator.name).collect();
+    let mut names: Vec<_> =
+        ops::TABLES.iter().flat_map(|table| table.iter()).map(|operator| operator.name).collect();
     names.sort_unstable();
     names.dedup();
     names

@@ -15,8 +15,8 @@ use crate::{Tensor, Value, constant};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RunLimits {
-    /// Bytes of all values that are alive at the same time, and of weights that are kept in memory; 4 GiB by default. Weights
-    /// are kept where they take no more than half of it.
+    /// Bytes of all values that are alive at the same time, and of weights that are kept in memory;
+    /// 4 GiB by default. Weights are kept where they take no more than half of it.
     pub max_memory: u64,
     /// Nodes that are run in all, those of loops counted each time; a thousand million by default.
     pub max_steps: u64,
@@ -54,7 +54,11 @@ const SMALL: u64 = 64 << 10;
 
 impl<'a> Session<'a> {
     /// Looks at all nodes, and finds all weights.
-    pub(crate) fn new(graph: &'a Graph, weights: &'a dyn CheckpointReader, limits: RunLimits) -> Result<Self> {
+    pub(crate) fn new(
+        graph: &'a Graph,
+        weights: &'a dyn CheckpointReader,
+        limits: RunLimits,
+    ) -> Result<Self> {
         let plans = Plans::of(graph)?;
         let mut session = Self {
             graph,
@@ -88,11 +92,14 @@ impl<'a> Session<'a> {
             let id = ValueId(u32::try_from(position).unwrap_or(u32::MAX));
             self.given.insert((std::ptr::from_ref(body) as usize, id), given);
         }
-        body.nodes.iter().flat_map(apr_graph::Node::bodies).try_for_each(|inner| self.collect(inner))
+        body.nodes
+            .iter()
+            .flat_map(apr_graph::Node::bodies)
+            .try_for_each(|inner| self.collect(inner))
     }
 
-    /// Keeps weights as they are stored, where they and as much again fit the memory; otherwise they are read from the
-    /// checkpoint whenever they are used.
+    /// Keeps weights as they are stored, where they and as much again fit the memory; otherwise
+    /// they are read from the checkpoint whenever they are used.
     fn keep(&mut self) {
         let mut tensors: Vec<_> = self.large.iter().flat_map(Weight::tensors).collect();
         tensors.sort_unstable();
@@ -109,7 +116,8 @@ impl<'a> Session<'a> {
         if weight.decoded_bytes() <= SMALL {
             return weight.decode(&self.store).map(Value::Tensor);
         }
-        let handle = WeightHandle { number: self.large.len(), element: weight.element(), looks: Vec::new() };
+        let handle =
+            WeightHandle { number: self.large.len(), element: weight.element(), looks: Vec::new() };
         self.large.push(weight);
         Ok(Value::Weight(handle))
     }

@@ -53,7 +53,9 @@ pub(crate) fn broadcast(shapes: &[&[usize]]) -> Result<Vec<usize>> {
 pub(crate) fn stretched(shape: &[usize], target: &[usize]) -> Vec<usize> {
     let own = strides(shape);
     let offset = target.len() - shape.len();
-    (0..target.len()).map(|dim| if dim < offset || shape[dim - offset] == 1 { 0 } else { own[dim - offset] }).collect()
+    (0..target.len())
+        .map(|dim| if dim < offset || shape[dim - offset] == 1 { 0 } else { own[dim - offset] })
+        .collect()
 }
 
 /// The product of sizes, known not to overflow because a tensor of that shape exists.
@@ -69,12 +71,19 @@ pub(crate) fn around(shape: &[usize], axis: usize) -> (usize, usize, usize) {
 /// Sizes as numbers of a graph.
 pub(crate) fn sizes(list: &[i64]) -> Result<Vec<usize>> {
     list.iter()
-        .map(|&size| usize::try_from(size).map_err(|_| Error::format(format!("a dimension is {size}"))))
+        .map(|&size| {
+            usize::try_from(size).map_err(|_| Error::format(format!("a dimension is {size}")))
+        })
         .collect()
 }
 
-/// Calls `visit` with the offsets of every element of `shape`, in order, in each of several stridings.
-pub(crate) fn walk<const N: usize>(shape: &[usize], strides: [&[usize]; N], mut visit: impl FnMut([usize; N])) {
+/// Calls `visit` with the offsets of every element of `shape`, in order, in each of several
+/// stridings.
+pub(crate) fn walk<const N: usize>(
+    shape: &[usize],
+    strides: [&[usize]; N],
+    mut visit: impl FnMut([usize; N]),
+) {
     let total = count(shape);
     if total == 0 {
         return;
@@ -106,7 +115,8 @@ pub(crate) fn walk<const N: usize>(shape: &[usize], strides: [&[usize]; N], mut 
     }
 }
 
-/// Drops dimensions of size 1 and joins neighbours that lie together in all stridings, so that walks have long rows.
+/// Drops dimensions of size 1 and joins neighbours that lie together in all stridings, so that
+/// walks have long rows.
 pub(crate) fn joined(shape: &[usize], strides: &[Vec<usize>]) -> (Vec<usize>, Vec<Vec<usize>>) {
     let mut sizes: Vec<usize> = Vec::new();
     let mut steps: Vec<Vec<usize>> = vec![Vec::new(); strides.len()];
@@ -115,7 +125,10 @@ pub(crate) fn joined(shape: &[usize], strides: &[Vec<usize>]) -> (Vec<usize>, Ve
             continue;
         }
         let together = !sizes.is_empty()
-            && steps.iter().zip(strides).all(|(step, own)| step.last() == Some(&(own[dim] * shape[dim])));
+            && steps
+                .iter()
+                .zip(strides)
+                .all(|(step, own)| step.last() == Some(&(own[dim] * shape[dim])));
         if together {
             *sizes.last_mut().unwrap_or_else(|| unreachable!("there is one")) *= shape[dim];
             for (step, own) in steps.iter_mut().zip(strides) {

@@ -5,7 +5,8 @@ use std::sync::OnceLock;
 use apr_core::{CheckpointReader, DType, DTypeKind, Error, Result};
 use apr_tensor::{block, element};
 
-/// The tensors of a checkpoint. Those that are kept are read once; the others whenever they are used.
+/// The tensors of a checkpoint. Those that are kept are read once; the others whenever they are
+/// used.
 pub(crate) struct Store<'a> {
     pub(crate) reader: &'a dyn CheckpointReader,
     /// For each tensor its bytes, when they were read; no places at all where nothing is kept.
@@ -17,12 +18,14 @@ impl<'a> Store<'a> {
         Self { reader, kept: Vec::new() }
     }
 
-    /// Keeps what is read from now on, at most so many bytes in all; nothing where the tensors take more. Returns the bytes
-    /// that they take.
+    /// Keeps what is read from now on, at most so many bytes in all; nothing where the tensors take
+    /// more. Returns the bytes that they take.
     pub(crate) fn keep(&mut self, tensors: &[usize], most: u64) -> u64 {
         let in_memory = |tensor: &usize| match self.reader.tensor_slice(*tensor) {
             // Floats that lie askew would have to be copied at every use.
-            Some(bytes) => self.reader.tensors()[*tensor].dtype != DType::F32 || as_floats(bytes).is_some(),
+            Some(bytes) => {
+                self.reader.tensors()[*tensor].dtype != DType::F32 || as_floats(bytes).is_some()
+            }
             None => false,
         };
         let len = |tensor: &usize| self.reader.tensors()[*tensor].byte_len().unwrap_or(u64::MAX);
@@ -46,10 +49,13 @@ impl<'a> Store<'a> {
             let end = offset.checked_add(len)?;
             (end <= bytes.len()).then_some(offset..end)
         };
-        if let Some((bytes, range)) = self.reader.tensor_slice(tensor).and_then(|bytes| Some((bytes, part(bytes)?))) {
+        if let Some((bytes, range)) =
+            self.reader.tensor_slice(tensor).and_then(|bytes| Some((bytes, part(bytes)?)))
+        {
             return Ok(Bytes::Borrowed(&bytes[range]));
         }
-        if let Some(bytes) = self.kept.get(tensor).map(|kept| self.kept_bytes(tensor, kept)).transpose()?
+        if let Some(bytes) =
+            self.kept.get(tensor).map(|kept| self.kept_bytes(tensor, kept)).transpose()?
             && let Some(range) = part(bytes)
         {
             return Ok(Bytes::Borrowed(&bytes[range]));
@@ -59,7 +65,8 @@ impl<'a> Store<'a> {
         Ok(Bytes::Read(bytes))
     }
 
-    /// All elements of a tensor of `f32` that is in memory, where they lie there as the processor has them.
+    /// All elements of a tensor of `f32` that is in memory, where they lie there as the processor
+    /// has them.
     pub(crate) fn floats(&self, tensor: usize) -> Option<&[f32]> {
         if let Some(floats) = self.reader.tensor_slice(tensor).and_then(as_floats) {
             return Some(floats);
@@ -125,7 +132,8 @@ pub(crate) fn decode(dtype: DType, bytes: &[u8], row_len: usize, out: &mut Vec<f
 
 /// A number of elements or bytes that memory can hold.
 pub(crate) fn size(value: u64) -> Result<usize> {
-    usize::try_from(value).map_err(|_| Error::memory(format!("{value} elements do not fit the memory")))
+    usize::try_from(value)
+        .map_err(|_| Error::memory(format!("{value} elements do not fit the memory")))
 }
 
 #[cfg(test)]

@@ -11,10 +11,13 @@ macro_rules! storages {
     ($($variant:ident($rust:ty) = $element:ident;)*) => {
         /// The elements of a tensor, one after the other, the innermost dimension first.
         ///
-        /// Types without a Rust type of their own are kept as integers: `f16` and `bf16` as the bits in a `u16`; truth
-        /// values as 0 or 1, 8-bit floats, and what is smaller than a byte, as one `u8` each; `i4` and `i2` as `i8`.
+        /// Types without a Rust type of their own are kept as integers: `f16` and `bf16` as the
+        /// bits in a `u16`; truth values as 0 or 1, 8-bit floats, and what is smaller than a byte,
+        /// as one `u8` each; `i4` and `i2` as `i8`.
         #[derive(Debug, Clone, PartialEq)]
-        pub enum Data { $(#[doc = concat!("Elements of `", stringify!($rust), "`.")] $variant(Vec<$rust>),)* }
+        pub enum Data {
+            $(#[doc = concat!("Elements of `", stringify!($rust), "`.")] $variant(Vec<$rust>),)*
+        }
 
         $(impl Element for $rust {
             const TYPE: ElementType = ElementType::$element;
@@ -89,7 +92,9 @@ impl Data {
             Self::I16(_) | Self::U16(_) => 2,
             Self::F32(_) | Self::I32(_) | Self::U32(_) => 4,
             Self::F64(_) | Self::I64(_) | Self::U64(_) => 8,
-            Self::Text(texts) => return texts.iter().map(|text| (size_of::<String>() + text.len()) as u64).sum(),
+            Self::Text(texts) => {
+                return texts.iter().map(|text| (size_of::<String>() + text.len()) as u64).sum();
+            }
         };
         self.len() as u64 * width
     }
@@ -185,10 +190,15 @@ impl Tensor {
     /// E001 when there are more or fewer elements than the shape says, or data of another kind.
     pub fn with_type(element: ElementType, shape: Vec<usize>, data: Data) -> Result<Self> {
         if elements(&shape) != Some(data.len()) {
-            return Err(Error::format(format!("{} elements do not fill the shape {shape:?}", data.len())));
+            return Err(Error::format(format!(
+                "{} elements do not fill the shape {shape:?}",
+                data.len()
+            )));
         }
         if !is_storage_of(element, &data) {
-            return Err(Error::format(format!("elements of type {element} are kept in another way")));
+            return Err(Error::format(format!(
+                "elements of type {element} are kept in another way"
+            )));
         }
         Ok(Self { element, shape, data: Shared::new(data) })
     }
@@ -202,7 +212,11 @@ impl Tensor {
     /// Elements in a row.
     #[must_use]
     pub fn row<T: Element>(values: Vec<T>) -> Self {
-        Self { element: T::TYPE, shape: vec![values.len()], data: Shared::new(T::into_data(values)) }
+        Self {
+            element: T::TYPE,
+            shape: vec![values.len()],
+            data: Shared::new(T::into_data(values)),
+        }
     }
 
     /// Truth values.
@@ -259,7 +273,8 @@ impl Tensor {
     /// # Errors
     /// E001 where they are of another type.
     pub fn values<T: Element>(&self) -> Result<&[T]> {
-        T::of(&self.data.0).ok_or_else(|| Error::format(format!("{} expected, not {}", T::TYPE, self.element)))
+        T::of(&self.data.0)
+            .ok_or_else(|| Error::format(format!("{} expected, not {}", T::TYPE, self.element)))
     }
 
     /// The elements as a vector, without a copy where nothing else shares them.
@@ -292,7 +307,10 @@ impl Tensor {
     /// E001 when the numbers of elements differ.
     pub fn reshaped(mut self, shape: Vec<usize>) -> Result<Self> {
         if elements(&shape) != Some(self.len()) {
-            return Err(Error::format(format!("the shape {:?} can't become {shape:?}", self.shape)));
+            return Err(Error::format(format!(
+                "the shape {:?} can't become {shape:?}",
+                self.shape
+            )));
         }
         self.shape = shape;
         Ok(self)
@@ -316,11 +334,12 @@ impl Tensor {
     }
 }
 
-/// Most rows that a tensor without elements may have: loops over its rows take time although nothing is in them.
+/// Most rows that a tensor without elements may have: loops over its rows take time although
+/// nothing is in them.
 const MAX_EMPTY_ROWS: usize = 1 << 24;
 
-/// The product of sizes. `None` where it exceeds what memory can hold, and for tensors without elements whose other sizes
-/// have a product above [`MAX_EMPTY_ROWS`].
+/// The product of sizes. `None` where it exceeds what memory can hold, and for tensors without
+/// elements whose other sizes have a product above [`MAX_EMPTY_ROWS`].
 pub(crate) fn elements(shape: &[usize]) -> Option<usize> {
     let mut others = shape.iter().filter(|&&size| size != 0);
     let product = others.try_fold(1_usize, |product, &size| product.checked_mul(size))?;

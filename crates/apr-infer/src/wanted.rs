@@ -1,4 +1,5 @@
-//! What should come out of a run: values of the main body, and values within the functions that it calls.
+//! What should come out of a run: values of the main body, and values within the functions that it
+//! calls.
 
 use apr_core::{Error, Result};
 use apr_graph::{Body, Function, Graph, Node, Origin, ValueId};
@@ -12,7 +13,8 @@ pub(crate) enum Wanted {
 }
 
 impl Wanted {
-    /// The value with a name: of a value, or of the node that makes it, after the names of the calls that it is in.
+    /// The value with a name: of a value, or of the node that makes it, after the names of the
+    /// calls that it is in.
     ///
     /// # Errors
     /// E001 where there is none.
@@ -25,9 +27,14 @@ impl Wanted {
         if let Some(id) = output().or_else(value).or_else(made) {
             return Ok(Self::Own(id));
         }
-        let call = calls(graph, body, name).find(|(_, function, rest)| has(graph, &function.body, rest));
-        let (node, ..) = call.ok_or_else(|| Error::format(format!("the model has no value '{name}'")))?;
-        Ok(Self::Within { path: name.to_owned(), outputs: node.outputs.iter().flatten().copied().collect() })
+        let call =
+            calls(graph, body, name).find(|(_, function, rest)| has(graph, &function.body, rest));
+        let (node, ..) =
+            call.ok_or_else(|| Error::format(format!("the model has no value '{name}'")))?;
+        Ok(Self::Within {
+            path: name.to_owned(),
+            outputs: node.outputs.iter().flatten().copied().collect(),
+        })
     }
 }
 
@@ -53,7 +60,10 @@ fn calls<'g>(
 
 /// Whether a node of a body, or of one that it calls, makes a value.
 fn has(graph: &Graph, body: &Body, name: &str) -> bool {
-    let made = body.values.iter().any(|value| value.name == name && matches!(value.origin, Origin::Node(_)));
+    let made = body
+        .values
+        .iter()
+        .any(|value| value.name == name && matches!(value.origin, Origin::Node(_)));
     made || body.nodes.iter().any(|node| node.name == name && first_output(node).is_some())
         || calls(graph, body, name).any(|(_, function, rest)| has(graph, &function.body, rest))
 }

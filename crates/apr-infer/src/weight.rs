@@ -24,7 +24,10 @@ pub(crate) struct Weight<'a> {
 
 impl fmt::Debug for Weight<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Weight").field("reference", &self.reference).field("element", &self.element).finish()
+        f.debug_struct("Weight")
+            .field("reference", &self.reference)
+            .field("element", &self.element)
+            .finish()
     }
 }
 
@@ -42,9 +45,15 @@ impl<'a> Weights<'a> {
     }
 
     /// A weight of a graph; `element` is the type that the graph computes with.
-    pub(crate) fn find(&self, reference: &WeightRef, element: Option<ElementType>) -> Result<Weight<'a>> {
+    pub(crate) fn find(
+        &self,
+        reference: &WeightRef,
+        element: Option<ElementType>,
+    ) -> Result<Weight<'a>> {
         let position = |name: &str| {
-            let missing = || Error::format("the graph uses it, and the model does not have it").for_tensor(name);
+            let missing = || {
+                Error::format("the graph uses it, and the model does not have it").for_tensor(name)
+            };
             self.positions.get(name).copied().ok_or_else(missing)
         };
         let tensor = position(&reference.tensor)?;
@@ -56,7 +65,8 @@ impl<'a> Weights<'a> {
                 }
             }
         }
-        let stored = ElementType::from_dtype(self.reader.tensors()[tensor].dtype).unwrap_or(ElementType::F32);
+        let stored = ElementType::from_dtype(self.reader.tensors()[tensor].dtype)
+            .unwrap_or(ElementType::F32);
         let element = element.unwrap_or(stored);
         Ok(Weight { reader: self.reader, tensor, others, reference: reference.clone(), element })
     }
@@ -70,7 +80,9 @@ impl Weight<'_> {
 
     /// Bytes that it takes when it is decoded as a whole, before its views.
     pub(crate) fn decoded_bytes(&self) -> u64 {
-        let count = |position: &usize| self.reader.tensors()[*position].shape.elements().unwrap_or(u64::MAX);
+        let count = |position: &usize| {
+            self.reader.tensors()[*position].shape.elements().unwrap_or(u64::MAX)
+        };
         let elements = self.others.iter().map(count).fold(count(&self.tensor), u64::saturating_add);
         elements.saturating_mul(self.element.bits().div_ceil(8))
     }
@@ -82,7 +94,9 @@ impl Weight<'_> {
     pub(crate) fn decode_within(&self, store: &Store<'_>, free_bytes: u64) -> Result<Tensor> {
         let bytes = self.decoded_bytes();
         if bytes > free_bytes {
-            let message = format!("decoded as a whole, it takes {bytes} bytes, which do not fit the memory limit");
+            let message = format!(
+                "decoded as a whole, it takes {bytes} bytes, which do not fit the memory limit"
+            );
             return Err(Error::memory(message).for_tensor(&self.reference.tensor));
         }
         self.decode(store)
@@ -95,19 +109,25 @@ impl Weight<'_> {
         for view in &self.reference.views {
             tensor = match view {
                 View::Transposed(order) => moving::transposed(&tensor, order)?,
-                View::Slice { axis, start, len } => moving::part(&tensor, *axis, size(*start)?, size(*len)?)?,
+                View::Slice { axis, start, len } => {
+                    moving::part(&tensor, *axis, size(*start)?, size(*len)?)?
+                }
                 View::Reshaped(dims) => {
                     let shape = dims.iter().map(|&dim| size(dim)).collect::<Result<_>>()?;
                     tensor.reshaped(shape)?
                 }
                 View::Joined { axis, with } => {
-                    let more = others.by_ref().take(with.len()).map(|&other| self.whole(store, other));
-                    let all = std::iter::once(Ok(tensor)).chain(more).collect::<Result<Vec<_>>>()?;
+                    let more =
+                        others.by_ref().take(with.len()).map(|&other| self.whole(store, other));
+                    let all =
+                        std::iter::once(Ok(tensor)).chain(more).collect::<Result<Vec<_>>>()?;
                     moving::joined(&all.iter().collect::<Vec<_>>(), *axis)?
                 }
                 View::Stacked(with) => {
-                    let more = others.by_ref().take(with.len()).map(|&other| self.whole(store, other));
-                    let all = std::iter::once(Ok(tensor)).chain(more).collect::<Result<Vec<_>>>()?;
+                    let more =
+                        others.by_ref().take(with.len()).map(|&other| self.whole(store, other));
+                    let all =
+                        std::iter::once(Ok(tensor)).chain(more).collect::<Result<Vec<_>>>()?;
                     moving::stacked(&all, 0)?
                 }
                 View::Plus(number) => plus(tensor, *number)?,
@@ -148,14 +168,20 @@ impl Weight<'_> {
     }
 
     /// Bytes as they are stored, where nothing changes them on the way.
-    pub(crate) fn raw<'s>(&self, store: &'s Store<'_>, offset: usize, len: usize) -> Result<Bytes<'s>> {
+    pub(crate) fn raw<'s>(
+        &self,
+        store: &'s Store<'_>,
+        offset: usize,
+        len: usize,
+    ) -> Result<Bytes<'s>> {
         store.bytes(self.tensor, offset, len)
     }
 
     /// Number of bytes that are stored; `None` where views or another type change them.
     pub(crate) fn raw_len(&self) -> Option<usize> {
         let info = &self.reader.tensors()[self.tensor];
-        let same = ElementType::from_dtype(info.dtype) == Some(self.element) && self.reference.views.is_empty();
+        let same = ElementType::from_dtype(info.dtype) == Some(self.element)
+            && self.reference.views.is_empty();
         same.then(|| info.byte_len().ok().and_then(|len| usize::try_from(len).ok())).flatten()
     }
 
@@ -168,7 +194,9 @@ impl Weight<'_> {
             matrix = match view {
                 View::Transposed(order) if order[..] == [1, 0] => matrix.transposed(),
                 View::Transposed(order) if order[..] == [0, 1] => matrix,
-                View::Slice { axis, start, len } => matrix.part(*axis, size(*start).ok()?, size(*len).ok()?)?,
+                View::Slice { axis, start, len } => {
+                    matrix.part(*axis, size(*start).ok()?, size(*len).ok()?)?
+                }
                 View::Joined { axis, with } => {
                     others.by_ref().take(with.len()).try_fold(matrix, |joined, &other| {
                         let [rows, columns] = self.dims(other)?[..] else { return None };
@@ -202,7 +230,9 @@ impl Weight<'_> {
 fn unpacked(stored: DType, element: ElementType) -> Option<ElementType> {
     match (stored, element) {
         (DType::I8, ElementType::I4 | ElementType::I2) => Some(ElementType::I8),
-        (DType::U8, ElementType::U4 | ElementType::U2 | ElementType::F4E2M1) => Some(ElementType::U8),
+        (DType::U8, ElementType::U4 | ElementType::U2 | ElementType::F4E2M1) => {
+            Some(ElementType::U8)
+        }
         _ => None,
     }
 }

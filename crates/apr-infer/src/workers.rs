@@ -9,7 +9,8 @@ pub trait Workers: Sync {
     /// How many pieces may run at the same time.
     fn count(&self) -> usize;
 
-    /// Calls `work` once with every number below `pieces`, in any order, and returns when all calls are done.
+    /// Calls `work` once with every number below `pieces`, in any order, and returns when all calls
+    /// are done.
     fn run(&self, pieces: usize, work: &(dyn Fn(usize) + Sync));
 }
 
@@ -27,8 +28,8 @@ impl Workers for Alone {
     }
 }
 
-/// Cuts `out` after every `piece` elements, and calls `work` with the number and elements of each piece. Every piece is
-/// made in the same way whatever thread makes it.
+/// Cuts `out` after every `piece` elements, and calls `work` with the number and elements of each
+/// piece. Every piece is made in the same way whatever thread makes it.
 pub(crate) fn in_pieces<T: Send>(
     workers: &dyn Workers,
     out: &mut [T],
@@ -43,7 +44,11 @@ pub(crate) fn in_pieces<T: Send>(
 }
 
 /// Calls `work` with each of some things and its number.
-fn with_each<T: Send>(workers: &dyn Workers, things: impl Iterator<Item = T>, work: impl Fn(usize, T) + Sync) {
+fn with_each<T: Send>(
+    workers: &dyn Workers,
+    things: impl Iterator<Item = T>,
+    work: impl Fn(usize, T) + Sync,
+) {
     let things: Vec<_> = things.map(|thing| Mutex::new(Some(thing))).collect();
     workers.run(things.len(), &|number| {
         let taken = things[number].lock().ok().and_then(|mut thing| thing.take());

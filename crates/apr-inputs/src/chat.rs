@@ -1,8 +1,8 @@
 //! Chats as texts, by the template that came with a model.
 //!
-//! Templates are written for Jinja as transformers sets it up: blocks leave no lines behind, `break` and `continue` work,
-//! Python's methods of texts and dictionaries are there. A template comes from a stranger, so its steps, its memory and
-//! its text are bounded.
+//! Templates are written for Jinja as transformers sets it up: blocks leave no lines behind,
+//! `break` and `continue` work, Python's methods of texts and dictionaries are there. A template
+//! comes from a stranger, so its steps, its memory and its text are bounded.
 
 use apr_core::{Error, Escaped, Result};
 use minijinja::syntax::SyntaxConfig;
@@ -23,23 +23,30 @@ const MAX_CHAT: usize = 16 << 20;
 /// Writes a chat down, up to where the model's answer begins.
 ///
 /// # Errors
-/// E001 for a template that is wrong, or refuses the messages; E008 for one that takes too many steps or too much memory.
+/// E001 for a template that is wrong, or refuses the messages; E008 for one that takes too many
+/// steps or too much memory.
 pub fn render(template: &Template, chat: &Chat<'_>) -> Result<String> {
     if template.0.len() > MAX_TEMPLATE {
         return Err(Error::memory(format!("the chat template has {} bytes", template.0.len())));
     }
     let environment = environment(chat.now)?;
-    let mut values: Vec<(String, Value)> =
-        chat.tokens.iter().map(|(role, token)| (role.clone(), Value::from(token.as_str()))).collect();
-    let pairs =
-        |message: &Message| Value::from_pairs([("role", message.role.as_str()), ("content", message.content.as_str())]);
+    let mut values: Vec<(String, Value)> = chat
+        .tokens
+        .iter()
+        .map(|(role, token)| (role.clone(), Value::from(token.as_str())))
+        .collect();
+    let pairs = |message: &Message| {
+        Value::from_pairs([("role", message.role.as_str()), ("content", message.content.as_str())])
+    };
     values.push(("messages".to_owned(), chat.messages.iter().map(pairs).collect()));
     values.push(("add_generation_prompt".to_owned(), Value::from(true)));
     for unused in ["tools", "documents"] {
         values.push((unused.to_owned(), Value::from(())));
     }
     let context = Value::from_pairs(values);
-    let compiled = environment.template_from_named_str("chat template", &template.0).map_err(|error| wrong(&error))?;
+    let compiled = environment
+        .template_from_named_str("chat template", &template.0)
+        .map_err(|error| wrong(&error))?;
     let text = compiled.render(context).map_err(|error| wrong(&error))?;
     if text.len() > MAX_CHAT {
         return Err(Error::memory(format!("the chat template writes {} bytes", text.len())));
@@ -55,26 +62,34 @@ fn environment<'e>(now: i64) -> Result<Environment<'e>> {
     environment.set_syntax(syntax.map_err(|error| wrong(&error))?);
     environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
     environment.set_unknown_method_callback(method);
-    environment.add_function("raise_exception", |message: String| -> std::result::Result<Value, minijinja::Error> {
-        Err(minijinja::Error::new(ErrorKind::InvalidOperation, message))
-    });
+    environment.add_function(
+        "raise_exception",
+        |message: String| -> std::result::Result<Value, minijinja::Error> {
+            Err(minijinja::Error::new(ErrorKind::InvalidOperation, message))
+        },
+    );
     environment.add_function("strftime_now", move |format: String| date(now, &format));
     environment.add_filter("tojson", to_json);
     Ok(environment)
 }
 
-/// Python's methods of texts, lists and dictionaries. Those that make a longer text pay for it first.
+/// Python's methods of texts, lists and dictionaries. Those that make a longer text pay for it
+/// first.
 fn method(
     state: &mut State<'_, '_>,
     value: &Value,
     name: &str,
     arguments: &[Value],
 ) -> std::result::Result<Value, minijinja::Error> {
-    let length = |value: &Value| value.as_str().map_or_else(|| value.len().unwrap_or(1), str::len) as u64;
+    let length =
+        |value: &Value| value.as_str().map_or_else(|| value.len().unwrap_or(1), str::len) as u64;
     let longest = || arguments.iter().map(length).max().unwrap_or(0);
     let bytes = match (name, value.as_str()) {
         ("replace", Some(text)) => {
-            let count = arguments.first().and_then(Value::as_str).map_or(0, |old| text.matches(old).count());
+            let count = arguments
+                .first()
+                .and_then(Value::as_str)
+                .map_or(0, |old| text.matches(old).count());
             (count as u64).saturating_mul(longest())
         }
         // A width would make any length.
@@ -90,7 +105,8 @@ fn method(
     minijinja_contrib::pycompat::unknown_method_callback(state, value, name, arguments)
 }
 
-/// JSON as Python writes it, where the template says nothing else: a space behind commas and colons, no escapes.
+/// JSON as Python writes it, where the template says nothing else: a space behind commas and
+/// colons, no escapes.
 #[expect(clippy::needless_pass_by_value, reason = "filters get their options so")]
 fn to_json(value: &Value, options: Kwargs) -> std::result::Result<String, minijinja::Error> {
     let indent: Option<usize> = options.get("indent")?;
@@ -108,7 +124,10 @@ fn write_json(
     depth: usize,
 ) -> std::result::Result<(), minijinja::Error> {
     if depth > DEPTH || out.len() > MAX_CHAT {
-        return Err(minijinja::Error::new(ErrorKind::InvalidOperation, "the value is too large for JSON"));
+        return Err(minijinja::Error::new(
+            ErrorKind::InvalidOperation,
+            "the value is too large for JSON",
+        ));
     }
     let line = |out: &mut String, depth: usize| {
         if let Some(indent) = indent {
@@ -121,7 +140,9 @@ fn write_json(
         ValueKind::Seq | ValueKind::Iterable => ('[', ']'),
         _ => {
             let json = serde_json::to_string(value);
-            out.push_str(&json.map_err(|error| minijinja::Error::new(ErrorKind::BadSerialization, error.to_string()))?);
+            out.push_str(&json.map_err(|error| {
+                minijinja::Error::new(ErrorKind::BadSerialization, error.to_string())
+            })?);
             return Ok(());
         }
     };
@@ -148,7 +169,8 @@ fn write_json(
     Ok(())
 }
 
-/// The date of a time in seconds since 1970 (civil-from-days, Howard Hinnant), by the codes that templates use.
+/// The date of a time in seconds since 1970 (civil-from-days, Howard Hinnant), by the codes that
+/// templates use.
 fn date(now: i64, format: &str) -> String {
     const MONTHS: [&str; 12] = [
         "January",
@@ -164,7 +186,8 @@ fn date(now: i64, format: &str) -> String {
         "November",
         "December",
     ];
-    const DAYS: [&str; 7] = ["Thursday", "Friday", "Saturday", "Sunday", "Monday", "Tuesday", "Wednesday"];
+    const DAYS: [&str; 7] =
+        ["Thursday", "Friday", "Saturday", "Sunday", "Monday", "Tuesday", "Wednesday"];
     let (days, seconds) = (now.div_euclid(86_400), now.rem_euclid(86_400));
     let shifted = days + 719_468;
     let era = shifted.div_euclid(146_097);
@@ -206,7 +229,11 @@ fn date(now: i64, format: &str) -> String {
 fn wrong(error: &minijinja::Error) -> Error {
     let text = error.to_string();
     let message = format!("the chat template: {}", Escaped::short(&text));
-    if error.kind() == ErrorKind::OutOfFuel { Error::memory(message) } else { Error::format(message) }
+    if error.kind() == ErrorKind::OutOfFuel {
+        Error::memory(message)
+    } else {
+        Error::format(message)
+    }
 }
 
 #[cfg(test)]
@@ -218,14 +245,19 @@ mod tests {
     fn rendered(template: &str) -> Result<String> {
         let messages = [Message { role: "user".to_owned(), content: "hi".to_owned() }];
         let tokens = [("bos_token".to_owned(), "<s>".to_owned())];
-        render(&Template(template.to_owned()), &Chat { messages: &messages, tokens: &tokens, now: 1_700_000_000 })
+        render(
+            &Template(template.to_owned()),
+            &Chat { messages: &messages, tokens: &tokens, now: 1_700_000_000 },
+        )
     }
 
     #[test]
     fn hostile_templates_end_with_an_error() {
         for template in [
-            "{% for i in range(100000000) %}{% for j in range(100000000) %}x{% endfor %}{% endfor %}",
-            "{% set ns = namespace(s='aaaaaaaaaaaaaaaa') %}{% for i in range(60) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}",
+            "{% for i in range(100000000) %}{% for j in range(100000000) %}x{% endfor %}{% endfor \
+             %}",
+            "{% set ns = namespace(s='aaaaaaaaaaaaaaaa') %}{% for i in range(60) %}{% set ns.s = \
+             ns.s ~ ns.s %}{% endfor %}",
             "{{ 'x' * 10000000000 }}",
             "{{ 'xxxxxxxxxx'|replace('x', 'x' * 1000000)|replace('x', 'x' * 1000000) }}",
             "{{ [0] * 10000000000 }}",
@@ -253,14 +285,20 @@ mod tests {
 
     #[test]
     fn dates_are_those_of_the_calendar() {
-        assert_eq!(date(1_700_000_000, "%A %d %B %Y %H:%M:%S"), "Tuesday 14 November 2023 22:13:20");
+        assert_eq!(
+            date(1_700_000_000, "%A %d %B %Y %H:%M:%S"),
+            "Tuesday 14 November 2023 22:13:20"
+        );
         assert_eq!(date(951_782_400, "%a %d %b %Y %%%q"), "Tue 29 Feb 2000 %%q");
         assert_eq!(date(-1, "%Y-%m-%d"), "1969-12-31");
     }
 
     #[test]
     fn the_same_as_jinja_writes() {
-        assert_eq!(rendered("{{ bos_token }}{{ messages[0]['content'].upper().strip() }}").unwrap(), "<s>HI");
+        assert_eq!(
+            rendered("{{ bos_token }}{{ messages[0]['content'].upper().strip() }}").unwrap(),
+            "<s>HI"
+        );
         assert_eq!(rendered("  {% if true %}\na\n  {% endif %}\nb").unwrap(), "a\nb");
     }
 }

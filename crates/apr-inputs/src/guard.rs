@@ -6,7 +6,8 @@ thread_local! {
     static GUARDED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether a panic on this thread would be caught and become an error, so that a panic hook need not report it.
+/// Whether a panic on this thread would be caught and become an error, so that a panic hook need
+/// not report it.
 #[must_use]
 pub fn is_guarded() -> bool {
     GUARDED.get()
@@ -14,11 +15,16 @@ pub fn is_guarded() -> bool {
 
 /// Runs what another library does with a stranger's data; `what` is the data, for the error.
 #[cfg(any(feature = "text", feature = "audio", feature = "images"))]
-pub(crate) fn guarded<T>(what: &str, work: impl FnOnce() -> apr_core::Result<T>) -> apr_core::Result<T> {
+pub(crate) fn guarded<T>(
+    what: &str,
+    work: impl FnOnce() -> apr_core::Result<T>,
+) -> apr_core::Result<T> {
     let before = GUARDED.replace(true);
     let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
     GUARDED.set(before);
     outcome.unwrap_or_else(|_| {
-        Err(apr_core::Error::format(format!("{what} can't be used: the library that reads it failed")))
+        Err(apr_core::Error::format(format!(
+            "{what} can't be used: the library that reads it failed"
+        )))
     })
 }

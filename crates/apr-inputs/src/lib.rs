@@ -7,8 +7,9 @@
 //! | a sound file | [`sound`] | samples at the model's rate, or a log-mel spectrogram |
 //! | a picture file | [`picture`] | pixels, resized and normalised as the model's preprocessor says |
 //!
-//! All of these come from strangers, and so do the tokenizers, templates and settings beside a model: each has limits of
-//! size, and what exceeds them ends with E008. Values are those of transformers, the library that most models come from.
+//! All of these come from strangers, and so do the tokenizers, templates and settings beside a
+//! model: each has limits of size, and what exceeds them ends with E008. Values are those of
+//! transformers, the library that most models come from.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 

@@ -28,13 +28,14 @@ pub struct Chat<'c> {
 pub struct Template(pub String);
 
 impl Template {
-    /// The template in the metadata key `tokenizer.chat_template`: a text, or the default of a list of
-    /// `{"name", "template"}`.
+    /// The template in the metadata key `tokenizer.chat_template`: a text, or the default of a list
+    /// of `{"name", "template"}`.
     #[must_use]
     pub fn from_json(json: &Json) -> Option<Self> {
         let named = |list: &[Json]| {
-            let template =
-                |name: &str| list.iter().find(|entry| entry.get("name").and_then(Json::as_str) == Some(name));
+            let template = |name: &str| {
+                list.iter().find(|entry| entry.get("name").and_then(Json::as_str) == Some(name))
+            };
             template("default").or(list.first())?.get("template")?.as_str().map(str::to_owned)
         };
         match json {

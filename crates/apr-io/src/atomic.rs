@@ -22,9 +22,10 @@ pub enum Target {
 
 /// Output that appears under its name only when it is complete and on disk.
 ///
-/// Every file is written to one in its target's folder that has no name yet, or a hidden one where the system has no such
-/// files; [`commit`](Self::commit) syncs them and gives them their names. Dropped without it they vanish, and the targets
-/// stay as they were. What a killed process leaves of hidden ones is removed by the next output of the same name.
+/// Every file is written to one in its target's folder that has no name yet, or a hidden one where
+/// the system has no such files; [`commit`](Self::commit) syncs them and gives them their names.
+/// Dropped without it they vanish, and the targets stay as they were. What a killed process leaves
+/// of hidden ones is removed by the next output of the same name.
 #[derive(Debug)]
 pub struct AtomicOutput {
     target: Target,
@@ -39,18 +40,23 @@ pub struct AtomicOutput {
 }
 
 impl AtomicOutput {
-    /// Prepares to write the files `names` of `target`; without `overwrite`, those that exist are refused at once,
-    /// before any work is done for them.
+    /// Prepares to write the files `names` of `target`; without `overwrite`, those that exist are
+    /// refused at once, before any work is done for them.
     ///
     /// # Errors
     /// E007 when a file exists.
-    pub fn create<'a>(target: Target, overwrite: bool, names: impl IntoIterator<Item = &'a str>) -> Result<Self> {
+    pub fn create<'a>(
+        target: Target,
+        overwrite: bool,
+        names: impl IntoIterator<Item = &'a str>,
+    ) -> Result<Self> {
         let output = Self::new(target, overwrite, None);
         names.into_iter().try_for_each(|name| output.check_free(&output.path_of(name)))?;
         Ok(output)
     }
 
-    /// Prepares to write what takes the place of a file that is locked, and stays so until it is replaced.
+    /// Prepares to write what takes the place of a file that is locked, and stays so until it is
+    /// replaced.
     #[must_use]
     pub fn replacing(locked: LockedFile) -> Self {
         Self::new(Target::File(locked.path.clone()), true, Some(locked))
@@ -88,7 +94,8 @@ impl AtomicOutput {
         }
         let finished = std::mem::take(&mut self.finished);
         let several = finished.len() > 1;
-        let folders: BTreeSet<PathBuf> = finished.iter().map(|(path, _)| parent(path).to_path_buf()).collect();
+        let folders: BTreeSet<PathBuf> =
+            finished.iter().map(|(path, _)| parent(path).to_path_buf()).collect();
         let mut placed = Vec::new();
         for (path, partial) in finished {
             match self.place(&path, partial, several) {
@@ -142,10 +149,13 @@ impl AtomicOutput {
         let existing = path.metadata();
         if existing.as_ref().is_ok_and(|target| !target.is_file()) {
             let what = if path.is_dir() { "a folder" } else { "a pipe or a device" };
-            return Err(Error::io(IoCause::Other, format!("the target is {what}")).in_file(path.display()));
+            return Err(
+                Error::io(IoCause::Other, format!("the target is {what}")).in_file(path.display())
+            );
         }
         if !self.overwrite && path.symlink_metadata().is_ok() {
-            return Err(Error::io(IoCause::AlreadyExists, "the file exists already").in_file(path.display()));
+            return Err(Error::io(IoCause::AlreadyExists, "the file exists already")
+                .in_file(path.display()));
         }
         Ok(())
     }
@@ -157,7 +167,8 @@ impl AtomicOutput {
         let folder = parent(&path).to_path_buf();
         self.make_folder(&folder)?;
         self.leftovers.remove(&path);
-        let as_before = || path.metadata().map(|old| Access::Exactly(old.permissions().mode() & 0o7777));
+        let as_before =
+            || path.metadata().map(|old| Access::Exactly(old.permissions().mode() & 0o7777));
         let access = access.unwrap_or_else(|| as_before().unwrap_or(Access::Usual));
         let file = Partial::create(&path, access).map_err(|error| io_error(&error, &path))?;
         self.finished.extend(self.current.replace((path, file)));
@@ -166,14 +177,19 @@ impl AtomicOutput {
     }
 
     fn make_folder(&mut self, folder: &Path) -> Result<()> {
-        let missing = folder.ancestors().take_while(|folder| !folder.as_os_str().is_empty() && !folder.exists());
-        self.made_folders.extend(missing.map(Path::to_path_buf).collect::<Vec<_>>().into_iter().rev());
+        let missing = folder
+            .ancestors()
+            .take_while(|folder| !folder.as_os_str().is_empty() && !folder.exists());
+        self.made_folders
+            .extend(missing.map(Path::to_path_buf).collect::<Vec<_>>().into_iter().rev());
         fs::create_dir_all(folder).map_err(|error| io_error(&error, folder))
     }
 
     fn current(&self) -> Result<(&Path, &File)> {
         let current = self.current.as_ref().map(|(path, partial)| (path.as_path(), &partial.file));
-        current.ok_or_else(|| Error::io(IoCause::Other, "bytes came before the name of the first file"))
+        current.ok_or_else(|| {
+            Error::io(IoCause::Other, "bytes came before the name of the first file")
+        })
     }
 }
 
@@ -250,7 +266,9 @@ impl Sink for AtomicOutput {
     fn patch(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
         let (path, file) = self.current()?;
         if offset.checked_add(bytes.len() as u64).is_none_or(|end| end > self.position) {
-            return Err(Error::io(IoCause::Other, "a patch past what was written").in_file(path.display()).at(offset));
+            return Err(Error::io(IoCause::Other, "a patch past what was written")
+                .in_file(path.display())
+                .at(offset));
         }
         file.write_all_at(bytes, offset).map_err(|error| io_error(&error, path))
     }

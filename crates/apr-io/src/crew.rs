@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use apr_infer::Workers;
 use rayon::{ThreadPool, ThreadPoolBuilder, Yield};
 
-/// How long a thread looks for the next piece of work before it sleeps. To wake it takes about as long, and operators that
-/// are cut into pieces follow each other faster than that.
+/// How long a thread looks for the next piece of work before it sleeps. To wake it takes about as
+/// long, and operators that are cut into pieces follow each other faster than that.
 const PATIENCE: Duration = Duration::from_micros(200);
 
 /// Threads that run pieces of an operator's work.
@@ -24,11 +24,14 @@ pub struct Crew {
 }
 
 impl Crew {
-    /// So many threads, the calling one among them. Where the system gives no more threads, the calling one does the work.
+    /// So many threads, the calling one among them. Where the system gives no more threads, the
+    /// calling one does the work.
     #[must_use]
     pub fn new(threads: NonZeroUsize) -> Self {
         let beside = threads.get() - 1;
-        let helpers = (beside > 0).then(|| ThreadPoolBuilder::new().num_threads(beside).build().ok()).flatten();
+        let helpers = (beside > 0)
+            .then(|| ThreadPoolBuilder::new().num_threads(beside).build().ok())
+            .flatten();
         let threads = helpers.as_ref().map_or(NonZeroUsize::MIN, |_| threads);
         Self { threads, helpers, awake: Arc::default() }
     }
@@ -129,6 +132,9 @@ mod tests {
             });
         }
         assert_eq!(met.load(Ordering::Relaxed), 200 * 21);
-        assert!(crew.awake.load(Ordering::Relaxed) <= 2, "no more threads look for work than there are helpers");
+        assert!(
+            crew.awake.load(Ordering::Relaxed) <= 2,
+            "no more threads look for work than there are helpers"
+        );
     }
 }

@@ -8,7 +8,8 @@ use apr_core::{ByteSource, Error, IoCause, Result};
 use crate::identity::open_regular;
 use crate::{io_error, undo};
 
-/// A regular file, read at positions: no cursor to share, no mapping that faults when the file shrinks.
+/// A regular file, read at positions: no cursor to share, no mapping that faults when the file
+/// shrinks.
 #[derive(Debug, Clone)]
 pub struct FileSource {
     pub(crate) file: Arc<File>,
@@ -17,8 +18,8 @@ pub struct FileSource {
 }
 
 impl FileSource {
-    /// Opens a regular file. Folders, pipes and devices are refused, since their length is unknown, and so is a file in which
-    /// a change in place was interrupted.
+    /// Opens a regular file. Folders, pipes and devices are refused, since their length is unknown,
+    /// and so is a file in which a change in place was interrupted.
     ///
     /// # Errors
     /// E007, also while the file is being changed; E002 when a change was interrupted.
@@ -52,12 +53,15 @@ impl ByteSource for FileSource {
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         let end = offset.checked_add(buf.len() as u64);
         if end.is_none_or(|end| end > self.len) {
-            let message = format!("{} bytes wanted past the end of the file at byte {}", buf.len(), self.len);
+            let message =
+                format!("{} bytes wanted past the end of the file at byte {}", buf.len(), self.len);
             return Err(Error::corrupt(message).at(offset).in_file(self.path.display()));
         }
         self.file.read_exact_at(buf, offset).map_err(|error| match error.kind() {
             std::io::ErrorKind::UnexpectedEof => {
-                Error::io(IoCause::Other, "the file shrank while it was read").at(offset).in_file(self.path.display())
+                Error::io(IoCause::Other, "the file shrank while it was read")
+                    .at(offset)
+                    .in_file(self.path.display())
             }
             _ => io_error(&error, &self.path).at(offset),
         })

@@ -6,8 +6,9 @@ use crate::{Sources, io_error};
 
 /// The folder of a model, as the source of its shards and companions.
 ///
-/// Names must be plain and stay inside: no absolute path, no `..`, no link that leads out. One exception serves the
-/// Hugging Face cache, whose `snapshots/REVISION/` consists of links into `blobs/` of the same repository folder.
+/// Names must be plain and stay inside: no absolute path, no `..`, no link that leads out. One
+/// exception serves the Hugging Face cache, whose `snapshots/REVISION/` consists of links into
+/// `blobs/` of the same repository folder.
 #[derive(Debug)]
 pub struct ModelFolder {
     folder: PathBuf,

@@ -36,14 +36,18 @@ impl Identity {
     }
 }
 
-/// Opens a regular file. A pipe or a device is refused and never waited for, even if it takes the file's place meanwhile.
+/// Opens a regular file. A pipe or a device is refused and never waited for, even if it takes the
+/// file's place meanwhile.
 ///
 /// # Errors
 /// E007.
 pub(crate) fn open_regular(path: &Path, options: &mut OpenOptions) -> Result<File> {
     // The check precedes the opening too: opening some devices does something.
     check_regular(&path.metadata().map_err(|error| io_error(&error, path))?, path)?;
-    let file = options.custom_flags(flags(OFlags::NONBLOCK)).open(path).map_err(|error| io_error(&error, path))?;
+    let file = options
+        .custom_flags(flags(OFlags::NONBLOCK))
+        .open(path)
+        .map_err(|error| io_error(&error, path))?;
     check_regular(&file.metadata().map_err(|error| io_error(&error, path))?, path)?;
     Ok(file)
 }
@@ -70,7 +74,8 @@ fn check_regular(metadata: &Metadata, path: &Path) -> Result<()> {
     let message = if metadata.is_dir() {
         "this is a folder, where a regular file is needed"
     } else {
-        "this is a pipe or a device, where a regular file is needed; a model is read from standard input as `-`: `< PIPE`"
+        "this is a pipe or a device, where a regular file is needed; a model is read from standard \
+         input as `-`: `< PIPE`"
     };
     Err(Error::io(IoCause::Other, message).in_file(path.display()))
 }

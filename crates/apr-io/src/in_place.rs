@@ -1,7 +1,7 @@
 //! Changing the two ends of a file in place, so that a crash in the middle can be undone.
 //!
-//! Before anything is changed, what will be overwritten goes into an [undo file](crate::undo) beside the file, which is
-//! removed when the change is on disk.
+//! Before anything is changed, what will be overwritten goes into an [undo file](crate::undo)
+//! beside the file, which is removed when the change is on disk.
 
 use std::fs;
 use std::io;
@@ -72,8 +72,10 @@ fn remove_undo(path: &std::path::Path) -> Result<()> {
 }
 
 fn interrupted(error: &Error) -> Error {
-    let message =
-        format!("{}; the change could not be undone yet: `apr edit` with the file's name undoes it", error.message());
+    let message = format!(
+        "{}; the change could not be undone yet: `apr edit` with the file's name undoes it",
+        error.message()
+    );
     let told = Error::io(IoCause::Other, message);
     error.file().into_iter().fold(told, Error::in_file)
 }

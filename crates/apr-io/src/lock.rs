@@ -13,8 +13,8 @@ use crate::{FileSource, io_error, undo};
 /// How often a file may be replaced between its opening and its locking before that is given up.
 const ATTEMPTS: usize = 16;
 
-/// A file that is open to be changed. It is locked before anything of it is read, so that no other process that takes the
-/// lock changes it until this is dropped.
+/// A file that is open to be changed. It is locked before anything of it is read, so that no other
+/// process that takes the lock changes it until this is dropped.
 #[derive(Debug)]
 pub struct LockedFile {
     pub(crate) file: Arc<File>,
@@ -29,8 +29,8 @@ impl LockedFile {
     /// Opens and locks a regular file, and undoes a change of it that was interrupted.
     ///
     /// # Errors
-    /// E007 when it can't be opened for reading and writing, when another process holds the lock, or when what an
-    /// interrupted change left is not of the file as it is.
+    /// E007 when it can't be opened for reading and writing, when another process holds the lock,
+    /// or when what an interrupted change left is not of the file as it is.
     pub fn open(path: &Path) -> Result<Self> {
         let (file, path) = lock_path(path)?;
         let undone = undo::roll_back(&file, &path)?;
@@ -87,14 +87,17 @@ fn lock(file: &File, path: &Path) -> Result<()> {
     file.try_lock().map_err(|error| match error {
         TryLockError::WouldBlock => busy(path),
         TryLockError::Error(error) => {
-            let message =
-                format!("the file can't be locked against changes by other processes ({error}); -o writes a copy");
+            let message = format!(
+                "the file can't be locked against changes by other processes ({error}); -o \
+                    writes a copy"
+            );
             Error::io(IoCause::Other, message).in_file(path.display())
         }
     })
 }
 
-/// Locks a file that is about to be replaced; `None` where there is none, or none that can be locked.
+/// Locks a file that is about to be replaced; `None` where there is none, or none that can be
+/// locked.
 ///
 /// # Errors
 /// E007 when another process changes it.
@@ -119,6 +122,7 @@ fn identity(file: &File, path: &Path) -> Result<Identity> {
 }
 
 pub(crate) fn changed(path: &Path) -> Error {
-    let message = "the file was changed by another program meanwhile; nothing was written, try again";
+    let message =
+        "the file was changed by another program meanwhile; nothing was written, try again";
     Error::io(IoCause::Other, message).in_file(path.display())
 }

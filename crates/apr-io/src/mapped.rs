@@ -1,4 +1,7 @@
-#![allow(unsafe_code, reason = "mapping a file is the one thing here that the compiler can't check")]
+#![allow(
+    unsafe_code,
+    reason = "mapping a file is the one thing here that the compiler can't check"
+)]
 
 use std::path::Path;
 
@@ -9,7 +12,8 @@ use crate::{FileSource, io_error};
 
 /// A file mapped into memory: tensors are lent where they lie, without a copy.
 ///
-/// The file must not be truncated while it is mapped; whoever needs to survive that reads through [`FileSource`].
+/// The file must not be truncated while it is mapped; whoever needs to survive that reads through
+/// [`FileSource`].
 #[derive(Debug)]
 pub struct MappedFile(Mmap);
 
@@ -21,8 +25,8 @@ impl MappedFile {
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let source = FileSource::open(path)?;
-        // SAFETY: the map is read-only and handed out as bytes, for which every value is valid. That nobody truncates
-        // the file is the caller's part, as documented.
+        // SAFETY: the map is read-only and handed out as bytes, for which every value is valid.
+        // That nobody truncates the file is the caller's part, as documented.
         let map = unsafe { Mmap::map(&*source.file) };
         map.map(Self).map_err(|error| io_error(&error, path))
     }

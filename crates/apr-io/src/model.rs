@@ -10,7 +10,8 @@ use crate::names::{ADAPTER_CONFIG, CONFIG, is_index, is_part};
 use crate::remote::is_remote;
 use crate::{FileSource, ModelFolder, Sources, io_error};
 
-/// Opens a file, a Hugging Face folder, an index or manifest of shards, or a part of a split GGUF model with all others.
+/// Opens a file, a Hugging Face folder, an index or manifest of shards, or a part of a split GGUF
+/// model with all others.
 ///
 /// # Errors
 /// E001 for what is not a model, E007 when a file can't be read, otherwise what the format's reader
@@ -23,7 +24,10 @@ pub fn open_model(path: &Path, options: &OpenOptions) -> Result<Box<dyn Checkpoi
 ///
 /// # Errors
 /// Those of [`open_model`].
-pub fn open_model_with_companions(path: &Path, options: &OpenOptions) -> Result<Box<dyn CheckpointReader>> {
+pub fn open_model_with_companions(
+    path: &Path,
+    options: &OpenOptions,
+) -> Result<Box<dyn CheckpointReader>> {
     Sources::default().open_model_with_companions(path, options)
 }
 
@@ -40,7 +44,11 @@ impl Sources {
     ///
     /// # Errors
     /// Those of [`open_model`](crate::open_model), and E007 when a file was changed meanwhile.
-    pub fn open_model(&self, path: &Path, options: &OpenOptions) -> Result<Box<dyn CheckpointReader>> {
+    pub fn open_model(
+        &self,
+        path: &Path,
+        options: &OpenOptions,
+    ) -> Result<Box<dyn CheckpointReader>> {
         if is_remote(path) {
             return self.open_remote(path, false, options);
         }
@@ -54,7 +62,9 @@ impl Sources {
         let name = path.display();
         if path.is_dir() {
             let folder = ModelFolder::watched(path, self)?;
-            return Ok(Box::new(apr_registry::open_folder(&folder, options).map_err(|error| error.in_file(name))?));
+            return Ok(Box::new(
+                apr_registry::open_folder(&folder, options).map_err(|error| error.in_file(name))?,
+            ));
         }
         if is_index(path) || is_part(path) {
             let (folder, file) = self.neighbourhood(path)?;
@@ -66,13 +76,22 @@ impl Sources {
             return Ok(Box::new(self.open_manifest(path, options)?));
         }
         let by_extension = path.extension().and_then(|extension| extension.to_str());
-        if apr_registry::recognise_file(&head, by_extension).is_some_and(apr_registry::may_span_files) {
+        if apr_registry::recognise_file(&head, by_extension)
+            .is_some_and(apr_registry::may_span_files)
+        {
             let (folder, file) = self.neighbourhood(path)?;
             return apr_registry::open_in(&folder, &file, options);
         }
         let reader = apr_registry::open(source, &name.to_string(), options)?;
-        let is_shard = path.file_name().and_then(|name| name.to_str()).is_some_and(apr_registry::is_shard_name);
-        if is_shard { apr_registry::alone(reader, &self.neighbourhood(path)?.0) } else { Ok(reader) }
+        let is_shard = path
+            .file_name()
+            .and_then(|name| name.to_str())
+            .is_some_and(apr_registry::is_shard_name);
+        if is_shard {
+            apr_registry::alone(reader, &self.neighbourhood(path)?.0)
+        } else {
+            Ok(reader)
+        }
     }
 
     /// Opens the shards beside a manifest as one model.
@@ -91,9 +110,17 @@ impl Sources {
     ///
     /// # Errors
     /// Those of [`open_manifest`](Self::open_manifest).
-    pub fn open_manifest_of(&self, source: &FileSource, path: &Path, options: &OpenOptions) -> Result<ShardedApr2> {
+    pub fn open_manifest_of(
+        &self,
+        source: &FileSource,
+        path: &Path,
+        options: &OpenOptions,
+    ) -> Result<ShardedApr2> {
         let (folder, file) = self.neighbourhood(path)?;
-        let json = options.limits.check_metadata(source.len()).and_then(|()| read_vec(source, 0, source.len()));
+        let json = options
+            .limits
+            .check_metadata(source.len())
+            .and_then(|()| read_vec(source, 0, source.len()));
         let json = json.map_err(|error| error.in_file(&file))?;
         apr2::open_manifest(&json, &file, &folder, &options.limits, &options.keys)
     }
@@ -102,19 +129,24 @@ impl Sources {
     ///
     /// # Errors
     /// Those of [`open_model`](Self::open_model).
-    pub fn open_model_with_companions(&self, path: &Path, options: &OpenOptions) -> Result<Box<dyn CheckpointReader>> {
+    pub fn open_model_with_companions(
+        &self,
+        path: &Path,
+        options: &OpenOptions,
+    ) -> Result<Box<dyn CheckpointReader>> {
         if is_remote(path) {
             return self.open_remote(path, true, options);
         }
         let reader = self.open_model(path, options)?;
         // A format that holds companions has all of them.
-        let has_own =
-            !reader.companions().is_empty() && reader.format().target.is_none_or(|target| target.self_contained);
+        let has_own = !reader.companions().is_empty()
+            && reader.format().target.is_none_or(|target| target.self_contained);
         if path.is_dir() || has_own {
             return Ok(reader);
         }
         let (folder, _) = self.neighbourhood(path)?;
-        // Without a configuration the neighbours are just other files that happen to be in the same folder.
+        // Without a configuration the neighbours are just other files that happen to be in the same
+        // folder.
         if folder.open(CONFIG).is_err() && folder.open(ADAPTER_CONFIG).is_err() {
             return Ok(reader);
         }

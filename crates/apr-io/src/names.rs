@@ -14,9 +14,11 @@ pub fn is_index(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "json")
 }
 
-/// Whether the path names a file that its neighbours complete: a part of a split GGUF model, or what describes the files
-/// of a distributed checkpoint.
+/// Whether the path names a file that its neighbours complete: a part of a split GGUF model, or
+/// what describes the files of a distributed checkpoint.
 pub(crate) fn is_part(path: &Path) -> bool {
-    let is_one = |name: &str| apr_registry::gguf::is_part_name(name) || name == apr_registry::pytorch::METADATA;
+    let is_one = |name: &str| {
+        apr_registry::gguf::is_part_name(name) || name == apr_registry::pytorch::METADATA
+    };
     path.file_name().and_then(|name| name.to_str()).is_some_and(is_one)
 }

@@ -1,5 +1,5 @@
-//! Files that are being written: without a name where the system has such files, else hidden, locked, and removed by the
-//! next writer once no process holds the lock.
+//! Files that are being written: without a name where the system has such files, else hidden,
+//! locked, and removed by the next writer once no process holds the lock.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
@@ -78,10 +78,15 @@ impl Partial {
     pub(crate) fn place_new(self, target: &Path) -> io::Result<()> {
         match self.hidden {
             None => link(&self.file, target),
-            Some(hidden) => match renameat_with(CWD, hidden.to_path_buf(), CWD, target, RenameFlags::NOREPLACE) {
-                Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => fs::hard_link(&hidden, target),
-                renamed => Ok(renamed?),
-            },
+            Some(hidden) => {
+                match renameat_with(CWD, hidden.to_path_buf(), CWD, target, RenameFlags::NOREPLACE)
+                {
+                    Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => {
+                        fs::hard_link(&hidden, target)
+                    }
+                    renamed => Ok(renamed?),
+                }
+            }
         }
     }
 
@@ -91,18 +96,21 @@ impl Partial {
         Ok(hidden.persist(target)?)
     }
 
-    /// Lets the file and its target change places; gives back the hidden name under which the old file now is. `None` where
-    /// the system can't do that, and the target was replaced.
+    /// Lets the file and its target change places; gives back the hidden name under which the old
+    /// file now is. `None` where the system can't do that, and the target was replaced.
     pub(crate) fn exchange(self, target: &Path) -> io::Result<Option<TempPath>> {
         let (_file, hidden) = self.with_name(target)?;
         match renameat_with(CWD, hidden.to_path_buf(), CWD, target, RenameFlags::EXCHANGE) {
             Ok(()) => Ok(Some(hidden)),
-            Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => Ok(hidden.persist(target).map(|()| None)?),
+            Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => {
+                Ok(hidden.persist(target).map(|()| None)?)
+            }
             Err(error) => Err(error.into()),
         }
     }
 
-    /// The locked file and its hidden name, which it gets if it has none. The file has it for a moment only.
+    /// The locked file and its hidden name, which it gets if it has none. The file has it for a
+    /// moment only.
     fn with_name(self, target: &Path) -> io::Result<(File, TempPath)> {
         if let Some(hidden) = self.hidden {
             return Ok((self.file, hidden));
@@ -134,7 +142,8 @@ fn create_new(path: &Path, access: Access) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).create_new(true).mode(access.mode()).open(path)
 }
 
-/// Creates a file and locks it. Between the two, another writer may take it for left over and remove it.
+/// Creates a file and locks it. Between the two, another writer may take it for left over and
+/// remove it.
 fn locked(create: impl Fn() -> io::Result<NamedTempFile>) -> io::Result<NamedTempFile> {
     for _ in 0..ATTEMPTS {
         let file = create()?;
@@ -154,7 +163,10 @@ fn is_at(file: &File, path: &Path) -> io::Result<bool> {
 }
 
 /// Calls `create` with hidden names beside the target until one is free.
-fn under_hidden_name<R>(target: &Path, create: impl FnMut(&Path) -> io::Result<R>) -> io::Result<NamedTempFile<R>> {
+fn under_hidden_name<R>(
+    target: &Path,
+    create: impl FnMut(&Path) -> io::Result<R>,
+) -> io::Result<NamedTempFile<R>> {
     let prefix = prefix_of(target);
     Builder::new().prefix(&prefix).rand_bytes(RANDOM).suffix(SUFFIX).make_in(parent(target), create)
 }
@@ -194,7 +206,8 @@ pub(crate) struct Leftovers {
 }
 
 impl Leftovers {
-    /// Removes files that were to become `target` and that no process writes any more. A folder is listed once.
+    /// Removes files that were to become `target` and that no process writes any more. A folder is
+    /// listed once.
     pub(crate) fn remove(&mut self, target: &Path) {
         let folder = parent(target);
         if self.folder != folder {
@@ -213,12 +226,15 @@ impl Leftovers {
 fn is_hidden_name(name: &OsStr, prefix: &OsStr) -> bool {
     let random = name.as_bytes().strip_prefix(prefix.as_bytes());
     let random = random.and_then(|rest| rest.strip_suffix(SUFFIX.as_bytes()));
-    random.is_some_and(|random| random.len() == RANDOM && random.iter().all(u8::is_ascii_alphanumeric))
+    random.is_some_and(|random| {
+        random.len() == RANDOM && random.iter().all(u8::is_ascii_alphanumeric)
+    })
 }
 
 /// Removes a regular file that no process has locked.
 fn remove_if_abandoned(path: &Path) {
-    // The lock is held until the name is gone: a writer that only now locks its file finds that out.
+    // The lock is held until the name is gone: a writer that only now locks its file finds that
+    // out.
     if let Ok(Some(file)) = open_own(path)
         && file.try_lock().is_ok()
         && is_at(&file, path).unwrap_or(false)
@@ -227,12 +243,14 @@ fn remove_if_abandoned(path: &Path) {
     }
 }
 
-/// A file that a pipe is copied to. It is removed when this is dropped, or by the next one where the process was killed.
+/// A file that a pipe is copied to. It is removed when this is dropped, or by the next one where
+/// the process was killed.
 #[derive(Debug)]
 pub struct Spool(NamedTempFile);
 
 impl Spool {
-    /// Creates one in a folder that holds nothing else, and removes what killed processes left there.
+    /// Creates one in a folder that holds nothing else, and removes what killed processes left
+    /// there.
     ///
     /// # Errors
     /// E007.
@@ -268,7 +286,8 @@ mod tests {
     use std::io::Write;
 
     fn names(folder: &Path) -> Vec<String> {
-        let entries = folder.read_dir().expect("a folder").map(|entry| entry.expect("listed").file_name());
+        let entries =
+            folder.read_dir().expect("a folder").map(|entry| entry.expect("listed").file_name());
         let mut names: Vec<_> = entries.map(|name| name.into_string().expect("plain")).collect();
         names.sort();
         names
@@ -290,7 +309,8 @@ mod tests {
 
     #[test]
     fn both_kinds_take_a_free_name_replace_a_file_and_change_places_with_one() {
-        let kinds: [fn(&Path, Access) -> io::Result<Partial>; 2] = [Partial::create, Partial::named];
+        let kinds: [fn(&Path, Access) -> io::Result<Partial>; 2] =
+            [Partial::create, Partial::named];
         for kind in kinds {
             let folder = tempfile::tempdir().expect("a folder");
             let target = folder.path().join("m.apr");
@@ -319,7 +339,8 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let target = folder.path().join("m.apr");
         let living = Partial::named(&target, Access::Usual).expect("room");
-        let living_name = living.hidden.as_ref().and_then(|path| path.file_name()?.to_str()).expect("it has one");
+        let living_name =
+            living.hidden.as_ref().and_then(|path| path.file_name()?.to_str()).expect("it has one");
         let others = [
             ".m.apr.partial",
             ".m.aprabcde.partial",
@@ -330,7 +351,8 @@ mod tests {
         for name in others.iter().chain(&[".m.aprABC012.partial"]) {
             fs::write(folder.path().join(name), "left").expect("room");
         }
-        std::os::unix::fs::symlink("/dev/null", folder.path().join(".m.aprlinked.partial")).expect("links");
+        std::os::unix::fs::symlink("/dev/null", folder.path().join(".m.aprlinked.partial"))
+            .expect("links");
         Leftovers::default().remove(&target);
         let mut expected = [&others[..], &[living_name, ".m.aprlinked.partial"]].concat();
         expected.sort_unstable();
@@ -343,7 +365,10 @@ mod tests {
         let target = folder.path().join("m".repeat(255));
         fs::write(&target, "old").expect("room");
         for kind in [Partial::create, Partial::named] {
-            kind(&target, Access::Usual).expect("room").replace(&target).expect("it can be replaced");
+            kind(&target, Access::Usual)
+                .expect("room")
+                .replace(&target)
+                .expect("it can be replaced");
             assert_eq!(names(folder.path()).len(), 1);
         }
     }

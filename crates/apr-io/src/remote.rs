@@ -20,7 +20,8 @@ pub fn is_remote(path: &Path) -> bool {
 }
 
 impl Sources {
-    /// The same, with a hub client that is made when it is needed; by default the environment says how.
+    /// The same, with a hub client that is made when it is needed; by default the environment says
+    /// how.
     #[must_use]
     pub fn with_hub(mut self, make: impl Fn() -> Result<Hub> + Send + Sync + 'static) -> Self {
         self.remote = Remote { make: Some(Arc::new(make)), ..Remote::default() };
@@ -48,14 +49,16 @@ impl Sources {
     /// E001 for a location that names nothing, E007 for what is not there or not for this user.
     pub fn place(&self, path: &Path) -> Result<RemoteFolder> {
         let text = path.to_str().unwrap_or_default();
-        let location = Location::parse(text).unwrap_or_else(|| Err(Error::format("this is no location")))?;
+        let location =
+            Location::parse(text).unwrap_or_else(|| Err(Error::format("this is no location")))?;
         let place = self.hub()?.place(&location)?;
         self.remote.places.lock().unwrap_or_else(PoisonError::into_inner).push(place.clone());
         Ok(RemoteFolder { place, sources: self.clone() })
     }
 
-    /// What the user should know of how files were fetched, since this was asked last: what was chosen of several models, that
-    /// the cache was used for want of a network, that a server sends no ranges.
+    /// What the user should know of how files were fetched, since this was asked last: what was
+    /// chosen of several models, that the cache was used for want of a network, that a server sends
+    /// no ranges.
     #[must_use]
     pub fn notes(&self) -> Vec<String> {
         self.remote.hub.get().map(|hub| hub.notes().take()).unwrap_or_default()
@@ -67,7 +70,8 @@ impl Sources {
         places.iter().for_each(Place::note_kept);
     }
 
-    /// Where an open model comes from: its location, its commit, and the SHA-256 of its files of weights.
+    /// Where an open model comes from: its location, its commit, and the SHA-256 of its files of
+    /// weights.
     #[must_use]
     pub fn provenance(&self, path: &Path) -> Option<Metadata> {
         let location = Location::parse(path.to_str()?)?.ok()?;
@@ -82,13 +86,17 @@ impl Sources {
         if !digests.is_empty() {
             metadata.set(
                 "sha256_of",
-                digests.into_iter().map(|(name, digest)| (name, Value::String(digest))).collect::<Map<_, _>>(),
+                digests
+                    .into_iter()
+                    .map(|(name, digest)| (name, Value::String(digest)))
+                    .collect::<Map<_, _>>(),
             );
         }
         Some(metadata)
     }
 
-    /// Where an open model is, at the revision that was read, and what its server calls the states of these files.
+    /// Where an open model is, at the revision that was read, and what its server calls the states
+    /// of these files.
     #[must_use]
     pub fn state(&self, path: &Path, files: &[&str]) -> Option<(String, Vec<Option<String>>)> {
         let location = Location::parse(path.to_str()?)?.ok()?;
@@ -98,16 +106,19 @@ impl Sources {
         Some((place.pinned().to_string(), states.collect()))
     }
 
-    /// Compares what is written down of a model's source with what is there now: whether the commit still is, and has
-    /// files with these digests. What was compared is returned.
+    /// Compares what is written down of a model's source with what is there now: whether the commit
+    /// still is, and has files with these digests. What was compared is returned.
     ///
     /// # Errors
-    /// E004 for other digests, E001 where nothing is written down, otherwise those of [`place`](Self::place).
+    /// E004 for other digests, E001 where nothing is written down, otherwise those of
+    /// [`place`](Self::place).
     pub fn check_provenance(&self, source: &Metadata) -> Result<String> {
-        let unknown = || Error::format("the file does not say where it comes from, or not with digests");
-        let recorded = source.object("sha256_of").filter(|digests| !digests.is_empty()).ok_or_else(unknown)?;
-        let mut location =
-            Location::parse(source.text("url").ok_or_else(unknown)?).unwrap_or_else(|| Err(unknown()))?;
+        let unknown =
+            || Error::format("the file does not say where it comes from, or not with digests");
+        let recorded =
+            source.object("sha256_of").filter(|digests| !digests.is_empty()).ok_or_else(unknown)?;
+        let mut location = Location::parse(source.text("url").ok_or_else(unknown)?)
+            .unwrap_or_else(|| Err(unknown()))?;
         if let (Location::Hub(hub), Some(revision)) = (&mut location, source.text("revision")) {
             hub.revision = Some(revision.to_owned());
         }
@@ -125,13 +136,14 @@ impl Sources {
         Ok(format!("{} at {location}{who}", counted(recorded.len() as u64, "digest")))
     }
 
-    /// The companions of models that are opened from now on are going to be read, so that they are fetched while the weights
-    /// are opened.
+    /// The companions of models that are opened from now on are going to be read, so that they are
+    /// fetched while the weights are opened.
     pub fn expect_companions(&self) {
         self.remote.companions.store(true, Ordering::Relaxed);
     }
 
-    /// All of the models that are open is going to be read, so that what comes next is fetched ahead.
+    /// All of the models that are open is going to be read, so that what comes next is fetched
+    /// ahead.
     pub fn read_whole(&self) {
         let places = self.remote.places.lock().unwrap_or_else(PoisonError::into_inner);
         places.iter().for_each(Place::read_whole);
@@ -159,8 +171,8 @@ impl Sources {
         folder.open(file).inspect(|_| folder.place.opened())
     }
 
-    /// All of the models that are open is going to be read; what was opened over the network is kept in the cache, unless
-    /// the settings say otherwise.
+    /// All of the models that are open is going to be read; what was opened over the network is
+    /// kept in the cache, unless the settings say otherwise.
     pub fn keep_whole(&self) {
         let places = self.remote.places.lock().unwrap_or_else(PoisonError::into_inner);
         let keep = self.remote.hub.get().is_some_and(|hub| hub.settings().keep);
@@ -170,7 +182,8 @@ impl Sources {
     /// Waits until what is kept in the cache is whole, and agrees with its digests.
     ///
     /// # Errors
-    /// E004 for a file that is not the one that its server has, E007 when it can't be fetched or written.
+    /// E004 for a file that is not the one that its server has, E007 when it can't be fetched or
+    /// written.
     pub fn finish(&self) -> Result<()> {
         let places = self.remote.places.lock().unwrap_or_else(PoisonError::into_inner).clone();
         places.iter().try_for_each(Place::finish)
@@ -204,7 +217,11 @@ impl RemoteFolder {
         &self.place
     }
 
-    fn open_model(&self, with_companions: bool, options: &OpenOptions) -> Result<Box<dyn CheckpointReader>> {
+    fn open_model(
+        &self,
+        with_companions: bool,
+        options: &OpenOptions,
+    ) -> Result<Box<dyn CheckpointReader>> {
         let is_set = self.place.file().is_none_or(|file| is_index(Path::new(file)));
         let companions = with_companions && self.sources.remote.companions.load(Ordering::Relaxed);
         self.place.fetch_heads(is_set, companions);
@@ -212,11 +229,19 @@ impl RemoteFolder {
             return Ok(Box::new(apr_registry::open_folder(self, options)?));
         };
         let reader = apr_registry::open_in(self, file, options)?;
-        let is_model = self.place.files().iter().any(|file| [CONFIG, ADAPTER_CONFIG].contains(&file.name.as_str()));
+        let is_model = self
+            .place
+            .files()
+            .iter()
+            .any(|file| [CONFIG, ADAPTER_CONFIG].contains(&file.name.as_str()));
         if with_companions && is_model && reader.companions().is_empty() {
             return Ok(Box::new(apr_registry::with_companions(reader, self, &options.limits)?));
         }
-        if apr_registry::is_shard_name(file) { apr_registry::alone(reader, self) } else { Ok(reader) }
+        if apr_registry::is_shard_name(file) {
+            apr_registry::alone(reader, self)
+        } else {
+            Ok(reader)
+        }
     }
 }
 
@@ -230,8 +255,9 @@ impl SourceSet for RemoteFolder {
 
     fn list(&self) -> Result<Vec<String>> {
         let others = &self.place.chosen().others;
-        let is_meant =
-            |name: &&String| name.matches('/').count() < 2 && !name.starts_with('.') && !others.contains(name);
+        let is_meant = |name: &&String| {
+            name.matches('/').count() < 2 && !name.starts_with('.') && !others.contains(name)
+        };
         Ok(self.place.files().iter().map(|file| &file.name).filter(is_meant).cloned().collect())
     }
 }

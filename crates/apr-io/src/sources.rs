@@ -1,4 +1,5 @@
-//! The files that a model is read from, remembered so that a change of them while it is read is noticed.
+//! The files that a model is read from, remembered so that a change of them while it is read is
+//! noticed.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -11,8 +12,8 @@ use crate::identity::Identity;
 use crate::network::Remote;
 use crate::{FileSource, io_error};
 
-/// Opens files and remembers each as it was, so that [`check_unchanged`](Self::check_unchanged) finds those that a program
-/// rewrote since. Clones share what they remember.
+/// Opens files and remembers each as it was, so that [`check_unchanged`](Self::check_unchanged)
+/// finds those that a program rewrote since. Clones share what they remember.
 #[derive(Debug, Clone, Default)]
 pub struct Sources {
     opened: Arc<Mutex<Vec<Opened>>>,
@@ -64,7 +65,8 @@ impl Sources {
         match opened.iter().find(|opened| !opened.is_unchanged()) {
             None => Ok(()),
             Some(opened) => {
-                let message = "the file was changed by another program while it was read; try again";
+                let message =
+                    "the file was changed by another program while it was read; try again";
                 Err(Error::io(IoCause::Other, message).in_file(opened.path.display()))
             }
         }

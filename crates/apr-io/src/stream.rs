@@ -15,8 +15,9 @@ const PATIENCE: Duration = Duration::from_millis(50);
 
 /// Standard output, a pipe or a device: bytes go out as they come, and there is no way back.
 ///
-/// Opening a pipe waits for its reader, and so does writing to one that is full; a signal does not end that wait. So another
-/// thread does both, and ends with the process, while this one looks at the interrupt flag.
+/// Opening a pipe waits for its reader, and so does writing to one that is full; a signal does not
+/// end that wait. So another thread does both, and ends with the process, while this one looks at
+/// the interrupt flag.
 #[derive(Debug)]
 pub struct StreamSink {
     pieces: Sender<Vec<u8>>,
@@ -65,11 +66,23 @@ impl StreamSink {
         Ok(sink)
     }
 
-    fn start(name: PathBuf, interrupt: &Interrupt, open: impl FnOnce() -> io::Result<File> + Send + 'static) -> Self {
+    fn start(
+        name: PathBuf,
+        interrupt: &Interrupt,
+        open: impl FnOnce() -> io::Result<File> + Send + 'static,
+    ) -> Self {
         let (pieces, to_write) = mpsc::channel();
         let (done, written) = mpsc::channel();
         thread::spawn(move || write_pieces(open, &to_write, &done));
-        Self { pieces, written, waiting: 1, begun: Vec::new(), interrupt: interrupt.clone(), name, position: 0 }
+        Self {
+            pieces,
+            written,
+            waiting: 1,
+            begun: Vec::new(),
+            interrupt: interrupt.clone(),
+            name,
+            position: 0,
+        }
     }
 
     /// Waits until everything is handed to the operating system.
@@ -90,7 +103,8 @@ impl StreamSink {
         Ok(())
     }
 
-    /// Waits until at most so many pieces are not written yet; gives back the buffer of one that was, if any.
+    /// Waits until at most so many pieces are not written yet; gives back the buffer of one that
+    /// was, if any.
     fn wait_for(&mut self, waiting: usize) -> Result<Vec<u8>> {
         let mut buffer = Vec::new();
         while self.waiting > waiting {
@@ -104,7 +118,9 @@ impl StreamSink {
                 Err(RecvTimeoutError::Timeout) => {}
                 // An error ended the thread, and was reported before.
                 Err(RecvTimeoutError::Disconnected) => {
-                    return Err(Error::io(IoCause::Other, "writing has ended").in_file(self.name.display()));
+                    return Err(
+                        Error::io(IoCause::Other, "writing has ended").in_file(self.name.display())
+                    );
                 }
             }
         }
@@ -155,6 +171,8 @@ impl Sink for StreamSink {
     }
 
     fn patch(&mut self, offset: u64, _bytes: &[u8]) -> Result<()> {
-        Err(Error::io(IoCause::Other, "a stream can't go back").in_file(self.name.display()).at(offset))
+        Err(Error::io(IoCause::Other, "a stream can't go back")
+            .in_file(self.name.display())
+            .at(offset))
     }
 }

@@ -22,7 +22,8 @@ impl Interrupt {
     }
 }
 
-/// A pipeline on several threads; the calling thread consumes, and produces while there is nothing to consume.
+/// A pipeline on several threads; the calling thread consumes, and produces while there is nothing
+/// to consume.
 #[derive(Debug, Clone)]
 pub struct Threads {
     threads: NonZeroUsize,
@@ -46,7 +47,8 @@ impl Threads {
                 Self::SLOT_BYTES
             )));
         }
-        // Enough that neither side waits for the other; with few slots every chunk costs a thread switch.
+        // Enough that neither side waits for the other; with few slots every chunk costs a thread
+        // switch.
         let slots = affordable.min(8 * threads.get());
         // More threads than slots would only wait.
         let threads = NonZeroUsize::new(slots).unwrap_or(NonZeroUsize::MIN).min(threads);
@@ -61,7 +63,8 @@ struct Board<S> {
     next_to_consume: usize,
     /// Task `i` is at `i % ready.len()` from being produced to being consumed.
     ready: Vec<Option<Produced<S>>>,
-    /// Slots that no task has; the last one used is the first one taken, while its buffers are still in the cache.
+    /// Slots that no task has; the last one used is the first one taken, while its buffers are
+    /// still in the cache.
     free: Vec<S>,
     stopped: bool,
 }
@@ -206,7 +209,8 @@ mod tests {
     use super::*;
 
     fn threads(count: usize) -> Threads {
-        Threads::new(NonZeroUsize::new(count).expect("not zero"), 1 << 30, Interrupt::default()).expect("a fair budget")
+        Threads::new(NonZeroUsize::new(count).expect("not zero"), 1 << 30, Interrupt::default())
+            .expect("a fair budget")
     }
 
     #[test]

@@ -26,11 +26,18 @@ use serde::de::DeserializeOwned;
 
 use crate::{AtomicOutput, FileSource, Target};
 
-/// Saves a model, replacing the file if there is one. Without a time in the options it is saved as of now.
+/// Saves a model, replacing the file if there is one. Without a time in the options it is saved as
+/// of now.
 ///
 /// # Errors
-/// E001 for a model or options that can't be written, E007 when writing fails; the old file is kept then.
-pub fn save<M: Serialize + ?Sized>(model: &M, kind: ModelType, path: &Path, options: &SaveOptions) -> Result<()> {
+/// E001 for a model or options that can't be written, E007 when writing fails; the old file is kept
+/// then.
+pub fn save<M: Serialize + ?Sized>(
+    model: &M,
+    kind: ModelType,
+    path: &Path,
+    options: &SaveOptions,
+) -> Result<()> {
     let mut options = options.clone();
     if options.metadata.created_at.is_empty() {
         options.metadata.created_at = seconds_since_1970();
@@ -53,11 +60,16 @@ pub fn load<M: DeserializeOwned>(path: &Path, expected: ModelType) -> Result<M, 
 ///
 /// # Errors
 /// An error with one of the signals of [`aprn::Signal`].
-pub fn load_with<M: DeserializeOwned>(path: &Path, expected: ModelType, options: &LoadOptions) -> Result<M, Andon> {
+pub fn load_with<M: DeserializeOwned>(
+    path: &Path,
+    expected: ModelType,
+    options: &LoadOptions,
+) -> Result<M, Andon> {
     let source = FileSource::open(path)?;
-    let file =
-        read_vec(&source, 0, apr_core::ByteSource::len(&source)).map_err(|error| error.in_file(path.display()))?;
-    aprn::load_from_bytes_with(&file, expected, options).map_err(|andon| andon.in_file(path.display()))
+    let file = read_vec(&source, 0, apr_core::ByteSource::len(&source))
+        .map_err(|error| error.in_file(path.display()))?;
+    aprn::load_from_bytes_with(&file, expected, options)
+        .map_err(|andon| andon.in_file(path.display()))
 }
 
 /// What a file says about itself. Reads no payload.
@@ -73,6 +85,7 @@ fn seconds_since_1970() -> String {
 }
 
 fn fill_random(bytes: &mut [u8]) -> Result<()> {
-    getrandom::fill(bytes)
-        .map_err(|error| Error::io(IoCause::Other, format!("the system gives no random bytes: {error}")))
+    getrandom::fill(bytes).map_err(|error| {
+        Error::io(IoCause::Other, format!("the system gives no random bytes: {error}"))
+    })
 }

@@ -10,10 +10,10 @@
 //! -4  4  CRC-32 of everything before it
 //! ```
 //!
-//! The file may have been replaced since: a backup may have been put back, into the same inode. So nothing is restored
-//! unless the file proves that it was in this change: each block of 512 bytes, which is what disks write at once, must be
-//! the one before or the one after the change. The tail of an `.apr` file ends with a checksum of the whole, so that no
-//! other state of a model passes.
+//! The file may have been replaced since: a backup may have been put back, into the same inode. So
+//! nothing is restored unless the file proves that it was in this change: each block of 512 bytes,
+//! which is what disks write at once, must be the one before or the one after the change. The tail
+//! of an `.apr` file ends with a checksum of the whole, so that no other state of a model passes.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
@@ -30,13 +30,15 @@ const MAGIC: [u8; 8] = *b"APRUNDO2";
 const HEADER_LEN: u64 = 40;
 const CRC_LEN: u64 = 4;
 
-/// What a disk writes wholly or not at all. Pages, which a killed process writes so, are multiples of it.
+/// What a disk writes wholly or not at all. Pages, which a killed process writes so, are multiples
+/// of it.
 const BLOCK: u64 = 512;
 
 /// Bytes that are read at once; a multiple of [`BLOCK`].
 const READ_LEN: u64 = 1 << 16;
 
-/// Bytes of the largest undo file: room for the largest metadata and index that are read by default, before and after.
+/// Bytes of the largest undo file: room for the largest metadata and index that are read by
+/// default, before and after.
 const MAX_LEN: u64 = 2 << 30;
 
 /// The two ends of a file before and after a change.
@@ -67,10 +69,12 @@ pub(crate) fn write(path: &Path, file: &File, ends: &Ends<'_>) -> Result<()> {
     let header = [&MAGIC[..], &header.map(u64::to_le_bytes).concat()].concat();
     let parts = [&header[..], ends.front[0], ends.front[1], ends.tail[0], ends.tail[1]];
     if parts.iter().map(|part| part.len() as u64).sum::<u64>() + CRC_LEN > MAX_LEN {
-        let message = format!("both ends of the file, before and after the change, exceed {MAX_LEN} bytes");
+        let message =
+            format!("both ends of the file, before and after the change, exceed {MAX_LEN} bytes");
         return Err(Error::memory(message).in_file(path.display()));
     }
-    let mode = file.metadata().map_err(|error| io_error(&error, path))?.permissions().mode() & 0o777;
+    let mode =
+        file.metadata().map_err(|error| io_error(&error, path))?.permissions().mode() & 0o777;
     let create = || OpenOptions::new().write(true).create_new(true).mode(mode).open(&undo_path);
     let mut undo = create().map_err(|error| match error.kind() {
         io::ErrorKind::AlreadyExists => in_the_way(&undo_path),
@@ -122,18 +126,21 @@ pub(crate) fn check_readable(file: &File, path: &Path) -> Result<()> {
     if matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)) {
         return Err(busy(path));
     }
-    let state = Undo::read(&undo).and_then(|undo| undo.as_ref().map(|undo| undo.state(file)).transpose());
+    let state =
+        Undo::read(&undo).and_then(|undo| undo.as_ref().map(|undo| undo.state(file)).transpose());
     let _ = file.unlock();
     match state {
         Ok(Some(State::Torn)) => {
-            let message = "a change of this file was interrupted; `apr edit` with its name and no option undoes it";
+            let message = "a change of this file was interrupted; `apr edit` with its name and no \
+                option undoes it";
             Err(Error::corrupt(message).in_file(path.display()))
         }
         _ => Ok(()),
     }
 }
 
-/// Undoes an interrupted change of a file that is locked; `false` when there was none, or it changed nothing yet, or all.
+/// Undoes an interrupted change of a file that is locked; `false` when there was none, or it
+/// changed nothing yet, or all.
 ///
 /// # Errors
 /// E007, also when the undo file is of another state of the file.
@@ -143,7 +150,9 @@ pub(crate) fn roll_back(file: &File, path: &Path) -> Result<bool> {
     if undo_path.symlink_metadata().is_err() {
         return Ok(false);
     }
-    let Some(undo) = open_own(&undo_path).map_err(failed)? else { return Err(in_the_way(&undo_path)) };
+    let Some(undo) = open_own(&undo_path).map_err(failed)? else {
+        return Err(in_the_way(&undo_path));
+    };
     if !is_begun(&undo).map_err(failed)? {
         return Err(in_the_way(&undo_path));
     }
@@ -168,8 +177,8 @@ fn in_the_way(undo_path: &Path) -> Error {
 
 fn stale(path: &Path, undo_path: &Path) -> Error {
     let message = format!(
-        "'{}' is left over from an interrupted change, but this file is not the one that was being changed; \
-         if `apr validate` finds the file sound, delete that undo file",
+        "'{}' is left over from an interrupted change, but this file is not the one that was being \
+         changed; if `apr validate` finds the file sound, delete that undo file",
         undo_path.display()
     );
     Error::io(IoCause::Other, message).in_file(path.display())
@@ -210,8 +219,11 @@ impl<'a> Undo<'a> {
             return Ok(None);
         }
         let header = read(undo, 0, HEADER_LEN)?;
-        let word = |at: usize| header[at..at + 8].iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte));
-        let this = Self { undo, lens: [word(8), word(16)], front_len: word(24), tail_offset: word(32) };
+        let word = |at: usize| {
+            header[at..at + 8].iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte))
+        };
+        let this =
+            Self { undo, lens: [word(8), word(16)], front_len: word(24), tail_offset: word(32) };
         if !header.starts_with(&MAGIC) || this.expected_len() != Some(len) {
             return Ok(None);
         }
@@ -226,7 +238,11 @@ impl<'a> Undo<'a> {
     fn expected_len(&self) -> Option<u64> {
         let [before, after] = self.lens.map(|len| len.checked_sub(self.tail_offset));
         let front = Some(self.front_len).filter(|&len| len <= self.tail_offset)?;
-        front.checked_mul(2)?.checked_add(before?)?.checked_add(after?)?.checked_add(HEADER_LEN + CRC_LEN)
+        front
+            .checked_mul(2)?
+            .checked_add(before?)?
+            .checked_add(after?)?
+            .checked_add(HEADER_LEN + CRC_LEN)
     }
 
     /// Front and tail: their places in the file, and in the undo file before and after the change.
@@ -234,7 +250,11 @@ impl<'a> Undo<'a> {
         let [before, after] = self.lens.map(|len| len - self.tail_offset);
         let fronts = HEADER_LEN + 2 * self.front_len;
         [
-            Part { offset: 0, at: [HEADER_LEN, HEADER_LEN + self.front_len], lens: [self.front_len; 2] },
+            Part {
+                offset: 0,
+                at: [HEADER_LEN, HEADER_LEN + self.front_len],
+                lens: [self.front_len; 2],
+            },
             Part { offset: self.tail_offset, at: [fronts, fronts + before], lens: [before, after] },
         ]
     }
@@ -298,9 +318,10 @@ fn is_mix(found: &[u8], known: &[Vec<u8>; 2], place: u64) -> bool {
         let block = &found[at..end];
         let is = |known: &Vec<u8>, other: &Vec<u8>| {
             let (in_known, beyond) = block.split_at(known.len().clamp(at, end) - at);
-            // Past the end of the one state is the other, before the file is cut, or zeros, where the file became longer and
-            // the bytes did not reach the disk.
-            let follows = |rest: &[u8]| rest.starts_with(beyond) || beyond.iter().all(|&byte| byte == 0);
+            // Past the end of the one state is the other, before the file is cut, or zeros, where
+            // the file became longer and the bytes did not reach the disk.
+            let follows =
+                |rest: &[u8]| rest.starts_with(beyond) || beyond.iter().all(|&byte| byte == 0);
             known[at.min(known.len())..].starts_with(in_known)
                 && follows(other.get(at + in_known.len()..).unwrap_or(&[]))
         };

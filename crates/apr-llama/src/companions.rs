@@ -1,4 +1,5 @@
-//! What one format keeps in files beside the weights and the other in key-value pairs, put in its place.
+//! What one format keeps in files beside the weights and the other in key-value pairs, put in its
+//! place.
 
 use apr_arch::{Families, GGUF};
 use apr_gguf::{derived, key_values};
@@ -33,13 +34,15 @@ const IN_PAIRS: &[&str] = &[
 /// Metadata that a model card has, and no configuration.
 const MODEL_CARD: &[&str] = &["author", "description", "license", "model_name", "url", "version"];
 
-/// Whether tensors lie as llama.cpp has them: those of a GGUF file, or of what was imported from one.
+/// Whether tensors lie as llama.cpp has them: those of a GGUF file, or of what was imported from
+/// one.
 #[must_use]
 pub fn is_in_gguf_layout(reader: &dyn CheckpointReader) -> bool {
     let names = reader.metadata().object(NAMES);
     let convention = names.and_then(|names| names.get("convention")?.as_str());
     // Without a record, an import left the names of the source as they were.
-    reader.metadata().get(keys::GGUF).is_some() && convention.is_none_or(|convention| convention == GGUF)
+    reader.metadata().get(keys::GGUF).is_some()
+        && convention.is_none_or(|convention| convention == GGUF)
 }
 
 /// A checkpoint for a GGUF file: tensors, hyperparameters, and the tokenizer of its companions.
@@ -53,7 +56,12 @@ pub fn to_gguf<'a>(source: &Source<'a>) -> Result<GgufExport<'a>> {
         // Whatever llama.cpp has tensors of comes back as it was.
         let view = original(source, &apr_registry::gguf::FORMAT)?;
         let dtypes = vec![None; view.tensors().len()];
-        return Ok(from_pairs(GgufExport { view, dtypes, losses: Vec::new(), warnings: Vec::new() }));
+        return Ok(from_pairs(GgufExport {
+            view,
+            dtypes,
+            losses: Vec::new(),
+            warnings: Vec::new(),
+        }));
     }
     let mut pairs = Vec::new();
     let mut warnings = Vec::new();
@@ -61,7 +69,8 @@ pub fn to_gguf<'a>(source: &Source<'a>) -> Result<GgufExport<'a>> {
         let files = companions(reader)?;
         let architecture = model.gguf_architecture().unwrap_or_default();
         let rows = model.dimension("vocab");
-        let tokenizer = tokenizer_key_values(architecture, &files, rows, &tokenizer::Options::default())?;
+        let tokenizer =
+            tokenizer_key_values(architecture, &files, rows, &tokenizer::Options::default())?;
         (pairs, warnings) = (tokenizer.key_values, tokenizer.warnings);
     }
     let has_tokens = !pairs.is_empty();
@@ -72,7 +81,8 @@ pub fn to_gguf<'a>(source: &Source<'a>) -> Result<GgufExport<'a>> {
     result.view.keep_companions(|name| !IN_PAIRS.contains(&name));
     // The pairs say what these keys say, in other words.
     let metadata = result.view.metadata_mut();
-    let in_pairs = |key: &str| key == keys::QUANTIZATION || (has_tokens && key.starts_with("tokenizer."));
+    let in_pairs =
+        |key: &str| key == keys::QUANTIZATION || (has_tokens && key.starts_with("tokenizer."));
     metadata.retain(|key| !in_pairs(key));
     result.warnings.extend(warnings);
     Ok(result)
@@ -84,8 +94,8 @@ fn from_pairs(mut export: GgufExport<'_>) -> GgufExport<'_> {
     export
 }
 
-/// A checkpoint in GGUF's layout for Hugging Face's libraries: names, layout, `config.json` and the files of the tokenizer;
-/// with what the user should know.
+/// A checkpoint in GGUF's layout for Hugging Face's libraries: names, layout, `config.json` and the
+/// files of the tokenizer; with what the user should know.
 ///
 /// # Errors
 /// Those of [`restore`](restore()).
@@ -97,8 +107,11 @@ pub fn from_gguf<'a>(
     let mut restored = restore(reader, families, architecture)?;
     restored.view.add_companion("config.json", restored.config.clone());
     let pairs = key_values(reader.metadata())?.unwrap_or_default();
-    let of_tokenizer: Vec<_> =
-        pairs.iter().filter(|pair| pair.key.starts_with("tokenizer.")).map(|pair| pair.unpack()).collect();
+    let of_tokenizer: Vec<_> = pairs
+        .iter()
+        .filter(|pair| pair.key.starts_with("tokenizer."))
+        .map(|pair| pair.unpack())
+        .collect();
     // What the pairs led to is in these files, except for the lines of a model card.
     let derived = derived(&pairs);
     let in_files = |key: &str| derived.get(key).is_some() && !MODEL_CARD.contains(&key);
@@ -115,5 +128,7 @@ pub fn from_gguf<'a>(
 
 fn companions(reader: &dyn CheckpointReader) -> Result<Vec<(String, Vec<u8>)>> {
     let companions = reader.companions().iter().enumerate();
-    companions.map(|(position, companion)| Ok((companion.name.clone(), reader.read_companion(position)?))).collect()
+    companions
+        .map(|(position, companion)| Ok((companion.name.clone(), reader.read_companion(position)?)))
+        .collect()
 }

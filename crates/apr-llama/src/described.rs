@@ -1,4 +1,5 @@
-//! A GGUF file with its keys in the words of Hugging Face's configurations, by which families are told and measured.
+//! A GGUF file with its keys in the words of Hugging Face's configurations, by which families are
+//! told and measured.
 
 use apr_arch::Families;
 use apr_core::pass_on;
@@ -13,7 +14,8 @@ struct Described {
     metadata: Metadata,
 }
 
-/// Adds what [`described`] tells of a GGUF file to its metadata; other checkpoints stay as they are.
+/// Adds what [`described`] tells of a GGUF file to its metadata; other checkpoints stay as they
+/// are.
 #[must_use]
 pub fn describe(
     reader: Box<dyn CheckpointReader>,
@@ -27,7 +29,8 @@ pub fn describe(
 }
 
 impl CheckpointReader for Described {
-    pass_on!(inner: format, tensors, stored, read_tensor, tensor_slice, container, files, companions, read_companion, left_out, warnings);
+    pass_on!(inner: format, tensors, stored, read_tensor, tensor_slice, container, files,
+        companions, read_companion, left_out, warnings);
 
     fn metadata(&self) -> &Metadata {
         &self.metadata

@@ -1,4 +1,5 @@
-//! What a checkpoint's configuration, model card and sentence-transformers modules say, under the keys of a GGUF file.
+//! What a checkpoint's configuration, model card and sentence-transformers modules say, under the
+//! keys of a GGUF file.
 
 use std::cell::RefCell;
 
@@ -13,9 +14,16 @@ use super::rope;
 /// llama.cpp's number of the quantization formats in use.
 const QUANTIZATION_VERSION: u32 = 2;
 
-/// Ends of keys whose numbers have to be above 0: with others, every value that the network computes is not a number.
-const POSITIVE: [&str; 6] =
-    ["_epsilon", ".freq_base", ".freq_base_swa", ".scaling.factor", ".scaling.attn_factor", ".yarn_attn_factor"];
+/// Ends of keys whose numbers have to be above 0: with others, every value that the network
+/// computes is not a number.
+const POSITIVE: [&str; 6] = [
+    "_epsilon",
+    ".freq_base",
+    ".freq_base_swa",
+    ".scaling.factor",
+    ".scaling.attn_factor",
+    ".yarn_attn_factor",
+];
 
 /// What `transformers` calls attention within a window.
 const SLIDING: &str = "sliding_attention";
@@ -25,7 +33,8 @@ const MAX_CLASSES: u64 = 1 << 16;
 
 /// What is known of a checkpoint beside its tensors.
 pub(super) struct Facts {
-    /// Entries of `config.json`, with those of `text_config` on top and rotary settings under one name each.
+    /// Entries of `config.json`, with those of `text_config` on top and rotary settings under one
+    /// name each.
     pub(super) config: Map<String, Value>,
     generation: Map<String, Value>,
     card: Map<String, Value>,
@@ -50,7 +59,9 @@ impl Facts {
     /// E007 and E008 when a companion can't be read.
     pub(super) fn of(source: &Source<'_>) -> Result<Self> {
         let (reader, learnt) = (source.reader(), source.learnt()?);
-        let learnt = |key: &str| learnt.metadata.iter().find(|(known, _)| known == key).map(|(_, value)| value.clone());
+        let learnt = |key: &str| {
+            learnt.metadata.iter().find(|(known, _)| known == key).map(|(_, value)| value.clone())
+        };
         let found = |key: &str| reader.metadata().get(key).cloned().or_else(|| learnt(key));
         let object = |name: &str| Ok::<_, apr_registry::Error>(object(companion(reader, name)?));
         let mut config = reader.metadata().object(keys::ARCHITECTURE).cloned().unwrap_or_default();
@@ -58,7 +69,9 @@ impl Facts {
         Ok(Self {
             config: normalised(config),
             generation: object("generation_config.json")?.unwrap_or_default(),
-            card: found("model_card").and_then(|card| card.as_object().cloned()).unwrap_or_default(),
+            card: found("model_card")
+                .and_then(|card| card.as_object().cloned())
+                .unwrap_or_default(),
             license: found("license").and_then(|license| license.as_str().map(str::to_owned)),
             name: found("model_name").and_then(|name| name.as_str().map(str::to_owned)),
             pooling: pooling(reader)?,
@@ -72,7 +85,9 @@ impl Facts {
             "pooling_type" => return self.pooling.map(Value::from),
             "output_labels" => return self.labels(written.classes).map(|labels| json!(labels)),
             "sliding_layers" => return sliding_layers(&self.config),
-            "rope_attention_factor" => return rope::attention_factor(&self.config).map(Value::from),
+            "rope_attention_factor" => {
+                return rope::attention_factor(&self.config).map(Value::from);
+            }
             _ => {}
         }
         let mut parts = path.split('.');
@@ -83,10 +98,12 @@ impl Facts {
         (!value.is_null()).then(|| value.clone())
     }
 
-    /// Labels by their number. llama.cpp needs one for each class of a classifier; where there is none, the two that
-    /// `transformers` makes up for every model say nothing.
+    /// Labels by their number. llama.cpp needs one for each class of a classifier; where there is
+    /// none, the two that `transformers` makes up for every model say nothing.
     fn labels(&self, classes: Option<u64>) -> Option<Vec<String>> {
-        let told = self.told_labels().filter(|labels| classes.is_none_or(|classes| classes == labels.len() as u64));
+        let told = self
+            .told_labels()
+            .filter(|labels| classes.is_none_or(|classes| classes == labels.len() as u64));
         match (told, classes) {
             (Some(labels), Some(_)) => Some(labels),
             (None, Some(classes)) if classes <= MAX_CLASSES => {
@@ -112,10 +129,14 @@ impl Facts {
     /// All keys but the tokenizer's, in llama.cpp's order.
     ///
     /// # Errors
-    /// E001 when a hyperparameter that llama.cpp needs is not there, or is a number that it can't compute with.
+    /// E001 when a hyperparameter that llama.cpp needs is not there, or is a number that it can't
+    /// compute with.
     pub(super) fn keys(&self, model: &FamilyModel<'_>, written: &Written) -> Result<Vec<KeyValue>> {
         let architecture = model.gguf_architecture().unwrap_or_default();
-        let mut all = vec![KeyValue::new("general.architecture", architecture), KeyValue::new("general.type", "model")];
+        let mut all = vec![
+            KeyValue::new("general.architecture", architecture),
+            KeyValue::new("general.type", "model"),
+        ];
         all.extend(self.sampling());
         all.extend(self.general(model.family().title(), &written.size_label));
         let asked = RefCell::new(Vec::new());
@@ -128,19 +149,29 @@ impl Facts {
         })?;
         let asked = asked.into_inner();
         if let Some((path, object)) = asked.iter().find(|(_, value)| value.is_object()) {
-            return Err(Error::format(format!("config.json's '{path}' is {object}, but has to be a number or a text")));
+            return Err(Error::format(format!(
+                "config.json's '{path}' is {object}, but has to be a number or a text"
+            )));
         }
-        all.extend(hyperparameters.into_iter().map(|(key, value)| KeyValue::new(key, typed(value))));
+        all.extend(
+            hyperparameters.into_iter().map(|(key, value)| KeyValue::new(key, typed(value))),
+        );
         all.iter().try_for_each(|pair| check_number(pair, &asked))?;
         all.push(KeyValue::new("general.quantization_version", QUANTIZATION_VERSION));
         Ok(all)
     }
 
     fn sampling(&self) -> Vec<KeyValue> {
-        let number = |keys: &[&str]| keys.iter().find_map(|key| self.generation.get(*key)?.as_f64());
-        let real =
-            |key: &str, names: &[&str]| Some(KeyValue::new(format!("general.sampling.{key}"), single(number(names)?)));
-        let top_k = self.generation.get("top_k").and_then(Value::as_i64).and_then(|k| i32::try_from(k).ok());
+        let number =
+            |keys: &[&str]| keys.iter().find_map(|key| self.generation.get(*key)?.as_f64());
+        let real = |key: &str, names: &[&str]| {
+            Some(KeyValue::new(format!("general.sampling.{key}"), single(number(names)?)))
+        };
+        let top_k = self
+            .generation
+            .get("top_k")
+            .and_then(Value::as_i64)
+            .and_then(|k| i32::try_from(k).ok());
         let top_k = top_k.map(|k| KeyValue::new("general.sampling.top_k", k));
         top_k
             .into_iter()
@@ -156,22 +187,35 @@ impl Facts {
         let text = |key: &str| self.card.get(key).and_then(Value::as_str).map(str::to_owned);
         let told = self.config.get("_name_or_path").and_then(Value::as_str);
         // Whoever trained it last may have loaded it from a folder of their own.
-        let told = told.filter(|name| !name.is_empty() && name.matches('/').count() <= 1 && !name.starts_with('.'));
+        let told = told.filter(|name| {
+            !name.is_empty() && name.matches('/').count() <= 1 && !name.starts_with('.')
+        });
         let told = told.map(|name| in_title_case(name.rsplit('/').next().unwrap_or(name)));
         let name = text("name").or_else(|| text("model_name")).or(told);
         let called = self.name.as_deref().map(in_title_case);
         let name = name.or(called).unwrap_or_else(|| title.to_owned());
-        let license = listed(&self.card, "license").map(|licenses| licenses.join(",")).or_else(|| self.license.clone());
+        let license = listed(&self.card, "license")
+            .map(|licenses| licenses.join(","))
+            .or_else(|| self.license.clone());
         let several = |keys: [&str; 2]| -> Option<Vec<String>> {
-            let all: Vec<String> = keys.iter().filter_map(|key| listed(&self.card, key)).flatten().collect();
+            let all: Vec<String> =
+                keys.iter().filter_map(|key| listed(&self.card, key)).flatten().collect();
             (!all.is_empty()).then_some(all)
         };
-        let mut all = vec![KeyValue::new("general.name", name), KeyValue::new("general.size_label", size_label)];
+        let mut all = vec![
+            KeyValue::new("general.name", name),
+            KeyValue::new("general.size_label", size_label),
+        ];
         all.extend(license.map(|license| KeyValue::new("general.license", license)));
         all.extend(text("license_name").map(|name| KeyValue::new("general.license.name", name)));
         all.extend(text("license_link").map(|link| KeyValue::new("general.license.link", link)));
-        all.extend(several(["tags", "pipeline_tag"]).map(|tags| KeyValue::new("general.tags", tags)));
-        all.extend(several(["languages", "language"]).map(|languages| KeyValue::new("general.languages", languages)));
+        all.extend(
+            several(["tags", "pipeline_tag"]).map(|tags| KeyValue::new("general.tags", tags)),
+        );
+        all.extend(
+            several(["languages", "language"])
+                .map(|languages| KeyValue::new("general.languages", languages)),
+        );
         all
     }
 }
@@ -182,10 +226,13 @@ fn sliding_layers(config: &Map<String, Value>) -> Option<Value> {
     Some(kinds.iter().map(|kind| Value::from(kind.as_str() == Some(SLIDING))).collect())
 }
 
-/// The opposite of [`sliding_layers`]: the kind of each layer's attention, as `transformers` calls it.
+/// The opposite of [`sliding_layers`]: the kind of each layer's attention, as `transformers` calls
+/// it.
 pub(super) fn layer_types(sliding: &Value) -> Option<Value> {
     let layers = sliding.as_array()?.iter();
-    layers.map(|layer| Some(Value::from(if layer.as_bool()? { SLIDING } else { "full_attention" }))).collect()
+    layers
+        .map(|layer| Some(Value::from(if layer.as_bool()? { SLIDING } else { "full_attention" })))
+        .collect()
 }
 
 /// `asked` are the numbers of the configuration that keys were made of, by their path.
@@ -195,12 +242,16 @@ fn check_number(pair: &KeyValue, asked: &[(String, Value)]) -> Result<()> {
     if number.is_finite() && (number > 0.0 || !is_positive) {
         return Ok(());
     }
-    let is_source = |value: &Value| value.as_f64().is_some_and(|told| single(told).to_bits() == number.to_bits());
+    let is_source = |value: &Value| {
+        value.as_f64().is_some_and(|told| single(told).to_bits() == number.to_bits())
+    };
     let source = asked.iter().find(|(_, value)| is_source(value));
     let source = source.map(|(path, value)| format!("config.json's '{path}' is {value}, so "));
     let needed = if is_positive { "a finite number above 0" } else { "a finite number" };
     let (source, key) = (source.unwrap_or_default(), &pair.key);
-    Err(Error::format(format!("{source}{key} would be {number} in single precision: llama.cpp needs {needed}")))
+    Err(Error::format(format!(
+        "{source}{key} would be {number} in single precision: llama.cpp needs {needed}"
+    )))
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "GGUF has single precision here")]
@@ -224,7 +275,9 @@ fn typed(value: GgufValue) -> Typed {
 fn listed(card: &Map<String, Value>, key: &str) -> Option<Vec<String>> {
     match card.get(key)? {
         Value::String(one) => Some(vec![one.clone()]),
-        Value::Array(several) => Some(several.iter().filter_map(|text| text.as_str().map(str::to_owned)).collect()),
+        Value::Array(several) => {
+            Some(several.iter().filter_map(|text| text.as_str().map(str::to_owned)).collect())
+        }
         _ => None,
     }
 }
@@ -244,7 +297,8 @@ fn object(bytes: Option<Vec<u8>>) -> Option<Map<String, Value>> {
 
 /// How a sentence encoder makes one vector of many (modules.json of sentence-transformers).
 fn pooling(reader: &dyn CheckpointReader) -> Result<Option<u32>> {
-    let modules = companion(reader, "modules.json")?.and_then(|bytes| serde_json::from_slice::<Value>(&bytes).ok());
+    let modules = companion(reader, "modules.json")?
+        .and_then(|bytes| serde_json::from_slice::<Value>(&bytes).ok());
     let of_pooling = |module: &Value| {
         let is_pooling = module.get("type")?.as_str()?.ends_with("Pooling");
         is_pooling.then(|| module.get("path")?.as_str().map(str::to_owned))?
@@ -270,9 +324,10 @@ fn pooling_of(config: &Map<String, Value>) -> Option<u32> {
     kind.map(|&(.., number)| number)
 }
 
-/// A configuration with the language model's entries at the top, and each rotary setting under one name, whatever the
-/// version of `transformers` that wrote it: `rope_theta`, `rope_local_base_freq`, `partial_rotary_factor`, and
-/// `rope_scaling` with `rope_type`. A `rope_scaling` that is not an object stays.
+/// A configuration with the language model's entries at the top, and each rotary setting under one
+/// name, whatever the version of `transformers` that wrote it: `rope_theta`,
+/// `rope_local_base_freq`, `partial_rotary_factor`, and `rope_scaling` with `rope_type`. A
+/// `rope_scaling` that is not an object stays.
 fn normalised(mut config: Map<String, Value>) -> Map<String, Value> {
     if let Some(Value::Object(text)) = config.remove("text_config") {
         config.extend(text);
@@ -280,7 +335,9 @@ fn normalised(mut config: Map<String, Value>) -> Map<String, Value> {
     config.retain(|_, value| !value.is_null());
     let malformed = ["rope_parameters", "rope_scaling"].iter().find_map(|key| config.get(*key));
     let malformed = malformed.filter(|value| !value.is_object()).cloned();
-    let object = |key: &str| config.get(key).and_then(Value::as_object).cloned().filter(|object| !object.is_empty());
+    let object = |key: &str| {
+        config.get(key).and_then(Value::as_object).cloned().filter(|object| !object.is_empty())
+    };
     let mut rope = object("rope_parameters").or_else(|| object("rope_scaling")).unwrap_or_default();
     let local = rope.get("sliding_attention").and_then(|local| local.get("rope_theta")).cloned();
     if let Some(Value::Object(global)) = rope.remove("full_attention") {
@@ -288,11 +345,19 @@ fn normalised(mut config: Map<String, Value>) -> Map<String, Value> {
     }
     let first = |keys: &[&str]| keys.iter().find_map(|key| config.get(*key)).cloned();
     let theta = rope.get("rope_theta").cloned().or_else(|| {
-        first(&["global_rope_theta", "rope_global_theta", "rope_theta_global", "rope_theta", "rotary_emb_base"])
+        first(&[
+            "global_rope_theta",
+            "rope_global_theta",
+            "rope_theta_global",
+            "rope_theta",
+            "rotary_emb_base",
+        ])
     });
-    let local =
-        local.or_else(|| first(&["local_rope_theta", "rope_local_theta", "swa_rope_theta", "rope_local_base_freq"]));
-    let partial = rope.get("partial_rotary_factor").cloned().or_else(|| first(&["partial_rotary_factor"]));
+    let local = local.or_else(|| {
+        first(&["local_rope_theta", "rope_local_theta", "swa_rope_theta", "rope_local_base_freq"])
+    });
+    let partial =
+        rope.get("partial_rotary_factor").cloned().or_else(|| first(&["partial_rotary_factor"]));
     let original = first(&["original_max_position_embeddings"]);
     if let (None, Some(kind)) = (rope.get("rope_type"), rope.get("type").cloned()) {
         rope.insert("rope_type".to_owned(), kind);
@@ -301,7 +366,11 @@ fn normalised(mut config: Map<String, Value>) -> Map<String, Value> {
         rope.insert("original_max_position_embeddings".to_owned(), original);
     }
     rope.retain(|_, value| !value.is_null());
-    let settings = [("rope_theta", theta), ("rope_local_base_freq", local), ("partial_rotary_factor", partial)];
+    let settings = [
+        ("rope_theta", theta),
+        ("rope_local_base_freq", local),
+        ("partial_rotary_factor", partial),
+    ];
     for (key, value) in settings {
         config.extend(value.map(|value| (key.to_owned(), value)));
     }
@@ -315,10 +384,13 @@ fn in_title_case(name: &str) -> String {
         let rest = word.strip_prefix('v').unwrap_or(word);
         word.starts_with(|first: char| first.is_ascii_digit())
             || (rest.len() < word.len()
-                && rest.split('.').all(|part| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit())))
+                && rest
+                    .split('.')
+                    .all(|part| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit())))
     };
     let title = |word: &str| {
-        let is_lower = word.chars().any(char::is_lowercase) && !word.chars().any(char::is_uppercase);
+        let is_lower =
+            word.chars().any(char::is_lowercase) && !word.chars().any(char::is_uppercase);
         if !is_lower || is_version(word) {
             return word.to_owned();
         }
@@ -376,7 +448,8 @@ fn shortest(number: f32) -> Value {
     number.to_string().parse::<f64>().map_or(Value::Null, |number| json!(number))
 }
 
-/// A value of a GGUF file as configurations have it: a single is the shortest decimal that leads back to it.
+/// A value of a GGUF file as configurations have it: a single is the shortest decimal that leads
+/// back to it.
 pub(super) fn config_value(pair: &Pair<'_>) -> Value {
     match pair.items() {
         None => match pair.value() {
@@ -396,24 +469,37 @@ mod tests {
     /// Values from `gguf.size_label` and `gguf.Metadata.id_to_title`.
     #[test]
     fn sizes_and_names_read_as_llama_cpp_writes_them() {
-        let label = |parameters: u64| size_label([("token_embd.weight", &[parameters][..])].into_iter());
-        let cases = [(25_123, "25K"), (8_030_261_248, "8.0B"), (494_032_768, "494M"), (999, "1.0K"), (400, "0.40K")];
+        let label =
+            |parameters: u64| size_label([("token_embd.weight", &[parameters][..])].into_iter());
+        let cases = [
+            (25_123, "25K"),
+            (8_030_261_248, "8.0B"),
+            (494_032_768, "494M"),
+            (999, "1.0K"),
+            (400, "0.40K"),
+        ];
         for (parameters, expected) in cases {
             assert_eq!(label(parameters), expected);
         }
-        let experts = [("blk.0.ffn_up_exps.weight", &[8, 100, 70][..]), ("output.weight", &[1000][..])];
+        let experts =
+            [("blk.0.ffn_up_exps.weight", &[8, 100, 70][..]), ("output.weight", &[1000][..])];
         assert_eq!(size_label(experts.into_iter()), "8x8.0K");
-        for (name, title) in
-            [("tiny-llama", "Tiny Llama"), ("Llama-2-7b-hf", "Llama 2 7b Hf"), ("a_b-v1.5", "A_B v1.5")]
-        {
+        for (name, title) in [
+            ("tiny-llama", "Tiny Llama"),
+            ("Llama-2-7b-hf", "Llama 2 7b Hf"),
+            ("a_b-v1.5", "A_B v1.5"),
+        ] {
             assert_eq!(in_title_case(name), title);
         }
     }
 
     #[test]
     fn rotary_settings_have_one_name_each() {
-        let old = json!({"rope_theta": 5e5, "rope_scaling": {"type": "linear", "factor": 2.0}, "x": null});
-        let new = json!({"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 5e5}});
+        let old = json!({
+            "rope_theta": 5e5, "rope_scaling": {"type": "linear", "factor": 2.0}, "x": null,
+        });
+        let new =
+            json!({"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 5e5}});
         for config in [old, new] {
             let config = normalised(config.as_object().cloned().unwrap_or_default());
             assert_eq!(config["rope_theta"], json!(5e5));
@@ -433,8 +519,12 @@ mod tests {
         ]
         .into_iter()
         .collect();
-        let values: Vec<(&str, Value)> = keys.iter().map(|pair| (pair.key, config_value(&pair))).collect();
+        let values: Vec<(&str, Value)> =
+            keys.iter().map(|pair| (pair.key, config_value(&pair))).collect();
         // Not the double next to the single.
-        assert_eq!(values, [("a.eps", json!(1e-5)), ("a.tokens", json!(["x", "y"])), ("a.causal", json!(false))]);
+        assert_eq!(
+            values,
+            [("a.eps", json!(1e-5)), ("a.tokens", json!(["x", "y"])), ("a.causal", json!(false))]
+        );
     }
 }

@@ -1,11 +1,17 @@
-//! The way back: what a GGUF file says about its model, and its tensors under Hugging Face's names and in its layout.
+//! The way back: what a GGUF file says about its model, and its tensors under Hugging Face's names
+//! and in its layout.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use apr_arch::{Families, Family, FamilyModel, GGUF, GgufCut, GgufLayout, GgufTurned, HUGGING_FACE, Kind, Naming};
+use apr_arch::{
+    Families, Family, FamilyModel, GGUF, GgufCut, GgufLayout, GgufTurned, HUGGING_FACE, Kind,
+    Naming,
+};
 use apr_gguf::KeyValues;
-use apr_registry::{CheckpointReader, Convention, DType, Error, Loss, Metadata, Result, TensorInfo, keys};
+use apr_registry::{
+    CheckpointReader, Convention, DType, Error, Loss, Metadata, Result, TensorInfo, keys,
+};
 use apr_source::Architecture;
 use apr_source::naming::NAMES;
 use apr_view::{Change, Cut, Origin, Turned, View};
@@ -33,10 +39,15 @@ pub(super) struct Described<'m> {
 
 impl<'m> Described<'m> {
     /// None where the metadata are not those of a GGUF file.
-    pub(super) fn of(metadata: &'m Metadata, tensors: &'m [TensorInfo], families: &Families) -> Option<Self> {
+    pub(super) fn of(
+        metadata: &'m Metadata,
+        tensors: &'m [TensorInfo],
+        families: &Families,
+    ) -> Option<Self> {
         let pairs = metadata.key_values().ok().flatten()?;
         let architecture = pairs.text("general.architecture")?.to_owned();
-        let recorded = metadata.object(NAMES).and_then(|names| families.find(names.get("family")?.as_str()?));
+        let recorded =
+            metadata.object(NAMES).and_then(|names| families.find(names.get("family")?.as_str()?));
         let naming = Naming::new(GGUF, "");
         let name = |info: &TensorInfo| {
             let name = recorded.and_then(|family| family.source_name(&info.name, &naming));
@@ -46,9 +57,10 @@ impl<'m> Described<'m> {
         Some(Self { pairs, architecture, tensors })
     }
 
-    /// The value of a key with or without the architecture in front, `has.TENSOR`, `rows.TENSOR`, `layer_types` as
-    /// configurations have them, or `rope.fraction`: the share of a head's dimensions that is rotated. A hyperparameter with one value a layer, all of them equal,
-    /// is that value.
+    /// The value of a key with or without the architecture in front, `has.TENSOR`, `rows.TENSOR`,
+    /// `layer_types` as configurations have them, or `rope.fraction`: the share of a head's
+    /// dimensions that is rotated. A hyperparameter with one value a layer, all of them equal, is
+    /// that value.
     fn entry(&self, name: &str) -> Option<Value> {
         if let Some(tensor) = name.strip_prefix("has.") {
             return Some(self.tensors.contains_key(tensor).into());
@@ -72,7 +84,11 @@ impl<'m> Described<'m> {
         }
     }
 
-    fn family<'f>(&self, families: &'f Families, architecture: &Architecture) -> Option<&'f Family> {
+    fn family<'f>(
+        &self,
+        families: &'f Families,
+        architecture: &Architecture,
+    ) -> Option<&'f Family> {
         match architecture {
             Architecture::Named(name) => families.find(name),
             _ => families.of_gguf(&self.architecture, &|name| self.entry(name)),
@@ -100,14 +116,20 @@ fn of_all_layers(value: Value) -> Value {
     }
 }
 
-/// The metadata of a GGUF file with what its keys tell about family and hyperparameters, as `config.json` would have it.
-/// None for other checkpoints, for those that have a family by name, and where no family is of that architecture.
+/// The metadata of a GGUF file with what its keys tell about family and hyperparameters, as
+/// `config.json` would have it. None for other checkpoints, for those that have a family by name,
+/// and where no family is of that architecture.
 #[must_use]
-pub fn described(reader: &dyn CheckpointReader, families: &Families, architecture: &Architecture) -> Option<Metadata> {
+pub fn described(
+    reader: &dyn CheckpointReader,
+    families: &Families,
+    architecture: &Architecture,
+) -> Option<Metadata> {
     let metadata = reader.metadata();
-    // Whatever was imported was described then; of a GGUF file, the architecture alone does not tell: a mixture of experts
-    // may be called `llama` too.
-    let is_known = metadata.text(keys::MODEL_TYPE).is_some_and(|told| families.find(told).is_some());
+    // Whatever was imported was described then; of a GGUF file, the architecture alone does not
+    // tell: a mixture of experts may be called `llama` too.
+    let is_known =
+        metadata.text(keys::MODEL_TYPE).is_some_and(|told| families.find(told).is_some());
     if is_known && reader.format().convention != Convention::LlamaCpp {
         return None;
     }
@@ -121,15 +143,15 @@ pub fn described(reader: &dyn CheckpointReader, families: &Families, architectur
     Some(metadata)
 }
 
-/// A checkpoint in GGUF's layout (a GGUF file, or what was imported from one) as Hugging Face's models have it, with
-/// the `config.json` that `transformers` needs.
+/// A checkpoint in GGUF's layout (a GGUF file, or what was imported from one) as Hugging Face's
+/// models have it, with the `config.json` that `transformers` needs.
 ///
 /// Quantized tensors stay quantized where whole rows are moved.
 ///
 /// # Errors
-/// E001 when the checkpoint is not in GGUF's layout, when its family is not known, or when a tensor is quantized whose
-/// values would have to be changed one by one. E002 and E007 when a tensor can't be read that becomes part of the
-/// configuration.
+/// E001 when the checkpoint is not in GGUF's layout, when its family is not known, or when a tensor
+/// is quantized whose values would have to be changed one by one. E002 and E007 when a tensor can't
+/// be read that becomes part of the configuration.
 pub fn restore<'a>(
     reader: &'a dyn CheckpointReader,
     families: &Families,
@@ -137,9 +159,13 @@ pub fn restore<'a>(
 ) -> Result<Restored<'a>> {
     let original = reader.metadata();
     let described = Described::of(original, reader.tensors(), families);
-    let described = described.ok_or_else(|| Error::format("it has no keys of a GGUF file to make a config.json of"))?;
+    let described = described
+        .ok_or_else(|| Error::format("it has no keys of a GGUF file to make a config.json of"))?;
     let family = described.family(families, architecture).ok_or_else(|| {
-        Error::format(format!("'{}' is not an architecture of GGUF that apr knows", described.architecture))
+        Error::format(format!(
+            "'{}' is not an architecture of GGUF that apr knows",
+            described.architecture
+        ))
     })?;
     let mut config = described.config(family);
     let window = missing_window(&described, family, &mut config);
@@ -170,18 +196,27 @@ pub fn restore<'a>(
     Ok(Restored { view, config, losses })
 }
 
-/// Mistral's class takes a window of 4096 tokens where the configuration has none, and llama.cpp's converter writes none
-/// for it: the configuration then says so, and the loss is told, also where the model only has Mistral's name.
-fn missing_window(described: &Described<'_>, family: &Family, config: &mut Map<String, Value>) -> Option<Loss> {
+/// Mistral's class takes a window of 4096 tokens where the configuration has none, and llama.cpp's
+/// converter writes none for it: the configuration then says so, and the loss is told, also where
+/// the model only has Mistral's name.
+fn missing_window(
+    described: &Described<'_>,
+    family: &Family,
+    config: &mut Map<String, Value>,
+) -> Option<Loss> {
     const WINDOW: &str = "sliding_window";
     const MISTRAL: &str = "mistral";
     if config.get(WINDOW).is_some_and(|window| !window.is_null()) {
         return None;
     }
     let is_mistral = family.name() == MISTRAL;
-    let named = |key: &str| described.entry(key).and_then(|name| Some(name.as_str()?.to_lowercase()));
-    let names = ["general.name", "general.basename", "general.finetune"].iter().filter_map(|key| named(key));
-    let is_called_so = family.name() == "llama" && names.into_iter().any(|name| name.contains(MISTRAL));
+    let named =
+        |key: &str| described.entry(key).and_then(|name| Some(name.as_str()?.to_lowercase()));
+    let names = ["general.name", "general.basename", "general.finetune"]
+        .iter()
+        .filter_map(|key| named(key));
+    let is_called_so =
+        family.name() == "llama" && names.into_iter().any(|name| name.contains(MISTRAL));
     if !is_mistral && !is_called_so {
         return None;
     }
@@ -191,18 +226,25 @@ fn missing_window(described: &Described<'_>, family: &Family, config: &mut Map<S
     Some(Loss {
         name: WINDOW.to_owned(),
         what: "not in the file".to_owned(),
-        why: "GGUF files of Mistral do not say how far attention looks back; all tokens are seen, as in llama.cpp"
+        why: "GGUF files of Mistral do not say how far attention looks back; all tokens are seen, \
+            as in llama.cpp"
             .to_owned(),
     })
 }
 
-/// How the class that the configuration names calls its tensors. Classifiers have the base model's under a prefix.
+/// How the class that the configuration names calls its tensors. Classifiers have the base model's
+/// under a prefix.
 fn naming_for(family: &Family, config: &Map<String, Value>) -> Naming {
-    let class = config.get("architectures").and_then(|classes| classes.get(0)?.as_str()).unwrap_or_default();
+    let class = config
+        .get("architectures")
+        .and_then(|classes| classes.get(0)?.as_str())
+        .unwrap_or_default();
     let is_classifier = class.ends_with("ForSequenceClassification");
     let mut namings = family.namings().filter(|naming| naming.convention == HUGGING_FACE);
     let prefixed = namings.find(|naming| is_classifier && !naming.prefix.is_empty());
-    prefixed.or_else(|| family.default_naming(HUGGING_FACE)).unwrap_or_else(|| Naming::new(HUGGING_FACE, ""))
+    prefixed
+        .or_else(|| family.default_naming(HUGGING_FACE))
+        .unwrap_or_else(|| Naming::new(HUGGING_FACE, ""))
 }
 
 struct Plan<'p, 'a> {
@@ -218,7 +260,11 @@ impl Plan<'_, '_> {
         for (position, info) in self.reader.tensors().iter().enumerate() {
             let Some(canonical) = self.model.canonical(position) else {
                 let why = format!("{} has no such tensor", self.model.family().title());
-                self.losses.push(Loss { name: info.name.clone(), what: "left out".to_owned(), why });
+                self.losses.push(Loss {
+                    name: info.name.clone(),
+                    what: "left out".to_owned(),
+                    why,
+                });
                 continue;
             };
             // What can be computed is, or is part of the configuration.
@@ -241,7 +287,8 @@ impl Plan<'_, '_> {
         name.unwrap_or_else(|| canonical.to_owned())
     }
 
-    /// Adds the tensor that the one at this position was cut out of, once the last of its parts has come.
+    /// Adds the tensor that the one at this position was cut out of, once the last of its parts has
+    /// come.
     fn add_joined(&mut self, position: usize, whole: &str) -> Result<()> {
         let names = self.model.family().cuts(whole);
         let find = |name: &String| {
@@ -253,7 +300,8 @@ impl Plan<'_, '_> {
             return Ok(());
         }
         let info = &self.reader.tensors()[position];
-        let unknown = || Error::format("the keys do not say what it is a part of").for_tensor(&info.name);
+        let unknown =
+            || Error::format("the keys do not say what it is a part of").for_tensor(&info.name);
         let mut parts = Vec::with_capacity(names.len());
         for (name, part) in names.iter().zip(positions) {
             let alone = || Error::format(format!("{name} is missing, which goes together with it"));
@@ -271,10 +319,15 @@ impl Plan<'_, '_> {
         let info = &self.reader.tensors()[position];
         let count = info.shape.dims().first().copied().unwrap_or_default();
         if info.byte_len()? == 0 {
-            return Err(Error::format("it should hold experts, and is empty").for_tensor(&info.name));
+            return Err(
+                Error::format("it should hold experts, and is empty").for_tensor(&info.name)
+            );
         }
         if self.model.parts_of(stack).is_some_and(|parts| parts != count) {
-            let why = format!("its shape is {}, but the model's keys tell another number of parts", info.shape);
+            let why = format!(
+                "its shape is {}, but the model's keys tell another number of parts",
+                info.shape
+            );
             return Err(Error::format(why).for_tensor(&info.name));
         }
         for place in 0..count {
@@ -293,8 +346,12 @@ impl Plan<'_, '_> {
             GgufLayout::Swap([outer, a, b, inner]) => {
                 Origin::Changed(Change::rows(source, position, [outer, b, a, inner])?)
             }
-            GgufLayout::Add(constant) => Origin::Changed(Change::sum(&mut info, position, -constant)?),
-            GgufLayout::Groups(order) => Origin::Changed(Change::grouped(source, position, order, true)?),
+            GgufLayout::Add(constant) => {
+                Origin::Changed(Change::sum(&mut info, position, -constant)?)
+            }
+            GgufLayout::Groups(order) => {
+                Origin::Changed(Change::grouped(source, position, order, true)?)
+            }
             GgufLayout::Transposed => Origin::Changed(Change::transposed(&mut info, position)?),
             GgufLayout::SkipRows(skipped) => {
                 let rows = source.shape.dims().first().and_then(|rows| rows.checked_add(skipped));
@@ -303,7 +360,10 @@ impl Plan<'_, '_> {
                 };
                 Origin::Changed(Change::some_rows(&mut info, position, -skipped, rows)?)
             }
-            _ => return Err(Error::format("its layout is not known to this version").for_tensor(&source.name)),
+            _ => {
+                return Err(Error::format("its layout is not known to this version")
+                    .for_tensor(&source.name));
+            }
         };
         info.name = self.name(canonical);
         self.tensors.push((info, origin));
@@ -330,14 +390,16 @@ fn add_rope(
             None => losses.push(Loss {
                 name: "rope_freqs.weight".to_owned(),
                 what: "left out".to_owned(),
-                why: "its factors are not LLaMA 3's, and config.json has no place for others".to_owned(),
+                why: "its factors are not LLaMA 3's, and config.json has no place for others"
+                    .to_owned(),
             }),
         }
     }
     let both = (factors("rope_factors_long.weight")?, factors("rope_factors_short.weight")?);
     if let (Some(long), Some(short)) = both {
-        let settings =
-            serde_json::json!({"type": "longrope", "long_factor": shortest(&long), "short_factor": shortest(&short)});
+        let settings = serde_json::json!({
+            "type": "longrope", "long_factor": shortest(&long), "short_factor": shortest(&short),
+        });
         config.insert("rope_scaling".to_owned(), settings);
     }
     Ok(())
@@ -345,7 +407,10 @@ fn add_rope(
 
 /// Singles as the shortest decimals that lead back to them.
 fn shortest(factors: &[f32]) -> Vec<f64> {
-    factors.iter().map(|factor| factor.to_string().parse().unwrap_or_else(|_| f64::from(*factor))).collect()
+    factors
+        .iter()
+        .map(|factor| factor.to_string().parse().unwrap_or_else(|_| f64::from(*factor)))
+        .collect()
 }
 
 /// Reads a vector of single precision.
@@ -355,7 +420,8 @@ fn read_factors(reader: &dyn CheckpointReader, position: usize) -> Result<Vec<f3
     let info = &reader.tensors()[position];
     let len = usize::try_from(info.byte_len()?).ok().filter(|&len| len as u64 <= 4 * LONGEST);
     let (DType::F32, Some(len)) = (info.dtype, len) else {
-        return Err(Error::format("it should hold a factor for each rotary frequency").for_tensor(&info.name));
+        return Err(Error::format("it should hold a factor for each rotary frequency")
+            .for_tensor(&info.name));
     };
     let mut bytes = vec![0; len];
     reader.read_tensor(position, 0, &mut bytes)?;
@@ -365,7 +431,8 @@ fn read_factors(reader: &dyn CheckpointReader, position: usize) -> Result<Vec<f3
 /// The dtype of most matrices' elements; of those that are quantized, what they are computed in.
 fn torch_dtype(tensors: &[TensorInfo]) -> &'static str {
     let elements = |wanted: fn(DType) -> bool| -> u64 {
-        let matrices = tensors.iter().filter(|info| info.shape.dims().len() > 1 && wanted(info.dtype));
+        let matrices =
+            tensors.iter().filter(|info| info.shape.dims().len() > 1 && wanted(info.dtype));
         matrices.fold(0, |sum, info| sum.saturating_add(info.shape.elements().unwrap_or_default()))
     };
     let single = elements(|dtype| dtype == DType::F32);

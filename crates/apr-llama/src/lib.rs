@@ -1,10 +1,13 @@
-//! Between Hugging Face's checkpoints and llama.cpp's: names, layouts, hyperparameters and tokenizers, both ways.
+//! Between Hugging Face's checkpoints and llama.cpp's: names, layouts, hyperparameters and
+//! tokenizers, both ways.
 //!
-//! What differs from family to family stands in the families' tables (`[gguf]`); here is what they have in common. One
-//! format keeps in files beside the weights what the other keeps in key-value pairs.
+//! What differs from family to family stands in the families' tables (`[gguf]`); here is what they
+//! have in common. One format keeps in files beside the weights what the other keeps in key-value
+//! pairs.
 //!
-//! [`to_gguf`] and [`from_gguf`] do all of it; [`export`](export()) and [`restore`](restore()) do tensors and
-//! hyperparameters alone. All give views: a tensor is changed as it is read, a range at a time.
+//! [`to_gguf`] and [`from_gguf`] do all of it; [`export`](export()) and [`restore`](restore()) do
+//! tensors and hyperparameters alone. All give views: a tensor is changed as it is read, a range at
+//! a time.
 //!
 //! ```
 //! use apr_arch::Families;
@@ -21,7 +24,10 @@
 //! assert!(!is_in_gguf_layout(&*model));
 //! let families = Families::builtin();
 //! let refused = to_gguf(&Source::new(&*model, &families)).map(drop).unwrap_err();
-//! assert_eq!(refused.message(), "llama.cpp needs to know the family, and neither metadata nor names say it");
+//! assert_eq!(
+//!     refused.message(),
+//!     "llama.cpp needs to know the family, and neither metadata nor names say it"
+//! );
 //! # Ok::<(), apr_core::Error>(())
 //! ```
 #![forbid(unsafe_code)]

@@ -1,17 +1,21 @@
-//! Rotary positions that are stretched to longer texts: what llama.cpp keeps in tensors and Hugging Face in the
-//! configuration.
+//! Rotary positions that are stretched to longer texts: what llama.cpp keeps in tensors and Hugging
+//! Face in the configuration.
 
 use apr_registry::{Error, Result};
 use serde_json::{Map, Value, json};
 
-/// The kind of stretching that the configuration asks for, in lower case; none where positions stay as they are.
+/// The kind of stretching that the configuration asks for, in lower case; none where positions stay
+/// as they are.
 ///
 /// # Errors
 /// E001 where `rope_scaling` is not an object, has no type, or lacks what its type needs.
 pub(super) fn scaling(config: &Map<String, Value>) -> Result<Option<String>> {
     let Some(scaling) = config.get("rope_scaling") else { return Ok(None) };
-    let malformed = |why: &str| Err(Error::format(format!("config.json's 'rope_scaling' is {scaling}: {why}")));
-    let Some(rope) = scaling.as_object() else { return malformed("it has to be an object with a 'rope_type'") };
+    let malformed =
+        |why: &str| Err(Error::format(format!("config.json's 'rope_scaling' is {scaling}: {why}")));
+    let Some(rope) = scaling.as_object() else {
+        return malformed("it has to be an object with a 'rope_type'");
+    };
     let kind = match kind_of(rope) {
         Ok(None) => return Ok(None),
         Ok(Some(kind)) => kind,
@@ -21,19 +25,27 @@ pub(super) fn scaling(config: &Map<String, Value>) -> Result<Option<String>> {
         return malformed(&why);
     }
     if attention_factor(config).is_some_and(|factor| !factor.is_finite() || factor <= 0.0) {
-        return malformed("its 'original_max_position_embeddings' leads to no factor for attention");
+        return malformed(
+            "its 'original_max_position_embeddings' leads to no factor for attention",
+        );
     }
     Ok(Some(kind))
 }
 
-/// The type in lower case, none where positions stay as they are; or why there is none that could be followed.
+/// The type in lower case, none where positions stay as they are; or why there is none that could
+/// be followed.
 fn kind_of(rope: &Map<String, Value>) -> Result<Option<String>, &'static str> {
     match rope.get("rope_type") {
-        None if ["factor", "long_factor", "short_factor"].iter().any(|key| rope.contains_key(*key)) => {
+        None if ["factor", "long_factor", "short_factor"]
+            .iter()
+            .any(|key| rope.contains_key(*key)) =>
+        {
             Err("it has no 'rope_type'")
         }
         None => Ok(None),
-        Some(Value::String(kind)) => Ok(Some(kind.to_ascii_lowercase()).filter(|kind| kind != "default")),
+        Some(Value::String(kind)) => {
+            Ok(Some(kind.to_ascii_lowercase()).filter(|kind| kind != "default"))
+        }
         Some(_) => Err("its 'rope_type' is not text"),
     }
 }
@@ -44,14 +56,20 @@ fn lacks(rope: &Map<String, Value>, kind: &str) -> Option<String> {
         ["factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"];
     let no_number = |key: &str| format!("its '{key}' has to be a number above 0");
     match kind {
-        "linear" | "yarn" => (!rope.get("factor").is_some_and(is_positive)).then(|| no_number("factor")),
+        "linear" | "yarn" => {
+            (!rope.get("factor").is_some_and(is_positive)).then(|| no_number("factor"))
+        }
         "llama3" => {
-            let wrong = LLAMA3_NUMBERS.iter().find(|key| rope.get(**key).is_some_and(|value| !is_positive(value)));
+            let wrong = LLAMA3_NUMBERS
+                .iter()
+                .find(|key| rope.get(**key).is_some_and(|value| !is_positive(value)));
             wrong.map(|key| no_number(key))
         }
         "su" | "longrope" => {
-            let [long, short] = ["long_factor", "short_factor"].map(|key| positive_numbers(rope, key));
-            let why = "'long_factor' and 'short_factor' have to be lists of numbers above 0, as long as each other";
+            let [long, short] =
+                ["long_factor", "short_factor"].map(|key| positive_numbers(rope, key));
+            let why = "'long_factor' and 'short_factor' have to be lists of numbers above 0, as \
+                long as each other";
             (long.is_none() || long != short).then(|| why.to_owned())
         }
         _ => None,
@@ -67,20 +85,26 @@ fn positive_numbers(rope: &Map<String, Value>, key: &str) -> Option<usize> {
 /// Whether it is a number that single precision has, and above 0.
 #[expect(clippy::cast_possible_truncation, reason = "GGUF has single precision here")]
 fn is_positive(value: &Value) -> bool {
-    value.as_f64().map(|number| number as f32).is_some_and(|number| number > 0.0 && number.is_finite())
+    value
+        .as_f64()
+        .map(|number| number as f32)
+        .is_some_and(|number| number > 0.0 && number.is_finite())
 }
 
-/// Factors by which LLaMA 3 slows each frequency, `head_dim / 2` of them; none where the configuration asks for no such
-/// thing. Computed in single precision, step by step as llama.cpp's converter does.
+/// Factors by which LLaMA 3 slows each frequency, `head_dim / 2` of them; none where the
+/// configuration asks for no such thing. Computed in single precision, step by step as llama.cpp's
+/// converter does.
 #[expect(clippy::cast_possible_truncation, reason = "single precision is the reference's")]
 pub(super) fn llama3_factors(config: &Map<String, Value>, head_dim: u64) -> Option<Vec<f32>> {
     let rope = config.get("rope_scaling")?.as_object()?;
     if !rope.get("rope_type")?.as_str()?.eq_ignore_ascii_case("llama3") {
         return None;
     }
-    let number = |key: &str, default: f64| rope.get(key).and_then(Value::as_f64).unwrap_or(default) as f32;
+    let number =
+        |key: &str, default: f64| rope.get(key).and_then(Value::as_f64).unwrap_or(default) as f32;
     let base = config.get("rope_theta").and_then(Value::as_f64).unwrap_or(10_000.0) as f32;
-    let (factor, context) = (number("factor", 8.0), number("original_max_position_embeddings", 8192.0));
+    let (factor, context) =
+        (number("factor", 8.0), number("original_max_position_embeddings", 8192.0));
     let (low, high) = (number("low_freq_factor", 1.0), number("high_freq_factor", 4.0));
     let factor_of = |pair: u64| {
         let frequency = 1.0 / base.powf((2 * pair) as f32 / head_dim as f32);
@@ -97,8 +121,9 @@ pub(super) fn llama3_factors(config: &Map<String, Value>, head_dim: u64) -> Opti
     Some((0..head_dim / 2).map(factor_of).collect())
 }
 
-/// Settings of LLaMA 3 that lead to these factors: the largest of them, the bounds of all its releases, and the length
-/// of its texts, or else another power of two. None where they lead to others.
+/// Settings of LLaMA 3 that lead to these factors: the largest of them, the bounds of all its
+/// releases, and the length of its texts, or else another power of two. None where they lead to
+/// others.
 pub(super) fn llama3_settings(factors: &[f32], theta: f64) -> Option<Value> {
     let factor = factors.iter().copied().fold(1.0_f32, f32::max);
     let head_dim = 2 * factors.len() as u64;
@@ -123,17 +148,22 @@ pub(super) fn long_and_short(config: &Map<String, Value>) -> Option<[Vec<f32>; 2
     #[expect(clippy::cast_possible_truncation, reason = "GGUF has single precision here")]
     let factors = |key: &str| {
         let factors = rope.get(key)?.as_array()?;
-        factors.iter().map(|factor| factor.as_f64().map(|factor| factor as f32)).collect::<Option<Vec<f32>>>()
+        factors
+            .iter()
+            .map(|factor| factor.as_f64().map(|factor| factor as f32))
+            .collect::<Option<Vec<f32>>>()
     };
     Some([factors("long_factor")?, factors("short_factor")?])
 }
 
-/// What Phi-3 multiplies attention by, computed from how much longer texts are than those it was trained on.
+/// What Phi-3 multiplies attention by, computed from how much longer texts are than those it was
+/// trained on.
 pub(super) fn attention_factor(config: &Map<String, Value>) -> Option<f64> {
     long_and_short(config)?;
     let rope = config.get("rope_scaling")?;
     let original = rope.get("original_max_position_embeddings")?.as_f64()?;
-    let longest = config.get("n_positions").or_else(|| config.get("max_position_embeddings"))?.as_f64()?;
+    let longest =
+        config.get("n_positions").or_else(|| config.get("max_position_embeddings"))?.as_f64()?;
     let scale = longest / original;
     match rope.get("rope_type")?.as_str()?.to_ascii_lowercase().as_str() {
         _ if scale <= 1.0 => Some(1.0),
@@ -154,7 +184,8 @@ mod tests {
             "original_max_position_embeddings": 8192,
         });
         let config = json!({"rope_theta": 5e5, "rope_scaling": settings});
-        let factors = llama3_factors(config.as_object().expect("an object"), 64).expect("asked for");
+        let factors =
+            llama3_factors(config.as_object().expect("an object"), 64).expect("asked for");
         assert_eq!((factors.len(), factors[0], factors[31]), (32, 1.0, 32.0));
         assert_eq!(llama3_settings(&factors, 5e5), Some(settings));
         assert_eq!(llama3_settings(&[1.0, 3.0, 2.0], 5e5), None);
@@ -168,16 +199,35 @@ mod tests {
 
     #[test]
     fn the_kind_of_scaling_is_told_where_it_is_whole() {
-        let of = |rope: Value| scaling(json!({ "rope_scaling": rope }).as_object().expect("an object"));
-        for rope in [json!({}), json!({"rope_type": "default"}), json!({"original_max_position_embeddings": 9})] {
+        let of =
+            |rope: Value| scaling(json!({ "rope_scaling": rope }).as_object().expect("an object"));
+        for rope in [
+            json!({}),
+            json!({"rope_type": "default"}),
+            json!({"original_max_position_embeddings": 9}),
+        ] {
             assert_eq!(of(rope), Ok(None));
         }
         for kind in ["linear", "YARN", "dynamic", "foo"] {
-            assert_eq!(of(json!({"rope_type": kind, "factor": 2.0})), Ok(Some(kind.to_lowercase())));
+            assert_eq!(
+                of(json!({"rope_type": kind, "factor": 2.0})),
+                Ok(Some(kind.to_lowercase()))
+            );
         }
-        let longrope = |long: Value| json!({"rope_type": "longrope", "long_factor": long, "short_factor": [1.0, 2.0]});
+        let longrope = |long: Value| {
+            json!({
+                "rope_type": "longrope", "long_factor": long, "short_factor": [1.0, 2.0],
+            })
+        };
         assert_eq!(of(longrope(json!([1.0, 2.0]))), Ok(Some("longrope".to_owned())));
-        for long in [json!([1.0]), json!([1.0, "2"]), json!([1.0, 1e300]), json!([1.0, 0.0]), json!("x"), json!(null)] {
+        for long in [
+            json!([1.0]),
+            json!([1.0, "2"]),
+            json!([1.0, 1e300]),
+            json!([1.0, 0.0]),
+            json!("x"),
+            json!(null),
+        ] {
             assert!(of(longrope(long.clone())).is_err(), "{long}");
         }
         for rope in [
@@ -196,7 +246,11 @@ mod tests {
 
     #[test]
     fn other_scalings_have_no_factors() {
-        for config in [json!({}), json!({"rope_scaling": {}}), json!({"rope_scaling": {"rope_type": "linear"}})] {
+        for config in [
+            json!({}),
+            json!({"rope_scaling": {}}),
+            json!({"rope_scaling": {"rope_type": "linear"}}),
+        ] {
             let config = config.as_object().expect("an object");
             assert_eq!(llama3_factors(config, 64), None);
             assert_eq!(attention_factor(config), None);

@@ -23,7 +23,10 @@ impl Array {
         let len = if header.shape.contains(&0) { Some(0) } else { len };
         let end = len.and_then(|len| len.checked_add(header.len));
         let Some(len) = len.filter(|_| end.is_some_and(|end| end <= available)) else {
-            let message = format!("an array of shape {:?} is expected, but the file is truncated", header.shape);
+            let message = format!(
+                "an array of shape {:?} is expected, but the file is truncated",
+                header.shape
+            );
             return Err(Error::corrupt(message).at(start));
         };
         Ok(Self { offset: start + header.len, len, width, header })
@@ -61,8 +64,8 @@ impl Array {
         usize::try_from(self.width).unwrap_or(1)
     }
 
-    /// Reads elements of an array by columns, in the order of rows: for each place in a row the ones of all rows that are
-    /// wanted, which lie side by side.
+    /// Reads elements of an array by columns, in the order of rows: for each place in a row the
+    /// ones of all rows that are wanted, which lie side by side.
     fn gather(&self, source: &dyn ByteSource, first: u64, elements: &mut [u8]) -> Result<()> {
         let one = self.bytes_of_one();
         let count = (elements.len() / one) as u64;
@@ -75,7 +78,8 @@ impl Array {
             let to = if to * row + place >= first + count { to.checked_sub(1) } else { Some(to) };
             let Some(to) = to.filter(|&to| to >= from) else { continue };
             let column = &mut column[..usize::try_from(to - from + 1).unwrap_or_default() * one];
-            source.read_at(self.offset + (self.column(place) * rows + from) * self.width, column)?;
+            source
+                .read_at(self.offset + (self.column(place) * rows + from) * self.width, column)?;
             for (element, at) in column.chunks_exact(one).zip(from..) {
                 let index = usize::try_from(at * row + place - first).unwrap_or_default() * one;
                 elements[index..index + one].copy_from_slice(element);

@@ -26,8 +26,8 @@ pub(crate) struct Header {
 /// Reads the header at the start of a source.
 ///
 /// # Errors
-/// E001 for what is not an array of NumPy's or holds objects, E002 for a truncated one, E003 for dtypes and versions that
-/// are not read.
+/// E001 for what is not an array of NumPy's or holds objects, E002 for a truncated one, E003 for
+/// dtypes and versions that are not read.
 pub(crate) fn read(source: &dyn ByteSource) -> Result<Header> {
     let head = read_vec(source, 0, source.len().min(12))?;
     if !head.starts_with(MAGIC) {
@@ -35,18 +35,29 @@ pub(crate) fn read(source: &dyn ByteSource) -> Result<Header> {
     }
     let (first, len) = match *head {
         [_, _, _, _, _, _, 1, _, a, b, ..] => (10, u64::from(u16::from_le_bytes([a, b]))),
-        [_, _, _, _, _, _, 2 | 3, _, a, b, c, d] => (12, u64::from(u32::from_le_bytes([a, b, c, d]))),
-        [_, _, _, _, _, _, 1..=3, ..] => return Err(Error::corrupt("the array's header is cut off").at(6)),
+        [_, _, _, _, _, _, 2 | 3, _, a, b, c, d] => {
+            (12, u64::from(u32::from_le_bytes([a, b, c, d])))
+        }
+        [_, _, _, _, _, _, 1..=3, ..] => {
+            return Err(Error::corrupt("the array's header is cut off").at(6));
+        }
         [_, _, _, _, _, _, version, ..] => {
-            return Err(Error::version(format!("this is version {version} of NumPy's format; 1 to 3 are read")).at(6));
+            return Err(Error::version(format!(
+                "this is version {version} of NumPy's format; 1 to 3 are read"
+            ))
+            .at(6));
         }
         _ => return Err(Error::corrupt("the array's header is cut off").at(0)),
     };
     if len > MAX_LEN {
-        return Err(Error::format(format!("the array's header claims {len} bytes, over {MAX_LEN}")).at(8));
+        return Err(Error::format(format!(
+            "the array's header claims {len} bytes, over {MAX_LEN}"
+        ))
+        .at(8));
     }
     let text = read_vec(source, first, len)?;
-    let text = String::from_utf8(text).map_err(|_| Error::format("the array's header is not text").at(first))?;
+    let text = String::from_utf8(text)
+        .map_err(|_| Error::format("the array's header is not text").at(first))?;
     let header = parse(&text, first + len).map_err(|error| error.at(first))?;
     Ok(header)
 }
@@ -54,10 +65,13 @@ pub(crate) fn read(source: &dyn ByteSource) -> Result<Header> {
 fn parse(text: &str, len: u64) -> Result<Header> {
     let bad = |what: &str| Error::format(format!("the array's header {what}"));
     let value = |key: &str| {
-        let after = [format!("'{key}'"), format!("\"{key}\"")].iter().find_map(|key| text.split_once(key.as_str()));
+        let after = [format!("'{key}'"), format!("\"{key}\"")]
+            .iter()
+            .find_map(|key| text.split_once(key.as_str()));
         after.and_then(|(_, rest)| rest.trim_start().strip_prefix(':')).map(str::trim_start)
     };
-    let order = value("fortran_order").ok_or_else(|| bad("does not say in which order the elements lie"))?;
+    let order = value("fortran_order")
+        .ok_or_else(|| bad("does not say in which order the elements lie"))?;
     let by_columns = match order {
         _ if order.starts_with("True") => true,
         _ if order.starts_with("False") => false,
@@ -65,10 +79,14 @@ fn parse(text: &str, len: u64) -> Result<Header> {
     };
     let shape = value("shape").and_then(|shape| shape.strip_prefix('(')?.split_once(')'));
     let shape = shape.ok_or_else(|| bad("has no shape"))?.0;
-    let sizes = shape.split(',').map(|size| size.trim().trim_end_matches('L')).filter(|size| !size.is_empty());
+    let sizes = shape
+        .split(',')
+        .map(|size| size.trim().trim_end_matches('L'))
+        .filter(|size| !size.is_empty());
     let shape: Option<Vec<u64>> = sizes.map(|size| size.parse().ok()).collect();
     let shape = shape.filter(|shape| shape.len() <= MAX_DIMS);
-    let shape = shape.ok_or_else(|| bad(&format!("has a shape that is not up to {MAX_DIMS} sizes")))?;
+    let shape =
+        shape.ok_or_else(|| bad(&format!("has a shape that is not up to {MAX_DIMS} sizes")))?;
     let descr = value("descr").ok_or_else(|| bad("has no dtype"))?;
     let (dtype, big_endian) = dtype(descr)?;
     Ok(Header { dtype, big_endian, by_columns, shape, len })
@@ -123,7 +141,9 @@ fn of_records(descr: &str) -> Error {
 }
 
 fn objects_inside() -> Error {
-    Error::format("this is an array of objects, which is a pickle; `apr scan` lists what it would run")
+    Error::format(
+        "this is an array of objects, which is a pickle; `apr scan` lists what it would run",
+    )
 }
 
 fn unsupported(what: &str) -> Error {
@@ -143,7 +163,10 @@ mod tests {
     fn what_numpy_writes_is_read() {
         let rest = "'fortran_order': False, 'shape': (2, 3)";
         let header = parsed("'<f4'", rest).expect("a header");
-        assert_eq!((header.dtype, header.big_endian, header.by_columns), (DType::F32, false, false));
+        assert_eq!(
+            (header.dtype, header.big_endian, header.by_columns),
+            (DType::F32, false, false)
+        );
         assert_eq!(header.shape, [2, 3]);
         let header = parsed("'>i8'", "'fortran_order': True, 'shape': (5,)").expect("a header");
         assert_eq!(
@@ -151,9 +174,13 @@ mod tests {
             (DType::I64, true, true, vec![5])
         );
         // Python 2 wrote its long numbers so.
-        let header = parsed("'|u1'", "'fortran_order': False, 'shape': (3L, 4L)").expect("a header");
+        let header =
+            parsed("'|u1'", "'fortran_order': False, 'shape': (3L, 4L)").expect("a header");
         assert_eq!(header.shape, [3, 4]);
-        assert_eq!(parsed("'|b1'", "'fortran_order': False, 'shape': ()").expect("a header").shape, [0; 0]);
+        assert_eq!(
+            parsed("'|b1'", "'fortran_order': False, 'shape': ()").expect("a header").shape,
+            [0; 0]
+        );
     }
 
     #[test]
@@ -165,7 +192,11 @@ mod tests {
         for descr in ["'<U4'", "'|S3'", "'<c16'", "'|V2'", "'<M8[ns]'", "[('O_', '<f4')]"] {
             assert_eq!(parsed(descr, rest).expect_err(descr).code(), Code::Version, "{descr}");
         }
-        for rest in ["'shape': (2,)", "'fortran_order': 1, 'shape': (2,)", "'fortran_order': True, 'shape': (-1,)"] {
+        for rest in [
+            "'shape': (2,)",
+            "'fortran_order': 1, 'shape': (2,)",
+            "'fortran_order': True, 'shape': (-1,)",
+        ] {
             assert_eq!(parsed("'<f4'", rest).expect_err(rest).code(), Code::Format);
         }
     }

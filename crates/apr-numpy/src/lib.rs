@@ -1,22 +1,24 @@
 //! NumPy's files: `.npy`, one array, and `.npz`, a ZIP archive of them.
 //!
 //! ```text
-//! .npy                                                         .npz
-//! ├─ 93 "NUMPY"                                                ├─ a.npy   stored, or compressed with DEFLATE
-//! ├─ version   u8 major (1, 2, 3), u8 minor                    ├─ b.npy
-//! ├─ length    u16 (version 1) or u32 of the header            └─ directory
+//! .npy                                                   .npz
+//! ├─ 93 "NUMPY"                                          ├─ a.npy   stored, or with DEFLATE
+//! ├─ version   u8 major (1, 2, 3), u8 minor              ├─ b.npy
+//! ├─ length    u16 (version 1) or u32 of the header      └─ directory
 //! ├─ header    {'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }
 //! └─ elements  by rows, or by columns where fortran_order is True
 //! ```
 //!
-//! The header is a Python dictionary written as text. It is read as what NumPy writes, and never evaluated. An array is a
-//! tensor: the only one of a `.npy` is called `array`, those of a `.npz` by their entries, without `.npy`. Arrays by
-//! columns and big-endian ones are turned around as they are read, a range at a time.
+//! The header is a Python dictionary written as text. It is read as what NumPy writes, and never
+//! evaluated. An array is a tensor: the only one of a `.npy` is called `array`, those of a `.npz`
+//! by their entries, without `.npy`. Arrays by columns and big-endian ones are turned around as
+//! they are read, a range at a time.
 //!
 //! # What is refused, by name
 //!
-//! Arrays of objects, which are pickles (E001; a scan looks into them); of texts, dates, records, and of numbers that no
-//! dtype here holds, such as complex128 (E003). In a `.npz` they are left out with a warning, unless there is nothing else.
+//! Arrays of objects, which are pickles (E001; a scan looks into them); of texts, dates, records,
+//! and of numbers that no dtype here holds, such as complex128 (E003). In a `.npz` they are left
+//! out with a warning, unless there is nothing else.
 //!
 //! # Limits
 //!
@@ -38,7 +40,10 @@
 //! file.extend([0, 0, 128, 63, 0, 0, 0, 64]);
 //!
 //! let reader = apr_numpy::open(file, "array.npy", &Limits::default())?;
-//! assert_eq!((reader.tensors()[0].name.as_str(), reader.tensors()[0].dtype), ("array", DType::F32));
+//! assert_eq!(
+//!     (reader.tensors()[0].name.as_str(), reader.tensors()[0].dtype),
+//!     ("array", DType::F32)
+//! );
 //! # Ok::<(), apr_core::Error>(())
 //! ```
 #![forbid(unsafe_code)]

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use apr_archive::{Archive, Cache};
 use apr_core::{
-    ByteSource, CheckpointReader, Container, ContainerFacts, Error, Escaped, FileInfo, Format, Limits, Metadata, Part,
-    Result, Shape, Stored, StoredRange, Sum, TensorInfo, has_no,
+    ByteSource, CheckpointReader, Container, ContainerFacts, Error, Escaped, FileInfo, Format,
+    Limits, Metadata, Part, Result, Shape, Stored, StoredRange, Sum, TensorInfo, has_no,
 };
 use serde_json::{Value, json};
 
@@ -52,13 +52,18 @@ struct EntryPlace {
 /// Opens a `.npy` or `.npz` file. Only headers are read.
 ///
 /// # Errors
-/// E001 for what is not NumPy's or holds objects, E002 for a damaged file, E003 for arrays of other things than numbers,
-/// E007 when reading fails, E008 over a limit.
-pub fn open<S: ByteSource + 'static>(source: S, name: &str, limits: &Limits) -> Result<NumpyReader> {
+/// E001 for what is not NumPy's or holds objects, E002 for a damaged file, E003 for arrays of other
+/// things than numbers, E007 when reading fails, E008 over a limit.
+pub fn open<S: ByteSource + 'static>(
+    source: S,
+    name: &str,
+    limits: &Limits,
+) -> Result<NumpyReader> {
     let mut magic = [0; 4];
     let is_archive = source.read_at(0, &mut magic).is_ok() && magic == *b"PK\x03\x04";
     let source: Box<dyn ByteSource> = Box::new(source);
-    let reader = if is_archive { open_archive(source, name, limits) } else { open_array(source, name) };
+    let reader =
+        if is_archive { open_archive(source, name, limits) } else { open_array(source, name) };
     reader.map_err(|error| if name.is_empty() { error } else { error.in_file(name) })
 }
 
@@ -96,7 +101,11 @@ fn open_archive(source: Box<dyn ByteSource>, name: &str, limits: &Limits) -> Res
             Ok(found) => reader.add(array.to_owned(), Place::in_entry(found, entry)),
             Err(error) => {
                 let error = error.for_tensor(array).at(entry.place);
-                reader.warnings.push(format!("'{}' is not read: {}", Escaped::short(array), error.message()));
+                reader.warnings.push(format!(
+                    "'{}' is not read: {}",
+                    Escaped::short(array),
+                    error.message()
+                ));
                 reader.left_out.push(Escaped::short(&entry.name).to_string());
                 refused.get_or_insert(error);
             }
@@ -113,15 +122,39 @@ impl Place {
         let stored = entry.is_stored();
         let place = StoredRange { file: 0, offset: entry.place, len: entry.compressed };
         let decoded = StoredRange { file: 0, offset: entry.offset, len: entry.len };
-        let range = if stored { StoredRange { file: 0, offset: array.offset, len: array.len } } else { place };
-        Self { array, range, entry: Some(EntryPlace { decoded, place, crc32: entry.crc32, stored }) }
+        let range = if stored {
+            StoredRange { file: 0, offset: array.offset, len: array.len }
+        } else {
+            place
+        };
+        Self {
+            array,
+            range,
+            entry: Some(EntryPlace { decoded, place, crc32: entry.crc32, stored }),
+        }
     }
 }
 
 impl NumpyReader {
-    fn new(source: Box<dyn ByteSource>, format: &'static Format, files: Vec<FileInfo>, fields: Value) -> Self {
-        let (tensors, places, left_out, warnings) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        Self { source, format, files, tensors, places, metadata: Metadata::new(), fields, left_out, warnings }
+    fn new(
+        source: Box<dyn ByteSource>,
+        format: &'static Format,
+        files: Vec<FileInfo>,
+        fields: Value,
+    ) -> Self {
+        let (tensors, places, left_out, warnings) =
+            (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        Self {
+            source,
+            format,
+            files,
+            tensors,
+            places,
+            metadata: Metadata::new(),
+            fields,
+            left_out,
+            warnings,
+        }
     }
 
     fn add(&mut self, name: String, place: Place) {
@@ -170,7 +203,8 @@ impl CheckpointReader for NumpyReader {
     fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
         let array = &self.places[tensor].array;
         if offset.checked_add(buf.len() as u64).is_none_or(|end| end > array.len) {
-            let message = format!("{} bytes from byte {offset} on, but it has {}", buf.len(), array.len);
+            let message =
+                format!("{} bytes from byte {offset} on, but it has {}", buf.len(), array.len);
             return Err(self.locate(tensor, Error::corrupt(message)));
         }
         if buf.is_empty() {

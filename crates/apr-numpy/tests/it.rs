@@ -1,4 +1,5 @@
-//! Arrays that NumPy wrote (`fixtures/numpy`), by their bytes as NumPy sees them; broken ones are errors.
+//! Arrays that NumPy wrote (`fixtures/numpy`), by their bytes as NumPy sees them; broken ones are
+//! errors.
 
 use std::path::PathBuf;
 
@@ -12,7 +13,8 @@ use sha2::{Digest, Sha256};
 static ALLOCATOR: apr_testkit::PeakAlloc = apr_testkit::PeakAlloc;
 
 fn fixture(folder: &str, name: &str) -> Vec<u8> {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fixtures").join(folder).join(name);
+    let path =
+        PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fixtures").join(folder).join(name);
     std::fs::read(&path).expect("the fixture is in the repository")
 }
 
@@ -42,8 +44,10 @@ fn every_array_has_the_bytes_that_numpy_gives_by_rows() {
             let shape: Vec<u64> = serde_json::from_value(expected["shape"].clone()).expect("sizes");
             assert_eq!(info.shape.dims(), shape, "{name}: {}", info.name);
             for piece in [1, 3, 8, 100, 1 << 20] {
-                let digest: String =
-                    Sha256::digest(bytes_of(&reader, at, piece)).iter().map(|b| format!("{b:02x}")).collect();
+                let digest: String = Sha256::digest(bytes_of(&reader, at, piece))
+                    .iter()
+                    .map(|b| format!("{b:02x}"))
+                    .collect();
                 assert_eq!(expected["sha256"], digest, "{name}: {} by {piece}", info.name);
             }
         }
@@ -56,16 +60,25 @@ fn what_holds_no_numbers_is_left_out_or_refused_by_name() {
     assert_eq!(reader.left_out(), ["text.npy"]);
     assert!(reader.warnings()[0].contains("dtype '<U1'"), "{:?}", reader.warnings());
     let error = open(fixture("scan", "evil.npy")).expect_err("objects");
-    assert!(error.code() == Code::Format && error.message().contains("array of objects"), "{error}");
+    assert!(
+        error.code() == Code::Format && error.message().contains("array of objects"),
+        "{error}"
+    );
     let error = open(fixture("scan", "evil_deflated.npz")).expect_err("objects alone");
     assert!(error.code() == Code::Format && error.tensor() == Some("b"), "{error}");
 }
 
 #[test]
 fn broken_files_are_errors_or_readable_within_bounded_memory() {
-    let files = [fixture("numpy", "f4_F.npy"), fixture("scan", "floats.npz"), fixture("scan", "floats_deflated.npz")];
+    let files = [
+        fixture("numpy", "f4_F.npy"),
+        fixture("scan", "floats.npz"),
+        fixture("scan", "floats_deflated.npz"),
+    ];
     for file in files {
-        let broken = corrupt::truncations(&file).step_by(3).chain(corrupt::bit_flips(&file, 0..file.len()).step_by(3));
+        let broken = corrupt::truncations(&file)
+            .step_by(3)
+            .chain(corrupt::bit_flips(&file, 0..file.len()).step_by(3));
         for broken in broken {
             let ((), peak) = peak_memory(|| {
                 if let Ok(reader) = open(broken) {
@@ -104,10 +117,14 @@ fn reading_past_an_array_is_an_error_with_its_name_and_file() {
     let len = reader.tensors()[0].byte_len().expect("a possible length");
     for offset in [len - 3, len, u64::MAX] {
         let error = reader.read_tensor(0, offset, &mut [0; 4]).expect_err("there are fewer bytes");
-        assert_eq!((error.code(), error.tensor(), error.file()), (Code::Corrupt, Some("array"), Some("a.npy")));
+        assert_eq!(
+            (error.code(), error.tensor(), error.file()),
+            (Code::Corrupt, Some("array"), Some("a.npy"))
+        );
         assert!(error.message().contains(&format!("it has {len}")), "{error}");
     }
-    let nameless = apr_numpy::open(fixture("numpy", "f4_C.npy"), "", &Limits::default()).expect("an array");
+    let nameless =
+        apr_numpy::open(fixture("numpy", "f4_C.npy"), "", &Limits::default()).expect("an array");
     assert_eq!(nameless.read_tensor(0, len, &mut [0]).expect_err("no byte is left").file(), None);
 }
 
@@ -115,7 +132,8 @@ fn reading_past_an_array_is_an_error_with_its_name_and_file() {
 fn what_is_no_array_in_an_archive_is_left_out_by_name() {
     // Python's zipfile writes names the same way in both places of the archive.
     let mut file = fixture("scan", "floats.npz");
-    let places: Vec<_> = (0..file.len() - 4).filter(|&at| file[at..].starts_with(b".npy")).collect();
+    let places: Vec<_> =
+        (0..file.len() - 4).filter(|&at| file[at..].starts_with(b".npy")).collect();
     assert!(places.len() >= 4, "at least two entries");
     let last = places[places.len() / 2 - 1];
     for at in [last, places[places.len() - 1]] {

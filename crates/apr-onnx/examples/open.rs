@@ -1,4 +1,5 @@
-//! Opens a model, and prints how many tensors and nodes it has: `cargo run -p apr-onnx --example open -- model.onnx`.
+//! Opens a model, and prints how many tensors and nodes it has:
+//! `cargo run -p apr-onnx --example open -- model.onnx`.
 
 use apr_core::{CheckpointReader, Limits};
 use apr_io::ModelFolder;
@@ -8,7 +9,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let folder = ModelFolder::open(path.parent().unwrap_or(std::path::Path::new(".")))?;
     let name = path.file_name().and_then(|name| name.to_str()).ok_or("the name is not UTF-8")?;
     let reader = apr_onnx::open_in(&folder, name, &Limits::default())?;
-    let nodes = reader.model().and_then(|model| model.graph.as_ref()).map_or(0, |graph| graph.nodes.len());
+    let nodes =
+        reader.model().and_then(|model| model.graph.as_ref()).map_or(0, |graph| graph.nodes.len());
     println!("{} tensors, {nodes} nodes", reader.tensors().len());
     Ok(())
 }

@@ -12,14 +12,19 @@ use crate::proto::{Model, Property};
 /// Key in the checkpoint's metadata.
 pub const METADATA: &str = "onnx";
 
-/// Entry of [`METADATA`]: tensor to its `name` in the ONNX file, and whether it is `transposed` there.
+/// Entry of [`METADATA`]: tensor to its `name` in the ONNX file, and whether it is `transposed`
+/// there.
 pub const TENSORS: &str = "tensors";
 
 /// Longest value of a pair that is kept as metadata. The file around the tensors has all of it.
 const LONGEST: u64 = 64 << 10;
 
 /// Producer, versions and free pairs of the model.
-pub(crate) fn metadata(model: &Model, source: &dyn ByteSource, limits: &Limits) -> Result<Metadata> {
+pub(crate) fn metadata(
+    model: &Model,
+    source: &dyn ByteSource,
+    limits: &Limits,
+) -> Result<Metadata> {
     let mut walker = Walker::new(source, limits);
     let mut entry = Map::new();
     for (key, text) in [
@@ -52,7 +57,8 @@ pub(crate) fn metadata(model: &Model, source: &dyn ByteSource, limits: &Limits) 
     Ok(metadata)
 }
 
-/// Adds the names that tensors have in the file: name to name there, with whether it is the transpose there.
+/// Adds the names that tensors have in the file: name to name there, with whether it is the
+/// transpose there.
 pub(crate) fn note_names(metadata: &mut Metadata, revealed: &BTreeMap<String, Revealed>) {
     if revealed.is_empty() {
         return;
@@ -72,7 +78,12 @@ fn add(entry: &mut Map<String, Value>, key: &str, pairs: Map<String, Value>) {
     }
 }
 
-fn add_text(entry: &mut Map<String, Value>, key: &str, span: Option<Span>, walker: &mut Walker<'_>) -> Result<()> {
+fn add_text(
+    entry: &mut Map<String, Value>,
+    key: &str,
+    span: Option<Span>,
+    walker: &mut Walker<'_>,
+) -> Result<()> {
     if let Some(span) = span.filter(|span| (1..=LONGEST).contains(&span.len)) {
         entry.insert(key.into(), String::from_utf8_lossy(&walker.bytes(span)?).into());
     }
@@ -89,7 +100,8 @@ fn pairs(properties: &[Property], walker: &mut Walker<'_>) -> Result<Map<String,
 
 /// Domain to version; ONNX's own is `ai.onnx`.
 fn opsets(model: &Model) -> Value {
-    let name = |domain: &str| if domain.is_empty() { "ai.onnx".to_owned() } else { domain.to_owned() };
+    let name =
+        |domain: &str| if domain.is_empty() { "ai.onnx".to_owned() } else { domain.to_owned() };
     let opsets = model.opsets.iter().map(|set| (name(&set.domain), set.version.into()));
     Value::Object(opsets.collect())
 }

@@ -4,27 +4,31 @@
 //! ModelProto                      a protobuf message, up to 2 GB
 //! ├─ ir_version, producer, opset_import, metadata_props
 //! ├─ graph
-//! │  ├─ node*                     operator, inputs, outputs, attributes: numbers, texts, tensors, graphs
-//! │  ├─ initializer*              name, dims, data_type, and the data: raw_data, typed fields, or another file
+//! │  ├─ node*                     operator, inputs, outputs, attributes: numbers, texts, tensors,
+//! │  │                            graphs
+//! │  ├─ initializer*              name, dims, data_type, and the data: raw_data, typed fields, or
+//! │  │                            another file
 //! │  ├─ sparse_initializer*
 //! │  └─ input*, output*, value_info*
 //! ├─ functions*                   bodies that nodes call
 //! └─ training_info*               kept, not read
 //! ```
 //!
-//! The file is walked over with a window of 16 KiB ([`apr_core::protobuf`]): names, types and attributes are read, and of
-//! data only where they lie. A model of 2 GB opens in the time and memory that its graph takes.
+//! The file is walked over with a window of 16 KiB ([`apr_core::protobuf`]): names, types and
+//! attributes are read, and of data only where they lie. A model of 2 GB opens in the time and
+//! memory that its graph takes.
 //!
 //! # Tensors
 //!
-//! Every tensor of the file is one of the checkpoint: initializers by their names; what `Constant` nodes hold by the name
-//! of their output; in other attributes, subgraphs and functions by the path to it, such as `if_1/then_branch/weight`.
-//! Data that lie flat are a range of the file. Those written as numbers of the schema are turned into bytes as they are
-//! read, and sparse tensors are read as dense ones. Integers of 4 and 2 bits are read as 8 bits each, with a warning.
-//! Texts and complex numbers of 128 bits are left out, with a warning.
+//! Every tensor of the file is one of the checkpoint: initializers by their names; what `Constant`
+//! nodes hold by the name of their output; in other attributes, subgraphs and functions by the path
+//! to it, such as `if_1/then_branch/weight`. Data that lie flat are a range of the file. Those
+//! written as numbers of the schema are turned into bytes as they are read, and sparse tensors are
+//! read as dense ones. Integers of 4 and 2 bits are read as 8 bits each, with a warning. Texts and
+//! complex numbers of 128 bits are left out, with a warning.
 //!
-//! Data in other files are found through the model's folder. A location that is absolute or leads out of the folder is
-//! refused (E001), as is one past the end of its file (E002).
+//! Data in other files are found through the model's folder. A location that is absolute or leads
+//! out of the folder is refused (E001), as is one past the end of its file (E002).
 //!
 //! # Limits
 //!
@@ -35,7 +39,8 @@
 //! | path of a graph inside others | 4 KiB | E008 |
 //! | bytes of all tensors | 16 times the files' length and 1 GiB | E008 |
 //!
-//! The messages are those of `onnx.proto` (<https://github.com/onnx/onnx/blob/main/onnx/onnx.proto>).
+//! The messages are those of `onnx.proto`
+//! (<https://github.com/onnx/onnx/blob/main/onnx/onnx.proto>).
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 
@@ -102,12 +107,14 @@ pub static ORT: Format = Format {
     target: None,
 };
 
-/// Whether the first fields are the version of the format, and another of a model's. ONNX has no magic number.
+/// Whether the first fields are the version of the format, and another of a model's. ONNX has no
+/// magic number.
 fn starts_as_a_model(head: &[u8]) -> bool {
     /// Key of `ir_version`, and the latest that may come.
     const IR_VERSION: u8 = 0x08;
     const LATEST: u64 = 99;
-    /// Fields that follow in files: version, domain, model version, doc, graph, opset, metadata, functions.
+    /// Fields that follow in files: version, domain, model version, doc, graph, opset, metadata,
+    /// functions.
     const FOLLOWING: [u64; 8] = [0x1a, 0x22, 0x28, 0x32, 0x3a, 0x42, 0x72, 0xca];
     let Some((&IR_VERSION, rest)) = head.split_first() else { return false };
     let Some((1..=LATEST, 1)) = decode_varint(rest) else { return false };
@@ -134,7 +141,8 @@ fn starts_as_a_tensor(head: &[u8]) -> bool {
         match key {
             DIM => {}
             DATA_TYPE => {
-                let is_type = i32::try_from(number).is_ok_and(|code| ElementType::from_onnx_code(code).is_some());
+                let is_type = i32::try_from(number)
+                    .is_ok_and(|code| ElementType::from_onnx_code(code).is_some());
                 return is_type && rest.first().is_some_and(|key| FOLLOWING.contains(key));
             }
             _ => return false,

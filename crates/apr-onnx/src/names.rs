@@ -1,9 +1,10 @@
 //! The names that exporters lost, and the graph still tells.
 //!
-//! PyTorch's exporters fold what they can: the weight of a linear layer becomes an anonymous `onnx::MatMul_314` or
-//! `val_46`, transposed. The node that uses it still says where it was: by its name, `/encoder/layer.0/query/MatMul`, or
-//! by the modules that the exporter notes down (`pkg.torch.onnx.name_scopes`). The path of the module and what the operator
-//! does with the tensor make the name again: `encoder.layer.0.query.weight`.
+//! PyTorch's exporters fold what they can: the weight of a linear layer becomes an anonymous
+//! `onnx::MatMul_314` or `val_46`, transposed. The node that uses it still says where it was: by
+//! its name, `/encoder/layer.0/query/MatMul`, or by the modules that the exporter notes down
+//! (`pkg.torch.onnx.name_scopes`). The path of the module and what the operator does with the
+//! tensor make the name again: `encoder.layer.0.query.weight`.
 
 use std::collections::{HashMap, HashSet};
 
@@ -16,7 +17,8 @@ use crate::proto::{Graph, Node};
 const SCOPES: &str = "pkg.torch.onnx.name_scopes";
 
 /// What the newer exporter calls values that it computed, with a number from the second on.
-const OPERATIONS: [&str; 8] = ["val", "zeros", "ones", "full", "new_zeros", "new_ones", "new_full", "scalar_tensor"];
+const OPERATIONS: [&str; 8] =
+    ["val", "zeros", "ones", "full", "new_zeros", "new_ones", "new_full", "scalar_tensor"];
 
 /// The module that turns keys and queries, and its frequencies, which are computed and no weights.
 const ROTARY: &str = "rotary_emb";
@@ -64,12 +66,18 @@ pub(crate) struct Names {
 }
 
 /// Looks at the nodes that use the candidates, which are tensors of the model's main graph.
-pub(crate) fn reveal(graph: &Graph, candidates: &[Candidate<'_>], walker: &mut Walker<'_>) -> Result<Names> {
+pub(crate) fn reveal(
+    graph: &Graph,
+    candidates: &[Candidate<'_>],
+    walker: &mut Walker<'_>,
+) -> Result<Names> {
     let mut names = Names::default();
-    let frequencies = candidates.iter().filter(|one| one.is_small && one.name.ends_with(FREQUENCIES));
+    let frequencies =
+        candidates.iter().filter(|one| one.is_small && one.name.ends_with(FREQUENCIES));
     names.constants = frequencies.map(|one| one.name.to_owned()).collect();
     names.follow(graph, candidates.iter().filter(|one| may_be_anonymous(one.name)), walker)?;
-    // Tied weights may come twice: under the name of one module where another uses it, and transposed without a name.
+    // Tied weights may come twice: under the name of one module where another uses it, and
+    // transposed without a name.
     let wanted: HashSet<&str> = names.revealed.values().map(|found| found.name.as_str()).collect();
     let taken: Vec<_> = candidates.iter().filter(|one| wanted.contains(one.name)).collect();
     if !taken.is_empty() {
@@ -83,7 +91,8 @@ pub(crate) fn reveal(graph: &Graph, candidates: &[Candidate<'_>], walker: &mut W
 }
 
 impl Names {
-    /// Learns from every node that uses one of the tensors, directly or through nodes that hand it on.
+    /// Learns from every node that uses one of the tensors, directly or through nodes that hand it
+    /// on.
     fn follow<'m>(
         &mut self,
         graph: &'m Graph,
@@ -99,7 +108,9 @@ impl Names {
         for node in &graph.nodes {
             for (position, input) in node.inputs.iter().enumerate() {
                 let Some(&(candidate, flipped)) = aliases.get(input.as_str()) else { continue };
-                if let (0, Some(flips), Some(output)) = (position, passes(node), node.outputs.first()) {
+                if let (0, Some(flips), Some(output)) =
+                    (position, passes(node), node.outputs.first())
+                {
                     if aliases.len() < MAX_ALIASES {
                         aliases.insert(output, (candidate, flipped != flips));
                     }
@@ -131,7 +142,9 @@ impl Names {
             self.constants.insert(candidate.name.to_owned());
             return Ok(());
         }
-        if let Some(revealed) = revealed(&path, leaf(node, position, candidate.rank), flipped, candidate.rank) {
+        if let Some(revealed) =
+            revealed(&path, leaf(node, position, candidate.rank), flipped, candidate.rank)
+        {
             self.revealed.insert(candidate.name.to_owned(), revealed);
         }
         Ok(())
@@ -139,7 +152,8 @@ impl Names {
 
     /// Drops names that another tensor has.
     fn keep_unique(&mut self, candidates: &[Candidate<'_>]) {
-        let stay = candidates.iter().filter(|candidate| !self.revealed.contains_key(candidate.name));
+        let stay =
+            candidates.iter().filter(|candidate| !self.revealed.contains_key(candidate.name));
         let mut taken: HashSet<String> = stay.map(|candidate| candidate.name.to_owned()).collect();
         for candidate in candidates {
             if let Some(found) = self.revealed.get(candidate.name)
@@ -187,14 +201,21 @@ fn module(node: &Node, walker: &mut Walker<'_>) -> Result<Option<String>> {
 }
 
 /// The name in a module, and whether the module has the transpose.
-fn revealed(path: &str, leaf: Option<(&str, bool)>, flipped: bool, rank: usize) -> Option<Revealed> {
+fn revealed(
+    path: &str,
+    leaf: Option<(&str, bool)>,
+    flipped: bool,
+    rank: usize,
+) -> Option<Revealed> {
     let (leaf, turned) = leaf.filter(|_| !path.is_empty())?;
     Some(Revealed { name: format!("{path}.{leaf}"), transposed: rank == 2 && turned != flipped })
 }
 
 /// What an input of an operator is called in its module, and whether the module has its transpose.
 fn leaf(node: &Node, position: usize, rank: usize) -> Option<(&'static str, bool)> {
-    let is_set = |name: &str| node.attributes.iter().any(|found| found.name == name && found.integer == Some(1));
+    let is_set = |name: &str| {
+        node.attributes.iter().any(|found| found.name == name && found.integer == Some(1))
+    };
     let leaf = match (node.op_type.as_str(), position, rank) {
         ("MatMul", 1, 2) => return Some(("weight", true)),
         ("Gemm", 1, _) => return Some(("weight", !is_set("transB"))),
@@ -237,16 +258,20 @@ mod tests {
             .map(|&(name, rank)| Candidate { name, rank, is_scalar: rank == 0, is_small: true })
             .collect();
         let bytes: &[u8] = &[];
-        let names = reveal(&graph, &candidates, &mut Walker::new(&bytes, &Limits::default())).expect("no reading");
-        let mut found: Vec<_> = names.revealed.into_iter().map(|(from, to)| (from, to.name, to.transposed)).collect();
+        let names = reveal(&graph, &candidates, &mut Walker::new(&bytes, &Limits::default()))
+            .expect("no reading");
+        let mut found: Vec<_> =
+            names.revealed.into_iter().map(|(from, to)| (from, to.name, to.transposed)).collect();
         found.sort();
         found
     }
 
     #[test]
     fn the_path_of_the_node_is_the_name_of_the_weight() {
-        let nodes = vec![node("/layers.0/attn/q_proj/MatMul", "MatMul", &["x", "onnx::MatMul_7"], "y")];
-        let expected = ("onnx::MatMul_7".to_owned(), "layers.0.attn.q_proj.weight".to_owned(), true);
+        let nodes =
+            vec![node("/layers.0/attn/q_proj/MatMul", "MatMul", &["x", "onnx::MatMul_7"], "y")];
+        let expected =
+            ("onnx::MatMul_7".to_owned(), "layers.0.attn.q_proj.weight".to_owned(), true);
         assert_eq!(revealed(nodes, &[("onnx::MatMul_7", 2)]), [expected]);
     }
 
@@ -281,7 +306,8 @@ mod tests {
             ("onnx::Gemm_8", 2),
             ("onnx::Gemm_9", 1),
         ];
-        let found: Vec<_> = revealed(nodes, &candidates).into_iter().map(|(from, to, _)| (from, to)).collect();
+        let found: Vec<_> =
+            revealed(nodes, &candidates).into_iter().map(|(from, to, _)| (from, to)).collect();
         let expected = [
             ("onnx::Add_5", "positions.embed_positions.weight"),
             ("onnx::Add_6", "norm.bias"),
@@ -304,7 +330,8 @@ mod tests {
             node("dense/MatMul", "MatMul", &["z", "kernel"], "u"),
             node("/MatMul", "MatMul", &["u", "projection"], "v"),
         ];
-        let candidates = [("fc.weight", 2), ("onnx::MatMul_4", 2), ("kernel", 2), ("projection", 2)];
+        let candidates =
+            [("fc.weight", 2), ("onnx::MatMul_4", 2), ("kernel", 2), ("projection", 2)];
         assert_eq!(revealed(nodes, &candidates), []);
     }
 

@@ -62,15 +62,18 @@ pub fn scan(source: &dyn ByteSource, limits: &Limits) -> Result<Scan> {
 /// What the nodes of a model are.
 pub(crate) fn of_model(model: &Model) -> Scan {
     let mut found = Scan::default();
-    let own: BTreeSet<&str> = model.functions.iter().map(|function| function.domain.as_str()).collect();
+    let own: BTreeSet<&str> =
+        model.functions.iter().map(|function| function.domain.as_str()).collect();
     let functions = model.functions.iter().map(|function| function.nodes.as_slice());
-    let mut rest: Vec<&[Node]> = model.graph.iter().map(|graph| graph.nodes.as_slice()).chain(functions).collect();
+    let mut rest: Vec<&[Node]> =
+        model.graph.iter().map(|graph| graph.nodes.as_slice()).chain(functions).collect();
     while let Some(nodes) = rest.pop() {
         for node in nodes {
             found.node(node, &own);
             let attributes = node.attributes.iter();
-            let graphs =
-                attributes.flat_map(|attribute| attribute.graph.as_deref().into_iter().chain(&attribute.graphs));
+            let graphs = attributes.flat_map(|attribute| {
+                attribute.graph.as_deref().into_iter().chain(&attribute.graphs)
+            });
             rest.extend(graphs.map(|graph: &Graph| graph.nodes.as_slice()));
         }
     }
@@ -83,7 +86,8 @@ impl Scan {
         if PYTHON.contains(&node.op_type.as_str()) && !own.contains(domain) {
             self.python.insert(format!("{domain}::{}", node.op_type));
         }
-        let is_known = KNOWN.contains(&domain) || KNOWN_BEGINNINGS.iter().any(|known| domain.starts_with(known));
+        let is_known = KNOWN.contains(&domain)
+            || KNOWN_BEGINNINGS.iter().any(|known| domain.starts_with(known));
         if !is_known && !own.contains(domain) && !self.domains.contains(domain) {
             self.domains.insert(domain.to_owned());
         }
@@ -95,10 +99,15 @@ impl Scan {
         let mut warnings = Vec::new();
         if !self.python.is_empty() {
             let operators = listed(&self.python);
-            warnings.push(format!("it has operators that run Python where the model is loaded: {operators}"));
+            warnings.push(format!(
+                "it has operators that run Python where the model is loaded: {operators}"
+            ));
         }
         if !self.domains.is_empty() {
-            warnings.push(format!("it has operators of domains that apr does not know: {}", listed(&self.domains)));
+            warnings.push(format!(
+                "it has operators of domains that apr does not know: {}",
+                listed(&self.domains)
+            ));
         }
         warnings
     }
@@ -107,7 +116,12 @@ impl Scan {
 fn listed(names: &BTreeSet<String>) -> String {
     /// Names that are shown.
     const SHOWN: usize = 5;
-    let shown: Vec<_> = names.iter().take(SHOWN).map(|name| apr_core::Escaped::short(name).to_string()).collect();
-    let more = if names.len() > SHOWN { format!(" and {} more", names.len() - SHOWN) } else { String::new() };
+    let shown: Vec<_> =
+        names.iter().take(SHOWN).map(|name| apr_core::Escaped::short(name).to_string()).collect();
+    let more = if names.len() > SHOWN {
+        format!(" and {} more", names.len() - SHOWN)
+    } else {
+        String::new()
+    };
     format!("{}{more}", shown.join(", "))
 }

@@ -61,10 +61,16 @@ pub fn analyze<P: Pipeline>(
         .enumerate()
         .map(|(position, row)| {
             let expected = expectation(model, position, &reader.tensors()[position]);
-            let violations =
-                row.stats.as_ref().map(|stats| Physics::ALL.violations(&row.name, stats, expected)).unwrap_or_default();
+            let violations = row
+                .stats
+                .as_ref()
+                .map(|stats| Physics::ALL.violations(&row.name, stats, expected))
+                .unwrap_or_default();
             AnalyzedTensor {
-                name: model.and_then(|model| model.canonical(position)).unwrap_or(&row.name).to_owned(),
+                name: model
+                    .and_then(|model| model.canonical(position))
+                    .unwrap_or(&row.name)
+                    .to_owned(),
                 pass: violations.iter().all(|violation| violation.level() != Level::Error),
                 source_name: row.name,
                 stats: row.stats,
@@ -73,11 +79,13 @@ pub fn analyze<P: Pipeline>(
             }
         })
         .collect();
-    let misfits = model.map(|model| misfits(model.mismatches(reader.tensors()))).unwrap_or_default();
+    let misfits =
+        model.map(|model| misfits(model.mismatches(reader.tensors()))).unwrap_or_default();
     Ok(AnalyzeReport {
         file: file.to_owned(),
         family: model.map(|model| model.family().title().to_owned()),
-        pass: misfits.iter().all(|misfit| misfit.level != Level::Error) && tensors.iter().all(|tensor| tensor.pass),
+        pass: misfits.iter().all(|misfit| misfit.level != Level::Error)
+            && tensors.iter().all(|tensor| tensor.pass),
         misfits,
         tensors,
     })

@@ -56,7 +56,11 @@ pub fn hex(source: &(impl ByteSource + ?Sized), offset: u64, limit: usize) -> Re
 ///
 /// # Errors
 /// E007 when reading fails.
-pub fn strings(source: &(impl ByteSource + ?Sized), shortest: usize, limit: usize) -> Result<Vec<FoundString>> {
+pub fn strings(
+    source: &(impl ByteSource + ?Sized),
+    shortest: usize,
+    limit: usize,
+) -> Result<Vec<FoundString>> {
     /// Bytes read at a time.
     const READ_LEN: usize = 1 << 20;
     /// Characters of a run that are kept.
@@ -67,7 +71,8 @@ pub fn strings(source: &(impl ByteSource + ?Sized), shortest: usize, limit: usiz
     let mut piece = vec![0; READ_LEN];
     let mut offset = 0;
     while offset < source.len() && found.len() < limit {
-        let len = usize::try_from(source.len() - offset).map_or(READ_LEN, |left| left.min(READ_LEN));
+        let len =
+            usize::try_from(source.len() - offset).map_or(READ_LEN, |left| left.min(READ_LEN));
         source.read_at(offset, &mut piece[..len])?;
         let at_end = offset + len as u64 == source.len();
         let end_mark = at_end.then_some(0);

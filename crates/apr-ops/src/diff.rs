@@ -1,8 +1,9 @@
 //! What differs between two checkpoints.
 //!
-//! Tensors whose files state equal digests of them are not read, unless that is asked for: a digest tells what the bytes were
-//! when the file was written. The others are read side by side, in chunks; where dtypes differ, values are compared after
-//! exact widening, and judged by what the narrower dtype can hold (`room.rs`).
+//! Tensors whose files state equal digests of them are not read, unless that is asked for: a digest
+//! tells what the bytes were when the file was written. The others are read side by side, in
+//! chunks; where dtypes differ, values are compared after exact widening, and judged by what the
+//! narrower dtype can hold (`room.rs`).
 
 mod alike;
 mod compare;
@@ -41,7 +42,8 @@ pub fn diff<P: Pipeline>(
     progress: &dyn Progress,
 ) -> Result<DiffReport> {
     let pairing = pair(left, right, options, pipeline, progress)?;
-    let compared = compare(left.reader, right.reader, &pairing.pairs, options.read, pipeline, progress)?;
+    let compared =
+        compare(left.reader, right.reader, &pairing.pairs, options.read, pipeline, progress)?;
     judged(left, right, options, pairing, &compared)
 }
 
@@ -72,7 +74,8 @@ fn judged(
     // Values that are not a number have no distance: what is not the same is never wholly alike.
     let most = if same { 100.0 } else { 99.99 };
     // A distance is one where every tensor has a counterpart, and every value is a number.
-    let is_whole = !lonely && tensors.iter().all(|tensor| tensor.max_delta.is_some_and(f64::is_finite));
+    let is_whole =
+        !lonely && tensors.iter().all(|tensor| tensor.max_delta.is_some_and(f64::is_finite));
     let l2 = norms.sums.difference.sqrt();
     let gate = |limit| L2Gate { limit, passed: is_whole && l2 <= limit };
     Ok(DiffReport {
@@ -120,7 +123,11 @@ fn describe(
     let (a, b) = (&left.tensors()[pair.left], &right.tensors()[pair.right]);
     // The norms of both add up.
     let room = sums.room[0].sqrt() + sums.room[1].sqrt();
-    let verdict = if sums.identical && a.shape != b.shape { Verdict::Reshaped } else { sums.verdict(tolerance, room) };
+    let verdict = if sums.identical && a.shape != b.shape {
+        Verdict::Reshaped
+    } else {
+        sums.verdict(tolerance, room)
+    };
     let compared = |value: f64, same: f64| match sums {
         Comparison { incomparable: true, .. } => None,
         Comparison { identical: true, .. } => Some(same),
@@ -146,11 +153,18 @@ fn describe(
     }
 }
 
-fn vocab_changes(left: &dyn CheckpointReader, right: &dyn CheckpointReader) -> Result<Option<VocabChanges>> {
+fn vocab_changes(
+    left: &dyn CheckpointReader,
+    right: &dyn CheckpointReader,
+) -> Result<Option<VocabChanges>> {
     let tokens = |reader| -> Result<Option<BTreeSet<String>>> {
         let vocabulary = vocabulary(reader, usize::MAX)?;
-        Ok(vocabulary.map(|vocabulary| vocabulary.tokens.into_iter().map(|token| token.text).collect()))
+        Ok(vocabulary
+            .map(|vocabulary| vocabulary.tokens.into_iter().map(|token| token.text).collect()))
     };
     let (Some(left), Some(right)) = (tokens(left)?, tokens(right)?) else { return Ok(None) };
-    Ok(Some(VocabChanges { added: right.difference(&left).count(), removed: left.difference(&right).count() }))
+    Ok(Some(VocabChanges {
+        added: right.difference(&left).count(),
+        removed: left.difference(&right).count(),
+    }))
 }

@@ -6,8 +6,9 @@ use apr_core::is_hidden;
 use serde::Serialize;
 use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 
-/// Writes a report as an indented JSON document. Its texts are those of the report; characters that could steer a terminal or
-/// fool a reader are written as `\u` escapes, also those that JSON lets pass as they are.
+/// Writes a report as an indented JSON document. Its texts are those of the report; characters that
+/// could steer a terminal or fool a reader are written as `\u` escapes, also those that JSON lets
+/// pass as they are.
 ///
 /// ```
 /// let mut text = Vec::new();
@@ -27,7 +28,11 @@ pub fn write_json(out: &mut dyn io::Write, report: &impl Serialize) -> io::Resul
 struct Visible(PrettyFormatter<'static>);
 
 impl Formatter for Visible {
-    fn write_string_fragment<W: io::Write + ?Sized>(&mut self, writer: &mut W, fragment: &str) -> io::Result<()> {
+    fn write_string_fragment<W: io::Write + ?Sized>(
+        &mut self,
+        writer: &mut W,
+        fragment: &str,
+    ) -> io::Result<()> {
         let mut rest = fragment;
         while let Some(at) = rest.find(is_hidden) {
             let (before, from) = rest.split_at(at);
@@ -50,7 +55,11 @@ impl Formatter for Visible {
         self.0.end_array(writer)
     }
 
-    fn begin_array_value<W: io::Write + ?Sized>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
+    fn begin_array_value<W: io::Write + ?Sized>(
+        &mut self,
+        writer: &mut W,
+        first: bool,
+    ) -> io::Result<()> {
         self.0.begin_array_value(writer, first)
     }
 
@@ -66,7 +75,11 @@ impl Formatter for Visible {
         self.0.end_object(writer)
     }
 
-    fn begin_object_key<W: io::Write + ?Sized>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
+    fn begin_object_key<W: io::Write + ?Sized>(
+        &mut self,
+        writer: &mut W,
+        first: bool,
+    ) -> io::Result<()> {
         self.0.begin_object_key(writer, first)
     }
 
@@ -86,14 +99,20 @@ mod tests {
     #[test]
     fn only_hidden_characters_differ_and_texts_are_the_same() {
         let report = serde_json::json!({
-            "größe\u{85}": ["\u{1b}[2K\r\n", "\u{9b}31m", "\u{202e}x\u{2066}", "\u{e0041}\u{feff}\u{7f}", "plain \u{1f600}"],
+            "größe\u{85}": [
+                "\u{1b}[2K\r\n", "\u{9b}31m", "\u{202e}x\u{2066}", "\u{e0041}\u{feff}\u{7f}",
+                "plain \u{1f600}",
+            ],
             "number": 1.5, "nothing": null, "empty": [], "object": {},
         });
         let mut text = Vec::new();
         write_json(&mut text, &report).unwrap();
         let text = String::from_utf8(text).unwrap();
         assert!(!text.chars().any(|c| c != '\n' && is_hidden(c)), "{text}");
-        assert!(text.contains("\\udb40\\udc41") && text.contains("größe") && text.contains('\u{1f600}'), "{text}");
+        assert!(
+            text.contains("\\udb40\\udc41") && text.contains("größe") && text.contains('\u{1f600}'),
+            "{text}"
+        );
         assert_eq!(serde_json::from_str::<serde_json::Value>(&text).unwrap(), report);
         let plain = serde_json::json!({ "a": [1, { "b": "c" }], "d": [], "e": {} });
         let mut text = Vec::new();

@@ -29,8 +29,8 @@ pub struct ValuesReport {
 }
 
 impl Selection {
-    /// Parses `2, 0:4, :, -1`: an index or a range for each dimension, from the first; those left out are taken whole. Negative
-    /// indices count from the end.
+    /// Parses `2, 0:4, :, -1`: an index or a range for each dimension, from the first; those left
+    /// out are taken whole. Negative indices count from the end.
     ///
     /// ```
     /// use apr_ops::elements::Selection;
@@ -49,10 +49,14 @@ impl Selection {
         let parts: Vec<&str> = text.split(',').map(str::trim).collect();
         let dims = shape.dims();
         if parts.len() > dims.len() {
-            return Err(Error::format(format!("{} ranges are given, of a tensor of shape {shape}", parts.len())));
+            return Err(Error::format(format!(
+                "{} ranges are given, of a tensor of shape {shape}",
+                parts.len()
+            )));
         }
         let whole = std::iter::repeat(":");
-        let ranges = dims.iter().zip(parts.into_iter().chain(whole)).map(|(&dim, part)| range(part, dim));
+        let ranges =
+            dims.iter().zip(parts.into_iter().chain(whole)).map(|(&dim, part)| range(part, dim));
         Ok(Self(ranges.collect::<Result<_>>()?))
     }
 
@@ -89,7 +93,10 @@ fn range(part: &str, dim: u64) -> Result<Range<u64>> {
     let (start, end) = match part.split_once(':') {
         Some((start, end)) => (index(start, 0), index(end, dim).map(|end| end.min(dim))),
         None if part.is_empty() => return Err(wrong()),
-        None => (index(part, 0), index(part, 0).and_then(|at| at.checked_add(1)).filter(|&end| end <= dim)),
+        None => (
+            index(part, 0),
+            index(part, 0).and_then(|at| at.checked_add(1)).filter(|&end| end <= dim),
+        ),
     };
     let range = start.zip(end).filter(|(start, end)| start <= end);
     range.map(|(start, end)| start..end).ok_or_else(wrong)
@@ -98,21 +105,31 @@ fn range(part: &str, dim: u64) -> Result<Range<u64>> {
 /// Reads a part of a tensor.
 ///
 /// # Errors
-/// E001 for a dtype whose elements are no real numbers, E002 and E007 when bytes can't be read, E008 for more than a million
-/// values.
-pub fn elements(reader: &dyn CheckpointReader, tensor: usize, selection: &Selection) -> Result<ValuesReport> {
+/// E001 for a dtype whose elements are no real numbers, E002 and E007 when bytes can't be read,
+/// E008 for more than a million values.
+pub fn elements(
+    reader: &dyn CheckpointReader,
+    tensor: usize,
+    selection: &Selection,
+) -> Result<ValuesReport> {
     let info = &reader.tensors()[tensor];
-    let report = |values| Ok(ValuesReport { tensor: row(reader, tensor)?, ranges: selection.ranges(), values });
+    let report = |values| {
+        Ok(ValuesReport { tensor: row(reader, tensor)?, ranges: selection.ranges(), values })
+    };
     let count = selection.count();
     if count > MOST {
-        let message = format!("{count} values are asked for, of which {MOST} can be shown at once; choose a part");
+        let message = format!(
+            "{count} values are asked for, of which {MOST} can be shown at once; choose a part"
+        );
         return Err(Error::memory(message).for_tensor(&info.name));
     }
     if count == 0 {
         return report(Vec::new());
     }
     let dims = info.shape.dims();
-    let Some((columns, outer)) = selection.0.split_last() else { return report(read(reader, tensor, 0..1)?) };
+    let Some((columns, outer)) = selection.0.split_last() else {
+        return report(read(reader, tensor, 0..1)?);
+    };
     let row_len = dims[dims.len() - 1];
     let mut values = Vec::new();
     let mut index: Vec<u64> = outer.iter().map(|range| range.start).collect();
@@ -149,7 +166,8 @@ mod tests {
         assert_eq!(parse(":, -3:, 0:1"), Ok(vec![[0, 4], [5, 8], [0, 1]]));
         assert_eq!(parse("0:99"), Ok(vec![[0, 4], [0, 8], [0, 2]]));
         assert_eq!(parse("2:2"), Ok(vec![[2, 2], [0, 8], [0, 2]]));
-        for wrong in ["", "4", "-5", "3:1", "x", "0:y", ":,:,:,:", "1:2:3", "18446744073709551615"] {
+        for wrong in ["", "4", "-5", "3:1", "x", "0:y", ":,:,:,:", "1:2:3", "18446744073709551615"]
+        {
             assert!(parse(wrong).is_err(), "{wrong}");
         }
     }

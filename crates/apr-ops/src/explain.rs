@@ -5,7 +5,9 @@ mod model;
 use apr_registry::Code;
 use serde::Serialize;
 
-pub use model::{KnownTensor, ModelExplanation, TensorExplanation, explain_model, explain_tensor, known_tensor};
+pub use model::{
+    KnownTensor, ModelExplanation, TensorExplanation, explain_model, explain_tensor, known_tensor,
+};
 
 /// An error code, explained.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -38,18 +40,28 @@ fn explanation(code: Code) -> Option<ErrorExplanation> {
         Code::Format => (
             "Invalid Format",
             "The bytes are not a valid file of the format, or of any format that apr knows.",
-            &["a wrong extension", "a writer that broke the format's rules", "a failed download, saved as the model"],
+            &[
+                "a wrong extension",
+                "a writer that broke the format's rules",
+                "a failed download, saved as the model",
+            ],
             &[
                 "Look at the first bytes: `apr debug --hex FILE`.",
-                "Where they are text, fetch the file again: a web page, an answer of the hub or a Git LFS pointer is no model.",
+                "Where they are text, fetch the file again: a web page, an answer of the hub or a \
+                 Git LFS pointer is no model.",
                 "Ask the file's author which program wrote it.",
             ],
         ),
         Code::Corrupt => (
             "Corrupted Data",
-            "The payload does not match what the header says of it: bytes are missing, or sizes and offsets contradict each \
-             other. (Where all bytes are there and only a checksum differs, it is E004.)",
-            &["an interrupted download", "bit rot, a disk error", "a full disk while it was written"],
+            "The payload does not match what the header says of it: bytes are missing, or sizes \
+             and offsets contradict each other. (Where all bytes are there and only a checksum \
+             differs, it is E004.)",
+            &[
+                "an interrupted download",
+                "bit rot, a disk error",
+                "a full disk while it was written",
+            ],
             &[
                 "Run `apr validate --checksum FILE` to verify, and to see which tensors are whole.",
                 "Check the integrity of the file against its source: its size, its SHA-256.",
@@ -58,15 +70,22 @@ fn explanation(code: Code) -> Option<ErrorExplanation> {
         ),
         Code::Version => (
             "Unsupported Version",
-            "The file was written by a newer version, or uses a feature that this one does not read.",
+            "The file was written by a newer version, or uses a feature that this one does not \
+             read.",
             &["a newer apr wrote it", "compression, encryption or a dtype that this version lacks"],
-            &["Update apr.", "Have the file written again without the feature that the message names."],
+            &[
+                "Update apr.",
+                "Have the file written again without the feature that the message names.",
+            ],
         ),
         Code::Checksum => (
             "Checksum Mismatch",
-            "The file is whole, but bytes of it do not match the checksum or digest that was stored with them. (Where bytes are \
-             missing, it is E002.)",
-            &["bit rot, a disk or memory error", "an edit by a program that does not know the format"],
+            "The file is whole, but bytes of it do not match the checksum or digest that was \
+             stored with them. (Where bytes are missing, it is E002.)",
+            &[
+                "bit rot, a disk or memory error",
+                "an edit by a program that does not know the format",
+            ],
             &[
                 "Run `apr validate FILE` to see which tensors are damaged.",
                 "Replace the file; damaged weights can't be repaired from a checksum.",
@@ -76,25 +95,50 @@ fn explanation(code: Code) -> Option<ErrorExplanation> {
             "Decryption Failed",
             "The key or password is wrong, or the encrypted bytes were changed.",
             &["a mistyped password", "another recipient's key", "a file damaged or tampered with"],
-            &["Try the key again.", "Run `apr inspect --header` to see how the file is encrypted.", "Fetch it again."],
+            &[
+                "Try the key again.",
+                "Run `apr inspect --header` to see how the file is encrypted.",
+                "Fetch it again.",
+            ],
         ),
         Code::Signature => (
             "Invalid Signature",
-            "A signature is missing where one is required, or was not made by a trusted key over these bytes.",
-            &["the model was changed after it was signed", "it was signed by someone else", "it was never signed"],
-            &["Get the model and the public key from their author.", "Do not use the model until they agree."],
+            "A signature is missing where one is required, or was not made by a trusted key over \
+             these bytes.",
+            &[
+                "the model was changed after it was signed",
+                "it was signed by someone else",
+                "it was never signed",
+            ],
+            &[
+                "Get the model and the public key from their author.",
+                "Do not use the model until they agree.",
+            ],
         ),
         Code::Io => (
             "Input/Output Error",
             "The operating system refused to read or write.",
-            &["a missing file or folder", "missing permission", "a full disk", "a file that changed while it was read"],
-            &["Check the path and its permissions.", "Check the free space: `df -h`.", "Try again."],
+            &[
+                "a missing file or folder",
+                "missing permission",
+                "a full disk",
+                "a file that changed while it was read",
+            ],
+            &[
+                "Check the path and its permissions.",
+                "Check the free space: `df -h`.",
+                "Try again.",
+            ],
         ),
         Code::Memory => (
             "Out of Memory",
-            "The job would take more memory than the limit allows, or a file asks for more than it justifies.",
+            "The job would take more memory than the limit allows, or a file asks for more than it \
+             justifies.",
             &["a low --max-memory or APR_RAM_LIMIT", "very large metadata", "a hostile file"],
-            &["Raise the limit that the message names.", "Be wary of files that claim sizes they don't have."],
+            &[
+                "Raise the limit that the message names.",
+                "Be wary of files that claim sizes they don't have.",
+            ],
         ),
         _ => return None,
     };

@@ -1,11 +1,11 @@
-//! What an import does to a checkpoint before it is written: canonical names, what its companions say, and the checks
-//! that its tensors must pass.
+//! What an import does to a checkpoint before it is written: canonical names, what its companions
+//! say, and the checks that its tensors must pass.
 //!
 //! ```
-//! use apr_registry::{Limits, PlanOptions, Serial};
 //! use apr_arch::Families;
 //! use apr_ops::convert::{ConvertOptions, plan};
 //! use apr_ops::import::{PrepareOptions, prepare};
+//! use apr_registry::{Limits, PlanOptions, Serial};
 //! use apr_source::Source;
 //!
 //! let header = br#"{"layer_norm.weight":{"dtype":"F32","shape":[8],"data_offsets":[0,32]}}"#;
@@ -17,7 +17,8 @@
 //! let families = Families::builtin();
 //! let prepared = prepare(&Source::new(&*model, &families), &PrepareOptions::default())?;
 //! let target = PlanOptions::new(&apr_registry::apr2::FORMAT, "model.apr");
-//! let conversion = plan(&prepared.view, &ConvertOptions::default(), &target)?.validated_by(prepared.validator);
+//! let conversion =
+//!     plan(&prepared.view, &ConvertOptions::default(), &target)?.validated_by(prepared.validator);
 //! let mut imported = Vec::new();
 //! let report = conversion.run(&prepared.view, &mut imported, &Serial, &())?;
 //! assert_eq!(report.validation.map(|validation| validation.checked), Some(1));
@@ -27,7 +28,9 @@
 use apr_arch::{Contradiction, Families, FamilyModel, Mismatch, TensorNameMapper};
 use apr_core::counted;
 use apr_llama::{GgufExport, Restored, described, from_gguf, is_in_gguf_layout, to_gguf};
-use apr_registry::{CheckpointReader, Convention, DType, Error, Format, Loss, Metadata, Result, TensorInfo, keys};
+use apr_registry::{
+    CheckpointReader, Convention, DType, Error, Format, Loss, Metadata, Result, TensorInfo, keys,
+};
 use apr_source::adapter::is_adapter;
 use apr_source::companions::{Learnt, NO_LICENSE, license_warning};
 use apr_source::naming::{NAMES, canonical, original};
@@ -130,15 +133,23 @@ pub enum ImportError {
 impl std::fmt::Display for ImportError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::DownloadFailed { source, reason } => write!(f, "Download failed: {source} - {reason}"),
+            Self::DownloadFailed { source, reason } => {
+                write!(f, "Download failed: {source} - {reason}")
+            }
             Self::UnsupportedFormat { extension } => write!(f, "Unsupported format: {extension}"),
-            Self::ValidationFailed { name, reason } => write!(f, "Tensor validation failed: {name} - {reason}"),
-            Self::UnknownTensor { source_name } => write!(f, "Name mapping failed: unknown tensor '{source_name}'"),
+            Self::ValidationFailed { name, reason } => {
+                write!(f, "Tensor validation failed: {name} - {reason}")
+            }
+            Self::UnknownTensor { source_name } => {
+                write!(f, "Name mapping failed: unknown tensor '{source_name}'")
+            }
             Self::ArchitectureMismatch { expected, found } => {
                 write!(f, "Architecture mismatch: expected {expected}, found {found}")
             }
             Self::MissingTensor { name } => write!(f, "Missing required tensor: {name}"),
-            Self::QualityGate { failures } => write!(f, "Quality gate failed: {}", failures.join(", ")),
+            Self::QualityGate { failures } => {
+                write!(f, "Quality gate failed: {}", failures.join(", "))
+            }
             Self::Model(error) => error.fmt(f),
         }
     }
@@ -156,9 +167,14 @@ impl From<ValidationError> for ImportError {
     fn from(error: ValidationError) -> Self {
         match *error.reason {
             ValidationReason::Family(Contradiction { told, alike, .. }) => {
-                Self::ArchitectureMismatch { expected: told, found: alike.unwrap_or("unknown".to_owned()) }
+                Self::ArchitectureMismatch {
+                    expected: told,
+                    found: alike.unwrap_or("unknown".to_owned()),
+                }
             }
-            ValidationReason::Structure(Mismatch::Unexpected { name, .. }) => Self::UnknownTensor { source_name: name },
+            ValidationReason::Structure(Mismatch::Unexpected { name, .. }) => {
+                Self::UnknownTensor { source_name: name }
+            }
             ValidationReason::Structure(Mismatch::Missing { name }) => Self::MissingTensor { name },
             _ => Self::ValidationFailed { name: error.tensor, reason: error.message },
         }
@@ -180,7 +196,8 @@ impl From<ConvertError> for ImportError {
 /// # Errors
 /// E001 when the family asked for is not known, E007 and E008 when a companion can't be read.
 pub fn prepare<'a>(source: &Source<'a>, options: &PrepareOptions) -> Result<Prepared<'a>> {
-    let (reader, families, architecture) = (source.reader(), source.families(), source.architecture());
+    let (reader, families, architecture) =
+        (source.reader(), source.families(), source.architecture());
     // GGUF files state family and hyperparameters under keys of their own.
     let described = described(reader, families, architecture);
     let of_pairs = match &described {
@@ -232,8 +249,13 @@ fn describe(metadata: &mut Metadata, described: &Metadata) {
     }
 }
 
-/// What of the whole checkpoint does not go together: the family that it claims, its vocabulary and its filterbank.
-fn structural_misfits(source: &Source<'_>, model: Option<&FamilyModel<'_>>, view: &View<'_>) -> Vec<ValidationError> {
+/// What of the whole checkpoint does not go together: the family that it claims, its vocabulary and
+/// its filterbank.
+fn structural_misfits(
+    source: &Source<'_>,
+    model: Option<&FamilyModel<'_>>,
+    view: &View<'_>,
+) -> Vec<ValidationError> {
     let metadata = view.metadata();
     let mut misfits = Vec::new();
     if model.is_none() && matches!(source.architecture(), Architecture::Auto) {
@@ -247,41 +269,51 @@ fn structural_misfits(source: &Source<'_>, model: Option<&FamilyModel<'_>>, view
     misfits
 }
 
-/// What a checkpoint that no family was found for says of itself, and is not: its configuration names a family that the
-/// tensors are not of. A conversion refuses it, and so it is not valid.
+/// What a checkpoint that no family was found for says of itself, and is not: its configuration
+/// names a family that the tensors are not of. A conversion refuses it, and so it is not valid.
 pub(crate) fn false_claim(
     reader: &dyn CheckpointReader,
     metadata: &Metadata,
     families: &Families,
 ) -> Option<ValidationError> {
-    if is_unpacked(reader, &Architecture::Auto) { None } else { contradiction(reader, metadata, families) }
+    if is_unpacked(reader, &Architecture::Auto) {
+        None
+    } else {
+        contradiction(reader, metadata, families)
+    }
 }
 
 /// The notice of what is written under the names of a GGUF file.
 fn under_its_own_names(reader: &dyn CheckpointReader) -> String {
     let name = reader.metadata().text(keys::MODEL_TYPE).unwrap_or_default();
     format!(
-        "apr does not know the architecture '{name}': tensors keep GGUF's names and layout, and there is no config.json, \
-         so that libraries will not find a model in it"
+        "apr does not know the architecture '{name}': tensors keep GGUF's names and layout, and \
+         there is no config.json, so that libraries will not find a model in it"
     )
 }
 
 /// Where the configuration names a family that the tensors are not of.
-fn contradiction(reader: &dyn CheckpointReader, metadata: &Metadata, families: &Families) -> Option<ValidationError> {
+fn contradiction(
+    reader: &dyn CheckpointReader,
+    metadata: &Metadata,
+    families: &Families,
+) -> Option<ValidationError> {
     // An adapter may travel with the configuration of the model that it is for.
-    families.contradiction(reader.tensors(), metadata).filter(|_| !is_adapter(reader.tensors())).map(|contradiction| {
-        ValidationError {
+    families
+        .contradiction(reader.tensors(), metadata)
+        .filter(|_| !is_adapter(reader.tensors()))
+        .map(|contradiction| ValidationError {
             tensor: contradiction.stranger.clone(),
             level: Level::Error,
             message: contradiction.to_string(),
             reason: Box::new(ValidationReason::Family(contradiction)),
-        }
-    })
+        })
 }
 
 /// GGUF files say what they are; one of a kind that is not known would be taken without any check.
 fn unknown_architecture(reader: &dyn CheckpointReader) -> Option<ValidationError> {
-    let is_foreign = reader.format().convention != Convention::LlamaCpp || reader.tensors().is_empty();
+    let is_foreign =
+        reader.format().convention != Convention::LlamaCpp || reader.tensors().is_empty();
     if is_foreign || is_adapter(reader.tensors()) {
         return None;
     }
@@ -290,16 +322,22 @@ fn unknown_architecture(reader: &dyn CheckpointReader) -> Option<ValidationError
         tensor: reader.tensors().first()?.name.clone(),
         level: Level::Error,
         message: format!(
-            "the file says '{name}', which is not an architecture that apr knows: names and shapes can't be checked"
+            "the file says '{name}', which is not an architecture that apr knows: names and shapes \
+             can't be checked"
         ),
         reason: Box::new(ValidationReason::Claim(Claim::Architecture { name })),
     })
 }
 
-fn of_family<'a>(reader: &'a dyn CheckpointReader, model: &FamilyModel<'_>, options: &PrepareOptions) -> Prepared<'a> {
+fn of_family<'a>(
+    reader: &'a dyn CheckpointReader,
+    model: &FamilyModel<'_>,
+    options: &PrepareOptions,
+) -> Prepared<'a> {
     let validation = options.validation;
     let view = canonical(reader, model);
-    let mismatches = if validation.structure { model.mismatches(reader.tensors()) } else { Vec::new() };
+    let mismatches =
+        if validation.structure { model.mismatches(reader.tensors()) } else { Vec::new() };
     let (misfits, warnings) = errors_and_warnings(misfits(mismatches), validation.complete);
     Prepared {
         validator: InlineValidator::for_checkpoint(validation, reader.tensors(), Some(model)),
@@ -316,26 +354,38 @@ fn note(model: &FamilyModel<'_>, view: &View<'_>, reader: &dyn CheckpointReader)
         title: model.family().title().to_owned(),
         guessed: model.is_guessed(),
         convention: model.naming().convention.clone(),
-        renamed: view.tensors().iter().zip(reader.tensors()).filter(|(new, old)| new.name != old.name).count(),
+        renamed: view
+            .tensors()
+            .iter()
+            .zip(reader.tensors())
+            .filter(|(new, old)| new.name != old.name)
+            .count(),
     }
 }
 
-/// Unknown and missing tensors that are compared with one another: where there are more, none of them was renamed.
+/// Unknown and missing tensors that are compared with one another: where there are more, none of
+/// them was renamed.
 pub(crate) const COMPARED: usize = 20;
 
 /// Mismatches, with a hint where an unknown tensor looks like a missing one.
 pub(crate) fn misfits(mismatches: Vec<Mismatch>) -> Vec<ValidationError> {
     let missing: Vec<String> = mismatches
         .iter()
-        .filter_map(|mismatch| if let Mismatch::Missing { name } = mismatch { Some(name.clone()) } else { None })
+        .filter_map(|mismatch| {
+            if let Mismatch::Missing { name } = mismatch { Some(name.clone()) } else { None }
+        })
         .collect();
     let mut unknown = 0;
     let hint = |mut error: ValidationError| {
-        if !matches!(*error.reason, ValidationReason::Structure(Mismatch::Unexpected { .. })) || unknown == COMPARED {
+        if !matches!(*error.reason, ValidationReason::Structure(Mismatch::Unexpected { .. }))
+            || unknown == COMPARED
+        {
             return error;
         }
         unknown += 1;
-        if let [similar] = nearest(&error.tensor, missing.iter().take(COMPARED).map(String::as_str), 1)[..] {
+        if let [similar] =
+            nearest(&error.tensor, missing.iter().take(COMPARED).map(String::as_str), 1)[..]
+        {
             error.message = format!("{}; was it {similar}, which is missing?", error.message);
         }
         error
@@ -345,15 +395,24 @@ pub(crate) fn misfits(mismatches: Vec<Mismatch>) -> Vec<ValidationError> {
 
 /// What ends an import, and what is only reported: in one line, since such tensors come in groups.
 /// What is missing is only reported where the model need not be `complete`.
-fn errors_and_warnings(misfits: Vec<ValidationError>, complete: bool) -> (Vec<ValidationError>, Vec<String>) {
-    let is_missing =
-        |misfit: &ValidationError| matches!(*misfit.reason, ValidationReason::Structure(Mismatch::Missing { .. }));
-    let (missing, misfits): (Vec<_>, Vec<_>) = misfits.into_iter().partition(|misfit| !complete && is_missing(misfit));
-    let (errors, odd): (Vec<_>, Vec<_>) = misfits.into_iter().partition(|misfit| misfit.level == Level::Error);
+fn errors_and_warnings(
+    misfits: Vec<ValidationError>,
+    complete: bool,
+) -> (Vec<ValidationError>, Vec<String>) {
+    let is_missing = |misfit: &ValidationError| {
+        matches!(*misfit.reason, ValidationReason::Structure(Mismatch::Missing { .. }))
+    };
+    let (missing, misfits): (Vec<_>, Vec<_>) =
+        misfits.into_iter().partition(|misfit| !complete && is_missing(misfit));
+    let (errors, odd): (Vec<_>, Vec<_>) =
+        misfits.into_iter().partition(|misfit| misfit.level == Level::Error);
     let mut warnings = Vec::new();
     if !missing.is_empty() {
         let count = counted(missing.len() as u64, "tensor");
-        warnings.push(format!("this is a part of a model: it lacks {count} of the family: {}", listed(&missing)));
+        warnings.push(format!(
+            "this is a part of a model: it lacks {count} of the family: {}",
+            listed(&missing)
+        ));
     }
     if !odd.is_empty() {
         warnings.push(format!("not of the family, kept as they are: {}", listed(&odd)));
@@ -366,7 +425,11 @@ fn listed(misfits: &[ValidationError]) -> String {
     /// Names that are listed before the rest is only counted.
     const TOLD: usize = 4;
     let names: Vec<&str> = misfits.iter().take(TOLD).map(|misfit| misfit.tensor.as_str()).collect();
-    let more = if misfits.len() > TOLD { format!(" and {} more", misfits.len() - TOLD) } else { String::new() };
+    let more = if misfits.len() > TOLD {
+        format!(" and {} more", misfits.len() - TOLD)
+    } else {
+        String::new()
+    };
     format!("{}{more}", names.join(", "))
 }
 
@@ -375,12 +438,21 @@ fn by_mapper<'a>(
     mapper: &dyn TensorNameMapper,
     validation: ValidationConfig,
 ) -> Prepared<'a> {
-    let names: Vec<Option<String>> = reader.tensors().iter().map(|info| mapper.map_name(&info.name)).collect();
+    let names: Vec<Option<String>> =
+        reader.tensors().iter().map(|info| mapper.map_name(&info.name)).collect();
     let expectations = names.iter().map(|name| mapper.expected_stats(name.as_ref()?));
     let validator = InlineValidator::expecting(validation, reader.tensors(), expectations);
-    let unknown = reader.tensors().iter().zip(&names).filter(|(_, name)| name.is_none() && validation.structure);
-    let misfits = unknown
-        .map(|(info, _)| ValidationError::of_structure(Mismatch::Unexpected { name: info.name.clone(), extra: false }));
+    let unknown = reader
+        .tensors()
+        .iter()
+        .zip(&names)
+        .filter(|(_, name)| name.is_none() && validation.structure);
+    let misfits = unknown.map(|(info, _)| {
+        ValidationError::of_structure(Mismatch::Unexpected {
+            name: info.name.clone(),
+            extra: false,
+        })
+    });
     let misfits = misfits.collect();
     let mut view = View::new(reader);
     let mut exceptions = Map::new();
@@ -416,7 +488,8 @@ fn learn_from_companions(learnt: &Learnt, prepared: &mut Prepared<'_>, options: 
     add_learnt(&mut prepared.view, learnt);
 }
 
-/// Adds what companions hold that is too large for metadata, where the checkpoint has none of that name.
+/// Adds what companions hold that is too large for metadata, where the checkpoint has none of that
+/// name.
 fn add_learnt(view: &mut View<'_>, learnt: &Learnt) {
     for tensor in &learnt.tensors {
         if view.tensors().iter().all(|info| info.name != tensor.info.name) {
@@ -435,13 +508,17 @@ pub struct Foreign<'a> {
     pub losses: Vec<Loss>,
 }
 
-/// Prepares a checkpoint for a format other than `.apr`: under the names and in the layout that it has there, without what
-/// an import added for the container alone.
+/// Prepares a checkpoint for a format other than `.apr`: under the names and in the layout that it
+/// has there, without what an import added for the container alone.
 ///
 /// # Errors
-/// E001 when the family asked for is not known, or GGUF needs one and there is none; E007 and E008 when a companion can't
-/// be read.
-pub fn restore<'a>(source: &Source<'a>, format: &'static Format, validation: ValidationConfig) -> Result<Foreign<'a>> {
+/// E001 when the family asked for is not known, or GGUF needs one and there is none; E007 and E008
+/// when a companion can't be read.
+pub fn restore<'a>(
+    source: &Source<'a>,
+    format: &'static Format,
+    validation: ValidationConfig,
+) -> Result<Foreign<'a>> {
     let reader = source.reader();
     let Layout { view, dtypes, losses, warnings } = layout(source, format)?;
     if !validation.structure && !validation.reads_values() {
@@ -451,10 +528,12 @@ pub fn restore<'a>(source: &Source<'a>, format: &'static Format, validation: Val
     }
     // Names and shapes are judged as they come, values as they go.
     let found = source.family()?;
-    let mismatches = found.filter(|_| validation.structure).map(|model| model.mismatches(reader.tensors()));
+    let mismatches =
+        found.filter(|_| validation.structure).map(|model| model.mismatches(reader.tensors()));
     // llama.cpp can't do with a part.
     let complete = validation.complete || format.convention == Convention::LlamaCpp;
-    let (mut misfits, odd) = errors_and_warnings(mismatches.map(misfits).unwrap_or_default(), complete);
+    let (mut misfits, odd) =
+        errors_and_warnings(mismatches.map(misfits).unwrap_or_default(), complete);
     if found.is_none() && format.convention == Convention::Framework && validation.structure {
         misfits.extend(unknown_architecture(reader));
     }
@@ -468,7 +547,8 @@ pub fn restore<'a>(source: &Source<'a>, format: &'static Format, validation: Val
     let warnings = warnings.into_iter().chain(odd).collect();
     let mut prepared = Prepared { view, validator, family, misfits, warnings };
     if !is_known && validation.structure && matches!(source.architecture(), Architecture::Auto) {
-        let contradiction = contradiction(&prepared.view, prepared.view.metadata(), source.families());
+        let contradiction =
+            contradiction(&prepared.view, prepared.view.metadata(), source.families());
         prepared.misfits.extend(contradiction);
     }
     Ok(Foreign { prepared, dtypes, losses })
@@ -508,12 +588,18 @@ fn layout<'a>(source: &Source<'a>, format: &'static Format) -> Result<Layout<'a>
 fn out_of_gguf<'a>(source: &Source<'a>) -> Result<Layout<'a>> {
     let reader = source.reader();
     if reader.tensors().is_empty() {
-        return Err(Error::format("it holds a vocabulary and no tensors: there are no weights to write"));
+        return Err(Error::format(
+            "it holds a vocabulary and no tensors: there are no weights to write",
+        ));
     }
     if is_of_no_architecture(source) {
-        return Ok(Layout { warnings: vec![under_its_own_names(reader)], ..Layout::of(View::new(reader)) });
+        return Ok(Layout {
+            warnings: vec![under_its_own_names(reader)],
+            ..Layout::of(View::new(reader))
+        });
     }
-    let (Restored { view, losses, .. }, warnings) = from_gguf(reader, source.families(), source.architecture())?;
+    let (Restored { view, losses, .. }, warnings) =
+        from_gguf(reader, source.families(), source.architecture())?;
     Ok(Layout { losses, warnings, ..Layout::of(view) })
 }
 
@@ -521,11 +607,13 @@ fn out_of_gguf<'a>(source: &Source<'a>) -> Result<Layout<'a>> {
 fn is_of_no_architecture(source: &Source<'_>) -> bool {
     let is_asked = !matches!(source.architecture(), Architecture::Auto);
     let told = described(source.reader(), source.families(), source.architecture());
-    !is_asked && (told.is_none() || is_adapter(source.reader().tensors())) && source.family().is_ok_and(|f| f.is_none())
+    !is_asked
+        && (told.is_none() || is_adapter(source.reader().tensors()))
+        && source.family().is_ok_and(|f| f.is_none())
 }
 
-/// The programs that read APR1 know a Whisper model by the canonical names, and take vocabulary and mel filterbank from
-/// the file: those of the companions, where the checkpoint has none of its own.
+/// The programs that read APR1 know a Whisper model by the canonical names, and take vocabulary and
+/// mel filterbank from the file: those of the companions, where the checkpoint has none of its own.
 fn for_apr1<'a>(source: &Source<'a>) -> Result<View<'a>> {
     let mut view = match source.family()? {
         Some(model) => canonical(source.reader(), model),
@@ -539,9 +627,12 @@ fn for_apr1<'a>(source: &Source<'a>) -> Result<View<'a>> {
     Ok(view)
 }
 
-/// Holds the tokenizer, as the metadata under `get` describe it, against the rows of the embedding: an id without a row
-/// ends a run, while rows without an id are padding.
-pub(crate) fn vocabulary_misfit<'m>(rows: u64, get: impl Fn(&str) -> Option<&'m Value>) -> Option<ValidationError> {
+/// Holds the tokenizer, as the metadata under `get` describe it, against the rows of the embedding:
+/// an id without a row ends a run, while rows without an id are padding.
+pub(crate) fn vocabulary_misfit<'m>(
+    rows: u64,
+    get: impl Fn(&str) -> Option<&'m Value>,
+) -> Option<ValidationError> {
     let tokens = get("tokenizer.vocab_size").and_then(Value::as_u64)?;
     // Markers that no text yields are added to tokenizers without a row of their own.
     let special = get("tokenizer.special_tokens").and_then(Value::as_object).into_iter().flatten();
@@ -561,8 +652,8 @@ pub(crate) fn expected_mels(metadata: &Metadata) -> Option<u64> {
     ["num_mel_bins", "n_mels"].iter().find_map(|key| config.get(*key)?.as_u64())
 }
 
-/// Holds the mel filterbank, or what is said of it, against the mels that the network takes (QA 48): with another number,
-/// no sound can go in.
+/// Holds the mel filterbank, or what is said of it, against the mels that the network takes (QA
+/// 48): with another number, no sound can go in.
 pub(crate) fn filterbank_misfit<'m>(
     metadata: &Metadata,
     tensors: &[TensorInfo],
@@ -573,12 +664,15 @@ pub(crate) fn filterbank_misfit<'m>(
     let stored = stored.and_then(|info| info.shape.dims().first().copied());
     let written = || get("mel_filterbank_shape")?.get(0)?.as_u64();
     let made = || get("audio_config")?.get("n_mels")?.as_u64();
-    let filters = [stored, written(), made()].into_iter().flatten().find(|&filters| filters != expected)?;
+    let filters =
+        [stored, written(), made()].into_iter().flatten().find(|&filters| filters != expected)?;
     let has = counted(filters, "mel filter");
     Some(ValidationError {
         tensor: keys::MEL_FILTERBANK_TENSOR.to_owned(),
         level: Level::Error,
-        message: format!("the sound becomes {has}, but the configuration's num_mel_bins is {expected}"),
+        message: format!(
+            "the sound becomes {has}, but the configuration's num_mel_bins is {expected}"
+        ),
         reason: Box::new(ValidationReason::Claim(Claim::Mels { filters, expected })),
     })
 }

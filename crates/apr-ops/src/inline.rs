@@ -10,7 +10,8 @@ use crate::physics::{Level, Physics, Violation, expectation, expectation_by_name
 /// What is checked, and whether the first error ends the job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ValidationConfig {
-    /// Tensors that are missing, that the family does not know, or whose shapes don't fit the configuration.
+    /// Tensors that are missing, that the family does not know, or whose shapes don't fit the
+    /// configuration.
     pub structure: bool,
     /// Values of each tensor.
     pub physics: Physics,
@@ -116,7 +117,12 @@ pub struct ValidationError {
 
 impl std::fmt::Display for ValidationError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "tensor '{}': {}", apr_registry::Escaped::short(&self.tensor), apr_registry::Escaped(&self.message))
+        write!(
+            f,
+            "tensor '{}': {}",
+            apr_registry::Escaped::short(&self.tensor),
+            apr_registry::Escaped(&self.message)
+        )
     }
 }
 
@@ -125,12 +131,20 @@ impl std::error::Error for ValidationError {}
 impl ValidationError {
     pub(crate) fn of_values(tensor: &str, violation: Violation) -> Self {
         let (level, message) = (violation.level(), violation.to_string());
-        Self { tensor: tensor.to_owned(), level, message, reason: Box::new(ValidationReason::Values(violation)) }
+        Self {
+            tensor: tensor.to_owned(),
+            level,
+            message,
+            reason: Box::new(ValidationReason::Values(violation)),
+        }
     }
 
     /// Whether it is about NaN or infinity.
     pub(crate) fn is_of_no_finite_value(&self) -> bool {
-        matches!(*self.reason, ValidationReason::Values(Violation::Nan { .. } | Violation::Infinite { .. }))
+        matches!(
+            *self.reason,
+            ValidationReason::Values(Violation::Nan { .. } | Violation::Infinite { .. })
+        )
     }
 
     pub(crate) fn of_structure(mismatch: Mismatch) -> Self {
@@ -185,8 +199,13 @@ impl InlineValidator {
 
     /// A validator for the tensors of a checkpoint, in their order and under their names.
     #[must_use]
-    pub fn for_checkpoint(config: ValidationConfig, tensors: &[TensorInfo], model: Option<&FamilyModel<'_>>) -> Self {
-        let expectations = tensors.iter().enumerate().map(|(position, info)| expectation(model, position, info));
+    pub fn for_checkpoint(
+        config: ValidationConfig,
+        tensors: &[TensorInfo],
+        model: Option<&FamilyModel<'_>>,
+    ) -> Self {
+        let expectations =
+            tensors.iter().enumerate().map(|(position, info)| expectation(model, position, info));
         Self::expecting(config, tensors, expectations)
     }
 
@@ -216,12 +235,17 @@ impl InlineValidator {
         self.judge(name, &stats, expectation_by_name(name))
     }
 
-    /// Judges the tensor at this position of the checkpoint by its statistics; `name` is what it is called where the
-    /// checkpoint does not have it.
+    /// Judges the tensor at this position of the checkpoint by its statistics; `name` is what it is
+    /// called where the checkpoint does not have it.
     ///
     /// # Errors
     /// The first error, if errors end the job.
-    pub(crate) fn validate_stats(&mut self, position: usize, name: &str, stats: &Stats) -> Result<(), ValidationError> {
+    pub(crate) fn validate_stats(
+        &mut self,
+        position: usize,
+        name: &str,
+        stats: &Stats,
+    ) -> Result<(), ValidationError> {
         // A report speaks of the source: its names are the ones to look for.
         let known = self.tensors.get(position).cloned();
         let (name, expectation) = known.unwrap_or_else(|| (name.to_owned(), None));
@@ -245,7 +269,8 @@ impl InlineValidator {
         self.record(ValidationError::of_values(&name, Violation::Checksum { stated, found }))
     }
 
-    /// Judges the tensor at this position by how many of its values are outside of the range of its dtype.
+    /// Judges the tensor at this position by how many of its values are outside of the range of its
+    /// dtype.
     ///
     /// # Errors
     /// The violation, if errors end the job.
@@ -262,7 +287,12 @@ impl InlineValidator {
         self.record(ValidationError::of_values(&name, Violation::beyond_range(count, dtype)))
     }
 
-    fn judge(&mut self, name: &str, stats: &Stats, expected: Option<TensorExpectation>) -> Result<(), ValidationError> {
+    fn judge(
+        &mut self,
+        name: &str,
+        stats: &Stats,
+        expected: Option<TensorExpectation>,
+    ) -> Result<(), ValidationError> {
         self.report.checked += 1;
         for violation in self.config.physics.violations(name, stats, expected) {
             self.record(ValidationError::of_values(name, violation))?;

@@ -28,7 +28,8 @@ pub struct InspectReport {
     pub adapter: Option<Adapter>,
     /// Container version, where the format has one.
     pub version: Option<String>,
-    /// What the file is besides a checkpoint, where its format tells: a trainer's checkpoint, an exported program.
+    /// What the file is besides a checkpoint, where its format tells: a trainer's checkpoint, an
+    /// exported program.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
     /// Bytes of all files.
@@ -90,8 +91,8 @@ pub struct DTypeShare {
 /// What one codec did.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct CodecShare {
-    /// `lz4`, `zstd` or `entropy`, with `planes+` where bytes were sorted by place first, and `csr` or `bsr` of a sparse
-    /// layout.
+    /// `lz4`, `zstd` or `entropy`, with `planes+` where bytes were sorted by place first, and `csr`
+    /// or `bsr` of a sparse layout.
     pub codec: String,
     /// Tensors that went through it.
     pub tensors: usize,
@@ -111,7 +112,11 @@ impl InspectReport {
 
 /// Describes a checkpoint without reading tensor bytes.
 #[must_use]
-pub fn inspect(reader: &dyn CheckpointReader, file: &str, model: Option<&FamilyModel<'_>>) -> InspectReport {
+pub fn inspect(
+    reader: &dyn CheckpointReader,
+    file: &str,
+    model: Option<&FamilyModel<'_>>,
+) -> InspectReport {
     let dtypes = dtype_shares(reader);
     let elements = dtypes.iter().fold(0_u64, |sum, share| sum.saturating_add(share.elements));
     let bytes = dtypes.iter().fold(0_u64, |sum, share| sum.saturating_add(share.bytes));
@@ -158,7 +163,11 @@ fn signers(reader: &dyn CheckpointReader) -> apr_registry::Result<Vec<String>> {
     use apr_registry::crypto::{PublicKey, SignBlock};
     let block = reader.container().signed()?.and_then(|signed| signed.signatures);
     let block = block.map(|block| SignBlock::decode(&block)).transpose()?.unwrap_or_default();
-    Ok(block.signatures().iter().map(|signature| PublicKey::Verifying(signature.public).fingerprint()).collect())
+    Ok(block
+        .signatures()
+        .iter()
+        .map(|signature| PublicKey::Verifying(signature.public).fingerprint())
+        .collect())
 }
 
 #[cfg(not(feature = "signing"))]
@@ -172,7 +181,12 @@ fn codec_shares(reader: &dyn CheckpointReader) -> Vec<CodecShare> {
     for (tensor, info) in reader.tensors().iter().enumerate() {
         let Some(form) = reader.stored(tensor).form() else { continue };
         let codec = codec_name(form);
-        let share = shares.entry(codec.clone()).or_insert(CodecShare { codec, tensors: 0, bytes: 0, stored: 0 });
+        let share = shares.entry(codec.clone()).or_insert(CodecShare {
+            codec,
+            tensors: 0,
+            bytes: 0,
+            stored: 0,
+        });
         share.tensors += 1;
         share.bytes = share.bytes.saturating_add(info.byte_len().unwrap_or_default());
         share.stored = share.stored.saturating_add(form.len);
@@ -210,9 +224,9 @@ fn bits_per_weight(bytes: u64, elements: u64) -> Option<f64> {
 fn vocab_size(metadata: &Metadata) -> Option<u64> {
     let architecture = metadata.object(keys::ARCHITECTURE);
     let named = ["vocab_size", "n_vocab"].iter().find_map(|key| architecture?.get(*key)?.as_u64());
-    named
-        .or_else(|| metadata.get("tokenizer.vocab_size").and_then(Value::as_u64))
-        .or_else(|| metadata.get("vocab").and_then(Value::as_array).map(|tokens| tokens.len() as u64))
+    named.or_else(|| metadata.get("tokenizer.vocab_size").and_then(Value::as_u64)).or_else(|| {
+        metadata.get("vocab").and_then(Value::as_array).map(|tokens| tokens.len() as u64)
+    })
 }
 
 /// Items of an array under GGUF's keys that a report shows; longer ones are counted.
@@ -284,7 +298,8 @@ fn quantization(metadata: &Metadata, dtypes: &[DTypeShare]) -> Option<Quantizati
         original: text("original_dtype"),
         calibration: text("calibration_method").or(imatrix),
         bits_per_weight: record.and_then(|record| record.get("bits_per_weight")?.as_f64()),
-        degradation: record.and_then(|record| record.get(keys::DEGRADATION)?.get("relative_error")?.as_f64()),
+        degradation: record
+            .and_then(|record| record.get(keys::DEGRADATION)?.get("relative_error")?.as_f64()),
         types,
     })
 }

@@ -1,8 +1,8 @@
 //! Checksums that a source states: of its tensors, and of what they are made of.
 //!
-//! The bytes of most tensors are summed while a pass reads them. Others are made of parts of the file that no pass reads as
-//! they lie there (a storage that several tensors view, weights that are permuted on the way): those are read for their
-//! checksum alone, each once.
+//! The bytes of most tensors are summed while a pass reads them. Others are made of parts of the
+//! file that no pass reads as they lie there (a storage that several tensors view, weights that are
+//! permuted on the way): those are read for their checksum alone, each once.
 
 use std::collections::BTreeSet;
 
@@ -30,14 +30,20 @@ pub(crate) struct Checks<'a> {
 
 impl<'a> Checks<'a> {
     /// The parts of these tensors.
-    pub(crate) fn of(reader: &'a dyn CheckpointReader, tensors: impl IntoIterator<Item = usize>) -> Self {
+    pub(crate) fn of(
+        reader: &'a dyn CheckpointReader,
+        tensors: impl IntoIterator<Item = usize>,
+    ) -> Self {
         let mut checks = Self::default();
         tensors.into_iter().for_each(|tensor| checks.add(tensor, reader.stored(tensor).parts()));
         checks
     }
 
     /// The parts of these tensors, and the bytes in the file of those that are read as others.
-    fn of_decoded(reader: &'a dyn CheckpointReader, tensors: impl IntoIterator<Item = usize>) -> Self {
+    fn of_decoded(
+        reader: &'a dyn CheckpointReader,
+        tensors: impl IntoIterator<Item = usize>,
+    ) -> Self {
         let mut checks = Self::default();
         for tensor in tensors {
             let stored = reader.stored(tensor);
@@ -108,8 +114,15 @@ impl std::fmt::Display for Mismatch {
 
 impl Mismatch {
     /// E004 for a tensor.
-    pub(crate) fn into_error(self, reader: &dyn CheckpointReader, tensor: usize, range: StoredRange) -> Error {
-        let error = Error::checksum(self.to_string()).for_tensor(&reader.tensors()[tensor].name).at(range.offset);
+    pub(crate) fn into_error(
+        self,
+        reader: &dyn CheckpointReader,
+        tensor: usize,
+        range: StoredRange,
+    ) -> Error {
+        let error = Error::checksum(self.to_string())
+            .for_tensor(&reader.tensors()[tensor].name)
+            .at(range.offset);
         match reader.files().get(range.file) {
             Some(file) => error.in_file(&file.name),
             None => error,
@@ -130,8 +143,9 @@ pub(crate) fn mismatches<P: Pipeline>(
         bytes: Vec<u8>,
         sums: Option<ChunkSums>,
     }
-    let chunks =
-        |(at, check): (usize, &Check<'_>)| pieces(check.part.range.len, CHUNK_LEN).map(move |chunk| (at, chunk));
+    let chunks = |(at, check): (usize, &Check<'_>)| {
+        pieces(check.part.range.len, CHUNK_LEN).map(move |chunk| (at, chunk))
+    };
     let tasks: Vec<(usize, Chunk)> = checks.list.iter().enumerate().flat_map(chunks).collect();
     let produce = |at: usize, slot: &mut Summed| {
         let (check, chunk) = tasks[at];
@@ -160,8 +174,8 @@ pub(crate) fn of_plain(reader: &dyn CheckpointReader, tensor: usize) -> Option<S
     stored.sum().filter(|_| !stored.is_encoded())
 }
 
-/// Ends with the first of these tensors that is made of bytes which don't match their checksum. Bytes that are read as they
-/// lie in the file are left to the pass that reads them.
+/// Ends with the first of these tensors that is made of bytes which don't match their checksum.
+/// Bytes that are read as they lie in the file are left to the pass that reads them.
 ///
 /// # Errors
 /// E004 with the tensor and its file, E007 when reading fails.

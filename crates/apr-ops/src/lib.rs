@@ -1,7 +1,7 @@
 //! What the commands do, without files, threads or a terminal.
 //!
-//! A pass takes readers, writers and a [`Pipeline`](apr_registry::Pipeline) as values and returns a report that serializes; front
-//! ends parse, call and render.
+//! A pass takes readers, writers and a [`Pipeline`](apr_registry::Pipeline) as values and returns a
+//! report that serializes; front ends parse, call and render.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 

@@ -94,10 +94,15 @@ impl LintReport {
 ///
 /// # Errors
 /// E002 and E007 when padding can't be read.
-pub fn lint(reader: &dyn CheckpointReader, file: &str, model: Option<&FamilyModel<'_>>) -> Result<LintReport> {
+pub fn lint(
+    reader: &dyn CheckpointReader,
+    file: &str,
+    model: Option<&FamilyModel<'_>>,
+) -> Result<LintReport> {
     let mut remarks = Remarks::default();
     // What the files beside the weights say is part of the model, as an import takes it.
-    let learnt: Metadata = learn_from(reader)?.metadata.into_iter().collect::<serde_json::Map<_, _>>().into();
+    let learnt: Metadata =
+        learn_from(reader)?.metadata.into_iter().collect::<serde_json::Map<_, _>>().into();
     if reader.format().convention == Convention::LlamaCpp {
         gguf(reader, &mut remarks);
     } else {
@@ -131,9 +136,13 @@ impl Remarks {
 }
 
 fn metadata(reader: &dyn CheckpointReader, learnt: &Metadata, remarks: &mut Remarks) {
-    // An import writes down under `source` where the model comes from. Of a model as its author left it, the card tells.
-    let provenance: &[&str] =
-        if is_of_a_framework(reader) { &["provenance", "model_card"] } else { &["provenance", keys::SOURCE] };
+    // An import writes down under `source` where the model comes from. Of a model as its author
+    // left it, the card tells.
+    let provenance: &[&str] = if is_of_a_framework(reader) {
+        &["provenance", "model_card"]
+    } else {
+        &["provenance", keys::SOURCE]
+    };
     let wanted: [(&str, &[&str]); 3] =
         [("license", &["license"]), ("model_card", &["model_card"]), ("provenance", provenance)];
     let is_there = |key: &&str| {
@@ -151,23 +160,35 @@ fn metadata(reader: &dyn CheckpointReader, learnt: &Metadata, remarks: &mut Rema
 /// A branch of a hub is another model tomorrow: what is named by its commit stays what it is.
 fn revision(reader: &dyn CheckpointReader, file: &str, remarks: &mut Remarks) {
     const HUB: &str = "hf://";
-    let is_commit = |text: &str| text.len() == 40 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let is_commit =
+        |text: &str| text.len() == 40 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     let pinned = |location: &str| {
-        location.split_once('@').is_some_and(|(_, rest)| is_commit(rest.split('/').next().unwrap_or_default()))
+        location
+            .split_once('@')
+            .is_some_and(|(_, rest)| is_commit(rest.split('/').next().unwrap_or_default()))
     };
     let advice = "its revision is not pinned; hf://ORG/REPO@COMMIT names one state of it";
     if file.starts_with(HUB) && !pinned(file) {
-        remarks.add(Severity::Warn, Topic::Metadata, format!("{file} is what its branch is today: {advice}"));
+        remarks.add(
+            Severity::Warn,
+            Topic::Metadata,
+            format!("{file} is what its branch is today: {advice}"),
+        );
     }
     let Some(source) = reader.metadata().object(keys::SOURCE) else { return };
     let text = |key: &str| source.get(key).and_then(serde_json::Value::as_str);
     let Some(url) = text("url").filter(|url| url.starts_with(HUB)) else { return };
     if !pinned(url) && !text("revision").is_some_and(is_commit) {
-        remarks.add(Severity::Warn, Topic::Metadata, format!("the model comes from {url}, and {advice}"));
+        remarks.add(
+            Severity::Warn,
+            Topic::Metadata,
+            format!("the model comes from {url}, and {advice}"),
+        );
     }
 }
 
-/// Whether the format's readers look for names and an alignment of their own, which are right there.
+/// Whether the format's readers look for names and an alignment of their own, which are right
+/// there.
 fn has_conventions(reader: &dyn CheckpointReader) -> bool {
     matches!(reader.format().convention, Convention::LlamaCpp | Convention::Ggml)
 }
@@ -194,14 +215,24 @@ fn gguf(reader: &dyn CheckpointReader, remarks: &mut Remarks) {
     let value = |key: &str| pairs.get(key);
     let embeds = reader.tensors().iter().any(|info| info.name == "token_embd.weight");
     if embeds && value("tokenizer.ggml.model").is_none() {
-        remarks.add(Severity::Warn, Topic::Metadata, "Missing a tokenizer ('tokenizer.ggml.model')");
+        remarks.add(
+            Severity::Warn,
+            Topic::Metadata,
+            "Missing a tokenizer ('tokenizer.ggml.model')",
+        );
     }
-    let Some(number) = value("general.file_type").and_then(|number| number.as_u64()) else { return };
-    let stated = Scheme::ALL.iter().find(|scheme| scheme.file_type().is_some_and(|it| u64::from(it) == number));
+    let Some(number) = value("general.file_type").and_then(|number| number.as_u64()) else {
+        return;
+    };
+    let stated = Scheme::ALL
+        .iter()
+        .find(|scheme| scheme.file_type().is_some_and(|it| u64::from(it) == number));
     let Some(stated) = stated.filter(|_| !reader.tensors().is_empty()) else { return };
     if reader.tensors().iter().all(|info| info.dtype != stated.dtype()) {
         let (name, dtype) = (stated.name(), stated.dtype());
-        let message = format!("'general.file_type' is {number}, which stands for {name}, but no tensor is {dtype}");
+        let message = format!(
+            "'general.file_type' is {number}, which stands for {name}, but no tensor is {dtype}"
+        );
         remarks.add(Severity::Warn, Topic::Metadata, message);
     }
 }
@@ -210,7 +241,9 @@ fn naming_of_family(reader: &dyn CheckpointReader, model: &FamilyModel<'_>, rema
     let missing = missing_names(reader, model);
     if model.is_guessed() {
         let title = model.family().title();
-        let message = format!("the family {title} is a guess by the tensors' names: no metadata say what the model is");
+        let message = format!(
+            "the family {title} is a guess by the tensors' names: no metadata say what the model is"
+        );
         remarks.add(Severity::Info, Topic::Metadata, message);
     }
     let keeps_names = keeps_names(reader);
@@ -226,8 +259,13 @@ fn naming_of_family(reader: &dyn CheckpointReader, model: &FamilyModel<'_>, rema
             None => {
                 unknown += 1;
                 // Where there are more, none of them was renamed.
-                let compared = if unknown <= COMPARED { &missing[..missing.len().min(COMPARED)] } else { &[] };
-                remarks.add(Severity::Warn, Topic::Naming, not_of_family(&info.name, model, compared));
+                let compared =
+                    if unknown <= COMPARED { &missing[..missing.len().min(COMPARED)] } else { &[] };
+                remarks.add(
+                    Severity::Warn,
+                    Topic::Naming,
+                    not_of_family(&info.name, model, compared),
+                );
             }
         }
     }
@@ -237,7 +275,9 @@ fn naming_of_family(reader: &dyn CheckpointReader, model: &FamilyModel<'_>, rema
 fn missing_names(reader: &dyn CheckpointReader, model: &FamilyModel<'_>) -> Vec<String> {
     let mismatches = model.mismatches(reader.tensors()).into_iter();
     mismatches
-        .filter_map(|mismatch| if let Mismatch::Missing { name } = mismatch { Some(name) } else { None })
+        .filter_map(
+            |mismatch| if let Mismatch::Missing { name } = mismatch { Some(name) } else { None },
+        )
         .collect()
 }
 
@@ -252,11 +292,16 @@ fn not_of_family(name: &str, model: &FamilyModel<'_>, missing: &[String]) -> Str
 fn of_adapter(reader: &dyn CheckpointReader, remarks: &mut Remarks) -> Result<()> {
     let Some(adapter) = adapter_of(reader)? else { return Ok(()) };
     if adapter.base.is_none() {
-        let message = "the adapter does not say which model it is for (base_model_name_or_path in adapter_config.json)";
+        let message = "the adapter does not say which model it is for (base_model_name_or_path in \
+            adapter_config.json)";
         remarks.add(Severity::Warn, Topic::Metadata, message);
     }
     if adapter.alpha.is_none() {
-        remarks.add(Severity::Warn, Topic::Metadata, "the adapter does not say its alpha (lora_alpha)");
+        remarks.add(
+            Severity::Warn,
+            Topic::Metadata,
+            "the adapter does not say its alpha (lora_alpha)",
+        );
     }
     for AdapterProblem { tensor, message } in adapter.problems {
         remarks.add(Severity::Warn, Topic::Structure, format!("'{tensor}': {message}"));
@@ -265,7 +310,11 @@ fn of_adapter(reader: &dyn CheckpointReader, remarks: &mut Remarks) -> Result<()
 }
 
 fn naming_of_no_family(reader: &dyn CheckpointReader, remarks: &mut Remarks) {
-    remarks.add(Severity::Info, Topic::Naming, "the family is not known, so names are held against general rules only");
+    remarks.add(
+        Severity::Info,
+        Topic::Naming,
+        "the family is not known, so names are held against general rules only",
+    );
     for info in reader.tensors() {
         if let Some(better) = by_general_rules(&info.name, is_of_a_framework(reader)) {
             let message = format!("'{}' should be '{better}' for auto-mapping", info.name);
@@ -299,15 +348,19 @@ fn filterbank(reader: &dyn CheckpointReader, learnt: &Metadata, remarks: &mut Re
 }
 
 fn alignment(reader: &dyn CheckpointReader, remarks: &mut Remarks) {
-    let offsets =
-        || (0..reader.tensors().len()).map(|tensor| reader.stored(tensor).range).filter(|stored| stored.len > 0);
+    let offsets = || {
+        (0..reader.tensors().len())
+            .map(|tensor| reader.stored(tensor).range)
+            .filter(|stored| stored.len > 0)
+    };
     let unaligned = offsets().filter(|stored| stored.offset % ALIGNMENT != 0).count();
     // The alignment that all of them have: the lowest bit that any offset sets.
     let together = offsets().fold(ALIGNMENT, |bits, stored| bits | stored.offset);
     let current = 1_u64 << together.trailing_zeros();
     if unaligned > 0 {
         let tensors = counted(unaligned as u64, "tensor");
-        let message = format!("{tensors} could be aligned to {ALIGNMENT} bytes (currently {current})");
+        let message =
+            format!("{tensors} could be aligned to {ALIGNMENT} bytes (currently {current})");
         remarks.add(Severity::Info, Topic::Efficiency, message);
     }
 }
@@ -328,18 +381,27 @@ fn compression(reader: &dyn CheckpointReader, remarks: &mut Remarks) {
         remarks.add(Severity::Info, Topic::Compression, message);
     }
     for (position, info) in reader.tensors().iter().enumerate() {
-        let Some(form) = reader.stored(position).form().filter(|form| form.flags & SPARSE != 0) else { continue };
+        let Some(form) = reader.stored(position).form().filter(|form| form.flags & SPARSE != 0)
+        else {
+            continue;
+        };
         if info.byte_len().is_ok_and(|dense| form.raw_len >= dense) {
             let name = Escaped::short(&info.name);
-            let message =
-                format!("tensor '{name}' is stored as a sparse one, but is dense: plain, it would take less room");
+            let message = format!(
+                "tensor '{name}' is stored as a sparse one, but is dense: plain, it would take \
+                 less room"
+            );
             remarks.add(Severity::Warn, Topic::Compression, message);
         }
     }
 }
 
 fn structure(reader: &dyn CheckpointReader, remarks: &mut Remarks) -> Result<()> {
-    let passed = reader.metadata().get(keys::VIOLATIONS).and_then(serde_json::Value::as_array).map_or(0, Vec::len);
+    let passed = reader
+        .metadata()
+        .get(keys::VIOLATIONS)
+        .and_then(serde_json::Value::as_array)
+        .map_or(0, Vec::len);
     if passed > 0 {
         let violations = counted(passed as u64, "violation");
         remarks.add(
@@ -357,11 +419,16 @@ fn structure(reader: &dyn CheckpointReader, remarks: &mut Remarks) -> Result<()>
     for extent in padding {
         let mut done = 0;
         while done < extent.len {
-            let piece = usize::try_from(extent.len - done).map_or(READ_LEN, |left| left.min(READ_LEN));
+            let piece =
+                usize::try_from(extent.len - done).map_or(READ_LEN, |left| left.min(READ_LEN));
             reader.container().read_raw(extent.offset + done, &mut bytes[..piece])?;
             if let Some(odd) = bytes[..piece].iter().position(|&byte| byte != 0) {
                 let offset = extent.offset + done + odd as u64;
-                remarks.add(Severity::Warn, Topic::Structure, format!("the padding is not zero (at byte {offset})"));
+                remarks.add(
+                    Severity::Warn,
+                    Topic::Structure,
+                    format!("the padding is not zero (at byte {offset})"),
+                );
                 break;
             }
             done += piece as u64;
@@ -378,7 +445,10 @@ mod tests {
     fn general_rules_spell_names_out() {
         assert_eq!(by_general_rules("encoder.w", true).as_deref(), Some("encoder.weight"));
         assert_eq!(by_general_rules("model.encoder.b", false).as_deref(), Some("encoder.bias"));
-        assert_eq!(by_general_rules("model.encoder.weight", false).as_deref(), Some("encoder.weight"));
+        assert_eq!(
+            by_general_rules("model.encoder.weight", false).as_deref(),
+            Some("encoder.weight")
+        );
         assert_eq!(by_general_rules("model.encoder.weight", true), None);
         assert_eq!(by_general_rules("encoder.weight", false), None);
         assert_eq!(by_general_rules("w", false), None, "a name of one word may mean anything");

@@ -8,7 +8,8 @@ use apr_registry::{CheckpointReader, Limits, Result};
 use apr_source::Source;
 use apr_source::naming::original;
 
-/// The graph that came with the model, with the names that its tensors have now, and the tensors that it does not use.
+/// The graph that came with the model, with the names that its tensors have now, and the tensors
+/// that it does not use.
 ///
 /// # Errors
 /// E002 where it is damaged, E007 when reading fails, E008 over the limits.
@@ -16,7 +17,13 @@ pub(crate) fn own_graph(source: &Source<'_>) -> Result<Option<(Graph, Vec<String
     let reader = source.reader();
     let Some(mut graph) = skeleton::graph_of(reader, &Limits::default())? else { return Ok(None) };
     let auxiliary = reader.metadata().auxiliary_tensor();
-    let now = || reader.tensors().iter().map(|info| info.name.as_str()).filter(|name| Some(*name) != auxiliary);
+    let now = || {
+        reader
+            .tensors()
+            .iter()
+            .map(|info| info.name.as_str())
+            .filter(|name| Some(*name) != auxiliary)
+    };
     let before = original(source, &onnx::FORMAT)?;
     let names = before.tensors().iter().map(|info| info.name.as_str()).zip(now()).collect();
     let mut renaming = Renaming { names, used: HashSet::new() };
@@ -46,7 +53,9 @@ impl Renaming<'_> {
             match &mut attribute.value {
                 AttributeValue::Weight(weight) => self.weight(weight),
                 AttributeValue::Body(body) => self.body(body),
-                AttributeValue::Bodies(bodies) => bodies.iter_mut().for_each(|body| self.body(body)),
+                AttributeValue::Bodies(bodies) => {
+                    bodies.iter_mut().for_each(|body| self.body(body));
+                }
                 _ => {}
             }
         }

@@ -76,7 +76,8 @@ pub enum Violation {
         /// The tensor's dtype.
         dtype: DType,
     },
-    /// Truth values that are neither 0 nor 1: libraries take them for true, and may write 1 instead.
+    /// Truth values that are neither 0 nor 1: libraries take them for true, and may write 1
+    /// instead.
     Bool {
         /// How many.
         count: u64,
@@ -113,9 +114,11 @@ impl Violation {
             | Self::Checksum { .. }
             | Self::Quants { .. }
             | Self::Mean { must: true, .. } => Level::Error,
-            Self::Bool { .. } | Self::Zero | Self::Mean { .. } | Self::Std { .. } | Self::Negative { .. } => {
-                Level::Warning
-            }
+            Self::Bool { .. }
+            | Self::Zero
+            | Self::Mean { .. }
+            | Self::Std { .. }
+            | Self::Negative { .. } => Level::Warning,
         }
     }
 }
@@ -123,13 +126,21 @@ impl Violation {
 impl std::fmt::Display for Violation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Nan { count, of } => write!(f, "{} of {} values are NaN", grouped(*count), grouped(*of)),
-            Self::Infinite { count, of } => write!(f, "{} of {} values are infinite", grouped(*count), grouped(*of)),
+            Self::Nan { count, of } => {
+                write!(f, "{} of {} values are NaN", grouped(*count), grouped(*of))
+            }
+            Self::Infinite { count, of } => {
+                write!(f, "{} of {} values are infinite", grouped(*count), grouped(*of))
+            }
             Self::Checksum { stated, found } => {
                 write!(f, "the CRC-32 of its bytes is {found:#010x}, the file says {stated:#010x}")
             }
             Self::Quants { count, dtype } => {
-                write!(f, "{} of -128; quants of {dtype} lie in [-127, 127]", apr_core::counted(*count, "quant"))
+                write!(
+                    f,
+                    "{} of -128; quants of {dtype} lie in [-127, 127]",
+                    apr_core::counted(*count, "quant")
+                )
             }
             Self::Bool { count } => {
                 write!(
@@ -140,14 +151,28 @@ impl std::fmt::Display for Violation {
             }
             Self::Zero => f.write_str("every value is zero"),
             Self::Mean { mean, expected, kind, .. } => {
-                write!(f, "the mean of this {} is {}; {} is healthy", kind.name(), number(*mean), bounds(*expected))
+                write!(
+                    f,
+                    "the mean of this {} is {}; {} is healthy",
+                    kind.name(),
+                    number(*mean),
+                    bounds(*expected)
+                )
             }
             Self::Std { std, expected, kind } => {
                 let (name, std) = (kind.name(), number(*std));
-                write!(f, "the standard deviation of this {name} is {std}; {} is healthy", bounds(*expected))
+                write!(
+                    f,
+                    "the standard deviation of this {name} is {std}; {} is healthy",
+                    bounds(*expected)
+                )
             }
             Self::Negative { min } => {
-                write!(f, "a filterbank has no negative values, this one goes down to {}", number(*min))
+                write!(
+                    f,
+                    "a filterbank has no negative values, this one goes down to {}",
+                    number(*min)
+                )
             }
         }
     }
@@ -174,7 +199,12 @@ impl Physics {
 
     /// What the statistics of a tensor violate, worst first.
     #[must_use]
-    pub fn violations(self, name: &str, stats: &Stats, expectation: Option<TensorExpectation>) -> Vec<Violation> {
+    pub fn violations(
+        self,
+        name: &str,
+        stats: &Stats,
+        expectation: Option<TensorExpectation>,
+    ) -> Vec<Violation> {
         let mut violations = Vec::new();
         let of = stats.count;
         if self.finite {
@@ -195,16 +225,23 @@ impl Physics {
     }
 }
 
-fn mean(stats: &Stats, TensorExpectation { kind, mean, must, .. }: TensorExpectation) -> Option<Violation> {
+fn mean(
+    stats: &Stats,
+    TensorExpectation { kind, mean, must, .. }: TensorExpectation,
+) -> Option<Violation> {
     let (mean, expected) = (stats.mean?, mean?);
     let wrong = stats.count >= FEWEST_VALUES && !expected.contains(mean);
     wrong.then_some(Violation::Mean { mean, expected, kind, must })
 }
 
-fn deviation(stats: &Stats, TensorExpectation { kind, std, .. }: TensorExpectation) -> Option<Violation> {
+fn deviation(
+    stats: &Stats,
+    TensorExpectation { kind, std, .. }: TensorExpectation,
+) -> Option<Violation> {
     let (std, expected) = (stats.std?, std?);
     // Nothing but zeros is a violation of its own.
-    let wrong = stats.count >= FEWEST_VALUES && stats.zeros < stats.count && !expected.contains(std);
+    let wrong =
+        stats.count >= FEWEST_VALUES && stats.zeros < stats.count && !expected.contains(std);
     wrong.then_some(Violation::Std { std, expected, kind })
 }
 
@@ -223,8 +260,8 @@ fn is_never_zero(name: &str, expectation: Option<TensorExpectation>) -> bool {
     !from_one && may_not_be_zero(name, kind)
 }
 
-/// A bias and a beta start at zero and may stay there, as half of an adapter does, and a buffer is not learnt; other
-/// tensors were never filled.
+/// A bias and a beta start at zero and may stay there, as half of an adapter does, and a buffer is
+/// not learnt; other tensors were never filled.
 fn may_not_be_zero(name: &str, kind: Option<Kind>) -> bool {
     if starts_at_zero(name) {
         return false;
@@ -235,27 +272,34 @@ fn may_not_be_zero(name: &str, kind: Option<Kind>) -> bool {
     }
 }
 
-/// What to expect of a tensor that no family knows: layer norms and projections have names of their own, and being a
-/// guess, their ranges only warn.
+/// What to expect of a tensor that no family knows: layer norms and projections have names of their
+/// own, and being a guess, their ranges only warn.
 #[must_use]
 pub fn expectation_by_name(name: &str) -> Option<TensorExpectation> {
     Kind::of_name(name).map(|kind| TensorExpectation { must: false, ..kind.expectation() })
 }
 
-/// What to expect of the tensor at this position of a checkpoint: what its family says, or else its name. Integers and
-/// 8-bit floats have their scales in other tensors, so their deviations say nothing.
+/// What to expect of the tensor at this position of a checkpoint: what its family says, or else its
+/// name. Integers and 8-bit floats have their scales in other tensors, so their deviations say
+/// nothing.
 #[must_use]
-pub fn expectation(model: Option<&FamilyModel<'_>>, position: usize, info: &TensorInfo) -> Option<TensorExpectation> {
+pub fn expectation(
+    model: Option<&FamilyModel<'_>>,
+    position: usize,
+    info: &TensorInfo,
+) -> Option<TensorExpectation> {
     let expected = match model {
         Some(model) => model.expectation(position)?,
         None => {
             let outputs = info.shape.dims().first().copied().unwrap_or(1);
-            let inputs = info.shape.elements().unwrap_or(u64::MAX).checked_div(outputs).unwrap_or(1);
+            let inputs =
+                info.shape.elements().unwrap_or(u64::MAX).checked_div(outputs).unwrap_or(1);
             expectation_by_name(&info.name)?.for_width(inputs)
         }
     };
     let dtype = info.dtype;
-    let is_scaled_elsewhere = !dtype.is_quantized() && (!dtype.is_float() || dtype.block_bytes() == 1);
+    let is_scaled_elsewhere =
+        !dtype.is_quantized() && (!dtype.is_float() || dtype.block_bytes() == 1);
     Some(if is_scaled_elsewhere { TensorExpectation { std: None, ..expected } } else { expected })
 }
 
@@ -277,13 +321,20 @@ mod tests {
         let found = violations(&[11.0; 16], Some(Kind::NormGamma), "norm.weight");
         assert!(matches!(found[..], [Violation::Mean { mean: 11.0, must: true, .. }]), "{found:?}");
         assert_eq!(found[0].level(), Level::Error);
-        assert_eq!(found[0].to_string(), "the mean of this norm weight (gamma) is 11; [0.5, 3] is healthy");
+        assert_eq!(
+            found[0].to_string(),
+            "the mean of this norm weight (gamma) is 11; [0.5, 3] is healthy"
+        );
         assert!(violations(&[1.0; 16], Some(Kind::NormGamma), "norm.weight").is_empty());
     }
 
     #[test]
     fn values_that_are_no_numbers_come_first() {
-        let found = violations(&[f32::NAN, f32::INFINITY, 9.0, 9.0, 9.0, 9.0, 9.0, 9.0], Some(Kind::Linear), "w");
+        let found = violations(
+            &[f32::NAN, f32::INFINITY, 9.0, 9.0, 9.0, 9.0, 9.0, 9.0],
+            Some(Kind::Linear),
+            "w",
+        );
         assert!(matches!(
             found[..],
             [
@@ -300,7 +351,9 @@ mod tests {
     fn zeros_are_odd_except_where_they_belong() {
         assert_eq!(violations(&[0.0; 8], Some(Kind::Linear), "w"), [Violation::Zero]);
         assert_eq!(violations(&[0.0; 8], None, "w"), [Violation::Zero]);
-        for (kind, name) in [(Some(Kind::Bias), "b"), (Some(Kind::NormBeta), "b"), (None, "fc.bias")] {
+        for (kind, name) in
+            [(Some(Kind::Bias), "b"), (Some(Kind::NormBeta), "b"), (None, "fc.bias")]
+        {
             assert_eq!(violations(&[0.0; 8], kind, name), [], "{name}");
         }
         assert_eq!(violations(&[0.0], None, "scalar"), [], "a single zero is a value");

@@ -23,8 +23,11 @@ pub fn of_validation(report: &ValidateReport) -> Value {
         rules.insert(rule.clone(), format!("the {check} check of apr validate"));
         let level = if finding.level == Level::Error { "error" } else { "warning" };
         let tensor = finding.tensor.as_ref();
-        let text = tensor.map_or(finding.message.clone(), |name| format!("tensor '{name}': {}", finding.message));
-        let file = finding.file.as_ref().map_or(report.file.clone(), |name| file_in(&report.file, name));
+        let text = tensor.map_or(finding.message.clone(), |name| {
+            format!("tensor '{name}': {}", finding.message)
+        });
+        let file =
+            finding.file.as_ref().map_or(report.file.clone(), |name| file_in(&report.file, name));
         result(&rule, level, &text, &file, finding.offset, tensor.map(String::as_str))
     });
     let results: Vec<Value> = results.collect();
@@ -41,21 +44,32 @@ pub fn of_error(file: &str, error: &Error) -> Value {
 
 /// A file of the model: beside an index, or in a folder.
 fn file_in(model: &str, name: &str) -> String {
-    let folder = if model.ends_with(".json") { model.rsplit_once('/').map_or("", |(folder, _)| folder) } else { model };
-    if folder.is_empty() { name.to_owned() } else { format!("{}/{name}", folder.trim_end_matches('/')) }
+    let folder = if model.ends_with(".json") {
+        model.rsplit_once('/').map_or("", |(folder, _)| folder)
+    } else {
+        model
+    };
+    if folder.is_empty() {
+        name.to_owned()
+    } else {
+        format!("{}/{name}", folder.trim_end_matches('/'))
+    }
 }
 
 /// What a refused file would have imported and called.
 #[must_use]
 pub fn of_scan(scan: &ScanReport, error: &str) -> Value {
-    let mut rules =
-        Rules::from([("apr/refused".to_owned(), "the file was refused and nothing of it was run".to_owned())]);
+    let mut rules = Rules::from([(
+        "apr/refused".to_owned(),
+        "the file was refused and nothing of it was run".to_owned(),
+    )]);
     let mut results = vec![result("apr/refused", "error", error, &scan.file, None, None)];
     add_findings(scan, &mut rules, &mut results);
     log(&rules, &results)
 }
 
-/// What a scan of several files found: a result with the verdict for each that is not clean, and its findings.
+/// What a scan of several files found: a result with the verdict for each that is not clean, and
+/// its findings.
 #[must_use]
 pub fn of_scans(summary: &ScanSummary) -> Value {
     let (mut rules, mut results) = (Rules::new(), Vec::new());
@@ -66,10 +80,19 @@ pub fn of_scans(summary: &ScanSummary) -> Value {
         };
         let rule = format!("scan/{word}");
         rules.insert(rule.clone(), format!("apr scan calls the file {word}"));
-        results.push(result(&rule, level, &format!("{word}: {}", scan.kind), &scan.file, None, None));
+        results.push(result(
+            &rule,
+            level,
+            &format!("{word}: {}", scan.kind),
+            &scan.file,
+            None,
+            None,
+        ));
         add_findings(scan, &mut rules, &mut results);
         let remarks = [("warning", &scan.warnings), ("problem", &scan.problems)];
-        for (kind, text) in remarks.into_iter().flat_map(|(kind, list)| list.iter().map(move |text| (kind, text))) {
+        for (kind, text) in
+            remarks.into_iter().flat_map(|(kind, list)| list.iter().map(move |text| (kind, text)))
+        {
             let rule = format!("scan/{kind}");
             rules.insert(rule.clone(), format!("a {kind} that apr scan met in the file"));
             results.push(result(&rule, "warning", text, &scan.file, None, None));
@@ -80,7 +103,10 @@ pub fn of_scans(summary: &ScanSummary) -> Value {
 
 /// The names of a scan that are not harmless.
 fn add_findings(scan: &ScanReport, rules: &mut Rules, results: &mut Vec<Value>) {
-    let findings = scan.pickles.iter().flat_map(|pickle| pickle.findings.iter().map(move |finding| (pickle, finding)));
+    let findings = scan
+        .pickles
+        .iter()
+        .flat_map(|pickle| pickle.findings.iter().map(move |finding| (pickle, finding)));
     for (pickle, finding) in findings.filter(|(_, finding)| finding.verdict != Verdict::Allowed) {
         let (kind, level) = match finding.verdict {
             Verdict::Dangerous => ("dangerous", "error"),
@@ -88,8 +114,12 @@ fn add_findings(scan: &ScanReport, rules: &mut Rules, results: &mut Vec<Value>) 
         };
         let action = if matches!(finding.action, Action::Call) { "call" } else { "import" };
         let rule = format!("pickle/{kind}-{action}");
-        rules.insert(rule.clone(), format!("loading the pickle would {action} a name that is {kind}"));
-        let mut text = format!("{action} of {}.{} by {}", finding.module, finding.name, finding.opcode);
+        rules.insert(
+            rule.clone(),
+            format!("loading the pickle would {action} a name that is {kind}"),
+        );
+        let mut text =
+            format!("{action} of {}.{} by {}", finding.module, finding.name, finding.opcode);
         if !pickle.entry.is_empty() {
             text.push_str(&format!(" in '{}'", pickle.entry));
         }
@@ -99,7 +129,14 @@ fn add_findings(scan: &ScanReport, rules: &mut Rules, results: &mut Vec<Value>) 
     }
 }
 
-fn result(rule: &str, level: &str, text: &str, file: &str, offset: Option<u64>, tensor: Option<&str>) -> Value {
+fn result(
+    rule: &str,
+    level: &str,
+    text: &str,
+    file: &str,
+    offset: Option<u64>,
+    tensor: Option<&str>,
+) -> Value {
     let mut place = json!({ "artifactLocation": { "uri": uri(file) } });
     if let Some(offset) = offset {
         place["region"] = json!({ "byteOffset": offset });
@@ -125,13 +162,17 @@ fn uri(path: &str) -> String {
 }
 
 fn log(rules: &Rules, results: &[Value]) -> Value {
-    let rules: Vec<Value> =
-        rules.iter().map(|(id, text)| json!({ "id": id, "shortDescription": { "text": text } })).collect();
+    let rules: Vec<Value> = rules
+        .iter()
+        .map(|(id, text)| json!({ "id": id, "shortDescription": { "text": text } }))
+        .collect();
     json!({
         "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
         "version": "2.1.0",
         "runs": [{
-            "tool": { "driver": { "name": "apr", "version": env!("CARGO_PKG_VERSION"), "rules": rules } },
+            "tool": {
+                "driver": { "name": "apr", "version": env!("CARGO_PKG_VERSION"), "rules": rules },
+            },
             "results": results,
         }],
     })

@@ -4,7 +4,9 @@ use apr_core::counted;
 use apr_registry::numpy::{NPY, NPZ};
 use apr_registry::onnx;
 use apr_registry::pytorch::{self, FileVerdict, PICKLE, ScanReport, TAR, ZIP};
-use apr_registry::{ByteSource, Escaped, HEAD_LEN, Limits, Result, may_hold_code, read_vec, recognise};
+use apr_registry::{
+    ByteSource, Escaped, HEAD_LEN, Limits, Result, may_hold_code, read_vec, recognise,
+};
 use serde::Serialize;
 
 /// What a scan of several files found.
@@ -40,15 +42,15 @@ impl ScanSummary {
     }
 }
 
-/// Whether a file that starts with these bytes is unpickled by the loaders of its format, or by any loader as far as can be
-/// told.
+/// Whether a file that starts with these bytes is unpickled by the loaders of its format, or by any
+/// loader as far as can be told.
 #[must_use]
 pub fn may_hold_pickles(head: &[u8]) -> bool {
     recognise(head).is_none_or(|format| [&ZIP, &PICKLE, &TAR, &NPY, &NPZ].contains(&format))
 }
 
-/// Lists what loading a file of any format would run. A file of a format that has no pickles is looked at for one all the
-/// same, since a loader may take it for one.
+/// Lists what loading a file of any format would run. A file of a format that has no pickles is
+/// looked at for one all the same, since a loader may take it for one.
 ///
 /// ```
 /// use apr_ops::scan::scan_file;
@@ -62,13 +64,15 @@ pub fn may_hold_pickles(head: &[u8]) -> bool {
 /// # Errors
 /// E007 when reading fails.
 pub fn scan_file<S: ByteSource>(source: S, name: &str, limits: &Limits) -> Result<ScanReport> {
-    let head = read_vec(&source, 0, source.len().min(HEAD_LEN)).map_err(|error| error.in_file(name))?;
+    let head =
+        read_vec(&source, 0, source.len().min(HEAD_LEN)).map_err(|error| error.in_file(name))?;
     let format = match recognise(&head) {
         Some(format) if !may_hold_pickles(&head) => format,
         _ => return pytorch::scan(source, name, limits),
     };
     if may_hold_code(format) {
-        let problem = format!("this is {}, which this version of apr does not look into", format.name);
+        let problem =
+            format!("this is {}, which this version of apr does not look into", format.name);
         return Ok(ScanReport::unreadable(name, format.name, problem));
     }
     let mut report = pytorch::scan_other(&source, name, limits)?;
@@ -98,7 +102,9 @@ fn judge_onnx(report: &mut ScanReport, found: Result<onnx::scan::Scan>) {
     if let [(tensor, location), ..] = found.outside.as_slice() {
         let (tensor, location) = (Escaped::short(tensor), Escaped::short(location));
         let count = counted(found.outside.len() as u64, "tensor");
-        report.warnings.push(format!("{count} lie outside of the model's folder: '{tensor}' in '{location}'"));
+        report
+            .warnings
+            .push(format!("{count} lie outside of the model's folder: '{tensor}' in '{location}'"));
         report.verdict = FileVerdict::Dangerous;
     }
 }

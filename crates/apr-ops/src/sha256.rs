@@ -27,7 +27,9 @@ pub fn sha256<P: Pipeline>(
     const READ_LEN: usize = 1 << 20;
     let pieces: Vec<_> = pieces(source.len(), READ_LEN).collect();
     let mut hash = Sha256::new();
-    let produce = |at: usize, bytes: &mut Vec<u8>| source.read_at(pieces[at].offset, take(bytes, pieces[at].len));
+    let produce = |at: usize, bytes: &mut Vec<u8>| {
+        source.read_at(pieces[at].offset, take(bytes, pieces[at].len))
+    };
     pipeline.run(pieces.len(), produce, |at, bytes| {
         hash.update(&bytes[..pieces[at].len]);
         progress.advance(pieces[at].len as u64);

@@ -1,4 +1,5 @@
-//! Validating a model of several files, each with a checksum of its own: one read of every file, one report.
+//! Validating a model of several files, each with a checksum of its own: one read of every file,
+//! one report.
 
 use std::ops::Range;
 
@@ -7,13 +8,13 @@ use apr_core::{Progress, StoredRange, counted};
 use apr_registry::{CheckpointReader, Error, Pipeline, Result};
 
 use crate::validate::{
-    Check, CheckOutcome, Finding, Level, PartFindings, Status, ValidateOptions, ValidateReport, check_all,
-    no_such_units, validate, validate_part, validate_units, validated,
+    Check, CheckOutcome, Finding, Level, PartFindings, Status, ValidateOptions, ValidateReport,
+    check_all, no_such_units, validate, validate_part, validate_units, validated,
 };
 
-/// Checks an opened checkpoint as [`validate`] does, and where it is sharded, every shard with all its bytes: that it is
-/// there, that it is the one its manifest means, its checksum, its digests and its values. Names and shapes are those of
-/// the whole.
+/// Checks an opened checkpoint as [`validate`] does, and where it is sharded, every shard with all
+/// its bytes: that it is there, that it is the one its manifest means, its checksum, its digests
+/// and its values. Names and shapes are those of the whole.
 ///
 /// # Errors
 /// E002 and E007 when bytes can't be read; shards that are absent or wrong are in the report.
@@ -35,11 +36,15 @@ pub fn validate_all<P: Pipeline>(
     Ok(put_together(whole, found, reader, options))
 }
 
-/// How many pieces a validation can be cut into, and where the bytes of each lie: shards, or what a single file consists of.
+/// How many pieces a validation can be cut into, and where the bytes of each lie: shards, or what a
+/// single file consists of.
 ///
 /// # Errors
 /// E001 when dtype and shape of a tensor do not go together.
-pub fn units(reader: &dyn CheckpointReader, options: ValidateOptions<'_>) -> Result<Vec<StoredRange>> {
+pub fn units(
+    reader: &dyn CheckpointReader,
+    options: ValidateOptions<'_>,
+) -> Result<Vec<StoredRange>> {
     let shards = reader.container().shard_count();
     if shards == 0 {
         return Ok(validate_units(reader, options)?.into_iter().map(|unit| unit.range).collect());
@@ -114,8 +119,13 @@ fn validate_shards<P: Pipeline>(
     progress: &dyn Progress,
 ) -> Result<PartFindings> {
     // The manifest's signatures cover the shards.
-    let of_a_shard =
-        ValidateOptions { shapes: false, strict: false, require_signature: false, trusted: &[], ..options };
+    let of_a_shard = ValidateOptions {
+        shapes: false,
+        strict: false,
+        require_signature: false,
+        trusted: &[],
+        ..options
+    };
     let mut found = PartFindings { units: shards.len(), ..PartFindings::default() };
     for number in shards {
         let shard = match reader.container().shard(number) {
@@ -127,12 +137,15 @@ fn validate_shards<P: Pipeline>(
         };
         let name = shard.files().first().map_or("", |file| file.name.as_str());
         let family = model.and_then(|model| families.find(model.family().name()));
-        let part = family.map(|family| families.apply(family.name(), shard.tensors(), reader.metadata()));
-        let report = validate(shard, name, part.transpose()?.as_ref(), of_a_shard, pipeline, progress)?;
+        let part =
+            family.map(|family| families.apply(family.name(), shard.tensors(), reader.metadata()));
+        let report =
+            validate(shard, name, part.transpose()?.as_ref(), of_a_shard, pipeline, progress)?;
         let findings = report.findings.into_iter();
-        found
-            .findings
-            .extend(findings.map(|finding| Finding { file: finding.file.or(Some(name.to_owned())), ..finding }));
+        found.findings.extend(
+            findings
+                .map(|finding| Finding { file: finding.file.or(Some(name.to_owned())), ..finding }),
+        );
         found.checks.extend(report.checks);
         found.bytes_read += report.bytes_read;
     }
@@ -146,14 +159,19 @@ fn put_together(
     reader: &dyn CheckpointReader,
     options: ValidateOptions<'_>,
 ) -> ValidateReport {
-    if found.findings.iter().any(|finding| finding.check == Check::Structure && finding.level == Level::Error) {
+    if found
+        .findings
+        .iter()
+        .any(|finding| finding.check == Check::Structure && finding.level == Level::Error)
+    {
         // What opening the manifest only warned about is reported in full now.
         whole.findings.retain(|finding| finding.check != Check::Structure);
     }
     whole.findings.extend(found.findings);
     whole.bytes_read = whole.bytes_read.saturating_add(found.bytes_read);
     for outcome in &mut whole.checks {
-        let of_shards: Vec<&CheckOutcome> = found.checks.iter().filter(|other| other.check == outcome.check).collect();
+        let of_shards: Vec<&CheckOutcome> =
+            found.checks.iter().filter(|other| other.check == outcome.check).collect();
         *outcome = combined(outcome, &of_shards, &whole.findings, reader);
     }
     let has = |level: Level| whole.findings.iter().any(|finding| finding.level == level);
@@ -183,7 +201,8 @@ fn combined(
 ) -> CheckOutcome {
     let check = whole.check;
     let found = |level: Level| {
-        findings.iter().filter(|finding| finding.check == check && finding.level == level).count() as u64
+        findings.iter().filter(|finding| finding.check == check && finding.level == level).count()
+            as u64
     };
     let outcome = |status: Status, detail: String| CheckOutcome { check, status, detail };
     match (found(Level::Error), found(Level::Warning)) {
@@ -192,7 +211,9 @@ fn combined(
         (errors, _) => return outcome(Status::Fail, counted(errors, "error")),
     }
     // A shard without a tensor of a kind has nothing to check, the others may.
-    let Some(passed) = shards.iter().find(|shard| shard.status == Status::Pass) else { return whole.clone() };
+    let Some(passed) = shards.iter().find(|shard| shard.status == Status::Pass) else {
+        return whole.clone();
+    };
     let tensors = || counted(reader.tensors().len() as u64, "tensor");
     let detail = match check {
         Check::Checksum => format!("CRC-32 of {}", counted(shards.len() as u64, "shard")),

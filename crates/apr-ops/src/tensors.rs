@@ -65,7 +65,8 @@ pub struct TensorRow {
     pub file: String,
     /// Where it starts in that file, in bytes.
     pub offset: u64,
-    /// How it is compressed, where it is, as in [`CodecShare::codec`](crate::inspect::CodecShare::codec).
+    /// How it is compressed, where it is, as in
+    /// [`CodecShare::codec`](crate::inspect::CodecShare::codec).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub codec: Option<String>,
     /// Bytes, compressed.
@@ -92,7 +93,8 @@ pub struct HistogramReport {
 /// Lists tensors; reads their bytes only for statistics.
 ///
 /// # Errors
-/// E002 and E007 when bytes can't be read, E004 when they don't match a checksum that the source states.
+/// E002 and E007 when bytes can't be read, E004 when they don't match a checksum that the source
+/// states.
 pub fn list<P: Pipeline>(
     reader: &dyn CheckpointReader,
     file: &str,
@@ -102,7 +104,8 @@ pub fn list<P: Pipeline>(
 ) -> Result<TensorsReport> {
     let wanted = |name: &str| options.filter.as_ref().is_none_or(|filter| filter.is_match(name));
     let tensors = reader.tensors();
-    let chosen: Vec<usize> = (0..tensors.len()).filter(|&tensor| wanted(&tensors[tensor].name)).collect();
+    let chosen: Vec<usize> =
+        (0..tensors.len()).filter(|&tensor| wanted(&tensors[tensor].name)).collect();
     let mut rows = chosen.iter().map(|&tensor| row(reader, tensor)).collect::<Result<Vec<_>>>()?;
     if options.stats {
         let moments = moments(reader, &chosen, pipeline, progress)?;
@@ -132,7 +135,8 @@ pub fn find<'a>(reader: &'a dyn CheckpointReader, name: &str) -> Result<usize, V
 /// The distribution of one tensor in at most `bins` bins, in one read.
 ///
 /// # Errors
-/// E002 and E007 when bytes can't be read, E004 when they don't match a checksum that the source states.
+/// E002 and E007 when bytes can't be read, E004 when they don't match a checksum that the source
+/// states.
 pub fn histogram<P: Pipeline>(
     reader: &dyn CheckpointReader,
     tensor: usize,
@@ -161,7 +165,13 @@ pub fn histogram<P: Pipeline>(
         slot.sums = sums_of(stated, pieces[at], bytes, len);
         slot.moments = values::moments(reader, tensor, pieces[at], bytes, &mut slot.buffers)?;
         slot.histogram = Histogram::default();
-        values::add_to_histogram(&mut slot.histogram, reader, (tensor, pieces[at]), bytes, &mut slot.buffers)
+        values::add_to_histogram(
+            &mut slot.histogram,
+            reader,
+            (tensor, pieces[at]),
+            bytes,
+            &mut slot.buffers,
+        )
     };
     pipeline.run(pieces.len(), produce, |at, slot: &mut HistogramPart| {
         moments.merge(&slot.moments);
@@ -237,7 +247,10 @@ fn moments<P: Pipeline>(
     let mut result = vec![Moments::default(); chosen.len()];
     let mut tasks = Vec::new();
     for (place, &tensor) in chosen.iter().enumerate() {
-        tasks.extend(chunks(&tensors[tensor], tensors[tensor].byte_len()?).map(|chunk| (place, tensor, chunk)));
+        tasks.extend(
+            chunks(&tensors[tensor], tensors[tensor].byte_len()?)
+                .map(|chunk| (place, tensor, chunk)),
+        );
     }
     let produce = |at: usize, slot: &mut MomentsPart| {
         let (place, tensor, chunk) = tasks[at];
@@ -259,8 +272,14 @@ fn moments<P: Pipeline>(
 
 /// A stored form in words, by the bits of the index entry's flags (`docs/format/apr2.md`, "Index").
 pub(crate) fn codec_name(form: StoredForm) -> String {
-    let layout = ["", "csr", "bsr"].get((form.flags >> 8 & 0xf) as usize).copied().unwrap_or("other");
+    let layout =
+        ["", "csr", "bsr"].get((form.flags >> 8 & 0xf) as usize).copied().unwrap_or("other");
     let filter = if form.flags & 0xf0 == 0 { "" } else { "planes" };
-    let codec = ["", "lz4", "zstd", "entropy"].get((form.flags & 0xf) as usize).copied().unwrap_or("other");
-    [layout, filter, codec].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("+")
+    let codec =
+        ["", "lz4", "zstd", "entropy"].get((form.flags & 0xf) as usize).copied().unwrap_or("other");
+    [layout, filter, codec]
+        .into_iter()
+        .filter(|part| !part.is_empty())
+        .collect::<Vec<_>>()
+        .join("+")
 }

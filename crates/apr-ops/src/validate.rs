@@ -1,4 +1,5 @@
-//! Whether a checkpoint is healthy: one read for CRC, digests, NaN, infinity, zero tensors and improbable statistics.
+//! Whether a checkpoint is healthy: one read for CRC, digests, NaN, infinity, zero tensors and
+//! improbable statistics.
 
 mod checks;
 mod hyperparameters;

@@ -34,7 +34,8 @@ pub(crate) struct Contents {
     pub(crate) origin: Option<Origin>,
 }
 
-/// How a source comes from a file: it has a part of it, and after that the decoded bytes of compressed entries.
+/// How a source comes from a file: it has a part of it, and after that the decoded bytes of
+/// compressed entries.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Origin {
     /// Where the part starts.
@@ -43,7 +44,8 @@ pub(crate) struct Origin {
     pub(crate) len: u64,
     /// Bytes of the file.
     pub(crate) file_len: u64,
-    /// Where the compressed bytes of an entry lie in the file, by where its decoded ones start in the source.
+    /// Where the compressed bytes of an entry lie in the file, by where its decoded ones start in
+    /// the source.
     pub(crate) decoded: BTreeMap<u64, Range>,
 }
 
@@ -55,7 +57,8 @@ impl Origin {
 
     /// The same for a file that has this one's file in it, from `base` on.
     pub(crate) fn within(self, base: u64, file_len: u64) -> Self {
-        let moved = |(at, place): (u64, Range)| (at, Range { offset: base + place.offset, ..place });
+        let moved =
+            |(at, place): (u64, Range)| (at, Range { offset: base + place.offset, ..place });
         Self { base, file_len, decoded: self.decoded.into_iter().map(moved).collect(), ..self }
     }
 
@@ -94,7 +97,11 @@ impl Contents {
         let derived = match found {
             Found::Stored(tensor) => {
                 let tensor = &self.heap.tensors[tensor as usize];
-                return Ok((tensor.dtype, tensor.shape.clone(), Content::Stored(self.view(tensor)?)));
+                return Ok((
+                    tensor.dtype,
+                    tensor.shape.clone(),
+                    Content::Stored(self.view(tensor)?),
+                ));
             }
             Found::Derived(derived) => &self.heap.derived[derived as usize],
         };
@@ -102,17 +109,24 @@ impl Contents {
             Derived::Quantized { stored, scale } => {
                 let scales = self.scales(source, scale, &stored.shape, budget)?;
                 let quantized = Quantized::new(self.view(stored)?, stored.dtype, scales);
-                let quantized = quantized.ok_or_else(|| Error::corrupt("dequantized it takes over 2^64 bytes"))?;
+                let quantized = quantized
+                    .ok_or_else(|| Error::corrupt("dequantized it takes over 2^64 bytes"))?;
                 Ok((DType::F32, stored.shape.clone(), Content::Quantized(quantized)))
             }
             Derived::Sparse(Sparse { indices, values, shape }) => {
                 let indices = match indices {
                     Indices::Coo(indices) => Places::Coo(self.part(*indices)?),
-                    Indices::Csr(rows, columns) => Places::Csr(self.part(*rows)?, self.part(*columns)?),
+                    Indices::Csr(rows, columns) => {
+                        Places::Csr(self.part(*rows)?, self.part(*columns)?)
+                    }
                 };
                 let values = self.part(*values)?;
                 let dtype = values.dtype;
-                Ok((dtype, shape.clone(), Content::Sparse(Cells::new(source, &indices, values, shape, budget)?)))
+                Ok((
+                    dtype,
+                    shape.clone(),
+                    Content::Sparse(Cells::new(source, &indices, values, shape, budget)?),
+                ))
             }
         }
     }
@@ -121,15 +135,28 @@ impl Contents {
     pub(crate) fn beside(&self, found: &Found) -> Result<Vec<u64>> {
         let Found::Derived(derived) = found else { return Ok(Vec::new()) };
         let tensors = match &self.heap.derived[*derived as usize] {
-            Derived::Quantized { scale: Scale::Channels { scales, zero_points, .. }, .. } => vec![scales, zero_points],
+            Derived::Quantized { scale: Scale::Channels { scales, zero_points, .. }, .. } => {
+                vec![scales, zero_points]
+            }
             Derived::Quantized { .. } => Vec::new(),
             Derived::Sparse(Sparse { indices: Indices::Coo(indices), .. }) => vec![indices],
-            Derived::Sparse(Sparse { indices: Indices::Csr(rows, columns), .. }) => vec![rows, columns],
+            Derived::Sparse(Sparse { indices: Indices::Csr(rows, columns), .. }) => {
+                vec![rows, columns]
+            }
         };
-        tensors.into_iter().map(|&tensor| Ok(self.view(&self.heap.tensors[tensor as usize])?.offset)).collect()
+        tensors
+            .into_iter()
+            .map(|&tensor| Ok(self.view(&self.heap.tensors[tensor as usize])?.offset))
+            .collect()
     }
 
-    fn scales(&self, source: &dyn ByteSource, scale: &Scale, shape: &[u64], budget: &mut u64) -> Result<Scales> {
+    fn scales(
+        &self,
+        source: &dyn ByteSource,
+        scale: &Scale,
+        shape: &[u64],
+        budget: &mut u64,
+    ) -> Result<Scales> {
         match *scale {
             Scale::One(scale, zero_point) => Ok(Scales::One(scale, zero_point)),
             Scale::Channels { scales, zero_points, axis } => {
@@ -153,17 +180,26 @@ impl Contents {
         let Storage { key, element, len, view } = storage;
         let key = Escaped::short(key);
         let range = self.storages.get(&storage.key);
-        let range = range.ok_or_else(|| Error::corrupt(format!("its storage '{key}' is not in the file")))?;
+        let range = range
+            .ok_or_else(|| Error::corrupt(format!("its storage '{key}' is not in the file")))?;
         let declared = len.checked_mul(element.width);
         if declared.is_none_or(|declared| declared > range.len) {
-            let message = format!("its storage '{key}' has {} bytes, but {len} elements are declared", range.len);
+            let message = format!(
+                "its storage '{key}' has {} bytes, but {len} elements are declared",
+                range.len
+            );
             return Err(Error::corrupt(message).at(range.offset));
         }
         let Some((first, count)) = view else { return Ok(*range) };
         let part = first.checked_mul(element.width).zip(count.checked_mul(element.width));
-        match part.filter(|(first, len)| first.checked_add(*len).is_some_and(|end| end <= range.len)) {
+        match part
+            .filter(|(first, len)| first.checked_add(*len).is_some_and(|end| end <= range.len))
+        {
             Some((first, len)) => Ok(Range { offset: range.offset + first, len }),
-            None => Err(Error::corrupt(format!("its view of storage '{key}' reaches past its end")).at(range.offset)),
+            None => {
+                Err(Error::corrupt(format!("its view of storage '{key}' reaches past its end"))
+                    .at(range.offset))
+            }
         }
     }
 }

@@ -1,10 +1,12 @@
-//! Distributed checkpoints: a folder of `.distcp` files, each with the pieces that one process had, and `.metadata`, a
-//! pickle that says which piece of which tensor lies where.
+//! Distributed checkpoints: a folder of `.distcp` files, each with the pieces that one process had,
+//! and `.metadata`, a pickle that says which piece of which tensor lies where.
 //!
 //! ```text
-//! .metadata       state_dict_metadata   name -> dtype, size, pieces: offsets and sizes along each dimension
+//! .metadata       state_dict_metadata   name -> dtype, size, pieces: offsets and sizes along each
+//!                                       dimension
 //!                 storage_data          name and offsets of a piece -> file, offset, length
-//! __0_0.distcp    one after the other, for each piece what `torch.save` writes of a tensor: a ZIP archive
+//! __0_0.distcp    one after the other, for each piece what `torch.save` writes of a tensor: a ZIP
+//!                 archive
 //! __1_0.distcp    ...
 //! ```
 
@@ -14,8 +16,9 @@ use std::sync::Arc;
 
 use apr_archive::Section;
 use apr_core::{
-    ByteSource, CheckpointReader, Container, ContainerFacts, Error, Escaped, FileInfo, Format, Limits, Metadata, Part,
-    Result, Shape, SourceSet, Stored, StoredRange, Sum, TensorInfo, check_file_name, counted, has_no,
+    ByteSource, CheckpointReader, Container, ContainerFacts, Error, Escaped, FileInfo, Format,
+    Limits, Metadata, Part, Result, Shape, SourceSet, Stored, StoredRange, Sum, TensorInfo,
+    check_file_name, counted, has_no,
 };
 use serde_json::{Value, json};
 
@@ -31,11 +34,12 @@ pub const METADATA: &str = ".metadata";
 /// Pieces of one tensor: all are compared with each other.
 const MAX_PIECES: usize = 4096;
 
-/// Opens a distributed checkpoint: its tensors as they were before they were cut, whatever processes had their pieces.
+/// Opens a distributed checkpoint: its tensors as they were before they were cut, whatever
+/// processes had their pieces.
 ///
 /// # Errors
-/// E001 for metadata that is malformed or names what is not allowed, E002 where pieces and files disagree, E003 for kinds
-/// that are not read, E007 for an absent file, E008 over a limit.
+/// E001 for metadata that is malformed or names what is not allowed, E002 where pieces and files
+/// disagree, E003 for kinds that are not read, E007 for an absent file, E008 over a limit.
 pub fn open_distributed(
     metadata: &dyn ByteSource,
     set: &dyn SourceSet,
@@ -43,7 +47,12 @@ pub fn open_distributed(
     options: &OpenOptions,
 ) -> Result<DistributedReader> {
     let in_metadata = |error: Error| error.in_file(METADATA);
-    let policy = Policy { lenient: false, joblib: false, classes: &options.classes, persistent: Persistent::None };
+    let policy = Policy {
+        lenient: false,
+        joblib: false,
+        classes: &options.classes,
+        persistent: Persistent::None,
+    };
     let outcome = run(Input::new(metadata, 0, metadata.len(), limits), &policy, limits);
     let root = outcome.root.map_err(in_metadata)?;
     let (items, values) = Index { heap: &outcome.heap }.read(root).map_err(in_metadata)?;
@@ -81,15 +90,20 @@ struct Index<'a> {
 impl Index<'_> {
     /// The tensors, and the names of values that are none.
     fn read(&self, root: Id) -> Result<(Vec<Item>, Vec<String>)> {
-        let bad = |what: &str| Error::format(format!("the metadata of a distributed checkpoint {what}"));
+        let bad =
+            |what: &str| Error::format(format!("the metadata of a distributed checkpoint {what}"));
         let tensors = self.field(root, "state_dict_metadata").and_then(|id| self.pairs(id));
         let places = self.field(root, "storage_data").and_then(|id| self.pairs(id));
-        let (tensors, places) = tensors.zip(places).ok_or_else(|| bad("list no tensors, or no places of them"))?;
+        let (tensors, places) =
+            tensors.zip(places).ok_or_else(|| bad("list no tensors, or no places of them"))?;
         let mut by_piece = HashMap::new();
         for &(key, place) in places {
             let name = self.field(key, "fqn").and_then(|name| self.heap.text(name));
             let name = name.ok_or_else(|| bad("give a place to something without a name"))?;
-            let offsets = self.field(key, "offset").and_then(|offset| self.numbers(offset)).unwrap_or_default();
+            let offsets = self
+                .field(key, "offset")
+                .and_then(|offset| self.numbers(offset))
+                .unwrap_or_default();
             if by_piece.insert((name, offsets), place).is_some() {
                 return Err(bad("give two places to one piece").for_tensor(name));
             }
@@ -103,12 +117,20 @@ impl Index<'_> {
             };
             let place = |offsets: &[u64]| by_piece.get(&(name, offsets.to_vec())).copied();
             let item = self.item(name, size, described, place);
-            items.push(item.ok_or_else(|| bad("describe it in a way that is not known").for_tensor(name))?);
+            items.push(
+                item.ok_or_else(|| bad("describe it in a way that is not known").for_tensor(name))?,
+            );
         }
         Ok((items, values))
     }
 
-    fn item(&self, name: &str, size: Id, described: Id, place: impl Fn(&[u64]) -> Option<Id>) -> Option<Item> {
+    fn item(
+        &self,
+        name: &str,
+        size: Id,
+        described: Id,
+        place: impl Fn(&[u64]) -> Option<Id>,
+    ) -> Option<Item> {
         let chunks = self.field(described, "chunks").and_then(|chunks| self.heap.items(chunks))?;
         let chunks = if chunks.len() > MAX_PIECES { return None } else { chunks };
         let piece = |&chunk: &Id| {
@@ -116,7 +138,8 @@ impl Index<'_> {
             let sizes = self.numbers(self.field(chunk, "sizes")?)?;
             let place = place(&offsets)?;
             // What was compressed on its way to the file needs more than its place.
-            let plain = self.field(place, "transform_descriptors").is_none_or(|how| self.is_empty(how));
+            let plain =
+                self.field(place, "transform_descriptors").is_none_or(|how| self.is_empty(how));
             let file = self.heap.text(self.field(place, "relative_path")?)?.to_owned();
             let offset = self.heap.unsigned(self.field(place, "offset")?)?;
             let len = self.heap.unsigned(self.field(place, "length")?)?;
@@ -165,7 +188,8 @@ impl Files<'_> {
             return Ok((*number, Arc::clone(source)));
         }
         check_file_name(name)?;
-        let source: Arc<dyn ByteSource> = Arc::from(self.set.open(name).map_err(|error| error.in_file(name))?);
+        let source: Arc<dyn ByteSource> =
+            Arc::from(self.set.open(name).map_err(|error| error.in_file(name))?);
         let number = self.by_name.len();
         self.by_name.insert(name.to_owned(), (number, Arc::clone(&source)));
         Ok((number, source))
@@ -178,7 +202,9 @@ impl Files<'_> {
             let piece = self.piece(&described)?;
             let own = piece.reader.tensors()[0].dtype;
             if *dtype.get_or_insert(own) != own {
-                return Err(Error::corrupt("its pieces have different dtypes").in_file(&described.file));
+                return Err(
+                    Error::corrupt("its pieces have different dtypes").in_file(&described.file)
+                );
             }
             pieces.push(piece);
         }
@@ -192,13 +218,15 @@ impl Files<'_> {
     fn piece(&mut self, described: &Described) -> Result<Piece> {
         let Described { offsets, sizes, file, offset, len } = described;
         let (number, source) = self.open(file)?;
-        let section = Section::new(Arc::clone(&source), *offset, *len).map_err(|error| error.in_file(file))?;
+        let section = Section::new(Arc::clone(&source), *offset, *len)
+            .map_err(|error| error.in_file(file))?;
         let options = OpenOptions { prefix: None, classes: self.options.classes.clone() };
         let reader = open_boxed(Box::new(section), file, self.limits, &options)?;
         match reader.tensors() {
             [tensor] if tensor.shape.dims() == sizes => {}
             _ => {
-                let message = format!("the piece at byte {offset} is not one tensor of shape {sizes:?}");
+                let message =
+                    format!("the piece at byte {offset} is not one tensor of shape {sizes:?}");
                 return Err(Error::corrupt(message).at(*offset).in_file(file));
             }
         }
@@ -209,10 +237,13 @@ impl Files<'_> {
 
 /// Whether the pieces lie within the tensor, do not overlap, and leave nothing out.
 fn check_tiling(size: &[u64], pieces: &[Piece]) -> Result<()> {
-    let volume = |sizes: &[u64]| sizes.iter().try_fold(1_u64, |volume, &size| volume.checked_mul(size));
+    let volume =
+        |sizes: &[u64]| sizes.iter().try_fold(1_u64, |volume, &size| volume.checked_mul(size));
     let within = |piece: &Piece| {
-        let ends = piece.offsets.iter().zip(&piece.sizes).map(|(offset, size)| offset.checked_add(*size));
-        piece.offsets.len() == size.len() && ends.zip(size).all(|(end, size)| end.is_some_and(|end| end <= *size))
+        let ends =
+            piece.offsets.iter().zip(&piece.sizes).map(|(offset, size)| offset.checked_add(*size));
+        piece.offsets.len() == size.len()
+            && ends.zip(size).all(|(end, size)| end.is_some_and(|end| end <= *size))
     };
     let filled: Vec<&Piece> = pieces.iter().filter(|piece| !piece.sizes.contains(&0)).collect();
     let apart = |one: &Piece, other: &Piece| {
@@ -225,7 +256,11 @@ fn check_tiling(size: &[u64], pieces: &[Piece]) -> Result<()> {
         "a piece reaches past its end"
     } else if sum.is_none() || sum != volume(size) {
         "its pieces do not cover it exactly"
-    } else if filled.iter().enumerate().any(|(at, one)| filled[..at].iter().any(|other| !apart(one, other))) {
+    } else if filled
+        .iter()
+        .enumerate()
+        .any(|(at, one)| filled[..at].iter().any(|other| !apart(one, other)))
+    {
         "two of its pieces overlap"
     } else {
         return Ok(());
@@ -247,11 +282,19 @@ struct Piece {
 impl Piece {
     /// What is stated about its bytes, by their places in the file.
     fn parts(&self) -> Vec<Part<'_>> {
-        let in_file = |range: StoredRange| StoredRange { file: self.file, offset: self.start + range.offset, ..range };
+        let in_file = |range: StoredRange| StoredRange {
+            file: self.file,
+            offset: self.start + range.offset,
+            ..range
+        };
         let stored = self.reader.stored(0);
         let own = stored.crc32().map(|crc32| (stored.range, Sum::Crc32(crc32)));
         // Decoded bytes have no place in the file that they could be read from.
-        let parts = stored.parts().iter().filter(|part| part.place == part.range).map(|part| (part.range, part.sum));
+        let parts = stored
+            .parts()
+            .iter()
+            .filter(|part| part.place == part.range)
+            .map(|part| (part.range, part.sum));
         let all = own.into_iter().chain(parts);
         all.map(|(range, sum)| Part::of_file(&*self.source, in_file(range), sum)).collect()
     }
@@ -264,7 +307,8 @@ struct Tensor {
     pieces: Vec<Piece>,
 }
 
-/// Where a byte of a tensor is: in which piece, where in it, and how many follow it there as they do in the tensor.
+/// Where a byte of a tensor is: in which piece, where in it, and how many follow it there as they
+/// do in the tensor.
 struct Run<'a> {
     piece: &'a Piece,
     offset: u64,
@@ -287,13 +331,20 @@ impl Tensor {
         }
         let holds = |piece: &&Piece| {
             let ranges = piece.offsets.iter().zip(&piece.sizes);
-            index.iter().zip(ranges).all(|(at, (offset, size))| (*offset..offset + size).contains(at))
+            index
+                .iter()
+                .zip(ranges)
+                .all(|(at, (offset, size))| (*offset..offset + size).contains(at))
         };
         let piece = self.pieces.iter().find(holds)?;
-        let local: Vec<u64> = index.iter().zip(&piece.offsets).map(|(at, offset)| at - offset).collect();
-        let element = local.iter().zip(&piece.sizes).fold(0, |element, (at, size)| element * size + at);
-        // As long as the piece is as wide as the tensor, the next row of one follows where that of the other does.
-        let (mut left, mut row, mut dim) = (piece.sizes[last] - local[last], piece.sizes[last], last);
+        let local: Vec<u64> =
+            index.iter().zip(&piece.offsets).map(|(at, offset)| at - offset).collect();
+        let element =
+            local.iter().zip(&piece.sizes).fold(0, |element, (at, size)| element * size + at);
+        // As long as the piece is as wide as the tensor, the next row of one follows where that of
+        // the other does.
+        let (mut left, mut row, mut dim) =
+            (piece.sizes[last] - local[last], piece.sizes[last], last);
         while dim > 0 && piece.sizes[dim] == dims[dim] {
             dim -= 1;
             left += (piece.sizes[dim] - local[dim] - 1) * row;
@@ -306,7 +357,9 @@ impl Tensor {
     fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         let (mut position, mut rest) = (offset, buf);
         while !rest.is_empty() {
-            let run = self.run(position).ok_or_else(|| Error::corrupt("no piece holds this part of it"))?;
+            let run = self
+                .run(position)
+                .ok_or_else(|| Error::corrupt("no piece holds this part of it"))?;
             let len = usize::try_from(run.len).map_or(rest.len(), |len| len.min(rest.len()));
             let (head, tail) = rest.split_at_mut(len);
             run.piece.reader.read_tensor(0, run.offset, head)?;
@@ -334,16 +387,29 @@ impl DistributedReader {
             [] => Vec::new(),
             [first, ..] => {
                 let shown = Escaped::short(first);
-                vec![format!("{} beside the tensors, the first is '{shown}'", counted(values.len() as u64, "value"))]
+                vec![format!(
+                    "{} beside the tensors, the first is '{shown}'",
+                    counted(values.len() as u64, "value")
+                )]
             }
         };
-        let (files, tensors, assembled, names) = (Vec::new(), Vec::new(), Vec::new(), HashSet::new());
-        Self { files, tensors, assembled, metadata: Metadata::new(), fields: Value::Null, left_out, names }
+        let (files, tensors, assembled, names) =
+            (Vec::new(), Vec::new(), Vec::new(), HashSet::new());
+        Self {
+            files,
+            tensors,
+            assembled,
+            metadata: Metadata::new(),
+            fields: Value::Null,
+            left_out,
+            names,
+        }
     }
 
     fn add(&mut self, tensor: Tensor) -> Result<()> {
         if !self.names.insert(tensor.info.name.clone()) {
-            return Err(Error::format("the checkpoint has two tensors of this name").for_tensor(&tensor.info.name));
+            return Err(Error::format("the checkpoint has two tensors of this name")
+                .for_tensor(&tensor.info.name));
         }
         self.tensors.push(tensor.info.clone());
         self.assembled.push(tensor);
@@ -353,12 +419,15 @@ impl DistributedReader {
     fn finish(&mut self, files: Files<'_>, metadata_len: u64) {
         let mut numbered: Vec<_> = files.by_name.into_iter().collect();
         numbered.sort_by_key(|(_, (number, _))| *number);
-        let info = |(name, (_, source)): (String, (usize, Arc<dyn ByteSource>))| FileInfo { name, len: source.len() };
+        let info = |(name, (_, source)): (String, (usize, Arc<dyn ByteSource>))| FileInfo {
+            name,
+            len: source.len(),
+        };
         self.files = numbered.into_iter().map(info).collect();
         self.files.push(FileInfo { name: METADATA.into(), len: metadata_len });
         let pieces: usize = self.assembled.iter().map(|tensor| tensor.pieces.len()).sum();
-        self.fields =
-            json!({ "container": "distributed", "kind": "distributed checkpoint of PyTorch", "pieces": pieces });
+        self.fields = json!({ "container": "distributed", "kind": "distributed checkpoint of \
+            PyTorch", "pieces": pieces });
     }
 }
 
@@ -396,7 +465,8 @@ impl CheckpointReader for DistributedReader {
     fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
         let tensor = &self.assembled[tensor];
         if offset.checked_add(buf.len() as u64).is_none_or(|end| end > tensor.len) {
-            let message = format!("{} bytes from byte {offset} on, but it has {}", buf.len(), tensor.len);
+            let message =
+                format!("{} bytes from byte {offset} on, but it has {}", buf.len(), tensor.len);
             return Err(Error::corrupt(message).for_tensor(&tensor.info.name));
         }
         tensor.read(offset, buf).map_err(|error| error.for_tensor(&tensor.info.name))

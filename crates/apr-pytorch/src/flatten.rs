@@ -8,7 +8,8 @@ use crate::pickle::{Heap, Id, Node};
 /// Containers inside each other.
 const MAX_DEPTH: usize = 128;
 
-/// Values visited. A pickle of a kilobyte may hold each of its containers twice in the next, and so on.
+/// Values visited. A pickle of a kilobyte may hold each of its containers twice in the next, and so
+/// on.
 const MAX_VISITS: usize = 4 << 20;
 
 /// Longest tensor name in bytes, as in the other formats.
@@ -124,7 +125,9 @@ impl Walk<'_> {
     fn spend(&mut self, values: usize) -> Result<()> {
         self.visits = self.visits.saturating_add(values);
         if self.visits > MAX_VISITS {
-            return Err(Error::memory("the checkpoint repeats its containers more often than makes sense"));
+            return Err(Error::memory(
+                "the checkpoint repeats its containers more often than makes sense",
+            ));
         }
         Ok(())
     }
@@ -145,7 +148,10 @@ impl Walk<'_> {
 
     fn value(&mut self, value: Value) -> Result<()> {
         if self.flat.values.len() < MAX_VALUES && self.path.len() <= MAX_TEXT {
-            self.flat.values.insert(if self.path.is_empty() { "value".into() } else { self.path.clone() }, value);
+            self.flat.values.insert(
+                if self.path.is_empty() { "value".into() } else { self.path.clone() },
+                value,
+            );
         } else {
             self.flat.dropped += 1;
         }
@@ -155,10 +161,12 @@ impl Walk<'_> {
     fn under(&mut self, key: &str, id: Id) -> Result<()> {
         let len = self.path.len();
         if len + usize::from(len > 0) + key.len() > MAX_NAME {
-            return Err(Error::format(format!("a name is longer than {MAX_NAME} bytes")).for_tensor(&self.path));
+            return Err(Error::format(format!("a name is longer than {MAX_NAME} bytes"))
+                .for_tensor(&self.path));
         }
         if self.depth == MAX_DEPTH {
-            let message = format!("containers are nested more than {MAX_DEPTH} deep, or contain themselves");
+            let message =
+                format!("containers are nested more than {MAX_DEPTH} deep, or contain themselves");
             return Err(Error::format(message).for_tensor(&self.path));
         }
         if len > 0 {
@@ -185,10 +193,14 @@ impl Walk<'_> {
     }
 
     fn items(&mut self, items: &[Id]) -> Result<()> {
-        items.iter().enumerate().try_for_each(|(position, &item)| self.under(&position.to_string(), item))
+        items
+            .iter()
+            .enumerate()
+            .try_for_each(|(position, &item)| self.under(&position.to_string(), item))
     }
 
-    /// A module has its parameters, buffers and children in three dictionaries; anything else is its attributes.
+    /// A module has its parameters, buffers and children in three dictionaries; anything else is
+    /// its attributes.
     fn object(&mut self, state: Id) -> Result<()> {
         let state = match self.heap.get(state) {
             Node::Tuple(parts) => parts.first().copied().unwrap_or(state),
@@ -215,8 +227,10 @@ impl Walk<'_> {
     /// What `state_dict()` would list: all but the buffers that are not saved.
     fn members(&mut self, dict: Id, fleeting: &[Id]) -> Result<()> {
         let Node::Dict(pairs) = self.heap.get(dict) else {
-            return Err(Error::format("a module keeps its members in something that is not a dictionary")
-                .for_tensor(&self.path));
+            return Err(Error::format(
+                "a module keeps its members in something that is not a dictionary",
+            )
+            .for_tensor(&self.path));
         };
         self.spend(fleeting.len().saturating_mul(pairs.len()))?;
         for &(key, value) in pairs {
@@ -228,7 +242,8 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// TorchScript's objects have `training` beside their tensors; only texts and numbers tell something.
+    /// TorchScript's objects have `training` beside their tensors; only texts and numbers tell
+    /// something.
     fn attributes(&mut self, pairs: &[(Id, Id)]) -> Result<()> {
         for &(key, value) in pairs {
             match (self.heap.text(key), self.heap.get(value)) {

@@ -68,7 +68,8 @@ pub static PICKLE: Format =
     Format { id: "pickle", name: "a pickle (PyTorch)", recognises: is_pickle, ..Format::READ_ONLY };
 
 /// A TAR archive, as the first PyTorch wrote.
-pub static TAR: Format = Format { id: "tar", name: "a TAR archive", recognises: tar::recognise, ..Format::READ_ONLY };
+pub static TAR: Format =
+    Format { id: "tar", name: "a TAR archive", recognises: tar::recognise, ..Format::READ_ONLY };
 
 /// PROTO 2 to 5 is what PyTorch's magic number or a dictionary start with.
 fn is_pickle(head: &[u8]) -> bool {

@@ -1,4 +1,5 @@
-//! Reading a pickle stream through a window, because a pre-ZIP file does not say where its pickles end.
+//! Reading a pickle stream through a window, because a pre-ZIP file does not say where its pickles
+//! end.
 
 use apr_core::{ByteSource, Error, Limits, Result};
 
@@ -37,11 +38,15 @@ impl<'a> Input<'a> {
     fn check(&self, len: u64) -> Result<()> {
         let end = self.position.saturating_add(len);
         if end > self.end {
-            let message = format!("{len} bytes are expected here, but the pickle is cut off at byte {}", self.end);
+            let message = format!(
+                "{len} bytes are expected here, but the pickle is cut off at byte {}",
+                self.end
+            );
             return Err(Error::corrupt(message).at(self.position));
         }
         if end > self.budget_end {
-            let message = "the pickle is longer than the limit on metadata; raise it with --max-metadata";
+            let message =
+                "the pickle is longer than the limit on metadata; raise it with --max-metadata";
             return Err(Error::memory(message).at(self.position));
         }
         Ok(())
@@ -53,7 +58,8 @@ impl<'a> Input<'a> {
             Some(byte) => byte,
             None => {
                 self.fetch()?;
-                self.windowed().ok_or_else(|| Error::corrupt("the pickle is cut off").at(self.position))?
+                self.windowed()
+                    .ok_or_else(|| Error::corrupt("the pickle is cut off").at(self.position))?
             }
         };
         self.position += 1;
@@ -84,7 +90,8 @@ impl<'a> Input<'a> {
     /// The next `len` bytes; checked against the stream's end before anything is allocated.
     pub(crate) fn take(&mut self, len: u64) -> Result<Vec<u8>> {
         self.check(len)?;
-        let len = usize::try_from(len).map_err(|_| Error::memory("a string exceeds the address space"))?;
+        let len = usize::try_from(len)
+            .map_err(|_| Error::memory("a string exceeds the address space"))?;
         if len <= WINDOW {
             return (0..len).map(|_| self.byte()).collect();
         }
@@ -97,7 +104,8 @@ impl<'a> Input<'a> {
     /// Goes past the next `len` bytes, which do not count as pickled.
     pub(crate) fn skip(&mut self, len: u64) -> Result<()> {
         if len > self.remaining() {
-            let message = format!("{len} bytes of an array are expected here, but the file ends before them");
+            let message =
+                format!("{len} bytes of an array are expected here, but the file ends before them");
             return Err(Error::corrupt(message).at(self.position));
         }
         self.position += len;

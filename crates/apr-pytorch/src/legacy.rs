@@ -1,4 +1,5 @@
-//! Pre-ZIP files: `torch.save` before 1.6, and since then with `_use_new_zipfile_serialization=False`.
+//! Pre-ZIP files: `torch.save` before 1.6, and since then with
+//! `_use_new_zipfile_serialization=False`.
 
 use std::collections::HashMap;
 
@@ -33,28 +34,43 @@ impl Pickles<'_> {
     }
 }
 
-/// For the pickles around the weights: no names at all would be needed, and none that is not harmless is taken.
+/// For the pickles around the weights: no names at all would be needed, and none that is not
+/// harmless is taken.
 pub(crate) const PLAIN: Policy<'static> =
     Policy { lenient: false, joblib: false, classes: &[], persistent: Persistent::None };
 
-pub(crate) fn read(source: &dyn ByteSource, options: &OpenOptions, limits: &Limits) -> Result<Contents> {
+pub(crate) fn read(
+    source: &dyn ByteSource,
+    options: &OpenOptions,
+    limits: &Limits,
+) -> Result<Contents> {
     let mut pickles = Pickles { source, limits, position: 0, end: source.len() };
     let (heap, magic) = pickles.next(&PLAIN)?;
     if !matches!(heap.get(magic), Node::Int(MAGIC)) {
         return Err(Error::format(
-            "this is a pickle, but not PyTorch's: it does not start with the magic number; `apr scan` lists what it runs",
-        ).at(0));
+            "this is a pickle, but not PyTorch's: it does not start with the magic number; `apr \
+             scan` lists what it runs",
+        )
+        .at(0));
     }
     let at = pickles.position;
     let (heap, protocol) = pickles.next(&PLAIN)?;
     if !matches!(heap.get(protocol), Node::Int(PROTOCOL)) {
-        return Err(Error::version(format!("the protocol is not {PROTOCOL}, the only one there was")).at(at));
+        return Err(Error::version(format!(
+            "the protocol is not {PROTOCOL}, the only one there was"
+        ))
+        .at(at));
     }
     let at = pickles.position;
     let (heap, system) = pickles.next(&PLAIN)?;
     check_byte_order(&heap, system).map_err(|error| error.at(at))?;
 
-    let policy = Policy { lenient: false, joblib: false, classes: &options.classes, persistent: Persistent::Storage };
+    let policy = Policy {
+        lenient: false,
+        joblib: false,
+        classes: &options.classes,
+        persistent: Persistent::Storage,
+    };
     let (heap, root) = pickles.next(&policy)?;
     let at = pickles.position;
     let (keys, list) = pickles.next(&PLAIN)?;
@@ -81,13 +97,17 @@ pub(crate) fn read(source: &dyn ByteSource, options: &OpenOptions, limits: &Limi
 pub(crate) fn check_byte_order(heap: &Heap, system: Id) -> Result<()> {
     match heap.entry(system, "little_endian").map(|little| heap.get(little)) {
         Some(Node::Bool(true)) => Ok(()),
-        Some(Node::Bool(false)) => Err(Error::version("the checkpoint was written big-endian, which is not read")),
+        Some(Node::Bool(false)) => {
+            Err(Error::version("the checkpoint was written big-endian, which is not read"))
+        }
         _ => Err(Error::format("the file does not say in which byte order it was written")),
     }
 }
 
 fn key_list(heap: &Heap, list: Id) -> Result<Vec<String>> {
-    let keys = heap.items(list).and_then(|keys| keys.iter().map(|&key| heap.text(key).map(str::to_owned)).collect());
+    let keys = heap
+        .items(list)
+        .and_then(|keys| keys.iter().map(|&key| heap.text(key).map(str::to_owned)).collect());
     keys.ok_or_else(|| Error::format("the list of storages is not a list of texts"))
 }
 
@@ -98,23 +118,32 @@ fn storages(
     keys: &[String],
     mut position: u64,
 ) -> Result<(HashMap<String, Range>, u64)> {
-    let declared: HashMap<&str, _> = heap.storages.iter().map(|storage| (storage.key.as_str(), storage)).collect();
-    if let Some(other) = heap.storages.iter().find(|s| declared[s.key.as_str()].element.width != s.element.width) {
+    let declared: HashMap<&str, _> =
+        heap.storages.iter().map(|storage| (storage.key.as_str(), storage)).collect();
+    if let Some(other) =
+        heap.storages.iter().find(|s| declared[s.key.as_str()].element.width != s.element.width)
+    {
         let key = Escaped::short(&other.key);
-        return Err(Error::corrupt(format!("storage '{key}' is declared with elements of two sizes")).at(position));
+        return Err(Error::corrupt(format!(
+            "storage '{key}' is declared with elements of two sizes"
+        ))
+        .at(position));
     }
     let mut storages = HashMap::new();
     for key in keys {
         let shown = Escaped::short(key);
         let Some(storage) = declared.get(key.as_str()) else {
-            return Err(
-                Error::corrupt(format!("storage '{shown}' belongs to no tensor, so its size is unknown")).at(position)
-            );
+            return Err(Error::corrupt(format!(
+                "storage '{shown}' belongs to no tensor, so its size is unknown"
+            ))
+            .at(position));
         };
         let range = sized(source, position, storage.element.width)?;
         if range.len != storage.len.saturating_mul(storage.element.width) {
-            let message =
-                format!("storage '{shown}' has {} bytes, but {} elements are declared", range.len, storage.len);
+            let message = format!(
+                "storage '{shown}' has {} bytes, but {} elements are declared",
+                range.len, storage.len
+            );
             return Err(Error::corrupt(message).at(position));
         }
         position = range.offset + range.len;
@@ -131,7 +160,8 @@ pub(crate) fn sized(source: &dyn ByteSource, position: u64, width: u64) -> Resul
     let count = bytes.iter().rev().fold(0, |count, &byte| count << 8 | u64::from(byte));
     let (offset, len) = (position + 8, count.saturating_mul(width));
     if offset.checked_add(len).is_none_or(|end| end > source.len()) {
-        let message = format!("a storage of {count} elements is expected, but the file is truncated");
+        let message =
+            format!("a storage of {count} elements is expected, but the file is truncated");
         return Err(Error::corrupt(message).at(position));
     }
     Ok(Range { offset, len })

@@ -1,66 +1,82 @@
-//! PyTorch checkpoints: three containers around one pickle, which is read without running any of it.
+//! PyTorch checkpoints: three containers around one pickle, which is read without running any of
+//! it.
 //!
 //! ```text
-//! ZIP (torch.save since 1.6, TorchScript)      pre-ZIP (before 1.6)               TAR (0.1)
-//! ├─ model/data.pkl   the pickle               ├─ pickle: 0x1950a86a20f9469cfc6c  ├─ sys_info  pickle
-//! ├─ model/byteorder  "little"                 ├─ pickle: 1001                    ├─ storages  n, then n times:
-//! ├─ model/data/0     bytes of a storage       ├─ pickle: {"little_endian": True} │    (key, device, class) as pickle,
-//! ├─ model/data/1     ...                      ├─ pickle: the checkpoint          │    u64 count, the elements
-//! ├─ model/version    "3"                      ├─ pickle: [key of a storage, …]   ├─ tensors   n, then n times: (key,
-//! ├─ directory        CRC-32, size, place      └─ for each key:                   │    storage, class), dims, sizes, …
-//! └─ end record       place of the directory      u64 count, the elements         └─ pickle    the checkpoint
+//! ZIP (torch.save since 1.6, TorchScript)      pre-ZIP (before 1.6)
+//! ├─ model/data.pkl   the pickle               ├─ pickle: 0x1950a86a20f9469cfc6c
+//! ├─ model/byteorder  "little"                 ├─ pickle: 1001
+//! ├─ model/data/0     bytes of a storage       ├─ pickle: {"little_endian": True}
+//! ├─ model/data/1     ...                      ├─ pickle: the checkpoint
+//! ├─ model/version    "3"                      ├─ pickle: [key of a storage, …]
+//! ├─ directory        CRC-32, size, place      └─ for each key:
+//! └─ end record       place of the directory      u64 count, the elements
+//!
+//! TAR (0.1)
+//! ├─ sys_info  pickle
+//! ├─ storages  n, then n times: (key, device, class) as pickle, u64 count, the elements
+//! ├─ tensors   n, then n times: (key, storage, class), dims, sizes, …
+//! └─ pickle    the checkpoint
 //! ```
 //!
-//! The pickle is a program for a stack machine. A tensor in it is a call of a function, with a storage named by key:
+//! The pickle is a program for a stack machine. A tensor in it is a call of a function, with a
+//! storage named by key:
 //!
 //! ```text
 //! torch._utils._rebuild_tensor_v2(
-//!     ("storage", torch.FloatStorage, "0", "cpu", 6),   a persistent id: class, key, device, number of elements
-//!     0, (2, 3), (3, 1),                                offset, shape, strides, counted in elements
+//!     ("storage", torch.FloatStorage, "0", "cpu", 6),   a persistent id: class, key, device,
+//!                                                       number of elements
+//!     0, (2, 3), (3, 1),                                offset, shape, strides, in elements
 //!     False, OrderedDict())                             requires_grad, hooks
 //! ```
 //!
-//! Elements are little-endian. Several tensors may be views of one storage, transposed or sliced or expanded; those that
-//! lie flat are read where they are, others gathered a window at a time. Numbers of all kinds are u64 on the way in and
-//! checked against the file before they become a length.
+//! Elements are little-endian. Several tensors may be views of one storage, transposed or sliced or
+//! expanded; those that lie flat are read where they are, others gathered a window at a time.
+//! Numbers of all kinds are u64 on the way in and checked against the file before they become a
+//! length.
 //!
 //! # Why reading is safe
 //!
-//! Python's pickle imports whatever the file names and calls it, which is how a checkpoint takes over the machine that
-//! loads it. This crate's machine has values and no functions: a "call" looks the name up in a closed list and builds a
-//! tensor descriptor, a container, or nothing. A name that is not on the list refuses the file with the name and the
-//! offset of the opcode, before any later byte is looked at. [`scan`] goes on instead, lists every name, and looks into
-//! whatever a pickle may be packed in.
+//! Python's pickle imports whatever the file names and calls it, which is how a checkpoint takes
+//! over the machine that loads it. This crate's machine has values and no functions: a "call" looks
+//! the name up in a closed list and builds a tensor descriptor, a container, or nothing. A name
+//! that is not on the list refuses the file with the name and the offset of the opcode, before any
+//! later byte is looked at. [`scan`] goes on instead, lists every name, and looks into whatever a
+//! pickle may be packed in.
 //!
-//! Allowed are the functions that rebuild tensors and parameters, storages, dtypes, plain containers, and classes of
-//! `torch.nn` and TorchScript, of which only the state is read: a module pickled whole gives its parameters and buffers
-//! under the names of its `state_dict()`. Other classes must be named in [`OpenOptions::classes`].
+//! Allowed are the functions that rebuild tensors and parameters, storages, dtypes, plain
+//! containers, and classes of `torch.nn` and TorchScript, of which only the state is read: a module
+//! pickled whole gives its parameters and buffers under the names of its `state_dict()`. Other
+//! classes must be named in [`OpenOptions::classes`].
 //!
-//! A ZIP entry is described twice, in the directory and in front of its bytes; both must agree, and entries must not
-//! overlap. The pickle's checksum is verified. An entry that was compressed with DEFLATE, as tools that pack folders do, is
-//! decoded a page at a time where a range of it is asked for ([`apr_archive`]).
+//! A ZIP entry is described twice, in the directory and in front of its bytes; both must agree, and
+//! entries must not overlap. The pickle's checksum is verified. An entry that was compressed with
+//! DEFLATE, as tools that pack folders do, is decoded a page at a time where a range of it is asked
+//! for ([`apr_archive`]).
 //!
-//! NumPy's numbers become plain values; its arrays, which training checkpoints keep beside the weights, are left out with a
-//! warning. A dtype that might hold objects refuses the file.
+//! NumPy's numbers become plain values; its arrays, which training checkpoints keep beside the
+//! weights, are left out with a warning. A dtype that might hold objects refuses the file.
 //!
 //! # What is computed
 //!
-//! Quantized tensors, with one scale or one for each channel, are read as the floats that `dequantize()` gives, sparse ones (COO without duplicate
-//! indices, and CSR) as the dense tensor they stand for. Either way any range is computed when it is asked for; of a
-//! sparse tensor the sorted indices are held in memory, of a quantized one the scales.
+//! Quantized tensors, with one scale or one for each channel, are read as the floats that
+//! `dequantize()` gives, sparse ones (COO without duplicate indices, and CSR) as the dense tensor
+//! they stand for. Either way any range is computed when it is asked for; of a sparse tensor the
+//! sorted indices are held in memory, of a quantized one the scales.
 //!
 //! # Trainers' checkpoints
 //!
-//! Lightning keeps the weights under `state_dict`, DeepSpeed under `module`. They are read under the names that the model
-//! has; the optimizer's tensors beside them are left out, which is said. DeepSpeed's optimizer states are flat partitions of
-//! all parameters: they are listed as they are.
+//! Lightning keeps the weights under `state_dict`, DeepSpeed under `module`. They are read under
+//! the names that the model has; the optimizer's tensors beside them are left out, which is said.
+//! DeepSpeed's optimizer states are flat partitions of all parameters: they are listed as they are.
 //!
-//! A program of `torch.export` (`.pt2`) is read for its weights; the program itself is left out, and named.
+//! A program of `torch.export` (`.pt2`) is read for its weights; the program itself is left out,
+//! and named.
 //!
 //! # What is refused, by name
 //!
-//! Quantized tensors of other schemes and of packed elements, sparse ones with several values for one element or of other layouts, nested and
-//! meta tensors, conjugated views, complex128, big-endian files, entries compressed by other methods than DEFLATE (E003).
+//! Quantized tensors of other schemes and of packed elements, sparse ones with several values for
+//! one element or of other layouts, nested and meta tensors, conjugated views, complex128,
+//! big-endian files, entries compressed by other methods than DEFLATE (E003).
 //!
 //! # What is written
 //!
@@ -69,7 +85,8 @@
 //! `weights_only=True`. The checksum of an entry follows its bytes, so a pipe will do. Tied tensors
 //! share a storage.
 //!
-//! [`open_distributed`] puts tensors together whose pieces several processes wrote; [`open_index`] reads the shards of a `pytorch_model.bin.index.json`.
+//! [`open_distributed`] puts tensors together whose pieces several processes wrote; [`open_index`]
+//! reads the shards of a `pytorch_model.bin.index.json`.
 //!
 //! # Limits
 //!
@@ -84,13 +101,16 @@
 //! | a sparse tensor, as a dense one | 64 MiB or 64 times its stored bytes, whichever is more | E008 |
 //! | bytes of all tensors | 1 GiB and 16 times the file, which bounds what expanded views claim | E008 |
 //!
-//! The pickle protocols are documented in the Python library's `pickletools`; the containers in PyTorch's
-//! `torch/serialization.py`, `caffe2/serialize` and `docs/source/notes/serialization.rst`; ZIP in PKWARE's APPNOTE.
+//! The pickle protocols are documented in the Python library's `pickletools`; the containers in
+//! PyTorch's `torch/serialization.py`, `caffe2/serialize` and
+//! `docs/source/notes/serialization.rst`; ZIP in PKWARE's APPNOTE.
 //!
 //! ```
 //! use apr_core::{Code, Limits};
 //!
-//! let error = apr_pytorch::open(b"\x80\x02cos\nsystem\n.".to_vec(), "model.pt", &Limits::default()).unwrap_err();
+//! let error =
+//!     apr_pytorch::open(b"\x80\x02cos\nsystem\n.".to_vec(), "model.pt", &Limits::default())
+//!         .unwrap_err();
 //! assert_eq!(error.code(), Code::Format);
 //! assert_eq!(error.offset(), Some(2));
 //! assert!(error.message().contains("os.system"));

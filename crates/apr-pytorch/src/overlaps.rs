@@ -1,4 +1,5 @@
-//! Tensors that are views of the same bytes without being one tensor: elsewhere, each has bytes of its own.
+//! Tensors that are views of the same bytes without being one tensor: elsewhere, each has bytes of
+//! its own.
 
 use apr_core::{Escaped, TensorInfo};
 
@@ -9,15 +10,23 @@ const TOLD: usize = 4;
 
 /// Says which tensors overlap, if any do. Two names of one tensor are tied, which is not an
 /// overlap.
-pub(crate) fn warning<'a>(tensors: impl Iterator<Item = (&'a TensorInfo, &'a Content)>) -> Option<String> {
+pub(crate) fn warning<'a>(
+    tensors: impl Iterator<Item = (&'a TensorInfo, &'a Content)>,
+) -> Option<String> {
     let found = overlapping(tensors);
     if found.is_empty() {
         return None;
     }
-    let names: Vec<String> = found.iter().take(TOLD).map(|name| format!("'{}'", Escaped::short(name))).collect();
-    let more = if found.len() > TOLD { format!(" and {} more", found.len() - TOLD) } else { String::new() };
+    let names: Vec<String> =
+        found.iter().take(TOLD).map(|name| format!("'{}'", Escaped::short(name))).collect();
+    let more = if found.len() > TOLD {
+        format!(" and {} more", found.len() - TOLD)
+    } else {
+        String::new()
+    };
     Some(format!(
-        "tensors share bytes that are not the same tensor ({}{more}); written elsewhere, each becomes a copy of its own",
+        "tensors share bytes that are not the same tensor ({}{more}); written elsewhere, each \
+         becomes a copy of its own",
         names.join(", ")
     ))
 }
@@ -27,7 +36,8 @@ fn overlapping<'a>(tensors: impl Iterator<Item = (&'a TensorInfo, &'a Content)>)
     let mut views: Vec<(&TensorInfo, u64, u64, bool)> = Vec::new();
     for (info, content) in tensors {
         let Content::Stored(view) = content else { continue };
-        // Elements that lie apart may have others between them, which are not theirs; they are left alone.
+        // Elements that lie apart may have others between them, which are not theirs; they are left
+        // alone.
         if view.len >= view.span && view.len > 0 {
             views.push((info, view.offset, view.offset + view.span, view.len > view.span));
         }
@@ -44,5 +54,10 @@ fn overlapping<'a>(tensors: impl Iterator<Item = (&'a TensorInfo, &'a Content)>)
             widest = at;
         }
     }
-    views.iter().zip(&overlaps).filter(|(_, overlaps)| **overlaps).map(|((info, ..), _)| &*info.name).collect()
+    views
+        .iter()
+        .zip(&overlaps)
+        .filter(|(_, overlaps)| **overlaps)
+        .map(|((info, ..), _)| &*info.name)
+        .collect()
 }

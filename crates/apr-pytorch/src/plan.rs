@@ -3,7 +3,8 @@
 use std::collections::{HashMap, HashSet};
 
 use apr_core::{
-    DType, Error, FileInfo, Layout, Loss, Metadata, PlannedTensor, Result, TensorInfo, check_file_name, keys,
+    DType, Error, FileInfo, Layout, Loss, Metadata, PlannedTensor, Result, TensorInfo,
+    check_file_name, keys,
 };
 use apr_graph::Graph;
 use serde_json::{Map, Value};
@@ -16,15 +17,18 @@ use crate::record::{END_RECORDS_LEN, Record};
 use crate::script::{Module, program};
 use crate::writer::{BYTE_ORDER, Plan, PytorchWriter, VERSION};
 
-/// Longest name of the folder that all entries are in; PyTorch's ZIP library stops at 512 bytes for the whole.
+/// Longest name of the folder that all entries are in; PyTorch's ZIP library stops at 512 bytes for
+/// the whole.
 const MAX_FOLDER: usize = 255;
 
 /// How to write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WriteOptions {
-    /// Name of the file, `model.pt`. Without its extension it is also the folder inside the archive, as PyTorch has it.
+    /// Name of the file, `model.pt`. Without its extension it is also the folder inside the
+    /// archive, as PyTorch has it.
     pub file_name: String,
-    /// Whether the file is announced to [`Sink::next_file`](apr_core::Sink::next_file), as folders need it.
+    /// Whether the file is announced to [`Sink::next_file`](apr_core::Sink::next_file), as folders
+    /// need it.
     pub named_files: bool,
 }
 
@@ -34,18 +38,23 @@ impl Default for WriteOptions {
     }
 }
 
-/// Plans a state dict: the file that `torch.save` would write of an `OrderedDict` of these tensors, in this order, with
-/// the `byteorder` entry that it has since 2.1. `torch.load` with `weights_only=True` reads it from 1.13 on; with 8-bit
-/// floats from 2.1, with unsigned integers of 16 to 64 bits from 2.3, with `f8_e8m0` from 2.7 on.
+/// Plans a state dict: the file that `torch.save` would write of an `OrderedDict` of these tensors,
+/// in this order, with the `byteorder` entry that it has since 2.1. `torch.load` with
+/// `weights_only=True` reads it from 1.13 on; with 8-bit floats from 2.1, with unsigned integers of
+/// 16 to 64 bits from 2.3, with `f8_e8m0` from 2.7 on.
 ///
-/// [`keys::TIED`] maps a tensor to the one whose bytes it has. Where both are here with the same dtype and shape they
-/// get one storage, and [`Layout::tensors`] has only the second, whose bytes are written.
+/// [`keys::TIED`] maps a tensor to the one whose bytes it has. Where both are here with the same
+/// dtype and shape they get one storage, and [`Layout::tensors`] has only the second, whose bytes
+/// are written.
 ///
 /// ```
-/// use apr_core::{CheckpointReader, CheckpointWriter, Notes, DType, Limits, Metadata, Shape, TensorInfo};
+/// use apr_core::{
+///     CheckpointReader, CheckpointWriter, DType, Limits, Metadata, Notes, Shape, TensorInfo,
+/// };
 /// use apr_pytorch::{WriteOptions, open, plan};
 ///
-/// let weight = TensorInfo { name: "fc.weight".into(), dtype: DType::F16, shape: Shape::from([2, 1]) };
+/// let weight =
+///     TensorInfo { name: "fc.weight".into(), dtype: DType::F16, shape: Shape::from([2, 1]) };
 /// let mut writer = plan(&[weight.clone()], &Metadata::new(), &WriteOptions::default())?;
 /// let mut file = Vec::new();
 /// writer.begin(&mut file)?;
@@ -58,9 +67,13 @@ impl Default for WriteOptions {
 /// ```
 ///
 /// # Errors
-/// E001 for a dtype, name or shape that a state dict can't hold, or an invalid file name; E008 for tensors over 2^64
-/// bytes.
-pub fn plan(tensors: &[TensorInfo], metadata: &Metadata, options: &WriteOptions) -> Result<PytorchWriter> {
+/// E001 for a dtype, name or shape that a state dict can't hold, or an invalid file name; E008 for
+/// tensors over 2^64 bytes.
+pub fn plan(
+    tensors: &[TensorInfo],
+    metadata: &Metadata,
+    options: &WriteOptions,
+) -> Result<PytorchWriter> {
     if options.named_files {
         check_file_name(&options.file_name)?;
     }
@@ -70,9 +83,10 @@ pub fn plan(tensors: &[TensorInfo], metadata: &Metadata, options: &WriteOptions)
     archive(tensors, &storages, front, losses(metadata), options)
 }
 
-/// Plans a TorchScript archive: the tensors as parameters of modules, and a `forward` that computes what the graph says, for
-/// `torch.jit.load` from 1.13 on. Weights of the graph name the tensors, and may look at them in any way; their stored
-/// types may differ from those that it computes with. Without a graph there are parameters only.
+/// Plans a TorchScript archive: the tensors as parameters of modules, and a `forward` that computes
+/// what the graph says, for `torch.jit.load` from 1.13 on. Weights of the graph name the tensors,
+/// and may look at them in any way; their stored types may differ from those that it computes with.
+/// Without a graph there are parameters only.
 ///
 /// ```
 /// use apr_core::{CheckpointWriter, DType, Metadata, Shape, TensorInfo};
@@ -88,15 +102,16 @@ pub fn plan(tensors: &[TensorInfo], metadata: &Metadata, options: &WriteOptions)
 /// let mut graph = graph.finish();
 /// infer(&mut graph);
 ///
-/// let weight = TensorInfo { name: "fc.weight".into(), dtype: DType::F32, shape: Shape::from([2, 1]) };
+/// let weight =
+///     TensorInfo { name: "fc.weight".into(), dtype: DType::F32, shape: Shape::from([2, 1]) };
 /// let writer = plan_script(&[weight], &Metadata::new(), Some(&graph), &WriteOptions::default())?;
 /// assert_eq!(writer.layout().tensors.len(), 1);
 /// # Ok::<(), apr_core::Error>(())
 /// ```
 ///
 /// # Errors
-/// Those of [`plan`], and E001 for names that modules can't have; E003 for an operator that the program's language has no
-/// counterpart for, with its node.
+/// Those of [`plan`], and E001 for names that modules can't have; E003 for an operator that the
+/// program's language has no counterpart for, with its node.
 pub fn plan_script(
     tensors: &[TensorInfo],
     metadata: &Metadata,
@@ -110,9 +125,10 @@ pub fn plan_script(
     let (root, source) = program(tensors, graph)?;
     let mut items: Vec<Option<Item<'_>>> = storages.items(tensors)?.into_iter().map(Some).collect();
     if let Some(item) = items.iter().flatten().find(|item| matches!(item.kind, Kind::Untyped(_))) {
-        return Err(
-            Error::format("TorchScript has no type for its elements; a state dict (.pt) has").for_tensor(item.name)
-        );
+        return Err(Error::format(
+            "TorchScript has no type for its elements; a state dict (.pt) has",
+        )
+        .for_tensor(item.name));
     }
     let pickle = encode::module(&object(&root, &mut items));
     let front = vec![
@@ -126,9 +142,13 @@ pub fn plan_script(
 
 /// A module as it is pickled; each of the items is one module's.
 fn object<'a>(module: &'a Module, items: &mut [Option<Item<'a>>]) -> Object<'a> {
-    let tensors = module.tensors.iter().filter_map(|(name, position)| Some((name.as_str(), items[*position].take()?)));
+    let tensors = module
+        .tensors
+        .iter()
+        .filter_map(|(name, position)| Some((name.as_str(), items[*position].take()?)));
     let tensors = tensors.collect();
-    let objects = module.modules.iter().map(|(name, inner)| (name.as_str(), object(inner, items))).collect();
+    let objects =
+        module.modules.iter().map(|(name, inner)| (name.as_str(), object(inner, items))).collect();
     Object { class: &module.class, tensors, objects }
 }
 
@@ -154,7 +174,11 @@ impl Storages {
     }
 
     fn items<'a>(&self, tensors: &'a [TensorInfo]) -> Result<Vec<Item<'a>>> {
-        tensors.iter().zip(&self.owners).map(|(tensor, &owner)| item(tensor, self.numbers[owner])).collect()
+        tensors
+            .iter()
+            .zip(&self.owners)
+            .map(|(tensor, &owner)| item(tensor, self.numbers[owner]))
+            .collect()
     }
 }
 
@@ -232,20 +256,27 @@ fn owners(tensors: &[TensorInfo], lens: &[u64], metadata: &Metadata) -> Vec<usiz
     let tied = metadata.object(keys::TIED).unwrap_or(&none);
     let mut positions = HashMap::new();
     if !tied.is_empty() {
-        positions.extend(tensors.iter().enumerate().map(|(position, tensor)| (tensor.name.as_str(), position)));
+        positions.extend(
+            tensors.iter().enumerate().map(|(position, tensor)| (tensor.name.as_str(), position)),
+        );
     }
     let owner = |(position, tensor): (usize, &TensorInfo)| {
-        // An owner that is tied itself would make chains, or a circle that nobody's bytes are written for.
-        let name = tied.get(&tensor.name).and_then(Value::as_str).filter(|name| !tied.contains_key(*name));
+        // An owner that is tied itself would make chains, or a circle that nobody's bytes are
+        // written for.
+        let name =
+            tied.get(&tensor.name).and_then(Value::as_str).filter(|name| !tied.contains_key(*name));
         let owner = name.and_then(|name| positions.get(name)).copied().filter(|&owner| {
-            lens[position] > 0 && tensors[owner].dtype == tensor.dtype && tensors[owner].shape == tensor.shape
+            lens[position] > 0
+                && tensors[owner].dtype == tensor.dtype
+                && tensors[owner].shape == tensor.shape
         });
         owner.unwrap_or(position)
     };
     tensors.iter().enumerate().map(owner).collect()
 }
 
-/// The tensors whose bytes are written, and for each of all tensors the number of its owner's storage.
+/// The tensors whose bytes are written, and for each of all tensors the number of its owner's
+/// storage.
 fn number_storages(owners: &[usize]) -> (Vec<usize>, Vec<usize>) {
     let (mut streamed, mut storages) = (Vec::new(), vec![0; owners.len()]);
     for (position, _) in owners.iter().enumerate().filter(|(position, owner)| position == *owner) {
@@ -257,7 +288,8 @@ fn number_storages(owners: &[usize]) -> (Vec<usize>, Vec<usize>) {
 
 fn item(tensor: &TensorInfo, storage: usize) -> Result<Item<'_>> {
     let TensorInfo { name, dtype, shape } = tensor;
-    let too_large = || Error::format(format!("PyTorch can't count the elements of {shape}")).for_tensor(name);
+    let too_large =
+        || Error::format(format!("PyTorch can't count the elements of {shape}")).for_tensor(name);
     let kind = kind(*dtype).ok_or_else(too_large)?;
     let (elements, strides) = shape.elements().zip(strides(shape.dims())).ok_or_else(too_large)?;
     let elements = match kind {
@@ -272,7 +304,8 @@ fn kind(dtype: DType) -> Option<Kind> {
     storage_class(dtype).map(Kind::Typed).or_else(|| untyped_name(dtype).map(Kind::Untyped))
 }
 
-/// Strides of a contiguous tensor, in which PyTorch counts a dimension of 0 as 1. It has 63 bits for each number.
+/// Strides of a contiguous tensor, in which PyTorch counts a dimension of 0 as 1. It has 63 bits
+/// for each number.
 fn strides(dims: &[u64]) -> Option<Vec<u64>> {
     let fits = |number: &u64| i64::try_from(*number).is_ok();
     let mut stride = 1_u64;
@@ -293,10 +326,18 @@ fn folder(file_name: &str) -> &str {
 
 fn losses(metadata: &Metadata) -> Vec<Loss> {
     // These say what the format implies, or the caller stores them elsewhere.
-    const CARED_FOR: [&str; 7] =
-        [keys::APR_VERSION, keys::MODEL_TYPE, keys::ARCHITECTURE, keys::SOURCE, keys::LOSS, keys::FILES, keys::TIED];
-    let lost =
-        |(key, value): &(&str, &Value)| !(CARED_FOR.contains(key) || *key == keys::SAFETENSORS && is_format(value));
+    const CARED_FOR: [&str; 7] = [
+        keys::APR_VERSION,
+        keys::MODEL_TYPE,
+        keys::ARCHITECTURE,
+        keys::SOURCE,
+        keys::LOSS,
+        keys::FILES,
+        keys::TIED,
+    ];
+    let lost = |(key, value): &(&str, &Value)| {
+        !(CARED_FOR.contains(key) || *key == keys::SAFETENSORS && is_format(value))
+    };
     let loss = |(key, _): (&str, &Value)| Loss {
         name: key.into(),
         what: "metadata".into(),

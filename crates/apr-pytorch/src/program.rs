@@ -1,8 +1,9 @@
-//! Programs of `torch.export` (`.pt2`): an archive in which a state dict is one entry, an archive itself.
+//! Programs of `torch.export` (`.pt2`): an archive in which a state dict is one entry, an archive
+//! itself.
 //!
 //! ```text
 //! PyTorch 2.1 to 2.7                       later
-//! ├─ serialized_exported_program.json      ├─ models/model.json           the program, in no language but its own
+//! ├─ serialized_exported_program.json      ├─ models/model.json           the program
 //! ├─ serialized_state_dict.pt              ├─ data/weights/model.pt       the weights
 //! ├─ serialized_constants.pt               ├─ data/constants/model.pt
 //! ├─ serialized_example_inputs.pt          ├─ data/sample_inputs/model.pt
@@ -28,7 +29,8 @@ const NAMED: usize = 8;
 pub(crate) fn weights(archive: &Archive) -> Result<Option<&Entry>> {
     let is_weights = |name: &str| {
         name.rsplit('/').next() == Some("serialized_state_dict.pt")
-            || name.ends_with(".pt") && (name.starts_with("data/weights/") || name.contains("/data/weights/"))
+            || name.ends_with(".pt")
+                && (name.starts_with("data/weights/") || name.contains("/data/weights/"))
     };
     let is_tensor_by_tensor = |name: &str| name.ends_with("model_weights_config.json");
     let mut found = archive.entries.iter().filter(|entry| is_weights(&entry.name));
@@ -36,10 +38,14 @@ pub(crate) fn weights(archive: &Archive) -> Result<Option<&Entry>> {
         (Some(weights), None) => Ok(Some(weights)),
         (Some(one), Some(other)) => {
             let (one, other) = (Escaped::short(&one.name), Escaped::short(&other.name));
-            Err(Error::format(format!("the program has the weights of two models: '{one}' and '{other}'")))
+            Err(Error::format(format!(
+                "the program has the weights of two models: '{one}' and '{other}'"
+            )))
         }
         _ if archive.entries.iter().any(|entry| is_tensor_by_tensor(&entry.name)) => {
-            Err(Error::version("this program of torch.export keeps its weights one by one, which is not read yet"))
+            Err(Error::version(
+                "this program of torch.export keeps its weights one by one, which is not read yet",
+            ))
         }
         _ => Ok(None),
     }
@@ -54,7 +60,8 @@ pub(crate) fn read(
     limits: &Limits,
 ) -> Result<(Contents, Box<dyn ByteSource>)> {
     if !weights.is_stored() {
-        let message = "the weights of this program are compressed as a whole; torch.export stores them";
+        let message =
+            "the weights of this program are compressed as a whole; torch.export stores them";
         return Err(Error::version(message).at(weights.place));
     }
     weights.check_packing()?;
@@ -68,7 +75,8 @@ pub(crate) fn read(
     let origin = contents.origin.take().unwrap_or_default();
     contents.origin = Some(origin.within(weights.place, source.len()));
     contents.header_fields.insert("kind".into(), "program of torch.export".into());
-    let others: Vec<&Entry> = program.entries.iter().filter(|entry| entry.name != weights.name).collect();
+    let others: Vec<&Entry> =
+        program.entries.iter().filter(|entry| entry.name != weights.name).collect();
     let named = others.iter().take(NAMED).map(|entry| Escaped::short(&entry.name).to_string());
     contents.left_out.extend(named);
     if others.len() > NAMED {

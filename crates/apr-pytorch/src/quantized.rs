@@ -19,8 +19,8 @@ pub(crate) enum Scales {
 }
 
 impl Scales {
-    /// Reads scales and zero points of the channels along an axis of `shape`. `budget` is what those of all tensors may
-    /// still take, in bytes.
+    /// Reads scales and zero points of the channels along an axis of `shape`. `budget` is what
+    /// those of all tensors may still take, in bytes.
     pub(crate) fn read(
         source: &dyn ByteSource,
         [scales, zero_points]: [&Part<'_>; 2],
@@ -29,11 +29,15 @@ impl Scales {
         budget: &mut u64,
     ) -> Result<Self> {
         if zero_points.dtype == DType::F32 {
-            let message = "this is a quantized tensor whose zero points are not integers, which is not read";
+            let message =
+                "this is a quantized tensor whose zero points are not integers, which is not read";
             return Err(Error::version(message));
         }
-        let (channels, inner) = shape.get(axis..).and_then(<[u64]>::split_first).ok_or_else(disagree)?;
-        let fits = |part: &Part<'_>, dtype| part.shape == [*channels] && part.dtype == dtype && part.is_distinct();
+        let (channels, inner) =
+            shape.get(axis..).and_then(<[u64]>::split_first).ok_or_else(disagree)?;
+        let fits = |part: &Part<'_>, dtype| {
+            part.shape == [*channels] && part.dtype == dtype && part.is_distinct()
+        };
         if !(fits(scales, DType::F64) && fits(zero_points, DType::I64)) {
             return Err(disagree());
         }
@@ -42,12 +46,18 @@ impl Scales {
         }
         let left = channels.checked_mul(SCALE_BYTES).and_then(|bytes| budget.checked_sub(bytes));
         *budget = left.ok_or_else(|| {
-            Error::memory("the scales of quantized tensors up to this one exceed the limit of an index")
+            Error::memory(
+                "the scales of quantized tensors up to this one exceed the limit of an index",
+            )
         })?;
         let (scales, zero_points) = (bytes(source, scales)?, bytes(source, zero_points)?);
         let pairs = scales.as_chunks().0.iter().zip(zero_points.as_chunks().0);
-        let pairs = pairs.map(|(scale, zero_point)| pair(*scale, *zero_point)).collect::<Result<_>>()?;
-        let inner = inner.iter().try_fold(1_u64, |inner, &dim| inner.checked_mul(dim)).ok_or_else(disagree)?;
+        let pairs =
+            pairs.map(|(scale, zero_point)| pair(*scale, *zero_point)).collect::<Result<_>>()?;
+        let inner = inner
+            .iter()
+            .try_fold(1_u64, |inner, &dim| inner.checked_mul(dim))
+            .ok_or_else(disagree)?;
         Ok(Self::Channels(pairs, inner))
     }
 
@@ -57,7 +67,11 @@ impl Scales {
             Self::One(scale, zero_point) => (*scale, *zero_point),
             Self::Channels(channels, inner) => {
                 let channel = element / inner % channels.len() as u64;
-                usize::try_from(channel).ok().and_then(|at| channels.get(at)).copied().unwrap_or_default()
+                usize::try_from(channel)
+                    .ok()
+                    .and_then(|at| channels.get(at))
+                    .copied()
+                    .unwrap_or_default()
             }
         }
     }
@@ -137,11 +151,21 @@ impl Quantized {
             (difference * scale).to_le_bytes()
         };
         match self.dtype {
-            DType::I8 => floats.extend(stored.iter().map(|&q| q.cast_signed().into()).zip(first..).flat_map(float)),
-            DType::U8 => floats.extend(stored.iter().map(|&q| q.into()).zip(first..).flat_map(float)),
+            DType::I8 => floats.extend(
+                stored.iter().map(|&q| q.cast_signed().into()).zip(first..).flat_map(float),
+            ),
+            DType::U8 => {
+                floats.extend(stored.iter().map(|&q| q.into()).zip(first..).flat_map(float));
+            }
             _ => {
                 let (numbers, _) = stored.as_chunks();
-                floats.extend(numbers.iter().map(|&q| i32::from_le_bytes(q).into()).zip(first..).flat_map(float));
+                floats.extend(
+                    numbers
+                        .iter()
+                        .map(|&q| i32::from_le_bytes(q).into())
+                        .zip(first..)
+                        .flat_map(float),
+                );
             }
         }
     }

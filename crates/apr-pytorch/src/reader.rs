@@ -5,8 +5,9 @@ use std::fmt;
 
 use apr_archive::Entry;
 use apr_core::{
-    ByteSource, CheckpointReader, Companion, Container, ContainerFacts, Error, Escaped, FileInfo, Format, Limits,
-    Metadata, Part, Result, Shape, Stored, StoredRange, Sum, TensorInfo, keys, read_vec,
+    ByteSource, CheckpointReader, Companion, Container, ContainerFacts, Error, Escaped, FileInfo,
+    Format, Limits, Metadata, Part, Result, Shape, Stored, StoredRange, Sum, TensorInfo, keys,
+    read_vec,
 };
 use serde_json::{Map, Value};
 
@@ -20,21 +21,26 @@ use crate::{archive, legacy, overlaps, scan, tar, tar_checkpoint, trainer};
 /// Key of the plain values in the metadata: path to value.
 const VALUES: &str = "pytorch";
 
-/// Bytes of all tensors together: so much from any file, and so many times its length. Views of one storage, expanded
-/// ones above all, may claim any size.
+/// Bytes of all tensors together: so much from any file, and so many times its length. Views of one
+/// storage, expanded ones above all, may claim any size.
 const FREE_BYTES: u64 = 1 << 30;
 const MAX_GROWTH: u64 = 16;
 
 /// Bytes that tell the containers apart: a TAR header.
 const HEAD_LEN: u64 = 512;
 
-/// Opens a checkpoint. Only its pickle is read; `name` appears in errors and in [`CheckpointReader::files`].
+/// Opens a checkpoint. Only its pickle is read; `name` appears in errors and in
+/// [`CheckpointReader::files`].
 ///
 /// # Errors
 /// E001 for what is not a PyTorch file or wants to import anything unknown, E002 for a truncated or
-/// contradictory one, E003 for big-endian, quantized and sparse ones, and compressions other than DEFLATE, E004 for a pickle
-/// whose checksum is wrong, E007 when reading fails, E008 over a limit.
-pub fn open<S: ByteSource + 'static>(source: S, name: &str, limits: &Limits) -> Result<PytorchReader> {
+/// contradictory one, E003 for big-endian, quantized and sparse ones, and compressions other than
+/// DEFLATE, E004 for a pickle whose checksum is wrong, E007 when reading fails, E008 over a limit.
+pub fn open<S: ByteSource + 'static>(
+    source: S,
+    name: &str,
+    limits: &Limits,
+) -> Result<PytorchReader> {
     open_with(source, name, limits, &OpenOptions::default())
 }
 
@@ -49,7 +55,8 @@ pub fn open_with<S: ByteSource + 'static>(
     options: &OpenOptions,
 ) -> Result<PytorchReader> {
     if name.ends_with(".distcp") {
-        let message = "this is one file of a distributed checkpoint; open its folder, where .metadata describes all";
+        let message = "this is one file of a distributed checkpoint; open its folder, where \
+            .metadata describes all";
         return Err(Error::format(message).in_file(name));
     }
     open_boxed(Box::new(source), name, limits, options)
@@ -65,7 +72,12 @@ pub(crate) fn open_boxed(
     reader.map_err(|error| if name.is_empty() { error } else { error.in_file(name) })
 }
 
-fn read(source: Box<dyn ByteSource>, name: &str, limits: &Limits, options: &OpenOptions) -> Result<PytorchReader> {
+fn read(
+    source: Box<dyn ByteSource>,
+    name: &str,
+    limits: &Limits,
+    options: &OpenOptions,
+) -> Result<PytorchReader> {
     let head = read_vec(&*source, 0, source.len().min(HEAD_LEN))?;
     let contents = if head.starts_with(b"PK\x03\x04") || head.starts_with(b"PK\x05\x06") {
         let (contents, source) = archive::read(source, options, limits)?;
@@ -77,20 +89,23 @@ fn read(source: Box<dyn ByteSource>, name: &str, limits: &Limits, options: &Open
     } else if head.starts_with(&[0x80]) {
         legacy::read(&*source, options, limits)?
     } else {
-        // Protocols 0 and 1 have no mark of their own; PyTorch never used them for a file, attackers do.
+        // Protocols 0 and 1 have no mark of their own; PyTorch never used them for a file,
+        // attackers do.
         scan::check_rest(&*source, 0, source.len(), limits)?;
-        return Err(
-            Error::format("this is not a PyTorch file: neither ZIP, TAR nor a pickle of protocol 2 or later").at(0)
-        );
+        return Err(Error::format(
+            "this is not a PyTorch file: neither ZIP, TAR nor a pickle of protocol 2 or later",
+        )
+        .at(0));
     };
     PytorchReader::new(source, name, contents, options, limits)
 }
 
 /// A PyTorch checkpoint opened for reading; [`open`] makes it.
 ///
-/// Tensors are named by their path, in order of appearance. Metadata holds `pytorch`, the plain values by their path,
-/// and [`keys::TIED`], which maps each tensor that is another one under a second name to the first. Tensor positions
-/// given to its methods must be below the number of [`tensors`](CheckpointReader::tensors).
+/// Tensors are named by their path, in order of appearance. Metadata holds `pytorch`, the plain
+/// values by their path, and [`keys::TIED`], which maps each tensor that is another one under a
+/// second name to the first. Tensor positions given to its methods must be below the number of
+/// [`tensors`](CheckpointReader::tensors).
 pub struct PytorchReader {
     sources: Vec<Box<dyn ByteSource>>,
     /// One for each source.
@@ -123,7 +138,8 @@ struct Place {
 }
 
 impl PytorchReader {
-    /// The shards of one checkpoint as if they were one file. There is at least one, and no name is in two of them.
+    /// The shards of one checkpoint as if they were one file. There is at least one, and no name is
+    /// in two of them.
     pub(crate) fn join(shards: Vec<Self>) -> Self {
         let mut shards = shards.into_iter();
         let mut joined = shards.next().unwrap_or_else(|| unreachable!("an index names a shard"));
@@ -131,7 +147,9 @@ impl PytorchReader {
         for shard in shards {
             let file = joined.files.len();
             joined.warnings.extend(shard.shard_warnings());
-            joined.places.extend(shard.places.into_iter().map(|place| Place { file: file + place.file, ..place }));
+            joined.places.extend(
+                shard.places.into_iter().map(|place| Place { file: file + place.file, ..place }),
+            );
             let moved = |((of, offset, len), crc32)| ((file + of, offset, len), crc32);
             joined.checksums.extend(shard.checksums.into_iter().map(moved));
             joined.origins.extend(shard.origins);
@@ -153,10 +171,13 @@ impl PytorchReader {
 
     /// Keeps the tensors under a prefix, and takes it off their names.
     pub(crate) fn select(mut self, prefix: &str) -> Result<Self> {
-        let positions = (0..).zip(&self.tensors).map(|(position, info)| (info.name.clone(), position));
+        let positions =
+            (0..).zip(&self.tensors).map(|(position, info)| (info.name.clone(), position));
         let kept = strip(positions.collect(), prefix, 0, &mut self.warnings)?;
-        self.tensors =
-            kept.iter().map(|(name, at)| TensorInfo { name: name.clone(), ..self.tensors[*at].clone() }).collect();
+        self.tensors = kept
+            .iter()
+            .map(|(name, at)| TensorInfo { name: name.clone(), ..self.tensors[*at].clone() })
+            .collect();
         self.places = kept.iter().map(|(_, at)| self.places[*at].clone()).collect();
         self.metadata.remove(keys::TIED);
         self.tie();
@@ -169,7 +190,9 @@ impl PytorchReader {
         let mut tied = Map::new();
         for (position, (info, place)) in self.tensors.iter().zip(&self.places).enumerate() {
             if let Some(identity) = place.content.identity().filter(|_| place.content.len() > 0) {
-                let owner = *first.entry((place.file, identity, info.dtype, &info.shape)).or_insert(position);
+                let owner = *first
+                    .entry((place.file, identity, info.dtype, &info.shape))
+                    .or_insert(position);
                 if owner < position {
                     tied.insert(info.name.clone(), self.tensors[owner].name.clone().into());
                 }
@@ -187,19 +210,24 @@ impl PytorchReader {
             return Vec::new();
         }
         let around = |&at: &u64| {
-            let (&(of, offset, len), &crc32) = self.checksums.range(..=(*file, at, u64::MAX)).next_back()?;
+            let (&(of, offset, len), &crc32) =
+                self.checksums.range(..=(*file, at, u64::MAX)).next_back()?;
             let range = StoredRange { file: *file, offset, len };
             let holds = of == *file && at - offset < len;
             let place = self.place(*file, offset, len);
-            holds.then(|| Part::of_file(&*self.sources[*file], range, Sum::Crc32(crc32)).lying_at(place))
+            holds.then(|| {
+                Part::of_file(&*self.sources[*file], range, Sum::Crc32(crc32)).lying_at(place)
+            })
         };
-        let mut parts: Vec<_> = std::iter::once(&content.view().offset).chain(beside).filter_map(around).collect();
+        let mut parts: Vec<_> =
+            std::iter::once(&content.view().offset).chain(beside).filter_map(around).collect();
         parts.sort_by_key(|part| part.range.offset);
         parts.dedup_by_key(|part| part.range.offset);
         parts
     }
 
-    /// Where in the file lies what the source has there: itself, or the compressed bytes that it was decoded from.
+    /// Where in the file lies what the source has there: itself, or the compressed bytes that it
+    /// was decoded from.
     fn place(&self, file: usize, offset: u64, len: u64) -> StoredRange {
         let Range { offset, len } = self.origins[file].place(Range { offset, len });
         StoredRange { file, offset, len }
@@ -237,10 +265,15 @@ impl PytorchReader {
             contents.left_out.extend(left_out);
         }
         if dropped > 0 {
-            warnings.push(format!("{dropped} values of the pickle are too many or too long to be kept as metadata"));
+            warnings.push(format!(
+                "{dropped} values of the pickle are too many or too long to be kept as metadata"
+            ));
         }
         if let Some(array) = array {
-            warnings.push(format!("{arrays} NumPy arrays are not read, the first is '{}'", Escaped::short(&array)));
+            warnings.push(format!(
+                "{arrays} NumPy arrays are not read, the first is '{}'",
+                Escaped::short(&array)
+            ));
         }
         let (mut tensors, mut places): (Vec<TensorInfo>, Vec<Place>) = (Vec::new(), Vec::new());
         let mut metadata = Metadata::new();
@@ -251,13 +284,17 @@ impl PytorchReader {
         let mut budget = file_len.saturating_mul(MAX_GROWTH).saturating_add(FREE_BYTES);
         for (name, found) in paths {
             let beside = contents.beside(&found).map_err(|error| error.for_tensor(&name))?;
-            let (dtype, shape, content) =
-                contents.content(&*source, found, &mut places_budget).map_err(|error| error.for_tensor(&name))?;
+            let (dtype, shape, content) = contents
+                .content(&*source, found, &mut places_budget)
+                .map_err(|error| error.for_tensor(&name))?;
             if !names.insert(name.clone()) {
-                return Err(Error::format("the checkpoint has two tensors of this name").for_tensor(name));
+                return Err(
+                    Error::format("the checkpoint has two tensors of this name").for_tensor(name)
+                );
             }
             budget = budget.checked_sub(content.len()).ok_or_else(|| {
-                let message = "the tensors up to this one take more than 16 times the file's length, and over 1 GiB";
+                let message = "the tensors up to this one take more than 16 times the file's \
+                    length, and over 1 GiB";
                 Error::memory(message).for_tensor(&name)
             })?;
             let info = TensorInfo { name, dtype, shape: Shape::from(shape) };
@@ -269,11 +306,15 @@ impl PytorchReader {
         }
         let files = vec![FileInfo { name: name.to_owned(), len: file_len }];
         let header_fields = contents.header_fields;
-        let checksums =
-            contents.checksums.into_iter().map(|((offset, len), crc32)| ((0, offset, len), crc32)).collect();
+        let checksums = contents
+            .checksums
+            .into_iter()
+            .map(|((offset, len), crc32)| ((0, offset, len), crc32))
+            .collect();
         let (sources, origins, left_out) = (vec![source], vec![origin], contents.left_out);
         let (names, code): (Vec<String>, Vec<Entry>) = contents.code.into_iter().unzip();
-        let companions = names.into_iter().zip(&code).map(|(name, entry)| Companion { name, len: entry.len });
+        let companions =
+            names.into_iter().zip(&code).map(|(name, entry)| Companion { name, len: entry.len });
         let mut reader = Self {
             sources,
             files,
@@ -290,9 +331,9 @@ impl PytorchReader {
             limits: *limits,
         };
         reader.tie();
-        reader
-            .warnings
-            .extend(overlaps::warning(reader.tensors.iter().zip(reader.places.iter().map(|place| &place.content))));
+        reader.warnings.extend(overlaps::warning(
+            reader.tensors.iter().zip(reader.places.iter().map(|place| &place.content)),
+        ));
         Ok(reader)
     }
 }
@@ -313,7 +354,9 @@ fn strip<T>(
     let shown = Escaped::short(prefix);
     if let Some(example) = example.filter(|_| kept.is_empty()) {
         let example = Escaped::short(&example);
-        return Err(Error::format(format!("no tensor's name starts with '{shown}'; the first one is '{example}'")));
+        return Err(Error::format(format!(
+            "no tensor's name starts with '{shown}'; the first one is '{example}'"
+        )));
     }
     if kept.len() < all {
         warnings.push(format!("{} tensors outside '{shown}' are not read", all - kept.len()));
@@ -346,7 +389,9 @@ impl CheckpointReader for PytorchReader {
         let view = content.view();
         let range = self.place(*file, view.offset, view.span);
         match content {
-            Content::Stored(view) if view.is_flat() && self.origins[*file].is_verbatim(view.offset) => {
+            Content::Stored(view)
+                if view.is_flat() && self.origins[*file].is_verbatim(view.offset) =>
+            {
                 // The checksum is that of the storage, for a tensor that is all of it.
                 let own = self.checksums.get(&(*file, view.offset, view.len)).copied();
                 let parts = if own.is_none() { self.parts(place) } else { Vec::new() };
@@ -359,18 +404,22 @@ impl CheckpointReader for PytorchReader {
     fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
         let Place { file, content, .. } = &self.places[tensor];
         let locate = |error: Error| {
-            let (error, file) = (error.for_tensor(&self.tensors[tensor].name), &self.files[*file].name);
+            let (error, file) =
+                (error.for_tensor(&self.tensors[tensor].name), &self.files[*file].name);
             if file.is_empty() { error } else { error.in_file(file) }
         };
         if offset.checked_add(buf.len() as u64).is_none_or(|end| end > content.len()) {
-            let message = format!("{} bytes from byte {offset} on, but it has {}", buf.len(), content.len());
+            let message =
+                format!("{} bytes from byte {offset} on, but it has {}", buf.len(), content.len());
             return Err(locate(Error::corrupt(message)));
         }
         content.read(&*self.sources[*file], offset, buf).map_err(locate)
     }
 
     fn tensor_slice(&self, tensor: usize) -> Option<&[u8]> {
-        let Place { file, content: Content::Stored(view), .. } = self.places.get(tensor)? else { return None };
+        let Place { file, content: Content::Stored(view), .. } = self.places.get(tensor)? else {
+            return None;
+        };
         if !view.is_flat() {
             return None;
         }
@@ -406,7 +455,10 @@ impl CheckpointReader for PytorchReader {
 impl fmt::Debug for PytorchReader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut debug = f.debug_struct("PytorchReader");
-        debug.field("files", &self.files).field("tensors", &self.tensors).field("metadata", &self.metadata);
+        debug
+            .field("files", &self.files)
+            .field("tensors", &self.tensors)
+            .field("metadata", &self.metadata);
         debug.finish_non_exhaustive()
     }
 }

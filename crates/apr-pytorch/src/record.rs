@@ -1,11 +1,13 @@
 //! Entries of an archive as PyTorch writes them, byte for byte.
 //!
-//! Streaming decides the form: an entry's checksum is known only after its bytes, so it follows them in a data
-//! descriptor (APPNOTE 4.3.9), and the header in front says zero. PyTorch writes that too, since its ZIP library does.
-//! Everything else is known beforehand, the length of the whole archive included. Where a number exceeds 32 bits its
-//! place is in the ZIP64 extra field; `torch.load` may compute offsets from exactly these rules
-//! (`torch.utils.serialization.config.load.calculate_storage_offsets`), so they are followed even where APPNOTE leaves
-//! a choice. Only one of the two sizes in front of an entry over 4 GiB, which PyTorch leaves zero, is as it is.
+//! Streaming decides the form: an entry's checksum is known only after its bytes, so it follows
+//! them in a data descriptor (APPNOTE 4.3.9), and the header in front says zero. PyTorch writes
+//! that too, since its ZIP library does. Everything else is known beforehand, the length of the
+//! whole archive included. Where a number exceeds 32 bits its place is in the ZIP64 extra field;
+//! `torch.load` may compute offsets from exactly these rules
+//! (`torch.utils.serialization.config.load.calculate_storage_offsets`), so they are followed even
+//! where APPNOTE leaves a choice. Only one of the two sizes in front of an entry over 4 GiB, which
+//! PyTorch leaves zero, is as it is.
 
 use apr_core::{Error, Result};
 
@@ -44,9 +46,13 @@ impl Record {
     /// An entry whose header is at this offset.
     pub(crate) fn new(name: String, len: u64, header: u64) -> Result<Self> {
         let mut record = Self { name, len, header, offset: 0, end: 0 };
-        let fixed = LOCAL_LEN + record.name.len() as u64 + record.wide_fields().len() as u64 + EXTRA_HEAD;
-        let offset = header.checked_add(fixed).and_then(|offset| offset.checked_next_multiple_of(ALIGNMENT));
-        let end = offset.and_then(|offset| offset.checked_add(len)?.checked_add(record.descriptor(0).len() as u64));
+        let fixed =
+            LOCAL_LEN + record.name.len() as u64 + record.wide_fields().len() as u64 + EXTRA_HEAD;
+        let offset =
+            header.checked_add(fixed).and_then(|offset| offset.checked_next_multiple_of(ALIGNMENT));
+        let end = offset.and_then(|offset| {
+            offset.checked_add(len)?.checked_add(record.descriptor(0).len() as u64)
+        });
         let places = offset.zip(end).ok_or_else(|| Error::memory("the archive exceeds 2^64 bytes"));
         (record.offset, record.end) = places?;
         Ok(record)
@@ -60,7 +66,8 @@ impl Record {
     fn wide_fields(&self) -> Vec<u8> {
         let sizes = if self.len >= WIDE { &[self.len, self.len][..] } else { &[] };
         let place = (self.header >= WIDE).then_some(self.header);
-        let values: Vec<u8> = sizes.iter().copied().chain(place).flat_map(u64::to_le_bytes).collect();
+        let values: Vec<u8> =
+            sizes.iter().copied().chain(place).flat_map(u64::to_le_bytes).collect();
         if values.is_empty() {
             return values;
         }
@@ -70,7 +77,8 @@ impl Record {
     /// What precedes the content: the header, and padding up to the alignment.
     pub(crate) fn local(&self) -> Vec<u8> {
         let wide = self.wide_fields();
-        let start = self.header + LOCAL_LEN + self.name.len() as u64 + wide.len() as u64 + EXTRA_HEAD;
+        let start =
+            self.header + LOCAL_LEN + self.name.len() as u64 + wide.len() as u64 + EXTRA_HEAD;
         let padding = self.offset - start;
         let mut bytes = b"PK\x03\x04\0\0".to_vec();
         bytes.extend(self.flags().to_le_bytes());

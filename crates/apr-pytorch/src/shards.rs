@@ -6,14 +6,18 @@ use serde::de::IgnoredAny;
 use crate::options::OpenOptions;
 use crate::reader::{PytorchReader, open_boxed};
 
-/// Opens the shards that an index (`pytorch_model.bin.index.json`) names, through the set, and checks index and shards
-/// against each other.
+/// Opens the shards that an index (`pytorch_model.bin.index.json`) names, through the set, and
+/// checks index and shards against each other.
 ///
-/// Tensors come shard by shard, shards sorted by name, each in its file's order. [`CheckpointReader::files`] lists the
-/// shards, not the index. Only tensors of one shard can be tied.
+/// Tensors come shard by shard, shards sorted by name, each in its file's order.
+/// [`CheckpointReader::files`] lists the shards, not the index. Only tensors of one shard can be
+/// tied.
 ///
 /// ```
-/// use apr_core::{CheckpointWriter, Notes, ByteSource, CheckpointReader, Error, IoCause, Limits, Metadata, Result, SourceSet};
+/// use apr_core::{
+///     ByteSource, CheckpointReader, CheckpointWriter, Error, IoCause, Limits, Metadata, Notes,
+///     Result, SourceSet,
+/// };
 /// use apr_core::{DType, Shape, TensorInfo};
 ///
 /// struct Folder;
@@ -42,13 +46,20 @@ use crate::reader::{PytorchReader, open_boxed};
 /// ```
 ///
 /// # Errors
-/// As [`open`](crate::open) for each shard; E001 for an index that is malformed or names a file outside the folder,
-/// E002 where index and shards disagree on the tensors, E007 for an absent shard.
-pub fn open_index(index_json: &[u8], index_name: &str, set: &dyn SourceSet, limits: &Limits) -> Result<PytorchReader> {
+/// As [`open`](crate::open) for each shard; E001 for an index that is malformed or names a file
+/// outside the folder, E002 where index and shards disagree on the tensors, E007 for an absent
+/// shard.
+pub fn open_index(
+    index_json: &[u8],
+    index_name: &str,
+    set: &dyn SourceSet,
+    limits: &Limits,
+) -> Result<PytorchReader> {
     open_index_with(index_json, index_name, set, limits, &OpenOptions::default())
 }
 
-/// Opens the shards that an index names, or a part of what they hold. The index has the names without a prefix taken off.
+/// Opens the shards that an index names, or a part of what they hold. The index has the names
+/// without a prefix taken off.
 ///
 /// # Errors
 /// Those of [`open_index`]; E001 when no tensor has the prefix.
@@ -59,11 +70,15 @@ pub fn open_index_with(
     limits: &Limits,
     options: &OpenOptions,
 ) -> Result<PytorchReader> {
-    // Writers differ on whether tied tensors count twice in the total size, so nothing is compared with it.
+    // Writers differ on whether tied tensors count twice in the total size, so nothing is compared
+    // with it.
     let index = ShardIndex::<IgnoredAny>::parse(index_json, index_name, limits)?;
     let whole = OpenOptions { prefix: None, ..options.clone() };
-    let shards = index.open_shards(set, |source, shard| open_boxed(source, shard, limits, &whole))?;
-    index.check_tensors(shards.iter().map(|shard| shard.tensors().iter().map(|info| info.name.as_str())))?;
+    let shards =
+        index.open_shards(set, |source, shard| open_boxed(source, shard, limits, &whole))?;
+    index.check_tensors(
+        shards.iter().map(|shard| shard.tensors().iter().map(|info| info.name.as_str())),
+    )?;
 
     let mut reader = PytorchReader::join(shards);
     if let Some(warning) = index.unread_warning() {

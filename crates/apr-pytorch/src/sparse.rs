@@ -1,7 +1,8 @@
 //! Sparse tensors, read as the dense ones they stand for.
 //!
-//! The indices are decoded once, when the file is opened, into the sorted places of the values; any range of the dense
-//! tensor is then zeros with the values that fall into it. Values are copied as they are stored.
+//! The indices are decoded once, when the file is opened, into the sorted places of the values; any
+//! range of the dense tensor is then zeros with the values that fall into it. Values are copied as
+//! they are stored.
 
 use apr_core::{ByteSource, DType, Error, Result};
 
@@ -32,10 +33,13 @@ impl Places<'_> {
         std::iter::once(first).chain(second)
     }
 
-    /// The dimensions of a tensor of this shape that indices are of, and those of each of its values.
+    /// The dimensions of a tensor of this shape that indices are of, and those of each of its
+    /// values.
     fn split<'s>(&self, shape: &'s [u64]) -> Option<(&'s [u64], &'s [u64])> {
         match self {
-            Self::Coo(indices) => shape.split_at_checked(usize::try_from(*indices.shape.first()?).ok()?),
+            Self::Coo(indices) => {
+                shape.split_at_checked(usize::try_from(*indices.shape.first()?).ok()?)
+            }
             Self::Csr(..) => shape.split_at_checked(2),
         }
     }
@@ -45,10 +49,13 @@ impl Places<'_> {
         matches!(self, Self::Coo(_)) || shape.len() == 2
     }
 
-    /// Refuses indices that are a view of fewer ones: decoded they would take more than the file's length justifies.
+    /// Refuses indices that are a view of fewer ones: decoded they would take more than the file's
+    /// length justifies.
     fn check_distinct(&self) -> Result<()> {
         match self.parts().find(|part| !part.is_distinct()) {
-            Some(part) => Err(Error::corrupt("its indices overlap in their storage").at(part.view.offset)),
+            Some(part) => {
+                Err(Error::corrupt("its indices overlap in their storage").at(part.view.offset))
+            }
             None => Ok(()),
         }
     }
@@ -72,14 +79,16 @@ pub(crate) struct Cells {
     /// One cell for each index: an element, or what the dense dimensions hold.
     pub(crate) values: View,
     cell: u64,
-    /// Place of a cell in the dense tensor, counted in cells, and its number among the values; sorted.
+    /// Place of a cell in the dense tensor, counted in cells, and its number among the values;
+    /// sorted.
     places: Vec<(u64, u64)>,
     /// Bytes of the dense tensor.
     pub(crate) len: u64,
 }
 
 impl Cells {
-    /// Decodes the indices. `budget` is what the decoded places of all sparse tensors may still take, in bytes.
+    /// Decodes the indices. `budget` is what the decoded places of all sparse tensors may still
+    /// take, in bytes.
     pub(crate) fn new(
         source: &dyn ByteSource,
         indices: &Places<'_>,
@@ -100,13 +109,19 @@ impl Cells {
         if len == 0 {
             return Ok(Self { values: values.view, cell, places: Vec::new(), len });
         }
-        // More than there are cells; this bounds the list where no dimension is sparse and no index stored.
+        // More than there are cells; this bounds the list where no dimension is sparse and no index
+        // stored.
         if *count > sparse.iter().product() {
             return Err(not_coalesced());
         }
-        *budget = count.checked_mul(PLACE_BYTES).and_then(|bytes| budget.checked_sub(bytes)).ok_or_else(|| {
-            Error::memory("the indices of sparse tensors up to this one exceed the limit of an index")
-        })?;
+        *budget = count
+            .checked_mul(PLACE_BYTES)
+            .and_then(|bytes| budget.checked_sub(bytes))
+            .ok_or_else(|| {
+                Error::memory(
+                    "the indices of sparse tensors up to this one exceed the limit of an index",
+                )
+            })?;
         let places = match indices {
             Places::Coo(indices) => coo(source, indices, sparse, *count)?,
             Places::Csr(rows, columns) => csr(source, rows, columns, sparse, *count, budget)?,
@@ -132,13 +147,17 @@ impl Cells {
             let skip = start.saturating_sub(first.0 * self.cell);
             let drop = (last.0 * self.cell + self.cell).saturating_sub(end);
             let bytes = run.len() as u64 * self.cell - skip - drop;
-            stored.resize(usize::try_from(bytes).map_err(|_| Error::memory("a cell exceeds memory"))?, 0);
+            stored.resize(
+                usize::try_from(bytes).map_err(|_| Error::memory("a cell exceeds memory"))?,
+                0,
+            );
             self.values.read(source, first.1 * self.cell + skip, &mut stored)?;
             let mut stored = &stored[..];
             for (place, _) in run {
                 let (cell_start, cell_end) = (place * self.cell, place * self.cell + self.cell);
                 let at = usize::try_from(cell_start.max(start) - start).unwrap_or_default();
-                let len = usize::try_from(cell_end.min(end) - cell_start.max(start)).unwrap_or_default();
+                let len =
+                    usize::try_from(cell_end.min(end) - cell_start.max(start)).unwrap_or_default();
                 let (cell, rest) = stored.split_at(len);
                 buf[at..at + len].copy_from_slice(cell);
                 stored = rest;
@@ -148,16 +167,24 @@ impl Cells {
         Ok(())
     }
 
-    /// How many cells have values that follow each other in the file, up to what is read at a time; at least one.
+    /// How many cells have values that follow each other in the file, up to what is read at a time;
+    /// at least one.
     fn run(&self, due: &[(u64, u64)]) -> usize {
         let first = due.first().map_or(0, |(_, value)| *value);
         let most = usize::try_from((BATCH / self.cell).max(1)).unwrap_or(1);
-        due.iter().zip(first..).take(most).take_while(|((_, value), expected)| value == expected).count()
+        due.iter()
+            .zip(first..)
+            .take(most)
+            .take_while(|((_, value), expected)| value == expected)
+            .count()
     }
 }
 
 fn not_coalesced() -> Error {
-    Error::version("this is a sparse tensor with several values for one element (not coalesced), which is not read")
+    Error::version(
+        "this is a sparse tensor with several values for one element (not coalesced), which is not \
+         read",
+    )
 }
 
 fn dense_len(shape: &[u64], dtype: DType) -> Result<u64> {
@@ -166,7 +193,9 @@ fn dense_len(shape: &[u64], dtype: DType) -> Result<u64> {
     } else {
         shape.iter().try_fold(dtype.block_bytes(), |len, &dim| len.checked_mul(dim))
     };
-    len.ok_or_else(|| Error::corrupt(format!("its shape {shape:?} takes no possible number of bytes")))
+    len.ok_or_else(|| {
+        Error::corrupt(format!("its shape {shape:?} takes no possible number of bytes"))
+    })
 }
 
 /// A sparse tensor may claim any size; one that is worth reading densely is not almost empty.
@@ -195,7 +224,11 @@ fn for_each(
     let width = match part.dtype {
         DType::I64 => 8,
         DType::I32 => 4,
-        other => return Err(Error::corrupt(format!("its indices are {other}, not integers of 32 or 64 bits"))),
+        other => {
+            return Err(Error::corrupt(format!(
+                "its indices are {other}, not integers of 32 or 64 bits"
+            )));
+        }
     };
     let mut bytes = vec![0; 0];
     let mut done = 0;
@@ -203,9 +236,12 @@ fn for_each(
         let batch = (BATCH / width).min(count - done);
         bytes.resize(usize::try_from(batch * width).unwrap_or_default(), 0);
         part.view.read(source, (first + done) * width, &mut bytes)?;
-        for (number, position) in bytes.chunks_exact(usize::try_from(width).unwrap_or(8)).zip(done..) {
+        for (number, position) in
+            bytes.chunks_exact(usize::try_from(width).unwrap_or(8)).zip(done..)
+        {
             // A negative number is larger than any bound.
-            let number = number.iter().rev().fold(0_u64, |value, &byte| value << 8 | u64::from(byte));
+            let number =
+                number.iter().rev().fold(0_u64, |value, &byte| value << 8 | u64::from(byte));
             if number >= bound {
                 let message = format!("one of its indices is {number}, but must be below {bound}");
                 return Err(Error::corrupt(message).at(part.view.offset));
@@ -224,7 +260,9 @@ fn coo(source: &dyn ByteSource, indices: &Part<'_>, dims: &[u64], count: u64) ->
     let mut places = vec![0_u64; usize::try_from(count).unwrap_or_default()];
     for (row, &dim) in (0_u64..).zip(dims) {
         // Below the number of cells, which is known to fit.
-        for_each(source, indices, row * count, count, dim, |at, index| places[at] = places[at] * dim + index)?;
+        for_each(source, indices, row * count, count, dim, |at, index| {
+            places[at] = places[at] * dim + index;
+        })?;
     }
     Ok(places)
 }
@@ -239,12 +277,12 @@ fn csr(
 ) -> Result<Vec<u64>> {
     let bad = || Error::corrupt("its rows, columns and values do not go together");
     let [height, width] = dims else { return Err(bad()) };
-    let ends = height.checked_add(1).filter(|&ends| rows.shape == [ends] && columns.shape == [count]);
+    let ends =
+        height.checked_add(1).filter(|&ends| rows.shape == [ends] && columns.shape == [count]);
     let ends = ends.ok_or_else(bad)?;
-    *budget = ends
-        .checked_mul(8)
-        .and_then(|bytes| budget.checked_sub(bytes))
-        .ok_or_else(|| Error::memory("the indices of sparse tensors up to this one exceed the limit of an index"))?;
+    *budget = ends.checked_mul(8).and_then(|bytes| budget.checked_sub(bytes)).ok_or_else(|| {
+        Error::memory("the indices of sparse tensors up to this one exceed the limit of an index")
+    })?;
     let mut starts = Vec::new();
     for_each(source, rows, 0, ends, count.saturating_add(1), |_, start| starts.push(start))?;
     if starts.first() != Some(&0) || starts.last() != Some(&count) || !starts.is_sorted() {
@@ -253,8 +291,13 @@ fn csr(
     let mut places = vec![0_u64; usize::try_from(count).unwrap_or_default()];
     for_each(source, columns, 0, count, *width, |at, column| places[at] = column)?;
     for (row, range) in (0_u64..).zip(starts.windows(2)) {
-        let range = usize::try_from(range[0]).unwrap_or_default()..usize::try_from(range[1]).unwrap_or_default();
-        places.get_mut(range).unwrap_or_default().iter_mut().for_each(|place| *place += row * width);
+        let range = usize::try_from(range[0]).unwrap_or_default()
+            ..usize::try_from(range[1]).unwrap_or_default();
+        places
+            .get_mut(range)
+            .unwrap_or_default()
+            .iter_mut()
+            .for_each(|place| *place += row * width);
     }
     Ok(places)
 }

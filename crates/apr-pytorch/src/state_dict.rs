@@ -28,30 +28,44 @@ pub(crate) fn read_state_dict(
 ) -> Result<(Contents, Box<dyn ByteSource>)> {
     let source = archive.decoded(source)?;
     let origin = origin(&archive, source.file_len());
-    let contents = contents(&source, &archive, options, limits).map_err(|error| origin.located(error))?;
+    let contents =
+        contents(&source, &archive, options, limits).map_err(|error| origin.located(error))?;
     Ok((Contents { origin: Some(origin), ..contents }, Box::new(source)))
 }
 
 fn origin(archive: &Archive, file_len: u64) -> Origin {
     let decoded = archive.entries.iter().filter(|entry| !entry.is_stored());
-    let decoded = decoded.map(|entry| (entry.offset, Range { offset: entry.place, len: entry.compressed }));
+    let decoded =
+        decoded.map(|entry| (entry.offset, Range { offset: entry.place, len: entry.compressed }));
     Origin { decoded: decoded.collect(), ..Origin::whole(file_len) }
 }
 
-fn contents(source: &Source, archive: &Archive, options: &OpenOptions, limits: &Limits) -> Result<Contents> {
+fn contents(
+    source: &Source,
+    archive: &Archive,
+    options: &OpenOptions,
+    limits: &Limits,
+) -> Result<Contents> {
     let pickle = find_pickle(archive)?;
     let folder = pickle.name.strip_suffix(PICKLE).unwrap_or_default();
     check_byte_order(source, archive, folder, limits)?;
     // The checksum first: a pickle that was damaged should not be judged by what it says now.
     pickle.content(source, limits)?;
 
-    let policy = Policy { lenient: false, joblib: false, classes: &options.classes, persistent: Persistent::Storage };
+    let policy = Policy {
+        lenient: false,
+        joblib: false,
+        classes: &options.classes,
+        persistent: Persistent::Storage,
+    };
     let end = pickle.offset + pickle.len;
     let outcome = run(Input::new(source, pickle.offset, end, limits), &policy, limits);
     let root = outcome.root?;
     let warnings = scan::check_rest(source, outcome.end, end, limits)?;
-    for other in
-        archive.entries.iter().filter(|entry| scan::is_pickle_in_archive(&entry.name) && entry.name != pickle.name)
+    for other in archive
+        .entries
+        .iter()
+        .filter(|entry| scan::is_pickle_in_archive(&entry.name) && entry.name != pickle.name)
     {
         other.check_packing()?;
         scan::check_rest(source, other.offset, other.offset + other.len, limits)?;
@@ -60,7 +74,17 @@ fn contents(source: &Source, archive: &Archive, options: &OpenOptions, limits: &
     let header_fields = header_fields(source, archive, folder, limits)?;
     let (left_out, code) = (left_out(archive, folder), code(archive, folder));
     let heap = outcome.heap;
-    Ok(Contents { heap, root, storages, checksums, header_fields, warnings, left_out, code, origin: None })
+    Ok(Contents {
+        heap,
+        root,
+        storages,
+        checksums,
+        header_fields,
+        warnings,
+        left_out,
+        code,
+        origin: None,
+    })
 }
 
 /// The one `data.pkl`, at the top or in a folder.
@@ -88,16 +112,23 @@ fn find_pickle(archive: &Archive) -> Result<&Entry> {
     }
 }
 
-fn check_byte_order(source: &dyn ByteSource, archive: &Archive, folder: &str, limits: &Limits) -> Result<()> {
+fn check_byte_order(
+    source: &dyn ByteSource,
+    archive: &Archive,
+    folder: &str,
+    limits: &Limits,
+) -> Result<()> {
     let Some(entry) = archive.find(&format!("{folder}byteorder")) else { return Ok(()) };
     match &entry.content(source, limits)?[..] {
         b"little" => Ok(()),
-        b"big" => Err(Error::version("the checkpoint was written big-endian, which is not read").at(entry.offset)),
+        b"big" => Err(Error::version("the checkpoint was written big-endian, which is not read")
+            .at(entry.offset)),
         _ => Err(Error::format("the checkpoint names no byte order that exists").at(entry.offset)),
     }
 }
 
-/// Entries `data/KEY`, and their checksums. Older TorchScript archives keep theirs beside a pickle of another name.
+/// Entries `data/KEY`, and their checksums. Older TorchScript archives keep theirs beside a pickle
+/// of another name.
 fn storages(archive: &Archive, folder: &str) -> Result<(HashMap<String, Range>, Checksums)> {
     let prefix = format!("{folder}data/");
     let (mut storages, mut checksums) = (HashMap::new(), Checksums::new());
@@ -111,12 +142,19 @@ fn storages(archive: &Archive, folder: &str) -> Result<(HashMap<String, Range>, 
     Ok((storages, checksums))
 }
 
-/// Entries that are neither values nor notes of the container: TorchScript's program in one, others by their names.
+/// Entries that are neither values nor notes of the container: TorchScript's program in one, others
+/// by their names.
 fn left_out(archive: &Archive, folder: &str) -> Vec<String> {
     /// Names that are listed before the rest is only counted.
     const TOLD: usize = 8;
-    const NOTES: [&str; 6] =
-        [PICKLE, "version", "byteorder", ".format_version", ".storage_alignment", ".data/serialization_id"];
+    const NOTES: [&str; 6] = [
+        PICKLE,
+        "version",
+        "byteorder",
+        ".format_version",
+        ".storage_alignment",
+        ".data/serialization_id",
+    ];
     let within = archive.entries.iter().filter(|entry| !entry.name.ends_with('/'));
     let names = within.map(|entry| entry.name.strip_prefix(folder).unwrap_or(&entry.name));
     let names = names.filter(|name| !NOTES.contains(name) && !name.starts_with("data/"));
@@ -125,7 +163,9 @@ fn left_out(archive: &Archive, folder: &str) -> Vec<String> {
     let (constants, others): (Vec<&str>, Vec<&str>) =
         names.partition(|name| name.starts_with("constants/") || *name == "constants.pkl");
     let mut left_out = Vec::new();
-    let is_empty = |name: &&str| archive.find(&format!("{folder}{name}")).is_some_and(|entry| entry.len <= EMPTY_TUPLE);
+    let is_empty = |name: &&str| {
+        archive.find(&format!("{folder}{name}")).is_some_and(|entry| entry.len <= EMPTY_TUPLE)
+    };
     if !constants.iter().all(is_empty) {
         left_out.push("TorchScript's constants".to_owned());
     }
@@ -157,7 +197,10 @@ fn header_fields(
     limits: &Limits,
 ) -> Result<Map<String, Value>> {
     let has_code = archive.entries.iter().any(|entry| {
-        entry.name.strip_prefix(folder).is_some_and(|name| name == "constants.pkl" || name.starts_with("code/"))
+        entry
+            .name
+            .strip_prefix(folder)
+            .is_some_and(|name| name == "constants.pkl" || name.starts_with("code/"))
     });
     let container = if has_code { "TorchScript" } else { "ZIP" };
     let mut fields = Map::from_iter([

@@ -18,8 +18,11 @@ pub(crate) struct Member {
 /// Whether the first block is a TAR header: its checksum is a strong sign.
 pub(crate) fn recognise(head: &[u8]) -> bool {
     head.get(..512).is_some_and(|header| {
-        let sum: u64 =
-            header.iter().enumerate().map(|(i, &b)| u64::from(if (148..156).contains(&i) { b' ' } else { b })).sum();
+        let sum: u64 = header
+            .iter()
+            .enumerate()
+            .map(|(i, &b)| u64::from(if (148..156).contains(&i) { b' ' } else { b }))
+            .sum();
         header[0] != 0 && octal(&header[148..156]) == Some(sum)
     })
 }
@@ -43,10 +46,13 @@ pub(crate) fn all_members(source: &dyn ByteSource) -> Result<Vec<Member>> {
         if !recognise(&header) || members.len() == MAX_MEMBERS {
             return Err(Error::corrupt("a TAR header is damaged").at(position));
         }
-        let len = octal(&header[124..136]).ok_or_else(|| Error::corrupt("a TAR member has no size").at(position))?;
+        let len = octal(&header[124..136])
+            .ok_or_else(|| Error::corrupt("a TAR member has no size").at(position))?;
         let offset = position + BLOCK;
         let end = offset.checked_add(len).filter(|&end| end <= source.len());
-        let end = end.ok_or_else(|| Error::corrupt("a TAR member reaches past the end of the file").at(position))?;
+        let end = end.ok_or_else(|| {
+            Error::corrupt("a TAR member reaches past the end of the file").at(position)
+        })?;
         // Only plain files have content; PAX headers (`x`, `g`) say nothing a checkpoint needs.
         if matches!(header[156], 0 | b'0') {
             let name = header[..100].split(|&byte| byte == 0).next().unwrap_or_default();

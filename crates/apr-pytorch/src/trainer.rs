@@ -1,4 +1,5 @@
-//! Checkpoints that trainers write: the weights under one key, and beside them what training goes on with.
+//! Checkpoints that trainers write: the weights under one key, and beside them what training goes
+//! on with.
 
 use apr_core::counted;
 
@@ -18,11 +19,27 @@ pub(crate) struct Trainer {
 
 /// The first whose keys are there.
 const TRAINERS: &[Trainer] = &[
-    Trainer { name: "Lightning checkpoint", prefix: "state_dict.", keys: &["state_dict", "pytorch-lightning_version"] },
+    Trainer {
+        name: "Lightning checkpoint",
+        prefix: "state_dict.",
+        keys: &["state_dict", "pytorch-lightning_version"],
+    },
     Trainer { name: "DeepSpeed model states", prefix: "module.", keys: &["module", "ds_version"] },
-    Trainer { name: "DeepSpeed model states", prefix: "module.", keys: &["module", "dp_world_size", "mp_world_size"] },
-    Trainer { name: "DeepSpeed optimizer states", prefix: "", keys: &["optimizer_state_dict", "ds_version"] },
-    Trainer { name: "DeepSpeed optimizer states", prefix: "", keys: &["optimizer_state_dict", "ds_config"] },
+    Trainer {
+        name: "DeepSpeed model states",
+        prefix: "module.",
+        keys: &["module", "dp_world_size", "mp_world_size"],
+    },
+    Trainer {
+        name: "DeepSpeed optimizer states",
+        prefix: "",
+        keys: &["optimizer_state_dict", "ds_version"],
+    },
+    Trainer {
+        name: "DeepSpeed optimizer states",
+        prefix: "",
+        keys: &["optimizer_state_dict", "ds_config"],
+    },
 ];
 
 /// The trainer whose checkpoint this is.
@@ -32,9 +49,12 @@ pub(crate) fn recognise(heap: &Heap, root: Id) -> Option<Trainer> {
 }
 
 impl Trainer {
-    /// The weights under the names that the model has, and a sentence on what is left out. All as it is where there are no
-    /// weights under the key: a trainer may keep them elsewhere.
-    pub(crate) fn weights(self, tensors: Vec<(String, Found)>) -> (Vec<(String, Found)>, Option<String>) {
+    /// The weights under the names that the model has, and a sentence on what is left out. All as
+    /// it is where there are no weights under the key: a trainer may keep them elsewhere.
+    pub(crate) fn weights(
+        self,
+        tensors: Vec<(String, Found)>,
+    ) -> (Vec<(String, Found)>, Option<String>) {
         let own = |name: &str| name.strip_prefix(self.prefix).is_some_and(|rest| !rest.is_empty());
         if self.prefix.is_empty() || !tensors.iter().any(|(name, _)| own(name)) {
             return (tensors, None);
@@ -46,7 +66,8 @@ impl Trainer {
             .filter(|(name, _)| !name.is_empty())
             .collect();
         let others = (all - weights.len()) as u64;
-        let left_out = (others > 0).then(|| format!("optimizer states and others ({})", counted(others, "tensor")));
+        let left_out = (others > 0)
+            .then(|| format!("optimizer states and others ({})", counted(others, "tensor")));
         (weights, left_out)
     }
 }

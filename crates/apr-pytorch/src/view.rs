@@ -24,31 +24,44 @@ pub(crate) struct View {
     /// Bytes of the whole tensor.
     pub(crate) len: u64,
     width: u64,
-    /// Sizes and strides, outermost first, without dimensions of one element; neighbours that run on are joined.
+    /// Sizes and strides, outermost first, without dimensions of one element; neighbours that run
+    /// on are joined.
     dims: Vec<(u64, u64)>,
 }
 
 impl View {
     /// Checks the tensor against the storage it is a view of.
     pub(crate) fn new(tensor: &Tensor, storage: Range) -> Result<Self> {
-        let too_large = || Error::corrupt(format!("its shape {:?} takes no possible number of bytes", tensor.shape));
+        let too_large = || {
+            Error::corrupt(format!(
+                "its shape {:?} takes no possible number of bytes",
+                tensor.shape
+            ))
+        };
         let width = width(tensor.dtype);
         if tensor.shape.contains(&0) {
             return Ok(Self { offset: storage.offset, span: 0, len: 0, width, dims: Vec::new() });
         }
-        let len = tensor.shape.iter().try_fold(width, |len, &dim| len.checked_mul(dim)).ok_or_else(too_large)?;
+        let len = tensor
+            .shape
+            .iter()
+            .try_fold(width, |len, &dim| len.checked_mul(dim))
+            .ok_or_else(too_large)?;
         let first = tensor.offset.checked_mul(width);
-        let last = tensor.shape.iter().zip(&tensor.strides).try_fold(0_u64, |last, (dim, stride)| {
-            last.checked_add((dim - 1).checked_mul(*stride)?.checked_mul(width)?)
-        });
+        let last =
+            tensor.shape.iter().zip(&tensor.strides).try_fold(0_u64, |last, (dim, stride)| {
+                last.checked_add((dim - 1).checked_mul(*stride)?.checked_mul(width)?)
+            });
         let span = last.and_then(|last| last.checked_add(width));
         let (first, span) = first.zip(span).ok_or_else(too_large)?;
         if first.checked_add(span).is_none_or(|end| end > storage.len) {
-            let message = format!("its elements reach past the end of its storage of {} bytes", storage.len);
+            let message =
+                format!("its elements reach past the end of its storage of {} bytes", storage.len);
             return Err(Error::corrupt(message).at(storage.offset));
         }
         let mut dims: Vec<(u64, u64)> = Vec::new();
-        for (&dim, stride) in tensor.shape.iter().zip(&tensor.strides).filter(|(dim, _)| **dim != 1) {
+        for (&dim, stride) in tensor.shape.iter().zip(&tensor.strides).filter(|(dim, _)| **dim != 1)
+        {
             let stride = stride * width;
             match dims.last_mut() {
                 Some((outer, outer_stride)) if Some(*outer_stride) == stride.checked_mul(dim) => {
@@ -75,19 +88,29 @@ impl View {
         if self.is_flat() {
             return source.read_at(self.offset + start, buf);
         }
-        // A run lies flat in the file: the innermost dimension, or an element where that one is strided.
+        // A run lies flat in the file: the innermost dimension, or an element where that one is
+        // strided.
         let (mut outer, mut run) = (&self.dims[..], self.width);
-        if let Some((&(dim, stride), rest)) = self.dims.split_last().filter(|((_, stride), _)| *stride == self.width) {
+        if let Some((&(dim, stride), rest)) =
+            self.dims.split_last().filter(|((_, stride), _)| *stride == self.width)
+        {
             (outer, run) = (rest, dim * stride);
         }
-        let mut window = Window { source, start: self.offset, end: self.offset + self.span, at: 0, bytes: Vec::new() };
+        let mut window = Window {
+            source,
+            start: self.offset,
+            end: self.offset + self.span,
+            at: 0,
+            bytes: Vec::new(),
+        };
         if let Some(rows) = self.columns(start, buf.len() as u64) {
             return self.read_columns(rows, source, buf);
         }
         let (mut position, mut rest) = (start, buf);
         while !rest.is_empty() {
             let (index, within) = (position / run, position % run);
-            let piece = usize::try_from(run - within).map_or(rest.len(), |left| left.min(rest.len()));
+            let piece =
+                usize::try_from(run - within).map_or(rest.len(), |left| left.min(rest.len()));
             let (head, tail) = rest.split_at_mut(piece);
             window.read(self.offset + place(outer, index) + within, head)?;
             position += piece as u64;
@@ -105,7 +128,12 @@ impl View {
     }
 
     /// Reads such rows column by column, for that is how they lie.
-    fn read_columns(&self, (first, rows): (u64, u64), source: &dyn ByteSource, buf: &mut [u8]) -> Result<()> {
+    fn read_columns(
+        &self,
+        (first, rows): (u64, u64),
+        source: &dyn ByteSource,
+        buf: &mut [u8],
+    ) -> Result<()> {
         let (columns, across) = self.dims[1];
         let width = usize::try_from(self.width).unwrap_or(1);
         let row = buf.len() / usize::try_from(rows).unwrap_or(1);
@@ -130,7 +158,8 @@ pub(crate) struct Part<'a> {
 }
 
 impl Part<'_> {
-    /// Whether each element has bytes of its own, so that the file's length bounds what is made of them.
+    /// Whether each element has bytes of its own, so that the file's length bounds what is made of
+    /// them.
     pub(crate) fn is_distinct(&self) -> bool {
         self.view.span >= self.view.len
     }
@@ -170,7 +199,9 @@ impl Window<'_> {
             self.bytes.resize(len, 0);
             self.source.read_at(self.at, &mut self.bytes)?;
         }
-        let held = self.held(offset, buf.len()).ok_or_else(|| Error::corrupt("a view past its storage").at(offset))?;
+        let held = self
+            .held(offset, buf.len())
+            .ok_or_else(|| Error::corrupt("a view past its storage").at(offset))?;
         buf.copy_from_slice(held);
         Ok(())
     }

@@ -13,7 +13,8 @@ pub(crate) const VERSION: &[u8] = b"3\n";
 
 /// A state dict being written; [`plan`](crate::plan()) makes it.
 ///
-/// Nothing is ever patched, so any sink will do, a pipe too. Losses have no place in the format: callers report them.
+/// Nothing is ever patched, so any sink will do, a pipe too. Losses have no place in the format:
+/// callers report them.
 #[derive(Debug)]
 pub struct PytorchWriter {
     plan: Plan,
@@ -68,7 +69,9 @@ impl PytorchWriter {
     fn advance(&mut self, sink: &mut dyn Sink) -> Result<()> {
         while self.due.complete(&self.plan.layout).is_some() {
             let crc = std::mem::take(&mut self.crc).value();
-            sink.write_all(&self.plan.records[self.first + self.due.position() - 1].descriptor(crc))?;
+            sink.write_all(
+                &self.plan.records[self.first + self.due.position() - 1].descriptor(crc),
+            )?;
             self.crcs.push(crc);
             self.start_tensor(sink)?;
         }
@@ -102,7 +105,12 @@ impl CheckpointWriter for PytorchWriter {
         self.advance(sink)
     }
 
-    fn write_chunk(&mut self, sink: &mut dyn Sink, bytes: &[u8], sums: Option<ChunkSums>) -> Result<()> {
+    fn write_chunk(
+        &mut self,
+        sink: &mut dyn Sink,
+        bytes: &[u8],
+        sums: Option<ChunkSums>,
+    ) -> Result<()> {
         self.due.take(&self.plan.layout, &self.plan.names, bytes.len() as u64)?;
         sink.write_all(bytes)?;
         match sums {

@@ -1,11 +1,12 @@
 //! What sample data alone says about the importance of weights (`--calibration data.csv`).
 //!
-//! A table of samples, one a line and one feature a column, is what the first layer of a model multiplies. The mean square
-//! of a column says how much an error in the weights of that column costs, which is just what an
-//! [`Imatrix`](super::Imatrix) holds for that layer. No model is run: the inputs of later layers stay unknown. So the
-//! importance goes to weights whose rows are as long as the table is wide, and all others are quantized without. For a
-//! model of one layer that is all there is to know; for a deep one whose layers happen to have the width of its input,
-//! it is a guess for the later ones; for language models, measure an importance matrix instead.
+//! A table of samples, one a line and one feature a column, is what the first layer of a model
+//! multiplies. The mean square of a column says how much an error in the weights of that column
+//! costs, which is just what an [`Imatrix`](super::Imatrix) holds for that layer. No model is run:
+//! the inputs of later layers stay unknown. So the importance goes to weights whose rows are as
+//! long as the table is wide, and all others are quantized without. For a model of one layer that
+//! is all there is to know; for a deep one whose layers happen to have the width of its input, it
+//! is a guess for the later ones; for language models, measure an importance matrix instead.
 
 use apr_core::{Error, Result};
 
@@ -24,12 +25,13 @@ pub struct ColumnStatistics {
     pub max: Vec<f32>,
 }
 
-/// Share of the average importance that a column has at least: a feature that the samples never show must not let the
-/// quantizer drop its weights.
+/// Share of the average importance that a column has at least: a feature that the samples never
+/// show must not let the quantizer drop its weights.
 const LEAST_SHARE: f32 = 1e-3;
 
 impl ColumnStatistics {
-    /// One weight a column, for weights with rows of this length; `None` for rows of another length.
+    /// One weight a column, for weights with rows of this length; `None` for rows of another
+    /// length.
     #[must_use]
     pub fn importance(&self, row_len: u64) -> Option<Vec<f32>> {
         if row_len != self.columns as u64 {
@@ -46,8 +48,8 @@ impl ColumnStatistics {
     }
 }
 
-/// Reads a table of numbers, separated by commas, semicolons, tabs or spaces; a first line that is not all numbers is a
-/// heading, and lines that are empty or start with `#` are skipped.
+/// Reads a table of numbers, separated by commas, semicolons, tabs or spaces; a first line that is
+/// not all numbers is a heading, and lines that are empty or start with `#` are skipped.
 ///
 /// ```
 /// use apr_quantize::importance_from_csv;
@@ -61,7 +63,8 @@ impl ColumnStatistics {
 /// E001 with the line for a field that is not a finite number or lines of different lengths; for a
 /// table without samples.
 pub fn importance_from_csv(bytes: &[u8]) -> Result<ColumnStatistics> {
-    let text = std::str::from_utf8(bytes).map_err(|_| Error::format("the calibration data are not UTF-8 text"))?;
+    let text = std::str::from_utf8(bytes)
+        .map_err(|_| Error::format("the calibration data are not UTF-8 text"))?;
     let lines = text.trim_start_matches('\u{feff}').lines().zip(1_u64..);
     let lines = lines.filter(|(line, _)| !line.trim().is_empty() && !line.starts_with('#'));
     let mut columns: Vec<Column> = Vec::new();
@@ -84,8 +87,11 @@ pub fn importance_from_csv(bytes: &[u8]) -> Result<ColumnStatistics> {
         if samples == 0 {
             columns = vec![Column::EMPTY; values.len()];
         } else if values.len() != columns.len() {
-            let message =
-                format!("line {number} of the calibration data has {} fields, not {}", values.len(), columns.len());
+            let message = format!(
+                "line {number} of the calibration data has {} fields, not {}",
+                values.len(),
+                columns.len()
+            );
             return Err(Error::format(message));
         }
         samples += 1;
@@ -94,7 +100,10 @@ pub fn importance_from_csv(bytes: &[u8]) -> Result<ColumnStatistics> {
     if samples == 0 {
         return Err(Error::format("the calibration data have no samples"));
     }
-    #[expect(clippy::cast_possible_truncation, reason = "importance is f32; what is beyond it becomes infinite")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "importance is f32; what is beyond it becomes infinite"
+    )]
     let mean = |column: &Column| ((column.squares / samples as f64) as f32).min(f32::MAX);
     Ok(ColumnStatistics {
         samples,
@@ -105,11 +114,14 @@ pub fn importance_from_csv(bytes: &[u8]) -> Result<ColumnStatistics> {
     })
 }
 
-/// The fields of a line: where there is a comma, semicolon or tab, that separates them, or else spaces do.
+/// The fields of a line: where there is a comma, semicolon or tab, that separates them, or else
+/// spaces do.
 fn fields(line: &str) -> Box<dyn Iterator<Item = &str> + '_> {
     let separator = [',', ';', '\t'].into_iter().find(|&separator| line.contains(separator));
     match separator {
-        Some(separator) => Box::new(line.split(separator).map(|field| field.trim().trim_matches('"'))),
+        Some(separator) => {
+            Box::new(line.split(separator).map(|field| field.trim().trim_matches('"')))
+        }
         None => Box::new(line.split_whitespace()),
     }
 }
@@ -143,9 +155,13 @@ mod tests {
             (&*table.mean_squares, &*table.min, &*table.max),
             (&[5.0, 10.0][..], &[1.0, -2.0][..], &[3.0, 4.0][..])
         );
-        for text in
-            ["1;-2\r\n3;4", "\u{feff}a,b\n1,-2\n\n3,4\n", "1\t-2\n3\t4", "  1   -2\n3 4 ", "# x\n\"1\",\"-2\"\n3, 4"]
-        {
+        for text in [
+            "1;-2\r\n3;4",
+            "\u{feff}a,b\n1,-2\n\n3,4\n",
+            "1\t-2\n3\t4",
+            "  1   -2\n3 4 ",
+            "# x\n\"1\",\"-2\"\n3, 4",
+        ] {
             assert_eq!(importance_from_csv(text.as_bytes()).as_ref(), Ok(&table), "{text:?}");
         }
     }
@@ -172,6 +188,9 @@ mod tests {
         let table = importance_from_csv(b"2 0\n2 0\n").expect("a table");
         assert_eq!(table.importance(3), None);
         assert_eq!(table.importance(2), Some(vec![1.0, 0.5 * LEAST_SHARE]));
-        assert_eq!(importance_from_csv(b"0 0").expect("a table").importance(2), Some(vec![1.0, 1.0]));
+        assert_eq!(
+            importance_from_csv(b"0 0").expect("a table").importance(2),
+            Some(vec![1.0, 1.0])
+        );
     }
 }

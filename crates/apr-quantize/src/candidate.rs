@@ -8,7 +8,8 @@ use super::role::Role;
 /// A tensor to choose a type for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Candidate {
-    /// GGUF's name, `blk.0.attn_v.weight`, which the rules know; the tensor's own where it has none in GGUF.
+    /// GGUF's name, `blk.0.attn_v.weight`, which the rules know; the tensor's own where it has none
+    /// in GGUF.
     pub name: String,
     /// What it is stored as.
     pub dtype: DType,

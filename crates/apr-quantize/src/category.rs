@@ -8,7 +8,8 @@ pub(super) enum Category {
     TokenEmbedding,
     Query,
     Key,
-    /// Values alone, or together with what shares their matrix: queries and keys, or the latent keys.
+    /// Values alone, or together with what shares their matrix: queries and keys, or the latent
+    /// keys.
     Value,
     AttentionOutput,
     FeedForwardUp,
@@ -31,8 +32,8 @@ const PARTS: &[(&str, Category)] = &[
     ("ffn_down", Category::FeedForwardDown),
 ];
 
-/// Ends of the names that token embeddings and output matrices have outside GGUF, before `.weight`: for models of unknown
-/// families.
+/// Ends of the names that token embeddings and output matrices have outside GGUF, before `.weight`:
+/// for models of unknown families.
 const ENDS_ELSEWHERE: &[(&str, Category)] = &[
     ("lm_head", Category::Output),
     ("proj_out", Category::Output),
@@ -54,7 +55,8 @@ impl Category {
             "token_embd.weight" | EMBEDDING_OF_LAYERS => return Self::TokenEmbedding,
             _ => {}
         }
-        let part = PARTS.iter().find(|(part, _)| name.contains(part)).map(|&(_, category)| category);
+        let part =
+            PARTS.iter().find(|(part, _)| name.contains(part)).map(|&(_, category)| category);
         part.or_else(|| Self::elsewhere(name)).unwrap_or(Self::Other)
     }
 
@@ -200,7 +202,11 @@ pub(super) fn kept(name: &str, shape: &Shape, architecture: &str) -> Option<Kept
     if architecture == "glm5-next" && KEPT_OF_GLM5.iter().any(|part| name.contains(part)) {
         return Some(Kept::Small);
     }
-    KEPT_PARTS.iter().find(|(part, _)| name.contains(part)).map(|&(_, kept)| kept).or_else(|| kept_elsewhere(name))
+    KEPT_PARTS
+        .iter()
+        .find(|(part, _)| name.contains(part))
+        .map(|&(_, kept)| kept)
+        .or_else(|| kept_elsewhere(name))
 }
 
 /// What the end of a name says that GGUF does not have.
@@ -209,7 +215,8 @@ pub(super) fn kept_elsewhere(name: &str) -> Option<Kept> {
     KEPT_ELSEWHERE.iter().find(|(end, _)| stem.ends_with(end)).map(|&(_, kept)| kept)
 }
 
-/// Whether there is more than one row. Leading dimensions of 1 do not count, since ggml has no trace of them.
+/// Whether there is more than one row. Leading dimensions of 1 do not count, since ggml has no
+/// trace of them.
 pub(super) fn is_matrix(shape: &Shape) -> bool {
     shape.dims().split_last().is_some_and(|(_, outer)| outer.iter().any(|&dim| dim > 1))
 }

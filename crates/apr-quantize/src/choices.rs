@@ -11,8 +11,8 @@ pub enum Casts {
     /// Every tensor of floats.
     #[default]
     Everything,
-    /// Only what would be quantized; vectors, norms and the like keep their type. Readers of GGUF files count on
-    /// their norms in `f32`.
+    /// Only what would be quantized; vectors, norms and the like keep their type. Readers of GGUF
+    /// files count on their norms in `f32`.
     Weights,
 }
 

@@ -37,7 +37,8 @@ impl ModelFacts {
         }
     }
 
-    /// Takes the dimensions of a family, by the names that its table has for them; `architecture` is GGUF's name.
+    /// Takes the dimensions of a family, by the names that its table has for them; `architecture`
+    /// is GGUF's name.
     #[must_use]
     pub fn from_dimensions(architecture: &str, dimension: impl Fn(&str) -> Option<u64>) -> Self {
         let heads = dimension("heads").unwrap_or(0);
@@ -56,11 +57,14 @@ impl ModelFacts {
         self.heads.checked_div(self.kv_heads).unwrap_or(0)
     }
 
-    /// Whether llama.cpp takes the model for one of 70 billion parameters, whose values have few rows.
+    /// Whether llama.cpp takes the model for one of 70 billion parameters, whose values have few
+    /// rows.
     pub(super) fn is_70b(&self) -> bool {
         let layers = self.layers.saturating_sub(self.extra_layers);
         match self.architecture.as_str() {
-            "llama" | "llama-embed" => layers == 80 && self.experts != 8 && self.heads != self.kv_heads,
+            "llama" | "llama-embed" => {
+                layers == 80 && self.experts != 8 && self.heads != self.kv_heads
+            }
             "qwen2" | "deci" | "olmo" => layers == 80,
             "jais2" => layers == 68,
             _ => false,
@@ -74,7 +78,9 @@ fn first_number(value: &Value) -> Option<u64> {
         ($($unsigned_or_signed:ident),*) => {
             match value {
                 $(Value::$unsigned_or_signed(number) => u64::try_from(*number).ok(),
-                Value::Array(Array::$unsigned_or_signed(numbers)) => u64::try_from(*numbers.first()?).ok(),)*
+                Value::Array(Array::$unsigned_or_signed(numbers)) => {
+                    u64::try_from(*numbers.first()?).ok()
+                })*
                 _ => None,
             }
         };

@@ -10,9 +10,17 @@ use super::{Candidate, Choices, Decision, DecisionReason, ModelFacts, SchemeKind
 /// Reasons that an error names before the rest is left out.
 const SHOWN: usize = 4;
 
-/// Refuses a quantization that leaves every tensor as it is. Casts may: a file of halves is one, whatever it was before.
-pub(super) fn changes_something(candidates: &[Candidate], decisions: &[Decision], choices: &Choices) -> Result<()> {
-    let changes = candidates.iter().zip(decisions).any(|(candidate, decision)| candidate.dtype != decision.dtype);
+/// Refuses a quantization that leaves every tensor as it is. Casts may: a file of halves is one,
+/// whatever it was before.
+pub(super) fn changes_something(
+    candidates: &[Candidate],
+    decisions: &[Decision],
+    choices: &Choices,
+) -> Result<()> {
+    let changes = candidates
+        .iter()
+        .zip(decisions)
+        .any(|(candidate, decision)| candidate.dtype != decision.dtype);
     if changes || choices.scheme.kind() == SchemeKind::Cast {
         return Ok(());
     }
@@ -27,14 +35,16 @@ pub(super) fn changes_something(candidates: &[Candidate], decisions: &[Decision]
     }
     let mut reasons: Vec<(String, usize)> = reasons.into_iter().collect();
     reasons.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
-    let shown: Vec<String> = reasons.iter().take(SHOWN).map(|(why, count)| format!("{count} of them: {why}")).collect();
+    let shown: Vec<String> =
+        reasons.iter().take(SHOWN).map(|(why, count)| format!("{count} of them: {why}")).collect();
     let why = if shown.is_empty() { "there is none".to_owned() } else { shown.join("; ") };
     Err(Error::format(format!("quantizing to {} changes no tensor ({why})", choices.scheme)))
 }
 
 /// Patterns that no name matches, which are misspelt more often than not.
 pub(super) fn idle_patterns(overrides: &[(GlobMatcher, DType)], names: &[String]) -> Vec<String> {
-    let idle = overrides.iter().filter(|(pattern, _)| !names.iter().any(|name| pattern.is_match(name)));
+    let idle =
+        overrides.iter().filter(|(pattern, _)| !names.iter().any(|name| pattern.is_match(name)));
     idle.map(|(pattern, _)| format!("no tensor's name matches {}", pattern.glob())).collect()
 }
 
@@ -103,11 +113,17 @@ impl Idle<'_> {
             overrides.remove(position);
             matches && self.is_same(&Choices { overrides, ..self.choices.clone() })
         };
-        let idle =
-            self.choices.overrides.iter().enumerate().filter(|(position, (pattern, _))| is_idle(*position, pattern));
+        let idle = self
+            .choices
+            .overrides
+            .iter()
+            .enumerate()
+            .filter(|(position, (pattern, _))| is_idle(*position, pattern));
         let why = "what it matches gets the same type without it";
-        idle.map(|(_, (pattern, dtype))| format!("--tensor-type {}={dtype} changed nothing: {why}", pattern.glob()))
-            .collect()
+        idle.map(|(_, (pattern, dtype))| {
+            format!("--tensor-type {}={dtype} changed nothing: {why}", pattern.glob())
+        })
+        .collect()
     }
 
     fn pure(&self) -> Option<String> {
@@ -122,7 +138,10 @@ impl Idle<'_> {
     }
 
     fn requantize(&self) -> Option<String> {
-        let is_idle = self.choices.requantize && self.is_same(&Choices { requantize: false, ..self.choices.clone() });
-        is_idle.then(|| "--requantize changed nothing: no quantized tensor gets another type".to_owned())
+        let is_idle = self.choices.requantize
+            && self.is_same(&Choices { requantize: false, ..self.choices.clone() });
+        is_idle.then(|| {
+            "--requantize changed nothing: no quantized tensor gets another type".to_owned()
+        })
     }
 }

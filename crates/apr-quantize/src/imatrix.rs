@@ -1,13 +1,15 @@
-//! llama.cpp's importance matrices: how much an error in each column of a weight costs, measured on sample texts.
+//! llama.cpp's importance matrices: how much an error in each column of a weight costs, measured on
+//! sample texts.
 //!
-//! For each weight they hold the mean square of every input that meets it, one number a column; for a stack of experts
-//! one row of such numbers an expert. Two file formats exist:
+//! For each weight they hold the mean square of every input that meets it, one number a column; for
+//! a stack of experts one row of such numbers an expert. Two file formats exist:
 //!
 //! ```text
 //! GGUF     tensors NAME.in_sum2 [experts, columns] and NAME.counts [experts, 1], f32;
 //!          keys imatrix.datasets, imatrix.chunk_count, imatrix.chunk_size
-//! legacy   entries i32, then for each: length of the name i32, name, calls i32, values i32, values f32;
-//!          then, both optional: chunks i32, length of the data set's name i32, name. Little-endian.
+//! legacy   entries i32, then for each: length of the name i32, name, calls i32, values i32,
+//!          values f32; then, both optional: chunks i32, length of the data set's name i32, name.
+//!          Little-endian.
 //! ```
 //!
 //! The values that come out are those that llama-quantize computes from them, to the bit.
@@ -57,7 +59,8 @@ impl<'a> Importance<'a> {
     pub fn row(&self, row: u64) -> &'a [f32] {
         let matrices = self.values.chunks_exact(self.row_len);
         let last = matrices.len().saturating_sub(1);
-        let matrix = usize::try_from(row / self.rows.max(1)).map_or(last, |matrix| matrix.min(last));
+        let matrix =
+            usize::try_from(row / self.rows.max(1)).map_or(last, |matrix| matrix.min(last));
         self.values.chunks_exact(self.row_len).nth(matrix).unwrap_or_default()
     }
 
@@ -88,9 +91,10 @@ impl Imatrix {
         }
         for (name, pair) in pairs {
             let [Some(sums), Some(counts)] = pair else {
-                return Err(
-                    Error::format("the importance matrix has sums without counts, or the reverse").for_tensor(name)
-                );
+                return Err(Error::format(
+                    "the importance matrix has sums without counts, or the reverse",
+                )
+                .for_tensor(name));
             };
             let values = means(&read_f32(reader, sums)?, &read_f32(reader, counts)?);
             matrix.add(name, values.map_err(|error| error.for_tensor(name))?)?;
@@ -98,12 +102,18 @@ impl Imatrix {
         Ok(matrix)
     }
 
-    /// What the keys say; all three must be there, or llama-quantize takes the file for something else.
+    /// What the keys say; all three must be there, or llama-quantize takes the file for something
+    /// else.
     fn described(metadata: &Metadata) -> Result<Self> {
         let pairs = metadata.key_values()?.unwrap_or_default();
-        let find =
-            |key: &str| pairs.get(key).ok_or_else(|| Error::format(format!("no importance matrix: there is no {key}")));
-        let number = |key| find(key).map(|value| value.as_u64().and_then(|it| u32::try_from(it).ok()).unwrap_or(0));
+        let find = |key: &str| {
+            pairs
+                .get(key)
+                .ok_or_else(|| Error::format(format!("no importance matrix: there is no {key}")))
+        };
+        let number = |key| {
+            find(key).map(|value| value.as_u64().and_then(|it| u32::try_from(it).ok()).unwrap_or(0))
+        };
         let datasets = match find("imatrix.datasets")? {
             Value::Array(Array::String(datasets)) => datasets,
             _ => Vec::new(),
@@ -144,12 +154,16 @@ impl Imatrix {
             let calls = file.number("a count")?;
             let values = file.number("the number of values")?;
             if values < 1 {
-                return Err(Error::format("the importance matrix has an entry without values").for_tensor(name));
+                return Err(Error::format("the importance matrix has an entry without values")
+                    .for_tensor(name));
             }
             let mut values = file.floats(values)?;
             if calls > 0 {
                 // The field's own arithmetic: a division of floats.
-                #[expect(clippy::cast_precision_loss, reason = "llama-quantize rounds the count like this")]
+                #[expect(
+                    clippy::cast_precision_loss,
+                    reason = "llama-quantize rounds the count like this"
+                )]
                 values.iter_mut().for_each(|value| *value /= calls as f32);
             }
             matrix.add(&name, values)?;
@@ -163,12 +177,16 @@ impl Imatrix {
     }
 
     fn add(&mut self, name: &str, values: Vec<f32>) -> Result<()> {
-        let wrong = |what: String| Err(Error::format(format!("the importance matrix {what}")).for_tensor(name));
+        let wrong = |what: String| {
+            Err(Error::format(format!("the importance matrix {what}")).for_tensor(name))
+        };
         if values.iter().any(|value| !value.is_finite()) {
             return wrong("has values that are not finite".to_owned());
         }
         if values.iter().any(|&value| !(0.0..=MOST).contains(&value)) {
-            return wrong(format!("has values that are not mean squares: negative, or over {MOST:e}"));
+            return wrong(format!(
+                "has values that are not mean squares: negative, or over {MOST:e}"
+            ));
         }
         if !values.is_empty() && values.iter().all(|&value| value == 0.0) {
             return wrong("has nothing but zeros, by which no error would count".to_owned());
@@ -180,8 +198,8 @@ impl Imatrix {
     /// The importance of the weight with this GGUF name, if it was measured.
     ///
     /// # Errors
-    /// E001 where it was measured on a weight of another shape, so probably on another model. Token embeddings are
-    /// exempt, as in llama.cpp: they then have none.
+    /// E001 where it was measured on a weight of another shape, so probably on another model. Token
+    /// embeddings are exempt, as in llama.cpp: they then have none.
     pub fn for_tensor(&self, name: &str, shape: &Shape) -> Result<Option<Importance<'_>>> {
         let Some(values) = self.entries.get(name) else { return Ok(None) };
         let row_len = usize::try_from(shape.row_len()).unwrap_or(usize::MAX);
@@ -204,7 +222,11 @@ impl Imatrix {
     #[must_use]
     pub fn gguf_keys(&self, file: &str) -> Vec<KeyValue> {
         let mut pairs = vec![KeyValue::new("quantize.imatrix.file", file)];
-        pairs.extend(self.datasets.first().map(|name| KeyValue::new("quantize.imatrix.dataset", name.as_str())));
+        pairs.extend(
+            self.datasets
+                .first()
+                .map(|name| KeyValue::new("quantize.imatrix.dataset", name.as_str())),
+        );
         let entries = u32::try_from(self.entries.len()).unwrap_or(u32::MAX);
         pairs.push(KeyValue::new("quantize.imatrix.entries_count", entries));
         if self.chunk_count > 0 {
@@ -217,7 +239,8 @@ impl Imatrix {
 /// Sums divided by their expert's count; 1 for an expert that was never asked.
 fn means(sums: &[f32], counts: &[f32]) -> Result<Vec<f32>> {
     if counts.is_empty() || sums.is_empty() || !sums.len().is_multiple_of(counts.len()) {
-        let message = format!("the importance matrix has {} sums for {} counts", sums.len(), counts.len());
+        let message =
+            format!("the importance matrix has {} sums for {} counts", sums.len(), counts.len());
         return Err(Error::format(message));
     }
     if counts.iter().any(|count| !count.is_finite()) {
@@ -233,7 +256,8 @@ fn means(sums: &[f32], counts: &[f32]) -> Result<Vec<f32>> {
 fn read_f32(reader: &dyn CheckpointReader, tensor: usize) -> Result<Vec<f32>> {
     let info = &reader.tensors()[tensor];
     if info.dtype != DType::F32 {
-        return Err(Error::format(format!("importance is stored as f32, not {}", info.dtype)).for_tensor(&info.name));
+        return Err(Error::format(format!("importance is stored as f32, not {}", info.dtype))
+            .for_tensor(&info.name));
     }
     let len = info.byte_len()?;
     let mut values = Vec::new();
@@ -274,15 +298,20 @@ impl<'a> Legacy<'a> {
     /// A length and as many bytes, up to the first NUL as in C.
     fn text(&mut self, what: &str) -> Result<String> {
         let offset = self.offset as u64;
-        let len = usize::try_from(self.number(what)?)
-            .map_err(|_| Error::format(format!("{what} in the importance matrix has a negative length")).at(offset))?;
+        let len = usize::try_from(self.number(what)?).map_err(|_| {
+            Error::format(format!("{what} in the importance matrix has a negative length"))
+                .at(offset)
+        })?;
         let bytes = self.take(len, what)?;
         let text = bytes.split(|&byte| byte == 0).next().unwrap_or_default();
         Ok(String::from_utf8_lossy(text).into_owned())
     }
 
     fn floats(&mut self, count: i32) -> Result<Vec<f32>> {
-        let len = usize::try_from(count).ok().and_then(|count| count.checked_mul(4)).unwrap_or(usize::MAX);
+        let len = usize::try_from(count)
+            .ok()
+            .and_then(|count| count.checked_mul(4))
+            .unwrap_or(usize::MAX);
         let bytes = self.take(len, "the values")?;
         Ok(bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect())
     }

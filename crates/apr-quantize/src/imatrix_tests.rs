@@ -1,4 +1,6 @@
-use apr_core::{Code, Container, FileInfo, Format, Limits, Stored, StoredRange, TensorInfo, has_no};
+use apr_core::{
+    Code, Container, FileInfo, Format, Limits, Stored, StoredRange, TensorInfo, has_no,
+};
 use apr_testkit::{corrupt, locate};
 use serde_json::{Value as Json, json};
 
@@ -6,7 +8,8 @@ use super::*;
 
 /// What the fixtures hold, by NumPy.
 fn expected() -> Json {
-    let text = std::fs::read_to_string(locate::fixture("quantize/imatrix.json")).expect("the fixture");
+    let text =
+        std::fs::read_to_string(locate::fixture("quantize/imatrix.json")).expect("the fixture");
     serde_json::from_str(&text).expect("JSON")
 }
 
@@ -39,7 +42,10 @@ impl InMemory {
     fn new(tensors: &[(&str, &[u64], Vec<f32>)]) -> Self {
         let pairs = json!({"kv": [
             {"key": "general.type", "type": "string", "value": "imatrix"},
-            {"key": "imatrix.datasets", "type": "array", "items": "string", "value": ["a.txt", "b.txt"]},
+            {
+                "key": "imatrix.datasets", "type": "array", "items": "string",
+                "value": ["a.txt", "b.txt"],
+            },
             {"key": "imatrix.chunk_count", "type": "u32", "value": 7},
             {"key": "imatrix.chunk_size", "type": "u32", "value": 512},
         ]});
@@ -83,7 +89,9 @@ impl CheckpointReader for InMemory {
 
     fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
         let offset = usize::try_from(offset).expect("a small offset");
-        let bytes = self.data[tensor].get(offset..offset + buf.len()).ok_or_else(|| Error::corrupt("past the end"))?;
+        let bytes = self.data[tensor]
+            .get(offset..offset + buf.len())
+            .ok_or_else(|| Error::corrupt("past the end"))?;
         buf.copy_from_slice(bytes);
         Ok(())
     }
@@ -100,7 +108,8 @@ impl CheckpointReader for InMemory {
 #[test]
 fn the_gguf_form_gives_the_values_of_llama_quantize() {
     let bytes = std::fs::read(locate::fixture("quantize/imatrix.gguf")).expect("the fixture");
-    let reader = apr_registry::open(bytes, "imatrix.gguf", &Limits::default()).expect("a GGUF file");
+    let reader =
+        apr_registry::open(bytes, "imatrix.gguf", &Limits::default()).expect("a GGUF file");
     let matrix = Imatrix::from_checkpoint(&*reader).expect("a matrix");
     check(&matrix, &expected()["gguf"]);
     assert_eq!(matrix.chunk_size, 512);
@@ -113,12 +122,23 @@ fn the_tensors_of_the_gguf_form_give_the_values_of_llama_quantize() {
     let tensors: Vec<_> = stored
         .iter()
         .map(|(name, tensor)| {
-            let dims: Vec<u64> = tensor["shape"].as_array().expect("a list").iter().filter_map(Json::as_u64).collect();
+            let dims: Vec<u64> = tensor["shape"]
+                .as_array()
+                .expect("a list")
+                .iter()
+                .filter_map(Json::as_u64)
+                .collect();
             (name.as_str(), dims, floats(&tensor["values"]))
         })
         .collect();
-    let tensors: Vec<_> = tensors.iter().map(|(name, dims, values)| (*name, dims.as_slice(), values.clone())).collect();
-    check(&Imatrix::from_checkpoint(&InMemory::new(&tensors)).expect("a matrix"), &expected["gguf"]);
+    let tensors: Vec<_> = tensors
+        .iter()
+        .map(|(name, dims, values)| (*name, dims.as_slice(), values.clone()))
+        .collect();
+    check(
+        &Imatrix::from_checkpoint(&InMemory::new(&tensors)).expect("a matrix"),
+        &expected["gguf"],
+    );
 }
 
 #[test]
@@ -142,7 +162,9 @@ fn a_legacy_file_cut_or_changed_anywhere_is_refused_or_read_as_far_as_it_goes() 
 
 #[test]
 fn sizes_that_the_file_does_not_have_are_refused_before_they_are_allocated() {
-    let file = |numbers: &[i32]| numbers.iter().flat_map(|number| number.to_le_bytes()).collect::<Vec<u8>>();
+    let file = |numbers: &[i32]| {
+        numbers.iter().flat_map(|number| number.to_le_bytes()).collect::<Vec<u8>>()
+    };
     for (numbers, code) in [
         (&[0][..], Code::Format),
         (&[-1], Code::Format),
@@ -152,7 +174,11 @@ fn sizes_that_the_file_does_not_have_are_refused_before_they_are_allocated() {
         (&[1, 0, 1, i32::MAX, 0], Code::Corrupt),
         (&[1, 0, 1, 0], Code::Format),
     ] {
-        assert_eq!(Imatrix::from_legacy(&file(numbers)).expect_err("hostile").code(), code, "{numbers:?}");
+        assert_eq!(
+            Imatrix::from_legacy(&file(numbers)).expect_err("hostile").code(),
+            code,
+            "{numbers:?}"
+        );
     }
 }
 
@@ -166,40 +192,59 @@ fn sums_and_counts_must_go_together() {
     assert_eq!(refused(&[("w.in_sum2", &[1, 2], vec![1.0; 2])]), Some("w".to_owned()));
     assert_eq!(refused(&[("w.counts", &[1, 1], vec![1.0])]), Some("w".to_owned()));
     let counts = ("w.counts", &[2, 1][..], vec![1.0, 1.0]);
-    assert_eq!(refused(&[("w.in_sum2", &[1, 3], vec![1.0; 3]), counts.clone()]), Some("w".to_owned()));
-    assert_eq!(refused(&[("w.in_sum2", &[1, 2], vec![f32::NAN, 1.0]), counts]), Some("w".to_owned()));
+    assert_eq!(
+        refused(&[("w.in_sum2", &[1, 3], vec![1.0; 3]), counts.clone()]),
+        Some("w".to_owned())
+    );
+    assert_eq!(
+        refused(&[("w.in_sum2", &[1, 2], vec![f32::NAN, 1.0]), counts]),
+        Some("w".to_owned())
+    );
     let nothing = ("w.counts", &[1, 1][..], vec![f32::INFINITY]);
     assert_eq!(refused(&[("w.in_sum2", &[1, 2], vec![1.0; 2]), nothing]), Some("w".to_owned()));
     assert_eq!(refused(&[("other", &[1], vec![1.0])]), None);
-    let mut unnamed = InMemory::new(&[("w.in_sum2", &[1, 1], vec![1.0]), ("w.counts", &[1, 1], vec![1.0])]);
+    let mut unnamed =
+        InMemory::new(&[("w.in_sum2", &[1, 1], vec![1.0]), ("w.counts", &[1, 1], vec![1.0])]);
     unnamed.metadata = Metadata::new();
     assert_eq!(Imatrix::from_checkpoint(&unnamed).expect_err("no keys").code(), Code::Format);
 }
 
 #[test]
 fn importance_is_found_by_row_and_of_another_length_refused() {
-    let entries = [("blk.0.ffn_up_exps.weight", 6), ("token_embd.weight", 2), ("blk.0.attn_q.weight", 3)];
-    let entries = entries.map(|(name, len)| (name.to_owned(), (0_u8..len).map(f32::from).collect()));
+    let entries =
+        [("blk.0.ffn_up_exps.weight", 6), ("token_embd.weight", 2), ("blk.0.attn_q.weight", 3)];
+    let entries =
+        entries.map(|(name, len)| (name.to_owned(), (0_u8..len).map(f32::from).collect()));
     let matrix = Imatrix { entries: entries.into(), ..Imatrix::default() };
 
-    let experts = matrix.for_tensor("blk.0.ffn_up_exps.weight", &Shape::from([2, 4, 3])).expect("fits").expect("there");
+    let experts = matrix
+        .for_tensor("blk.0.ffn_up_exps.weight", &Shape::from([2, 4, 3]))
+        .expect("fits")
+        .expect("there");
     assert_eq!((experts.row(3), experts.row(4)), (&[0.0, 1.0, 2.0][..], &[3.0, 4.0, 5.0][..]));
     assert_eq!(experts.matrices().count(), 2);
-    let plain = matrix.for_tensor("blk.0.attn_q.weight", &Shape::from([9, 3])).expect("fits").expect("there");
+    let plain = matrix
+        .for_tensor("blk.0.attn_q.weight", &Shape::from([9, 3]))
+        .expect("fits")
+        .expect("there");
     assert_eq!(plain.row(8), [0.0, 1.0, 2.0]);
 
     assert_eq!(matrix.for_tensor("blk.1.attn_q.weight", &Shape::from([9, 3])), Ok(None));
     assert_eq!(matrix.for_tensor("token_embd.weight", &Shape::from([9, 3])), Ok(None));
-    let error = matrix.for_tensor("blk.0.attn_q.weight", &Shape::from([9, 4])).expect_err("another model's");
+    let error = matrix
+        .for_tensor("blk.0.attn_q.weight", &Shape::from([9, 4]))
+        .expect_err("another model's");
     assert_eq!((error.code(), error.tensor()), (Code::Format, Some("blk.0.attn_q.weight")));
     assert!(matrix.for_tensor("blk.0.attn_q.weight", &Shape::from([3, 0])).is_err());
 }
 
 #[test]
 fn a_gguf_file_says_what_importance_it_was_made_with() {
-    let matrix = Imatrix { datasets: vec!["wiki.txt".to_owned()], chunk_count: 7, ..Imatrix::default() };
+    let matrix =
+        Imatrix { datasets: vec!["wiki.txt".to_owned()], chunk_count: 7, ..Imatrix::default() };
     let pairs = matrix.gguf_keys("imatrix.dat");
-    let texts: Vec<String> = pairs.iter().map(|pair| format!("{} {}", pair.key, pair.value)).collect();
+    let texts: Vec<String> =
+        pairs.iter().map(|pair| format!("{} {}", pair.key, pair.value)).collect();
     assert_eq!(
         texts,
         [

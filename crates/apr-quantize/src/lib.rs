@@ -11,8 +11,14 @@
 //! use apr_core::{DType, Shape};
 //! use apr_quantize::{Candidate, Choices, ModelFacts, Scheme, assign};
 //!
-//! let tensor = |name: &str, dims| Candidate { name: name.into(), dtype: DType::F32, shape: Shape::from(dims), role: None };
-//! let tensors = [tensor("blk.0.attn_q.weight", [256, 256]), tensor("blk.0.attn_norm.weight", [1, 256])];
+//! let tensor = |name: &str, dims| Candidate {
+//!     name: name.into(),
+//!     dtype: DType::F32,
+//!     shape: Shape::from(dims),
+//!     role: None,
+//! };
+//! let tensors =
+//!     [tensor("blk.0.attn_q.weight", [256, 256]), tensor("blk.0.attn_norm.weight", [1, 256])];
 //! let decisions = assign(&tensors, &ModelFacts::default(), &Choices::new(Scheme::Q8_0))?;
 //! assert_eq!(decisions[0].dtype, DType::Q8_0);
 //! # Ok::<(), apr_core::Error>(())
@@ -49,8 +55,8 @@ pub use imatrix::{Imatrix, Importance};
 pub use mix::{Decision, DecisionReason, assign};
 pub use plan::{Quantization, QuantizationPlan, Weighting, plan};
 pub use quality::{
-    DEGRADED_ABOVE, Degradation, Measured, Quality, QualityGate, QualityLog, QuantizationReport, TensorQuality,
-    TypeQuality,
+    DEGRADED_ABOVE, Degradation, Measured, Quality, QualityGate, QualityLog, QuantizationReport,
+    TensorQuality, TypeQuality,
 };
 pub use recode::TensorTarget;
 pub use record::{file_type_name, place, record, record_cast, record_dequantized, recorded_scheme};

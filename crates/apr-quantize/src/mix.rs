@@ -57,7 +57,11 @@ impl fmt::Display for DecisionReason {
             Self::Output => f.write_str("as asked for the output"),
             Self::Override(pattern) => write!(f, "as asked for {pattern}"),
             Self::Fallback { wanted, row_len } => {
-                write!(f, "rows of {row_len} are not a multiple of {}, the block of {wanted}", wanted.block_len())
+                write!(
+                    f,
+                    "rows of {row_len} are not a multiple of {}, the block of {wanted}",
+                    wanted.block_len()
+                )
             }
         }
     }
@@ -65,25 +69,39 @@ impl fmt::Display for DecisionReason {
 
 /// Gives each tensor its type, by llama.cpp's rules where the scheme is one of ggml's.
 ///
-/// The candidates must be all tensors of the model: whether there is an output matrix and how many attention values there
-/// are decides about others. The decisions are in the candidates' order; the rules count in llama.cpp's.
+/// The candidates must be all tensors of the model: whether there is an output matrix and how many
+/// attention values there are decides about others. The decisions are in the candidates' order; the
+/// rules count in llama.cpp's.
 ///
 /// ```
 /// use apr_core::{DType, Shape};
 /// use apr_quantize::{Candidate, Choices, ModelFacts, Scheme, assign};
 ///
-/// let candidates = ["token_embd.weight", "output.weight", "blk.0.attn_q.weight"]
-///     .map(|name| Candidate { name: name.to_owned(), dtype: DType::F32, shape: Shape::from([512, 256]), role: None });
+/// let candidates =
+///     ["token_embd.weight", "output.weight", "blk.0.attn_q.weight"].map(|name| Candidate {
+///         name: name.to_owned(),
+///         dtype: DType::F32,
+///         shape: Shape::from([512, 256]),
+///         role: None,
+///     });
 /// let facts = ModelFacts { architecture: "llama".to_owned(), layers: 1, ..ModelFacts::default() };
 /// let decisions = assign(&candidates, &facts, &Choices::new(Scheme::Q4_K_M))?;
-/// assert_eq!([decisions[0].dtype, decisions[1].dtype, decisions[2].dtype], [DType::Q4_K, DType::Q6_K, DType::Q4_K]);
+/// assert_eq!(
+///     [decisions[0].dtype, decisions[1].dtype, decisions[2].dtype],
+///     [DType::Q4_K, DType::Q6_K, DType::Q4_K]
+/// );
 /// # Ok::<(), apr_core::Error>(())
 /// ```
 ///
 /// # Errors
-/// E001, naming the tensor: a type of so few bits that it needs importance, and there is none; a tensor that is
-/// quantized already, unless [`Choices::requantize`]; a feed-forward tensor of experts whose name does not say its layer.
-pub fn assign(candidates: &[Candidate], facts: &ModelFacts, choices: &Choices) -> Result<Vec<Decision>> {
+/// E001, naming the tensor: a type of so few bits that it needs importance, and there is none; a
+/// tensor that is quantized already, unless [`Choices::requantize`]; a feed-forward tensor of
+/// experts whose name does not say its layer.
+pub fn assign(
+    candidates: &[Candidate],
+    facts: &ModelFacts,
+    choices: &Choices,
+) -> Result<Vec<Decision>> {
     let mut order: Vec<usize> = (0..candidates.len()).collect();
     order.sort_by_key(|&i| {
         let name = candidates[i].name.as_str();
@@ -101,10 +119,13 @@ pub fn assign(candidates: &[Candidate], facts: &ModelFacts, choices: &Choices) -
             let message = format!("{dtype} has so few bits that it needs an importance matrix");
             return Err(Error::format(message).for_tensor(&candidate.name));
         }
-        if changes && dtype.is_quantized() && candidate.dtype.is_quantized() && !choices.requantize {
+        if changes && dtype.is_quantized() && candidate.dtype.is_quantized() && !choices.requantize
+        {
             let own = candidate.dtype;
-            let message =
-                format!("it is quantized already, as {own}; {dtype} adds to its error, and needs --requantize");
+            let message = format!(
+                "it is quantized already, as {own}; {dtype} adds to its error, and needs \
+                 --requantize"
+            );
             return Err(Error::format(message).for_tensor(&candidate.name));
         }
         decisions[i] = Some(Decision { dtype, reason, needs_importance });
@@ -120,7 +141,10 @@ fn choose(
     rules: &mut Rules<'_>,
 ) -> Result<(DType, DecisionReason)> {
     let scheme = choices.scheme;
-    if !matches!(candidate.dtype.kind(), DTypeKind::Float | DTypeKind::MiniFloat | DTypeKind::Quantized) {
+    if !matches!(
+        candidate.dtype.kind(),
+        DTypeKind::Float | DTypeKind::MiniFloat | DTypeKind::Quantized
+    ) {
         return Ok((candidate.dtype, DecisionReason::Kept(Kept::NotFloat)));
     }
     if let Some(why) = candidate.kept(&facts.architecture) {
@@ -131,7 +155,9 @@ fn choose(
     }
     let (wanted, reason) = match asked(candidate, category, choices) {
         Some(asked) => asked,
-        None if choices.pure || scheme.kind() != SchemeKind::Blocks => (scheme.dtype(), DecisionReason::AsAsked),
+        None if choices.pure || scheme.kind() != SchemeKind::Blocks => {
+            (scheme.dtype(), DecisionReason::AsAsked)
+        }
         None => {
             let (dtype, rule) = rules.apply(candidate, category)?;
             (dtype, rule.map_or(DecisionReason::AsAsked, DecisionReason::Mix))
@@ -153,21 +179,34 @@ fn fitted(candidate: &Candidate, wanted: DType, reason: DecisionReason) -> (DTyp
 }
 
 /// The type that the user asked for this tensor in particular.
-fn asked(candidate: &Candidate, category: Category, choices: &Choices) -> Option<(DType, DecisionReason)> {
+fn asked(
+    candidate: &Candidate,
+    category: Category,
+    choices: &Choices,
+) -> Option<(DType, DecisionReason)> {
     let named = choices.overrides.iter().find(|(glob, _)| glob.is_match(&candidate.name));
-    let overridden = named.map(|(glob, dtype)| (*dtype, DecisionReason::Override(glob.glob().glob().to_owned())));
+    let overridden = named
+        .map(|(glob, dtype)| (*dtype, DecisionReason::Override(glob.glob().glob().to_owned())));
     match category {
         Category::TokenEmbedding => {
             let embedding = choices.embedding_type.map(|dtype| (dtype, DecisionReason::Embedding));
-            // The tables of layers are embeddings too, but can be far larger: naming them goes first.
-            if candidate.name == EMBEDDING_OF_LAYERS { overridden.or(embedding) } else { embedding.or(overridden) }
+            // The tables of layers are embeddings too, but can be far larger: naming them goes
+            // first.
+            if candidate.name == EMBEDDING_OF_LAYERS {
+                overridden.or(embedding)
+            } else {
+                embedding.or(overridden)
+            }
         }
-        Category::Output => choices.output_type.map(|dtype| (dtype, DecisionReason::Output)).or(overridden),
+        Category::Output => {
+            choices.output_type.map(|dtype| (dtype, DecisionReason::Output)).or(overridden)
+        }
         _ => overridden,
     }
 }
 
-/// Whether a type takes less room: a scale for each row costs more than it saves where rows are as short as a kernel's.
+/// Whether a type takes less room: a scale for each row costs more than it saves where rows are as
+/// short as a kernel's.
 fn shrinks(candidate: &Candidate, wanted: DType) -> bool {
     wanted.stored_len(&candidate.shape) < candidate.dtype.stored_len(&candidate.shape)
 }
@@ -187,14 +226,15 @@ fn fallback(wanted: DType, row_len: u64, own: DType) -> DType {
         DType::Q4_K => DType::Q5_0,
         DType::Q5_K => DType::Q5_1,
         DType::Q6_K => DType::Q8_0,
-        // Q2_K, Q3_K and the ternary types; llama.cpp knows no way out for NVFP4 and Q1_0, which join them.
+        // Q2_K, Q3_K and the ternary types; llama.cpp knows no way out for NVFP4 and Q1_0, which
+        // join them.
         _ => DType::Q4_0,
     };
     if row_len.is_multiple_of(smaller.block_len()) { smaller } else { DType::F16 }
 }
 
-/// Whether a type loses too much without importance. Embeddings and output are exempt, as importance never covers them,
-/// unless it is a type that can't be made without.
+/// Whether a type loses too much without importance. Embeddings and output are exempt, as
+/// importance never covers them, unless it is a type that can't be made without.
 fn needs_importance(dtype: DType, category: Category, scheme: Scheme) -> bool {
     if block::needs_importance(dtype) {
         return true;
@@ -203,7 +243,12 @@ fn needs_importance(dtype: DType, category: Category, scheme: Scheme) -> bool {
         return false;
     }
     match dtype {
-        DType::IQ1_S | DType::IQ1_M | DType::IQ2_XXS | DType::IQ2_XS | DType::IQ2_S | DType::IQ3_XXS => true,
+        DType::IQ1_S
+        | DType::IQ1_M
+        | DType::IQ2_XXS
+        | DType::IQ2_XS
+        | DType::IQ2_S
+        | DType::IQ3_XXS => true,
         DType::Q2_K => scheme == Scheme::Q2_K_S,
         _ => false,
     }

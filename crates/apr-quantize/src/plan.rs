@@ -10,7 +10,8 @@ use globset::GlobMatcher;
 use super::idle::{changes_something, idle_choices, idle_patterns};
 use super::role::roles;
 use super::{
-    Candidate, Choices, ColumnStatistics, Decision, DecisionReason, Imatrix, ModelFacts, Scheme, TensorTarget, assign,
+    Candidate, Choices, ColumnStatistics, Decision, DecisionReason, Imatrix, ModelFacts, Scheme,
+    TensorTarget, assign,
 };
 
 /// What weighs the columns of a tensor.
@@ -68,27 +69,36 @@ impl QuantizationPlan {
 /// Decides about every tensor of a checkpoint, as a member of a family where that is known.
 ///
 /// # Errors
-/// Those of [`assign`], E001 where no tensor changes though the scheme is one of blocks or integers, and E001 for importance weights of another length than the tensor's rows.
+/// Those of [`assign`], E001 where no tensor changes though the scheme is one of blocks or
+/// integers, and E001 for importance weights of another length than the tensor's rows.
 pub fn plan(
     reader: &dyn CheckpointReader,
     model: Option<&FamilyModel<'_>>,
     quantization: &Quantization,
 ) -> Result<QuantizationPlan> {
-    let is_gguf = reader.format().convention == Convention::LlamaCpp || reader.metadata().get(keys::GGUF).is_some();
+    let is_gguf = reader.format().convention == Convention::LlamaCpp
+        || reader.metadata().get(keys::GGUF).is_some();
     let gguf_names = gguf_names(reader, model);
     let roles = roles(reader, model, &gguf_names);
     let own = reader.tensors().iter().map(|info| info.name.clone());
-    let names: Vec<String> = gguf_names.into_iter().zip(own).map(|(name, own)| name.unwrap_or(own)).collect();
+    let names: Vec<String> =
+        gguf_names.into_iter().zip(own).map(|(name, own)| name.unwrap_or(own)).collect();
     let facts = facts(reader, model, is_gguf)?;
     let Quantization { choices, weighting } = quantization;
     let auxiliary = reader.metadata().auxiliary_tensor();
-    let chosen: Vec<usize> =
-        (0..names.len()).filter(|&i| auxiliary != Some(reader.tensors()[i].name.as_str())).collect();
+    let chosen: Vec<usize> = (0..names.len())
+        .filter(|&i| auxiliary != Some(reader.tensors()[i].name.as_str()))
+        .collect();
     let candidates: Vec<Candidate> = chosen
         .iter()
         .map(|&i| {
             let info = &reader.tensors()[i];
-            Candidate { name: names[i].clone(), dtype: info.dtype, shape: info.shape.clone(), role: roles[i] }
+            Candidate {
+                name: names[i].clone(),
+                dtype: info.dtype,
+                shape: info.shape.clone(),
+                role: roles[i],
+            }
         })
         .collect();
     let overrides = overrides(reader, &names, &choices.overrides)?;
@@ -96,7 +106,10 @@ pub fn plan(
     let choices = Choices { overrides, has_importance: weighting.is_some(), ..choices.clone() };
     let decisions = assign(&candidates, &facts, &choices)?;
     changes_something(&candidates, &decisions, &choices)?;
-    let warnings = warnings.into_iter().chain(idle_choices(&candidates, &decisions, &facts, &choices)).collect();
+    let warnings = warnings
+        .into_iter()
+        .chain(idle_choices(&candidates, &decisions, &facts, &choices))
+        .collect();
 
     let mut plan = QuantizationPlan { targets: vec![None; names.len()], warnings };
     let mut unweighted = Vec::new();
@@ -104,17 +117,23 @@ pub fn plan(
         let weights = weights(reader, i, candidate, &decision, weighting.as_ref())?;
         let lacks = weighting.is_some() && weights.is_none() && decision.dtype.is_quantized();
         if lacks && decision.needs_importance {
-            let message =
-                format!("{} has so few bits that it needs importance weights for this tensor", decision.dtype);
+            let message = format!(
+                "{} has so few bits that it needs importance weights for this tensor",
+                decision.dtype
+            );
             return Err(Error::format(message).for_tensor(&reader.tensors()[i].name));
         }
         if lacks {
             unweighted.push(reader.tensors()[i].name.as_str());
         }
-        plan.targets[i] = Some(TensorTarget { dtype: decision.dtype, importance: weights, why: note(&decision) });
+        plan.targets[i] =
+            Some(TensorTarget { dtype: decision.dtype, importance: weights, why: note(&decision) });
     }
     if let Some(Weighting::Columns(columns)) = weighting.as_ref().filter(|_| plan.is_unweighted()) {
-        let message = format!("no tensor to quantize has rows of {} elements, as the samples have", columns.columns);
+        let message = format!(
+            "no tensor to quantize has rows of {} elements, as the samples have",
+            columns.columns
+        );
         return Err(Error::format(message));
     }
     plan.warnings.extend(note_of_unweighted(&unweighted));
@@ -122,7 +141,10 @@ pub fn plan(
 }
 
 /// Names that llama.cpp's rules know, for families that it has.
-fn gguf_names(reader: &dyn CheckpointReader, model: Option<&FamilyModel<'_>>) -> Vec<Option<String>> {
+fn gguf_names(
+    reader: &dyn CheckpointReader,
+    model: Option<&FamilyModel<'_>>,
+) -> Vec<Option<String>> {
     let model = model.filter(|model| model.family().is_in_gguf());
     let gguf = model.and_then(|model| Some((model, model.family().default_naming(GGUF)?)));
     let name = |position| {
@@ -132,7 +154,11 @@ fn gguf_names(reader: &dyn CheckpointReader, model: Option<&FamilyModel<'_>>) ->
     (0..reader.tensors().len()).map(name).collect()
 }
 
-fn facts(reader: &dyn CheckpointReader, model: Option<&FamilyModel<'_>>, is_gguf: bool) -> Result<ModelFacts> {
+fn facts(
+    reader: &dyn CheckpointReader,
+    model: Option<&FamilyModel<'_>>,
+    is_gguf: bool,
+) -> Result<ModelFacts> {
     if let Some(pairs) = apr_gguf::key_values(reader.metadata())?.filter(|_| is_gguf) {
         return Ok(ModelFacts::from_gguf(&pairs));
     }
@@ -150,7 +176,9 @@ fn overrides(
     let mut result = Vec::new();
     for (pattern, dtype) in rules {
         let own = reader.tensors().iter().zip(names);
-        for (_, name) in own.filter(|(info, name)| pattern.is_match(&info.name) && !pattern.is_match(name)) {
+        for (_, name) in
+            own.filter(|(info, name)| pattern.is_match(&info.name) && !pattern.is_match(name))
+        {
             result.push((named(name)?, *dtype));
         }
         result.push((pattern.clone(), *dtype));
@@ -170,10 +198,13 @@ fn weights(
         None => Ok(None),
         Some(Weighting::Matrix { matrix, .. }) => {
             let weights = matrix.for_tensor(&candidate.name, &candidate.shape);
-            let weights = weights.map_err(|error| error.for_tensor(&reader.tensors()[tensor].name))?;
+            let weights =
+                weights.map_err(|error| error.for_tensor(&reader.tensors()[tensor].name))?;
             Ok(weights.map(|weights| weights.matrices().flatten().copied().collect()))
         }
-        Some(Weighting::Columns(columns)) => Ok(columns.importance(candidate.shape.row_len()).map(Arc::from)),
+        Some(Weighting::Columns(columns)) => {
+            Ok(columns.importance(candidate.shape.row_len()).map(Arc::from))
+        }
     }
 }
 
@@ -185,6 +216,11 @@ fn note(decision: &Decision) -> Option<String> {
 fn note_of_unweighted(names: &[&str]) -> Option<String> {
     const SHOWN: usize = 4;
     let first = names.iter().take(SHOWN).copied().collect::<Vec<_>>().join(", ");
-    let more = if names.len() > SHOWN { format!(" and {} more", names.len() - SHOWN) } else { String::new() };
-    (!names.is_empty()).then(|| format!("no importance weights for {first}{more}: quantized without"))
+    let more = if names.len() > SHOWN {
+        format!(" and {} more", names.len() - SHOWN)
+    } else {
+        String::new()
+    };
+    (!names.is_empty())
+        .then(|| format!("no importance weights for {first}{more}: quantized without"))
 }

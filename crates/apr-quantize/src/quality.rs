@@ -1,4 +1,5 @@
-//! What quantization cost: errors per tensor, per dtype and in total, and the gate that they can be held against.
+//! What quantization cost: errors per tensor, per dtype and in total, and the gate that they can be
+//! held against.
 
 use apr_registry::DType;
 use apr_tensor::drift::Drift;
@@ -98,14 +99,16 @@ impl std::fmt::Display for Degradation {
         let (error, limit) = (100.0 * relative_error, 100.0 * limit);
         write!(
             f,
-            "degradation: quantization moved the values by {error:.1} %, {tensors} of {of} tensors by more than {limit:.0} %"
+            "degradation: quantization moved the values by {error:.1} %, {tensors} of {of} tensors \
+             by more than {limit:.0} %"
         )
     }
 }
 
 impl Degradation {
     fn of(total: &Quality, tensors: &[TensorQuality]) -> Option<Self> {
-        let is_degraded = |tensor: &&TensorQuality| exceeds(tensor.quality.relative_error, DEGRADED_ABOVE);
+        let is_degraded =
+            |tensor: &&TensorQuality| exceeds(tensor.quality.relative_error, DEGRADED_ABOVE);
         let (relative_error, of) = (total.relative_error, tensors.len());
         let tensors = tensors.iter().filter(is_degraded).count();
         (tensors > 0).then_some(Self { relative_error, tensors, of, limit: DEGRADED_ABOVE })
@@ -152,8 +155,8 @@ impl QualityLog {
         &self.tensors
     }
 
-    /// The report; none if nothing was quantized. It is the same whichever logs the tensors come from, as long as their order
-    /// is.
+    /// The report; none if nothing was quantized. It is the same whichever logs the tensors come
+    /// from, as long as their order is.
     #[must_use]
     pub fn finish(self) -> Option<QuantizationReport> {
         if self.tensors.is_empty() {
@@ -229,15 +232,23 @@ impl QualityGate {
         let mut failures = Vec::new();
         let total = &report.total;
         if exceeds(total.relative_error, self.max_drift) {
-            failures.push(format!("L2 drift: {:.4} (max: {})", total.relative_error, self.max_drift));
+            failures
+                .push(format!("L2 drift: {:.4} (max: {})", total.relative_error, self.max_drift));
         }
         if exceeds(-total.cosine, -self.min_cosine) {
-            failures.push(format!("cosine similarity: {:.5} (min: {})", total.cosine, self.min_cosine));
+            failures
+                .push(format!("cosine similarity: {:.5} (min: {})", total.cosine, self.min_cosine));
         }
-        let beyond = report.worst.iter().filter(|tensor| exceeds(tensor.quality.relative_error, self.max_tensor_drift));
+        let beyond = report
+            .worst
+            .iter()
+            .filter(|tensor| exceeds(tensor.quality.relative_error, self.max_tensor_drift));
         failures.extend(beyond.map(|tensor| {
             let drift = tensor.quality.relative_error;
-            format!("L2 drift of {} as {}: {drift:.4} (max: {})", tensor.name, tensor.dtype, self.max_tensor_drift)
+            format!(
+                "L2 drift of {} as {}: {drift:.4} (max: {})",
+                tensor.name, tensor.dtype, self.max_tensor_drift
+            )
         }));
         failures
     }
@@ -274,6 +285,9 @@ mod tests {
     fn a_gate_names_what_exceeds_it() {
         assert!(QualityGate::default().failures(&log(0.05)).is_empty());
         let failures = QualityGate::with_max_drift(0.01).failures(&log(0.25));
-        assert_eq!(failures, ["L2 drift: 0.1768 (max: 0.01)", "L2 drift of moved as q4_0: 0.2500 (max: 0.05)"]);
+        assert_eq!(
+            failures,
+            ["L2 drift: 0.1768 (max: 0.01)", "L2 drift of moved as q4_0: 0.2500 (max: 0.05)"]
+        );
     }
 }

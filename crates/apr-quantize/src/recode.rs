@@ -13,10 +13,12 @@ use apr_view::values::decode;
 /// Bytes of input that a chunk is to have: the digests' chunk, so that its sums serve them.
 const CHUNK_LEN: u64 = apr_registry::digest::CHUNK_LEN as u64;
 
-/// Elements that are decoded, encoded and compared at a time: as f32 before and after, they fit the first-level cache.
+/// Elements that are decoded, encoded and compared at a time: as f32 before and after, they fit the
+/// first-level cache.
 const STEP_ELEMENTS: usize = 4096;
 
-/// Longest row, in elements, that is handled in one step where a dtype or importance demands whole rows.
+/// Longest row, in elements, that is handled in one step where a dtype or importance demands whole
+/// rows.
 const LONGEST_ROW: u64 = 4 << 20;
 
 /// What a tensor becomes.
@@ -110,20 +112,28 @@ impl Recode {
     /// Plans a tensor's way to its target.
     ///
     /// # Errors
-    /// E001 when the target can't hold the tensor's shape or the importance is of another length, E008 when rows that
-    /// must be in memory as a whole are too long for that.
+    /// E001 when the target can't hold the tensor's shape or the importance is of another length,
+    /// E008 when rows that must be in memory as a whole are too long for that.
     pub fn plan(info: &TensorInfo, target: &TensorTarget, measured: bool) -> Result<Self> {
         let wrong = |message: String| Error::format(message).for_tensor(&info.name);
         target.check(info.dtype).map_err(wrong)?;
         let row = [info.shape.row_len()].into();
-        let row_bytes = info.dtype.stored_len(&row).zip(target.dtype.stored_len(&row)).map(|(from, _)| from);
+        let row_bytes =
+            info.dtype.stored_len(&row).zip(target.dtype.stored_len(&row)).map(|(from, _)| from);
         let row_bytes = row_bytes.ok_or_else(|| {
-            wrong(format!("rows of {} elements do not go with dtype {}", info.shape.row_len(), target.dtype))
+            wrong(format!(
+                "rows of {} elements do not go with dtype {}",
+                info.shape.row_len(),
+                target.dtype
+            ))
         })?;
-        let row_len =
-            usize::try_from(info.shape.row_len()).map_err(|_| Error::memory("a row does not fit in memory"))?;
+        let row_len = usize::try_from(info.shape.row_len())
+            .map_err(|_| Error::memory("a row does not fit in memory"))?;
         let importance = target.importance.clone();
-        if importance.as_ref().is_some_and(|weights| row_len == 0 || !weights.len().is_multiple_of(row_len)) {
+        if importance
+            .as_ref()
+            .is_some_and(|weights| row_len == 0 || !weights.len().is_multiple_of(row_len))
+        {
             let len = importance.map_or(0, |weights| weights.len());
             return Err(wrong(format!("{len} importance weights for rows of {row_len} elements")));
         }
@@ -177,7 +187,8 @@ impl Recode {
         }
     }
 
-    /// Recodes a piece that starts `offset` bytes into the tensor, and replaces the contents of `out`.
+    /// Recodes a piece that starts `offset` bytes into the tensor, and replaces the contents of
+    /// `out`.
     pub fn run(
         &self,
         offset: u64,
@@ -205,10 +216,18 @@ impl Recode {
         } else {
             let unit = usize::try_from(self.block_unit()).unwrap_or(usize::MAX);
             let elements = unit as u64 / self.from.block_bytes() * self.from.block_len();
-            let units = STEP_ELEMENTS / usize::try_from(elements).unwrap_or(STEP_ELEMENTS).clamp(1, STEP_ELEMENTS);
+            let units = STEP_ELEMENTS
+                / usize::try_from(elements).unwrap_or(STEP_ELEMENTS).clamp(1, STEP_ELEMENTS);
             for step in input.chunks(units * unit) {
                 let elements = step.len() as u64 / self.from.block_bytes() * self.from.block_len();
-                self.step(step, usize::try_from(elements).unwrap_or(usize::MAX), None, buffers, out, &mut found);
+                self.step(
+                    step,
+                    usize::try_from(elements).unwrap_or(usize::MAX),
+                    None,
+                    buffers,
+                    out,
+                    &mut found,
+                );
             }
         }
         found
@@ -272,7 +291,8 @@ impl Recode {
 fn non_finite(values: &[f32]) -> (u64, u64) {
     // One test for both, without a branch, until there is something to tell apart.
     const EXPONENT: u32 = 0x7f80_0000;
-    let finite = values.iter().fold(true, |finite, value| finite & (value.to_bits() & EXPONENT != EXPONENT));
+    let finite =
+        values.iter().fold(true, |finite, value| finite & (value.to_bits() & EXPONENT != EXPONENT));
     if finite {
         return (0, 0);
     }
@@ -280,8 +300,8 @@ fn non_finite(values: &[f32]) -> (u64, u64) {
     (nan, values.iter().filter(|value| value.is_infinite()).count() as u64)
 }
 
-/// The tensor's way to its target, if its elements need one: none where it is copied, or cast from float to float without
-/// a look at what that costs.
+/// The tensor's way to its target, if its elements need one: none where it is copied, or cast from
+/// float to float without a look at what that costs.
 ///
 /// # Errors
 /// Those of [`Recode::plan`].
@@ -296,7 +316,8 @@ pub fn needed(
         return Ok(None);
     }
     let is_block = |dtype: DType| dtype.is_quantized();
-    let measured = (gated || target.dtype.kind() == DTypeKind::MiniFloat) && can_cast(info.dtype, target.dtype);
+    let measured = (gated || target.dtype.kind() == DTypeKind::MiniFloat)
+        && can_cast(info.dtype, target.dtype);
     if !(measured || is_block(info.dtype) || is_block(target.dtype)) {
         return Ok(None);
     }
@@ -334,7 +355,13 @@ mod tests {
             assert_eq!(start, covered, "pieces follow one another");
             covered += piece.len;
             assert_eq!(piece.last, covered == input.len());
-            found.merge(&recode.run(piece.offset, &input[start..covered], false, &mut Buffers::default(), &mut out));
+            found.merge(&recode.run(
+                piece.offset,
+                &input[start..covered],
+                false,
+                &mut Buffers::default(),
+                &mut out,
+            ));
             all.extend_from_slice(&out);
         }
         (all, found)
@@ -342,9 +369,12 @@ mod tests {
 
     #[test]
     fn pieces_and_steps_do_not_show_in_the_bytes() {
-        for (dtype, dims) in
-            [(DType::Q8_0, [9, 96]), (DType::Q4_K, [700, 512]), (DType::I8_ROW, [300, 1000]), (DType::I4_ROW, [5, 32])]
-        {
+        for (dtype, dims) in [
+            (DType::Q8_0, [9, 96]),
+            (DType::Q4_K, [700, 512]),
+            (DType::I8_ROW, [300, 1000]),
+            (DType::I4_ROW, [5, 32]),
+        ] {
             let [rows, columns] = dims.map(|dim| usize::try_from(dim).expect("small"));
             let values = noise(rows * columns);
             let mut expected = Vec::new();
@@ -369,7 +399,8 @@ mod tests {
         for (values, importance) in values.chunks(40 * row).zip(importance.chunks(row)) {
             block::quantize(DType::Q4_K, values, row, Some(importance), &mut expected);
         }
-        let target = TensorTarget { dtype: DType::Q4_K, importance: Some(importance.into()), why: None };
+        let target =
+            TensorTarget { dtype: DType::Q4_K, importance: Some(importance.into()), why: None };
         assert_eq!(run(&info(DType::F32, &dims), &target, &bytes(&values)).0, expected);
     }
 
@@ -384,9 +415,16 @@ mod tests {
     #[test]
     fn shapes_and_weights_that_do_not_fit_are_refused() {
         assert!(Recode::plan(&info(DType::F32, &[2, 33]), &DType::Q8_0.into(), false).is_err());
-        let weights = TensorTarget { dtype: DType::Q8_0, importance: Some(vec![1.0; 31].into()), why: None };
+        let weights =
+            TensorTarget { dtype: DType::Q8_0, importance: Some(vec![1.0; 31].into()), why: None };
         assert!(Recode::plan(&info(DType::F32, &[2, 32]), &weights, false).is_err());
-        assert!(Recode::plan(&info(DType::F32, &[1, LONGEST_ROW + 32]), &DType::I8_ROW.into(), false).is_err());
-        assert!(Recode::plan(&info(DType::F32, &[1, LONGEST_ROW + 256]), &DType::Q4_K.into(), false).is_ok());
+        assert!(
+            Recode::plan(&info(DType::F32, &[1, LONGEST_ROW + 32]), &DType::I8_ROW.into(), false)
+                .is_err()
+        );
+        assert!(
+            Recode::plan(&info(DType::F32, &[1, LONGEST_ROW + 256]), &DType::Q4_K.into(), false)
+                .is_ok()
+        );
     }
 }

@@ -62,7 +62,8 @@ pub fn record(
     set_pairs(view, &pairs)
 }
 
-/// Name of the scheme that the metadata record, in lower case: under our key, or under the specification's `method`.
+/// Name of the scheme that the metadata record, in lower case: under our key, or under the
+/// specification's `method`.
 #[must_use]
 pub fn recorded_scheme(metadata: &Metadata) -> Option<String> {
     let entry = metadata.object(keys::QUANTIZATION)?;
@@ -79,7 +80,8 @@ pub fn record_dequantized(view: &mut View<'_>, dtype: DType) -> Result<()> {
     set_pairs(view, &[KeyValue::new(FILE_TYPE, file_type(dtype))])
 }
 
-/// Writes down in the pairs of a GGUF file, where they state a type already, that its matrices are cast to another float.
+/// Writes down in the pairs of a GGUF file, where they state a type already, that its matrices are
+/// cast to another float.
 ///
 /// # Errors
 /// E001 when the metadata hold malformed pairs.
@@ -131,5 +133,8 @@ pub fn place(name: &str) -> (Option<u32>, String) {
 #[must_use]
 pub fn file_type_name(pairs: &KeyValues) -> Option<&'static str> {
     let Some(Value::U32(number)) = pairs.get(FILE_TYPE) else { return None };
-    super::Scheme::ALL.iter().find(|scheme| scheme.file_type() == Some(number)).map(|scheme| scheme.name())
+    super::Scheme::ALL
+        .iter()
+        .find(|scheme| scheme.file_type() == Some(number))
+        .map(|scheme| scheme.name())
 }

@@ -1,4 +1,5 @@
-//! What a tensor is for where llama.cpp has no name for it: by the family, the shape, and only then the name.
+//! What a tensor is for where llama.cpp has no name for it: by the family, the shape, and only then
+//! the name.
 
 use apr_arch::{FamilyModel, Kind};
 use apr_core::Shape;
@@ -20,7 +21,8 @@ pub enum Role {
 }
 
 /// Beginnings of tensor names that GGUF files of llama.cpp have.
-const GGUF_BEGINNINGS: [&str; 6] = ["blk.", "enc.blk.", "dec.blk.", "v.blk.", "a.blk.", "token_embd."];
+const GGUF_BEGINNINGS: [&str; 6] =
+    ["blk.", "enc.blk.", "dec.blk.", "v.blk.", "a.blk.", "token_embd."];
 
 /// Whether llama.cpp's rules know a name like this.
 pub(super) fn is_gguf_name(name: &str) -> bool {
@@ -28,8 +30,8 @@ pub(super) fn is_gguf_name(name: &str) -> bool {
 }
 
 impl Role {
-    /// What the family says a tensor is, where `kind` is known, and else what its shape says. `tokens` is the number of
-    /// tokens, 0 where nobody knows.
+    /// What the family says a tensor is, where `kind` is known, and else what its shape says.
+    /// `tokens` is the number of tokens, 0 where nobody knows.
     pub(super) fn of(info: &TensorInfo, kind: Option<Kind>, tokens: u64) -> Self {
         let Some(kind) = kind else { return Self::of_unknown(&info.name, &info.shape) };
         if !is_matrix(&info.shape) {
@@ -48,8 +50,8 @@ impl Role {
         }
     }
 
-    /// A tensor of a family that nobody knows: whatever its name, a matrix is one. The few names that many models share
-    /// tell embeddings, output matrices and what is better left alone.
+    /// A tensor of a family that nobody knows: whatever its name, a matrix is one. The few names
+    /// that many models share tell embeddings, output matrices and what is better left alone.
     pub(super) fn of_unknown(name: &str, shape: &Shape) -> Self {
         if !is_matrix(shape) {
             return Self::Kept(Kept::Vector);
@@ -98,8 +100,8 @@ fn rows(shape: &Shape) -> u64 {
     shape.dims().split_last().map_or(0, |(_, outer)| outer.iter().product())
 }
 
-/// The role of each tensor by position, `None` where llama.cpp's rules know the name: `names` are GGUF's where the
-/// family has such.
+/// The role of each tensor by position, `None` where llama.cpp's rules know the name: `names` are
+/// GGUF's where the family has such.
 pub(super) fn roles(
     reader: &dyn CheckpointReader,
     model: Option<&FamilyModel<'_>>,
@@ -110,12 +112,16 @@ pub(super) fn roles(
     if in_gguf && infos.iter().any(|info| is_gguf_name(&info.name)) {
         return vec![None; infos.len()];
     }
-    let kind = |position: usize| model.and_then(|model| model.family().kind(model.canonical(position)?));
+    let kind =
+        |position: usize| model.and_then(|model| model.family().kind(model.canonical(position)?));
     let kinds: Vec<Option<Kind>> = (0..infos.len()).map(kind).collect();
     let embeddings = infos.iter().zip(&kinds).filter(|(_, kind)| **kind == Some(Kind::Embedding));
     let tokens = embeddings.map(|(info, _)| rows(&info.shape)).max().unwrap_or(0);
     let role = |((info, kind), name): ((&TensorInfo, &Option<Kind>), &Option<String>)| {
-        let is_float = matches!(info.dtype.kind(), DTypeKind::Float | DTypeKind::MiniFloat | DTypeKind::Quantized);
+        let is_float = matches!(
+            info.dtype.kind(),
+            DTypeKind::Float | DTypeKind::MiniFloat | DTypeKind::Quantized
+        );
         (name.is_none() && is_float).then(|| Role::of(info, *kind, tokens))
     };
     infos.iter().zip(&kinds).zip(names).map(role).collect()

@@ -1,7 +1,8 @@
-//! The types that llama.cpp's mixes give tensors: what matters more than its size suggests gets more bits.
+//! The types that llama.cpp's mixes give tensors: what matters more than its size suggests gets
+//! more bits.
 //!
-//! Taken from what `llama_tensor_get_type_impl` of llama.cpp (`src/llama-quant.cpp`, MIT) computes; the tests compare
-//! both, tensor by tensor.
+//! Taken from what `llama_tensor_get_type_impl` of llama.cpp (`src/llama-quant.cpp`, MIT) computes;
+//! the tests compare both, tensor by tensor.
 
 use apr_core::{DType, Error, Result};
 
@@ -30,8 +31,14 @@ pub(super) struct Rules<'a> {
 pub(super) type Ruled = (DType, Option<&'static str>);
 
 impl<'a> Rules<'a> {
-    pub(super) fn new(facts: &'a ModelFacts, choices: &'a Choices, candidates: &[Candidate]) -> Self {
-        let count = |category| candidates.iter().filter(|candidate| candidate.category() == category).count();
+    pub(super) fn new(
+        facts: &'a ModelFacts,
+        choices: &'a Choices,
+        candidates: &[Candidate],
+    ) -> Self {
+        let count = |category| {
+            candidates.iter().filter(|candidate| candidate.category() == category).count()
+        };
         Self {
             facts,
             choices,
@@ -52,11 +59,14 @@ impl<'a> Rules<'a> {
         let scheme = self.choices.scheme;
         let default = scheme.dtype();
         if self.facts.architecture == "glm5-next"
-            && ["attn_q_a", "attn_q_b", "nextn.eh_proj"].iter().any(|part| tensor.name.contains(part))
+            && ["attn_q_a", "attn_q_b", "nextn.eh_proj"]
+                .iter()
+                .any(|part| tensor.name.contains(part))
         {
             return Ok((DType::Q8_0, Some("latent queries")));
         }
-        let is_output = category == Category::Output || (self.tied && category == Category::TokenEmbedding);
+        let is_output =
+            category == Category::Output || (self.tied && category == Category::TokenEmbedding);
         let (dtype, rule) = if is_output {
             (self.output(tensor), "output")
         } else if scheme == Scheme::MXFP4_MOE {
@@ -103,7 +113,8 @@ impl<'a> Rules<'a> {
             || default == DType::Q8_0
         {
             DType::Q8_0
-        } else if is_below_three_bits(self.choices.scheme) || self.choices.scheme == Scheme::IQ3_XXS {
+        } else if is_below_three_bits(self.choices.scheme) || self.choices.scheme == Scheme::IQ3_XXS
+        {
             DType::Q5_K
         } else {
             DType::Q6_K
@@ -113,7 +124,11 @@ impl<'a> Rules<'a> {
     fn experts_only(&self, tensor: &Candidate, category: Category) -> (DType, &'static str) {
         // The latent projections of this architecture are stacked matrices too.
         let may_be_experts = self.facts.architecture != "bailingmoe3" || category.is_feed_forward();
-        if matrices(&tensor.shape) > 1 && may_be_experts { (DType::MXFP4, "") } else { (DType::Q8_0, "no experts") }
+        if matrices(&tensor.shape) > 1 && may_be_experts {
+            (DType::MXFP4, "")
+        } else {
+            (DType::Q8_0, "no experts")
+        }
     }
 
     fn embedding(&self) -> DType {
@@ -128,7 +143,11 @@ impl<'a> Rules<'a> {
     /// The IQ types of one and two bits, for everything but embeddings and output.
     fn below_three_bits(&mut self, category: Category) -> DType {
         let scheme = self.choices.scheme;
-        let more = if matches!(scheme, Scheme::IQ2_S | Scheme::IQ2_M) { DType::IQ3_S } else { DType::Q2_K };
+        let more = if matches!(scheme, Scheme::IQ2_S | Scheme::IQ2_M) {
+            DType::IQ3_S
+        } else {
+            DType::Q2_K
+        };
         let experts = self.facts.experts;
         match category {
             Category::Value => {
@@ -161,9 +180,12 @@ impl<'a> Rules<'a> {
         let seen = self.values_seen;
         self.values_seen += 1;
         let dtype = match self.choices.scheme {
-            Scheme::IQ3_XXS | Scheme::IQ3_XS | Scheme::IQ3_S | Scheme::IQ3_M | Scheme::IQ4_NL | Scheme::IQ4_XS => {
-                self.value_of_i_quant()
-            }
+            Scheme::IQ3_XXS
+            | Scheme::IQ3_XS
+            | Scheme::IQ3_S
+            | Scheme::IQ3_M
+            | Scheme::IQ4_NL
+            | Scheme::IQ4_XS => self.value_of_i_quant(),
             _ => self.value_of_k_quant(seen),
         };
         if self.facts.experts == 8 {
@@ -175,7 +197,8 @@ impl<'a> Rules<'a> {
         }
     }
 
-    /// Whether values are shared by several queries: they are few then, and each error counts several times.
+    /// Whether values are shared by several queries: they are few then, and each error counts
+    /// several times.
     fn shares_values(&self) -> bool {
         self.facts.queries_per_key() >= 4
     }
@@ -183,7 +206,9 @@ impl<'a> Rules<'a> {
     /// The IQ types of three and four bits.
     fn value_of_i_quant(&self) -> DType {
         match (self.choices.scheme, self.shares_values()) {
-            (Scheme::IQ3_M, _) | (Scheme::IQ3_XXS | Scheme::IQ3_XS | Scheme::IQ3_S, true) => DType::Q4_K,
+            (Scheme::IQ3_M, _) | (Scheme::IQ3_XXS | Scheme::IQ3_XS | Scheme::IQ3_S, true) => {
+                DType::Q4_K
+            }
             (Scheme::IQ3_XXS, false) if !self.choices.has_importance => DType::IQ3_S,
             (Scheme::IQ4_NL | Scheme::IQ4_XS, true) => DType::Q5_K,
             (scheme, _) => scheme.dtype(),
@@ -234,7 +259,8 @@ impl<'a> Rules<'a> {
     }
 
     fn down(&mut self, name: &str) -> Result<DType> {
-        let depth = Depth { layer: self.layer_of(name, self.downs_seen)?, layers: self.facts.layers };
+        let depth =
+            Depth { layer: self.layer_of(name, self.downs_seen)?, layers: self.facts.layers };
         self.downs_seen += 1;
         Ok(match self.choices.scheme {
             Scheme::Q2_K | Scheme::Q2_K_S | Scheme::IQ3_M => self.down_below_four_bits(depth),
@@ -249,7 +275,11 @@ impl<'a> Rules<'a> {
         match self.choices.scheme {
             Scheme::Q2_K => DType::Q3_K,
             Scheme::Q2_K_S if depth.is_in_first(8) => DType::Q4_K,
-            Scheme::IQ3_M if depth.is_in_first(8) || (of_eight_experts && depth.deserves_more()) => DType::Q4_K,
+            Scheme::IQ3_M
+                if depth.is_in_first(8) || (of_eight_experts && depth.deserves_more()) =>
+            {
+                DType::Q4_K
+            }
             scheme => scheme.dtype(),
         }
     }
@@ -282,7 +312,8 @@ impl<'a> Rules<'a> {
             (Scheme::IQ3_XXS, false) if first_eighth => DType::Q4_K,
             (Scheme::IQ3_XXS, false) => DType::Q3_K,
             (Scheme::IQ4_NL | Scheme::IQ4_XS, false) if first_eighth => DType::Q5_K,
-            // Without importance these two stay as they always were; with it, the first layers need a minimum.
+            // Without importance these two stay as they always were; with it, the first layers need
+            // a minimum.
             (Scheme::Q4_0, true) if first_eighth => DType::Q4_1,
             (Scheme::Q5_0, true) if first_eighth => DType::Q5_1,
             (scheme, _) => scheme.dtype(),
@@ -297,7 +328,8 @@ impl<'a> Rules<'a> {
         Ok(if scheme == Scheme::IQ3_XS && in_the_middle { DType::IQ3_XXS } else { scheme.dtype() })
     }
 
-    /// The layer of a feed-forward tensor: how many came before, or what the name says where experts are apart.
+    /// The layer of a feed-forward tensor: how many came before, or what the name says where
+    /// experts are apart.
     fn layer_of(&self, name: &str, seen: u64) -> Result<u64> {
         if self.facts.experts <= 1 {
             return Ok(seen);
@@ -305,8 +337,12 @@ impl<'a> Rules<'a> {
         let layers = self.facts.layers;
         match layer(name).map(u64::from) {
             Some(layer) if layer < layers => Ok(layer),
-            Some(layer) => Err(Error::format(format!("the name says layer {layer}, but there are {layers}"))),
-            None => Err(Error::format("the name does not say which layer it is, which a mix for experts needs")),
+            Some(layer) => {
+                Err(Error::format(format!("the name says layer {layer}, but there are {layers}")))
+            }
+            None => Err(Error::format(
+                "the name does not say which layer it is, which a mix for experts needs",
+            )),
         }
         .map_err(|error| error.for_tensor(name))
     }
@@ -314,7 +350,15 @@ impl<'a> Rules<'a> {
 
 /// The IQ types of one and two bits, which have rules of their own.
 fn is_below_three_bits(scheme: Scheme) -> bool {
-    matches!(scheme, Scheme::IQ1_S | Scheme::IQ1_M | Scheme::IQ2_XXS | Scheme::IQ2_XS | Scheme::IQ2_S | Scheme::IQ2_M)
+    matches!(
+        scheme,
+        Scheme::IQ1_S
+            | Scheme::IQ1_M
+            | Scheme::IQ2_XXS
+            | Scheme::IQ2_XS
+            | Scheme::IQ2_S
+            | Scheme::IQ2_M
+    )
 }
 
 fn query_or_key(scheme: Scheme) -> DType {

@@ -20,12 +20,16 @@ pub enum SchemeKind {
 }
 
 macro_rules! schemes {
-    ($($(#[$doc:meta])* $variant:ident = $name:literal, $dtype:ident, $kind:ident, $file_type:expr;)*) => {
+    ($(
+        $(#[$doc:meta])* $variant:ident =
+            $name:literal, $dtype:ident, $kind:ident, $file_type:expr;
+    )*) => {
         /// A way to store the weights of a whole model.
         ///
-        /// The names are those of llama-quantize where it has one, in lower case. As there, `q2_k` and the names with
-        /// `_s`, `_m` and `_l` are mixes of several types, `q3_k`, `q4_k` and `q5_k` are other names of their `_m`
-        /// mixes, and even `q4_0` stores the output matrix with more bits; with
+        /// The names are those of llama-quantize where it has one, in lower case. As there, `q2_k`
+        /// and the names with `_s`, `_m` and `_l` are mixes of several types, `q3_k`, `q4_k` and
+        /// `q5_k` are other names of their `_m` mixes, and even `q4_0` stores the output matrix
+        /// with more bits; with
         /// [`pure`](super::Choices::pure) each of them means the bare type.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         #[allow(non_camel_case_types, reason = "the field writes Q4_K_M and F8_E4M3")]
@@ -54,7 +58,8 @@ macro_rules! schemes {
                 match self { $(Self::$variant => SchemeKind::$kind,)* }
             }
 
-            /// llama.cpp's number, which a GGUF file states under `general.file_type`; `None` where it has none.
+            /// llama.cpp's number, which a GGUF file states under `general.file_type`; `None` where
+            /// it has none.
             #[must_use]
             pub const fn file_type(self) -> Option<u32> {
                 match self { $(Self::$variant => $file_type,)* }
@@ -140,7 +145,8 @@ schemes! {
     TQ1_0 = "tq1_0", TQ1_0, Blocks, Some(36);
     /// 2.1 bits a weight: -1, 0 and 1.
     TQ2_0 = "tq2_0", TQ2_0, Blocks, Some(37);
-    /// OCP microscaling floats of 4 bits. llama.cpp makes them only of experts, but has no other number for them.
+    /// OCP microscaling floats of 4 bits. llama.cpp makes them only of experts, but has no other
+    /// number for them.
     MXFP4 = "mxfp4", MXFP4, Blocks, Some(38);
     /// OCP microscaling floats of 4 bits for experts, Q8_0 for the rest.
     MXFP4_MOE = "mxfp4_moe", MXFP4, Blocks, Some(38);
@@ -188,7 +194,12 @@ impl UnknownType {
 
 impl fmt::Display for UnknownType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "no quantization type is called '{}'; the nearest are {}", self.name, self.nearest.join(", "))
+        write!(
+            f,
+            "no quantization type is called '{}'; the nearest are {}",
+            self.name,
+            self.nearest.join(", ")
+        )
     }
 }
 
@@ -234,7 +245,8 @@ const fn is_target(dtype: DType) -> bool {
     }
 }
 
-/// The type of one tensor by name, in upper or lower case, for `--embedding-type`, `--output-type` and `--tensor-type`.
+/// The type of one tensor by name, in upper or lower case, for `--embedding-type`, `--output-type`
+/// and `--tensor-type`.
 ///
 /// Unlike with [`Scheme::parse`], `q4_k` is the bare type here.
 ///

@@ -10,12 +10,15 @@ use serde_json::Value as Json;
 use super::*;
 
 fn golden() -> Json {
-    let text = std::fs::read_to_string(apr_testkit::locate::fixture("quantize/types.json")).expect("the fixture");
+    let text = std::fs::read_to_string(apr_testkit::locate::fixture("quantize/types.json"))
+        .expect("the fixture");
     serde_json::from_str(&text).expect("the fixture is JSON")
 }
 
 fn key_value(key: String, value: &Json) -> KeyValue {
-    let number = |value: &Json| u32::try_from(value.as_u64().expect("a whole number")).expect("a small number");
+    let number = |value: &Json| {
+        u32::try_from(value.as_u64().expect("a whole number")).expect("a small number")
+    };
     let value = match value {
         Json::Bool(value) => Value::Bool(*value),
         Json::Array(items) => Value::from(items.iter().map(number).collect::<Vec<_>>()),
@@ -50,7 +53,8 @@ fn tensors(model: &Json) -> Vec<Vec<Candidate>> {
     let layers = model["layers"].as_u64().expect("layers");
     let row = |row: &Json| {
         let name = row[0].as_str().expect("a name");
-        let dims: Vec<u64> = row[1].as_array().expect("a shape").iter().filter_map(Json::as_u64).collect();
+        let dims: Vec<u64> =
+            row[1].as_array().expect("a shape").iter().filter_map(Json::as_u64).collect();
         let count = if name.contains('*') { layers } else { 1 };
         let candidate = |layer: u64| Candidate {
             name: name.replace('*', &layer.to_string()),
@@ -75,11 +79,18 @@ fn facts(model: &Json) -> ModelFacts {
 fn choices(run: &str, options: &Json) -> Choices {
     let (file_type, name) = run.split_once(' ').unwrap_or((run, ""));
     let number: u32 = file_type.trim_end_matches('+').parse().expect("a file type");
-    let scheme = Scheme::ALL.iter().copied().rfind(|scheme| scheme.file_type() == Some(number)).expect("a scheme");
+    let scheme = Scheme::ALL
+        .iter()
+        .copied()
+        .rfind(|scheme| scheme.file_type() == Some(number))
+        .expect("a scheme");
     let options = &options[name];
     let dtype = |value: &Json| from_ggml_type(u32::try_from(value.as_u64()?).ok()?);
     let glob = |pair: &Json| {
-        (parse_filter(pair[0].as_str().expect("text")).expect("a glob"), dtype(&pair[1]).expect("a type"))
+        (
+            parse_filter(pair[0].as_str().expect("text")).expect("a glob"),
+            dtype(&pair[1]).expect("a type"),
+        )
     };
     Choices {
         embedding_type: dtype(&options["token_embedding_type"]),
@@ -141,7 +152,8 @@ fn every_tensor_gets_the_type_that_llama_cpp_gives_it() {
             compare(run, expected, &model, &golden);
             runs += 1;
             // A run with importance that is not listed came out as the one without.
-            let (file_type, options) = run.split_once(' ').map_or((*run, String::new()), |(a, b)| (a, format!(" {b}")));
+            let (file_type, options) =
+                run.split_once(' ').map_or((*run, String::new()), |(a, b)| (a, format!(" {b}")));
             let with_importance = format!("{file_type}+{options}");
             if !file_type.ends_with('+') && !types.contains_key(with_importance.as_str()) {
                 compare(&with_importance, expected, &model, &golden);
@@ -149,7 +161,11 @@ fn every_tensor_gets_the_type_that_llama_cpp_gives_it() {
             }
         }
     }
-    assert_eq!(runs, golden["runs"].as_u64().expect("a count"), "every run of llama.cpp is compared");
+    assert_eq!(
+        runs,
+        golden["runs"].as_u64().expect("a count"),
+        "every run of llama.cpp is compared"
+    );
 }
 
 fn candidate(name: &str, dtype: DType, dims: &[u64]) -> Candidate {
@@ -165,7 +181,8 @@ fn rows_of_integers_apply_to_all_weights_alike() {
         candidate("position_ids", DType::I64, &[1, 64]),
     ];
     let dtypes = |scheme| {
-        let decisions = assign(&candidates, &ModelFacts::default(), &Choices::new(scheme)).expect("types");
+        let decisions =
+            assign(&candidates, &ModelFacts::default(), &Choices::new(scheme)).expect("types");
         decisions.into_iter().map(|decision| decision.dtype).collect::<Vec<_>>()
     };
     assert_eq!(dtypes(Scheme::Int8), [DType::I8_ROW, DType::I8_ROW, DType::BF16, DType::I64]);
@@ -174,14 +191,20 @@ fn rows_of_integers_apply_to_all_weights_alike() {
         [DType::I4_ROW, DType::F32, DType::BF16, DType::I64],
         "48 is not a multiple of 32"
     );
-    assert_eq!(dtypes(Scheme::F8_E4M3), [DType::F8_E4M3, DType::F8_E4M3, DType::F8_E4M3, DType::I64]);
+    assert_eq!(
+        dtypes(Scheme::F8_E4M3),
+        [DType::F8_E4M3, DType::F8_E4M3, DType::F8_E4M3, DType::I64]
+    );
 }
 
 #[test]
 fn rows_that_are_shorter_than_their_scale_saves_stay() {
-    let candidates =
-        [candidate("conv1.weight", DType::F16, &[384, 80, 3]), candidate("x.weight", DType::F32, &[384, 80, 3])];
-    let decisions = assign(&candidates, &ModelFacts::default(), &Choices::new(Scheme::Int8)).expect("types");
+    let candidates = [
+        candidate("conv1.weight", DType::F16, &[384, 80, 3]),
+        candidate("x.weight", DType::F32, &[384, 80, 3]),
+    ];
+    let decisions =
+        assign(&candidates, &ModelFacts::default(), &Choices::new(Scheme::Int8)).expect("types");
     assert_eq!(
         (decisions[0].dtype, &decisions[0].reason),
         (DType::F16, &DecisionReason::Kept(Kept::NoGain)),
@@ -199,7 +222,8 @@ fn schemes_that_llama_cpp_lacks_follow_its_rules_for_others() {
         candidate("blk.0.attn_q.weight", DType::F32, &[8, 80]),
     ];
     let dtypes = |scheme| {
-        let decisions = assign(&candidates, &ModelFacts::default(), &Choices::new(scheme)).expect("types");
+        let decisions =
+            assign(&candidates, &ModelFacts::default(), &Choices::new(scheme)).expect("types");
         decisions.into_iter().map(|decision| decision.dtype).collect::<Vec<_>>()
     };
     assert_eq!(dtypes(Scheme::NVFP4), [DType::Q6_K, DType::NVFP4, DType::Q4_0, DType::F16]);
@@ -221,7 +245,9 @@ fn reasons_say_what_happened() {
         overrides: vec![(parse_filter("*attn_q*").expect("a glob"), DType::F16)],
         ..Choices::new(Scheme::Q4_K_M)
     };
-    let decisions = assign(&candidates, &ModelFacts { layers: 1, ..ModelFacts::default() }, &choices).expect("types");
+    let decisions =
+        assign(&candidates, &ModelFacts { layers: 1, ..ModelFacts::default() }, &choices)
+            .expect("types");
     let texts: Vec<String> = decisions.iter().map(|decision| decision.reason.to_string()).collect();
     assert_eq!(
         texts,
@@ -246,7 +272,10 @@ fn what_is_quantized_is_quantized_again_only_on_request() {
     assert_eq!(same[0].dtype, DType::Q4_0);
     let asked = Choices { requantize: true, ..Choices::new(Scheme::Q8_0) };
     assert_eq!(assign(&candidates, &facts, &asked).expect("asked for")[0].dtype, DType::Q8_0);
-    assert_eq!(assign(&candidates, &facts, &Choices::new(Scheme::Fp16)).expect("a cast")[0].dtype, DType::F16);
+    assert_eq!(
+        assign(&candidates, &facts, &Choices::new(Scheme::Fp16)).expect("a cast")[0].dtype,
+        DType::F16
+    );
 }
 
 #[test]

@@ -4,7 +4,8 @@ use apr_core::digest::ChunkSums;
 use apr_core::{CheckpointWriter, FileInfo, Layout, Loss, Notes, Result, Sink};
 use apr_format::apr2::CompanionFile;
 
-/// Writes companions as files of their own after the weights, or reports them lost where there is no folder.
+/// Writes companions as files of their own after the weights, or reports them lost where there is
+/// no folder.
 pub(crate) struct WithCompanions<W> {
     weights: W,
     companions: Vec<CompanionFile>,
@@ -16,14 +17,20 @@ impl<W: CheckpointWriter> WithCompanions<W> {
         let mut layout = weights.layout().clone();
         if folder {
             let files = companions.iter();
-            layout.files.extend(files.map(|file| FileInfo { name: file.name.clone(), len: file.bytes.len() as u64 }));
+            layout.files.extend(
+                files
+                    .map(|file| FileInfo { name: file.name.clone(), len: file.bytes.len() as u64 }),
+            );
             return Self { weights, companions, layout };
         }
-        layout.losses.extend(companions.into_iter().map(|file| Loss {
-            name: file.name,
-            what: "companion file".into(),
-            why: "a single file of weights holds no other files; write to a folder to keep it".into(),
-        }));
+        layout.losses.extend(
+            companions.into_iter().map(|file| Loss {
+                name: file.name,
+                what: "companion file".into(),
+                why: "a single file of weights holds no other files; write to a folder to keep it"
+                    .into(),
+            }),
+        );
         Self { weights, companions: Vec::new(), layout }
     }
 }
@@ -41,7 +48,12 @@ impl<W: CheckpointWriter> CheckpointWriter for WithCompanions<W> {
         self.weights.begin(sink)
     }
 
-    fn write_chunk(&mut self, sink: &mut dyn Sink, bytes: &[u8], sums: Option<ChunkSums>) -> Result<()> {
+    fn write_chunk(
+        &mut self,
+        sink: &mut dyn Sink,
+        bytes: &[u8],
+        sums: Option<ChunkSums>,
+    ) -> Result<()> {
         self.weights.write_chunk(sink, bytes, sums)
     }
 

@@ -1,8 +1,10 @@
-//! A source that opens an APR2 file in three reads instead of seven: each may be a request over a network.
+//! A source that opens an APR2 file in three reads instead of seven: each may be a request over a
+//! network.
 //!
-//! The reader asks for the header, the metadata, the index, each trailer block and the footer. Here the rest of the front
-//! comes in one read, and the trailer in another, as soon as its first bytes are asked for. Nothing is read that the
-//! reader does not ask for in the end, and tensors pass through.
+//! The reader asks for the header, the metadata, the index, each trailer block and the footer. Here
+//! the rest of the front comes in one read, and the trailer in another, as soon as its first bytes
+//! are asked for. Nothing is read that the reader does not ask for in the end, and tensors pass
+//! through.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,7 +18,8 @@ const BLOCK_HEAD: usize = 16;
 /// What the reader asks for at once: of a longer rest it may need only the first bytes.
 const LONGEST_TRAILER: u64 = 64 << 20;
 
-/// Whether the bytes read last are kept, for those who read them twice; shared by a loader and its sources.
+/// Whether the bytes read last are kept, for those who read them twice; shared by a loader and its
+/// sources.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Hold(Arc<AtomicBool>);
 
@@ -75,12 +78,18 @@ impl<S: ByteSource> FewReads<S> {
         let header = held.header.filter(|_| !held.has_trailer)?;
         let (metadata, index) = (u64::from(header.metadata_size), u64::from(header.index_size));
         if offset == u64::from(header.metadata_offset) {
-            let is_allowed = self.limits.check_metadata(metadata).and_then(|()| self.limits.check_index(index)).is_ok();
+            let is_allowed = self
+                .limits
+                .check_metadata(metadata)
+                .and_then(|()| self.limits.check_index(index))
+                .is_ok();
             return is_allowed.then(|| header.index_end() - offset);
         }
         let rest = self.inner.len().checked_sub(offset)?;
-        // Tensors come after the trailer was walked, and so does a block at the very start of the data section.
-        let is_trailer = len == BLOCK_HEAD && offset > u64::from(header.data_offset) && rest <= LONGEST_TRAILER;
+        // Tensors come after the trailer was walked, and so does a block at the very start of the
+        // data section.
+        let is_trailer =
+            len == BLOCK_HEAD && offset > u64::from(header.data_offset) && rest <= LONGEST_TRAILER;
         is_trailer.then_some(rest)
     }
 
@@ -102,11 +111,16 @@ impl<S: ByteSource> FewReads<S> {
         }
         if held.has_trailer {
             *held = Held { is_open: true, ..Held::default() };
-            return if self.hold.is_on() { self.read_held(held, offset, buf) } else { self.inner.read_at(offset, buf) };
+            return if self.hold.is_on() {
+                self.read_held(held, offset, buf)
+            } else {
+                self.inner.read_at(offset, buf)
+            };
         }
         match self.longer(held, offset, buf.len()).filter(|&longer| longer >= buf.len() as u64) {
             Some(longer) => {
-                held.has_trailer = held.header.is_some_and(|header| offset > u64::from(header.data_offset));
+                held.has_trailer =
+                    held.header.is_some_and(|header| offset > u64::from(header.data_offset));
                 let bytes = read_vec(&self.inner, offset, longer)?;
                 buf.copy_from_slice(&bytes[..buf.len()]);
                 held.range = Some((offset, bytes));

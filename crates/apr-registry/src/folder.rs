@@ -1,8 +1,8 @@
 //! Hugging Face folders: weights, and the files that travel with them.
 
 use apr_core::{
-    ByteSource, CheckpointReader, Companion, Error, FileInfo, IoCause, Limits, Metadata, Result, SourceSet, keys,
-    pass_on, read_vec,
+    ByteSource, CheckpointReader, Companion, Error, FileInfo, IoCause, Limits, Metadata, Result,
+    SourceSet, keys, pass_on, read_vec,
 };
 use serde_json::{Map, Value};
 
@@ -23,16 +23,23 @@ pub struct FolderCheckpoint {
     warnings: Vec<String>,
 }
 
-/// Opens a model's folder: the weights (`model.safetensors`, an index or manifest of shards, or the only weights file,
-/// which a split GGUF model counts as) and its companions.
+/// Opens a model's folder: the weights (`model.safetensors`, an index or manifest of shards, or the
+/// only weights file, which a split GGUF model counts as) and its companions.
 ///
 /// # Errors
 /// E001 when there are no weights or the choice is not clear, otherwise those of [`open_in`].
-pub fn open_folder(set: &dyn SourceSet, options: impl Into<OpenOptions>) -> Result<FolderCheckpoint> {
+pub fn open_folder(
+    set: &dyn SourceSet,
+    options: impl Into<OpenOptions>,
+) -> Result<FolderCheckpoint> {
     let options = options.into();
     let weights = find_weights(&set.list()?)?;
-    if let (Some((number, count)), Some(index)) = (shard_number(&weights), what_names_the_shards(&weights)) {
-        let message = format!("this is shard {number} of {count}, and the folder has no {index} of the shards");
+    if let (Some((number, count)), Some(index)) =
+        (shard_number(&weights), what_names_the_shards(&weights))
+    {
+        let message = format!(
+            "this is shard {number} of {count}, and the folder has no {index} of the shards"
+        );
         return Err(Error::io(IoCause::NotFound, message).in_file(weights));
     }
     with_companions(open_in(set, &weights, &options)?, set, &options.limits)
@@ -61,7 +68,8 @@ pub fn with_companions(
     checkpoint.warnings.extend(warning.filter(|warning| !checkpoint.warnings.contains(warning)));
     for name in names {
         // A file that was opened by itself has the path it was opened by.
-        let is_own = |file: &FileInfo| file.name == name || file.name.ends_with(&format!("/{name}"));
+        let is_own =
+            |file: &FileInfo| file.name == name || file.name.ends_with(&format!("/{name}"));
         if checkpoint.inner.files().iter().any(is_own) || is_index(&name) {
             continue;
         }
@@ -79,11 +87,15 @@ pub fn with_companions(
     Ok(checkpoint)
 }
 
-/// A checkpoint that was opened by itself, with a warning where it is one shard of several; `set` is the folder it is in.
+/// A checkpoint that was opened by itself, with a warning where it is one shard of several; `set`
+/// is the folder it is in.
 ///
 /// # Errors
 /// E007 when the folder can't be read.
-pub fn alone(inner: Box<dyn CheckpointReader>, set: &dyn SourceSet) -> Result<Box<dyn CheckpointReader>> {
+pub fn alone(
+    inner: Box<dyn CheckpointReader>,
+    set: &dyn SourceSet,
+) -> Result<Box<dyn CheckpointReader>> {
     let Some(warning) = shard_warning(&*inner, &set.list()?) else { return Ok(inner) };
     Ok(Box::new(FolderCheckpoint {
         metadata: inner.metadata().clone(),
@@ -98,7 +110,8 @@ pub fn alone(inner: Box<dyn CheckpointReader>, set: &dyn SourceSet) -> Result<Bo
 
 /// That a file is one shard of several, and what names all of them.
 fn shard_warning(inner: &dyn CheckpointReader, names: &[String]) -> Option<String> {
-    // Parts of a split GGUF model need no index, and their reader reports what is missing, as that of .apr shards does.
+    // Parts of a split GGUF model need no index, and their reader reports what is missing, as that
+    // of .apr shards does.
     let [file] = inner.files() else { return None };
     let (number, count) = shard_number(&file.name).filter(|_| has_index(inner.format()))?;
     let file = file.name.rsplit(['/', '\\']).next().unwrap_or(&file.name);
@@ -108,7 +121,10 @@ fn shard_warning(inner: &dyn CheckpointReader, names: &[String]) -> Option<Strin
     Some(if names.contains(&index) {
         format!("this is shard {number} of {count} alone; {index} names the whole model")
     } else {
-        format!("this is shard {number} of {count} alone; the folder lacks {index}, which names the whole model")
+        format!(
+            "this is shard {number} of {count} alone; the folder lacks {index}, which names the \
+             whole model"
+        )
     })
 }
 
@@ -116,20 +132,27 @@ fn shard_warning(inner: &dyn CheckpointReader, names: &[String]) -> Option<Strin
 fn is_companion(name: &str) -> bool {
     let (folder, file) = name.rsplit_once('/').map_or(("", name), |(folder, file)| (folder, file));
     if !folder.is_empty() {
-        // Modules of sentence-transformers (`1_Pooling/config.json`), and templates beside the one that is used by default.
-        return file == CONFIG || (folder == "additional_chat_templates" && file.ends_with(".jinja"));
+        // Modules of sentence-transformers (`1_Pooling/config.json`), and templates beside the one
+        // that is used by default.
+        return file == CONFIG
+            || (folder == "additional_chat_templates" && file.ends_with(".jinja"));
     }
     let extension = file.rsplit_once('.').map_or("", |(_, extension)| extension);
     file == apr_onnx::skeleton::COMPANION
         || ["json", "txt", "md", "model", "jinja", "tiktoken", "yaml", "yml"].contains(&extension)
-        || ["LICENSE", "LICENCE", "NOTICE", "USE_POLICY"].iter().any(|prefix| file.starts_with(prefix))
+        || ["LICENSE", "LICENCE", "NOTICE", "USE_POLICY"]
+            .iter()
+            .any(|prefix| file.starts_with(prefix))
 }
 
 impl FolderCheckpoint {
     fn add(&mut self, set: &dyn SourceSet, name: &str) -> Result<()> {
         let source = set.open(name).map_err(|error| error.in_file(name))?;
         // All of them are in memory at once when they are written.
-        let total = self.companions.iter().fold(source.len(), |total, other| total.saturating_add(other.len));
+        let total = self
+            .companions
+            .iter()
+            .fold(source.len(), |total, other| total.saturating_add(other.len));
         if self.limits.check_companion(total).is_err() {
             self.left_out.push(name.to_owned());
             return Ok(());
@@ -141,7 +164,8 @@ impl FolderCheckpoint {
 
     /// Takes family and hyperparameters from the configuration, where the weights don't know them.
     fn describe(&mut self) -> Result<()> {
-        let Some(position) = self.companions.iter().position(|companion| companion.name == CONFIG) else {
+        let Some(position) = self.companions.iter().position(|companion| companion.name == CONFIG)
+        else {
             return Ok(());
         };
         let bytes = self.read_companion(position)?;
@@ -165,21 +189,31 @@ impl FolderCheckpoint {
     }
 }
 
-/// What of a configuration's entry describes the network: scalars, short lists of them (the channels of convolutions),
-/// those of a part with a configuration of its own (`text_config`), and how positions and quantized weights are to be
-/// computed with. Tables of labels are neither.
+/// What of a configuration's entry describes the network: scalars, short lists of them (the
+/// channels of convolutions), those of a part with a configuration of its own (`text_config`), and
+/// how positions and quantized weights are to be computed with. Tables of labels are neither.
 fn hyperparameter(key: &str, value: &Value, top: bool) -> Option<Value> {
     /// Longest list that is kept.
     const LONGEST: usize = 256;
     /// Entries that are objects; those of rotary positions may have one for each kind of layer.
-    const OBJECTS: [&str; 5] =
-        ["rope_parameters", "rope_scaling", "full_attention", "sliding_attention", "quantization_config"];
+    const OBJECTS: [&str; 5] = [
+        "rope_parameters",
+        "rope_scaling",
+        "full_attention",
+        "sliding_attention",
+        "quantization_config",
+    ];
     let is_scalar = |value: &Value| value.is_number() || value.is_boolean() || value.is_string();
     match value {
-        Value::Array(items) => (items.len() <= LONGEST && items.iter().all(is_scalar)).then(|| value.clone()),
-        Value::Object(part) if OBJECTS.contains(&key) || (top && part.contains_key(keys::MODEL_TYPE)) => {
-            let entries =
-                part.iter().filter_map(|(key, value)| Some((key.clone(), hyperparameter(key, value, false)?)));
+        Value::Array(items) => {
+            (items.len() <= LONGEST && items.iter().all(is_scalar)).then(|| value.clone())
+        }
+        Value::Object(part)
+            if OBJECTS.contains(&key) || (top && part.contains_key(keys::MODEL_TYPE)) =>
+        {
+            let entries = part
+                .iter()
+                .filter_map(|(key, value)| Some((key.clone(), hyperparameter(key, value, false)?)));
             Some(Value::Object(entries.collect()))
         }
         value => is_scalar(value).then(|| value.clone()),

@@ -1,7 +1,8 @@
 //! The formats that apr knows. One that is added gets an entry here, and nothing else changes.
 
 use apr_core::{
-    ByteSource, CheckpointReader, CheckpointWriter, Error, Format, Limits, Metadata, Result, SourceSet, TensorInfo,
+    ByteSource, CheckpointReader, CheckpointWriter, Error, Format, Limits, Metadata, Result,
+    SourceSet, TensorInfo,
 };
 use apr_format::apr2::{self, CompanionFile};
 #[cfg(feature = "typed")]
@@ -40,7 +41,8 @@ pub(crate) struct Registration {
     pub(crate) open_index: Option<OpenIndex>,
     /// Makes a writer; there is one exactly where the format is a target.
     pub(crate) plan: Option<Plan>,
-    /// Whether a file may keep its weights in other files of its folder, without a name that shows it.
+    /// Whether a file may keep its weights in other files of its folder, without a name that shows
+    /// it.
     pub(crate) spans_files: bool,
     /// How the weights of a model's folder are called.
     pub(crate) in_folder: InFolder,
@@ -51,11 +53,18 @@ pub(crate) static FORMATS: &[Registration] = &[
     Registration {
         open: Some(|source, name, options| Ok(Box::new(open_apr2(source, name, options)?))),
         plan: Some(plan_apr2),
-        in_folder: InFolder { rank: 0, extensions: &["apr"], shards: Shards::Manifest, ..InFolder::NONE },
+        in_folder: InFolder {
+            rank: 0,
+            extensions: &["apr"],
+            shards: Shards::Manifest,
+            ..InFolder::NONE
+        },
         ..told_apart(&apr2::FORMAT)
     },
     Registration {
-        open: Some(|source, name, options| Ok(Box::new(apr1::open(source, name, &options.limits)?))),
+        open: Some(|source, name, options| {
+            Ok(Box::new(apr1::open(source, name, &options.limits)?))
+        }),
         plan: Some(|tensors, metadata, companions, options| {
             let write_options = apr1::WriteOptions { file_name: options.file_name.clone() };
             let weights = apr1::plan(tensors, metadata, &companions, &write_options)?;
@@ -65,7 +74,9 @@ pub(crate) static FORMATS: &[Registration] = &[
     },
     #[cfg(feature = "typed")]
     Registration {
-        open: Some(|source, name, options| Ok(Box::new(aprn::open(source, name, &options.limits, &options.aprn())?))),
+        open: Some(|source, name, options| {
+            Ok(Box::new(aprn::open(source, name, &options.limits, &options.aprn())?))
+        }),
         plan: Some(|tensors, metadata, companions, options| {
             let weights = aprn::plan(tensors, metadata, &options.file_name)?;
             Ok(Box::new(WithCompanions::new(weights, companions, false)))
@@ -73,11 +84,15 @@ pub(crate) static FORMATS: &[Registration] = &[
         ..told_apart(&aprn::FORMAT)
     },
     Registration {
-        open: Some(|source, name, options| Ok(Box::new(dialect::open(source, name, &options.limits)?))),
+        open: Some(|source, name, options| {
+            Ok(Box::new(dialect::open(source, name, &options.limits)?))
+        }),
         ..told_apart(&dialect::FORMAT)
     },
     Registration {
-        open: Some(|source, name, options| Ok(Box::new(apr_safetensors::open(source, name, &options.limits)?))),
+        open: Some(|source, name, options| {
+            Ok(Box::new(apr_safetensors::open(source, name, &options.limits)?))
+        }),
         open_index: Some(|json, name, set, options| {
             Ok(Box::new(apr_safetensors::open_index(json, name, set, &options.limits)?))
         }),
@@ -102,8 +117,12 @@ pub(crate) static FORMATS: &[Registration] = &[
         ..told_apart(&apr_safetensors::FORMAT)
     },
     Registration {
-        open: Some(|source, name, options| Ok(Box::new(apr_gguf::open(source, name, &options.limits)?))),
-        open_set: Some(|set, name, options| Ok(Box::new(apr_gguf::open_split(set, name, &options.limits)?))),
+        open: Some(|source, name, options| {
+            Ok(Box::new(apr_gguf::open(source, name, &options.limits)?))
+        }),
+        open_set: Some(|set, name, options| {
+            Ok(Box::new(apr_gguf::open_split(set, name, &options.limits)?))
+        }),
         plan: Some(|tensors, metadata, companions, options| {
             let write_options = apr_gguf::WriteOptions {
                 file_name: options.file_name.clone(),
@@ -114,7 +133,12 @@ pub(crate) static FORMATS: &[Registration] = &[
             let weights = apr_gguf::plan(tensors, metadata, &write_options)?;
             Ok(Box::new(WithCompanions::new(weights, companions, options.folder)))
         }),
-        in_folder: InFolder { rank: 2, extensions: &["gguf"], shards: Shards::First, ..InFolder::NONE },
+        in_folder: InFolder {
+            rank: 2,
+            extensions: &["gguf"],
+            shards: Shards::First,
+            ..InFolder::NONE
+        },
         ..told_apart(&apr_gguf::FORMAT)
     },
     Registration {
@@ -128,15 +152,27 @@ pub(crate) static FORMATS: &[Registration] = &[
     Registration { open: Some(open_numpy), ..told_apart(&apr_numpy::NPZ) },
     Registration { open: Some(open_pytorch), ..told_apart(&apr_pytorch::ZIP) },
     Registration { open: Some(open_pytorch), ..told_apart(&apr_pytorch::TAR) },
-    Registration { open: Some(open_pytorch), open_set: Some(open_pickle_in), ..told_apart(&apr_pytorch::PICKLE) },
+    Registration {
+        open: Some(open_pytorch),
+        open_set: Some(open_pickle_in),
+        ..told_apart(&apr_pytorch::PICKLE)
+    },
     Registration {
         open: Some(open_pytorch),
         open_index: Some(|json, name, set, options| {
-            Ok(Box::new(apr_pytorch::open_index_with(json, name, set, &options.limits, &options.pytorch())?))
+            Ok(Box::new(apr_pytorch::open_index_with(
+                json,
+                name,
+                set,
+                &options.limits,
+                &options.pytorch(),
+            )?))
         }),
         plan: Some(|tensors, metadata, companions, options| {
-            let write_options =
-                apr_pytorch::WriteOptions { file_name: options.file_name.clone(), named_files: options.folder };
+            let write_options = apr_pytorch::WriteOptions {
+                file_name: options.file_name.clone(),
+                named_files: options.folder,
+            };
             let weights = apr_pytorch::plan(tensors, metadata, &write_options)?;
             Ok(Box::new(WithCompanions::new(weights, companions, options.folder)))
         }),
@@ -154,8 +190,10 @@ pub(crate) static FORMATS: &[Registration] = &[
     },
     Registration {
         plan: Some(|tensors, metadata, companions, options| {
-            let write_options =
-                apr_pytorch::WriteOptions { file_name: options.file_name.clone(), named_files: options.folder };
+            let write_options = apr_pytorch::WriteOptions {
+                file_name: options.file_name.clone(),
+                named_files: options.folder,
+            };
             let graph = options.models.first().map(|model| &model.graph);
             let weights = apr_pytorch::plan_script(tensors, metadata, graph, &write_options)?;
             Ok(Box::new(WithCompanions::new(weights, companions, options.folder)))
@@ -163,15 +201,21 @@ pub(crate) static FORMATS: &[Registration] = &[
         ..told_apart(&apr_pytorch::SCRIPT)
     },
     Registration {
-        open: Some(|source, name, options| Ok(Box::new(apr_onnx::open(source, name, &options.limits)?))),
-        open_set: Some(|set, name, options| Ok(Box::new(apr_onnx::open_in(set, name, &options.limits)?))),
+        open: Some(|source, name, options| {
+            Ok(Box::new(apr_onnx::open(source, name, &options.limits)?))
+        }),
+        open_set: Some(|set, name, options| {
+            Ok(Box::new(apr_onnx::open_in(set, name, &options.limits)?))
+        }),
         plan: Some(plan_onnx),
         spans_files: true,
         in_folder: InFolder { rank: 3, extensions: &["onnx"], ..InFolder::NONE },
         ..told_apart(&apr_onnx::FORMAT)
     },
     Registration {
-        open: Some(|source, name, options| Ok(Box::new(apr_onnx::open(source, name, &options.limits)?))),
+        open: Some(|source, name, options| {
+            Ok(Box::new(apr_onnx::open(source, name, &options.limits)?))
+        }),
         ..told_apart(&apr_onnx::TENSOR)
     },
     told_apart(&apr_onnx::ORT),
@@ -192,7 +236,8 @@ const fn told_apart(format: &'static Format) -> Registration {
     }
 }
 
-/// Whether a file of the format may keep its weights in other files of its folder, without a name that shows it.
+/// Whether a file of the format may keep its weights in other files of its folder, without a name
+/// that shows it.
 #[must_use]
 pub fn may_span_files(format: &Format) -> bool {
     FORMATS.iter().any(|entry| entry.spans_files && entry.format == format)
@@ -243,19 +288,27 @@ fn plan_onnx(
     mut companions: Vec<CompanionFile>,
     options: &PlanOptions,
 ) -> Result<Writer> {
-    let skeleton = companions.iter().position(|companion| companion.name == apr_onnx::skeleton::COMPANION);
+    let skeleton =
+        companions.iter().position(|companion| companion.name == apr_onnx::skeleton::COMPANION);
     let skeleton = skeleton.map(|position| companions.remove(position).bytes);
     if let (true, Some(skeleton)) = (options.models.is_empty(), skeleton) {
-        let restore_options =
-            apr_onnx::skeleton::RestoreOptions { file_name: options.file_name.clone(), named_files: options.folder };
-        let weights = apr_onnx::skeleton::restore(skeleton, tensors, &restore_options, &Limits::default())?;
+        let restore_options = apr_onnx::skeleton::RestoreOptions {
+            file_name: options.file_name.clone(),
+            named_files: options.folder,
+        };
+        let weights =
+            apr_onnx::skeleton::restore(skeleton, tensors, &restore_options, &Limits::default())?;
         return Ok(Box::new(WithCompanions::new(weights, companions, options.folder)));
     }
     if options.models.is_empty() {
-        return Err(Error::format("an ONNX file says what a model computes, and nothing says that of this one"));
+        return Err(Error::format(
+            "an ONNX file says what a model computes, and nothing says that of this one",
+        ));
     }
-    let write_options =
-        apr_onnx::write::WriteOptions { named_files: options.folder, external_data: options.external_data };
+    let write_options = apr_onnx::write::WriteOptions {
+        named_files: options.folder,
+        external_data: options.external_data,
+    };
     let weights = apr_onnx::write::plan(&options.models, tensors, write_options)?;
     Ok(Box::new(WithCompanions::new(weights, companions, options.folder)))
 }
@@ -273,8 +326,12 @@ fn plan_apr2(
         ..options.apr2.clone()
     };
     match (options.shard_size, options.shard) {
-        (Some(size), Some(number)) => apr2::plan_shard(tensors, metadata, companions, &write_options, size, number),
-        (Some(size), None) => apr2::plan_shards(tensors, metadata, companions, &write_options, size),
+        (Some(size), Some(number)) => {
+            apr2::plan_shard(tensors, metadata, companions, &write_options, size, number)
+        }
+        (Some(size), None) => {
+            apr2::plan_shards(tensors, metadata, companions, &write_options, size)
+        }
         (None, _) => Ok(Box::new(apr2::plan(tensors, metadata, companions, &write_options)?)),
     }
 }

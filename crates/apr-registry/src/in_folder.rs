@@ -1,6 +1,7 @@
 //! How files of a model's folder are called.
 
-/// How weights of a format are called in a model's folder. [`InFolder::NONE`] is what an entry starts from.
+/// How weights of a format are called in a model's folder. [`InFolder::NONE`] is what an entry
+/// starts from.
 pub(crate) struct InFolder {
     /// Weights of the lowest rank are taken; several files of one rank are several models.
     pub(crate) rank: u8,

@@ -1,8 +1,9 @@
 //! The registry of formats: one way in and one way out for every model file.
 //!
-//! [`open`] looks at the bytes and picks the reader, [`open_folder`] does so for a Hugging Face folder with all that
-//! travels with the weights, and [`plan`] makes the writer for a target format. Everything in between is a
-//! [`CheckpointReader`] and a [`CheckpointWriter`]. [`StreamingLoader`] loads tensor by tensor with as few reads as can be.
+//! [`open`] looks at the bytes and picks the reader, [`open_folder`] does so for a Hugging Face
+//! folder with all that travels with the weights, and [`plan`] makes the writer for a target
+//! format. Everything in between is a [`CheckpointReader`] and a [`CheckpointWriter`].
+//! [`StreamingLoader`] loads tensor by tensor with as few reads as can be.
 //!
 //! ```
 //! use apr_registry::{CheckpointReader, Limits};
@@ -33,9 +34,10 @@ mod unread;
 mod weights;
 
 pub use apr_core::{
-    Alignments, ByteSource, CheckpointReader, CheckpointWriter, Code, Computes, Convention, DType, DTypeKind, Error,
-    Escaped, FileInfo, Format, HEAD_LEN, IoCause, Layout, Limits, Loss, MemoryFolder, Metadata, Notes, Pipeline,
-    QuantizedTypes, Result, Serial, Shape, Sink, SourceSet, Target, TensorInfo, digest, keys, read_vec,
+    Alignments, ByteSource, CheckpointReader, CheckpointWriter, Code, Computes, Convention, DType,
+    DTypeKind, Error, Escaped, FileInfo, Format, HEAD_LEN, IoCause, Layout, Limits, Loss,
+    MemoryFolder, Metadata, Notes, Pipeline, QuantizedTypes, Result, Serial, Shape, Sink,
+    SourceSet, Target, TensorInfo, digest, keys, read_vec,
 };
 #[cfg(feature = "typed")]
 pub use apr_format::aprn;

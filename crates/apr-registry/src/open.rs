@@ -1,12 +1,16 @@
 //! Bytes decide which reader opens a file; the extension only chooses whose error is shown.
 
-use apr_core::{ByteSource, CheckpointReader, Error, Format, HEAD_LEN, Limits, Metadata, Result, SourceSet, read_vec};
+use apr_core::{
+    ByteSource, CheckpointReader, Error, Format, HEAD_LEN, Limits, Metadata, Result, SourceSet,
+    read_vec,
+};
 use apr_format::apr2;
 
 use crate::formats::{FORMATS, Registration};
 use crate::options::OpenOptions;
 
-/// The format that the first bytes of a file speak for: [`HEAD_LEN`] are enough, fewer may be too few.
+/// The format that the first bytes of a file speak for: [`HEAD_LEN`] are enough, fewer may be too
+/// few.
 ///
 /// ```
 /// let format = |head: &[u8]| apr_registry::recognise(head).map(|format| format.id);
@@ -23,7 +27,8 @@ pub fn recognise(head: &[u8]) -> Option<&'static Format> {
 /// The format that the first bytes speak for, or else the extension.
 #[must_use]
 pub fn recognise_file(head: &[u8], extension: Option<&str>) -> Option<&'static Format> {
-    let entry = entry_of(head).or_else(|| entry_by_extension(extension.filter(|extension| *extension != "bin")?));
+    let entry = entry_of(head)
+        .or_else(|| entry_by_extension(extension.filter(|extension| *extension != "bin")?));
     entry.map(|entry| entry.format)
 }
 
@@ -39,30 +44,36 @@ fn entry_by_extension(extension: &str) -> Option<&'static Registration> {
 /// Opens one file of any readable format.
 ///
 /// # Errors
-/// E001 for an unknown format or one this version does not read, otherwise what the format's reader says.
+/// E001 for an unknown format or one this version does not read, otherwise what the format's reader
+/// says.
 pub fn open<S: ByteSource + 'static>(
     source: S,
     name: &str,
     options: impl Into<OpenOptions>,
 ) -> Result<Box<dyn CheckpointReader>> {
-    let head = read_vec(&source, 0, source.len().min(HEAD_LEN)).map_err(|error| error.in_file(name))?;
+    let head =
+        read_vec(&source, 0, source.len().min(HEAD_LEN)).map_err(|error| error.in_file(name))?;
     check_mistaken(&head, name)?;
     if is_manifest(name, &head) {
-        let message = "this is the manifest of a sharded model, which is opened where its shards are: in a folder";
+        let message = "this is the manifest of a sharded model, which is opened where its shards \
+            are: in a folder";
         return Err(Error::format(message).in_file(name));
     }
     // Programs of all kinds call their files .bin: the name speaks for no format.
     let by_extension = || entry_by_extension(extension(name)).filter(|_| extension(name) != "bin");
     let Some(entry) = entry_of(&head).or_else(by_extension) else {
         if extension(name) == "bin" {
-            let message =
-                format!("{UNKNOWN_FORMAT}: neither a PyTorch checkpoint nor a file of GGML, which are called .bin");
+            let message = format!(
+                "{UNKNOWN_FORMAT}: neither a PyTorch checkpoint nor a file of GGML, which are \
+                 called .bin"
+            );
             return Err(Error::format(message).in_file(name).at(0));
         }
         return Err(Error::format(UNKNOWN_FORMAT).in_file(name).at(0));
     };
     let Some(open) = entry.open else {
-        let message = format!("this is {}, which this version of apr does not read", entry.format.name);
+        let message =
+            format!("this is {}, which this version of apr does not read", entry.format.name);
         return Err(Error::format(message).in_file(name));
     };
     open(Box::new(source), name, &options.into())
@@ -74,19 +85,26 @@ pub fn is_manifest(name: &str, head: &[u8]) -> bool {
     extension(name) == "apr" && apr2::is_manifest(head) && mistaken_for_a_model(head).is_none()
 }
 
-/// Opens the file `name` of a folder: a model file, a part of a split GGUF model with all others, an index of shards, or
-/// a manifest of them.
+/// Opens the file `name` of a folder: a model file, a part of a split GGUF model with all others,
+/// an index of shards, or a manifest of them.
 ///
 /// # Errors
 /// Those of [`open`]; E007 when a shard is missing.
-pub fn open_in(set: &dyn SourceSet, name: &str, options: impl Into<OpenOptions>) -> Result<Box<dyn CheckpointReader>> {
+pub fn open_in(
+    set: &dyn SourceSet,
+    name: &str,
+    options: impl Into<OpenOptions>,
+) -> Result<Box<dyn CheckpointReader>> {
     let options = options.into();
     let limits = &options.limits;
     let source = set.open(name).map_err(|error| error.in_file(name))?;
     if extension(name) != "json" {
-        let head = read_vec(&source, 0, source.len().min(HEAD_LEN)).map_err(|error| error.in_file(name))?;
+        let head = read_vec(&source, 0, source.len().min(HEAD_LEN))
+            .map_err(|error| error.in_file(name))?;
         let by_extension = || entry_by_extension(extension(name)).filter(|entry| entry.spans_files);
-        if let Some(open_set) = entry_of(&head).or_else(by_extension).and_then(|entry| entry.open_set) {
+        if let Some(open_set) =
+            entry_of(&head).or_else(by_extension).and_then(|entry| entry.open_set)
+        {
             return open_set(set, name, &options);
         }
         if is_manifest(name, &head) {
@@ -97,7 +115,8 @@ pub fn open_in(set: &dyn SourceSet, name: &str, options: impl Into<OpenOptions>)
     }
     let json = read_json(&source, limits).map_err(|error| error.in_file(name))?;
     check_mistaken(&json, name)?;
-    let open_index = shard_extension(&json).and_then(|extension| entry_by_extension(&extension)?.open_index);
+    let open_index =
+        shard_extension(&json).and_then(|extension| entry_by_extension(&extension)?.open_index);
     match open_index {
         Some(open_index) => open_index(&json, name, set, &options),
         // The reader of the format that most of them have reports what is wrong.
@@ -128,7 +147,8 @@ fn check_mistaken(head: &[u8], name: &str) -> Result<()> {
     }
 }
 
-/// What hubs and stores answer where a file is not there, or not for everybody: in plain text, JSON or XML.
+/// What hubs and stores answer where a file is not there, or not for everybody: in plain text, JSON
+/// or XML.
 const ANSWERS: [&str; 12] = [
     "Entry not found",
     "Repository not found",
@@ -148,25 +168,32 @@ fn mistaken_for_a_model(head: &[u8]) -> Option<String> {
     /// Characters of an answer that are shown.
     const SHOWN: usize = 120;
     let text = head.trim_ascii_start();
-    let starts_with =
-        |start: &str| text.get(..start.len()).is_some_and(|text| text.eq_ignore_ascii_case(start.as_bytes()));
+    let starts_with = |start: &str| {
+        text.get(..start.len()).is_some_and(|text| text.eq_ignore_ascii_case(start.as_bytes()))
+    };
     if head.is_empty() {
         return Some("the file is empty".to_owned());
     }
     if starts_with("version https://git-lfs") {
-        return Some("this is a Git LFS pointer, not the model itself; `git lfs pull` fetches it".to_owned());
+        return Some(
+            "this is a Git LFS pointer, not the model itself; `git lfs pull` fetches it".to_owned(),
+        );
     }
     if starts_with("<!doctype html") || starts_with("<html") {
-        return Some("this is a web page, not a model; it was saved in place of the download".to_owned());
+        return Some(
+            "this is a web page, not a model; it was saved in place of the download".to_owned(),
+        );
     }
     let is_xml = starts_with("<?xml") && text.windows(7).any(|piece| piece == b"<Error>");
-    let is_answer = is_xml || is_error_json(text) || ANSWERS.iter().any(|answer| starts_with(answer));
+    let is_answer =
+        is_xml || is_error_json(text) || ANSWERS.iter().any(|answer| starts_with(answer));
     is_answer.then(|| {
         let line = text.split(|&byte| byte == b'\n').next().unwrap_or_default();
         let line: String = String::from_utf8_lossy(line).chars().take(SHOWN).collect();
         let line = line.trim_end();
         format!(
-            "this is a server's answer, not a model: '{line}'; check the name and the access, and download it again"
+            "this is a server's answer, not a model: '{line}'; check the name and the access, and \
+             download it again"
         )
     })
 }
@@ -191,18 +218,26 @@ mod tests {
     fn what_downloads_leave_behind_is_named() {
         let cases = [
             ("", "empty"),
-            ("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n", "Git LFS pointer"),
+            (
+                "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n",
+                "Git LFS pointer",
+            ),
             ("\n<!DOCTYPE HTML><title>404</title>", "web page"),
             ("Entry not found", "a server's answer, not a model: 'Entry not found'"),
             ("Invalid username or password.\n", "'Invalid username or password.'"),
             ("{\"error\": \"Access to model x is \u{1b}restricted\"}", "x is \u{1b}restricted"),
-            ("<?xml version=\"1.0\"?><Error><Code>AccessDenied</Code></Error>", "a server's answer"),
+            (
+                "<?xml version=\"1.0\"?><Error><Code>AccessDenied</Code></Error>",
+                "a server's answer",
+            ),
             ("{ \"error\" : 1}", "a server's answer"),
             ("{\"errors\": 1}", "not a model format"),
             ("some text", "not a model format"),
         ];
         for (content, expected) in cases {
-            let error = open(content.as_bytes().to_vec(), "model", &Limits::default()).map(drop).expect_err(content);
+            let error = open(content.as_bytes().to_vec(), "model", &Limits::default())
+                .map(drop)
+                .expect_err(content);
             assert!(error.message().contains(expected), "{error}");
         }
     }

@@ -10,8 +10,8 @@ pub struct OpenOptions {
     pub limits: Limits,
     /// The family of a legacy GGML file, which does not say it, where detection fails.
     pub family: Option<String>,
-    /// Full names of classes, as `__main__.Net`, whose pickled instances are read for their parameters. Nothing of the
-    /// class runs.
+    /// Full names of classes, as `__main__.Net`, whose pickled instances are read for their
+    /// parameters. Nothing of the class runs.
     pub pickle_classes: Vec<String>,
     /// What opens an encrypted model.
     pub keys: Keys,
@@ -51,7 +51,10 @@ impl OpenOptions {
     }
 
     pub(crate) fn pytorch(&self) -> apr_pytorch::OpenOptions {
-        apr_pytorch::OpenOptions { classes: self.pickle_classes.clone(), ..apr_pytorch::OpenOptions::default() }
+        apr_pytorch::OpenOptions {
+            classes: self.pickle_classes.clone(),
+            ..apr_pytorch::OpenOptions::default()
+        }
     }
 }
 
@@ -68,7 +71,8 @@ pub struct PlanOptions {
     pub shard_size: Option<u64>,
     /// Write only this one of the shards, counted from 0; of APR2 output. `None` for all of them.
     pub shard: Option<usize>,
-    /// What tensors are aligned to, in bytes; `None` for the format's own choice: 64 in APR2, the source's or 32 in GGUF.
+    /// What tensors are aligned to, in bytes; `None` for the format's own choice: 64 in APR2, the
+    /// source's or 32 in GGUF.
     pub alignment: Option<u32>,
     /// How APR2 tensors are stored; alignment, order and `file_name` are the ones here.
     pub apr2: apr2::WriteOptions,
@@ -76,7 +80,8 @@ pub struct PlanOptions {
     pub streaming: bool,
     /// Sort safetensors entries as its library does instead of keeping the source's order.
     pub canonical: bool,
-    /// What the model computes, where the format says that: a file for each, in a folder if there are several.
+    /// What the model computes, where the format says that: a file for each, in a folder if there
+    /// are several.
     pub models: Vec<apr_onnx::write::Model>,
     /// Where an ONNX model has the bytes of its tensors.
     pub external_data: apr_onnx::write::ExternalData,
@@ -108,6 +113,8 @@ impl PlanOptions {
     /// E001 for a format that is only read.
     pub fn target(&self) -> Result<&'static Target> {
         let Format { name, target, .. } = self.format;
-        target.as_ref().ok_or_else(|| Error::format(format!("this version of apr reads {name}, and does not write it")))
+        target.as_ref().ok_or_else(|| {
+            Error::format(format!("this version of apr reads {name}, and does not write it"))
+        })
     }
 }

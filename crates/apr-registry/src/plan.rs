@@ -1,13 +1,16 @@
 //! Planning the output.
 
-use apr_core::{Alignments, CheckpointWriter, Computes, Error, Format, Metadata, Result, Target, TensorInfo};
+use apr_core::{
+    Alignments, CheckpointWriter, Computes, Error, Format, Metadata, Result, Target, TensorInfo,
+};
 use apr_format::apr2::CompanionFile;
 
 use crate::formats::FORMATS;
 use crate::options::PlanOptions;
 
 impl PlanOptions {
-    /// Refuses options that the format does not have; the error calls them as the command line does.
+    /// Refuses options that the format does not have; the error calls them as the command line
+    /// does.
     ///
     /// # Errors
     /// E001 with the option and the formats that have it.
@@ -19,19 +22,30 @@ impl PlanOptions {
             ("--external-data works", places_data, |target| target.computes == Computes::Always),
             ("--shard-size works", self.shard_size.is_some(), |target| target.shards),
             ("--streaming works", self.streaming, |target| target.streaming),
-            ("--compress, --encrypt, --recipient and --sign work", self.apr2.seals(), |target| target.seals),
-            ("--align works", self.alignment.is_some(), |target| target.alignments != Alignments::Fixed),
+            ("--compress, --encrypt, --recipient and --sign work", self.apr2.seals(), |target| {
+                target.seals
+            }),
+            ("--align works", self.alignment.is_some(), |target| {
+                target.alignments != Alignments::Fixed
+            }),
         ];
-        if let Some((what, _, has)) = wanted.into_iter().find(|(_, wanted, has)| *wanted && !has(target)) {
+        if let Some((what, _, has)) =
+            wanted.into_iter().find(|(_, wanted, has)| *wanted && !has(target))
+        {
             let others = targets().filter(|format| format.target.as_ref().is_some_and(has));
             let others = others.map(output_name).collect::<Vec<_>>().join(", ");
-            let message = format!("{what} for {others} output only, not for {}", output_name(self.format));
+            let message =
+                format!("{what} for {others} output only, not for {}", output_name(self.format));
             return Err(Error::format(message));
         }
         match (target.alignments, self.alignment) {
             (Alignments::OneOf(known), Some(wanted)) if !known.contains(&wanted) => {
                 let known: Vec<String> = known.iter().map(u32::to_string).collect();
-                let message = format!("tensors of {} are aligned to {} bytes", self.format.name, known.join(" or "));
+                let message = format!(
+                    "tensors of {} are aligned to {} bytes",
+                    self.format.name,
+                    known.join(" or ")
+                );
                 Err(Error::format(message))
             }
             _ => Ok(()),
@@ -57,7 +71,8 @@ pub fn targets() -> impl Iterator<Item = &'static Format> {
 /// The format of outputs with this extension, which comes without the dot.
 #[must_use]
 pub fn target_by_extension(extension: &str) -> Option<&'static Format> {
-    targets().find(|format| format.target.is_some_and(|target| target.extensions.contains(&extension)))
+    targets()
+        .find(|format| format.target.is_some_and(|target| target.extensions.contains(&extension)))
 }
 
 /// All formats that have a name here, read or not.
@@ -68,7 +83,8 @@ pub fn formats() -> impl Iterator<Item = &'static Format> {
 /// Plans the output for these tensors.
 ///
 /// # Errors
-/// E001 when the target can't hold a tensor or has no such option, E008 when metadata exceed what it can address.
+/// E001 when the target can't hold a tensor or has no such option, E008 when metadata exceed what
+/// it can address.
 pub fn plan(
     tensors: &[TensorInfo],
     metadata: &Metadata,
@@ -78,7 +94,10 @@ pub fn plan(
     options.check()?;
     let entry = FORMATS.iter().find(|entry| entry.format == options.format);
     let Some(plan) = entry.and_then(|entry| entry.plan) else {
-        return Err(Error::format(format!("this build of apr does not write {}", options.format.name)));
+        return Err(Error::format(format!(
+            "this build of apr does not write {}",
+            options.format.name
+        )));
     };
     plan(tensors, metadata, companions, options)
 }
@@ -102,8 +121,14 @@ mod tests {
 
     #[test]
     fn options_that_a_format_lacks_are_refused() {
-        let sharded = PlanOptions { shard_size: Some(1), ..PlanOptions::new(&apr_pytorch::FORMAT, "model.pt") };
-        let odd = PlanOptions { alignment: Some(16), ..PlanOptions::new(&crate::apr2::FORMAT, "model.apr") };
+        let sharded = PlanOptions {
+            shard_size: Some(1),
+            ..PlanOptions::new(&apr_pytorch::FORMAT, "model.pt")
+        };
+        let odd = PlanOptions {
+            alignment: Some(16),
+            ..PlanOptions::new(&crate::apr2::FORMAT, "model.apr")
+        };
         let read_only = PlanOptions::new(&apr_pytorch::ZIP, "model.zip");
         let cases = [
             (sharded, "--shard-size works for .apr, .safetensors, .gguf output"),

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use apr_core::digest::{Digest, TensorDigest};
 use apr_core::{
-    ByteSource, CheckpointReader, Encoded, Error, Escaped, Metadata, Result, SourceSet, TensorInfo, keys, read_vec,
+    ByteSource, CheckpointReader, Encoded, Error, Escaped, Metadata, Result, SourceSet, TensorInfo,
+    keys, read_vec,
 };
 use apr_format::apr2::{self, Header};
 
@@ -39,26 +40,30 @@ pub trait StreamingLoader {
     /// One tensor, checked against its digest where the file has one.
     ///
     /// # Errors
-    /// E001 when there is no such tensor, E004 when its bytes don't match its digest, E007 when reading fails, E008 when it
-    /// exceeds the address space.
+    /// E001 when there is no such tensor, E004 when its bytes don't match its digest, E007 when
+    /// reading fails, E008 when it exceeds the address space.
     fn load_tensor(&mut self, name: &str) -> Result<Tensor>;
 
-    /// Loads tensors that will be wanted next, as far as there is room for them. What fails here fails again in
-    /// [`load_tensor`](Self::load_tensor), which reports it.
+    /// Loads tensors that will be wanted next, as far as there is room for them. What fails here
+    /// fails again in [`load_tensor`](Self::load_tensor), which reports it.
     fn prefetch(&mut self, names: &[&str]);
 }
 
 /// A [`StreamingLoader`] over any checkpoint, with a cache of a fixed size for what was prefetched.
 ///
-/// Over APR2 bytes it asks for as few ranges as the format allows, since each may be a request: the header, the rest of
-/// the front, the trailer, and one for each tensor. Of a sharded model the manifest is read, then so much of each shard
-/// that a tensor is wanted of.
+/// Over APR2 bytes it asks for as few ranges as the format allows, since each may be a request: the
+/// header, the rest of the front, the trailer, and one for each tensor. Of a sharded model the
+/// manifest is read, then so much of each shard that a tensor is wanted of.
 ///
 /// ```
-/// use apr_registry::{CheckpointWriter, DType, Limits, Metadata, Notes, Shape, StreamingLoader, TensorInfo, TensorLoader, apr2};
+/// use apr_registry::{
+///     CheckpointWriter, DType, Limits, Metadata, Notes, Shape, StreamingLoader, TensorInfo,
+///     TensorLoader, apr2,
+/// };
 ///
 /// let tensors = [TensorInfo { name: "bias".into(), dtype: DType::U8, shape: Shape::from([2]) }];
-/// let mut writer = apr2::plan(&tensors, &Metadata::new(), Vec::new(), &apr2::WriteOptions::default())?;
+/// let mut writer =
+///     apr2::plan(&tensors, &Metadata::new(), Vec::new(), &apr2::WriteOptions::default())?;
 /// let mut file = Vec::new();
 /// writer.begin(&mut file)?;
 /// writer.write_chunk(&mut file, &[7, 8], None)?;
@@ -81,7 +86,8 @@ impl TensorLoader {
     /// Loads from an opened checkpoint. `budget` is how many bytes of tensors are kept at most.
     #[must_use]
     pub fn new(reader: Box<dyn CheckpointReader>, budget: u64) -> Self {
-        let by_name = reader.tensors().iter().enumerate().map(|(at, info)| (info.name.clone(), at)).collect();
+        let by_name =
+            reader.tensors().iter().enumerate().map(|(at, info)| (info.name.clone(), at)).collect();
         Self { reader, by_name, cache: Cache { budget, ..Cache::default() }, held: Hold::default() }
     }
 
@@ -98,7 +104,8 @@ impl TensorLoader {
     ) -> Result<Self> {
         let OpenOptions { limits, keys, .. } = options.into();
         let held = Hold::default();
-        let reader = apr2::open_with_keys(FewReads::new(source, &limits, &held), name, &limits, &keys)?;
+        let reader =
+            apr2::open_with_keys(FewReads::new(source, &limits, &held), name, &limits, &keys)?;
         Ok(Self { held, ..Self::new(Box::new(reader), budget) })
     }
 
@@ -106,11 +113,18 @@ impl TensorLoader {
     ///
     /// # Errors
     /// Those of [`apr2::open_with_keys`] and [`apr2::open_manifest`].
-    pub fn open_in(set: &dyn SourceSet, name: &str, options: impl Into<OpenOptions>, budget: u64) -> Result<Self> {
+    pub fn open_in(
+        set: &dyn SourceSet,
+        name: &str,
+        options: impl Into<OpenOptions>,
+        budget: u64,
+    ) -> Result<Self> {
         let options = options.into();
         let limits = &options.limits;
         let source = set.open(name).map_err(|error| error.in_file(name))?;
-        let read = |offset: u64, len: u64| read_vec(&source, offset, len).map_err(|error| error.in_file(name));
+        let read = |offset: u64, len: u64| {
+            read_vec(&source, offset, len).map_err(|error| error.in_file(name))
+        };
         let mut json = read(0, source.len().min(Header::LEN.into()))?;
         if !is_manifest(name, &json) {
             return Self::open(source, name, &options, budget);
@@ -144,7 +158,8 @@ impl TensorLoader {
         let mut bytes = vec![0; len];
         let owner = self.owner(tensor);
         let stored = self.reader.stored(owner);
-        // A digest is of the bytes in the file: where those are others, they are looked at first, and decoded then.
+        // A digest is of the bytes in the file: where those are others, they are looked at first,
+        // and decoded then.
         let found = if let Some(encoded) = stored.encoded() {
             let _held = self.held.on();
             let digest = |_| stored_digest(encoded, stored.range.len);
@@ -167,7 +182,9 @@ impl TensorLoader {
         let stored = self.reader.stored(owner);
         if stored.digest().is_some_and(|expected| found.is_some_and(|found| found != expected)) {
             let range = stored.range;
-            let error = Error::checksum("its bytes do not match its digest").for_tensor(&info.name).at(range.offset);
+            let error = Error::checksum("its bytes do not match its digest")
+                .for_tensor(&info.name)
+                .at(range.offset);
             return Err(match self.reader.files().get(range.file) {
                 Some(file) => error.in_file(&file.name),
                 None => error,
@@ -179,7 +196,8 @@ impl TensorLoader {
     /// The tensor whose bytes a tied one has.
     fn owner(&self, tensor: usize) -> usize {
         let name = &self.reader.tensors()[tensor].name;
-        let tied = self.reader.metadata().object(keys::TIED).and_then(|tied| tied.get(name)?.as_str());
+        let tied =
+            self.reader.metadata().object(keys::TIED).and_then(|tied| tied.get(name)?.as_str());
         tied.and_then(|target| self.by_name.get(target).copied()).unwrap_or(tensor)
     }
 }
@@ -212,10 +230,11 @@ impl StreamingLoader for TensorLoader {
         Ok(Tensor { info: self.reader.tensors()[tensor].clone(), bytes })
     }
 
-    /// In the order given, until the next one does not fit. Tensors of earlier calls make room, the ones used longest ago
-    /// first.
+    /// In the order given, until the next one does not fit. Tensors of earlier calls make room, the
+    /// ones used longest ago first.
     fn prefetch(&mut self, names: &[&str]) {
-        let wanted: Vec<usize> = names.iter().filter_map(|name| self.by_name.get(*name).copied()).collect();
+        let wanted: Vec<usize> =
+            names.iter().filter_map(|name| self.by_name.get(*name).copied()).collect();
         for &tensor in &wanted {
             if self.cache.use_of(tensor).is_some() {
                 continue;
@@ -234,7 +253,10 @@ impl StreamingLoader for TensorLoader {
 impl std::fmt::Debug for TensorLoader {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let name = self.reader.files().first().map(|file| Escaped(&file.name));
-        f.debug_struct("TensorLoader").field("file", &name).field("cached", &self.cache.held).finish_non_exhaustive()
+        f.debug_struct("TensorLoader")
+            .field("file", &name)
+            .field("cached", &self.cache.held)
+            .finish_non_exhaustive()
     }
 }
 
@@ -261,7 +283,9 @@ impl Cache {
     /// Drops tensors that are not wanted until `len` bytes fit; returns whether they do.
     fn make_room(&mut self, len: u64, wanted: &[usize]) -> bool {
         while self.held.checked_add(len).is_none_or(|sum| sum > self.budget) {
-            let Some(at) = self.tensors.iter().position(|(held, _)| !wanted.contains(held)) else { return false };
+            let Some(at) = self.tensors.iter().position(|(held, _)| !wanted.contains(held)) else {
+                return false;
+            };
             self.held -= self.tensors.remove(at).map_or(0, |(_, bytes)| bytes.len());
         }
         true

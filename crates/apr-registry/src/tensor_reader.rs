@@ -45,7 +45,8 @@ impl<'a> TensorReader<'a> {
     /// E001 when there is no such tensor, or its dtype and shape do not go together.
     pub fn open(reader: &'a dyn CheckpointReader, name: &str) -> Result<Self> {
         let found = reader.tensors().iter().position(|info| info.name == name);
-        let tensor = found.ok_or_else(|| Error::format("there is no such tensor").for_tensor(name))?;
+        let tensor =
+            found.ok_or_else(|| Error::format("there is no such tensor").for_tensor(name))?;
         let len = reader.tensors()[tensor].byte_len()?;
         Ok(Self { reader, tensor, len, position: 0 })
     }
@@ -77,7 +78,9 @@ impl Seek for TensorReader<'_> {
             SeekFrom::End(by) => self.len.checked_add_signed(by),
             SeekFrom::Current(by) => self.position.checked_add_signed(by),
         };
-        let before = || io::Error::new(io::ErrorKind::InvalidInput, "the position is before the tensor's start");
+        let before = || {
+            io::Error::new(io::ErrorKind::InvalidInput, "the position is before the tensor's start")
+        };
         self.position = position.ok_or_else(before)?;
         Ok(self.position)
     }

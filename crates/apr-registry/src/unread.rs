@@ -3,8 +3,12 @@
 use apr_core::Format;
 
 /// HDF5, as Keras wrote.
-pub(crate) static HDF5: Format =
-    Format { id: "hdf5", name: "HDF5 (Keras)", recognises: |head| head.starts_with(b"\x89HDF"), ..Format::READ_ONLY };
+pub(crate) static HDF5: Format = Format {
+    id: "hdf5",
+    name: "HDF5 (Keras)",
+    recognises: |head| head.starts_with(b"\x89HDF"),
+    ..Format::READ_ONLY
+};
 
 /// TensorFlow Lite.
 pub(crate) static TFLITE: Format = Format {

@@ -15,11 +15,24 @@ pub(crate) const CONFIG: &str = "config.json";
 const ADAPTER_CONFIG: &str = "adapter_config.json";
 
 /// Weights of other frameworks and formats that folders carry beside the ones that were opened.
-const WEIGHTS: [&str; 12] =
-    ["safetensors", "bin", "pt", "pth", "ckpt", "gguf", "onnx", "h5", "msgpack", "tflite", "ot", "apr"];
+const WEIGHTS: [&str; 12] = [
+    "safetensors",
+    "bin",
+    "pt",
+    "pth",
+    "ckpt",
+    "gguf",
+    "onnx",
+    "h5",
+    "msgpack",
+    "tflite",
+    "ot",
+    "apr",
+];
 
 impl InFolder {
-    /// Whether a file stands for a model by its extension, given the others at the top of the folder.
+    /// Whether a file stands for a model by its extension, given the others at the top of the
+    /// folder.
     fn stands_for_a_model(&self, name: &str, top: &[&str]) -> bool {
         self.names.is_empty()
             && self.has_extension_of(name)
@@ -31,13 +44,18 @@ impl InFolder {
             }
     }
 
-    /// The model's files: what is named, or else indexes, or else what stands for it by its extension.
+    /// The model's files: what is named, or else indexes, or else what stands for it by its
+    /// extension.
     fn candidates<'n>(&self, top: &[&'n str]) -> Candidates<'n> {
         let ending = if let Shards::Index(ending) = self.shards { Some(ending) } else { None };
         let is_index = |name: &&&str| ending.is_some_and(|ending| name.ends_with(ending));
         Candidates {
             named: top.iter().find(|name| self.names.contains(name)).copied(),
-            indexes: if self.names.is_empty() { top.iter().filter(is_index).copied().collect() } else { Vec::new() },
+            indexes: if self.names.is_empty() {
+                top.iter().filter(is_index).copied().collect()
+            } else {
+                Vec::new()
+            },
             files: top.iter().filter(|name| self.stands_for_a_model(name, top)).copied().collect(),
         }
     }
@@ -86,7 +104,8 @@ fn by_rank() -> Vec<&'static InFolder> {
 /// # Errors
 /// E001 when there are no weights, or several.
 pub(crate) fn find_weights(names: &[String]) -> Result<String> {
-    let top: Vec<&str> = names.iter().map(String::as_str).filter(|name| !name.contains('/')).collect();
+    let top: Vec<&str> =
+        names.iter().map(String::as_str).filter(|name| !name.contains('/')).collect();
     let formats = by_rank();
     let descriptions = formats.iter().filter_map(|in_folder| in_folder.description);
     let is_there = |&(name, described): &(&str, &str)| {
@@ -96,12 +115,16 @@ pub(crate) fn find_weights(names: &[String]) -> Result<String> {
         return Ok(name.to_owned());
     }
     check_one_model(&top)?;
-    if let Some(name) = formats.iter().filter_map(|in_folder| in_folder.whole).find(|whole| top.contains(whole)) {
+    if let Some(name) =
+        formats.iter().filter_map(|in_folder| in_folder.whole).find(|whole| top.contains(whole))
+    {
         return Ok(name.to_owned());
     }
     // What was made of an adapter may lie beside it.
     let adapters = formats.iter().flat_map(|in_folder| in_folder.adapters);
-    if let Some(name) = adapters.clone().find(|name| top.contains(&ADAPTER_CONFIG) && top.contains(name)) {
+    if let Some(name) =
+        adapters.clone().find(|name| top.contains(&ADAPTER_CONFIG) && top.contains(name))
+    {
         return Ok((*name).to_owned());
     }
     for of_one_rank in formats.chunk_by(|one, other| one.rank == other.rank) {
@@ -111,13 +134,15 @@ pub(crate) fn find_weights(names: &[String]) -> Result<String> {
             return Ok(name.to_owned());
         }
     }
-    let others: Vec<_> = top.iter().filter(|name| WEIGHTS.contains(&extension(name))).copied().collect();
-    let found = if others.is_empty() { String::new() } else { format!("; it holds {}", others.join(", ")) };
+    let others: Vec<_> =
+        top.iter().filter(|name| WEIGHTS.contains(&extension(name))).copied().collect();
+    let found =
+        if others.is_empty() { String::new() } else { format!("; it holds {}", others.join(", ")) };
     Err(Error::format(format!("the folder holds no weights that apr reads{found}")))
 }
 
-/// Refuses a folder of files that nothing makes one model: without a configuration, each file of weights is one. With it,
-/// they are the same model for several programs.
+/// Refuses a folder of files that nothing makes one model: without a configuration, each file of
+/// weights is one. With it, they are the same model for several programs.
 fn check_one_model(top: &[&str]) -> Result<()> {
     /// Names that an error lists.
     const SHOWN: usize = 20;
@@ -134,19 +159,29 @@ fn check_one_model(top: &[&str]) -> Result<()> {
     if models.len() < 2 {
         return Ok(());
     }
-    let more = if models.len() > SHOWN { format!(" and {} more", models.len() - SHOWN) } else { String::new() };
+    let more = if models.len() > SHOWN {
+        format!(" and {} more", models.len() - SHOWN)
+    } else {
+        String::new()
+    };
     let listed = models[..models.len().min(SHOWN)].join(", ");
-    Err(Error::format(format!("the folder holds {} models; name one of {listed}{more}", models.len())))
+    Err(Error::format(format!(
+        "the folder holds {} models; name one of {listed}{more}",
+        models.len()
+    )))
 }
 
 /// Whether the manifest of a shard is there.
 fn has_manifest(name: &str, top: &[&str]) -> bool {
     let manifests = FORMATS.iter().filter(|entry| entry.in_folder.shards == Shards::Manifest);
     let mut extensions = manifests.flat_map(|entry| entry.in_folder.extensions);
-    shard_stem(name).is_some_and(|stem| extensions.any(|extension| top.contains(&&*format!("{stem}.{extension}"))))
+    shard_stem(name).is_some_and(|stem| {
+        extensions.any(|extension| top.contains(&&*format!("{stem}.{extension}")))
+    })
 }
 
-/// Whether shards of the format are found by an index, without which a shard says nothing of the others.
+/// Whether shards of the format are found by an index, without which a shard says nothing of the
+/// others.
 pub(crate) fn has_index(format: &Format) -> bool {
     FORMATS.iter().any(|entry| entry.format == format && entry.open_index.is_some())
 }
@@ -154,7 +189,11 @@ pub(crate) fn has_index(format: &Format) -> bool {
 /// What stands for the model that a shard is of, by its name; `None` where that is the first shard.
 pub(crate) fn what_names_the_shards(name: &str) -> Option<&'static str> {
     let of_name = |in_folder: &&InFolder| in_folder.has_extension_of(name);
-    match by_rank().into_iter().find(of_name).map_or(Shards::Index(""), |in_folder| in_folder.shards) {
+    match by_rank()
+        .into_iter()
+        .find(of_name)
+        .map_or(Shards::Index(""), |in_folder| in_folder.shards)
+    {
         Shards::Index(_) => Some("index"),
         Shards::Manifest => Some("manifest"),
         Shards::First => None,
@@ -167,7 +206,8 @@ mod tests {
 
     /// The weights of a folder with a configuration, unless `files` say otherwise.
     fn found(files: &[&str]) -> Result<String> {
-        let names: Vec<String> = files.iter().chain(&[CONFIG]).map(|name| (*name).to_owned()).collect();
+        let names: Vec<String> =
+            files.iter().chain(&[CONFIG]).map(|name| (*name).to_owned()).collect();
         find_weights(&names)
     }
 
@@ -232,10 +272,16 @@ mod tests {
     fn without_a_configuration_several_files_are_several_models() {
         let names: Vec<String> = (0..30).map(|number| format!("{number:02}.pt")).collect();
         let error = find_weights(&names).expect_err("thirty models");
-        assert!(error.message().contains("30 models") && error.message().ends_with("19.pt and 10 more"), "{error}");
+        assert!(
+            error.message().contains("30 models") && error.message().ends_with("19.pt and 10 more"),
+            "{error}"
+        );
         let error = find_weights(&names[..1]).expect_err("no name that a folder's weights have");
         assert!(error.message().ends_with("no weights that apr reads; it holds 00.pt"), "{error}");
-        assert!(find_weights(&[]).is_err_and(|error| error.message().ends_with("no weights that apr reads")));
+        assert!(
+            find_weights(&[])
+                .is_err_and(|error| error.message().ends_with("no weights that apr reads"))
+        );
     }
 
     #[test]
@@ -246,7 +292,13 @@ mod tests {
     #[test]
     fn only_numbers_of_several_make_a_shard() {
         assert_eq!(shard_number("model-00001-of-00003.safetensors"), Some((1, 3)));
-        for name in ["model.apr", "model-00001-of-00001.apr", "model-1-of-x.apr", "model-of-3.apr", "a-1-of-2"] {
+        for name in [
+            "model.apr",
+            "model-00001-of-00001.apr",
+            "model-1-of-x.apr",
+            "model-of-3.apr",
+            "a-1-of-2",
+        ] {
             assert_eq!(shard_number(name), None, "{name}");
         }
         assert_eq!(shard_stem("a-b-00001-of-00003.gguf"), Some("a-b"));

@@ -67,7 +67,10 @@ mod tests {
     fn every_dtype_but_the_quantized_has_a_name_that_leads_back() {
         for &dtype in DType::ALL {
             assert_eq!(dtype_name(dtype).is_none(), dtype.is_quantized(), "{dtype}");
-            assert_eq!(dtype_name(dtype).and_then(dtype_from_name), (!dtype.is_quantized()).then_some(dtype));
+            assert_eq!(
+                dtype_name(dtype).and_then(dtype_from_name),
+                (!dtype.is_quantized()).then_some(dtype)
+            );
         }
     }
 }

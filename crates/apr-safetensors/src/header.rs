@@ -14,7 +14,8 @@ const MAX_HEADER: u64 = 100_000_000;
 /// Bytes of the header's length in front of it.
 pub(crate) const LENGTH_BYTES: u64 = 8;
 
-/// Most dimensions: NumPy and PyTorch stop here, and a shape of a million would make any message about it as long.
+/// Most dimensions: NumPy and PyTorch stop here, and a shape of a million would make any message
+/// about it as long.
 pub(crate) const MAX_DIMS: usize = 64;
 
 /// A parsed header; names are checked and unique, ranges are not checked.
@@ -33,7 +34,8 @@ pub(crate) struct Entry {
 }
 
 impl Header {
-    /// The bytes before the data: length, JSON, padding. The range of each entry follows that of the one before it.
+    /// The bytes before the data: length, JSON, padding. The range of each entry follows that of
+    /// the one before it.
     pub(crate) fn encode(text: Option<&Text>, entries: &[(&TensorInfo, u64)]) -> Result<Vec<u8>> {
         let mut json = String::from("{");
         if let Some(Text(pairs)) = text {
@@ -51,7 +53,9 @@ impl Header {
         }
         let mut begin = 0_u64;
         for (info, len) in entries {
-            let end = begin.checked_add(*len).ok_or_else(|| Error::memory("the tensors exceed 2^64 bytes"))?;
+            let end = begin
+                .checked_add(*len)
+                .ok_or_else(|| Error::memory("the tensors exceed 2^64 bytes"))?;
             if json.len() > 1 {
                 json.push(',');
             }
@@ -71,24 +75,32 @@ impl Header {
 
 fn encode_entry(json: &mut String, info: &TensorInfo, begin: u64, end: u64) -> Result<()> {
     let dtype = dtype_name(info.dtype).ok_or_else(|| {
-        let message = format!("safetensors has no dtype {}; dequantize the tensor first", info.dtype);
+        let message =
+            format!("safetensors has no dtype {}; dequantize the tensor first", info.dtype);
         Error::format(message).for_tensor(&info.name)
     })?;
     let shape: Vec<_> = info.shape.dims().iter().map(u64::to_string).collect();
     push_quoted(json, &info.name);
-    write!(json, r#":{{"dtype":"{dtype}","shape":[{}],"data_offsets":[{begin},{end}]}}"#, shape.join(","))
-        .unwrap_or_else(|_| unreachable!("a string accepts every write"));
+    write!(
+        json,
+        r#":{{"dtype":"{dtype}","shape":[{}],"data_offsets":[{begin},{end}]}}"#,
+        shape.join(",")
+    )
+    .unwrap_or_else(|_| unreachable!("a string accepts every write"));
     Ok(())
 }
 
 fn push_quoted(json: &mut String, text: &str) {
-    *json += &serde_json::to_string(text).unwrap_or_else(|_| unreachable!("every string has a JSON form"));
+    *json += &serde_json::to_string(text)
+        .unwrap_or_else(|_| unreachable!("every string has a JSON form"));
 }
 
 /// Refuses a header that no reader would take.
 pub(crate) fn check_header_len(len: u64) -> Result<()> {
     if len > MAX_HEADER {
-        return Err(Error::memory(format!("the header takes {len} bytes; the format's limit is {MAX_HEADER}")));
+        return Err(Error::memory(format!(
+            "the header takes {len} bytes; the format's limit is {MAX_HEADER}"
+        )));
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! Safetensors: a JSON header, then the tensors' bytes with nothing between them.
 //!
 //! ```text
-//! byte 0          8                                   8 + n                               end of file
+//! byte 0          8                                   8 + n                       end of file
 //!      ├──────────┼───────────────────────────────────┼──────────┬──────────┬───┬──────────┤
 //!      │ n        │ {"__metadata__":{"format":"pt"},  │ tensor 0 │ tensor 1 │ … │ tensor k │
 //!      │ u64, LE  │  "a":{"dtype":"F32","shape":[2],  │          │          │   │          │
@@ -10,21 +10,25 @@
 //!                                                     0          8 ◀─ data_offsets count from here
 //! ```
 //!
-//! Elements are little-endian and row-major. The header starts with `{` and is padded with spaces to a multiple of
-//! 8 bytes, so that tensors sorted by falling element size are aligned in a mapped file.
-//! A larger model is cut into shards, each a complete file, and `*.index.json` says which tensor is in which:
+//! Elements are little-endian and row-major. The header starts with `{` and is padded with spaces
+//! to a multiple of 8 bytes, so that tensors sorted by falling element size are aligned in a mapped
+//! file.
+//! A larger model is cut into shards, each a complete file, and `*.index.json` says which tensor is
+//! in which:
 //!
 //! ```text
 //! model-00001-of-00002.safetensors ◀──┐
 //! model-00002-of-00002.safetensors ◀──┤
-//! model.safetensors.index.json        └── {"metadata": {"total_size": 16}, "weight_map": {"a": "model-0000…", …}}
+//! model.safetensors.index.json        └── {"metadata": {"total_size": 16},
+//!                                          "weight_map": {"a": "model-0000…", …}}
 //! ```
 //!
 //! # Why so strict
 //!
-//! Two readers must never see two models in one file. Ranges therefore cover the data exactly, without holes (which could
-//! carry a second format) and without overlaps, and a name that occurs twice is refused, where a lenient JSON parser
-//! would pick either. The reference library has the same rules for ranges; for names this crate is stricter.
+//! Two readers must never see two models in one file. Ranges therefore cover the data exactly,
+//! without holes (which could carry a second format) and without overlaps, and a name that occurs
+//! twice is refused, where a lenient JSON parser would pick either. The reference library has the
+//! same rules for ranges; for names this crate is stricter.
 //!
 //! # Limits
 //!
@@ -36,14 +40,21 @@
 //!
 //! The header is held in memory while it is parsed; no tensor ever is.
 //!
-//! The format is documented in the README of the `huggingface/safetensors` repository, section "Format"; the index in the
-//! `transformers` documentation, "Big models", section "Sharded checkpoints".
+//! The format is documented in the README of the `huggingface/safetensors` repository, section
+//! "Format"; the index in the `transformers` documentation, "Big models", section "Sharded
+//! checkpoints".
 //!
 //! ```
-//! use apr_core::{CheckpointReader, CheckpointWriter, Notes, DType, Limits, Metadata, Shape, TensorInfo};
+//! use apr_core::{
+//!     CheckpointReader, CheckpointWriter, DType, Limits, Metadata, Notes, Shape, TensorInfo,
+//! };
 //!
 //! let tensors = [TensorInfo { name: "bias".into(), dtype: DType::F32, shape: Shape::from([2]) }];
-//! let mut writer = apr_safetensors::plan(&tensors, &Metadata::new(), &apr_safetensors::WriteOptions::default())?;
+//! let mut writer = apr_safetensors::plan(
+//!     &tensors,
+//!     &Metadata::new(),
+//!     &apr_safetensors::WriteOptions::default(),
+//! )?;
 //! let mut file = Vec::new();
 //! writer.begin(&mut file)?;
 //! writer.write_chunk(&mut file, &[0, 0, 128, 63, 0, 0, 0, 64], None)?;

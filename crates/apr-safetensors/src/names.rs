@@ -11,7 +11,9 @@ const MAX_NAME: usize = 65_535;
 pub(crate) fn check_tensor_name(name: &str) -> Result<()> {
     let problem = match name.len() {
         0 => "a tensor has an empty name".into(),
-        len if len > MAX_NAME => format!("the tensor's name is {len} bytes long; {MAX_NAME} is the limit"),
+        len if len > MAX_NAME => {
+            format!("the tensor's name is {len} bytes long; {MAX_NAME} is the limit")
+        }
         _ if name == METADATA => "this name is reserved for the header's metadata".into(),
         _ => return Ok(()),
     };

@@ -26,7 +26,10 @@ impl Header {
         }
         let keys = header.text.iter().flat_map(|text| &text.0).map(|(key, _)| key.as_str());
         if let Some(key) = duplicate(keys) {
-            return Err(Error::format(format!("{METADATA} has the key '{}' twice", Escaped::short(key))));
+            return Err(Error::format(format!(
+                "{METADATA} has the key '{}' twice",
+                Escaped::short(key)
+            )));
         }
         Ok(header)
     }
@@ -53,7 +56,8 @@ enum Fault {
 }
 
 impl Parse {
-    /// The reason for a failure: our own objection, or the JSON parser's, at the byte and with the tensor it met.
+    /// The reason for a failure: our own objection, or the JSON parser's, at the byte and with the
+    /// tensor it met.
     fn explain(&mut self, error: &serde_json::Error, text: &str) -> Error {
         let what = if matches!(self.fault, Fault::Text) { METADATA } else { "the header" };
         let parser = json::error(error, what, text, LENGTH_BYTES);
@@ -80,7 +84,11 @@ impl Parse {
         Ok(())
     }
 
-    fn entry<E: serde::de::Error>(&mut self, name: String, entry: Result<Object<RawEntry>, E>) -> Result<(), E> {
+    fn entry<E: serde::de::Error>(
+        &mut self,
+        name: String,
+        entry: Result<Object<RawEntry>, E>,
+    ) -> Result<(), E> {
         let Object(RawEntry { dtype, shape, data_offsets: (begin, end) }) = match entry {
             Ok(entry) => entry,
             Err(error) => {
@@ -174,7 +182,9 @@ impl<'de> Deserialize<'de> for RawShape {
                 let mut dims = Vec::new();
                 while let Some(dim) = seq.next_element()? {
                     if dims.len() == MAX_DIMS {
-                        return Err(A::Error::custom(format_args!("a shape of more than {MAX_DIMS} dimensions")));
+                        return Err(A::Error::custom(format_args!(
+                            "a shape of more than {MAX_DIMS} dimensions"
+                        )));
                     }
                     dims.push(dim);
                 }

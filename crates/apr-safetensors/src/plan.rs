@@ -2,7 +2,10 @@
 
 use std::cmp::Reverse;
 
-use apr_core::{Error, FileInfo, Layout, Loss, Metadata, PlannedTensor, Result, TensorInfo, check_file_name, keys};
+use apr_core::{
+    Error, FileInfo, Layout, Loss, Metadata, PlannedTensor, Result, TensorInfo, check_file_name,
+    keys,
+};
 
 use crate::dtype::rank;
 use crate::header::{Header, MAX_DIMS};
@@ -30,28 +33,35 @@ pub struct WriteOptions {
     pub shard_size: Option<u64>,
     /// Order of the tensors within a file.
     pub order: Order,
-    /// Whether an only file is announced to [`Sink::next_file`](apr_core::Sink::next_file) too, as folders need it.
-    /// Shards always are.
+    /// Whether an only file is announced to [`Sink::next_file`](apr_core::Sink::next_file) too, as
+    /// folders need it. Shards always are.
     pub named_files: bool,
 }
 
 impl Default for WriteOptions {
     fn default() -> Self {
-        Self { file_name: "model.safetensors".into(), shard_size: None, order: Order::AsGiven, named_files: false }
+        Self {
+            file_name: "model.safetensors".into(),
+            shard_size: None,
+            order: Order::AsGiven,
+            named_files: false,
+        }
     }
 }
 
 /// Plans a checkpoint: one file, or shards and their index where `shard_size` asks for it.
 ///
-/// Shards are cut as transformers cuts them: tensors in the given order while they fit, and one that exceeds the limit
-/// alone gets a shard of its own. `__metadata__` is what [`keys::SAFETENSORS`] holds; for checkpoints from other formats,
-/// which lack that key, it is `{"format": "pt"}`.
+/// Shards are cut as transformers cuts them: tensors in the given order while they fit, and one
+/// that exceeds the limit alone gets a shard of its own. `__metadata__` is what
+/// [`keys::SAFETENSORS`] holds; for checkpoints from other formats, which lack that key, it is
+/// `{"format": "pt"}`.
 ///
 /// ```
-/// use apr_core::{CheckpointWriter, Notes, DType, MemoryFolder, Metadata, Shape, TensorInfo};
+/// use apr_core::{CheckpointWriter, DType, MemoryFolder, Metadata, Notes, Shape, TensorInfo};
 /// use apr_safetensors::{WriteOptions, plan};
 ///
-/// let tensor = |name: &str| TensorInfo { name: name.into(), dtype: DType::U8, shape: Shape::from([4]) };
+/// let tensor =
+///     |name: &str| TensorInfo { name: name.into(), dtype: DType::U8, shape: Shape::from([4]) };
 /// let options = WriteOptions { shard_size: Some(4), ..WriteOptions::default() };
 /// let mut writer = plan(&[tensor("a"), tensor("b")], &Metadata::new(), &options)?;
 ///
@@ -61,16 +71,25 @@ impl Default for WriteOptions {
 /// writer.write_chunk(&mut folder, b"bbbb", None)?;
 /// writer.finish(&mut folder, &Notes::default())?;
 /// let names: Vec<_> = folder.files().keys().collect();
-/// assert_eq!(names, [
-///     "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors", "model.safetensors.index.json",
-/// ]);
+/// assert_eq!(
+///     names,
+///     [
+///         "model-00001-of-00002.safetensors",
+///         "model-00002-of-00002.safetensors",
+///         "model.safetensors.index.json",
+///     ]
+/// );
 /// # Ok::<(), apr_core::Error>(())
 /// ```
 ///
 /// # Errors
-/// E001 for a dtype, name or shape that the format can't hold, `__metadata__` that is not text, or a `shard_size` of 0;
-/// E008 for a header over 100,000,000 bytes or tensors over 2^64 bytes.
-pub fn plan(tensors: &[TensorInfo], metadata: &Metadata, options: &WriteOptions) -> Result<SafetensorsWriter> {
+/// E001 for a dtype, name or shape that the format can't hold, `__metadata__` that is not text, or
+/// a `shard_size` of 0; E008 for a header over 100,000,000 bytes or tensors over 2^64 bytes.
+pub fn plan(
+    tensors: &[TensorInfo],
+    metadata: &Metadata,
+    options: &WriteOptions,
+) -> Result<SafetensorsWriter> {
     let lens = tensors.iter().map(check_tensor).collect::<Result<Vec<_>>>()?;
     if let Some(name) = duplicate(tensors.iter().map(|tensor| tensor.name.as_str())) {
         return Err(Error::format("two tensors have this name").for_tensor(name));
@@ -109,12 +128,16 @@ pub fn plan(tensors: &[TensorInfo], metadata: &Metadata, options: &WriteOptions)
         headers.push(header);
     }
     let index = sharded.then(|| {
-        let weight =
-            |planned: &PlannedTensor| (tensors[planned.source].name.as_str(), layout.files[planned.file].name.as_str());
+        let weight = |planned: &PlannedTensor| {
+            (tensors[planned.source].name.as_str(), layout.files[planned.file].name.as_str())
+        };
         index::encode(total, &layout.tensors.iter().map(weight).collect())
     });
     if let Some(index) = &index {
-        layout.files.push(FileInfo { name: format!("{stem}.safetensors.index.json"), len: index.len() as u64 });
+        layout.files.push(FileInfo {
+            name: format!("{stem}.safetensors.index.json"),
+            len: index.len() as u64,
+        });
     }
     let names = layout.tensors.iter().map(|planned| tensors[planned.source].name.clone()).collect();
     Ok(SafetensorsWriter::new(Plan { layout, names, headers, index, named }))
@@ -125,7 +148,8 @@ fn check_tensor(tensor: &TensorInfo) -> Result<u64> {
     check_tensor_name(&tensor.name)?;
     let dims = tensor.shape.dims().len();
     if dims > MAX_DIMS {
-        return Err(Error::format(format!("{dims} dimensions; {MAX_DIMS} is the limit")).for_tensor(&tensor.name));
+        return Err(Error::format(format!("{dims} dimensions; {MAX_DIMS} is the limit"))
+            .for_tensor(&tensor.name));
     }
     tensor.byte_len()
 }
@@ -158,7 +182,8 @@ fn split(lens: &[u64], shard_size: Option<u64>) -> Result<Vec<Vec<usize>>> {
 }
 
 fn losses(metadata: &Metadata) -> Vec<Loss> {
-    // The first keys say what the format implies or what its header keeps; the others the caller stores elsewhere.
+    // The first keys say what the format implies or what its header keeps; the others the caller
+    // stores elsewhere.
     const CARED_FOR: [&str; 8] = [
         keys::APR_VERSION,
         keys::MODEL_TYPE,

@@ -4,8 +4,8 @@ use std::cmp::Reverse;
 use std::fmt;
 
 use apr_core::{
-    ByteSource, CheckpointReader, Container, ContainerFacts, Error, Escaped, FileInfo, Format, Limits, Metadata,
-    Result, Stored, StoredRange, TensorInfo, has_no, keys, read_vec,
+    ByteSource, CheckpointReader, Container, ContainerFacts, Error, Escaped, FileInfo, Format,
+    Limits, Metadata, Result, Stored, StoredRange, TensorInfo, has_no, keys, read_vec,
 };
 
 use serde_json::{Value, json};
@@ -14,7 +14,8 @@ use crate::dtype::rank;
 use crate::header::{Entry, Header, LENGTH_BYTES, check_header_len};
 use crate::text::Text;
 
-/// Opens one file. Only the header is read; `name` appears in errors and in [`CheckpointReader::files`], and may be empty.
+/// Opens one file. Only the header is read; `name` appears in errors and in
+/// [`CheckpointReader::files`], and may be empty.
 ///
 /// ```
 /// use apr_core::{CheckpointReader, Code, Limits};
@@ -35,9 +36,13 @@ use crate::text::Text;
 /// ```
 ///
 /// # Errors
-/// E001 for a header that breaks the format, E002 where it contradicts the file's length or itself, E003 for an unknown
-/// dtype, E007 when reading fails, E008 for a header over the limit.
-pub fn open<S: ByteSource + 'static>(source: S, name: &str, limits: &Limits) -> Result<SafetensorsReader> {
+/// E001 for a header that breaks the format, E002 where it contradicts the file's length or itself,
+/// E003 for an unknown dtype, E007 when reading fails, E008 for a header over the limit.
+pub fn open<S: ByteSource + 'static>(
+    source: S,
+    name: &str,
+    limits: &Limits,
+) -> Result<SafetensorsReader> {
     Ok(SafetensorsReader::new(vec![OpenFile::open(Box::new(source), name, limits)?]))
 }
 
@@ -71,8 +76,9 @@ fn in_file(error: Error, name: &str) -> Error {
 
 /// The header's length, once it is known that so many bytes are there and that they may be read.
 fn header_len(source: &dyn ByteSource, file_len: u64, limits: &Limits) -> Result<u64> {
-    let truncated =
-        |what: &str| Error::corrupt(format!("{what}, but the file is truncated: it ends at byte {file_len}"));
+    let truncated = |what: &str| {
+        Error::corrupt(format!("{what}, but the file is truncated: it ends at byte {file_len}"))
+    };
     if file_len < LENGTH_BYTES {
         return Err(truncated("the header's length takes 8 bytes").at(0));
     }
@@ -87,7 +93,10 @@ fn header_len(source: &dyn ByteSource, file_len: u64, limits: &Limits) -> Result
         let mut first = [0];
         source.read_at(LENGTH_BYTES, &mut first)?;
         if first != [b'{'] {
-            return Err(Error::format("this is not safetensors: the header does not start with '{'").at(LENGTH_BYTES));
+            return Err(Error::format(
+                "this is not safetensors: the header does not start with '{'",
+            )
+            .at(LENGTH_BYTES));
         }
     }
     if header_len > file_len - LENGTH_BYTES {
@@ -103,7 +112,8 @@ fn check_ranges(entries: &mut [Entry], data_start: u64, file_len: u64) -> Result
     for Entry { info, begin, end } in entries.iter() {
         check_length(info, *begin, *end).map_err(|error| error.for_tensor(&info.name))?;
     }
-    // Empty tensors come before one that starts where they lie; among themselves they keep the header's order.
+    // Empty tensors come before one that starts where they lie; among themselves they keep the
+    // header's order.
     entries.sort_by_key(|entry| (entry.begin, entry.end));
 
     let data_len = file_len - data_start;
@@ -112,7 +122,10 @@ fn check_ranges(entries: &mut [Entry], data_start: u64, file_len: u64) -> Result
     for Entry { info, begin, end } in entries.iter() {
         let problem = if *end > data_len {
             let end = data_start.saturating_add(*end);
-            format!("its bytes reach to byte {end}, but the file is truncated: it ends at byte {file_len}")
+            format!(
+                "its bytes reach to byte {end}, but the file is truncated: it ends at byte \
+                 {file_len}"
+            )
         } else if *begin > covered {
             format!("the {} bytes before it belong to no tensor", begin - covered)
         } else if *begin < covered {
@@ -122,7 +135,9 @@ fn check_ranges(entries: &mut [Entry], data_start: u64, file_len: u64) -> Result
             previous = Some(&info.name);
             continue;
         };
-        return Err(Error::corrupt(problem).for_tensor(&info.name).at(data_start.saturating_add(*begin)));
+        return Err(Error::corrupt(problem)
+            .for_tensor(&info.name)
+            .at(data_start.saturating_add(*begin)));
     }
     if covered < data_len {
         let rest = data_len - covered;
@@ -144,17 +159,21 @@ fn check_length(info: &TensorInfo, begin: u64, end: u64) -> Result<()> {
     match dtype.stored_len(shape) {
         Some(expected) if expected == len => Ok(()),
         Some(expected) => Err(Error::corrupt(format!(
-            "the shape {shape} of {dtype} takes {expected} bytes, but data_offsets [{begin}, {end}] hold {len}"
+            "the shape {shape} of {dtype} takes {expected} bytes, but data_offsets [{begin}, \
+             {end}] hold {len}"
         ))),
-        None => Err(Error::corrupt(format!("the shape {shape} of {dtype} takes no possible number of bytes"))),
+        None => Err(Error::corrupt(format!(
+            "the shape {shape} of {dtype} takes no possible number of bytes"
+        ))),
     }
 }
 
 /// A safetensors checkpoint opened for reading: one file, or all shards of a model.
 ///
 /// [`open`] and [`open_index`](crate::open_index) make it. Metadata is `{"safetensors": {..}}`, see
-/// [`keys::SAFETENSORS`]: `metadata` is the file's `__metadata__`, and `metadata_order` lists its keys unless they are
-/// sorted. Tensor positions given to its methods must be below the number of [`tensors`](CheckpointReader::tensors).
+/// [`keys::SAFETENSORS`]: `metadata` is the file's `__metadata__`, and `metadata_order` lists its
+/// keys unless they are sorted. Tensor positions given to its methods must be below the number of
+/// [`tensors`](CheckpointReader::tensors).
 pub struct SafetensorsReader {
     sources: Vec<Box<dyn ByteSource>>,
     files: Vec<FileInfo>,
@@ -175,12 +194,23 @@ impl SafetensorsReader {
 
         let (tensors, stored) = (Vec::new(), Vec::new());
         let header_size = files.iter().map(|file| file.data_start).sum();
-        let mut reader =
-            Self { sources: Vec::new(), files: Vec::new(), tensors, stored, metadata, header_size, warnings };
+        let mut reader = Self {
+            sources: Vec::new(),
+            files: Vec::new(),
+            tensors,
+            stored,
+            metadata,
+            header_size,
+            warnings,
+        };
         for (file, OpenFile { name, header, source, data_start }) in files.into_iter().enumerate() {
             for Entry { info, begin, end } in header.entries {
                 reader.tensors.push(info);
-                reader.stored.push(StoredRange { file, offset: data_start + begin, len: end - begin });
+                reader.stored.push(StoredRange {
+                    file,
+                    offset: data_start + begin,
+                    len: end - begin,
+                });
             }
             reader.files.push(FileInfo { name, len: source.len() });
             reader.sources.push(source);
@@ -189,10 +219,12 @@ impl SafetensorsReader {
         reader
     }
 
-    /// Shards that are each in the reference library's order are given in that order as a whole, which is the one that
-    /// the file had before it was cut; a large tensor gets its shard before smaller ones that precede it.
+    /// Shards that are each in the reference library's order are given in that order as a whole,
+    /// which is the one that the file had before it was cut; a large tensor gets its shard before
+    /// smaller ones that precede it.
     fn merge_canonical_shards(&mut self) {
-        let key = |&at: &usize| (Reverse(rank(self.tensors[at].dtype)), self.tensors[at].name.as_str());
+        let key =
+            |&at: &usize| (Reverse(rank(self.tensors[at].dtype)), self.tensors[at].name.as_str());
         let mut order: Vec<usize> = (0..self.tensors.len()).collect();
         let by_shard = order.chunk_by(|&a, &b| self.stored[a].file == self.stored[b].file);
         if self.files.len() < 2 || !by_shard.into_iter().all(|shard| shard.is_sorted_by_key(key)) {
@@ -238,7 +270,8 @@ impl CheckpointReader for SafetensorsReader {
         let (range, name) = (self.stored[tensor], &self.tensors[tensor].name);
         let locate = |error: Error| in_file(error, &self.files[range.file].name).for_tensor(name);
         if offset.checked_add(buf.len() as u64).is_none_or(|end| end > range.len) {
-            let message = format!("{} bytes from byte {offset} on, but it has {}", buf.len(), range.len);
+            let message =
+                format!("{} bytes from byte {offset} on, but it has {}", buf.len(), range.len);
             return Err(locate(Error::corrupt(message)));
         }
         self.sources[range.file].read_at(range.offset + offset, buf).map_err(locate)
@@ -265,7 +298,10 @@ impl CheckpointReader for SafetensorsReader {
 impl fmt::Debug for SafetensorsReader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut debug = f.debug_struct("SafetensorsReader");
-        debug.field("files", &self.files).field("tensors", &self.tensors).field("metadata", &self.metadata);
+        debug
+            .field("files", &self.files)
+            .field("tensors", &self.tensors)
+            .field("metadata", &self.metadata);
         debug.finish_non_exhaustive()
     }
 }

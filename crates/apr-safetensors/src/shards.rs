@@ -5,10 +5,11 @@ use serde_json::Number;
 
 use crate::reader::{OpenFile, SafetensorsReader};
 
-/// Opens the shards that an index (`*.index.json`) names, through the set, and checks index and shards against each other.
+/// Opens the shards that an index (`*.index.json`) names, through the set, and checks index and
+/// shards against each other.
 ///
-/// Tensors come in the reference library's order where each shard keeps it, otherwise shard by shard, shards sorted by
-/// name. [`CheckpointReader::files`] lists the shards, not the index.
+/// Tensors come in the reference library's order where each shard keeps it, otherwise shard by
+/// shard, shards sorted by name. [`CheckpointReader::files`] lists the shards, not the index.
 ///
 /// ```
 /// use apr_core::{ByteSource, CheckpointReader, Error, IoCause, Limits, Result, SourceSet};
@@ -18,9 +19,9 @@ use crate::reader::{OpenFile, SafetensorsReader};
 ///     fn open(&self, name: &str) -> Result<Box<dyn ByteSource>> {
 ///         let header = br#"{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}   "#;
 ///         match name {
-///             "m-00001-of-00001.safetensors" => {
-///                 Ok(Box::new([&(header.len() as u64).to_le_bytes()[..], &header[..], &[7][..]].concat()))
-///             }
+///             "m-00001-of-00001.safetensors" => Ok(Box::new(
+///                 [&(header.len() as u64).to_le_bytes()[..], &header[..], &[7][..]].concat(),
+///             )),
 ///             _ => Err(Error::io(IoCause::NotFound, "no such file")),
 ///         }
 ///     }
@@ -30,14 +31,20 @@ use crate::reader::{OpenFile, SafetensorsReader};
 /// }
 ///
 /// let index = br#"{"weight_map": {"a": "m-00001-of-00001.safetensors"}}"#;
-/// let reader = apr_safetensors::open_index(index, "m.safetensors.index.json", &Folder, &Limits::default())?;
+/// let reader = apr_safetensors::open_index(
+///     index,
+///     "m.safetensors.index.json",
+///     &Folder,
+///     &Limits::default(),
+/// )?;
 /// assert_eq!(reader.tensor_slice(0), Some(&[7][..]));
 /// # Ok::<(), Error>(())
 /// ```
 ///
 /// # Errors
-/// As [`open`](crate::open) for each shard; E001 for an index that is malformed or names a file outside the folder,
-/// E002 where index and shards disagree on the tensors, E007 for an absent shard.
+/// As [`open`](crate::open) for each shard; E001 for an index that is malformed or names a file
+/// outside the folder, E002 where index and shards disagree on the tensors, E007 for an absent
+/// shard.
 pub fn open_index(
     index_json: &[u8],
     index_name: &str,
@@ -46,7 +53,9 @@ pub fn open_index(
 ) -> Result<SafetensorsReader> {
     let index = ShardIndex::parse(index_json, index_name, limits)?;
     let files = index.open_shards(set, |source, shard| OpenFile::open(source, shard, limits))?;
-    index.check_tensors(files.iter().map(|file| file.header.entries.iter().map(|entry| entry.info.name.as_str())))?;
+    index.check_tensors(
+        files.iter().map(|file| file.header.entries.iter().map(|entry| entry.info.name.as_str())),
+    )?;
 
     let mut reader = SafetensorsReader::new(files);
     check_metadata(&index, &mut reader, index_name);
@@ -56,12 +65,15 @@ pub fn open_index(
 /// Says what of the index's metadata is wrong or goes unused; neither makes the weights unreadable.
 fn check_metadata(index: &ShardIndex<Number>, reader: &mut SafetensorsReader, index_name: &str) {
     let index_name = Escaped::short(index_name);
-    let total: u128 = (0..reader.tensors().len()).map(|tensor| u128::from(reader.stored(tensor).range.len)).sum();
+    let total: u128 =
+        (0..reader.tensors().len()).map(|tensor| u128::from(reader.stored(tensor).range.len)).sum();
     // Some writers give the size as a float.
     if let Some(stated) = index.total_size().and_then(Number::as_f64)
         && stated != total as f64
     {
-        reader.warn(format!("{index_name}: total_size is {stated}, but the tensors take {total} bytes"));
+        reader.warn(format!(
+            "{index_name}: total_size is {stated}, but the tensors take {total} bytes"
+        ));
     }
     if let Some(warning) = index.unread_warning() {
         reader.warn(warning);

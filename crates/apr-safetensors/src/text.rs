@@ -37,10 +37,12 @@ impl<'de> Visitor<'de> for TextVisitor {
 }
 
 impl Text {
-    /// The value for [`keys::SAFETENSORS`]. JSON objects are sorted here, so an order other than that is kept beside it.
+    /// The value for [`keys::SAFETENSORS`]. JSON objects are sorted here, so an order other than
+    /// that is kept beside it.
     pub(crate) fn to_value(text: Option<&Self>) -> Value {
         let Some(Self(pairs)) = text else { return json!({}) };
-        let map: Map<String, Value> = pairs.iter().map(|(key, text)| (key.clone(), text.as_str().into())).collect();
+        let map: Map<String, Value> =
+            pairs.iter().map(|(key, text)| (key.clone(), text.as_str().into())).collect();
         if pairs.is_sorted_by(|a, b| a.0 < b.0) {
             return json!({ "metadata": map });
         }
@@ -51,7 +53,8 @@ impl Text {
     /// What a header should hold for a checkpoint with this metadata.
     pub(crate) fn from_metadata(metadata: &Metadata) -> Result<Option<Self>> {
         let Some(value) = metadata.get(keys::SAFETENSORS) else {
-            // From another format. transformers refuses files that do not say which framework they are for.
+            // From another format. transformers refuses files that do not say which framework they
+            // are for.
             return Ok(Some(Self(vec![("format".into(), "pt".into())])));
         };
         let Some(text) = object(value, keys::SAFETENSORS)?.get("metadata") else {
@@ -67,7 +70,10 @@ impl Text {
             let Some(value) = text.get(key) else { continue };
             if seen.insert(key) {
                 let value = value.as_str().ok_or_else(|| {
-                    Error::format(format!("safetensors.metadata.{} is not a string", Escaped::short(key)))
+                    Error::format(format!(
+                        "safetensors.metadata.{} is not a string",
+                        Escaped::short(key)
+                    ))
                 })?;
                 pairs.push((key.to_owned(), value.to_owned()));
             }
@@ -75,8 +81,11 @@ impl Text {
         Ok(Some(Self(pairs)))
     }
 
-    /// One text out of the shards', the first value of a key winning, and a warning for each shard that disagrees.
-    pub(crate) fn merge<'a>(shards: impl Iterator<Item = (&'a str, Option<&'a Self>)>) -> (Option<Self>, Vec<String>) {
+    /// One text out of the shards', the first value of a key winning, and a warning for each shard
+    /// that disagrees.
+    pub(crate) fn merge<'a>(
+        shards: impl Iterator<Item = (&'a str, Option<&'a Self>)>,
+    ) -> (Option<Self>, Vec<String>) {
         let (mut merged, mut warnings) = (None, Vec::new());
         let mut first: BTreeMap<&str, &str> = BTreeMap::new();
         for (shard, text) in shards {
@@ -94,9 +103,14 @@ impl Text {
                 }
             }
             if let [key, others @ ..] = differing.as_slice() {
-                let more = if others.is_empty() { String::new() } else { format!(" and {} more keys", others.len()) };
+                let more = if others.is_empty() {
+                    String::new()
+                } else {
+                    format!(" and {} more keys", others.len())
+                };
                 warnings.push(format!(
-                    "{}: __metadata__ contradicts an earlier shard in '{}'{more}; the earlier text is kept",
+                    "{}: __metadata__ contradicts an earlier shard in '{}'{more}; the earlier text \
+                     is kept",
                     Escaped::short(shard),
                     Escaped::short(key),
                 ));
@@ -107,7 +121,9 @@ impl Text {
 }
 
 fn object<'a>(value: &'a Value, what: &str) -> Result<&'a Map<String, Value>> {
-    value.as_object().ok_or_else(|| Error::format(format!("{what} of the metadata is not an object")))
+    value
+        .as_object()
+        .ok_or_else(|| Error::format(format!("{what} of the metadata is not an object")))
 }
 
 #[cfg(test)]
@@ -120,8 +136,12 @@ mod tests {
 
     #[test]
     fn every_text_comes_back_in_its_order() {
-        for text in [None, Some(text(&[])), Some(text(&[("a", "1"), ("b", "2")])), Some(text(&[("b", ""), ("a", "1")]))]
-        {
+        for text in [
+            None,
+            Some(text(&[])),
+            Some(text(&[("a", "1"), ("b", "2")])),
+            Some(text(&[("b", ""), ("a", "1")])),
+        ] {
             let mut metadata = Metadata::new();
             metadata.set(keys::SAFETENSORS, Text::to_value(text.as_ref()));
             assert_eq!(Text::from_metadata(&metadata), Ok(text), "{metadata:?}");
@@ -131,7 +151,10 @@ mod tests {
     #[test]
     fn the_order_is_kept_only_where_it_differs_from_the_sorted_one() {
         assert_eq!(Text::to_value(None), json!({}));
-        assert_eq!(Text::to_value(Some(&text(&[("a", "1"), ("b", "2")]))), json!({"metadata": {"a": "1", "b": "2"}}));
+        assert_eq!(
+            Text::to_value(Some(&text(&[("a", "1"), ("b", "2")]))),
+            json!({"metadata": {"a": "1", "b": "2"}})
+        );
         let unsorted = json!({"metadata": {"a": "1", "b": "2"}, "metadata_order": ["b", "a"]});
         assert_eq!(Text::to_value(Some(&text(&[("b", "2"), ("a", "1")]))), unsorted);
     }
@@ -139,9 +162,14 @@ mod tests {
     #[test]
     fn an_order_that_does_not_fit_the_keys_loses_none_of_them() {
         let mut metadata = Metadata::new();
-        let value = json!({"metadata": {"a": "1", "b": "2", "c": "3"}, "metadata_order": ["c", "x", "c", 7]});
+        let value = json!({
+            "metadata": {"a": "1", "b": "2", "c": "3"}, "metadata_order": ["c", "x", "c", 7],
+        });
         metadata.set(keys::SAFETENSORS, value);
-        assert_eq!(Text::from_metadata(&metadata), Ok(Some(text(&[("c", "3"), ("a", "1"), ("b", "2")]))));
+        assert_eq!(
+            Text::from_metadata(&metadata),
+            Ok(Some(text(&[("c", "3"), ("a", "1"), ("b", "2")])))
+        );
     }
 
     #[test]

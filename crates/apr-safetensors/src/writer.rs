@@ -5,8 +5,8 @@ use apr_core::{CheckpointWriter, Due, Layout, Notes, PlannedTensor, Result, Sink
 
 /// A safetensors checkpoint being written; [`plan`](crate::plan()) makes it.
 ///
-/// Nothing is ever patched, so any sink will do, a pipe too. Shards follow each other, the index comes last.
-/// Losses have no place in the format: callers report them.
+/// Nothing is ever patched, so any sink will do, a pipe too. Shards follow each other, the index
+/// comes last. Losses have no place in the format: callers report them.
 #[derive(Debug)]
 pub struct SafetensorsWriter {
     plan: Plan,
@@ -41,7 +41,8 @@ impl SafetensorsWriter {
     /// Goes on while the tensor that is due is complete, which empty ones are from the start.
     fn advance(&mut self, sink: &mut dyn Sink) -> Result<()> {
         while let Some(PlannedTensor { file, .. }) = self.due.complete(&self.plan.layout) {
-            if let Some(next) = self.due.tensor(&self.plan.layout).filter(|next| next.file != file) {
+            if let Some(next) = self.due.tensor(&self.plan.layout).filter(|next| next.file != file)
+            {
                 self.start_file(sink, next.file)?;
             }
         }
@@ -59,7 +60,12 @@ impl CheckpointWriter for SafetensorsWriter {
         self.advance(sink)
     }
 
-    fn write_chunk(&mut self, sink: &mut dyn Sink, bytes: &[u8], _sums: Option<ChunkSums>) -> Result<()> {
+    fn write_chunk(
+        &mut self,
+        sink: &mut dyn Sink,
+        bytes: &[u8],
+        _sums: Option<ChunkSums>,
+    ) -> Result<()> {
         self.due.take(&self.plan.layout, &self.plan.names, bytes.len() as u64)?;
         sink.write_all(bytes)?;
         self.advance(sink)

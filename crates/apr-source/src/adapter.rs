@@ -1,4 +1,5 @@
-//! Adapters: small matrices that are added to those of a model that was trained before (LoRA), in files of their own.
+//! Adapters: small matrices that are added to those of a model that was trained before (LoRA), in
+//! files of their own.
 //!
 //! | written by | files | names |
 //! |---|---|---|
@@ -35,7 +36,8 @@ pub struct Adapter {
     pub kind: String,
     /// The model that it is for, where it says so.
     pub base: Option<String>,
-    /// Ranks of its matrices, each once, the smallest first; as the configuration has it where there are no matrices.
+    /// Ranks of its matrices, each once, the smallest first; as the configuration has it where
+    /// there are no matrices.
     pub ranks: Vec<u64>,
     /// What the product of its matrices is multiplied by, times the rank.
     pub alpha: Option<f64>,
@@ -80,7 +82,8 @@ pub fn is_adapter(tensors: &[TensorInfo]) -> bool {
     parts > 0 && parts * 2 >= tensors.len()
 }
 
-/// Whether a tensor is the half of a pair that starts as zeros, so that an adapter changes nothing before it is trained.
+/// Whether a tensor is the half of a pair that starts as zeros, so that an adapter changes nothing
+/// before it is trained.
 #[must_use]
 pub fn starts_at_zero(name: &str) -> bool {
     half_of(name).is_some_and(|(_, half, is_first)| match half {
@@ -95,7 +98,8 @@ pub fn starts_at_zero(name: &str) -> bool {
 /// # Errors
 /// E007 and E008 when its configuration can't be read.
 pub fn adapter_of(reader: &dyn CheckpointReader) -> Result<Option<Adapter>> {
-    let position = reader.companions().iter().position(|companion| companion.name == ADAPTER_CONFIG);
+    let position =
+        reader.companions().iter().position(|companion| companion.name == ADAPTER_CONFIG);
     let config = position.map(|position| reader.read_companion(position)).transpose()?;
     let config = config.and_then(|bytes| serde_json::from_slice::<Map<String, Value>>(&bytes).ok());
     let pairs = reader.metadata().key_values()?;
@@ -111,22 +115,39 @@ pub fn adapter_of(reader: &dyn CheckpointReader) -> Result<Option<Adapter>> {
     let is_turned = reader.format().convention != Convention::LlamaCpp && !is_told;
     let mut adapter = Adapter {
         kind: kind(&config),
-        base: ["base_model_name_or_path", "model"].iter().find_map(|key| text(config.get(*key)?)).or_else(|| {
-            ["general.base_model.0.repo_url", "general.base_model.0.name"].iter().find_map(|name| text(&key(name)?))
-        }),
+        base: ["base_model_name_or_path", "model"]
+            .iter()
+            .find_map(|key| text(config.get(*key)?))
+            .or_else(|| {
+                ["general.base_model.0.repo_url", "general.base_model.0.name"]
+                    .iter()
+                    .find_map(|name| text(&key(name)?))
+            }),
         ranks: Vec::new(),
-        alpha: number(&config, "lora_alpha", "alpha").or_else(|| key("adapter.lora.alpha")?.as_f64()),
+        alpha: number(&config, "lora_alpha", "alpha")
+            .or_else(|| key("adapter.lora.alpha")?.as_f64()),
         targets: targets(&config),
         pairs: 0,
         problems: Vec::new(),
     };
-    adapter.hold_together(reader.tensors(), is_turned, number(&config, "r", "rank"), config.get("rank_pattern"));
+    adapter.hold_together(
+        reader.tensors(),
+        is_turned,
+        number(&config, "r", "rank"),
+        config.get("rank_pattern"),
+    );
     Ok(Some(adapter))
 }
 
 impl Adapter {
     /// Puts the halves of pairs together, and takes ranks and targets from them.
-    fn hold_together(&mut self, tensors: &[TensorInfo], is_turned: bool, told: Option<f64>, pattern: Option<&Value>) {
+    fn hold_together(
+        &mut self,
+        tensors: &[TensorInfo],
+        is_turned: bool,
+        told: Option<f64>,
+        pattern: Option<&Value>,
+    ) {
         let mut halves: BTreeMap<&str, [Option<&TensorInfo>; 2]> = BTreeMap::new();
         let mut ranks: BTreeSet<u64> = BTreeSet::new();
         for info in tensors {
@@ -144,17 +165,24 @@ impl Adapter {
                     self.pairs += 1;
                     unfit(first, second, is_turned, told.filter(|_| !has_own))
                 }
-                [Some(alone), None] | [None, Some(alone)] => Some((*alone, "its other half is missing".to_owned())),
+                [Some(alone), None] | [None, Some(alone)] => {
+                    Some((*alone, "its other half is missing".to_owned()))
+                }
                 [None, None] => None,
             };
-            let problem = problem.map(|(info, message)| AdapterProblem { tensor: info.name.clone(), message });
+            let problem = problem
+                .map(|(info, message)| AdapterProblem { tensor: info.name.clone(), message });
             self.problems.extend(problem);
             if halves.len() <= MAX_PAIRS {
                 self.add_target(stem);
             }
         }
         self.ranks = ranks.into_iter().collect();
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a rank is a small whole number")]
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a rank is a small whole number"
+        )]
         if self.ranks.is_empty() {
             self.ranks.extend(told.map(|rank| rank as u64));
         }
@@ -162,7 +190,8 @@ impl Adapter {
 
     /// Adds the module that a pair is for, once for all layers.
     fn add_target(&mut self, stem: &str) {
-        let module = stem.strip_suffix(".weight").unwrap_or(stem).rsplit('.').next().unwrap_or(stem);
+        let module =
+            stem.strip_suffix(".weight").unwrap_or(stem).rsplit('.').next().unwrap_or(stem);
         if !self.targets.iter().any(|known| known == module || stem.ends_with(known)) {
             self.targets.push(module.to_owned());
         }
@@ -181,10 +210,14 @@ fn unfit<'t>(
 ) -> Option<(&'t TensorInfo, String)> {
     let turned = is_turned && half_of(&first.name).is_some_and(|(_, half, _)| half == "lora_a");
     let rank_of = |info: &TensorInfo, at: usize| info.shape.dims().get(at).copied();
-    let (rank, other) = (rank_of(first, usize::from(turned)), rank_of(second, usize::from(!turned)));
+    let (rank, other) =
+        (rank_of(first, usize::from(turned)), rank_of(second, usize::from(!turned)));
     let (Some(rank), true) = (rank, rank == other) else {
         let (shape, other) = (&second.shape, &first.shape);
-        return Some((second, format!("its shape is {shape}, which does not go with the {other} of its other half")));
+        return Some((
+            second,
+            format!("its shape is {shape}, which does not go with the {other} of its other half"),
+        ));
     };
     let told = told.filter(|told| *told != rank as f64)?;
     Some((first, format!("its rank is {rank}, the configuration says {told}")))
@@ -192,13 +225,15 @@ fn unfit<'t>(
 
 /// What a pair is for, which half of it a tensor is, and whether that is the one applied first.
 fn half_of(name: &str) -> Option<(&str, &'static str, bool)> {
-    let (half, is_first) = *HALVES.iter().find(|(half, _)| name.split('.').any(|part| part == *half))?;
+    let (half, is_first) =
+        *HALVES.iter().find(|(half, _)| name.split('.').any(|part| part == *half))?;
     let (stem, _) = name.split_once(&format!(".{half}"))?;
     Some((stem, half, is_first))
 }
 
 fn kind(config: &Map<String, Value>) -> String {
-    let told = config.get("peft_type").or_else(|| config.get("fine_tune_type")).and_then(Value::as_str);
+    let told =
+        config.get("peft_type").or_else(|| config.get("fine_tune_type")).and_then(Value::as_str);
     let has = |key: &str| config.get(key).and_then(Value::as_bool).unwrap_or(false);
     match told {
         _ if has("use_dora") => "DoRA".to_owned(),
@@ -262,7 +297,12 @@ mod tests {
                 false,
                 "q_proj",
             ),
-            ("layers.0.q_proj.lora_A.default.weight", "layers.0.q_proj.lora_B.default.weight", false, "q_proj"),
+            (
+                "layers.0.q_proj.lora_A.default.weight",
+                "layers.0.q_proj.lora_B.default.weight",
+                false,
+                "q_proj",
+            ),
             ("model.layers.0.q_proj.lora_a", "model.layers.0.q_proj.lora_b", true, "q_proj"),
             ("blk.0.attn_q.weight.lora_a", "blk.0.attn_q.weight.lora_b", false, "attn_q"),
             (
@@ -276,7 +316,11 @@ mod tests {
             let tensors = [tensor(a, shapes.0), tensor(b, shapes.1)];
             assert!(is_adapter(&tensors), "{a}");
             let adapter = held(&tensors, turned, Some(4.0));
-            assert_eq!((adapter.ranks, adapter.pairs, adapter.problems), (vec![4], 1, vec![]), "{a}");
+            assert_eq!(
+                (adapter.ranks, adapter.pairs, adapter.problems),
+                (vec![4], 1, vec![]),
+                "{a}"
+            );
             assert_eq!(adapter.targets, [target]);
             assert!(starts_at_zero(b) && !starts_at_zero(a), "{a}");
         }

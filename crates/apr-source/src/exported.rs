@@ -1,21 +1,23 @@
-//! Models that were exported to ONNX: back to the names and the layout that tensors have in that file.
+//! Models that were exported to ONNX: back to the names and the layout that tensors have in that
+//! file.
 //!
-//! The reader of ONNX gives tensors the names and the layout of the modules they were in, and notes in the metadata what
-//! the file has. See [`apr_registry::onnx`].
+//! The reader of ONNX gives tensors the names and the layout of the modules they were in, and notes
+//! in the metadata what the file has. See [`apr_registry::onnx`].
 
 use apr_core::{CheckpointReader, Result, keys};
 use apr_registry::onnx::{METADATA, TENSORS};
 use apr_view::{Change, Origin, View};
 use serde_json::{Map, Value};
 
-/// The checkpoint with the names and the layout that its tensors have in the ONNX file that it comes from. Its tensors must
-/// have the names that they had before an import renamed them.
+/// The checkpoint with the names and the layout that its tensors have in the ONNX file that it
+/// comes from. Its tensors must have the names that they had before an import renamed them.
 ///
 /// # Errors
 /// E001 for a tensor that can't be transposed, because it is quantized or no matrix.
 pub fn as_stored(reader: &dyn CheckpointReader) -> Result<View<'_>> {
     let none = Map::new();
-    let entry = reader.metadata().object(METADATA).and_then(|entry| entry.get(TENSORS)?.as_object());
+    let entry =
+        reader.metadata().object(METADATA).and_then(|entry| entry.get(TENSORS)?.as_object());
     let places = entry.unwrap_or(&none);
     let mut tensors = Vec::with_capacity(reader.tensors().len());
     for (position, info) in reader.tensors().iter().enumerate() {

@@ -31,8 +31,8 @@ impl std::fmt::Debug for Architecture {
     }
 }
 
-/// Finds the family of a checkpoint, unless one is given. Integers and scales that a quantized model was exported as have
-/// none: their names are a family's, their shapes and values are not.
+/// Finds the family of a checkpoint, unless one is given. Integers and scales that a quantized
+/// model was exported as have none: their names are a family's, their shapes and values are not.
 ///
 /// # Errors
 /// E001 when the family asked for is not known.
@@ -47,15 +47,16 @@ pub fn family_of<'a>(
     family_in(reader.tensors(), reader.metadata(), families, architecture)
 }
 
-/// Whether a checkpoint holds a quantized model as integers and scales ([`Unpacked`](apr_view::Unpacked)), unless the
-/// family is given.
+/// Whether a checkpoint holds a quantized model as integers and scales
+/// ([`Unpacked`](apr_view::Unpacked)), unless the family is given.
 #[must_use]
 pub fn is_unpacked(reader: &dyn CheckpointReader, architecture: &Architecture) -> bool {
     let is_described = reader.companions().iter().any(|companion| companion.name == SCALES_FILE);
     is_described && matches!(architecture, Architecture::Auto)
 }
 
-/// Finds the family of these tensors by other metadata than their checkpoint's, unless one is given.
+/// Finds the family of these tensors by other metadata than their checkpoint's, unless one is
+/// given.
 ///
 /// # Errors
 /// E001 when the family asked for is not known.

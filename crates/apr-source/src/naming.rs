@@ -1,7 +1,8 @@
 //! Canonical names on the way in, the source's names on the way out (`docs/families.md`).
 //!
-//! What is needed to give the names back is written under the metadata key `names`: `family`, `convention`, `prefix`,
-//! `wrapper`, and under `exceptions` the names that those three don't lead back to.
+//! What is needed to give the names back is written under the metadata key `names`: `family`,
+//! `convention`, `prefix`, `wrapper`, and under `exceptions` the names that those three don't lead
+//! back to.
 
 use std::collections::{HashMap, HashSet};
 
@@ -16,7 +17,8 @@ use crate::companions::Learnt;
 /// The metadata key.
 pub const NAMES: &str = "names";
 
-/// The checkpoint under the canonical names of its family; tensors that the family does not know keep their names.
+/// The checkpoint under the canonical names of its family; tensors that the family does not know
+/// keep their names.
 #[must_use]
 pub fn canonical<'a>(reader: &'a dyn CheckpointReader, model: &FamilyModel<'_>) -> View<'a> {
     let mut view = View::new(reader);
@@ -54,21 +56,28 @@ pub fn canonical<'a>(reader: &'a dyn CheckpointReader, model: &FamilyModel<'_>) 
 
 /// The `model_type` of a related family says more than the family it belongs to.
 fn family_name(reader: &dyn CheckpointReader, model: &FamilyModel<'_>) -> String {
-    let told = reader.metadata().text(keys::MODEL_TYPE).filter(|told| model.family().is_called(told));
+    let told =
+        reader.metadata().text(keys::MODEL_TYPE).filter(|told| model.family().is_called(told));
     told.unwrap_or(model.family().name()).to_owned()
 }
 
 /// Canonical names by position; none for a tensor whose canonical name another one has already.
 fn canonical_names(reader: &dyn CheckpointReader, model: &FamilyModel<'_>) -> Vec<Option<String>> {
-    let unknown = reader.tensors().iter().enumerate().filter(|(position, _)| model.canonical(*position).is_none());
+    let unknown = reader
+        .tensors()
+        .iter()
+        .enumerate()
+        .filter(|(position, _)| model.canonical(*position).is_none());
     let mut taken: HashSet<&str> = unknown.map(|(_, info)| info.name.as_str()).collect();
     (0..reader.tensors().len())
-        .map(|position| model.canonical(position).filter(|name| taken.insert(name)).map(str::to_owned))
+        .map(|position| {
+            model.canonical(position).filter(|name| taken.insert(name)).map(str::to_owned)
+        })
         .collect()
 }
 
-/// The checkpoint under the names that its source had, or where the target has a convention of its own, under those;
-/// without what an import added for `.apr` alone.
+/// The checkpoint under the names that its source had, or where the target has a convention of its
+/// own, under those; without what an import added for `.apr` alone.
 ///
 /// # Errors
 /// E007 and E008 when a companion can't be read.
@@ -91,10 +100,16 @@ pub fn original<'a>(source: &Source<'a>, target: &'static Format) -> Result<View
     Ok(view)
 }
 
-/// Metadata keys that only repeat what the companions say, and so are not lost where the companions go along.
-pub fn derived_keys<'l>(reader: &'l dyn CheckpointReader, learnt: &'l Learnt) -> impl Iterator<Item = &'l str> {
+/// Metadata keys that only repeat what the companions say, and so are not lost where the companions
+/// go along.
+pub fn derived_keys<'l>(
+    reader: &'l dyn CheckpointReader,
+    learnt: &'l Learnt,
+) -> impl Iterator<Item = &'l str> {
     let learnt = learnt.metadata.iter();
-    learnt.filter(move |(key, value)| reader.metadata().get(key) == Some(value)).map(|(key, _)| key.as_str())
+    learnt
+        .filter(move |(key, value)| reader.metadata().get(key) == Some(value))
+        .map(|(key, _)| key.as_str())
 }
 
 /// Canonical name to source name; none where the checkpoint has the names of its source already.
@@ -110,15 +125,25 @@ fn source_names(source: &Source<'_>) -> Result<Option<HashMap<String, String>>> 
         None => canonical_rule(source)?,
     };
     let source_name = |canonical: &str| {
-        let exception = exceptions.and_then(|exceptions| exceptions.get(canonical)?.as_str()).map(str::to_owned);
-        exception.or_else(|| rule.as_ref().and_then(|(family, naming)| family.source_name(canonical, naming)))
+        let exception = exceptions
+            .and_then(|exceptions| exceptions.get(canonical)?.as_str())
+            .map(str::to_owned);
+        exception.or_else(|| {
+            rule.as_ref().and_then(|(family, naming)| family.source_name(canonical, naming))
+        })
     };
-    let names = reader.tensors().iter().filter_map(|info| Some((info.name.clone(), source_name(&info.name)?)));
+    let names = reader
+        .tensors()
+        .iter()
+        .filter_map(|info| Some((info.name.clone(), source_name(&info.name)?)));
     Ok(Some(names.collect()))
 }
 
 /// The family and naming that an import wrote down.
-fn recorded_rule<'f>(record: &Map<String, Value>, families: &'f Families) -> Option<(&'f Family, Naming)> {
+fn recorded_rule<'f>(
+    record: &Map<String, Value>,
+    families: &'f Families,
+) -> Option<(&'f Family, Naming)> {
     let text = |key: &str| record.get(key).and_then(Value::as_str);
     let family = families.find(text("family")?)?;
     let convention = text("convention")?;
@@ -127,7 +152,10 @@ fn recorded_rule<'f>(record: &Map<String, Value>, families: &'f Families) -> Opt
         return Some((family, family.default_naming(HUGGING_FACE)?));
     }
     let wrapper = text("wrapper").unwrap_or_default().to_owned();
-    Some((family, Naming { wrapper, ..Naming::new(convention, text("prefix").unwrap_or_default()) }))
+    Some((
+        family,
+        Naming { wrapper, ..Naming::new(convention, text("prefix").unwrap_or_default()) },
+    ))
 }
 
 /// Those of a checkpoint that has canonical names without saying where they come from.

@@ -8,13 +8,15 @@ use apr_core::{CheckpointReader, Result};
 use crate::companions::{Learnt, learn_from};
 use crate::{Architecture, family_of};
 
-/// A model that was opened. Its family and what its companions say are found when they are first asked for, and kept.
+/// A model that was opened. Its family and what its companions say are found when they are first
+/// asked for, and kept.
 ///
 /// ```
 /// use apr_arch::Families;
 /// use apr_source::Source;
 ///
-/// let header = br#"{"model.layers.0.self_attn.q_proj.weight":{"dtype":"F32","shape":[1,1],"data_offsets":[0,4]}}"#;
+/// let header = br#"{"model.layers.0.self_attn.q_proj.weight":
+///     {"dtype":"F32","shape":[1,1],"data_offsets":[0,4]}}"#;
 /// let mut file = (header.len() as u64).to_le_bytes().to_vec();
 /// file.extend_from_slice(header);
 /// file.extend_from_slice(&[0; 4]);
@@ -104,9 +106,15 @@ impl<'a> Source<'a> {
     ///
     /// # Errors
     /// Those of [`family`](Self::family).
-    pub fn family_in<'b>(&'b self, view: &'b dyn CheckpointReader) -> Result<Option<FamilyModel<'b>>> {
+    pub fn family_in<'b>(
+        &'b self,
+        view: &'b dyn CheckpointReader,
+    ) -> Result<Option<FamilyModel<'b>>> {
         match self.family()? {
-            Some(model) => self.families.apply(model.family().name(), view.tensors(), view.metadata()).map(Some),
+            Some(model) => self
+                .families
+                .apply(model.family().name(), view.tensors(), view.metadata())
+                .map(Some),
             None => family_of(view, self.families, &self.architecture),
         }
     }

@@ -1,5 +1,5 @@
-//! Prints the throughput of every block type on one thread, in GB/s of `f32`: quantized, quantized with importance,
-//! dequantized.
+//! Prints the throughput of every block type on one thread, in GB/s of `f32`: quantized, quantized
+//! with importance, dequantized.
 //!
 //! `cargo run --release -p apr-tensor --features std --example block_speed [--json] [type]...`
 
@@ -17,7 +17,8 @@ const ROWS: usize = 256;
 const HEADINGS: [&str; 3] = ["quantize", "importance", "dequantize"];
 
 fn main() {
-    let (options, chosen): (Vec<String>, Vec<String>) = std::env::args().skip(1).partition(|word| word == "--json");
+    let (options, chosen): (Vec<String>, Vec<String>) =
+        std::env::args().skip(1).partition(|word| word == "--json");
     let values = bell_shaped(ROWS * COLUMNS);
     let mut report = HEADINGS.map(|heading| (heading.to_owned(), Value::Object(Map::new())));
     if options.is_empty() {
@@ -52,7 +53,8 @@ fn main() {
 fn speeds(dtype: DType, values: &[f32]) -> [Option<f64>; 3] {
     let importance: Vec<f32> = values[..COLUMNS].iter().map(|value| value * value + 0.1).collect();
     // Random blocks where none can be made: their scales may be NaN, which costs the same.
-    let stored = values.len() / elements(dtype) * bytes(dtype) + if dtype == DType::I8_ROW { 4 * ROWS } else { 0 };
+    let stored = values.len() / elements(dtype) * bytes(dtype)
+        + if dtype == DType::I8_ROW { 4 * ROWS } else { 0 };
     let mut blocks: Vec<u8> = (0..stored).map(|i| (i * 2_654_435_761).to_le_bytes()[1]).collect();
     let mut written = [None; 2];
     if can_quantize(dtype) {
@@ -95,7 +97,8 @@ fn bytes(dtype: DType) -> usize {
 fn bell_shaped(len: usize) -> Vec<f32> {
     let mut state = 1_u64;
     let mut uniform = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 40) as f32 / (1 << 24) as f32 - 0.5
     };
     (0..len).map(|_| uniform() + uniform() + uniform()).collect()

@@ -17,7 +17,8 @@ use crate::square_root::square_root;
 pub struct Drift {
     /// Pairs of elements.
     pub count: u64,
-    /// Pairs of which either element is NaN or infinite. They are in the count but in none of the sums.
+    /// Pairs of which either element is NaN or infinite. They are in the count but in none of the
+    /// sums.
     pub non_finite: u64,
     /// Sum of the squared differences.
     pub sum_squared_error: f64,
@@ -32,8 +33,8 @@ pub struct Drift {
 impl Drift {
     /// Compares two parts of tensors, as one pass over both.
     ///
-    /// Differences are rounded to `f32`, which keeps those of values within a factor of two exact (Sterbenz 1974), and
-    /// summed in `f64`; the order of additions is fixed.
+    /// Differences are rounded to `f32`, which keeps those of values within a factor of two exact
+    /// (Sterbenz 1974), and summed in `f64`; the order of additions is fixed.
     ///
     /// # Panics
     /// If the parts differ in length.
@@ -64,7 +65,8 @@ impl Drift {
         (finite > 0).then(|| square_root(self.sum_squared_error / finite as f64))
     }
 
-    /// Norm of the difference over the norm of the original; `None` if the original is zero but the new is not.
+    /// Norm of the difference over the norm of the original; `None` if the original is zero but the
+    /// new is not.
     #[must_use]
     pub fn relative_error(&self) -> Option<f64> {
         if self.sum_squared_error == 0.0 {
@@ -136,7 +138,8 @@ mod tests {
     use super::*;
 
     fn pair() -> (Vec<f32>, Vec<f32>) {
-        let original: Vec<f32> = (0..10_000_u16).map(|i| f32::from(i % 977) * 0.37 - 180.0).collect();
+        let original: Vec<f32> =
+            (0..10_000_u16).map(|i| f32::from(i % 977) * 0.37 - 180.0).collect();
         let new = original.iter().map(|value| (value * 8.0).round() / 8.0).collect();
         (original, new)
     }

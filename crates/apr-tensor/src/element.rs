@@ -1,7 +1,8 @@
 //! Exact decoding of dtypes whose elements stand for themselves.
 //!
-//! Elements narrower than a byte are packed from the lowest bits up. `f4_e2m1`: element 0 is the low nibble of byte 0,
-//! element 1 the high one. `f6_*`: four elements are one little-endian integer of 24 bits, element 0 in its lowest 6.
+//! Elements narrower than a byte are packed from the lowest bits up. `f4_e2m1`: element 0 is the
+//! low nibble of byte 0, element 1 the high one. `f6_*`: four elements are one little-endian
+//! integer of 24 bits, element 0 in its lowest 6.
 
 use alloc::vec::Vec;
 
@@ -16,10 +17,11 @@ pub const fn is_decodable(dtype: DType) -> bool {
     !matches!(dtype.kind(), DTypeKind::Quantized)
 }
 
-/// The number of bytes by which passes cut a tensor so that no element and no packed group is split:
-/// [`apr_core::digest::CHUNK_LEN`], or three quarters of it for the 6-bit floats.
+/// The number of bytes by which passes cut a tensor so that no element and no packed group is
+/// split: [`apr_core::digest::CHUNK_LEN`], or three quarters of it for the 6-bit floats.
 ///
-/// Quantized dtypes, which passes only copy, are cut at the same length without regard to their blocks.
+/// Quantized dtypes, which passes only copy, are cut at the same length without regard to their
+/// blocks.
 #[must_use]
 pub const fn chunk_len(dtype: DType) -> usize {
     match dtype {
@@ -29,16 +31,19 @@ pub const fn chunk_len(dtype: DType) -> usize {
 }
 
 /// Bytes of `elements` elements, a multiple of 4, of a decodable dtype.
-#[expect(clippy::cast_possible_truncation, reason = "a block of a decodable dtype has at most 8 bytes")]
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "a block of a decodable dtype has at most 8 bytes"
+)]
 pub(crate) const fn len_of(dtype: DType, elements: usize) -> usize {
     elements / dtype.block_len() as usize * dtype.block_bytes() as usize
 }
 
 /// Replaces the contents of `out` by the elements in `bytes`, exactly.
 ///
-/// Takes the dtypes whose every value is an `f32`: `f32`, `f16`, `bf16`, the floats of 8, 6 and 4 bits, `i8`, `u8`,
-/// `i16`, `u16`, `bool` (any byte but 0 is 1) and `c64` (real and imaginary parts in turn). Bytes after the last whole
-/// element or packed group are ignored.
+/// Takes the dtypes whose every value is an `f32`: `f32`, `f16`, `bf16`, the floats of 8, 6 and 4
+/// bits, `i8`, `u8`, `i16`, `u16`, `bool` (any byte but 0 is 1) and `c64` (real and imaginary parts
+/// in turn). Bytes after the last whole element or packed group are ignored.
 ///
 /// # Panics
 ///
@@ -66,8 +71,8 @@ pub fn widen_f32(dtype: DType, bytes: &[u8], out: &mut Vec<f32>) {
     });
 }
 
-/// Replaces the contents of `out` by the elements in `bytes`, exactly but for `i64` and `u64`, which are rounded to
-/// nearest even beyond 2^53.
+/// Replaces the contents of `out` by the elements in `bytes`, exactly but for `i64` and `u64`,
+/// which are rounded to nearest even beyond 2^53.
 ///
 /// Takes every dtype that [`is_decodable`]; see [`widen_f32`].
 ///
@@ -86,7 +91,8 @@ pub fn widen_f32(dtype: DType, bytes: &[u8], out: &mut Vec<f32>) {
 pub fn widen_f64(dtype: DType, bytes: &[u8], out: &mut Vec<f64>) {
     with_f64_wire!(dtype, W => widen::<W, f64>(bytes.as_chunks().0, out), {
         with_f32_wire!(dtype, W => widen::<W, f64>(bytes.as_chunks().0, out), {
-            assert!(unpack(dtype, bytes, out), "elements of dtype {dtype} need their blocks' scales");
+            assert!(unpack(dtype, bytes, out), "elements of dtype {dtype} need their blocks' \
+                scales");
         });
     });
 }
@@ -109,11 +115,9 @@ fn unpack<R: From<f32>>(dtype: DType, bytes: &[u8], out: &mut Vec<R>) -> bool {
     match dtype {
         DType::F6_E2M3 => out.extend(six_bits(&small_float::F6_E2M3)),
         DType::F6_E3M2 => out.extend(six_bits(&small_float::F6_E3M2)),
-        DType::F4_E2M1 => out.extend(
-            bytes
-                .iter()
-                .flat_map(|&byte| [byte & 15, byte >> 4].map(|code| small_float::F4_E2M1[usize::from(code)].into())),
-        ),
+        DType::F4_E2M1 => out.extend(bytes.iter().flat_map(|&byte| {
+            [byte & 15, byte >> 4].map(|code| small_float::F4_E2M1[usize::from(code)].into())
+        })),
         _ => return false,
     }
     true

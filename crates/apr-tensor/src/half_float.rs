@@ -1,8 +1,9 @@
-//! Conversions between 16-bit floats, `f32` and `f64`, without branches so that loops over them vectorise.
+//! Conversions between 16-bit floats, `f32` and `f64`, without branches so that loops over them
+//! vectorise.
 //!
-//! The `half` crate's slice conversions need aligned input and F16C instructions to be fast. Its scalar conversions from
-//! `f64` go through `f32` (to f16) or drop the lower 32 bits (to bf16), either of which can miss the nearest value.
-//! It serves the tests as a second opinion.
+//! The `half` crate's slice conversions need aligned input and F16C instructions to be fast. Its
+//! scalar conversions from `f64` go through `f32` (to f16) or drop the lower 32 bits (to bf16),
+//! either of which can miss the nearest value. It serves the tests as a second opinion.
 
 /// Exact; a NaN keeps its sign and payload.
 #[inline(always)]
@@ -29,13 +30,15 @@ pub(crate) fn bf16_to_f32(bits: u16) -> f32 {
 #[inline(always)]
 #[expect(clippy::cast_possible_truncation, reason = "the shifts leave 16 bits")]
 pub(crate) fn f32_to_f16(value: f32) -> u16 {
-    // Adding 0.5 to a value below 2^-14 leaves it in the sum's low bits in units of 2^-24, rounded by the addition.
+    // Adding 0.5 to a value below 2^-14 leaves it in the sum's low bits in units of 2^-24, rounded
+    // by the addition.
     const SUBNORMAL: f32 = 0.5;
     let sign = (value.to_bits() >> 16) as u16 & 0x8000;
     let magnitude = value.to_bits() & 0x7fff_ffff;
     let odd = (magnitude >> 13) & 1;
     let normal = magnitude.wrapping_sub(112 << 23).wrapping_add(0x0fff + odd) >> 13;
-    let subnormal = (f32::from_bits(magnitude) + SUBNORMAL).to_bits().wrapping_sub(SUBNORMAL.to_bits());
+    let subnormal =
+        (f32::from_bits(magnitude) + SUBNORMAL).to_bits().wrapping_sub(SUBNORMAL.to_bits());
     let rounded = if magnitude < 113 << 23 { subnormal } else { normal };
     // From 65520 = 2^16 - 2^4 on, the nearest value would be 2^16.
     let bounded = if magnitude >= 65520_f32.to_bits() { 0x7c00 } else { rounded };
@@ -55,8 +58,8 @@ pub(crate) fn f32_to_bf16(value: f32) -> u16 {
 
 /// Truncated, with the last bit set if anything was cut off.
 ///
-/// Rounding the result to at most 22 bits gives what rounding `value` itself would (Boldo and Melquiond 2008), which
-/// rounding to nearest twice does not.
+/// Rounding the result to at most 22 bits gives what rounding `value` itself would (Boldo and
+/// Melquiond 2008), which rounding to nearest twice does not.
 #[inline(always)]
 #[expect(clippy::cast_possible_truncation, reason = "rounding is the purpose")]
 pub(crate) fn f64_to_f32_odd(value: f64) -> f32 {
@@ -81,7 +84,10 @@ mod tests {
                 (f16_to_f32(bits), f16::from_bits(bits).to_f32_const()),
                 (bf16_to_f32(bits), bf16::from_bits(bits).to_f32_const()),
             ] {
-                assert!(ours.to_bits() == theirs.to_bits() || ours.is_nan() && theirs.is_nan(), "{bits:#06x}");
+                assert!(
+                    ours.to_bits() == theirs.to_bits() || ours.is_nan() && theirs.is_nan(),
+                    "{bits:#06x}"
+                );
             }
         }
     }
@@ -90,7 +96,10 @@ mod tests {
     fn f32_narrows_as_in_half() {
         // Every exponent and sign with many mantissas, those around ties among them.
         for upper in 0..=u16::MAX {
-            for lower in [0, 1, 0x0fff, 0x1000, 0x1001, 0x2fff, 0x3000, 0x7fff, 0x8000, 0x8001, 0xb000, 0xffff] {
+            for lower in [
+                0, 1, 0x0fff, 0x1000, 0x1001, 0x2fff, 0x3000, 0x7fff, 0x8000, 0x8001, 0xb000,
+                0xffff,
+            ] {
                 let value = f32::from_bits(u32::from(upper) << 16 | lower);
                 let (half, brain) = (f16::from_f32_const(value), bf16::from_f32_const(value));
                 assert_eq!(f32_to_f16(value), half.to_bits(), "{value:e}");

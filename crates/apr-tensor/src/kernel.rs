@@ -4,7 +4,10 @@
 //! instruction sets that `multiversion` is described below. Sums are kept in a fixed number of
 //! lanes that are added up in a fixed order, and the compiler neither reorders nor fuses
 //! floating-point operations, so all versions return the same bits.
-#![allow(unsafe_code, reason = "multiversion calls the version for a processor's features after detecting them")]
+#![allow(
+    unsafe_code,
+    reason = "multiversion calls the version for a processor's features after detecting them"
+)]
 
 #[cfg(all(feature = "std", target_arch = "x86_64"))]
 mod avx2;
@@ -19,7 +22,8 @@ use crate::narrow::{CastCounts, Narrow, ToF16, narrow_anywhere};
 use crate::stats::Scale;
 use crate::wire::{self, Real, Wire};
 
-/// Elements of a block: short enough for `f64` to stay in the first-level cache between two passes over it.
+/// Elements of a block: short enough for `f64` to stay in the first-level cache between two passes
+/// over it.
 pub(crate) const BLOCK: usize = 4096;
 
 macro_rules! for_several_targets {
@@ -42,7 +46,10 @@ for_several_targets! {
 
 for_several_targets! {
     /// Rounds `stored` into `rounded`, which must be as long. At most `u32::MAX` elements.
-    pub(crate) fn narrow<W: Wire, N: Narrow>(stored: &[W::Stored], rounded: &mut [N::Stored]) -> CastCounts {
+    pub(crate) fn narrow<W: Wire, N: Narrow>(
+        stored: &[W::Stored],
+        rounded: &mut [N::Stored],
+    ) -> CastCounts {
         narrow_anywhere::<W, N>(stored, rounded)
     }
 }
@@ -85,7 +92,10 @@ pub(crate) fn widen_f16(stored: &[[u8; 2]], values: &mut [f32]) {
 }
 
 /// [`narrow`] to f16, with the processor's instruction for it where it has one.
-pub(crate) fn narrow_to_f16<W: Wire<Value = f32>>(stored: &[W::Stored], rounded: &mut [[u8; 2]]) -> CastCounts {
+pub(crate) fn narrow_to_f16<W: Wire<Value = f32>>(
+    stored: &[W::Stored],
+    rounded: &mut [[u8; 2]],
+) -> CastCounts {
     #[cfg(all(feature = "std", target_arch = "x86_64"))]
     if let Some(counts) = avx2::narrow_to_f16::<W>(stored, rounded) {
         return counts;
@@ -105,8 +115,8 @@ pub(crate) fn block_of_values(values: &[f32]) -> Block {
 /// [`block`] of f16.
 pub(crate) fn block_of_f16(stored: &[[u8; 2]]) -> Block {
     #[cfg(all(feature = "std", target_arch = "x86_64"))]
-    if let Some(lanes) =
-        avx512::moments_of_f16(stored.as_chunks().0).or_else(|| avx2::moments_of_f16(stored.as_chunks().0))
+    if let Some(lanes) = avx512::moments_of_f16(stored.as_chunks().0)
+        .or_else(|| avx2::moments_of_f16(stored.as_chunks().0))
     {
         return finish_block::<wire::F16>(lanes, stored);
     }
@@ -116,8 +126,8 @@ pub(crate) fn block_of_f16(stored: &[[u8; 2]]) -> Block {
 /// [`block`] of bf16.
 pub(crate) fn block_of_bf16(stored: &[[u8; 2]]) -> Block {
     #[cfg(all(feature = "std", target_arch = "x86_64"))]
-    if let Some(lanes) =
-        avx512::moments_of_bf16(stored.as_chunks().0).or_else(|| avx2::moments_of_bf16(stored.as_chunks().0))
+    if let Some(lanes) = avx512::moments_of_bf16(stored.as_chunks().0)
+        .or_else(|| avx2::moments_of_bf16(stored.as_chunks().0))
     {
         return finish_block::<wire::Bf16>(lanes, stored);
     }
@@ -147,7 +157,8 @@ pub(crate) struct Block {
     pub(crate) zeros: u32,
     pub(crate) min: f64,
     pub(crate) max: f64,
-    /// Not finite if the sum exceeds `f64`, or if an element is not finite: then no other field is of use.
+    /// Not finite if the sum exceeds `f64`, or if an element is not finite: then no other field is
+    /// of use.
     pub(crate) mean: f64,
     /// Sum of the squared differences from the mean.
     pub(crate) squares: f64,
@@ -167,7 +178,8 @@ fn block_anywhere<W: Wire>(stored: &[W::Stored]) -> Block {
 
 #[inline(always)]
 fn moment_lanes<W: Wire>(groups: &[[W::Stored; LANES]]) -> MomentLanes<W::Value> {
-    // Loops of one width each: in a common loop, the compiler halves all registers to match the widest type.
+    // Loops of one width each: in a common loop, the compiler halves all registers to match the
+    // widest type.
     let mut min = [W::Value::INFINITY; LANES];
     let mut max = [W::Value::NEG_INFINITY; LANES];
     let mut zeros = [0; LANES];
@@ -214,7 +226,8 @@ fn square_lanes<W: Wire>(groups: &[[W::Stored; LANES]]) -> [f64; LANES] {
 /// Adds the elements after the last group and joins the lanes.
 #[inline(always)]
 fn finish_block<W: Wire>(lanes: MomentLanes<W::Value>, stored: &[W::Stored]) -> Block {
-    /// Share of the sum of squares that must be left when the mean's is taken away: no more than three bits cancel.
+    /// Share of the sum of squares that must be left when the mean's is taken away: no more than
+    /// three bits cancel.
     const LEAST_LEFT: f64 = 0.125;
     let MomentLanes { mut min, mut max, mut zeros, mut sums, mut squares } = lanes;
     for (lane, &stored) in stored.as_chunks::<LANES>().1.iter().enumerate() {
@@ -227,9 +240,11 @@ fn finish_block<W: Wire>(lanes: MomentLanes<W::Value>, stored: &[W::Stored]) -> 
         squares[lane] += value * value;
     }
     let (sum, squares, zeros) = (total(sums), total(squares), zeros.iter().sum());
-    // A NaN or an infinity cannot leave a sum again, so the sum tells whether all elements are finite.
+    // A NaN or an infinity cannot leave a sum again, so the sum tells whether all elements are
+    // finite.
     let mean = sum / stored.len() as f64;
-    // Adding zero turns a negative zero into a positive one: which of them came first must not show.
+    // Adding zero turns a negative zero into a positive one: which of them came first must not
+    // show.
     let min = min.iter().fold(f64::INFINITY, |min, &value| min.min(value.into())) + 0.0;
     let max = max.iter().fold(f64::NEG_INFINITY, |max, &value| max.max(value.into())) + 0.0;
     if min == max && mean.is_finite() {
@@ -267,14 +282,21 @@ fn finite_range_anywhere(values: &[f64]) -> (f64, f64) {
             max[lane] = if finite & (value > max[lane]) { value } else { max[lane] };
         }
     }
-    (min.into_iter().fold(f64::INFINITY, f64::min), max.into_iter().fold(f64::NEG_INFINITY, f64::max))
+    (
+        min.into_iter().fold(f64::INFINITY, f64::min),
+        max.into_iter().fold(f64::NEG_INFINITY, f64::max),
+    )
 }
 
 #[inline(always)]
-#[expect(clippy::cast_possible_truncation, reason = "a finite value's offset is below the number of bins")]
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "a finite value's offset is below the number of bins"
+)]
 fn bin_offsets_anywhere(values: &[f64], scale: &Scale, first: i64, offsets: &mut [u32]) {
     for (offset, &value) in offsets.iter_mut().zip(values) {
-        // Differences of integers below 2^53 are exact. The detour through i32 has a vector instruction.
+        // Differences of integers below 2^53 are exact. The detour through i32 has a vector
+        // instruction.
         let bin = (scale.floor(value) - first as f64) as i32 as u32;
         *offset = if value.is_finite() { bin } else { u32::MAX };
     }
@@ -298,16 +320,21 @@ mod tests {
     use crate::narrow::{ToBf16, ToF8E4m3, ToF8E5m2, ToF32};
     use crate::wire;
 
-    /// Numbers of all magnitudes, from a linear congruential generator; without NaN, whose bits are not compared.
+    /// Numbers of all magnitudes, from a linear congruential generator; without NaN, whose bits are
+    /// not compared.
     fn noise(len: usize) -> Vec<[u8; 8]> {
         let mut state = 1_u64;
         let next = || {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             (state ^ state >> 29).to_le_bytes()
         };
         let without_nan = |bytes: &[u8; 8]| {
             let (low, high) = (bytes.first_chunk::<4>(), bytes.last_chunk::<4>());
-            let nan = |half: Option<&[u8; 4]>| half.is_some_and(|&half| f32::from_le_bytes(half).is_nan());
+            let nan = |half: Option<&[u8; 4]>| {
+                half.is_some_and(|&half| f32::from_le_bytes(half).is_nan())
+            };
             let halves = bytes.as_chunks::<2>().0;
             let nan16 = halves.iter().any(|&half| half::f16::from_le_bytes(half).is_nan());
             !(f64::from_le_bytes(*bytes).is_nan() || nan(low) || nan(high) || nan16)
@@ -321,9 +348,14 @@ mod tests {
         widen_anywhere::<W, f64>(stored, &mut values[1]);
         assert!(values[0].iter().zip(&values[1]).all(|(a, b)| a.to_bits() == b.to_bits()));
 
-        fn assert_same_rounding<W: Wire, const B: usize, N: Narrow<Stored = [u8; B]>>(stored: &[W::Stored]) {
+        fn assert_same_rounding<W: Wire, const B: usize, N: Narrow<Stored = [u8; B]>>(
+            stored: &[W::Stored],
+        ) {
             let mut rounded = [vec![[0; B]; stored.len()], vec![[0; B]; stored.len()]];
-            let counts = [narrow::<W, N>(stored, &mut rounded[0]), narrow_anywhere::<W, N>(stored, &mut rounded[1])];
+            let counts = [
+                narrow::<W, N>(stored, &mut rounded[0]),
+                narrow_anywhere::<W, N>(stored, &mut rounded[1]),
+            ];
             assert_eq!((&rounded[0], counts[0]), (&rounded[1], counts[1]));
         }
         assert_same_rounding::<W, 4, ToF32>(stored);
@@ -334,16 +366,24 @@ mod tests {
 
         for len in [1, 2, 15, 16, 17, 255, 1000, stored.len()] {
             let blocks = [block::<W>(&stored[..len]), block_anywhere::<W>(&stored[..len])];
-            let bits = blocks.map(|b| (b.zeros, [b.min, b.max, b.mean, b.squares].map(f64::to_bits)));
-            assert!(bits[0] == bits[1] || !blocks[0].mean.is_finite() && !blocks[1].mean.is_finite());
+            let bits =
+                blocks.map(|b| (b.zeros, [b.min, b.max, b.mean, b.squares].map(f64::to_bits)));
+            assert!(
+                bits[0] == bits[1] || !blocks[0].mean.is_finite() && !blocks[1].mean.is_finite()
+            );
         }
     }
 
     #[test]
     fn the_dispatched_comparison_returns_the_same_as_the_plain_one() {
         let noise = noise(2 * BLOCK);
-        let values: Vec<f32> =
-            noise.as_flattened().as_chunks().0.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect();
+        let values: Vec<f32> = noise
+            .as_flattened()
+            .as_chunks()
+            .0
+            .iter()
+            .map(|&bytes| f32::from_le_bytes(bytes))
+            .collect();
         for len in [0, 1, 15, 16, 17, 1000, BLOCK] {
             let (original, new) = (&values[..len], &values[values.len() - len..]);
             let lanes = drift_lanes_anywhere(original.as_chunks().0, new.as_chunks().0);
@@ -351,7 +391,10 @@ mod tests {
             // Of all kernels for this kind of processor, since only the widest one is chosen.
             #[cfg(all(feature = "std", target_arch = "x86_64"))]
             for kernel in [avx2::drift, avx512::drift] {
-                assert!(kernel(original.as_chunks().0, new.as_chunks().0).is_none_or(|found| found == lanes));
+                assert!(
+                    kernel(original.as_chunks().0, new.as_chunks().0)
+                        .is_none_or(|found| found == lanes)
+                );
             }
             assert_eq!(drift(original.as_chunks().0, new.as_chunks().0), lanes);
         }
@@ -360,8 +403,13 @@ mod tests {
     #[test]
     fn the_dispatched_moments_are_the_same_as_the_plain_ones() {
         let noise = noise(2 * BLOCK);
-        let mut values: Vec<f32> =
-            noise.as_flattened().as_chunks().0.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect();
+        let mut values: Vec<f32> = noise
+            .as_flattened()
+            .as_chunks()
+            .0
+            .iter()
+            .map(|&bytes| f32::from_le_bytes(bytes))
+            .collect();
         for (at, value) in values.iter_mut().enumerate().filter(|(at, _)| at % 7 == 0) {
             *value = if at % 2 == 0 { 0.0 } else { -0.0 };
         }
@@ -369,7 +417,8 @@ mod tests {
         for len in [1, 2, 15, 16, 17, 255, 1000, BLOCK] {
             for values in [&values[..len], &far_from_zero[..len.min(100)], &[0.1; BLOCK][..len]] {
                 let blocks = [block_of_values(values), block_anywhere::<wire::NativeF32>(values)];
-                let bits = blocks.map(|b| (b.zeros, [b.min, b.max, b.mean, b.squares].map(f64::to_bits)));
+                let bits =
+                    blocks.map(|b| (b.zeros, [b.min, b.max, b.mean, b.squares].map(f64::to_bits)));
                 assert_eq!(bits[0], bits[1]);
             }
         }
@@ -387,20 +436,29 @@ mod tests {
             kernels: &[Kernel],
         ) {
             let all: Vec<[u8; 2]> = (0..=u16::MAX).map(u16::to_le_bytes).collect();
-            let shuffled: Vec<[u8; 2]> = (0..=u16::MAX).map(|i| i.wrapping_mul(40_503).to_le_bytes()).collect();
-            for stored in all.chunks(1000).chain(all.chunks(BLOCK)).chain(shuffled.chunks(17).take(500)) {
+            let shuffled: Vec<[u8; 2]> =
+                (0..=u16::MAX).map(|i| i.wrapping_mul(40_503).to_le_bytes()).collect();
+            for stored in
+                all.chunks(1000).chain(all.chunks(BLOCK)).chain(shuffled.chunks(17).take(500))
+            {
                 let lanes = kernels.iter().filter_map(|kernel| kernel(stored.as_chunks().0));
                 let blocks = lanes.map(|lanes| finish_block::<W>(lanes, stored));
                 for block in blocks.chain([dispatched(stored), block_of_widened::<W>(stored)]) {
                     let plain = block_anywhere::<W>(stored);
-                    let bits = |b: Block| (b.zeros, [b.min, b.max, b.mean, b.squares].map(f64::to_bits));
-                    assert!(bits(block) == bits(plain) || !block.mean.is_finite() && !plain.mean.is_finite());
+                    let bits =
+                        |b: Block| (b.zeros, [b.min, b.max, b.mean, b.squares].map(f64::to_bits));
+                    assert!(
+                        bits(block) == bits(plain)
+                            || !block.mean.is_finite() && !plain.mean.is_finite()
+                    );
                 }
             }
         }
         #[cfg(all(feature = "std", target_arch = "x86_64"))]
-        let kernels: [[Kernel; 2]; 2] =
-            [[avx2::moments_of_f16, avx512::moments_of_f16], [avx2::moments_of_bf16, avx512::moments_of_bf16]];
+        let kernels: [[Kernel; 2]; 2] = [
+            [avx2::moments_of_f16, avx512::moments_of_f16],
+            [avx2::moments_of_bf16, avx512::moments_of_bf16],
+        ];
         #[cfg(not(all(feature = "std", target_arch = "x86_64")))]
         let kernels: [[Kernel; 0]; 2] = [[]; 2];
         assert_same::<wire::F16>(block_of_f16, &kernels[0]);
@@ -427,18 +485,24 @@ mod tests {
         let all: Vec<[u8; 2]> = (0..=u16::MAX).map(u16::to_le_bytes).collect();
         // Apart from NaN, which a whole group is done again for, and of lengths that are not whole
         // groups.
-        for (start, end) in [(0, 65536), (0, 0x7c00), (0x7c00, 0x8000), (0x8000, 0xfc00), (5, 5), (5, 6), (9, 145)] {
+        for (start, end) in
+            [(0, 65536), (0, 0x7c00), (0x7c00, 0x8000), (0x8000, 0xfc00), (5, 5), (5, 6), (9, 145)]
+        {
             let mut values = vec![0.0; end - start];
             widen_f16(&all[start..end], &mut values);
             let mut plain = values.clone();
             widen_anywhere::<wire::F16, f32>(&all[start..end], &mut plain);
-            assert!(values.iter().zip(&plain).all(|(a, b)| a.to_bits() == b.to_bits()), "{start}..{end}");
+            assert!(
+                values.iter().zip(&plain).all(|(a, b)| a.to_bits() == b.to_bits()),
+                "{start}..{end}"
+            );
         }
     }
 
     #[test]
     fn the_dispatched_binning_returns_the_same_as_the_plain_one() {
-        let values: Vec<f64> = noise(1000).into_iter().map(f64::from_le_bytes).chain([f64::NAN, 0.0, -0.0]).collect();
+        let values: Vec<f64> =
+            noise(1000).into_iter().map(f64::from_le_bytes).chain([f64::NAN, 0.0, -0.0]).collect();
         let (min, max) = finite_range(&values);
         assert_eq!((min, max), finite_range_anywhere(&values));
         for scale in [Scale::new(990), Scale::new(1014)] {
@@ -463,7 +527,8 @@ mod tests {
         assert_same::<wire::Bf16>(&bytes.as_chunks().0[..BLOCK]);
         assert_same::<wire::I16>(&bytes.as_chunks().0[..BLOCK]);
         assert_same::<wire::I8>(&bytes.as_chunks().0[..BLOCK]);
-        let gaussian: Vec<f32> = doubles.iter().map(|d| f32::from(d[1]) + f32::from(d[3]) * 1e-3 - 127.0).collect();
+        let gaussian: Vec<f32> =
+            doubles.iter().map(|d| f32::from(d[1]) + f32::from(d[3]) * 1e-3 - 127.0).collect();
         assert_same::<wire::NativeF32>(&gaussian);
     }
 }

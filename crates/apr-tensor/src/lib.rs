@@ -1,8 +1,9 @@
-//! Elements of tensors: decoding, casts between floating-point precisions, block quantization, and statistics in one
-//! read.
+//! Elements of tensors: decoding, casts between floating-point precisions, block quantization, and
+//! statistics in one read.
 //!
-//! Everything here works on chunks of a tensor's stored bytes (little-endian on every host), so that a pass over a
-//! tensor of any size needs one chunk of memory, and chunks may be worked on in parallel:
+//! Everything here works on chunks of a tensor's stored bytes (little-endian on every host), so
+//! that a pass over a tensor of any size needs one chunk of memory, and chunks may be worked on in
+//! parallel:
 //!
 //! | module | does |
 //! |---|---|
@@ -17,7 +18,8 @@
 //! use apr_core::DType;
 //! use apr_tensor::stats::{Moments, Scratch};
 //!
-//! let tensor: Vec<u8> = [1.0_f32, 2.0, 3.0, f32::NAN].iter().flat_map(|x| x.to_le_bytes()).collect();
+//! let tensor: Vec<u8> =
+//!     [1.0_f32, 2.0, 3.0, f32::NAN].iter().flat_map(|x| x.to_le_bytes()).collect();
 //! let mut scratch = Scratch::default();
 //! let mut moments = Moments::default();
 //! for chunk in tensor.chunks(apr_tensor::element::chunk_len(DType::F32)) {
@@ -27,9 +29,9 @@
 //! assert_eq!((stats.count, stats.nan, stats.mean), (4, 1, Some(2.0)));
 //! ```
 //!
-//! The loops are written once and, with the feature `std`, compiled for several generations of processors, one of which
-//! is chosen at run time. The order of every floating-point operation is fixed by the source, so results have the same
-//! bits on all of them.
+//! The loops are written once and, with the feature `std`, compiled for several generations of
+//! processors, one of which is chosen at run time. The order of every floating-point operation is
+//! fixed by the source, so results have the same bits on all of them.
 #![no_std]
 #![deny(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]

@@ -7,7 +7,8 @@ use crate::wire::Wire;
 /// What a cast changed. A NaN stays a NaN and is not counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CastCounts {
-    /// Finite values that became infinite or, in the 8-bit floats, the greatest value although they are beyond it.
+    /// Finite values that became infinite or, in the 8-bit floats, the greatest value although they
+    /// are beyond it.
     pub overflowed: u64,
     /// Values other than zero that became zero.
     pub flushed: u64,
@@ -105,9 +106,13 @@ impl Narrow for ToF8E5m2 {
     }
 }
 
-/// Rounds `stored` into `rounded`, which must be as long: the loop that kernels compile for their processors.
+/// Rounds `stored` into `rounded`, which must be as long: the loop that kernels compile for their
+/// processors.
 #[inline(always)]
-pub(crate) fn narrow_anywhere<W: Wire, N: Narrow>(stored: &[W::Stored], rounded: &mut [N::Stored]) -> CastCounts {
+pub(crate) fn narrow_anywhere<W: Wire, N: Narrow>(
+    stored: &[W::Stored],
+    rounded: &mut [N::Stored],
+) -> CastCounts {
     let (mut overflowed, mut flushed, mut inexact) = (0_u32, 0_u32, 0_u32);
     for (rounded, &stored) in rounded.iter_mut().zip(stored) {
         let exact: f64 = W::load(stored).into();

@@ -1,8 +1,9 @@
 //! Floats of 4 to 8 bits, decoded by tables that are computed from the layouts at compile time.
 //!
-//! Sources: OCP 8-bit Floating Point Specification (OFP8) 1.0 for `f8_e4m3` and `f8_e5m2`; OCP Microscaling Formats
-//! (MX) 1.0 for `f8_e8m0`, `f6_*` and `f4_e2m1`; Noune et al. 2022, "8-bit Numerical Formats for Deep Neural Networks",
-//! for the `fnuz` variants. The names follow `ml_dtypes`.
+//! Sources: OCP 8-bit Floating Point Specification (OFP8) 1.0 for `f8_e4m3` and `f8_e5m2`; OCP
+//! Microscaling Formats (MX) 1.0 for `f8_e8m0`, `f6_*` and `f4_e2m1`; Noune et al. 2022, "8-bit
+//! Numerical Formats for Deep Neural Networks", for the `fnuz` variants. The names follow
+//! `ml_dtypes`.
 
 /// Codes that are not numbers.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -51,7 +52,8 @@ pub(crate) static F6_E3M2: [f32; 64] = table(3, 2, 3, Special::None);
 /// MX FP4 E2M1, largest value 6.
 pub(crate) static F4_E2M1: [f32; 16] = table(2, 1, 1, Special::None);
 
-/// The values of all codes of a float with its sign in the highest bit, then the exponent, then the mantissa.
+/// The values of all codes of a float with its sign in the highest bit, then the exponent, then the
+/// mantissa.
 #[expect(clippy::cast_possible_truncation, reason = "a code has 8 bits at most")]
 const fn table<const CODES: usize>(
     exponent_bits: u32,
@@ -93,13 +95,15 @@ const fn scaled(significand: usize, exponent: i32) -> f32 {
 #[inline(always)]
 #[expect(clippy::cast_possible_truncation, reason = "the shifts leave 8 bits")]
 pub(crate) fn f32_to_f8_e4m3(value: f32) -> u8 {
-    // Adding 2^14 to a value below 2^-6 leaves it in the sum's low bits in units of 2^-9, rounded by the addition.
+    // Adding 2^14 to a value below 2^-6 leaves it in the sum's low bits in units of 2^-9, rounded
+    // by the addition.
     const SUBNORMAL: f32 = 16384.0;
     let magnitude = value.to_bits() & 0x7fff_ffff;
     // f32's exponent bias exceeds this one's by 120, and its mantissa has 20 bits more.
     let odd = magnitude >> 20 & 1;
     let normal = magnitude.wrapping_sub(120 << 23).wrapping_add(0x0007_ffff + odd) >> 20;
-    let subnormal = (f32::from_bits(magnitude) + SUBNORMAL).to_bits().wrapping_sub(SUBNORMAL.to_bits());
+    let subnormal =
+        (f32::from_bits(magnitude) + SUBNORMAL).to_bits().wrapping_sub(SUBNORMAL.to_bits());
     let rounded = if magnitude < 121 << 23 { subnormal } else { normal };
     // What would be 480 has the code of NaN.
     let bounded = if magnitude > 448_f32.to_bits() { 0x7e } else { rounded };
@@ -107,17 +111,20 @@ pub(crate) fn f32_to_f8_e4m3(value: f32) -> u8 {
     (value.to_bits() >> 24 & 0x80 | code) as u8
 }
 
-/// To nearest, ties to even; finite values beyond 57344 become that, infinities stay, a NaN stays one.
+/// To nearest, ties to even; finite values beyond 57344 become that, infinities stay, a NaN stays
+/// one.
 #[inline(always)]
 #[expect(clippy::cast_possible_truncation, reason = "the shifts leave 8 bits")]
 pub(crate) fn f32_to_f8_e5m2(value: f32) -> u8 {
-    // Adding 2^7 to a value below 2^-14 leaves it in the sum's low bits in units of 2^-16, rounded by the addition.
+    // Adding 2^7 to a value below 2^-14 leaves it in the sum's low bits in units of 2^-16, rounded
+    // by the addition.
     const SUBNORMAL: f32 = 128.0;
     let magnitude = value.to_bits() & 0x7fff_ffff;
     // f32's exponent bias exceeds this one's by 112, and its mantissa has 21 bits more.
     let odd = magnitude >> 21 & 1;
     let normal = magnitude.wrapping_sub(112 << 23).wrapping_add(0x000f_ffff + odd) >> 21;
-    let subnormal = (f32::from_bits(magnitude) + SUBNORMAL).to_bits().wrapping_sub(SUBNORMAL.to_bits());
+    let subnormal =
+        (f32::from_bits(magnitude) + SUBNORMAL).to_bits().wrapping_sub(SUBNORMAL.to_bits());
     let rounded = if magnitude < 113 << 23 { subnormal } else { normal };
     let bounded = if magnitude > 57344_f32.to_bits() { 0x7b } else { rounded };
     let infinity = f32::INFINITY.to_bits();

@@ -25,9 +25,11 @@ pub struct Scratch {
 
 /// Counts, extrema, mean and sum of squared deviations of a part of a tensor.
 ///
-/// Deviations are those from the mean of blocks of 4096 elements: the sum of squares less the mean's where at least an
-/// eighth of it is left, and otherwise one by one. Blocks are joined by the update of Chan, Golub and LeVeque 1979
-/// ("Updating Formulae and a Pairwise Algorithm for Computing Sample Variances"), so that no large squares cancel. Equal parts merged in the same order give the same bits on every target.
+/// Deviations are those from the mean of blocks of 4096 elements: the sum of squares less the
+/// mean's where at least an eighth of it is left, and otherwise one by one. Blocks are joined by
+/// the update of Chan, Golub and LeVeque 1979 ("Updating Formulae and a Pairwise Algorithm for
+/// Computing Sample Variances"), so that no large squares cancel. Equal parts merged in the same
+/// order give the same bits on every target.
 ///
 /// ```
 /// use apr_core::DType;
@@ -53,8 +55,9 @@ pub struct Moments {
 
 /// Statistics of a tensor's elements; a complex element counts as two.
 ///
-/// `min` to `l2` are over the finite values and are computed in `f64`. Where sums or squares of `f64` elements exceed
-/// its range (magnitudes from about 1e150 on), `mean`, `std` and `l2` are infinite or NaN.
+/// `min` to `l2` are over the finite values and are computed in `f64`. Where sums or squares of
+/// `f64` elements exceed its range (magnitudes from about 1e150 on), `mean`, `std` and `l2` are
+/// infinite or NaN.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Stats {
     /// Elements.
@@ -71,7 +74,8 @@ pub struct Stats {
     pub max: Option<f64>,
     /// Arithmetic mean; `None` if no element is finite.
     pub mean: Option<f64>,
-    /// Population standard deviation (divided by the number of values); `None` if no element is finite.
+    /// Population standard deviation (divided by the number of values); `None` if no element is
+    /// finite.
     pub std: Option<f64>,
     /// Euclidean norm: the square root of the sum of squares.
     pub l2: f64,
@@ -95,8 +99,8 @@ impl Default for Moments {
 impl Moments {
     /// Moments of the elements in `bytes`; those of nothing for a quantized dtype.
     ///
-    /// Bytes after the last whole element are ignored. Chunks of a tensor must be cut where elements begin
-    /// ([`chunk_len`](crate::element::chunk_len)).
+    /// Bytes after the last whole element are ignored. Chunks of a tensor must be cut where
+    /// elements begin ([`chunk_len`](crate::element::chunk_len)).
     #[must_use]
     pub fn of(dtype: DType, bytes: &[u8], scratch: &mut Scratch) -> Self {
         let mut moments = Self::default();
@@ -106,13 +110,19 @@ impl Moments {
         let Scratch { narrow, wide } = scratch;
         match dtype {
             DType::F16 => moments.add::<wire::F16>(bytes.as_chunks().0, wide, kernel::block_of_f16),
-            DType::BF16 => moments.add::<wire::Bf16>(bytes.as_chunks().0, wide, kernel::block_of_bf16),
-            _ => with_f64_wire!(dtype, W => moments.add::<W>(bytes.as_chunks().0, wide, kernel::block::<W>), {
-                for piece in bytes.chunks(len_of(dtype, BLOCK)) {
-                    widen_f32(dtype, piece, narrow);
-                    moments.add_values(narrow, wide);
-                }
-            }),
+            DType::BF16 => {
+                moments.add::<wire::Bf16>(bytes.as_chunks().0, wide, kernel::block_of_bf16);
+            }
+            _ => {
+                with_f64_wire!(
+                    dtype,
+                    W => moments.add::<W>(bytes.as_chunks().0, wide, kernel::block::<W>),
+                    for piece in bytes.chunks(len_of(dtype, BLOCK)) {
+                        widen_f32(dtype, piece, narrow);
+                        moments.add_values(narrow, wide);
+                    }
+                );
+            }
         }
         moments
     }
@@ -141,7 +151,12 @@ impl Moments {
         self.add::<wire::NativeF32>(values, buffer, kernel::block_of_values);
     }
 
-    fn add<W: Wire>(&mut self, stored: &[W::Stored], buffer: &mut Vec<f64>, summarise: fn(&[W::Stored]) -> Block) {
+    fn add<W: Wire>(
+        &mut self,
+        stored: &[W::Stored],
+        buffer: &mut Vec<f64>,
+        summarise: fn(&[W::Stored]) -> Block,
+    ) {
         for stored in stored.chunks(BLOCK) {
             let block = summarise(stored);
             if block.mean.is_finite() {
@@ -155,7 +170,8 @@ impl Moments {
     /// Adds a block in which elements are NaN or infinite.
     #[cold]
     fn add_with_exceptions<W: Wire>(&mut self, stored: &[W::Stored], buffer: &mut Vec<f64>) {
-        // Every value is written, and overwritten unless it was finite: there may be too many exceptions to predict.
+        // Every value is written, and overwritten unless it was finite: there may be too many
+        // exceptions to predict.
         buffer.resize(stored.len(), 0.0);
         let (mut finite, mut nan) = (0, 0);
         for &stored in stored {
@@ -167,7 +183,10 @@ impl Moments {
         self.nan += nan as u64;
         self.inf += (stored.len() - finite - nan) as u64;
         if finite > 0 {
-            self.merge(&Self::of_block(finite, kernel::block::<wire::NativeF64>(&buffer[..finite])));
+            self.merge(&Self::of_block(
+                finite,
+                kernel::block::<wire::NativeF64>(&buffer[..finite]),
+            ));
         }
     }
 

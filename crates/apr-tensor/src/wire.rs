@@ -5,9 +5,11 @@ use crate::small_float;
 
 /// A dtype whose elements fill whole bytes.
 pub(crate) trait Wire {
-    /// One stored element: its bytes, or the value itself for data that is already in memory as floats.
+    /// One stored element: its bytes, or the value itself for data that is already in memory as
+    /// floats.
     type Stored: Copy;
-    /// The float that holds every value of the dtype exactly (64-bit integers: rounded to nearest even).
+    /// The float that holds every value of the dtype exactly (64-bit integers: rounded to nearest
+    /// even).
     type Value: Real;
     /// Decodes one element.
     fn load(stored: Self::Stored) -> Self::Value;
@@ -71,16 +73,20 @@ wires! {
     F8E8m0: [u8; 1] => f32, |bytes| small_float::e8m0_to_f32(bytes[0]);
 }
 
-/// Evaluates an expression with a name for the [`Wire`] of a dtype that `f32` holds exactly, byte by whole byte.
+/// Evaluates an expression with a name for the [`Wire`] of a dtype that `f32` holds exactly, byte
+/// by whole byte.
 macro_rules! with_f32_wire {
     ($dtype:expr, $wire:ident => $body:expr, $otherwise:expr) => {
         with_f32_wire!(@match $dtype, $wire, $body, $otherwise,
             F32 | C64 => F32, F16 => F16, BF16 => Bf16,
             I8 => I8, U8 => U8, BOOL => Bool, I16 => I16, U16 => U16,
-            F8_E4M3 => F8E4m3, F8_E5M2 => F8E5m2, F8_E4M3FNUZ => F8E4m3Fnuz, F8_E5M2FNUZ => F8E5m2Fnuz,
-            F8_E8M0 => F8E8m0)
+            F8_E4M3 => F8E4m3, F8_E5M2 => F8E5m2,
+            F8_E4M3FNUZ => F8E4m3Fnuz, F8_E5M2FNUZ => F8E5m2Fnuz, F8_E8M0 => F8E8m0)
     };
-    (@match $dtype:expr, $wire:ident, $body:expr, $otherwise:expr, $($($variant:ident)|+ => $name:ident),*) => {
+    (
+        @match $dtype:expr, $wire:ident, $body:expr, $otherwise:expr,
+        $($($variant:ident)|+ => $name:ident),*
+    ) => {
         match $dtype {
             $($(apr_core::DType::$variant)|+ => {
                 type $wire = crate::wire::$name;

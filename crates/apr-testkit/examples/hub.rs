@@ -1,8 +1,10 @@
-//! Serves folders as repositories of a hub on this machine: `cargo run -p apr-testkit --example hub -- ORG/REPO=FOLDER…`.
+//! Serves folders as repositories of a hub on this machine: `cargo run -p apr-testkit --example hub
+//! -- ORG/REPO=FOLDER…`.
 //!
-//! It prints its address, for `HF_ENDPOINT`, and each request with what was sent. Lines on standard input change it:
-//! `delay MILLISECONDS`, `rate BYTES` a second over all connections, `cut EVERY`, `heal`, `count` (requests, bytes, and those
-//! of the store, since it was asked last), `log` (the requests since then, each with the milliseconds since the first).
+//! It prints its address, for `HF_ENDPOINT`, and each request with what was sent. Lines on standard
+//! input change it: `delay MILLISECONDS`, `rate BYTES` a second over all connections, `cut EVERY`,
+//! `heal`, `count` (requests, bytes, and those of the store, since it was asked last), `log` (the
+//! requests since then, each with the milliseconds since the first).
 
 use std::io::BufRead;
 use std::path::Path;
@@ -28,7 +30,11 @@ fn main() {
             "count" => {
                 let requests = hub.requests();
                 let sent: u64 = requests.iter().map(|request| request.sent).sum();
-                let stored: u64 = requests.iter().filter(|request| request.at_store).map(|request| request.sent).sum();
+                let stored: u64 = requests
+                    .iter()
+                    .filter(|request| request.at_store)
+                    .map(|request| request.sent)
+                    .sum();
                 println!("{} {sent} {stored}", requests.len());
             }
             "log" => {
@@ -37,7 +43,10 @@ fn main() {
                 for Request { method, target, range, status, at, .. } in &requests {
                     let since = first.map_or(Duration::ZERO, |first| at.duration_since(first));
                     let range = range.as_deref().unwrap_or_default();
-                    println!("{:>9.1} {method} {status} {target} {range}", since.as_secs_f64() * 1000.0);
+                    println!(
+                        "{:>9.1} {method} {status} {target} {range}",
+                        since.as_secs_f64() * 1000.0
+                    );
                 }
                 println!();
             }

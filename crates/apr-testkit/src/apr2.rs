@@ -1,11 +1,13 @@
 //! APR2 files packed by hand from the specification (`docs/format/apr2.md`), sound or broken.
 //!
-//! Nothing here is shared with the crate that reads and writes the format, so the two check each other.
+//! Nothing here is shared with the crate that reads and writes the format, so the two check each
+//! other.
 #![allow(clippy::cast_possible_truncation, reason = "files made for tests are small")]
 
 use apr_core::DType;
 
-/// A file to be packed. What is left alone is right: sections follow each other, sizes and sums are those of the bytes.
+/// A file to be packed. What is left alone is right: sections follow each other, sizes and sums are
+/// those of the bytes.
 ///
 /// ```
 /// use apr_core::DType;
@@ -20,7 +22,8 @@ use apr_core::DType;
 pub struct Apr2Builder {
     /// Major and minor version.
     pub version: (u16, u16),
-    /// Header flags; `ALIGNED_64` alone unless changed. Tensors are placed at multiples of 32 when bit 2 alone says so.
+    /// Header flags; `ALIGNED_64` alone unless changed. Tensors are placed at multiples of 32 when
+    /// bit 2 alone says so.
     pub flags: u32,
     /// The metadata's bytes.
     pub metadata: Vec<u8>,
@@ -125,7 +128,8 @@ impl Apr2Entry {
         out.extend(&self.name);
         out.extend([self.dtype, self.dims.len() as u8]);
         out.extend(self.dims.iter().flat_map(|dim| dim.to_le_bytes()));
-        let (offset, size) = (self.offset.unwrap_or(placed as u64), self.size.unwrap_or(self.bytes.len() as u64));
+        let (offset, size) =
+            (self.offset.unwrap_or(placed as u64), self.size.unwrap_or(self.bytes.len() as u64));
         out.extend([offset, size, self.raw_size].into_iter().flat_map(u64::to_le_bytes));
         out.extend(self.flags.to_le_bytes());
         out
@@ -150,7 +154,8 @@ impl Default for Apr2Builder {
         Self {
             version: (2, 0),
             flags: 1 << 1,
-            metadata: br#"{"apr_version":"2.0.0","architecture":{},"model_type":"unknown"}"#.to_vec(),
+            metadata: br#"{"apr_version":"2.0.0","architecture":{},"model_type":"unknown"}"#
+                .to_vec(),
             metadata_offset: None,
             metadata_size: None,
             index_offset: None,
@@ -213,8 +218,10 @@ impl Apr2Builder {
         file.extend(data);
         pad(&mut file, 64);
         if self.digests {
-            let digests = order.iter().map(|&entry| *blake3::hash(&self.entries[entry].bytes).as_bytes());
-            let body: Vec<u8> = [1, 0, 0, 0, 0, 0, 0, 0].into_iter().chain(digests.flatten()).collect();
+            let digests =
+                order.iter().map(|&entry| *blake3::hash(&self.entries[entry].bytes).as_bytes());
+            let body: Vec<u8> =
+                [1, 0, 0, 0, 0, 0, 0, 0].into_iter().chain(digests.flatten()).collect();
             file.extend(Apr2Block::new(*b"DGST", &body).encode());
             pad(&mut file, 64);
         }
@@ -237,7 +244,8 @@ impl Apr2Builder {
     #[must_use]
     pub fn data_start(&self) -> u32 {
         let (_, offsets) = self.data();
-        let front = 32 + self.metadata.len() + self.index(&self.index_order(), &offsets).len() + self.slack;
+        let front =
+            32 + self.metadata.len() + self.index(&self.index_order(), &offsets).len() + self.slack;
         front.next_multiple_of(64) as u32
     }
 
@@ -249,8 +257,8 @@ impl Apr2Builder {
         order
     }
 
-    /// The data section and where each entry's bytes are in it. An empty tensor takes a place of its own, unless it is
-    /// the last one.
+    /// The data section and where each entry's bytes are in it. An empty tensor takes a place of
+    /// its own, unless it is the last one.
     fn data(&self) -> (Vec<u8>, Vec<usize>) {
         let alignment = if self.flags & 0b110 == 0b100 { 32 } else { 64 };
         let (mut data, mut offsets) = (Vec::new(), Vec::new());

@@ -14,7 +14,10 @@ impl<const N: usize> From<[(&str, Vec<u8>); N]> for FolderInMemory {
 
 impl SourceSet for FolderInMemory {
     fn open(&self, name: &str) -> Result<Box<dyn ByteSource>> {
-        let bytes = self.0.get(name).ok_or_else(|| Error::io(IoCause::NotFound, "no such file").in_file(name))?;
+        let bytes = self
+            .0
+            .get(name)
+            .ok_or_else(|| Error::io(IoCause::NotFound, "no such file").in_file(name))?;
         Ok(Box::new(bytes.clone()))
     }
 

@@ -1,14 +1,19 @@
 //! Legacy GGML files packed by hand, sound or broken.
 //!
 //! Nothing here is shared with the crate that reads the format, so the two check each other.
-#![allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap, reason = "files made for tests are small")]
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    reason = "files made for tests are small"
+)]
 
 /// A file to be packed.
 ///
 /// ```
 /// use apr_testkit::ggml::{GgmlBuilder, GgmlTensor};
 ///
-/// let file = GgmlBuilder::llama(*b"tjgg", Some(3)).tensor(GgmlTensor::f32("norm.weight", &[2])).build();
+/// let file =
+///     GgmlBuilder::llama(*b"tjgg", Some(3)).tensor(GgmlTensor::f32("norm.weight", &[2])).build();
 /// assert!(file.starts_with(b"tjgg\x03\0\0\0"));
 /// ```
 #[derive(Debug, Clone)]
@@ -102,7 +107,8 @@ impl GgmlBuilder {
         Self { magic, version, scored: version.is_some(), aligned: magic == *b"tjgg", ..base }
     }
 
-    /// Whisper with 3 tokens in the file, 4 wide, one layer each of 2 heads, 2 mels of 3 frequencies, f16.
+    /// Whisper with 3 tokens in the file, 4 wide, one layer each of 2 heads, 2 mels of 3
+    /// frequencies, f16.
     #[must_use]
     pub fn whisper() -> Self {
         let filterbank = (2, 3, vec![0.0, 0.5, 1.0, 1.5, 2.0, 2.5]);
@@ -110,7 +116,8 @@ impl GgmlBuilder {
         Self { filterbank: Some(filterbank), token_count: Some(3), ..base }
     }
 
-    /// GPT-2 with 50 tokens, 4 wide, one layer of 2 heads, f16. With fewer, their number could be an `ftype`.
+    /// GPT-2 with 50 tokens, 4 wide, one layer of 2 heads, f16. With fewer, their number could be
+    /// an `ftype`.
     #[must_use]
     pub fn gpt2() -> Self {
         Self::new(&[50, 8, 4, 2, 1, 1]).with_tokens(&[b"x", b"\xc4y"]).counted_up_to(50)
@@ -213,7 +220,10 @@ impl GgmlBuilder {
         let mut file = self.header();
         for tensor in &self.tensors {
             let n_dims = tensor.n_dims.unwrap_or(tensor.dims.len() as i32);
-            put(&mut file, [n_dims, tensor.name_len.unwrap_or(tensor.name.len() as i32), tensor.type_number]);
+            put(
+                &mut file,
+                [n_dims, tensor.name_len.unwrap_or(tensor.name.len() as i32), tensor.type_number],
+            );
             put(&mut file, tensor.dims.iter().copied());
             file.extend(&tensor.name);
             if self.aligned {

@@ -1,13 +1,17 @@
 //! GGUF files packed by hand from the specification (ggml's `docs/gguf.md`), sound or broken.
 //!
-//! Nothing here is shared with the crate that reads and writes the format, so the two check each other.
+//! Nothing here is shared with the crate that reads and writes the format, so the two check each
+//! other.
 
-/// A file to be packed. What is left alone is right: counts are those of what is there, tensors follow each other.
+/// A file to be packed. What is left alone is right: counts are those of what is there, tensors
+/// follow each other.
 ///
 /// ```
 /// use apr_testkit::gguf::{GgufBuilder, GgufEntry};
 ///
-/// let sound = GgufBuilder::new().text("general.architecture", "llama").entry(GgufEntry::i8("bias", &[1, 2]));
+/// let sound = GgufBuilder::new()
+///     .text("general.architecture", "llama")
+///     .entry(GgufEntry::i8("bias", &[1, 2]));
 /// let broken = GgufBuilder { tensor_count: Some(2), ..sound.clone() };
 /// assert_eq!(sound.build()[8], 1);
 /// assert_eq!(broken.build()[8], 2);
@@ -149,8 +153,10 @@ impl GgufBuilder {
     /// Adds an array of texts.
     #[must_use]
     pub fn texts(self, key: &str, texts: &[&str]) -> Self {
-        let items: Vec<u8> =
-            texts.iter().flat_map(|text| [self.length(text.len() as u64), text.as_bytes().to_vec()].concat()).collect();
+        let items: Vec<u8> = texts
+            .iter()
+            .flat_map(|text| [self.length(text.len() as u64), text.as_bytes().to_vec()].concat())
+            .collect();
         self.array(key, 8, texts.len() as u64, &items)
     }
 

@@ -1,5 +1,5 @@
-//! What the workspace's tests share: files packed by hand, broken copies, sources and allocators that count, and where
-//! fixtures are.
+//! What the workspace's tests share: files packed by hand, broken copies, sources and allocators
+//! that count, and where fixtures are.
 //!
 //! ```
 //! use apr_testkit::corrupt;

@@ -15,7 +15,8 @@ use crate::locate::fixture;
 pub struct Model {
     /// Name of the fixture.
     pub name: String,
-    /// The fixture: `config`, `card`, `dtype`, `tensors` with their shapes, and what is to be written.
+    /// The fixture: `config`, `card`, `dtype`, `tensors` with their shapes, and what is to be
+    /// written.
     pub json: Value,
 }
 
@@ -39,7 +40,8 @@ pub fn model(name: &str) -> Model {
 }
 
 fn read(path: &Path) -> Model {
-    let json = serde_json::from_slice(&std::fs::read(path).expect("it can be read")).expect("it is JSON");
+    let json =
+        serde_json::from_slice(&std::fs::read(path).expect("it can be read")).expect("it is JSON");
     Model { name: path.file_stem().expect("a name").to_string_lossy().into_owned(), json }
 }
 
@@ -83,7 +85,11 @@ fn values(name: &str, count: u64) -> impl Iterator<Item = f32> + use<> {
 fn bytes_of(name: &str, count: u64, dtype: &str) -> Vec<u8> {
     let values = values(name, count);
     match dtype {
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "whole numbers from 0 to 250")]
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "whole numbers from 0 to 250"
+        )]
         "uint8" => values.map(|value| (value * 64.0 + 125.0) as u8).collect(),
         "float32" => values.flat_map(f32::to_le_bytes).collect(),
         "float16" => values.flat_map(|value| f16::from_f32(value).to_le_bytes()).collect(),
@@ -94,7 +100,8 @@ fn bytes_of(name: &str, count: u64, dtype: &str) -> Vec<u8> {
 fn safetensors(json: &Value) -> Vec<u8> {
     let dtype = json["dtype"].as_str().expect("a dtype");
     let (mut header, mut data) = (Map::new(), Vec::new());
-    let tensors: BTreeMap<&String, &Value> = json["tensors"].as_object().expect("tensors").iter().collect();
+    let tensors: BTreeMap<&String, &Value> =
+        json["tensors"].as_object().expect("tensors").iter().collect();
     for (name, shape) in tensors {
         let count = shape.as_array().expect("a shape").iter().filter_map(Value::as_u64).product();
         let start = data.len();
@@ -107,7 +114,10 @@ fn safetensors(json: &Value) -> Vec<u8> {
             "float16" => "F16",
             _ => "BF16",
         };
-        header.insert(name.clone(), json!({"dtype": code, "shape": shape, "data_offsets": [start, data.len()]}));
+        header.insert(
+            name.clone(),
+            json!({"dtype": code, "shape": shape, "data_offsets": [start, data.len()]}),
+        );
     }
     let header = Value::from(header).to_string();
     let mut file = (header.len() as u64).to_le_bytes().to_vec();

@@ -14,7 +14,8 @@ pub fn fixture(path: &str) -> PathBuf {
     workspace().join("fixtures").join(path)
 }
 
-/// A file or folder of `../shared/data`, which holds real models that are not part of the repository.
+/// A file or folder of `../shared/data`, which holds real models that are not part of the
+/// repository.
 ///
 /// Where it is absent the test should return; a line on stderr says that it was skipped.
 ///
@@ -44,7 +45,8 @@ pub fn reference_python() -> Option<PathBuf> {
 }
 
 fn reference_environment() -> PathBuf {
-    std::env::var_os("APR_REFERENCE").map_or_else(|| workspace().join("target/reference"), PathBuf::from)
+    std::env::var_os("APR_REFERENCE")
+        .map_or_else(|| workspace().join("target/reference"), PathBuf::from)
 }
 
 fn or_skip(path: PathBuf, what: &str) -> Option<PathBuf> {

@@ -40,14 +40,17 @@ pub struct Apr1Builder<'a> {
 }
 
 impl Apr1Builder<'_> {
-    /// The file. Its hyperparameters are those of the tiny model: 51865, 1500, 384, 6, 4, 448, 384, 6, 4, 80.
+    /// The file. Its hyperparameters are those of the tiny model: 51865, 1500, 384, 6, 4, 448, 384,
+    /// 6, 4, 80.
     #[must_use]
     pub fn build(&self) -> Vec<u8> {
         let mut file = if self.is_0_2 { b"APR\0".to_vec() } else { b"APR1".to_vec() };
         file.extend([1, 0, 0, self.quantization, self.compressed]);
         file.extend((self.tensors.len() as u16).to_le_bytes());
         file.push(u8::from(self.vocabulary.is_some()) | u8::from(self.filterbank.is_some()) << 1);
-        file.extend([51_865_u32, 1500, 384, 6, 4, 448, 384, 6, 4, 80].map(u32::to_le_bytes).concat());
+        file.extend(
+            [51_865_u32, 1500, 384, 6, 4, 448, 384, 6, 4, 80].map(u32::to_le_bytes).concat(),
+        );
         file.resize(if self.is_0_2 { 68 } else { 52 }, 0);
         let mut offset = 0_u64;
         for (name, _, dims, bytes) in &self.tensors {
@@ -56,7 +59,9 @@ impl Apr1Builder<'_> {
             file.resize(start + 48, 0);
             let elements: u64 = dims.iter().copied().map(u64::from).product();
             file.extend([offset, bytes.len() as u64, elements].map(u64::to_le_bytes).concat());
-            (0..4).for_each(|at| file.extend(dims.get(at).copied().unwrap_or_default().to_le_bytes()));
+            (0..4).for_each(|at| {
+                file.extend(dims.get(at).copied().unwrap_or_default().to_le_bytes());
+            });
             file.push(dims.len() as u8);
             file.resize(start + 96, 0);
             offset += bytes.len() as u64;
@@ -64,7 +69,8 @@ impl Apr1Builder<'_> {
         file.extend(f32s(&self.scales));
         self.tensors.iter().for_each(|(.., bytes)| file.extend(bytes));
         if let Some((tokens, merges)) = &self.vocabulary {
-            let mut section = [tokens.len() as u32, merges.len() as u32].map(u32::to_le_bytes).concat();
+            let mut section =
+                [tokens.len() as u32, merges.len() as u32].map(u32::to_le_bytes).concat();
             for text in tokens.iter().chain(merges.iter().flatten()) {
                 section.extend((text.len() as u16).to_le_bytes());
                 section.extend(*text);
@@ -73,7 +79,9 @@ impl Apr1Builder<'_> {
             file.extend(section);
         }
         if let Some((mels, freqs, weights)) = &self.filterbank {
-            file.extend([8 + 4 * weights.len() as u32, *mels, *freqs].map(u32::to_le_bytes).concat());
+            file.extend(
+                [8 + 4 * weights.len() as u32, *mels, *freqs].map(u32::to_le_bytes).concat(),
+            );
             file.extend(f32s(weights));
         }
         with_crc(file)
@@ -95,7 +103,12 @@ pub fn apr1_json(metadata: &str, count: u32, index: &str, data: &[u8]) -> Vec<u8
 
 /// A file of aprender or apr-cli (table A), with the magic given; names must ascend in a sound one.
 #[must_use]
-pub fn dialect_a(magic: [u8; 4], flags: u16, metadata: &str, tensors: &[OlderTensor<'_>]) -> Vec<u8> {
+pub fn dialect_a(
+    magic: [u8; 4],
+    flags: u16,
+    metadata: &str,
+    tensors: &[OlderTensor<'_>],
+) -> Vec<u8> {
     let pad = |bytes: &mut Vec<u8>| bytes.resize(bytes.len().next_multiple_of(64), 0);
     let (mut index, mut data) = (Vec::new(), Vec::new());
     for (name, dtype, dims, bytes) in tensors {

@@ -3,7 +3,8 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-/// The system's allocator, which keeps count for each thread. A test binary names it as its `#[global_allocator]`.
+/// The system's allocator, which keeps count for each thread. A test binary names it as its
+/// `#[global_allocator]`.
 ///
 /// ```
 /// use apr_testkit::{PeakAlloc, peak_memory};
@@ -22,7 +23,8 @@ thread_local! {
     static PEAK: Cell<isize> = const { Cell::new(0) };
 }
 
-/// Runs `code`; the second value is the most bytes it held at once, in memory that this thread asked for.
+/// Runs `code`; the second value is the most bytes it held at once, in memory that this thread
+/// asked for.
 ///
 /// # Panics
 /// When the binary's allocator is not [`PeakAlloc`]: it would see nothing.

@@ -1,7 +1,8 @@
 //! Programs of others that take too long to build or start for every test run: torch, llama.cpp.
 //!
-//! `cargo xtask interop` asks them. The digests of the files that they agreed with are kept in `fixtures/peers/`, and the
-//! ordinary tests check that we still write those very files. So a change of one byte sends us back to the peer.
+//! `cargo xtask interop` asks them. The digests of the files that they agreed with are kept in
+//! `fixtures/peers/`, and the ordinary tests check that we still write those very files. So a
+//! change of one byte sends us back to the peer.
 
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -16,8 +17,8 @@ pub fn are_asked() -> bool {
 
 /// Asserts that these files, each with a label, are the ones that a peer agreed with.
 ///
-/// Where peers [are asked](are_asked), `judge` asks this one and panics if it disagrees; its consent is then recorded as
-/// `fixtures/peers/RECORD.blake3`.
+/// Where peers [are asked](are_asked), `judge` asks this one and panics if it disagrees; its
+/// consent is then recorded as `fixtures/peers/RECORD.blake3`.
 ///
 /// # Panics
 /// When a file differs from the recorded one, or the record can't be written.
@@ -38,9 +39,16 @@ pub fn agreed(record: &str, files: &[(String, Vec<u8>)], judge: impl FnOnce()) {
     }
     let recorded = std::fs::read_to_string(&path).unwrap_or_default();
     for (found, recorded) in found.lines().zip(recorded.lines().chain(std::iter::repeat(""))) {
-        assert_eq!(found, recorded, "{record} changed since the peer agreed with it: run `cargo xtask interop`");
+        assert_eq!(
+            found, recorded,
+            "{record} changed since the peer agreed with it: run `cargo xtask interop`"
+        );
     }
-    assert_eq!(found.lines().count(), recorded.lines().count(), "{record}: the peer agreed with another list of files");
+    assert_eq!(
+        found.lines().count(),
+        recorded.lines().count(),
+        "{record}: the peer agreed with another list of files"
+    );
 }
 
 fn path_of(record: &str) -> PathBuf {

@@ -15,5 +15,6 @@ pub fn read_everything(reader: &dyn CheckpointReader) -> Result<()> {
             offset += piece as u64;
         }
     }
-    (0..reader.companions().len()).try_for_each(|companion| reader.read_companion(companion).map(drop))
+    (0..reader.companions().len())
+        .try_for_each(|companion| reader.read_companion(companion).map(drop))
 }

@@ -25,7 +25,10 @@ impl ByteSource for SparseSource {
             return Err(Error::corrupt("a read past the end").at(offset));
         }
         buf.fill(0);
-        let head = usize::try_from(offset).ok().and_then(|offset| self.head.get(offset..)).unwrap_or_default();
+        let head = usize::try_from(offset)
+            .ok()
+            .and_then(|offset| self.head.get(offset..))
+            .unwrap_or_default();
         let common = head.len().min(buf.len());
         buf[..common].copy_from_slice(&head[..common]);
         Ok(())

@@ -1,13 +1,15 @@
 //! The tokenizer files that travel with a model.
 //!
-//! [`vocabulary`](vocabulary()) lists the tokens of a checkpoint, whichever file has them: `tokenizer.json`, `vocab.json`,
-//! `vocab.txt`, SentencePiece's `tokenizer.model`, tiktoken's ranks, the metadata of GGUF. [`read_tokenizer`] gets all that
-//! such files say. [`gguf`] writes a tokenizer as llama.cpp's key-value pairs, and makes files of the pairs.
+//! [`vocabulary`](vocabulary()) lists the tokens of a checkpoint, whichever file has them:
+//! `tokenizer.json`, `vocab.json`, `vocab.txt`, SentencePiece's `tokenizer.model`, tiktoken's
+//! ranks, the metadata of GGUF. [`read_tokenizer`] gets all that such files say. [`gguf`] writes a
+//! tokenizer as llama.cpp's key-value pairs, and makes files of the pairs.
 //!
 //! ```
 //! use apr_tokenizer::read_tokenizer;
 //!
-//! let (found, warnings) = read_tokenizer(&["vocab.json"], &mut |_| Ok(br#"{"a": 1, "b": 0}"#.into()))?;
+//! let (found, warnings) =
+//!     read_tokenizer(&["vocab.json"], &mut |_| Ok(br#"{"a": 1, "b": 0}"#.into()))?;
 //! assert_eq!(found.map(|tokenizer| tokenizer.tokens[&0].clone()), Some("b".to_owned()));
 //! assert!(warnings.is_empty());
 //! # Ok::<(), apr_core::Error>(())

@@ -1,8 +1,10 @@
-//! Texts as tokens and back, for vocabularies of pieces with scores: SentencePiece's BPE, as LLaMA has it.
+//! Texts as tokens and back, for vocabularies of pieces with scores: SentencePiece's BPE, as LLaMA
+//! has it.
 //!
 //! The vocabulary comes as GGUF's keys, which every such tokenizer can be written as
-//! ([`tokenizer_key_values`](crate::gguf::tokenizer_key_values)). Neighbouring pieces are merged, those with the best score
-//! first, until no two of them make a token; a character that is no token becomes its bytes.
+//! ([`tokenizer_key_values`](crate::gguf::tokenizer_key_values)). Neighbouring pieces are merged,
+//! those with the best score first, until no two of them make a token; a character that is no token
+//! becomes its bytes.
 
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, HashMap};
@@ -32,7 +34,8 @@ pub struct Merging {
     adds_bos: bool,
     adds_eos: bool,
     adds_space: bool,
-    /// Tokens that are found in a text before anything else, those that begin alike with the longest first.
+    /// Tokens that are found in a text before anything else, those that begin alike with the
+    /// longest first.
     spelled: Vec<usize>,
 }
 
@@ -45,12 +48,18 @@ impl Merging {
         let key = |name: &str| keys.get(&format!("tokenizer.ggml.{name}"));
         let kind = keys.text("tokenizer.ggml.model").unwrap_or("none");
         if kind != "llama" {
-            let message = format!("texts are not cut into tokens yet for tokenizers of the kind '{kind}'");
+            let message =
+                format!("texts are not cut into tokens yet for tokenizers of the kind '{kind}'");
             return Err(Error::version(message));
         }
-        let missing = |name: &str| Error::format(format!("the key tokenizer.ggml.{name} is missing"));
-        let Some(Value::Array(Array::String(pieces))) = key("tokens") else { return Err(missing("tokens")) };
-        let Some(Value::Array(Array::F32(scores))) = key("scores") else { return Err(missing("scores")) };
+        let missing =
+            |name: &str| Error::format(format!("the key tokenizer.ggml.{name} is missing"));
+        let Some(Value::Array(Array::String(pieces))) = key("tokens") else {
+            return Err(missing("tokens"));
+        };
+        let Some(Value::Array(Array::F32(scores))) = key("scores") else {
+            return Err(missing("scores"));
+        };
         let kinds = match key("token_type") {
             Some(Value::Array(Array::I32(kinds))) => kinds.into_iter().map(i64::from).collect(),
             _ => vec![1; pieces.len()],
@@ -63,7 +72,8 @@ impl Merging {
             _ => default,
         };
         let id = |name: &str| key(name).and_then(|value| value.as_i64());
-        let mut spelled: Vec<usize> = (0..pieces.len()).filter(|&at| SPELLED.contains(&kinds[at])).collect();
+        let mut spelled: Vec<usize> =
+            (0..pieces.len()).filter(|&at| SPELLED.contains(&kinds[at])).collect();
         spelled.retain(|&at| !pieces[at].is_empty());
         spelled.sort_by_key(|&at| std::cmp::Reverse(pieces[at].len()));
         Ok(Self {
@@ -81,8 +91,8 @@ impl Merging {
         })
     }
 
-    /// The tokens of a text. Special tokens that it spells out become what they are; with `ends`, those that begin and end
-    /// a text are added where the model wants them.
+    /// The tokens of a text. Special tokens that it spells out become what they are; with `ends`,
+    /// those that begin and end a text are added where the model wants them.
     ///
     /// # Errors
     /// E001 for a character that is neither a token nor bytes of the vocabulary.
@@ -95,7 +105,9 @@ impl Merging {
                 // Behind a special token, a text begins again.
                 let prefix = if self.adds_space { SPACE } else { "" };
                 let spaced = format!("{prefix}{}", plain.replace(' ', SPACE));
-                self.merge(&spaced).into_iter().try_for_each(|piece| self.push(piece, &mut tokens))?;
+                self.merge(&spaced)
+                    .into_iter()
+                    .try_for_each(|piece| self.push(piece, &mut tokens))?;
             }
             tokens.extend(special.map(|at| at as i64));
             rest = &rest[plain.len() + special.map_or(0, |at| self.pieces[at].len())..];
@@ -121,7 +133,9 @@ impl Merging {
         }
         for byte in piece.bytes() {
             let id = self.ids.get(&format!("<0x{byte:02X}>")).map(|&id| id as i64).or(self.unknown);
-            tokens.push(id.ok_or_else(|| Error::format(format!("no token has the character '{piece}'")))?);
+            tokens.push(
+                id.ok_or_else(|| Error::format(format!("no token has the character '{piece}'")))?,
+            );
         }
         Ok(())
     }
@@ -131,7 +145,8 @@ impl Merging {
         let starts: Vec<usize> = text.char_indices().map(|(at, _)| at).collect();
         let count = starts.len();
         let end = |at: usize| starts.get(at).copied().unwrap_or(text.len());
-        // Where the piece that begins at a character ends, and where the one before it begins; 0 for pieces that are gone.
+        // Where the piece that begins at a character ends, and where the one before it begins; 0
+        // for pieces that are gone.
         let mut next: Vec<usize> = (1..=count).collect();
         let mut before: Vec<Option<usize>> = (0..count).map(|at| at.checked_sub(1)).collect();
         let mut alive = vec![true; count];
@@ -166,13 +181,18 @@ impl Merging {
     /// The bytes that a token adds to a text. Several tokens may make one character.
     #[must_use]
     pub fn bytes(&self, token: i64) -> Vec<u8> {
-        let Some(at) = usize::try_from(token).ok().filter(|&at| at < self.pieces.len()) else { return Vec::new() };
+        let Some(at) = usize::try_from(token).ok().filter(|&at| at < self.pieces.len()) else {
+            return Vec::new();
+        };
         let piece = &self.pieces[at];
         if SILENT.contains(&self.kinds[at]) {
             return Vec::new();
         }
         let byte = piece.strip_prefix("<0x").and_then(|rest| rest.strip_suffix('>'));
-        match byte.and_then(|digits| u8::from_str_radix(digits, 16).ok()).filter(|_| self.kinds[at] == BYTE) {
+        match byte
+            .and_then(|digits| u8::from_str_radix(digits, 16).ok())
+            .filter(|_| self.kinds[at] == BYTE)
+        {
             Some(byte) => vec![byte],
             None => piece.replace(SPACE, " ").into_bytes(),
         }
@@ -228,7 +248,8 @@ mod tests {
     use super::*;
 
     fn vocabulary() -> Merging {
-        let pieces = ["<unk>", "<s>", "</s>", "<0x21>", "\u{2581}", "a", "b", "ab", "\u{2581}ab", "ba"];
+        let pieces =
+            ["<unk>", "<s>", "</s>", "<0x21>", "\u{2581}", "a", "b", "ab", "\u{2581}ab", "ba"];
         let scores = [0.0, 0.0, 0.0, 0.0, -9.0, -9.0, -9.0, -1.0, -3.0, -2.0];
         let kinds = [2, 3, 3, 6, 1, 1, 1, 1, 1, 1];
         let mut keys = KeyValues::new();
@@ -262,12 +283,16 @@ mod tests {
     #[test]
     fn tokens_give_their_bytes_back() {
         let vocabulary = vocabulary();
-        let text: Vec<u8> = [1, 8, 7, 3, 2].iter().flat_map(|token| vocabulary.bytes(*token)).collect();
+        let text: Vec<u8> =
+            [1, 8, 7, 3, 2].iter().flat_map(|token| vocabulary.bytes(*token)).collect();
         assert_eq!(text, b" abab!");
         assert_eq!(vocabulary.bytes(99), b"");
         assert_eq!(vocabulary.text_of(&[1, 8, 7, 3, 99, -1, 2]), b" abab!");
         assert_eq!((vocabulary.id("ab"), vocabulary.token(7)), (Some(7), Some("ab")));
-        assert_eq!((vocabulary.id("abc"), vocabulary.token(-1), vocabulary.token(10)), (None, None, None));
+        assert_eq!(
+            (vocabulary.id("abc"), vocabulary.token(-1), vocabulary.token(10)),
+            (None, None, None)
+        );
     }
 
     #[test]

@@ -38,26 +38,32 @@ pub struct Token {
     pub text: String,
 }
 
-/// The first `at_most` tokens of the vocabulary; `None` where the checkpoint carries no tokenizer that is understood.
+/// The first `at_most` tokens of the vocabulary; `None` where the checkpoint carries no tokenizer
+/// that is understood.
 ///
 /// # Errors
 /// E007 and E008 when a tokenizer file can't be read.
 pub fn vocabulary(reader: &dyn CheckpointReader, at_most: usize) -> Result<Option<Vocabulary>> {
-    let names: Vec<_> = reader.companions().iter().map(|companion| companion.name.as_str()).collect();
-    let (found, _) = read_tokenizer(&names, &mut |file| reader.read_companion(file).map(Cow::Owned))?;
+    let names: Vec<_> =
+        reader.companions().iter().map(|companion| companion.name.as_str()).collect();
+    let (found, _) =
+        read_tokenizer(&names, &mut |file| reader.read_companion(file).map(Cow::Owned))?;
     if let Some(Tokenizer { file, tokens, .. }) = found {
         return Ok(Some(first(&file, &tokens, at_most)));
     }
     let metadata = reader.metadata();
-    let listed = ["tokenizer.vocabulary", "vocab"].iter().find_map(|key| metadata.get(key)?.as_array());
+    let listed =
+        ["tokenizer.vocabulary", "vocab"].iter().find_map(|key| metadata.get(key)?.as_array());
     if let Some(texts) = listed {
         // An id without a token is null.
-        let tokens = texts.iter().zip(0..).filter_map(|(text, id)| Some((id, text.as_str()?.to_owned())));
+        let tokens =
+            texts.iter().zip(0..).filter_map(|(text, id)| Some((id, text.as_str()?.to_owned())));
         return Ok(Some(first("metadata", &tokens.collect(), at_most)));
     }
     let pairs = metadata.key_values().ok().flatten().unwrap_or_default();
     let texts = pairs.find(GGUF_TOKENS).and_then(|pair| pair.texts());
-    Ok(texts.map(|texts| first(GGUF_TOKENS, &(0..).zip(texts.map(str::to_owned)).collect(), at_most)))
+    Ok(texts
+        .map(|texts| first(GGUF_TOKENS, &(0..).zip(texts.map(str::to_owned)).collect(), at_most)))
 }
 
 /// Key of a GGUF file's tokens.
@@ -86,7 +92,8 @@ mod tests {
     fn every_kind_of_tokenizer_file_is_read() {
         let pieces = || std::fs::read(locate::fixture("sentencepiece/bpe.model")).unwrap();
         let ranks = || b"IQ== 0\nIg== 1\n".to_vec();
-        let json = br#"{"model": {"type": "BPE", "vocab": {"a": 1, "b": 0}, "merges": []}}"#.to_vec();
+        let json =
+            br#"{"model": {"type": "BPE", "vocab": {"a": 1, "b": 0}, "merges": []}}"#.to_vec();
         for (source, bytes, size, first_token) in [
             ("tokenizer.json", json, 2, "b"),
             ("vocab.json", br#"{"a": 0}"#.to_vec(), 1, "a"),
@@ -97,7 +104,10 @@ mod tests {
             ("gpt2.tiktoken", ranks(), 2, "!"),
         ] {
             let found = of([(source, bytes)]).expect(source);
-            assert_eq!((found.source.as_str(), found.size, found.tokens[0].text.as_str()), (source, size, first_token));
+            assert_eq!(
+                (found.source.as_str(), found.size, found.tokens[0].text.as_str()),
+                (source, size, first_token)
+            );
         }
     }
 
@@ -106,6 +116,9 @@ mod tests {
         let found = of([("tokenizer.json", b"{".to_vec()), ("vocab.txt", b"a\n".to_vec())]);
         assert_eq!(found.map(|found| found.source), Some("vocab.txt".to_owned()));
         assert_eq!(of([("tokenizer.json", b"{".to_vec())]), None);
-        assert_eq!(of([("a.tiktoken", b"IQ== 0\n".to_vec()), ("b.tiktoken", b"IQ== 0\n".to_vec())]), None);
+        assert_eq!(
+            of([("a.tiktoken", b"IQ== 0\n".to_vec()), ("b.tiktoken", b"IQ== 0\n".to_vec())]),
+            None
+        );
     }
 }

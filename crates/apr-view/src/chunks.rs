@@ -13,11 +13,13 @@ pub struct Chunk {
     pub len: usize,
     /// Whether this is the tensor's last piece.
     pub last: bool,
-    /// Whether the pieces suit [`ChunkSums`](apr_core::digest::ChunkSums), which need a power of two.
+    /// Whether the pieces suit [`ChunkSums`](apr_core::digest::ChunkSums), which need a power of
+    /// two.
     pub summable: bool,
 }
 
-/// The pieces of a tensor of `len` bytes; an empty tensor has one empty piece, so that every tensor is seen.
+/// The pieces of a tensor of `len` bytes; an empty tensor has one empty piece, so that every tensor
+/// is seen.
 pub fn chunks(info: &TensorInfo, len: u64) -> impl Iterator<Item = Chunk> + use<> {
     pieces(len, chunk_len(info.dtype))
 }

@@ -8,8 +8,8 @@ use crate::strided::{Strided, Woven};
 use crate::transform::{Change, Kind, needs_floats};
 
 impl Change {
-    /// The rows that are cut out of four-bit floats, in GGUF's blocks; elements and exponents are at these positions of the
-    /// base.
+    /// The rows that are cut out of four-bit floats, in GGUF's blocks; elements and exponents are
+    /// at these positions of the base.
     ///
     /// # Errors
     /// E001 when the two tensors are not those of one of four-bit floats.
@@ -27,7 +27,12 @@ impl Change {
     ///
     /// # Errors
     /// E001 when it is not made of such groups, or its elements are not plain.
-    pub fn cut(info: &TensorInfo, position: usize, cut: Cut, name: &str) -> Result<(TensorInfo, Self)> {
+    pub fn cut(
+        info: &TensorInfo,
+        position: usize,
+        cut: Cut,
+        name: &str,
+    ) -> Result<(TensorInfo, Self)> {
         if info.dtype.block_len() != 1 || info.dtype.is_quantized() {
             return Err(needs_floats(info, "it can be cut"));
         }
@@ -39,27 +44,44 @@ impl Change {
         };
         let whole = whole.filter(|whole| fits(whole.rows).is_some()).ok_or_else(|| {
             let shape = &info.shape;
-            Error::format(format!("its shape {shape} does not have {groups} groups with {count} rows from {first} on"))
-                .for_tensor(&info.name)
+            Error::format(format!(
+                "its shape {shape} does not have {groups} groups with {count} rows from {first} on"
+            ))
+            .for_tensor(&info.name)
         })?;
         let Groups { rows, columns, .. } = whole;
         let (dims, strides, start) = match turned {
-            Turned::No => ([groups, count, columns], [rows * columns, step * columns, 1], first * columns),
-            Turned::After => ([groups, columns, count], [rows * columns, 1, step * columns], first * columns),
+            Turned::No => {
+                ([groups, count, columns], [rows * columns, step * columns, 1], first * columns)
+            }
+            Turned::After => {
+                ([groups, columns, count], [rows * columns, 1, step * columns], first * columns)
+            }
             Turned::Before => ([groups, count, columns], [rows * columns, step, rows], first),
         };
         let shape = if whole.is_flat { Shape::from([groups, count]) } else { Shape::from(dims) };
         let target = TensorInfo { name: name.to_owned(), dtype: info.dtype, shape };
         let element = info.dtype.block_bytes();
-        Ok((target, Self(Kind::Strided(Strided { tensor: position, start, dims, strides, element }))))
+        Ok((
+            target,
+            Self(Kind::Strided(Strided { tensor: position, start, dims, strides, element })),
+        ))
     }
 
-    /// The tensor of this shape that parts were cut out of: [`cut`](Self::cut) the other way round. All are to be there.
+    /// The tensor of this shape that parts were cut out of: [`cut`](Self::cut) the other way round.
+    /// All are to be there.
     ///
     /// # Errors
     /// E001 when the parts do not make up such a tensor, or their elements are not plain.
-    pub fn joined(parts: &[(&TensorInfo, usize, Cut)], shape: Shape, name: &str) -> Result<(TensorInfo, Self)> {
-        let unfit = || Error::format(format!("its parts do not make up a tensor of shape {shape}")).for_tensor(name);
+    pub fn joined(
+        parts: &[(&TensorInfo, usize, Cut)],
+        shape: Shape,
+        name: &str,
+    ) -> Result<(TensorInfo, Self)> {
+        let unfit = || {
+            Error::format(format!("its parts do not make up a tensor of shape {shape}"))
+                .for_tensor(name)
+        };
         let mut parts = parts.to_vec();
         parts.sort_by_key(|(_, _, cut)| cut.first);
         let &(first, _, cut) = parts.first().ok_or_else(unfit)?;
@@ -97,7 +119,8 @@ struct Whole {
 }
 
 impl Whole {
-    /// Of this shape, where the first part was cut out like this; `None` where the shape has no such groups.
+    /// Of this shape, where the first part was cut out like this; `None` where the shape has no
+    /// such groups.
     fn of(shape: &Shape, first: Cut, dtype: DType) -> Option<Self> {
         let is_turned = first.turned == Turned::Before;
         let groups = Groups::of(shape.dims(), first.groups, is_turned)?;
@@ -107,8 +130,12 @@ impl Whole {
 
     /// Whether the part goes with the others and starts at row `next`.
     fn has_next(&self, info: &TensorInfo, cut: Cut, next: u64) -> bool {
-        let elements = self.count.checked_mul(cut.count).and_then(|part| part.checked_mul(self.groups.columns));
-        let is_alike = cut.groups == self.count && cut.step == self.step && info.dtype == self.dtype;
+        let elements = self
+            .count
+            .checked_mul(cut.count)
+            .and_then(|part| part.checked_mul(self.groups.columns));
+        let is_alike =
+            cut.groups == self.count && cut.step == self.step && info.dtype == self.dtype;
         is_alike && cut.first == next && elements.is_some() && info.shape.elements() == elements
     }
 
@@ -122,7 +149,13 @@ impl Whole {
         let columns = self.groups.columns;
         let (x, y) = if self.is_turned { (columns, cut.count) } else { (cut.count, columns) };
         let strides = if cut.turned == Turned::No { [x * y, y, 1] } else { [x * y, 1, x] };
-        Strided { tensor: position, start: 0, dims: [self.count, x, y], strides, element: info.dtype.block_bytes() }
+        Strided {
+            tensor: position,
+            start: 0,
+            dims: [self.count, x, y],
+            strides,
+            element: info.dtype.block_bytes(),
+        }
     }
 
     /// Elements of a part that follow one another in the whole.
@@ -134,7 +167,11 @@ impl Whole {
     /// Whether the parts are all there, where the next one would start at row `next`.
     fn ends_at(&self, next: u64) -> bool {
         let rows = self.groups.rows;
-        if self.step == 1 { next == rows } else { next == self.step && rows.is_multiple_of(self.step) }
+        if self.step == 1 {
+            next == rows
+        } else {
+            next == self.step && rows.is_multiple_of(self.step)
+        }
     }
 }
 
@@ -150,7 +187,8 @@ struct Groups {
 }
 
 impl Groups {
-    /// Of a shape whose first dimension counts groups, or the rows of all of them; `turned` where rows come last.
+    /// Of a shape whose first dimension counts groups, or the rows of all of them; `turned` where
+    /// rows come last.
     fn of(dims: &[u64], groups: u64, turned: bool) -> Option<Self> {
         let flat = Self { rows: *dims.get(1)?, columns: 1, is_flat: true };
         match *dims {
@@ -179,7 +217,9 @@ mod tests {
         let (mut entries, mut start) = (Vec::new(), 0);
         for (at, shape) in shapes.iter().enumerate() {
             let end = start + shape.iter().product::<u64>();
-            entries.push(format!(r#""t{at}":{{"dtype":"U8","shape":{shape:?},"data_offsets":[{start},{end}]}}"#));
+            entries.push(format!(
+                r#""t{at}":{{"dtype":"U8","shape":{shape:?},"data_offsets":[{start},{end}]}}"#
+            ));
             start = end;
         }
         let header = format!("{{{}}}", entries.join(","));
@@ -202,9 +242,11 @@ mod tests {
         }
         let shapes: Vec<&[u64]> = shapes.iter().map(Vec::as_slice).collect();
         let base = model(&shapes, &parts);
-        let parts = base.tensors().iter().zip(cuts).enumerate().map(|(at, (info, cut))| (info, at, *cut));
+        let parts =
+            base.tensors().iter().zip(cuts).enumerate().map(|(at, (info, cut))| (info, at, *cut));
         let parts: Vec<_> = parts.collect();
-        let (info, change) = Change::joined(&parts, shape.to_vec().into(), "whole").expect("joined");
+        let (info, change) =
+            Change::joined(&parts, shape.to_vec().into(), "whole").expect("joined");
         assert_eq!((info.shape.dims(), bytes(&change, &*base, all.len())), (shape, all));
     }
 
@@ -216,19 +258,25 @@ mod tests {
         taken_apart_and_joined(
             &[12, 2],
             &[keys, values],
-            &[&[0, 2, 1, 3, 12, 14, 13, 15], &[4, 5, 6, 7, 8, 9, 10, 11, 16, 17, 18, 19, 20, 21, 22, 23]],
+            &[
+                &[0, 2, 1, 3, 12, 14, 13, 15],
+                &[4, 5, 6, 7, 8, 9, 10, 11, 16, 17, 18, 19, 20, 21, 22, 23],
+            ],
         );
     }
 
-    /// `w = np.arange(24).reshape(2, 3, 4).swapaxes(1, 2)`, and of it `w[:, ::2]` and `w[:, 1::2]`; for biases
-    /// `np.arange(8).reshape(2, 4)`.
+    /// `w = np.arange(24).reshape(2, 3, 4).swapaxes(1, 2)`, and of it `w[:, ::2]` and `w[:, 1::2]`;
+    /// for biases `np.arange(8).reshape(2, 4)`.
     #[test]
     fn columns_that_take_turns_are_cut_and_joined() {
         let part = |first, turned| Cut { groups: 2, first, step: 2, count: 2, turned };
         taken_apart_and_joined(
             &[2, 3, 4],
             &[part(0, Turned::Before), part(1, Turned::Before)],
-            &[&[0, 4, 8, 2, 6, 10, 12, 16, 20, 14, 18, 22], &[1, 5, 9, 3, 7, 11, 13, 17, 21, 15, 19, 23]],
+            &[
+                &[0, 4, 8, 2, 6, 10, 12, 16, 20, 14, 18, 22],
+                &[1, 5, 9, 3, 7, 11, 13, 17, 21, 15, 19, 23],
+            ],
         );
         let biases = [part(0, Turned::No), part(1, Turned::No)];
         taken_apart_and_joined(&[2, 4], &biases, &[&[0, 2, 4, 6], &[1, 3, 5, 7]]);
@@ -259,7 +307,10 @@ mod tests {
         let values = Cut { count: 4, first: 2, ..cut };
         let part = &base.tensors()[1];
         for shape in [[12, 2], [8, 2], [10, 2]] {
-            assert!(Change::joined(&[(part, 1, values)], Shape::from(shape), "whole").is_err(), "no keys");
+            assert!(
+                Change::joined(&[(part, 1, values)], Shape::from(shape), "whole").is_err(),
+                "no keys"
+            );
         }
         assert!(Change::joined(&[], Shape::from([12, 2]), "whole").is_err(), "nothing");
     }

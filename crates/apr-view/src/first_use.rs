@@ -33,11 +33,21 @@ struct Place {
 }
 
 /// What is in the names of heads.
-const HEADS: [&str; 9] =
-    ["head", "embed_out", "qa_outputs", "vocab_", "proj_out", "pooler", "classifier", "score", "logits"];
+const HEADS: [&str; 9] = [
+    "head",
+    "embed_out",
+    "qa_outputs",
+    "vocab_",
+    "proj_out",
+    "pooler",
+    "classifier",
+    "score",
+    "logits",
+];
 
 /// What is in the names of what takes the input.
-const INPUTS: [&str; 8] = ["embd", "embed", "wte", "wpe", "patch", "position", "rope_freqs", "shared"];
+const INPUTS: [&str; 8] =
+    ["embd", "embed", "wte", "wpe", "patch", "position", "rope_freqs", "shared"];
 
 /// Puts the tensors of a view in the order of their first use, as far as their names say: the
 /// canonical ones of the families, and others that follow the habits of Hugging Face or GGUF.
@@ -70,7 +80,8 @@ fn place(name: &str) -> Place {
     let parts: Vec<&str> = name.split(['.', '/']).collect();
     let half = u8::from(parts.iter().take(2).any(|part| *part == "decoder"));
     let numbered = parts.iter().any(|part| part.parse::<u64>().is_ok());
-    let has = |words: &[&str]| parts.iter().any(|part| words.iter().any(|word| part.contains(word)));
+    let has =
+        |words: &[&str]| parts.iter().any(|part| words.iter().any(|word| part.contains(word)));
     // `output.weight` is GGUF's head, `attention.output.dense` a part of a layer.
     let is_head = parts.first().is_some_and(|first| matches!(*first, "cls" | "output"));
     let stage = if !numbered && (is_head || has(&HEADS)) {
@@ -84,7 +95,8 @@ fn place(name: &str) -> Place {
     };
     // A head belongs to the model, not to a half of it.
     let half = if stage == Stage::Head { 2 } else { half };
-    let piece = |part: &&str| part.parse().map_or_else(|_| Piece::Text((*part).to_owned()), Piece::Number);
+    let piece =
+        |part: &&str| part.parse().map_or_else(|_| Piece::Text((*part).to_owned()), Piece::Number);
     Place { half, stage, pieces: parts.iter().map(piece).collect() }
 }
 

@@ -1,4 +1,5 @@
-//! Four-bit floats with an exponent for every 32 (MXFP4), as safetensors files have them and as GGUF does.
+//! Four-bit floats with an exponent for every 32 (MXFP4), as safetensors files have them and as
+//! GGUF does.
 //!
 //! | | elements of a block | exponents |
 //! |---|---|---|
@@ -28,8 +29,8 @@ pub(crate) struct FourBits {
 }
 
 impl FourBits {
-    /// The rows that are cut out of four-bit floats, in GGUF's blocks; elements and exponents are at these positions of the
-    /// base.
+    /// The rows that are cut out of four-bit floats, in GGUF's blocks; elements and exponents are
+    /// at these positions of the base.
     ///
     /// # Errors
     /// E001 when the two tensors are not those of one of four-bit floats.
@@ -41,12 +42,18 @@ impl FourBits {
     ) -> Result<(TensorInfo, Self)> {
         let unfit = || {
             let (shape, other) = (&blocks.shape, &scales.shape);
-            Error::format(format!("its shape {shape} and the {other} of {} are not those of MXFP4", scales.name))
-                .for_tensor(&blocks.name)
+            Error::format(format!(
+                "its shape {shape} and the {other} of {} are not those of MXFP4",
+                scales.name
+            ))
+            .for_tensor(&blocks.name)
         };
         let &[groups, rows, row_blocks, 16] = blocks.shape.dims() else { return Err(unfit()) };
         let is_bytes = [blocks, scales].iter().all(|info| info.dtype == DType::U8);
-        let last = cut.count.checked_sub(1).and_then(|last| last.checked_mul(cut.step)?.checked_add(cut.first));
+        let last = cut
+            .count
+            .checked_sub(1)
+            .and_then(|last| last.checked_mul(cut.step)?.checked_add(cut.first));
         let fits = last.is_some_and(|last| last < rows) && cut.groups == groups;
         if !is_bytes || !fits || scales.shape.dims() != [groups, rows, row_blocks] {
             return Err(unfit());
@@ -69,22 +76,31 @@ impl FourBits {
     }
 
     /// Reads whole blocks from byte `offset` on.
-    pub(crate) fn read(self, base: &dyn CheckpointReader, offset: u64, mut buf: &mut [u8]) -> Result<()> {
+    pub(crate) fn read(
+        self,
+        base: &dyn CheckpointReader,
+        offset: u64,
+        mut buf: &mut [u8],
+    ) -> Result<()> {
         let (mut elements, mut exponents) = (Vec::new(), Vec::new());
         let mut at = offset / BLOCK as u64;
         while !buf.is_empty() {
             let (row, column) = (at / self.row_blocks, at % self.row_blocks);
             let count = (self.row_blocks - column).min((buf.len() / BLOCK) as u64);
             let Cut { first, step, count: rows, .. } = self.cut;
-            let source = (row / rows * self.rows + first + row % rows * step) * self.row_blocks + column;
-            let len = usize::try_from(count).map_err(|_| Error::memory("a range is larger than memory can be"))?;
+            let source =
+                (row / rows * self.rows + first + row % rows * step) * self.row_blocks + column;
+            let len = usize::try_from(count)
+                .map_err(|_| Error::memory("a range is larger than memory can be"))?;
             elements.resize(len * ELEMENTS, 0);
             exponents.resize(len, 0);
             base.read_tensor(self.blocks, source * ELEMENTS as u64, &mut elements)?;
             base.read_tensor(self.scales, source, &mut exponents)?;
             let (here, rest) = std::mem::take(&mut buf).split_at_mut(len * BLOCK);
             let blocks = elements.as_chunks::<ELEMENTS>().0.iter().zip(&exponents);
-            for (block, (elements, exponent)) in here.as_chunks_mut::<BLOCK>().0.iter_mut().zip(blocks) {
+            for (block, (elements, exponent)) in
+                here.as_chunks_mut::<BLOCK>().0.iter_mut().zip(blocks)
+            {
                 block[0] = *exponent;
                 halves_apart(elements, &mut block[1..]);
             }
@@ -132,7 +148,8 @@ mod tests {
     fn every_element_is_where_gguf_has_it() {
         let base = model(4);
         let [blocks, scales] = base.tensors() else { panic!("two tensors") };
-        let (info, change) = Change::four_bits((blocks, 0), (scales, 1), cut(1), "w").expect("MXFP4");
+        let (info, change) =
+            Change::four_bits((blocks, 0), (scales, 1), cut(1), "w").expect("MXFP4");
         assert_eq!((info.dtype, info.shape.dims()), (DType::MXFP4, &[1, 2, 32][..]));
         let mut whole = [0; 34];
         change.read(&*base, None, 0, &mut whole).expect("bytes");
@@ -160,8 +177,12 @@ mod tests {
         let [blocks, scales] = base.tensors() else { panic!("two tensors") };
         assert!(Change::four_bits((blocks, 0), (blocks, 0), cut(0), "w").is_err());
         assert!(Change::four_bits((scales, 1), (scales, 1), cut(0), "w").is_err());
-        for wrong in [cut(3), Cut { groups: 2, ..cut(0) }, Cut { count: 0, ..cut(0) }, Cut { step: u64::MAX, ..cut(0) }]
-        {
+        for wrong in [
+            cut(3),
+            Cut { groups: 2, ..cut(0) },
+            Cut { count: 0, ..cut(0) },
+            Cut { step: u64::MAX, ..cut(0) },
+        ] {
             assert!(Change::four_bits((blocks, 0), (scales, 1), wrong, "w").is_err(), "{wrong:?}");
         }
     }

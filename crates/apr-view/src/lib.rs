@@ -1,10 +1,11 @@
 //! Other looks at a checkpoint, without a copy of its weights, and what every pass over one needs.
 //!
-//! A [`View`] has other names, another order, other metadata, tensors more or fewer; a [`Change`] makes a tensor of others
-//! as it is read (rows in another order, parts stacked); [`Unpacked`] shows quantized tensors as integers and scales. All
-//! are checkpoints themselves, so that they go wherever one goes. [`chunks`] cuts tensors into the pieces that passes work
-//! on, [`values`] reads elements as numbers, and [`parse_filter`] and [`nearest`](nearest()) choose tensors by what a user
-//! typed.
+//! A [`View`] has other names, another order, other metadata, tensors more or fewer; a [`Change`]
+//! makes a tensor of others as it is read (rows in another order, parts stacked); [`Unpacked`]
+//! shows quantized tensors as integers and scales. All are checkpoints themselves, so that they go
+//! wherever one goes. [`chunks`] cuts tensors into the pieces that passes work on, [`values`] reads
+//! elements as numbers, and [`parse_filter`] and [`nearest`](nearest()) choose tensors by what a
+//! user typed.
 //!
 //! ```
 //! use apr_core::{CheckpointReader, Limits};

@@ -1,32 +1,44 @@
 //! Names like the one that was typed.
 
 /// The candidates most like `name`, best first, at most `count`, however far off they are.
-pub fn closest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>, count: usize) -> Vec<&'a str> {
-    let mut scored: Vec<_> = candidates.into_iter().map(|candidate| (similarity(name, candidate), candidate)).collect();
+pub fn closest<'a>(
+    name: &str,
+    candidates: impl IntoIterator<Item = &'a str>,
+    count: usize,
+) -> Vec<&'a str> {
+    let mut scored: Vec<_> =
+        candidates.into_iter().map(|candidate| (similarity(name, candidate), candidate)).collect();
     scored.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(b.1)));
     scored.into_iter().take(count).map(|(_, candidate)| candidate).collect()
 }
 
-/// The candidates most like `name`, best first, at most `count`; none that are too far off to be meant.
+/// The candidates most like `name`, best first, at most `count`; none that are too far off to be
+/// meant.
 ///
 /// ```
 /// let names = ["encoder.conv1.weight", "decoder.norm.bias"];
 /// assert_eq!(apr_view::nearest("encoder.conv.weight", names, 3), ["encoder.conv1.weight"]);
 /// ```
-pub fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>, count: usize) -> Vec<&'a str> {
+pub fn nearest<'a>(
+    name: &str,
+    candidates: impl IntoIterator<Item = &'a str>,
+    count: usize,
+) -> Vec<&'a str> {
     /// Similarity below which a name was not meant; 1 is equal.
     const LEAST: f64 = 0.6;
     let mut scored: Vec<_> = candidates
         .into_iter()
         .map(|candidate| (similarity(name, candidate), candidate))
-        .filter(|&(score, candidate)| score >= LEAST || (name.len() > 2 && candidate.contains(name)))
+        .filter(|&(score, candidate)| {
+            score >= LEAST || (name.len() > 2 && candidate.contains(name))
+        })
         .collect();
     scored.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(b.1)));
     scored.into_iter().take(count).map(|(_, candidate)| candidate).collect()
 }
 
-/// How alike two names are; 1 is equal. Names that nobody types are not compared letter by letter: that takes the product
-/// of their lengths.
+/// How alike two names are; 1 is equal. Names that nobody types are not compared letter by letter:
+/// that takes the product of their lengths.
 fn similarity(name: &str, candidate: &str) -> f64 {
     const LONGEST: usize = 300;
     match name.len().max(candidate.len()) > LONGEST {

@@ -1,12 +1,13 @@
-//! Elements picked out of a tensor at regular distances: transposed matrices, and parts that are cut out of groups of
-//! rows; and the way back, parts woven into one.
+//! Elements picked out of a tensor at regular distances: transposed matrices, and parts that are
+//! cut out of groups of rows; and the way back, parts woven into one.
 
 use apr_core::{CheckpointReader, Error, Result};
 
 use crate::turned::{Stripes, TOGETHER, turn};
 use crate::windows::Windows;
 
-/// Elements of a tensor, seen as `[groups, rows, columns]`, each index a number of elements apart in the source.
+/// Elements of a tensor, seen as `[groups, rows, columns]`, each index a number of elements apart
+/// in the source.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Strided {
     /// Position of the source.
@@ -29,7 +30,8 @@ pub(crate) struct Woven {
 }
 
 impl Strided {
-    /// Reads whole elements from byte `offset` on, transposed ones through the windows where there are such.
+    /// Reads whole elements from byte `offset` on, transposed ones through the windows where there
+    /// are such.
     pub(crate) fn read(
         &self,
         base: &dyn CheckpointReader,
@@ -38,7 +40,8 @@ impl Strided {
         buf: &mut [u8],
     ) -> Result<()> {
         let [_, rows, columns] = self.dims;
-        let windows = windows.filter(|_| self.is_turned() && base.tensor_slice(self.tensor).is_none());
+        let windows =
+            windows.filter(|_| self.is_turned() && base.tensor_slice(self.tensor).is_none());
         let mut filled = 0;
         while filled < buf.len() {
             let at = (offset + filled as u64) / self.element;
@@ -84,7 +87,8 @@ impl Strided {
         if column_step == 1 {
             return self.read_runs(base, first, columns, out);
         }
-        // A column of the band lies together in the source, as far as the distance of its rows lets it.
+        // A column of the band lies together in the source, as far as the distance of its rows lets
+        // it.
         let stripe = usize_of(((rows - 1) * row_step + 1) * self.element)?;
         let (step, of_row) = (usize_of(row_step)?, usize_of(columns)?);
         if let Some(whole) = base.tensor_slice(self.tensor) {
@@ -92,8 +96,15 @@ impl Strided {
             let last = ((columns - 1) * column_step * self.element).saturating_add(at);
             let end = usize_of(last)?.saturating_add(stripe);
             let bytes = usize_of(at).ok().and_then(|at| whole.get(at..end));
-            let bytes = bytes.ok_or_else(|| Error::corrupt("the read ends past the tensor").at(at))?;
-            turn(self.element, Stripes { bytes, count: of_row, apart: usize_of(column_step)?, step }, out, of_row, 0);
+            let bytes =
+                bytes.ok_or_else(|| Error::corrupt("the read ends past the tensor").at(at))?;
+            turn(
+                self.element,
+                Stripes { bytes, count: of_row, apart: usize_of(column_step)?, step },
+                out,
+                of_row,
+                0,
+            );
             return Ok(());
         }
         let mut scratch = vec![0; stripe * TOGETHER.min(of_row)];
@@ -101,7 +112,11 @@ impl Strided {
         for (start, at) in (0..columns).step_by(TOGETHER).zip((0..).step_by(TOGETHER)) {
             let count = TOGETHER.min(of_row - at);
             for (column, stripe) in (start..).zip(scratch.chunks_exact_mut(stripe).take(count)) {
-                base.read_tensor(self.tensor, (first + column * column_step) * self.element, stripe)?;
+                base.read_tensor(
+                    self.tensor,
+                    (first + column * column_step) * self.element,
+                    stripe,
+                )?;
             }
             turn(self.element, Stripes { bytes: &scratch, count, apart, step }, out, of_row, at);
         }
@@ -109,7 +124,13 @@ impl Strided {
     }
 
     /// Rows whose columns lie together.
-    fn read_runs(&self, base: &dyn CheckpointReader, first: u64, columns: u64, out: &mut [u8]) -> Result<()> {
+    fn read_runs(
+        &self,
+        base: &dyn CheckpointReader,
+        first: u64,
+        columns: u64,
+        out: &mut [u8],
+    ) -> Result<()> {
         let row_step = self.strides[1];
         if row_step == columns {
             return base.read_tensor(self.tensor, first * self.element, out);
@@ -128,7 +149,12 @@ impl Woven {
     }
 
     /// Reads whole elements from byte `offset` on.
-    pub(crate) fn read(&self, base: &dyn CheckpointReader, offset: u64, buf: &mut [u8]) -> Result<()> {
+    pub(crate) fn read(
+        &self,
+        base: &dyn CheckpointReader,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> Result<()> {
         /// Bytes that are woven at once, where a turn is no longer.
         const AT_ONCE: u64 = 1 << 20;
         let turn = self.parts.iter().map(|(_, run)| run).sum::<u64>() * self.element();

@@ -16,9 +16,15 @@ pub(crate) struct Stripes<'a> {
     pub(crate) step: usize,
 }
 
-/// Writes stripes as columns of `out`, whose rows have `columns` elements, from column `first` on. `element` is the number
-/// of bytes of an element.
-pub(crate) fn turn(element: u64, stripes: Stripes<'_>, out: &mut [u8], columns: usize, first: usize) {
+/// Writes stripes as columns of `out`, whose rows have `columns` elements, from column `first` on.
+/// `element` is the number of bytes of an element.
+pub(crate) fn turn(
+    element: u64,
+    stripes: Stripes<'_>,
+    out: &mut [u8],
+    columns: usize,
+    first: usize,
+) {
     match element {
         1 => turn_elements::<1>(stripes, out, columns, first),
         2 => turn_elements::<2>(stripes, out, columns, first),
@@ -27,7 +33,12 @@ pub(crate) fn turn(element: u64, stripes: Stripes<'_>, out: &mut [u8], columns: 
     }
 }
 
-fn turn_elements<const E: usize>(stripes: Stripes<'_>, out: &mut [u8], columns: usize, first: usize) {
+fn turn_elements<const E: usize>(
+    stripes: Stripes<'_>,
+    out: &mut [u8],
+    columns: usize,
+    first: usize,
+) {
     let Stripes { bytes, count, apart, step } = stripes;
     let (input, out) = (bytes.as_chunks::<E>().0, out.as_chunks_mut::<E>().0);
     let len = (out.len() / columns).saturating_sub(1) * step + 1;
@@ -35,7 +46,8 @@ fn turn_elements<const E: usize>(stripes: Stripes<'_>, out: &mut [u8], columns: 
     for start in (0..count).step_by(TOGETHER) {
         let last = count.min(start + TOGETHER) - 1;
         // Where there are fewer, nothing is taken of those that repeat the last one.
-        let together: [_; TOGETHER] = std::array::from_fn(|at| &input[last.min(start + at) * apart..][..len]);
+        let together: [_; TOGETHER] =
+            std::array::from_fn(|at| &input[last.min(start + at) * apart..][..len]);
         for (row, line) in out.chunks_exact_mut(columns).enumerate() {
             let line = &mut line[first + start..=first + last];
             for (place, stripe) in line.iter_mut().zip(together) {

@@ -5,7 +5,10 @@
 //! scale per block (per row for `i8_row`), and `NAME.mins` what is added, where the type has that.
 //! `scales.json` says for each tensor how its values come back.
 
-use apr_core::{CheckpointReader, Companion, Container, DType, Error, Result, Shape, Stored, TensorInfo, pass_on};
+use apr_core::{
+    CheckpointReader, Companion, Container, DType, Error, Result, Shape, Stored, TensorInfo,
+    pass_on,
+};
 use serde_json::{Map, Value, json};
 
 /// Name of the file that describes the quantized tensors.
@@ -22,8 +25,8 @@ const WINDOW: u64 = 1 << 20;
 enum Part {
     /// All of it.
     Whole,
-    /// Its quants, `per_byte` of them in a byte, `at` bytes after the start of each block; `flip` are bits that are turned
-    /// over.
+    /// Its quants, `per_byte` of them in a byte, `at` bytes after the start of each block; `flip`
+    /// are bits that are turned over.
     Quants { per_byte: u64, at: u64, flip: u8 },
     /// Numbers of `len` bytes, `at` bytes after the start of each block.
     Field { at: u64, len: u64 },
@@ -49,7 +52,8 @@ impl<'a> Unpacked<'a> {
     /// Takes the quantized tensors apart.
     ///
     /// # Errors
-    /// E001 for a dtype whose scales are quantized themselves, such as `q4_k`: it must be dequantized.
+    /// E001 for a dtype whose scales are quantized themselves, such as `q4_k`: it must be
+    /// dequantized.
     pub fn new(base: &'a dyn CheckpointReader) -> Result<Self> {
         let (mut tensors, mut parts, mut described) = (Vec::new(), Vec::new(), Map::new());
         for (position, info) in base.tensors().iter().enumerate() {
@@ -75,9 +79,11 @@ impl<'a> Unpacked<'a> {
 /// Positions of what stands for a quantized tensor, in a checkpoint that [`Unpacked::beside`] made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Parts {
-    /// The quants: signed where they have 8 bits, unsigned where they have 4, packed as described above.
+    /// The quants: signed where they have 8 bits, unsigned where they have 4, packed as described
+    /// above.
     pub quants: usize,
-    /// The quants with their highest bit turned over: unsigned where they have 8 bits, signed where they have 4.
+    /// The quants with their highest bit turned over: unsigned where they have 8 bits, signed where
+    /// they have 4.
     pub turned: usize,
     /// Quants in a byte: 1 or 2.
     pub per_byte: u64,
@@ -88,14 +94,18 @@ pub struct Parts {
 }
 
 impl<'a> Unpacked<'a> {
-    /// The tensors of the base as they are, and after them the parts of those whose dtype is made of integers and scales.
+    /// The tensors of the base as they are, and after them the parts of those whose dtype is made
+    /// of integers and scales.
     #[must_use]
     pub fn beside(base: &'a dyn CheckpointReader) -> (Self, Vec<Option<Parts>>) {
         let mut tensors = base.tensors().to_vec();
-        let mut parts: Vec<_> = (0..tensors.len()).map(|position| (position, Part::Whole)).collect();
+        let mut parts: Vec<_> =
+            (0..tensors.len()).map(|position| (position, Part::Whole)).collect();
         let mut found = Vec::with_capacity(tensors.len());
         for (position, info) in base.tensors().iter().enumerate() {
-            let fields = Fields::of(info).ok().filter(|_| info.dtype.is_quantized() && info.byte_len().is_ok());
+            let fields = Fields::of(info)
+                .ok()
+                .filter(|_| info.dtype.is_quantized() && info.byte_len().is_ok());
             let Some(fields) = fields else {
                 found.push(None);
                 continue;
@@ -109,11 +119,29 @@ impl<'a> Unpacked<'a> {
             let turned = tensors.len();
             let flip = if fields.per_byte == 1 { 0x80 } else { 0x88 };
             tensors.push(TensorInfo { dtype: DType::U8, ..tensors[first].clone() });
-            parts.push((position, Part::Quants { per_byte: fields.per_byte, at: fields.quants_at, flip }));
+            parts.push((
+                position,
+                Part::Quants { per_byte: fields.per_byte, at: fields.quants_at, flip },
+            ));
             let scales = first + 1;
-            found.push(Some(Parts { quants: first, turned, per_byte: fields.per_byte, scales, mins }));
+            found.push(Some(Parts {
+                quants: first,
+                turned,
+                per_byte: fields.per_byte,
+                scales,
+                mins,
+            }));
         }
-        (Self { base, tensors, parts, companions: base.companions().to_vec(), description: None }, found)
+        (
+            Self {
+                base,
+                tensors,
+                parts,
+                companions: base.companions().to_vec(),
+                description: None,
+            },
+            found,
+        )
     }
 }
 
@@ -136,8 +164,10 @@ impl Fields {
             DType::Q4_1 => (2, 4, DType::F16, true),
             DType::I8_ROW => (1, 4, DType::F32, false),
             dtype => {
-                let message =
-                    format!("integers and scales do not say what {dtype} does; --dequantize f16 makes it floats");
+                let message = format!(
+                    "integers and scales do not say what {dtype} does; --dequantize f16 makes it \
+                     floats"
+                );
                 return Err(Error::format(message).for_tensor(&info.name));
             }
         };
@@ -165,11 +195,15 @@ impl Fields {
         }
         let len = self.scale.block_bytes();
         let mut tensors = vec![
-            (part("", quants, dims.into()), Part::Quants { per_byte: self.per_byte, at: self.quants_at, flip: 0 }),
+            (
+                part("", quants, dims.into()),
+                Part::Quants { per_byte: self.per_byte, at: self.quants_at, flip: 0 },
+            ),
             (part(".scales", self.scale, of_blocks.clone().into()), Part::Field { at: 0, len }),
         ];
         if self.has_min {
-            tensors.push((part(".mins", self.scale, of_blocks.into()), Part::Field { at: len, len }));
+            tensors
+                .push((part(".mins", self.scale, of_blocks.into()), Part::Field { at: len, len }));
         }
         tensors
     }
@@ -185,14 +219,18 @@ impl Fields {
         });
         let Some(fields) = entry.as_object_mut() else { return entry };
         if self.per_byte == 2 {
-            fields.insert("packing".to_owned(), "two a byte, the even element in the low four bits".into());
+            fields.insert(
+                "packing".to_owned(),
+                "two a byte, the even element in the low four bits".into(),
+            );
         }
         if self.has_min {
             fields.insert("mins".to_owned(), format!("{}.mins", info.name).into());
         } else {
             fields.insert("zero_point".to_owned(), if self.per_byte == 2 { 8 } else { 0 }.into());
         }
-        let formula = if self.has_min { "scale * quant + min" } else { "scale * (quant - zero_point)" };
+        let formula =
+            if self.has_min { "scale * quant + min" } else { "scale * (quant - zero_point)" };
         fields.insert("value".to_owned(), formula.into());
         entry
     }
@@ -209,10 +247,11 @@ impl Unpacked<'_> {
         }
     }
 
-    /// Fills `buf` from the `offset`-th byte on of what `copy` takes out of the blocks, `len` bytes of each: `copy` gets a
-    /// block, where to begin in its `len` bytes, and where to put them.
+    /// Fills `buf` from the `offset`-th byte on of what `copy` takes out of the blocks, `len` bytes
+    /// of each: `copy` gets a block, where to begin in its `len` bytes, and where to put them.
     ///
-    /// Many blocks are read at once. A source that is compressed decodes a mebibyte for whatever is read of it.
+    /// Many blocks are read at once. A source that is compressed decodes a mebibyte for whatever is
+    /// read of it.
     fn read_blocks(
         &self,
         tensor: usize,
@@ -222,7 +261,8 @@ impl Unpacked<'_> {
         copy: impl Fn(&[u8], usize, &mut [u8]),
     ) -> Result<()> {
         let (block_bytes, _) = self.block_of(tensor);
-        let block_len = usize::try_from(block_bytes).map_err(|_| Error::memory("a block does not fit in memory"))?;
+        let block_len = usize::try_from(block_bytes)
+            .map_err(|_| Error::memory("a block does not fit in memory"))?;
         let end = (offset + buf.len() as u64).div_ceil(len);
         let (mut window, mut filled) = (Vec::new(), 0);
         while filled < buf.len() {
@@ -233,16 +273,28 @@ impl Unpacked<'_> {
 
             for block in window.chunks_exact(block_len) {
                 let within = (offset + filled as u64) % len;
-                let part = usize::try_from(len - within).unwrap_or(usize::MAX).min(buf.len() - filled);
-                copy(block, usize::try_from(within).unwrap_or_default(), &mut buf[filled..filled + part]);
+                let part =
+                    usize::try_from(len - within).unwrap_or(usize::MAX).min(buf.len() - filled);
+                copy(
+                    block,
+                    usize::try_from(within).unwrap_or_default(),
+                    &mut buf[filled..filled + part],
+                );
                 filled += part;
             }
         }
         Ok(())
     }
 
-    /// Copies `buf.len()` bytes of every block's field from the `offset`-th byte of all these fields on.
-    fn read_fields(&self, tensor: usize, (at, len): (u64, u64), offset: u64, buf: &mut [u8]) -> Result<()> {
+    /// Copies `buf.len()` bytes of every block's field from the `offset`-th byte of all these
+    /// fields on.
+    fn read_fields(
+        &self,
+        tensor: usize,
+        (at, len): (u64, u64),
+        offset: u64,
+        buf: &mut [u8],
+    ) -> Result<()> {
         let (block_bytes, _) = self.block_of(tensor);
         if block_bytes > WINDOW {
             return self.read_long_fields(tensor, (at, len), offset, buf);
@@ -254,14 +306,24 @@ impl Unpacked<'_> {
     }
 
     /// The same where a block is a row too long to be read as a whole.
-    fn read_long_fields(&self, tensor: usize, (at, len): (u64, u64), offset: u64, buf: &mut [u8]) -> Result<()> {
+    fn read_long_fields(
+        &self,
+        tensor: usize,
+        (at, len): (u64, u64),
+        offset: u64,
+        buf: &mut [u8],
+    ) -> Result<()> {
         let (block_bytes, _) = self.block_of(tensor);
         let mut filled = 0;
         while filled < buf.len() {
             let position = offset + filled as u64;
             let (block, within) = (position / len, position % len);
             let count = usize::try_from(len - within).unwrap_or(usize::MAX).min(buf.len() - filled);
-            self.base.read_tensor(tensor, block * block_bytes + at + within, &mut buf[filled..filled + count])?;
+            self.base.read_tensor(
+                tensor,
+                block * block_bytes + at + within,
+                &mut buf[filled..filled + count],
+            )?;
             filled += count;
         }
         Ok(())
@@ -273,7 +335,9 @@ impl Unpacked<'_> {
         let at = usize::try_from(at).unwrap_or_default();
         self.read_blocks(tensor, BYTES as u64, offset, buf, |block, within, out| {
             let packed = &block[at..at + BYTES];
-            let element = |index: usize| if index < BYTES { packed[index] & 15 } else { packed[index - BYTES] >> 4 };
+            let element = |index: usize| {
+                if index < BYTES { packed[index] & 15 } else { packed[index - BYTES] >> 4 }
+            };
             for (byte, pair) in out.iter_mut().zip(within..) {
                 *byte = element(2 * pair) | element(2 * pair + 1) << 4;
             }
@@ -290,7 +354,11 @@ impl CheckpointReader for Unpacked<'_> {
 
     fn stored(&self, tensor: usize) -> Stored<'_> {
         let (base, part) = self.parts[tensor];
-        if matches!(part, Part::Whole) { self.base.stored(base) } else { Stored::derived_from(self.base, &[base]) }
+        if matches!(part, Part::Whole) {
+            self.base.stored(base)
+        } else {
+            Stored::derived_from(self.base, &[base])
+        }
     }
 
     fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
@@ -345,11 +413,21 @@ mod tests {
 
     /// A model without tensors.
     fn empty() -> Box<dyn CheckpointReader> {
-        apr_registry::open(b"\x02\0\0\0\0\0\0\0{}".to_vec(), "model.safetensors", &Limits::default()).unwrap()
+        apr_registry::open(
+            b"\x02\0\0\0\0\0\0\0{}".to_vec(),
+            "model.safetensors",
+            &Limits::default(),
+        )
+        .unwrap()
     }
 
     /// A model of one tensor in `dtype`.
-    fn quantized<'a>(empty: &'a dyn CheckpointReader, dtype: DType, values: &[f32], columns: usize) -> View<'a> {
+    fn quantized<'a>(
+        empty: &'a dyn CheckpointReader,
+        dtype: DType,
+        values: &[f32],
+        columns: usize,
+    ) -> View<'a> {
         let mut bytes = Vec::new();
         block::quantize(dtype, values, columns, None, &mut bytes);
         let shape = Shape::from([(values.len() / columns) as u64, columns as u64]);
@@ -374,7 +452,8 @@ mod tests {
 
     #[test]
     fn integers_and_scales_give_the_values_back() {
-        let values: Vec<f32> = (0..192_u16).map(|i| (f32::from(i * 37 % 101) - 50.0) / 7.0).collect();
+        let values: Vec<f32> =
+            (0..192_u16).map(|i| (f32::from(i * 37 % 101) - 50.0) / 7.0).collect();
         for dtype in [DType::Q8_0, DType::Q4_0, DType::Q4_1, DType::I8_ROW, DType::I4_ROW] {
             let empty = empty();
             let model = quantized(&*empty, dtype, &values, 96);
@@ -382,13 +461,20 @@ mod tests {
             block::dequantize(dtype, &read(&model)["w"], 96, &mut expected);
 
             let unpacked = Unpacked::new(&model).unwrap();
-            let (tensors, description) =
-                (read(&unpacked), unpacked.read_companion(unpacked.companions().len() - 1).unwrap());
+            let (tensors, description) = (
+                read(&unpacked),
+                unpacked.read_companion(unpacked.companions().len() - 1).unwrap(),
+            );
             let description: Value = serde_json::from_slice(&description).unwrap();
             let entry = &description["w"];
             let quants: Vec<f32> = match entry["bits"].as_u64() {
-                Some(8) => tensors["w"].iter().map(|&byte| f32::from(i8::from_le_bytes([byte]))).collect(),
-                _ => tensors["w"].iter().flat_map(|&byte| [f32::from(byte & 15), f32::from(byte >> 4)]).collect(),
+                Some(8) => {
+                    tensors["w"].iter().map(|&byte| f32::from(i8::from_le_bytes([byte]))).collect()
+                }
+                _ => tensors["w"]
+                    .iter()
+                    .flat_map(|&byte| [f32::from(byte & 15), f32::from(byte >> 4)])
+                    .collect(),
             };
             let floats = |name: &str| -> Vec<f32> {
                 match &tensors[name] {
@@ -410,7 +496,11 @@ mod tests {
                 Some(mins) => scales[i / block] * quant + mins[i / block],
                 None => scales[i / block] * (quant - zero),
             };
-            assert_eq!(quants.iter().enumerate().map(value).collect::<Vec<_>>(), expected, "{dtype}");
+            assert_eq!(
+                quants.iter().enumerate().map(value).collect::<Vec<_>>(),
+                expected,
+                "{dtype}"
+            );
         }
     }
 

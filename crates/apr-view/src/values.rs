@@ -22,8 +22,8 @@ pub struct Buffers {
     scratch: Scratch,
 }
 
-/// Replaces the contents of `out` by the elements of whole rows (or of whole blocks, where a dtype has blocks), rounded
-/// to `f32` where they are wider.
+/// Replaces the contents of `out` by the elements of whole rows (or of whole blocks, where a dtype
+/// has blocks), rounded to `f32` where they are wider.
 pub fn decode(dtype: DType, bytes: &[u8], row_len: usize, out: &mut Vec<f32>) {
     match dtype {
         DType::F64 => {
@@ -36,7 +36,8 @@ pub fn decode(dtype: DType, bytes: &[u8], row_len: usize, out: &mut Vec<f32>) {
     }
 }
 
-/// Replaces the contents of `out` by elements of a quantized tensor. A range of blocks must start at one.
+/// Replaces the contents of `out` by elements of a quantized tensor. A range of blocks must start
+/// at one.
 ///
 /// # Errors
 /// E002 and E007 when the bytes can't be read, E008 when the range does not fit in memory.
@@ -79,29 +80,41 @@ pub fn read_quantized(
 /// ```
 ///
 /// # Errors
-/// E001 for a dtype whose elements are no real numbers, E002 past the tensor's end, E007 when reading fails, E008 when the
-/// range does not fit in memory.
-pub fn read(reader: &dyn CheckpointReader, tensor: usize, elements: Range<u64>) -> Result<Vec<f64>> {
+/// E001 for a dtype whose elements are no real numbers, E002 past the tensor's end, E007 when
+/// reading fails, E008 when the range does not fit in memory.
+pub fn read(
+    reader: &dyn CheckpointReader,
+    tensor: usize,
+    elements: Range<u64>,
+) -> Result<Vec<f64>> {
     let info = &reader.tensors()[tensor];
     let total = info.shape.elements().unwrap_or_default();
     if elements.end > total || elements.start > elements.end {
         let Range { start, end } = elements;
-        return Err(
-            Error::corrupt(format!("it has no elements {start} to {end}, but {total} in all")).for_tensor(&info.name)
-        );
+        return Err(Error::corrupt(format!(
+            "it has no elements {start} to {end}, but {total} in all"
+        ))
+        .for_tensor(&info.name));
     }
     if info.dtype.is_quantized() {
         // Whole blocks decode, of which the range may want a part.
         let start = elements.start / info.dtype.block_len() * info.dtype.block_len();
         let end = elements.end.next_multiple_of(info.dtype.block_len()).min(total);
         let mut values = Vec::new();
-        read_quantized(reader, tensor, start..end, (&mut Vec::new(), &mut Vec::new()), &mut values)?;
+        read_quantized(
+            reader,
+            tensor,
+            start..end,
+            (&mut Vec::new(), &mut Vec::new()),
+            &mut values,
+        )?;
         let before = in_memory(elements.start - start)?;
         let count = in_memory(elements.end - elements.start)?;
         return Ok(values.into_iter().skip(before).take(count).map(f64::from).collect());
     }
     if !is_decodable(info.dtype) {
-        return Err(Error::format(format!("elements of {} are no real numbers", info.dtype)).for_tensor(&info.name));
+        return Err(Error::format(format!("elements of {} are no real numbers", info.dtype))
+            .for_tensor(&info.name));
     }
     let width = info.dtype.block_bytes();
     let mut bytes = vec![0; in_memory((elements.end - elements.start) * width)?];
@@ -140,8 +153,8 @@ fn in_memory(len: u64) -> Result<usize> {
     usize::try_from(len).map_err(|_| Error::memory("the range does not fit in memory"))
 }
 
-/// The elements of a quantized tensor whose blocks (or whose own bytes) begin in a range of its bytes: over consecutive
-/// ranges, each element comes once.
+/// The elements of a quantized tensor whose blocks (or whose own bytes) begin in a range of its
+/// bytes: over consecutive ranges, each element comes once.
 #[must_use]
 pub fn elements_in(info: &TensorInfo, bytes: Range<u64>) -> Range<u64> {
     let first_from = |byte: u64| match info.dtype {
@@ -195,14 +208,20 @@ pub fn add_to_histogram(
     Ok(())
 }
 
-fn read_chunk(reader: &dyn CheckpointReader, tensor: usize, chunk: Chunk, buffers: &mut Buffers) -> Result<()> {
-    let elements = elements_in(&reader.tensors()[tensor], chunk.offset..chunk.offset + chunk.len as u64);
+fn read_chunk(
+    reader: &dyn CheckpointReader,
+    tensor: usize,
+    chunk: Chunk,
+    buffers: &mut Buffers,
+) -> Result<()> {
+    let elements =
+        elements_in(&reader.tensors()[tensor], chunk.offset..chunk.offset + chunk.len as u64);
     let Buffers { bytes, row, values, .. } = buffers;
     read_quantized(reader, tensor, elements, (bytes, row), values)
 }
 
-/// Values that no writer of their dtype makes, in bytes that start `offset` bytes into a tensor: quants of -128 where quants
-/// lie in [-127, 127], truth values other than 0 and 1.
+/// Values that no writer of their dtype makes, in bytes that start `offset` bytes into a tensor:
+/// quants of -128 where quants lie in [-127, 127], truth values other than 0 and 1.
 #[must_use]
 pub fn beyond_range(info: &TensorInfo, offset: u64, bytes: &[u8]) -> u64 {
     const BEYOND: u8 = i8::MIN.to_le_bytes()[0];
@@ -215,9 +234,14 @@ pub fn beyond_range(info: &TensorInfo, offset: u64, bytes: &[u8]) -> u64 {
     // Most groups have none, which vector instructions see at once.
     const GROUP: usize = 64;
     let groups = bytes.chunks(GROUP).zip((offset..).step_by(GROUP));
-    let suspects = groups.filter(|(group, _)| group.iter().fold(false, |any, &byte| any | (byte == BEYOND)));
+    let suspects =
+        groups.filter(|(group, _)| group.iter().fold(false, |any, &byte| any | (byte == BEYOND)));
     let in_group = |(group, start): (&[u8], u64)| {
-        group.iter().zip(start..).filter(|&(&byte, at)| byte == BEYOND && at % unit >= scale).count() as u64
+        group
+            .iter()
+            .zip(start..)
+            .filter(|&(&byte, at)| byte == BEYOND && at % unit >= scale)
+            .count() as u64
     };
     suspects.map(in_group).sum()
 }
@@ -228,7 +252,9 @@ mod tests {
 
     #[test]
     fn every_element_begins_in_one_of_consecutive_ranges() {
-        for (dtype, dims) in [(DType::Q4_K, [3, 512]), (DType::Q8_0, [5, 64]), (DType::I8_ROW, [7, 11])] {
+        for (dtype, dims) in
+            [(DType::Q4_K, [3, 512]), (DType::Q8_0, [5, 64]), (DType::I8_ROW, [7, 11])]
+        {
             let info = TensorInfo { name: "w".to_owned(), dtype, shape: dims.to_vec().into() };
             let len = info.byte_len().expect("the shape suits the dtype");
             for step in [1, 7, 34, 100, len] {

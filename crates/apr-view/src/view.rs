@@ -1,10 +1,11 @@
-//! A checkpoint seen differently: other names, other metadata, further tensors, without a copy of its weights.
+//! A checkpoint seen differently: other names, other metadata, further tensors, without a copy of
+//! its weights.
 
 use std::collections::BTreeMap;
 
 use apr_core::{
-    CheckpointReader, Companion, Container, Error, Metadata, Result, Shape, Stored, StoredRange, TensorInfo, keys,
-    pass_on,
+    CheckpointReader, Companion, Container, Error, Metadata, Result, Shape, Stored, StoredRange,
+    TensorInfo, keys, pass_on,
 };
 use serde_json::Value;
 
@@ -85,15 +86,15 @@ impl<'a> View<'a> {
         }
     }
 
-    /// To be read from front to back: transposed tensors then are made of what was read of their source in long pieces,
-    /// of which `room` bytes are kept twice.
+    /// To be read from front to back: transposed tensors then are made of what was read of their
+    /// source in long pieces, of which `room` bytes are kept twice.
     #[must_use]
     pub fn read_in_order(self, room: u64) -> Self {
         Self { windows: Some(Windows::of(room)), ..self }
     }
 
-    /// What the base calls the tensors that one of this name is made of; none where there is no such tensor, or it is not of
-    /// the base.
+    /// What the base calls the tensors that one of this name is made of; none where there is no
+    /// such tensor, or it is not of the base.
     #[must_use]
     pub fn names_below(&self, name: &str) -> Vec<&str> {
         let found = self.tensors.iter().position(|info| info.name == name);
@@ -102,7 +103,10 @@ impl<'a> View<'a> {
             Some(Origin::Changed(change)) => change.sources(),
             Some(Origin::Own(_)) | None => Vec::new(),
         };
-        below.into_iter().filter_map(|position| Some(self.base.tensors().get(position)?.name.as_str())).collect()
+        below
+            .into_iter()
+            .filter_map(|position| Some(self.base.tensors().get(position)?.name.as_str()))
+            .collect()
     }
 
     /// The metadata, to be changed.
@@ -122,8 +126,10 @@ impl<'a> View<'a> {
         }
         let Some(ties) = self.metadata.object(keys::TIED) else { return };
         let new = |name: &str| renamed.get(name).cloned().unwrap_or_else(|| name.to_owned());
-        let target = |target: &Value| target.as_str().map_or(target.clone(), |target| new(target).into());
-        let ties: serde_json::Map<String, Value> = ties.iter().map(|(tied, to)| (new(tied), target(to))).collect();
+        let target =
+            |target: &Value| target.as_str().map_or(target.clone(), |target| new(target).into());
+        let ties: serde_json::Map<String, Value> =
+            ties.iter().map(|(tied, to)| (new(tied), target(to))).collect();
         self.metadata.set(keys::TIED, ties);
     }
 
@@ -133,8 +139,11 @@ impl<'a> View<'a> {
     /// E001 when there is none, with the beginnings that there are.
     pub fn select(&mut self, prefix: &str) -> Result<()> {
         if !self.tensors.iter().any(|info| info.name.starts_with(prefix)) {
-            let mut beginnings: Vec<&str> =
-                self.tensors.iter().filter_map(|info| Some(&info.name[..=info.name.find('.')?])).collect();
+            let mut beginnings: Vec<&str> = self
+                .tensors
+                .iter()
+                .filter_map(|info| Some(&info.name[..=info.name.find('.')?]))
+                .collect();
             beginnings.sort_unstable();
             beginnings.dedup();
             let more = if beginnings.len() > BEGINNINGS { " and others" } else { "" };
@@ -143,10 +152,14 @@ impl<'a> View<'a> {
                 "" => "no name has a part in front that ends with a dot".to_owned(),
                 listed => format!("the names start with {listed}{more}"),
             };
-            return Err(Error::format(format!("no tensor's name starts with the prefix '{prefix}'; {there_are}")));
+            return Err(Error::format(format!(
+                "no tensor's name starts with the prefix '{prefix}'; {there_are}"
+            )));
         }
         self.drop_tensors(|name| !name.starts_with(prefix));
-        self.rename(|_, name| name.strip_prefix(prefix).filter(|rest| !rest.is_empty()).map(str::to_owned));
+        self.rename(|_, name| {
+            name.strip_prefix(prefix).filter(|rest| !rest.is_empty()).map(str::to_owned)
+        });
         Ok(())
     }
 
@@ -166,11 +179,13 @@ impl<'a> View<'a> {
         (self.tensors, self.origins) = tensors.into_iter().unzip();
     }
 
-    /// Takes outermost dimensions of 1 off, of which ggml's tensors have no trace; a scalar becomes one element.
+    /// Takes outermost dimensions of 1 off, of which ggml's tensors have no trace; a scalar becomes
+    /// one element.
     pub fn drop_outer_ones(&mut self) {
         for info in &mut self.tensors {
             let dims = info.shape.dims();
-            let kept = dims.iter().position(|&dim| dim != 1).unwrap_or(dims.len().saturating_sub(1));
+            let kept =
+                dims.iter().position(|&dim| dim != 1).unwrap_or(dims.len().saturating_sub(1));
             if kept > 0 || dims.is_empty() {
                 let dims = if dims.is_empty() { vec![1] } else { dims[kept..].to_vec() };
                 info.shape = Shape::from(dims);
@@ -219,7 +234,9 @@ impl CheckpointReader for View<'_> {
     fn stored(&self, tensor: usize) -> Stored<'_> {
         match &self.origins[tensor] {
             Origin::Base(position) => self.base.stored(*position),
-            Origin::Own(bytes) => Stored::derived(StoredRange { file: 0, offset: 0, len: bytes.len() as u64 }),
+            Origin::Own(bytes) => {
+                Stored::derived(StoredRange { file: 0, offset: 0, len: bytes.len() as u64 })
+            }
             Origin::Changed(change) => Stored::derived_from(self.base, &change.sources()),
         }
     }
@@ -230,7 +247,8 @@ impl CheckpointReader for View<'_> {
             Origin::Own(bytes) => bytes,
             Origin::Changed(change) => {
                 let end = offset.checked_add(buf.len() as u64);
-                if end.is_none_or(|end| self.tensors[tensor].byte_len().is_ok_and(|len| end > len)) {
+                if end.is_none_or(|end| self.tensors[tensor].byte_len().is_ok_and(|len| end > len))
+                {
                     return Err(past_end(&self.tensors[tensor], offset));
                 }
                 return change
@@ -238,7 +256,8 @@ impl CheckpointReader for View<'_> {
                     .map_err(|error| error.for_tensor(&self.tensors[tensor].name));
             }
         };
-        let wanted = usize::try_from(offset).ok().and_then(|start| bytes.get(start..)?.get(..buf.len()));
+        let wanted =
+            usize::try_from(offset).ok().and_then(|start| bytes.get(start..)?.get(..buf.len()));
         let wanted = wanted.ok_or_else(|| past_end(&self.tensors[tensor], offset))?;
         buf.copy_from_slice(wanted);
         Ok(())

@@ -1,16 +1,17 @@
-//! Transposed tensors that are read from front to back: what they are made of is read once, in long pieces.
+//! Transposed tensors that are read from front to back: what they are made of is read once, in long
+//! pieces.
 //!
-//! A few rows of a transposed matrix are a few elements of every row of the matrix, so a pass that takes chunk after chunk
-//! would read each row many times, some bytes at a time. Instead the rows' next elements are kept, as many as there is room
-//! for, and chunks are made of those.
+//! A few rows of a transposed matrix are a few elements of every row of the matrix, so a pass that
+//! takes chunk after chunk would read each row many times, some bytes at a time. Instead the rows'
+//! next elements are kept, as many as there is room for, and chunks are made of those.
 //!
 //! ```text
 //!            window            next window
 //!        ┌───────────────┬───────────────┐
-//! row 0  │ band          │               │   A band is some rows of a window, which some thread reads.
-//! row 1  │               │               │   A chunk takes a part of each row of all bands.
+//! row 0  │ band          │               │   A band is some rows of a window, which some
+//! row 1  │               │               │   thread reads.
 //!        ├───────────────┤               │
-//! row 2  │ next band     │               │
+//! row 2  │ next band     │               │   A chunk takes a part of each row of all bands.
 //! row 3  │               │               │
 //!        └───────────────┴───────────────┘
 //! ```
@@ -23,7 +24,8 @@ use apr_core::{CheckpointReader, Result};
 use crate::strided::{Strided, usize_of};
 use crate::turned::{Stripes, turn};
 
-/// Bytes of a band, which is what is read at once. It is turned where it is read, and both forms fit into a core's cache.
+/// Bytes of a band, which is what is read at once. It is turned where it is read, and both forms
+/// fit into a core's cache.
 const BAND: u64 = 512 << 10;
 
 /// Windows kept: threads that are still at the one before the last.
@@ -44,7 +46,8 @@ struct Buffers(Mutex<Vec<Vec<u8>>>);
 
 impl Buffers {
     fn take(&self, len: usize) -> Vec<u8> {
-        let mut buffer = self.0.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default();
+        let mut buffer =
+            self.0.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default();
         buffer.resize(len, 0);
         buffer
     }
@@ -84,15 +87,18 @@ impl Windows {
         Self { room, kept: Mutex::default(), buffers: Buffers::default() }
     }
 
-    /// How many rows of a transposed matrix of `rows` rows a window has, and the first row of the window that has `row`.
+    /// How many rows of a transposed matrix of `rows` rows a window has, and the first row of the
+    /// window that has `row`.
     pub(crate) fn rows_around(&self, strided: &Strided, row: u64) -> (u64, u64) {
         let [_, rows, columns] = strided.dims;
-        let fitting = (self.room / columns.saturating_mul(strided.element).max(1)).clamp(1, rows.max(1));
+        let fitting =
+            (self.room / columns.saturating_mul(strided.element).max(1)).clamp(1, rows.max(1));
         let first = row / fitting * fitting;
         (first, fitting.min(rows - first))
     }
 
-    /// Fills `out` with `(rows, columns)` from `(group, row, column)` on; all rows are in one window.
+    /// Fills `out` with `(rows, columns)` from `(group, row, column)` on; all rows are in one
+    /// window.
     pub(crate) fn read(
         &self,
         base: &dyn CheckpointReader,
@@ -148,11 +154,14 @@ impl Window {
         let end = column + columns;
         let bands = column / self.band_rows..end.div_ceil(self.band_rows);
         let count = bands.end - bands.start;
-        // Threads begin at different bands, so that they share the work and seldom wait for each other.
+        // Threads begin at different bands, so that they share the work and seldom wait for each
+        // other.
         let begin = spread(row, count);
         for band in (0..count).map(|at| bands.start + (at + begin) % count) {
             let read;
-            let bytes = match self.bands[usize_of(band)?].get_or_init(|| self.read_band(base, buffers, band).ok()) {
+            let bytes = match self.bands[usize_of(band)?]
+                .get_or_init(|| self.read_band(base, buffers, band).ok())
+            {
                 Some(bytes) => bytes,
                 None => {
                     read = self.read_band(base, buffers, band)?;
@@ -165,7 +174,13 @@ impl Window {
     }
 
     /// Copies what a band has of some columns, from a row on.
-    fn copy(&self, bytes: &[u8], band: u64, (row, columns): (u64, Range<u64>), out: &mut [u8]) -> Result<()> {
+    fn copy(
+        &self,
+        bytes: &[u8],
+        band: u64,
+        (row, columns): (u64, Range<u64>),
+        out: &mut [u8],
+    ) -> Result<()> {
         let first = band * self.band_rows;
         let in_band = self.columns_of(band);
         let (from, to) = (columns.start.max(first), columns.end.min(first + in_band));
@@ -183,7 +198,12 @@ impl Window {
         self.band_rows.min(self.place.rows - band * self.band_rows)
     }
 
-    fn read_band(&self, base: &dyn CheckpointReader, buffers: &Buffers, band: u64) -> Result<Vec<u8>> {
+    fn read_band(
+        &self,
+        base: &dyn CheckpointReader,
+        buffers: &Buffers,
+        band: u64,
+    ) -> Result<Vec<u8>> {
         let Place { tensor, first, width, apart, element, .. } = self.place;
         let (row, count) = (band * self.band_rows, self.columns_of(band));
         let mut bytes = buffers.take(usize_of(count * width * element)?);
@@ -197,7 +217,13 @@ impl Window {
         }
         let mut turned = buffers.take(bytes.len());
         let count = usize_of(count)?;
-        turn(element, Stripes { bytes: &bytes, count, apart: usize_of(width)?, step: 1 }, &mut turned, count, 0);
+        turn(
+            element,
+            Stripes { bytes: &bytes, count, apart: usize_of(width)?, step: 1 },
+            &mut turned,
+            count,
+            0,
+        );
         buffers.give([bytes]);
         Ok(turned)
     }
@@ -234,8 +260,8 @@ pub(crate) mod tests {
     }
 
     impl CheckpointReader for Counted<'_> {
-        pass_on!(base: format, metadata, tensors, stored, files, left_out, warnings, container, companions,
-            read_companion);
+        pass_on!(base: format, metadata, tensors, stored, files, left_out, warnings, container,
+            companions, read_companion);
 
         fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
             self.calls.fetch_add(1, Ordering::Relaxed);
@@ -252,27 +278,36 @@ pub(crate) mod tests {
     fn a_matrix_that_is_read_from_front_to_back_is_read_once() {
         const DIMS: [u64; 3] = [2, 700, 300];
         let [groups, rows, columns] = DIMS;
-        let values: Vec<u32> = (0..groups * rows * columns).map(|at| u32::try_from(at).unwrap()).collect();
+        let values: Vec<u32> =
+            (0..groups * rows * columns).map(|at| u32::try_from(at).unwrap()).collect();
         let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-        let header = format!(r#"{{"t":{{"dtype":"F32","shape":{DIMS:?},"data_offsets":[0,{}]}}}}"#, bytes.len());
+        let header = format!(
+            r#"{{"t":{{"dtype":"F32","shape":{DIMS:?},"data_offsets":[0,{}]}}}}"#,
+            bytes.len()
+        );
         let mut file = (header.len() as u64).to_le_bytes().to_vec();
         file.extend(header.into_bytes());
         file.extend(&bytes);
         let model = apr_registry::open(file, "model.safetensors", &Limits::default()).unwrap();
-        let info = TensorInfo { shape: [groups, columns, rows].into(), ..model.tensors()[0].clone() };
+        let info =
+            TensorInfo { shape: [groups, columns, rows].into(), ..model.tensors()[0].clone() };
         let strides = [rows * columns, 1, columns];
-        let change = Change::strided(&model.tensors()[0], 0, 0, [groups, columns, rows], strides).unwrap();
+        let change =
+            Change::strided(&model.tensors()[0], 0, 0, [groups, columns, rows], strides).unwrap();
         let of = |group: u64, row: u64, column: u64| {
             values[usize_of(group * rows * columns + column * columns + row).unwrap()]
         };
         let places = (0..groups).flat_map(|group| (0..columns).map(move |row| (group, row)));
-        let expected = places.flat_map(|(group, row)| (0..rows).map(move |column| (group, row, column)));
-        let expected: Vec<u8> =
-            expected.flat_map(|(group, row, column)| of(group, row, column).to_le_bytes()).collect();
+        let expected =
+            places.flat_map(|(group, row)| (0..rows).map(move |column| (group, row, column)));
+        let expected: Vec<u8> = expected
+            .flat_map(|(group, row, column)| of(group, row, column).to_le_bytes())
+            .collect();
 
         for room in [1, 70_000, 1 << 20, 1 << 30] {
             let counted = Counted::new(&*model);
-            let view = View::of(&counted, vec![(info.clone(), Origin::Changed(change.clone()))]).read_in_order(room);
+            let view = View::of(&counted, vec![(info.clone(), Origin::Changed(change.clone()))])
+                .read_in_order(room);
             let mut found = vec![0; expected.len()];
             for (at, chunk) in found.chunks_mut(5001).enumerate() {
                 view.read_tensor(0, 5001 * at as u64, chunk).unwrap();

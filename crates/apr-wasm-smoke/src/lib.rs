@@ -1,7 +1,9 @@
 //! The portable crates behind plain WebAssembly exports, for `smoke.mjs` to call.
 //!
-//! JavaScript asks for room (`input`, and `options` where it wants other than the defaults), puts a file and JSON there,
-//! calls `inspect`, `convert`, `verify` or `load`, and reads the result from where `output` and `output_len` say. Without a binding generator, the module shows what the crates need of their host: nothing.
+//! JavaScript asks for room (`input`, and `options` where it wants other than the defaults), puts a
+//! file and JSON there, calls `inspect`, `convert`, `verify` or `load`, and reads the result from
+//! where `output` and `output_len` say. Without a binding generator, the module shows what the
+//! crates need of their host: nothing.
 
 mod options;
 
@@ -25,10 +27,14 @@ thread_local! {
 /// The names JavaScript sees.
 #[allow(
     unsafe_code,
-    reason = "a name that is not mangled may clash with another one; these are the module's only ones"
+    reason = "a name that is not mangled may clash with another one; these are the module's only \
+        ones"
 )]
 mod exports {
-    use super::{INPUT, OPTIONS, OUTPUT, Options, convert_file, describe, inspect_file, load_file, verify_file};
+    use super::{
+        INPUT, OPTIONS, OUTPUT, Options, convert_file, describe, inspect_file, load_file,
+        verify_file,
+    };
 
     /// Makes room for a file of `len` bytes.
     #[unsafe(no_mangle)]
@@ -60,7 +66,8 @@ mod exports {
         OUTPUT.with_borrow(Vec::len)
     }
 
-    /// Checks every checksum of the file and describes its tensors, as JSON. False: the result is the error.
+    /// Checks every checksum of the file and describes its tensors, as JSON. False: the result is
+    /// the error.
     #[unsafe(no_mangle)]
     extern "C" fn inspect() -> bool {
         run(|file, options| Ok(inspect_file(file, options)?.to_string().into_bytes()))
@@ -72,7 +79,8 @@ mod exports {
         run(convert_file)
     }
 
-    /// Checks that a trusted key signed the file; names the signers, as JSON. False: the result is the error.
+    /// Checks that a trusted key signed the file; names the signers, as JSON. False: the result is
+    /// the error.
     #[unsafe(no_mangle)]
     extern "C" fn verify() -> bool {
         run(|file, options| Ok(verify_file(file, options)?.to_string().into_bytes()))
@@ -85,7 +93,8 @@ mod exports {
     }
 
     fn run(operation: impl FnOnce(Vec<u8>, &Options) -> apr_core::Result<Vec<u8>>) -> bool {
-        let result = Options::parse(&OPTIONS.take()).and_then(|options| operation(INPUT.take(), &options));
+        let result =
+            Options::parse(&OPTIONS.take()).and_then(|options| operation(INPUT.take(), &options));
         let is_ok = result.is_ok();
         OUTPUT.set(result.unwrap_or_else(|error| describe(&error).to_string().into_bytes()));
         is_ok
@@ -116,7 +125,8 @@ fn inspect_file(bytes: Vec<u8>, options: &Options) -> Result<Value> {
         }
         let digest = digest_of(&verbatim);
         if stored.digest().is_some_and(|stated| stated != digest) {
-            return Err(Error::checksum("the bytes are not those the digest was taken of").for_tensor(&info.name));
+            return Err(Error::checksum("the bytes are not those the digest was taken of")
+                .for_tensor(&info.name));
         }
         let hex = |byte: &u8| format!("{byte:02x}");
         let content: String = digest_of(&read_tensor(&*reader, tensor)?).iter().map(hex).collect();
@@ -159,7 +169,8 @@ fn check_file(reader: &dyn CheckpointReader) -> Result<()> {
 /// Converts tensor by tensor.
 fn convert_file(bytes: Vec<u8>, options: &Options) -> Result<Vec<u8>> {
     let reader = open(bytes, options)?;
-    let mut writer = apr2::plan(reader.tensors(), reader.metadata(), Vec::new(), &options.writing()?)?;
+    let mut writer =
+        apr2::plan(reader.tensors(), reader.metadata(), Vec::new(), &options.writing()?)?;
     let mut file = Vec::new();
     writer.begin(&mut file)?;
     for planned in writer.layout().tensors.clone() {

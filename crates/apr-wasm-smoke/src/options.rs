@@ -4,7 +4,9 @@ use apr_core::{Code, Error, Result};
 use apr_format::apr2::{Encrypt, Keys, WriteOptions};
 use apr_format::aprn::LoadOptions;
 use apr_format::codec::Choice;
-use apr_format::crypto::{Argon2Costs, DecryptionKey, EncrBlock, Lock, PublicKey, SigningKey, Unlock};
+use apr_format::crypto::{
+    Argon2Costs, DecryptionKey, EncrBlock, Lock, PublicKey, SigningKey, Unlock,
+};
 use serde::Deserialize;
 
 /// Keys are their 32 bytes.
@@ -43,8 +45,10 @@ impl Options {
             // Cheap, so that the checks are quick: what counts is that it runs.
             costs: Argon2Costs { m: 1024, ..Argon2Costs::default() },
         });
-        let recipients =
-            self.recipients.iter().map(|key| Lock::Recipient(DecryptionKey::from_bytes(key).public_bytes()));
+        let recipients = self
+            .recipients
+            .iter()
+            .map(|key| Lock::Recipient(DecryptionKey::from_bytes(key).public_bytes()));
         let locks: Vec<Lock> = password.into_iter().chain(recipients).collect();
         let encryption = if locks.is_empty() { None } else { Some(self.seal(&locks)?) };
         Ok(WriteOptions {
@@ -71,8 +75,12 @@ impl Options {
 
     /// What opens an APR2 file.
     pub(crate) fn keys(&self) -> Keys {
-        let password = self.password.as_ref().map(|password| Unlock::Password(password.as_bytes().to_vec().into()));
-        let identity = self.identity.as_ref().map(|key| Unlock::Identity(DecryptionKey::from_bytes(key)));
+        let password = self
+            .password
+            .as_ref()
+            .map(|password| Unlock::Password(password.as_bytes().to_vec().into()));
+        let identity =
+            self.identity.as_ref().map(|key| Unlock::Identity(DecryptionKey::from_bytes(key)));
         Keys { unlock: password.into_iter().chain(identity).collect() }
     }
 
@@ -87,7 +95,8 @@ impl Options {
 
     /// Whom to trust.
     pub(crate) fn trusted(&self) -> Vec<PublicKey> {
-        let public = |seed: &[u8; 32]| PublicKey::Verifying(SigningKey::from_bytes(seed).public_bytes());
+        let public =
+            |seed: &[u8; 32]| PublicKey::Verifying(SigningKey::from_bytes(seed).public_bytes());
         self.trusted.iter().map(public).collect()
     }
 }

@@ -1,5 +1,5 @@
-//! Measures what a watermark does to a model, what it withstands, and how rarely a wrong key finds one; prints the tables
-//! of `docs/watermark.md`.
+//! Measures what a watermark does to a model, what it withstands, and how rarely a wrong key finds
+//! one; prints the tables of `docs/watermark.md`.
 //!
 //! ```sh
 //! cargo run --release -p apr-watermark --example watermark_survival -- MODEL.safetensors [KEYS]
@@ -13,18 +13,21 @@ use std::thread;
 
 use apr_arch::{Families, FamilyModel};
 use apr_core::{
-    CheckpointReader, Companion, Container, DType, FileInfo, Format, Limits, Metadata, Serial, Stored, StoredRange,
-    TensorInfo,
+    CheckpointReader, Companion, Container, DType, FileInfo, Format, Limits, Metadata, Serial,
+    Stored, StoredRange, TensorInfo,
 };
 use apr_tensor::block;
 use apr_tensor::cast::cast_values;
 use apr_tensor::element::widen_f32;
-use apr_watermark::{Carriers, Chips, Correlation, DetectReport, Frame, MAX_CHANCE, MarkKey, Marked, detect};
+use apr_watermark::{
+    Carriers, Chips, Correlation, DetectReport, Frame, MAX_CHANCE, MarkKey, Marked, detect,
+};
 
 type Outcome<T = ()> = Result<T, Box<dyn Error>>;
 
 const ID: &str = "buyer-0017";
-/// Elements of each tensor that many keys are tried on; the correlation has the same distribution on any part.
+/// Elements of each tensor that many keys are tried on; the correlation has the same distribution
+/// on any part.
 const PART: usize = 1 << 16;
 const SECRET: &[u8] = b"the secret of this experiment";
 
@@ -54,7 +57,8 @@ impl<'a> Copied<'a> {
 
     /// With other matrices; `change` gets the values of each, and the length of its rows.
     fn changed(&self, mut change: impl FnMut(&mut Vec<f32>, usize)) -> Outcome<Copied<'a>> {
-        let mut changed = Self { base: self.base, infos: self.infos.clone(), tensors: self.tensors.clone() };
+        let mut changed =
+            Self { base: self.base, infos: self.infos.clone(), tensors: self.tensors.clone() };
         let mut values = Vec::new();
         for (info, bytes) in changed.infos.iter().zip(&mut changed.tensors) {
             if info.shape.dims().len() < 2 || !info.dtype.is_float() {
@@ -69,9 +73,12 @@ impl<'a> Copied<'a> {
 
     /// With its floats in another dtype.
     fn cast(&self, dtype: DType) -> Copied<'a> {
-        let mut cast = Self { base: self.base, infos: self.infos.clone(), tensors: self.tensors.clone() };
+        let mut cast =
+            Self { base: self.base, infos: self.infos.clone(), tensors: self.tensors.clone() };
         let mut values = Vec::new();
-        for (info, bytes) in cast.infos.iter_mut().zip(&mut cast.tensors).filter(|(info, _)| info.dtype.is_float()) {
+        for (info, bytes) in
+            cast.infos.iter_mut().zip(&mut cast.tensors).filter(|(info, _)| info.dtype.is_float())
+        {
             widen_f32(info.dtype, bytes, &mut values);
             cast_values(&values, dtype, bytes);
             info.dtype = dtype;
@@ -178,8 +185,8 @@ fn noise(values: &mut [f32], size: f32, random: &mut Random) {
     values.iter_mut().for_each(|value| *value += scale * random.normal());
 }
 
-/// A walk of 64 steps, each of rank one as the gradient of one example is, and a little noise: together as large as
-/// `size` deviations of the weights.
+/// A walk of 64 steps, each of rank one as the gradient of one example is, and a little noise:
+/// together as large as `size` deviations of the weights.
 fn drift(values: &mut [f32], row_len: usize, size: f32, random: &mut Random) {
     const STEPS: usize = 64;
     let step = deviation(values) * size / (STEPS as f32 * 2.0).sqrt();
@@ -240,7 +247,8 @@ fn look(
     Ok(detect(reader, &carriers, key, id, &Serial, &())?)
 }
 
-/// Root mean square and largest change of the carriers, in parts of their norm and of their deviation.
+/// Root mean square and largest change of the carriers, in parts of their norm and of their
+/// deviation.
 fn change(before: &Copied<'_>, after: &Copied<'_>, carriers: &Carriers) -> (f64, f64) {
     let (mut squares, mut norm, mut largest) = (0.0, 0.0, 0.0_f64);
     let (mut old, mut new) = (Vec::new(), Vec::new());
@@ -282,7 +290,9 @@ fn chance(reader: &Copied<'_>, carriers: &Carriers, most: usize, keys: usize) ->
     let try_key = |at: usize| -> Outcome<(f64, f64, bool)> {
         let key = MarkKey::from_secret(format!("random key number {at:08}").as_bytes())?;
         let mut correlation = Correlation::default();
-        tensors.iter().for_each(|(name, values)| correlation.add(&mut Chips::new(&key, name), 0, values));
+        tensors
+            .iter()
+            .for_each(|(name, values)| correlation.add(&mut Chips::new(&key, name), 0, values));
         let reading = correlation.read(&key);
         Ok((correlation.score(&Frame::new(&key, ID)?), reading.ln_chance, reading.id.is_some()))
     };
@@ -292,11 +302,14 @@ fn chance(reader: &Copied<'_>, carriers: &Carriers, most: usize, keys: usize) ->
                 let try_key = &try_key;
                 scope.spawn(move || {
                     let keys = (worker..keys).step_by(threads);
-                    keys.map(|at| try_key(at).map_err(|error| error.to_string())).collect::<Result<Vec<_>, _>>()
+                    keys.map(|at| try_key(at).map_err(|error| error.to_string()))
+                        .collect::<Result<Vec<_>, _>>()
                 })
             })
             .collect();
-        let results = workers.into_iter().map(|worker| worker.join().map_err(|_| "a thread panicked".to_owned())?);
+        let results = workers
+            .into_iter()
+            .map(|worker| worker.join().map_err(|_| "a thread panicked".to_owned())?);
         results.collect::<Result<Vec<_>, String>>()
     })?;
     let mut chance = Chance { known: Vec::new(), ln_read: Vec::new(), ids: 0 };
@@ -320,10 +333,17 @@ fn main() -> Outcome {
     let original = Copied::of(&*file)?;
     let carriers = Carriers::survey(&original, model, &Serial, &())?;
     let key = MarkKey::from_secret(SECRET)?;
-    println!("{} tensors with {} weights carry the mark\n", carriers.list().len(), carriers.weights());
+    println!(
+        "{} tensors with {} weights carry the mark\n",
+        carriers.list().len(),
+        carriers.weights()
+    );
 
     let chosen = Marked::new(&original, &carriers, &key, ID, None)?.report().strength;
-    println!("| weights | strength | change of the norm | largest change of a weight, in deviations | z |");
+    println!(
+        "| weights | strength | change of the norm | largest change of a weight, in deviations | z \
+         |"
+    );
     println!("|---|---|---|---|---|");
     for dtype in [DType::F32, DType::F16, DType::BF16] {
         for strength in [0.0025, 0.005, chosen, 0.02] {
@@ -332,13 +352,23 @@ fn main() -> Outcome {
             let marked = base.holding(&marked)?;
             let (relative, largest) = change(&base, &marked, &carriers);
             let z = look(&marked, model, &key, Some(ID))?.z;
-            println!("| {dtype} | {:.2} % | {:.2} % | {largest:.3} | {z:.1} |", 100.0 * strength, 100.0 * relative);
+            println!(
+                "| {dtype} | {:.2} % | {:.2} % | {largest:.3} | {z:.1} |",
+                100.0 * strength,
+                100.0 * relative
+            );
         }
     }
 
     let strengths = [0.001, 0.0025, 0.005, 0.0075, chosen, 0.02];
-    println!("\nz with the id known; + where the id was read without it, - where only the known id is found\n");
-    println!("| strength |{}", strengths.map(|strength| format!(" {:.2} % |", 100.0 * strength)).concat());
+    println!(
+        "\nz with the id known; + where the id was read without it, - where only the known id is \
+         found\n"
+    );
+    println!(
+        "| strength |{}",
+        strengths.map(|strength| format!(" {:.2} % |", 100.0 * strength)).concat()
+    );
     println!("|---|{}", strengths.map(|_| "---|").concat());
     let mut marked = Vec::new();
     for strength in strengths {
@@ -349,7 +379,8 @@ fn main() -> Outcome {
         print!("| {fate} |");
         for marked in &marked {
             let mut random = Random(17);
-            let altered = marked.changed(|values, row_len| befall(fate, values, row_len, &mut random))?;
+            let altered =
+                marked.changed(|values, row_len| befall(fate, values, row_len, &mut random))?;
             let found = look(&altered, model, &key, Some(ID))?;
             let sign = match (found.id.as_deref() == Some(ID), found.detected) {
                 (true, _) => "+",
@@ -362,7 +393,8 @@ fn main() -> Outcome {
     }
 
     println!(
-        "\n| model | weights of a tensor | random keys | mean z | deviation | least | greatest | best bound without the id | ids read | found |"
+        "\n| model | weights of a tensor | random keys | mean z | deviation | least | greatest | \
+         best bound without the id | ids read | found |"
     );
     println!("|---|---|---|---|---|---|---|---|---|---|");
     for (name, model) in [("unmarked", &original), ("marked with another key", &marked[4])] {
@@ -381,9 +413,11 @@ fn tell_chance(name: &str, most: usize, Chance { known, ln_read, ids }: &Chance)
     let is_found = |ln: f64| ln <= MAX_CHANCE.ln();
     let found = known.iter().filter(|&&z| is_found(-z.max(0.0).powi(2) / 2.0)).count();
     let found = found + ln_read.iter().filter(|&&ln| is_found(ln)).count();
-    let (least, greatest) = (known.first().copied().unwrap_or_default(), known.last().copied().unwrap_or_default());
+    let (least, greatest) =
+        (known.first().copied().unwrap_or_default(), known.last().copied().unwrap_or_default());
     let part = if most == usize::MAX { "all".to_owned() } else { format!("the first {most}") };
     println!(
-        "| {name} | {part} | {keys} | {mean:+.3} | {deviation:.3} | {least:.2} | {greatest:.2} | e^{best:.1} | {ids} | {found} |"
+        "| {name} | {part} | {keys} | {mean:+.3} | {deviation:.3} | {least:.2} | {greatest:.2} | \
+         e^{best:.1} | {ids} | {found} |"
     );
 }

@@ -19,7 +19,8 @@ pub(super) const TASK_ELEMENTS: u64 = 1 << 18;
 
 const _: () = assert!(TASK_ELEMENTS.is_multiple_of(GROUP as u64), "tasks begin at a group");
 
-/// Deviations beyond which a weight counts no more than at that distance: few large ones would drown the rest.
+/// Deviations beyond which a weight counts no more than at that distance: few large ones would
+/// drown the rest.
 const CLIP: f32 = 3.0;
 
 /// A tensor that carries a part of the mark.
@@ -43,13 +44,14 @@ pub struct Carrier {
     pub tied: bool,
 }
 
-/// The tensors that carry a mark: floats (or blocks that stand for floats) of two dimensions or more and 4096 elements or
-/// more, with finite values that are not all equal.
+/// The tensors that carry a mark: floats (or blocks that stand for floats) of two dimensions or
+/// more and 4096 elements or more, with finite values that are not all equal.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Carriers(Vec<Carrier>);
 
 impl Carriers {
-    /// Finds them, and reads them once for mean and deviation. `model` gives names that conversions don't change.
+    /// Finds them, and reads them once for mean and deviation. `model` gives names that conversions
+    /// don't change.
     ///
     /// # Errors
     /// What the reader says.
@@ -81,8 +83,10 @@ impl Carriers {
         )?;
         for (carrier, moments) in carriers.iter_mut().zip(moments) {
             let stats = moments.finish();
-            (carrier.mean, carrier.std) = (stats.mean.unwrap_or_default(), stats.std.unwrap_or_default());
-            (carrier.l2, carrier.weights) = (stats.l2, carrier.elements.saturating_sub(stats.zeros));
+            (carrier.mean, carrier.std) =
+                (stats.mean.unwrap_or_default(), stats.std.unwrap_or_default());
+            (carrier.l2, carrier.weights) =
+                (stats.l2, carrier.elements.saturating_sub(stats.zeros));
         }
         carriers.retain(|carrier| carrier.std > 0.0 && carrier.std.is_finite());
         Ok(Self(carriers))
@@ -107,8 +111,12 @@ impl Carriers {
 }
 
 impl Carrier {
-    /// Brings elements of the tensor to mean 0 and deviation 1, at most 3 from the mean; 0 for those that are not finite.
-    #[expect(clippy::cast_possible_truncation, reason = "statistics of f32 values are rounded to f32")]
+    /// Brings elements of the tensor to mean 0 and deviation 1, at most 3 from the mean; 0 for
+    /// those that are not finite.
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "statistics of f32 values are rounded to f32"
+    )]
     pub fn normalize(&self, values: &mut [f32]) {
         let (mean, scale) = (self.mean as f32, (1.0 / self.std) as f32);
         for value in values {
@@ -130,7 +138,8 @@ fn candidates(reader: &dyn CheckpointReader, model: Option<&FamilyModel<'_>>) ->
         .filter(|(_, info)| is_carrier(info))
         .map(|(tensor, info)| {
             let target = ties.and_then(|ties| ties.get(&info.name)?.as_str());
-            let target = target.and_then(|target| positions().find(|(_, other)| other.name == target));
+            let target =
+                target.and_then(|target| positions().find(|(_, other)| other.name == target));
             let (at, named) = target.unwrap_or((tensor, info));
             let elements = info.shape.elements().unwrap_or_default();
             let carrier = Carrier {
@@ -145,7 +154,8 @@ fn candidates(reader: &dyn CheckpointReader, model: Option<&FamilyModel<'_>>) ->
             };
             (carrier, target.is_some())
         })
-        // Two tensors under one name would carry the same chips, which are then no longer independent.
+        // Two tensors under one name would carry the same chips, which are then no longer
+        // independent.
         .filter(|(carrier, tied)| *tied || seen.insert(carrier.name.clone()))
         .map(|(carrier, _)| carrier)
         .collect()
@@ -159,13 +169,19 @@ fn is_carrier(info: &TensorInfo) -> bool {
 }
 
 /// Pieces of the carriers, by position in their list.
-pub(super) fn tasks<'a>(carriers: impl IntoIterator<Item = &'a Carrier>) -> Vec<(usize, Range<u64>)> {
+pub(super) fn tasks<'a>(
+    carriers: impl IntoIterator<Item = &'a Carrier>,
+) -> Vec<(usize, Range<u64>)> {
     let pieces = |carrier: &Carrier| {
         let elements = carrier.elements;
         (0..elements.div_ceil(TASK_ELEMENTS))
             .map(move |piece| piece * TASK_ELEMENTS..((piece + 1) * TASK_ELEMENTS).min(elements))
     };
-    carriers.into_iter().enumerate().flat_map(|(at, carrier)| pieces(carrier).map(move |piece| (at, piece))).collect()
+    carriers
+        .into_iter()
+        .enumerate()
+        .flat_map(|(at, carrier)| pieces(carrier).map(move |piece| (at, piece)))
+        .collect()
 }
 
 /// Bytes of a range of elements, about.
@@ -190,10 +206,21 @@ pub(super) struct Values {
 
 impl Values {
     /// Replaces the values by a range of a tensor's.
-    pub(super) fn read(&mut self, reader: &dyn CheckpointReader, tensor: usize, elements: Range<u64>) -> Result<()> {
+    pub(super) fn read(
+        &mut self,
+        reader: &dyn CheckpointReader,
+        tensor: usize,
+        elements: Range<u64>,
+    ) -> Result<()> {
         let info = &reader.tensors()[tensor];
         if info.dtype.is_quantized() {
-            return read_quantized(reader, tensor, elements, (&mut self.bytes, &mut self.row), &mut self.values);
+            return read_quantized(
+                reader,
+                tensor,
+                elements,
+                (&mut self.bytes, &mut self.row),
+                &mut self.values,
+            );
         }
         let element = info.dtype.block_bytes();
         let len = usize::try_from((elements.end - elements.start) * element)

@@ -36,7 +36,8 @@ impl Chips {
         Self { stream, first_slot: slot % SLOTS as u64, dither }
     }
 
-    /// Fills `chips` with those of whole groups from `group` on: one bit an element, lowest first, 1 for minus.
+    /// Fills `chips` with those of whole groups from `group` on: one bit an element, lowest first,
+    /// 1 for minus.
     pub(super) fn read(&mut self, group: u64, chips: &mut [u8]) {
         self.stream.set_position(HEAD + group * GROUP_BYTES as u64);
         self.stream.fill(chips);

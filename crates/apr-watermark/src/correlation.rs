@@ -39,8 +39,8 @@ pub struct Reading {
     pub symbols: Vec<SymbolScore>,
     /// The correlation of the whole, in standard deviations of a chance one of the same frame.
     pub z: f64,
-    /// Natural logarithm of an upper bound on the probability that a key which has nothing to do with the model leads to
-    /// as much, in any frame.
+    /// Natural logarithm of an upper bound on the probability that a key which has nothing to do
+    /// with the model leads to as much, in any frame.
     pub ln_chance: f64,
     /// The id, if the frame's check holds.
     pub id: Option<String>,
@@ -59,8 +59,8 @@ impl Correlation {
         (self.squares, self.weights) = ([0.0; SLOTS], 0);
     }
 
-    /// Adds elements of a tensor, normalized ([`Carrier::normalize`](super::Carrier::normalize)), from the group of 256
-    /// with this number on.
+    /// Adds elements of a tensor, normalized ([`Carrier::normalize`](super::Carrier::normalize)),
+    /// from the group of 256 with this number on.
     pub fn add(&mut self, chips: &mut Chips, first_group: u64, values: &[f32]) {
         let mut bits = [0; BATCH * GROUP_BYTES];
         let batches = values.chunks(BATCH * GROUP).zip((first_group..).step_by(BATCH));
@@ -89,7 +89,8 @@ impl Correlation {
         self.weights
     }
 
-    /// The correlation with a frame, in standard deviations of a chance one; 0 where there are no weights.
+    /// The correlation with a frame, in standard deviations of a chance one; 0 where there are no
+    /// weights.
     #[must_use]
     pub fn score(&self, frame: &Frame) -> f64 {
         let spectrum = self.spectrum();
@@ -158,12 +159,14 @@ impl Correlation {
     }
 }
 
-/// Adds a group's values to the sums of their places, negated where the chip's bit is set; returns their sum of squares.
+/// Adds a group's values to the sums of their places, negated where the chip's bit is set; returns
+/// their sum of squares.
 #[inline]
 fn add_group(values: &[f32], bits: &[u8; GROUP_BYTES], sums: &mut [f64]) -> f64 {
     let mut squares = [0.0_f32; 8];
     for ((values, &byte), sums) in values.chunks(8).zip(bits).zip(sums.chunks_exact_mut(8)) {
-        for (place, ((value, sum), square)) in values.iter().zip(sums).zip(&mut squares).enumerate() {
+        for (place, ((value, sum), square)) in values.iter().zip(sums).zip(&mut squares).enumerate()
+        {
             let sign = u32::from(byte >> place & 1) << 31;
             *sum += f64::from(f32::from_bits(value.to_bits() ^ sign));
             *square += value * value;
@@ -176,7 +179,8 @@ fn in_deviations(sum: f64, squares: f64) -> f64 {
     if squares > 0.0 { sum / squares.sqrt() } else { 0.0 }
 }
 
-/// Replaces 2^n values by their correlations with the Walsh functions in natural order (Fino and Algazi 1976).
+/// Replaces 2^n values by their correlations with the Walsh functions in natural order (Fino and
+/// Algazi 1976).
 fn walsh_hadamard(values: &mut [f64]) {
     let mut half = 1;
     while half < values.len() {

@@ -41,8 +41,8 @@ struct CorrelationPart {
     correlation: Correlation,
 }
 
-/// Correlates the weights with the key's chips, and reads what they tell; with `id`, also how well they fit that id, which
-/// finds it where too little is left to be read.
+/// Correlates the weights with the key's chips, and reads what they tell; with `id`, also how well
+/// they fit that id, which finds it where too little is left to be read.
 ///
 /// # Errors
 /// E001 for an id that no mark holds; what the reader says.
@@ -80,7 +80,12 @@ pub fn detect<P: Pipeline>(
     Ok(report(&total, key, id.zip(asked.as_ref()), apart.len()))
 }
 
-fn report(total: &Correlation, key: &MarkKey, asked: Option<(&str, &Frame)>, tensors: usize) -> DetectReport {
+fn report(
+    total: &Correlation,
+    key: &MarkKey,
+    asked: Option<(&str, &Frame)>,
+    tensors: usize,
+) -> DetectReport {
     let Reading { symbols, z, ln_chance, id } = total.read(key);
     let id = id.filter(|_| ln_chance <= MAX_CHANCE.ln());
     let asked_id = asked.map(|(id, _)| id);
@@ -93,7 +98,8 @@ fn report(total: &Correlation, key: &MarkKey, asked: Option<(&str, &Frame)>, ten
     };
     DetectReport {
         // Where another id is read, it is that one.
-        detected: ln_chance <= MAX_CHANCE.ln() && (asked.is_none() || id.is_none() || id.as_deref() == asked_id),
+        detected: ln_chance <= MAX_CHANCE.ln()
+            && (asked.is_none() || id.is_none() || id.as_deref() == asked_id),
         id,
         asked: asked_id.map(str::to_owned),
         z,

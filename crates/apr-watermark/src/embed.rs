@@ -10,12 +10,12 @@ use super::chips::{Chips, GROUP, GROUP_BYTES};
 use super::frame::Frame;
 use super::key::MarkKey;
 
-/// Standard deviations by which each symbol of a mark stands out where no strength is asked for. A byte is misread once in
-/// a million times at 8.2; the rest is for what befalls the weights.
+/// Standard deviations by which each symbol of a mark stands out where no strength is asked for. A
+/// byte is misread once in a million times at 8.2; the rest is for what befalls the weights.
 const MARGIN: f64 = 12.0;
 
-/// The least strength that is chosen, in parts of the standard deviation: below it, rounding to 16 bits would take much of
-/// the mark out of weights that were rounded so before.
+/// The least strength that is chosen, in parts of the standard deviation: below it, rounding to 16
+/// bits would take much of the mark out of weights that were rounded so before.
 const WEAKEST: f64 = 0.005;
 
 /// The greatest strength that is chosen without being asked for.
@@ -58,11 +58,13 @@ struct Mark {
 }
 
 impl<'a> Marked<'a> {
-    /// Marks what `carriers` of the same checkpoint say; `strength` is the shift of each weight in parts of its tensor's
-    /// standard deviation, chosen so that the id can be read with a margin where it is not given.
+    /// Marks what `carriers` of the same checkpoint say; `strength` is the shift of each weight in
+    /// parts of its tensor's standard deviation, chosen so that the id can be read with a margin
+    /// where it is not given.
     ///
     /// # Errors
-    /// E001 for an id or a strength that can't be, for quantized weights, and for a model with too few weights.
+    /// E001 for an id or a strength that can't be, for quantized weights, and for a model with too
+    /// few weights.
     pub fn new(
         base: &'a dyn CheckpointReader,
         carriers: &Carriers,
@@ -85,7 +87,9 @@ impl<'a> Marked<'a> {
         let strength = match strength {
             Some(strength) if strength > 0.0 && strength <= 1.0 => strength,
             Some(strength) => {
-                return Err(Error::format(format!("a strength lies above 0 and up to 1, unlike {strength}")));
+                return Err(Error::format(format!(
+                    "a strength lies above 0 and up to 1, unlike {strength}"
+                )));
             }
             None => chosen_strength(weights, frame.bytes().len())?,
         };
@@ -114,8 +118,8 @@ fn chosen_strength(weights: u64, symbols: usize) -> Result<f64> {
         return Ok(strength.max(WEAKEST));
     }
     Err(Error::format(format!(
-        "its {weights} weights in matrices of 4096 elements or more are too few to carry the id unnoticed; \
-         a strength of {strength:.2} would do, if it is asked for"
+        "its {weights} weights in matrices of 4096 elements or more are too few to carry the id \
+         unnoticed; a strength of {strength:.2} would do, if it is asked for"
     )))
 }
 
@@ -152,7 +156,9 @@ impl Mark {
             let count = (GROUP - place).min(rest.len() / element);
             let (here, next) = rest.split_at_mut(count * element);
             signs.turn_to(group, &mut chips, frame);
-            let shift = |index: usize| if signs.is_minus(place + index) { -self.amplitude } else { self.amplitude };
+            let shift = |index: usize| {
+                if signs.is_minus(place + index) { -self.amplitude } else { self.amplitude }
+            };
             match dtype {
                 DType::F64 => shift_f64(here, shift),
                 DType::F32 => shift_f32(here, shift),
@@ -206,7 +212,10 @@ fn shift_f64(bytes: &mut [u8], shift: impl Fn(usize) -> f64) {
     }
 }
 
-#[expect(clippy::cast_possible_truncation, reason = "values are rounded to the dtype they are stored in")]
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "values are rounded to the dtype they are stored in"
+)]
 fn shift_f32(bytes: &mut [u8], shift: impl Fn(usize) -> f64) {
     for (index, stored) in bytes.as_chunks_mut::<4>().0.iter_mut().enumerate() {
         let value = f32::from_le_bytes(*stored);
@@ -217,9 +226,13 @@ fn shift_f32(bytes: &mut [u8], shift: impl Fn(usize) -> f64) {
     }
 }
 
-/// Moves floats of 16 bits. Their spacing may exceed the shift, and rounding to nearest would then undo it: noise of one
-/// spacing's width goes on top, so that the shift survives as the average of many.
-#[expect(clippy::cast_possible_truncation, reason = "values are rounded to the dtype they are stored in")]
+/// Moves floats of 16 bits. Their spacing may exceed the shift, and rounding to nearest would then
+/// undo it: noise of one spacing's width goes on top, so that the shift survives as the average of
+/// many.
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "values are rounded to the dtype they are stored in"
+)]
 fn shift_narrow(
     dtype: DType,
     bytes: &mut [u8],
@@ -267,14 +280,21 @@ fn uniform(seed: u64, place: u64) -> f64 {
 }
 
 impl CheckpointReader for Marked<'_> {
-    pass_on!(base: format, metadata, tensors, files, companions, read_companion, left_out, warnings);
+    pass_on!(base: format, metadata, tensors, files, companions, read_companion, left_out,
+        warnings);
 
     fn stored(&self, tensor: usize) -> Stored<'_> {
-        if self.mark(tensor).is_some() { Stored::derived_from(self.base, &[tensor]) } else { self.base.stored(tensor) }
+        if self.mark(tensor).is_some() {
+            Stored::derived_from(self.base, &[tensor])
+        } else {
+            self.base.stored(tensor)
+        }
     }
 
     fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
-        let Some(mark) = self.mark(tensor) else { return self.base.read_tensor(tensor, offset, buf) };
+        let Some(mark) = self.mark(tensor) else {
+            return self.base.read_tensor(tensor, offset, buf);
+        };
         let info = &self.base.tensors()[tensor];
         let element = info.dtype.block_bytes();
         let before = usize::try_from(offset % element).unwrap_or_default();
@@ -286,8 +306,9 @@ impl CheckpointReader for Marked<'_> {
         }
         // The range cuts elements.
         let len = (before + buf.len()) as u64;
-        let len = usize::try_from(len.next_multiple_of(element))
-            .map_err(|_| Error::memory("a range is larger than memory can be").for_tensor(&info.name))?;
+        let len = usize::try_from(len.next_multiple_of(element)).map_err(|_| {
+            Error::memory("a range is larger than memory can be").for_tensor(&info.name)
+        })?;
         let mut whole = vec![0; len];
         self.base.read_tensor(tensor, offset - before as u64, &mut whole)?;
         mark.apply(&self.frame, info.dtype, offset / element, &mut whole);

@@ -13,10 +13,11 @@ const CHECK: usize = 4;
 /// Bytes of the longest id.
 pub const MAX_ID: usize = 64 - CHECK;
 
-/// An id ready to be written: 4 bytes of a keyed hash over the id and the zeros that pad it, then both, masked.
+/// An id ready to be written: 4 bytes of a keyed hash over the id and the zeros that pad it, then
+/// both, masked.
 ///
-/// The mask is a keyed stream that the hash seeds. Ids that differ in one letter have frames that differ everywhere, so
-/// that a mark with one of them does not look like the other.
+/// The mask is a keyed stream that the hash seeds. Ids that differ in one letter have frames that
+/// differ everywhere, so that a mark with one of them does not look like the other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frame(Vec<u8>);
 
@@ -29,9 +30,13 @@ impl Frame {
         if id.is_empty() || id.chars().any(char::is_control) {
             return Err(Error::format("an id is one line of text without control characters"));
         }
-        let length = LENGTHS.into_iter().find(|length| id.len() + CHECK <= *length).ok_or_else(|| {
-            Error::format(format!("the id has {} bytes; a watermark holds {MAX_ID} at most", id.len()))
-        })?;
+        let length =
+            LENGTHS.into_iter().find(|length| id.len() + CHECK <= *length).ok_or_else(|| {
+                Error::format(format!(
+                    "the id has {} bytes; a watermark holds {MAX_ID} at most",
+                    id.len()
+                ))
+            })?;
         let mut padded = id.as_bytes().to_vec();
         padded.resize(length - CHECK, 0);
         let check = check(key, &padded);

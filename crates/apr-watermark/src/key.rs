@@ -26,7 +26,9 @@ impl MarkKey {
         }
         let public = b"PUBLIC KEY-----";
         if secret.windows(public.len()).any(|window| window == public) {
-            return Err(Error::format("this is a public key; whoever has it could find the mark and take it out"));
+            return Err(Error::format(
+                "this is a public key; whoever has it could find the mark and take it out",
+            ));
         }
         Ok(Self(blake3::derive_key(CONTEXT, secret)))
     }

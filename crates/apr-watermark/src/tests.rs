@@ -28,7 +28,8 @@ impl Random {
 
     /// Four uniform numbers have a deviation of the square root of a third.
     fn normal(&mut self) -> f32 {
-        let sum: f32 = (0..4).map(|_| (self.next() >> 40) as f32 / (1_u64 << 24) as f32 - 0.5).sum();
+        let sum: f32 =
+            (0..4).map(|_| (self.next() >> 40) as f32 / (1_u64 << 24) as f32 - 0.5).sum();
         sum * 3.0_f32.sqrt()
     }
 }
@@ -41,7 +42,9 @@ fn file(tensors: &[(&str, DType, Vec<u64>, Vec<u8>)]) -> Model {
         let start = data.len();
         data.extend_from_slice(bytes);
         let dtype = dtype.name().to_uppercase();
-        let entry = serde_json::json!({ "dtype": dtype, "shape": shape, "data_offsets": [start, data.len()] });
+        let entry = serde_json::json!({
+            "dtype": dtype, "shape": shape, "data_offsets": [start, data.len()],
+        });
         header.insert((*name).to_owned(), entry);
     }
     let header = serde_json::Value::from(header).to_string();
@@ -113,7 +116,12 @@ fn altered(reader: &dyn CheckpointReader, mut change: impl FnMut(&mut Vec<f32>, 
             if let &[_, row_len] = info.shape.dims() {
                 change(&mut values, row_len.try_into().expect("small"));
             }
-            (info.name.as_str(), DType::F32, info.shape.dims().to_vec(), stored(DType::F32, &values))
+            (
+                info.name.as_str(),
+                DType::F32,
+                info.shape.dims().to_vec(),
+                stored(DType::F32, &values),
+            )
         })
         .collect();
     file(&tensors)
@@ -143,12 +151,17 @@ fn ids_of_every_length_are_read_without_being_known() {
                 (*bytes <= len).then_some(c)
             })
             .collect();
-        let marked = Marked::new(&*base, &survey(&*base), &owner(), &id, Some(0.2)).expect("a fitting mark");
+        let marked =
+            Marked::new(&*base, &survey(&*base), &owner(), &id, Some(0.2)).expect("a fitting mark");
         let report = look(&marked, &owner(), None);
         assert_eq!((report.id.as_deref(), report.detected), (Some(id.as_str()), true));
         assert_eq!(report.symbols.len(), marked.report().frame);
         let expected = marked.report().expected_z;
-        assert!((report.z / expected - 1.0).abs() < 0.1, "{} deviations, {expected} were to be expected", report.z);
+        assert!(
+            (report.z / expected - 1.0).abs() < 0.1,
+            "{} deviations, {expected} were to be expected",
+            report.z
+        );
         assert!((report.strength / 0.2 - 1.0).abs() < 0.1, "{}", report.strength);
     }
 }
@@ -190,7 +203,10 @@ fn the_correlation_under_wrong_keys_has_the_deviation_it_is_measured_in() {
                 correlation.add(&mut Chips::new(&key, &carrier.name), 0, values);
             }
             let reading = correlation.read(&key);
-            assert!(reading.id.is_none() && reading.ln_chance > MAX_CHANCE.ln(), "key {at}: {reading:?}");
+            assert!(
+                reading.id.is_none() && reading.ln_chance > MAX_CHANCE.ln(),
+                "key {at}: {reading:?}"
+            );
             correlation.score(&Frame::new(&key, ID).expect("an id"))
         })
         .collect();
@@ -219,7 +235,9 @@ fn the_mark_survives_precision_quantization_pruning_and_noise() {
     for size in [0.01, 0.05, 0.5] {
         let mut random = Random(99);
         let noisy = altered(&marked, |values, _| {
-            values.iter_mut().for_each(|value| *value += 0.02 / 3.0_f32.sqrt() * size * random.normal());
+            values
+                .iter_mut()
+                .for_each(|value| *value += 0.02 / 3.0_f32.sqrt() * size * random.normal());
         });
         assert_eq!(look(&*noisy, &owner(), None).id.as_deref(), Some(ID), "noise of {size}");
     }
@@ -239,18 +257,23 @@ fn a_shift_below_the_spacing_of_16_bit_floats_is_there_on_average() {
         let base = file(&[("w", dtype, vec![1024, 1024], stored(dtype, &values))]);
         // A quarter of the spacing of bf16 and less than twice that of f16, and one eighth of that.
         for strength in [0.00125, 0.00016] {
-            let marked = Marked::new(&*base, &survey(&*base), &owner(), ID, Some(strength)).expect("a fitting mark");
+            let marked = Marked::new(&*base, &survey(&*base), &owner(), ID, Some(strength))
+                .expect("a fitting mark");
             let before = look(&*base, &owner(), Some(ID));
             let after = look(&marked, &owner(), Some(ID));
             let gain = (after.z - before.z) / marked.report().expected_z;
-            // The rounding's own noise is spacing / sqrt(weights), and weighs more the smaller the shift is.
+            // The rounding's own noise is spacing / sqrt(weights), and weighs more the smaller the
+            // shift is.
             let noise = match dtype {
                 DType::BF16 => 0.0033,
                 _ => 0.00042,
             } / strength
                 / 1024.0
                 * 5.0;
-            assert!((gain - 1.0).abs() < 0.02 + noise, "{dtype}: {gain} of a strength of {strength}");
+            assert!(
+                (gain - 1.0).abs() < 0.02 + noise,
+                "{dtype}: {gain} of a strength of {strength}"
+            );
         }
     }
 }
@@ -263,7 +286,10 @@ fn what_does_not_carry_keeps_its_bytes_and_zeros_stay() {
     let zeros = file(&[("w", DType::F32, vec![256, 256], stored(DType::F32, &values))]);
     // Infinities leave a tensor without a deviation.
     let carriers = survey(&*zeros);
-    assert_eq!((carriers.list().len(), carriers.weights()), (1, (1 << 16) - (1_u64 << 16).div_ceil(3)));
+    assert_eq!(
+        (carriers.list().len(), carriers.weights()),
+        (1, (1 << 16) - (1_u64 << 16).div_ceil(3))
+    );
     let marked_zeros = marked(&*zeros, ID);
     let mut after = Vec::new();
     widen_f32(DType::F32, &bytes_of(&marked_zeros, 0), &mut after);
@@ -274,15 +300,26 @@ fn what_does_not_carry_keeps_its_bytes_and_zeros_stay() {
         let base = if dtype == DType::F64 {
             let wide = |value: f32| f64::from(value).to_le_bytes();
             let bytes = normals(1 << 16, 1).into_iter().flat_map(wide).collect();
-            file(&[("a.weight", dtype, vec![256, 256], bytes), ("norm", dtype, vec![2], vec![7; 16])])
+            file(&[
+                ("a.weight", dtype, vec![256, 256], bytes),
+                ("norm", dtype, vec![2], vec![7; 16]),
+            ])
         } else {
             model(dtype)
         };
         let marked = marked(&*base, ID);
         for (at, info) in base.tensors().iter().enumerate() {
             let carries = ["a.weight", "b.weight"].contains(&info.name.as_str());
-            assert_eq!(bytes_of(&*base, at) != bytes_of(&marked, at), carries, "{dtype} {}", info.name);
-            assert_eq!(marked.tensor_slice(at).is_none(), carries || base.tensor_slice(at).is_none());
+            assert_eq!(
+                bytes_of(&*base, at) != bytes_of(&marked, at),
+                carries,
+                "{dtype} {}",
+                info.name
+            );
+            assert_eq!(
+                marked.tensor_slice(at).is_none(),
+                carries || base.tensor_slice(at).is_none()
+            );
         }
         assert_eq!(
             look(&marked, &owner(), Some(ID)).detected,
@@ -362,10 +399,13 @@ fn the_chips_are_those_of_the_first_release() {
     Chips::new(&owner(), "a.weight").read(0, &mut chips);
     assert_eq!(chips[..4], [242, 143, 228, 116]);
     assert_eq!(Chips::new(&owner(), "a.weight").slot(0), 1);
-    // The first four bytes of b"buyer-0017\0\0" hashed under b"check\0", then those bytes under the stream of b"mask\0"
-    // and the check.
+    // The first four bytes of b"buyer-0017\0\0" hashed under b"check\0", then those bytes under the
+    // stream of b"mask\0" and the check.
     let frame = Frame::new(&owner(), ID).expect("an id");
-    assert_eq!(frame.bytes(), [222, 215, 203, 191, 140, 176, 70, 199, 244, 11, 163, 193, 229, 73, 41, 115]);
+    assert_eq!(
+        frame.bytes(),
+        [222, 215, 203, 191, 140, 176, 70, 199, 244, 11, 163, 193, 229, 73, 41, 115]
+    );
 }
 
 #[test]
@@ -374,18 +414,22 @@ fn ids_keys_strengths_and_models_that_do_not_do_are_refused() {
     for id in ["", "a\nb", "\0", &"a".repeat(MAX_ID + 1)] {
         assert!(Frame::new(&owner(), id).is_err(), "{id:?}");
     }
-    for secret in [&b"fifteen bytes.."[..], b"", b"-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEAGb9E"] {
+    for secret in
+        [&b"fifteen bytes.."[..], b"", b"-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEAGb9E"]
+    {
         assert!(MarkKey::from_secret(secret).is_err());
     }
     let mark = |base: &dyn CheckpointReader, strength| {
-        Marked::new(base, &survey(base), &owner(), ID, strength).map(|marked| marked.report().strength)
+        Marked::new(base, &survey(base), &owner(), ID, strength)
+            .map(|marked| marked.report().strength)
     };
     for strength in [0.0, -0.1, 1.1, f64::NAN, f64::INFINITY] {
         assert!(mark(&*base, Some(strength)).is_err(), "{strength}");
     }
     let few = mark(&*base, None).expect_err("too few weights");
     assert!(few.message().contains("a strength of 0.07 would do"), "{few}");
-    let large = file(&[("w", DType::F32, vec![2048, 1024], stored(DType::F32, &normals(1 << 21, 1)))]);
+    let large =
+        file(&[("w", DType::F32, vec![2048, 1024], stored(DType::F32, &normals(1 << 21, 1)))]);
     let strength = mark(&*large, None).expect("weights enough");
     assert!((strength - 12.0 * (16.0_f64 / f64::from(1 << 21)).sqrt()).abs() < 1e-5, "{strength}");
 }

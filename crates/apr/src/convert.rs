@@ -25,13 +25,17 @@ use crate::Output;
 /// Bytes of memory that a conversion may use for its buffers by default.
 const MEMORY: u64 = 1 << 28;
 
-/// Begins the conversion of the model at `source`: a file, a folder, or an index or manifest of shards.
+/// Begins the conversion of the model at `source`: a file, a folder, or an index or manifest of
+/// shards.
 ///
 /// ```
 /// # let folder = tempfile::tempdir()?;
 /// # let output = folder.path().join("model.apr");
 /// # let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/tiny-llama");
-/// let report = apr::convert(source).quantize(apr::Scheme::Q8_0).compress(apr::Compression::Auto).write(&output)?;
+/// let report = apr::convert(source)
+///     .quantize(apr::Scheme::Q8_0)
+///     .compress(apr::Compression::Auto)
+///     .write(&output)?;
 /// assert_eq!(report.family.map(|family| family.name).as_deref(), Some("llama"));
 /// assert!(output.exists());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -106,7 +110,8 @@ impl Convert {
         self
     }
 
-    /// Takes the configuration and tokenizer files beside a weights file along, as those of a folder are.
+    /// Takes the configuration and tokenizer files beside a weights file along, as those of a
+    /// folder are.
     pub fn with_companions(mut self) -> Self {
         self.with_companions = true;
         self
@@ -118,7 +123,8 @@ impl Convert {
         self
     }
 
-    /// Quantizes to a type or mix: a [`Scheme`](crate::Scheme), or a [`Quantization`] for exceptions and importance.
+    /// Quantizes to a type or mix: a [`Scheme`](crate::Scheme), or a [`Quantization`] for
+    /// exceptions and importance.
     pub fn quantize(mut self, quantize: impl Into<Quantization>) -> Self {
         self.job.weights.quantize = Some(quantize.into());
         self
@@ -226,10 +232,12 @@ impl Convert {
         self.planned(layout, |planned, _, _| Ok(planned.report().clone()))
     }
 
-    /// Converts to a file or folder. A path in a format that has folders is one, unless it ends in its extension.
+    /// Converts to a file or folder. A path in a format that has folders is one, unless it ends in
+    /// its extension.
     ///
     /// # Errors
-    /// What is wrong with source or output, or the first tensor that is not as it should be; nothing is written then.
+    /// What is wrong with source or output, or the first tensor that is not as it should be;
+    /// nothing is written then.
     pub fn write(self, output: impl AsRef<Path>) -> Result<JobReport, JobError> {
         let output = output.as_ref();
         let layout = self.layout(Some(output))?;
@@ -259,7 +267,10 @@ impl Convert {
     }
 
     fn threads_to_use(&self) -> Result<Threads, JobError> {
-        let threads = self.threads.or_else(|| std::thread::available_parallelism().ok()).unwrap_or(NonZeroUsize::MIN);
+        let threads = self
+            .threads
+            .or_else(|| std::thread::available_parallelism().ok())
+            .unwrap_or(NonZeroUsize::MIN);
         Ok(Threads::new(threads, self.max_memory, self.interrupt.clone())?)
     }
 
@@ -268,7 +279,9 @@ impl Convert {
         let extension = output.and_then(Path::extension).and_then(|extension| extension.to_str());
         let by_extension = || extension.map_or(Some(&apr2::FORMAT), target_by_extension);
         let Some(format) = self.format.or_else(by_extension) else {
-            return Err(JobError::Request("the output's extension names no format that is written".to_owned()));
+            return Err(JobError::Request(
+                "the output's extension names no format that is written".to_owned(),
+            ));
         };
         let Self { job: Job { target, .. }, .. } = self;
         let PlanOptions { shard_size, alignment, apr2, .. } = target.clone();
@@ -292,7 +305,8 @@ impl Convert {
         self.job.provenance = sources.provenance(&self.source);
         let name = self.source.display().to_string();
         let reader = describe(reader, &self.families, &self.architecture);
-        let source = Source::new(&*reader, &self.families).named(&name).taken_for(&self.architecture);
+        let source =
+            Source::new(&*reader, &self.families).named(&name).taken_for(&self.architecture);
         self.job.plan(&source, |planned| then(planned, &self, &sources))
     }
 }
@@ -300,7 +314,8 @@ impl Convert {
 /// The name of a repository or file of a location.
 fn remote_title(location: &str) -> Option<String> {
     let (_, rest) = location.split_once("://")?;
-    let parts: Vec<&str> = rest.split(['?', '#']).next()?.split('/').filter(|part| !part.is_empty()).collect();
+    let parts: Vec<&str> =
+        rest.split(['?', '#']).next()?.split('/').filter(|part| !part.is_empty()).collect();
     let plain = |part: &str| part.split('@').next().unwrap_or_default().to_owned();
     let (last, folders) = parts.split_last()?;
     let is_repository = location.starts_with("hf://") && folders.len() < 2;
@@ -312,15 +327,17 @@ fn remote_title(location: &str) -> Option<String> {
     }
 }
 
-/// What people call the model at a path: the name of its folder, or of its file where that says something.
+/// What people call the model at a path: the name of its folder, or of its file where that says
+/// something.
 #[must_use]
 pub fn title(path: &Path) -> Option<String> {
     if apr_io::is_remote(path) {
         return remote_title(path.to_str()?);
     }
     let path = path.canonicalize().ok()?;
-    let stem =
-        path.file_stem().filter(|stem| !path.is_dir() && !["model", "pytorch_model"].iter().any(|usual| stem == usual));
+    let stem = path.file_stem().filter(|stem| {
+        !path.is_dir() && !["model", "pytorch_model"].iter().any(|usual| stem == usual)
+    });
     let folder = if path.is_dir() { Some(path.as_path()) } else { path.parent() };
     let name = stem.or_else(|| folder?.file_name())?;
     name.to_str().map(str::to_owned)

@@ -59,7 +59,8 @@ impl Default for ImportOptions {
 impl ImportOptions {
     /// The conversion that does it.
     fn conversion(self, source: PathBuf) -> Convert {
-        let validation = ValidationConfig { stop: self.validation.stop && !self.force, ..self.validation };
+        let validation =
+            ValidationConfig { stop: self.validation.stop && !self.force, ..self.validation };
         let mut import = convert(source)
             .sources(remote_sources(self.cache, self.hf_token))
             .format(&apr2::FORMAT)
@@ -83,8 +84,8 @@ impl ImportOptions {
     }
 }
 
-/// Imports the model at `source` into the `.apr` file `target`, which appears when it is complete and is not replaced if
-/// it exists.
+/// Imports the model at `source` into the `.apr` file `target`, which appears when it is complete
+/// and is not replaced if it exists.
 ///
 /// ```
 /// # let folder = tempfile::tempdir()?;
@@ -97,8 +98,13 @@ impl ImportOptions {
 /// ```
 ///
 /// # Errors
-/// What is wrong with the source, or the first tensor that fails validation; then nothing is written.
-pub fn apr_import(source: &str, target: impl AsRef<Path>, options: ImportOptions) -> Result<JobReport, ImportError> {
+/// What is wrong with the source, or the first tensor that fails validation; then nothing is
+/// written.
+pub fn apr_import(
+    source: &str,
+    target: impl AsRef<Path>,
+    options: ImportOptions,
+) -> Result<JobReport, ImportError> {
     let path = PathBuf::from(source);
     let written = options.conversion(path.clone()).write(target);
     written.map_err(|error| import_error(error, &path))
@@ -214,7 +220,10 @@ fn import_error(error: JobError, path: &Path) -> ImportError {
             ImportError::UnsupportedFormat { extension: extension.to_string_lossy().into_owned() }
         }
         (JobError::Model(error), _) if error.code() == Code::Io && apr_io::is_remote(path) => {
-            ImportError::DownloadFailed { source: path.display().to_string(), reason: error.message().to_owned() }
+            ImportError::DownloadFailed {
+                source: path.display().to_string(),
+                reason: error.message().to_owned(),
+            }
         }
         (error, _) => error.into(),
     }

@@ -1,5 +1,5 @@
-//! Model files: open, check, compare, convert, quantize, compress, encrypt, sign. Any size, in bounded memory, without
-//! running anything that a file holds.
+//! Model files: open, check, compare, convert, quantize, compress, encrypt, sign. Any size, in
+//! bounded memory, without running anything that a file holds.
 //!
 //! A file becomes another one, checked tensor by tensor on the way:
 //!
@@ -7,7 +7,10 @@
 //! # let folder = tempfile::tempdir()?;
 //! # let output = folder.path().join("model.apr");
 //! # let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/tiny-llama");
-//! let report = apr::convert(model).quantize(apr::Scheme::Q4_K_M).compress(apr::Compression::Auto).write(&output)?;
+//! let report = apr::convert(model)
+//!     .quantize(apr::Scheme::Q4_K_M)
+//!     .compress(apr::Compression::Auto)
+//!     .write(&output)?;
 //! println!("{} bytes became {}", report.conversion.bytes_in, report.conversion.bytes_out);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```

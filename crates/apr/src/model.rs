@@ -22,8 +22,9 @@ use apr_view::values::read;
 /// Bytes of memory that a pass may use for its buffers.
 const MEMORY: u64 = 1 << 28;
 
-/// A model that was opened by its path: a file, a folder, an index or a manifest of shards, with the configuration and
-/// tokenizer files beside it. Headers are read; weights are when a report asks for them, in bounded memory and on all cores.
+/// A model that was opened by its path: a file, a folder, an index or a manifest of shards, with
+/// the configuration and tokenizer files beside it. Headers are read; weights are when a report
+/// asks for them, in bounded memory and on all cores.
 ///
 /// ```
 /// # let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/tiny-llama");
@@ -44,7 +45,8 @@ impl Model {
     /// Opens a model whose family is detected.
     ///
     /// # Errors
-    /// E001 for what is no model, E007 when a file can't be read, otherwise what the format's reader says.
+    /// E001 for what is no model, E007 when a file can't be read, otherwise what the format's
+    /// reader says.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         Self::open_as(path, &OpenOptions::default(), Families::builtin(), Architecture::Auto)
     }
@@ -93,7 +95,8 @@ impl Model {
     /// What it computes: the graphs of its file, or those of its family; reads no weights.
     ///
     /// # Errors
-    /// E003 when neither has one, or its configuration has an option that no block knows; E001 when that lacks one.
+    /// E003 when neither has one, or its configuration has an option that no block knows; E001 when
+    /// that lacks one.
     pub fn graphs(&self, options: &GraphOptions) -> Result<Computed> {
         computed(&self.source(), options)
     }
@@ -106,15 +109,17 @@ impl Model {
         self.checked(list(&*self.reader, &self.name, options, &threads()?, &()))
     }
 
-    /// Elements of a tensor as numbers, in the order of its rows; those of quantized tensors are dequantized.
+    /// Elements of a tensor as numbers, in the order of its rows; those of quantized tensors are
+    /// dequantized.
     ///
     /// # Errors
     /// E001 when there is no such tensor or its elements are no real numbers, otherwise those of
     /// [`read`](apr_view::values::read).
     pub fn values(&self, name: &str, elements: Range<u64>) -> Result<Vec<f64>> {
         let found = self.reader.tensors().iter().position(|info| info.name == name);
-        let tensor =
-            found.ok_or_else(|| Error::format("there is no such tensor").for_tensor(name).in_file(&self.name))?;
+        let tensor = found.ok_or_else(|| {
+            Error::format("there is no such tensor").for_tensor(name).in_file(&self.name)
+        })?;
         self.checked(read(&*self.reader, tensor, elements))
     }
 
@@ -130,7 +135,14 @@ impl Model {
             graphs: options.graphs.or(own.as_ref()),
             ..options
         };
-        self.checked(validate(&*self.reader, &self.name, source.family()?, options, &threads()?, &()))
+        self.checked(validate(
+            &*self.reader,
+            &self.name,
+            source.family()?,
+            options,
+            &threads()?,
+            &(),
+        ))
     }
 
     /// What could be better about it; reads no weights.
@@ -144,7 +156,8 @@ impl Model {
     /// Compares it with another one, tensor by tensor, both in one layout.
     ///
     /// # Errors
-    /// E001 when the mapping names a tensor that is not there, E002 and E007 when bytes can't be read.
+    /// E001 when the mapping names a tensor that is not there, E002 and E007 when bytes can't be
+    /// read.
     pub fn diff(&self, other: &Self, options: &DiffOptions) -> Result<DiffReport> {
         let (left, right) = (self.source(), other.source());
         let views = alike(&left, &right);

@@ -31,15 +31,19 @@ impl Output {
         path.as_os_str() == "-" || path == Path::new("/dev/stdout")
     }
 
-    /// The layout that a path asks for: where the format has folders, a path without its extension is one. Without a path,
-    /// a file of the format's usual name.
+    /// The layout that a path asks for: where the format has folders, a path without its extension
+    /// is one. Without a path, a file of the format's usual name.
     #[must_use]
     pub fn layout(format: &'static Format, path: Option<&Path>) -> PlanOptions {
         let target = format.target.as_ref();
         let usual = target.map_or("model", |target| target.file_name);
-        let Some(path) = path.filter(|path| !Self::is_stdout(path)) else { return PlanOptions::new(format, usual) };
+        let Some(path) = path.filter(|path| !Self::is_stdout(path)) else {
+            return PlanOptions::new(format, usual);
+        };
         let extension = path.extension().and_then(|extension| extension.to_str());
-        let is_named = target.is_some_and(|target| extension.is_some_and(|known| target.extensions.contains(&known)));
+        let is_named = target.is_some_and(|target| {
+            extension.is_some_and(|known| target.extensions.contains(&known))
+        });
         let is_file = (is_named && !path.is_dir()) || StreamSink::is_for(path);
         if target.is_some_and(|target| target.folder) && !is_file {
             return PlanOptions { folder: true, ..PlanOptions::new(format, usual) };
@@ -51,8 +55,8 @@ impl Output {
     /// Prepares to write these files of a layout.
     ///
     /// # Errors
-    /// [`JobError::Request`] for several files and a stream, or one file where a folder is; E007 for files that exist,
-    /// unless `replace`, and where the path can't be written.
+    /// [`JobError::Request`] for several files and a stream, or one file where a folder is; E007
+    /// for files that exist, unless `replace`, and where the path can't be written.
     pub fn create(
         path: &Path,
         layout: &PlanOptions,
@@ -66,17 +70,24 @@ impl Output {
                 let message = "several files do not fit a stream; name a file or a folder";
                 return Err(JobError::Request(message.to_owned()));
             }
-            let stream = if is_stdout { StreamSink::stdout(interrupt) } else { StreamSink::open(path, interrupt)? };
+            let stream = if is_stdout {
+                StreamSink::stdout(interrupt)
+            } else {
+                StreamSink::open(path, interrupt)?
+            };
             return Ok(Self(Kind::Stream(stream)));
         }
         if !layout.folder && (path.is_dir() || ends_in_separator(path)) {
             let usual = Self::layout(layout.format, None).file_name;
             let (folder, file) = (path.display(), path.join(usual));
-            let message =
-                format!("'{folder}' is a folder, but the output is one file; name it, such as '{}'", file.display());
+            let message = format!(
+                "'{folder}' is a folder, but the output is one file; name it, such as '{}'",
+                file.display()
+            );
             return Err(JobError::Request(message));
         }
-        let target = if layout.folder { Target::Folder(path.into()) } else { Target::File(path.into()) };
+        let target =
+            if layout.folder { Target::Folder(path.into()) } else { Target::File(path.into()) };
         let names = files.iter().map(|file| file.name.as_str());
         Ok(Self(Kind::Files(AtomicOutput::create(target, replace, names)?)))
     }
@@ -87,11 +98,12 @@ impl Output {
         matches!(self.0, Kind::Stream(_))
     }
 
-    /// Runs a job and puts its output in place, if none of the files in `sources` was changed meanwhile.
+    /// Runs a job and puts its output in place, if none of the files in `sources` was changed
+    /// meanwhile.
     ///
     /// # Errors
-    /// Those of [`Planned::run`], and E007 where a source was changed or the output can't be put in place, and E004 where what
-    /// was downloaded is not what its server has. Files are then
+    /// Those of [`Planned::run`], and E007 where a source was changed or the output can't be put in
+    /// place, and E004 where what was downloaded is not what its server has. Files are then
     /// as they were before; a stream may have got a part.
     pub fn write<P: Pipeline>(
         mut self,
@@ -120,5 +132,8 @@ impl Output {
 
 /// Whether a path says that it is a folder's, whatever is there.
 fn ends_in_separator(path: &Path) -> bool {
-    path.as_os_str().as_encoded_bytes().last().is_some_and(|&last| std::path::is_separator(char::from(last)))
+    path.as_os_str()
+        .as_encoded_bytes()
+        .last()
+        .is_some_and(|&last| std::path::is_separator(char::from(last)))
 }

@@ -10,17 +10,18 @@
 //! let mut registry = QuantizerRegistry::default();
 //! registry.register(Box::new(BinaryQuantizer));
 //! assert!(registry.get("binary").is_some());
-//! // quantize_with_registry(&*model, "binary", &registry)? then gives the model's tensors, one at a time.
+//! // quantize_with_registry(&*model, "binary", &registry)? then gives the model's tensors, one at
+//! // a time.
 //! ```
 //!
-//! The type keeps of each weight only its sign, and of every 32 weights in a row the mean magnitude, which is the scale that
-//! leaves the least error (Rastegari et al., XNOR-Net, 2016):
+//! The type keeps of each weight only its sign, and of every 32 weights in a row the mean
+//! magnitude, which is the scale that leaves the least error (Rastegari et al., XNOR-Net, 2016):
 //!
 //! ```text
 //! byte 0                4             8
 //!      ├────────────────┼─────────────┤
-//!      │ magnitude, f32 │ signs, u32  │   both little-endian; bit i is set where weight i is negative
-//!      └────────────────┴─────────────┘
+//!      │ magnitude, f32 │ signs, u32  │   both little-endian; bit i is set
+//!      └────────────────┴─────────────┘   where weight i is negative
 //! ```
 //!
 //! A group ends with its row, so the last one of a row can hold less than 32 weights.
@@ -46,11 +47,19 @@ impl Quantizer for BinaryQuantizer {
 
     fn quantize(&self, data: &[f32], shape: &Shape) -> Result<QuantizedBlock> {
         if shape.elements() != Some(data.len() as u64) {
-            return Err(Error::format(format!("{} values do not fill the shape {shape}", data.len())));
+            return Err(Error::format(format!(
+                "{} values do not fill the shape {shape}",
+                data.len()
+            )));
         }
         let groups = data.chunks(row_len(shape)?).flat_map(|row| row.chunks(GROUP));
         let blocks = groups.flat_map(encode_group).collect();
-        Ok(QuantizedBlock { quant_type: QuantType::Custom, shape: shape.clone(), blocks, block_size: GROUP })
+        Ok(QuantizedBlock {
+            quant_type: QuantType::Custom,
+            shape: shape.clone(),
+            blocks,
+            block_size: GROUP,
+        })
     }
 
     fn dequantize(&self, block: &QuantizedBlock) -> Result<Vec<f32>> {
@@ -82,20 +91,27 @@ impl Quantizer for BinaryQuantizer {
 
 /// Length of a row, at least 1, so that rows can be counted.
 fn row_len(shape: &Shape) -> Result<usize> {
-    let row_len = usize::try_from(shape.row_len()).map_err(|_| Error::memory("a row does not fit into memory"))?;
+    let row_len = usize::try_from(shape.row_len())
+        .map_err(|_| Error::memory("a row does not fit into memory"))?;
     Ok(row_len.max(1))
 }
 
 fn encode_group(values: &[f32]) -> [u8; GROUP_BYTES] {
     let magnitude = values.iter().map(|value| value.abs()).sum::<f32>() / values.len() as f32;
-    let signs = values.iter().rev().fold(0_u32, |signs, value| signs << 1 | u32::from(value.is_sign_negative()));
+    let signs = values
+        .iter()
+        .rev()
+        .fold(0_u32, |signs, value| signs << 1 | u32::from(value.is_sign_negative()));
     let mut bytes = [0; GROUP_BYTES];
     bytes[..4].copy_from_slice(&magnitude.to_le_bytes());
     bytes[4..].copy_from_slice(&signs.to_le_bytes());
     bytes
 }
 
-fn decode_group([a, b, c, d, signs @ ..]: [u8; GROUP_BYTES], len: usize) -> impl Iterator<Item = f32> {
+fn decode_group(
+    [a, b, c, d, signs @ ..]: [u8; GROUP_BYTES],
+    len: usize,
+) -> impl Iterator<Item = f32> {
     let magnitude = f32::from_le_bytes([a, b, c, d]);
     let signs = u32::from_le_bytes(signs);
     (0..len).map(move |i| if signs >> i & 1 == 1 { -magnitude } else { magnitude })

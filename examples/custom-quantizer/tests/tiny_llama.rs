@@ -7,7 +7,8 @@ use custom_quantizer::BinaryQuantizer;
 
 #[test]
 fn a_model_is_quantized_by_a_type_that_the_library_does_not_know() {
-    let bytes = std::fs::read(locate::fixture("tiny-llama/model.safetensors")).expect("the fixture");
+    let bytes =
+        std::fs::read(locate::fixture("tiny-llama/model.safetensors")).expect("the fixture");
     let model = apr::open(bytes, "model.safetensors", &Limits::default()).expect("a model");
     let mut registry = QuantizerRegistry::default();
     registry.register(Box::new(BinaryQuantizer));
@@ -23,7 +24,8 @@ fn a_model_is_quantized_by_a_type_that_the_library_does_not_know() {
             Outcome::Kept => assert!(info.name.contains("norm"), "{}", info.name),
             Outcome::Quantized { block, info: how } => {
                 assert_eq!((how.quantizer.as_str(), &block.shape), ("binary", &info.shape));
-                // Of normally distributed weights, signs and one magnitude lose 1 - 2/π = 36 % of the energy.
+                // Of normally distributed weights, signs and one magnitude lose 1 - 2/π = 36 % of
+                // the energy.
                 assert!((0.05..0.6).contains(&how.error), "{}: {}", info.name, how.error);
                 assert!(how.warning.is_some(), "{}", info.name);
                 quantized += 1;

@@ -1,7 +1,8 @@
 //! Tells six languages apart, with the model inside the program.
 //!
-//! [`LanguageModel`] is an ordinary serde type. `train.py` learns its weights, the program `pack` saves them as an APRN
-//! file, [`include_bytes!`] embeds that file, and [`embedded`] loads it with one call.
+//! [`LanguageModel`] is an ordinary serde type. `train.py` learns its weights, the program `pack`
+//! saves them as an APRN file, [`include_bytes!`] embeds that file, and [`embedded`] loads it with
+//! one call.
 //!
 //! ```
 //! let model = single_binary::embedded()?;
@@ -52,8 +53,9 @@ impl LanguageModel {
         let buckets = self.weights.len() / self.languages.len().max(1);
         let features = features(text, buckets);
         let rows = self.weights.chunks_exact(buckets.max(1)).zip(&self.bias);
-        let logits: Vec<f32> =
-            rows.map(|(row, bias)| bias + row.iter().zip(&features).map(|(w, x)| w * x).sum::<f32>()).collect();
+        let logits: Vec<f32> = rows
+            .map(|(row, bias)| bias + row.iter().zip(&features).map(|(w, x)| w * x).sum::<f32>())
+            .collect();
         let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         let sum: f32 = logits.iter().map(|logit| (logit - largest).exp()).sum();
         let best = logits.iter().zip(&self.languages).find(|(logit, _)| **logit == largest);
@@ -61,7 +63,8 @@ impl LanguageModel {
     }
 }
 
-/// Square roots of the counts of all 1-, 2- and 3-grams, hashed into buckets, scaled to length 1; as in `train.py`.
+/// Square roots of the counts of all 1-, 2- and 3-grams, hashed into buckets, scaled to length 1;
+/// as in `train.py`.
 fn features(text: &str, buckets: usize) -> Vec<f32> {
     let mut letters = vec![' '];
     for c in text.chars().flat_map(char::to_lowercase) {
@@ -77,7 +80,9 @@ fn features(text: &str, buckets: usize) -> Vec<f32> {
     let mut counts = vec![0.0_f32; buckets];
     for n in 1..=3 {
         for gram in letters.windows(n) {
-            if let Some(count) = (fnv1a(gram) as usize).checked_rem(buckets).and_then(|at| counts.get_mut(at)) {
+            if let Some(count) =
+                (fnv1a(gram) as usize).checked_rem(buckets).and_then(|at| counts.get_mut(at))
+            {
                 *count += 1.0;
             }
         }

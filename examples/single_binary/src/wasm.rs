@@ -1,6 +1,9 @@
 //! What a page calls, by numbers alone: no glue code is generated.
 #![cfg(target_arch = "wasm32")]
-#![allow(unsafe_code, reason = "exported names are unsafe attributes, and the page writes into this module's memory")]
+#![allow(
+    unsafe_code,
+    reason = "exported names are unsafe attributes, and the page writes into this module's memory"
+)]
 
 use std::sync::Mutex;
 
@@ -17,7 +20,8 @@ pub(crate) extern "C" fn text(len: usize) -> *mut u8 {
     text.as_mut_ptr()
 }
 
-/// The language of the text: both letters of its code as a number, the first in the higher byte; 0 where there is none.
+/// The language of the text: both letters of its code as a number, the first in the higher byte; 0
+/// where there is none.
 // SAFETY: no other symbol of this crate has the name.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn predict() -> u32 {

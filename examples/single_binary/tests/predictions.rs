@@ -34,10 +34,12 @@ fn what_is_no_text_gives_an_answer_and_no_panic() {
 
 #[test]
 fn another_model_in_its_place_is_refused() {
-    let andon = load_from_bytes::<LanguageModel>(FILE, ModelType::NgramLm).expect_err("another type");
+    let andon =
+        load_from_bytes::<LanguageModel>(FILE, ModelType::NgramLm).expect_err("another type");
     assert_eq!(andon.signal(), Signal::ModelTypeMismatch);
     let mut damaged = FILE.to_vec();
     damaged[1000] ^= 1;
-    let andon = load_from_bytes::<LanguageModel>(&damaged, ModelType::LogisticRegression).expect_err("damaged");
+    let andon = load_from_bytes::<LanguageModel>(&damaged, ModelType::LogisticRegression)
+        .expect_err("damaged");
     assert_eq!(andon.signal(), Signal::ChecksumMismatch);
 }

@@ -1,11 +1,14 @@
 //! McCabe's number of a function: one, and one for each place where its way divides.
 //!
-//! Counted are `if`, `if let`, `let ... else`, loops, `&&`, `||`, guards, and the arms of a `match` beyond the first. Not
-//! counted are `?`, which leaves the function as an error does, and what macros contain. A closure belongs to the function
-//! that it stands in; tests are left out.
+//! Counted are `if`, `if let`, `let ... else`, loops, `&&`, `||`, guards, and the arms of a `match`
+//! beyond the first. Not counted are `?`, which leaves the function as an error does, and what
+//! macros contain. A closure belongs to the function that it stands in; tests are left out.
 
 use syn::visit::{self, Visit};
-use syn::{Attribute, BinOp, Expr, ImplItemFn, Item, ItemFn, ItemImpl, ItemMod, Local, Signature, TraitItemFn, Type};
+use syn::{
+    Attribute, BinOp, Expr, ImplItemFn, Item, ItemFn, ItemImpl, ItemMod, Local, Signature,
+    TraitItemFn, Type,
+};
 
 /// A function that has a body.
 #[derive(Debug)]
@@ -51,7 +54,12 @@ impl Counter {
             Some(owner) => format!("{owner}::{}", signature.ident),
             None => signature.ident.to_string(),
         };
-        self.open.push(Function { name, line: signature.ident.span().start().line, arms: 0, branches: 0 });
+        self.open.push(Function {
+            name,
+            line: signature.ident.span().start().line,
+            arms: 0,
+            branches: 0,
+        });
         visit_body(self);
         self.functions.extend(self.open.pop());
     }
@@ -109,7 +117,9 @@ impl<'ast> Visit<'ast> for Counter {
     fn visit_expr(&mut self, expression: &'ast Expr) {
         match expression {
             Expr::If(_) | Expr::While(_) | Expr::ForLoop(_) | Expr::Loop(_) => self.branch(),
-            Expr::Binary(binary) if matches!(binary.op, BinOp::And(_) | BinOp::Or(_)) => self.branch(),
+            Expr::Binary(binary) if matches!(binary.op, BinOp::And(_) | BinOp::Or(_)) => {
+                self.branch();
+            }
             Expr::Match(choice) => {
                 let guards = choice.arms.iter().filter(|arm| arm.guard.is_some()).count();
                 if let Some(function) = self.open.last_mut() {
@@ -128,7 +138,9 @@ fn is_test(attributes: &[Attribute]) -> bool {
     attributes.iter().any(|attribute| {
         attribute.path().is_ident("test")
             || attribute.path().is_ident("cfg")
-                && attribute.parse_args::<syn::Path>().is_ok_and(|condition| condition.is_ident("test"))
+                && attribute
+                    .parse_args::<syn::Path>()
+                    .is_ok_and(|condition| condition.is_ident("test"))
     })
 }
 
@@ -164,15 +176,24 @@ mod tests {
             "match a { 1 => {} _ => {} }",
             "g(|a| if a { 1 } else { 2 });",
         ] {
-            assert_eq!(complexities(&format!("fn f() {{ {body} }}")), [("f".to_owned(), 2)], "{body}");
+            assert_eq!(
+                complexities(&format!("fn f() {{ {body} }}")),
+                [("f".to_owned(), 2)],
+                "{body}"
+            );
         }
-        assert_eq!(complexities("fn f() { match a { 1 if b => {} 2 => {} _ => {} } }"), [("f".to_owned(), 4)]);
+        assert_eq!(
+            complexities("fn f() { match a { 1 if b => {} 2 => {} _ => {} } }"),
+            [("f".to_owned(), 4)]
+        );
     }
 
     #[test]
     fn functions_inside_functions_count_for_themselves_and_methods_name_their_type() {
-        let text = "impl A { fn f() { if a {}\n fn g() { if b && c {} } } }\n trait T { fn h() {} fn i(); }";
-        let expected = [("A::f", 2), ("g", 3), ("h", 1)].map(|(name, complexity)| (name.to_owned(), complexity));
+        let text = "impl A { fn f() { if a {}\n fn g() { if b && c {} } } }\n trait T { fn h() {} \
+            fn i(); }";
+        let expected = [("A::f", 2), ("g", 3), ("h", 1)]
+            .map(|(name, complexity)| (name.to_owned(), complexity));
         assert_eq!(complexities(text), expected);
     }
 

@@ -1,7 +1,8 @@
 //! Prints the functions of Rust files whose cyclomatic complexity is above a bound.
 //!
-//! `apr-complexity BOUND FILE...` prints a line for each such function, fields apart by tabs: complexity, how much of it
-//! is arms of `match`, file, line, name; then the number of functions that were looked at.
+//! `apr-complexity BOUND FILE...` prints a line for each such function, fields apart by tabs:
+//! complexity, how much of it is arms of `match`, file, line, name; then the number of functions
+//! that were looked at.
 
 mod count;
 

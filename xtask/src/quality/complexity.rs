@@ -26,7 +26,8 @@ impl Above {
         let mut fields = line.split('\t');
         let mut number = || fields.next()?.parse().ok();
         let (complexity, arms) = (number()?, number()?);
-        let (file, _line, name) = (fields.next()?.to_string(), fields.next()?, fields.next()?.to_string());
+        let (file, _line, name) =
+            (fields.next()?.to_string(), fields.next()?, fields.next()?.to_string());
         Some(Self { complexity, arms, file, name })
     }
 
@@ -40,10 +41,12 @@ fn measure() -> Outcome {
     let sources = PORTABLE.map(|name| format!("crates/{name}/src/*.rs"));
     let files = output(program("git").args(["ls-files", "--"]).args(sources));
     let files = files.ok_or_else(|| Stop::failed("Git can't list the files"))?;
-    let files = files.lines().filter(|file| !file.ends_with("/tests.rs") && !file.contains("/tests/"));
+    let files =
+        files.lines().filter(|file| !file.ends_with("/tests.rs") && !file.contains("/tests/"));
     let bound = BOUND.to_string();
     let mut counter = cargo("run", ["--quiet", "--package", "apr-complexity", "--", &bound]);
-    let printed = output(counter.args(files)).ok_or_else(|| Stop::failed("the counter failed; run it by hand"))?;
+    let printed = output(counter.args(files))
+        .ok_or_else(|| Stop::failed("the counter failed; run it by hand"))?;
     let (list, looked_at) = printed.rsplit_once('\n').unwrap_or(("", &printed));
     let mut above: Vec<_> = list.lines().filter_map(Above::parse).collect();
     above.sort_by_key(|function| std::cmp::Reverse(function.complexity));
@@ -53,8 +56,9 @@ fn measure() -> Outcome {
 fn figures(above: &[Above], looked_at: &str) -> String {
     let tables = above.iter().filter(|function| function.is_table()).count();
     let mut text = format!(
-        "{} of {looked_at} functions are above {BOUND}; {tables} of those are tables, at least three quarters arms \
-         of `match`.\n\n| complexity | of it arms | function | file |\n|---|---|---|---|\n",
+        "{} of {looked_at} functions are above {BOUND}; {tables} of those are tables, at least \
+         three quarters arms of `match`.\n\n| complexity | of it arms | function | file |\n\
+         |---|---|---|---|\n",
         above.len()
     );
     for Above { complexity, arms, file, name } in above {

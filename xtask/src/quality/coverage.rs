@@ -29,7 +29,8 @@ pub(crate) fn run(steps: &mut Steps) {
     let Some(tool) = tool else { return };
     let tests = steps.run("tests of layers 0-2 and of what stands on them, counting lines", || {
         let packages = PORTABLE.iter().chain(&ABOVE).flat_map(|name| ["--package", name]);
-        let what = ["--no-report", "--no-fail-fast", "--all-features", "--lib", "--bins", "--tests"];
+        let what =
+            ["--no-report", "--no-fail-fast", "--all-features", "--lib", "--bins", "--tests"];
         run_program(llvm_cov(&tool).args(what).args(packages))
     });
     if tests.is_some() {
@@ -37,9 +38,12 @@ pub(crate) fn run(steps: &mut Steps) {
             let folder = target_dir().join("quality");
             fs::create_dir_all(&folder).map_err(Stop::failed)?;
             let lcov = folder.join("coverage.lcov");
-            // Tests kill some of the programs that they start, which leaves counters that can't be read.
+            // Tests kill some of the programs that they start, which leaves counters that can't be
+            // read.
             run_program(
-                llvm_cov(&tool).args(["report", "--lcov", "--failure-mode", "all", "--output-path"]).arg(&lcov),
+                llvm_cov(&tool)
+                    .args(["report", "--lcov", "--failure-mode", "all", "--output-path"])
+                    .arg(&lcov),
             )?;
             let lines = lines(&fs::read_to_string(&lcov).map_err(Stop::failed)?);
             let uncovered = folder.join("uncovered.txt");
@@ -65,10 +69,15 @@ fn llvm_tools() -> Outcome {
         let libraries = output(program("rustc").args(["--print", "target-libdir"]))?;
         Some(Path::new(&libraries).parent()?.join("bin/llvm-profdata")).filter(|path| path.exists())
     };
-    if find().is_some() || run_program(program("rustup").args(["component", "add", "llvm-tools"])).is_ok() {
+    if find().is_some()
+        || run_program(program("rustup").args(["component", "add", "llvm-tools"])).is_ok()
+    {
         return Ok(());
     }
-    Err(Stop::skipped("the toolchain has no llvm-tools", "run `rustup component add llvm-tools` where it can be had"))
+    Err(Stop::skipped(
+        "the toolchain has no llvm-tools",
+        "run `rustup component add llvm-tools` where it can be had",
+    ))
 }
 
 /// Of each file of layers 0-2, the lines that have code, and whether a test ran them.
@@ -83,7 +92,9 @@ fn lines(lcov: &str) -> Lines {
             let path = Path::new(path);
             file = path.strip_prefix(&root).unwrap_or(path).to_string_lossy().into_owned();
             end = if is_counted(&file) { tests_of(path) } else { 0 };
-        } else if let Some((number, count)) = line.strip_prefix("DA:").and_then(|line| line.split_once(',')) {
+        } else if let Some((number, count)) =
+            line.strip_prefix("DA:").and_then(|line| line.split_once(','))
+        {
             let number = number.parse().unwrap_or(usize::MAX);
             if number < end {
                 *lines.entry(file.clone()).or_default().entry(number).or_default() |= count != "0";
@@ -107,7 +118,9 @@ fn crate_of(file: &str) -> Option<&str> {
 fn tests_of(path: &Path) -> usize {
     let text = fs::read_to_string(path).unwrap_or_default();
     let lines: Vec<_> = text.lines().collect();
-    let begin = lines.windows(2).position(|pair| pair[0] == "#[cfg(test)]" && pair[1].ends_with("mod tests {"));
+    let begin = lines
+        .windows(2)
+        .position(|pair| pair[0] == "#[cfg(test)]" && pair[1].ends_with("mod tests {"));
     begin.map_or(usize::MAX, |at| at + 1)
 }
 
@@ -133,10 +146,12 @@ fn figures(lines: &Lines) -> String {
 fn list_uncovered(lines: &Lines) -> String {
     let mut text = String::new();
     for (file, lines) in lines {
-        let missed: BTreeSet<_> = lines.iter().filter(|(_, ran)| !**ran).map(|(&number, _)| number).collect();
+        let missed: BTreeSet<_> =
+            lines.iter().filter(|(_, ran)| !**ran).map(|(&number, _)| number).collect();
         let begins = missed.iter().filter(|&&number| !missed.contains(&number.wrapping_sub(1)));
         let ranges = begins.map(|&begin| {
-            let end = (begin..).take_while(|number| missed.contains(number)).last().unwrap_or(begin);
+            let end =
+                (begin..).take_while(|number| missed.contains(number)).last().unwrap_or(begin);
             if begin == end { begin.to_string() } else { format!("{begin}-{end}") }
         });
         let ranges: Vec<_> = ranges.collect();

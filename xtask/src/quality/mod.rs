@@ -1,6 +1,7 @@
 //! How good the tests and the code are, in figures: `docs/quality.md`.
 //!
-//! Apart from the gate: an instrumented build and a build for each mutant take from minutes to hours.
+//! Apart from the gate: an instrumented build and a build for each mutant take from minutes to
+//! hours.
 
 mod advisories;
 mod complexity;
@@ -22,7 +23,9 @@ const SAMPLE: usize = 60;
 /// How to call it, where an argument is not understood.
 pub(crate) fn run(steps: &mut Steps, arguments: &[&str]) -> Result<(), String> {
     let (wanted, sample) = parse(arguments)?;
-    for measure in MEASURES.into_iter().filter(|measure| wanted.is_empty() || wanted.contains(measure)) {
+    for measure in
+        MEASURES.into_iter().filter(|measure| wanted.is_empty() || wanted.contains(measure))
+    {
         match measure {
             "coverage" => coverage::run(steps),
             "mutants" => mutants::run(steps, sample),
@@ -39,7 +42,10 @@ fn parse<'a>(arguments: &[&'a str]) -> Result<(Vec<&'a str>, usize), String> {
     let mut arguments = arguments.iter().copied();
     while let Some(argument) = arguments.next() {
         if argument == "--sample" {
-            let number = arguments.next().and_then(|number| number.parse().ok()).filter(|&number| number > 0);
+            let number = arguments
+                .next()
+                .and_then(|number| number.parse().ok())
+                .filter(|&number| number > 0);
             sample = number.ok_or("--sample takes a number of mutants")?;
         } else if MEASURES.contains(&argument) {
             wanted.push(argument);

@@ -1,4 +1,5 @@
-//! Whether tests notice a change of the code: the share of cargo-mutants' changes that make one fail.
+//! Whether tests notice a change of the code: the share of cargo-mutants' changes that make one
+//! fail.
 
 use std::fmt::Write;
 use std::fs;
@@ -19,7 +20,9 @@ const CRATES: [&str; 3] = ["apr-format", "apr-safetensors", "apr-tensor"];
 const WANTED: f64 = 85.0;
 
 pub(crate) fn run(steps: &mut Steps, sample: usize) {
-    let Some(tool) = steps.run("cargo-mutants", || CARGO_MUTANTS.installed_or_install()) else { return };
+    let Some(tool) = steps.run("cargo-mutants", || CARGO_MUTANTS.installed_or_install()) else {
+        return;
+    };
     for name in CRATES {
         steps.run(&format!("{name}: some {sample} mutants"), || {
             let score = Score::measure(&tool, name, sample)?;
@@ -40,14 +43,21 @@ struct Score {
 impl Score {
     /// Takes every n-th mutant of the crate: the same ones each time, over all of its files.
     fn measure(tool: &Path, name: &str, sample: usize) -> Outcome<Self> {
-        let list =
-            output(mutants(tool, name).arg("--list")).ok_or_else(|| Stop::failed("the mutants can't be listed"))?;
+        let list = output(mutants(tool, name).arg("--list"))
+            .ok_or_else(|| Stop::failed("the mutants can't be listed"))?;
         let all = list.lines().count();
         let shards = (all / sample).max(1);
         let folder = target_dir().join("quality").join(name);
         fs::create_dir_all(&folder).map_err(Stop::failed)?;
         let mut command = mutants(tool, name);
-        command.args(["--shard", &format!("0/{shards}"), "--sharding", "round-robin", "--no-shuffle", "--output"]);
+        command.args([
+            "--shard",
+            &format!("0/{shards}"),
+            "--sharding",
+            "round-robin",
+            "--no-shuffle",
+            "--output",
+        ]);
         // One place for all crates and mutants, so that dependencies are built once.
         command.arg(&folder).env("CARGO_TARGET_DIR", target_dir().join("quality/mutants"));
         command.env("CARGO_PROFILE_DEV_DEBUG", "0").args(["--", "--lib", "--tests"]);
@@ -67,8 +77,8 @@ impl Score {
         let score = percent(*caught, viable);
         let verdict = if score < WANTED { ", below what is wanted" } else { "" };
         let mut text = format!(
-            "{} of {all} mutants tried; {unviable} do not build, {caught} of the other {viable} were caught: \
-             {score:.1} %{verdict}.",
+            "{} of {all} mutants tried; {unviable} do not build, {caught} of the other {viable} \
+             were caught: {score:.1} %{verdict}.",
             viable + unviable
         );
         if !missed.is_empty() {

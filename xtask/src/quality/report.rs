@@ -10,12 +10,16 @@ const PAGE: &str = "docs/quality.md";
 /// Replaces what the page says of one measure, which stands between two comments.
 pub(crate) fn write(measure: &str, figures: &str) -> Outcome {
     let path = workspace().join(PAGE);
-    let page = fs::read_to_string(&path).map_err(|error| Stop::failed(format!("{PAGE}: {error}")))?;
+    let page =
+        fs::read_to_string(&path).map_err(|error| Stop::failed(format!("{PAGE}: {error}")))?;
     let (begin, end) = (format!("<!-- {measure} -->\n"), format!("<!-- end of {measure} -->"));
-    let parts = page.split_once(&begin).and_then(|(before, rest)| Some((before, rest.split_once(&end)?.1)));
-    let (before, after) = parts.ok_or_else(|| Stop::failed(format!("{PAGE} has no place for {measure}")))?;
+    let parts =
+        page.split_once(&begin).and_then(|(before, rest)| Some((before, rest.split_once(&end)?.1)));
+    let (before, after) =
+        parts.ok_or_else(|| Stop::failed(format!("{PAGE} has no place for {measure}")))?;
     println!("{figures}");
-    fs::write(&path, format!("{before}{begin}\n{}\n\n{end}{after}", figures.trim())).map_err(Stop::failed)
+    fs::write(&path, format!("{before}{begin}\n{}\n\n{end}{after}", figures.trim()))
+        .map_err(Stop::failed)
 }
 
 /// A percentage that is not rounded up, so that 95.0 means it.

@@ -15,8 +15,8 @@ pub struct GraphSettings<'a> {
 }
 
 impl<'a> FamilyModel<'a> {
-    /// What the family's table says about the graph; `None` where it says nothing. `task` takes the place of what the
-    /// first of `architectures` has after `For`.
+    /// What the family's table says about the graph; `None` where it says nothing. `task` takes the
+    /// place of what the first of `architectures` has after `For`.
     #[must_use]
     pub fn graph_settings<'m>(&'m self, task: Option<&'m str>) -> Option<GraphSettings<'m>>
     where
@@ -29,11 +29,17 @@ impl<'a> FamilyModel<'a> {
 
     /// What the configuration's class is for. Older names of classes say it in another way.
     fn task(&self) -> String {
-        let class = self.dimensions.entry("architectures").and_then(|names| Some(names.get(0)?.as_str()?.to_owned()));
+        let class = self
+            .dimensions
+            .entry("architectures")
+            .and_then(|names| Some(names.get(0)?.as_str()?.to_owned()));
         if class.is_some_and(|class| class.ends_with("LMHeadModel")) {
             return "CausalLM".to_owned();
         }
-        self.dimensions.entry("task").and_then(|task| Some(task.as_str()?.to_owned())).unwrap_or_default()
+        self.dimensions
+            .entry("task")
+            .and_then(|task| Some(task.as_str()?.to_owned()))
+            .unwrap_or_default()
     }
 }
 
@@ -75,8 +81,10 @@ impl<'a> GraphSettings<'a> {
     #[must_use]
     pub fn names(&self) -> (Vec<&'a str>, Vec<&'a str>) {
         let all = || std::iter::once(&self.table.general).chain(self.table.stacks.values());
-        let mut options: Vec<&str> = all().flat_map(|stack| stack.options.keys()).map(String::as_str).collect();
-        let mut weights: Vec<&str> = all().flat_map(|stack| stack.weights.keys()).map(String::as_str).collect();
+        let mut options: Vec<&str> =
+            all().flat_map(|stack| stack.options.keys()).map(String::as_str).collect();
+        let mut weights: Vec<&str> =
+            all().flat_map(|stack| stack.weights.keys()).map(String::as_str).collect();
         for names in [&mut options, &mut weights] {
             names.sort_unstable();
             names.dedup();
@@ -90,8 +98,8 @@ impl<'a> GraphSettings<'a> {
         self.table.stacks.get(stack).and_then(|stack| stack.index.as_deref()).unwrap_or("layer")
     }
 
-    /// An option of a stack, or else of all stacks: the first alternative that can be computed. `numbers` are those of
-    /// placeholders.
+    /// An option of a stack, or else of all stacks: the first alternative that can be computed.
+    /// `numbers` are those of placeholders.
     #[must_use]
     pub fn option(&self, stack: &str, name: &str, numbers: &[(&str, u64)]) -> Option<Json> {
         let own = self.table.stacks.get(stack).and_then(|stack| stack.options.get(name));
@@ -99,13 +107,15 @@ impl<'a> GraphSettings<'a> {
         alternatives.iter().find_map(|alternative| self.compute(alternative, numbers)?.to_json())
     }
 
-    /// Canonical names of the tensors, or of the modules, that may play a part in a stack; the first that a checkpoint has
-    /// does.
+    /// Canonical names of the tensors, or of the modules, that may play a part in a stack; the
+    /// first that a checkpoint has does.
     #[must_use]
     pub fn weights(&self, stack: &str, part: &str, numbers: &[(&str, u64)]) -> Vec<String> {
         let own = self.table.stacks.get(stack).and_then(|stack| stack.weights.get(part));
         let patterns = own.or_else(|| self.table.general.weights.get(part)).into_iter().flatten();
-        let number = |index: &str| numbers.iter().find(|(name, _)| *name == index).map(|(_, number)| *number);
+        let number = |index: &str| {
+            numbers.iter().find(|(name, _)| *name == index).map(|(_, number)| *number)
+        };
         patterns.filter_map(|pattern| pattern.name("", number)).collect()
     }
 

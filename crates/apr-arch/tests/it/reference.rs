@@ -1,4 +1,5 @@
-//! The tables against models that another library built: every name, every shape (`fixtures/families`).
+//! The tables against models that another library built: every name, every shape
+//! (`fixtures/families`).
 
 use std::path::PathBuf;
 
@@ -26,18 +27,19 @@ fn cases() -> Vec<Case> {
 }
 
 fn case(path: &std::path::Path) -> Case {
-    let json: Value = serde_json::from_slice(&std::fs::read(path).expect("it can be read")).expect("it is JSON");
+    let json: Value =
+        serde_json::from_slice(&std::fs::read(path).expect("it can be read")).expect("it is JSON");
     let mut config = json["config"].as_object().expect("a configuration").clone();
     let model_type = config.remove("model_type").expect("a model type");
     config.retain(|_, value| !value.is_null());
     let mut metadata = Metadata::new();
     metadata.set("model_type", model_type);
     metadata.set("architecture", config);
-    let shape = |shape: &Value| shape.as_array().expect("a shape").iter().filter_map(Value::as_u64).collect::<Vec<_>>();
-    let tensors = json["tensors"].as_object().expect("tensors").iter().map(|(name, dims)| TensorInfo {
-        name: name.clone(),
-        dtype: DType::F32,
-        shape: shape(dims).into(),
+    let shape = |shape: &Value| {
+        shape.as_array().expect("a shape").iter().filter_map(Value::as_u64).collect::<Vec<_>>()
+    };
+    let tensors = json["tensors"].as_object().expect("tensors").iter().map(|(name, dims)| {
+        TensorInfo { name: name.clone(), dtype: DType::F32, shape: shape(dims).into() }
     });
     Case {
         name: path.file_stem().expect("a name").to_string_lossy().into_owned(),
@@ -52,7 +54,9 @@ fn every_family_file_loads() {
     let families = Families::builtin();
     assert_eq!(
         families.iter().count(),
-        std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/families")).expect("a folder").count()
+        std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/families"))
+            .expect("a folder")
+            .count()
     );
 }
 
@@ -60,12 +64,16 @@ fn every_family_file_loads() {
 fn every_tensor_is_known_and_has_the_expected_shape() {
     let families = Families::builtin();
     for Case { name, family, tensors, metadata } in cases() {
-        let model = families.identify(&tensors, &metadata).unwrap_or_else(|| panic!("{name} is not identified"));
+        let model = families
+            .identify(&tensors, &metadata)
+            .unwrap_or_else(|| panic!("{name} is not identified"));
         assert_eq!(model.family().name(), family, "{name}");
         assert_eq!(model.mismatches(&tensors), [], "{name}");
         assert_eq!(model.known(), tensors.len(), "{name}");
-        let unchecked: Vec<_> =
-            (0..tensors.len()).filter(|&at| model.expected_shape(at).is_none()).map(|at| &tensors[at].name).collect();
+        let unchecked: Vec<_> = (0..tensors.len())
+            .filter(|&at| model.expected_shape(at).is_none())
+            .map(|at| &tensors[at].name)
+            .collect();
         assert!(unchecked.is_empty(), "{name}: no shape is expected of {unchecked:?}");
     }
 }
@@ -76,14 +84,23 @@ fn canonical_names_lead_back_to_the_source() {
     for Case { name, tensors, metadata, .. } in cases() {
         let model = families.identify(&tensors, &metadata).expect("identified");
         // A side of a model of two, saved alone by transformers 5.
-        let is_bare = ["siglip_text", "siglip_vision", "clip_text_5", "clip_vision_5"].contains(&name.as_str());
-        assert_eq!(model.naming().convention == HUGGING_FACE, !is_bare, "{name}: {:?}", model.naming());
+        let is_bare = ["siglip_text", "siglip_vision", "clip_text_5", "clip_vision_5"]
+            .contains(&name.as_str());
+        assert_eq!(
+            model.naming().convention == HUGGING_FACE,
+            !is_bare,
+            "{name}: {:?}",
+            model.naming()
+        );
         for (position, info) in tensors.iter().enumerate() {
             let canonical = model.canonical(position).expect("known");
             assert!(!canonical.starts_with("model."), "{name}: {canonical}");
             let back = model.family().source_name(canonical, model.naming());
             assert_eq!(back.as_deref(), Some(info.name.as_str()), "{name}");
-            assert!(model.family().role(canonical).is_some_and(|role| !role.contains('{')), "{name}: {canonical}");
+            assert!(
+                model.family().role(canonical).is_some_and(|role| !role.contains('{')),
+                "{name}: {canonical}"
+            );
         }
     }
 }
@@ -96,15 +113,22 @@ fn canonical_checkpoints_are_known_by_their_canonical_names() {
         let canonical: Vec<TensorInfo> = tensors
             .iter()
             .enumerate()
-            .map(|(at, info)| TensorInfo { name: model.canonical(at).expect("known").to_owned(), ..info.clone() })
+            .map(|(at, info)| TensorInfo {
+                name: model.canonical(at).expect("known").to_owned(),
+                ..info.clone()
+            })
             .collect();
         let again = families.identify(&canonical, &metadata).expect("identified");
         assert_eq!(again.mismatches(&canonical), [], "{name}");
-        assert!((0..canonical.len()).all(|at| again.canonical(at) == Some(canonical[at].name.as_str())), "{name}");
+        assert!(
+            (0..canonical.len()).all(|at| again.canonical(at) == Some(canonical[at].name.as_str())),
+            "{name}"
+        );
     }
 }
 
-/// Without a configuration, dimensions come from the tensors: whatever is found then must not be called wrong.
+/// Without a configuration, dimensions come from the tensors: whatever is found then must not be
+/// called wrong.
 #[test]
 fn names_alone_cry_no_wolf() {
     let families = Families::builtin();
@@ -144,7 +168,8 @@ fn a_broken_checkpoint_is_not_passed() {
     }
 }
 
-/// The laws are those of `torch.nn.init` and of the models' own initialisers, none of them the tables'.
+/// The laws are those of `torch.nn.init` and of the models' own initialisers, none of them the
+/// tables'.
 #[test]
 fn initial_deviations_are_healthy_and_absurd_ones_are_not() {
     let families = Families::builtin();
@@ -160,7 +185,8 @@ fn initial_deviations_are_healthy_and_absurd_ones_are_not() {
             let std = expected.std.expect("a range");
             let dims = info.shape.dims();
             let inputs = dims[1..].iter().product::<u64>() as f64;
-            let (kaiming, xavier) = ((1.0 / (3.0 * inputs)).sqrt(), (2.0 / (inputs + dims[0] as f64)).sqrt());
+            let (kaiming, xavier) =
+                ((1.0 / (3.0 * inputs)).sqrt(), (2.0 / (inputs + dims[0] as f64)).sqrt());
             // GPT-2 shrinks its outputs by the layers' root; 126 is as many as there are.
             for law in [0.02, 0.02 / 252_f64.sqrt(), kaiming, xavier, 1.0 / inputs.sqrt()] {
                 assert!(std.contains(law), "{name}: {} of {law} in {std}", info.name);

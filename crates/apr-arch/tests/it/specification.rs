@@ -14,15 +14,30 @@ fn qa_87_whisper_names_are_normalized() {
         ("model.encoder.embed_positions.weight", "encoder.positional_embedding"),
         ("model.encoder.layer_norm.weight", "encoder.layer_norm.weight"),
         ("model.encoder.layer_norm.bias", "encoder.layer_norm.bias"),
-        ("model.encoder.layers.3.self_attn_layer_norm.weight", "encoder.layers.3.self_attn_layer_norm.weight"),
-        ("model.encoder.layers.3.self_attn.q_proj.weight", "encoder.layers.3.self_attn.q_proj.weight"),
+        (
+            "model.encoder.layers.3.self_attn_layer_norm.weight",
+            "encoder.layers.3.self_attn_layer_norm.weight",
+        ),
+        (
+            "model.encoder.layers.3.self_attn.q_proj.weight",
+            "encoder.layers.3.self_attn.q_proj.weight",
+        ),
         ("model.decoder.embed_tokens.weight", "decoder.token_embedding"),
         ("model.decoder.embed_positions.weight", "decoder.positional_embedding"),
         ("model.decoder.layer_norm.weight", "decoder.layer_norm.weight"),
         ("model.decoder.layer_norm.bias", "decoder.layer_norm.bias"),
-        ("model.decoder.layers.0.self_attn_layer_norm.weight", "decoder.layers.0.self_attn_layer_norm.weight"),
-        ("model.decoder.layers.0.encoder_attn_layer_norm.weight", "decoder.layers.0.encoder_attn_layer_norm.weight"),
-        ("model.decoder.layers.0.final_layer_norm.weight", "decoder.layers.0.final_layer_norm.weight"),
+        (
+            "model.decoder.layers.0.self_attn_layer_norm.weight",
+            "decoder.layers.0.self_attn_layer_norm.weight",
+        ),
+        (
+            "model.decoder.layers.0.encoder_attn_layer_norm.weight",
+            "decoder.layers.0.encoder_attn_layer_norm.weight",
+        ),
+        (
+            "model.decoder.layers.0.final_layer_norm.weight",
+            "decoder.layers.0.final_layer_norm.weight",
+        ),
     ];
     let naming = whisper.default_naming(HUGGING_FACE).expect("a naming");
     for (source, canonical) in table {
@@ -34,9 +49,15 @@ fn qa_87_whisper_names_are_normalized() {
         assert_eq!(whisper.map_name(source).as_deref(), Some("encoder.conv1.weight"), "{source}");
     }
     let onnx = whisper.default_naming(ONNX).expect("a naming");
-    assert_eq!(whisper.source_name("encoder.conv1.weight", &onnx).as_deref(), Some("/encoder/conv1/weight"));
+    assert_eq!(
+        whisper.source_name("encoder.conv1.weight", &onnx).as_deref(),
+        Some("/encoder/conv1/weight")
+    );
     let gguf = whisper.default_naming(GGUF).expect("a naming");
-    assert_eq!(whisper.source_name("encoder.conv1.weight", &gguf).as_deref(), Some("encoder.conv1.weight"));
+    assert_eq!(
+        whisper.source_name("encoder.conv1.weight", &gguf).as_deref(),
+        Some("encoder.conv1.weight")
+    );
 }
 
 #[test]

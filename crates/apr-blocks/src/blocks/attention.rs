@@ -40,27 +40,30 @@ pub(crate) struct Given {
 }
 
 impl Heads {
-    /// Options `heads`, `kv_heads` (or as many), `head_dim`, `attention_scale` (or `1 / sqrt(head_dim)`), `attention_cap`.
+    /// Options `heads`, `kv_heads` (or as many), `head_dim`, `attention_scale` (or
+    /// `1 / sqrt(head_dim)`), `attention_cap`.
     pub(crate) fn of(place: Place<'_>) -> Result<Self> {
         let heads = place.size("heads")?;
         let kv_heads = place.size_or_none("kv_heads")?.unwrap_or(heads);
         let head_dim = place.size("head_dim")?;
         // The product is a length of vectors, too.
-        let is_absurd = heads.checked_mul(head_dim).is_none_or(|width| width == 0 || width > 1 << 40);
+        let is_absurd =
+            heads.checked_mul(head_dim).is_none_or(|width| width == 0 || width > 1 << 40);
         if is_absurd || kv_heads == 0 || heads % kv_heads != 0 {
             return Err(apr_core::Error::format(format!(
                 "{heads} heads of {head_dim} can't share {kv_heads} keys and values evenly"
             )));
         }
-        let scale = place.number_or_none("attention_scale")?.unwrap_or(1.0 / (head_dim as f64).sqrt());
+        let scale =
+            place.number_or_none("attention_scale")?.unwrap_or(1.0 / (head_dim as f64).sqrt());
         let cap = place.number_or_none("attention_cap")?.filter(|cap| *cap > 0.0);
         Ok(Self { heads, kv_heads, head_dim, scale, cap })
     }
 }
 
 impl Writer<'_> {
-    /// A block of attention of the tokens among themselves: projections, positions, scores, and the output. Returns that,
-    /// and the keys and values of all tokens so far.
+    /// A block of attention of the tokens among themselves: projections, positions, scores, and the
+    /// output. Returns that, and the keys and values of all tokens so far.
     pub(crate) fn attention(
         &mut self,
         place: Place<'_>,
@@ -86,10 +89,16 @@ impl Writer<'_> {
         })
     }
 
-    /// Queries, keys and values, `[batch, sequence, heads, head_dim]`. Option `fused` says how a matrix that makes all three
-    /// is ordered: `rows` (all queries, all keys, all values), `heads` (query, key and value of each head, GPT-NeoX),
-    /// `groups` (the queries of a group, its key, its value, Falcon).
-    fn queries_keys_values(&mut self, place: Place<'_>, heads: &Heads, x: ValueId) -> Result<(ValueId, KeyValue)> {
+    /// Queries, keys and values, `[batch, sequence, heads, head_dim]`. Option `fused` says how a
+    /// matrix that makes all three is ordered: `rows` (all queries, all keys, all values), `heads`
+    /// (query, key and value of each head, GPT-NeoX), `groups` (the queries of a group, its key,
+    /// its value, Falcon).
+    fn queries_keys_values(
+        &mut self,
+        place: Place<'_>,
+        heads: &Heads,
+        x: ValueId,
+    ) -> Result<(ValueId, KeyValue)> {
         let Heads { heads: count, kv_heads, head_dim, .. } = *heads;
         let (query, key, value) = match place.text_or_none("fused")?.as_deref() {
             None => {
@@ -132,9 +141,9 @@ impl Writer<'_> {
         Ok(self.make("Clip", name, [x, low, high]))
     }
 
-    /// Splits into heads, with the norm of queries or keys where the checkpoint has one. Option `query_key_norm` says of what:
-    /// `head` (each head by itself, with one gamma), `each` (the same, and a module for each head) or `all` (all of them
-    /// together, before).
+    /// Splits into heads, with the norm of queries or keys where the checkpoint has one. Option
+    /// `query_key_norm` says of what: `head` (each head by itself, with one gamma), `each` (the
+    /// same, and a module for each head) or `all` (all of them together, before).
     fn head_norm(
         &mut self,
         place: Place<'_>,
@@ -150,10 +159,12 @@ impl Writer<'_> {
             return Ok(self.reshape(name, x, &shape));
         };
         let norm = Norm::of(place)?;
-        let norm = place.number_or_none("query_key_norm_eps")?.map_or(norm, |eps| norm.with_eps(eps));
+        let norm =
+            place.number_or_none("query_key_norm_eps")?.map_or(norm, |eps| norm.with_eps(eps));
         match place.text("query_key_norm")?.as_str() {
             "each" => {
-                let modules = (0..heads).map(|head| place.numbered(part, &[("head", head), ("kv_head", head)]));
+                let modules = (0..heads)
+                    .map(|head| place.numbered(part, &[("head", head), ("kv_head", head)]));
                 let modules: Option<Vec<String>> = modules.collect();
                 let split = self.reshape(name, x, &shape);
                 self.norm_of_each(part, norm, split, &modules.unwrap_or_default())
@@ -176,8 +187,15 @@ impl Writer<'_> {
     }
 
     /// `[batch, tokens, heads * head_dim]` as `[batch, heads, tokens, head_dim]`.
-    pub(crate) fn heads_of(&mut self, name: &str, x: ValueId, heads: u64, head_dim: u64) -> ValueId {
-        let split = self.reshape(&format!("{name}_heads"), x, &[0, 0, signed(heads), signed(head_dim)]);
+    pub(crate) fn heads_of(
+        &mut self,
+        name: &str,
+        x: ValueId,
+        heads: u64,
+        head_dim: u64,
+    ) -> ValueId {
+        let split =
+            self.reshape(&format!("{name}_heads"), x, &[0, 0, signed(heads), signed(head_dim)]);
         self.by_head(name, split)
     }
 
@@ -190,8 +208,9 @@ impl Writer<'_> {
         }
     }
 
-    /// Values mixed by the softmax of the scores, `[batch, queries, heads * value_dim]`. With sinks, each head has one more
-    /// score, of nothing, that takes its share (Xiao et al. 2023, <https://arxiv.org/abs/2309.17453>, as gpt-oss has it).
+    /// Values mixed by the softmax of the scores, `[batch, queries, heads * value_dim]`. With
+    /// sinks, each head has one more score, of nothing, that takes its share (Xiao et al. 2023,
+    /// <https://arxiv.org/abs/2309.17453>, as gpt-oss has it).
     pub(crate) fn mixed(
         &mut self,
         heads: &Heads,
@@ -230,7 +249,8 @@ impl Writer<'_> {
         })
     }
 
-    /// Products of each head of the left, `[batch, heads, ..]`, with the head of the right that its group shares.
+    /// Products of each head of the left, `[batch, heads, ..]`, with the head of the right that its
+    /// group shares.
     fn grouped(&mut self, heads: &Heads, name: &str, left: ValueId, right: ValueId) -> ValueId {
         let (count, shared) = (heads.heads, heads.kv_heads);
         // One head for all is spread by the operator itself.
@@ -238,7 +258,8 @@ impl Writer<'_> {
             return self.make("MatMul", name, [left, right]);
         }
         self.scope(name, |w| {
-            // [batch, groups, queries of a group, rows, columns] times [batch, groups, 1, ..]: nothing is copied.
+            // [batch, groups, queries of a group, rows, columns] times [batch, groups, 1, ..]:
+            // nothing is copied.
             let shape = w.make("Shape", "shape", [left]);
             let rest = w.slice("rest", shape, 0, 2, 4);
             let front = w.ints(&[0, signed(shared), signed(count / shared)]);
@@ -255,7 +276,12 @@ impl Writer<'_> {
     }
 
     /// The softmax of the scores and of one more for each head, without the share of that one.
-    fn shares_with_sinks(&mut self, heads: &Heads, scores: ValueId, sinks: &str) -> Result<ValueId> {
+    fn shares_with_sinks(
+        &mut self,
+        heads: &Heads,
+        scores: ValueId,
+        sinks: &str,
+    ) -> Result<ValueId> {
         let sinks = self.tensor(sinks)?;
         Ok(self.scope("sinks", |w| {
             let column = w.reshape("column", sinks, &[1, signed(heads.heads), 1, 1]);

@@ -38,7 +38,8 @@ impl Writer<'_> {
         bias: &str,
     ) -> Result<ValueId> {
         let bias = self.model.has(bias).then(|| self.tensor(bias)).transpose()?;
-        let numbers = |sizes: &[u64]| -> Vec<i64> { sizes.iter().map(|size| signed(*size)).collect() };
+        let numbers =
+            |sizes: &[u64]| -> Vec<i64> { sizes.iter().map(|size| signed(*size)).collect() };
         // Beginnings of all dimensions, then their ends.
         let pads = numbers(&[convolution.padding.as_slice(), &convolution.padding].concat());
         let node = self.op("Conv", [x, kernel].into_iter().chain(bias));
@@ -46,15 +47,25 @@ impl Writer<'_> {
         Ok(node.attribute("group", signed(convolution.groups)).output(name))
     }
 
-    /// A norm of each channel over time, by a module (`torch.nn.GroupNorm` with as many groups as channels).
+    /// A norm of each channel over time, by a module (`torch.nn.GroupNorm` with as many groups as
+    /// channels).
     pub(crate) fn channel_norm(&mut self, name: &str, x: ValueId, module: &str) -> Result<ValueId> {
         let gamma = self.tensor(&format!("{module}.weight"))?;
         let beta = self.tensor(&format!("{module}.bias"))?;
-        Ok(self.op("InstanceNormalization", [x, gamma, beta]).attribute("epsilon", 1e-5_f32).output(name))
+        Ok(self
+            .op("InstanceNormalization", [x, gamma, beta])
+            .attribute("epsilon", 1e-5_f32)
+            .output(name))
     }
 
-    /// The root of the sum of squares along axes, which stay with length 1. Until opset 17 axes were an attribute.
-    pub(crate) fn euclidean<const N: usize>(&mut self, name: &str, x: ValueId, axes: [i64; N]) -> ValueId {
+    /// The root of the sum of squares along axes, which stay with length 1. Until opset 17 axes
+    /// were an attribute.
+    pub(crate) fn euclidean<const N: usize>(
+        &mut self,
+        name: &str,
+        x: ValueId,
+        axes: [i64; N],
+    ) -> ValueId {
         if self.model.opset < 18 {
             return self.op("ReduceL2", [x]).attribute("axes", axes).output(name);
         }

@@ -28,8 +28,14 @@ impl Writer<'_> {
         Ok(self.make("Add", "with_positions", [x, positions]))
     }
 
-    /// Adds a row of the table `token_types`: that of each token's type, or the first where the caller gives none.
-    pub(crate) fn with_token_types(&mut self, place: Place<'_>, x: ValueId, types: Option<ValueId>) -> Result<ValueId> {
+    /// Adds a row of the table `token_types`: that of each token's type, or the first where the
+    /// caller gives none.
+    pub(crate) fn with_token_types(
+        &mut self,
+        place: Place<'_>,
+        x: ValueId,
+        types: Option<ValueId>,
+    ) -> Result<ValueId> {
         let Some(table) = place.tensor_or_none("token_types") else { return Ok(x) };
         let table = self.tensor(&table)?;
         let types = types.unwrap_or_else(|| self.int(0));
@@ -37,8 +43,13 @@ impl Writer<'_> {
         Ok(self.make("Add", "with_token_types", [x, types]))
     }
 
-    /// Positions that start behind option `padding_id`, which padding has itself, `[batch, sequence]` (RoBERTa).
-    pub(crate) fn positions_behind_padding(&mut self, place: Place<'_>, tokens: ValueId) -> Result<ValueId> {
+    /// Positions that start behind option `padding_id`, which padding has itself,
+    /// `[batch, sequence]` (RoBERTa).
+    pub(crate) fn positions_behind_padding(
+        &mut self,
+        place: Place<'_>,
+        tokens: ValueId,
+    ) -> Result<ValueId> {
         let padding = self.int(signed(place.size("padding_id")?));
         let is_padding = self.make("Equal", "is_padding", [tokens, padding]);
         let counts = self.make("Not", "counts", [is_padding]);

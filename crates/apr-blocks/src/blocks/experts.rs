@@ -12,9 +12,13 @@ use crate::writer::{Writer, signed};
 const MAX_EXPERTS: u64 = 4096;
 
 impl Writer<'_> {
-    /// The feed-forward network of a layer: experts where option `experts` counts any and the layer has a router, else one
-    /// network.
-    pub(crate) fn feed_forward_or_experts(&mut self, place: Place<'_>, x: ValueId) -> Result<ValueId> {
+    /// The feed-forward network of a layer: experts where option `experts` counts any and the layer
+    /// has a router, else one network.
+    pub(crate) fn feed_forward_or_experts(
+        &mut self,
+        place: Place<'_>,
+        x: ValueId,
+    ) -> Result<ValueId> {
         let experts = place.size_or_none("experts")?;
         match experts.filter(|count| *count > 0 && place.module_or_none("router").is_some()) {
             None => self.feed_forward(place, "mlp", x),
@@ -25,7 +29,8 @@ impl Writer<'_> {
         }
     }
 
-    /// The sum over the chosen experts of `share * expert(x)`, plus shared experts that every token goes through.
+    /// The sum over the chosen experts of `share * expert(x)`, plus shared experts that every token
+    /// goes through.
     fn experts(&mut self, place: Place<'_>, count: u64, x: ValueId) -> Result<ValueId> {
         let tokens = self.flattened(place, x)?;
         let shares = self.shares(place, count, tokens)?;
@@ -44,10 +49,11 @@ impl Writer<'_> {
         Ok(self.reshape("tokens", x, &[-1, signed(hidden)]))
     }
 
-    /// What share of a token goes to each expert, `[tokens, experts]`: 0 where it is not among the `experts_per_token`
-    /// highest. Option `router` says how scores become shares: `softmax` of all scores, `softmax_of_chosen`, `sigmoid` of
-    /// each. A tensor `router_bias` counts for the choice alone. `router_normal`: the chosen shares are divided by their sum.
-    /// `router_scale` is a factor of them.
+    /// What share of a token goes to each expert, `[tokens, experts]`: 0 where it is not among the
+    /// `experts_per_token` highest. Option `router` says how scores become shares: `softmax` of all
+    /// scores, `softmax_of_chosen`, `sigmoid` of each. A tensor `router_bias` counts for the choice
+    /// alone. `router_normal`: the chosen shares are divided by their sum. `router_scale` is a
+    /// factor of them.
     fn shares(&mut self, place: Place<'_>, count: u64, tokens: ValueId) -> Result<ValueId> {
         self.scope("router", |w| {
             let scores = w.linear_part(place, "router", tokens)?;
@@ -72,7 +78,8 @@ impl Writer<'_> {
                 let sum = w.sum("sum", best, -1);
                 best = w.make("Div", "normal", [best, sum]);
             }
-            if let Some(scale) = place.number_or_none("router_scale")?.filter(|scale| *scale != 1.0) {
+            if let Some(scale) = place.number_or_none("router_scale")?.filter(|scale| *scale != 1.0)
+            {
                 best = w.scaled("scaled", best, scale);
             }
             Ok(w.scattered(scores, places, best))
@@ -83,7 +90,8 @@ impl Writer<'_> {
         self.op("Softmax", [x]).attribute("axis", -1).output(name)
     }
 
-    /// What experts are chosen by: their shares, plus a bias, and the lowest number in groups that are not among the best.
+    /// What experts are chosen by: their shares, plus a bias, and the lowest number in groups that
+    /// are not among the best.
     fn for_choice(&mut self, place: Place<'_>, count: u64, shares: ValueId) -> Result<ValueId> {
         let choice = match place.tensor_or_none("router_bias") {
             Some(bias) => {
@@ -96,14 +104,21 @@ impl Writer<'_> {
             Some(groups) if count.is_multiple_of(groups) => {
                 self.scope("groups", |w| w.in_best_groups(place, groups, choice))
             }
-            Some(groups) => Err(Error::format(format!("{count} experts are no {groups} groups of one size"))),
+            Some(groups) => {
+                Err(Error::format(format!("{count} experts are no {groups} groups of one size")))
+            }
             None => Ok(choice),
         }
     }
 
-    /// Keeps the experts of the `router_best_groups` best groups. Option `router_group_score`: `highest` of its experts, or
-    /// `two_highest` together.
-    fn in_best_groups(&mut self, place: Place<'_>, groups: u64, choice: ValueId) -> Result<ValueId> {
+    /// Keeps the experts of the `router_best_groups` best groups. Option `router_group_score`:
+    /// `highest` of its experts, or `two_highest` together.
+    fn in_best_groups(
+        &mut self,
+        place: Place<'_>,
+        groups: u64,
+        choice: ValueId,
+    ) -> Result<ValueId> {
         let grouped = self.reshape("grouped", choice, &[0, signed(groups), -1]);
         let best = match place.text("router_group_score")?.as_str() {
             "highest" => 1,
@@ -116,10 +131,12 @@ impl Writer<'_> {
         let scores = self.make("Squeeze", "score_of_group", [scores, axis]);
         let [_, places] = self.best("best_groups", scores, place.size("router_best_groups")?);
         let zeros = self.make("Sub", "zeros", [scores, scores]);
-        let ones = self.op("GatherElements", [zeros, places]).attribute("axis", 1).output("zeros_of_best");
+        let ones =
+            self.op("GatherElements", [zeros, places]).attribute("axis", 1).output("zeros_of_best");
         let one = self.float(1.0);
         let ones = self.make("Add", "ones", [ones, one]);
-        let kept = self.op("ScatterElements", [zeros, places, ones]).attribute("axis", 1).output("kept");
+        let kept =
+            self.op("ScatterElements", [zeros, places, ones]).attribute("axis", 1).output("kept");
         let kept = self.cast("is_kept", kept, ElementType::Bool);
         let kept = self.unsqueeze("is_kept_by_expert", kept, &[2]);
         let lowest = self.float(f64::from(f32::MIN));
@@ -149,7 +166,12 @@ impl Writer<'_> {
         sum: ValueId,
     ) -> Result<ValueId> {
         let number = self.int(signed(expert));
-        let inputs = [("tokens", Some(tokens)), ("shares", Some(shares)), ("sum", Some(sum)), ("expert", Some(number))];
+        let inputs = [
+            ("tokens", Some(tokens)),
+            ("shares", Some(shares)),
+            ("sum", Some(sum)),
+            ("expert", Some(number)),
+        ];
         let results = self.call("Expert", &format!("expert.{expert}"), inputs, |w, inputs| {
             let [Some(tokens), Some(shares), Some(sum), Some(number)] = inputs else {
                 return Err(Error::format("an expert needs tokens"));
@@ -162,14 +184,18 @@ impl Writer<'_> {
             let share = w.make("GatherND", "my_share", [share, rows]);
             let share = w.unsqueeze("share_column", share, &[1]);
             let part = w.make("Mul", "part", [made, share]);
-            let sum = w.op("ScatterND", [sum, rows, part]).attribute("reduction", "add").output("next_sum");
+            let sum = w
+                .op("ScatterND", [sum, rows, part])
+                .attribute("reduction", "add")
+                .output("next_sum");
             Ok(vec![("next_sum", sum)])
         })?;
         Ok(results[0])
     }
 
-    /// The network of an expert: gated, by modules of its own (`expert_gate`, `expert_up`, `expert_down`), or by its part of
-    /// tensors of all experts (`experts_gate_up`, `experts_down`).
+    /// The network of an expert: gated, by modules of its own (`expert_gate`, `expert_up`,
+    /// `expert_down`), or by its part of tensors of all experts (`experts_gate_up`,
+    /// `experts_down`).
     fn expert_network(&mut self, place: Place<'_>, expert: u64, x: ValueId) -> Result<ValueId> {
         if place.tensor_or_none("experts_gate_up").is_some() {
             return self.stacked_expert(place, expert, x);
@@ -177,7 +203,9 @@ impl Writer<'_> {
         let activation = Activation::of(place, "activation")?;
         let name = |part: &str| {
             let module = place.numbered(part, &[("expert", expert)]);
-            module.ok_or_else(|| Error::format(format!("[graph] does not name the weight of '{part}'")))
+            module.ok_or_else(|| {
+                Error::format(format!("[graph] does not name the weight of '{part}'"))
+            })
         };
         let gate = self.linear(place, "gate", x, &name("expert_gate")?)?;
         let up = self.linear(place, "up", x, &name("expert_up")?)?;
@@ -185,8 +213,9 @@ impl Writer<'_> {
         self.linear(place, "down", gated, &name("expert_down")?)
     }
 
-    /// `down(gate sigmoid(alpha gate) (up + 1))`, with gate and up cut off at a limit, and columns of both in turn (gpt-oss,
-    /// 2025, <https://github.com/openai/gpt-oss>). Options `expert_alpha`, `expert_limit`.
+    /// `down(gate sigmoid(alpha gate) (up + 1))`, with gate and up cut off at a limit, and columns
+    /// of both in turn (gpt-oss, 2025, <https://github.com/openai/gpt-oss>). Options
+    /// `expert_alpha`, `expert_limit`.
     fn stacked_expert(&mut self, place: Place<'_>, expert: u64, x: ValueId) -> Result<ValueId> {
         let both = self.stacked_linear(place, expert, "experts_gate_up", x)?;
         let gate = self.every_second("gate", both, 0);
@@ -211,8 +240,15 @@ impl Writer<'_> {
         self.make("Slice", name, [x, start, end, axis, step])
     }
 
-    /// A linear layer by an expert's part of a tensor `[experts, inputs, outputs]`, and of a bias `[experts, outputs]`.
-    fn stacked_linear(&mut self, place: Place<'_>, expert: u64, part: &str, x: ValueId) -> Result<ValueId> {
+    /// A linear layer by an expert's part of a tensor `[experts, inputs, outputs]`, and of a bias
+    /// `[experts, outputs]`.
+    fn stacked_linear(
+        &mut self,
+        place: Place<'_>,
+        expert: u64,
+        part: &str,
+        x: ValueId,
+    ) -> Result<ValueId> {
         let of_expert = |w: &mut Self, tensor: &str| -> Result<ValueId> {
             let dims = w.model.using(tensor)?;
             let shape = dims.get(1..).unwrap_or_default().to_vec();
@@ -226,9 +262,14 @@ impl Writer<'_> {
         Ok(self.scope(part, |w| w.make("Add", "bias", [product, bias])))
     }
 
-    /// Adds the expert of all tokens, where the family has one; its share is the sigmoid of a score where there is a weight
-    /// for that (Qwen 2 MoE), else 1 (DeepSeek).
-    fn with_shared_expert(&mut self, place: Place<'_>, x: ValueId, sum: ValueId) -> Result<ValueId> {
+    /// Adds the expert of all tokens, where the family has one; its share is the sigmoid of a score
+    /// where there is a weight for that (Qwen 2 MoE), else 1 (DeepSeek).
+    fn with_shared_expert(
+        &mut self,
+        place: Place<'_>,
+        x: ValueId,
+        sum: ValueId,
+    ) -> Result<ValueId> {
         let Some(gate) = place.module_or_none("shared_gate") else { return Ok(sum) };
         self.scope("shared", |w| {
             let activation = Activation::of(place, "activation")?;

@@ -10,10 +10,17 @@ use crate::writer::Writer;
 impl Writer<'_> {
     /// The feed-forward network that option `mlp` names:
     ///
-    /// - `plain`: `down(activation(up(x)))` (Vaswani et al. 2017, <https://arxiv.org/abs/1706.03762>);
-    /// - `gated`: `down(activation(gate(x)) * up(x))` (Shazeer 2020, <https://arxiv.org/abs/2002.05202>);
+    /// - `plain`: `down(activation(up(x)))` (Vaswani et al. 2017,
+    ///   <https://arxiv.org/abs/1706.03762>);
+    /// - `gated`: `down(activation(gate(x)) * up(x))` (Shazeer 2020,
+    ///   <https://arxiv.org/abs/2002.05202>);
     /// - `gated_fused`: the same, `gate_up` being the rows of the gate and then those of `up`.
-    pub(crate) fn feed_forward(&mut self, place: Place<'_>, name: &str, x: ValueId) -> Result<ValueId> {
+    pub(crate) fn feed_forward(
+        &mut self,
+        place: Place<'_>,
+        name: &str,
+        x: ValueId,
+    ) -> Result<ValueId> {
         let activation = Activation::of(place, "activation")?;
         self.scope(name, |w| {
             let inner = match place.text("mlp")?.as_str() {

@@ -1,7 +1,8 @@
 //! Frequencies of rotary positions, and the ways in which they are stretched to longer texts.
 //!
-//! Rotary positions: Su et al. 2021, <https://arxiv.org/abs/2104.09864>. The stretched ones are those of transformers'
-//! `modeling_rope_utils.py`; keys are those of `rope_parameters`, or of `rope_scaling` before transformers 5.
+//! Rotary positions: Su et al. 2021, <https://arxiv.org/abs/2104.09864>. The stretched ones are
+//! those of transformers' `modeling_rope_utils.py`; keys are those of `rope_parameters`, or of
+//! `rope_scaling` before transformers 5.
 
 use std::f64::consts::PI;
 
@@ -57,7 +58,8 @@ pub(crate) struct Rotation<'p> {
 }
 
 impl<'p> Rotation<'p> {
-    /// Option `rotary_config` names the entry of the configuration, where it is not `rope_parameters` or `rope_scaling`.
+    /// Option `rotary_config` names the entry of the configuration, where it is not
+    /// `rope_parameters` or `rope_scaling`.
     ///
     /// # Errors
     /// E003 when it has a key that no block knows.
@@ -70,9 +72,10 @@ impl<'p> Rotation<'p> {
         let entries = match place.text_or_none("rotary_config")? {
             Some(path) if path.is_empty() => Map::new(),
             Some(path) => config(&path).and_then(object).unwrap_or_default(),
-            None => {
-                ["rope_parameters", "rope_scaling"].iter().find_map(|path| object(config(path)?)).unwrap_or_default()
-            }
+            None => ["rope_parameters", "rope_scaling"]
+                .iter()
+                .find_map(|path| object(config(path)?))
+                .unwrap_or_default(),
         };
         let is_unknown = |key: &&String| !KNOWN.contains(&key.as_str());
         if let Some(key) = entries.keys().find(is_unknown) {
@@ -89,7 +92,10 @@ impl<'p> Rotation<'p> {
 
     fn required(&self, key: &str) -> Result<f64> {
         let number = self.number(key).ok_or_else(|| {
-            Error::format(format!("the configuration lacks '{key}' for rotary positions of type '{}'", self.kind()))
+            Error::format(format!(
+                "the configuration lacks '{key}' for rotary positions of type '{}'",
+                self.kind()
+            ))
         })?;
         positive(key, number)
     }
@@ -105,15 +111,17 @@ impl<'p> Rotation<'p> {
     }
 
     fn theta(&self) -> Result<f64> {
-        let theta = self.number("rope_theta").map_or_else(|| self.place.number("rotary_theta"), Ok)?;
+        let theta =
+            self.number("rope_theta").map_or_else(|| self.place.number("rotary_theta"), Ok)?;
         positive("rope_theta", theta)
     }
 
     /// The length of the texts that the model was trained with.
     fn trained(&self) -> Result<f64> {
-        let config = |path: &str| self.place.model.settings.config(path).and_then(|json| json.as_f64());
-        let own =
-            config("original_max_position_embeddings").or_else(|| self.number("original_max_position_embeddings"));
+        let config =
+            |path: &str| self.place.model.settings.config(path).and_then(|json| json.as_f64());
+        let own = config("original_max_position_embeddings")
+            .or_else(|| self.number("original_max_position_embeddings"));
         let trained = own.map_or_else(|| self.place.number("max_positions"), Ok)?;
         positive("original_max_position_embeddings", trained)
     }
@@ -121,18 +129,24 @@ impl<'p> Rotation<'p> {
     /// `factor`, or else how much longer texts may be than the trained ones.
     fn stretch(&self) -> Result<f64> {
         let stated = self.number("factor");
-        let factor =
-            stated.map_or_else(|| Ok::<_, Error>(self.place.number("max_positions")? / self.trained()?), Ok)?;
+        let factor = stated.map_or_else(
+            || Ok::<_, Error>(self.place.number("max_positions")? / self.trained()?),
+            Ok,
+        )?;
         positive("factor", factor)
     }
 
     /// The frequencies of `dim` dimensions.
     ///
     /// # Errors
-    /// E003 for a type of scaling that is not known; E001 when the configuration lacks what it needs.
+    /// E003 for a type of scaling that is not known; E001 when the configuration lacks what it
+    /// needs.
     pub(crate) fn frequencies(&self, dim: u64) -> Result<Frequencies> {
         let plain = Plain::new(self.theta()?, dim)?;
-        let fixed = |inverse: Vec<f64>| Frequencies { inverse: Inverse::Fixed(single(&inverse)), factor: 1.0 };
+        let fixed = |inverse: Vec<f64>| Frequencies {
+            inverse: Inverse::Fixed(single(&inverse)),
+            factor: 1.0,
+        };
         match self.kind() {
             "default" => Ok(fixed(plain.inverse())),
             "linear" => {
@@ -151,9 +165,9 @@ impl<'p> Rotation<'p> {
                 },
                 factor: 1.0,
             }),
-            other => {
-                Err(Error::version(format!("rotary positions of type '{other}' are not among those that blocks know")))
-            }
+            other => Err(Error::version(format!(
+                "rotary positions of type '{other}' are not among those that blocks know"
+            ))),
         }
     }
 
@@ -181,9 +195,14 @@ impl<'p> Rotation<'p> {
         let factor = self.stretch()?;
         let trained = self.trained()?;
         let dim = plain.dim as f64;
-        let or = |key: &str, otherwise: f64| self.number(key).filter(|value| *value != 0.0).unwrap_or(otherwise);
-        let correction = |rotations: f64| dim * (trained / (rotations * 2.0 * PI)).ln() / (2.0 * plain.theta.ln());
-        let (mut low, mut high) = (correction(or("beta_fast", 32.0)), correction(or("beta_slow", 1.0)));
+        let or = |key: &str, otherwise: f64| {
+            self.number(key).filter(|value| *value != 0.0).unwrap_or(otherwise)
+        };
+        let correction = |rotations: f64| {
+            dim * (trained / (rotations * 2.0 * PI)).ln() / (2.0 * plain.theta.ln())
+        };
+        let (mut low, mut high) =
+            (correction(or("beta_fast", 32.0)), correction(or("beta_slow", 1.0)));
         if self.entries.get("truncate").and_then(Json::as_bool).unwrap_or(true) {
             (low, high) = (low.floor(), high.ceil());
         }
@@ -197,12 +216,16 @@ impl<'p> Rotation<'p> {
             inverse / factor * ramp + inverse * (1.0 - ramp)
         };
         let inverse: Vec<f64> = plain.inverse().into_iter().enumerate().map(mixed).collect();
-        Ok(Frequencies { inverse: Inverse::Fixed(single(&inverse)), factor: self.yarn_factor(factor) })
+        Ok(Frequencies {
+            inverse: Inverse::Fixed(single(&inverse)),
+            factor: self.yarn_factor(factor),
+        })
     }
 
     /// What YaRN multiplies cosines and sines with.
     fn yarn_factor(&self, factor: f64) -> f64 {
-        let scale = |mscale: f64| if factor <= 1.0 { 1.0 } else { 0.1 * mscale * factor.ln() + 1.0 };
+        let scale =
+            |mscale: f64| if factor <= 1.0 { 1.0 } else { 0.1 * mscale * factor.ln() + 1.0 };
         let stated = self.number("attention_factor").or_else(|| self.number("attn_factor"));
         let nonzero = |key: &str| self.number(key).filter(|value| *value != 0.0);
         stated.unwrap_or_else(|| match (nonzero("mscale"), nonzero("mscale_all_dim")) {
@@ -211,9 +234,11 @@ impl<'p> Rotation<'p> {
         })
     }
 
-    /// What queries and keys grow by where DeepSeek stretches positions: `0.1 mscale_all_dim log(factor) + 1`.
+    /// What queries and keys grow by where DeepSeek stretches positions:
+    /// `0.1 mscale_all_dim log(factor) + 1`.
     pub(crate) fn score_factor(&self) -> f64 {
-        let (all, factor) = (self.number("mscale_all_dim").unwrap_or(0.0), self.number("factor").unwrap_or(1.0));
+        let (all, factor) =
+            (self.number("mscale_all_dim").unwrap_or(0.0), self.number("factor").unwrap_or(1.0));
         if self.kind() == "default" || factor <= 1.0 { 1.0 } else { 0.1 * all * factor.ln() + 1.0 }
     }
 
@@ -223,20 +248,38 @@ impl<'p> Rotation<'p> {
         let stretch = self.stretch()?;
         let factors = |key: &str| -> Result<Vec<f32>> {
             let list = self.entries.get(key).and_then(Json::as_array);
-            let list: Option<Vec<f64>> = list.and_then(|items| items.iter().map(Json::as_f64).collect());
+            let list: Option<Vec<f64>> =
+                list.and_then(|items| items.iter().map(Json::as_f64).collect());
             let inverse = plain.inverse();
             let list = list.filter(|list| list.len() == inverse.len());
             let list = list.ok_or_else(|| {
-                Error::format(format!("'{key}' for rotary positions is not a list of {} numbers", inverse.len()))
+                Error::format(format!(
+                    "'{key}' for rotary positions is not a list of {} numbers",
+                    inverse.len()
+                ))
             })?;
-            Ok(single(&inverse.iter().zip(list).map(|(inverse, factor)| inverse / factor).collect::<Vec<_>>()))
+            Ok(single(
+                &inverse
+                    .iter()
+                    .zip(list)
+                    .map(|(inverse, factor)| inverse / factor)
+                    .collect::<Vec<_>>(),
+            ))
         };
-        let factor = self
-            .number("attention_factor")
-            .unwrap_or_else(|| if stretch <= 1.0 { 1.0 } else { (1.0 + stretch.ln() / trained.ln()).sqrt() });
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a length of texts")]
+        let factor = self.number("attention_factor").unwrap_or_else(|| {
+            if stretch <= 1.0 { 1.0 } else { (1.0 + stretch.ln() / trained.ln()).sqrt() }
+        });
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a length of texts"
+        )]
         let limit = trained as u64;
-        let inverse = Inverse::ByLength { short: factors("short_factor")?, long: factors("long_factor")?, limit };
+        let inverse = Inverse::ByLength {
+            short: factors("short_factor")?,
+            long: factors("long_factor")?,
+            limit,
+        };
         Ok(Frequencies { inverse, factor })
     }
 }
@@ -245,7 +288,9 @@ impl<'p> Rotation<'p> {
 fn positive(key: &str, number: f64) -> Result<f64> {
     match number > 0.0 && number.is_finite() {
         true => Ok(number),
-        false => Err(Error::format(format!("'{key}' for rotary positions is {number}, and not above zero"))),
+        false => Err(Error::format(format!(
+            "'{key}' for rotary positions is {number}, and not above zero"
+        ))),
     }
 }
 
@@ -259,7 +304,9 @@ impl Plain {
     fn new(theta: f64, dim: u64) -> Result<Self> {
         // No head has as many as the last of these.
         if dim == 0 || dim % 2 == 1 || dim > 1 << 12 {
-            return Err(Error::format(format!("rotary positions can't turn {dim} dimensions of a head")));
+            return Err(Error::format(format!(
+                "rotary positions can't turn {dim} dimensions of a head"
+            )));
         }
         Ok(Self { theta, dim })
     }

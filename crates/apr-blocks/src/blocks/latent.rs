@@ -57,7 +57,8 @@ pub(crate) fn is_latent(place: Place<'_>) -> Result<bool> {
 }
 
 impl Writer<'_> {
-    /// The short vector and the turned part of the key are what is kept of a token: `key` and `value` of the cache.
+    /// The short vector and the turned part of the key are what is kept of a token: `key` and
+    /// `value` of the cache.
     pub(crate) fn latent_attention(
         &mut self,
         place: Place<'_>,
@@ -74,13 +75,20 @@ impl Writer<'_> {
             let query = w.heads_of("query", query, heads.heads, lengths.still + lengths.turned);
             let query = w.partly_turned(&lengths, rotary, given.turn, query);
             let short = w.linear_part(place, "latent", x)?;
-            let [latent, turned] = w.split("latent_parts", short, -1, [lengths.latent, lengths.turned]);
-            let latent =
-                w.norm("latent_norm", Norm::of(place)?.with_eps(EPS), latent, &place.module("latent_norm")?)?;
+            let [latent, turned] =
+                w.split("latent_parts", short, -1, [lengths.latent, lengths.turned]);
+            let latent = w.norm(
+                "latent_norm",
+                Norm::of(place)?.with_eps(EPS),
+                latent,
+                &place.module("latent_norm")?,
+            )?;
             let latent = w.unsqueeze("latent_as_head", latent, &[1]);
             let turned = w.unsqueeze("turned_as_head", turned, &[1]);
             let turned = match (rotary, given.turn) {
-                (Some(rotary), Some(turn)) => w.rotated("key_rotary", rotary, turned, turn, lengths.turned),
+                (Some(rotary), Some(turn)) => {
+                    w.rotated("key_rotary", rotary, turned, turn, lengths.turned)
+                }
                 _ => turned,
             };
             let all = w.with_past(KeyValue { key: latent, value: turned }, given.past);
@@ -90,9 +98,12 @@ impl Writer<'_> {
         })
     }
 
-    /// Queries: from a short vector, where the checkpoint has `query_down` and `query_up`, else by `query`.
+    /// Queries: from a short vector, where the checkpoint has `query_down` and `query_up`, else by
+    /// `query`.
     fn latent_query(&mut self, place: Place<'_>, x: ValueId) -> Result<ValueId> {
-        let Some(down) = place.module_or_none("query_down") else { return self.linear_part(place, "query", x) };
+        let Some(down) = place.module_or_none("query_down") else {
+            return self.linear_part(place, "query", x);
+        };
         let short = self.linear(place, "query_down", x, &down)?;
         let module = place.module("query_down_norm")?;
         let short = self.norm("query_down_norm", Norm::of(place)?.with_eps(EPS), short, &module)?;
@@ -114,12 +125,19 @@ impl Writer<'_> {
     }
 
     /// Keys and values of all heads, from the short vectors.
-    fn expanded(&mut self, place: Place<'_>, heads: &Heads, lengths: &Lengths, cache: KeyValue) -> Result<KeyValue> {
+    fn expanded(
+        &mut self,
+        place: Place<'_>,
+        heads: &Heads,
+        lengths: &Lengths,
+        cache: KeyValue,
+    ) -> Result<KeyValue> {
         let axis = self.ints(&[1]);
         let latent = self.make("Squeeze", "latents", [cache.key, axis]);
         let both = self.linear_part(place, "latent_up", latent)?;
         let both = self.heads_of("key_and_value", both, heads.heads, lengths.still + lengths.value);
-        let [still, value] = self.split("key_and_value_parts", both, -1, [lengths.still, lengths.value]);
+        let [still, value] =
+            self.split("key_and_value_parts", both, -1, [lengths.still, lengths.value]);
         // The turned part is the same for all heads.
         let shape = self.ints(&[1, signed(heads.heads), 1, 1]);
         let turned = self.make("Expand", "turned_of_all", [cache.value, shape]);

@@ -1,4 +1,5 @@
-//! A layer: attention, maybe attention to an encoder's states, and a feed-forward network, with norms and sums.
+//! A layer: attention, maybe attention to an encoder's states, and a feed-forward network, with
+//! norms and sums.
 
 use apr_core::Result;
 use apr_graph::ValueId;
@@ -15,7 +16,8 @@ use crate::writer::Writer;
 enum Residual {
     /// The feed-forward network works on what attention made.
     Serial,
-    /// Both work on the layer's input (GPT-J, <https://github.com/kingoflolz/mesh-transformer-jax>).
+    /// Both work on the layer's input (GPT-J,
+    /// <https://github.com/kingoflolz/mesh-transformer-jax>).
     Parallel,
 }
 
@@ -73,10 +75,11 @@ pub(crate) struct Made {
 }
 
 impl Writer<'_> {
-    /// `x + attention(norm(x))`, then the same with the feed-forward network. Option `norms` says where the norms
-    /// `attention_norm`, `cross_norm` and `mlp_norm` stand: `before` their block (the default), or `after` its sum,
-    /// `norm(x + attention(x))`. `attention_post_norm` and so on are between a block and its sum. Option `residual`:
-    /// `serial`, or `parallel` where both blocks work on the layer's input. `residual_scale` is a factor of what is added.
+    /// `x + attention(norm(x))`, then the same with the feed-forward network. Option `norms` says
+    /// where the norms `attention_norm`, `cross_norm` and `mlp_norm` stand: `before` their block
+    /// (the default), or `after` its sum, `norm(x + attention(x))`. `attention_post_norm` and so on
+    /// are between a block and its sum. Option `residual`: `serial`, or `parallel` where both
+    /// blocks work on the layer's input. `residual_scale` is a factor of what is added.
     pub(crate) fn layer(
         &mut self,
         place: Place<'_>,
@@ -117,7 +120,13 @@ impl Writer<'_> {
         self.norm_part(Norm::of(place)?, part, x, place.module_or_none(part))
     }
 
-    fn norm_before(&mut self, place: Place<'_>, norms: Norms, block: &str, x: ValueId) -> Result<ValueId> {
+    fn norm_before(
+        &mut self,
+        place: Place<'_>,
+        norms: Norms,
+        block: &str,
+        x: ValueId,
+    ) -> Result<ValueId> {
         match norms {
             Norms::Before => self.norm_of(place, &format!("{block}_norm"), x),
             Norms::After => Ok(x),
@@ -125,7 +134,14 @@ impl Writer<'_> {
     }
 
     /// The sum of `x` and what a block made of it.
-    fn added(&mut self, place: Place<'_>, norms: Norms, block: &str, x: ValueId, made: ValueId) -> Result<ValueId> {
+    fn added(
+        &mut self,
+        place: Place<'_>,
+        norms: Norms,
+        block: &str,
+        x: ValueId,
+        made: ValueId,
+    ) -> Result<ValueId> {
         let mut made = self.norm_of(place, &format!("{block}_post_norm"), made)?;
         if let Some(scale) = place.number_or_none("residual_scale")?.filter(|scale| *scale != 1.0) {
             made = self.scaled(&format!("{block}_scaled"), made, scale);
@@ -137,8 +153,14 @@ impl Writer<'_> {
         }
     }
 
-    /// Attention of the tokens to an encoder's states. Returns its output, and the states' keys and values.
-    fn cross_attention(&mut self, place: Place<'_>, x: ValueId, encoded: Encoded) -> Result<(ValueId, KeyValue)> {
+    /// Attention of the tokens to an encoder's states. Returns its output, and the states' keys and
+    /// values.
+    fn cross_attention(
+        &mut self,
+        place: Place<'_>,
+        x: ValueId,
+        encoded: Encoded,
+    ) -> Result<(ValueId, KeyValue)> {
         let heads = Heads::of(place)?;
         self.scope("cross_attention", |w| {
             let query = w.linear_part(place, "cross_query", x)?;
@@ -149,7 +171,10 @@ impl Writer<'_> {
                     let key = w.linear_part(place, "cross_key", states)?;
                     let key = w.heads_of("key", key, heads.kv_heads, heads.head_dim);
                     let value = w.linear_part(place, "cross_value", states)?;
-                    KeyValue { key, value: w.heads_of("value", value, heads.kv_heads, heads.head_dim) }
+                    KeyValue {
+                        key,
+                        value: w.heads_of("value", value, heads.kv_heads, heads.head_dim),
+                    }
                 }
             };
             let mixed = w.mixed(&heads, query, all, encoded.mask, None)?;

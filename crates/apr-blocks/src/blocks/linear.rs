@@ -7,9 +7,15 @@ use crate::model::Place;
 use crate::writer::Writer;
 
 impl Writer<'_> {
-    /// `x W^T + b`, the bias where the checkpoint has one. Option `linear` says how the checkpoint has W: `out_in` (the
-    /// default, `torch.nn.Linear`) or `in_out` (GPT-2's `Conv1D`).
-    pub(crate) fn linear(&mut self, place: Place<'_>, name: &str, x: ValueId, module: &str) -> Result<ValueId> {
+    /// `x W^T + b`, the bias where the checkpoint has one. Option `linear` says how the checkpoint
+    /// has W: `out_in` (the default, `torch.nn.Linear`) or `in_out` (GPT-2's `Conv1D`).
+    pub(crate) fn linear(
+        &mut self,
+        place: Place<'_>,
+        name: &str,
+        x: ValueId,
+        module: &str,
+    ) -> Result<ValueId> {
         let is_turned = match place.text_or_none("linear")?.as_deref() {
             None | Some("out_in") => false,
             Some("in_out") => true,
@@ -28,7 +34,12 @@ impl Writer<'_> {
     }
 
     /// The linear layer that plays a part.
-    pub(crate) fn linear_part(&mut self, place: Place<'_>, part: &str, x: ValueId) -> Result<ValueId> {
+    pub(crate) fn linear_part(
+        &mut self,
+        place: Place<'_>,
+        part: &str,
+        x: ValueId,
+    ) -> Result<ValueId> {
         let module = place.module(part)?;
         self.linear(place, part, x, &module)
     }

@@ -4,8 +4,8 @@ use apr_graph::{ElementType, ValueId};
 
 use crate::writer::{Writer, signed};
 
-/// What a hidden position gets: the lowest number, as transformers' eager attention has it, so that a row which may look
-/// at nothing gets equal shares and no NaN.
+/// What a hidden position gets: the lowest number, as transformers' eager attention has it, so that
+/// a row which may look at nothing gets equal shares and no NaN.
 const HIDDEN: f64 = f32::MIN as f64;
 
 /// Which other tokens a token sees.
@@ -30,7 +30,8 @@ pub(crate) struct Field {
 }
 
 impl Writer<'_> {
-    /// Truths for the keys that are no padding, `[batch, 1, 1, keys]`, from a mask that is 1 where a token counts.
+    /// Truths for the keys that are no padding, `[batch, 1, 1, keys]`, from a mask that is 1 where
+    /// a token counts.
     pub(crate) fn counting(&mut self, attention_mask: ValueId) -> ValueId {
         let counts = self.cast("counts", attention_mask, ElementType::Bool);
         self.unsqueeze("counts_by_key", counts, &[1, 2])
@@ -42,7 +43,8 @@ impl Writer<'_> {
         self.make("Where", name, [seen, zero, hidden])
     }
 
-    /// Positions of the queries, `[queries, 1]`, and of the keys, `[keys]`, from their numbers: both end at the same one.
+    /// Positions of the queries, `[queries, 1]`, and of the keys, `[keys]`, from their numbers:
+    /// both end at the same one.
     pub(crate) fn positions(&mut self, queries: ValueId, keys: ValueId) -> (ValueId, ValueId) {
         let (zero, one) = (self.int(0), self.int(1));
         let scalar = self.ints(&[]);
@@ -55,10 +57,12 @@ impl Writer<'_> {
         (query, key)
     }
 
-    /// One mask for each window, `[batch, 1, queries, keys]` or what spreads to that; `None` where everything is seen.
+    /// One mask for each window, `[batch, 1, queries, keys]` or what spreads to that; `None` where
+    /// everything is seen.
     pub(crate) fn masks(&mut self, field: Field, windows: &[Option<u64>]) -> Vec<Option<ValueId>> {
         let Field { sight, queries, keys, counts } = field;
-        let causal = (sight == Sight::Before).then(|| self.make("LessOrEqual", "causal", [keys, queries]));
+        let causal =
+            (sight == Sight::Before).then(|| self.make("LessOrEqual", "causal", [keys, queries]));
         let whole = self.both("seen", causal, counts);
         let mask = |window: &Option<u64>| match window {
             None => whole.map(|whole| self.additive("additive", whole)),
@@ -72,7 +76,12 @@ impl Writer<'_> {
     }
 
     /// Where both hold; `None` holds everywhere.
-    fn both(&mut self, name: &str, one: Option<ValueId>, other: Option<ValueId>) -> Option<ValueId> {
+    fn both(
+        &mut self,
+        name: &str,
+        one: Option<ValueId>,
+        other: Option<ValueId>,
+    ) -> Option<ValueId> {
         match (one, other) {
             (Some(one), Some(other)) => Some(self.make("And", name, [one, other])),
             (one, other) => one.or(other),

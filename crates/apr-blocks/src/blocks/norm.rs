@@ -17,14 +17,17 @@ pub(crate) struct Norm {
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Kind {
-    /// `x / sqrt(mean(x^2) + eps) * gamma` (Zhang and Sennrich 2019, <https://arxiv.org/abs/1910.07467>).
+    /// `x / sqrt(mean(x^2) + eps) * gamma` (Zhang and Sennrich 2019,
+    /// <https://arxiv.org/abs/1910.07467>).
     Rms,
-    /// `(x - mean(x)) / sqrt(var(x) + eps) * gamma + beta` (Ba et al. 2016, <https://arxiv.org/abs/1607.06450>).
+    /// `(x - mean(x)) / sqrt(var(x) + eps) * gamma + beta` (Ba et al. 2016,
+    /// <https://arxiv.org/abs/1607.06450>).
     Layer,
 }
 
 impl Norm {
-    /// Options `norm` (`rms` or `layer`), `norm_eps`, and `norm_plus_one` where the checkpoint has gamma less one.
+    /// Options `norm` (`rms` or `layer`), `norm_eps`, and `norm_plus_one` where the checkpoint has
+    /// gamma less one.
     pub(crate) fn of(place: Place<'_>) -> Result<Self> {
         let kind = match place.text("norm")?.as_str() {
             "rms" => Kind::Rms,
@@ -42,16 +45,26 @@ impl Norm {
 
 impl Writer<'_> {
     /// The norm of a module, under a name.
-    pub(crate) fn norm(&mut self, name: &str, norm: Norm, x: ValueId, module: &str) -> Result<ValueId> {
+    pub(crate) fn norm(
+        &mut self,
+        name: &str,
+        norm: Norm,
+        x: ValueId,
+        module: &str,
+    ) -> Result<ValueId> {
         let tensor = format!("{module}.weight");
         let dims = self.model.using(&tensor)?;
         let views = if norm.plus_one { vec![View::Plus(1)] } else { Vec::new() };
         let rank = dims.len();
-        let width = *dims.last().ok_or_else(|| Error::format("gamma has no dimension").for_tensor(&tensor))?;
+        let width = *dims
+            .last()
+            .ok_or_else(|| Error::format("gamma has no dimension").for_tensor(&tensor))?;
         let gamma = self.viewed(&tensor, views, dims)?;
         match (norm.kind, rank) {
             (Kind::Rms, _) => Ok(self.rms_norm(name, norm.eps, x, gamma)),
-            (Kind::Layer, 1) => self.layer_norm(name, norm.eps, x, gamma, &format!("{module}.bias")),
+            (Kind::Layer, 1) => {
+                self.layer_norm(name, norm.eps, x, gamma, &format!("{module}.bias"))
+            }
             // Each head has a gamma of its own; the operator takes one for all.
             (Kind::Layer, _) => self.scope(name, |w| {
                 let normal = w.bare_layer_norm("normal", norm.eps, x, width);
@@ -61,13 +74,22 @@ impl Writer<'_> {
     }
 
     /// A norm of each head, `[batch, sequence, heads, head_dim]`, by a module of its own.
-    pub(crate) fn norm_of_each(&mut self, name: &str, norm: Norm, x: ValueId, modules: &[String]) -> Result<ValueId> {
-        let tensors: Vec<String> = modules.iter().map(|module| format!("{module}.weight")).collect();
+    pub(crate) fn norm_of_each(
+        &mut self,
+        name: &str,
+        norm: Norm,
+        x: ValueId,
+        modules: &[String],
+    ) -> Result<ValueId> {
+        let tensors: Vec<String> =
+            modules.iter().map(|module| format!("{module}.weight")).collect();
         let mut widths = Vec::new();
         for tensor in &tensors {
             widths.push(self.model.using(tensor)?);
         }
-        let (Some((first, others)), Some([width])) = (tensors.split_first(), widths.first().map(Vec::as_slice)) else {
+        let (Some((first, others)), Some([width])) =
+            (tensors.split_first(), widths.first().map(Vec::as_slice))
+        else {
             return Err(Error::format("the norms of the heads have no gamma"));
         };
         let (width, heads) = (*width, tensors.len() as u64);
@@ -98,7 +120,14 @@ impl Writer<'_> {
         self.make("Div", "normal", [x, root])
     }
 
-    fn layer_norm(&mut self, name: &str, eps: f64, x: ValueId, gamma: ValueId, beta: &str) -> Result<ValueId> {
+    fn layer_norm(
+        &mut self,
+        name: &str,
+        eps: f64,
+        x: ValueId,
+        gamma: ValueId,
+        beta: &str,
+    ) -> Result<ValueId> {
         let mut inputs = vec![x, gamma];
         if self.model.has(beta) {
             inputs.push(self.tensor(beta)?);
@@ -107,7 +136,13 @@ impl Writer<'_> {
     }
 
     /// A layer norm without weights.
-    pub(crate) fn bare_layer_norm(&mut self, name: &str, eps: f64, x: ValueId, width: u64) -> ValueId {
+    pub(crate) fn bare_layer_norm(
+        &mut self,
+        name: &str,
+        eps: f64,
+        x: ValueId,
+        width: u64,
+    ) -> ValueId {
         let ones = vec![1.0; usize::try_from(width).unwrap_or(usize::MAX)];
         let ones = self.body().constant(Constant::floats(&ones));
         self.layer_norm_op(name, eps, vec![x, ones])
@@ -115,11 +150,20 @@ impl Writer<'_> {
 
     #[expect(clippy::cast_possible_truncation, reason = "the operator takes single precision")]
     fn layer_norm_op(&mut self, name: &str, eps: f64, inputs: Vec<ValueId>) -> ValueId {
-        self.op("LayerNormalization", inputs).attribute("axis", -1).attribute("epsilon", eps as f32).output(name)
+        self.op("LayerNormalization", inputs)
+            .attribute("axis", -1)
+            .attribute("epsilon", eps as f32)
+            .output(name)
     }
 
     /// The norm that plays a part, where the checkpoint has it; else `x` itself.
-    pub(crate) fn norm_part(&mut self, norm: Norm, part: &str, x: ValueId, module: Option<String>) -> Result<ValueId> {
+    pub(crate) fn norm_part(
+        &mut self,
+        norm: Norm,
+        part: &str,
+        x: ValueId,
+        module: Option<String>,
+    ) -> Result<ValueId> {
         match module {
             Some(module) => self.norm(part, norm, x, &module),
             None => Ok(x),

@@ -1,4 +1,5 @@
-//! Relative positions as a term of the scores (T5: Raffel et al. 2019, <https://arxiv.org/abs/1910.10683>).
+//! Relative positions as a term of the scores (T5: Raffel et al. 2019,
+//! <https://arxiv.org/abs/1910.10683>).
 
 use apr_core::{Error, Result};
 use apr_graph::{ElementType, ValueId};
@@ -8,8 +9,9 @@ use crate::model::Place;
 use crate::writer::{Writer, signed};
 
 impl Writer<'_> {
-    /// The bucket of each pair of a query and a key, `[queries, keys]`: one for each of the nearest distances, then ever
-    /// wider ones up to `relative_distance`. Where all are seen, one half of the `relative_buckets` is for later keys.
+    /// The bucket of each pair of a query and a key, `[queries, keys]`: one for each of the nearest
+    /// distances, then ever wider ones up to `relative_distance`. Where all are seen, one half of
+    /// the `relative_buckets` is for later keys.
     pub(crate) fn buckets(&mut self, place: Place<'_>, field: Field) -> Result<ValueId> {
         let count = place.size("relative_buckets")?;
         let far = place.number("relative_distance")?;
@@ -17,7 +19,9 @@ impl Writer<'_> {
         let count = if is_two_sided { count / 2 } else { count };
         let exact = count / 2;
         if exact == 0 || far <= exact as f64 {
-            return Err(Error::format(format!("{count} buckets can't divide distances up to {far}")));
+            return Err(Error::format(format!(
+                "{count} buckets can't divide distances up to {far}"
+            )));
         }
         Ok(self.scope("buckets", |w| {
             let ahead = w.make("Sub", "ahead", [field.keys, field.queries]);
@@ -41,8 +45,15 @@ impl Writer<'_> {
         }))
     }
 
-    /// `d` below `exact`, else `exact + log(d / exact) / log(far / exact) * (count - exact)`, at most the last one.
-    fn one_sided_buckets(&mut self, distance: ValueId, count: u64, exact: u64, far: f64) -> ValueId {
+    /// `d` below `exact`, else `exact + log(d / exact) / log(far / exact) * (count - exact)`, at
+    /// most the last one.
+    fn one_sided_buckets(
+        &mut self,
+        distance: ValueId,
+        count: u64,
+        exact: u64,
+        far: f64,
+    ) -> ValueId {
         let as_float = self.cast("as_float", distance, ElementType::F32);
         let exact_float = self.float(exact as f64);
         let ratio = self.make("Div", "ratio", [as_float, exact_float]);

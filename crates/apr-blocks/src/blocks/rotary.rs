@@ -36,8 +36,9 @@ pub(crate) struct Turn {
 }
 
 impl Rotary {
-    /// Options `rotary` (whether positions are rotary in this layer), `rotary_layout` (`halves`, `pairs`, `pairs_to_halves`), `rotary_dim` or
-    /// `rotary_share` of the head's dimensions, and those of [`Rotation`].
+    /// Options `rotary` (whether positions are rotary in this layer), `rotary_layout` (`halves`,
+    /// `pairs`, `pairs_to_halves`), `rotary_dim` or `rotary_share` of the head's dimensions, and
+    /// those of [`Rotation`].
     pub(crate) fn of(place: Place<'_>, head_dim: u64) -> Result<Option<Self>> {
         if !place.truth("rotary")? {
             return Ok(None);
@@ -49,8 +50,14 @@ impl Rotary {
             Some(other) => return Err(place.unknown("rotary_layout", other)),
         };
         let rotation = Rotation::of(place)?;
-        let share = rotation.partial().map_or_else(|| place.number_or_none("rotary_share"), |share| Ok(Some(share)))?;
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a part of a head's dimensions")]
+        let share = rotation
+            .partial()
+            .map_or_else(|| place.number_or_none("rotary_share"), |share| Ok(Some(share)))?;
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a part of a head's dimensions"
+        )]
         let part = |share: f64| (head_dim as f64 * share) as u64;
         let dim = match place.size_or_none("rotary_dim")? {
             Some(dim) => dim,
@@ -108,14 +115,19 @@ impl Writer<'_> {
                 let less = self.float(factor - 1.0);
                 let growth = self.make("Sub", "growth", [stretched, less]);
                 let dims = *dim as f64;
-                // (theta growth^(dim / (dim - 2)))^(-2i / dim), with the powers of theta computed here.
-                #[expect(clippy::cast_possible_truncation, reason = "graphs compute in single precision")]
+                // (theta growth^(dim / (dim - 2)))^(-2i / dim), with the powers of theta computed
+                // here.
+                #[expect(
+                    clippy::cast_possible_truncation,
+                    reason = "graphs compute in single precision"
+                )]
                 let powers = |of: &dyn Fn(f64) -> f64| -> Vec<f32> {
                     (0..dim / 2).map(|at| of((2 * at) as f64) as f32).collect()
                 };
                 let of_theta = Constant::floats(&powers(&|even| theta.powf(-even / dims)));
                 let exponents = Constant::floats(&powers(&|even| -even / (dims - 2.0)));
-                let (of_theta, exponents) = (self.body().constant(of_theta), self.body().constant(exponents));
+                let (of_theta, exponents) =
+                    (self.body().constant(of_theta), self.body().constant(exponents));
                 let of_growth = self.make("Pow", "powers", [growth, exponents]);
                 self.make("Mul", "inverse", [of_growth, of_theta])
             }
@@ -130,7 +142,14 @@ impl Writer<'_> {
     }
 
     /// Turns heads, `[batch, heads, sequence, head_dim]`.
-    pub(crate) fn rotated(&mut self, name: &str, rotary: &Rotary, x: ValueId, turn: Turn, head_dim: u64) -> ValueId {
+    pub(crate) fn rotated(
+        &mut self,
+        name: &str,
+        rotary: &Rotary,
+        x: ValueId,
+        turn: Turn,
+        head_dim: u64,
+    ) -> ValueId {
         self.scope(name, |w| {
             if rotary.dim == head_dim {
                 return w.rotated_whole(rotary, x, turn);
@@ -144,7 +163,8 @@ impl Writer<'_> {
     /// `x cos + turned(x) sin`, where `turned` makes of a pair (a, b) the pair (-b, a).
     fn rotated_whole(&mut self, rotary: &Rotary, x: ValueId, turn: Turn) -> ValueId {
         let half = rotary.dim / 2;
-        let x = if rotary.layout == Layout::PairsToHalves { self.apart(x, signed(half)) } else { x };
+        let x =
+            if rotary.layout == Layout::PairsToHalves { self.apart(x, signed(half)) } else { x };
         let quarter_turn = match rotary.layout {
             Layout::Halves | Layout::PairsToHalves => {
                 let [first, second] = self.split("halves", x, -1, [half, half]);

@@ -24,7 +24,8 @@ struct Inputs {
     past: Vec<KeyValue>,
 }
 
-/// Writes the graph of a decoder. `with_past`: earlier keys and values are inputs, all of them are outputs.
+/// Writes the graph of a decoder. `with_past`: earlier keys and values are inputs, all of them are
+/// outputs.
 pub(crate) fn write(model: &Model<'_>, w: &mut Writer<'_>, with_past: bool) -> Result<()> {
     let place = model.place(STACK);
     let inputs = inputs(w, place, with_past)?;
@@ -37,7 +38,12 @@ pub(crate) fn write(model: &Model<'_>, w: &mut Writer<'_>, with_past: bool) -> R
         let queries = w.length("query_count", inputs.tokens, 1);
         let keys = w.length("key_count", inputs.attention_mask, 1);
         let (queries, keys) = w.positions(queries, keys);
-        Field { sight: Sight::Before, queries, keys, counts: Some(w.counting(inputs.attention_mask)) }
+        Field {
+            sight: Sight::Before,
+            queries,
+            keys,
+            counts: Some(w.counting(inputs.attention_mask)),
+        }
     });
     let around = Around {
         field: Some(field),
@@ -47,7 +53,8 @@ pub(crate) fn write(model: &Model<'_>, w: &mut Writer<'_>, with_past: bool) -> R
         ..Around::NOTHING
     };
     let made = layers(w, place, x, &around)?;
-    let x = w.norm_part(Norm::of(place)?, "final_norm", made.x, place.module_or_none("final_norm"))?;
+    let x =
+        w.norm_part(Norm::of(place)?, "final_norm", made.x, place.module_or_none("final_norm"))?;
     head::write(w, place, x, Some(inputs.tokens))?;
     for (layer, cache) in made.cache.iter().enumerate() {
         outputs_of_cache(w, layer, *cache, "");
@@ -62,7 +69,8 @@ fn inputs(w: &mut Writer<'_>, place: Place<'_>, with_past: bool) -> Result<Input
     let row = [batch.clone(), sequence.clone()];
     let tokens = body.input("input_ids", ElementType::I64, row.clone(), Meaning::TokenIds);
     let all = [batch, past.plus(&sequence)];
-    let attention_mask = body.input("attention_mask", ElementType::I64, all, Meaning::AttentionMask);
+    let attention_mask =
+        body.input("attention_mask", ElementType::I64, all, Meaning::AttentionMask);
     let positions = body.input("position_ids", ElementType::I64, row, Meaning::PositionIds);
     let mut inputs = Inputs { tokens, attention_mask, positions, past: Vec::new() };
     for layer in 0..if with_past { place.layers()? } else { 0 } {
@@ -71,8 +79,8 @@ fn inputs(w: &mut Writer<'_>, place: Place<'_>, with_past: bool) -> Result<Input
     Ok(inputs)
 }
 
-/// Keys and values of a layer as inputs: `past_key_values.0.key`, or with `of` in between, such as `decoder.`. `place` is
-/// the layer.
+/// Keys and values of a layer as inputs: `past_key_values.0.key`, or with `of` in between, such as
+/// `decoder.`. `place` is the layer.
 pub(crate) fn cache_inputs(
     w: &mut Writer<'_>,
     place: Place<'_>,
@@ -83,7 +91,12 @@ pub(crate) fn cache_inputs(
     let [heads, key_dim, value_dim] = cache_dims(place)?;
     let mut input = |kind: &str, meaning: Meaning, dim: u64| {
         let shape = [Dim::symbol(BATCH), Dim::fixed(heads), length.clone(), Dim::fixed(dim)];
-        w.body().input(&format!("past_key_values.{layer}.{of}{kind}"), ElementType::F32, shape, meaning)
+        w.body().input(
+            &format!("past_key_values.{layer}.{of}{kind}"),
+            ElementType::F32,
+            shape,
+            meaning,
+        )
     };
     let key = input("key", Meaning::PastKey, key_dim);
     Ok(KeyValue { key, value: input("value", Meaning::PastValue, value_dim) })

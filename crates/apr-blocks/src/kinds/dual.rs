@@ -1,4 +1,5 @@
-//! Models of images and texts that say how well they fit (CLIP: Radford et al. 2021, <https://arxiv.org/abs/2103.00020>).
+//! Models of images and texts that say how well they fit (CLIP: Radford et al. 2021,
+//! <https://arxiv.org/abs/2103.00020>).
 
 use apr_core::Result;
 use apr_graph::{Dim, ElementType, Meaning, ValueId};
@@ -85,7 +86,12 @@ fn outputs(w: &mut Writer<'_>, place: Place<'_>, side: &Side, projected_name: &s
 }
 
 fn tokens(w: &mut Writer<'_>, batch: &str) -> ValueId {
-    w.body().input("input_ids", ElementType::I64, [Dim::symbol(batch), Dim::symbol(SEQUENCE)], Meaning::TokenIds)
+    w.body().input(
+        "input_ids",
+        ElementType::I64,
+        [Dim::symbol(batch), Dim::symbol(SEQUENCE)],
+        Meaning::TokenIds,
+    )
 }
 
 /// Option `mask_input`: whether the caller says what is padding.
@@ -96,9 +102,15 @@ fn text_mask(w: &mut Writer<'_>, place: Place<'_>, batch: &str) -> Result<Option
         .then(|| w.body().input("attention_mask", ElementType::I64, shape, Meaning::AttentionMask)))
 }
 
-/// Vectors of a text. Option `pool` says which is that of the whole: `highest` (that of the token with the highest id),
-/// `end` (that of the first token `end_id`), `last`; then through the module `pooler`, where the family has one.
-fn text(w: &mut Writer<'_>, place: Place<'_>, tokens: ValueId, mask: Option<ValueId>) -> Result<Side> {
+/// Vectors of a text. Option `pool` says which is that of the whole: `highest` (that of the token
+/// with the highest id), `end` (that of the first token `end_id`), `last`; then through the module
+/// `pooler`, where the family has one.
+fn text(
+    w: &mut Writer<'_>,
+    place: Place<'_>,
+    tokens: ValueId,
+    mask: Option<ValueId>,
+) -> Result<Side> {
     let states = encoder::encoded(w, place, tokens, None, mask)?;
     let pooled = w.scope("pooler", |w| -> Result<ValueId> {
         let pooled = match place.text("pool")?.as_str() {
@@ -107,7 +119,11 @@ fn text(w: &mut Writer<'_>, place: Place<'_>, tokens: ValueId, mask: Option<Valu
                 w.op("Gather", [states, last]).attribute("axis", 1).output("last")
             }
             "highest" => {
-                let place = w.op("ArgMax", [tokens]).attribute("axis", 1).attribute("keepdims", 1).output("place");
+                let place = w
+                    .op("ArgMax", [tokens])
+                    .attribute("axis", 1)
+                    .attribute("keepdims", 1)
+                    .output("place");
                 w.vector_at("highest", states, place)
             }
             "end" => {
@@ -126,7 +142,8 @@ fn text(w: &mut Writer<'_>, place: Place<'_>, tokens: ValueId, mask: Option<Valu
     Ok(Side { states, pooled })
 }
 
-/// Vectors of an image; that of the whole is that of the class through a norm, or what a query attends to (`probe`).
+/// Vectors of an image; that of the whole is that of the class through a norm, or what a query
+/// attends to (`probe`).
 fn image(w: &mut Writer<'_>, place: Place<'_>, pixels: ValueId) -> Result<Side> {
     let states = vision::encoded(w, place, pixels)?;
     if place.tensor_or_none("probe").is_some() {
@@ -134,7 +151,8 @@ fn image(w: &mut Writer<'_>, place: Place<'_>, pixels: ValueId) -> Result<Side> 
         return Ok(Side { states, pooled });
     }
     let first = w.scope("pooler", |w| w.first_vector(states));
-    let pooled = w.norm_part(Norm::of(place)?, "pooler_norm", first, place.module_or_none("pooler_norm"))?;
+    let pooled =
+        w.norm_part(Norm::of(place)?, "pooler_norm", first, place.module_or_none("pooler_norm"))?;
     Ok(Side { states, pooled })
 }
 

@@ -16,9 +16,11 @@ pub(crate) fn write(model: &Model<'_>, w: &mut Writer<'_>, stack: &str) -> Resul
     let place = model.place(stack);
     let row = [Dim::symbol(BATCH), Dim::symbol(SEQUENCE)];
     let tokens = w.body().input("input_ids", ElementType::I64, row.clone(), Meaning::TokenIds);
-    let mask = w.body().input("attention_mask", ElementType::I64, row.clone(), Meaning::AttentionMask);
+    let mask =
+        w.body().input("attention_mask", ElementType::I64, row.clone(), Meaning::AttentionMask);
     let types = place.truth("token_type_input")?;
-    let types = types.then(|| w.body().input("token_type_ids", ElementType::I64, row, Meaning::TokenTypes));
+    let types =
+        types.then(|| w.body().input("token_type_ids", ElementType::I64, row, Meaning::TokenTypes));
     let x = encoded(w, place, tokens, types, Some(mask))?;
     head::write(w, place, x, Some(tokens))
 }
@@ -46,7 +48,12 @@ pub(crate) fn encoded(
         let (queries, keys) = w.positions(count, count);
         Ok(Field { sight: sight(place)?, queries, keys, counts })
     })?;
-    let made = layers(w, place, x, &Around { field: Some(field), position_ids: positions, ..Around::NOTHING })?;
+    let made = layers(
+        w,
+        place,
+        x,
+        &Around { field: Some(field), position_ids: positions, ..Around::NOTHING },
+    )?;
     w.norm_part(Norm::of(place)?, "final_norm", made.x, place.module_or_none("final_norm"))
 }
 
@@ -56,7 +63,12 @@ fn sight(place: Place<'_>) -> Result<Sight> {
 }
 
 /// Option `position_numbers`: `from_zero` or `behind_padding`.
-fn position_numbers(w: &mut Writer<'_>, place: Place<'_>, tokens: ValueId, count: ValueId) -> Result<ValueId> {
+fn position_numbers(
+    w: &mut Writer<'_>,
+    place: Place<'_>,
+    tokens: ValueId,
+    count: ValueId,
+) -> Result<ValueId> {
     match place.text_or_none("position_numbers")?.as_deref() {
         None | Some("from_zero") => Ok(w.positions_in_a_row(count, None)),
         Some("behind_padding") => w.positions_behind_padding(place, tokens),

@@ -33,8 +33,10 @@ pub(crate) fn write_encoder(model: &Model<'_>, w: &mut Writer<'_>) -> Result<()>
     let x = match place.text("front")?.as_str() {
         "tokens" => {
             let row = [Dim::symbol(BATCH), Dim::symbol(ENCODER_SEQUENCE)];
-            let tokens = w.body().input("input_ids", ElementType::I64, row.clone(), Meaning::TokenIds);
-            let mask = w.body().input("attention_mask", ElementType::I64, row, Meaning::AttentionMask);
+            let tokens =
+                w.body().input("input_ids", ElementType::I64, row.clone(), Meaning::TokenIds);
+            let mask =
+                w.body().input("attention_mask", ElementType::I64, row, Meaning::AttentionMask);
             encoder::encoded(w, place, tokens, None, Some(mask))?
         }
         "mel" => sound::encoded_mel(w, place)?,
@@ -78,9 +80,16 @@ pub(crate) fn write_decoder(model: &Model<'_>, w: &mut Writer<'_>, memory: Memor
         Field { sight: Sight::Before, queries, keys, counts: None }
     });
     let is_cached = memory != Memory::States(false);
-    let around = Around { field: Some(field), past: &past, encoded: &encoded, is_cached, position_ids: None };
+    let around = Around {
+        field: Some(field),
+        past: &past,
+        encoded: &encoded,
+        is_cached,
+        position_ids: None,
+    };
     let made = layers(w, place, x, &around)?;
-    let x = w.norm_part(Norm::of(place)?, "final_norm", made.x, place.module_or_none("final_norm"))?;
+    let x =
+        w.norm_part(Norm::of(place)?, "final_norm", made.x, place.module_or_none("final_norm"))?;
     head::write(w, place, x, Some(tokens))?;
     for (layer, cache) in made.cache.iter().enumerate() {
         outputs_of_cache(w, layer, *cache, "decoder.");
@@ -91,12 +100,26 @@ pub(crate) fn write_decoder(model: &Model<'_>, w: &mut Writer<'_>, memory: Memor
     Ok(())
 }
 
-/// The inputs that stand for what was read and written before: earlier keys and values, and what the encoder made.
-fn inputs_of_memory(w: &mut Writer<'_>, place: Place<'_>, memory: Memory) -> Result<(Vec<KeyValue>, Vec<Source>)> {
+/// The inputs that stand for what was read and written before: earlier keys and values, and what
+/// the encoder made.
+fn inputs_of_memory(
+    w: &mut Writer<'_>,
+    place: Place<'_>,
+    memory: Memory,
+) -> Result<(Vec<KeyValue>, Vec<Source>)> {
     match memory {
         Memory::States(_) => {
-            let shape = [Dim::symbol(BATCH), Dim::symbol(ENCODER_SEQUENCE), Dim::fixed(place.size("hidden")?)];
-            let states = w.body().input("encoder_hidden_states", ElementType::F32, shape, Meaning::EncoderStates);
+            let shape = [
+                Dim::symbol(BATCH),
+                Dim::symbol(ENCODER_SEQUENCE),
+                Dim::fixed(place.size("hidden")?),
+            ];
+            let states = w.body().input(
+                "encoder_hidden_states",
+                ElementType::F32,
+                shape,
+                Meaning::EncoderStates,
+            );
             Ok((Vec::new(), vec![Source::States(states)]))
         }
         Memory::Past => {
@@ -105,7 +128,13 @@ fn inputs_of_memory(w: &mut Writer<'_>, place: Place<'_>, memory: Memory) -> Res
                 let past_length = Dim::symbol(PAST_DECODER_SEQUENCE);
                 past.push(cache_inputs(w, place.layer(layer), layer, "decoder.", &past_length)?);
                 let length = Dim::symbol(ENCODER_SEQUENCE);
-                encoded.push(Source::Made(cache_inputs(w, place.layer(layer), layer, "encoder.", &length)?));
+                encoded.push(Source::Made(cache_inputs(
+                    w,
+                    place.layer(layer),
+                    layer,
+                    "encoder.",
+                    &length,
+                )?));
             }
             Ok((past, encoded))
         }

@@ -15,16 +15,24 @@ use crate::writer::{Writer, signed};
 /// - `masked_language`: scores of each token, from its vector through a dense layer and a norm;
 /// - `last_token`: scores of classes, from the last token that is no padding;
 /// - `pooled`: scores of classes, from the pooler;
-/// - `first_token`: scores of classes, from the first token, through a dense layer where the checkpoint has it;
+/// - `first_token`: scores of classes, from the first token, through a dense layer where the
+///   checkpoint has it;
 /// - `each_token`: scores of classes for each token;
 /// - `span`: scores of the first and the last token of an answer.
 ///
 /// # Errors
 /// E003 when it names none that is known, or nothing for this task.
-pub(crate) fn write(w: &mut Writer<'_>, place: Place<'_>, x: ValueId, tokens: Option<ValueId>) -> Result<()> {
+pub(crate) fn write(
+    w: &mut Writer<'_>,
+    place: Place<'_>,
+    x: ValueId,
+    tokens: Option<ValueId>,
+) -> Result<()> {
     let Some(head) = place.text_or_none("head")? else {
         let (family, task) = (place.model.family().family().name(), place.model.settings.task());
-        return Err(Error::version(format!("the graph of family {family} has no head for the task '{task}'")));
+        return Err(Error::version(format!(
+            "the graph of family {family} has no head for the task '{task}'"
+        )));
     };
     let logits = match (head.as_str(), tokens) {
         ("states", _) => return states(w, place, x),
@@ -81,8 +89,8 @@ impl Writer<'_> {
         self.op("GatherND", [x, places]).attribute("batch_dims", 1).output(name)
     }
 
-    /// The first or last place along axis 1 where a truth holds, `[batch, 1]`; the first or last place of all where it holds
-    /// nowhere.
+    /// The first or last place along axis 1 where a truth holds, `[batch, 1]`; the first or last
+    /// place of all where it holds nowhere.
     pub(crate) fn place_of(&mut self, name: &str, truths: ValueId, is_last: bool) -> ValueId {
         let numbers = self.cast("as_numbers", truths, ElementType::I32);
         let place = self.op("ArgMax", [numbers]).attribute("axis", 1).attribute("keepdims", 1);
@@ -96,8 +104,8 @@ fn scores(w: &mut Writer<'_>, place: Place<'_>, x: ValueId) -> Result<ValueId> {
     w.scope("head", |w| w.outer_linear("scores", x, &module))
 }
 
-/// `norm(activation(W x + b))` by the modules `head_dense` and `head_norm`, where the checkpoint has them. Options
-/// `head_activation` and `head_norm_eps`.
+/// `norm(activation(W x + b))` by the modules `head_dense` and `head_norm`, where the checkpoint
+/// has them. Options `head_activation` and `head_norm_eps`.
 fn dense(w: &mut Writer<'_>, place: Place<'_>, x: ValueId) -> Result<ValueId> {
     let Some(module) = place.module_or_none("head_dense") else { return Ok(x) };
     let dense = w.outer_linear("dense", x, &module)?;
@@ -126,8 +134,14 @@ fn span(w: &mut Writer<'_>, place: Place<'_>, x: ValueId) -> Result<()> {
     Ok(())
 }
 
-/// Scores of classes of the last token that is not option `padding_id`, or of the last one where there is no such id.
-fn last_token(w: &mut Writer<'_>, place: Place<'_>, x: ValueId, tokens: ValueId) -> Result<ValueId> {
+/// Scores of classes of the last token that is not option `padding_id`, or of the last one where
+/// there is no such id.
+fn last_token(
+    w: &mut Writer<'_>,
+    place: Place<'_>,
+    x: ValueId,
+    tokens: ValueId,
+) -> Result<ValueId> {
     let all = scores(w, place, x)?;
     w.scope("head", |w| {
         let Some(padding) = place.size_or_none("padding_id")? else {
@@ -142,14 +156,16 @@ fn last_token(w: &mut Writer<'_>, place: Place<'_>, x: ValueId, tokens: ValueId)
     })
 }
 
-/// Scores of all tokens of the vocabulary, from vectors that went through a dense layer and a norm (BERT).
+/// Scores of all tokens of the vocabulary, from vectors that went through a dense layer and a norm
+/// (BERT).
 fn masked_language(w: &mut Writer<'_>, place: Place<'_>, x: ValueId) -> Result<ValueId> {
     let x = w.scope("head", |w| dense(w, place, x))?;
     language(w, place, x)
 }
 
-/// `x W^T + b`, times option `logit_scale`, through `logit_cap tanh(logits / logit_cap)`. W is the table of the tokens where
-/// option `tied` holds, or where it says nothing and the checkpoint has no other.
+/// `x W^T + b`, times option `logit_scale`, through `logit_cap tanh(logits / logit_cap)`. W is the
+/// table of the tokens where option `tied` holds, or where it says nothing and the checkpoint has
+/// no other.
 pub(crate) fn language(w: &mut Writer<'_>, place: Place<'_>, x: ValueId) -> Result<ValueId> {
     w.scope("head", |w| {
         let is_tied = place.truth_or("tied", place.module_or_none("head").is_none())?;
@@ -161,7 +177,10 @@ pub(crate) fn language(w: &mut Writer<'_>, place: Place<'_>, x: ValueId) -> Resu
             w.matrix(&format!("{}.weight", place.module("head")?), false)?
         };
         let mut logits = w.make("MatMul", "logits", [x, weight]);
-        for bias in [place.name("head").map(|head| format!("{head}.bias")), place.tensor_or_none("head_bias")] {
+        for bias in [
+            place.name("head").map(|head| format!("{head}.bias")),
+            place.tensor_or_none("head_bias"),
+        ] {
             if let Some(bias) = bias.filter(|bias| w.model.has(bias)) {
                 logits = w.biased("logits", logits, &bias)?;
                 break;

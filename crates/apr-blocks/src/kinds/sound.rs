@@ -16,8 +16,9 @@ use crate::writer::Writer;
 /// Most convolutions in front of a model; wav2vec2 has seven.
 const MAX_CONVOLUTIONS: u64 = 64;
 
-/// States of a log-mel spectrogram (Whisper: Radford et al. 2022, <https://arxiv.org/abs/2212.04356>): two convolutions over
-/// time, the second of which halves its length, fixed positions, layers, a norm.
+/// States of a log-mel spectrogram (Whisper: Radford et al. 2022,
+/// <https://arxiv.org/abs/2212.04356>): two convolutions over time, the second of which halves its
+/// length, fixed positions, layers, a norm.
 pub(crate) fn encoded_mel(w: &mut Writer<'_>, place: Place<'_>) -> Result<ValueId> {
     let positions = place.size("max_positions")?;
     let shape = [Dim::symbol(BATCH), Dim::fixed(place.size("mels")?), Dim::fixed(2 * positions)];
@@ -38,8 +39,9 @@ pub(crate) fn encoded_mel(w: &mut Writer<'_>, place: Place<'_>) -> Result<ValueI
     w.norm_part(Norm::of(place)?, "final_norm", made.x, place.module_or_none("final_norm"))
 }
 
-/// Writes the graph of a model of a waveform (wav2vec 2.0: Baevski et al. 2020, <https://arxiv.org/abs/2006.11477>):
-/// convolutions, a projection, positions by a convolution, layers.
+/// Writes the graph of a model of a waveform (wav2vec 2.0: Baevski et al. 2020,
+/// <https://arxiv.org/abs/2006.11477>): convolutions, a projection, positions by a convolution,
+/// layers.
 pub(crate) fn write(model: &Model<'_>, w: &mut Writer<'_>) -> Result<()> {
     let place = model.place("");
     let samples = [Dim::symbol(BATCH), Dim::symbol(SEQUENCE)];
@@ -65,19 +67,24 @@ pub(crate) fn write(model: &Model<'_>, w: &mut Writer<'_>) -> Result<()> {
     head::write(w, place, x, None)
 }
 
-/// Vectors of frames, `[batch, frames, features]`. Option `feature_norms`: `first` (a norm of each channel over time, after
-/// the first convolution) or `each` (a norm over the channels after each).
+/// Vectors of frames, `[batch, frames, features]`. Option `feature_norms`: `first` (a norm of each
+/// channel over time, after the first convolution) or `each` (a norm over the channels after each).
 fn features(w: &mut Writer<'_>, place: Place<'_>, samples: ValueId) -> Result<ValueId> {
     let activation = Activation::of(place, "feature_activation")?;
     let strides = place.sizes("convolution_strides")?;
     let norms = place.text("feature_norms")?;
     if strides.len() as u64 > MAX_CONVOLUTIONS {
-        return Err(Error::memory(format!("{} convolutions are more than a model has", strides.len())));
+        return Err(Error::memory(format!(
+            "{} convolutions are more than a model has",
+            strides.len()
+        )));
     }
     let mut x = w.unsqueeze("channel", samples, &[1]);
     for (number, stride) in strides.into_iter().enumerate() {
         let module = |part: &str| {
-            place.numbered(part, &[("conv", number as u64)]).ok_or_else(|| Error::format("a convolution has no name"))
+            place
+                .numbered(part, &[("conv", number as u64)])
+                .ok_or_else(|| Error::format("a convolution has no name"))
         };
         x = w.scope(&format!("convolution.{number}"), |w| -> Result<ValueId> {
             let convolution = Convolution { strides: vec![stride], padding: vec![0], groups: 1 };
@@ -87,8 +94,12 @@ fn features(w: &mut Writer<'_>, place: Place<'_>, samples: ValueId) -> Result<Va
                 ("first", _) => x,
                 ("each", _) => {
                     let by_frame = w.transpose("by_frame", x, [0, 2, 1]);
-                    let normal =
-                        w.norm("norm", Norm::of(place)?.with_eps(1e-5), by_frame, &module("convolution_norm")?)?;
+                    let normal = w.norm(
+                        "norm",
+                        Norm::of(place)?.with_eps(1e-5),
+                        by_frame,
+                        &module("convolution_norm")?,
+                    )?;
                     w.transpose("by_channel", normal, [0, 2, 1])
                 }
                 (other, _) => return Err(place.unknown("feature_norms", other)),
@@ -99,12 +110,15 @@ fn features(w: &mut Writer<'_>, place: Place<'_>, samples: ValueId) -> Result<Va
     Ok(w.transpose("by_frame", x, [0, 2, 1]))
 }
 
-/// Adds what a wide, grouped convolution makes of the frames around each. Its kernel is a direction and a length for each of
-/// its places in time (weight norm: Salimans and Kingma 2016, <https://arxiv.org/abs/1602.07868>).
+/// Adds what a wide, grouped convolution makes of the frames around each. Its kernel is a direction
+/// and a length for each of its places in time (weight norm: Salimans and Kingma 2016,
+/// <https://arxiv.org/abs/1602.07868>).
 fn with_positions(w: &mut Writer<'_>, place: Place<'_>, x: ValueId) -> Result<ValueId> {
     let direction = place.module("position_direction")?;
     let dims = w.model.using(&direction)?;
-    let width = *dims.last().ok_or_else(|| Error::format("a kernel has no dimension").for_tensor(&direction))?;
+    let width = *dims
+        .last()
+        .ok_or_else(|| Error::format("a kernel has no dimension").for_tensor(&direction))?;
     let length = w.tensor(&place.module("position_length")?)?;
     let activation = Activation::of(place, "feature_activation")?;
     let kernel = w.tensor(&direction)?;
@@ -112,8 +126,11 @@ fn with_positions(w: &mut Writer<'_>, place: Place<'_>, x: ValueId) -> Result<Va
     let unit = w.make("Div", "unit", [kernel, norm]);
     let kernel = w.make("Mul", "kernel", [unit, length]);
     let frames = w.transpose("by_channel", x, [0, 2, 1]);
-    let convolution =
-        Convolution { strides: vec![1], padding: vec![width / 2], groups: place.size("position_groups")? };
+    let convolution = Convolution {
+        strides: vec![1],
+        padding: vec![width / 2],
+        groups: place.size("position_groups")?,
+    };
     let bias = place.module("position_bias")?;
     let made = w.convolution_with("positions", &convolution, frames, kernel, &bias)?;
     // An even kernel makes one frame too many.

@@ -48,13 +48,19 @@ struct Shared {
     turns: Vec<(Rotary, Turn)>,
 }
 
-/// The window of a layer's attention; `None` reaches everything. Option `window`: 0 or no value is none.
+/// The window of a layer's attention; `None` reaches everything. Option `window`: 0 or no value is
+/// none.
 fn window(place: Place<'_>) -> Result<Option<u64>> {
     Ok(place.size_or_none("window")?.filter(|window| *window > 0))
 }
 
 /// Writes the layers of a stack.
-pub(crate) fn layers(w: &mut Writer<'_>, place: Place<'_>, x: ValueId, around: &Around<'_>) -> Result<Stacked> {
+pub(crate) fn layers(
+    w: &mut Writer<'_>,
+    place: Place<'_>,
+    x: ValueId,
+    around: &Around<'_>,
+) -> Result<Stacked> {
     let count = place.layers()?;
     let shared = shared(w, place, count, around)?;
     let mut stacked = Stacked { x, cache: Vec::new(), encoded: Vec::new() };
@@ -63,7 +69,15 @@ pub(crate) fn layers(w: &mut Writer<'_>, place: Place<'_>, x: ValueId, around: &
         let place = place.layer(layer);
         // A layer without a table of relative positions has that of the one before.
         table = place.tensor_or_none("relative").or(table);
-        layer_call(w, place, layer, &shared, &(window(place)?, table.clone()), around, &mut stacked)?;
+        layer_call(
+            w,
+            place,
+            layer,
+            &shared,
+            &(window(place)?, table.clone()),
+            around,
+            &mut stacked,
+        )?;
     }
     Ok(stacked)
 }
@@ -90,7 +104,8 @@ fn shared(w: &mut Writer<'_>, place: Place<'_>, count: u64, around: &Around<'_>)
     let mut turns = Vec::new();
     for (number, rotary) in rotaries.into_iter().enumerate() {
         let name = if several { format!("rotary.{number}") } else { "rotary".to_owned() };
-        let positions = around.position_ids.ok_or_else(|| Error::format("rotary positions need positions"))?;
+        let positions =
+            around.position_ids.ok_or_else(|| Error::format("rotary positions need positions"))?;
         let turn = w.turn(&name, &rotary, positions);
         turns.push((rotary, turn));
     }
@@ -98,7 +113,12 @@ fn shared(w: &mut Writer<'_>, place: Place<'_>, count: u64, around: &Around<'_>)
 }
 
 /// What is added to the scores, for each lens.
-fn masks(w: &mut Writer<'_>, place: Place<'_>, field: Field, lenses: &[Lens]) -> Result<Vec<Option<ValueId>>> {
+fn masks(
+    w: &mut Writer<'_>,
+    place: Place<'_>,
+    field: Field,
+    lenses: &[Lens],
+) -> Result<Vec<Option<ValueId>>> {
     let mut windows: Vec<Option<u64>> = Vec::new();
     for (window, _) in lenses {
         if !windows.contains(window) {
@@ -110,13 +130,18 @@ fn masks(w: &mut Writer<'_>, place: Place<'_>, field: Field, lenses: &[Lens]) ->
     let buckets = is_relative.then(|| w.buckets(place, field)).transpose()?;
     let mut of_lenses = Vec::new();
     for (window, table) in lenses {
-        let mask = windows.iter().zip(&masks).find(|(known, _)| *known == window).and_then(|(_, mask)| *mask);
+        let mask = windows
+            .iter()
+            .zip(&masks)
+            .find(|(known, _)| *known == window)
+            .and_then(|(_, mask)| *mask);
         let (Some(table), Some(buckets)) = (table, buckets) else {
             of_lenses.push(mask);
             continue;
         };
         let bias = w.relative_bias(buckets, table)?;
-        of_lenses.push(Some(mask.map_or(bias, |mask| w.make("Add", "bias_and_mask", [bias, mask]))));
+        of_lenses
+            .push(Some(mask.map_or(bias, |mask| w.make("Add", "bias_and_mask", [bias, mask]))));
     }
     Ok(of_lenses)
 }
@@ -134,7 +159,8 @@ fn layer_call(
     let at = usize::try_from(layer).unwrap_or(usize::MAX);
     let mask = shared.masks.iter().find(|(known, _)| known == lens).and_then(|(_, mask)| *mask);
     let rotary = Rotary::of(place, Heads::of(place)?.head_dim)?;
-    let turn = rotary.as_ref().and_then(|rotary| shared.turns.iter().find(|(known, _)| known == rotary));
+    let turn =
+        rotary.as_ref().and_then(|rotary| shared.turns.iter().find(|(known, _)| known == rotary));
     let turn = turn.map(|(_, turn)| *turn);
     let past = around.past.get(at).copied();
     let encoded = around.encoded.get(at).or(around.encoded.last()).copied();
@@ -160,8 +186,12 @@ fn layer_call(
         layer_body(w, place, rotary.as_ref(), inputs, around.is_cached)
     })?;
     stacked.x = results[0];
-    let pairs: Vec<KeyValue> =
-        results[1..].as_chunks::<2>().0.iter().map(|[key, value]| KeyValue { key: *key, value: *value }).collect();
+    let pairs: Vec<KeyValue> = results[1..]
+        .as_chunks::<2>()
+        .0
+        .iter()
+        .map(|[key, value]| KeyValue { key: *key, value: *value })
+        .collect();
     stacked.cache.extend(pairs.first());
     stacked.encoded.extend(pairs.get(1));
     Ok(())
@@ -175,20 +205,27 @@ fn layer_body(
     inputs: [Option<ValueId>; 10],
     is_cached: bool,
 ) -> Result<Vec<(&'static str, ValueId)>> {
-    let [x, mask, cos, sin, past_key, past_value, states, encoder_mask, encoder_key, encoder_value] = inputs;
+    let [x, mask, cos, sin, past_key, past_value, states, ref encoder @ ..] = inputs;
+    let [encoder_mask, encoder_key, encoder_value] = *encoder;
     let x = x.ok_or_else(|| Error::format("a layer needs an input"))?;
-    let pair =
-        |key: Option<ValueId>, value: Option<ValueId>| key.zip(value).map(|(key, value)| KeyValue { key, value });
+    let pair = |key: Option<ValueId>, value: Option<ValueId>| {
+        key.zip(value).map(|(key, value)| KeyValue { key, value })
+    };
     let turn = cos.zip(sin).map(|(cos, sin)| Turn { cos, sin });
-    let source = states.map(Source::States).or_else(|| pair(encoder_key, encoder_value).map(Source::Made));
+    let source =
+        states.map(Source::States).or_else(|| pair(encoder_key, encoder_value).map(Source::Made));
     let encoded = source.map(|source| Encoded { source, mask: encoder_mask });
-    let made = w.layer(place, x, rotary, Given { mask, turn, past: pair(past_key, past_value) }, encoded)?;
+    let made =
+        w.layer(place, x, rotary, Given { mask, turn, past: pair(past_key, past_value) }, encoded)?;
     let mut results = vec![("output", made.x)];
     if is_cached {
         results.extend([("present_key", made.cache.key), ("present_value", made.cache.value)]);
         // Those that were given don't come out again.
         if let (Some(encoded), Some(_)) = (made.encoded, states) {
-            results.extend([("present_encoder_key", encoded.key), ("present_encoder_value", encoded.value)]);
+            results.extend([
+                ("present_encoder_key", encoded.key),
+                ("present_encoder_value", encoded.value),
+            ]);
         }
     }
     Ok(results)

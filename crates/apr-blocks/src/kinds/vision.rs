@@ -12,7 +12,8 @@ use crate::model::{Model, Place};
 use crate::names::BATCH;
 use crate::writer::{Writer, signed};
 
-/// Writes the graph of a model of images (ViT: Dosovitskiy et al. 2020, <https://arxiv.org/abs/2010.11929>).
+/// Writes the graph of a model of images (ViT: Dosovitskiy et al. 2020,
+/// <https://arxiv.org/abs/2010.11929>).
 pub(crate) fn write(model: &Model<'_>, w: &mut Writer<'_>, stack: &str) -> Result<()> {
     let place = model.place(stack);
     let pixels = pixels(w, place)?;
@@ -34,8 +35,8 @@ pub(crate) fn encoded(w: &mut Writer<'_>, place: Place<'_>, pixels: ValueId) -> 
     w.norm_part(Norm::of(place)?, "final_norm", made.x, place.module_or_none("final_norm"))
 }
 
-/// A vector for each patch, by a convolution whose kernel is as large as its step; one for the whole in front, learned
-/// positions, and a norm, where the family has them.
+/// A vector for each patch, by a convolution whose kernel is as large as its step; one for the
+/// whole in front, learned positions, and a norm, where the family has them.
 fn embeddings(w: &mut Writer<'_>, place: Place<'_>, pixels: ValueId) -> Result<ValueId> {
     let (patch, hidden) = (place.size("patch")?, signed(place.size("hidden")?));
     let convolution = Convolution { strides: vec![patch, patch], padding: vec![0, 0], groups: 1 };
@@ -60,15 +61,18 @@ fn embeddings(w: &mut Writer<'_>, place: Place<'_>, pixels: ValueId) -> Result<V
 /// A tensor with other dimensions.
 pub(crate) fn reshaped(w: &mut Writer<'_>, tensor: &str, shape: Vec<u64>) -> Result<ValueId> {
     let dims = w.model.using(tensor)?;
-    let product = |dims: &[u64]| dims.iter().try_fold(1_u64, |product, dim| product.checked_mul(*dim));
+    let product =
+        |dims: &[u64]| dims.iter().try_fold(1_u64, |product, dim| product.checked_mul(*dim));
     if product(&dims) != product(&shape) {
-        return Err(Error::format(format!("it can't have the dimensions {shape:?}")).for_tensor(tensor));
+        return Err(
+            Error::format(format!("it can't have the dimensions {shape:?}")).for_tensor(tensor)
+        );
     }
     w.viewed(tensor, vec![View::Reshaped(shape.clone())], shape)
 }
 
-/// A vector for the whole image: attention of one learned query to all patches, then a feed-forward network (SigLIP: Zhai et
-/// al. 2023, <https://arxiv.org/abs/2303.15343>).
+/// A vector for the whole image: attention of one learned query to all patches, then a feed-forward
+/// network (SigLIP: Zhai et al. 2023, <https://arxiv.org/abs/2303.15343>).
 pub(crate) fn attended_pool(w: &mut Writer<'_>, place: Place<'_>, x: ValueId) -> Result<ValueId> {
     let heads = Heads::of(place)?;
     let width = heads.heads * heads.head_dim;

@@ -1,4 +1,5 @@
-//! Models to make graphs of: configurations and shapes, as another library wrote them (`fixtures/families`).
+//! Models to make graphs of: configurations and shapes, as another library wrote them
+//! (`fixtures/families`).
 
 use apr_arch::Families;
 use apr_blocks::{GraphOptions, Graphs, graphs};
@@ -17,10 +18,16 @@ pub(crate) struct Case {
 impl Case {
     pub(crate) fn named(name: &str) -> Self {
         let path = fixture("families").join(name).with_extension("json");
-        let json: Json = serde_json::from_slice(&std::fs::read(path).expect("it is there")).expect("it is JSON");
+        let json: Json =
+            serde_json::from_slice(&std::fs::read(path).expect("it is there")).expect("it is JSON");
         let config = json["config"].as_object().expect("a configuration").clone();
         let tensors = json["tensors"].as_object().expect("tensors").iter().map(|(name, dims)| {
-            let dims = dims.as_array().expect("a shape").iter().filter_map(Json::as_u64).collect::<Vec<_>>();
+            let dims = dims
+                .as_array()
+                .expect("a shape")
+                .iter()
+                .filter_map(Json::as_u64)
+                .collect::<Vec<_>>();
             TensorInfo { name: name.clone(), dtype: DType::F32, shape: dims.into() }
         });
         Self { name: name.to_owned(), config, tensors: tensors.collect() }

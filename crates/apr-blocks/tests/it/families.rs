@@ -32,7 +32,8 @@ fn inferred(mut graphs: Graphs, name: &str) -> Vec<Graph> {
     graphs.parts.iter_mut().for_each(|part| {
         infer(&mut part.graph);
         let found = check(&part.graph);
-        let wrong: Vec<_> = found.list.iter().filter(|finding| finding.severity == Severity::Error).collect();
+        let wrong: Vec<_> =
+            found.list.iter().filter(|finding| finding.severity == Severity::Error).collect();
         assert!(wrong.is_empty(), "{name}, {}: {wrong:?}", part.name);
     });
     graphs.parts.into_iter().map(|part| part.graph).collect()
@@ -67,10 +68,16 @@ fn outputs_have_the_shapes_of_the_model() {
     };
     let llama = of("llama");
     assert_eq!(llama[0][0], "logits f32[batch_size, sequence_length, 101]");
-    assert_eq!(llama[0][1], "present.0.key f32[batch_size, 2, past_sequence_length + sequence_length, 8]");
+    assert_eq!(
+        llama[0][1],
+        "present.0.key f32[batch_size, 2, past_sequence_length + sequence_length, 8]"
+    );
     assert_eq!(
         of("bert")[0],
-        ["last_hidden_state f32[batch_size, sequence_length, 32]", "pooler_output f32[batch_size, 32]"]
+        [
+            "last_hidden_state f32[batch_size, sequence_length, 32]",
+            "pooler_output f32[batch_size, 32]"
+        ]
     );
     let whisper = of("whisper");
     assert_eq!(whisper[0], ["last_hidden_state f32[batch_size, 36, 32]"]);
@@ -80,11 +87,13 @@ fn outputs_have_the_shapes_of_the_model() {
 #[test]
 fn layers_that_compute_the_same_are_one_function() {
     let mut case = Case::named("llama").with("num_hidden_layers", 80.into());
-    let first: Vec<TensorInfo> = case.tensors.iter().filter(|info| info.name.contains("layers.0.")).cloned().collect();
+    let first: Vec<TensorInfo> =
+        case.tensors.iter().filter(|info| info.name.contains("layers.0.")).cloned().collect();
     case.tensors.retain(|info| !info.name.contains("layers."));
     for layer in 0..80 {
         let name = |info: &TensorInfo| info.name.replace("layers.0.", &format!("layers.{layer}."));
-        case.tensors.extend(first.iter().map(|info| TensorInfo { name: name(info), ..info.clone() }));
+        case.tensors
+            .extend(first.iter().map(|info| TensorInfo { name: name(info), ..info.clone() }));
     }
     let graphs = case.graphs(&GraphOptions::default()).expect("it has a graph");
     let graph = &graphs.parts[0].graph;
@@ -103,14 +112,23 @@ fn layers_that_compute_the_same_are_one_function() {
 
 #[test]
 fn layers_with_windows_and_without_are_two_functions_of_one_kind_each() {
-    // Windows reach the layers as masks: what differs here is that one kind turns its queries and the other does not.
+    // Windows reach the layers as masks: what differs here is that one kind turns its queries and
+    // the other does not.
     let graphs = Case::named("cohere2").graphs(&GraphOptions::default()).expect("it has a graph");
-    let names: Vec<String> =
-        graphs.parts[0].graph.functions.iter().map(|function| function.op.name.to_string()).collect();
+    let names: Vec<String> = graphs.parts[0]
+        .graph
+        .functions
+        .iter()
+        .map(|function| function.op.name.to_string())
+        .collect();
     assert!(names.len() <= 2, "{names:?}");
     let graphs = Case::named("mixtral").graphs(&GraphOptions::default()).expect("it has a graph");
-    let names: Vec<String> =
-        graphs.parts[0].graph.functions.iter().map(|function| function.op.name.to_string()).collect();
+    let names: Vec<String> = graphs.parts[0]
+        .graph
+        .functions
+        .iter()
+        .map(|function| function.op.name.to_string())
+        .collect();
     assert_eq!(names, ["Expert", "Layer"], "experts are one function, which layers call");
 }
 
@@ -134,7 +152,9 @@ fn a_family_of_ones_own_names_the_same_blocks() {
 
 #[test]
 fn tensors_that_no_graph_uses_are_named() {
-    let unused = |name: &str| Case::named(name).graphs(&GraphOptions::default()).expect("it has a graph").unused;
+    let unused = |name: &str| {
+        Case::named(name).graphs(&GraphOptions::default()).expect("it has a graph").unused
+    };
     assert_eq!(unused("llama"), Vec::<String>::new());
     assert_eq!(unused("wav2vec2"), ["masked_spec_embed"]);
 }

@@ -22,38 +22,59 @@ const OWN: &str = "name = \"own\"\ntitle = \"Own\"\nextends = \"llama\"\nmodel_t
 
 #[test]
 fn an_unknown_type_of_rotary_positions_is_named() {
-    let case = Case::named("llama").with("rope_scaling", json!({"rope_type": "spiral", "factor": 2.0}));
-    assert_eq!(error(&case), "E003: rotary positions of type 'spiral' are not among those that blocks know");
+    let case =
+        Case::named("llama").with("rope_scaling", json!({"rope_type": "spiral", "factor": 2.0}));
+    assert_eq!(
+        error(&case),
+        "E003: rotary positions of type 'spiral' are not among those that blocks know"
+    );
 }
 
 #[test]
 fn an_unknown_setting_of_rotary_positions_is_named() {
-    let case = Case::named("llama").with("rope_scaling", json!({"rope_type": "linear", "factor": 2.0, "twist": 3}));
-    assert_eq!(error(&case), "E003: the configuration has 'twist' for rotary positions, which no block knows");
+    let case = Case::named("llama")
+        .with("rope_scaling", json!({"rope_type": "linear", "factor": 2.0, "twist": 3}));
+    assert_eq!(
+        error(&case),
+        "E003: the configuration has 'twist' for rotary positions, which no block knows"
+    );
 }
 
 #[test]
 fn a_missing_setting_of_rotary_positions_is_named() {
-    let case = Case::named("llama").with("rope_scaling", json!({"rope_type": "llama3", "factor": 2.0}));
-    assert_eq!(error(&case), "E001: the configuration lacks 'low_freq_factor' for rotary positions of type 'llama3'");
+    let case =
+        Case::named("llama").with("rope_scaling", json!({"rope_type": "llama3", "factor": 2.0}));
+    assert_eq!(
+        error(&case),
+        "E001: the configuration lacks 'low_freq_factor' for rotary positions of type 'llama3'"
+    );
 }
 
 #[test]
 fn an_unknown_activation_is_named() {
     let case = Case::named("llama").with("hidden_act", json!("wobble"));
-    assert_eq!(error(&case), "E003: the graph of family llama: option 'activation' is 'wobble', which no block knows");
+    assert_eq!(
+        error(&case),
+        "E003: the graph of family llama: option 'activation' is 'wobble', which no block knows"
+    );
 }
 
 #[test]
 fn a_task_without_a_head_is_named() {
     let case = Case::named("llama").with("architectures", json!(["LlamaForMindReading"]));
-    assert_eq!(error(&case), "E003: the graph of family llama has no head for the task 'MindReading'");
+    assert_eq!(
+        error(&case),
+        "E003: the graph of family llama has no head for the task 'MindReading'"
+    );
 }
 
 #[test]
 fn a_setting_that_the_table_refuses_is_explained() {
     let case = Case::named("bert").with("position_embedding_type", json!("relative_key"));
-    assert_eq!(error(&case), "E003: the graph of family bert: positions that are relative to the keys have no block");
+    assert_eq!(
+        error(&case),
+        "E003: the graph of family bert: positions that are relative to the keys have no block"
+    );
 }
 
 #[test]
@@ -62,20 +83,26 @@ fn a_missing_tensor_is_named() {
     case.tensors.retain(|info| info.name != "model.layers.1.mlp.up_proj.weight");
     assert_eq!(
         error(&case),
-        "E001: tensor 'layers.1.mlp.up_proj.weight': the checkpoint lacks this tensor, and the model can't be computed \
-         without it"
+        "E001: tensor 'layers.1.mlp.up_proj.weight': the checkpoint lacks this tensor, and the \
+         model can't be computed without it"
     );
 }
 
 #[test]
 fn a_family_without_a_graph_says_so() {
-    assert_eq!(error_of_family(OWN), "E003: the family own has no [graph]: what its models compute is not known");
+    assert_eq!(
+        error_of_family(OWN),
+        "E003: the family own has no [graph]: what its models compute is not known"
+    );
 }
 
 #[test]
 fn an_option_that_no_block_reads_is_named() {
     let table = format!("{OWN}[graph.options]\nsparkle = true\n");
-    assert_eq!(error_of_family(&table), "E003: [graph] of family own has the option 'sparkle', which no block reads");
+    assert_eq!(
+        error_of_family(&table),
+        "E003: [graph] of family own has the option 'sparkle', which no block reads"
+    );
     let table = format!("{OWN}[graph.weights]\nsparkle = \"norm\"\n");
     assert_eq!(
         error_of_family(&table),
@@ -86,9 +113,13 @@ fn an_option_that_no_block_reads_is_named() {
 #[test]
 fn an_option_of_the_wrong_type_is_named() {
     let table = format!("{OWN}[graph.options]\nheads = \"'four'\"\n");
-    assert_eq!(error_of_family(&table), "E001: the graph of family own: option 'heads' is \"four\", and not a size");
+    assert_eq!(
+        error_of_family(&table),
+        "E001: the graph of family own: option 'heads' is \"four\", and not a size"
+    );
     let table = format!("{OWN}[graph.options]\nheads = \"unheard_of\"\n");
-    let message = "E001: the graph of family own: option 'heads' can't be computed from the configuration";
+    let message =
+        "E001: the graph of family own: option 'heads' can't be computed from the configuration";
     assert_eq!(error_of_family(&table), message);
 }
 
@@ -109,7 +140,9 @@ fn an_opset_that_blocks_are_not_written_in_is_named() {
 fn absurd_sizes_are_refused_before_anything_is_built() {
     let layers = Case::named("llama").with("num_hidden_layers", json!(1_000_000_000_000_u64));
     assert!(error(&layers).contains("a graph has 4096 at most"), "{}", error(&layers));
-    let heads = Case::named("llama").with("num_attention_heads", json!(7)).with("num_key_value_heads", json!(3));
+    let heads = Case::named("llama")
+        .with("num_attention_heads", json!(7))
+        .with("num_key_value_heads", json!(3));
     assert!(error(&heads).contains("can't share"), "{}", error(&heads));
     let dim = Case::named("llama").with("head_dim", json!(1_u64 << 39));
     assert!(error(&dim).contains("can't share"), "{}", error(&dim));
@@ -126,14 +159,27 @@ fn a_graph_of_a_tensor_that_there_is_not_is_no_family() {
     assert_eq!(error, "E001: [graph] names 'nowhere' for up, and the family has no such tensor");
 }
 
-/// Every entry of every configuration, as nobody means it: a graph or an error, and neither a panic nor a long time.
+/// Every entry of every configuration, as nobody means it: a graph or an error, and neither a panic
+/// nor a long time.
 #[test]
 fn absurd_configurations_end_in_a_graph_or_an_error() {
-    let absurd = [json!(0), json!(-1), json!(4_611_686_018_427_387_904_u64), json!(1e300), json!("x"), json!([])];
+    let absurd = [
+        json!(0),
+        json!(-1),
+        json!(4_611_686_018_427_387_904_u64),
+        json!(1e300),
+        json!("x"),
+        json!([]),
+    ];
     for case in Case::all() {
-        for key in case.config.keys().filter(|key| !["model_type", "architectures"].contains(&key.as_str())) {
+        for key in case
+            .config
+            .keys()
+            .filter(|key| !["model_type", "architectures"].contains(&key.as_str()))
+        {
             // One value for each key; which one depends on both names, so that all meet all.
-            let at = key.bytes().chain(case.name.bytes()).map(usize::from).sum::<usize>() % absurd.len();
+            let at =
+                key.bytes().chain(case.name.bytes()).map(usize::from).sum::<usize>() % absurd.len();
             let case = case.clone().with(key, absurd[at].clone());
             let _ = case.try_graphs(&GraphOptions::default());
         }

@@ -19,27 +19,36 @@ pub(super) fn schemes() -> Vec<CompletionCandidate> {
 /// The types that tensors are given.
 pub(super) fn dtypes() -> Vec<CompletionCandidate> {
     let names = DType::ALL.iter().map(|dtype| dtype.name());
-    names.filter(|name| apr_quantize::parse_dtype(name).is_ok()).map(CompletionCandidate::new).collect()
+    names
+        .filter(|name| apr_quantize::parse_dtype(name).is_ok())
+        .map(CompletionCandidate::new)
+        .collect()
 }
 
 /// The families that are built in.
 pub(super) fn families() -> Vec<CompletionCandidate> {
     let families = Families::builtin();
-    families.iter().map(|family: &Family| CompletionCandidate::new(family.name().to_owned())).collect()
+    families
+        .iter()
+        .map(|family: &Family| CompletionCandidate::new(family.name().to_owned()))
+        .collect()
 }
 
-/// Names of tensors of the model that is on the line. Nothing but its header is read, and what does not open has none.
+/// Names of tensors of the model that is on the line. Nothing but its header is read, and what does
+/// not open has none.
 pub(super) fn tensors(typed: &OsStr) -> Vec<CompletionCandidate> {
     let typed = typed.to_string_lossy();
     let Some(model) = model_of(std::env::args_os()) else { return Vec::new() };
     let Ok(reader) = apr_io::open_model(&model, &OpenOptions::default()) else { return Vec::new() };
     let names = reader.tensors().iter().map(|info| info.name.as_str());
     // What could steer a terminal is not offered.
-    let names = names.filter(|name| name.starts_with(&*typed) && apr::Escaped(name).to_string() == *name);
+    let names =
+        names.filter(|name| name.starts_with(&*typed) && apr::Escaped(name).to_string() == *name);
     names.take(MOST).map(|name| CompletionCandidate::new(name.to_owned())).collect()
 }
 
-/// The first word after the command that names something that is there. A shell asks with `apr -- apr COMMAND WORDS`.
+/// The first word after the command that names something that is there. A shell asks with
+/// `apr -- apr COMMAND WORDS`.
 fn model_of(args: impl Iterator<Item = OsString>) -> Option<PathBuf> {
     let words = args.skip_while(|arg| arg != "--").skip(3);
     words.map(PathBuf::from).find(|word| Path::new(word).exists())

@@ -9,9 +9,12 @@ use clap::{Args, Subcommand, ValueEnum};
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Options of .apr output")]
 pub(crate) struct ContainerArgs {
-    /// Compress without loss: auto, lz4, zstd, zstd:LEVEL, best, or none, which also decompresses [default: as the source
-    /// is; auto where no codec is named]
-    #[arg(long, value_name = "CODEC", num_args = 0..=1, default_missing_value = "auto", value_parser = parse_compress)]
+    /// Compress without loss: auto, lz4, zstd, zstd:LEVEL, best, or none, which also decompresses
+    /// [default: as the source is; auto where no codec is named]
+    #[arg(
+        long, value_name = "CODEC", num_args = 0..=1, default_missing_value = "auto",
+        value_parser = parse_compress
+    )]
     pub(crate) compress: Option<Compress>,
     /// Encrypt with the password of --password-file, APR_PASSWORD, or the one that is asked for
     #[arg(long)]
@@ -31,7 +34,11 @@ impl ContainerArgs {
     /// Whether anything is asked that only `.apr` files can do.
     pub(crate) fn is_wanted(&self) -> bool {
         let compressed = !matches!(self.compress, None | Some(Compress(None)));
-        compressed || self.encrypt || self.encrypt_metadata || !self.recipient.is_empty() || !self.sign.is_empty()
+        compressed
+            || self.encrypt
+            || self.encrypt_metadata
+            || !self.recipient.is_empty()
+            || !self.sign.is_empty()
     }
 }
 
@@ -44,7 +51,8 @@ fn parse_compress(text: &str) -> Result<Compress, String> {
         let level = level.parse().ok().filter(|level| (1..=22).contains(level));
         level.ok_or_else(|| "Zstd has the levels 1 to 22".to_owned())
     };
-    let (codec, stated) = text.split_once(':').map_or((text, None), |(codec, level)| (codec, Some(level)));
+    let (codec, stated) =
+        text.split_once(':').map_or((text, None), |(codec, level)| (codec, Some(level)));
     Ok(Compress(match (codec, stated) {
         ("none", None) => None,
         ("auto", None) => Some(Choice::Auto),
@@ -100,7 +108,8 @@ pub(crate) struct VerifyArgs {
     /// Public key that you trust; may be given several times
     #[arg(long, value_name = "PUB", required = true)]
     pub(crate) trusted: Vec<PathBuf>,
-    /// Leave the tensors unread, which readers compare with their signed digests when they load them
+    /// Leave the tensors unread, which readers compare with their signed digests when they load
+    /// them
     #[arg(long)]
     pub(crate) front: bool,
 }
@@ -113,8 +122,8 @@ pub(crate) struct EncryptArgs {
     /// Where to write; - is standard output
     #[arg(short, long, value_name = "PATH")]
     pub(crate) output: PathBuf,
-    /// Encrypt with the password of --password-file, APR_PASSWORD, or the one that is asked for [default: where
-    /// --password-file is given, or no recipient]
+    /// Encrypt with the password of --password-file, APR_PASSWORD, or the one that is asked for
+    /// [default: where --password-file is given, or no recipient]
     #[arg(long)]
     pub(crate) password: bool,
     /// Encrypt for the owner of this public key; may be given several times
@@ -200,8 +209,8 @@ pub(crate) struct IssueArgs {
 pub(crate) struct EditArgs {
     /// The .apr or GGUF file
     pub(crate) model: PathBuf,
-    /// Set metadata: a key, or a path as architecture.n_layer; the value is JSON, or else text. A key of GGUF keeps its
-    /// type, unless it is removed and set at once
+    /// Set metadata: a key, or a path as architecture.n_layer; the value is JSON, or else text. A
+    /// key of GGUF keeps its type, unless it is removed and set at once
     #[arg(long, value_name = "KEY=VALUE")]
     pub(crate) set: Vec<String>,
     /// Remove metadata

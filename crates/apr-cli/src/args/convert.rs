@@ -7,8 +7,10 @@ use super::write::{WriteArgs, parse_format, parse_shard_size, parse_target};
 use super::{ContainerArgs, OnnxArgs, RequantizeArgs};
 
 fn parse_alignment(text: &str) -> Result<u32, String> {
-    let alignment =
-        text.parse().ok().filter(|alignment: &u32| alignment.is_power_of_two() && (8..=65536).contains(alignment));
+    let alignment = text
+        .parse()
+        .ok()
+        .filter(|alignment: &u32| alignment.is_power_of_two() && (8..=65536).contains(alignment));
     alignment.ok_or_else(|| "expected a power of two from 8 to 65536".to_owned())
 }
 
@@ -23,12 +25,16 @@ pub(super) fn parse_sha256(text: &str) -> Result<Sha256, String> {
 /// Arguments of `import`.
 #[derive(Debug, Args)]
 pub(crate) struct ImportArgs {
-    /// Weights file (its neighbours are packed too), Hugging Face folder, shard index, or - for standard input
+    /// Weights file (its neighbours are packed too), Hugging Face folder, shard index, or - for
+    /// standard input
     pub(crate) source: PathBuf,
     #[command(flatten)]
     pub(crate) write: WriteArgs,
     /// Refuse a source of another format
-    #[arg(long, value_name = "FORMAT", value_parser = parse_format(apr::formats()), hide_short_help = true)]
+    #[arg(
+        long, value_name = "FORMAT", value_parser = parse_format(apr::formats()),
+        hide_short_help = true
+    )]
     pub(crate) from: Option<&'static Format>,
     /// Licence of the model, where its files state none or a wrong one
     #[arg(long, value_name = "ID")]
@@ -62,13 +68,16 @@ pub(crate) struct ConvertArgs {
     /// Target format [default: by the output's extension]
     #[arg(long, value_name = "FORMAT", value_parser = parse_target())]
     pub(crate) format: Option<&'static Format>,
-    /// Cut .apr, safetensors or GGUF output into files of at most this many bytes of tensors, such as 5GB
+    /// Cut .apr, safetensors or GGUF output into files of at most this many bytes of tensors, such
+    /// as 5GB
     #[arg(long, value_name = "SIZE", value_parser = parse_shard_size)]
     pub(crate) shard_size: Option<u64>,
-    /// Align tensors: .apr output to 32 or 64 bytes [default: 64], GGUF to any power of two [default: the source's, or 32]
+    /// Align tensors: .apr output to 32 or 64 bytes [default: 64], GGUF to any power of two
+    /// [default: the source's, or 32]
     #[arg(long, value_name = "BYTES", value_parser = parse_alignment, hide_short_help = true)]
     pub(crate) align: Option<u32>,
-    /// Store the tensors of .apr output in the order in which the model uses them, and flag the file as made for streaming
+    /// Store the tensors of .apr output in the order in which the model uses them, and flag the
+    /// file as made for streaming
     #[arg(long, hide_short_help = true)]
     pub(crate) streaming: bool,
     /// Judge every tensor of the source and write nothing

@@ -11,15 +11,24 @@ const EXAMPLES: [(&str, &[Example]); 39] = [
         "",
         &[
             ("apr inspect model.gguf", "what a model is; reads no weights"),
-            ("apr import llama-folder -o llama.apr", "pack a Hugging Face folder, and check every tensor"),
-            ("apr quantize llama.apr --type q4_k_m -o llama.gguf", "blocks of 4 bits, with llama.cpp's bytes"),
+            (
+                "apr import llama-folder -o llama.apr",
+                "pack a Hugging Face folder, and check every tensor",
+            ),
+            (
+                "apr quantize llama.apr --type q4_k_m -o llama.gguf",
+                "blocks of 4 bits, with llama.cpp's bytes",
+            ),
         ],
     ),
     (
         "inspect",
         &[
             ("apr inspect model.safetensors", "family, size, dtypes, metadata"),
-            ("apr inspect hf://openai/whisper-tiny", "a model on a hub; only its header is fetched"),
+            (
+                "apr inspect hf://openai/whisper-tiny",
+                "a model on a hub; only its header is fetched",
+            ),
             ("apr inspect *.gguf --quantization", "how several models are quantized"),
             ("apr inspect model.apr --json", "the same for programs"),
         ],
@@ -36,8 +45,14 @@ const EXAMPLES: [(&str, &[Example]); 39] = [
         "validate",
         &[
             ("apr validate model.apr", "all checks, in one read"),
-            ("apr validate model.safetensors --nan-check --strict", "one check, and fail on warnings"),
-            ("apr validate pytorch_model.bin --sarif found.sarif", "what a pickle would run, for a code scanner"),
+            (
+                "apr validate model.safetensors --nan-check --strict",
+                "one check, and fail on warnings",
+            ),
+            (
+                "apr validate pytorch_model.bin --sarif found.sarif",
+                "what a pickle would run, for a code scanner",
+            ),
         ],
     ),
     (
@@ -82,34 +97,55 @@ const EXAMPLES: [(&str, &[Example]); 39] = [
         &[
             ("apr graph llama-folder", "the structure as a tree; repeated layers are one row"),
             ("apr graph model.onnx --format svg -o model.svg", "a picture"),
-            ("apr graph model.onnx --node /encoder/layer.0/attention/MatMul", "one node, and what it touches"),
+            (
+                "apr graph model.onnx --node /encoder/layer.0/attention/MatMul",
+                "one node, and what it touches",
+            ),
         ],
     ),
     (
         "run",
         &[
             ("apr run model.onnx --input pixels.npy", "one array in, arrays out"),
-            ("apr run model.onnx -i input_ids=ids.json -i attention_mask=mask.json --json", "several, as JSON"),
+            (
+                "apr run model.onnx -i input_ids=ids.json -i attention_mask=mask.json --json",
+                "several, as JSON",
+            ),
             ("apr run llama.gguf --prompt \"Once upon a time\"", "a text that goes on"),
-            ("apr run chat.gguf --prompt \"What is a llama?\" --chat", "an answer, by the model's chat template"),
+            (
+                "apr run chat.gguf --prompt \"What is a llama?\" --chat",
+                "an answer, by the model's chat template",
+            ),
             ("apr run MiniLM --prompt \"a text\" -o vector.npy", "a vector"),
             ("apr run whisper-tiny --input speech.mp3 --timestamps", "what is said, and when"),
-            ("apr run clip --input cat.jpg --prompt \"a cat\" --prompt \"a dog\"", "which text fits"),
+            (
+                "apr run clip --input cat.jpg --prompt \"a cat\" --prompt \"a dog\"",
+                "which text fits",
+            ),
         ],
     ),
     (
         "import",
         &[
-            ("apr import llama-folder -o llama.apr", "weights, configuration and tokenizer in one file"),
+            (
+                "apr import llama-folder -o llama.apr",
+                "weights, configuration and tokenizer in one file",
+            ),
             ("apr import model.safetensors -o model.apr --quantize q8_0", "quantized on the way"),
-            ("apr import checkpoint.pt -o model.apr --prefix state_dict.", "a part of a checkpoint"),
+            (
+                "apr import checkpoint.pt -o model.apr --prefix state_dict.",
+                "a part of a checkpoint",
+            ),
         ],
     ),
     (
         "convert",
         &[
             ("apr convert model.safetensors -o model.gguf", "the extension says the format"),
-            ("apr convert model.apr -o small.apr --precision bf16 --compress", "other floats, compressed without loss"),
+            (
+                "apr convert model.apr -o small.apr --precision bf16 --compress",
+                "other floats, compressed without loss",
+            ),
             ("apr convert model.gguf -o back.safetensors --dequantize f16", "blocks as floats"),
         ],
     ),
@@ -117,15 +153,24 @@ const EXAMPLES: [(&str, &[Example]); 39] = [
         "quantize",
         &[
             ("apr quantize model.safetensors --type q4_k_m -o model.gguf", "a mix of K-quants"),
-            ("apr quantize model.apr -t q8_0 -o q.apr --max-drift 0.01", "write nothing if it costs too much"),
-            ("apr quantize llama-folder -t q4_k_m --imatrix imatrix.gguf -o q.gguf", "weighed by an importance matrix"),
+            (
+                "apr quantize model.apr -t q8_0 -o q.apr --max-drift 0.01",
+                "write nothing if it costs too much",
+            ),
+            (
+                "apr quantize llama-folder -t q4_k_m --imatrix imatrix.gguf -o q.gguf",
+                "weighed by an importance matrix",
+            ),
         ],
     ),
     (
         "export",
         &[
             ("apr export model.apr -o folder", "a folder as transformers load it"),
-            ("apr export model.gguf --format safetensors --dequantize f16 -o folder", "from blocks to floats"),
+            (
+                "apr export model.gguf --format safetensors --dequantize f16 -o folder",
+                "from blocks to floats",
+            ),
         ],
     ),
     (
@@ -135,16 +180,28 @@ const EXAMPLES: [(&str, &[Example]); 39] = [
             ("apr keygen --for encryption -o anna.pem", "to receive encrypted models"),
         ],
     ),
-    ("sign", &[("apr sign model.apr --key signing.pem", "in place, without reading the weights again")]),
+    (
+        "sign",
+        &[("apr sign model.apr --key signing.pem", "in place, without reading the weights again")],
+    ),
     (
         "verify",
-        &[("apr verify model.apr --trusted signing.pem.pub", "who signed it, and that no byte was changed since")],
+        &[(
+            "apr verify model.apr --trusted signing.pem.pub",
+            "who signed it, and that no byte was changed since",
+        )],
     ),
     (
         "encrypt",
         &[
-            ("apr encrypt model.apr -o sealed.apr --recipient anna.pem.pub", "for the owner of a key"),
-            ("apr encrypt model.apr -o sealed.apr --password-file -", "for a password from standard input"),
+            (
+                "apr encrypt model.apr -o sealed.apr --recipient anna.pem.pub",
+                "for the owner of a key",
+            ),
+            (
+                "apr encrypt model.apr -o sealed.apr --password-file -",
+                "for a password from standard input",
+            ),
         ],
     ),
     ("decrypt", &[("apr decrypt sealed.apr -o model.apr --key anna.pem", "with the private key")]),
@@ -158,7 +215,10 @@ const EXAMPLES: [(&str, &[Example]); 39] = [
     ("license show", &[("apr license show model.apr", "what it says")]),
     (
         "license check",
-        &[("apr license check model.apr --trusted signing.pem.pub --licensee Anna", "whether it covers this use")],
+        &[(
+            "apr license check model.apr --trusted signing.pem.pub --licensee Anna",
+            "whether it covers this use",
+        )],
     ),
     (
         "edit",
@@ -169,20 +229,41 @@ const EXAMPLES: [(&str, &[Example]); 39] = [
         ],
     ),
     ("upgrade", &[("apr upgrade old.apr new.apr", "a file of today, with the same weights")]),
-    ("shard", &[("apr shard model.apr --size 5GB -o parts.apr", "parts-00001-of-00004.apr ..., and a manifest")]),
+    (
+        "shard",
+        &[(
+            "apr shard model.apr --size 5GB -o parts.apr",
+            "parts-00001-of-00004.apr ..., and a manifest",
+        )],
+    ),
     ("join", &[("apr join parts.apr -o model.apr", "the file that it was")]),
     (
         "plan",
         &[
-            ("apr plan --parts 8 -o plan.json quantize llama.apr -t q4_k_m -o small.apr", "a job in 8 parts"),
-            ("apr plan --max-part 5GB -o plan.json convert hf://org/llama -o llama.apr", "each reads its ranges only"),
+            (
+                "apr plan --parts 8 -o plan.json quantize llama.apr -t q4_k_m -o small.apr",
+                "a job in 8 parts",
+            ),
+            (
+                "apr plan --max-part 5GB -o plan.json convert hf://org/llama -o llama.apr",
+                "each reads its ranges only",
+            ),
         ],
     ),
     ("run-part", &[("apr run-part plan.json 0", "the first part; a second time, it is skipped")]),
-    ("finish", &[("apr finish plan.json", "check all parts, and write the manifest; or what is still to do")]),
+    (
+        "finish",
+        &[(
+            "apr finish plan.json",
+            "check all parts, and write the manifest; or what is still to do",
+        )],
+    ),
     (
         "watermark embed",
-        &[("apr watermark embed model.apr -o annas.apr --id anna-2026 --key secret", "a copy that says whose it is")],
+        &[(
+            "apr watermark embed model.apr -o annas.apr --id anna-2026 --key secret",
+            "a copy that says whose it is",
+        )],
     ),
     ("watermark detect", &[("apr watermark detect leaked.gguf --key secret", "whose copy it was")]),
     (
@@ -195,7 +276,10 @@ const EXAMPLES: [(&str, &[Example]); 39] = [
     (
         "download",
         &[
-            ("apr download hf://openai/whisper-tiny", "one model, into the cache that Python's client uses too"),
+            (
+                "apr download hf://openai/whisper-tiny",
+                "one model, into the cache that Python's client uses too",
+            ),
             ("apr download hf://org/model --file model-Q8_0.gguf", "one of several models"),
         ],
     ),
@@ -227,20 +311,25 @@ pub(crate) fn examples(words: &str) -> &'static [Example] {
     EXAMPLES.iter().find(|(of, _)| *of == words).map_or(&[], |(_, examples)| examples)
 }
 
-/// Every command with its examples at the end of its help, and without the options that all of them have, which `apr --help`
-/// lists.
+/// Every command with its examples at the end of its help, and without the options that all of them
+/// have, which `apr --help` lists.
 pub(super) fn with_examples(command: Command) -> Command {
-    let global: Vec<Arg> = command.get_arguments().filter(|arg| arg.is_global_set()).cloned().collect();
-    let command = global.iter().fold(command, |command, arg| command.mut_arg(arg.get_id(), |arg| arg.hide(true)));
+    let global: Vec<Arg> =
+        command.get_arguments().filter(|arg| arg.is_global_set()).cloned().collect();
+    let command = global
+        .iter()
+        .fold(command, |command, arg| command.mut_arg(arg.get_id(), |arg| arg.hide(true)));
     let codes = command.get_after_help().map(ToString::to_string).unwrap_or_default();
     let long = [global_options(&global), text(""), codes].join("\n\n");
     with_examples_of(command, "").after_long_help(long)
 }
 
 fn with_examples_of(command: Command, words: &str) -> Command {
-    const REST: &str = "Options of every command, such as --json, -q, --threads and --key: `apr --help`";
+    const REST: &str =
+        "Options of every command, such as --json, -q, --threads and --key: `apr --help`";
     let own = command.get_after_help().map(ToString::to_string).unwrap_or_default();
-    let names: Vec<String> = command.get_subcommands().map(|command| command.get_name().to_owned()).collect();
+    let names: Vec<String> =
+        command.get_subcommands().map(|command| command.get_name().to_owned()).collect();
     let command = names.into_iter().fold(command, |command, name| {
         let words = format!("{words} {name}").trim_start().to_owned();
         command.mut_subcommand(name, |command| with_examples_of(command, &words))
@@ -254,7 +343,8 @@ fn with_examples_of(command: Command, words: &str) -> Command {
 fn global_options(options: &[Arg]) -> String {
     let mut text = "Options of every command:".to_owned();
     for option in options {
-        let short = option.get_short().map_or_else(|| "    ".to_owned(), |short| format!("-{short}, "));
+        let short =
+            option.get_short().map_or_else(|| "    ".to_owned(), |short| format!("-{short}, "));
         let long = option.get_long().unwrap_or_default();
         let takes_value = option.get_action().takes_values();
         let value = option.get_value_names().unwrap_or_default().first().filter(|_| takes_value);
@@ -271,7 +361,8 @@ fn text(words: &str) -> String {
     if examples.is_empty() {
         return String::new();
     }
-    let lines: Vec<String> = examples.iter().map(|(line, what)| format!("  # {what}\n  {line}")).collect();
+    let lines: Vec<String> =
+        examples.iter().map(|(line, what)| format!("  # {what}\n  {line}")).collect();
     format!("Examples:\n{}", lines.join("\n"))
 }
 
@@ -295,9 +386,15 @@ mod tests {
         fn check(command: &Command, words: &str) {
             let own = examples(words);
             let has_subcommands = command.get_subcommands().next().is_some();
-            assert!(!own.is_empty() || has_subcommands || words == "cache clear", "{words} has no example");
+            assert!(
+                !own.is_empty() || has_subcommands || words == "cache clear",
+                "{words} has no example"
+            );
             for (line, _) in own {
-                assert!(line.starts_with(format!("apr {words}").trim_end()) || words.is_empty(), "{line}");
+                assert!(
+                    line.starts_with(format!("apr {words}").trim_end()) || words.is_empty(),
+                    "{line}"
+                );
                 let args = words_of(line.split('>').next().unwrap_or_default());
                 let parsed = Cli::command_with_help().try_get_matches_from(args);
                 assert!(parsed.is_ok(), "{line}: {}", parsed.unwrap_err());

@@ -7,15 +7,26 @@ use clap::Error;
 use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-/// Options of llama.cpp, hf, ffmpeg and others, and what does the same; the name is the one that was typed.
+/// Options of llama.cpp, hf, ffmpeg and others, and what does the same; the name is the one that
+/// was typed.
 const OPTIONS: [(&[&str], &str); 13] = [
     (
-        &["--outfile", "--out", "--out-file", "--output-file", "--outdir", "--output-dir", "--dest", "--local-dir"],
+        &[
+            "--outfile",
+            "--out",
+            "--out-file",
+            "--output-file",
+            "--outdir",
+            "--output-dir",
+            "--dest",
+            "--local-dir",
+        ],
         "-o PATH (--output) names the output",
     ),
     (
         &["--outtype", "--dtype", "--torch-dtype", "--fp16", "--f16", "--bf16", "--half"],
-        "--precision f16 casts floats (bf16, f32 ...); `apr quantize --type q8_0` and --quantize make blocks",
+        "--precision f16 casts floats (bf16, f32 ...); `apr quantize --type q8_0` and --quantize \
+         make blocks",
     ),
     (
         &["--to", "--target", "--output-format", "--to-format"],
@@ -26,12 +37,24 @@ const OPTIONS: [(&[&str], &str); 13] = [
         &["--qtype", "--quant", "--quantization-type", "--bits", "--ftype"],
         "--quantize TYPE, or `apr quantize --type TYPE`",
     ),
-    (&["--force", "--yes", "-y", "--clobber", "--replace"], "-f (--overwrite) replaces what is there"),
+    (
+        &["--force", "--yes", "-y", "--clobber", "--replace"],
+        "-f (--overwrite) replaces what is there",
+    ),
     (&["--max-shard-size", "--split-max-size"], "--shard-size SIZE cuts the output into files"),
     (&["--leave-output-tensor"], "--output-type TYPE sets the type of the output projection"),
-    (&["--token-embedding-type", "--output-tensor-type"], "--embedding-type and --output-type set these types"),
-    (&["--pattern", "--grep"], "--filter of `apr tensors` and --tensors of `apr diff` select by name"),
-    (&["--stat", "--statistics", "--histogram"], "`apr tensors --stats` and --hist NAME look at values"),
+    (
+        &["--token-embedding-type", "--output-tensor-type"],
+        "--embedding-type and --output-type set these types",
+    ),
+    (
+        &["--pattern", "--grep"],
+        "--filter of `apr tensors` and --tensors of `apr diff` select by name",
+    ),
+    (
+        &["--stat", "--statistics", "--histogram"],
+        "`apr tensors --stats` and --hist NAME look at values",
+    ),
     (&["--no-color", "--no-colour", "--colour"], "--color never, or NO_COLOR"),
     (&["--jobs", "-j", "-t", "--nthreads", "--num-threads"], "--threads N, or APR_THREADS"),
 ];
@@ -45,7 +68,10 @@ const COMMANDS: [(&[&str], &str); 16] = [
         "`apr inspect MODEL` shows what a model is",
     ),
     (&["stats", "hist", "histogram"], "`apr tensors MODEL --stats`, or --hist NAME"),
-    (&["check", "test", "doctor", "fsck", "hash", "checksum"], "`apr validate MODEL` checks a model"),
+    (
+        &["check", "test", "doctor", "fsck", "hash", "checksum"],
+        "`apr validate MODEL` checks a model",
+    ),
     (&["compare", "cmp"], "`apr diff A B` compares two models"),
     (&["pack", "add"], "`apr import SOURCE -o OUT.apr` packs a model"),
     (&["unpack", "extract", "save"], "`apr export MODEL -o FOLDER` writes the files back"),
@@ -56,7 +82,10 @@ const COMMANDS: [(&[&str], &str); 16] = [
     (&["dequantize"], "`apr convert MODEL --dequantize f16 -o OUT`"),
     (&["split"], "`apr shard MODEL --size 5GB -o OUT.apr`, or `apr convert --shard-size`"),
     (&["concat", "cat-shards", "unsplit"], "`apr join MANIFEST -o OUT.apr` puts shards together"),
-    (&["rename", "set", "rm", "remove", "drop"], "`apr edit MODEL --rename OLD=NEW`, --set, --drop"),
+    (
+        &["rename", "set", "rm", "remove", "drop"],
+        "`apr edit MODEL --rename OLD=NEW`, --set, --drop",
+    ),
     (&["hexdump", "xxd", "hex", "strings"], "`apr debug FILE --hex`, or --strings"),
     (&["key", "genkey", "gen-key", "key-gen"], "`apr keygen -o KEY` makes a key pair"),
     (&["completion", "complete"], "`apr completions SHELL` prints a completion script"),
@@ -105,10 +134,13 @@ fn of_option(typed: &str, args: &[OsString]) -> Option<String> {
     let name = typed.split('=').next().unwrap_or(typed);
     // These two have words of their own for it.
     match (command(args)?, name) {
-        ("quantize", "--quantize" | "--qtype" | "--quant" | "--outtype" | "--ftype" | "--dtype") => {
-            Some("-t TYPE (--type) says what to quantize to".to_owned())
+        (
+            "quantize",
+            "--quantize" | "--qtype" | "--quant" | "--outtype" | "--ftype" | "--dtype",
+        ) => Some("-t TYPE (--type) says what to quantize to".to_owned()),
+        ("shard", "--shard-size" | "--max-shard-size") => {
+            Some("--size SIZE says how large a shard may be".to_owned())
         }
-        ("shard", "--shard-size" | "--max-shard-size") => Some("--size SIZE says how large a shard may be".to_owned()),
         _ => find(&OPTIONS, name),
     }
 }
@@ -116,8 +148,12 @@ fn of_option(typed: &str, args: &[OsString]) -> Option<String> {
 /// A second name: the output, or another model, as a shell makes of `*.safetensors`.
 fn of_positional(typed: &str, args: &[OsString]) -> Option<String> {
     let command = command(args)?;
-    if !["convert", "import", "export", "quantize", "encrypt", "decrypt", "shard", "join"].contains(&command) {
-        return Path::new(typed).exists().then(|| format!("`apr {command}` takes one model at a time"));
+    if !["convert", "import", "export", "quantize", "encrypt", "decrypt", "shard", "join"]
+        .contains(&command)
+    {
+        return Path::new(typed)
+            .exists()
+            .then(|| format!("`apr {command}` takes one model at a time"));
     }
     let has_output = args.iter().any(|arg| {
         let arg = arg.to_string_lossy();
@@ -127,8 +163,9 @@ fn of_positional(typed: &str, args: &[OsString]) -> Option<String> {
         return Some(format!("-o names the output: `apr {command} MODEL -o {typed}`"));
     }
     Some(format!(
-        "`apr {command}` takes one model; name the folder or the index of its parts, or take several models one by one: \
-         `for m in *.safetensors; do apr {command} \"$m\" -o \"${{m%.*}}.apr\"; done`"
+        "`apr {command}` takes one model; name the folder or the index of its parts, or take \
+         several models one by one: `for m in *.safetensors; do apr {command} \"$m\" -o \
+         \"${{m%.*}}.apr\"; done`"
     ))
 }
 
@@ -146,8 +183,10 @@ mod tests {
     #[test]
     fn no_hint_stands_in_the_way_of_a_command() {
         let cli = crate::args::Cli::command();
-        let names: Vec<&str> =
-            cli.get_subcommands().flat_map(|command| command.get_name_and_visible_aliases()).collect();
+        let names: Vec<&str> = cli
+            .get_subcommands()
+            .flat_map(|command| command.get_name_and_visible_aliases())
+            .collect();
         let hinted = COMMANDS.iter().flat_map(|(names, _)| *names);
         hinted.for_each(|name| assert!(!names.contains(name), "{name}"));
     }
@@ -155,7 +194,8 @@ mod tests {
     #[test]
     fn no_name_is_hinted_at_twice() {
         for table in [&OPTIONS[..], &COMMANDS[..]] {
-            let mut names: Vec<&str> = table.iter().flat_map(|(names, _)| *names).copied().collect();
+            let mut names: Vec<&str> =
+                table.iter().flat_map(|(names, _)| *names).copied().collect();
             let all = names.len();
             names.sort_unstable();
             names.dedup();

@@ -40,13 +40,20 @@ pub(crate) struct TensorsArgs {
     #[arg(long)]
     pub(crate) stats: bool,
     /// Show the distribution of one tensor
-    #[arg(long, value_name = "NAME", conflicts_with_all = ["stats", "filter", "sort"], add = ArgValueCompleter::new(completion::tensors))]
+    #[arg(
+        long, value_name = "NAME", conflicts_with_all = ["stats", "filter", "sort"],
+        add = ArgValueCompleter::new(completion::tensors)
+    )]
     pub(crate) hist: Option<String>,
     /// Show values of a tensor: NAME, or a part of it as NAME[0:4, -1]
-    #[arg(long, value_name = "NAME[RANGES]", conflicts_with_all = ["stats", "filter", "sort", "hist", "offset"],
-          add = ArgValueCompleter::new(completion::tensors))]
+    #[arg(
+        long, value_name = "NAME[RANGES]",
+        conflicts_with_all = ["stats", "filter", "sort", "hist", "offset"],
+        add = ArgValueCompleter::new(completion::tensors)
+    )]
     pub(crate) values: Option<String>,
-    /// Only tensors whose name matches, such as '*.weight'; without a wildcard, whose name contains it
+    /// Only tensors whose name matches, such as '*.weight'; without a wildcard, whose name contains
+    /// it
     #[arg(long, value_name = "GLOB")]
     pub(crate) filter: Option<String>,
     /// Order of the list
@@ -90,7 +97,8 @@ pub(crate) struct ValidateArgs {
     /// Check means and deviations of tensors against the model's family
     #[arg(long)]
     pub(crate) physics: bool,
-    /// Verify that a trusted key signed the model; the keys are those of --trusted and of the configuration
+    /// Verify that a trusted key signed the model; the keys are those of --trusted and of the
+    /// configuration
     #[arg(long)]
     pub(crate) signature: bool,
     /// Public key that you trust; may be given several times
@@ -99,7 +107,8 @@ pub(crate) struct ValidateArgs {
     /// Compare the file's SHA-256 with this one
     #[arg(long, value_name = "HEX", value_parser = parse_sha256)]
     pub(crate) sha256: Option<Sha256>,
-    /// Ask the hub that the model came from whether its commit still has the files whose digests are written down
+    /// Ask the hub that the model came from whether its commit still has the files whose digests
+    /// are written down
     #[arg(long)]
     pub(crate) source: bool,
     /// Write what was found, also what a pickle would run, as SARIF; - is standard output
@@ -143,7 +152,8 @@ pub(crate) struct DiffArgs {
     /// Exit with 5 when the L2 distance is larger, or a tensor can't be compared
     #[arg(long, value_name = "X", value_parser = super::quantize::parse_limit)]
     pub(crate) max_l2: Option<f64>,
-    /// Only tensors whose name matches, each with its own line; without a wildcard, whose name contains it
+    /// Only tensors whose name matches, each with its own line; without a wildcard, whose name
+    /// contains it
     #[arg(long, value_name = "GLOB")]
     pub(crate) tensors: Option<String>,
 }
@@ -166,7 +176,10 @@ pub(crate) struct DebugArgs {
     #[arg(long, value_name = "N")]
     pub(crate) limit: Option<usize>,
     /// Show the bytes of this tensor
-    #[arg(long, value_name = "NAME", requires = "hex", add = ArgValueCompleter::new(completion::tensors))]
+    #[arg(
+        long, value_name = "NAME", requires = "hex",
+        add = ArgValueCompleter::new(completion::tensors)
+    )]
     pub(crate) tensor: Option<String>,
 }
 
@@ -218,7 +231,8 @@ pub(crate) struct GraphArgs {
     /// The part of a model that has several, such as encoder_model
     #[arg(long, value_name = "NAME")]
     pub(crate) part: Option<String>,
-    /// Size that costs are told for, such as sequence_length=512 [default: 1 for batches, 0 for the past, else 128]
+    /// Size that costs are told for, such as sequence_length=512 [default: 1 for batches, 0 for the
+    /// past, else 128]
     #[arg(long, value_name = "NAME=N", value_parser = parse_named_size)]
     pub(crate) size: Vec<(String, u64)>,
     /// With keys and values of earlier tokens going in and out

@@ -25,13 +25,13 @@ use clap_complete::Shell;
 use clap_complete::engine::ArgValueCandidates;
 
 pub(crate) use container::{
-    Compress, ContainerArgs, DecryptArgs, EditArgs, EncryptArgs, IssueArgs, KeyPurpose, KeygenArgs, LicenseAction,
-    SignArgs, VerifyArgs,
+    Compress, ContainerArgs, DecryptArgs, EditArgs, EncryptArgs, IssueArgs, KeyPurpose, KeygenArgs,
+    LicenseAction, SignArgs, VerifyArgs,
 };
 pub(crate) use convert::{ConvertArgs, ExportArgs, ImportArgs, Sha256};
 pub(crate) use look::{
-    DebugArgs, DiffArgs, ExplainArgs, GraphArgs, GraphFormat, InspectArgs, LintArgs, ScanArgs, Sort, TensorsArgs,
-    ValidateArgs,
+    DebugArgs, DiffArgs, ExplainArgs, GraphArgs, GraphFormat, InspectArgs, LintArgs, ScanArgs,
+    Sort, TensorsArgs, ValidateArgs,
 };
 pub(crate) use onnx::OnnxArgs;
 pub(crate) use parts::{FinishArgs, PlanArgs, RunPartArgs};
@@ -48,7 +48,10 @@ use crate::human::parse_size;
 /// One binary for every model file: look inside, check, convert.
 #[derive(Debug, Parser)]
 #[command(name = "apr", version, propagate_version = true, max_term_width = 100)]
-#[command(after_help = "Exit codes: 0 ok, 1 general, 2 arguments, 3 not found, 4 format, 5 validation failed.")]
+#[command(
+    after_help = "Exit codes: 0 ok, 1 general, 2 arguments, 3 not found, 4 format, 5 validation \
+        failed."
+)]
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) global: GlobalArgs,
@@ -61,7 +64,9 @@ pub(crate) struct Cli {
 impl Cli {
     /// What was typed; the error says what was meant, where that is known.
     pub(crate) fn read() -> Result<Self, clap::Error> {
-        let matches = Self::command_with_help().try_get_matches().and_then(|matches| Self::from_arg_matches(&matches));
+        let matches = Self::command_with_help()
+            .try_get_matches()
+            .and_then(|matches| Self::from_arg_matches(&matches));
         matches.map_err(hints::advised)
     }
 
@@ -85,30 +90,46 @@ pub(crate) struct GlobalArgs {
     #[arg(short, long, global = true, hide_short_help = true)]
     pub(crate) verbose: bool,
     /// When to colour the output [default: auto]
-    #[arg(long, global = true, hide_short_help = true, value_name = "WHEN", env = "APR_COLOR", hide_env = true)]
+    #[arg(
+        long,
+        global = true,
+        hide_short_help = true,
+        value_name = "WHEN",
+        env = "APR_COLOR",
+        hide_env = true
+    )]
     pub(crate) color: Option<ColorWhen>,
     /// Threads to work with [default: all cores]
     #[arg(long, global = true, hide_short_help = true, value_name = "N", env = "APR_THREADS")]
     pub(crate) threads: Option<NonZeroUsize>,
     /// Memory to stay within, such as 512M [default: 1GiB]
-    #[arg(long, global = true, hide_short_help = true, value_name = "SIZE", env = "APR_RAM_LIMIT", value_parser = parse_size)]
+    #[arg(
+        long, global = true, hide_short_help = true, value_name = "SIZE", env = "APR_RAM_LIMIT",
+        value_parser = parse_size
+    )]
     pub(crate) max_memory: Option<u64>,
     /// Largest metadata or header to accept [default: 100MiB]
-    #[arg(long, global = true, hide_short_help = true, value_name = "SIZE", value_parser = parse_size)]
+    #[arg(
+        long, global = true, hide_short_help = true, value_name = "SIZE", value_parser = parse_size
+    )]
     pub(crate) max_metadata: Option<u64>,
-    /// Private key that opens an encrypted model, as PEM; commands that sign or mark take theirs by it
+    /// Private key that opens an encrypted model, as PEM; commands that sign or mark take theirs by
+    /// it
     #[arg(long, global = true, hide_short_help = true, value_name = "FILE")]
     pub(crate) key: Option<PathBuf>,
-    /// File or pipe whose first line is the password of an encrypted model; - is standard input [default: APR_PASSWORD, or
-    /// asked for]
+    /// File or pipe whose first line is the password of an encrypted model; - is standard input
+    /// [default: APR_PASSWORD, or asked for]
     #[arg(long, global = true, hide_short_help = true, value_name = "FILE")]
     pub(crate) password_file: Option<PathBuf>,
-    /// Read pickled objects of this class, such as __main__.Net, for their parameters; nothing of it is run
+    /// Read pickled objects of this class, such as __main__.Net, for their parameters; nothing of
+    /// it is run
     #[arg(long, global = true, hide_short_help = true, value_name = "CLASS")]
     pub(crate) pickle_class: Vec<String>,
     /// Family of the model, where detection fails or is wrong; auto detects it [default: auto]
-    #[arg(long, global = true, hide_short_help = true, value_name = "NAME", value_parser = parse_arch,
-          add = ArgValueCandidates::new(completion::families))]
+    #[arg(
+        long, global = true, hide_short_help = true, value_name = "NAME", value_parser = parse_arch,
+        add = ArgValueCandidates::new(completion::families)
+    )]
     pub(crate) arch: Option<Arch>,
     /// A family of your own, as a TOML file
     #[arg(long, global = true, hide_short_help = true, value_name = "FILE")]
@@ -147,11 +168,13 @@ pub(crate) enum Command {
     Inspect(InspectArgs),
     /// List the tensors, with statistics, a histogram or values
     Tensors(TensorsArgs),
-    /// List the files of a repository on a hub, with sizes and what they are; of other models, the tensors
+    /// List the files of a repository on a hub, with sizes and what they are; of other models, the
+    /// tensors
     Ls(TensorsArgs),
     /// Check structure, checksums, shapes and values in one read
     Validate(ValidateArgs),
-    /// List what loading files would run, and judge them: clean, suspicious, dangerous or unreadable; runs nothing
+    /// List what loading files would run, and judge them: clean, suspicious, dangerous or
+    /// unreadable; runs nothing
     Scan(ScanArgs),
     /// Compare two models: tensors, vocabulary, metadata
     Diff(DiffArgs),
@@ -161,7 +184,8 @@ pub(crate) enum Command {
     Lint(LintArgs),
     /// Explain a model, one of its tensors, or an error code
     Explain(ExplainArgs),
-    /// Show what a model computes: its blocks and operators with shapes, as a tree or a picture; reads no weights
+    /// Show what a model computes: its blocks and operators with shapes, as a tree or a picture;
+    /// reads no weights
     Graph(GraphArgs),
     /// Run a model: texts, sounds, pictures or arrays in, and what it makes of them out
     Run(RunArgs),
@@ -169,7 +193,8 @@ pub(crate) enum Command {
     Import(ImportArgs),
     /// Convert between formats and precisions
     Convert(ConvertArgs),
-    /// Make a model smaller: blocks of few bits, by llama.cpp's rules and with its bytes, and a report on what it costs
+    /// Make a model smaller: blocks of few bits, by llama.cpp's rules and with its bytes, and a
+    /// report on what it costs
     Quantize(QuantizeArgs),
     /// Write a model in another format, as a file or as a folder with its configuration
     Export(ExportArgs),
@@ -192,11 +217,13 @@ pub(crate) enum Command {
     Edit(EditArgs),
     /// Write a file of an older APR format as an .apr file of today
     Upgrade(UpgradeArgs),
-    /// Cut a model into .apr files of a size, with a manifest that stands for all of them, or into parts of GGUF
+    /// Cut a model into .apr files of a size, with a manifest that stands for all of them, or into
+    /// parts of GGUF
     Shard(ShardArgs),
     /// Put the shards that a manifest names, or the parts of a GGUF model, together into one file
     Join(JoinArgs),
-    /// Cut a job into parts that several processes or machines can do, and write down what each of them reads and writes
+    /// Cut a job into parts that several processes or machines can do, and write down what each of
+    /// them reads and writes
     Plan(PlanArgs),
     /// Do one part of a plan; one that is done already is left as it is
     RunPart(RunPartArgs),
@@ -259,5 +286,7 @@ fn parse_days(text: &str) -> Result<u64, String> {
         (None, None) => (text, 1),
     };
     let count: Option<u64> = digits.parse().ok();
-    count.and_then(|count| count.checked_mul(days)).ok_or_else(|| "expected days, such as 30d or 4w".to_owned())
+    count
+        .and_then(|count| count.checked_mul(days))
+        .ok_or_else(|| "expected days, such as 30d or 4w".to_owned())
 }

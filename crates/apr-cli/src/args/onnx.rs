@@ -9,19 +9,27 @@ use clap::{Args, ValueEnum};
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Options of ONNX output")]
 pub(crate) struct OnnxArgs {
-    /// Version of ONNX's operators [default: the source's; else 17, or 21 where blocks stay quantized]
-    #[arg(long, hide_short_help = true, value_name = "N", value_parser = clap::value_parser!(i64).range(1..=1000))]
+    /// Version of ONNX's operators [default: the source's; else 17, or 21 where blocks stay
+    /// quantized]
+    #[arg(
+        long, hide_short_help = true, value_name = "N",
+        value_parser = clap::value_parser!(i64).range(1..=1000)
+    )]
     pub(crate) opset: Option<i64>,
-    /// Where the bytes of tensors go: beside the model where it has 2 GiB or more, always, or never [default: auto]
+    /// Where the bytes of tensors go: beside the model where it has 2 GiB or more, always, or never
+    /// [default: auto]
     #[arg(long, hide_short_help = true, value_enum, value_name = "WHEN")]
     pub(crate) external_data: Option<DataPlace>,
-    /// Take keys and values of earlier tokens as inputs, and give those of all tokens out: for generating token by token
+    /// Take keys and values of earlier tokens as inputs, and give those of all tokens out: for
+    /// generating token by token
     #[arg(long)]
     pub(crate) with_past: bool,
-    /// What the head is for, such as CausalLM; an empty text for no head [default: as the configuration says]
+    /// What the head is for, such as CausalLM; an empty text for no head [default: as the
+    /// configuration says]
     #[arg(long, hide_short_help = true, value_name = "TASK")]
     pub(crate) task: Option<String>,
-    /// Multiply quantized matrices by onnxruntime's MatMulNBits, which needs no copy of them in floats
+    /// Multiply quantized matrices by onnxruntime's MatMulNBits, which needs no copy of them in
+    /// floats
     #[arg(long, hide_short_help = true)]
     pub(crate) matmul_nbits: bool,
 }

@@ -16,7 +16,8 @@ pub(crate) struct PlanArgs {
     /// Make about so many parts: fewer where single tensors are large
     #[arg(long, value_name = "N", value_parser = parse_parts, required_unless_present = "max_part")]
     pub(crate) parts: Option<usize>,
-    /// Make no part with more bytes of tensors than this, such as 5GB, even if there are more of them then
+    /// Make no part with more bytes of tensors than this, such as 5GB, even if there are more of
+    /// them then
     #[arg(long, value_name = "SIZE", value_parser = parse_shard_size)]
     pub(crate) max_part: Option<u64>,
     /// Where to write the plan; what the job writes must be in the same folder or below
@@ -28,8 +29,14 @@ pub(crate) struct PlanArgs {
     /// Go by sizes and times of change of the inputs, and leave their weights unread
     #[arg(long)]
     pub(crate) no_digests: bool,
-    /// The job, as it would be typed without the parts: convert, import, quantize, encrypt, validate or diff, and its options
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "JOB")]
+    /// The job, as it would be typed without the parts: convert, import, quantize, encrypt,
+    /// validate or diff, and its options
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "JOB"
+    )]
     pub(crate) job: Vec<String>,
 }
 

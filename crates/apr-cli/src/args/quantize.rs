@@ -17,7 +17,8 @@ fn parse_dtype(name: &str) -> Result<DType, String> {
 
 /// A pattern of tensor names and the dtype that they get.
 fn parse_rule(rule: &str) -> Result<(String, DType), String> {
-    let (pattern, dtype) = rule.rsplit_once('=').ok_or("expected PATTERN=TYPE, such as '*.ffn_down.weight=q6_k'")?;
+    let (pattern, dtype) =
+        rule.rsplit_once('=').ok_or("expected PATTERN=TYPE, such as '*.ffn_down.weight=q6_k'")?;
     Ok((pattern.to_owned(), parse_dtype(dtype)?))
 }
 
@@ -34,10 +35,16 @@ pub(super) fn parse_limit(text: &str) -> Result<f64, String> {
 #[command(next_help_heading = "Quantization")]
 pub(crate) struct QuantizeOptions {
     /// Type of the token embeddings
-    #[arg(long, value_name = "TYPE", value_parser = parse_dtype, add = ArgValueCandidates::new(completion::dtypes), hide_short_help = true)]
+    #[arg(
+        long, value_name = "TYPE", value_parser = parse_dtype,
+        add = ArgValueCandidates::new(completion::dtypes), hide_short_help = true
+    )]
     pub(crate) embedding_type: Option<DType>,
     /// Type of the output projection
-    #[arg(long, value_name = "TYPE", value_parser = parse_dtype, add = ArgValueCandidates::new(completion::dtypes), hide_short_help = true)]
+    #[arg(
+        long, value_name = "TYPE", value_parser = parse_dtype,
+        add = ArgValueCandidates::new(completion::dtypes), hide_short_help = true
+    )]
     pub(crate) output_type: Option<DType>,
     /// Type of the tensors whose names match; may be given several times, the first match counts
     #[arg(long, value_name = "GLOB=TYPE", value_parser = parse_rule, hide_short_help = true)]
@@ -51,13 +58,16 @@ pub(crate) struct QuantizeOptions {
     /// Importance matrix of llama.cpp: GGUF, or the older .dat
     #[arg(long, value_name = "FILE", conflicts_with = "calibration", hide_short_help = true)]
     pub(crate) imatrix: Option<PathBuf>,
-    /// Samples as CSV, one a line: their mean squares weigh the columns of tensors that take such samples
+    /// Samples as CSV, one a line: their mean squares weigh the columns of tensors that take such
+    /// samples
     #[arg(long, value_name = "FILE", hide_short_help = true)]
     pub(crate) calibration: Option<PathBuf>,
-    /// Write nothing if the error exceeds 10 % of the weights' norm, 50 % in one tensor, or turns them by 8 degrees
+    /// Write nothing if the error exceeds 10 % of the weights' norm, 50 % in one tensor, or turns
+    /// them by 8 degrees
     #[arg(long)]
     pub(crate) quality_check: bool,
-    /// Write nothing if the error's norm exceeds this share of the weights' norm (in one tensor: five times that)
+    /// Write nothing if the error's norm exceeds this share of the weights' norm (in one tensor:
+    /// five times that)
     #[arg(long, value_name = "X", value_parser = parse_limit, hide_short_help = true)]
     pub(crate) max_drift: Option<f64>,
 }
@@ -67,10 +77,16 @@ pub(crate) struct QuantizeOptions {
 #[command(next_help_heading = "Quantization")]
 pub(crate) struct RequantizeArgs {
     /// Quantize: q8_0, q4_0, q4_k_m, int8 ...; `apr quantize --help` lists all
-    #[arg(long, value_name = "TYPE", value_parser = parse_scheme, add = ArgValueCandidates::new(completion::schemes))]
+    #[arg(
+        long, value_name = "TYPE", value_parser = parse_scheme,
+        add = ArgValueCandidates::new(completion::schemes)
+    )]
     pub(crate) quantize: Option<Scheme>,
     /// Turn quantized tensors back into floats
-    #[arg(long, value_enum, ignore_case = true, value_name = "DTYPE", conflicts_with_all = ["quantize", "keep_quantization"])]
+    #[arg(
+        long, value_enum, ignore_case = true, value_name = "DTYPE",
+        conflicts_with_all = ["quantize", "keep_quantization"]
+    )]
     pub(crate) dequantize: Option<Dequantized>,
     /// Leave quantized tensors as they are; this is the default
     #[arg(long, conflicts_with = "quantize", hide_short_help = true)]
@@ -86,7 +102,10 @@ pub(crate) struct QuantizeArgs {
     /// File, folder, shard index, or - for standard input
     pub(crate) model: PathBuf,
     /// Type or mix of types
-    #[arg(short = 't', short_alias = 's', long = "type", value_name = "TYPE", value_parser = parse_scheme, add = ArgValueCandidates::new(completion::schemes))]
+    #[arg(
+        short = 't', short_alias = 's', long = "type", value_name = "TYPE",
+        value_parser = parse_scheme, add = ArgValueCandidates::new(completion::schemes)
+    )]
     pub(crate) scheme: Scheme,
     #[command(flatten)]
     pub(crate) write: WriteArgs,

@@ -38,8 +38,9 @@ pub(crate) struct RemoteArgs {
 }
 
 impl RemoteArgs {
-    /// For a part of a job that was planned with other options: those say which files are chosen, and nothing is kept, since
-    /// that would fetch files as a whole of which the part needs some ranges.
+    /// For a part of a job that was planned with other options: those say which files are chosen,
+    /// and nothing is kept, since that would fetch files as a whole of which the part needs some
+    /// ranges.
     pub(crate) fn of_part(&self, other: &Self) -> Self {
         let Self { hub_file, include, exclude, .. } = other.clone();
         Self { hub_file, include, exclude, no_cache: true, ..self.clone() }

@@ -11,12 +11,13 @@ use super::look::parse_named_file;
 pub(crate) struct RunArgs {
     /// File, folder, shard index, or - for standard input
     pub(crate) model: PathBuf,
-    /// What goes in, several times where there are several: arrays (.npy, .npz, .safetensors, .json, ONNX's .pb), texts
-    /// (.txt), sounds (.wav, .flac, .mp3, .ogg), pictures (.png, .jpg, .webp); NAME= says which input an array is for
+    /// What goes in, several times where there are several: arrays (.npy, .npz, .safetensors,
+    /// .json, ONNX's .pb), texts (.txt), sounds (.wav, .flac, .mp3, .ogg), pictures (.png, .jpg,
+    /// .webp); NAME= says which input an array is for
     #[arg(short, long, value_name = "[NAME=]FILE", value_parser = parse_named_file)]
     pub(crate) input: Vec<(Option<String>, PathBuf)>,
-    /// What should come out: outputs, or any other value by its path, such as layers.3/attention/shares [default: the
-    /// outputs]
+    /// What should come out: outputs, or any other value by its path, such as
+    /// layers.3/attention/shares [default: the outputs]
     #[arg(
         long,
         value_name = "NAME",
@@ -60,7 +61,9 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) seed: u64,
     /// Stop before this text, or with --tokens after this id
-    #[arg(long, value_name = "TEXT", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    #[arg(
+        long, value_name = "TEXT", value_parser = clap::builder::NonEmptyStringValueParser::new()
+    )]
     pub(crate) stop: Vec<String>,
     /// Leave out the end of a text that is longer than the model's context
     #[arg(long)]
@@ -96,10 +99,18 @@ pub(crate) enum PoolingWay {
 
 fn parse_temperature(text: &str) -> Result<f32, String> {
     let number: f32 = text.parse().map_err(|_| format!("'{text}' is not a number"))?;
-    if number.is_finite() && number >= 0.0 { Ok(number) } else { Err("it is a number from 0 on".to_owned()) }
+    if number.is_finite() && number >= 0.0 {
+        Ok(number)
+    } else {
+        Err("it is a number from 0 on".to_owned())
+    }
 }
 
 fn parse_probability(text: &str) -> Result<f32, String> {
     let number: f32 = text.parse().map_err(|_| format!("'{text}' is not a number"))?;
-    if number > 0.0 && number <= 1.0 { Ok(number) } else { Err("it is a number above 0, up to 1".to_owned()) }
+    if number > 0.0 && number <= 1.0 {
+        Ok(number)
+    } else {
+        Err("it is a number above 0, up to 1".to_owned())
+    }
 }

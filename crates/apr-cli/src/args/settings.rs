@@ -1,16 +1,23 @@
-//! Environment variables, files and configuration keys, as the manual pages list them; `docs/configuration.md` says more.
+//! Environment variables, files and configuration keys, as the manual pages list them;
+//! `docs/configuration.md` says more.
 
 /// Environment variables, and what each is for.
 pub(crate) const ENVIRONMENT: [(&str, &str); 20] = [
     ("APR_CONFIG", "The configuration file, in place of ~/.config/apr/config.toml."),
     ("APR_CACHE", "The cache folder, in place of ~/.cache/apr."),
-    ("APR_LOG_LEVEL", "error, warn, info or debug: what is said aside of the report; -q and -v win over it."),
+    (
+        "APR_LOG_LEVEL",
+        "error, warn, info or debug: what is said aside of the report; -q and -v win over it.",
+    ),
     ("APR_COLOR", "auto, always or never; --color wins over it."),
     ("NO_COLOR", "Where it is set, nothing is coloured unless --color or APR_COLOR say so."),
     ("APR_THREADS", "Threads to work with; --threads wins over it."),
     ("APR_RAM_LIMIT", "Memory to stay within, such as 512M; --max-memory wins over it."),
     ("APR_PASSWORD", "The password of encrypted models; --password-file wins over it."),
-    ("HF_TOKEN, HF_TOKEN_PATH", "The token for the hub, or its file; by default that of `hf auth login`."),
+    (
+        "HF_TOKEN, HF_TOKEN_PATH",
+        "The token for the hub, or its file; by default that of `hf auth login`.",
+    ),
     ("HF_HOME, HF_HUB_CACHE", "In place of ~/.cache/huggingface, and of hub in it."),
     ("HF_ENDPOINT", "The hub that hf:// means, in place of https://huggingface.co."),
     ("HF_HUB_OFFLINE", "1 is --offline."),
@@ -22,25 +29,43 @@ pub(crate) const ENVIRONMENT: [(&str, &str); 20] = [
     ("AWS_REGION, AWS_ENDPOINT_URL", "Where s3:// is."),
     ("HTTPS_PROXY, HTTP_PROXY, ALL_PROXY, NO_PROXY", "Proxies, and what goes without them."),
     ("SSL_CERT_FILE, SSL_CERT_DIR", "Certificates to trust, in place of the system's."),
-    ("APR_COMPLETE", "Set by the scripts of `apr completions`, which ask apr itself what a word may become."),
+    (
+        "APR_COMPLETE",
+        "Set by the scripts of `apr completions`, which ask apr itself what a word may become.",
+    ),
     ("COLUMNS", "Columns that lists of tensors may take; by default those of the terminal."),
     ("XDG_CONFIG_HOME, XDG_CACHE_HOME", "In place of ~/.config and ~/.cache."),
 ];
 
 /// Files, and what each is for.
 pub(crate) const FILES: [(&str, &str); 3] = [
-    ("~/.config/apr/config.toml", "The configuration. It need not be there; unknown keys are an error."),
+    (
+        "~/.config/apr/config.toml",
+        "The configuration. It need not be there; unknown keys are an error.",
+    ),
     (
         "~/.cache/apr",
-        "Files of servers, and copies of what came through a pipe, while they are read. `apr cache clear` removes them.",
+        "Files of servers, and copies of what came through a pipe, while they are read. `apr cache \
+         clear` removes them.",
     ),
-    ("~/.cache/huggingface/hub", "Models of Hugging Face, in the layout of its Python client, which uses them too."),
+    (
+        "~/.cache/huggingface/hub",
+        "Models of Hugging Face, in the layout of its Python client, which uses them too.",
+    ),
 ];
 
 /// Keys of the configuration, their defaults, and what each is for.
 pub(crate) const KEYS: [(&str, &str, &str); 9] = [
-    ("defaults.output_format", "\"text\"", "\"json\" prints every report as --json does, errors too."),
-    ("defaults.color", "true", "false is --color never; NO_COLOR, APR_COLOR and --color win over it."),
+    (
+        "defaults.output_format",
+        "\"text\"",
+        "\"json\" prints every report as --json does, errors too.",
+    ),
+    (
+        "defaults.color",
+        "true",
+        "false is --color never; NO_COLOR, APR_COLOR and --color win over it.",
+    ),
     ("inspect.show_vocab", "false", "true is --vocab of every `apr inspect`."),
     ("inspect.max_tokens_display", "20", "Tokens that --vocab shows."),
     ("debug.drama_mode", "false", "true is --drama of every `apr debug`."),
@@ -50,7 +75,8 @@ pub(crate) const KEYS: [(&str, &str, &str); 9] = [
     (
         "validate.trusted",
         "[]",
-        "Files of public keys that `apr validate` trusts; paths count from the configuration's folder.",
+        "Files of public keys that `apr validate` trusts; paths count from the configuration's \
+         folder.",
     ),
 ];
 
@@ -71,7 +97,8 @@ mod tests {
     #[test]
     fn the_page_about_the_configuration_names_everything() {
         let page = include_str!("../../../../docs/configuration.md");
-        let names = ENVIRONMENT.iter().map(|(name, _)| *name).chain(FILES.iter().map(|(name, _)| *name));
+        let names =
+            ENVIRONMENT.iter().map(|(name, _)| *name).chain(FILES.iter().map(|(name, _)| *name));
         let keys = KEYS.iter().map(|(key, ..)| key.split_once('.').expect("a table and a key").1);
         for name in names.flat_map(|names| names.split(", ")).chain(keys) {
             assert!(page.contains(name), "docs/configuration.md does not name {name}");

@@ -12,8 +12,8 @@ pub(crate) struct ShardArgs {
     /// Most bytes of tensors in a shard, such as 2GB; a larger tensor gets a shard of its own
     #[arg(long, value_name = "SIZE", value_parser = parse_shard_size)]
     pub(crate) size: u64,
-    /// The manifest to write, OUT.apr, with the shards beside it as OUT-00001-of-00004.apr and so on; or OUT.gguf for parts
-    /// as llama-gguf-split cuts them, OUT-00001-of-00004.gguf and so on
+    /// The manifest to write, OUT.apr, with the shards beside it as OUT-00001-of-00004.apr and so
+    /// on; or OUT.gguf for parts as llama-gguf-split cuts them, OUT-00001-of-00004.gguf and so on
     #[arg(short, long, value_name = "PATH")]
     pub(crate) output: PathBuf,
     /// Replace what is there

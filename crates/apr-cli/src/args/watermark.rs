@@ -6,8 +6,8 @@ use clap::{Args, Subcommand};
 /// What to do with a watermark.
 #[derive(Debug, Subcommand)]
 pub(crate) enum WatermarkAction {
-    /// Write a model with an id hidden in its weights, which the secret of --key finds again: a file of 16 random bytes or
-    /// more, or a private key
+    /// Write a model with an id hidden in its weights, which the secret of --key finds again: a
+    /// file of 16 random bytes or more, or a private key
     Embed(EmbedArgs),
     /// Read the id that the secret of --key finds in the weights; exit 5 where it finds none
     Detect(DetectArgs),
@@ -21,10 +21,12 @@ pub(crate) struct EmbedArgs {
     /// Where to write; - is standard output
     #[arg(short, long, value_name = "PATH")]
     pub(crate) output: PathBuf,
-    /// What the mark says: up to 60 bytes of text; up to 12 or 28 bytes it is read from fewer weights
+    /// What the mark says: up to 60 bytes of text; up to 12 or 28 bytes it is read from fewer
+    /// weights
     #[arg(long, value_name = "TEXT")]
     pub(crate) id: String,
-    /// How far weights move, in parts of their standard deviation [default: by the number of weights]
+    /// How far weights move, in parts of their standard deviation [default: by the number of
+    /// weights]
     #[arg(long, value_name = "X")]
     pub(crate) strength: Option<f64>,
     /// Target format [default: by the output's extension]

@@ -7,8 +7,9 @@ use clap::{Args, ValueEnum};
 use crate::human::parse_size;
 
 pub(super) fn parse_shard_size(text: &str) -> Result<u64, String> {
-    parse_size(text)
-        .and_then(|size| if size == 0 { Err("a shard of 0 bytes holds no tensor".to_owned()) } else { Ok(size) })
+    parse_size(text).and_then(|size| {
+        if size == 0 { Err("a shard of 0 bytes holds no tensor".to_owned()) } else { Ok(size) }
+    })
 }
 
 /// The formats that options name, of those that are given.
@@ -17,7 +18,8 @@ pub(super) fn parse_format(
 ) -> impl TypedValueParser<Value = &'static Format> {
     let mut formats: Vec<_> = formats.filter_map(|format| Some((format.option?, format))).collect();
     formats.sort_by_key(|(option, _)| *option);
-    let values = formats.iter().map(|(option, format)| PossibleValue::new(option).help(format.about));
+    let values =
+        formats.iter().map(|(option, format)| PossibleValue::new(option).help(format.about));
     PossibleValuesParser::new(values.collect::<Vec<_>>()).map(move |name| {
         let known = formats.iter().find(|(option, _)| *option == name);
         // The parser lets nothing else through.

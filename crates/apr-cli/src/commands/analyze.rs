@@ -24,11 +24,17 @@ pub(super) fn run(reader: &dyn CheckpointReader, name: &str, context: &Context) 
 fn render(out: &mut dyn Write, report: &AnalyzeReport) -> io::Result<()> {
     report.tensors.iter().try_for_each(|tensor| render_tensor(out, tensor))?;
     for misfit in &report.misfits {
-        writeln!(out, "{BAD}[FAIL]{BAD:#} {}: {}", Escaped::short(&misfit.tensor), Escaped(&misfit.message))?;
+        writeln!(
+            out,
+            "{BAD}[FAIL]{BAD:#} {}: {}",
+            Escaped::short(&misfit.tensor),
+            Escaped(&misfit.message)
+        )?;
     }
     let failed = report.tensors.iter().filter(|tensor| !tensor.pass).count() + report.misfits.len();
     let family = report.family.as_deref().unwrap_or("unknown");
-    let (style, verdict) = if report.pass { (GOOD, "PASS".to_owned()) } else { (BAD, format!("FAIL ({failed})")) };
+    let (style, verdict) =
+        if report.pass { (GOOD, "PASS".to_owned()) } else { (BAD, format!("FAIL ({failed})")) };
     writeln!(out, "\n{style}{verdict}{style:#} {DIM}family: {}{DIM:#}", Escaped(family))
 }
 
@@ -39,7 +45,9 @@ fn render_tensor(out: &mut dyn Write, tensor: &AnalyzedTensor) -> io::Result<()>
         (false, _) => (BAD, "FAIL"),
     };
     write!(out, "{style}[{mark}]{style:#} {}:", Escaped::short(&tensor.name))?;
-    let Some(stats) = &tensor.stats else { return writeln!(out, " {DIM}quantized, not decoded{DIM:#}") };
+    let Some(stats) = &tensor.stats else {
+        return writeln!(out, " {DIM}quantized, not decoded{DIM:#}");
+    };
     if let Some(mean) = stats.mean {
         write!(out, " mean={}", number(mean))?;
     }

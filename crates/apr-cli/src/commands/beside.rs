@@ -23,7 +23,8 @@ pub(super) fn write_sarif(path: &Path, log: &serde_json::Value) -> Outcome {
     write_text(path, &text, true)
 }
 
-/// Writes a file beside the report: whole or not at all, or to what is no file, such as a pipe or - for standard output.
+/// Writes a file beside the report: whole or not at all, or to what is no file, such as a pipe or -
+/// for standard output.
 pub(super) fn write_text(path: &Path, text: &[u8], overwrite: bool) -> Outcome {
     if Output::is_stdout(path) {
         return Ok(io::stdout().lock().write_all(text)?);

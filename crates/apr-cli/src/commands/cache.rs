@@ -47,7 +47,9 @@ struct VerifyReport {
 pub(super) fn run(action: &CacheAction, context: &Context) -> Outcome {
     match action {
         CacheAction::Info => show(context),
-        CacheAction::Clear { model, older, dry_run } => clear(model.as_deref(), *older, *dry_run, context),
+        CacheAction::Clear { model, older, dry_run } => {
+            clear(model.as_deref(), *older, *dry_run, context)
+        }
         CacheAction::Verify { model } => verify(model.as_deref(), context),
     }
 }
@@ -99,13 +101,20 @@ fn verify(model: Option<&str>, context: &Context) -> Outcome {
     let models = remote::models(model)?;
     let bytes = models.iter().map(|model| model.bytes).sum();
     let damaged = remote::verify(&models, &Bar::new(&context.printer, bytes), &context.interrupt)?;
-    let report = VerifyReport { models: models.len() as u64, bytes, valid: damaged.is_empty(), damaged };
+    let report =
+        VerifyReport { models: models.len() as u64, bytes, valid: damaged.is_empty(), damaged };
     context.printer.report(&report, |out, report| {
         for path in &report.damaged {
             writeln!(out, "{BAD}damaged{BAD:#}: {}", Escaped(&path.display().to_string()))?;
         }
-        let verdict = if report.valid { "all agree with their digests" } else { "remove the damaged files" };
-        writeln!(out, "{}, {}: {verdict}", counted(report.models, "model"), human::bytes(report.bytes))
+        let verdict =
+            if report.valid { "all agree with their digests" } else { "remove the damaged files" };
+        writeln!(
+            out,
+            "{}, {}: {verdict}",
+            counted(report.models, "model"),
+            human::bytes(report.bytes)
+        )
     })?;
     if report.valid { Ok(()) } else { Err(Failure::Validation) }
 }
@@ -167,7 +176,11 @@ fn render(out: &mut dyn Write, report: &CacheReport) -> io::Result<()> {
     match report.hub.as_ref().filter(|_| !report.models.is_empty()) {
         Some(hub) => {
             let hub = hub.display().to_string();
-            writeln!(out, "those of Hugging Face are in {}, which its own programs use too", Escaped(&hub))
+            writeln!(
+                out,
+                "those of Hugging Face are in {}, which its own programs use too",
+                Escaped(&hub)
+            )
         }
         None => Ok(()),
     }

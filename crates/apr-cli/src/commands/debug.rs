@@ -38,7 +38,9 @@ pub(super) fn run(args: &DebugArgs, context: &Context) -> Outcome {
     context.printer.report(&play, if drama { render_drama } else { render_plain })?;
     match play.failure {
         Some(error) => Err(Failure::Reported(error)),
-        None if play.validation.as_ref().is_some_and(|report| !report.valid) => Err(Failure::Validation),
+        None if play.validation.as_ref().is_some_and(|report| !report.valid) => {
+            Err(Failure::Validation)
+        }
         None => Ok(()),
     }
 }
@@ -52,7 +54,8 @@ fn show_hex(args: &DebugArgs, context: &Context) -> Outcome {
         }
         Some(name) => {
             let model = model::open(&args.file, context)?;
-            let tensor = find(&*model.reader, name).map_err(|similar| unknown_tensor(name, &similar))?;
+            let tensor =
+                find(&*model.reader, name).map_err(|similar| unknown_tensor(name, &similar))?;
             hex(&TensorBytes::new(&*model.reader, tensor)?, 0, limit)?
         }
     };
@@ -127,10 +130,12 @@ impl Play {
         self.format = Some(reader.format().name);
         self.header = reader.container().header_fields();
         self.tensors = Some(reader.tensors().len());
-        let elements = reader.tensors().iter().map(|info| info.shape.elements().unwrap_or_default());
+        let elements =
+            reader.tensors().iter().map(|info| info.shape.elements().unwrap_or_default());
         self.parameters = Some(elements.fold(0, u64::saturating_add));
         let family = context.family(reader)?;
-        let options = ValidateOptions { families: Some(context.families()?), ..ValidateOptions::default() };
+        let options =
+            ValidateOptions { families: Some(context.families()?), ..ValidateOptions::default() };
         let bar = Bar::new(&context.printer, bytes_to_read(reader));
         match validate(reader, &self.file, family.as_ref(), options, &context.pipeline()?, &bar) {
             Ok(report) => self.validation = Some(report),
@@ -148,14 +153,17 @@ impl Play {
 fn magic(head: &[u8]) -> String {
     let start = &head[..head.len().min(4)];
     match str::from_utf8(start).map(|text| text.trim_end_matches('\0')) {
-        Ok(text) if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic()) => text.to_owned(),
+        Ok(text) if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic()) => {
+            text.to_owned()
+        }
         _ => start.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(" "),
     }
 }
 
 fn render_plain(out: &mut dyn Write, play: &Play) -> io::Result<()> {
     writeln!(out, "{BOLD}=== {} ==={BOLD:#}", Escaped(&play.file))?;
-    let mut line = |label: &str, value: &str| writeln!(out, "{:<16} {}", format!("{label}:"), Escaped(value));
+    let mut line =
+        |label: &str, value: &str| writeln!(out, "{:<16} {}", format!("{label}:"), Escaped(value));
     line("Size", &format!("{} ({} bytes)", human::bytes(play.size), human::count(play.size)))?;
     if !play.magic.is_empty() {
         line("Magic", &play.magic)?;
@@ -185,7 +193,9 @@ fn render_drama(out: &mut dyn Write, play: &Play) -> io::Result<()> {
     let known = if play.format.is_some() { "applause!" } else { "gasps from the gallery..." };
     match (play.magic.as_str(), play.format) {
         ("", _) => writeln!(out, "  Scene 1: A cast of several files... ({known})")?,
-        (magic, Some("safetensors")) => writeln!(out, "  Scene 1: No magic, but {magic} and then JSON... ({known})")?,
+        (magic, Some("safetensors")) => {
+            writeln!(out, "  Scene 1: No magic, but {magic} and then JSON... ({known})")?;
+        }
         (magic, _) => writeln!(out, "  Scene 1: Magic bytes... {magic} ({known})")?,
     }
     if let Some(version) = play.version() {
@@ -193,7 +203,12 @@ fn render_drama(out: &mut dyn Write, play: &Play) -> io::Result<()> {
     }
     if let (Some(tensors), Some(parameters)) = (play.tensors, play.parameters) {
         writeln!(out, "\nACT II: THE METADATA")?;
-        writeln!(out, "  Scene 1: Parameters... {} ({})", human::count(parameters), cast(parameters))?;
+        writeln!(
+            out,
+            "  Scene 1: Parameters... {} ({})",
+            human::count(parameters),
+            cast(parameters)
+        )?;
         writeln!(out, "  Scene 2: Tensors... {}", human::count(tensors as u64))?;
     }
     writeln!(out, "\nACT III: THE VERDICT")?;
@@ -213,7 +228,9 @@ fn curtain(report: &ValidateReport) -> String {
         return format!("CURTAIN CALL: Model plays on, under a cloud: {}", findings(report));
     }
     let error = report.findings.iter().find(|finding| finding.level == Level::Error);
-    let Some(finding) = error.or(report.findings.first()) else { return "TRAGEDY: the model falls".to_owned() };
+    let Some(finding) = error.or(report.findings.first()) else {
+        return "TRAGEDY: the model falls".to_owned();
+    };
     let tensor = finding.tensor.as_deref().unwrap_or("the model");
     format!("TRAGEDY: {} falls: {}", Escaped::short(tensor), Escaped(&finding.message))
 }
@@ -229,7 +246,9 @@ fn cast(parameters: u64) -> &'static str {
 
 fn render_hex(out: &mut dyn Write, rows: &[HexRow]) -> io::Result<()> {
     let width = HEX_ROW * 3 - 1;
-    rows.iter().try_for_each(|row| writeln!(out, "{:08x}  {:<width$}  {}", row.offset, row.hex.join(" "), row.ascii))
+    rows.iter().try_for_each(|row| {
+        writeln!(out, "{:08x}  {:<width$}  {}", row.offset, row.hex.join(" "), row.ascii)
+    })
 }
 
 fn render_strings(out: &mut dyn Write, found: &[FoundString]) -> io::Result<()> {

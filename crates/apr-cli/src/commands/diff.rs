@@ -8,7 +8,9 @@ use apr::{DType, Escaped};
 use apr_blocks::GraphOptions;
 use apr_core::counted;
 use apr_io::io_error;
-use apr_ops::diff::{DiffOptions, DiffReport, MetadataChange, Side, TensorDiff, Verdict, alike, diff};
+use apr_ops::diff::{
+    DiffOptions, DiffReport, MetadataChange, Side, TensorDiff, Verdict, alike, diff,
+};
 use apr_ops::graph::{NodeChange, StructureDiff, computed};
 use apr_view::parse_search;
 
@@ -67,7 +69,8 @@ pub(super) fn with_sides<R>(
     then: impl FnOnce(Side<'_>, Side<'_>) -> Outcome<R>,
 ) -> Outcome<R> {
     let [left, right] = models;
-    let sources = (context.source(&*left.reader, &left.name)?, context.source(&*right.reader, &right.name)?);
+    let sources =
+        (context.source(&*left.reader, &left.name)?, context.source(&*right.reader, &right.name)?);
     let views = alike(&sources.0, &sources.1);
     views.warnings.iter().for_each(|warning| context.printer.warn(warning));
     let families = (context.family(&views.left)?, context.family(&views.right)?);
@@ -99,11 +102,18 @@ pub(super) fn show(
 fn read_mapping(path: &Path) -> Outcome<Vec<(String, String)>> {
     let text = std::fs::read(path).map_err(|error| io_error(&error, path))?;
     let names: Result<BTreeMap<String, String>, _> = serde_json::from_slice(&text);
-    let names = names.map_err(|error| Failure::Usage(format!("{}: not a mapping of names: {error}", path.display())));
+    let names = names.map_err(|error| {
+        Failure::Usage(format!("{}: not a mapping of names: {error}", path.display()))
+    });
     Ok(names?.into_iter().collect())
 }
 
-fn render(out: &mut dyn Write, report: &DiffReport, args: &DiffArgs, options: &DiffOptions) -> io::Result<()> {
+fn render(
+    out: &mut dyn Write,
+    report: &DiffReport,
+    args: &DiffArgs,
+    options: &DiffOptions,
+) -> io::Result<()> {
     // Rounded down, so that only models without a difference are 100 % alike.
     let similarity = (report.similarity * 100.0).floor() / 100.0;
     writeln!(out, "{BOLD}Similarity: {similarity}%{BOLD:#}")?;
@@ -112,9 +122,14 @@ fn render(out: &mut dyn Write, report: &DiffReport, args: &DiffArgs, options: &D
     if !listed.is_empty() {
         writeln!(out)?;
     }
-    listed.iter().take(at_most).try_for_each(|tensor| render_tensor(out, tensor, args.tolerance))?;
+    listed
+        .iter()
+        .take(at_most)
+        .try_for_each(|tensor| render_tensor(out, tensor, args.tolerance))?;
     render_more(out, listed.len(), at_most)?;
-    for (names, label) in [(&report.removed, "only in the left model"), (&report.added, "only in the right model")] {
+    for (names, label) in
+        [(&report.removed, "only in the left model"), (&report.added, "only in the right model")]
+    {
         render_names(out, names, label)?;
     }
     report.metadata.iter().try_for_each(|change| render_change(out, change))?;
@@ -125,23 +140,41 @@ fn render(out: &mut dyn Write, report: &DiffReport, args: &DiffArgs, options: &D
 
 fn render_changes(out: &mut dyn Write, report: &DiffReport) -> io::Result<()> {
     if report.tensors.is_empty() && !(report.added.is_empty() && report.removed.is_empty()) {
-        writeln!(out, "Weight Changes: nothing to compare, no tensor of one model is in the other")?;
+        writeln!(
+            out,
+            "Weight Changes: nothing to compare, no tensor of one model is in the other"
+        )?;
     } else {
-        writeln!(out, "Weight Changes: Max delta {}, L2 distance {}", number(report.max_delta), number(report.l2))?;
+        writeln!(
+            out,
+            "Weight Changes: Max delta {}, L2 distance {}",
+            number(report.max_delta),
+            number(report.l2)
+        )?;
     }
     if let Some(vocab) = report.vocab {
         let count = |tokens: usize| counted(tokens as u64, "token");
-        writeln!(out, "Vocab Changes: Added {}, Removed {}", count(vocab.added), count(vocab.removed))?;
+        writeln!(
+            out,
+            "Vocab Changes: Added {}, Removed {}",
+            count(vocab.added),
+            count(vocab.removed)
+        )?;
     }
     Ok(())
 }
 
 /// The tensors that are listed, and how many of them are shown.
-fn listed<'a>(report: &'a DiffReport, args: &DiffArgs, options: &DiffOptions) -> (Vec<&'a TensorDiff>, usize) {
+fn listed<'a>(
+    report: &'a DiffReport,
+    args: &DiffArgs,
+    options: &DiffOptions,
+) -> (Vec<&'a TensorDiff>, usize) {
     // What was asked for by name is listed whatever comes of it.
     let named: BTreeSet<&str> = options.mapping.iter().map(|(left, _)| left.as_str()).collect();
-    let is_listed =
-        |tensor: &&TensorDiff| args.tensors.is_some() || named.contains(tensor.name.as_str()) || is_odd(tensor);
+    let is_listed = |tensor: &&TensorDiff| {
+        args.tensors.is_some() || named.contains(tensor.name.as_str()) || is_odd(tensor)
+    };
     let mut listed: Vec<&TensorDiff> = report.tensors.iter().filter(is_listed).collect();
     let lists_all = args.tensors.is_some() || !named.is_empty();
     if !lists_all {
@@ -164,7 +197,11 @@ fn render_names(out: &mut dyn Write, names: &[String], label: &str) -> io::Resul
 fn render_structure(out: &mut dyn Write, structure: &StructureDiff) -> io::Result<()> {
     for NodeChange { node, left, right } in structure.changed.iter().take(SHOWN) {
         let (left, right) = (Escaped::short(left), Escaped::short(right));
-        writeln!(out, "{BAD}computes otherwise{BAD:#}: {}: {left} -> {right}", Escaped::short(node))?;
+        writeln!(
+            out,
+            "{BAD}computes otherwise{BAD:#}: {}: {left} -> {right}",
+            Escaped::short(node)
+        )?;
     }
     render_more(out, structure.changed.len(), SHOWN)?;
     for (names, label) in [
@@ -186,8 +223,9 @@ fn render_rounded(out: &mut dyn Write, report: &DiffReport) -> io::Result<()> {
         writeln!(out)?;
     }
     for ([from, to], tensors) in kinds {
-        let most =
-            |of: fn(&TensorDiff) -> Option<f64>| tensors.iter().filter_map(|tensor| of(tensor)).fold(0.0, f64::max);
+        let most = |of: fn(&TensorDiff) -> Option<f64>| {
+            tensors.iter().filter_map(|tensor| of(tensor)).fold(0.0, f64::max)
+        };
         let (off, room) = (most(|tensor| tensor.relative_error), most(|tensor| tensor.allowed));
         let count = counted(tensors.len() as u64, "tensor");
         writeln!(
@@ -211,9 +249,11 @@ fn percent(share: f64) -> String {
 }
 
 fn render_verdict(out: &mut dyn Write, report: &DiffReport) -> io::Result<()> {
-    let count = |is: fn(&TensorDiff) -> bool| report.tensors.iter().filter(|tensor| is(tensor)).count();
+    let count =
+        |is: fn(&TensorDiff) -> bool| report.tensors.iter().filter(|tensor| is(tensor)).count();
     let (alike, rounded) = (count(matches), count(|tensor| tensor.verdict == Verdict::Rounded));
-    let mut verdict = format!("{alike} of {} match", counted(report.tensors.len() as u64, "tensor"));
+    let mut verdict =
+        format!("{alike} of {} match", counted(report.tensors.len() as u64, "tensor"));
     if rounded > 0 {
         verdict.push_str(&format!(", {rounded} as close as their types allow"));
     }
@@ -229,10 +269,16 @@ fn render_verdict(out: &mut dyn Write, report: &DiffReport) -> io::Result<()> {
     render_digests(out, count(|tensor| tensor.by_digest), count(|tensor| tensor.damaged))?;
     let Some(gate) = report.l2_gate else { return Ok(()) };
     let (style, word) = if gate.passed { (GOOD, "PASS") } else { (BAD, "FAIL") };
-    writeln!(out, "L2 distance: {} (limit: {}) {style}{word}{style:#}", number(report.l2), number(gate.limit))
+    writeln!(
+        out,
+        "L2 distance: {} (limit: {}) {style}{word}{style:#}",
+        number(report.l2),
+        number(gate.limit)
+    )
 }
 
-/// How many tensors were compared by their digests alone, and how many have digests that are not true.
+/// How many tensors were compared by their digests alone, and how many have digests that are not
+/// true.
 fn render_digests(out: &mut dyn Write, unread: usize, damaged: usize) -> io::Result<()> {
     if unread > 0 {
         let tensors = counted(unread as u64, "tensor");
@@ -243,7 +289,8 @@ fn render_digests(out: &mut dyn Write, unread: usize, damaged: usize) -> io::Res
         let differ = if damaged == 1 { "differs" } else { "differ" };
         writeln!(
             out,
-            "{BAD}{tensors} {differ} though the files state equal digests{BAD:#}; `apr validate` finds the damaged file"
+            "{BAD}{tensors} {differ} though the files state equal digests{BAD:#}; `apr validate` \
+             finds the damaged file"
         )?;
     }
     Ok(())
@@ -266,16 +313,25 @@ fn render_tensor(out: &mut dyn Write, tensor: &TensorDiff, tolerance: f64) -> io
     write!(out, ": ")?;
     let delta = number(tensor.max_delta.unwrap_or_default());
     match tensor.verdict {
-        Verdict::Identical if tensor.by_digest => writeln!(out, "{GOOD}MATCH{GOOD:#} (equal by digest, not read)"),
+        Verdict::Identical if tensor.by_digest => {
+            writeln!(out, "{GOOD}MATCH{GOOD:#} (equal by digest, not read)")
+        }
         Verdict::Identical => writeln!(out, "{GOOD}MATCH{GOOD:#} (same bytes)"),
-        Verdict::Match => writeln!(out, "{GOOD}MATCH{GOOD:#} (delta = {delta}, within {tolerance:e})"),
+        Verdict::Match => {
+            writeln!(out, "{GOOD}MATCH{GOOD:#} (delta = {delta}, within {tolerance:e})")
+        }
         Verdict::Rounded => {
-            let ([from, to], off) = (tensor.dtypes, percent(tensor.relative_error.unwrap_or_default()));
+            let ([from, to], off) =
+                (tensor.dtypes, percent(tensor.relative_error.unwrap_or_default()));
             let room = percent(tensor.allowed.unwrap_or_default());
-            writeln!(out, "{ODD}ROUNDED{ODD:#} ({from} and {to}, off by {off} of {room} that the types allow)")
+            writeln!(
+                out,
+                "{ODD}ROUNDED{ODD:#} ({from} and {to}, off by {off} of {room} that the types allow)"
+            )
         }
         Verdict::Drift => {
-            let cosine = tensor.cosine.map_or_else(String::new, |cosine| format!(", cosine {cosine:.6}"));
+            let cosine =
+                tensor.cosine.map_or_else(String::new, |cosine| format!(", cosine {cosine:.6}"));
             writeln!(out, "{BAD}DRIFT{BAD:#} (delta = {delta}{cosine}) !!!")
         }
         Verdict::Reshaped => {
@@ -293,18 +349,28 @@ fn render_tensor(out: &mut dyn Write, tensor: &TensorDiff, tolerance: f64) -> io
 fn render_change(out: &mut dyn Write, change: &MetadataChange) -> io::Result<()> {
     /// Characters of a value that are shown.
     const WIDTH: usize = 60;
-    /// Characters that two long values have in common and that are shown before the first that differs.
+    /// Characters that two long values have in common and that are shown before the first that
+    /// differs.
     const BEFORE: usize = 12;
     let text = |value: &Option<serde_json::Value>| -> Vec<char> {
         value.as_ref().map_or_else(|| "nothing".to_owned(), ToString::to_string).chars().collect()
     };
     let (left, right) = (text(&change.left), text(&change.right));
     let common = left.iter().zip(&right).take_while(|(left, right)| left == right).count();
-    let skipped = if common < WIDTH / 2 || left.len().max(right.len()) <= WIDTH { 0 } else { common - BEFORE };
+    let skipped = if common < WIDTH / 2 || left.len().max(right.len()) <= WIDTH {
+        0
+    } else {
+        common - BEFORE
+    };
     let shown = |text: &[char]| {
         let piece: String = text.iter().skip(skipped).take(WIDTH).collect();
         let (before, after) = (skipped > 0, text.len() > skipped + WIDTH);
-        format!("{}{}{}", if before { "…" } else { "" }, Escaped(&piece), if after { "…" } else { "" })
+        format!(
+            "{}{}{}",
+            if before { "…" } else { "" },
+            Escaped(&piece),
+            if after { "…" } else { "" }
+        )
     };
     let (left, right) = (shown(&left), shown(&right));
     writeln!(out, "{ODD}metadata{ODD:#}: {}: {left} to {right}", Escaped::short(&change.key))
@@ -312,7 +378,11 @@ fn render_change(out: &mut dyn Write, change: &MetadataChange) -> io::Result<()>
 
 fn render_more(out: &mut dyn Write, total: usize, shown: usize) -> io::Result<()> {
     if total > shown {
-        writeln!(out, "{DIM}and {} more; --json lists them all{DIM:#}", human::count((total - shown) as u64))?;
+        writeln!(
+            out,
+            "{DIM}and {} more; --json lists them all{DIM:#}",
+            human::count((total - shown) as u64)
+        )?;
     }
     Ok(())
 }

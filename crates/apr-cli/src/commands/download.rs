@@ -51,20 +51,30 @@ pub(super) fn run(args: &DownloadArgs, context: &Context) -> Outcome {
 
 fn fetch(path: &Path, all: bool, context: &Context) -> Outcome<DownloadReport> {
     if !apr_io::is_remote(path) {
-        let message = format!("{} is no hf:// or https:// location, so there is nothing to download", path.display());
+        let message = format!(
+            "{} is no hf:// or https:// location, so there is nothing to download",
+            path.display()
+        );
         return Err(Failure::Usage(message));
     }
     let folder = context.sources.place(path)?;
     let place = folder.place();
     let names = wanted(place, all);
-    let len = |name: &String| place.files().iter().find(|file| file.name == *name).and_then(|file| file.len);
+    let len = |name: &String| {
+        place.files().iter().find(|file| file.name == *name).and_then(|file| file.len)
+    };
     let bar = Bar::new(&context.printer, names.iter().filter_map(len).sum());
     let files = place.download(&names, &bar);
     drop(bar);
     // What is in the report already is not said twice.
     let why = place.chosen().why.clone();
     let is_new = |note: &String| why.as_ref().is_none_or(|why| !note.ends_with(why.as_str()));
-    place.notes().take().iter().filter(|note| is_new(note)).for_each(|note| context.printer.warn(note));
+    place
+        .notes()
+        .take()
+        .iter()
+        .filter(|note| is_new(note))
+        .for_each(|note| context.printer.warn(note));
     let files: Vec<FetchedFile> = files?.into_iter().map(FetchedFile::from).collect();
     Ok(DownloadReport {
         source: place.location().to_string(),
@@ -103,8 +113,11 @@ fn render(out: &mut dyn Write, report: &DownloadReport) -> io::Result<()> {
         let how = if file.fetched == 0 { "was there" } else { "fetched" };
         writeln!(out, "{:>10}  {how:<9}  {}", human::bytes(file.bytes), Escaped(&file.name))?;
     }
-    let (files, bytes, fetched) =
-        (counted(report.files.len() as u64, "file"), human::bytes(report.bytes), human::bytes(report.fetched));
+    let (files, bytes, fetched) = (
+        counted(report.files.len() as u64, "file"),
+        human::bytes(report.bytes),
+        human::bytes(report.fetched),
+    );
     writeln!(out, "{files}, {bytes}; {fetched} came over the network")?;
     let folder = report.folder.as_deref().or_else(|| report.files.first()?.path.parent());
     match folder {
@@ -167,15 +180,19 @@ fn listed(path: &Path, context: &Context) -> Outcome<ListReport> {
 
 fn render_list(out: &mut dyn Write, report: &ListReport) -> io::Result<()> {
     writeln!(out, "{BOLD}=== {} ==={BOLD:#}", Escaped(&report.source))?;
-    for (label, value) in [("Revision:", &report.revision), ("Licence:", &report.license), ("Chosen:", &report.why)] {
+    for (label, value) in
+        [("Revision:", &report.revision), ("Licence:", &report.license), ("Chosen:", &report.why)]
+    {
         if let Some(value) = value {
             writeln!(out, "{label:<12} {}", Escaped(value))?;
         }
     }
     writeln!(out, "{BOLD}{:>10}  {:<13}  {:<6}  File{BOLD:#}", "Size", "What", "Cached")?;
     for file in &report.files {
-        let (bytes, cached) =
-            (file.bytes.map_or_else(|| "?".to_owned(), human::bytes), if file.cached { "yes" } else { "" });
+        let (bytes, cached) = (
+            file.bytes.map_or_else(|| "?".to_owned(), human::bytes),
+            if file.cached { "yes" } else { "" },
+        );
         writeln!(out, "{bytes:>10}  {:<13}  {cached:<6}  {}", file.kind, Escaped(&file.name))?;
     }
     let total = report.files.iter().filter_map(|file| file.bytes).sum();

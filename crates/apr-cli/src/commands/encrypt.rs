@@ -23,7 +23,8 @@ pub(super) fn encrypt_job(args: &EncryptArgs, context: &Context) -> Outcome<(Job
     // Standard input can be read once.
     let opened = model::open_to_look(&args.model, context)?;
     if model::is_encrypted(&*opened.reader) {
-        let message = "the model is encrypted already; `apr decrypt` it first, to choose other keys";
+        let message =
+            "the model is encrypted already; `apr decrypt` it first, to choose other keys";
         return Err(Failure::General(format!("{}: {message}", opened.name)));
     }
     let container = ContainerArgs {
@@ -41,14 +42,26 @@ pub(super) fn encrypt_job(args: &EncryptArgs, context: &Context) -> Outcome<(Job
 pub(super) fn decrypt(args: &DecryptArgs, context: &Context) -> Outcome {
     let opened = model::open(&args.model, context)?;
     if !model::is_encrypted(&*opened.reader) {
-        return Err(Error::format("the model is not encrypted").in_file(args.model.display()).into());
+        return Err(Error::format("the model is not encrypted")
+            .in_file(args.model.display())
+            .into());
     }
     let job = rewritten(&args.model, &args.output, &ContainerArgs::default(), context)?;
     write(&job, &opened, Destination::at(&args.output, args.overwrite), Vec::new(), context)
 }
 
 /// A job that changes nothing but how the container keeps the model.
-fn rewritten(path: &Path, output: &Path, container: &ContainerArgs, context: &Context) -> Outcome<Job> {
+fn rewritten(
+    path: &Path,
+    output: &Path,
+    container: &ContainerArgs,
+    context: &Context,
+) -> Outcome<Job> {
     let target = contain(Output::layout(&apr::apr2::FORMAT, Some(output)), container, context)?;
-    Ok(Job { validation: ValidationConfig::off(), opens: true, title: title(path), ..Job::new(target) })
+    Ok(Job {
+        validation: ValidationConfig::off(),
+        opens: true,
+        title: title(path),
+        ..Job::new(target)
+    })
 }

@@ -9,8 +9,8 @@ use apr_blocks::GraphOptions;
 use apr_core::number;
 use apr_graph::Use;
 use apr_ops::explain::{
-    ErrorExplanation, KnownTensor, ModelExplanation, TensorExplanation, error_code, explain_model, explain_tensor,
-    known_tensor,
+    ErrorExplanation, KnownTensor, ModelExplanation, TensorExplanation, error_code, explain_model,
+    explain_tensor, known_tensor,
 };
 use apr_ops::graph::computed;
 use apr_source::Source;
@@ -28,7 +28,9 @@ use crate::{human, model};
 pub(super) fn run(args: &ExplainArgs, context: &Context) -> Outcome {
     match (args.subject.as_ref().map(Path::new), &args.tensor) {
         (Some(subject), Some(tensor)) => explain_tensor_of(subject, tensor, context),
-        (Some(subject), None) if is_code(subject) => explain_code(&subject.to_string_lossy(), context),
+        (Some(subject), None) if is_code(subject) => {
+            explain_code(&subject.to_string_lossy(), context)
+        }
         (Some(subject), None) => explain_model_at(subject, context),
         (None, tensor) => explain_known_tensor(tensor.as_deref().unwrap_or_default(), context),
     }
@@ -46,7 +48,11 @@ fn explain_code(id: &str, context: &Context) -> Outcome {
         let upper = id.to_ascii_uppercase();
         let similar = nearest(&upper, codes.iter().copied(), 3);
         let known = if similar.is_empty() { codes } else { similar };
-        return Err(Failure::General(format!("Unknown Error Code '{}'; try {}", Escaped(id), known.join(", "))));
+        return Err(Failure::General(format!(
+            "Unknown Error Code '{}'; try {}",
+            Escaped(id),
+            known.join(", ")
+        )));
     };
     context.printer.report(&explanation, render_code)
 }
@@ -54,7 +60,9 @@ fn explain_code(id: &str, context: &Context) -> Outcome {
 fn explain_model_at(path: &Path, context: &Context) -> Outcome {
     let model = model::look_with_companions(path, context)?;
     let family = context.family(&*model.reader)?;
-    context.printer.report(&explain_model(&*model.reader, &model.name, family.as_ref()), render_model)
+    context
+        .printer
+        .report(&explain_model(&*model.reader, &model.name, family.as_ref()), render_model)
 }
 
 fn explain_tensor_of(path: &Path, name: &str, context: &Context) -> Outcome {
@@ -62,13 +70,24 @@ fn explain_tensor_of(path: &Path, name: &str, context: &Context) -> Outcome {
     let family = context.family(&*model.reader)?;
     let bar = Bar::new(&context.printer, 0);
     let architecture = context.architecture()?;
-    let source = Source::new(&*model.reader, context.families()?).named(&model.name).taken_for(&architecture);
+    let source = Source::new(&*model.reader, context.families()?)
+        .named(&model.name)
+        .taken_for(&architecture);
     let graphs = computed(&source, &GraphOptions::default()).ok();
-    let explained = explain_tensor(&*model.reader, family.as_ref(), graphs.as_ref(), name, &context.pipeline()?, &bar)?;
+    let explained = explain_tensor(
+        &*model.reader,
+        family.as_ref(),
+        graphs.as_ref(),
+        name,
+        &context.pipeline()?,
+        &bar,
+    )?;
     drop(bar);
     match explained {
         Ok(explanation) => context.printer.report(&explanation, render_tensor),
-        Err(similar) => Err(unknown_tensor(name, &similar.iter().map(String::as_str).collect::<Vec<_>>())),
+        Err(similar) => {
+            Err(unknown_tensor(name, &similar.iter().map(String::as_str).collect::<Vec<_>>()))
+        }
     }
 }
 
@@ -76,10 +95,18 @@ fn explain_known_tensor(name: &str, context: &Context) -> Outcome {
     match known_tensor(context.families()?, name) {
         Ok(known) => context.printer.report(&known, |out, known| {
             known.iter().try_for_each(|KnownTensor { family, canonical, role }| {
-                writeln!(out, "{BOLD}{}{BOLD:#} in {}: {}", Escaped(canonical), Escaped(family), Escaped(role))
+                writeln!(
+                    out,
+                    "{BOLD}{}{BOLD:#} in {}: {}",
+                    Escaped(canonical),
+                    Escaped(family),
+                    Escaped(role)
+                )
             })
         }),
-        Err(similar) => Err(unknown_tensor(name, &similar.iter().map(String::as_str).collect::<Vec<_>>())),
+        Err(similar) => {
+            Err(unknown_tensor(name, &similar.iter().map(String::as_str).collect::<Vec<_>>()))
+        }
     }
 }
 
@@ -98,15 +125,21 @@ fn render_code(out: &mut dyn Write, explanation: &ErrorExplanation) -> io::Resul
 fn render_model(out: &mut dyn Write, model: &ModelExplanation) -> io::Result<()> {
     if let Some(description) = &model.description {
         let size = description.size.as_ref().map_or_else(String::new, |size| format!(" ({size})"));
-        let guessed = if description.guessed { ", to judge by the names of its tensors" } else { "" };
+        let guessed =
+            if description.guessed { ", to judge by the names of its tensors" } else { "" };
         let name = strong(&format!("{}{size}", Escaped(&description.title)));
         writeln!(out, "This is a {name} model{guessed}.")?;
     } else if let Some(adapter) = &model.adapter {
         writeln!(out, "This is a {}.", strong(&Escaped(&adapter.to_string()).to_string()))?;
-        writeln!(out, "It holds pairs of small matrices that are added to a model's own; alone it computes nothing.")?;
+        writeln!(
+            out,
+            "It holds pairs of small matrices that are added to a model's own; alone it computes \
+             nothing."
+        )?;
     } else {
         let told = model.model_type.as_deref().filter(|told| *told != "unknown");
-        let told = told.map_or_else(String::new, |told| format!(" and that calls itself '{}'", Escaped(told)));
+        let told = told
+            .map_or_else(String::new, |told| format!(" and that calls itself '{}'", Escaped(told)));
         writeln!(out, "This is a model of a family that apr does not know{told}.")?;
     }
     model_facts(model).into_iter().try_for_each(|(label, fact)| {
@@ -120,9 +153,11 @@ fn model_facts(model: &ModelExplanation) -> Vec<(&'static str, String)> {
         let text = text(model.description.as_ref()?).clone()?;
         Some((label, text))
     };
-    let (parameters, tensors) = (human::count(model.parameters), human::count(model.tensors as u64));
+    let (parameters, tensors) =
+        (human::count(model.parameters), human::count(model.tensors as u64));
     let mostly = model.dtype.map_or_else(String::new, |dtype| format!(", mostly {dtype}"));
-    let dimension = |(name, size): &(&str, u64)| format!("{} {}", name.replace('_', " "), human::count(*size));
+    let dimension =
+        |(name, size): &(&str, u64)| format!("{} {}", name.replace('_', " "), human::count(*size));
     let dimensions: Vec<String> = model.dimensions.iter().map(dimension).collect();
     [
         told("Purpose", |description| &description.purpose),
@@ -147,9 +182,12 @@ fn render_tensor(out: &mut dyn Write, tensor: &TensorExplanation) -> io::Result<
     match (&tensor.role, tensor.kind) {
         (Some(role), _) => item("Role", &Escaped(role).to_string())?,
         (None, Some(kind)) => item("Role", &format!("{}, by its name", kind.name()))?,
-        (None, None) => item("Role", "unknown: the model's family does not have it, or is not known")?,
+        (None, None) => {
+            item("Role", "unknown: the model's family does not have it, or is not known")?;
+        }
     }
-    let axes = tensor.axes.as_ref().map_or_else(String::new, |axes| format!(" ({})", axes.join(", ")));
+    let axes =
+        tensor.axes.as_ref().map_or_else(String::new, |axes| format!(" ({})", axes.join(", ")));
     item("Shape", &format!("{}{axes}", tensor.shape))?;
     item("Dtype", &tensor.dtype.to_string())?;
     if let Some(uses) = &tensor.uses {
@@ -159,9 +197,15 @@ fn render_tensor(out: &mut dyn Write, tensor: &TensorExplanation) -> io::Result<
     let (style, verdict) = if tensor.violations.is_empty() {
         (GOOD, "Healthy".to_owned())
     } else {
-        let worst = tensor.violations.iter().all(|violation| violation.level() == apr_ops::physics::Level::Warning);
+        let worst = tensor
+            .violations
+            .iter()
+            .all(|violation| violation.level() == apr_ops::physics::Level::Warning);
         let found: Vec<String> = tensor.violations.iter().map(ToString::to_string).collect();
-        (if worst { ODD } else { BAD }, format!("{}: {}", if worst { "Odd" } else { "Unhealthy" }, found.join("; ")))
+        (
+            if worst { ODD } else { BAD },
+            format!("{}: {}", if worst { "Odd" } else { "Unhealthy" }, found.join("; ")),
+        )
     };
     let figure = |value: Option<f64>| value.map_or_else(|| "none".to_owned(), number);
     let (mean, std) = (figure(stats.mean), figure(stats.std));
@@ -171,7 +215,10 @@ fn render_tensor(out: &mut dyn Write, tensor: &TensorExplanation) -> io::Result<
 /// The nodes that read a tensor, the first of them by name.
 fn used_by(uses: &[Use]) -> String {
     const SHOWN: usize = 3;
-    let nodes = uses.iter().take(SHOWN).map(|used| format!("{} ({})", Escaped(&used.node), Escaped(&used.op)));
+    let nodes = uses
+        .iter()
+        .take(SHOWN)
+        .map(|used| format!("{} ({})", Escaped(&used.node), Escaped(&used.op)));
     let nodes = nodes.collect::<Vec<_>>().join(", ");
     match uses.len() {
         0 => "nothing that the model computes".to_owned(),

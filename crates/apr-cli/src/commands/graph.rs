@@ -9,7 +9,8 @@ use apr_graph::draw::{Branch, Depth, beyond_mermaid, dot, mermaid, parameters, s
 use apr_graph::outline::{AttributeView, Item, ItemKind, Place, Scene, ValueView};
 use apr_graph::{Findings, Severity};
 use apr_ops::graph::{
-    Computed, CostReport, EndReport, GraphReport, NodeReport, Origin, PartReport, computed, nodes, report,
+    Computed, CostReport, EndReport, GraphReport, NodeReport, Origin, PartReport, computed, nodes,
+    report,
 };
 use apr_source::Source;
 
@@ -31,12 +32,19 @@ const FINDINGS: usize = 10;
 
 /// Shows what a model computes.
 pub(super) fn run(args: &GraphArgs, context: &Context) -> Outcome {
-    let open = if args.node.is_some() { model::open_with_companions } else { model::look_with_companions };
+    let open =
+        if args.node.is_some() { model::open_with_companions } else { model::look_with_companions };
     let model = open(&args.model, context)?;
     model.reader.warnings().iter().for_each(|warning| context.printer.warn(warning));
     let architecture = context.architecture()?;
-    let source = Source::new(&*model.reader, context.families()?).named(&model.name).taken_for(&architecture);
-    let usual = apr_blocks::GraphOptions { past: args.with_past, task: args.task.clone(), ..Default::default() };
+    let source = Source::new(&*model.reader, context.families()?)
+        .named(&model.name)
+        .taken_for(&architecture);
+    let usual = apr_blocks::GraphOptions {
+        past: args.with_past,
+        task: args.task.clone(),
+        ..Default::default()
+    };
     let options = apr_blocks::GraphOptions { opset: args.opset.unwrap_or(usual.opset), ..usual };
     let mut found = computed(&source, &options)?;
     if found.origin == Origin::File {
@@ -44,7 +52,9 @@ pub(super) fn run(args: &GraphArgs, context: &Context) -> Outcome {
             found = found.upgraded(opset)?;
         }
         if args.with_past {
-            context.printer.warn("the file says what the model computes, so --with-past changes nothing");
+            context
+                .printer
+                .warn("the file says what the model computes, so --with-past changes nothing");
         }
     }
     if let Some(name) = &args.part {
@@ -57,11 +67,17 @@ pub(super) fn run(args: &GraphArgs, context: &Context) -> Outcome {
     let graph = report(&source, &found, !args.unfold, &sizes);
     unknown_sizes(&graph, &args.size, context);
     let drawn = drawn(&graph, args)?;
-    if let Some(why) = drawn.as_deref().filter(|_| args.format == GraphFormat::Mermaid).and_then(beyond_mermaid) {
-        context.printer.warn(&format!("{why}; a smaller --depth may help, and --format svg has no such limit"));
+    if let Some(why) =
+        drawn.as_deref().filter(|_| args.format == GraphFormat::Mermaid).and_then(beyond_mermaid)
+    {
+        context.printer.warn(&format!(
+            "{why}; a smaller --depth may help, and --format svg has no such limit"
+        ));
     }
     match (drawn, &args.output) {
-        (Some(text), path) => write_text(path.as_deref().unwrap_or(Path::new("-")), text.as_bytes(), args.overwrite),
+        (Some(text), path) => {
+            write_text(path.as_deref().unwrap_or(Path::new("-")), text.as_bytes(), args.overwrite)
+        }
         (None, None) => context.printer.report(&graph, |out, graph| render(out, graph, args)),
         (None, Some(path)) => {
             let mut text = Vec::new();
@@ -78,7 +94,11 @@ fn chosen(found: &Computed, name: &str) -> Outcome<Vec<apr_ops::graph::Part>> {
         return Ok(vec![part.clone()]);
     }
     let names: Vec<&str> = found.parts.iter().map(|part| part.name.as_str()).collect();
-    Err(Failure::General(format!("the model has no part '{}'; it has {}", Escaped(name), names.join(", "))))
+    Err(Failure::General(format!(
+        "the model has no part '{}'; it has {}",
+        Escaped(name),
+        names.join(", ")
+    )))
 }
 
 /// What goes to a file or a pipe as it is; `None` where the report is shown.
@@ -95,8 +115,10 @@ fn drawn(graph: &GraphReport, args: &GraphArgs) -> Outcome<Option<String>> {
     };
     let [part] = text.as_slice() else {
         let names: Vec<&str> = graph.parts.iter().map(|part| part.summary.name.as_str()).collect();
-        let message =
-            format!("the model has several parts, and a picture shows one: --part {}", names.join(" or --part "));
+        let message = format!(
+            "the model has several parts, and a picture shows one: --part {}",
+            names.join(" or --part ")
+        );
         return Err(Failure::Usage(message));
     };
     let scene = &part.structure;
@@ -104,7 +126,8 @@ fn drawn(graph: &GraphReport, args: &GraphArgs) -> Outcome<Option<String>> {
     Ok(Some(match args.format {
         GraphFormat::Dot => dot(scene, &depth),
         GraphFormat::Mermaid => mermaid(scene, &depth),
-        _ => svg(scene, &depth).map_err(|error| Failure::Usage(format!("{error}; choose a smaller --depth")))?,
+        _ => svg(scene, &depth)
+            .map_err(|error| Failure::Usage(format!("{error}; choose a smaller --depth")))?,
     }))
 }
 
@@ -115,7 +138,9 @@ fn show_node(source: &Source<'_>, found: &Computed, name: &str, context: &Contex
     if reports.is_empty() {
         return Err(nearby::unknown("node", name, found.parts.iter().map(|part| &part.graph)));
     }
-    context.printer.report(&reports, |out, reports| reports.iter().try_for_each(|report| render_node(out, report)))
+    context.printer.report(&reports, |out, reports| {
+        reports.iter().try_for_each(|report| render_node(out, report))
+    })
 }
 
 fn render(out: &mut dyn Write, graph: &GraphReport, args: &GraphArgs) -> io::Result<()> {
@@ -134,7 +159,8 @@ fn render(out: &mut dyn Write, graph: &GraphReport, args: &GraphArgs) -> io::Res
 
 fn render_part(out: &mut dyn Write, part: &PartReport, args: &GraphArgs) -> io::Result<()> {
     let summary = &part.summary;
-    let opsets = summary.opsets.iter().map(|(domain, version)| format!("{} {version}", Escaped(domain)));
+    let opsets =
+        summary.opsets.iter().map(|(domain, version)| format!("{} {version}", Escaped(domain)));
     writeln!(
         out,
         "\n{BOLD}{}{BOLD:#}  {} parameters, {} nodes, opset {}",
@@ -157,8 +183,10 @@ fn render_part(out: &mut dyn Write, part: &PartReport, args: &GraphArgs) -> io::
 
 /// `1.2 GFLOP, values up to 3.4 MB, cache 512 B a token`.
 pub(super) fn cost_text(cost: &CostReport) -> String {
-    let mut parts =
-        vec![format!("{}FLOP", human::metric(cost.flops)), format!("values up to {}", human::bytes(cost.peak_bytes))];
+    let mut parts = vec![
+        format!("{}FLOP", human::metric(cost.flops)),
+        format!("values up to {}", human::bytes(cost.peak_bytes)),
+    ];
     if cost.cache_bytes_per_token > 0 {
         parts.push(format!("cache {} a token", human::bytes(cost.cache_bytes_per_token)));
     }
@@ -170,14 +198,21 @@ pub(super) fn cost_text(cost: &CostReport) -> String {
 
 /// The sizes that a cost is told for: `batch_size 1, sequence_length 128`.
 pub(super) fn sizes_text(cost: &CostReport) -> String {
-    cost.sizes.iter().map(|(symbol, size)| format!("{} {size}", Escaped(symbol))).collect::<Vec<_>>().join(", ")
+    cost.sizes
+        .iter()
+        .map(|(symbol, size)| format!("{} {size}", Escaped(symbol)))
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 /// Says which sizes no input has.
 fn unknown_sizes(graph: &GraphReport, sizes: &[(String, u64)], context: &Context) {
-    let known = |symbol: &str| graph.parts.iter().any(|part| part.summary.cost.sizes.contains_key(symbol));
+    let known =
+        |symbol: &str| graph.parts.iter().any(|part| part.summary.cost.sizes.contains_key(symbol));
     for (symbol, _) in sizes.iter().filter(|(symbol, _)| !known(symbol)) {
-        context.printer.warn(&format!("no input has a size that is called '{symbol}', so --size changes nothing"));
+        context.printer.warn(&format!(
+            "no input has a size that is called '{symbol}', so --size changes nothing"
+        ));
     }
 }
 
@@ -186,7 +221,12 @@ fn render_ends(out: &mut dyn Write, label: &str, ends: &[EndReport]) -> io::Resu
     const SHOWN: usize = 6;
     for end in ends.iter().take(SHOWN) {
         let kind = end.kind.as_deref().unwrap_or("?");
-        writeln!(out, "  {DIM}{label}{DIM:#} {}  {DIM}{}{DIM:#}", Escaped(&end.name), Escaped(kind))?;
+        writeln!(
+            out,
+            "  {DIM}{label}{DIM:#} {}  {DIM}{}{DIM:#}",
+            Escaped(&end.name),
+            Escaped(kind)
+        )?;
     }
     match ends.len().checked_sub(SHOWN).filter(|more| *more > 0) {
         Some(more) => writeln!(out, "  {DIM}{label} and {more} more{DIM:#}"),
@@ -197,17 +237,24 @@ fn render_ends(out: &mut dyn Write, label: &str, ends: &[EndReport]) -> io::Resu
 fn render_tree(out: &mut dyn Write, scene: &Scene, depth: &Depth) -> io::Result<()> {
     let rows = tree(scene, depth);
     let name = |row: &Branch<'_>| format!("{}{}", row.lines, Escaped(&row.item.name));
-    let width = rows.iter().map(|row| name(row).chars().count() + times(row.item).chars().count()).max().unwrap_or(0);
+    let width = rows
+        .iter()
+        .map(|row| name(row).chars().count() + times(row.item).chars().count())
+        .max()
+        .unwrap_or(0);
     let op_width = rows.iter().map(|row| op(row.item).chars().count()).max().unwrap_or(0);
     for row in &rows {
         let times = times(row.item);
         let name = name(row);
         let pad = " ".repeat(width - name.chars().count() - times.chars().count());
-        let weights = if row.item.parameters > 0 { parameters(row.item.parameters) } else { String::new() };
+        let weights =
+            if row.item.parameters > 0 { parameters(row.item.parameters) } else { String::new() };
         let output = row.item.output.as_deref().unwrap_or_default();
         let op = Escaped(&op(row.item)).to_string();
-        let line =
-            format!("{name}{BOLD}{times}{BOLD:#}{pad}  {op:op_width$}  {weights:>7}  {DIM}{}{DIM:#}", Escaped(output));
+        let line = format!(
+            "{name}{BOLD}{times}{BOLD:#}{pad}  {op:op_width$}  {weights:>7}  {DIM}{}{DIM:#}",
+            Escaped(output)
+        );
         writeln!(out, "{}", line.trim_end())?;
     }
     Ok(())
@@ -237,7 +284,8 @@ fn render_findings(out: &mut dyn Write, findings: &Findings) -> io::Result<()> {
 
 fn render_node(out: &mut dyn Write, report: &NodeReport) -> io::Result<()> {
     let node = &report.node;
-    let function = node.function.as_ref().map_or_else(String::new, |name| format!(" in {}", Escaped(name)));
+    let function =
+        node.function.as_ref().map_or_else(String::new, |name| format!(" in {}", Escaped(name)));
     writeln!(out, "{BOLD}{}{BOLD:#}  {}{function}", Escaped(&node.name), Escaped(&node.op))?;
     node.inputs.iter().try_for_each(|value| render_value(out, "in ", value))?;
     node.outputs.iter().try_for_each(|value| render_value(out, "out", value))?;
@@ -253,7 +301,13 @@ fn render_node(out: &mut dyn Write, report: &NodeReport) -> io::Result<()> {
             || "quantized, not decoded".to_owned(),
             |stats| format!("mean {}, std {}", figure(stats.mean), figure(stats.std)),
         );
-        writeln!(out, "  {DIM}weight{DIM:#} {}  {DIM}{}{}{DIM:#}  {stats}", Escaped(&row.name), row.dtype, row.shape)?;
+        writeln!(
+            out,
+            "  {DIM}weight{DIM:#} {}  {DIM}{}{}{DIM:#}  {stats}",
+            Escaped(&row.name),
+            row.dtype,
+            row.shape
+        )?;
     }
     Ok(())
 }
@@ -271,5 +325,11 @@ fn render_value(out: &mut dyn Write, label: &str, value: &ValueView) -> io::Resu
         Place::Readers(names) => format!("read by {}", names.join(", ")),
     };
     let kind = value.kind.as_deref().unwrap_or("?");
-    writeln!(out, "  {DIM}{label}{DIM:#} {}  {DIM}{}{DIM:#}  {}", Escaped(&value.name), Escaped(kind), Escaped(&place))
+    writeln!(
+        out,
+        "  {DIM}{label}{DIM:#} {}  {DIM}{}{DIM:#}  {}",
+        Escaped(&value.name),
+        Escaped(kind),
+        Escaped(&place)
+    )
 }

@@ -57,7 +57,9 @@ pub(super) fn run(args: &InspectArgs, context: &Context) -> Outcome {
             }
             match &report.filters {
                 Some(filters) => render_filters(out, filters),
-                None if args.filters => writeln!(out, "\nThe model carries no filterbank and no preprocessing."),
+                None if args.filters => {
+                    writeln!(out, "\nThe model carries no filterbank and no preprocessing.")
+                }
                 None => Ok(()),
             }
         },
@@ -77,7 +79,8 @@ fn describe(path: &Path, args: &InspectArgs, context: &Context) -> Outcome<Repor
     let family = context.family(reader)?;
     let mut inspect = inspect(reader, &model.name, family.as_ref());
     let architecture = context.architecture()?;
-    let source = Source::new(reader, context.families()?).named(&model.name).taken_for(&architecture);
+    let source =
+        Source::new(reader, context.families()?).named(&model.name).taken_for(&architecture);
     if let Ok(graphs) = computed(&source, &GraphOptions::default()) {
         inspect = inspect.with_graphs(&graphs);
     }
@@ -90,7 +93,9 @@ fn describe(path: &Path, args: &InspectArgs, context: &Context) -> Outcome<Repor
 
 fn render(out: &mut dyn Write, report: &InspectReport, args: &InspectArgs) -> io::Result<()> {
     writeln!(out, "{BOLD}=== {} ==={BOLD:#}", Escaped(&report.file))?;
-    summary(report).into_iter().try_for_each(|(label, value)| writeln!(out, "{label:<12} {value}"))?;
+    summary(report)
+        .into_iter()
+        .try_for_each(|(label, value)| writeln!(out, "{label:<12} {value}"))?;
     render_header_summary(out, &report.header)?;
     render_compression(out, report)?;
     render_signers(out, &report.signed_by)?;
@@ -109,13 +114,19 @@ fn render(out: &mut dyn Write, report: &InspectReport, args: &InspectArgs) -> io
     if !report.warnings.is_empty() {
         writeln!(out)?;
     }
-    report.warnings.iter().try_for_each(|warning| writeln!(out, "{ODD}warning{ODD:#}: {}", Escaped(warning)))
+    report
+        .warnings
+        .iter()
+        .try_for_each(|warning| writeln!(out, "{ODD}warning{ODD:#}: {}", Escaped(warning)))
 }
 
 /// What the model is, as labels and values.
 fn summary(report: &InspectReport) -> Vec<(&'static str, String)> {
     let adapter = report.adapter.as_ref();
-    let told = report.model_type.as_deref().map_or_else(|| "unknown".to_owned(), |kind| Escaped(kind).to_string());
+    let told = report
+        .model_type
+        .as_deref()
+        .map_or_else(|| "unknown".to_owned(), |kind| Escaped(kind).to_string());
     let told = if adapter.is_some() { "adapter".to_owned() } else { told };
     let known = |label, value: Option<String>| value.map(|value| (label, value));
     let lines = [
@@ -133,10 +144,15 @@ fn summary(report: &InspectReport) -> Vec<(&'static str, String)> {
     lines.into_iter().flatten().collect()
 }
 
-fn render_shards_and_companions(out: &mut dyn Write, report: &InspectReport, rows: usize) -> io::Result<()> {
+fn render_shards_and_companions(
+    out: &mut dyn Write,
+    report: &InspectReport,
+    rows: usize,
+) -> io::Result<()> {
     if report.files.len() > 1 {
         // A manifest lists itself beside its shards.
-        let title = if report.header.get("shards").is_some() { "Manifest and shards" } else { "Shards" };
+        let title =
+            if report.header.get("shards").is_some() { "Manifest and shards" } else { "Shards" };
         writeln!(out, "\n{BOLD}{title}{BOLD:#}")?;
         let shards = report.files.iter().map(|file| (file.name.as_str(), file.len));
         render_files(out, shards, report.files.len(), rows)?;
@@ -151,11 +167,23 @@ fn render_shards_and_companions(out: &mut dyn Write, report: &InspectReport, row
 
 /// Of what is compressed, the size that it has decoded, and the one that it has.
 fn size(report: &InspectReport) -> String {
-    let saved = report.compression.iter().map(|share| share.bytes.saturating_sub(share.stored)).sum::<u64>();
+    let saved = report
+        .compression
+        .iter()
+        .map(|share| share.bytes.saturating_sub(share.stored))
+        .sum::<u64>();
     match saved {
-        0 => format!("{} ({} of tensors)", human::bytes(report.size), human::bytes(report.tensor_bytes)),
+        0 => format!(
+            "{} ({} of tensors)",
+            human::bytes(report.size),
+            human::bytes(report.tensor_bytes)
+        ),
         saved => {
-            format!("{} (compressed: {})", human::bytes(report.size.saturating_add(saved)), human::bytes(report.size))
+            format!(
+                "{} (compressed: {})",
+                human::bytes(report.size.saturating_add(saved)),
+                human::bytes(report.size)
+            )
         }
     }
 }
@@ -175,7 +203,8 @@ fn render_quantization(out: &mut dyn Write, report: &InspectReport) -> io::Resul
         let original = Escaped(original);
         writeln!(
             out,
-            "  Type: {name}, Block size: {block}, Bits/weight: {}, Original: {original} ({tensors})",
+            "  Type: {name}, Block size: {block}, Bits/weight: {}, Original: {original} \
+             ({tensors})",
             number(bits)
         )?;
     }
@@ -183,7 +212,9 @@ fn render_quantization(out: &mut dyn Write, report: &InspectReport) -> io::Resul
         writeln!(out, "  Calibration: {}", Escaped(calibration))?;
     }
     match quantization.degradation {
-        Some(error) => writeln!(out, "  {ODD}Degradation{ODD:#}: the values moved by {:.1} %", 100.0 * error),
+        Some(error) => {
+            writeln!(out, "  {ODD}Degradation{ODD:#}: the values moved by {:.1} %", 100.0 * error)
+        }
         None => Ok(()),
     }
 }
@@ -192,7 +223,12 @@ fn render_quantization(out: &mut dyn Write, report: &InspectReport) -> io::Resul
 fn render_header_summary(out: &mut dyn Write, header: &Value) -> io::Result<()> {
     if let Some(flags) = header.get("flags").and_then(Value::as_array) {
         let flags: Vec<_> = flags.iter().filter_map(Value::as_str).collect();
-        writeln!(out, "{:<12} {}", "Flags:", if flags.is_empty() { "none".to_owned() } else { flags.join(" | ") })?;
+        writeln!(
+            out,
+            "{:<12} {}",
+            "Flags:",
+            if flags.is_empty() { "none".to_owned() } else { flags.join(" | ") }
+        )?;
     }
     if let Some(crc32) = header.get("crc32").and_then(Value::as_str) {
         writeln!(out, "{:<12} {crc32} (`apr validate` checks it)", "Checksum:")?;
@@ -207,7 +243,11 @@ fn render_compression(out: &mut dyn Write, report: &InspectReport) -> io::Result
         format!("{} ({tensors}, {percent:.1} % of their bytes)", share.codec)
     });
     let codecs: Vec<String> = codecs.collect();
-    if codecs.is_empty() { Ok(()) } else { writeln!(out, "{:<12} {}", "Compression:", codecs.join(", ")) }
+    if codecs.is_empty() {
+        Ok(())
+    } else {
+        writeln!(out, "{:<12} {}", "Compression:", codecs.join(", "))
+    }
 }
 
 fn render_signers(out: &mut dyn Write, signers: &[String]) -> io::Result<()> {
@@ -230,19 +270,35 @@ fn render_dtypes(out: &mut dyn Write, report: &InspectReport) -> io::Result<()> 
     for share in &report.dtypes {
         let (elements, size) = (human::count(share.elements), human::bytes(share.bytes));
         let (dtype, tensors) = (share.dtype, human::count(share.tensors as u64));
-        writeln!(out, "{dtype:<12} {tensors:>8} {elements:>16} {size:>10} {:>12}", bits(share.bits_per_weight))?;
+        writeln!(
+            out,
+            "{dtype:<12} {tensors:>8} {elements:>16} {size:>10} {:>12}",
+            bits(share.bits_per_weight)
+        )?;
     }
     if report.dtypes.len() > 1 {
         let (elements, size) = (human::count(report.parameters), human::bytes(report.tensor_bytes));
         let tensors = human::count(report.tensor_count as u64);
-        writeln!(out, "{:<12} {tensors:>8} {elements:>16} {size:>10} {:>12}", "total", bits(report.bits_per_weight))?;
+        writeln!(
+            out,
+            "{:<12} {tensors:>8} {elements:>16} {size:>10} {:>12}",
+            "total",
+            bits(report.bits_per_weight)
+        )?;
     }
     Ok(())
 }
 
-fn render_metadata(out: &mut dyn Write, report: &InspectReport, rows: usize, width: usize) -> io::Result<()> {
-    let architecture =
-        report.metadata.get("architecture").filter(|value| value.as_object().is_some_and(|o| !o.is_empty()));
+fn render_metadata(
+    out: &mut dyn Write,
+    report: &InspectReport,
+    rows: usize,
+    width: usize,
+) -> io::Result<()> {
+    let architecture = report
+        .metadata
+        .get("architecture")
+        .filter(|value| value.as_object().is_some_and(|o| !o.is_empty()));
     if let Some(architecture) = architecture {
         writeln!(out, "\n{BOLD}Architecture{BOLD:#}")?;
         render_object(out, architecture, rows.max(2 * BRIEF), width)?;
@@ -262,14 +318,20 @@ fn render_metadata(out: &mut dyn Write, report: &InspectReport, rows: usize, wid
 }
 
 /// The key-value pairs of a GGUF file, in its order.
-fn render_pairs(out: &mut dyn Write, metadata: &Metadata, rows: usize, width: usize) -> io::Result<()> {
+fn render_pairs(
+    out: &mut dyn Write,
+    metadata: &Metadata,
+    rows: usize,
+    width: usize,
+) -> io::Result<()> {
     let pairs = metadata.key_values().ok().flatten().unwrap_or_default();
     if pairs.is_empty() {
         return Ok(());
     }
     writeln!(out, "\n{BOLD}GGUF keys{BOLD:#}")?;
     let label = |pair: &Pair<'_>| Escaped(pair.key).to_string();
-    let label_width = pairs.iter().map(|pair| label(&pair).chars().count()).max().unwrap_or_default().min(44);
+    let label_width =
+        pairs.iter().map(|pair| label(&pair).chars().count()).max().unwrap_or_default().min(44);
     let width = fitting(width, label_width);
     for pair in pairs.iter().take(rows) {
         let value = match pair.items() {
@@ -306,7 +368,11 @@ fn flatten(object: &Map<String, Value>) -> Map<String, Value> {
     for (key, value) in object {
         match value {
             Value::Object(inner) => {
-                flat.extend(flatten(inner).into_iter().map(|(rest, value)| (format!("{key}.{rest}"), value)));
+                flat.extend(
+                    flatten(inner)
+                        .into_iter()
+                        .map(|(rest, value)| (format!("{key}.{rest}"), value)),
+                );
             }
             value => {
                 flat.insert(key.clone(), value.clone());
@@ -318,11 +384,17 @@ fn flatten(object: &Map<String, Value>) -> Map<String, Value> {
 
 fn render_object(out: &mut dyn Write, object: &Value, rows: usize, width: usize) -> io::Result<()> {
     let Some(object) = object.as_object() else { return writeln!(out, "  none") };
-    let label_width = object.keys().map(|key| key.chars().count()).max().unwrap_or_default().min(32);
+    let label_width =
+        object.keys().map(|key| key.chars().count()).max().unwrap_or_default().min(32);
     let width = fitting(width, label_width);
     for (key, value) in object.iter().take(rows) {
         let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-        writeln!(out, "  {:<label_width$}  {}", Escaped(key).to_string(), Escaped(&shortened(&text, width)))?;
+        writeln!(
+            out,
+            "  {:<label_width$}  {}",
+            Escaped(key).to_string(),
+            Escaped(&shortened(&text, width))
+        )?;
     }
     render_more(out, object.len(), rows)
 }
@@ -349,7 +421,8 @@ fn render_more(out: &mut dyn Write, total: usize, rows: usize) -> io::Result<()>
 /// `Whisper (Tiny), Automatic Speech Recognition (ASR)`.
 fn family_name(family: &Description) -> String {
     let size = family.size.as_ref().map_or_else(String::new, |size| format!(" ({size})"));
-    let purpose = family.purpose.as_ref().map_or_else(String::new, |purpose| format!(", {purpose}"));
+    let purpose =
+        family.purpose.as_ref().map_or_else(String::new, |purpose| format!(", {purpose}"));
     let guessed = if family.guessed { " (a guess by the tensors' names)" } else { "" };
     Escaped(&format!("{}{size}{purpose}{guessed}", family.title)).to_string()
 }
@@ -366,7 +439,10 @@ struct Filters {
 fn filters(reader: &dyn CheckpointReader, context: &Context) -> Outcome<Option<Filters>> {
     let learnt = learn_from(reader)?;
     let metadata = |key: &str| {
-        reader.metadata().get(key).or_else(|| learnt.metadata.iter().find(|(k, _)| k == key).map(|(_, v)| v))
+        reader
+            .metadata()
+            .get(key)
+            .or_else(|| learnt.metadata.iter().find(|(k, _)| k == key).map(|(_, v)| v))
     };
     let keys = ["audio_config", "image_config"].into_iter();
     let preprocessing: Map<String, Value> =
@@ -383,7 +459,8 @@ fn filters(reader: &dyn CheckpointReader, context: &Context) -> Outcome<Option<F
         rows = list(&view, "", &options, &context.pipeline()?, &())?.tensors;
     }
     let filterbank = rows.into_iter().next();
-    Ok((filterbank.is_some() || !preprocessing.is_empty()).then_some(Filters { filterbank, preprocessing }))
+    Ok((filterbank.is_some() || !preprocessing.is_empty())
+        .then_some(Filters { filterbank, preprocessing }))
 }
 
 fn render_filters(out: &mut dyn Write, filters: &Filters) -> io::Result<()> {
@@ -393,7 +470,9 @@ fn render_filters(out: &mut dyn Write, filters: &Filters) -> io::Result<()> {
             _ => format!("shape {}", filterbank.shape),
         };
         writeln!(out, "\n{BOLD}Mel filterbank{BOLD:#} ({size}, {})", Escaped(&filterbank.name))?;
-        if let Some((min, max)) = filterbank.stats.as_ref().and_then(|stats| stats.min.zip(stats.max)) {
+        if let Some((min, max)) =
+            filterbank.stats.as_ref().and_then(|stats| stats.min.zip(stats.max))
+        {
             let zeros = filterbank.stats.as_ref().map_or(0, |stats| stats.zeros);
             let (min, max) = (number(min), number(max));
             writeln!(
@@ -415,7 +494,9 @@ fn render_filters(out: &mut dyn Write, filters: &Filters) -> io::Result<()> {
 fn render_special_tokens(out: &mut dyn Write, metadata: &Metadata) -> io::Result<()> {
     let special: Map<String, Value> = metadata
         .iter()
-        .filter_map(|(key, value)| Some((key.strip_prefix("tokenizer.")?.to_owned(), value.clone())))
+        .filter_map(|(key, value)| {
+            Some((key.strip_prefix("tokenizer.")?.to_owned(), value.clone()))
+        })
         .filter(|(key, _)| key.ends_with("_token") || key.ends_with("_token_id"))
         .collect();
     if special.is_empty() {
@@ -425,10 +506,17 @@ fn render_special_tokens(out: &mut dyn Write, metadata: &Metadata) -> io::Result
     render_object(out, &Value::Object(special), usize::MAX, BRIEF_VALUE)
 }
 
-fn render_vocabulary(out: &mut dyn Write, vocabulary: &Vocabulary, metadata: &Metadata) -> io::Result<()> {
+fn render_vocabulary(
+    out: &mut dyn Write,
+    vocabulary: &Vocabulary,
+    metadata: &Metadata,
+) -> io::Result<()> {
     let (size, source) = (counted(vocabulary.size as u64, "token"), &vocabulary.source);
     writeln!(out, "\n{BOLD}Vocabulary{BOLD:#} ({size}, from {source})")?;
-    vocabulary.tokens.iter().try_for_each(|token| writeln!(out, "  {:>6}  {}", token.id, Escaped(&token.text)))?;
+    vocabulary
+        .tokens
+        .iter()
+        .try_for_each(|token| writeln!(out, "  {:>6}  {}", token.id, Escaped(&token.text)))?;
     match vocabulary.size - vocabulary.tokens.len() {
         0 => {}
         more => writeln!(out, "  {DIM}and {} more{DIM:#}", human::count(more as u64))?,
@@ -444,7 +532,12 @@ fn render_computes(out: &mut dyn Write, parts: &[PartSummary], full: bool) -> io
     writeln!(out, "\n{BOLD}Computes{BOLD:#}")?;
     for part in parts {
         let nodes = human::count(part.nodes);
-        writeln!(out, "  {}: {nodes} nodes of {} operators", Escaped(&part.name), part.operators.len())?;
+        writeln!(
+            out,
+            "  {}: {nodes} nodes of {} operators",
+            Escaped(&part.name),
+            part.operators.len()
+        )?;
         writeln!(out, "    {DIM}in {DIM:#} {}", Escaped(&ends(&part.inputs, full)))?;
         writeln!(out, "    {DIM}out{DIM:#} {}", Escaped(&ends(&part.outputs, full)))?;
         writeln!(out, "    {DIM}run{DIM:#} {}", cost_text(&part.cost))?;
@@ -453,7 +546,11 @@ fn render_computes(out: &mut dyn Write, parts: &[PartSummary], full: bool) -> io
         }
         if full {
             let operators = part.operators.iter().map(|(op, count)| format!("{op} {count}"));
-            writeln!(out, "    {DIM}ops{DIM:#} {}", Escaped(&operators.collect::<Vec<_>>().join(", ")))?;
+            writeln!(
+                out,
+                "    {DIM}ops{DIM:#} {}",
+                Escaped(&operators.collect::<Vec<_>>().join(", "))
+            )?;
         }
     }
     Ok(())

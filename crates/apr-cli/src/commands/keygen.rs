@@ -25,12 +25,17 @@ struct KeyReport {
 /// Makes a pair of keys.
 pub(super) fn run(args: &KeygenArgs, context: &Context) -> Outcome {
     if args.output.as_os_str() == "-" {
-        return Err(Failure::Usage("keys are written to files, which only their owner can read".to_owned()));
+        return Err(Failure::Usage(
+            "keys are written to files, which only their owner can read".to_owned(),
+        ));
     }
     let public_path = args.output.with_added_extension("pub");
     let name = |path: &Path| Some(path.file_name()?.to_str()?.to_owned());
     let (Some(private_name), Some(public_name)) = (name(&args.output), name(&public_path)) else {
-        return Err(Failure::Usage(format!("'{}' is not a file name in UTF-8", args.output.display())));
+        return Err(Failure::Usage(format!(
+            "'{}' is not a file name in UTF-8",
+            args.output.display()
+        )));
     };
     signals::stop_cleanly(&context.interrupt)?;
     let names = [private_name.as_str(), public_name.as_str()];

@@ -69,7 +69,9 @@ fn issue(args: &IssueArgs, context: &Context) -> Outcome {
         terms: args.terms.clone().unwrap_or_default(),
     };
     let Some(key) = &context.key else {
-        return Err(Failure::Usage("name the issuer's private key: --key FILE; `apr keygen` makes one".to_owned()));
+        return Err(Failure::Usage(
+            "name the issuer's private key: --key FILE; `apr keygen` makes one".to_owned(),
+        ));
     };
     let key = secrets::read_signing(key)?;
     let output = args.output.as_deref();
@@ -80,12 +82,16 @@ fn issue(args: &IssueArgs, context: &Context) -> Outcome {
     if revision.dropped_signatures > 0 {
         let signatures = apr_core::counted(revision.dropped_signatures as u64, "signature");
         if !args.force {
-            let message = format!("a licence changes what is signed: {signatures} by other keys would no longer hold");
-            return Err(Failure::General(format!("{message}; --force drops them, and others can sign again")));
+            let message = format!(
+                "a licence changes what is signed: {signatures} by other keys would no longer hold"
+            );
+            return Err(Failure::General(format!(
+                "{message}; --force drops them, and others can sign again"
+            )));
         }
-        context
-            .printer
-            .warn(&format!("{signatures} by other keys dropped, which held for the model without this licence"));
+        context.printer.warn(&format!(
+            "{signatures} by other keys dropped, which held for the model without this licence"
+        ));
     }
     file.write(output, args.overwrite, &revision, context)?;
     context.printer.report(&report, render)
@@ -115,7 +121,8 @@ fn check(
     reader.container().check_uncovered()?;
     let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let seconds = i64::try_from(since_1970.as_secs()).unwrap_or(i64::MAX);
-    let now = Timestamp::from_second(seconds).map_err(|error| Failure::General(error.to_string()))?;
+    let now =
+        Timestamp::from_second(seconds).map_err(|error| Failure::General(error.to_string()))?;
     let violations = block.licence().check(now, licensee, seats);
     let report = LicenceReport {
         issuer: Some(issuer.fingerprint()),
@@ -145,14 +152,20 @@ fn render(out: &mut dyn Write, report: &LicenceReport) -> io::Result<()> {
     for violation in violations {
         writeln!(out, "{BAD}error{BAD:#}: {}", Escaped(violation))?;
     }
-    let (style, verdict) = if violations.is_empty() { (GOOD, "LICENSED") } else { (BAD, "NOT LICENSED") };
+    let (style, verdict) =
+        if violations.is_empty() { (GOOD, "LICENSED") } else { (BAD, "NOT LICENSED") };
     writeln!(out, "{style}{verdict}{style:#}")
 }
 
 /// A moment; a day alone means its beginning, in UTC.
 fn moment(text: &str) -> Outcome<Timestamp> {
-    let whole = if text.len() == "2027-01-31".len() { format!("{text}T00:00:00Z") } else { text.to_owned() };
-    parse_time(&whole).map_err(|_| Failure::Usage(format!("'{text}' is not a time such as 2027-01-31T00:00:00Z")))
+    let whole = if text.len() == "2027-01-31".len() {
+        format!("{text}T00:00:00Z")
+    } else {
+        text.to_owned()
+    };
+    parse_time(&whole)
+        .map_err(|_| Failure::Usage(format!("'{text}' is not a time such as 2027-01-31T00:00:00Z")))
 }
 
 /// A random UUID, version 4 (RFC 9562 §5.4).

@@ -32,11 +32,20 @@ fn render(out: &mut dyn Write, report: &LintReport) -> io::Result<()> {
             Severity::Info => (BOLD, "INFO"),
         };
         for remark in group.iter().take(SHOWN) {
-            writeln!(out, "{style}[{mark}]{style:#} {}: {}", remark.topic.title(), Escaped(&remark.message))?;
+            writeln!(
+                out,
+                "{style}[{mark}]{style:#} {}: {}",
+                remark.topic.title(),
+                Escaped(&remark.message)
+            )?;
         }
         if group.len() > SHOWN {
             let more = group.len() - SHOWN;
-            writeln!(out, "{DIM}       {}: and {more} more; --json lists them all{DIM:#}", group[0].topic.title())?;
+            writeln!(
+                out,
+                "{DIM}       {}: and {more} more; --json lists them all{DIM:#}",
+                group[0].topic.title()
+            )?;
         }
     }
     let (warnings, infos) = (report.count(Severity::Warn), report.count(Severity::Info));

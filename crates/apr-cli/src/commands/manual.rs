@@ -23,7 +23,8 @@ pub(crate) const COMPLETE: &str = "APR_COMPLETE";
 
 /// Prints a script with which a shell asks `apr` what a word may become.
 pub(super) fn completions(shell: Shell) -> Outcome {
-    let name = shell.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
+    let name =
+        shell.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
     let shells = Shells::builtins();
     let unknown = || Failure::General(format!("there is no completion for {name}"));
     let completer = shells.completer(&name).ok_or_else(unknown)?;
@@ -33,7 +34,8 @@ pub(super) fn completions(shell: Shell) -> Outcome {
     Ok(std::io::stdout().lock().write_all(&script)?)
 }
 
-/// Writes a page for `apr` and one for each command. Those of an older version are replaced, all or none.
+/// Writes a page for `apr` and one for each command. Those of an older version are replaced, all or
+/// none.
 pub(super) fn write_pages(dir: &Path, context: &Context) -> Outcome {
     let mut command = all_explained(Cli::command().disable_help_subcommand(true));
     command.build();
@@ -45,8 +47,11 @@ pub(super) fn write_pages(dir: &Path, context: &Context) -> Outcome {
 
 /// The command with the rare options, too, whose help the pages would leave out.
 fn all_explained(command: Command) -> Command {
-    let names: Vec<String> = command.get_subcommands().map(|command| command.get_name().to_owned()).collect();
-    let command = names.into_iter().fold(command, |command, name| command.mut_subcommand(name, all_explained));
+    let names: Vec<String> =
+        command.get_subcommands().map(|command| command.get_name().to_owned()).collect();
+    let command = names
+        .into_iter()
+        .fold(command, |command, name| command.mut_subcommand(name, all_explained));
     command.mut_args(|arg| arg.hide_short_help(false))
 }
 
@@ -95,7 +100,9 @@ fn sections(words: &str) -> Roff {
     if words.is_empty() {
         page.control("SH", ["CONFIGURATION"]);
         for (key, default, what) in KEYS {
-            page.control("TP", []).text([bold(key), roman(" = "), roman(default)]).text([roman(what)]);
+            page.control("TP", [])
+                .text([bold(key), roman(" = "), roman(default)])
+                .text([roman(what)]);
         }
     }
     page

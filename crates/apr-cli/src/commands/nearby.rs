@@ -13,7 +13,11 @@ const COMPARED: usize = 50_000;
 const SHOWN: usize = 5;
 
 /// Says that no graph has a node, or what a node makes, and what it might have been.
-pub(super) fn unknown<'g>(what: &str, name: &str, graphs: impl Iterator<Item = &'g Graph>) -> Failure {
+pub(super) fn unknown<'g>(
+    what: &str,
+    name: &str,
+    graphs: impl Iterator<Item = &'g Graph>,
+) -> Failure {
     let paths: Vec<String> = graphs.flat_map(|graph| NodeView::paths(graph, COMPARED)).collect();
     let similar = nearest(name, paths.iter().map(String::as_str), SHOWN);
     let mut message = format!("there is no {what} '{}'", Escaped(name));

@@ -40,7 +40,8 @@ pub(super) fn run(args: &ScanArgs, context: &Context) -> Outcome {
         write_sarif(path, &sarif::of_scans(&summary))?;
     }
     let all = files.len() == 1 || context.printer.shows_detail();
-    beside_log(args.sarif.as_deref(), context).report(&summary, |out, summary| render(out, summary, all))?;
+    beside_log(args.sarif.as_deref(), context)
+        .report(&summary, |out, summary| render(out, summary, all))?;
     if summary.verdict == FileVerdict::Clean { Ok(()) } else { Err(Failure::Validation) }
 }
 
@@ -53,19 +54,23 @@ fn scan(path: &Path, only: bool, context: &Context) -> Outcome<ScanReport> {
         Ok(report)
     });
     match scanned {
-        Err(Failure::Model(error)) if !only => Ok(ScanReport::unreadable(&name, "file", error.to_string())),
+        Err(Failure::Model(error)) if !only => {
+            Ok(ScanReport::unreadable(&name, "file", error.to_string()))
+        }
         other => other,
     }
 }
 
-/// The files of a folder and of those below, in order. Links to files are followed, links to folders are not.
+/// The files of a folder and of those below, in order. Links to files are followed, links to
+/// folders are not.
 fn list(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Outcome {
     if depth == MAX_DEPTH {
         let message = format!("folders are nested more than {MAX_DEPTH} deep");
         return Err(Error::new(Code::Io, message).in_file(folder.display().to_string()).into());
     }
     let failed = |error: io::Error| io_error(&error, folder);
-    let mut entries = fs::read_dir(folder).map_err(failed)?.collect::<io::Result<Vec<_>>>().map_err(failed)?;
+    let mut entries =
+        fs::read_dir(folder).map_err(failed)?.collect::<io::Result<Vec<_>>>().map_err(failed)?;
     entries.sort_by_key(fs::DirEntry::file_name);
     for entry in entries {
         let path = entry.path();
@@ -91,9 +96,17 @@ fn render(out: &mut dyn Write, summary: &ScanSummary, all: bool) -> io::Result<(
         (summary.suspicious, "suspicious"),
         (summary.clean, "clean"),
     ];
-    let counts: Vec<String> =
-        counts.iter().filter(|(count, _)| *count > 0).map(|(count, word)| format!("{count} {word}")).collect();
-    writeln!(out, "{BOLD}{}{BOLD:#}: {}", counted(summary.files.len() as u64, "file"), counts.join(", "))
+    let counts: Vec<String> = counts
+        .iter()
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, word)| format!("{count} {word}"))
+        .collect();
+    writeln!(
+        out,
+        "{BOLD}{}{BOLD:#}: {}",
+        counted(summary.files.len() as u64, "file"),
+        counts.join(", ")
+    )
 }
 
 fn style_of(verdict: FileVerdict) -> Style {
@@ -106,14 +119,24 @@ fn style_of(verdict: FileVerdict) -> Style {
 
 fn render_file(out: &mut dyn Write, file: &ScanReport) -> io::Result<()> {
     let style = style_of(file.verdict);
-    writeln!(out, "{style}{:<10}{style:#}  {}  {DIM}{}{DIM:#}", file.verdict.word(), Escaped(&file.file), file.kind)?;
+    writeln!(
+        out,
+        "{style}{:<10}{style:#}  {}  {DIM}{}{DIM:#}",
+        file.verdict.word(),
+        Escaped(&file.file),
+        file.kind
+    )?;
     render_findings(out, file)?;
     for warning in file.warnings.iter().take(SHOWN) {
         writeln!(out, "  {ODD}odd{ODD:#}        {}", Escaped(warning))?;
     }
     let broken = file.pickles.iter().filter_map(|pickle| {
         let problem = pickle.problem.as_ref()?;
-        let at = if pickle.entry.is_empty() { String::new() } else { format!("'{}': ", Escaped::short(&pickle.entry)) };
+        let at = if pickle.entry.is_empty() {
+            String::new()
+        } else {
+            format!("'{}': ", Escaped::short(&pickle.entry))
+        };
         Some(format!("{at}{problem}"))
     });
     for problem in file.problems.iter().cloned().chain(broken).take(SHOWN) {
@@ -124,7 +147,11 @@ fn render_file(out: &mut dyn Write, file: &ScanReport) -> io::Result<()> {
 
 /// The names that a file's pickles use; the harmless ones by their number.
 pub(super) fn render_findings(out: &mut dyn Write, scan: &ScanReport) -> io::Result<()> {
-    let findings = || scan.pickles.iter().flat_map(|pickle| pickle.findings.iter().map(move |found| (pickle, found)));
+    let findings = || {
+        scan.pickles
+            .iter()
+            .flat_map(|pickle| pickle.findings.iter().map(move |found| (pickle, found)))
+    };
     let odd = || findings().filter(|(_, finding)| finding.verdict != Verdict::Allowed);
     for (pickle, finding) in odd().take(SHOWN) {
         render_finding(out, pickle, finding)?;
@@ -136,7 +163,10 @@ pub(super) fn render_findings(out: &mut dyn Write, scan: &ScanReport) -> io::Res
     let harmless = findings().count() - total;
     if harmless > 0 {
         let names = counted(harmless as u64, "harmless use");
-        writeln!(out, "  {DIM}{names} of names that make tensors and containers; --json lists them{DIM:#}")?;
+        writeln!(
+            out,
+            "  {DIM}{names} of names that make tensors and containers; --json lists them{DIM:#}"
+        )?;
     }
     Ok(())
 }

@@ -9,8 +9,9 @@ use serde_json::Value;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 
-/// Prints a report on each model; as JSON one document, an array where there are several. One that fails does not keep the
-/// others from being looked at, and the first failure decides on the exit code.
+/// Prints a report on each model; as JSON one document, an array where there are several. One that
+/// fails does not keep the others from being looked at, and the first failure decides on the exit
+/// code.
 pub(super) fn each<R: Serialize>(
     models: &[PathBuf],
     context: &Context,
@@ -24,7 +25,9 @@ pub(super) fn each<R: Serialize>(
     let mut failed: Option<Failure> = None;
     for (number, model) in models.iter().enumerate() {
         match report(model) {
-            Ok(report) if context.json => documents.push(serde_json::to_value(&report).map_err(io::Error::from)?),
+            Ok(report) if context.json => {
+                documents.push(serde_json::to_value(&report).map_err(io::Error::from)?);
+            }
             Ok(report) => context.printer.report(&report, |out, report| {
                 if number > 0 {
                     writeln!(out)?;

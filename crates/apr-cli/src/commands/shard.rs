@@ -20,15 +20,23 @@ pub(super) fn shard(args: &ShardArgs, context: &Context) -> Outcome {
     let format = format_of(&args.output);
     let model = open_for(format, &args.model, context)?;
     if model.reader.format() == &apr::apr2::FORMAT && format == &apr::apr2::FORMAT {
-        let target = PlanOptions { shard_size: Some(args.size), ..as_it_is(&*model.reader, &args.output) };
+        let target =
+            PlanOptions { shard_size: Some(args.size), ..as_it_is(&*model.reader, &args.output) };
         return copy(&model, target, to, context);
     }
     let target = layout(Output::layout(format, Some(&args.output)), None, Some(args.size))?;
     // Standard input can't be opened again.
     if model.reader.format() == format && args.model != Path::new("-") {
-        return write(&Job::copy(target), &model::open_plain(&args.model, context)?, to, Vec::new(), context);
+        return write(
+            &Job::copy(target),
+            &model::open_plain(&args.model, context)?,
+            to,
+            Vec::new(),
+            context,
+        );
     }
-    let validation = if args.relaxed { ValidationConfig::relaxed() } else { ValidationConfig::strict() };
+    let validation =
+        if args.relaxed { ValidationConfig::relaxed() } else { ValidationConfig::strict() };
     let job = Job { title: title(&args.model), validation, ..Job::new(target) };
     write(&job, &model, to, Vec::new(), context)
 }
@@ -41,8 +49,10 @@ pub(super) fn join(args: &JoinArgs, context: &Context) -> Outcome {
     }
     if model.reader.container().shard_count() == 0 {
         let name = &model.name;
-        let message =
-            format!("'{name}' is not a manifest of .apr shards; `apr convert` writes any model as one .apr file");
+        let message = format!(
+            "'{name}' is not a manifest of .apr shards; `apr convert` writes any model as one .apr \
+             file"
+        );
         return Err(Failure::Usage(message));
     }
     check_output(&model, &args.manifest, &args.output)?;
@@ -53,18 +63,27 @@ pub(super) fn join(args: &JoinArgs, context: &Context) -> Outcome {
 /// Puts the parts of a split GGUF model together.
 fn join_gguf(model: &Model, args: &JoinArgs, context: &Context) -> Outcome {
     if model.reader.files().len() < 2 {
-        let message =
-            format!("'{}' is not a part of a split model, whose names end in -00001-of-00002.gguf", model.name);
+        let message = format!(
+            "'{}' is not a part of a split model, whose names end in -00001-of-00002.gguf",
+            model.name
+        );
         return Err(Failure::Usage(message));
     }
     if format_of(&args.output) != &apr::gguf::FORMAT && !Output::is_stdout(&args.output) {
-        let message = "parts of a GGUF model make one GGUF file; `apr convert` writes other formats";
+        let message =
+            "parts of a GGUF model make one GGUF file; `apr convert` writes other formats";
         return Err(Failure::Usage(message.to_owned()));
     }
     check_parts(model, &args.manifest, &args.output)?;
     let target = Output::layout(&apr::gguf::FORMAT, Some(&args.output));
     let plain = model::open_plain(&args.manifest, context)?;
-    write(&Job::copy(target), &plain, Destination::at(&args.output, args.overwrite), Vec::new(), context)
+    write(
+        &Job::copy(target),
+        &plain,
+        Destination::at(&args.output, args.overwrite),
+        Vec::new(),
+        context,
+    )
 }
 
 /// The output may not take a part's place: the others would then belong to nothing.
@@ -79,14 +98,17 @@ fn check_parts(model: &Model, part: &Path, output: &Path) -> Outcome {
 
 /// What an output is by its extension: GGUF, or our own format.
 fn format_of(output: &Path) -> &'static Format {
-    let is_gguf = output.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"));
+    let is_gguf =
+        output.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"));
     if is_gguf { &apr::gguf::FORMAT } else { &apr::apr2::FORMAT }
 }
 
-/// The output may take the manifest's place, but not a shard's: the manifest would then name a file that is gone.
+/// The output may take the manifest's place, but not a shard's: the manifest would then name a file
+/// that is gone.
 fn check_output(model: &Model, manifest: &Path, output: &Path) -> Outcome {
     let Ok(target) = output.canonicalize() else { return Ok(()) };
-    let shards = model.reader.files().iter().skip(1).map(|file| manifest.with_file_name(&file.name));
+    let shards =
+        model.reader.files().iter().skip(1).map(|file| manifest.with_file_name(&file.name));
     match shards.filter_map(|shard| shard.canonicalize().ok()).find(|shard| *shard == target) {
         Some(_) => Err(Failure::Usage(format!("'{}' is one of the shards", output.display()))),
         None => Ok(()),
@@ -106,8 +128,8 @@ fn as_it_is(reader: &dyn CheckpointReader, output: &Path) -> PlanOptions {
 /// Writes a model without changing anything about it.
 fn copy(model: &Model, target: PlanOptions, to: Destination<'_>, context: &Context) -> Outcome {
     if model::is_encrypted(&*model.reader) {
-        let message = "the model is encrypted, and its parts would not be; `apr decrypt` it first, or convert it with \
-                       --shard-size and --recipient or --encrypt";
+        let message = "the model is encrypted, and its parts would not be; `apr decrypt` it first, \
+            or convert it with --shard-size and --recipient or --encrypt";
         return Err(Failure::General(format!("{}: {message}", model.name)));
     }
     write(&Job::copy(target), model, to, Vec::new(), context)

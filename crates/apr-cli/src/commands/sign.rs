@@ -29,14 +29,23 @@ struct SignReport {
 /// Adds a signature.
 pub(super) fn sign(args: &SignArgs, context: &Context) -> Outcome {
     let Some(key) = &context.key else {
-        return Err(Failure::Usage("name the private key: --key FILE; `apr keygen` makes one".to_owned()));
+        return Err(Failure::Usage(
+            "name the private key: --key FILE; `apr keygen` makes one".to_owned(),
+        ));
     };
     let key = secrets::read_signing(key)?;
-    let report =
-        if is_manifest(&args.model)? { sign_manifest(args, key, context) } else { sign_file(args, key, context) }?;
+    let report = if is_manifest(&args.model)? {
+        sign_manifest(args, key, context)
+    } else {
+        sign_file(args, key, context)
+    }?;
     context.printer.report(&report, |out, report| {
         writeln!(out, "{}: signed by {}", Escaped(&report.file), report.signer)?;
-        writeln!(out, "The file has {}.", apr_core::counted(report.signatures as u64, "signature"))?;
+        writeln!(
+            out,
+            "The file has {}.",
+            apr_core::counted(report.signatures as u64, "signature")
+        )?;
         if report.dropped_signatures > 0 {
             let dropped = apr_core::counted(report.dropped_signatures as u64, "signature");
             writeln!(out, "{dropped} did not hold for the file as it is, and were dropped.")?;
@@ -66,13 +75,19 @@ fn sign_file(args: &SignArgs, key: SigningKey, context: &Context) -> Outcome<Sig
 /// Signs the manifest, and through it the shards, which stay as they are.
 fn sign_manifest(args: &SignArgs, key: SigningKey, context: &Context) -> Outcome<SignReport> {
     if args.output.is_some() {
-        return Err(Failure::Usage("a manifest is signed in place, beside its shards; leave out --output".to_owned()));
+        return Err(Failure::Usage(
+            "a manifest is signed in place, beside its shards; leave out --output".to_owned(),
+        ));
     }
     let lock = revise::lock(&args.model, context)?;
-    let mut manifest = context.sources.open_manifest_of(&lock.source()?, &args.model, &context.options)?.to_sign()?;
+    let mut manifest = context
+        .sources
+        .open_manifest_of(&lock.source()?, &args.model, &context.options)?
+        .to_sign()?;
     let signer = PublicKey::Verifying(key.public_bytes()).fingerprint();
     let dropped_signatures = manifest.sign(&[key])?;
-    let block = manifest.signatures.as_deref().map(SignBlock::decode).transpose()?.unwrap_or_default();
+    let block =
+        manifest.signatures.as_deref().map(SignBlock::decode).transpose()?.unwrap_or_default();
     signals::stop_cleanly(&context.interrupt)?;
     let mut file = AtomicOutput::replacing(lock);
     file.write_all(&manifest.encode())?;
@@ -108,7 +123,8 @@ struct SignerReport {
     trusted: bool,
 }
 
-/// Verifies signatures against keys the user trusts, and the tensors against the digests that are signed.
+/// Verifies signatures against keys the user trusts, and the tensors against the digests that are
+/// signed.
 pub(super) fn verify(args: &VerifyArgs, context: &Context) -> Outcome {
     let trusted = secrets::read_trusted(&args.trusted)?;
     let reader: Box<dyn CheckpointReader> = if is_manifest(&args.model)? {
@@ -143,7 +159,8 @@ pub(super) fn verify(args: &VerifyArgs, context: &Context) -> Outcome {
             let model = args.model.display().to_string();
             // Of a model in shards, the one in which it is.
             let shard = error.file().filter(|file| !model.ends_with(file));
-            let told = Error::new(Code::Signature, error.message()).in_file(shard.unwrap_or(&model));
+            let told =
+                Error::new(Code::Signature, error.message()).in_file(shard.unwrap_or(&model));
             Failure::Reported(error.tensor().into_iter().fold(told, Error::for_tensor))
         }
         other => other,
@@ -158,13 +175,21 @@ fn check_shards(reader: &dyn CheckpointReader) -> Outcome {
 
 /// Compares every byte of the model with what is signed.
 fn check_tensors(reader: &dyn CheckpointReader, context: &Context) -> Outcome {
-    let options =
-        ValidateOptions { nan: false, zero: false, shapes: false, physics: false, ..ValidateOptions::default() };
+    let options = ValidateOptions {
+        nan: false,
+        zero: false,
+        shapes: false,
+        physics: false,
+        ..ValidateOptions::default()
+    };
     let bar = Bar::new(&context.printer, bytes_to_read(reader));
     let families = (None, context.families()?);
     let name = &reader.files()[0].name;
     let report = validate_all(reader, name, families, options, &context.pipeline()?, &bar)?;
-    let Some(bad) = report.findings.into_iter().find(|finding| finding.level == Level::Error) else { return Ok(()) };
+    let Some(bad) = report.findings.into_iter().find(|finding| finding.level == Level::Error)
+    else {
+        return Ok(());
+    };
     let message = match bad.file.filter(|file| file != name) {
         Some(shard) => format!("{}: {}", Escaped(&shard), bad.message),
         None => bad.message,

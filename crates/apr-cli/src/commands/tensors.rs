@@ -6,7 +6,9 @@ use std::path::Path;
 use apr::{CheckpointReader, Escaped};
 use apr_core::counted;
 use apr_ops::elements::{Selection, ValuesReport, elements};
-use apr_ops::tensors::{HistogramReport, SortBy, TensorRow, TensorsOptions, TensorsReport, find, histogram, list};
+use apr_ops::tensors::{
+    HistogramReport, SortBy, TensorRow, TensorsOptions, TensorsReport, find, histogram, list,
+};
 use apr_view::parse_search;
 use serde::{Serialize, Serializer};
 
@@ -116,7 +118,8 @@ fn values(reader: &dyn CheckpointReader, part: &str) -> Outcome<ValuesReport> {
     let tensor = find(reader, name).map_err(|similar| unknown_tensor(name, &similar))?;
     let shape = &reader.tensors()[tensor].shape;
     let selection = match ranges {
-        Some(ranges) => Selection::parse(ranges, shape).map_err(|error| Failure::Usage(error.message().to_owned()))?,
+        Some(ranges) => Selection::parse(ranges, shape)
+            .map_err(|error| Failure::Usage(error.message().to_owned()))?,
         None => Selection::corner(shape),
     };
     Ok(elements(reader, tensor, &selection)?)
@@ -158,17 +161,25 @@ impl Columns {
         let dtype = widest(|row| row.dtype.to_string(), "Dtype");
         let shape = widest(|row| row.shape.to_string(), "Shape");
         let compressed = report.tensors.iter().any(|row| row.codec.is_some());
-        let others = dtype + shape + 14 + if compressed { 26 } else { 0 } + if args.offset { 16 } else { 0 };
+        let others =
+            dtype + shape + 14 + if compressed { 26 } else { 0 } + if args.offset { 16 } else { 0 };
         let name = widest(|row| Escaped(&row.name).to_string(), "Name");
         let room = columns().map(|columns| columns.saturating_sub(others).max(LEAST));
-        Self { name: name.min(room.unwrap_or(name)), shortens: room.is_some(), dtype, shape, compressed }
+        Self {
+            name: name.min(room.unwrap_or(name)),
+            shortens: room.is_some(),
+            dtype,
+            shape,
+            compressed,
+        }
     }
 }
 
 fn render(out: &mut dyn Write, report: &TensorsReport, args: &TensorsArgs) -> io::Result<()> {
     let columns = Columns::of(report, args);
     // Where statistics don't fit beside it, they stand below.
-    let is_narrow = printer::columns().is_some_and(|width| width < columns.name + columns.dtype + columns.shape + 74);
+    let is_narrow = printer::columns()
+        .is_some_and(|width| width < columns.name + columns.dtype + columns.shape + 74);
     render_heading(out, &columns, args, is_narrow)?;
     for row in &report.tensors {
         render_row(out, row, &columns, args)?;
@@ -183,13 +194,26 @@ fn render(out: &mut dyn Write, report: &TensorsReport, args: &TensorsArgs) -> io
     let bytes: u64 = report.tensors.iter().map(|row| row.bytes).sum();
     let total = counted(report.total as u64, "tensor");
     let shown = report.tensors.len();
-    let of = if shown < report.total { format!("{} of ", human::count(shown as u64)) } else { String::new() };
+    let of = if shown < report.total {
+        format!("{} of ", human::count(shown as u64))
+    } else {
+        String::new()
+    };
     writeln!(out, "{DIM}{of}{total}, {}{DIM:#}", human::bytes(bytes))
 }
 
-fn render_heading(out: &mut dyn Write, columns: &Columns, args: &TensorsArgs, is_narrow: bool) -> io::Result<()> {
+fn render_heading(
+    out: &mut dyn Write,
+    columns: &Columns,
+    args: &TensorsArgs,
+    is_narrow: bool,
+) -> io::Result<()> {
     let &Columns { name, dtype, shape, compressed, .. } = columns;
-    write!(out, "{BOLD}{:<name$}  {:<dtype$}  {:<shape$}  {:>8}", "Name", "Dtype", "Shape", "Size")?;
+    write!(
+        out,
+        "{BOLD}{:<name$}  {:<dtype$}  {:<shape$}  {:>8}",
+        "Name", "Dtype", "Shape", "Size"
+    )?;
     if compressed {
         write!(out, "  {:>8}  {:<14}", "Stored", "Codec")?;
     }
@@ -207,7 +231,12 @@ fn render_heading(out: &mut dyn Write, columns: &Columns, args: &TensorsArgs, is
     writeln!(out, "{BOLD:#}")
 }
 
-fn render_row(out: &mut dyn Write, row: &TensorRow, columns: &Columns, args: &TensorsArgs) -> io::Result<()> {
+fn render_row(
+    out: &mut dyn Write,
+    row: &TensorRow,
+    columns: &Columns,
+    args: &TensorsArgs,
+) -> io::Result<()> {
     let &Columns { name, shortens, dtype, shape, compressed } = columns;
     let whole = Escaped(&row.name).to_string();
     let shown = if shortens { human::shortened(&whole, name) } else { whole };
@@ -241,7 +270,8 @@ fn render_stats(out: &mut dyn Write, row: &TensorRow) -> io::Result<()> {
 /// Rows of the last dimension, each after its index.
 fn render_values(out: &mut dyn Write, report: &ValuesReport) -> io::Result<()> {
     let TensorRow { name, dtype, shape, .. } = &report.tensor;
-    let ranges: Vec<String> = report.ranges.iter().map(|[start, end]| format!("{start}:{end}")).collect();
+    let ranges: Vec<String> =
+        report.ranges.iter().map(|[start, end]| format!("{start}:{end}")).collect();
     let is_whole = report.ranges.iter().zip(shape.dims()).all(|(&range, &dim)| range == [0, dim]);
     let ranges = ranges.join(", ");
     let part = if is_whole { String::new() } else { format!(", of which [{ranges}]") };
@@ -284,7 +314,11 @@ fn exact(value: f64) -> String {
         1e-3..1e6 => {
             let places = (4.0 - magnitude.log10().floor()).max(0.0);
             // Between 0 and 7.
-            #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "small and not negative")]
+            #[allow(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "small and not negative"
+            )]
             let places = places as usize;
             format!("{value:.places$}")
         }
@@ -299,9 +333,19 @@ fn render_histogram(out: &mut dyn Write, report: &HistogramReport) -> io::Result
     if let Some(stats) = stats {
         let cell = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), number);
         let (min, max) = (cell(stats.min), cell(stats.max));
-        writeln!(out, "Min: {min}  Max: {max}  Mean: {}  Std: {}", cell(stats.mean), cell(stats.std))?;
+        writeln!(
+            out,
+            "Min: {min}  Max: {max}  Mean: {}  Std: {}",
+            cell(stats.mean),
+            cell(stats.std)
+        )?;
         if stats.nan + stats.inf > 0 {
-            writeln!(out, "{BAD}NaN: {}  Inf: {}{BAD:#}", human::count(stats.nan), human::count(stats.inf))?;
+            writeln!(
+                out,
+                "{BAD}NaN: {}  Inf: {}{BAD:#}",
+                human::count(stats.nan),
+                human::count(stats.inf)
+            )?;
         }
     }
     let Some(&peak) = report.counts.iter().max() else {

@@ -11,8 +11,8 @@ use crate::context::Context;
 use crate::failure::Outcome;
 use crate::model;
 
-/// Writes an older file as an `.apr` file of today. What is wrong with the model was wrong before: it is reported
-/// and recorded, and does not end the upgrade.
+/// Writes an older file as an `.apr` file of today. What is wrong with the model was wrong before:
+/// it is reported and recorded, and does not end the upgrade.
 pub(super) fn run(args: &UpgradeArgs, context: &Context) -> Outcome {
     let model = model::open(&args.old, context)?;
     let changes = changes(&*model.reader).map_err(|error| error.in_file(&model.name))?;
@@ -31,7 +31,8 @@ fn changes(reader: &dyn CheckpointReader) -> Result<Vec<String>, Error> {
         return Err(Error::format("this is APR2 already; there is nothing to upgrade"));
     }
     if ![&apr::apr1::FORMAT, &apr::aprn::FORMAT, &apr::dialect::FORMAT].contains(&format) {
-        let message = format!("this is {}, no older APR format; `apr import` packs it", format.name);
+        let message =
+            format!("this is {}, no older APR format; `apr import` packs it", format.name);
         return Err(Error::format(message));
     }
     let header = reader.container().header_fields();
@@ -52,7 +53,9 @@ fn recoded(reader: &dyn CheckpointReader) -> Vec<String> {
     }
     let mut counts: Vec<(&str, u64)> = Vec::new();
     for (at, info) in reader.tensors().iter().enumerate() {
-        if info.byte_len().is_ok_and(|len| len == reader.stored(at).range.len) && !info.dtype.is_quantized() {
+        if info.byte_len().is_ok_and(|len| len == reader.stored(at).range.len)
+            && !info.dtype.is_quantized()
+        {
             continue;
         }
         match counts.iter_mut().find(|(dtype, _)| *dtype == info.dtype.name()) {
@@ -61,7 +64,10 @@ fn recoded(reader: &dyn CheckpointReader) -> Vec<String> {
         }
     }
     let line = |(dtype, count)| {
-        format!("layout: {} of older dtypes -> {dtype}, with the same values", counted(count, "tensor"))
+        format!(
+            "layout: {} of older dtypes -> {dtype}, with the same values",
+            counted(count, "tensor")
+        )
     };
     counts.into_iter().map(line).collect()
 }

@@ -9,7 +9,9 @@ use apr_ops::graph::{Computed, of_file};
 use apr_ops::sarif;
 use apr_ops::scan::may_hold_pickles;
 use apr_ops::shards::validate_all;
-use apr_ops::validate::{Check, Finding, Level, Status, ValidateOptions, ValidateReport, bytes_to_read};
+use apr_ops::validate::{
+    Check, Finding, Level, Status, ValidateOptions, ValidateReport, bytes_to_read,
+};
 
 use serde::Serialize;
 
@@ -42,7 +44,8 @@ pub(super) fn run(args: &ValidateArgs, context: &Context) -> Outcome {
     let bar = Bar::new(&context.printer, bytes_to_read(&*model.reader));
     let families = (family.as_ref(), context.families()?);
     context.sources.read_whole();
-    let report = validate_all(&*model.reader, &model.name, families, options, &context.pipeline()?, &bar);
+    let report =
+        validate_all(&*model.reader, &model.name, families, options, &context.pipeline()?, &bar);
     // What was read in two states is not judged.
     context.sources.check_unchanged()?;
     let mut report = report?;
@@ -97,7 +100,12 @@ pub(super) fn options<'a>(
 }
 
 /// Adds the checks that are made on request alone.
-fn add_asked(report: &mut ValidateReport, args: &ValidateArgs, model: &Model, context: &Context) -> Outcome {
+fn add_asked(
+    report: &mut ValidateReport,
+    args: &ValidateArgs,
+    model: &Model,
+    context: &Context,
+) -> Outcome {
     if let Some(expected) = &args.sha256 {
         let found = match check_sha256(&args.model, model, expected, context) {
             Ok(()) => Ok("the one that was asked for".to_owned()),
@@ -128,14 +136,20 @@ struct Refusal {
 }
 
 /// Tells why a model does not open.
-fn does_not_open(args: &ValidateArgs, error: Error, printer: Printer, context: &Context) -> Outcome {
+fn does_not_open(
+    args: &ValidateArgs,
+    error: Error,
+    printer: Printer,
+    context: &Context,
+) -> Outcome {
     if let Some(path) = args.sarif.as_ref().filter(|_| error.code() != Code::Io) {
         write_sarif(path, &sarif::of_error(&args.model.display().to_string(), &error))?;
     }
     scan_pickles(args, error, printer, context)
 }
 
-/// Tells why a file does not open, and where pickles are the reason, everything they import and call.
+/// Tells why a file does not open, and where pickles are the reason, everything they import and
+/// call.
 fn scan_pickles(args: &ValidateArgs, error: Error, printer: Printer, context: &Context) -> Outcome {
     let path = args.model.as_path();
     if path.is_dir() || error.code() == Code::Io {
@@ -170,15 +184,21 @@ fn render_refusal(out: &mut dyn Write, refusal: &Refusal) -> io::Result<()> {
     writeln!(out, "\n{BAD}INVALID{BAD:#}")
 }
 
-/// Tells how to read a module whose class is the author's own, where nothing in the file is known to be dangerous.
+/// Tells how to read a module whose class is the author's own, where nothing in the file is known
+/// to be dangerous.
 fn render_own_classes(out: &mut dyn Write, refusal: &Refusal) -> io::Result<()> {
     let odd = || refusal.scan.findings().filter(|finding| finding.verdict != Verdict::Allowed);
     if odd().next().is_none() || odd().any(|finding| finding.verdict == Verdict::Dangerous) {
         return Ok(());
     }
-    let names: BTreeSet<String> = odd().map(|finding| format!("{}.{}", finding.module, finding.name)).collect();
-    let options: Vec<String> = names.iter().map(|name| format!("--pickle-class {}", Escaped::short(name))).collect();
-    writeln!(out, "\nIf these are the model's own classes, their parameters can be read without them:")?;
+    let names: BTreeSet<String> =
+        odd().map(|finding| format!("{}.{}", finding.module, finding.name)).collect();
+    let options: Vec<String> =
+        names.iter().map(|name| format!("--pickle-class {}", Escaped::short(name))).collect();
+    writeln!(
+        out,
+        "\nIf these are the model's own classes, their parameters can be read without them:"
+    )?;
     writeln!(out, "  {}", options.join(" "))
 }
 
@@ -191,14 +211,23 @@ pub(super) fn render(out: &mut dyn Write, report: &ValidateReport) -> io::Result
             Status::Fail => (BAD, "FAIL"),
             Status::Skipped => (DIM, "skip"),
         };
-        writeln!(out, "{style}{mark}{style:#}  {:<16} {DIM}{}{DIM:#}", title(outcome.check), outcome.detail)?;
+        writeln!(
+            out,
+            "{style}{mark}{style:#}  {:<16} {DIM}{}{DIM:#}",
+            title(outcome.check),
+            outcome.detail
+        )?;
     }
     if !report.findings.is_empty() {
         writeln!(out)?;
     }
     report.findings.iter().take(SHOWN).try_for_each(|finding| render_finding(out, finding))?;
     if report.findings.len() > SHOWN {
-        writeln!(out, "{DIM}and {} more; --json lists them all{DIM:#}", report.findings.len() - SHOWN)?;
+        writeln!(
+            out,
+            "{DIM}and {} more; --json lists them all{DIM:#}",
+            report.findings.len() - SHOWN
+        )?;
     }
     let (style, verdict) = if report.valid { (GOOD, "VALID") } else { (BAD, "INVALID") };
     writeln!(out, "\n{style}{verdict}{style:#}")

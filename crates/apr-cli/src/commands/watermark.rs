@@ -48,8 +48,9 @@ fn embed(args: &EmbedArgs, context: &Context) -> Outcome {
     let target = Output::layout(format, Some(&args.output));
     let model = open_for(format, &args.model, context)?;
     if is_in_gguf_layout(&*model.reader) {
-        let message = "llama.cpp's files have rows in another order and weights that are mostly quantized; mark the model \
-                       that they were made of. `apr watermark detect` finds its mark in them";
+        let message = "llama.cpp's files have rows in another order and weights that are mostly \
+            quantized; mark the model that they were made of. `apr watermark detect` finds its \
+            mark in them";
         return Err(Failure::Usage(message.to_owned()));
     }
     signals::stop_cleanly(&context.interrupt)?;
@@ -65,17 +66,27 @@ fn embed(args: &EmbedArgs, context: &Context) -> Outcome {
     let (written, aside) = job.plan(&source, |planned| {
         show_warnings(&planned, context);
         let (layout, files) = (planned.layout(), planned.report().files.clone());
-        let output = Output::create(&args.output, layout, &files, args.overwrite, &context.interrupt)?;
+        let output =
+            Output::create(&args.output, layout, &files, args.overwrite, &context.interrupt)?;
         let aside = output.is_stream();
         let bar = Bar::new(&context.printer, planned.report().bytes_in);
         let written = output.write(planned, &context.sources, &pipeline, &bar)?;
         Ok::<_, Failure>((written.conversion, aside))
     })?;
 
-    let report =
-        MarkReport { model: &model.name, mark: marked.report(), bytes_out: written.bytes_out, losses: &written.losses };
-    let summary = |out: &mut dyn Write, report: &MarkReport<'_>| render_mark(out, report, &args.output);
-    if aside { context.printer.report_aside(&report, summary) } else { context.printer.report(&report, summary) }
+    let report = MarkReport {
+        model: &model.name,
+        mark: marked.report(),
+        bytes_out: written.bytes_out,
+        losses: &written.losses,
+    };
+    let summary =
+        |out: &mut dyn Write, report: &MarkReport<'_>| render_mark(out, report, &args.output);
+    if aside {
+        context.printer.report_aside(&report, summary)
+    } else {
+        context.printer.report(&report, summary)
+    }
 }
 
 fn detect(args: &DetectArgs, context: &Context) -> Outcome {
@@ -86,7 +97,8 @@ fn detect(args: &DetectArgs, context: &Context) -> Outcome {
     let pipeline = context.pipeline()?;
     let family = context.family(&view)?;
     // The weights are read twice.
-    let bar = Bar::new(&context.printer, model.reader.files().iter().map(|file| 2 * file.len).sum());
+    let bar =
+        Bar::new(&context.printer, model.reader.files().iter().map(|file| 2 * file.len).sum());
     let carriers = Carriers::survey(&view, family.as_ref(), &pipeline, &bar)?;
     let report = find(&view, &carriers, &key, args.id.as_deref(), &pipeline, &bar)?;
     drop(bar);
@@ -104,7 +116,9 @@ fn plain_layout<'a>(reader: &'a dyn CheckpointReader, context: &Context) -> Outc
         Ok(restored) => Ok(restored.view),
         Err(error) => {
             let message = error.message();
-            context.printer.warn(&format!("weights are looked at as llama.cpp lays them out: {message}"));
+            context
+                .printer
+                .warn(&format!("weights are looked at as llama.cpp lays them out: {message}"));
             Ok(View::new(reader))
         }
     }
@@ -116,10 +130,14 @@ fn read_key(context: &Context) -> Outcome<MarkKey> {
         return Err(Failure::Usage("name the file with the secret: --key FILE".to_owned()));
     };
     let mut secret = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(LARGEST_KEY + 1).read_to_end(&mut secret));
+    let read =
+        File::open(path).and_then(|file| file.take(LARGEST_KEY + 1).read_to_end(&mut secret));
     read.map_err(|error| io_error(&error, path))?;
     if secret.len() as u64 > LARGEST_KEY {
-        return Err(Failure::Usage(format!("{}: a key has {LARGEST_KEY} bytes at most", path.display())));
+        return Err(Failure::Usage(format!(
+            "{}: a key has {LARGEST_KEY} bytes at most",
+            path.display()
+        )));
     }
     let key = MarkKey::from_secret(&secret);
     secret.fill(0);
@@ -127,7 +145,8 @@ fn read_key(context: &Context) -> Outcome<MarkKey> {
 }
 
 fn render_mark(out: &mut dyn Write, report: &MarkReport<'_>, output: &Path) -> io::Result<()> {
-    let EmbedReport { id, tensors, weights, strength, relative_change, expected_z, .. } = report.mark;
+    let EmbedReport { id, tensors, weights, strength, relative_change, expected_z, .. } =
+        report.mark;
     writeln!(
         out,
         "{BOLD}{}{BOLD:#} -> {BOLD}{}{BOLD:#}",
@@ -143,19 +162,32 @@ fn render_mark(out: &mut dyn Write, report: &MarkReport<'_>, output: &Path) -> i
     )?;
     writeln!(
         out,
-        "Strength: each moved by {:.2} % of its tensor's deviation; all together by {:.2} % of their norm",
+        "Strength: each moved by {:.2} % of its tensor's deviation; all together by {:.2} % of \
+         their norm",
         100.0 * strength,
         100.0 * relative_change
     )?;
-    writeln!(out, "{DIM}stands out by {expected_z:.0} deviations; {} written{DIM:#}", human::bytes(report.bytes_out))
+    writeln!(
+        out,
+        "{DIM}stands out by {expected_z:.0} deviations; {} written{DIM:#}",
+        human::bytes(report.bytes_out)
+    )
 }
 
 fn render_find(out: &mut dyn Write, report: &DetectReport, verbose: bool) -> io::Result<()> {
-    let DetectReport { detected, id, asked, z, log10_chance, tensors, weights, strength, symbols } = report;
+    let DetectReport { detected, id, asked, z, log10_chance, tensors, weights, strength, symbols } =
+        report;
     match (detected, id, asked) {
-        (true, Some(id), None) => writeln!(out, "{GOOD}FOUND{GOOD:#}: {BOLD}{}{BOLD:#}", Escaped(id))?,
-        (true, None, None) => writeln!(out, "{GOOD}FOUND{GOOD:#}: a mark of this key whose id can't be read any more")?,
-        (true, _, Some(asked)) => writeln!(out, "{GOOD}FOUND{GOOD:#}: {BOLD}{}{BOLD:#}", Escaped(asked))?,
+        (true, Some(id), None) => {
+            writeln!(out, "{GOOD}FOUND{GOOD:#}: {BOLD}{}{BOLD:#}", Escaped(id))?;
+        }
+        (true, None, None) => writeln!(
+            out,
+            "{GOOD}FOUND{GOOD:#}: a mark of this key whose id can't be read any more"
+        )?,
+        (true, _, Some(asked)) => {
+            writeln!(out, "{GOOD}FOUND{GOOD:#}: {BOLD}{}{BOLD:#}", Escaped(asked))?;
+        }
         (false, _, Some(asked)) => writeln!(out, "{BAD}NOT FOUND{BAD:#}: {}", Escaped(asked))?,
         (false, _, None) => writeln!(out, "{BAD}NOT FOUND{BAD:#}: no mark of this key")?,
     }
@@ -171,16 +203,21 @@ fn render_find(out: &mut dyn Write, report: &DetectReport, verbose: bool) -> io:
     // nothing.
     let best = if asked.is_none() { "Best correlation" } else { "Correlation" };
     writeln!(out, "{best}: {z:.1} deviations; that a key leads to as much by chance: {chance}")?;
-    let looked_at = format!("{} weights of {}", grouped(*weights), counted(*tensors as u64, "tensor"));
+    let looked_at =
+        format!("{} weights of {}", grouped(*weights), counted(*tensors as u64, "tensor"));
     match detected {
-        true => writeln!(out, "{DIM}{looked_at}; moved by {:.2} % of their deviation{DIM:#}", 100.0 * strength)?,
+        true => writeln!(
+            out,
+            "{DIM}{looked_at}; moved by {:.2} % of their deviation{DIM:#}",
+            100.0 * strength
+        )?,
         false => writeln!(out, "{DIM}{looked_at}{DIM:#}")?,
     }
     if verbose {
         writeln!(out, "\nbyte      z   next")?;
-        symbols
-            .iter()
-            .try_for_each(|symbol| writeln!(out, "  {:02x} {:6.1} {:6.1}", symbol.byte, symbol.z, symbol.runner_up))?;
+        symbols.iter().try_for_each(|symbol| {
+            writeln!(out, "  {:02x} {:6.1} {:6.1}", symbol.byte, symbol.z, symbol.runner_up)
+        })?;
     }
     Ok(())
 }

@@ -7,7 +7,9 @@ use apr_io::io_error;
 use apr_quantize::{Choices, Imatrix, QualityGate, SchemeKind, Weighting, importance_from_csv};
 use apr_view::parse_filter;
 
-use crate::args::{Compress, ContainerArgs, Dequantized, Precision, QuantizeOptions, RequantizeArgs, WriteArgs};
+use crate::args::{
+    Compress, ContainerArgs, Dequantized, Precision, QuantizeOptions, RequantizeArgs, WriteArgs,
+};
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::model;
@@ -40,14 +42,26 @@ pub(super) fn quantized(
 }
 
 /// The same weights, and quantized.
-fn with_scheme(scheme: Scheme, options: &QuantizeOptions, weights: &Weights, context: &Context) -> Outcome<Weights> {
+fn with_scheme(
+    scheme: Scheme,
+    options: &QuantizeOptions,
+    weights: &Weights,
+    context: &Context,
+) -> Outcome<Weights> {
     let quantize = quantize(scheme, options, context)?;
-    let given = [("--imatrix", options.imatrix.is_some()), ("--calibration", options.calibration.is_some())];
+    let given = [
+        ("--imatrix", options.imatrix.is_some()),
+        ("--calibration", options.calibration.is_some()),
+    ];
     let idle = given.iter().find(|(_, given)| *given && scheme.kind() != SchemeKind::Blocks);
     let warning = |(option, _): &(&str, bool)| {
         format!("{option} changed nothing: it weighs errors in blocks, and {scheme} has none")
     };
-    Ok(Weights { quantize: Some(quantize), warnings: idle.map(warning).into_iter().collect(), ..weights.clone() })
+    Ok(Weights {
+        quantize: Some(quantize),
+        warnings: idle.map(warning).into_iter().collect(),
+        ..weights.clone()
+    })
 }
 
 /// What is asked for beside quantizing.
@@ -76,9 +90,9 @@ fn check_idle(options: &QuantizeOptions) -> Outcome {
         ("--max-drift", options.max_drift.is_some()),
     ];
     match given.iter().find(|(_, given)| *given) {
-        Some((option, _)) => {
-            Err(Failure::Usage(format!("{option} is about quantizing; --quantize TYPE asks for that")))
-        }
+        Some((option, _)) => Err(Failure::Usage(format!(
+            "{option} is about quantizing; --quantize TYPE asks for that"
+        ))),
         None => Ok(()),
     }
 }
@@ -86,15 +100,18 @@ fn check_idle(options: &QuantizeOptions) -> Outcome {
 fn quantize(scheme: Scheme, options: &QuantizeOptions, context: &Context) -> Outcome<Quantization> {
     let usage = |error: Error| Failure::Usage(error.message().to_owned());
     let overrides = options.tensor_type.iter();
-    let overrides = overrides.map(|(pattern, dtype)| Ok((parse_filter(pattern).map_err(usage)?, *dtype)));
+    let overrides =
+        overrides.map(|(pattern, dtype)| Ok((parse_filter(pattern).map_err(usage)?, *dtype)));
     let weighting = match (&options.imatrix, &options.calibration) {
         _ if scheme.kind() != SchemeKind::Blocks => None,
-        (Some(path), _) => {
-            Some(Weighting::Matrix { matrix: read_imatrix(path, context)?, file: path.display().to_string() })
-        }
+        (Some(path), _) => Some(Weighting::Matrix {
+            matrix: read_imatrix(path, context)?,
+            file: path.display().to_string(),
+        }),
         (None, Some(path)) => {
             let bytes = std::fs::read(path).map_err(|error| io_error(&error, path))?;
-            let columns = importance_from_csv(&bytes).map_err(|error| error.in_file(path.display()))?;
+            let columns =
+                importance_from_csv(&bytes).map_err(|error| error.in_file(path.display()))?;
             Some(Weighting::Columns(columns))
         }
         (None, None) => None,

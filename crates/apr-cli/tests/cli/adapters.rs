@@ -2,8 +2,8 @@
 
 use crate::support::{Sandbox, Tensor, f32s, safetensors};
 
-const CONFIG: &str = r#"{"peft_type": "LORA", "base_model_name_or_path": "org/base", "r": 2, "lora_alpha": 4,
-    "target_modules": ["q_proj"]}"#;
+const CONFIG: &str = r#"{"peft_type": "LORA", "base_model_name_or_path": "org/base", "r": 2,
+    "lora_alpha": 4, "target_modules": ["q_proj"]}"#;
 
 const FIRST: &str = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight";
 const SECOND: &str = "base_model.model.model.layers.0.self_attn.q_proj.lora_B.weight";
@@ -11,8 +11,11 @@ const SECOND: &str = "base_model.model.model.layers.0.self_attn.q_proj.lora_B.we
 /// An adapter as it is before it is trained: its second half is zero.
 fn adapter() -> Sandbox {
     let (first, zeros) = (f32s(&[0.1, -0.2, 0.3, -0.4, 0.5, -0.6, 0.7, -0.8]), f32s(&[0.0; 8]));
-    let tensors: [Tensor<'_>; 2] = [(FIRST, "F32", &[2, 4], first), (SECOND, "F32", &[4, 2], zeros)];
-    Sandbox::new().with("a/adapter_model.safetensors", safetensors(&tensors)).with("a/adapter_config.json", CONFIG)
+    let tensors: [Tensor<'_>; 2] =
+        [(FIRST, "F32", &[2, 4], first), (SECOND, "F32", &[4, 2], zeros)];
+    Sandbox::new()
+        .with("a/adapter_model.safetensors", safetensors(&tensors))
+        .with("a/adapter_config.json", CONFIG)
 }
 
 const TOLD: &str = "LoRA adapter for org/base: rank 2, alpha 4, on q_proj";
@@ -20,18 +23,28 @@ const TOLD: &str = "LoRA adapter for org/base: rank 2, alpha 4, on q_proj";
 #[test]
 fn an_adapter_is_told_by_its_folder_its_file_and_what_is_made_of_it() {
     let sandbox = adapter();
-    sandbox.apr("import a -o a/m.apr").ok().says(&[TOLD, "names as they are", "2 tensors without NaN"]);
+    sandbox.apr("import a -o a/m.apr").ok().says(&[
+        TOLD,
+        "names as they are",
+        "2 tensors without NaN",
+    ]);
     for model in ["a", "a/adapter_model.safetensors", "a/m.apr"] {
         sandbox.apr(&format!("inspect {model}")).ok().says(&["adapter\n", TOLD]);
         sandbox.apr(&format!("explain {model}")).ok().says(&[TOLD, "alone it computes nothing"]);
         let report = sandbox.apr(&format!("inspect {model} --json")).ok().json();
         let adapter = &report["adapter"];
-        assert_eq!((&adapter["ranks"][0], &adapter["alpha"], &adapter["pairs"]), (&2.into(), &4.0.into(), &1.into()));
+        assert_eq!(
+            (&adapter["ranks"][0], &adapter["alpha"], &adapter["pairs"]),
+            (&2.into(), &4.0.into(), &1.into())
+        );
         let lint = sandbox.apr(&format!("lint {model}")).ok();
         assert!(!lint.to_string().contains("family"), "{lint}");
     }
     for model in ["a", "a/m.apr"] {
-        let run = sandbox.apr(&format!("validate {model}")).clean().says(&["1 pair of a LoRA adapter", "\nVALID"]);
+        let run = sandbox
+            .apr(&format!("validate {model}"))
+            .clean()
+            .says(&["1 pair of a LoRA adapter", "\nVALID"]);
         assert!(!run.to_string().contains("zero"), "{run}");
     }
     sandbox.apr("convert a -o a.gguf").fails(4, &["E001", "this is an adapter"]);
@@ -56,6 +69,9 @@ fn the_configuration_of_the_base_model_does_not_make_an_adapter_one() {
 #[test]
 fn an_adapter_that_does_not_say_what_it_is_for_is_remarked_on() {
     let sandbox = adapter().with("a/adapter_config.json", r#"{"peft_type": "LORA", "r": 2}"#);
-    sandbox.apr("lint a").ok().says(&["does not say which model it is for", "does not say its alpha"]);
+    sandbox
+        .apr("lint a")
+        .ok()
+        .says(&["does not say which model it is for", "does not say its alpha"]);
     sandbox.apr("inspect a").ok().says(&["LoRA adapter: rank 2, on q_proj"]);
 }

@@ -30,7 +30,9 @@ fn refused(sandbox: &Sandbox, model: &str, code: i32, parts: &[&str]) {
 #[test]
 fn a_pipe_on_disk_is_refused_and_not_waited_for() {
     let sandbox = Sandbox::new();
-    sandbox.shell("mkfifo m.safetensors m.apr && mkdir folder && mkfifo folder/model.safetensors").clean();
+    sandbox
+        .shell("mkfifo m.safetensors m.apr && mkdir folder && mkfifo folder/model.safetensors")
+        .clean();
     for model in ["m.safetensors", "m.apr"] {
         refused(&sandbox, model, 1, &["E007", model, "a pipe or a device"]);
     }
@@ -55,9 +57,16 @@ fn a_folder_without_weights_says_what_it_holds() {
 fn a_name_longer_than_any_column_is_shown_all_the_same() {
     // Each of these characters is spelt out by five.
     let name = "\u{1}".repeat(20_000);
-    let file = safetensors(&[(&name, "F32", &[2], f32s(&[1.0, 2.0])), ("short", "F32", &[1], f32s(&[3.0]))]);
+    let file = safetensors(&[
+        (&name, "F32", &[2], f32s(&[1.0, 2.0])),
+        ("short", "F32", &[1], f32s(&[3.0])),
+    ]);
     let sandbox = Sandbox::new().with("m.safetensors", file);
-    for line in ["tensors m.safetensors", "tensors m.safetensors --stats --offset", "inspect m.safetensors --full"] {
+    for line in [
+        "tensors m.safetensors",
+        "tensors m.safetensors --stats --offset",
+        "inspect m.safetensors --full",
+    ] {
         sandbox.apr(line).ok();
     }
     let text = sandbox.apr("tensors m.safetensors --stats").ok().text();
@@ -94,7 +103,9 @@ fn files_of_other_formats_are_named() {
 #[test]
 fn a_model_that_is_not_there_is_exit_3() {
     let sandbox = Sandbox::new();
-    for model in ["absent.safetensors", "absent.apr", "absent", "absent/absent.apr", "absent.index.json"] {
+    for model in
+        ["absent.safetensors", "absent.apr", "absent", "absent/absent.apr", "absent.index.json"]
+    {
         refused(&sandbox, model, 3, &["E007", model, "No such file"]);
     }
 }
@@ -115,7 +126,14 @@ fn an_index_cannot_name_files_outside_its_folder() {
     let sandbox = Sandbox::new().with("secret.safetensors", small_safetensors());
     let absolute = sandbox.path("secret.safetensors");
     let absolute = absolute.to_str().expect("a plain path");
-    for shard in ["../secret.safetensors", absolute, "..", "sub/../../secret.safetensors", "a\\b.safetensors", ""] {
+    for shard in [
+        "../secret.safetensors",
+        absolute,
+        "..",
+        "sub/../../secret.safetensors",
+        "a\\b.safetensors",
+        "",
+    ] {
         let index = json!({ "weight_map": { "layers.0.bias": shard } });
         sandbox.write("m/model.safetensors.index.json", index.to_string());
         sandbox.apr("inspect m/model.safetensors.index.json").fails(4, &["E001"]);
@@ -134,12 +152,16 @@ fn a_missing_shard_is_named_together_with_who_wants_it() {
     let sandbox = Sandbox::new().with("m.safetensors", small_safetensors());
     sandbox.apr("export m.safetensors -o cut --shard-size 100").clean();
     let files = sandbox.files();
-    let shard = files.iter().find_map(|name| name.strip_prefix("cut/").filter(|name| name.contains("-00002-")));
+    let shard = files
+        .iter()
+        .find_map(|name| name.strip_prefix("cut/").filter(|name| name.contains("-00002-")));
     let shard = shard.expect("there are several");
     std::fs::remove_file(sandbox.path("cut").join(shard)).expect("it is there");
     let parts = ["E007", shard, "model.safetensors.index.json names this shard"];
     for model in ["cut", "cut/model.safetensors.index.json"] {
-        for command in ["inspect", "tensors", "validate", "import -o t.apr", "convert -o t.apr", "export -o t"] {
+        for command in
+            ["inspect", "tensors", "validate", "import -o t.apr", "convert -o t.apr", "export -o t"]
+        {
             sandbox.apr(&format!("{command} {model}")).fails(3, &parts);
         }
     }
@@ -154,7 +176,8 @@ const SHOWN: &str = r"\u{1b}]0;owned\u{7}\u{1b}[2Kx\r\n\u{202e}VALID";
 
 #[test]
 fn names_with_escape_sequences_are_shown_escaped() {
-    let tensors = [(HOSTILE, "F32", &[2_u64][..], f32s(&[1e6, f32::NAN])), ("x", "F32", &[1], f32s(&[0.0]))];
+    let tensors =
+        [(HOSTILE, "F32", &[2_u64][..], f32s(&[1e6, f32::NAN])), ("x", "F32", &[1], f32s(&[0.0]))];
     let sandbox = Sandbox::new().with("m.safetensors", safetensors(&tensors));
     let lines = [
         ("tensors m.safetensors --stats", 0),
@@ -169,20 +192,26 @@ fn names_with_escape_sequences_are_shown_escaped() {
         assert!(!run.to_string().contains(['\u{1b}', '\u{202e}', '\r']), "{line}: {run}");
         // With colour there are escape sequences, but only our own.
         let run = sandbox.apr(&format!("{line} --color always")).fails(code, &[SHOWN]);
-        assert!(!run.to_string().contains("\u{1b}]") && !run.to_string().contains("\u{1b}[2K"), "{line}: {run}");
+        assert!(
+            !run.to_string().contains("\u{1b}]") && !run.to_string().contains("\u{1b}[2K"),
+            "{line}: {run}"
+        );
     }
 }
 
 #[test]
 fn everything_else_that_a_file_can_say_is_shown_escaped() {
     let metadata = json!({
-        "apr_version": "2.0.0", "model_type": HOSTILE, "architecture": { HOSTILE: HOSTILE, "vocab_size": 1 },
-        "vocab": [HOSTILE], HOSTILE: HOSTILE,
+        "apr_version": "2.0.0", "model_type": HOSTILE,
+        "architecture": { HOSTILE: HOSTILE, "vocab_size": 1 }, "vocab": [HOSTILE], HOSTILE: HOSTILE,
     });
     let sandbox = Sandbox::new().with("m.apr", sound().metadata(metadata.to_string()).build());
     let entry = json!({ HOSTILE: { "dtype": HOSTILE, "shape": [1], "data_offsets": [0, 1] } });
     sandbox.write("dtype.safetensors", safetensors_header(&entry));
-    sandbox.write("model.safetensors.index.json", json!({ "weight_map": { "a": HOSTILE } }).to_string());
+    sandbox.write(
+        "model.safetensors.index.json",
+        json!({ "weight_map": { "a": HOSTILE } }).to_string(),
+    );
     sandbox.write("folder/model.safetensors", small_safetensors());
     sandbox.write(&format!("folder/{}", HOSTILE.replace('/', "")), "");
     let mut unsorted = Apr2Builder { unsorted: true, ..sound() };
@@ -205,7 +234,10 @@ fn everything_else_that_a_file_can_say_is_shown_escaped() {
             let said = run.to_string();
             let own = color == "always";
             assert!(own || !said.contains('\u{1b}'), "{line}: {said}");
-            assert!(!said.contains("\u{1b}]") && !said.contains('\u{202e}') && !said.contains('\r'), "{line}: {said}");
+            assert!(
+                !said.contains("\u{1b}]") && !said.contains('\u{202e}') && !said.contains('\r'),
+                "{line}: {said}"
+            );
         }
     }
 }
@@ -235,16 +267,43 @@ fn messages_about_files_and_prefixes_are_whole_sentences() {
         .with("unknown.bin", b"\x07\x00\x00\x00 nothing that anybody knows")
         .with("m.safetensors", small_safetensors())
         .with("flat.safetensors", safetensors(&[("weight", "F32", &[1], f32s(&[1.0]))]));
-    sandbox
-        .apr("inspect unknown.bin")
-        .fails(4, &["not a model format that apr knows: neither a PyTorch checkpoint nor a file of GGML"]);
+    sandbox.apr("inspect unknown.bin").fails(
+        4,
+        &["not a model format that apr knows: neither a PyTorch checkpoint nor a file of GGML"],
+    );
     // The start of a Parakeet file, as whisper.cpp's converter writes it.
-    let mut head = vec![0x6767_6d6c_u32, 8192, 5000, 1024, 8, 24, 128, 1, 512, 8, 256, 640, 2, 5, 10, 128, 257];
+    let mut head = vec![
+        0x6767_6d6c_u32,
+        8192,
+        5000,
+        1024,
+        8,
+        24,
+        128,
+        1,
+        512,
+        8,
+        256,
+        640,
+        2,
+        5,
+        10,
+        128,
+        257,
+    ];
     head.extend([0; 300]);
-    sandbox.write("parakeet.bin", head.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>());
-    sandbox.apr("inspect parakeet.bin").fails(4, &["E001", "a Parakeet model as whisper.cpp reads it", ".nemo"]);
+    sandbox.write(
+        "parakeet.bin",
+        head.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>(),
+    );
+    sandbox
+        .apr("inspect parakeet.bin")
+        .fails(4, &["E001", "a Parakeet model as whisper.cpp reads it", ".nemo"]);
     let run = sandbox.apr("convert m.safetensors -o x.apr --prefix model.");
-    run.fails(4, &["no tensor's name starts with the prefix 'model.'; the names start with layers."]);
+    run.fails(
+        4,
+        &["no tensor's name starts with the prefix 'model.'; the names start with layers."],
+    );
     let run = sandbox.apr("convert flat.safetensors -o x.apr --prefix model.");
     run.fails(4, &["the prefix 'model.'; no name has a part in front that ends with a dot"]);
 }

@@ -1,4 +1,5 @@
-//! Changes in place: what one that died leaves, what several at once do, and what else may lie where an undo file belongs.
+//! Changes in place: what one that died leaves, what several at once do, and what else may lie
+//! where an undo file belongs.
 
 use std::fs::{self, File};
 use std::os::unix::fs::symlink;
@@ -42,7 +43,11 @@ impl Interrupted {
         sandbox.apr("edit m.apr --set note=changed").clean().says(&["in place"]);
         let after = sandbox.read("m.apr");
         let (front, tail) = (word(&before, 28), before.len() - 64);
-        assert!(before[..front] != after[..front] && before[tail..] != after[tail..] && before.len() == after.len());
+        assert!(
+            before[..front] != after[..front]
+                && before[tail..] != after[tail..]
+                && before.len() == after.len()
+        );
         let torn = [&after[..front], &before[front..]].concat();
         let undo = undo_file(&before, &after, front, tail);
         let this = Self { sandbox, before, after, torn, undo };
@@ -52,8 +57,8 @@ impl Interrupted {
     }
 }
 
-/// What the command writes before it changes anything: both lengths, where the ends are, the ends before and after, and a
-/// checksum.
+/// What the command writes before it changes anything: both lengths, where the ends are, the ends
+/// before and after, and a checksum.
 pub(crate) fn undo_file(before: &[u8], after: &[u8], front: usize, tail: usize) -> Vec<u8> {
     let mut undo = b"APRUNDO2".to_vec();
     for word in [before.len(), after.len(), front, tail] {
@@ -70,7 +75,11 @@ pub(crate) fn undo_file(before: &[u8], after: &[u8], front: usize, tail: usize) 
 fn a_change_that_died_halfway_is_undone_by_the_next() {
     let Interrupted { sandbox, before, undo, .. } = Interrupted::new();
     let files = sandbox.files().len();
-    sandbox.apr("edit m.apr --set model_type=unknown").ok().says(&["warning", "interrupted", "undone"]);
+    sandbox.apr("edit m.apr --set model_type=unknown").ok().says(&[
+        "warning",
+        "interrupted",
+        "undone",
+    ]);
     assert!(sandbox.read("m.apr") == before);
     assert_eq!(sandbox.files().len(), files - 1);
     // Cut short, it was written before anything changed.
@@ -86,7 +95,9 @@ fn every_command_that_reads_refuses_a_file_in_which_a_change_was_interrupted() {
     let Interrupted { sandbox, torn, .. } = Interrupted::new();
     let files = sandbox.files();
     for reader in READERS {
-        sandbox.apr(reader).fails(4, &["E002", "m.apr", "a change of this file was interrupted", "apr edit"]);
+        sandbox
+            .apr(reader)
+            .fails(4, &["E002", "m.apr", "a change of this file was interrupted", "apr edit"]);
     }
     symlink("m.apr", sandbox.path("link.apr")).expect("links");
     sandbox.apr("inspect link.apr").fails(4, &["interrupted"]);
@@ -98,10 +109,13 @@ fn every_command_that_reads_refuses_a_file_in_which_a_change_was_interrupted() {
 #[test]
 fn a_change_that_is_being_made_is_told_from_one_that_was_interrupted() {
     let Interrupted { sandbox, torn, .. } = Interrupted::new();
-    let changing = File::options().read(true).write(true).open(sandbox.path("m.apr")).expect("ours");
+    let changing =
+        File::options().read(true).write(true).open(sandbox.path("m.apr")).expect("ours");
     changing.lock().expect("nobody has it");
     for reader in READERS.iter().chain(&["edit m.apr --set a=1", "sign m.apr --key signer"]) {
-        sandbox.apr(reader).fails(1, &["E007", "m.apr", "another process is changing the file", "try again"]);
+        sandbox
+            .apr(reader)
+            .fails(1, &["E007", "m.apr", "another process is changing the file", "try again"]);
     }
     assert!(sandbox.read("m.apr") == torn);
 }
@@ -111,7 +125,11 @@ fn a_shard_in_which_a_change_was_interrupted_is_refused_wherever_it_is_read() {
     let Interrupted { sandbox, .. } = Interrupted::new();
     sandbox.apr("edit m.apr --set model_type=unknown").ok();
     sandbox.apr("convert m.apr -o parts.apr --shard-size 700").clean();
-    let shard = &sandbox.files().into_iter().find(|name| name.starts_with("parts-00001-of")).expect("a shard");
+    let shard = &sandbox
+        .files()
+        .into_iter()
+        .find(|name| name.starts_with("parts-00001-of"))
+        .expect("a shard");
     let file = sandbox.read(shard);
     let front = word(&file, 28);
     let mut after = file.clone();
@@ -120,9 +138,12 @@ fn a_shard_in_which_a_change_was_interrupted_is_refused_wherever_it_is_read() {
     let torn = [&after[..front], &file[front..]].concat();
     sandbox.write(shard, torn);
     sandbox.write(&format!(".{shard}.undo"), undo_file(&file, &after, front, file.len() - 16));
-    for line in
-        ["validate parts.apr", "tensors parts.apr --stats", "convert parts.apr -o t.apr", "join parts.apr -o t.apr"]
-    {
+    for line in [
+        "validate parts.apr",
+        "tensors parts.apr --stats",
+        "convert parts.apr -o t.apr",
+        "join parts.apr -o t.apr",
+    ] {
         sandbox.apr(line).says(&["E002", shard, "interrupted"]);
         assert!(!sandbox.path("t.apr").exists());
     }
@@ -135,8 +156,13 @@ fn a_backup_that_was_put_back_over_a_torn_file_is_never_mixed_with_what_was_ther
     sandbox.apr("convert m.safetensors -o other.apr --precision bf16").ok();
     let other = sandbox.read("other.apr");
     sandbox.write("m.apr", &other);
-    for line in ["edit m.apr --set a=1", "sign m.apr --key signer", "edit m.apr --set model_type=unknown"] {
-        sandbox.apr(line).fails(1, &["E007", "m.apr", ".m.apr.undo", "not the one that was being changed", "delete"]);
+    for line in
+        ["edit m.apr --set a=1", "sign m.apr --key signer", "edit m.apr --set model_type=unknown"]
+    {
+        sandbox.apr(line).fails(
+            1,
+            &["E007", "m.apr", ".m.apr.undo", "not the one that was being changed", "delete"],
+        );
         assert!(sandbox.read("m.apr") == other);
     }
     sandbox.apr("validate m.apr").clean().says(&["VALID"]);
@@ -228,7 +254,8 @@ fn a_source_is_not_touched_by_what_writes_a_copy() {
     let sandbox = Sandbox::new().with("m.safetensors", small_safetensors());
     sandbox.apr("convert m.safetensors -o m.apr").clean();
     let before = sandbox.read("m.apr");
-    fs::set_permissions(sandbox.path("m.apr"), std::os::unix::fs::PermissionsExt::from_mode(0o444)).expect("ours");
+    fs::set_permissions(sandbox.path("m.apr"), std::os::unix::fs::PermissionsExt::from_mode(0o444))
+        .expect("ours");
     sandbox.apr("edit m.apr --set a=1 -o n.apr").clean();
     sandbox.apr("edit m.apr --set a=1 -o n.apr").fails(1, &["E007", "n.apr", "exists already"]);
     assert!(sandbox.read("m.apr") == before);

@@ -33,7 +33,8 @@ fn planned() -> Sandbox {
 /// That all files of the output are there, as one process writes them.
 #[track_caller]
 fn is_done(sandbox: &Sandbox) {
-    let files: Vec<String> = sandbox.files().into_iter().filter(|name| name.starts_with("one/")).collect();
+    let files: Vec<String> =
+        sandbox.files().into_iter().filter(|name| name.starts_with("one/")).collect();
     assert_eq!(files.len(), 4);
     files.iter().for_each(|file| assert!(sandbox.read(&file[4..]) == sandbox.read(file), "{file}"));
 }
@@ -46,7 +47,9 @@ fn shell(sandbox: &Sandbox, script: &str) -> Run {
 fn the_script_for_one_machine_does_all_parts() {
     let sandbox = planned();
     let script = example("local.sh");
-    shell(&sandbox, &format!("sh {} plan.json 3 2", script.display())).ok().says(&["finished", "3 parts"]);
+    shell(&sandbox, &format!("sh {} plan.json 3 2", script.display()))
+        .ok()
+        .says(&["finished", "3 parts"]);
     is_done(&sandbox);
     // A second time, all parts are skipped.
     shell(&sandbox, &format!("sh {} plan.json 3", script.display())).ok();
@@ -60,7 +63,8 @@ fn the_script_for_one_machine_does_all_parts() {
 #[test]
 fn the_script_for_slurm_submits_an_array_and_a_job_that_waits_for_it() {
     let sandbox = planned();
-    // Notes its arguments, and runs the script as Slurm would: for each index of the array, or once.
+    // Notes its arguments, and runs the script as Slurm would: for each index of the array, or
+    // once.
     let sbatch = r#"#!/bin/bash
 set -eu
 echo "$*" >>submitted
@@ -82,7 +86,11 @@ fi
 "#;
     sandbox.write("bin/sbatch", sbatch);
     let script = example("slurm.sh");
-    shell(&sandbox, &format!("chmod +x bin/sbatch; PATH=$PWD/bin:$PATH bash {} plan.json 3", script.display())).ok();
+    shell(
+        &sandbox,
+        &format!("chmod +x bin/sbatch; PATH=$PWD/bin:$PATH bash {} plan.json 3", script.display()),
+    )
+    .ok();
     is_done(&sandbox);
     let submitted = String::from_utf8(sandbox.read("submitted")).expect("UTF-8");
     let script = script.display();
@@ -98,8 +106,13 @@ fn the_jobs_for_kubernetes_run_the_part_of_their_index() {
     let Some(python) = locate::reference_python() else { return };
     let sandbox = planned();
     let job = |name: &str| -> Value {
-        let script = "import json, sys, yaml; json.dump(yaml.safe_load(open(sys.argv[1])), sys.stdout)";
-        let printed = Command::new(&python).args(["-c", script]).arg(example(name)).output().expect("python starts");
+        let script =
+            "import json, sys, yaml; json.dump(yaml.safe_load(open(sys.argv[1])), sys.stdout)";
+        let printed = Command::new(&python)
+            .args(["-c", script])
+            .arg(example(name))
+            .output()
+            .expect("python starts");
         assert!(printed.status.success(), "{}", String::from_utf8_lossy(&printed.stderr));
         serde_json::from_slice(&printed.stdout).expect("JSON")
     };
@@ -113,7 +126,10 @@ fn the_jobs_for_kubernetes_run_the_part_of_their_index() {
     }
     assert!(parts["spec"]["parallelism"].as_u64() <= parts["spec"]["completions"].as_u64());
     let command = |job: &Value| -> String {
-        let words = job["spec"]["template"]["spec"]["containers"][0]["command"].as_array().expect("words").clone();
+        let words = job["spec"]["template"]["spec"]["containers"][0]["command"]
+            .as_array()
+            .expect("words")
+            .clone();
         assert_eq!((&words[0], &words[1]), (&"sh".into(), &"-c".into()));
         let line = words[2].as_str().expect("a text").replace("/data/", "");
         format!("mkdir -p bin; ln -sf \"$APR\" bin/apr; PATH=$PWD/bin:$PATH; {line}")
@@ -121,7 +137,11 @@ fn the_jobs_for_kubernetes_run_the_part_of_their_index() {
     for index in 0..3 {
         shell(&sandbox, &format!("export JOB_COMPLETION_INDEX={index}; {}", command(&parts))).ok();
     }
-    shell(&sandbox, "export JOB_COMPLETION_INDEX=3; \"$APR\" run-part plan.json $JOB_COMPLETION_INDEX").fails(2, &[]);
+    shell(
+        &sandbox,
+        "export JOB_COMPLETION_INDEX=3; \"$APR\" run-part plan.json $JOB_COMPLETION_INDEX",
+    )
+    .fails(2, &[]);
     shell(&sandbox, &command(&finish)).ok();
     is_done(&sandbox);
 }
@@ -145,16 +165,28 @@ fn tasks_of_ray_do_the_parts() {
 #[test]
 fn a_catalogue_has_a_line_for_each_model_with_the_reports_of_three_commands() {
     let sandbox = Sandbox::new().with("sound one.safetensors", small_safetensors());
-    sandbox.write("nan.safetensors", safetensors(&[("a.weight", "F32", &[1], f32::NAN.to_le_bytes().to_vec())]));
+    sandbox.write(
+        "nan.safetensors",
+        safetensors(&[("a.weight", "F32", &[1], f32::NAN.to_le_bytes().to_vec())]),
+    );
     let tiny = locate::fixture("tiny-llama");
-    let models = ["sound one.safetensors", "nan.safetensors", "gone \"here\".gguf", tiny.to_str().expect("UTF-8")];
+    let models = [
+        "sound one.safetensors",
+        "nan.safetensors",
+        "gone \"here\".gguf",
+        tiny.to_str().expect("UTF-8"),
+    ];
     sandbox.write("list", format!("# models\n{}\n\n", models.join("\n")));
     let script = example("catalogue.sh");
     let line = format!("bash {} list report.jsonl 3", script.display());
     shell(&sandbox, &line).ok();
     let report = String::from_utf8(sandbox.read("report.jsonl")).expect("UTF-8");
-    let lines: Vec<Value> = report.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
-    assert_eq!(lines.iter().map(|line| line["model"].as_str().expect("a name")).collect::<Vec<_>>(), models);
+    let lines: Vec<Value> =
+        report.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    assert_eq!(
+        lines.iter().map(|line| line["model"].as_str().expect("a name")).collect::<Vec<_>>(),
+        models
+    );
     for (line, model) in lines.iter().zip(models) {
         for command in ["validate", "lint", "scan"] {
             let alone = sandbox.run(&[command, model, "--json"]);
@@ -162,12 +194,19 @@ fn a_catalogue_has_a_line_for_each_model_with_the_reports_of_three_commands() {
             assert_eq!(line["exit"][command], alone.code.expect("a code"), "{command} {model}");
         }
     }
-    assert_eq!((&lines[0]["exit"]["validate"], &lines[1]["exit"]["validate"]), (&0.into(), &5.into()));
+    assert_eq!(
+        (&lines[0]["exit"]["validate"], &lines[1]["exit"]["validate"]),
+        (&0.into(), &5.into())
+    );
     assert!(!sandbox.files().iter().any(|name| name.starts_with("report.jsonl.")));
     // Begun reports are gone on with: what is there is not looked at again.
     sandbox.write("report.jsonl.d/00000001.json", "{\"model\": \"known\"}\n");
     shell(&sandbox, &line).ok();
-    assert!(String::from_utf8(sandbox.read("report.jsonl")).expect("UTF-8").starts_with("{\"model\": \"known\"}\n"));
+    assert!(
+        String::from_utf8(sandbox.read("report.jsonl"))
+            .expect("UTF-8")
+            .starts_with("{\"model\": \"known\"}\n")
+    );
 }
 
 #[test]
@@ -176,7 +215,11 @@ fn every_example_is_named_on_the_page() {
     let folder = example("README.md").with_file_name("");
     for entry in fs::read_dir(folder).expect("a folder") {
         let name = entry.expect("an entry").file_name().into_string().expect("UTF-8");
-        assert!(page.contains(&name) || ["README.md", "kubernetes-finish.yaml"].contains(&name.as_str()), "{name}");
+        assert!(
+            page.contains(&name)
+                || ["README.md", "kubernetes-finish.yaml"].contains(&name.as_str()),
+            "{name}"
+        );
     }
     assert!(text("kubernetes.yaml").contains("kubernetes-finish.yaml"));
 }

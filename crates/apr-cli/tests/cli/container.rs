@@ -1,4 +1,5 @@
-//! Compression and shards: what comes back, what is refused. With the models that other tests of containers begin with.
+//! Compression and shards: what comes back, what is refused. With the models that other tests of
+//! containers begin with.
 
 use std::fs;
 use std::sync::LazyLock;
@@ -13,7 +14,8 @@ pub(crate) fn weights() -> Vec<u8> {
     let values = |count: u64, seed: u64| -> Vec<f32> {
         (0..count).map(|i| (scrambled(seed + i) % 2001) as f32 / 50_000.0 - 0.02).collect()
     };
-    let half: Vec<u8> = f32s(&values(512, 7)).chunks_exact(4).flat_map(|value| value[2..].to_vec()).collect();
+    let half: Vec<u8> =
+        f32s(&values(512, 7)).chunks_exact(4).flat_map(|value| value[2..].to_vec()).collect();
     let counts: Vec<u8> = (0_i64..64).flat_map(i64::to_le_bytes).collect();
     safetensors(&[
         ("layers.0.weight", "F32", &[32, 16], f32s(&values(512, 1000))),
@@ -23,15 +25,20 @@ pub(crate) fn weights() -> Vec<u8> {
     ])
 }
 
-/// `m.safetensors`, `plain.apr` made of it, keys to sign (`signer`, `stranger`) and to decrypt with (`owner`, `other`),
-/// public ones beside them as `.pub`, and the password in `password`.
+/// `m.safetensors`, `plain.apr` made of it, keys to sign (`signer`, `stranger`) and to decrypt with
+/// (`owner`, `other`), public ones beside them as `.pub`, and the password in `password`.
 pub(crate) fn workshop() -> Sandbox {
     static MADE: LazyLock<Files> = LazyLock::new(|| {
-        let sandbox = Sandbox::new().with("m.safetensors", weights()).with("password", format!("{PASSWORD}\n"));
+        let sandbox = Sandbox::new()
+            .with("m.safetensors", weights())
+            .with("password", format!("{PASSWORD}\n"));
         sandbox.apr("convert m.safetensors -o plain.apr").clean();
-        for (key, purpose) in
-            [("signer", "signing"), ("stranger", "signing"), ("owner", "encryption"), ("other", "encryption")]
-        {
+        for (key, purpose) in [
+            ("signer", "signing"),
+            ("stranger", "signing"),
+            ("owner", "encryption"),
+            ("other", "encryption"),
+        ] {
             sandbox.apr(&format!("keygen -o {key} --for {purpose}")).clean();
         }
         sandbox.kept()
@@ -60,8 +67,11 @@ pub(crate) fn word(file: &[u8], at: usize) -> usize {
 pub(crate) fn stored(file: &[u8], name: &str) -> (usize, usize) {
     let (start, size) = (word(file, 20), word(file, 24));
     let index = &file[start..start + size];
-    let wanted = [&u16::try_from(name.len()).expect("a short name").to_le_bytes()[..], name.as_bytes()].concat();
-    let at = index.windows(wanted.len()).position(|window| window == wanted).expect("in the index") + wanted.len();
+    let wanted =
+        [&u16::try_from(name.len()).expect("a short name").to_le_bytes()[..], name.as_bytes()]
+            .concat();
+    let at = index.windows(wanted.len()).position(|window| window == wanted).expect("in the index")
+        + wanted.len();
     let fields = at + 2 + 8 * usize::from(index[at + 1]);
     let field = |at: usize| {
         let value = u64::from_le_bytes(index[at..at + 8].try_into().expect("eight bytes"));
@@ -105,31 +115,46 @@ fn the_number_of_threads_changes_no_byte() {
     let sandbox = workshop();
     for codec in ["auto", "lz4", "best"] {
         for threads in [1, 3] {
-            let line = format!("convert plain.apr -o {threads}.apr -f --compress={codec} --threads {threads}");
+            let line = format!(
+                "convert plain.apr -o {threads}.apr -f --compress={codec} --threads {threads}"
+            );
             sandbox.apr(&line).clean();
         }
         same(&sandbox, "1.apr", "3.apr");
         for threads in [1, 3] {
-            sandbox.apr(&format!("convert 1.apr -o back{threads}.apr -f --compress=none --threads {threads}")).clean();
+            sandbox
+                .apr(&format!(
+                    "convert 1.apr -o back{threads}.apr -f --compress=none --threads {threads}"
+                ))
+                .clean();
             same(&sandbox, &format!("back{threads}.apr"), "plain.apr");
         }
     }
 }
 
-/// Pieces of what is quantized are not the blocks that are compressed, and these not the chunks that are encrypted.
+/// Pieces of what is quantized are not the blocks that are compressed, and these not the chunks
+/// that are encrypted.
 #[test]
 fn quantized_tensors_are_compressed_and_encrypted_alike_by_any_number_of_threads() {
-    let values: Vec<f32> = (0..1200 * 1024).map(|i| (scrambled(i) % 2001) as f32 / 50_000.0 - 0.02).collect();
+    let values: Vec<f32> =
+        (0..1200 * 1024).map(|i| (scrambled(i) % 2001) as f32 / 50_000.0 - 0.02).collect();
     let model = safetensors(&[("w", "F32", &[1200, 1024], f32s(&values))]);
-    let sandbox = Sandbox::new().with("m.safetensors", model).with("password", format!("{PASSWORD}\n"));
+    let sandbox =
+        Sandbox::new().with("m.safetensors", model).with("password", format!("{PASSWORD}\n"));
     let convert = "convert m.safetensors --quantize q8_0 -f -o";
     sandbox.apr(&format!("{convert} 0.apr --compress")).clean();
     for threads in [1, 3] {
         sandbox.apr(&format!("{convert} {threads}.apr --compress --threads {threads}")).clean();
         same(&sandbox, "0.apr", &format!("{threads}.apr"));
-        let sealed = format!("{convert} sealed.apr --compress --encrypt --password-file password --threads {threads}");
+        let sealed = format!(
+            "{convert} sealed.apr --compress --encrypt --password-file password --threads {threads}"
+        );
         sandbox.apr(&sealed).clean();
-        sandbox.apr(&format!("decrypt sealed.apr -o open.apr -f --password-file password --threads {threads}")).clean();
+        sandbox
+            .apr(&format!(
+                "decrypt sealed.apr -o open.apr -f --password-file password --threads {threads}"
+            ))
+            .clean();
         same(&sandbox, "0.apr", "open.apr");
     }
 }
@@ -138,10 +163,14 @@ fn quantized_tensors_are_compressed_and_encrypted_alike_by_any_number_of_threads
 fn an_unknown_codec_or_level_is_an_argument_error_and_compression_is_of_apr_files() {
     let sandbox = workshop();
     for codec in ["gzip", "zstd:0", "zstd:23", "zstd:x", "lz4:1", ""] {
-        sandbox.apr(&format!("convert plain.apr -o x.apr --compress={codec}")).fails(2, &["--compress"]);
+        sandbox
+            .apr(&format!("convert plain.apr -o x.apr --compress={codec}"))
+            .fails(2, &["--compress"]);
     }
     for format in ["x.safetensors", "x.gguf"] {
-        sandbox.apr(&format!("convert plain.apr -o {format} --compress")).fails(2, &["--compress", ".apr output"]);
+        sandbox
+            .apr(&format!("convert plain.apr -o {format} --compress"))
+            .fails(2, &["--compress", ".apr output"]);
     }
     assert!(!sandbox.path("x.apr").exists() && !sandbox.path("x.safetensors").exists());
 }
@@ -149,8 +178,9 @@ fn an_unknown_codec_or_level_is_an_argument_error_and_compression_is_of_apr_file
 #[test]
 fn compressing_into_a_pipe_says_that_it_takes_a_file() {
     let sandbox = workshop();
-    let run =
-        sandbox.apr("convert plain.apr -o - --format apr --compress").fails(1, &["compressed tensors need a file"]);
+    let run = sandbox
+        .apr("convert plain.apr -o - --format apr --compress")
+        .fails(1, &["compressed tensors need a file"]);
     assert_eq!(run.stdout, b"");
 }
 
@@ -168,7 +198,11 @@ fn shards_of_compressed_models_join_to_the_same_bytes_and_may_be_encrypted() {
     sandbox.apr("shard small.apr --size 1KB -o cut.apr").clean();
     sandbox.apr("join cut.apr -o joined.apr").clean();
     same(&sandbox, "joined.apr", "small.apr");
-    sandbox.apr("convert m.safetensors -o sealed.apr --compress --shard-size 1KB --recipient owner.pub").clean();
+    sandbox
+        .apr(
+            "convert m.safetensors -o sealed.apr --compress --shard-size 1KB --recipient owner.pub",
+        )
+        .clean();
     sandbox.apr("export sealed.apr -o x.safetensors").fails(4, &["E005"]);
     sandbox.apr("export sealed.apr -o x.safetensors --key owner").ok();
     same(&sandbox, "x.safetensors", "m.safetensors");
@@ -185,7 +219,8 @@ fn shards_of_compressed_models_join_to_the_same_bytes_and_may_be_encrypted() {
 fn deleted_swapped_and_cut_shards_are_named() {
     let sandbox = workshop();
     sandbox.apr("convert m.safetensors -o cut.apr --compress --shard-size 1KB").clean();
-    let names: Vec<String> = sandbox.files().into_iter().filter(|name| name.contains("-of-")).collect();
+    let names: Vec<String> =
+        sandbox.files().into_iter().filter(|name| name.contains("-of-")).collect();
     let (first, second) = (names[0].as_str(), names[1].as_str());
     let (one, two) = (sandbox.read(first), sandbox.read(second));
     sandbox.write(first, &one[..one.len() - 20]);
@@ -210,17 +245,22 @@ fn sizes_that_a_tiny_compressed_file_claims_take_no_memory() {
     for codec in ["lz4", "zstd", "best"] {
         sandbox.apr(&format!("convert m.safetensors -o m.apr -f --compress={codec}")).clean();
         let file = sandbox.read("m.apr");
-        // The entry of `steps`: name, dtype and number of dimensions, one dimension, offset, size, size when decoded.
+        // The entry of `steps`: name, dtype and number of dimensions, one dimension, offset, size,
+        // size when decoded.
         let at = file.windows(5).position(|window| window == b"steps").expect("in the index") + 7;
         for len in [1_u64 << 33, 1 << 42, 1 << 62] {
             let mut broken = file.clone();
             broken[at..at + 8].copy_from_slice(&len.to_le_bytes());
             broken[at + 24..at + 32].copy_from_slice(&len.to_le_bytes());
             sandbox.write("m.apr", broken);
-            for command in
-                ["convert m.apr -o x.safetensors", "tensors m.apr --stats", "convert m.apr -o x.apr --compress"]
-            {
-                let run = sandbox.shell(&format!(r#"ulimit -v 1000000; ulimit -f 20000; exec "$APR" {command}"#));
+            for command in [
+                "convert m.apr -o x.safetensors",
+                "tensors m.apr --stats",
+                "convert m.apr -o x.apr --compress",
+            ] {
+                let run = sandbox.shell(&format!(
+                    r#"ulimit -v 1000000; ulimit -f 20000; exec "$APR" {command}"#
+                ));
                 assert_eq!(run.code, Some(4), "{run}");
                 run.says(&["E002", "steps"]);
             }

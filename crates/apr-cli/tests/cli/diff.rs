@@ -22,7 +22,11 @@ fn two_layers() -> [Apr2Entry; 2] {
 #[test]
 fn qa_56_a_model_is_wholly_like_itself_and_its_weights_are_not_read() {
     let sandbox = Sandbox::new().with("a.apr", model(two_layers()));
-    sandbox.apr("diff a.apr a.apr --exit-code").clean().says(&["Similarity: 100%", "SAME", "2 of 2 tensors match"]);
+    sandbox.apr("diff a.apr a.apr --exit-code").clean().says(&[
+        "Similarity: 100%",
+        "SAME",
+        "2 of 2 tensors match",
+    ]);
     let report = sandbox.apr("diff a.apr a.apr --json").clean().json();
     assert_eq!((&report["same"], &report["bytes_read"]), (&json!(true), &json!(0)));
 }
@@ -32,7 +36,12 @@ fn qa_57_one_changed_value_is_found_and_named() {
     let changed = [f32s("a.weight", &[2, 2], &[1.0, 2.0, 3.0, 4.25]), two_layers()[1].clone()];
     let sandbox = Sandbox::new().with("a.apr", model(two_layers())).with("b.apr", model(changed));
     let run = sandbox.apr("diff a.apr b.apr").clean();
-    let run = run.says(&["a.weight: DRIFT (delta = 0.2500", "Max delta 0.2500", "DIFFERENT", "1 of 2 tensors match"]);
+    let run = run.says(&[
+        "a.weight: DRIFT (delta = 0.2500",
+        "Max delta 0.2500",
+        "DIFFERENT",
+        "1 of 2 tensors match",
+    ]);
     assert!(!run.text().contains("b.weight"), "{run}");
     sandbox.apr("diff a.apr b.apr --exit-code").fails(5, &["DIFFERENT"]);
     sandbox.apr("diff a.apr b.apr --exit-code --tolerance 0.25").clean().says(&["SAME"]);
@@ -48,7 +57,8 @@ fn qa_50_the_distance_is_the_euclidean_norm_of_the_difference() {
     let sandbox = Sandbox::new().with("a.apr", model(two_layers())).with("b.apr", model(far));
     let report = sandbox.apr("diff a.apr b.apr --json").clean().json();
     assert_eq!((&report["l2"], &report["max_delta"]), (&json!(5.0), &json!(4.0)));
-    // 1 - 5 / (sqrt(30) + sqrt(77)) of the four elements that were compared, and all of the three that are equal.
+    // 1 - 5 / (sqrt(30) + sqrt(77)) of the four elements that were compared, and all of the three
+    // that are equal.
     let expected = 100.0 * (4.0 * (1.0 - 5.0 / (30_f64.sqrt() + 77_f64.sqrt())) + 3.0) / 7.0;
     let similarity = report["similarity"].as_f64().expect("a number");
     assert!((similarity - expected).abs() < 1e-9, "{similarity} is not {expected}");
@@ -68,42 +78,72 @@ fn a_conversion_is_the_same_as_its_source_in_every_format() {
 
 #[test]
 fn renamed_and_reshaped_tensors_are_found_by_their_bytes() {
-    let other = [f32s("a.weight", &[4], &[1.0, 2.0, 3.0, 4.0]), f32s("second.weight", &[3], &[0.5, 0.0, -0.5])];
+    let other = [
+        f32s("a.weight", &[4], &[1.0, 2.0, 3.0, 4.0]),
+        f32s("second.weight", &[3], &[0.5, 0.0, -0.5]),
+    ];
     let sandbox = Sandbox::new().with("a.apr", model(two_layers())).with("b.apr", model(other));
     sandbox.apr("convert b.apr -o b.safetensors").ok();
     for right in ["b.apr", "b.safetensors"] {
         let run = sandbox.apr(&format!("diff a.apr {right} --exit-code"));
         run.fails(5, &["b.weight = second.weight: MATCH (equal by digest, not read)", "DIFFERENT"]);
     }
-    sandbox.apr("diff a.apr b.apr").clean().says(&["a.weight: RESHAPED ([2, 2] to [4], equal by digest)"]);
+    sandbox
+        .apr("diff a.apr b.apr")
+        .clean()
+        .says(&["a.weight: RESHAPED ([2, 2] to [4], equal by digest)"]);
 }
 
 #[test]
 fn a_damaged_file_is_not_called_identical_where_its_bytes_are_read() {
     let sandbox = Sandbox::new().with("a.apr", model(two_layers()));
     let mut bytes = sandbox.read("a.apr");
-    let values: Vec<u8> = [0.5_f32, 0.0, -0.5].iter().flat_map(|value| value.to_le_bytes()).collect();
-    let at = bytes.windows(values.len()).position(|window| window == values).expect("the values of b.weight");
+    let values: Vec<u8> =
+        [0.5_f32, 0.0, -0.5].iter().flat_map(|value| value.to_le_bytes()).collect();
+    let at = bytes
+        .windows(values.len())
+        .position(|window| window == values)
+        .expect("the values of b.weight");
     bytes[at + 2] ^= 0x40;
     sandbox.write("damaged.apr", bytes);
     // Digests alone can't show it, and that is what the report says.
     let run = sandbox.apr("diff a.apr damaged.apr --exit-code").clean();
     run.says(&["SAME", "2 tensors equal by digest, not read; --read compares the bytes"]);
     let report = sandbox.apr("diff a.apr damaged.apr --json").clean().json();
-    assert_eq!((&report["tensors"][0]["by_digest"], &report["bytes_read"]), (&json!(true), &json!(0)));
+    assert_eq!(
+        (&report["tensors"][0]["by_digest"], &report["bytes_read"]),
+        (&json!(true), &json!(0))
+    );
 
     let run = sandbox.apr("diff a.apr damaged.apr --exit-code --read");
-    run.fails(5, &["b.weight: DRIFT", "1 tensor differs though the files state equal digests", "apr validate"]);
+    run.fails(
+        5,
+        &[
+            "b.weight: DRIFT",
+            "1 tensor differs though the files state equal digests",
+            "apr validate",
+        ],
+    );
     let report = sandbox.apr("diff a.apr damaged.apr --read --json").clean().json();
     let of = |key: &str| [report["tensors"][0][key].clone(), report["tensors"][1][key].clone()];
-    assert_eq!((of("by_digest"), of("damaged")), ([json!(false), json!(false)], [json!(false), json!(true)]));
-    let run = sandbox.apr("diff a.apr a.apr --read --exit-code").clean().says(&["SAME", "(56 B read)"]);
+    assert_eq!(
+        (of("by_digest"), of("damaged")),
+        ([json!(false), json!(false)], [json!(false), json!(true)])
+    );
+    let run =
+        sandbox.apr("diff a.apr a.apr --read --exit-code").clean().says(&["SAME", "(56 B read)"]);
     assert!(!run.text().contains("by digest"), "{run}");
     // Tensors that only their bytes pair are read for it, too.
     let renamed = [f32s("z.weight", &[2, 2], &[1.0, 2.0, 3.0, 4.0]), two_layers()[1].clone()];
     sandbox.write("renamed.apr", model(renamed));
-    sandbox.apr("diff a.apr renamed.apr").clean().says(&["a.weight = z.weight: MATCH (equal by digest, not read)"]);
-    sandbox.apr("diff a.apr renamed.apr --read").clean().says(&["a.weight = z.weight: MATCH (same bytes)"]);
+    sandbox
+        .apr("diff a.apr renamed.apr")
+        .clean()
+        .says(&["a.weight = z.weight: MATCH (equal by digest, not read)"]);
+    sandbox
+        .apr("diff a.apr renamed.apr --read")
+        .clean()
+        .says(&["a.weight = z.weight: MATCH (same bytes)"]);
 }
 
 #[test]
@@ -113,19 +153,26 @@ fn what_a_type_rounds_is_no_drift_and_what_it_does_not_is() {
         (0..2048).flat_map(|i| value(i).to_le_bytes()).collect()
     };
     let file = |factor: f32| safetensors(&[("a.weight", "F32", &[8, 256], values(factor))]);
-    let sandbox = Sandbox::new().with("m.safetensors", file(1.0)).with("other.safetensors", file(1.1));
-    let types =
-        ["q8_0", "q6_k", "q5_k_m", "q4_k_m", "q4_0", "q4_1", "iq4_nl", "q3_k_m", "int8", "int4", "bf16", "fp16"];
+    let sandbox =
+        Sandbox::new().with("m.safetensors", file(1.0)).with("other.safetensors", file(1.1));
+    let types = [
+        "q8_0", "q6_k", "q5_k_m", "q4_k_m", "q4_0", "q4_1", "iq4_nl", "q3_k_m", "int8", "int4",
+        "bf16", "fp16",
+    ];
     for kind in types {
         for (source, rounded) in [("m", true), ("other", false)] {
-            sandbox.apr(&format!("quantize {source}.safetensors --type {kind} --pure -o q.apr -f")).ok();
-            let tensor = sandbox.apr("diff m.safetensors q.apr --json").clean().json()["tensors"][0].take();
+            sandbox
+                .apr(&format!("quantize {source}.safetensors --type {kind} --pure -o q.apr -f"))
+                .ok();
+            let tensor =
+                sandbox.apr("diff m.safetensors q.apr --json").clean().json()["tensors"][0].take();
             let (off, allowed) = (&tensor["relative_error"], &tensor["allowed"]);
             // A tenth is less than what three bits can tell.
             let is_coarse = kind.starts_with("q3");
             let verdict = if rounded || is_coarse { "rounded" } else { "drift" };
             assert!(
-                allowed.as_f64() > Some(0.0) && (off.as_f64() < allowed.as_f64()) == (verdict == "rounded"),
+                allowed.as_f64() > Some(0.0)
+                    && (off.as_f64() < allowed.as_f64()) == (verdict == "rounded"),
                 "{kind}: {tensor}"
             );
             assert_eq!(tensor["verdict"], verdict, "{kind} of {source}: {tensor}");
@@ -133,11 +180,17 @@ fn what_a_type_rounds_is_no_drift_and_what_it_does_not_is() {
     }
     sandbox.apr("quantize m.safetensors --type q4_0 -o q.apr -f").ok();
     let run = sandbox.apr("diff m.safetensors q.apr").clean();
-    let run = run.says(&["1 tensor rounded, f32 and q4_0: off by ", "ROUNDED: 0 of 1 tensor match, 1 as close as"]);
+    let run = run.says(&[
+        "1 tensor rounded, f32 and q4_0: off by ",
+        "ROUNDED: 0 of 1 tensor match, 1 as close as",
+    ]);
     assert!(!run.text().contains("DRIFT"), "{run}");
     // Rounded values are other values.
     sandbox.apr("diff m.safetensors q.apr --exit-code").fails(5, &["ROUNDED"]);
-    sandbox.apr("diff m.safetensors q.apr --tensors *").clean().says(&["a.weight: ROUNDED (f32 and q4_0, off by"]);
+    sandbox
+        .apr("diff m.safetensors q.apr --tensors *")
+        .clean()
+        .says(&["a.weight: ROUNDED (f32 and q4_0, off by"]);
 }
 
 #[test]
@@ -145,7 +198,10 @@ fn the_diff_of_the_readme_shows_no_drift() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/tiny-llama");
     let sandbox = Sandbox::new();
     sandbox.apr(&format!("quantize {folder} --type q4_k_m -o small.gguf")).ok();
-    let run = sandbox.apr(&format!("diff {folder} small.gguf")).clean().says(&["ROUNDED: 5 of 21 tensors match"]);
+    let run = sandbox
+        .apr(&format!("diff {folder} small.gguf"))
+        .clean()
+        .says(&["ROUNDED: 5 of 21 tensors match"]);
     assert!(!run.text().contains("DRIFT"), "{run}");
     // What the tokenizer's files say is what the file says.
     assert!(!run.text().contains("metadata: tokenizer"), "{run}");
@@ -159,7 +215,10 @@ fn qa_50_a_distance_above_the_limit_fails() {
     let sandbox = Sandbox::new().with("a.apr", model(two_layers())).with("near.apr", model(near));
     let sandbox = sandbox.with("random.apr", model(random)).with("nan.apr", model(nan));
     let sandbox = sandbox.with("part.apr", model([two_layers()[0].clone()]));
-    sandbox.apr("diff a.apr near.apr --max-l2 1.0").clean().says(&["L2 distance: 0.5000 (limit: 1.0000) PASS"]);
+    sandbox
+        .apr("diff a.apr near.apr --max-l2 1.0")
+        .clean()
+        .says(&["L2 distance: 0.5000 (limit: 1.0000) PASS"]);
     sandbox.apr("diff a.apr random.apr --max-l2 1.0").fails(5, &["(limit: 1.0000) FAIL"]);
     // No number is the distance to what is not a number, or not there.
     for other in ["nan.apr", "part.apr"] {
@@ -180,16 +239,25 @@ fn a_mapping_pairs_what_is_called_differently() {
         .with("wrong.json", r#"{"a.weight": "z"}"#);
     let run = sandbox.apr("diff a.apr b.apr --tensor-mapping map.json").clean();
     // What the mapping names is listed, whatever comes of it.
-    run.says(&["a.weight = x: DRIFT (delta = 1.0000", "b.weight = y: MATCH", "1 of 2 tensors match"]);
+    run.says(&[
+        "a.weight = x: DRIFT (delta = 1.0000",
+        "b.weight = y: MATCH",
+        "1 of 2 tensors match",
+    ]);
     sandbox.apr("diff a.apr b.apr --tensor-mapping map.json --tolerance 1 --exit-code").clean();
-    sandbox.apr("diff a.apr b.apr --tensor-mapping wrong.json").fails(4, &["E001", "'z'", "right model"]);
+    sandbox
+        .apr("diff a.apr b.apr --tensor-mapping wrong.json")
+        .fails(4, &["E001", "'z'", "right model"]);
     sandbox.apr("diff a.apr b.apr --tensor-mapping absent.json").fails(3, &["absent.json"]);
     sandbox.apr("diff a.apr b.apr --tensor-mapping a.apr").fails(2, &["mapping"]);
 }
 
 #[test]
 fn missing_tensors_shapes_and_not_a_number_are_told() {
-    let other = [f32s("a.weight", &[2, 2], &[1.0, 2.0, 3.0, f32::NAN]), f32s("c.weight", &[2], &[1.0, 1.0])];
+    let other = [
+        f32s("a.weight", &[2, 2], &[1.0, 2.0, 3.0, f32::NAN]),
+        f32s("c.weight", &[2], &[1.0, 1.0]),
+    ];
     let sandbox = Sandbox::new().with("a.apr", model(two_layers())).with("b.apr", model(other));
     let run = sandbox.apr("diff a.apr b.apr").clean();
     run.says(&[
@@ -199,16 +267,31 @@ fn missing_tensors_shapes_and_not_a_number_are_told() {
     ]);
     let other = [f32s("a.weight", &[3], &[1.0, 2.0, 3.0]), two_layers()[1].clone()];
     sandbox.write("c.apr", model(other));
-    sandbox.apr("diff a.apr c.apr").clean().says(&["a.weight: INCOMPARABLE (f32 [2, 2] and f32 [3]) !!!"]);
+    sandbox
+        .apr("diff a.apr c.apr")
+        .clean()
+        .says(&["a.weight: INCOMPARABLE (f32 [2, 2] and f32 [3]) !!!"]);
 }
 
 #[test]
 fn vocabulary_and_metadata_changes_are_told() {
     let with = |vocab: &str| {
-        let metadata = json!({ "apr_version": "2.0.0", "model_type": vocab, "architecture": {}, "vocab": vocab.chars().collect::<Vec<_>>() });
-        two_layers().into_iter().fold(Apr2Builder::new().metadata(metadata.to_string()), Apr2Builder::entry).build()
+        let metadata = json!({
+            "apr_version": "2.0.0", "model_type": vocab, "architecture": {},
+            "vocab": vocab.chars().collect::<Vec<_>>(),
+        });
+        two_layers()
+            .into_iter()
+            .fold(Apr2Builder::new().metadata(metadata.to_string()), Apr2Builder::entry)
+            .build()
     };
     let sandbox = Sandbox::new().with("a.apr", with("abc")).with("b.apr", with("bcde"));
     let run = sandbox.apr("diff a.apr b.apr --exit-code");
-    run.fails(5, &["Vocab Changes: Added 2 tokens, Removed 1 token", r#"metadata: model_type: "abc" to "bcde""#]);
+    run.fails(
+        5,
+        &[
+            "Vocab Changes: Added 2 tokens, Removed 1 token",
+            r#"metadata: model_type: "abc" to "bcde""#,
+        ],
+    );
 }

@@ -7,7 +7,10 @@ fn an_edit_in_place_changes_what_it_was_asked_to_and_nothing_else() {
     let sandbox = workshop();
     let before = sandbox.apr("inspect plain.apr --json").clean().json();
     let (file, data) = (sandbox.read("plain.apr"), word(&sandbox.read("plain.apr"), 28));
-    sandbox.apr("edit plain.apr --set model_name=bob --set architecture_note=7").clean().says(&["in place"]);
+    sandbox
+        .apr("edit plain.apr --set model_name=bob --set architecture_note=7")
+        .clean()
+        .says(&["in place"]);
     let mut after = sandbox.apr("inspect plain.apr --json").clean().json();
     let changed = sandbox.read("plain.apr");
     assert_eq!(file[data..file.len() - 16], changed[data..changed.len() - 16]);
@@ -71,11 +74,16 @@ fn tensors_leave_the_only_copy_of_a_model_only_by_force() {
         run.fails(2, &["4 of 4 tensors", "-o PATH", "--force"]);
         assert!(sandbox.read("plain.apr") == before, "{options}");
     }
-    sandbox.apr("edit plain.apr --drop steps --force").ok().says(&["plain.apr: written, without 1 tensor"]);
+    sandbox
+        .apr("edit plain.apr --drop steps --force")
+        .ok()
+        .says(&["plain.apr: written, without 1 tensor"]);
     sandbox.apr("tensors plain.apr").ok().says(&["3 tensors"]);
     // A copy replaces what is there as any output does.
     sandbox.write("copy.apr", "precious");
-    sandbox.apr("edit plain.apr --drop table -o copy.apr --force").fails(1, &["E007", "copy.apr", "exists already"]);
+    sandbox
+        .apr("edit plain.apr --drop table -o copy.apr --force")
+        .fails(1, &["E007", "copy.apr", "exists already"]);
     assert_eq!(sandbox.read("copy.apr"), b"precious");
     sandbox.apr("edit plain.apr --drop table -o copy.apr -f").ok();
 }
@@ -88,7 +96,10 @@ fn an_edit_that_changes_nothing_writes_nothing_and_says_so() {
     sandbox.apr("edit plain.apr --set note=1").clean().says(&["changed in place"]);
     sandbox.apr("sign plain.apr --key signer").ok();
     let before = sandbox.read("plain.apr");
-    sandbox.apr("edit plain.apr --set note=1").clean().says(&["plain.apr: unchanged: it is so already"]);
+    sandbox
+        .apr("edit plain.apr --set note=1")
+        .clean()
+        .says(&["plain.apr: unchanged: it is so already"]);
     let report = sandbox.apr("edit plain.apr --set note=1 --json").clean().json();
     assert_eq!(
         (&report["changed"], &report["written"], &report["in_place"]),
@@ -104,7 +115,12 @@ fn an_edit_that_changes_nothing_writes_nothing_and_says_so() {
 fn an_edit_drops_signatures_and_says_so() {
     let sandbox = workshop();
     sandbox.apr("license issue plain.apr --licensee Ann --key signer").clean();
-    sandbox.apr("edit plain.apr --set a=1").ok().says(&["warning", "1 signature", "sign it again", "licence"]);
+    sandbox.apr("edit plain.apr --set a=1").ok().says(&[
+        "warning",
+        "1 signature",
+        "sign it again",
+        "licence",
+    ]);
     sandbox.apr("verify plain.apr --trusted signer.pub").fails(5, &["E006"]);
     sandbox.apr("license show plain.apr").fails(5, &["E006"]);
     sandbox.apr("validate plain.apr").clean();

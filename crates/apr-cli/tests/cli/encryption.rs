@@ -14,7 +14,10 @@ fn what_is_encrypted_and_decrypted_is_the_file_that_it_was() {
         ("--password --password-file password", &["--password-file password"][..]),
         ("--recipient owner.pub", &["--key owner"]),
         ("--recipient owner.pub --recipient other.pub", &["--key owner", "--key other"]),
-        ("--recipient owner.pub --password --password-file password", &["--key owner", "--password-file password"]),
+        (
+            "--recipient owner.pub --password --password-file password",
+            &["--key owner", "--password-file password"],
+        ),
     ];
     for file in ["plain.apr", "small.apr"] {
         for (lock, keys) in locks {
@@ -34,10 +37,14 @@ fn encrypted_tensors_are_not_in_the_file_and_metadata_only_unless_they_are_hidde
     let sandbox = workshop();
     sandbox.apr("edit plain.apr --set note=some-plain-remark").ok();
     let tensor = vec![3; 700];
-    let shows = |name: &str, text: &[u8]| sandbox.read(name).windows(text.len()).any(|window| window == text);
+    let shows = |name: &str, text: &[u8]| {
+        sandbox.read(name).windows(text.len()).any(|window| window == text)
+    };
     assert!(shows("plain.apr", &tensor) && shows("plain.apr", b"some-plain-remark"));
     sandbox.apr("encrypt plain.apr -o open-front.apr --recipient owner.pub").clean();
-    assert!(!shows("open-front.apr", &tensor[..16]) && shows("open-front.apr", b"some-plain-remark"));
+    assert!(
+        !shows("open-front.apr", &tensor[..16]) && shows("open-front.apr", b"some-plain-remark")
+    );
     sandbox.apr("encrypt plain.apr -o hidden.apr --recipient owner.pub --encrypt-metadata").clean();
     assert!(!shows("hidden.apr", &tensor[..16]) && !shows("hidden.apr", b"some-plain-remark"));
     let told = sandbox.apr("inspect hidden.apr").ok();
@@ -80,7 +87,9 @@ fn a_wrong_key_or_password_or_none_is_e005_and_writes_nothing() {
                 assert_eq!(sandbox.files(), before, "{line}");
             }
         }
-        sandbox.with_env(&[("APR_PASSWORD", "no")], &format!("decrypt {file} -o x.apr")).fails(4, &["E005", file]);
+        sandbox
+            .with_env(&[("APR_PASSWORD", "no")], &format!("decrypt {file} -o x.apr"))
+            .fails(4, &["E005", file]);
     }
     assert_eq!(sandbox.files(), before);
     sandbox.with_env(&[("APR_PASSWORD", PASSWORD)], "decrypt word.apr -o x.apr").clean();
@@ -91,7 +100,9 @@ fn a_wrong_key_or_password_or_none_is_e005_and_writes_nothing() {
 fn a_flipped_byte_of_an_encrypted_tensor_never_becomes_other_weights() {
     let sandbox = workshop();
     for compress in ["none", "auto"] {
-        let line = format!("convert m.safetensors -o sealed.apr -f --compress={compress} --recipient owner.pub");
+        let line = format!(
+            "convert m.safetensors -o sealed.apr -f --compress={compress} --recipient owner.pub"
+        );
         sandbox.apr(&line).clean();
         let file = sandbox.read("sealed.apr");
         for name in ["layers.0.weight", "layers.1.weight", "table", "steps"] {
@@ -114,7 +125,8 @@ fn no_byte_of_an_encrypted_files_front_can_be_changed() {
     let sandbox = workshop();
     sandbox.apr("encrypt plain.apr -o sealed.apr --recipient owner.pub").clean();
     let file = sandbox.read("sealed.apr");
-    let first = ["layers.0.weight", "layers.1.weight", "table", "steps"].map(|name| stored(&file, name).0);
+    let first =
+        ["layers.0.weight", "layers.1.weight", "table", "steps"].map(|name| stored(&file, name).0);
     let end = first.into_iter().min().expect("four");
     // Alignment and unknown flags only say how a file is described: the rest of the front is under
     // the key.
@@ -140,7 +152,9 @@ fn what_is_encrypted_is_not_encrypted_again_and_what_is_not_is_not_decrypted() {
     }
     sandbox.apr("decrypt plain.apr -o x.apr").fails(4, &["E001", "plain.apr", "not encrypted"]);
     sandbox.apr("decrypt m.safetensors -o x.apr").fails(4, &["E001", "m.safetensors"]);
-    sandbox.apr("encrypt plain.apr -o x.apr --recipient signer.pub").fails(4, &["signer.pub", "signatures"]);
+    sandbox
+        .apr("encrypt plain.apr -o x.apr --recipient signer.pub")
+        .fails(4, &["signer.pub", "signatures"]);
     sandbox.apr("encrypt plain.apr -o x.apr --recipient owner").fails(4, &["owner", "private key"]);
     sandbox.apr("encrypt plain.apr -o x.apr").fails(2, &["a password is needed"]);
     sandbox.apr("convert plain.apr -o x.apr --encrypt-metadata").fails(2, &["--encrypt-metadata"]);
@@ -164,7 +178,8 @@ fn secrets_are_in_no_report_and_private_keys_are_their_owners_alone() {
     };
     for verbosity in ["", "--json", "-v"] {
         for line in [
-            "encrypt plain.apr -o sealed.apr -f --password --recipient owner.pub --password-file password",
+            "encrypt plain.apr -o sealed.apr -f --password --recipient owner.pub --password-file \
+             password",
             "inspect sealed.apr --password-file password",
             "validate sealed.apr --key owner",
             "decrypt sealed.apr -o open.apr -f --password-file password",
@@ -181,8 +196,14 @@ fn secrets_are_in_no_report_and_private_keys_are_their_owners_alone() {
         ] {
             quiet(sandbox.apr(&format!("{line} {verbosity}")));
         }
-        quiet(sandbox.with_env(&[("APR_PASSWORD", PASSWORD)], &format!("tensors sealed.apr --stats {verbosity}")));
-        quiet(sandbox.with_env(&[("APR_PASSWORD", PASSWORD)], &format!("decrypt plain.apr -o x.apr {verbosity}")));
+        quiet(sandbox.with_env(
+            &[("APR_PASSWORD", PASSWORD)],
+            &format!("tensors sealed.apr --stats {verbosity}"),
+        ));
+        quiet(sandbox.with_env(
+            &[("APR_PASSWORD", PASSWORD)],
+            &format!("decrypt plain.apr -o x.apr {verbosity}"),
+        ));
     }
     for name in ["signer", "owner"] {
         let mode = sandbox.path(name).metadata().expect("a file").permissions().mode();
@@ -191,7 +212,10 @@ fn secrets_are_in_no_report_and_private_keys_are_their_owners_alone() {
     for name in ["sealed.apr", "open.apr"] {
         let file = sandbox.read(name);
         secrets.iter().for_each(|secret| {
-            assert!(!file.windows(secret.len()).any(|window| window == secret.as_bytes()), "{name}");
+            assert!(
+                !file.windows(secret.len()).any(|window| window == secret.as_bytes()),
+                "{name}"
+            );
         });
     }
 }
@@ -206,7 +230,10 @@ fn keys_are_replaced_only_when_asked() {
     sandbox.write("half.pub", "something else");
     sandbox.apr("keygen -o half").fails(1, &["E007", "half.pub", "exists"]);
     assert!(!sandbox.path("half").exists());
-    assert_eq!((sandbox.read("signer"), sandbox.read("signer.pub")), (private.clone(), public.clone()));
+    assert_eq!(
+        (sandbox.read("signer"), sandbox.read("signer.pub")),
+        (private.clone(), public.clone())
+    );
     sandbox.apr("keygen -o signer -f").clean();
     assert!(sandbox.read("signer") != private && sandbox.read("signer.pub") != public);
     // What others could read is not written into.
@@ -221,20 +248,27 @@ fn keys_are_replaced_only_when_asked() {
 fn a_password_may_come_through_a_pipe() {
     let sandbox = workshop();
     let ways = [
-        r#"printf 'sesame\nmore' | "$APR" encrypt plain.apr -o sealed.apr -f --password-file /dev/stdin"#,
+        r#"printf 'sesame\nmore' |
+            "$APR" encrypt plain.apr -o sealed.apr -f --password-file /dev/stdin"#,
         r#"printf 'sesame\r\n' | "$APR" encrypt plain.apr -o sealed.apr -f --password-file -"#,
-        r#"mkfifo pipe; echo sesame > pipe & "$APR" encrypt plain.apr -o sealed.apr -f --password-file pipe"#,
+        r#"mkfifo pipe; echo sesame > pipe &
+            "$APR" encrypt plain.apr -o sealed.apr -f --password-file pipe"#,
         // A model may follow.
         r#"(echo sesame; cat plain.apr) | "$APR" encrypt - -o sealed.apr -f --password-file -"#,
     ];
     for way in ways {
         sandbox.shell(way).clean();
-        let run = sandbox.with_env(&[("APR_PASSWORD", "sesame")], "diff sealed.apr plain.apr --exit-code");
+        let run = sandbox
+            .with_env(&[("APR_PASSWORD", "sesame")], "diff sealed.apr plain.apr --exit-code");
         run.ok();
-        sandbox.shell(r#"echo sesame | "$APR" decrypt sealed.apr -o open.apr -f --password-file -"#).clean();
+        sandbox
+            .shell(r#"echo sesame | "$APR" decrypt sealed.apr -o open.apr -f --password-file -"#)
+            .clean();
         assert!(sandbox.read("open.apr") == sandbox.read("plain.apr"), "{way}");
     }
-    sandbox.shell(r#""$APR" decrypt sealed.apr -o x.apr --password-file - < /dev/null"#).fails(2, &["no password"]);
+    sandbox
+        .shell(r#""$APR" decrypt sealed.apr -o x.apr --password-file - < /dev/null"#)
+        .fails(2, &["no password"]);
     let endless = r#"tr '\0' a < /dev/zero | "$APR" decrypt sealed.apr -o x.apr --password-file -"#;
     sandbox.shell(endless).fails(4, &["too long"]);
     assert!(!sandbox.path("x.apr").exists());
@@ -243,7 +277,9 @@ fn a_password_may_come_through_a_pipe() {
 #[test]
 fn a_password_file_locks_what_is_encrypted_for_recipients_too() {
     let sandbox = workshop();
-    sandbox.apr("encrypt plain.apr -o sealed.apr --password-file password --recipient owner.pub").clean();
+    sandbox
+        .apr("encrypt plain.apr -o sealed.apr --password-file password --recipient owner.pub")
+        .clean();
     let header = sandbox.apr("inspect sealed.apr --json").ok().json()["header"].take();
     assert_eq!(header["encryption"]["locks"], 2, "{header}");
     for key in ["--password-file password", "--key owner"] {
@@ -251,11 +287,19 @@ fn a_password_file_locks_what_is_encrypted_for_recipients_too() {
         assert!(sandbox.read("open.apr") == sandbox.read("plain.apr"), "{key}");
     }
     // Where it may be the source's, a password that opened nothing and locks nothing is told.
-    let run = sandbox.apr("convert plain.apr -o a.apr --recipient owner.pub --password-file password").ok();
-    run.says(&["warning: --password-file changed nothing", "only recipients can open the output", "--encrypt"]);
+    let run = sandbox
+        .apr("convert plain.apr -o a.apr --recipient owner.pub --password-file password")
+        .ok();
+    run.says(&[
+        "warning: --password-file changed nothing",
+        "only recipients can open the output",
+        "--encrypt",
+    ]);
     let run = sandbox.apr("convert plain.apr -o b.apr --password-file password").ok();
     run.says(&["warning: --password-file changed nothing", "the output is not encrypted"]);
-    sandbox.apr("convert plain.apr -o c.apr --encrypt --recipient owner.pub --password-file password").clean();
+    sandbox
+        .apr("convert plain.apr -o c.apr --encrypt --recipient owner.pub --password-file password")
+        .clean();
     sandbox.apr("convert c.apr -o d.apr --password-file password").ok();
 }
 
@@ -264,9 +308,16 @@ fn reading_an_encrypted_model_needs_a_key_only_for_its_weights() {
     let sandbox = workshop();
     sandbox.apr("encrypt plain.apr -o sealed.apr --recipient owner.pub --encrypt-metadata").clean();
     sandbox.apr("inspect sealed.apr").ok().says(&["metadata are encrypted"]);
-    sandbox.apr("validate sealed.apr").ok().says(&["pass  Tensor digests", "the tensors are encrypted, and no key"]);
+    sandbox
+        .apr("validate sealed.apr")
+        .ok()
+        .says(&["pass  Tensor digests", "the tensors are encrypted, and no key"]);
     sandbox.apr("lint sealed.apr").ok();
-    for line in ["diff sealed.apr plain.apr", "tensors sealed.apr --stats", "debug sealed.apr --hex --tensor table"] {
+    for line in [
+        "diff sealed.apr plain.apr",
+        "tensors sealed.apr --stats",
+        "debug sealed.apr --hex --tensor table",
+    ] {
         sandbox.apr(line).fails(4, &["E005", "sealed.apr", "--password-file"]);
         sandbox.apr(&format!("{line} --key owner")).ok();
     }
@@ -279,12 +330,19 @@ fn costs_of_a_password_that_nobody_would_ask_for_are_e008_before_anything_is_com
     let file = sandbox.read("sealed.apr");
     let costs: Vec<u8> = [19456_u32, 2, 1].into_iter().flat_map(u32::to_le_bytes).collect();
     let at = file.windows(12).position(|window| window == costs).expect("Argon2's costs");
-    for costs in [[(1 << 20) + 1, 2, 1], [u32::MAX, 2, 1], [19456, 17, 1], [19456, u32::MAX, 1], [19456, 2, u32::MAX]] {
+    for costs in [
+        [(1 << 20) + 1, 2, 1],
+        [u32::MAX, 2, 1],
+        [19456, 17, 1],
+        [19456, u32::MAX, 1],
+        [19456, 2, u32::MAX],
+    ] {
         let mut broken = file.clone();
         broken[at..at + 12].copy_from_slice(&costs.map(u32::to_le_bytes).concat());
         sandbox.write("sealed.apr", broken);
-        let run =
-            sandbox.shell(r#"ulimit -v 300000; exec "$APR" decrypt sealed.apr -o x.apr --password-file password"#);
+        let run = sandbox.shell(
+            r#"ulimit -v 300000; exec "$APR" decrypt sealed.apr -o x.apr --password-file password"#,
+        );
         run.fails(4, &["E008", "sealed.apr"]);
     }
     assert!(!sandbox.path("x.apr").exists());

@@ -67,7 +67,9 @@ fn falsification_05_compressed_is_never_larger_than_raw() {
     ]);
     let sandbox = Sandbox::new().with("m.safetensors", bytes);
     for codec in ["auto", "lz4", "zstd:22", "best"] {
-        sandbox.apr(&format!("convert m.safetensors -o m.apr -f --relaxed --compress={codec}")).ok();
+        sandbox
+            .apr(&format!("convert m.safetensors -o m.apr -f --relaxed --compress={codec}"))
+            .ok();
         let file = sandbox.read("m.apr");
         for (name, raw) in [("noise", 72_000), ("one", 4), ("weights", 72_000)] {
             assert!(stored(&file, name).1 <= raw, "{name} with {codec}");
@@ -86,13 +88,22 @@ fn falsification_06_inspect_reads_no_weight() {
             file[start..start + size].fill(0xa5);
         }
         sandbox.write(kind.part, file);
-        assert_eq!(sandbox.apr(&format!("inspect {} --json", kind.model)).ok().text(), before, "{}", kind.model);
+        assert_eq!(
+            sandbox.apr(&format!("inspect {} --json", kind.model)).ok().text(),
+            before,
+            "{}",
+            kind.model
+        );
     }
 }
 
 #[test]
 fn falsification_06_inspect_of_a_large_model_takes_no_memory() {
-    let entry = Apr2Entry { size: Some(4 << 30), dims: vec![4 << 30], ..Apr2Entry::new("zeros", DType::U8, &[0], &[]) };
+    let entry = Apr2Entry {
+        size: Some(4 << 30),
+        dims: vec![4 << 30],
+        ..Apr2Entry::new("zeros", DType::U8, &[0], &[])
+    };
     let builder = Apr2Builder { digests: false, ..Apr2Builder::new().entry(entry) };
     let mut head = builder.build();
     let footer = head.split_off(head.len() - 16);
@@ -107,7 +118,10 @@ fn falsification_07_the_vocabulary_is_as_large_as_the_tokenizer_says() {
     let sandbox = workshop();
     tiny_llama(&sandbox);
     let json = |name: &str| -> Value { serde_json::from_slice(&sandbox.read(name)).expect("JSON") };
-    let tokens = json("tiny-llama/tokenizer.json")["model"]["vocab"].as_object().expect("a vocabulary").len();
+    let tokens = json("tiny-llama/tokenizer.json")["model"]["vocab"]
+        .as_object()
+        .expect("a vocabulary")
+        .len();
     for line in [
         "import tiny-llama -o m.apr --compress",
         "import tiny-llama -o m.apr -f --recipient owner.pub",
@@ -147,10 +161,15 @@ fn falsification_09_reports_are_valid_json() {
     let _: Value = sandbox.apr("verify signed.apr --trusted stranger.pub --json").json();
     let _: Value = sandbox.apr("sign plain.apr --key signer --json").ok().json();
     let _: Value = sandbox.apr("edit plain.apr --set a=1 --json").ok().json();
-    let _: Value = sandbox.apr("license issue plain.apr --licensee Ann --key signer --json").ok().json();
-    let _: Value = sandbox.apr("license check plain.apr --trusted signer.pub --licensee Ann --json").ok().json();
+    let _: Value =
+        sandbox.apr("license issue plain.apr --licensee Ann --key signer --json").ok().json();
+    let _: Value = sandbox
+        .apr("license check plain.apr --trusted signer.pub --licensee Ann --json")
+        .ok()
+        .json();
     let _: Value = sandbox.apr("keygen -o new --json").ok().json();
-    let _: Value = sandbox.apr("encrypt plain.apr -o e.apr --recipient owner.pub --json").ok().json();
+    let _: Value =
+        sandbox.apr("encrypt plain.apr -o e.apr --recipient owner.pub --json").ok().json();
 }
 
 #[test]
@@ -168,7 +187,8 @@ fn falsification_16_and_18_weights_come_back_from_every_container_and_no_pickle_
 
 #[test]
 fn falsification_19_a_pickle_that_runs_code_is_not_imported() {
-    let sandbox = Sandbox::new().with("m.bin", b"\x80\x02cos\nsystem\nX\x0a\x00\x00\x00touch owned\x85R.");
+    let sandbox =
+        Sandbox::new().with("m.bin", b"\x80\x02cos\nsystem\nX\x0a\x00\x00\x00touch owned\x85R.");
     let run = sandbox.apr("import m.bin -o m.apr");
     assert_eq!(run.code, Some(4), "{run}");
     assert_eq!(sandbox.files(), ["m.bin"]);
@@ -176,13 +196,16 @@ fn falsification_19_a_pickle_that_runs_code_is_not_imported() {
 
 #[test]
 fn falsification_20_quantization_makes_files_smaller() {
-    let weights: Vec<f32> = (0..4096).map(|i| (scrambled(i) % 2001) as f32 / 50_000.0 - 0.02).collect();
-    let sandbox = Sandbox::new().with("m.safetensors", safetensors(&[("h.weight", "F32", &[64, 64], f32s(&weights))]));
+    let weights: Vec<f32> =
+        (0..4096).map(|i| (scrambled(i) % 2001) as f32 / 50_000.0 - 0.02).collect();
+    let sandbox = Sandbox::new()
+        .with("m.safetensors", safetensors(&[("h.weight", "F32", &[64, 64], f32s(&weights))]));
     sandbox.apr("convert m.safetensors -o m.apr").ok();
     let full = sandbox.read("m.apr").len();
     for scheme in ["int8", "int4", "fp16", "q8_0", "q4_0"] {
         for more in ["", "--compress"] {
-            let line = format!("convert m.safetensors -o q.apr -f --relaxed --quantize {scheme} {more}");
+            let line =
+                format!("convert m.safetensors -o q.apr -f --relaxed --quantize {scheme} {more}");
             sandbox.apr(&line).ok();
             assert!(sandbox.read("q.apr").len() < full, "{scheme} {more}");
         }

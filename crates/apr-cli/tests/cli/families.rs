@@ -1,7 +1,8 @@
 //! Hugging Face folders of tiny models that nothing is wrong with, until something is.
 //!
-//! Configuration, names and shapes are those of `fixtures/families`; values are those of freshly trained weights: gamma
-//! near one, beta at zero, all else spread evenly around zero with a deviation of 0.029.
+//! Configuration, names and shapes are those of `fixtures/families`; values are those of freshly
+//! trained weights: gamma near one, beta at zero, all else spread evenly around zero with a
+//! deviation of 0.029.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,7 +12,8 @@ use serde_json::{Map, Value};
 
 use crate::support::{Run, Sandbox, Tensor, f32s, safetensors, scrambled};
 
-/// Half the width of the range that weights are spread over; its deviation is this over the root of three.
+/// Half the width of the range that weights are spread over; its deviation is this over the root of
+/// three.
 const SPREAD: f32 = 0.05;
 
 /// A model of one family, complete with everything that its configuration asks for.
@@ -98,7 +100,8 @@ impl TinyModel {
 
     /// The model with other names.
     pub(crate) fn renamed(mut self, rename: impl Fn(&str) -> String) -> Self {
-        self.tensors = self.tensors.into_iter().map(|(name, weights)| (rename(&name), weights)).collect();
+        self.tensors =
+            self.tensors.into_iter().map(|(name, weights)| (rename(&name), weights)).collect();
         self
     }
 
@@ -117,16 +120,23 @@ impl TinyModel {
         let tensors: Vec<(String, Weights)> = self.tensors.iter().map(tensor).collect();
         let tensors: Vec<Tensor<'_>> = tensors
             .iter()
-            .map(|(name, weights)| (name.as_str(), "F32", &weights.shape[..], f32s(&weights.values)))
+            .map(|(name, weights)| {
+                (name.as_str(), "F32", &weights.shape[..], f32s(&weights.values))
+            })
             .collect();
         safetensors(&tensors)
     }
 
-    /// Writes the folder: weights, configuration, and a model card with a licence, so that an import has no remark.
+    /// Writes the folder: weights, configuration, and a model card with a licence, so that an
+    /// import has no remark.
     pub(crate) fn write(&self, sandbox: &Sandbox, folder: &str) {
         sandbox.write(&format!("{folder}/model.safetensors"), self.safetensors());
-        sandbox.write(&format!("{folder}/config.json"), Value::from(self.config.clone()).to_string());
-        sandbox.write(&format!("{folder}/README.md"), "---\nlicense: apache-2.0\nlanguage: en\n---\n# Tiny\n");
+        sandbox
+            .write(&format!("{folder}/config.json"), Value::from(self.config.clone()).to_string());
+        sandbox.write(
+            &format!("{folder}/README.md"),
+            "---\nlicense: apache-2.0\nlanguage: en\n---\n# Tiny\n",
+        );
     }
 
     /// A sandbox with the model in the folder `m`.
@@ -165,7 +175,8 @@ pub(crate) fn names(sandbox: &Sandbox, model: &str) -> Vec<String> {
     tensors.iter().map(|tensor| tensor["name"].as_str().expect("a name").to_owned()).collect()
 }
 
-/// The import of the model `m`, which must be refused for what it says, without a file in the sandbox that was not there.
+/// The import of the model `m`, which must be refused for what it says, without a file in the
+/// sandbox that was not there.
 #[track_caller]
 pub(crate) fn refused(sandbox: &Sandbox, parts: &[&str]) -> Run {
     let before = sandbox.files();

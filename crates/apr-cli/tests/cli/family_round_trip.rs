@@ -28,7 +28,8 @@ fn an_export_gives_back_the_bytes_that_were_imported() {
             fs::remove_dir_all(sandbox.path("back")).expect("it was written");
         }
         // As a file, it is the same weights; companions have no place there.
-        for line in ["export m.apr -o back.safetensors -f", "convert m.apr -o back.safetensors -f"] {
+        for line in ["export m.apr -o back.safetensors -f", "convert m.apr -o back.safetensors -f"]
+        {
             sandbox.apr(line).ok().says(&["not kept: README.md, config.json"]);
             assert_eq!(sandbox.read("back.safetensors"), model.safetensors(), "{family}: {line}");
         }
@@ -63,32 +64,45 @@ fn families_of_today_are_named_imported_judged_and_given_back() {
     ] {
         let model = TinyModel::new(case);
         let sandbox = model.sandbox().with("m/chat_template.jinja", "{{ messages }}");
-        sandbox.apr("validate m").clean().says(&[&format!("shapes of the {title} family\n"), "VALID"]);
+        sandbox
+            .apr("validate m")
+            .clean()
+            .says(&[&format!("shapes of the {title} family\n"), "VALID"]);
         sandbox.apr("import m -o m.apr").clean().says(&[&format!("{title} family, ")]);
         sandbox.apr("validate m.apr --strict").clean().says(&["VALID"]);
         sandbox.apr("export m.apr -o back").clean();
         for name in ["model.safetensors", "config.json", "chat_template.jinja"] {
-            assert_eq!(sandbox.read(&format!("back/{name}")), sandbox.read(&format!("m/{name}")), "{case} {name}");
+            assert_eq!(
+                sandbox.read(&format!("back/{name}")),
+                sandbox.read(&format!("m/{name}")),
+                "{case} {name}"
+            );
         }
         // One value that no healthy norm has ends the import.
-        let gamma = model
-            .names()
-            .into_iter()
-            .find(|name| ["norm", ".ln_"].iter().any(|part| name.contains(part)) && name.ends_with("weight"));
+        let gamma = model.names().into_iter().find(|name| {
+            ["norm", ".ln_"].iter().any(|part| name.contains(part)) && name.ends_with("weight")
+        });
         let gamma = gamma.expect("every family has a norm");
         model.clone().map(gamma, |_| 500.0).write(&sandbox, "bad");
         sandbox.apr("import bad -o bad.apr").fails(5, &[gamma, "the mean of this norm weight"]);
     }
 }
 
-/// Without a configuration, names and shapes alone: OLMo 2 has Gemma's and Cohere has LLaMA's, but not all of them.
+/// Without a configuration, names and shapes alone: OLMo 2 has Gemma's and Cohere has LLaMA's, but
+/// not all of them.
 #[test]
 fn names_alone_tell_olmo_and_cohere_from_gemma_and_llama() {
-    for (case, title) in
-        [("olmo2", "OLMo 2"), ("cohere", "Cohere Command R"), ("glm4", "GLM-4"), ("gpt_oss", "gpt-oss")]
-    {
+    for (case, title) in [
+        ("olmo2", "OLMo 2"),
+        ("cohere", "Cohere Command R"),
+        ("glm4", "GLM-4"),
+        ("gpt_oss", "gpt-oss"),
+    ] {
         let sandbox = Sandbox::new().with("m.safetensors", TinyModel::new(case).safetensors());
-        sandbox.apr("import m.safetensors -o m.apr").ok().says(&[&format!("{title} family (by its names)")]);
+        sandbox
+            .apr("import m.safetensors -o m.apr")
+            .ok()
+            .says(&[&format!("{title} family (by its names)")]);
     }
 }
 
@@ -110,16 +124,23 @@ fn an_import_of_an_import_is_the_same_model() {
 fn an_import_is_its_source_under_mapped_names() {
     for (family, renamed, canonical, count) in [
         ("bert", "embeddings.LayerNorm.weight", None, 39),
-        ("llama", "model.layers.0.self_attn.q_proj.weight", Some("layers.0.attn.q_proj.weight"), 21),
+        (
+            "llama",
+            "model.layers.0.self_attn.q_proj.weight",
+            Some("layers.0.attn.q_proj.weight"),
+            21,
+        ),
         ("whisper", "model.encoder.layer_norm.weight", Some("encoder.layer_norm.weight"), 113),
     ] {
         let sandbox = TinyModel::new(family).sandbox();
         sandbox.apr("import m -o m.apr").clean();
-        let pair = canonical.map_or(renamed.to_owned(), |canonical| format!("{renamed} = {canonical}"));
+        let pair =
+            canonical.map_or(renamed.to_owned(), |canonical| format!("{renamed} = {canonical}"));
         for source in ["m", "m/model.safetensors"] {
             let run = sandbox.apr(&format!("diff {source} m.apr --exit-code --tensors *")).clean();
             let all = format!("SAME: {count} of {count} tensors match");
-            let run = run.says(&["Similarity: 100%", &format!("\n{pair}: MATCH (same bytes)"), &all]);
+            let run =
+                run.says(&["Similarity: 100%", &format!("\n{pair}: MATCH (same bytes)"), &all]);
             assert_eq!(run.text().matches(": MATCH ").count(), count, "{run}");
         }
     }
@@ -146,7 +167,11 @@ fn places(sandbox: &Sandbox, model: &str) -> Vec<(String, u64, u64)> {
     let number = |value: &Value| value.as_u64().expect("a number");
     let tensors = report["tensors"].as_array().expect("a list").iter();
     let place = |tensor: &Value| {
-        (tensor["name"].as_str().expect("a name").to_owned(), number(&tensor["offset"]), number(&tensor["bytes"]))
+        (
+            tensor["name"].as_str().expect("a name").to_owned(),
+            number(&tensor["offset"]),
+            number(&tensor["bytes"]),
+        )
     };
     tensors.map(place).collect()
 }
@@ -160,7 +185,11 @@ fn tied_tensors_stay_tied_from_checkpoint_to_checkpoint() {
     for model in ["m.pt", "m.apr", "back.pt"] {
         let places = places(&sandbox, model);
         let [embed, head, view] = &places[..] else { panic!("{model}: {places:?}") };
-        assert_eq!([&embed.0, &head.0, &view.0], ["embed.weight", "head.weight", "view"], "{model}");
+        assert_eq!(
+            [&embed.0, &head.0, &view.0],
+            ["embed.weight", "head.weight", "view"],
+            "{model}"
+        );
         assert_eq!(embed.1, head.1, "{model} stores them once");
         assert_eq!([embed.2, head.2, view.2], [24; 3], "{model}");
     }
@@ -179,7 +208,10 @@ fn a_checkpoint_of_a_known_family_gets_its_names_back() {
     let sandbox = model.sandbox();
     sandbox.apr("convert m/model.safetensors -o p/pytorch_model.bin").clean();
     fs::copy(sandbox.path("m/config.json"), sandbox.path("p/config.json")).expect("it is there");
-    sandbox.apr("import p -o p.apr --license mit").clean().says(&["LLaMA family, 20 tensors renamed"]);
+    sandbox
+        .apr("import p -o p.apr --license mit")
+        .clean()
+        .says(&["LLaMA family, 20 tensors renamed"]);
     assert!(names(&sandbox, "p.apr").contains(&"layers.0.attn.q_proj.weight".to_owned()));
     sandbox.apr("export p.apr --format pytorch -o back.bin").ok();
     assert_eq!(names(&sandbox, "back.bin"), model.names());
@@ -206,8 +238,8 @@ fn a_pattern_may_be_of_either_models_names() {
 
 #[test]
 fn metadata_cannot_declare_a_weight_to_be_dispensable() {
-    let metadata =
-        r#"{"apr_version":"2.0.0","model_type":"x","architecture":{},"mel_filterbank":{"tensor":"b.weight"}}"#;
+    let metadata = r#"{"apr_version":"2.0.0","model_type":"x","architecture":{},
+        "mel_filterbank":{"tensor":"b.weight"}}"#;
     let sandbox = Sandbox::new().with("m.apr", crate::support::sound().metadata(metadata).build());
     let before = names(&sandbox, "m.apr");
     assert!(before.contains(&"b.weight".to_owned()), "{before:?}");

@@ -33,14 +33,22 @@ fn legacy() -> Vec<u8> {
 fn every_command_reads_a_legacy_ggml_file() {
     let sandbox = Sandbox::new().with("m.bin", legacy());
     let cases: [(&str, &[&str]); 8] = [
-        ("inspect m.bin", &["Type:        LLaMA", "Format:      legacy GGML", "Vocab Size:  3", "hidden_size"]),
+        (
+            "inspect m.bin",
+            &["Type:        LLaMA", "Format:      legacy GGML", "Vocab Size:  3", "hidden_size"],
+        ),
         ("tensors m.bin --stats", &["layers.0.feed_forward.w2.weight", "[4, 14]", "12 tensors"]),
         ("validate m.bin", &["pass  Names and shapes shapes of the LLaMA family", "\nVALID"]),
         ("explain m.bin", &["This is a **LLaMA** model.", "layers 1, hidden 4, heads 2"]),
         ("lint m.bin", &["Missing 'license' field"]),
         (
             "debug m.bin",
-            &["Magic:           tjgg", "Format:          legacy GGML", "magic:           ggjt", "valid, 0 findings"],
+            &[
+                "Magic:           tjgg",
+                "Format:          legacy GGML",
+                "magic:           ggjt",
+                "valid, 0 findings",
+            ],
         ),
         ("debug --drama m.bin", &["PRODUCTION READY"]),
         ("diff m.bin m.bin --exit-code", &["SAME"]),

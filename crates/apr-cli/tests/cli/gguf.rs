@@ -21,7 +21,8 @@ fn trained() -> Sandbox {
         "tokenizer.json",
         "tokenizer_config.json",
     ] {
-        let bytes = fs::read(locate::fixture("tiny-llama").join(name)).expect("the fixture is there");
+        let bytes =
+            fs::read(locate::fixture("tiny-llama").join(name)).expect("the fixture is there");
         sandbox.write(&format!("llama/{name}"), bytes);
     }
     sandbox
@@ -120,10 +121,13 @@ impl Parsed {
 
 /// The bytes of a tensor of a safetensors file.
 fn of_safetensors(file: &[u8], name: &str) -> Vec<u8> {
-    let len = usize::try_from(u64::from_le_bytes(file[..8].try_into().expect("eight bytes"))).expect("small");
+    let len = usize::try_from(u64::from_le_bytes(file[..8].try_into().expect("eight bytes")))
+        .expect("small");
     let header: Value = serde_json::from_slice(&file[8..8 + len]).expect("JSON");
-    let offset =
-        |end: usize| usize::try_from(header[name]["data_offsets"][end].as_u64().expect("an offset")).expect("small");
+    let offset = |end: usize| {
+        usize::try_from(header[name]["data_offsets"][end].as_u64().expect("an offset"))
+            .expect("small")
+    };
     file[8 + len + offset(0)..8 + len + offset(1)].to_vec()
 }
 
@@ -167,8 +171,10 @@ fn qa_61_an_export_is_what_the_specification_of_gguf_says() {
             let expected = of_safetensors(&source, hf);
             assert!(file.bytes(gguf, expected.len()) == expected, "{gguf}");
         }
-        // llama.cpp rotates neighbours where transformers rotates halves: the rows of each head change places.
-        let (query, head) = (of_safetensors(&source, "model.layers.0.self_attn.q_proj.weight"), 32 * 256);
+        // llama.cpp rotates neighbours where transformers rotates halves: the rows of each head
+        // change places.
+        let (query, head) =
+            (of_safetensors(&source, "model.layers.0.self_attn.q_proj.weight"), 32 * 256);
         let rotated = file.bytes("blk.0.attn_q.weight", query.len());
         for row in 0..32 {
             let from = (row % 2 * 16 + row / 2) * 256;
@@ -182,7 +188,14 @@ fn a_model_is_the_same_after_a_trip_to_gguf() {
     let sandbox = trained();
     let report = sandbox.apr("export llama -o m.gguf --json").ok().json();
     // The folder's name is the model's, for want of a better one, and no loss.
-    assert!(report["losses"].as_array().expect("a list").iter().all(|loss| loss["name"] != "model_name"), "{report}");
+    assert!(
+        report["losses"]
+            .as_array()
+            .expect("a list")
+            .iter()
+            .all(|loss| loss["name"] != "model_name"),
+        "{report}"
+    );
     assert_eq!(Parsed::new(&sandbox.read("m.gguf"), 32).text("general.name"), "Llama");
     sandbox.apr("export m.gguf -o back --precision bf16").ok();
     // Values, names, their order, and the file's header.
@@ -224,9 +237,10 @@ fn strange() -> Vec<u8> {
 fn qa_78_a_gguf_file_of_an_unknown_architecture_is_not_imported_unasked() {
     let sandbox = Sandbox::new().with("m.gguf", strange());
     for line in ["import m.gguf -o m.apr", "convert m.gguf -o m.apr"] {
-        let run = sandbox
-            .apr(line)
-            .fails(5, &["'strange'", "not an architecture that apr knows", "--arch NAME", "--relaxed"]);
+        let run = sandbox.apr(line).fails(
+            5,
+            &["'strange'", "not an architecture that apr knows", "--arch NAME", "--relaxed"],
+        );
         run.says(&["nothing was written"]);
         assert_eq!(sandbox.files(), ["m.gguf"]);
     }
@@ -236,8 +250,14 @@ fn qa_78_a_gguf_file_of_an_unknown_architecture_is_not_imported_unasked() {
         (&json!("architecture"), &json!("strange"))
     );
     // Who says what it is gets it checked.
-    sandbox.apr("import m.gguf -o m.apr --arch llama").fails(5, &["'net.weight'", "no such tensor"]);
-    sandbox.apr("import m.gguf -o m.apr --relaxed").ok().says(&["warning", "'strange'", "unknown family"]);
+    sandbox
+        .apr("import m.gguf -o m.apr --arch llama")
+        .fails(5, &["'net.weight'", "no such tensor"]);
+    sandbox.apr("import m.gguf -o m.apr --relaxed").ok().says(&[
+        "warning",
+        "'strange'",
+        "unknown family",
+    ]);
     assert_eq!(names(&sandbox, "m.apr"), ["net.weight"]);
     // To look at it or copy it, nobody needs to know.
     for line in ["inspect m.gguf", "validate m.gguf", "convert m.gguf -o copy.gguf"] {
@@ -249,7 +269,8 @@ fn qa_78_a_gguf_file_of_an_unknown_architecture_is_not_imported_unasked() {
 fn qa_78_a_known_architecture_is_imported_under_canonical_names() {
     let sandbox = trained();
     sandbox.apr("export llama -o m.gguf").ok();
-    let run = sandbox.apr("import m.gguf -o m.apr").ok().says(&["LLaMA family, 21 tensors renamed"]);
+    let run =
+        sandbox.apr("import m.gguf -o m.apr").ok().says(&["LLaMA family, 21 tensors renamed"]);
     assert!(!run.stdout.is_empty());
     assert!(names(&sandbox, "m.apr").contains(&"layers.0.attn.q_proj.weight".to_owned()));
     sandbox.apr("validate m.apr").ok().says(&["VALID"]);
@@ -265,13 +286,16 @@ fn qa_81_a_quantized_file_comes_back_byte_for_byte() {
         assert!(sandbox.read("back.gguf") == sandbox.read("q.gguf"), "{scheme}");
         sandbox.apr("convert q.gguf -o copy.gguf -f").ok();
         assert!(sandbox.read("copy.gguf") == sandbox.read("q.gguf"), "{scheme}");
-        let types = |model: &str| sandbox.apr(&format!("inspect {model} --json")).ok().json()["dtypes"].take();
+        let types = |model: &str| {
+            sandbox.apr(&format!("inspect {model} --json")).ok().json()["dtypes"].take()
+        };
         assert_eq!(types("q.apr"), types("q.gguf"));
         sandbox.apr("validate q.gguf").ok();
     }
 }
 
-/// The pairs are part of metadata that are set, parted, hidden, listed in a manifest and put together again.
+/// The pairs are part of metadata that are set, parted, hidden, listed in a manifest and put
+/// together again.
 #[test]
 fn pairs_stay_with_the_metadata_wherever_these_go() {
     let file = GgufBuilder::new()
@@ -288,7 +312,11 @@ fn pairs_stay_with_the_metadata_wherever_these_go() {
         &["convert m.gguf -o b.apr --relaxed"],
         &["convert m.gguf -o a.apr --relaxed", "edit a.apr --set note=changed -o b.apr"],
         &["convert m.gguf -o b.apr --relaxed --recipient k.pem.pub --encrypt-metadata"],
-        &["convert m.gguf -o a.apr --relaxed", "shard a.apr --size 300B -o p.apr", "join p.apr -o b.apr"],
+        &[
+            "convert m.gguf -o a.apr --relaxed",
+            "shard a.apr --size 300B -o p.apr",
+            "join p.apr -o b.apr",
+        ],
     ];
     for way in ways {
         way.iter().for_each(|line| drop(sandbox.apr(&format!("{line} -f")).ok()));
@@ -301,19 +329,30 @@ fn pairs_stay_with_the_metadata_wherever_these_go() {
 fn qa_82_qa_83_gguf_files_hold_the_floats_asked_for() {
     let sandbox = trained();
     // Vectors stay F32, as llama.cpp wants them.
-    for (options, kind, file_type) in
-        [("--precision fp32", 0, 0), ("--precision fp16", 1, 1), ("--precision bf16", 30, 32), ("", 30, 32)]
-    {
+    for (options, kind, file_type) in [
+        ("--precision fp32", 0, 0),
+        ("--precision fp16", 1, 1),
+        ("--precision bf16", 30, 32),
+        ("", 30, 32),
+    ] {
         sandbox.apr(&format!("export llama -o m.gguf {options} -f")).ok();
         let file = Parsed::new(&sandbox.read("m.gguf"), 32);
-        assert_eq!((file.tensors["token_embd.weight"].1, file.tensors["output_norm.weight"].1), (kind, 0), "{options}");
+        assert_eq!(
+            (file.tensors["token_embd.weight"].1, file.tensors["output_norm.weight"].1),
+            (kind, 0),
+            "{options}"
+        );
         assert_eq!(file.number("general.file_type"), file_type, "{options}");
     }
     sandbox.apr("quantize llama --type q8_0 -o q.gguf").ok();
     for (dtype, kind) in [("f32", 0), ("f16", 1), ("bf16", 30)] {
         sandbox.apr(&format!("convert q.gguf --dequantize {dtype} -o d.gguf -f")).ok();
         let file = Parsed::new(&sandbox.read("d.gguf"), 32);
-        assert_eq!((file.tensors["blk.0.attn_q.weight"].1, file.tensors["output_norm.weight"].1), (kind, 0), "{dtype}");
+        assert_eq!(
+            (file.tensors["blk.0.attn_q.weight"].1, file.tensors["output_norm.weight"].1),
+            (kind, 0),
+            "{dtype}"
+        );
         sandbox.apr("diff q.gguf d.gguf --tolerance 0.001 --exit-code").ok();
     }
 }
@@ -334,31 +373,46 @@ fn qa_85_special_tokens_keep_their_ids_through_gguf() {
         }
     }
     sandbox.apr("export m.apr -o back").ok();
-    let config: Value = serde_json::from_slice(&sandbox.read("back/tokenizer_config.json")).expect("JSON");
-    let map: Value = serde_json::from_slice(&sandbox.read("back/special_tokens_map.json")).expect("JSON");
+    let config: Value =
+        serde_json::from_slice(&sandbox.read("back/tokenizer_config.json")).expect("JSON");
+    let map: Value =
+        serde_json::from_slice(&sandbox.read("back/special_tokens_map.json")).expect("JSON");
     for (role, token, _) in roles {
-        assert_eq!((&config[format!("{role}_token")], &map[format!("{role}_token")]), (&json!(token), &json!(token)));
+        assert_eq!(
+            (&config[format!("{role}_token")], &map[format!("{role}_token")]),
+            (&json!(token), &json!(token))
+        );
     }
-    let tokenizer: Value = serde_json::from_slice(&sandbox.read("back/tokenizer.json")).expect("JSON");
+    let tokenizer: Value =
+        serde_json::from_slice(&sandbox.read("back/tokenizer.json")).expect("JSON");
     assert_eq!(tokenizer["model"]["vocab"]["</s>"], 257);
 }
 
 #[test]
 fn qa_95_a_gguf_file_says_its_family_and_names_are_mapped() {
-    for (case, title) in [("llama", "LLaMA"), ("gpt_neox", "GPT-NeoX"), ("qwen2", "Qwen2"), ("bert", "BERT")] {
+    for (case, title) in
+        [("llama", "LLaMA"), ("gpt_neox", "GPT-NeoX"), ("qwen2", "Qwen2"), ("bert", "BERT")]
+    {
         let sandbox = TinyModel::new(case).sandbox();
         let lost = sandbox.apr("export m -o m.gguf --json").ok().json()["losses"].take();
         sandbox.apr("import m.gguf -o m.apr").ok().says(&[&format!("{title} family")]);
         sandbox.apr("explain m.gguf").ok().says(&[&format!("This is a **{title}** model.")]);
         let diff = sandbox.apr("diff m m.gguf --json").ok().json();
-        assert!(diff["tensors"].as_array().expect("a list").iter().all(|row| row["max_delta"] == 0.0), "{diff}");
+        assert!(
+            diff["tensors"].as_array().expect("a list").iter().all(|row| row["max_delta"] == 0.0),
+            "{diff}"
+        );
         // Only what the export said it leaves out is missing.
         let names = |list: &Value, key: &str| -> Vec<String> {
             let rows = list.as_array().expect("a list").iter();
-            rows.map(|row| row.get(key).unwrap_or(row).as_str().expect("a name").to_owned()).collect()
+            rows.map(|row| row.get(key).unwrap_or(row).as_str().expect("a name").to_owned())
+                .collect()
         };
         let lost = names(&lost, "name");
-        assert!(names(&diff["removed"], "").iter().all(|name| lost.contains(name)), "{diff} {lost:?}");
+        assert!(
+            names(&diff["removed"], "").iter().all(|name| lost.contains(name)),
+            "{diff} {lost:?}"
+        );
         assert_eq!(diff["added"], json!([]));
     }
 }
@@ -368,7 +422,8 @@ fn shards_of_gguf_are_one_model() {
     let sandbox = trained();
     sandbox.apr("quantize llama --type q8_0 -o q.gguf").ok();
     sandbox.apr("convert q.gguf -o cut.gguf --shard-size 100KB").ok().says(&["in 5 files"]);
-    let shards: Vec<String> = sandbox.files().into_iter().filter(|name| name.starts_with("cut")).collect();
+    let shards: Vec<String> =
+        sandbox.files().into_iter().filter(|name| name.starts_with("cut")).collect();
     assert_eq!(shards.len(), 5);
     assert_eq!(shards[0], "cut-00001-of-00005.gguf");
     let report = sandbox.apr("inspect cut-00001-of-00005.gguf --json").ok().json();
@@ -386,7 +441,8 @@ fn gguf_goes_through_pipes_and_takes_another_alignment() {
     let sandbox = trained();
     sandbox.apr("quantize llama --type q8_0 -o q.gguf").ok();
     let written = sandbox.read("q.gguf");
-    let piped = sandbox.apr("quantize llama --type q8_0 --format gguf -o -").ok().says(&["21 tensors"]);
+    let piped =
+        sandbox.apr("quantize llama --type q8_0 --format gguf -o -").ok().says(&["21 tensors"]);
     assert!(piped.stdout == written);
     for line in ["inspect -", "validate -", "tensors - --stats"] {
         sandbox.piped(line, &written).ok();
@@ -401,7 +457,9 @@ fn gguf_goes_through_pipes_and_takes_another_alignment() {
     let (back, original) = (Parsed::new(&sandbox.read("back.gguf"), 32), Parsed::new(&written, 32));
     assert!(back.data == original.data);
     for wrong in ["48", "7", "0"] {
-        sandbox.apr(&format!("convert q.gguf --align {wrong} -o x.gguf")).fails(2, &["power of two"]);
+        sandbox
+            .apr(&format!("convert q.gguf --align {wrong} -o x.gguf"))
+            .fails(2, &["power of two"]);
     }
     sandbox.apr("convert q.gguf --align 128 -o x.apr").fails(2, &["32 or 64"]);
     sandbox.apr("convert q.gguf --align 64 -o x.safetensors").fails(2, &["--align works for"]);
@@ -412,14 +470,24 @@ fn every_command_reads_a_quantized_gguf_file() {
     let sandbox = trained();
     sandbox.apr("quantize llama --type q4_k_m -o q.gguf").ok();
     let cases: [(&str, &[&str]); 10] = [
-        ("inspect q.gguf", &["Format:      GGUF", "Type:        LLaMA", "q5_0", "GGUF keys", "259 x string"]),
+        (
+            "inspect q.gguf",
+            &["Format:      GGUF", "Type:        LLaMA", "q5_0", "GGUF keys", "259 x string"],
+        ),
         (
             "inspect q.gguf --quantization",
-            &["Quantization\n  Scheme: q4_k_m", "Type: Q5_0, Block size: 32", "Type: Q4_K, Block size: 256"],
+            &[
+                "Quantization\n  Scheme: q4_k_m",
+                "Type: Q5_0, Block size: 32",
+                "Type: Q4_K, Block size: 256",
+            ],
         ),
         ("tensors q.gguf --stats", &["blk.0.ffn_down.weight", "q4_k", "[128, 256]"]),
         ("tensors q.gguf --hist token_embd.weight", &["bins of width"]),
-        ("validate q.gguf", &["pass  Names and shapes shapes of the LLaMA family", "pass  Physics", "\nVALID"]),
+        (
+            "validate q.gguf",
+            &["pass  Names and shapes shapes of the LLaMA family", "pass  Physics", "\nVALID"],
+        ),
         ("diff q.gguf llama", &["tensor rounded, q4_k and bf16", "ROUNDED: 5 of 21"]),
         ("explain q.gguf", &["This is a **LLaMA** model.", "kv heads 2", "mostly q5_0", "GGUF"]),
         (
@@ -427,7 +495,10 @@ fn every_command_reads_a_quantized_gguf_file() {
             &["layers.0.attn.q_proj.weight", "Query projection", "Healthy"],
         ),
         ("lint q.gguf", &["[WARN] Metadata: Missing 'general.license'"]),
-        ("debug q.gguf", &["Magic:           GGUF", "key_values:", "Health:          valid, 0 findings"]),
+        (
+            "debug q.gguf",
+            &["Magic:           GGUF", "key_values:", "Health:          valid, 0 findings"],
+        ),
     ];
     for (line, parts) in cases {
         sandbox.apr(line).ok().says(parts);
@@ -445,7 +516,10 @@ fn every_command_reads_a_quantized_gguf_file() {
 #[test]
 fn lint_says_what_a_gguf_file_does_not_tell_of_itself() {
     let weight = || GgufEntry::new("token_embd.weight", 0, &[2, 1], &f32s(&[0.5, -0.5]));
-    let bare = GgufBuilder::new().text("general.architecture", "llama").u32("general.file_type", 15).entry(weight());
+    let bare = GgufBuilder::new()
+        .text("general.architecture", "llama")
+        .u32("general.file_type", 15)
+        .entry(weight());
     let sandbox = Sandbox::new().with("bare.gguf", bare.build());
     sandbox.apr("lint bare.gguf").ok().says(&[
         "Missing 'general.name'",
@@ -468,14 +542,20 @@ fn lint_says_what_a_gguf_file_does_not_tell_of_itself() {
 #[test]
 fn diff_tells_which_keys_differ() {
     let with = |layers: u32, name: &str| {
-        let file = GgufBuilder::new().text("general.architecture", "llama").text("general.name", name);
+        let file =
+            GgufBuilder::new().text("general.architecture", "llama").text("general.name", name);
         file.u32("llama.block_count", layers).entry(GgufEntry::i8("a", &[1])).build()
     };
     let common = "one name that goes on for so long that its end is not in sight for anybody, ";
     let sandbox = Sandbox::new().with("a.gguf", with(1, &format!("{common}left")));
     sandbox.write("b.gguf", with(2, &format!("{common}right")));
     let run = sandbox.apr("diff a.gguf b.gguf").ok();
-    let run = run.says(&["gguf.llama.block_count: 1 to 2", "gguf.general.name: …", "left\" to …", "right\"\n"]);
+    let run = run.says(&[
+        "gguf.llama.block_count: 1 to 2",
+        "gguf.general.name: …",
+        "left\" to …",
+        "right\"\n",
+    ]);
     assert!(!run.text().contains("endian"), "{run}");
 }
 
@@ -486,7 +566,9 @@ fn a_folder_is_no_output_for_one_file() {
     sandbox.shell("mkdir there").clean();
     let before = sandbox.files();
     for output in ["there", "there/", "absent/"] {
-        for (model, format) in [("m.gguf", "gguf"), ("m.safetensors", "apr"), ("m.safetensors", "pytorch")] {
+        for (model, format) in
+            [("m.gguf", "gguf"), ("m.safetensors", "apr"), ("m.safetensors", "pytorch")]
+        {
             let run = sandbox.apr(&format!("convert {model} -o {output} --format {format} -f"));
             run.fails(2, &[output, "is a folder, but the output is one file", "/model."]);
         }
@@ -505,14 +587,16 @@ fn validate_looks_at_hyperparameters() {
     sandbox.write("sound.gguf", sound().u32("toy.attention.head_count", 2).build());
     sandbox.apr("validate sound.gguf").ok().says(&["pass  Hyperparameters"]);
     sandbox.write("odd.gguf", sound().u32("toy.attention.head_count", 3).build());
-    sandbox.apr("validate odd.gguf").fails(5, &["FAIL  Hyperparameters", "toy.attention.head_count"]);
+    sandbox
+        .apr("validate odd.gguf")
+        .fails(5, &["FAIL  Hyperparameters", "toy.attention.head_count"]);
     let report = sandbox.apr("validate odd.gguf --json").fails(5, &[]).json();
     assert_eq!(report["findings"][0]["check"], "hyperparameters");
     sandbox.apr("validate odd.gguf --nan-check").ok();
 }
 
-/// Helium is taken here for a relative of LLaMA's that multiplies by four factors as Granite does, which llama.cpp's `llama`
-/// does not have.
+/// Helium is taken here for a relative of LLaMA's that multiplies by four factors as Granite does,
+/// which llama.cpp's `llama` does not have.
 #[test]
 fn qa_95_a_foreign_family_is_no_llama() {
     let factors = [
@@ -521,14 +605,19 @@ fn qa_95_a_foreign_family_is_no_llama() {
         ("residual_multiplier", json!(0.22)),
         ("logits_scaling", json!(8.0)),
     ];
-    let listed =
-        "attention_multiplier = 0.0156, embedding_multiplier = 12.0, logits_scaling = 8.0, residual_multiplier = 0.22";
+    let listed = "attention_multiplier = 0.0156, embedding_multiplier = 12.0, logits_scaling = \
+        8.0, residual_multiplier = 0.22";
     let relative = |model_type: &str| {
         let model = TinyModel::new("llama").configured("model_type", model_type);
-        factors.iter().fold(model, |model, (key, value)| model.configured(key, value.clone())).sandbox()
+        factors
+            .iter()
+            .fold(model, |model, (key, value)| model.configured(key, value.clone()))
+            .sandbox()
     };
     let sandbox = relative("helium");
-    sandbox.apr("convert m -o m.gguf").fails(4, &["E001", "apr does not know 'helium'", "--arch NAME"]);
+    sandbox
+        .apr("convert m -o m.gguf")
+        .fails(4, &["E001", "apr does not know 'helium'", "--arch NAME"]);
     sandbox.apr("quantize m -o q.gguf --type q8_0").fails(4, &["apr does not know 'helium'"]);
     assert!(!sandbox.path("m.gguf").exists());
     sandbox.apr("inspect m").clean().says(&["helium"]);
@@ -537,10 +626,18 @@ fn qa_95_a_foreign_family_is_no_llama() {
     assert_eq!(sandbox.read("back.safetensors"), sandbox.read("m/model.safetensors"));
 
     let run = sandbox.apr("convert m -o m.gguf --arch llama").ok();
-    run.says(&["warning: ", "llama.cpp computes without", listed, "not kept: architecture (hyperparameters: "]);
+    run.says(&[
+        "warning: ",
+        "llama.cpp computes without",
+        listed,
+        "not kept: architecture (hyperparameters: ",
+    ]);
     let report = sandbox.apr("convert m -o again.gguf --arch llama --json").ok().json();
     let warnings = report["warnings"].as_array().expect("a list");
-    assert!(warnings.iter().any(|warning| warning.as_str().is_some_and(|text| text.contains(listed))), "{warnings:?}");
+    assert!(
+        warnings.iter().any(|warning| warning.as_str().is_some_and(|text| text.contains(listed))),
+        "{warnings:?}"
+    );
     // Under a known name, factors are still what llama.cpp lacks.
     relative("llama").apr("convert m -o m.gguf").ok().says(&["llama.cpp computes without", listed]);
 }

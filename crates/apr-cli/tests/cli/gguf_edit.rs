@@ -10,7 +10,8 @@ use serde_json::{Value, json};
 use crate::changes::undo_file;
 use crate::support::{Run, Sandbox, f32s};
 
-const NAMES: [&str; 4] = ["token_embd.weight", "blk.0.attn_q.weight", "blk.0.attn_k.weight", "output_norm.weight"];
+const NAMES: [&str; 4] =
+    ["token_embd.weight", "blk.0.attn_q.weight", "blk.0.attn_k.weight", "output_norm.weight"];
 
 /// Four tensors of 256 bytes and pairs of several types, in `m.gguf`.
 fn sandbox() -> Sandbox {
@@ -44,7 +45,10 @@ fn data(file: &[u8]) -> &[u8] {
 fn an_edit_that_fits_changes_the_header_alone() {
     let sandbox = sandbox();
     let before = sandbox.read("m.gguf");
-    sandbox.apr("edit m.gguf --set llama.context_length=128 --set general.name=other").ok().says(&["in place"]);
+    sandbox
+        .apr("edit m.gguf --set llama.context_length=128 --set general.name=other")
+        .ok()
+        .says(&["in place"]);
     let after = sandbox.read("m.gguf");
     assert_eq!((after.len(), data(&after)), (before.len(), data(&before)));
     let different = before.iter().zip(&after).filter(|(old, new)| old != new).count();
@@ -62,12 +66,15 @@ fn an_edit_that_needs_room_writes_a_new_file_and_keeps_types_names_and_bytes() {
     let sandbox = sandbox();
     let before = sandbox.read("m.gguf");
     sandbox.write("t.jinja", "{{ messages }}".repeat(100));
-    let line = "edit m.gguf --chat-template t.jinja --unset llama.block_count --set llama.rope.freq_base=500000 \
-                --set general.tags=[\"x\"] -o e.gguf";
+    let line = "edit m.gguf --chat-template t.jinja --unset llama.block_count --set \
+        llama.rope.freq_base=500000 --set general.tags=[\"x\"] -o e.gguf";
     sandbox.apr(line).ok().says(&["e.gguf: written"]);
     assert_eq!(sandbox.read("m.gguf"), before);
     assert_eq!(data(&sandbox.read("e.gguf")), data(&before));
-    assert_eq!(pair(&sandbox, "e.gguf", "tokenizer.chat_template")["value"], "{{ messages }}".repeat(100));
+    assert_eq!(
+        pair(&sandbox, "e.gguf", "tokenizer.chat_template")["value"],
+        "{{ messages }}".repeat(100)
+    );
     assert_eq!(pair(&sandbox, "e.gguf", "llama.block_count"), Value::Null);
     let expected = json!({"key": "llama.rope.freq_base", "type": "f32", "value": 500_000.0});
     assert_eq!(pair(&sandbox, "e.gguf", "llama.rope.freq_base"), expected);
@@ -83,16 +90,26 @@ fn an_edit_that_needs_room_writes_a_new_file_and_keeps_types_names_and_bytes() {
 fn tensors_are_renamed_and_left_out() {
     let sandbox = sandbox();
     let before = sandbox.read("m.gguf");
-    sandbox.apr("edit m.gguf --rename output_norm.weight=output_mean.weight").ok().says(&["in place"]);
+    sandbox
+        .apr("edit m.gguf --rename output_norm.weight=output_mean.weight")
+        .ok()
+        .says(&["in place"]);
     sandbox.apr("tensors m.gguf").ok().says(&["output_mean.weight"]);
     sandbox.apr("edit m.gguf --rename output_mean.weight=output_norm.weight").ok();
     assert_eq!(sandbox.read("m.gguf"), before);
     sandbox.apr("edit m.gguf --drop blk.*").fails(2, &["2 of 4 tensors", "-o", "--force"]);
     assert_eq!(sandbox.read("m.gguf"), before);
     sandbox.apr("edit m.gguf --drop blk.* -o d.gguf").ok().says(&["without 2 tensors"]);
-    assert_eq!(sandbox.apr("tensors d.gguf --json").ok().json()["tensors"].as_array().map(Vec::len), Some(2));
-    sandbox.apr("edit m.gguf --rename outputnorm.weight=x").fails(4, &["E001", "do you mean", "output_norm.weight"]);
-    sandbox.apr("edit m.gguf --rename output_norm.weight=token_embd.weight").fails(4, &["E001", "token_embd.weight"]);
+    assert_eq!(
+        sandbox.apr("tensors d.gguf --json").ok().json()["tensors"].as_array().map(Vec::len),
+        Some(2)
+    );
+    sandbox
+        .apr("edit m.gguf --rename outputnorm.weight=x")
+        .fails(4, &["E001", "do you mean", "output_norm.weight"]);
+    sandbox
+        .apr("edit m.gguf --rename output_norm.weight=token_embd.weight")
+        .fails(4, &["E001", "token_embd.weight"]);
 }
 
 #[test]
@@ -117,7 +134,9 @@ fn a_request_that_makes_no_sense_changes_nothing() {
 #[test]
 fn an_edit_that_died_halfway_is_undone_by_the_next() {
     let sandbox = sandbox();
-    let long = |letter: &str| format!("edit m.gguf --set general.name={letter} --set note={}", letter.repeat(900));
+    let long = |letter: &str| {
+        format!("edit m.gguf --set general.name={letter} --set note={}", letter.repeat(900))
+    };
     sandbox.apr(&long("a")).ok().says(&["written"]);
     let before = sandbox.read("m.gguf");
     sandbox.apr(&long("b")).ok().says(&["in place"]);
@@ -128,7 +147,11 @@ fn an_edit_that_died_halfway_is_undone_by_the_next() {
     sandbox.write("m.gguf", torn);
     sandbox.write(".m.gguf.undo", undo_file(&before, &after, front, before.len()));
     sandbox.apr("tensors m.gguf --stats").says(&["E002", "m.gguf", "interrupted"]);
-    sandbox.apr("edit m.gguf --set llama.context_length=65").ok().says(&["warning", "interrupted", "undone"]);
+    sandbox.apr("edit m.gguf --set llama.context_length=65").ok().says(&[
+        "warning",
+        "interrupted",
+        "undone",
+    ]);
     assert_eq!(pair(&sandbox, "m.gguf", "general.name")["value"], "a");
     assert_eq!(sandbox.files(), ["m.gguf"]);
 }
@@ -137,7 +160,9 @@ fn an_edit_that_died_halfway_is_undone_by_the_next() {
 fn a_damaged_file_is_refused_and_stays_as_it_is() {
     let sandbox = sandbox();
     let file = sandbox.read("m.gguf");
-    let damaged = corrupt::truncations(&file).step_by(97).chain(corrupt::bit_flips(&file, 0..300).step_by(211));
+    let damaged = corrupt::truncations(&file)
+        .step_by(97)
+        .chain(corrupt::bit_flips(&file, 0..300).step_by(211));
     for bytes in damaged {
         sandbox.write("d.gguf", &bytes);
         let run = sandbox.apr("edit d.gguf --set general.name=other");
@@ -158,7 +183,9 @@ fn parts_join_to_the_very_file_they_were_cut_from() {
         sandbox.apr(&format!("join {part} -o joined.gguf -f")).ok().says(&["4 tensors"]);
         assert_eq!(sandbox.read("joined.gguf"), sandbox.read("m.gguf"));
         sandbox.apr(&format!("join {part} -o {part} -f")).fails(2, &["one of the parts"]);
-        sandbox.apr(&format!("edit {part} --set general.name=x")).fails(1, &["of 2 parts", "apr join"]);
+        sandbox
+            .apr(&format!("edit {part} --set general.name=x"))
+            .fails(1, &["of 2 parts", "apr join"]);
     }
     let counts = ["split.no", "split.count", "split.tensors.count"].map(|key| {
         let report = sandbox.apr("debug cut-00002-of-00002.gguf --strings").ok().text();
@@ -166,7 +193,10 @@ fn parts_join_to_the_very_file_they_were_cut_from() {
     });
     assert_eq!(counts, [true; 3]);
     // Parts are cut anew, smaller.
-    sandbox.apr("shard cut-00001-of-00002.gguf --size 256 -o small.gguf").ok().says(&["in 4 files"]);
+    sandbox
+        .apr("shard cut-00001-of-00002.gguf --size 256 -o small.gguf")
+        .ok()
+        .says(&["in 4 files"]);
     sandbox.apr("join small-00003-of-00004.gguf -o joined.gguf -f").ok();
     assert_eq!(sandbox.read("joined.gguf"), sandbox.read("m.gguf"));
     sandbox.apr("join m.gguf -o k.gguf").fails(2, &["not a part"]);
@@ -174,7 +204,9 @@ fn parts_join_to_the_very_file_they_were_cut_from() {
     sandbox.apr("shard m.gguf --size 1GB -o one.gguf").ok();
     assert_eq!(sandbox.read("one.gguf"), sandbox.read("m.gguf"));
     std::fs::remove_file(sandbox.path("small-00002-of-00004.gguf")).expect("it is there");
-    sandbox.apr("join small-00001-of-00004.gguf -o k.gguf").fails(3, &["small-00002-of-00004.gguf"]);
+    sandbox
+        .apr("join small-00001-of-00004.gguf -o k.gguf")
+        .fails(3, &["small-00002-of-00004.gguf"]);
 }
 
 /// Runs gguf-py, where it is installed; the last words of the script's name its arguments.
@@ -196,7 +228,14 @@ fn gguf_py(sandbox: &Sandbox, arguments: &[&str]) -> Option<Run> {
 fn an_edit_in_place_is_the_bytes_of_gguf_set_metadata() {
     let sandbox = sandbox();
     sandbox.write("theirs.gguf", sandbox.read("m.gguf"));
-    let script = ["-m", "gguf.scripts.gguf_set_metadata", "--force", "theirs.gguf", "llama.context_length", "4096"];
+    let script = [
+        "-m",
+        "gguf.scripts.gguf_set_metadata",
+        "--force",
+        "theirs.gguf",
+        "llama.context_length",
+        "4096",
+    ];
     if gguf_py(&sandbox, &script).is_none() {
         return;
     }
@@ -229,8 +268,12 @@ fn an_edited_file_says_to_gguf_py_what_gguf_new_metadata_writes() {
     }
     sandbox.write("t.jinja", "{{ messages }}");
     sandbox
-        .apr("edit m.gguf --chat-template t.jinja --set general.name=second --unset llama.block_count -o e.gguf")
+        .apr(
+            "edit m.gguf --chat-template t.jinja --set general.name=second --unset \
+            llama.block_count -o e.gguf",
+        )
         .ok();
-    let [ours, theirs] = ["e.gguf", "theirs.gguf"].map(|file| gguf_py(&sandbox, &["-c", READ, file]));
+    let [ours, theirs] =
+        ["e.gguf", "theirs.gguf"].map(|file| gguf_py(&sandbox, &["-c", READ, file]));
     assert_eq!(ours.expect("it is installed").text(), theirs.expect("it is installed").text());
 }

@@ -1,4 +1,5 @@
-//! What users see, word for word: transcripts in `tests/golden`, renewed by `UPDATE_GOLDEN=1 cargo test -p apr-cli golden`.
+//! What users see, word for word: transcripts in `tests/golden`, renewed by
+//! `UPDATE_GOLDEN=1 cargo test -p apr-cli golden`.
 
 use std::fs;
 use std::path::Path;
@@ -14,16 +15,28 @@ use crate::support::{Run, Sandbox, f32s, safetensors, sound};
 fn assert_transcript(name: &str, sandbox: &Sandbox, lines: &[&str]) {
     let transcript: String = lines
         .iter()
-        .map(|line| transcript(line, &sandbox.with_env(&[("APR_CACHE", "cache"), ("HF_HUB_CACHE", "hub")], line)))
+        .map(|line| {
+            transcript(
+                line,
+                &sandbox.with_env(&[("APR_CACHE", "cache"), ("HF_HUB_CACHE", "hub")], line),
+            )
+        })
         .collect();
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
         return fs::write(path, transcript).expect("the folder is there");
     }
     let golden = fs::read_to_string(&path).unwrap_or_default();
-    let differing = golden.lines().chain([""]).zip(transcript.lines().chain([""])).position(|(old, new)| old != new);
+    let differing = golden
+        .lines()
+        .chain([""])
+        .zip(transcript.lines().chain([""]))
+        .position(|(old, new)| old != new);
     let line = differing.map_or(0, |line| line + 1);
-    assert!(golden == transcript, "{name}:{line} differs; UPDATE_GOLDEN=1 renews it. Now:\n{transcript}");
+    assert!(
+        golden == transcript,
+        "{name}:{line} differs; UPDATE_GOLDEN=1 renews it. Now:\n{transcript}"
+    );
 }
 
 fn transcript(line: &str, run: &Run) -> String {
@@ -59,7 +72,8 @@ fn rich() -> Apr2Builder {
         "architecture": { "hidden_size": 3, "vocab_size": 4 },
         "license": "mit",
         "vocab": ["<s>", "</s>", "a", "\u{1b}[31mred"],
-        "description": "a model made by hand, with a description that is longer than a line of a report has room for",
+        "description": "a model made by hand, with a description that is longer than a line of a \
+                        report has room for",
         "files": { "config.json": "{}" },
     });
     sound().metadata(metadata.to_string())
@@ -83,10 +97,17 @@ fn broken(sandbox: &Sandbox) {
 /// The fixture without its scripts, which no model folder of the hub would have.
 pub(crate) fn tiny_llama(sandbox: &Sandbox) {
     let fixture = locate::fixture("tiny-llama");
-    for name in
-        ["config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"]
-    {
-        sandbox.write(&format!("tiny-llama/{name}"), fs::read(fixture.join(name)).expect("part of the fixture"));
+    for name in [
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    ] {
+        sandbox.write(
+            &format!("tiny-llama/{name}"),
+            fs::read(fixture.join(name)).expect("part of the fixture"),
+        );
     }
 }
 
@@ -176,7 +197,10 @@ fn golden_debug() {
 #[test]
 fn golden_explain() {
     let mut lines: Vec<String> = (1..=8).map(|code| format!("explain E00{code}")).collect();
-    lines.extend(["explain E999", "explain E08", "explain E001 --json", "explain E999 --json"].map(str::to_owned));
+    lines.extend(
+        ["explain E999", "explain E08", "explain E001 --json", "explain E999 --json"]
+            .map(str::to_owned),
+    );
     let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
     assert_transcript("explain.txt", &Sandbox::new(), &lines);
 }

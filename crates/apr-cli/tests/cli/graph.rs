@@ -11,14 +11,18 @@ fn a_tree_folds_layers_and_a_picture_shows_them_once() {
     sandbox.apr(&line("--size sequence_length=7")).clean().says(&["sequence_length 7"]);
     sandbox.apr(&line("--format svg -o m.svg")).clean();
     let svg = std::fs::read_to_string(sandbox.path("m.svg")).expect("a picture");
-    assert!(svg.starts_with("<svg") && svg.contains("× 2") && svg.contains("prefers-color-scheme:dark"));
+    assert!(
+        svg.starts_with("<svg") && svg.contains("× 2") && svg.contains("prefers-color-scheme:dark")
+    );
     sandbox.apr(&line("--format svg -o m.svg")).fails(1, &["E007", "exists already"]);
     sandbox.apr(&line("--node layers.1/attention/query")).clean().says(&[
         "MatMul",
         "layers.1.attn.q_proj.weight",
         "std",
     ]);
-    sandbox.apr(&line("--node attention/querie")).fails(1, &["there is no node", "attention/query"]);
+    sandbox
+        .apr(&line("--node attention/querie"))
+        .fails(1, &["there is no node", "attention/query"]);
     for typed in ["layers.1/attention/querie", "layer.1/attention/query"] {
         let expected = ["there is no node", "similar names:\n  layers.1/attention/query\n"];
         sandbox.apr(&line(&format!("--node {typed}"))).fails(1, &expected);

@@ -36,22 +36,32 @@ fn listing(graph: &Graph, into: &mut String) {
 
 fn list_body(body: &Body, into: &mut String) {
     let name = |id: &ValueId| body.value(*id).name.as_str();
-    let names =
-        |ids: &[Option<ValueId>]| ids.iter().map(|id| id.as_ref().map_or("-", name).to_owned()).collect::<Vec<_>>();
+    let names = |ids: &[Option<ValueId>]| {
+        ids.iter().map(|id| id.as_ref().map_or("-", name).to_owned()).collect::<Vec<_>>()
+    };
     for input in &body.inputs {
         let kind = body.value(*input).tensor().map(ToString::to_string).unwrap_or_default();
         writeln!(into, "  input {} {kind}", name(input)).expect("text");
     }
     for value in &body.values {
         match &value.origin {
-            Origin::Weight(weight) => writeln!(into, "  weight {} {weight:?}", value.name).expect("text"),
-            Origin::Constant(constant) => writeln!(into, "  constant {} {constant:?}", value.name).expect("text"),
+            Origin::Weight(weight) => {
+                writeln!(into, "  weight {} {weight:?}", value.name).expect("text");
+            }
+            Origin::Constant(constant) => {
+                writeln!(into, "  constant {} {constant:?}", value.name).expect("text");
+            }
             _ => {}
         }
     }
     for node in &body.nodes {
         let (inputs, outputs) = (names(&node.inputs), names(&node.outputs));
-        writeln!(into, "  {}: {} {inputs:?} -> {outputs:?} {:?}", node.name, node.op, node.attributes).expect("text");
+        writeln!(
+            into,
+            "  {}: {} {inputs:?} -> {outputs:?} {:?}",
+            node.name, node.op, node.attributes
+        )
+        .expect("text");
     }
     let outputs: Vec<&str> = body.outputs.iter().map(name).collect();
     writeln!(into, "  outputs {outputs:?}").expect("text");
@@ -59,7 +69,8 @@ fn list_body(body: &Body, into: &mut String) {
 
 /// The graphs of a case as text, with and without earlier keys and values; or why there are none.
 fn graphs_of(path: &PathBuf) -> String {
-    let json: Json = serde_json::from_slice(&std::fs::read(path).expect("it is there")).expect("it is JSON");
+    let json: Json =
+        serde_json::from_slice(&std::fs::read(path).expect("it is there")).expect("it is JSON");
     let mut config = json["config"].as_object().expect("a configuration").clone();
     let model_type = config.remove("model_type").expect("a model type");
     config.retain(|_, value| !value.is_null());
@@ -67,7 +78,8 @@ fn graphs_of(path: &PathBuf) -> String {
     metadata.set("model_type", model_type);
     metadata.set("architecture", config);
     let tensors = json["tensors"].as_object().expect("tensors").iter().map(|(name, dims)| {
-        let dims = dims.as_array().expect("a shape").iter().filter_map(Json::as_u64).collect::<Vec<_>>();
+        let dims =
+            dims.as_array().expect("a shape").iter().filter_map(Json::as_u64).collect::<Vec<_>>();
         TensorInfo { name: name.clone(), dtype: DType::F32, shape: dims.into() }
     });
     let tensors: Vec<TensorInfo> = tensors.collect();

@@ -28,15 +28,22 @@ fn a_model_on_a_hub_is_what_it_is_in_a_folder() {
     let (hub, sandbox) = (hub_with_llama(), Sandbox::new());
     let folder = locate::fixture("tiny-llama");
     let local = folder.to_str().expect("UTF-8");
-    for (command, options) in
-        [("inspect", "--full"), ("tensors", "--stats"), ("validate", ""), ("explain", ""), ("lint", "")]
-    {
+    for (command, options) in [
+        ("inspect", "--full"),
+        ("tensors", "--stats"),
+        ("validate", ""),
+        ("explain", ""),
+        ("lint", ""),
+    ] {
         let pinned = format!("hf://tiny/llama@{}", hub.commit("tiny/llama"));
         let remote = at(&hub, &sandbox, &format!("{command} {pinned} {options} --json"));
-        let here =
-            sandbox.run(&[&[command, local, "--json"][..], &options.split_whitespace().collect::<Vec<_>>()].concat());
+        let here = sandbox.run(
+            &[&[command, local, "--json"][..], &options.split_whitespace().collect::<Vec<_>>()]
+                .concat(),
+        );
         assert_eq!(remote.code, here.code, "{remote}");
-        let (remote, here) = (remote.text().replace(&pinned, "MODEL"), here.text().replace(local, "MODEL"));
+        let (remote, here) =
+            (remote.text().replace(&pinned, "MODEL"), here.text().replace(local, "MODEL"));
         assert_eq!(remote, here, "{command}");
     }
     at(&hub, &sandbox, &format!("diff hf://tiny/llama {local} --exit-code")).ok();
@@ -67,7 +74,8 @@ fn looking_at_a_huge_model_moves_little_in_few_requests() {
     let count = 1000;
     let each = len / count;
     let entries = (0..count).map(|number| {
-        let (begin, name) = (number * each, format!("model.layers.{number}.self_attn.q_proj.weight"));
+        let (begin, name) =
+            (number * each, format!("model.layers.{number}.self_attn.q_proj.weight"));
         (name, json!({ "dtype": "U8", "shape": [each], "data_offsets": [begin, begin + each] }))
     });
     let header = safetensors_header(&serde_json::Value::Object(entries.collect()));
@@ -78,14 +86,21 @@ fn looking_at_a_huge_model_moves_little_in_few_requests() {
     let report = at(&hub, &sandbox, "inspect hf://big/model --json").ok().json();
     assert_eq!(report["tensor_count"], 1000);
     let requests = hub.requests();
-    assert!(requests.len() < 6 && sent(&requests) < 1_000_000, "{} bytes: {requests:#?}", sent(&requests));
+    assert!(
+        requests.len() < 6 && sent(&requests) < 1_000_000,
+        "{} bytes: {requests:#?}",
+        sent(&requests)
+    );
 }
 
 #[test]
 fn statistics_of_one_tensor_move_its_bytes_and_no_others() {
     let each = 3_000_000_u64;
-    let entry =
-        |number: u64| json!({ "dtype": "U8", "shape": [each], "data_offsets": [number * each, (number + 1) * each] });
+    let entry = |number: u64| {
+        json!({
+            "dtype": "U8", "shape": [each], "data_offsets": [number * each, (number + 1) * each],
+        })
+    };
     let header = safetensors_header(&json!({ "a": entry(0), "b": entry(1), "c": entry(2) }));
     let (hub, sandbox) = (TestHub::start(), Sandbox::new());
     hub.put_sparse("big/model", "model.safetensors", &header, header.len() as u64 + 3 * each);
@@ -109,7 +124,10 @@ fn an_apr_file_and_a_gguf_file_at_any_address_are_read_by_ranges() {
     sandbox.apr(&format!("diff {url}/models/s.safetensors s.safetensors --exit-code")).ok();
     sandbox.apr(&format!("debug {url}/models/s.safetensors --hex --limit 16")).ok();
     let requests = hub.requests();
-    assert!(requests.iter().all(|request| request.range.is_some() && request.status == 206), "{requests:#?}");
+    assert!(
+        requests.iter().all(|request| request.range.is_some() && request.status == 206),
+        "{requests:#?}"
+    );
 }
 
 #[test]
@@ -145,7 +163,9 @@ fn each_shard_of_a_model_is_asked_for_once() {
 #[test]
 fn http_is_for_this_machine_unless_it_is_asked_for() {
     let sandbox = Sandbox::new();
-    sandbox.apr("inspect http://example.com/m.safetensors").fails(1, &["E007", "http is not encrypted", "--insecure"]);
+    sandbox
+        .apr("inspect http://example.com/m.safetensors")
+        .fails(1, &["E007", "http is not encrypted", "--insecure"]);
 }
 
 #[test]

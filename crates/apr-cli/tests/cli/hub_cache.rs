@@ -28,7 +28,8 @@ fn qa_92_a_second_import_comes_from_the_cache() {
     let (hub, sandbox) = (hub_with_llama(), Sandbox::new());
     at(&hub, &sandbox, "import hf://tiny/llama -o a.apr").ok();
     let first = hub.requests();
-    let weights = fs::metadata(locate::fixture("tiny-llama/model.safetensors")).expect("a fixture").len();
+    let weights =
+        fs::metadata(locate::fixture("tiny-llama/model.safetensors")).expect("a fixture").len();
     assert!(sent(&first) > weights, "{first:#?}");
     at(&hub, &sandbox, "import hf://tiny/llama -o b.apr").ok();
     let second = hub.requests();
@@ -61,11 +62,14 @@ fn a_download_has_the_layout_of_the_python_client() {
     let commit = hub.commit("tiny/llama");
     assert_eq!(report["revision"], commit.as_str());
     let folder = locate::fixture("tiny-llama");
-    for (name, is_large) in [("model.safetensors", true), ("config.json", false), ("tokenizer.json", false)] {
+    for (name, is_large) in
+        [("model.safetensors", true), ("config.json", false), ("tokenizer.json", false)]
+    {
         let bytes = fs::read(folder.join(name)).expect("a fixture");
         let etag = if is_large { sha256(&bytes) } else { git_sha1(&bytes) };
         assert_eq!(sandbox.read(&format!("{LLAMA}/blobs/{etag}")), bytes);
-        let link = fs::read_link(sandbox.path(&format!("{LLAMA}/snapshots/{commit}/{name}"))).expect("a link");
+        let link = fs::read_link(sandbox.path(&format!("{LLAMA}/snapshots/{commit}/{name}")))
+            .expect("a link");
         assert_eq!(link.to_str(), Some(format!("../../blobs/{etag}").as_str()));
     }
     assert_eq!(sandbox.read(&format!("{LLAMA}/refs/main")), commit.as_bytes());
@@ -112,7 +116,9 @@ fn offline_says_what_is_missing() {
     sandbox
         .apr("inspect hf://tiny/llama --offline")
         .fails(3, &["E007", "hf://tiny/llama", "not in the cache", "--offline"]);
-    sandbox.apr("inspect https://example.com/m.gguf --offline").fails(1, &["E007", "needs the network"]);
+    sandbox
+        .apr("inspect https://example.com/m.gguf --offline")
+        .fails(1, &["E007", "needs the network"]);
 }
 
 #[test]
@@ -124,14 +130,20 @@ fn a_download_that_was_killed_goes_on_where_it_was() {
     let mut command = sandbox.command(&["download", "hf://big/model"]);
     command.env("HF_ENDPOINT", hub.url()).stdout(Stdio::null()).stderr(Stdio::null());
     let mut child = command.spawn().expect("the command starts");
-    let journal = format!("home/.cache/huggingface/hub/models--big--model/blobs/{}.apr-journal", sha256(&bytes));
+    let journal = format!(
+        "home/.cache/huggingface/hub/models--big--model/blobs/{}.apr-journal",
+        sha256(&bytes)
+    );
     wait_until("a piece", || sandbox.path(&journal).exists());
     child.kill().expect("it runs");
     assert_eq!(child.wait().expect("it ended").signal(), Some(9));
     let first = sent(&hub.requests());
     hub.heal();
     let report = at(&hub, &sandbox, "download hf://big/model --json").ok().json();
-    assert!(report["fetched"].as_u64().expect("a number") < bytes.len() as u64, "{first}: {report}");
+    assert!(
+        report["fetched"].as_u64().expect("a number") < bytes.len() as u64,
+        "{first}: {report}"
+    );
     let blob = format!("home/.cache/huggingface/hub/models--big--model/blobs/{}", sha256(&bytes));
     assert_eq!(sandbox.read(&blob), bytes);
 }
@@ -142,13 +154,25 @@ fn an_interrupted_job_says_how_much_is_kept() {
     let bytes = safetensors(&[("a", "U8", &[60 << 20], noise(60 << 20))]);
     hub.put("big/model", "model.safetensors", &bytes);
     hub.delay(Duration::from_millis(200));
-    for (home, line) in [("a", "download hf://big/model"), ("b", "import hf://big/model -o m.apr --relaxed")] {
+    for (home, line) in
+        [("a", "download hf://big/model"), ("b", "import hf://big/model -o m.apr --relaxed")]
+    {
         let mut command = sandbox.command(&line.split_whitespace().collect::<Vec<_>>());
         command.env("HF_ENDPOINT", hub.url()).env("HF_HOME", sandbox.path(home));
-        let child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("the command starts");
+        let child = command
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the command starts");
         let journal = format!("{home}/hub/models--big--model/blobs/{}.apr-journal", sha256(&bytes));
         wait_until("a piece", || sandbox.path(&journal).exists());
-        assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().expect("kill").success());
+        assert!(
+            Command::new("kill")
+                .args(["-INT", &child.id().to_string()])
+                .status()
+                .expect("kill")
+                .success()
+        );
         let ended = child.wait_with_output().expect("it ended");
         let said = String::from_utf8_lossy(&ended.stderr);
         assert_eq!(ended.status.code(), Some(130), "{said}");
@@ -173,14 +197,22 @@ fn the_library_converts_what_is_on_a_hub() {
     let convert = || {
         let settings = settings.clone();
         let sources = Sources::default().with_hub(move || Ok(Hub::new(settings.clone())));
-        apr::convert("hf://tiny/llama").sources(sources).with_companions().to_bytes().expect("it is healthy").0
+        apr::convert("hf://tiny/llama")
+            .sources(sources)
+            .with_companions()
+            .to_bytes()
+            .expect("it is healthy")
+            .0
     };
     let first = convert();
     let _ = hub.requests();
     assert!(convert() == first, "the same bytes");
     assert_eq!(hub.requests().len(), 1);
     let model = apr::open(first, "m.apr", &apr::Limits::default()).expect("a model");
-    assert_eq!(model.metadata().object("source").and_then(|source| source.get("url")), Some(&"hf://tiny/llama".into()));
+    assert_eq!(
+        model.metadata().object("source").and_then(|source| source.get("url")),
+        Some(&"hf://tiny/llama".into())
+    );
 }
 
 #[test]
@@ -211,7 +243,8 @@ fn a_long_file_comes_by_long_ranges_and_the_hub_is_asked_once_where_it_is() {
     let asked = requests.iter().filter(|request| !request.at_store).count();
     assert_eq!(asked, 2, "the repository, and where the file is: {requests:#?}");
     let stored = requests.iter().filter(|request| request.at_store);
-    let (lens, total): (Vec<u64>, u64) = (stored.clone().map(|r| r.sent).collect(), stored.map(|r| r.sent).sum());
+    let (lens, total): (Vec<u64>, u64) =
+        (stored.clone().map(|r| r.sent).collect(), stored.map(|r| r.sent).sum());
     assert!(lens.iter().any(|&len| len > 4 << 20) && total == bytes.len() as u64, "{lens:?}");
     let blob = format!("home/.cache/huggingface/hub/models--big--model/blobs/{}", sha256(&bytes));
     assert!(sandbox.read(&blob) == bytes);
@@ -228,8 +261,11 @@ fn an_import_asks_for_nothing_twice() {
     let (hub, sandbox) = (hub_with_llama(), Sandbox::new());
     at(&hub, &sandbox, "import hf://tiny/llama -o a.apr").ok();
     let requests = hub.requests();
-    let mut targets: Vec<&str> =
-        requests.iter().filter(|request| !request.at_store).map(|request| request.target.as_str()).collect();
+    let mut targets: Vec<&str> = requests
+        .iter()
+        .filter(|request| !request.at_store)
+        .map(|request| request.target.as_str())
+        .collect();
     let count = targets.len();
     targets.sort_unstable();
     targets.dedup();
@@ -251,7 +287,8 @@ fn a_companion_that_is_not_what_the_hub_has_ends_an_import() {
     let (hub, sandbox) = (hub_with_llama(), Sandbox::new());
     // A newline at its end becomes another character, so that only the digest shows it.
     hub.fault("/README.md", Fault::Flip, 0, 1);
-    at(&hub, &sandbox, "import hf://tiny/llama -o m.apr").fails(5, &["E004", "README.md", "apr-rejected"]);
+    at(&hub, &sandbox, "import hf://tiny/llama -o m.apr")
+        .fails(5, &["E004", "README.md", "apr-rejected"]);
     assert!(!sandbox.path("m.apr").exists());
 }
 
@@ -292,7 +329,8 @@ fn two_processes_do_not_fetch_a_file_twice() {
     };
     let mut children = [start(), start(), start()];
     assert!(children.iter_mut().all(|child| child.wait().expect("it ended").success()));
-    let stored: u64 = hub.requests().iter().filter(|request| request.at_store).map(|request| request.sent).sum();
+    let stored: u64 =
+        hub.requests().iter().filter(|request| request.at_store).map(|request| request.sent).sum();
     assert_eq!(stored, bytes.len() as u64);
 }
 
@@ -302,16 +340,25 @@ fn files_of_other_servers_are_cached_and_listed_by_their_digest() {
     let bytes = small_safetensors();
     hub.put_file("/m/s.safetensors", &bytes);
     let url = format!("{}/m/s.safetensors", hub.url());
-    let caching = |line: &str| sandbox.with_env(&[("APR_CACHE", sandbox.path("cache").to_str().expect("UTF-8"))], line);
+    let caching = |line: &str| {
+        sandbox.with_env(&[("APR_CACHE", sandbox.path("cache").to_str().expect("UTF-8"))], line)
+    };
     caching(&format!("download {url}?token=secret")).ok();
     let list = String::from_utf8(sandbox.read("cache/checksum.json")).expect("JSON");
-    assert!(list.contains(&sha256(&bytes)) && list.contains("/m/s.safetensors") && !list.contains("secret"), "{list}");
+    assert!(
+        list.contains(&sha256(&bytes))
+            && list.contains("/m/s.safetensors")
+            && !list.contains("secret"),
+        "{list}"
+    );
     assert!(!sandbox.files().iter().any(|file| file.contains("secret")));
     let _ = hub.requests();
     caching(&format!("validate {url}?token=secret")).ok();
     let requests = hub.requests();
     assert!(requests.len() == 1 && sent(&requests) == 1, "{requests:#?}");
-    caching(&format!("validate {url}?token=secret --offline")).ok().says(&["what is in the cache is used"]);
+    caching(&format!("validate {url}?token=secret --offline"))
+        .ok()
+        .says(&["what is in the cache is used"]);
     // Another state of the file is another file.
     hub.put_file("/m/s.safetensors", crate::support::sound().build());
     caching(&format!("inspect {url}?token=secret")).ok().says(&["APR"]);
@@ -324,8 +371,12 @@ fn the_cache_is_shown_verified_and_cleared_by_model() {
     hub.put("other/model", "model.safetensors", small_safetensors());
     at(&hub, &sandbox, "download hf://tiny/llama hf://other/model").ok();
     let info = sandbox.apr("cache info --json").ok().json();
-    let names: Vec<&str> =
-        info["models"].as_array().expect("a list").iter().filter_map(|m| m["name"].as_str()).collect();
+    let names: Vec<&str> = info["models"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .filter_map(|m| m["name"].as_str())
+        .collect();
     assert_eq!(names, ["hf://other/model", "hf://tiny/llama"]);
     assert_eq!(info["models"][0]["bytes"], small_safetensors().len());
     sandbox.apr("cache info").ok().says(&["hf://tiny/llama", "today"]);
@@ -336,11 +387,19 @@ fn the_cache_is_shown_verified_and_cleared_by_model() {
     sandbox.apr("cache clear tiny/llama").ok();
     assert!(!sandbox.path(LLAMA).exists());
     sandbox.apr("cache clear tiny/llama").fails(1, &["nothing of 'tiny/llama'"]);
-    let blob = format!("home/.cache/huggingface/hub/models--other--model/blobs/{}", sha256(&small_safetensors()));
+    let blob = format!(
+        "home/.cache/huggingface/hub/models--other--model/blobs/{}",
+        sha256(&small_safetensors())
+    );
     sandbox.write(&blob, b"other bytes");
-    sandbox.apr("cache verify hf://other/model").fails(5, &["damaged", &sha256(&small_safetensors())]);
+    sandbox
+        .apr("cache verify hf://other/model")
+        .fails(5, &["damaged", &sha256(&small_safetensors())]);
     sandbox.apr("cache clear").ok();
-    assert_eq!(sandbox.apr("cache info --json").ok().json()["models"].as_array().map(Vec::len), Some(0));
+    assert_eq!(
+        sandbox.apr("cache info --json").ok().json()["models"].as_array().map(Vec::len),
+        Some(0)
+    );
 }
 
 #[test]
@@ -356,19 +415,37 @@ fn a_repository_with_several_models_gives_the_one_that_the_rules_choose() {
     let report = at(&hub, &sandbox, "inspect hf://many/gguf --include *Q2* --json").ok().json();
     assert_eq!(report["files"][0]["name"], "m-Q2_K.gguf");
     let listed = at(&hub, &sandbox, "ls hf://many/gguf --json").ok().json();
-    let kinds: Vec<_> = listed["files"].as_array().expect("a list").iter().map(|file| file["kind"].clone()).collect();
+    let kinds: Vec<_> = listed["files"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|file| file["kind"].clone())
+        .collect();
     assert_eq!(kinds, ["companion", "other weights", "weights", "other weights"]);
     let fetched = at(&hub, &sandbox, "download hf://many/gguf --json").ok().json();
-    let names: Vec<_> = fetched["files"].as_array().expect("a list").iter().map(|file| file["name"].clone()).collect();
+    let names: Vec<_> = fetched["files"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|file| file["name"].clone())
+        .collect();
     assert_eq!(names, ["m-Q4_K_M.gguf", "config.json"]);
-    at(&hub, &sandbox, "inspect hf://many/gguf --file m-Q8.gguf").fails(3, &["no file 'm-Q8.gguf'", "m-Q8_0.gguf"]);
+    at(&hub, &sandbox, "inspect hf://many/gguf --file m-Q8.gguf")
+        .fails(3, &["no file 'm-Q8.gguf'", "m-Q8_0.gguf"]);
 }
 
 /// A small GGUF file.
 fn locate_gguf() -> Vec<u8> {
     let sandbox = Sandbox::new();
     let model = locate::fixture("tiny-llama");
-    let run: Run = sandbox.run(&["export", model.to_str().expect("UTF-8"), "--format", "gguf", "-o", "m.gguf"]);
+    let run: Run = sandbox.run(&[
+        "export",
+        model.to_str().expect("UTF-8"),
+        "--format",
+        "gguf",
+        "-o",
+        "m.gguf",
+    ]);
     run.ok();
     sandbox.read("m.gguf")
 }
@@ -386,7 +463,9 @@ fn an_import_writes_down_where_the_model_comes_from() {
     sandbox.apr("validate m.apr --source --offline").ok().says(&["as the cache has it"]);
     let digest = sha256(&sandbox.read("m.apr"));
     sandbox.apr(&format!("validate m.apr --sha256 {digest}")).ok().says(&["SHA-256"]);
-    sandbox.apr(&format!("validate m.apr --sha256 {}", "0".repeat(64))).fails(5, &["E004", &digest]);
+    sandbox
+        .apr(&format!("validate m.apr --sha256 {}", "0".repeat(64)))
+        .fails(5, &["E004", &digest]);
     sandbox.write("s.safetensors", small_safetensors());
     sandbox.apr("validate s.safetensors --source").fails(5, &["does not say where it comes from"]);
 }
@@ -400,6 +479,8 @@ fn lint_wants_a_pinned_revision() {
     at(&hub, &sandbox, "import hf://tiny/llama -o m.apr").ok();
     let imported = sandbox.apr("lint m.apr");
     assert!(!imported.to_string().contains("pinned"), "{imported}");
-    sandbox.run(&["edit", "m.apr", "--set", r#"source={"url":"hf://tiny/llama","revision":"main"}"#]).ok();
+    sandbox
+        .run(&["edit", "m.apr", "--set", r#"source={"url":"hf://tiny/llama","revision":"main"}"#])
+        .ok();
     sandbox.apr("lint m.apr").says(&["the model comes from hf://tiny/llama", "not pinned"]);
 }

@@ -14,12 +14,18 @@ fn status(code: u16) -> Fault {
 #[test]
 fn qa_91_a_remote_import_fails_well_without_a_network() {
     let sandbox = Sandbox::new();
-    for (endpoint, said) in [("http://127.0.0.1:9", "no connection to"), ("https://hub.invalid", "no network")] {
-        let run = sandbox.with_env(&[("HF_ENDPOINT", endpoint)], "import hf://openai/whisper-tiny -o whisper.apr");
+    for (endpoint, said) in
+        [("http://127.0.0.1:9", "no connection to"), ("https://hub.invalid", "no network")]
+    {
+        let run = sandbox.with_env(
+            &[("HF_ENDPOINT", endpoint)],
+            "import hf://openai/whisper-tiny -o whisper.apr",
+        );
         run.fails(1, &["E007", "hf://openai/whisper-tiny", said]);
         assert!(!sandbox.path("whisper.apr").exists());
     }
-    let run = sandbox.with_env(&[("HF_ENDPOINT", "https://hub.invalid")], "import hf://a/b -o m.apr --json");
+    let run = sandbox
+        .with_env(&[("HF_ENDPOINT", "https://hub.invalid")], "import hf://a/b -o m.apr --json");
     let error = &run.fails(1, &[]).json()["error"];
     assert_eq!((&error["code"], &error["file"]), (&"E007".into(), &"hf://a/b".into()), "{error}");
 }
@@ -33,7 +39,10 @@ fn what_is_not_there_is_named_with_what_may_be_meant() {
         ("hf://tiny", &["there is no repository tiny", "tiny/llama"]),
         ("hf://nobody/nothing", &["no repository nobody/nothing", "no token was used"]),
         ("hf://tiny/llama@v1.1", &["no revision 'v1.1'", "did you mean v1.0"]),
-        ("hf://tiny/llama/model.safetensor", &["no file 'model.safetensor'", "did you mean model.safetensors"]),
+        (
+            "hf://tiny/llama/model.safetensor",
+            &["no file 'model.safetensor'", "did you mean model.safetensors"],
+        ),
     ] {
         at(&hub, &sandbox, &format!("inspect {location}")).fails(3, &["E007"]).says(parts);
     }
@@ -47,7 +56,10 @@ fn a_private_repository_says_which_token_was_used_and_never_the_token() {
     let (hub, sandbox) = (hub_with_llama(), Sandbox::new());
     hub.make_private("tiny/llama", "hf_right_secret");
     let with = |token: &str| {
-        sandbox.with_env(&[("HF_ENDPOINT", hub.url()), ("HF_TOKEN", token)], "import hf://tiny/llama -o m.apr -f -v")
+        sandbox.with_env(
+            &[("HF_ENDPOINT", hub.url()), ("HF_TOKEN", token)],
+            "import hf://tiny/llama -o m.apr -f -v",
+        )
     };
     with("hf_right_secret").ok();
     let run = with("hf_wrong_secret").fails(3, &["private", "the token of HF_TOKEN was used"]);
@@ -95,17 +107,20 @@ fn a_server_in_trouble_is_asked_again_and_then_given_up() {
     hub.fault("/store/", status(500), 0, 1);
     at(&hub, &sandbox, "inspect hf://tiny/llama").ok();
     hub.fault("/api/models", status(502), 0, 100);
-    at(&hub, &sandbox, "inspect hf://tiny/llama").fails(1, &["E007", "in trouble (502)", "tried 5 times"]);
+    at(&hub, &sandbox, "inspect hf://tiny/llama")
+        .fails(1, &["E007", "in trouble (502)", "tried 5 times"]);
 }
 
 #[test]
 fn a_server_that_says_when_to_come_back_is_obeyed_within_bounds() {
     let (hub, sandbox) = (hub_with_llama(), Sandbox::new());
-    let later = |seconds: &str| Fault::Status(429, vec![("Retry-After".to_owned(), seconds.to_owned())]);
+    let later =
+        |seconds: &str| Fault::Status(429, vec![("Retry-After".to_owned(), seconds.to_owned())]);
     hub.fault("/api/models", later("0"), 0, 3);
     at(&hub, &sandbox, "inspect hf://tiny/llama").ok();
     hub.fault("/api/models", later("86400"), 0, 100);
-    at(&hub, &sandbox, "inspect hf://tiny/llama").fails(1, &["too many requests (429)", "again in 86400 s"]);
+    at(&hub, &sandbox, "inspect hf://tiny/llama")
+        .fails(1, &["too many requests (429)", "again in 86400 s"]);
 }
 
 #[test]
@@ -131,14 +146,16 @@ fn a_connection_that_gives_nothing_is_given_up() {
 fn a_file_that_changes_while_it_is_read_is_an_error() {
     let (hub, sandbox) = (hub_with_llama(), Sandbox::new());
     hub.fault("/store/", Fault::OtherEtag, 1, 100);
-    at(&hub, &sandbox, "validate hf://tiny/llama").fails(1, &["E007", "changed on the server", "try again"]);
+    at(&hub, &sandbox, "validate hf://tiny/llama")
+        .fails(1, &["E007", "changed on the server", "try again"]);
 }
 
 #[test]
 fn a_file_of_another_length_than_the_hub_says_is_an_error() {
     let (hub, sandbox) = (hub_with_llama(), Sandbox::new());
     hub.fault("/store/", Fault::Longer(5), 0, 100);
-    at(&hub, &sandbox, "inspect hf://tiny/llama").fails(5, &["E004", "model.safetensors", "bytes of it, where"]);
+    at(&hub, &sandbox, "inspect hf://tiny/llama")
+        .fails(5, &["E004", "model.safetensors", "bytes of it, where"]);
     hub.heal();
     hub.put_file("/m.safetensors", small_safetensors());
     hub.fault("/m.safetensors", Fault::Longer(5), 1, 100);
@@ -169,9 +186,16 @@ fn a_public_server_leads_to_no_private_address() {
     // The proxy is on this machine, the server that it stands for is not.
     let (hub, sandbox) = (TestHub::start(), Sandbox::new());
     hub.put_file("/m.safetensors", small_safetensors());
-    let through = |line: &str| sandbox.with_env(&[("HTTP_PROXY", hub.url()), ("http_proxy", hub.url())], line);
+    let through = |line: &str| {
+        sandbox.with_env(&[("HTTP_PROXY", hub.url()), ("http_proxy", hub.url())], line)
+    };
     through("inspect http://example.com/m.safetensors --insecure").ok().says(&["Tensors:     5"]);
-    for target in ["http://169.254.169.254/latest", "http://10.0.0.1/x", "http://[::1]:1/x", "http://localhost/x"] {
+    for target in [
+        "http://169.254.169.254/latest",
+        "http://10.0.0.1/x",
+        "http://[::1]:1/x",
+        "http://localhost/x",
+    ] {
         hub.fault("/m.safetensors", Fault::Redirect(target.to_owned()), 0, 1);
         let run = through("inspect http://example.com/m.safetensors --insecure");
         run.fails(1, &["E007", "a redirect leads to a private address"]);
@@ -196,9 +220,14 @@ fn an_answer_of_a_hub_that_makes_no_sense_is_an_error() {
 fn qa_93_the_sha256_of_a_remote_source_is_checked() {
     let (hub, sandbox) = (hub_with_llama(), Sandbox::new());
     let wrong = "0".repeat(64);
-    let run = at(&hub, &sandbox, &format!("import hf://tiny/llama/model.safetensors -o m.apr --sha256 {wrong}"));
+    let run = at(
+        &hub,
+        &sandbox,
+        &format!("import hf://tiny/llama/model.safetensors -o m.apr --sha256 {wrong}"),
+    );
     run.fails(5, &["E004", "its SHA-256 is", &wrong]);
-    let bytes = std::fs::read(apr_testkit::locate::fixture("tiny-llama/model.safetensors")).expect("a fixture");
+    let bytes = std::fs::read(apr_testkit::locate::fixture("tiny-llama/model.safetensors"))
+        .expect("a fixture");
     let right = apr_testkit::hub::sha256(&bytes);
     at(&hub, &sandbox, &format!("import hf://tiny/llama -o m.apr --sha256 {right}")).ok();
 }

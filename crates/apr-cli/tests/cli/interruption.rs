@@ -26,8 +26,8 @@ fn qa_98_a_full_disk_is_e007_and_leaves_nothing() {
     assert!(!sandbox.path("new").exists());
 }
 
-/// Runs a script in a folder `disk`, which is a file system of 256 KiB; `None` where this system does not let its users have
-/// one.
+/// Runs a script in a folder `disk`, which is a file system of 256 KiB; `None` where this system
+/// does not let its users have one.
 fn on_a_small_disk(sandbox: &Sandbox, script: &str) -> Option<Run> {
     let mount = "mkdir -p disk && mount -t tmpfs -o size=256k none disk";
     let probe = sandbox.shell(&format!("unshare -Urm sh -c '{mount}' 2> /dev/null"));
@@ -48,13 +48,20 @@ fn qa_98_a_file_system_without_room_is_e007_and_leaves_nothing() {
         "shard m.safetensors --size 1MB -o disk/s.apr",
     ];
     for line in lines {
-        let script = format!(r#"echo precious > disk/old; "$APR" {line}; echo "exit $?"; ls -A disk; cat disk/old"#);
+        let script = format!(
+            r#"echo precious > disk/old; "$APR" {line}; echo "exit $?"; ls -A disk; cat disk/old"#
+        );
         let Some(run) = on_a_small_disk(&sandbox, &script) else { return };
         let run = run.ok().says(&["E007", "No space left on device"]);
         assert_eq!(run.text(), "exit 1\nold\nprecious\n", "{line}: {run}");
     }
     // What is there is replaced only by what is whole, in place too.
-    let script = r#""$APR" convert small.safetensors -o disk/old.apr -q && cp disk/old.apr old.apr; head -c 300000 /dev/zero > disk/rest 2> /dev/null; "$APR" convert m.safetensors -o disk/old.apr -f; "$APR" edit disk/old.apr --set note=1 -q; cmp disk/old.apr old.apr || "$APR" validate disk/old.apr -q; echo "exit $?"; ls -A disk"#;
+    let script = r#""$APR" convert small.safetensors -o disk/old.apr -q && cp disk/old.apr old.apr
+        head -c 300000 /dev/zero > disk/rest 2> /dev/null
+        "$APR" convert m.safetensors -o disk/old.apr -f
+        "$APR" edit disk/old.apr --set note=1 -q
+        cmp disk/old.apr old.apr || "$APR" validate disk/old.apr -q
+        echo "exit $?"; ls -A disk"#;
     let Some(run) = on_a_small_disk(&sandbox, script) else { return };
     assert_eq!(run.ok().says(&["E007", "No space left"]).text(), "exit 0\nold.apr\nrest\n");
 }
@@ -72,7 +79,9 @@ fn qa_98_a_full_disk_leaves_the_old_file_whole() {
 #[test]
 fn qa_98_a_pipe_that_does_not_fit_the_cache_is_e007_and_leaves_nothing() {
     let sandbox = Sandbox::new();
-    let run = sandbox.shell(r#"ulimit -f 2000; head -c 8000000 /dev/zero | "$APR" convert - --format apr -o m.apr"#);
+    let run = sandbox.shell(
+        r#"ulimit -f 2000; head -c 8000000 /dev/zero | "$APR" convert - --format apr -o m.apr"#,
+    );
     run.fails(1, &["E007", "File too large"]);
     assert_eq!(sandbox.files(), [""; 0]);
 }
@@ -82,7 +91,8 @@ fn halfway(sandbox: &Sandbox) -> Child {
     sandbox.write("old.apr", "the old file");
     sandbox.write_sparse("m.safetensors", LARGE);
     let mut command = sandbox.command(&["convert", "m.safetensors", "-o", "old.apr", "-f"]);
-    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the command starts");
+    let child =
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the command starts");
     wait_until("the first bytes", || is_writing(&child));
     assert_eq!(sandbox.read("old.apr"), b"the old file");
     child
@@ -90,9 +100,12 @@ fn halfway(sandbox: &Sandbox) -> Child {
 
 /// Whether a command has written to a file that has no name, or a hidden one.
 fn is_writing(child: &Child) -> bool {
-    let descriptors = fs::read_dir(format!("/proc/{}/fd", child.id())).into_iter().flatten().flatten();
+    let descriptors =
+        fs::read_dir(format!("/proc/{}/fd", child.id())).into_iter().flatten().flatten();
     descriptors.map(|descriptor| descriptor.path()).any(|descriptor| {
-        let name = fs::read_link(&descriptor).map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        let name = fs::read_link(&descriptor)
+            .map(|name| name.to_string_lossy().into_owned())
+            .unwrap_or_default();
         let is_output = name.ends_with(" (deleted)") || name.ends_with(".partial");
         is_output && descriptor.metadata().is_ok_and(|file| file.is_file() && file.len() > 0)
     })
@@ -121,7 +134,8 @@ fn qa_98_a_killed_conversion_leaves_the_old_file_whole() {
     child.kill().expect("it runs");
     assert_eq!(child.wait().expect("it ended").code(), None);
     assert_eq!(sandbox.read("old.apr"), b"the old file");
-    // What it wrote had no name; where the system has no such files, the next conversion removes it.
+    // What it wrote had no name; where the system has no such files, the next conversion removes
+    // it.
     sandbox.write("m.safetensors", small_safetensors());
     sandbox.apr("convert m.safetensors -o old.apr -f").clean();
     sandbox.apr("validate old.apr").clean();
@@ -137,7 +151,10 @@ fn what_a_killed_conversion_left_is_removed_by_the_next_one_and_what_another_wri
     let writing = File::open(sandbox.path(".m.aprlocked.partial")).expect("ours");
     writing.lock().expect("nobody has it");
     sandbox.apr("convert m.safetensors -o m.apr").clean();
-    assert_eq!(sandbox.files(), [".m.aprlocked.partial", ".n.aprAbC123.partial", "m.apr", "m.safetensors"]);
+    assert_eq!(
+        sandbox.files(),
+        [".m.aprlocked.partial", ".n.aprAbC123.partial", "m.apr", "m.safetensors"]
+    );
 }
 
 #[test]
@@ -146,7 +163,9 @@ fn a_full_disk_leaves_the_old_pair_of_keys_whole() {
     sandbox.apr("keygen -o key").clean();
     let pair = || (sandbox.read("key"), sandbox.read("key.pub"));
     let before = pair();
-    sandbox.shell(r#"ulimit -f 0; exec "$APR" keygen -f -o key"#).fails(1, &["E007", "File too large"]);
+    sandbox
+        .shell(r#"ulimit -f 0; exec "$APR" keygen -f -o key"#)
+        .fails(1, &["E007", "File too large"]);
     assert!(pair() == before);
     // The public one can't be replaced.
     fs::remove_file(sandbox.path("key.pub")).expect("ours");
@@ -168,7 +187,8 @@ fn a_full_disk_leaves_the_old_pair_of_keys_whole() {
 fn into_pipe(sandbox: &Sandbox, model: &str) -> Child {
     sandbox.shell("mkfifo pipe").clean();
     let mut command = sandbox.command(&["convert", model, "--format", "safetensors", "-o", "pipe"]);
-    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the command starts");
+    let child =
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the command starts");
     wait_until_it_works(&child);
     child
 }
@@ -205,12 +225,16 @@ fn a_source_that_is_rewritten_during_a_conversion_is_noticed() {
             .and_then(|file| file.set_modified(later))
             .expect("ours");
         let mut bytes = Vec::new();
-        File::open(sandbox.path("pipe")).and_then(|mut pipe| pipe.read_to_end(&mut bytes)).expect("it is written to");
+        File::open(sandbox.path("pipe"))
+            .and_then(|mut pipe| pipe.read_to_end(&mut bytes))
+            .expect("it is written to");
         let output = child.wait_with_output().expect("it ends");
         assert_eq!(output.status.code(), Some(1), "{output:?}");
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(
-            said.contains("E007") && said.contains(file) && said.contains("was changed by another program"),
+            said.contains("E007")
+                && said.contains(file)
+                && said.contains("was changed by another program"),
             "{said}"
         );
     }
@@ -235,7 +259,11 @@ fn ctrl_c_and_its_kin_end_a_conversion_with_130_and_leave_nothing() {
 fn ctrl_c_ends_the_wait_for_a_pipe_and_leaves_nothing() {
     let sandbox = Sandbox::new();
     let mut command = sandbox.command(&["inspect", "-"]);
-    command.env("APR_CACHE", "x").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+        .env("APR_CACHE", "x")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
     let mut child = command.spawn().expect("the command starts");
     let stdin = child.stdin.take();
     wait_until("the copy", || !sandbox.files().is_empty());

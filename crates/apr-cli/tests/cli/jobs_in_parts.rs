@@ -1,4 +1,5 @@
-//! Jobs in parts: `plan`, `run-part`, `finish`. What they write and report is what one process writes and reports.
+//! Jobs in parts: `plan`, `run-part`, `finish`. What they write and report is what one process
+//! writes and reports.
 
 use std::fs;
 
@@ -8,7 +9,9 @@ use serde_json::{Value, json};
 
 use crate::container::{PASSWORD, workshop};
 use crate::hub::{at, hub_with_llama, sent};
-use crate::support::{Run, Sandbox, f32s, model_folder, safetensors, safetensors_header, scrambled, small_safetensors};
+use crate::support::{
+    Run, Sandbox, f32s, model_folder, safetensors, safetensors_header, scrambled, small_safetensors,
+};
 
 /// Eight tensors of 32 rows, and one that is smaller.
 fn weights(scale: f32) -> Vec<u8> {
@@ -44,29 +47,40 @@ fn run_parts(sandbox: &Sandbox, options: &str) {
     }
 }
 
-/// Does a job in parts into `out.apr` and in one process into `one/out.apr`, and compares all files.
+/// Does a job in parts into `out.apr` and in one process into `one/out.apr`, and compares all
+/// files.
 #[track_caller]
 fn same_files(sandbox: &Sandbox, wanted: usize, command: &str, options: &str) {
-    sandbox.apr(&format!("plan --parts {wanted} -o plan.json -f {command} -o out.apr {options}")).ok();
+    sandbox
+        .apr(&format!("plan --parts {wanted} -o plan.json -f {command} -o out.apr {options}"))
+        .ok();
     let shard_size = plan(sandbox)["output"]["shard_size"].as_u64().expect("a number");
     assert!(parts(sandbox) > 1, "{command}");
     run_parts(sandbox, "");
     sandbox.apr("finish plan.json").ok();
-    let size = if command.starts_with("import") { String::new() } else { format!("--shard-size {shard_size}") };
+    let size = if command.starts_with("import") {
+        String::new()
+    } else {
+        format!("--shard-size {shard_size}")
+    };
     sandbox.apr(&format!("{command} -o one/out.apr {options} {size} -f")).ok();
     if size.is_empty() {
         // An import writes one file, which the parts joined are, too.
         sandbox.apr("join out.apr -o joined.apr -f").ok();
         assert_eq!(sandbox.read("joined.apr"), sandbox.read("one/out.apr"), "{command} {options}");
     } else {
-        let files: Vec<String> = sandbox.files().into_iter().filter(|name| name.starts_with("one/out")).collect();
+        let files: Vec<String> =
+            sandbox.files().into_iter().filter(|name| name.starts_with("one/out")).collect();
         assert_eq!(files.len(), parts(sandbox) + 1);
         for file in files {
             let own = file.strip_prefix("one/").expect("in that folder");
             assert!(sandbox.read(own) == sandbox.read(&file), "{own} of {command} {options}");
         }
     }
-    let all = sandbox.files().into_iter().filter(|name| name.starts_with("out") || name.starts_with("one/"));
+    let all = sandbox
+        .files()
+        .into_iter()
+        .filter(|name| name.starts_with("out") || name.starts_with("one/"));
     all.for_each(|name| fs::remove_file(sandbox.path(&name)).expect("it is there"));
 }
 
@@ -102,14 +116,17 @@ fn what_was_lost_or_wrong_is_noted_as_one_process_notes_it() {
     sandbox.apr("plan --parts 3 -o plan.json -f convert m.safetensors -o out.apr").ok();
     sandbox.apr("run-part plan.json 1").ok();
     sandbox.apr("run-part plan.json 2").fails(5, &["c.weight"]);
-    sandbox.apr("finish plan.json").fails(5, &["2 parts of 3", "part 0 is missing: apr run-part plan.json 0"]);
+    sandbox
+        .apr("finish plan.json")
+        .fails(5, &["2 parts of 3", "part 0 is missing: apr run-part plan.json 0"]);
 }
 
 #[test]
 fn a_folder_with_companions_and_ties_is_imported_in_parts() {
     let sandbox = Sandbox::new();
     let llama = locate::fixture("tiny-llama");
-    for file in fs::read_dir(llama).expect("a fixture").map(|entry| entry.expect("an entry").path()) {
+    for file in fs::read_dir(llama).expect("a fixture").map(|entry| entry.expect("an entry").path())
+    {
         let name = file.file_name().expect("a name").to_str().expect("UTF-8");
         sandbox.write(&format!("llama/{name}"), fs::read(&file).expect("a file"));
     }
@@ -144,7 +161,8 @@ fn parts_at_the_same_time_are_the_same_files() {
 #[test]
 fn a_plan_is_the_same_each_time_and_runs_from_other_folders() {
     let sandbox = model();
-    let line = "plan --parts 4 -o plan.json -f convert m.safetensors -o out/model.apr --precision fp16";
+    let line =
+        "plan --parts 4 -o plan.json -f convert m.safetensors -o out/model.apr --precision fp16";
     sandbox.apr(line).ok();
     let first = sandbox.read("plan.json");
     sandbox.apr(line).ok();
@@ -153,8 +171,11 @@ fn a_plan_is_the_same_each_time_and_runs_from_other_folders() {
     assert_eq!(plan["job"]["options"]["model"], "m.safetensors");
     assert_eq!(plan["inputs"][0]["files"][0]["size"], sandbox.read("m.safetensors").len());
     // Every byte of the weights is read by one part.
-    let reads =
-        plan["parts"].as_array().expect("parts").iter().flat_map(|part| part["reads"].as_array().expect("reads"));
+    let reads = plan["parts"]
+        .as_array()
+        .expect("parts")
+        .iter()
+        .flat_map(|part| part["reads"].as_array().expect("reads"));
     let read: u64 = reads.map(|read| read["len"].as_u64().expect("a number")).sum();
     assert_eq!(read, 4 * (7 + 8 * 1024));
     // The folder may be another one where the parts run.
@@ -178,7 +199,10 @@ fn a_part_that_is_done_is_skipped_and_one_whose_file_is_wrong_is_done_again() {
     run_parts(&sandbox, "");
     sandbox.apr("run-part plan.json 1").ok().says(&["done already; skipped"]);
     let skipped = sandbox.apr("run-part plan.json 1 --json").ok().json();
-    assert_eq!((&skipped["skipped"], &skipped["part"], &skipped["of"]), (&json!(true), &json!(1), &json!(3)));
+    assert_eq!(
+        (&skipped["skipped"], &skipped["part"], &skipped["of"]),
+        (&json!(true), &json!(1), &json!(3))
+    );
     let shard = "out-00002-of-00003.apr";
     let good = sandbox.read(shard);
     let mut bad = good.clone();
@@ -186,7 +210,10 @@ fn a_part_that_is_done_is_skipped_and_one_whose_file_is_wrong_is_done_again() {
     sandbox.write(shard, bad);
     sandbox.apr("finish plan.json").fails(5, &["part 1 is wrong: apr run-part plan.json 1"]);
     let told = sandbox.apr("finish plan.json --json").fails(5, &[]).json();
-    assert_eq!(told["missing"], json!([{ "part": 1, "state": "wrong", "command": "apr run-part plan.json 1" }]));
+    assert_eq!(
+        told["missing"],
+        json!([{ "part": 1, "state": "wrong", "command": "apr run-part plan.json 1" }])
+    );
     assert!(!sandbox.path("out.apr").exists());
     sandbox.apr("run-part plan.json 1").ok();
     assert_eq!(sandbox.read(shard), good);
@@ -198,7 +225,9 @@ fn a_part_that_is_done_is_skipped_and_one_whose_file_is_wrong_is_done_again() {
     sandbox.apr("finish plan.json").ok();
     assert_eq!(sandbox.read("out.apr"), manifest);
     // Results of one plan are no results of another.
-    sandbox.apr("plan --parts 3 -o plan.json -f convert m.safetensors -o out.apr -f --relaxed").ok();
+    sandbox
+        .apr("plan --parts 3 -o plan.json -f convert m.safetensors -o out.apr -f --relaxed")
+        .ok();
     sandbox.apr("finish plan.json").fails(5, &["3 parts of 3"]);
 }
 
@@ -216,7 +245,12 @@ fn the_commands_that_are_named_can_be_typed() {
 fn an_input_that_changed_is_refused_and_named() {
     let sandbox = model();
     sandbox.write("imatrix.dat", imatrix());
-    sandbox.apr("plan --parts 3 -o plan.json quantize m.safetensors -o out.apr -t q4_0 --imatrix imatrix.dat").ok();
+    sandbox
+        .apr(
+            "plan --parts 3 -o plan.json quantize m.safetensors -o out.apr -t q4_0 --imatrix \
+        imatrix.dat",
+        )
+        .ok();
     let good = sandbox.read("m.safetensors");
     let with = |at: usize| {
         let mut bytes = good.clone();
@@ -226,17 +260,23 @@ fn an_input_that_changed_is_refused_and_named() {
     let before = sandbox.files();
     // A value of the last tensor: seen by the part that reads it, and by no other.
     sandbox.write("m.safetensors", with(good.len() - 4));
-    sandbox.apr("run-part plan.json 2").fails(5, &["E004", "m.safetensors", "layers.7.weight", "the plan was made of"]);
+    sandbox
+        .apr("run-part plan.json 2")
+        .fails(5, &["E004", "m.safetensors", "layers.7.weight", "the plan was made of"]);
     assert_eq!(sandbox.files(), before);
     // The header.
     let at = good.windows(9).position(|bytes| bytes == b"head.bias").expect("a name");
     sandbox.write("m.safetensors", with(at));
-    sandbox.apr("run-part plan.json 0").fails(5, &["E004", "m.safetensors", "names, shapes and places"]);
+    sandbox
+        .apr("run-part plan.json 0")
+        .fails(5, &["E004", "m.safetensors", "names, shapes and places"]);
     sandbox.write("m.safetensors", small_safetensors());
     sandbox.apr("run-part plan.json 0").fails(5, &["E004", "m.safetensors", "its length changed"]);
     sandbox.write("m.safetensors", &good);
     sandbox.write("imatrix.dat", [&imatrix()[..], b"x"].concat());
-    sandbox.apr("run-part plan.json 0").fails(5, &["E004", "imatrix.dat", "changed since the plan was made"]);
+    sandbox
+        .apr("run-part plan.json 0")
+        .fails(5, &["E004", "imatrix.dat", "changed since the plan was made"]);
     sandbox.write("imatrix.dat", imatrix());
     run_parts(&sandbox, "");
     sandbox.apr("finish plan.json").ok();
@@ -246,7 +286,9 @@ fn an_input_that_changed_is_refused_and_named() {
     sandbox.write("toy/tokenizer_config.json", b"[]\n");
     sandbox.apr("run-part toy.json 0").fails(5, &["E004", "tokenizer_config.json"]);
     // Without digests the time counts.
-    sandbox.apr("plan --no-digests --parts 3 -o quick.json convert m.safetensors -o quick.apr").ok();
+    sandbox
+        .apr("plan --no-digests --parts 3 -o quick.json convert m.safetensors -o quick.apr")
+        .ok();
     sandbox.write("m.safetensors", with(good.len() - 4));
     sandbox.apr("run-part quick.json 0").fails(5, &["E004", "m.safetensors", "it was written to"]);
 }
@@ -266,10 +308,17 @@ fn imatrix() -> Vec<u8> {
 #[test]
 fn a_gate_is_for_the_whole_model_and_leaves_no_manifest() {
     let sandbox = model();
-    sandbox.apr("plan --parts 3 -o plan.json quantize m.safetensors -o out.apr -t q4_0 --max-drift 0.001").ok();
+    sandbox
+        .apr(
+            "plan --parts 3 -o plan.json quantize m.safetensors -o out.apr -t q4_0 --max-drift \
+        0.001",
+        )
+        .ok();
     run_parts(&sandbox, "");
     let refused = sandbox.apr("finish plan.json").fails(5, &["quality gate failed", "L2 drift"]);
-    let one = sandbox.apr("quantize m.safetensors -o one.apr -t q4_0 --max-drift 0.001").fails(5, &["quality gate"]);
+    let one = sandbox
+        .apr("quantize m.safetensors -o one.apr -t q4_0 --max-drift 0.001")
+        .fails(5, &["quality gate"]);
     let failures = |run: &Run| run.stderr.lines().filter(|line| line.starts_with("  - ")).count();
     assert_eq!(failures(&refused), failures(&one));
     assert!(!sandbox.path("out.apr").exists());
@@ -319,7 +368,8 @@ fn a_validation_in_parts_reports_what_one_process_reports() {
     damaged[middle] ^= 4;
     sandbox.write("damaged.apr", damaged);
     sandbox.apr("encrypt plain.apr -o sealed.apr --recipient owner.pub").clean();
-    let shard = sandbox.files().into_iter().find(|name| name.starts_with("cut-00002")).expect("a shard");
+    let shard =
+        sandbox.files().into_iter().find(|name| name.starts_with("cut-00002")).expect("a shard");
     let mut wrong = sandbox.read(&shard);
     let at = wrong.len() / 2;
     wrong[at] ^= 1;
@@ -346,7 +396,9 @@ fn a_validation_in_parts_reports_what_one_process_reports() {
 #[track_caller]
 fn same_report(sandbox: &Sandbox, command: &str, models: &str, options: &str) {
     for wanted in [1, 3] {
-        sandbox.apr(&format!("plan --parts {wanted} -o plan.json -f {command} {models} {options}")).ok();
+        sandbox
+            .apr(&format!("plan --parts {wanted} -o plan.json -f {command} {models} {options}"))
+            .ok();
         let is_one = wanted == 1 || options.contains("--tensors");
         assert!(parts(sandbox) <= wanted && (is_one || parts(sandbox) > 1), "{models}");
         run_parts(sandbox, "");
@@ -385,7 +437,12 @@ fn parts_of_a_remote_model_are_of_the_commit_of_the_plan() {
     let (hub, sandbox) = (hub_with_llama(), Sandbox::new());
     at(&hub, &sandbox, "plan --parts 4 -o plan.json convert hf://tiny/llama -o out.apr --no-cache")
         .fails(2, &["--no-cache"]);
-    at(&hub, &sandbox, "plan --parts 4 -o plan.json convert hf://tiny/llama/model.safetensors -o out.apr").ok();
+    at(
+        &hub,
+        &sandbox,
+        "plan --parts 4 -o plan.json convert hf://tiny/llama/model.safetensors -o out.apr",
+    )
+    .ok();
     let known = plan(&sandbox);
     let commit = hub.commit("tiny/llama");
     assert_eq!(known["inputs"][0]["path"], format!("hf://tiny/llama@{commit}/model.safetensors"));
@@ -439,14 +496,21 @@ fn what_can_not_be_done_in_parts_is_refused_with_a_reason() {
     sandbox
         .apr("plan --parts 2 -o plan.json convert m.safetensors -o new.apr")
         .fails(1, &["exists already", "plan.json"]);
-    sandbox.apr("plan --parts 0 -o new.json convert m.safetensors -o new.apr").fails(2, &["1 to 99999"]);
-    sandbox.apr("plan --parts 100000 -o new.json convert m.safetensors -o new.apr").fails(2, &["1 to 99999"]);
+    sandbox
+        .apr("plan --parts 0 -o new.json convert m.safetensors -o new.apr")
+        .fails(2, &["1 to 99999"]);
+    sandbox
+        .apr("plan --parts 100000 -o new.json convert m.safetensors -o new.apr")
+        .fails(2, &["1 to 99999"]);
     sandbox.apr("plan -o new.json convert m.safetensors -o new.apr").fails(2, &["--parts"]);
     sandbox
         .apr("plan --arch llama --parts 2 -o new.json convert m.safetensors -o new.apr")
         .fails(2, &["after its name"]);
     // Fewer parts than were asked for are told.
-    sandbox.apr("plan --parts 50 -o new.json convert m.safetensors -o new.apr").ok().says(&["instead of 50"]);
+    sandbox
+        .apr("plan --parts 50 -o new.json convert m.safetensors -o new.apr")
+        .ok()
+        .says(&["instead of 50"]);
 }
 
 #[test]
@@ -462,15 +526,19 @@ fn a_plan_that_is_not_sound_is_refused_and_nothing_outside_its_folder_is_touched
         sandbox.apr("run-part in/changed.json 0")
     };
     let before = sandbox.files().len() + 1;
-    changed("\"path\": \"out.apr\"", "\"path\": \"../out.apr\"").fails(4, &["E001", "not below the folder"]);
-    changed("\"path\": \"out.apr\"", "\"path\": \"/tmp/out.apr\"").fails(4, &["E001", "not below the folder"]);
+    changed("\"path\": \"out.apr\"", "\"path\": \"../out.apr\"")
+        .fails(4, &["E001", "not below the folder"]);
+    changed("\"path\": \"out.apr\"", "\"path\": \"/tmp/out.apr\"")
+        .fails(4, &["E001", "not below the folder"]);
     changed("out-00001-of-00003.apr", "../out-00001-of-00003.apr").fails(4, &["E001"]);
     changed("\"apr_plan\": 1", "\"apr_plan\": 2").fails(4, &["E003", "version 2"]);
     changed(&format!("\"apr\": \"{}\"", env!("CARGO_PKG_VERSION")), "\"apr\": \"99.0.0\"")
         .fails(4, &["E003", "99.0.0"]);
     changed("\"command\": \"convert\"", "\"command\": \"edit\"").fails(4, &["E001", "'edit'"]);
-    changed("\"command\": \"convert\"", "\"command\": \"inspect\"").fails(4, &["E001", "'inspect'"]);
-    changed("\"output\": \"out.apr\"", "\"output\": \"out.apr\", \"sign\": \"x\"").fails(4, &["E001", "sign"]);
+    changed("\"command\": \"convert\"", "\"command\": \"inspect\"")
+        .fails(4, &["E001", "'inspect'"]);
+    changed("\"output\": \"out.apr\"", "\"output\": \"out.apr\", \"sign\": \"x\"")
+        .fails(4, &["E001", "sign"]);
     changed("\"output\": \"out.apr\"", "\"output\": \"out.apr\", \"precision\": \"fp16\"")
         .fails(5, &["E004", "part 0"]);
     assert_eq!(sandbox.files().len(), before);

@@ -56,7 +56,8 @@ const FEED_FORWARD: u64 = 512;
 const EXPERTS: u64 = 2;
 const VOCABULARY: u64 = 64;
 
-/// Bell-shaped values around zero, as weights have them, and exact in f16: sums of eight random bytes, over 8192.
+/// Bell-shaped values around zero, as weights have them, and exact in f16: sums of eight random
+/// bytes, over 8192.
 fn matrix(name: &str, dims: &[u64], seed: u64) -> GgufEntry {
     let value = |i: u64| {
         let random = scrambled(seed << 32 | i).to_le_bytes();
@@ -73,7 +74,8 @@ fn ones(name: &str) -> GgufEntry {
     GgufEntry::new(name, F32, &[HIDDEN], &f32s(&values))
 }
 
-/// A LLaMA of one layer with two experts and grouped queries, whose tensors meet every rule of the mixes.
+/// A LLaMA of one layer with two experts and grouped queries, whose tensors meet every rule of the
+/// mixes.
 fn model() -> Vec<u8> {
     let mut model = GgufBuilder::new()
         .text("general.architecture", "llama")
@@ -101,7 +103,8 @@ fn model() -> Vec<u8> {
     for (seed, (name, dims)) in (2..).zip(layers) {
         model = model.entry(matrix(&format!("blk.0.{name}.weight"), &dims, seed));
     }
-    let router: Vec<f32> = (0..HIDDEN * EXPERTS).map(|i| (scrambled(i) >> 58) as f32 / 1024.0).collect();
+    let router: Vec<f32> =
+        (0..HIDDEN * EXPERTS).map(|i| (scrambled(i) >> 58) as f32 / 1024.0).collect();
     model
         .entry(GgufEntry::new("blk.0.ffn_gate_inp.weight", F32, &[HIDDEN, EXPERTS], &f32s(&router)))
         .entry(ones("blk.0.attn_norm.weight"))
@@ -122,13 +125,17 @@ fn whole_files_are_the_bytes_that_llama_quantize_writes() {
         })
         .collect();
     agreed("llama.cpp/whole_files", &ours, || {
-        let mut command = Command::new(locate::reference_python().expect("`cargo xtask interop` makes it"));
+        let mut command =
+            Command::new(locate::reference_python().expect("`cargo xtask interop` makes it"));
         command.arg(locate::workspace().join("xtask/interop/llama_quantize.py"));
         command.arg(sandbox.path("m.gguf")).arg(sandbox.path(""));
         command.args(FILE_TYPES.iter().map(|(name, number)| format!("{name}={number}")));
         Run::of(command).ok();
         for (name, bytes) in &ours {
-            assert!(sandbox.read(&format!("{name}.gguf")) == *bytes, "{name} differs from llama.cpp's");
+            assert!(
+                sandbox.read(&format!("{name}.gguf")) == *bytes,
+                "{name} differs from llama.cpp's"
+            );
         }
     });
 }
@@ -155,7 +162,8 @@ fn importance() -> Vec<u8> {
         file.extend(name.as_bytes());
         // Counted once, so that what is stored is what counts.
         file.extend([number(1), number(usize::try_from(len).expect("few columns"))].concat());
-        let values: Vec<f32> = (0..len).map(|i| (scrambled(seed << 32 | i) >> 48) as f32 / 4096.0 + 0.01).collect();
+        let values: Vec<f32> =
+            (0..len).map(|i| (scrambled(seed << 32 | i) >> 48) as f32 / 4096.0 + 0.01).collect();
         file.extend(f32s(&values));
     }
     file
@@ -167,19 +175,25 @@ fn whole_files_of_few_bits_are_the_bytes_that_llama_quantize_writes() {
     let ours: Vec<_> = WITH_IMPORTANCE
         .iter()
         .map(|(name, _)| {
-            sandbox.apr(&format!("quantize m.gguf --type {name} --imatrix i.dat -o {name}.ours.gguf")).ok();
+            sandbox
+                .apr(&format!("quantize m.gguf --type {name} --imatrix i.dat -o {name}.ours.gguf"))
+                .ok();
             ((*name).to_owned(), sandbox.read(&format!("{name}.ours.gguf")))
         })
         .collect();
     agreed("llama.cpp/whole_files_of_few_bits", &ours, || {
-        let mut command = Command::new(locate::reference_python().expect("`cargo xtask interop` makes it"));
+        let mut command =
+            Command::new(locate::reference_python().expect("`cargo xtask interop` makes it"));
         command.current_dir(sandbox.path(""));
         command.arg(locate::workspace().join("xtask/interop/llama_quantize.py"));
         command.args(["m.gguf", ".", "--imatrix=i.dat"]);
         command.args(WITH_IMPORTANCE.iter().map(|(name, number)| format!("{name}={number}")));
         Run::of(command).ok();
         for (name, bytes) in &ours {
-            assert!(sandbox.read(&format!("{name}.gguf")) == *bytes, "{name} differs from llama.cpp's");
+            assert!(
+                sandbox.read(&format!("{name}.gguf")) == *bytes,
+                "{name} differs from llama.cpp's"
+            );
         }
     });
 }
@@ -191,7 +205,8 @@ fn types_of_few_bits_are_refused_without_importance() {
         let refused = sandbox.apr(&format!("quantize m.gguf --type {name} -o q.gguf"));
         refused.fails(2, &["needs an importance matrix", "blk.0."]);
     }
-    // These llama-quantize makes without one, but not of the embeddings a type that can't be made so.
+    // These llama-quantize makes without one, but not of the embeddings a type that can't be made
+    // so.
     for name in ["iq3_s", "iq3_m", "q1_0", "q2_0"] {
         sandbox.apr(&format!("quantize m.gguf --type {name} -o {name}.gguf")).ok();
     }

@@ -17,20 +17,28 @@ fn an_exported_model_imports_as_its_weights_do() {
     let folder = exports();
     for export in EXPORTS {
         std::fs::create_dir_all(sandbox.path(export)).expect("a folder");
-        for (from, to) in
-            [(format!("{folder}/{export}.onnx"), "model.onnx"), (format!("{folder}/hf/config.json"), "config.json")]
-        {
+        for (from, to) in [
+            (format!("{folder}/{export}.onnx"), "model.onnx"),
+            (format!("{folder}/hf/config.json"), "config.json"),
+        ] {
             std::fs::copy(from, sandbox.path(&format!("{export}/{to}"))).expect("a file");
         }
-        sandbox.apr(&format!("import {export} -o {export}.apr --relaxed --json")).ok().says(&["llama"]);
-        sandbox.apr(&format!("diff {folder}/hf {export}.apr")).ok().says(&["SAME: 21 of 21 tensors match"]);
+        sandbox
+            .apr(&format!("import {export} -o {export}.apr --relaxed --json"))
+            .ok()
+            .says(&["llama"]);
+        sandbox
+            .apr(&format!("diff {folder}/hf {export}.apr"))
+            .ok()
+            .says(&["SAME: 21 of 21 tensors match"]);
     }
 }
 
 #[test]
 fn names_and_transpositions_that_the_graph_reveals_are_said() {
     let sandbox = Sandbox::new();
-    let expected = "15 tensors got names from the graph, of which 15 are transposed to what the modules had";
+    let expected =
+        "15 tensors got names from the graph, of which 15 are transposed to what the modules had";
     let shown = ["model.layers.1.self_attn.q_proj.weight", expected];
     sandbox.apr(&format!("tensors {}/script.onnx", exports())).ok().says(&shown);
     sandbox.apr(&format!("diff {0}/hf {0}/script.onnx", exports())).ok().says(&["SAME: 21 of 21"]);
@@ -43,7 +51,10 @@ fn qa_79_an_onnx_file_comes_back_from_apr_byte_for_byte() {
         let original = format!("{}/{export}.onnx", exports());
         sandbox.apr(&format!("import {original} -o model.apr -f --relaxed")).ok();
         sandbox.apr("export model.apr --format onnx -o back.onnx -f").ok();
-        assert!(sandbox.read("back.onnx") == std::fs::read(&original).expect("a fixture"), "{export}");
+        assert!(
+            sandbox.read("back.onnx") == std::fs::read(&original).expect("a fixture"),
+            "{export}"
+        );
         sandbox.apr(&format!("convert {original} -o copy.onnx -f --relaxed")).ok();
         assert!(sandbox.read("copy.onnx") == sandbox.read("back.onnx"), "{export}");
     }
@@ -85,7 +96,8 @@ fn a_graph_is_shown_as_the_file_has_it_through_apr_too() {
 #[test]
 fn scan_flags_data_outside_the_folder_and_names_unknown_domains() {
     let sandbox = Sandbox::new();
-    let clean = sandbox.apr(&format!("scan {}", locate::fixture("onnx/storages.onnx").display())).ok();
+    let clean =
+        sandbox.apr(&format!("scan {}", locate::fixture("onnx/storages.onnx").display())).ok();
     clean.says(&["clean", "domains that apr does not know: com.example"]);
     let file = std::fs::read(locate::fixture("onnx/external/model.onnx")).expect("a fixture");
     let text = b"weights.bin";

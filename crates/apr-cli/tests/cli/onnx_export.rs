@@ -1,5 +1,5 @@
-//! Models exported to ONNX. What the files compute is judged by onnx, onnxruntime and transformers in
-//! `cargo xtask interop`; the files that they agreed with are the ones that are written here.
+//! Models exported to ONNX. What the files compute is judged by onnx, onnxruntime and transformers
+//! in `cargo xtask interop`; the files that they agreed with are the ones that are written here.
 
 use std::path::Path;
 use std::process::Command;
@@ -18,9 +18,18 @@ fn tiny_llama() -> String {
 fn judge(arguments: &[&str], folder: &Path) {
     let python = std::env::var("APR_GRAPH_PYTHON").unwrap_or_else(|_| "python3".to_owned());
     let script = locate::workspace().join("xtask/interop/onnx_models.py");
-    let output = Command::new(python).arg(script).args(arguments).current_dir(folder).output().expect("a Python");
+    let output = Command::new(python)
+        .arg(script)
+        .args(arguments)
+        .current_dir(folder)
+        .output()
+        .expect("a Python");
     let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{arguments:?}: {text}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{arguments:?}: {text}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
 }
 
 /// Exports into folders, and returns the models in them.
@@ -38,7 +47,11 @@ fn exported(sandbox: &Sandbox, exports: &[(&str, &str, &str)]) -> Vec<(String, V
 fn qa_60_an_exported_model_computes_what_transformers_computes() {
     let sandbox = Sandbox::new();
     let source = tiny_llama();
-    let exports = [("plain", &*source, ""), ("past", &*source, "--with-past"), ("f32", &*source, "--precision fp32")];
+    let exports = [
+        ("plain", &*source, ""),
+        ("past", &*source, "--with-past"),
+        ("f32", &*source, "--precision fp32"),
+    ];
     let files = exported(&sandbox, &exports);
     agreed("onnx/tiny-llama", &files, || {
         for (folder, ..) in exports {
@@ -65,7 +78,11 @@ fn blocks_that_stay_quantized_have_ggmls_values_to_the_last_bit() {
         let exported = exported(&sandbox, &exports);
         assert!(exported[0].1.len() * 3 < exported[1].1.len() * 2, "{scheme}: blocks stay small");
         files.extend(exported);
-        pairs.push([format!("{scheme}/model.onnx"), format!("{floats}/model.onnx"), format!("{products}/model.onnx")]);
+        pairs.push([
+            format!("{scheme}/model.onnx"),
+            format!("{floats}/model.onnx"),
+            format!("{products}/model.onnx"),
+        ]);
     }
     agreed("onnx/blocks", &files, || {
         for [blocks, floats, products] in &pairs {
@@ -85,7 +102,18 @@ fn a_gguf_file_tells_the_same_story_token_by_token() {
         let model = folder.join(name).with_extension("gguf");
         let model = model.to_str().expect("a plain name");
         let source = format!("{name}_source");
-        sandbox.run(&["export", model, "--format", "safetensors", "--dequantize", "f32", "-o", &source]).ok();
+        sandbox
+            .run(&[
+                "export",
+                model,
+                "--format",
+                "safetensors",
+                "--dequantize",
+                "f32",
+                "-o",
+                &source,
+            ])
+            .ok();
         files.extend(exported(&sandbox, &[(name, model, "--with-past")]));
     }
     agreed("onnx/stories", &files, || {
@@ -100,7 +128,18 @@ fn a_gguf_file_tells_the_same_story_token_by_token() {
 #[test]
 fn the_files_around_the_weights_come_along() {
     let sandbox = Sandbox::new();
-    sandbox.run(&["export", &tiny_llama(), "--format", "onnx", "-o", "out", "--external-data", "always"]).ok();
+    sandbox
+        .run(&[
+            "export",
+            &tiny_llama(),
+            "--format",
+            "onnx",
+            "-o",
+            "out",
+            "--external-data",
+            "always",
+        ])
+        .ok();
     for name in ["config.json", "tokenizer.json", "generation_config.json"] {
         let original = std::fs::read(locate::fixture("tiny-llama").join(name)).expect("a fixture");
         assert_eq!(sandbox.read(&format!("out/{name}")), original, "{name}");
@@ -132,7 +171,8 @@ fn a_model_from_onnx_gets_other_weights_and_keeps_its_graph() {
     sandbox.apr("convert m.onnx -o beside.onnx --external-data always").ok();
     assert!(sandbox.path("beside.onnx_data").exists());
     sandbox.apr("diff m.onnx beside.onnx --exit-code").ok();
-    let files = ["half.onnx", "beside.onnx", "beside.onnx_data"].map(|name| (name.to_owned(), sandbox.read(name)));
+    let files = ["half.onnx", "beside.onnx", "beside.onnx_data"]
+        .map(|name| (name.to_owned(), sandbox.read(name)));
     agreed("onnx/rewritten", &files, || {
         judge(&["check", "half.onnx", "beside.onnx"], &sandbox.path(""));
         judge(&["same", "m.onnx", "beside.onnx"], &sandbox.path(""));
@@ -144,7 +184,8 @@ fn a_model_from_onnx_gets_other_weights_and_keeps_its_graph() {
 #[test]
 fn what_the_graph_does_not_use_is_a_loss() {
     let sandbox = Sandbox::new();
-    let report = sandbox.run(&["export", &tiny_llama(), "-o", "m.onnx", "--task", "", "--json"]).ok().json();
+    let report =
+        sandbox.run(&["export", &tiny_llama(), "-o", "m.onnx", "--task", "", "--json"]).ok().json();
     let losses = report["losses"].as_array().expect("a list");
     let lost = losses.iter().find(|loss| loss["what"] == "tensor").expect("the head");
     assert_eq!(lost["name"], "lm_head.weight");

@@ -1,6 +1,6 @@
-//! Families exported to ONNX, models of their own graph exported with newer operators, and models too large for one file.
-//! What the files compute is judged by onnxruntime and transformers in `cargo xtask interop`; the files that they agreed
-//! with are the ones that are written here.
+//! Families exported to ONNX, models of their own graph exported with newer operators, and models
+//! too large for one file. What the files compute is judged by onnxruntime and transformers in
+//! `cargo xtask interop`; the files that they agreed with are the ones that are written here.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -16,7 +16,8 @@ use crate::support::{Sandbox, f32s, safetensors, safetensors_header, scrambled};
 /// Names of the files of a model that generates text from what an encoder makes of its input.
 const ENCODER_DECODER: &[&str] = &["decoder_model", "decoder_with_past_model", "encoder_model"];
 
-/// Cases of `fixtures/families`, and the files that Optimum has of such a model with keys and values of earlier tokens.
+/// Cases of `fixtures/families`, and the files that Optimum has of such a model with keys and
+/// values of earlier tokens.
 const CASES: [(&str, &[&str]); 6] = [
     ("bert", &["model"]),
     ("bert_classifier", &["model"]),
@@ -31,16 +32,27 @@ const CASES: [(&str, &[&str]); 6] = [
 fn judge(script: &str, arguments: &[&str], folder: &Path) {
     let python = std::env::var("APR_GRAPH_PYTHON").unwrap_or_else(|_| "python3".to_owned());
     let script = locate::workspace().join("xtask/interop").join(script);
-    let output = Command::new(python).arg(script).args(arguments).current_dir(folder).output().expect("a Python");
+    let output = Command::new(python)
+        .arg(script)
+        .args(arguments)
+        .current_dir(folder)
+        .output()
+        .expect("a Python");
     let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{arguments:?}: {text}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{arguments:?}: {text}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
 }
 
 /// Writes a Hugging Face folder of a case: its configuration, and weights that are made up.
 fn made_up(sandbox: &Sandbox, case: &str) {
     let path = locate::fixture("families").join(case).with_extension("json");
-    let json: Value = serde_json::from_slice(&std::fs::read(path).expect("a fixture")).expect("JSON");
-    let shapes: BTreeMap<String, Vec<u64>> = serde_json::from_value(json["tensors"].clone()).expect("shapes");
+    let json: Value =
+        serde_json::from_slice(&std::fs::read(path).expect("a fixture")).expect("JSON");
+    let shapes: BTreeMap<String, Vec<u64>> =
+        serde_json::from_value(json["tensors"].clone()).expect("shapes");
     let mut drawn = 0;
     let tensors: Vec<_> = shapes
         .iter()
@@ -68,11 +80,18 @@ fn exports_of_families_compute_what_transformers_computes() {
         made_up(&sandbox, case);
         for (way, option) in [("plain", ""), ("past", "--with-past")] {
             let folder = format!("{case}_out/{way}");
-            let run = sandbox.apr(&format!("export {case} --format onnx -o {folder} {option}")).ok();
-            let is_idle = way == "past" && ["bert", "bert_classifier", "distilbert"].contains(&case);
-            assert_eq!(run.to_string().contains("--with-past changes nothing"), is_idle, "{case} {way}");
+            let run =
+                sandbox.apr(&format!("export {case} --format onnx -o {folder} {option}")).ok();
+            let is_idle =
+                way == "past" && ["bert", "bert_classifier", "distilbert"].contains(&case);
+            assert_eq!(
+                run.to_string().contains("--with-past changes nothing"),
+                is_idle,
+                "{case} {way}"
+            );
             let entries = std::fs::read_dir(sandbox.path(&folder)).expect("a folder");
-            let names = entries.filter_map(|entry| entry.expect("an entry").file_name().into_string().ok());
+            let names =
+                entries.filter_map(|entry| entry.expect("an entry").file_name().into_string().ok());
             let mut models: Vec<String> =
                 names.filter_map(|name| Some(name.strip_suffix(".onnx")?.to_owned())).collect();
             models.sort();
@@ -109,7 +128,9 @@ fn inputs_and_outputs_are_called_as_optimum_calls_them() {
     let of_layers = |start: &str, sides: &[&str], layers: usize| -> Vec<String> {
         let layers = 0..layers;
         let of_layer = |layer| {
-            sides.iter().flat_map(move |side| ["key", "value"].map(|kind| format!("{start}.{layer}.{side}{kind}")))
+            sides.iter().flat_map(move |side| {
+                ["key", "value"].map(|kind| format!("{start}.{layer}.{side}{kind}"))
+            })
         };
         layers.flat_map(of_layer).collect()
     };
@@ -119,7 +140,12 @@ fn inputs_and_outputs_are_called_as_optimum_calls_them() {
     };
     let cases: [(&str, &str, &[&str], &[&str]); 6] = [
         ("t5", "encoder_model", &["input_ids", "attention_mask"], &["last_hidden_state"]),
-        ("t5", "decoder_model", &["encoder_attention_mask", "input_ids", "encoder_hidden_states"], &["logits"]),
+        (
+            "t5",
+            "decoder_model",
+            &["encoder_attention_mask", "input_ids", "encoder_hidden_states"],
+            &["logits"],
+        ),
         ("t5", "decoder_with_past_model", &["encoder_attention_mask", "input_ids"], &["logits"]),
         ("whisper", "encoder_model", &["input_features"], &["last_hidden_state"]),
         ("whisper", "decoder_model", &["input_ids", "encoder_hidden_states"], &["logits"]),
@@ -130,13 +156,15 @@ fn inputs_and_outputs_are_called_as_optimum_calls_them() {
             made_up(&sandbox, case);
             sandbox.apr(&format!("export {case} --format onnx -o {case}_out --with-past")).ok();
         }
-        // Three layers; what the encoder gave goes in with the past, and comes out of the first step alone.
+        // Three layers; what the encoder gave goes in with the past, and comes out of the first
+        // step alone.
         let past = |wanted: bool, start: &str, sides: &[&str]| match wanted {
             true => of_layers(start, sides, 3),
             false => Vec::new(),
         };
         let both = ["decoder.", "encoder."];
-        let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        let owned =
+            |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
         let (found_inputs, found_outputs) = ends(&sandbox, &format!("{case}_out/{part}.onnx"));
         let with_past = part == "decoder_with_past_model";
         let inputs = [owned(inputs), past(with_past, "past_key_values", &both)].concat();
@@ -158,7 +186,9 @@ fn older_models() -> Option<Vec<std::path::PathBuf>> {
             let path = entry.expect("an entry").path();
             match path.is_dir() {
                 true => folders.push(path),
-                false if path.extension().is_some_and(|extension| extension == "onnx") => models.push(path),
+                false if path.extension().is_some_and(|extension| extension == "onnx") => {
+                    models.push(path);
+                }
                 false => {}
             }
         }
@@ -173,7 +203,11 @@ fn newer_operators_compute_the_same() {
     let sandbox = Sandbox::new();
     let (mut files, mut pairs) = (Vec::new(), String::new());
     for model in &models {
-        let name = model.parent().and_then(Path::file_name).and_then(|name| name.to_str()).expect("a plain name");
+        let name = model
+            .parent()
+            .and_then(Path::file_name)
+            .and_then(|name| name.to_str())
+            .expect("a plain name");
         let path = model.to_str().expect("a plain name");
         let target = format!("{name}.onnx");
         let run = sandbox.run(&["export", path, "-o", &target, "--opset", "21"]);
@@ -182,13 +216,19 @@ fn newer_operators_compute_the_same() {
             pairs.push_str(&format!("{path}\t{target}\n"));
         } else {
             let said = run.fails(4, &["E003", "does not go to version 21"]).text();
-            let reason = said.lines().find(|line| line.contains("does not go")).expect("a reason").to_owned();
+            let reason = said
+                .lines()
+                .find(|line| line.contains("does not go"))
+                .expect("a reason")
+                .to_owned();
             files.push((name.to_owned(), reason.replace(path, "").into_bytes()));
         }
     }
     assert!(files.len() > 50);
     sandbox.write("pairs", &pairs);
-    agreed("onnx/upgraded", &files, || judge("onnx_upgrade.py", &["--pairs", "pairs"], &sandbox.path("")));
+    agreed("onnx/upgraded", &files, || {
+        judge("onnx_upgrade.py", &["--pairs", "pairs"], &sandbox.path(""));
+    });
 }
 
 #[test]
@@ -196,10 +236,14 @@ fn operators_do_not_become_older() {
     let sandbox = Sandbox::new();
     let model = locate::fixture("tiny-llama");
     sandbox.run(&["export", model.to_str().expect("a plain name"), "-o", "m.onnx"]).ok();
-    sandbox.apr("export m.onnx -o old.onnx --opset 13").fails(4, &["E003", "version 17 become those of 17 to"]);
+    sandbox
+        .apr("export m.onnx -o old.onnx --opset 13")
+        .fails(4, &["E003", "version 17 become those of 17 to"]);
     sandbox.apr("export m.onnx -o new.onnx --opset 21").ok();
     sandbox.apr("graph new.onnx").says(&["ai.onnx 21"]);
-    sandbox.apr("graph m.onnx --opset 20 --with-past").says(&["ai.onnx 20", "--with-past changes nothing"]);
+    sandbox
+        .apr("graph m.onnx --opset 20 --with-past")
+        .says(&["ai.onnx 20", "--with-past changes nothing"]);
     // What travels in an .apr is converted too.
     sandbox.apr("convert m.onnx -o m.apr").ok();
     sandbox.apr("export m.apr -o also.onnx --opset 21").ok();
@@ -221,22 +265,30 @@ fn large(sandbox: &Sandbox) {
         (layer("mlp.up_proj"), vec![INNER, HIDDEN]),
         (layer("mlp.down_proj"), vec![HIDDEN, INNER]),
     ];
-    tensors.extend(["q", "k", "v", "o"].map(|kind| (layer(&format!("self_attn.{kind}_proj")), vec![HIDDEN, HIDDEN])));
+    tensors.extend(
+        ["q", "k", "v", "o"]
+            .map(|kind| (layer(&format!("self_attn.{kind}_proj")), vec![HIDDEN, HIDDEN])),
+    );
     let (mut header, mut end) = (serde_json::Map::new(), 0);
     for (name, shape) in tensors {
         let len = shape.iter().product::<u64>() * 4;
-        header.insert(name, json!({ "dtype": "F32", "shape": shape, "data_offsets": [end, end + len] }));
+        header.insert(
+            name,
+            json!({ "dtype": "F32", "shape": shape, "data_offsets": [end, end + len] }),
+        );
         end += len;
     }
     let header = safetensors_header(&header.into());
     let len = header.len() as u64 + end;
     sandbox.write("large/model.safetensors", header);
-    let file = File::options().write(true).open(sandbox.path("large/model.safetensors")).expect("ours");
+    let file =
+        File::options().write(true).open(sandbox.path("large/model.safetensors")).expect("ours");
     file.set_len(len).expect("it takes no room");
     let config = json!({
-        "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": HIDDEN, "vocab_size": WORDS,
-        "intermediate_size": INNER, "num_hidden_layers": 1, "num_attention_heads": 8, "num_key_value_heads": 8,
-        "tie_word_embeddings": true, "rms_norm_eps": 1e-5, "max_position_embeddings": 64, "hidden_act": "silu",
+        "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": HIDDEN,
+        "vocab_size": WORDS, "intermediate_size": INNER, "num_hidden_layers": 1,
+        "num_attention_heads": 8, "num_key_value_heads": 8, "tie_word_embeddings": true,
+        "rms_norm_eps": 1e-5, "max_position_embeddings": 64, "hidden_act": "silu",
     });
     sandbox.write("large/config.json", config.to_string());
 }
@@ -247,7 +299,9 @@ fn weights_of_2_gib_and_more_lie_beside_their_graph() {
     large(&sandbox);
     let planned = sandbox.apr("export large -o m.onnx --dry-run --json").ok().json();
     let files: Vec<_> = planned["files"].as_array().expect("a list").iter().collect();
-    let len = |name: &str| files.iter().find(|file| file["name"] == name).and_then(|file| file["len"].as_u64());
+    let len = |name: &str| {
+        files.iter().find(|file| file["name"] == name).and_then(|file| file["len"].as_u64())
+    };
     assert!(len("m.onnx").is_some_and(|len| len < 1 << 20), "{files:?}");
     assert!(len("m.onnx_data").is_some_and(|len| len > 1 << 31), "{files:?}");
     let refused = ["E008", "an ONNX file less than 2 GiB", "without `--external-data never`"];

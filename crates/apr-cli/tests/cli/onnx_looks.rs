@@ -1,5 +1,6 @@
-//! Every way in which a graph looks at a tensor, written to ONNX. NumPy says what it shows, and onnxruntime what the file
-//! gives, in `cargo xtask interop`; the file that they agreed on is the one that is written here.
+//! Every way in which a graph looks at a tensor, written to ONNX. NumPy says what it shows, and
+//! onnxruntime what the file gives, in `cargo xtask interop`; the file that they agreed on is the
+//! one that is written here.
 
 use std::path::Path;
 use std::process::Command;
@@ -18,7 +19,8 @@ use crate::support::{Sandbox, f32s, safetensors};
 /// Single and half precision: `np.arange(n) / 8`.
 fn model() -> Vec<u8> {
     let eighths = |count: u16| (0..count).map(|at| f32::from(at) / 8.0).collect::<Vec<_>>();
-    // Eighths below 256 are exact in half precision: the upper bits of single precision, with another bias.
+    // Eighths below 256 are exact in half precision: the upper bits of single precision, with
+    // another bias.
     let halves = |values: Vec<f32>| -> Vec<u8> {
         let half = |value: f32| {
             let bits = value.to_bits();
@@ -37,7 +39,8 @@ fn model() -> Vec<u8> {
     ])
 }
 
-/// ggml's Q8_0: rows of one block each, whose scales are 0.5, 1, 2, and whose quants count from -16.
+/// ggml's Q8_0: rows of one block each, whose scales are 0.5, 1, 2, and whose quants count from
+/// -16.
 fn quantized(name: &str) -> (TensorInfo, Vec<u8>) {
     let rows = [0x3800_u16, 0x3c00, 0x4000].into_iter();
     let quants = || (0_i8..32).map(|at| (at - 16).to_le_bytes()[0]);
@@ -45,29 +48,61 @@ fn quantized(name: &str) -> (TensorInfo, Vec<u8>) {
     (TensorInfo { name: name.to_owned(), dtype: DType::Q8_0, shape: vec![3, 32].into() }, bytes)
 }
 
-/// A graph that gives out what it looks at; the outputs are called as `xtask/interop/looks.py` calls them.
+/// A graph that gives out what it looks at; the outputs are called as `xtask/interop/looks.py`
+/// calls them.
 fn looks() -> Graph {
     let mut graph = GraphBuilder::new(21);
     let main = graph.body();
     let with = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
     let turned = Look::Transposed(vec![1, 0]);
-    let show = |main: &mut BodyBuilder, name: &str, tensor: &str, views: Vec<Look>, shape: &[u64]| {
-        let value = main.viewed(tensor, views, ElementType::F32, shape.iter().copied());
-        let value = main.op("Identity", [value]).output(name);
-        main.output(name, value, Meaning::Unknown);
-    };
+    let show =
+        |main: &mut BodyBuilder, name: &str, tensor: &str, views: Vec<Look>, shape: &[u64]| {
+            let value = main.viewed(tensor, views, ElementType::F32, shape.iter().copied());
+            let value = main.op("Identity", [value]).output(name);
+            main.output(name, value, Meaning::Unknown);
+        };
     show(main, "joined_rows", "a", vec![Look::Joined { axis: 0, with: with(&["b"]) }], &[8, 6]);
-    show(main, "joined_columns", "a", vec![Look::Joined { axis: 1, with: with(&["c", "b"]) }], &[4, 14]);
-    show(main, "joined_turned", "a", vec![Look::Joined { axis: 0, with: with(&["b"]) }, turned.clone()], &[6, 8]);
+    show(
+        main,
+        "joined_columns",
+        "a",
+        vec![Look::Joined { axis: 1, with: with(&["c", "b"]) }],
+        &[4, 14],
+    );
+    show(
+        main,
+        "joined_turned",
+        "a",
+        vec![Look::Joined { axis: 0, with: with(&["b"]) }, turned.clone()],
+        &[6, 8],
+    );
     show(main, "joined_halves", "h", vec![Look::Joined { axis: 0, with: with(&["a"]) }], &[8, 6]);
     show(main, "stacked", "a", vec![Look::Stacked(with(&["b", "a"]))], &[3, 4, 6]);
-    show(main, "stacked_turned", "b", vec![Look::Stacked(with(&["a"])), Look::Transposed(vec![2, 0, 1])], &[6, 2, 4]);
+    show(
+        main,
+        "stacked_turned",
+        "b",
+        vec![Look::Stacked(with(&["a"])), Look::Transposed(vec![2, 0, 1])],
+        &[6, 2, 4],
+    );
     show(main, "plus", "norm", vec![Look::Plus(1)], &[6]);
     show(main, "halves_turned", "h", vec![turned.clone()], &[6, 4]);
     let middle = Look::Slice { axis: 1, start: 1, len: 2 };
-    show(main, "sliced", "t", vec![middle, Look::Transposed(vec![2, 1, 0]), Look::Reshaped(vec![4, 4])], &[4, 4]);
+    show(
+        main,
+        "sliced",
+        "t",
+        vec![middle, Look::Transposed(vec![2, 1, 0]), Look::Reshaped(vec![4, 4])],
+        &[4, 4],
+    );
     show(main, "blocks", "q", Vec::new(), &[3, 32]);
-    show(main, "blocks_joined", "q", vec![Look::Joined { axis: 0, with: with(&["r"]) }, turned], &[32, 6]);
+    show(
+        main,
+        "blocks_joined",
+        "q",
+        vec![Look::Joined { axis: 0, with: with(&["r"]) }, turned],
+        &[32, 6],
+    );
     show(main, "blocks_stacked", "r", vec![Look::Stacked(with(&["q"]))], &[2, 3, 32]);
     graph.finish()
 }
@@ -89,8 +124,10 @@ fn what_a_graph_looks_at_is_what_onnxruntime_sees() {
     assert!(unused.is_empty(), "{unused:?}");
     let view = View::of(&unpacked, bound.tensors);
     let options = ConvertOptions { targets: bound.targets, ..ConvertOptions::default() };
-    let target =
-        PlanOptions { models: vec![Model::new("m.onnx", graph)], ..PlanOptions::new(&apr::onnx::FORMAT, "m.onnx") };
+    let target = PlanOptions {
+        models: vec![Model::new("m.onnx", graph)],
+        ..PlanOptions::new(&apr::onnx::FORMAT, "m.onnx")
+    };
     let mut file = Vec::new();
     let conversion = plan(&view, &options, &target).expect("a plan");
     conversion.run(&view, &mut file, &Serial, &()).expect("a file");

@@ -1,4 +1,5 @@
-//! What is less than a model, or of a kind that nobody knows: shards, some layers, vocabularies, strange architectures.
+//! What is less than a model, or of a kind that nobody knows: shards, some layers, vocabularies,
+//! strange architectures.
 
 use apr_testkit::gguf::{GgufBuilder, GgufEntry};
 
@@ -22,7 +23,10 @@ fn a_shard_alone_is_told_with_what_names_the_whole() {
     }
     sandbox.write("m/model.safetensors.index.json", "{}");
     for line in &lines {
-        sandbox.apr(line).ok().says(&["shard 1 of 4 alone; model.safetensors.index.json names the whole model"]);
+        sandbox
+            .apr(line)
+            .ok()
+            .says(&["shard 1 of 4 alone; model.safetensors.index.json names the whole model"]);
     }
 }
 

@@ -18,7 +18,9 @@ fn qa_77_a_malicious_pickle_is_refused_named_and_not_run() {
     for file in ["m.pt", "m.bin"] {
         for line in ["inspect", "tensors", "debug", "convert -o x.apr", "import -o x.apr"] {
             let (command, rest) = line.split_once(' ').unwrap_or((line, ""));
-            sandbox.apr(&format!("{command} {file} {rest}")).fails(4, &["E001", "os.system", "nothing of it was run"]);
+            sandbox
+                .apr(&format!("{command} {file} {rest}"))
+                .fails(4, &["E001", "os.system", "nothing of it was run"]);
         }
         let run = sandbox.apr(&format!("validate {file}")).fails(5, &["DANGEROUS", "INVALID"]);
         run.says(&["import  os.system", "call    os.system", "GLOBAL at byte", "REDUCE at byte"]);
@@ -27,14 +29,26 @@ fn qa_77_a_malicious_pickle_is_refused_named_and_not_run() {
     let finding = &report["scan"]["pickles"][0]["findings"][0];
     assert_eq!((&finding["module"], &finding["name"]), (&json!("os"), &json!("system")));
     assert_eq!((&report["valid"], &finding["verdict"]), (&json!(false), &json!("dangerous")));
-    assert_eq!(sandbox.files(), ["m.bin", "m.pt"], "the canary was not made, and nothing was written");
+    assert_eq!(
+        sandbox.files(),
+        ["m.bin", "m.pt"],
+        "the canary was not made, and nothing was written"
+    );
 }
 
 #[test]
 fn checkpoints_convert_to_the_same_tensors_in_every_format() {
     let golden = locate::workspace().join("crates/apr-pytorch/tests/golden");
     let sandbox = Sandbox::new();
-    for name in ["kinds.pt", "strided.pt", "strided_legacy.pt", "tied.pt", "module.pt", "script.pt", "nested.pt"] {
+    for name in [
+        "kinds.pt",
+        "strided.pt",
+        "strided_legacy.pt",
+        "tied.pt",
+        "module.pt",
+        "script.pt",
+        "nested.pt",
+    ] {
         let path = golden.join(name);
         let path = path.to_str().expect("the workspace has a plain name");
         sandbox.run(&["import", path, "--from", "pytorch", "-o", "m.apr", "-f"]).ok();
@@ -63,7 +77,8 @@ fn the_checkpoints_of_others_are_valid() {
 
 #[test]
 fn a_folder_with_nothing_safer_is_read_from_its_pickle() {
-    let weights = fs::read(locate::workspace().join("crates/apr-pytorch/tests/golden/tied.pt")).expect("a fixture");
+    let weights = fs::read(locate::workspace().join("crates/apr-pytorch/tests/golden/tied.pt"))
+        .expect("a fixture");
     let sandbox = Sandbox::new()
         .with("model/pytorch_model.bin", weights)
         .with("model/config.json", r#"{"model_type": "bert", "vocab_size": 7}"#);
@@ -90,16 +105,22 @@ fn a_bit_that_flipped_in_a_storage_is_noticed_by_its_checksum() {
     let name = info["name"].as_str().expect("a name");
     let what = format!("tensor '{name}': the CRC-32 of its bytes is ");
     sandbox.apr("validate m.pt").fails(5, &["E004", &what, "INVALID"]);
-    for line in ["import m.pt -o m.apr", "convert m.pt -o x.safetensors", "export m.pt -o y.safetensors"] {
+    for line in
+        ["import m.pt -o m.apr", "convert m.pt -o x.safetensors", "export m.pt -o y.safetensors"]
+    {
         sandbox.apr(line).fails(5, &[&what, "nothing was written"]);
     }
     sandbox.apr("import m.pt -o m.apr --relaxed").ok().says(&["1 bad"]);
 }
 
-/// A checkpoint with one bit of an entry's content flipped, and the checksum of what was there before.
+/// A checkpoint with one bit of an entry's content flipped, and the checksum of what was there
+/// before.
 fn damaged(file: &[u8], entry: &str) -> Vec<u8> {
     let mut file = file.to_vec();
-    let name = file.windows(entry.len()).position(|window| window == entry.as_bytes()).expect("the entry is there");
+    let name = file
+        .windows(entry.len())
+        .position(|window| window == entry.as_bytes())
+        .expect("the entry is there");
     let extra = usize::from(u16::from_le_bytes([file[name - 2], file[name - 1]]));
     file[name + entry.len() + extra] ^= 1;
     file
@@ -119,12 +140,20 @@ fn weights_that_fail_the_checksum_of_their_storage_are_refused_whatever_is_made_
         ("script.pt", "script/data/0"),
     ] {
         sandbox.write("m.pt", damaged(&fs::read(golden.join(name)).expect("a golden file"), entry));
-        for line in ["convert m.pt -o x.apr", "export m.pt -o x.safetensors", "tensors m.pt --stats", "validate m.pt"] {
+        for line in [
+            "convert m.pt -o x.apr",
+            "export m.pt -o x.safetensors",
+            "tensors m.pt --stats",
+            "validate m.pt",
+        ] {
             sandbox.apr(line).fails(5, &["the CRC-32 of its bytes is"]);
         }
         assert_eq!(sandbox.files(), ["m.pt"], "nothing was written");
     }
-    sandbox.write("m.pt", damaged(&fs::read(golden.join("strided.pt")).expect("a golden file"), "strided/data/0"));
+    sandbox.write(
+        "m.pt",
+        damaged(&fs::read(golden.join("strided.pt")).expect("a golden file"), "strided/data/0"),
+    );
     for line in ["convert m.pt -o x.apr --relaxed", "export m.pt -o x.safetensors --relaxed"] {
         sandbox.apr(line).ok().says(&["the CRC-32 of its bytes is"]);
     }
@@ -138,9 +167,13 @@ fn the_program_of_torch_script_comes_along_and_copies_of_shared_bytes_are_told()
     sandbox.apr(&format!("convert {golden}/script.pt -o x.apr")).ok();
     sandbox.apr("inspect x.apr").ok().says(&["torchscript/__torch__.py"]);
     sandbox.apr("convert x.apr --format safetensors -o folder").ok();
-    let source = String::from_utf8(sandbox.read("folder/torchscript/__torch__.py")).expect("a source");
+    let source =
+        String::from_utf8(sandbox.read("folder/torchscript/__torch__.py")).expect("a source");
     assert!(source.contains("def forward"), "{source}");
-    sandbox.apr(&format!("convert {golden}/strided.pt -o z.apr")).ok().says(&["each becomes a copy of its own"]);
+    sandbox
+        .apr(&format!("convert {golden}/strided.pt -o z.apr"))
+        .ok()
+        .says(&["each becomes a copy of its own"]);
     sandbox.apr(&format!("inspect {golden}/strided.pt")).ok().says(&["share bytes"]);
     sandbox.apr(&format!("convert {golden}/tied.pt -o t.apr")).clean();
 }
@@ -169,7 +202,11 @@ fn compressed_entries_programs_arrays_and_pieces_of_a_mesh_convert_to_the_same_t
             sandbox.run(&["convert", &model, "-o", target, "-f"]).ok();
             let report = sandbox.run(&["diff", &model, target, "--json"]).ok().json();
             assert_eq!(report["same"], true, "{name} -> {target}: {report:#}");
-            assert_eq!(report["tensors"].as_array().map(Vec::len), Some(tensors), "{name} -> {target}");
+            assert_eq!(
+                report["tensors"].as_array().map(Vec::len),
+                Some(tensors),
+                "{name} -> {target}"
+            );
         }
     }
 }
@@ -180,10 +217,13 @@ fn eight_bit_floats_go_into_a_state_dict_and_come_back() {
     sandbox.run(&["convert", &fixture("torch/later.pt"), "-o", "a.apr"]).clean();
     sandbox.apr("convert a.apr -o b.pt").clean();
     sandbox.apr("convert b.pt -o c.apr").clean();
-    let tensors = |name: &str| sandbox.run(&["tensors", name, "--json"]).clean().json()["tensors"].clone();
+    let tensors =
+        |name: &str| sandbox.run(&["tensors", name, "--json"]).clean().json()["tensors"].clone();
     let dtypes = |list: &serde_json::Value| {
         let list = list.as_array().cloned().unwrap_or_default();
-        list.iter().map(|tensor| tensor["dtype"].as_str().unwrap_or("?").to_owned()).collect::<Vec<_>>()
+        list.iter()
+            .map(|tensor| tensor["dtype"].as_str().unwrap_or("?").to_owned())
+            .collect::<Vec<_>>()
     };
     let (a, c) = (dtypes(&tensors("a.apr")), dtypes(&tensors("c.apr")));
     assert_eq!(a, c);

@@ -1,7 +1,8 @@
 //! Points 1-24 of `docs/qa.md` over compressed, encrypted, signed and sharded files, and point 42.
 //!
-//! Each test breaks every kind of file in the same way. The checksum of the footer is made right again, so that it is
-//! the point's own check that has to see the damage; of an encrypted file, its authentication may see it first.
+//! Each test breaks every kind of file in the same way. The checksum of the footer is made right
+//! again, so that it is the point's own check that has to see the damage; of an encrypted file, its
+//! authentication may see it first.
 
 use std::sync::LazyLock;
 
@@ -30,7 +31,12 @@ pub(crate) const KINDS: [Kind; 9] = [
     Kind { model: "lz4.apr", part: "lz4.apr", made: "--compress=lz4", encrypted: false },
     Kind { model: "zstd.apr", part: "zstd.apr", made: "--compress=zstd", encrypted: false },
     Kind { model: "auto.apr", part: "auto.apr", made: "--compress", encrypted: false },
-    Kind { model: "sealed.apr", part: "sealed.apr", made: "--recipient owner.pub", encrypted: true },
+    Kind {
+        model: "sealed.apr",
+        part: "sealed.apr",
+        made: "--recipient owner.pub",
+        encrypted: true,
+    },
     Kind {
         model: "hidden.apr",
         part: "hidden.apr",
@@ -44,7 +50,12 @@ pub(crate) const KINDS: [Kind; 9] = [
         made: "--compress=best --recipient owner.pub --sign signer --streaming",
         encrypted: true,
     },
-    Kind { model: "cut.apr", part: "cut-00003-of-00003.apr", made: "--shard-size 1300", encrypted: false },
+    Kind {
+        model: "cut.apr",
+        part: "cut-00003-of-00003.apr",
+        made: "--shard-size 1300",
+        encrypted: false,
+    },
     Kind {
         model: "cut-all.apr",
         part: "cut-all-00003-of-00003.apr",
@@ -77,7 +88,8 @@ fn sealed_again(mut file: Vec<u8>) -> Vec<u8> {
     file
 }
 
-/// Breaks every kind of file, and has every command that reads weights refuse it with one of these codes.
+/// Breaks every kind of file, and has every command that reads weights refuse it with one of these
+/// codes.
 #[track_caller]
 fn refused(what: impl Fn(&[u8]) -> Vec<u8>, codes: &[&str]) {
     let sandbox = every_kind();
@@ -86,7 +98,8 @@ fn refused(what: impl Fn(&[u8]) -> Vec<u8>, codes: &[&str]) {
         sandbox.write(kind.part, sealed_again(what(&whole)));
         let known = |run: &Run| {
             let said = run.to_string();
-            let seen = codes.iter().any(|code| said.contains(code)) || kind.encrypted && said.contains("E005");
+            let seen = codes.iter().any(|code| said.contains(code))
+                || kind.encrypted && said.contains("E005");
             assert!(seen, "{}, not {codes:?}: {said}", kind.model);
         };
         let files = sandbox.files();
@@ -113,7 +126,9 @@ fn refused(what: impl Fn(&[u8]) -> Vec<u8>, codes: &[&str]) {
 /// Where an entry of the index starts and ends.
 fn entry(file: &[u8], name: &str) -> (usize, usize) {
     let (start, size) = (word(file, 20), word(file, 24));
-    let wanted = [&u16::try_from(name.len()).expect("a short name").to_le_bytes()[..], name.as_bytes()].concat();
+    let wanted =
+        [&u16::try_from(name.len()).expect("a short name").to_le_bytes()[..], name.as_bytes()]
+            .concat();
     let found = file[start..start + size].windows(wanted.len()).position(|window| window == wanted);
     let at = start + found.unwrap_or_else(|| panic!("{name} is in the index"));
     let dims = usize::from(file[at + wanted.len() + 1]);
@@ -128,7 +143,9 @@ fn in_entry(file: &[u8], back: usize, bytes: &[u8]) -> Vec<u8> {
 #[test]
 fn qa_01_every_container_starts_with_its_magic() {
     let sandbox = every_kind();
-    KINDS.iter().for_each(|kind| assert!(sandbox.read(kind.part).starts_with(b"APR2"), "{}", kind.part));
+    KINDS
+        .iter()
+        .for_each(|kind| assert!(sandbox.read(kind.part).starts_with(b"APR2"), "{}", kind.part));
     refused(|file| overwrite(file, 0, b"APRX"), &["E001"]);
 }
 
@@ -155,7 +172,9 @@ fn qa_04_a_flipped_bit_of_a_tensor_is_seen_in_every_container() {
             let whole = sandbox.read(kind.part);
             sandbox.write(kind.part, broken(&whole));
             // The tensor has a name without any key.
-            sandbox.apr(&format!("validate {} --checksum", kind.model)).fails(5, &["E004", tensor, "INVALID"]);
+            sandbox
+                .apr(&format!("validate {} --checksum", kind.model))
+                .fails(5, &["E004", tensor, "INVALID"]);
         }
     }
 }
@@ -251,13 +270,16 @@ fn qa_12_a_file_without_its_last_16_bytes_is_refused_in_every_container() {
         let whole = sandbox.read(kind.part);
         for cut in [1, 16, 17, 64] {
             sandbox.write(kind.part, &whole[..whole.len() - cut]);
-            sandbox.apr(&format!("convert {} -o o.safetensors --key owner", kind.model)).fails(4, &["E002", kind.part]);
+            sandbox
+                .apr(&format!("convert {} -o o.safetensors --key owner", kind.model))
+                .fails(4, &["E002", kind.part]);
         }
         sandbox.write(kind.part, whole);
     }
 }
 
-/// Whether a file is signed, licensed or encrypted, so that bytes which nothing vouches for are an error.
+/// Whether a file is signed, licensed or encrypted, so that bytes which nothing vouches for are an
+/// error.
 fn is_sealed(file: &[u8]) -> bool {
     word(file, 8) & SEALED != 0
 }
@@ -295,7 +317,12 @@ fn qa_15_a_model_without_tensors_is_a_model_in_every_container() {
         sandbox.apr(&format!("validate {} --key owner", kind.model)).clean();
         sandbox.apr(&format!("inspect {} --key owner", kind.model)).clean();
         sandbox.apr(&format!("export {} -o back.safetensors -f --key owner", kind.model)).ok();
-        assert_eq!(sandbox.read("back.safetensors"), sandbox.read("m.safetensors"), "{}", kind.model);
+        assert_eq!(
+            sandbox.read("back.safetensors"),
+            sandbox.read("m.safetensors"),
+            "{}",
+            kind.model
+        );
     }
 }
 
@@ -367,7 +394,8 @@ fn qa_23_a_changed_signature_is_e006() {
         sandbox.apr(&validate).clean();
         sandbox.apr(&format!("verify {model} --trusted signer.pub")).clean().says(&["VERIFIED"]);
         let at = file.windows(4).rposition(|window| window == b"SIGN").expect("a signature");
-        // Public key and signature follow the block's head of 16 bytes, a count of 8 and an algorithm of 8.
+        // Public key and signature follow the block's head of 16 bytes, a count of 8 and an
+        // algorithm of 8.
         for byte in (at + 32..at + 32 + 96).step_by(5) {
             sandbox.write(model, sealed_again(flipped(&file, byte)));
             sandbox.apr(&format!("verify {model} --trusted signer.pub")).fails(5, &["E006"]);
@@ -381,7 +409,8 @@ fn qa_23_a_change_of_what_is_signed_is_e006() {
     let sandbox = every_kind();
     let file = sandbox.read("signed.apr");
     let at = file.windows(4).rposition(|window| window == b"DGST").expect("digests") + 40;
-    let metadata = file.windows(11).position(|window| window == b"safetensors").expect("in the metadata");
+    let metadata =
+        file.windows(11).position(|window| window == b"safetensors").expect("in the metadata");
     for broken in [flipped(&file, at), overwrite(&file, metadata, b"S")] {
         sandbox.write("signed.apr", sealed_again(broken));
         sandbox.apr("verify signed.apr --trusted signer.pub").fails(5, &["E006"]);
@@ -417,7 +446,11 @@ fn sparse_matrix(filled: u32) -> Apr2Entry {
     bytes.extend((0..rows).flat_map(|_| 0..filled).flat_map(u32::to_le_bytes));
     bytes.extend((0..rows * filled).flat_map(|value| (value as f32 + 1.0).to_le_bytes()));
     let raw_size = bytes.len() as u64;
-    Apr2Entry { flags: 1 << 8, raw_size, ..Apr2Entry::new("layers.0.weight", DType::F32, &[16, 8], &bytes) }
+    Apr2Entry {
+        flags: 1 << 8,
+        raw_size,
+        ..Apr2Entry::new("layers.0.weight", DType::F32, &[16, 8], &bytes)
+    }
 }
 
 #[test]
@@ -426,9 +459,15 @@ fn qa_42_a_tensor_that_claims_to_be_sparse_and_is_dense_warns() {
         let file = Apr2Builder::new().entry(sparse_matrix(filled)).build();
         let sandbox = Sandbox::new().with("m.apr", file);
         let run = sandbox.apr("lint m.apr");
-        assert_eq!(run.text().contains("layers.0.weight' is stored as a sparse one, but is dense"), warns, "{run}");
+        assert_eq!(
+            run.text().contains("layers.0.weight' is stored as a sparse one, but is dense"),
+            warns,
+            "{run}"
+        );
         sandbox.apr("tensors m.apr").says(&["csr"]);
-        let zeros = sandbox.apr("tensors m.apr --stats --json").json()["tensors"][0]["stats"]["zeros"].clone();
+        let zeros =
+            sandbox.apr("tensors m.apr --stats --json").json()["tensors"][0]["stats"]["zeros"]
+                .clone();
         assert_eq!(zeros, 16 * (8 - filled), "as the values are read");
     }
 }

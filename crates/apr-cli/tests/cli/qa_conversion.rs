@@ -6,7 +6,8 @@ use crate::support::{Run, Sandbox, f32s, model_folder, safetensors, small_safete
 #[test]
 fn qa_76_a_safetensors_file_is_imported_and_a_renamed_text_file_refused() {
     let sandbox = Sandbox::new().with("m.safetensors", small_safetensors());
-    let lines = ["import m.safetensors -o m.apr -f", "import m.safetensors --from safetensors -o m.apr -f"];
+    let lines =
+        ["import m.safetensors -o m.apr -f", "import m.safetensors --from safetensors -o m.apr -f"];
     lines.iter().for_each(|line| drop(sandbox.apr(line).clean()));
     sandbox.apr("validate m.apr").clean();
 
@@ -64,8 +65,14 @@ fn mixed() -> Vec<u8> {
 #[test]
 fn qa_82_floats_become_bf16_and_nothing_else_does() {
     let sandbox = Sandbox::new().with("m.safetensors", mixed());
-    let expected =
-        [("a.f64", "bf16"), ("b.f32", "bf16"), ("c.f16", "bf16"), ("d.bf16", "bf16"), ("e.i64", "i64"), ("f.u8", "u8")];
+    let expected = [
+        ("a.f64", "bf16"),
+        ("b.f32", "bf16"),
+        ("c.f16", "bf16"),
+        ("d.bf16", "bf16"),
+        ("e.i64", "i64"),
+        ("f.u8", "u8"),
+    ];
     for output in ["b.apr", "b.safetensors"] {
         sandbox.apr(&format!("convert m.safetensors --precision bf16 -o {output}")).clean();
         assert_dtypes(&sandbox, output, &expected);
@@ -78,10 +85,17 @@ fn qa_83_bf16_becomes_f32_without_a_rounding() {
     let bytes = vec![0x80, 0x3f, 0x49, 0xc0, 0x01, 0x00, 0x7f, 0x7f];
     let sandbox = Sandbox::new().with("m.safetensors", safetensors(&[("w", "BF16", &[4], bytes)]));
     for precision in ["fp32", "f32"] {
-        let run = sandbox.apr(&format!("convert m.safetensors --precision {precision} -o w.safetensors -f")).clean();
+        let run = sandbox
+            .apr(&format!("convert m.safetensors --precision {precision} -o w.safetensors -f"))
+            .clean();
         run.says(&["0 values rounded, 0 became zero, 0 became infinite"]);
         assert_dtypes(&sandbox, "w.safetensors", &[("w", "f32")]);
-        let wide = f32s(&[1.0, f32::from_bits(0xc049_0000), f32::from_bits(0x0001_0000), f32::from_bits(0x7f7f_0000)]);
+        let wide = f32s(&[
+            1.0,
+            f32::from_bits(0xc049_0000),
+            f32::from_bits(0x0001_0000),
+            f32::from_bits(0x7f7f_0000),
+        ]);
         assert!(sandbox.read("w.safetensors").ends_with(&wide));
     }
     // And back: every value is one of bf16.
@@ -118,19 +132,25 @@ fn qa_96_an_output_that_cannot_be_is_an_error() {
     sandbox.apr("convert m.safetensors").fails(2, &["--output"]);
     sandbox.apr("convert m.safetensors -o m.tflite").fails(2, &["--format"]);
     std::fs::create_dir(sandbox.path("folder.apr")).expect("a new folder");
-    sandbox.apr("convert m.safetensors -o folder.apr").fails(2, &["folder.apr", "the output is one file"]);
+    sandbox
+        .apr("convert m.safetensors -o folder.apr")
+        .fails(2, &["folder.apr", "the output is one file"]);
     assert_eq!(sandbox.files(), ["file", "m.safetensors"]);
 }
 
 #[test]
 fn qa_97_a_file_that_exists_is_replaced_only_with_overwrite() {
     let sandbox = Sandbox::new().with("m.safetensors", small_safetensors());
-    for (command, output) in [("convert", "t.apr"), ("import", "t.apr"), ("export", "t.safetensors")] {
+    for (command, output) in
+        [("convert", "t.apr"), ("import", "t.apr"), ("export", "t.safetensors")]
+    {
         sandbox.write(output, "precious");
         let line = format!("{command} m.safetensors -o {output}");
         sandbox.apr(&line).fails(1, &["E007", output, "exists already", "-f (--overwrite)"]);
         for keeps in ["--force", "--relaxed"] {
-            sandbox.apr(&format!("{line} {keeps}")).fails(1, &["E007", "exists already", "--force does not"]);
+            sandbox
+                .apr(&format!("{line} {keeps}"))
+                .fails(1, &["E007", "exists already", "--force does not"]);
         }
         assert_eq!(sandbox.read(output), b"precious");
         for replaces in ["-f", "--overwrite"] {
@@ -144,17 +164,23 @@ fn qa_97_a_file_that_exists_is_replaced_only_with_overwrite() {
 #[test]
 fn qa_97_overwrite_does_not_let_a_sick_model_replace_a_good_one() {
     let sick = safetensors(&[("a.weight", "F32", &[2], f32s(&[1.0, f32::NAN]))]);
-    let sandbox = Sandbox::new().with("good.safetensors", small_safetensors()).with("sick.safetensors", sick);
-    for (command, output) in [("convert", "m.apr"), ("import", "m.apr"), ("quantize --type fp16", "m.gguf")] {
+    let sandbox =
+        Sandbox::new().with("good.safetensors", small_safetensors()).with("sick.safetensors", sick);
+    for (command, output) in
+        [("convert", "m.apr"), ("import", "m.apr"), ("quantize --type fp16", "m.gguf")]
+    {
         let family = if output == "m.gguf" { "--arch llama" } else { "" };
         sandbox.write(output, "precious");
         for option in ["-f", "--overwrite"] {
-            let run = sandbox.apr(&format!("{command} sick.safetensors -o {output} {option} {family}"));
+            let run =
+                sandbox.apr(&format!("{command} sick.safetensors -o {output} {option} {family}"));
             assert_ne!(run.code, Some(0), "{run}");
             assert_eq!(sandbox.read(output), b"precious", "{command} {option}");
         }
     }
-    sandbox.apr("convert sick.safetensors -o m.apr -f").fails(5, &["1 of 2 values are NaN", "--relaxed takes it"]);
+    sandbox
+        .apr("convert sick.safetensors -o m.apr -f")
+        .fails(5, &["1 of 2 values are NaN", "--relaxed takes it"]);
     sandbox.apr("convert sick.safetensors -o m.apr -f --force").ok().says(&["1 bad"]);
     assert_ne!(sandbox.read("m.apr"), b"precious");
 }
@@ -185,7 +211,11 @@ fn qa_97_the_source_can_be_replaced_by_its_conversion() {
 #[test]
 fn qa_99_a_memory_limit_that_is_too_low_is_e008() {
     let sandbox = Sandbox::new().with("m.safetensors", small_safetensors());
-    for line in ["validate m.safetensors", "tensors m.safetensors --stats", "convert m.safetensors -o m.apr"] {
+    for line in [
+        "validate m.safetensors",
+        "tensors m.safetensors --stats",
+        "convert m.safetensors -o m.apr",
+    ] {
         let run = sandbox.with_env(&[("APR_RAM_LIMIT", "1M")], line);
         run.fails(1, &["E008", "1048576", "--max-memory", "APR_RAM_LIMIT"]);
         sandbox.apr(&format!("{line} --max-memory 1M -q")).fails(1, &["E008"]);
@@ -195,7 +225,9 @@ fn qa_99_a_memory_limit_that_is_too_low_is_e008() {
     }
     // Looking at a header needs no buffers.
     sandbox.with_env(&[("APR_RAM_LIMIT", "1M")], "inspect m.safetensors").clean();
-    sandbox.with_env(&[("APR_RAM_LIMIT", "much")], "inspect m.safetensors").fails(2, &["much", "512M"]);
+    sandbox
+        .with_env(&[("APR_RAM_LIMIT", "much")], "inspect m.safetensors")
+        .fails(2, &["much", "512M"]);
     assert_eq!(sandbox.files(), ["m.safetensors"]);
 }
 
@@ -206,7 +238,9 @@ fn qa_99_a_model_far_larger_than_the_limit_passes_within_it() {
     let lines = ["validate --zero-check m.safetensors", "tensors --stats m.safetensors"];
     for line in lines {
         // The address space holds program, thread stacks and 64 MB of buffers, but no gigabyte.
-        let script = format!(r#"export APR_RAM_LIMIT=64M APR_THREADS=2; ulimit -v 400000; exec "$APR" {line}"#);
+        let script = format!(
+            r#"export APR_RAM_LIMIT=64M APR_THREADS=2; ulimit -v 400000; exec "$APR" {line}"#
+        );
         sandbox.shell(&script).clean();
     }
 }
@@ -219,5 +253,7 @@ fn qa_96_the_extension_of_an_export_says_its_format() {
         assert!(sandbox.read(output).starts_with(start), "{output}");
     }
     sandbox.apr("export m.safetensors -o m.tflite").fails(2, &["extension", "--format"]);
-    sandbox.apr("import m.safetensors -o x.safetensors").fails(2, &["import writes .apr files", "apr convert"]);
+    sandbox
+        .apr("import m.safetensors -o x.safetensors")
+        .fails(2, &["import writes .apr files", "apr convert"]);
 }

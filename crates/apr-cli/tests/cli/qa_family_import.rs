@@ -12,10 +12,13 @@ use crate::support::{Run, Sandbox, f32s, safetensors};
 /// A tokenizer of this many tokens, three of them special.
 fn tokenizer(size: usize) -> String {
     let special = ["<unk>", "<s>", "</s>"];
-    let text = |id: usize| special.get(id).map_or_else(|| format!("token{id}"), |&text| text.to_owned());
+    let text =
+        |id: usize| special.get(id).map_or_else(|| format!("token{id}"), |&text| text.to_owned());
     let vocabulary: Map<String, Value> = (0..size).map(|id| (text(id), id.into())).collect();
-    let added: Vec<Value> =
-        (0..).zip(special).map(|(id, text)| json!({ "id": id, "content": text, "special": true })).collect();
+    let added: Vec<Value> = (0..)
+        .zip(special)
+        .map(|(id, text)| json!({ "id": id, "content": text, "special": true }))
+        .collect();
     let model = json!({ "type": "BPE", "vocab": vocabulary, "merges": [], "unk_token": "<unk>" });
     json!({ "version": "1.0", "model": model, "added_tokens": added }).to_string()
 }
@@ -24,7 +27,8 @@ fn tokenizer(size: usize) -> String {
 fn with_tokenizer(size: usize) -> Sandbox {
     TinyModel::new("llama").sandbox().with("m/tokenizer.json", tokenizer(size)).with(
         "m/tokenizer_config.json",
-        r#"{"bos_token": "<s>", "eos_token": {"content": "</s>", "lstrip": false}, "unk_token": "<unk>"}"#,
+        r#"{"bos_token": "<s>", "eos_token": {"content": "</s>", "lstrip": false},
+            "unk_token": "<unk>"}"#,
     )
 }
 
@@ -61,12 +65,17 @@ fn qa_84_every_token_is_imported_and_a_truncated_vocabulary_shows() {
 fn qa_84_a_token_without_a_row_of_the_embedding_is_refused() {
     let sandbox = with_tokenizer(103);
     refused(&sandbox, &["the tokenizer has 103 tokens, the embedding 101 rows"]);
-    sandbox.apr("import m -o m.apr --relaxed").ok().says(&["the tokenizer has 103 tokens, the embedding 101 rows"]);
+    sandbox
+        .apr("import m -o m.apr --relaxed")
+        .ok()
+        .says(&["the tokenizer has 103 tokens, the embedding 101 rows"]);
     let violation = &metadata(&sandbox, "m.apr")["violations"][0];
     assert_eq!((&violation["tokens"], &violation["rows"]), (&json!(103), &json!(101)));
     // A check of the result, and one of the source, say the same.
     for model in ["m", "m.apr"] {
-        sandbox.apr(&format!("validate {model}")).fails(5, &["the tokenizer has 103 tokens, the embedding 101 rows"]);
+        sandbox
+            .apr(&format!("validate {model}"))
+            .fails(5, &["the tokenizer has 103 tokens, the embedding 101 rows"]);
     }
     sandbox.apr("validate m.apr").fails(5, &["an import let 1 violation pass"]);
 }
@@ -96,18 +105,24 @@ fn qa_85_special_tokens_keep_their_ids() {
     sandbox.write("m/tokenizer_config.json", r#"{"bos_token": "token7", "eos_token": "token9"}"#);
     sandbox.apr("import m -o m.apr -f").clean();
     let found = metadata(&sandbox, "m.apr");
-    assert_eq!((&found["tokenizer.bos_token_id"], &found["tokenizer.eos_token_id"]), (&json!(7), &json!(9)));
+    assert_eq!(
+        (&found["tokenizer.bos_token_id"], &found["tokenizer.eos_token_id"]),
+        (&json!(7), &json!(9))
+    );
 
     sandbox.write("m/tokenizer_config.json", r#"{"bos_token": "<bos>", "eos_token": "</s>"}"#);
     warns(&sandbox, "import m -o m.apr -f", "the bos_token '<bos>' is not in the vocabulary");
     let found = metadata(&sandbox, "m.apr");
-    assert_eq!((found.get("tokenizer.bos_token_id"), &found["tokenizer.eos_token_id"]), (None, &json!(2)));
+    assert_eq!(
+        (found.get("tokenizer.bos_token_id"), &found["tokenizer.eos_token_id"]),
+        (None, &json!(2))
+    );
 }
 
 #[test]
 fn qa_86_model_card_and_licence_come_along_and_a_model_without_is_warned_of() {
-    let text =
-        "                                 Apache License\n                           Version 2.0, January 2004\n";
+    let text = "                                 Apache License\n                           \
+        Version 2.0, January 2004\n";
     let sandbox = TinyModel::new("bert").sandbox().with("m/LICENSE", text);
     let card = sandbox.read("m/README.md");
     sandbox.apr("import m -o m.apr").clean();
@@ -138,7 +153,8 @@ fn qa_86_model_card_and_licence_come_along_and_a_model_without_is_warned_of() {
 fn qa_90_shards_are_one_model_and_a_missing_one_is_named() {
     let sandbox = TinyModel::new("llama").sandbox();
     sandbox.apr("export m -o cut --shard-size 50000").clean();
-    let shards: Vec<String> = sandbox.files().into_iter().filter(|name| name.starts_with("cut/model-0000")).collect();
+    let shards: Vec<String> =
+        sandbox.files().into_iter().filter(|name| name.starts_with("cut/model-0000")).collect();
     assert!(shards.len() > 2, "{shards:?}");
     sandbox.apr("import cut -o cut.apr").clean().says(&["LLaMA family", "21 tensors healthy"]);
     sandbox.apr("diff cut.apr m --exit-code").clean().says(&["SAME: 21 of 21 tensors match"]);
@@ -147,20 +163,27 @@ fn qa_90_shards_are_one_model_and_a_missing_one_is_named() {
     fs::remove_file(sandbox.path(&shards[1])).expect("it is there");
     fs::remove_file(sandbox.path("cut.apr")).expect("it is there");
     let files = sandbox.files();
-    for line in
-        ["import cut -o cut.apr", "import cut/model.safetensors.index.json -o cut.apr", "import cut -o cut.apr -f"]
-    {
-        sandbox.apr(line).fails(3, &["E007", second, "model.safetensors.index.json names this shard"]);
+    for line in [
+        "import cut -o cut.apr",
+        "import cut/model.safetensors.index.json -o cut.apr",
+        "import cut -o cut.apr -f",
+    ] {
+        sandbox
+            .apr(line)
+            .fails(3, &["E007", second, "model.safetensors.index.json names this shard"]);
         assert_eq!(sandbox.files(), files);
     }
 }
 
 #[test]
 fn qa_90_a_shard_without_its_index_is_not_taken_for_the_model() {
-    let sandbox = Sandbox::new().with("m/config.json", "{}").with("m/README.md", "---\nlicense: mit\n---\n");
+    let sandbox =
+        Sandbox::new().with("m/config.json", "{}").with("m/README.md", "---\nlicense: mit\n---\n");
     sandbox.write("m/model-00001-of-00003.safetensors", crate::support::small_safetensors());
     for line in ["import m -o m.apr", "inspect m", "validate m"] {
-        sandbox.apr(line).fails(3, &["E007", "model-00001-of-00003.safetensors", "shard 1 of 3", "no index"]);
+        sandbox
+            .apr(line)
+            .fails(3, &["E007", "model-00001-of-00003.safetensors", "shard 1 of 3", "no index"]);
     }
     let run = sandbox.apr("import m/model-00001-of-00003.safetensors -o m.apr").ok();
     assert!(run.to_string().contains("shard 1 of 3 alone"), "{run}");
@@ -172,23 +195,46 @@ fn qa_90_pickled_shards_are_one_model_and_a_missing_one_is_named() {
     let shard = |number: u32| format!("pytorch_model-0000{number}-of-00002.bin");
     let content = [
         ("tied.pt", vec!["embed.weight", "head.weight", "view"]),
-        ("strided.pt", vec!["transposed", "sliced", "stepped", "expanded", "permuted", "column", "outer", "flat"]),
+        (
+            "strided.pt",
+            vec![
+                "transposed",
+                "sliced",
+                "stepped",
+                "expanded",
+                "permuted",
+                "column",
+                "outer",
+                "flat",
+            ],
+        ),
     ];
     let sandbox = Sandbox::new();
     let mut map = Map::new();
     for (number, (file, tensors)) in (1..).zip(&content) {
-        sandbox.write(&format!("m/{}", shard(number)), fs::read(golden.join(file)).expect("a fixture"));
+        sandbox.write(
+            &format!("m/{}", shard(number)),
+            fs::read(golden.join(file)).expect("a fixture"),
+        );
         map.extend(tensors.iter().map(|&name| (name.to_owned(), shard(number).into())));
     }
-    sandbox.write("m/pytorch_model.bin.index.json", json!({ "metadata": {}, "weight_map": map }).to_string());
+    sandbox.write(
+        "m/pytorch_model.bin.index.json",
+        json!({ "metadata": {}, "weight_map": map }).to_string(),
+    );
     sandbox.apr("import m -o m.apr").ok().says(&["each becomes a copy of its own"]);
-    assert_eq!(names(&sandbox, "m.apr"), content.iter().flat_map(|(_, names)| names.clone()).collect::<Vec<_>>());
+    assert_eq!(
+        names(&sandbox, "m.apr"),
+        content.iter().flat_map(|(_, names)| names.clone()).collect::<Vec<_>>()
+    );
     sandbox.apr("diff m m.apr --exit-code").ok();
 
     fs::remove_file(sandbox.path(&format!("m/{}", shard(2)))).expect("it is there");
     fs::remove_file(sandbox.path("m.apr")).expect("it is there");
     let files = sandbox.files();
-    sandbox.apr("import m -o m.apr").fails(3, &["E007", &shard(2), "pytorch_model.bin.index.json names this shard"]);
+    sandbox
+        .apr("import m -o m.apr")
+        .fails(3, &["E007", &shard(2), "pytorch_model.bin.index.json names this shard"]);
     assert_eq!(sandbox.files(), files);
 }
 
@@ -204,7 +250,10 @@ fn qa_93_a_source_with_another_sha_256_is_refused() {
             sandbox.apr(&format!("{line} {digest}")).clean();
             let source = &metadata(&sandbox, "m.apr")["source"];
             assert_eq!(source["sha256"], digest.to_lowercase());
-            assert_eq!((&source["format"], &source["file"]), (&json!("safetensors"), &json!("model.safetensors")));
+            assert_eq!(
+                (&source["format"], &source["file"]),
+                (&json!("safetensors"), &json!("model.safetensors"))
+            );
             fs::remove_file(sandbox.path("m.apr")).expect("it was written");
         }
     }
@@ -215,7 +264,10 @@ fn qa_93_a_source_with_another_sha_256_is_refused() {
     for line in lines {
         for option in ["", "--relaxed", "--force"] {
             let run = sandbox.apr(&format!("{line} {digest} {option}"));
-            run.fails(5, &["E004", "m/model.safetensors", "its SHA-256 is ", &format!("not {digest}")]);
+            run.fails(
+                5,
+                &["E004", "m/model.safetensors", "its SHA-256 is ", &format!("not {digest}")],
+            );
             assert_eq!(sandbox.files(), files);
         }
         for malformed in [&digest[1..], &digest[2..], &"+f".repeat(32), &"é".repeat(32)] {
@@ -226,8 +278,11 @@ fn qa_93_a_source_with_another_sha_256_is_refused() {
     for (before, after) in [("cat m/model.safetensors |", ""), ("", "< m/model.safetensors")] {
         let right = sandbox.shell("sha256sum < m/model.safetensors").ok().text();
         let right = right.split_whitespace().next().expect("a digest").to_owned();
-        sandbox.shell(&format!("{before} \"$APR\" import - -o p.apr -f --sha256 {right} {after}")).ok();
-        let run = sandbox.shell(&format!("{before} \"$APR\" import - -o q.apr --sha256 {digest} {after}"));
+        sandbox
+            .shell(&format!("{before} \"$APR\" import - -o p.apr -f --sha256 {right} {after}"))
+            .ok();
+        let run = sandbox
+            .shell(&format!("{before} \"$APR\" import - -o q.apr --sha256 {digest} {after}"));
         run.fails(5, &["E004", "its SHA-256 is"]);
     }
     assert!(!sandbox.path("q.apr").exists());
@@ -239,7 +294,9 @@ fn qa_93_a_source_with_another_sha_256_is_refused() {
 fn qa_94_a_licence_against_commercial_use_is_warned_of() {
     let sandbox = TinyModel::new("bert").sandbox();
     let said = "the licence cc-by-nc-4.0 forbids commercial use";
-    for (license, warned) in [("apache-2.0", false), ("cc-by-nc-4.0", true), ("CC-BY-NC-4.0", true), ("mit", false)] {
+    for (license, warned) in
+        [("apache-2.0", false), ("cc-by-nc-4.0", true), ("CC-BY-NC-4.0", true), ("mit", false)]
+    {
         sandbox.write("m/README.md", format!("---\nlicense: {license}\n---\n# Tiny\n"));
         match warned {
             true => drop(warns(&sandbox, "import m -o m.apr -f", said)),
@@ -269,7 +326,10 @@ fn qa_95_a_family_is_known_by_its_configuration_or_by_its_names() {
             let sandbox = model.sandbox();
             sandbox.apr(line).clean().says(&[&format!("{title} family")]);
             let report = sandbox.apr("inspect m.apr --json").clean().json();
-            assert_eq!((&report["model_type"], &report["family"]["title"]), (&json!(family), &json!(title)));
+            assert_eq!(
+                (&report["model_type"], &report["family"]["title"]),
+                (&json!(family), &json!(title))
+            );
             sandbox.apr("explain m.apr").clean().says(&[&format!("This is a **{title}** model.")]);
             sandbox.apr("validate m.apr --strict").clean();
         }
@@ -323,17 +383,33 @@ fn qa_95_a_family_that_does_not_fit_or_does_not_exist_is_refused() {
     let sandbox = toy();
     let files = sandbox.files();
     let run = sandbox.apr("import m -o m.apr --arch llama");
-    run.fails(5, &["the tensors do not fit the LLaMA family", "'net.0.w'", "no such tensor", "nothing was written"]);
-    sandbox.apr("import m -o m.apr --arch nonsense").fails(2, &["there is no family 'nonsense'", "llama", "whisper"]);
-    sandbox.apr("import m -o m.apr --arch whispr").fails(2, &["there is no family 'whispr'; try whisper"]);
+    run.fails(
+        5,
+        &[
+            "the tensors do not fit the LLaMA family",
+            "'net.0.w'",
+            "no such tensor",
+            "nothing was written",
+        ],
+    );
+    sandbox
+        .apr("import m -o m.apr --arch nonsense")
+        .fails(2, &["there is no family 'nonsense'", "llama", "whisper"]);
+    sandbox
+        .apr("import m -o m.apr --arch whispr")
+        .fails(2, &["there is no family 'whispr'; try whisper"]);
     sandbox.apr("import m -o m.apr --arch-file absent.toml").fails(3, &["E007", "absent.toml"]);
     sandbox.write("wrong.toml", "title = 3\n");
-    sandbox.apr("import m -o m.apr --arch-file wrong.toml").fails(4, &["E001", "wrong.toml", "not a family file"]);
+    sandbox
+        .apr("import m -o m.apr --arch-file wrong.toml")
+        .fails(4, &["E001", "wrong.toml", "not a family file"]);
     fs::remove_file(sandbox.path("wrong.toml")).expect("it is there");
     assert_eq!(sandbox.files(), files);
     // Names alone do not tell related families apart; a user who knows better can say so.
     let sandbox = TinyModel::new("llama").anonymous().sandbox();
-    for (option, title) in [("", "LLaMA family (by its names)"), ("--arch mistral", "Mistral family")] {
+    for (option, title) in
+        [("", "LLaMA family (by its names)"), ("--arch mistral", "Mistral family")]
+    {
         let run = sandbox.apr(&format!("import m -o m.apr -f {option}")).clean();
         run.says(&[&format!("{title}, 20 tensors renamed")]);
     }
@@ -363,7 +439,10 @@ fn qa_87_what_a_training_framework_put_around_a_model_is_taken_off_and_put_back(
     for wrapper in ["module.", "_orig_mod.", "base_model.model."] {
         let model = TinyModel::new("llama").renamed(|name| format!("{wrapper}{name}"));
         let sandbox = model.sandbox();
-        sandbox.apr("import m -o m.apr").clean().says(&["LLaMA family, 21 tensors renamed", "healthy"]);
+        sandbox
+            .apr("import m -o m.apr")
+            .clean()
+            .says(&["LLaMA family, 21 tensors renamed", "healthy"]);
         assert!(names(&sandbox, "m.apr").contains(&"layers.0.attn.q_proj.weight".to_owned()));
         sandbox.apr("export m.apr -o back").clean();
         assert_eq!(sandbox.read("back/model.safetensors"), model.safetensors(), "{wrapper}");
@@ -375,7 +454,11 @@ fn qa_80_a_head_that_nobody_lists_is_told_and_kept() {
     let own_head = |name: &str| name.replace("classifier.", "my_head.");
     let sandbox = TinyModel::new("bert_classifier").renamed(own_head).sandbox();
     let run = sandbox.apr("import m -o m.apr").ok();
-    assert!(run.to_string().contains("not of the family, kept as they are: my_head.bias, my_head.weight"), "{run}");
+    assert!(
+        run.to_string()
+            .contains("not of the family, kept as they are: my_head.bias, my_head.weight"),
+        "{run}"
+    );
     assert!(names(&sandbox, "m.apr").contains(&"my_head.weight".to_owned()));
     sandbox.apr("validate m.apr").ok().says(&["warning: tensor 'my_head.weight'", "\nVALID"]);
 }
@@ -396,13 +479,22 @@ fn qa_80_an_untied_head_and_a_layer_of_either_tower_may_not_be_missing() {
 #[test]
 fn qa_95_a_family_of_the_users_own_maps_names_and_an_export_gives_them_back() {
     let sandbox = toy().with("toy.toml", TOY);
-    for line in ["import m -o m.apr -f --arch-file toy.toml", "import m -o m.apr -f --arch-file toy.toml --arch toy"] {
+    for line in [
+        "import m -o m.apr -f --arch-file toy.toml",
+        "import m -o m.apr -f --arch-file toy.toml --arch toy",
+    ] {
         sandbox.apr(line).clean().says(&["Toy family, 3 tensors renamed", "3 tensors healthy"]);
-        assert_eq!(names(&sandbox, "m.apr"), ["layers.0.weight", "layers.1.weight", "layers.2.weight"]);
+        assert_eq!(
+            names(&sandbox, "m.apr"),
+            ["layers.0.weight", "layers.1.weight", "layers.2.weight"]
+        );
     }
     let run = sandbox.apr("explain m.apr --tensor layers.1.weight --arch-file toy.toml").clean();
     run.says(&["Weight of layer 1", "(width, width)"]);
-    sandbox.apr("diff m m.apr --exit-code --arch-file toy.toml").clean().says(&["SAME: 3 of 3 tensors match"]);
+    sandbox
+        .apr("diff m m.apr --exit-code --arch-file toy.toml")
+        .clean()
+        .says(&["SAME: 3 of 3 tensors match"]);
     fs::remove_file(sandbox.path("toy.toml")).expect("it is there");
     sandbox.apr("export m.apr -o back").clean();
     assert_eq!(sandbox.read("back/model.safetensors"), sandbox.read("m/model.safetensors"));
@@ -410,5 +502,13 @@ fn qa_95_a_family_of_the_users_own_maps_names_and_an_export_gives_them_back() {
     sandbox.write("toy.toml", TOY);
     sandbox.write("m/config.json", r#"{"model_type": "toy", "num_layers": 4, "width": 9}"#);
     let run = sandbox.apr("import m -o n.apr --arch-file toy.toml");
-    run.fails(5, &["'net.0.w': its shape is [8, 8]", "[width, width] = [9, 9]", "'net.3.w'", "it is missing"]);
+    run.fails(
+        5,
+        &[
+            "'net.0.w': its shape is [8, 8]",
+            "[width, width] = [9, 9]",
+            "'net.3.w'",
+            "it is missing",
+        ],
+    );
 }

@@ -17,17 +17,23 @@ const NORMS: [(&str, &str); 3] = [
 #[track_caller]
 fn figure(sandbox: &Sandbox, model: &str, tensor: &str, figure: &str) -> f64 {
     let run = sandbox.apr(&format!("tensors {model} --stats --filter {tensor} --json")).ok();
-    run.json()["tensors"][0]["stats"][figure].as_f64().unwrap_or_else(|| panic!("no {figure}: {run}"))
+    run.json()["tensors"][0]["stats"][figure]
+        .as_f64()
+        .unwrap_or_else(|| panic!("no {figure}: {run}"))
 }
 
-/// What validation says of the folder `m` and of what an import makes of it: a warning, which only `--strict` minds.
+/// What validation says of the folder `m` and of what an import makes of it: a warning, which only
+/// `--strict` minds.
 #[track_caller]
 fn assert_odd(sandbox: &Sandbox, tensor: &str, canonical: &str, what: &str) {
     let run = sandbox.apr("import m -o m.apr").ok();
     run.says(&["1 odd", &format!("tensor '{tensor}': {what}"), "is healthy"]);
     for (model, file, name) in [("m", "model.safetensors: ", tensor), ("m.apr", "", canonical)] {
         for line in [format!("validate {model}"), format!("validate {model} --physics")] {
-            sandbox.apr(&line).ok().says(&[&format!("warning: {file}tensor '{name}': {what}"), "\nVALID"]);
+            sandbox
+                .apr(&line)
+                .ok()
+                .says(&[&format!("warning: {file}tensor '{name}': {what}"), "\nVALID"]);
             sandbox.apr(&format!("{line} --strict")).fails(5, &["INVALID"]);
         }
         sandbox.apr(&format!("validate {model} --nan-check --strict")).clean();
@@ -49,7 +55,10 @@ fn qa_28_a_gamma_near_one_is_healthy_and_one_of_eleven_is_refused() {
         assert!((10.5..=11.5).contains(&mean), "{gamma}: {mean}");
         refused(&sandbox, &["the mean of this norm weight (gamma) is 1", "is healthy"]);
         for line in ["validate m", "validate m --physics"] {
-            let said = format!("error: model.safetensors: tensor '{gamma}': the mean of this norm weight (gamma) is 1");
+            let said = format!(
+                "error: model.safetensors: tensor '{gamma}': the mean of this norm weight (gamma) \
+                 is 1"
+            );
             sandbox.apr(line).fails(5, &[&said, "INVALID"]);
         }
     }
@@ -68,7 +77,9 @@ fn qa_29_a_beta_near_zero_is_healthy_and_one_of_five_is_refused() {
         let sandbox = TinyModel::new(family).map(&beta, |value| value + 5.0).sandbox();
         assert!((figure(&sandbox, "m", &beta, "mean") - 5.0).abs() < 1e-6);
         refused(&sandbox, &["the mean of this norm bias (beta) is 5; ", "is healthy"]);
-        let said = format!("error: model.safetensors: tensor '{beta}': the mean of this norm bias (beta) is 5; ");
+        let said = format!(
+            "error: model.safetensors: tensor '{beta}': the mean of this norm bias (beta) is 5; "
+        );
         sandbox.apr("validate m --physics").fails(5, &[&said, "INVALID"]);
     }
 }
@@ -102,8 +113,18 @@ fn qa_35_a_linear_weight_with_a_mean_of_one_warns() {
             "encoder.layer.1.attention.self.query.weight",
             "linear weight",
         ),
-        ("llama", "model.layers.0.self_attn.q_proj.weight", "layers.0.attn.q_proj.weight", "linear weight"),
-        ("whisper", "model.decoder.layers.1.fc1.weight", "decoder.layers.1.fc1.weight", "linear weight"),
+        (
+            "llama",
+            "model.layers.0.self_attn.q_proj.weight",
+            "layers.0.attn.q_proj.weight",
+            "linear weight",
+        ),
+        (
+            "whisper",
+            "model.decoder.layers.1.fc1.weight",
+            "decoder.layers.1.fc1.weight",
+            "linear weight",
+        ),
         ("whisper", "model.encoder.conv1.weight", "encoder.conv1.weight", "convolution kernel"),
     ];
     for (family, name, canonical, kind) in weights {
@@ -119,14 +140,23 @@ fn qa_35_a_linear_weight_with_a_mean_of_one_warns() {
 #[test]
 fn qa_35_a_projection_a_hundred_times_too_wide_or_a_millionth_warns() {
     let weights = [
-        ("bert", "encoder.layer.1.attention.self.query.weight", "encoder.layer.1.attention.self.query.weight"),
+        (
+            "bert",
+            "encoder.layer.1.attention.self.query.weight",
+            "encoder.layer.1.attention.self.query.weight",
+        ),
         ("llama", "model.layers.0.self_attn.q_proj.weight", "layers.0.attn.q_proj.weight"),
         ("whisper", "model.decoder.layers.1.fc1.weight", "decoder.layers.1.fc1.weight"),
     ];
     for (family, name, canonical) in weights {
         for factor in [100.0, 1e-6] {
             let sandbox = TinyModel::new(family).map(name, |value| factor * value).sandbox();
-            assert_odd(&sandbox, name, canonical, "the standard deviation of this linear weight is ");
+            assert_odd(
+                &sandbox,
+                name,
+                canonical,
+                "the standard deviation of this linear weight is ",
+            );
             sandbox
                 .apr("convert m -o c.safetensors")
                 .ok()
@@ -145,29 +175,39 @@ fn qa_35_a_projection_a_hundred_times_too_wide_or_a_millionth_warns() {
 fn qa_35_a_trained_model_has_no_odd_deviation() {
     let sandbox = Sandbox::new();
     for name in ["config.json", "model.safetensors"] {
-        let bytes = std::fs::read(apr_testkit::locate::fixture("tiny-llama").join(name)).expect("the fixture is there");
+        let bytes = std::fs::read(apr_testkit::locate::fixture("tiny-llama").join(name))
+            .expect("the fixture is there");
         sandbox.write(&format!("llama/{name}"), bytes);
     }
     sandbox.apr("validate llama --strict").clean();
 }
 
-/// What a Whisper model's feature extractor has beside its weights: ten mels of nine bins, one of which is this.
+/// What a Whisper model's feature extractor has beside its weights: ten mels of nine bins, one of
+/// which is this.
 fn preprocessor(weight: f64) -> String {
     let mut filters = vec![vec![0.125; 9]; 10];
     filters[3][2] = weight;
-    json!({ "feature_size": 10, "n_fft": 16, "hop_length": 8, "sampling_rate": 16000, "mel_filters": filters })
-        .to_string()
+    json!({
+        "feature_size": 10, "n_fft": 16, "hop_length": 8, "sampling_rate": 16000,
+        "mel_filters": filters,
+    })
+    .to_string()
 }
 
 #[test]
 fn qa_37_a_mel_filterbank_with_a_negative_value_warns() {
-    let sandbox = TinyModel::new("whisper").sandbox().with("m/preprocessor_config.json", preprocessor(0.5));
+    let sandbox =
+        TinyModel::new("whisper").sandbox().with("m/preprocessor_config.json", preprocessor(0.5));
     sandbox.apr("import m -o m.apr").clean().says(&["114 tensors healthy"]);
     sandbox.apr("validate m.apr --physics --strict").clean();
 
     sandbox.write("m/preprocessor_config.json", preprocessor(-0.25));
     let run = sandbox.apr("import m -o m.apr -f").ok();
-    assert!(run.stderr.contains("warning: preprocessor_config.json: its mel_filters have negative values"), "{run}");
+    assert!(
+        run.stderr
+            .contains("warning: preprocessor_config.json: its mel_filters have negative values"),
+        "{run}"
+    );
     let said = "a filterbank has no negative values, this one goes down to -0.25";
     run.says(&[&format!("odd: tensor 'audio.mel_filterbank': {said}")]);
     let run = sandbox.apr("validate m.apr --physics").ok();
@@ -193,7 +233,9 @@ fn qa_89_a_gamma_that_is_stored_without_its_one_is_what_gemma_has_and_whisper_ha
     sandbox.apr("import m -o m.apr").clean().says(&["Gemma family", "20 tensors healthy"]);
     sandbox.apr("validate m.apr --strict").clean();
 
-    let sandbox = TinyModel::new("whisper").map("model.encoder.layer_norm.weight", |gamma| gamma - 1.0).sandbox();
+    let sandbox = TinyModel::new("whisper")
+        .map("model.encoder.layer_norm.weight", |gamma| gamma - 1.0)
+        .sandbox();
     refused(&sandbox, &["encoder.layer_norm.weight", "[0.5, 3] is healthy"]);
 }
 

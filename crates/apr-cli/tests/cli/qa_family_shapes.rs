@@ -7,10 +7,15 @@ use serde_json::{Value, json};
 use crate::families::{TinyModel, metadata, names, refused};
 use crate::support::{Sandbox, f32s};
 
-/// The model, which nothing is wrong with before it is changed: then the import refuses it for this tensor's shape, and
-/// validation fails it; let pass, it is on record, and still fails.
+/// The model, which nothing is wrong with before it is changed: then the import refuses it for this
+/// tensor's shape, and validation fails it; let pass, it is on record, and still fails.
 #[track_caller]
-fn assert_misshapen(family: &str, change: impl FnOnce(TinyModel) -> TinyModel, tensor: &str, said: &str) {
+fn assert_misshapen(
+    family: &str,
+    change: impl FnOnce(TinyModel) -> TinyModel,
+    tensor: &str,
+    said: &str,
+) {
     let sandbox = TinyModel::new(family).sandbox();
     sandbox.apr("import m -o m.apr").clean();
     for line in ["validate m --shapes --strict", "validate m.apr --strict"] {
@@ -21,7 +26,9 @@ fn assert_misshapen(family: &str, change: impl FnOnce(TinyModel) -> TinyModel, t
     let said = format!("tensor '{tensor}': its shape is {said}");
     refused(&sandbox, &[&said]);
     for line in ["validate m --shapes", "validate m"] {
-        sandbox.apr(line).fails(5, &["FAIL  Names and shapes", &format!("error: {said}"), "INVALID"]);
+        sandbox
+            .apr(line)
+            .fails(5, &["FAIL  Names and shapes", &format!("error: {said}"), "INVALID"]);
     }
     // Nobody asked for it here.
     sandbox.apr("validate m --nan-check --zero-check --physics").ok();
@@ -51,7 +58,8 @@ fn qa_33_a_vocabulary_size_that_the_embedding_has_not_is_refused() {
     ];
     for (family, embedding) in embeddings {
         for size in [100, 102] {
-            let said = format!("[101, 32], but the configuration leads to [vocab, hidden] = [{size}, 32]");
+            let said =
+                format!("[101, 32], but the configuration leads to [vocab, hidden] = [{size}, 32]");
             let change = |model: TinyModel| model.configured("vocab_size", size);
             assert_misshapen(family, change, embedding, &said);
         }
@@ -67,25 +75,36 @@ fn qa_38_a_truncated_positional_embedding_is_refused() {
     ];
     for (family, name, rows, dimension) in cases {
         let short = rows - 1;
-        let said = format!("[{short}, 32], but the configuration leads to [{dimension}, hidden] = [{rows}, 32]");
+        let said = format!(
+            "[{short}, 32], but the configuration leads to [{dimension}, hidden] = [{rows}, 32]"
+        );
         assert_misshapen(family, |model| model.resized(name, &[short, 32]), name, &said);
     }
 }
 
 #[test]
 fn qa_80_layers_are_mapped_and_a_renamed_one_is_refused() {
-    let (name, wrong) = ("model.layers.0.self_attn.q_proj.weight", "model.layers.0.self_attn.query.weight");
+    let (name, wrong) =
+        ("model.layers.0.self_attn.q_proj.weight", "model.layers.0.self_attn.query.weight");
     let sandbox = TinyModel::new("llama").sandbox();
     sandbox.apr("import m -o m.apr").clean().says(&["LLaMA family, 20 tensors renamed"]);
     let found = names(&sandbox, "m.apr");
-    for canonical in ["token_embedding", "layers.0.attn.q_proj.weight", "layers.1.mlp.up_proj.weight", "norm.weight"] {
+    for canonical in [
+        "token_embedding",
+        "layers.0.attn.q_proj.weight",
+        "layers.1.mlp.up_proj.weight",
+        "norm.weight",
+    ] {
         assert!(found.iter().any(|name| name == canonical), "{canonical} in {found:?}");
     }
 
     let rename = |there: &str| if there == name { wrong } else { there }.to_owned();
     let sandbox = TinyModel::new("llama").renamed(rename).sandbox();
     let said = [
-        format!("tensor '{wrong}': models of this family have no such tensor; was it {name}, which is missing?"),
+        format!(
+            "tensor '{wrong}': models of this family have no such tensor; was it {name}, which is \
+             missing?"
+        ),
         format!("tensor '{name}': it is missing"),
     ];
     refused(&sandbox, &[&said[0], &said[1]]);
@@ -139,7 +158,8 @@ fn qa_87_both_forms_of_bert_become_the_same_names() {
     sandbox.apr("import m -o m.apr").clean().says(&["39 tensors renamed"]);
     assert_eq!(names(&sandbox, "m.apr"), bare.names());
     // Gamma and beta are what TensorFlow calls them.
-    let old = |name: &str| name.replace("Norm.weight", "Norm.gamma").replace("Norm.bias", "Norm.beta");
+    let old =
+        |name: &str| name.replace("Norm.weight", "Norm.gamma").replace("Norm.bias", "Norm.beta");
     let sandbox = bare.clone().renamed(old).sandbox();
     sandbox.apr("import m -o m.apr").clean().says(&["10 tensors renamed"]);
     let mut found = names(&sandbox, "m.apr");
@@ -166,7 +186,9 @@ fn qa_88_a_transposed_view_of_a_checkpoint_is_written_row_by_row() {
     let report = sandbox.apr("tensors m.apr --json").clean().json();
     let expected = |name: &str| -> (Value, Vec<f32>) {
         match name {
-            "transposed" => (json!([6, 4]), (0_u8..24).map(|at| f32::from(at / 4 + at % 4 * 6)).collect()),
+            "transposed" => {
+                (json!([6, 4]), (0_u8..24).map(|at| f32::from(at / 4 + at % 4 * 6)).collect())
+            }
             _ => (json!([4, 6]), (0_u8..24).map(f32::from).collect()),
         }
     };
@@ -175,7 +197,10 @@ fn qa_88_a_transposed_view_of_a_checkpoint_is_written_row_by_row() {
         let tensors = report["tensors"].as_array().expect("a list");
         let tensor = tensors.iter().find(|tensor| tensor["name"] == name).expect("it was imported");
         assert_eq!(tensor["shape"], shape, "{name}");
-        let offset = tensor["offset"].as_u64().and_then(|offset| usize::try_from(offset).ok()).expect("a place");
+        let offset = tensor["offset"]
+            .as_u64()
+            .and_then(|offset| usize::try_from(offset).ok())
+            .expect("a place");
         assert_eq!(sandbox.read("m.apr")[offset..offset + 96], f32s(&values), "{name}");
     }
 }
@@ -189,7 +214,14 @@ fn qa_32_a_layer_that_the_configuration_does_not_have_is_refused() {
 
     let stray = |name: &str| name.replace("layers.0.self_attn.q_proj", "layers.7.self_attn.q_proj");
     let sandbox = TinyModel::new("llama").renamed(stray).sandbox();
-    refused(&sandbox, &["tensor 'model.layers.7.self_attn.q_proj.weight'", "there is no layer 7", "it is missing"]);
+    refused(
+        &sandbox,
+        &[
+            "tensor 'model.layers.7.self_attn.q_proj.weight'",
+            "there is no layer 7",
+            "it is missing",
+        ],
+    );
 }
 
 #[test]
@@ -197,7 +229,8 @@ fn qa_48_what_an_import_adds_is_no_stranger_in_the_model() {
     let sandbox = TinyModel::new("whisper").sandbox();
     let filters = [[0.125; 9]; 10];
     let preprocessor = serde_json::json!({
-        "feature_size": 10, "n_fft": 16, "hop_length": 8, "sampling_rate": 16000, "mel_filters": filters,
+        "feature_size": 10, "n_fft": 16, "hop_length": 8, "sampling_rate": 16000,
+        "mel_filters": filters,
     });
     sandbox.write("m/preprocessor_config.json", preprocessor.to_string());
     sandbox.apr("import m -o m.apr").ok();
@@ -206,7 +239,11 @@ fn qa_48_what_an_import_adds_is_no_stranger_in_the_model() {
     sandbox.apr("lint m.apr").ok();
     sandbox.apr("convert m.apr -o again.apr").clean();
     sandbox.apr("diff m m.apr --exit-code").ok().says(&["SAME"]);
-    sandbox.apr("inspect m.apr --filters").clean().says(&["Mel filterbank", "10 mels of 9 frequencies", "16000"]);
+    sandbox.apr("inspect m.apr --filters").clean().says(&[
+        "Mel filterbank",
+        "10 mels of 9 frequencies",
+        "16000",
+    ]);
     sandbox.apr("export m.apr -o back").ok();
     assert_eq!(sandbox.read("back/model.safetensors"), sandbox.read("m/model.safetensors"));
 }

@@ -37,9 +37,11 @@ fn qa_01_a_file_starts_with_its_magic() {
     sandbox.apr("convert m.safetensors -o m.apr").clean();
     assert!(sandbox.read("m.apr").starts_with(b"APR2"));
     // With the magic of an older format, it is still not one of its files.
-    let others = [(*b"APR1", "E001"), (*b"APRN", "E003"), (*b"2RPA", "E001"), ([0x8f, 0, 1, 0xff], "E001")];
+    let others =
+        [(*b"APR1", "E001"), (*b"APRN", "E003"), (*b"2RPA", "E001"), ([0x8f, 0, 1, 0xff], "E001")];
     for (magic, code) in others {
-        accepted_then("inspect m.apr", overwrite(&sound().build(), 0, &magic)).fails(4, &[code, "m.apr"]);
+        accepted_then("inspect m.apr", overwrite(&sound().build(), 0, &magic))
+            .fails(4, &[code, "m.apr"]);
     }
 }
 
@@ -77,7 +79,8 @@ fn qa_04_damage_outside_the_tensors_is_found_by_the_file_checksum() {
     let file = sound().build();
     let at = file.windows(7).position(|window| window == b"unknown").expect("in the metadata");
     let broken = overwrite(&file, at, b"UNKNOWN");
-    accepted_then("validate m.apr --checksum", broken).fails(5, &["E004", "all tensors match their digests"]);
+    accepted_then("validate m.apr --checksum", broken)
+        .fails(5, &["E004", "all tensors match their digests"]);
 }
 
 #[test]
@@ -91,8 +94,12 @@ fn qa_05_metadata_that_are_no_json_are_e001() {
 #[test]
 fn qa_06_tensors_that_are_not_aligned_warn() {
     // Without digests nothing else is wrong: the tensor simply is what lies there.
-    let entry =
-        Apr2Entry { offset: Some(193), size: Some(3), dims: vec![3], ..Apr2Entry::of_bytes("d", &[0, 1, 2, 3]) };
+    let entry = Apr2Entry {
+        offset: Some(193),
+        size: Some(3),
+        dims: vec![3],
+        ..Apr2Entry::of_bytes("d", &[0, 1, 2, 3])
+    };
     let broken = Apr2Builder { digests: false, ..sound().entry(entry) }.build();
     let warning = ["1 of 4 tensors do not start at a multiple of 64"];
     accepted_then("validate m.apr", broken.clone()).ok().says(&warning).says(&["VALID"]);
@@ -102,8 +109,12 @@ fn qa_06_tensors_that_are_not_aligned_warn() {
 
 #[test]
 fn qa_06_lint_warns_of_a_tensor_that_starts_at_any_byte() {
-    let entry =
-        Apr2Entry { offset: Some(193), size: Some(3), dims: vec![3], ..Apr2Entry::of_bytes("d", &[0, 1, 2, 3]) };
+    let entry = Apr2Entry {
+        offset: Some(193),
+        size: Some(3),
+        dims: vec![3],
+        ..Apr2Entry::of_bytes("d", &[0, 1, 2, 3])
+    };
     let broken = Apr2Builder { digests: false, ..sound().entry(entry) }.build();
     let warning = ["[WARN] Structure: 1 of 4 tensors do not start at a multiple of 64"];
     let remark = ["[INFO] Efficiency: 1 tensor could be aligned to 64 bytes (currently 1)"];
@@ -131,7 +142,9 @@ fn qa_10_a_big_endian_header_is_refused() {
 #[test]
 fn qa_11_flags_are_named_and_undefined_ones_ignored_with_a_warning() {
     let unknown = Apr2Builder { flags: 1 << 20 | 1 << 1, ..sound() }.build();
-    accepted_then("inspect m.apr", unknown.clone()).ok().says(&["ALIGNED_64", "unknown flags set (0x100000)"]);
+    accepted_then("inspect m.apr", unknown.clone())
+        .ok()
+        .says(&["ALIGNED_64", "unknown flags set (0x100000)"]);
     accepted_then("validate m.apr", unknown).ok().says(&["VALID", "warning"]);
     let sandbox = Sandbox::new().with("m.apr", Apr2Builder { flags: 1 << 2, ..sound() }.build());
     sandbox.apr("inspect m.apr").clean().says(&["ALIGNED_32"]);
@@ -141,7 +154,8 @@ fn qa_11_flags_are_named_and_undefined_ones_ignored_with_a_warning() {
 fn qa_12_a_file_without_its_last_16_bytes_is_truncated() {
     let file = sound().build();
     assert_eq!(file[file.len() - 12..file.len() - 8], *b"2RPA");
-    accepted_then("validate m.apr", file[..file.len() - 16].to_vec()).fails(4, &["E002", "truncated"]);
+    accepted_then("validate m.apr", file[..file.len() - 16].to_vec())
+        .fails(4, &["E002", "truncated"]);
     let footer = Apr2Footer { magic: *b"APR2", ..sound().footer };
     accepted_then("validate m.apr", Apr2Builder { footer, ..sound() }.build()).fails(4, &["E002"]);
 }
@@ -149,7 +163,11 @@ fn qa_12_a_file_without_its_last_16_bytes_is_truncated() {
 #[test]
 fn qa_13_bytes_after_the_footer_warn_and_the_file_stays_valid() {
     let file = Apr2Builder { tail: b"garbage".to_vec(), ..sound() }.build();
-    accepted_then("validate m.apr", file.clone()).ok().says(&["warning", "7 bytes follow the footer", "\nVALID"]);
+    accepted_then("validate m.apr", file.clone()).ok().says(&[
+        "warning",
+        "7 bytes follow the footer",
+        "\nVALID",
+    ]);
     accepted_then("validate m.apr --strict", file).fails(5, &["7 bytes follow the footer"]);
 }
 
@@ -169,14 +187,21 @@ fn qa_14_an_offset_past_the_end_is_e002_and_names_its_tensor() {
         let mut builder = sound();
         builder.entries[2].offset = Some(offset);
         let line = "debug m.apr --hex --tensor c.norm";
-        accepted_then(line, builder.build()).fails(4, &["E002", "tensor 'c.norm'", &format!("offset {offset}")]);
+        accepted_then(line, builder.build())
+            .fails(4, &["E002", "tensor 'c.norm'", &format!("offset {offset}")]);
     }
 }
 
 #[test]
 fn qa_15_a_model_without_tensors_is_a_model() {
     let sandbox = Sandbox::new().with("m.apr", Apr2Builder::new().build());
-    for line in ["inspect m.apr", "tensors m.apr --stats", "validate m.apr", "debug m.apr", "debug m.apr --drama"] {
+    for line in [
+        "inspect m.apr",
+        "tensors m.apr --stats",
+        "validate m.apr",
+        "debug m.apr",
+        "debug m.apr --drama",
+    ] {
         sandbox.apr(line).clean();
     }
     sandbox.apr("convert m.apr -o m.safetensors").clean().says(&["0 tensors"]);
@@ -218,9 +243,12 @@ fn qa_16_the_limit_of_metadata_can_be_set() {
 #[test]
 fn qa_17_a_name_that_is_not_utf_8_is_refused() {
     for name in [&b"\xff.weight"[..], b"b\xc3", b"\xed\xa0\x80", b""] {
-        accepted_then("inspect m.apr", changed(|entry| entry.name = name.to_vec()).build()).fails(4, &["E001"]);
+        accepted_then("inspect m.apr", changed(|entry| entry.name = name.to_vec()).build())
+            .fails(4, &["E001"]);
     }
-    accepted_then("tensors m.apr", changed(|entry| entry.name = "größe".into()).build()).clean().says(&["größe"]);
+    accepted_then("tensors m.apr", changed(|entry| entry.name = "größe".into()).build())
+        .clean()
+        .says(&["größe"]);
 }
 
 #[test]
@@ -231,14 +259,19 @@ fn qa_18_a_name_there_twice_is_refused() {
 
 #[test]
 fn qa_19_eight_dimensions_are_supported_and_nine_refused() {
-    let dims = |count: usize| changed(|entry| entry.dims = [vec![1_u64; count - 2], vec![2, 3]].concat()).build();
+    let dims = |count: usize| {
+        changed(|entry| entry.dims = [vec![1_u64; count - 2], vec![2, 3]].concat()).build()
+    };
     accepted_then("tensors m.apr", dims(8)).clean().says(&["[1, 1, 1, 1, 1, 1, 2, 3]"]);
-    accepted_then("tensors m.apr", dims(9)).fails(4, &["E001", "tensor 'b.weight'", "9 dimensions"]);
+    accepted_then("tensors m.apr", dims(9))
+        .fails(4, &["E001", "tensor 'b.weight'", "9 dimensions"]);
 }
 
 #[test]
 fn qa_20_no_dimensions_are_a_scalar() {
-    let scalar = Apr2Builder::new().entry(Apr2Entry::new("scale", DType::F32, &[], &2.5_f32.to_le_bytes())).build();
+    let scalar = Apr2Builder::new()
+        .entry(Apr2Entry::new("scale", DType::F32, &[], &2.5_f32.to_le_bytes()))
+        .build();
     accepted_then("validate m.apr", scalar.clone()).clean();
     let run = accepted_then("tensors m.apr --stats --json", scalar).clean();
     let tensor = &run.json()["tensors"][0];
@@ -253,7 +286,12 @@ fn qa_21_every_dtype_is_read_and_an_undefined_code_refused() {
     for &dtype in &known {
         let info = TensorInfo { name: dtype.name().into(), dtype, shape: [2, 256].into() };
         let len = info.byte_len().expect("256 suits every block");
-        builder = builder.entry(Apr2Entry::new(&info.name, dtype, &[2, 256], &vec![1; len.try_into().expect("small")]));
+        builder = builder.entry(Apr2Entry::new(
+            &info.name,
+            dtype,
+            &[2, 256],
+            &vec![1; len.try_into().expect("small")],
+        ));
     }
     let run = accepted_then("tensors m.apr --json", builder.build()).clean();
     let listed = run.json()["tensors"].as_array().expect("a list").clone();
@@ -263,14 +301,19 @@ fn qa_21_every_dtype_is_read_and_an_undefined_code_refused() {
 
     for code in [255, 64, 29] {
         let broken = changed(|entry| entry.dtype = code).build();
-        accepted_then("inspect m.apr", broken).fails(4, &["E001", "tensor 'b.weight'", &format!("dtype code {code}")]);
+        accepted_then("inspect m.apr", broken)
+            .fails(4, &["E001", "tensor 'b.weight'", &format!("dtype code {code}")]);
     }
 }
 
 #[test]
 fn qa_22_padding_that_is_not_zero_warns() {
     let file = Apr2Builder { padding: 0xff, ..sound() }.build();
-    accepted_then("validate m.apr", file.clone()).ok().says(&["warning", "the padding is not zero", "\nVALID"]);
+    accepted_then("validate m.apr", file.clone()).ok().says(&[
+        "warning",
+        "the padding is not zero",
+        "\nVALID",
+    ]);
     accepted_then("validate m.apr --strict", file).fails(5, &["the padding is not zero"]);
 }
 

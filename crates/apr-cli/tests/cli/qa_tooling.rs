@@ -15,9 +15,11 @@ use crate::support::{Run, Sandbox, model_folder, small_safetensors, sound, wait_
 /// Bytes of the tensor in the huge files.
 const HUGE: u64 = 100_000_000_000;
 
-/// An APR2 file whose one tensor takes 100 GB and no room on disk: what follows it is at the far end.
+/// An APR2 file whose one tensor takes 100 GB and no room on disk: what follows it is at the far
+/// end.
 fn write_huge_apr(sandbox: &Sandbox, name: &str) {
-    let entry = Apr2Entry { dims: vec![HUGE], size: Some(HUGE), ..Apr2Entry::of_bytes("huge", &[]) };
+    let entry =
+        Apr2Entry { dims: vec![HUGE], size: Some(HUGE), ..Apr2Entry::of_bytes("huge", &[]) };
     let builder = Apr2Builder::new().entry(entry);
     let start = builder.data_start() as usize;
     let len = builder.build().len() as u64 + HUGE;
@@ -33,7 +35,9 @@ fn qa_51_inspect_reads_the_front_and_the_trailer_of_a_huge_file_and_no_more() {
     sandbox.write_sparse("m.safetensors", HUGE);
     write_huge_apr(&sandbox, "m.apr");
     for name in ["m.safetensors", "m.apr"] {
-        let source = CountingSource::new(Arc::new(FileSource::open(sandbox.path(name)).expect("it is there")));
+        let source = CountingSource::new(Arc::new(
+            FileSource::open(sandbox.path(name)).expect("it is there"),
+        ));
         let model = apr::open(source.clone(), name, &Limits::default()).expect("a sound file");
         let report = inspect(&*model, name, None);
         assert_eq!((report.parameters, report.tensor_count), (HUGE, 1));
@@ -51,7 +55,13 @@ fn qa_53_the_drama_is_plain_text_without_a_terminal() {
     let sandbox = Sandbox::new().with("m.apr", sound().build());
     let run = sandbox.apr("debug m.apr --drama").clean();
     assert!(!run.stdout.contains(&0x1b), "{run}");
-    run.says(&["====[ DRAMA: m.apr ]====", "ACT I", "ACT II", "ACT III", "Model is PRODUCTION READY!"]);
+    run.says(&[
+        "====[ DRAMA: m.apr ]====",
+        "ACT I",
+        "ACT II",
+        "ACT III",
+        "Model is PRODUCTION READY!",
+    ]);
 
     sandbox.write("m.apr", Apr2Builder { version: (3, 0), ..sound() }.build());
     let run = sandbox.apr("debug m.apr --drama");
@@ -88,7 +98,11 @@ fn qa_70_a_piped_model_is_in_the_cache_folder_while_it_is_used_and_gone_after() 
     let model = small_safetensors();
     let (first, rest) = model.split_at(model.len() / 2);
     let mut command = sandbox.command(&["inspect", "-"]);
-    command.env("APR_CACHE", "x").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+        .env("APR_CACHE", "x")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
     let mut child = command.spawn().expect("the command starts");
     let mut stdin = child.stdin.take().expect("it is piped");
 
@@ -98,7 +112,10 @@ fn qa_70_a_piped_model_is_in_the_cache_folder_while_it_is_used_and_gone_after() 
         files.len() == 1 && files[0].starts_with("x/spool/") && sandbox.read(&files[0]) == first
     });
     let info = sandbox.with_env(&[("APR_CACHE", "x")], "cache info --json").clean().json();
-    assert_eq!((&info["folder"], &info["files"], &info["bytes"]), (&"x".into(), &1.into(), &first.len().into()));
+    assert_eq!(
+        (&info["folder"], &info["files"], &info["bytes"]),
+        (&"x".into(), &1.into(), &first.len().into())
+    );
 
     stdin.write_all(rest).expect("someone reads");
     drop(stdin);
@@ -147,11 +164,19 @@ fn qa_71_every_section_of_the_configuration_has_its_effect() {
         sandbox.with_env(&[("APR_CONFIG", "my.toml")], line)
     };
     let vocabulary = "[inspect]\nshow_vocab = true\nmax_tokens_display = 3\n";
-    with(vocabulary, "inspect folder").ok().says(&["Vocabulary (60,000 tokens", "token2\n", "59,997 more"]);
+    with(vocabulary, "inspect folder").ok().says(&[
+        "Vocabulary (60,000 tokens",
+        "token2\n",
+        "59,997 more",
+    ]);
     with("[debug]\ndrama_mode = true\n", "debug m.apr").ok().says(&["ACT I"]);
-    assert_eq!(with("[debug]\nhex_limit = 32\n", "debug m.apr --hex").ok().text().lines().count(), 2);
+    assert_eq!(
+        with("[debug]\nhex_limit = 32\n", "debug m.apr --hex").ok().text().lines().count(),
+        2
+    );
     with("[validate]\nstrict = true\n", "validate m.apr").fails(5, &["1 bytes follow the footer"]);
-    with("[validate]\nrequire_signature = true\n", "validate m.apr").fails(5, &["E006", "a signature is required"]);
+    with("[validate]\nrequire_signature = true\n", "validate m.apr")
+        .fails(5, &["E006", "a signature is required"]);
 }
 
 #[test]
@@ -178,16 +203,24 @@ fn qa_71_a_configuration_that_is_wrong_or_absent_is_refused() {
     ];
     for (toml, message) in cases {
         sandbox.write("my.toml", toml);
-        sandbox.with_env(&[("APR_CONFIG", "my.toml")], "explain E001").fails(2, &["my.toml", "line ", message]);
+        sandbox
+            .with_env(&[("APR_CONFIG", "my.toml")], "explain E001")
+            .fails(2, &["my.toml", "line ", message]);
     }
-    sandbox.with_env(&[("APR_CONFIG", "absent.toml")], "explain E001").fails(3, &["E007", "absent.toml"]);
+    sandbox
+        .with_env(&[("APR_CONFIG", "absent.toml")], "explain E001")
+        .fails(3, &["E007", "absent.toml"]);
 }
 
 #[test]
 fn qa_73_every_report_is_one_json_document() {
-    let sandbox = Sandbox::new().with("m.apr", sound().build()).with("m.safetensors", small_safetensors());
+    let sandbox =
+        Sandbox::new().with("m.apr", sound().build()).with("m.safetensors", small_safetensors());
     sandbox.write("bad.apr", Apr2Builder { version: (3, 0), ..sound() }.build());
-    sandbox.write("nan.apr", Apr2Builder::new().entry(Apr2Entry::new("n", DType::BF16, &[1], &[0xc0, 0x7f])).build());
+    sandbox.write(
+        "nan.apr",
+        Apr2Builder::new().entry(Apr2Entry::new("n", DType::BF16, &[1], &[0xc0, 0x7f])).build(),
+    );
     model_folder(&sandbox, "folder");
     let good = [
         "inspect m.apr",

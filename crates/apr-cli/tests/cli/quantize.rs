@@ -1,5 +1,5 @@
-//! Quantization from outside: types and who gets which, what it costs, when it is refused. Points 34, 62, 81, 82 and 83 of
-//! `docs/qa.md` for quantized models.
+//! Quantization from outside: types and who gets which, what it costs, when it is refused. Points
+//! 34, 62, 81, 82 and 83 of `docs/qa.md` for quantized models.
 
 use std::fs;
 
@@ -59,18 +59,25 @@ fn q8_0_blocks() -> Vec<u8> {
 
 #[test]
 fn qa_34_a_quant_of_minus_128_is_an_error_that_names_its_tensor() {
-    let apr = |bytes: &[u8]| Apr2Builder::new().entry(Apr2Entry::new("w", DType::Q8_0, &[2, 32], bytes)).build();
-    let gguf = |bytes: &[u8]| GgufBuilder::new().entry(GgufEntry::new("w", 8, &[32, 2], bytes)).build();
+    let apr = |bytes: &[u8]| {
+        Apr2Builder::new().entry(Apr2Entry::new("w", DType::Q8_0, &[2, 32], bytes)).build()
+    };
+    let gguf =
+        |bytes: &[u8]| GgufBuilder::new().entry(GgufEntry::new("w", 8, &[32, 2], bytes)).build();
     let mut wrong = q8_0_blocks();
     // The last quant of the second block.
     wrong[67] = 0x80;
     let sandbox = Sandbox::new();
     for line in ["validate m --physics", "validate m"] {
-        for (sound, odd) in [(apr(&q8_0_blocks()), apr(&wrong)), (gguf(&q8_0_blocks()), gguf(&wrong))] {
+        for (sound, odd) in
+            [(apr(&q8_0_blocks()), apr(&wrong)), (gguf(&q8_0_blocks()), gguf(&wrong))]
+        {
             sandbox.write("m", sound);
             sandbox.apr(line).clean();
             sandbox.write("m", odd);
-            sandbox.apr(line).fails(5, &["tensor 'w': 1 quant of -128", "quants of q8_0 lie in [-127, 127]"]);
+            sandbox
+                .apr(line)
+                .fails(5, &["tensor 'w': 1 quant of -128", "quants of q8_0 lie in [-127, 127]"]);
         }
     }
     // Nothing is written of such a model either, unless that is what is wanted.
@@ -87,7 +94,12 @@ fn qa_34_a_quant_of_minus_128_is_an_error_that_names_its_tensor() {
     negative[34] = 0x80;
     sandbox.write("m", apr(&negative));
     sandbox.apr("validate m").clean();
-    let k = Apr2Entry::new("w", DType::Q8_K, &[1, 256], &[&1_f32.to_le_bytes()[..], &[0x80; 288]].concat());
+    let k = Apr2Entry::new(
+        "w",
+        DType::Q8_K,
+        &[1, 256],
+        &[&1_f32.to_le_bytes()[..], &[0x80; 288]].concat(),
+    );
     sandbox.write("m", Apr2Builder::new().entry(k).build());
     sandbox.apr("validate m --physics").ok();
 }
@@ -95,7 +107,9 @@ fn qa_34_a_quant_of_minus_128_is_an_error_that_names_its_tensor() {
 #[test]
 fn qa_34_rows_of_int8_have_the_same_range() {
     let mut row = [&1_f32.to_le_bytes()[..], &[0x7f, 0x81, 0x00, 0x05]].concat();
-    let apr = |row: &[u8]| Apr2Builder::new().entry(Apr2Entry::new("w", DType::I8_ROW, &[1, 4], row)).build();
+    let apr = |row: &[u8]| {
+        Apr2Builder::new().entry(Apr2Entry::new("w", DType::I8_ROW, &[1, 4], row)).build()
+    };
     let sandbox = Sandbox::new().with("m.apr", apr(&row));
     sandbox.apr("validate m.apr").clean();
     row[5] = 0x80;
@@ -106,12 +120,13 @@ fn qa_34_rows_of_int8_have_the_same_range() {
 #[test]
 fn qa_62_int8_takes_a_quarter_of_f32_and_the_scales() {
     let shape = [512, 1024];
-    let source = safetensors(&[("w.weight", "F32", &shape, f32s(&weights(shape.iter().product())))]);
+    let source =
+        safetensors(&[("w.weight", "F32", &shape, f32s(&weights(shape.iter().product())))]);
     let sandbox = Sandbox::new().with("m.safetensors", &source);
     for line in ["quantize m.safetensors --type int8", "convert m.safetensors --quantize int8"] {
         sandbox.apr(&format!("{line} -o m.apr -f")).clean();
-        // One byte for four is 25 % to begin with; each row adds four bytes of scale, and the file its index. Nothing
-        // without compression stays below a quarter.
+        // One byte for four is 25 % to begin with; each row adds four bytes of scale, and the file
+        // its index. Nothing without compression stays below a quarter.
         let share = sandbox.read("m.apr").len() as f64 / source.len() as f64;
         assert!((0.251..0.258).contains(&share), "{share}");
     }
@@ -132,10 +147,15 @@ fn qa_81_quantized_tensors_stay_as_they_are_until_asked() {
     for line in lines {
         sandbox.apr(&format!("{line} -f")).clean();
         assert_eq!(dtypes(&sandbox, "r.apr"), ["q8_0", "q8_0", "f16", "f32"], "{line}");
-        sandbox.apr("diff q.apr r.apr --exit-code").clean().says(&["SAME: 4 of 4 tensors match (0 B read)"]);
+        sandbox
+            .apr("diff q.apr r.apr --exit-code")
+            .clean()
+            .says(&["SAME: 4 of 4 tensors match (0 B read)"]);
     }
-    let original =
-        |model: &str| sandbox.apr(&format!("inspect {model} --quantization --json")).ok().json()["quantization"].take();
+    let original = |model: &str| {
+        sandbox.apr(&format!("inspect {model} --quantization --json")).ok().json()["quantization"]
+            .take()
+    };
     assert_eq!(original("r.apr"), original("q.apr"));
     assert_eq!(original("r.apr")["original"], "f32");
 }
@@ -149,13 +169,16 @@ fn qa_82_qa_83_dequantized_tensors_have_the_float_asked_for() {
             sandbox.apr(&format!("convert q.apr --dequantize {dtype} -o {output} -f")).ok();
             // Tensors that were no blocks keep their types.
             assert_eq!(dtypes(&sandbox, output), [dtype, dtype, "f16", "f32"]);
-            let run = sandbox.apr(&format!("diff m.safetensors {output} --tolerance {tolerance} --exit-code"));
+            let run = sandbox
+                .apr(&format!("diff m.safetensors {output} --tolerance {tolerance} --exit-code"));
             run.ok().says(&["SAME"]);
         }
     }
     let none = sandbox.apr("inspect d.apr --quantization").clean();
     none.says(&["Quantization\n  none"]);
-    for (scheme, expected) in [("bf16", "bf16"), ("fp32", "f32"), ("f16", "f16"), ("f8_e4m3", "f8_e4m3")] {
+    for (scheme, expected) in
+        [("bf16", "bf16"), ("fp32", "f32"), ("f16", "f16"), ("f8_e4m3", "f8_e4m3")]
+    {
         sandbox.apr(&format!("quantize m.safetensors --type {scheme} -o cast.apr -f")).ok();
         assert_eq!(dtypes(&sandbox, "cast.apr"), [expected; 4]);
     }
@@ -168,9 +191,13 @@ fn every_type_that_the_help_lists_quantizes() {
     let (_, list) = help.split_once("Types:").expect("a list of types");
     let list = list.split("\n\n").next().expect("a list");
     let column = |line: &str| line.trim_start().split("  ").next().unwrap_or_default().to_owned();
-    let names: Vec<String> =
-        list.lines().map(column).flat_map(|names| names.split(' ').map(str::to_owned).collect::<Vec<_>>()).collect();
-    let names: Vec<&str> = names.iter().map(String::as_str).filter(|name| !name.is_empty()).collect();
+    let names: Vec<String> = list
+        .lines()
+        .map(column)
+        .flat_map(|names| names.split(' ').map(str::to_owned).collect::<Vec<_>>())
+        .collect();
+    let names: Vec<&str> =
+        names.iter().map(String::as_str).filter(|name| !name.is_empty()).collect();
     assert!(names.len() > 25, "{names:?}");
     // Those that need importance get it for the only matrix that their blocks fit.
     sandbox.write("i.dat", legacy_imatrix("a.weight", &[1.0; 256]));
@@ -188,13 +215,17 @@ fn a_dry_run_tells_the_size_of_every_tensor_and_reads_none() {
     let run = sandbox.apr("quantize m.safetensors --type q4_k_m -o q.apr --dry-run").clean();
     run.says(&[
         "a.weight  f32       q4_k          4.1 KB       576 B\n",
-        "b.weight  f32       q5_0          1.0 KB       176 B  rows of 64 are not a multiple of 256, the block of q4_k\n",
+        "b.weight  f32       q5_0          1.0 KB       176 B  rows of 64 are not a multiple of \
+         256, the block of q4_k\n",
         "c.weight  f32       f16            112 B        56 B  rows of 7 are not a multiple of 256",
         "d.bias    f32       f32             32 B        32 B  kept: a vector\n",
         "bits per weight",
         "would write q.apr",
     ]);
-    let plan = sandbox.apr("quantize m.safetensors --type q4_k_m -o q.apr --dry-run --json").clean().json();
+    let plan = sandbox
+        .apr("quantize m.safetensors --type q4_k_m -o q.apr --dry-run --json")
+        .clean()
+        .json();
     assert_eq!(sandbox.files(), ["m.safetensors"]);
     let report = sandbox.apr("quantize m.safetensors --type q4_k_m -o q.apr --json").clean().json();
     assert_eq!((&plan["tensors"], &plan["files"]), (&report["tensors"], &report["files"]));
@@ -226,10 +257,14 @@ fn the_report_says_what_each_type_and_tensor_costs() {
     ];
     assert_eq!(reasons(&report), expected);
     let cost = &report["quantization"];
-    let types: Vec<_> = cost["by_type"].as_array().expect("a list").iter().map(|row| text(&row["dtype"])).collect();
+    let types: Vec<_> =
+        cost["by_type"].as_array().expect("a list").iter().map(|row| text(&row["dtype"])).collect();
     assert_eq!(types, ["q4_k", "q5_0"]);
     assert_eq!(cost["by_type"][0]["bits_per_weight"], 4.5);
-    assert_eq!((&cost["by_type"][1]["elements"], &cost["by_type"][1]["tensors"]), (&json!(256), &json!(1)));
+    assert_eq!(
+        (&cost["by_type"][1]["elements"], &cost["by_type"][1]["tensors"]),
+        (&json!(256), &json!(1))
+    );
     assert_eq!(cost["worst"][0]["name"], "a.weight");
     assert_eq!(cost["tensors"].as_array().map(Vec::len), Some(2));
     for row in [&cost["total"], &cost["by_type"][0], &cost["worst"][0], &cost["tensors"][1]] {
@@ -240,10 +275,13 @@ fn the_report_says_what_each_type_and_tensor_costs() {
     }
     // The same by way of the file: what the report calls rmse is what lies between the two models.
     let diff = sandbox.apr("diff m.safetensors q.apr --json").ok().json();
-    let of =
-        |rows: &Value, name: &str| rows.as_array().expect("a list").iter().find(|row| row["name"] == name).cloned();
-    let (told, found) =
-        (of(&cost["tensors"], "a.weight").expect("told"), of(&diff["tensors"], "a.weight").expect("found"));
+    let of = |rows: &Value, name: &str| {
+        rows.as_array().expect("a list").iter().find(|row| row["name"] == name).cloned()
+    };
+    let (told, found) = (
+        of(&cost["tensors"], "a.weight").expect("told"),
+        of(&diff["tensors"], "a.weight").expect("found"),
+    );
     let rmse = found["l2"].as_f64().expect("a number") / 1024_f64.sqrt();
     assert!((told["rmse"].as_f64().expect("a number") - rmse).abs() < 1e-9, "{told} {found}");
 }
@@ -252,7 +290,9 @@ fn the_report_says_what_each_type_and_tensor_costs() {
 fn the_gate_writes_nothing_and_force_writes_with_a_warning() {
     let sandbox = sandbox();
     let line = "quantize m.safetensors --type q4_0 -o q.apr --max-drift 0.01";
-    let run = sandbox.apr(line).fails(5, &["quality gate failed", "(max: 0.01)", "L2 drift of a.weight as q4_0"]);
+    let run = sandbox
+        .apr(line)
+        .fails(5, &["quality gate failed", "(max: 0.01)", "L2 drift of a.weight as q4_0"]);
     run.says(&["nothing was written; --force ignores the gate"]);
     let error = sandbox.apr(&format!("{line} --json")).fails(5, &[]).json()["error"].take();
     assert_eq!(error["message"], "quality gate failed");
@@ -264,7 +304,11 @@ fn the_gate_writes_nothing_and_force_writes_with_a_warning() {
     sandbox.apr(&format!("{line} --force")).ok().says(&["warning: L2 drift", "(max: 0.01)"]);
     assert_eq!(dtypes(&sandbox, "q.apr"), ["q4_0", "q4_0", "f16", "f32"]);
     // Good enough, by the number given and by the one that there is anyway.
-    for options in ["--type q8_0 --max-drift 0.01", "--type q8_0 --quality-check", "--type q4_k_m --quality-check"] {
+    for options in [
+        "--type q8_0 --max-drift 0.01",
+        "--type q8_0 --quality-check",
+        "--type q4_k_m --quality-check",
+    ] {
         sandbox.apr(&format!("quantize m.safetensors {options} -o good.apr -f")).clean();
     }
     sandbox
@@ -279,23 +323,30 @@ fn the_gate_writes_nothing_and_force_writes_with_a_warning() {
 
 #[test]
 fn a_value_that_blocks_cannot_hold_is_refused_by_name() {
-    for (value, what) in [(f32::NAN, "1 of 1,024 values are NaN"), (f32::INFINITY, "1 of 1,024 values are infinite")] {
+    for (value, what) in
+        [(f32::NAN, "1 of 1,024 values are NaN"), (f32::INFINITY, "1 of 1,024 values are infinite")]
+    {
         let mut odd = weights(1024);
         odd[700] = value;
-        let tensors =
-            [("a.weight", "F32", &[4, 256][..], f32s(&weights(1024))), ("b.weight", "F32", &[4, 256], f32s(&odd))];
+        let tensors = [
+            ("a.weight", "F32", &[4, 256][..], f32s(&weights(1024))),
+            ("b.weight", "F32", &[4, 256], f32s(&odd)),
+        ];
         let sandbox = Sandbox::new().with("m.safetensors", safetensors(&tensors));
         for scheme in ["q8_0", "q4_k_m", "int8", "iq4_xs"] {
             for option in ["", "--relaxed", "--force"] {
                 let line = format!("quantize m.safetensors --type {scheme} -o q.apr {option}");
-                let run =
-                    sandbox.apr(&line).fails(5, &["tensor 'b.weight'", what, "can't hold", "nothing was written"]);
+                let run = sandbox
+                    .apr(&line)
+                    .fails(5, &["tensor 'b.weight'", what, "can't hold", "nothing was written"]);
                 assert!(!run.stderr.contains("--relaxed takes"), "{run}");
                 assert_eq!(sandbox.files(), ["m.safetensors"], "{line}");
             }
         }
         // A float can.
-        let run = sandbox.apr("quantize m.safetensors --type fp16 -o q.apr").fails(5, &["--relaxed takes it as it is"]);
+        let run = sandbox
+            .apr("quantize m.safetensors --type fp16 -o q.apr")
+            .fails(5, &["--relaxed takes it as it is"]);
         assert!(!run.stderr.contains("can't hold"), "{run}");
         sandbox.apr("quantize m.safetensors --type fp16 -o q.apr --relaxed").ok();
     }
@@ -309,7 +360,12 @@ fn what_is_quantized_is_quantized_again_only_when_told() {
         let run = sandbox.apr(line);
         run.fails(
             2,
-            &["tensor 'a.weight'", "it is quantized already, as q8_0", "q4_0 adds to its error", "--requantize"],
+            &[
+                "tensor 'a.weight'",
+                "it is quantized already, as q8_0",
+                "q4_0 adds to its error",
+                "--requantize",
+            ],
         );
         assert_eq!(sandbox.files(), ["m.safetensors", "q.apr"]);
         sandbox.apr(&format!("{line} --requantize")).clean();
@@ -336,9 +392,15 @@ fn a_type_that_is_none_gets_the_names_like_it() {
         sandbox.apr(line).fails(2, &["no quantization type is called", "the nearest are", nearest]);
     }
     sandbox.apr("quantize m.safetensors -o q.apr").fails(2, &["--type"]);
-    sandbox.apr("quantize m.safetensors -o q.apr --type q8_0 --tensor-type a").fails(2, &["expected PATTERN=TYPE"]);
-    sandbox.apr("convert m.safetensors -o q.apr --quantize q8_0 --dequantize f32").fails(2, &["cannot be used with"]);
-    sandbox.apr("convert m.safetensors -o q.apr --dequantize q8_0").fails(2, &["--dequantize", "bf16"]);
+    sandbox
+        .apr("quantize m.safetensors -o q.apr --type q8_0 --tensor-type a")
+        .fails(2, &["expected PATTERN=TYPE"]);
+    sandbox
+        .apr("convert m.safetensors -o q.apr --quantize q8_0 --dequantize f32")
+        .fails(2, &["cannot be used with"]);
+    sandbox
+        .apr("convert m.safetensors -o q.apr --dequantize q8_0")
+        .fails(2, &["--dequantize", "bf16"]);
     assert_eq!(sandbox.files(), ["m.safetensors"]);
 }
 
@@ -346,9 +408,19 @@ fn a_type_that_is_none_gets_the_names_like_it() {
 fn single_tensors_get_the_types_asked_for_them() {
     let sandbox = TinyModel::new("llama").sandbox();
     let types = |options: &str| {
-        let report = sandbox.apr(&format!("quantize m --type q4_k_m {options} -o q.apr -f --json")).ok().json();
-        let find = |name: &str| reasons(&report).into_iter().find(|row| row.0 == name).map(|row| row.1.to_owned());
-        let names = ["token_embedding", "lm_head.weight", "layers.1.attn.v_proj.weight", "layers.1.mlp.up_proj.weight"];
+        let report = sandbox
+            .apr(&format!("quantize m --type q4_k_m {options} -o q.apr -f --json"))
+            .ok()
+            .json();
+        let find = |name: &str| {
+            reasons(&report).into_iter().find(|row| row.0 == name).map(|row| row.1.to_owned())
+        };
+        let names = [
+            "token_embedding",
+            "lm_head.weight",
+            "layers.1.attn.v_proj.weight",
+            "layers.1.mlp.up_proj.weight",
+        ];
         names.map(|name| find(name).unwrap_or_else(|| panic!("no {name} in {report}")))
     };
     // Rows of 32 take blocks of 32 only: what stands in for the mix's K-quants still differs.
@@ -358,7 +430,8 @@ fn single_tensors_get_the_types_asked_for_them() {
     assert_eq!(types("--output-type f16"), ["q5_0", "f16", "q8_0", "q5_0"]);
     assert_eq!(types("--pure"), ["q5_0"; 4]);
     // The first pattern that matches counts; llama.cpp's names work as well as the tensors' own.
-    let options = "--tensor-type blk.1.attn_v.*=q5_1 --tensor-type layers.1.*=q4_1 --tensor-type *.up_proj.weight=q8_0 --tensor-type blk.0.attn_v.*=q5_1 --embedding-type q4_0";
+    let options = "--tensor-type blk.1.attn_v.*=q5_1 --tensor-type layers.1.*=q4_1 --tensor-type \
+        *.up_proj.weight=q8_0 --tensor-type blk.0.attn_v.*=q5_1 --embedding-type q4_0";
     assert_eq!(types(options), ["q4_0", "q8_0", "q5_1", "q4_1"]);
     sandbox
         .apr("quantize m --type q8_0 --tensor-type *.ffn_dwon.*=q4_0 -o q.apr -f")
@@ -369,17 +442,28 @@ fn single_tensors_get_the_types_asked_for_them() {
 /// An importance matrix in llama.cpp's older form, for one tensor.
 fn legacy_imatrix(name: &str, values: &[f32]) -> Vec<u8> {
     let number = |value: usize| i32::try_from(value).expect("small").to_le_bytes();
-    [&number(1)[..], &number(name.len()), name.as_bytes(), &number(1), &number(values.len()), &f32s(values)].concat()
+    [
+        &number(1)[..],
+        &number(name.len()),
+        name.as_bytes(),
+        &number(1),
+        &number(values.len()),
+        &f32s(values),
+    ]
+    .concat()
 }
 
 #[test]
 fn importance_changes_the_bytes_of_the_tensors_that_it_is_about() {
     let sandbox = sandbox();
-    let importance: Vec<f32> = (0_u16..256).map(|column| 0.01 + f32::from(column * column)).collect();
+    let importance: Vec<f32> =
+        (0_u16..256).map(|column| 0.01 + f32::from(column * column)).collect();
     sandbox.write("i.dat", legacy_imatrix("a.weight", &importance));
     let line: Vec<String> = importance.iter().map(|value| value.sqrt().to_string()).collect();
     sandbox.write("samples.csv", line.join(",") + "\n");
-    let f32_entry = |name: &str, values: &[f32]| GgufEntry::new(name, 0, &[values.len() as u64, 1], &f32s(values));
+    let f32_entry = |name: &str, values: &[f32]| {
+        GgufEntry::new(name, 0, &[values.len() as u64, 1], &f32s(values))
+    };
     let gguf = GgufBuilder::new()
         .text("general.type", "imatrix")
         .texts("imatrix.datasets", &["x.txt"])
@@ -392,24 +476,45 @@ fn importance_changes_the_bytes_of_the_tensors_that_it_is_about() {
     sandbox.apr("quantize m.safetensors --type q4_k_m -o plain.apr").clean();
     let mut weighted = Vec::new();
     for option in ["--imatrix i.dat", "--imatrix i.gguf", "--calibration samples.csv"] {
-        let run = sandbox.apr(&format!("quantize m.safetensors --type q4_k_m {option} -o w.apr -f")).ok();
+        let run =
+            sandbox.apr(&format!("quantize m.safetensors --type q4_k_m {option} -o w.apr -f")).ok();
         run.says(&["warning: no importance weights for b.weight: quantized without"]);
         let diff = sandbox.apr("diff plain.apr w.apr --json").ok().json();
-        let changed: Vec<_> =
-            diff["tensors"].as_array().expect("a list").iter().filter(|row| row["verdict"] != "identical").collect();
-        assert_eq!(changed.iter().map(|row| text(&row["name"])).collect::<Vec<_>>(), ["a.weight"], "{option}");
-        weighted.push(sandbox.apr("tensors w.apr --stats --json").ok().json()["tensors"][0]["stats"].take());
+        let changed: Vec<_> = diff["tensors"]
+            .as_array()
+            .expect("a list")
+            .iter()
+            .filter(|row| row["verdict"] != "identical")
+            .collect();
+        assert_eq!(
+            changed.iter().map(|row| text(&row["name"])).collect::<Vec<_>>(),
+            ["a.weight"],
+            "{option}"
+        );
+        weighted.push(
+            sandbox.apr("tensors w.apr --stats --json").ok().json()["tensors"][0]["stats"].take(),
+        );
         sandbox.apr("inspect w.apr --quantization").clean().says(&["Calibration:"]);
     }
     // Both forms of the matrix say the same.
     assert_eq!(weighted[0], weighted[1]);
-    sandbox.apr("quantize m.safetensors --type q4_0 --tensor-type a.*=iq4_xs --imatrix i.dat -o w.apr -f").ok();
+    sandbox
+        .apr(
+            "quantize m.safetensors --type q4_0 --tensor-type a.*=iq4_xs --imatrix i.dat -o \
+        w.apr -f",
+        )
+        .ok();
     assert_eq!(dtypes(&sandbox, "w.apr")[0], "iq4_xs");
 
-    let both = "quantize m.safetensors --type q4_0 --imatrix i.dat --calibration samples.csv -o x.apr";
+    let both =
+        "quantize m.safetensors --type q4_0 --imatrix i.dat --calibration samples.csv -o x.apr";
     sandbox.apr(both).fails(2, &["cannot be used with"]);
-    sandbox.apr("quantize m.safetensors --type q4_0 --imatrix none.dat -o x.apr").fails(3, &["none.dat"]);
-    sandbox.apr("quantize m.safetensors --type q4_0 --imatrix m.safetensors -o x.apr").fails(4, &["m.safetensors"]);
+    sandbox
+        .apr("quantize m.safetensors --type q4_0 --imatrix none.dat -o x.apr")
+        .fails(3, &["none.dat"]);
+    sandbox
+        .apr("quantize m.safetensors --type q4_0 --imatrix m.safetensors -o x.apr")
+        .fails(4, &["m.safetensors"]);
     sandbox.write("wrong.csv", "1,2\n3,x\n");
     sandbox
         .apr("quantize m.safetensors --type q4_0 --calibration wrong.csv -o x.apr")
@@ -425,7 +530,16 @@ fn importance_for_other_rows_is_refused() {
     for form in ["dat", "gguf"] {
         let matrix = locate::fixture(&format!("quantize/imatrix.{form}"));
         let matrix = matrix.to_str().expect("a plain path");
-        let run = sandbox.run(&["quantize", "m.safetensors", "--type", "q4_0", "--imatrix", matrix, "-o", "q.apr"]);
+        let run = sandbox.run(&[
+            "quantize",
+            "m.safetensors",
+            "--type",
+            "q4_0",
+            "--imatrix",
+            matrix,
+            "-o",
+            "q.apr",
+        ]);
         run.fails(2, &["tensor 'blk.0.attn_q.weight'", "8", "32"]);
     }
     assert_eq!(sandbox.files(), ["m.safetensors"]);
@@ -497,21 +611,37 @@ fn a_scheme_that_the_format_has_no_type_for_is_refused() {
 #[test]
 fn quantized_tensors_become_integers_and_scales_in_safetensors() {
     let rows = f32s(&weights(64));
-    let sandbox = Sandbox::new().with("m.safetensors", safetensors(&[("w.weight", "F32", &[2, 32], rows)]));
-    let cases = [("q8_0", "i8", 34), ("int8", "i8", 36), ("q4_0", "u8", 18), ("q4_1", "u8", 20), ("int4", "u8", 20)];
+    let sandbox =
+        Sandbox::new().with("m.safetensors", safetensors(&[("w.weight", "F32", &[2, 32], rows)]));
+    let cases = [
+        ("q8_0", "i8", 34),
+        ("int8", "i8", 36),
+        ("q4_0", "u8", 18),
+        ("q4_1", "u8", 20),
+        ("int4", "u8", 20),
+    ];
     for (scheme, quants, _) in cases {
         sandbox.apr(&format!("quantize m.safetensors --type {scheme} -o q.apr -f")).clean();
         sandbox.apr("export q.apr -o out -f").ok();
         let report = sandbox.apr("tensors out/weights.safetensors --sort name --json").ok().json();
         let tensors = report["tensors"].as_array().expect("a list");
-        assert_eq!((text(&tensors[0]["name"]), text(&tensors[0]["dtype"])), ("w.weight", quants), "{scheme}");
+        assert_eq!(
+            (text(&tensors[0]["name"]), text(&tensors[0]["dtype"])),
+            ("w.weight", quants),
+            "{scheme}"
+        );
         let columns = if quants == "u8" { 16 } else { 32 };
         assert_eq!(tensors[0]["shape"], json!([2, columns]), "{scheme}");
         let scales: Value = serde_json::from_slice(&sandbox.read("out/scales.json")).expect("JSON");
         let entry = &scales["w.weight"];
-        assert_eq!((&entry["shape"], &entry["scales"]), (&json!([2, 32]), &json!("w.weight.scales")), "{scheme}");
+        assert_eq!(
+            (&entry["shape"], &entry["scales"]),
+            (&json!([2, 32]), &json!("w.weight.scales")),
+            "{scheme}"
+        );
         assert!(tensors.iter().any(|tensor| tensor["name"] == entry["scales"]), "{scheme}");
-        let mins = entry.get("mins").map(|name| tensors.iter().any(|tensor| tensor["name"] == *name));
+        let mins =
+            entry.get("mins").map(|name| tensors.iter().any(|tensor| tensor["name"] == *name));
         assert_eq!(mins, (scheme == "q4_1").then_some(true), "{scheme}");
     }
     // The scales of K-quants are quantized themselves.

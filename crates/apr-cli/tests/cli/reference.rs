@@ -10,7 +10,9 @@ use crate::support::{Run, Sandbox, safetensors, scrambled};
 /// Runs a script of `tests/reference`.
 fn python(interpreter: &Path, script: &str, args: &[&Path]) -> Run {
     let mut command = Command::new(interpreter);
-    command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reference").join(script)).args(args);
+    command
+        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reference").join(script))
+        .args(args);
     Run::of(command).ok()
 }
 
@@ -25,7 +27,9 @@ fn inputs() -> [(&'static str, usize, Vec<u8>); 4] {
     let random = (0..1 << 15).map(|i| (scrambled(i) >> 32) as u32);
     let f32s: Vec<u32> = bf16_ties.chain(f16_ties).chain(random).collect();
     let wide = |bits: u32| f64::from(f32::from_bits(bits)).to_bits();
-    let f64s = f32s.iter().flat_map(|&bits| [wide(bits).wrapping_sub(1), wide(bits), wide(bits).wrapping_add(1)]);
+    let f64s = f32s
+        .iter()
+        .flat_map(|&bits| [wide(bits).wrapping_sub(1), wide(bits), wide(bits).wrapping_add(1)]);
     let f64s = f64s.chain((0..1 << 15).map(scrambled));
     [
         ("f16", 2, narrow.clone()),
@@ -38,7 +42,9 @@ fn inputs() -> [(&'static str, usize, Vec<u8>); 4] {
 /// The value's bits, with every NaN alike.
 fn bits(dtype: &str, bytes: &[u8]) -> u32 {
     let (bits, magnitude, infinity) = match dtype {
-        "f32" => (u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]), 0x7fff_ffff, 0x7f80_0000),
+        "f32" => {
+            (u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]), 0x7fff_ffff, 0x7f80_0000)
+        }
         "f16" => (u16::from_le_bytes([bytes[0], bytes[1]]).into(), 0x7fff, 0x7c00),
         _ => (u16::from_le_bytes([bytes[0], bytes[1]]).into(), 0x7fff, 0x7f80),
     };
@@ -59,7 +65,8 @@ fn casts_round_as_numpy_does() {
     let sandbox = Sandbox::new();
     for (name, width, bytes) in inputs() {
         sandbox.write(name, &bytes);
-        let model = safetensors(&[("x", &name.to_uppercase(), &[(bytes.len() / width) as u64], bytes)]);
+        let model =
+            safetensors(&[("x", &name.to_uppercase(), &[(bytes.len() / width) as u64], bytes)]);
         sandbox.write(&format!("{name}.safetensors"), model);
     }
     python(&interpreter, "casts.py", &[&sandbox.path("")]);
@@ -71,14 +78,19 @@ fn casts_round_as_numpy_does() {
             }
             let precision = to.replace('f', "fp").replace("bfp", "bf");
             sandbox
-                .apr(&format!("convert {from}.safetensors --precision {precision} -o cast.safetensors -f --relaxed"))
+                .apr(&format!(
+                    "convert {from}.safetensors --precision {precision} -o \
+                    cast.safetensors -f --relaxed"
+                ))
                 .ok();
             let count = input.len() / from_width;
             let file = sandbox.read("cast.safetensors");
             let found = &file[file.len() - count * to_width..];
             let expected = sandbox.read(&format!("{from}.{to}"));
-            let triples =
-                input.chunks_exact(from_width).zip(found.chunks_exact(to_width)).zip(expected.chunks_exact(to_width));
+            let triples = input
+                .chunks_exact(from_width)
+                .zip(found.chunks_exact(to_width))
+                .zip(expected.chunks_exact(to_width));
             for ((value, found), expected) in triples {
                 let expected = if is_nan(from, value) { u32::MAX } else { bits(to, expected) };
                 assert_eq!(bits(to, found), expected, "{from} {value:02x?} as {to}");
@@ -89,7 +101,9 @@ fn casts_round_as_numpy_does() {
 
 #[test]
 fn minilm_survives_import_and_export_byte_for_byte() {
-    let (Some(folder), Some(interpreter)) = (locate::minilm(), locate::reference_python()) else { return };
+    let (Some(folder), Some(interpreter)) = (locate::minilm(), locate::reference_python()) else {
+        return;
+    };
     let sandbox = Sandbox::new();
     sandbox.run(&["import", folder.to_str().expect("a plain path"), "-o", "m.apr"]).ok();
     let report = sandbox.apr("inspect m.apr --json --vocab").clean().json();
@@ -98,12 +112,16 @@ fn minilm_survives_import_and_export_byte_for_byte() {
     sandbox.apr("validate m.apr --strict").clean().says(&["VALID"]);
 
     sandbox.apr("export m.apr -o out").clean();
-    let written: Vec<_> = sandbox.files().into_iter().filter(|name| name.starts_with("out/")).collect();
-    for name in ["config.json", "tokenizer.json", "vocab.txt", "1_Pooling/config.json", "model.safetensors"] {
+    let written: Vec<_> =
+        sandbox.files().into_iter().filter(|name| name.starts_with("out/")).collect();
+    for name in
+        ["config.json", "tokenizer.json", "vocab.txt", "1_Pooling/config.json", "model.safetensors"]
+    {
         assert!(written.contains(&format!("out/{name}")), "{name} in {written:?}");
     }
     for name in &written {
-        let expected = std::fs::read(folder.join(&name["out/".len()..])).expect("it came from there");
+        let expected =
+            std::fs::read(folder.join(&name["out/".len()..])).expect("it came from there");
         assert!(sandbox.read(name) == expected, "{name}");
     }
     let files = [&*folder.join("model.safetensors"), &sandbox.path("out/model.safetensors")];

@@ -17,7 +17,8 @@ fn expected() -> Value {
 fn sandbox() -> Sandbox {
     let ids = expected()["ids"].as_array().expect("ids").clone();
     let (mask, positions): (Vec<_>, Vec<_>) = (0..ids.len()).map(|at| (1, at)).unzip();
-    let inputs = json!({ "input_ids": [ids], "attention_mask": [mask], "position_ids": [positions] });
+    let inputs =
+        json!({ "input_ids": [ids], "attention_mask": [mask], "position_ids": [positions] });
     Sandbox::new().with("ids.json", inputs.to_string())
 }
 
@@ -26,8 +27,10 @@ fn logits(sandbox: &Sandbox, line: &str) -> Vec<f64> {
     let report = sandbox.apr(line).ok().json();
     let output = &report["outputs"][0];
     assert_eq!(output["name"], "logits");
-    let values: Vec<f64> = output["values"].as_array().expect("values").iter().filter_map(Value::as_f64).collect();
-    let vocabulary = output["shape"][2].as_u64().and_then(|size| usize::try_from(size).ok()).expect("a size");
+    let values: Vec<f64> =
+        output["values"].as_array().expect("values").iter().filter_map(Value::as_f64).collect();
+    let vocabulary =
+        output["shape"][2].as_u64().and_then(|size| usize::try_from(size).ok()).expect("a size");
     values[values.len() - vocabulary..].to_vec()
 }
 
@@ -38,7 +41,8 @@ fn furthest(ours: &[f64], theirs: &[f64]) -> f64 {
 
 #[test]
 fn logits_are_those_of_transformers_in_every_container() {
-    let theirs: Vec<f64> = expected()["logits"].as_array().expect("logits").iter().filter_map(Value::as_f64).collect();
+    let theirs: Vec<f64> =
+        expected()["logits"].as_array().expect("logits").iter().filter_map(Value::as_f64).collect();
     let largest = theirs.iter().map(|logit| logit.abs()).fold(0.0, f64::max);
     let sandbox = sandbox();
     sandbox.apr(&format!("import {FOLDER} -o m.apr")).ok();
@@ -56,8 +60,10 @@ fn a_greedy_search_finds_the_tokens_that_transformers_finds() {
         let list = |name: &str| search[name].as_array().expect("tokens").clone();
         let (given, mut added) = (list("given"), list("added"));
         let ids: Vec<String> = given.iter().map(Value::to_string).collect();
-        let report =
-            sandbox.apr(&format!("run {FOLDER} --tokens {} --max-tokens 24 --json", ids.join(","))).ok().json();
+        let report = sandbox
+            .apr(&format!("run {FOLDER} --tokens {} --max-tokens 24 --json", ids.join(",")))
+            .ok()
+            .json();
         added.pop();
         assert_eq!((&report["added"], &report["ended"]), (&Value::Array(added), &json!("end")));
     }
@@ -66,7 +72,9 @@ fn a_greedy_search_finds_the_tokens_that_transformers_finds() {
 #[test]
 fn results_do_not_depend_on_the_number_of_threads() {
     let sandbox = sandbox();
-    let run = |threads: u32| sandbox.apr(&format!("run {FOLDER} -i ids.json --json --threads {threads}")).ok().json();
+    let run = |threads: u32| {
+        sandbox.apr(&format!("run {FOLDER} -i ids.json --json --threads {threads}")).ok().json()
+    };
     assert_eq!(run(1)["outputs"], run(3)["outputs"]);
 }
 
@@ -74,8 +82,10 @@ fn results_do_not_depend_on_the_number_of_threads() {
 fn the_same_seed_leads_to_the_same_tokens() {
     let sandbox = Sandbox::new();
     let run = |seed: u32| {
-        let line =
-            format!("run {FOLDER} --tokens 72 --max-tokens 16 --temperature 2 --top-p 0.95 --seed {seed} --json");
+        let line = format!(
+            "run {FOLDER} --tokens 72 --max-tokens 16 --temperature 2 --top-p 0.95 --seed {seed} \
+             --json"
+        );
         sandbox.apr(&line).ok().json()["added"].clone()
     };
     assert_eq!(run(1), run(1));
@@ -86,7 +96,10 @@ fn the_same_seed_leads_to_the_same_tokens() {
 fn what_does_not_fit_is_said_with_its_name() {
     let sandbox = sandbox().with("odd.json", "[[1], [2, 3]]").with("x.json", r#"{"nobody": [1]}"#);
     let run = |rest: &str| sandbox.apr(&format!("run {FOLDER} {rest}"));
-    run("").fails(2, &["input_ids, attention_mask, position_ids", "--input NAME=FILE", "--prompt TEXT"]);
+    run("").fails(
+        2,
+        &["input_ids, attention_mask, position_ids", "--input NAME=FILE", "--prompt TEXT"],
+    );
     run("-i odd.json").fails(4, &["odd.json", "not as long"]);
     run("-i x.json").fails(2, &["no input 'nobody'"]);
     run("-i ids.json --want nothing").fails(1, &["no value 'nothing'"]);
@@ -101,16 +114,22 @@ fn any_value_within_the_blocks_is_shown_by_its_path() {
     let attention = &json["outputs"][0];
     assert_eq!(attention["name"], "layers.1/attention/shares");
     assert_eq!(attention["shape"], json!([1, 4, 7, 7]));
-    let values: Vec<f64> = attention["values"].as_array().expect("values").iter().filter_map(Value::as_f64).collect();
+    let values: Vec<f64> =
+        attention["values"].as_array().expect("values").iter().filter_map(Value::as_f64).collect();
     for (number, row) in values.chunks(7).enumerate() {
         assert!((row.iter().sum::<f64>() - 1.0).abs() < 1e-6, "{row:?}");
-        assert!(row[number % 7 + 1..].iter().all(|&share| share == 0.0), "nothing looks ahead: {row:?}");
+        assert!(
+            row[number % 7 + 1..].iter().all(|&share| share == 0.0),
+            "nothing looks ahead: {row:?}"
+        );
     }
     assert_eq!(json["outputs"][1]["shape"], json!([1, 7, 128]));
-    let tokens = sandbox.apr(&format!("run {FOLDER} --tokens 256,49,50,43,51,52,61 {wanted}")).ok().json();
+    let tokens =
+        sandbox.apr(&format!("run {FOLDER} --tokens 256,49,50,43,51,52,61 {wanted}")).ok().json();
     assert_eq!(tokens["outputs"], json["outputs"]);
 
-    let similar = "there is no value 'layers.1/attention/share'; similar names:\n  layers.1/attention/shares";
+    let similar =
+        "there is no value 'layers.1/attention/share'; similar names:\n  layers.1/attention/shares";
     let run = |rest: &str| sandbox.apr(&format!("run {FOLDER} --prompt 12 {rest}"));
     run("--want layers.1/attention/share").fails(1, &[similar]);
     run("--want logits --chat").fails(2, &["--want reads it only"]);

@@ -20,14 +20,21 @@ fn expected() -> Value {
 
 fn assert_same_tokens(sandbox: &Sandbox, model: &str, searches: &Value) {
     for search in searches.as_array().expect("searches") {
-        let given: Vec<String> = search["given"].as_array().expect("tokens").iter().map(Value::to_string).collect();
+        let given: Vec<String> =
+            search["given"].as_array().expect("tokens").iter().map(Value::to_string).collect();
         let line = format!("run {model} --tokens {} --max-tokens 24 --json", given.join(","));
         let report = sandbox.apr(&line).ok().json();
-        let (ours, theirs) = (report["added"].as_array().expect("tokens"), search["added"].as_array().expect("tokens"));
+        let (ours, theirs) = (
+            report["added"].as_array().expect("tokens"),
+            search["added"].as_array().expect("tokens"),
+        );
         assert!(theirs.starts_with(ours), "{model}, after {given:?}: {ours:?} and {theirs:?}");
         // llama.cpp's search was not told to end with the token that ends the text.
         let whole = ours.len() == theirs.len();
-        assert!(whole || report["ended"] == "end" && theirs[ours.len()] == END, "{model}, after {given:?}: {ours:?}");
+        assert!(
+            whole || report["ended"] == "end" && theirs[ours.len()] == END,
+            "{model}, after {given:?}: {ours:?}"
+        );
     }
 }
 
@@ -50,7 +57,10 @@ fn a_model_that_does_not_fit_the_memory_gives_the_same_tokens() {
     let sandbox = Sandbox::new();
     sandbox.apr(&format!("import {FOLDER} -o m.apr")).ok();
     let tokens = |memory: &str| {
-        let report = sandbox.apr(&format!("run m.apr --tokens 1,5,20,7 --max-tokens 8 --json {memory}")).ok().json();
+        let report = sandbox
+            .apr(&format!("run m.apr --tokens 1,5,20,7 --max-tokens 8 --json {memory}"))
+            .ok()
+            .json();
         report["added"].clone()
     };
     // The weights take 0.7 MB.

@@ -1,4 +1,5 @@
-//! `apr run` with sounds and pictures. Expected values are those of transformers and onnxruntime (`fixtures/run`).
+//! `apr run` with sounds and pictures. Expected values are those of transformers and onnxruntime
+//! (`fixtures/run`).
 
 use std::fs;
 
@@ -17,7 +18,11 @@ fn fixture(name: &str) -> Value {
 }
 
 fn numbers(json: &Value) -> Vec<f64> {
-    json.as_array().expect("a list").iter().map(|number| number.as_f64().expect("a number")).collect()
+    json.as_array()
+        .expect("a list")
+        .iter()
+        .map(|number| number.as_f64().expect("a number"))
+        .collect()
 }
 
 #[test]
@@ -27,13 +32,22 @@ fn letters_are_those_of_transformers() {
     let report = sandbox.apr(&format!("{line} --json")).ok().json();
     assert_eq!(report["results"][0]["text"], fixture("run/listen.json")["ctc"]["text"]);
     let sound = &report["results"][0]["sound"];
-    assert_eq!((&sound["rate"], &sound["channels"], &sound["model_rate"]), (&json!(22050), &json!(2), &json!(16000)));
-    assert_eq!(sandbox.apr(&line).ok().text().trim_end(), fixture("run/listen.json")["ctc"]["text"]);
+    assert_eq!(
+        (&sound["rate"], &sound["channels"], &sound["model_rate"]),
+        (&json!(22050), &json!(2), &json!(16000))
+    );
+    assert_eq!(
+        sandbox.apr(&line).ok().text().trim_end(),
+        fixture("run/listen.json")["ctc"]["text"]
+    );
 }
 
 #[test]
 fn silero_hears_speech_where_onnxruntime_does() {
-    let Some(model) = locate::shared_data("onnx/snakers4_silero-vad__silero_vad_16k_op15.onnx") else { return };
+    let Some(model) = locate::shared_data("onnx/snakers4_silero-vad__silero_vad_16k_op15.onnx")
+    else {
+        return;
+    };
     let Some(sound) = locate::shared_data("audio/ggml-org_whisper.cpp__jfk.wav") else { return };
     let line = format!("run {} --input {} --json", model.display(), sound.display());
     let report = Sandbox::new().apr(&line).ok().json();
@@ -64,7 +78,8 @@ fn wav(samples: &[f64]) -> Vec<u8> {
 fn a_whisper_writes_what_it_writes_in_transformers() {
     let sound = numbers(&fixture("sound/expected.json")["resampled"]);
     let levels = [1.0, 0.5, 1.5, 0.2, 0.9, 0.7, 1.2];
-    let long: Vec<f64> = levels.iter().flat_map(|level| sound.iter().map(move |sample| sample * level)).collect();
+    let long: Vec<f64> =
+        levels.iter().flat_map(|level| sound.iter().map(move |sample| sample * level)).collect();
     let sandbox = Sandbox::new().with("short.wav", wav(&sound)).with("long.wav", wav(&long));
     let expected = fixture("run/whisper.json");
     for (name, file, rest) in [
@@ -74,7 +89,10 @@ fn a_whisper_writes_what_it_writes_in_transformers() {
         ("times", "short.wav", "--language en --timestamps"),
         ("long", "long.wav", "--language en --timestamps"),
     ] {
-        let report = sandbox.apr(&format!("run {RUN}/tiny-whisper --input {file} {rest} --json")).ok().json();
+        let report = sandbox
+            .apr(&format!("run {RUN}/tiny-whisper --input {file} {rest} --json"))
+            .ok()
+            .json();
         let made = &report["results"][0];
         assert_eq!(made["tokens"], expected[name]["tokens"], "{name}");
         let times: Vec<Vec<f64>> = made["segments"]
@@ -86,7 +104,12 @@ fn a_whisper_writes_what_it_writes_in_transformers() {
         let theirs: Vec<Vec<f64>> =
             expected[name]["segments"].as_array().expect("segments").iter().map(numbers).collect();
         assert_eq!(times.len(), theirs.len(), "{name}");
-        let off = times.concat().iter().zip(theirs.concat()).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+        let off = times
+            .concat()
+            .iter()
+            .zip(theirs.concat())
+            .map(|(a, b)| (a - b).abs())
+            .fold(0.0, f64::max);
         assert!(off < 0.011, "{name}: {times:?}, not {theirs:?}");
     }
     let run = |rest: &str| sandbox.apr(&format!("run {RUN}/tiny-whisper --input short.wav {rest}"));
@@ -96,10 +119,11 @@ fn a_whisper_writes_what_it_writes_in_transformers() {
 
 #[test]
 fn qa_40_and_64_odd_sounds_are_said() {
-    let sandbox = Sandbox::new().with("empty.wav", "").with("text.mp3", "no sound").with("cut.flac", &{
-        let whole = fs::read(format!("{SOUNDS}/a.flac")).expect("a file");
-        whole[..whole.len() / 2].to_vec()
-    });
+    let sandbox =
+        Sandbox::new().with("empty.wav", "").with("text.mp3", "no sound").with("cut.flac", &{
+            let whole = fs::read(format!("{SOUNDS}/a.flac")).expect("a file");
+            whole[..whole.len() / 2].to_vec()
+        });
     let run = |file: &str| sandbox.apr(&format!("run {RUN}/tiny-wav2vec2 --input {file} --json"));
     run("empty.wav").fails(4, &["empty.wav", "empty"]);
     run("text.mp3").fails(4, &["text.mp3"]);
@@ -117,7 +141,9 @@ fn qa_40_and_64_odd_sounds_are_said() {
     let loud = run("loud.wav").ok();
     assert!(loud.stderr.contains("not scaled"), "{}", loud.stderr);
     sandbox.apr(&format!("run {RUN}/tiny-wav2vec2 --prompt x")).fails(2, &["takes no text"]);
-    sandbox.apr(&format!("run {RUN}/tiny-bert --input {SOUNDS}/a.wav")).fails(2, &["takes no sound"]);
+    sandbox
+        .apr(&format!("run {RUN}/tiny-bert --input {SOUNDS}/a.wav"))
+        .fails(2, &["takes no sound"]);
     run(&format!("{SOUNDS}/a.flac --max-memory 20KB")).fails(4, &["E008"]);
 }
 
@@ -138,17 +164,26 @@ fn labels_of_pictures_are_those_of_transformers() {
 fn texts_fit_a_picture_as_in_transformers() {
     let sandbox = Sandbox::new();
     let expected = fixture("run/look.json");
-    let texts: Vec<&str> =
-        expected["clip"].as_array().expect("texts").iter().filter_map(|row| row["text"].as_str()).collect();
+    let texts: Vec<&str> = expected["clip"]
+        .as_array()
+        .expect("texts")
+        .iter()
+        .filter_map(|row| row["text"].as_str())
+        .collect();
     let (model, picture) = (format!("{RUN}/tiny-clip"), format!("{PICTURES}/a.png"));
     let mut line = vec!["run", &model, "--input", &picture, "--json"];
     line.extend(texts.iter().flat_map(|text| ["--prompt", text]));
     let report = sandbox.run(&line).ok().json();
     for fit in report["results"][0]["texts"].as_array().expect("texts") {
-        let row =
-            expected["clip"].as_array().expect("texts").iter().find(|row| row["text"] == fit["text"]).expect("a row");
+        let row = expected["clip"]
+            .as_array()
+            .expect("texts")
+            .iter()
+            .find(|row| row["text"] == fit["text"])
+            .expect("a row");
         for key in ["score", "logit"] {
-            let (ours, theirs) = (fit[key].as_f64().expect("a number"), row[key].as_f64().expect("a number"));
+            let (ours, theirs) =
+                (fit[key].as_f64().expect("a number"), row[key].as_f64().expect("a number"));
             assert!((ours - theirs).abs() < 1e-3, "{key}: {report}");
         }
     }
@@ -162,5 +197,7 @@ fn pictures_that_are_no_pictures_are_errors() {
     run("empty.png").fails(4, &["empty.png", "empty"]);
     run("text.jpg").fails(4, &["text.jpg", "PNG, JPEG and WebP"]);
     run(&format!("{PICTURES}/a.png --max-memory 5KB")).fails(4, &["E008"]);
-    sandbox.apr(&format!("run {RUN}/tiny-bert --input {PICTURES}/a.png")).fails(2, &["takes no picture"]);
+    sandbox
+        .apr(&format!("run {RUN}/tiny-bert --input {PICTURES}/a.png"))
+        .fails(2, &["takes no picture"]);
 }

@@ -1,5 +1,5 @@
-//! `apr run` with texts: prompts, chats, vectors, labels, words. Expected values are those of transformers
-//! (`fixtures/run`).
+//! `apr run` with texts: prompts, chats, vectors, labels, words. Expected values are those of
+//! transformers (`fixtures/run`).
 
 use std::fs;
 
@@ -17,7 +17,11 @@ fn fixture(name: &str) -> Value {
 }
 
 fn numbers(json: &Value) -> Vec<f64> {
-    json.as_array().expect("a list").iter().map(|number| number.as_f64().expect("a number")).collect()
+    json.as_array()
+        .expect("a list")
+        .iter()
+        .map(|number| number.as_f64().expect("a number"))
+        .collect()
 }
 
 fn cosine(a: &[f64], b: &[f64]) -> f64 {
@@ -46,7 +50,10 @@ fn prompts_are_the_tokens_of_transformers_in_every_container() {
     for model in [LLAMA, "m.apr", "m.gguf", "q.gguf"] {
         for prompt in fixture("run/texts.json")["prompts"].as_array().expect("prompts") {
             let text = prompt["text"].as_str().expect("a text");
-            let report = sandbox.run(&["run", model, "--prompt", text, "--max-tokens", "12", "--json"]).ok().json();
+            let report = sandbox
+                .run(&["run", model, "--prompt", text, "--max-tokens", "12", "--json"])
+                .ok()
+                .json();
             assert_eq!(report["given"], prompt["given"], "{model}: {text}");
             // Eight bits may choose another token; the text is checked where they choose the same.
             if report["added"] == prompt["added"] {
@@ -63,11 +70,13 @@ fn prompts_are_the_tokens_of_transformers_in_every_container() {
 fn a_pipe_and_a_file_give_a_prompt_too() {
     let sandbox = Sandbox::new().with("prompt.txt", "Once upon");
     let line = format!("run {LLAMA} --max-tokens 12");
-    let by_option = sandbox.run(&["run", LLAMA, "--max-tokens", "12", "--prompt", "Once upon"]).ok().text();
+    let by_option =
+        sandbox.run(&["run", LLAMA, "--max-tokens", "12", "--prompt", "Once upon"]).ok().text();
     assert_eq!(sandbox.piped(&line, b"Once upon\n").ok().text(), by_option);
     assert_eq!(sandbox.apr(&format!("{line} --input prompt.txt")).ok().text(), by_option);
     assert_eq!(by_option, "998\n\n");
-    let both = sandbox.apr(&format!("{line} --input prompt.txt --input prompt.txt --json")).ok().json();
+    let both =
+        sandbox.apr(&format!("{line} --input prompt.txt --input prompt.txt --json")).ok().json();
     assert_eq!(both.as_array().map(Vec::len), Some(2));
     sandbox.piped(&line, b"\xff\xfe").fails(4, &["not UTF-8"]);
 }
@@ -79,7 +88,10 @@ fn texts_stop_where_they_should() {
         let line = [&["run", LLAMA, "--prompt", "Once upon", "--json"], rest].concat();
         sandbox.run(&line).ok().json()
     };
-    assert_eq!((&run(&["--stop", "8"])["text"], &run(&["--stop", "8"])["ended"]), (&json!("99"), &json!("stop")));
+    assert_eq!(
+        (&run(&["--stop", "8"])["text"], &run(&["--stop", "8"])["ended"]),
+        (&json!("99"), &json!("stop"))
+    );
     assert_eq!(run(&["--max-tokens", "2"])["ended"], "max_tokens");
     assert_eq!(run(&[])["ended"], "end");
     sandbox.run(&["run", LLAMA, "--prompt", "x", "--temperature=-1"]).fails(2, &["from 0 on"]);
@@ -90,11 +102,24 @@ fn texts_stop_where_they_should() {
 fn qa_49_a_text_beyond_the_context_is_said() {
     let sandbox = Sandbox::new();
     let long = "word ".repeat(40);
-    sandbox.run(&["run", LLAMA, "--prompt", &long]).fails(2, &["201 tokens", "context has 64", "--truncate"]);
-    let cut = sandbox.run(&["run", LLAMA, "--prompt", &long, "--truncate", "--max-tokens", "1", "--json"]).ok();
+    sandbox
+        .run(&["run", LLAMA, "--prompt", &long])
+        .fails(2, &["201 tokens", "context has 64", "--truncate"]);
+    let cut = sandbox
+        .run(&["run", LLAMA, "--prompt", &long, "--truncate", "--max-tokens", "1", "--json"])
+        .ok();
     assert!(cut.stderr.contains("137 of the text's 201 tokens"), "{}", cut.stderr);
-    let full =
-        sandbox.run(&["run", LLAMA, "--prompt", &long[..62], "--max-tokens", "9", "--temperature", "1", "--json"]);
+    let full = sandbox.run(&[
+        "run",
+        LLAMA,
+        "--prompt",
+        &long[..62],
+        "--max-tokens",
+        "9",
+        "--temperature",
+        "1",
+        "--json",
+    ]);
     let full = full.ok();
     let report = full.json();
     if report["ended"] == "context" {
@@ -130,9 +155,21 @@ fn chats_go_through_the_models_template() {
     let sandbox = Sandbox::new();
     copy(&sandbox, LLAMA, "m");
     sandbox.apr("run m --prompt hi --chat").fails(4, &["no chat template", "chat_template.jinja"]);
-    let template = "{{ bos_token }}{% for m in messages %}[{{ m.role }}]{{ m.content | trim }}{% endfor %}[assistant]";
+    let template = "{{ bos_token }}{% for m in messages %}[{{ m.role }}]{{ m.content | trim }}{% \
+        endfor %}[assistant]";
     sandbox.write("m/chat_template.jinja", template);
-    let line = ["run", "m", "--prompt", " hi ", "--chat", "--system", "Brief.", "--max-tokens", "2", "--json"];
+    let line = [
+        "run",
+        "m",
+        "--prompt",
+        " hi ",
+        "--chat",
+        "--system",
+        "Brief.",
+        "--max-tokens",
+        "2",
+        "--json",
+    ];
     let report = sandbox.run(&line).ok().json();
     assert_eq!(report["prompt"], "<s>[system]Brief.[user]hi[assistant]");
     assert_eq!(report["given"][0], 256, "the template's own mark, once: {report}");
@@ -154,12 +191,19 @@ fn vectors_are_those_of_transformers() {
     for model in [BERT, "bert.apr"] {
         for text in expected["texts"].as_array().expect("texts") {
             let run = |rest: &[&str]| {
-                let line =
-                    [&["run", model, "--json", "--prompt", text["text"].as_str().expect("a text")], rest].concat();
+                let line = [
+                    &["run", model, "--json", "--prompt", text["text"].as_str().expect("a text")],
+                    rest,
+                ]
+                .concat();
                 sandbox.run(&line).ok().json()["results"][0].clone()
             };
             let made = run(&[]);
-            assert_eq!((&made["pooling"], &made["normalized"]), (&json!("mean"), &json!(true)), "{model}");
+            assert_eq!(
+                (&made["pooling"], &made["normalized"]),
+                (&json!("mean"), &json!(true)),
+                "{model}"
+            );
             assert!(cosine(&numbers(&made["vector"]), &numbers(&text["mean"])) >= 0.999_999);
             for way in ["cls", "max"] {
                 let vector = numbers(&run(&["--pooling", way])["vector"]);
@@ -175,7 +219,10 @@ fn minilm_makes_the_vectors_of_transformers() {
     let sandbox = Sandbox::new();
     for row in fixture("run/minilm.json").as_array().expect("rows") {
         let text = row["text"].as_str().expect("a text");
-        let made = sandbox.run(&["run", &folder.to_string_lossy(), "--prompt", text, "--json"]).ok().json();
+        let made = sandbox
+            .run(&["run", &folder.to_string_lossy(), "--prompt", text, "--json"])
+            .ok()
+            .json();
         let likeness = cosine(&numbers(&made["results"][0]["vector"]), &numbers(&row["vector"]));
         assert!(likeness >= 0.999_999, "{text}: {likeness}");
     }
@@ -187,26 +234,33 @@ fn labels_and_words_are_those_of_transformers() {
     copy(&sandbox, BERT, "tagger");
     // The file has all heads; one that tags tokens comes without those for words.
     let mut weights = sandbox.read("tagger/model.safetensors");
-    let places: Vec<usize> =
-        (0..weights.len() - 16).filter(|&at| weights[at..].starts_with(b"cls.predictions.")).collect();
+    let places: Vec<usize> = (0..weights.len() - 16)
+        .filter(|&at| weights[at..].starts_with(b"cls.predictions."))
+        .collect();
     places.iter().for_each(|&at| weights[at..at + 3].copy_from_slice(b"odd"));
     sandbox.write("tagger/model.safetensors", weights);
     for text in fixture("run/texts.json")["texts"].as_array().expect("texts") {
         let run = |task: &str| {
             let prompt = text["text"].as_str().expect("a text");
             let folder = if task == "TokenClassification" { "tagger" } else { BERT };
-            sandbox.run(&["run", folder, "--task", task, "--prompt", prompt, "--json"]).ok().json()["results"][0]
+            sandbox.run(&["run", folder, "--task", task, "--prompt", prompt, "--json"]).ok().json()
+                ["results"][0]
                 .clone()
         };
         let made = run("SequenceClassification");
         for label in made["labels"].as_array().expect("labels") {
-            let place = ["refuses", "grants", "neither"].iter().position(|name| label["label"] == *name);
+            let place =
+                ["refuses", "grants", "neither"].iter().position(|name| label["label"] == *name);
             let theirs = text["classes"][place.expect("a known label")].as_f64().expect("a score");
             assert!((label["score"].as_f64().expect("a score") - theirs).abs() < 1e-4, "{made}");
         }
         let made = run("TokenClassification");
-        let scores: Vec<f64> =
-            made["tokens"].as_array().expect("tokens").iter().filter_map(|token| token["score"].as_f64()).collect();
+        let scores: Vec<f64> = made["tokens"]
+            .as_array()
+            .expect("tokens")
+            .iter()
+            .filter_map(|token| token["score"].as_f64())
+            .collect();
         let theirs = numbers(&text["token_classes"]);
         assert_eq!(scores.len(), theirs.len());
         assert!(scores.iter().zip(&theirs).all(|(a, b)| (a - b).abs() < 1e-4), "{made}");
@@ -214,7 +268,8 @@ fn labels_and_words_are_those_of_transformers() {
         let made = run("MaskedLM");
         for (ours, theirs) in made["gaps"][0].as_array().expect("words").iter().zip(words) {
             assert_eq!(ours["id"], theirs["id"], "{made}");
-            let difference = ours["score"].as_f64().expect("a score") - theirs["score"].as_f64().expect("a score");
+            let difference = ours["score"].as_f64().expect("a score")
+                - theirs["score"].as_f64().expect("a score");
             assert!(difference.abs() < 1e-4, "{made}");
         }
     }
@@ -234,7 +289,9 @@ fn vectors_are_written_whole_or_not_at_all() {
     }
     sandbox.run(&[&line[..], &["v.txt"]].concat()).fails(2, &[".safetensors"]);
     sandbox.run(&[&line[..], &["w.npy", "--max-memory", "1KB"]].concat()).fails(1, &["E008"]);
-    sandbox.run(&[&line[..], &["w.npy", "--task", "SequenceClassification"]].concat()).fails(2, &["labels"]);
+    sandbox
+        .run(&[&line[..], &["w.npy", "--task", "SequenceClassification"]].concat())
+        .fails(2, &["labels"]);
     assert!(!sandbox.path("w.npy").exists());
 }
 
@@ -246,18 +303,38 @@ fn a_t5_answers_what_it_answers_in_transformers() {
     for model in [folder, "t5.apr"] {
         for expected in fixture("run/t5.json")["answers"].as_array().expect("answers") {
             let text = expected["text"].as_str().expect("a text");
-            let report = sandbox.run(&["run", model, "--prompt", text, "--max-tokens", "16", "--json"]).ok().json();
-            for (key, value) in [("given", "given"), ("added", "added"), ("ended", "ended"), ("text", "answer")] {
+            let report = sandbox
+                .run(&["run", model, "--prompt", text, "--max-tokens", "16", "--json"])
+                .ok()
+                .json();
+            for (key, value) in
+                [("given", "given"), ("added", "added"), ("ended", "ended"), ("text", "answer")]
+            {
                 assert_eq!(report[key], expected[value], "{model}: {text}: {key}");
             }
         }
     }
     // By its tokens alone, and with one thing of several that a text may stop at.
     let first = &fixture("run/t5.json")["answers"][0];
-    let given: Vec<String> = first["given"].as_array().expect("tokens").iter().map(Value::to_string).collect();
-    let report = sandbox.apr(&format!("run t5.apr --tokens {} --max-tokens 4 --json", given.join(","))).ok().json();
-    assert_eq!(report["added"].as_array().expect("tokens"), &first["added"].as_array().expect("tokens")[..4]);
-    let report = sandbox.run(&["run", "t5.apr", "--prompt", "translate: any Work", "--stop", ".e", "--json"]);
+    let given: Vec<String> =
+        first["given"].as_array().expect("tokens").iter().map(Value::to_string).collect();
+    let report = sandbox
+        .apr(&format!("run t5.apr --tokens {} --max-tokens 4 --json", given.join(",")))
+        .ok()
+        .json();
+    assert_eq!(
+        report["added"].as_array().expect("tokens"),
+        &first["added"].as_array().expect("tokens")[..4]
+    );
+    let report = sandbox.run(&[
+        "run",
+        "t5.apr",
+        "--prompt",
+        "translate: any Work",
+        "--stop",
+        ".e",
+        "--json",
+    ]);
     assert_eq!(report.ok().json()["text"], "mEsativerigm");
     // A text that the encoder does not take is said, and what is for sounds is no option here.
     let long = "a ".repeat(80);

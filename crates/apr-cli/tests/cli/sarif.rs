@@ -17,14 +17,21 @@ fn results(sandbox: &Sandbox) -> Vec<Value> {
     let [run] = &log["runs"].as_array().expect("runs")[..] else { panic!("{log}") };
     let driver = &run["tool"]["driver"];
     assert_eq!(driver["name"], "apr");
-    let rules: Vec<&Value> = driver["rules"].as_array().expect("rules").iter().map(|rule| &rule["id"]).collect();
+    let rules: Vec<&Value> =
+        driver["rules"].as_array().expect("rules").iter().map(|rule| &rule["id"]).collect();
     let results = run["results"].as_array().expect("results").clone();
     for result in &results {
         assert!(rules.contains(&&result["ruleId"]), "{result}");
         assert!(["error", "warning"].iter().any(|&level| result["level"] == level), "{result}");
-        assert!(result["message"]["text"].as_str().is_some_and(|text| !text.is_empty()), "{result}");
+        assert!(
+            result["message"]["text"].as_str().is_some_and(|text| !text.is_empty()),
+            "{result}"
+        );
         let place = &result["locations"][0]["physicalLocation"];
-        assert!(place["artifactLocation"]["uri"].as_str().is_some_and(|uri| !uri.contains(' ')), "{result}");
+        assert!(
+            place["artifactLocation"]["uri"].as_str().is_some_and(|uri| !uri.contains(' ')),
+            "{result}"
+        );
     }
     results
 }
@@ -40,15 +47,20 @@ fn a_nan_is_a_result_with_rule_level_place_and_tensor() {
     sandbox.apr("validate m/model.safetensors --sarif out.sarif").clean().says(&["VALID"]);
     assert_eq!(results(&sandbox), [Value::Null; 0]);
 
-    sandbox.write("m/model.safetensors", TinyModel::new("bert").first(name, f32::NAN).safetensors());
+    sandbox
+        .write("m/model.safetensors", TinyModel::new("bert").first(name, f32::NAN).safetensors());
     sandbox.apr("validate m/model.safetensors --sarif out.sarif").fails(5, &["INVALID"]);
     let results = results(&sandbox);
     let [result] = &results[..] else { panic!("{results:?}") };
     assert_eq!((&result["ruleId"], &result["level"]), (&"apr/finite".into(), &"error".into()));
-    assert_eq!(result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"], "m/model.safetensors");
+    assert_eq!(
+        result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"],
+        "m/model.safetensors"
+    );
     assert_eq!(result["locations"][0]["logicalLocations"][0]["fullyQualifiedName"], name);
     // There it is, at the place that was named.
-    let offset = byte_offset(result).and_then(|offset| usize::try_from(offset).ok()).expect("a place");
+    let offset =
+        byte_offset(result).and_then(|offset| usize::try_from(offset).ok()).expect("a place");
     assert_eq!(sandbox.read("m/model.safetensors")[offset..offset + 4], f32::NAN.to_le_bytes());
 }
 
@@ -79,7 +91,9 @@ fn a_name_with_a_space_is_a_reference_all_the_same() {
     sandbox.run(&["validate", "my model.safetensors", "--sarif", "out.sarif"]).clean();
     results(&sandbox);
     sandbox.run(&["validate", "bad model.pt", "--sarif", "out.sarif"]).fails(5, &["DANGEROUS"]);
-    let uri = |result: &Value| result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"].clone();
+    let uri = |result: &Value| {
+        result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"].clone()
+    };
     assert!(results(&sandbox).iter().all(|result| uri(result) == "bad%20model.pt"));
 }
 
@@ -90,15 +104,26 @@ fn what_a_malicious_pickle_would_run_is_listed_with_its_bytes() {
         ("mmaitre314_picklescan__malicious1_v0.pkl", [("import", "eval", 0), ("call", "eval", 43)]),
         ("mmaitre314_picklescan__malicious1_v3.pkl", [("import", "eval", 2), ("call", "eval", 41)]),
     ] {
-        let sandbox = Sandbox::new().with("m.pkl", fs::read(folder.join(file)).expect("it is shared"));
+        let sandbox =
+            Sandbox::new().with("m.pkl", fs::read(folder.join(file)).expect("it is shared"));
         sandbox.apr("validate m.pkl --sarif out.sarif").fails(5, &["DANGEROUS", "INVALID"]);
         let results = results(&sandbox);
-        assert_eq!((&results[0]["ruleId"], &results[0]["level"]), (&"apr/refused".into(), &"error".into()));
+        assert_eq!(
+            (&results[0]["ruleId"], &results[0]["level"]),
+            (&"apr/refused".into(), &"error".into())
+        );
         assert_eq!(results.len(), 3, "{file}: {results:?}");
         for (result, (action, name, offset)) in results[1..].iter().zip(offsets) {
             assert_eq!(result["ruleId"], format!("pickle/dangerous-{action}"), "{file}");
-            assert_eq!((&result["level"], byte_offset(result)), (&"error".into(), Some(offset)), "{file}");
-            assert!(result["message"]["text"].as_str().is_some_and(|text| text.contains(name)), "{file}: {result}");
+            assert_eq!(
+                (&result["level"], byte_offset(result)),
+                (&"error".into(), Some(offset)),
+                "{file}"
+            );
+            assert!(
+                result["message"]["text"].as_str().is_some_and(|text| text.contains(name)),
+                "{file}: {result}"
+            );
         }
     }
 }
@@ -113,8 +138,9 @@ fn a_file_that_does_not_open_is_a_result_too() {
 
 #[test]
 fn a_byte_is_one_of_the_file_it_is_in() {
-    let sandbox =
-        crate::families::TinyModel::new("bert").first("encoder.layer.0.output.dense.weight", f32::NAN).sandbox();
+    let sandbox = crate::families::TinyModel::new("bert")
+        .first("encoder.layer.0.output.dense.weight", f32::NAN)
+        .sandbox();
     sandbox.apr("validate m --sarif log.json").fails(5, &["NaN"]);
     let log: serde_json::Value = serde_json::from_slice(&sandbox.read("log.json")).expect("JSON");
     let place = &log["runs"][0]["results"][0]["locations"][0]["physicalLocation"];
@@ -123,15 +149,27 @@ fn a_byte_is_one_of_the_file_it_is_in() {
 
 #[test]
 fn a_log_on_standard_output_is_all_that_is_there() {
-    let sandbox = TinyModel::new("bert").first("encoder.layer.0.output.dense.weight", f32::NAN).sandbox();
+    let sandbox =
+        TinyModel::new("bert").first("encoder.layer.0.output.dense.weight", f32::NAN).sandbox();
     for line in ["validate m --sarif -", "validate m --sarif - --json"] {
         let run = sandbox.apr(line);
         assert_eq!((run.code, &run.json()["version"]), (Some(5), &"2.1.0".into()), "{run}");
-        assert!(run.stderr.contains(if line.ends_with("json") { "\"valid\": false" } else { "INVALID" }), "{run}");
+        assert!(
+            run.stderr.contains(if line.ends_with("json") {
+                "\"valid\": false"
+            } else {
+                "INVALID"
+            }),
+            "{run}"
+        );
     }
     let sandbox = Sandbox::new().with("m.safetensors", b"\x08\0\0\0\0\0\0\0no json!");
     let run = sandbox.apr("validate m.safetensors --sarif -");
-    assert_eq!((run.code, &run.json()["runs"][0]["results"][0]["ruleId"]), (Some(4), &"apr/E001".into()), "{run}");
+    assert_eq!(
+        (run.code, &run.json()["runs"][0]["results"][0]["ruleId"]),
+        (Some(4), &"apr/E001".into()),
+        "{run}"
+    );
     assert_eq!(sandbox.files(), ["m.safetensors"]);
 }
 
@@ -141,8 +179,10 @@ fn nothing_hides_in_a_log_or_a_report() {
     let hostile = "x\u{9b}2K\u{202e}y\u{2066}\u{e0041}\u{7f}";
     let tensors = [(hostile, "F32", &[2_u64][..], crate::support::f32s(&[1.0, f32::NAN]))];
     let sandbox = Sandbox::new().with("m.safetensors", crate::support::safetensors(&tensors));
-    let hides =
-        |text: &str| text.chars().any(|c| c != '\n' && (c.is_control() || "\u{202e}\u{2066}\u{e0041}".contains(c)));
+    let hides = |text: &str| {
+        text.chars()
+            .any(|c| c != '\n' && (c.is_control() || "\u{202e}\u{2066}\u{e0041}".contains(c)))
+    };
     for line in [
         "tensors m.safetensors --json",
         "validate m.safetensors --json",

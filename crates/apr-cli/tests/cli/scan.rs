@@ -15,10 +15,15 @@ fn fixtures() -> PathBuf {
 /// The names that a report calls unknown or dangerous, without repetition.
 fn odd_names(report: &Value) -> Vec<String> {
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
-    let findings = list(&report["pickles"]).into_iter().flat_map(|pickle| list(&pickle["findings"]));
+    let findings =
+        list(&report["pickles"]).into_iter().flat_map(|pickle| list(&pickle["findings"]));
     let odd = findings.filter(|finding| finding["verdict"] != "allowed");
     let mut names: Vec<String> = odd
-        .map(|finding| [&finding["module"], &finding["name"]].map(|text| text.as_str().unwrap_or("?")).join("."))
+        .map(|finding| {
+            [&finding["module"], &finding["name"]]
+                .map(|text| text.as_str().unwrap_or("?"))
+                .join(".")
+        })
         .collect();
     names.sort();
     names.dedup();
@@ -28,7 +33,8 @@ fn odd_names(report: &Value) -> Vec<String> {
 #[test]
 fn every_wrapping_is_looked_through_to_the_names_that_were_put_in() {
     let expected: Value =
-        serde_json::from_slice(&fs::read(fixtures().join("expected.json")).expect("there")).expect("JSON");
+        serde_json::from_slice(&fs::read(fixtures().join("expected.json")).expect("there"))
+            .expect("JSON");
     for (name, expected) in expected.as_object().expect("an object") {
         let sandbox = Sandbox::new();
         let path = fixtures().join(name);
@@ -37,9 +43,13 @@ fn every_wrapping_is_looked_through_to_the_names_that_were_put_in() {
         let summary: Value = run.json();
         let report = &summary["files"][0];
         assert_eq!(summary["verdict"], expected["verdict"], "{name}: {report:#}");
-        let wanted: Vec<&str> = expected["names"].as_array().expect("names").iter().filter_map(Value::as_str).collect();
+        let wanted: Vec<&str> =
+            expected["names"].as_array().expect("names").iter().filter_map(Value::as_str).collect();
         let found = odd_names(report);
-        assert!(wanted.iter().all(|name| found.iter().any(|found| found == name)), "{name}: {found:?}");
+        assert!(
+            wanted.iter().all(|name| found.iter().any(|found| found == name)),
+            "{name}: {found:?}"
+        );
         assert_eq!(found.is_empty(), wanted.is_empty(), "{name}: {found:?}");
         let remarks = format!("{} {}", report["warnings"], report["problems"]);
         assert!(remarks.contains(expected["says"].as_str().expect("text")), "{name}: {remarks}");
@@ -57,7 +67,14 @@ fn a_folder_is_scanned_to_its_last_file() {
     let run = sandbox.apr("scan m --sarif out.sarif");
     run.fails(
         5,
-        &["dangerous", "m/deep/er/b.pkl", "os.system('touch canary')", "suspicious", "__main__.Net", "unreadable"],
+        &[
+            "dangerous",
+            "m/deep/er/b.pkl",
+            "os.system('touch canary')",
+            "suspicious",
+            "__main__.Net",
+            "unreadable",
+        ],
     );
     let summary = sandbox.apr("scan m --json").fails(5, &[]).json();
     let verdicts: Vec<&Value> =
@@ -77,8 +94,13 @@ fn a_folder_is_scanned_to_its_last_file() {
     };
     assert!(has("scan/dangerous", "error", "m/deep/er/b.pkl"), "{results:?}");
     assert!(has("pickle/dangerous-call", "error", "m/deep/er/b.pkl"), "{results:?}");
-    assert!(has("scan/suspicious", "warning", "m/c.bin") && has("scan/unreadable", "warning", "m/d.pt"), "{results:?}");
-    assert!(!results.iter().any(|result| result["locations"][0].to_string().contains("a.safetensors")));
+    assert!(
+        has("scan/suspicious", "warning", "m/c.bin") && has("scan/unreadable", "warning", "m/d.pt"),
+        "{results:?}"
+    );
+    assert!(
+        !results.iter().any(|result| result["locations"][0].to_string().contains("a.safetensors"))
+    );
 }
 
 #[test]
@@ -93,7 +115,8 @@ fn a_format_without_pickles_is_scanned_for_one_all_the_same() {
 
 #[test]
 fn a_plain_pickle_is_refused_with_its_list() {
-    let sandbox = Sandbox::new().with("m.pkl", b"\x80\x02ccollections\nOrderedDict\n)Rcsklearn.svm\nSVC\n)\x81b.");
+    let sandbox = Sandbox::new()
+        .with("m.pkl", b"\x80\x02ccollections\nOrderedDict\n)Rcsklearn.svm\nSVC\n)\x81b.");
     sandbox.apr("validate m.pkl").fails(5, &["refused", "sklearn.svm.SVC", "INVALID"]);
     sandbox.apr("scan m.pkl").fails(5, &["suspicious", "sklearn.svm.SVC", "2 harmless uses"]);
 }
@@ -102,7 +125,8 @@ fn a_plain_pickle_is_refused_with_its_list() {
 fn the_shared_files_are_judged_as_their_names_say() {
     let Some(folder) = locate::shared_data("malicious") else { return };
     let sandbox = Sandbox::new();
-    let summary = sandbox.run(&["scan", folder.to_str().expect("plain"), "--json"]).fails(5, &[]).json();
+    let summary =
+        sandbox.run(&["scan", folder.to_str().expect("plain"), "--json"]).fails(5, &[]).json();
     for file in summary["files"].as_array().expect("files") {
         let name = file["file"].as_str().expect("a name");
         let harmless = ["benign", "not_a_pickle"].iter().any(|part| name.contains(part));
@@ -117,7 +141,8 @@ fn the_shared_files_are_judged_as_their_names_say() {
         assert_eq!(file["verdict"], expected, "{file:#}");
     }
     let Some(folder) = locate::shared_data("pytorch") else { return };
-    let summary = sandbox.run(&["scan", folder.to_str().expect("plain"), "--json"]).fails(5, &[]).json();
+    let summary =
+        sandbox.run(&["scan", folder.to_str().expect("plain"), "--json"]).fails(5, &[]).json();
     for file in summary["files"].as_array().expect("files") {
         let broken = file["file"].as_str().is_some_and(|name| name.contains("broken"));
         assert_eq!(file["verdict"], if broken { "unreadable" } else { "clean" }, "{file:#}");

@@ -14,7 +14,9 @@ fn a_signature_in_place_keeps_every_tensor_and_verifies() {
     ] {
         sandbox.apr(line).clean();
         let before = sandbox.read(name);
-        sandbox.apr(&format!("verify {name} --trusted signer.pub")).fails(5, &["E006", "no signature"]);
+        sandbox
+            .apr(&format!("verify {name} --trusted signer.pub"))
+            .fails(5, &["E006", "no signature"]);
         sandbox.apr(&format!("sign {name} --key signer")).clean().says(&["1 signature"]);
         let after = sandbox.read(name);
         let (data, end) = (word(&before, 28), stored(&before, "steps"));
@@ -28,7 +30,10 @@ fn a_signature_in_place_keeps_every_tensor_and_verifies() {
         let report: Value = sandbox.apr(&format!("inspect {name} --json")).clean().json();
         assert_eq!(report["signed_by"].as_array().map(Vec::len), Some(2), "{name}");
         let signer = report["signed_by"][0].as_str().expect("a fingerprint").to_owned();
-        sandbox.apr(&format!("inspect {name}")).clean().says(&[&format!("Signed by:   {signer}, ed25519:")]);
+        sandbox
+            .apr(&format!("inspect {name}"))
+            .clean()
+            .says(&[&format!("Signed by:   {signer}, ed25519:")]);
         sandbox.apr(&format!("export {name} -o {name}.safetensors --key owner")).ok();
         same(&sandbox, &format!("{name}.safetensors"), "m.safetensors");
     }
@@ -43,7 +48,9 @@ fn a_signature_of_a_key_that_is_not_trusted_is_e006() {
     let sandbox = workshop();
     sandbox.apr("sign plain.apr --key stranger").clean();
     sandbox.apr("verify plain.apr --trusted signer.pub").fails(5, &["E006", "not trusted"]);
-    sandbox.apr("validate plain.apr --signature --trusted signer.pub").fails(5, &["E006", "INVALID"]);
+    sandbox
+        .apr("validate plain.apr --signature --trusted signer.pub")
+        .fails(5, &["E006", "INVALID"]);
     sandbox.apr("validate plain.apr --signature --trusted stranger.pub").clean().says(&["VALID"]);
     sandbox.apr("verify plain.apr --trusted owner.pub").fails(4, &["owner.pub", "encryption"]);
     sandbox.apr("verify plain.apr --trusted stranger").fails(4, &["stranger", "private key"]);
@@ -55,7 +62,10 @@ fn a_signature_of_a_key_that_is_not_trusted_is_e006() {
 fn the_settings_can_require_a_signature() {
     let sandbox = workshop();
     let trusted = sandbox.path("signer.pub").display().to_string();
-    sandbox.write("config.toml", format!("[validate]\nrequire_signature = true\ntrusted = [\"{trusted}\"]\n"));
+    sandbox.write(
+        "config.toml",
+        format!("[validate]\nrequire_signature = true\ntrusted = [\"{trusted}\"]\n"),
+    );
     let config = [("APR_CONFIG", "config.toml")];
     sandbox.with_env(&config, "validate plain.apr").fails(5, &["E006", "signature"]);
     sandbox.apr("sign plain.apr --key stranger").clean();
@@ -92,9 +102,18 @@ fn a_model_in_shards_is_signed_and_verified_by_its_manifest() {
     sandbox.apr("sign cut.apr --key stranger").clean().says(&["2 signatures"]);
     assert_eq!(sandbox.read("cut-00003-of-00003.apr"), shard);
     for key in ["signer", "stranger"] {
-        sandbox.apr(&format!("verify cut.apr --trusted {key}.pub")).clean().says(&["VERIFIED", "trusted"]);
-        sandbox.apr(&format!("verify cut.apr --front --trusted {key}.pub")).clean().says(&["VERIFIED"]);
-        sandbox.apr(&format!("validate cut.apr --signature --trusted {key}.pub")).clean().says(&["VALID"]);
+        sandbox
+            .apr(&format!("verify cut.apr --trusted {key}.pub"))
+            .clean()
+            .says(&["VERIFIED", "trusted"]);
+        sandbox
+            .apr(&format!("verify cut.apr --front --trusted {key}.pub"))
+            .clean()
+            .says(&["VERIFIED"]);
+        sandbox
+            .apr(&format!("validate cut.apr --signature --trusted {key}.pub"))
+            .clean()
+            .says(&["VALID"]);
     }
     sandbox.apr("sign cut.apr --key signer -o copy.apr").fails(2, &["in place"]);
     sandbox.apr("join cut.apr -o joined.apr").ok().says(&["the source is signed"]);
@@ -103,16 +122,23 @@ fn a_model_in_shards_is_signed_and_verified_by_its_manifest() {
     // A byte of a tensor; one of the front; no shard.
     sandbox.write("cut-00003-of-00003.apr", flipped(&shard, stored(&shard, "steps").0));
     sandbox.apr("verify cut.apr --front --trusted signer.pub").clean();
-    sandbox.apr("verify cut.apr --trusted signer.pub").fails(5, &["E006", "steps", "cut-00003-of-00003.apr"]);
-    sandbox.apr("validate cut.apr --checksum --signature --trusted signer.pub").fails(5, &["steps", "INVALID"]);
+    sandbox
+        .apr("verify cut.apr --trusted signer.pub")
+        .fails(5, &["E006", "steps", "cut-00003-of-00003.apr"]);
+    sandbox
+        .apr("validate cut.apr --checksum --signature --trusted signer.pub")
+        .fails(5, &["steps", "INVALID"]);
     sandbox.write("cut-00003-of-00003.apr", flipped(&shard, word(&shard, 12) + 1));
     let front = sandbox.apr("verify cut.apr --front --trusted signer.pub");
     assert!(matches!(front.code, Some(4 | 5)), "{front}");
     std::fs::remove_file(sandbox.path("cut-00003-of-00003.apr")).expect("it was there");
-    sandbox.apr("verify cut.apr --trusted signer.pub").fails(3, &["E007", "cut-00003-of-00003.apr"]);
+    sandbox
+        .apr("verify cut.apr --trusted signer.pub")
+        .fails(3, &["E007", "cut-00003-of-00003.apr"]);
     sandbox.write("cut-00003-of-00003.apr", &shard);
 
-    // Shards signed one by one do not vouch for the whole, and are not changed behind the manifest's back.
+    // Shards signed one by one do not vouch for the whole, and are not changed behind the
+    // manifest's back.
     sandbox.apr("convert plain.apr -o signed.apr --shard-size 1300 --sign signer").clean();
     sandbox.apr("verify signed.apr --trusted signer.pub").clean();
     sandbox.apr("verify signed-00001-of-00003.apr --trusted signer.pub").ok();
@@ -124,7 +150,9 @@ fn a_model_in_shards_is_signed_and_verified_by_its_manifest() {
 #[test]
 fn only_apr_files_are_signed_and_others_are_told_how_they_become_one() {
     let sandbox = workshop();
-    sandbox.apr("sign m.safetensors --key signer").fails(4, &["E001", "m.safetensors", "apr convert"]);
+    sandbox
+        .apr("sign m.safetensors --key signer")
+        .fails(4, &["E001", "m.safetensors", "apr convert"]);
     sandbox.apr("sign plain.apr").fails(2, &["--key", "apr keygen"]);
     sandbox.apr("sign plain.apr --key owner").fails(4, &["owner", "--for signing"]);
     sandbox.apr("sign plain.apr --key absent").fails(3, &["E007", "absent"]);
@@ -136,12 +164,16 @@ fn only_apr_files_are_signed_and_others_are_told_how_they_become_one() {
 #[test]
 fn a_licence_is_checked_against_time_seats_and_licensee() {
     let sandbox = workshop();
-    let issue = "license issue plain.apr --licensee Ann --seats 3 --terms research-only --key signer";
+    let issue =
+        "license issue plain.apr --licensee Ann --seats 3 --terms research-only --key signer";
     sandbox.apr(&format!("{issue} --expires 2020-01-01 -o old.apr")).clean();
     sandbox.apr(&format!("{issue} --expires 9999-01-01T00:00:00Z -o new.apr")).clean();
     let check = |line: &str| sandbox.apr(&format!("license check {line}"));
-    check("new.apr --trusted signer.pub --licensee Ann --seats 3").clean().says(&["LICENSED", "research-only"]);
-    check("new.apr --trusted signer.pub --licensee Bob").fails(5, &["another licensee", "NOT LICENSED"]);
+    check("new.apr --trusted signer.pub --licensee Ann --seats 3")
+        .clean()
+        .says(&["LICENSED", "research-only"]);
+    check("new.apr --trusted signer.pub --licensee Bob")
+        .fails(5, &["another licensee", "NOT LICENSED"]);
     check("new.apr --trusted signer.pub --licensee Ann --seats 4").fails(5, &["allows 3"]);
     check("old.apr --trusted signer.pub --licensee Ann").fails(5, &["expired"]);
     check("new.apr --trusted stranger.pub --licensee Ann").fails(5, &["E006"]);
@@ -158,10 +190,12 @@ fn a_licence_is_checked_against_time_seats_and_licensee() {
 #[test]
 fn an_edited_licence_is_e006() {
     let sandbox = workshop();
-    let line = "license issue plain.apr --licensee Ann --seats 3 --expires 2020-01-01 --key signer -o l.apr";
+    let line = "license issue plain.apr --licensee Ann --seats 3 --expires 2020-01-01 --key signer \
+        -o l.apr";
     sandbox.apr(line).clean();
     let file = sandbox.read("l.apr");
-    let at = file.windows(10).position(|window| window == b"2020-01-01").expect("the licence is JSON");
+    let at =
+        file.windows(10).position(|window| window == b"2020-01-01").expect("the licence is JSON");
     let mut broken = file;
     broken[at..at + 4].copy_from_slice(b"2090");
     sandbox.write("l.apr", broken);
@@ -178,8 +212,12 @@ fn bytes_that_nobody_signed_are_e006_wherever_a_signature_is_checked() {
     let longer = [&file[..], b"more"].concat();
     for bytes in [flipped(&file, slack), flipped(&file, start + len), longer] {
         sandbox.write("dirty.apr", bytes);
-        sandbox.apr("verify dirty.apr --front --trusted signer.pub").fails(5, &["E006", "nothing vouches"]);
-        sandbox.apr("validate dirty.apr --signature --trusted signer.pub").fails(5, &["E006", "INVALID"]);
+        sandbox
+            .apr("verify dirty.apr --front --trusted signer.pub")
+            .fails(5, &["E006", "nothing vouches"]);
+        sandbox
+            .apr("validate dirty.apr --signature --trusted signer.pub")
+            .fails(5, &["E006", "INVALID"]);
         sandbox.apr("validate dirty.apr").fails(5, &["E006", "INVALID"]);
     }
     // Who signs it vouches for all of it.
@@ -194,7 +232,10 @@ fn bytes_that_nobody_signed_are_e006_wherever_a_signature_is_checked() {
     sandbox.apr("sign cut.apr --key signer").clean();
     let shard = sandbox.read("cut-00003-of-00003.apr");
     sandbox.write("cut-00003-of-00003.apr", flipped(&shard, word(&shard, 28) - 1));
-    for line in ["verify cut.apr --front --trusted signer.pub", "validate cut.apr --signature --trusted signer.pub"] {
+    for line in [
+        "verify cut.apr --front --trusted signer.pub",
+        "validate cut.apr --signature --trusted signer.pub",
+    ] {
         sandbox.apr(line).fails(5, &["E006", "cut-00003-of-00003.apr"]);
     }
 }

@@ -1,9 +1,12 @@
-//! Models in several .apr files: `shard`, `join`, `convert --shard-size`, and every command on a manifest.
+//! Models in several .apr files: `shard`, `join`, `convert --shard-size`, and every command on a
+//! manifest.
 
 use apr_testkit::corrupt;
 use serde_json::{Value, json};
 
-use crate::support::{Sandbox, f32s, model_folder, safetensors, safetensors_header, small_safetensors, wait_until};
+use crate::support::{
+    Sandbox, f32s, model_folder, safetensors, safetensors_header, small_safetensors, wait_until,
+};
 
 /// Five tensors in `whole.apr`, and the same in three shards under `cut.apr`.
 fn sharded() -> Sandbox {
@@ -13,7 +16,8 @@ fn sharded() -> Sandbox {
     sandbox
 }
 
-const SHARDS: [&str; 3] = ["cut-00001-of-00003.apr", "cut-00002-of-00003.apr", "cut-00003-of-00003.apr"];
+const SHARDS: [&str; 3] =
+    ["cut-00001-of-00003.apr", "cut-00002-of-00003.apr", "cut-00003-of-00003.apr"];
 
 fn manifest(sandbox: &Sandbox) -> Value {
     serde_json::from_slice(&sandbox.read("cut.apr")).expect("a manifest is JSON")
@@ -38,7 +42,9 @@ fn shards_join_to_the_very_file_they_were_cut_from() {
 fn a_model_from_a_pipe_is_cut_too() {
     let sandbox = sharded();
     for model in ["m.safetensors", "whole.apr"] {
-        sandbox.shell(&format!(r#"cat {model} | "$APR" shard - --size 130 -o piped.apr -f"#)).clean();
+        sandbox
+            .shell(&format!(r#"cat {model} | "$APR" shard - --size 130 -o piped.apr -f"#))
+            .clean();
         sandbox.apr("join piped.apr -o joined.apr -f").clean();
         sandbox.apr("diff joined.apr whole.apr --exit-code").clean();
     }
@@ -62,7 +68,10 @@ fn a_folder_with_its_companions_is_cut_and_comes_back() {
     sandbox.apr("shard whole.apr --size 100 -o cut/model.apr").ok();
     let inspected = sandbox.apr("inspect cut --json").ok().json();
     let whole = sandbox.apr("inspect whole.apr --json").ok().json();
-    assert_eq!((&inspected["companions"], &inspected["metadata"]), (&whole["companions"], &whole["metadata"]));
+    assert_eq!(
+        (&inspected["companions"], &inspected["metadata"]),
+        (&whole["companions"], &whole["metadata"])
+    );
     sandbox.apr("join cut -o joined.apr").ok();
     assert_eq!(sandbox.read("joined.apr"), sandbox.read("whole.apr"));
 }
@@ -83,7 +92,11 @@ fn every_command_reads_a_manifest_as_one_model() {
         rows.into_iter().map(|row| (row["name"].clone(), row["stats"].clone())).collect::<Vec<_>>()
     };
     assert_eq!(names("cut.apr"), names("whole.apr"));
-    sandbox.apr("validate cut.apr").clean().says(&["CRC-32 of 3 shards", "BLAKE3 of 5 tensors", "VALID"]);
+    sandbox.apr("validate cut.apr").clean().says(&[
+        "CRC-32 of 3 shards",
+        "BLAKE3 of 5 tensors",
+        "VALID",
+    ]);
     sandbox.apr("diff cut.apr whole.apr --exit-code").clean();
     sandbox.apr("debug cut.apr").clean();
     sandbox.apr("lint cut.apr").ok();
@@ -114,9 +127,16 @@ fn with_a_shard_deleted_what_is_there_is_shown_and_what_is_missing_is_named() {
     for absent in SHARDS {
         let sandbox = sharded();
         std::fs::remove_file(sandbox.path(absent)).expect("it is there");
-        sandbox.apr("inspect cut.apr").ok().says(&[absent, "E007", "Parameters:", "one of 3 shards"]);
+        sandbox.apr("inspect cut.apr").ok().says(&[
+            absent,
+            "E007",
+            "Parameters:",
+            "one of 3 shards",
+        ]);
         sandbox.apr("tensors cut.apr").ok().says(&["layers.1.weight", "steps"]);
-        sandbox.apr("tensors cut.apr --stats").fails(3, &["E007", absent, "cut.apr names this shard"]);
+        sandbox
+            .apr("tensors cut.apr --stats")
+            .fails(3, &["E007", absent, "cut.apr names this shard"]);
         sandbox.apr("validate cut.apr").fails(5, &["E007", absent, "INVALID"]);
         sandbox.apr("diff cut.apr whole.apr").fails(3, &["E007", absent]);
         let before = sandbox.files();
@@ -158,7 +178,9 @@ fn no_flipped_bit_of_a_shard_passes_validation() {
     let sandbox = sharded();
     let sound = sandbox.read(SHARDS[1]);
     // One bit of each stretch of the file: each run is a process.
-    for (at, flipped) in corrupt::bit_flips(&sound, 0..sound.len()).enumerate().step_by(sound.len() * 8 / 24 + 1) {
+    for (at, flipped) in
+        corrupt::bit_flips(&sound, 0..sound.len()).enumerate().step_by(sound.len() * 8 / 24 + 1)
+    {
         sandbox.write(SHARDS[1], flipped);
         let run = sandbox.apr("validate cut.apr");
         assert!([Some(4), Some(5)].contains(&run.code), "bit {at}: {run}");
@@ -177,7 +199,9 @@ fn what_is_no_manifest_is_not_joined_and_no_shard_is_overwritten() {
     sandbox.apr("shard whole.apr --size 130 -o t").fails(4, &["ends in .apr"]);
     sandbox.apr("shard whole.apr --size 130 -o -").fails(2, &["several files"]);
     sandbox.apr("convert whole.apr -o t.pt --shard-size 130").fails(2, &["--shard-size works for"]);
-    sandbox.apr("convert whole.apr -o t.gguf --streaming").fails(2, &["--streaming works for .apr"]);
+    sandbox
+        .apr("convert whole.apr -o t.gguf --streaming")
+        .fails(2, &["--streaming works for .apr"]);
     sandbox.apr("validate cut.apr").clean();
 }
 
@@ -196,8 +220,9 @@ fn a_join_or_cut_that_dies_halfway_loses_nothing() {
     let sandbox = Sandbox::new();
     sandbox.write_sparse("m.safetensors", 64 << 20);
     sandbox.apr("export m.safetensors --format apr -o whole.apr").ok();
-    let tensors: Vec<_> =
-        (0..4).map(|i| (["a", "b", "c", "d"][i], "F32", &[1_u64 << 19][..], f32s(&[0.5; 1 << 19]))).collect();
+    let tensors: Vec<_> = (0..4)
+        .map(|i| (["a", "b", "c", "d"][i], "F32", &[1_u64 << 19][..], f32s(&[0.5; 1 << 19])))
+        .collect();
     sandbox.write("n.safetensors", safetensors(&tensors));
     sandbox.apr("export n.safetensors --format apr -o n.apr").ok();
     let before = sandbox.files();
@@ -206,14 +231,18 @@ fn a_join_or_cut_that_dies_halfway_loses_nothing() {
     let after = sandbox.files();
     assert_eq!(after.len(), before.len() + 5);
     let manifest = sandbox.read("cut.apr");
-    sandbox.shell(r#"ulimit -f 5000; exec "$APR" join cut.apr -o cut.apr -f"#).fails(1, &["E007", "File too large"]);
+    sandbox
+        .shell(r#"ulimit -f 5000; exec "$APR" join cut.apr -o cut.apr -f"#)
+        .fails(1, &["E007", "File too large"]);
     assert_eq!((sandbox.files(), sandbox.read("cut.apr")), (after.clone(), manifest.clone()));
     sandbox
         .shell(r#"ulimit -f 5000; exec "$APR" shard n.apr --size 6MB -o cut.apr -f"#)
         .fails(1, &["E007", "File too large"]);
     assert_eq!((sandbox.files(), sandbox.read("cut.apr")), (after, manifest));
     sandbox.apr("validate cut.apr").ok();
-    wait_until("nothing is left behind", || sandbox.files().iter().all(|name| !name.contains("partial")));
+    wait_until("nothing is left behind", || {
+        sandbox.files().iter().all(|name| !name.contains("partial"))
+    });
 }
 
 #[test]
@@ -243,12 +272,28 @@ fn hostile_manifests_are_refused_by_every_command() {
 #[test]
 fn streaming_puts_tensors_in_the_order_of_their_use() {
     let one = |name| (name, "F32", &[1_u64][..], f32s(&[1.0]));
-    let names = ["lm_head.weight", "model.layers.10.w", "model.layers.9.w", "model.norm.weight", "model.wte"];
+    let names = [
+        "lm_head.weight",
+        "model.layers.10.w",
+        "model.layers.9.w",
+        "model.norm.weight",
+        "model.wte",
+    ];
     let sandbox = Sandbox::new().with("m.safetensors", safetensors(&names.map(one)));
     sandbox.apr("convert m.safetensors -o m.apr --streaming").ok();
     let listed = sandbox.apr("tensors m.apr --json").clean().json();
-    let listed: Vec<_> = listed["tensors"].as_array().expect("rows").iter().map(|row| row["name"].clone()).collect();
-    assert_eq!(listed, ["model.wte", "model.layers.9.w", "model.layers.10.w", "model.norm.weight", "lm_head.weight"]);
+    let listed: Vec<_> =
+        listed["tensors"].as_array().expect("rows").iter().map(|row| row["name"].clone()).collect();
+    assert_eq!(
+        listed,
+        [
+            "model.wte",
+            "model.layers.9.w",
+            "model.layers.10.w",
+            "model.norm.weight",
+            "lm_head.weight"
+        ]
+    );
     sandbox.apr("inspect m.apr").clean().says(&["STREAMING"]);
     // A front that is not within the first 8 MiB makes no such file, and that is said.
     let header = json!({
@@ -256,7 +301,10 @@ fn streaming_puts_tensors_in_the_order_of_their_use() {
         "a": {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]},
     });
     sandbox.write("long.safetensors", [safetensors_header(&header), vec![1, 2, 3, 4]].concat());
-    sandbox.apr("convert long.safetensors -o long.apr --streaming").ok().says(&["STREAMING", "8 MiB"]);
+    sandbox
+        .apr("convert long.safetensors -o long.apr --streaming")
+        .ok()
+        .says(&["STREAMING", "8 MiB"]);
     let flags = sandbox.apr("inspect long.apr --json").clean().json()["header"]["flags"].clone();
     assert_eq!(flags, json!(["ALIGNED_64"]));
 }

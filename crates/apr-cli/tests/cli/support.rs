@@ -25,7 +25,8 @@ pub(crate) struct Files(Vec<(String, Vec<u8>, Permissions)>);
 impl Sandbox {
     /// Its files, for more sandboxes like it: what made them need not run again.
     pub(crate) fn kept(&self) -> Files {
-        let permissions = |name: &String| fs::metadata(self.path(name)).expect("a file").permissions();
+        let permissions =
+            |name: &String| fs::metadata(self.path(name)).expect("a file").permissions();
         let kept = |name: String| (name.clone(), self.read(&name), permissions(&name));
         Files(self.files().into_iter().map(kept).collect())
     }
@@ -34,7 +35,8 @@ impl Sandbox {
         let sandbox = Self::new();
         for (name, bytes, permissions) in &files.0 {
             sandbox.write(name, bytes);
-            fs::set_permissions(sandbox.path(name), permissions.clone()).expect("a file of one's own");
+            fs::set_permissions(sandbox.path(name), permissions.clone())
+                .expect("a file of one's own");
         }
         sandbox
     }
@@ -65,12 +67,15 @@ impl Sandbox {
 
     /// A safetensors file whose one tensor, `zeros` of U8, takes no room on disk.
     pub(crate) fn write_sparse(&self, name: &str, len: u64) {
-        let head = safetensors_header(&json!({ "zeros": { "dtype": "U8", "shape": [len], "data_offsets": [0, len] } }));
+        let head = safetensors_header(
+            &json!({ "zeros": { "dtype": "U8", "shape": [len], "data_offsets": [0, len] } }),
+        );
         self.write(name, &head);
         self.extend(name, head.len() as u64 + len, &[]);
     }
 
-    /// Makes a file `len` bytes longer than it needs to be, without taking room for it, and puts `tail` at its end.
+    /// Makes a file `len` bytes longer than it needs to be, without taking room for it, and puts
+    /// `tail` at its end.
     pub(crate) fn extend(&self, name: &str, len: u64, tail: &[u8]) {
         let file = File::options().write(true).open(self.path(name)).expect("a file");
         file.set_len(len).expect("a file system with sparse files");
@@ -126,7 +131,9 @@ impl Sandbox {
     /// Runs the command with this on standard input, through a pipe.
     pub(crate) fn piped(&self, line: &str, input: &[u8]) -> Run {
         let command = self.command(&line.split_whitespace().collect::<Vec<_>>());
-        Run::from(assert_cmd::Command::from_std(command).write_stdin(input).timeout(PATIENCE).output())
+        Run::from(
+            assert_cmd::Command::from_std(command).write_stdin(input).timeout(PATIENCE).output(),
+        )
     }
 
     /// Runs the command with these variables in its environment.
@@ -225,12 +232,23 @@ pub(crate) fn wait_until(what: &str, mut so: impl FnMut() -> bool) {
     }
 }
 
-/// An APR2 file that nothing is wrong with: three tensors, stored in another order than that of their names.
+/// An APR2 file that nothing is wrong with: three tensors, stored in another order than that of
+/// their names.
 pub(crate) fn sound() -> Apr2Builder {
     Apr2Builder::new()
-        .entry(Apr2Entry::new("b.weight", DType::F32, &[2, 3], &f32s(&[0.5, -0.25, 1.0, 2.0, -1.5, 0.125])))
+        .entry(Apr2Entry::new(
+            "b.weight",
+            DType::F32,
+            &[2, 3],
+            &f32s(&[0.5, -0.25, 1.0, 2.0, -1.5, 0.125]),
+        ))
         .entry(Apr2Entry::new("a.bias", DType::F32, &[2], &f32s(&[1.0, -1.0])))
-        .entry(Apr2Entry::new("c.norm", DType::BF16, &[4], &[0x80, 0x3f, 0x80, 0x3f, 0x80, 0x3f, 0x80, 0xbf]))
+        .entry(Apr2Entry::new(
+            "c.norm",
+            DType::BF16,
+            &[4],
+            &[0x80, 0x3f, 0x80, 0x3f, 0x80, 0x3f, 0x80, 0xbf],
+        ))
 }
 
 /// Little-endian bytes.
@@ -258,7 +276,9 @@ pub(crate) fn safetensors(tensors: &[Tensor<'_>]) -> Vec<u8> {
         data.extend(bytes);
         let (name, shape) = (json!(name), json!(shape));
         let end = data.len();
-        header += &format!(r#",{name}:{{"dtype":"{dtype}","shape":{shape},"data_offsets":[{begin},{end}]}}"#);
+        header += &format!(
+            r#",{name}:{{"dtype":"{dtype}","shape":{shape},"data_offsets":[{begin},{end}]}}"#
+        );
     }
     header.push('}');
     [with_length(header.into_bytes()), data].concat()
@@ -288,8 +308,10 @@ pub(crate) fn small_safetensors() -> Vec<u8> {
 
 /// A Hugging Face folder: weights and what travels with them, a file over a megabyte among it.
 pub(crate) fn model_folder(sandbox: &Sandbox, folder: &str) -> Vec<(String, Vec<u8>)> {
-    let vocabulary: Map<String, Value> = (0..60_000).map(|id| (format!("token{id}"), id.into())).collect();
-    let tokenizer = json!({ "model": { "type": "BPE", "vocab": vocabulary }, "added_tokens": [] }).to_string();
+    let vocabulary: Map<String, Value> =
+        (0..60_000).map(|id| (format!("token{id}"), id.into())).collect();
+    let tokenizer =
+        json!({ "model": { "type": "BPE", "vocab": vocabulary }, "added_tokens": [] }).to_string();
     let files: [(&str, &[u8]); 7] = [
         ("model.safetensors", &small_safetensors()),
         ("config.json", br#"{"model_type": "toy", "hidden_size": 8, "vocab_size": 60000}"#),

@@ -42,7 +42,9 @@ fn lists_fit_the_terminal_and_names_lose_their_middle() {
 
 #[test]
 fn several_models_are_looked_at_and_one_that_fails_keeps_no_other() {
-    let sandbox = Sandbox::new().with("a.safetensors", small_safetensors()).with("b.safetensors", small_safetensors());
+    let sandbox = Sandbox::new()
+        .with("a.safetensors", small_safetensors())
+        .with("b.safetensors", small_safetensors());
     for command in ["inspect", "tensors"] {
         let run = sandbox.apr(&format!("{command} a.safetensors b.safetensors")).clean();
         run.says(&["=== a.safetensors ===", "=== b.safetensors ==="]);
@@ -52,7 +54,10 @@ fn several_models_are_looked_at_and_one_that_fails_keeps_no_other() {
         let run = sandbox.apr(&format!("{command} a.safetensors absent b.safetensors --json"));
         let documents = run.json();
         let [a, absent, b] = &documents.as_array().expect("a list")[..] else { panic!("{run}") };
-        assert_eq!((run.code, &a["file"], &b["file"]), (Some(3), &json!("a.safetensors"), &json!("b.safetensors")));
+        assert_eq!(
+            (run.code, &a["file"], &b["file"]),
+            (Some(3), &json!("a.safetensors"), &json!("b.safetensors"))
+        );
         assert_eq!((&absent["file"], &absent["error"]["code"]), (&json!("absent"), &json!("E007")));
         // One model is one document, as ever.
         assert!(sandbox.apr(&format!("{command} a.safetensors --json")).clean().json().is_object());
@@ -65,8 +70,14 @@ fn several_models_are_looked_at_and_one_that_fails_keeps_no_other() {
 fn a_filter_without_a_wildcard_finds_a_part_of_the_name() {
     let sandbox = Sandbox::new().with("m.safetensors", small_safetensors());
     let found = |filter: &str| -> Vec<Value> {
-        let report = sandbox.apr(&format!("tensors m.safetensors --filter {filter} --json")).clean().json();
-        report["tensors"].as_array().expect("a list").iter().map(|row| row["name"].clone()).collect()
+        let report =
+            sandbox.apr(&format!("tensors m.safetensors --filter {filter} --json")).clean().json();
+        report["tensors"]
+            .as_array()
+            .expect("a list")
+            .iter()
+            .map(|row| row["name"].clone())
+            .collect()
     };
     assert_eq!(found("bias"), ["layers.0.bias", "layers.1.bias"]);
     assert_eq!(found("layers.1"), ["layers.1.weight", "layers.1.bias"]);
@@ -89,15 +100,23 @@ fn values_are_those_of_the_ranges() {
         ("odd[1]", "I64", &[], 7_i64.to_le_bytes().to_vec()),
     ];
     let sandbox = Sandbox::new().with("m.safetensors", safetensors(&tensors));
-    let of = |part: &str| sandbox.run(&["tensors", "m.safetensors", "--values", part, "--json"]).clean().json();
+    let of = |part: &str| {
+        sandbox.run(&["tensors", "m.safetensors", "--values", part, "--json"]).clean().json()
+    };
     let report = of("cube[1, :2, -2:]");
     assert_eq!(report["values"], json!([14.0, 15.0, 18.0, 19.0]));
-    assert_eq!((&report["ranges"], &report["tensor"]["name"]), (&json!([[1, 2], [0, 2], [2, 4]]), &json!("cube")));
+    assert_eq!(
+        (&report["ranges"], &report["tensor"]["name"]),
+        (&json!([[1, 2], [0, 2], [2, 4]]), &json!("cube"))
+    );
     assert_eq!(of("cube[-1,2]")["values"], json!([20.0, 21.0, 22.0, 23.0]));
     assert_eq!(of("half")["values"], json!([1.0, null]));
     assert_eq!(of("odd[1]")["values"], json!([7.0]));
     let run = sandbox.run(&["tensors", "m.safetensors", "--values", "cube"]).clean();
-    run.says(&["cube (f32 [2, 3, 4], of which [0:1, 0:3, 0:4])", "0,2          8          9         10         11"]);
+    run.says(&[
+        "cube (f32 [2, 3, 4], of which [0:1, 0:3, 0:4])",
+        "0,2          8          9         10         11",
+    ]);
     for (part, code, said) in [
         ("cube[2]", 2, "'2' is no range of 2"),
         ("cube[0,0,0,0]", 2, "4 ranges"),
@@ -114,7 +133,9 @@ fn values_of_blocks_are_those_of_a_reader_of_all() {
     let sandbox = tiny_llama();
     for kind in ["q8_0", "q4_0", "int8", "int4", "q4_k_m"] {
         sandbox.apr(&format!("quantize m.apr --type {kind} -o q.apr -f")).ok();
-        let of = |part: &str| sandbox.run(&["tensors", "q.apr", "--values", part, "--json"]).clean().json();
+        let of = |part: &str| {
+            sandbox.run(&["tensors", "q.apr", "--values", part, "--json"]).clean().json()
+        };
         let all = of("layers.0.attn.q_proj.weight[:, :]")["values"].take();
         let part = of("layers.0.attn.q_proj.weight[5:7, 29:35]")["values"].take();
         let expected: Vec<&Value> = [5, 6]
@@ -134,7 +155,10 @@ fn a_folder_of_several_models_is_not_taken_for_one() {
     sandbox.apr("convert dir/a.safetensors -o dir/c.pt").ok();
     for command in ["validate", "inspect", "lint", "import -o x.apr"] {
         let run = sandbox.apr(&format!("{command} dir"));
-        run.fails(4, &["E001", "the folder holds 3 models; name one of a.safetensors, b.apr, c.pt"]);
+        run.fails(
+            4,
+            &["E001", "the folder holds 3 models; name one of a.safetensors, b.apr, c.pt"],
+        );
     }
     // A configuration says that they are one, for several programs.
     sandbox.write("dir/config.json", "{}");
@@ -166,7 +190,9 @@ fn floats_have_the_same_names_everywhere() {
             ] {
                 sandbox.apr(&format!("{line} {name} -o x.apr -f")).ok();
                 let first =
-                    sandbox.apr("tensors x.apr --filter q_proj --json").clean().json()["tensors"][0]["dtype"].take();
+                    sandbox.apr("tensors x.apr --filter q_proj --json").clean().json()["tensors"]
+                        [0]["dtype"]
+                        .take();
                 assert_eq!(first, dtype, "{line} {name}");
             }
         }
@@ -179,7 +205,8 @@ fn the_size_of_a_compressed_model_is_given_decoded_and_stored() {
     sandbox.apr("convert m.apr -o c.apr --compress").ok();
     let (plain, small) = (sandbox.read("m.apr").len(), sandbox.read("c.apr").len());
     let run = sandbox.apr("inspect c.apr").clean();
-    let line = run.text().lines().find(|line| line.starts_with("Size:")).expect("a size").to_owned();
+    let line =
+        run.text().lines().find(|line| line.starts_with("Size:")).expect("a size").to_owned();
     assert!(line.contains(&format!("(compressed: {:.1} KB)", small as f64 / 1e3)), "{line}");
     // The same tensors, and metadata that are nearly the same.
     let decoded: f64 = line.split_whitespace().nth(1).expect("a number").parse().expect("a number");

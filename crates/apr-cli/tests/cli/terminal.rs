@@ -22,7 +22,13 @@ fn unknown_commands_and_options_are_exit_2_with_the_nearest_one() {
     for (line, nearest) in cases {
         sandbox.apr(line).fails(2, &["tip: ", "similar", nearest]);
     }
-    for line in ["", "inspect", "tensors m.apr --sort colour", "inspect m.apr --threads 0", "debug m.apr --limit -1"] {
+    for line in [
+        "",
+        "inspect",
+        "tensors m.apr --sort colour",
+        "inspect m.apr --threads 0",
+        "debug m.apr --limit -1",
+    ] {
         sandbox.apr(line).fails(2, &[]);
     }
 }
@@ -68,9 +74,16 @@ fn errors_in_arguments_are_json_too() {
     for line in lines.into_iter().chain(["inspect"]) {
         let run = sandbox.apr(line);
         let error = run.json()["error"].take();
-        assert_eq!((run.code, &error["code"]), (Some(2), &serde_json::Value::Null), "{line}: {run}");
+        assert_eq!(
+            (run.code, &error["code"]),
+            (Some(2), &serde_json::Value::Null),
+            "{line}: {run}"
+        );
         let message = error["message"].as_str().expect("a text");
-        assert!(!message.is_empty() && !message.starts_with("error") && !message.contains("Usage"), "{message}");
+        assert!(
+            !message.is_empty() && !message.starts_with("error") && !message.contains("Usage"),
+            "{message}"
+        );
     }
     let sandbox = Sandbox::new();
     assert_eq!(sandbox.apr("inspect -- --json").code, Some(3));
@@ -99,7 +112,10 @@ fn the_command_that_an_error_suggests_works() {
         let suggested = run.stderr.split('`').nth(1).unwrap_or_else(|| panic!("{run}")).to_owned();
         assert!(suggested.contains("q_proj"), "{run}");
         let again = suggested.replacen("apr ", r#""$APR" "#, 1);
-        sandbox.shell(&again).ok().says(&["Distribution: model.layers.0.self_attn.q_proj.weight", "NaN: 1"]);
+        sandbox
+            .shell(&again)
+            .ok()
+            .says(&["Distribution: model.layers.0.self_attn.q_proj.weight", "NaN: 1"]);
     }
     // What a copy of the weights would take along is taken by the option that the error names.
     sandbox.apr("shard m --size 1MB -o x.apr --relaxed").ok();
@@ -115,7 +131,8 @@ fn a_pipe_in_place_of_a_file_is_told_how_it_is_read() {
 
 #[test]
 fn what_a_hub_answered_is_not_taken_for_a_model() {
-    let answers = ["Entry not found", r#"{"error":"Repository not found"}"#, "Invalid username or password."];
+    let answers =
+        ["Entry not found", r#"{"error":"Repository not found"}"#, "Invalid username or password."];
     for answer in answers {
         for name in ["m.safetensors", "m.bin", "m.gguf", "m.json", "m.apr"] {
             let sandbox = Sandbox::new().with(name, answer);
@@ -128,8 +145,13 @@ fn what_a_hub_answered_is_not_taken_for_a_model() {
 #[test]
 fn an_unknown_tensor_gets_the_nearest_names() {
     let sandbox = Sandbox::new().with("m.safetensors", small_safetensors());
-    for line in ["tensors m.safetensors --hist layer.0.weight", "debug m.safetensors --hex --tensor layer.0.weight"] {
-        let run = sandbox.apr(line).fails(1, &["no tensor 'layer.0.weight'", "similar names:", "\n  layers.0.weight"]);
+    for line in [
+        "tensors m.safetensors --hist layer.0.weight",
+        "debug m.safetensors --hex --tensor layer.0.weight",
+    ] {
+        let run = sandbox
+            .apr(line)
+            .fails(1, &["no tensor 'layer.0.weight'", "similar names:", "\n  layers.0.weight"]);
         assert!(!run.stderr.contains("steps"), "{run}");
         assert!(run.stdout.is_empty(), "{run}");
     }
@@ -142,7 +164,10 @@ fn version_and_help_are_on_standard_output() {
     let sandbox = Sandbox::new();
     sandbox.apr("--version").clean().says(&[concat!("apr ", env!("CARGO_PKG_VERSION"))]);
     sandbox.apr("--help").clean().says(&["Usage: apr", "Exit codes: 0 ok", "--max-memory", "info"]);
-    for command in ["inspect", "tensors", "validate", "debug", "explain", "import", "convert", "export", "cache"] {
+    for command in [
+        "inspect", "tensors", "validate", "debug", "explain", "import", "convert", "export",
+        "cache",
+    ] {
         sandbox.apr(&format!("{command} --help")).clean().says(&["Usage: apr", command]);
     }
 }
@@ -150,31 +175,49 @@ fn version_and_help_are_on_standard_output() {
 #[test]
 fn short_help_has_what_is_common_and_long_help_the_rest_under_its_heading() {
     let sandbox = Sandbox::new();
-    let after = |text: &str, heading: &str| text.split(heading).nth(1).unwrap_or_else(|| panic!("{text}")).to_owned();
+    let after = |text: &str, heading: &str| {
+        text.split(heading).nth(1).unwrap_or_else(|| panic!("{text}")).to_owned()
+    };
     for command in ["convert", "import", "quantize", "export"] {
         let short = sandbox.apr(&format!("{command} -h")).clean().text();
         let long = sandbox.apr(&format!("{command} --help")).clean().text();
-        assert!(short.lines().count() < 60 && long.lines().count() < 180, "{command}: {short}{long}");
+        assert!(
+            short.lines().count() < 60 && long.lines().count() < 180,
+            "{command}: {short}{long}"
+        );
         for text in [&short, &long] {
             let own = after(text, "\nOptions:");
             let own = own.split("\n\nQuantization:").next().expect("a part");
             assert!(own.contains("--output") && own.contains("--overwrite"), "{text}");
-            assert!(own.trim_start().starts_with("-o,") || own.trim_start().starts_with("-t,"), "{text}");
+            assert!(
+                own.trim_start().starts_with("-o,") || own.trim_start().starts_with("-t,"),
+                "{text}"
+            );
             assert!(!own.contains("--embedding-type") && !own.contains("--recipient"), "{text}");
-            assert!(text.contains("Examples:\n  # ") && text.contains(&format!("\n  apr {command} ")), "{text}");
+            assert!(
+                text.contains("Examples:\n  # ") && text.contains(&format!("\n  apr {command} ")),
+                "{text}"
+            );
             assert!(!text.contains("--max-metadata") && text.contains("`apr --help`"), "{text}");
         }
         assert!(
-            !short.contains("--embedding-type") && after(&long, "\nQuantization:").contains("--embedding-type"),
+            !short.contains("--embedding-type")
+                && after(&long, "\nQuantization:").contains("--embedding-type"),
             "{long}"
         );
         // What is the command's own stands under no heading of others.
         let quantization = after(&long, "\nQuantization:");
         let quantization = quantization.split("\nExamples:").next().expect("a part");
-        assert!(["--prefix", "--shard-size", "--license"].iter().all(|own| !quantization.contains(own)), "{long}");
+        assert!(
+            ["--prefix", "--shard-size", "--license"].iter().all(|own| !quantization.contains(own)),
+            "{long}"
+        );
     }
     let help = sandbox.apr("--help").clean().text();
-    assert!(help.contains("--max-metadata <SIZE>") && help.contains("--arch-file <FILE>"), "{help}");
+    assert!(
+        help.contains("--max-metadata <SIZE>") && help.contains("--arch-file <FILE>"),
+        "{help}"
+    );
     sandbox.apr("inspect --help").clean().says(&["apr inspect *.gguf --quantization"]);
 }
 
@@ -219,16 +262,33 @@ fn completed(sandbox: &Sandbox, words: &[&str]) -> Vec<String> {
 #[test]
 fn a_shell_completes_files_types_families_and_names_of_tensors() {
     let hostile = Apr2Builder::new().entry(Apr2Entry::of_bytes("x\u{1b}[2K", &[1])).build();
-    let sandbox =
-        Sandbox::new().with("m.apr", sound().build()).with("hostile.apr", hostile).with("text.apr", "no model");
+    let sandbox = Sandbox::new()
+        .with("m.apr", sound().build())
+        .with("hostile.apr", hostile)
+        .with("text.apr", "no model");
     assert_eq!(completed(&sandbox, &["inspect", "m"]), ["m.apr"]);
-    assert_eq!(completed(&sandbox, &["inspect", ""])[..4], [".", "hostile.apr", "m.apr", "text.apr"]);
-    assert!(completed(&sandbox, &["quantize", "m.apr", "--type", "q4_k"]).contains(&"q4_k_m".to_owned()));
-    assert!(completed(&sandbox, &["convert", "m.apr", "--quantize", "q8"]).contains(&"q8_0".to_owned()));
+    assert_eq!(
+        completed(&sandbox, &["inspect", ""])[..4],
+        [".", "hostile.apr", "m.apr", "text.apr"]
+    );
+    assert!(
+        completed(&sandbox, &["quantize", "m.apr", "--type", "q4_k"])
+            .contains(&"q4_k_m".to_owned())
+    );
+    assert!(
+        completed(&sandbox, &["convert", "m.apr", "--quantize", "q8"]).contains(&"q8_0".to_owned())
+    );
     assert!(completed(&sandbox, &["inspect", "--arch", "lla"]).contains(&"llama".to_owned()));
-    for words in [["tensors", "m.apr", "--hist"], ["tensors", "m.apr", "--values"], ["explain", "m.apr", "--tensor"]] {
+    for words in [
+        ["tensors", "m.apr", "--hist"],
+        ["tensors", "m.apr", "--values"],
+        ["explain", "m.apr", "--tensor"],
+    ] {
         assert_eq!(completed(&sandbox, &[&words[..], &["b."]].concat()), ["b.weight"]);
-        assert_eq!(completed(&sandbox, &[&words[..], &[""]].concat()), ["b.weight", "a.bias", "c.norm"]);
+        assert_eq!(
+            completed(&sandbox, &[&words[..], &[""]].concat()),
+            ["b.weight", "a.bias", "c.norm"]
+        );
     }
     assert_eq!(completed(&sandbox, &["debug", "m.apr", "--hex", "--tensor", "c"]), ["c.norm"]);
     for model in ["hostile.apr", "text.apr", "absent.apr"] {
@@ -250,7 +310,10 @@ fn colour_is_for_terminals_and_for_who_asks() {
         assert_eq!(colored(&[], &format!("{line} --color always")), (out, !out));
         assert_eq!(colored(&[("NO_COLOR", "1")], &format!("{line} --color always")), (out, !out));
         assert_eq!(colored(&[("APR_COLOR", "always")], line), (out, !out));
-        assert_eq!(colored(&[("APR_COLOR", "always")], &format!("{line} --color never")), (false, false));
+        assert_eq!(
+            colored(&[("APR_COLOR", "always")], &format!("{line} --color never")),
+            (false, false)
+        );
     }
     // JSON has no colour even so.
     let run = sandbox.apr("validate m.apr --json --color always").clean();
@@ -288,18 +351,22 @@ fn quiet_commands_print_nothing_unless_they_fail() {
 #[test]
 fn the_log_level_decides_what_is_said_aside() {
     let sandbox = Sandbox::new().with("m.apr", Apr2Builder { tail: vec![0], ..sound() }.build());
-    let said = |level: &str, line: &str| sandbox.with_env(&[("APR_LOG_LEVEL", level)], line).ok().stderr;
+    let said =
+        |level: &str, line: &str| sandbox.with_env(&[("APR_LOG_LEVEL", level)], line).ok().stderr;
     assert_eq!(said("error", "tensors m.apr"), "");
     assert!(said("warn", "tensors m.apr").contains("1 bytes follow the footer"));
     assert!(said("info", "validate m.apr").is_empty());
     assert!(said("debug", "validate m.apr").contains("GB/s"));
     assert!(sandbox.apr("validate m.apr -v").ok().stderr.contains("GB/s"));
-    sandbox.with_env(&[("APR_LOG_LEVEL", "loud")], "validate m.apr").fails(2, &["APR_LOG_LEVEL", "loud"]);
+    sandbox
+        .with_env(&[("APR_LOG_LEVEL", "loud")], "validate m.apr")
+        .fails(2, &["APR_LOG_LEVEL", "loud"]);
 }
 
 /// A model whose list of tensors is more than a pipe holds.
 fn long() -> Vec<u8> {
-    let entry = |i| Apr2Entry::of_bytes(&format!("layers.{i}.a_rather_long_name_of_a_tensor.weight"), &[1]);
+    let entry =
+        |i| Apr2Entry::of_bytes(&format!("layers.{i}.a_rather_long_name_of_a_tensor.weight"), &[1]);
     (0..4000).map(entry).fold(Apr2Builder::new(), Apr2Builder::entry).build()
 }
 
@@ -316,7 +383,11 @@ fn a_reader_that_goes_away_ends_the_command_quietly() {
     ];
     for line in lines {
         let mut command = sandbox.command(&line.split(' ').collect::<Vec<_>>());
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the command starts");
+        let mut child = command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the command starts");
         let mut first = Vec::new();
         let mut stdout = BufReader::with_capacity(16, child.stdout.take().expect("it is piped"));
         stdout.by_ref().take(16).read_until(b'\n', &mut first).expect("there is output");
@@ -331,7 +402,8 @@ fn a_reader_that_goes_away_ends_the_command_quietly() {
 fn errors_in_json_survive_a_reader_that_is_gone() {
     let sandbox = Sandbox::new();
     // The pipe's reader ends at once, and the command starts after it did.
-    let run = sandbox.shell(r#"{ sleep 0.3; "$APR" inspect absent --json; echo "exit $?" >&2; } | true"#);
+    let run =
+        sandbox.shell(r#"{ sleep 0.3; "$APR" inspect absent --json; echo "exit $?" >&2; } | true"#);
     run.ok().says(&["exit 3"]);
 }
 
@@ -377,14 +449,18 @@ fn options_that_would_do_nothing_are_refused() {
 fn debug_takes_folders_and_shard_indexes() {
     let sandbox = Sandbox::new().with("m.safetensors", small_safetensors());
     sandbox.apr("convert m.safetensors --shard-size 8 -o s.safetensors").ok();
-    sandbox.apr("debug s.safetensors.index.json --drama").clean().says(&["cast of several files", "PRODUCTION READY"]);
+    sandbox
+        .apr("debug s.safetensors.index.json --drama")
+        .clean()
+        .says(&["cast of several files", "PRODUCTION READY"]);
     let sandbox = Sandbox::new().with("dir/model.safetensors", small_safetensors());
     sandbox.apr("debug dir").clean().says(&["Format:", "safetensors", "valid"]);
 }
 
 #[test]
 fn only_commands_that_carry_files_along_say_what_they_leave() {
-    let sandbox = Sandbox::new().with("dir/model.safetensors", small_safetensors()).with("dir/train.py", "");
+    let sandbox =
+        Sandbox::new().with("dir/model.safetensors", small_safetensors()).with("dir/train.py", "");
     for line in ["inspect dir", "tensors dir", "validate dir --strict"] {
         sandbox.apr(line).clean();
     }

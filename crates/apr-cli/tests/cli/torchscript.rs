@@ -1,5 +1,5 @@
-//! Models exported to TorchScript. torch runs them in `cargo xtask interop`, beside the ONNX file of the same model; the
-//! files that it agreed with are the ones that are written here.
+//! Models exported to TorchScript. torch runs them in `cargo xtask interop`, beside the ONNX file
+//! of the same model; the files that it agreed with are the ones that are written here.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -22,7 +22,12 @@ fn python(sandbox: &Sandbox, script: &str, arguments: &[&str]) {
     let python = std::env::var("APR_GRAPH_PYTHON").unwrap_or_else(|_| "python3".to_owned());
     let script = locate::workspace().join("xtask/interop").join(script);
     let mut command = Command::new(python);
-    let output = command.arg(script).args(arguments).current_dir(sandbox.path("")).output().expect("a Python");
+    let output = command
+        .arg(script)
+        .args(arguments)
+        .current_dir(sandbox.path(""))
+        .output()
+        .expect("a Python");
     assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
@@ -31,7 +36,9 @@ fn a_program_computes_what_the_graph_computes() {
     let sandbox = Sandbox::new();
     let mut files = Vec::new();
     for (name, options) in [("plain", ""), ("past", "--with-past")] {
-        for (format, file) in [("torchscript", format!("{name}.pt")), ("onnx", format!("{name}.onnx"))] {
+        for (format, file) in
+            [("torchscript", format!("{name}.pt")), ("onnx", format!("{name}.onnx"))]
+        {
             let source = tiny_llama();
             let mut line = vec!["export", &*source, "--format", format, "-o", &file];
             line.extend(options.split_whitespace());
@@ -89,7 +96,9 @@ fn models_in(folder: &str) -> Option<Vec<PathBuf>> {
 #[test]
 fn programs_of_operators_compute_what_onnxruntime_computes() {
     let folders = ["onnx/onnx_onnx__backend", "onnx/tracel-ai_burn-onnx__crates/onnx-tests"];
-    let Some(models) = folders.map(models_in).into_iter().collect::<Option<Vec<_>>>() else { return };
+    let Some(models) = folders.map(models_in).into_iter().collect::<Option<Vec<_>>>() else {
+        return;
+    };
     let sandbox = Sandbox::new();
     let (mut files, mut pairs, mut refused) = (Vec::new(), String::new(), 0);
     for model in models.concat() {
@@ -112,7 +121,9 @@ fn programs_of_operators_compute_what_onnxruntime_computes() {
     pairs.push_str("gelu.onnx\tgelu.pt\n");
     assert!(files.len() > 290 && refused < 240, "{} programs, {refused} refused", files.len());
     sandbox.write("pairs", &pairs);
-    agreed("torch/operators", &files, || python(&sandbox, "torchscript_sweep.py", &["--pairs", "pairs"]));
+    agreed("torch/operators", &files, || {
+        python(&sandbox, "torchscript_sweep.py", &["--pairs", "pairs"]);
+    });
 }
 
 /// A model of one node, which the collection does not have in this form.

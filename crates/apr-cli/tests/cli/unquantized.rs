@@ -10,14 +10,21 @@ use crate::families::TinyModel;
 use crate::support::{Sandbox, f32s, safetensors, scrambled};
 
 fn weights(count: u64) -> Vec<u8> {
-    f32s(&(0..count).map(|at| (scrambled(at) >> 40) as f32 / (1 << 24) as f32 * 0.1 - 0.05).collect::<Vec<_>>())
+    f32s(
+        &(0..count)
+            .map(|at| (scrambled(at) >> 40) as f32 / (1 << 24) as f32 * 0.1 - 0.05)
+            .collect::<Vec<_>>(),
+    )
 }
 
 /// Dtype and reason of a tensor in the report of a conversion.
 #[track_caller]
 fn told(report: &Value, name: &str) -> (String, Option<String>) {
     let rows = report["tensors"].as_array().expect("a list");
-    let row = rows.iter().find(|row| row["name"] == name).unwrap_or_else(|| panic!("no {name} in {report}"));
+    let row = rows
+        .iter()
+        .find(|row| row["name"] == name)
+        .unwrap_or_else(|| panic!("no {name} in {report}"));
     (row["to"].as_str().expect("text").to_owned(), row["why"].as_str().map(str::to_owned))
 }
 
@@ -28,15 +35,23 @@ fn kept(why: &str) -> (String, Option<String>) {
 #[test]
 fn the_family_says_what_an_embedding_is_whatever_its_name() {
     let sandbox = TinyModel::new("whisper").sandbox();
-    let types = |options: &str| sandbox.apr(&format!("quantize m {options} -o w.apr -f --json")).ok().json();
+    let types = |options: &str| {
+        sandbox.apr(&format!("quantize m {options} -o w.apr -f --json")).ok().json()
+    };
     let report = types("--type int8");
     assert_eq!(told(&report, "decoder.token_embedding"), ("i8_row".to_owned(), None));
-    assert_eq!(told(&report, "decoder.positional_embedding"), kept("it embeds positions or token types"));
+    assert_eq!(
+        told(&report, "decoder.positional_embedding"),
+        kept("it embeds positions or token types")
+    );
     assert_eq!(told(&report, "decoder.layer_norm.weight"), kept("a vector"));
     // It is the output matrix too, which a mix gives more bits.
     assert_eq!(told(&types("--type q4_0"), "decoder.token_embedding").0, "q8_0");
     assert_eq!(told(&types("--type q4_0 --pure"), "decoder.token_embedding").0, "q4_0");
-    assert_eq!(told(&types("--type q4_0 --embedding-type q5_1"), "decoder.token_embedding").0, "q5_1");
+    assert_eq!(
+        told(&types("--type q4_0 --embedding-type q5_1"), "decoder.token_embedding").0,
+        "q5_1"
+    );
     let names = sandbox.apr("quantize m --type int8 -o w.apr -f").ok();
     names.says(&["kept: it embeds positions or token types: ", "kept: a vector: "]);
 }
@@ -50,7 +65,10 @@ fn a_matrix_of_an_unknown_family_is_one_by_its_shape() {
     ]);
     let sandbox = Sandbox::new().with("net.safetensors", source);
     for scheme in ["int8", "q4_0"] {
-        let report = sandbox.apr(&format!("quantize net.safetensors --type {scheme} -o n.apr -f --json")).ok().json();
+        let report = sandbox
+            .apr(&format!("quantize net.safetensors --type {scheme} -o n.apr -f --json"))
+            .ok()
+            .json();
         assert_ne!(told(&report, "net.0.w").0, "f32");
         assert_eq!(told(&report, "net.0.b"), kept("a vector"));
         assert_eq!(told(&report, "net.bias"), kept("a bias"));
@@ -59,7 +77,8 @@ fn a_matrix_of_an_unknown_family_is_one_by_its_shape() {
 
 #[test]
 fn a_quantization_that_changes_no_tensor_is_an_error() {
-    let vectors = safetensors(&[("a", "F32", &[64], weights(64)), ("b", "F32", &[32], weights(32))]);
+    let vectors =
+        safetensors(&[("a", "F32", &[64], weights(64)), ("b", "F32", &[32], weights(32))]);
     let sandbox = Sandbox::new().with("v.safetensors", vectors);
     let why = "quantizing to q8_0 changes no tensor (2 of them: a vector)";
     for line in ["quantize v.safetensors --type q8_0", "convert v.safetensors --quantize q8_0"] {
@@ -69,7 +88,9 @@ fn a_quantization_that_changes_no_tensor_is_an_error() {
     assert_eq!(sandbox.files(), ["v.safetensors"]);
     sandbox.write("m.safetensors", safetensors(&[("a", "F32", &[2, 64], weights(128))]));
     sandbox.apr("quantize m.safetensors --type q8_0 -o m.apr").ok();
-    sandbox.apr("quantize m.apr --type q8_0 -o n.apr").fails(4, &["changes no tensor (1 of them: q8_0 already)"]);
+    sandbox
+        .apr("quantize m.apr --type q8_0 -o n.apr")
+        .fails(4, &["changes no tensor (1 of them: q8_0 already)"]);
     // Casts say what a file is to hold, whatever it held before.
     sandbox.apr("quantize m.safetensors --type fp32 -o f.apr").ok();
 }
@@ -86,8 +107,14 @@ fn options_that_change_nothing_say_so() {
         ("net.safetensors --type q4_0 --embedding-type q8_0", "no tensor is known to hold them"),
         ("net.safetensors --type q4_0 --output-type q8_0", "--output-type q8_0 changed nothing"),
         ("m --type int8 --pure", "--pure changed nothing: there is no mix with int8"),
-        ("m --type q8_0 --pure", "--pure changed nothing: the mix has the same type for every tensor with q8_0"),
-        ("m --type q4_0 --tensor-type blk.0.attn_q.*=q4_0", "--tensor-type blk.0.attn_q.*=q4_0 changed nothing"),
+        (
+            "m --type q8_0 --pure",
+            "--pure changed nothing: the mix has the same type for every tensor with q8_0",
+        ),
+        (
+            "m --type q4_0 --tensor-type blk.0.attn_q.*=q4_0",
+            "--tensor-type blk.0.attn_q.*=q4_0 changed nothing",
+        ),
         ("m --type q4_0 --tensor-type nowhere=q8_0", "no tensor's name matches nowhere"),
         ("m --type q4_0 --requantize", "--requantize changed nothing"),
         (
@@ -100,8 +127,12 @@ fn options_that_change_nothing_say_so() {
         sandbox.apr(&format!("quantize {line} -o q.apr -f")).ok().says(&[note]);
         for form in ["--json", "--json --dry-run"] {
             let report = sandbox.apr(&format!("quantize {line} -o q.apr -f {form}")).ok().json();
-            let warnings: Vec<&str> =
-                report["warnings"].as_array().expect("a list").iter().filter_map(Value::as_str).collect();
+            let warnings: Vec<&str> = report["warnings"]
+                .as_array()
+                .expect("a list")
+                .iter()
+                .filter_map(Value::as_str)
+                .collect();
             assert!(warnings.iter().any(|warning| warning.contains(note)), "{line}: {warnings:?}");
         }
     }
@@ -111,19 +142,29 @@ fn options_that_change_nothing_say_so() {
 
 #[test]
 fn the_file_says_by_what_method_with_how_many_bits_and_what_it_cost() {
-    let sandbox = Sandbox::new().with("m.safetensors", safetensors(&[("w", "F32", &[8, 256], weights(2048))]));
-    let entry =
-        |model: &str| sandbox.apr(&format!("inspect {model} --json")).ok().json()["metadata"]["quantization"].take();
+    let sandbox = Sandbox::new()
+        .with("m.safetensors", safetensors(&[("w", "F32", &[8, 256], weights(2048))]));
+    let entry = |model: &str| {
+        sandbox.apr(&format!("inspect {model} --json")).ok().json()["metadata"]["quantization"]
+            .take()
+    };
     sandbox.apr("quantize m.safetensors --type q8_0 -o q.apr").clean();
     let written = entry("q.apr");
     assert_eq!((&written["method"], &written["bits_per_weight"]), (&json!("Q8_0"), &json!(8.5)));
     assert_eq!((&written["type"], &written["degradation"]), (&json!("q8_0"), &Value::Null));
 
     let run = sandbox.apr("quantize m.safetensors --type q2_k --pure -o bad.apr").ok();
-    run.says(&["degradation: quantization moved the values by ", "1 of 1 tensors by more than 5 %"]);
-    let report = sandbox.apr("quantize m.safetensors --type q2_k --pure -o bad.apr -f --json").ok().json();
+    run.says(&[
+        "degradation: quantization moved the values by ",
+        "1 of 1 tensors by more than 5 %",
+    ]);
+    let report =
+        sandbox.apr("quantize m.safetensors --type q2_k --pure -o bad.apr -f --json").ok().json();
     let told = &report["quantization"]["degradation"];
-    assert_eq!((&told["tensors"], &told["of"], &told["limit"]), (&json!(1), &json!(1), &json!(0.05)));
+    assert_eq!(
+        (&told["tensors"], &told["of"], &told["limit"]),
+        (&json!(1), &json!(1), &json!(0.05))
+    );
     assert_eq!(told["relative_error"], report["quantization"]["total"]["relative_error"]);
     assert_eq!(&entry("bad.apr")["degradation"], told);
     sandbox.apr("validate bad.apr").ok();
@@ -135,8 +176,10 @@ fn the_file_says_by_what_method_with_how_many_bits_and_what_it_cost() {
 
 #[test]
 fn the_specification_s_own_keys_are_read() {
-    let metadata =
-        json!({"model_type": "llama", "architecture": {}, "quantization": {"method": "Q8_0", "bits_per_weight": 8.5}});
+    let metadata = json!({
+        "model_type": "llama", "architecture": {},
+        "quantization": {"method": "Q8_0", "bits_per_weight": 8.5},
+    });
     let block = [vec![0x00, 0x3c], vec![1; 32]].concat();
     let file = Apr2Builder::new()
         .metadata(metadata.to_string())

@@ -31,7 +31,10 @@ fn real_files_are_inspected_validated_and_upgraded() {
         // The samples are cut to be small: that they are not a whole model is reported, and is no
         // reason to refuse them.
         let report = sandbox.apr("upgrade old.apr new.apr --json").ok().json();
-        assert!(report["changes"][0].as_str().expect("a text").contains("APR2 2.0.0"), "{name}: {report}");
+        assert!(
+            report["changes"][0].as_str().expect("a text").contains("APR2 2.0.0"),
+            "{name}: {report}"
+        );
         sandbox.apr("validate new.apr --checksum --nan-check").ok();
         // Quants keep their values, if in another layout.
         sandbox.apr("diff old.apr new.apr --tolerance 0 --exit-code").ok();
@@ -44,10 +47,16 @@ fn real_files_are_inspected_validated_and_upgraded() {
 fn a_real_typed_model_is_upgraded_however_it_was_packed() {
     let Some(folder) = locate::shared_data("apr") else { return };
     for name in ["linreg", "linreg-zstd", "linreg-signed-sk07x32", "linreg-enc-password-hunter2"] {
-        let file = std::fs::read(folder.join(format!("aprender-0.20.0-{name}.aprn.apr"))).expect("it can be read");
+        let file = std::fs::read(folder.join(format!("aprender-0.20.0-{name}.aprn.apr")))
+            .expect("it can be read");
         let sandbox = Sandbox::new().with("old.apr", file).with("password", "hunter2\n");
-        let report = sandbox.apr("upgrade old.apr new.apr --password-file password --json").ok().json();
-        assert_eq!(report["changes"].as_array().map(Vec::len), Some(2), "format and integrity alone: {report}");
+        let report =
+            sandbox.apr("upgrade old.apr new.apr --password-file password --json").ok().json();
+        assert_eq!(
+            report["changes"].as_array().map(Vec::len),
+            Some(2),
+            "format and integrity alone: {report}"
+        );
         sandbox.apr("validate new.apr").ok();
         sandbox.apr("export new.apr -o new.safetensors").ok();
         let bytes = sandbox.read("new.safetensors");
@@ -58,7 +67,9 @@ fn a_real_typed_model_is_upgraded_however_it_was_packed() {
             sandbox.apr("decrypt old.apr -o plain.apr").fails(4, &["E005"]);
             sandbox.apr("decrypt old.apr -o plain.apr --password-file password").ok();
             sandbox.apr("diff new.apr plain.apr --tolerance 0 --exit-code").ok();
-            sandbox.apr("encrypt old.apr -o x.apr --password-file password").fails(1, &["encrypted already"]);
+            sandbox
+                .apr("encrypt old.apr -o x.apr --password-file password")
+                .fails(1, &["encrypted already"]);
         }
     }
 }
@@ -67,9 +78,10 @@ fn a_real_typed_model_is_upgraded_however_it_was_packed() {
 fn an_import_of_the_source_and_an_upgrade_of_its_conversion_are_the_same_model() {
     let Some(folder) = locate::shared_data("apr") else { return };
     let sandbox = Sandbox::new();
-    for (from, to) in
-        [("source-model.safetensors", "s.safetensors"), ("aprender-core-0.72.3-import-f32.v2.apr", "old.apr")]
-    {
+    for (from, to) in [
+        ("source-model.safetensors", "s.safetensors"),
+        ("aprender-core-0.72.3-import-f32.v2.apr", "old.apr"),
+    ] {
         sandbox.write(to, std::fs::read(folder.join(from)).expect("it can be read"));
     }
     sandbox.apr("upgrade old.apr new.apr").ok();
@@ -79,8 +91,10 @@ fn an_import_of_the_source_and_an_upgrade_of_its_conversion_are_the_same_model()
 
 #[test]
 fn what_changed_is_told_and_recorded() {
-    let sandbox = Sandbox::new()
-        .with("old.apr", dialect_a(*b"APR\0", 0, "{}", &[("w", 129, &[1, 2], vec![0, 0, 0x80, 0x3f, 1, 2])]));
+    let sandbox = Sandbox::new().with(
+        "old.apr",
+        dialect_a(*b"APR\0", 0, "{}", &[("w", 129, &[1, 2], vec![0, 0, 0x80, 0x3f, 1, 2])]),
+    );
     sandbox.apr("upgrade old.apr new.apr").ok().says(&[
         "format: an APR v2 dialect of aprender or apr-cli 0.25 to 0.72 -> APR2 2.0.0",
         "layout: 1 tensor of older dtypes -> i8_row, with the same values",
@@ -102,8 +116,11 @@ fn only_older_files_are_upgraded() {
 
 #[test]
 fn a_wrong_checksum_is_found_by_validate_and_not_before() {
-    let mut file =
-        Apr1Builder { tensors: vec![("a.weight", 0, &[2], f32s(&[1.0, 2.0]))], ..Apr1Builder::default() }.build();
+    let mut file = Apr1Builder {
+        tensors: vec![("a.weight", 0, &[2], f32s(&[1.0, 2.0]))],
+        ..Apr1Builder::default()
+    }
+    .build();
     let last = file.len() - 5;
     file[last] ^= 1;
     let sandbox = Sandbox::new().with("old.apr", file);

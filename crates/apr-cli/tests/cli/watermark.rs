@@ -1,4 +1,5 @@
-//! Watermarks from outside: an id goes in, comes out of what the model has become, and of nothing else.
+//! Watermarks from outside: an id goes in, comes out of what the model has become, and of nothing
+//! else.
 
 use serde_json::Value;
 
@@ -23,11 +24,16 @@ fn model() -> Vec<u8> {
 }
 
 fn sandbox() -> Sandbox {
-    Sandbox::new().with("m.safetensors", model()).with("key", KEY).with("other", b"another key of sixteen bytes")
+    Sandbox::new()
+        .with("m.safetensors", model())
+        .with("key", KEY)
+        .with("other", b"another key of sixteen bytes")
 }
 
 fn embed(sandbox: &Sandbox, output: &str) -> Run {
-    sandbox.apr(&format!("watermark embed m.safetensors -o {output} --key key --id buyer-0017 --strength 0.1"))
+    sandbox.apr(&format!(
+        "watermark embed m.safetensors -o {output} --key key --id buyer-0017 --strength 0.1"
+    ))
 }
 
 #[track_caller]
@@ -38,7 +44,11 @@ fn found(run: &Run) -> Value {
 #[test]
 fn the_id_is_read_with_the_key_alone() {
     let sandbox = sandbox();
-    embed(&sandbox, "out.safetensors").clean().says(&["buyer-0017", "262,144 weights of 2 tensors", "10.00 %"]);
+    embed(&sandbox, "out.safetensors").clean().says(&[
+        "buyer-0017",
+        "262,144 weights of 2 tensors",
+        "10.00 %",
+    ]);
     let run = sandbox.apr("watermark detect out.safetensors --key key").clean();
     run.says(&["FOUND: buyer-0017"]);
     let run = sandbox.apr("watermark detect out.safetensors --key key --json").clean();
@@ -47,7 +57,10 @@ fn the_id_is_read_with_the_key_alone() {
         (&report["detected"], &report["id"], &report["asked"]),
         (&true.into(), &"buyer-0017".into(), &Value::Null)
     );
-    assert!(report["z"].as_f64() > Some(40.0) && report["log10_chance"].as_f64() < Some(-100.0), "{report}");
+    assert!(
+        report["z"].as_f64() > Some(40.0) && report["log10_chance"].as_f64() < Some(-100.0),
+        "{report}"
+    );
     assert_eq!(report["symbols"].as_array().map(Vec::len), Some(16));
 }
 
@@ -55,13 +68,18 @@ fn the_id_is_read_with_the_key_alone() {
 fn another_key_another_id_and_an_unmarked_model_are_not_found() {
     let sandbox = sandbox();
     embed(&sandbox, "out.safetensors").clean();
-    sandbox.apr("watermark detect out.safetensors --key other").fails(5, &["NOT FOUND: no mark of this key"]);
+    sandbox
+        .apr("watermark detect out.safetensors --key other")
+        .fails(5, &["NOT FOUND: no mark of this key"]);
     sandbox.apr("watermark detect m.safetensors --key key").fails(5, &["NOT FOUND"]);
     let other = sandbox.apr("watermark detect out.safetensors --key key --id buyer-0018");
     other.fails(5, &["NOT FOUND: buyer-0018", "The weights have another id: buyer-0017"]);
     let run = sandbox.apr("watermark detect out.safetensors --key other --json");
     assert_eq!((run.code, run.json()["detected"].as_bool()), (Some(5), Some(false)));
-    sandbox.apr("watermark detect out.safetensors --key key --id buyer-0017").clean().says(&["FOUND: buyer-0017"]);
+    sandbox
+        .apr("watermark detect out.safetensors --key key --id buyer-0017")
+        .clean()
+        .says(&["FOUND: buyer-0017"]);
 }
 
 #[test]
@@ -92,10 +110,16 @@ fn what_carries_nothing_keeps_its_bytes() {
         .as_array()
         .expect("a list")
         .iter()
-        .map(|tensor| (tensor["name"].as_str().expect("text"), tensor["verdict"].as_str().expect("text")))
+        .map(|tensor| {
+            (tensor["name"].as_str().expect("text"), tensor["verdict"].as_str().expect("text"))
+        })
         .collect();
-    let expected =
-        [("bias", "identical"), ("down.weight", "drift"), ("small.weight", "identical"), ("up.weight", "drift")];
+    let expected = [
+        ("bias", "identical"),
+        ("down.weight", "drift"),
+        ("small.weight", "identical"),
+        ("up.weight", "drift"),
+    ];
     assert_eq!(verdicts, expected);
 }
 
@@ -107,7 +131,10 @@ fn threads_change_nothing() {
     }
     assert_eq!(sandbox.read("1.safetensors"), sandbox.read("3.safetensors"));
     let looks = [1, 3].map(|threads| {
-        sandbox.apr(&format!("watermark detect 1.safetensors --key key --json --threads {threads}")).clean().text()
+        sandbox
+            .apr(&format!("watermark detect 1.safetensors --key key --json --threads {threads}"))
+            .clean()
+            .text()
     });
     assert_eq!(looks[0], looks[1]);
 }
@@ -116,9 +143,12 @@ fn threads_change_nothing() {
 fn keys_that_are_none_and_models_that_cannot_carry_are_refused() {
     let sandbox = sandbox().with("short", b"fifteen bytes..").with(
         "public",
-        b"-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEAGb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE=\n-----END PUBLIC KEY-----\n",
+        b"-----BEGIN PUBLIC KEY-----\n\
+          MCowBQYDK2VwAyEAGb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE=\n-----END PUBLIC KEY-----\n",
     );
-    let line = |key: &str, rest: &str| format!("watermark embed m.safetensors -o out.apr --key {key} {rest}");
+    let line = |key: &str, rest: &str| {
+        format!("watermark embed m.safetensors -o out.apr --key {key} {rest}")
+    };
     sandbox.apr(&line("short", "--id a")).fails(2, &["short", "16 secret bytes"]);
     sandbox.apr(&line("public", "--id a")).fails(2, &["public key"]);
     sandbox.apr(&line("none", "--id a")).fails(3, &["none"]);
@@ -136,10 +166,11 @@ fn keys_that_are_none_and_models_that_cannot_carry_are_refused() {
 
 #[test]
 fn ggufs_other_names_and_row_order_hide_no_mark() {
-    let config = r#"{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 128,
-        "intermediate_size": 256, "vocab_size": 512, "num_hidden_layers": 1, "num_attention_heads": 4,
-        "num_key_value_heads": 2, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "max_position_embeddings": 128,
-        "hidden_act": "silu", "tie_word_embeddings": false}"#;
+    let config = r#"{"architectures": ["LlamaForCausalLM"], "model_type": "llama",
+        "hidden_size": 128, "intermediate_size": 256, "vocab_size": 512, "num_hidden_layers": 1,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "rms_norm_eps": 1e-5,
+        "rope_theta": 10000.0, "max_position_embeddings": 128, "hidden_act": "silu",
+        "tie_word_embeddings": false}"#;
     let shapes: [(&str, &[u64]); 12] = [
         ("lm_head.weight", &[512, 128]),
         ("model.embed_tokens.weight", &[512, 128]),
@@ -157,9 +188,13 @@ fn ggufs_other_names_and_row_order_hide_no_mark() {
     let tensors: Vec<_> = shapes
         .iter()
         .zip(1_u64..)
-        .map(|(&(name, shape), seed)| (name, "F32", shape, f32s(&bell(shape.iter().product(), seed << 40))))
+        .map(|(&(name, shape), seed)| {
+            (name, "F32", shape, f32s(&bell(shape.iter().product(), seed << 40)))
+        })
         .collect();
-    let sandbox = sandbox().with("llama/config.json", config).with("llama/model.safetensors", safetensors(&tensors));
+    let sandbox = sandbox()
+        .with("llama/config.json", config)
+        .with("llama/model.safetensors", safetensors(&tensors));
     sandbox.apr("watermark embed llama -o l.apr --key key --id buyer-0017 --strength 0.1").ok();
     let z = |model: &str| {
         let run = sandbox.apr(&format!("watermark detect {model} --key key --json")).ok();

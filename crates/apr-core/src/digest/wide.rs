@@ -1,15 +1,20 @@
 //! BLAKE3 of sixteen chunks at a time, for processors with AVX-512.
 //!
-//! The `blake3` crate has such kernels in assembly alone, which needs a C compiler to build; its Rust kernels end at
-//! AVX2, which does half as much a second. This is the same tree (BLAKE3 paper, section 2) over a whole subtree of
-//! 1024-byte chunks: the state's word `i` of sixteen chunks is one register, so that the compression function reads like
-//! the scalar one. Everything else, roots and odd lengths among it, is left to the crate, which tests compare with.
-#![allow(unsafe_code, reason = "vectors are loaded and stored, and the kernel called, after a look at the processor")]
+//! The `blake3` crate has such kernels in assembly alone, which needs a C compiler to build; its
+//! Rust kernels end at AVX2, which does half as much a second. This is the same tree (BLAKE3 paper,
+//! section 2) over a whole subtree of 1024-byte chunks: the state's word `i` of sixteen chunks is
+//! one register, so that the compression function reads like the scalar one. Everything else, roots
+//! and odd lengths among it, is left to the crate, which tests compare with.
+#![allow(
+    unsafe_code,
+    reason = "vectors are loaded and stored, and the kernel called, after a look at the processor"
+)]
 
 use alloc::vec::Vec;
 use core::arch::x86_64::{
-    __m512i, _mm512_add_epi32, _mm512_ror_epi32, _mm512_set1_epi32, _mm512_shuffle_i32x4, _mm512_unpackhi_epi32,
-    _mm512_unpackhi_epi64, _mm512_unpacklo_epi32, _mm512_unpacklo_epi64, _mm512_xor_si512,
+    __m512i, _mm512_add_epi32, _mm512_ror_epi32, _mm512_set1_epi32, _mm512_shuffle_i32x4,
+    _mm512_unpackhi_epi32, _mm512_unpackhi_epi64, _mm512_unpacklo_epi32, _mm512_unpacklo_epi64,
+    _mm512_xor_si512,
 };
 
 /// What a chunk or a subtree is summed up as.
@@ -22,8 +27,16 @@ const BLOCK: usize = 64;
 /// The length of a block as the compression function takes it.
 const BLOCK_WORD: u32 = 64;
 
-const INITIAL: [u32; 8] =
-    [0x6a09_e667, 0xbb67_ae85, 0x3c6e_f372, 0xa54f_f53a, 0x510e_527f, 0x9b05_688c, 0x1f83_d9ab, 0x5be0_cd19];
+const INITIAL: [u32; 8] = [
+    0x6a09_e667,
+    0xbb67_ae85,
+    0x3c6e_f372,
+    0xa54f_f53a,
+    0x510e_527f,
+    0x9b05_688c,
+    0x1f83_d9ab,
+    0x5be0_cd19,
+];
 const CHUNK_START: u32 = 1;
 const CHUNK_END: u32 = 2;
 const PARENT: u32 = 4;
@@ -44,11 +57,14 @@ const SCHEDULE: [[usize; 16]; 7] = {
     schedule
 };
 
-/// The chaining value of a subtree that is not the root and starts `offset` bytes into the input, as
-/// `finalize_non_root` returns it; `None` if the processor or the length is not one that this is for.
+/// The chaining value of a subtree that is not the root and starts `offset` bytes into the input,
+/// as `finalize_non_root` returns it; `None` if the processor or the length is not one that this is
+/// for.
 pub(super) fn subtree(bytes: &[u8], offset: u64) -> Option<ChainingValue> {
     let len = bytes.len();
-    let suits = len.is_power_of_two() && len >= 2 * LANES * CHUNK_LEN && std::arch::is_x86_feature_detected!("avx512f");
+    let suits = len.is_power_of_two()
+        && len >= 2 * LANES * CHUNK_LEN
+        && std::arch::is_x86_feature_detected!("avx512f");
     // SAFETY: the processor has AVX-512F.
     suits.then(|| unsafe { subtree_avx512(bytes, offset) })
 }
@@ -69,7 +85,8 @@ fn subtree_avx512(bytes: &[u8], offset: u64) -> ChainingValue {
         for group in (0..left).step_by(LANES) {
             let count = LANES.min(left - group);
             let mut pairs = [[0; BLOCK]; LANES];
-            pairs.as_flattened_mut()[..count * BLOCK].copy_from_slice(values[2 * group..][..2 * count].as_flattened());
+            pairs.as_flattened_mut()[..count * BLOCK]
+                .copy_from_slice(values[2 * group..][..2 * count].as_flattened());
             values[group..group + count].copy_from_slice(&parents(&pairs)[..count]);
         }
     }
@@ -79,9 +96,13 @@ fn subtree_avx512(bytes: &[u8], offset: u64) -> ChainingValue {
 /// The chaining values of chunks that are not the root; the first has the number `counter`.
 #[target_feature(enable = "avx512f")]
 #[expect(clippy::cast_possible_truncation, reason = "the counter's halves")]
-fn chunks(input: &[[[u8; BLOCK]; CHUNK_LEN / BLOCK]; LANES], counter: u64) -> [ChainingValue; LANES] {
+fn chunks(
+    input: &[[[u8; BLOCK]; CHUNK_LEN / BLOCK]; LANES],
+    counter: u64,
+) -> [ChainingValue; LANES] {
     let half = |shift: u32| {
-        let counters: [u32; LANES] = core::array::from_fn(|lane| (counter.wrapping_add(lane as u64) >> shift) as u32);
+        let counters: [u32; LANES] =
+            core::array::from_fn(|lane| (counter.wrapping_add(lane as u64) >> shift) as u32);
         vector(counters)
     };
     let counter = [half(0), half(32)];
@@ -111,7 +132,8 @@ fn parents(pairs: &[[u8; BLOCK]; LANES]) -> [ChainingValue; LANES] {
 fn compress(state: &mut [__m512i; 8], words: &[__m512i; 16], counter: [__m512i; 2], flags: u32) {
     let [a, b, c, d, e, f, g, h] = *state;
     let [i, j, k, l, ..] = INITIAL.map(|word| all(word));
-    let mut v = [a, b, c, d, e, f, g, h, i, j, k, l, counter[0], counter[1], all(BLOCK_WORD), all(flags)];
+    let mut v =
+        [a, b, c, d, e, f, g, h, i, j, k, l, counter[0], counter[1], all(BLOCK_WORD), all(flags)];
     // Written out, since the words of a round must be known when the registers are chosen.
     round::<0>(&mut v, words);
     round::<1>(&mut v, words);
@@ -176,8 +198,10 @@ fn transposed(mut rows: [__m512i; 16]) -> [__m512i; 16] {
         let even = |a, b| _mm512_shuffle_i32x4::<0b10_00_10_00>(a, b);
         let odd = |a, b| _mm512_shuffle_i32x4::<0b11_01_11_01>(a, b);
         let (first, last) = ([rows[k], rows[k + 4]], [rows[k + 8], rows[k + 12]]);
-        let (evens, odds) =
-            ([even(first[0], first[1]), even(last[0], last[1])], [odd(first[0], first[1]), odd(last[0], last[1])]);
+        let (evens, odds) = (
+            [even(first[0], first[1]), even(last[0], last[1])],
+            [odd(first[0], first[1]), odd(last[0], last[1])],
+        );
         pairs[k] = even(evens[0], evens[1]);
         pairs[k + 4] = even(odds[0], odds[1]);
         pairs[k + 8] = odd(evens[0], evens[1]);
@@ -228,11 +252,16 @@ mod tests {
 
     #[test]
     fn subtrees_have_the_chaining_values_of_the_blake3_crate() {
-        let bytes: Vec<u8> = (0..1_u32 << 20).map(|i| (i.wrapping_mul(0x9e37_79b1) >> 11).to_le_bytes()[0]).collect();
+        let bytes: Vec<u8> = (0..1_u32 << 20)
+            .map(|i| (i.wrapping_mul(0x9e37_79b1) >> 11).to_le_bytes()[0])
+            .collect();
         // Where the counter's lower half overflows, too.
         for offset in [0, 1 << 20, 3 << 20, (1 << 42) - (1 << 20), 1 << 42, 5 << 50] {
             for len in [1 << 15, 1 << 16, 1 << 17, 1 << 20] {
-                let theirs = blake3::Hasher::new().set_input_offset(offset).update(&bytes[..len]).finalize_non_root();
+                let theirs = blake3::Hasher::new()
+                    .set_input_offset(offset)
+                    .update(&bytes[..len])
+                    .finalize_non_root();
                 let ours = subtree(&bytes[..len], offset);
                 assert!(ours.is_none_or(|ours| ours == theirs), "{len} bytes at {offset}");
                 assert_eq!(ours.is_some(), std::arch::is_x86_feature_detected!("avx512f"));

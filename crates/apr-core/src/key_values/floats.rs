@@ -34,16 +34,23 @@ pub(super) fn f64_to_json(value: f64) -> Json {
 
 pub(super) fn f32_from_json(json: &Json) -> Option<f32> {
     if let Some(bits) = json.get("bits") {
-        return u32::from_str_radix(bits.as_str()?.strip_prefix("0x")?, 16).ok().map(f32::from_bits);
+        return u32::from_str_radix(bits.as_str()?.strip_prefix("0x")?, 16)
+            .ok()
+            .map(f32::from_bits);
     }
-    #[allow(clippy::cast_possible_truncation, reason = "refused right after, where it changes the value")]
+    #[allow(
+        clippy::cast_possible_truncation,
+        reason = "refused right after, where it changes the value"
+    )]
     let value = json.as_f64()? as f32;
     (Some(f64::from(value)) == json.as_f64()).then_some(value)
 }
 
 pub(super) fn f64_from_json(json: &Json) -> Option<f64> {
     match json.get("bits") {
-        Some(bits) => u64::from_str_radix(bits.as_str()?.strip_prefix("0x")?, 16).ok().map(f64::from_bits),
+        Some(bits) => {
+            u64::from_str_radix(bits.as_str()?.strip_prefix("0x")?, 16).ok().map(f64::from_bits)
+        }
         None => json.as_f64(),
     }
 }

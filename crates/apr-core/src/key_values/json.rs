@@ -2,8 +2,10 @@
 //!
 //! ```text
 //! {"key": "llama.context_length", "type": "u32", "value": 4096}
-//! {"key": "tokenizer.ggml.scores", "type": "array", "items": "f32", "value": [0.0, -1.5, {"bits": "0x7fc00000"}]}
-//! {"key": "nested", "type": "array", "items": "array", "value": [{"items": "i8", "value": [1, 2]}]}
+//! {"key": "tokenizer.ggml.scores", "type": "array", "items": "f32",
+//!  "value": [0.0, -1.5, {"bits": "0x7fc00000"}]}
+//! {"key": "nested", "type": "array", "items": "array",
+//!  "value": [{"items": "i8", "value": [1, 2]}]}
 //! ```
 //!
 //! A float that JSON has no number for is given by its bits.
@@ -35,7 +37,9 @@ pub(crate) fn pack(entry: &mut Map<String, Json>) -> Option<KeyValues> {
 /// appears twice.
 pub(crate) fn pairs_of(entry: &Json) -> Result<KeyValues> {
     let list = entry.get(FIELD).and_then(Json::as_array);
-    let list = list.ok_or_else(|| Error::format("the metadata's 'gguf' has no list 'kv' of key-value pairs"))?;
+    let list = list.ok_or_else(|| {
+        Error::format("the metadata's 'gguf' has no list 'kv' of key-value pairs")
+    })?;
     let pairs = list.iter().map(KeyValue::from_json).collect::<Result<Vec<_>>>()?;
     packed(pairs.into_iter().map(Some)).unwrap_or_else(|| Ok(KeyValues::new()))
 }
@@ -75,7 +79,8 @@ impl KeyValue {
     pub fn from_json(json: &Json) -> Result<Self> {
         let text = |name: &str| json.get(name).and_then(Json::as_str);
         let key = text("key").filter(|key| !key.is_empty());
-        let key = key.ok_or_else(|| Error::format("a key-value pair of the metadata's 'gguf' has no key"))?;
+        let key = key
+            .ok_or_else(|| Error::format("a key-value pair of the metadata's 'gguf' has no key"))?;
         let value = || {
             let value = json.get("value")?;
             match text("type")? {
@@ -85,7 +90,10 @@ impl KeyValue {
         };
         let value = value().ok_or_else(|| {
             let message = "is not of the type that it is said to be";
-            Error::format(format!("the metadata's 'gguf': the value of '{}' {message}", Escaped::short(key)))
+            Error::format(format!(
+                "the metadata's 'gguf': the value of '{}' {message}",
+                Escaped::short(key)
+            ))
         })?;
         Ok(Self::new(key, value))
     }
@@ -145,7 +153,8 @@ impl Array {
             Self::I64(items) => items.into(),
             Self::F64(items) => items.into_iter().map(f64_to_json).collect(),
             Self::Array(items) => {
-                let nested = |items: Self| json!({ "items": items.type_name(), "value": items.into_json() });
+                let nested =
+                    |items: Self| json!({ "items": items.type_name(), "value": items.into_json() });
                 items.into_iter().map(nested).collect()
             }
         }

@@ -1,7 +1,7 @@
 //! Typed key-value pairs, as GGUF files have them and metadata carry them from format to format.
 //!
-//! A vocabulary of 150,000 tokens is three arrays here, and a file may have a million pairs. So the pairs stay packed as in
-//! the file, and are JSON only where JSON is written:
+//! A vocabulary of 150,000 tokens is three arrays here, and a file may have a million pairs. So the
+//! pairs stay packed as in the file, and are JSON only where JSON is written:
 //!
 //! ```text
 //! pair:  key, type u32, value          key and text: length u64, UTF-8
@@ -41,9 +41,12 @@ pub(crate) const MAX_DEPTH: usize = 4;
 /// ```
 /// use apr_core::{KeyValue, KeyValues, Value};
 ///
-/// let pairs: KeyValues = [KeyValue::new("general.architecture", "llama"), KeyValue::new("llama.block_count", 22_u32)]
-///     .into_iter()
-///     .collect();
+/// let pairs: KeyValues = [
+///     KeyValue::new("general.architecture", "llama"),
+///     KeyValue::new("llama.block_count", 22_u32),
+/// ]
+/// .into_iter()
+/// .collect();
 /// assert_eq!(pairs.text("general.architecture"), Some("llama"));
 /// assert_eq!(pairs.get("llama.block_count"), Some(Value::U32(22)));
 /// ```
@@ -136,7 +139,8 @@ impl KeyValues {
         u32::try_from(self.bytes.len() + packed.len()).map_err(|_| too_large())?;
         for later in &mut self.starts[position + 1..] {
             // Below 2^32, as was just checked.
-            *later = u32::try_from(*later as usize - (end - start) + packed.len()).unwrap_or(u32::MAX);
+            *later =
+                u32::try_from(*later as usize - (end - start) + packed.len()).unwrap_or(u32::MAX);
         }
         drop(self.bytes.splice(start..end, packed));
         Ok(())
@@ -253,7 +257,10 @@ impl KeyValuesBuilder {
         let pairs = self.sorted();
         let key = |place: usize| pairs.pair(pairs.sorted[place] as usize).key;
         match (1..pairs.len()).find(|&place| key(place - 1) == key(place)) {
-            Some(place) => Err(Error::format(format!("the key '{}' appears twice", Escaped::short(key(place))))),
+            Some(place) => Err(Error::format(format!(
+                "the key '{}' appears twice",
+                Escaped::short(key(place))
+            ))),
             None => Ok(pairs),
         }
     }
@@ -337,9 +344,13 @@ impl<'a> Pair<'a> {
         serde_json::to_value(WireValue(self.value)).unwrap_or_default()
     }
 
-    /// Writes `{"items", "key", "type", "value"}`; of an array of more than `longest` items `count` in the place of the
-    /// value.
-    fn serialize_brief<S: Serializer>(&self, longest: u64, serializer: S) -> core::result::Result<S::Ok, S::Error> {
+    /// Writes `{"items", "key", "type", "value"}`; of an array of more than `longest` items `count`
+    /// in the place of the value.
+    fn serialize_brief<S: Serializer>(
+        &self,
+        longest: u64,
+        serializer: S,
+    ) -> core::result::Result<S::Ok, S::Error> {
         let mut wire = Wire::new(self.value);
         let number = wire.u32();
         let mut map = serializer.serialize_map(None)?;
@@ -428,7 +439,10 @@ impl Serialize for List<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> core::result::Result<S::Ok, S::Error> {
         struct Brief<'a>(Pair<'a>, u64);
         impl Serialize for Brief<'_> {
-            fn serialize<S: Serializer>(&self, serializer: S) -> core::result::Result<S::Ok, S::Error> {
+            fn serialize<S: Serializer>(
+                &self,
+                serializer: S,
+            ) -> core::result::Result<S::Ok, S::Error> {
                 self.0.serialize_brief(self.1, serializer)
             }
         }

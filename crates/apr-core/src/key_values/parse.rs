@@ -1,4 +1,5 @@
-//! Reading the pairs from JSON straight into their packed form, so that a vocabulary is never JSON in memory.
+//! Reading the pairs from JSON straight into their packed form, so that a vocabulary is never JSON
+//! in memory.
 //!
 //! Only what [`KeyValues`] writes is read like this; other forms are left to the general way.
 
@@ -175,8 +176,12 @@ impl<'de> DeserializeSeed<'de> for Scalar<'_> {
                 let json = Json::deserialize(deserializer)?;
                 let wrong = || D::Error::custom("no float of its type");
                 match number {
-                    6 => self.out.extend(super::floats::f32_from_json(&json).ok_or_else(wrong)?.to_le_bytes()),
-                    _ => self.out.extend(super::floats::f64_from_json(&json).ok_or_else(wrong)?.to_le_bytes()),
+                    6 => self.out.extend(
+                        super::floats::f32_from_json(&json).ok_or_else(wrong)?.to_le_bytes(),
+                    ),
+                    _ => self.out.extend(
+                        super::floats::f64_from_json(&json).ok_or_else(wrong)?.to_le_bytes(),
+                    ),
                 }
             }
         }

@@ -70,7 +70,10 @@ macro_rules! values {
             /// Number of items.
             #[must_use]
             pub const fn len(&self) -> usize {
-                match self { $(Self::$variant(items) => items.len(),)* Self::Array(items) => items.len() }
+                match self {
+                    $(Self::$variant(items) => items.len(),)*
+                    Self::Array(items) => items.len(),
+                }
             }
 
             /// Whether there are no items.
@@ -219,7 +222,9 @@ mod tests {
         for value in [Value::from(-1_i8), (-1_i16).into(), (-1_i32).into(), (-1_i64).into()] {
             assert_eq!((value.as_u64(), value.as_i64()), (None, Some(-1)), "{value:?}");
         }
-        for value in [Value::from(7.0_f32), 7.0_f64.into(), true.into(), "7".into(), vec![7_u8].into()] {
+        for value in
+            [Value::from(7.0_f32), 7.0_f64.into(), true.into(), "7".into(), vec![7_u8].into()]
+        {
             assert_eq!((value.as_u64(), value.as_i64()), (None, None), "{value:?}");
         }
         assert_eq!(Value::from(7_u64).as_i64(), None);

@@ -64,8 +64,8 @@ fn put_array(out: &mut Vec<u8>, items: &Array) {
     }
 }
 
-/// Packed bytes, read from the front. Only what this crate or a reader that has checked it packed is ever read, so what is
-/// cut off reads as nothing.
+/// Packed bytes, read from the front. Only what this crate or a reader that has checked it packed
+/// is ever read, so what is cut off reads as nothing.
 #[derive(Debug, Clone)]
 pub(super) struct Wire<'a>(&'a [u8]);
 
@@ -221,7 +221,8 @@ impl Serialize for WireArray<'_> {
         macro_rules! numbers {
             ($type:ty, $wrap:expr) => {{
                 let (items, _) = wire.take(count.saturating_mul(size_of::<$type>())).as_chunks();
-                serializer.collect_seq(items.iter().map(|&item| $wrap(<$type>::from_le_bytes(item))))
+                serializer
+                    .collect_seq(items.iter().map(|&item| $wrap(<$type>::from_le_bytes(item))))
             }};
         }
         match number {

@@ -40,7 +40,8 @@ impl Message {
     /// The next field, `None` after the last. Values that are delimited by a length are skipped.
     ///
     /// # Errors
-    /// E001 for what is no field, E002 where the field does not end within the message, E007 when reading fails.
+    /// E001 for what is no field, E002 where the field does not end within the message, E007 when
+    /// reading fails.
     #[allow(clippy::should_implement_trait, reason = "an iterator has no place for the walker")]
     pub fn next(&mut self, walker: &mut Walker<'_>) -> Result<Option<Field>> {
         if self.at >= self.end {
@@ -49,7 +50,8 @@ impl Message {
         let start = self.at;
         let (key, at) = walker.varint(start, self.end)?;
         let number = u32::try_from(key >> 3).ok().filter(|number| (1..1 << 29).contains(number));
-        let number = number.ok_or_else(|| Error::format("this is not a field of a protobuf message").at(start))?;
+        let number = number
+            .ok_or_else(|| Error::format("this is not a field of a protobuf message").at(start))?;
         let (value, end) = match key & 7 {
             0 => {
                 let (value, end) = walker.varint(at, self.end)?;
@@ -66,12 +68,18 @@ impl Message {
             }
             5 => (Value::Fixed32(u32::from_le_bytes(walker.fixed(at, self.end)?)), at + 4),
             other => {
-                let message = format!("a field has the wire type {other}, which no model format uses");
+                let message =
+                    format!("a field has the wire type {other}, which no model format uses");
                 return Err(Error::format(message).at(start));
             }
         };
         self.at = end;
-        Ok(Some(Field { number, value, span: Span { offset: start, len: end - start }, depth: self.depth }))
+        Ok(Some(Field {
+            number,
+            value,
+            span: Span { offset: start, len: end - start },
+            depth: self.depth,
+        }))
     }
 }
 
@@ -166,16 +174,19 @@ impl Field {
     /// The text, read.
     ///
     /// # Errors
-    /// E001 for a field of another type or what is not UTF-8, E007 when reading fails, E008 over the limit.
+    /// E001 for a field of another type or what is not UTF-8, E007 when reading fails, E008 over
+    /// the limit.
     pub fn text(&self, walker: &mut Walker<'_>) -> Result<String> {
         let bytes = self.bytes(walker)?;
-        String::from_utf8(bytes).map_err(|_| Error::format("a name or text is not UTF-8").at(self.span.offset))
+        String::from_utf8(bytes)
+            .map_err(|_| Error::format("a name or text is not UTF-8").at(self.span.offset))
     }
 
     /// Appends integers, packed or one to a field.
     ///
     /// # Errors
-    /// E001 for a field of another type, E002 where the packed ones end amid a number, E008 over the limit.
+    /// E001 for a field of another type, E002 where the packed ones end amid a number, E008 over
+    /// the limit.
     pub fn integers(&self, walker: &mut Walker<'_>, to: &mut Vec<i64>) -> Result<()> {
         if let Value::Varint(value) = self.value {
             walker.keep(8)?;
@@ -196,7 +207,8 @@ impl Field {
     /// Appends single-precision floats, packed or one to a field.
     ///
     /// # Errors
-    /// E001 for a field of another type, E002 where the packed ones end amid a number, E008 over the limit.
+    /// E001 for a field of another type, E002 where the packed ones end amid a number, E008 over
+    /// the limit.
     pub fn floats(&self, walker: &mut Walker<'_>, to: &mut Vec<f32>) -> Result<()> {
         if let Value::Fixed32(bits) = self.value {
             walker.keep(4)?;
@@ -208,13 +220,16 @@ impl Field {
             return Err(cut_off(span.offset));
         }
         let bytes = walker.bytes(span)?;
-        let floats = bytes.chunks_exact(4).map(|bytes| f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]));
+        let floats = bytes
+            .chunks_exact(4)
+            .map(|bytes| f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]));
         to.extend(floats);
         Ok(())
     }
 
     fn unexpected(&self, expected: &str) -> Error {
-        let message = format!("field {} has another type than the format says: {expected}", self.number);
+        let message =
+            format!("field {} has another type than the format says: {expected}", self.number);
         Error::format(message).at(self.span.offset)
     }
 }

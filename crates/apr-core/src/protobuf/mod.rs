@@ -1,8 +1,9 @@
 //! Protocol Buffers, walked over and not decoded.
 //!
-//! The weights of a model in ONNX, TensorFlow or Core ML lie inside one message of up to 2 GB. A decoder that fills
-//! structs would hold the model in memory. A [`Walker`] reads field keys through a small window and skips what is
-//! delimited by a length: a tensor costs the reading of its key, and its bytes are a [`Span`] to be read later.
+//! The weights of a model in ONNX, TensorFlow or Core ML lie inside one message of up to 2 GB. A
+//! decoder that fills structs would hold the model in memory. A [`Walker`] reads field keys through
+//! a small window and skips what is delimited by a length: a tensor costs the reading of its key,
+//! and its bytes are a [`Span`] to be read later.
 //!
 //! ```text
 //! message  := field*
@@ -13,9 +14,9 @@
 //!           | 4 bytes              type 5, little-endian
 //! ```
 //!
-//! Every length is checked against the message that encloses it, messages nest [`MAX_DEPTH`] deep, and what a walk
-//! keeps in memory counts against [`Limits::max_index`](crate::Limits::max_index). Groups (types 3 and 4) are refused:
-//! no model format has them.
+//! Every length is checked against the message that encloses it, messages nest [`MAX_DEPTH`] deep,
+//! and what a walk keeps in memory counts against [`Limits::max_index`](crate::Limits::max_index).
+//! Groups (types 3 and 4) are refused: no model format has them.
 //!
 //! ```
 //! use apr_core::Limits;
@@ -64,12 +65,24 @@ mod tests {
         let bytes: &[u8] = b"\x0a\x02\x12\x04\x08\x01\x08\x01";
         let outer = walk(bytes).expect("the outer message is sound")[0];
         let mut walker = Walker::new(&bytes, &Limits::default());
-        let error = outer.message().and_then(|mut inner| inner.next(&mut walker)).expect_err("too long");
+        let error =
+            outer.message().and_then(|mut inner| inner.next(&mut walker)).expect_err("too long");
         assert_eq!((error.code(), error.offset()), (Code::Corrupt, Some(2)));
-        for cut in [&b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\x7f"[..], b"\x08", b"\x08\x80", b"\x0d\0\0\0", b"\x09\0"] {
+        for cut in [
+            &b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\x7f"[..],
+            b"\x08",
+            b"\x08\x80",
+            b"\x0d\0\0\0",
+            b"\x09\0",
+        ] {
             assert_eq!(walk(cut).expect_err("cut off").code(), Code::Corrupt, "{cut:?}");
         }
-        for wrong in [&b"\x00\x00"[..], b"\x0b", b"\x0f", b"\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"] {
+        for wrong in [
+            &b"\x00\x00"[..],
+            b"\x0b",
+            b"\x0f",
+            b"\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01",
+        ] {
             assert_eq!(walk(wrong).expect_err("no field").code(), Code::Format, "{wrong:?}");
         }
     }
@@ -84,7 +97,8 @@ mod tests {
             runs.add(&mut walker, &field, Element::Varint).expect("numbers");
         }
         assert_eq!(numbers, [1, 2, 3, 4]);
-        let found: Vec<_> = runs.runs().iter().map(|run| (run.span.offset, run.span.len, run.key_len)).collect();
+        let found: Vec<_> =
+            runs.runs().iter().map(|run| (run.span.offset, run.span.len, run.key_len)).collect();
         assert_eq!(found, [(0, 2, 1), (4, 2, 0), (6, 2, 1)]);
     }
 

@@ -51,14 +51,21 @@ impl Runs {
     pub fn add(&mut self, walker: &mut Walker<'_>, field: &Field, element: Element) -> Result<()> {
         let own = match (field.value, element) {
             (Value::Bytes(span), _) => {
-                return if span.len == 0 { Ok(()) } else { self.push(walker, Run { span, key_len: 0 }) };
+                return if span.len == 0 {
+                    Ok(())
+                } else {
+                    self.push(walker, Run { span, key_len: 0 })
+                };
             }
             (Value::Varint(_), Element::Varint) => None,
-            (Value::Fixed32(_), Element::Fixed32) | (Value::Fixed64(_), Element::Fixed64) => element.width(),
+            (Value::Fixed32(_), Element::Fixed32) | (Value::Fixed64(_), Element::Fixed64) => {
+                element.width()
+            }
             _ => {
-                return Err(
-                    Error::format("a repeated number has another type than the format says").at(field.span.offset)
-                );
+                return Err(Error::format(
+                    "a repeated number has another type than the format says",
+                )
+                .at(field.span.offset));
             }
         };
         // Keys are mostly of one length; one that is written longer than needed starts another run.

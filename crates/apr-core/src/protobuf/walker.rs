@@ -60,7 +60,9 @@ impl<'a> Walker<'a> {
             }
             None => {
                 let limit = self.limits.max_index;
-                Err(Error::memory(format!("what describes the model takes more than the limit of {limit} bytes")))
+                Err(Error::memory(format!(
+                    "what describes the model takes more than the limit of {limit} bytes"
+                )))
             }
         }
     }
@@ -71,7 +73,8 @@ impl<'a> Walker<'a> {
     /// E002 where it is not in the source, E007 when reading fails, E008 over the limit.
     pub fn bytes(&mut self, span: Span) -> Result<Vec<u8>> {
         self.keep(span.len)?;
-        let len = usize::try_from(span.len).map_err(|_| Error::memory("the bytes do not fit in memory"))?;
+        let len = usize::try_from(span.len)
+            .map_err(|_| Error::memory("the bytes do not fit in memory"))?;
         if span.end() > self.source.len() {
             return Err(past_the_end(span.offset, self.source.len()));
         }
@@ -115,7 +118,8 @@ impl<'a> Walker<'a> {
         Ok(bytes)
     }
 
-    /// Makes the window hold `len` bytes from `at` on, at most [`WINDOW`]; returns where in it they start.
+    /// Makes the window hold `len` bytes from `at` on, at most [`WINDOW`]; returns where in it they
+    /// start.
     fn load(&mut self, at: u64, len: u64) -> Result<usize> {
         let end = at.checked_add(len).filter(|&end| end <= self.source.len());
         let end = end.ok_or_else(|| past_the_end(at, self.source.len()))?;
@@ -131,11 +135,15 @@ impl<'a> Walker<'a> {
 
 impl fmt::Debug for Walker<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Walker").field("len", &self.source.len()).field("budget", &self.budget).finish_non_exhaustive()
+        f.debug_struct("Walker")
+            .field("len", &self.source.len())
+            .field("budget", &self.budget)
+            .finish_non_exhaustive()
     }
 }
 
-/// The varint that the bytes start with, and its length; `None` where it does not end, or has more than 64 bits.
+/// The varint that the bytes start with, and its length; `None` where it does not end, or has more
+/// than 64 bits.
 ///
 /// ```
 /// assert_eq!(apr_core::protobuf::decode_varint(&[0x96, 0x01, 0xff]), Some((150, 2)));
@@ -145,7 +153,8 @@ pub fn decode_varint(bytes: &[u8]) -> Option<(u64, u64)> {
     let mut value = 0_u64;
     for (&byte, index) in bytes.iter().zip(0..MAX_VARINT) {
         // Of the tenth byte only the lowest bit has a place; libraries ignore the others.
-        value |= u64::from(byte & 0x7f).checked_shl(7 * u32::try_from(index).unwrap_or_default())?;
+        value |=
+            u64::from(byte & 0x7f).checked_shl(7 * u32::try_from(index).unwrap_or_default())?;
         if byte & 0x80 == 0 {
             return Some((value, index + 1));
         }

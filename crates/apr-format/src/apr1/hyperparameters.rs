@@ -75,14 +75,19 @@ impl Hyperparameters {
 
     /// As the header names them.
     pub(super) fn named(&self) -> Map<String, Value> {
-        FIELDS.iter().zip(self.values).map(|((name, _), value)| ((*name).into(), value.into())).collect()
+        FIELDS
+            .iter()
+            .zip(self.values)
+            .map(|((name, _), value)| ((*name).into(), value.into()))
+            .collect()
     }
 
     /// Sets what the metadata of a Whisper model has.
     pub(super) fn describe(&self, metadata: &mut Metadata) {
         let mut architecture = Map::new();
         for ((_, name), value) in FIELDS.iter().zip(self.values) {
-            // The first state is the encoder's; one that differs is left to the record of the header.
+            // The first state is the encoder's; one that differs is left to the record of the
+            // header.
             architecture.entry(*name).or_insert(value.into());
         }
         metadata.set(keys::MODEL_TYPE, "whisper");
@@ -99,22 +104,30 @@ impl Hyperparameters {
         let architecture = metadata.object(keys::ARCHITECTURE);
         let mut values = Vec::new();
         for (name, config_name) in FIELDS {
-            let told = || [config_name, name].iter().find_map(|name| architecture?.get(*name)?.as_u64());
+            let told =
+                || [config_name, name].iter().find_map(|name| architecture?.get(*name)?.as_u64());
             // The decoder's width is the encoder's in a configuration.
             let recorded = || recorded.and_then(|recorded| recorded.get(name)?.as_u64());
-            let value = if name == "n_text_state" { recorded().or_else(told) } else { told().or_else(recorded) };
-            let value = value.and_then(|value| u32::try_from(value).ok()).ok_or_else(|| missing(config_name))?;
+            let value = if name == "n_text_state" {
+                recorded().or_else(told)
+            } else {
+                told().or_else(recorded)
+            };
+            let value = value
+                .and_then(|value| u32::try_from(value).ok())
+                .ok_or_else(|| missing(config_name))?;
             values.push(value);
         }
         let mut hyperparameters = Self { size: 0, values: [0; 10] };
         hyperparameters.values.copy_from_slice(&values);
-        let recorded_size = record.and_then(|record| u8::try_from(record.get("model_type")?.as_u64()?).ok());
+        let recorded_size =
+            record.and_then(|record| u8::try_from(record.get("model_type")?.as_u64()?).ok());
         hyperparameters.size = recorded_size.unwrap_or_else(|| hyperparameters.usual_size());
         Ok(hyperparameters)
     }
 
-    /// The size of OpenAI's models of these dimensions; 0, as tiny, for any other, which the published reader takes it
-    /// for as well.
+    /// The size of OpenAI's models of these dimensions; 0, as tiny, for any other, which the
+    /// published reader takes it for as well.
     fn usual_size(&self) -> u8 {
         let [vocabulary, _, width, _, layers, .., mels] = self.values;
         let english = u8::from(vocabulary == ENGLISH_VOCABULARY);
@@ -141,7 +154,8 @@ impl Hyperparameters {
 
 fn missing(name: &str) -> Error {
     Error::format(format!(
-        "APR1 holds Whisper models, whose header has {name}; the architecture in the metadata lacks it"
+        "APR1 holds Whisper models, whose header has {name}; the architecture in the metadata \
+         lacks it"
     ))
 }
 

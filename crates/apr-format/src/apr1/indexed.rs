@@ -5,7 +5,9 @@ use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use apr_core::{ByteSource, DType, Error, Limits, Metadata, Result, Shape, TensorInfo, json, keys, read_vec};
+use apr_core::{
+    ByteSource, DType, Error, Limits, Metadata, Result, Shape, TensorInfo, json, keys, read_vec,
+};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -49,7 +51,8 @@ pub(super) fn read(source: &dyn ByteSource, limits: &Limits) -> Result<Parts> {
         .collect::<Result<Vec<_>>>()?;
     let mut made = Vec::new();
     if let Some((shape, bytes)) = filterbank(&metadata) {
-        let info = TensorInfo { name: keys::MEL_FILTERBANK_TENSOR.into(), dtype: DType::F32, shape };
+        let info =
+            TensorInfo { name: keys::MEL_FILTERBANK_TENSOR.into(), dtype: DType::F32, shape };
         tensors.push(Entry { info, offset: data_start, len: 0, encoding: Encoding::Made(0) });
         made.push(bytes);
         metadata.set(keys::MEL_FILTERBANK, json!({ "tensor": keys::MEL_FILTERBANK_TENSOR }));
@@ -78,8 +81,8 @@ fn read_index(bytes: &[u8], start: u64, count: u32) -> Result<Vec<json::Object<D
         return Ok(Vec::new());
     }
     let text = json::utf8(bytes, "the index", start)?;
-    let index: Vec<json::Object<Described>> =
-        serde_json::from_str(text).map_err(|error| json::error(&error, "the index", text, start))?;
+    let index: Vec<json::Object<Described>> = serde_json::from_str(text)
+        .map_err(|error| json::error(&error, "the index", text, start))?;
     if index.len() as u64 != u64::from(count) {
         let message = format!("the index has {} tensors, its header says {count}", index.len());
         return Err(Error::corrupt(message).at(start));
@@ -92,15 +95,23 @@ fn entry(described: Described, index_start: u64, data_start: u64) -> Result<Entr
     let name = checked_name(name.as_bytes(), index_start)?;
     let locate = |error: Error| error.for_tensor(&name).at(index_start);
     if shape.len() > Shape::MAX_DIMS {
-        let message = format!("{} dimensions, more than the limit of {}", shape.len(), Shape::MAX_DIMS);
+        let message =
+            format!("{} dimensions, more than the limit of {}", shape.len(), Shape::MAX_DIMS);
         return Err(locate(Error::format(message)));
     }
-    let dtype = DTYPES.iter().find(|(known, _)| *known == dtype).map(|&(_, dtype)| dtype).ok_or_else(|| {
-        locate(Error::version(format!("its dtype '{}' is not known", apr_core::Escaped::short(&dtype))))
-    })?;
+    let dtype =
+        DTYPES.iter().find(|(known, _)| *known == dtype).map(|&(_, dtype)| dtype).ok_or_else(
+            || {
+                locate(Error::version(format!(
+                    "its dtype '{}' is not known",
+                    apr_core::Escaped::short(&dtype)
+                )))
+            },
+        )?;
     let info = TensorInfo { name: name.clone(), dtype, shape: shape.into() };
     if info.byte_len()? != size {
-        let message = format!("{size} bytes are not the length of the shape {} in {dtype}", info.shape);
+        let message =
+            format!("{size} bytes are not the length of the shape {} in {dtype}", info.shape);
         return Err(locate(Error::corrupt(message)));
     }
     let offset = data_start.checked_add(offset);
@@ -123,12 +134,20 @@ const DTYPES: [(&str, DType); 8] = [
 /// The mel filterbank, where the metadata have it as a list of numbers.
 fn filterbank(metadata: &Metadata) -> Option<(Shape, Vec<u8>)> {
     let values = metadata.get(keys::MEL_FILTERBANK)?.as_array()?;
-    let dims = metadata.get(FILTERBANK_SHAPE)?.as_array()?.iter().map(Value::as_u64).collect::<Option<Vec<_>>>()?;
+    let dims = metadata
+        .get(FILTERBANK_SHAPE)?
+        .as_array()?
+        .iter()
+        .map(Value::as_u64)
+        .collect::<Option<Vec<_>>>()?;
     let shape = Shape::from(dims);
     if shape.dims().len() != 2 || shape.elements() != Some(values.len() as u64) {
         return None;
     }
-    #[expect(clippy::cast_possible_truncation, reason = "the weights are F32, written as decimal numbers")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "the weights are F32, written as decimal numbers"
+    )]
     let weight = |value: &Value| value.as_f64().map(|value| (value as f32).to_le_bytes());
     Some((shape, values.iter().map(weight).collect::<Option<Vec<_>>>()?.concat()))
 }

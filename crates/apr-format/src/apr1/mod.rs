@@ -15,25 +15,31 @@
 //!
 //! whisper-apr 0.2 wrote the first with the magic `APR\0` and a header of 64 bytes.
 //!
-//! Why read it so: the programs that wrote these files never checked the CRC, and wrote floats whatever the header's
-//! quantization and compression said. The length of a tensor decides what it is, and what the header says otherwise is a
-//! warning. The mel filterbank is the tensor [`keys::MEL_FILTERBANK_TENSOR`](apr_core::keys::MEL_FILTERBANK_TENSOR), the
-//! vocabulary the metadata `tokenizer.vocabulary` and `tokenizer.merges`. Tensors of int8 with one scale are presented
-//! as [`DType::I8_ROW`](apr_core::DType::I8_ROW) with that scale in each row.
+//! Why read it so: the programs that wrote these files never checked the CRC, and wrote floats
+//! whatever the header's quantization and compression said. The length of a tensor decides what it
+//! is, and what the header says otherwise is a warning. The mel filterbank is the tensor
+//! [`keys::MEL_FILTERBANK_TENSOR`](apr_core::keys::MEL_FILTERBANK_TENSOR), the vocabulary the
+//! metadata `tokenizer.vocabulary` and `tokenizer.merges`. Tensors of int8 with one scale are
+//! presented as [`DType::I8_ROW`](apr_core::DType::I8_ROW) with that scale in each row.
 //!
-//! Limits: 65,535 tensors of 4 dimensions of 32 bits, names of 48 bytes. Packed int4 and LZ4 are named in the header, but
-//! nothing says how they are laid out and no published program wrote them: E003.
+//! Limits: 65,535 tensors of 4 dimensions of 32 bits, names of 48 bytes. Packed int4 and LZ4 are
+//! named in the header, but nothing says how they are laid out and no published program wrote them:
+//! E003.
 //!
 //! ```
-//! use apr_core::{CheckpointReader, CheckpointWriter, DType, Limits, Metadata, Notes, TensorInfo};
+//! use apr_core::{
+//!     CheckpointReader, CheckpointWriter, DType, Limits, Metadata, Notes, TensorInfo,
+//! };
 //! use apr_format::apr1;
 //!
 //! let metadata = Metadata::parse(
-//!     br#"{"model_type": "whisper", "architecture": {"vocab_size": 51865, "num_mel_bins": 80, "d_model": 384,
-//!         "max_source_positions": 1500, "encoder_layers": 4, "encoder_attention_heads": 6,
-//!         "max_target_positions": 448, "decoder_layers": 4, "decoder_attention_heads": 6}}"#,
+//!     br#"{"model_type": "whisper", "architecture": {"vocab_size": 51865, "num_mel_bins": 80,
+//!         "d_model": 384, "max_source_positions": 1500, "encoder_layers": 4,
+//!         "encoder_attention_heads": 6, "max_target_positions": 448, "decoder_layers": 4,
+//!         "decoder_attention_heads": 6}}"#,
 //! )?;
-//! let tensors = [TensorInfo { name: "encoder.conv1.bias".into(), dtype: DType::F32, shape: [2].into() }];
+//! let tensors =
+//!     [TensorInfo { name: "encoder.conv1.bias".into(), dtype: DType::F32, shape: [2].into() }];
 //! let mut writer = apr1::plan(&tensors, &metadata, &[], &apr1::WriteOptions::default())?;
 //! let mut file = Vec::new();
 //! writer.begin(&mut file)?;
@@ -66,8 +72,9 @@ pub use writer::{Apr1Writer, WriteOptions, plan};
 /// Opens an APR1 file. Reads header, index, vocabulary, and no tensor bytes.
 ///
 /// # Errors
-/// E001 for another format and headers that break this one, E002 when parts are missing or contradict each other, E003
-/// for versions and encodings that are not known, E007 when reading fails, E008 beyond `limits`; each names `name`.
+/// E001 for another format and headers that break this one, E002 when parts are missing or
+/// contradict each other, E003 for versions and encodings that are not known, E007 when reading
+/// fails, E008 beyond `limits`; each names `name`.
 pub fn open<S: ByteSource + 'static>(source: S, name: &str, limits: &Limits) -> Result<Apr1Reader> {
     let parts = read(&source, limits).map_err(|error| error.in_file(name))?;
     Apr1Reader::new(Box::new(source), name, parts).map_err(|error| error.in_file(name))

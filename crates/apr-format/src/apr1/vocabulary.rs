@@ -37,11 +37,15 @@ impl Vocabulary {
     /// E002 when counts or lengths end past it.
     pub(super) fn decode(bytes: &[u8], at: u64) -> Result<Self> {
         let mut fields = Fields::new(bytes, at);
-        let (tokens, merges) = (fields.u32("the number of tokens")?, fields.u32("the number of merges")?);
+        let (tokens, merges) =
+            (fields.u32("the number of tokens")?, fields.u32("the number of merges")?);
         // Each takes a length of two bytes at least.
         let least = 2 * u64::from(tokens) + 4 * u64::from(merges);
         if least > fields.left() as u64 {
-            let message = format!("{tokens} tokens and {merges} merges do not fit into {} bytes", fields.left());
+            let message = format!(
+                "{tokens} tokens and {merges} merges do not fit into {} bytes",
+                fields.left()
+            );
             return Err(Error::corrupt(message).at(at));
         }
         let mut vocabulary = Self::default();
@@ -60,22 +64,26 @@ impl Vocabulary {
     pub(super) fn encode(&self) -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
         for count in [self.tokens.len(), self.merges.len()] {
-            let count = u32::try_from(count).map_err(|_| Error::format("a vocabulary of over 2^32 tokens"))?;
+            let count = u32::try_from(count)
+                .map_err(|_| Error::format("a vocabulary of over 2^32 tokens"))?;
             bytes.extend(count.to_le_bytes());
         }
         for token in self.tokens.iter().chain(self.merges.iter().flatten()) {
-            let len = u16::try_from(token.len())
-                .map_err(|_| Error::format(format!("a token has {} bytes; APR1 holds 65,535", token.len())))?;
+            let len = u16::try_from(token.len()).map_err(|_| {
+                Error::format(format!("a token has {} bytes; APR1 holds 65,535", token.len()))
+            })?;
             bytes.extend(len.to_le_bytes());
             bytes.extend(token);
         }
         Ok(bytes)
     }
 
-    /// Sets what the metadata have of a vocabulary. Merges are pairs with a space between, so that no token may contain
-    /// one: where there are some, and where a token is not UTF-8, bytes are characters.
+    /// Sets what the metadata have of a vocabulary. Merges are pairs with a space between, so that
+    /// no token may contain one: where there are some, and where a token is not UTF-8, bytes are
+    /// characters.
     pub(super) fn describe(&self, metadata: &mut Metadata) {
-        let utf8 = self.merges.is_empty() && self.tokens.iter().all(|token| core::str::from_utf8(token).is_ok());
+        let utf8 = self.merges.is_empty()
+            && self.tokens.iter().all(|token| core::str::from_utf8(token).is_ok());
         let alphabet = byte_to_unicode();
         let text = |token: &Vec<u8>| -> String {
             match utf8 {
@@ -87,13 +95,14 @@ impl Vocabulary {
         metadata.set(VOCABULARY_ENCODING, if utf8 { UTF8 } else { BYTE_TO_UNICODE });
         metadata.set(VOCABULARY, self.tokens.iter().map(text).collect::<Vec<_>>());
         if !self.merges.is_empty() {
-            let pairs = self.merges.iter().map(|[left, right]| format!("{} {}", text(left), text(right)));
+            let pairs =
+                self.merges.iter().map(|[left, right]| format!("{} {}", text(left), text(right)));
             metadata.set(MERGES, pairs.collect::<Vec<_>>());
         }
     }
 
-    /// The vocabulary that the metadata have; none where they list no tokens. `merges` are used where the metadata have
-    /// none. An id without a token gets the empty one.
+    /// The vocabulary that the metadata have; none where they list no tokens. `merges` are used
+    /// where the metadata have none. An id without a token gets the empty one.
     pub(super) fn of(metadata: &Metadata, merges: impl FnOnce() -> Vec<String>) -> Option<Self> {
         let texts = metadata.get(VOCABULARY)?.as_array()?;
         let texts: Vec<&str> = texts.iter().map(|text| text.as_str().unwrap_or_default()).collect();
@@ -110,7 +119,8 @@ impl Vocabulary {
         };
         let token = |text: &str| token(text).unwrap_or_else(|| text.as_bytes().to_vec());
         let listed = metadata.get(MERGES).and_then(Value::as_array);
-        let listed = listed.map(|pairs| pairs.iter().filter_map(|pair| Some(pair.as_str()?.into())).collect());
+        let listed = listed
+            .map(|pairs| pairs.iter().filter_map(|pair| Some(pair.as_str()?.into())).collect());
         let merges: Vec<String> = listed.unwrap_or_else(merges);
         let pairs = merges.iter().filter_map(|pair| pair.split_once(' '));
         Some(Self {
@@ -125,8 +135,8 @@ fn short_bytes(fields: &mut Fields<'_>, what: &str) -> Result<Vec<u8>> {
     fields.take(len.into(), what).map(<[u8]>::to_vec)
 }
 
-/// The character of every byte in GPT-2's vocabularies: those that print in Latin-1 are themselves, the others U+0100 and
-/// on, in order.
+/// The character of every byte in GPT-2's vocabularies: those that print in Latin-1 are themselves,
+/// the others U+0100 and on, in order.
 fn byte_to_unicode() -> [char; 256] {
     let mut alphabet = ['\0'; 256];
     let mut next = '\u{100}'..;
@@ -155,10 +165,16 @@ mod tests {
         let merges = vec![[b" ".to_vec(), b"t".to_vec()], [vec![0xf0], vec![0x9f, 0x98]]];
         for vocabulary in [
             Vocabulary { tokens: bytes, merges: Vec::new() },
-            Vocabulary { tokens: vec![b" the".to_vec(), Vec::new(), "größe".into()], merges: Vec::new() },
+            Vocabulary {
+                tokens: vec![b" the".to_vec(), Vec::new(), "größe".into()],
+                merges: Vec::new(),
+            },
             Vocabulary { tokens: vec![b" the".to_vec(), b"<|endoftext|>".to_vec()], merges },
         ] {
-            assert_eq!(Vocabulary::of(&described(&vocabulary), Vec::new).as_ref(), Some(&vocabulary));
+            assert_eq!(
+                Vocabulary::of(&described(&vocabulary), Vec::new).as_ref(),
+                Some(&vocabulary)
+            );
             let encoded = vocabulary.encode().expect("short tokens");
             assert_eq!(Vocabulary::decode(&encoded, 0), Ok(vocabulary));
         }
@@ -167,7 +183,8 @@ mod tests {
     #[test]
     fn texts_are_those_of_gpt2s_vocabulary() {
         let merges = vec![[b" ".to_vec(), b"t".to_vec()]];
-        let metadata = described(&Vocabulary { tokens: vec![b" the".to_vec(), b"\n".to_vec()], merges });
+        let metadata =
+            described(&Vocabulary { tokens: vec![b" the".to_vec(), b"\n".to_vec()], merges });
         // As in GPT-2's vocab.json and merges.txt.
         assert_eq!(metadata.get(VOCABULARY), Some(&serde_json::json!(["\u{120}the", "\u{10a}"])));
         assert_eq!(metadata.get(MERGES), Some(&serde_json::json!(["\u{120} t"])));

@@ -5,13 +5,17 @@ use alloc::string::{String, ToString};
 use alloc::vec;
 use alloc::vec::Vec;
 
-use apr_core::{ByteSource, DType, Error, Limits, Metadata, Result, Shape, TensorInfo, keys, read_vec};
+use apr_core::{
+    ByteSource, DType, Error, Limits, Metadata, Result, Shape, TensorInfo, keys, read_vec,
+};
 use serde_json::json;
 
 use super::format::MAGIC;
 use super::hyperparameters::{Hyperparameters, METADATA_KEY};
 use super::vocabulary::Vocabulary;
-use crate::older::{Encoding, Entry, Fields, Parts, Scale, Section, padded_name, read_front, used_dims};
+use crate::older::{
+    Encoding, Entry, Fields, Parts, Scale, Section, padded_name, read_front, used_dims,
+};
 
 /// Length of the header after the magic, in bytes.
 pub(super) const HEADER_LEN: u64 = 48;
@@ -51,13 +55,17 @@ impl Header {
         let version = fields.u16("the version")?;
         if version != VERSION {
             // There never was another: it is some other format under this magic.
-            return Err(
-                Error::format(format!("this is not an APR1 file: its version is {version}, not {VERSION}")).at(4)
-            );
+            return Err(Error::format(format!(
+                "this is not an APR1 file: its version is {version}, not {VERSION}"
+            ))
+            .at(4));
         }
         let (size, quantization) = (fields.u8("the model type")?, fields.u8("the quantization")?);
         if usize::from(quantization) >= QUANTIZATIONS.len() {
-            return Err(Error::format(format!("the quantization {quantization} is none of APR1's 4")).at(7));
+            return Err(Error::format(format!(
+                "the quantization {quantization} is none of APR1's 4"
+            ))
+            .at(7));
         }
         let compressed = fields.u8("the compression")?;
         let (tensors, flags) = (fields.u16("the number of tensors")?, fields.u8("the flags")?);
@@ -80,8 +88,11 @@ impl Header {
 pub(super) fn read(source: &dyn ByteSource, limits: &Limits) -> Result<Parts> {
     let mut magic = [0; 4];
     source.read_at(0, &mut magic)?;
-    let (header_len, program) =
-        if magic == MAGIC { (HEADER_LEN, "whisper-apr 0.1") } else { (HEADER_LEN_0_2, "whisper-apr 0.2") };
+    let (header_len, program) = if magic == MAGIC {
+        (HEADER_LEN, "whisper-apr 0.1")
+    } else {
+        (HEADER_LEN_0_2, "whisper-apr 0.2")
+    };
     let front = read_front(source, 4 + header_len)?;
     let header = Header::decode(&front[4..])?;
     let index_start = 4 + header_len;
@@ -101,7 +112,8 @@ pub(super) fn read(source: &dyn ByteSource, limits: &Limits) -> Result<Parts> {
     }
     let mut ends = tensors.iter().map(|entry: &Entry| entry.offset.checked_add(entry.len));
     let data_end = ends.try_fold(data_start, |most, end| Some(most.max(end?)));
-    let data_end = data_end.ok_or_else(|| Error::corrupt("tensors end past 2^64").at(index_start))?;
+    let data_end =
+        data_end.ok_or_else(|| Error::corrupt("tensors end past 2^64").at(index_start))?;
 
     let mut metadata = Metadata::new();
     header.hyperparameters.describe(&mut metadata);
@@ -155,11 +167,16 @@ impl Oddities {
             ));
         }
         if header.compressed != 0 {
-            warnings.push("the header says that tensors are compressed; by their lengths they are not".to_string());
+            warnings.push(
+                "the header says that tensors are compressed; by their lengths they are not"
+                    .to_string(),
+            );
         }
         if let Some(name) = self.completed.first() {
             let count = self.completed.len();
-            warnings.push(format!("{count} names were cut to 47 bytes when written and are completed, as '{name}'"));
+            warnings.push(format!(
+                "{count} names were cut to 47 bytes when written and are completed, as '{name}'"
+            ));
         }
         let unknown = header.flags & !(HAS_VOCABULARY | HAS_FILTERBANK);
         if unknown != 0 {
@@ -179,7 +196,8 @@ fn read_entry(
 ) -> Result<Entry> {
     let mut fields = Fields::new(bytes, at);
     let mut name = padded_name(fields.take(NAME_LEN, "a name")?, at)?;
-    // The program cut names to 47 bytes: of Whisper's, those of the second ten decoder layers lose the last letter.
+    // The program cut names to 47 bytes: of Whisper's, those of the second ten decoder layers lose
+    // the last letter.
     if name.len() == NAME_LEN - 1 && name.ends_with(".weigh") {
         name.push('t');
         notes.completed.push(name.clone());
@@ -191,9 +209,11 @@ fn read_entry(
         *slot = fields.u32("a dimension")?;
     }
     let locate = |error: Error| error.for_tensor(&name).at(at);
-    let shape = Shape::from(used_dims(slots, fields.u8("the number of dimensions")?).map_err(locate)?);
+    let shape =
+        Shape::from(used_dims(slots, fields.u8("the number of dimensions")?).map_err(locate)?);
     if shape.elements() != Some(elements) {
-        let message = format!("the shape {shape} does not have the {elements} elements that its entry says");
+        let message =
+            format!("the shape {shape} does not have the {elements} elements that its entry says");
         return Err(locate(Error::corrupt(message)));
     }
     let (dtype, encoding) = stored_as(header, len, &shape, scale).map_err(locate)?;
@@ -204,11 +224,17 @@ fn read_entry(
 }
 
 /// What the length of a tensor tells: the program wrote floats under any header but that of int8.
-fn stored_as(header: &Header, len: u64, shape: &Shape, scale: Option<[u8; 4]>) -> Result<(DType, Encoding)> {
+fn stored_as(
+    header: &Header,
+    len: u64,
+    shape: &Shape,
+    scale: Option<[u8; 4]>,
+) -> Result<(DType, Encoding)> {
     let takes = |dtype: DType| dtype.stored_len(shape) == Some(len);
     match (header.quantization, scale) {
         (INT8, Some(scale)) if takes(DType::I8) => {
-            let encoding = Encoding::Scaled { scale: Scale::Given(scale), row_len: shape.row_len() };
+            let encoding =
+                Encoding::Scaled { scale: Scale::Given(scale), row_len: shape.row_len() };
             return Ok((DType::I8_ROW, encoding));
         }
         (INT8, _) => {}
@@ -217,7 +243,8 @@ fn stored_as(header: &Header, len: u64, shape: &Shape, scale: Option<[u8; 4]>) -
         _ => {}
     }
     if header.compressed != 0 {
-        let message = "it is compressed with LZ4 in a layout that APR1 does not define and no published program wrote";
+        let message = "it is compressed with LZ4 in a layout that APR1 does not define and no \
+            published program wrote";
         return Err(Error::version(message));
     }
     if header.quantization == INT4 {
@@ -226,18 +253,30 @@ fn stored_as(header: &Header, len: u64, shape: &Shape, scale: Option<[u8; 4]>) -
         ));
     }
     let quantization = QUANTIZATIONS[usize::from(header.quantization)];
-    Err(Error::corrupt(format!("{len} bytes are not the length of the shape {shape} in {quantization}")))
+    Err(Error::corrupt(format!(
+        "{len} bytes are not the length of the shape {shape} in {quantization}"
+    )))
 }
 
 /// The length of the section at `at`, and where its content starts.
-fn section(source: &dyn ByteSource, at: u64, what: &str, sections: &mut Vec<Section>) -> Result<(u64, u64)> {
+fn section(
+    source: &dyn ByteSource,
+    at: u64,
+    what: &str,
+    sections: &mut Vec<Section>,
+) -> Result<(u64, u64)> {
     let mut len = [0; 4];
-    let absent = || Error::corrupt(format!("the header says that there is {what}, but the file ends before it")).at(at);
+    let absent = || {
+        Error::corrupt(format!("the header says that there is {what}, but the file ends before it"))
+            .at(at)
+    };
     let start = at.checked_add(4).filter(|&start| start <= source.len()).ok_or_else(absent)?;
     source.read_at(at, &mut len)?;
     let len = u64::from(u32::from_le_bytes(len));
     if start + len > source.len() {
-        return Err(Error::corrupt(format!("{what} takes {len} bytes, but the file ends before")).at(at));
+        return Err(
+            Error::corrupt(format!("{what} takes {len} bytes, but the file ends before")).at(at)
+        );
     }
     sections.push(Section { offset: at, len: 4 + len });
     Ok((start, len))
@@ -265,13 +304,16 @@ fn read_filterbank(
     let (start, len) = section(source, at, "a mel filterbank", sections)?;
     let head = read_vec(source, start, 8.min(len))?;
     let mut fields = Fields::new(&head, start);
-    let (mels, freqs) = (fields.u32("the number of mels")?, fields.u32("the number of frequencies")?);
+    let (mels, freqs) =
+        (fields.u32("the number of mels")?, fields.u32("the number of frequencies")?);
     let weights = u64::from(mels) * u64::from(freqs);
     let weights_len = weights.checked_mul(4).filter(|&weights_len| weights_len <= len - 8);
     let weights_len = weights_len.ok_or_else(|| {
-        Error::corrupt(format!("{mels} mels of {freqs} frequencies do not fit into its {len} bytes"))
-            .for_tensor(keys::MEL_FILTERBANK_TENSOR)
-            .at(start)
+        Error::corrupt(format!(
+            "{mels} mels of {freqs} frequencies do not fit into its {len} bytes"
+        ))
+        .for_tensor(keys::MEL_FILTERBANK_TENSOR)
+        .at(start)
     })?;
     // Structure are the lengths and what follows the weights, if anything.
     sections.pop();

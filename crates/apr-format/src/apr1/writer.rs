@@ -9,14 +9,16 @@ use core::fmt;
 
 use apr_core::digest::{ChunkSums, Crc32};
 use apr_core::{
-    CheckpointWriter, DType, Due, Error, FileInfo, Layout, Loss, Metadata, Notes, PlannedTensor, Result, Sink,
-    TensorInfo, keys,
+    CheckpointWriter, DType, Due, Error, FileInfo, Layout, Loss, Metadata, Notes, PlannedTensor,
+    Result, Sink, TensorInfo, keys,
 };
 use serde_json::Value;
 
 use super::hyperparameters::{Hyperparameters, METADATA_KEY};
 use super::vocabulary::{MERGES, VOCAB_SIZE, VOCABULARY, VOCABULARY_ENCODING, Vocabulary};
-use super::whisper::{ENTRY_LEN, HAS_FILTERBANK, HAS_VOCABULARY, HEADER_LEN, Header, NAME_LEN, VERSION};
+use super::whisper::{
+    ENTRY_LEN, HAS_FILTERBANK, HAS_VOCABULARY, HEADER_LEN, Header, NAME_LEN, VERSION,
+};
 use crate::apr2::CompanionFile;
 
 /// How to lay the file out.
@@ -50,13 +52,15 @@ pub struct Apr1Writer {
 }
 
 /// Plans a file: tensors are stored in the order given; the mel filterbank, which is the F32 matrix
-/// [`keys::MEL_FILTERBANK_TENSOR`], and the vocabulary of the metadata get their sections. Merges that the metadata lack
-/// are looked for in the `merges.txt` of `companions`, of which nothing else is kept.
+/// [`keys::MEL_FILTERBANK_TENSOR`], and the vocabulary of the metadata get their sections. Merges
+/// that the metadata lack are looked for in the `merges.txt` of `companions`, of which nothing else
+/// is kept.
 ///
 /// # Errors
-/// E001 for a tensor that the format can't hold (a name over 48 bytes, over 4 dimensions, a dimension over 2^32 - 1, a
-/// dtype other than F32 or F16, or both of these in one file), two of one name, over 65,535 tensors, metadata without the
-/// hyperparameters of a Whisper model, and sections over 4 GiB.
+/// E001 for a tensor that the format can't hold (a name over 48 bytes, over 4 dimensions, a
+/// dimension over 2^32 - 1, a dtype other than F32 or F16, or both of these in one file), two of
+/// one name, over 65,535 tensors, metadata without the hyperparameters of a Whisper model, and
+/// sections over 4 GiB.
 pub fn plan(
     tensors: &[TensorInfo],
     metadata: &Metadata,
@@ -67,15 +71,17 @@ pub fn plan(
     let weights: Vec<usize> = (0..tensors.len()).filter(|&at| Some(at) != filterbank).collect();
     let quantization = quantization(weights.iter().map(|&at| &tensors[at]))?;
     let vocabulary = Vocabulary::of(metadata, || merges_of(companions));
-    let count = u16::try_from(weights.len())
-        .map_err(|_| Error::format(format!("{} tensors; APR1 holds {}", weights.len(), u16::MAX)))?;
+    let count = u16::try_from(weights.len()).map_err(|_| {
+        Error::format(format!("{} tensors; APR1 holds {}", weights.len(), u16::MAX))
+    })?;
     let has = |flag: u8, is_there: bool| if is_there { flag } else { 0 };
     let header = Header {
         version: VERSION,
         quantization,
         compressed: 0,
         tensors: count,
-        flags: has(HAS_VOCABULARY, vocabulary.is_some()) | has(HAS_FILTERBANK, filterbank.is_some()),
+        flags: has(HAS_VOCABULARY, vocabulary.is_some())
+            | has(HAS_FILTERBANK, filterbank.is_some()),
         hyperparameters: Hyperparameters::of(metadata)?,
     };
 
@@ -89,7 +95,8 @@ pub fn plan(
         if !taken.insert(info.name.as_str()) {
             return Err(Error::format("two tensors have this name").for_tensor(&info.name));
         }
-        let len = encode_entry(info, end - data_start, &mut front).map_err(|error| error.for_tensor(&info.name))?;
+        let len = encode_entry(info, end - data_start, &mut front)
+            .map_err(|error| error.for_tensor(&info.name))?;
         planned.push(PlannedTensor { source, file: 0, offset: end, len });
         end = add(end, len)?;
     }
@@ -103,7 +110,11 @@ pub fn plan(
         let len = tensors[source].byte_len()?;
         middle.extend(section_len(len.saturating_add(8), "the mel filterbank")?);
         for &dim in tensors[source].shape.dims() {
-            middle.extend(narrow(dim).map_err(|error| error.for_tensor(keys::MEL_FILTERBANK_TENSOR))?.to_le_bytes());
+            middle.extend(
+                narrow(dim)
+                    .map_err(|error| error.for_tensor(keys::MEL_FILTERBANK_TENSOR))?
+                    .to_le_bytes(),
+            );
         }
         let offset = add(end, middle.len() as u64)?;
         planned.push(PlannedTensor { source, file: 0, offset, len });
@@ -127,7 +138,9 @@ pub fn plan(
 
 /// Weights of another form can't be in the section, and stay what they are.
 fn is_filterbank(info: &TensorInfo) -> bool {
-    info.name == keys::MEL_FILTERBANK_TENSOR && info.dtype == DType::F32 && info.shape.dims().len() == 2
+    info.name == keys::MEL_FILTERBANK_TENSOR
+        && info.dtype == DType::F32
+        && info.shape.dims().len() == 2
 }
 
 /// The header's number for the dtype of all tensors.
@@ -135,7 +148,10 @@ fn quantization<'a>(tensors: impl Iterator<Item = &'a TensorInfo>) -> Result<u8>
     let mut first: Option<&TensorInfo> = None;
     for info in tensors {
         if ![DType::F32, DType::F16].contains(&info.dtype) {
-            let message = format!("APR1 holds f32 and f16, not {}; --precision fp32 casts floats", info.dtype);
+            let message = format!(
+                "APR1 holds f32 and f16, not {}; --precision fp32 casts floats",
+                info.dtype
+            );
             return Err(Error::format(message).for_tensor(&info.name));
         }
         let first = *first.get_or_insert(info);
@@ -154,12 +170,14 @@ fn quantization<'a>(tensors: impl Iterator<Item = &'a TensorInfo>) -> Result<u8>
 fn encode_entry(info: &TensorInfo, offset: u64, index: &mut Vec<u8>) -> Result<u64> {
     let name = info.name.as_bytes();
     if name.len() > NAME_LEN || name.contains(&0) || name.is_empty() {
-        let message = format!("a name of {} bytes; APR1 holds 1 to {NAME_LEN}, without zeros", name.len());
+        let message =
+            format!("a name of {} bytes; APR1 holds 1 to {NAME_LEN}, without zeros", name.len());
         return Err(Error::format(message));
     }
     let dims = info.shape.dims();
     let count = u8::try_from(dims.len()).ok().filter(|&count| count <= 4);
-    let count = count.ok_or_else(|| Error::format(format!("{} dimensions; APR1 holds 4", dims.len())))?;
+    let count =
+        count.ok_or_else(|| Error::format(format!("{} dimensions; APR1 holds 4", dims.len())))?;
     let len = info.byte_len()?;
     let start = index.len();
     index.extend(name);
@@ -180,7 +198,8 @@ fn narrow(dim: u64) -> Result<u32> {
 }
 
 fn section_len(len: u64, what: &str) -> Result<[u8; 4]> {
-    let len = u32::try_from(len).map_err(|_| Error::format(format!("{what} takes {len} bytes; APR1 holds 4 GiB")))?;
+    let len = u32::try_from(len)
+        .map_err(|_| Error::format(format!("{what} takes {len} bytes; APR1 holds 4 GiB")))?;
     Ok(len.to_le_bytes())
 }
 
@@ -192,11 +211,15 @@ fn add(end: u64, len: u64) -> Result<u64> {
 fn merges_of(companions: &[CompanionFile]) -> Vec<String> {
     let file = companions.iter().find(|file| file.name == "merges.txt");
     let text = file.and_then(|file| core::str::from_utf8(&file.bytes).ok()).unwrap_or_default();
-    text.lines().filter(|line| !line.starts_with("#version") && line.contains(' ')).map(ToString::to_string).collect()
+    text.lines()
+        .filter(|line| !line.starts_with("#version") && line.contains(' '))
+        .map(ToString::to_string)
+        .collect()
 }
 
 fn losses(metadata: &Metadata, has_vocabulary: bool) -> Vec<Loss> {
-    // The first keys say what the format implies or what its header keeps; the others the caller stores elsewhere.
+    // The first keys say what the format implies or what its header keeps; the others the caller
+    // stores elsewhere.
     const CARED_FOR: [&str; 11] = [
         keys::APR_VERSION,
         keys::MODEL_TYPE,
@@ -210,15 +233,19 @@ fn losses(metadata: &Metadata, has_vocabulary: bool) -> Vec<Loss> {
         METADATA_KEY,
         "names",
     ];
-    let in_vocabulary =
-        |key: &str| has_vocabulary && [VOCABULARY, VOCABULARY_ENCODING, VOCAB_SIZE, MERGES].contains(&key);
+    let in_vocabulary = |key: &str| {
+        has_vocabulary && [VOCABULARY, VOCABULARY_ENCODING, VOCAB_SIZE, MERGES].contains(&key)
+    };
     let says_something = |value: &Value| *value != Value::Null;
-    let lost =
-        metadata.iter().filter(|(key, value)| !CARED_FOR.contains(key) && !in_vocabulary(key) && says_something(value));
+    let lost = metadata.iter().filter(|(key, value)| {
+        !CARED_FOR.contains(key) && !in_vocabulary(key) && says_something(value)
+    });
     let loss = |(key, _): (&str, &Value)| Loss {
         name: key.into(),
         what: "metadata".into(),
-        why: "an APR1 header holds ten hyperparameters, a vocabulary and a mel filterbank, and nothing else".into(),
+        why: "an APR1 header holds ten hyperparameters, a vocabulary and a mel filterbank, and \
+            nothing else"
+            .into(),
     };
     lost.map(loss).collect()
 }
@@ -255,7 +282,12 @@ impl CheckpointWriter for Apr1Writer {
         self.settle(sink)
     }
 
-    fn write_chunk(&mut self, sink: &mut dyn Sink, bytes: &[u8], _: Option<ChunkSums>) -> Result<()> {
+    fn write_chunk(
+        &mut self,
+        sink: &mut dyn Sink,
+        bytes: &[u8],
+        _: Option<ChunkSums>,
+    ) -> Result<()> {
         self.due.take(&self.layout, &self.names, bytes.len() as u64)?;
         self.write(sink, bytes)?;
         self.settle(sink)

@@ -1,11 +1,12 @@
 //! Work that the writer puts off until a thread has time for it.
 //!
-//! Pieces of a tensor that is quantized on its way do not end where a codec's blocks do, and what is compressed is cut
-//! into encrypted chunks anew: who does such work must know all that came before, which only the writer does. It lays
-//! the work on a belt. A thread that is about to make a piece of its own first does what lies there
-//! ([`ChunkEncoder::help`](apr_core::ChunkEncoder::help)), and the writer takes the results off in the order in which it
-//! laid them on. What nobody has begun by the time it is due, the writer does itself. So the bytes of a file do not
-//! depend on threads.
+//! Pieces of a tensor that is quantized on its way do not end where a codec's blocks do, and what
+//! is compressed is cut into encrypted chunks anew: who does such work must know all that came
+//! before, which only the writer does. It lays the work on a belt. A thread that is about to make a
+//! piece of its own first does what lies there
+//! ([`ChunkEncoder::help`](apr_core::ChunkEncoder::help)), and the writer takes the results off in
+//! the order in which it laid them on. What nobody has begun by the time it is due, the writer does
+//! itself. So the bytes of a file do not depend on threads.
 
 use alloc::vec::Vec;
 
@@ -79,9 +80,13 @@ impl Belt {
     /// Does the work of one parcel that nobody has begun; `false` if there is none.
     pub(super) fn help(&self, work: impl Fn(&mut Parcel)) -> bool {
         let mut places = self.lock();
-        let Some(at) = places.waiting.iter().position(|place| matches!(place, Place::ToDo(_))) else { return false };
+        let Some(at) = places.waiting.iter().position(|place| matches!(place, Place::ToDo(_)))
+        else {
+            return false;
+        };
         let number = places.taken_off + at as u64;
-        let Place::ToDo(mut parcel) = core::mem::replace(&mut places.waiting[at], Place::UnderWay) else {
+        let Place::ToDo(mut parcel) = core::mem::replace(&mut places.waiting[at], Place::UnderWay)
+        else {
             return false;
         };
         drop(places);
@@ -103,7 +108,8 @@ impl Belt {
         }
     }
 
-    /// Takes the first parcel off: does its work, or waits for who has begun it. `None` if there is none.
+    /// Takes the first parcel off: does its work, or waits for who has begun it. `None` if there is
+    /// none.
     ///
     /// # Errors
     /// E007 when the thread that had begun it panicked.
@@ -195,7 +201,13 @@ mod tests {
     use super::*;
 
     fn parcel(number: u8) -> Parcel {
-        Parcel { entry: 0, work: Work::Compress, input: vec![number], output: Vec::new(), mismatches: 0 }
+        Parcel {
+            entry: 0,
+            work: Work::Compress,
+            input: vec![number],
+            output: Vec::new(),
+            mismatches: 0,
+        }
     }
 
     fn double(parcel: &mut Parcel) {
@@ -231,7 +243,11 @@ mod tests {
                 stop.store(true, Ordering::Relaxed);
             });
             let outputs: Vec<u8> = seen.iter().map(|parcel| parcel.output[0]).collect();
-            assert_eq!(outputs, (0..100).map(|number| 2 * number).collect::<Vec<u8>>(), "{helpers} helpers");
+            assert_eq!(
+                outputs,
+                (0..100).map(|number| 2 * number).collect::<Vec<u8>>(),
+                "{helpers} helpers"
+            );
         }
     }
 

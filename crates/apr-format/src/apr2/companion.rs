@@ -30,7 +30,8 @@ pub(super) enum CompanionBytes {
     Tensor(usize, TensorInfo),
 }
 
-/// Puts companions into the metadata: short text as it is, the rest as U8 tensors that are returned with their bytes.
+/// Puts companions into the metadata: short text as it is, the rest as U8 tensors that are returned
+/// with their bytes.
 ///
 /// # Errors
 /// E001 for a name that is not plain or there twice.
@@ -54,7 +55,10 @@ pub(super) fn embed_companions(
             }
         };
         if files.contains_key(&name) {
-            return Err(Error::format(format!("two companions have the name '{}'", Escaped::short(&name))));
+            return Err(Error::format(format!(
+                "two companions have the name '{}'",
+                Escaped::short(&name)
+            )));
         }
         files.insert(name, value);
     }
@@ -68,8 +72,8 @@ pub(super) fn embed_companions(
 /// The companions that the metadata lists, sorted by name.
 ///
 /// # Errors
-/// E001 for a name that is not plain and a value that is neither text nor a tensor, E002 when the tensor is missing, is
-/// not U8, or is another companion's.
+/// E001 for a name that is not plain and a value that is neither text nor a tensor, E002 when the
+/// tensor is missing, is not U8, or is another companion's.
 pub(super) fn find_companions(
     metadata: &Metadata,
     entries: &[IndexEntry],
@@ -81,21 +85,30 @@ pub(super) fn find_companions(
         let (len, bytes) = match (value, value.get("tensor").and_then(Value::as_str)) {
             (Value::String(text), _) => (text.len() as u64, CompanionBytes::Text(text.clone())),
             (_, Some(tensor)) => {
-                let at = entries.binary_search_by(|entry| entry.info.name.as_str().cmp(tensor)).ok();
-                let at = at.filter(|&at| entries[at].info.dtype == DType::U8 && !entries[at].is_tied());
+                let at =
+                    entries.binary_search_by(|entry| entry.info.name.as_str().cmp(tensor)).ok();
+                let at =
+                    at.filter(|&at| entries[at].info.dtype == DType::U8 && !entries[at].is_tied());
                 let at = at.ok_or_else(|| {
-                    Error::corrupt(format!("the companion '{}' is in no U8 tensor", Escaped::short(name)))
-                        .for_tensor(tensor)
+                    Error::corrupt(format!(
+                        "the companion '{}' is in no U8 tensor",
+                        Escaped::short(name)
+                    ))
+                    .for_tensor(tensor)
                 })?;
                 if !taken.insert(at) {
-                    return Err(Error::corrupt("two companions are in one tensor").for_tensor(tensor));
+                    return Err(
+                        Error::corrupt("two companions are in one tensor").for_tensor(tensor)
+                    );
                 }
                 let info = entries[at].info.clone();
                 (info.byte_len()?, CompanionBytes::Tensor(at, info))
             }
             _ => {
                 let name = Escaped::short(name);
-                return Err(Error::format(format!("the companion '{name}' is neither text nor in a tensor")));
+                return Err(Error::format(format!(
+                    "the companion '{name}' is neither text nor in a tensor"
+                )));
             }
         };
         companions.push(Companion { name: name.clone(), len });
@@ -104,12 +117,15 @@ pub(super) fn find_companions(
     Ok((companions, contents))
 }
 
-/// A companion becomes a file beside the model when it is written out: its name must not lead anywhere else.
+/// A companion becomes a file beside the model when it is written out: its name must not lead
+/// anywhere else.
 fn check_name(name: &str) -> Result<()> {
     let stray = |c: char| c.is_control() || matches!(c, '\\' | ':');
     if name.contains(stray) || name.split('/').any(|part| matches!(part, "" | "." | "..")) {
         let name = Escaped::short(name);
-        return Err(Error::format(format!("'{name}' is not a plain file name; companions stay beside the model")));
+        return Err(Error::format(format!(
+            "'{name}' is not a plain file name; companions stay beside the model"
+        )));
     }
     Ok(())
 }

@@ -1,7 +1,8 @@
-//! What tensors go through on their way into the file: compressed block by block, encrypted chunk by chunk.
+//! What tensors go through on their way into the file: compressed block by block, encrypted chunk
+//! by chunk.
 //!
-//! Either by [`Encoder::encode`], piece by piece on any thread, or, where only the writer knows what the pieces are, by
-//! parcels on a [belt](super::belt).
+//! Either by [`Encoder::encode`], piece by piece on any thread, or, where only the writer knows
+//! what the pieces are, by parcels on a [belt](super::belt).
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -16,7 +17,8 @@ use super::index::IndexEntry;
 use super::options::WriteOptions;
 use crate::sealed::SEALED_CHUNK;
 
-/// Length of the pieces that threads encode, in bytes: whole blocks of every codec, and whole encrypted chunks.
+/// Length of the pieces that threads encode, in bytes: whole blocks of every codec, and whole
+/// encrypted chunks.
 pub(super) const ENCODED_PIECE: usize = 1 << 20;
 
 /// Bytes of each sample that a tensor's codec is chosen by.
@@ -105,7 +107,11 @@ impl Encoder {
             let form = entry.form();
             let plain = if entry.is_tied() { 0 } else { entry.info.byte_len().unwrap_or_default() };
             self.expected.push(form.map_or(plain, |form| form.len));
-            self.names.push(if self.encrypts() { entry.info.name.as_str().into() } else { Box::default() });
+            self.names.push(if self.encrypts() {
+                entry.info.name.as_str().into()
+            } else {
+                Box::default()
+            });
             if !entry.is_tied() {
                 self.planned.push(at);
             }
@@ -148,9 +154,11 @@ impl Encoder {
     pub(super) fn coding(&self, entry: usize) -> (u32, u64) {
         match &self.courses[entry] {
             #[cfg(feature = "compression")]
-            Course::Compressed { coding, .. } => coding
-                .get()
-                .map_or((0, ENCODED_PIECE as u64), |(coding, _)| (coding.to_flags(), coding.block_len() as u64)),
+            Course::Compressed { coding, .. } => {
+                coding.get().map_or((0, ENCODED_PIECE as u64), |(coding, _)| {
+                    (coding.to_flags(), coding.block_len() as u64)
+                })
+            }
             Course::Plain => (0, ENCODED_PIECE as u64),
         }
     }
@@ -165,7 +173,10 @@ impl Encoder {
     }
 
     /// Chooses the codec of an entry by samples.
-    #[cfg_attr(not(feature = "compression"), allow(unused_variables, reason = "used with the feature"))]
+    #[cfg_attr(
+        not(feature = "compression"),
+        allow(unused_variables, reason = "used with the feature")
+    )]
     fn learn_entry(&self, entry: usize, samples: &[&[u8]]) {
         match &self.courses[entry] {
             #[cfg(feature = "compression")]
@@ -178,26 +189,35 @@ impl Encoder {
         }
     }
 
-    /// Shows the first piece of an entry that comes without samples, so that the choice does not depend on which piece
-    /// is compressed first.
-    #[cfg_attr(not(feature = "compression"), allow(unused_variables, reason = "used with the feature"))]
+    /// Shows the first piece of an entry that comes without samples, so that the choice does not
+    /// depend on which piece is compressed first.
+    #[cfg_attr(
+        not(feature = "compression"),
+        allow(unused_variables, reason = "used with the feature")
+    )]
     pub(super) fn show_first(&self, entry: usize, piece: &[u8]) {
         match &self.courses[entry] {
             #[cfg(feature = "compression")]
             Course::Compressed { coding, samples: shown, .. } => {
                 if coding.get().is_none() {
-                    shown.get_or_init(|| Box::new(samples(piece).into_iter().map(<[u8]>::to_vec).collect()));
+                    shown.get_or_init(|| {
+                        Box::new(samples(piece).into_iter().map(<[u8]>::to_vec).collect())
+                    });
                 }
             }
             Course::Plain => {}
         }
     }
 
-    /// Appends the compressed form of a piece of an entry, or nothing where it is stored as it is; returns the blocks
-    /// that failed the check.
+    /// Appends the compressed form of a piece of an entry, or nothing where it is stored as it is;
+    /// returns the blocks that failed the check.
     #[cfg_attr(
         not(feature = "compression"),
-        allow(unused_variables, clippy::ptr_arg, reason = "used, and appended to, with the feature")
+        allow(
+            unused_variables,
+            clippy::ptr_arg,
+            reason = "used, and appended to, with the feature"
+        )
     )]
     pub(super) fn compress(&self, entry: usize, piece: &[u8], out: &mut Vec<u8>) -> u64 {
         match &self.courses[entry] {
@@ -206,11 +226,16 @@ impl Encoder {
             Course::Compressed { element, coding, samples: shown, given_up, .. } => {
                 if coding.get().is_none() {
                     match shown.get() {
-                        Some(shown) => self.learn_entry(entry, &shown.iter().map(Vec::as_slice).collect::<Vec<_>>()),
+                        Some(shown) => self.learn_entry(
+                            entry,
+                            &shown.iter().map(Vec::as_slice).collect::<Vec<_>>(),
+                        ),
                         None => self.learn_entry(entry, &samples(piece)),
                     }
                 }
-                let Some(&(coding, level)) = coding.get().filter(|_| !given_up.load(Ordering::Relaxed)) else {
+                let Some(&(coding, level)) =
+                    coding.get().filter(|_| !given_up.load(Ordering::Relaxed))
+                else {
                     return 0;
                 };
                 if coding == crate::codec::Coding::PLAIN {
@@ -219,7 +244,8 @@ impl Encoder {
                 let mut encoder = self.free.take(coding, level, *element);
                 let mut mismatches = 0;
                 for block in piece.chunks(coding.block_len()) {
-                    mismatches += u64::from(encoder.encode(block, out) == crate::codec::Outcome::Mismatch);
+                    mismatches +=
+                        u64::from(encoder.encode(block, out) == crate::codec::Outcome::Mismatch);
                 }
                 self.free.put_back((coding, level, *element), encoder);
                 mismatches
@@ -227,8 +253,8 @@ impl Encoder {
         }
     }
 
-    /// Appends the encrypted form of bytes of an entry, from a chunk's start on; all chunks are whole but the tensor's
-    /// last.
+    /// Appends the encrypted form of bytes of an entry, from a chunk's start on; all chunks are
+    /// whole but the tensor's last.
     fn seal(&self, entry: usize, first: u64, to_end: bool, bytes: &[u8], out: &mut Vec<u8>) {
         self.seal.seal(&self.names[entry], first, to_end, bytes, out);
     }
@@ -265,7 +291,11 @@ impl Encoder {
     /// E007 when the thread that worked on it panicked.
     pub(super) fn take_beyond(&self, kind: Work, most: usize) -> Result<Option<Parcel>> {
         let belt = self.belt(kind);
-        if belt.len() <= most { Ok(None) } else { belt.take(|parcel| self.work(parcel)).transpose() }
+        if belt.len() <= most {
+            Ok(None)
+        } else {
+            belt.take(|parcel| self.work(parcel)).transpose()
+        }
     }
 }
 
@@ -283,7 +313,14 @@ impl ChunkEncoder for Encoder {
         self.learn_entry(self.planned[planned], samples);
     }
 
-    fn encode(&self, planned: usize, offset: u64, tensor_len: u64, piece: &[u8], out: &mut Vec<u8>) -> Result<u64> {
+    fn encode(
+        &self,
+        planned: usize,
+        offset: u64,
+        tensor_len: u64,
+        piece: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<u64> {
         let entry = self.planned[planned];
         if self.is_compressed(entry) {
             return Ok(self.compress(entry, piece, out));
@@ -307,7 +344,11 @@ fn samples(bytes: &[u8]) -> Vec<&[u8]> {
         return alloc::vec![bytes];
     }
     let middle = (bytes.len() / 2 - SAMPLE_LEN / 2) & !(SAMPLE_LEN - 1);
-    alloc::vec![&bytes[..SAMPLE_LEN], &bytes[middle..middle + SAMPLE_LEN], &bytes[(bytes.len() - SAMPLE_LEN) & !63..]]
+    alloc::vec![
+        &bytes[..SAMPLE_LEN],
+        &bytes[middle..middle + SAMPLE_LEN],
+        &bytes[(bytes.len() - SAMPLE_LEN) & !63..]
+    ]
 }
 
 /// What an encoder was made for.

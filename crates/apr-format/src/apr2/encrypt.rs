@@ -44,7 +44,14 @@ impl Sealing {
         block.encode()
     }
 
-    pub(super) fn seal(&self, name: &str, first: u64, to_end: bool, bytes: &[u8], out: &mut Vec<u8>) {
+    pub(super) fn seal(
+        &self,
+        name: &str,
+        first: u64,
+        to_end: bool,
+        bytes: &[u8],
+        out: &mut Vec<u8>,
+    ) {
         let Some(Encrypt { block, key, .. }) = &self.with else { return };
         let cipher = key.tensor(&block.salt(), name);
         let chunks = bytes.len().div_ceil(SEALED_CHUNK);
@@ -85,7 +92,15 @@ impl Sealing {
         Vec::new()
     }
 
-    pub(super) fn seal(&self, _name: &str, _first: u64, _to_end: bool, _bytes: &[u8], _out: &mut Vec<u8>) {}
+    pub(super) fn seal(
+        &self,
+        _name: &str,
+        _first: u64,
+        _to_end: bool,
+        _bytes: &[u8],
+        _out: &mut Vec<u8>,
+    ) {
+    }
 
     pub(super) fn hide(&self, _metadata: &mut Metadata) -> Option<(TensorInfo, Vec<u8>)> {
         None

@@ -27,11 +27,13 @@ pub static FORMAT: Format = Format {
     }),
 };
 
-/// The metadata start right after the header, where the dialects with the same magic keep other fields. The same word with
-/// its bytes swapped is ours too, for the reader to refuse.
+/// The metadata start right after the header, where the dialects with the same magic keep other
+/// fields. The same word with its bytes swapped is ours too, for the reader to refuse.
 fn recognises(head: &[u8]) -> bool {
     let starts = Header::LEN;
     let field = head.get(12..16);
     head.starts_with(&MAGIC)
-        && field.is_none_or(|field| [starts.to_le_bytes(), starts.to_be_bytes()].iter().any(|ours| field == ours))
+        && field.is_none_or(|field| {
+            [starts.to_le_bytes(), starts.to_be_bytes()].iter().any(|ours| field == ours)
+        })
 }

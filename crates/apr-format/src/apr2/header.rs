@@ -113,9 +113,13 @@ impl Header {
     /// E002 when sections overlap or lie outside the file.
     pub fn decode(bytes: &[u8; Self::LEN as usize], file_len: u64) -> Result<Self> {
         let u16_at = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
-        let u32_at = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        let u32_at = |at: usize| {
+            u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+        };
         if bytes[..4] != MAGIC {
-            return Err(Error::format("this is not an APR2 file: it does not start with 'APR2'").at(0));
+            return Err(
+                Error::format("this is not an APR2 file: it does not start with 'APR2'").at(0)
+            );
         }
         let header = Self {
             version_major: u16_at(4),
@@ -128,15 +132,23 @@ impl Header {
             data_offset: u32_at(28),
         };
         if header.version_major.swap_bytes() == VERSION_MAJOR {
-            return Err(Error::format("the header is big-endian; APR2 files are little-endian").at(4));
+            return Err(
+                Error::format("the header is big-endian; APR2 files are little-endian").at(4)
+            );
         }
         if header.version_major != VERSION_MAJOR {
             let (major, minor) = (header.version_major, header.version_minor);
-            return Err(Error::version(format!("version {major}.{minor} is not supported, only 2.x is")).at(4));
+            return Err(Error::version(format!(
+                "version {major}.{minor} is not supported, only 2.x is"
+            ))
+            .at(4));
         }
         if header.metadata_offset != Self::LEN {
             let offset = header.metadata_offset;
-            return Err(Error::format(format!("the metadata should start at byte 32, not at {offset}")).at(12));
+            return Err(Error::format(format!(
+                "the metadata should start at byte 32, not at {offset}"
+            ))
+            .at(12));
         }
         header.check_sections(file_len)?;
         Ok(header)
@@ -179,14 +191,19 @@ impl Header {
     pub(super) fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         if self.flags.unknown() != 0 {
-            warnings.push(format!("the header has unknown flags set ({:#x}); they are ignored", self.flags.unknown()));
+            warnings.push(format!(
+                "the header has unknown flags set ({:#x}); they are ignored",
+                self.flags.unknown()
+            ));
         }
         if self.flags.contains(Flags::ALIGNED_64.union(Flags::ALIGNED_32)) {
             warnings.push("the header claims both 64- and 32-byte alignment; 64 is assumed".into());
         }
         if !u64::from(self.data_offset).is_multiple_of(self.flags.alignment()) {
             let (offset, alignment) = (self.data_offset, self.flags.alignment());
-            warnings.push(format!("the data section starts at byte {offset}, which is not a multiple of {alignment}"));
+            warnings.push(format!(
+                "the data section starts at byte {offset}, which is not a multiple of {alignment}"
+            ));
         }
         warnings
     }
@@ -207,7 +224,8 @@ impl Header {
             }
             if end > file_len {
                 return Err(Error::corrupt(format!(
-                    "the {name} ends at byte {end}, but the file is truncated: it ends at byte {file_len}"
+                    "the {name} ends at byte {end}, but the file is truncated: it ends at byte \
+                     {file_len}"
                 ))
                 .at(field));
             }

@@ -12,7 +12,8 @@ use crate::sealed::plain_len;
 /// `tensor_count` and a reserved word.
 pub(super) const INDEX_HEADER_LEN: usize = 8;
 
-/// Bytes of an entry beside its name and dimensions: name length, dtype, n_dims, offset, size, raw size, flags.
+/// Bytes of an entry beside its name and dimensions: name length, dtype, n_dims, offset, size, raw
+/// size, flags.
 const ENTRY_FIXED_LEN: usize = 2 + 1 + 1 + 8 + 8 + 8 + 4;
 
 /// Per-tensor flags (`docs/format/apr2.md`, "Index").
@@ -96,7 +97,9 @@ fn check_name_len(name: &str) -> Result<u16> {
     match u16::try_from(name.len()) {
         Ok(0) => Err(Error::format("a tensor has an empty name")),
         Ok(len) => Ok(len),
-        Err(_) => Err(Error::format(format!("the name has {} bytes; 65535 are allowed", name.len()))),
+        Err(_) => {
+            Err(Error::format(format!("the name has {} bytes; 65535 are allowed", name.len())))
+        }
     }
 }
 
@@ -104,7 +107,13 @@ fn check_dims(shape: &Shape) -> Result<u8> {
     u8::try_from(shape.dims().len())
         .ok()
         .filter(|&dims| usize::from(dims) <= Shape::MAX_DIMS)
-        .ok_or_else(|| Error::format(format!("{} dimensions; APR2 allows {}", shape.dims().len(), Shape::MAX_DIMS)))
+        .ok_or_else(|| {
+            Error::format(format!(
+                "{} dimensions; APR2 allows {}",
+                shape.dims().len(),
+                Shape::MAX_DIMS
+            ))
+        })
 }
 
 /// Entries and oddities of an index.
@@ -117,8 +126,8 @@ pub(super) struct Index {
 /// Decodes the index section; `at` of errors is an offset in the file.
 ///
 /// # Errors
-/// E001 for names, dimensions and dtypes that are not allowed, E002 for counts and sizes that do not add up or names
-/// out of order, E003 for encodings this version does not read.
+/// E001 for names, dimensions and dtypes that are not allowed, E002 for counts and sizes that do
+/// not add up or names out of order, E003 for encodings this version does not read.
 pub(super) fn decode_index(bytes: &[u8], header: &Header) -> Result<Index> {
     let mut cursor = Cursor { bytes, position: 0, base: u64::from(header.index_offset) };
     let count = cursor.u32()? as usize;
@@ -127,11 +136,14 @@ pub(super) fn decode_index(bytes: &[u8], header: &Header) -> Result<Index> {
     if reserved != 0 {
         index.warnings.push(format!("the reserved word of the index is {reserved}, not 0"));
     }
-    // The section justifies the allocation: each entry takes at least its fixed part and one byte of name.
+    // The section justifies the allocation: each entry takes at least its fixed part and one byte
+    // of name.
     let possible = bytes.len().saturating_sub(INDEX_HEADER_LEN) / (ENTRY_FIXED_LEN + 1);
     if count > possible {
-        return Err(Error::corrupt(format!("the index claims {count} tensors, but has room for {possible} at most"))
-            .at(cursor.base));
+        return Err(Error::corrupt(format!(
+            "the index claims {count} tensors, but has room for {possible} at most"
+        ))
+        .at(cursor.base));
     }
     index.entries.reserve_exact(count);
     for number in 0..count {
@@ -145,7 +157,10 @@ pub(super) fn decode_index(bytes: &[u8], header: &Header) -> Result<Index> {
     index.warnings.extend(unknown_flags_warning(&index.entries));
     match cursor.remaining() {
         0 => Ok(index),
-        left => Err(Error::corrupt(format!("{left} bytes follow the last index entry")).at(cursor.offset())),
+        left => {
+            Err(Error::corrupt(format!("{left} bytes follow the last index entry"))
+                .at(cursor.offset()))
+        }
     }
 }
 
@@ -153,14 +168,19 @@ pub(super) fn decode_index(bytes: &[u8], header: &Header) -> Result<Index> {
 fn unknown_flags_warning(entries: &[IndexEntry]) -> Option<String> {
     let mut odd = entries.iter().filter(|entry| entry.flags & !flag::KNOWN != 0);
     let first = odd.next()?;
-    let (name, flags, others) = (Escaped::short(&first.info.name), first.flags & !flag::KNOWN, odd.count());
-    Some(format!("tensor '{name}' and {others} others have unknown flags set ({flags:#x}); they are ignored"))
+    let (name, flags, others) =
+        (Escaped::short(&first.info.name), first.flags & !flag::KNOWN, odd.count());
+    Some(format!(
+        "tensor '{name}' and {others} others have unknown flags set ({flags:#x}); they are ignored"
+    ))
 }
 
 fn check_order(previous: &str, name: &str) -> Result<()> {
     match previous.as_bytes().cmp(name.as_bytes()) {
         core::cmp::Ordering::Less => Ok(()),
-        core::cmp::Ordering::Equal => Err(Error::corrupt("the name appears twice in the index").for_tensor(name)),
+        core::cmp::Ordering::Equal => {
+            Err(Error::corrupt("the name appears twice in the index").for_tensor(name))
+        }
         core::cmp::Ordering::Greater => Err(Error::corrupt(format!(
             "the index is not sorted: the name stands after '{}'",
             Escaped::short(previous)
@@ -172,8 +192,9 @@ fn check_order(previous: &str, name: &str) -> Result<()> {
 fn decode_entry(cursor: &mut Cursor<'_>, number: usize, encrypted: bool) -> Result<IndexEntry> {
     let start = cursor.offset();
     let name_len = usize::from(cursor.u16()?);
-    let name = core::str::from_utf8(cursor.take(name_len)?)
-        .map_err(|_| Error::format(format!("the name of tensor {number} is not UTF-8")).at(start))?;
+    let name = core::str::from_utf8(cursor.take(name_len)?).map_err(|_| {
+        Error::format(format!("the name of tensor {number} is not UTF-8")).at(start)
+    })?;
     if name.is_empty() {
         return Err(Error::format(format!("tensor {number} has an empty name")).at(start));
     }
@@ -182,7 +203,8 @@ fn decode_entry(cursor: &mut Cursor<'_>, number: usize, encrypted: bool) -> Resu
 
 fn decode_fields(cursor: &mut Cursor<'_>, name: &str, encrypted: bool) -> Result<IndexEntry> {
     let code = cursor.u8()?;
-    let dtype = DType::from_apr2_code(code).ok_or_else(|| Error::format(format!("unknown dtype code {code}")))?;
+    let dtype = DType::from_apr2_code(code)
+        .ok_or_else(|| Error::format(format!("unknown dtype code {code}")))?;
     let n_dims = usize::from(cursor.u8()?);
     if n_dims > Shape::MAX_DIMS {
         return Err(Error::format(format!("{n_dims} dimensions; APR2 allows {}", Shape::MAX_DIMS)));
@@ -199,11 +221,14 @@ fn decode_fields(cursor: &mut Cursor<'_>, name: &str, encrypted: bool) -> Result
 }
 
 fn check_encoding(entry: &IndexEntry, encrypted: bool) -> Result<()> {
-    let known = [(flag::CODEC, "codec", 3), (flag::FILTER, "filter", 1), (flag::LAYOUT, "layout", 2)];
+    let known =
+        [(flag::CODEC, "codec", 3), (flag::FILTER, "filter", 1), (flag::LAYOUT, "layout", 2)];
     for (mask, what, last) in known {
         let number = (entry.flags & mask) >> mask.trailing_zeros();
         if number > last {
-            return Err(Error::version(format!("{what} {number} is not supported: written by a newer version")));
+            return Err(Error::version(format!(
+                "{what} {number} is not supported: written by a newer version"
+            )));
         }
     }
     if entry.flags & flag::FILTER != 0 && entry.flags & flag::CODEC == 0 {
@@ -221,17 +246,25 @@ fn check_sizes(entry: &IndexEntry, len: u64) -> Result<()> {
     if entry.is_tied() {
         return match (size, raw_size, flags & FORM) {
             (0, 0, 0) => Ok(()),
-            (0, ..) => Err(Error::corrupt("it is tied to another tensor, but flagged as compressed or sparse")),
-            _ => Err(Error::corrupt(format!("it is tied to another tensor, but the index gives it {size} bytes"))),
+            (0, ..) => Err(Error::corrupt(
+                "it is tied to another tensor, but flagged as compressed or sparse",
+            )),
+            _ => Err(Error::corrupt(format!(
+                "it is tied to another tensor, but the index gives it {size} bytes"
+            ))),
         };
     }
     let opened = if flags & ENCRYPTED != 0 { plain_len(*size) } else { Some(*size) };
     let stored = opened.ok_or_else(|| {
-        Error::corrupt(format!("the index gives it {size} bytes, which encrypted chunks don't add up to"))
+        Error::corrupt(format!(
+            "the index gives it {size} bytes, which encrypted chunks don't add up to"
+        ))
     })?;
     if flags & FORM == 0 {
         if *raw_size != 0 {
-            return Err(Error::corrupt(format!("a plain tensor with a raw size of {raw_size}; it should be 0")));
+            return Err(Error::corrupt(format!(
+                "a plain tensor with a raw size of {raw_size}; it should be 0"
+            )));
         }
         if stored != len {
             return Err(Error::corrupt(format!(
@@ -242,14 +275,16 @@ fn check_sizes(entry: &IndexEntry, len: u64) -> Result<()> {
     }
     if flags & LAYOUT == 0 && *raw_size != len {
         return Err(Error::corrupt(format!(
-            "the index says that it decodes to {raw_size} bytes, but {dtype} of shape {shape} takes {len}"
+            "the index says that it decodes to {raw_size} bytes, but {dtype} of shape {shape} \
+             takes {len}"
         )));
     }
     let form = StoredForm { flags: flags & FORM, raw_len: *raw_size, len: stored };
     check_form(form).map_err(Error::corrupt)
 }
 
-/// Whether so many stored bytes can decode to so many: every block of a codec takes at least its length and one byte.
+/// Whether so many stored bytes can decode to so many: every block of a codec takes at least its
+/// length and one byte.
 pub(super) fn check_form(form: StoredForm) -> core::result::Result<(), String> {
     let StoredForm { flags, raw_len, len } = form;
     let enough = if flags & flag::CODEC == 0 {
@@ -287,7 +322,8 @@ impl<'a> Cursor<'a> {
 
     fn take(&mut self, len: usize) -> Result<&'a [u8]> {
         let taken = self.bytes[self.position..].get(..len).ok_or_else(|| {
-            Error::corrupt(format!("the index ends inside an entry: {len} bytes wanted")).at(self.offset())
+            Error::corrupt(format!("the index ends inside an entry: {len} bytes wanted"))
+                .at(self.offset())
         })?;
         self.position += len;
         Ok(taken)

@@ -59,7 +59,8 @@ pub(super) fn place_entries(
         let last = file_len.saturating_sub(FOOTER_LEN.into());
         let (Some(offset), true) = (start, end.is_some_and(|end| end <= last)) else {
             return Err(Error::corrupt(format!(
-                "its {} bytes at offset {} of the data section end past the file, which has {file_len} bytes",
+                "its {} bytes at offset {} of the data section end past the file, which has \
+                 {file_len} bytes",
                 entry.size, entry.offset
             ))
             .for_tensor(&entry.info.name));
@@ -68,35 +69,47 @@ pub(super) fn place_entries(
     });
     let mut places = own.collect::<Result<Vec<_>>>()?;
     for (index, entry) in entries.iter().enumerate().filter(|(_, entry)| entry.is_tied()) {
-        let target = tie_target(entry, entries, metadata).map_err(|error| error.for_tensor(&entry.info.name))?;
+        let target = tie_target(entry, entries, metadata)
+            .map_err(|error| error.for_tensor(&entry.info.name))?;
         places[index] = Place { index, tied: true, ..places[target] };
     }
     Ok(places)
 }
 
 fn tie_target(entry: &IndexEntry, entries: &[IndexEntry], metadata: &Metadata) -> Result<usize> {
-    let name = metadata.object(keys::TIED).and_then(|tied| tied.get(&entry.info.name)).and_then(Value::as_str);
-    let name = name.ok_or_else(|| Error::corrupt("it is tied, but the metadata does not say to which tensor"))?;
+    let name = metadata
+        .object(keys::TIED)
+        .and_then(|tied| tied.get(&entry.info.name))
+        .and_then(Value::as_str);
+    let name = name.ok_or_else(|| {
+        Error::corrupt("it is tied, but the metadata does not say to which tensor")
+    })?;
     let found = entries.binary_search_by(|other| other.info.name.as_str().cmp(name));
     let target = found.ok().filter(|&target| {
         let other = &entries[target];
-        !other.is_tied() && other.info.dtype == entry.info.dtype && other.info.shape == entry.info.shape
+        !other.is_tied()
+            && other.info.dtype == entry.info.dtype
+            && other.info.shape == entry.info.shape
     });
     target.ok_or_else(|| {
-        Error::corrupt(format!("it is tied to '{}', which is not a tensor like it", Escaped::short(name)))
+        Error::corrupt(format!(
+            "it is tied to '{}', which is not a tensor like it",
+            Escaped::short(name)
+        ))
     })
 }
 
-/// Positions in the index, in the order of offsets; a tied entry stands where its own offset puts it, though its bytes
-/// are elsewhere.
+/// Positions in the index, in the order of offsets; a tied entry stands where its own offset puts
+/// it, though its bytes are elsewhere.
 pub(super) fn sort_by_place(entries: &[IndexEntry]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..entries.len()).collect();
     order.sort_by_key(|&index| (entries[index].offset, entries[index].size, index));
     order
 }
 
-/// Where the last tensor ends in the file. Empty and tied tensors have no bytes of their own, but a place that the
-/// trailer comes after. Called after [`place_entries`], which made sure that no sum wraps.
+/// Where the last tensor ends in the file. Empty and tied tensors have no bytes of their own, but a
+/// place that the trailer comes after. Called after [`place_entries`], which made sure that no sum
+/// wraps.
 pub(super) fn data_end(entries: &[IndexEntry], header: &Header) -> u64 {
     let last = entries.iter().map(|entry| entry.offset + entry.size).max();
     u64::from(header.data_offset) + last.unwrap_or(0)
@@ -106,7 +119,11 @@ pub(super) fn data_end(entries: &[IndexEntry], header: &Header) -> u64 {
 ///
 /// # Errors
 /// E002, naming both.
-pub(super) fn check_overlaps(entries: &[IndexEntry], places: &[Place], stored: &[usize]) -> Result<()> {
+pub(super) fn check_overlaps(
+    entries: &[IndexEntry],
+    places: &[Place],
+    stored: &[usize],
+) -> Result<()> {
     let mut end = 0;
     let mut previous = None;
     for &index in stored {
@@ -116,9 +133,12 @@ pub(super) fn check_overlaps(entries: &[IndexEntry], places: &[Place], stored: &
         }
         if let Some(previous) = previous.filter(|_| place.offset < end) {
             let previous: &IndexEntry = &entries[previous];
-            return Err(Error::corrupt(format!("it shares bytes with '{}'", Escaped::short(&previous.info.name)))
-                .for_tensor(&entries[index].info.name)
-                .at(place.offset));
+            return Err(Error::corrupt(format!(
+                "it shares bytes with '{}'",
+                Escaped::short(&previous.info.name)
+            ))
+            .for_tensor(&entries[index].info.name)
+            .at(place.offset));
         }
         end = place.end();
         previous = Some(index);
@@ -126,10 +146,15 @@ pub(super) fn check_overlaps(entries: &[IndexEntry], places: &[Place], stored: &
     Ok(())
 }
 
-/// What is odd about where tensors start. A reader copes with any offset; a mapped tensor is just slower to use.
+/// What is odd about where tensors start. A reader copes with any offset; a mapped tensor is just
+/// slower to use.
 pub(super) fn alignment_warning(places: &[Place], header: &Header) -> Option<String> {
     let alignment = header.flags.alignment();
     let unaligned = places.iter().filter(|place| !place.offset.is_multiple_of(alignment)).count();
-    (unaligned > 0)
-        .then(|| format!("{unaligned} of {} tensors do not start at a multiple of {alignment} bytes", places.len()))
+    (unaligned > 0).then(|| {
+        format!(
+            "{unaligned} of {} tensors do not start at a multiple of {alignment} bytes",
+            places.len()
+        )
+    })
 }

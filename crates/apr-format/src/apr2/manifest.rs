@@ -9,21 +9,24 @@
 //!  "tensors": [{"name": "embed.weight", "dtype": "f32", "shape": [8, 4]}, …]}
 //! ```
 //!
-//! The last three keys are this project's. With them the manifest alone answers what is in the model, in the order that
-//! it had in one file, and a shard is opened when its bytes are wanted. Without them the shards' fronts tell.
+//! The last three keys are this project's. With them the manifest alone answers what is in the
+//! model, in the order that it had in one file, and a shard is opened when its bytes are wanted.
+//! Without them the shards' fronts tell.
 //!
 //! A signed manifest has two more:
 //!
 //! ```text
-//!  "shards": [{"file": …, "size": …, "crc32": …, "signed_digest": "<sign digest of the shard, 64 hex digits>"}, …],
+//!  "shards": [{"file": …, "size": …, "crc32": …,
+//!              "signed_digest": "<sign digest of the shard, 64 hex digits>"}, …],
 //!  …
 //!  "signatures": "<a SIGN block in hex>"
 //! }
 //! ```
 //!
-//! Its signatures are those of a file ([`crypto`](crate::crypto)) with this sign digest: the BLAKE3-256 of the manifest as
-//! it was before, which is the file up to the comma before `signatures`, `\n}\n` added. So whoever signs the manifest
-//! vouches for which shards there are and, through their sign digests, for every byte of their tensors.
+//! Its signatures are those of a file ([`crypto`](crate::crypto)) with this sign digest: the
+//! BLAKE3-256 of the manifest as it was before, which is the file up to the comma before
+//! `signatures`, `\n}\n` added. So whoever signs the manifest vouches for which shards there are
+//! and, through their sign digests, for every byte of their tensors.
 
 use alloc::collections::BTreeSet;
 use alloc::format;
@@ -34,7 +37,8 @@ use core::fmt;
 use apr_core::digest::{Digest, TensorDigest};
 use apr_core::json::{self, Object};
 use apr_core::{
-    Companion, DType, Error, Escaped, Limits, Metadata, Notes, Result, Shape, TensorInfo, check_file_name, keys,
+    Companion, DType, Error, Escaped, Limits, Metadata, Notes, Result, Shape, TensorInfo,
+    check_file_name, keys,
 };
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
@@ -65,7 +69,8 @@ pub struct ShardEntry {
     pub size: u64,
     /// CRC-32 that its footer states.
     pub crc32: u32,
-    /// Its sign digest ([`Signed::digest`](apr_core::Signed::digest)), which a signed manifest tells.
+    /// Its sign digest ([`Signed::digest`](apr_core::Signed::digest)), which a signed manifest
+    /// tells.
     pub signed_digest: Option<Digest>,
 }
 
@@ -97,11 +102,15 @@ impl Manifest {
     /// Parses a manifest; `name` is its file's, for errors, and because no shard may have it.
     ///
     /// # Errors
-    /// E001 for what is no such JSON, names a tensor or a shard twice, a shard by other than a plain file name, or itself;
-    /// E002 for counts, shards and tensors that contradict each other, and signatures that do not end the file or do not
-    /// cover the shards; E003 for another major version; E008 over [`Limits::max_metadata`].
+    /// E001 for what is no such JSON, names a tensor or a shard twice, a shard by other than a
+    /// plain file name, or itself; E002 for counts, shards and tensors that contradict each other,
+    /// and signatures that do not end the file or do not cover the shards; E003 for another major
+    /// version; E008 over [`Limits::max_metadata`].
     pub fn parse(json: &[u8], name: &str, limits: &Limits) -> Result<Self> {
-        limits.check_metadata(json.len() as u64).and_then(|()| parse(json, name)).map_err(|error| error.in_file(name))
+        limits
+            .check_metadata(json.len() as u64)
+            .and_then(|()| parse(json, name))
+            .map_err(|error| error.in_file(name))
     }
 
     /// The manifest's bytes: a line for each shard and each tensor.
@@ -110,7 +119,9 @@ impl Manifest {
         let mut bytes = self.encode_unsigned();
         if let Some(block) = &self.signatures {
             bytes.truncate(bytes.len() - END.len());
-            bytes.extend_from_slice(signatures_end(&base16ct::lower::encode_string(block)).as_bytes());
+            bytes.extend_from_slice(
+                signatures_end(&base16ct::lower::encode_string(block)).as_bytes(),
+            );
         }
         bytes
     }
@@ -118,10 +129,15 @@ impl Manifest {
     fn encode_unsigned(&self) -> Vec<u8> {
         let shards = self.shards.iter().map(|ShardEntry { file, size, crc32, signed_digest }| {
             let digest = signed_digest.map(|digest| base16ct::lower::encode_string(&digest));
-            let digest = digest.map_or_else(String::new, |hex| format!(r#", "signed_digest": "{hex}""#));
-            format!(r#"{{"file": {}, "size": {size}, "crc32": "{crc32:08x}"{digest}}}"#, json!(file))
+            let digest =
+                digest.map_or_else(String::new, |hex| format!(r#", "signed_digest": "{hex}""#));
+            format!(
+                r#"{{"file": {}, "size": {size}, "crc32": "{crc32:08x}"{digest}}}"#,
+                json!(file)
+            )
         });
-        let map = self.tensor_shard_map.iter().map(|(name, shard)| format!("{}: {shard}", json!(name)));
+        let map =
+            self.tensor_shard_map.iter().map(|(name, shard)| format!("{}: {shard}", json!(name)));
         let mut sections = Vec::from([
             r#""apr_version": "2.0.0""#.to_string(),
             r#""sharded": true"#.to_string(),
@@ -130,11 +146,15 @@ impl Manifest {
             format!(r#""tensor_shard_map": {}"#, lines(map, "{", "}")),
         ]);
         if let Some(Contents { metadata, companions, tensors }) = &self.contents {
-            let companions = companions
-                .iter()
-                .map(|Companion { name, len }| format!(r#"{{"name": {}, "len": {len}}}"#, json!(name)));
+            let companions = companions.iter().map(|Companion { name, len }| {
+                format!(r#"{{"name": {}, "len": {len}}}"#, json!(name))
+            });
             let tensors = tensors.iter().map(|TensorInfo { name, dtype, shape }| {
-                format!(r#"{{"name": {}, "dtype": "{dtype}", "shape": {}}}"#, json!(name), json!(shape))
+                format!(
+                    r#"{{"name": {}, "dtype": "{dtype}", "shape": {}}}"#,
+                    json!(name),
+                    json!(shape)
+                )
             });
             sections.push(format!(r#""metadata": {}"#, json!(metadata)));
             sections.push(format!(r#""companions": {}"#, lines(companions, "[", "]")));
@@ -150,12 +170,12 @@ impl Manifest {
         }
     }
 
-    /// Adds a signature by each of `signers` to those that hold for the manifest as it is. Returns how many others there
-    /// were, which are dropped.
+    /// Adds a signature by each of `signers` to those that hold for the manifest as it is. Returns
+    /// how many others there were, which are dropped.
     ///
     /// # Errors
-    /// E002 when the SIGN block can't be read; E006 when some [`ShardEntry::signed_digest`] is missing; E008 for more
-    /// signatures than a block holds.
+    /// E002 when the SIGN block can't be read; E006 when some [`ShardEntry::signed_digest`] is
+    /// missing; E008 for more signatures than a block holds.
     #[cfg(feature = "signing")]
     pub fn sign(&mut self, signers: &[crate::crypto::SigningKey]) -> Result<usize> {
         use apr_core::Code;
@@ -167,7 +187,8 @@ impl Manifest {
             return Err(Error::new(Code::Signature, message).in_file(&entry.file));
         }
         let digest = hash([&self.encode_unsigned(), &[]]);
-        let mut block = self.signatures.as_deref().map(SignBlock::decode).transpose()?.unwrap_or_default();
+        let mut block =
+            self.signatures.as_deref().map(SignBlock::decode).transpose()?.unwrap_or_default();
         let dropped = block.retain_valid(&digest);
         signers.iter().try_for_each(|key| block.sign(key, &digest))?;
         self.signatures = Some(block.encode());
@@ -182,7 +203,8 @@ fn note(metadata: &mut Metadata, notes: &Notes) {
         if new.is_empty() {
             continue;
         }
-        let mut all: Vec<Value> = metadata.get(key).and_then(Value::as_array).cloned().unwrap_or_default();
+        let mut all: Vec<Value> =
+            metadata.get(key).and_then(Value::as_array).cloned().unwrap_or_default();
         all.extend(new);
         metadata.set(key, all);
     }
@@ -294,15 +316,20 @@ fn parse(bytes: &[u8], name: &str) -> Result<Manifest> {
     }
     if file.shard_count != file.shards.len() as u64 {
         let (claimed, listed) = (file.shard_count, file.shards.len());
-        return Err(Error::corrupt(format!("the manifest counts {claimed} shards, but lists {listed}")));
+        return Err(Error::corrupt(format!(
+            "the manifest counts {claimed} shards, but lists {listed}"
+        )));
     }
     let shards = parse_shards(file.shards, name)?;
-    let signatures = file.signatures.map(|hex| parse_signatures(&hex, text, &shards)).transpose()?;
+    let signatures =
+        file.signatures.map(|hex| parse_signatures(&hex, text, &shards)).transpose()?;
     let tensor_shard_map = parse_map(file.tensor_shard_map, shards.len())?;
     let contents = match (file.metadata, file.companions, file.tensors) {
         (Some(metadata), Some(companions), Some(tensors)) => {
             let tensors = parse_tensors(tensors, &tensor_shard_map)?;
-            let companions = companions.into_iter().map(|Object(CompanionFile { name, len })| Companion { name, len });
+            let companions = companions
+                .into_iter()
+                .map(|Object(CompanionFile { name, len })| Companion { name, len });
             Some(Contents { metadata: metadata.into(), companions: companions.collect(), tensors })
         }
         _ => None,
@@ -339,11 +366,20 @@ fn parse_shards(shards: Vec<Object<ShardFile>>, manifest: &str) -> Result<Vec<Sh
         let digits = crc32.len() == 8 && crc32.bytes().all(|digit| digit.is_ascii_hexdigit());
         let crc32 = u32::from_str_radix(&crc32, 16).ok().filter(|_| digits).ok_or_else(|| {
             let (file, crc32) = (Escaped::short(&file), Escaped::short(&crc32));
-            Error::format(format!("the crc32 of '{file}' is '{crc32}', which is not 8 hexadecimal digits"))
+            Error::format(format!(
+                "the crc32 of '{file}' is '{crc32}', which is not 8 hexadecimal digits"
+            ))
         })?;
         let signed_digest = signed_digest.map(|hex| {
-            let digest = base16ct::lower::decode_vec(&hex).ok().and_then(|bytes| Digest::try_from(bytes).ok());
-            let message = || format!("the signed_digest of '{}' is not 64 hexadecimal digits", Escaped::short(&file));
+            let digest = base16ct::lower::decode_vec(&hex)
+                .ok()
+                .and_then(|bytes| Digest::try_from(bytes).ok());
+            let message = || {
+                format!(
+                    "the signed_digest of '{}' is not 64 hexadecimal digits",
+                    Escaped::short(&file)
+                )
+            };
             digest.ok_or_else(|| Error::format(message()))
         });
         let signed_digest = signed_digest.transpose()?;
@@ -354,8 +390,9 @@ fn parse_shards(shards: Vec<Object<ShardFile>>, manifest: &str) -> Result<Vec<Sh
 
 /// The SIGN block of a manifest that it ends, and that covers all shards.
 fn parse_signatures(hex: &str, manifest: &str, shards: &[ShardEntry]) -> Result<Vec<u8>> {
-    let block = base16ct::lower::decode_vec(hex)
-        .map_err(|_| Error::format("the manifest's signatures are not in lower-case hexadecimal digits"))?;
+    let block = base16ct::lower::decode_vec(hex).map_err(|_| {
+        Error::format("the manifest's signatures are not in lower-case hexadecimal digits")
+    })?;
     if !manifest.ends_with(&signatures_end(hex)) {
         return Err(Error::corrupt(
             "the manifest does not end with its signatures, so that they don't cover all of it",
@@ -365,7 +402,9 @@ fn parse_signatures(hex: &str, manifest: &str, shards: &[ShardEntry]) -> Result<
         None => Ok(block),
         Some(entry) => {
             let file = Escaped::short(&entry.file);
-            Err(Error::corrupt(format!("the manifest is signed, but has no signed_digest of '{file}'")))
+            Err(Error::corrupt(format!(
+                "the manifest is signed, but has no signed_digest of '{file}'"
+            )))
         }
     }
 }
@@ -375,17 +414,24 @@ fn parse_map(ShardMap(mut entries): ShardMap, shards: usize) -> Result<Vec<(Stri
     if let Some(pair) = entries.windows(2).find(|pair| pair[0].0 == pair[1].0) {
         return Err(Error::format("the manifest lists this tensor twice").for_tensor(&pair[0].0));
     }
-    let position = |(name, shard): (String, u64)| match usize::try_from(shard).ok().filter(|&shard| shard < shards) {
+    let position = |(name, shard): (String, u64)| match usize::try_from(shard)
+        .ok()
+        .filter(|&shard| shard < shards)
+    {
         Some(shard) => Ok((name, shard)),
         None => {
-            let message = format!("it is in shard {shard}, counted from 0, but there are {shards} shards");
+            let message =
+                format!("it is in shard {shard}, counted from 0, but there are {shards} shards");
             Err(Error::corrupt(message).for_tensor(&name))
         }
     };
     entries.into_iter().map(position).collect()
 }
 
-fn parse_tensors(tensors: Vec<Object<TensorFile>>, map: &[(String, usize)]) -> Result<Vec<TensorInfo>> {
+fn parse_tensors(
+    tensors: Vec<Object<TensorFile>>,
+    map: &[(String, usize)],
+) -> Result<Vec<TensorInfo>> {
     let mut infos = Vec::with_capacity(tensors.len());
     let mut told: BTreeSet<usize> = BTreeSet::new();
     for Object(TensorFile { name, dtype, shape }) in tensors {
@@ -406,13 +452,17 @@ fn parse_tensors(tensors: Vec<Object<TensorFile>>, map: &[(String, usize)]) -> R
         });
         let info = info.ok_or_else(|| {
             let dtype = Escaped::short(&dtype);
-            Error::format(format!("dtype '{dtype}' or the number of dimensions is not allowed")).for_tensor(&name)
+            Error::format(format!("dtype '{dtype}' or the number of dimensions is not allowed"))
+                .for_tensor(&name)
         })?;
         info.byte_len()?;
         infos.push(info);
     }
-    if let Some((name, _)) = map.iter().enumerate().find(|(at, _)| !told.contains(at)).map(|(_, entry)| entry) {
-        return Err(Error::corrupt("the manifest says its shard, but does not describe it").for_tensor(name));
+    if let Some((name, _)) =
+        map.iter().enumerate().find(|(at, _)| !told.contains(at)).map(|(_, entry)| entry)
+    {
+        return Err(Error::corrupt("the manifest says its shard, but does not describe it")
+            .for_tensor(name));
     }
     Ok(infos)
 }

@@ -7,26 +7,32 @@
 //!     zero padding       to D, with slack for a longer front
 //!  D  ENCR block         of encrypted files: the key, wrapped ([`crypto`](crate::crypto))
 //!     tensors            in their source's order, each aligned to 64 (or 32) bytes
-//!  T  trailer blocks     64-aligned; DGST: a BLAKE3 digest a tensor; SIGN: signatures; LICN: a licence
+//!  T  trailer blocks     64-aligned; DGST: a BLAKE3 digest a tensor; SIGN: signatures;
+//!                        LICN: a licence
 //!     footer (16)        CRC-32 of all before it, "2RPA", file size
 //! ```
 //!
-//! Why so: the front alone answers "what is in it", alignment lets a mapped tensor be used where it lies, the digests
-//! let a reader check just the tensor it loads, and the CRC covers the rest. Tensors keep the order of their source, so
-//! that a file converted back is the same file.
+//! Why so: the front alone answers "what is in it", alignment lets a mapped tensor be used where it
+//! lies, the digests let a reader check just the tensor it loads, and the CRC covers the rest.
+//! Tensors keep the order of their source, so that a file converted back is the same file.
 //!
-//! A model may be cut into shards, each such a file, which a manifest in JSON names ([`plan_shards`], [`open_manifest`]).
+//! A model may be cut into shards, each such a file, which a manifest in JSON names
+//! ([`plan_shards`], [`open_manifest`]).
 //!
-//! Limits: 8 dimensions, names of 65,535 bytes, metadata and index within the first 4 GiB; tensor offsets are 64 bits.
-//! Tensors may be compressed ([`codec`](crate::codec)), sparse ([`apr_tensor::sparse`]; read, not written) and encrypted; any
-//! range of one is read without the rest.
+//! Limits: 8 dimensions, names of 65,535 bytes, metadata and index within the first 4 GiB; tensor
+//! offsets are 64 bits. Tensors may be compressed ([`codec`](crate::codec)), sparse
+//! ([`apr_tensor::sparse`]; read, not written) and encrypted; any range of one is read without the
+//! rest.
 //!
 //! ```
-//! use apr_core::{CheckpointReader, CheckpointWriter, Notes, DType, Limits, Metadata, TensorInfo};
+//! use apr_core::{
+//!     CheckpointReader, CheckpointWriter, DType, Limits, Metadata, Notes, TensorInfo,
+//! };
 //! use apr_format::apr2;
 //!
 //! let tensors = [TensorInfo { name: "bias".into(), dtype: DType::F32, shape: [2].into() }];
-//! let mut writer = apr2::plan(&tensors, &Metadata::new(), Vec::new(), &apr2::WriteOptions::default())?;
+//! let mut writer =
+//!     apr2::plan(&tensors, &Metadata::new(), Vec::new(), &apr2::WriteOptions::default())?;
 //! let mut file = Vec::new();
 //! writer.begin(&mut file)?;
 //! writer.write_chunk(&mut file, &[0; 8], None)?;

@@ -1,4 +1,5 @@
-//! Writing one shard of a model and nothing else, so that several processes can write the shards of one model.
+//! Writing one shard of a model and nothing else, so that several processes can write the shards of
+//! one model.
 
 use alloc::boxed::Box;
 use alloc::format;
@@ -8,7 +9,8 @@ use alloc::vec::Vec;
 
 use apr_core::digest::ChunkSums;
 use apr_core::{
-    CheckpointWriter, ChunkEncoder, Error, Layout, Metadata, Notes, PlannedTensor, Result, Sink, TensorInfo,
+    CheckpointWriter, ChunkEncoder, Error, Layout, Metadata, Notes, PlannedTensor, Result, Sink,
+    TensorInfo,
 };
 
 use super::companion::CompanionFile;
@@ -16,10 +18,12 @@ use super::options::WriteOptions;
 use super::shard_writer::Cut;
 use super::writer::{Apr2Writer, plan};
 
-/// Plans one of the shards that [`plan_shards`](super::plan_shards) plans, counted from 0, and nothing beside it: its file has the bytes that it
-/// has where one process writes all of them. Of a model that is not cut, the one shard is the plain file.
+/// Plans one of the shards that [`plan_shards`](super::plan_shards) plans, counted from 0, and
+/// nothing beside it: its file has the bytes that it has where one process writes all of them. Of a
+/// model that is not cut, the one shard is the plain file.
 ///
-/// Positions in the layout are those in `tensors`. Notes are for the manifest, which [`Manifest::note`](super::Manifest::note) gives them.
+/// Positions in the layout are those in `tensors`. Notes are for the manifest, which
+/// [`Manifest::note`](super::Manifest::note) gives them.
 ///
 /// # Errors
 /// Those of [`plan_shards`](super::plan_shards); E001 where there is no such shard.
@@ -34,7 +38,9 @@ pub fn plan_shard(
     let cut = Cut::plan(tensors, metadata, &companions, options, shard_size)?;
     if number >= cut.shards.len().max(1) {
         let count = cut.shards.len();
-        return Err(Error::format(format!("there is no shard {number}, counted from 0, of {count}")));
+        return Err(Error::format(format!(
+            "there is no shard {number}, counted from 0, of {count}"
+        )));
     }
     if cut.shards.len() <= 1 {
         return Ok(Box::new(plan(tensors, metadata, companions, options)?));
@@ -55,14 +61,18 @@ struct OneShard {
 
 impl OneShard {
     fn new(writer: Apr2Writer, file_name: String, members: &[usize]) -> Self {
-        let mut shard = Self { writer, file_name, members: members.to_vec(), layout: Layout::default() };
+        let mut shard =
+            Self { writer, file_name, members: members.to_vec(), layout: Layout::default() };
         shard.measure();
         shard
     }
 
     fn measure(&mut self) {
         let own = self.writer.layout();
-        let place = |planned: &PlannedTensor| PlannedTensor { source: self.members[planned.source], ..*planned };
+        let place = |planned: &PlannedTensor| PlannedTensor {
+            source: self.members[planned.source],
+            ..*planned
+        };
         self.layout = Layout { tensors: own.tensors.iter().map(place).collect(), ..own.clone() };
     }
 }
@@ -93,7 +103,12 @@ impl CheckpointWriter for OneShard {
         self.writer.begin(sink)
     }
 
-    fn write_chunk(&mut self, sink: &mut dyn Sink, bytes: &[u8], sums: Option<ChunkSums>) -> Result<()> {
+    fn write_chunk(
+        &mut self,
+        sink: &mut dyn Sink,
+        bytes: &[u8],
+        sums: Option<ChunkSums>,
+    ) -> Result<()> {
         self.writer.write_chunk(sink, bytes, sums)
     }
 

@@ -16,11 +16,13 @@ pub struct WriteOptions {
     pub align_32: bool,
     /// The file is one of several that a manifest names.
     pub sharded: bool,
-    /// The tensors come in the order of their first use; flagged as such where the front is within [`STREAMING_FRONT`].
+    /// The tensors come in the order of their first use; flagged as such where the front is within
+    /// [`STREAMING_FRONT`].
     pub streaming: bool,
     /// Name of the file in the layout.
     pub file_name: String,
-    /// The stored form of each tensor whose bytes come in that form, to be stored as they are; empty for none.
+    /// The stored form of each tensor whose bytes come in that form, to be stored as they are;
+    /// empty for none.
     pub forms: Vec<Option<StoredForm>>,
     /// Compress the other tensors.
     #[cfg(feature = "compression")]
@@ -118,6 +120,8 @@ pub struct Encrypt {
 #[cfg(feature = "encryption")]
 impl core::fmt::Debug for Encrypt {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Encrypt").field("hide_metadata", &self.hide_metadata).finish_non_exhaustive()
+        f.debug_struct("Encrypt")
+            .field("hide_metadata", &self.hide_metadata)
+            .finish_non_exhaustive()
     }
 }

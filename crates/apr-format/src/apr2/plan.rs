@@ -6,7 +6,9 @@ use alloc::string::ToString;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use apr_core::{Error, FileInfo, Layout, Loss, Metadata, PlannedTensor, Result, StoredForm, TensorInfo, keys};
+use apr_core::{
+    Error, FileInfo, Layout, Loss, Metadata, PlannedTensor, Result, StoredForm, TensorInfo, keys,
+};
 use serde_json::Value;
 
 use super::header::Header;
@@ -14,7 +16,8 @@ use super::index::{ENCRYPTED, INDEX_HEADER_LEN, IndexEntry, TIED, check_info};
 use super::layout::{BLOCK_ALIGNMENT, FOOTER_LEN, align};
 use crate::sealed::sealed_len;
 
-/// Room left in the front, so that a loss note or a small edit patches it instead of moving the data.
+/// Room left in the front, so that a loss note or a small edit patches it instead of moving the
+/// data.
 pub(super) const FRONT_SLACK: u64 = 1024;
 
 /// Why the flag is not set although it was asked for.
@@ -22,24 +25,32 @@ pub(super) fn no_streaming(data_offset: u32) -> Loss {
     Loss {
         name: "STREAMING".into(),
         what: "header flag".into(),
-        why: format!("metadata and index end at byte {data_offset}; the flag is for files where they end within 8 MiB"),
+        why: format!(
+            "metadata and index end at byte {data_offset}; the flag is for files where they end \
+             within 8 MiB"
+        ),
     }
 }
 
-/// Names of the tensors whose bytes are another one's: as the metadata tell, where the two are alike.
+/// Names of the tensors whose bytes are another one's: as the metadata tell, where the two are
+/// alike.
 pub(super) fn ties<'a>(tensors: &'a [TensorInfo], metadata: &Metadata) -> BTreeSet<&'a str> {
     let Some(tied) = metadata.object(keys::TIED) else { return BTreeSet::new() };
-    let by_name: BTreeMap<&str, &TensorInfo> = tensors.iter().map(|info| (info.name.as_str(), info)).collect();
+    let by_name: BTreeMap<&str, &TensorInfo> =
+        tensors.iter().map(|info| (info.name.as_str(), info)).collect();
     let is_tied = |info: &TensorInfo| {
-        let target = tied.get(&info.name).and_then(Value::as_str).filter(|target| !tied.contains_key(*target));
+        let target = tied
+            .get(&info.name)
+            .and_then(Value::as_str)
+            .filter(|target| !tied.contains_key(*target));
         let target = target.and_then(|target| by_name.get(target));
         target.is_some_and(|target| target.dtype == info.dtype && target.shape == info.shape)
     };
     tensors.iter().filter(|info| is_tied(info)).map(|info| info.name.as_str()).collect()
 }
 
-/// Gives every tensor its place after the ENCR block, which only encrypted files have, and the size it has before it is
-/// compressed.
+/// Gives every tensor its place after the ENCR block, which only encrypted files have, and the size
+/// it has before it is compressed.
 pub(super) fn place_tensors<'a>(
     infos: impl Iterator<Item = &'a TensorInfo>,
     ties: &BTreeSet<&str>,
@@ -52,7 +63,8 @@ pub(super) fn place_tensors<'a>(
     infos
         .enumerate()
         .map(|(position, info)| {
-            let too_long = || Error::format("the tensors together exceed 2^64 bytes").for_tensor(&info.name);
+            let too_long =
+                || Error::format("the tensors together exceed 2^64 bytes").for_tensor(&info.name);
             let len = check_info(info)?;
             let tied = ties.contains(info.name.as_str());
             let form = forms.get(position).copied().flatten().filter(|_| !tied);
@@ -62,7 +74,8 @@ pub(super) fn place_tensors<'a>(
             let flags = if encrypts { flags | ENCRYPTED } else { flags };
             let raw_size = form.map_or(0, |form| form.raw_len);
             let offset = next;
-            // A tensor without bytes takes a place too: offsets that differ keep the order readable from the index.
+            // A tensor without bytes takes a place too: offsets that differ keep the order readable
+            // from the index.
             let end = offset.checked_add(size.max(1)).and_then(|end| align(end, alignment));
             next = end.ok_or_else(too_long)?;
             Ok(IndexEntry { info: info.clone(), offset, size, raw_size, flags })
@@ -71,9 +84,12 @@ pub(super) fn place_tensors<'a>(
 }
 
 pub(super) fn check_unique(entries: &[IndexEntry], by_name: &[usize]) -> Result<()> {
-    let twice = by_name.windows(2).find(|pair| entries[pair[0]].info.name == entries[pair[1]].info.name);
+    let twice =
+        by_name.windows(2).find(|pair| entries[pair[0]].info.name == entries[pair[1]].info.name);
     match twice {
-        Some(pair) => Err(Error::format("two tensors have this name").for_tensor(&entries[pair[0]].info.name)),
+        Some(pair) => {
+            Err(Error::format("two tensors have this name").for_tensor(&entries[pair[0]].info.name))
+        }
         None => Ok(()),
     }
 }
@@ -89,7 +105,10 @@ pub(super) fn json_len(metadata: &Metadata) -> u64 {
     len
 }
 
-pub(super) fn front_len<'a>(metadata: &Metadata, infos: impl Iterator<Item = &'a TensorInfo>) -> u64 {
+pub(super) fn front_len<'a>(
+    metadata: &Metadata,
+    infos: impl Iterator<Item = &'a TensorInfo>,
+) -> u64 {
     let index_len = INDEX_HEADER_LEN + infos.map(IndexEntry::encoded_len).sum::<usize>();
     u64::from(Header::LEN) + json_len(metadata) + index_len as u64
 }
@@ -113,10 +132,15 @@ pub(super) fn plan_layout(
             len: entry.size,
         })
         .collect();
-    let data_end = entries.last().map_or(Some(block_len), |last| last.offset.checked_add(last.size));
+    let data_end =
+        entries.last().map_or(Some(block_len), |last| last.offset.checked_add(last.size));
     let len = data_end
         .and_then(|end| align(data_offset.checked_add(end)?, BLOCK_ALIGNMENT))
         .and_then(|end| end.checked_add(tail + u64::from(FOOTER_LEN)))
         .ok_or_else(|| Error::format("the file would exceed 2^64 bytes"))?;
-    Ok(Layout { files: vec![FileInfo { name: file_name.to_string(), len }], tensors, losses: Vec::new() })
+    Ok(Layout {
+        files: vec![FileInfo { name: file_name.to_string(), len }],
+        tensors,
+        losses: Vec::new(),
+    })
 }

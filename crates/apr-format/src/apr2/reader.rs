@@ -10,9 +10,9 @@ use core::ops::Range;
 
 use apr_core::digest::Digest;
 use apr_core::{
-    ByteSource, CheckpointReader, Code, Companion, Container, ContainerFacts, DType, Encoded, Error, Extent,
-    ExtentKind, Features, FileChecksum, FileInfo, Format, Limits, Metadata, ReadEncoded, Result, Signed, Stored,
-    StoredRange, TensorInfo, has_no, keys, read_vec,
+    ByteSource, CheckpointReader, Code, Companion, Container, ContainerFacts, DType, Encoded,
+    Error, Extent, ExtentKind, Features, FileChecksum, FileInfo, Format, Limits, Metadata,
+    ReadEncoded, Result, Signed, Stored, StoredRange, TensorInfo, has_no, keys, read_vec,
 };
 use serde_json::{Value, json};
 
@@ -20,8 +20,8 @@ use super::companion::{CompanionBytes, find_companions};
 use super::header::{Flags, Header};
 use super::index::{CODEC, Index, IndexEntry, decode_index};
 use super::layout::{
-    BLOCK_ALIGNMENT, FOOTER_LEN, Place, align, alignment_warning, check_overlaps, data_end, place_entries,
-    sort_by_place,
+    BLOCK_ALIGNMENT, FOOTER_LEN, Place, align, alignment_warning, check_overlaps, data_end,
+    place_entries, sort_by_place,
 };
 use super::seal::{Encryption, Keys, Seal};
 use super::stored::{Access, ScratchPool, StoredTensor};
@@ -59,18 +59,19 @@ pub struct Apr2Reader {
 /// Opens an APR2 file. Reads header, metadata, index and trailer, and no tensor bytes.
 ///
 /// # Errors
-/// E001 when it is not an APR2 file or breaks a rule of the format, E002 when parts are missing or contradict each
-/// other, E003 for versions and encodings this crate does not read, E008 beyond `limits`; each names `name`.
+/// E001 when it is not an APR2 file or breaks a rule of the format, E002 when parts are missing or
+/// contradict each other, E003 for versions and encodings this crate does not read, E008 beyond
+/// `limits`; each names `name`.
 pub fn open<S: ByteSource + 'static>(source: S, name: &str, limits: &Limits) -> Result<Apr2Reader> {
     open_with_keys(source, name, limits, &Keys::default())
 }
 
-/// Opens an APR2 file that may be encrypted. Without keys an encrypted one opens too, and what is readable of it is what
-/// is not encrypted.
+/// Opens an APR2 file that may be encrypted. Without keys an encrypted one opens too, and what is
+/// readable of it is what is not encrypted.
 ///
 /// # Errors
-/// Those of [`open`]; E005 when no key fits, or header, metadata or index are not those that were encrypted, E008 for a
-/// password that costs more to try than [`crypto`](crate::crypto) allows.
+/// Those of [`open`]; E005 when no key fits, or header, metadata or index are not those that were
+/// encrypted, E008 for a password that costs more to try than [`crypto`](crate::crypto) allows.
 pub fn open_with_keys<S: ByteSource + 'static>(
     source: S,
     name: &str,
@@ -85,9 +86,11 @@ impl Apr2Reader {
         let header = read_header(&source)?;
         limits.check_metadata(header.metadata_size.into()).map_err(|error| error.at(16))?;
         limits.check_index(header.index_size.into()).map_err(|error| error.at(24))?;
-        let metadata_bytes = read_vec(&source, header.metadata_offset.into(), header.metadata_size.into())?;
+        let metadata_bytes =
+            read_vec(&source, header.metadata_offset.into(), header.metadata_size.into())?;
         let index_bytes = read_vec(&source, header.index_offset.into(), header.index_size.into())?;
-        let metadata = Metadata::parse(&metadata_bytes).map_err(|error| error.at(header.metadata_offset.into()))?;
+        let metadata = Metadata::parse(&metadata_bytes)
+            .map_err(|error| error.at(header.metadata_offset.into()))?;
         let Index { entries, warnings: index_warnings } = decode_index(&index_bytes, &header)?;
 
         let places = place_entries(&entries, &metadata, &header, source.len())?;
@@ -96,9 +99,11 @@ impl Apr2Reader {
         let encryption = Encryption::open(&source, &header, [&metadata_bytes, &index_bytes], keys)?;
         drop((metadata_bytes, index_bytes));
         check_room(&entries, &encryption)?;
-        let data_end = data_end(&entries, &header).max(u64::from(header.data_offset) + encryption.block_len);
+        let data_end =
+            data_end(&entries, &header).max(u64::from(header.data_offset) + encryption.block_len);
         let trailer_offset = align(data_end, BLOCK_ALIGNMENT);
-        let trailer_offset = trailer_offset.ok_or_else(|| Error::corrupt("the data section ends past 2^64").at(28))?;
+        let trailer_offset = trailer_offset
+            .ok_or_else(|| Error::corrupt("the data section ends past 2^64").at(28))?;
         let mut trailer = read_trailer(&source, &header, trailer_offset, entries.len())?;
 
         let mut warnings = header.warnings();
@@ -140,15 +145,21 @@ impl Apr2Reader {
         Ok(reader)
     }
 
-    /// Adds what an encrypted file keeps in a tensor to the metadata, where a key is there; returns the tensor.
+    /// Adds what an encrypted file keeps in a tensor to the metadata, where a key is there; returns
+    /// the tensor.
     fn reveal_metadata(&mut self, entries: &[IndexEntry]) -> Result<Option<usize>> {
         if !self.header.flags.contains(Flags::ENCRYPTED) {
             return Ok(None);
         }
-        let found = entries.binary_search_by(|entry| entry.info.name.as_str().cmp(keys::HIDDEN_TENSOR)).ok();
-        let Some(at) = found.filter(|&at| entries[at].info.dtype == DType::U8) else { return Ok(None) };
+        let found = entries
+            .binary_search_by(|entry| entry.info.name.as_str().cmp(keys::HIDDEN_TENSOR))
+            .ok();
+        let Some(at) = found.filter(|&at| entries[at].info.dtype == DType::U8) else {
+            return Ok(None);
+        };
         if matches!(self.encryption.seal, Seal::Locked) {
-            self.warnings.push("most metadata are encrypted too; a key or a password shows them".into());
+            self.warnings
+                .push("most metadata are encrypted too; a key or a password shows them".into());
             return Ok(Some(at));
         }
         let len = entries[at].info.byte_len()?;
@@ -162,7 +173,12 @@ impl Apr2Reader {
     }
 
     /// Tells tensors from companions.
-    fn list_tensors(&mut self, entries: Vec<IndexEntry>, order: &[usize], metadata: Option<usize>) -> Result<()> {
+    fn list_tensors(
+        &mut self,
+        entries: Vec<IndexEntry>,
+        order: &[usize],
+        metadata: Option<usize>,
+    ) -> Result<()> {
         let found = find_companions(&self.metadata, &entries);
         (self.companions, self.companion_bytes) =
             found.map_err(|error| error.at(self.header.metadata_offset.into()))?;
@@ -198,7 +214,9 @@ impl Apr2Reader {
 
     /// Names the tensor and the file in what went wrong with it.
     fn blame<T>(&self, tensor: usize, result: Result<T>) -> Result<T> {
-        result.map_err(|error| error.for_tensor(&self.tensors[tensor].name).in_file(&self.files[0].name))
+        result.map_err(|error| {
+            error.for_tensor(&self.tensors[tensor].name).in_file(&self.files[0].name)
+        })
     }
 
     /// The header.
@@ -221,7 +239,8 @@ impl Apr2Reader {
     /// Position of a tensor in [`tensors`](CheckpointReader::tensors).
     #[must_use]
     pub fn position(&self, name: &str) -> Option<usize> {
-        let found = self.by_name.binary_search_by(|&tensor| self.tensors[tensor].name.as_str().cmp(name));
+        let found =
+            self.by_name.binary_search_by(|&tensor| self.tensors[tensor].name.as_str().cmp(name));
         found.ok().map(|at| self.by_name[at])
     }
 
@@ -262,7 +281,8 @@ impl Apr2Reader {
         index: &[u8],
         changed: bool,
     ) -> Result<Vec<u8>> {
-        let block = read_vec(&self.source, self.header.data_offset.into(), self.encryption.block_len)?;
+        let block =
+            read_vec(&self.source, self.header.data_offset.into(), self.encryption.block_len)?;
         if !changed || block.is_empty() {
             return Ok(block);
         }
@@ -273,11 +293,13 @@ impl Apr2Reader {
     /// elsewhere.
     ///
     /// # Errors
-    /// E001 when there is no such tensor, E002 when its blocks don't decode, E005 when it can't be decrypted, E007 when
-    /// reading fails, E008 when it exceeds the address space.
+    /// E001 when there is no such tensor, E002 when its blocks don't decode, E005 when it can't be
+    /// decrypted, E007 when reading fails, E008 when it exceeds the address space.
     pub fn tensor_bytes(&self, name: &str) -> Result<Cow<'_, [u8]>> {
         let Some(tensor) = self.position(name) else {
-            return Err(Error::format("there is no such tensor").for_tensor(name).in_file(&self.files[0].name));
+            return Err(Error::format("there is no such tensor")
+                .for_tensor(name)
+                .in_file(&self.files[0].name));
         };
         if let Some(bytes) = self.tensor_slice(tensor) {
             return Ok(Cow::Borrowed(bytes));
@@ -302,7 +324,13 @@ impl ReadEncoded for Apr2Reader {
         self.of(tensor).piece_len()
     }
 
-    fn read_both(&self, tensor: usize, offset: u64, buf: &mut [u8], verbatim: &mut Vec<u8>) -> Result<u64> {
+    fn read_both(
+        &self,
+        tensor: usize,
+        offset: u64,
+        buf: &mut [u8],
+        verbatim: &mut Vec<u8>,
+    ) -> Result<u64> {
         let info = &self.tensors[tensor];
         self.blame(tensor, self.of(tensor).read_both(self.access(), info, offset, buf, verbatim))
     }
@@ -363,7 +391,9 @@ impl CheckpointReader for Apr2Reader {
     fn read_companion(&self, companion: usize) -> Result<Vec<u8>> {
         let read = match &self.companion_bytes[companion] {
             CompanionBytes::Text(text) => Ok(text.as_bytes().to_vec()),
-            CompanionBytes::Tensor(entry, info) => self.read_companion_tensor(&self.stored[*entry], info),
+            CompanionBytes::Tensor(entry, info) => {
+                self.read_companion_tensor(&self.stored[*entry], info)
+            }
         };
         read.map_err(|error| error.in_file(&self.files[0].name))
     }
@@ -401,7 +431,9 @@ impl ContainerFacts for Apr2Reader {
             Some((end, "bytes follow the file's end".to_string()))
         } else {
             let found = self.first_nonzero_padding(0..self.trailer_offset);
-            found.map_err(|error| error.in_file(&self.files[0].name))?.map(|at| (at, "the padding is not zero".into()))
+            found
+                .map_err(|error| error.in_file(&self.files[0].name))?
+                .map(|at| (at, "the padding is not zero".into()))
         };
         match stray {
             Some((offset, what)) => Err(self.uncovered(&what, offset)),
@@ -410,7 +442,11 @@ impl ContainerFacts for Apr2Reader {
     }
 
     fn checksum(&self) -> Option<FileChecksum> {
-        let structure = |offset: u64, end: u64| Extent { kind: ExtentKind::Structure, offset, len: end - offset };
+        let structure = |offset: u64, end: u64| Extent {
+            kind: ExtentKind::Structure,
+            offset,
+            len: end - offset,
+        };
         let mut parts = vec![
             structure(0, self.header.metadata_end()),
             structure(self.header.index_offset.into(), self.header.index_end()),
@@ -418,13 +454,17 @@ impl ContainerFacts for Apr2Reader {
         let data_offset = u64::from(self.header.data_offset);
         parts.push(structure(data_offset, data_offset + self.encryption.block_len));
         let mut kinds = vec![ExtentKind::Structure; self.stored.len()];
-        self.entries.iter().enumerate().for_each(|(tensor, &entry)| kinds[entry] = ExtentKind::Tensor(tensor));
+        self.entries
+            .iter()
+            .enumerate()
+            .for_each(|(tensor, &entry)| kinds[entry] = ExtentKind::Tensor(tensor));
         for (companion, bytes) in self.companion_bytes.iter().enumerate() {
             if let CompanionBytes::Tensor(entry, _) = bytes {
                 kinds[*entry] = ExtentKind::Companion(companion);
             }
         }
-        for (stored, kind) in self.stored.iter().zip(kinds).filter(|(stored, _)| !stored.place.tied) {
+        for (stored, kind) in self.stored.iter().zip(kinds).filter(|(stored, _)| !stored.place.tied)
+        {
             parts.push(Extent { kind, offset: stored.place.offset, len: stored.place.len });
         }
         parts.push(structure(self.trailer_offset, self.trailer.footer_offset));
@@ -452,7 +492,8 @@ impl ContainerFacts for Apr2Reader {
         });
         if self.header.flags.contains(Flags::ENCRYPTED) {
             let (locks, locked) = (&self.encryption.locks, self.is_locked());
-            fields["encryption"] = json!({ "cipher": "AES-256-GCM", "locks": locks, "locked": locked });
+            fields["encryption"] =
+                json!({ "cipher": "AES-256-GCM", "locks": locks, "locked": locked });
         }
         fields
     }
@@ -479,8 +520,10 @@ impl Apr2Reader {
     }
 
     pub(super) fn uncovered(&self, what: &str, offset: u64) -> Error {
-        let message =
-            format!("{what}, and nothing vouches for these bytes; `apr convert` writes the model without them");
+        let message = format!(
+            "{what}, and nothing vouches for these bytes; `apr convert` writes the model without \
+             them"
+        );
         Error::new(Code::Signature, message).at(offset).in_file(&self.files[0].name)
     }
 
@@ -488,7 +531,9 @@ impl Apr2Reader {
         let len = info.byte_len()?;
         self.limits.check_companion(len).map_err(|error| error.at(stored.place.offset))?;
         let mut bytes = zeros(len)?;
-        stored.read(self.access(), info, 0, &mut bytes).map_err(|error| error.for_tensor(&info.name))?;
+        stored
+            .read(self.access(), info, 0, &mut bytes)
+            .map_err(|error| error.for_tensor(&info.name))?;
         Ok(bytes)
     }
 }
@@ -507,16 +552,22 @@ fn compression_warning(entries: &[IndexEntry], header: &Header) -> Option<String
 fn check_room(entries: &[IndexEntry], encryption: &Encryption) -> Result<()> {
     let inside = entries.iter().find(|entry| entry.size > 0 && entry.offset < encryption.block_len);
     match inside {
-        Some(entry) => Err(Error::corrupt("it lies inside the ENCR block").for_tensor(&entry.info.name)),
+        Some(entry) => {
+            Err(Error::corrupt("it lies inside the ENCR block").for_tensor(&entry.info.name))
+        }
         None => Ok(()),
     }
 }
 
-/// A buffer of `len` bytes, which may be more than there is: an encoded tensor can be much longer than its file.
+/// A buffer of `len` bytes, which may be more than there is: an encoded tensor can be much longer
+/// than its file.
 fn zeros(len: u64) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let reserved = usize::try_from(len).ok().filter(|&len| bytes.try_reserve_exact(len).is_ok());
-    bytes.resize(reserved.ok_or_else(|| Error::memory(format!("{len} bytes do not fit in memory")))?, 0);
+    bytes.resize(
+        reserved.ok_or_else(|| Error::memory(format!("{len} bytes do not fit in memory")))?,
+        0,
+    );
     Ok(bytes)
 }
 
@@ -525,13 +576,17 @@ fn read_header(source: &dyn ByteSource) -> Result<Header> {
     let available = source.len().min(Header::LEN.into());
     source.read_at(0, &mut bytes[..usize::try_from(available).unwrap_or_default()])?;
     if available < Header::LEN.into() && bytes[..4] == super::MAGIC {
-        return Err(Error::corrupt("the file is truncated: it ends inside the header").at(source.len()));
+        return Err(
+            Error::corrupt("the file is truncated: it ends inside the header").at(source.len())
+        );
     }
     Header::decode(&bytes, source.len())
 }
 
 fn required_keys_warning(metadata: &Metadata) -> Option<String> {
     let required = [keys::APR_VERSION, keys::MODEL_TYPE, keys::ARCHITECTURE];
-    let missing: Vec<&str> = required.into_iter().filter(|key| metadata.get(key).is_none()).collect();
-    (!missing.is_empty()).then(|| format!("the metadata lacks the required keys {}", missing.join(", ")))
+    let missing: Vec<&str> =
+        required.into_iter().filter(|key| metadata.get(key).is_none()).collect();
+    (!missing.is_empty())
+        .then(|| format!("the metadata lacks the required keys {}", missing.join(", ")))
 }

@@ -1,7 +1,7 @@
 //! Changing a file without moving its tensors: other metadata, other names, signatures, a licence.
 //!
-//! Only the front and what follows the tensors are made anew. The CRC-32 of the whole follows from the old one, so that
-//! the time does not depend on the model's size.
+//! Only the front and what follows the tensors are made anew. The CRC-32 of the whole follows from
+//! the old one, so that the time does not depend on the model's size.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
@@ -71,7 +71,8 @@ pub struct Revision {
     pub dropped_licence: bool,
 }
 
-/// SIGN and LICN block, how many signatures are in them, and how many and whether a licence are left out.
+/// SIGN and LICN block, how many signatures are in them, and how many and whether a licence are
+/// left out.
 struct Seals {
     blocks: Vec<u8>,
     signatures: usize,
@@ -80,12 +81,13 @@ struct Seals {
 }
 
 impl Apr2Reader {
-    /// What has to be written for `changes`; `None` where the tensors would have to move, because the front is longer than
-    /// the room before them, or to be encrypted anew.
+    /// What has to be written for `changes`; `None` where the tensors would have to move, because
+    /// the front is longer than the room before them, or to be encrypted anew.
     ///
     /// # Errors
-    /// E001 when a tensor to be renamed is not there, or two would have one name; E005 when the file is encrypted and no
-    /// key was given; E006 when there are no digests to sign, or the padding between tensors that shall be signed is not zero.
+    /// E001 when a tensor to be renamed is not there, or two would have one name; E005 when the
+    /// file is encrypted and no key was given; E006 when there are no digests to sign, or the
+    /// padding between tensors that shall be signed is not zero.
     pub fn revise(&self, changes: &Changes) -> Result<Option<Revision>> {
         self.revised(changes).map_err(|error| error.in_file(&self.files()[0].name))
     }
@@ -99,12 +101,15 @@ impl Apr2Reader {
         let mut index = read_vec(source, old.index_offset.into(), old.index_size.into())?;
         let mut digests = self.digests().map(<[Digest]>::to_vec);
         if !changes.renames.is_empty() {
-            (index, digests) = renamed_index(decode_index(&index, old)?.entries, &changes.renames, digests)?;
+            (index, digests) =
+                renamed_index(decode_index(&index, old)?.entries, &changes.renames, digests)?;
         }
 
         let flags = self.revised_flags(changes);
         let index_offset = Header::LEN as usize + metadata.len();
-        let word = |value: usize| u32::try_from(value).map_err(|_| Error::memory("the front exceeds 4 GiB"));
+        let word = |value: usize| {
+            u32::try_from(value).map_err(|_| Error::memory("the front exceeds 4 GiB"))
+        };
         let header = Header {
             flags,
             metadata_size: word(metadata.len())?,
@@ -136,9 +141,15 @@ impl Apr2Reader {
         }
         let old_front = read_vec(source, 0, front.len() as u64)?;
         let old_tail = read_vec(source, tail_offset, source.len() - tail_offset)?;
-        let summed = usize::try_from(footer_offset - tail_offset).map_or(&old_tail[..], |len| &old_tail[..len]);
+        let summed = usize::try_from(footer_offset - tail_offset)
+            .map_or(&old_tail[..], |len| &old_tail[..len]);
         let middle = tail_offset - front.len() as u64;
-        let crc32 = crc32_with_other_ends(self.footer().crc32, middle, [&old_front, summed], [&front, &tail]);
+        let crc32 = crc32_with_other_ends(
+            self.footer().crc32,
+            middle,
+            [&old_front, summed],
+            [&front, &tail],
+        );
         let file_size = tail_offset + tail.len() as u64 + u64::from(FOOTER_LEN);
         tail.extend_from_slice(&Footer { crc32, file_size }.encode());
         Ok(Some(Revision {
@@ -203,25 +214,40 @@ impl Apr2Reader {
     }
 
     #[cfg(feature = "signing")]
-    fn revised_seals(&self, changes: &Changes, digest: Option<Digest>, keeps: bool) -> Result<Seals> {
+    fn revised_seals(
+        &self,
+        changes: &Changes,
+        digest: Option<Digest>,
+        keeps: bool,
+    ) -> Result<Seals> {
         use crate::crypto::{LicenceBlock, SignBlock};
-        let old_signatures = self.signatures().map(SignBlock::decode).transpose()?.unwrap_or_default();
-        let old: Vec<_> = old_signatures.signatures().iter().map(|signature| signature.public).collect();
+        let old_signatures =
+            self.signatures().map(SignBlock::decode).transpose()?.unwrap_or_default();
+        let old: Vec<_> =
+            old_signatures.signatures().iter().map(|signature| signature.public).collect();
         let mut signatures = if keeps { old_signatures } else { SignBlock::default() };
         let mut licence = if keeps { self.licence().map(<[u8]>::to_vec) } else { None };
-        let no_digests =
-            || Error::new(apr_core::Code::Signature, "the file has no digests that a signature could cover");
+        let no_digests = || {
+            Error::new(
+                apr_core::Code::Signature,
+                "the file has no digests that a signature could cover",
+            )
+        };
         let issuer = changes.licence.as_ref().map(|(_, key)| key);
         for key in changes.signers.iter().chain(issuer) {
             signatures.sign(key, &digest.ok_or_else(no_digests)?)?;
         }
         if let Some((terms, key)) = &changes.licence {
-            licence = Some(LicenceBlock::issue(terms, key, &digest.ok_or_else(no_digests)?)?.encode());
+            licence =
+                Some(LicenceBlock::issue(terms, key, &digest.ok_or_else(no_digests)?)?.encode());
         }
-        let renewed = |public: &[u8; 32]| signatures.signatures().iter().any(|signature| signature.public == *public);
+        let renewed = |public: &[u8; 32]| {
+            signatures.signatures().iter().any(|signature| signature.public == *public)
+        };
         let dropped = old.iter().filter(|public| !renewed(public)).count();
         let dropped_licence = self.licence().is_some() && licence.is_none();
-        let mut blocks = if signatures.signatures().is_empty() { Vec::new() } else { signatures.encode() };
+        let mut blocks =
+            if signatures.signatures().is_empty() { Vec::new() } else { signatures.encode() };
         blocks.extend(licence.unwrap_or_default());
         let signatures = signatures.signatures().len();
         Ok(Seals { blocks, signatures, dropped_signatures: dropped, dropped_licence })
@@ -229,7 +255,12 @@ impl Apr2Reader {
 
     #[cfg(not(feature = "signing"))]
     #[allow(clippy::unnecessary_wraps, reason = "as with the feature")]
-    fn revised_seals(&self, _changes: &Changes, _digest: Option<Digest>, keeps: bool) -> Result<Seals> {
+    fn revised_seals(
+        &self,
+        _changes: &Changes,
+        _digest: Option<Digest>,
+        keeps: bool,
+    ) -> Result<Seals> {
         let old = [self.signatures(), self.licence()];
         let blocks = old.into_iter().flatten().filter(|_| keeps).flatten().copied().collect();
         let signed = usize::from(self.signatures().is_some());
@@ -247,7 +278,10 @@ fn renamed_metadata(metadata: &Metadata, renames: &BTreeMap<String, String>) -> 
         let tied: serde_json::Map<_, _> = tied
             .iter()
             .map(|(name, target)| {
-                (renamed(name), target.as_str().map_or_else(|| target.clone(), |to| renamed(to).into()))
+                (
+                    renamed(name),
+                    target.as_str().map_or_else(|| target.clone(), |to| renamed(to).into()),
+                )
             })
             .collect();
         metadata.set(keys::TIED, tied);
@@ -273,11 +307,15 @@ fn renamed_index(
     }
     let mut order: Vec<usize> = (0..entries.len()).collect();
     order.sort_by(|&a, &b| entries[a].info.name.cmp(&entries[b].info.name));
-    if let Some(pair) = order.windows(2).find(|pair| entries[pair[0]].info.name == entries[pair[1]].info.name) {
-        return Err(Error::format("two tensors would have this name").for_tensor(&entries[pair[0]].info.name));
+    if let Some(pair) =
+        order.windows(2).find(|pair| entries[pair[0]].info.name == entries[pair[1]].info.name)
+    {
+        return Err(Error::format("two tensors would have this name")
+            .for_tensor(&entries[pair[0]].info.name));
     }
     let mut index = Vec::with_capacity(INDEX_HEADER_LEN);
-    let count = u32::try_from(entries.len()).map_err(|_| Error::format(format!("{} tensors", entries.len())))?;
+    let count = u32::try_from(entries.len())
+        .map_err(|_| Error::format(format!("{} tensors", entries.len())))?;
     index.extend_from_slice(&count.to_le_bytes());
     index.extend_from_slice(&[0; 4]);
     order.iter().try_for_each(|&entry| entries[entry].encode(&mut index))?;

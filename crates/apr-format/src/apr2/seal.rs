@@ -1,4 +1,5 @@
-//! Encryption as the reader meets it: the ENCR block, the keys that open it, tensors chunk by chunk.
+//! Encryption as the reader meets it: the ENCR block, the keys that open it, tensors chunk by
+//! chunk.
 
 use alloc::format;
 
@@ -45,12 +46,19 @@ pub(super) struct Encryption {
 }
 
 impl Encryption {
-    /// Reads the ENCR block of a file that has one and tries the keys. `front` is metadata and index.
+    /// Reads the ENCR block of a file that has one and tries the keys. `front` is metadata and
+    /// index.
     ///
     /// # Errors
-    /// E002 when the block is missing or does not add up, E003 for a version this crate does not read, E005 when no key
-    /// fits or the front is not what was encrypted, E008 for a password that costs too much to try.
-    pub(super) fn open(source: &dyn ByteSource, header: &Header, front: [&[u8]; 2], keys: &Keys) -> Result<Self> {
+    /// E002 when the block is missing or does not add up, E003 for a version this crate does not
+    /// read, E005 when no key fits or the front is not what was encrypted, E008 for a password that
+    /// costs too much to try.
+    pub(super) fn open(
+        source: &dyn ByteSource,
+        header: &Header,
+        front: [&[u8]; 2],
+        keys: &Keys,
+    ) -> Result<Self> {
         if !header.flags.contains(Flags::ENCRYPTED) {
             return Ok(Self { seal: Seal::None, block_len: 0, locks: 0 });
         }
@@ -58,7 +66,10 @@ impl Encryption {
         let head = read_vec(source, start, 16).map_err(|error| error.at(start))?;
         let (kind, rest) = head.split_at(4);
         if kind != ENCR {
-            return Err(Error::corrupt("the header flags encryption, but the data section has no ENCR block").at(start));
+            return Err(Error::corrupt(
+                "the header flags encryption, but the data section has no ENCR block",
+            )
+            .at(start));
         }
         let len = rest[4..].iter().rev().fold(0, |len, &byte| len << 8 | u64::from(byte));
         if len > MAX_ENCR_LEN {
@@ -72,7 +83,12 @@ impl Encryption {
 }
 
 #[cfg(feature = "encryption")]
-fn unlock(block: &[u8], header: &Header, [metadata, index]: [&[u8]; 2], keys: &Keys) -> Result<(Seal, usize)> {
+fn unlock(
+    block: &[u8],
+    header: &Header,
+    [metadata, index]: [&[u8]; 2],
+    keys: &Keys,
+) -> Result<(Seal, usize)> {
     use crate::crypto::{EncrBlock, mac_header};
     let block = EncrBlock::decode(block)?;
     let locks = block.stanzas().len();
@@ -85,7 +101,12 @@ fn unlock(block: &[u8], header: &Header, [metadata, index]: [&[u8]; 2], keys: &K
 }
 
 #[cfg(not(feature = "encryption"))]
-fn unlock(_block: &[u8], _header: &Header, _front: [&[u8]; 2], _keys: &Keys) -> Result<(Seal, usize)> {
+fn unlock(
+    _block: &[u8],
+    _header: &Header,
+    _front: [&[u8]; 2],
+    _keys: &Keys,
+) -> Result<(Seal, usize)> {
     Ok((Seal::Locked, 0))
 }
 
@@ -103,12 +124,20 @@ impl Seal {
     ///
     /// # Errors
     /// E005 without the key.
-    pub(super) fn authenticate(&self, block: &[u8], header: &Header, front: [&[u8]; 2]) -> Result<alloc::vec::Vec<u8>> {
+    pub(super) fn authenticate(
+        &self,
+        block: &[u8],
+        header: &Header,
+        front: [&[u8]; 2],
+    ) -> Result<alloc::vec::Vec<u8>> {
         match self {
             #[cfg(feature = "encryption")]
             Self::Open { key, .. } => {
                 let mut block = crate::crypto::EncrBlock::decode(block)?;
-                block.authenticate(key, &[&crate::crypto::mac_header(&header.encode()), front[0], front[1]]);
+                block.authenticate(
+                    key,
+                    &[&crate::crypto::mac_header(&header.encode()), front[0], front[1]],
+                );
                 Ok(block.encode())
             }
             _ => {
@@ -118,12 +147,21 @@ impl Seal {
         }
     }
 
-    /// Decrypts whole chunks of a tensor that was encrypted as `name`, from one on; the tensor's last is among them if
-    /// `to_end`. `buf` is as long as they are without their tags.
-    pub(super) fn open(&self, name: &str, first: u64, to_end: bool, sealed: &[u8], buf: &mut [u8]) -> Result<()> {
+    /// Decrypts whole chunks of a tensor that was encrypted as `name`, from one on; the tensor's
+    /// last is among them if `to_end`. `buf` is as long as they are without their tags.
+    pub(super) fn open(
+        &self,
+        name: &str,
+        first: u64,
+        to_end: bool,
+        sealed: &[u8],
+        buf: &mut [u8],
+    ) -> Result<()> {
         match self {
             #[cfg(feature = "encryption")]
-            Self::Open { key, salt } => key.tensor(salt, name).open_chunks(first, to_end, sealed, buf),
+            Self::Open { key, salt } => {
+                key.tensor(salt, name).open_chunks(first, to_end, sealed, buf)
+            }
             _ => {
                 let _ = (name, first, to_end, sealed, buf);
                 Err(locked())
@@ -131,7 +169,8 @@ impl Seal {
         }
     }
 
-    /// Fills `buf` with decrypted bytes of a tensor that was encrypted as `name`; the range is within it.
+    /// Fills `buf` with decrypted bytes of a tensor that was encrypted as `name`; the range is
+    /// within it.
     pub(super) fn read(
         &self,
         source: &dyn ByteSource,

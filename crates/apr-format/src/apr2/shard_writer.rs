@@ -9,8 +9,8 @@ use alloc::vec::Vec;
 
 use apr_core::digest::ChunkSums;
 use apr_core::{
-    CheckpointWriter, ChunkEncoder, Companion, Due, Error, FileInfo, Layout, Metadata, Notes, PlannedTensor, Result,
-    Sink, TensorInfo, check_file_name, keys,
+    CheckpointWriter, ChunkEncoder, Companion, Due, Error, FileInfo, Layout, Metadata, Notes,
+    PlannedTensor, Result, Sink, TensorInfo, check_file_name, keys,
 };
 use serde_json::{Map, Value};
 
@@ -21,20 +21,24 @@ use super::options::WriteOptions;
 use super::plan::ties;
 use super::writer::{Apr2Writer, plan};
 
-/// Plans shards of at most `shard_size` bytes of tensors and companions, and their manifest, which comes last and has
-/// the name of [`WriteOptions::file_name`]. What fits into one shard becomes a plain file.
+/// Plans shards of at most `shard_size` bytes of tensors and companions, and their manifest, which
+/// comes last and has the name of [`WriteOptions::file_name`]. What fits into one shard becomes a
+/// plain file.
 ///
-/// Shards are filled in the given order; a tensor that exceeds the size alone gets a shard of its own, one tied to another
-/// goes where that is. The first shard has all the metadata and companions, the others what identifies the model. What is
-/// learnt on the way is noted in the manifest. Signers sign each shard and the manifest.
+/// Shards are filled in the given order; a tensor that exceeds the size alone gets a shard of its
+/// own, one tied to another goes where that is. The first shard has all the metadata and
+/// companions, the others what identifies the model. What is learnt on the way is noted in the
+/// manifest. Signers sign each shard and the manifest.
 ///
 /// ```
 /// use apr_core::{CheckpointWriter, DType, MemoryFolder, Metadata, Notes, Shape, TensorInfo};
 /// use apr_format::apr2;
 ///
-/// let tensor = |name: &str| TensorInfo { name: name.into(), dtype: DType::U8, shape: Shape::from([4]) };
+/// let tensor =
+///     |name: &str| TensorInfo { name: name.into(), dtype: DType::U8, shape: Shape::from([4]) };
 /// let options = apr2::WriteOptions::default();
-/// let mut writer = apr2::plan_shards(&[tensor("a"), tensor("b")], &Metadata::new(), Vec::new(), &options, 4)?;
+/// let mut writer =
+///     apr2::plan_shards(&[tensor("a"), tensor("b")], &Metadata::new(), Vec::new(), &options, 4)?;
 ///
 /// let mut folder = MemoryFolder::default();
 /// writer.begin(&mut folder)?;
@@ -47,7 +51,8 @@ use super::writer::{Apr2Writer, plan};
 /// ```
 ///
 /// # Errors
-/// As [`plan`] for each shard; E001 for a `shard_size` of 0 and a file name that is not plain or does not end in `.apr`.
+/// As [`plan`] for each shard; E001 for a `shard_size` of 0 and a file name that is not plain or
+/// does not end in `.apr`.
 pub fn plan_shards(
     tensors: &[TensorInfo],
     metadata: &Metadata,
@@ -62,11 +67,17 @@ pub fn plan_shards(
     Ok(Box::new(ShardWriter::plan(&cut, companions, options)?))
 }
 
-/// How many shards [`plan_shards`] makes of these tensors and so many bytes of companions; 0 of no tensors.
+/// How many shards [`plan_shards`] makes of these tensors and so many bytes of companions; 0 of no
+/// tensors.
 ///
 /// # Errors
 /// E001 for a `shard_size` of 0, and when dtype and shape of a tensor do not go together.
-pub fn shard_count(tensors: &[TensorInfo], metadata: &Metadata, carried: u64, shard_size: u64) -> Result<usize> {
+pub fn shard_count(
+    tensors: &[TensorInfo],
+    metadata: &Metadata,
+    carried: u64,
+    shard_size: u64,
+) -> Result<usize> {
     if shard_size == 0 {
         return Err(Error::format("a shard size of 0 holds no tensor"));
     }
@@ -100,7 +111,8 @@ impl<'a> Cut<'a> {
         whole.set(keys::APR_VERSION, "2.0.0");
         whole.set_default(keys::MODEL_TYPE, "unknown");
         whole.set_default(keys::ARCHITECTURE, Map::new());
-        let carried = companions.iter().map(|file| file.bytes.len() as u64).fold(0, u64::saturating_add);
+        let carried =
+            companions.iter().map(|file| file.bytes.len() as u64).fold(0, u64::saturating_add);
         let shards = split(tensors, &targets(tensors, &whole), carried, shard_size)?;
         if shards.len() > 1 {
             check_several(options)?;
@@ -118,11 +130,15 @@ impl<'a> Cut<'a> {
         let members = &self.shards[number];
         let stem = options.file_name.strip_suffix(".apr").unwrap_or(&options.file_name);
         let file_name = format!("{stem}-{:05}-of-{:05}.apr", number + 1, self.shards.len());
-        let infos: Vec<TensorInfo> = members.iter().map(|&member| self.tensors[member].clone()).collect();
-        let metadata = if number == 0 { self.whole.clone() } else { part_metadata(&self.whole, &infos) };
+        let infos: Vec<TensorInfo> =
+            members.iter().map(|&member| self.tensors[member].clone()).collect();
+        let metadata =
+            if number == 0 { self.whole.clone() } else { part_metadata(&self.whole, &infos) };
         let companions = if number == 0 { companions } else { Vec::new() };
-        let forms = members.iter().map(|&member| options.forms.get(member).copied().flatten()).collect();
-        let options = WriteOptions { sharded: true, file_name: file_name.clone(), forms, ..options.clone() };
+        let forms =
+            members.iter().map(|&member| options.forms.get(member).copied().flatten()).collect();
+        let options =
+            WriteOptions { sharded: true, file_name: file_name.clone(), forms, ..options.clone() };
         Ok((plan(&infos, &metadata, companions, &options)?, file_name))
     }
 }
@@ -131,12 +147,17 @@ impl<'a> Cut<'a> {
 fn check_several(options: &WriteOptions) -> Result<()> {
     check_file_name(&options.file_name)?;
     if options.hides_metadata() {
-        // The manifest describes the model to whoever reads it, and one key must not encrypt two tensors of one name.
-        return Err(Error::format("the metadata of shards can't be encrypted, since the manifest repeats them"));
+        // The manifest describes the model to whoever reads it, and one key must not encrypt two
+        // tensors of one name.
+        return Err(Error::format(
+            "the metadata of shards can't be encrypted, since the manifest repeats them",
+        ));
     }
     if !options.file_name.ends_with(".apr") {
         // Readers know a manifest by its content and this ending.
-        return Err(Error::format("the name of a manifest ends in .apr").in_file(&options.file_name));
+        return Err(
+            Error::format("the name of a manifest ends in .apr").in_file(&options.file_name)
+        );
     }
     Ok(())
 }
@@ -158,12 +179,20 @@ fn targets(tensors: &[TensorInfo], metadata: &Metadata) -> Vec<Option<usize>> {
     tensors.iter().map(target).collect()
 }
 
-/// Positions of the tensors of each shard, ascending within it. `carried` bytes are in the first one already.
-fn split(tensors: &[TensorInfo], targets: &[Option<usize>], carried: u64, limit: u64) -> Result<Vec<Vec<usize>>> {
+/// Positions of the tensors of each shard, ascending within it. `carried` bytes are in the first
+/// one already.
+fn split(
+    tensors: &[TensorInfo],
+    targets: &[Option<usize>],
+    carried: u64,
+    limit: u64,
+) -> Result<Vec<Vec<usize>>> {
     let mut shard_of = alloc::vec![0; tensors.len()];
     let (mut shard, mut size) = (0, carried);
     let mut is_empty = carried == 0;
-    for (position, info) in tensors.iter().enumerate().filter(|(position, _)| targets[*position].is_none()) {
+    for (position, info) in
+        tensors.iter().enumerate().filter(|(position, _)| targets[*position].is_none())
+    {
         let len = info.byte_len()?;
         if !is_empty && len > limit.saturating_sub(size) {
             (shard, size) = (shard + 1, 0);
@@ -218,12 +247,14 @@ impl ShardWriter {
             // As long as they will be.
             signatures: is_signed.then(|| alloc::vec![0; signatures_len]),
         };
-        let (mut layout, mut due_layout, mut names) = (Layout::default(), Layout::default(), Vec::new());
+        let (mut layout, mut due_layout, mut names) =
+            (Layout::default(), Layout::default(), Vec::new());
         let mut members_of = Vec::new();
         let mut writers = Vec::new();
         let mut companions = Some(companions);
         for (number, members) in cut.shards.iter().enumerate() {
-            let (writer, file_name) = cut.writer(number, companions.take().unwrap_or_default(), options)?;
+            let (writer, file_name) =
+                cut.writer(number, companions.take().unwrap_or_default(), options)?;
             for (at, planned) in writer.layout().tensors.iter().enumerate() {
                 let source = members[planned.source];
                 let placed = PlannedTensor { source, file: number, ..*planned };
@@ -241,11 +272,16 @@ impl ShardWriter {
             let size = writer.layout().total_len();
             let signed_digest = is_signed.then_some([0; 32]);
             manifest.shards.push(ShardEntry { file: file_name, size, crc32: 0, signed_digest });
-            manifest.tensor_shard_map.extend(members.iter().map(|&member| (tensors[member].name.clone(), number)));
+            manifest
+                .tensor_shard_map
+                .extend(members.iter().map(|&member| (tensors[member].name.clone(), number)));
             writers.push(writer);
         }
         manifest.tensor_shard_map.sort_unstable();
-        layout.files.push(FileInfo { name: options.file_name.clone(), len: manifest.encode().len() as u64 });
+        layout.files.push(FileInfo {
+            name: options.file_name.clone(),
+            len: manifest.encode().len() as u64,
+        });
         Ok(Self {
             shards: writers,
             current: 0,
@@ -335,7 +371,12 @@ impl CheckpointWriter for ShardWriter {
         self.advance(sink)
     }
 
-    fn write_chunk(&mut self, sink: &mut dyn Sink, bytes: &[u8], sums: Option<ChunkSums>) -> Result<()> {
+    fn write_chunk(
+        &mut self,
+        sink: &mut dyn Sink,
+        bytes: &[u8],
+        sums: Option<ChunkSums>,
+    ) -> Result<()> {
         self.due.take(&self.due_layout, &self.names, bytes.len() as u64)?;
         self.shards[self.current].write_chunk(sink, bytes, sums)?;
         self.advance(sink)
@@ -404,7 +445,14 @@ impl ChunkEncoder for ShardEncoder {
         }
     }
 
-    fn encode(&self, planned: usize, offset: u64, tensor_len: u64, piece: &[u8], out: &mut Vec<u8>) -> Result<u64> {
+    fn encode(
+        &self,
+        planned: usize,
+        offset: u64,
+        tensor_len: u64,
+        piece: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<u64> {
         match self.of(planned) {
             Some((encoder, at)) => encoder.encode(at, offset, tensor_len, piece, out),
             None => Ok(0),
@@ -425,7 +473,9 @@ fn part_metadata(whole: &Metadata, infos: &[TensorInfo]) -> Metadata {
     let mut metadata = whole.clone();
     metadata.retain(|key| [keys::APR_VERSION, keys::MODEL_TYPE, keys::ARCHITECTURE].contains(&key));
     if let Some(tied) = whole.object(keys::TIED) {
-        let own = infos.iter().filter_map(|info| Some((info.name.clone(), tied.get(&info.name)?.clone())));
+        let own = infos
+            .iter()
+            .filter_map(|info| Some((info.name.clone(), tied.get(&info.name)?.clone())));
         let own: Map<String, Value> = own.collect();
         if !own.is_empty() {
             metadata.set(keys::TIED, own);

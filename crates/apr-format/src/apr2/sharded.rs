@@ -8,8 +8,9 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use apr_core::{
-    ByteSource, CheckpointReader, Code, Companion, Container, ContainerFacts, Error, Escaped, Features, FileInfo,
-    Format, IoCause, Limits, Metadata, Result, Signed, SourceSet, Stored, StoredRange, TensorInfo, has_no, keys,
+    ByteSource, CheckpointReader, Code, Companion, Container, ContainerFacts, Error, Escaped,
+    Features, FileInfo, Format, IoCause, Limits, Metadata, Result, Signed, SourceSet, Stored,
+    StoredRange, TensorInfo, has_no, keys,
 };
 use once_cell::race::OnceBox;
 use serde_json::{Value, json};
@@ -24,8 +25,9 @@ const SHOWN: usize = 4;
 
 /// A sharded APR2 model opened for reading.
 ///
-/// [`CheckpointReader::files`] lists the manifest, then the shards. A shard's front is read when something of the shard is
-/// asked for; all are at once where the manifest does not describe the tensors.
+/// [`CheckpointReader::files`] lists the manifest, then the shards. A shard's front is read when
+/// something of the shard is asked for; all are at once where the manifest does not describe the
+/// tensors.
 pub struct ShardedApr2 {
     name: String,
     metadata: Metadata,
@@ -59,8 +61,9 @@ struct OpenShard {
 
 /// Opens the shards that a manifest names, through the set.
 ///
-/// With a manifest of this project's no byte of a shard is read before it is needed, and one that is absent or of the
-/// wrong length is a warning until then. Other manifests do not describe the tensors: the fronts of all shards are read.
+/// With a manifest of this project's no byte of a shard is read before it is needed, and one that
+/// is absent or of the wrong length is a warning until then. Other manifests do not describe the
+/// tensors: the fronts of all shards are read.
 ///
 /// # Errors
 /// Those of [`Manifest::parse`]; where all fronts are read, those of [`ShardedApr2::shard`].
@@ -71,14 +74,16 @@ pub fn open_manifest(
     limits: &Limits,
     keys: &Keys,
 ) -> Result<ShardedApr2> {
-    let Manifest { shards: entries, tensor_shard_map, contents, signatures } = Manifest::parse(json, name, limits)?;
+    let Manifest { shards: entries, tensor_shard_map, contents, signatures } =
+        Manifest::parse(json, name, limits)?;
     let signed = signatures.map(|signatures| Signed {
         digest: signed_digest(json, &signatures),
         signatures: Some(signatures),
         licence: None,
     });
     let mut files = vec![FileInfo { name: name.to_string(), len: json.len() as u64 }];
-    files.extend(entries.iter().map(|entry| FileInfo { name: entry.file.clone(), len: entry.size }));
+    files
+        .extend(entries.iter().map(|entry| FileInfo { name: entry.file.clone(), len: entry.size }));
     let shards = entries.into_iter().map(|entry| {
         let source = open_source(set, &entry, name);
         // A name that leads out of the folder is no matter of a file that may turn up.
@@ -109,11 +114,16 @@ pub fn open_manifest(
     Ok(model)
 }
 
-fn open_source(set: &dyn SourceSet, entry: &ShardEntry, manifest: &str) -> Result<Arc<dyn ByteSource>> {
+fn open_source(
+    set: &dyn SourceSet,
+    entry: &ShardEntry,
+    manifest: &str,
+) -> Result<Arc<dyn ByteSource>> {
     let source = set.open(&entry.file).map_err(|error| asked_for(error, &entry.file, manifest))?;
     if source.len() != entry.size {
         let (len, size) = (source.len(), entry.size);
-        let message = format!("the shard has {len} bytes, but {} says {size}", Escaped::short(manifest));
+        let message =
+            format!("the shard has {len} bytes, but {} says {size}", Escaped::short(manifest));
         return Err(Error::corrupt(message).in_file(&entry.file));
     }
     Ok(Arc::from(source))
@@ -124,13 +134,15 @@ fn asked_for(error: Error, shard: &str, manifest: &str) -> Error {
         return error.in_file(shard);
     }
     let message = format!("{} names this shard: {}", Escaped::short(manifest), error.message());
-    Error::io(error.cause().unwrap_or(IoCause::Other), message).in_file(error.file().unwrap_or(shard))
+    Error::io(error.cause().unwrap_or(IoCause::Other), message)
+        .in_file(error.file().unwrap_or(shard))
 }
 
 impl ShardedApr2 {
     /// One warning for all shards that can't be used.
     fn absence_warning(&self) -> Option<String> {
-        let absent: Vec<&Error> = self.shards.iter().filter_map(|shard| shard.source.as_ref().err()).collect();
+        let absent: Vec<&Error> =
+            self.shards.iter().filter_map(|shard| shard.source.as_ref().err()).collect();
         let first = absent.first()?;
         if absent.len() == 1 {
             return Some(format!("one of {} shards can't be read: {first}", self.shards.len()));
@@ -139,7 +151,10 @@ impl ShardedApr2 {
         let names: Vec<String> = names.map(|name| Escaped::short(name).to_string()).collect();
         let more = if absent.len() > SHOWN { ", ..." } else { "" };
         let (count, total) = (absent.len(), self.shards.len());
-        Some(format!("{count} of {total} shards can't be read ({}{more}); the first: {first}", names.join(", ")))
+        Some(format!(
+            "{count} of {total} shards can't be read ({}{more}); the first: {first}",
+            names.join(", ")
+        ))
     }
 
     fn take_contents(&mut self, contents: Contents, map: &[(String, usize)]) {
@@ -154,9 +169,12 @@ impl ShardedApr2 {
         (self.metadata, self.companions, self.tensors) = (metadata, companions, tensors);
     }
 
-    /// Learns from the shards what the manifest does not tell: tensors come shard by shard, in stored order.
+    /// Learns from the shards what the manifest does not tell: tensors come shard by shard, in
+    /// stored order.
     fn read_contents(&mut self, map: &[(String, usize)]) -> Result<()> {
-        let readers = (0..self.shards.len()).map(|shard| self.open_reader(shard)).collect::<Result<Vec<_>>>()?;
+        let readers = (0..self.shards.len())
+            .map(|shard| self.open_reader(shard))
+            .collect::<Result<Vec<_>>>()?;
         for (shard, reader) in readers.iter().enumerate() {
             for info in reader.tensors() {
                 self.places.push((shard, self.shards[shard].members.len()));
@@ -193,11 +211,13 @@ impl ShardedApr2 {
     }
 
     fn lacks(&self, tensor: &str, shard: usize) -> Error {
-        let message = format!("{} lists it, but this shard has no such tensor", Escaped::short(&self.name));
+        let message =
+            format!("{} lists it, but this shard has no such tensor", Escaped::short(&self.name));
         Error::corrupt(message).for_tensor(tensor).in_file(&self.shards[shard].entry.file)
     }
 
-    /// A tensor in a shard where the manifest does not put it; `elsewhere` is the shard where it does.
+    /// A tensor in a shard where the manifest does not put it; `elsewhere` is the shard where it
+    /// does.
     fn stray(&self, tensor: &str, shard: usize, elsewhere: Option<usize>) -> Error {
         let manifest = Escaped::short(&self.name);
         let message = match elsewhere {
@@ -218,11 +238,17 @@ impl ShardedApr2 {
         let (stated, expected) = (reader.footer().crc32, entry.crc32);
         if stated != expected {
             let manifest = Escaped::short(&self.name);
-            let message = format!("the footer's CRC-32 is {stated:08x}, but {manifest} says {expected:08x}");
+            let message =
+                format!("the footer's CRC-32 is {stated:08x}, but {manifest} says {expected:08x}");
             return Err(Error::checksum(message).in_file(&entry.file));
         }
-        if entry.signed_digest.is_some() && reader.signed()?.map(|signed| signed.digest) != entry.signed_digest {
-            let message = format!("this is not the shard that {} was signed with", Escaped::short(&self.name));
+        if entry.signed_digest.is_some()
+            && reader.signed()?.map(|signed| signed.digest) != entry.signed_digest
+        {
+            let message = format!(
+                "this is not the shard that {} was signed with",
+                Escaped::short(&self.name)
+            );
             return Err(Error::new(Code::Signature, message).in_file(&entry.file));
         }
         Ok(reader)
@@ -236,17 +262,24 @@ impl ShardedApr2 {
         })
     }
 
-    /// Positions of a shard's members in its file, which must hold them as described and nothing else.
+    /// Positions of a shard's members in its file, which must hold them as described and nothing
+    /// else.
     fn find_members(&self, shard: usize, reader: &Apr2Reader) -> Result<Vec<usize>> {
         let members = &self.shards[shard].members;
         let find = |&member: &usize| {
             let info = &self.tensors[member];
-            let position = reader.position(&info.name).ok_or_else(|| self.lacks(&info.name, shard))?;
+            let position =
+                reader.position(&info.name).ok_or_else(|| self.lacks(&info.name, shard))?;
             let TensorInfo { dtype, shape, .. } = &reader.tensors()[position];
             if (dtype, shape) != (&info.dtype, &info.shape) {
-                let (manifest, told, expected) = (Escaped::short(&self.name), &info.shape, info.dtype);
-                let message = format!("it is {dtype} of shape {shape}, but {manifest} says {expected} of shape {told}");
-                return Err(Error::corrupt(message).for_tensor(&info.name).in_file(&self.shards[shard].entry.file));
+                let (manifest, told, expected) =
+                    (Escaped::short(&self.name), &info.shape, info.dtype);
+                let message = format!(
+                    "it is {dtype} of shape {shape}, but {manifest} says {expected} of shape {told}"
+                );
+                return Err(Error::corrupt(message)
+                    .for_tensor(&info.name)
+                    .in_file(&self.shards[shard].entry.file));
             }
             Ok(position)
         };
@@ -272,14 +305,15 @@ impl ShardedApr2 {
     /// A shard by itself.
     ///
     /// # Errors
-    /// E007 when it is absent; E002 when its length is not the manifest's, it lacks a tensor, or has one that is not its
-    /// own; E004 when its footer has another CRC-32 than the manifest; E006 when it has another digest than a signed
-    /// manifest; otherwise as [`open`](super::open).
+    /// E007 when it is absent; E002 when its length is not the manifest's, it lacks a tensor, or
+    /// has one that is not its own; E004 when its footer has another CRC-32 than the manifest; E006
+    /// when it has another digest than a signed manifest; otherwise as [`open`](super::open).
     pub fn shard(&self, shard: usize) -> Result<&Apr2Reader> {
         Ok(&self.opened(shard)?.reader)
     }
 
-    /// The manifest, with what a signature of it covers: the digests of all shards, none of whose tensors are read.
+    /// The manifest, with what a signature of it covers: the digests of all shards, none of whose
+    /// tensors are read.
     ///
     /// # Errors
     /// As [`shard`](Self::shard); E006 when a shard has no digests of its tensors.
@@ -288,7 +322,8 @@ impl ShardedApr2 {
             let reader = Self::shard(self, shard)?;
             reader.check_uncovered()?;
             let message = "the shard has no digests of its tensors that a signature could cover";
-            let missing = || Error::new(Code::Signature, message).in_file(&self.shards[shard].entry.file);
+            let missing =
+                || Error::new(Code::Signature, message).in_file(&self.shards[shard].entry.file);
             Ok(reader.signed()?.ok_or_else(missing)?.digest)
         };
         let shards = self.shards.iter().enumerate().map(|(position, shard)| {
@@ -298,12 +333,17 @@ impl ShardedApr2 {
         let mut metadata = self.metadata.clone();
         metadata.remove(keys::FILES);
         let shard_of = |(info, place): (&TensorInfo, &(usize, usize))| (info.name.clone(), place.0);
-        let mut tensor_shard_map: Vec<_> = self.tensors.iter().zip(&self.places).map(shard_of).collect();
+        let mut tensor_shard_map: Vec<_> =
+            self.tensors.iter().zip(&self.places).map(shard_of).collect();
         tensor_shard_map.sort_unstable();
         Ok(Manifest {
             shards: shards.collect::<Result<_>>()?,
             tensor_shard_map,
-            contents: Some(Contents { metadata, companions: self.companions.clone(), tensors: self.tensors.clone() }),
+            contents: Some(Contents {
+                metadata,
+                companions: self.companions.clone(),
+                tensors: self.tensors.clone(),
+            }),
             signatures: self.signed.as_ref().and_then(|signed| signed.signatures.clone()),
         })
     }
@@ -366,10 +406,13 @@ impl CheckpointReader for ShardedApr2 {
     fn read_companion(&self, companion: usize) -> Result<Vec<u8>> {
         let Companion { name, len } = &self.companions[companion];
         let first = Self::shard(self, 0)?;
-        let found = first.companions().iter().position(|known| known.name == *name && known.len == *len);
+        let found =
+            first.companions().iter().position(|known| known.name == *name && known.len == *len);
         let found = found.ok_or_else(|| {
             let (manifest, name) = (Escaped::short(&self.name), Escaped::short(name));
-            let message = format!("{manifest} lists the companion '{name}' of {len} bytes, which is not in this shard");
+            let message = format!(
+                "{manifest} lists the companion '{name}' of {len} bytes, which is not in this shard"
+            );
             Error::corrupt(message).in_file(&self.shards[0].entry.file)
         })?;
         first.read_companion(found)
@@ -396,7 +439,8 @@ impl ContainerFacts for ShardedApr2 {
         (0..self.shards.len()).try_for_each(|shard| Self::shard(self, shard)?.check_uncovered())
     }
 
-    /// Signatures of the manifest, which cover the shards; those of the shards themselves are theirs alone.
+    /// Signatures of the manifest, which cover the shards; those of the shards themselves are
+    /// theirs alone.
     fn signed(&self) -> Result<Option<Signed>> {
         Ok(self.signed.clone())
     }

@@ -1,7 +1,9 @@
-//! A tensor's bytes on their way out of the file: decrypted chunk by chunk, decoded block by block, and made dense.
+//! A tensor's bytes on their way out of the file: decrypted chunk by chunk, decoded block by block,
+//! and made dense.
 //!
 //! ```text
-//! verbatim ── AES-256-GCM, 64 KiB chunks ──▶ stored form ── codec, 64 KiB or 1 MiB blocks ──▶ layout ──▶ dense
+//! verbatim ── AES-256-GCM, 64 KiB chunks ──▶ stored form
+//!          ── codec, 64 KiB or 1 MiB blocks ──▶ layout ──▶ dense
 //! ```
 //!
 //! Each step serves any range, so one row of a large tensor costs its blocks and chunks alone.
@@ -30,9 +32,11 @@ pub(super) struct StoredTensor {
 
 struct Encoded {
     form: Option<StoredForm>,
-    /// The name that the bytes are encrypted under: a tied tensor's bytes are another one's. Empty where they are plain.
+    /// The name that the bytes are encrypted under: a tied tensor's bytes are another one's. Empty
+    /// where they are plain.
     sealed_as: Box<str>,
-    /// Where each block starts in the stored form, and where the last one ends; found at the first read.
+    /// Where each block starts in the stored form, and where the last one ends; found at the first
+    /// read.
     blocks: OnceBox<Vec<u64>>,
 }
 
@@ -46,8 +50,9 @@ pub(super) struct Access<'a> {
 
 impl StoredTensor {
     pub(super) fn new(place: Place, form: Option<StoredForm>, sealed_as: &str) -> Self {
-        let encoded = (form.is_some() || !sealed_as.is_empty())
-            .then(|| Box::new(Encoded { form, sealed_as: sealed_as.into(), blocks: OnceBox::new() }));
+        let encoded = (form.is_some() || !sealed_as.is_empty()).then(|| {
+            Box::new(Encoded { form, sealed_as: sealed_as.into(), blocks: OnceBox::new() })
+        });
         Self { place, encoded }
     }
 
@@ -76,13 +81,23 @@ impl StoredTensor {
     }
 
     /// Fills `buf` with bytes as they lie in the file.
-    pub(super) fn read_verbatim(&self, access: Access<'_>, offset: u64, buf: &mut [u8]) -> Result<()> {
+    pub(super) fn read_verbatim(
+        &self,
+        access: Access<'_>,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> Result<()> {
         check_range(offset, buf.len(), self.place.len)?;
         access.source.read_at(self.place.offset + offset, buf)
     }
 
     /// Fills `buf` with bytes of the stored form.
-    pub(super) fn read_stored(&self, access: Access<'_>, offset: u64, buf: &mut [u8]) -> Result<()> {
+    pub(super) fn read_stored(
+        &self,
+        access: Access<'_>,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> Result<()> {
         if self.sealed_as().is_empty() {
             return self.read_verbatim(access, offset, buf);
         }
@@ -90,7 +105,8 @@ impl StoredTensor {
         access.seal.read(access.source, self.place, self.sealed_as(), offset, buf)
     }
 
-    /// Bytes of the tensor that a chunk or a block stands for, where it went through one of the two alone.
+    /// Bytes of the tensor that a chunk or a block stands for, where it went through one of the two
+    /// alone.
     pub(super) fn piece_len(&self) -> Option<u64> {
         match self.form() {
             None => (!self.sealed_as().is_empty()).then_some(SEALED_CHUNK as u64),
@@ -101,8 +117,8 @@ impl StoredTensor {
         }
     }
 
-    /// Fills `buf` with whole pieces of the tensor and `verbatim` with the bytes in the file that they are made of; returns
-    /// where those start within the tensor's place.
+    /// Fills `buf` with whole pieces of the tensor and `verbatim` with the bytes in the file that
+    /// they are made of; returns where those start within the tensor's place.
     pub(super) fn read_both(
         &self,
         access: Access<'_>,
@@ -115,18 +131,26 @@ impl StoredTensor {
         check_range(offset, buf.len(), raw_len)?;
         let end = offset + buf.len() as u64;
         let piece = self.piece_len();
-        let piece =
-            piece.filter(|&piece| offset.is_multiple_of(piece) && (end.is_multiple_of(piece) || end == raw_len));
+        let piece = piece.filter(|&piece| {
+            offset.is_multiple_of(piece) && (end.is_multiple_of(piece) || end == raw_len)
+        });
         let (Some(piece), false) = (piece, buf.is_empty()) else {
-            return Err(Error::corrupt(format!("bytes {offset} to {end} are no whole pieces")).at(self.place.offset));
+            return Err(Error::corrupt(format!("bytes {offset} to {end} are no whole pieces"))
+                .at(self.place.offset));
         };
         let (first, beyond) = (offset / piece, end.div_ceil(piece));
         let Some((form, encoded)) = self.form().zip(self.encoded.as_deref()) else {
             let start = first * (piece + TAG_LEN as u64);
-            verbatim.resize(to_usize((beyond * (piece + TAG_LEN as u64)).min(self.place.len) - start), 0);
+            verbatim.resize(
+                to_usize((beyond * (piece + TAG_LEN as u64)).min(self.place.len) - start),
+                0,
+            );
             self.read_verbatim(access, start, verbatim)?;
             let to_end = end == raw_len;
-            access.seal.open(self.sealed_as(), first, to_end, verbatim, buf).map_err(|error| self.at(error, start))?;
+            access
+                .seal
+                .open(self.sealed_as(), first, to_end, verbatim, buf)
+                .map_err(|error| self.at(error, start))?;
             return Ok(start);
         };
         let blocks = self.blocks(encoded, access, form)?;
@@ -136,7 +160,9 @@ impl StoredTensor {
         let mut scratch = access.scratch.take(form.flags, info.dtype)?;
         for (block, target) in (to_usize(first)..).zip(buf.chunks_mut(to_usize(piece))) {
             let block = to_usize(blocks[block] - start)..to_usize(blocks[block + 1] - start);
-            scratch.decode(&verbatim[block], target).map_err(|error| error.at(self.place.offset))?;
+            scratch
+                .decode(&verbatim[block], target)
+                .map_err(|error| error.at(self.place.offset))?;
         }
         access.scratch.put_back(scratch);
         Ok(start)
@@ -147,12 +173,22 @@ impl StoredTensor {
     }
 
     /// Fills `buf` with bytes of the tensor.
-    pub(super) fn read(&self, access: Access<'_>, info: &TensorInfo, offset: u64, buf: &mut [u8]) -> Result<()> {
+    pub(super) fn read(
+        &self,
+        access: Access<'_>,
+        info: &TensorInfo,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> Result<()> {
         match self.form() {
             None => self.read_stored(access, offset, buf),
-            Some(form) if form.flags & LAYOUT == 0 => self.read_decoded(access, form, info, offset, buf),
+            Some(form) if form.flags & LAYOUT == 0 => {
+                self.read_decoded(access, form, info, offset, buf)
+            }
             Some(form) => {
-                let stream = |offset: u64, buf: &mut [u8]| self.read_decoded(access, form, info, offset, buf);
+                let stream = |offset: u64, buf: &mut [u8]| {
+                    self.read_decoded(access, form, info, offset, buf)
+                };
                 super::sparse::read(form, info, &stream, offset, buf)
             }
         }
@@ -201,11 +237,21 @@ impl StoredTensor {
     }
 
     /// Where each block starts.
-    fn blocks<'a>(&self, encoded: &'a Encoded, access: Access<'_>, form: StoredForm) -> Result<&'a [u64]> {
+    fn blocks<'a>(
+        &self,
+        encoded: &'a Encoded,
+        access: Access<'_>,
+        form: StoredForm,
+    ) -> Result<&'a [u64]> {
         Ok(encoded.blocks.get_or_try_init(|| self.walk(access, form).map(Box::new))?)
     }
 
-    fn read_block(&self, access: Access<'_>, (start, end): (u64, u64), body: &mut Vec<u8>) -> Result<()> {
+    fn read_block(
+        &self,
+        access: Access<'_>,
+        (start, end): (u64, u64),
+        body: &mut Vec<u8>,
+    ) -> Result<()> {
         body.resize(to_usize(end - start), 0);
         self.read_stored(access, start, body)
     }
@@ -214,7 +260,8 @@ impl StoredTensor {
     fn walk(&self, access: Access<'_>, form: StoredForm) -> Result<Vec<u64>> {
         let block_len = block_len(form.flags);
         let count = form.raw_len.div_ceil(block_len);
-        // The sizes were held against each other when the index was read, so this is less than twice the stored bytes.
+        // The sizes were held against each other when the index was read, so this is less than
+        // twice the stored bytes.
         let mut starts = Vec::with_capacity(to_usize(count) + 1);
         let mut position = 0;
         for _ in 0..count {
@@ -234,7 +281,11 @@ impl StoredTensor {
             }
         }
         starts.push(position);
-        if position == form.len { Ok(starts) } else { Err(self.misfit("bytes follow the last block")) }
+        if position == form.len {
+            Ok(starts)
+        } else {
+            Err(self.misfit("bytes follow the last block"))
+        }
     }
 
     fn misfit(&self, what: &str) -> Error {
@@ -266,7 +317,13 @@ pub(super) struct Scratch {
 }
 
 impl Scratch {
-    fn decode_part(&mut self, block: &[u8], decoded_len: usize, skip: usize, target: &mut [u8]) -> Result<()> {
+    fn decode_part(
+        &mut self,
+        block: &[u8],
+        decoded_len: usize,
+        skip: usize,
+        target: &mut [u8],
+    ) -> Result<()> {
         let mut decoded = core::mem::take(&mut self.decoded);
         decoded.resize(decoded_len, 0);
         let result = self.decode(block, &mut decoded);
@@ -314,7 +371,8 @@ impl ScratchPool {
         {
             return Ok(free.swap_remove(at));
         }
-        let of = Coding::from_flags(flags).ok_or_else(|| Error::version("the codec is not supported"))?;
+        let of = Coding::from_flags(flags)
+            .ok_or_else(|| Error::version("the codec is not supported"))?;
         let decoder = BlockDecoder::new(of, Element::of(dtype));
         Ok(Scratch {
             body: Vec::new(),
@@ -334,7 +392,11 @@ impl ScratchPool {
     /// Keeps the buffers for the next read.
     #[cfg_attr(
         not(all(feature = "std", feature = "compression")),
-        allow(clippy::unused_self, clippy::needless_pass_by_value, reason = "kept only where threads may share")
+        allow(
+            clippy::unused_self,
+            clippy::needless_pass_by_value,
+            reason = "kept only where threads may share"
+        )
     )]
     fn put_back(&self, scratch: Scratch) {
         /// More sets than threads are of no use.

@@ -48,8 +48,10 @@ impl Footer {
     fn decode(bytes: &[u8; FOOTER_LEN as usize]) -> Option<Self> {
         let [crc32 @ .., _, _, _, _, _, _, _, _, _, _, _, _] = *bytes;
         let [_, _, _, _, _, _, _, _, file_size @ ..] = *bytes;
-        (bytes[4..8] == FOOTER_MAGIC)
-            .then(|| Self { crc32: u32::from_le_bytes(crc32), file_size: u64::from_le_bytes(file_size) })
+        (bytes[4..8] == FOOTER_MAGIC).then(|| Self {
+            crc32: u32::from_le_bytes(crc32),
+            file_size: u64::from_le_bytes(file_size),
+        })
     }
 }
 
@@ -76,7 +78,12 @@ pub(super) struct Trailer {
 /// # Errors
 /// E002 when the walk does not end at a footer, a block appears twice or does not fit, or a flag
 /// and its block disagree; E003 for a version or digest algorithm that this crate does not read.
-pub(super) fn read_trailer(source: &dyn ByteSource, header: &Header, start: u64, tensors: usize) -> Result<Trailer> {
+pub(super) fn read_trailer(
+    source: &dyn ByteSource,
+    header: &Header,
+    start: u64,
+    tensors: usize,
+) -> Result<Trailer> {
     let mut blocks = Blocks::default();
     let mut position = start;
     let footer = loop {
@@ -86,7 +93,8 @@ pub(super) fn read_trailer(source: &dyn ByteSource, header: &Header, start: u64,
         }
         let block = decode_block_head(&head, position)?;
         let end = block.end(position).filter(|&end| end <= source.len());
-        let end = end.ok_or_else(|| truncated("a trailer block ends past the file").at(position))?;
+        let end =
+            end.ok_or_else(|| truncated("a trailer block ends past the file").at(position))?;
         blocks.read(source, &block, (position, end), tensors)?;
         position = end;
     };
@@ -101,13 +109,27 @@ pub(super) fn read_trailer(source: &dyn ByteSource, header: &Header, start: u64,
         .at(position + 8));
     }
     if source.len() > end {
-        warnings.push(format!("{} bytes follow the footer; they are not part of the model", source.len() - end));
+        warnings.push(format!(
+            "{} bytes follow the footer; they are not part of the model",
+            source.len() - end
+        ));
     }
     if signatures.is_some() && digests.is_none() {
-        return Err(Error::corrupt("the file is signed, but has no digests, without which nothing covers its tensors")
-            .at(position));
+        return Err(Error::corrupt(
+            "the file is signed, but has no digests, without which nothing covers its tensors",
+        )
+        .at(position));
     }
-    Ok(Trailer { digests, digest_block, signatures, licence, footer, footer_offset: position, unknown, warnings })
+    Ok(Trailer {
+        digests,
+        digest_block,
+        signatures,
+        licence,
+        footer,
+        footer_offset: position,
+        unknown,
+        warnings,
+    })
 }
 
 /// What the blocks before the footer hold.
@@ -133,22 +155,30 @@ impl Blocks {
     ) -> Result<()> {
         if self.seen.contains(&block.kind) {
             let kind = block.kind.escape_ascii();
-            return Err(Error::corrupt(format!("the trailer block '{kind}' appears twice")).at(position));
+            return Err(
+                Error::corrupt(format!("the trailer block '{kind}' appears twice")).at(position)
+            );
         }
         if self.seen.len() == MAX_BLOCKS {
-            return Err(Error::corrupt(format!("more than {MAX_BLOCKS} trailer blocks")).at(position));
+            return Err(
+                Error::corrupt(format!("more than {MAX_BLOCKS} trailer blocks")).at(position)
+            );
         }
         self.seen.push(block.kind);
         match block.kind {
             DGST => {
-                self.digests = Some(read_digests(source, position + BLOCK_HEADER_LEN, block.len, tensors)?);
+                self.digests =
+                    Some(read_digests(source, position + BLOCK_HEADER_LEN, block.len, tensors)?);
                 self.digest_block = Some((position, end));
             }
             SIGN => self.signatures = Some(read_block(source, position, end)?),
             LICN => self.licence = Some(read_block(source, position, end)?),
             kind => {
                 self.unknown = self.unknown.or(Some((position, kind)));
-                self.warnings.push(format!("the trailer block '{}' is unknown and was skipped", kind.escape_ascii()));
+                self.warnings.push(format!(
+                    "the trailer block '{}' is unknown and was skipped",
+                    kind.escape_ascii()
+                ));
             }
         }
         Ok(())
@@ -156,11 +186,17 @@ impl Blocks {
 }
 
 impl Trailer {
-    /// Signatures and licence with the digest that is signed; `None` without digests of the tensors.
+    /// Signatures and licence with the digest that is signed; `None` without digests of the
+    /// tensors.
     ///
     /// # Errors
     /// E007.
-    pub(super) fn signed(&self, source: &dyn ByteSource, header: &Header, encr_len: u64) -> Result<Option<Signed>> {
+    pub(super) fn signed(
+        &self,
+        source: &dyn ByteSource,
+        header: &Header,
+        encr_len: u64,
+    ) -> Result<Option<Signed>> {
         let Some((start, end)) = self.digest_block else { return Ok(None) };
         let section = |offset: u64, len: u64| read_vec(source, offset, len);
         let header_bytes = section(0, Header::LEN.into())?;
@@ -169,12 +205,16 @@ impl Trailer {
         let encr = section(header.data_offset.into(), encr_len)?;
         let digests = section(start, end - start)?;
         let digest = signed_digest([&header_bytes, &metadata, &index, &encr, &digests]);
-        Ok(Some(Signed { digest, signatures: self.signatures.clone(), licence: self.licence.clone() }))
+        Ok(Some(Signed {
+            digest,
+            signatures: self.signatures.clone(),
+            licence: self.licence.clone(),
+        }))
     }
 }
 
-/// What is signed: BLAKE3-256 of header, metadata, index, ENCR block and DGST block, each as it lies in the file, blocks
-/// with their heads and padding.
+/// What is signed: BLAKE3-256 of header, metadata, index, ENCR block and DGST block, each as it
+/// lies in the file, blocks with their heads and padding.
 pub(super) fn signed_digest(parts: [&[u8]; 5]) -> Digest {
     let mut digest = TensorDigest::new();
     parts.into_iter().for_each(|part| digest.update(part));
@@ -184,7 +224,10 @@ pub(super) fn signed_digest(parts: [&[u8]; 5]) -> Digest {
 fn read_block(source: &dyn ByteSource, start: u64, end: u64) -> Result<Vec<u8>> {
     let len = end - start;
     if len > MAX_BLOCK {
-        return Err(Error::corrupt(format!("a trailer block of {len} bytes; {MAX_BLOCK} are allowed")).at(start));
+        return Err(Error::corrupt(format!(
+            "a trailer block of {len} bytes; {MAX_BLOCK} are allowed"
+        ))
+        .at(start));
     }
     read_vec(source, start, len)
 }
@@ -246,26 +289,37 @@ fn decode_block_head(head: &[u8; 16], position: u64) -> Result<BlockHead> {
     let kind = [k0, k1, k2, k3];
     let version = u32::from_le_bytes([v0, v1, v2, v3]);
     if !kind.iter().all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit()) {
-        return Err(Error::corrupt("neither a footer nor a trailer block is where the data ends").at(position));
+        return Err(Error::corrupt("neither a footer nor a trailer block is where the data ends")
+            .at(position));
     }
     if [DGST, SIGN, LICN].contains(&kind) && version != BLOCK_VERSION {
         let kind = kind.escape_ascii();
-        return Err(
-            Error::version(format!("version {version} of the trailer block '{kind}' is not supported")).at(position)
-        );
+        return Err(Error::version(format!(
+            "version {version} of the trailer block '{kind}' is not supported"
+        ))
+        .at(position));
     }
     Ok(BlockHead { kind, len: u64::from_le_bytes(len) })
 }
 
-fn read_digests(source: &dyn ByteSource, offset: u64, len: u64, tensors: usize) -> Result<Vec<Digest>> {
+fn read_digests(
+    source: &dyn ByteSource,
+    offset: u64,
+    len: u64,
+    tensors: usize,
+) -> Result<Vec<Digest>> {
     if len != DIGEST_HEADER_LEN as u64 + 32 * tensors as u64 {
-        return Err(Error::corrupt(format!("the digest block has {len} bytes, which does not fit {tensors} tensors"))
-            .at(offset));
+        return Err(Error::corrupt(format!(
+            "the digest block has {len} bytes, which does not fit {tensors} tensors"
+        ))
+        .at(offset));
     }
     let body = read_vec(source, offset, len)?;
     let (head, digests) = body.split_at(DIGEST_HEADER_LEN);
     if head[0] != BLAKE3_256 {
-        return Err(Error::version(format!("digest algorithm {} is not supported", head[0])).at(offset));
+        return Err(
+            Error::version(format!("digest algorithm {} is not supported", head[0])).at(offset)
+        );
     }
     Ok(digests.as_chunks().0.to_vec())
 }
@@ -274,8 +328,10 @@ fn check_flags(header: &Header, seen: &[[u8; 4]], position: u64) -> Result<()> {
     for (flag, kind, name) in [(Flags::SIGNED, SIGN, "SIGN"), (Flags::LICENSED, LICN, "LICN")] {
         let (flagged, present) = (header.flags.contains(flag), seen.contains(&kind));
         if flagged != present {
-            let (is, is_not) = if flagged { ("flags", "is missing") } else { ("does not flag", "is there") };
-            return Err(Error::corrupt(format!("the header {is} a {name} block, which {is_not}")).at(position));
+            let (is, is_not) =
+                if flagged { ("flags", "is missing") } else { ("does not flag", "is there") };
+            return Err(Error::corrupt(format!("the header {is} a {name} block, which {is_not}"))
+                .at(position));
         }
     }
     Ok(())

@@ -45,9 +45,13 @@ impl Container {
         let payload = metadata_end..metadata_end + u64::from(header.payload_size);
         let signed = header.flags.contains(Flags::SIGNED);
         let blocks_end = payload.end + if signed { SIGNATURE_BLOCK_LEN } else { 0 };
-        let Some(crc_offset) = source.len().checked_sub(CRC_LEN.into()).filter(|&offset| offset >= blocks_end) else {
-            let message =
-                format!("the file is truncated: its header asks for {} bytes or more", blocks_end + u64::from(CRC_LEN));
+        let Some(crc_offset) =
+            source.len().checked_sub(CRC_LEN.into()).filter(|&offset| offset >= blocks_end)
+        else {
+            let message = format!(
+                "the file is truncated: its header asks for {} bytes or more",
+                blocks_end + u64::from(CRC_LEN)
+            );
             return Err(Error::corrupt(message).at(source.len()));
         };
         let signature = if signed { Some(read_signature(source, payload.end)?) } else { None };
@@ -58,7 +62,9 @@ impl Container {
         let mut warnings = header.warnings();
         if crc_offset > blocks_end {
             let rest = crc_offset - blocks_end;
-            warnings.push(format!("{rest} bytes before the checksum belong to no known part (at byte {blocks_end})"));
+            warnings.push(format!(
+                "{rest} bytes before the checksum belong to no known part (at byte {blocks_end})"
+            ));
         }
         Ok(Self { header, payload, signature, crc_offset, crc32, warnings })
     }
@@ -68,7 +74,11 @@ impl Container {
     /// # Errors
     /// E001 when they are not a MessagePack map, E004 when that is because the file was damaged,
     /// E008 beyond `limits`.
-    pub(super) fn read_metadata(&self, source: &dyn ByteSource, limits: &Limits) -> Result<DecodedMetadata> {
+    pub(super) fn read_metadata(
+        &self,
+        source: &dyn ByteSource,
+        limits: &Limits,
+    ) -> Result<DecodedMetadata> {
         let len = self.header.metadata_size.into();
         limits.check_metadata(len).map_err(|error| error.at(8))?;
         let bytes = read_vec(source, Header::LEN.into(), len)?;
@@ -93,7 +103,11 @@ impl Container {
         if crc.value() == self.crc32 {
             return Ok(());
         }
-        let message = format!("the file's checksum is {:#010x}, but its bytes give {:#010x}", self.crc32, crc.value());
+        let message = format!(
+            "the file's checksum is {:#010x}, but its bytes give {:#010x}",
+            self.crc32,
+            crc.value()
+        );
         Err(Error::checksum(message).at(self.crc_offset))
     }
 
@@ -109,7 +123,11 @@ impl Container {
 }
 
 /// Calls `take` with the bytes of a range, piece by piece.
-fn each_piece(source: &dyn ByteSource, range: Range<u64>, mut take: impl FnMut(&[u8])) -> Result<()> {
+fn each_piece(
+    source: &dyn ByteSource,
+    range: Range<u64>,
+    mut take: impl FnMut(&[u8]),
+) -> Result<()> {
     if let Some(bytes) = source.slice_at(range.start, range.end - range.start) {
         take(bytes);
         return Ok(());
@@ -117,7 +135,8 @@ fn each_piece(source: &dyn ByteSource, range: Range<u64>, mut take: impl FnMut(&
     let mut buffer = vec![0; 1 << 16];
     let mut offset = range.start;
     while offset < range.end {
-        let len = usize::try_from(range.end - offset).map_or(buffer.len(), |left| left.min(buffer.len()));
+        let len =
+            usize::try_from(range.end - offset).map_or(buffer.len(), |left| left.min(buffer.len()));
         source.read_at(offset, &mut buffer[..len])?;
         take(&buffer[..len]);
         offset += len as u64;
@@ -130,7 +149,9 @@ fn read_header(source: &dyn ByteSource) -> Result<Header> {
     let available = source.len().min(Header::LEN.into());
     source.read_at(0, &mut bytes[..usize::try_from(available).unwrap_or_default()])?;
     if available < Header::LEN.into() && bytes[..4] == super::MAGIC {
-        return Err(Error::corrupt("the file is truncated: it ends inside the header").at(source.len()));
+        return Err(
+            Error::corrupt("the file is truncated: it ends inside the header").at(source.len())
+        );
     }
     Header::decode(&bytes)
 }
@@ -142,14 +163,15 @@ fn read_signature(source: &dyn ByteSource, offset: u64) -> Result<([u8; SIGNATUR
     Ok((signature, key))
 }
 
-/// Flags without what they announce and the reverse. Published writers leave the bit of the model card unset, and that
-/// of the licence in signed and encrypted files.
+/// Flags without what they announce and the reverse. Published writers leave the bit of the model
+/// card unset, and that of the licence in signed and encrypted files.
 fn disagreements(header: &Header, metadata: &ModelMetadata) -> Vec<String> {
     let parts = [
         (Flags::MODEL_CARD, metadata.model_card.is_some(), "a model card"),
         (Flags::LICENSED, metadata.license.is_some(), "a licence"),
     ];
-    let odd = parts.into_iter().filter(|(flag, present, _)| header.flags.contains(*flag) != *present);
+    let odd =
+        parts.into_iter().filter(|(flag, present, _)| header.flags.contains(*flag) != *present);
     let message = |(_, present, what): (Flags, bool, &str)| match present {
         true => format!("the metadata hold {what}, but its flag is not set"),
         false => format!("the flag of {what} is set, but the metadata hold none"),

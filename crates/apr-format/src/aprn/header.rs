@@ -105,7 +105,11 @@ impl Flags {
     /// Names of the bits that are set and have one.
     #[must_use]
     pub fn names(self) -> Vec<&'static str> {
-        Self::NAMES.into_iter().filter(|(flag, _)| self.contains(*flag)).map(|(_, name)| name).collect()
+        Self::NAMES
+            .into_iter()
+            .filter(|(flag, _)| self.contains(*flag))
+            .map(|(_, name)| name)
+            .collect()
     }
 }
 
@@ -174,15 +178,22 @@ impl Header {
     /// # Errors
     /// E001 without the magic, E003 for another major version or an unknown compression.
     pub fn decode(bytes: &[u8; Self::LEN as usize]) -> Result<Self> {
-        let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        let word = |at: usize| {
+            u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+        };
         if bytes[..4] != MAGIC {
             return Err(Error::format("this is not APRN: it does not start with 'APRN'").at(0));
         }
         if bytes[4] != VERSION_MAJOR {
-            return Err(Error::version(format!("APRN version {}.{}; this build reads 1.x", bytes[4], bytes[5])).at(4));
+            return Err(Error::version(format!(
+                "APRN version {}.{}; this build reads 1.x",
+                bytes[4], bytes[5]
+            ))
+            .at(4));
         }
-        let compression = Compression::from_code(bytes[20])
-            .ok_or_else(|| Error::version(format!("compression {} is unknown", bytes[20])).at(20))?;
+        let compression = Compression::from_code(bytes[20]).ok_or_else(|| {
+            Error::version(format!("compression {} is unknown", bytes[20])).at(20)
+        })?;
         Ok(Self {
             version_major: bytes[4],
             version_minor: bytes[5],
@@ -225,7 +236,10 @@ mod tests {
 
     #[test]
     fn a_flag_that_is_set_stays_set() {
-        let flags = Flags::SIGNED.with(Flags::SIGNED, true).with(Flags::ENCRYPTED, true).with(Flags::LICENSED, false);
+        let flags = Flags::SIGNED
+            .with(Flags::SIGNED, true)
+            .with(Flags::ENCRYPTED, true)
+            .with(Flags::LICENSED, false);
         assert_eq!(flags.names(), ["encrypted", "signed"]);
     }
 }

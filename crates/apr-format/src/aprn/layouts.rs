@@ -98,7 +98,8 @@ pub(super) fn take_apart(kind: ModelType, payload: &[u8]) -> Option<Fields> {
 
 impl Fields {
     fn push(&mut self, name: &str, dtype: DType, shape: Vec<u64>, bytes: Range<usize>) {
-        self.tensors.push((TensorInfo { name: name.to_string(), dtype, shape: shape.into() }, bytes));
+        self.tensors
+            .push((TensorInfo { name: name.to_string(), dtype, shape: shape.into() }, bytes));
     }
 
     fn set(&mut self, name: &str, value: impl Into<Value>) {
@@ -166,9 +167,15 @@ pub(super) enum Piece {
 /// The pieces of a payload made of these tensors and values.
 ///
 /// # Errors
-/// E001 when the type's layout is not known, a field is missing or of another type, or a tensor has no place in it.
-pub(super) fn put_together(kind: ModelType, tensors: &[TensorInfo], values: &Map<String, Value>) -> Result<Vec<Piece>> {
-    let layout = layout(kind).ok_or_else(|| Error::format(format!("a {kind} can't be put together from tensors")))?;
+/// E001 when the type's layout is not known, a field is missing or of another type, or a tensor has
+/// no place in it.
+pub(super) fn put_together(
+    kind: ModelType,
+    tensors: &[TensorInfo],
+    values: &Map<String, Value>,
+) -> Result<Vec<Piece>> {
+    let layout = layout(kind)
+        .ok_or_else(|| Error::format(format!("a {kind} can't be put together from tensors")))?;
     let mut assembly = Assembly { tensors, values, pieces: Vec::new(), bytes: Vec::new(), used: 0 };
     for &field in layout {
         assembly.add(field)?;
@@ -176,7 +183,9 @@ pub(super) fn put_together(kind: ModelType, tensors: &[TensorInfo], values: &Map
     if assembly.used < tensors.len() {
         let place = |tensor: &&TensorInfo| layout.iter().all(|field| field.name() != tensor.name);
         let stray = tensors.iter().find(place).map_or("", |tensor| tensor.name.as_str());
-        return Err(Error::format(format!("a {kind} has no place for this tensor")).for_tensor(stray));
+        return Err(
+            Error::format(format!("a {kind} has no place for this tensor")).for_tensor(stray)
+        );
     }
     assembly.flush();
     Ok(assembly.pieces)
@@ -230,7 +239,8 @@ impl Assembly<'_> {
                 }
             }
             Field::U64(name) => {
-                let value = self.values.get(name).and_then(Value::as_u64).ok_or_else(|| missing(name))?;
+                let value =
+                    self.values.get(name).and_then(Value::as_u64).ok_or_else(|| missing(name))?;
                 self.u64s(&[value]);
             }
             Field::OptionalU64(name) => {
@@ -239,15 +249,23 @@ impl Assembly<'_> {
                 self.u64s(value.as_slice());
             }
             Field::Bool(name) => {
-                let value = self.values.get(name).and_then(Value::as_bool).ok_or_else(|| missing(name))?;
+                let value =
+                    self.values.get(name).and_then(Value::as_bool).ok_or_else(|| missing(name))?;
                 self.bytes.push(value.into());
             }
         }
         Ok(())
     }
 
-    fn tensor(&mut self, name: &str, dtype: DType, dims: usize) -> Result<Option<(usize, Vec<u64>)>> {
-        let Some(at) = self.tensors.iter().position(|tensor| tensor.name == name) else { return Ok(None) };
+    fn tensor(
+        &mut self,
+        name: &str,
+        dtype: DType,
+        dims: usize,
+    ) -> Result<Option<(usize, Vec<u64>)>> {
+        let Some(at) = self.tensors.iter().position(|tensor| tensor.name == name) else {
+            return Ok(None);
+        };
         let TensorInfo { dtype: found, shape, .. } = &self.tensors[at];
         if *found != dtype || shape.dims().len() != dims {
             return Err(misfit(name));

@@ -17,8 +17,9 @@ pub struct LoadOptions {
     pub password: Option<Secret>,
     /// The X25519 secret key of a recipient, 32 bytes.
     pub identity: Option<Secret>,
-    /// Ed25519 public keys. When there are any, only a file signed by one of them is opened. Without them a signature is
-    /// checked against the key that the file itself names, which proves that nothing changed, not who signed.
+    /// Ed25519 public keys. When there are any, only a file signed by one of them is opened.
+    /// Without them a signature is checked against the key that the file itself names, which proves
+    /// that nothing changed, not who signed.
     pub trusted_keys: Vec<[u8; 32]>,
 }
 
@@ -32,7 +33,11 @@ impl LoadOptions {
     ///
     /// # Errors
     /// E006 when no trusted key signed it, or the signature is not one of these bytes.
-    pub(super) fn check_signature(&self, container: &Container, source: &dyn ByteSource) -> Result<()> {
+    pub(super) fn check_signature(
+        &self,
+        container: &Container,
+        source: &dyn ByteSource,
+    ) -> Result<()> {
         let trusted = &self.trusted_keys;
         let at = container.payload.end;
         let Some((signature, key)) = &container.signature else {
@@ -44,8 +49,10 @@ impl LoadOptions {
             return Ok(());
         }
         if !trusted.is_empty() && !trusted.contains(key) {
-            let message =
-                format!("the file is signed by {}, which is not a trusted key", base16ct::lower::encode_string(key));
+            let message = format!(
+                "the file is signed by {}, which is not a trusted key",
+                base16ct::lower::encode_string(key)
+            );
             return Err(Error::new(Code::Signature, message).at(at));
         }
         seal::verify(&container.read_signed(source)?, signature, key).map_err(|error| error.at(at))
@@ -54,9 +61,13 @@ impl LoadOptions {
     /// The payload, decrypted and unpacked. The checksum must have been checked before.
     ///
     /// # Errors
-    /// E002 when it does not unpack to what the header says, E003 for what this build leaves out, E005 without the right
-    /// key.
-    pub(super) fn open_payload(&self, container: &Container, source: &dyn ByteSource) -> Result<Vec<u8>> {
+    /// E002 when it does not unpack to what the header says, E003 for what this build leaves out,
+    /// E005 without the right key.
+    pub(super) fn open_payload(
+        &self,
+        container: &Container,
+        source: &dyn ByteSource,
+    ) -> Result<Vec<u8>> {
         let stored = container.read_payload(source)?;
         let header = &container.header;
         let packed = match header.flags.contains(Flags::ENCRYPTED) {
@@ -66,12 +77,12 @@ impl LoadOptions {
         unpack(packed, header.compression, header.uncompressed_size)
     }
 
-    /// The file does not say which kind of key it takes; whichever is there is tried, the one that needs no guess first.
+    /// The file does not say which kind of key it takes; whichever is there is tried, the one that
+    /// needs no guess first.
     fn decrypt(&self, stored: &[u8]) -> Result<Vec<u8>> {
         match (&self.identity, &self.password) {
-            (Some(identity), Some(password)) => {
-                seal::open_for_identity(stored, identity).or_else(|_| seal::open_with_password(stored, password))
-            }
+            (Some(identity), Some(password)) => seal::open_for_identity(stored, identity)
+                .or_else(|_| seal::open_with_password(stored, password)),
             (Some(identity), None) => seal::open_for_identity(stored, identity),
             (None, Some(password)) => seal::open_with_password(stored, password),
             (None, None) => Err(locked()),

@@ -1,7 +1,8 @@
 //! MessagePack metadata and the model card (`docs/format/older.md`, B).
 //!
-//! The keys, their order and which are required are those of published programs, so that these read what we write; the
-//! card holds the fields of `docs/format/older.md`, B, and any other key that a file has.
+//! The keys, their order and which are required are those of published programs, so that these read
+//! what we write; the card holds the fields of `docs/format/older.md`, B, and any other key that a
+//! file has.
 
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -20,7 +21,8 @@ const MAX_DEPTH: usize = 128;
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ModelMetadata {
-    /// When the model was written: seconds since 1970 as text, as published programs have it, or ISO 8601.
+    /// When the model was written: seconds since 1970 as text, as published programs have it, or
+    /// ISO 8601.
     pub created_at: String,
     /// The program that wrote it.
     pub aprender_version: String,
@@ -102,7 +104,8 @@ pub struct ModelCard {
     /// When the card changed last.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub updated_at: Option<String>,
-    /// Other keys, among them those of published programs: `model_id`, `framework_version`, `architecture`.
+    /// Other keys, among them those of published programs: `model_id`, `framework_version`,
+    /// `architecture`.
     #[serde(flatten)]
     pub extra: BTreeMap<String, Value>,
 }
@@ -152,7 +155,9 @@ impl ModelMetadata {
         if let Some(card) = &mut complete.model_card {
             // Published readers refuse a card without these.
             card.extra.entry("model_id".into()).or_insert_with(|| card.name.as_str().into());
-            card.extra.entry("framework_version".into()).or_insert_with(|| self.aprender_version.as_str().into());
+            card.extra
+                .entry("framework_version".into())
+                .or_insert_with(|| self.aprender_version.as_str().into());
         }
         encode_map(&complete)
     }
@@ -170,7 +175,8 @@ pub(super) struct DecodedMetadata {
 }
 
 impl DecodedMetadata {
-    /// Reads MessagePack. A part that is not as it should be is left out of the fields, with a warning.
+    /// Reads MessagePack. A part that is not as it should be is left out of the fields, with a
+    /// warning.
     ///
     /// # Errors
     /// E001 when the bytes are not a MessagePack map.
@@ -182,22 +188,31 @@ impl DecodedMetadata {
         drop_unreadable::<ModelCard>(&mut known, "model_card", &mut warnings);
         for key in ["created_at", "aprender_version"] {
             if !known.get(key).is_some_and(Value::is_string) {
-                warnings.push(format!("the metadata lack '{key}', which published programs require"));
+                warnings
+                    .push(format!("the metadata lack '{key}', which published programs require"));
                 known.remove(key);
             }
         }
         let metadata = ModelMetadata::deserialize(Value::Object(known)).unwrap_or_else(|error| {
-            warnings.push(format!("the metadata are not as published programs write them: {}", brief(&error)));
+            warnings.push(format!(
+                "the metadata are not as published programs write them: {}",
+                brief(&error)
+            ));
             ModelMetadata::default()
         });
         Ok(Self { metadata, json, bytes, warnings })
     }
 }
 
-fn drop_unreadable<T: DeserializeOwned>(map: &mut Map<String, Value>, key: &str, warnings: &mut Vec<String>) {
+fn drop_unreadable<T: DeserializeOwned>(
+    map: &mut Map<String, Value>,
+    key: &str,
+    warnings: &mut Vec<String>,
+) {
     let Some(value) = map.get(key).filter(|value| !value.is_null()) else { return };
     if let Err(error) = T::deserialize(value) {
-        warnings.push(format!("the '{key}' of the metadata is not as it should be: {}", brief(&error)));
+        warnings
+            .push(format!("the '{key}' of the metadata is not as it should be: {}", brief(&error)));
         map.remove(key);
     }
 }
@@ -207,7 +222,8 @@ fn brief(error: &serde_json::Error) -> String {
 }
 
 fn encode_map(value: &impl Serialize) -> Result<Vec<u8>> {
-    rmp_serde::to_vec_named(value).map_err(|error| Error::format(format!("the metadata can't be written: {error}")))
+    rmp_serde::to_vec_named(value)
+        .map_err(|error| Error::format(format!("the metadata can't be written: {error}")))
 }
 
 /// A MessagePack map as JSON.
@@ -219,7 +235,10 @@ pub(super) fn decode_map(bytes: &[u8]) -> Result<Map<String, Value>> {
     let mut deserializer = rmp_serde::Deserializer::new(bytes);
     deserializer.set_max_depth(MAX_DEPTH);
     let value = Value::deserialize(&mut deserializer).map_err(|error| {
-        Error::format(format!("the metadata are not valid MessagePack: {}", Escaped::short(&error.to_string())))
+        Error::format(format!(
+            "the metadata are not valid MessagePack: {}",
+            Escaped::short(&error.to_string())
+        ))
     })?;
     let left = deserializer.get_ref().len();
     match value {

@@ -16,11 +16,12 @@
 //! | for a password | salt 16, nonce 12, AES-256-GCM ciphertext, tag 16; key by Argon2id (19 MiB, 2, 1) |
 //! | for a recipient | ephemeral X25519 key 32, first 8 bytes of the recipient's, nonce 12, ciphertext, tag 16; key by HKDF-SHA256 with the info `apr-v1-encrypt` |
 //!
-//! Why so: one file that fits into a program by `include_bytes!` and loads with one call. The payload means nothing
-//! without its Rust type; [`open`] shows it as bytes, except for linear regression and k-means, whose layout is written
-//! down.
+//! Why so: one file that fits into a program by `include_bytes!` and loads with one call. The
+//! payload means nothing without its Rust type; [`open`] shows it as bytes, except for linear
+//! regression and k-means, whose layout is written down.
 //!
-//! Limits: metadata and payload of 4 GiB; a packed payload may grow to 64 MiB, and beyond that to 1,024 times its size.
+//! Limits: metadata and payload of 4 GiB; a packed payload may grow to 64 MiB, and beyond that to
+//! 1,024 times its size.
 //!
 //! ```
 //! use apr_format::aprn::{self, ModelType, SaveOptions};
@@ -67,6 +68,7 @@ pub use reader::{AprnReader, open};
 pub use seal::{FillRandom, Protection};
 pub use secret::Secret;
 pub use typed::{
-    ModelInfo, SaveOptions, inspect, load_from_bytes, load_from_bytes_with, save_to, to_bytes, to_bytes_with,
+    ModelInfo, SaveOptions, inspect, load_from_bytes, load_from_bytes_with, save_to, to_bytes,
+    to_bytes_with,
 };
 pub use writer::{AprnWriter, plan};

@@ -27,12 +27,13 @@ pub(super) fn pack(payload: &[u8], compression: Compression) -> Result<Cow<'_, [
 /// Unpacks a payload to the `len` bytes that the header states.
 ///
 /// # Errors
-/// E002 when the bytes don't decode to exactly that many, E003 in a build without compression, E008 when so many are not
-/// justified by the size of the file.
+/// E002 when the bytes don't decode to exactly that many, E003 in a build without compression, E008
+/// when so many are not justified by the size of the file.
 pub(super) fn unpack(stored: Vec<u8>, compression: Compression, len: u32) -> Result<Vec<u8>> {
     let allowed = FREE + MAX_RATIO * stored.len() as u64;
     if compression != Compression::None && u64::from(len) > allowed {
-        let message = format!("{} bytes are said to unpack to {len}; {allowed} are allowed", stored.len());
+        let message =
+            format!("{} bytes are said to unpack to {len}; {allowed} are allowed", stored.len());
         return Err(Error::memory(message).at(16));
     }
     let payload = match compression {
@@ -53,7 +54,9 @@ mod codecs {
     use alloc::vec::Vec;
 
     use apr_core::{Error, Result};
-    use structured_zstd::decoding::{FrameDecoder, find_frame_compressed_size, frame_decompressed_bound};
+    use structured_zstd::decoding::{
+        FrameDecoder, find_frame_compressed_size, frame_decompressed_bound,
+    };
     #[cfg(feature = "zstd-encoder")]
     use structured_zstd::encoding::{CompressionLevel, compress_slice_to_vec};
 
@@ -65,7 +68,8 @@ mod codecs {
     pub(super) fn pack(payload: &[u8], compression: Compression) -> Result<Vec<u8>> {
         match compression {
             Compression::Lz4 => {
-                u32::try_from(payload.len()).map_err(|_| Error::memory("LZ4 payloads end at 4 GiB"))?;
+                u32::try_from(payload.len())
+                    .map_err(|_| Error::memory("LZ4 payloads end at 4 GiB"))?;
                 Ok(lz4_flex::block::compress_prepend_size(payload))
             }
             Compression::ZstdMax => zstd(payload, 19),
@@ -96,14 +100,20 @@ mod codecs {
     }
 
     fn unlz4(stored: &[u8], len: usize) -> Result<Vec<u8>> {
-        let (stated, block) =
-            stored.split_first_chunk().ok_or_else(|| Error::corrupt("the LZ4 payload lacks its length"))?;
+        let (stated, block) = stored
+            .split_first_chunk()
+            .ok_or_else(|| Error::corrupt("the LZ4 payload lacks its length"))?;
         let stated = u32::from_le_bytes(*stated) as usize;
         if stated != len {
-            return Err(Error::corrupt(format!("the LZ4 payload says {stated} bytes, the header {len}")).at(16));
+            return Err(Error::corrupt(format!(
+                "the LZ4 payload says {stated} bytes, the header {len}"
+            ))
+            .at(16));
         }
         if len > LZ4_RATIO.saturating_mul(block.len()) {
-            return Err(Error::corrupt(format!("{} bytes of LZ4 can't hold {len}", block.len())).at(16));
+            return Err(
+                Error::corrupt(format!("{} bytes of LZ4 can't hold {len}", block.len())).at(16)
+            );
         }
         let mut payload = vec![0; len];
         let written = lz4_flex::block::decompress_into(block, &mut payload)
@@ -113,19 +123,28 @@ mod codecs {
     }
 
     fn unzstd(stored: &[u8], len: usize) -> Result<Vec<u8>> {
-        let undecodable =
-            |error: &dyn core::fmt::Display| Error::corrupt(format!("the Zstandard payload does not decode: {error}"));
-        let bound = frame_decompressed_bound(stored).map_err(|_| undecodable(&"its blocks are cut off or damaged"))?;
+        let undecodable = |error: &dyn core::fmt::Display| {
+            Error::corrupt(format!("the Zstandard payload does not decode: {error}"))
+        };
+        let bound = frame_decompressed_bound(stored)
+            .map_err(|_| undecodable(&"its blocks are cut off or damaged"))?;
         if (len as u64) > bound {
-            return Err(Error::corrupt(format!("the Zstandard payload can't hold {len} bytes")).at(16));
+            return Err(
+                Error::corrupt(format!("the Zstandard payload can't hold {len} bytes")).at(16)
+            );
         }
-        let frame = find_frame_compressed_size(stored).map_err(|_| undecodable(&"its frame is cut off"))?;
+        let frame =
+            find_frame_compressed_size(stored).map_err(|_| undecodable(&"its frame is cut off"))?;
         if frame != stored.len() {
-            return Err(Error::corrupt(format!("{} bytes follow the Zstandard frame", stored.len() - frame)));
+            return Err(Error::corrupt(format!(
+                "{} bytes follow the Zstandard frame",
+                stored.len() - frame
+            )));
         }
         let mut payload = vec![0; len];
         let mut decoder = FrameDecoder::new();
-        let written = decoder.decode_all(stored, &mut payload).map_err(|error| undecodable(&error))?;
+        let written =
+            decoder.decode_all(stored, &mut payload).map_err(|error| undecodable(&error))?;
         payload.truncate(written);
         Ok(payload)
     }
@@ -149,6 +168,7 @@ mod codecs {
     }
 
     fn absent(compression: Compression) -> Error {
-        Error::version(format!("this build has no codec for {} payloads", compression.name())).at(20)
+        Error::version(format!("this build has no codec for {} payloads", compression.name()))
+            .at(20)
     }
 }

@@ -9,8 +9,9 @@ use core::ops::Range;
 use std::sync::OnceLock;
 
 use apr_core::{
-    ByteSource, CheckpointReader, ContainerFacts, DType, Error, Extent, ExtentKind, Features, FileChecksum, FileInfo,
-    Format, Limits, Metadata, Result, Stored, StoredRange, TensorInfo, has_no, keys,
+    ByteSource, CheckpointReader, ContainerFacts, DType, Error, Extent, ExtentKind, Features,
+    FileChecksum, FileInfo, Format, Limits, Metadata, Result, Stored, StoredRange, TensorInfo,
+    has_no, keys,
 };
 use serde_json::{Map, Value, json};
 
@@ -22,8 +23,9 @@ use super::metadata::DecodedMetadata;
 
 /// An APRN file opened as a checkpoint.
 ///
-/// Arrays of a payload whose layout is known are tensors; any other payload is one tensor of bytes, `payload`. What the
-/// file says about itself is in the metadata under `aprn`, from which [`plan`](super::plan) writes the file again.
+/// Arrays of a payload whose layout is known are tensors; any other payload is one tensor of bytes,
+/// `payload`. What the file says about itself is in the metadata under `aprn`, from which
+/// [`plan`](super::plan) writes the file again.
 ///
 /// No byte of a payload is given away before the file's checksum was found to be right.
 pub struct AprnReader {
@@ -41,15 +43,16 @@ pub struct AprnReader {
     warnings: Vec<String>,
 }
 
-/// Opens an APRN file. Reads header and metadata; the payload too where its type is a known one, `options` hold a key for
-/// it, or they ask for a signature.
+/// Opens an APRN file. Reads header and metadata; the payload too where its type is a known one,
+/// `options` hold a key for it, or they ask for a signature.
 ///
 /// Without a key an encrypted file opens with a warning, and reading its payload is E005.
 ///
 /// # Errors
-/// E001 when it is not APRN, E002 when parts are missing or contradict each other, E003 for versions and features that
-/// this build does not read, E004 for a damaged file whose metadata don't parse or are all it has, E005 for a wrong key,
-/// E006 when no trusted key signed it, E008 beyond `limits`; each names `name`.
+/// E001 when it is not APRN, E002 when parts are missing or contradict each other, E003 for
+/// versions and features that this build does not read, E004 for a damaged file whose metadata
+/// don't parse or are all it has, E005 for a wrong key, E006 when no trusted key signed it, E008
+/// beyond `limits`; each names `name`.
 pub fn open<S: ByteSource + 'static>(
     source: S,
     name: &str,
@@ -60,7 +63,12 @@ pub fn open<S: ByteSource + 'static>(
 }
 
 impl AprnReader {
-    fn open(source: Box<dyn ByteSource>, name: &str, limits: &Limits, options: &LoadOptions) -> Result<Self> {
+    fn open(
+        source: Box<dyn ByteSource>,
+        name: &str,
+        limits: &Limits,
+        options: &LoadOptions,
+    ) -> Result<Self> {
         let container = Container::locate(&source)?;
         let decoded = container.read_metadata(&source, limits)?;
         let files = [FileInfo { name: name.to_string(), len: source.len() }];
@@ -108,7 +116,11 @@ impl AprnReader {
                 self.unpacked()?;
             }
         }
-        self.tensors.push(TensorInfo { name: PAYLOAD.into(), dtype: DType::U8, shape: vec![u64::from(len)].into() });
+        self.tensors.push(TensorInfo {
+            name: PAYLOAD.into(),
+            dtype: DType::U8,
+            shape: vec![u64::from(len)].into(),
+        });
         self.ranges.push(0..len.into());
         Ok(None)
     }
@@ -120,7 +132,8 @@ impl AprnReader {
         if encrypted && !self.options.can_decrypt() {
             return Ok(None);
         }
-        let Some(kind) = header.kind().filter(|kind| encrypted || layouts::is_known(Some(*kind))) else {
+        let Some(kind) = header.kind().filter(|kind| encrypted || layouts::is_known(Some(*kind)))
+        else {
             return Ok(None);
         };
         if let Err(error) = self.check_crc() {
@@ -132,7 +145,8 @@ impl AprnReader {
             false => layouts::take_apart(kind, self.unpacked()?),
         };
         if fields.is_none() && layouts::is_known(Some(kind)) {
-            self.warnings.push(format!("the payload is not laid out as a {kind}; it is shown as bytes"));
+            self.warnings
+                .push(format!("the payload is not laid out as a {kind}; it is shown as bytes"));
         }
         Ok(fields)
     }
@@ -161,7 +175,8 @@ impl AprnReader {
             "quality_score": header.quality_score,
             "metadata": decoded.json,
         });
-        // The map in MessagePack is kept where writing the fields again would not give the same bytes.
+        // The map in MessagePack is kept where writing the fields again would not give the same
+        // bytes.
         if known.encode().ok().as_ref() != Some(&decoded.bytes) {
             aprn["msgpack"] = base16ct::lower::encode_string(&decoded.bytes).into();
         }
@@ -175,15 +190,20 @@ impl AprnReader {
     fn warn(&mut self) {
         let flags = self.container.header.flags;
         if flags.contains(Flags::ENCRYPTED) && !self.options.can_decrypt() {
-            self.warnings.push("the payload is encrypted; without a key only its size is known".into());
+            self.warnings
+                .push("the payload is encrypted; without a key only its size is known".into());
         }
         if self.container.signature.is_some() && self.options.trusted_keys.is_empty() {
-            self.warnings.push("the file is signed; nobody was asked to trust its key, so it was not verified".into());
+            self.warnings.push(
+                "the file is signed; nobody was asked to trust its key, so it was not verified"
+                    .into(),
+            );
         }
         let header = &self.container.header;
         if self.is_plain() && header.payload_size != header.uncompressed_size {
             let (payload, unpacked) = (header.payload_size, header.uncompressed_size);
-            let message = format!("the payload has {payload} bytes, but the header says {unpacked} unpacked");
+            let message =
+                format!("the payload has {payload} bytes, but the header says {unpacked} unpacked");
             self.warnings.push(message);
         }
     }
@@ -201,7 +221,8 @@ impl AprnReader {
     /// The payload of a file that is packed or encrypted.
     fn unpacked(&self) -> Result<&[u8]> {
         let unpacked = self.unpacked.get_or_init(|| {
-            if self.container.header.flags.contains(Flags::ENCRYPTED) && !self.options.can_decrypt() {
+            if self.container.header.flags.contains(Flags::ENCRYPTED) && !self.options.can_decrypt()
+            {
                 return Err(locked().at(self.container.payload.start));
             }
             self.options.open_payload(&self.container, &self.source)
@@ -212,10 +233,15 @@ impl AprnReader {
     fn read(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
         let range = &self.ranges[tensor];
         let start = range.start.checked_add(offset);
-        let end = start.and_then(|start| start.checked_add(buf.len() as u64)).filter(|&end| end <= range.end);
+        let end = start
+            .and_then(|start| start.checked_add(buf.len() as u64))
+            .filter(|&end| end <= range.end);
         let (Some(start), Some(end)) = (start, end) else {
             let len = range.end - range.start;
-            return Err(Error::corrupt(format!("{} bytes at {offset} end past its {len} bytes", buf.len())));
+            return Err(Error::corrupt(format!(
+                "{} bytes at {offset} end past its {len} bytes",
+                buf.len()
+            )));
         };
         if buf.is_empty() {
             return Ok(());
@@ -234,7 +260,10 @@ impl AprnReader {
 
 impl ContainerFacts for AprnReader {
     fn features(&self) -> Features {
-        Features { encrypted: self.container.header.flags.contains(Flags::ENCRYPTED), ..Features::default() }
+        Features {
+            encrypted: self.container.header.flags.contains(Flags::ENCRYPTED),
+            ..Features::default()
+        }
     }
 
     fn is_locked(&self) -> bool {
@@ -250,7 +279,8 @@ impl ContainerFacts for AprnReader {
                 position = end;
             }
         };
-        // Of a file that is damaged, or whose payload is not as it lies there, only the bytes themselves can be read.
+        // Of a file that is damaged, or whose payload is not as it lies there, only the bytes
+        // themselves can be read.
         if self.is_plain() && self.check_crc().is_ok() {
             for (tensor, range) in self.ranges.iter().enumerate() {
                 push(ExtentKind::Structure, self.container.payload.start + range.start);
@@ -267,15 +297,16 @@ impl ContainerFacts for AprnReader {
 
     fn header_fields(&self) -> Value {
         let header = &self.container.header;
+        let model_type = match header.kind() {
+            Some(kind) => kind.to_string(),
+            None => format!("{:#06x}", header.model_type),
+        };
         let mut fields = json!({
             "version": format!("{}.{}", header.version_major, header.version_minor),
-            "model_type": header.kind().map_or_else(|| format!("{:#06x}", header.model_type), |kind| kind.to_string()),
-            "flags": header.flags.names(),
-            "compression": header.compression.name(),
-            "quality_score": header.quality_score,
-            "metadata_size": header.metadata_size,
-            "payload_size": header.payload_size,
-            "uncompressed_size": header.uncompressed_size,
+            "model_type": model_type,
+            "flags": header.flags.names(), "compression": header.compression.name(),
+            "quality_score": header.quality_score, "metadata_size": header.metadata_size,
+            "payload_size": header.payload_size, "uncompressed_size": header.uncompressed_size,
             "crc32": format!("{:#010x}", self.container.crc32),
         });
         if let Some((_, key)) = &self.container.signature {
@@ -300,25 +331,38 @@ impl CheckpointReader for AprnReader {
         &self.tensors
     }
 
-    /// The tensor's own bytes in a plain payload; all of the payload where it is packed or encrypted as a whole.
+    /// The tensor's own bytes in a plain payload; all of the payload where it is packed or
+    /// encrypted as a whole.
     fn stored(&self, tensor: usize) -> Stored<'_> {
         let (payload, own) = (&self.container.payload, &self.ranges[tensor]);
         if self.is_plain() {
-            return Stored::plain(StoredRange { file: 0, offset: payload.start + own.start, len: own.end - own.start });
+            return Stored::plain(StoredRange {
+                file: 0,
+                offset: payload.start + own.start,
+                len: own.end - own.start,
+            });
         }
-        Stored::derived(StoredRange { file: 0, offset: payload.start, len: payload.end - payload.start })
+        Stored::derived(StoredRange {
+            file: 0,
+            offset: payload.start,
+            len: payload.end - payload.start,
+        })
     }
 
     fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
         let read = self.read(tensor, offset, buf);
-        read.map_err(|error| error.for_tensor(&self.tensors[tensor].name).in_file(&self.files[0].name))
+        read.map_err(|error| {
+            error.for_tensor(&self.tensors[tensor].name).in_file(&self.files[0].name)
+        })
     }
 
     fn tensor_slice(&self, tensor: usize) -> Option<&[u8]> {
         self.check_crc().ok()?;
         let range = &self.ranges[tensor];
         if self.is_plain() {
-            return self.source.slice_at(self.container.payload.start + range.start, range.end - range.start);
+            return self
+                .source
+                .slice_at(self.container.payload.start + range.start, range.end - range.start);
         }
         let (start, end) = (usize::try_from(range.start).ok()?, usize::try_from(range.end).ok()?);
         self.unpacked().ok()?.get(start..end)

@@ -13,7 +13,8 @@ use super::container::SIGNATURE_LEN;
 #[cfg(feature = "signing")]
 use crate::crypto::{SigningKey, verify_ed25519};
 
-/// Fills its argument with random bytes that nobody can foretell: the operating system's, a browser's.
+/// Fills its argument with random bytes that nobody can foretell: the operating system's, a
+/// browser's.
 pub type FillRandom<'a> = dyn FnMut(&mut [u8]) -> Result<()> + 'a;
 
 /// For whom a payload is encrypted.
@@ -28,7 +29,9 @@ pub enum Protection {
 #[cfg(any(feature = "encryption", feature = "signing"))]
 fn secret_key(secret: &Secret, what: &str) -> Result<[u8; 32]> {
     let key = secret.bytes().try_into();
-    key.map_err(|_| Error::format(alloc::format!("the {what} has {} bytes instead of 32", secret.bytes().len())))
+    key.map_err(|_| {
+        Error::format(alloc::format!("the {what} has {} bytes instead of 32", secret.bytes().len()))
+    })
 }
 
 #[cfg(feature = "encryption")]
@@ -90,7 +93,8 @@ mod encryption {
         open(&*password_key(password.bytes(), salt, COSTS)?, sealed)
     }
 
-    /// Decrypts `ephemeral public key || start of the recipient's public key || nonce || ciphertext || tag`.
+    /// Decrypts `ephemeral public key || start of the recipient's public key || nonce ||
+    /// ciphertext || tag`.
     ///
     /// # Errors
     /// E002 when it is too short, E005 for another recipient or changed bytes.
@@ -99,7 +103,10 @@ mod encryption {
         let (hint, sealed) = rest.split_at_checked(HINT_LEN).ok_or_else(too_short)?;
         let key = DecryptionKey::from_bytes(&Zeroizing::new(secret_key(identity, "secret key")?));
         if hint != &key.public_bytes()[..HINT_LEN] {
-            return Err(Error::new(Code::Decrypt, "the payload is encrypted for another key, or with a password"));
+            return Err(Error::new(
+                Code::Decrypt,
+                "the payload is encrypted for another key, or with a password",
+            ));
         }
         open(&recipient_key(&*key.shared(ephemeral)?, INFO), sealed)
     }
@@ -118,7 +125,11 @@ mod encryption {
 }
 
 #[cfg(not(feature = "encryption"))]
-pub(super) fn seal(_payload: &[u8], _protection: &Protection, _random: &mut FillRandom<'_>) -> Result<Vec<u8>> {
+pub(super) fn seal(
+    _payload: &[u8],
+    _protection: &Protection,
+    _random: &mut FillRandom<'_>,
+) -> Result<Vec<u8>> {
     Err(Error::version("this build can't encrypt"))
 }
 
@@ -147,7 +158,11 @@ pub(super) fn sign(content: &[u8], key: &Secret) -> Result<Vec<u8>> {
 /// # Errors
 /// E006 when it is not one, E003 in a build without signatures.
 #[cfg(feature = "signing")]
-pub(super) fn verify(content: &[u8], signature: &[u8; SIGNATURE_LEN], key: &[u8; 32]) -> Result<()> {
+pub(super) fn verify(
+    content: &[u8],
+    signature: &[u8; SIGNATURE_LEN],
+    key: &[u8; 32],
+) -> Result<()> {
     if verify_ed25519(key, content, signature) {
         return Ok(());
     }
@@ -160,6 +175,10 @@ pub(super) fn sign(_content: &[u8], _key: &Secret) -> Result<Vec<u8>> {
 }
 
 #[cfg(not(feature = "signing"))]
-pub(super) fn verify(_content: &[u8], _signature: &[u8; SIGNATURE_LEN], _key: &[u8; 32]) -> Result<()> {
+pub(super) fn verify(
+    _content: &[u8],
+    _signature: &[u8; SIGNATURE_LEN],
+    _key: &[u8; 32],
+) -> Result<()> {
     Err(Error::version("this build can't verify signatures").at(21))
 }

@@ -3,7 +3,8 @@
 use alloc::vec::Vec;
 use core::fmt;
 
-/// Bytes that are never shown, and wiped when they are dropped in builds with encryption or signatures.
+/// Bytes that are never shown, and wiped when they are dropped in builds with encryption or
+/// signatures.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(Vec<u8>);
 

@@ -28,7 +28,8 @@ use super::{Andon, LoadOptions, ModelType, Secret, bincode};
 pub struct SaveOptions {
     /// How the payload is packed; Zstandard level 3 by default.
     pub compression: Compression,
-    /// What is said about the model. An empty `aprender_version` becomes this crate's name and version.
+    /// What is said about the model. An empty `aprender_version` becomes this crate's name and
+    /// version.
     pub metadata: ModelMetadata,
     /// 1 to 100, from a validation; 0 is refused, for it says that the model failed all of it.
     pub quality_score: Option<u8>,
@@ -106,15 +107,21 @@ impl SaveOptions {
 /// The file for a model.
 ///
 /// # Errors
-/// E001 for a model that does not serialize, options that contradict themselves, or encryption, which takes randomness:
-/// see [`to_bytes_with`]; E003 for what this build leaves out; E008 for parts of 4 GiB.
-pub fn to_bytes<M: Serialize + ?Sized>(model: &M, kind: ModelType, options: &SaveOptions) -> Result<Vec<u8>> {
+/// E001 for a model that does not serialize, options that contradict themselves, or encryption,
+/// which takes randomness: see [`to_bytes_with`]; E003 for what this build leaves out; E008 for
+/// parts of 4 GiB.
+pub fn to_bytes<M: Serialize + ?Sized>(
+    model: &M,
+    kind: ModelType,
+    options: &SaveOptions,
+) -> Result<Vec<u8>> {
     to_bytes_with(model, kind, options, &mut |_| {
         Err(Error::format("encryption takes random bytes, and none were given"))
     })
 }
 
-/// The file for a model; `random` is asked for a salt or key and a nonce where the options say to encrypt.
+/// The file for a model; `random` is asked for a salt or key and a nonce where the options say to
+/// encrypt.
 ///
 /// # Errors
 /// Those of [`to_bytes`], and what `random` fails with.
@@ -124,8 +131,9 @@ pub fn to_bytes_with<M: Serialize + ?Sized>(
     options: &SaveOptions,
     random: &mut FillRandom<'_>,
 ) -> Result<Vec<u8>> {
-    let payload = bincode::to_bytes(model)
-        .map_err(|error| Error::format(format!("the model can't be written as a payload: {error}")))?;
+    let payload = bincode::to_bytes(model).map_err(|error| {
+        Error::format(format!("the model can't be written as a payload: {error}"))
+    })?;
     let packed = pack(&payload, options.compression)?;
     let stored = match &options.protection {
         Some(protection) => seal::seal(&packed, protection, random)?,
@@ -187,7 +195,9 @@ fn quality_score(options: &SaveOptions) -> Result<u8> {
     match options.quality_score {
         None => Ok(0),
         Some(score @ 1..=100) => Ok(score),
-        Some(0) => Err(Error::format("a model with a quality score of 0 failed its validation and is not saved")),
+        Some(0) => Err(Error::format(
+            "a model with a quality score of 0 failed its validation and is not saved",
+        )),
         Some(score) => Err(Error::format(format!("the quality score {score} is above 100"))),
     }
 }
@@ -230,8 +240,9 @@ pub fn load_from_bytes_with<M: DeserializeOwned>(
     }
     options.check_signature(&container, &file)?;
     let payload = options.open_payload(&container, &file)?;
-    let model = bincode::from_bytes(&payload)
-        .map_err(|error| Error::format(format!("the payload is not of the type asked for: {error}")))?;
+    let model = bincode::from_bytes(&payload).map_err(|error| {
+        Error::format(format!("the payload is not of the type asked for: {error}"))
+    })?;
     Ok(model)
 }
 
@@ -265,8 +276,8 @@ impl ModelInfo {
 /// Reads header and metadata. The checksum, which covers the payload too, is not checked.
 ///
 /// # Errors
-/// E001 when it is not APRN, E002 when parts are missing, E003 for another version, E004 when metadata don't parse
-/// because the file was damaged, E007 when reading fails.
+/// E001 when it is not APRN, E002 when parts are missing, E003 for another version, E004 when
+/// metadata don't parse because the file was damaged, E007 when reading fails.
 pub fn inspect(source: &dyn ByteSource) -> Result<ModelInfo, Andon> {
     let container = Container::locate(source)?;
     let decoded = container.read_metadata(source, &Limits::default())?;

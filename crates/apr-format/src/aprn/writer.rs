@@ -1,4 +1,5 @@
-//! Writing a checkpoint as APRN: only models that came from APRN, whose payload has a known meaning.
+//! Writing a checkpoint as APRN: only models that came from APRN, whose payload has a known
+//! meaning.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -6,8 +7,8 @@ use alloc::vec::Vec;
 
 use apr_core::digest::{ChunkSums, Crc32};
 use apr_core::{
-    CheckpointWriter, DType, Due, Error, FileInfo, Layout, Loss, Metadata, Notes, PlannedTensor, Result, Sink,
-    TensorInfo, keys,
+    CheckpointWriter, DType, Due, Error, FileInfo, Layout, Loss, Metadata, Notes, PlannedTensor,
+    Result, Sink, TensorInfo, keys,
 };
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -44,23 +45,24 @@ pub struct AprnWriter {
     crc: Crc32,
 }
 
-/// Plans a file for a checkpoint that was opened from APRN, directly or from what it was converted to since: header,
-/// metadata and payload are what they were, with the tensors as they are now. The payload is neither packed nor
-/// encrypted, so that tensors stream; [`save_to`](super::save_to) does that with a model in memory. A signature would
-/// not hold any more and is a loss.
+/// Plans a file for a checkpoint that was opened from APRN, directly or from what it was converted
+/// to since: header, metadata and payload are what they were, with the tensors as they are now. The
+/// payload is neither packed nor encrypted, so that tensors stream; [`save_to`](super::save_to)
+/// does that with a model in memory. A signature would not hold any more and is a loss.
 ///
 /// # Errors
-/// E001 for a checkpoint that was never APRN, or that no longer is the model it was; E008 for metadata or a payload of
-/// 4 GiB.
+/// E001 for a checkpoint that was never APRN, or that no longer is the model it was; E008 for
+/// metadata or a payload of 4 GiB.
 pub fn plan(tensors: &[TensorInfo], metadata: &Metadata, file_name: &str) -> Result<AprnWriter> {
     let Some(origin) = metadata.get(keys::APRN) else {
         return Err(Error::format(
-            "APRN holds one model of a known type, such as a linear regression; only a checkpoint that was converted from \
-             APRN can become APRN again",
+            "APRN holds one model of a known type, such as a linear regression; only a checkpoint \
+             that was converted from APRN can become APRN again",
         ));
     };
-    let origin = Origin::deserialize(origin)
-        .map_err(|error| Error::format(format!("the metadata under '{}' are damaged: {error}", keys::APRN)))?;
+    let origin = Origin::deserialize(origin).map_err(|error| {
+        Error::format(format!("the metadata under '{}' are damaged: {error}", keys::APRN))
+    })?;
     let pieces = origin.pieces(tensors)?;
     let metadata_bytes = origin.metadata_bytes()?;
 
@@ -82,7 +84,12 @@ pub fn plan(tensors: &[TensorInfo], metadata: &Metadata, file_name: &str) -> Res
             }
             Piece::Tensor(source) => {
                 let len = tensors[source].byte_len()?;
-                planned.push(PlannedTensor { source, file: 0, offset: payload_len.unwrap_or_default(), len });
+                planned.push(PlannedTensor {
+                    source,
+                    file: 0,
+                    offset: payload_len.unwrap_or_default(),
+                    len,
+                });
                 between.push(Vec::new());
                 len
             }
@@ -106,23 +113,31 @@ pub fn plan(tensors: &[TensorInfo], metadata: &Metadata, file_name: &str) -> Res
 impl Origin {
     fn pieces(&self, tensors: &[TensorInfo]) -> Result<Vec<Piece>> {
         if let Some(fields) = &self.fields {
-            let kind = ModelType::from_code(self.model_type)
-                .ok_or_else(|| Error::format(format!("the model type {:#06x} is unknown", self.model_type)))?;
+            let kind = ModelType::from_code(self.model_type).ok_or_else(|| {
+                Error::format(format!("the model type {:#06x} is unknown", self.model_type))
+            })?;
             return put_together(kind, tensors, fields);
         }
         match tensors {
-            [payload] if payload.name == PAYLOAD && payload.dtype == DType::U8 => Ok(alloc::vec![Piece::Tensor(0)]),
-            _ => Err(Error::format(format!("the model came as one tensor of bytes, '{PAYLOAD}', and has others now"))),
+            [payload] if payload.name == PAYLOAD && payload.dtype == DType::U8 => {
+                Ok(alloc::vec![Piece::Tensor(0)])
+            }
+            _ => Err(Error::format(format!(
+                "the model came as one tensor of bytes, '{PAYLOAD}', and has others now"
+            ))),
         }
     }
 
     fn metadata_bytes(&self) -> Result<Vec<u8>> {
         if let Some(msgpack) = &self.msgpack {
-            return base16ct::lower::decode_vec(msgpack)
-                .map_err(|_| Error::format("the metadata's MessagePack is not a row of hex digits"));
+            return base16ct::lower::decode_vec(msgpack).map_err(|_| {
+                Error::format("the metadata's MessagePack is not a row of hex digits")
+            });
         }
         ModelMetadata::deserialize(&self.metadata)
-            .map_err(|error| Error::format(format!("the metadata of the APRN file are damaged: {error}")))?
+            .map_err(|error| {
+                Error::format(format!("the metadata of the APRN file are damaged: {error}"))
+            })?
             .encode()
     }
 
@@ -138,7 +153,8 @@ impl Origin {
 
     fn losses(&self) -> Vec<Loss> {
         let flags = Flags(self.flags);
-        let loss = |what: &str, why: &str| Loss { name: "*".into(), what: what.into(), why: why.into() };
+        let loss =
+            |what: &str, why: &str| Loss { name: "*".into(), what: what.into(), why: why.into() };
         let mut losses = Vec::new();
         if flags.contains(Flags::SIGNED) {
             losses.push(loss("signature", "it does not hold for a file that is written anew"));
@@ -179,7 +195,12 @@ impl CheckpointWriter for AprnWriter {
         self.settle(sink)
     }
 
-    fn write_chunk(&mut self, sink: &mut dyn Sink, bytes: &[u8], _sums: Option<ChunkSums>) -> Result<()> {
+    fn write_chunk(
+        &mut self,
+        sink: &mut dyn Sink,
+        bytes: &[u8],
+        _sums: Option<ChunkSums>,
+    ) -> Result<()> {
         self.due.take(&self.layout, &self.names, bytes.len() as u64)?;
         self.put(sink, bytes)?;
         self.settle(sink)

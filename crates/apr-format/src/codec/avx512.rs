@@ -1,14 +1,18 @@
 //! The entropy coder's writer for processors with AVX-512.
 //!
-//! Codes of 32 symbols are looked up in two registers instead of a table in memory, and joined side by side, two, four and
-//! eight at a time. What is left to do one after the other is to put the bits of eight symbols behind those before.
-#![allow(unsafe_code, reason = "vectors are loaded and stored, and the kernel called, after a look at the processor")]
+//! Codes of 32 symbols are looked up in two registers instead of a table in memory, and joined side
+//! by side, two, four and eight at a time. What is left to do one after the other is to put the
+//! bits of eight symbols behind those before.
+#![allow(
+    unsafe_code,
+    reason = "vectors are loaded and stored, and the kernel called, after a look at the processor"
+)]
 
 use core::arch::x86_64::{
     __m256i, __m512i, _mm512_add_epi32, _mm512_add_epi64, _mm512_and_si512, _mm512_cvtepu8_epi16,
-    _mm512_mask_cmpgt_epu64_mask, _mm512_or_si512, _mm512_permutex2var_epi16, _mm512_set1_epi16, _mm512_set1_epi32,
-    _mm512_set1_epi64, _mm512_sllv_epi32, _mm512_sllv_epi64, _mm512_srli_epi16, _mm512_srli_epi32, _mm512_srli_epi64,
-    _mm512_sub_epi16, _mm512_unpackhi_epi64,
+    _mm512_mask_cmpgt_epu64_mask, _mm512_or_si512, _mm512_permutex2var_epi16, _mm512_set1_epi16,
+    _mm512_set1_epi32, _mm512_set1_epi64, _mm512_sllv_epi32, _mm512_sllv_epi64, _mm512_srli_epi16,
+    _mm512_srli_epi32, _mm512_srli_epi64, _mm512_sub_epi16, _mm512_unpackhi_epi64,
 };
 
 /// Symbols that are coded side by side.
@@ -20,10 +24,16 @@ const CODES: usize = 64;
 /// Bits that fit the 64 of the buffer, with the seven left from those before.
 const FIT: i64 = 56;
 
-/// Writes one stream of symbols that lie in [`CODES`] from `first` on, without its end, as `write_pairs_anywhere` does, and
-/// returns how many symbols were written, the position in bits after them, and the bits that do not make a byte yet. `codes`
-/// have the length in their lowest byte, at most eleven. `None` where the processor can't.
-pub(super) fn write(symbols: &[u8], first: u8, codes: &[u32; 256], out: &mut [u8]) -> Option<(usize, usize, u64)> {
+/// Writes one stream of symbols that lie in [`CODES`] from `first` on, without its end, as
+/// `write_pairs_anywhere` does, and returns how many symbols were written, the position in bits
+/// after them, and the bits that do not make a byte yet. `codes` have the length in their lowest
+/// byte, at most eleven. `None` where the processor can't.
+pub(super) fn write(
+    symbols: &[u8],
+    first: u8,
+    codes: &[u32; 256],
+    out: &mut [u8],
+) -> Option<(usize, usize, u64)> {
     use std::arch::is_x86_feature_detected;
     let available = is_x86_feature_detected!("avx512f")
         && is_x86_feature_detected!("avx512bw")
@@ -35,7 +45,12 @@ pub(super) fn write(symbols: &[u8], first: u8, codes: &[u32; 256], out: &mut [u8
 
 #[target_feature(enable = "avx512f,avx512bw,bmi1,bmi2")]
 #[expect(clippy::cast_possible_truncation, reason = "a length is below 64")]
-fn write_here(symbols: &[u8], first: u8, codes: &[u32; 256], out: &mut [u8]) -> (usize, usize, u64) {
+fn write_here(
+    symbols: &[u8],
+    first: u8,
+    codes: &[u32; 256],
+    out: &mut [u8],
+) -> (usize, usize, u64) {
     let entries: [u16; CODES] = core::array::from_fn(|distance| {
         let code = codes.get(usize::from(first) + distance).map_or(0, |&code| code);
         let [len, low, high, _] = code.to_le_bytes();
@@ -56,20 +71,29 @@ fn write_here(symbols: &[u8], first: u8, codes: &[u32; 256], out: &mut [u8]) -> 
     for group in groups {
         let distances = _mm512_sub_epi16(_mm512_cvtepu8_epi16(load(group)), first);
         let entries = _mm512_permutex2var_epi16(tables[0], distances, tables[1]);
-        let (bits, lens) = (_mm512_srli_epi16::<4>(entries), _mm512_and_si512(entries, _mm512_set1_epi16(0xf)));
+        let (bits, lens) =
+            (_mm512_srli_epi16::<4>(entries), _mm512_and_si512(entries, _mm512_set1_epi16(0xf)));
 
         let low = _mm512_set1_epi32(0xffff);
         let (front, front_len) = (_mm512_and_si512(bits, low), _mm512_and_si512(lens, low));
         let back = _mm512_sllv_epi32(_mm512_srli_epi32::<16>(bits), front_len);
-        let (bits, lens) = (_mm512_or_si512(front, back), _mm512_add_epi32(front_len, _mm512_srli_epi32::<16>(lens)));
+        let (bits, lens) = (
+            _mm512_or_si512(front, back),
+            _mm512_add_epi32(front_len, _mm512_srli_epi32::<16>(lens)),
+        );
 
         let low = _mm512_set1_epi64(0xffff_ffff);
         let (front, front_len) = (_mm512_and_si512(bits, low), _mm512_and_si512(lens, low));
         let back = _mm512_sllv_epi64(_mm512_srli_epi64::<32>(bits), front_len);
-        let (bits, lens) = (_mm512_or_si512(front, back), _mm512_add_epi64(front_len, _mm512_srli_epi64::<32>(lens)));
+        let (bits, lens) = (
+            _mm512_or_si512(front, back),
+            _mm512_add_epi64(front_len, _mm512_srli_epi64::<32>(lens)),
+        );
 
-        // Of every two lanes, the first has eight codes now. They have at most 88 bits, and mostly a third of that.
-        let eight = _mm512_or_si512(bits, _mm512_sllv_epi64(_mm512_unpackhi_epi64(bits, bits), lens));
+        // Of every two lanes, the first has eight codes now. They have at most 88 bits, and mostly
+        // a third of that.
+        let eight =
+            _mm512_or_si512(bits, _mm512_sllv_epi64(_mm512_unpackhi_epi64(bits, bits), lens));
         let eight_len = _mm512_add_epi64(lens, _mm512_unpackhi_epi64(lens, lens));
         if _mm512_mask_cmpgt_epu64_mask(0b0101_0101, eight_len, _mm512_set1_epi64(FIT)) == 0 {
             let (bits, lens) = (store(eight), store(eight_len));

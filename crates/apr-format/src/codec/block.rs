@@ -50,7 +50,8 @@ pub enum Outcome {
     Mismatch,
 }
 
-/// Encodes the blocks of tensors of one coding and dtype. Its buffers are used again for every block.
+/// Encodes the blocks of tensors of one coding and dtype. Its buffers are used again for every
+/// block.
 pub struct BlockEncoder {
     coder: Coder,
     coding: Coding,
@@ -76,8 +77,8 @@ impl BlockEncoder {
 
     /// Appends `u32 n` and the body of one block to `out`.
     ///
-    /// What was made is decoded again and compared; if it differs, the block is stored as it is. Equal blocks give equal
-    /// bytes, whatever was encoded before.
+    /// What was made is decoded again and compared; if it differs, the block is stored as it is.
+    /// Equal blocks give equal bytes, whatever was encoded before.
     ///
     /// # Panics
     ///
@@ -90,7 +91,8 @@ impl BlockEncoder {
         }
     }
 
-    /// Decodes what was made of a block, and puts the block itself in its place if that is not the same.
+    /// Decodes what was made of a block, and puts the block itself in its place if that is not the
+    /// same.
     fn keep_if_right(&mut self, block: &[u8], start: usize, out: &mut Vec<u8>) -> Outcome {
         let body = &out[start + BlockHead::LEN..];
         if self.decoder.decodes_to(body, block, &mut self.decoded) {
@@ -101,8 +103,8 @@ impl BlockEncoder {
         Outcome::Mismatch
     }
 
-    /// As [`Self::encode`], but what was made is not decoded again: half as much work, for measuring what a coding would
-    /// save. Never [`Outcome::Mismatch`].
+    /// As [`Self::encode`], but what was made is not decoded again: half as much work, for
+    /// measuring what a coding would save. Never [`Outcome::Mismatch`].
     ///
     /// # Panics
     ///
@@ -121,7 +123,8 @@ impl BlockEncoder {
         let plane_len = block.len() / self.element.width();
         let (whole, rest) = block.split_at(plane_len * self.element.width());
         self.planes.resize(whole.len(), 0);
-        let written = if self.splits_low_first(whole) { self.split_low_first(whole, out) } else { 0 };
+        let written =
+            if self.splits_low_first(whole) { self.split_low_first(whole, out) } else { 0 };
         if written == 0 {
             kernel::split(self.element, whole, &mut self.planes);
         }
@@ -132,13 +135,17 @@ impl BlockEncoder {
         close(block, start, out)
     }
 
-    /// Whether the lower bytes are likely to be stored as they are, and long enough to be written where they go at once.
+    /// Whether the lower bytes are likely to be stored as they are, and long enough to be written
+    /// where they go at once.
     fn splits_low_first(&self, whole: &[u8]) -> bool {
-        matches!(self.coder, Coder::Entropy) && self.element.width() == 2 && whole.len() / 2 >= entropy::SAMPLED_LEN
+        matches!(self.coder, Coder::Entropy)
+            && self.element.width() == 2
+            && whole.len() / 2 >= entropy::SAMPLED_LEN
     }
 
-    /// Puts the lower bytes into `out` as a raw plane and the upper ones into their plane; returns how many bytes of the planes
-    /// are in `out`. None, and `out` as it was, where the lower ones are worth coding.
+    /// Puts the lower bytes into `out` as a raw plane and the upper ones into their plane; returns
+    /// how many bytes of the planes are in `out`. None, and `out` as it was, where the lower ones
+    /// are worth coding.
     fn split_low_first(&mut self, whole: &[u8], out: &mut Vec<u8>) -> usize {
         let start = out.len();
         let plane_len = whole.len() / 2;
@@ -146,7 +153,9 @@ impl BlockEncoder {
         // Blocks are at most 1 MiB long.
         out.extend((u32::try_from(plane_len).unwrap_or(0) | RAW).to_le_bytes());
         let mut low = [0; COMPARED_LEN / 2];
-        for (step, high) in whole.chunks(COMPARED_LEN).zip(self.planes[plane_len..].chunks_mut(COMPARED_LEN / 2)) {
+        for (step, high) in
+            whole.chunks(COMPARED_LEN).zip(self.planes[plane_len..].chunks_mut(COMPARED_LEN / 2))
+        {
             let low = &mut low[..high.len()];
             kernel::split_two(self.element, step, low, high);
             out.extend_from_slice(low);
@@ -207,7 +216,10 @@ enum Coder {
 }
 
 impl Coder {
-    #[cfg_attr(not(feature = "zstd-encoder"), allow(unused_variables, reason = "the others have no levels"))]
+    #[cfg_attr(
+        not(feature = "zstd-encoder"),
+        allow(unused_variables, reason = "the others have no levels")
+    )]
     fn new(codec: Codec, level: i32) -> Self {
         match codec {
             Codec::None => Self::None,
@@ -228,14 +240,17 @@ impl Coder {
             Self::Lz4 { table } => {
                 let start = out.len();
                 out.resize(start + lz4_flex::block::get_maximum_output_size(bytes.len()), 0);
-                let len = lz4_flex::block::compress_into_with_table(bytes, &mut out[start..], table).unwrap_or(0);
+                let len =
+                    lz4_flex::block::compress_into_with_table(bytes, &mut out[start..], table)
+                        .unwrap_or(0);
                 out.truncate(start + len);
                 len > 0
             }
             #[cfg(feature = "zstd-encoder")]
             Self::Zstd { level } => {
-                // A compressor could be used again, but not moved to another thread. It is generic too, and would be compiled
-                // once more here, which takes longer than all else in this crate.
+                // A compressor could be used again, but not moved to another thread. It is generic
+                // too, and would be compiled once more here, which takes longer than all else in
+                // this crate.
                 out.extend_from_slice(&compress_slice_to_vec(bytes, *level));
                 true
             }
@@ -244,7 +259,8 @@ impl Coder {
     }
 }
 
-/// Decodes the blocks of tensors of one coding and dtype. Its buffers are used again for every block.
+/// Decodes the blocks of tensors of one coding and dtype. Its buffers are used again for every
+/// block.
 pub struct BlockDecoder {
     part: PartDecoder,
     coding: Coding,
@@ -278,7 +294,8 @@ impl BlockDecoder {
         }
     }
 
-    /// Whether the body of a coded block decodes to `block`. `decoded` is a buffer that is used again.
+    /// Whether the body of a coded block decodes to `block`. `decoded` is a buffer that is used
+    /// again.
     fn decodes_to(&mut self, body: &[u8], block: &[u8], decoded: &mut Vec<u8>) -> bool {
         if self.coding.filter == Filter::None {
             decoded.resize(block.len(), 0);
@@ -314,11 +331,17 @@ impl BlockDecoder {
     }
 
     /// The planes of elements of `len` bytes together, and what follows them.
-    fn planes<'a>(&'a mut self, mut body: &'a [u8], len: usize) -> Result<([&'a [u8]; MAX_PLANES], &'a [u8])> {
+    fn planes<'a>(
+        &'a mut self,
+        mut body: &'a [u8],
+        len: usize,
+    ) -> Result<([&'a [u8]; MAX_PLANES], &'a [u8])> {
         let plane_len = len / self.element.width();
         self.planes.resize(len, 0);
         let mut planes = [&[][..]; MAX_PLANES];
-        for (plane, decoded) in planes.iter_mut().zip(self.planes.chunks_exact_mut(plane_len.max(1))) {
+        for (plane, decoded) in
+            planes.iter_mut().zip(self.planes.chunks_exact_mut(plane_len.max(1)))
+        {
             let (head, after) = body.split_first_chunk().ok_or_else(cut)?;
             let head = BlockHead::read(*head);
             let (part, after) = after.split_at_checked(head.len).ok_or_else(cut)?;
@@ -368,7 +391,9 @@ impl PartDecoder {
 
     fn decode(&mut self, body: &[u8], out: &mut [u8]) -> Result<()> {
         let decoded = match self {
-            Self::None => return Err(Error::corrupt("a block is coded, but the tensor has no codec")),
+            Self::None => {
+                return Err(Error::corrupt("a block is coded, but the tensor has no codec"));
+            }
             Self::Lz4 => lz4_flex::block::decompress_into(body, out).ok(),
             Self::Zstd(decoder) => decoder.decode_all(body, out).ok(),
             Self::Entropy => return entropy::decode(body, out),
@@ -399,7 +424,10 @@ mod tests {
                 let block: Vec<u8> = words.clone().flat_map(u16::to_le_bytes).collect();
                 let mut out = b"what was there".to_vec();
                 let start = out.len();
-                assert_eq!(BlockEncoder::new(coding, 0, Element::of(dtype)).encode(&block, &mut out), Outcome::Coded);
+                assert_eq!(
+                    BlockEncoder::new(coding, 0, Element::of(dtype)).encode(&block, &mut out),
+                    Outcome::Coded
+                );
                 assert!(
                     out.starts_with(b"what was there") && out.len() - start < at_most,
                     "{dtype} {low}: {}",
@@ -407,7 +435,10 @@ mod tests {
                 );
                 let mut decoded = alloc::vec![0; block.len()];
                 let mut decoder = BlockDecoder::new(coding, Element::of(dtype));
-                assert_eq!(decoder.decode(&out[start + BlockHead::LEN..], false, &mut decoded), Ok(()));
+                assert_eq!(
+                    decoder.decode(&out[start + BlockHead::LEN..], false, &mut decoded),
+                    Ok(())
+                );
                 assert_eq!(decoded, block);
             }
         }
@@ -416,10 +447,12 @@ mod tests {
     /// What an encoder with a mistake would do.
     #[test]
     fn a_block_that_decodes_to_something_else_is_stored_as_it_is() {
-        let block: Vec<u8> = (0..60_000_u32).map(|i| (i.wrapping_mul(i) >> 7).to_le_bytes()[0] & 0x3f).collect();
+        let block: Vec<u8> =
+            (0..60_000_u32).map(|i| (i.wrapping_mul(i) >> 7).to_le_bytes()[0] & 0x3f).collect();
         for codec in [Codec::Lz4, Codec::Entropy] {
             for filter in [Filter::None, Filter::BytePlanes] {
-                let mut encoder = BlockEncoder::new(Coding { codec, filter }, 0, Element::of(DType::BF16));
+                let mut encoder =
+                    BlockEncoder::new(Coding { codec, filter }, 0, Element::of(DType::BF16));
                 let mut out = b"what was there".to_vec();
                 let start = out.len();
                 assert_eq!(encoder.encode_unchecked(&block, &mut out), Outcome::Coded);
@@ -430,20 +463,30 @@ mod tests {
                     let outcome = encoder.keep_if_right(&block, start, &mut out);
                     let head = BlockHead::read(out[start..][..4].try_into().expect("four bytes"));
                     if outcome == Outcome::Mismatch {
-                        assert!(head.raw && out[start + BlockHead::LEN..] == block, "{codec:?} {filter:?} {damaged}");
+                        assert!(
+                            head.raw && out[start + BlockHead::LEN..] == block,
+                            "{codec:?} {filter:?} {damaged}"
+                        );
                         assert!(out.starts_with(b"what was there"));
                     } else {
                         // A bit that nothing depends on.
                         let body = &out[start + BlockHead::LEN..];
                         let mut decoded = alloc::vec![0; block.len()];
-                        let decoder = &mut BlockDecoder::new(Coding { codec, filter }, Element::of(DType::BF16));
+                        let decoder = &mut BlockDecoder::new(
+                            Coding { codec, filter },
+                            Element::of(DType::BF16),
+                        );
                         assert_eq!(decoder.decode(body, false, &mut decoded), Ok(()));
                         assert_eq!(decoded, block);
                     }
                 }
                 let mut out = out.clone();
                 out[(start + last) / 2] ^= 0x15;
-                assert_eq!(encoder.keep_if_right(&block, start, &mut out), Outcome::Mismatch, "{codec:?} {filter:?}");
+                assert_eq!(
+                    encoder.keep_if_right(&block, start, &mut out),
+                    Outcome::Mismatch,
+                    "{codec:?} {filter:?}"
+                );
             }
         }
     }

@@ -29,17 +29,18 @@ const BEST_ZSTD_LEVEL: i32 = 19;
 /// A part in this many must be saved for a codec that decodes slower than the one before it.
 const CLEARLY: u64 = 32;
 
-/// The coding for a tensor of `dtype`, and the level for its encoder, found by coding `samples` of its bytes in all ways
-/// that `choice` admits. The same samples give the same coding.
+/// The coding for a tensor of `dtype`, and the level for its encoder, found by coding `samples` of
+/// its bytes in all ways that `choice` admits. The same samples give the same coding.
 ///
-/// A sample begins with a whole element and is best as long as a block (1 MiB), or is the whole tensor if that is shorter.
-/// [`Coding::PLAIN`] if nothing is saved, or there are no samples.
+/// A sample begins with a whole element and is best as long as a block (1 MiB), or is the whole
+/// tensor if that is shorter. [`Coding::PLAIN`] if nothing is saved, or there are no samples.
 #[must_use]
 pub fn choose(choice: Choice, dtype: DType, samples: &[&[u8]]) -> (Coding, i32) {
     let element = Element::of(dtype);
     let stored = samples.iter().map(|sample| sample.len() as u64).sum();
     let mut search = Search { element, samples, best: (Coding::PLAIN, 0), stored };
-    let filters: &[Filter] = if element.width() > 1 { &[Filter::None, Filter::BytePlanes] } else { &[Filter::None] };
+    let filters: &[Filter] =
+        if element.width() > 1 { &[Filter::None, Filter::BytePlanes] } else { &[Filter::None] };
     match choice {
         Choice::Auto => search.try_auto(filters),
         Choice::Lz4 => search.try_all(Codec::Lz4, 0, filters),
@@ -47,7 +48,9 @@ pub fn choose(choice: Choice, dtype: DType, samples: &[&[u8]]) -> (Coding, i32) 
         Choice::Zstd(level) => search.try_all(Codec::Zstd, level, filters),
         Choice::Best => {
             // The faster to decode first.
-            for (codec, level) in [(Codec::Entropy, 0), (Codec::Lz4, 0), (Codec::Zstd, BEST_ZSTD_LEVEL)] {
+            for (codec, level) in
+                [(Codec::Entropy, 0), (Codec::Lz4, 0), (Codec::Zstd, BEST_ZSTD_LEVEL)]
+            {
                 search.try_all(codec, level, filters);
             }
         }
@@ -65,7 +68,8 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// Takes a coding that saves more than `margin` bytes over the best; returns whether it saves any.
+    /// Takes a coding that saves more than `margin` bytes over the best; returns whether it saves
+    /// any.
     fn attempt(&mut self, coding: Coding, level: i32, margin: u64) -> bool {
         let stored = stored_len(coding, level, self.element, self.samples);
         let saves = stored < self.stored;
@@ -83,8 +87,9 @@ impl Search<'_> {
 
     /// Tries the entropy coder, and Zstd, which is slower and has to save clearly more.
     ///
-    /// Zstd gains by repeats, and what repeats does so with either filter: where it gains nothing with the filter that
-    /// suits the entropy coder, it is not tried with the other one, since trying it takes longer than all else.
+    /// Zstd gains by repeats, and what repeats does so with either filter: where it gains nothing
+    /// with the filter that suits the entropy coder, it is not tried with the other one, since
+    /// trying it takes longer than all else.
     fn try_auto(&mut self, filters: &[Filter]) {
         self.try_all(Codec::Entropy, 0, filters);
         let zstd = |filter| Coding { codec: Codec::Zstd, filter };

@@ -3,7 +3,10 @@
 //! Each is written once, as a plain function that is always inlined, and compiled again for the
 //! instruction sets that `multiversion` is described below. They work on integers alone, so all
 //! versions return the same bytes.
-#![allow(unsafe_code, reason = "multiversion calls the version for a processor's features after detecting them")]
+#![allow(
+    unsafe_code,
+    reason = "multiversion calls the version for a processor's features after detecting them"
+)]
 
 use super::entropy::{self, Stream, Table};
 use super::planes::{self, Element, MAX_PLANES};
@@ -11,7 +14,10 @@ use super::planes::{self, Element, MAX_PLANES};
 macro_rules! for_several_targets {
     ($($function:tt)*) => {
         // Planes gain from AVX2, the entropy coder from the shifts of BMI2.
-        #[cfg_attr(feature = "std", multiversion::multiversion(targets("x86_64+avx2+bmi1+bmi2+lzcnt")))]
+        #[cfg_attr(
+            feature = "std",
+            multiversion::multiversion(targets("x86_64+avx2+bmi1+bmi2+lzcnt"))
+        )]
         $($function)*
     };
 }
@@ -62,16 +68,28 @@ for_several_targets! {
 }
 
 /// [`entropy::write_pairs_anywhere`], with the processor's instructions for it where it has some.
-pub(super) fn write_pairs(symbols: &[u8], first: u8, codes: &entropy::Codes, out: &mut [u8]) -> usize {
+pub(super) fn write_pairs(
+    symbols: &[u8],
+    first: u8,
+    codes: &entropy::Codes,
+    out: &mut [u8],
+) -> usize {
     #[cfg(all(feature = "std", target_arch = "x86_64"))]
-    if let Some((written, position, held)) = super::avx512::write(symbols, first, codes.singles(), out) {
+    if let Some((written, position, held)) =
+        super::avx512::write(symbols, first, codes.singles(), out)
+    {
         return entropy::write_rest(&symbols[written..], codes.singles(), (position, held), out);
     }
     write_pairs_compiled(symbols, first, codes, out)
 }
 
 for_several_targets! {
-    fn write_pairs_compiled(symbols: &[u8], first: u8, codes: &entropy::Codes, out: &mut [u8]) -> usize {
+    fn write_pairs_compiled(
+        symbols: &[u8],
+        first: u8,
+        codes: &entropy::Codes,
+        out: &mut [u8],
+    ) -> usize {
         entropy::write_pairs_anywhere(symbols, first, codes, out)
     }
 }
@@ -85,14 +103,22 @@ for_several_targets! {
 
 for_several_targets! {
     /// [`entropy::run_anywhere`].
-    pub(super) fn run<T: Table, const N: usize>(table: &T, input: &[u8], streams: &mut [Stream<'_>]) {
+    pub(super) fn run<T: Table, const N: usize>(
+        table: &T,
+        input: &[u8],
+        streams: &mut [Stream<'_>],
+    ) {
         entropy::run_anywhere::<T, N>(table, input, streams);
     }
 }
 
 for_wide_targets! {
     /// [`planes::merges_to_anywhere`].
-    pub(super) fn merges_to(element: Element, planes: &[&[u8]; MAX_PLANES], block: &[u8]) -> Option<bool> {
+    pub(super) fn merges_to(
+        element: Element,
+        planes: &[&[u8]; MAX_PLANES],
+        block: &[u8],
+    ) -> Option<bool> {
         planes::merges_to_anywhere(element, planes, block)
     }
 }
@@ -111,7 +137,8 @@ mod tests {
         let mut state = 1_u32;
         let next = || {
             state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            let rare = if state >> 20 & 7 == 0 { state >> 8 } else { (state >> 30).min(state >> 27 & 3) };
+            let rare =
+                if state >> 20 & 7 == 0 { state >> 8 } else { (state >> 30).min(state >> 27 & 3) };
             (rare % u32::from(range)).to_le_bytes()[0]
         };
         core::iter::repeat_with(next).take(len).collect()
@@ -121,14 +148,21 @@ mod tests {
     fn streams_are_the_same_from_all_versions() {
         for (first, range) in [(0, 2), (100, 30), (190, 64), (250, 6)] {
             for len in [3, 31, 32, 33, 64, 1000, 5000] {
-                let mut symbols: Vec<u8> = symbols(len, range).iter().map(|symbol| first + symbol).collect();
+                let mut symbols: Vec<u8> =
+                    symbols(len, range).iter().map(|symbol| first + symbol).collect();
                 // All that occur, so that each has a code; and long ones in a row.
-                (0..range).zip(&mut symbols).for_each(|(symbol, place)| *place = first + (range - 1 - symbol));
+                (0..range)
+                    .zip(&mut symbols)
+                    .for_each(|(symbol, place)| *place = first + (range - 1 - symbol));
                 let Some(codes) = entropy::codes_of(&symbols, first) else { continue };
                 let mut out = [vec![0; 2 * len + 16], vec![0; 2 * len + 16]];
                 let ours = write_pairs(&symbols, first, &codes, &mut out[0]);
                 let plain = entropy::write_pairs_anywhere(&symbols, first, &codes, &mut out[1]);
-                assert_eq!((ours, &out[0][..ours]), (plain, &out[1][..plain]), "{len} symbols of {range} from {first}");
+                assert_eq!(
+                    (ours, &out[0][..ours]),
+                    (plain, &out[1][..plain]),
+                    "{len} symbols of {range} from {first}"
+                );
             }
         }
     }
@@ -146,7 +180,10 @@ mod tests {
                 assert_eq!(ours, plain, "{dtype} {elements}");
 
                 let mut planes = [&[][..]; MAX_PLANES];
-                planes.iter_mut().zip(plain.chunks_exact(elements.max(1))).for_each(|(to, from)| *to = from);
+                planes
+                    .iter_mut()
+                    .zip(plain.chunks_exact(elements.max(1)))
+                    .for_each(|(to, from)| *to = from);
                 let (mut ours, mut back) = (vec![0; len], vec![0; len]);
                 merge(element, &planes, &mut ours);
                 planes::merge_anywhere(element, &planes, &mut back);

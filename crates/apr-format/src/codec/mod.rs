@@ -2,12 +2,12 @@
 //! little-endian.
 //!
 //! ```text
-//!  tensor   block, block, ...        every one decodes to block_len bytes, the last to what is left
-//!  block    u32 n                    top bit: the body is the block's bytes as they are
-//!           body, n & 0x7fffffff bytes
-//!  body     filter 0                 the codec's output
-//!           filter 1                 plane 0, plane 1, ...: u32 n (the same top bit), then n bytes;
-//!                                    then the bytes of a last element that is not whole
+//!  tensor  block, block, ...        every one decodes to block_len bytes, the last to what is left
+//!  block   u32 n                    top bit: the body is the block's bytes as they are
+//!          body, n & 0x7fffffff bytes
+//!  body    filter 0                 the codec's output
+//!          filter 1                 plane 0, plane 1, ...: u32 n (the same top bit), then n bytes;
+//!                                   then the bytes of a last element that is not whole
 //! ```
 //!
 //! | code | codec | output for the bytes of a block or plane |
@@ -17,16 +17,18 @@
 //! | 2 | Zstd | Zstandard frames, as `zstd` writes and reads them |
 //! | 3 | entropy | see [`entropy`] |
 //!
-//! Filter 1, byte planes: plane `k` holds byte `k` of every element, in the order of the elements. Of BF16, F16 and F32
-//! the little-endian word is first rotated left by one bit, so that the sign becomes bit 0 and the top byte is the
-//! exponent alone (BF16, F32) or the exponent and three bits of mantissa (F16).
+//! Filter 1, byte planes: plane `k` holds byte `k` of every element, in the order of the elements.
+//! Of BF16, F16 and F32 the little-endian word is first rotated left by one bit, so that the sign
+//! becomes bit 0 and the top byte is the exponent alone (BF16, F32) or the exponent and three bits
+//! of mantissa (F16).
 //!
-//! Why so: a model's mantissas are noise that nothing compresses, its exponents carry two to three bits of information
-//! in eight. Apart, the first are copied and the second are coded, at two thirds of the size of BF16 and at the speed
-//! of memory. A block that gains nothing is stored as it is, so what is stored is never more than 4 bytes a block longer.
+//! Why so: a model's mantissas are noise that nothing compresses, its exponents carry two to three
+//! bits of information in eight. Apart, the first are copied and the second are coded, at two
+//! thirds of the size of BF16 and at the speed of memory. A block that gains nothing is stored as
+//! it is, so what is stored is never more than 4 bytes a block longer.
 //!
-//! Limits: a block decodes to at most 1 MiB, or 64 KiB with LZ4; nothing a block says makes the decoder allocate more
-//! than a small multiple of that.
+//! Limits: a block decodes to at most 1 MiB, or 64 KiB with LZ4; nothing a block says makes the
+//! decoder allocate more than a small multiple of that.
 //!
 //! ```
 //! use apr_core::DType;
@@ -42,7 +44,11 @@
 //! let (head, body) = stored.split_first_chunk().expect("a block starts with its length");
 //! let head = apr_format::codec::BlockHead::read(*head);
 //! let mut decoded = vec![0; block.len()];
-//! BlockDecoder::new(coding, Element::of(DType::F32)).decode(&body[..head.len], head.raw, &mut decoded)?;
+//! BlockDecoder::new(coding, Element::of(DType::F32)).decode(
+//!     &body[..head.len],
+//!     head.raw,
+//!     &mut decoded,
+//! )?;
 //! assert_eq!(decoded, block);
 //! # Ok::<(), apr_core::Error>(())
 //! ```
@@ -59,7 +65,8 @@ pub use block::{BlockDecoder, BlockEncoder, BlockHead, Outcome};
 pub use choose::{Choice, DEFAULT_ZSTD_LEVEL, choose};
 pub use planes::Element;
 
-/// How the bytes of a block, or of each of its planes, are made smaller: bits 0-3 of a tensor's flags.
+/// How the bytes of a block, or of each of its planes, are made smaller: bits 0-3 of a tensor's
+/// flags.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum Codec {
     /// Code 0: not at all.
@@ -94,8 +101,8 @@ impl Coding {
     /// The bytes as they are, without framing.
     pub const PLAIN: Self = Self { codec: Codec::None, filter: Filter::None };
 
-    /// The coding in bits 0-7 of a tensor's flags, whatever the other bits are; `None` for a codec or filter that this
-    /// version does not know, which MUST fail E003.
+    /// The coding in bits 0-7 of a tensor's flags, whatever the other bits are; `None` for a codec
+    /// or filter that this version does not know, which MUST fail E003.
     #[must_use]
     pub const fn from_flags(bits: u32) -> Option<Self> {
         let codec = match bits & 0xf {
@@ -162,7 +169,11 @@ mod tests {
     fn known_flags_are_read_back_and_others_refused() {
         for bits in 0..=0xff {
             let known = bits & 0xf <= 3 && bits >> 4 <= 1;
-            assert_eq!(Coding::from_flags(bits | 0x1100).map(Coding::to_flags), known.then_some(bits), "{bits:#x}");
+            assert_eq!(
+                Coding::from_flags(bits | 0x1100).map(Coding::to_flags),
+                known.then_some(bits),
+                "{bits:#x}"
+            );
         }
     }
 }

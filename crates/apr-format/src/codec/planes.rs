@@ -46,8 +46,8 @@ impl Element {
     }
 }
 
-/// Puts the bytes of whole elements into planes, one after the other. `block` and `planes` are equally long, a multiple
-/// of the element's width.
+/// Puts the bytes of whole elements into planes, one after the other. `block` and `planes` are
+/// equally long, a multiple of the element's width.
 #[inline(always)]
 pub(super) fn split_anywhere(element: Element, block: &[u8], planes: &mut [u8]) {
     match (element.width, element.rotated) {
@@ -62,7 +62,8 @@ pub(super) fn split_anywhere(element: Element, block: &[u8], planes: &mut [u8]) 
     }
 }
 
-/// Puts elements together again: the reverse of [`split_anywhere`], from planes of `block.len() / element.width()` bytes each.
+/// Puts elements together again: the reverse of [`split_anywhere`], from planes of
+/// `block.len() / element.width()` bytes each.
 #[inline(always)]
 pub(super) fn merge_anywhere(element: Element, planes: &[&[u8]; MAX_PLANES], block: &mut [u8]) {
     match (element.width, element.rotated) {
@@ -75,9 +76,14 @@ pub(super) fn merge_anywhere(element: Element, planes: &[&[u8]; MAX_PLANES], blo
     }
 }
 
-/// Whether planes put together are `block`, without putting them together; `None` where that takes the bytes.
+/// Whether planes put together are `block`, without putting them together; `None` where that takes
+/// the bytes.
 #[inline(always)]
-pub(super) fn merges_to_anywhere(element: Element, planes: &[&[u8]; MAX_PLANES], block: &[u8]) -> Option<bool> {
+pub(super) fn merges_to_anywhere(
+    element: Element,
+    planes: &[&[u8]; MAX_PLANES],
+    block: &[u8],
+) -> Option<bool> {
     match (element.width, element.rotated) {
         (Width::Two, true) => Some(merges_to_two(planes, block, |word| word.rotate_right(1))),
         (Width::Two, false) => Some(merges_to_two(planes, block, |word| word)),
@@ -128,7 +134,9 @@ fn split_four(block: &[u8], planes: &mut [u8], turn: impl Fn(u32) -> u32) {
     let (low, high) = planes.split_at_mut(2 * words.len());
     let (first, second) = low.split_at_mut(words.len());
     let (third, fourth) = high.split_at_mut(words.len());
-    for ((((word, first), second), third), fourth) in words.iter().zip(first).zip(second).zip(third).zip(fourth) {
+    for ((((word, first), second), third), fourth) in
+        words.iter().zip(first).zip(second).zip(third).zip(fourth)
+    {
         [*first, *second, *third, *fourth] = turn(u32::from_le_bytes(*word)).to_le_bytes();
     }
 }
@@ -137,7 +145,8 @@ fn split_four(block: &[u8], planes: &mut [u8], turn: impl Fn(u32) -> u32) {
 fn merge_four(planes: &[&[u8]; MAX_PLANES], block: &mut [u8], turn: impl Fn(u32) -> u32) {
     let (words, _) = block.as_chunks_mut();
     let [first, second, third, fourth, ..] = *planes;
-    for ((((word, &first), &second), &third), &fourth) in words.iter_mut().zip(first).zip(second).zip(third).zip(fourth)
+    for ((((word, &first), &second), &third), &fourth) in
+        words.iter_mut().zip(first).zip(second).zip(third).zip(fourth)
     {
         *word = turn(u32::from_le_bytes([first, second, third, fourth])).to_le_bytes();
     }
@@ -187,7 +196,11 @@ mod tests {
         let mut planes = [0; 16];
         split_anywhere(Element::of(DType::U16), &[1, 2, 3, 4], &mut planes[..4]);
         assert_eq!(planes[..4], [1, 3, 2, 4]);
-        split_anywhere(Element::of(DType::I64), &[1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 14, 15, 16, 17, 18], &mut planes);
+        split_anywhere(
+            Element::of(DType::I64),
+            &[1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 14, 15, 16, 17, 18],
+            &mut planes,
+        );
         assert_eq!(planes, [1, 11, 2, 12, 3, 13, 4, 14, 5, 15, 6, 16, 7, 17, 8, 18]);
     }
 }

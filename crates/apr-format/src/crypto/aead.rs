@@ -10,7 +10,10 @@ use crate::sealed::{NONCE_LEN, TAG_LEN};
 
 /// E005. The message does not say what was tried and how it failed.
 pub(super) fn decryption_failed() -> Error {
-    Error::new(Code::Decrypt, "decryption failed: the key or password is wrong, or the bytes were changed")
+    Error::new(
+        Code::Decrypt,
+        "decryption failed: the key or password is wrong, or the bytes were changed",
+    )
 }
 
 /// A cipher under one key; it wipes its key schedule when dropped.
@@ -31,7 +34,13 @@ pub(crate) fn cipher(key: &[u8; 32]) -> Cipher {
 }
 
 /// Appends the ciphertext of `plain`, of the same length, and the tag of 16 bytes to `out`.
-pub(crate) fn seal(cipher: &Cipher, nonce: &[u8; NONCE_LEN], aad: &[u8], plain: &[u8], out: &mut Vec<u8>) {
+pub(crate) fn seal(
+    cipher: &Cipher,
+    nonce: &[u8; NONCE_LEN],
+    aad: &[u8],
+    plain: &[u8],
+    out: &mut Vec<u8>,
+) {
     #[cfg(all(feature = "std", target_arch = "x86_64"))]
     if let Some(wide) = cipher.wide.as_ref().filter(|_| aad.is_empty()) {
         let tag = wide.seal(nonce, plain, out);
@@ -42,8 +51,12 @@ pub(crate) fn seal(cipher: &Cipher, nonce: &[u8; NONCE_LEN], aad: &[u8], plain: 
     out.resize(start + plain.len(), 0);
     let tag = InOutBuf::new(plain, &mut out[start..])
         .ok()
-        .and_then(|buffer| cipher.portable.encrypt_inout_detached(&(*nonce).into(), aad, buffer).ok())
-        .unwrap_or_else(|| unreachable!("both sides are equally long, and no Vec has the 64 GiB that GCM refuses"));
+        .and_then(|buffer| {
+            cipher.portable.encrypt_inout_detached(&(*nonce).into(), aad, buffer).ok()
+        })
+        .unwrap_or_else(|| {
+            unreachable!("both sides are equally long, and no Vec has the 64 GiB that GCM refuses")
+        });
     out.extend_from_slice(&tag);
 }
 
@@ -51,7 +64,13 @@ pub(crate) fn seal(cipher: &Cipher, nonce: &[u8; NONCE_LEN], aad: &[u8], plain: 
 ///
 /// # Errors
 /// E005.
-pub(super) fn open(cipher: &Cipher, nonce: &[u8; NONCE_LEN], aad: &[u8], sealed: &[u8], out: &mut [u8]) -> Result<()> {
+pub(super) fn open(
+    cipher: &Cipher,
+    nonce: &[u8; NONCE_LEN],
+    aad: &[u8],
+    sealed: &[u8],
+    out: &mut [u8],
+) -> Result<()> {
     let (text, tag) = sealed.split_last_chunk::<TAG_LEN>().ok_or_else(decryption_failed)?;
     #[cfg(all(feature = "std", target_arch = "x86_64"))]
     if let Some(wide) = cipher.wide.as_ref().filter(|_| aad.is_empty()) {
@@ -79,7 +98,12 @@ pub fn aead_seal(key: &[u8; 32], nonce: &[u8; NONCE_LEN], aad: &[u8], plain: &[u
 ///
 /// # Errors
 /// E005 for another key, nonce or `aad`, and for changed bytes.
-pub fn aead_open(key: &[u8; 32], nonce: &[u8; NONCE_LEN], aad: &[u8], sealed: &[u8]) -> Result<Vec<u8>> {
+pub fn aead_open(
+    key: &[u8; 32],
+    nonce: &[u8; NONCE_LEN],
+    aad: &[u8],
+    sealed: &[u8],
+) -> Result<Vec<u8>> {
     let mut out = alloc::vec![0; sealed.len().saturating_sub(TAG_LEN)];
     match open(&cipher(key), nonce, aad, sealed, &mut out) {
         Ok(()) => Ok(out),

@@ -1,4 +1,5 @@
-//! What ENCR, SIGN and LICN have in common: a head of 16 bytes, a body, zeros up to a multiple of 64.
+//! What ENCR, SIGN and LICN have in common: a head of 16 bytes, a body, zeros up to a multiple
+//! of 64.
 
 use alloc::format;
 use alloc::vec::Vec;
@@ -38,7 +39,9 @@ pub(super) fn decode_head(kind: [u8; 4], head: &[u8; HEAD_LEN]) -> Result<u64> {
     }
     let version = u32::from_le_bytes([v0, v1, v2, v3]);
     if version != VERSION {
-        return Err(Error::version(format!("version {version} of the block '{name}' is not supported")));
+        return Err(Error::version(format!(
+            "version {version} of the block '{name}' is not supported"
+        )));
     }
     Ok(u64::from_le_bytes(len))
 }
@@ -75,8 +78,10 @@ impl Fields<'_> {
     /// # Errors
     /// E002 when there are fewer.
     pub(super) fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
-        let (array, rest) =
-            self.0.split_first_chunk().ok_or_else(|| Error::corrupt("a block ends in the middle of a field"))?;
+        let (array, rest) = self
+            .0
+            .split_first_chunk()
+            .ok_or_else(|| Error::corrupt("a block ends in the middle of a field"))?;
         self.0 = rest;
         Ok(*array)
     }

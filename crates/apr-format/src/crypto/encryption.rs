@@ -56,7 +56,8 @@ pub enum Unlock {
     Identity(DecryptionKey),
 }
 
-/// The ENCR block: the file key wrapped for passwords and recipients, and the MAC of the front of the file.
+/// The ENCR block: the file key wrapped for passwords and recipients, and the MAC of the front of
+/// the file.
 ///
 /// ```
 /// use apr_core::Code;
@@ -128,18 +129,20 @@ impl FileKey {
 
     fn mac(&self, salt: &[u8; 16], parts: &[&[u8]]) -> Hmac<Sha256> {
         let key = hkdf_key(&*self.0, Some(salt), &[b"apr-v2-header"]);
-        let mut mac = Hmac::<Sha256>::new_from_slice(&*key).unwrap_or_else(|_| unreachable!("HMAC takes any key"));
+        let mut mac = Hmac::<Sha256>::new_from_slice(&*key)
+            .unwrap_or_else(|_| unreachable!("HMAC takes any key"));
         parts.iter().for_each(|part| mac.update(part));
         mac
     }
 }
 
 impl EncrBlock {
-    /// A new file key, wrapped for each of `locks`. The MAC is still to be set by [`authenticate`](Self::authenticate).
+    /// A new file key, wrapped for each of `locks`. The MAC is still to be set by
+    /// [`authenticate`](Self::authenticate).
     ///
     /// # Errors
-    /// E001 without a lock and for a public key that no secret can be shared with; E002 and E008 for Argon2 costs out of
-    /// bounds, E008 for too many locks; what `random` fails with.
+    /// E001 without a lock and for a public key that no secret can be shared with; E002 and E008
+    /// for Argon2 costs out of bounds, E008 for too many locks; what `random` fails with.
     pub fn seal(locks: &[Lock], random: &mut dyn Random) -> Result<(Self, FileKey)> {
         if locks.is_empty() {
             return Err(Error::format("a file that nothing opens: name a password or a recipient"));
@@ -155,7 +158,9 @@ impl EncrBlock {
         let stanzas = locks
             .iter()
             .map(|lock| match lock {
-                Lock::Password { password, costs } => Stanza::for_password(&key, password, *costs, random),
+                Lock::Password { password, costs } => {
+                    Stanza::for_password(&key, password, *costs, random)
+                }
                 Lock::Recipient(public) => Stanza::for_recipient(&key, public, random),
             })
             .collect::<Result<_>>()?;
@@ -172,7 +177,8 @@ impl EncrBlock {
                 Lock::Recipient(_) => stanza::RECIPIENT_LEN,
             })
             .sum();
-        block_len((FIXED_LEN + stanzas) as u64).unwrap_or_else(|| unreachable!("the locks are in memory"))
+        block_len((FIXED_LEN + stanzas) as u64)
+            .unwrap_or_else(|| unreachable!("the locks are in memory"))
     }
 
     /// Of the key derivations of this file; public.
@@ -205,7 +211,9 @@ impl EncrBlock {
     pub fn encode(&self) -> Vec<u8> {
         let mut body = Vec::with_capacity(FIXED_LEN + self.stanzas.len() * stanza::RECIPIENT_LEN);
         // At most `MAX_STANZAS`, which both ways to make a block check.
-        body.extend_from_slice(&u32::try_from(self.stanzas.len()).unwrap_or(u32::MAX).to_le_bytes());
+        body.extend_from_slice(
+            &u32::try_from(self.stanzas.len()).unwrap_or(u32::MAX).to_le_bytes(),
+        );
         body.extend_from_slice(&CHUNK_FIELD.to_le_bytes());
         body.extend_from_slice(&self.salt);
         self.stanzas.iter().for_each(|stanza| stanza.encode(&mut body));
@@ -213,7 +221,8 @@ impl EncrBlock {
         encode_block(ENCR, &body)
     }
 
-    /// Length of the block that starts with `head`, padding included, in bytes: what [`decode`](Self::decode) wants.
+    /// Length of the block that starts with `head`, padding included, in bytes: what
+    /// [`decode`](Self::decode) wants.
     ///
     /// # Errors
     /// E002 when it is not an ENCR block, E003 for another version, E008 when it is longer than any
@@ -222,7 +231,9 @@ impl EncrBlock {
         let len = decode_head(ENCR, head)?;
         let most = (FIXED_LEN + MAX_STANZAS * stanza::RECIPIENT_LEN) as u64;
         if len > most {
-            return Err(Error::memory(format!("the block 'ENCR' has {len} bytes, more than the limit of {most}")));
+            return Err(Error::memory(format!(
+                "the block 'ENCR' has {len} bytes, more than the limit of {most}"
+            )));
         }
         block_len(len).ok_or_else(|| Error::corrupt("the block 'ENCR' ends past the file"))
     }
@@ -230,20 +241,24 @@ impl EncrBlock {
     /// Reads a whole block, padding included.
     ///
     /// # Errors
-    /// E002 when lengths and counts do not go together, E003 for another version, chunk length or stanza type, E008 for
-    /// Argon2 costs or a number of stanzas out of bounds.
+    /// E002 when lengths and counts do not go together, E003 for another version, chunk length or
+    /// stanza type, E008 for Argon2 costs or a number of stanzas out of bounds.
     pub fn decode(bytes: &[u8]) -> Result<Self> {
         let mut fields = Fields(decode_block(ENCR, bytes)?);
         let (count, chunk, salt) = (fields.u32()? as usize, fields.u32()?, fields.array()?);
         if chunk != CHUNK_FIELD {
-            return Err(Error::version(format!("encrypted chunks of {chunk} bytes are not supported")));
+            return Err(Error::version(format!(
+                "encrypted chunks of {chunk} bytes are not supported"
+            )));
         }
-        // The block justifies the allocation: each stanza takes at least the length of the shortest.
+        // The block justifies the allocation: each stanza takes at least the length of the
+        // shortest.
         if count > fields.0.len() / stanza::PASSWORD_LEN {
             return Err(Error::corrupt(format!("{count} stanzas do not fit the block 'ENCR'")));
         }
         check_count(count)?;
-        let stanzas = (0..count).map(|_| Stanza::decode(&mut fields)).collect::<Result<Vec<_>>>()?;
+        let stanzas =
+            (0..count).map(|_| Stanza::decode(&mut fields)).collect::<Result<Vec<_>>>()?;
         check_work(stanzas.iter().filter_map(|stanza| match stanza {
             Stanza::Password { costs, .. } => Some(*costs),
             Stanza::Recipient { .. } => None,
@@ -251,14 +266,18 @@ impl EncrBlock {
         let hmac = fields.array()?;
         match fields.0.len() {
             0 => Ok(Self { salt, stanzas, hmac }),
-            left => Err(Error::corrupt(format!("{left} bytes follow the last field of the block 'ENCR'"))),
+            left => Err(Error::corrupt(format!(
+                "{left} bytes follow the last field of the block 'ENCR'"
+            ))),
         }
     }
 
-    /// The file key, by the first of `keys` that fits; private keys are tried before passwords, which cost more.
+    /// The file key, by the first of `keys` that fits; private keys are tried before passwords,
+    /// which cost more.
     ///
     /// # Errors
-    /// E005 when none fits, and nothing else is said; E008 when there is no memory to try a password.
+    /// E005 when none fits, and nothing else is said; E008 when there is no memory to try a
+    /// password.
     pub fn unlock(&self, keys: &[Unlock]) -> Result<FileKey> {
         let identities = keys.iter().filter_map(|key| match key {
             Unlock::Identity(identity) => Some(identity),
@@ -272,8 +291,9 @@ impl EncrBlock {
             Unlock::Password(password) => Some(password),
             Unlock::Identity(_) => None,
         });
-        let by_password = passwords
-            .flat_map(|password| self.stanzas.iter().filter_map(move |stanza| stanza.unwrap_by_password(password)));
+        let by_password = passwords.flat_map(|password| {
+            self.stanzas.iter().filter_map(move |stanza| stanza.unwrap_by_password(password))
+        });
         for unwrapped in by_identity.chain(by_password) {
             match unwrapped {
                 Ok(key) => return Ok(FileKey(key)),
@@ -287,7 +307,9 @@ impl EncrBlock {
 
 fn check_count(count: usize) -> Result<()> {
     if count > MAX_STANZAS {
-        return Err(Error::memory(format!("{count} passwords and recipients; {MAX_STANZAS} are allowed")));
+        return Err(Error::memory(format!(
+            "{count} passwords and recipients; {MAX_STANZAS} are allowed"
+        )));
     }
     Ok(())
 }
@@ -299,12 +321,15 @@ fn check_work(costs: impl Iterator<Item = Argon2Costs>) -> Result<()> {
         work += costs.work();
     }
     if work > MAX_WORK {
-        return Err(Error::memory("the passwords together would cost more to try than one may cost"));
+        return Err(Error::memory(
+            "the passwords together would cost more to try than one may cost",
+        ));
     }
     Ok(())
 }
 
-/// The header as the MAC takes it: without the flags SIGNED and LICENSED, which come after encryption.
+/// The header as the MAC takes it: without the flags SIGNED and LICENSED, which come after
+/// encryption.
 #[must_use]
 pub fn mac_header(header: &[u8; 32]) -> [u8; 32] {
     use crate::apr2::Flags;

@@ -48,12 +48,14 @@ impl Argon2Costs {
     /// Whether these costs are bearable, and enough for Argon2id.
     ///
     /// # Errors
-    /// E008 beyond the maxima, E002 below what Argon2 is defined for: one pass, one lane, 8 KiB a lane.
+    /// E008 beyond the maxima, E002 below what Argon2 is defined for: one pass, one lane, 8 KiB a
+    /// lane.
     pub fn check(self) -> Result<()> {
         let Self { m, t, p } = self;
         if m > Self::MAX_M || t > Self::MAX_T || p > Self::MAX_P {
             return Err(Error::memory(format!(
-                "the password's key would cost {m} KiB, {t} passes and {p} lanes; {}, {} and {} are allowed",
+                "the password's key would cost {m} KiB, {t} passes and {p} lanes; {}, {} and {} \
+                 are allowed",
                 Self::MAX_M,
                 Self::MAX_T,
                 Self::MAX_P
@@ -69,8 +71,9 @@ impl Argon2Costs {
 
     fn params(self) -> Result<Params> {
         let Self { m, t, p } = self;
-        Params::new(m, t, p, Some(32))
-            .map_err(|_| Error::corrupt(format!("Argon2 is not defined for {m} KiB, {t} passes and {p} lanes")))
+        Params::new(m, t, p, Some(32)).map_err(|_| {
+            Error::corrupt(format!("Argon2 is not defined for {m} KiB, {t} passes and {p} lanes"))
+        })
     }
 }
 
@@ -78,12 +81,18 @@ impl Argon2Costs {
 ///
 /// # Errors
 /// As [`Argon2Costs::check`], before anything is allocated; E008 when there is no memory for it.
-pub fn password_key(password: &[u8], salt: &[u8; 16], costs: Argon2Costs) -> Result<Zeroizing<[u8; 32]>> {
+pub fn password_key(
+    password: &[u8],
+    salt: &[u8; 16],
+    costs: Argon2Costs,
+) -> Result<Zeroizing<[u8; 32]>> {
     costs.check()?;
     let argon2 = Argon2::new(Algorithm::Argon2id, Version::V0x13, costs.params()?);
     let mut memory = Vec::new();
     let blocks = costs.params()?.block_count();
-    memory.try_reserve_exact(blocks).map_err(|_| Error::memory(format!("no memory for {} KiB of Argon2", costs.m)))?;
+    memory
+        .try_reserve_exact(blocks)
+        .map_err(|_| Error::memory(format!("no memory for {} KiB of Argon2", costs.m)))?;
     memory.resize(blocks, Block::default());
     let mut key = Zeroizing::new([0; 32]);
     let derived = argon2.hash_password_into_with_memory(password, salt, &mut *key, &mut memory);
@@ -121,16 +130,18 @@ mod tests {
         assert_eq!(
             *key,
             [
-                0x3c, 0xb2, 0x5f, 0x25, 0xfa, 0xac, 0xd5, 0x7a, 0x90, 0x43, 0x4f, 0x64, 0xd0, 0x36, 0x2f, 0x2a, 0x2d,
-                0x2d, 0x0a, 0x90, 0xcf, 0x1a, 0x5a, 0x4c, 0x5d, 0xb0, 0x2d, 0x56, 0xec, 0xc4, 0xc5, 0xbf,
+                0x3c, 0xb2, 0x5f, 0x25, 0xfa, 0xac, 0xd5, 0x7a, 0x90, 0x43, 0x4f, 0x64, 0xd0, 0x36,
+                0x2f, 0x2a, 0x2d, 0x2d, 0x0a, 0x90, 0xcf, 0x1a, 0x5a, 0x4c, 0x5d, 0xb0, 0x2d, 0x56,
+                0xec, 0xc4, 0xc5, 0xbf,
             ]
         );
         let key = hkdf_key(&[0x0b; 22], None, &[]);
         assert_eq!(
             *key,
             [
-                0x8d, 0xa4, 0xe7, 0x75, 0xa5, 0x63, 0xc1, 0x8f, 0x71, 0x5f, 0x80, 0x2a, 0x06, 0x3c, 0x5a, 0x31, 0xb8,
-                0xa1, 0x1f, 0x5c, 0x5e, 0xe1, 0x87, 0x9e, 0xc3, 0x45, 0x4e, 0x5f, 0x3c, 0x73, 0x8d, 0x2d,
+                0x8d, 0xa4, 0xe7, 0x75, 0xa5, 0x63, 0xc1, 0x8f, 0x71, 0x5f, 0x80, 0x2a, 0x06, 0x3c,
+                0x5a, 0x31, 0xb8, 0xa1, 0x1f, 0x5c, 0x5e, 0xe1, 0x87, 0x9e, 0xc3, 0x45, 0x4e, 0x5f,
+                0x3c, 0x73, 0x8d, 0x2d,
             ]
         );
     }

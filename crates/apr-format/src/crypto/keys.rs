@@ -64,12 +64,15 @@ impl PrivateKey {
     /// Reads PKCS#8, version 1 or 2, in PEM ("PRIVATE KEY"), without a passphrase.
     ///
     /// # Errors
-    /// E001 when the text is something else, E003 for a key of another algorithm or of a kind that this build lacks.
+    /// E001 when the text is something else, E003 for a key of another algorithm or of a kind that
+    /// this build lacks.
     pub fn from_pem(text: &str) -> Result<Self> {
         let bytes = pem::read_private(text)?;
         let key = Self::generate(bytes.kind, &bytes.secret)?;
         if bytes.public.is_some_and(|public| public != *key.public().bytes()) {
-            return Err(Error::format("the private key and the public key stored with it are not a pair"));
+            return Err(Error::format(
+                "the private key and the public key stored with it are not a pair",
+            ));
         }
         Ok(key)
     }
@@ -133,9 +136,11 @@ impl PublicKey {
         }
     }
 
-    /// Short name for people: `ed25519:` or `x25519:` and the first 8 bytes of the SHA-256 of the key in hex.
+    /// Short name for people: `ed25519:` or `x25519:` and the first 8 bytes of the SHA-256 of the
+    /// key in hex.
     ///
-    /// Enough to tell keys apart, not to trust one by: 2^64 tries find another key of the same fingerprint.
+    /// Enough to tell keys apart, not to trust one by: 2^64 tries find another key of the same
+    /// fingerprint.
     #[must_use]
     pub fn fingerprint(&self) -> String {
         let hash = Sha256::digest(self.bytes());
@@ -206,10 +211,12 @@ impl DecryptionKey {
         Zeroizing::new(self.0.to_bytes())
     }
 
-    /// The secret shared with the owner of `public` (RFC 7748 §6.1); a key is derived from it, never used as one.
+    /// The secret shared with the owner of `public` (RFC 7748 §6.1); a key is derived from it,
+    /// never used as one.
     ///
     /// # Errors
-    /// E005 for a public key of small order, with which the secret is zero whatever the private key.
+    /// E005 for a public key of small order, with which the secret is zero whatever the private
+    /// key.
     pub fn shared(&self, public: &[u8; 32]) -> Result<Zeroizing<[u8; 32]>> {
         let shared = self.0.diffie_hellman(&x25519_dalek::PublicKey::from(*public));
         if !shared.was_contributory() {

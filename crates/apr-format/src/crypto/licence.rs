@@ -23,7 +23,8 @@ const MAX_JSON: usize = 1 << 20;
 
 /// The terms a file is licensed on.
 ///
-/// In JSON, `licensee_hash`, `expires` and `seats` that are absent or null, and `terms` that are absent, restrict nothing.
+/// In JSON, `licensee_hash`, `expires` and `seats` that are absent or null, and `terms` that are
+/// absent, restrict nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Licence {
     /// 8-4-4-4-12 hex digits, lower case; one for each licence issued.
@@ -78,9 +79,13 @@ impl fmt::Display for LicenceViolation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Expired { at } => write!(f, "the licence expired at {at}"),
-            Self::LicenseeUnknown => f.write_str("the licence is for a named licensee; say who uses the file"),
+            Self::LicenseeUnknown => {
+                f.write_str("the licence is for a named licensee; say who uses the file")
+            }
             Self::NotTheLicensee => f.write_str("the licence is for another licensee"),
-            Self::SeatsExceeded { used, allowed } => write!(f, "{used} seats are in use; the licence allows {allowed}"),
+            Self::SeatsExceeded { used, allowed } => {
+                write!(f, "{used} seats are in use; the licence allows {allowed}")
+            }
         }
     }
 }
@@ -92,13 +97,17 @@ impl fmt::Display for LicenceViolation {
 ///
 /// ```
 /// // printf '00000000-0000-4000-8000-000000000000\0Example Ltd' | sha256sum
-/// let hash = apr_format::crypto::hash_licensee("00000000-0000-4000-8000-000000000000", "Example Ltd");
+/// let hash =
+///     apr_format::crypto::hash_licensee("00000000-0000-4000-8000-000000000000", "Example Ltd");
 /// assert_eq!(hash, "68947bdb49a90dd917d18e3ba492a5821d73848af2f8149d7c62edf21fb71763");
 /// ```
 #[must_use]
 pub fn hash_licensee(uuid: &str, licensee: &str) -> String {
     use sha2::Digest as _;
-    let hash = Sha256::new().chain_update(uuid.to_ascii_lowercase()).chain_update([0]).chain_update(licensee);
+    let hash = Sha256::new()
+        .chain_update(uuid.to_ascii_lowercase())
+        .chain_update([0])
+        .chain_update(licensee);
     base16ct::lower::encode_string(&hash.finalize())
 }
 
@@ -107,7 +116,8 @@ pub fn hash_licensee(uuid: &str, licensee: &str) -> String {
 /// # Errors
 /// E001 for anything else; a time without an offset is not a moment.
 pub fn parse_time(text: &str) -> Result<Timestamp> {
-    text.parse().map_err(|_| Error::format(format!("'{}' is not an RFC 3339 time", Escaped::short(text))))
+    text.parse()
+        .map_err(|_| Error::format(format!("'{}' is not an RFC 3339 time", Escaped::short(text))))
 }
 
 impl Licence {
@@ -115,23 +125,35 @@ impl Licence {
     ///
     /// A number of seats that nobody counted is taken as fine.
     #[must_use]
-    pub fn check(&self, now: Timestamp, licensee: Option<&str>, seats_used: Option<u64>) -> Vec<LicenceViolation> {
-        let expired = self.expires.filter(|&at| at <= now).map(|at| LicenceViolation::Expired { at });
+    pub fn check(
+        &self,
+        now: Timestamp,
+        licensee: Option<&str>,
+        seats_used: Option<u64>,
+    ) -> Vec<LicenceViolation> {
+        let expired =
+            self.expires.filter(|&at| at <= now).map(|at| LicenceViolation::Expired { at });
         let wrong_licensee = self.licensee_hash.as_deref().and_then(|hash| match licensee {
             None => Some(LicenceViolation::LicenseeUnknown),
-            Some(name) => (hash_licensee(&self.uuid, name) != hash).then_some(LicenceViolation::NotTheLicensee),
+            Some(name) => (hash_licensee(&self.uuid, name) != hash)
+                .then_some(LicenceViolation::NotTheLicensee),
         });
         let seats = match (seats_used, self.seats) {
-            (Some(used), Some(allowed)) if used > allowed => Some(LicenceViolation::SeatsExceeded { used, allowed }),
+            (Some(used), Some(allowed)) if used > allowed => {
+                Some(LicenceViolation::SeatsExceeded { used, allowed })
+            }
             _ => None,
         };
         expired.into_iter().chain(wrong_licensee).chain(seats).collect()
     }
 
     fn from_json(json: &[u8]) -> Result<Self> {
-        let body: Body = serde_json::from_slice(json)
-            .map_err(|error| Error::corrupt(format!("the licence is not the JSON it should be: {error}")))?;
-        let expires = body.expires.map(|text| parse_time(&text).map_err(|error| Error::corrupt(error.message())));
+        let body: Body = serde_json::from_slice(json).map_err(|error| {
+            Error::corrupt(format!("the licence is not the JSON it should be: {error}"))
+        })?;
+        let expires = body
+            .expires
+            .map(|text| parse_time(&text).map_err(|error| Error::corrupt(error.message())));
         let Body { uuid, licensee_hash, seats, terms, .. } = body;
         let licence = Self { uuid, licensee_hash, expires: expires.transpose()?, seats, terms };
         licence.check_fields()?;
@@ -141,18 +163,26 @@ impl Licence {
     fn to_json(&self) -> Result<Vec<u8>> {
         self.check_fields()?;
         let Self { uuid, licensee_hash, expires, seats, terms } = self.clone();
-        let body = Body { uuid, licensee_hash, expires: expires.map(|at| at.to_string()), seats, terms };
-        let json = serde_json::to_vec(&body).map_err(|error| Error::format(format!("the licence: {error}")))?;
+        let body =
+            Body { uuid, licensee_hash, expires: expires.map(|at| at.to_string()), seats, terms };
+        let json = serde_json::to_vec(&body)
+            .map_err(|error| Error::format(format!("the licence: {error}")))?;
         check_len(json.len())?;
         Ok(json)
     }
 
     fn check_fields(&self) -> Result<()> {
-        let is_hex = |text: &str| text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+        let is_hex =
+            |text: &str| text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
         let mut groups = self.uuid.split('-');
-        let grouped = [8, 4, 4, 4, 12].iter().all(|&len| groups.next().is_some_and(|g| g.len() == len && is_hex(g)));
+        let grouped = [8, 4, 4, 4, 12]
+            .iter()
+            .all(|&len| groups.next().is_some_and(|g| g.len() == len && is_hex(g)));
         if !grouped || groups.next().is_some() {
-            return Err(Error::corrupt(format!("'{}' is not a UUID in lower case", Escaped::short(&self.uuid))));
+            return Err(Error::corrupt(format!(
+                "'{}' is not a UUID in lower case",
+                Escaped::short(&self.uuid)
+            )));
         }
         if self.licensee_hash.as_ref().is_some_and(|hash| hash.len() != 64 || !is_hex(hash)) {
             return Err(Error::corrupt("the licensee's hash is not 64 hex digits in lower case"));
@@ -164,18 +194,22 @@ impl Licence {
 /// The LICN block: a licence, and the signature that binds it to one file.
 ///
 /// ```
-/// use apr_format::crypto::{Licence, LicenceBlock, PublicKey, SigningKey, LicenceViolation, hash_licensee, parse_time};
+/// use apr_format::crypto::{
+///     Licence, LicenceBlock, LicenceViolation, PublicKey, SigningKey, hash_licensee, parse_time,
+/// };
 ///
 /// let uuid = "00000000-0000-4000-8000-000000000000".to_owned();
 /// let licensee_hash = Some(hash_licensee(&uuid, "Example Ltd"));
 /// let expires = Some(parse_time("2027-01-01T00:00:00Z")?);
-/// let licence = Licence { uuid, licensee_hash, expires, seats: Some(5), terms: "internal use".into() };
+/// let licence =
+///     Licence { uuid, licensee_hash, expires, seats: Some(5), terms: "internal use".into() };
 /// let (vendor, digest) = (SigningKey::from_bytes(&[1; 32]), [9; 32]);
 /// let block = LicenceBlock::issue(&licence, &vendor, &digest)?;
 ///
 /// let block = LicenceBlock::decode(&block.encode())?;
 /// block.verify(&digest, &[PublicKey::Verifying(vendor.public_bytes())])?;
-/// let wrong = block.licence().check(parse_time("2026-06-01T12:00:00Z")?, Some("Example Ltd"), Some(6));
+/// let wrong =
+///     block.licence().check(parse_time("2026-06-01T12:00:00Z")?, Some("Example Ltd"), Some(6));
 /// assert_eq!(wrong, [LicenceViolation::SeatsExceeded { used: 6, allowed: 5 }]);
 /// # Ok::<(), apr_core::Error>(())
 /// ```
@@ -234,8 +268,9 @@ impl LicenceBlock {
     /// more than 1 MiB of JSON.
     pub fn decode(bytes: &[u8]) -> Result<Self> {
         let body = decode_block(LICN, bytes)?;
-        let (json, signature) =
-            body.split_last_chunk().ok_or_else(|| Error::corrupt("the licence's signature is cut off"))?;
+        let (json, signature) = body
+            .split_last_chunk()
+            .ok_or_else(|| Error::corrupt("the licence's signature is cut off"))?;
         check_len(json.len())?;
         Ok(Self { licence: Licence::from_json(json)?, json: json.to_vec(), signature: *signature })
     }
@@ -247,7 +282,9 @@ fn message(json: &[u8], digest: &Digest) -> Vec<u8> {
 
 fn check_len(len: usize) -> Result<()> {
     if len > MAX_JSON {
-        return Err(Error::memory(format!("the licence takes {len} bytes, more than the limit of {MAX_JSON}")));
+        return Err(Error::memory(format!(
+            "the licence takes {len} bytes, more than the limit of {MAX_JSON}"
+        )));
     }
     Ok(())
 }

@@ -5,49 +5,56 @@
 //!
 //! ```text
 //! file key            32 random bytes, new for every file; salt: 16 random bytes in the ENCR block
-//!   tensor key        HKDF-SHA256(ikm = file key, salt = salt, info = "apr-v2-tensor\0" + name in UTF-8), 32 bytes
+//!   tensor key        HKDF-SHA256(ikm = file key, salt = salt,
+//!                     info = "apr-v2-tensor\0" + name in UTF-8), 32 bytes
 //!   header MAC key    HKDF-SHA256(ikm = file key, salt = salt, info = "apr-v2-header"), 32 bytes
-//! wrapped file key    AES-256-GCM(key below, nonce of the stanza, no associated data): 32 bytes + tag 16
-//!   password          Argon2id v1.3(password, salt of the stanza, m KiB, t passes, p lanes), 32 bytes
-//!   recipient         HKDF-SHA256(ikm = X25519(ephemeral, recipient), no salt, info = "apr-v2-encrypt"), 32 bytes
+//! wrapped file key    AES-256-GCM(key below, nonce of the stanza, no associated data):
+//!                     32 bytes + tag 16
+//!   password          Argon2id v1.3(password, salt of the stanza, m KiB, t passes, p lanes),
+//!                     32 bytes
+//!   recipient         HKDF-SHA256(ikm = X25519(ephemeral, recipient), no salt,
+//!                     info = "apr-v2-encrypt"), 32 bytes
 //! ```
 //!
 //! An X25519 result of all zeros is refused (RFC 7748 §6.1): E005.
 //!
 //! # Tensors
 //!
-//! The bytes of a tensor, compressed or not, are cut into chunks of 65,536; the last may be shorter and is never empty,
-//! so that a tensor of no bytes stores none. Each chunk is stored as its AES-256-GCM ciphertext, as long as the chunk,
+//! The bytes of a tensor, compressed or not, are cut into chunks of 65,536; the last may be shorter
+//! and is never empty, so that a tensor of no bytes stores none. Each chunk is stored as its
+//! AES-256-GCM ciphertext, as long as the chunk,
 //! + tag 16, without associated data, under the tensor key and this nonce:
 //!
 //! ```text
 //! u64 chunk number, from 0    3 zero bytes    u8: 1 for the tensor's last chunk, else 0
 //! ```
 //!
-//! A tensor key is used for one tensor of one file, so that no nonce comes twice. Chunks that were swapped, cut off,
-//! appended or taken from another tensor fail with E005.
+//! A tensor key is used for one tensor of one file, so that no nonce comes twice. Chunks that were
+//! swapped, cut off, appended or taken from another tensor fail with E005.
 //!
 //! # ENCR block
 //!
 //! ```text
 //! "ENCR"  u32 version = 1  u64 length of what follows, padding excluded
 //! u32 stanza_count  u32 chunk = 65536  salt 16
-//! stanzas, each:  u32 1  salt 16  u32 m  u32 t  u32 p  nonce 12  wrapped 48                                  (92 bytes)
-//!                 u32 2  ephemeral public 32  SHA-256(recipient public)[..8]  nonce 12  wrapped 48          (104 bytes)
+//! stanzas, each:  (92 bytes)   u32 1  salt 16  u32 m  u32 t  u32 p  nonce 12  wrapped 48
+//!                 (104 bytes)  u32 2  ephemeral public 32  SHA-256(recipient public)[..8]
+//!                              nonce 12  wrapped 48
 //! hmac 32         HMAC-SHA256(header MAC key, header 32 + metadata + index)
 //! zero bytes to a multiple of 64
 //! ```
 //!
-//! The length of a stanza follows from its type; a type unknown to the reader is E003. The length of the block must be
-//! exactly that of its stanzas. The HMAC takes the header with its flag bits SIGNED and LICENSED cleared
-//! ([`mac_header`]), so that a file can be signed and licensed without its key, and the metadata and the index as they
-//! are stored, without what pads them.
+//! The length of a stanza follows from its type; a type unknown to the reader is E003. The length
+//! of the block must be exactly that of its stanzas. The HMAC takes the header with its flag bits
+//! SIGNED and LICENSED cleared ([`mac_header`]), so that a file can be signed and licensed without
+//! its key, and the metadata and the index as they are stored, without what pads them.
 //!
 //! # SIGN and LICN blocks
 //!
 //! ```text
 //! "SIGN"  u32 version = 1  u64 length of what follows, padding excluded
-//! u32 count  4 zero bytes  each: u8 algorithm = 1 (Ed25519)  7 zero bytes  public key 32  signature 64
+//! u32 count  4 zero bytes
+//! each:      u8 algorithm = 1 (Ed25519)  7 zero bytes  public key 32  signature 64
 //!
 //! "LICN"  u32 version = 1  u64 length of what follows, padding excluded
 //! JSON  signature 64 (the last 64 bytes of the body)
@@ -61,12 +68,13 @@
 //! LICN signs      "apr2-licence-v1\0" + BLAKE3-256(JSON) + sign digest
 //! ```
 //!
-//! Here the header is the one in the file, flags and all: SIGNED and LICENSED have their final values before anything is
-//! signed, and a licence cannot be taken out of a signed file unnoticed. The blocks are whole, with their 16-byte heads
-//! and the zeros that pad them; the ENCR block is left out of a plain file's digest.
+//! Here the header is the one in the file, flags and all: SIGNED and LICENSED have their final
+//! values before anything is signed, and a licence cannot be taken out of a signed file unnoticed.
+//! The blocks are whole, with their 16-byte heads and the zeros that pad them; the ENCR block is
+//! left out of a plain file's digest.
 //!
-//! Secrets are wiped from memory when dropped and are in no message and no `Debug` output. Randomness and time come
-//! from the caller.
+//! Secrets are wiped from memory when dropped and are in no message and no `Debug` output.
+//! Randomness and time come from the caller.
 
 #[cfg(feature = "encryption")]
 pub(crate) mod aead;
@@ -110,7 +118,9 @@ pub use kind::KeyKind;
 pub use licence::{Licence, LicenceBlock, LicenceViolation, hash_licensee, parse_time};
 pub use random::Random;
 #[cfg(feature = "signing")]
-pub use signature::{SignBlock, Signature, Signer, Verification, sign_digest, sign_message, verify_ed25519};
+pub use signature::{
+    SignBlock, Signature, Signer, Verification, sign_digest, sign_message, verify_ed25519,
+};
 #[cfg(feature = "encryption")]
 pub use stanza::{Stanza, Wrapped};
 #[cfg(feature = "encryption")]

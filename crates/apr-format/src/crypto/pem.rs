@@ -1,4 +1,5 @@
-//! Keys as text: PKCS#8 (RFC 5958) and SPKI (RFC 5280) with the identifiers of RFC 8410, in PEM (RFC 7468).
+//! Keys as text: PKCS#8 (RFC 5958) and SPKI (RFC 5280) with the identifiers of RFC 8410, in PEM
+//! (RFC 7468).
 
 use alloc::format;
 use alloc::string::String;
@@ -6,7 +7,10 @@ use alloc::string::String;
 use apr_core::{Error, Result};
 use pkcs8::der::asn1::{BitStringRef, OctetStringRef};
 use pkcs8::der::{Decode, Document, SecretDocument};
-use pkcs8::{AlgorithmIdentifierRef, LineEnding, ObjectIdentifier, PrivateKeyInfoRef, SubjectPublicKeyInfoRef};
+use pkcs8::{
+    AlgorithmIdentifierRef, LineEnding, ObjectIdentifier, PrivateKeyInfoRef,
+    SubjectPublicKeyInfoRef,
+};
 use zeroize::Zeroizing;
 
 use super::kind::KeyKind;
@@ -32,7 +36,8 @@ pub(super) fn read_private(pem: &str) -> Result<PrivateBytes> {
     let (_, document) = SecretDocument::from_pem(pem.trim()).map_err(|_| malformed(PRIVATE))?;
     let info: PrivateKeyInfoRef<'_> = document.decode_msg().map_err(|_| malformed(PRIVATE))?;
     let kind = kind_of(&info.algorithm)?;
-    let inner: &OctetStringRef = Decode::from_der(info.private_key.as_bytes()).map_err(|_| malformed(PRIVATE))?;
+    let inner: &OctetStringRef =
+        Decode::from_der(info.private_key.as_bytes()).map_err(|_| malformed(PRIVATE))?;
     let mut secret = Zeroizing::new([0; 32]);
     if inner.as_bytes().len() != secret.len() {
         return Err(malformed(PRIVATE));
@@ -89,7 +94,9 @@ fn kind_of(algorithm: &AlgorithmIdentifierRef<'_>) -> Result<KeyKind> {
         }
         ED25519 => Ok(KeyKind::Signing),
         X25519 => Ok(KeyKind::Encryption),
-        other => Err(Error::version(format!("the key is of algorithm {other}; Ed25519 and X25519 are supported"))),
+        other => Err(Error::version(format!(
+            "the key is of algorithm {other}; Ed25519 and X25519 are supported"
+        ))),
     }
 }
 
@@ -103,14 +110,24 @@ fn check_label(pem: &str, wanted: &str) -> Result<()> {
         .split_once("-----BEGIN ")
         .and_then(|(_, rest)| rest.split_once("-----"))
         .map(|(label, _)| label)
-        .ok_or_else(|| Error::format("this is not a key in PEM: there is no line '-----BEGIN ...-----'"))?;
+        .ok_or_else(|| {
+            Error::format("this is not a key in PEM: there is no line '-----BEGIN ...-----'")
+        })?;
     match label {
         _ if label == wanted => Ok(()),
         PUBLIC => Err(Error::format("this is a public key; a private one is needed")),
-        PRIVATE => Err(Error::format("this is a private key; a public one is needed, and this one should stay secret")),
-        "ENCRYPTED PRIVATE KEY" => Err(Error::format("the private key is protected by a passphrase; remove it first")),
-        "OPENSSH PRIVATE KEY" => Err(Error::format("this is a key of OpenSSH; a key in PKCS#8 is needed")),
-        _ => Err(Error::format(format!("this is not a key: the PEM is of another kind than '{wanted}'"))),
+        PRIVATE => Err(Error::format(
+            "this is a private key; a public one is needed, and this one should stay secret",
+        )),
+        "ENCRYPTED PRIVATE KEY" => {
+            Err(Error::format("the private key is protected by a passphrase; remove it first"))
+        }
+        "OPENSSH PRIVATE KEY" => {
+            Err(Error::format("this is a key of OpenSSH; a key in PKCS#8 is needed"))
+        }
+        _ => Err(Error::format(format!(
+            "this is not a key: the PEM is of another kind than '{wanted}'"
+        ))),
     }
 }
 

@@ -16,7 +16,8 @@ const ENTRY_LEN: usize = 8 + 32 + 64;
 /// More than anyone waits for: verifying that many takes a tenth of a second.
 const MAX_SIGNATURES: usize = 1024;
 
-/// BLAKE3-256 of the joined `parts`: header, metadata, index, ENCR block if there is one, DGST block.
+/// BLAKE3-256 of the joined `parts`: header, metadata, index, ENCR block if there is one, DGST
+/// block.
 #[must_use]
 pub fn sign_digest(parts: &[&[u8]]) -> Digest {
     let mut digest = TensorDigest::new();
@@ -30,11 +31,13 @@ pub fn sign_message(digest: &Digest) -> Vec<u8> {
     [CONTEXT, &digest[..]].concat()
 }
 
-/// Whether `signature` is `public`'s of `message` (RFC 8032, strict: no keys or points of small order).
+/// Whether `signature` is `public`'s of `message` (RFC 8032, strict: no keys or points of small
+/// order).
 #[must_use]
 pub fn verify_ed25519(public: &[u8; 32], message: &[u8], signature: &[u8; 64]) -> bool {
     let signature = ed25519_dalek::Signature::from_bytes(signature);
-    ed25519_dalek::VerifyingKey::from_bytes(public).is_ok_and(|key| key.verify_strict(message, &signature).is_ok())
+    ed25519_dalek::VerifyingKey::from_bytes(public)
+        .is_ok_and(|key| key.verify_strict(message, &signature).is_ok())
 }
 
 /// One signer's signature, not verified.
@@ -93,10 +96,14 @@ impl Verification {
     /// E006 when some signature is not of this file, or none is by a trusted key.
     pub fn check(&self) -> Result<()> {
         if let Some(bad) = self.signers.iter().find(|signer| !signer.valid) {
-            let (name, trusted) = (bad.public.fingerprint(), if bad.trusted { "" } else { ", which is not trusted" });
+            let (name, trusted) =
+                (bad.public.fingerprint(), if bad.trusted { "" } else { ", which is not trusted" });
             return Err(Error::new(
                 Code::Signature,
-                format!("the signature by {name}{trusted} is not of this file: it was changed after signing"),
+                format!(
+                    "the signature by {name}{trusted} is not of this file: it was changed after \
+                     signing"
+                ),
             ));
         }
         if self.signers.iter().any(|signer| signer.trusted) {
@@ -106,7 +113,10 @@ impl Verification {
             Code::Signature,
             match self.signers.len() {
                 0 => "the file has no signature".into(),
-                1 => format!("the file is signed by {}, which is not trusted", self.signers[0].public.fingerprint()),
+                1 => format!(
+                    "the file is signed by {}, which is not trusted",
+                    self.signers[0].public.fingerprint()
+                ),
                 signers => format!("none of the {signers} signatures is by a trusted key"),
             },
         ))
@@ -141,11 +151,13 @@ impl SignBlock {
     pub(crate) fn retain_valid(&mut self, digest: &Digest) -> usize {
         let message = sign_message(digest);
         let before = self.signatures.len();
-        self.signatures.retain(|Signature { public, signature }| verify_ed25519(public, &message, signature));
+        self.signatures
+            .retain(|Signature { public, signature }| verify_ed25519(public, &message, signature));
         before - self.signatures.len()
     }
 
-    /// Which signatures are of a file with this digest, and which are by keys that the caller trusts.
+    /// Which signatures are of a file with this digest, and which are by keys that the caller
+    /// trusts.
     #[must_use]
     pub fn verify(&self, digest: &Digest, trusted: &[PublicKey]) -> Verification {
         let message = sign_message(digest);
@@ -169,7 +181,9 @@ impl SignBlock {
     pub fn encode(&self) -> Vec<u8> {
         let mut body = Vec::with_capacity(8 + self.signatures.len() * ENTRY_LEN);
         // At most `MAX_SIGNATURES`, which both ways to fill a block check.
-        body.extend_from_slice(&u32::try_from(self.signatures.len()).unwrap_or(u32::MAX).to_le_bytes());
+        body.extend_from_slice(
+            &u32::try_from(self.signatures.len()).unwrap_or(u32::MAX).to_le_bytes(),
+        );
         body.extend_from_slice(&[0; 4]);
         for Signature { public, signature } in &self.signatures {
             body.extend_from_slice(&[ED25519, 0, 0, 0, 0, 0, 0, 0]);
@@ -182,8 +196,8 @@ impl SignBlock {
     /// Reads a whole block, padding included.
     ///
     /// # Errors
-    /// E002 when lengths and counts do not go together or a key signs twice, E003 for another version or algorithm, E008
-    /// for more than 1024 signatures.
+    /// E002 when lengths and counts do not go together or a key signs twice, E003 for another
+    /// version or algorithm, E008 for more than 1024 signatures.
     pub fn decode(bytes: &[u8]) -> Result<Self> {
         let body = decode_block(SIGN, bytes)?;
         let mut fields = Fields(body);
@@ -196,11 +210,16 @@ impl SignBlock {
         for _ in 0..count {
             let [algorithm, reserved @ ..] = fields.array::<8>()?;
             if algorithm != ED25519 {
-                return Err(Error::version(format!("signature algorithm {algorithm} is not supported")));
+                return Err(Error::version(format!(
+                    "signature algorithm {algorithm} is not supported"
+                )));
             }
             let signature = Signature { public: fields.array()?, signature: fields.array()? };
-            if reserved != [0; 7] || signatures.iter().any(|other| other.public == signature.public) {
-                return Err(Error::corrupt("a signature has reserved bits set, or its key signs twice"));
+            if reserved != [0; 7] || signatures.iter().any(|other| other.public == signature.public)
+            {
+                return Err(Error::corrupt(
+                    "a signature has reserved bits set, or its key signs twice",
+                ));
             }
             signatures.push(signature);
         }

@@ -94,35 +94,47 @@ impl Stanza {
     }
 
     /// Wraps `file_key` for the owner of `recipient`.
-    pub(super) fn for_recipient(file_key: &[u8; 32], recipient: &[u8; 32], random: &mut dyn Random) -> Result<Self> {
+    pub(super) fn for_recipient(
+        file_key: &[u8; 32],
+        recipient: &[u8; 32],
+        random: &mut dyn Random,
+    ) -> Result<Self> {
         let mut secret = Zeroizing::new([0; 32]);
         let mut nonce = [0; NONCE_LEN];
         random.fill(&mut *secret)?;
         random.fill(&mut nonce)?;
         let ephemeral = DecryptionKey::from_bytes(&secret);
         let shared = ephemeral.shared(recipient).map_err(|_| {
-            Error::format("a recipient's public key is of small order; no secret can be shared with it")
+            Error::format(
+                "a recipient's public key is of small order; no secret can be shared with it",
+            )
         })?;
         let wrapped = Wrapped::seal(&recipient_key(&shared, INFO), nonce, file_key);
         Ok(Self::Recipient { ephemeral: ephemeral.public_bytes(), tag: tag(recipient), wrapped })
     }
 
     /// The file key, if `password` is the right one.
-    pub(super) fn unwrap_by_password(&self, password: &[u8]) -> Option<Result<Zeroizing<[u8; 32]>>> {
+    pub(super) fn unwrap_by_password(
+        &self,
+        password: &[u8],
+    ) -> Option<Result<Zeroizing<[u8; 32]>>> {
         let Self::Password { salt, costs, wrapped } = self else { return None };
         Some(password_key(password, salt, *costs).and_then(|key| wrapped.open(&key)))
     }
 
-    /// The file key, if the stanza is for the pair of `identity`, whose public key has the tag `own`.
+    /// The file key, if the stanza is for the pair of `identity`, whose public key has the tag
+    /// `own`.
     pub(super) fn unwrap_by_identity(
         &self,
         identity: &DecryptionKey,
         own: &[u8; 8],
     ) -> Option<Result<Zeroizing<[u8; 32]>>> {
         match self {
-            Self::Recipient { ephemeral, tag, wrapped } if tag == own => {
-                Some(identity.shared(ephemeral).and_then(|shared| wrapped.open(&recipient_key(&shared, INFO))))
-            }
+            Self::Recipient { ephemeral, tag, wrapped } if tag == own => Some(
+                identity
+                    .shared(ephemeral)
+                    .and_then(|shared| wrapped.open(&recipient_key(&shared, INFO))),
+            ),
             _ => None,
         }
     }
@@ -162,7 +174,8 @@ impl Stanza {
                 wrapped: Wrapped::decode(fields)?,
             }),
             other => Err(Error::version(format!(
-                "the key is wrapped in a way (type {other}) that this version does not know: written by a newer version"
+                "the key is wrapped in a way (type {other}) that this version does not know: \
+                 written by a newer version"
             ))),
         }
     }

@@ -30,10 +30,12 @@ impl TensorCipher {
         aead::seal(&self.0, &nonce(number, last), &[], plain, out);
     }
 
-    /// Deciphers chunk `number` into `out`, which is 16 bytes shorter than `sealed`; on failure `out` is left alone.
+    /// Deciphers chunk `number` into `out`, which is 16 bytes shorter than `sealed`; on failure
+    /// `out` is left alone.
     ///
     /// # Errors
-    /// E005 for another key, number or mark, for changed bytes, and when the lengths do not go together.
+    /// E005 for another key, number or mark, for changed bytes, and when the lengths do not go
+    /// together.
     pub fn open(&self, number: u64, last: bool, sealed: &[u8], out: &mut [u8]) -> Result<()> {
         aead::open(&self.0, &nonce(number, last), &[], sealed, out)
     }
@@ -47,12 +49,18 @@ impl TensorCipher {
         }
     }
 
-    /// Deciphers chunks `first..` of a tensor; `sealed` holds whole chunks, and the tensor's last one if `to_end`.
-    /// `out` is as long as they are without their tags.
+    /// Deciphers chunks `first..` of a tensor; `sealed` holds whole chunks, and the tensor's last
+    /// one if `to_end`. `out` is as long as they are without their tags.
     ///
     /// # Errors
     /// E005, with bytes of intact chunks before the bad one in `out`: drop them.
-    pub fn open_chunks(&self, first: u64, to_end: bool, sealed: &[u8], out: &mut [u8]) -> Result<()> {
+    pub fn open_chunks(
+        &self,
+        first: u64,
+        to_end: bool,
+        sealed: &[u8],
+        out: &mut [u8],
+    ) -> Result<()> {
         if plain_len(sealed.len() as u64) != Some(out.len() as u64) {
             return Err(decryption_failed());
         }

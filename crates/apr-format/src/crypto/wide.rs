@@ -1,23 +1,29 @@
 //! AES-256-GCM of 32 blocks at a time, for processors with AVX-512, VAES and VPCLMULQDQ.
 //!
-//! The `aes-gcm` crate enciphers first and authenticates later, four blocks at a time and through generic code that is not
-//! inlined; both together cost three times what this does. Sixty-four bytes are one register here, and what was enciphered
-//! is authenticated while it is in registers. Nothing depends on secrets but the operands of instructions that take the
-//! same time for all of them. The crate serves all other processors, and tests compare with it.
+//! The `aes-gcm` crate enciphers first and authenticates later, four blocks at a time and through
+//! generic code that is not inlined; both together cost three times what this does. Sixty-four
+//! bytes are one register here, and what was enciphered is authenticated while it is in registers.
+//! Nothing depends on secrets but the operands of instructions that take the same time for all of
+//! them. The crate serves all other processors, and tests compare with it.
 //!
-//! GHASH is computed as POLYVAL (RFC 8452, appendix A): of blocks with their bytes reversed, under the key times x. Blocks
-//! are multiplied by descending powers of that key and added up before one reduction modulo
+//! GHASH is computed as POLYVAL (RFC 8452, appendix A): of blocks with their bytes reversed, under
+//! the key times x. Blocks are multiplied by descending powers of that key and added up before one
+//! reduction modulo
 //! x^128 + x^127 + x^126 + x^121 + 1.
-#![allow(unsafe_code, reason = "vectors are loaded and stored, and kernels called, after a look at the processor")]
+#![allow(
+    unsafe_code,
+    reason = "vectors are loaded and stored, and kernels called, after a look at the processor"
+)]
 
 use alloc::vec::Vec;
 use core::arch::x86_64::{
-    __m128i, __m512i, _mm_aeskeygenassist_si128, _mm_clmulepi64_si128, _mm_set_epi8, _mm_set_epi32, _mm_set_epi64x,
-    _mm_setzero_si128, _mm_shuffle_epi8, _mm_shuffle_epi32, _mm_slli_si128, _mm_srli_si128, _mm_xor_si128,
-    _mm256_castsi256_si128, _mm256_extracti128_si256, _mm256_xor_si256, _mm512_add_epi32, _mm512_aesenc_epi128,
-    _mm512_aesenclast_epi128, _mm512_broadcast_i32x4, _mm512_castsi512_si128, _mm512_castsi512_si256,
-    _mm512_clmulepi64_epi128, _mm512_extracti64x4_epi64, _mm512_setzero_si512, _mm512_shuffle_epi8, _mm512_xor_si512,
-    _mm512_zextsi128_si512,
+    __m128i, __m512i, _mm_aeskeygenassist_si128, _mm_clmulepi64_si128, _mm_set_epi8, _mm_set_epi32,
+    _mm_set_epi64x, _mm_setzero_si128, _mm_shuffle_epi8, _mm_shuffle_epi32, _mm_slli_si128,
+    _mm_srli_si128, _mm_xor_si128, _mm256_castsi256_si128, _mm256_extracti128_si256,
+    _mm256_xor_si256, _mm512_add_epi32, _mm512_aesenc_epi128, _mm512_aesenclast_epi128,
+    _mm512_broadcast_i32x4, _mm512_castsi512_si128, _mm512_castsi512_si256,
+    _mm512_clmulepi64_epi128, _mm512_extracti64x4_epi64, _mm512_setzero_si512, _mm512_shuffle_epi8,
+    _mm512_xor_si512, _mm512_zextsi128_si512,
 };
 
 use zeroize::Zeroize;
@@ -67,15 +73,28 @@ impl Cipher {
         available.then(|| unsafe { prepare(key) })
     }
 
-    /// Appends the ciphertext of `plain` to `out`; returns the tag. There is no other data to authenticate.
-    pub(super) fn seal(&self, nonce: &[u8; NONCE_LEN], plain: &[u8], out: &mut Vec<u8>) -> [u8; TAG_LEN] {
+    /// Appends the ciphertext of `plain` to `out`; returns the tag. There is no other data to
+    /// authenticate.
+    pub(super) fn seal(
+        &self,
+        nonce: &[u8; NONCE_LEN],
+        plain: &[u8],
+        out: &mut Vec<u8>,
+    ) -> [u8; TAG_LEN] {
         out.reserve(plain.len() + TAG_LEN);
         // SAFETY: a cipher is made only where the processor has the features.
         unsafe { self.seal_here(nonce, plain, out) }
     }
 
-    /// Deciphers `text` into `out`, which is as long; `false`, and `out` as it was, if the tag is not that of `text`.
-    pub(super) fn open(&self, nonce: &[u8; NONCE_LEN], text: &[u8], tag: &[u8; TAG_LEN], out: &mut [u8]) -> bool {
+    /// Deciphers `text` into `out`, which is as long; `false`, and `out` as it was, if the tag is
+    /// not that of `text`.
+    pub(super) fn open(
+        &self,
+        nonce: &[u8; NONCE_LEN],
+        text: &[u8],
+        tag: &[u8; TAG_LEN],
+        out: &mut [u8],
+    ) -> bool {
         // SAFETY: a cipher is made only where the processor has the features.
         let expected = unsafe { self.tag_here(nonce, text) };
         // One comparison of all bytes, which takes the same time whichever of them differ.
@@ -150,11 +169,17 @@ impl Cipher {
     #[inline]
     #[target_feature(enable = "avx512f")]
     fn powers(&self) -> [__m512i; REGISTERS] {
-        load(self.powers.as_flattened().first_chunk().unwrap_or_else(|| unreachable!("a step's powers")))
+        load(
+            self.powers
+                .as_flattened()
+                .first_chunk()
+                .unwrap_or_else(|| unreachable!("a step's powers")),
+        )
     }
 }
 
-/// The counters of the blocks that come next: their numbers, in the last word of each lane, in the order of this processor.
+/// The counters of the blocks that come next: their numbers, in the last word of each lane, in the
+/// order of this processor.
 struct Counters(__m512i);
 
 impl Counters {
@@ -175,14 +200,20 @@ impl Counters {
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw")]
     fn blocks(&self) -> __m512i {
-        let big_endian = _mm512_broadcast_i32x4(_mm_set_epi8(12, 13, 14, 15, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0));
+        let big_endian = _mm512_broadcast_i32x4(_mm_set_epi8(
+            12, 13, 14, 15, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0,
+        ));
         _mm512_shuffle_epi8(self.0, big_endian)
     }
 
     /// Enciphers or deciphers a step; the counters move on.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,vaes")]
-    fn apply(&mut self, keys: &[__m512i; ROUND_KEYS], text: [__m512i; REGISTERS]) -> [__m512i; REGISTERS] {
+    fn apply(
+        &mut self,
+        keys: &[__m512i; ROUND_KEYS],
+        text: [__m512i; REGISTERS],
+    ) -> [__m512i; REGISTERS] {
         // The numbers are the last words of the lanes.
         let [lanes, ..] = LANES.to_le_bytes();
         let next = _mm512_broadcast_i32x4(_mm_set_epi32(lanes.into(), 0, 0, 0));
@@ -210,7 +241,10 @@ fn mask(nonce: &[u8; NONCE_LEN], keys: &[__m512i; ROUND_KEYS]) -> __m128i {
 /// AES-256 (FIPS 197) of all blocks.
 #[inline]
 #[target_feature(enable = "avx512f,vaes")]
-fn encipher<const N: usize>(keys: &[__m512i; ROUND_KEYS], mut blocks: [__m512i; N]) -> [__m512i; N] {
+fn encipher<const N: usize>(
+    keys: &[__m512i; ROUND_KEYS],
+    mut blocks: [__m512i; N],
+) -> [__m512i; N] {
     let [first, middle @ .., last] = keys;
     for block in &mut blocks {
         *block = _mm512_xor_si512(*block, *first);
@@ -248,7 +282,8 @@ fn add(hash: __m128i, text: [__m512i; REGISTERS], powers: &[__m512i; REGISTERS])
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,vpclmulqdq,pclmulqdq")]
 fn add_few(hash: __m128i, bytes: &[u8], powers: &[__m512i; REGISTERS]) -> __m128i {
-    // At the end of a step, where the powers are those that belong to them; zeros before them add nothing.
+    // At the end of a step, where the powers are those that belong to them; zeros before them add
+    // nothing.
     let mut step = [0; STEP_LEN];
     let start = STEP_LEN - bytes.len().next_multiple_of(BLOCK);
     step[start..start + bytes.len()].copy_from_slice(bytes);
@@ -260,7 +295,12 @@ fn add_few(hash: __m128i, bytes: &[u8], powers: &[__m512i; REGISTERS]) -> __m128
 /// The tag of a text of `len` bytes from its hash.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,vpclmulqdq,pclmulqdq")]
-fn finish(hash: __m128i, len: usize, mask: __m128i, powers: &[__m512i; REGISTERS]) -> [u8; TAG_LEN] {
+fn finish(
+    hash: __m128i,
+    len: usize,
+    mask: __m128i,
+    powers: &[__m512i; REGISTERS],
+) -> [u8; TAG_LEN] {
     let mut lengths = [0; BLOCK];
     lengths[BLOCK / 2..].copy_from_slice(&(8 * len as u64).to_be_bytes());
     let hash = add_few(hash, &lengths, powers);
@@ -271,7 +311,8 @@ fn finish(hash: __m128i, len: usize, mask: __m128i, powers: &[__m512i; REGISTERS
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn sum(lanes: __m512i) -> __m128i {
-    let two = _mm256_xor_si256(_mm512_castsi512_si256(lanes), _mm512_extracti64x4_epi64::<1>(lanes));
+    let two =
+        _mm256_xor_si256(_mm512_castsi512_si256(lanes), _mm512_extracti64x4_epi64::<1>(lanes));
     _mm_xor_si128(_mm256_castsi256_si128(two), _mm256_extracti128_si256::<1>(two))
 }
 
@@ -294,7 +335,8 @@ fn reduce(low: __m128i, middle: __m128i, high: __m128i) -> __m128i {
 #[inline]
 #[target_feature(enable = "avx512f,pclmulqdq")]
 fn multiply(a: __m128i, b: __m128i) -> __m128i {
-    let middle = _mm_xor_si128(_mm_clmulepi64_si128::<0x01>(a, b), _mm_clmulepi64_si128::<0x10>(a, b));
+    let middle =
+        _mm_xor_si128(_mm_clmulepi64_si128::<0x01>(a, b), _mm_clmulepi64_si128::<0x10>(a, b));
     reduce(_mm_clmulepi64_si128::<0x00>(a, b), middle, _mm_clmulepi64_si128::<0x11>(a, b))
 }
 
@@ -313,7 +355,8 @@ fn prepare(key: &[u8; 32]) -> Cipher {
     cipher
 }
 
-/// The words of the round key before the one at `at`, substituted, with the constant of its round where it has one.
+/// The words of the round key before the one at `at`, substituted, with the constant of its round
+/// where it has one.
 #[inline]
 #[target_feature(enable = "avx512f,aes")]
 fn substituted(before: __m128i, at: usize) -> __m128i {
@@ -341,7 +384,11 @@ fn expand(key: &[u8; 32]) -> [[u8; BLOCK]; ROUND_KEYS] {
     for at in 2..ROUND_KEYS {
         let word = substituted(keys[at - 1], at);
         // Its last word is rotated and has the constant, the one before the last neither.
-        let word = if at % 2 == 0 { _mm_shuffle_epi32::<0xff>(word) } else { _mm_shuffle_epi32::<0xaa>(word) };
+        let word = if at % 2 == 0 {
+            _mm_shuffle_epi32::<0xff>(word)
+        } else {
+            _mm_shuffle_epi32::<0xaa>(word)
+        };
         let mut next = keys[at - 2];
         for _ in 0..3 {
             next = _mm_xor_si128(keys[at - 2], _mm_slli_si128::<4>(next));
@@ -404,14 +451,18 @@ mod tests {
     fn texts_and_tags_are_those_of_the_aes_gcm_crate() {
         let around_blocks_and_steps =
             [0, 1, 15, 16, 17, 31, 32, 240, 255, 256, 496, 511, 512, 513, 528, 1023, 1024, 1025];
-        for (seed, len) in (1..).zip(around_blocks_and_steps.into_iter().chain([4095, 65_535, 65_536, 100_000])) {
+        for (seed, len) in
+            (1..).zip(around_blocks_and_steps.into_iter().chain([4095, 65_535, 65_536, 100_000]))
+        {
             let key: [u8; 32] = noise(32, seed * 77).try_into().expect("32 bytes");
-            let nonce: [u8; NONCE_LEN] = noise(NONCE_LEN, seed * 1000).try_into().expect("twelve bytes");
+            let nonce: [u8; NONCE_LEN] =
+                noise(NONCE_LEN, seed * 1000).try_into().expect("twelve bytes");
             let plain = noise(len, seed);
             let theirs = Aes256Gcm::new(&key.into());
             let mut text = vec![0; len];
             let buffer = InOutBuf::new(&plain, &mut text).expect("equally long");
-            let tag: [u8; TAG_LEN] = theirs.encrypt_inout_detached(&nonce.into(), &[], buffer).expect("short").into();
+            let tag: [u8; TAG_LEN] =
+                theirs.encrypt_inout_detached(&nonce.into(), &[], buffer).expect("short").into();
 
             let Some(ours) = Cipher::new(&key) else { return };
             let mut out = b"before".to_vec();

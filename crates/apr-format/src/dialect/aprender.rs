@@ -7,7 +7,9 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use apr_core::digest::Crc32;
-use apr_core::{ByteSource, DType, Error, Limits, Metadata, Result, Shape, TensorInfo, keys, read_vec};
+use apr_core::{
+    ByteSource, DType, Error, Limits, Metadata, Result, Shape, TensorInfo, keys, read_vec,
+};
 use serde_json::{Value, json};
 
 use super::format::MAGIC_0_20;
@@ -52,7 +54,9 @@ const FLAGS: [&str; 12] = [
 
 /// Whether these 64 bytes end with the CRC that such a header has.
 pub(super) fn has_header_crc(bytes: &[u8]) -> bool {
-    let Some((before, [a, b, c, d, after @ ..])) = bytes.split_at_checked(CRC_OFFSET) else { return false };
+    let Some((before, [a, b, c, d, after @ ..])) = bytes.split_at_checked(CRC_OFFSET) else {
+        return false;
+    };
     let mut crc = Crc32::new();
     crc.update(before);
     crc.update(after);
@@ -73,7 +77,9 @@ struct Header {
 impl Header {
     fn decode(bytes: &[u8], file_len: u64) -> Result<Self> {
         if !has_header_crc(bytes) {
-            return Err(Error::checksum("the header does not match its own CRC-32").at(CRC_OFFSET as u64));
+            return Err(
+                Error::checksum("the header does not match its own CRC-32").at(CRC_OFFSET as u64)
+            );
         }
         let is_0_20 = bytes.starts_with(&MAGIC_0_20);
         let mut fields = Fields::new(&bytes[4..], 4);
@@ -94,16 +100,19 @@ impl Header {
     fn check(&self, file_len: u64) -> Result<()> {
         let [major, minor] = self.version;
         if major != 2 {
-            return Err(Error::version(format!("this is version {major}.{minor} of the format; 2 is known")).at(4));
+            return Err(Error::version(format!(
+                "this is version {major}.{minor} of the format; 2 is known"
+            ))
+            .at(4));
         }
         if self.flags & ENCRYPTED != 0 {
-            let message =
-                "the header says that it is encrypted, which no published program does: there is no key to ask for";
+            let message = "the header says that it is encrypted, which no published program does: \
+                there is no key to ask for";
             return Err(Error::version(message).at(6));
         }
         if self.flags & COLUMN_MAJOR != 0 {
-            let message =
-                "the header says that matrices are column-major, which the format forbids: shapes can't be trusted";
+            let message = "the header says that matrices are column-major, which the format \
+                forbids: shapes can't be trusted";
             return Err(Error::version(message).at(6));
         }
         let metadata_end = self.metadata_offset.checked_add(self.metadata_size.into());
@@ -111,10 +120,14 @@ impl Header {
             && metadata_end.is_some_and(|end| end <= self.index_offset)
             && self.index_offset <= self.data_offset;
         if !in_order {
-            return Err(Error::corrupt("header, metadata, index and data do not follow one another").at(12));
+            return Err(Error::corrupt(
+                "header, metadata, index and data do not follow one another",
+            )
+            .at(12));
         }
         if self.data_offset > file_len {
-            let message = format!("the data start at {}, but the file ends at {file_len}", self.data_offset);
+            let message =
+                format!("the data start at {}, but the file ends at {file_len}", self.data_offset);
             return Err(Error::corrupt(message).at(32));
         }
         Ok(())
@@ -135,7 +148,8 @@ pub(super) fn read(source: &dyn ByteSource, limits: &Limits) -> Result<Parts> {
     let index_len = header.data_offset - header.index_offset;
     limits.check_index(index_len).map_err(|error| error.at(24))?;
     if u64::from(header.tensors) * SHORTEST_ENTRY > index_len {
-        let message = format!("an index of {index_len} bytes has no room for {} tensors", header.tensors);
+        let message =
+            format!("an index of {index_len} bytes has no room for {} tensors", header.tensors);
         return Err(Error::corrupt(message).at(8));
     }
     let json = read_vec(source, header.metadata_offset, header.metadata_size.into())?;
@@ -151,7 +165,8 @@ pub(super) fn read(source: &dyn ByteSource, limits: &Limits) -> Result<Parts> {
         metadata: metadata::translated(metadata),
         tensors,
         header: json!({
-            "program": if header.is_0_20 { "aprender 0.20" } else { "aprender or apr-cli 0.25 to 0.72" },
+            "program": if header.is_0_20 { "aprender 0.20" } else { "aprender or apr-cli 0.25 to \
+                                                                     0.72" },
             "version": format!("{}.{}", header.version[0], header.version[1]),
             "flags": header.flag_names(),
             "metadata_offset": header.metadata_offset,
@@ -187,7 +202,8 @@ fn read_index(bytes: &[u8], header: &Header) -> Result<Index> {
     let (mut unsorted, mut unaligned) = (0, 0);
     for _ in 0..header.tensors {
         let (entry, code) = read_entry(&mut fields, header)?;
-        let ascends = index.tensors.last().is_none_or(|last: &Entry| last.info.name < entry.info.name);
+        let ascends =
+            index.tensors.last().is_none_or(|last: &Entry| last.info.name < entry.info.name);
         unsorted += usize::from(!ascends);
         unaligned += usize::from(!entry.offset.is_multiple_of(ALIGNMENT));
         index.quantized += usize::from(dtype::is_quantized(code));
@@ -195,27 +211,33 @@ fn read_index(bytes: &[u8], header: &Header) -> Result<Index> {
     }
     index.end = fields.position() - header.index_offset;
     if unsorted > 0 {
-        index
-            .warnings
-            .push("the names in the index do not ascend; the programs of the format look tensors up by them".into());
+        index.warnings.push(
+            "the names in the index do not ascend; the programs of the format look tensors \
+                up by them"
+                .into(),
+        );
     }
     if unaligned > 0 {
         let of = index.tensors.len();
-        index.warnings.push(format!("{unaligned} of {of} tensors do not start at a multiple of {ALIGNMENT} bytes"));
+        index.warnings.push(format!(
+            "{unaligned} of {of} tensors do not start at a multiple of {ALIGNMENT} bytes"
+        ));
     }
-    let decoded = index
-        .tensors
-        .iter()
-        .filter(|entry| entry.info.dtype == DType::F32 && entry.encoding != crate::older::Encoding::Plain);
+    let decoded = index.tensors.iter().filter(|entry| {
+        entry.info.dtype == DType::F32 && entry.encoding != crate::older::Encoding::Plain
+    });
     let decoded = decoded.count();
     if decoded > 0 {
         let message = format!(
-            "{decoded} quantized tensors have rows that are not whole blocks; they are read as f32, with the same values"
+            "{decoded} quantized tensors have rows that are not whole blocks; they are read as \
+             f32, with the same values"
         );
         index.warnings.push(message);
     }
     if fields.rest().iter().any(|&byte| byte != 0) {
-        index.warnings.push(format!("after its {} tensors, the index has more bytes", index.tensors.len()));
+        index
+            .warnings
+            .push(format!("after its {} tensors, the index has more bytes", index.tensors.len()));
     }
     Ok(index)
 }
@@ -227,30 +249,47 @@ fn read_entry(fields: &mut Fields<'_>, header: &Header) -> Result<(Entry, u8)> {
     let locate = |error: Error| error.for_tensor(&name).at(at);
     let (code, dims) = (fields.u8("a dtype")?, fields.u8("the number of dimensions")?);
     if usize::from(dims) > Shape::MAX_DIMS {
-        return Err(locate(Error::format(format!("{dims} dimensions, more than the limit of {}", Shape::MAX_DIMS))));
+        return Err(locate(Error::format(format!(
+            "{dims} dimensions, more than the limit of {}",
+            Shape::MAX_DIMS
+        ))));
     }
-    let dims = (0..dims).map(|_| fields.u64("a dimension")).collect::<Result<Vec<_>>>().map_err(locate)?;
-    let (offset, len) = (fields.u64("an offset").map_err(locate)?, fields.u64("a size").map_err(locate)?);
+    let dims =
+        (0..dims).map(|_| fields.u64("a dimension")).collect::<Result<Vec<_>>>().map_err(locate)?;
+    let (offset, len) =
+        (fields.u64("an offset").map_err(locate)?, fields.u64("a size").map_err(locate)?);
     let shape = Shape::from(dims);
     let presented = dtype::presented(code, header.is_0_20, &shape, len).map_err(|error| {
         // Flags that say so are set by programs that compress nothing.
         match header.flags & (LZ4 | ZSTD) {
             0 => error,
-            _ => Error::version("it is compressed, which the header says but no published program does"),
+            _ => Error::version(
+                "it is compressed, which the header says but no published program does",
+            ),
         }
     });
     let (dtype, encoding) = presented.map_err(locate)?;
     let offset = header.data_offset.checked_add(offset);
     let offset = offset.ok_or_else(|| locate(Error::corrupt("its offset exceeds 2^64")))?;
-    Ok((Entry { info: TensorInfo { name: name.clone(), dtype, shape }, offset, len, encoding }, code))
+    Ok((
+        Entry { info: TensorInfo { name: name.clone(), dtype, shape }, offset, len, encoding },
+        code,
+    ))
 }
 
 /// Where the flags and the rest of the file disagree.
-fn flag_warnings(header: &Header, metadata: &Metadata, tensors: &[Entry], quantized: usize) -> Vec<String> {
+fn flag_warnings(
+    header: &Header,
+    metadata: &Metadata,
+    tensors: &[Entry],
+    quantized: usize,
+) -> Vec<String> {
     let is_set = |flag: u16| header.flags & flag != 0;
-    let has_vocabulary = ["tokenizer.vocabulary", "tokenizer.vocab"].iter().any(|key| metadata.get(key).is_some());
-    let has_filterbank = metadata.get(keys::MEL_FILTERBANK).is_some_and(|value| *value != Value::Null)
-        || tensors.iter().any(|entry| entry.info.name == keys::MEL_FILTERBANK_TENSOR);
+    let has_vocabulary =
+        ["tokenizer.vocabulary", "tokenizer.vocab"].iter().any(|key| metadata.get(key).is_some());
+    let has_filterbank =
+        metadata.get(keys::MEL_FILTERBANK).is_some_and(|value| *value != Value::Null)
+            || tensors.iter().any(|entry| entry.info.name == keys::MEL_FILTERBANK_TENSOR);
     let mut warnings = Vec::new();
     for (flag, name, true_one) in [
         (QUANTIZED, "QUANTIZED", quantized > 0),
@@ -259,10 +298,14 @@ fn flag_warnings(header: &Header, metadata: &Metadata, tensors: &[Entry], quanti
     ] {
         match (is_set(flag), true_one) {
             (false, true) => {
-                warnings.push(format!("the flag {name} is not set, though the file has what it stands for"));
+                warnings.push(format!(
+                    "the flag {name} is not set, though the file has what it stands for"
+                ));
             }
             (true, false) => {
-                warnings.push(format!("the flag {name} is set, but the file has nothing that it stands for"));
+                warnings.push(format!(
+                    "the flag {name} is set, but the file has nothing that it stands for"
+                ));
             }
             _ => {}
         }
@@ -271,13 +314,21 @@ fn flag_warnings(header: &Header, metadata: &Metadata, tensors: &[Entry], quanti
         warnings.push("the flag ROW_MAJOR is not set; matrices are taken for row-major".into());
     }
     if is_set(LZ4 | ZSTD) {
-        warnings.push("the header says that tensors are compressed; by their lengths they are not".into());
+        warnings.push(
+            "the header says that tensors are compressed; by their lengths they are not".into(),
+        );
     }
     if is_set(SIGNED) {
-        warnings.push("the header says that the file is signed, but the format has no place for a signature".into());
+        warnings.push(
+            "the header says that the file is signed, but the format has no place for a signature"
+                .into(),
+        );
     }
     if is_set(SHARDED) {
-        warnings.push("the header says that this is one shard of several; only its own tensors are read".into());
+        warnings.push(
+            "the header says that this is one shard of several; only its own tensors are read"
+                .into(),
+        );
     }
     warnings
 }

@@ -9,12 +9,17 @@ use crate::older::{Codec, Encoding, Packed, Scale};
 /// Quants in a block of AprQ4, and its bytes.
 const Q4_BLOCK: (u64, u64) = (32, 18);
 
-/// How a tensor of the number `code` and `len` stored bytes is presented. `is_0_20` is the dialect that starts with
-/// `APR2`.
+/// How a tensor of the number `code` and `len` stored bytes is presented. `is_0_20` is the dialect
+/// that starts with `APR2`.
 ///
 /// # Errors
 /// E003 for an unknown number, E002 when length and shape do not go together.
-pub(super) fn presented(code: u8, is_0_20: bool, shape: &Shape, len: u64) -> Result<(DType, Encoding)> {
+pub(super) fn presented(
+    code: u8,
+    is_0_20: bool,
+    shape: &Shape,
+    len: u64,
+) -> Result<(DType, Encoding)> {
     let plain = match code {
         0 => DType::F32,
         1 => DType::F16,
@@ -63,15 +68,23 @@ fn aprq4(shape: &Shape, len: u64) -> Result<(DType, Encoding)> {
     let elements = elements.ok_or_else(|| unfit(shape, "AprQ4", len))?;
     if elements == 0 || shape.row_len().is_multiple_of(Q4_BLOCK.0) {
         // Rows of whole blocks follow one another without padding: all of them are one.
-        let packed = Packed { codec: Codec::Q4Turned, blocks_per_row: elements / Q4_BLOCK.0, row_bytes: len };
-        return Ok((DType::Q4_0, if elements == 0 { Encoding::Plain } else { Encoding::Packed(packed) }));
+        let packed = Packed {
+            codec: Codec::Q4Turned,
+            blocks_per_row: elements / Q4_BLOCK.0,
+            row_bytes: len,
+        };
+        return Ok((
+            DType::Q4_0,
+            if elements == 0 { Encoding::Plain } else { Encoding::Packed(packed) },
+        ));
     }
     flat(shape, Codec::Q4Floats, Q4_BLOCK).ok_or_else(|| unfit(shape, "AprQ4", len))
 }
 
 fn aprq8(shape: &Shape, len: u64) -> Result<(DType, Encoding)> {
-    let elements =
-        shape.elements().filter(|elements| elements.checked_add(4) == Some(len) || (*elements, len) == (0, 0));
+    let elements = shape
+        .elements()
+        .filter(|elements| elements.checked_add(4) == Some(len) || (*elements, len) == (0, 0));
     let elements = elements.ok_or_else(|| unfit(shape, "AprQ8", len))?;
     DType::I8_ROW.stored_len(shape).ok_or_else(|| unfit(shape, "AprQ8", len))?;
     // One row is stored as it is presented.

@@ -27,7 +27,8 @@ const HYPERPARAMETERS: [(&str, &str); 13] = [
 /// Model types that say nothing about the model.
 const NO_TYPE: [&str; 2] = ["Auto", ""];
 
-/// The same metadata: the family's name and the hyperparameters where they belong, and nothing for what is null.
+/// The same metadata: the family's name and the hyperparameters where they belong, and nothing for
+/// what is null.
 pub(super) fn translated(mut metadata: Metadata) -> Metadata {
     metadata = Metadata::from(
         metadata
@@ -60,8 +61,8 @@ pub(super) fn translated(mut metadata: Metadata) -> Metadata {
     metadata
 }
 
-/// The hyperparameters that stand under the key `architecture`; the family's name, which may be there instead, becomes the
-/// model's type where nothing better says it.
+/// The hyperparameters that stand under the key `architecture`; the family's name, which may be
+/// there instead, becomes the model's type where nothing better says it.
 fn take_architecture(metadata: &mut Metadata) -> Map<String, Value> {
     match metadata.remove(keys::ARCHITECTURE) {
         Some(Value::Object(architecture)) => return architecture,
@@ -80,8 +81,13 @@ fn take_architecture(metadata: &mut Metadata) -> Map<String, Value> {
 
 /// Removes what is the index's, and counts that the program leaves at zero.
 fn remove_counts(metadata: &mut Metadata) {
-    for (key, says_nothing) in [("tensor_shapes", None), ("total_size", Some(0)), ("param_count", Some(0))] {
-        if metadata.get(key).is_some_and(|value| says_nothing.is_none() || value.as_u64() == says_nothing) {
+    for (key, says_nothing) in
+        [("tensor_shapes", None), ("total_size", Some(0)), ("param_count", Some(0))]
+    {
+        if metadata
+            .get(key)
+            .is_some_and(|value| says_nothing.is_none() || value.as_u64() == says_nothing)
+        {
             metadata.remove(key);
         }
     }
@@ -93,15 +99,16 @@ mod tests {
 
     #[test]
     fn hyperparameters_get_the_names_that_configurations_have() {
-        let theirs = br#"{"model_type": "Auto", "architecture": "llama", "hf_architecture": "LlamaForCausalLM",
-            "hf_model_type": "llama", "num_layers": 2, "num_kv_heads": 1, "license": null, "name": "m",
-            "rope_theta": 10000.0, "total_size": 0, "param_count": 5, "tokenizer.vocabulary": ["a"]}"#;
+        let theirs = br#"{"model_type": "Auto", "architecture": "llama",
+            "hf_architecture": "LlamaForCausalLM", "hf_model_type": "llama", "num_layers": 2,
+            "num_kv_heads": 1, "license": null, "name": "m", "rope_theta": 10000.0,
+            "total_size": 0, "param_count": 5, "tokenizer.vocabulary": ["a"]}"#;
         let ours = translated(Metadata::parse(theirs).expect("JSON"));
         let expected = json!({
             "model_type": "llama",
             "architecture": {
-                "architectures": ["LlamaForCausalLM"], "model_type": "llama", "num_hidden_layers": 2,
-                "num_key_value_heads": 1, "rope_theta": 10000.0,
+                "architectures": ["LlamaForCausalLM"], "model_type": "llama",
+                "num_hidden_layers": 2, "num_key_value_heads": 1, "rope_theta": 10000.0,
             },
             "model_name": "m", "param_count": 5, "tokenizer.vocabulary": ["a"],
         });
@@ -110,7 +117,9 @@ mod tests {
 
     #[test]
     fn a_type_that_was_told_stays() {
-        let ours = translated(Metadata::parse(br#"{"model_type": "test", "architecture": "llama"}"#).expect("JSON"));
+        let ours = translated(
+            Metadata::parse(br#"{"model_type": "test", "architecture": "llama"}"#).expect("JSON"),
+        );
         assert_eq!(ours.text("model_type"), Some("test"));
         assert_eq!(translated(Metadata::new()).get("architecture"), Some(&json!({})));
     }

@@ -2,17 +2,17 @@
 //! little-endian.
 //!
 //! ```text
-//! aprender 0.20, aprender and apr-cli 0.25 to 0.72      whisper-apr 0.3
-//!  0  header (64): "APR\0" or "APR2", where the           0  header (24): "APR\0", u16 2, family, sizes,
-//!     sections are, CRC-32 of itself                          quantization; then the architecture
-//! 64  metadata: a JSON object                                index: 128 bytes a tensor
-//!     index: names ascending; offsets, sizes                 tensors, without gaps
-//!     tensors, each aligned to 64 bytes                      CRC-32 of all before it
+//! aprender 0.20, aprender and apr-cli 0.25 to 0.72     whisper-apr 0.3
+//!  0  header (64): "APR\0" or "APR2", where the         0  header (24): "APR\0", u16 2, family,
+//!     sections are, CRC-32 of itself                       sizes, quantization; architecture
+//! 64  metadata: a JSON object                              index: 128 bytes a tensor
+//!     index: names ascending; offsets, sizes               tensors, without gaps
+//!     tensors, each aligned to 64 bytes                    CRC-32 of all before it
 //!     CRC-32 of all before it, absent from some files
 //! ```
 //!
-//! Why read it so: the index says where everything is, so padding and order don't matter; the header's CRC tells the two
-//! apart, as both start with the same magic and version.
+//! Why read it so: the index says where everything is, so padding and order don't matter; the
+//! header's CRC tells the two apart, as both start with the same magic and version.
 //!
 //! Dtypes that only these programs have are presented as one that holds the same values:
 //!
@@ -30,8 +30,12 @@
 //! use apr_core::Limits;
 //! use apr_format::dialect;
 //!
-//! let error = dialect::open(b"APR\0\x02\0".to_vec(), "model.apr", &Limits::default()).unwrap_err();
-//! assert_eq!(error.to_string(), "E002: model.apr: the file is truncated: it ends inside the header (at byte 6)");
+//! let error =
+//!     dialect::open(b"APR\0\x02\0".to_vec(), "model.apr", &Limits::default()).unwrap_err();
+//! assert_eq!(
+//!     error.to_string(),
+//!     "E002: model.apr: the file is truncated: it ends inside the header (at byte 6)"
+//! );
 //! ```
 
 mod aprender;
@@ -53,10 +57,14 @@ use crate::older::Parts;
 /// Opens a file. Reads header, metadata and index, and no tensor bytes.
 ///
 /// # Errors
-/// E001 for another format and headers that break this one, E002 when parts are missing or contradict each other, E003
-/// for encodings that are not known, E004 when the header's own CRC is wrong, E007 when reading fails, E008 beyond
-/// `limits`; each names `name`.
-pub fn open<S: ByteSource + 'static>(source: S, name: &str, limits: &Limits) -> Result<DialectReader> {
+/// E001 for another format and headers that break this one, E002 when parts are missing or
+/// contradict each other, E003 for encodings that are not known, E004 when the header's own CRC is
+/// wrong, E007 when reading fails, E008 beyond `limits`; each names `name`.
+pub fn open<S: ByteSource + 'static>(
+    source: S,
+    name: &str,
+    limits: &Limits,
+) -> Result<DialectReader> {
     let parts = read(&source, limits).map_err(|error| error.in_file(name))?;
     DialectReader::new(Box::new(source), name, parts).map_err(|error| error.in_file(name))
 }
@@ -68,6 +76,9 @@ fn read(source: &dyn ByteSource, limits: &Limits) -> Result<Parts> {
     match magic {
         MAGIC if whisper::is_one(source)? => whisper::read(source, limits),
         MAGIC | MAGIC_0_20 => aprender::read(source, limits),
-        _ => Err(Error::format("this is not an APR v2 dialect: it starts with neither APR\\0 nor APR2").at(0)),
+        _ => Err(Error::format(
+            "this is not an APR v2 dialect: it starts with neither APR\\0 nor APR2",
+        )
+        .at(0)),
     }
 }

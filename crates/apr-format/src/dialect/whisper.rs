@@ -5,11 +5,16 @@ use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use apr_core::{ByteSource, DType, Error, Limits, Metadata, Result, Shape, TensorInfo, keys, read_vec};
+use apr_core::{
+    ByteSource, DType, Error, Limits, Metadata, Result, Shape, TensorInfo, keys, read_vec,
+};
 use serde_json::{Map, Value, json};
 
 use super::aprender;
-use crate::older::{Codec, Encoding, Entry, Fields, Packed, Parts, Scale, Section, padded_name, read_front, used_dims};
+use crate::older::{
+    Codec, Encoding, Entry, Fields, Packed, Parts, Scale, Section, padded_name, read_front,
+    used_dims,
+};
 
 /// Length of magic and header without the architecture, in bytes.
 const HEADER_LEN: u64 = 24;
@@ -19,7 +24,8 @@ const ENTRY_LEN: u64 = 128;
 const NAME_LEN: usize = 64;
 
 /// Families by the header's number.
-const FAMILIES: [(u8, &str); 5] = [(0, "whisper"), (1, "lfm2"), (2, "llama"), (3, "moonshine"), (255, "generic")];
+const FAMILIES: [(u8, &str); 5] =
+    [(0, "whisper"), (1, "lfm2"), (2, "llama"), (3, "moonshine"), (255, "generic")];
 
 /// Names of dtypes by number, in header and entries.
 const DTYPES: [&str; 7] = ["f32", "f16", "bf16", "int8", "int4", "int4-awq", "int4-gptq"];
@@ -39,7 +45,8 @@ const ARCHITECTURE: [&str; 9] = [
 /// Length of an architecture without its layer types, in bytes.
 const ARCHITECTURE_LEN: usize = 48;
 
-/// Whether a file that starts with `APR\0` is of this dialect: its header has no CRC, and its entries fit.
+/// Whether a file that starts with `APR\0` is of this dialect: its header has no CRC, and its
+/// entries fit.
 ///
 /// # Errors
 /// E007 when reading fails.
@@ -52,13 +59,16 @@ pub(super) fn is_one(source: &dyn ByteSource) -> Result<bool> {
         return Ok(false);
     }
     let Ok(header) = Header::decode(&head) else { return Ok(false) };
-    // A damaged header of the other dialect does not have its CRC either; text is where this has its entries.
+    // A damaged header of the other dialect does not have its CRC either; text is where this has
+    // its entries.
     let Some(end) = header.index_end().filter(|&end| end <= source.len()) else { return Ok(false) };
     if header.tensors == 0 || header.architecture_len as usize == 0 {
         return Ok(end + 4 == source.len());
     }
     let entry = read_vec(source, header.index_start(), ENTRY_LEN)?;
-    Ok(entry[80] <= 4 && usize::from(entry[81]) < DTYPES.len() && entry[108..].iter().all(|&byte| byte == 0))
+    Ok(entry[80] <= 4
+        && usize::from(entry[81]) < DTYPES.len()
+        && entry[108..].iter().all(|&byte| byte == 0))
 }
 
 struct Header {
@@ -76,10 +86,14 @@ impl Header {
         fields.take(4, "the magic")?;
         let (version, family) = (fields.u16("the version")?, fields.u8("the family")?);
         if version != 2 {
-            return Err(Error::version(format!("this is version {version} of the format; 2 is known")).at(4));
+            return Err(Error::version(format!(
+                "this is version {version} of the format; 2 is known"
+            ))
+            .at(4));
         }
         fields.u8("a reserved byte")?;
-        let (tensors, architecture_len) = (fields.u32("the number of tensors")?, fields.u32("a length")?);
+        let (tensors, architecture_len) =
+            (fields.u32("the number of tensors")?, fields.u32("a length")?);
         let (method, group_size) = (fields.u8("the quantization")?, fields.u32("a group size")?);
         Ok(Self { version, family, tensors, architecture_len, method, group_size })
     }
@@ -103,9 +117,11 @@ pub(super) fn read(source: &dyn ByteSource, limits: &Limits) -> Result<Parts> {
     let index = read_vec(source, header.index_start(), index_len)?;
     let data_start = header.index_start() + index_len;
     let entries = index.chunks_exact(128).zip((header.index_start()..).step_by(128));
-    let tensors = entries.map(|(bytes, at)| read_entry(bytes, at, data_start)).collect::<Result<Vec<_>>>()?;
+    let tensors =
+        entries.map(|(bytes, at)| read_entry(bytes, at, data_start)).collect::<Result<Vec<_>>>()?;
 
-    let family = FAMILIES.iter().find(|(number, _)| *number == header.family).map(|(_, name)| *name);
+    let family =
+        FAMILIES.iter().find(|(number, _)| *number == header.family).map(|(_, name)| *name);
     let method = DTYPES.get(usize::from(header.method)).copied();
     let mut metadata = Metadata::new();
     metadata.set(keys::MODEL_TYPE, family.unwrap_or("unknown"));
@@ -130,7 +146,8 @@ pub(super) fn read(source: &dyn ByteSource, limits: &Limits) -> Result<Parts> {
     })
 }
 
-/// Hugging Face's names for the numbers that the program gives an architecture; what else it is, is not known.
+/// Hugging Face's names for the numbers that the program gives an architecture; what else it is, is
+/// not known.
 fn described(bytes: &[u8]) -> Result<Map<String, Value>> {
     let mut architecture = Map::new();
     if bytes.len() < ARCHITECTURE_LEN {
@@ -159,7 +176,8 @@ fn read_entry(bytes: &[u8], at: u64, data_start: u64) -> Result<Entry> {
     let (offset, len) = (fields.u64("an offset")?, fields.u64("a size")?);
     let elements = fields.u64("a number of elements")?;
     if shape.elements() != Some(elements) {
-        let message = format!("the shape {shape} does not have the {elements} elements that its entry says");
+        let message =
+            format!("the shape {shape} does not have the {elements} elements that its entry says");
         return Err(locate(Error::corrupt(message)));
     }
     let (dtype, encoding) = presented(code, &shape, elements, len).map_err(locate)?;
@@ -173,13 +191,18 @@ fn presented(code: u8, shape: &Shape, elements: u64, len: u64) -> Result<(DType,
         0 => DType::F32,
         1 => DType::F16,
         2 => DType::BF16,
-        3 if len == elements && DType::I8_ROW.stored_len(shape).is_some() => return Ok(scaled(shape)),
+        3 if len == elements && DType::I8_ROW.stored_len(shape).is_some() => {
+            return Ok(scaled(shape));
+        }
         3 => DType::I8,
         4 => return packed(shape, elements, len),
         _ => {
             let name = DTYPES.get(usize::from(code));
-            let known = name.map(|name| format!("it is {name}, whose scales the format has no place for"));
-            return Err(Error::version(known.unwrap_or_else(|| format!("the dtype number {code} is not known"))));
+            let known =
+                name.map(|name| format!("it is {name}, whose scales the format has no place for"));
+            return Err(Error::version(
+                known.unwrap_or_else(|| format!("the dtype number {code} is not known")),
+            ));
         }
     };
     if plain.stored_len(shape) == Some(len) {
@@ -197,7 +220,9 @@ fn scaled(shape: &Shape) -> (DType, Encoding) {
 /// Integers of four bits, two in a byte.
 fn packed(shape: &Shape, elements: u64, len: u64) -> Result<(DType, Encoding)> {
     if len != elements.div_ceil(2) {
-        return Err(Error::corrupt(format!("{len} bytes are not the length of the shape {shape} in int4")));
+        return Err(Error::corrupt(format!(
+            "{len} bytes are not the length of the shape {shape} in int4"
+        )));
     }
     let row_bytes = DType::F32.stored_len(shape).unwrap_or_default();
     let packed = Packed { codec: Codec::Nibbles, blocks_per_row: len, row_bytes };
@@ -207,8 +232,8 @@ fn packed(shape: &Shape, elements: u64, len: u64) -> Result<(DType, Encoding)> {
 fn warnings(tensors: &[Entry]) -> Vec<String> {
     let quantized = tensors.iter().filter(|entry| entry.encoding != Encoding::Plain).count();
     let message = format!(
-        "{quantized} quantized tensors have lost their scales: the program that wrote them stored none, and read q / 127 or \
-         (q - 8) / 7"
+        "{quantized} quantized tensors have lost their scales: the program that wrote them stored \
+         none, and read q / 127 or (q - 8) / 7"
     );
     if quantized > 0 { vec![message] } else { Vec::new() }
 }

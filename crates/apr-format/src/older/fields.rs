@@ -11,7 +11,9 @@ use apr_core::{ByteSource, Error, Result, read_vec};
 /// E002 when the file ends before, E007 when reading fails.
 pub(crate) fn read_front(source: &dyn ByteSource, len: u64) -> Result<Vec<u8>> {
     if source.len() < len {
-        return Err(Error::corrupt("the file is truncated: it ends inside the header").at(source.len()));
+        return Err(
+            Error::corrupt("the file is truncated: it ends inside the header").at(source.len())
+        );
     }
     read_vec(source, 0, len)
 }
@@ -46,7 +48,8 @@ impl<'a> Fields<'a> {
     /// E002 when fewer are left.
     pub(crate) fn take(&mut self, len: usize, what: &str) -> Result<&'a [u8]> {
         let end = self.at.checked_add(len);
-        let Some((taken, end)) = end.and_then(|end| Some((self.bytes.get(self.at..end)?, end))) else {
+        let Some((taken, end)) = end.and_then(|end| Some((self.bytes.get(self.at..end)?, end)))
+        else {
             let message = format!("{what} takes {len} bytes, but {} are left", self.left());
             return Err(Error::corrupt(message).at(self.position()));
         };

@@ -1,4 +1,5 @@
-//! What the readers of APR1 and of the v2 dialects share: fields, places, elements in layouts of their own.
+//! What the readers of APR1 and of the v2 dialects share: fields, places, elements in layouts of
+//! their own.
 
 mod fields;
 mod packed;
@@ -21,7 +22,8 @@ use apr_core::{Error, Metadata, Result, json, keys};
 /// E001 for more than four.
 pub(crate) fn used_dims(slots: [u32; 4], count: u8) -> Result<alloc::vec::Vec<u64>> {
     let used = slots.get(..count.into());
-    let used = used.ok_or_else(|| Error::format(format!("{count} dimensions; an index entry holds 4")))?;
+    let used =
+        used.ok_or_else(|| Error::format(format!("{count} dimensions; an index entry holds 4")))?;
     Ok(used.iter().copied().map(u64::from).collect())
 }
 
@@ -40,7 +42,11 @@ pub(crate) fn padded_name(field: &[u8], at: u64) -> Result<String> {
 /// E001 when it is empty or not UTF-8.
 pub(crate) fn checked_name(bytes: &[u8], at: u64) -> Result<String> {
     let name = json::utf8(bytes, "a tensor's name", at)?;
-    if name.is_empty() { Err(Error::format("a tensor has no name").at(at)) } else { Ok(name.into()) }
+    if name.is_empty() {
+        Err(Error::format("a tensor has no name").at(at))
+    } else {
+        Ok(name.into())
+    }
 }
 
 /// Renames metadata that would mean something to this project that their program did not mean.

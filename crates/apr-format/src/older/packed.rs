@@ -25,7 +25,8 @@ pub(crate) enum Encoding {
     },
     /// Blocks.
     Packed(Packed),
-    /// The file has them as text: these are the bytes with this position in [`Parts::made`](super::Parts::made).
+    /// The file has them as text: these are the bytes with this position in
+    /// [`Parts::made`](super::Parts::made).
     Made(usize),
 }
 
@@ -38,7 +39,8 @@ pub(crate) enum Scale {
     Given([u8; 4]),
 }
 
-/// Rows of blocks. Where a row's last block has more elements than are left of the row, the rest is padding.
+/// Rows of blocks. Where a row's last block has more elements than are left of the row, the rest is
+/// padding.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Packed {
     pub(crate) codec: Codec,
@@ -91,13 +93,17 @@ impl Codec {
     }
 }
 
-/// An AprQ4 block in ggml's order. AprQ4 has neighbours in a byte; Q4_0 has elements `i` and `i + 16`.
+/// An AprQ4 block in ggml's order. AprQ4 has neighbours in a byte; Q4_0 has elements `i` and
+/// `i + 16`.
 fn turned(stored: &[u8]) -> [u8; 18] {
     let mut block = [0; 18];
     let (scale, quants) = stored.split_at(stored.len().min(2));
     block[..scale.len()].copy_from_slice(scale);
-    let quant =
-        |at: usize| quants.get(at / 2).map_or(0, |byte| if at.is_multiple_of(2) { byte & 15 } else { byte >> 4 });
+    let quant = |at: usize| {
+        quants
+            .get(at / 2)
+            .map_or(0, |byte| if at.is_multiple_of(2) { byte & 15 } else { byte >> 4 })
+    };
     for (at, byte) in block[2..].iter_mut().enumerate() {
         *byte = quant(at) | quant(at + 16) << 4;
     }
@@ -111,14 +117,23 @@ fn write(values: &[f32], bytes: &mut [u8]) {
 }
 
 impl Encoding {
-    /// Fills `buf` with decoded bytes from `offset` on; the stored bytes start at `start`. The range was checked.
-    pub(crate) fn read(self, source: &dyn ByteSource, start: u64, offset: u64, buf: &mut [u8]) -> Result<()> {
+    /// Fills `buf` with decoded bytes from `offset` on; the stored bytes start at `start`. The
+    /// range was checked.
+    pub(crate) fn read(
+        self,
+        source: &dyn ByteSource,
+        start: u64,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> Result<()> {
         if buf.is_empty() {
             return Ok(());
         }
         match self {
             Self::Plain => source.read_at(start + offset, buf),
-            Self::Scaled { scale, row_len } => read_scaled(source, scale, row_len, start, offset, buf),
+            Self::Scaled { scale, row_len } => {
+                read_scaled(source, scale, row_len, start, offset, buf)
+            }
             Self::Packed(packed) => packed.read(source, start, offset, buf),
             Self::Made(_) => Err(Error::corrupt("its bytes are not in the file")),
         }
@@ -163,7 +178,8 @@ impl Packed {
     fn read(self, source: &dyn ByteSource, start: u64, offset: u64, buf: &mut [u8]) -> Result<()> {
         let Self { codec, blocks_per_row, row_bytes } = self;
         let (stored_len, decoded_len) = codec.sizes();
-        let block_of = |byte: u64| byte / row_bytes * blocks_per_row + byte % row_bytes / decoded_len;
+        let block_of =
+            |byte: u64| byte / row_bytes * blocks_per_row + byte % row_bytes / decoded_len;
         let end = offset + buf.len() as u64;
         let (mut block, after) = (block_of(offset), block_of(end - 1) + 1);
         let mut stored = vec![0; index((after - block).min(BLOCKS_AT_ONCE) * stored_len)];
@@ -209,7 +225,11 @@ mod tests {
     fn ranges_agree(encoding: Encoding, stored: &[u8], whole: &[u8]) {
         for from in 0..whole.len() {
             for to in from..=whole.len() {
-                assert_eq!(read(encoding, stored, from as u64, to - from), &whole[from..to], "{from}..{to}");
+                assert_eq!(
+                    read(encoding, stored, from as u64, to - from),
+                    &whole[from..to],
+                    "{from}..{to}"
+                );
             }
         }
     }
@@ -217,7 +237,8 @@ mod tests {
     #[test]
     fn neighbours_of_an_aprq4_block_are_sixteen_apart_in_q4_0() {
         // The scale 0.5, then the quants 0 to 15 twice: bytes 0x10, 0x32, ...
-        let quants: Vec<u8> = (0..16).map(|at| (2 * at % 16) | (((2 * at + 1) % 16) << 4)).collect();
+        let quants: Vec<u8> =
+            (0..16).map(|at| (2 * at % 16) | (((2 * at + 1) % 16) << 4)).collect();
         let stored = [&[0x00, 0x38], &quants[..]].concat();
         let turned: Vec<u8> = (0..16).map(|quant| quant | quant << 4).collect();
         let whole = [&[0x00, 0x38], &turned[..]].concat();
@@ -233,8 +254,16 @@ mod tests {
     #[test]
     fn one_scale_becomes_the_scale_of_every_row() {
         let rows: Vec<u8> = [[9, 9, 9, 9, 1, 2, 3], [9, 9, 9, 9, 4, 5, 6]].concat();
-        ranges_agree(Encoding::Scaled { scale: Scale::Stored, row_len: 3 }, &[9, 9, 9, 9, 1, 2, 3, 4, 5, 6], &rows);
-        ranges_agree(Encoding::Scaled { scale: Scale::Given([9; 4]), row_len: 3 }, &[1, 2, 3, 4, 5, 6], &rows);
+        ranges_agree(
+            Encoding::Scaled { scale: Scale::Stored, row_len: 3 },
+            &[9, 9, 9, 9, 1, 2, 3, 4, 5, 6],
+            &rows,
+        );
+        ranges_agree(
+            Encoding::Scaled { scale: Scale::Given([9; 4]), row_len: 3 },
+            &[1, 2, 3, 4, 5, 6],
+            &rows,
+        );
     }
 
     #[test]

@@ -5,7 +5,10 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use apr_core::{ByteSource, Error, Escaped, Extent, ExtentKind, FileChecksum, Format, Metadata, Result, TensorInfo};
+use apr_core::{
+    ByteSource, Error, Escaped, Extent, ExtentKind, FileChecksum, Format, Metadata, Result,
+    TensorInfo,
+};
 use serde_json::Value;
 
 use super::Encoding;
@@ -52,8 +55,8 @@ impl Parts {
     /// Puts the tensors into the order of their bytes, and finds the checksum.
     ///
     /// # Errors
-    /// E001 when two tensors share a name, E002 when ranges end past the file or share bytes, or the file ends inside
-    /// its checksum; E007 when reading fails.
+    /// E001 when two tensors share a name, E002 when ranges end past the file or share bytes, or
+    /// the file ends inside its checksum; E007 when reading fails.
     pub(super) fn settle(&mut self, source: &dyn ByteSource) -> Result<Option<FileChecksum>> {
         check_names(&self.tensors)?;
         for entry in &self.tensors {
@@ -62,7 +65,8 @@ impl Parts {
         self.tensors.sort_by_key(|entry| (entry.offset, entry.len));
         check_overlaps(&self.tensors)?;
         let ends = self.tensors.iter().map(|entry| entry.offset + entry.len);
-        let end = ends.chain(self.sections.iter().map(|part| part.offset + part.len)).max().unwrap_or(0);
+        let end =
+            ends.chain(self.sections.iter().map(|part| part.offset + part.len)).max().unwrap_or(0);
         let Some(crc_offset) = self.checksum_offset(end, source.len())? else { return Ok(None) };
         let mut crc = [0; 4];
         source.read_at(crc_offset, &mut crc)?;
@@ -72,11 +76,15 @@ impl Parts {
     fn checksum_offset(&mut self, end: u64, len: u64) -> Result<Option<u64>> {
         let padded = end.checked_next_multiple_of(self.alignment).unwrap_or(end);
         if len == end || len == padded {
-            self.warnings.push("the file ends without the CRC-32 of its format: damage can't be told".into());
+            self.warnings.push(
+                "the file ends without the CRC-32 of its format: damage can't be told".into(),
+            );
             return Ok(None);
         }
         if len < padded + CRC_LEN && len != end + CRC_LEN {
-            return Err(Error::corrupt("the file is truncated: it ends inside its checksum").at(len));
+            return Err(
+                Error::corrupt("the file is truncated: it ends inside its checksum").at(len)
+            );
         }
         if len > padded + CRC_LEN {
             let unknown = len - padded - CRC_LEN;
@@ -85,11 +93,14 @@ impl Parts {
         Ok(Some(len - CRC_LEN))
     }
 
-    /// The parts, without what pads them. A tensor that is presented in another layout than it is stored in counts as
-    /// structure: its bytes are not what a pass reads of it.
+    /// The parts, without what pads them. A tensor that is presented in another layout than it is
+    /// stored in counts as structure: its bytes are not what a pass reads of it.
     fn parts(&self) -> Vec<Extent> {
-        let sections =
-            self.sections.iter().map(|part| Extent { kind: ExtentKind::Structure, offset: part.offset, len: part.len });
+        let sections = self.sections.iter().map(|part| Extent {
+            kind: ExtentKind::Structure,
+            offset: part.offset,
+            len: part.len,
+        });
         let tensors = self.tensors.iter().enumerate().map(|(at, entry)| {
             let plain = entry.encoding == Encoding::Plain;
             let kind = if plain { ExtentKind::Tensor(at) } else { ExtentKind::Structure };
@@ -102,7 +113,9 @@ impl Parts {
 fn check_names(tensors: &[Entry]) -> Result<()> {
     let mut names = BTreeSet::new();
     match tensors.iter().find(|entry| !names.insert(entry.info.name.as_str())) {
-        Some(twice) => Err(Error::format("two tensors have this name").for_tensor(&twice.info.name)),
+        Some(twice) => {
+            Err(Error::format("two tensors have this name").for_tensor(&twice.info.name))
+        }
         None => Ok(()),
     }
 }
@@ -112,14 +125,17 @@ fn check_range(entry: &Entry, file_len: u64) -> Result<()> {
     if offset.checked_add(len).is_some_and(|end| end <= file_len) {
         return Ok(());
     }
-    let message = format!("its {len} bytes at {offset} end past the file, which has {file_len} bytes");
+    let message =
+        format!("its {len} bytes at {offset} end past the file, which has {file_len} bytes");
     Err(Error::corrupt(message).for_tensor(&entry.info.name))
 }
 
 fn check_overlaps(tensors: &[Entry]) -> Result<()> {
     let mut taken: Option<&Entry> = None;
     for entry in tensors.iter().filter(|entry| entry.len > 0) {
-        if let Some(previous) = taken.filter(|previous| entry.offset < previous.offset + previous.len) {
+        if let Some(previous) =
+            taken.filter(|previous| entry.offset < previous.offset + previous.len)
+        {
             let other = Escaped::short(&previous.info.name);
             let message = format!("it shares bytes with '{other}'");
             return Err(Error::corrupt(message).for_tensor(&entry.info.name).at(entry.offset));

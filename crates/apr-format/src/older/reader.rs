@@ -8,8 +8,8 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use apr_core::{
-    ByteSource, CheckpointReader, Container, ContainerFacts, Error, FileChecksum, FileInfo, Format, Metadata, Result,
-    Stored, StoredRange, TensorInfo, has_no,
+    ByteSource, CheckpointReader, Container, ContainerFacts, Error, FileChecksum, FileInfo, Format,
+    Metadata, Result, Stored, StoredRange, TensorInfo, has_no,
 };
 use serde_json::Value;
 
@@ -17,7 +17,8 @@ use super::{Encoding, Parts};
 
 /// An APR1 file, or one of a v2 dialect, opened for reading.
 ///
-/// Tensor positions given to its methods must be below the number of [`tensors`](CheckpointReader::tensors).
+/// Tensor positions given to its methods must be below the number of
+/// [`tensors`](CheckpointReader::tensors).
 pub struct OlderReader {
     source: Box<dyn ByteSource>,
     format: &'static Format,
@@ -41,11 +42,24 @@ impl OlderReader {
         let Parts { format, metadata, tensors, header, warnings, made, .. } = parts;
         let places = tensors
             .iter()
-            .map(|entry| (StoredRange { file: 0, offset: entry.offset, len: entry.len }, entry.encoding))
+            .map(|entry| {
+                (StoredRange { file: 0, offset: entry.offset, len: entry.len }, entry.encoding)
+            })
             .collect();
         let tensors = tensors.into_iter().map(|entry| entry.info).collect();
         let files = [FileInfo { name: name.to_string(), len: source.len() }];
-        Ok(Self { source, format, metadata, tensors, places, made, checksum, header, files, warnings })
+        Ok(Self {
+            source,
+            format,
+            metadata,
+            tensors,
+            places,
+            made,
+            checksum,
+            header,
+            files,
+            warnings,
+        })
     }
 }
 
@@ -93,7 +107,10 @@ impl CheckpointReader for OlderReader {
         let mut read = || {
             let len = info.byte_len()?;
             if offset.checked_add(buf.len() as u64).is_none_or(|end| end > len) {
-                return Err(Error::corrupt(format!("{} bytes at {offset} end past its {len} bytes", buf.len())));
+                return Err(Error::corrupt(format!(
+                    "{} bytes at {offset} end past its {len} bytes",
+                    buf.len()
+                )));
             }
             match encoding {
                 Encoding::Made(at) => self.made[at].as_slice().read_at(offset, buf),
@@ -105,7 +122,9 @@ impl CheckpointReader for OlderReader {
 
     fn tensor_slice(&self, tensor: usize) -> Option<&[u8]> {
         let (range, encoding) = *self.places.get(tensor)?;
-        (encoding == Encoding::Plain).then(|| self.source.slice_at(range.offset, range.len)).flatten()
+        (encoding == Encoding::Plain)
+            .then(|| self.source.slice_at(range.offset, range.len))
+            .flatten()
     }
 
     fn container(&self) -> Container<'_> {
@@ -124,7 +143,10 @@ impl CheckpointReader for OlderReader {
 impl fmt::Debug for OlderReader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut debug = f.debug_struct("OlderReader");
-        debug.field("files", &self.files).field("format", &self.format).field("tensors", &self.tensors);
+        debug
+            .field("files", &self.files)
+            .field("format", &self.format)
+            .field("tensors", &self.tensors);
         debug.finish_non_exhaustive()
     }
 }

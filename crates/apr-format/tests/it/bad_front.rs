@@ -29,7 +29,17 @@ fn versions_and_encodings_of_others_are_e003() {
 
 #[test]
 fn other_files_are_e001() {
-    for file in [&b""[..], b"A", b"APR", b"APR1", b"GGUF\x03\0\0\0", b"APR2", b"APR2\x02\0", &[0; 64], &[0xff; 64]] {
+    for file in [
+        &b""[..],
+        b"A",
+        b"APR",
+        b"APR1",
+        b"GGUF\x03\0\0\0",
+        b"APR2",
+        b"APR2\x02\0",
+        &[0; 64],
+        &[0xff; 64],
+    ] {
         let code = if file.starts_with(b"APR2") { "E002" } else { "E001" };
         assert_eq!(refused(file.to_vec()).code().id(), code, "{file:?}");
     }
@@ -55,9 +65,19 @@ fn sections_that_overlap_or_leave_the_file_are_refused() {
         (Apr2Builder { metadata_offset: Some(64), ..sound() }, "E001", 12, "byte 32, not at 64"),
         (Apr2Builder { metadata_offset: Some(u32::MAX), ..sound() }, "E001", 12, "byte 32"),
         (Apr2Builder { metadata_size: Some(u32::MAX), ..sound() }, "E002", 12, "truncated"),
-        (Apr2Builder { metadata_size: Some(metadata_end), ..sound() }, "E002", 20, "tensor index starts"),
+        (
+            Apr2Builder { metadata_size: Some(metadata_end), ..sound() },
+            "E002",
+            20,
+            "tensor index starts",
+        ),
         (Apr2Builder { index_offset: Some(0), ..sound() }, "E002", 20, "tensor index starts"),
-        (Apr2Builder { index_offset: Some(metadata_end - 1), ..sound() }, "E002", 20, "tensor index starts"),
+        (
+            Apr2Builder { index_offset: Some(metadata_end - 1), ..sound() },
+            "E002",
+            20,
+            "tensor index starts",
+        ),
         (Apr2Builder { index_offset: Some(u32::MAX), ..sound() }, "E002", 20, "truncated"),
         (Apr2Builder { index_size: Some(u32::MAX), ..sound() }, "E002", 20, "truncated"),
         (Apr2Builder { index_size: Some(1000), ..sound() }, "E002", 20, "truncated"),
@@ -72,7 +92,8 @@ fn a_data_offset_that_leads_elsewhere_misses_the_trailer() {
     let start = sound().data_start();
     let error = refused(Apr2Builder { data_offset: Some(start + 64), ..sound() }.build());
     assert_eq!(error.code().id(), "E002", "{error}");
-    // One byte put in before the data moves the trailer; the header's fields still say where it was.
+    // One byte put in before the data moves the trailer; the header's fields still say where it
+    // was.
     let file = sound().build();
     let error = refused(corrupt::insert(&file, start as usize, &[0]));
     assert_eq!(error.code().id(), "E002", "{error}");
@@ -108,7 +129,8 @@ fn companions_in_tensors_that_do_not_fit_are_corrupt() {
         (r#"{"files":{"a":{"tensor":"bytes"},"b":{"tensor":"bytes"}}}"#, "bytes", "two companions"),
     ];
     for (json, tensor, message) in cases {
-        let error = refused(sound().entry(Apr2Entry::of_bytes("bytes", &[1, 2])).metadata(json).build());
+        let error =
+            refused(sound().entry(Apr2Entry::of_bytes("bytes", &[1, 2])).metadata(json).build());
         assert_eq!((error.code().id(), error.tensor()), ("E002", Some(tensor)), "{error}");
         assert!(error.message().contains(message), "{error}");
     }
@@ -117,20 +139,29 @@ fn companions_in_tensors_that_do_not_fit_are_corrupt() {
 #[test]
 fn sections_over_the_limits_are_e008_before_they_are_read() {
     let cases = [
-        (Apr2Builder { metadata_size: Some(200 << 20), index_offset: Some(300 << 20), ..sound() }, 16),
+        (
+            Apr2Builder {
+                metadata_size: Some(200 << 20),
+                index_offset: Some(300 << 20),
+                ..sound()
+            },
+            16,
+        ),
         (Apr2Builder { index_size: Some(300 << 20), ..sound() }, 24),
     ];
     for (mut builder, offset) in cases {
         builder.data_offset = Some(1 << 30);
         let source = SparseSource::new(builder.build(), 2 << 30);
-        let (opened, peak) = peak_memory(|| apr2::open(source, "model.apr", &Limits::default()).map(drop));
+        let (opened, peak) =
+            peak_memory(|| apr2::open(source, "model.apr", &Limits::default()).map(drop));
         let error = opened.expect_err("over the limit");
         assert_eq!((error.code().id(), error.offset()), ("E008", Some(offset)), "{error}");
         assert!(peak < 10_000, "{peak} bytes");
     }
     let mut limits = Limits::default();
     limits.max_metadata = 10;
-    let error = apr2::open(sound().build(), "model.apr", &limits).map(drop).expect_err("over the limit");
+    let error =
+        apr2::open(sound().build(), "model.apr", &limits).map(drop).expect_err("over the limit");
     assert_eq!(error.code().id(), "E008");
 }
 

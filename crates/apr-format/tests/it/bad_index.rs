@@ -39,7 +39,10 @@ fn counts_that_the_index_has_no_room_for_are_corrupt() {
         assert!(error.message().contains("follow the last index entry"), "{error}");
     }
     for index_size in 0..8 {
-        assert_eq!(refused(Apr2Builder { index_size: Some(index_size), ..sound() }.build()).code().id(), "E002");
+        assert_eq!(
+            refused(Apr2Builder { index_size: Some(index_size), ..sound() }.build()).code().id(),
+            "E002"
+        );
     }
 }
 
@@ -55,7 +58,10 @@ fn names_that_are_not_text_or_not_unique_are_refused() {
 
     let error = refused_for("a.bias", &Apr2Builder { unsorted: true, ..sound() });
     assert_eq!(error.code().id(), "E002");
-    assert!(error.message().contains("not sorted") && error.message().contains("b.weight"), "{error}");
+    assert!(
+        error.message().contains("not sorted") && error.message().contains("b.weight"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -65,7 +71,8 @@ fn names_are_escaped_in_messages_and_kept_in_the_model() {
     assert_eq!(error.tensor(), Some(name));
     assert!(error.to_string().contains(r"\u{1b}[31m\n\u{202e}<b>../\u{0}"), "{error}");
     let long = "n".repeat(65_535);
-    let error = refused(changed(|entry| (entry.name, entry.dtype) = (long.clone().into(), 255)).build());
+    let error =
+        refused(changed(|entry| (entry.name, entry.dtype) = (long.clone().into(), 255)).build());
     assert!(error.to_string().len() < 400);
 
     for name in [name, &long, "größe", " "] {
@@ -122,7 +129,9 @@ fn sizes_that_do_not_add_up_are_corrupt() {
     let error = refused_for("b.weight", &changed(|entry| entry.raw_size = 24));
     assert_eq!(error.code().id(), "E002", "{error}");
     // A shape and a size that agree, and are far more than the file.
-    for (len, offset) in [(1 << 63, 0), (u64::MAX, 0), (u64::MAX, u64::MAX), (1 << 62, 1 << 63), (1 << 32, 64)] {
+    for (len, offset) in
+        [(1 << 63, 0), (u64::MAX, 0), (u64::MAX, u64::MAX), (1 << 62, 1 << 63), (1 << 32, 64)]
+    {
         let error = refused_for(
             "b.weight",
             &changed(|entry| {
@@ -162,7 +171,9 @@ fn tensors_that_share_bytes_are_corrupt_even_with_a_right_checksum() {
     // One tensor around two others: the overlap is with the one that reaches furthest.
     let mut around = Apr2Builder::new().entry(Apr2Entry::of_bytes("around", &pattern(200, 1)));
     for (name, offset) in [("inner.1", 64), ("inner.2", 128)] {
-        around.entries.push(Apr2Entry { offset: Some(offset), ..Apr2Entry::of_bytes(name, &[0; 8]) });
+        around
+            .entries
+            .push(Apr2Entry { offset: Some(offset), ..Apr2Entry::of_bytes(name, &[0; 8]) });
     }
     assert!(refused_for("inner.1", &around).message().contains("'around'"));
 }
@@ -170,8 +181,14 @@ fn tensors_that_share_bytes_are_corrupt_even_with_a_right_checksum() {
 #[test]
 fn unaligned_tensors_and_unknown_flags_warn() {
     let cases = [
-        (changed(|entry| entry.offset = Some(1)), "1 of 3 tensors do not start at a multiple of 64"),
-        (changed(|entry| entry.offset = Some(32)), "1 of 3 tensors do not start at a multiple of 64"),
+        (
+            changed(|entry| entry.offset = Some(1)),
+            "1 of 3 tensors do not start at a multiple of 64",
+        ),
+        (
+            changed(|entry| entry.offset = Some(32)),
+            "1 of 3 tensors do not start at a multiple of 64",
+        ),
         (changed(|entry| entry.flags = 1 << 31), "unknown flags set (0x80000000)"),
     ];
     for (builder, message) in cases {

@@ -50,7 +50,11 @@ fn a_footer_that_is_missing_or_elsewhere_is_corrupt() {
         let moved = corrupt::insert(&file, file.len() - 16, &vec![0; zeros]);
         assert_eq!(refused(moved).code().id(), "E002");
     }
-    let early = corrupt::insert(&file, usize::try_from(trailer()).expect("small"), &file[file.len() - 16..]);
+    let early = corrupt::insert(
+        &file,
+        usize::try_from(trailer()).expect("small"),
+        &file[file.len() - 16..],
+    );
     assert_eq!(refused(early).code().id(), "E002");
 }
 
@@ -58,7 +62,9 @@ fn a_footer_that_is_missing_or_elsewhere_is_corrupt() {
 fn digest_blocks_that_do_not_fit_are_refused() {
     let right: Vec<u8> = [1, 0, 0, 0, 0, 0, 0, 0].into_iter().chain([7; 96]).collect();
     assert_eq!(open(digests(&right).build()).stored(0).digest(), Some([7; 32]));
-    for body in [&right[..8 + 95], &right[..8 + 64], &right[..8], &[], &[&right[..], &[0; 32]].concat()] {
+    for body in
+        [&right[..8 + 95], &right[..8 + 64], &right[..8], &[], &[&right[..], &[0; 32]].concat()]
+    {
         let error = refused_at(trailer() + 16, &digests(body));
         assert_eq!(error.code().id(), "E002", "{error}");
         assert!(error.message().contains("does not fit 3 tensors"), "{error}");
@@ -82,8 +88,10 @@ fn digest_blocks_that_do_not_fit_are_refused() {
 fn block_lengths_that_leave_the_file_or_wrap_are_corrupt() {
     for len in [1 << 20, 1 << 63, u64::MAX - 16, u64::MAX - 15, u64::MAX] {
         let builder = Apr2Builder { digests: false, ..sound() };
-        let error =
-            refused_at(trailer(), &builder.block(Apr2Block { len: Some(len), ..Apr2Block::new(*b"NEWS", b"x") }));
+        let error = refused_at(
+            trailer(),
+            &builder.block(Apr2Block { len: Some(len), ..Apr2Block::new(*b"NEWS", b"x") }),
+        );
         assert_eq!(error.code().id(), "E002", "{error}");
         assert!(error.message().contains("ends past the file"), "{error}");
     }
@@ -130,7 +138,9 @@ fn a_trailer_of_endless_blocks_is_refused() {
     let mut builder = sound();
     for number in 0..1000_u16 {
         let kind = format!("X{number:03}");
-        builder.blocks.push(Apr2Block::new(kind.as_bytes().try_into().expect("four characters"), b""));
+        builder
+            .blocks
+            .push(Apr2Block::new(kind.as_bytes().try_into().expect("four characters"), b""));
     }
     let error = refused(builder.build());
     assert_eq!(error.code().id(), "E002", "{error}");

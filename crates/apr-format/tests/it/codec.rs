@@ -1,4 +1,5 @@
-//! Blocks of tensors through every codec and filter: they come back the same, and broken ones are refused.
+//! Blocks of tensors through every codec and filter: they come back the same, and broken ones are
+//! refused.
 #![cfg(feature = "compression")]
 #![allow(clippy::cast_possible_truncation, reason = "any bytes will do")]
 
@@ -17,14 +18,16 @@ fn codings() -> impl Iterator<Item = Coding> {
 }
 
 /// One dtype for each way of splitting.
-const DTYPES: [DType; 6] = [DType::BF16, DType::F32, DType::I16, DType::U32, DType::I64, DType::Q4_0];
+const DTYPES: [DType; 6] =
+    [DType::BF16, DType::F32, DType::I16, DType::U32, DType::I64, DType::Q4_0];
 
 /// A small generator of numbers that need not be good.
 struct Random(u64);
 
 impl Random {
     fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 ^ self.0 >> 29) >> 11
     }
 
@@ -79,15 +82,28 @@ fn decode(coding: Coding, dtype: DType, stored: &[u8], len: usize) -> apr_core::
 
 fn assert_round_trip(coding: Coding, dtype: DType, block: &[u8]) {
     let (stored, outcome) = encode(coding, dtype, block);
-    assert!(stored.len() <= block.len() + BlockHead::LEN, "{coding:?} {dtype}: {} of {}", stored.len(), block.len());
-    assert_eq!(outcome == Outcome::Coded, stored.len() < block.len() + BlockHead::LEN, "{coding:?} {dtype}");
+    assert!(
+        stored.len() <= block.len() + BlockHead::LEN,
+        "{coding:?} {dtype}: {} of {}",
+        stored.len(),
+        block.len()
+    );
+    assert_eq!(
+        outcome == Outcome::Coded,
+        stored.len() < block.len() + BlockHead::LEN,
+        "{coding:?} {dtype}"
+    );
     assert_ne!(outcome, Outcome::Mismatch, "{coding:?} {dtype}");
     let decoded = decode(coding, dtype, &stored, block.len()).expect("what was just encoded");
     assert!(decoded == block, "{coding:?} {dtype}: {} bytes come back changed", block.len());
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 600, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 600,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn blocks_come_back_the_same(
@@ -109,7 +125,8 @@ proptest! {
         raw: bool,
     ) {
         let mut out = vec![0; len];
-        if let Err(error) = BlockDecoder::new(coding, Element::of(dtype)).decode(&body, raw, &mut out) {
+        let mut decoder = BlockDecoder::new(coding, Element::of(dtype));
+        if let Err(error) = decoder.decode(&body, raw, &mut out) {
             prop_assert_eq!(error.code(), Code::Corrupt);
         }
     }
@@ -138,10 +155,16 @@ fn full_blocks_of_every_kind_come_back_the_same() {
 
 #[test]
 fn skewed_counts_make_codes_of_every_length_and_come_back_the_same() {
-    // Twice as many of each symbol as of the next: without a limit, codes would be as long as there are symbols.
+    // Twice as many of each symbol as of the next: without a limit, codes would be as long as there
+    // are symbols.
     for symbols in 2..=17 {
-        let block: Vec<u8> = (0..symbols).flat_map(|symbol| vec![symbol as u8 * 15; 1 << symbol]).collect();
-        assert_round_trip(Coding { codec: Codec::Entropy, filter: Filter::None }, DType::U8, &block);
+        let block: Vec<u8> =
+            (0..symbols).flat_map(|symbol| vec![symbol as u8 * 15; 1 << symbol]).collect();
+        assert_round_trip(
+            Coding { codec: Codec::Entropy, filter: Filter::None },
+            DType::U8,
+            &block,
+        );
     }
 }
 
@@ -155,11 +178,13 @@ fn cut_blocks_decode_or_are_corrupt() {
             let raw = BlockHead::read(*stored.first_chunk().expect("a head")).raw;
             let mut decoder = BlockDecoder::new(coding, Element::of(dtype));
             for cut in corrupt::truncations(body) {
-                let error = decoder.decode(&cut, raw, &mut [0; 1501]).expect_err("bytes are missing");
+                let error =
+                    decoder.decode(&cut, raw, &mut [0; 1501]).expect_err("bytes are missing");
                 assert_eq!(error.code(), Code::Corrupt, "{coding:?}: {error}");
             }
             let longer = [body, &[0]].concat();
-            let error = decoder.decode(&longer, raw, &mut [0; 1501]).expect_err("bytes are left over");
+            let error =
+                decoder.decode(&longer, raw, &mut [0; 1501]).expect_err("bytes are left over");
             assert_eq!(error.code(), Code::Corrupt, "{coding:?}: {error}");
         }
     }
@@ -198,7 +223,8 @@ fn a_block_of_another_length_than_expected_is_corrupt() {
 
 #[test]
 fn bombs_are_corrupt_and_take_no_memory() {
-    // A frame that declares a window of 2 TiB, one that declares 2^62 bytes, and blocks of 128 KiB from four bytes each.
+    // A frame that declares a window of 2 TiB, one that declares 2^62 bytes, and blocks of 128 KiB
+    // from four bytes each.
     let magic = [0x28, 0xb5, 0x2f, 0xfd];
     let repeated = |last: u8| [2 + last, 0, 16, 7];
     let blocks = [repeated(0).repeat(10_000), repeated(1).to_vec()].concat();
@@ -207,13 +233,17 @@ fn bombs_are_corrupt_and_take_no_memory() {
     let declared = [&magic[..], &[0xe0], &(1_u64 << 62).to_le_bytes(), &blocks].concat();
     // One literal, then matches at distance one of 255 times the number of bytes.
     let lz4 = [&[0x1f, 7, 1, 0][..], &[255; 60_000], &[0, 0]].concat();
-    for (codec, bomb) in
-        [(Codec::Zstd, &wide_window), (Codec::Zstd, &window), (Codec::Zstd, &declared), (Codec::Lz4, &lz4)]
-    {
+    for (codec, bomb) in [
+        (Codec::Zstd, &wide_window),
+        (Codec::Zstd, &window),
+        (Codec::Zstd, &declared),
+        (Codec::Lz4, &lz4),
+    ] {
         let coding = Coding { codec, filter: Filter::None };
         let mut out = vec![0; coding.block_len()];
-        let (result, peak) =
-            peak_memory(|| BlockDecoder::new(coding, Element::of(DType::U8)).decode(bomb, false, &mut out));
+        let (result, peak) = peak_memory(|| {
+            BlockDecoder::new(coding, Element::of(DType::U8)).decode(bomb, false, &mut out)
+        });
         let error = result.expect_err("more bytes than a block");
         assert_eq!(error.code(), Code::Corrupt);
         assert!(peak < 4 << 20, "{codec:?}: {peak} bytes");
@@ -236,9 +266,11 @@ fn an_encoder_gives_the_same_bytes_whatever_it_encoded_before() {
 #[test]
 fn normally_distributed_floats_shrink_by_their_exponents() {
     let planes = Coding { codec: Codec::Entropy, filter: Filter::BytePlanes };
-    let stored = encode(planes, DType::BF16, &gaussian_bf16(1 << 19)).0.len() as f64 / f64::from(1 << 20);
+    let stored =
+        encode(planes, DType::BF16, &gaussian_bf16(1 << 19)).0.len() as f64 / f64::from(1 << 20);
     assert!(stored < 0.6650, "bf16: {stored}");
-    let stored = encode(planes, DType::F32, &gaussian_f32(1 << 18)).0.len() as f64 / f64::from(1 << 20);
+    let stored =
+        encode(planes, DType::F32, &gaussian_f32(1 << 18)).0.len() as f64 / f64::from(1 << 20);
     assert!(stored < 0.8335, "f32: {stored}");
 }
 
@@ -251,9 +283,13 @@ fn the_best_coding_is_found_by_trying() {
     assert_eq!((zstd, level), (Coding { codec: Codec::Zstd, filter: Filter::BytePlanes }, 5));
 
     // Text repeats itself, which only Zstd and LZ4 see.
-    let text: Vec<u8> = (0..20_000_u32).flat_map(|i| format!("token {} ", i % 700).into_bytes()).collect();
+    let text: Vec<u8> =
+        (0..20_000_u32).flat_map(|i| format!("token {} ", i % 700).into_bytes()).collect();
     assert_eq!(choose(Choice::Auto, DType::U8, &[&text]).0.codec, Codec::Zstd);
-    assert_eq!(choose(Choice::Lz4, DType::U8, &[&text]).0, Coding { codec: Codec::Lz4, filter: Filter::None });
+    assert_eq!(
+        choose(Choice::Lz4, DType::U8, &[&text]).0,
+        Coding { codec: Codec::Lz4, filter: Filter::None }
+    );
 
     let noise = block(1, 100_000, 1);
     for choice in [Choice::Auto, Choice::Lz4, Choice::Zstd(3), Choice::Best] {
@@ -269,11 +305,16 @@ fn encoders_and_decoders_move_between_threads() {
     is_send::<BlockDecoder>();
 }
 
-/// Blocks made from the documentation alone, or by the reference libraries: see `fixtures/codec/make.py`.
+/// Blocks made from the documentation alone, or by the reference libraries: see
+/// `fixtures/codec/make.py`.
 #[test]
 fn blocks_of_other_encoders_decode() {
     let blocks = [
-        ("entropy_planes", Coding { codec: Codec::Entropy, filter: Filter::BytePlanes }, DType::BF16),
+        (
+            "entropy_planes",
+            Coding { codec: Codec::Entropy, filter: Filter::BytePlanes },
+            DType::BF16,
+        ),
         ("entropy", Coding { codec: Codec::Entropy, filter: Filter::None }, DType::U8),
         ("constant", Coding { codec: Codec::Entropy, filter: Filter::None }, DType::U8),
         ("lz4", Coding { codec: Codec::Lz4, filter: Filter::None }, DType::U8),
@@ -285,6 +326,9 @@ fn blocks_of_other_encoders_decode() {
             std::fs::read(path).expect("a fixture of the repository")
         };
         let raw = read("raw");
-        assert!(decode(coding, dtype, &read("block"), raw.len()).expect("a sound block") == raw, "{name}");
+        assert!(
+            decode(coding, dtype, &read("block"), raw.len()).expect("a sound block") == raw,
+            "{name}"
+        );
     }
 }

@@ -7,7 +7,9 @@ use apr_core::digest::TensorDigest;
 use apr_core::{CheckpointReader, CheckpointWriter, Code, DType, Error, Limits, Metadata, Notes};
 use apr_format::apr2::{self, Apr2Reader, CompanionFile, Encrypt, Keys, WriteOptions};
 use apr_format::codec::Choice;
-use apr_format::crypto::{Argon2Costs, DecryptionKey, EncrBlock, Lock, PublicKey, SignBlock, SigningKey, Unlock};
+use apr_format::crypto::{
+    Argon2Costs, DecryptionKey, EncrBlock, Lock, PublicKey, SignBlock, SigningKey, Unlock,
+};
 use apr_testkit::corrupt;
 
 /// Costs that tests can afford.
@@ -64,10 +66,16 @@ fn model() -> Model {
             tensor("b.bias", DType::F32, &[3]),
             noise,
             tensor("d.empty", DType::F32, &[0]),
-            Tensor { info: tensor("e.zeros", DType::F32, &[300, 1000]).info, bytes: vec![0; 1_200_000] },
+            Tensor {
+                info: tensor("e.zeros", DType::F32, &[300, 1000]).info,
+                bytes: vec![0; 1_200_000],
+            },
         ],
         metadata,
-        companions: vec![CompanionFile { name: "tokenizer.json".into(), bytes: vec![b'x'; 3 << 20] }],
+        companions: vec![CompanionFile {
+            name: "tokenizer.json".into(),
+            bytes: vec![b'x'; 3 << 20],
+        }],
         ..Model::default()
     }
 }
@@ -85,12 +93,15 @@ impl Xof for blake3::Hasher {
 }
 
 fn write(model: &Model, options: &WriteOptions, piece: usize) -> Vec<u8> {
-    let mut writer =
-        apr2::plan(&model.infos(), &model.metadata, model.companions.clone(), options).expect("it can be written");
+    let mut writer = apr2::plan(&model.infos(), &model.metadata, model.companions.clone(), options)
+        .expect("it can be written");
     let mut file = Vec::new();
     writer.begin(&mut file).expect("memory takes everything");
     for tensor in &model.tensors {
-        tensor.bytes.chunks(piece).for_each(|piece| writer.write_chunk(&mut file, piece, None).expect("planned"));
+        tensor
+            .bytes
+            .chunks(piece)
+            .for_each(|piece| writer.write_chunk(&mut file, piece, None).expect("planned"));
     }
     writer.finish(&mut file, &Notes::default()).expect("all tensors are there");
     assert_eq!(writer.layout().files[0].len, file.len() as u64);
@@ -104,7 +115,11 @@ fn open(file: Vec<u8>, keys: &[Unlock]) -> apr_core::Result<Apr2Reader> {
 fn assert_holds(reader: &Apr2Reader, model: &Model) {
     assert_eq!(reader.tensors(), model.infos());
     for (at, expected) in model.tensors.iter().enumerate() {
-        assert!(reader.tensor_bytes(&expected.info.name).expect("it decodes").as_ref() == expected.bytes, "{at}");
+        assert!(
+            reader.tensor_bytes(&expected.info.name).expect("it decodes").as_ref()
+                == expected.bytes,
+            "{at}"
+        );
         for (start, len) in [(0, 1), (1, 7), (65_530, 20), (1_048_570, 40)] {
             let Some(part) = expected.bytes.get(start..start + len) else { continue };
             let mut bytes = vec![0; len];
@@ -121,11 +136,16 @@ fn assert_holds(reader: &Apr2Reader, model: &Model) {
         digest.update(&verbatim);
         assert_eq!(stored.digest(), Some(digest.value()), "digests are of the bytes in the file");
     }
-    let tokenizer = reader.companions().iter().position(|file| file.name == "tokenizer.json").expect("it travels");
+    let tokenizer = reader
+        .companions()
+        .iter()
+        .position(|file| file.name == "tokenizer.json")
+        .expect("it travels");
     assert!(reader.read_companion(tokenizer).expect("it decodes") == model.companions[0].bytes);
     assert_eq!(reader.metadata().text("secret"), Some("plan"));
     let checksum = reader.container().checksum().expect("a checksum");
-    let end = checksum.extents.iter().map(|extent| extent.offset + extent.len).max().expect("extents");
+    let end =
+        checksum.extents.iter().map(|extent| extent.offset + extent.len).max().expect("extents");
     let mut all = vec![0; usize::try_from(end).expect("small")];
     reader.container().read_raw(0, &mut all).expect("it is there");
     assert_eq!(crc32fast::hash(&all), checksum.crc32);
@@ -144,20 +164,30 @@ fn what_is_compressed_and_encrypted_comes_back_whole_and_in_parts() {
             let options = WriteOptions { compression, encryption, ..WriteOptions::default() };
             let file = write(&model, &options, 333_333);
             assert!(write(&model, &options, 1 << 20) == file, "pieces leave no trace");
-            assert!(compression.is_none() || file.len() < plain * 3 / 4, "{compression:?}: {}", file.len());
+            assert!(
+                compression.is_none() || file.len() < plain * 3 / 4,
+                "{compression:?}: {}",
+                file.len()
+            );
             for key in [password(), Unlock::Identity(DecryptionKey::from_bytes(&[9; 32]))] {
                 let reader = open(file.clone(), &[key]).expect("a file");
                 assert_holds(&reader, &model);
                 for (at, tensor) in model.tensors.iter().enumerate() {
-                    let len = reader.stored(at).form().map_or(tensor.bytes.len() as u64, |form| form.len);
-                    assert!(len <= tensor.bytes.len() as u64, "{compression:?} {}", tensor.info.name);
+                    let len =
+                        reader.stored(at).form().map_or(tensor.bytes.len() as u64, |form| form.len);
+                    assert!(
+                        len <= tensor.bytes.len() as u64,
+                        "{compression:?} {}",
+                        tensor.info.name
+                    );
                 }
             }
         }
     }
 }
 
-/// What is put off: pieces that do not come as such are compressed, and compressed ones are encrypted.
+/// What is put off: pieces that do not come as such are compressed, and compressed ones are
+/// encrypted.
 fn ways_of_putting_off() -> [WriteOptions; 3] {
     let compression = Some(Choice::Auto);
     [
@@ -178,8 +208,9 @@ fn threads_that_help_the_writer_leave_no_trace() {
     for options in ways_of_putting_off() {
         let alone = write(&model, &options, 777_777);
         for helpers in [1, 3] {
-            let mut writer = apr2::plan(&model.infos(), &model.metadata, model.companions.clone(), &options)
-                .expect("it can be written");
+            let mut writer =
+                apr2::plan(&model.infos(), &model.metadata, model.companions.clone(), &options)
+                    .expect("it can be written");
             let encoder = writer.encoder().expect("there is work");
             let stop = AtomicBool::new(false);
             let help = || {
@@ -196,7 +227,9 @@ fn threads_that_help_the_writer_leave_no_trace() {
                 writer.begin(&mut file).expect("memory takes everything");
                 for tensor in &model.tensors {
                     let mut pieces = tensor.bytes.chunks(777_777);
-                    pieces.try_for_each(|piece| writer.write_chunk(&mut file, piece, None)).expect("planned");
+                    pieces
+                        .try_for_each(|piece| writer.write_chunk(&mut file, piece, None))
+                        .expect("planned");
                 }
                 writer.finish(&mut file, &Notes::default()).expect("all tensors are there");
                 stop.store(true, Ordering::Relaxed);
@@ -214,7 +247,8 @@ fn a_thread_that_helps_does_what_the_writer_has_put_off() {
     let model = Model { tensors: vec![weights("a.weight", 3000, 1000)], ..Model::default() };
     let bytes = &model.tensors[0].bytes;
     for options in ways_of_putting_off() {
-        let mut writer = apr2::plan(&model.infos(), &model.metadata, Vec::new(), &options).expect("it can be written");
+        let mut writer = apr2::plan(&model.infos(), &model.metadata, Vec::new(), &options)
+            .expect("it can be written");
         let encoder = writer.encoder().expect("there is work");
         let mut file = Vec::new();
         writer.begin(&mut file).expect("memory takes everything");
@@ -250,13 +284,24 @@ fn without_a_key_the_front_is_readable_and_nothing_else() {
     assert!(!file.windows(4).any(|window| window == b"plan"), "hidden metadata are hidden");
     let reader = open(file.clone(), &[]).expect("the front is plain");
     assert!(reader.container().is_locked());
-    assert_eq!(reader.tensors().len(), model().tensors.len() + 1, "the tokenizer looks like a tensor");
-    assert_eq!((reader.metadata().text("model_type"), reader.metadata().get("secret")), (Some("test"), None));
+    assert_eq!(
+        reader.tensors().len(),
+        model().tensors.len() + 1,
+        "the tokenizer looks like a tensor"
+    );
+    assert_eq!(
+        (reader.metadata().text("model_type"), reader.metadata().get("secret")),
+        (Some("test"), None)
+    );
     assert_eq!(reader.tensor_bytes("a.weight").expect_err("locked").code(), Code::Decrypt);
-    for wrong in
-        [Unlock::Password(b"Correct horse".to_vec().into()), Unlock::Identity(DecryptionKey::from_bytes(&[8; 32]))]
-    {
-        assert_eq!(open(file.clone(), &[wrong]).map(drop).expect_err("a wrong key").code(), Code::Decrypt);
+    for wrong in [
+        Unlock::Password(b"Correct horse".to_vec().into()),
+        Unlock::Identity(DecryptionKey::from_bytes(&[8; 32])),
+    ] {
+        assert_eq!(
+            open(file.clone(), &[wrong]).map(drop).expect_err("a wrong key").code(),
+            Code::Decrypt
+        );
     }
 }
 
@@ -267,29 +312,44 @@ fn a_change_anywhere_in_an_encrypted_file_is_found_before_it_is_believed() {
         metadata: model().metadata,
         ..Model::default()
     };
-    let options =
-        WriteOptions { compression: Some(Choice::Auto), encryption: Some(encrypt(false)), ..WriteOptions::default() };
+    let options = WriteOptions {
+        compression: Some(Choice::Auto),
+        encryption: Some(encrypt(false)),
+        ..WriteOptions::default()
+    };
     let file = write(&small, &options, 1 << 20);
     let intact = open(file.clone(), &[password()]).expect("a file");
     let data = usize::try_from(intact.header().data_offset).expect("small");
-    let tail = usize::try_from(intact.container().checksum().expect("one").extents.last().expect("the trailer").offset)
-        .expect("small");
+    let tail = usize::try_from(
+        intact.container().checksum().expect("one").extents.last().expect("the trailer").offset,
+    )
+    .expect("small");
     let stranger = data + 132..data + 236;
     for at in 0..tail {
         let flipped = corrupt::overwrite(&file, at, &[file[at] ^ 1 << (at % 8)]);
         let outcome = open(flipped, &[password()]).and_then(|reader| {
             small.tensors.iter().try_for_each(|tensor| {
                 let bytes = reader.tensor_bytes(&tensor.info.name)?;
-                if bytes.as_ref() == tensor.bytes { Ok(()) } else { Err(Error::format("other bytes were believed")) }
+                if bytes.as_ref() == tensor.bytes {
+                    Ok(())
+                } else {
+                    Err(Error::format("other bytes were believed"))
+                }
             })
         });
         match outcome {
             // Zeros between the sections belong to nothing, and the second stanza to somebody else.
-            Ok(()) => assert!((file[at] == 0 && at > data - 1100) || stranger.contains(&at), "byte {at}"),
+            Ok(()) => {
+                assert!((file[at] == 0 && at > data - 1100) || stranger.contains(&at), "byte {at}");
+            }
             Err(error) => {
                 assert_ne!(error.message(), "other bytes were believed", "byte {at}");
                 assert!(
-                    at < data || matches!(error.code(), Code::Decrypt | Code::Corrupt | Code::Version | Code::Memory),
+                    at < data
+                        || matches!(
+                            error.code(),
+                            Code::Decrypt | Code::Corrupt | Code::Version | Code::Memory
+                        ),
                     "{at}: {error}"
                 );
             }
@@ -316,12 +376,16 @@ fn every_cut_of_an_encoded_file_is_an_error() {
 #[test]
 fn a_signature_holds_until_something_changes_and_counts_for_trusted_keys_only() {
     let (vendor, auditor) = (SigningKey::from_bytes(&[3; 32]), SigningKey::from_bytes(&[4; 32]));
-    let options = WriteOptions { signers: vec![vendor.clone(), auditor.clone()], ..WriteOptions::default() };
+    let options =
+        WriteOptions { signers: vec![vendor.clone(), auditor.clone()], ..WriteOptions::default() };
     let file = write(&model(), &options, 1 << 20);
     let verify = |file: Vec<u8>, trusted: &[&SigningKey]| {
         let signed = open(file, &[])?.container().signed()?.expect("there are digests");
-        let trusted: Vec<_> = trusted.iter().map(|key| PublicKey::Verifying(key.public_bytes())).collect();
-        SignBlock::decode(&signed.signatures.expect("two"))?.verify(&signed.digest, &trusted).check()
+        let trusted: Vec<_> =
+            trusted.iter().map(|key| PublicKey::Verifying(key.public_bytes())).collect();
+        SignBlock::decode(&signed.signatures.expect("two"))?
+            .verify(&signed.digest, &trusted)
+            .check()
     };
     verify(file.clone(), &[&vendor]).expect("by the vendor");
     verify(file.clone(), &[&auditor]).expect("by the auditor");

@@ -23,7 +23,12 @@ fn the_writer_gives_the_file_that_was_packed_by_hand() {
         let mut builder = Apr2Builder { flags, slack: SLACK, ..Apr2Builder::new() };
         for tensor in &tensors {
             let info = &tensor.info;
-            builder = builder.entry(Apr2Entry::new(&info.name, info.dtype, info.shape.dims(), &tensor.bytes));
+            builder = builder.entry(Apr2Entry::new(
+                &info.name,
+                info.dtype,
+                info.shape.dims(),
+                &tensor.bytes,
+            ));
         }
         assert!(model.write() == builder.build(), "alignment of 32: {align_32}");
     }
@@ -42,7 +47,10 @@ fn the_first_bytes_are_those_of_the_seed() {
     assert_eq!(&file[..16], b"APR2\x02\0\0\0\x02\0\0\0\x20\0\0\0");
     assert_eq!(&file[file.len() - 12..file.len() - 8], b"2RPA");
     assert_eq!(file[file.len() - 8..], (file.len() as u64).to_le_bytes());
-    assert_eq!(file[file.len() - 16..file.len() - 12], crc32fast::hash(&file[..file.len() - 16]).to_le_bytes());
+    assert_eq!(
+        file[file.len() - 16..file.len() - 12],
+        crc32fast::hash(&file[..file.len() - 16]).to_le_bytes()
+    );
 }
 
 #[test]
@@ -70,7 +78,11 @@ fn every_dtype_is_written_and_read_under_its_number() {
 #[test]
 fn extents_cover_every_byte_before_the_footer_once() {
     let companions = vec![CompanionFile { name: "spiece.model".into(), bytes: vec![0xff; 100] }];
-    let tensors = vec![tensor("w", DType::F32, &[5]), tensor("e", DType::F32, &[0]), tensor("v", DType::U8, &[64])];
+    let tensors = vec![
+        tensor("w", DType::F32, &[5]),
+        tensor("e", DType::F32, &[0]),
+        tensor("v", DType::U8, &[64]),
+    ];
     let written = Model { tensors, companions, ..Model::default() }.write();
     let mut odd = sound().entry(Apr2Entry::of_bytes("z", &[7; 9]));
     odd.blocks.push(apr_testkit::apr2::Apr2Block::new(*b"NEWS", b"later"));
@@ -78,7 +90,12 @@ fn extents_cover_every_byte_before_the_footer_once() {
     odd.entries[2].offset = Some(3);
     let mut bare = Apr2Builder { digests: false, ..sound() };
     bare.entries[2].offset = Some(64 + 40);
-    for file in [written, odd.build(), bare.build(), Apr2Builder { digests: false, ..Apr2Builder::new() }.build()] {
+    for file in [
+        written,
+        odd.build(),
+        bare.build(),
+        Apr2Builder { digests: false, ..Apr2Builder::new() }.build(),
+    ] {
         let reader = open(file.clone());
         let checksum = reader.container().checksum().expect("APR2 has one");
         let mut covered = Vec::new();
@@ -89,30 +106,48 @@ fn extents_cover_every_byte_before_the_footer_once() {
             match extent.kind {
                 ExtentKind::Padding => assert!(bytes.iter().all(|&byte| byte == 0)),
                 ExtentKind::Tensor(tensor) => assert_eq!(bytes, bytes_of(&reader, tensor)),
-                ExtentKind::Companion(at) => assert_eq!(bytes, reader.read_companion(at).expect("it is there")),
+                ExtentKind::Companion(at) => {
+                    assert_eq!(bytes, reader.read_companion(at).expect("it is there"));
+                }
                 ExtentKind::Structure => {}
             }
             covered.extend(bytes);
         }
         assert_eq!(covered, file[..file.len() - 16]);
         assert_eq!(checksum.crc32, crc32fast::hash(&covered));
-        let tensors = checksum.extents.iter().filter(|extent| matches!(extent.kind, ExtentKind::Tensor(_))).count();
+        let tensors = checksum
+            .extents
+            .iter()
+            .filter(|extent| matches!(extent.kind, ExtentKind::Tensor(_)))
+            .count();
         assert_eq!(tensors, reader.tensors().len());
     }
 }
 
 #[test]
 fn plan_refuses_what_an_index_entry_cannot_hold() {
-    let info =
-        |name: &str, dtype: DType, dims: &[u64]| TensorInfo { name: name.into(), dtype, shape: dims.to_vec().into() };
-    let plan = |infos: &[TensorInfo]| apr2::plan(infos, &Metadata::new(), Vec::new(), &WriteOptions::default());
+    let info = |name: &str, dtype: DType, dims: &[u64]| TensorInfo {
+        name: name.into(),
+        dtype,
+        shape: dims.to_vec().into(),
+    };
+    let plan = |infos: &[TensorInfo]| {
+        apr2::plan(infos, &Metadata::new(), Vec::new(), &WriteOptions::default())
+    };
     let cases = [
         (vec![info(&"n".repeat(65_536), DType::F32, &[1])], "65535 are allowed"),
         (vec![info("", DType::F32, &[1])], "empty name"),
         (vec![info("t", DType::F32, &[1; 9])], "9 dimensions"),
         (vec![info("t", DType::F32, &[u64::MAX, 2])], "does not go with"),
         (vec![info("t", DType::Q8_0, &[33])], "does not go with"),
-        (vec![info("t", DType::U8, &[1]), info("s", DType::U8, &[1]), info("t", DType::U8, &[2])], "two tensors"),
+        (
+            vec![
+                info("t", DType::U8, &[1]),
+                info("s", DType::U8, &[1]),
+                info("t", DType::U8, &[2]),
+            ],
+            "two tensors",
+        ),
         (vec![info("s", DType::U8, &[1 << 63]), info("t", DType::U8, &[1 << 63])], "exceed 2^64"),
         (vec![info("t", DType::U8, &[u64::MAX])], "exceed 2^64"),
     ];
@@ -123,17 +158,22 @@ fn plan_refuses_what_an_index_entry_cannot_hold() {
         assert_eq!(error.tensor(), infos.last().map(|info| info.name.as_str()), "{error}");
     }
     assert!(plan(&[info(&"n".repeat(65_535), DType::F32, &[1; 8])]).is_ok());
-    let huge = plan(&[info("t", DType::U8, &[1 << 62])]).expect("a plan takes no memory for the data");
+    let huge =
+        plan(&[info("t", DType::U8, &[1 << 62])]).expect("a plan takes no memory for the data");
     assert!(huge.layout().total_len() > 1 << 62);
 }
 
 #[test]
 fn plan_refuses_companions_that_would_be_written_elsewhere_or_lost() {
     let plan = |names: &[&str]| {
-        let companions = names.iter().map(|&name| CompanionFile { name: name.into(), bytes: b"{}".to_vec() }).collect();
+        let companions = names
+            .iter()
+            .map(|&name| CompanionFile { name: name.into(), bytes: b"{}".to_vec() })
+            .collect();
         apr2::plan(&[], &Metadata::new(), companions, &WriteOptions::default())
     };
-    for name in ["../x", "/etc/x", "a/../../x", "", ".", "a//b", "a\\b", "C:x", "a\0", "a\u{1b}[2J"] {
+    for name in ["../x", "/etc/x", "a/../../x", "", ".", "a//b", "a\\b", "C:x", "a\0", "a\u{1b}[2J"]
+    {
         let error = plan(&[name]).expect_err(name);
         assert_eq!(error.code().id(), "E001", "{error}");
         let files = format!(r#"{{"files":{{{}:"text"}}}}"#, serde_json::Value::from(name));

@@ -8,7 +8,11 @@ use apr_testkit::{CountingSource, SparseSource, peak_memory};
 
 #[test]
 fn one_tensor_costs_the_front_the_trailer_and_that_tensor() {
-    let tensors = vec![tensor("a", DType::F32, &[1000]), tensor("b", DType::U8, &[5000]), tensor("c", DType::I8, &[7])];
+    let tensors = vec![
+        tensor("a", DType::F32, &[1000]),
+        tensor("b", DType::U8, &[5000]),
+        tensor("c", DType::I8, &[7]),
+    ];
     let companions = vec![CompanionFile { name: "vocab.bin".into(), bytes: vec![0xfe; 3000] }];
     let source = CountingSource::new(Model { tensors, companions, ..Model::default() }.write());
     let reader = apr2::open(source.clone(), "model.apr", &Limits::default()).expect("a sound file");
@@ -36,7 +40,8 @@ fn opening_takes_no_memory_for_tensors() {
     builder.entries[0].size = Some(1 << 40);
     let len = u64::from(builder.data_start()) + (1 << 40) + 16;
     let source = SparseSource::new(builder.build(), len);
-    let (error, peak) = peak_memory(|| apr2::open(source, "model.apr", &Limits::default()).map(drop));
+    let (error, peak) =
+        peak_memory(|| apr2::open(source, "model.apr", &Limits::default()).map(drop));
     assert_eq!(error.expect_err("zeros are not a footer").code(), Code::Corrupt);
     assert!(peak < 100_000, "{peak} bytes");
 }
@@ -50,7 +55,9 @@ fn a_hundred_thousand_tensors_open_in_memory_and_time_that_the_index_justifies()
     for i in 0..50_000 {
         builder.entries.push(Apr2Entry::new(&format!("e{i:05}"), DType::F32, &[0], &[]));
         // All in one place: as many ties and empty tensors as can get in each other's way.
-        builder.entries.push(Apr2Entry { flags: 1 << 13 | 1 << 30, ..builder.entries[2 * i].clone() });
+        builder
+            .entries
+            .push(Apr2Entry { flags: 1 << 13 | 1 << 30, ..builder.entries[2 * i].clone() });
         builder.entries[2 * i + 1].name = format!("t{i:05}").into();
     }
     builder.entries.iter_mut().for_each(|entry| entry.offset = Some(0));
@@ -69,12 +76,21 @@ fn reads_past_a_tensor_are_refused_and_named() {
     let reader = open(sound().build());
     for (offset, len) in [(0, 25), (24, 1), (25, 0), (u64::MAX, 1), (u64::MAX, 0)] {
         let error = reader.read_tensor(0, offset, &mut vec![0; len]).expect_err("past the end");
-        assert_eq!((error.code(), error.tensor(), error.file()), (Code::Corrupt, Some("b.weight"), Some("model.apr")));
+        assert_eq!(
+            (error.code(), error.tensor(), error.file()),
+            (Code::Corrupt, Some("b.weight"), Some("model.apr"))
+        );
     }
     assert!(reader.read_tensor(0, 24, &mut []).is_ok());
     let error = reader.tensor_bytes("nobody").expect_err("no such tensor");
-    assert_eq!((error.code(), error.tensor(), error.file()), (Code::Format, Some("nobody"), Some("model.apr")));
-    assert_eq!(reader.container().read_raw(u64::MAX, &mut [0]).expect_err("past the end").code(), Code::Corrupt);
+    assert_eq!(
+        (error.code(), error.tensor(), error.file()),
+        (Code::Format, Some("nobody"), Some("model.apr"))
+    );
+    assert_eq!(
+        reader.container().read_raw(u64::MAX, &mut [0]).expect_err("past the end").code(),
+        Code::Corrupt
+    );
 }
 
 #[test]
@@ -82,7 +98,8 @@ fn companions_over_the_limit_are_refused_when_read() {
     let companions = vec![CompanionFile { name: "vocab.bin".into(), bytes: vec![0xfe; 3000] }];
     let mut limits = Limits::default();
     limits.max_companion = 2999;
-    let reader = apr2::open(Model { companions, ..Model::default() }.write(), "model.apr", &limits).expect("opens");
+    let reader = apr2::open(Model { companions, ..Model::default() }.write(), "model.apr", &limits)
+        .expect("opens");
     let error = reader.read_companion(0).expect_err("over the limit");
     assert_eq!((error.code(), error.file()), (Code::Memory, Some("model.apr")));
 }

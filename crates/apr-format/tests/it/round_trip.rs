@@ -1,7 +1,9 @@
 //! What is written comes back: tensors, order, bytes, metadata, companions.
 
 use crate::support::{Model, Tensor, bytes_of, open, pattern};
-use apr_core::{CheckpointReader, CheckpointWriter, DType, Metadata, StoredRange, TensorInfo, keys};
+use apr_core::{
+    CheckpointReader, CheckpointWriter, DType, Metadata, StoredRange, TensorInfo, keys,
+};
 use apr_format::apr2::CompanionFile;
 use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
@@ -20,13 +22,20 @@ fn any_info() -> impl Strategy<Value = (DType, Vec<u64>)> {
 }
 
 fn any_tensors() -> impl Strategy<Value = Vec<Tensor>> {
-    let name = prop_oneof!["[a-z]{1,6}(\\.[a-z0-9]{1,4}){0,3}", "\\PC{1,20}", "files/[a-z]{1,3}", ".{1,4}"];
+    let name = prop_oneof![
+        "[a-z]{1,6}(\\.[a-z0-9]{1,4}){0,3}",
+        "\\PC{1,20}",
+        "files/[a-z]{1,3}",
+        ".{1,4}"
+    ];
     (btree_set(name, 0..12), vec(any_info(), 12)).prop_flat_map(|(names, infos)| {
-        let tensors = names.into_iter().zip(infos).enumerate().map(|(seed, (name, (dtype, dims)))| {
-            let info = TensorInfo { name, dtype, shape: dims.into() };
-            let len = info.byte_len().expect("the strategy makes shapes that go with the dtype");
-            Tensor { bytes: pattern(usize::try_from(len).expect("small"), seed), info }
-        });
+        let tensors =
+            names.into_iter().zip(infos).enumerate().map(|(seed, (name, (dtype, dims)))| {
+                let info = TensorInfo { name, dtype, shape: dims.into() };
+                let len =
+                    info.byte_len().expect("the strategy makes shapes that go with the dtype");
+                Tensor { bytes: pattern(usize::try_from(len).expect("small"), seed), info }
+            });
         Just(tensors.collect::<Vec<_>>()).prop_shuffle()
     })
 }
@@ -42,7 +51,8 @@ fn any_metadata() -> impl Strategy<Value = Metadata> {
     let value = leaf.prop_recursive(4, 20, 4, |inner| {
         prop_oneof![
             vec(inner.clone(), 0..4).prop_map(serde_json::Value::from),
-            vec((".{0,5}", inner), 0..4).prop_map(|pairs| serde_json::Value::Object(pairs.into_iter().collect())),
+            vec((".{0,5}", inner), 0..4)
+                .prop_map(|pairs| serde_json::Value::Object(pairs.into_iter().collect())),
         ]
     });
     let key = "[a-z_]{1,8}".prop_filter("keys with a meaning of their own", |key| {
@@ -77,7 +87,11 @@ fn any_model() -> impl Strategy<Value = Model> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 200,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn a_written_model_reads_back_the_same(model in any_model()) {
@@ -92,12 +106,14 @@ proptest! {
         for (at, tensor) in model.tensors.iter().enumerate() {
             let stored = reader.stored(at).range;
             let planned = layout.tensors[at];
-            prop_assert_eq!(stored, StoredRange { file: 0, offset: planned.offset, len: planned.len });
+            let range = StoredRange { file: 0, offset: planned.offset, len: planned.len };
+            prop_assert_eq!(stored, range);
             prop_assert_eq!((planned.source, planned.file), (at, 0));
             prop_assert_eq!(stored.offset % alignment, 0);
             prop_assert_eq!(&bytes_of(&reader, at), &tensor.bytes);
             prop_assert_eq!(reader.tensor_slice(at), Some(&tensor.bytes[..]));
-            prop_assert_eq!(reader.stored(at).digest(), Some(*blake3::hash(&tensor.bytes).as_bytes()));
+            let digest = *blake3::hash(&tensor.bytes).as_bytes();
+            prop_assert_eq!(reader.stored(at).digest(), Some(digest));
             prop_assert_eq!(reader.position(&tensor.info.name), Some(at));
         }
 
@@ -154,7 +170,8 @@ fn companions_that_are_tensors_stay_out_of_the_tensor_list() {
     let reader = open(Model { companions, ..Model::default() }.write());
     assert!(reader.tensors().is_empty());
     assert_eq!(reader.position("files/spiece.model"), None);
-    let names: Vec<&str> = reader.companions().iter().map(|companion| companion.name.as_str()).collect();
+    let names: Vec<&str> =
+        reader.companions().iter().map(|companion| companion.name.as_str()).collect();
     assert_eq!(names, ["config.json", "spiece.model"]);
 }
 

@@ -1,7 +1,9 @@
 //! Writing and opening in memory.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
-use apr_core::{CheckpointReader, CheckpointWriter, DType, Error, Limits, Loss, Metadata, Notes, TensorInfo};
+use apr_core::{
+    CheckpointReader, CheckpointWriter, DType, Error, Limits, Loss, Metadata, Notes, TensorInfo,
+};
 use apr_format::apr2::{self, Apr2Reader, CompanionFile, WriteOptions};
 use apr_testkit::apr2::{Apr2Builder, Apr2Entry};
 use apr_testkit::peak_memory;
@@ -64,11 +66,13 @@ pub(crate) fn open(file: Vec<u8>) -> Apr2Reader {
     apr2::open(file, "model.apr", &Limits::default()).expect("a sound file")
 }
 
-/// What opening says of a broken file. It names the file and a place in it, and takes no memory that the file does not
-/// justify: nothing a file of a few hundred bytes says may cost more than some multiple of that.
+/// What opening says of a broken file. It names the file and a place in it, and takes no memory
+/// that the file does not justify: nothing a file of a few hundred bytes says may cost more than
+/// some multiple of that.
 pub(crate) fn refused(file: Vec<u8>) -> Error {
     let justified = 16 * file.len() + 4096;
-    let (opened, peak) = peak_memory(|| apr2::open(file, "model.apr", &Limits::default()).map(drop));
+    let (opened, peak) =
+        peak_memory(|| apr2::open(file, "model.apr", &Limits::default()).map(drop));
     let error = opened.expect_err("a broken file");
     assert!(peak < justified, "{peak} bytes: {error}");
     assert_eq!(error.file(), Some("model.apr"), "{error}");

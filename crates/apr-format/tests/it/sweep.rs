@@ -33,7 +33,8 @@ fn every_flipped_bit_is_an_error_or_leaves_a_file_that_reads() {
     for file in small_files() {
         let justified = 16 * file.len() + 4096;
         for (at, flipped) in corrupt::bit_flips(&file, 0..file.len()).enumerate() {
-            let (opened, peak) = peak_memory(|| apr2::open(flipped, "model.apr", &Limits::default()));
+            let (opened, peak) =
+                peak_memory(|| apr2::open(flipped, "model.apr", &Limits::default()));
             assert!(peak < justified, "bit {at}: {peak} bytes");
             let Ok(reader) = opened else { continue };
             read_everything(&reader).unwrap_or_else(|error| panic!("bit {at}: {error}"));
@@ -87,7 +88,8 @@ fn every_byte_that_could_be_a_number_is_tried_with_extremes() {
             for value in [0, 1, 1 << 31, u64::from(u32::MAX), 1 << 63, u64::MAX - 63, u64::MAX] {
                 let changed = corrupt::overwrite(&file, at, &value.to_le_bytes());
                 if let Ok(reader) = apr2::open(changed, "model.apr", &Limits::default()) {
-                    read_everything(&reader).unwrap_or_else(|error| panic!("{value} at {at}: {error}"));
+                    read_everything(&reader)
+                        .unwrap_or_else(|error| panic!("{value} at {at}: {error}"));
                     assert!(reader.container().checksum().is_some());
                 }
             }

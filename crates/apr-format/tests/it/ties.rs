@@ -13,7 +13,9 @@ fn tied(name: &str, dtype: DType, dims: &[u64]) -> Apr2Entry {
 
 fn with_ties(ties: &str) -> Apr2Builder {
     Apr2Builder::new()
-        .metadata(format!(r#"{{"apr_version":"2.0.0","architecture":{{}},"model_type":"x","tied":{ties}}}"#))
+        .metadata(format!(
+            r#"{{"apr_version":"2.0.0","architecture":{{}},"model_type":"x","tied":{ties}}}"#
+        ))
         .entry(Apr2Entry::new("embed", DType::F32, &[2, 3], &pattern(24, 3)))
         .entry(Apr2Entry::of_bytes("other", &pattern(70, 4)))
 }
@@ -26,7 +28,10 @@ fn a_tied_tensor_reads_as_its_target_and_stores_nothing() {
     let at = |name| reader.position(name).expect("it is in the index");
     let (embed, head) = (at("embed"), at("lm_head"));
     assert_eq!(bytes_of(&reader, head), pattern(24, 3));
-    assert_eq!(reader.tensor_bytes("lm_head").expect("it reads"), reader.tensor_bytes("embed").expect("it reads"));
+    assert_eq!(
+        reader.tensor_bytes("lm_head").expect("it reads"),
+        reader.tensor_bytes("embed").expect("it reads")
+    );
     assert_eq!(reader.stored(head).range.len, 0);
     assert_eq!(reader.stored(embed).range.len, 24);
     assert_eq!(reader.stored(head).digest(), None);
@@ -69,7 +74,11 @@ fn ties_that_lead_nowhere_are_corrupt() {
             .entry(Apr2Entry::new("transposed", DType::F32, &[3, 2], &[0; 24]))
             .entry(Apr2Entry::new("integers", DType::I32, &[2, 3], &[0; 24]));
         let error = refused(builder.build());
-        assert_eq!((error.code().id(), error.tensor()), ("E002", Some("lm_head")), "{ties}: {error}");
+        assert_eq!(
+            (error.code().id(), error.tensor()),
+            ("E002", Some("lm_head")),
+            "{ties}: {error}"
+        );
         assert!(error.message().contains(message), "{ties}: {error}");
     }
 }

@@ -3,7 +3,9 @@
 
 use crate::support::{Model, tensor};
 use apr_core::digest::TensorDigest;
-use apr_core::{CheckpointReader, CheckpointWriter, Code, DType, ExtentKind, Limits, Notes, Result};
+use apr_core::{
+    CheckpointReader, CheckpointWriter, Code, DType, ExtentKind, Limits, Notes, Result,
+};
 use apr_format::apr2::{self, Apr2Reader, Changes, FOOTER_LEN, WriteOptions};
 use apr_format::crypto::{PublicKey, SignBlock, SigningKey};
 
@@ -13,13 +15,19 @@ fn signer() -> SigningKey {
 
 /// Two tensors with padding after each.
 fn write(signers: Vec<SigningKey>) -> Vec<u8> {
-    let model =
-        Model { tensors: vec![tensor("a", DType::U8, &[70]), tensor("b", DType::F32, &[3])], ..Model::default() };
+    let model = Model {
+        tensors: vec![tensor("a", DType::U8, &[70]), tensor("b", DType::F32, &[3])],
+        ..Model::default()
+    };
     let options = WriteOptions { signers, ..WriteOptions::default() };
-    let mut writer = apr2::plan(&model.infos(), &model.metadata, Vec::new(), &options).expect("it can be written");
+    let mut writer = apr2::plan(&model.infos(), &model.metadata, Vec::new(), &options)
+        .expect("it can be written");
     let mut file = Vec::new();
     writer.begin(&mut file).expect("memory takes everything");
-    model.tensors.iter().for_each(|tensor| writer.write_chunk(&mut file, &tensor.bytes, None).expect("planned"));
+    model
+        .tensors
+        .iter()
+        .for_each(|tensor| writer.write_chunk(&mut file, &tensor.bytes, None).expect("planned"));
     writer.finish(&mut file, &Notes::default()).expect("all tensors are there");
     file
 }
@@ -69,17 +77,23 @@ fn no_byte_of_a_signed_file_can_change_whatever_its_checksum_says() {
 fn padding_that_is_not_zero_is_e006_at_its_place() {
     let file = write(vec![signer()]);
     let extents = open(file.clone()).expect("a file").container().checksum().expect("one").extents;
-    let padding: Vec<_> = extents.iter().filter(|extent| extent.kind == ExtentKind::Padding).collect();
+    let padding: Vec<_> =
+        extents.iter().filter(|extent| extent.kind == ExtentKind::Padding).collect();
     assert!(padding.len() >= 3, "before and after the first tensor, and after the second");
     for extent in padding {
         for at in [extent.offset, extent.offset + extent.len - 1] {
-            let error = verify(changed(&file, usize::try_from(at).expect("small"))).expect_err("not zero");
+            let error =
+                verify(changed(&file, usize::try_from(at).expect("small"))).expect_err("not zero");
             assert_eq!((error.code(), error.offset()), (Code::Signature, Some(at)), "{error}");
         }
     }
     let longer = [&file[..], b"more"].concat();
     let error = verify(longer).expect_err("more than the file");
-    assert_eq!((error.code(), error.offset()), (Code::Signature, Some(file.len() as u64)), "{error}");
+    assert_eq!(
+        (error.code(), error.offset()),
+        (Code::Signature, Some(file.len() as u64)),
+        "{error}"
+    );
 }
 
 #[test]

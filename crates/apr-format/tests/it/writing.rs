@@ -1,8 +1,11 @@
-//! How bytes come in: in chunks with sums, in too few or too many, with losses to note, to sinks that can't go back.
+//! How bytes come in: in chunks with sums, in too few or too many, with losses to note, to sinks
+//! that can't go back.
 
 use crate::support::{Model, bytes_of, open, tensor};
 use apr_core::digest::{CHUNK_LEN, ChunkSums};
-use apr_core::{CheckpointReader, CheckpointWriter, Code, DType, IoCause, Loss, Notes, Result, Sink, keys};
+use apr_core::{
+    CheckpointReader, CheckpointWriter, Code, DType, IoCause, Loss, Notes, Result, Sink, keys,
+};
 use apr_format::apr2::CompanionFile;
 
 /// A sink that can't go back.
@@ -36,24 +39,34 @@ fn write_in_chunks(model: &Model, sink: &mut dyn Sink, chunk: usize, with_sums: 
     writer.begin(sink).expect("memory takes everything");
     for tensor in &model.tensors {
         let len = tensor.bytes.len();
-        // An empty tensor may come as a chunk of nothing or not at all; both must give the same file.
+        // An empty tensor may come as a chunk of nothing or not at all; both must give the same
+        // file.
         let chunks = if len == 0 { vec![&[][..]] } else { tensor.bytes.chunks(chunk).collect() };
         for (i, bytes) in chunks.into_iter().enumerate() {
             let sums = with_sums.then(|| ChunkSums::of(bytes, (i * chunk) as u64, len as u64));
             writer.write_chunk(sink, bytes, sums).expect("the planned bytes");
         }
     }
-    writer.finish(sink, &Notes { losses: model.losses.clone(), ..Notes::default() }).expect("all tensors are there");
+    writer
+        .finish(sink, &Notes { losses: model.losses.clone(), ..Notes::default() })
+        .expect("all tensors are there");
 }
 
 fn losses(count: usize) -> Vec<Loss> {
-    let loss = |i| Loss { name: format!("tensor.{i}"), what: "precision".into(), why: "no such dtype".into() };
+    let loss = |i| Loss {
+        name: format!("tensor.{i}"),
+        what: "precision".into(),
+        why: "no such dtype".into(),
+    };
     (0..count).map(loss).collect()
 }
 
 fn small_model() -> Model {
-    let tensors =
-        vec![tensor("e", DType::F32, &[0]), tensor("w", DType::F32, &[9, 300]), tensor("l", DType::U8, &[5000])];
+    let tensors = vec![
+        tensor("e", DType::F32, &[0]),
+        tensor("w", DType::F32, &[9, 300]),
+        tensor("l", DType::U8, &[5000]),
+    ];
     let companions = vec![CompanionFile { name: "vocab.bin".into(), bytes: vec![0xfe; 77] }];
     Model { tensors, companions, ..Model::default() }
 }
@@ -64,7 +77,9 @@ fn chunks_with_or_without_sums_give_the_same_file() {
     model.tensors.insert(1, tensor("big", DType::U8, &[3 * CHUNK_LEN as u64 + 12_345]));
     model.tensors.push(tensor("last", DType::F32, &[3, 0]));
     let whole = model.write();
-    for (chunk, with_sums) in [(CHUNK_LEN, true), (1024, true), (4096, true), (CHUNK_LEN, false), (777, false)] {
+    for (chunk, with_sums) in
+        [(CHUNK_LEN, true), (1024, true), (4096, true), (CHUNK_LEN, false), (777, false)]
+    {
         let mut file = Vec::new();
         write_in_chunks(&model, &mut file, chunk, with_sums);
         assert!(file == whole, "chunks of {chunk}, sums: {with_sums}");
@@ -86,7 +101,10 @@ fn losses_met_on_the_way_are_noted_in_the_metadata() {
 
     // Converted again, with another loss: both are told.
     let again = Model { metadata: reader.metadata().clone(), losses: losses(1), ..small_model() };
-    let both = open(again.write()).metadata().get(keys::LOSS).and_then(|loss| loss.as_array().map(Vec::len));
+    let both = open(again.write())
+        .metadata()
+        .get(keys::LOSS)
+        .and_then(|loss| loss.as_array().map(Vec::len));
     assert_eq!(both, Some(4));
 }
 
@@ -96,7 +114,8 @@ fn losses_that_do_not_fit_the_slack_are_summed_up() {
     let file = model.write();
     assert_eq!(file.len(), small_model().write().len());
     let reader = open(file);
-    let noted = reader.metadata().get(keys::LOSS).and_then(|loss| loss.as_array()).expect("a summary");
+    let noted =
+        reader.metadata().get(keys::LOSS).and_then(|loss| loss.as_array()).expect("a summary");
     assert_eq!(noted.len(), 1);
     assert_eq!(noted[0]["what"], "500 entries");
 }
@@ -117,7 +136,8 @@ fn bytes_that_were_not_planned_are_refused() {
         (writer, file)
     };
     let (mut writer, mut file) = start();
-    let error = writer.write_chunk(&mut file, &[0; 9 * 300 * 4 + 1], None).expect_err("one byte too many");
+    let error =
+        writer.write_chunk(&mut file, &[0; 9 * 300 * 4 + 1], None).expect_err("one byte too many");
     assert_eq!((error.code(), error.tensor()), (Code::Corrupt, Some("w")), "{error}");
 
     let (mut writer, mut file) = start();
@@ -132,7 +152,8 @@ fn bytes_that_were_not_planned_are_refused() {
     for tensor in &model.tensors {
         writer.write_chunk(&mut file, &tensor.bytes, None).expect("the planned bytes");
     }
-    let error = writer.write_chunk(&mut file, &[1; 77], None).expect_err("these are not the companion's");
+    let error =
+        writer.write_chunk(&mut file, &[1; 77], None).expect_err("these are not the companion's");
     assert_eq!(error.code(), Code::Corrupt, "{error}");
 }
 
@@ -156,6 +177,9 @@ fn a_sink_that_fails_is_reported_as_it_says() {
             Ok(())
         }
     }
-    let error = small_model().plan().and_then(|mut writer| writer.begin(&mut Full)).expect_err("the disk is full");
+    let error = small_model()
+        .plan()
+        .and_then(|mut writer| writer.begin(&mut Full))
+        .expect_err("the disk is full");
     assert_eq!(error.code(), Code::Io);
 }

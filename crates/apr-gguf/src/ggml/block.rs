@@ -3,7 +3,8 @@
 use apr_core::DType;
 use half::f16;
 
-/// Elements that are halved into nibbles one after another, or the first half low and the second half high.
+/// Elements that are halved into nibbles one after another, or the first half low and the second
+/// half high.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Nibbles {
     /// Byte `j` holds elements `2j` and `2j + 1`.
@@ -86,7 +87,8 @@ impl OldBlock {
         }
     }
 
-    /// Decodes a block of [`stored_bytes`](Self::stored_bytes) to [`decoded_bytes`](Self::decoded_bytes).
+    /// Decodes a block of [`stored_bytes`](Self::stored_bytes) to
+    /// [`decoded_bytes`](Self::decoded_bytes).
     pub(super) fn decode(self, stored: &[u8], decoded: &mut [u8]) {
         match self {
             Self::Q4_0(order) => {

@@ -66,7 +66,10 @@ impl<'a> Cursor<'a> {
         if count <= self.left() {
             return Ok(());
         }
-        let message = format!("{what} takes {count} bytes, but the file is truncated: it ends at byte {}", self.len);
+        let message = format!(
+            "{what} takes {count} bytes, but the file is truncated: it ends at byte {}",
+            self.len
+        );
         Err(Error::corrupt(message).at(self.at))
     }
 
@@ -78,7 +81,8 @@ impl<'a> Cursor<'a> {
 
     fn fill(&mut self, count: usize) -> Result<usize> {
         let reading_on = self.inside().is_some();
-        self.next_window = if reading_on { (self.next_window * 2).min(LAST_WINDOW) } else { FIRST_WINDOW };
+        self.next_window =
+            if reading_on { (self.next_window * 2).min(LAST_WINDOW) } else { FIRST_WINDOW };
         let left = usize::try_from(self.left()).unwrap_or(usize::MAX);
         self.window.resize(self.next_window.max(count).min(left), 0);
         self.window_start = self.at;

@@ -7,12 +7,17 @@ use super::layout::{LAYOUTS, Layout, architectures};
 use super::walk::{Attempt, Container, Failure, Reached, Reading};
 
 /// Reads a file as the family that `arch` names, or as the only one that it can be of.
-pub(super) fn read(source: &dyn ByteSource, limits: &Limits, arch: Option<&str>) -> Result<Reading> {
+pub(super) fn read(
+    source: &dyn ByteSource,
+    limits: &Limits,
+    arch: Option<&str>,
+) -> Result<Reading> {
     // Asked for once: offsets must hold even where a source changes its mind.
     let len = source.len();
     let container = Container::read(&mut Cursor::new(source, len))?;
     let attempts = attempts(container, arch, limits)?;
-    let (mut found, mut failures): (Vec<Reading>, Vec<(&Layout, Failure)>) = (Vec::new(), Vec::new());
+    let (mut found, mut failures): (Vec<Reading>, Vec<(&Layout, Failure)>) =
+        (Vec::new(), Vec::new());
     for attempt in attempts {
         match attempt.run(source, len) {
             Ok(reading) => found.push(reading),
@@ -20,7 +25,8 @@ pub(super) fn read(source: &dyn ByteSource, limits: &Limits, arch: Option<&str>)
         }
     }
     // Without tokens it does not matter whether they have scores.
-    found.dedup_by(|one, other| std::ptr::eq(one.layout, other.layout) && one.vocabulary.len() == 0);
+    found
+        .dedup_by(|one, other| std::ptr::eq(one.layout, other.layout) && one.vocabulary.len() == 0);
     match found.len() {
         0 if arch.is_none() && is_parakeet(source, len)? => Err(Error::format(PARAKEET).at(0)),
         0 => Err(explain(failures, container, arch)),
@@ -30,24 +36,32 @@ pub(super) fn read(source: &dyn ByteSource, limits: &Limits, arch: Option<&str>)
 }
 
 /// All ways to read the file as the family that `arch` names, or as any.
-fn attempts<'a>(container: Container, arch: Option<&str>, limits: &'a Limits) -> Result<Vec<Attempt<'a>>> {
+fn attempts<'a>(
+    container: Container,
+    arch: Option<&str>,
+    limits: &'a Limits,
+) -> Result<Vec<Attempt<'a>>> {
     let wanted = |layout: &&Layout| arch.map_or(layout.detected, |name| layout.answers_to(name));
     let layouts: Vec<&'static Layout> = LAYOUTS.iter().filter(wanted).collect();
     if let (Some(name), []) = (arch, &*layouts) {
-        return Err(Error::format(format!("'{name}' is not an architecture known for GGML files; {}", advice())));
+        return Err(Error::format(format!(
+            "'{name}' is not an architecture known for GGML files; {}",
+            advice()
+        )));
     }
     // A family that is named is believed, but which of its layouts it is must still be found.
     let (named, plausible) = (arch.is_none(), layouts.len() > 1);
     let mut attempts = Vec::new();
     for layout in layouts.into_iter().filter(|&layout| container.goes_with(layout)) {
-        let attempt = |&scored: &bool| Attempt { container, layout, scored, plausible, named, limits };
+        let attempt =
+            |&scored: &bool| Attempt { container, layout, scored, plausible, named, limits };
         attempts.extend(scores(container, layout).iter().map(attempt));
     }
     Ok(attempts)
 }
 
-/// Whether tokens have scores: LLaMA's in every container with a version. Other families came there by way of other
-/// programs, which wrote them or did not.
+/// Whether tokens have scores: LLaMA's in every container with a version. Other families came there
+/// by way of other programs, which wrote them or did not.
 fn scores(container: Container, layout: &Layout) -> &'static [bool] {
     match (container.version, layout.name) {
         (None, _) | (_, "rwkv") => &[false],
@@ -63,23 +77,30 @@ fn advice() -> String {
 
 fn unknown(container: Container) -> Error {
     let origin = container.origin();
-    Error::format(format!("{origin}: the hyperparameters are those of no model known; {}", advice()))
-        .at(container.len())
+    Error::format(format!(
+        "{origin}: the hyperparameters are those of no model known; {}",
+        advice()
+    ))
+    .at(container.len())
 }
 
 fn ambiguous(found: &[Reading], container: Container) -> Error {
     let mut names: Vec<_> = found.iter().map(|reading| reading.layout.name).collect();
     names.dedup();
-    let message = format!("this may be a file of {}; name its architecture with --arch NAME", names.join(" or of "));
+    let message = format!(
+        "this may be a file of {}; name its architecture with --arch NAME",
+        names.join(" or of ")
+    );
     Error::format(message).at(container.len())
 }
 
 /// What a file of whisper.cpp's is said to be whose layout is not read.
-const PARAKEET: &str = "this is a Parakeet model as whisper.cpp reads it, which this version of apr does not read; the .nemo \
-                        archive that it was made of holds the same weights as a PyTorch checkpoint";
+const PARAKEET: &str = "this is a Parakeet model as whisper.cpp reads it, which this version of \
+    apr does not read; the .nemo archive that it was made of holds the same weights as a PyTorch \
+    checkpoint";
 
-/// Whether the hyperparameters are those of Parakeet (`convert-parakeet-to-ggml.py` of whisper.cpp): a mel filterbank follows
-/// them, whose two lengths they state.
+/// Whether the hyperparameters are those of Parakeet (`convert-parakeet-to-ggml.py` of
+/// whisper.cpp): a mel filterbank follows them, whose two lengths they state.
 fn is_parakeet(source: &dyn ByteSource, len: u64) -> Result<bool> {
     /// Magic, fourteen hyperparameters, mels and frequencies of the filterbank.
     const WORDS: usize = 17;
@@ -110,10 +131,12 @@ fn explain(failures: Vec<(&Layout, Failure)>, container: Container, arch: Option
             let message = match failure.reached {
                 Reached::Tensors(_) => format!("read as a file of {name}: {reason}"),
                 // It came to the tensors, and one of them is wrong.
-                _ if failure.error.tensor().is_some() => format!("read as a file of {name}: {reason}"),
+                _ if failure.error.tensor().is_some() => {
+                    format!("read as a file of {name}: {reason}")
+                }
                 _ => format!(
-                    "this is a file of {} whose model is not recognised; as one of {name}, {reason}. If you know what it \
-                     is, {}",
+                    "this is a file of {} whose model is not recognised; as one of {name}, \
+                     {reason}. If you know what it is, {}",
                     container.origin(),
                     advice()
                 ),

@@ -10,7 +10,9 @@ pub static FORMAT: Format = Format {
     about: "llama.cpp's formats before GGUF",
     extensions: &[],
     recognises: |head| {
-        [b"lmgg", b"ggmf", b"tjgg", b"fmgg", b"ggjt", b"ggml"].iter().any(|magic| head.starts_with(&magic[..]))
+        [b"lmgg", b"ggmf", b"tjgg", b"fmgg", b"ggjt", b"ggml"]
+            .iter()
+            .any(|magic| head.starts_with(&magic[..]))
     },
     convention: Convention::Ggml,
     target: None,

@@ -1,8 +1,9 @@
-//! The families of models whose files are known: what comes between magic and tensors, and how tensors are named.
+//! The families of models whose files are known: what comes between magic and tensors, and how
+//! tensors are named.
 //!
-//! Facts from the programs that wrote the files: llama.cpp (`convert_llama_ggml_to_gguf.py`), whisper.cpp
-//! (`convert-pt-to-ggml.py`, `convert-silero-vad-to-ggml.py`), ggml's examples gpt-2, gpt-j, gpt-neox, mpt and falcon,
-//! bert.cpp, and rwkv.cpp's description of its format.
+//! Facts from the programs that wrote the files: llama.cpp (`convert_llama_ggml_to_gguf.py`),
+//! whisper.cpp (`convert-pt-to-ggml.py`, `convert-silero-vad-to-ggml.py`), ggml's examples gpt-2,
+//! gpt-j, gpt-neox, mpt and falcon, bert.cpp, and rwkv.cpp's description of its format.
 
 /// A hyperparameter, stored in four bytes.
 #[derive(Debug, Clone, Copy)]
@@ -43,13 +44,15 @@ pub(super) struct Layout {
     pub(super) aliases: &'static [&'static str],
     /// Hugging Face's `model_type`.
     pub(super) model_type: &'static str,
-    /// After the magic; `ftype` comes last. Empty for silero-vad, whose hyperparameters have no fixed number.
+    /// After the magic; `ftype` comes last. Empty for silero-vad, whose hyperparameters have no
+    /// fixed number.
     pub(super) fields: &'static [Field],
     /// Whether a mel filterbank follows.
     pub(super) mel_filterbank: bool,
     /// The vocabulary.
     pub(super) tokens: Tokens,
-    /// What the names of the tensors of a layer start with, the layer in place of `{}`; with the field that counts them.
+    /// What the names of the tensors of a layer start with, the layer in place of `{}`; with the
+    /// field that counts them.
     pub(super) layers: &'static [(&'static str, &'static str)],
     /// A name, or the start of one, that no other family with the same fields has.
     pub(super) marker: &'static str,
@@ -162,8 +165,15 @@ pub(super) const LAYOUTS: &[Layout] = &[
         early_quantization: false,
     },
     GPT2,
-    // The same with keys and values repeated for each head, so that GPT-2's program can run it; only its maker knows.
-    Layout { name: "starcoder", aliases: &["gpt_bigcode"], model_type: "gpt_bigcode", detected: false, ..GPT2 },
+    // The same with keys and values repeated for each head, so that GPT-2's program can run it;
+    // only its maker knows.
+    Layout {
+        name: "starcoder",
+        aliases: &["gpt_bigcode"],
+        model_type: "gpt_bigcode",
+        detected: false,
+        ..GPT2
+    },
     Layout {
         name: "gptj",
         aliases: &["gpt-j"],
@@ -290,7 +300,8 @@ impl Layout {
     }
 }
 
-/// The names that [`open`](super::open) takes for an architecture; further spellings (`gpt-j`, `stablelm`) are taken too.
+/// The names that [`open`](super::open) takes for an architecture; further spellings (`gpt-j`,
+/// `stablelm`) are taken too.
 ///
 /// ```
 /// assert!(apr_gguf::ggml::architectures().any(|name| name == "whisper"));

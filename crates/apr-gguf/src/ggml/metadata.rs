@@ -28,11 +28,13 @@ pub(super) fn metadata(reading: &Reading) -> Metadata {
     metadata
 }
 
-/// Hugging Face's names for the hyperparameters, and what follows from them as the family's program computes it.
+/// Hugging Face's names for the hyperparameters, and what follows from them as the family's program
+/// computes it.
 fn architecture(reading: &Reading) -> Map<String, Value> {
     let named = reading.layout.fields.iter().filter(|field| !field.config.is_empty());
     let value = |name: &str| reading.hyperparameters.get(name).cloned().unwrap_or_default();
-    let mut architecture: Map<_, _> = named.map(|field| (field.config.to_owned(), value(field.name))).collect();
+    let mut architecture: Map<_, _> =
+        named.map(|field| (field.config.to_owned(), value(field.name))).collect();
     let mut set = |key: &str, value: Value| architecture.insert(key.to_owned(), value);
     let number = |name: &str| reading.hyperparameter(name);
     match reading.layout.name {
@@ -51,7 +53,8 @@ fn architecture(reading: &Reading) -> Map<String, Value> {
             let head_dim = f64::from(clamp(number("n_embd") / heads).max(1));
             set("rotary_pct", (f64::from(clamp(number("n_rot"))) / head_dim).into());
             // The example that came first had no such field, and always did it.
-            let parallel = reading.hyperparameters.get("par_res").is_none_or(|flag| flag != &json!(0));
+            let parallel =
+                reading.hyperparameters.get("par_res").is_none_or(|flag| flag != &json!(0));
             set("use_parallel_residual", parallel.into());
         }
         _ => {}
@@ -63,13 +66,15 @@ fn clamp(value: i64) -> u32 {
     u32::try_from(value).unwrap_or(0)
 }
 
-/// As the first layer has it; else two thirds of four times the width, up to the next multiple of `n_mult`.
+/// As the first layer has it; else two thirds of four times the width, up to the next multiple of
+/// `n_mult`.
 fn llama_intermediate(reading: &Reading) -> u64 {
     let first_layer = reading.tensor("layers.0.feed_forward.w1.weight");
     if let Some(&[rows, _]) = first_layer.map(|tensor| tensor.info.shape.dims()) {
         return rows;
     }
-    let (width, multiple) = (clamp(reading.hyperparameter("n_embd")), clamp(reading.hyperparameter("n_mult")));
+    let (width, multiple) =
+        (clamp(reading.hyperparameter("n_embd")), clamp(reading.hyperparameter("n_mult")));
     (u64::from(width) * 8 / 3).next_multiple_of(u64::from(multiple).max(1))
 }
 

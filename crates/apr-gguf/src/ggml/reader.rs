@@ -3,8 +3,8 @@
 use std::fmt;
 
 use apr_core::{
-    ByteSource, CheckpointReader, Container, ContainerFacts, DType, Error, FileInfo, Format, Limits, Metadata, Result,
-    Stored, StoredRange, TensorInfo, has_no, keys,
+    ByteSource, CheckpointReader, Container, ContainerFacts, DType, Error, FileInfo, Format,
+    Limits, Metadata, Result, Stored, StoredRange, TensorInfo, has_no, keys,
 };
 use serde_json::{Value, json};
 
@@ -17,9 +17,10 @@ use super::{detect, metadata};
 /// Blocks that are decoded from one read.
 const BLOCKS_AT_ONCE: usize = 1024;
 
-/// Opens a file. Headers and vocabulary are read, the tensors' data is not; `name` appears in errors and in
-/// [`CheckpointReader::files`], and may be empty. `arch` is one of [`architectures`](super::architectures); without it
-/// the family is found by what fits, see the [module](super).
+/// Opens a file. Headers and vocabulary are read, the tensors' data is not; `name` appears in
+/// errors and in [`CheckpointReader::files`], and may be empty. `arch` is one of
+/// [`architectures`](super::architectures); without it the family is found by what fits, see the
+/// [module](super).
 ///
 /// ```
 /// use apr_core::{CheckpointReader, Limits};
@@ -41,10 +42,15 @@ const BLOCKS_AT_ONCE: usize = 1024;
 /// ```
 ///
 /// # Errors
-/// E001 for another format, a model that is not known or not told apart, and headers that break the format; E002 where
-/// the file is truncated; E003 for a version, or quantized blocks, that are not known; E007 when reading fails; E008
-/// for a vocabulary or more tensors than the limits allow.
-pub fn open<S: ByteSource + 'static>(source: S, name: &str, limits: &Limits, arch: Option<&str>) -> Result<GgmlReader> {
+/// E001 for another format, a model that is not known or not told apart, and headers that break the
+/// format; E002 where the file is truncated; E003 for a version, or quantized blocks, that are not
+/// known; E007 when reading fails; E008 for a vocabulary or more tensors than the limits allow.
+pub fn open<S: ByteSource + 'static>(
+    source: S,
+    name: &str,
+    limits: &Limits,
+    arch: Option<&str>,
+) -> Result<GgmlReader> {
     let reading = detect::read(&source, limits, arch).map_err(|error| in_file(error, name))?;
     Ok(GgmlReader::new(Box::new(source), name, reading))
 }
@@ -55,9 +61,9 @@ fn in_file(error: Error, name: &str) -> Error {
 
 /// A legacy GGML file opened for reading.
 ///
-/// Shapes are outermost dimension first, the other way round than in the file. Whisper's mel filterbank is the tensor
-/// [`keys::MEL_FILTERBANK_TENSOR`]. Tensor positions given to its methods must be below the number of
-/// [`tensors`](CheckpointReader::tensors).
+/// Shapes are outermost dimension first, the other way round than in the file. Whisper's mel
+/// filterbank is the tensor [`keys::MEL_FILTERBANK_TENSOR`]. Tensor positions given to its methods
+/// must be below the number of [`tensors`](CheckpointReader::tensors).
 pub struct GgmlReader {
     source: Box<dyn ByteSource>,
     files: Vec<FileInfo>,
@@ -93,14 +99,27 @@ impl GgmlReader {
             encoding: Encoding::Plain(DType::F32),
         });
         let (mut tensors, mut stored, mut encodings) = (Vec::new(), Vec::new(), Vec::new());
-        for Tensor { info, offset, stored_len: len, encoding } in filterbank.into_iter().chain(reading.tensors) {
+        for Tensor { info, offset, stored_len: len, encoding } in
+            filterbank.into_iter().chain(reading.tensors)
+        {
             tensors.push(info);
             stored.push(StoredRange { file: 0, offset, len });
             encodings.push(encoding);
         }
         let files = vec![FileInfo { name: name.to_owned(), len: source.len() }];
         let (architecture, vocabulary) = (reading.layout.name, reading.vocabulary);
-        Self { source, files, tensors, stored, encodings, metadata, architecture, vocabulary, header, warnings }
+        Self {
+            source,
+            files,
+            tensors,
+            stored,
+            encodings,
+            metadata,
+            architecture,
+            vocabulary,
+            header,
+            warnings,
+        }
     }
 
     /// The family that the file was read as, one of [`architectures`](super::architectures).
@@ -157,13 +176,18 @@ impl GgmlReader {
 fn warnings(reading: &Reading) -> Vec<String> {
     let mut warnings = Vec::new();
     if reading.tensors.is_empty() {
-        warnings.push("the file holds no tensors: it is a vocabulary alone, or is cut after it".to_owned());
+        warnings.push(
+            "the file holds no tensors: it is a vocabulary alone, or is cut after it".to_owned(),
+        );
     } else {
         for &(pattern, count) in reading.layout.layers {
             let last = reading.hyperparameter(count) - 1;
             let start = pattern.replace("{}", &last.to_string());
-            if last >= 0 && !reading.tensors.iter().any(|tensor| tensor.info.name.starts_with(&start)) {
-                let message = format!("{count} is {}, but no tensor starts with '{start}'", last + 1);
+            if last >= 0
+                && !reading.tensors.iter().any(|tensor| tensor.info.name.starts_with(&start))
+            {
+                let message =
+                    format!("{count} is {}, but no tensor starts with '{start}'", last + 1);
                 warnings.push(message + ": the file is cut, or one of several parts");
             }
         }
@@ -182,8 +206,8 @@ fn warnings(reading: &Reading) -> Vec<String> {
     for (name, count) in decoded {
         let origin = reading.container.origin();
         warnings.push(format!(
-            "{count} tensors are {name} in the layout of {origin}, which no dtype of today has; they are read as f32, \
-             with the same values"
+            "{count} tensors are {name} in the layout of {origin}, which no dtype of today has; \
+             they are read as f32, with the same values"
         ));
     }
     warnings
@@ -219,7 +243,9 @@ impl CheckpointReader for GgmlReader {
 
     fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
         let (range, len) = (self.stored[tensor], self.decoded_len(tensor));
-        let locate = |error: Error| in_file(error, &self.files[range.file].name).for_tensor(&self.tensors[tensor].name);
+        let locate = |error: Error| {
+            in_file(error, &self.files[range.file].name).for_tensor(&self.tensors[tensor].name)
+        };
         if offset.checked_add(buf.len() as u64).is_none_or(|end| end > len) {
             let message = format!("{} bytes from byte {offset} on, but it has {len}", buf.len());
             return Err(locate(Error::corrupt(message)));
@@ -233,7 +259,9 @@ impl CheckpointReader for GgmlReader {
 
     fn tensor_slice(&self, tensor: usize) -> Option<&[u8]> {
         let StoredRange { offset, len, .. } = *self.stored.get(tensor)?;
-        matches!(self.encodings[tensor], Encoding::Plain(_)).then(|| self.source.slice_at(offset, len)).flatten()
+        matches!(self.encodings[tensor], Encoding::Plain(_))
+            .then(|| self.source.slice_at(offset, len))
+            .flatten()
     }
 
     fn container(&self) -> Container<'_> {
@@ -252,7 +280,10 @@ impl CheckpointReader for GgmlReader {
 impl fmt::Debug for GgmlReader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut debug = f.debug_struct("GgmlReader");
-        debug.field("files", &self.files).field("architecture", &self.architecture).field("tensors", &self.tensors);
+        debug
+            .field("files", &self.files)
+            .field("architecture", &self.architecture)
+            .field("tensors", &self.tensors);
         debug.finish_non_exhaustive()
     }
 }

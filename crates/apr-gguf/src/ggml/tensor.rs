@@ -23,7 +23,8 @@ const ALIGNMENT: u64 = 32;
 /// How quantized tensors of a file are laid out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Generation {
-    /// Nibbles in pairs, f32 scales. `unclear`: or all scales of a row before its nibbles, for Q4_0 and Q4_1.
+    /// Nibbles in pairs, f32 scales. `unclear`: or all scales of a row before its nibbles, for Q4_0
+    /// and Q4_1.
     Pairs {
         /// Whether the file may be older than blocks.
         unclear: bool,
@@ -55,12 +56,14 @@ impl Encoding {
             | (10..=14, Pairs { .. } | Halves | Current)
             | (2 | 3 | 8, Current)
             | (6 | 7, Halves | Current) => {
-                return known.map(Self::Plain).ok_or_else(|| Error::format(format!("{number} is not a tensor type")));
+                return known
+                    .map(Self::Plain)
+                    .ok_or_else(|| Error::format(format!("{number} is not a tensor type")));
             }
             (2 | 3, Pairs { unclear: true }) => {
                 return Err(Error::version(format!(
-                    "{origin} stores {} in one of two layouts that only the program knows that wrote it; \
-                     convert the original model anew, or its f16 file",
+                    "{origin} stores {} in one of two layouts that only the program knows that \
+                     wrote it; convert the original model anew, or its f16 file",
                     if number == 2 { "q4_0" } else { "q4_1" }
                 )));
             }
@@ -74,11 +77,17 @@ impl Encoding {
             (3, Halves) => OldBlock::Q4_1(Nibbles::Halves),
             (8, Pairs { .. } | Halves) => OldBlock::Q8_0,
             (2..=14, Unknown) => {
-                let message =
-                    format!("{origin} has quantized tensors (type {number}) in a layout that is not known here");
-                return Err(Error::version(format!("{message}; convert the original model anew, or its f16 file")));
+                let message = format!(
+                    "{origin} has quantized tensors (type {number}) in a layout that is not known \
+                     here"
+                );
+                return Err(Error::version(format!(
+                    "{message}; convert the original model anew, or its f16 file"
+                )));
             }
-            _ => return Err(Error::format(format!("{number} is not a tensor type of this format"))),
+            _ => {
+                return Err(Error::format(format!("{number} is not a tensor type of this format")));
+            }
         }))
     }
 
@@ -119,8 +128,13 @@ pub(super) struct Rules<'a> {
 }
 
 impl Rules<'_> {
-    /// Reads headers up to the end of the file, and skips data; `passed` hears where each tensor ends.
-    pub(super) fn read_all(self, cursor: &mut Cursor<'_>, passed: &mut dyn FnMut(u64)) -> Result<Vec<Tensor>> {
+    /// Reads headers up to the end of the file, and skips data; `passed` hears where each tensor
+    /// ends.
+    pub(super) fn read_all(
+        self,
+        cursor: &mut Cursor<'_>,
+        passed: &mut dyn FnMut(u64),
+    ) -> Result<Vec<Tensor>> {
         let (mut tensors, mut index_len) = (Vec::new(), 0);
         while cursor.left() > 0 {
             let tensor = self.read(cursor)?;
@@ -132,7 +146,9 @@ impl Rules<'_> {
         let mut names = HashSet::new();
         match tensors.iter().find(|tensor| !names.insert(tensor.info.name.as_str())) {
             Some(Tensor { info, offset, .. }) => {
-                Err(Error::format("another tensor has the same name").for_tensor(&info.name).at(*offset))
+                Err(Error::format("another tensor has the same name")
+                    .for_tensor(&info.name)
+                    .at(*offset))
             }
             None => Ok(tensors),
         }
@@ -144,7 +160,8 @@ impl Rules<'_> {
         let name_len = bounded(cursor, "the length of a tensor's name", 1..=MAX_NAME_LEN)?;
         let type_number = cursor.i32("a tensor's type")?;
         // Zero would be an empty tensor, which ggml never writes.
-        let dims = (0..n_dims).map(|_| bounded(cursor, "a tensor's dimension", 1..=MAX_DIM).map(u64::from));
+        let dims = (0..n_dims)
+            .map(|_| bounded(cursor, "a tensor's dimension", 1..=MAX_DIM).map(u64::from));
         let mut dims = dims.collect::<Result<Vec<_>>>()?;
         dims.reverse();
         let name_at = cursor.at();
@@ -164,8 +181,11 @@ impl Rules<'_> {
         shape: Shape,
         encoding: Encoding,
     ) -> Result<Tensor> {
-        let padding = if self.aligned { cursor.at().next_multiple_of(ALIGNMENT) - cursor.at() } else { 0 };
-        cursor.skip(padding, "the padding before a tensor's data").map_err(|error| error.for_tensor(&name))?;
+        let padding =
+            if self.aligned { cursor.at().next_multiple_of(ALIGNMENT) - cursor.at() } else { 0 };
+        cursor
+            .skip(padding, "the padding before a tensor's data")
+            .map_err(|error| error.for_tensor(&name))?;
         let dtype = encoding.dtype();
         let stored_len = encoding.stored_len(&shape).ok_or_else(|| {
             let message = format!("the shape {shape} does not go with the tensor's type");
@@ -182,6 +202,11 @@ fn bounded(cursor: &mut Cursor<'_>, what: &str, range: RangeInclusive<u32>) -> R
     let at = cursor.at();
     let value = cursor.i32(what)?;
     u32::try_from(value).ok().filter(|value| range.contains(value)).ok_or_else(|| {
-        Error::format(format!("{what} is {value}, which is not within {} to {}", range.start(), range.end())).at(at)
+        Error::format(format!(
+            "{what} is {value}, which is not within {} to {}",
+            range.start(),
+            range.end()
+        ))
+        .at(at)
     })
 }

@@ -23,16 +23,17 @@ pub(super) struct Vocabulary {
 
 /// How tokens, which are bytes, are written as text (`tokenizer.vocabulary_encoding`).
 ///
-/// The bytes themselves are at [`GgmlReader::vocabulary_tokens`](super::GgmlReader::vocabulary_tokens).
+/// The bytes themselves are at
+/// [`GgmlReader::vocabulary_tokens`](super::GgmlReader::vocabulary_tokens).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Representation {
     /// `utf8`: all tokens are UTF-8 and stand as they are.
     Utf8,
-    /// `sentencepiece`: LLaMA's pieces. Ids 0 to 2 are `<unk>`, `<s>`, `</s>`; ids 3 to 258, the single bytes, are
-    /// `<0x00>` to `<0xFF>`; a space is U+2581.
+    /// `sentencepiece`: LLaMA's pieces. Ids 0 to 2 are `<unk>`, `<s>`, `</s>`; ids 3 to 258, the
+    /// single bytes, are `<0x00>` to `<0xFF>`; a space is U+2581.
     SentencePiece,
-    /// `byte_to_unicode`: every byte is a character, as in GPT-2's `vocab.json`: those that print in Latin-1 are
-    /// themselves, the others are U+0100 and on, in order.
+    /// `byte_to_unicode`: every byte is a character, as in GPT-2's `vocab.json`: those that print
+    /// in Latin-1 are themselves, the others are U+0100 and on, in order.
     ByteToUnicode,
 }
 
@@ -50,16 +51,26 @@ impl Representation {
 
 impl Vocabulary {
     /// Reads `count` tokens, each with a score after it where `scored`.
-    pub(super) fn read(cursor: &mut Cursor<'_>, count: i32, scored: bool, limits: &Limits) -> Result<Self> {
+    pub(super) fn read(
+        cursor: &mut Cursor<'_>,
+        count: i32,
+        scored: bool,
+        limits: &Limits,
+    ) -> Result<Self> {
         let (start, token_bytes) = (cursor.at(), if scored { 8 } else { 4 });
-        let count = usize::try_from(count)
-            .map_err(|_| Error::format(format!("the vocabulary has {count} tokens, which no file can")).at(start))?;
+        let count = usize::try_from(count).map_err(|_| {
+            Error::format(format!("the vocabulary has {count} tokens, which no file can")).at(start)
+        })?;
         if count > MAX_TOKENS {
-            let message = format!("the vocabulary has {count} tokens, more than the limit of {MAX_TOKENS}");
+            let message =
+                format!("the vocabulary has {count} tokens, more than the limit of {MAX_TOKENS}");
             return Err(Error::memory(message).at(start));
         }
         if count as u64 * token_bytes > cursor.left() {
-            let message = format!("a vocabulary of {count} tokens does not fit into the {} bytes left", cursor.left());
+            let message = format!(
+                "a vocabulary of {count} tokens does not fit into the {} bytes left",
+                cursor.left()
+            );
             return Err(Error::corrupt(message).at(start));
         }
         let mut vocabulary = Self::default();
@@ -67,7 +78,9 @@ impl Vocabulary {
             let at = cursor.at();
             let len = cursor.i32("the length of a token")?;
             let len = usize::try_from(len).ok().filter(|&len| len <= MAX_TOKEN_LEN);
-            let len = len.ok_or_else(|| Error::format(format!("token {id} has no plausible length")).at(at))?;
+            let len = len.ok_or_else(|| {
+                Error::format(format!("token {id} has no plausible length")).at(at)
+            })?;
             vocabulary.bytes.extend_from_slice(cursor.take(len, "a token")?);
             vocabulary.ends.push(vocabulary.bytes.len());
             if scored {
@@ -95,7 +108,8 @@ impl Vocabulary {
         &self.bytes[start..self.ends[id]]
     }
 
-    /// The representation that loses nothing; LLaMA's pieces where `pieces` and the tokens are such.
+    /// The representation that loses nothing; LLaMA's pieces where `pieces` and the tokens are
+    /// such.
     pub(super) fn representation(&self, pieces: bool) -> Representation {
         let utf8 = |mut ids: Range<usize>| ids.all(|id| str::from_utf8(self.token(id)).is_ok());
         let bytes = 3..259;
@@ -118,8 +132,12 @@ impl Vocabulary {
             (Representation::SentencePiece, 1) => "<s>".to_owned(),
             (Representation::SentencePiece, 2) => "</s>".to_owned(),
             (Representation::SentencePiece, 3..259) => format!("<0x{:02X}>", id - 3),
-            (Representation::SentencePiece, _) => String::from_utf8_lossy(token).replace(' ', "\u{2581}"),
-            (Representation::ByteToUnicode, _) => token.iter().map(|&byte| alphabet[usize::from(byte)]).collect(),
+            (Representation::SentencePiece, _) => {
+                String::from_utf8_lossy(token).replace(' ', "\u{2581}")
+            }
+            (Representation::ByteToUnicode, _) => {
+                token.iter().map(|&byte| alphabet[usize::from(byte)]).collect()
+            }
         })
     }
 }

@@ -10,13 +10,15 @@ use super::vocabulary::Vocabulary;
 
 /// Name of the tensor that the mel filterbank becomes.
 const FILTERBANK: &str = keys::MEL_FILTERBANK_TENSOR;
-/// `ftype` is a type and this many times the version of quantized blocks (ggml's `GGML_QNT_VERSION_FACTOR`).
+/// `ftype` is a type and this many times the version of quantized blocks (ggml's
+/// `GGML_QNT_VERSION_FACTOR`).
 const VERSION_FACTOR: i64 = 1000;
 /// Above any number of layers.
 const MAX_LAYERS: i64 = 4096;
 /// Above any other hyperparameter.
 const MAX_HYPERPARAMETER: i64 = 1 << 24;
-/// Above any `ftype`, less its version; vocabularies, which other families have in its place, are larger.
+/// Above any `ftype`, less its version; vocabularies, which other families have in its place, are
+/// larger.
 const MAX_FTYPE: i64 = 40;
 /// Above any version of quantized blocks.
 const MAX_VERSION: i64 = 9;
@@ -40,17 +42,27 @@ impl Container {
             b"fmgg" => "ggmf",
             b"tjgg" => "ggjt",
             b"ggml" | b"ggmf" | b"ggjt" => {
-                return Err(
-                    Error::version("big-endian GGML files are not supported; convert the original model anew").at(0)
-                );
+                return Err(Error::version(
+                    "big-endian GGML files are not supported; convert the original model anew",
+                )
+                .at(0));
             }
-            _ => return Err(Error::format("this is not legacy GGML: none of its magics is at the start").at(0)),
+            _ => {
+                return Err(Error::format(
+                    "this is not legacy GGML: none of its magics is at the start",
+                )
+                .at(0));
+            }
         };
         let version = cursor.i32("the version")?.cast_unsigned();
         let container = Self { magic, version: Some(version) };
         match (magic, version) {
             ("ggmf", 1 | 100 | 101) | ("ggjt", 1..=3) => Ok(container),
-            _ => Err(Error::version(format!("{} of version {version} is not known", container.magic)).at(4)),
+            _ => Err(Error::version(format!(
+                "{} of version {version} is not known",
+                container.magic
+            ))
+            .at(4)),
         }
     }
 
@@ -66,7 +78,8 @@ impl Container {
         if self.version.is_some() { 8 } else { 4 }
     }
 
-    /// Whether files of the layout come in this container. RWKV has versions of its own; whisper.cpp never had any.
+    /// Whether files of the layout come in this container. RWKV has versions of its own;
+    /// whisper.cpp never had any.
     pub(super) fn goes_with(self, layout: &Layout) -> bool {
         match layout.name {
             "rwkv" => matches!(self.version, Some(100..)),
@@ -125,7 +138,8 @@ impl Reading {
         self.tensors.iter().find(|tensor| tensor.info.name == name)
     }
 
-    /// The type of most tensors as ggml numbers files, without the version of quantized blocks; Silero's have none.
+    /// The type of most tensors as ggml numbers files, without the version of quantized blocks;
+    /// Silero's have none.
     pub(super) fn file_type(&self) -> Option<i64> {
         self.ftype.map(|ftype| ftype % VERSION_FACTOR)
     }
@@ -193,42 +207,66 @@ impl Attempt<'_> {
         let ftype = hyperparameters.get("ftype").and_then(Value::as_i64);
         let origin = container.origin();
         let generation = container.generation(layout, ftype);
-        let rules = Rules { generation, aligned: container.magic == "ggjt", origin: &origin, limits };
+        let rules =
+            Rules { generation, aligned: container.magic == "ggjt", origin: &origin, limits };
         let tensors = rules.read_all(cursor, &mut |next| *reached = Reached::Tensors(next))?;
         *reached = Reached::End;
         self.check_names(&tensors, filterbank.is_some(), header_len)?;
-        Ok(Reading { container, layout, hyperparameters, ftype, filterbank, vocabulary, tensors, header_len })
+        Ok(Reading {
+            container,
+            layout,
+            hyperparameters,
+            ftype,
+            filterbank,
+            vocabulary,
+            tensors,
+            header_len,
+        })
     }
 
     /// What the header says about the network, and the filterbank that speech models have after it.
-    fn hyperparameters(self, cursor: &mut Cursor<'_>) -> Result<(Map<String, Value>, Option<Filterbank>)> {
+    fn hyperparameters(
+        self,
+        cursor: &mut Cursor<'_>,
+    ) -> Result<(Map<String, Value>, Option<Filterbank>)> {
         let layout = self.layout;
-        let hyperparameters = if layout.fields.is_empty() { silero(cursor)? } else { fields(cursor, layout.fields)? };
+        let hyperparameters =
+            if layout.fields.is_empty() { silero(cursor)? } else { fields(cursor, layout.fields)? };
         if self.plausible && !plausible(layout, &hyperparameters) {
-            return Err(Error::format("the hyperparameters do not go together").at(self.container.len()));
+            return Err(
+                Error::format("the hyperparameters do not go together").at(self.container.len())
+            );
         }
         let filterbank = if layout.mel_filterbank { Some(filterbank(cursor)?) } else { None };
         let mels = filterbank.map_or(0, |filterbank| i64::from(filterbank.mels));
         if self.plausible && mels != number(&hyperparameters, "n_mels") {
-            return Err(Error::format("the filterbank has another number of mels than n_mels").at(cursor.at()));
+            return Err(Error::format("the filterbank has another number of mels than n_mels")
+                .at(cursor.at()));
         }
         Ok((hyperparameters, filterbank))
     }
 
     /// Refuses tensors of another family, and a second filterbank.
     fn check_names(self, tensors: &[Tensor], has_filterbank: bool, header_len: u64) -> Result<()> {
-        if let Some(twin) = tensors.iter().find(|tensor| has_filterbank && tensor.info.name == FILTERBANK) {
+        if let Some(twin) =
+            tensors.iter().find(|tensor| has_filterbank && tensor.info.name == FILTERBANK)
+        {
             let message = "it has the name that is the mel filterbank's here";
             return Err(Error::format(message).for_tensor(FILTERBANK).at(twin.offset));
         }
         if self.named && !tensors.is_empty() && !has_names_of(self.layout, tensors) {
-            let message = format!("the tensors have other names than those of {}", self.layout.name);
+            let message =
+                format!("the tensors have other names than those of {}", self.layout.name);
             return Err(Error::format(message).at(header_len));
         }
         Ok(())
     }
 
-    fn vocabulary(self, cursor: &mut Cursor<'_>, hyperparameters: &Map<String, Value>) -> Result<Vocabulary> {
+    fn vocabulary(
+        self,
+        cursor: &mut Cursor<'_>,
+        hyperparameters: &Map<String, Value>,
+    ) -> Result<Vocabulary> {
         let count = match self.layout.tokens {
             Tokens::Absent => return Ok(Vocabulary::default()),
             Tokens::Counted => cursor.i32("the number of tokens")?,
@@ -244,25 +282,37 @@ fn number(hyperparameters: &Map<String, Value>, name: &str) -> i64 {
 
 fn fields(cursor: &mut Cursor<'_>, fields: &[Field]) -> Result<Map<String, Value>> {
     let mut read = |field: &Field| -> Result<Value> {
-        Ok(if field.float { cursor.f32(field.name)?.into() } else { cursor.i32(field.name)?.into() })
+        Ok(if field.float {
+            cursor.f32(field.name)?.into()
+        } else {
+            cursor.i32(field.name)?.into()
+        })
     };
     fields.iter().map(|field| Ok((field.name.to_owned(), read(field)?))).collect()
 }
 
-/// The hyperparameters of whisper.cpp's voice activity detector: a name, a version, then as many as there are layers.
+/// The hyperparameters of whisper.cpp's voice activity detector: a name, a version, then as many as
+/// there are layers.
 fn silero(cursor: &mut Cursor<'_>) -> Result<Map<String, Value>> {
     let at = cursor.at();
     let no_model = || Error::format("no name of a Silero model follows the magic").at(at);
-    let len = usize::try_from(cursor.i32("the model's name")?).ok().filter(|len| (1..=64).contains(len));
+    let len =
+        usize::try_from(cursor.i32("the model's name")?).ok().filter(|len| (1..=64).contains(len));
     let name = cursor.take(len.ok_or_else(no_model)?, "the model's name")?;
-    let name = str::from_utf8(name).ok().filter(|name| name.starts_with("silero")).ok_or_else(no_model)?.to_owned();
+    let name = str::from_utf8(name)
+        .ok()
+        .filter(|name| name.starts_with("silero"))
+        .ok_or_else(no_model)?
+        .to_owned();
     let mut next = |what: &str| cursor.i32(what);
     let version = [next("the version")?, next("the version")?, next("the version")?];
-    let (window, context, layers) = (next("n_window")?, next("n_context")?, next("n_encoder_layers")?);
+    let (window, context, layers) =
+        (next("n_window")?, next("n_context")?, next("n_encoder_layers")?);
     if !(1..=64).contains(&layers) {
         return Err(Error::format(format!("n_encoder_layers is {layers}")).at(at));
     }
-    let convolutions = (0..layers).map(|_| Ok([next("in channels")?, next("out channels")?, next("kernel size")?]));
+    let convolutions = (0..layers)
+        .map(|_| Ok([next("in channels")?, next("out channels")?, next("kernel size")?]));
     let convolutions = convolutions.collect::<Result<Vec<_>>>()?;
     let column = |at: usize| convolutions.iter().map(|sizes| sizes[at]).collect::<Vec<_>>();
     let fields = json!({
@@ -297,26 +347,32 @@ fn filterbank(cursor: &mut Cursor<'_>) -> Result<Filterbank> {
 
 /// Whether hyperparameters go together as those of the family do.
 fn plausible(layout: &Layout, hyperparameters: &Map<String, Value>) -> bool {
-    layout.fields.iter().all(|field| is_in_range(field, hyperparameters)) && agree(layout, hyperparameters)
+    layout.fields.iter().all(|field| is_in_range(field, hyperparameters))
+        && agree(layout, hyperparameters)
 }
 
 /// Whether a hyperparameter has a value that some model may have.
 fn is_in_range(field: &Field, hyperparameters: &Map<String, Value>) -> bool {
     let value = number(hyperparameters, field.name);
     match field.name {
-        name if field.float => hyperparameters.get(name).and_then(Value::as_f64).is_some_and(|value| value >= 0.0),
+        name if field.float => {
+            hyperparameters.get(name).and_then(Value::as_f64).is_some_and(|value| value >= 0.0)
+        }
         "ftype" => {
             let (version, number) = (value / VERSION_FACTOR, value % VERSION_FACTOR);
             (0..=MAX_FTYPE).contains(&number) && (0..=MAX_VERSION).contains(&version)
         }
         "par_res" => matches!(value, 0 | 1),
         "n_rot" => (0..=MAX_HYPERPARAMETER).contains(&value),
-        "n_layer" | "n_layers" | "n_audio_layer" | "n_text_layer" => (1..=MAX_LAYERS).contains(&value),
+        "n_layer" | "n_layers" | "n_audio_layer" | "n_text_layer" => {
+            (1..=MAX_LAYERS).contains(&value)
+        }
         _ => (1..=MAX_HYPERPARAMETER).contains(&value),
     }
 }
 
-/// Whether hyperparameters that are in range are those of one network: heads divide what they are parts of.
+/// Whether hyperparameters that are in range are those of one network: heads divide what they are
+/// parts of.
 fn agree(layout: &Layout, hyperparameters: &Map<String, Value>) -> bool {
     let value = |name: &str| number(hyperparameters, name);
     let divides = |heads: &str, width: &str| value(width) % value(heads) == 0;
@@ -335,7 +391,8 @@ fn agree(layout: &Layout, hyperparameters: &Map<String, Value>) -> bool {
     }
 }
 
-/// Whether the tensors are the family's. ggml's BLOOM has the fields of GPT-2 and most of its names.
+/// Whether the tensors are the family's. ggml's BLOOM has the fields of GPT-2 and most of its
+/// names.
 fn has_names_of(layout: &Layout, tensors: &[Tensor]) -> bool {
     let names = || tensors.iter().map(|tensor| tensor.info.name.as_str());
     let is_bloom = layout.name == "gpt2" && names().any(|name| name.starts_with("model/ln_wte/"));

@@ -33,7 +33,8 @@ fn versions_that_there_are_not_are_refused() {
     }
     // The swapped number of a version that there is not.
     refused(&sound().version(0x0400_0000), Code::Version, "GGUF version 4;");
-    // A little-endian file whose version alone is swapped reads as a big-endian one, whose counts are far too large.
+    // A little-endian file whose version alone is swapped reads as a big-endian one, whose counts
+    // are far too large.
     refused(&sound().version(0x0300_0000), Code::Corrupt, "truncated");
 }
 
@@ -51,8 +52,16 @@ fn counts_past_the_end_are_refused_before_anything_is_allocated() {
             }
         }
     }
-    refused(&GgufBuilder { tensor_count: Some(u64::MAX), ..sound() }, Code::Corrupt, "the list of tensors");
-    refused(&GgufBuilder { pair_count: Some(u64::MAX), ..sound() }, Code::Corrupt, "the list of key-value pairs");
+    refused(
+        &GgufBuilder { tensor_count: Some(u64::MAX), ..sound() },
+        Code::Corrupt,
+        "the list of tensors",
+    );
+    refused(
+        &GgufBuilder { pair_count: Some(u64::MAX), ..sound() },
+        Code::Corrupt,
+        "the list of key-value pairs",
+    );
 }
 
 #[test]
@@ -62,7 +71,11 @@ fn lengths_past_the_end_are_refused_naming_the_key() {
         let error = refused(&long(len), Code::Corrupt, "the key 'k': its value takes");
         assert!(error.offset().is_some());
         for kind in 0..=12 {
-            let error = refused(&sound().array("k", kind, len.max(1 << 20), &[0; 64]), Code::Corrupt, "the key 'k': ");
+            let error = refused(
+                &sound().array("k", kind, len.max(1 << 20), &[0; 64]),
+                Code::Corrupt,
+                "the key 'k': ",
+            );
             assert!(error.message().contains("truncated"), "{error}");
         }
     }
@@ -89,7 +102,8 @@ fn claims_are_held_against_the_limits_where_the_file_is_large_enough_for_them() 
     ];
     for builder in claims {
         let source = SparseSource::new(builder.build(), 1 << 44);
-        let (result, peak) = peak_memory(|| apr_gguf::open(source, "", &Limits::default()).map(drop));
+        let (result, peak) =
+            peak_memory(|| apr_gguf::open(source, "", &Limits::default()).map(drop));
         assert_refused(result, Code::Memory, "limit");
         assert!(peak < 16 << 20, "{peak} bytes for {builder:?}");
     }
@@ -98,8 +112,16 @@ fn claims_are_held_against_the_limits_where_the_file_is_large_enough_for_them() 
 #[test]
 fn values_of_no_type_are_refused() {
     for kind in [13, 255, 1 << 31, u32::MAX] {
-        refused(&sound().pair("k", kind, &[0; 8]), Code::Format, &format!("the key 'k': {kind} is not the type"));
-        refused(&sound().array("k", kind, 1, &[0; 8]), Code::Format, &format!("the key 'k': {kind} is not the type"));
+        refused(
+            &sound().pair("k", kind, &[0; 8]),
+            Code::Format,
+            &format!("the key 'k': {kind} is not the type"),
+        );
+        refused(
+            &sound().array("k", kind, 1, &[0; 8]),
+            Code::Format,
+            &format!("the key 'k': {kind} is not the type"),
+        );
     }
     refused(&sound().pair("k", 7, &[2]), Code::Format, "the key 'k': a bool is 2");
     refused(&sound().array("k", 7, 3, &[0, 1, 255]), Code::Format, "the key 'k': a bool is 255");
@@ -109,8 +131,11 @@ fn values_of_no_type_are_refused() {
 fn deeply_nested_arrays_are_refused() {
     for depth in [5, 10_000] {
         let level = [9_u32.to_le_bytes().as_slice(), &1_u64.to_le_bytes()].concat();
-        let error =
-            refused(&sound().pair("k", 9, &level.repeat(depth)), Code::Format, "the key 'k': arrays are nested");
+        let error = refused(
+            &sound().pair("k", 9, &level.repeat(depth)),
+            Code::Format,
+            "the key 'k': arrays are nested",
+        );
         assert!(error.offset().is_some());
     }
 }
@@ -119,7 +144,11 @@ fn deeply_nested_arrays_are_refused() {
 fn text_that_is_not_utf8_is_refused_naming_the_key() {
     let bytes = [&3_u64.to_le_bytes()[..], b"a\xff\xfe"].concat();
     refused(&sound().pair("k", 8, &bytes), Code::Format, "the key 'k': its value is not UTF-8");
-    refused(&sound().array("k", 8, 1, &bytes), Code::Format, "the key 'k': a text of its array is not UTF-8");
+    refused(
+        &sound().array("k", 8, 1, &bytes),
+        Code::Format,
+        "the key 'k': a text of its array is not UTF-8",
+    );
     let mut key = sound().u32("k", 1);
     key.pairs[1].0 = vec![0xff];
     refused(&key, Code::Format, "not UTF-8");
@@ -144,7 +173,11 @@ fn alignments_other_than_powers_of_two_are_refused() {
     }
     refused(&sound().text("general.alignment", "32"), Code::Format, "of type string");
     refused(&sound().i32("general.alignment", 32), Code::Format, "of type i32");
-    refused(&sound().pair("general.alignment", 10, &32_u64.to_le_bytes()), Code::Format, "of type u64");
+    refused(
+        &sound().pair("general.alignment", 10, &32_u64.to_le_bytes()),
+        Code::Format,
+        "of type u64",
+    );
     // Data would start at 2^31.
     refused(&sound().u32("general.alignment", 1 << 31), Code::Corrupt, "truncated");
 }
@@ -173,16 +206,29 @@ fn shapes_that_no_tensor_has_are_refused() {
     tensor_refused(GgufEntry::new("t", 0, &wrapping, &[0; 16]), Code::Format, "2^64 bytes");
     tensor_refused(GgufEntry::new("t", 28, &[1 << 61], &[0; 16]), Code::Format, "2^64 bytes");
     for row in [1, 31, 33] {
-        tensor_refused(GgufEntry::new("t", 2, &[row, 32], &[0; 18]), Code::Format, "not a multiple of the 32");
+        tensor_refused(
+            GgufEntry::new("t", 2, &[row, 32], &[0; 18]),
+            Code::Format,
+            "not a multiple of the 32",
+        );
     }
-    tensor_refused(GgufEntry::new("t", 12, &[128, 2], &[0; 144]), Code::Format, "not a multiple of the 256");
+    tensor_refused(
+        GgufEntry::new("t", 12, &[128, 2], &[0; 144]),
+        Code::Format,
+        "not a multiple of the 256",
+    );
 }
 
 #[test]
 fn removed_and_unknown_types_are_told_apart() {
-    for (number, name) in
-        [(4, "Q4_2"), (5, "Q4_3"), (31, "Q4_0_4_4"), (33, "Q4_0_8_8"), (36, "IQ4_NL_4_4"), (38, "IQ4_NL_8_8")]
-    {
+    for (number, name) in [
+        (4, "Q4_2"),
+        (5, "Q4_3"),
+        (31, "Q4_0_4_4"),
+        (33, "Q4_0_8_8"),
+        (36, "IQ4_NL_4_4"),
+        (38, "IQ4_NL_8_8"),
+    ] {
         let entry = GgufEntry::new("t", number, &[32], &[0; 32]);
         tensor_refused(entry, Code::Version, &format!("type {number} ({name}) was removed"));
     }
@@ -203,7 +249,8 @@ fn tensors_outside_of_the_file_are_refused() {
     for offset in [32, 1 << 62, u64::MAX - 31] {
         tensor_refused(at(offset), Code::Corrupt, "truncated");
     }
-    let cut = GgufBuilder { pads_last: false, ..of_tensor(GgufEntry::new("t", 24, &[4], &[1, 2, 3])) };
+    let cut =
+        GgufBuilder { pads_last: false, ..of_tensor(GgufEntry::new("t", 24, &[4], &[1, 2, 3])) };
     refused(&cut, Code::Corrupt, "truncated");
     // Two sizes that sum past 2^64.
     let half = GgufEntry::new("t", 24, &[(1 << 63) - 32], &[]);
@@ -215,7 +262,8 @@ fn tensors_outside_of_the_file_are_refused() {
 fn tensors_that_share_bytes_are_refused() {
     let long = GgufEntry::new("a", 24, &[40], &[1; 40]);
     let within = GgufEntry { offset: Some(32), ..GgufEntry::i8("b", &[2]) };
-    let error = refused(&of_tensor(long.clone()).entry(within), Code::Corrupt, "overlap those of 'a'");
+    let error =
+        refused(&of_tensor(long.clone()).entry(within), Code::Corrupt, "overlap those of 'a'");
     assert_eq!(error.tensor(), Some("b"));
     let same = GgufEntry { name: b"b".to_vec(), offset: Some(0), ..long.clone() };
     refused(&of_tensor(long.clone()).entry(same), Code::Corrupt, "overlap");
@@ -235,6 +283,7 @@ fn names_and_keys_from_the_file_are_shown_escaped_and_short() {
         "99 is not the type",
     );
     let template = "{{ ''.__class__ }}\u{1b}]0;owned\u{7}";
-    let reader = open(sound().text("tokenizer.chat_template", template).build()).expect("just text");
+    let reader =
+        open(sound().text("tokenizer.chat_template", template).build()).expect("just text");
     assert_eq!(reader.metadata().text("tokenizer.chat_template"), Some(template));
 }

@@ -55,22 +55,32 @@ fn a_big_endian_file_reads_as_its_little_endian_twin() {
         assert!(contents(&big) == contents(&little), "type {number}");
         // Any range, wherever blocks begin.
         let whole = &contents(&little)[0].1;
-        for (start, end) in
-            [(0, 1), (1, 2), (len - 1, len + 1), (3, 3), (5, whole.len()), (whole.len() - 1, whole.len())]
-        {
+        for (start, end) in [
+            (0, 1),
+            (1, 2),
+            (len - 1, len + 1),
+            (3, 3),
+            (5, whole.len()),
+            (whole.len() - 1, whole.len()),
+        ] {
             let mut range = vec![0; end - start];
             big.read_tensor(0, start as u64, &mut range).expect("inside");
             assert_eq!(range, whole[start..end], "type {number}, {start}..{end}");
         }
-        assert_eq!(rewrite(&big, &WriteOptions::default()), rewrite(&little, &WriteOptions::default()));
+        assert_eq!(
+            rewrite(&big, &WriteOptions::default()),
+            rewrite(&little, &WriteOptions::default())
+        );
     }
 }
 
 #[test]
 fn all_versions_and_lengths_are_swapped() {
     for version in 1..=3 {
-        let builder = GgufBuilder::new().version(version).big_endian().texts("k", &["a", "b"]).u16("h", 258);
-        let reader = open(builder.entry(GgufEntry::new("t", 25, &[2], &[1, 2, 3, 4])).build()).expect("a sound file");
+        let builder =
+            GgufBuilder::new().version(version).big_endian().texts("k", &["a", "b"]).u16("h", 258);
+        let reader = open(builder.entry(GgufEntry::new("t", 25, &[2], &[1, 2, 3, 4])).build())
+            .expect("a sound file");
         assert_eq!(reader.container().header_fields()["version"], version);
         assert_eq!(contents(&reader)[0].1, [2, 1, 4, 3]);
         assert_eq!(reader.tensor_slice(0), None);
@@ -82,8 +92,11 @@ fn types_without_an_agreed_order_are_refused() {
     for number in [6, 7, 11, 15, 16, 17, 18, 19, 21, 22, 23, 29] {
         let dtype = from_ggml_type(number).expect("a type");
         let (row, len) = block(dtype);
-        let of = |builder: GgufBuilder| builder.entry(GgufEntry::new("t", number, &[row], &vec![0; len])).build();
-        let error = assert_refused(open(of(GgufBuilder::new().big_endian())), Code::Version, dtype.name());
+        let of = |builder: GgufBuilder| {
+            builder.entry(GgufEntry::new("t", number, &[row], &vec![0; len])).build()
+        };
+        let error =
+            assert_refused(open(of(GgufBuilder::new().big_endian())), Code::Version, dtype.name());
         assert_eq!(error.tensor(), Some("t"));
         assert!(open(of(GgufBuilder::new())).is_ok());
     }

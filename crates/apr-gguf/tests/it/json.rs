@@ -37,7 +37,17 @@ fn survives(pair: &KeyValue) -> bool {
 
 #[test]
 fn special_floats_survive_bit_by_bit() {
-    let bits = [0, 1, 0x8000_0000, 0x7f80_0000, 0xff80_0000, 0x7fc0_0000, 0xffc0_1234, 0x7f80_0001, 0x7f7f_ffff];
+    let bits = [
+        0,
+        1,
+        0x8000_0000,
+        0x7f80_0000,
+        0xff80_0000,
+        0x7fc0_0000,
+        0xffc0_1234,
+        0x7f80_0001,
+        0x7f7f_ffff,
+    ];
     for bits in bits {
         let (single, double) = (f32::from_bits(bits), f64::from_bits(u64::from(bits) << 32 | 7));
         assert!(survives(&KeyValue::new("k", single)), "{bits:#x}");
@@ -95,17 +105,21 @@ fn what_no_reader_gives_is_refused() {
 proptest! {
     #[test]
     fn every_value_survives(
-        u in any::<u64>(), i in any::<i64>(), f in any::<u32>(), d in any::<u64>(), text in any::<String>(), b in any::<bool>(),
+        u in any::<u64>(), i in any::<i64>(), f in any::<u32>(), d in any::<u64>(),
+        text in any::<String>(), b in any::<bool>(),
     ) {
         let (f, d) = (f32::from_bits(f), f64::from_bits(d));
         let bytes = u.to_le_bytes();
         for value in [
-            Value::U64(u), Value::I64(i), Value::F32(f), Value::F64(d), Value::String(text.clone()), Value::Bool(b),
+            Value::U64(u), Value::I64(i), Value::F32(f), Value::F64(d),
+            Value::String(text.clone()), Value::Bool(b),
             Value::U8(bytes[0]), Value::I8(bytes[1].cast_signed()),
-            Value::U16(u16::from_le_bytes([bytes[0], bytes[1]])), Value::I16(i16::from_le_bytes([bytes[2], bytes[3]])),
+            Value::U16(u16::from_le_bytes([bytes[0], bytes[1]])),
+            Value::I16(i16::from_le_bytes([bytes[2], bytes[3]])),
             Value::U32(f.to_bits()), Value::I32(f.to_bits().cast_signed()),
-            vec![u, 0].into(), vec![i, 0].into(), vec![f, -0.0].into(), vec![d, -0.0].into(), vec![text].into(),
-            vec![b, true].into(), bytes.to_vec().into(), Value::Array(Array::I8(vec![bytes[1].cast_signed()])),
+            vec![u, 0].into(), vec![i, 0].into(), vec![f, -0.0].into(), vec![d, -0.0].into(),
+            vec![text].into(), vec![b, true].into(), bytes.to_vec().into(),
+            Value::Array(Array::I8(vec![bytes[1].cast_signed()])),
         ] {
             prop_assert!(survives(&KeyValue::new("k", value)));
         }
@@ -127,7 +141,8 @@ fn pairs_in_another_form_stay_as_they_are_and_are_refused_when_they_are_needed()
     }
     // In another order of fields they are the same pairs.
     let text = br#"{"gguf":{"kv":[{"value":1,"type":"u8","key":"k"}]}}"#;
-    let pairs = Metadata::parse(text).expect("metadata").key_values().expect("pairs").expect("there");
+    let pairs =
+        Metadata::parse(text).expect("metadata").key_values().expect("pairs").expect("there");
     assert_eq!(pairs.to_vec(), [KeyValue::new("k", 1_u8)]);
 }
 
@@ -144,7 +159,10 @@ fn pairs_are_found_replaced_and_taken_out() {
     for there in &expected {
         assert_eq!(pairs.get(&there.key).as_ref(), Some(&there.value));
     }
-    assert_eq!((pairs.text("a"), pairs.text("b"), pairs.get("d")), (Some("longer than before"), None, None));
+    assert_eq!(
+        (pairs.text("a"), pairs.text("b"), pairs.get("d")),
+        (Some("longer than before"), None, None)
+    );
     pairs.retain(|key| key != "c");
     assert_eq!((pairs.len(), pairs.find("c").is_none()), (2, true));
     // What is taken out is all of it.

@@ -1,7 +1,8 @@
 //! Properties of the crate as its users see it, on files packed by hand and files of llama.cpp.
 
 use apr_core::{
-    CheckpointReader, CheckpointWriter, Code, Error, Limits, Metadata, Notes, Result, Sink, SourceSet, TensorInfo,
+    CheckpointReader, CheckpointWriter, Code, Error, Limits, Metadata, Notes, Result, Sink,
+    SourceSet, TensorInfo,
 };
 use apr_gguf::{GgufReader, KeyValue, WriteOptions, key_values, plan};
 use apr_testkit::PeakAlloc;
@@ -41,11 +42,20 @@ fn bytes_of(reader: &dyn CheckpointReader, tensor: usize) -> Vec<u8> {
 
 /// Names, what they mean and their bytes, in stored order.
 fn contents(reader: &dyn CheckpointReader) -> Vec<(TensorInfo, Vec<u8>)> {
-    reader.tensors().iter().cloned().enumerate().map(|(i, info)| (info, bytes_of(reader, i))).collect()
+    reader
+        .tensors()
+        .iter()
+        .cloned()
+        .enumerate()
+        .map(|(i, info)| (info, bytes_of(reader, i)))
+        .collect()
 }
 
 fn pairs(reader: &GgufReader) -> Vec<KeyValue> {
-    key_values(reader.metadata()).expect("what a reader gave").expect("a reader gives them").to_vec()
+    key_values(reader.metadata())
+        .expect("what a reader gave")
+        .expect("a reader gives them")
+        .to_vec()
 }
 
 fn write_to(
@@ -76,7 +86,8 @@ fn rewrite(reader: &dyn CheckpointReader, options: &WriteOptions) -> Vec<u8> {
     file
 }
 
-/// Asserts that a result is an error of this code whose message contains `expected`, on one line and no longer than one.
+/// Asserts that a result is an error of this code whose message contains `expected`, on one line
+/// and no longer than one.
 #[track_caller]
 fn assert_refused<T>(result: Result<T>, code: Code, expected: &str) -> Error {
     let Err(error) = result else { panic!("accepted, instead of {code} '{expected}'") };

@@ -65,10 +65,13 @@ fn every_type_of_value_is_read_in_every_version() {
 
 #[test]
 fn nested_arrays_are_read() {
-    let array = |kind: u32, count: u64, items: &[u8]| [&kind.to_le_bytes()[..], &count.to_le_bytes(), items].concat();
+    let array = |kind: u32, count: u64, items: &[u8]| {
+        [&kind.to_le_bytes()[..], &count.to_le_bytes(), items].concat()
+    };
     let items = [array(0, 1, &[7]), array(9, 1, &array(1, 2, &[1, 255]))].concat();
     let reader = open(GgufBuilder::new().array("k", 9, 2, &items).build()).expect("a sound file");
-    let expected = Array::Array(vec![Array::U8(vec![7]), Array::Array(vec![Array::I8(vec![1, -1])])]);
+    let expected =
+        Array::Array(vec![Array::U8(vec![7]), Array::Array(vec![Array::I8(vec![1, -1])])]);
     assert_eq!(pairs(&reader), [KeyValue::new("k", Value::Array(expected))]);
 }
 
@@ -82,7 +85,10 @@ fn tensors_have_their_outermost_dimension_first() {
         .entry(GgufEntry::new("empty", 26, &[4, 0], &[]));
     let reader = open(GgufBuilder { alignment: 64, ..file }.build()).expect("a sound file");
     assert_eq!(reader.format(), &apr_gguf::FORMAT);
-    let found: Vec<_> = contents(&reader).into_iter().map(|(it, bytes)| (it.name, it.dtype, it.shape, bytes)).collect();
+    let found: Vec<_> = contents(&reader)
+        .into_iter()
+        .map(|(it, bytes)| (it.name, it.dtype, it.shape, bytes))
+        .collect();
     let expected = [
         ("a".to_owned(), DType::F32, Shape::from([3, 2]), vec![1; 24]),
         ("q".to_owned(), DType::Q4_0, Shape::from([2, 1, 64]), vec![2; 72]),
@@ -106,9 +112,12 @@ fn only_the_header_is_read_at_first() {
 #[test]
 fn a_text_longer_than_any_buffer_is_read() {
     let text = "é".repeat(1 << 19);
-    let reader =
-        open(GgufBuilder::new().text("a", "b").text("long", &text).text("c", "d").build()).expect("a sound file");
-    assert_eq!(pairs(&reader), [("a", "b"), ("long", text.as_str()), ("c", "d")].map(|(k, v)| KeyValue::new(k, v)));
+    let reader = open(GgufBuilder::new().text("a", "b").text("long", &text).text("c", "d").build())
+        .expect("a sound file");
+    assert_eq!(
+        pairs(&reader),
+        [("a", "b"), ("long", text.as_str()), ("c", "d")].map(|(k, v)| KeyValue::new(k, v))
+    );
 }
 
 #[track_caller]
@@ -122,7 +131,10 @@ fn assert_warned(builder: &GgufBuilder, expected: &str) {
 #[test]
 fn what_is_odd_but_harmless_is_told() {
     let two = || GgufBuilder::new().entry(GgufEntry::i8("a", &[1])).entry(GgufEntry::i8("b", &[2]));
-    assert_warned(&GgufBuilder { tail: b"more".to_vec(), ..two() }, "not read: 4 bytes after the data");
+    assert_warned(
+        &GgufBuilder { tail: b"more".to_vec(), ..two() },
+        "not read: 4 bytes after the data",
+    );
     let long = "n".repeat(64);
     assert_warned(
         &two().entry(GgufEntry::i8(&long, &[3])),
@@ -137,20 +149,33 @@ fn what_is_odd_but_harmless_is_told() {
     hole.entries[0].bytes = vec![0; 33];
     hole.entries[0].dims = vec![1];
     assert_warned(&hole, "32 bytes between tensors without an owner");
-    let uneven =
-        GgufBuilder::new().texts("tokenizer.ggml.tokens", &["a", "b"]).array("tokenizer.ggml.scores", 6, 1, &[0; 4]);
+    let uneven = GgufBuilder::new().texts("tokenizer.ggml.tokens", &["a", "b"]).array(
+        "tokenizer.ggml.scores",
+        6,
+        1,
+        &[0; 4],
+    );
     assert_warned(&uneven, "tokenizer.ggml.scores has 1 item for 2 tokens");
 
     let reader = open(two().build()).expect("a sound file");
-    assert!(reader.warnings()[0].contains("no text general.architecture"), "{:?}", reader.warnings());
+    assert!(
+        reader.warnings()[0].contains("no text general.architecture"),
+        "{:?}",
+        reader.warnings()
+    );
 }
 
 #[test]
 fn the_embedding_serves_as_output_where_there_is_none() {
-    let model =
-        GgufBuilder::new().text("general.architecture", "llama").entry(GgufEntry::i8("token_embd.weight", &[1]));
+    let model = GgufBuilder::new()
+        .text("general.architecture", "llama")
+        .entry(GgufEntry::i8("token_embd.weight", &[1]));
     let reader = open(model.build()).expect("a sound file");
-    assert_eq!(reader.metadata().get(keys::ARCHITECTURE), Some(&json!({ "tie_word_embeddings": true })));
-    let reader = open(model.entry(GgufEntry::i8("output.weight", &[1])).build()).expect("a sound file");
+    assert_eq!(
+        reader.metadata().get(keys::ARCHITECTURE),
+        Some(&json!({ "tie_word_embeddings": true }))
+    );
+    let reader =
+        open(model.entry(GgufEntry::i8("output.weight", &[1])).build()).expect("a sound file");
     assert_eq!(reader.metadata().get(keys::ARCHITECTURE), None);
 }

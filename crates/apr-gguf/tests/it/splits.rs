@@ -9,7 +9,11 @@ use crate::{assert_refused, contents, open, open_split, pairs, rewrite, write_to
 
 fn part(number: u16, count: u16, tensors: i32) -> GgufBuilder {
     let builder = GgufBuilder::new();
-    let builder = if number == 0 { builder.text("general.architecture", "llama").u32("k", 7) } else { builder };
+    let builder = if number == 0 {
+        builder.text("general.architecture", "llama").u32("k", 7)
+    } else {
+        builder
+    };
     builder.u16("split.no", number).i32("split.tensors.count", tensors).u16("split.count", count)
 }
 
@@ -32,7 +36,10 @@ fn any_part_opens_the_whole_model() {
         let names: Vec<_> = reader.tensors().iter().map(|tensor| tensor.name.as_str()).collect();
         assert_eq!(names, ["a", "b", "c"]);
         assert_eq!(contents(&reader)[2].1, [3; 40]);
-        assert_eq!(pairs(&reader), [KeyValue::new("general.architecture", "llama"), KeyValue::new("k", 7_u32)]);
+        assert_eq!(
+            pairs(&reader),
+            [KeyValue::new("general.architecture", "llama"), KeyValue::new("k", 7_u32)]
+        );
         assert_eq!(reader.files().len(), 3);
         assert_eq!(reader.warnings(), [""; 0]);
     }
@@ -55,7 +62,8 @@ fn a_part_by_itself_is_told_to_be_one() {
 #[test]
 fn a_model_that_was_put_together_is_whole_whatever_its_name() {
     let builder = part(0, 0, 1).entry(GgufEntry::i8("a", &[1]));
-    let reader = open_split(&folder(&[("m-00001-of-00003.gguf", builder.clone())]), "m-00001-of-00003.gguf");
+    let reader =
+        open_split(&folder(&[("m-00001-of-00003.gguf", builder.clone())]), "m-00001-of-00003.gguf");
     let reader = reader.expect("a sound file");
     assert_eq!(reader.warnings(), [""; 0]);
     assert_eq!(rewrite(&reader, &WriteOptions::default()), builder.build());
@@ -65,7 +73,11 @@ fn a_model_that_was_put_together_is_whole_whatever_its_name() {
 fn a_missing_part_is_named() {
     let mut folder = folder(&three());
     folder.0.remove("m-00002-of-00003.gguf");
-    let error = assert_refused(open_split(&folder, "m-00003-of-00003.gguf"), Code::Io, "m-00002-of-00003.gguf");
+    let error = assert_refused(
+        open_split(&folder, "m-00003-of-00003.gguf"),
+        Code::Io,
+        "m-00002-of-00003.gguf",
+    );
     assert_eq!(error.cause(), Some(IoCause::NotFound));
     assert_refused(open_split(&folder, "absent.gguf"), Code::Io, "absent.gguf");
 }
@@ -81,18 +93,28 @@ fn parts_that_do_not_fit_together_are_refused() {
         assert_refused(open_split(folder, "m-00001-of-00003.gguf"), Code::Corrupt, expected)
     };
     let b = || GgufEntry::i8("b", &[2]);
-    let error =
-        refused(&with(1, part(2, 3, 3).entry(b())), "this is part 2 of 3, by split.no and split.count part 3 of 3");
+    let error = refused(
+        &with(1, part(2, 3, 3).entry(b())),
+        "this is part 2 of 3, by split.no and split.count part 3 of 3",
+    );
     assert_eq!(error.file(), Some("m-00002-of-00003.gguf"));
     refused(&with(1, part(1, 4, 3).entry(b())), "part 2 of 4");
     refused(&with(0, part(0, 4, 3).entry(b())), "part 1 of 4");
     refused(&with(0, part(1, 3, 3).entry(b())), "part 2 of 3");
     refused(&with(1, GgufBuilder::new().entry(b())), "has no split.count");
-    refused(&with(1, part(1, 3, 4).entry(b())), "split.tensors.count is 4, but all parts together hold 3");
-    let error =
-        refused(&with(1, part(1, 3, 3).entry(GgufEntry::i8("a", &[2]))), "'m-00001-of-00003.gguf' has a tensor of");
+    refused(
+        &with(1, part(1, 3, 4).entry(b())),
+        "split.tensors.count is 4, but all parts together hold 3",
+    );
+    let error = refused(
+        &with(1, part(1, 3, 3).entry(GgufEntry::i8("a", &[2]))),
+        "'m-00001-of-00003.gguf' has a tensor of",
+    );
     assert_eq!(error.tensor(), Some("a"));
-    refused(&with(2, GgufBuilder { tensor_count: Some(9), ..part(2, 3, 3) }), "m-00003-of-00003.gguf");
+    refused(
+        &with(2, GgufBuilder { tensor_count: Some(9), ..part(2, 3, 3) }),
+        "m-00003-of-00003.gguf",
+    );
 }
 
 #[test]
@@ -100,13 +122,20 @@ fn metadata_of_later_parts_are_told_to_be_unread() {
     let mut parts = three();
     parts[1].1 = parts[1].1.clone().u32("k", 8);
     let reader = open_split(&folder(&parts), "m-00001-of-00003.gguf").expect("harmless");
-    assert_eq!(reader.warnings(), ["m-00002-of-00003.gguf: 'k' is not read; only the first part's metadata are"]);
+    assert_eq!(
+        reader.warnings(),
+        ["m-00002-of-00003.gguf: 'k' is not read; only the first part's metadata are"]
+    );
 }
 
 #[test]
 fn parts_are_written_as_they_were_read() {
     let reader = open_split(&folder(&three()), "m-00001-of-00003.gguf").expect("a sound model");
-    let options = WriteOptions { file_name: "m.gguf".into(), shard_size: Some(64), ..WriteOptions::default() };
+    let options = WriteOptions {
+        file_name: "m.gguf".into(),
+        shard_size: Some(64),
+        ..WriteOptions::default()
+    };
     let mut written = MemoryFolder::default();
     write_to(&mut written, &contents(&reader), reader.metadata(), &options).expect("a valid plan");
     // The first two fit into one part.
@@ -122,11 +151,12 @@ fn parts_are_written_as_they_were_read() {
 #[test]
 fn every_part_states_an_alignment_of_its_own() {
     let reader = open_split(&folder(&three()), "m-00001-of-00003.gguf").expect("a sound model");
-    let options = WriteOptions { alignment: Some(64), shard_size: Some(1), ..WriteOptions::default() };
+    let options =
+        WriteOptions { alignment: Some(64), shard_size: Some(1), ..WriteOptions::default() };
     let mut written = MemoryFolder::default();
     write_to(&mut written, &contents(&reader), reader.metadata(), &options).expect("a valid plan");
-    let again =
-        open_split(&FolderInMemory(written.files().clone()), "model-00002-of-00003.gguf").expect("what was written");
+    let again = open_split(&FolderInMemory(written.files().clone()), "model-00002-of-00003.gguf")
+        .expect("what was written");
     assert_eq!(contents(&again), contents(&reader));
     assert_eq!(again.warnings(), [""; 0]);
 }

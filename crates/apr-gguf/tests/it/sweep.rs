@@ -10,7 +10,12 @@ use crate::{contents, open, pairs, rewrite};
 fn small(version: u32, big_endian: bool) -> GgufBuilder {
     let builder = GgufBuilder { big_endian, ..GgufBuilder::new().version(version) };
     let nested = |builder: &GgufBuilder| {
-        let inner = GgufBuilder { big_endian, ..GgufBuilder::new().version(version) }.array("", 1, 2, &[1, 255]);
+        let inner = GgufBuilder { big_endian, ..GgufBuilder::new().version(version) }.array(
+            "",
+            1,
+            2,
+            &[1, 255],
+        );
         let item = inner.pairs[0].2.clone();
         builder.clone().array("nested", 9, 2, &[item.clone(), item].concat())
     };
@@ -37,7 +42,9 @@ fn a_file_cut_anywhere_is_refused_or_whole() {
             let len = cut.len();
             match open(cut) {
                 Ok(reader) => assert!(len >= needed && contents(&reader) == whole, "cut at {len}"),
-                Err(error) => assert!(error.code() == Code::Corrupt && len < needed, "cut at {len}: {error}"),
+                Err(error) => {
+                    assert!(error.code() == Code::Corrupt && len < needed, "cut at {len}: {error}");
+                }
             }
         }
     }
@@ -53,10 +60,13 @@ fn a_flipped_bit_of_the_header_gives_an_error_or_another_sound_file() {
             assert!(peak < 1 << 20, "{peak} bytes");
             let Ok(reader) = opened else { continue };
             read_everything(&reader).expect("an open file is readable");
-            // What was accepted can be written, unless llama.cpp could not take it, and reads the same again.
-            let writer = apr_gguf::plan(reader.tensors(), reader.metadata(), &WriteOptions::default());
+            // What was accepted can be written, unless llama.cpp could not take it, and reads the
+            // same again.
+            let writer =
+                apr_gguf::plan(reader.tensors(), reader.metadata(), &WriteOptions::default());
             if writer.is_ok() {
-                let again = open(rewrite(&reader, &WriteOptions::default())).expect("what was written can be read");
+                let again = open(rewrite(&reader, &WriteOptions::default()))
+                    .expect("what was written can be read");
                 assert_eq!(contents(&again), contents(&reader));
                 assert_eq!(format!("{:?}", pairs(&again)), format!("{:?}", pairs(&reader)));
             }

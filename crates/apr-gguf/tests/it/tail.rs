@@ -18,15 +18,30 @@ fn bytes_after_the_last_tensor_come_back_as_they_were() {
     let mut odd_padding = file.clone();
     odd_padding[end + 3] = 7;
     let longer = [&file[..], b"and more"].concat();
-    for expected in [file.clone(), file[..end].to_vec(), file[..end + 9].to_vec(), odd_padding.clone(), longer] {
+    for expected in
+        [file.clone(), file[..end].to_vec(), file[..end + 9].to_vec(), odd_padding.clone(), longer]
+    {
         let reader = open(expected.clone()).expect("a sound file");
         let mut written = Vec::new();
-        write_to(&mut written, &contents(&reader), reader.metadata(), &WriteOptions::default()).expect("it is written");
+        write_to(&mut written, &contents(&reader), reader.metadata(), &WriteOptions::default())
+            .expect("it is written");
         assert!(written == expected, "{} bytes", expected.len());
     }
     let reader = open(odd_padding).expect("a sound file");
-    assert!(reader.warnings()[0].contains("padding after the last tensor is not zero"), "{:?}", reader.warnings());
-    assert!(open(file).expect("a sound file").metadata().get("gguf").expect("pairs").get("tail").is_none());
+    assert!(
+        reader.warnings()[0].contains("padding after the last tensor is not zero"),
+        "{:?}",
+        reader.warnings()
+    );
+    assert!(
+        open(file)
+            .expect("a sound file")
+            .metadata()
+            .get("gguf")
+            .expect("pairs")
+            .get("tail")
+            .is_none()
+    );
 }
 
 #[test]
@@ -37,5 +52,9 @@ fn bytes_after_the_last_tensor_are_a_loss_where_it_is_another_one() {
     let reader = open(odd).expect("a sound file");
     let fewer = &reader.tensors()[..1];
     let writer = plan(fewer, reader.metadata(), &WriteOptions::default()).expect("a valid plan");
-    assert!(writer.layout().losses.iter().any(|loss| loss.name == "gguf.tail"), "{:?}", writer.layout().losses);
+    assert!(
+        writer.layout().losses.iter().any(|loss| loss.name == "gguf.tail"),
+        "{:?}",
+        writer.layout().losses
+    );
 }

@@ -7,14 +7,14 @@ use std::collections::{HashMap, HashSet};
 
 use crate::finding::node_path;
 use crate::{
-    Body, Constant, ConstantData, Findings, Function, Graph, MAX_DEPTH, Node, Op, Operator, Opset, Origin, Severity,
-    Value,
+    Body, Constant, ConstantData, Findings, Function, Graph, MAX_DEPTH, Node, Op, Operator, Opset,
+    Origin, Severity, Value,
 };
 
 /// Checks names, order, operators and functions. Types are checked by [`crate::infer`].
 ///
-/// Everything is reported, up to [`Findings::MOST`]. Errors: what `onnx.checker` refuses. Notices: operators of domains that
-/// are not known here.
+/// Everything is reported, up to [`Findings::MOST`]. Errors: what `onnx.checker` refuses. Notices:
+/// operators of domains that are not known here.
 ///
 /// ```
 /// use apr_graph::{ElementType, GraphBuilder, Meaning, check};
@@ -26,11 +26,20 @@ use crate::{
 /// main.output("y", y, Meaning::Unknown);
 ///
 /// let findings = check(&graph.finish());
-/// assert!(findings.list[0].to_string().starts_with("error: node 'layers.0/act': there is no operator 'Relou'"));
+/// assert!(
+///     findings.list[0]
+///         .to_string()
+///         .starts_with("error: node 'layers.0/act': there is no operator 'Relou'")
+/// );
 /// ```
 #[must_use]
 pub fn check(graph: &Graph) -> Findings {
-    let mut checker = Checker { graph, findings: Findings::default(), functions: HashMap::new(), said: HashSet::new() };
+    let mut checker = Checker {
+        graph,
+        findings: Findings::default(),
+        functions: HashMap::new(),
+        said: HashSet::new(),
+    };
     checker.opsets();
     checker.functions();
     let place = Place { prefix: String::new(), opsets: &graph.opsets, function: None, depth: 0 };
@@ -71,15 +80,23 @@ impl<'g> Checker<'g> {
         let mut seen = HashSet::new();
         for opset in &self.graph.opsets {
             if !seen.insert(&opset.domain) {
-                self.findings.add(Severity::Error, "", format!("domain '{}' has two versions", opset.domain));
+                self.findings.add(
+                    Severity::Error,
+                    "",
+                    format!("domain '{}' has two versions", opset.domain),
+                );
             }
             if opset.version < 1 {
-                let message = format!("domain '{}' has version {}, which there is not", opset.domain, opset.version);
+                let message = format!(
+                    "domain '{}' has version {}, which there is not",
+                    opset.domain, opset.version
+                );
                 self.findings.add(Severity::Error, "", message);
             }
             if opset.domain.is_empty() && opset.version > Operator::newest() {
                 let message = format!(
-                    "operators are of version {}, and {} is the newest known here: newer ones are taken for its",
+                    "operators are of version {}, and {} is the newest known here: newer ones are \
+                     taken for its",
                     opset.version,
                     Operator::newest()
                 );
@@ -92,7 +109,11 @@ impl<'g> Checker<'g> {
         let graph = self.graph;
         for function in &graph.functions {
             if self.functions.insert(&function.op, function).is_some() {
-                self.findings.add(Severity::Error, "", format!("there are two functions '{}'", function.op));
+                self.findings.add(
+                    Severity::Error,
+                    "",
+                    format!("there are two functions '{}'", function.op),
+                );
             }
         }
         self.self_calls();
@@ -102,8 +123,10 @@ impl<'g> Checker<'g> {
             let place = Place { prefix, opsets, function: Some(function), depth: 0 };
             self.body(&function.body, None, &place);
             if let Some((value, _)) = function.body.weights().next() {
-                let message =
-                    format!("it has the weight '{}' inside; a function gets its weights as inputs", value.name);
+                let message = format!(
+                    "it has the weight '{}' inside; a function gets its weights as inputs",
+                    value.name
+                );
                 self.error(&place, message);
             }
         }
@@ -115,7 +138,8 @@ impl<'g> Checker<'g> {
         let index: HashMap<&Op, usize> =
             functions.iter().enumerate().map(|(at, function)| (&function.op, at)).collect();
         let calls = |function: &Function| {
-            let mut calls: Vec<usize> = operators(&function.body).filter_map(|op| index.get(op).copied()).collect();
+            let mut calls: Vec<usize> =
+                operators(&function.body).filter_map(|op| index.get(op).copied()).collect();
             calls.sort_unstable();
             calls.dedup();
             calls
@@ -134,7 +158,11 @@ impl<'g> Checker<'g> {
         for id in &body.inputs {
             let Some(value) = body.values.get(id.0 as usize) else { continue };
             if matches!(value.kind, crate::ValueType::Unknown) {
-                self.findings.add(Severity::Error, "", format!("input '{}' has no type", value.name));
+                self.findings.add(
+                    Severity::Error,
+                    "",
+                    format!("input '{}' has no type", value.name),
+                );
             }
         }
         if body.outputs.is_empty() {
@@ -144,7 +172,12 @@ impl<'g> Checker<'g> {
 
     fn body(&mut self, body: &'g Body, around: Option<&Body>, place: &Place<'_>) {
         if place.depth > MAX_DEPTH {
-            self.error(place, format!("bodies are nested more than {MAX_DEPTH} deep, and are not checked further"));
+            self.error(
+                place,
+                format!(
+                    "bodies are nested more than {MAX_DEPTH} deep, and are not checked further"
+                ),
+            );
             return;
         }
         if !self.ids(body, place) {
@@ -157,7 +190,8 @@ impl<'g> Checker<'g> {
             self.node(node, position, place);
             for attribute in &node.attributes {
                 for inner in attribute.value.bodies() {
-                    let prefix = format!("{}/{}/", node_path(&place.prefix, position, node), attribute.name);
+                    let prefix =
+                        format!("{}/{}/", node_path(&place.prefix, position, node), attribute.name);
                     let inside = Place { prefix, depth: place.depth + 1, ..*place };
                     self.body(inner, Some(body), &inside);
                 }
@@ -165,9 +199,11 @@ impl<'g> Checker<'g> {
         }
     }
 
-    /// Whether all ids are of this body. Programs that build bodies by hand can mix them up; readers do not.
+    /// Whether all ids are of this body. Programs that build bodies by hand can mix them up;
+    /// readers do not.
     fn ids(&mut self, body: &Body, place: &Place<'_>) -> bool {
-        let of_nodes = body.nodes.iter().flat_map(|node| node.inputs.iter().chain(&node.outputs)).flatten();
+        let of_nodes =
+            body.nodes.iter().flat_map(|node| node.inputs.iter().chain(&node.outputs)).flatten();
         let mut all = body.inputs.iter().chain(&body.outputs).chain(of_nodes);
         let fine = all.all(|id| (id.0 as usize) < body.values.len());
         if !fine {
@@ -195,11 +231,16 @@ impl<'g> Checker<'g> {
             Origin::Missing if used => {
                 self.error(place, format!("value '{}' is read, and nothing makes it", value.name));
             }
-            Origin::Outer(id) if around.is_none_or(|around| around.values.len() <= id.0 as usize) => {
+            Origin::Outer(id)
+                if around.is_none_or(|around| around.values.len() <= id.0 as usize) =>
+            {
                 self.error(place, format!("value '{}' is not in the body around", value.name));
             }
             Origin::Constant(constant) if !has_its_bytes(constant) => {
-                self.error(place, format!("constant '{}' has not as many elements as its shape says", value.name));
+                self.error(
+                    place,
+                    format!("constant '{}' has not as many elements as its shape says", value.name),
+                );
             }
             _ => {}
         }
@@ -221,7 +262,10 @@ impl<'g> Checker<'g> {
         }
         for (value, made) in body.values.iter().zip(made) {
             if matches!(value.origin, Origin::Node(_)) && !made {
-                self.error(place, format!("value '{}' is of a node that does not make it", value.name));
+                self.error(
+                    place,
+                    format!("value '{}' is of a node that does not make it", value.name),
+                );
             }
         }
     }
@@ -248,7 +292,11 @@ impl<'g> Checker<'g> {
                 continue;
             }
             let path = |node: usize| node_path(&place.prefix, node, &body.nodes[node]);
-            let message = format!("it reads '{}', which '{}' makes later", body.value(value).name, path(maker));
+            let message = format!(
+                "it reads '{}', which '{}' makes later",
+                body.value(value).name,
+                path(maker)
+            );
             self.findings.add(Severity::Error, path(reader), message);
         }
     }
@@ -285,7 +333,9 @@ fn has_its_bytes(constant: &Constant) -> bool {
     match (&constant.data, count) {
         (_, None) => false,
         (ConstantData::Texts(texts), Some(count)) => texts.len() as u64 == count,
-        (ConstantData::Bytes(bytes), Some(count)) => constant.element.stored_len(count) == Some(bytes.len() as u64),
+        (ConstantData::Bytes(bytes), Some(count)) => {
+            constant.element.stored_len(count) == Some(bytes.len() as u64)
+        }
     }
 }
 

@@ -15,7 +15,8 @@ impl Checker<'_> {
         if let Some(function) = self.functions.get(&node.op) {
             problems.extend(call_problems(node, function));
         } else if !Operator::knows_domain(&node.op.domain) {
-            let message = format!("operators of the domain '{}' are not known here", node.op.domain);
+            let message =
+                format!("operators of the domain '{}' are not known here", node.op.domain);
             self.once(Severity::Notice, path.clone(), message);
         } else {
             problems.extend(self.operator_problems(node, &path, place));
@@ -27,16 +28,21 @@ impl Checker<'_> {
 
     fn operator_problems(&mut self, node: &Node, path: &str, place: &Place<'_>) -> Vec<String> {
         let domain = &*node.op.domain;
-        let stated = place.opsets.iter().find(|opset| &*opset.domain == domain).map(|opset| opset.version);
+        let stated =
+            place.opsets.iter().find(|opset| &*opset.domain == domain).map(|opset| opset.version);
         let named = if domain.is_empty() { "ai.onnx" } else { domain };
         let Some(version) = stated else {
-            let message = format!("the graph does not say which version of {named}'s operators it has");
+            let message =
+                format!("the graph does not say which version of {named}'s operators it has");
             self.once(Severity::Error, path.to_owned(), message);
             return Vec::new();
         };
         match Operator::of(&node.op, version) {
             Some(operator) if operator.deprecated => {
-                vec![format!("'{}' is gone since version {} of {named}", node.op.name, operator.since)]
+                vec![format!(
+                    "'{}' is gone since version {} of {named}",
+                    node.op.name, operator.since
+                )]
             }
             Some(operator) => counts(node, operator).chain(attributes(node, operator)).collect(),
             None => match Operator::versions(domain, &node.op.name).first() {
@@ -66,22 +72,34 @@ fn repeated_attributes(node: &Node) -> Vec<String> {
 
 /// A branch reads values of the body around, and has no inputs of its own.
 fn branches_with_inputs(node: &Node) -> Option<String> {
-    let inputs = node.bodies().map(|body| body.inputs.len()).max().filter(|inputs| *inputs > 0 && node.op.is("If"))?;
+    let inputs = node
+        .bodies()
+        .map(|body| body.inputs.len())
+        .max()
+        .filter(|inputs| *inputs > 0 && node.op.is("If"))?;
     Some(format!("a branch has {inputs} inputs, and gets none"))
 }
 
 /// Attributes that are the call's, outside of a function.
 fn references(node: &Node, place: &Place<'_>) -> Option<String> {
-    let reference = node.attributes.iter().find(|attribute| matches!(attribute.value, AttributeValue::OfCall(_)))?;
+    let reference = node
+        .attributes
+        .iter()
+        .find(|attribute| matches!(attribute.value, AttributeValue::OfCall(_)))?;
     let outside = place.function.is_none();
-    outside.then(|| format!("attribute '{}' is one of a call, and this is no function", reference.name))
+    outside.then(|| {
+        format!("attribute '{}' is one of a call, and this is no function", reference.name)
+    })
 }
 
 fn call_problems(node: &Node, function: &crate::Function) -> Vec<String> {
     let mut problems = Vec::new();
     let (inputs, outputs) = (function.body.inputs.len(), function.body.outputs.len());
     if node.inputs.len() > inputs {
-        problems.push(format!("it is called with {} inputs, and the function has {inputs}", node.inputs.len()));
+        problems.push(format!(
+            "it is called with {} inputs, and the function has {inputs}",
+            node.inputs.len()
+        ));
     }
     if node.outputs.len() > outputs {
         problems.push(format!("it has {} outputs, and the function {outputs}", node.outputs.len()));
@@ -99,12 +117,19 @@ fn counts(node: &Node, operator: &Operator) -> impl Iterator<Item = String> {
     let outputs = count("outputs", node.outputs.len(), operator.output_count(), operator);
     let left_out = operator.inputs.iter().zip(&node.inputs).find_map(|(parameter, input)| {
         let needed = parameter.occurs == Occurs::Once && input.is_none();
-        needed.then(|| format!("input '{}' is left out, and {} needs it", parameter.name, operator.name))
+        needed.then(|| {
+            format!("input '{}' is left out, and {} needs it", parameter.name, operator.name)
+        })
     });
     inputs.into_iter().chain(outputs).chain(left_out)
 }
 
-fn count(what: &str, given: usize, (fewest, most): (usize, Option<usize>), operator: &Operator) -> Option<String> {
+fn count(
+    what: &str,
+    given: usize,
+    (fewest, most): (usize, Option<usize>),
+    operator: &Operator,
+) -> Option<String> {
     let fits = given >= fewest && most.is_none_or(|most| given <= most);
     let wanted = match most {
         None => format!("{fewest} or more"),
@@ -119,7 +144,10 @@ fn attributes(node: &Node, operator: &Operator) -> impl Iterator<Item = String> 
     let given = node.attributes.iter().filter_map(|attribute| {
         let (name, version) = (operator.name, operator.since);
         let Some(setting) = operator.setting(&attribute.name) else {
-            return Some(format!("{name} of version {version} has no attribute '{}'", attribute.name));
+            return Some(format!(
+                "{name} of version {version} has no attribute '{}'",
+                attribute.name
+            ));
         };
         let kind = AttributeKind::of(&attribute.value).filter(|kind| *kind != setting.kind)?;
         Some(format!(
@@ -127,7 +155,11 @@ fn attributes(node: &Node, operator: &Operator) -> impl Iterator<Item = String> 
             attribute.name, setting.kind
         ))
     });
-    let needed =
-        operator.attributes.iter().filter(|setting| setting.required && node.attribute(setting.name).is_none());
-    given.chain(needed.map(|setting| format!("{} needs the attribute '{}'", operator.name, setting.name)))
+    let needed = operator
+        .attributes
+        .iter()
+        .filter(|setting| setting.required && node.attribute(setting.name).is_none());
+    given.chain(
+        needed.map(|setting| format!("{} needs the attribute '{}'", operator.name, setting.name)),
+    )
 }

@@ -4,10 +4,11 @@ use crate::{Body, Node, Origin, ValueId};
 
 /// What a node reads: its inputs, and what its bodies take from the body around.
 pub(crate) fn reads(node: &Node) -> impl Iterator<Item = ValueId> {
-    let captured = node.bodies().flat_map(|body| &body.values).filter_map(|value| match value.origin {
-        Origin::Outer(id) => Some(id),
-        _ => None,
-    });
+    let captured =
+        node.bodies().flat_map(|body| &body.values).filter_map(|value| match value.origin {
+            Origin::Outer(id) => Some(id),
+            _ => None,
+        });
     node.inputs.iter().copied().flatten().chain(captured)
 }
 
@@ -48,7 +49,8 @@ pub(super) fn readers(body: &Body) -> Vec<Vec<usize>> {
     readers
 }
 
-/// Nodes that reach each other, by Tarjan's algorithm with a stack of its own: a chain may be as long as the graph.
+/// Nodes that reach each other, by Tarjan's algorithm with a stack of its own: a chain may be as
+/// long as the graph.
 pub(super) fn circles(next: &[Vec<usize>]) -> Vec<Vec<usize>> {
     let mut search = Search {
         next,

@@ -1,5 +1,8 @@
 use super::*;
-use crate::{Attribute, AttributeValue, BodyBuilder, Dim, ElementType, GraphBuilder, Meaning, Name, ValueType};
+use crate::{
+    Attribute, AttributeValue, BodyBuilder, Dim, ElementType, GraphBuilder, Meaning, Name,
+    ValueType,
+};
 
 fn messages(graph: &Graph) -> Vec<String> {
     check(graph).list.iter().map(ToString::to_string).collect()
@@ -28,7 +31,10 @@ fn qa_54_nodes_that_wait_for_each_other_are_named() {
     let last = graph.body.nodes[1].outputs[0];
     graph.body.nodes[0].inputs[0] = last;
     let found = messages(&graph);
-    assert_eq!(found, ["error: node 'layers.0': nodes wait for each other: layers.0 -> layers.1 -> layers.0"]);
+    assert_eq!(
+        found,
+        ["error: node 'layers.0': nodes wait for each other: layers.0 -> layers.1 -> layers.0"]
+    );
     crate::infer(&mut graph);
 }
 
@@ -65,7 +71,10 @@ fn qa_54_functions_that_call_each_other_are_named() {
 fn a_node_before_what_it_reads_is_named_with_it() {
     let mut graph = chain(&["Relu", "Exp"]);
     graph.body.nodes.swap(0, 1);
-    assert_eq!(messages(&graph), ["error: node 'layers.1': it reads 'layers.0', which 'layers.0' makes later"]);
+    assert_eq!(
+        messages(&graph),
+        ["error: node 'layers.1': it reads 'layers.0', which 'layers.0' makes later"]
+    );
 }
 
 #[test]
@@ -75,7 +84,10 @@ fn values_without_an_origin_and_twins_are_found() {
     graph.body.nodes[1].inputs[0] = Some(lost);
     graph.body.add_value("x", ValueType::Unknown, Origin::Missing);
     let found = messages(&graph);
-    assert_eq!(found, ["error: value 'lost' is read, and nothing makes it", "error: two values are called 'x'"]);
+    assert_eq!(
+        found,
+        ["error: value 'lost' is read, and nothing makes it", "error: two values are called 'x'"]
+    );
 }
 
 #[test]
@@ -84,7 +96,9 @@ fn a_value_that_two_nodes_make_is_found() {
     graph.body.nodes[1].outputs = graph.body.nodes[0].outputs.clone();
     let found = messages(&graph);
     assert!(
-        found.contains(&"error: node 'layers.1': it makes 'layers.0', which is there already".to_owned()),
+        found.contains(
+            &"error: node 'layers.1': it makes 'layers.0', which is there already".to_owned()
+        ),
         "{found:?}"
     );
 }
@@ -101,7 +115,8 @@ fn what_an_operator_does_not_take_is_found() {
         messages(&graph),
         [
             "error: node 'layers.0': it has 2 inputs, and Relu of version 14 has 1",
-            "error: node 'layers.1': attribute 'axis' is FLOAT, and Softmax of version 13 takes INT",
+            "error: node 'layers.1': attribute 'axis' is FLOAT, and Softmax of version 13 takes \
+             INT",
             "error: node 'layers.1': Softmax of version 13 has no attribute 'angle'",
             "error: node 'layers.2': Concat needs the attribute 'axis'",
         ]
@@ -111,7 +126,10 @@ fn what_an_operator_does_not_take_is_found() {
 #[test]
 fn an_operator_of_another_time_says_when_it_was() {
     let found = messages(&chain(&["Swish", "Upsample"]));
-    assert_eq!(found[0], "error: node 'layers.0': 'Swish' came with version 24 of ai.onnx, and this is 17");
+    assert_eq!(
+        found[0],
+        "error: node 'layers.0': 'Swish' came with version 24 of ai.onnx, and this is 17"
+    );
     assert_eq!(found[1], "error: node 'layers.1': 'Upsample' is gone since version 10 of ai.onnx");
 }
 
@@ -121,7 +139,10 @@ fn an_unknown_domain_is_a_notice_said_once() {
     for node in &mut graph.body.nodes {
         node.op = Op::new("com.example", "Magic");
     }
-    assert_eq!(messages(&graph), ["notice: node 'layers.0': operators of the domain 'com.example' are not known here"]);
+    assert_eq!(
+        messages(&graph),
+        ["notice: node 'layers.0': operators of the domain 'com.example' are not known here"]
+    );
 }
 
 #[test]
@@ -155,7 +176,10 @@ fn versions_that_cannot_be_and_two_of_a_domain_are_found() {
     let found = messages(&graph);
     assert_eq!(
         found,
-        ["error: domain '' has two versions", "error: domain 'com.microsoft' has version 0, which there is not"]
+        [
+            "error: domain '' has two versions",
+            "error: domain 'com.microsoft' has version 0, which there is not"
+        ]
     );
 }
 
@@ -178,11 +202,17 @@ fn a_function_with_a_weight_or_a_twin_and_a_call_that_does_not_fit_are_found() {
         "error: node 'call': it has 2 outputs, and the function 1",
         "error: node 'call': the function needs the attribute 'alpha'",
     ];
-    let weight = "error: node 'apr::block': it has the weight 'w' inside; a function gets its weights as inputs";
+    let weight = "error: node 'apr::block': it has the weight 'w' inside; a function gets its \
+        weights as inputs";
     assert_eq!(messages(&graph), [&[weight], &call[..]].concat());
-    assert!(crate::inline(&graph).unwrap_err().message().contains("is called with more than it has"));
+    assert!(
+        crate::inline(&graph).unwrap_err().message().contains("is called with more than it has")
+    );
     let found = crate::infer(&mut graph).findings;
-    assert_eq!(found.list[0].message, "apr::block: it is called with 2 inputs, and the function has 1");
+    assert_eq!(
+        found.list[0].message,
+        "apr::block: it is called with 2 inputs, and the function has 1"
+    );
     graph.functions.push(graph.functions[0].clone());
     assert_eq!(messages(&graph)[0], "error: there are two functions 'apr::block'");
 }
@@ -202,7 +232,11 @@ fn values_of_other_bodies_and_constants_without_their_bytes_are_found() {
     );
     let huge = Constant { shape: vec![u64::MAX, 2], ..Constant::int(1) };
     graph.body.add_value("huge", ValueType::Unknown, Origin::Constant(huge));
-    let texts = Constant { data: ConstantData::Texts(Vec::new()), element: ElementType::Text, ..Constant::int(1) };
+    let texts = Constant {
+        data: ConstantData::Texts(Vec::new()),
+        element: ElementType::Text,
+        ..Constant::int(1)
+    };
     graph.body.add_value("texts", ValueType::Unknown, Origin::Constant(texts));
     assert_eq!(
         messages(&graph),

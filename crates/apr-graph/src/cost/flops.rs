@@ -74,10 +74,12 @@ const MOVES: &[&str] = &[
 ];
 
 /// Those that read as many elements as they write, of an input that may be larger.
-const READS_PART: &[&str] = &["Gather", "GatherElements", "GatherND", "Slice", "GatherBlockQuantized", "SequenceAt"];
+const READS_PART: &[&str] =
+    &["Gather", "GatherElements", "GatherND", "Slice", "GatherBlockQuantized", "SequenceAt"];
 
 /// Those that give elements another shape and need not touch them, or make what is in the graph.
-const FREE: &[&str] = &["Constant", "Flatten", "Identity", "Reshape", "Shape", "Size", "Squeeze", "Unsqueeze"];
+const FREE: &[&str] =
+    &["Constant", "Flatten", "Identity", "Reshape", "Shape", "Size", "Squeeze", "Unsqueeze"];
 
 const PRODUCTS: &[&str] = &[
     "DynamicQuantizeMatMul",
@@ -140,7 +142,8 @@ fn dim(tensor: &TensorType, position: usize, sizes: Sizes<'_>) -> Option<u64> {
 
 /// Elements of all outputs.
 fn made(body: &Body, node: &Node, sizes: Sizes<'_>) -> Option<u64> {
-    let outputs = node.outputs.iter().flatten().map(|id| elements(body.value(*id).tensor()?, sizes));
+    let outputs =
+        node.outputs.iter().flatten().map(|id| elements(body.value(*id).tensor()?, sizes));
     outputs.take(1).try_fold(0_u64, |sum, count| Some(sum.saturating_add(count?)))
 }
 
@@ -155,7 +158,9 @@ pub(super) fn flops(body: &Body, node: &Node, sizes: Sizes<'_>) -> Option<u64> {
             let channels = dim(tensor(body, node, weight)?, 0, sizes)?.max(1);
             Some(twice(made(body, node, sizes)?, count(weight)? / channels))
         }
-        Some(Rule::Transposed) => Some(twice(count(0)?, count(1)? / dim(tensor(body, node, 1)?, 0, sizes)?.max(1))),
+        Some(Rule::Transposed) => {
+            Some(twice(count(0)?, count(1)? / dim(tensor(body, node, 1)?, 0, sizes)?.max(1)))
+        }
         Some(Rule::Recurrent) => {
             let x = tensor(body, node, 0)?;
             let steps = dim(x, 0, sizes)?.saturating_mul(dim(x, 1, sizes)?);
@@ -178,14 +183,16 @@ fn product(body: &Body, node: &Node, sizes: Sizes<'_>) -> Option<u64> {
     Some(twice(made(body, node, sizes)?, shape[inner].value(sizes)?))
 }
 
-/// Two products of `sequence x total x size` for each head, and one operation for each score. Projections inside of
-/// `com.microsoft`'s own are products too.
+/// Two products of `sequence x total x size` for each head, and one operation for each score.
+/// Projections inside of `com.microsoft`'s own are products too.
 fn attention(body: &Body, node: &Node, sizes: Sizes<'_>) -> Option<u64> {
     let query = tensor(body, node, 0)?;
     let shape = query.shape.as_ref()?;
     let heads_name = if node.op.domain.is_empty() { "q_num_heads" } else { "num_heads" };
     let (batch, heads, sequence) = match shape.as_slice() {
-        [batch, heads, sequence, _] => (batch.value(sizes)?, heads.value(sizes)?, sequence.value(sizes)?),
+        [batch, heads, sequence, _] => {
+            (batch.value(sizes)?, heads.value(sizes)?, sequence.value(sizes)?)
+        }
         [batch, sequence, _] => {
             let heads = u64::try_from(node.int(heads_name)?).ok()?;
             (batch.value(sizes)?, heads, sequence.value(sizes)?)
@@ -194,18 +201,28 @@ fn attention(body: &Body, node: &Node, sizes: Sizes<'_>) -> Option<u64> {
     };
     let packed = &*node.op.domain == "com.microsoft" && &*node.op.name == "Attention";
     let present = node.outputs.get(1).copied().flatten().and_then(|id| body.value(id).shape());
-    let key = if packed { None } else { tensor(body, node, 1).and_then(|tensor| tensor.shape.as_deref()) };
-    let total = present.or(key).map_or(Some(sequence), |shape| shape.get(shape.len().checked_sub(2)?)?.value(sizes))?;
+    let key = if packed {
+        None
+    } else {
+        tensor(body, node, 1).and_then(|tensor| tensor.shape.as_deref())
+    };
+    let total = present
+        .or(key)
+        .map_or(Some(sequence), |shape| shape.get(shape.len().checked_sub(2)?)?.value(sizes))?;
     let output = made(body, node, sizes)?;
     let size = output / batch.saturating_mul(heads).saturating_mul(sequence).max(1);
     let scores = batch.saturating_mul(heads).saturating_mul(sequence).saturating_mul(total);
-    let projected =
-        if packed { twice(batch.saturating_mul(sequence), elements(tensor(body, node, 1)?, sizes)?) } else { 0 };
+    let projected = if packed {
+        twice(batch.saturating_mul(sequence), elements(tensor(body, node, 1)?, sizes)?)
+    } else {
+        0
+    };
     Some(twice(scores, size.saturating_mul(2)).saturating_add(scores).saturating_add(projected))
 }
 
 fn einsum(body: &Body, node: &Node, sizes: Sizes<'_>) -> Option<u64> {
-    let equation: String = node.text("equation")?.chars().filter(|letter| !letter.is_whitespace()).collect();
+    let equation: String =
+        node.text("equation")?.chars().filter(|letter| !letter.is_whitespace()).collect();
     let left = equation.split("->").next()?;
     if left.contains('.') {
         return made(body, node, sizes);

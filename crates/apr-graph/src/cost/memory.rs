@@ -24,7 +24,8 @@ impl Memory {
             live: 0,
         };
         for (at, value) in body.values.iter().enumerate() {
-            let own = matches!(value.origin, Origin::Node(_)) || (given && value.origin == Origin::Input);
+            let own =
+                matches!(value.origin, Origin::Node(_)) || (given && value.origin == Origin::Input);
             if holder[at] != at || !own {
                 memory.bytes[at] = 0;
             }
@@ -34,13 +35,19 @@ impl Memory {
                 goes.push(at);
             }
         }
-        memory.live = body.inputs.iter().map(|id| memory.bytes[id.0 as usize]).fold(0, u64::saturating_add);
+        memory.live =
+            body.inputs.iter().map(|id| memory.bytes[id.0 as usize]).fold(0, u64::saturating_add);
         memory
     }
 
     /// Runs a node, which needs `inside` bytes of its own: returns the bytes in memory meanwhile.
     pub(super) fn run(&mut self, position: usize, node: &Node, inside: u64) -> u64 {
-        let made = node.outputs.iter().flatten().map(|id| self.bytes[id.0 as usize]).fold(0, u64::saturating_add);
+        let made = node
+            .outputs
+            .iter()
+            .flatten()
+            .map(|id| self.bytes[id.0 as usize])
+            .fold(0, u64::saturating_add);
         let used = self.live.saturating_add(made.max(inside));
         self.live = self.live.saturating_add(made);
         for gone in std::mem::take(&mut self.goes[position]) {
@@ -50,7 +57,8 @@ impl Memory {
     }
 }
 
-/// The last node that reads each value, or a value that is in its memory; `None` for what the caller gets.
+/// The last node that reads each value, or a value that is in its memory; `None` for what the
+/// caller gets.
 fn last_uses(body: &Body, holder: &[usize]) -> Vec<Option<usize>> {
     let mut last = vec![None; body.values.len()];
     for (position, node) in body.nodes.iter().enumerate() {

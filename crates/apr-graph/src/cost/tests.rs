@@ -30,7 +30,8 @@ fn two_operations_for_each_multiplication_that_is_added_up() {
     assert_eq!(counted, 2 * 7 * 320 * 64);
     let counted = flops("1 3 224 224", |main, x| {
         let w = main.weight("w", ElementType::F32, [64, 3, 7, 7]);
-        let conv = main.op("Conv", [x, w]).attribute("pads", [3, 3, 3, 3]).attribute("strides", [2, 2]);
+        let conv =
+            main.op("Conv", [x, w]).attribute("pads", [3, 3, 3, 3]).attribute("strides", [2, 2]);
         conv.output("y");
     });
     assert_eq!(counted, 236_027_904, "ResNet's first layer: 118 million multiplications");
@@ -71,7 +72,8 @@ fn a_function_is_counted_once_and_multiplied_by_its_calls() {
     let mut x = main.input("x", ElementType::F32, sizes("n 8"), Meaning::Unknown);
     for layer in 0..3 {
         let w = main.weight(&format!("layers.{layer}.w"), ElementType::F32, [8, 8]);
-        x = main.scope(&format!("layers.{layer}"), |main| main.call(&block, [x, w]).output("block"));
+        x = main
+            .scope(&format!("layers.{layer}"), |main| main.call(&block, [x, w]).output("block"));
     }
     main.output("y", x, Meaning::Unknown);
     let cost = of(graph, 5);
@@ -79,7 +81,8 @@ fn a_function_is_counted_once_and_multiplied_by_its_calls() {
     assert_eq!(cost.totals.flops, 6 * product);
     assert_eq!(cost.below("layers.1").flops, 2 * product);
     assert_eq!(cost.by_part().len(), 3);
-    let calls: Vec<_> = cost.functions.iter().map(|function| (function.calls, function.each.flops)).collect();
+    let calls: Vec<_> =
+        cost.functions.iter().map(|function| (function.calls, function.each.flops)).collect();
     assert_eq!(calls, [(6, product), (3, 2 * product)]);
     assert_eq!((cost.parameters, cost.parameter_bytes), (3 * 64, 3 * 256));
 }

@@ -11,8 +11,10 @@ use crate::outline::Scene;
 pub fn dot(scene: &Scene, depth: &Depth) -> String {
     let body = write(&Dot, scene, depth);
     let font = "fontname=\"sans-serif\"";
-    let graph = format!("  graph [{font}, fontsize=12, style=rounded, labeljust=l, color=\"#94a3b8\"];\n");
-    let node = format!("  node [{font}, fontsize=11, shape=box, style=\"rounded,filled\", height=0.3];\n");
+    let graph =
+        format!("  graph [{font}, fontsize=12, style=rounded, labeljust=l, color=\"#94a3b8\"];\n");
+    let node =
+        format!("  node [{font}, fontsize=11, shape=box, style=\"rounded,filled\", height=0.3];\n");
     let edge = "  edge [color=\"#64748b\", arrowsize=0.7];\n";
     format!("digraph model {{\n{graph}{node}{edge}{body}}}\n")
 }

@@ -6,7 +6,8 @@ use super::plan::{Class, class};
 use super::{Depth, parameters};
 use crate::outline::{End, Item, ItemKind, Scene};
 
-/// How a language writes the parts of a flowchart. Ids are words; labels are made by [`Language::label`].
+/// How a language writes the parts of a flowchart. Ids are words; labels are made by
+/// [`Language::label`].
 pub(super) trait Language {
     /// A text within quotes, its lines in order.
     fn label(&self, lines: &[String]) -> String;
@@ -52,7 +53,10 @@ impl Writer<'_> {
             let outputs = inner.outputs.iter().enumerate().map(|port| ("out", port));
             for (side, (position, port)) in inputs.chain(outputs) {
                 let label = self.language.label(std::slice::from_ref(&port.name));
-                self.line(level + 1, &self.language.port(&format!("{id}_{side}{position}"), &label));
+                self.line(
+                    level + 1,
+                    &self.language.port(&format!("{id}_{side}{position}"), &label),
+                );
             }
             self.scene(inner, &depth, &id, level + 1);
             self.line(level, self.language.close());
@@ -65,7 +69,8 @@ impl Writer<'_> {
             End::Item(item, _) => format!("{id}_{item}"),
         };
         for edge in &scene.edges {
-            let arrow = self.language.arrow(&name(edge.from, "in", "out"), &name(edge.to, "out", "in"));
+            let arrow =
+                self.language.arrow(&name(edge.from, "in", "out"), &name(edge.to, "out", "in"));
             self.line(level, &arrow);
         }
     }

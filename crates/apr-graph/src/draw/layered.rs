@@ -1,8 +1,9 @@
 //! Boxes in layers: what flows goes from top to bottom.
 //!
-//! The method is that of Sugiyama, Tagawa and Toda (1981): each box gets a layer below all that it reads; edges that pass
-//! a layer get a bend in it; the order within layers is chosen for few crossings (`order.rs`), then places that keep the
-//! order and make edges straight (`place.rs`). A group is laid out by itself and is one box in the group around it.
+//! The method is that of Sugiyama, Tagawa and Toda (1981): each box gets a layer below all that it
+//! reads; edges that pass a layer get a bend in it; the order within layers is chosen for few
+//! crossings (`order.rs`), then places that keep the order and make edges straight (`place.rs`). A
+//! group is laid out by itself and is one box in the group around it.
 
 use super::vertex::{Link, Vertex};
 use super::{order, place};
@@ -39,16 +40,21 @@ pub(super) type Place = (usize, usize);
 pub(super) struct Placed {
     /// Left and upper sides of the boxes.
     pub(super) boxes: Vec<(f64, f64)>,
-    /// For each edge the points it passes: out of a box, down through the bends, into a box. Pairs of points are straight,
-    /// from one pair to the next the edge turns.
+    /// For each edge the points it passes: out of a box, down through the bends, into a box. Pairs
+    /// of points are straight, from one pair to the next the edge turns.
     pub(super) routes: Vec<Vec<(f64, f64)>>,
     pub(super) width: f64,
     pub(super) height: f64,
 }
 
-/// Places boxes whose edges are given. `first` boxes at the beginning are in the uppermost layer, `last` at the end in the
-/// lowest. An edge from a later box to an earlier one goes upwards.
-pub(super) fn lay_out(shapes: &[Shape], edges: &[(Place, Place)], first: usize, last: usize) -> Placed {
+/// Places boxes whose edges are given. `first` boxes at the beginning are in the uppermost layer,
+/// `last` at the end in the lowest. An edge from a later box to an earlier one goes upwards.
+pub(super) fn lay_out(
+    shapes: &[Shape],
+    edges: &[(Place, Place)],
+    first: usize,
+    last: usize,
+) -> Placed {
     if shapes.is_empty() {
         return Placed::default();
     }
@@ -67,11 +73,16 @@ pub(super) fn lay_out(shapes: &[Shape], edges: &[(Place, Place)], first: usize, 
     let chains = bend(shapes, edges, &mut vertices);
     let rows = order::rows(&vertices);
     let lefts =
-        place::lefts(&vertices, &rows, |left, right| if left.is_bend || right.is_bend { BEND_GAP } else { GAP });
+        place::lefts(
+            &vertices,
+            &rows,
+            |left, right| if left.is_bend || right.is_bend { BEND_GAP } else { GAP },
+        );
     assemble(shapes, edges, &vertices, &chains, &lefts)
 }
 
-/// A layer for each box: below what it reads, and just above what reads it where it reads nothing itself.
+/// A layer for each box: below what it reads, and just above what reads it where it reads nothing
+/// itself.
 fn layers(count: usize, edges: &[(Place, Place)], first: usize, last: usize) -> Vec<usize> {
     let mut below = vec![Vec::new(); count];
     let mut reads = vec![false; count];
@@ -100,8 +111,8 @@ fn layers(count: usize, edges: &[(Place, Place)], first: usize, last: usize) -> 
     layers
 }
 
-/// Cuts edges where they pass a layer. Edges that come out of one place share their bends as long as they go down
-/// together. Returns the vertices that each edge passes, its ends included.
+/// Cuts edges where they pass a layer. Edges that come out of one place share their bends as long
+/// as they go down together. Returns the vertices that each edge passes, its ends included.
 fn bend(shapes: &[Shape], edges: &[(Place, Place)], vertices: &mut Vec<Vertex>) -> Vec<Vec<usize>> {
     let mut shared = std::collections::HashMap::new();
     let mut linked = std::collections::HashSet::new();
@@ -113,7 +124,13 @@ fn bend(shapes: &[Shape], edges: &[(Place, Place)], vertices: &mut Vec<Vertex>) 
         for layer in vertices[upper.0].layer + 1..vertices[lower.0].layer {
             let key = (upper, goes_up.then_some(lower), layer);
             let vertex = *shared.entry(key).or_insert_with(|| {
-                vertices.push(Vertex { layer, width: 0.0, is_bend: true, above: Vec::new(), below: Vec::new() });
+                vertices.push(Vertex {
+                    layer,
+                    width: 0.0,
+                    is_bend: true,
+                    above: Vec::new(),
+                    below: Vec::new(),
+                });
                 vertices.len() - 1
             });
             chain.push(vertex);
@@ -164,13 +181,16 @@ fn assemble(
         let height = shapes.get(vertex).map_or(heights[layer], |shape| shape.height);
         tops[layer] + (heights[layer] - height) / 2.0
     };
-    let boxes: Vec<(f64, f64)> = (0..shapes.len()).map(|vertex| (lefts[vertex], top(vertex))).collect();
+    let boxes: Vec<(f64, f64)> =
+        (0..shapes.len()).map(|vertex| (lefts[vertex], top(vertex))).collect();
     let routes = edges
         .iter()
         .zip(chains)
         .map(|((from, to), chain)| {
-            let mut points =
-                vec![(lefts[from.0] + touch(shapes, *from, true), boxes[from.0].1 + shapes[from.0].height)];
+            let mut points = vec![(
+                lefts[from.0] + touch(shapes, *from, true),
+                boxes[from.0].1 + shapes[from.0].height,
+            )];
             for &bend in &chain[1..chain.len() - 1] {
                 let layer = vertices[bend].layer;
                 let (upper, lower) = (tops[layer], tops[layer] + heights[layer]);
@@ -181,7 +201,9 @@ fn assemble(
             points
         })
         .collect();
-    let width = (0..vertices.len()).map(|vertex| lefts[vertex] + vertices[vertex].width).fold(0.0, f64::max);
+    let width = (0..vertices.len())
+        .map(|vertex| lefts[vertex] + vertices[vertex].width)
+        .fold(0.0, f64::max);
     Placed { boxes, routes, width, height: y - LAYER_GAP }
 }
 
@@ -203,12 +225,16 @@ mod tests {
         assert!(placed.boxes.windows(2).all(|pair| pair[0].1 < pair[1].1));
         let bend = placed.routes[2][1].0;
         let (left, _) = placed.boxes[1];
-        assert!(bend <= left - BEND_GAP + 1e-6 || bend >= left + 100.0 + BEND_GAP - 1e-6, "{placed:?}");
+        assert!(
+            bend <= left - BEND_GAP + 1e-6 || bend >= left + 100.0 + BEND_GAP - 1e-6,
+            "{placed:?}"
+        );
     }
 
     #[test]
     fn boxes_of_a_layer_do_not_overlap() {
-        let edges: Vec<_> = (1..9).map(|to| edge(0, to)).chain((1..9).map(|from| edge(from, 9))).collect();
+        let edges: Vec<_> =
+            (1..9).map(|to| edge(0, to)).chain((1..9).map(|from| edge(from, 9))).collect();
         let placed = lay_out(&boxes(10), &edges, 0, 0);
         let mut lefts: Vec<f64> = placed.boxes[1..9].iter().map(|(left, _)| *left).collect();
         lefts.sort_by(f64::total_cmp);

@@ -14,14 +14,17 @@ pub fn mermaid(scene: &Scene, depth: &Depth) -> String {
         let (fill, border) = light(class);
         if text.contains(&format!(":::{}\n", name(class))) {
             // The text is dark on light boxes, whatever the theme.
-            text.push_str(&format!("  classDef {} fill:{fill},stroke:{border},color:#0f172a\n", name(class)));
+            text.push_str(&format!(
+                "  classDef {} fill:{fill},stroke:{border},color:#0f172a\n",
+                name(class)
+            ));
         }
     }
     text
 }
 
-/// Why Mermaid refuses to draw a text unless its page is set up otherwise (its settings `maxEdges` and `maxTextSize`):
-/// `None` where it draws it.
+/// Why Mermaid refuses to draw a text unless its page is set up otherwise (its settings `maxEdges`
+/// and `maxTextSize`): `None` where it draws it.
 #[must_use]
 pub fn beyond_mermaid(text: &str) -> Option<String> {
     const EDGES: usize = 500;
@@ -29,8 +32,8 @@ pub fn beyond_mermaid(text: &str) -> Option<String> {
     let (edges, characters) = (text.matches(" --> ").count(), text.chars().count());
     (edges > EDGES || characters > CHARACTERS).then(|| {
         format!(
-            "Mermaid draws up to {EDGES} edges and {CHARACTERS} characters unless its page is set up otherwise; \
-             these are {edges} edges and {characters} characters"
+            "Mermaid draws up to {EDGES} edges and {CHARACTERS} characters unless its page is set \
+             up otherwise; these are {edges} edges and {characters} characters"
         )
     })
 }
@@ -102,7 +105,11 @@ mod tests {
         }
         assert_eq!(beyond_mermaid(&text), None);
         let many = text.replace("n_0 --> n_1_in0\n", &"n_0 --> n_1_in0\n".repeat(500));
-        assert!(beyond_mermaid(&many).is_some_and(|why| why.contains("these are 50")), "{:?}", beyond_mermaid(&many));
+        assert!(
+            beyond_mermaid(&many).is_some_and(|why| why.contains("these are 50")),
+            "{:?}",
+            beyond_mermaid(&many)
+        );
         let text = dot(&scene, &Depth::Levels(0));
         assert!(text.contains("n_1 -> n_2;") && text.contains("label=\"x&#34;\","), "{text}");
     }

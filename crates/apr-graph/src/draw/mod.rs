@@ -41,9 +41,9 @@ impl Depth {
     /// Everything.
     pub const ALL: Self = Self::Levels(usize::MAX);
 
-    /// Opens the groups with most weights, one after the other, as long as there are at most `most` items. Groups with
-    /// little of what is beside them stay closed: they compute no more than their name says. Where nothing has weights,
-    /// every group is opened that has room.
+    /// Opens the groups with most weights, one after the other, as long as there are at most `most`
+    /// items. Groups with little of what is beside them stay closed: they compute no more than
+    /// their name says. Where nothing has weights, every group is opened that has room.
     #[must_use]
     pub fn that_fits(scene: &Scene, most: usize) -> Self {
         /// What a group has of the weights beside it, at least: one part of so many.
@@ -52,10 +52,16 @@ impl Depth {
         let mut items = scene.items.len();
         let mut waiting = BinaryHeap::new();
         let wait = |waiting: &mut BinaryHeap<_>, scene: &Scene| {
-            let sum = scene.items.iter().fold(0_u64, |sum, item| sum.saturating_add(item.parameters));
+            let sum =
+                scene.items.iter().fold(0_u64, |sum, item| sum.saturating_add(item.parameters));
             let counts = |item: &&Item| item.parameters.saturating_mul(SHARE) >= sum;
-            let groups = scene.items.iter().filter(counts).filter_map(|item| Some((item, item.scene()?)));
-            waiting.extend(groups.map(|(item, scene)| ByWeight(item.parameters / item.times.max(1), scene.clone())));
+            let groups =
+                scene.items.iter().filter(counts).filter_map(|item| Some((item, item.scene()?)));
+            waiting.extend(
+                groups.map(|(item, scene)| {
+                    ByWeight(item.parameters / item.times.max(1), scene.clone())
+                }),
+            );
         };
         wait(&mut waiting, scene);
         while let Some(ByWeight(_, group)) = waiting.pop() {
@@ -73,7 +79,9 @@ impl Depth {
         let scene = item.scene().filter(|scene| !scene.items.is_empty())?;
         match self {
             Self::Levels(levels) => Some((scene, Self::Levels(levels.checked_sub(1)?))),
-            Self::Chosen(chosen) => chosen.contains(&scene_id(scene)).then(|| (scene.as_ref(), self.clone())),
+            Self::Chosen(chosen) => {
+                chosen.contains(&scene_id(scene)).then(|| (scene.as_ref(), self.clone()))
+            }
         }
     }
 }
@@ -109,7 +117,8 @@ impl Ord for ByWeight {
 /// A number of parameters in three digits: `22.7 M`.
 #[must_use]
 pub fn parameters(count: u64) -> String {
-    const UNITS: [(u64, &str); 4] = [(1_000_000_000_000, "T"), (1_000_000_000, "B"), (1_000_000, "M"), (1_000, "k")];
+    const UNITS: [(u64, &str); 4] =
+        [(1_000_000_000_000, "T"), (1_000_000_000, "B"), (1_000_000, "M"), (1_000, "k")];
     let Some((unit, suffix)) = UNITS.into_iter().find(|(unit, _)| count >= *unit) else {
         return count.to_string();
     };
@@ -122,8 +131,8 @@ pub fn parameters(count: u64) -> String {
     }
 }
 
-/// A text within the quotes of XML, DOT or Mermaid. Characters that would end the quotes, start a tag or an entity, or
-/// steer a terminal are written as numbers.
+/// A text within the quotes of XML, DOT or Mermaid. Characters that would end the quotes, start a
+/// tag or an entity, or steer a terminal are written as numbers.
 pub(crate) fn quoted(text: &str, special: &str, write: impl Fn(u32) -> String) -> String {
     let mut quoted = String::with_capacity(text.len());
     for c in text.chars() {
@@ -142,7 +151,9 @@ mod tests {
 
     #[test]
     fn three_digits_tell_how_many() {
-        for (count, text) in [(7, "7"), (1_003, "1.00 k"), (22_713_216, "22.7 M"), (6_738_415_616, "6.73 B")] {
+        for (count, text) in
+            [(7, "7"), (1_003, "1.00 k"), (22_713_216, "22.7 M"), (6_738_415_616, "6.73 B")]
+        {
             assert_eq!(parameters(count), text);
         }
         assert_eq!(parameters(u64::MAX), "18446744 T");

@@ -7,8 +7,8 @@ const SWEEPS: usize = 12;
 
 /// Vertices by layers, in order from left to right.
 ///
-/// Each sweep sorts a layer by the mean place of what its vertices touch in the layer before (the barycenter heuristic of
-/// Sugiyama, Tagawa and Toda); the best of all sweeps is kept.
+/// Each sweep sorts a layer by the mean place of what its vertices touch in the layer before (the
+/// barycenter heuristic of Sugiyama, Tagawa and Toda); the best of all sweeps is kept.
 pub(super) fn rows(vertices: &[Vertex]) -> Vec<Vec<usize>> {
     let count = vertices.iter().map(|vertex| vertex.layer).max().map_or(0, |layer| layer + 1);
     let mut rows = vec![Vec::new(); count];
@@ -58,7 +58,8 @@ fn sort(vertices: &[Vertex], row: &mut [usize], places: &mut [f64], down: bool) 
 
 /// Mean place of the other ends; a port further right counts a little more.
 fn mean(links: &[Link], places: &[f64], vertices: &[Vertex]) -> Option<f64> {
-    let sum: f64 = links.iter().map(|link| at(places[link.other], link.there, &vertices[link.other])).sum();
+    let sum: f64 =
+        links.iter().map(|link| at(places[link.other], link.there, &vertices[link.other])).sum();
     (!links.is_empty()).then(|| sum / f64::from(u32::try_from(links.len()).unwrap_or(u32::MAX)))
 }
 
@@ -128,11 +129,17 @@ mod tests {
     #[test]
     fn a_crossing_that_need_not_be_is_undone() {
         let vertex = |layer, above: &[usize], below: &[usize]| {
-            let links =
-                |others: &[usize]| others.iter().map(|other| Link { other: *other, here: 5.0, there: 5.0 }).collect();
+            let links = |others: &[usize]| {
+                others.iter().map(|other| Link { other: *other, here: 5.0, there: 5.0 }).collect()
+            };
             Vertex { layer, width: 10.0, is_bend: false, above: links(above), below: links(below) }
         };
-        let vertices = [vertex(0, &[], &[3]), vertex(0, &[], &[2]), vertex(1, &[1], &[]), vertex(1, &[0], &[])];
+        let vertices = [
+            vertex(0, &[], &[3]),
+            vertex(0, &[], &[2]),
+            vertex(1, &[1], &[]),
+            vertex(1, &[0], &[]),
+        ];
         assert_eq!(rows(&vertices), [vec![0, 1], vec![3, 2]]);
     }
 }

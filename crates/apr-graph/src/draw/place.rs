@@ -5,11 +5,16 @@ use super::vertex::{Link, Vertex};
 /// How often the layers are gone through, down and up.
 const SWEEPS: usize = 24;
 
-/// How much more a bend wants to be below a bend than a box below a box: long edges should be straight.
+/// How much more a bend wants to be below a bend than a box below a box: long edges should be
+/// straight.
 const STRAIGHT: f64 = 6.0;
 
 /// Left sides of the vertices, the smallest at 0.
-pub(super) fn lefts(vertices: &[Vertex], rows: &[Vec<usize>], gap: impl Fn(&Vertex, &Vertex) -> f64) -> Vec<f64> {
+pub(super) fn lefts(
+    vertices: &[Vertex],
+    rows: &[Vec<usize>],
+    gap: impl Fn(&Vertex, &Vertex) -> f64,
+) -> Vec<f64> {
     let gap = &gap;
     // Where the left side of each vertex is at least, with its row pushed to the left.
     let mut packed = vec![0.0; vertices.len()];
@@ -31,10 +36,11 @@ pub(super) fn lefts(vertices: &[Vertex], rows: &[Vec<usize>], gap: impl Fn(&Vert
     lefts.iter().map(|left| left - smallest).collect()
 }
 
-/// Moves a row to where its vertices want to be, by least squares under the condition that the order and the gaps stay.
+/// Moves a row to where its vertices want to be, by least squares under the condition that the
+/// order and the gaps stay.
 ///
-/// With the least place subtracted, the condition is that numbers don't decrease: isotonic regression, which pooling
-/// neighbours that violate it solves exactly.
+/// With the least place subtracted, the condition is that numbers don't decrease: isotonic
+/// regression, which pooling neighbours that violate it solves exactly.
 fn settle(vertices: &[Vertex], row: &[usize], packed: &[f64], lefts: &mut [f64], down: bool) {
     // Pools of neighbours: weight, weighted sum of wanted places, how many.
     let mut pools: Vec<(f64, f64, usize)> = Vec::with_capacity(row.len());
@@ -74,8 +80,13 @@ mod tests {
     #[test]
     fn a_box_is_in_the_middle_of_what_it_touches() {
         let link = |other| Link { other, here: 5.0, there: 5.0 };
-        let vertex =
-            |layer, above: Vec<Link>, below: Vec<Link>| Vertex { layer, width: 10.0, is_bend: false, above, below };
+        let vertex = |layer, above: Vec<Link>, below: Vec<Link>| Vertex {
+            layer,
+            width: 10.0,
+            is_bend: false,
+            above,
+            below,
+        };
         let vertices = [
             vertex(0, vec![], vec![link(2)]),
             vertex(0, vec![], vec![link(2)]),

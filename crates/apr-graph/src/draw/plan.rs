@@ -91,8 +91,17 @@ impl Class {
 
     /// What an operator is about, by its name.
     fn of(op: &str) -> Self {
-        const PRODUCTS: [&str; 9] =
-            ["MatMul", "Gemm", "Conv", "Einsum", "Attention", "LSTM", "GRU", "RNN", "GroupQueryAttention"];
+        const PRODUCTS: [&str; 9] = [
+            "MatMul",
+            "Gemm",
+            "Conv",
+            "Einsum",
+            "Attention",
+            "LSTM",
+            "GRU",
+            "RNN",
+            "GroupQueryAttention",
+        ];
         const ACTIVATIONS: [&str; 14] = [
             "Relu",
             "Gelu",
@@ -170,14 +179,22 @@ pub(super) fn count(scene: &Scene, depth: &Depth) -> usize {
 pub(super) fn draw(scene: &Scene, depth: &Depth) -> Drawing {
     let inside = measure(scene, depth);
     let (width, height) = (inside.placed.width, inside.placed.height);
-    let mut drawing = Drawing { width: width + 2.0 * PADDING, height: height + 2.0 * PADDING, ..Drawing::default() };
+    let mut drawing = Drawing {
+        width: width + 2.0 * PADDING,
+        height: height + 2.0 * PADDING,
+        ..Drawing::default()
+    };
     put(&inside, PADDING, PADDING, &mut drawing);
     drawing
 }
 
 fn measure<'a>(scene: &'a Scene, depth: &Depth) -> Inside<'a> {
     let boxes: Vec<Sized<'_>> = scene.items.iter().map(|item| size(item, depth)).collect();
-    let port = |name: &str| Shape { width: text_width(&short(name), 10.0) + 6.0, height: PORT, ..Shape::default() };
+    let port = |name: &str| Shape {
+        width: text_width(&short(name), 10.0) + 6.0,
+        height: PORT,
+        ..Shape::default()
+    };
     let shapes: Vec<Shape> = scene
         .inputs
         .iter()
@@ -192,8 +209,11 @@ fn measure<'a>(scene: &'a Scene, depth: &Depth) -> Inside<'a> {
             End::Border(port) => (border + port, 0),
         }
     };
-    let edges: Vec<(Place, Place)> =
-        scene.edges.iter().map(|edge| (place(edge.from, 0), place(edge.to, inputs + items))).collect();
+    let edges: Vec<(Place, Place)> = scene
+        .edges
+        .iter()
+        .map(|edge| (place(edge.from, 0), place(edge.to, inputs + items)))
+        .collect();
     let placed = lay_out(&shapes, &edges, inputs, scene.outputs.len());
     Inside { scene, placed, boxes }
 }
@@ -212,9 +232,12 @@ fn size<'a>(item: &'a Item, depth: &Depth) -> Sized<'a> {
     let Some((scene, depth)) = depth.opened(item) else { return closed(lines) };
     let inside = measure(scene, &depth);
     let header = frame_line(item);
-    let width = (inside.placed.width + 2.0 * PADDING).max(title_width(item) + text_width(&header, 10.5) + 40.0);
+    let width = (inside.placed.width + 2.0 * PADDING)
+        .max(title_width(item) + text_width(&header, 10.5) + 40.0);
     let shift = (width - inside.placed.width) / 2.0;
-    let middle = |position: usize| shift + inside.placed.boxes[position].0 + port_width(&inside, position) / 2.0;
+    let middle = |position: usize| {
+        shift + inside.placed.boxes[position].0 + port_width(&inside, position) / 2.0
+    };
     let (inputs, items) = (scene.inputs.len(), scene.items.len());
     let shape = Shape {
         width,
@@ -267,10 +290,21 @@ fn put(inside: &Inside<'_>, left: f64, top: f64, drawing: &mut Drawing) {
     drawing.routes.extend(placed.routes.iter().map(moved));
 }
 
-fn label(inside: &Inside<'_>, position: usize, name: &str, left: f64, top: f64, drawing: &mut Drawing) {
+fn label(
+    inside: &Inside<'_>,
+    position: usize,
+    name: &str,
+    left: f64,
+    top: f64,
+    drawing: &mut Drawing,
+) {
     let (x, y) = inside.placed.boxes[position];
     let text = short(name);
-    drawing.labels.push(Label { x: left + x + port_width(inside, position) / 2.0, y: top + y + 10.5, text });
+    drawing.labels.push(Label {
+        x: left + x + port_width(inside, position) / 2.0,
+        y: top + y + 10.5,
+        text,
+    });
 }
 
 pub(super) fn class(item: &Item) -> Class {
@@ -289,7 +323,8 @@ fn title(item: &Item) -> String {
 }
 
 fn title_width(item: &Item) -> f64 {
-    let badge = if item.times > 1 { text_width(&format!("× {}", item.times), 11.0) + 20.0 } else { 0.0 };
+    let badge =
+        if item.times > 1 { text_width(&format!("× {}", item.times), 11.0) + 20.0 } else { 0.0 };
     text_width(&title(item), 13.0) + badge
 }
 
@@ -318,7 +353,9 @@ fn lines(item: &Item) -> Vec<String> {
                 short(&format!("{name} {}", weight.kind.as_deref().unwrap_or_default()))
             }));
         }
-        ItemKind::Group { .. } => lines.extend(Some(frame_line(item)).filter(|line| !line.is_empty())),
+        ItemKind::Group { .. } => {
+            lines.extend(Some(frame_line(item)).filter(|line| !line.is_empty()));
+        }
         ItemKind::Input | ItemKind::Output => {}
     }
     lines.extend(item.output.as_deref().map(short));
@@ -330,7 +367,11 @@ fn hint(item: &Item) -> String {
     let mut hint = item.path.clone();
     if let ItemKind::Node { weights, .. } = &item.kind {
         for weight in weights {
-            hint.push_str(&format!("\n{} {}", weight.tensor, weight.kind.as_deref().unwrap_or_default()));
+            hint.push_str(&format!(
+                "\n{} {}",
+                weight.tensor,
+                weight.kind.as_deref().unwrap_or_default()
+            ));
         }
     }
     hint
@@ -348,7 +389,8 @@ fn short(text: &str) -> String {
     format!("{begin}…{end}")
 }
 
-/// About how wide a text is in a sans-serif font, in pixels. Capitals and wide characters count more, thin ones less.
+/// About how wide a text is in a sans-serif font, in pixels. Capitals and wide characters count
+/// more, thin ones less.
 fn text_width(text: &str, size: f64) -> f64 {
     let width = |c: char| match c {
         'i' | 'j' | 'l' | '.' | ',' | ':' | '\'' | '|' | '[' | ']' | ' ' | '/' => 0.32,

@@ -80,15 +80,12 @@ pub fn svg(scene: &Scene, depth: &Depth) -> Result<String, TooManyBoxes> {
 
 fn write(svg: &mut String, drawing: &Drawing) -> fmt::Result {
     let (width, height) = (drawing.width.ceil(), drawing.height.ceil());
-    writeln!(
-        svg,
-        r#"<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}">"#
-    )?;
+    write!(svg, r#"<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" "#)?;
+    writeln!(svg, r#"viewBox="0 0 {width} {height}">"#)?;
     style(svg)?;
-    writeln!(
-        svg,
-        r#"<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto"><path class="tip" d="M0 0L8 4L0 8z"/></marker></defs>"#
-    )?;
+    write!(svg, r#"<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" "#)?;
+    write!(svg, r#"markerHeight="7" orient="auto"><path class="tip" d="M0 0L8 4L0 8z"/>"#)?;
+    writeln!(svg, "</marker></defs>")?;
     writeln!(svg, r#"<rect class="ground" width="{width}" height="{height}"/>"#)?;
     // Frames lie below edges, edges below boxes.
     for frame in drawing.boxes.iter().filter(|drawn| drawn.is_frame) {
@@ -110,9 +107,17 @@ fn write(svg: &mut String, drawing: &Drawing) -> fmt::Result {
 
 /// The colours as rules: first the light ones, then the dark ones for readers who prefer them.
 fn style(svg: &mut String) -> fmt::Result {
-    svg.push_str("<style>\ntext{font-family:system-ui,-apple-system,'Segoe UI',Helvetica,Arial,sans-serif}\n");
-    svg.push_str(".title{font-size:13px;font-weight:600;text-anchor:middle}.line{font-size:10.5px;text-anchor:middle}");
-    svg.push_str(".port{font-size:10px;text-anchor:middle}.frame .title,.frame .line{text-anchor:start}");
+    svg.push_str(
+        "<style>\ntext{font-family:system-ui,-apple-system,'Segoe \
+        UI',Helvetica,Arial,sans-serif}\n",
+    );
+    svg.push_str(
+        ".title{font-size:13px;font-weight:600;text-anchor:middle}.line{font-size:10.5px;t\
+        ext-anchor:middle}",
+    );
+    svg.push_str(
+        ".port{font-size:10px;text-anchor:middle}.frame .title,.frame .line{text-anchor:start}",
+    );
     svg.push_str(".badge{font-size:11px;font-weight:600;text-anchor:middle}rect{stroke-width:1.2}");
     svg.push_str(".edge{fill:none;stroke-width:1.3}\n");
     rules(svg, |shades| shades.0)?;
@@ -145,16 +150,24 @@ fn rules(svg: &mut String, shade: impl Fn(Shades) -> &'static str) -> fmt::Resul
 fn write_box(svg: &mut String, drawn: &DrawnBox) -> fmt::Result {
     let DrawnBox { left, top, width, height, .. } = *drawn;
     let frame = if drawn.is_frame { " frame" } else { "" };
-    write!(svg, r#"<g class="{}{frame}"><title>{}</title>"#, drawn.class.name(), escaped(&drawn.hint))?;
-    let radius = if drawn.is_frame { 10 } else { 6 };
     write!(
         svg,
-        r#"<rect class="box" x="{left:.1}" y="{top:.1}" width="{width:.1}" height="{height:.1}" rx="{radius}"/>"#
+        r#"<g class="{}{frame}"><title>{}</title>"#,
+        drawn.class.name(),
+        escaped(&drawn.hint)
     )?;
+    let radius = if drawn.is_frame { 10 } else { 6 };
+    write!(svg, r#"<rect class="box" x="{left:.1}" y="{top:.1}" "#)?;
+    write!(svg, r#"width="{width:.1}" height="{height:.1}" rx="{radius}"/>"#)?;
     let badge = if drawn.times > 1 { write_badge(svg, drawn)? } else { 0.0 };
     let title = escaped(&drawn.title);
     if drawn.is_frame {
-        write!(svg, r#"<text class="title" x="{:.1}" y="{:.1}">{title}</text>"#, left + 14.0, top + 20.0)?;
+        write!(
+            svg,
+            r#"<text class="title" x="{:.1}" y="{:.1}">{title}</text>"#,
+            left + 14.0,
+            top + 20.0
+        )?;
         let line = escaped(&drawn.lines.join(" "));
         write!(
             svg,
@@ -167,7 +180,12 @@ fn write_box(svg: &mut String, drawn: &DrawnBox) -> fmt::Result {
         write!(svg, r#"<text class="title" x="{middle:.1}" y="{:.1}">{title}</text>"#, top + 17.0)?;
         for (position, line) in (0_u32..).zip(&drawn.lines) {
             let y = top + 17.0 + 15.0 * f64::from(position + 1);
-            write!(svg, r#"<text class="line" x="{:.1}" y="{y:.1}">{}</text>"#, left + width / 2.0, escaped(line))?;
+            write!(
+                svg,
+                r#"<text class="line" x="{:.1}" y="{y:.1}">{}</text>"#,
+                left + width / 2.0,
+                escaped(line)
+            )?;
         }
     }
     svg.push_str("</g>\n");
@@ -180,18 +198,20 @@ fn write_badge(svg: &mut String, drawn: &DrawnBox) -> Result<f64, fmt::Error> {
     let digits = f64::from(u32::try_from(text.chars().count()).unwrap_or(0));
     let width = 10.0 + 6.2 * digits;
     let (left, top) = (drawn.left + drawn.width - width - 6.0, drawn.top + 5.0);
-    write!(
-        svg,
-        r#"<rect class="pill" x="{left:.1}" y="{top:.1}" width="{width:.1}" height="17" rx="8.5"/><text class="badge" x="{:.1}" y="{:.1}">{text}</text>"#,
-        left + width / 2.0,
-        top + 12.5
-    )?;
+    write!(svg, r#"<rect class="pill" x="{left:.1}" y="{top:.1}" width="{width:.1}" "#)?;
+    write!(svg, r#"height="17" rx="8.5"/>"#)?;
+    let (middle, base) = (left + width / 2.0, top + 12.5);
+    write!(svg, r#"<text class="badge" x="{middle:.1}" y="{base:.1}">{text}</text>"#)?;
     Ok(width + 6.0)
 }
 
 /// A line that leaves and enters boxes straight down, and bends between layers.
 fn write_route(svg: &mut String, route: &[(f64, f64)]) -> fmt::Result {
-    write!(svg, r#"<path class="edge" marker-end="url(#tip)" d="M{:.1} {:.1}"#, route[0].0, route[0].1)?;
+    write!(
+        svg,
+        r#"<path class="edge" marker-end="url(#tip)" d="M{:.1} {:.1}"#,
+        route[0].0, route[0].1
+    )?;
     let (mut x, mut y) = route[0];
     for pair in route[1..].chunks(2) {
         let (to_x, to_y) = pair[0];
@@ -226,9 +246,13 @@ mod tests {
         let x = graph.body().input("<script>", ElementType::F32, [2.into()], Meaning::Unknown);
         let y = graph.body().op("Relu", [x]).output("a\"b&c");
         graph.body().output("y", y, Meaning::Unknown);
-        let picture = svg(&outline(&graph.finish(), OutlineOptions::default()), &Depth::ALL).unwrap();
+        let picture =
+            svg(&outline(&graph.finish(), OutlineOptions::default()), &Depth::ALL).unwrap();
         assert!(!picture.contains("<script>"), "{picture}");
-        assert!(picture.contains("&#60;script&#62;") && picture.contains("a&#34;b&#38;c"), "{picture}");
+        assert!(
+            picture.contains("&#60;script&#62;") && picture.contains("a&#34;b&#38;c"),
+            "{picture}"
+        );
     }
 
     #[test]

@@ -12,7 +12,8 @@ pub struct Branch<'a> {
     pub item: &'a Item,
 }
 
-/// The rows of a scene, opened down to `depth`, in the order they run. Inputs and outputs of the model are left out.
+/// The rows of a scene, opened down to `depth`, in the order they run. Inputs and outputs of the
+/// model are left out.
 #[must_use]
 pub fn tree<'a>(scene: &'a Scene, depth: &Depth) -> Vec<Branch<'a>> {
     let mut rows = Vec::new();
@@ -25,7 +26,10 @@ fn grow<'a>(scene: &'a Scene, depth: &Depth, lines: &str, rows: &mut Vec<Branch<
     let mut items = scene.items.iter().filter(shown).peekable();
     while let Some(item) = items.next() {
         let is_last = items.peek().is_none();
-        rows.push(Branch { lines: format!("{lines}{}", if is_last { "└─ " } else { "├─ " }), item });
+        rows.push(Branch {
+            lines: format!("{lines}{}", if is_last { "└─ " } else { "├─ " }),
+            item,
+        });
         if let Some((inner, depth)) = depth.opened(item) {
             grow(inner, &depth, &format!("{lines}{}", if is_last { "   " } else { "│  " }), rows);
         }

@@ -25,7 +25,8 @@ impl Engine<'_> {
         prefix: String,
         calls: &mut Vec<Option<usize>>,
     ) -> Result<Made, String> {
-        let inner = Scope { prefix, opsets: scope.opsets, of_call: scope.of_call, depth: scope.depth + 1 };
+        let inner =
+            Scope { prefix, opsets: scope.opsets, of_call: scope.of_call, depth: scope.depth + 1 };
         match (operator.domain, operator.name) {
             ("", "If") => self.branches(node, around, &inner, calls),
             ("", "Loop") => self.repeat(node, around, &inner, calls),
@@ -40,7 +41,8 @@ impl Engine<'_> {
         }
     }
 
-    /// Follows a body in an attribute, with the types of its inputs, and returns those of its outputs.
+    /// Follows a body in an attribute, with the types of its inputs, and returns those of its
+    /// outputs.
     fn within(
         &mut self,
         name: &str,
@@ -86,13 +88,17 @@ impl Engine<'_> {
         let [first, second] = results.as_slice() else { return Ok(Made::nothing(node)) };
         if first.len() != second.len() || first.len() != node.outputs.len() {
             let (first, second, outputs) = (first.len(), second.len(), node.outputs.len());
-            return Err(format!("the branches have {first} and {second} outputs, and the node {outputs}"));
+            return Err(format!(
+                "the branches have {first} and {second} outputs, and the node {outputs}"
+            ));
         }
-        let kinds = first.iter().zip(second).map(|(a, b)| either(a, b)).collect::<Result<_, _>>()?;
+        let kinds =
+            first.iter().zip(second).map(|(a, b)| either(a, b)).collect::<Result<_, _>>()?;
         Ok(Made::of(kinds))
     }
 
-    /// Follows a body until its states have types that stay, and returns the types of its outputs and its states.
+    /// Follows a body until its states have types that stay, and returns the types of its outputs
+    /// and its states.
     fn repeated(
         &mut self,
         (name, body): (&str, &mut Body),
@@ -110,11 +116,15 @@ impl Engine<'_> {
         for pass in 0..3 {
             let outputs = self.within(name, body, &inputs, around, scope, calls)?;
             let ends = outputs.get(first_output..first_output + states.len());
-            let ends = ends.ok_or_else(|| format!("'{name}' has {} outputs, which are too few", outputs.len()))?;
+            let ends = ends.ok_or_else(|| {
+                format!("'{name}' has {} outputs, which are too few", outputs.len())
+            })?;
             let pairs = inputs[states.clone()].iter().zip(ends);
             let mut joined = pairs.map(|(a, b)| either(a, b)).collect::<Result<Vec<_>, _>>()?;
             let stays = joined == inputs[states.clone()];
-            let Some(before) = before.as_ref().filter(|_| !stays && pass < 2) else { return Ok((outputs, joined)) };
+            let Some(before) = before.as_ref().filter(|_| !stays && pass < 2) else {
+                return Ok((outputs, joined));
+            };
             if pass == 1 {
                 joined.iter_mut().for_each(|state| *state = without_shape(state));
             }
@@ -142,7 +152,8 @@ impl Engine<'_> {
         scope: &Scope<'_>,
         calls: &mut Vec<Option<usize>>,
     ) -> Result<Made, String> {
-        let mut inputs = vec![ValueType::tensor(ElementType::I64, []), ValueType::tensor(ElementType::Bool, [])];
+        let mut inputs =
+            vec![ValueType::tensor(ElementType::I64, []), ValueType::tensor(ElementType::Bool, [])];
         inputs.extend(kinds(node, 2, around));
         let states = inputs.len() - 2;
         let Some(named) = only_body(node) else { return Ok(Made::nothing(node)) };
@@ -164,8 +175,10 @@ impl Engine<'_> {
     ) -> Result<Made, String> {
         let old = operator.since < 9;
         let all = kinds(node, usize::from(old), around);
-        let scanned = usize::try_from(node.int("num_scan_inputs").unwrap_or(0)).unwrap_or(usize::MAX);
-        let states = all.len().checked_sub(scanned).ok_or("it has fewer inputs than 'num_scan_inputs'")?;
+        let scanned =
+            usize::try_from(node.int("num_scan_inputs").unwrap_or(0)).unwrap_or(usize::MAX);
+        let states =
+            all.len().checked_sub(scanned).ok_or("it has fewer inputs than 'num_scan_inputs'")?;
         let axes_in = node.ints("scan_input_axes").map(<[i64]>::to_vec).unwrap_or_default();
         let axes_out = node.ints("scan_output_axes").map(<[i64]>::to_vec).unwrap_or_default();
         let mut steps = Dim::Unknown;
@@ -189,10 +202,13 @@ impl Engine<'_> {
         let repeated = Repeated { inputs, states: 0..states, first_output: 0 };
         let (outputs, mut kinds) = self.repeated(named, repeated, around, scope, calls)?;
         let scans = outputs.iter().skip(states).enumerate();
-        kinds
-            .extend(scans.map(|(place, kind)| stacked(kind, axes_out.get(place).copied().unwrap_or(0), steps.clone())));
+        kinds.extend(scans.map(|(place, kind)| {
+            stacked(kind, axes_out.get(place).copied().unwrap_or(0), steps.clone())
+        }));
         if old {
-            let batch = all.first().map_or(Dim::Unknown, |kind| sliced(kind, 0).map_or(Dim::Unknown, |(_, size)| size));
+            let batch = all.first().map_or(Dim::Unknown, |kind| {
+                sliced(kind, 0).map_or(Dim::Unknown, |(_, size)| size)
+            });
             kinds = kinds.iter().map(|kind| stacked(kind, 0, batch.clone())).collect();
         }
         fit(node, kinds)
@@ -270,7 +286,11 @@ fn stacked(kind: &ValueType, along: i64, size: Dim) -> ValueType {
 /// As many types as the node has outputs.
 fn fit(node: &Node, mut kinds: Vec<ValueType>) -> Result<Made, String> {
     if kinds.len() < node.outputs.len() {
-        return Err(format!("its body makes {} values, and the node has {} outputs", kinds.len(), node.outputs.len()));
+        return Err(format!(
+            "its body makes {} values, and the node has {} outputs",
+            kinds.len(),
+            node.outputs.len()
+        ));
     }
     kinds.truncate(node.outputs.len());
     Ok(Made::of(kinds))

@@ -8,8 +8,8 @@ use super::merge::{merge, without_shape};
 use crate::finding::node_path;
 use crate::operators::{self, Call, Input, Known, elements, known, type_of};
 use crate::{
-    Attribute, AttributeValue, Body, Dim, Findings, Function, Graph, Node, Op, Operator, Opset, Origin, Severity,
-    ValueId, ValueType,
+    Attribute, AttributeValue, Body, Dim, Findings, Function, Graph, Node, Op, Operator, Opset,
+    Origin, Severity, ValueId, ValueType,
 };
 
 /// What all bodies share.
@@ -24,7 +24,8 @@ pub(super) struct Engine<'g> {
     pub(super) findings: Findings,
     /// Nodes that may still be followed before repeated work is given up.
     pub(super) left: u64,
-    /// Sizes that may still be kept, so that the types take no more memory than the graph justifies.
+    /// Sizes that may still be kept, so that the types take no more memory than the graph
+    /// justifies.
     room: u64,
     room_said: bool,
     pub(super) gave_up: bool,
@@ -75,7 +76,12 @@ impl Made {
 
 impl<'g> Engine<'g> {
     pub(super) fn new(graph: &'g Graph) -> Self {
-        let by_op = graph.functions.iter().enumerate().map(|(position, function)| (&function.op, position)).collect();
+        let by_op = graph
+            .functions
+            .iter()
+            .enumerate()
+            .map(|(position, function)| (&function.op, position))
+            .collect();
         Self {
             functions: &graph.functions,
             by_op,
@@ -139,8 +145,10 @@ impl<'g> Engine<'g> {
         calls: &mut Vec<Option<usize>>,
     ) -> Facts {
         if scope.depth > MAX_DEPTH {
-            let message =
-                format!("bodies and calls are nested more than {MAX_DEPTH} deep, and are not followed further");
+            let message = format!(
+                "bodies and calls are nested more than {MAX_DEPTH} deep, and are not followed \
+                 further"
+            );
             self.findings.add(Severity::Error, scope.prefix.trim_end_matches('/'), message);
             return facts;
         }
@@ -152,11 +160,19 @@ impl<'g> Engine<'g> {
             match self.node(&mut node, Around { body, facts: &facts }, scope, position, calls) {
                 Ok(made) => {
                     for problem in &made.problems {
-                        self.findings.add(Severity::Error, path(&node), format!("{}: {problem}", node.op));
+                        self.findings.add(
+                            Severity::Error,
+                            path(&node),
+                            format!("{}: {problem}", node.op),
+                        );
                     }
                     self.write(body, &mut facts, &node, made, &path);
                 }
-                Err(message) => self.findings.add(Severity::Error, path(&node), format!("{}: {message}", node.op)),
+                Err(message) => self.findings.add(
+                    Severity::Error,
+                    path(&node),
+                    format!("{}: {message}", node.op),
+                ),
             }
             body.nodes[position] = node;
         }
@@ -164,7 +180,13 @@ impl<'g> Engine<'g> {
     }
 
     /// Types of values that no node makes.
-    fn origins(&mut self, body: &mut Body, around: Option<Around<'_>>, facts: &mut Facts, scope: &Scope<'_>) {
+    fn origins(
+        &mut self,
+        body: &mut Body,
+        around: Option<Around<'_>>,
+        facts: &mut Facts,
+        scope: &Scope<'_>,
+    ) {
         for (value, known) in body.values.iter_mut().zip(&mut facts.known) {
             let kind = match &value.origin {
                 Origin::Constant(constant) => {
@@ -200,7 +222,8 @@ impl<'g> Engine<'g> {
         if let Some(function) = self.by_op.get(&node.op) {
             return self.call(*function, node, around, scope, position, calls);
         }
-        let Some(operator) = operator(node, scope.opsets).filter(|operator| !operator.deprecated) else {
+        let Some(operator) = operator(node, scope.opsets).filter(|operator| !operator.deprecated)
+        else {
             return Ok(Made::nothing(node));
         };
         if node.bodies().next().is_some() {
@@ -218,7 +241,8 @@ impl<'g> Engine<'g> {
         Ok(made)
     }
 
-    /// What is known of a value, without its shape and contents where there is no more room for such.
+    /// What is known of a value, without its shape and contents where there is no more room for
+    /// such.
     fn affordable(
         &mut self,
         kind: ValueType,
@@ -232,14 +256,22 @@ impl<'g> Engine<'g> {
             return (kind, known);
         }
         if !std::mem::replace(&mut self.room_said, true) {
-            let message = "shapes take more memory than the graph's size justifies, and are not followed from here";
+            let message = "shapes take more memory than the graph's size justifies, and are not \
+                followed from here";
             self.findings.add(Severity::Notice, path(node), message);
         }
         (without_shape(&kind), None)
     }
 
     /// Writes what a node makes to its outputs.
-    fn write(&mut self, body: &mut Body, facts: &mut Facts, node: &Node, made: Made, path: &dyn Fn(&Node) -> String) {
+    fn write(
+        &mut self,
+        body: &mut Body,
+        facts: &mut Facts,
+        node: &Node,
+        made: Made,
+        path: &dyn Fn(&Node) -> String,
+    ) {
         let mut known = made.known.into_iter();
         for (output, kind) in node.outputs.iter().zip(made.kinds) {
             let known = known.next().flatten();
@@ -297,7 +329,12 @@ pub(crate) fn version(domain: &str, opsets: &[Opset]) -> i64 {
 }
 
 /// A node with what is known of its inputs.
-pub(super) fn read<'a>(node: &'a Node, operator: &'static Operator, around: Around<'a>, scope: &Scope<'a>) -> Call<'a> {
+pub(super) fn read<'a>(
+    node: &'a Node,
+    operator: &'static Operator,
+    around: Around<'a>,
+    scope: &Scope<'a>,
+) -> Call<'a> {
     let inputs = node.inputs.iter().map(|input| input.and_then(|id| around.input(id))).collect();
     let mut call = Call::new(node, operator, inputs);
     call.of_call = scope.of_call;
@@ -315,7 +352,8 @@ impl<'a> Around<'a> {
     }
 }
 
-/// How many nodes there are in a body and the bodies in it, down to the greatest depth that is followed.
+/// How many nodes there are in a body and the bodies in it, down to the greatest depth that is
+/// followed.
 pub(super) fn size(body: &Body) -> u64 {
     let mut count = 0;
     let mut open = vec![(body, 0)];

@@ -41,19 +41,23 @@ impl Engine<'_> {
             return Err(format!("it is called with {given} inputs, and the function has {taken}"));
         }
         let attributes = attributes(node, scope.of_call, &definition.defaults);
-        let inputs = node.inputs.iter().map(|input| input.and_then(|id| around.input(id)).map(telling));
+        let inputs =
+            node.inputs.iter().map(|input| input.and_then(|id| around.input(id)).map(telling));
         let mut inputs: Vec<_> = inputs.collect();
         inputs.resize(definition.body.inputs.len(), None);
         let text = if attributes.is_empty() { String::new() } else { format!("{attributes:?}") };
         let key = Key { function, inputs, attributes: text };
         let signature = match self.cache.get(&key) {
             Some(signature) => Some(*signature),
-            None => self.follow(key, &attributes, scope, &|| node_path(&scope.prefix, position, node))?,
+            None => {
+                self.follow(key, &attributes, scope, &|| node_path(&scope.prefix, position, node))?
+            }
         };
         let Some(signature) = signature else { return Ok(Made::nothing(node)) };
         calls[place] = Some(signature);
         let body = &self.signatures[signature].body;
-        let mut kinds: Vec<_> = body.outputs.iter().map(|output| body.value(*output).kind.clone()).collect();
+        let mut kinds: Vec<_> =
+            body.outputs.iter().map(|output| body.value(*output).kind.clone()).collect();
         kinds.resize(node.outputs.len(), ValueType::Unknown);
         Ok(Made::of(kinds))
     }
@@ -72,8 +76,8 @@ impl Engine<'_> {
         }
         if self.left == 0 {
             if !std::mem::replace(&mut self.gave_up, true) {
-                let message =
-                    "functions are called with too many kinds of inputs; what they make is not followed from here";
+                let message = "functions are called with too many kinds of inputs; what they make \
+                    is not followed from here";
                 self.findings.add(Severity::Notice, path(), message);
             }
             return Ok(None);
@@ -95,10 +99,18 @@ impl Engine<'_> {
             }
         }
         let opsets = if definition.opsets.is_empty() { self.opsets } else { &definition.opsets };
-        let inner = Scope { prefix: format!("{}/", path()), opsets, of_call: attributes, depth: scope.depth + 1 };
+        let inner = Scope {
+            prefix: format!("{}/", path()),
+            opsets,
+            of_call: attributes,
+            depth: scope.depth + 1,
+        };
         let mut calls = Vec::new();
         self.active.push(function);
-        let given = parameters.iter().copied().zip(key.inputs.iter().map(|input| input.as_ref()?.1.clone()));
+        let given = parameters
+            .iter()
+            .copied()
+            .zip(key.inputs.iter().map(|input| input.as_ref()?.1.clone()));
         self.function_body(&mut body, given.collect(), absent, &inner, &mut calls);
         self.active.pop();
         let id = FunctionId(u32::try_from(function).unwrap_or(u32::MAX));
@@ -118,14 +130,18 @@ fn telling(input: Input<'_>) -> (ValueType, Option<Known>) {
     (input.kind.clone(), known.cloned())
 }
 
-/// The attributes of a call: its own, with those of the call around put in, and the function's defaults.
+/// The attributes of a call: its own, with those of the call around put in, and the function's
+/// defaults.
 fn attributes(node: &Node, of_call: &[Attribute], defaults: &[Attribute]) -> Vec<Attribute> {
     let mut all = Vec::new();
     for attribute in &node.attributes {
         match &attribute.value {
             AttributeValue::OfCall(name) => {
                 let outer = of_call.iter().find(|outer| outer.name == *name);
-                all.extend(outer.map(|outer| Attribute { name: attribute.name.clone(), value: outer.value.clone() }));
+                all.extend(outer.map(|outer| Attribute {
+                    name: attribute.name.clone(),
+                    value: outer.value.clone(),
+                }));
             }
             _ => all.push(attribute.clone()),
         }

@@ -10,8 +10,8 @@ pub const MAX_DEPTH: usize = 64;
 pub struct Inference {
     /// Contradictions, and what was not followed.
     pub findings: Findings,
-    /// For each call of a function in the main body and the bodies in it, in the order in which they are met: its place
-    /// in `signatures`; `None` where it was not followed.
+    /// For each call of a function in the main body and the bodies in it, in the order in which
+    /// they are met: its place in `signatures`; `None` where it was not followed.
     pub calls: Vec<Option<usize>>,
     /// Functions with the types of a call; calls with the same types share one.
     pub signatures: Vec<Signature>,

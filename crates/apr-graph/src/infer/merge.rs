@@ -4,7 +4,8 @@ use crate::{Dim, TensorType, ValueType};
 
 /// What is declared, refined by what follows from the inputs. An error where they contradict.
 ///
-/// A number is better than a symbol, and a symbol that the file declares is better than one that is computed.
+/// A number is better than a symbol, and a symbol that the file declares is better than one that is
+/// computed.
 pub(crate) fn merge(declared: &ValueType, inferred: ValueType) -> Result<ValueType, String> {
     match (declared, inferred) {
         (ValueType::Unknown, inferred) => Ok(inferred),
@@ -26,9 +27,11 @@ pub(crate) fn merge(declared: &ValueType, inferred: ValueType) -> Result<ValueTy
         }
         // What may be absent is there where the file says so.
         (declared, ValueType::Optional(inferred)) => merge(declared, *inferred),
-        (declared, inferred) => {
-            Err(format!("{} is declared, and {} is made", declared.described(), inferred.described()))
-        }
+        (declared, inferred) => Err(format!(
+            "{} is declared, and {} is made",
+            declared.described(),
+            inferred.described()
+        )),
     }
 }
 
@@ -60,7 +63,8 @@ fn dims(declared: &Dim, inferred: &Dim) -> Option<Dim> {
     }
 }
 
-/// What two types have in common, where a value may have either. An error where their elements differ.
+/// What two types have in common, where a value may have either. An error where their elements
+/// differ.
 pub(crate) fn either(a: &ValueType, b: &ValueType) -> Result<ValueType, String> {
     Ok(match (a, b) {
         (ValueType::Unknown, other) | (other, ValueType::Unknown) => without_shape(other),
@@ -72,9 +76,15 @@ pub(crate) fn either(a: &ValueType, b: &ValueType) -> Result<ValueType, String> 
             }
             ValueType::Tensor(crate::operators::sequence::common(a, b))
         }
-        (ValueType::Sequence(a), ValueType::Sequence(b)) => ValueType::Sequence(Box::new(either(a, b)?)),
-        (ValueType::Optional(a), ValueType::Optional(b)) => ValueType::Optional(Box::new(either(a, b)?)),
-        (ValueType::Optional(a), b) | (b, ValueType::Optional(a)) => ValueType::Optional(Box::new(either(a, b)?)),
+        (ValueType::Sequence(a), ValueType::Sequence(b)) => {
+            ValueType::Sequence(Box::new(either(a, b)?))
+        }
+        (ValueType::Optional(a), ValueType::Optional(b)) => {
+            ValueType::Optional(Box::new(either(a, b)?))
+        }
+        (ValueType::Optional(a), b) | (b, ValueType::Optional(a)) => {
+            ValueType::Optional(Box::new(either(a, b)?))
+        }
         (a, b) if a == b => a.clone(),
         (a, b) => return Err(format!("{} and {} differ", a.described(), b.described())),
     })
@@ -83,7 +93,9 @@ pub(crate) fn either(a: &ValueType, b: &ValueType) -> Result<ValueType, String> 
 /// The type of the elements alone.
 pub(crate) fn without_shape(kind: &ValueType) -> ValueType {
     match kind {
-        ValueType::Tensor(tensor) => ValueType::Tensor(TensorType { element: tensor.element, shape: None }),
+        ValueType::Tensor(tensor) => {
+            ValueType::Tensor(TensorType { element: tensor.element, shape: None })
+        }
         ValueType::Sequence(inner) => ValueType::Sequence(Box::new(without_shape(inner))),
         ValueType::Optional(inner) => ValueType::Optional(Box::new(without_shape(inner))),
         other => other.clone(),

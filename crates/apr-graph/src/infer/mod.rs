@@ -12,20 +12,27 @@ pub use inference::{Inference, MAX_DEPTH, Signature};
 
 /// Finds out the type of each value, and writes it to [`crate::Value::kind`].
 ///
-/// Declared types are refined: a number takes the place of a symbol or of nothing. Where a declared type contradicts
-/// what the node makes, the declared one stays, and an error says so. Small integer tensors are followed element by
-/// element, so that shapes which a graph computes are known.
+/// Declared types are refined: a number takes the place of a symbol or of nothing. Where a declared
+/// type contradicts what the node makes, the declared one stays, and an error says so. Small
+/// integer tensors are followed element by element, so that shapes which a graph computes are
+/// known.
 ///
-/// A function's body gets the types of its first call; [`Inference::signatures`] has it with those of each kind of call.
-/// The time is linear in the number of nodes; loops are followed up to three times, and a function once for each kind of
-/// call, until the work is some times the graph's size. From then on results of calls are unknown, which a notice says.
+/// A function's body gets the types of its first call; [`Inference::signatures`] has it with those
+/// of each kind of call. The time is linear in the number of nodes; loops are followed up to three
+/// times, and a function once for each kind of call, until the work is some times the graph's size.
+/// From then on results of calls are unknown, which a notice says.
 ///
 /// ```
 /// use apr_graph::{Dim, ElementType, GraphBuilder, Meaning, infer};
 ///
 /// let mut graph = GraphBuilder::new(17);
 /// let main = graph.body();
-/// let x = main.input("x", ElementType::F32, [Dim::symbol("batch"), Dim::fixed(320)], Meaning::Unknown);
+/// let x = main.input(
+///     "x",
+///     ElementType::F32,
+///     [Dim::symbol("batch"), Dim::fixed(320)],
+///     Meaning::Unknown,
+/// );
 /// let w = main.weight("w", ElementType::F32, [320, 64]);
 /// let y = main.op("MatMul", [x, w]).output("y");
 /// main.output("y", y, Meaning::Logits);

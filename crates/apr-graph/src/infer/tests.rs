@@ -1,5 +1,8 @@
 use super::*;
-use crate::{BodyBuilder, Constant, Dim, ElementType, GraphBuilder, Meaning, Origin, Severity, ValueId, ValueType};
+use crate::{
+    BodyBuilder, Constant, Dim, ElementType, GraphBuilder, Meaning, Origin, Severity, ValueId,
+    ValueType,
+};
 
 fn shown(graph: &Graph, id: ValueId) -> String {
     graph.body.value(id).tensor().map_or("nothing".to_owned(), ToString::to_string)
@@ -89,7 +92,8 @@ fn declared_types_are_refined_and_contradictions_name_the_node() {
     let found = infer(&mut graph).findings;
     assert_eq!(shown(&graph, y), "f32[2, tokens]");
     let message = found.list[0].to_string();
-    let wanted = "error: node 'layers.3/exp': Exp: output 'layers.3/exp': f32[3, tokens] is declared, and f32[2, tokens] is made";
+    let wanted = "error: node 'layers.3/exp': Exp: output 'layers.3/exp': f32[3, tokens] is \
+        declared, and f32[2, tokens] is made";
     assert_eq!(message, wanted);
 }
 
@@ -109,11 +113,16 @@ fn inputs_of_other_types_than_the_operator_takes_are_errors() {
         found,
         [
             "error: node 'a': Add: input 'B' is of i64, and an earlier input of f32",
-            "error: node 'b': Softmax: input 'input' is i64[2, 3], which Softmax of version 13 does not take",
+            "error: node 'b': Softmax: input 'input' is i64[2, 3], which Softmax of version 13 \
+             does not take",
             "error: node 'c': MatMul: shapes [2, 3] and [4, 5]: sizes 3 and 4 differ",
         ]
     );
-    assert_eq!(shown(&graph, c), "f32[?]", "the type of the elements does not depend on the shapes");
+    assert_eq!(
+        shown(&graph, c),
+        "f32[?]",
+        "the type of the elements does not depend on the shapes"
+    );
 }
 
 /// A function that adds its two parameters, and calls another with the sum.
@@ -142,7 +151,8 @@ fn with_functions(calls: &[(&str, &str)]) -> Graph {
 
 #[test]
 fn a_function_is_followed_once_for_each_kind_of_call() {
-    let mut graph = with_functions(&[("n 4", "4 8"), ("n 4", "4 8"), ("m 4", "4 2"), ("n 4", "4 8")]);
+    let mut graph =
+        with_functions(&[("n 4", "4 8"), ("n 4", "4 8"), ("m 4", "4 2"), ("n 4", "4 8")]);
     let inference = infer(&mut graph);
     assert!(inference.findings.is_empty(), "{:?}", inference.findings);
     assert_eq!(inference.signatures.len(), 4, "two kinds of calls, two functions");
@@ -151,7 +161,11 @@ fn a_function_is_followed_once_for_each_kind_of_call() {
     let outputs: Vec<_> = graph.body.outputs.iter().map(|id| shown(&graph, *id)).collect();
     assert_eq!(outputs, ["f32[n, 8]", "f32[n, 8]", "f32[m, 2]", "f32[n, 8]"]);
     let block = &graph.functions[1].body;
-    assert_eq!(block.value(block.outputs[0]).tensor().unwrap().to_string(), "f32[n, 8]", "the first call's");
+    assert_eq!(
+        block.value(block.outputs[0]).tensor().unwrap().to_string(),
+        "f32[n, 8]",
+        "the first call's"
+    );
 }
 
 #[test]
@@ -201,11 +215,15 @@ fn a_loop_whose_state_grows_has_an_unknown_size_there() {
     let grown = body.op("Concat", [state, state]).attribute("axis", 0).output("grown");
     let same = body.op("Relu", [stays]).output("same");
     let scanned = body.op("Exp", [same]).output("scanned");
-    for (name, value) in [("go_out", go), ("state_out", grown), ("stays_out", same), ("scanned", scanned)] {
+    for (name, value) in
+        [("go_out", go), ("state_out", grown), ("stays_out", same), ("scanned", scanned)]
+    {
         body.output(name, value, Meaning::Unknown);
     }
-    let (count, go) = (main.int(3), main.constant(Constant { element: ElementType::Bool, ..bool_constant() }));
-    let [state, stays, scanned] = main.op("Loop", [count, go, x, y]).attribute("body", body.finish()).outputs("loop");
+    let (count, go) =
+        (main.int(3), main.constant(Constant { element: ElementType::Bool, ..bool_constant() }));
+    let [state, stays, scanned] =
+        main.op("Loop", [count, go, x, y]).attribute("body", body.finish()).outputs("loop");
     let mut graph = graph.finish();
     let found = infer(&mut graph).findings;
     assert!(found.is_empty(), "{found:?}");
@@ -369,7 +387,9 @@ fn called(
 #[test]
 fn attributes_of_a_call_and_of_calls_around_it_reach_the_operators() {
     let flatten = |body: &mut BodyBuilder, x| {
-        body.op("Flatten", [x]).attribute("axis", crate::AttributeValue::OfCall("at".into())).output("flat")
+        body.op("Flatten", [x])
+            .attribute("axis", crate::AttributeValue::OfCall("at".into()))
+            .output("flat")
     };
     let at = |value: i64| crate::Attribute { name: "at".into(), value: value.into() };
     assert_eq!(called(flatten, |_| {}).1, "f32[2, 3]", "the operator's own default is 1");
@@ -394,7 +414,9 @@ fn attributes_of_a_call_and_of_calls_around_it_reach_the_operators() {
                 graph.functions[0].op = crate::Op::new("apr", "g");
                 graph.body.nodes[0].op = crate::Op::new("apr", "g");
                 graph.functions.push(inner.functions[0].clone());
-                graph.body.nodes[0].attributes.push(crate::Attribute { name: name.as_str().into(), value: 2.into() });
+                graph.body.nodes[0]
+                    .attributes
+                    .push(crate::Attribute { name: name.as_str().into(), value: 2.into() });
             },
         )
         .1
@@ -408,10 +430,14 @@ fn a_parameter_of_another_type_than_the_call_has_is_an_error() {
     let relu = |body: &mut BodyBuilder, x| body.op("Relu", [x]).output("y");
     let declared = |graph: &mut Graph| {
         let x = graph.functions[0].body.inputs[0];
-        graph.functions[0].body.value_mut(x).kind = ValueType::tensor(ElementType::I64, sizes("2 3"));
+        graph.functions[0].body.value_mut(x).kind =
+            ValueType::tensor(ElementType::I64, sizes("2 3"));
     };
     let found = called(relu, declared).1;
-    assert_eq!(found, "error: node 'call': apr::f: parameter 'x': i64[2, 3] is declared, and f32[2, 3] is made");
+    assert_eq!(
+        found,
+        "error: node 'call': apr::f: parameter 'x': i64[2, 3] is declared, and f32[2, 3] is made"
+    );
     let constant = |body: &mut BodyBuilder, _| body.int(1);
     let declared = |graph: &mut Graph| {
         let body = &mut graph.functions[0].body;
@@ -441,12 +467,22 @@ fn branches_that_make_different_things_are_an_error() {
         for _ in 1..of_node {
             graph.body.nodes[0].outputs.push(None);
         }
-        infer(&mut graph).findings.list.first().map_or(String::new(), |finding| finding.message.clone())
+        infer(&mut graph)
+            .findings
+            .list
+            .first()
+            .map_or(String::new(), |finding| finding.message.clone())
     };
     assert_eq!(branches(1, ElementType::F32, 1), "");
-    assert_eq!(branches(2, ElementType::F32, 1), "If: the branches have 1 and 2 outputs, and the node 1");
+    assert_eq!(
+        branches(2, ElementType::F32, 1),
+        "If: the branches have 1 and 2 outputs, and the node 1"
+    );
     assert_eq!(branches(1, ElementType::I32, 1), "If: f32[] and i32[] differ");
-    assert_eq!(branches(1, ElementType::F32, 2), "If: the branches have 1 and 1 outputs, and the node 2");
+    assert_eq!(
+        branches(1, ElementType::F32, 2),
+        "If: the branches have 1 and 1 outputs, and the node 2"
+    );
 }
 
 #[test]

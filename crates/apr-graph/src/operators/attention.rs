@@ -36,7 +36,13 @@ impl Heads {
             Some([batch, sequence, hidden]) => {
                 let heads = heads.ok_or("inputs of three dimensions need the number of heads")?;
                 let size = hidden.quotient(&heads);
-                Some(Self { batch: batch.clone(), heads, sequence: sequence.clone(), size, apart: false })
+                Some(Self {
+                    batch: batch.clone(),
+                    heads,
+                    sequence: sequence.clone(),
+                    size,
+                    apart: false,
+                })
             }
             Some(shape) => return Err(format!("{} is {}", call.name_of(position), show(shape))),
         })

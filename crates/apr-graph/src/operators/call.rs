@@ -3,9 +3,13 @@
 use std::rc::Rc;
 
 use super::operator::Operator;
-use crate::{Attribute, AttributeValue, Constant, ConstantData, Dim, ElementType, Node, TensorType, ValueType};
+use crate::{
+    Attribute, AttributeValue, Constant, ConstantData, Dim, ElementType, Node, TensorType,
+    ValueType,
+};
 
-/// Most elements of a tensor whose contents are followed, and of a constant whose elements are looked at.
+/// Most elements of a tensor whose contents are followed, and of a constant whose elements are
+/// looked at.
 pub(crate) const MAX_KNOWN: usize = 64;
 const MAX_CONSTANT: usize = 1024;
 
@@ -51,7 +55,10 @@ impl Known {
 
     /// The elements as floats.
     pub(crate) fn floats(&self) -> Option<Vec<f32>> {
-        #[expect(clippy::cast_precision_loss, reason = "whole floats were made integers, or the integers are sizes")]
+        #[expect(
+            clippy::cast_precision_loss,
+            reason = "whole floats were made integers, or the integers are sizes"
+        )]
         match self {
             Self::Ints(dims) => dims.iter().map(|dim| Some(dim.as_integer()? as f32)).collect(),
             Self::Floats(bits) => Some(bits.iter().copied().map(f32::from_bits).collect()),
@@ -81,7 +88,8 @@ pub(crate) struct Input<'a> {
     pub(crate) known: Option<&'a Known>,
 }
 
-/// Gives the shapes of the outputs, and types that the table does not say. An error says why the inputs do not fit.
+/// Gives the shapes of the outputs, and types that the table does not say. An error says why the
+/// inputs do not fit.
 pub(crate) type Rule = fn(&mut Call<'_>) -> Result<(), String>;
 
 /// A node, with what is known of its inputs, and what its rule says of its outputs.
@@ -97,7 +105,11 @@ pub(crate) struct Call<'a> {
 }
 
 impl<'a> Call<'a> {
-    pub(crate) fn new(node: &'a Node, operator: &'static Operator, inputs: Vec<Option<Input<'a>>>) -> Self {
+    pub(crate) fn new(
+        node: &'a Node,
+        operator: &'static Operator,
+        inputs: Vec<Option<Input<'a>>>,
+    ) -> Self {
         let outputs = vec![ValueType::Unknown; node.outputs.len()];
         let known = vec![None; node.outputs.len()];
         Self { node, operator, inputs, of_call: &[], outputs, known }
@@ -157,9 +169,11 @@ impl<'a> Call<'a> {
     pub(crate) fn attribute(&self, name: &str) -> Option<&AttributeValue> {
         let own = self.node.attribute(name);
         let own = match own {
-            Some(AttributeValue::OfCall(of_call)) => {
-                self.of_call.iter().find(|attribute| attribute.name == *of_call).map(|attribute| &attribute.value)
-            }
+            Some(AttributeValue::OfCall(of_call)) => self
+                .of_call
+                .iter()
+                .find(|attribute| attribute.name == *of_call)
+                .map(|attribute| &attribute.value),
             _ => own,
         };
         own.or_else(|| self.operator.setting(name)?.default.as_ref())
@@ -191,9 +205,13 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// A list that is an input in newer versions and was an attribute in older ones. `Ok(None)`: not given;
-    /// `Err`: given, and not known.
-    pub(crate) fn list_or_input(&self, name: &str, position: usize) -> Result<Option<Vec<i64>>, NotKnown> {
+    /// A list that is an input in newer versions and was an attribute in older ones. `Ok(None)`:
+    /// not given; `Err`: given, and not known.
+    pub(crate) fn list_or_input(
+        &self,
+        name: &str,
+        position: usize,
+    ) -> Result<Option<Vec<i64>>, NotKnown> {
         if self.operator.setting(name).is_some() {
             return Ok(self.list(name).map(<[i64]>::to_vec));
         }
@@ -207,7 +225,9 @@ impl<'a> Call<'a> {
     pub(crate) fn element_attribute(&self, name: &str) -> Result<Option<ElementType>, String> {
         let Some(code) = self.int(name).filter(|code| *code != 0) else { return Ok(None) };
         let element = i32::try_from(code).ok().and_then(ElementType::from_onnx_code);
-        element.map(Some).ok_or_else(|| format!("attribute '{name}' is {code}, which is no element type"))
+        element
+            .map(Some)
+            .ok_or_else(|| format!("attribute '{name}' is {code}, which is no element type"))
     }
 
     /// Says what an output's shape is.
@@ -250,9 +270,11 @@ impl<'a> Call<'a> {
     /// The rank of an input, and an error where it is another than this.
     pub(crate) fn expect_rank(&self, position: usize, rank: usize) -> Result<(), String> {
         match self.shape(position) {
-            Some(shape) if shape.len() != rank => {
-                Err(format!("{} has {} dimensions, not {rank}", self.name_of(position), shape.len()))
-            }
+            Some(shape) if shape.len() != rank => Err(format!(
+                "{} has {} dimensions, not {rank}",
+                self.name_of(position),
+                shape.len()
+            )),
             _ => Ok(()),
         }
     }
@@ -312,7 +334,9 @@ pub(crate) fn broadcast(a: &[Dim], b: &[Dim]) -> Result<Vec<Dim>, String> {
     let rank = a.len().max(b.len());
     let one = Dim::fixed(1);
     let at = |shape: &[Dim], position: usize| -> Dim {
-        (position + shape.len()).checked_sub(rank).map_or_else(|| one.clone(), |position| shape[position].clone())
+        (position + shape.len())
+            .checked_sub(rank)
+            .map_or_else(|| one.clone(), |position| shape[position].clone())
     };
     (0..rank).map(|position| broadcast_dim(&at(a, position), &at(b, position))).collect()
 }

@@ -73,17 +73,22 @@ impl Window {
         let padded = size.plus(&before).plus(&after);
         let room = padded.minus(&self.reach(position));
         if room.as_integer().is_some_and(|room| room < 0) {
-            return Err(format!("the window of {} does not fit {padded} elements", self.reach(position)));
+            return Err(format!(
+                "the window of {} does not fit {padded} elements",
+                self.reach(position)
+            ));
         }
         if !self.ceil {
             return Ok(room.quotient(&stride).plus(&Dim::fixed(1)));
         }
-        let places = room.plus(&stride).minus(&Dim::fixed(1)).quotient(&stride).plus(&Dim::fixed(1));
+        let places =
+            room.plus(&stride).minus(&Dim::fixed(1)).quotient(&stride).plus(&Dim::fixed(1));
         // The last place must begin in the input or in the padding before it.
         let last = places.minus(&Dim::fixed(1)).times(&stride).as_integer();
         let outside = match last.zip(size.plus(&before).as_integer()) {
             Some((last, end)) => last >= end,
-            // A window no smaller than the stride and the padding together: the last place is within at any size.
+            // A window no smaller than the stride and the padding together: the last place is
+            // within at any size.
             None if self.reach(position).minus(&after).minus(&stride).is_at_least(0) => false,
             None => return Ok(Dim::Unknown),
         };
@@ -108,7 +113,9 @@ type Image<'a> = (&'a [Dim], &'a [Dim]);
 fn image<'a>(call: &Call<'a>, position: usize) -> Result<Option<Image<'a>>, String> {
     match call.shape(position) {
         None => Ok(None),
-        Some(shape) if shape.len() < 2 => Err(format!("{} is {}, no image", call.name_of(position), show(shape))),
+        Some(shape) if shape.len() < 2 => {
+            Err(format!("{} is {}, no image", call.name_of(position), show(shape)))
+        }
         Some(shape) => Ok(Some(shape.split_at(2))),
     }
 }
@@ -140,7 +147,8 @@ pub(super) fn convolve(call: &mut Call<'_>, weight: usize) -> Result<(), String>
         let group = Dim::integer(call.int("group").unwrap_or(1));
         same(&front[1], &weights[1].times(&group)).map_err(|error| format!("channels: {error}"))?;
     }
-    let Some(kernel) = kernel(call, Some(weight)).filter(|kernel| kernel.len() == pixels.len()) else {
+    let Some(kernel) = kernel(call, Some(weight)).filter(|kernel| kernel.len() == pixels.len())
+    else {
         return Ok(());
     };
     let channels = call.shape(weight).map_or(Dim::Unknown, |shape| shape[0].clone());
@@ -155,7 +163,11 @@ pub(super) fn pool(call: &mut Call<'_>) -> Result<(), String> {
     let Some((front, pixels)) = image(call, 0)? else { return Ok(()) };
     let Some(kernel) = kernel(call, None) else { return Ok(()) };
     if kernel.len() != pixels.len() {
-        return Err(format!("the kernel has {} dimensions, and the image {}", kernel.len(), pixels.len()));
+        return Err(format!(
+            "the kernel has {} dimensions, and the image {}",
+            kernel.len(),
+            pixels.len()
+        ));
     }
     let mut shape = front.to_vec();
     shape.extend(Window::of(call, kernel)?.over(pixels)?);
@@ -173,9 +185,14 @@ pub(super) fn global_pool(call: &mut Call<'_>) -> Result<(), String> {
 
 fn conv_transpose(call: &mut Call<'_>) -> Result<(), String> {
     let Some((front, pixels)) = image(call, 0)? else { return Ok(()) };
-    let Some(kernel) = kernel(call, Some(1)).filter(|kernel| kernel.len() == pixels.len()) else { return Ok(()) };
+    let Some(kernel) = kernel(call, Some(1)).filter(|kernel| kernel.len() == pixels.len()) else {
+        return Ok(());
+    };
     let group = Dim::integer(call.int("group").unwrap_or(1));
-    let channels = call.shape(1).and_then(|shape| shape.get(1)).map_or(Dim::Unknown, |size| size.times(&group));
+    let channels = call
+        .shape(1)
+        .and_then(|shape| shape.get(1))
+        .map_or(Dim::Unknown, |size| size.times(&group));
     let mut shape = vec![front[0].clone(), channels];
     match call.list("output_shape") {
         // It may name only the sizes of the image, or all.
@@ -212,7 +229,9 @@ fn max_unpool(call: &mut Call<'_>) -> Result<(), String> {
         }
         return Ok(());
     }
-    let Some(kernel) = kernel(call, None).filter(|kernel| kernel.len() == pixels.len()) else { return Ok(()) };
+    let Some(kernel) = kernel(call, None).filter(|kernel| kernel.len() == pixels.len()) else {
+        return Ok(());
+    };
     let mut shape = front.to_vec();
     shape.extend(grown(call, kernel, pixels)?);
     call.set_shape(0, shape);
@@ -221,7 +240,9 @@ fn max_unpool(call: &mut Call<'_>) -> Result<(), String> {
 
 fn max_roi_pool(call: &mut Call<'_>) -> Result<(), String> {
     let (Some((front, _)), Some(rois)) = (image(call, 0)?, call.shape(1)) else { return Ok(()) };
-    let (Some(count), Some(pooled)) = (rois.first(), call.list("pooled_shape")) else { return Ok(()) };
+    let (Some(count), Some(pooled)) = (rois.first(), call.list("pooled_shape")) else {
+        return Ok(());
+    };
     let mut shape = vec![count.clone(), front[1].clone()];
     shape.extend(pooled.iter().copied().map(Dim::integer));
     call.set_shape(0, shape);
@@ -233,9 +254,11 @@ fn roi_align(call: &mut Call<'_>) -> Result<(), String> {
     call.expect_rank(1, 2)?;
     call.expect_rank(2, 1)?;
     let channels = call.shape(0).map_or(Dim::Unknown, |shape| shape[1].clone());
-    let count = [1, 2].into_iter().find_map(|position| call.shape(position)).map(|shape| shape[0].clone());
+    let count =
+        [1, 2].into_iter().find_map(|position| call.shape(position)).map(|shape| shape[0].clone());
     let side = |name: &str| Dim::integer(call.int(name).unwrap_or(1));
-    let shape = vec![count.unwrap_or(Dim::Unknown), channels, side("output_height"), side("output_width")];
+    let shape =
+        vec![count.unwrap_or(Dim::Unknown), channels, side("output_height"), side("output_width")];
     call.set_shape(0, shape);
     Ok(())
 }

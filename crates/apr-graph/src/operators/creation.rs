@@ -31,12 +31,16 @@ fn constant(call: &mut Call<'_>) -> Result<(), String> {
     let value = call.attribute(&attribute.name);
     let (kind, known) = match value {
         Some(AttributeValue::Tensor(constant)) => (type_of(constant), Known::of(constant)),
-        Some(AttributeValue::Int(value)) => (row(ElementType::I64, None), Some(Known::ints([*value]))),
+        Some(AttributeValue::Int(value)) => {
+            (row(ElementType::I64, None), Some(Known::ints([*value])))
+        }
         Some(AttributeValue::Ints(values)) => {
             let known = (values.len() <= MAX_KNOWN).then(|| Known::ints(values.iter().copied()));
             (row(ElementType::I64, Some(values.len())), known)
         }
-        Some(AttributeValue::Float(value)) => (row(ElementType::F32, None), Known::of(&Constant::float(*value))),
+        Some(AttributeValue::Float(value)) => {
+            (row(ElementType::F32, None), Known::of(&Constant::float(*value)))
+        }
         Some(AttributeValue::Floats(values)) => {
             (row(ElementType::F32, Some(values.len())), Known::of(&Constant::floats(values)))
         }
@@ -62,7 +66,8 @@ fn constant_of_shape(call: &mut Call<'_>) -> Result<(), String> {
     call.set_element(0, element);
     let Some(shape) = from_sizes(call, 0)? else { return Ok(()) };
     let count = product(&shape).size().and_then(|count| usize::try_from(count).ok());
-    if let (Some(Known::Ints(value)), Some(count)) = (value, count.filter(|count| *count <= MAX_KNOWN))
+    if let (Some(Known::Ints(value)), Some(count)) =
+        (value, count.filter(|count| *count <= MAX_KNOWN))
         && let [value] = &*value
     {
         call.set_known(0, Some(Known::Ints(vec![value.clone(); count].into())));
@@ -71,7 +76,8 @@ fn constant_of_shape(call: &mut Call<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// The shape that an input has in its elements; where they are not known, as many unknown sizes as it has elements.
+/// The shape that an input has in its elements; where they are not known, as many unknown sizes as
+/// it has elements.
 pub(super) fn from_sizes(call: &Call<'_>, position: usize) -> Result<Option<Vec<Dim>>, String> {
     if let Some(dims) = call.dims(position) {
         if let Some(size) = dims.iter().filter_map(Dim::as_integer).find(|size| *size < 0) {
@@ -102,7 +108,8 @@ fn window(call: &mut Call<'_>) -> Result<(), String> {
 fn mel_weights(call: &mut Call<'_>) -> Result<(), String> {
     let element = call.element_attribute("output_datatype")?;
     let bins = call.scalar(0).unwrap_or(Dim::Unknown);
-    let spectrum = call.scalar(1).unwrap_or(Dim::Unknown).quotient(&Dim::fixed(2)).plus(&Dim::fixed(1));
+    let spectrum =
+        call.scalar(1).unwrap_or(Dim::Unknown).quotient(&Dim::fixed(2)).plus(&Dim::fixed(1));
     call.set(0, TensorType { element, shape: Some(vec![spectrum, bins]) });
     Ok(())
 }
@@ -126,14 +133,17 @@ fn random(call: &mut Call<'_>) -> Result<(), String> {
 fn range(call: &mut Call<'_>) -> Result<(), String> {
     for position in 0..3 {
         let single = |dim: &Dim| dim.as_integer().is_none_or(|size| size == 1);
-        let scalar = call.shape(position).is_none_or(|shape| shape.len() < 2 && shape.iter().all(single));
+        let scalar =
+            call.shape(position).is_none_or(|shape| shape.len() < 2 && shape.iter().all(single));
         if !scalar {
             return Err(format!("{} is no single number", call.name_of(position)));
         }
     }
     let step = if call.has(2) { call.scalar(2) } else { Some(Dim::fixed(1)) };
     let (start, limit) = (call.scalar(0), call.scalar(1));
-    let (Some(start), Some(limit), Some(step)) = (start, limit, step.and_then(|step| step.as_integer())) else {
+    let (Some(start), Some(limit), Some(step)) =
+        (start, limit, step.and_then(|step| step.as_integer()))
+    else {
         let count = float_count(call).unwrap_or(Dim::Unknown);
         call.set_shape(0, vec![count]);
         return Ok(());
@@ -144,7 +154,8 @@ fn range(call: &mut Call<'_>) -> Result<(), String> {
     let span = if step > 0 { limit.minus(&start) } else { start.minus(&limit) };
     let width = Dim::integer(step.saturating_abs());
     let count = span.plus(&width).minus(&Dim::fixed(1)).quotient(&width);
-    let count = if count.as_integer().is_some_and(|count| count < 0) { Dim::fixed(0) } else { count };
+    let count =
+        if count.as_integer().is_some_and(|count| count < 0) { Dim::fixed(0) } else { count };
     if let Some(count) = count.size().filter(|count| *count <= MAX_KNOWN as u64) {
         let step = Dim::integer(step);
         let numbers = (0..count).map(|number| start.plus(&Dim::fixed(number).times(&step)));
@@ -170,7 +181,8 @@ fn shape(call: &mut Call<'_>) -> Result<(), String> {
         return Ok(());
     };
     let rank = i64::try_from(shape.len()).unwrap_or(i64::MAX);
-    let bound = |value: i64| (if value < 0 { value.saturating_add(rank) } else { value }).clamp(0, rank);
+    let bound =
+        |value: i64| (if value < 0 { value.saturating_add(rank) } else { value }).clamp(0, rank);
     let start = bound(call.int("start").unwrap_or(0));
     let end = bound(call.int("end").unwrap_or(rank)).max(start);
     let part = usize::try_from(start).ok().zip(usize::try_from(end).ok());

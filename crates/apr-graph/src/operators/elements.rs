@@ -21,7 +21,8 @@ pub(crate) fn apply(call: &mut Call<'_>) -> Result<(), String> {
 }
 
 fn element(parameter: &Parameter, bound: &[(&str, ElementType)]) -> Option<ElementType> {
-    let by_label = bound.iter().find(|(label, _)| *label == parameter.label).map(|(_, element)| *element);
+    let by_label =
+        bound.iter().find(|(label, _)| *label == parameter.label).map(|(_, element)| *element);
     by_label.filter(|_| parameter.types.tensor != 0).or_else(|| parameter.types.only())
 }
 
@@ -39,7 +40,9 @@ fn bind(call: &Call<'_>) -> (Bound, Option<String>) {
             let kind = kind.described();
             let (name, version) = (call.operator.name, call.operator.since);
             let input = call.name_of(position);
-            problem.get_or_insert(format!("{input} is {kind}, which {name} of version {version} does not take"));
+            problem.get_or_insert(format!(
+                "{input} is {kind}, which {name} of version {version} does not take"
+            ));
         }
         let Some(element) = call.element(position) else { continue };
         if parameter.label.is_empty() || !parameter.alike {
@@ -49,7 +52,9 @@ fn bind(call: &Call<'_>) -> (Bound, Option<String>) {
             None => bound.push((parameter.label, element)),
             Some((_, other)) if *other != element => {
                 let input = call.name_of(position);
-                problem.get_or_insert(format!("{input} is of {element}, and an earlier input of {other}"));
+                problem.get_or_insert(format!(
+                    "{input} is of {element}, and an earlier input of {other}"
+                ));
             }
             Some(_) => {}
         }

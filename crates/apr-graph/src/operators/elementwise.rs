@@ -1,4 +1,5 @@
-//! Operators that treat each element by itself: outputs have the shape of the input, or the inputs' shapes together.
+//! Operators that treat each element by itself: outputs have the shape of the input, or the inputs'
+//! shapes together.
 
 use super::call::{Call, Rule, broadcast, show};
 use crate::Dim;
@@ -145,7 +146,10 @@ fn element_by_name(name: &str) -> Option<crate::ElementType> {
         ("UINT64", E::U64),
         ("BOOL", E::Bool),
     ];
-    named.into_iter().find(|(other, _)| name.eq_ignore_ascii_case(other)).map(|(_, element)| element)
+    named
+        .into_iter()
+        .find(|(other, _)| name.eq_ignore_ascii_case(other))
+        .map(|(_, element)| element)
 }
 
 /// The same bits as elements of another type of the same width.

@@ -30,7 +30,13 @@ fn scaled(call: &mut Call<'_>, scales: Option<Vec<f32>>) -> Result<(), String> {
                 sizes[position] = scale_dim(&sizes[position], scale);
             }
         }
-        Some(scales) => return Err(format!("there are {} factors for {} dimensions", scales.len(), along.len())),
+        Some(scales) => {
+            return Err(format!(
+                "there are {} factors for {} dimensions",
+                scales.len(),
+                along.len()
+            ));
+        }
         None => along.into_iter().for_each(|position| sizes[position] = Dim::Unknown),
     }
     call.set_shape(0, sizes);
@@ -42,7 +48,11 @@ fn along(call: &Call<'_>, rank: usize) -> Result<Vec<usize>, String> {
     call.list("axes").map_or_else(|| Ok((0..rank).collect()), |list| axes(list, rank))
 }
 
-#[expect(clippy::cast_possible_truncation, clippy::cast_precision_loss, reason = "ONNX computes sizes in floats")]
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    reason = "ONNX computes sizes in floats"
+)]
 fn scale_dim(size: &Dim, scale: f32) -> Dim {
     if let Some(size) = size.as_integer() {
         return Dim::integer((size as f32 * scale).floor() as i64);
@@ -57,7 +67,8 @@ fn scale_dim(size: &Dim, scale: f32) -> Dim {
 fn resize(call: &mut Call<'_>) -> Result<(), String> {
     let Some(shape) = call.shape(0) else { return Ok(()) };
     let (scales, sizes) = if call.since() == 10 { (1, usize::MAX) } else { (2, 3) };
-    let empty = |position: usize| call.shape(position).is_some_and(|shape| shape == [Dim::fixed(0)]);
+    let empty =
+        |position: usize| call.shape(position).is_some_and(|shape| shape == [Dim::fixed(0)]);
     if !call.has(sizes) || empty(sizes) {
         let scales = call.floats(scales);
         return scaled(call, scales);
@@ -82,8 +93,13 @@ fn resize(call: &mut Call<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// All sizes times the same factor: the greatest that fits in the given sizes, or the smallest that fills them.
-#[expect(clippy::cast_possible_truncation, clippy::cast_precision_loss, reason = "ONNX computes sizes in floats")]
+/// All sizes times the same factor: the greatest that fits in the given sizes, or the smallest that
+/// fills them.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    reason = "ONNX computes sizes in floats"
+)]
 fn keep_ratio(call: &Call<'_>, shape: &[Dim], along: &[usize], given: &[Dim], target: &mut [Dim]) {
     let from: Option<Vec<i64>> = along.iter().map(|axis| shape[*axis].as_integer()).collect();
     let to: Option<Vec<i64>> = given.iter().map(Dim::as_integer).collect();
@@ -101,7 +117,11 @@ fn keep_ratio(call: &Call<'_>, shape: &[Dim], along: &[usize], given: &[Dim], ta
 fn grid_sample(call: &mut Call<'_>) -> Result<(), String> {
     let (Some(image), Some(grid)) = (call.shape(0), call.shape(1)) else { return Ok(()) };
     if image.len() != grid.len() || image.len() < 3 {
-        return Err(format!("the image has {} dimensions, and the grid {}", image.len(), grid.len()));
+        return Err(format!(
+            "the image has {} dimensions, and the grid {}",
+            image.len(),
+            grid.len()
+        ));
     }
     call.set_shape(0, [&image[..2], &grid[1..grid.len() - 1]].concat());
     Ok(())

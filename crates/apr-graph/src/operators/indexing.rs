@@ -51,10 +51,15 @@ fn gather_nd(call: &mut Call<'_>) -> Result<(), String> {
     let Some((coordinates, outer)) = places.split_last() else {
         return Err("the places have no dimensions".to_owned());
     };
-    let Some(coordinates) = coordinates.size().and_then(|count| usize::try_from(count).ok()) else { return Ok(()) };
+    let Some(coordinates) = coordinates.size().and_then(|count| usize::try_from(count).ok()) else {
+        return Ok(());
+    };
     let from = batch.saturating_add(coordinates);
     if from > data.len() || batch > outer.len() {
-        return Err(format!("{coordinates} coordinates after {batch} dimensions do not fit {}", show(data)));
+        return Err(format!(
+            "{coordinates} coordinates after {batch} dimensions do not fit {}",
+            show(data)
+        ));
     }
     call.set_shape(0, [outer, &data[from..]].concat());
     Ok(())
@@ -166,7 +171,10 @@ impl List<'_, '_> {
             return Some(dims.to_vec());
         }
         let [length] = self.call.shape(self.position)? else { return None };
-        let length = length.size().and_then(|length| usize::try_from(length).ok()).filter(|length| *length <= 64)?;
+        let length = length
+            .size()
+            .and_then(|length| usize::try_from(length).ok())
+            .filter(|length| *length <= 64)?;
         Some(vec![Dim::Unknown; length])
     }
 
@@ -182,7 +190,9 @@ impl List<'_, '_> {
 /// What is cut, where all of it but single starts and ends is known.
 fn cuts(call: &Call<'_>, rank: usize) -> Result<Option<Vec<Cut>>, String> {
     let list = |name: &'static str, position: usize| List { call, name, position };
-    let (Some(starts), Some(ends)) = (list("starts", 1).dims(), list("ends", 2).dims()) else { return Ok(None) };
+    let (Some(starts), Some(ends)) = (list("starts", 1).dims(), list("ends", 2).dims()) else {
+        return Ok(None);
+    };
     let count = starts.len();
     let first = || (0..count).filter_map(|axis| i64::try_from(axis).ok()).collect();
     let along = list("axes", 3).numbers(first);
@@ -200,7 +210,9 @@ fn cuts(call: &Call<'_>, rank: usize) -> Result<Option<Vec<Cut>>, String> {
 fn cut_somewhere(call: &Call<'_>, shape: &[Dim]) -> Result<Vec<Dim>, String> {
     let mut sizes = shape.to_vec();
     match call.ints(3) {
-        Some(list) => axes(&list, shape.len())?.into_iter().for_each(|position| sizes[position] = Dim::Unknown),
+        Some(list) => axes(&list, shape.len())?
+            .into_iter()
+            .for_each(|position| sizes[position] = Dim::Unknown),
         None => sizes.fill(Dim::Unknown),
     }
     Ok(sizes)
@@ -216,7 +228,8 @@ fn cut_size(size: &Dim, cut: &Cut) -> Dim {
         let count = if span <= 0 { 0 } else { (span - 1) / width + 1 };
         return Dim::integer(count);
     }
-    let (Some(start), Some(end)) = (from_start(&cut.start, size, cut.step), from_start(&cut.end, size, cut.step))
+    let (Some(start), Some(end)) =
+        (from_start(&cut.start, size, cut.step), from_start(&cut.end, size, cut.step))
     else {
         return Dim::Unknown;
     };
@@ -235,7 +248,8 @@ fn clamp(bound: i64, size: i64, step: i64) -> i64 {
 /// Numbers from here on mean "to the end".
 const END: i64 = i32::MAX as i64;
 
-/// A bound counted from the start of a dimension whose size has symbols, where it surely lies within.
+/// A bound counted from the start of a dimension whose size has symbols, where it surely lies
+/// within.
 fn from_start(bound: &Dim, size: &Dim, step: i64) -> Option<Dim> {
     match bound.as_integer() {
         Some(bound) if bound.saturating_abs() >= END => Some(an_end(bound, size, step)),
@@ -257,8 +271,9 @@ fn an_end(bound: i64, size: &Dim, step: i64) -> Dim {
     }
 }
 
-/// A bound with symbols that is not past the end. A dimension that is a number is taken to be a table with room for
-/// what the model was made for, such as a causal mask; sizes with symbols must prove it.
+/// A bound with symbols that is not past the end. A dimension that is a number is taken to be a
+/// table with room for what the model was made for, such as a causal mask; sizes with symbols must
+/// prove it.
 fn within(bound: &Dim, size: &Dim) -> Option<Dim> {
     let room = size.as_integer().is_some() || size.minus(bound).is_at_least(0);
     (room && bound.is_at_least(0)).then(|| bound.clone())
@@ -270,7 +285,9 @@ fn cut_known(known: &[Dim], cut: &Cut) -> Option<Vec<Dim>> {
     let end = clamp(cut.end.as_integer()?, size, cut.step);
     let mut part = Vec::new();
     let mut place = start;
-    while part.len() <= MAX_KNOWN && ((cut.step > 0 && place < end) || (cut.step < 0 && place > end)) {
+    while part.len() <= MAX_KNOWN
+        && ((cut.step > 0 && place < end) || (cut.step < 0 && place > end))
+    {
         part.push(known.get(usize::try_from(place).ok()?)?.clone());
         place = place.checked_add(cut.step)?;
     }

@@ -1,7 +1,8 @@
-//! Contents of small tensors: what an operator makes of numbers that are known, with or without symbols.
+//! Contents of small tensors: what an operator makes of numbers that are known, with or without
+//! symbols.
 //!
-//! Exporters compute shapes in the graph: `Shape`, `Gather`, `Concat`, `Reshape`. Following those few numbers is what gives
-//! an exported transformer its shapes.
+//! Exporters compute shapes in the graph: `Shape`, `Gather`, `Concat`, `Reshape`. Following those
+//! few numbers is what gives an exported transformer its shapes.
 
 use super::call::{Call, Known, MAX_KNOWN, broadcast};
 use crate::{Dim, ElementType};
@@ -9,7 +10,9 @@ use crate::{Dim, ElementType};
 type Step = fn(&Call<'_>) -> Option<Vec<Dim>>;
 
 const STEPS: &[(&str, Step)] = &[
-    ("Abs", |call| each(call, |a| a.is_at_least(0).then(|| a.clone()).or_else(|| integer(a, i64::checked_abs)))),
+    ("Abs", |call| {
+        each(call, |a| a.is_at_least(0).then(|| a.clone()).or_else(|| integer(a, i64::checked_abs)))
+    }),
     ("Add", |call| pairs(call, |a, b| Some(a.plus(b)))),
     ("And", |call| pairs(call, |a, b| truth(a, b, |a, b| a != 0 && b != 0))),
     ("Cast", cast),
@@ -23,15 +26,23 @@ const STEPS: &[(&str, Step)] = &[
     ("GreaterOrEqual", |call| pairs(call, at_least)),
     ("Less", |call| pairs(call, |a, b| at_least(b, &a.plus(&Dim::fixed(1))))),
     ("LessOrEqual", |call| pairs(call, |a, b| at_least(b, a))),
-    ("Max", |call| pairs(call, |a, b| greater(a, b).map(|first| if first { a } else { b }.clone()))),
-    ("Min", |call| pairs(call, |a, b| greater(a, b).map(|first| if first { b } else { a }.clone()))),
+    ("Max", |call| {
+        pairs(call, |a, b| greater(a, b).map(|first| if first { a } else { b }.clone()))
+    }),
+    ("Min", |call| {
+        pairs(call, |a, b| greater(a, b).map(|first| if first { b } else { a }.clone()))
+    }),
     ("Mod", |call| pairs(call, |a, b| remainder(call, a, b))),
     ("Mul", |call| pairs(call, |a, b| Some(a.times(b)))),
     ("Neg", |call| each(call, |a| Some(Dim::fixed(0).minus(a)))),
     ("Not", |call| each(call, |a| integer(a, |a| Some(i64::from(a == 0))))),
     ("Or", |call| pairs(call, |a, b| truth(a, b, |a, b| a != 0 || b != 0))),
-    ("ReduceMax", |call| all(call, |a, b| greater(a, b).map(|first| if first { a } else { b }.clone()))),
-    ("ReduceMin", |call| all(call, |a, b| greater(a, b).map(|first| if first { b } else { a }.clone()))),
+    ("ReduceMax", |call| {
+        all(call, |a, b| greater(a, b).map(|first| if first { a } else { b }.clone()))
+    }),
+    ("ReduceMin", |call| {
+        all(call, |a, b| greater(a, b).map(|first| if first { b } else { a }.clone()))
+    }),
     ("ReduceProd", |call| all(call, |a, b| Some(a.times(b)))),
     ("ReduceSum", |call| all(call, |a, b| Some(a.plus(b)))),
     ("Round", |call| each(call, |a| Some(a.clone()))),
@@ -45,11 +56,14 @@ const STEPS: &[(&str, Step)] = &[
 
 /// Fills in what is known of the output's elements, where the operator's rule did not.
 pub(crate) fn fill(call: &mut Call<'_>) {
-    let wanted = call.known.len() == 1 && call.known[0].is_none() && call.operator.domain.is_empty();
+    let wanted =
+        call.known.len() == 1 && call.known[0].is_none() && call.operator.domain.is_empty();
     if !wanted || call.inputs.iter().flatten().all(|input| input.known.is_none()) {
         return;
     }
-    let Some((_, step)) = STEPS.iter().find(|(name, _)| *name == call.operator.name) else { return };
+    let Some((_, step)) = STEPS.iter().find(|(name, _)| *name == call.operator.name) else {
+        return;
+    };
     let known = step(call).map(|dims| Known::Ints(dims.into()));
     call.set_known(0, known);
 }
@@ -78,7 +92,9 @@ fn cast(call: &Call<'_>) -> Option<Vec<Dim>> {
         E::F32 => -(1 << 24)..=1 << 24,
         _ => return None,
     };
-    let fits = |dim: &Dim| dim.as_integer().is_none_or(|number| range.contains(&number)).then(|| dim.clone());
+    let fits = |dim: &Dim| {
+        dim.as_integer().is_none_or(|number| range.contains(&number)).then(|| dim.clone())
+    };
     Some(call.dims(0)?.iter().map(|dim| fits(dim).unwrap_or(Dim::Unknown)).collect())
 }
 
@@ -107,7 +123,8 @@ fn all(call: &Call<'_>, compute: impl Fn(&Dim, &Dim) -> Option<Dim>) -> Option<V
 }
 
 fn sizes(shape: &[Dim]) -> Option<Vec<usize>> {
-    let sizes: Vec<usize> = shape.iter().map(|dim| usize::try_from(dim.size()?).ok()).collect::<Option<_>>()?;
+    let sizes: Vec<usize> =
+        shape.iter().map(|dim| usize::try_from(dim.size()?).ok()).collect::<Option<_>>()?;
     let count = sizes.iter().try_fold(1_usize, |count, size| count.checked_mul(*size))?;
     (count <= MAX_KNOWN).then_some(sizes)
 }
@@ -125,7 +142,8 @@ fn widened(from: &[Dim], shape: &[Dim], wide: &[usize]) -> Option<Vec<Dim>> {
         for (position, size) in wide.iter().enumerate().rev() {
             let coordinate = rest % size;
             rest /= size;
-            let own = (position + narrow.len()).checked_sub(wide.len()).map_or(1, |own| narrow[own]);
+            let own =
+                (position + narrow.len()).checked_sub(wide.len()).map_or(1, |own| narrow[own]);
             place += if own == 1 { 0 } else { coordinate * stride };
             stride *= own;
         }

@@ -1,4 +1,5 @@
-//! Operators of classical machine learning, `ai.onnx.ml`, and of training, `ai.onnx.preview.training`.
+//! Operators of classical machine learning, `ai.onnx.ml`, and of training,
+//! `ai.onnx.preview.training`.
 
 use super::call::{Call, Rule};
 use super::elementwise::like_first;
@@ -23,7 +24,8 @@ pub(super) const RULES: &[(&str, Rule)] = &[
     ("TreeEnsembleRegressor", |call| targets(call, "n_targets")),
 ];
 
-pub(super) const TRAINING: &[(&str, Rule)] = &[("Adagrad", step), ("Adam", step), ("Momentum", step)];
+pub(super) const TRAINING: &[(&str, Rule)] =
+    &[("Adagrad", step), ("Adam", step), ("Momentum", step)];
 
 fn extract(call: &mut Call<'_>) -> Result<(), String> {
     let (Some(data), Some(places)) = (call.shape(0), call.shape(1)) else { return Ok(()) };
@@ -37,22 +39,26 @@ fn extract(call: &mut Call<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// The elements have the type of the values that the labels stand for. In the first versions numbers stand for texts, and
-/// texts for numbers.
+/// The elements have the type of the values that the labels stand for. In the first versions
+/// numbers stand for texts, and texts for numbers.
 fn encode(call: &mut Call<'_>) -> Result<(), String> {
     let listed = [
         ("values_floats", ElementType::F32),
         ("values_int64s", ElementType::I64),
         ("values_strings", ElementType::Text),
     ];
-    let turned = call.operator.setting("default_int64").is_some() && call.operator.setting("values_int64s").is_none();
+    let turned = call.operator.setting("default_int64").is_some()
+        && call.operator.setting("values_int64s").is_none();
     let element = match call.attribute("values_tensor") {
         Some(AttributeValue::Tensor(values)) => Some(values.element),
         _ if turned => call.element(0).map(|element| match element {
             ElementType::Text => ElementType::I64,
             _ => ElementType::Text,
         }),
-        _ => listed.into_iter().find(|(name, _)| call.attribute(name).is_some()).map(|(_, element)| element),
+        _ => listed
+            .into_iter()
+            .find(|(name, _)| call.attribute(name).is_some())
+            .map(|(_, element)| element),
     };
     call.set_element(0, element);
     like_first(call)
@@ -88,14 +94,16 @@ fn labels(call: &Call<'_>, names: &[&str]) -> Option<(u64, ElementType)> {
 }
 
 fn one_hot(call: &mut Call<'_>) -> Result<(), String> {
-    let width = labels(call, &["cats_int64s", "cats_strings"]).map_or(Dim::Unknown, |(count, _)| Dim::fixed(count));
+    let width = labels(call, &["cats_int64s", "cats_strings"])
+        .map_or(Dim::Unknown, |(count, _)| Dim::fixed(count));
     if let Some(shape) = call.shape(0) {
         call.set_shape(0, [shape, &[width]].concat());
     }
     Ok(())
 }
 
-/// The label of each row, and a score for each label. A machine of vectors may have scores for pairs of labels instead.
+/// The label of each row, and a score for each label. A machine of vectors may have scores for
+/// pairs of labels instead.
 fn classify(call: &mut Call<'_>) -> Result<(), String> {
     let found = labels(call, &["classlabels_ints", "classlabels_int64s", "classlabels_strings"]);
     let known = found.filter(|_| call.operator.name != "SVMClassifier");
@@ -110,8 +118,8 @@ fn classify(call: &mut Call<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// After the rate and the count of steps come weights, their gradients, and states of the weights: each is as many tensors.
-/// The new weights and states are made.
+/// After the rate and the count of steps come weights, their gradients, and states of the weights:
+/// each is as many tensors. The new weights and states are made.
 fn step(call: &mut Call<'_>) -> Result<(), String> {
     let states = if call.operator.name == "Adam" { 2 } else { 1 };
     let count = call.outputs.len() / (1 + states);

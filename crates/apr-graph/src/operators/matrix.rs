@@ -93,7 +93,8 @@ struct Letters {
 impl Letters {
     /// Learns from an input's term: `b...ij`.
     fn learn(&mut self, term: &str, shape: &[Dim]) -> Result<(), String> {
-        let (before, after) = term.split_once("...").map_or((term, None), |(before, after)| (before, Some(after)));
+        let (before, after) =
+            term.split_once("...").map_or((term, None), |(before, after)| (before, Some(after)));
         let named = before.chars().count() + after.map_or(0, |after| after.chars().count());
         let fits = if after.is_some() { shape.len() >= named } else { shape.len() == named };
         if !fits {
@@ -136,10 +137,15 @@ impl Letters {
 fn einsum(call: &mut Call<'_>) -> Result<(), String> {
     let Some(equation) = call.text("equation") else { return Ok(()) };
     let equation: String = equation.chars().filter(|c| !c.is_whitespace()).collect();
-    let (left, right) = equation.split_once("->").map_or((equation.as_str(), None), |(l, r)| (l, Some(r)));
+    let (left, right) =
+        equation.split_once("->").map_or((equation.as_str(), None), |(l, r)| (l, Some(r)));
     let terms: Vec<_> = left.split(',').collect();
     if terms.len() != call.inputs.len() {
-        return Err(format!("'{equation}' is for {} inputs, and there are {}", terms.len(), call.inputs.len()));
+        return Err(format!(
+            "'{equation}' is for {} inputs, and there are {}",
+            terms.len(),
+            call.inputs.len()
+        ));
     }
     let mut letters = Letters::default();
     for (position, term) in terms.iter().enumerate() {
@@ -152,7 +158,8 @@ fn einsum(call: &mut Call<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// Without `->`: what `...` stands for, then the letters that occur once, in the order of the alphabet.
+/// Without `->`: what `...` stands for, then the letters that occur once, in the order of the
+/// alphabet.
 fn implicit_output(left: &str) -> String {
     let mut times: BTreeMap<char, u32> = BTreeMap::new();
     for letter in left.chars().filter(|letter| letter.is_alphabetic()) {

@@ -98,8 +98,10 @@ fn multi_head_attention(call: &mut Call<'_>) -> Result<(), String> {
     };
     let at = if call.operator.name == "MultiHeadAttention" { 6 } else { 5 };
     let total = past_length(call, at).plus(&key_length);
-    let total = if call.is_set("past_present_share_buffer") { past_length(call, at) } else { total };
-    let state = |hidden: &Dim| vec![batch.clone(), heads.clone(), total.clone(), hidden.quotient(&heads)];
+    let total =
+        if call.is_set("past_present_share_buffer") { past_length(call, at) } else { total };
+    let state =
+        |hidden: &Dim| vec![batch.clone(), heads.clone(), total.clone(), hidden.quotient(&heads)];
     let (keys, values) = (state(hidden), state(&value_hidden));
     call.set_shape(0, vec![batch.clone(), sequence.clone(), value_hidden]);
     call.set_shape(1, keys);
@@ -124,7 +126,9 @@ fn group_query_attention(call: &mut Call<'_>) -> Result<(), String> {
 
 /// Blocks of weights as small integers: `[..., K]` becomes `[..., N]`.
 fn mat_mul_n_bits(call: &mut Call<'_>) -> Result<(), String> {
-    let (Some(shape), Some(k), Some(n)) = (call.shape(0), call.int("K"), call.int("N")) else { return Ok(()) };
+    let (Some(shape), Some(k), Some(n)) = (call.shape(0), call.int("K"), call.int("N")) else {
+        return Ok(());
+    };
     let Some((inner, rows)) = shape.split_last() else {
         return Err("the input has no dimensions".to_owned());
     };
@@ -144,7 +148,10 @@ fn skip_norm(call: &mut Call<'_>) -> Result<(), String> {
         let mut means = shape.clone();
         means.last_mut().into_iter().for_each(|last| *last = Dim::fixed(1));
         for output in 1..sum.min(3) {
-            call.set(output, TensorType { element: Some(ElementType::F32), shape: Some(means.clone()) });
+            call.set(
+                output,
+                TensorType { element: Some(ElementType::F32), shape: Some(means.clone()) },
+            );
         }
     }
     call.set_shape(0, shape);
@@ -152,7 +159,9 @@ fn skip_norm(call: &mut Call<'_>) -> Result<(), String> {
 }
 
 fn embed(call: &mut Call<'_>) -> Result<(), String> {
-    let (Some([batch, sequence]), Some([_, hidden])) = (call.shape(0), call.shape(2)) else { return Ok(()) };
+    let (Some([batch, sequence]), Some([_, hidden])) = (call.shape(0), call.shape(2)) else {
+        return Ok(());
+    };
     let shape = vec![batch.clone(), sequence.clone(), hidden.clone()];
     call.set_shape(2, shape.clone());
     call.set_shape(1, vec![batch.clone()]);
@@ -253,7 +262,10 @@ fn q_gemm(call: &mut Call<'_>) -> Result<(), String> {
         Some([a, b]) => Some([a.clone(), b.clone()]),
         _ => None,
     };
-    let product = turned(0, "transA").zip(turned(3, "transB")).map(|(a, b)| product_shape(&a, &b)).transpose()?;
+    let product = turned(0, "transA")
+        .zip(turned(3, "transB"))
+        .map(|(a, b)| product_shape(&a, &b))
+        .transpose()?;
     // Without a zero point of its own the result is not quantized.
     let element = if call.has(8) { call.element(8) } else { Some(ElementType::F32) };
     call.set(0, TensorType { element, shape: product });

@@ -1,7 +1,8 @@
-//! The operators: their versions, inputs, outputs, attributes, and what they make of types and shapes.
+//! The operators: their versions, inputs, outputs, attributes, and what they make of types and
+//! shapes.
 //!
-//! What an operator takes is data ([`table`]); which rule gives the shapes of its outputs is a list in the file of its
-//! kind, and most rules serve many operators.
+//! What an operator takes is data ([`table`]); which rule gives the shapes of its outputs is a list
+//! in the file of its kind, and most rules serve many operators.
 
 mod attention;
 mod call;

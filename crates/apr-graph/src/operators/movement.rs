@@ -29,14 +29,17 @@ fn identity(call: &mut Call<'_>) -> Result<(), String> {
 }
 
 fn concat(call: &mut Call<'_>) -> Result<(), String> {
-    let shapes: Option<Vec<_>> = (0..call.inputs.len()).map(|position| call.shape(position)).collect();
+    let shapes: Option<Vec<_>> =
+        (0..call.inputs.len()).map(|position| call.shape(position)).collect();
     let Some(shapes) = shapes else { return Ok(()) };
     let Some(first) = shapes.first() else { return Ok(()) };
     let along = axis(call.int("axis").unwrap_or(1), first.len())?;
     call.set_shape(0, joined(&shapes, along)?);
     if first.len() == 1 {
-        let parts: Option<Vec<_>> = (0..call.inputs.len()).map(|position| call.dims(position)).collect();
-        let short = |parts: &Vec<&[Dim]>| parts.iter().map(|part| part.len()).sum::<usize>() <= MAX_KNOWN;
+        let parts: Option<Vec<_>> =
+            (0..call.inputs.len()).map(|position| call.dims(position)).collect();
+        let short =
+            |parts: &Vec<&[Dim]>| parts.iter().map(|part| part.len()).sum::<usize>() <= MAX_KNOWN;
         call.set_known(0, parts.filter(short).map(|parts| Known::Ints(parts.concat().into())));
     }
     Ok(())
@@ -46,13 +49,19 @@ fn concat(call: &mut Call<'_>) -> Result<(), String> {
 pub(super) fn joined(shapes: &[&[Dim]], along: usize) -> Result<Vec<Dim>, String> {
     let mut shape = shapes[0].to_vec();
     for (position, other) in shapes.iter().enumerate().skip(1) {
-        let problem = |error: &str| format!("inputs 0 and {position}, {} and {}: {error}", show(&shape), show(other));
+        let problem = |error: &str| {
+            format!("inputs 0 and {position}, {} and {}: {error}", show(&shape), show(other))
+        };
         if other.len() != shape.len() {
             return Err(problem("they have not as many dimensions"));
         }
         let mut next = Vec::with_capacity(shape.len());
         for (dim, (a, b)) in shape.iter().zip(*other).enumerate() {
-            next.push(if dim == along { a.plus(b) } else { same(a, b).map_err(|error| problem(&error))? });
+            next.push(if dim == along {
+                a.plus(b)
+            } else {
+                same(a, b).map_err(|error| problem(&error))?
+            });
         }
         shape = next;
     }
@@ -79,7 +88,9 @@ fn split(call: &mut Call<'_>) -> Result<(), String> {
         return Err(format!("it splits into {} parts, and has {outputs} outputs", sizes.len()));
     }
     let sum = sizes.iter().fold(Dim::fixed(0), |sum, size| sum.plus(size));
-    same(&sum, total).map_err(|_| format!("the parts are {sum} together, and the input has {total} along the axis"))?;
+    same(&sum, total).map_err(|_| {
+        format!("the parts are {sum} together, and the input has {total} along the axis")
+    })?;
     for (output, size) in sizes.into_iter().enumerate() {
         let mut part = shape.to_vec();
         part[along] = size;
@@ -150,13 +161,20 @@ fn reshaped(from: Option<&[Dim]>, target: &[Dim], zero_is_zero: bool) -> Result<
     let total = product(from);
     match open {
         Some(open) => {
-            let others: Vec<_> = shape.iter().enumerate().filter(|(at, _)| *at != open).map(|(_, dim)| dim).collect();
-            shape[open] = what_is_left(from, &others)
-                .map_err(|error| format!("{} does not become {}: {error}", show(from), show(target)))?;
+            let others: Vec<_> = shape
+                .iter()
+                .enumerate()
+                .filter(|(at, _)| *at != open)
+                .map(|(_, dim)| dim)
+                .collect();
+            shape[open] = what_is_left(from, &others).map_err(|error| {
+                format!("{} does not become {}: {error}", show(from), show(target))
+            })?;
         }
         None => {
-            same(&total, &product(&shape))
-                .map_err(|_| format!("{} does not become {}: it has {total} elements", show(from), show(&shape)))?;
+            same(&total, &product(&shape)).map_err(|_| {
+                format!("{} does not become {}: it has {total} elements", show(from), show(&shape))
+            })?;
         }
     }
     Ok(shape)
@@ -169,12 +187,15 @@ fn taken_over(from: Option<&[Dim]>, position: usize) -> Result<Dim, String> {
     from.get(position).cloned().ok_or_else(missing)
 }
 
-/// The product of the one over that of the others. A factor that is not known may stand on both sides.
+/// The product of the one over that of the others. A factor that is not known may stand on both
+/// sides.
 fn what_is_left(from: &[Dim], others: &[&Dim]) -> Result<Dim, String> {
     let mut left: Vec<_> = from.iter().collect();
     let mut divisor = Dim::fixed(1);
     for other in others {
-        let twin = left.iter().position(|dim| dim == other && **dim != Dim::Unknown && dim.as_integer().is_none());
+        let twin = left
+            .iter()
+            .position(|dim| dim == other && **dim != Dim::Unknown && dim.as_integer().is_none());
         match twin {
             Some(twin) => {
                 left.remove(twin);
@@ -200,7 +221,11 @@ fn transpose(call: &mut Call<'_>) -> Result<(), String> {
     let order = match call.list("perm") {
         Some(order) if order.len() == shape.len() => axes(order, shape.len())?,
         Some(order) => {
-            return Err(format!("'perm' has {} places, and the input {} dimensions", order.len(), shape.len()));
+            return Err(format!(
+                "'perm' has {} places, and the input {} dimensions",
+                order.len(),
+                shape.len()
+            ));
         }
         None => (0..shape.len()).rev().collect(),
     };
@@ -227,7 +252,10 @@ fn squeeze(call: &mut Call<'_>) -> Result<(), String> {
         }
         None => return Ok(()),
     }
-    call.set_shape(0, shape.iter().zip(gone).filter(|(_, gone)| !gone).map(|(dim, _)| dim.clone()).collect());
+    call.set_shape(
+        0,
+        shape.iter().zip(gone).filter(|(_, gone)| !gone).map(|(dim, _)| dim.clone()).collect(),
+    );
     Ok(())
 }
 
@@ -280,7 +308,8 @@ fn tile(call: &mut Call<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// The dimensions that `axes` at an input says; all where it is left out; none where it is not known.
+/// The dimensions that `axes` at an input says; all where it is left out; none where it is not
+/// known.
 fn chosen(call: &Call<'_>, position: usize, rank: usize) -> Result<Option<Vec<usize>>, String> {
     if !call.has(position) {
         return Ok(Some((0..rank).collect()));
@@ -326,7 +355,9 @@ fn center_crop_pad(call: &mut Call<'_>) -> Result<(), String> {
                 cut[position] = size.clone();
             }
         }
-        Some(sizes) => return Err(format!("there are {} sizes for {} axes", sizes.len(), along.len())),
+        Some(sizes) => {
+            return Err(format!("there are {} sizes for {} axes", sizes.len(), along.len()));
+        }
         None => along.into_iter().for_each(|position| cut[position] = Dim::Unknown),
     }
     call.set_shape(0, cut);
@@ -355,7 +386,8 @@ fn blocks(
     let Some([batch, channels, height, width]) = call.shape(0) else { return Ok(()) };
     let block = Dim::integer(size);
     let both = block.times(&block);
-    let shape = vec![batch.clone(), depth(channels, &both), space(height, &block), space(width, &block)];
+    let shape =
+        vec![batch.clone(), depth(channels, &both), space(height, &block), space(width, &block)];
     call.set_shape(0, shape);
     Ok(())
 }

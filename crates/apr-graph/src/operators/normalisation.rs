@@ -17,8 +17,10 @@ pub(super) const RULES: &[(&str, Rule)] = &[
 /// The other outputs are means and variances of channels, while a model is trained.
 fn batch(call: &mut Call<'_>) -> Result<(), String> {
     let channels = call.shape(0).and_then(|shape| shape.get(1)).cloned();
-    let given =
-        (1..call.inputs.len()).find_map(|position| call.shape(position)).and_then(|shape| shape.first()).cloned();
+    let given = (1..call.inputs.len())
+        .find_map(|position| call.shape(position))
+        .and_then(|shape| shape.first())
+        .cloned();
     if let Some(channels) = channels.filter(|channels| *channels != Dim::Unknown).or(given) {
         for output in 1..call.outputs.len() {
             call.set_shape(output, vec![channels.clone()]);
@@ -37,7 +39,10 @@ fn layer(call: &mut Call<'_>) -> Result<(), String> {
         let from = axis(call.int("axis").unwrap_or(-1), shape.len())?;
         let ones = vec![Dim::fixed(1); shape.len() - from];
         for output in 1..call.outputs.len() {
-            call.set(output, TensorType { element: stash, shape: Some([&shape[..from], &ones].concat()) });
+            call.set(
+                output,
+                TensorType { element: stash, shape: Some([&shape[..from], &ones].concat()) },
+            );
         }
     }
     like_first(call)

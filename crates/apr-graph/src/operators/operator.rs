@@ -70,7 +70,9 @@ impl TypeSet {
     pub fn allows(&self, kind: &ValueType) -> bool {
         match kind {
             ValueType::Unknown => true,
-            ValueType::Tensor(tensor) | ValueType::SparseTensor(tensor) => allows(self.tensor, tensor.element),
+            ValueType::Tensor(tensor) | ValueType::SparseTensor(tensor) => {
+                allows(self.tensor, tensor.element)
+            }
             ValueType::Sequence(inner) => match &**inner {
                 ValueType::Tensor(tensor) => allows(self.sequence, tensor.element),
                 _ => self.sequence != 0 || self.map != 0,

@@ -4,8 +4,11 @@ use super::call::{Call, Rule};
 use super::elementwise::like_first;
 use crate::{ElementType, TensorType};
 
-pub(super) const RULES: &[(&str, Rule)] =
-    &[("DequantizeLinear", dequantize), ("DynamicQuantizeLinear", dynamic), ("QuantizeLinear", quantize)];
+pub(super) const RULES: &[(&str, Rule)] = &[
+    ("DequantizeLinear", dequantize),
+    ("DynamicQuantizeLinear", dynamic),
+    ("QuantizeLinear", quantize),
+];
 
 /// The elements have the type of the zero point, or of `output_dtype`, or are `u8`.
 fn quantize(call: &mut Call<'_>) -> Result<(), String> {

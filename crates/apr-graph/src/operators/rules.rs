@@ -6,19 +6,24 @@ use std::sync::OnceLock;
 use super::call::Rule;
 use super::operator::Operator;
 use super::{
-    attention, convolution, creation, elementwise, image, indexing, learning, matrix, microsoft, movement,
-    normalisation, quantization, recurrent, reduce, sequence, signal, text,
+    attention, convolution, creation, elementwise, image, indexing, learning, matrix, microsoft,
+    movement, normalisation, quantization, recurrent, reduce, sequence, signal, text,
 };
 
 /// The domains whose operators have rules.
-pub(super) const DOMAINS: [&str; 4] = ["", "ai.onnx.ml", "ai.onnx.preview.training", "com.microsoft"];
+pub(super) const DOMAINS: [&str; 4] =
+    ["", "ai.onnx.ml", "ai.onnx.preview.training", "com.microsoft"];
 
 /// The rule of an operator, in any of its versions.
 pub(crate) fn rule(operator: &Operator) -> Option<Rule> {
     static RULES: OnceLock<HashMap<(&str, &str), Rule>> = OnceLock::new();
     let rules = RULES.get_or_init(|| {
         let all = DOMAINS.into_iter().flat_map(|domain| {
-            lists(domain).iter().copied().flatten().map(move |(name, rule)| ((domain, *name), *rule))
+            lists(domain)
+                .iter()
+                .copied()
+                .flatten()
+                .map(move |(name, rule)| ((domain, *name), *rule))
         });
         all.collect()
     });

@@ -22,7 +22,8 @@ fn sequence(tensor: TensorType) -> ValueType {
     ValueType::Sequence(Box::new(ValueType::Tensor(tensor)))
 }
 
-/// What two types have in common: sizes that differ are unknown, and ranks that differ leave no shape.
+/// What two types have in common: sizes that differ are unknown, and ranks that differ leave no
+/// shape.
 pub(crate) fn common(a: &TensorType, b: &TensorType) -> TensorType {
     let shape = match (&a.shape, &b.shape) {
         (Some(a), Some(b)) if a.len() == b.len() => {
@@ -42,8 +43,11 @@ fn inner_tensor<'a>(call: &Call<'a>, position: usize) -> Option<&'a TensorType> 
 }
 
 fn sequence_construct(call: &mut Call<'_>) -> Result<(), String> {
-    let tensors: Option<Vec<_>> = (0..call.inputs.len()).map(|position| call.tensor(position)).collect();
-    let Some((first, others)) = tensors.as_deref().and_then(<[_]>::split_first) else { return Ok(()) };
+    let tensors: Option<Vec<_>> =
+        (0..call.inputs.len()).map(|position| call.tensor(position)).collect();
+    let Some((first, others)) = tensors.as_deref().and_then(<[_]>::split_first) else {
+        return Ok(());
+    };
     let mut kind = (*first).clone();
     for other in others {
         if other.element.is_some() && kind.element.is_some() && other.element != kind.element {

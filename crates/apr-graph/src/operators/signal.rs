@@ -51,7 +51,9 @@ fn spectrum(call: &Call<'_>, signal: &Dim, onesided: bool, inverse: bool) -> Dim
 
 fn stft(call: &mut Call<'_>) -> Result<(), String> {
     let Some(signal) = call.shape(0) else { return Ok(()) };
-    let [batch, samples, ..] = signal else { return Err("the signal has too few dimensions".to_owned()) };
+    let [batch, samples, ..] = signal else {
+        return Err("the signal has too few dimensions".to_owned());
+    };
     let window = match call.shape(2) {
         Some([size]) => Some(size.clone()),
         _ => None,

@@ -1,13 +1,14 @@
 //! The tables of operators, as text that is read once.
 //!
-//! A line is a version of an operator: `name|since|inputs|outputs|attributes|types`. No name: that of the line above.
-//! `=` in a column: as in the line above. `name|since|deprecated`: from this version on the operator is gone.
+//! A line is a version of an operator: `name|since|inputs|outputs|attributes|types`. No name: that
+//! of the line above. `=` in a column: as in the line above. `name|since|deprecated`: from this
+//! version on the operator is gone.
 //!
-//! - inputs and outputs: `X:T`; `B?:T` may be left out; `inputs*1:T` is one or more; `~V`: each of a type of its own;
-//!   `=80`: a fixed set of types instead of a name
+//! - inputs and outputs: `X:T`; `B?:T` may be left out; `inputs*1:T` is one or more; `~V`: each of
+//!   a type of its own; `=80`: a fixed set of types instead of a name
 //! - attributes: `axis:i=1`, letter and default; `to:i!` must be there
-//! - types: `T=c02/s2`: sets of element types as bits, by their numbers in ONNX; `s` for sequences of such tensors, `o`
-//!   for optional ones, `q` for optional sequences, `m` for maps
+//! - types: `T=c02/s2`: sets of element types as bits, by their numbers in ONNX; `s` for sequences
+//!   of such tensors, `o` for optional ones, `q` for optional sequences, `m` for maps
 
 use std::collections::HashMap;
 use std::sync::OnceLock;
@@ -24,8 +25,8 @@ const TABLES: [(&str, &str); 5] = [
 ];
 
 impl Operator {
-    /// What an operator is in a version of its domain's operators. `None` where the domain is not known, or has no such
-    /// operator yet. One that is gone is returned as `deprecated`.
+    /// What an operator is in a version of its domain's operators. `None` where the domain is not
+    /// known, or has no such operator yet. One that is gone is returned as `deprecated`.
     #[must_use]
     pub fn of(op: &Op, version: i64) -> Option<&'static Self> {
         Self::versions(&op.domain, &op.name).iter().rev().find(|operator| operator.since <= version)
@@ -51,7 +52,11 @@ impl Operator {
     /// The newest version of ONNX's own operators that is known.
     #[must_use]
     pub fn newest() -> i64 {
-        Self::all().filter(|operator| operator.domain.is_empty()).map(|operator| operator.since).max().unwrap_or(1)
+        Self::all()
+            .filter(|operator| operator.domain.is_empty())
+            .map(|operator| operator.since)
+            .max()
+            .unwrap_or(1)
     }
 }
 
@@ -80,7 +85,10 @@ impl Tables {
     }
 
     fn versions(&self, domain: &str, name: &str) -> &[Operator] {
-        self.domains.get(domain).and_then(|operators| operators.get(name)).map_or(&[], Vec::as_slice)
+        self.domains
+            .get(domain)
+            .and_then(|operators| operators.get(name))
+            .map_or(&[], Vec::as_slice)
     }
 
     fn has_domain(&self, domain: &str) -> bool {
@@ -117,8 +125,11 @@ impl Above {
             }
         }
         let columns = if deprecated { [""; 4] } else { self.columns };
-        let types: Vec<_> = columns[3].split_whitespace().filter_map(|cell| cell.split_once('=')).collect();
-        let parameters = |column: &'static str| column.split_whitespace().map(|cell| parameter(cell, &types)).collect();
+        let types: Vec<_> =
+            columns[3].split_whitespace().filter_map(|cell| cell.split_once('=')).collect();
+        let parameters = |column: &'static str| {
+            column.split_whitespace().map(|cell| parameter(cell, &types)).collect()
+        };
         Operator {
             domain,
             name: self.name,
@@ -163,7 +174,8 @@ fn type_set(text: &str) -> TypeSet {
 
 fn setting(cell: &'static str) -> Setting {
     let (name, kind) = cell.split_once(':').unwrap_or((cell, ""));
-    let (kind, default) = kind.split_once('=').map_or((kind, None), |(kind, default)| (kind, Some(default)));
+    let (kind, default) =
+        kind.split_once('=').map_or((kind, None), |(kind, default)| (kind, Some(default)));
     let (kind, required) = kind.strip_suffix('!').map_or((kind, false), |kind| (kind, true));
     let kind = AttributeKind::from_letter(kind);
     Setting { name, kind, required, default: default.and_then(|default| value(kind, default)) }
@@ -174,9 +186,15 @@ fn value(kind: AttributeKind, text: &str) -> Option<AttributeValue> {
         AttributeKind::Int => AttributeValue::Int(text.parse().ok()?),
         AttributeKind::Float => AttributeValue::Float(text.parse().ok()?),
         AttributeKind::Text => AttributeValue::Text(text.as_bytes().to_vec()),
-        AttributeKind::Ints => AttributeValue::Ints(text.split(',').filter_map(|item| item.parse().ok()).collect()),
-        AttributeKind::Floats => AttributeValue::Floats(text.split(',').filter_map(|item| item.parse().ok()).collect()),
-        AttributeKind::Texts => AttributeValue::Texts(text.split(',').map(|item| item.as_bytes().to_vec()).collect()),
+        AttributeKind::Ints => {
+            AttributeValue::Ints(text.split(',').filter_map(|item| item.parse().ok()).collect())
+        }
+        AttributeKind::Floats => {
+            AttributeValue::Floats(text.split(',').filter_map(|item| item.parse().ok()).collect())
+        }
+        AttributeKind::Texts => {
+            AttributeValue::Texts(text.split(',').map(|item| item.as_bytes().to_vec()).collect())
+        }
         _ => return None,
     })
 }

@@ -4,19 +4,29 @@ use super::rules::{DOMAINS, lists};
 use super::*;
 use crate::{AttributeValue, Op};
 
-/// As the `fixtures/graph/schemas.txt` has it, which another path made from the schemas of `onnx` and `onnxruntime`.
+/// As the `fixtures/graph/schemas.txt` has it, which another path made from the schemas of `onnx`
+/// and `onnxruntime`.
 fn describe(operator: &Operator) -> String {
     let domain = if operator.domain.is_empty() { "ai.onnx" } else { operator.domain };
     let mut text = format!("{domain} {} {}", operator.name, operator.since);
     if operator.deprecated {
         text += " deprecated";
     }
-    for (what, (fewest, most)) in [("inputs", operator.input_count()), ("outputs", operator.output_count())] {
+    for (what, (fewest, most)) in
+        [("inputs", operator.input_count()), ("outputs", operator.output_count())]
+    {
         let most = most.map_or("any".to_owned(), |most| most.to_string());
         write!(text, " {what} {fewest}..{most}").unwrap();
     }
     for setting in &operator.attributes {
-        write!(text, " {}:{}{}", setting.name, setting.kind, if setting.required { "!" } else { "" }).unwrap();
+        write!(
+            text,
+            " {}:{}{}",
+            setting.name,
+            setting.kind,
+            if setting.required { "!" } else { "" }
+        )
+        .unwrap();
     }
     text
 }
@@ -25,12 +35,17 @@ fn describe(operator: &Operator) -> String {
 fn the_table_is_what_onnx_and_onnxruntime_define() {
     let theirs = include_str!("../../../../fixtures/graph/schemas.txt");
     let mut theirs: Vec<_> = theirs.lines().map(str::to_owned).collect();
-    let strays = Operator::all().filter(|operator| operator.name == "SimplifiedLayerNormalization").count();
-    let ours = Operator::all().filter(|operator| operator.name != "SimplifiedLayerNormalization").map(describe);
+    let strays =
+        Operator::all().filter(|operator| operator.name == "SimplifiedLayerNormalization").count();
+    let ours = Operator::all()
+        .filter(|operator| operator.name != "SimplifiedLayerNormalization")
+        .map(describe);
     let mut ours: Vec<_> = ours.collect();
     // What is gone takes nothing; onnx keeps the last schema for it.
     for line in &mut theirs {
-        if let Some((gone, _)) = line.split_once(" inputs ").filter(|(gone, _)| gone.ends_with(" deprecated")) {
+        if let Some((gone, _)) =
+            line.split_once(" inputs ").filter(|(gone, _)| gone.ends_with(" deprecated"))
+        {
             *line = format!("{gone} inputs 0..0 outputs 0..0");
         }
     }
@@ -60,7 +75,10 @@ fn defaults_are_values() {
     assert_eq!(softmax.since, 13);
     assert_eq!(softmax.setting("axis").unwrap().default, Some(AttributeValue::Int(-1)));
     let conv = Operator::of(&Op::onnx("Conv"), 17).unwrap();
-    assert_eq!(conv.setting("auto_pad").unwrap().default, Some(AttributeValue::Text(b"NOTSET".to_vec())));
+    assert_eq!(
+        conv.setting("auto_pad").unwrap().default,
+        Some(AttributeValue::Text(b"NOTSET".to_vec()))
+    );
     assert_eq!(conv.setting("strides").unwrap().default, None);
 }
 

@@ -11,7 +11,8 @@ pub(super) const RULES: &[(&str, Rule)] = &[
     ("TfIdfVectorizer", tf_idf),
 ];
 
-/// Texts may be dropped: the last dimension is not known, except that nothing is dropped without stop words.
+/// Texts may be dropped: the last dimension is not known, except that nothing is dropped without
+/// stop words.
 fn normalizer(call: &mut Call<'_>) -> Result<(), String> {
     let Some(shape) = call.shape(0) else { return Ok(()) };
     match shape {

@@ -10,8 +10,8 @@ use super::members::{Member, members, parts};
 use super::scene::{Edge, End, Item, ItemKind, Port, Scene};
 use crate::{AttributeValue, Function, Graph, Node, Op, Origin, ValueId};
 
-/// Most parts of a path that are groups, and most functions and branches within each other; what lies deeper is shown as
-/// one node.
+/// Most parts of a path that are groups, and most functions and branches within each other; what
+/// lies deeper is shown as one node.
 const DEEPEST: usize = 48;
 
 /// How much of the structure an outline shows.
@@ -93,7 +93,8 @@ impl<'a> Outliner<'a> {
         let mut positions = Vec::with_capacity(ports.len());
         for port in ports {
             let pattern = fold::numbered(&port.name).filter(|_| self.options.fold);
-            let key = pattern.map(|(before, _, after)| (before.to_owned(), after.to_owned(), port.kind.clone()));
+            let key = pattern
+                .map(|(before, _, after)| (before.to_owned(), after.to_owned(), port.kind.clone()));
             if let Some(&position) = key.as_ref().and_then(|key| by_name.get(key)) {
                 let item: &mut Item = &mut items[position];
                 item.times += 1;
@@ -125,13 +126,21 @@ impl<'a> Outliner<'a> {
         outputs: &[ValueId],
     ) -> Scene {
         let runs = if self.options.fold {
-            fold::runs(&members.iter().map(|member| self.signature(context, member, depth)).collect::<Vec<_>>())
+            fold::runs(
+                &members
+                    .iter()
+                    .map(|member| self.signature(context, member, depth))
+                    .collect::<Vec<_>>(),
+            )
         } else {
             (0..members.len()).map(|start| Run { start, period: 1, times: 1 }).collect()
         };
         let folded: Vec<Folded<'_>> = runs
             .into_iter()
-            .map(|run| Folded { members: &members[run.start..run.start + run.period * run.times], run })
+            .map(|run| Folded {
+                members: &members[run.start..run.start + run.period * run.times],
+                run,
+            })
             .collect();
         let items = folded.iter().map(|folded| self.item(context, folded, depth)).collect();
         let edges = self.edges(context, &folded, inputs, outputs);
@@ -164,7 +173,8 @@ impl<'a> Outliner<'a> {
         let Run { period, times, .. } = folded.run;
         let first = &folded.members[0];
         let last = &folded.members[folded.members.len() - 1];
-        let nodes: Vec<usize> = folded.members.iter().flat_map(|member| &member.nodes).copied().collect();
+        let nodes: Vec<usize> =
+            folded.members.iter().flat_map(|member| &member.nodes).copied().collect();
         let kind = if period > 1 {
             self.pattern(context, &folded.members[..period], depth)
         } else if first.single {
@@ -173,8 +183,10 @@ impl<'a> Outliner<'a> {
             self.group(context, first, depth)
         };
         let (name, kind) = joined(fold::range(&first.name, &last.name), kind);
-        let mut outputs = self.flow(context, &last.nodes, last.single).outputs.into_iter().flatten();
-        // What leaves a group last is what it is there for; a node or a function has its main output first.
+        let mut outputs =
+            self.flow(context, &last.nodes, last.single).outputs.into_iter().flatten();
+        // What leaves a group last is what it is there for; a node or a function has its main
+        // output first.
         let output = if last.single { outputs.next() } else { outputs.last() };
         Item {
             name,
@@ -235,7 +247,9 @@ impl<'a> Outliner<'a> {
     fn call(&mut self, context: &Context<'a>, node: &Node, position: usize) -> Arc<Scene> {
         let argument = |input: &Option<ValueId>| match input {
             Some(value) if context.flows(*value) => Argument::Flows,
-            Some(value) => Argument::Fixed { elements: context.elements(*value), kind: context.kind(*value) },
+            Some(value) => {
+                Argument::Fixed { elements: context.elements(*value), kind: context.kind(*value) }
+            }
             None => Argument::Fixed { elements: 0, kind: None },
         };
         let arguments: Vec<Argument> = node.inputs.iter().map(argument).collect();
@@ -246,10 +260,21 @@ impl<'a> Outliner<'a> {
         let function: &'a Function = &self.graph.functions[position];
         let absent = Argument::Fixed { elements: 0, kind: None };
         let given = key.1.iter().chain(std::iter::repeat(&absent));
-        let fixed = function.body.inputs.iter().zip(given).filter(|(_, argument)| **argument != Argument::Flows);
-        let fixed: HashMap<ValueId, Argument> = fixed.map(|(id, argument)| (*id, argument.clone())).collect();
-        let inputs: Vec<ValueId> =
-            function.body.inputs.iter().copied().filter(|input| !fixed.contains_key(input)).collect();
+        let fixed = function
+            .body
+            .inputs
+            .iter()
+            .zip(given)
+            .filter(|(_, argument)| **argument != Argument::Flows);
+        let fixed: HashMap<ValueId, Argument> =
+            fixed.map(|(id, argument)| (*id, argument.clone())).collect();
+        let inputs: Vec<ValueId> = function
+            .body
+            .inputs
+            .iter()
+            .copied()
+            .filter(|input| !fixed.contains_key(input))
+            .collect();
         let inner = Context::new(&function.body, fixed);
         let members = members(&function.body, &inner.nodes(), 0);
         self.depth += 1;
@@ -268,7 +293,11 @@ impl<'a> Outliner<'a> {
                 let nodes = context.nodes();
                 let inner = members(body, &nodes, 0);
                 self.depth += 1;
-                let outer = body.values.iter().zip(0..).filter(|(value, _)| matches!(value.origin, Origin::Outer(_)));
+                let outer = body
+                    .values
+                    .iter()
+                    .zip(0..)
+                    .filter(|(value, _)| matches!(value.origin, Origin::Outer(_)));
                 let inputs: Vec<ValueId> =
                     body.inputs.iter().copied().chain(outer.map(|(_, id)| ValueId(id))).collect();
                 let scene = self.scene(&context, &inner, 0, &inputs, &body.outputs);
@@ -286,11 +315,16 @@ impl<'a> Outliner<'a> {
         Scene { items, ..Scene::default() }
     }
 
-    /// What flows into and out of a repetition of an item. The ports of a call are those of its function.
+    /// What flows into and out of a repetition of an item. The ports of a call are those of its
+    /// function.
     fn flow(&self, context: &Context<'a>, nodes: &[usize], single: bool) -> Flow {
         let node = &context.body.nodes[nodes[0]];
         if single && self.functions.contains_key(&node.op) {
-            let inputs = node.inputs.iter().copied().filter(|input| input.is_some_and(|value| context.flows(value)));
+            let inputs = node
+                .inputs
+                .iter()
+                .copied()
+                .filter(|input| input.is_some_and(|value| context.flows(value)));
             return Flow { inputs: inputs.collect(), outputs: node.outputs.clone() };
         }
         context.flow(nodes)
@@ -307,10 +341,18 @@ impl<'a> Outliner<'a> {
         let mut made: HashMap<ValueId, (usize, End)> = HashMap::new();
         for (position, folded) in folded.iter().enumerate() {
             for repetition in folded.members.chunks(folded.run.period) {
-                let nodes: Vec<usize> = repetition.iter().flat_map(|member| &member.nodes).copied().collect();
-                let flow = self.flow(context, &nodes, repetition.len() == 1 && repetition[0].single);
-                let ports = flow.outputs.iter().enumerate().filter_map(|(port, value)| Some(((*value)?, port)));
-                made.extend(ports.map(|(value, port)| (value, (position, End::Item(position, port)))));
+                let nodes: Vec<usize> =
+                    repetition.iter().flat_map(|member| &member.nodes).copied().collect();
+                let flow =
+                    self.flow(context, &nodes, repetition.len() == 1 && repetition[0].single);
+                let ports = flow
+                    .outputs
+                    .iter()
+                    .enumerate()
+                    .filter_map(|(port, value)| Some(((*value)?, port)));
+                made.extend(
+                    ports.map(|(value, port)| (value, (position, End::Item(position, port)))),
+                );
                 flows.push((position, flow.inputs));
             }
         }
@@ -321,10 +363,12 @@ impl<'a> Outliner<'a> {
             None => border.get(&value).map(|port| End::Border(*port)),
         };
         let into_items = flows.iter().flat_map(|(item, inputs)| {
-            let ports = inputs.iter().enumerate().filter_map(|(port, value)| Some(((*value)?, port)));
+            let ports =
+                inputs.iter().enumerate().filter_map(|(port, value)| Some(((*value)?, port)));
             ports.map(|(value, port)| (value, Some(*item), End::Item(*item, port)))
         });
-        let into_border = outputs.iter().zip(0..).map(|(value, port)| (*value, None, End::Border(port)));
+        let into_border =
+            outputs.iter().zip(0..).map(|(value, port)| (*value, None, End::Border(port)));
         let mut seen = HashSet::new();
         into_items
             .chain(into_border)
@@ -381,7 +425,8 @@ mod tests {
     fn model(ops: &[&str]) -> Graph {
         let mut graph = GraphBuilder::new(17);
         let main = graph.body();
-        let mut x = main.input("x", ElementType::F32, [Dim::symbol("n"), Dim::fixed(8)], Meaning::Unknown);
+        let mut x =
+            main.input("x", ElementType::F32, [Dim::symbol("n"), Dim::fixed(8)], Meaning::Unknown);
         let mask = main.input("mask", ElementType::F32, [Dim::fixed(8)], Meaning::Unknown);
         for (number, op) in ops.iter().enumerate() {
             x = layer(main, &format!("layers.{number}"), x, mask, op);
@@ -412,7 +457,10 @@ mod tests {
         let inner = scene.items[2].scene().unwrap();
         assert_eq!(names(inner), [("mlp", 1), ("residual", 1)]);
         assert_eq!(inner.inputs.len(), 2);
-        assert!(inner.edges.contains(&Edge { from: End::Border(0), to: End::Item(1, 0) }), "the residual");
+        assert!(
+            inner.edges.contains(&Edge { from: End::Border(0), to: End::Item(1, 0) }),
+            "the residual"
+        );
     }
 
     #[test]
@@ -423,7 +471,8 @@ mod tests {
 
     #[test]
     fn patterns_of_layers_are_groups_of_groups() {
-        let scene = outline(&model(&["Mul", "Mul", "Add", "Mul", "Mul", "Add"]), OutlineOptions::default());
+        let scene =
+            outline(&model(&["Mul", "Mul", "Add", "Mul", "Mul", "Add"]), OutlineOptions::default());
         assert_eq!(names(&scene)[2], ("layers.0-5", 2));
         assert_eq!(names(scene.items[2].scene().unwrap()), [("layers.0-1", 2), ("layers.2", 1)]);
     }
@@ -432,7 +481,8 @@ mod tests {
     fn what_is_made_of_weights_alone_is_looked_at_as_a_weight() {
         let mut graph = GraphBuilder::new(17);
         let main = graph.body();
-        let x = main.input("x", ElementType::F32, [Dim::symbol("n"), Dim::fixed(8)], Meaning::Unknown);
+        let x =
+            main.input("x", ElementType::F32, [Dim::symbol("n"), Dim::fixed(8)], Meaning::Unknown);
         let w = main.weight("w", ElementType::BF16, [8, 8]);
         let cast = main.op("Cast", [w]).attribute("to", 1).output("w/cast");
         let y = main.op("MatMul", [x, cast]).output("project");
@@ -452,7 +502,8 @@ mod tests {
         block.output("y", y, Meaning::Unknown);
         let block = graph.function("apr", "Block", block);
         let main = graph.body();
-        let mut x = main.input("x", ElementType::F32, [Dim::symbol("n"), Dim::fixed(8)], Meaning::Unknown);
+        let mut x =
+            main.input("x", ElementType::F32, [Dim::symbol("n"), Dim::fixed(8)], Meaning::Unknown);
         for layer in 0..4 {
             let w = main.weight(&format!("w{layer}"), ElementType::F32, [8, 8]);
             x = main.call(&block, [x, w]).output(&format!("layers.{layer}"));
@@ -498,7 +549,8 @@ mod tests {
         assert!(scene.edges.iter().any(|edge| edge.from == flows.from), "a branch reads x");
         let branches = scene.items[2].scene().unwrap();
         assert_eq!(names(branches), [("then_branch", 1), ("else_branch", 1)]);
-        let paths: Vec<_> = branches.items.iter().map(|item| (item.path.as_str(), item.parameters)).collect();
+        let paths: Vec<_> =
+            branches.items.iter().map(|item| (item.path.as_str(), item.parameters)).collect();
         assert_eq!(paths, [("choice/then_branch", 5), ("choice/else_branch", 5)]);
         let inner = branches.items[0].scene().unwrap();
         assert_eq!((inner.inputs[0].name.as_str(), names(inner)), ("x", vec![("made", 1)]));
@@ -518,7 +570,9 @@ mod tests {
             ("Gelu", "approximate", "tanh".into()),
         ];
         for (layer, (op, name, value)) in settings.into_iter().enumerate() {
-            x = main.scope(&format!("layers.{layer}"), |main| main.op(op, [x]).attribute(name, value).output("act"));
+            x = main.scope(&format!("layers.{layer}"), |main| {
+                main.op(op, [x]).attribute(name, value).output("act")
+            });
         }
         main.output("y", x, Meaning::Unknown);
         let scene = outline(&graph.finish(), OutlineOptions::default());

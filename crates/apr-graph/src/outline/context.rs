@@ -19,7 +19,8 @@ pub(super) struct Context<'a> {
     pub(super) body: &'a Body,
     /// The nodes that read a value.
     readers: Vec<Vec<u32>>,
-    /// Parameters of a function that are weights or constants, and what nodes make of weights and constants alone.
+    /// Parameters of a function that are weights or constants, and what nodes make of weights and
+    /// constants alone.
     fixed: HashMap<ValueId, Argument>,
     /// The tensor that such a value is made of.
     tensors: HashMap<ValueId, &'a str>,
@@ -46,14 +47,20 @@ impl<'a> Context<'a> {
         context
     }
 
-    /// Notes what a node makes of weights and constants alone, such as a cast of a weight: it is looked at as a weight.
+    /// Notes what a node makes of weights and constants alone, such as a cast of a weight: it is
+    /// looked at as a weight.
     fn fix(&mut self, node: &Node) {
         let draws = node.op.name.starts_with("Random");
         let leaves = node.outputs.iter().flatten().any(|output| self.outputs.contains(output));
-        if draws || leaves || node.bodies().next().is_some() || reads(node).any(|value| self.flows(value)) {
+        if draws
+            || leaves
+            || node.bodies().next().is_some()
+            || reads(node).any(|value| self.flows(value))
+        {
             return;
         }
-        let elements = reads(node).fold(0_u64, |sum, value| sum.saturating_add(self.elements(value)));
+        let elements =
+            reads(node).fold(0_u64, |sum, value| sum.saturating_add(self.elements(value)));
         let tensor = reads(node).find_map(|value| self.tensor(value));
         for &output in node.outputs.iter().flatten() {
             let kind = shown(self.body.value(output).tensor());
@@ -83,7 +90,8 @@ impl<'a> Context<'a> {
     /// The nodes that are shown: those that make constants are not.
     pub(super) fn nodes(&self) -> Vec<usize> {
         let is_shown = |node: &Node| {
-            node.outputs.is_empty() || node.outputs.iter().flatten().any(|output| !self.fixed.contains_key(output))
+            node.outputs.is_empty()
+                || node.outputs.iter().flatten().any(|output| !self.fixed.contains_key(output))
         };
         (0..self.body.nodes.len()).filter(|node| is_shown(&self.body.nodes[*node])).collect()
     }
@@ -139,7 +147,9 @@ impl<'a> Context<'a> {
             }
             for &value in node.outputs.iter().flatten() {
                 let leaves = |reader: &u32| !within.contains(&(*reader as usize));
-                if self.outputs.contains(&value) || self.readers[value.0 as usize].iter().any(leaves) {
+                if self.outputs.contains(&value)
+                    || self.readers[value.0 as usize].iter().any(leaves)
+                {
                     outputs.push(Some(value));
                 }
             }
@@ -148,17 +158,19 @@ impl<'a> Context<'a> {
     }
 
     pub(super) fn parameters(&self, nodes: &[usize]) -> u64 {
-        let weights: HashSet<ValueId> = nodes.iter().flat_map(|node| reads(&self.body.nodes[*node])).collect();
+        let weights: HashSet<ValueId> =
+            nodes.iter().flat_map(|node| reads(&self.body.nodes[*node])).collect();
         weights.into_iter().fold(0, |sum, weight| sum.saturating_add(self.elements(weight)))
     }
 }
 
 /// What a node reads, values that its branches take from around them included.
 pub(super) fn reads(node: &Node) -> impl Iterator<Item = ValueId> {
-    let around = node.bodies().flat_map(|body| &body.values).filter_map(|value| match value.origin {
-        Origin::Outer(id) => Some(id),
-        _ => None,
-    });
+    let around =
+        node.bodies().flat_map(|body| &body.values).filter_map(|value| match value.origin {
+            Origin::Outer(id) => Some(id),
+            _ => None,
+        });
     node.inputs.iter().copied().flatten().chain(around)
 }
 

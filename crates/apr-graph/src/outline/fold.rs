@@ -14,8 +14,8 @@ pub(super) struct Run {
     pub(super) times: usize,
 }
 
-/// Cuts neighbours into stretches of repeated patterns. Neighbours are equal where their signatures are; `None` is equal
-/// to nothing.
+/// Cuts neighbours into stretches of repeated patterns. Neighbours are equal where their signatures
+/// are; `None` is equal to nothing.
 pub(super) fn runs(signatures: &[Option<u64>]) -> Vec<Run> {
     let mut runs = Vec::new();
     let mut start = 0;
@@ -35,7 +35,8 @@ fn best(signatures: &[Option<u64>], start: usize) -> Run {
         if pattern.contains(&None) {
             break;
         }
-        let times = signatures[start..].chunks_exact(period).take_while(|chunk| *chunk == pattern).count();
+        let times =
+            signatures[start..].chunks_exact(period).take_while(|chunk| *chunk == pattern).count();
         if times > 1 && period * times > best.period * best.times {
             best = Run { start, period, times };
         }

@@ -4,7 +4,8 @@ use serde::Serialize;
 
 use super::scene::shown;
 use crate::{
-    AttributeValue, Body, Constant, ConstantData, Function, Graph, MAX_DEPTH, Node, Origin, ValueId, ValueType,
+    AttributeValue, Body, Constant, ConstantData, Function, Graph, MAX_DEPTH, Node, Origin,
+    ValueId, ValueType,
 };
 
 /// A node with all that it reads, makes and is set to.
@@ -92,13 +93,16 @@ impl NodeView {
         if !found.is_empty() {
             return found;
         }
-        let scopes =
-            graph.functions.iter().map(|function| Scope { body: &function.body, call: None, function: Some(function) });
+        let scopes = graph.functions.iter().map(|function| Scope {
+            body: &function.body,
+            call: None,
+            function: Some(function),
+        });
         scopes.flat_map(|scope| find_in(graph, scope, name, 0)).collect()
     }
 
-    /// Paths that [`find`](Self::find) takes, at most `most`: those of the main body, through calls as well, then those of
-    /// the functions.
+    /// Paths that [`find`](Self::find) takes, at most `most`: those of the main body, through calls
+    /// as well, then those of the functions.
     #[must_use]
     pub fn paths(graph: &Graph, most: usize) -> Vec<String> {
         let mut paths = Vec::new();
@@ -116,7 +120,11 @@ impl NodeView {
             None => left_out(),
             Some(id) => {
                 let value = body.value(*id);
-                ValueView { name: value.name.clone(), kind: shown(value.tensor()), place: from(*id) }
+                ValueView {
+                    name: value.name.clone(),
+                    kind: shown(value.tensor()),
+                    place: from(*id),
+                }
             }
         };
         let attributes = node.attributes.iter().map(|attribute| AttributeView {
@@ -142,14 +150,16 @@ fn find_in(graph: &Graph, place: Scope<'_>, name: &str, depth: usize) -> Vec<Nod
         let makes = |output: &ValueId| body.value(*output).name == name;
         node.name == name || node.outputs.iter().flatten().any(makes)
     };
-    let mut found: Vec<NodeView> = body.nodes.iter().filter(fits).map(|node| NodeView::new(place, node)).collect();
+    let mut found: Vec<NodeView> =
+        body.nodes.iter().filter(fits).map(|node| NodeView::new(place, node)).collect();
     if !found.is_empty() || depth > MAX_DEPTH {
         return found;
     }
     for node in &body.nodes {
         let rest = name.strip_prefix(&node.name).and_then(|rest| rest.strip_prefix('/'));
         if let Some((rest, function)) = rest.zip(graph.function(&node.op)) {
-            let inner = Scope { body: &function.body, call: Some((body, node)), function: Some(function) };
+            let inner =
+                Scope { body: &function.body, call: Some((body, node)), function: Some(function) };
             found.extend(find_in(graph, inner, rest, depth + 1));
         }
     }
@@ -157,7 +167,13 @@ fn find_in(graph: &Graph, place: Scope<'_>, name: &str, depth: usize) -> Vec<Nod
 }
 
 /// Adds the paths of a body's nodes, until there are `most`, through calls that are `depth` deep.
-fn add_paths(graph: &Graph, body: &Body, prefix: &str, (most, depth): (usize, usize), into: &mut Vec<String>) {
+fn add_paths(
+    graph: &Graph,
+    body: &Body,
+    prefix: &str,
+    (most, depth): (usize, usize),
+    into: &mut Vec<String>,
+) {
     for node in &body.nodes {
         if into.len() >= most {
             return;
@@ -171,7 +187,8 @@ fn add_paths(graph: &Graph, body: &Body, prefix: &str, (most, depth): (usize, us
 }
 
 impl Scope<'_> {
-    /// Where a value comes from. A parameter is what the call hands over, where that is a weight or a constant.
+    /// Where a value comes from. A parameter is what the call hands over, where that is a weight or
+    /// a constant.
     fn source(&self, id: ValueId) -> Place {
         let argument = self.call.and_then(|(outer, call)| {
             let position = self.body.inputs.iter().position(|input| *input == id)?;
@@ -195,7 +212,8 @@ fn source(body: &Body, id: ValueId) -> Place {
     }
 }
 
-/// What a node does in a line: `Clip(x, [6])`, `Concat(a, b; axis=1)`. Weights are tensors, constants their values.
+/// What a node does in a line: `Clip(x, [6])`, `Concat(a, b; axis=1)`. Weights are tensors,
+/// constants their values.
 #[must_use]
 pub fn node_text(body: &Body, node: &Node) -> String {
     let input = |input: &Option<ValueId>| {
@@ -205,7 +223,8 @@ pub fn node_text(body: &Body, node: &Node) -> String {
             _ => body.value(*id).name.clone(),
         }
     };
-    let mut text = format!("{}({}", node.op, node.inputs.iter().map(input).collect::<Vec<_>>().join(", "));
+    let mut text =
+        format!("{}({}", node.op, node.inputs.iter().map(input).collect::<Vec<_>>().join(", "));
     for (position, attribute) in node.attributes.iter().enumerate() {
         let before = if position == 0 { "; " } else { ", " };
         text.push_str(&format!("{before}{}={}", attribute.name, attribute_text(&attribute.value)));
@@ -216,7 +235,8 @@ pub fn node_text(body: &Body, node: &Node) -> String {
 
 fn readers(body: &Body, id: ValueId) -> Place {
     let reads = |node: &&Node| super::context::reads(node).any(|value| value == id);
-    let mut names: Vec<String> = body.nodes.iter().filter(reads).map(|node| node.name.clone()).collect();
+    let mut names: Vec<String> =
+        body.nodes.iter().filter(reads).map(|node| node.name.clone()).collect();
     if body.outputs.contains(&id) {
         names.push("output".to_owned());
     }
@@ -234,7 +254,9 @@ fn attribute_text(value: &AttributeValue) -> String {
         AttributeValue::Type(kind) => type_text(kind),
         AttributeValue::Ints(values) => list(values.iter()),
         AttributeValue::Floats(values) => list(values.iter()),
-        AttributeValue::Texts(texts) => list(texts.iter().map(|text| String::from_utf8_lossy(text))),
+        AttributeValue::Texts(texts) => {
+            list(texts.iter().map(|text| String::from_utf8_lossy(text)))
+        }
         AttributeValue::Tensors(constants) => list(constants.iter().map(constant_text)),
         AttributeValue::Bodies(bodies) => format!("{} bodies", bodies.len()),
         AttributeValue::Types(kinds) => list(kinds.iter().map(type_text)),
@@ -258,7 +280,9 @@ fn constant_text(constant: &Constant) -> String {
     let numbers = constant.as_ints().map(|values| list(values.iter()));
     let numbers = numbers.or_else(|| constant.as_floats().map(|values| list(values.iter())));
     let texts = || match &constant.data {
-        ConstantData::Texts(texts) => Some(list(texts.iter().map(|text| String::from_utf8_lossy(text)))),
+        ConstantData::Texts(texts) => {
+            Some(list(texts.iter().map(|text| String::from_utf8_lossy(text))))
+        }
         ConstantData::Bytes(_) => None,
     };
     let sizes = list(constant.shape.iter());
@@ -272,7 +296,8 @@ fn constant_text(constant: &Constant) -> String {
 /// `[1, 2, 3]`, or the first of them and how many there are.
 fn list<T: ToString>(values: impl ExactSizeIterator<Item = T>) -> String {
     let count = values.len();
-    let mut texts: Vec<String> = values.take(MOST_ELEMENTS).map(|value| value.to_string()).collect();
+    let mut texts: Vec<String> =
+        values.take(MOST_ELEMENTS).map(|value| value.to_string()).collect();
     if count > MOST_ELEMENTS {
         texts.push(format!("... {count} in all"));
     }
@@ -288,7 +313,8 @@ mod tests {
     fn a_node_shows_where_its_values_come_from_and_go() {
         let mut graph = GraphBuilder::new(17);
         let main = graph.body();
-        let x = main.input("x", ElementType::F32, [Dim::symbol("n"), Dim::fixed(4)], Meaning::Unknown);
+        let x =
+            main.input("x", ElementType::F32, [Dim::symbol("n"), Dim::fixed(4)], Meaning::Unknown);
         let w = main.weight("w", ElementType::F32, [4, 2]);
         let y = main.scope("mlp", |main| main.op("MatMul", [x, w]).output("up"));
         let shape = main.ints(&[-1]);
@@ -335,15 +361,20 @@ mod tests {
         let mut graph = GraphBuilder::new(17);
         let main = graph.body();
         let x = main.input("x", ElementType::F32, [Dim::symbol("n")], Meaning::Unknown);
-        let texts = |texts: &[&str]| texts.iter().map(|text| text.as_bytes().to_vec()).collect::<Vec<_>>();
+        let texts =
+            |texts: &[&str]| texts.iter().map(|text| text.as_bytes().to_vec()).collect::<Vec<_>>();
         let words = Constant {
             element: ElementType::Text,
             data: ConstantData::Texts(texts(&["a", "bc"])),
             ..Constant::ints(&[0, 0])
         };
         let halves = Constant { element: ElementType::F16, ..Constant::ints(&[0]) };
-        let nested = ValueType::Optional(Box::new(ValueType::Sequence(Box::new(ValueType::Unknown))));
-        let map = ValueType::Map(ElementType::I64, Box::new(ValueType::tensor(ElementType::F32, [Dim::fixed(2)])));
+        let nested =
+            ValueType::Optional(Box::new(ValueType::Sequence(Box::new(ValueType::Unknown))));
+        let map = ValueType::Map(
+            ElementType::I64,
+            Box::new(ValueType::tensor(ElementType::F32, [Dim::fixed(2)])),
+        );
         let sparse = ValueType::SparseTensor(crate::TensorType::default());
         let values: [(AttributeValue, &str); 15] = [
             (7.into(), "7"),
@@ -358,7 +389,10 @@ mod tests {
             (AttributeValue::Types(vec![map, sparse]), "[map of i64 to f32[2], sparse ?[?]]"),
             (AttributeValue::Floats(vec![0.5, 1.0]), "[0.5, 1]"),
             (AttributeValue::Texts(texts(&["x", "y"])), "[x, y]"),
-            (AttributeValue::Tensors(vec![Constant::float(1.5), Constant::ints(&[4])]), "[1.5, [4]]"),
+            (
+                AttributeValue::Tensors(vec![Constant::float(1.5), Constant::ints(&[4])]),
+                "[1.5, [4]]",
+            ),
             (AttributeValue::Bodies(vec![crate::Body::default()]), "1 bodies"),
             (AttributeValue::Opaque(vec![0; 9]), "9 bytes that are not read"),
         ];
@@ -373,12 +407,16 @@ mod tests {
         let outer = graph.body.add_value("outer", ValueType::Unknown, crate::Origin::Outer(x));
         graph.body.nodes[0].inputs.extend([None, Some(lost), Some(outer)]);
         let found = NodeView::find(&graph, "y").remove(0);
-        let shown: Vec<_> = found.attributes.iter().map(|attribute| attribute.value.as_str()).collect();
+        let shown: Vec<_> =
+            found.attributes.iter().map(|attribute| attribute.value.as_str()).collect();
         let mut expected: Vec<_> = values.iter().map(|(_, text)| *text).collect();
         expected.push("the attribute alpha of the call");
         assert_eq!(shown, expected);
         let places: Vec<_> = found.inputs.into_iter().map(|input| input.place).collect();
         assert_eq!(places, [Place::Input, Place::LeftOut, Place::Missing, Place::Outer]);
-        assert!(node_text(&graph.body, &graph.body.nodes[0]).starts_with("Every(x, , lost, outer; a0=7, a1=0.5, "));
+        assert!(
+            node_text(&graph.body, &graph.body.nodes[0])
+                .starts_with("Every(x, , lost, outer; a0=7, a1=0.5, ")
+        );
     }
 }

@@ -1,9 +1,10 @@
 //! The structure of a graph as people see it: groups by name, repeated ones folded.
 //!
-//! Nodes are grouped by their paths: `layers.3/attention/scores` lies in `attention` in `layers.3`. A node that calls a
-//! function is a group of the function's nodes. Neighbours that do the same, such as the layers of a model, are folded
-//! into one item that says how often it comes: `layers.0-79`, 80 times. So do patterns of neighbours: five layers of one
-//! kind and one of another, four times over.
+//! Nodes are grouped by their paths: `layers.3/attention/scores` lies in `attention` in `layers.3`.
+//! A node that calls a function is a group of the function's nodes. Neighbours that do the same,
+//! such as the layers of a model, are folded into one item that says how often it comes:
+//! `layers.0-79`, 80 times. So do patterns of neighbours: five layers of one kind and one of
+//! another, four times over.
 
 mod build;
 mod context;

@@ -3,7 +3,8 @@
 use std::collections::HashSet;
 
 use crate::{
-    Attribute, AttributeKind, AttributeValue, Body, Constant, Dim, Node, Op, Operator, Origin, ValueId, ValueType,
+    Attribute, AttributeKind, AttributeValue, Body, Constant, Dim, Node, Op, Operator, Origin,
+    ValueId, ValueType,
 };
 
 /// A node that is changed, with nodes that come before and after it.
@@ -21,7 +22,8 @@ impl Edit<'_> {
     pub(super) fn keep_meaning(&mut self, old: &Operator, new: &Operator) {
         for setting in &old.attributes {
             let Some(default) = &setting.default else { continue };
-            let changed = new.setting(setting.name).is_some_and(|new| new.default.as_ref() != Some(default));
+            let changed =
+                new.setting(setting.name).is_some_and(|new| new.default.as_ref() != Some(default));
             if changed && self.node.attribute(setting.name).is_none() {
                 self.set(setting.name, default.clone());
             }
@@ -66,7 +68,8 @@ impl Edit<'_> {
     }
 
     pub(super) fn constant(&mut self, name: &str, constant: Constant) -> ValueId {
-        let kind = ValueType::tensor(constant.element, constant.shape.iter().copied().map(Dim::fixed));
+        let kind =
+            ValueType::tensor(constant.element, constant.shape.iter().copied().map(Dim::fixed));
         let name = self.name(name);
         self.body.add_value(name, kind, Origin::Constant(constant))
     }

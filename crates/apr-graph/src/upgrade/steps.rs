@@ -1,16 +1,20 @@
 //! Versions of operators that need more than another number.
 
 use super::edit::Edit;
-use crate::{Attribute, AttributeValue, Constant, ConstantData, ElementType, Op, ValueId, ValueType};
+use crate::{
+    Attribute, AttributeValue, Constant, ConstantData, ElementType, Op, ValueId, ValueType,
+};
 
 pub(super) type Step = fn(&mut Edit<'_>) -> Result<(), String>;
 
 /// What to do with a node of an operator that has changed with a version.
 pub(super) fn step(name: &str, since: i64) -> Option<Step> {
     Some(match (name, since) {
-        ("Add" | "Sub" | "Mul" | "Div" | "Pow" | "And" | "Or" | "Xor" | "Greater" | "Less" | "Equal" | "Gemm", 7) => {
-            broadcast_is_implied
-        }
+        (
+            "Add" | "Sub" | "Mul" | "Div" | "Pow" | "And" | "Or" | "Xor" | "Greater" | "Less"
+            | "Equal" | "Gemm",
+            7,
+        ) => broadcast_is_implied,
         ("Dropout" | "BatchNormalization", 7) => is_always_a_test,
         ("BatchNormalization", 9) => spatial_is_implied,
         ("BatchNormalization", 14) => no_training_outputs,
@@ -47,9 +51,12 @@ pub(super) fn step(name: &str, since: i64) -> Option<Step> {
 /// Since version 7 inputs are always widened, from the last dimension on.
 fn broadcast_is_implied(edit: &mut Edit<'_>) -> Result<(), String> {
     let widened = matches!(edit.take("broadcast"), Some(AttributeValue::Int(1)));
-    let Some(AttributeValue::Int(axis)) = edit.take("axis").filter(|_| widened) else { return Ok(()) };
+    let Some(AttributeValue::Int(axis)) = edit.take("axis").filter(|_| widened) else {
+        return Ok(());
+    };
     // The second input stood from that dimension on: it gets dimensions of 1 behind its own.
-    let rank = |at: usize| edit.node.input(at).and_then(|id| edit.body.value(id).shape()).map(<[_]>::len);
+    let rank =
+        |at: usize| edit.node.input(at).and_then(|id| edit.body.value(id).shape()).map(<[_]>::len);
     let (Some(first), Some(second)) = (rank(0), rank(1)) else {
         return Err("its inputs have shapes that are not known".to_owned());
     };
@@ -63,7 +70,8 @@ fn broadcast_is_implied(edit: &mut Edit<'_>) -> Result<(), String> {
 
 /// Puts dimensions of 1 behind those of an input.
 fn unsqueeze_input(edit: &mut Edit<'_>, position: usize, behind: usize) {
-    let shape = edit.node.input(position).and_then(|id| edit.body.value(id).shape()).unwrap_or_default();
+    let shape =
+        edit.node.input(position).and_then(|id| edit.body.value(id).shape()).unwrap_or_default();
     let mut sizes: Vec<i64> = vec![0; shape.len()];
     // A size of 0 is that of the input at the same place; those behind are 1.
     sizes.resize(shape.len() + behind, 1);
@@ -91,7 +99,9 @@ fn slope_is_widened(edit: &mut Edit<'_>) -> Result<(), String> {
 fn is_always_a_test(edit: &mut Edit<'_>) -> Result<(), String> {
     edit.take("consumed_inputs");
     match edit.take("is_test") {
-        None | Some(AttributeValue::Int(0)) if edit.node.outputs.iter().skip(1).any(Option::is_some) => {
+        None | Some(AttributeValue::Int(0))
+            if edit.node.outputs.iter().skip(1).any(Option::is_some) =>
+        {
             Err("it is for training".to_owned())
         }
         _ => Ok(()),
@@ -134,7 +144,8 @@ fn dropout_ratio_is_an_input(edit: &mut Edit<'_>) -> Result<(), String> {
 
 /// A number of the type of the node's first input.
 fn number_like(edit: &Edit<'_>, value: f32) -> Result<Constant, String> {
-    let element = edit.node.input(0).and_then(|id| edit.body.value(id).element()).unwrap_or(ElementType::F32);
+    let element =
+        edit.node.input(0).and_then(|id| edit.body.value(id).element()).unwrap_or(ElementType::F32);
     let bytes = match element {
         ElementType::F32 => value.to_le_bytes().to_vec(),
         ElementType::F64 => f64::from(value).to_le_bytes().to_vec(),
@@ -169,7 +180,9 @@ fn slice_bounds_are_inputs(edit: &mut Edit<'_>) -> Result<(), String> {
 }
 
 fn top_k_is_an_input(edit: &mut Edit<'_>) -> Result<(), String> {
-    let Some(AttributeValue::Int(k)) = edit.take("k") else { return Err("it has no 'k'".to_owned()) };
+    let Some(AttributeValue::Int(k)) = edit.take("k") else {
+        return Err("it has no 'k'".to_owned());
+    };
     edit.input(1, "k", Constant::ints(&[k]));
     Ok(())
 }
@@ -216,9 +229,11 @@ fn softmax_of_one_dimension(edit: &mut Edit<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// Scale and bias were of groups, and are of channels: each number comes as often as a group has channels.
+/// Scale and bias were of groups, and are of channels: each number comes as often as a group has
+/// channels.
 fn scales_are_of_channels(edit: &mut Edit<'_>) -> Result<(), String> {
-    let channels = edit.node.input(0).and_then(|id| edit.body.value(id).shape()?.get(1)?.as_integer());
+    let channels =
+        edit.node.input(0).and_then(|id| edit.body.value(id).shape()?.get(1)?.as_integer());
     let groups = edit.node.int("num_groups").filter(|groups| *groups > 0);
     let (Some(channels), Some(groups)) = (channels, groups) else {
         return Err("its input has channels whose number is not known".to_owned());

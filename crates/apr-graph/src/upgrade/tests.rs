@@ -2,10 +2,15 @@ use super::*;
 use crate::{BodyBuilder, Dim, ElementType, GraphBuilder, Meaning, ValueId, check, infer};
 
 /// A graph of an older version with one node.
-fn graph(opset: i64, shape: &[u64], write: impl FnOnce(&mut BodyBuilder, ValueId) -> ValueId) -> Graph {
+fn graph(
+    opset: i64,
+    shape: &[u64],
+    write: impl FnOnce(&mut BodyBuilder, ValueId) -> ValueId,
+) -> Graph {
     let mut graph = GraphBuilder::new(opset);
     let main = graph.body();
-    let x = main.input("x", ElementType::F32, shape.iter().copied().map(Dim::fixed), Meaning::Unknown);
+    let x =
+        main.input("x", ElementType::F32, shape.iter().copied().map(Dim::fixed), Meaning::Unknown);
     let y = write(main, x);
     main.output("y", y, Meaning::Unknown);
     let mut graph = graph.finish();
@@ -33,11 +38,20 @@ fn lists_that_were_attributes_become_inputs() {
     let old = graph(7, &[2, 1, 8], |main, x| {
         let y = main.op("Squeeze", [x]).attribute("axes", [1]).output("squeezed");
         let y = main.op("Unsqueeze", [y]).attribute("axes", [0]).output("unsqueezed");
-        let y = main.op("ReduceSum", [y]).attribute("axes", [0]).attribute("keepdims", 0).output("sum");
-        let y = main.op("ReduceMean", [y]).attribute("axes", [0]).output("mean");
         let y =
-            main.op("Slice", [y]).attribute("starts", [2]).attribute("ends", [6]).attribute("axes", [1]).output("cut");
-        let y = main.op("Pad", [y]).attribute("pads", [0, 1, 0, 1]).attribute("value", 0.5).output("padded");
+            main.op("ReduceSum", [y]).attribute("axes", [0]).attribute("keepdims", 0).output("sum");
+        let y = main.op("ReduceMean", [y]).attribute("axes", [0]).output("mean");
+        let y = main
+            .op("Slice", [y])
+            .attribute("starts", [2])
+            .attribute("ends", [6])
+            .attribute("axes", [1])
+            .output("cut");
+        let y = main
+            .op("Pad", [y])
+            .attribute("pads", [0, 1, 0, 1])
+            .attribute("value", 0.5)
+            .output("padded");
         main.op("Clip", [y]).attribute("min", -1.0).attribute("max", 6.0).output("clipped")
     });
     let (newer, ops) = upgraded(&old, 21);
@@ -50,7 +64,9 @@ fn lists_that_were_attributes_become_inputs() {
 fn a_softmax_of_several_dimensions_is_one_of_a_flat_tensor() {
     let old = graph(11, &[2, 3, 8], |main, x| main.op("Softmax", [x]).output("soft"));
     assert_eq!(upgraded(&old, 17).1, ["Shape", "Flatten", "Softmax", "Reshape"]);
-    let old = graph(11, &[2, 3, 8], |main, x| main.op("Softmax", [x]).attribute("axis", 2).output("soft"));
+    let old = graph(11, &[2, 3, 8], |main, x| {
+        main.op("Softmax", [x]).attribute("axis", 2).output("soft")
+    });
     assert_eq!(upgraded(&old, 17).1, ["Softmax"]);
 }
 
@@ -83,12 +99,22 @@ fn what_does_not_go_along_is_refused_by_name() {
     let old = graph(7, &[1, 4, 8], |main, x| {
         let scale = main.weight("scale", ElementType::F32, [4]);
         let inputs = [x, scale, scale, scale, scale];
-        main.scope("norm", |main| main.op("BatchNormalization", inputs).attribute("spatial", 0).output("batch"))
+        main.scope("norm", |main| {
+            main.op("BatchNormalization", inputs).attribute("spatial", 0).output("batch")
+        })
     });
     let error = upgrade(&old, 9).unwrap_err().to_string();
-    assert_eq!(error, "E003: node 'norm/batch': BatchNormalization does not go to version 9: 'spatial' is 0");
+    assert_eq!(
+        error,
+        "E003: node 'norm/batch': BatchNormalization does not go to version 9: 'spatial' is 0"
+    );
     assert!(upgrade(&old, 8).is_ok());
-    assert!(upgrade(&old, 6).unwrap_err().to_string().contains("operators of version 7 become those of 7 to"));
+    assert!(
+        upgrade(&old, 6)
+            .unwrap_err()
+            .to_string()
+            .contains("operators of version 7 become those of 7 to")
+    );
 }
 
 #[test]
@@ -110,7 +136,12 @@ fn operators_in_branches_and_functions_go_along() {
 }
 
 /// Why a node of an older version does not become one of this version.
-fn refusal(opset: i64, to: i64, shape: &[u64], write: impl FnOnce(&mut BodyBuilder, ValueId) -> ValueId) -> String {
+fn refusal(
+    opset: i64,
+    to: i64,
+    shape: &[u64],
+    write: impl FnOnce(&mut BodyBuilder, ValueId) -> ValueId,
+) -> String {
     let error = upgrade(&graph(opset, shape, write), to).unwrap_err();
     assert_eq!(error.code(), apr_core::Code::Version);
     error.message().split(": ").last().unwrap_or_default().to_owned()
@@ -118,7 +149,8 @@ fn refusal(opset: i64, to: i64, shape: &[u64], write: impl FnOnce(&mut BodyBuild
 
 #[test]
 fn what_newer_versions_have_no_words_for_is_refused() {
-    let training = |main: &mut BodyBuilder, x: ValueId| main.op("Dropout", [x]).outputs::<2>("drop")[0];
+    let training =
+        |main: &mut BodyBuilder, x: ValueId| main.op("Dropout", [x]).outputs::<2>("drop")[0];
     assert_eq!(refusal(6, 7, &[2], training), "it is for training");
     let mask = |main: &mut BodyBuilder, x: ValueId| {
         let [y, mask] = main.op("Dropout", [x]).outputs("drop");
@@ -126,15 +158,20 @@ fn what_newer_versions_have_no_words_for_is_refused() {
         y
     };
     assert_eq!(refusal(7, 10, &[2], mask), "its mask would be of other elements");
-    let inside = |main: &mut BodyBuilder, x: ValueId| main.op("Dropout", [x]).outputs::<2>("drop")[0];
+    let inside =
+        |main: &mut BodyBuilder, x: ValueId| main.op("Dropout", [x]).outputs::<2>("drop")[0];
     let newer = upgrade(&graph(7, &[2], inside), 10).unwrap();
     let mask = newer.body.nodes[0].outputs[1].unwrap();
     assert_eq!(newer.body.value(mask).element(), Some(ElementType::Bool));
     let modes = |main: &mut BodyBuilder, x: ValueId| {
-        let (roi, scales) =
-            (main.constant(crate::Constant::floats(&[])), main.constant(crate::Constant::floats(&[2.0])));
+        let (roi, scales) = (
+            main.constant(crate::Constant::floats(&[])),
+            main.constant(crate::Constant::floats(&[2.0])),
+        );
         let mode = "tf_half_pixel_for_nn";
-        main.op("Resize", [x, roi, scales]).attribute("coordinate_transformation_mode", mode).output("y")
+        main.op("Resize", [x, roi, scales])
+            .attribute("coordinate_transformation_mode", mode)
+            .output("y")
     };
     assert_eq!(refusal(11, 13, &[2], modes), "'tf_half_pixel_for_nn' is gone");
     let statistics = |main: &mut BodyBuilder, x: ValueId| {

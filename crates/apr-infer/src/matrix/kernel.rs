@@ -1,10 +1,11 @@
 //! The innermost loops of matrix products.
 //!
-//! The plain one is for any processor. With AVX2 or AVX-512, a multiplication and an addition are rounded once; elsewhere
-//! they are rounded one after the other.
+//! The plain one is for any processor. With AVX2 or AVX-512, a multiplication and an addition are
+//! rounded once; elsewhere they are rounded one after the other.
 #![allow(
     unsafe_code,
-    reason = "kernels for a processor's features are called after detecting them; vectors are loaded"
+    reason = "kernels for a processor's features are called after detecting them; vectors are \
+        loaded"
 )]
 
 /// Computes a tile: rows, how far apart they are, a packed strip of columns, the tile.
@@ -19,7 +20,8 @@ pub(super) struct Kernel {
     pub(super) columns: usize,
     /// Computes the product of a packed strip of rows and one of columns for a tile.
     pub(super) tile: fn(&[f32], &[f32], Tile<'_, '_>),
-    /// The same for a whole tile with rows that are not packed: they are as far apart as the second argument says.
+    /// The same for a whole tile with rows that are not packed: they are as far apart as the second
+    /// argument says.
     pub(super) direct: Option<Direct>,
     /// Turns rows into columns: element `at` of row `lane` goes to `out[at * strip + lane]`.
     pub(super) turn: fn(Lines<'_>, usize, &mut [f32]),
@@ -39,7 +41,8 @@ pub(crate) fn turned(lines: Lines<'_>, strip: usize, out: &mut [f32]) {
     (best().turn)(lines, strip, out);
 }
 
-/// Where a tile goes: into as many rows as there are, up to all of the tile's, and `width` of their columns.
+/// Where a tile goes: into as many rows as there are, up to all of the tile's, and `width` of their
+/// columns.
 pub(super) struct Tile<'a, 'r> {
     pub(super) rows: &'a mut [&'r mut [f32]],
     pub(super) first: usize,
@@ -102,10 +105,11 @@ fn turn(lines: Lines<'_>, strip: usize, out: &mut [f32]) {
 #[cfg(all(feature = "std", target_arch = "x86_64"))]
 mod x86 {
     use core::arch::x86_64::{
-        __m512, __mmask16, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_set1_ps, _mm256_setzero_ps, _mm256_storeu_ps,
-        _mm512_add_ps, _mm512_castpd_ps, _mm512_castps_pd, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_mask_storeu_ps,
-        _mm512_set1_ps, _mm512_setzero_ps, _mm512_shuffle_f32x4, _mm512_storeu_ps, _mm512_unpackhi_pd,
-        _mm512_unpackhi_ps, _mm512_unpacklo_pd, _mm512_unpacklo_ps,
+        __m512, __mmask16, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_set1_ps, _mm256_setzero_ps,
+        _mm256_storeu_ps, _mm512_add_ps, _mm512_castpd_ps, _mm512_castps_pd, _mm512_fmadd_ps,
+        _mm512_loadu_ps, _mm512_mask_storeu_ps, _mm512_set1_ps, _mm512_setzero_ps,
+        _mm512_shuffle_f32x4, _mm512_storeu_ps, _mm512_unpackhi_pd, _mm512_unpackhi_ps,
+        _mm512_unpacklo_pd, _mm512_unpacklo_ps,
     };
 
     use super::{Kernel, Lines, Tile, turn};
@@ -130,7 +134,8 @@ mod x86 {
         let mut sums = [[_mm256_setzero_ps(); 2]; 6];
         for (a, b) in a.as_chunks::<6>().0.iter().zip(b.as_chunks::<16>().0) {
             // SAFETY: there are twice eight elements.
-            let (left, right) = unsafe { (_mm256_loadu_ps(b.as_ptr()), _mm256_loadu_ps(b.as_ptr().add(8))) };
+            let (left, right) =
+                unsafe { (_mm256_loadu_ps(b.as_ptr()), _mm256_loadu_ps(b.as_ptr().add(8))) };
             for row in 0..6 {
                 let a = _mm256_set1_ps(a[row]);
                 sums[row][0] = _mm256_fmadd_ps(a, left, sums[row][0]);
@@ -172,7 +177,8 @@ mod x86 {
         let rows: [&[f32]; ROWS] = core::array::from_fn(|row| &a[row * step..][..b.len()]);
         for (at, b) in b.iter().enumerate() {
             // SAFETY: there are twice sixteen elements.
-            let (left, right) = unsafe { (_mm512_loadu_ps(b.as_ptr()), _mm512_loadu_ps(b.as_ptr().add(LANES))) };
+            let (left, right) =
+                unsafe { (_mm512_loadu_ps(b.as_ptr()), _mm512_loadu_ps(b.as_ptr().add(LANES))) };
             for row in 0..ROWS {
                 // SAFETY: each row is as long as there are positions.
                 let a = _mm512_set1_ps(unsafe { *rows[row].get_unchecked(at) });
@@ -189,7 +195,8 @@ mod x86 {
         let mut sums = [[_mm512_setzero_ps(); 2]; COUNT];
         for (a, b) in a.as_chunks::<ROWS>().0.iter().zip(b.as_chunks::<32>().0) {
             // SAFETY: there are twice sixteen elements.
-            let (left, right) = unsafe { (_mm512_loadu_ps(b.as_ptr()), _mm512_loadu_ps(b.as_ptr().add(LANES))) };
+            let (left, right) =
+                unsafe { (_mm512_loadu_ps(b.as_ptr()), _mm512_loadu_ps(b.as_ptr().add(LANES))) };
             for row in 0..COUNT {
                 let a = _mm512_set1_ps(a[row]);
                 sums[row][0] = _mm512_fmadd_ps(a, left, sums[row][0]);
@@ -199,7 +206,8 @@ mod x86 {
         write(sums, tile);
     }
 
-    /// Puts sums in registers into a tile. They come by value: a loop whose sums are lent would keep them in memory.
+    /// Puts sums in registers into a tile. They come by value: a loop whose sums are lent would
+    /// keep them in memory.
     #[inline]
     #[target_feature(enable = "avx512f")]
     fn write<const COUNT: usize>(sums: [[__m512; 2]; COUNT], tile: Tile<'_, '_>) {
@@ -263,18 +271,32 @@ mod x86 {
         let mut fours = [_mm512_setzero_ps(); LANES];
         for group in [0, 4, 8, 12] {
             let [a, b, c, d] = [rows[group], rows[group + 1], rows[group + 2], rows[group + 3]];
-            let low = [_mm512_castps_pd(_mm512_unpacklo_ps(a, b)), _mm512_castps_pd(_mm512_unpacklo_ps(c, d))];
-            let high = [_mm512_castps_pd(_mm512_unpackhi_ps(a, b)), _mm512_castps_pd(_mm512_unpackhi_ps(c, d))];
+            let low = [
+                _mm512_castps_pd(_mm512_unpacklo_ps(a, b)),
+                _mm512_castps_pd(_mm512_unpacklo_ps(c, d)),
+            ];
+            let high = [
+                _mm512_castps_pd(_mm512_unpackhi_ps(a, b)),
+                _mm512_castps_pd(_mm512_unpackhi_ps(c, d)),
+            ];
             fours[group] = _mm512_castpd_ps(_mm512_unpacklo_pd(low[0], low[1]));
             fours[group + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(low[0], low[1]));
             fours[group + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(high[0], high[1]));
             fours[group + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(high[0], high[1]));
         }
-        // Now register 4 g + c has column c of each quarter, of rows 4 g to 4 g + 3; quarters are put in order.
+        // Now register 4 g + c has column c of each quarter, of rows 4 g to 4 g + 3; quarters are
+        // put in order.
         for column in 0..4 {
-            let [a, b, c, d] = [fours[column], fours[4 + column], fours[8 + column], fours[12 + column]];
-            let low = [_mm512_shuffle_f32x4::<0b1000_1000>(a, b), _mm512_shuffle_f32x4::<0b1000_1000>(c, d)];
-            let high = [_mm512_shuffle_f32x4::<0b1101_1101>(a, b), _mm512_shuffle_f32x4::<0b1101_1101>(c, d)];
+            let [a, b, c, d] =
+                [fours[column], fours[4 + column], fours[8 + column], fours[12 + column]];
+            let low = [
+                _mm512_shuffle_f32x4::<0b1000_1000>(a, b),
+                _mm512_shuffle_f32x4::<0b1000_1000>(c, d),
+            ];
+            let high = [
+                _mm512_shuffle_f32x4::<0b1101_1101>(a, b),
+                _mm512_shuffle_f32x4::<0b1101_1101>(c, d),
+            ];
             let turned = [
                 _mm512_shuffle_f32x4::<0b1000_1000>(low[0], low[1]),
                 _mm512_shuffle_f32x4::<0b1000_1000>(high[0], high[1]),
@@ -298,7 +320,8 @@ mod tests {
     fn kernels() -> Vec<Kernel> {
         let mut found = vec![PLAIN, best()];
         #[cfg(all(feature = "std", target_arch = "x86_64"))]
-        if std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma") {
+        if std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma")
+        {
             found.push(x86::AVX2);
         }
         found
@@ -306,26 +329,33 @@ mod tests {
 
     #[test]
     fn every_kernel_multiplies_small_integers_exactly() {
-        for (kernel, height, width) in
-            kernels().into_iter().flat_map(|kernel| (1..=kernel.rows).map(move |height| (kernel, height, 5 + height)))
+        for (kernel, height, width) in kernels()
+            .into_iter()
+            .flat_map(|kernel| (1..=kernel.rows).map(move |height| (kernel, height, 5 + height)))
         {
             let (depth, width) = (7, width.min(kernel.columns));
             let a: Vec<f32> = (0..kernel.rows * depth).map(|n| (n % 5) as f32 - 2.0).collect();
             let b: Vec<f32> = (0..kernel.columns * depth).map(|n| (n % 7) as f32 - 3.0).collect();
-            for (width, adds) in [(width, true), (kernel.columns, true), (width, false), (kernel.columns, false)] {
+            for (width, adds) in
+                [(width, true), (kernel.columns, true), (width, false), (kernel.columns, false)]
+            {
                 let mut out = vec![1.0; kernel.rows * kernel.columns];
                 let mut rows: Vec<_> = out.chunks_mut(kernel.columns).take(height).collect();
                 (kernel.tile)(&a, &b, Tile { rows: &mut rows, first: 0, width, adds });
                 for (at, found) in out.iter().enumerate() {
                     let (row, column) = (at / kernel.columns, at % kernel.columns);
-                    let of = |at: usize| a[at * kernel.rows + row] * b[at * kernel.columns + column];
+                    let of =
+                        |at: usize| a[at * kernel.rows + row] * b[at * kernel.columns + column];
                     let is_inside = row < height && column < width;
                     let sum: f32 = if is_inside { (0..depth).map(of).sum() } else { 0.0 };
                     assert_eq!(*found, if adds || !is_inside { 1.0 + sum } else { sum });
                 }
-                let Some(direct) = kernel.direct.filter(|_| height == kernel.rows) else { continue };
+                let Some(direct) = kernel.direct.filter(|_| height == kernel.rows) else {
+                    continue;
+                };
                 let mut apart = vec![9.0; kernel.rows * 10];
-                (0..kernel.rows * depth).for_each(|at| apart[at % kernel.rows * 10 + at / kernel.rows] = a[at]);
+                (0..kernel.rows * depth)
+                    .for_each(|at| apart[at % kernel.rows * 10 + at / kernel.rows] = a[at]);
                 let mut own = vec![1.0; out.len()];
                 let mut rows: Vec<_> = own.chunks_mut(kernel.columns).collect();
                 direct(&apart, 10, &b, Tile { rows: &mut rows, first: 0, width, adds });
@@ -337,7 +367,9 @@ mod tests {
     #[test]
     fn strips_are_turned() {
         let sizes = [(16, 32), (37, 16), (5, 32), (40, 7), (64, 12), (33, 29)];
-        for (kernel, (depth, lanes)) in kernels().into_iter().flat_map(|kernel| sizes.map(|size| (kernel, size))) {
+        for (kernel, (depth, lanes)) in
+            kernels().into_iter().flat_map(|kernel| sizes.map(|size| (kernel, size)))
+        {
             let rows: Vec<f32> = (0..depth * lanes).map(|n| n as f32).collect();
             let mut out = vec![-1.0; depth * 32];
             (kernel.turn)(Lines { values: &rows, count: lanes, step: depth, depth }, 32, &mut out);

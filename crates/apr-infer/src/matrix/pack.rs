@@ -1,9 +1,10 @@
-//! Matrices rearranged for the kernels: strips of rows or columns, one position along the sum after the other.
+//! Matrices rearranged for the kernels: strips of rows or columns, one position along the sum after
+//! the other.
 
 use super::kernel::{Kernel, Lines};
 
-/// Packs `rows` x `depth` elements at `a[row * row_step + at * depth_step]` into strips of `strip` rows; rows that are
-/// missing are 0.
+/// Packs `rows` x `depth` elements at `a[row * row_step + at * depth_step]` into strips of `strip`
+/// rows; rows that are missing are 0.
 pub(super) fn rows(
     kernel: Kernel,
     a: &[f32],
@@ -19,19 +20,31 @@ pub(super) fn rows(
             packed.fill(0.0);
         }
         if depth_step == 1 {
-            let lines = Lines { values: &a[first * row_step..], count: lanes, step: row_step, depth };
+            let lines =
+                Lines { values: &a[first * row_step..], count: lanes, step: row_step, depth };
             (kernel.turn)(lines, strip, packed);
             continue;
         }
         for lane in 0..lanes {
             let values = a[(first + lane) * row_step..].iter().step_by(depth_step);
-            packed[lane..].iter_mut().step_by(strip).zip(values).for_each(|(packed, value)| *packed = *value);
+            packed[lane..]
+                .iter_mut()
+                .step_by(strip)
+                .zip(values)
+                .for_each(|(packed, value)| *packed = *value);
         }
     }
 }
 
-/// Packs columns that lie together along each row: `depth` rows of `columns` elements, rows `row_step` apart.
-pub(super) fn columns(b: &[f32], size: (usize, usize), row_step: usize, strip: usize, out: &mut Packed) {
+/// Packs columns that lie together along each row: `depth` rows of `columns` elements, rows
+/// `row_step` apart.
+pub(super) fn columns(
+    b: &[f32],
+    size: (usize, usize),
+    row_step: usize,
+    strip: usize,
+    out: &mut Packed,
+) {
     match strip {
         32 => strips::<32>(b, size, row_step, out),
         16 => strips::<16>(b, size, row_step, out),
@@ -39,7 +52,12 @@ pub(super) fn columns(b: &[f32], size: (usize, usize), row_step: usize, strip: u
     }
 }
 
-fn strips<const STRIP: usize>(b: &[f32], (depth, columns): (usize, usize), row_step: usize, out: &mut Packed) {
+fn strips<const STRIP: usize>(
+    b: &[f32],
+    (depth, columns): (usize, usize),
+    row_step: usize,
+    out: &mut Packed,
+) {
     let out = out.room(columns.div_ceil(STRIP) * STRIP * depth);
     let packed = out.as_chunks_mut::<STRIP>().0;
     // Row by row: rows are far apart, and each is brought into the cache once.
@@ -56,7 +74,8 @@ fn strips<const STRIP: usize>(b: &[f32], (depth, columns): (usize, usize), row_s
     }
 }
 
-/// Memory for what is packed. It begins at a line of the cache, so that no vector that a kernel loads lies in two of them.
+/// Memory for what is packed. It begins at a line of the cache, so that no vector that a kernel
+/// loads lies in two of them.
 #[derive(Default)]
 pub(super) struct Packed {
     /// Longer than what is packed by a line, as the first line may begin so much later.
@@ -100,7 +119,9 @@ mod tests {
             packed.room(len).fill(len as f32);
             let elements = packed.elements();
             assert_eq!(elements.as_ptr() as usize % LINE_BYTES, 0);
-            assert!(elements.len() >= len && elements[..len].iter().all(|value| *value == len as f32));
+            assert!(
+                elements.len() >= len && elements[..len].iter().all(|value| *value == len as f32)
+            );
         }
     }
 }

@@ -11,7 +11,8 @@ use super::sides::{Left, Right};
 use super::{Rows, Scratch, pack, row};
 use crate::workers::{Alone, Workers, in_pieces, try_with_each};
 
-/// Positions along the sum that are multiplied at a time: a strip of columns stays in the first-level cache.
+/// Positions along the sum that are multiplied at a time: a strip of columns stays in the
+/// first-level cache.
 const DEPTH: usize = 256;
 /// Most columns that are packed at a time.
 const COLUMNS: usize = 256;
@@ -27,12 +28,23 @@ const STREAMED: usize = 1 << 14;
 const WORTH: usize = 1 << 18;
 
 /// Writes the product over what is in `out`, which is in rows.
-pub(crate) fn product(left: Left<'_>, right: Right<'_>, out: &mut [f32], workers: &dyn Workers) -> Result<()> {
+pub(crate) fn product(
+    left: Left<'_>,
+    right: Right<'_>,
+    out: &mut [f32],
+    workers: &dyn Workers,
+) -> Result<()> {
     put(left, right, out, false, workers)
 }
 
 /// Adds the product to what is in `out`, or writes it over that.
-fn put(left: Left<'_>, right: Right<'_>, out: &mut [f32], adds: bool, workers: &dyn Workers) -> Result<()> {
+fn put(
+    left: Left<'_>,
+    right: Right<'_>,
+    out: &mut [f32],
+    adds: bool,
+    workers: &dyn Workers,
+) -> Result<()> {
     let (width, right) = (right.width(), right.in_memory());
     if left.rows == 0 || width == 0 || left.depth == 0 {
         if !adds {
@@ -55,7 +67,13 @@ fn put(left: Left<'_>, right: Right<'_>, out: &mut [f32], adds: bool, workers: &
 }
 
 /// The product with panels of columns, on several threads where that is worth it.
-fn by_panels(left: Left<'_>, right: Right<'_>, out: &mut [f32], adds: bool, workers: &dyn Workers) -> Result<()> {
+fn by_panels(
+    left: Left<'_>,
+    right: Right<'_>,
+    out: &mut [f32],
+    adds: bool,
+    workers: &dyn Workers,
+) -> Result<()> {
     let (width, kernel) = (right.width(), kernel::best());
     let size = panel_columns(left.depth, width, kernel);
     let panels = width.div_ceil(size);
@@ -91,9 +109,15 @@ fn put_columns(out: &mut [f32], width: usize, own: &[f32], columns: Range<usize>
     }
 }
 
-/// The product with a matrix that is read from front to back, rows at a time. Sums are added up in the order of
-/// [`Panel::multiply`], so that the result is the same as with the matrix in memory.
-fn streamed(left: Left<'_>, matrix: &dyn Rows, out: &mut [f32], adds: bool, workers: &dyn Workers) -> Result<()> {
+/// The product with a matrix that is read from front to back, rows at a time. Sums are added up in
+/// the order of [`Panel::multiply`], so that the result is the same as with the matrix in memory.
+fn streamed(
+    left: Left<'_>,
+    matrix: &dyn Rows,
+    out: &mut [f32],
+    adds: bool,
+    workers: &dyn Workers,
+) -> Result<()> {
     let (mut scratch, mut decoded, mut own) = (Scratch::new(), Vec::new(), Packed::default());
     let width = matrix.width();
     for start in (0..left.depth).step_by(DEPTH) {
@@ -117,8 +141,8 @@ fn streamed(left: Left<'_>, matrix: &dyn Rows, out: &mut [f32], adds: bool, work
     Ok(())
 }
 
-/// Columns of a panel: whole strips, panels of nearly the same size, and no more than fit the caches. It does not depend on
-/// the number of threads.
+/// Columns of a panel: whole strips, panels of nearly the same size, and no more than fit the
+/// caches. It does not depend on the number of threads.
 fn panel_columns(depth: usize, width: usize, kernel: Kernel) -> usize {
     let most = (PANEL / depth).clamp(kernel.columns, COLUMNS);
     if width <= WIDE.min(most) {
@@ -138,8 +162,8 @@ struct LeftRows<'a> {
 }
 
 thread_local! {
-    /// Where the rows of the last product were packed. Fresh memory costs more than what is done with it where products
-    /// are small.
+    /// Where the rows of the last product were packed. Fresh memory costs more than what is done
+    /// with it where products are small.
     static ROWS: RefCell<Packed> = RefCell::default();
 }
 
@@ -149,8 +173,9 @@ impl<'a> LeftRows<'a> {
         let direct = if is_direct { left.rows - left.rows % kernel.rows } else { 0 };
         let rows = left.rows - direct;
         let packed = (rows <= block_rows(left.depth, kernel)).then(|| {
-            let mut packed =
-                ROWS.with(|rows| rows.try_borrow_mut().map(|mut rows| std::mem::take(&mut *rows))).unwrap_or_default();
+            let mut packed = ROWS
+                .with(|rows| rows.try_borrow_mut().map(|mut rows| std::mem::take(&mut *rows)))
+                .unwrap_or_default();
             let strip = kernel.rows * left.depth;
             let room = packed.room(rows.div_ceil(kernel.rows) * strip);
             // A few strips at a time are worth a thread.
@@ -167,7 +192,8 @@ impl<'a> LeftRows<'a> {
     /// Keeps the memory for the next product.
     fn finish(self) {
         if let Some(packed) = self.packed {
-            ROWS.with(|rows| rows.try_borrow_mut().map(|mut rows| *rows = packed)).unwrap_or_default();
+            ROWS.with(|rows| rows.try_borrow_mut().map(|mut rows| *rows = packed))
+                .unwrap_or_default();
         }
     }
 }
@@ -203,7 +229,14 @@ impl Buffers {
     }
 
     /// Packs a panel of columns of the right matrix.
-    fn pack(&mut self, right: Right<'_>, depth: usize, first: usize, columns: usize, kernel: Kernel) -> Result<()> {
+    fn pack(
+        &mut self,
+        right: Right<'_>,
+        depth: usize,
+        first: usize,
+        columns: usize,
+        kernel: Kernel,
+    ) -> Result<()> {
         let (strip, packed) = (kernel.columns, &mut self.right);
         match right {
             Right::Rows(values, width) => {
@@ -211,15 +244,30 @@ impl Buffers {
             }
             Right::Columns(values, _) => {
                 let packed = packed.room(columns.div_ceil(strip) * strip * depth);
-                pack::rows(kernel, &values[first * depth..], (columns, depth), (depth, 1), strip, packed);
+                pack::rows(
+                    kernel,
+                    &values[first * depth..],
+                    (columns, depth),
+                    (depth, 1),
+                    strip,
+                    packed,
+                );
             }
             Right::Stored(matrix) if matrix.is_transposed() => {
                 let packed = packed.room(columns.div_ceil(strip) * strip * depth);
-                // A strip at a time, so that what is decoded is still in the cache when it is packed.
+                // A strip at a time, so that what is decoded is still in the cache when it is
+                // packed.
                 for (number, packed) in packed.chunks_mut(strip * depth).enumerate() {
-                    let (start, count) = (first + number * strip, strip.min(columns - number * strip));
+                    let (start, count) =
+                        (first + number * strip, strip.min(columns - number * strip));
                     self.decoded.clear();
-                    matrix.decode(start..start + count, 0, depth, &mut self.scratch, &mut self.decoded)?;
+                    matrix.decode(
+                        start..start + count,
+                        0,
+                        depth,
+                        &mut self.scratch,
+                        &mut self.decoded,
+                    )?;
                     pack::rows(kernel, &self.decoded, (count, depth), (depth, 1), strip, packed);
                 }
             }
@@ -233,7 +281,14 @@ impl Buffers {
     }
 
     /// Multiplies the packed panel with all rows.
-    fn multiply(&mut self, rows: &LeftRows<'_>, kernel: Kernel, columns: usize, out: &mut [&mut [f32]], adds: bool) {
+    fn multiply(
+        &mut self,
+        rows: &LeftRows<'_>,
+        kernel: Kernel,
+        columns: usize,
+        out: &mut [&mut [f32]],
+        adds: bool,
+    ) {
         let LeftRows { left, direct, packed } = rows;
         let panel = Panel { right: self.right.elements(), depth: left.depth, columns, adds };
         let (as_they_lie, others) = out.split_at_mut(*direct);
@@ -254,7 +309,8 @@ impl Buffers {
 impl Left<'_> {
     /// Packs some rows into strips.
     fn pack(&self, rows: Range<usize>, kernel: Kernel, out: &mut [f32]) {
-        let (values, steps) = (&self.values[rows.start * self.row_step..], (self.row_step, self.depth_step));
+        let (values, steps) =
+            (&self.values[rows.start * self.row_step..], (self.row_step, self.depth_step));
         pack::rows(kernel, values, (rows.len(), self.depth), steps, kernel.rows, out);
     }
 }
@@ -282,7 +338,8 @@ impl Panel<'_> {
                     None => &left[top * depth + start * kernel.rows..][..len * kernel.rows],
                 };
                 for first in (0..columns).step_by(kernel.columns) {
-                    let b = &right[first * depth + start * kernel.columns..][..len * kernel.columns];
+                    let b =
+                        &right[first * depth + start * kernel.columns..][..len * kernel.columns];
                     let width = kernel.columns.min(columns - first);
                     let tile = Tile { rows: &mut *rows, first, width, adds: adds || start > 0 };
                     match (step, kernel.direct) {
@@ -333,7 +390,8 @@ mod tests {
             for row in 0..rows {
                 for at in 0..depth {
                     for column in 0..width {
-                        expected[row * width + column] += a[row * depth + at] * b[at * width + column];
+                        expected[row * width + column] +=
+                            a[row * depth + at] * b[at * width + column];
                     }
                 }
             }
@@ -386,20 +444,24 @@ mod tests {
             _: &mut Scratch,
             out: &mut Vec<f32>,
         ) -> Result<()> {
-            rows.for_each(|row| out.extend(&self.values[row * self.width + first_column..][..columns]));
+            rows.for_each(|row| {
+                out.extend(&self.values[row * self.width + first_column..][..columns]);
+            });
             Ok(())
         }
     }
 
     #[test]
     fn a_matrix_that_is_read_in_pieces_gives_the_bits_of_one_in_memory() {
-        // The second is wider than what is read of a row at a time; both have more rows than are in memory at a time.
+        // The second is wider than what is read of a row at a time; both have more rows than are in
+        // memory at a time.
         for (rows, depth, width) in [(3, DEPTH + 9, 40), (2, DEPTH + 1, STREAMED + 5)] {
             let fraction = |value: &f32| value / 7.0;
             let a: Vec<_> = values(rows * depth, 1).iter().map(fraction).collect();
             let b: Vec<_> = values(depth * width, 2).iter().map(fraction).collect();
             let left = Left::in_rows(&a, rows, depth);
-            let (mut expected, mut out) = (vec![f32::NAN; rows * width], vec![f32::NAN; rows * width]);
+            let (mut expected, mut out) =
+                (vec![f32::NAN; rows * width], vec![f32::NAN; rows * width]);
             product(left, Right::Rows(&b, width), &mut expected, &Alone).unwrap();
             let matrix = OnDisk { values: &b, width };
             product(left, Right::Stored(&matrix), &mut out, &Alone).unwrap();
@@ -417,7 +479,8 @@ mod tests {
         product(left, Right::Rows(&b, width), &mut out, &Alone).unwrap();
         for row in [0, 1, 255, 256, 299] {
             for column in 0..width {
-                let sum: f32 = (0..depth).map(|at| a[at * rows + row] * b[at * width + column]).sum();
+                let sum: f32 =
+                    (0..depth).map(|at| a[at * rows + row] * b[at * width + column]).sum();
                 assert_eq!(out[row * width + column], sum, "{row}, {column}");
             }
         }

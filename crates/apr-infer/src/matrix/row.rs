@@ -1,5 +1,9 @@
-//! The product of one row with a matrix: every element of the matrix is used once, so memory decides.
-#![allow(unsafe_code, reason = "multiversion calls the version for a processor's features after detecting them")]
+//! The product of one row with a matrix: every element of the matrix is used once, so memory
+//! decides.
+#![allow(
+    unsafe_code,
+    reason = "multiversion calls the version for a processor's features after detecting them"
+)]
 
 use apr_core::Result;
 
@@ -15,7 +19,12 @@ const COLUMNS_AT_ONCE: usize = 512;
 const DECODED: usize = 16;
 
 /// Adds the product to `out`.
-pub(super) fn add_product(x: &[f32], right: Right<'_>, out: &mut [f32], workers: &dyn Workers) -> Result<()> {
+pub(super) fn add_product(
+    x: &[f32],
+    right: Right<'_>,
+    out: &mut [f32],
+    workers: &dyn Workers,
+) -> Result<()> {
     let depth = x.len();
     try_in_pieces(workers, out, COLUMNS_AT_ONCE, |number, out| {
         let first = number * COLUMNS_AT_ONCE;
@@ -58,15 +67,17 @@ fn by_columns(x: &[f32], matrix: &dyn Rows, first: usize, out: &mut [f32]) -> Re
     Ok(())
 }
 
-/// Asks for `len` elements from a place on, which will be needed soon: each comes from memory once, and processors stop
-/// looking ahead at the end of each page.
+/// Asks for `len` elements from a place on, which will be needed soon: each comes from memory once,
+/// and processors stop looking ahead at the end of each page.
 #[inline(always)]
 fn fetch(values: &[f32], place: usize, len: usize) {
     #[cfg(all(feature = "std", target_arch = "x86_64"))]
     for line in (0..len).step_by(LINE) {
         let place = values.as_ptr().wrapping_add(place + line);
         // SAFETY: asking for memory reads nothing, wherever the place is.
-        unsafe { core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(place.cast()) };
+        unsafe {
+            core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(place.cast());
+        };
     }
     #[cfg(not(all(feature = "std", target_arch = "x86_64")))]
     let _ = (values, place, len, LINE);
@@ -110,7 +121,8 @@ fn add_group(x: &[f32], rows: &[f32], step: usize, out: &mut [f32]) {
         }
     }
     for (column, out) in rest.iter_mut().enumerate() {
-        let products = x.iter().enumerate().map(|(number, x)| x * rows[number * step + done + column]);
+        let products =
+            x.iter().enumerate().map(|(number, x)| x * rows[number * step + done + column]);
         *out += products.sum::<f32>();
     }
 }
@@ -119,7 +131,8 @@ fn add_group(x: &[f32], rows: &[f32], step: usize, out: &mut [f32]) {
 const TOGETHER: usize = 8;
 /// Sums of a row that are kept apart, so that additions need not wait for each other.
 const LANES: usize = 16;
-/// How far ahead of what is used elements are fetched: 16 KiB, measured on rows of 128 to 4096 elements.
+/// How far ahead of what is used elements are fetched: 16 KiB, measured on rows of 128 to 4096
+/// elements.
 const AHEAD: usize = 4096;
 
 for_several_targets! {
@@ -136,7 +149,8 @@ for_several_targets! {
     }
 }
 
-/// Adds the products of `x` with some rows. Each sum is made in the same order, however many there are.
+/// Adds the products of `x` with some rows. Each sum is made in the same order, however many there
+/// are.
 #[inline(always)]
 fn dots_of<const COUNT: usize>(x: &[f32], rows: &[f32], out: &mut [f32; COUNT]) {
     let depth = x.len();

@@ -40,7 +40,8 @@ impl Scaling {
 
     /// Whether places of a matrix of that size all have scales.
     pub(crate) fn fits(&self, rows: usize, columns: usize) -> bool {
-        let last = self.rows.at(rows.saturating_sub(1)) + self.columns.at(columns.saturating_sub(1));
+        let last =
+            self.rows.at(rows.saturating_sub(1)) + self.columns.at(columns.saturating_sub(1));
         last < self.scales.len() && self.scales.len() == self.zeros.len()
     }
 

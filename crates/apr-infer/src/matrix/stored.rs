@@ -36,7 +36,10 @@ struct Part {
 
 impl fmt::Debug for Matrix<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Matrix").field("rows", &self.rows).field("columns", &self.columns).finish_non_exhaustive()
+        f.debug_struct("Matrix")
+            .field("rows", &self.rows)
+            .field("columns", &self.columns)
+            .finish_non_exhaustive()
     }
 }
 
@@ -44,17 +47,28 @@ impl<'a> Matrix<'a> {
     pub(crate) fn stored(store: &'a Store<'a>, tensor: usize, rows: usize, columns: usize) -> Self {
         let dtype = store.reader.tensors()[tensor].dtype;
         let part = Part { tensor, first_row: 0, rows, row_len: columns, dtype };
-        Self { store, parts: vec![part], first_column: 0, rows, columns, transposed: false, scaling: None }
+        Self {
+            store,
+            parts: vec![part],
+            first_column: 0,
+            rows,
+            columns,
+            transposed: false,
+            scaling: None,
+        }
     }
 
     /// Whether the elements are integers that single precision holds, and differences of them too.
     pub(crate) fn has_small_integers(&self) -> bool {
-        self.parts.iter().all(|part| matches!(part.dtype, DType::I8 | DType::U8 | DType::I16 | DType::U16))
+        self.parts
+            .iter()
+            .all(|part| matches!(part.dtype, DType::I8 | DType::U8 | DType::I16 | DType::U16))
     }
 
     /// With scales for each place of the matrix as it is looked at; `None` where they do not fit.
     pub(crate) fn scaled(self, scaling: &Arc<Scaling>) -> Option<Self> {
-        let is_whole = self.parts.len() == 1 && self.parts[0].first_row == 0 && self.first_column == 0;
+        let is_whole =
+            self.parts.len() == 1 && self.parts[0].first_row == 0 && self.first_column == 0;
         let scaling = if self.transposed { Arc::new(scaling.turned()) } else { scaling.clone() };
         let fits = is_whole && self.scaling.is_none() && scaling.fits(self.rows, self.columns);
         fits.then_some(Self { scaling: Some(scaling), ..self })
@@ -126,7 +140,9 @@ impl<'a> Matrix<'a> {
         let start = (part.first_row + row) * bytes;
         let first = self.first_column + first_column;
         let block = part.dtype.block_len() as usize;
-        let splits = part.dtype != DType::I8_ROW && first.is_multiple_of(block) && columns.is_multiple_of(block);
+        let splits = part.dtype != DType::I8_ROW
+            && first.is_multiple_of(block)
+            && columns.is_multiple_of(block);
         if splits {
             let (from, len) = (row_bytes(part.dtype, first), row_bytes(part.dtype, columns));
             let piece = self.store.bytes(part.tensor, start + from, len)?;
@@ -193,8 +209,11 @@ impl Rows for Matrix<'_> {
         out: &mut Vec<f32>,
     ) -> Result<()> {
         let start = out.len();
-        let flat =
-            if first_column == 0 && columns == self.columns { self.flat_rows(rows.start, rows.len()) } else { None };
+        let flat = if first_column == 0 && columns == self.columns {
+            self.flat_rows(rows.start, rows.len())
+        } else {
+            None
+        };
         match flat {
             Some(flat) => {
                 let (dtype, bytes) = flat?;

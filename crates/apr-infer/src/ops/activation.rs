@@ -37,7 +37,8 @@ pub(super) const TABLE: &[Operator] = &[
         both(call, move |x| gamma * if x > 0.0 { x } else { alpha * x.exp_m1() })
     }),
     computes("HardSigmoid", |call| {
-        let (alpha, beta) = (f64::from(call.float("alpha", 0.2)), f64::from(call.float("beta", 0.5)));
+        let (alpha, beta) =
+            (f64::from(call.float("alpha", 0.2)), f64::from(call.float("beta", 0.5)));
         both(call, move |x| (alpha * x + beta).clamp(0.0, 1.0))
     }),
     computes("HardSwish", |call| both(call, |x| x * (x / 6.0 + 0.5).clamp(0.0, 1.0))),
@@ -52,11 +53,19 @@ pub(super) const TABLE: &[Operator] = &[
     computes("com.microsoft::FastGelu", |call| biased(call, true)),
     computes("com.microsoft::QuickGelu", |call| {
         let alpha = call.float("alpha", 1.702);
-        rows(call, move |values| swish_all(values, alpha), move |x| x * (f64::from(alpha) * x).sigmoid())
+        rows(
+            call,
+            move |values| swish_all(values, alpha),
+            move |x| x * (f64::from(alpha) * x).sigmoid(),
+        )
     }),
     computes("Swish", |call| {
         let alpha = call.float("alpha", 1.0);
-        rows(call, move |values| swish_all(values, alpha), move |x| x * (f64::from(alpha) * x).sigmoid())
+        rows(
+            call,
+            move |values| swish_all(values, alpha),
+            move |x| x * (f64::from(alpha) * x).sigmoid(),
+        )
     }),
     computes("PRelu", prelu),
     computes("Clip", clip),
@@ -147,7 +156,8 @@ fn clip(call: &mut Call<'_>) -> Result<Vec<Value>> {
     } else {
         let bound = |name: &str| match call.attribute(name) {
             Some(AttributeValue::Float(value)) => {
-                crate::cast::from_doubles(vec![f64::from(*value)], Vec::new(), result.element()).map(Some)
+                crate::cast::from_doubles(vec![f64::from(*value)], Vec::new(), result.element())
+                    .map(Some)
             }
             _ => Ok(None),
         };
@@ -179,7 +189,11 @@ fn swiglu(call: &mut Call<'_>) -> Result<Vec<Value>> {
     };
     let other = call.tensor(1)?;
     if gate.shape() != other.shape() {
-        return Err(Error::format(format!("{:?} and {:?} are not the same", gate.shape(), other.shape())));
+        return Err(Error::format(format!(
+            "{:?} and {:?} are not the same",
+            gate.shape(),
+            other.shape()
+        )));
     }
     Ok(vec![join(call, &gate, other, Product)?.into()])
 }

@@ -20,8 +20,8 @@ pub(super) const TABLE: &[Operator] = &[computes("Attention", attention)];
 /// Queries whose scores are computed together, so that they stay in a cache.
 const QUERIES: usize = 128;
 
-/// The queries in blocks of nearly the same size. One is never alone, unless there is only one: the products of a single row
-/// are added up in another order.
+/// The queries in blocks of nearly the same size. One is never alone, unless there is only one: the
+/// products of a single row are added up in another order.
 pub(super) fn query_blocks(queries: usize) -> impl Iterator<Item = Range<usize>> {
     let size = queries.div_ceil(queries.div_ceil(QUERIES).max(1)).max(1);
     (0..queries).step_by(size).map(move |first| first..queries.min(first + size))
@@ -39,7 +39,10 @@ pub(super) struct Heads {
 impl Heads {
     pub(super) fn new(tensor: Tensor) -> Result<Self> {
         let &[batch, heads, len, size] = tensor.shape() else {
-            return Err(Error::format(format!("heads of shape {:?} have not four dimensions", tensor.shape())));
+            return Err(Error::format(format!(
+                "heads of shape {:?} have not four dimensions",
+                tensor.shape()
+            )));
         };
         Ok(Self { tensor, batch, heads, len, size })
     }
@@ -76,7 +79,9 @@ impl Heads {
 
 /// `[batch, heads, length, size]` as `[batch, length, heads * size]`.
 pub(super) fn heads_together(tensor: &Tensor) -> Result<Tensor> {
-    let &[batch, heads, len, size] = tensor.shape() else { return Err(Error::format("heads are expected")) };
+    let &[batch, heads, len, size] = tensor.shape() else {
+        return Err(Error::format("heads are expected"));
+    };
     transposed(tensor, &[0, 2, 1, 3])?.reshaped(vec![batch, len, heads * size])
 }
 
@@ -98,18 +103,30 @@ pub(super) struct Rules<'a> {
     pub(super) scale: f32,
     /// Bound of the scores, which a hyperbolic tangent brings them below; 0 for none.
     pub(super) softcap: f32,
-    /// Adds what a mask says to the scores of a query: batch, head, query, scores. Where nothing may be looked at, the
-    /// whole row is negative infinity.
+    /// Adds what a mask says to the scores of a query: batch, head, query, scores. Where nothing
+    /// may be looked at, the whole row is negative infinity.
     pub(super) mask: &'a AddMask<'a>,
     pub(super) shown: Shown,
 }
 
 /// What queries find: `[batch, heads, queries, value size]`, and the scores that are shown.
-pub(super) fn attend(call: &Call<'_>, q: &Heads, k: &Heads, v: &Heads, rules: &Rules<'_>) -> Result<(Tensor, Tensor)> {
-    let fits = q.batch == k.batch && k.batch == v.batch && k.heads == v.heads && k.len == v.len && q.size == k.size;
+pub(super) fn attend(
+    call: &Call<'_>,
+    q: &Heads,
+    k: &Heads,
+    v: &Heads,
+    rules: &Rules<'_>,
+) -> Result<(Tensor, Tensor)> {
+    let fits = q.batch == k.batch
+        && k.batch == v.batch
+        && k.heads == v.heads
+        && k.len == v.len
+        && q.size == k.size;
     if !fits || k.heads == 0 || !q.heads.is_multiple_of(k.heads) {
         let shapes = [q, k, v].map(|heads| heads.tensor.shape().to_vec());
-        return Err(Error::format(format!("queries, keys and values of {shapes:?} do not go together")));
+        return Err(Error::format(format!(
+            "queries, keys and values of {shapes:?} do not go together"
+        )));
     }
     let shape = vec![q.batch, q.heads, q.len, v.size];
     let mut out = pool::any(call.room(&shape, ElementType::F32)?);
@@ -122,7 +139,9 @@ pub(super) fn attend(call: &Call<'_>, q: &Heads, k: &Heads, v: &Heads, rules: &R
     let attention = Attention { q, k, v, rules, shown };
     let per_head = q.len * v.size;
     if per_head > 0 {
-        try_in_pieces(call.workers(), &mut out, per_head, |number, out| attention.head(number, out))?;
+        try_in_pieces(call.workers(), &mut out, per_head, |number, out| {
+            attention.head(number, out)
+        })?;
     }
     let shown = attention.shown.into_inner().unwrap_or_default();
     Ok((Tensor::new(shape, out)?, Tensor::new(score_shape, shown)?))
@@ -156,7 +175,12 @@ impl Attention<'_> {
                 self.show(stage, start, scores);
             });
             let left = Left::in_rows(scores, rows, k.len);
-            product(left, Right::Rows(values, v.size), &mut out[first * v.size..][..rows * v.size], &Alone)?;
+            product(
+                left,
+                Right::Rows(values, v.size),
+                &mut out[first * v.size..][..rows * v.size],
+                &Alone,
+            )?;
         }
         pool::give(scores);
         Ok(())
@@ -184,7 +208,9 @@ impl Rules<'_> {
         scores.iter_mut().for_each(|score| *score *= self.scale);
         show(Shown::Products, scores);
         if self.softcap > 0.0 {
-            scores.iter_mut().for_each(|score| *score = (*score / self.softcap).tanh() * self.softcap);
+            scores
+                .iter_mut()
+                .for_each(|score| *score = (*score / self.softcap).tanh() * self.softcap);
         }
         show(Shown::Capped, scores);
         for (query, row) in scores.chunks_mut(len.max(1)).enumerate() {
@@ -213,13 +239,23 @@ pub(super) struct Given {
 
 impl Given {
     /// A mask for scores of `[batch, heads, queries]`, to each of which it may be stretched.
-    pub(super) fn new(mask: Option<&Tensor>, [batch, heads, queries]: [usize; 3]) -> Result<Option<Self>> {
+    pub(super) fn new(
+        mask: Option<&Tensor>,
+        [batch, heads, queries]: [usize; 3],
+    ) -> Result<Option<Self>> {
         let Some(mask) = mask else { return Ok(None) };
-        let tensor = if mask.element() == ElementType::Bool { mask.clone() } else { mask.cast(ElementType::F32)? };
+        let tensor = if mask.element() == ElementType::Bool {
+            mask.clone()
+        } else {
+            mask.cast(ElementType::F32)?
+        };
         let keys = tensor.shape().last().copied().unwrap_or(0);
         let target = [batch, heads, queries, keys];
         if broadcast(&[tensor.shape(), &target])? != target {
-            return Err(Error::format(format!("a mask of {:?} does not fit {target:?}", tensor.shape())));
+            return Err(Error::format(format!(
+                "a mask of {:?} does not fit {target:?}",
+                tensor.shape()
+            )));
         }
         Ok(Some(Self { steps: stretched(tensor.shape(), &target), tensor, keys }))
     }
@@ -299,7 +335,9 @@ fn mask(call: &Call<'_>, q: &Heads, past: Option<&Tensor>) -> Result<Mask> {
     }
     let past_len = past.and_then(|past| past.shape().get(2).copied()).unwrap_or(0);
     let offsets = match &valid {
-        Some(valid) if past.is_none() => valid.iter().map(|len| len.saturating_sub(q.len as i64)).collect(),
+        Some(valid) if past.is_none() => {
+            valid.iter().map(|len| len.saturating_sub(q.len as i64)).collect()
+        }
         _ => vec![past_len as i64; q.batch],
     };
     Ok(Mask {

@@ -92,18 +92,21 @@ fn smaller<T: PartialOrd + Copy>(a: T, b: T) -> T {
     if a < b || a != a { a } else { b }
 }
 
-/// Two tensors of one type of numbers; integers are computed with 64 bits and cut off, as if they had wrapped.
+/// Two tensors of one type of numbers; integers are computed with 64 bits and cut off, as if they
+/// had wrapped.
 pub(crate) fn join(call: &Call<'_>, a: &Tensor, b: &Tensor, join: impl Join) -> Result<Tensor> {
     let (left, right) = (a.shape(), b.shape());
     macro_rules! by {
         (signed $($signed:ident)*; unsigned $($unsigned:ident)*) => {
             match (a.data(), b.data()) {
                 (Data::F32(x), Data::F32(y)) => {
-                    let (shape, values) = zip(call, (left, x), (right, y), |x, y| join.singles(x, y))?;
+                    let of = |x, y| join.singles(x, y);
+                    let (shape, values) = zip(call, (left, x), (right, y), of)?;
                     (shape, Data::F32(values))
                 }
                 (Data::F64(x), Data::F64(y)) => {
-                    let (shape, values) = zip(call, (left, x), (right, y), |x, y| join.floats(x, y))?;
+                    let of = |x, y| join.floats(x, y);
+                    let (shape, values) = zip(call, (left, x), (right, y), of)?;
                     (shape, Data::F64(values))
                 }
                 $((Data::$signed(x), Data::$signed(y)) => {
@@ -183,12 +186,20 @@ fn modulo(call: &mut Call<'_>) -> Result<Vec<Value>> {
     impl Join for Rest {
         fn floats(self, a: f64, b: f64) -> f64 {
             let rest = a % b;
-            if !self.of_dividend && rest != 0.0 && (rest < 0.0) != (b < 0.0) { rest + b } else { rest }
+            if !self.of_dividend && rest != 0.0 && (rest < 0.0) != (b < 0.0) {
+                rest + b
+            } else {
+                rest
+            }
         }
 
         fn singles(self, a: f32, b: f32) -> f32 {
             let rest = a % b;
-            if !self.of_dividend && rest != 0.0 && (rest < 0.0) != (b < 0.0) { rest + b } else { rest }
+            if !self.of_dividend && rest != 0.0 && (rest < 0.0) != (b < 0.0) {
+                rest + b
+            } else {
+                rest
+            }
         }
 
         fn signed(self, a: i64, b: i64) -> i64 {
@@ -237,13 +248,19 @@ fn compare(
     macro_rules! by {
         ($($variant:ident)*) => {
             match (a.data(), b.data()) {
-                (Data::F32(x), Data::F32(y)) => zip(call, (left, x), (right, y), |x, y| u8::from(singles(x, y)))?,
-                (Data::F64(x), Data::F64(y)) => zip(call, (left, x), (right, y), |x, y| u8::from(doubles(x, y)))?,
+                (Data::F32(x), Data::F32(y)) => {
+                    zip(call, (left, x), (right, y), |x, y| u8::from(singles(x, y)))?
+                }
+                (Data::F64(x), Data::F64(y)) => {
+                    zip(call, (left, x), (right, y), |x, y| u8::from(doubles(x, y)))?
+                }
                 $((Data::$variant(x), Data::$variant(y)) => {
-                    zip(call, (left, x), (right, y), |x, y| u8::from(integers(i128::from(x), i128::from(y))))?
+                    let of = |x, y| u8::from(integers(i128::from(x), i128::from(y)));
+                    zip(call, (left, x), (right, y), of)?
                 })*
                 (Data::Text(x), Data::Text(y)) => {
-                    // Only equality is defined on texts: then any two numbers serve that differ as they do.
+                    // Only equality is defined on texts: then any two numbers serve that differ as
+                    // they do.
                     let x: Vec<_> = x.iter().collect();
                     let y: Vec<_> = y.iter().collect();
                     let of = |x: &String, y: &String| u8::from(integers(0, i128::from(x != y)));
@@ -259,7 +276,8 @@ fn compare(
 
 fn logic(call: &mut Call<'_>, by: fn(u8, u8) -> u8) -> Result<Vec<Value>> {
     let (a, b) = (call.tensor(0)?, call.tensor(1)?);
-    let (shape, values) = zip(call, (a.shape(), a.values::<u8>()?), (b.shape(), b.values::<u8>()?), by)?;
+    let (shape, values) =
+        zip(call, (a.shape(), a.values::<u8>()?), (b.shape(), b.values::<u8>()?), by)?;
     Ok(vec![Tensor::truths(shape, values)?.into()])
 }
 
@@ -294,17 +312,26 @@ fn shift(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let left = match call.text("direction", "").as_str() {
         "LEFT" => true,
         "RIGHT" => false,
-        other => return Err(Error::format(format!("the direction is '{other}', not LEFT or RIGHT"))),
+        other => {
+            return Err(Error::format(format!("the direction is '{other}', not LEFT or RIGHT")));
+        }
     };
     let (x, y) = (a.integers()?, b.integers()?);
     let by = |x: i64, y: i64| {
         let by = u32::try_from(y).unwrap_or(u32::MAX);
-        let shifted = if left { x.cast_unsigned().checked_shl(by) } else { x.cast_unsigned().checked_shr(by) };
+        let shifted = if left {
+            x.cast_unsigned().checked_shl(by)
+        } else {
+            x.cast_unsigned().checked_shr(by)
+        };
         shifted.unwrap_or(0).cast_signed()
     };
     // A negative count is as good as a large one.
     let signed_right = |x: i64, y: i64| x >> if (0..64).contains(&y) { y } else { 63 };
-    let is_signed = matches!(a.element(), ElementType::I8 | ElementType::I16 | ElementType::I32 | ElementType::I64);
+    let is_signed = matches!(
+        a.element(),
+        ElementType::I8 | ElementType::I16 | ElementType::I32 | ElementType::I64
+    );
     let (shape, values) = if is_signed && !left {
         zip(call, (a.shape(), &x[..]), (b.shape(), &y[..]), signed_right)?
     } else {
@@ -314,7 +341,13 @@ fn shift(call: &mut Call<'_>) -> Result<Vec<Value>> {
 }
 
 fn choose(call: &mut Call<'_>) -> Result<Vec<Value>> {
-    fn of<T: Element>(which: &[u8], a: &[T], b: &[T], steps: [&[usize]; 3], shape: &[usize]) -> Data {
+    fn of<T: Element>(
+        which: &[u8],
+        a: &[T],
+        b: &[T],
+        steps: [&[usize]; 3],
+        shape: &[usize],
+    ) -> Data {
         let mut out = Vec::with_capacity(crate::shape::count(shape));
         crate::shape::walk(shape, steps, |[which_at, a_at, b_at]| {
             out.push(if which[which_at] != 0 { a[a_at].clone() } else { b[b_at].clone() });
@@ -332,7 +365,10 @@ fn choose(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let (sizes, steps) = crate::shape::joined(&shape, &all);
     let steps = [&steps[0][..], &steps[1][..], &steps[2][..]];
     let truths = which.values::<u8>()?;
-    let data = crate::tensor::with_storage!(a.data(), values => of(truths, values, b.values()?, steps, &sizes));
+    let data = crate::tensor::with_storage!(
+        a.data(),
+        values => of(truths, values, b.values()?, steps, &sizes)
+    );
     Ok(vec![a.like(shape, data)?.into()])
 }
 
@@ -344,7 +380,9 @@ mod tests {
     #[test]
     fn integers_wrap_and_floats_keep_nan() {
         assert_eq!(Sum.signed(i64::MAX, 1), i64::MIN);
-        assert!(Largest.singles(f32::NAN, 1.0).is_nan() && Smallest.singles(1.0, f32::NAN).is_nan());
+        assert!(
+            Largest.singles(f32::NAN, 1.0).is_nan() && Smallest.singles(1.0, f32::NAN).is_nan()
+        );
         assert_eq!(u8::from_i64(256 + 7), 7);
     }
 }

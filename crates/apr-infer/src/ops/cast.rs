@@ -44,7 +44,10 @@ fn bit_cast(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let to = element(call.int("to", 0))?;
     let tensor = call.tensor(0)?;
     if tensor.element().bits() != to.bits() || to.bits() < 8 {
-        return Err(Error::format(format!("{} and {to} have other numbers of bits", tensor.element())));
+        return Err(Error::format(format!(
+            "{} and {to} have other numbers of bits",
+            tensor.element()
+        )));
     }
     let bytes: Vec<u8> = match tensor.data() {
         Data::F32(values) => values.iter().flat_map(|value| value.to_le_bytes()).collect(),

@@ -43,7 +43,13 @@ impl Collected {
     }
 
     /// The values of an output under a new dimension; `None` where there were no iterations.
-    fn stack(&mut self, call: &mut Call<'_>, position: usize, at: i64, reversed: bool) -> Result<Option<Tensor>> {
+    fn stack(
+        &mut self,
+        call: &mut Call<'_>,
+        position: usize,
+        at: i64,
+        reversed: bool,
+    ) -> Result<Option<Tensor>> {
         let Some(tensors) = self.0.get_mut(position) else { return Ok(None) };
         if reversed {
             tensors.reverse();
@@ -62,15 +68,18 @@ impl Collected {
 fn repeat(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let most = call.optional(0)?.map(Tensor::integer).transpose()?;
     let mut goes_on = call.optional(1)?.map_or(Ok(true), truth)?;
-    let mut state: Vec<Value> = (2..call.inputs.len()).map(|at| call.value(at).cloned()).collect::<Result<_>>()?;
+    let mut state: Vec<Value> =
+        (2..call.inputs.len()).map(|at| call.value(at).cloned()).collect::<Result<_>>()?;
     let body = call.body("body")?;
     let mut collected = Collected::default();
     let mut round = 0_i64;
     while goes_on && most.is_none_or(|most| round < most) {
-        let mut inputs = vec![Tensor::scalar(round).into(), Tensor::truths(Vec::new(), vec![1])?.into()];
+        let mut inputs =
+            vec![Tensor::scalar(round).into(), Tensor::truths(Vec::new(), vec![1])?.into()];
         inputs.append(&mut state);
         let mut outputs = call.environment.run_body(body, inputs)?.into_iter();
-        let next = outputs.next().ok_or_else(|| Error::format("the body of a loop has no outputs"))?;
+        let next =
+            outputs.next().ok_or_else(|| Error::format("the body of a loop has no outputs"))?;
         goes_on = truth(next.tensor()?)?;
         state = outputs.by_ref().take(call.inputs.len() - 2).collect();
         collected.add(call, outputs)?;
@@ -90,7 +99,8 @@ fn repeat(call: &mut Call<'_>) -> Result<Vec<Value>> {
 fn nothing(body: &Body, output: usize) -> Result<Tensor> {
     let value = body.value(body.outputs[output]);
     let element = value.element().unwrap_or(apr_graph::ElementType::F32);
-    let known = |dim: &apr_graph::Dim| dim.size().and_then(|size| usize::try_from(size).ok()).unwrap_or(0);
+    let known =
+        |dim: &apr_graph::Dim| dim.size().and_then(|size| usize::try_from(size).ok()).unwrap_or(0);
     let mut shape = vec![0];
     shape.extend(value.shape().unwrap_or_default().iter().map(known));
     crate::cast::from_floats(Vec::new(), shape, element)
@@ -102,13 +112,15 @@ fn scan(call: &mut Call<'_>) -> Result<Vec<Value>> {
     if call.opset < 9 {
         return scan_batches(call, body, scanned);
     }
-    let inputs = (0..call.inputs.len()).map(|at| call.value(at).cloned()).collect::<Result<Vec<_>>>()?;
+    let inputs =
+        (0..call.inputs.len()).map(|at| call.value(at).cloned()).collect::<Result<Vec<_>>>()?;
     scan_one(call, body, scanned, inputs, None)
 }
 
 /// Version 8: an extra first input with lengths, and every value has a batch in front.
 fn scan_batches(call: &mut Call<'_>, body: &Body, scanned: usize) -> Result<Vec<Value>> {
-    let inputs: Vec<Tensor> = (1..call.inputs.len()).map(|at| call.tensor(at).cloned()).collect::<Result<_>>()?;
+    let inputs: Vec<Tensor> =
+        (1..call.inputs.len()).map(|at| call.tensor(at).cloned()).collect::<Result<_>>()?;
     let lengths = call.optional(0)?.map(Tensor::integers).transpose()?;
     let batches = inputs.first().and_then(|tensor| tensor.shape().first().copied()).unwrap_or(0);
     let mut results: Vec<Vec<Tensor>> = Vec::new();
@@ -119,7 +131,10 @@ fn scan_batches(call: &mut Call<'_>, body: &Body, scanned: usize) -> Result<Vec<
             let shape = one.shape()[1..].to_vec();
             own.push(one.reshaped(shape)?.into());
         }
-        let len = lengths.as_ref().and_then(|lengths| lengths.get(batch)).and_then(|len| usize::try_from(*len).ok());
+        let len = lengths
+            .as_ref()
+            .and_then(|lengths| lengths.get(batch))
+            .and_then(|len| usize::try_from(*len).ok());
         let outputs = scan_one(call, body, scanned, own, len)?;
         for (position, output) in outputs.into_iter().enumerate() {
             if results.len() <= position {
@@ -138,22 +153,34 @@ fn scan_one(
     mut inputs: Vec<Value>,
     len: Option<usize>,
 ) -> Result<Vec<Value>> {
-    let states =
-        inputs.len().checked_sub(scanned).ok_or_else(|| Error::format("there are fewer inputs than scanned"))?;
-    let rows: Vec<Tensor> =
-        inputs.split_off(states).iter().map(|value| value.tensor().cloned()).collect::<Result<_>>()?;
-    let setting =
-        |name: &str, position: usize| call.ints(name).and_then(|list| list.get(position).copied()).unwrap_or(0);
+    let states = inputs
+        .len()
+        .checked_sub(scanned)
+        .ok_or_else(|| Error::format("there are fewer inputs than scanned"))?;
+    let rows: Vec<Tensor> = inputs
+        .split_off(states)
+        .iter()
+        .map(|value| value.tensor().cloned())
+        .collect::<Result<_>>()?;
+    let setting = |name: &str, position: usize| {
+        call.ints(name).and_then(|list| list.get(position).copied()).unwrap_or(0)
+    };
     let mut axes = Vec::with_capacity(rows.len());
     for (position, tensor) in rows.iter().enumerate() {
         axes.push(axis(setting("scan_input_axes", position), tensor.rank())?);
     }
     let whole = rows.first().map_or(0, |tensor| tensor.shape()[axes[0]]);
     let len = len.unwrap_or(whole).min(whole);
-    let backwards: Vec<_> = (0..rows.len()).map(|position| setting("scan_input_directions", position) == 1).collect();
+    let backwards: Vec<_> =
+        (0..rows.len()).map(|position| setting("scan_input_directions", position) == 1).collect();
     let collects = body.outputs.len().saturating_sub(states);
     let out: Vec<_> = (0..collects)
-        .map(|position| (setting("scan_output_axes", position), setting("scan_output_directions", position) == 1))
+        .map(|position| {
+            (
+                setting("scan_output_axes", position),
+                setting("scan_output_directions", position) == 1,
+            )
+        })
         .collect();
     let mut state = inputs;
     let mut collected = Collected::default();
@@ -180,7 +207,9 @@ fn scan_one(
 
 fn padded(tensor: &Tensor, len: usize) -> Result<Tensor> {
     let mut shape = tensor.shape().to_vec();
-    shape[0] = len.checked_sub(shape[0]).ok_or_else(|| Error::format("an output is longer than what is scanned"))?;
+    shape[0] = len
+        .checked_sub(shape[0])
+        .ok_or_else(|| Error::format("an output is longer than what is scanned"))?;
     let zeros = crate::moving::filled_like(tensor, shape)?;
     crate::moving::joined(&[tensor, &zeros], 0)
 }
@@ -188,15 +217,18 @@ fn padded(tensor: &Tensor, len: usize) -> Result<Tensor> {
 /// Runs a body for every element of a sequence.
 fn map(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let body = call.body("body")?;
-    let Value::Sequence(first) = call.value(0)?.clone() else { return Err(Error::format("a sequence is expected")) };
+    let Value::Sequence(first) = call.value(0)?.clone() else {
+        return Err(Error::format("a sequence is expected"));
+    };
     let mut results: Vec<Vec<Value>> = vec![Vec::new(); body.outputs.len()];
     for (at, element) in first.into_iter().enumerate() {
         let mut inputs = vec![element];
         for position in 1..call.inputs.len() {
             inputs.push(match call.value(position)? {
-                Value::Sequence(values) => {
-                    values.get(at).cloned().ok_or_else(|| Error::format("the sequences are not as long"))?
-                }
+                Value::Sequence(values) => values
+                    .get(at)
+                    .cloned()
+                    .ok_or_else(|| Error::format("the sequences are not as long"))?,
                 other => other.clone(),
             });
         }

@@ -37,12 +37,18 @@ pub(super) struct Sizes {
 
 impl Sizes {
     pub(super) fn of(call: &Call<'_>, x: &[usize], weights: &[usize]) -> Result<Self> {
-        let wrong = || Error::format(format!("filters of {weights:?} do not fit an input of {x:?}"));
+        let wrong =
+            || Error::format(format!("filters of {weights:?} do not fit an input of {x:?}"));
         let (&[batch, channels], input) = x.split_first_chunk::<2>().ok_or_else(wrong)?;
         let (&[filters, in_group], kernel) = weights.split_first_chunk::<2>().ok_or_else(wrong)?;
         let groups = usize::try_from(call.int("group", 1)).unwrap_or(0);
-        let fits = groups > 0 && in_group.checked_mul(groups) == Some(channels) && filters % groups == 0;
-        if !fits || call.ints("kernel_shape").is_some_and(|shape| sizes(&shape).ok().as_deref() != Some(kernel)) {
+        let fits =
+            groups > 0 && in_group.checked_mul(groups) == Some(channels) && filters % groups == 0;
+        if !fits
+            || call
+                .ints("kernel_shape")
+                .is_some_and(|shape| sizes(&shape).ok().as_deref() != Some(kernel))
+        {
             return Err(wrong());
         }
         let windows = Windows::of(call, input, kernel.to_vec())?;
@@ -62,8 +68,9 @@ impl Sizes {
         ones(&windows.kernel) && ones(&windows.strides) && no_pads
     }
 
-    /// Runs `multiply` for each group of each image and each range of places, with the number of the first channel that comes
-    /// in, the windows (`channels * window_len` rows, a column for each place), and where the result goes, in rows.
+    /// Runs `multiply` for each group of each image and each range of places, with the number of
+    /// the first channel that comes in, the windows (`channels * window_len` rows, a column for
+    /// each place), and where the result goes, in rows.
     pub(super) fn each<T: Copy + Default + Send + Sync>(
         &self,
         workers: &dyn Workers,
@@ -137,7 +144,8 @@ impl Filters<'_> {
             let rows = first..(first + step).min(filters.end);
             decoded.clear();
             matrix.decode(rows.clone(), 0, depth, &mut scratch, &mut decoded)?;
-            let place = (first - filters.start) * windows.width()..(rows.end - filters.start) * windows.width();
+            let place = (first - filters.start) * windows.width()
+                ..(rows.end - filters.start) * windows.width();
             product(Left::in_rows(&decoded, rows.len(), depth), windows, &mut out[place], workers)?;
         }
         Ok(())
@@ -148,7 +156,10 @@ impl Filters<'_> {
 fn stored(call: &Call<'_>) -> Result<Option<Tensor>> {
     let Value::Weight(handle) = call.value(1)? else { return Ok(None) };
     let x = call.tensor(0)?;
-    let (Some(matrix), Some(weights)) = (call.flat_matrix(handle), call.weight_shape(handle)) else { return Ok(None) };
+    let (Some(matrix), Some(weights)) = (call.flat_matrix(handle), call.weight_shape(handle))
+    else {
+        return Ok(None);
+    };
     let sizes = Sizes::of(call, x.shape(), &weights)?;
     if x.element() != ElementType::F32 || sizes.channels == 1 && sizes.filters == 1 {
         return Ok(None);
@@ -184,16 +195,28 @@ fn conv(call: &mut Call<'_>) -> Result<Vec<Value>> {
         }
         (Data::F64(values), Data::F64(weights)) => {
             let mut out = vec![0.0; total];
-            multiply_plain(call.workers(), &sizes, values, weights, &mut out, |sum, a, b| sum + a * b)?;
+            multiply_plain(call.workers(), &sizes, values, weights, &mut out, |sum, a, b| {
+                sum + a * b
+            })?;
             let bias = call.optional(2)?.map(Tensor::values::<f64>).transpose()?;
             add_bias(&mut out, bias, &sizes)?;
             Ok(vec![Tensor::new(shape, out)?.into()])
         }
-        _ => Err(Error::format(format!("{} and {} can't be multiplied", x.element(), weights.element()))),
+        _ => Err(Error::format(format!(
+            "{} and {} can't be multiplied",
+            x.element(),
+            weights.element()
+        ))),
     }
 }
 
-fn single(call: &Call<'_>, sizes: &Sizes, x: &[f32], weights: &Filters<'_>, out: &mut [f32]) -> Result<()> {
+fn single(
+    call: &Call<'_>,
+    sizes: &Sizes,
+    x: &[f32],
+    weights: &Filters<'_>,
+    out: &mut [f32],
+) -> Result<()> {
     let depth = sizes.channels * sizes.windows.window_len();
     let one = sizes.batch * sizes.groups == 1;
     // With one group, the product itself is cut into pieces.
@@ -207,7 +230,8 @@ fn single(call: &Call<'_>, sizes: &Sizes, x: &[f32], weights: &Filters<'_>, out:
 
 /// One filter for each channel: a sum of shifted lines.
 fn depthwise(call: &Call<'_>, sizes: &Sizes, x: &[f32], weights: &[f32], out: &mut [f32]) {
-    let (image, places, len) = (count(&sizes.windows.input), count(&sizes.windows.output), sizes.windows.window_len());
+    let (image, places, len) =
+        (count(&sizes.windows.input), count(&sizes.windows.output), sizes.windows.window_len());
     in_pieces(call.workers(), out, places.max(1), |number, out| {
         let input = &x[number * image..][..image];
         let filter = &weights[number % sizes.groups * len..][..len];
@@ -240,7 +264,11 @@ pub(super) fn multiply_plain<T: Copy + Default + Send + Sync>(
     })
 }
 
-fn add_bias<T: Copy + std::ops::AddAssign>(out: &mut [T], bias: Option<&[T]>, sizes: &Sizes) -> Result<()> {
+fn add_bias<T: Copy + std::ops::AddAssign>(
+    out: &mut [T],
+    bias: Option<&[T]>,
+    sizes: &Sizes,
+) -> Result<()> {
     let Some(bias) = bias else { return Ok(()) };
     let (filters, places) = (sizes.groups * sizes.filters, count(&sizes.windows.output));
     if bias.len() != filters {
@@ -274,15 +302,20 @@ fn turned_sizes(call: &Call<'_>, x: &[usize], weights: &[usize]) -> Result<Sizes
     let (&[in_channels, filters], kernel) = weights.split_first_chunk::<2>().ok_or_else(wrong)?;
     let groups = usize::try_from(call.int("group", 1)).unwrap_or(0);
     let rank = input.len();
-    let grouped = (1..=channels).contains(&groups) && channels.is_multiple_of(groups) && channels == in_channels;
+    let grouped = (1..=channels).contains(&groups)
+        && channels.is_multiple_of(groups)
+        && channels == in_channels;
     if !grouped || kernel.len() != rank || kernel.contains(&0) {
         return Err(wrong());
     }
-    let (strides, dilations) = (positive(call, "strides", rank, 1)?, positive(call, "dilations", rank, 1)?);
+    let (strides, dilations) =
+        (positive(call, "strides", rank, 1)?, positive(call, "dilations", rank, 1)?);
     let pads = fitting(call, "pads", 2 * rank)?.unwrap_or_else(|| vec![0; 2 * rank]);
     let extra = fitting(call, "output_padding", rank)?.unwrap_or_else(|| vec![0; rank]);
     let wanted = match call.ints("output_shape") {
-        Some(shape) => Some(sizes(shape.get(shape.len().saturating_sub(rank)..).unwrap_or_default())?),
+        Some(shape) => {
+            Some(sizes(shape.get(shape.len().saturating_sub(rank)..).unwrap_or_default())?)
+        }
         None => None,
     };
     let auto = call.text("auto_pad", "NOTSET");
@@ -312,11 +345,18 @@ fn fitting(call: &Call<'_>, name: &str, len: usize) -> Result<Option<Vec<usize>>
 }
 
 /// The size of the result along a dimension, or the pads where the size is given.
-fn turned_size(windows: &mut Windows, dim: usize, extra: usize, wanted: Option<usize>, auto: &str) -> Result<()> {
+fn turned_size(
+    windows: &mut Windows,
+    dim: usize,
+    extra: usize,
+    wanted: Option<usize>,
+    auto: &str,
+) -> Result<()> {
     let too_large = || Error::memory("the output does not fit the memory");
     let (places, stride) = (windows.output[dim], windows.strides[dim]);
     let full = places.saturating_sub(1).checked_mul(stride).ok_or_else(too_large)?;
-    let full = full.checked_add(extra.saturating_add(windows.extent(dim)?)).ok_or_else(too_large)?;
+    let full =
+        full.checked_add(extra.saturating_add(windows.extent(dim)?)).ok_or_else(too_large)?;
     let same = auto.starts_with("SAME").then(|| places.saturating_mul(stride));
     if let Some(size) = wanted.or(same) {
         let total = full.saturating_sub(size);
@@ -326,7 +366,8 @@ fn turned_size(windows: &mut Windows, dim: usize, extra: usize, wanted: Option<u
         windows.input[dim] = size;
     } else {
         let cut = windows.before[dim].saturating_add(windows.after[dim]);
-        windows.input[dim] = full.checked_sub(cut).ok_or_else(|| Error::format("the pads cut off everything"))?;
+        windows.input[dim] =
+            full.checked_sub(cut).ok_or_else(|| Error::format("the pads cut off everything"))?;
     }
     Ok(())
 }
@@ -346,14 +387,21 @@ fn transposed(call: &mut Call<'_>) -> Result<Vec<Value>> {
         try_in_pieces(call.workers(), &mut out, block, |number, out| {
             let group = number % sizes.groups;
             let filters = &weights[group * sizes.filters * depth..][..sizes.filters * depth];
-            let left = Left { values: filters, rows: depth, depth: sizes.filters, row_step: 1, depth_step: depth };
+            let left = Left {
+                values: filters,
+                rows: depth,
+                depth: sizes.filters,
+                row_step: 1,
+                depth_step: depth,
+            };
             let input = &x[number * sizes.filters * places..][..sizes.filters * places];
             let mut columns = vec![0.0; depth * places];
             product(left, Right::Rows(input, places), &mut columns, &Alone)?;
             for place in 0..places {
                 sizes.windows.at_place(place, |at, offset| {
                     for channel in 0..sizes.channels {
-                        out[channel * image + offset] += columns[(channel * len + at) * places + place];
+                        out[channel * image + offset] +=
+                            columns[(channel * len + at) * places + place];
                     }
                 });
             }
@@ -364,7 +412,10 @@ fn transposed(call: &mut Call<'_>) -> Result<Vec<Value>> {
         let bias = singles(bias)?;
         let filters = sizes.groups * sizes.channels;
         if bias.len() != filters {
-            return Err(Error::format(format!("{} biases do not fit {filters} filters", bias.len())));
+            return Err(Error::format(format!(
+                "{} biases do not fit {filters} filters",
+                bias.len()
+            )));
         }
         for (row, out) in out.chunks_mut(image.max(1)).enumerate() {
             out.iter_mut().for_each(|value| *value += bias[row % filters]);

@@ -9,8 +9,10 @@ use crate::operator::{Operator, computes};
 use crate::shape::{around, axis};
 use crate::tensor::Data;
 
-pub(super) const TABLE: &[Operator] =
-    &[computes("CumSum", |call| run(call, Sum, 0)), computes("CumProd", |call| run(call, Product, 1))];
+pub(super) const TABLE: &[Operator] = &[
+    computes("CumSum", |call| run(call, Sum, 0)),
+    computes("CumProd", |call| run(call, Product, 1)),
+];
 
 fn run(call: &mut Call<'_>, join: impl Join, first: u8) -> Result<Vec<Value>> {
     let tensor = call.take(0)?;
@@ -24,9 +26,13 @@ fn run(call: &mut Call<'_>, join: impl Join, first: u8) -> Result<Vec<Value>> {
     match &mut data {
         Data::F32(values) => order.run(values, first.into(), |a, b| join.singles(a, b)),
         Data::F64(values) => order.run(values, first.into(), |a, b| join.floats(a, b)),
-        Data::I32(values) => order.run(values, first.into(), |a, b| join.signed(a.into(), b.into()) as i32),
+        Data::I32(values) => {
+            order.run(values, first.into(), |a, b| join.signed(a.into(), b.into()) as i32);
+        }
         Data::I64(values) => order.run(values, first.into(), |a, b| join.signed(a, b)),
-        Data::U32(values) => order.run(values, first.into(), |a, b| join.unsigned(a.into(), b.into()) as u32),
+        Data::U32(values) => {
+            order.run(values, first.into(), |a, b| join.unsigned(a.into(), b.into()) as u32);
+        }
         Data::U64(values) => order.run(values, first.into(), |a, b| join.unsigned(a, b)),
         _ => return Err(Error::format(format!("there are no running sums of {element}"))),
     }

@@ -13,8 +13,8 @@ use crate::{Tensor, Value};
 
 pub(super) const TABLE: &[Operator] = &[computes("Einsum", einsum)];
 
-/// What an equation says: labels of each operand's dimensions, and those of the result. The dimensions that `...` stands for
-/// have the labels from 256 on, the last one 256.
+/// What an equation says: labels of each operand's dimensions, and those of the result. The
+/// dimensions that `...` stands for have the labels from 256 on, the last one 256.
 struct Equation {
     operands: Vec<Vec<u32>>,
     result: Vec<u32>,
@@ -27,8 +27,11 @@ const DOTS: u32 = 256;
 impl Equation {
     fn parse(text: &str, tensors: &[&Tensor]) -> Result<Self> {
         let text: String = text.chars().filter(|c| !c.is_whitespace()).collect();
-        let wrong = || Error::format(format!("'{text}' is no equation of {} tensors", tensors.len()));
-        let (left, right) = text.split_once("->").map_or((text.as_str(), None), |(left, right)| (left, Some(right)));
+        let wrong =
+            || Error::format(format!("'{text}' is no equation of {} tensors", tensors.len()));
+        let (left, right) = text
+            .split_once("->")
+            .map_or((text.as_str(), None), |(left, right)| (left, Some(right)));
         let terms: Vec<_> = left.split(',').collect();
         if terms.len() != tensors.len() {
             return Err(wrong());
@@ -69,19 +72,27 @@ impl Equation {
         Some(())
     }
 
-    /// Without a right side: the stretched dimensions, then the labels that are there once, in the order of the alphabet.
+    /// Without a right side: the stretched dimensions, then the labels that are there once, in the
+    /// order of the alphabet.
     fn implied(&self, dots: usize) -> Vec<u32> {
-        let times = |label: u32| self.operands.iter().flatten().filter(|other| **other == label).count();
-        let mut once: Vec<_> =
-            self.sizes.iter().map(|(label, _)| *label).filter(|l| *l < DOTS && times(*l) == 1).collect();
+        let times =
+            |label: u32| self.operands.iter().flatten().filter(|other| **other == label).count();
+        let mut once: Vec<_> = self
+            .sizes
+            .iter()
+            .map(|(label, _)| *label)
+            .filter(|l| *l < DOTS && times(*l) == 1)
+            .collect();
         once.sort_unstable();
         (0..dots as u32).rev().map(|at| DOTS + at).chain(once).collect()
     }
 
-    /// Whether an operand has each label once, at its size, and shares it with the other one or the result.
+    /// Whether an operand has each label once, at its size, and shares it with the other one or the
+    /// result.
     fn is_plain(&self, tensor: &Tensor, own: &[u32], other: &[u32]) -> bool {
         let fits = own.iter().zip(tensor.shape()).all(|(&label, &size)| size == self.size(label));
-        fits && !repeats(own) && own.iter().all(|label| other.contains(label) || self.result.contains(label))
+        fits && !repeats(own)
+            && own.iter().all(|label| other.contains(label) || self.result.contains(label))
     }
 
     fn size(&self, label: u32) -> usize {
@@ -96,9 +107,13 @@ fn repeats(labels: &[u32]) -> bool {
 
 /// Labels of a term, where `...` stands for a number of dimensions.
 fn labels(term: &str, dots: usize) -> Option<Vec<u32>> {
-    let (before, after) = term.split_once("...").map_or((term, None), |(before, after)| (before, Some(after)));
-    let plain =
-        |text: &str| text.chars().map(|c| c.is_ascii_alphabetic().then_some(c as u32)).collect::<Option<Vec<_>>>();
+    let (before, after) =
+        term.split_once("...").map_or((term, None), |(before, after)| (before, Some(after)));
+    let plain = |text: &str| {
+        text.chars()
+            .map(|c| c.is_ascii_alphabetic().then_some(c as u32))
+            .collect::<Option<Vec<_>>>()
+    };
     let mut found = plain(before)?;
     if let Some(after) = after {
         found.extend((0..dots as u32).rev().map(|at| DOTS + at));
@@ -117,13 +132,20 @@ fn einsum(call: &mut Call<'_>) -> Result<Vec<Value>> {
     {
         return Ok(vec![result.into()]);
     }
-    let summed: Vec<_> =
-        equation.sizes.iter().map(|(label, _)| *label).filter(|label| !equation.result.contains(label)).collect();
+    let summed: Vec<_> = equation
+        .sizes
+        .iter()
+        .map(|(label, _)| *label)
+        .filter(|label| !equation.result.contains(label))
+        .collect();
     let order: Vec<_> = equation.result.iter().chain(&summed).copied().collect();
     let sizes: Vec<_> = order.iter().map(|&label| equation.size(label)).collect();
     let values = tensors.iter().map(|tensor| tensor.doubles()).collect::<Result<Vec<_>>>()?;
-    let steps: Vec<_> =
-        tensors.iter().zip(&equation.operands).map(|(tensor, labels)| steps(tensor.shape(), labels, &order)).collect();
+    let steps: Vec<_> = tensors
+        .iter()
+        .zip(&equation.operands)
+        .map(|(tensor, labels)| steps(tensor.shape(), labels, &order))
+        .collect();
     let inner = count(&sizes[shape.len()..]);
     let mut products = vec![1.0_f64; call.room(&[total, inner], ElementType::F64)?];
     for (values, steps) in values.iter().zip(&steps) {
@@ -133,7 +155,11 @@ fn einsum(call: &mut Call<'_>) -> Result<Vec<Value>> {
             at += 1;
         });
     }
-    let sums = if inner == 0 { vec![0.0; total] } else { products.chunks(inner).map(|row| row.iter().sum()).collect() };
+    let sums = if inner == 0 {
+        vec![0.0; total]
+    } else {
+        products.chunks(inner).map(|row| row.iter().sum()).collect()
+    };
     Ok(vec![from_doubles(sums, shape, tensors[0].element())?.into()])
 }
 
@@ -147,8 +173,14 @@ fn steps(shape: &[usize], labels: &[u32], order: &[u32]) -> Vec<usize> {
     order.iter().map(along).collect()
 }
 
-/// Two operands as a stack of matrix products, where every label is of one kind; `None` where that does not work out.
-fn by_product(call: &Call<'_>, equation: &Equation, a: &Tensor, b: &Tensor) -> Result<Option<Tensor>> {
+/// Two operands as a stack of matrix products, where every label is of one kind; `None` where that
+/// does not work out.
+fn by_product(
+    call: &Call<'_>,
+    equation: &Equation,
+    a: &Tensor,
+    b: &Tensor,
+) -> Result<Option<Tensor>> {
     let [left, right] = &equation.operands[..] else { return Ok(None) };
     if !equation.is_plain(a, left, right) || !equation.is_plain(b, right, left) {
         return Ok(None);
@@ -163,7 +195,8 @@ fn by_product(call: &Call<'_>, equation: &Equation, a: &Tensor, b: &Tensor) -> R
     let columns = pick(right, &|label| !left.contains(label));
     let arranged = |tensor: &Tensor, labels: &[u32], groups: [&Vec<u32>; 3]| -> Result<Tensor> {
         let order = groups.iter().flat_map(|group| group.iter());
-        let order: Vec<_> = order.filter_map(|label| labels.iter().position(|other| other == label)).collect();
+        let order: Vec<_> =
+            order.filter_map(|label| labels.iter().position(|other| other == label)).collect();
         let sizes = groups.map(|group| group.iter().map(|&label| equation.size(label)).product());
         transposed(tensor, &order)?.reshaped(sizes.to_vec())
     };
@@ -172,6 +205,7 @@ fn by_product(call: &Call<'_>, equation: &Equation, a: &Tensor, b: &Tensor) -> R
     let product = multiplied(call, &x, &y)?;
     let made: Vec<_> = batch.iter().chain(&rows).chain(&columns).copied().collect();
     let product = product.reshaped(made.iter().map(|&label| equation.size(label)).collect())?;
-    let order: Vec<_> = result.iter().filter_map(|label| made.iter().position(|other| other == label)).collect();
+    let order: Vec<_> =
+        result.iter().filter_map(|label| made.iter().position(|other| other == label)).collect();
     transposed(&product, &order).map(Some)
 }

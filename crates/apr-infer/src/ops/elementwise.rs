@@ -49,7 +49,8 @@ where
         return Ok((shape, out));
     }
     let (sizes, steps) = joined(&shape, &[stretched(a_shape, &shape), stretched(b_shape, &shape)]);
-    let (outer, length) = sizes.split_last().map_or((&[][..], 1), |(length, outer)| (outer, *length));
+    let (outer, length) =
+        sizes.split_last().map_or((&[][..], 1), |(length, outer)| (outer, *length));
     let last = |steps: &[usize]| steps.last().copied().unwrap_or(0);
     let inner = (last(&steps[0]), last(&steps[1]));
     let cut = |steps: &'_ [usize]| steps[..outer.len()].to_vec();
@@ -67,13 +68,16 @@ where
             out.extend(b[from_b..from_b + length].iter().map(|b| join(a, *b)));
         }
         (step_a, step_b) => {
-            out.extend((0..length).map(|at| join(a[from_a + at * step_a], b[from_b + at * step_b])));
+            out.extend(
+                (0..length).map(|at| join(a[from_a + at * step_a], b[from_b + at * step_b])),
+            );
         }
     });
     Ok((shape, out))
 }
 
-/// Joins the elements of a tensor with those of another that is stretched along its first dimensions, in place.
+/// Joins the elements of a tensor with those of another that is stretched along its first
+/// dimensions, in place.
 pub(crate) fn zip_in_place(
     call: &Call<'_>,
     tensor: Tensor,
@@ -90,7 +94,10 @@ pub(crate) fn zip_in_place(
         let rows = (ELEMENTS_AT_ONCE / other.len()).max(1);
         in_pieces(call.workers(), &mut values, rows * other.len(), |_, values| {
             for values in values.chunks_exact_mut(other.len()) {
-                values.iter_mut().zip(other).for_each(|(value, other)| *value = join(*value, *other));
+                values
+                    .iter_mut()
+                    .zip(other)
+                    .for_each(|(value, other)| *value = join(*value, *other));
             }
         });
     }
@@ -115,6 +122,8 @@ pub(crate) fn expanded(tensor: &Tensor, shape: &[usize]) -> Result<Tensor> {
         return Err(Error::format(format!("{:?} can't be stretched to {shape:?}", tensor.shape())));
     }
     let steps = stretched(tensor.shape(), shape);
-    let data = crate::moving::picked(tensor.data(), count(shape), |visit| walk(shape, [&steps], |[at]| visit(at)));
+    let data = crate::moving::picked(tensor.data(), count(shape), |visit| {
+        walk(shape, [&steps], |[at]| visit(at));
+    });
     tensor.like(shape.to_vec(), data)
 }

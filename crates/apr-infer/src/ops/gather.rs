@@ -10,8 +10,11 @@ use crate::operator::{Operator, moves};
 use crate::shape::{around, axis, count, strides, walk};
 use crate::{Tensor, Value};
 
-pub(super) const TABLE: &[Operator] =
-    &[moves("Gather", gather).decodes(), moves("GatherElements", gather_elements), moves("GatherND", gather_nd)];
+pub(super) const TABLE: &[Operator] = &[
+    moves("Gather", gather).decodes(),
+    moves("GatherElements", gather_elements),
+    moves("GatherND", gather_nd),
+];
 
 /// A position counted from the front; negative ones count from the back.
 pub(super) fn position(index: i64, size: usize) -> Result<usize> {
@@ -21,11 +24,17 @@ pub(super) fn position(index: i64, size: usize) -> Result<usize> {
 }
 
 /// The slices at `positions` along an axis, which becomes the dimensions `inner`.
-pub(super) fn along(tensor: &Tensor, axis: usize, positions: &[usize], inner: &[usize]) -> Result<Tensor> {
+pub(super) fn along(
+    tensor: &Tensor,
+    axis: usize,
+    positions: &[usize],
+    inner: &[usize],
+) -> Result<Tensor> {
     let (before, size, after) = around(tensor.shape(), axis);
     let shape = [&tensor.shape()[..axis], inner, &tensor.shape()[axis + 1..]].concat();
-    let starts: Vec<_> =
-        (0..before).flat_map(|outer| positions.iter().map(move |at| (outer * size + at) * after)).collect();
+    let starts: Vec<_> = (0..before)
+        .flat_map(|outer| positions.iter().map(move |at| (outer * size + at) * after))
+        .collect();
     tensor.like(shape, picked_ranges(tensor.data(), starts.into_iter(), after))
 }
 
@@ -33,7 +42,9 @@ fn gather(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let indices = call.decoded(1)?;
     let at = call.int("axis", 0);
     if let Value::Weight(handle) = call.value(0)? {
-        if let (Some(matrix), 0) = (call.matrix(handle).filter(|matrix| !matrix.is_transposed()), at) {
+        if let (Some(matrix), 0) =
+            (call.matrix(handle).filter(|matrix| !matrix.is_transposed()), at)
+        {
             let mut shape = indices.shape().to_vec();
             shape.push(matrix.row_len());
             let mut values = Vec::with_capacity(call.room(&shape, ElementType::F32)?);
@@ -53,7 +64,11 @@ fn gather(call: &mut Call<'_>) -> Result<Vec<Value>> {
 fn gathered(call: &Call<'_>, tensor: &Tensor, indices: &Tensor, at: i64) -> Result<Tensor> {
     let at = axis(at, tensor.rank())?;
     let size = tensor.shape()[at];
-    let positions = indices.integers()?.into_iter().map(|index| position(index, size)).collect::<Result<Vec<_>>>()?;
+    let positions = indices
+        .integers()?
+        .into_iter()
+        .map(|index| position(index, size))
+        .collect::<Result<Vec<_>>>()?;
     let shape = [&tensor.shape()[..at], indices.shape(), &tensor.shape()[at + 1..]].concat();
     call.room_like(&shape, tensor)?;
     along(tensor, at, &positions, indices.shape())
@@ -64,16 +79,26 @@ fn gather_elements(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let at = axis(call.int("axis", 0), tensor.rank())?;
     call.room_like(indices.shape(), tensor)?;
     let offsets = element_offsets(tensor.shape(), indices, at)?;
-    let data = picked(tensor.data(), offsets.len(), |visit| offsets.iter().for_each(|&offset| visit(offset)));
+    let data = picked(tensor.data(), offsets.len(), |visit| {
+        offsets.iter().for_each(|&offset| visit(offset));
+    });
     Ok(vec![tensor.like(indices.shape().to_vec(), data)?.into()])
 }
 
-/// Where the elements are that indices name along an axis, each at its own place in the other dimensions.
-pub(super) fn element_offsets(shape: &[usize], indices: &Tensor, axis: usize) -> Result<Vec<usize>> {
-    let fits =
-        indices.rank() == shape.len() && (0..shape.len()).all(|dim| dim == axis || indices.shape()[dim] <= shape[dim]);
+/// Where the elements are that indices name along an axis, each at its own place in the other
+/// dimensions.
+pub(super) fn element_offsets(
+    shape: &[usize],
+    indices: &Tensor,
+    axis: usize,
+) -> Result<Vec<usize>> {
+    let fits = indices.rank() == shape.len()
+        && (0..shape.len()).all(|dim| dim == axis || indices.shape()[dim] <= shape[dim]);
     if !fits {
-        return Err(Error::format(format!("indices of shape {:?} do not fit {shape:?}", indices.shape())));
+        return Err(Error::format(format!(
+            "indices of shape {:?} do not fit {shape:?}",
+            indices.shape()
+        )));
     }
     let mut steps = strides(shape);
     let step = std::mem::replace(&mut steps[axis], 0);
@@ -86,9 +111,15 @@ pub(super) fn element_offsets(shape: &[usize], indices: &Tensor, axis: usize) ->
     Ok(offsets)
 }
 
-/// Where the slices start that rows of indices name, and how long they are. `batch` leading dimensions are common.
-pub(super) fn slice_offsets(shape: &[usize], indices: &Tensor, batch: usize) -> Result<(Vec<usize>, usize)> {
-    let wrong = || Error::format(format!("indices of shape {:?} do not fit {shape:?}", indices.shape()));
+/// Where the slices start that rows of indices name, and how long they are. `batch` leading
+/// dimensions are common.
+pub(super) fn slice_offsets(
+    shape: &[usize],
+    indices: &Tensor,
+    batch: usize,
+) -> Result<(Vec<usize>, usize)> {
+    let wrong =
+        || Error::format(format!("indices of shape {:?} do not fit {shape:?}", indices.shape()));
     let (&depth, outer) = indices.shape().split_last().ok_or_else(wrong)?;
     if batch > outer.len() || batch + depth > shape.len() || shape[..batch] != outer[..batch] {
         return Err(wrong());
@@ -111,7 +142,8 @@ pub(super) fn slice_offsets(shape: &[usize], indices: &Tensor, batch: usize) -> 
 
 fn gather_nd(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let (tensor, indices) = (call.tensor(0)?, call.tensor(1)?);
-    let batch = usize::try_from(call.int("batch_dims", 0)).map_err(|_| Error::format("batch_dims is negative"))?;
+    let batch = usize::try_from(call.int("batch_dims", 0))
+        .map_err(|_| Error::format("batch_dims is negative"))?;
     let (starts, len) = slice_offsets(tensor.shape(), indices, batch)?;
     let depth = indices.shape().last().copied().unwrap_or(0);
     let shape = [&indices.shape()[..indices.rank() - 1], &tensor.shape()[batch + depth..]].concat();

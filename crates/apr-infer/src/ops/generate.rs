@@ -28,7 +28,8 @@ fn constant(call: &mut Call<'_>) -> Result<Vec<Value>> {
         return Ok(vec![tensor.into()]);
     }
     let text = |bytes: &Vec<u8>| String::from_utf8_lossy(bytes).into_owned();
-    let names = ["value_float", "value_floats", "value_int", "value_ints", "value_string", "value_strings"];
+    let names =
+        ["value_float", "value_floats", "value_int", "value_ints", "value_string", "value_strings"];
     let found = names.iter().find_map(|name| call.attribute(name));
     let tensor = match found {
         Some(AttributeValue::Float(value)) => Tensor::scalar(*value),
@@ -73,7 +74,8 @@ fn range(call: &mut Call<'_>) -> Result<Vec<Value>> {
         };
         return Ok(vec![from_doubles(values, vec![len], element)?.into()]);
     }
-    let [start, limit, delta] = [0, 1, 2].map(|position| call.tensor(position).and_then(Tensor::integer));
+    let [start, limit, delta] =
+        [0, 1, 2].map(|position| call.tensor(position).and_then(Tensor::integer));
     let (start, limit, delta) = (i128::from(start?), i128::from(limit?), i128::from(delta?));
     if delta == 0 {
         return Err(Error::format("the range has no end"));
@@ -108,7 +110,8 @@ fn one_hot(call: &mut Call<'_>) -> Result<Vec<Value>> {
     }
     let (indices, values) = (call.tensor(0)?, call.tensor(2)?);
     let depth = call.tensor(1)?.number()?;
-    let depth = usize::try_from(depth as i64).map_err(|_| Error::format("the depth is negative"))?;
+    let depth =
+        usize::try_from(depth as i64).map_err(|_| Error::format("the depth is negative"))?;
     if values.len() != 2 {
         return Err(Error::format("two values are expected, off and on"));
     }
@@ -131,7 +134,12 @@ fn one_hot(call: &mut Call<'_>) -> Result<Vec<Value>> {
 
 fn non_zero(call: &mut Call<'_>) -> Result<Vec<Value>> {
     fn places<T: Number>(values: &[T]) -> Vec<usize> {
-        values.iter().enumerate().filter(|(_, value)| **value != T::default()).map(|(at, _)| at).collect()
+        values
+            .iter()
+            .enumerate()
+            .filter(|(_, value)| **value != T::default())
+            .map(|(at, _)| at)
+            .collect()
     }
     let x = call.tensor(0)?;
     // The bits of a half are no number: negative zero would count.
@@ -146,7 +154,8 @@ fn non_zero(call: &mut Call<'_>) -> Result<Vec<Value>> {
     Ok(vec![Tensor::new(vec![shape.len(), found.len()], values)?.into()])
 }
 
-/// Dropout does nothing when a model is used; in training it needs randomness, which is not had here.
+/// Dropout does nothing when a model is used; in training it needs randomness, which is not had
+/// here.
 fn dropout(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let ratio = call.optional(1)?.map_or(Ok(0.5), Tensor::number)?;
     let training = match call.optional(2)? {

@@ -55,10 +55,12 @@ fn reshape(call: &mut Call<'_>) -> Result<Vec<Value>> {
                 1
             }
             0 if !allow_zero => {
-                let missing = || Error::format(format!("dimension {position} is kept, and there is none"));
+                let missing =
+                    || Error::format(format!("dimension {position} is kept, and there is none"));
                 *tensor.shape().get(position).ok_or_else(missing)?
             }
-            size => usize::try_from(size).map_err(|_| Error::format(format!("{wanted:?} is no shape")))?,
+            size => usize::try_from(size)
+                .map_err(|_| Error::format(format!("{wanted:?} is no shape")))?,
         });
     }
     if let Some(position) = open {
@@ -122,7 +124,9 @@ fn transpose(call: &mut Call<'_>) -> Result<Vec<Value>> {
     }
     let tensor = call.tensor(0)?;
     let order = match call.ints("perm") {
-        Some(order) => order.iter().map(|&dim| axis(dim, tensor.rank())).collect::<Result<Vec<_>>>()?,
+        Some(order) => {
+            order.iter().map(|&dim| axis(dim, tensor.rank())).collect::<Result<Vec<_>>>()?
+        }
         None => (0..tensor.rank()).rev().collect(),
     };
     call.room(tensor.shape(), tensor.element())?;
@@ -130,7 +134,8 @@ fn transpose(call: &mut Call<'_>) -> Result<Vec<Value>> {
 }
 
 fn concat(call: &mut Call<'_>) -> Result<Vec<Value>> {
-    let tensors = (0..call.inputs.len()).map(|position| call.tensor(position)).collect::<Result<Vec<_>>>()?;
+    let tensors =
+        (0..call.inputs.len()).map(|position| call.tensor(position)).collect::<Result<Vec<_>>>()?;
     let rank = tensors.first().map_or(0, |tensor| tensor.rank());
     let at = axis(call.int("axis", 1), rank)?;
     let bytes = tensors.iter().fold(0_u64, |sum, tensor| sum.saturating_add(tensor.bytes()));
@@ -145,9 +150,12 @@ fn split(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let lengths = match list(call, 1, "split")? {
         Some(lengths) => sizes(&lengths)?,
         None => {
-            let parts = usize::try_from(call.int("num_outputs", call.outputs() as i64)).unwrap_or(0);
+            let parts =
+                usize::try_from(call.int("num_outputs", call.outputs() as i64)).unwrap_or(0);
             if parts == 0 || parts > size.max(call.outputs()) {
-                return Err(Error::format(format!("{size} elements are not split into {parts} parts")));
+                return Err(Error::format(format!(
+                    "{size} elements are not split into {parts} parts"
+                )));
             }
             let each = size.div_ceil(parts);
             (0..parts).map(|part| each.min(size.saturating_sub(part * each))).collect()
@@ -173,10 +181,15 @@ fn slice_range(size: usize, start: i64, end: i64, step: i64) -> Result<(usize, i
     let size = size as i64;
     let from_front = |at: i64| if at < 0 { at.saturating_add(size) } else { at };
     let (low, high) = if step > 0 { (0, size) } else { (-1, size - 1) };
-    let start = from_front(start).clamp(low.max(0).min(size), high.max(0)).min(if step > 0 { size } else { size - 1 });
+    let start = from_front(start).clamp(low.max(0).min(size), high.max(0)).min(if step > 0 {
+        size
+    } else {
+        size - 1
+    });
     let end = from_front(end).clamp(low, high.max(low));
     let distance = if step > 0 { end - start } else { start - end };
-    let len = if size == 0 || distance <= 0 { 0 } else { (distance - 1) / step.saturating_abs() + 1 };
+    let len =
+        if size == 0 || distance <= 0 { 0 } else { (distance - 1) / step.saturating_abs() + 1 };
     Ok((usize::try_from(start).unwrap_or(0), step, len as usize))
 }
 
@@ -195,8 +208,13 @@ fn slice(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let mut result = tensor.clone();
     for (position, &at) in along.iter().enumerate() {
         let at = axis(at, tensor.rank())?;
-        let (start, step, len) = slice_range(result.shape()[at], starts[position], ends[position], steps[position])?;
-        result = if step == 1 { part(&result, at, start, len)? } else { stepped(&result, at, start, step, len)? };
+        let (start, step, len) =
+            slice_range(result.shape()[at], starts[position], ends[position], steps[position])?;
+        result = if step == 1 {
+            part(&result, at, start, len)?
+        } else {
+            stepped(&result, at, start, step, len)?
+        };
     }
     Ok(vec![result.into()])
 }
@@ -218,18 +236,26 @@ fn tile(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let tensor = call.tensor(0)?;
     let repeats = sizes(&call.tensor(1)?.integers()?)?;
     if repeats.len() != tensor.rank() {
-        return Err(Error::format(format!("{repeats:?} are not repeats of {} dimensions", tensor.rank())));
+        return Err(Error::format(format!(
+            "{repeats:?} are not repeats of {} dimensions",
+            tensor.rank()
+        )));
     }
     let too_large = || Error::memory("the repeated tensor does not fit the memory");
     let pairs = tensor.shape().iter().zip(&repeats);
-    let shape =
-        pairs.map(|(size, times)| size.checked_mul(*times)).collect::<Option<Vec<_>>>().ok_or_else(too_large)?;
+    let shape = pairs
+        .map(|(size, times)| size.checked_mul(*times))
+        .collect::<Option<Vec<_>>>()
+        .ok_or_else(too_large)?;
     call.room_like(&shape, tensor)?;
     // Each dimension becomes two: how often, and what; the first has no step.
     let own = strides(tensor.shape());
-    let interleaved = (0..tensor.rank()).flat_map(|dim| [repeats[dim], tensor.shape()[dim]]).collect::<Vec<_>>();
+    let interleaved =
+        (0..tensor.rank()).flat_map(|dim| [repeats[dim], tensor.shape()[dim]]).collect::<Vec<_>>();
     let steps = (0..tensor.rank()).flat_map(|dim| [0, own[dim]]).collect::<Vec<_>>();
-    let data = picked(tensor.data(), count(&shape), |visit| walk(&interleaved, [&steps], |[at]| visit(at)));
+    let data = picked(tensor.data(), count(&shape), |visit| {
+        walk(&interleaved, [&steps], |[at]| visit(at));
+    });
     Ok(vec![tensor.like(shape, data)?.into()])
 }
 
@@ -239,7 +265,9 @@ fn blocks(call: &Call<'_>) -> Result<([usize; 4], usize)> {
     let block = usize::try_from(call.int("blocksize", 0)).unwrap_or(0);
     match *shape {
         [n, c, h, w] if block > 0 => Ok(([n, c, h, w], block)),
-        _ => Err(Error::format(format!("an image is expected and a block, not {shape:?} and {block}"))),
+        _ => Err(Error::format(format!(
+            "an image is expected and a block, not {shape:?} and {block}"
+        ))),
     }
 }
 
@@ -249,7 +277,8 @@ fn space_to_depth(call: &mut Call<'_>) -> Result<Vec<Value>> {
         return Err(Error::format(format!("{h} x {w} is not cut by {b}")));
     }
     let tensor = call.take(0)?.reshaped(vec![n, c, h / b, b, w / b, b])?;
-    let order = if call.text("mode", "DCR") == "CRD" { [0, 1, 3, 5, 2, 4] } else { [0, 3, 5, 1, 2, 4] };
+    let order =
+        if call.text("mode", "DCR") == "CRD" { [0, 1, 3, 5, 2, 4] } else { [0, 3, 5, 1, 2, 4] };
     Ok(vec![transposed(&tensor, &order)?.reshaped(vec![n, c * b * b, h / b, w / b])?.into()])
 }
 
@@ -280,7 +309,9 @@ fn trilu(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let upper = call.flag("upper", true);
     let k = call.optional(1)?.map_or(Ok(0), Tensor::integer)?;
     let tensor = call.tensor(0)?;
-    let [.., rows, columns] = *tensor.shape() else { return Err(Error::format("a matrix is expected")) };
+    let [.., rows, columns] = *tensor.shape() else {
+        return Err(Error::format("a matrix is expected"));
+    };
     call.room_for(&[1], tensor.bytes())?;
     let mut data = tensor.data().clone();
     if rows > 0 && columns > 0 {
@@ -292,9 +323,13 @@ fn trilu(call: &mut Call<'_>) -> Result<Vec<Value>> {
 fn reverse_sequence(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let tensor = call.tensor(0)?;
     let lengths = sizes(&call.tensor(1)?.integers()?)?;
-    let (time, batch) =
-        (axis(call.int("time_axis", 0), tensor.rank())?, axis(call.int("batch_axis", 1), tensor.rank())?);
-    if time == batch || lengths.len() != tensor.shape()[batch] || lengths.iter().any(|&len| len > tensor.shape()[time])
+    let (time, batch) = (
+        axis(call.int("time_axis", 0), tensor.rank())?,
+        axis(call.int("batch_axis", 1), tensor.rank())?,
+    );
+    if time == batch
+        || lengths.len() != tensor.shape()[batch]
+        || lengths.iter().any(|&len| len > tensor.shape()[time])
     {
         return Err(Error::format("the lengths do not fit the batch"));
     }
@@ -312,14 +347,21 @@ fn reverse_sequence(call: &mut Call<'_>) -> Result<Vec<Value>> {
 }
 
 fn compress(call: &mut Call<'_>) -> Result<Vec<Value>> {
-    let chosen: Vec<_> =
-        call.tensor(1)?.values::<u8>()?.iter().enumerate().filter(|(_, is)| **is != 0).map(|(at, _)| at).collect();
+    let chosen: Vec<_> = call
+        .tensor(1)?
+        .values::<u8>()?
+        .iter()
+        .enumerate()
+        .filter(|(_, is)| **is != 0)
+        .map(|(at, _)| at)
+        .collect();
     let tensor = call.tensor(0)?;
     let (tensor, at) = match call.optional_int("axis") {
         Some(at) => (tensor.clone(), axis(at, tensor.rank())?),
         None => (tensor.clone().reshaped(vec![tensor.len()])?, 0),
     };
-    let chosen: Vec<_> = chosen.into_iter().filter(|&position| position < tensor.shape()[at]).collect();
+    let chosen: Vec<_> =
+        chosen.into_iter().filter(|&position| position < tensor.shape()[at]).collect();
     Ok(vec![super::gather::along(&tensor, at, &chosen, &[chosen.len()])?.into()])
 }
 
@@ -345,7 +387,8 @@ fn center_crop_pad(call: &mut Call<'_>) -> Result<Vec<Value>> {
         shape[at] = len - size;
         let zeros = filled_like(&tensor, shape)?;
         let before = (len - size) / 2;
-        let (front, back) = (part(&zeros, at, 0, before)?, part(&zeros, at, before, len - size - before)?);
+        let (front, back) =
+            (part(&zeros, at, 0, before)?, part(&zeros, at, before, len - size - before)?);
         tensor = joined(&[&front, &tensor, &back], at)?;
     }
     Ok(vec![tensor.into()])

@@ -27,7 +27,9 @@ fn likelihood(call: &mut Call<'_>, of_scores: bool) -> Result<Vec<Value>> {
     }
     let (batch, classes, after) = around(scores.shape(), 1);
     let mut logs = scores.doubles()?;
-    if labels.len() != batch * after || weights.as_ref().is_some_and(|weights| weights.len() != classes) {
+    if labels.len() != batch * after
+        || weights.as_ref().is_some_and(|weights| weights.len() != classes)
+    {
         return Err(Error::format("labels or weights do not fit the scores"));
     }
     if of_scores {
@@ -66,7 +68,8 @@ fn determinant(call: &mut Call<'_>) -> Result<Vec<Value>> {
         return Err(Error::format(format!("a matrix of {rows} x {columns} has no determinant")));
     }
     let values = x.doubles()?;
-    let of = |number: usize| eliminated(values[number * rows * rows..][..rows * rows].to_vec(), rows);
+    let of =
+        |number: usize| eliminated(values[number * rows * rows..][..rows * rows].to_vec(), rows);
     Ok(vec![from_doubles((0..count(outer)).map(of).collect(), outer.to_vec(), x.element())?.into()])
 }
 
@@ -74,8 +77,9 @@ fn determinant(call: &mut Call<'_>) -> Result<Vec<Value>> {
 fn eliminated(mut matrix: Vec<f64>, size: usize) -> f64 {
     let mut product = 1.0;
     for column in 0..size {
-        let largest =
-            |a: &usize, b: &usize| matrix[a * size + column].abs().total_cmp(&matrix[b * size + column].abs());
+        let largest = |a: &usize, b: &usize| {
+            matrix[a * size + column].abs().total_cmp(&matrix[b * size + column].abs())
+        };
         let pivot = (column..size).max_by(largest).unwrap_or(column);
         if pivot != column {
             (0..size).for_each(|at| matrix.swap(pivot * size + at, column * size + at));
@@ -88,7 +92,8 @@ fn eliminated(mut matrix: Vec<f64>, size: usize) -> f64 {
         }
         for row in column + 1..size {
             let factor = matrix[row * size + column] / head;
-            (column..size).for_each(|at| matrix[row * size + at] -= factor * matrix[column * size + at]);
+            (column..size)
+                .for_each(|at| matrix[row * size + at] -= factor * matrix[column * size + at]);
         }
     }
     product
@@ -96,10 +101,13 @@ fn eliminated(mut matrix: Vec<f64>, size: usize) -> f64 {
 
 fn columns_to_image(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let x = call.tensor(0)?;
-    let (image, block) = (sizes(&call.tensor(1)?.integers()?)?, sizes(&call.tensor(2)?.integers()?)?);
+    let (image, block) =
+        (sizes(&call.tensor(1)?.integers()?)?, sizes(&call.tensor(2)?.integers()?)?);
     let rank = image.len();
     let pads = sizes(&call.ints("pads").unwrap_or_else(|| vec![0; 2 * rank]))?;
-    let &[batch, depth, places] = x.shape() else { return Err(Error::format("columns have three dimensions")) };
+    let &[batch, depth, places] = x.shape() else {
+        return Err(Error::format("columns have three dimensions"));
+    };
     if block.len() != rank || block.contains(&0) || pads.len() != 2 * rank {
         return Err(Error::format("the block or the pads do not fit the image"));
     }
@@ -114,7 +122,9 @@ fn columns_to_image(call: &mut Call<'_>) -> Result<Vec<Value>> {
     };
     for dim in 0..rank {
         let padded = image[dim].saturating_add(pads[dim]).saturating_add(pads[rank + dim]);
-        let room = padded.checked_sub(windows.extent(dim)?).ok_or_else(|| Error::format("the block does not fit"))?;
+        let room = padded
+            .checked_sub(windows.extent(dim)?)
+            .ok_or_else(|| Error::format("the block does not fit"))?;
         windows.output[dim] = room / windows.strides[dim] + 1;
     }
     let len = windows.window_len();
@@ -128,7 +138,9 @@ fn columns_to_image(call: &mut Call<'_>) -> Result<Vec<Value>> {
     for row in 0..batch * channels {
         let out = &mut out[row * pixels..][..pixels];
         for place in 0..places {
-            windows.at_place(place, |at, offset| out[offset] += values[(row * len + at) * places + place]);
+            windows.at_place(place, |at, offset| {
+                out[offset] += values[(row * len + at) * places + place];
+            });
         }
     }
     Ok(vec![from_doubles(out, shape, x.element())?.into()])

@@ -33,13 +33,14 @@ pub(super) struct Stacks {
 }
 
 impl Stacks {
-    /// Shapes of a product by NumPy's rules: rows and columns stand for matrices, other dimensions are stretched. The result
-    /// may be larger than the memory.
+    /// Shapes of a product by NumPy's rules: rows and columns stand for matrices, other dimensions
+    /// are stretched. The result may be larger than the memory.
     ///
     /// # Errors
     /// E001 where the shapes don't go together.
     pub(super) fn of(call: &Call<'_>, a: &[usize], b: &[usize]) -> Result<Self> {
-        let wrong = || Error::format(format!("matrices of shapes {a:?} and {b:?} can't be multiplied"));
+        let wrong =
+            || Error::format(format!("matrices of shapes {a:?} and {b:?} can't be multiplied"));
         if a.is_empty() || b.is_empty() {
             return Err(wrong());
         }
@@ -78,11 +79,16 @@ fn matmul(call: &mut Call<'_>) -> Result<Vec<Value>> {
     }
     if let Value::Weight(handle) = call.value(1)? {
         let a = call.tensor(0)?;
-        if let Some(matrix) = call.matrix(handle).filter(|_| a.element() == ElementType::F32 && a.rank() > 1) {
+        if let Some(matrix) =
+            call.matrix(handle).filter(|_| a.element() == ElementType::F32 && a.rank() > 1)
+        {
             let (&depth, outer) = a.shape().split_last().unwrap_or((&1, &[]));
             if depth != matrix.depth() {
                 let shape = [matrix.depth(), matrix.width()];
-                return Err(Error::format(format!("{:?} and {shape:?} can't be multiplied", a.shape())));
+                return Err(Error::format(format!(
+                    "{:?} and {shape:?} can't be multiplied",
+                    a.shape()
+                )));
             }
             let shape = [outer, &[matrix.width()]].concat();
             let mut out = crate::pool::any(call.room(&shape, ElementType::F32)?);
@@ -141,7 +147,13 @@ fn singles(call: &Call<'_>, stacks: &Stacks, x: &[f32], y: &[f32], out: &mut [f3
 }
 
 /// Products of any numbers, one multiplication after the other.
-pub(super) fn plain<T: Number>(stacks: &Stacks, x: &[T], y: &[T], total: usize, add: impl Fn(T, T, T) -> T) -> Vec<T> {
+pub(super) fn plain<T: Number>(
+    stacks: &Stacks,
+    x: &[T],
+    y: &[T],
+    total: usize,
+    add: impl Fn(T, T, T) -> T,
+) -> Vec<T> {
     let mut out = vec![T::default(); total];
     let size = stacks.rows * stacks.columns;
     for ([a, b], out) in stacks.starts.iter().zip(out.chunks_mut(size.max(1))) {
@@ -177,7 +189,8 @@ fn gemm(call: &mut Call<'_>) -> Result<Vec<Value>> {
         result = join(call, &result, &number_like(&result, alpha)?, Product)?;
     }
     if let Some(c) = call.optional(2)?.filter(|_| beta != 0.0) {
-        let scaled = if beta == 1.0 { c.clone() } else { join(call, c, &number_like(c, beta)?, Product)? };
+        let scaled =
+            if beta == 1.0 { c.clone() } else { join(call, c, &number_like(c, beta)?, Product)? };
         result = join(call, &result, &expanded(&scaled, result.shape())?, Sum)?;
     }
     Ok(vec![result.into()])
@@ -188,24 +201,40 @@ fn number_like(of: &Tensor, value: f32) -> Result<Tensor> {
     crate::cast::from_doubles(vec![f64::from(value)], Vec::new(), of.element())
 }
 
-fn single_gemm(call: &Call<'_>, a: &Tensor, turn_a: bool, right: Right<'_>, depth_b: usize) -> Result<Tensor> {
+fn single_gemm(
+    call: &Call<'_>,
+    a: &Tensor,
+    turn_a: bool,
+    right: Right<'_>,
+    depth_b: usize,
+) -> Result<Tensor> {
     let &[first, second] = a.shape() else { return Err(Error::format("matrices are expected")) };
     let (rows, depth) = if turn_a { (second, first) } else { (first, second) };
     if depth != depth_b {
-        return Err(Error::format(format!("rows of {depth} and columns of {depth_b} can't be multiplied")));
+        return Err(Error::format(format!(
+            "rows of {depth} and columns of {depth_b} can't be multiplied"
+        )));
     }
     let (row_step, depth_step) = if turn_a { (1, second) } else { (second, 1) };
     let shape = vec![rows, right.width()];
     let mut out = crate::pool::any(call.room(&shape, ElementType::F32)?);
-    product(Left { values: a.values()?, rows, depth, row_step, depth_step }, right, &mut out, call.workers())?;
+    product(
+        Left { values: a.values()?, rows, depth, row_step, depth_step },
+        right,
+        &mut out,
+        call.workers(),
+    )?;
     Tensor::new(shape, out)
 }
 
 fn any_gemm(call: &Call<'_>, a: &Tensor, turn_a: bool, b: &Tensor, turn_b: bool) -> Result<Tensor> {
     let &[first, second] = b.shape() else { return Err(Error::format("matrices are expected")) };
     if let (Data::F32(values), ElementType::F32) = (b.data(), a.element()) {
-        let (right, depth) =
-            if turn_b { (Right::Columns(values, first), second) } else { (Right::Rows(values, second), first) };
+        let (right, depth) = if turn_b {
+            (Right::Columns(values, first), second)
+        } else {
+            (Right::Rows(values, second), first)
+        };
         return single_gemm(call, a, turn_a, right, depth);
     }
     let turned = |tensor: &Tensor, turn: bool| {
@@ -225,7 +254,11 @@ fn matmul_integer(call: &mut Call<'_>) -> Result<Vec<Value>> {
 }
 
 /// Integers minus their zero point, which is one number, or one for each row (`by_row`) or column.
-pub(super) fn without_zero(tensor: &Tensor, zero: Option<&Tensor>, by_row: bool) -> Result<Vec<i32>> {
+pub(super) fn without_zero(
+    tensor: &Tensor,
+    zero: Option<&Tensor>,
+    by_row: bool,
+) -> Result<Vec<i32>> {
     let mut values: Vec<i32> = tensor.integers()?.into_iter().map(|value| value as i32).collect();
     let Some(zero) = zero else { return Ok(values) };
     let points = zero.integers()?;
@@ -238,12 +271,18 @@ pub(super) fn without_zero(tensor: &Tensor, zero: Option<&Tensor>, by_row: bool)
         shape.push(1);
     }
     if broadcast(&[&shape, tensor.shape()])? != tensor.shape() {
-        return Err(Error::format(format!("zero points of {shape:?} do not fit {:?}", tensor.shape())));
+        return Err(Error::format(format!(
+            "zero points of {shape:?} do not fit {:?}",
+            tensor.shape()
+        )));
     }
     let steps = stretched(&shape, tensor.shape());
     let mut offsets = Vec::with_capacity(values.len());
     walk(tensor.shape(), [&steps], |[at]| offsets.push(at));
-    values.iter_mut().zip(offsets).for_each(|(value, at)| *value = value.wrapping_sub(points[at] as i32));
+    values
+        .iter_mut()
+        .zip(offsets)
+        .for_each(|(value, at)| *value = value.wrapping_sub(points[at] as i32));
     Ok(values)
 }
 

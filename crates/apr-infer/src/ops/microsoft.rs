@@ -34,7 +34,8 @@ fn positive(call: &Call<'_>, name: &str) -> Result<usize> {
     if value == 0 { Err(Error::format(format!("{name} is missing"))) } else { Ok(value) }
 }
 
-/// One of several tensors that lie next to each other along a dimension, as `[batch, heads, length, size]`.
+/// One of several tensors that lie next to each other along a dimension, as
+/// `[batch, heads, length, size]`.
 fn unpacked(packed: &Tensor, number: usize) -> Result<Heads> {
     let &[batch, len, heads, _, size] = packed.shape() else {
         return Err(Error::format("five dimensions are expected"));
@@ -53,14 +54,19 @@ fn projections(call: &Call<'_>, heads: usize) -> Result<[Heads; 3]> {
         }
         return match call.optional(1)? {
             None => Ok([unpacked(query, 0)?, unpacked(query, 1)?, unpacked(query, 2)?]),
-            Some(both) => Ok([Heads::of(query, Some(heads as i64))?, unpacked(both, 0)?, unpacked(both, 1)?]),
+            Some(both) => {
+                Ok([Heads::of(query, Some(heads as i64))?, unpacked(both, 0)?, unpacked(both, 1)?])
+            }
         };
     }
     let mut start = 0;
     let mut one = |position: usize| -> Result<Heads> {
         let tensor = call.tensor(position)?;
         let width = tensor.shape().last().copied().unwrap_or(0);
-        let own = bias.filter(|_| tensor.rank() == 3).map(|bias| part(bias, 0, start, width)).transpose()?;
+        let own = bias
+            .filter(|_| tensor.rank() == 3)
+            .map(|bias| part(bias, 0, start, width))
+            .transpose()?;
         start += width;
         match own {
             Some(bias) => Heads::of(&join(call, tensor, &bias, Sum)?, Some(heads as i64)),
@@ -70,7 +76,8 @@ fn projections(call: &Call<'_>, heads: usize) -> Result<[Heads; 3]> {
     Ok([one(0)?, one(1)?, one(2)?])
 }
 
-/// Which keys count, as ONNX Runtime has it: a length for each batch, or a number for each key, 0 for none.
+/// Which keys count, as ONNX Runtime has it: a length for each batch, or a number for each key, 0
+/// for none.
 struct Padding {
     keys: Vec<i64>,
     /// Steps along batch, query and key; empty where there are lengths.
@@ -82,7 +89,9 @@ impl Padding {
         let steps = match *mask.shape() {
             [len] if len == batch => None,
             [rows, len] if rows == batch && len == keys => Some([keys, 0, 1]),
-            [rows, own, len] if rows == batch && own == queries && len == keys => Some([queries * keys, keys, 1]),
+            [rows, own, len] if rows == batch && own == queries && len == keys => {
+                Some([queries * keys, keys, 1])
+            }
             _ => return Err(unsupported(&format!("a padding mask of {:?}", mask.shape()))),
         };
         Ok(Self { keys: mask.integers()?, steps })
@@ -123,7 +132,12 @@ fn multi_head(call: &mut Call<'_>) -> Result<Vec<Value>> {
     };
     let scale = Some(call.float("scale", 0.0)).filter(|&scale| scale != 0.0);
     let shown = if call.outputs() > 3 { Shown::Masked } else { Shown::Nothing };
-    let rules = Rules { scale: scale.unwrap_or(1.0 / (q.size as f32).sqrt()), softcap: 0.0, mask: &add, shown };
+    let rules = Rules {
+        scale: scale.unwrap_or(1.0 / (q.size as f32).sqrt()),
+        softcap: 0.0,
+        mask: &add,
+        shown,
+    };
     let (y, scores) = attend(call, &q, &k, &v, &rules)?;
     Ok(vec![heads_together(&y)?.into(), k.tensor.into(), v.tensor.into(), scores.into()])
 }
@@ -142,10 +156,16 @@ impl Places {
     fn of(call: &Call<'_>, batch: usize, len: usize) -> Result<Self> {
         let sizes = |position: usize| -> Result<Vec<usize>> {
             let wrong = |_| Error::format("a length is negative");
-            call.tensor(position)?.integers()?.into_iter().map(|len| usize::try_from(len).map_err(wrong)).collect()
+            call.tensor(position)?
+                .integers()?
+                .into_iter()
+                .map(|len| usize::try_from(len).map_err(wrong))
+                .collect()
         };
         let total: Vec<_> = sizes(5)?.into_iter().map(|last| last.saturating_add(1)).collect();
-        let &[longest] = &sizes(6)?[..] else { return Err(Error::format("one total length is expected")) };
+        let &[longest] = &sizes(6)?[..] else {
+            return Err(Error::format("one total length is expected"));
+        };
         if total.len() != batch {
             return Err(Error::format("a length is expected for each batch"));
         }
@@ -154,9 +174,13 @@ impl Places {
         let before = |total: &usize| if longest == len { 0 } else { total.saturating_sub(len) };
         let past: Vec<_> = total.iter().map(before).collect();
         let capacity = kept.max(longest);
-        let fits = |past: &usize| *past <= kept && past.checked_add(len).is_some_and(|end| end <= capacity);
+        let fits = |past: &usize| {
+            *past <= kept && past.checked_add(len).is_some_and(|end| end <= capacity)
+        };
         if !past.iter().all(fits) || total.iter().any(|&total| total > capacity) {
-            return Err(Error::format(format!("the lengths do not fit a cache of {kept} tokens and {len} new ones")));
+            return Err(Error::format(format!(
+                "the lengths do not fit a cache of {kept} tokens and {len} new ones"
+            )));
         }
         Ok(Self { past, total, capacity })
     }
@@ -192,7 +216,8 @@ fn grouped_projections(call: &Call<'_>, heads: usize, kv_heads: usize) -> Result
     }
     let width = query.shape().get(2).copied().unwrap_or(0);
     let size = width / heads.saturating_add(kv_heads.saturating_mul(2));
-    let cut = |first: usize, heads: usize| as_heads(&part(query, 2, first * size, heads * size)?, heads);
+    let cut =
+        |first: usize, heads: usize| as_heads(&part(query, 2, first * size, heads * size)?, heads);
     Ok([cut(0, heads)?, cut(heads, kv_heads)?, cut(heads + kv_heads, kv_heads)?])
 }
 
@@ -200,7 +225,8 @@ fn grouped_projections(call: &Call<'_>, heads: usize, kv_heads: usize) -> Result
 fn turned(call: &Call<'_>, heads: Heads, places: &Places) -> Result<Heads> {
     let (cos, sin) = (call.tensor(7)?, call.tensor(8)?);
     let turned = cos.shape().last().map_or(0, |pairs| 2 * pairs);
-    let rotation = Rotation::new(cos, sin, (heads.size, turned), call.flag("rotary_interleaved", false))?;
+    let rotation =
+        Rotation::new(cos, sin, (heads.size, turned), call.flag("rotary_interleaved", false))?;
     let given = call.optional(9)?.map(Tensor::integers).transpose()?;
     if given.as_ref().is_some_and(|given| given.len() != heads.batch * heads.len) {
         return Err(Error::format("a position is expected for each token"));
@@ -209,14 +235,16 @@ fn turned(call: &Call<'_>, heads: Heads, places: &Places) -> Result<Heads> {
     let mut values = tensor.into_values::<f32>()?;
     for (number, row) in values.chunks_exact_mut(size.max(1)).enumerate() {
         let (batch, at) = (number / (heads * len), number % len);
-        let id = given.as_ref().map_or((places.past[batch] + at) as i64, |given| given[batch * len + at]);
+        let id = given
+            .as_ref()
+            .map_or((places.past[batch] + at) as i64, |given| given[batch * len + at]);
         rotation.turn(row, position(id, rotation.rows())?);
     }
     Heads::new(Tensor::new(vec![batch, heads, len, size], values)?)
 }
 
-/// Inputs: query, key, value, past key, past value, last place of each batch, total length, cosines, sines, positions, what is
-/// added to scores.
+/// Inputs: query, key, value, past key, past value, last place of each batch, total length,
+/// cosines, sines, positions, what is added to scores.
 fn grouped(call: &mut Call<'_>) -> Result<Vec<Value>> {
     if call.int("smooth_softmax", 0) > 0 || call.optional(11)?.is_some() {
         return Err(unsupported("a softmax with a sink"));
@@ -249,7 +277,8 @@ fn grouped(call: &mut Call<'_>) -> Result<Vec<Value>> {
     Ok(vec![heads_together(&y)?.into(), k.tensor.into(), v.tensor.into()])
 }
 
-/// A matrix of small integers, packed by blocks along its stored rows, each with a scale and a zero point.
+/// A matrix of small integers, packed by blocks along its stored rows, each with a scale and a zero
+/// point.
 struct Packed<'a> {
     /// Bytes of all rows, or where they are.
     rows: Source<'a>,
@@ -283,7 +312,10 @@ impl PackedSizes {
         };
         let bits = sizes.block.checked_mul(sizes.bits).filter(|bits| bits.is_multiple_of(8));
         if ![2, 4, 8].contains(&sizes.bits) || bits.is_none() {
-            return Err(unsupported(&format!("blocks of {} elements of {} bits", sizes.block, sizes.bits)));
+            return Err(unsupported(&format!(
+                "blocks of {} elements of {} bits",
+                sizes.block, sizes.bits
+            )));
         }
         Ok(sizes)
     }
@@ -333,7 +365,9 @@ impl Rows for Packed<'_> {
         let (len, blocks) = (self.sizes.row_bytes(), self.sizes.blocks());
         let bytes = match self.rows {
             Source::Memory(bytes) => Bytes::Borrowed(&bytes[rows.start * len..rows.end * len]),
-            Source::Stored(weight, store) => weight.raw(store, rows.start * len, rows.len() * len)?,
+            Source::Stored(weight, store) => {
+                weight.raw(store, rows.start * len, rows.len() * len)?
+            }
         };
         for (row, bytes) in rows.zip(bytes.get().chunks_exact(len.max(1))) {
             let of = |at: usize| {
@@ -349,7 +383,8 @@ impl Rows for Packed<'_> {
 /// Zero points of all blocks: packed as the elements are, or of the type of the scales.
 fn zero_points(zeros: Option<&Tensor>, sizes: PackedSizes) -> Result<Vec<f32>> {
     let (blocks, total) = (sizes.blocks(), sizes.blocks().saturating_mul(sizes.count));
-    let wrong = || Error::format(format!("zero points do not fit {} rows of {blocks} blocks", sizes.count));
+    let wrong =
+        || Error::format(format!("zero points do not fit {} rows of {blocks} blocks", sizes.count));
     let Some(zeros) = zeros else { return Ok(vec![(1_u16 << (sizes.bits - 1)).into(); total]) };
     if zeros.element() != ElementType::U8 {
         let values = singles(zeros)?;
@@ -384,17 +419,30 @@ fn matmul_n_bits(call: &mut Call<'_>) -> Result<Vec<Value>> {
         }
     };
     if total.is_none() || len != total || scales.len() != sizes.count * sizes.blocks() {
-        return Err(Error::format(format!("the matrix is not {} rows of {} elements", sizes.count, sizes.depth)));
+        return Err(Error::format(format!(
+            "the matrix is not {} rows of {} elements",
+            sizes.count, sizes.depth
+        )));
     }
-    let Some((&depth, outer)) = a.shape().split_last() else { return Err(Error::format("rows are expected")) };
+    let Some((&depth, outer)) = a.shape().split_last() else {
+        return Err(Error::format("rows are expected"));
+    };
     if depth != sizes.depth {
-        return Err(Error::format(format!("rows of {depth} and a matrix of {} can't be multiplied", sizes.depth)));
+        return Err(Error::format(format!(
+            "rows of {depth} and a matrix of {} can't be multiplied",
+            sizes.depth
+        )));
     }
     let zeros = zero_points(call.optional(3)?, sizes)?;
     let shape = [outer, &[sizes.count]].concat();
     let mut out = crate::pool::any(call.room(&shape, ElementType::F32)?);
     let packed = Packed { rows, scales, zeros, sizes };
-    product(Left::in_rows(a.values()?, count(outer), depth), Right::Stored(&packed), &mut out, call.workers())?;
+    product(
+        Left::in_rows(a.values()?, count(outer), depth),
+        Right::Stored(&packed),
+        &mut out,
+        call.workers(),
+    )?;
     let result = Tensor::new(shape, out)?;
     match call.optional(5)? {
         Some(bias) => Ok(vec![join(call, &result, bias, Sum)?.into()]),

@@ -32,7 +32,8 @@ fn moments(row: impl ExactSizeIterator<Item = f64> + Clone, centred: bool) -> (f
     (mean, row.map(|x| (x - mean) * (x - mean)).sum::<f64>() / count)
 }
 
-/// Brings rows of `len` elements to mean 0 (if `centred`) and deviation 1; returns means and inverse deviations.
+/// Brings rows of `len` elements to mean 0 (if `centred`) and deviation 1; returns means and
+/// inverse deviations.
 fn normalise_rows(
     call: &Call<'_>,
     values: &mut [f32],
@@ -94,13 +95,17 @@ fn layer(call: &mut Call<'_>, centred: bool) -> Result<Vec<Value>> {
     let fits = |tensor: Option<&Tensor>| -> Result<Option<Vec<f32>>> {
         let Some(tensor) = tensor else { return Ok(None) };
         if tensor.rank() > shape.len() - at {
-            return Err(Error::format(format!("a scale of shape {:?} does not fit {shape:?}", tensor.shape())));
+            return Err(Error::format(format!(
+                "a scale of shape {:?} does not fit {shape:?}",
+                tensor.shape()
+            )));
         }
         let tensor = super::elementwise::expanded(tensor, &shape[at..])?;
         crate::cast::singles(&tensor).map(Some)
     };
     let (scale, bias) = (fits(call.optional(1)?)?, fits(call.optional(2)?)?);
-    let mut values = if element == ElementType::F32 { x.into_values()? } else { crate::cast::singles(&x)? };
+    let mut values =
+        if element == ElementType::F32 { x.into_values()? } else { crate::cast::singles(&x)? };
     let scaled = |row: &mut [f32]| {
         if let Some(scale) = &scale {
             row.iter_mut().zip(scale).for_each(|(value, scale)| *value *= scale);
@@ -110,10 +115,12 @@ fn layer(call: &mut Call<'_>, centred: bool) -> Result<Vec<Value>> {
         }
     };
     let (means, inverses) = normalise_rows(call, &mut values, len, epsilon, centred, scaled)?;
-    let outer: Vec<_> = shape.iter().enumerate().map(|(dim, &size)| if dim < at { size } else { 1 }).collect();
+    let outer: Vec<_> =
+        shape.iter().enumerate().map(|(dim, &size)| if dim < at { size } else { 1 }).collect();
     let stash = super::cast::element(call.int("stash_type", 1))?;
-    let statistics =
-        |values: Vec<f32>| from_floats(values, outer.clone(), if is_half(stash) { stash } else { ElementType::F32 });
+    let statistics = |values: Vec<f32>| {
+        from_floats(values, outer.clone(), if is_half(stash) { stash } else { ElementType::F32 })
+    };
     let y = from_floats(values, shape, element)?;
     if centred {
         return Ok(vec![y.into(), statistics(means)?.into(), statistics(inverses)?.into()]);
@@ -131,9 +138,12 @@ fn skip(call: &mut Call<'_>, centred: bool) -> Result<Vec<Value>> {
         sum = super::binary::join(call, &sum, bias, super::binary::Sum)?;
     }
     let shape = sum.shape().to_vec();
-    let Some((&len, outer)) = shape.split_last() else { return Err(Error::format("a row is expected, not a number")) };
+    let Some((&len, outer)) = shape.split_last() else {
+        return Err(Error::format("a row is expected, not a number"));
+    };
     let scale = call.tensor(2)?.values::<f32>()?;
-    let shift = if centred { call.optional(3)?.map(Tensor::values::<f32>).transpose()? } else { None };
+    let shift =
+        if centred { call.optional(3)?.map(Tensor::values::<f32>).transpose()? } else { None };
     if scale.len() != len || shift.is_some_and(|shift| shift.len() != len) {
         return Err(Error::format("scale and shift must be as long as a row"));
     }
@@ -146,7 +156,12 @@ fn skip(call: &mut Call<'_>, centred: bool) -> Result<Vec<Value>> {
     })?;
     let outer = [outer, &[1]].concat();
     let statistics = |values| Tensor::new(outer.clone(), values).map(Value::from);
-    Ok(vec![Tensor::new(shape, values)?.into(), statistics(means)?, statistics(inverses)?, sum.into()])
+    Ok(vec![
+        Tensor::new(shape, values)?.into(),
+        statistics(means)?,
+        statistics(inverses)?,
+        sum.into(),
+    ])
 }
 
 fn batch(call: &mut Call<'_>) -> Result<Vec<Value>> {
@@ -164,11 +179,14 @@ fn batch(call: &mut Call<'_>) -> Result<Vec<Value>> {
         }
     };
     let (scale, bias, mean, variance) = (of(1)?, of(2)?, of(3)?, of(4)?);
-    let (before, len) = (x.shape().first().copied().unwrap_or(1), count(x.shape().get(2..).unwrap_or_default()));
+    let (before, len) =
+        (x.shape().first().copied().unwrap_or(1), count(x.shape().get(2..).unwrap_or_default()));
     let (used_mean, used_variance) = if training {
         let values = x.doubles()?;
         let channel = |c: usize| -> Vec<f64> {
-            (0..before).flat_map(|n| values[(n * channels + c) * len..][..len].iter().copied()).collect()
+            (0..before)
+                .flat_map(|n| values[(n * channels + c) * len..][..len].iter().copied())
+                .collect()
         };
         (0..channels).map(|c| moments(channel(c).iter().copied(), true)).unzip()
     } else {
@@ -181,7 +199,11 @@ fn batch(call: &mut Call<'_>) -> Result<Vec<Value>> {
     })?];
     if training {
         let mix = |old: &[f64], new: &[f64]| -> Result<Value> {
-            let values = old.iter().zip(new).map(|(old, new)| old * momentum + new * (1.0 - momentum)).collect();
+            let values = old
+                .iter()
+                .zip(new)
+                .map(|(old, new)| old * momentum + new * (1.0 - momentum))
+                .collect();
             Ok(from_doubles(values, vec![channels], element)?.into())
         };
         outputs.push(mix(&mean, &used_mean)?);
@@ -238,7 +260,9 @@ fn grouped(call: &Call<'_>, groups: usize, by_group: bool) -> Result<Vec<Value>>
         shape.split_first_chunk::<2>().ok_or_else(|| Error::format("channels are expected"))?;
     let expected = if by_group { groups } else { channels };
     if groups == 0 || channels % groups != 0 || scale.len() != expected || bias.len() != expected {
-        return Err(Error::format(format!("{channels} channels, {groups} groups and the scale do not go together")));
+        return Err(Error::format(format!(
+            "{channels} channels, {groups} groups and the scale do not go together"
+        )));
     }
     let (len, in_group) = (count(inner), channels / groups);
     let values = x.doubles()?;
@@ -265,8 +289,13 @@ fn lp(call: &mut Call<'_>) -> Result<Vec<Value>> {
     for outer in 0..before {
         for inner in 0..after {
             let offset = |step: usize| (outer * len + step) * after + inner;
-            let of =
-                |step| if squares { values[offset(step)] * values[offset(step)] } else { values[offset(step)].abs() };
+            let of = |step| {
+                if squares {
+                    values[offset(step)] * values[offset(step)]
+                } else {
+                    values[offset(step)].abs()
+                }
+            };
             let sum: f64 = (0..len).map(of).sum();
             let norm = if squares { sum.sqrt() } else { sum };
             if norm != 0.0 {
@@ -280,7 +309,8 @@ fn lp(call: &mut Call<'_>) -> Result<Vec<Value>> {
 fn mean_variance(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let x = call.tensor(0)?;
     let gone = crate::shape::axes(&call.ints("axes").unwrap_or_else(|| vec![0, 2, 3]), x.rank())?;
-    let kept: Vec<_> = (0..x.rank()).map(|dim| if gone.contains(&dim) { 1 } else { x.shape()[dim] }).collect();
+    let kept: Vec<_> =
+        (0..x.rank()).map(|dim| if gone.contains(&dim) { 1 } else { x.shape()[dim] }).collect();
     let steps = stretched(&kept, x.shape());
     let values = x.doubles()?;
     let mut groups = Vec::with_capacity(values.len());
@@ -305,7 +335,8 @@ fn mean_variance(call: &mut Call<'_>) -> Result<Vec<Value>> {
 /// Divides each element by the squares of its neighbours among the channels.
 fn local_response(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let (alpha, beta) = (f64::from(call.float("alpha", 1e-4)), f64::from(call.float("beta", 0.75)));
-    let (bias, size) = (f64::from(call.float("bias", 1.0)), usize::try_from(call.int("size", 0)).unwrap_or(0));
+    let (bias, size) =
+        (f64::from(call.float("bias", 1.0)), usize::try_from(call.int("size", 0)).unwrap_or(0));
     let x = call.tensor(0)?;
     if x.rank() < 2 || size == 0 {
         return Err(Error::format("channels and a size are expected"));

@@ -39,7 +39,9 @@ fn pad(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let tensor = call.tensor(0)?;
     let rank = tensor.rank();
     let axes = match call.optional(3)? {
-        Some(axes) => axes.integers()?.into_iter().map(|at| axis(at, rank)).collect::<Result<Vec<_>>>()?,
+        Some(axes) => {
+            axes.integers()?.into_iter().map(|at| axis(at, rank)).collect::<Result<Vec<_>>>()?
+        }
         None => (0..rank).collect(),
     };
     if pads.len() != 2 * axes.len() {
@@ -50,7 +52,8 @@ fn pad(call: &mut Call<'_>) -> Result<Vec<Value>> {
         let (front, back) = (pads[number], pads[axes.len() + number]);
         let size = (shape[at] as i64).checked_add(front).and_then(|size| size.checked_add(back));
         let size = size.and_then(|size| usize::try_from(size).ok());
-        shape[at] = size.ok_or_else(|| Error::format(format!("pads {front} and {back} leave no size")))?;
+        shape[at] =
+            size.ok_or_else(|| Error::format(format!("pads {front} and {back} leave no size")))?;
         before[at] = front;
     }
     let value = constant(call, tensor)?;
@@ -73,15 +76,24 @@ fn constant(call: &Call<'_>, tensor: &Tensor) -> Result<Tensor> {
         Some(value) if value.len() == 1 && value.element() == tensor.element() => Ok(value.clone()),
         Some(value) if value.is_empty() => crate::moving::filled_like(tensor, vec![1]),
         Some(_) => Err(Error::format("the value of the border does not fit the input")),
-        None if tensor.element() == apr_graph::ElementType::Text => Ok(Tensor::row(vec![String::new()])),
+        None if tensor.element() == apr_graph::ElementType::Text => {
+            Ok(Tensor::row(vec![String::new()]))
+        }
         None => crate::cast::from_floats(vec![call.float("value", 0.0)], vec![1], tensor.element()),
     }
 }
 
-fn padded<T: Element>(values: &[T], border: &Tensor, sources: &[Vec<Option<usize>>], total: usize) -> Result<Data> {
+fn padded<T: Element>(
+    values: &[T],
+    border: &Tensor,
+    sources: &[Vec<Option<usize>>],
+    total: usize,
+) -> Result<Data> {
     let border = &border.values::<T>()?[0];
     let mut out = Vec::with_capacity(total);
-    let Some((inner, outer)) = sources.split_last() else { return Ok(T::into_data(values.to_vec())) };
+    let Some((inner, outer)) = sources.split_last() else {
+        return Ok(T::into_data(values.to_vec()));
+    };
     let lines = outer.iter().map(Vec::len).product::<usize>();
     for line in 0..lines {
         let mut rest = line;
@@ -90,8 +102,9 @@ fn padded<T: Element>(values: &[T], border: &Tensor, sources: &[Vec<Option<usize
             start = start.and_then(|sum: usize| places[rest % places.len()].map(|at| sum + at));
             rest /= places.len();
         }
-        let of =
-            |at: &Option<usize>| start.and_then(|start| at.map(|at| &values[start + at])).unwrap_or(border).clone();
+        let of = |at: &Option<usize>| {
+            start.and_then(|start| at.map(|at| &values[start + at])).unwrap_or(border).clone()
+        };
         out.extend(inner.iter().map(of));
     }
     Ok(T::into_data(out))

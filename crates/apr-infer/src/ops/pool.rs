@@ -16,8 +16,12 @@ pub(super) const TABLE: &[Operator] = &[
     computes("MaxPool", max),
     computes("AveragePool", average),
     computes("LpPool", lp),
-    computes("GlobalMaxPool", |call| global(call, |row| row.iter().copied().fold(f64::NEG_INFINITY, f64::max))),
-    computes("GlobalAveragePool", |call| global(call, |row| row.iter().sum::<f64>() / row.len() as f64)),
+    computes("GlobalMaxPool", |call| {
+        global(call, |row| row.iter().copied().fold(f64::NEG_INFINITY, f64::max))
+    }),
+    computes("GlobalAveragePool", |call| {
+        global(call, |row| row.iter().sum::<f64>() / row.len() as f64)
+    }),
     computes("GlobalLpPool", |call| {
         let p = call.int("p", 2) as f64;
         global(call, move |row| row.iter().map(|x| x.abs().powf(p)).sum::<f64>().powf(1.0 / p))
@@ -29,8 +33,10 @@ pub(super) const TABLE: &[Operator] = &[
 
 /// The windows of a pool, and how many images there are.
 fn windows(call: &Call<'_>, x: &Tensor) -> Result<(usize, Windows)> {
-    let (outer, input) = x.shape().split_first_chunk::<2>().ok_or_else(|| Error::format("channels are expected"))?;
-    let kernel = sizes(&call.ints("kernel_shape").ok_or_else(|| Error::format("kernel_shape is missing"))?)?;
+    let (outer, input) =
+        x.shape().split_first_chunk::<2>().ok_or_else(|| Error::format("channels are expected"))?;
+    let kernel =
+        sizes(&call.ints("kernel_shape").ok_or_else(|| Error::format("kernel_shape is missing"))?)?;
     Ok((count(outer), Windows::of(call, input, kernel)?))
 }
 
@@ -39,7 +45,11 @@ fn output_shape(x: &Tensor, windows: &Windows) -> Vec<usize> {
 }
 
 fn max(call: &mut Call<'_>) -> Result<Vec<Value>> {
-    fn run<T: Number>(values: &[T], images: usize, windows: &Windows) -> (Vec<usize>, Vec<Option<usize>>) {
+    fn run<T: Number>(
+        values: &[T],
+        images: usize,
+        windows: &Windows,
+    ) -> (Vec<usize>, Vec<Option<usize>>) {
         let (image, places) = (count(&windows.input), count(&windows.output));
         let mut found = Vec::with_capacity(images * places);
         for number in 0..images {
@@ -61,21 +71,30 @@ fn max(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let shape = output_shape(x, &windows);
     call.room(&shape, ElementType::I64)?;
     let (image, places) = (count(&windows.input), count(&windows.output).max(1));
-    let (_, found) = with_numbers!(x.data(), values => run(values, images, &windows), Default::default());
-    let offset = |(at, found): (usize, &Option<usize>)| found.map(|found| at / places * image + found);
+    let (_, found) =
+        with_numbers!(x.data(), values => run(values, images, &windows), Default::default());
+    let offset =
+        |(at, found): (usize, &Option<usize>)| found.map(|found| at / places * image + found);
     let offsets: Option<Vec<_>> = found.iter().enumerate().map(offset).collect();
     let offsets = offsets.ok_or_else(|| Error::format("a window lies outside of the image"))?;
-    let data = crate::moving::picked(x.data(), offsets.len(), |visit| offsets.iter().for_each(|&at| visit(at)));
+    let data = crate::moving::picked(x.data(), offsets.len(), |visit| {
+        offsets.iter().for_each(|&at| visit(at));
+    });
     let values = x.like(shape.clone(), data)?.into();
     let by_columns = call.flag("storage_order", false);
     let number = |offset: &usize| {
-        if by_columns { by_column(offset % image, &windows.input) + offset / image * image } else { *offset }
+        if by_columns {
+            by_column(offset % image, &windows.input) + offset / image * image
+        } else {
+            *offset
+        }
     };
     let indices = offsets.iter().map(|offset| number(offset) as i64).collect();
     Ok(vec![values, Tensor::new(shape, indices)?.into()])
 }
 
-/// The number of an element of an image when its first dimension is the one whose neighbours lie together.
+/// The number of an element of an image when its first dimension is the one whose neighbours lie
+/// together.
 fn by_column(offset: usize, image: &[usize]) -> usize {
     let steps = strides(image);
     let mut weight = 1;
@@ -109,7 +128,9 @@ fn each(call: &Call<'_>, of: impl Fn(&[f64], usize) -> f64) -> Result<Vec<Value>
 
 fn average(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let pads_count = call.flag("count_include_pad", false);
-    each(call, |met, padded| met.iter().sum::<f64>() / if pads_count { padded } else { met.len() } as f64)
+    each(call, |met, padded| {
+        met.iter().sum::<f64>() / if pads_count { padded } else { met.len() } as f64
+    })
 }
 
 fn lp(call: &mut Call<'_>) -> Result<Vec<Value>> {
@@ -119,7 +140,8 @@ fn lp(call: &mut Call<'_>) -> Result<Vec<Value>> {
 
 fn global(call: &mut Call<'_>, of: impl Fn(&[f64]) -> f64) -> Result<Vec<Value>> {
     let x = call.tensor(0)?;
-    let (outer, inner) = x.shape().split_first_chunk::<2>().ok_or_else(|| Error::format("channels are expected"))?;
+    let (outer, inner) =
+        x.shape().split_first_chunk::<2>().ok_or_else(|| Error::format("channels are expected"))?;
     let shape = [&outer[..], &vec![1; inner.len()]].concat();
     let len = count(inner);
     let values = x.doubles()?;
@@ -129,7 +151,8 @@ fn global(call: &mut Call<'_>, of: impl Fn(&[f64]) -> f64) -> Result<Vec<Value>>
 
 fn unpool(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let (x, indices) = (call.tensor(0)?, call.tensor(1)?.integers()?);
-    let (outer, inner) = x.shape().split_first_chunk::<2>().ok_or_else(|| Error::format("channels are expected"))?;
+    let (outer, inner) =
+        x.shape().split_first_chunk::<2>().ok_or_else(|| Error::format("channels are expected"))?;
     let kernel = sizes(&call.ints("kernel_shape").unwrap_or_default())?;
     let stride = super::window::positive(call, "strides", inner.len(), 1)?;
     let pads = sizes(&call.ints("pads").unwrap_or_else(|| vec![0; 2 * inner.len()]))?;
@@ -137,12 +160,14 @@ fn unpool(call: &mut Call<'_>) -> Result<Vec<Value>> {
         return Err(Error::format("kernel_shape and pads do not fit the input"));
     }
     let full = |dim: usize| {
-        let size = inner[dim].saturating_sub(1).checked_mul(stride[dim])?.checked_add(kernel[dim])?;
+        let size =
+            inner[dim].saturating_sub(1).checked_mul(stride[dim])?.checked_add(kernel[dim])?;
         size.checked_sub(pads[dim] + pads[inner.len() + dim])
     };
     let own = (0..inner.len()).map(full).collect::<Option<Vec<_>>>();
     let own = [&outer[..], &own.ok_or_else(|| Error::format("the output has no size"))?].concat();
-    // Indices are those of the shape that the pool would have had as input; the output may be larger.
+    // Indices are those of the shape that the pool would have had as input; the output may be
+    // larger.
     let shape = match call.optional(2)? {
         Some(shape) => sizes(&shape.integers()?)?,
         None => own.clone(),
@@ -191,7 +216,9 @@ struct Bins {
 
 impl Bins {
     fn at(self, bin: usize, point: usize) -> f64 {
-        self.start + bin as f64 * self.width + (point as f64 + 0.5) * self.width / self.points as f64
+        self.start
+            + bin as f64 * self.width
+            + (point as f64 + 0.5) * self.width / self.points as f64
     }
 }
 
@@ -220,7 +247,11 @@ impl Align {
         let (start, end) = (from * self.scale - offset, to * self.scale - offset);
         let size = if self.half { end - start } else { (end - start).max(1.0) };
         let width = size / count as f64;
-        let points = if self.ratio > 0 { self.ratio } else { (width.ceil().max(1.0) as usize).min(MAX_POINTS) };
+        let points = if self.ratio > 0 {
+            self.ratio
+        } else {
+            (width.ceil().max(1.0) as usize).min(MAX_POINTS)
+        };
         Bins { start, width, points }
     }
 
@@ -246,7 +277,9 @@ impl Align {
 /// Regions of images, each brought to one size: the mean or the largest of points between pixels.
 fn roi_align(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let (x, regions, batches) = (call.tensor(0)?, call.tensor(1)?, call.tensor(2)?.integers()?);
-    let &[n, channels, height, width] = x.shape() else { return Err(Error::format("images are expected")) };
+    let &[n, channels, height, width] = x.shape() else {
+        return Err(Error::format("images are expected"));
+    };
     let align = Align::of(call, (height, width))?;
     let shape = vec![batches.len(), channels, align.rows, align.columns];
     let mut out = Vec::with_capacity(call.room(&shape, ElementType::F64)?);
@@ -265,7 +298,12 @@ fn roi_align(call: &mut Call<'_>) -> Result<Vec<Value>> {
 }
 
 /// The value between four pixels, or the largest of their weighted values.
-fn between(image: &[f64], (height, width): (usize, usize), (y, x): (f64, f64), largest: bool) -> f64 {
+fn between(
+    image: &[f64],
+    (height, width): (usize, usize),
+    (y, x): (f64, f64),
+    largest: bool,
+) -> f64 {
     if y < -1.0 || y > height as f64 || x < -1.0 || x > width as f64 || image.is_empty() {
         return 0.0;
     }
@@ -282,15 +320,23 @@ fn between(image: &[f64], (height, width): (usize, usize), (y, x): (f64, f64), l
         down * (1.0 - across) * image[bottom * width + left],
         down * across * image[bottom * width + right],
     ];
-    if largest { weighted.into_iter().fold(f64::NEG_INFINITY, f64::max) } else { weighted.iter().sum() }
+    if largest {
+        weighted.into_iter().fold(f64::NEG_INFINITY, f64::max)
+    } else {
+        weighted.iter().sum()
+    }
 }
 
 /// Regions of images, each cut into windows of whole pixels.
 fn max_roi_pool(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let (x, regions) = (call.tensor(0)?, call.tensor(1)?);
-    let &[n, channels, height, width] = x.shape() else { return Err(Error::format("images are expected")) };
+    let &[n, channels, height, width] = x.shape() else {
+        return Err(Error::format("images are expected"));
+    };
     let pooled = sizes(&call.ints("pooled_shape").unwrap_or_default())?;
-    let &[rows, columns] = &pooled[..] else { return Err(Error::format("pooled_shape has two sizes")) };
+    let &[rows, columns] = &pooled[..] else {
+        return Err(Error::format("pooled_shape has two sizes"));
+    };
     let scale = f64::from(call.float("spatial_scale", 1.0));
     let shape = vec![regions.shape().first().copied().unwrap_or(0), channels, rows, columns];
     let mut out = Vec::with_capacity(call.room(&shape, ElementType::F64)?);
@@ -308,7 +354,10 @@ fn max_roi_pool(call: &mut Call<'_>) -> Result<Vec<Value>> {
         for channel in 0..channels {
             let image = &values[(batch * channels + channel) * height * width..][..height * width];
             for place in 0..rows * columns {
-                let (ys, xs) = (range(top, bin_h, place / columns, height), range(left, bin_w, place % columns, width));
+                let (ys, xs) = (
+                    range(top, bin_h, place / columns, height),
+                    range(left, bin_w, place % columns, width),
+                );
                 let pixels = ys.flat_map(|y| xs.clone().map(move |x| y * width + x));
                 let best = pixels.map(|at| image[at]).fold(f64::NEG_INFINITY, f64::max);
                 out.push(if best.is_finite() { best } else { 0.0 });

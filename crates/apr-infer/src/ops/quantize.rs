@@ -41,7 +41,9 @@ struct Scales {
 impl Scales {
     /// `axis` and `block` as the attributes say them.
     fn of(x: &Tensor, scale: &Tensor, at: i64, block: i64) -> Result<Self> {
-        let wrong = || Error::format(format!("a scale of {:?} does not fit {:?}", scale.shape(), x.shape()));
+        let wrong = || {
+            Error::format(format!("a scale of {:?} does not fit {:?}", scale.shape(), x.shape()))
+        };
         let scales = singles(scale)?;
         if scales.len() == 1 {
             return Ok(Self { scales, sizes: (1, x.len(), 1), block: x.len().max(1), count: 1 });
@@ -53,7 +55,13 @@ impl Scales {
             if scales.len() != sizes.1 {
                 return Err(wrong());
             }
-            return Ok(Self { count: sizes.1, scales, sizes: (sizes.0, sizes.1, sizes.2), block: 1 }.without_blocks());
+            return Ok(Self {
+                count: sizes.1,
+                scales,
+                sizes: (sizes.0, sizes.1, sizes.2),
+                block: 1,
+            }
+            .without_blocks());
         }
         let count = sizes.1.div_ceil(block);
         let mut shape = x.shape().to_vec();
@@ -78,7 +86,8 @@ impl Scales {
         if self.count == 1 && self.scales.len() == 1 {
             return 0;
         }
-        let (outer, along, inner) = (element / (size * after), element / after % size, element % after);
+        let (outer, along, inner) =
+            (element / (size * after), element / after % size, element % after);
         (outer * self.count + along / self.block) * after + inner
     }
 }
@@ -121,7 +130,8 @@ fn quantize(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let zeros = zeros(&scales, zero)?;
     let shape = x.shape().to_vec();
     call.room(&shape, ElementType::I64)?;
-    // The quotient is rounded to a type of its own, where one is named or the scale is less precise.
+    // The quotient is rounded to a type of its own, where one is named or the scale is less
+    // precise.
     let precision = element_of(call, "precision", ElementType::F32)?;
     let half = [precision, scale.element()].into_iter().find(|&element| is_half(element));
     let values = singles(x)?;
@@ -138,7 +148,9 @@ fn quantize(call: &mut Call<'_>) -> Result<Vec<Value>> {
         return Ok(vec![cast(&Tensor::new(shape, sums)?, to, rules)?.into()]);
     };
     let of = |(at, quotient): (usize, &f32)| {
-        (f64::from(*quotient).round_ties_even() as i64).saturating_add(zeros[scales.at(at)]).clamp(low, high)
+        (f64::from(*quotient).round_ties_even() as i64)
+            .saturating_add(zeros[scales.at(at)])
+            .clamp(low, high)
     };
     let integers = quotients.iter().enumerate().map(of).collect();
     Ok(vec![from_integers(integers, shape, to)?.into()])
@@ -158,7 +170,8 @@ fn dequantize(call: &mut Call<'_>) -> Result<Vec<Value>> {
             && let Some(shape) = call.weight_shape(handle)
             && let Some(scaling) = scaling(&shape, scale, zero, (axis, block))?
         {
-            let with = Dequantization { scale: scale.clone(), zero: zero.cloned(), axis, block, scaling };
+            let with =
+                Dequantization { scale: scale.clone(), zero: zero.cloned(), axis, block, scaling };
             return Ok(vec![Value::Weight(handle.with(Look::Scaled(with)))]);
         }
         call.inputs[0] = Some(call.decoded(0)?.into());
@@ -168,7 +181,8 @@ fn dequantize(call: &mut Call<'_>) -> Result<Vec<Value>> {
     Ok(vec![dequantized(x, scale, zero, (axis, block), to)?.into()])
 }
 
-/// The scales of a matrix that is decoded by rows, or of filters, which are one row each; `None` where they do not lie so.
+/// The scales of a matrix that is decoded by rows, or of filters, which are one row each; `None`
+/// where they do not lie so.
 fn scaling(
     shape: &[usize],
     scale: &Tensor,
@@ -188,7 +202,8 @@ fn scaling(
         None => vec![0.0; scales.len()],
     };
     let scaling = Scaling::new(scales, zeros, rows, columns);
-    let fits = scaling.fits(shape.first().copied().unwrap_or(0), shape.get(1).copied().unwrap_or(1));
+    let fits =
+        scaling.fits(shape.first().copied().unwrap_or(0), shape.get(1).copied().unwrap_or(1));
     Ok(fits.then(|| Arc::new(scaling)))
 }
 
@@ -208,10 +223,16 @@ fn plain_steps(shape: &[usize], scale: &Tensor, at: i64) -> Result<Option<(Steps
 }
 
 /// Where the scales are of blocks along a dimension of a matrix.
-fn block_steps(shape: &[usize], scale: &Tensor, at: i64, block: usize) -> Result<Option<(Steps, Steps)>> {
+fn block_steps(
+    shape: &[usize],
+    scale: &Tensor,
+    at: i64,
+    block: usize,
+) -> Result<Option<(Steps, Steps)>> {
     let &[rows, columns] = shape else { return Ok(None) };
     let at = axis(at, 2)?;
-    let blocks = if at == 0 { [rows.div_ceil(block), columns] } else { [rows, columns.div_ceil(block)] };
+    let blocks =
+        if at == 0 { [rows.div_ceil(block), columns] } else { [rows, columns.div_ceil(block)] };
     Ok((scale.shape() == blocks).then_some(match at {
         0 => (Steps { block, step: columns }, Steps { block: 1, step: 1 }),
         _ => (Steps { block: 1, step: blocks[1] }, Steps { block, step: 1 }),
@@ -255,14 +276,20 @@ fn dynamic(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let max = values.iter().copied().fold(0.0, f32::max);
     let scale = (max - min) / 255.0;
     let zero = if scale == 0.0 { 0.0 } else { (-min / scale).round_ties_even().clamp(0.0, 255.0) };
-    let of =
-        |value: &f32| if scale == 0.0 { 0 } else { ((value / scale).round_ties_even() + zero).clamp(0.0, 255.0) as u8 };
+    let of = |value: &f32| {
+        if scale == 0.0 {
+            0
+        } else {
+            ((value / scale).round_ties_even() + zero).clamp(0.0, 255.0) as u8
+        }
+    };
     let out = values.iter().map(of).collect();
     let out = Tensor::new::<u8>(x.shape().to_vec(), out)?;
     Ok(vec![out.into(), Tensor::scalar(scale).into(), Tensor::scalar(zero as u8).into()])
 }
 
-/// Sums as quantized numbers: times a factor that `scale` gives for each element, plus a zero point.
+/// Sums as quantized numbers: times a factor that `scale` gives for each element, plus a zero
+/// point.
 fn requantized(
     sums: &[i32],
     shape: Vec<usize>,
@@ -271,9 +298,12 @@ fn requantized(
     point: impl Fn(usize, &[i64]) -> i64,
 ) -> Result<Value> {
     let zeros = zero.integers()?;
-    let (low, high) = range(zero.element()).ok_or_else(|| Error::format("the zero point must be an integer"))?;
+    let (low, high) =
+        range(zero.element()).ok_or_else(|| Error::format("the zero point must be an integer"))?;
     let of = |(at, sum): (usize, &i32)| {
-        ((f64::from(*sum) * scale(at)).round_ties_even() as i64).saturating_add(point(at, &zeros)).clamp(low, high)
+        ((f64::from(*sum) * scale(at)).round_ties_even() as i64)
+            .saturating_add(point(at, &zeros))
+            .clamp(low, high)
     };
     let values = sums.iter().enumerate().map(of).collect();
     Ok(from_integers(values, shape, zero.element())?.into())
@@ -294,11 +324,17 @@ fn matmul(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let total = count(&stacks.shape);
     let sums = plain(&stacks, &x, &y, total, |sum: i32, a, b| sum.wrapping_add(a.wrapping_mul(b)));
     let (rows, columns) = (stacks.rows.max(1), stacks.columns.max(1));
-    let of = |list: &[f32], at: usize| f64::from(if list.len() == 1 { list[0] } else { list[at % list.len()] });
-    let factor =
-        |at: usize| of(&a_scale, at / columns % rows) * of(&b_scale, at % columns) / of(&y_scale, at / columns % rows);
+    let of = |list: &[f32], at: usize| {
+        f64::from(if list.len() == 1 { list[0] } else { list[at % list.len()] })
+    };
+    let factor = |at: usize| {
+        of(&a_scale, at / columns % rows) * of(&b_scale, at % columns)
+            / of(&y_scale, at / columns % rows)
+    };
     let zero = call.tensor(7)?;
-    let point = |at: usize, zeros: &[i64]| zeros[if zeros.len() == 1 { 0 } else { at / columns % zeros.len() }];
+    let point = |at: usize, zeros: &[i64]| {
+        zeros[if zeros.len() == 1 { 0 } else { at / columns % zeros.len() }]
+    };
     Ok(vec![requantized(&sums, stacks.shape, zero, factor, point)?])
 }
 
@@ -316,19 +352,28 @@ fn conv(call: &mut Call<'_>) -> Result<Vec<Value>> {
     if let Some(bias) = call.optional(8)? {
         let bias = bias.values::<i32>()?;
         if bias.len() != shape[1] {
-            return Err(Error::format(format!("{} biases do not fit {} filters", bias.len(), shape[1])));
+            return Err(Error::format(format!(
+                "{} biases do not fit {} filters",
+                bias.len(),
+                shape[1]
+            )));
         }
-        sums.iter_mut().enumerate().for_each(|(at, sum)| *sum = sum.wrapping_add(bias[at / places % channels]));
+        sums.iter_mut()
+            .enumerate()
+            .for_each(|(at, sum)| *sum = sum.wrapping_add(bias[at / places % channels]));
     }
     if call.tensor(4)?.is_empty() {
         return Err(Error::format("the scale of the filters is empty"));
     }
-    let (x_scale, w_scale, y_scale) = (singles(call.tensor(1)?)?, singles(call.tensor(4)?)?, singles(call.tensor(6)?)?);
+    let (x_scale, w_scale, y_scale) =
+        (singles(call.tensor(1)?)?, singles(call.tensor(4)?)?, singles(call.tensor(6)?)?);
     let one = |list: &[f32]| list.first().copied().map_or(1.0, f64::from);
     let factor = |at: usize| {
         let filter = at / places % channels;
         let weight = if w_scale.len() == 1 { w_scale[0] } else { w_scale[filter % w_scale.len()] };
         one(&x_scale) * f64::from(weight) / one(&y_scale)
     };
-    Ok(vec![requantized(&sums, shape, call.tensor(7)?, factor, |_, zeros| zeros.first().copied().unwrap_or(0))?])
+    Ok(vec![requantized(&sums, shape, call.tensor(7)?, factor, |_, zeros| {
+        zeros.first().copied().unwrap_or(0)
+    })?])
 }

@@ -55,7 +55,8 @@ fn takes(name: &str) -> (bool, bool) {
     }
 }
 
-/// The activations of a direction. Those that take settings take the next of the lists, one direction after the other.
+/// The activations of a direction. Those that take settings take the next of the lists, one
+/// direction after the other.
 fn activations(call: &Call<'_>, kind: Kind, number: usize) -> Result<Vec<Activation>> {
     let names = call.texts("activations").unwrap_or_default();
     let list = |name: &str| call.floats(name).unwrap_or_default().into_iter();
@@ -151,13 +152,16 @@ impl Shape {
             return Err(Error::format("steps, a batch and inputs are expected"));
         };
         let (w, r) = (call.tensor(1)?, call.tensor(2)?);
-        let &[_, rows, _] = w.shape() else { return Err(Error::format("weights have three dimensions")) };
+        let &[_, rows, _] = w.shape() else {
+            return Err(Error::format("weights have three dimensions"));
+        };
         let hidden = rows / kind.gates();
         let directions = if call.text("direction", "forward") == "bidirectional" { 2 } else { 1 };
         let fits = w.shape() == [directions, kind.gates() * hidden, inputs]
             && r.shape() == [directions, kind.gates() * hidden, hidden];
         if !fits {
-            let message = format!("weights of {:?} and {:?} do not fit the input", w.shape(), r.shape());
+            let message =
+                format!("weights of {:?} and {:?} do not fit the input", w.shape(), r.shape());
             return Err(Error::format(message));
         }
         call.room(&[steps.max(1), directions, batch, hidden], ElementType::F32)?;
@@ -191,7 +195,11 @@ impl Shape {
 
 fn run(call: &mut Call<'_>, kind: Kind) -> Result<Vec<Value>> {
     let batch_first = call.flag("layout", false);
-    let x = if batch_first { transposed(call.tensor(0)?, &[1, 0, 2])? } else { call.tensor(0)?.clone() };
+    let x = if batch_first {
+        transposed(call.tensor(0)?, &[1, 0, 2])?
+    } else {
+        call.tensor(0)?.clone()
+    };
     let shape = Shape::of(call, kind, &x)?;
     let lengths = shape.lengths(call)?;
     let mut h = shape.state(call, 5, batch_first)?;
@@ -211,7 +219,8 @@ fn run(call: &mut Call<'_>, kind: Kind) -> Result<Vec<Value>> {
         Ok(if batch_first { transposed(&tensor, order)? } else { tensor }.into())
     };
     let state = |values| turned(values, vec![directions, batch, hidden], &[1, 0, 2]);
-    let mut outputs = vec![turned(y, vec![steps, directions, batch, hidden], &[2, 0, 1, 3])?, state(h)?];
+    let mut outputs =
+        vec![turned(y, vec![steps, directions, batch, hidden], &[2, 0, 1, 3])?, state(h)?];
     if kind == Kind::Lstm {
         outputs.push(state(c)?);
     }
@@ -228,7 +237,9 @@ fn layer<'a>(
     let part = |position: usize, len: usize| -> Result<Option<&'a [f32]>> {
         let Some(tensor) = call.optional(position)? else { return Ok(None) };
         let values = tensor.values::<f32>()?;
-        let wrong = || Error::format(format!("input {position} of shape {:?} does not fit", tensor.shape()));
+        let wrong = || {
+            Error::format(format!("input {position} of shape {:?} does not fit", tensor.shape()))
+        };
         values.get(number * len..(number + 1) * len).map(Some).ok_or_else(wrong)
     };
     let missing = || Error::format("weights are missing");
@@ -239,7 +250,8 @@ fn layer<'a>(
         hidden,
         weights: part(1, gates * hidden * inputs)?.ok_or_else(missing)?,
         recurrence: part(2, gates * hidden * hidden)?.ok_or_else(missing)?,
-        bias: part(3, 2 * gates * hidden)?.map_or_else(|| vec![0.0; 2 * gates * hidden], <[f32]>::to_vec),
+        bias: part(3, 2 * gates * hidden)?
+            .map_or_else(|| vec![0.0; 2 * gates * hidden], <[f32]>::to_vec),
         peepholes: if kind == Kind::Lstm { part(7, 3 * hidden)? } else { None },
         activations: activations(call, kind, number)?,
         clip: call.float("clip", f32::MAX),
@@ -258,7 +270,14 @@ struct Run<'a> {
 }
 
 impl Layer<'_> {
-    fn run(&self, x: &[f32], h: &mut [f32], c: &mut [f32], y: &mut [f32], run: &Run<'_>) -> Result<()> {
+    fn run(
+        &self,
+        x: &[f32],
+        h: &mut [f32],
+        c: &mut [f32],
+        y: &mut [f32],
+        run: &Run<'_>,
+    ) -> Result<()> {
         let (rows, width) = (x.len() / self.inputs.max(1), self.kind.gates() * self.hidden);
         let mut given = vec![0.0; rows * width];
         let left = Left::in_rows(x, rows, self.inputs);
@@ -281,7 +300,9 @@ impl Layer<'_> {
                 match self.kind {
                     Kind::Plain => self.plain(given, recurrent, &mut h[range.clone()]),
                     Kind::Gru => self.gru(given, recurrent, &mut h[range.clone()], run)?,
-                    Kind::Lstm => self.lstm(given, recurrent, &mut h[range.clone()], &mut c[range.clone()]),
+                    Kind::Lstm => {
+                        self.lstm(given, recurrent, &mut h[range.clone()], &mut c[range.clone()]);
+                    }
                 }
                 let out = (time * run.directions + run.number) * size + row * self.hidden;
                 y[out..out + self.hidden].copy_from_slice(&h[range]);
@@ -315,17 +336,27 @@ impl Layer<'_> {
         let mut inner = vec![0.0; hidden];
         if self.linear_before_reset {
             for (at, inner) in inner.iter_mut().enumerate() {
-                *inner = reset[at] * (recurrent[2 * hidden + at] + self.bias[half + 2 * hidden + at]);
+                *inner =
+                    reset[at] * (recurrent[2 * hidden + at] + self.bias[half + 2 * hidden + at]);
             }
         } else {
             let scaled: Vec<f32> = reset.iter().zip(&*h).map(|(reset, h)| reset * h).collect();
             let matrix = &self.recurrence[2 * hidden * hidden..];
-            product(Left::in_rows(&scaled, 1, hidden), Right::Columns(matrix, hidden), &mut inner, run.workers)?;
-            inner.iter_mut().enumerate().for_each(|(at, inner)| *inner += self.bias[half + 2 * hidden + at]);
+            product(
+                Left::in_rows(&scaled, 1, hidden),
+                Right::Columns(matrix, hidden),
+                &mut inner,
+                run.workers,
+            )?;
+            inner
+                .iter_mut()
+                .enumerate()
+                .for_each(|(at, inner)| *inner += self.bias[half + 2 * hidden + at]);
         }
         for (at, h) in h.iter_mut().enumerate() {
             let update = gate(0, at);
-            let new = g(self.clipped(given[2 * hidden + at] + self.bias[2 * hidden + at] + inner[at]));
+            let new =
+                g(self.clipped(given[2 * hidden + at] + self.bias[2 * hidden + at] + inner[at]));
             *h = (1.0 - update) * new + update * *h;
         }
         Ok(())
@@ -334,10 +365,13 @@ impl Layer<'_> {
     /// Gates: input, output, forget, cell.
     fn lstm(&self, given: &[f32], recurrent: &[f32], h: &mut [f32], c: &mut [f32]) {
         let (f, g, last) = (&self.activations[0], &self.activations[1], &self.activations[2]);
-        let peephole = |gate: usize, at: usize| self.peepholes.map_or(0.0, |list| list[gate * self.hidden + at]);
+        let peephole = |gate: usize, at: usize| {
+            self.peepholes.map_or(0.0, |list| list[gate * self.hidden + at])
+        };
         for at in 0..self.hidden {
             let gate = |number: usize, cell: f32| {
-                f(self.clipped(self.gate(given, recurrent, number, at) + peephole(number, at) * cell))
+                f(self
+                    .clipped(self.gate(given, recurrent, number, at) + peephole(number, at) * cell))
             };
             let input = gate(0, c[at]);
             let forget = if self.coupled { 1.0 - input } else { gate(2, c[at]) };

@@ -71,7 +71,9 @@ impl Kind {
             Self::Min => values.iter().copied().min().unwrap_or(i64::MAX),
             Self::Product => values.iter().fold(1, |a, b| i64::wrapping_mul(a, *b)),
             Self::L1 => values.iter().fold(0, |a, b| i64::wrapping_add(a, b.wrapping_abs())),
-            Self::SumSquare => values.iter().fold(0, |a, b| i64::wrapping_add(a, b.wrapping_mul(*b))),
+            Self::SumSquare => {
+                values.iter().fold(0, |a, b| i64::wrapping_add(a, b.wrapping_mul(*b)))
+            }
             _ => self.of_floats(values.iter().map(|&value| value as f64)) as i64,
         }
     }
@@ -102,7 +104,11 @@ fn reduce(call: &mut Call<'_>, kind: Kind) -> Result<Vec<Value>> {
         let alone = tensor.clone().reshaped([&shape[..], &[1]].concat())?;
         return Ok(vec![rows(&alone, 1, shape, kind)?.into()]);
     }
-    let gone = if wanted.is_empty() { (0..tensor.rank()).collect() } else { axes(&wanted, tensor.rank())? };
+    let gone = if wanted.is_empty() {
+        (0..tensor.rank()).collect()
+    } else {
+        axes(&wanted, tensor.rank())?
+    };
     let len = gone.iter().map(|&dim| tensor.shape()[dim]).product::<usize>();
     let shape: Vec<_> = (0..tensor.rank())
         .filter(|dim| keeps || !gone.contains(dim))
@@ -118,12 +124,15 @@ fn rows(tensor: &Tensor, len: usize, shape: Vec<usize>, kind: Kind) -> Result<Te
     let range = |row: usize| row * len..(row + 1) * len;
     match tensor.data() {
         Data::F32(values) => {
-            let of = |row| kind.of_floats(values[range(row)].iter().map(|&value| f64::from(value))) as f32;
+            let of = |row| {
+                kind.of_floats(values[range(row)].iter().map(|&value| f64::from(value))) as f32
+            };
             Tensor::new(shape, (0..count).map(of).collect())
         }
-        Data::F64(values) => {
-            Tensor::new(shape, (0..count).map(|row| kind.of_floats(values[range(row)].iter().copied())).collect())
-        }
+        Data::F64(values) => Tensor::new(
+            shape,
+            (0..count).map(|row| kind.of_floats(values[range(row)].iter().copied())).collect(),
+        ),
         Data::Text(_) => Err(Error::format("numbers are expected, not texts")),
         _ => {
             let values = tensor.integers()?;
@@ -141,7 +150,8 @@ fn rows(tensor: &Tensor, len: usize, shape: Vec<usize>, kind: Kind) -> Result<Te
 /// What the largest or smallest of no integers is.
 fn limits(element: ElementType, kind: Kind, shape: Vec<usize>) -> Result<Tensor> {
     let bits = element.bits() as u32;
-    let unsigned = matches!(element, ElementType::U8 | ElementType::U16 | ElementType::U32 | ElementType::U64);
+    let unsigned =
+        matches!(element, ElementType::U8 | ElementType::U16 | ElementType::U32 | ElementType::U64);
     let value = match (element, kind) {
         (ElementType::Bool, Kind::Min) => 1,
         (ElementType::Bool, _) => 0,

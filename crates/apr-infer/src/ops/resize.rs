@@ -17,7 +17,8 @@ pub(super) const TABLE: &[Operator] = &[
     computes("AffineGrid", affine_grid),
 ];
 
-/// Elements of the input that one of the output is made of, with weights. Empty: the value outside of the image.
+/// Elements of the input that one of the output is made of, with weights. Empty: the value outside
+/// of the image.
 type Taps = Vec<(usize, f64)>;
 
 /// How elements between others are found.
@@ -55,8 +56,11 @@ impl Method {
             "align_corners" => x * last / (length - 1.0),
             "asymmetric" => x / scale,
             "tf_crop_and_resize" => {
-                let at =
-                    if length == 1.0 { (end - start) * last / 2.0 } else { x * (end - start) * last / (length - 1.0) };
+                let at = if length == 1.0 {
+                    (end - start) * last / 2.0
+                } else {
+                    x * (end - start) * last / (length - 1.0)
+                };
                 let at = at + start * last;
                 return (0.0..=last).contains(&at).then_some(at);
             }
@@ -69,7 +73,8 @@ impl Method {
         })
     }
 
-    /// Weights of neighbours, and where the first is from the one on the left on. The ratio is in (0, 1].
+    /// Weights of neighbours, and where the first is from the one on the left on. The ratio is in
+    /// (0, 1].
     fn weights(&self, ratio: f64, scale: f64) -> (i64, Vec<f64>) {
         if self.mode == "nearest" {
             return (0, if self.nearest_is_left(ratio) { vec![1.0, 0.0] } else { vec![0.0, 1.0] });
@@ -79,7 +84,11 @@ impl Method {
         let first = (-reach / scale).floor() as i64 + 1;
         let of = |at: i64| {
             let distance = ((at as f64 - ratio) * scale).abs();
-            if self.mode == "cubic" { self.cubic_weight(distance) } else { (1.0 - distance).clamp(0.0, 1.0) }
+            if self.mode == "cubic" {
+                self.cubic_weight(distance)
+            } else {
+                (1.0 - distance).clamp(0.0, 1.0)
+            }
         };
         let weights: Vec<_> = (first..2 - first).map(of).collect();
         let sum: f64 = if self.antialias { weights.iter().sum() } else { 1.0 };
@@ -111,7 +120,8 @@ impl Method {
     fn taps(&self, x: usize, line: Line) -> Taps {
         let Some(at) = self.coordinate(x, line) else { return Taps::new() };
         let whole = at.floor();
-        let (left, ratio) = if at == whole { (whole as i64 - 1, 1.0) } else { (whole as i64, at - whole) };
+        let (left, ratio) =
+            if at == whole { (whole as i64 - 1, 1.0) } else { (whole as i64, at - whole) };
         let (first, mut weights) = self.weights(ratio, line.scale);
         let place = |number: usize| left + first + number as i64;
         if self.exclude_outside {
@@ -154,7 +164,8 @@ fn old(call: &mut Call<'_>, attribute: &str, input: usize) -> Result<Vec<Value>>
 }
 
 fn lines_by_scales(shape: &[usize], axes: &[usize], scales: &[f64]) -> Result<Vec<Line>> {
-    if scales.len() != axes.len() || scales.iter().any(|scale| !(*scale > 0.0 && scale.is_finite())) {
+    if scales.len() != axes.len() || scales.iter().any(|scale| !(*scale > 0.0 && scale.is_finite()))
+    {
         return Err(Error::format(format!("the scales {scales:?} do not fit {axes:?}")));
     }
     let mut lines = unchanged(shape);
@@ -166,14 +177,23 @@ fn lines_by_scales(shape: &[usize], axes: &[usize], scales: &[f64]) -> Result<Ve
 }
 
 fn unchanged(shape: &[usize]) -> Vec<Line> {
-    shape.iter().map(|&size| Line { input: size, output: size, scale: 1.0, region: (0.0, 1.0) }).collect()
+    shape
+        .iter()
+        .map(|&size| Line { input: size, output: size, scale: 1.0, region: (0.0, 1.0) })
+        .collect()
 }
 
-fn lines_by_sizes(shape: &[usize], axes: &[usize], wanted: &[usize], policy: &str) -> Result<Vec<Line>> {
+fn lines_by_sizes(
+    shape: &[usize],
+    axes: &[usize],
+    wanted: &[usize],
+    policy: &str,
+) -> Result<Vec<Line>> {
     if wanted.len() != axes.len() || axes.iter().any(|&at| shape[at] == 0) {
         return Err(Error::format(format!("the sizes {wanted:?} do not fit {shape:?}")));
     }
-    let scales: Vec<_> = axes.iter().zip(wanted).map(|(&at, &size)| size as f64 / shape[at] as f64).collect();
+    let scales: Vec<_> =
+        axes.iter().zip(wanted).map(|(&at, &size)| size as f64 / shape[at] as f64).collect();
     let common = match policy {
         "not_larger" => Some(scales.iter().copied().fold(f64::INFINITY, f64::min)),
         "not_smaller" => Some(scales.iter().copied().fold(0.0, f64::max)),
@@ -194,7 +214,8 @@ fn resize(call: &mut Call<'_>) -> Result<Vec<Value>> {
         Some(axes) => axes.iter().map(|&at| axis(at, x.rank())).collect::<Result<Vec<_>>>()?,
         None => (0..x.rank()).collect(),
     };
-    let given = |position| call.optional(position).map(|tensor| tensor.filter(|tensor| !tensor.is_empty()));
+    let given =
+        |position| call.optional(position).map(|tensor| tensor.filter(|tensor| !tensor.is_empty()));
     let mut lines = match (given(2)?, given(3)?) {
         (Some(scales), _) => lines_by_scales(x.shape(), &axes, &scales.doubles()?)?,
         (None, Some(wanted)) => {
@@ -224,7 +245,13 @@ fn resize(call: &mut Call<'_>) -> Result<Vec<Value>> {
     Ok(vec![resized(call, x, &lines, &method, outside)?.into()])
 }
 
-fn resized(call: &Call<'_>, x: &Tensor, lines: &[Line], method: &Method, outside: f64) -> Result<Tensor> {
+fn resized(
+    call: &Call<'_>,
+    x: &Tensor,
+    lines: &[Line],
+    method: &Method,
+    outside: f64,
+) -> Result<Tensor> {
     let shape: Vec<_> = lines.iter().map(|line| line.output).collect();
     call.room(&shape, ElementType::F64)?;
     let (mut values, mut now) = (x.doubles()?, x.shape().to_vec());
@@ -248,11 +275,18 @@ fn resized(call: &Call<'_>, x: &Tensor, lines: &[Line], method: &Method, outside
     from_doubles(values, shape, x.element())
 }
 
-/// Most dimensions of an image whose points are looked up: a point between pixels has two or four neighbours along each.
+/// Most dimensions of an image whose points are looked up: a point between pixels has two or four
+/// neighbours along each.
 const MAX_GRID_RANK: usize = 6;
 
-/// Puts together the elements along one dimension. `sizes` are those before, at and after it in the input.
-fn sum_taps(values: &[f64], (_, size, after): (usize, usize, usize), taps: &[Taps], out: &mut [f64]) {
+/// Puts together the elements along one dimension. `sizes` are those before, at and after it in the
+/// input.
+fn sum_taps(
+    values: &[f64],
+    (_, size, after): (usize, usize, usize),
+    taps: &[Taps],
+    out: &mut [f64],
+) {
     for (number, out) in out.chunks_mut(after.max(1)).enumerate() {
         let (outer, at) = (number / taps.len(), number % taps.len());
         for &(from, weight) in &taps[at] {
@@ -312,7 +346,11 @@ impl Sampler<'_> {
                     antialias: false,
                     exclude_outside: false,
                 };
-                (-1..3).map(|step| (f64::from(step), cubic.cubic_weight((f64::from(step) - ratio).abs()))).collect()
+                (-1..3)
+                    .map(|step| {
+                        (f64::from(step), cubic.cubic_weight((f64::from(step) - ratio).abs()))
+                    })
+                    .collect()
             }
             _ => vec![(0.0, 1.0 - ratio), (1.0, ratio)],
         };
@@ -337,11 +375,18 @@ impl Sampler<'_> {
         let mut sum = vec![(Some(0_usize), 1.0)];
         for dim in 0..rank {
             let (size, x) = (self.sizes[dim] as f64, point[rank - 1 - dim]);
-            let x = if self.align { (x + 1.0) / 2.0 * (size - 1.0) } else { ((x + 1.0) * size - 1.0) / 2.0 };
+            let x = if self.align {
+                (x + 1.0) / 2.0 * (size - 1.0)
+            } else {
+                ((x + 1.0) * size - 1.0) / 2.0
+            };
             let taps = if x.is_finite() { self.taps(x, dim) } else { vec![(None, 1.0)] };
             let joined = |(offset, weight): &(Option<usize>, f64)| {
                 let of = |(place, own): &(Option<usize>, f64)| {
-                    (offset.zip(*place).map(|(offset, place)| offset * self.sizes[dim] + place), weight * own)
+                    (
+                        offset.zip(*place).map(|(offset, place)| offset * self.sizes[dim] + place),
+                        weight * own,
+                    )
                 };
                 taps.iter().map(of).collect::<Vec<_>>()
             };
@@ -353,7 +398,8 @@ impl Sampler<'_> {
 
 fn grid_sample(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let (x, grid) = (call.tensor(0)?, call.tensor(1)?);
-    let wrong = || Error::format(format!("a grid of {:?} does not fit {:?}", grid.shape(), x.shape()));
+    let wrong =
+        || Error::format(format!("a grid of {:?} does not fit {:?}", grid.shape(), x.shape()));
     let (&[n, channels], inner) = x.shape().split_first_chunk::<2>().ok_or_else(wrong)?;
     let rank = inner.len();
     if rank > MAX_GRID_RANK
@@ -378,7 +424,11 @@ fn grid_sample(call: &mut Call<'_>) -> Result<Vec<Value>> {
         for channel in 0..channels {
             let image = &values[(batch * channels + channel) * image..][..image];
             let sampler = Sampler { image, sizes: inner, mode, padding: &padding, align };
-            out.extend(points[batch * per_image..][..per_image].chunks(rank).map(|point| sampler.value(point)));
+            out.extend(
+                points[batch * per_image..][..per_image]
+                    .chunks(rank)
+                    .map(|point| sampler.value(point)),
+            );
         }
     }
     Ok(vec![from_doubles(out, shape, x.element())?.into()])
@@ -389,7 +439,10 @@ fn affine_grid(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let rank = size.len().saturating_sub(2);
     let n = size.first().copied().unwrap_or(0);
     if rank == 0 || theta.shape() != [n, rank, rank + 1] {
-        return Err(Error::format(format!("a matrix of {:?} does not fit {size:?}", theta.shape())));
+        return Err(Error::format(format!(
+            "a matrix of {:?} does not fit {size:?}",
+            theta.shape()
+        )));
     }
     let align = call.flag("align_corners", false);
     let inner = &size[2..];
@@ -408,7 +461,8 @@ fn affine_grid(call: &mut Call<'_>) -> Result<Vec<Value>> {
                 }
             };
             for row in matrix.chunks(rank + 1) {
-                let sum: f64 = (0..rank).map(|column| row[column] * coordinate(rank - 1 - column)).sum();
+                let sum: f64 =
+                    (0..rank).map(|column| row[column] * coordinate(rank - 1 - column)).sum();
                 out.push(sum + row[rank]);
             }
         }

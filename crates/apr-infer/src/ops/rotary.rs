@@ -31,7 +31,10 @@ impl<'a> Rotation<'a> {
     ) -> Result<Self> {
         let pairs = turned / 2;
         if turned > size || cos.shape() != sin.shape() || cos.shape().last() != Some(&pairs) {
-            return Err(Error::format(format!("tables of {:?} do not fit rows of {size}", cos.shape())));
+            return Err(Error::format(format!(
+                "tables of {:?} do not fit rows of {size}",
+                cos.shape()
+            )));
         }
         Ok(Self { cos: cos.values()?, sin: sin.values()?, pairs, interleaved })
     }
@@ -44,8 +47,10 @@ impl<'a> Rotation<'a> {
     /// Turns a row by the angles in row `position` of the tables.
     pub(super) fn turn(&self, row: &mut [f32], position: usize) {
         let angles = position * self.pairs..(position + 1) * self.pairs;
-        for (pair, (cos, sin)) in self.cos[angles.clone()].iter().zip(&self.sin[angles]).enumerate() {
-            let (a, b) = if self.interleaved { (2 * pair, 2 * pair + 1) } else { (pair, pair + self.pairs) };
+        for (pair, (cos, sin)) in self.cos[angles.clone()].iter().zip(&self.sin[angles]).enumerate()
+        {
+            let (a, b) =
+                if self.interleaved { (2 * pair, 2 * pair + 1) } else { (pair, pair + self.pairs) };
             let (x, y) = (row[a], row[b]);
             row[a] = cos * x - sin * y;
             row[b] = sin * x + cos * y;
@@ -67,11 +72,15 @@ impl Layout {
     /// `heads` is used where the shape does not say it.
     fn of(shape: &[usize], heads: i64) -> Result<Self> {
         match *shape {
-            [batch, heads, len, size] if size > 0 => Ok(Self { batch, len, size, heads, by_head: true }),
+            [batch, heads, len, size] if size > 0 => {
+                Ok(Self { batch, len, size, heads, by_head: true })
+            }
             [batch, len, width] => {
                 let heads = usize::try_from(heads).unwrap_or(0);
                 if heads == 0 || width == 0 || width % heads != 0 {
-                    return Err(Error::format(format!("{width} columns are not cut into {heads} heads")));
+                    return Err(Error::format(format!(
+                        "{width} columns are not cut into {heads} heads"
+                    )));
                 }
                 Ok(Self { batch, len, size: width / heads, heads, by_head: false })
             }
@@ -82,7 +91,8 @@ impl Layout {
     /// Turns all rows; `positions` are those of each place of each batch.
     fn turn(&self, x: &Tensor, rotation: &Rotation<'_>, positions: &[usize]) -> Result<Tensor> {
         if positions.len() != self.batch * self.len {
-            let message = format!("{} positions do not fit {} x {}", positions.len(), self.batch, self.len);
+            let message =
+                format!("{} positions do not fit {} x {}", positions.len(), self.batch, self.len);
             return Err(Error::format(message));
         }
         let mut values = x.values::<f32>()?.to_vec();
@@ -99,10 +109,13 @@ impl Layout {
 fn onnx(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let (x, cos, sin) = (call.tensor(0)?, call.tensor(1)?, call.tensor(2)?);
     let layout = Layout::of(x.shape(), call.int("num_heads", 0))?;
-    let rotation = Rotation::new(cos, sin, (layout.size, turned(call, layout.size)), interleaved(call))?;
+    let rotation =
+        Rotation::new(cos, sin, (layout.size, turned(call, layout.size)), interleaved(call))?;
     let rows = rotation.rows();
     let positions: Vec<usize> = match call.optional(3)? {
-        Some(ids) => ids.integers()?.into_iter().map(|id| position(id, rows)).collect::<Result<_>>()?,
+        Some(ids) => {
+            ids.integers()?.into_iter().map(|id| position(id, rows)).collect::<Result<_>>()?
+        }
         None => (0..rows).collect(),
     };
     Ok(vec![layout.turn(x, &rotation, &positions)?.into()])
@@ -117,7 +130,8 @@ fn microsoft(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let implied = width.checked_div(table).map_or(0, |heads| heads as i64);
     let named = Some(call.int("num_heads", 0)).filter(|&heads| heads > 0);
     let layout = Layout::of(x.shape(), named.unwrap_or(implied))?;
-    let rotation = Rotation::new(cos, sin, (layout.size, turned(call, layout.size)), interleaved(call))?;
+    let rotation =
+        Rotation::new(cos, sin, (layout.size, turned(call, layout.size)), interleaved(call))?;
     let rows = rotation.rows();
     let ids = ids.integers()?;
     let of = |place: usize| match ids[..] {

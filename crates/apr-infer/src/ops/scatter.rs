@@ -35,12 +35,24 @@ fn scatter_nd(call: &mut Call<'_>) -> Result<Vec<Value>> {
 }
 
 /// Puts the elements of `updates`, in order, into ranges of a tensor.
-fn scattered(tensor: &Tensor, updates: &Tensor, ranges: &[(usize, usize)], reduction: &str) -> Result<Tensor> {
+fn scattered(
+    tensor: &Tensor,
+    updates: &Tensor,
+    ranges: &[(usize, usize)],
+    reduction: &str,
+) -> Result<Tensor> {
     if ranges.iter().map(|(_, len)| len).sum::<usize>() != updates.len() {
-        return Err(Error::format(format!("updates of shape {:?} do not fit the indices", updates.shape())));
+        return Err(Error::format(format!(
+            "updates of shape {:?} do not fit the indices",
+            updates.shape()
+        )));
     }
     if updates.element() != tensor.element() {
-        return Err(Error::format(format!("updates of {} do not fit {}", updates.element(), tensor.element())));
+        return Err(Error::format(format!(
+            "updates of {} do not fit {}",
+            updates.element(),
+            tensor.element()
+        )));
     }
     let mut data = tensor.data().clone();
     match reduction {
@@ -62,8 +74,18 @@ fn put<T: Element>(values: &mut [T], updates: &[T], ranges: &[(usize, usize)]) {
     }
 }
 
-fn combine(data: &mut Data, updates: &Tensor, ranges: &[(usize, usize)], join: impl Join) -> Result<()> {
-    fn each<T: Copy>(values: &mut [T], updates: &[T], ranges: &[(usize, usize)], join: impl Fn(T, T) -> T) {
+fn combine(
+    data: &mut Data,
+    updates: &Tensor,
+    ranges: &[(usize, usize)],
+    join: impl Join,
+) -> Result<()> {
+    fn each<T: Copy>(
+        values: &mut [T],
+        updates: &[T],
+        ranges: &[(usize, usize)],
+        join: impl Fn(T, T) -> T,
+    ) {
         let positions = ranges.iter().flat_map(|&(start, len)| start..start + len);
         positions.zip(updates).for_each(|(at, update)| values[at] = join(values[at], *update));
     }
@@ -95,7 +117,11 @@ fn tensor_scatter(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let circular = call.text("mode", "linear") == "circular";
     let (before, size, after) = crate::shape::around(tensor.shape(), at);
     let len = updates.shape().get(at).copied().unwrap_or(0);
-    if at == 0 || updates.rank() != tensor.rank() || starts.len() != batches || updates.len() != before * len * after {
+    if at == 0
+        || updates.rank() != tensor.rank()
+        || starts.len() != batches
+        || updates.len() != before * len * after
+    {
         return Err(Error::format("the update does not fit the cache"));
     }
     let mut ranges = Vec::with_capacity(before * len);

@@ -11,7 +11,8 @@ use crate::{Tensor, Value};
 pub(super) const TABLE: &[Operator] = &[
     moves("SequenceEmpty", |_| Ok(vec![Value::Sequence(Vec::new())])),
     moves("SequenceConstruct", |call| {
-        let values = (0..call.inputs.len()).map(|at| call.value(at).cloned()).collect::<Result<_>>()?;
+        let values =
+            (0..call.inputs.len()).map(|at| call.value(at).cloned()).collect::<Result<_>>()?;
         Ok(vec![Value::Sequence(values)])
     }),
     moves("SequenceLength", |call| Ok(vec![Tensor::scalar(sequence(call)?.len() as i64).into()])),
@@ -22,7 +23,11 @@ pub(super) const TABLE: &[Operator] = &[
     }),
     moves("SequenceInsert", |call| {
         let mut values = sequence(call)?;
-        let at = if call.optional_value(2).is_some() { place(call, 2, values.len(), true)? } else { values.len() };
+        let at = if call.optional_value(2).is_some() {
+            place(call, 2, values.len(), true)?
+        } else {
+            values.len()
+        };
         values.insert(at, call.value(1)?.clone());
         Ok(vec![Value::Sequence(values)])
     }),
@@ -31,13 +36,19 @@ pub(super) const TABLE: &[Operator] = &[
         if values.is_empty() {
             return Err(Error::format("the sequence is empty"));
         }
-        let at = if call.optional_value(1).is_some() { place(call, 1, values.len(), false)? } else { values.len() - 1 };
+        let at = if call.optional_value(1).is_some() {
+            place(call, 1, values.len(), false)?
+        } else {
+            values.len() - 1
+        };
         values.remove(at);
         Ok(vec![Value::Sequence(values)])
     }),
     moves("SplitToSequence", split),
     moves("ConcatFromSequence", concat),
-    moves("Optional", |call| Ok(vec![Value::Optional(call.optional_value(0).cloned().map(Box::new))])),
+    moves("Optional", |call| {
+        Ok(vec![Value::Optional(call.optional_value(0).cloned().map(Box::new))])
+    }),
     moves("OptionalHasElement", |call| {
         let has = !matches!(call.optional_value(0), None | Some(Value::Optional(None)));
         Ok(vec![Tensor::truths(Vec::new(), vec![u8::from(has)])?.into()])
@@ -65,7 +76,10 @@ fn place(call: &Call<'_>, input: usize, len: usize, inserts: bool) -> Result<usi
     let at = call.tensor(input)?.integer()?;
     let from_front = if at < 0 { at + len as i64 } else { at };
     let outside = || Error::format(format!("place {at} is outside of a sequence of {len}"));
-    usize::try_from(from_front).ok().filter(|&at| at < len + usize::from(inserts)).ok_or_else(outside)
+    usize::try_from(from_front)
+        .ok()
+        .filter(|&at| at < len + usize::from(inserts))
+        .ok_or_else(outside)
 }
 
 fn split(call: &mut Call<'_>) -> Result<Vec<Value>> {
@@ -78,7 +92,8 @@ fn split(call: &mut Call<'_>) -> Result<Vec<Value>> {
         _ => {
             let each = given.map_or(Ok(1), Tensor::integer)?;
             let each = usize::try_from(each).ok().filter(|&each| each > 0);
-            let each = each.ok_or_else(|| Error::format("a part must have one element at least"))?;
+            let each =
+                each.ok_or_else(|| Error::format("a part must have one element at least"))?;
             (0..size.div_ceil(each)).map(|part| each.min(size - part * each)).collect()
         }
     };
@@ -107,7 +122,14 @@ fn concat(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let new_axis = call.flag("new_axis", false);
     let rank = tensors.first().map_or(0, Tensor::rank) + usize::from(new_axis);
     let at = axis(call.int("axis", 0), rank)?;
-    call.room_for(&[1], tensors.iter().fold(0_u64, |sum, tensor| sum.saturating_add(tensor.bytes())))?;
-    let result = if new_axis { stacked(&tensors, at)? } else { joined(&tensors.iter().collect::<Vec<_>>(), at)? };
+    call.room_for(
+        &[1],
+        tensors.iter().fold(0_u64, |sum, tensor| sum.saturating_add(tensor.bytes())),
+    )?;
+    let result = if new_axis {
+        stacked(&tensors, at)?
+    } else {
+        joined(&tensors.iter().collect::<Vec<_>>(), at)?
+    };
     Ok(vec![result.into()])
 }

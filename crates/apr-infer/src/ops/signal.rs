@@ -56,8 +56,12 @@ fn mel(call: &mut Call<'_>) -> Result<Vec<Value>> {
     for bin in 0..bins {
         let corners = [place(bin), place(bin + 1), place(bin + 2)];
         // A corner past the last frequency would make a triangle without an end.
-        if corners.iter().any(|corner| !(0.0..=spectrum as f64).contains(corner)) || !corners.is_sorted() {
-            return Err(Error::format(format!("the edges of bin {bin} are not within the spectrum")));
+        if corners.iter().any(|corner| !(0.0..=spectrum as f64).contains(corner))
+            || !corners.is_sorted()
+        {
+            return Err(Error::format(format!(
+                "the edges of bin {bin} are not within the spectrum"
+            )));
         }
         triangle(corners.map(|corner| corner as usize), |row, value| {
             if let Some(cell) = values.get_mut(row * bins + bin) {
@@ -68,7 +72,8 @@ fn mel(call: &mut Call<'_>) -> Result<Vec<Value>> {
     Ok(vec![from_doubles(values, vec![spectrum, bins], to)?.into()])
 }
 
-/// Sets the rows of a triangle: from 0 on the left up to 1 at the centre, and down again on the right.
+/// Sets the rows of a triangle: from 0 on the left up to 1 at the centre, and down again on the
+/// right.
 fn triangle([left, centre, right]: [usize; 3], mut set: impl FnMut(usize, f64)) {
     if left == centre {
         set(centre, 1.0);
@@ -80,7 +85,8 @@ fn triangle([left, centre, right]: [usize; 3], mut set: impl FnMut(usize, f64)) 
     (centre..right).for_each(|row| set(row, (right - row) as f64 / width));
 }
 
-/// The Fourier transform of complex numbers: by halves where the length is even, by definition otherwise.
+/// The Fourier transform of complex numbers: by halves where the length is even, by definition
+/// otherwise.
 fn transform(values: &[(f64, f64)], sign: f64) -> Vec<(f64, f64)> {
     let len = values.len();
     let turned = |(re, im): (f64, f64), angle: f64| {
@@ -88,11 +94,15 @@ fn transform(values: &[(f64, f64)], sign: f64) -> Vec<(f64, f64)> {
         (re * cos - im * sin, re * sin + im * cos)
     };
     if len > 1 && len.is_multiple_of(2) {
-        let half = |first: usize| transform(&values.iter().skip(first).step_by(2).copied().collect::<Vec<_>>(), sign);
+        let half = |first: usize| {
+            transform(&values.iter().skip(first).step_by(2).copied().collect::<Vec<_>>(), sign)
+        };
         let (even, odd) = (half(0), half(1));
         let at = |k: usize| {
-            let (even, odd) =
-                (even[k % (len / 2)], turned(odd[k % (len / 2)], sign * 2.0 * PI * k as f64 / len as f64));
+            let (even, odd) = (
+                even[k % (len / 2)],
+                turned(odd[k % (len / 2)], sign * 2.0 * PI * k as f64 / len as f64),
+            );
             (even.0 + odd.0, even.1 + odd.1)
         };
         return (0..len).map(at).collect();
@@ -142,7 +152,8 @@ impl Transform {
         if self.one_sided && !self.inverse { self.length / 2 + 1 } else { self.length }
     }
 
-    /// A line of the signal, cut or filled up with zeros, or with the half that mirrors the one that is given.
+    /// A line of the signal, cut or filled up with zeros, or with the half that mirrors the one
+    /// that is given.
     fn line(&self, values: &[(f64, f64)], outer: usize, inner: usize) -> Vec<(f64, f64)> {
         let (_, size, after) = self.sizes;
         let of = |n: usize| match n < size {
@@ -158,7 +169,8 @@ impl Transform {
 
     fn run(&self, values: &[(f64, f64)], out: &mut [(f64, f64)]) {
         let ((before, _, after), kept) = (self.sizes, self.kept());
-        let (sign, scale) = if self.inverse { (1.0, 1.0 / self.length as f64) } else { (-1.0, 1.0) };
+        let (sign, scale) =
+            if self.inverse { (1.0, 1.0 / self.length as f64) } else { (-1.0, 1.0) };
         for row in 0..before * after {
             let (outer, inner) = (row / after, row % after);
             let result = transform(&self.line(values, outer, inner), sign);
@@ -188,7 +200,8 @@ fn dft(call: &mut Call<'_>) -> Result<Vec<Value>> {
     }
     let sizes = around(outer, at);
     let length = match call.optional(1)? {
-        Some(length) => usize::try_from(length.integer()?).map_err(|_| Error::format("the length is negative"))?,
+        Some(length) => usize::try_from(length.integer()?)
+            .map_err(|_| Error::format("the length is negative"))?,
         None if inverse && one_sided => sizes.1.saturating_sub(1) * 2,
         None => sizes.1,
     };
@@ -199,23 +212,36 @@ fn dft(call: &mut Call<'_>) -> Result<Vec<Value>> {
     call.room(&[length], ElementType::C128)?;
     transform.run(&complex(x)?, &mut out);
     shape.push(if transform.is_real() { 1 } else { 2 });
-    let out = if transform.is_real() { out.into_iter().map(|(re, _)| re).collect() } else { flat(out) };
+    let out =
+        if transform.is_real() { out.into_iter().map(|(re, _)| re).collect() } else { flat(out) };
     Ok(vec![from_doubles(out, shape, x.element())?.into()])
 }
 
 fn stft(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let x = call.tensor(0)?;
-    let &[batch, len, _] = x.shape() else { return Err(Error::format("a signal has three dimensions")) };
-    let size = |tensor: &Tensor| usize::try_from(tensor.integer()?).map_err(|_| Error::format("a size is negative"));
+    let &[batch, len, _] = x.shape() else {
+        return Err(Error::format("a signal has three dimensions"));
+    };
+    let size = |tensor: &Tensor| {
+        usize::try_from(tensor.integer()?).map_err(|_| Error::format("a size is negative"))
+    };
     let step = size(call.tensor(1)?)?;
     let weights = call.optional(2)?.map(Tensor::doubles).transpose()?;
     let frame = match (call.optional(3)?, &weights) {
         (Some(frame), _) => size(frame)?,
         (None, Some(weights)) => weights.len(),
-        (None, None) => return Err(Error::format("there is neither a window nor the length of a frame")),
+        (None, None) => {
+            return Err(Error::format("there is neither a window nor the length of a frame"));
+        }
     };
-    if step == 0 || frame == 0 || frame > len || weights.as_ref().is_some_and(|weights| weights.len() != frame) {
-        return Err(Error::format(format!("frames of {frame} every {step} do not fit {len} samples")));
+    if step == 0
+        || frame == 0
+        || frame > len
+        || weights.as_ref().is_some_and(|weights| weights.len() != frame)
+    {
+        return Err(Error::format(format!(
+            "frames of {frame} every {step} do not fit {len} samples"
+        )));
     }
     let frames = (len - frame) / step + 1;
     let kept = if call.flag("onesided", true) { frame / 2 + 1 } else { frame };

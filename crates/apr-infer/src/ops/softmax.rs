@@ -16,7 +16,8 @@ pub(super) const TABLE: &[Operator] = &[
     computes("Softmax", |call| flat(call, single_softmax_row, softmax_row::<f64>)),
     computes("Softmax", |call| along(call, single_softmax_row, softmax_row::<f64>)).since(13),
     computes("LogSoftmax", |call| flat(call, log_softmax_row::<f32>, log_softmax_row::<f64>)),
-    computes("LogSoftmax", |call| along(call, log_softmax_row::<f32>, log_softmax_row::<f64>)).since(13),
+    computes("LogSoftmax", |call| along(call, log_softmax_row::<f32>, log_softmax_row::<f64>))
+        .since(13),
     computes("Hardmax", |call| flat(call, hardmax_row::<f32>, hardmax_row::<f64>)),
     computes("Hardmax", |call| along(call, hardmax_row::<f32>, hardmax_row::<f64>)).since(13),
 ];
@@ -70,7 +71,9 @@ fn log_softmax_row<R: Real>(row: &mut [R]) {
 fn hardmax_row<R: Real>(row: &mut [R]) {
     let max = max(row);
     let first = row.iter().position(|&value| value == max);
-    row.iter_mut().enumerate().for_each(|(at, value)| *value = if Some(at) == first { R::ONE } else { R::ZERO });
+    row.iter_mut()
+        .enumerate()
+        .for_each(|(at, value)| *value = if Some(at) == first { R::ONE } else { R::ZERO });
 }
 
 /// Before version 13: over all dimensions from the axis on.
@@ -82,7 +85,11 @@ fn flat(call: &mut Call<'_>, single: fn(&mut [f32]), double: fn(&mut [f64])) -> 
     Ok(vec![rows(call, tensor, len, single, double)?.into()])
 }
 
-fn along(call: &mut Call<'_>, single: fn(&mut [f32]), double: fn(&mut [f64])) -> Result<Vec<Value>> {
+fn along(
+    call: &mut Call<'_>,
+    single: fn(&mut [f32]),
+    double: fn(&mut [f64]),
+) -> Result<Vec<Value>> {
     let at = call.int("axis", -1);
     let tensor = call.take(0)?;
     if tensor.rank() == 0 {
@@ -107,12 +114,19 @@ pub(super) fn rows(
     single: fn(&mut [f32]),
     double: fn(&mut [f64]),
 ) -> Result<Tensor> {
-    fn each<R: Element>(call: &Call<'_>, tensor: Tensor, len: usize, row: fn(&mut [R])) -> Result<Tensor> {
+    fn each<R: Element>(
+        call: &Call<'_>,
+        tensor: Tensor,
+        len: usize,
+        row: fn(&mut [R]),
+    ) -> Result<Tensor> {
         let shape = tensor.shape().to_vec();
         let mut values = tensor.into_values::<R>()?;
         if len > 0 {
             let piece = len * ((1 << 14) / len).max(1);
-            in_pieces(call.workers(), &mut values, piece, |_, rows| rows.chunks_mut(len).for_each(row));
+            in_pieces(call.workers(), &mut values, piece, |_, rows| {
+                rows.chunks_mut(len).for_each(row);
+            });
         }
         Tensor::new(shape, values)
     }

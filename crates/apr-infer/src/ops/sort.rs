@@ -48,7 +48,8 @@ fn top(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let moved = moved_last(tensor, &[at])?;
     let comparable = moved.widened()?;
     let largest = call.flag("largest", true);
-    let found = with_numbers!(comparable.data(), values => order(values, len, k, largest), Vec::new());
+    let found =
+        with_numbers!(comparable.data(), values => order(values, len, k, largest), Vec::new());
     let mut shape = moved.shape().to_vec();
     let last = shape.len() - 1;
     shape[last] = k;
@@ -75,8 +76,8 @@ fn unique(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let compare = |a: usize, b: usize| -> Ordering {
         with_storage!(rows.data(), values => {
             let (a, b) = (&values[a * row..][..row], &values[b * row..][..row]);
-            a.iter().zip(b).map(|(a, b)| a.partial_cmp(b).unwrap_or(Ordering::Equal)).find(|order| order.is_ne())
-                .unwrap_or(Ordering::Equal)
+            let mut orders = a.iter().zip(b).filter_map(|(a, b)| a.partial_cmp(b));
+            orders.find(|order| order.is_ne()).unwrap_or(Ordering::Equal)
         })
     };
     let mut sorted: Vec<_> = (0..len).collect();
@@ -110,7 +111,9 @@ type Corners = [f64; 4];
 
 fn non_max_suppression(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let (boxes, scores) = (call.tensor(0)?, call.tensor(1)?);
-    let (&[batches, count, 4], &[score_batches, classes, score_count]) = (boxes.shape(), scores.shape()) else {
+    let (&[batches, count, 4], &[score_batches, classes, score_count]) =
+        (boxes.shape(), scores.shape())
+    else {
         return Err(Error::format("boxes and scores are expected"));
     };
     if batches != score_batches || count != score_count {
@@ -141,8 +144,15 @@ fn non_max_suppression(call: &mut Call<'_>) -> Result<Vec<Value>> {
     Ok(vec![Tensor::new(vec![chosen.len() / 3, 3], chosen)?.into()])
 }
 
-fn chosen_boxes(boxes: &[Corners], scores: &[f64], most: usize, overlap: f64, least: Option<f64>) -> Vec<usize> {
-    let mut order: Vec<_> = (0..boxes.len()).filter(|&at| least.is_none_or(|least| scores[at] > least)).collect();
+fn chosen_boxes(
+    boxes: &[Corners],
+    scores: &[f64],
+    most: usize,
+    overlap: f64,
+    least: Option<f64>,
+) -> Vec<usize> {
+    let mut order: Vec<_> =
+        (0..boxes.len()).filter(|&at| least.is_none_or(|least| scores[at] > least)).collect();
     order.sort_by(|&a, &b| scores[b].partial_cmp(&scores[a]).unwrap_or(Ordering::Equal));
     let mut chosen: Vec<usize> = Vec::new();
     for at in order {

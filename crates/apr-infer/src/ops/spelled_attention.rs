@@ -1,4 +1,5 @@
-//! Attention that a graph spells out in products, a softmax and products, with the scores of some queries at a time.
+//! Attention that a graph spells out in products, a softmax and products, with the scores of some
+//! queries at a time.
 
 use apr_core::Result;
 use apr_graph::ElementType;
@@ -12,20 +13,25 @@ use crate::shape::{broadcast, stretched, walk};
 use crate::workers::{Alone, try_in_pieces};
 use crate::{Tensor, Value, pool};
 
-/// What queries find: the same bits as operator by operator. `None` where the inputs are of other types or shapes than
-/// attention's; they are queries, keys as columns, values, and perhaps a number and a mask.
+/// What queries find: the same bits as operator by operator. `None` where the inputs are of other
+/// types or shapes than attention's; they are queries, keys as columns, values, and perhaps a
+/// number and a mask.
 pub(crate) fn attend(call: &Call<'_>, divides: bool, axis: i64) -> Result<Option<Tensor>> {
     let Some([q, k, v]) = floats(call, [0, 1, 2]) else { return Ok(None) };
-    let (scores, mixed) = match (Stacks::of(call, q.shape(), k.shape()), q.rank() >= 2 && v.rank() >= 2) {
-        (Ok(scores), true) => match Stacks::of(call, &scores.shape, v.shape()) {
-            Ok(mixed) => (scores, mixed),
-            Err(_) => return Ok(None),
-        },
-        _ => return Ok(None),
-    };
-    let in_a_row = mixed.starts.iter().enumerate().all(|(at, [a, _])| *a == at * scores.rows * scores.columns);
-    let is_last = axis == -1 || usize::try_from(axis).is_ok_and(|axis| axis + 1 == scores.shape.len());
-    let (Some(number), Some(mask)) = (Number::of(call, divides, &scores), Mask::of(call, &scores)?) else {
+    let (scores, mixed) =
+        match (Stacks::of(call, q.shape(), k.shape()), q.rank() >= 2 && v.rank() >= 2) {
+            (Ok(scores), true) => match Stacks::of(call, &scores.shape, v.shape()) {
+                Ok(mixed) => (scores, mixed),
+                Err(_) => return Ok(None),
+            },
+            _ => return Ok(None),
+        };
+    let in_a_row =
+        mixed.starts.iter().enumerate().all(|(at, [a, _])| *a == at * scores.rows * scores.columns);
+    let is_last =
+        axis == -1 || usize::try_from(axis).is_ok_and(|axis| axis + 1 == scores.shape.len());
+    let (Some(number), Some(mask)) = (Number::of(call, divides, &scores), Mask::of(call, &scores)?)
+    else {
         return Ok(None);
     };
     if mixed.starts.len() != scores.starts.len() || !in_a_row || !is_last {
@@ -34,16 +40,22 @@ pub(crate) fn attend(call: &Call<'_>, divides: bool, axis: i64) -> Result<Option
     let mut out = pool::any(call.room(&mixed.shape, ElementType::F32)?);
     let most = query_blocks(scores.rows).map(|block| block.len()).max().unwrap_or(0);
     call.room(&[call.workers().count(), most, scores.columns], ElementType::F32)?;
-    let attention = Spelled { q: q.values()?, k: k.values()?, v: v.values()?, scores, mixed, number, mask };
+    let attention =
+        Spelled { q: q.values()?, k: k.values()?, v: v.values()?, scores, mixed, number, mask };
     let piece = attention.mixed.rows * attention.mixed.columns;
     if piece > 0 {
-        try_in_pieces(call.workers(), &mut out, piece, |stack, out| attention.stack(stack, most, out))?;
+        try_in_pieces(call.workers(), &mut out, piece, |stack, out| {
+            attention.stack(stack, most, out)
+        })?;
     }
     Tensor::new(attention.mixed.shape, out).map(Some)
 }
 
 /// Inputs that are there as tensors of `f32`.
-fn floats<'c, const N: usize>(call: &'c Call<'_>, positions: [usize; N]) -> Option<[&'c Tensor; N]> {
+fn floats<'c, const N: usize>(
+    call: &'c Call<'_>,
+    positions: [usize; N],
+) -> Option<[&'c Tensor; N]> {
     let of = |position: usize| match call.optional_value(position) {
         Some(Value::Tensor(tensor)) if tensor.element() == ElementType::F32 => Some(tensor),
         _ => None,
@@ -143,14 +155,24 @@ impl Spelled<'_> {
         for block in query_blocks(rows) {
             let scores = &mut scores[..block.len() * columns];
             let queries = &self.q[q + block.start * depth..][..block.len() * depth];
-            product(Left::in_rows(queries, block.len(), depth), Right::Rows(keys, columns), scores, &Alone)?;
+            product(
+                Left::in_rows(queries, block.len(), depth),
+                Right::Rows(keys, columns),
+                scores,
+                &Alone,
+            )?;
             self.number.apply(scores);
             for (row, scores) in block.clone().zip(scores.chunks_mut(columns.max(1))) {
                 self.mask.add(stack, row, scores);
                 single_softmax_row(scores);
             }
             let out = &mut out[block.start * width..][..block.len() * width];
-            product(Left::in_rows(scores, block.len(), columns), Right::Rows(values, width), out, &Alone)?;
+            product(
+                Left::in_rows(scores, block.len(), columns),
+                Right::Rows(values, width),
+                out,
+                &Alone,
+            )?;
         }
         pool::give(scores);
         Ok(())

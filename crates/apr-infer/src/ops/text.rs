@@ -9,8 +9,11 @@ use crate::operator::{Operator, moves};
 use crate::shape::broadcast;
 use crate::{Tensor, Value};
 
-pub(super) const TABLE: &[Operator] =
-    &[moves("StringConcat", concat), moves("StringSplit", split), moves("StringNormalizer", normalise)];
+pub(super) const TABLE: &[Operator] = &[
+    moves("StringConcat", concat),
+    moves("StringSplit", split),
+    moves("StringNormalizer", normalise),
+];
 
 fn concat(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let (a, b) = (call.tensor(0)?, call.tensor(1)?);

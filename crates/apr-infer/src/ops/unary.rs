@@ -80,7 +80,10 @@ pub(super) fn real(
 }
 
 macro_rules! change_numbers {
-    ($call:expr, $tensor:expr, signed $signed:expr, unsigned $unsigned:expr, float $float:expr) => {{
+    (
+        $call:expr, $tensor:expr,
+        signed $signed:expr, unsigned $unsigned:expr, float $float:expr
+    ) => {{
         let (call, tensor): (&Call<'_>, Tensor) = ($call, $tensor);
         match tensor.data() {
             Data::F32(_) => change::<f32>(call, tensor, $float),
@@ -100,14 +103,25 @@ macro_rules! change_numbers {
 
 fn abs(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let tensor = call.take(0)?;
-    let result = change_numbers!(call, tensor, signed | x | x.wrapping_abs(), unsigned | x | x, float | x | x.abs())?;
+    let result = change_numbers!(
+        call,
+        tensor,
+        signed | x | x.wrapping_abs(),
+        unsigned | x | x,
+        float | x | x.abs()
+    )?;
     Ok(vec![result.into()])
 }
 
 fn neg(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let tensor = call.take(0)?;
-    let result =
-        change_numbers!(call, tensor, signed | x | x.wrapping_neg(), unsigned | x | x.wrapping_neg(), float | x | -x)?;
+    let result = change_numbers!(
+        call,
+        tensor,
+        signed | x | x.wrapping_neg(),
+        unsigned | x | x.wrapping_neg(),
+        float | x | -x
+    )?;
     Ok(vec![result.into()])
 }
 
@@ -138,7 +152,8 @@ fn test(call: &Call<'_>, test: impl Fn(f64) -> bool) -> Result<Vec<Value>> {
 }
 
 fn is_inf(call: &mut Call<'_>) -> Result<Vec<Value>> {
-    let (negative, positive) = (call.flag("detect_negative", true), call.flag("detect_positive", true));
+    let (negative, positive) =
+        (call.flag("detect_negative", true), call.flag("detect_positive", true));
     test(call, |x| x.is_infinite() && if x > 0.0 { positive } else { negative })
 }
 
@@ -156,7 +171,9 @@ fn bitwise_not(call: &mut Call<'_>) -> Result<Vec<Value>> {
         Data::I32(_) => change::<i32>(call, tensor, |x| !x),
         Data::I64(_) => change::<i64>(call, tensor, |x| !x),
         Data::U8(_) => change::<u8>(call, tensor, |x| !x),
-        Data::U16(_) if tensor.element() == apr_graph::ElementType::U16 => change::<u16>(call, tensor, |x| !x),
+        Data::U16(_) if tensor.element() == apr_graph::ElementType::U16 => {
+            change::<u16>(call, tensor, |x| !x)
+        }
         Data::U32(_) => change::<u32>(call, tensor, |x| !x),
         Data::U64(_) => change::<u64>(call, tensor, |x| !x),
         _ => no_bits(),

@@ -1,8 +1,12 @@
 //! Exponentials, error functions and hyperbolic tangents of many elements at a time.
 //!
-//! The functions have no branches, so that the compiler makes vector instructions of loops over them; they are compiled for
-//! several instruction sets, and every version gives the same bits. Results are a few units in the last place off.
-#![allow(unsafe_code, reason = "multiversion calls the version for a processor's features after detecting them")]
+//! The functions have no branches, so that the compiler makes vector instructions of loops over
+//! them; they are compiled for several instruction sets, and every version gives the same bits.
+//! Results are a few units in the last place off.
+#![allow(
+    unsafe_code,
+    reason = "multiversion calls the version for a processor's features after detecting them"
+)]
 
 use crate::targets::for_several_targets;
 
@@ -67,7 +71,9 @@ for_several_targets! {
 for_several_targets! {
     /// `x / 2 (1 + erf(x / sqrt 2))`.
     pub(crate) fn gelu_all(values: &mut [f32]) {
-        values.iter_mut().for_each(|value| *value *= 0.5 + 0.5 * erf(*value * std::f32::consts::FRAC_1_SQRT_2));
+        values.iter_mut().for_each(|value| {
+            *value *= 0.5 + 0.5 * erf(*value * std::f32::consts::FRAC_1_SQRT_2);
+        });
     }
 }
 
@@ -146,7 +152,10 @@ mod tests {
         for x in numbers() {
             let (ours, exact) = (f64::from(ours(x)), exact(f64::from(x)));
             let close = (ours - exact).abs() <= absolute + relative * exact.abs();
-            assert!(close || exact > f64::from(f32::MAX) && ours.is_infinite(), "{x}: {ours} and {exact}");
+            assert!(
+                close || exact > f64::from(f32::MAX) && ours.is_infinite(),
+                "{x}: {ours} and {exact}"
+            );
         }
     }
 
@@ -171,7 +180,9 @@ mod tests {
     #[test]
     fn many_at_a_time_give_the_bits_of_one_at_a_time() {
         let all: Vec<f32> = numbers().collect();
-        for (many, one) in [(exp_all as fn(&mut [f32]), exp as fn(f32) -> f32), (tanh_all, tanh), (erf_all, erf)] {
+        for (many, one) in
+            [(exp_all as fn(&mut [f32]), exp as fn(f32) -> f32), (tanh_all, tanh), (erf_all, erf)]
+        {
             let mut changed = all.clone();
             many(&mut changed);
             assert!(changed.iter().zip(&all).all(|(ours, x)| ours.to_bits() == one(*x).to_bits()));

@@ -5,7 +5,8 @@ use apr_core::{Error, Result};
 use crate::call::Call;
 use crate::shape::{count, sizes};
 
-/// Most elements of a window. Each of its places takes that many steps, however few of them lie in the image.
+/// Most elements of a window. Each of its places takes that many steps, however few of them lie in
+/// the image.
 const MAX_WINDOW: usize = 1 << 26;
 
 /// How a window slides.
@@ -25,7 +26,12 @@ pub(super) struct Windows {
 }
 
 /// A list of positive sizes with a default.
-pub(super) fn positive(call: &Call<'_>, name: &str, rank: usize, default: usize) -> Result<Vec<usize>> {
+pub(super) fn positive(
+    call: &Call<'_>,
+    name: &str,
+    rank: usize,
+    default: usize,
+) -> Result<Vec<usize>> {
     let list = match call.ints(name) {
         Some(list) => sizes(&list)?,
         None => vec![default; rank],
@@ -41,9 +47,12 @@ impl Windows {
     pub(super) fn of(call: &Call<'_>, input: &[usize], kernel: Vec<usize>) -> Result<Self> {
         let rank = input.len();
         if kernel.len() != rank || kernel.contains(&0) {
-            return Err(Error::format(format!("a window of {kernel:?} does not fit an image of {input:?}")));
+            return Err(Error::format(format!(
+                "a window of {kernel:?} does not fit an image of {input:?}"
+            )));
         }
-        let (strides, dilations) = (positive(call, "strides", rank, 1)?, positive(call, "dilations", rank, 1)?);
+        let (strides, dilations) =
+            (positive(call, "strides", rank, 1)?, positive(call, "dilations", rank, 1)?);
         let pads = match call.ints("pads") {
             Some(pads) => sizes(&pads)?,
             None => vec![0; 2 * rank],
@@ -64,14 +73,19 @@ impl Windows {
         let ceil = call.flag("ceil_mode", false);
         (0..rank).try_for_each(|dim| windows.fit(dim, &auto, ceil))?;
         if windows.window_len() > MAX_WINDOW {
-            return Err(Error::format(format!("a window of {:?} has more than {MAX_WINDOW} elements", windows.kernel)));
+            return Err(Error::format(format!(
+                "a window of {:?} has more than {MAX_WINDOW} elements",
+                windows.kernel
+            )));
         }
         Ok(windows)
     }
 
     /// The size of the stretched window.
     pub(super) fn extent(&self, dim: usize) -> Result<usize> {
-        let span = (self.kernel[dim] - 1).checked_mul(self.dilations[dim]).and_then(|span| span.checked_add(1));
+        let span = (self.kernel[dim] - 1)
+            .checked_mul(self.dilations[dim])
+            .and_then(|span| span.checked_add(1));
         span.ok_or_else(|| Error::format("the window is too large"))
     }
 
@@ -80,7 +94,9 @@ impl Windows {
         match auto {
             "SAME_UPPER" | "SAME_LOWER" => {
                 self.output[dim] = size.div_ceil(stride);
-                let needed = (self.output[dim].saturating_sub(1) * stride).saturating_add(extent).saturating_sub(size);
+                let needed = (self.output[dim].saturating_sub(1) * stride)
+                    .saturating_add(extent)
+                    .saturating_sub(size);
                 let half = needed / 2;
                 let small_first = auto == "SAME_UPPER";
                 self.before[dim] = if small_first { half } else { needed - half };
@@ -91,10 +107,14 @@ impl Windows {
             "NOTSET" | "" => {}
             other => return Err(Error::format(format!("there is no auto_pad '{other}'"))),
         }
-        let padded = size.checked_add(self.before[dim]).and_then(|sum| sum.checked_add(self.after[dim]));
-        let padded = padded.ok_or_else(|| Error::memory("the padded image does not fit the memory"))?;
+        let padded =
+            size.checked_add(self.before[dim]).and_then(|sum| sum.checked_add(self.after[dim]));
+        let padded =
+            padded.ok_or_else(|| Error::memory("the padded image does not fit the memory"))?;
         let Some(room) = padded.checked_sub(extent) else {
-            return Err(Error::format(format!("a window of {extent} does not fit {padded} elements")));
+            return Err(Error::format(format!(
+                "a window of {extent} does not fit {padded} elements"
+            )));
         };
         self.output[dim] = room / stride + 1;
         // A window that would begin in the padding after the image is left out.
@@ -109,8 +129,8 @@ impl Windows {
         count(&self.kernel)
     }
 
-    /// Calls `visit` with the number of each place of the window, and the offset of each element of the image in it, with
-    /// the element's number within the window.
+    /// Calls `visit` with the number of each place of the window, and the offset of each element of
+    /// the image in it, with the element's number within the window.
     pub(super) fn at_place(&self, place: usize, visit: impl FnMut(usize, usize)) {
         self.elements(&self.place(place), visit);
     }
@@ -131,7 +151,8 @@ impl Windows {
         let mut within = vec![0; rank];
         for number in 0..self.window_len() {
             let offset = (0..rank).try_fold(0_usize, |offset, dim| {
-                let at = (start[dim] + within[dim] * self.dilations[dim]).checked_sub(self.before[dim])?;
+                let at = (start[dim] + within[dim] * self.dilations[dim])
+                    .checked_sub(self.before[dim])?;
                 (at < self.input[dim]).then(|| offset * self.input[dim] + at)
             });
             if let Some(offset) = offset {
@@ -157,7 +178,8 @@ impl Windows {
         (0..start.len()).map(along).product()
     }
 
-    /// Copies what one element of the window meets at a range of places, into a row; 0 outside of the image.
+    /// Copies what one element of the window meets at a range of places, into a row; 0 outside of
+    /// the image.
     pub(super) fn row<T: Copy + Default>(
         &self,
         image: &[T],
@@ -186,7 +208,13 @@ impl Windows {
             match self.line(line, &within) {
                 Some(start) => {
                     let first = within[last] + column * self.strides[last];
-                    copy_line(&image[start..start + width], first, self.before[last], self.strides[last], target);
+                    copy_line(
+                        &image[start..start + width],
+                        first,
+                        self.before[last],
+                        self.strides[last],
+                        target,
+                    );
                 }
                 None => target.fill(T::default()),
             }
@@ -205,7 +233,8 @@ impl Windows {
             rest /= self.output[dim];
         }
         let row = (0..last).try_fold(0_usize, |offset, dim| {
-            let at = (places[dim] * self.strides[dim] + within[dim]).checked_sub(self.before[dim])?;
+            let at =
+                (places[dim] * self.strides[dim] + within[dim]).checked_sub(self.before[dim])?;
             (at < self.input[dim]).then(|| offset * self.input[dim] + at)
         })?;
         Some(row * self.input[last])
@@ -213,7 +242,13 @@ impl Windows {
 }
 
 /// Copies every `stride`-th element of a padded line from `first` on.
-fn copy_line<T: Copy + Default>(line: &[T], first: usize, before: usize, stride: usize, target: &mut [T]) {
+fn copy_line<T: Copy + Default>(
+    line: &[T],
+    first: usize,
+    before: usize,
+    stride: usize,
+    target: &mut [T],
+) {
     let padding = before.saturating_sub(first).div_ceil(stride).min(target.len());
     target[..padding].fill(T::default());
     let from = (first + padding * stride).saturating_sub(before);
@@ -222,7 +257,9 @@ fn copy_line<T: Copy + Default>(line: &[T], first: usize, before: usize, stride:
     if stride == 1 {
         body.copy_from_slice(&line[from.min(line.len())..][..inside]);
     } else {
-        body.iter_mut().zip(line[from.min(line.len())..].iter().step_by(stride)).for_each(|(to, from)| *to = *from);
+        body.iter_mut()
+            .zip(line[from.min(line.len())..].iter().step_by(stride))
+            .for_each(|(to, from)| *to = *from);
     }
     rest.fill(T::default());
 }

@@ -1,4 +1,5 @@
-//! Attention that a graph spells out is the same bits whether its nodes run as one or by themselves.
+//! Attention that a graph spells out is the same bits whether its nodes run as one or by
+//! themselves.
 
 use apr_core::Limits;
 use apr_graph::{Constant, Dim, ElementType, Graph, GraphBuilder, Meaning, Node};
@@ -32,14 +33,18 @@ struct Case {
     element: ElementType,
 }
 
-const PLAIN: Case = Case { queries: 129, number: None, mask: None, axis: -1, element: ElementType::F32 };
+const PLAIN: Case =
+    Case { queries: 129, number: None, mask: None, axis: -1, element: ElementType::F32 };
 
 fn values(count: usize) -> Vec<f32> {
     (0..count).map(|n| (n * 7919 % 997) as f32 / 300.0 - 1.5).collect()
 }
 
 fn constant(shape: &[u64]) -> Constant {
-    Constant { shape: shape.to_vec(), ..Constant::floats(&values(shape.iter().product::<u64>() as usize)) }
+    Constant {
+        shape: shape.to_vec(),
+        ..Constant::floats(&values(shape.iter().product::<u64>() as usize))
+    }
 }
 
 fn shapes(case: &Case) -> [(&'static str, Vec<usize>); 3] {
@@ -86,14 +91,20 @@ fn run(case: &Case, tap: &mut dyn Tap) -> Outcome {
 }
 
 fn bits(outcome: &Outcome) -> Vec<u32> {
-    let tensor = outcome.outputs[0].tensor().and_then(|tensor| tensor.cast(ElementType::F32)).expect("a tensor");
+    let tensor = outcome.outputs[0]
+        .tensor()
+        .and_then(|tensor| tensor.cast(ElementType::F32))
+        .expect("a tensor");
     tensor.values::<f32>().expect("floats").iter().map(|value| value.to_bits()).collect()
 }
 
 #[test]
 fn nodes_that_run_as_one_make_the_same_bits() {
     let mut cases = vec![PLAIN, Case { queries: 1, ..PLAIN }, Case { queries: 257, ..PLAIN }];
-    let with = |number: &'static str, shape: &[u64]| Case { number: Some((number, shape.to_vec())), ..PLAIN };
+    let with = |number: &'static str, shape: &[u64]| Case {
+        number: Some((number, shape.to_vec())),
+        ..PLAIN
+    };
     cases.extend([
         with("Mul", &[]),
         with("Mul", &[1]),

@@ -3,7 +3,9 @@
 use std::thread;
 
 use apr_core::{CheckpointReader, Code, Limits};
-use apr_graph::{BodyBuilder, Constant, ConstantData, Dim, ElementType, Graph, GraphBuilder, Meaning, Node, Op};
+use apr_graph::{
+    BodyBuilder, Constant, ConstantData, Dim, ElementType, Graph, GraphBuilder, Meaning, Node, Op,
+};
 use apr_infer::{Alone, Engine, Flow, RunLimits, Step, Tap, Tensor, Unwatched, Value, Workers};
 use apr_testkit::apr2::Apr2Builder;
 
@@ -30,7 +32,12 @@ fn chain(operators: &[&str]) -> Graph {
     graph.finish()
 }
 
-fn run(graph: &Graph, x: Tensor, wanted: &[&str], limits: RunLimits) -> apr_core::Result<Vec<Value>> {
+fn run(
+    graph: &Graph,
+    x: Tensor,
+    wanted: &[&str],
+    limits: RunLimits,
+) -> apr_core::Result<Vec<Value>> {
     let reader = nothing();
     let session = Engine::prepare(graph, &reader, limits)?;
     Ok(session.run(vec![("x".into(), x.into())], wanted, &Alone, &mut Unwatched)?.outputs)
@@ -39,7 +46,9 @@ fn run(graph: &Graph, x: Tensor, wanted: &[&str], limits: RunLimits) -> apr_core
 #[test]
 fn operators_that_are_not_known_are_all_named_before_anything_runs() {
     let reader = nothing();
-    let error = Engine::prepare(&chain(&["Frobnicate", "Exp", "Grind"]), &reader, RunLimits::default()).unwrap_err();
+    let error =
+        Engine::prepare(&chain(&["Frobnicate", "Exp", "Grind"]), &reader, RunLimits::default())
+            .unwrap_err();
     assert_eq!(error.code(), Code::Version);
     assert!(error.message().contains("Frobnicate (version 17), Grind (version 17)"), "{error}");
 }
@@ -47,9 +56,13 @@ fn operators_that_are_not_known_are_all_named_before_anything_runs() {
 #[test]
 fn a_value_within_the_graph_may_be_wanted_and_only_what_it_needs_runs() {
     let graph = chain(&["Exp", "Neg", "Sqrt"]);
-    let outputs = run(&graph, Tensor::row(vec![0.0_f32]), &["step_0"], limits(|limits| limits.max_steps = 1)).unwrap();
+    let outputs =
+        run(&graph, Tensor::row(vec![0.0_f32]), &["step_0"], limits(|limits| limits.max_steps = 1))
+            .unwrap();
     assert_eq!(outputs[0].tensor().unwrap().values::<f32>().unwrap(), [1.0]);
-    assert!(run(&graph, Tensor::row(vec![0.0_f32]), &["no_such_value"], RunLimits::default()).is_err());
+    assert!(
+        run(&graph, Tensor::row(vec![0.0_f32]), &["no_such_value"], RunLimits::default()).is_err()
+    );
 }
 
 #[test]
@@ -57,9 +70,11 @@ fn values_go_after_their_last_use() {
     let graph = chain(&["Exp"; 50]);
     let reader = nothing();
     // One tensor that is changed in place needs no second.
-    let session = Engine::prepare(&graph, &reader, limits(|limits| limits.max_memory = 2 * 4000)).unwrap();
+    let session =
+        Engine::prepare(&graph, &reader, limits(|limits| limits.max_memory = 2 * 4000)).unwrap();
     let x = Tensor::row(vec![-1e9_f32; 1000]);
-    let outcome = session.run(vec![("x".into(), x.into())], &["y"], &Alone, &mut Unwatched).unwrap();
+    let outcome =
+        session.run(vec![("x".into(), x.into())], &["y"], &Alone, &mut Unwatched).unwrap();
     assert_eq!(outcome.peak_bytes, 4000);
 }
 
@@ -72,7 +87,9 @@ fn a_shape_that_explodes_is_refused_with_the_name_of_its_node() {
     body.output("y", y, Meaning::Unknown);
     let graph = graph.finish();
     for shape in [vec![1 << 20, 1 << 20], vec![i64::MAX, i64::MAX], vec![1 << 40]] {
-        let error = run(&graph, Tensor::row(shape), &["y"], limits(|limits| limits.max_memory = 1 << 30)).unwrap_err();
+        let error =
+            run(&graph, Tensor::row(shape), &["y"], limits(|limits| limits.max_memory = 1 << 30))
+                .unwrap_err();
         assert_eq!(error.code(), Code::Memory);
         assert!(error.message().starts_with("node 'deep/huge' (ConstantOfShape): "), "{error}");
     }
@@ -98,15 +115,25 @@ fn endless() -> Graph {
     };
     let yes = body.constant(yes);
     let inner = inner.finish();
-    let y = body.op("Loop", []).optional(None).optional(Some(yes)).attribute("body", inner).output("forever");
+    let y = body
+        .op("Loop", [])
+        .optional(None)
+        .optional(Some(yes))
+        .attribute("body", inner)
+        .output("forever");
     body.output("y", y, Meaning::Unknown);
     graph.finish()
 }
 
 #[test]
 fn a_loop_without_end_meets_the_limit() {
-    let error =
-        run(&endless(), Tensor::scalar(0.0_f32), &["y"], limits(|limits| limits.max_steps = 10_000)).unwrap_err();
+    let error = run(
+        &endless(),
+        Tensor::scalar(0.0_f32),
+        &["y"],
+        limits(|limits| limits.max_steps = 10_000),
+    )
+    .unwrap_err();
     assert_eq!(error.code(), Code::Memory);
     assert!(error.message().contains("more than 10000 nodes"), "{error}");
 }
@@ -155,7 +182,8 @@ impl Tap for Notes {
     fn before(&mut self, _: &str, _: &Node) {}
 
     fn after(&mut self, step: &Step<'_>) -> Flow {
-        let values = step.outputs[0].tensor().and_then(Tensor::values::<f32>).expect("floats").to_vec();
+        let values =
+            step.outputs[0].tensor().and_then(Tensor::values::<f32>).expect("floats").to_vec();
         self.seen.push((step.path.to_owned(), values));
         if self.seen.len() == self.most { Flow::Stop } else { Flow::Continue }
     }
@@ -200,7 +228,9 @@ fn results_are_the_same_bits_for_any_number_of_threads() {
         [Dim::fixed(1), Dim::fixed(8), Dim::fixed(60), Dim::fixed(60)],
         Meaning::Unknown,
     );
-    let values = |count: usize| (0..count).map(|n| (n * 7919 % 997) as f32 / 500.0 - 1.0).collect::<Vec<f32>>();
+    let values = |count: usize| {
+        (0..count).map(|n| (n * 7919 % 997) as f32 / 500.0 - 1.0).collect::<Vec<f32>>()
+    };
     let filters = |shape: [u64; 4]| Constant {
         shape: shape.to_vec(),
         ..Constant::floats(&values(shape.iter().product::<u64>() as usize))
@@ -219,7 +249,11 @@ fn results_are_the_same_bits_for_any_number_of_threads() {
     let session = Engine::prepare(&graph, &reader, RunLimits::default()).unwrap();
     let run = |workers: &dyn Workers| {
         let x = Tensor::new(vec![1, 8, 60, 60], values(8 * 60 * 60)).unwrap();
-        session.run(vec![("x".into(), x.into())], &["y"], workers, &mut Unwatched).unwrap().outputs.remove(0)
+        session
+            .run(vec![("x".into(), x.into())], &["y"], workers, &mut Unwatched)
+            .unwrap()
+            .outputs
+            .remove(0)
     };
     let (alone, together) = (run(&Alone), run(&OneForEach));
     assert_eq!(alone.tensor().unwrap(), together.tensor().unwrap());
@@ -241,15 +275,25 @@ fn values_within_calls_are_named_by_their_paths() {
     }
     body.output("y", value, Meaning::Unknown);
     let graph = graph.finish();
-    let wanted = ["layers.1/attention/grown", "y", "layers.0/attention/grown", "layers.0/out", "layers.0/out"];
+    let wanted = [
+        "layers.1/attention/grown",
+        "y",
+        "layers.0/attention/grown",
+        "layers.0/out",
+        "layers.0/out",
+    ];
     let outputs = run(&graph, Tensor::row(vec![0.0_f32]), &wanted, RunLimits::default()).unwrap();
-    let found: Vec<f32> = outputs.iter().map(|output| output.tensor().unwrap().values::<f32>().unwrap()[0]).collect();
+    let found: Vec<f32> =
+        outputs.iter().map(|output| output.tensor().unwrap().values::<f32>().unwrap()[0]).collect();
     let inverse = (-1.0_f32).exp();
     assert_eq!(found, [inverse, -inverse, 1.0, -1.0, -1.0]);
     // Only the first call runs.
     let few = limits(|limits| limits.max_steps = 3);
     assert!(run(&graph, Tensor::row(vec![0.0_f32]), &["layers.0/attention/grown"], few).is_ok());
     for name in ["layers.2/attention/grown", "layers.0/attention", "layers.0/", "attention/grown"] {
-        assert!(run(&graph, Tensor::row(vec![0.0_f32]), &[name], RunLimits::default()).is_err(), "{name}");
+        assert!(
+            run(&graph, Tensor::row(vec![0.0_f32]), &[name], RunLimits::default()).is_err(),
+            "{name}"
+        );
     }
 }

@@ -3,7 +3,9 @@
 use std::cell::RefCell;
 
 use apr_core::{CheckpointReader, Code, Limits, Result};
-use apr_graph::{AttributeValue, BodyBuilder, Constant, ConstantData, ElementType, GraphBuilder, Meaning, Op};
+use apr_graph::{
+    AttributeValue, BodyBuilder, Constant, ConstantData, ElementType, GraphBuilder, Meaning, Op,
+};
 use apr_infer::{Alone, Engine, RunLimits, Tensor, Unwatched, Value};
 use apr_testkit::apr2::Apr2Builder;
 
@@ -23,11 +25,20 @@ fn limits() -> RunLimits {
 }
 
 /// Runs one operator of the current version.
-fn run(operator: &str, inputs: &[Tensor], attributes: &[(&str, AttributeValue)]) -> Result<Vec<Value>> {
+fn run(
+    operator: &str,
+    inputs: &[Tensor],
+    attributes: &[(&str, AttributeValue)],
+) -> Result<Vec<Value>> {
     run_at(23, operator, inputs, attributes)
 }
 
-fn run_at(opset: i64, operator: &str, inputs: &[Tensor], attributes: &[(&str, AttributeValue)]) -> Result<Vec<Value>> {
+fn run_at(
+    opset: i64,
+    operator: &str,
+    inputs: &[Tensor],
+    attributes: &[(&str, AttributeValue)],
+) -> Result<Vec<Value>> {
     let mut graph = GraphBuilder::new(opset);
     let body = graph.body();
     let names: Vec<String> = (0..inputs.len()).map(|at| format!("x{at}")).collect();
@@ -51,7 +62,8 @@ fn run_at(opset: i64, operator: &str, inputs: &[Tensor], attributes: &[(&str, At
 
 fn floats(shape: &[usize]) -> Tensor {
     let count = shape.iter().product();
-    Tensor::new(shape.to_vec(), (0..count).map(|at: usize| at as f32 * 0.5).collect()).expect("a tensor")
+    Tensor::new(shape.to_vec(), (0..count).map(|at: usize| at as f32 * 0.5).collect())
+        .expect("a tensor")
 }
 
 fn ints(values: &[i64]) -> Tensor {
@@ -80,8 +92,16 @@ fn shapes_that_do_not_go_together_are_an_error() {
         ("LayerNormalization", vec![f(&[2, 3]), f(&[2])], vec![]),
         ("Einsum", vec![f(&[3])], vec![("equation", text("i->ii"))]),
         ("Einsum", vec![f(&[3])], vec![("equation", text("i->j"))]),
-        ("Slice", vec![f(&[8]), ints(&[0, 5]), ints(&[2, 8]), ints(&[0, 0]), ints(&[1, 2])], vec![]),
-        ("RotaryEmbedding", vec![f(&[1, 1, 7]), f(&[1, 1]), f(&[1, 1])], vec![("num_heads", Int(2))]),
+        (
+            "Slice",
+            vec![f(&[8]), ints(&[0, 5]), ints(&[2, 8]), ints(&[0, 0]), ints(&[1, 2])],
+            vec![],
+        ),
+        (
+            "RotaryEmbedding",
+            vec![f(&[1, 1, 7]), f(&[1, 1]), f(&[1, 1])],
+            vec![("num_heads", Int(2))],
+        ),
         ("Split", vec![f(&[8])], vec![("num_outputs", Int(i64::MAX))]),
         (
             "MatMulInteger",
@@ -92,7 +112,11 @@ fn shapes_that_do_not_go_together_are_an_error() {
             ],
             vec![],
         ),
-        ("RoiAlign", vec![f(&[1, 1, 4, 4]), f(&[1, 4]), ints(&[0])], vec![("sampling_ratio", Int(i64::MAX))]),
+        (
+            "RoiAlign",
+            vec![f(&[1, 1, 4, 4]), f(&[1, 4]), ints(&[0])],
+            vec![("sampling_ratio", Int(i64::MAX))],
+        ),
         (
             "MaxPool",
             vec![f(&[1, 1, 4, 4])],
@@ -127,7 +151,14 @@ fn what_would_not_fit_the_memory_is_refused_before_it_is_made() {
         ),
         ("Add", vec![many.clone(), floats(&[1, 1 << 13])]),
         ("OneHot", vec![ints(&[0; 64]), Tensor::scalar(1_i64 << 40), floats(&[2])]),
-        ("Resize", vec![floats(&[64, 64]), Tensor::row(Vec::<f32>::new()), Tensor::row(vec![1e6_f32, 1e-1])]),
+        (
+            "Resize",
+            vec![
+                floats(&[64, 64]),
+                Tensor::row(Vec::<f32>::new()),
+                Tensor::row(vec![1e6_f32, 1e-1]),
+            ],
+        ),
         ("HannWindow", vec![Tensor::scalar(i64::MAX)]),
     ];
     for (operator, inputs) in cases {
@@ -138,7 +169,13 @@ fn what_would_not_fit_the_memory_is_refused_before_it_is_made() {
 #[test]
 fn filters_of_an_impossible_rate_end() {
     let number = |value: f32| Tensor::scalar(value);
-    let inputs = [Tensor::scalar(8_i64), Tensor::scalar(16_i64), Tensor::scalar(1_i64), number(0.0), number(8e9)];
+    let inputs = [
+        Tensor::scalar(8_i64),
+        Tensor::scalar(16_i64),
+        Tensor::scalar(1_i64),
+        number(0.0),
+        number(8e9),
+    ];
     refused("MelWeightMatrix", run("MelWeightMatrix", &inputs, &[]), Code::Format);
 }
 
@@ -181,7 +218,12 @@ fn what_a_loop_collects_counts_as_memory() {
     let body = graph.body();
     let yes = body.constant(yes);
     let inner = inner.finish();
-    let y = body.op("Loop", []).optional(None).optional(Some(yes)).attribute("body", inner).output("forever");
+    let y = body
+        .op("Loop", [])
+        .optional(None)
+        .optional(Some(yes))
+        .attribute("body", inner)
+        .output("forever");
     body.output("y", y, Meaning::Unknown);
     let (graph, reader) = (graph.finish(), nothing());
     let session = Engine::prepare(&graph, &reader, limits()).expect("a session");

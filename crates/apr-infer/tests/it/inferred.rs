@@ -1,14 +1,15 @@
 //! Types and shapes that are inferred, beside those that operators make.
 //!
-//! The tests of operators say what their inputs are and what came out. Each is looked at in several ways, which know more
-//! or less of the inputs: what is inferred may be less than what came out, and never something else.
+//! The tests of operators say what their inputs are and what came out. Each is looked at in several
+//! ways, which know more or less of the inputs: what is inferred may be less than what came out,
+//! and never something else.
 
 use std::collections::HashMap;
 
 use apr_core::Limits;
 use apr_graph::{
-    Attribute, AttributeValue, Body, Constant, ConstantData, Dim, ElementType, Graph, Node, Op, Origin, TensorType,
-    Value, ValueId, ValueType, check, infer,
+    Attribute, AttributeValue, Body, Constant, ConstantData, Dim, ElementType, Graph, Node, Op,
+    Origin, TensorType, Value, ValueId, ValueType, check, infer,
 };
 use serde_json::Value as Json;
 
@@ -42,9 +43,12 @@ const SHOWN: &str = "shown";
 fn kind(json: &Json) -> ValueType {
     if let Some(items) = json.get("sequence").and_then(Json::as_array) {
         let shapes: Vec<_> = items.iter().map(kind).collect();
-        let same = shapes.first().filter(|first| shapes.iter().all(|shape| shape == *first)).cloned();
+        let same =
+            shapes.first().filter(|first| shapes.iter().all(|shape| shape == *first)).cloned();
         let element = shapes.first().map_or(ValueType::Unknown, |first| match first {
-            ValueType::Tensor(tensor) => ValueType::Tensor(TensorType { element: tensor.element, shape: None }),
+            ValueType::Tensor(tensor) => {
+                ValueType::Tensor(TensorType { element: tensor.element, shape: None })
+            }
             other => other.clone(),
         });
         return ValueType::Sequence(Box::new(same.unwrap_or(element)));
@@ -65,13 +69,19 @@ fn element(json: &Json) -> ElementType {
 }
 
 fn shape(json: &Json) -> Vec<u64> {
-    json["shape"].as_array().expect("a shape").iter().map(|size| size.as_u64().expect("a size")).collect()
+    json["shape"]
+        .as_array()
+        .expect("a shape")
+        .iter()
+        .map(|size| size.as_u64().expect("a size"))
+        .collect()
 }
 
 /// The elements of a tensor that is small enough to be told.
 fn constant(json: &Json) -> Option<Constant> {
     let (element, shape) = (element_of(json)?, shape(json));
-    let whole = matches!(element, ElementType::I64 | ElementType::I32 | ElementType::U8 | ElementType::I8);
+    let whole =
+        matches!(element, ElementType::I64 | ElementType::I32 | ElementType::U8 | ElementType::I8);
     let told = whole || matches!(element, ElementType::Bool | ElementType::F32);
     let few = shape.iter().product::<u64>() <= MOST as u64;
     let data = ConstantData::Bytes(bytes(json.get("hex").filter(|_| told && few)?));
@@ -86,7 +96,8 @@ fn element_of(json: &Json) -> Option<ElementType> {
 fn numbers(json: &Json) -> Option<Vec<i64>> {
     let constant = constant(json)?;
     if let Some(floats) = constant.as_floats() {
-        let whole = |value: &f32| (value.fract() == 0.0 && value.abs() < 1.0e6).then_some(*value as i64);
+        let whole =
+            |value: &f32| (value.fract() == 0.0 && value.abs() < 1.0e6).then_some(*value as i64);
         return floats.iter().map(whole).collect();
     }
     constant.as_ints()
@@ -158,7 +169,9 @@ fn tell(value: &mut Value, json: &Json, known: Known) {
     if !matches!(value.kind, ValueType::Optional(_)) {
         value.kind = kind(json);
     }
-    let wanted = |element| known == Known::Elements || known == Known::Symbols && element == ElementType::I64;
+    let wanted = |element| {
+        known == Known::Elements || known == Known::Symbols && element == ElementType::I64
+    };
     if let Some(constant) = constant(json).filter(|constant| wanted(constant.element)) {
         value.origin = Origin::Constant(constant);
         return;
@@ -170,7 +183,8 @@ fn tell(value: &mut Value, json: &Json, known: Known) {
     };
 }
 
-/// Makes the elements of a value the sizes of another, whose shape then shows what is known of them.
+/// Makes the elements of a value the sizes of another, whose shape then shows what is known of
+/// them.
 fn as_sizes(body: &mut Body, value: ValueId) -> ValueId {
     let flat = body.add_value("", ValueType::Unknown, Origin::Constant(Constant::ints(&[-1])));
     let lift = body.add_value("", ValueType::Unknown, Origin::Constant(Constant::ints(&[LIFT])));
@@ -212,7 +226,9 @@ fn compare(ours: &ValueType, theirs: &ValueType, tally: &mut Tally) -> Result<()
         }
         (ValueType::Tensor(ours), ValueType::Tensor(theirs)) => (ours, theirs),
         (ValueType::Sequence(ours), ValueType::Sequence(theirs))
-        | (ValueType::Optional(ours), ValueType::Optional(theirs)) => return compare(ours, theirs, tally),
+        | (ValueType::Optional(ours), ValueType::Optional(theirs)) => {
+            return compare(ours, theirs, tally);
+        }
         // An optional value that is there looks like the value.
         (ValueType::Optional(ours), theirs) => return compare(ours, theirs, tally),
         (ours, ValueType::Optional(theirs)) => return compare(ours, theirs, tally),
@@ -243,7 +259,8 @@ fn compare(ours: &ValueType, theirs: &ValueType, tally: &mut Tally) -> Result<()
 
 /// Infers the types of one test in one way.
 fn look(test: &Json, known: Known, tally: &mut Tally) -> Result<(), String> {
-    let reader = apr_onnx::open(bytes(&test["model"]), "", &Limits::default()).map_err(|error| error.to_string())?;
+    let reader = apr_onnx::open(bytes(&test["model"]), "", &Limits::default())
+        .map_err(|error| error.to_string())?;
     let original = reader.graph().map_err(|error| error.to_string())?.expect("a graph");
     let found = check(&original);
     if let Some(error) = found.errors().next() {
@@ -253,7 +270,9 @@ fn look(test: &Json, known: Known, tally: &mut Tally) -> Result<(), String> {
         let values = set["inputs"].as_array().expect("inputs");
         let name = |id: &ValueId| original.body.value(*id).name.clone();
         let names: Vec<String> = match set.get("names").and_then(Json::as_array) {
-            Some(names) => names.iter().map(|name| name.as_str().expect("a name").to_owned()).collect(),
+            Some(names) => {
+                names.iter().map(|name| name.as_str().expect("a name").to_owned()).collect()
+            }
             None => original.body.inputs.iter().map(name).collect(),
         };
         let inputs: HashMap<_, _> = names.into_iter().zip(values).collect();
@@ -261,13 +280,15 @@ fn look(test: &Json, known: Known, tally: &mut Tally) -> Result<(), String> {
         prepare(&mut graph, &inputs, known);
         let outputs = graph.body.outputs.clone();
         let expected = set["outputs"].as_array().expect("outputs");
-        let shown: Vec<_> = outputs.iter().map(|output| as_sizes(&mut graph.body, *output)).collect();
+        let shown: Vec<_> =
+            outputs.iter().map(|output| as_sizes(&mut graph.body, *output)).collect();
         let findings = infer(&mut graph).findings;
         if let Some(error) = findings.errors().find(|error| error.node != SHOWN) {
             return Err(error.to_string());
         }
         for ((output, json), shown) in outputs.iter().zip(expected).zip(shown) {
-            compare(&graph.body.value(*output).kind, &kind(json), tally).map_err(|why| format!("output {why}"))?;
+            compare(&graph.body.value(*output).kind, &kind(json), tally)
+                .map_err(|why| format!("output {why}"))?;
             let Some(numbers) = numbers(json) else { continue };
             let Some(sizes) = graph.body.value(shown).shape() else { continue };
             for (ours, theirs) in sizes.iter().zip(numbers) {
@@ -283,7 +304,8 @@ fn look(test: &Json, known: Known, tally: &mut Tally) -> Result<(), String> {
     Ok(())
 }
 
-/// How many types of elements and sizes may stay unknown, because the elements of inputs decide, or the computation.
+/// How many types of elements and sizes may stay unknown, because the elements of inputs decide, or
+/// the computation.
 fn most_unknown(known: Known) -> (usize, usize) {
     match known {
         Known::Sizes => (13, 804),
@@ -296,7 +318,11 @@ fn most_unknown(known: Known) -> (usize, usize) {
 /// The tests of operators that are run elsewhere, and those that only say types and shapes.
 fn all() -> Vec<Json> {
     let archives = ["infer/node_tests.zip", "infer/microsoft.zip", "graph/nodes.zip"].map(tests);
-    archives.iter().flat_map(|text| text.lines()).map(|line| serde_json::from_str(line).expect("JSON")).collect()
+    archives
+        .iter()
+        .flat_map(|text| text.lines())
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect()
 }
 
 #[test]

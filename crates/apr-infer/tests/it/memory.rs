@@ -1,4 +1,5 @@
-//! Weights that do not fit the memory are read in the order of use; integers stay integers until they are multiplied.
+//! Weights that do not fit the memory are read in the order of use; integers stay integers until
+//! they are multiplied.
 
 use std::sync::Mutex;
 
@@ -25,7 +26,8 @@ impl Disk {
 }
 
 impl CheckpointReader for Disk {
-    pass_on!(base: format, metadata, tensors, stored, container, files, companions, read_companion, left_out, warnings);
+    pass_on!(base: format, metadata, tensors, stored, container, files, companions,
+        read_companion, left_out, warnings);
 
     fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
         self.reads.lock().expect("no panic").push((tensor, offset, buf.len()));
@@ -50,16 +52,23 @@ fn chain() -> (Disk, Graph) {
     let mut file = Apr2Builder::new().metadata("{}");
     let mut graph = GraphBuilder::new(17);
     let body = graph.body();
-    let mut value = body.input("x", ElementType::F32, [Dim::symbol("n"), Dim::fixed(SIZE as u64)], Meaning::Unknown);
+    let mut value = body.input(
+        "x",
+        ElementType::F32,
+        [Dim::symbol("n"), Dim::fixed(SIZE as u64)],
+        Meaning::Unknown,
+    );
     for layer in 0..LAYERS {
-        let bytes: Vec<u8> = numbers(SIZE * SIZE, layer).iter().flat_map(|value| value.to_le_bytes()).collect();
+        let bytes: Vec<u8> =
+            numbers(SIZE * SIZE, layer).iter().flat_map(|value| value.to_le_bytes()).collect();
         let name = format!("w{layer:02}");
         file = file.entry(Apr2Entry::new(&name, DType::F32, &[SIZE as u64; 2], &bytes));
         let weight = body.weight(&name, ElementType::F32, [SIZE as u64; 2]);
         value = body.op("MatMul", [value, weight]).output(&format!("y{layer}"));
     }
     body.output("y", value, Meaning::Unknown);
-    let reader = apr_format::apr2::open(file.build(), "chain.apr", &Limits::default()).expect("a model");
+    let reader =
+        apr_format::apr2::open(file.build(), "chain.apr", &Limits::default()).expect("a model");
     (Disk::new(reader), graph.finish())
 }
 
@@ -102,7 +111,12 @@ fn an_operator_that_needs_a_weight_as_a_whole_says_that_it_does_not_fit() {
     let (disk, _) = chain();
     let mut graph = GraphBuilder::new(17);
     let body = graph.body();
-    let x = body.input("x", ElementType::F32, [Dim::fixed(1), Dim::fixed(SIZE as u64)], Meaning::Unknown);
+    let x = body.input(
+        "x",
+        ElementType::F32,
+        [Dim::fixed(1), Dim::fixed(SIZE as u64)],
+        Meaning::Unknown,
+    );
     let weight = body.weight("w03", ElementType::F32, [SIZE as u64; 2]);
     let y = body.op("Add", [x, weight]).output("added");
     body.output("y", y, Meaning::Unknown);
@@ -110,7 +124,10 @@ fn an_operator_that_needs_a_weight_as_a_whole_says_that_it_does_not_fit() {
     let session = Engine::prepare(&graph, &disk, limits(1 << 17)).unwrap();
     let error = run(&session, Tensor::new(vec![1, SIZE], numbers(SIZE, 1)).unwrap()).unwrap_err();
     assert_eq!(error.code(), Code::Memory);
-    assert!(error.message().contains("node 'added' (Add)") && error.tensor() == Some("w03"), "{error:?}");
+    assert!(
+        error.message().contains("node 'added' (Add)") && error.tensor() == Some("w03"),
+        "{error:?}"
+    );
 }
 
 fn constant(values: &[f32], shape: &[u64]) -> Constant {
@@ -136,7 +153,12 @@ fn integers() -> (Disk, Vec<i8>) {
     let plain = Apr2Entry::new("w", DType::I8, &[ROWS as u64, COLUMNS as u64], &bytes);
     let filters = Apr2Entry::new("f", DType::I8, &[100, 300, 2, 2], &bytes);
     let file = Apr2Builder::new().metadata("{}").entry(filters).entry(plain).build();
-    (Disk::new(apr_format::apr2::open(file, "integers.apr", &Limits::default()).expect("a model")), values)
+    (
+        Disk::new(
+            apr_format::apr2::open(file, "integers.apr", &Limits::default()).expect("a model"),
+        ),
+        values,
+    )
 }
 
 /// `x` times what the integers stand for, in half the memory that they would take as floats.
@@ -154,7 +176,8 @@ fn product(
     let y = body.op(operator, [given, weight]).output("product");
     body.output("y", y, Meaning::Unknown);
     let graph = graph.finish();
-    let session = Engine::prepare(&graph, &disk, limits((ROWS * COLUMNS * 2) as u64)).expect("a session");
+    let session =
+        Engine::prepare(&graph, &disk, limits((ROWS * COLUMNS * 2) as u64)).expect("a session");
     let outcome = run(&session, x).expect("a run");
     let tensor = outcome.outputs[0].tensor().expect("a tensor").clone();
     (tensor.shape().to_vec(), tensor.into_values().expect("floats"))
@@ -165,14 +188,18 @@ fn assert_close(ours: &[f32], expected: impl Iterator<Item = f64>, what: &str) {
     assert_eq!(ours.len(), expected.len(), "{what}");
     for (at, (ours, expected)) in ours.iter().zip(expected).enumerate() {
         let difference = (f64::from(*ours) - expected).abs();
-        assert!(difference <= 1e-3 + 1e-4 * expected.abs(), "{what}: element {at}: {ours} and {expected}");
+        assert!(
+            difference <= 1e-3 + 1e-4 * expected.abs(),
+            "{what}: element {at}: {ours} and {expected}"
+        );
     }
 }
 
 #[test]
 fn integers_behind_dequantize_linear_are_never_in_memory_as_floats() {
     let (_, codes) = integers();
-    let scales = |count: usize| -> Vec<f32> { (0..count).map(|n| 0.01 + (n % 13) as f32 * 0.005).collect() };
+    let scales =
+        |count: usize| -> Vec<f32> { (0..count).map(|n| 0.01 + (n % 13) as f32 * 0.005).collect() };
     let zeros = |count: usize| -> Vec<i8> { (0..count).map(|n| (n % 7) as i8 - 3).collect() };
     // Name, number and shape of scales, axis, block, and the scale of an element.
     type Of = fn(usize, usize) -> usize;
@@ -181,8 +208,12 @@ fn integers_behind_dequantize_linear_are_never_in_memory_as_floats() {
         ("one scale", 1, vec![], 1, 0, |_, _| 0),
         ("a scale for each row", ROWS, vec![ROWS as u64], 0, 0, |row, _| row),
         ("a scale for each column", COLUMNS, vec![COLUMNS as u64], -1, 0, |_, column| column),
-        ("blocks of rows", 3 * COLUMNS, vec![3, COLUMNS as u64], 0, 100, |row, column| row / 100 * COLUMNS + column),
-        ("blocks of columns", ROWS * 8, vec![ROWS as u64, 8], 1, 50, |row, column| row * 8 + column / 50),
+        ("blocks of rows", 3 * COLUMNS, vec![3, COLUMNS as u64], 0, 100, |row, column| {
+            row / 100 * COLUMNS + column
+        }),
+        ("blocks of columns", ROWS * 8, vec![ROWS as u64, 8], 1, 50, |row, column| {
+            row * 8 + column / 50
+        }),
     ];
     for (what, count, shape, axis, block, of) in cases {
         for (rows, turned) in [(1, false), (4, false), (1, true), (4, true)] {
@@ -191,20 +222,30 @@ fn integers_behind_dequantize_linear_are_never_in_memory_as_floats() {
             let make = |body: &mut apr_graph::BodyBuilder| {
                 let weight = body.weight("w", ElementType::I8, [ROWS as u64, COLUMNS as u64]);
                 let scale = body.constant(constant(&scale, &shape));
-                let zero = body.constant(Constant { shape: shape.clone(), ..small(ElementType::I8, &zero) });
+                let zero = body
+                    .constant(Constant { shape: shape.clone(), ..small(ElementType::I8, &zero) });
                 let node = body.op("DequantizeLinear", [weight, scale, zero]);
-                let floats = node.attribute("axis", axis).attribute("block_size", block).output("floats");
-                if turned { body.op("Transpose", [floats]).attribute("perm", [1, 0]).output("turned") } else { floats }
+                let floats =
+                    node.attribute("axis", axis).attribute("block_size", block).output("floats");
+                if turned {
+                    body.op("Transpose", [floats]).attribute("perm", [1, 0]).output("turned")
+                } else {
+                    floats
+                }
             };
             let x = numbers(rows * depth, 5);
-            let (_, ours) = product(make, Tensor::new(vec![rows, depth], x.clone()).unwrap(), "MatMul");
+            let (_, ours) =
+                product(make, Tensor::new(vec![rows, depth], x.clone()).unwrap(), "MatMul");
             let element = |k: usize, column: usize| {
                 let (row, column) = if turned { (column, k) } else { (k, column) };
                 let at = of(row, column);
-                (f64::from(codes[row * COLUMNS + column]) - f64::from(zero[at])) * f64::from(scale[at])
+                (f64::from(codes[row * COLUMNS + column]) - f64::from(zero[at]))
+                    * f64::from(scale[at])
             };
             let expected = (0..rows * width).map(|at| {
-                (0..depth).map(|k| f64::from(x[at / width * depth + k]) * element(k, at % width)).sum::<f64>()
+                (0..depth)
+                    .map(|k| f64::from(x[at / width * depth + k]) * element(k, at % width))
+                    .sum::<f64>()
             });
             assert_close(&ours, expected, &format!("{what}, {rows} rows, turned: {turned}"));
         }
@@ -227,7 +268,8 @@ fn integer_filters_are_decoded_a_few_at_a_time() {
         let (filter, row, column) = (at / 4, at / 2 % 2, at % 2);
         let of = |k: usize| {
             let (channel, down, across) = (k / 4, k / 2 % 2, k % 2);
-            f64::from(x[channel * 9 + (row + down) * 3 + column + across]) * f64::from(codes[filter * 1200 + k])
+            f64::from(x[channel * 9 + (row + down) * 3 + column + across])
+                * f64::from(codes[filter * 1200 + k])
         };
         (0..1200).map(of).sum::<f64>() * f64::from(scale[filter])
     });
@@ -251,5 +293,8 @@ fn an_integer_weight_that_is_added_is_decoded_as_a_whole_where_it_fits() {
     let outputs = run(&session, Tensor::row(vec![1.0_f32])).unwrap().outputs;
     let Value::Tensor(tensor) = &outputs[0] else { panic!("a tensor is expected") };
     assert_eq!(tensor.shape(), [COLUMNS, ROWS]);
-    assert_eq!(tensor.values::<f32>().unwrap()[ROWS + 2], f32::from(codes[2 * COLUMNS + 1]) * 0.5 + 1.0);
+    assert_eq!(
+        tensor.values::<f32>().unwrap()[ROWS + 2],
+        f32::from(codes[2 * COLUMNS + 1]) * 0.5 + 1.0
+    );
 }

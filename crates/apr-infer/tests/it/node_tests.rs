@@ -1,7 +1,7 @@
 //! The official tests of ONNX's operators, which the package `onnx` makes.
 //!
-//! `fixtures/infer/node_tests.py` writes them to `node_tests.zip`. `APR_NODE_TESTS` names another file of such lines, or a
-//! folder of tests as they are made of real models.
+//! `fixtures/infer/node_tests.py` writes them to `node_tests.zip`. `APR_NODE_TESTS` names another
+//! file of such lines, or a folder of tests as they are made of real models.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,7 +13,8 @@ use apr_infer::{Alone, Data, Engine, RunLimits, Tensor, Unwatched, Value};
 use serde_json::Value as Json;
 
 pub(crate) fn bytes(hex: &Json) -> Vec<u8> {
-    let digit = |digit: u8| u8::try_from(char::from(digit).to_digit(16).expect("a digit")).expect("small");
+    let digit =
+        |digit: u8| u8::try_from(char::from(digit).to_digit(16).expect("a digit")).expect("small");
     let pairs = hex.as_str().expect("bytes").as_bytes().as_chunks::<2>().0;
     pairs.iter().map(|[high, low]| digit(*high) << 4 | digit(*low)).collect()
 }
@@ -22,15 +23,22 @@ fn tensor(json: &Json) -> Tensor {
     let code = i32::try_from(json["type"].as_i64().expect("a type")).expect("a code");
     let element = ElementType::from_onnx_code(code).expect("a known type");
     let sizes = json["shape"].as_array().expect("a shape").iter();
-    let shape: Vec<usize> = sizes.map(|size| usize::try_from(size.as_u64().expect("a size")).expect("small")).collect();
+    let shape: Vec<usize> =
+        sizes.map(|size| usize::try_from(size.as_u64().expect("a size")).expect("small")).collect();
     if let Some(texts) = json.get("texts") {
-        let texts = texts.as_array().expect("texts").iter().map(|text| text.as_str().expect("a text").to_owned());
+        let texts = texts
+            .as_array()
+            .expect("texts")
+            .iter()
+            .map(|text| text.as_str().expect("a text").to_owned());
         return Tensor::new(shape, texts.collect()).expect("a tensor");
     }
     let bytes = bytes(&json["hex"]);
     macro_rules! words {
         ($variant:ident, $rust:ty) => {
-            Data::$variant(bytes.as_chunks().0.iter().map(|word| <$rust>::from_le_bytes(*word)).collect())
+            Data::$variant(
+                bytes.as_chunks().0.iter().map(|word| <$rust>::from_le_bytes(*word)).collect(),
+            )
         };
     }
     let data = match element {
@@ -89,7 +97,9 @@ fn difference(ours: &Value, theirs: &Value, relative: f64, absolute: f64) -> Opt
             a.iter().zip(b).find_map(|(a, b)| difference(a, b, relative, absolute))
         }
         (Value::Optional(None), Value::Optional(None)) => None,
-        (Value::Optional(Some(a)), Value::Optional(Some(b))) => difference(a, b, relative, absolute),
+        (Value::Optional(Some(a)), Value::Optional(Some(b))) => {
+            difference(a, b, relative, absolute)
+        }
         (Value::Optional(Some(a)), b) => difference(a, b, relative, absolute),
         (a, Value::Optional(Some(b))) => difference(a, b, relative, absolute),
         (Value::Tensor(a), Value::Tensor(b)) => tensors_differ(a, b, relative, absolute),
@@ -106,14 +116,16 @@ fn tensors_differ(a: &Tensor, b: &Tensor, relative: f64, absolute: f64) -> Optio
         let show = |tensor: &Tensor| format!("{:.300}", format!("{:?}", tensor.data()));
         return (a.data() != b.data()).then(|| format!("{} and {}", show(a), show(b)));
     }
-    // Tests of 16 bits expect what rounding after every step gives; we round once, and may be two units in the last place off.
+    // Tests of 16 bits expect what rounding after every step gives; we round once, and may be two
+    // units in the last place off.
     let relative = match a.element() {
         ElementType::F16 => relative.max(2.0_f64.powi(-9)),
         ElementType::BF16 => relative.max(2.0_f64.powi(-6)),
         _ => relative,
     };
-    let close =
-        |(a, b): (&f64, &f64)| a == b || a.is_nan() && b.is_nan() || (a - b).abs() <= absolute + relative * b.abs();
+    let close = |(a, b): (&f64, &f64)| {
+        a == b || a.is_nan() && b.is_nan() || (a - b).abs() <= absolute + relative * b.abs()
+    };
     let at = ours.iter().zip(&theirs).position(|pair| !close(pair))?;
     Some(format!("element {at}: {} and {}", ours[at], theirs[at]))
 }
@@ -150,27 +162,40 @@ fn run(test: &Json) -> Result<(), String> {
 }
 
 /// Runs one test of a graph that is changed before.
-fn run_changed(test: &Json, change: impl FnOnce(Graph) -> Result<Graph, String>) -> Result<(), String> {
+fn run_changed(
+    test: &Json,
+    change: impl FnOnce(Graph) -> Result<Graph, String>,
+) -> Result<(), String> {
     let tolerance = |name: &str| test[name].as_f64().expect("a number");
     let model = bytes(&test["model"]);
-    let reader = apr_onnx::open(model, "model.onnx", &Limits::default()).map_err(|error| error.to_string())?;
+    let reader = apr_onnx::open(model, "model.onnx", &Limits::default())
+        .map_err(|error| error.to_string())?;
     let graph = change(reader.graph().map_err(|error| error.to_string())?.expect("a graph"))?;
-    let session = Engine::prepare(&graph, &reader, RunLimits::default()).map_err(|error| error.to_string())?;
+    let session = Engine::prepare(&graph, &reader, RunLimits::default())
+        .map_err(|error| error.to_string())?;
     for set in test["sets"].as_array().expect("sets") {
         let values = set["inputs"].as_array().expect("inputs").iter().map(value);
         // A model's inputs, or only those that have no default.
         let names: Vec<String> = match set.get("names") {
-            Some(names) => {
-                names.as_array().expect("names").iter().map(|name| name.as_str().expect("a name").into()).collect()
-            }
+            Some(names) => names
+                .as_array()
+                .expect("names")
+                .iter()
+                .map(|name| name.as_str().expect("a name").into())
+                .collect(),
             None => graph.body.inputs.iter().map(|id| graph.body.value(*id).name.clone()).collect(),
         };
-        let wanted: Vec<_> = graph.body.outputs.iter().map(|id| graph.body.value(*id).name.as_str()).collect();
-        let outcome = session.run(names.into_iter().zip(values).collect(), &wanted, &Alone, &mut Unwatched);
+        let wanted: Vec<_> =
+            graph.body.outputs.iter().map(|id| graph.body.value(*id).name.as_str()).collect();
+        let outcome =
+            session.run(names.into_iter().zip(values).collect(), &wanted, &Alone, &mut Unwatched);
         let outputs = outcome.map_err(|error| error.to_string())?.outputs;
-        let expected: Vec<_> = set["outputs"].as_array().expect("outputs").iter().map(value).collect();
+        let expected: Vec<_> =
+            set["outputs"].as_array().expect("outputs").iter().map(value).collect();
         for (at, (ours, theirs)) in outputs.iter().zip(&expected).enumerate() {
-            if let Some(difference) = difference(ours, theirs, tolerance("relative"), tolerance("absolute")) {
+            if let Some(difference) =
+                difference(ours, theirs, tolerance("relative"), tolerance("absolute"))
+            {
                 return Err(format!("output {at}: {difference}"));
             }
         }
@@ -223,15 +248,23 @@ fn official_tests_of_operators_pass_but_for_those_that_are_listed() {
         let test: Json = serde_json::from_str(line).expect("JSON");
         let name = test["name"].as_str().expect("a name");
         // Where nothing is dropped, training is as good as anything else.
-        let is_known = KNOWN.iter().any(|(known, _)| name.starts_with(known)) && !name.contains("zero_ratio");
+        let is_known =
+            KNOWN.iter().any(|(known, _)| name.starts_with(known)) && !name.contains("zero_ratio");
         match run(&test) {
-            Ok(()) if is_known && !name.contains("dft") => failed.push(format!("{name} passes, and is listed")),
+            Ok(()) if is_known && !name.contains("dft") => {
+                failed.push(format!("{name} passes, and is listed"));
+            }
             Ok(()) => passed += 1,
             Err(_) if is_known => listed += 1,
             Err(why) => failed.push(format!("{name}: {why}")),
         }
     }
-    assert!(failed.is_empty(), "{passed} passed, {listed} are listed, {} failed:\n{}", failed.len(), failed.join("\n"));
+    assert!(
+        failed.is_empty(),
+        "{passed} passed, {listed} are listed, {} failed:\n{}",
+        failed.len(),
+        failed.join("\n")
+    );
     assert!(passed > 1000, "only {passed} tests were found");
 }
 
@@ -251,8 +284,10 @@ fn passes(archive: &str, least: usize) {
     let named = |line| serde_json::from_str::<Json>(line).expect("JSON");
     let results = tests.lines().map(named).map(|test| (test["name"].to_string(), run(&test)));
     let (passed, failed): (Vec<_>, Vec<_>) = results.partition(|(_, result)| result.is_ok());
-    let failed: Vec<_> =
-        failed.into_iter().filter_map(|(name, result)| Some(format!("{name}: {}", result.err()?))).collect();
+    let failed: Vec<_> = failed
+        .into_iter()
+        .filter_map(|(name, result)| Some(format!("{name}: {}", result.err()?)))
+        .collect();
     assert!(failed.is_empty(), "{} passed; failed:\n{}", passed.len(), failed.join("\n"));
     assert!(passed.len() > least, "only {} tests were found", passed.len());
 }

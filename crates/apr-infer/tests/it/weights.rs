@@ -35,17 +35,30 @@ fn open(dtype: DType, bytes: &[u8]) -> impl CheckpointReader {
 }
 
 /// Runs `x` times the weight, looked at through views.
-fn product(reader: &dyn CheckpointReader, rows: usize, depth: usize, views: Vec<View>, shape: [u64; 2]) -> Vec<f32> {
+fn product(
+    reader: &dyn CheckpointReader,
+    rows: usize,
+    depth: usize,
+    views: Vec<View>,
+    shape: [u64; 2],
+) -> Vec<f32> {
     let mut graph = GraphBuilder::new(17);
     let body = graph.body();
-    let x = body.input("x", ElementType::F32, [Dim::symbol("n"), Dim::fixed(depth as u64)], Meaning::Unknown);
+    let x = body.input(
+        "x",
+        ElementType::F32,
+        [Dim::symbol("n"), Dim::fixed(depth as u64)],
+        Meaning::Unknown,
+    );
     let w = body.viewed("w", views, ElementType::F32, shape);
     let y = body.op("MatMul", [x, w]).output("y");
     body.output("y", y, Meaning::Unknown);
     let graph = graph.finish();
     let session = Engine::prepare(&graph, reader, RunLimits::default()).expect("a session");
     let x = Tensor::new(vec![rows, depth], numbers(rows * depth, 2)).expect("a tensor");
-    let outcome = session.run(vec![("x".into(), Value::Tensor(x))], &["y"], &Alone, &mut Unwatched).expect("a run");
+    let outcome = session
+        .run(vec![("x".into(), Value::Tensor(x))], &["y"], &Alone, &mut Unwatched)
+        .expect("a run");
     outcome.outputs[0].tensor().and_then(Tensor::values::<f32>).expect("floats").to_vec()
 }
 
@@ -111,7 +124,8 @@ fn slices_and_joined_weights_are_decoded_by_rows_too() {
         ];
         let ours = product(&reader, 2, COLUMNS, twice, [COLUMNS as u64, 100 + ROWS as u64]);
         let row = |column: usize| if column < 100 { 10 + column } else { column - 100 };
-        let theirs = expected(2, COLUMNS, 100 + ROWS, |k, column| values[row(column) * COLUMNS + k]);
+        let theirs =
+            expected(2, COLUMNS, 100 + ROWS, |k, column| values[row(column) * COLUMNS + k]);
         assert_close(&ours, &theirs, &format!("{dtype}, joined"));
     }
 }
@@ -122,19 +136,35 @@ fn a_weight_is_never_in_memory_as_a_whole() {
     let reader = open(DType::F32, &bytes);
     let mut graph = GraphBuilder::new(17);
     let body = graph.body();
-    let x = body.input("x", ElementType::F32, [Dim::fixed(1), Dim::fixed(ROWS as u64)], Meaning::Unknown);
+    let x = body.input(
+        "x",
+        ElementType::F32,
+        [Dim::fixed(1), Dim::fixed(ROWS as u64)],
+        Meaning::Unknown,
+    );
     let w = body.weight("w", ElementType::F32, [ROWS as u64, COLUMNS as u64]);
     let y = body.op("MatMul", [x, w]).output("y");
     body.output("y", y, Meaning::Unknown);
     let graph = graph.finish();
     let session = Engine::prepare(&graph, &reader, RunLimits::default()).expect("a session");
     let x = Tensor::new(vec![1, ROWS], vec![0.5_f32; ROWS]).expect("a tensor");
-    let outcome = session.run(vec![("x".into(), x.into())], &["y"], &Alone, &mut Unwatched).expect("a run");
-    assert_eq!(outcome.peak_bytes, 4 * COLUMNS as u64, "the output, which is larger than the input");
+    let outcome =
+        session.run(vec![("x".into(), x.into())], &["y"], &Alone, &mut Unwatched).expect("a run");
+    assert_eq!(
+        outcome.peak_bytes,
+        4 * COLUMNS as u64,
+        "the output, which is larger than the input"
+    );
 }
 
-/// What `Identity` gives of a weight that is looked at through views, without a product that decodes rows.
-fn looked_at(reader: &dyn CheckpointReader, views: Vec<View>, element: ElementType, shape: &[u64]) -> Tensor {
+/// What `Identity` gives of a weight that is looked at through views, without a product that
+/// decodes rows.
+fn looked_at(
+    reader: &dyn CheckpointReader,
+    views: Vec<View>,
+    element: ElementType,
+    shape: &[u64],
+) -> Tensor {
     let mut graph = GraphBuilder::new(17);
     let body = graph.body();
     let w = body.viewed("w", views, element, shape.iter().copied());
@@ -149,7 +179,9 @@ fn looked_at(reader: &dyn CheckpointReader, views: Vec<View>, element: ElementTy
 #[test]
 fn weights_that_are_decoded_as_a_whole_are_seen_through_every_view() {
     let values: Vec<f32> = (0..12).map(|n| n as f32).collect();
-    let bytes = |values: &[f32]| -> Vec<u8> { values.iter().flat_map(|value| value.to_le_bytes()).collect() };
+    let bytes = |values: &[f32]| -> Vec<u8> {
+        values.iter().flat_map(|value| value.to_le_bytes()).collect()
+    };
     let more: Vec<f32> = (20..32).map(|n| n as f32).collect();
     let file = Apr2Builder::new()
         .metadata("{}")
@@ -166,10 +198,16 @@ fn weights_that_are_decoded_as_a_whole_are_seen_through_every_view() {
     let turned = looked_at(&reader, vec![View::Transposed(vec![1, 0])], ElementType::F32, &[4, 3]);
     assert_eq!(rows(turned, &[4, 3])[..4], [0.0, 4.0, 8.0, 1.0]);
     let slice = vec![View::Slice { axis: 1, start: 1, len: 2 }];
-    assert_eq!(rows(looked_at(&reader, slice, ElementType::F32, &[3, 2]), &[3, 2]), [1.0, 2.0, 5.0, 6.0, 9.0, 10.0]);
+    assert_eq!(
+        rows(looked_at(&reader, slice, ElementType::F32, &[3, 2]), &[3, 2]),
+        [1.0, 2.0, 5.0, 6.0, 9.0, 10.0]
+    );
     for (axis, shape) in [(0, [6, 4]), (1, [3, 8])] {
         let joined = vec![View::Joined { axis, with: vec!["v".to_owned()] }];
-        let found = rows(looked_at(&reader, joined, ElementType::F32, &shape.map(|size| size as u64)), &shape);
+        let found = rows(
+            looked_at(&reader, joined, ElementType::F32, &shape.map(|size| size as u64)),
+            &shape,
+        );
         let begin = if axis == 0 { [4.0, 5.0, 6.0, 7.0] } else { [20.0, 21.0, 22.0, 23.0] };
         assert_eq!(found[4..8], begin);
     }
@@ -184,12 +222,24 @@ fn weights_that_are_decoded_as_a_whole_are_seen_through_every_view() {
 
 #[test]
 fn small_integers_that_are_stored_in_a_byte_each_stay_what_the_graph_says() {
-    let file = Apr2Builder::new().metadata("{}").entry(Apr2Entry::new("w", DType::I8, &[3], &[7, 0xf8, 0])).build();
+    let file = Apr2Builder::new()
+        .metadata("{}")
+        .entry(Apr2Entry::new("w", DType::I8, &[3], &[7, 0xf8, 0]))
+        .build();
     let reader = apr_format::apr2::open(file, "weights.apr", &Limits::default()).expect("a model");
     let found = looked_at(&reader, Vec::new(), ElementType::I4, &[3]);
-    assert_eq!((found.element(), found.values::<i8>().expect("a byte each")), (ElementType::I4, &[7, -8, 0][..]));
-    let file = Apr2Builder::new().metadata("{}").entry(Apr2Entry::new("w", DType::U8, &[3], &[15, 1, 0])).build();
+    assert_eq!(
+        (found.element(), found.values::<i8>().expect("a byte each")),
+        (ElementType::I4, &[7, -8, 0][..])
+    );
+    let file = Apr2Builder::new()
+        .metadata("{}")
+        .entry(Apr2Entry::new("w", DType::U8, &[3], &[15, 1, 0]))
+        .build();
     let reader = apr_format::apr2::open(file, "weights.apr", &Limits::default()).expect("a model");
     let found = looked_at(&reader, Vec::new(), ElementType::U4, &[3]);
-    assert_eq!((found.element(), found.values::<u8>().expect("a byte each")), (ElementType::U4, &[15, 1, 0][..]));
+    assert_eq!(
+        (found.element(), found.values::<u8>().expect("a byte each")),
+        (ElementType::U4, &[15, 1, 0][..])
+    );
 }

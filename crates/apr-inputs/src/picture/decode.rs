@@ -14,8 +14,8 @@ const MAX_SIDE: u32 = 1 << 16;
 /// The picture of a file, in red, green and blue; what is transparent keeps its colour.
 ///
 /// # Errors
-/// E001 for what is no picture, or a damaged one; E003 for one of a kind that is not read; E008 for one that takes more than
-/// `most` bytes.
+/// E001 for what is no picture, or a damaged one; E003 for one of a kind that is not read; E008 for
+/// one that takes more than `most` bytes.
 pub fn decode(bytes: &[u8], most: u64) -> Result<Picture> {
     if bytes.is_empty() {
         return Err(Error::format("the file is empty"));
@@ -31,7 +31,9 @@ fn read(bytes: &[u8], most: u64) -> Result<Picture> {
     reader.limits(limits);
     let reader = reader.with_guessed_format().map_err(|error| Error::format(error.to_string()))?;
     if reader.format().is_none() {
-        return Err(Error::version("the file is no picture of a kind that is read: PNG, JPEG and WebP are"));
+        return Err(Error::version(
+            "the file is no picture of a kind that is read: PNG, JPEG and WebP are",
+        ));
     }
     let decoder = reader.into_decoder().map_err(|error| wrong(&error))?;
     let (width, height) = decoder.dimensions();
@@ -39,17 +41,27 @@ fn read(bytes: &[u8], most: u64) -> Result<Picture> {
     let needed = decoder.total_bytes().saturating_add(3 * u64::from(width) * u64::from(height));
     if needed > most {
         let [width, height, needed] = [width.into(), height.into(), needed].map(grouped);
-        return Err(Error::memory(format!("a picture of {width} x {height} takes {needed} bytes of memory")));
+        return Err(Error::memory(format!(
+            "a picture of {width} x {height} takes {needed} bytes of memory"
+        )));
     }
     let picture = DynamicImage::from_decoder(decoder).map_err(|error| wrong(&error))?.into_rgb8();
-    Ok(Picture { width: picture.width() as usize, height: picture.height() as usize, pixels: picture.into_raw() })
+    Ok(Picture {
+        width: picture.width() as usize,
+        height: picture.height() as usize,
+        pixels: picture.into_raw(),
+    })
 }
 
 fn wrong(error: &ImageError) -> Error {
     let text = error.to_string();
     match error {
-        ImageError::Limits(_) => Error::memory(format!("the picture is too large: {}", Escaped::short(&text))),
-        ImageError::Unsupported(_) => Error::version(format!("the picture can't be read: {}", Escaped::short(&text))),
+        ImageError::Limits(_) => {
+            Error::memory(format!("the picture is too large: {}", Escaped::short(&text)))
+        }
+        ImageError::Unsupported(_) => {
+            Error::version(format!("the picture can't be read: {}", Escaped::short(&text)))
+        }
         _ => Error::format(format!("the picture is damaged: {}", Escaped::short(&text))),
     }
 }

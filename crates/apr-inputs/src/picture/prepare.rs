@@ -33,27 +33,30 @@ pub struct PixelSettings {
 }
 
 impl PixelSettings {
-    /// From the metadata key `image_config`, which says what `preprocessor_config.json` does; `expected` is the size that
-    /// the model takes, for what it leaves out.
+    /// From the metadata key `image_config`, which says what `preprocessor_config.json` does;
+    /// `expected` is the size that the model takes, for what it leaves out.
     ///
     /// # Errors
     /// E003 for a step that is not known.
     pub fn from_json(config: &Json, expected: (usize, usize)) -> Result<Self> {
-        let flag = |key: &str, default: bool| config.get(key).and_then(Json::as_bool).unwrap_or(default);
+        let flag =
+            |key: &str, default: bool| config.get(key).and_then(Json::as_bool).unwrap_or(default);
         let by_shorter = config.get("crop_size").is_some();
         let size = match config.get("size") {
             Some(size) => side(size, by_shorter)?,
             None => Side::Both { height: expected.0, width: expected.1 },
         };
         let number = config.get("resample").and_then(Json::as_u64).unwrap_or(2);
-        let filter = Filter::by_number(number)
-            .ok_or_else(|| Error::version(format!("the preprocessor's resample is {number}, which is not known")))?;
+        let filter = Filter::by_number(number).ok_or_else(|| {
+            Error::version(format!("the preprocessor's resample is {number}, which is not known"))
+        })?;
         let crop = match config.get("crop_size").map(|crop| side(crop, false)).transpose()? {
             Some(Side::Both { height, width }) => Some((height, width)),
             _ => None,
         };
         let channels = |key: &str| -> Option<[f64; 3]> {
-            let list: Vec<f64> = config.get(key)?.as_array()?.iter().filter_map(Json::as_f64).collect();
+            let list: Vec<f64> =
+                config.get(key)?.as_array()?.iter().filter_map(Json::as_f64).collect();
             list.try_into().ok()
         };
         let normal = channels("mean").zip(channels("std")).filter(|_| flag("do_normalize", true));
@@ -113,9 +116,15 @@ impl Side {
 
 /// A number, or an object of sides.
 fn side(size: &Json, by_shorter: bool) -> Result<Side> {
-    let of = |key: &str| size.get(key).and_then(Json::as_u64).and_then(|side| usize::try_from(side).ok());
+    let of = |key: &str| {
+        size.get(key).and_then(Json::as_u64).and_then(|side| usize::try_from(side).ok())
+    };
     if let Some(number) = size.as_u64().and_then(|side| usize::try_from(side).ok()) {
-        return Ok(if by_shorter { Side::Shorter(number) } else { Side::Both { height: number, width: number } });
+        return Ok(if by_shorter {
+            Side::Shorter(number)
+        } else {
+            Side::Both { height: number, width: number }
+        });
     }
     match (of("height"), of("width"), of("shortest_edge"), of("longest_edge")) {
         (Some(height), Some(width), ..) => Ok(Side::Both { height, width }),
@@ -134,9 +143,14 @@ impl Picture {
         if height > MAX_SIDE || width > MAX_SIDE {
             return Err(Error::memory(format!("a part of {width} x {height} is too large")));
         }
-        // As transformers: half of what is left over lies before, rounded down, and up where there is too little.
+        // As transformers: half of what is left over lies before, rounded down, and up where there
+        // is too little.
         let before = |has: usize, wants: usize| {
-            if has >= wants { (has - wants) as i64 / 2 } else { -((wants - has).div_ceil(2) as i64) }
+            if has >= wants {
+                (has - wants) as i64 / 2
+            } else {
+                -((wants - has).div_ceil(2) as i64)
+            }
         };
         let (top, left) = (before(self.height, height), before(self.width, width));
         let mut pixels = vec![0; 3 * height * width];

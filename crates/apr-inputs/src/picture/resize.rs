@@ -1,7 +1,8 @@
 //! Other sizes, as Pillow makes them.
 //!
-//! Each row, then each column, is a weighted sum of the pixels under a filter that is as wide as the change of size asks
-//! for. Weights are whole numbers of 22 bits behind the point, and sums are rounded to 8 bits in between.
+//! Each row, then each column, is a weighted sum of the pixels under a filter that is as wide as
+//! the change of size asks for. Weights are whole numbers of 22 bits behind the point, and sums are
+//! rounded to 8 bits in between.
 
 use apr_core::{Error, Result};
 
@@ -82,7 +83,11 @@ fn weights(from: usize, to: usize, filter: Filter) -> Vec<Weights> {
     let scale = from as f64 / to as f64;
     let wide = scale.max(1.0);
     let reach = filter.reach() * wide;
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "places inside of the picture")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "places inside of the picture"
+    )]
     let place = |number: f64| number.max(0.0) as usize;
     (0..to)
         .map(|at| {
@@ -106,7 +111,9 @@ impl Picture {
     /// E001 for a size without pixels, or of a picture without pixels.
     pub fn resized(&self, width: usize, height: usize, filter: Filter) -> Result<Self> {
         const MAX_SIDE: usize = 1 << 16;
-        if [width, height].iter().any(|side| !(1..=MAX_SIDE).contains(side)) || self.pixels.is_empty() {
+        if [width, height].iter().any(|side| !(1..=MAX_SIDE).contains(side))
+            || self.pixels.is_empty()
+        {
             let (old_width, old_height) = (self.width, self.height);
             return Err(Error::format(format!(
                 "a picture of {old_width} x {old_height} can't be brought to {width} x {height}"
@@ -121,7 +128,11 @@ impl Picture {
 
     fn nearest(&self, width: usize, height: usize) -> Self {
         let mut pixels = Vec::with_capacity(3 * width * height);
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "places inside of the picture")]
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "places inside of the picture"
+        )]
         let place = |at: usize, from: usize, to: usize| {
             (((at as f64 + 0.5) * (from as f64 / to as f64)) as usize).min(from - 1)
         };
@@ -150,7 +161,11 @@ impl Picture {
         let mut pixels = Vec::with_capacity(3 * self.width * height);
         for Weights { first, weights } in weights(self.height, height, filter) {
             for x in 0..self.width {
-                pixels.extend(sum(&weights, |at| 3 * ((first + at) * self.width + x), &self.pixels));
+                pixels.extend(sum(
+                    &weights,
+                    |at| 3 * ((first + at) * self.width + x),
+                    &self.pixels,
+                ));
             }
         }
         Self { width: self.width, height, pixels }

@@ -18,10 +18,12 @@ const MAX_CHANNELS: usize = 64;
 /// Packets that can't be decoded before the file counts as damaged.
 const MAX_DAMAGED: usize = 8;
 
-/// The sound of a file, its channels averaged, and what is wrong with the file that did not stop it.
+/// The sound of a file, its channels averaged, and what is wrong with the file that did not stop
+/// it.
 ///
 /// # Errors
-/// E001 for what is no sound, or a damaged one; E003 for one of a kind that is not read; E008 for more than `most` samples.
+/// E001 for what is no sound, or a damaged one; E003 for one of a kind that is not read; E008 for
+/// more than `most` samples.
 pub fn decode(bytes: Vec<u8>, most: usize) -> Result<(Sound, Vec<String>)> {
     if bytes.is_empty() {
         return Err(Error::format("the file is empty"));
@@ -32,12 +34,16 @@ pub fn decode(bytes: Vec<u8>, most: usize) -> Result<(Sound, Vec<String>)> {
 fn read(bytes: Vec<u8>, most: usize) -> Result<(Sound, Vec<String>)> {
     let stream = MediaSourceStream::new(Box::new(Cursor::new(bytes)), Default::default());
     let (format, metadata) = (FormatOptions::default(), MetadataOptions::default());
-    let mut format =
-        symphonia::default::get_probe().probe(&Hint::new(), stream, format, metadata).map_err(|error| wrong(&error))?;
-    let track = format.default_track(TrackType::Audio).ok_or_else(|| Error::format("the file has no sound"))?;
+    let mut format = symphonia::default::get_probe()
+        .probe(&Hint::new(), stream, format, metadata)
+        .map_err(|error| wrong(&error))?;
+    let track = format
+        .default_track(TrackType::Audio)
+        .ok_or_else(|| Error::format("the file has no sound"))?;
     let (number, expected) = (track.id, track.num_frames);
     let parameters = track.codec_params.as_ref().and_then(|parameters| parameters.audio());
-    let parameters = parameters.ok_or_else(|| Error::version("the file does not say how its sound is coded"))?;
+    let parameters =
+        parameters.ok_or_else(|| Error::version("the file does not say how its sound is coded"))?;
     if let Some(frames) = expected.filter(|frames| *frames > most as u64) {
         return Err(too_long(frames, most));
     }
@@ -46,7 +52,8 @@ fn read(bytes: Vec<u8>, most: usize) -> Result<(Sound, Vec<String>)> {
     let decoder = decoder.map_err(|error| wrong(&error))?;
     let mut reading = Reading { decoder, most, sound: None, damaged: 0 };
     let cut = reading.all(&mut *format, number)?;
-    let sound = reading.sound.ok_or_else(|| Error::format("the sound is empty: it has no samples"))?;
+    let sound =
+        reading.sound.ok_or_else(|| Error::format("the sound is empty: it has no samples"))?;
     let mut warnings = Vec::new();
     if reading.damaged > 0 {
         warnings.push(format!(
@@ -57,7 +64,8 @@ fn read(bytes: Vec<u8>, most: usize) -> Result<(Sound, Vec<String>)> {
     let length = sound.samples.len() as u64;
     // Some coders round the length up to whole blocks.
     if cut || expected.is_some_and(|expected| length + u64::from(sound.rate / 20) < expected) {
-        let expected = expected.map_or_else(String::new, |expected| format!(" of the {expected} that it should have"));
+        let expected = expected
+            .map_or_else(String::new, |expected| format!(" of the {expected} that it should have"));
         warnings.push(format!("the file is cut off: there are {length} samples{expected}"));
     }
     Ok((sound, warnings))
@@ -78,7 +86,9 @@ impl Reading {
             let packet = match format.next_packet() {
                 Ok(Some(packet)) => packet,
                 Ok(None) => return Ok(false),
-                Err(SoundError::IoError(error)) if error.kind() == ErrorKind::UnexpectedEof => return Ok(true),
+                Err(SoundError::IoError(error)) if error.kind() == ErrorKind::UnexpectedEof => {
+                    return Ok(true);
+                }
                 Err(error) => return Err(wrong(&error)),
             };
             if packet.track_id != track {
@@ -91,7 +101,9 @@ impl Reading {
                     self.add(&interleaved, rate, channels)?;
                 }
                 Err(SoundError::DecodeError(_)) if self.damaged < MAX_DAMAGED => self.damaged += 1,
-                Err(SoundError::IoError(error)) if error.kind() == ErrorKind::UnexpectedEof => return Ok(true),
+                Err(SoundError::IoError(error)) if error.kind() == ErrorKind::UnexpectedEof => {
+                    return Ok(true);
+                }
                 Err(error) => return Err(wrong(&error)),
             }
         }
@@ -111,21 +123,27 @@ impl Reading {
         }
         #[expect(clippy::cast_precision_loss, reason = "at most 64")]
         let share = 1.0 / channels as f32;
-        sound.samples.extend(interleaved.chunks_exact(channels).map(|frame| frame.iter().sum::<f32>() * share));
+        sound.samples.extend(
+            interleaved.chunks_exact(channels).map(|frame| frame.iter().sum::<f32>() * share),
+        );
         Ok(())
     }
 }
 
 fn too_long(frames: u64, most: usize) -> Error {
-    Error::memory(format!("the sound has {frames} samples or more, and {most} at most fit the memory"))
+    Error::memory(format!(
+        "the sound has {frames} samples or more, and {most} at most fit the memory"
+    ))
 }
 
 fn wrong(error: &SoundError) -> Error {
     match error {
-        SoundError::Unsupported(what) => {
-            Error::version(format!("the sound can't be read ({what}): WAV, FLAC, MP3 and Ogg Vorbis can"))
+        SoundError::Unsupported(what) => Error::version(format!(
+            "the sound can't be read ({what}): WAV, FLAC, MP3 and Ogg Vorbis can"
+        )),
+        SoundError::LimitError(what) => {
+            Error::memory(format!("the sound asks for too much: {what}"))
         }
-        SoundError::LimitError(what) => Error::memory(format!("the sound asks for too much: {what}")),
         error => Error::format(format!("the sound is damaged: {error}")),
     }
 }

@@ -9,5 +9,7 @@ use super::Sound;
 /// # Errors
 /// E003 always.
 pub fn decode(_: Vec<u8>, _: usize) -> Result<(Sound, Vec<String>)> {
-    Err(Error::version("this program was built without the feature `audio`, which sound files need"))
+    Err(Error::version(
+        "this program was built without the feature `audio`, which sound files need",
+    ))
 }

@@ -40,11 +40,14 @@ impl LogMel {
     /// E001 for settings that contradict each other.
     pub fn new(settings: MelSettings) -> Result<Self> {
         let MelSettings { points, hop, mels, .. } = settings;
-        let fits = (2..=MAX_POINTS).contains(&points) && (1..=points * 64).contains(&hop) && (1..=4096).contains(&mels);
+        let fits = (2..=MAX_POINTS).contains(&points)
+            && (1..=points * 64).contains(&hop)
+            && (1..=4096).contains(&mels);
         if !fits || settings.filterbank.len() != mels * (points / 2 + 1) {
             let found = settings.filterbank.len();
             return Err(Error::format(format!(
-                "a spectrum of {mels} bands from {points} samples every {hop}, with a filterbank of {found} weights"
+                "a spectrum of {mels} bands from {points} samples every {hop}, with a filterbank \
+                 of {found} weights"
             )));
         }
         let part = |at: usize| 2.0 * PI * at as f64 / points as f64;
@@ -61,7 +64,10 @@ impl LogMel {
         let MelSettings { points, hop, mels, ref filterbank } = self.settings;
         let (half, frequencies) = (points / 2, points / 2 + 1);
         if samples.len() <= half {
-            return Err(Error::format(format!("{} samples are fewer than a spectrum needs", samples.len())));
+            return Err(Error::format(format!(
+                "{} samples are fewer than a spectrum needs",
+                samples.len()
+            )));
         }
         let frames = samples.len() / hop;
         let mut made = vec![0.0_f64; mels * frames];
@@ -73,9 +79,14 @@ impl LogMel {
                 *point = (f64::from(samples[place]) * self.window[at], 0.0);
             }
             self.transform(&frame, 1, &mut out);
-            let power: Vec<f64> = out[..frequencies].iter().map(|(re, im)| re * re + im * im).collect();
+            let power: Vec<f64> =
+                out[..frequencies].iter().map(|(re, im)| re * re + im * im).collect();
             for (mel, weights) in filterbank.chunks_exact(frequencies).enumerate() {
-                let sum: f64 = weights.iter().zip(&power).map(|(weight, power)| f64::from(*weight) * power).sum();
+                let sum: f64 = weights
+                    .iter()
+                    .zip(&power)
+                    .map(|(weight, power)| f64::from(*weight) * power)
+                    .sum();
                 made[mel * frames + number] = sum.max(FLOOR).log10();
             }
         }
@@ -84,7 +95,8 @@ impl LogMel {
         Ok(made.into_iter().map(|value| ((value.max(floor) + 4.0) / 4.0) as f32).collect())
     }
 
-    /// A Fourier transform of every `stride`-th number of `input`, by the smallest factor of its length (Cooley and Tukey).
+    /// A Fourier transform of every `stride`-th number of `input`, by the smallest factor of its
+    /// length (Cooley and Tukey).
     fn transform(&self, input: &[(f64, f64)], stride: usize, out: &mut [(f64, f64)]) {
         let length = out.len();
         if length == 1 {
@@ -123,16 +135,20 @@ mod tests {
     #[test]
     fn a_transform_is_the_sum_that_defines_it() {
         for points in [2, 5, 12, 400, 7 * 11] {
-            let settings = MelSettings { points, hop: 1, mels: 1, filterbank: vec![1.0; points / 2 + 1] };
+            let settings =
+                MelSettings { points, hop: 1, mels: 1, filterbank: vec![1.0; points / 2 + 1] };
             let mel = LogMel::new(settings).unwrap();
-            let input: Vec<_> = (0..points).map(|at| ((at * at % 7) as f64, (at % 3) as f64)).collect();
+            let input: Vec<_> =
+                (0..points).map(|at| ((at * at % 7) as f64, (at % 3) as f64)).collect();
             let mut out = vec![(0.0, 0.0); points];
             mel.transform(&input, 1, &mut out);
             for (k, (re, im)) in out.iter().enumerate() {
                 let term = |n: usize| -2.0 * PI * (k * n % points) as f64 / points as f64;
-                let sum = |f: &dyn Fn(usize, f64) -> f64| (0..points).map(|n| f(n, term(n))).sum::<f64>();
+                let sum =
+                    |f: &dyn Fn(usize, f64) -> f64| (0..points).map(|n| f(n, term(n))).sum::<f64>();
                 let real = sum(&|n, angle| input[n].0 * angle.cos() - input[n].1 * angle.sin());
-                let imaginary = sum(&|n, angle| input[n].0 * angle.sin() + input[n].1 * angle.cos());
+                let imaginary =
+                    sum(&|n, angle| input[n].0 * angle.sin() + input[n].1 * angle.cos());
                 assert!((re - real).abs() + (im - imaginary).abs() < 1e-8, "{points}");
             }
         }
@@ -140,8 +156,15 @@ mod tests {
 
     #[test]
     fn settings_that_contradict_each_other_are_refused() {
-        let of = |points, hop, mels, weights| MelSettings { points, hop, mels, filterbank: vec![1.0; weights] };
-        for settings in [of(400, 0, 80, 80 * 201), of(400, 160, 80, 10), of(0, 1, 1, 1), of(1 << 30, 1, 1, 1)] {
+        let of = |points, hop, mels, weights| MelSettings {
+            points,
+            hop,
+            mels,
+            filterbank: vec![1.0; weights],
+        };
+        for settings in
+            [of(400, 0, 80, 80 * 201), of(400, 160, 80, 10), of(0, 1, 1, 1), of(1 << 30, 1, 1, 1)]
+        {
             assert!(LogMel::new(settings).is_err());
         }
         assert!(LogMel::new(of(8, 4, 1, 5)).unwrap().spectrum(&[0.0; 4]).is_err());

@@ -37,7 +37,11 @@ impl Sound {
     /// # Errors
     /// E001 for rates that no sound has.
     pub fn at_rate(&self, rate: u32) -> Result<Self> {
-        Ok(Self { rate, channels: self.channels, samples: resample(&self.samples, self.rate, rate)? })
+        Ok(Self {
+            rate,
+            channels: self.channels,
+            samples: resample(&self.samples, self.rate, rate)?,
+        })
     }
 
     /// What is odd about the samples, in words.
@@ -55,7 +59,9 @@ impl Sound {
         let mut odd = Vec::new();
         // What is compressed overshoots a little.
         if loudest > 1.5 {
-            odd.push(format!("the samples go up to {loudest}, and models expect -1 to 1: the sound is not scaled"));
+            odd.push(format!(
+                "the samples go up to {loudest}, and models expect -1 to 1: the sound is not scaled"
+            ));
         }
         if loudest == 0.0 {
             odd.push("the sound is silent: all samples are 0".to_owned());
@@ -68,7 +74,9 @@ impl Sound {
     pub fn normalized(&self) -> Vec<f32> {
         let count = self.samples.len().max(1) as f64;
         let mean = self.samples.iter().map(|sample| f64::from(*sample)).sum::<f64>() / count;
-        let variance = self.samples.iter().map(|sample| (f64::from(*sample) - mean).powi(2)).sum::<f64>() / count;
+        let variance =
+            self.samples.iter().map(|sample| (f64::from(*sample) - mean).powi(2)).sum::<f64>()
+                / count;
         let scale = 1.0 / (variance + 1e-7).sqrt();
         #[expect(clippy::cast_possible_truncation, reason = "samples have single precision")]
         let normal = |sample: &f32| ((f64::from(*sample) - mean) * scale) as f32;

@@ -1,7 +1,8 @@
 //! Other rates, by a windowed sinc, with the settings that transformers' pipelines resample with.
 //!
-//! The filter is that of torchaudio's `resample` (Smith, "Digital Audio Resampling Home Page", 2002): six zero crossings
-//! on each side under a Hann window, the cut-off at 0.99 of the lower rate's half.
+//! The filter is that of torchaudio's `resample` (Smith, "Digital Audio Resampling Home Page",
+//! 2002): six zero crossings on each side under a Hann window, the cut-off at 0.99 of the lower
+//! rate's half.
 
 use std::f64::consts::PI;
 
@@ -38,7 +39,9 @@ pub fn resample(samples: &[f32], from: u32, to: u32) -> Result<Vec<f32>> {
         let sum: f64 = taps
             .iter()
             .zip(start..)
-            .filter_map(|(tap, at)| Some(f64::from(*tap) * f64::from(*samples.get(usize::try_from(at).ok()?)?)))
+            .filter_map(|(tap, at)| {
+                Some(f64::from(*tap) * f64::from(*samples.get(usize::try_from(at).ok()?)?))
+            })
             .sum();
         #[expect(clippy::cast_possible_truncation, reason = "samples have single precision")]
         made.push(sum as f32);
@@ -58,8 +61,12 @@ fn filters(from: usize, to: usize) -> Result<Vec<Filter>> {
     let reach = CROSSINGS * wide / cut_off;
     #[expect(clippy::cast_possible_truncation, reason = "at most a few million samples")]
     let whole = |number: f64| number as i64;
-    if to.saturating_mul(usize::try_from(whole(2.0 * reach)).unwrap_or(usize::MAX / 2) + 2) > MAX_TAPS {
-        return Err(Error::memory(format!("rates with the ratio {from} : {to} take too large a filter")));
+    if to.saturating_mul(usize::try_from(whole(2.0 * reach)).unwrap_or(usize::MAX / 2) + 2)
+        > MAX_TAPS
+    {
+        return Err(Error::memory(format!(
+            "rates with the ratio {from} : {to} take too large a filter"
+        )));
     }
     Ok((0..to)
         .map(|phase| {
@@ -71,7 +78,10 @@ fn filters(from: usize, to: usize) -> Result<Vec<Filter>> {
                 let window = (place * PI / CROSSINGS / 2.0).cos().powi(2);
                 let angle = place * PI;
                 let sinc = if angle == 0.0 { 1.0 } else { angle.sin() / angle };
-                #[expect(clippy::cast_possible_truncation, reason = "filters have single precision, as theirs")]
+                #[expect(
+                    clippy::cast_possible_truncation,
+                    reason = "filters have single precision, as theirs"
+                )]
                 let tap = (sinc * window * cut_off / wide) as f32;
                 tap
             };
@@ -95,6 +105,9 @@ mod tests {
         assert!(resample(&[], 8_000, 16_000).unwrap().is_empty());
         assert!(resample(&[0.5], 0, 16_000).is_err());
         assert!(resample(&[0.5], u32::MAX, 16_000).is_err());
-        assert!(resample(&[0.5; 100], 1, 1 << 20).is_err(), "a filter for each of a million samples");
+        assert!(
+            resample(&[0.5; 100], 1, 1 << 20).is_err(),
+            "a filter for each of a million samples"
+        );
     }
 }

@@ -1,7 +1,8 @@
 //! What a `tokenizer.json` may ask for, looked at before the library gets it.
 //!
-//! A pattern with counted repetitions inside each other is compiled to as many steps as the product of the counts, and
-//! texts that replace short ones, one after the other, make a text as much longer as the product of their lengths.
+//! A pattern with counted repetitions inside each other is compiled to as many steps as the product
+//! of the counts, and texts that replace short ones, one after the other, make a text as much
+//! longer as the product of their lengths.
 
 use apr_core::{Error, Result};
 use serde::Deserialize;
@@ -46,8 +47,8 @@ impl Bounds {
 
 /// Looks at a `tokenizer.json`.
 pub(super) fn check(json: &[u8]) -> Result<Bounds> {
-    let parts: Parts =
-        serde_json::from_slice(json).map_err(|error| Error::format(format!("the tokenizer is no JSON: {error}")))?;
+    let parts: Parts = serde_json::from_slice(json)
+        .map_err(|error| Error::format(format!("the tokenizer is no JSON: {error}")))?;
     let mut growth = 1;
     for part in [&parts.normalizer, &parts.pre_tokenizer] {
         check_part(part, &mut growth)?;
@@ -68,7 +69,8 @@ fn check_part(part: &Json, growth: &mut u64) -> Result<()> {
             }
             if fields.get("type").and_then(Json::as_str) == Some("Replace") {
                 let content = fields.get("content").and_then(Json::as_str).unwrap_or_default();
-                let pattern = fields.get("pattern").and_then(|pattern| pattern.get("String")?.as_str());
+                let pattern =
+                    fields.get("pattern").and_then(|pattern| pattern.get("String")?.as_str());
                 let replaced = pattern.map_or(1, |pattern| pattern.len().max(1));
                 *growth = growth.saturating_mul((content.len().div_ceil(replaced) as u64).max(1));
             }
@@ -82,14 +84,19 @@ fn check_part(part: &Json, growth: &mut u64) -> Result<()> {
 /// Refuses a pattern that would be compiled to a program of more than a million steps.
 fn check_pattern(pattern: &str) -> Result<()> {
     if pattern.len() > MAX_PATTERN {
-        return Err(Error::memory(format!("a pattern of the tokenizer has {} bytes", pattern.len())));
+        return Err(Error::memory(format!(
+            "a pattern of the tokenizer has {} bytes",
+            pattern.len()
+        )));
     }
     let mut nesting = Nesting { inside: vec![1], before: 1 };
     let mut rest = pattern;
     while !rest.is_empty() {
         rest = nesting.step(rest);
         if nesting.inside.iter().any(|product| *product > MAX_REPETITIONS) {
-            return Err(Error::memory("a pattern of the tokenizer has counted repetitions inside each other"));
+            return Err(Error::memory(
+                "a pattern of the tokenizer has counted repetitions inside each other",
+            ));
         }
     }
     Ok(())
@@ -150,7 +157,9 @@ mod tests {
     use super::*;
 
     fn of(normalizer: &str, pre_tokenizer: &str) -> Result<Bounds> {
-        let json = format!(r#"{{"normalizer": {normalizer}, "pre_tokenizer": {pre_tokenizer}, "model": {{}}}}"#);
+        let json = format!(
+            r#"{{"normalizer": {normalizer}, "pre_tokenizer": {pre_tokenizer}, "model": {{}}}}"#
+        );
         check(json.as_bytes())
     }
 
@@ -161,8 +170,14 @@ mod tests {
     #[test]
     fn patterns_that_models_have_pass() {
         for pattern in [
-            r"(?i:'s|'t)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s+(?!\S)|\s+",
-            r"\s{512}(?!\S)|\s{256}(?!\S)|\s{128}(?!\S)|\s{64}(?!\S)|\s{32}(?!\S)|\s{16}(?!\S)|\s{1,2}(?!\S)",
+            concat!(
+                r"(?i:'s|'t)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*",
+                r"|\s+(?!\S)|\s+",
+            ),
+            concat!(
+                r"\s{512}(?!\S)|\s{256}(?!\S)|\s{128}(?!\S)|\s{64}(?!\S)|\s{32}(?!\S)|\s{16}(?!\S)",
+                r"|\s{1,2}(?!\S)",
+            ),
             r"\d{1,3}(?=(?:\d{3})*\b)",
         ] {
             assert!(of("null", &split(pattern)).is_ok(), "{pattern}");
@@ -171,16 +186,27 @@ mod tests {
 
     #[test]
     fn repetitions_inside_each_other_are_refused() {
-        for pattern in ["((a{1000}){1000}){1000}", "((?=a)a{999}){1,999}", "a{1000}{1000}", "(a(b{400})c{2}){400}"] {
-            assert_eq!(of("null", &split(pattern)).unwrap_err().code(), apr_core::Code::Memory, "{pattern}");
+        for pattern in [
+            "((a{1000}){1000}){1000}",
+            "((?=a)a{999}){1,999}",
+            "a{1000}{1000}",
+            "(a(b{400})c{2}){400}",
+        ] {
+            assert_eq!(
+                of("null", &split(pattern)).unwrap_err().code(),
+                apr_core::Code::Memory,
+                "{pattern}"
+            );
         }
     }
 
     #[test]
     fn texts_that_grow_without_bound_are_refused() {
-        let step = r#"{"type": "Replace", "pattern": {"String": "a"}, "content": "aaaaaaaaaaaaaaaa"}"#;
-        let steps =
-            |count: usize| format!(r#"{{"type": "Sequence", "normalizers": [{}]}}"#, vec![step; count].join(","));
+        let step =
+            r#"{"type": "Replace", "pattern": {"String": "a"}, "content": "aaaaaaaaaaaaaaaa"}"#;
+        let steps = |count: usize| {
+            format!(r#"{{"type": "Sequence", "normalizers": [{}]}}"#, vec![step; count].join(","))
+        };
         assert_eq!(of(&steps(2), "null").unwrap(), Bounds { growth: 256 });
         assert!(of(&steps(2), "null").unwrap().check_text(&"a".repeat(2 << 20)).is_err());
         assert!(of(&steps(16), "null").is_err());

@@ -1,8 +1,8 @@
 //! Texts as the tokens of a model, and tokens as text.
 //!
-//! A tokenizer comes as `tokenizer.json`, as the files of older libraries, or as the keys of a GGUF file. SentencePiece's
-//! BPE in a GGUF file is cut as llama.cpp does ([`Merging`]); everything else becomes a `tokenizer.json`, which the
-//! `tokenizers` library runs.
+//! A tokenizer comes as `tokenizer.json`, as the files of older libraries, or as the keys of a GGUF
+//! file. SentencePiece's BPE in a GGUF file is cut as llama.cpp does ([`Merging`]); everything else
+//! becomes a `tokenizer.json`, which the `tokenizers` library runs.
 
 #[cfg(feature = "text")]
 mod bounds;
@@ -38,7 +38,10 @@ impl TokenizerSource {
     /// # Errors
     /// E007 and E008 when a file can't be read.
     pub fn of(reader: &dyn CheckpointReader) -> Result<Self> {
-        let keys = reader.metadata().key_values()?.filter(|keys| keys.find("tokenizer.ggml.model").is_some());
+        let keys = reader
+            .metadata()
+            .key_values()?
+            .filter(|keys| keys.find("tokenizer.ggml.model").is_some());
         let mut files = Vec::new();
         for (position, companion) in reader.companions().iter().enumerate() {
             if is_for_text(&companion.name) {
@@ -54,10 +57,12 @@ impl TokenizerSource {
         Self { keys: keys.map(Arc::new), files }
     }
 
-    /// The tokenizer, and what it does not do as its authors meant; `None` where the model has none.
+    /// The tokenizer, and what it does not do as its authors meant; `None` where the model has
+    /// none.
     ///
     /// # Errors
-    /// E001 where it can't be understood, E003 for a kind that is not known, E008 for one that is made to take forever.
+    /// E001 where it can't be understood, E003 for a kind that is not known, E008 for one that is
+    /// made to take forever.
     pub fn read(&self) -> Result<Option<(TextTokens, Vec<String>)>> {
         if let Some(keys) = &self.keys {
             return from_keys(keys).map(Some);
@@ -84,14 +89,22 @@ fn is_for_text(name: &str) -> bool {
 
 fn from_keys(keys: &KeyValues) -> Result<(TextTokens, Vec<String>)> {
     if keys.text("tokenizer.ggml.model") == Some("llama") {
-        return Ok((TextTokens(Kind::Merging(Box::new(Merging::from_key_values(keys)?))), Vec::new()));
+        return Ok((
+            TextTokens(Kind::Merging(Box::new(Merging::from_key_values(keys)?))),
+            Vec::new(),
+        ));
     }
     let (files, warnings) = tokenizer_files(&keys.to_vec())?;
     let json = files.iter().find(|(name, _)| name == "tokenizer.json");
-    let (_, json) = json.ok_or_else(|| Error::version("the model has no tokenizer, and says so"))?;
+    let (_, json) =
+        json.ok_or_else(|| Error::version("the model has no tokenizer, and says so"))?;
     // What has no place in the files, or loses its number, changes no ids.
-    let changes = |warning: &String| warning.starts_with("tokenizer.ggml.pre") || warning.contains("merge");
-    Ok((TextTokens(Kind::Pipeline(Pipeline::read(json)?)), warnings.into_iter().filter(changes).collect()))
+    let changes =
+        |warning: &String| warning.starts_with("tokenizer.ggml.pre") || warning.contains("merge");
+    Ok((
+        TextTokens(Kind::Pipeline(Pipeline::read(json)?)),
+        warnings.into_iter().filter(changes).collect(),
+    ))
 }
 
 /// A model's tokenizer.
@@ -105,8 +118,8 @@ enum Kind {
 }
 
 impl TextTokens {
-    /// The tokens of a text. Special tokens that the text spells out become what they are; `ends` adds those that begin
-    /// and end a text where the model wants them.
+    /// The tokens of a text. Special tokens that the text spells out become what they are; `ends`
+    /// adds those that begin and end a text where the model wants them.
     ///
     /// # Errors
     /// E001 for a character that the vocabulary lacks, E008 for a text that is too long.
@@ -123,14 +136,16 @@ impl TextTokens {
         }
     }
 
-    /// The same with `most` tokens at most: of a longer text the end is left out, and the tokens that end it stay. The second
-    /// value is how many were left out.
+    /// The same with `most` tokens at most: of a longer text the end is left out, and the tokens
+    /// that end it stay. The second value is how many were left out.
     ///
     /// # Errors
     /// Those of [`TextTokens::encode`].
     pub fn encode_at_most(&self, text: &str, most: usize) -> Result<(Vec<i64>, usize)> {
         let whole = self.encode(text, true)?;
-        let Some(excess) = whole.len().checked_sub(most).filter(|excess| *excess > 0) else { return Ok((whole, 0)) };
+        let Some(excess) = whole.len().checked_sub(most).filter(|excess| *excess > 0) else {
+            return Ok((whole, 0));
+        };
         let plain = self.encode(text, false)?;
         let starts = |at: &usize| whole[*at..].starts_with(&plain);
         let before = (0..=whole.len() - plain.len().min(whole.len())).find(starts).unwrap_or(0);
@@ -147,7 +162,9 @@ impl TextTokens {
     /// E001 where the tokenizer can't say.
     pub fn decode(&self, tokens: &[i64]) -> Result<String> {
         match &self.0 {
-            Kind::Merging(merging) => Ok(String::from_utf8_lossy(&merging.text_of(tokens)).into_owned()),
+            Kind::Merging(merging) => {
+                Ok(String::from_utf8_lossy(&merging.text_of(tokens)).into_owned())
+            }
             Kind::Pipeline(pipeline) => pipeline.decode(tokens),
         }
     }

@@ -8,7 +8,9 @@ pub(super) enum Pipeline {}
 
 impl Pipeline {
     pub(super) fn read(_: &[u8]) -> Result<Self> {
-        Err(Error::version("this program was built without the feature `text`, which tokenizers of this kind need"))
+        Err(Error::version(
+            "this program was built without the feature `text`, which tokenizers of this kind need",
+        ))
     }
 
     pub(super) fn encode(&self, _: &str, _: bool) -> Result<Vec<i64>> {

@@ -4,7 +4,8 @@ use apr_core::Result;
 
 use super::TextTokens;
 
-/// Tokens that are decoded again with what follows, since a token's text may depend on those before it.
+/// Tokens that are decoded again with what follows, since a token's text may depend on those before
+/// it.
 const CONTEXT: usize = 6;
 
 /// Turns tokens into text as they come. A character of several tokens comes with its last one.

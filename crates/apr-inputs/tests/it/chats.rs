@@ -9,8 +9,10 @@ fn chats_are_written_as_transformers_writes_them() {
     let expected = std::fs::read(locate::fixture("chat/expected.json")).unwrap();
     let expected: Json = serde_json::from_slice(&expected).unwrap();
     let texts = |json: &Json| json.as_object().unwrap().clone();
-    let tokens: Vec<(String, String)> =
-        texts(&expected["tokens"]).into_iter().map(|(role, text)| (role, text.as_str().unwrap().to_owned())).collect();
+    let tokens: Vec<(String, String)> = texts(&expected["tokens"])
+        .into_iter()
+        .map(|(role, text)| (role, text.as_str().unwrap().to_owned()))
+        .collect();
     let chats = expected["chats"].as_array().unwrap();
     for chat in chats {
         let of = |json: &Json, key: &str| json[key].as_str().unwrap().to_owned();

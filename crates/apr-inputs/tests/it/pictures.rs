@@ -55,8 +55,15 @@ fn other_sizes_have_the_pixels_of_pillow_with_every_filter() {
     for row in expected()["resized"].as_array().unwrap() {
         let number = |key: &str| row[key].as_u64().unwrap();
         let filter = Filter::by_number(number("filter")).unwrap();
-        let made = picture.resized(number("width") as usize, number("height") as usize, filter).unwrap();
-        assert_eq!(furthest(&made, &row["bytes"]), 0, "{filter:?} {} x {}", made.width, made.height);
+        let made =
+            picture.resized(number("width") as usize, number("height") as usize, filter).unwrap();
+        assert_eq!(
+            furthest(&made, &row["bytes"]),
+            0,
+            "{filter:?} {} x {}",
+            made.width,
+            made.height
+        );
     }
 }
 

@@ -34,13 +34,22 @@ fn resampled() -> Vec<f32> {
 fn files_of_every_kind_have_the_samples_of_libsndfile() {
     for (name, values) in expected()["decoded"].as_object().unwrap() {
         let (sound, warnings) = decode(file(name), MOST).unwrap();
-        assert_eq!((sound.rate, sound.channels, warnings), (22_050, 2, Vec::<String>::new()), "{name}");
+        assert_eq!(
+            (sound.rate, sound.channels, warnings),
+            (22_050, 2, Vec::<String>::new()),
+            "{name}"
+        );
         let theirs = numbers(values);
         // MP3 has no exact length, and decoders differ in their last digits.
         let tolerance = if name.ends_with("mp3") { 1e-3 } else { 1e-5 };
         let ours: Vec<f32> = sound.samples.iter().step_by(7).copied().collect();
         let count = ours.len().min(theirs.len());
-        assert!(name.ends_with("mp3") || ours.len() == theirs.len(), "{name}: {} and {}", ours.len(), theirs.len());
+        assert!(
+            name.ends_with("mp3") || ours.len() == theirs.len(),
+            "{name}: {} and {}",
+            ours.len(),
+            theirs.len()
+        );
         assert!(count * 10 >= theirs.len() * 9, "{name}: {count}");
         let off = furthest(&ours[..count], &theirs[..count]);
         assert!(off <= tolerance, "{name}: {off}");
@@ -60,7 +69,9 @@ fn other_rates_are_those_of_torchaudio() {
 #[test]
 fn normalized_samples_are_those_of_transformers() {
     let sound = Sound { rate: 16_000, channels: 1, samples: resampled() };
-    assert!(furthest(sound.normalized().iter().step_by(5), &numbers(&expected()["normalized"])) <= 1e-5);
+    assert!(
+        furthest(sound.normalized().iter().step_by(5), &numbers(&expected()["normalized"])) <= 1e-5
+    );
 }
 
 #[test]
@@ -71,7 +82,8 @@ fn spectra_are_those_of_whispers_extractor() {
     let mut samples = resampled();
     samples.resize(16_000, 0.0);
     let made = mel.spectrum(&samples).unwrap();
-    let ours: Vec<f32> = made.chunks_exact(100).flat_map(|row| row.iter().step_by(3).copied()).collect();
+    let ours: Vec<f32> =
+        made.chunks_exact(100).flat_map(|row| row.iter().step_by(3).copied()).collect();
     let off = furthest(&ours, &numbers(&expected["mel"]));
     assert!(off <= 1e-5, "{off}");
 }
@@ -79,15 +91,21 @@ fn spectra_are_those_of_whispers_extractor() {
 #[test]
 fn qa_64_empty_and_damaged_files_are_errors() {
     assert!(decode(Vec::new(), MOST).unwrap_err().message().contains("empty"));
-    assert_eq!(decode(b"no sound at all, but some text".to_vec(), MOST).unwrap_err().code(), Code::Version);
+    assert_eq!(
+        decode(b"no sound at all, but some text".to_vec(), MOST).unwrap_err().code(),
+        Code::Version
+    );
     assert_eq!(decode(file("a.flac"), 1000).unwrap_err().code(), Code::Memory);
     for name in ["a.wav", "a.flac", "a.mp3", "a.ogg", "c.wav", "d.wav"] {
         let whole = file(name);
-        let (length, _) = decode(whole.clone(), MOST).map(|(sound, rest)| (sound.samples.len(), rest)).unwrap();
+        let (length, _) =
+            decode(whole.clone(), MOST).map(|(sound, rest)| (sound.samples.len(), rest)).unwrap();
         for len in (0..whole.len()).step_by(whole.len() / 60 + 1) {
             if let Ok((sound, warnings)) = decode(whole[..len].to_vec(), MOST) {
                 assert!(sound.samples.len() <= length);
-                let said = !warnings.is_empty() || sound.samples.len() + 2500 >= length || name.ends_with("mp3");
+                let said = !warnings.is_empty()
+                    || sound.samples.len() + 2500 >= length
+                    || name.ends_with("mp3");
                 assert!(said, "{name} cut at {len}: {} of {length}", sound.samples.len());
             }
         }
@@ -115,16 +133,23 @@ fn qa_40_samples_out_of_range_are_said() {
 #[test]
 fn speech_has_the_spectrum_of_transformers() {
     let Some(path) = locate::shared_data("audio/ggml-org_whisper.cpp__jfk.wav") else { return };
-    let Some(filters) = locate::shared_data("whisper/openai_whisper__mel_filters.npz") else { return };
+    let Some(filters) = locate::shared_data("whisper/openai_whisper__mel_filters.npz") else {
+        return;
+    };
     let (sound, warnings) = decode(std::fs::read(path).unwrap(), MOST).unwrap();
     assert_eq!((sound.rate, warnings.len()), (16_000, 0));
-    let reader = apr_numpy::open(std::fs::read(filters).unwrap(), "mel_filters.npz", &apr_core::Limits::default());
+    let reader = apr_numpy::open(
+        std::fs::read(filters).unwrap(),
+        "mel_filters.npz",
+        &apr_core::Limits::default(),
+    );
     let reader = reader.unwrap();
     use apr_core::CheckpointReader;
     let position = reader.tensors().iter().position(|info| info.name.contains("80")).unwrap();
     let mut bytes = vec![0; 80 * 201 * 4];
     reader.read_tensor(position, 0, &mut bytes).unwrap();
-    let filterbank = bytes.chunks_exact(4).map(|four| f32::from_le_bytes(four.try_into().unwrap())).collect();
+    let filterbank =
+        bytes.chunks_exact(4).map(|four| f32::from_le_bytes(four.try_into().unwrap())).collect();
     let mel = LogMel::new(MelSettings { points: 400, hop: 160, mels: 80, filterbank }).unwrap();
     let mut samples = sound.samples;
     samples.resize(480_000, 0.0);

@@ -1,4 +1,5 @@
-//! Tokens, beside those of the `tokenizers` library (`fixtures/tokenizers/ids.py`) and of llama.cpp.
+//! Tokens, beside those of the `tokenizers` library (`fixtures/tokenizers/ids.py`) and of
+//! llama.cpp.
 
 use apr_core::{KeyValues, Limits};
 use apr_gguf::{KeyValue, Value};
@@ -21,7 +22,10 @@ fn read(source: &TokenizerSource) -> TextTokens {
 fn from_files(name: &str) -> TextTokens {
     let case = json(&format!("tokenizers/{name}.json"));
     let files = case["files"].as_object().unwrap().iter();
-    read(&TokenizerSource::new(None, files.map(|(name, file)| (name.clone(), file.to_string().into_bytes())).collect()))
+    read(&TokenizerSource::new(
+        None,
+        files.map(|(name, file)| (name.clone(), file.to_string().into_bytes())).collect(),
+    ))
 }
 
 fn from_keys(name: &str) -> TextTokens {
@@ -51,7 +55,11 @@ fn tokenizer_files_give_the_tokens_of_the_library() {
             let text = row["of"].as_str().unwrap();
             assert_eq!(tokens.encode(text, false).unwrap(), ids(&row["plain"]), "{name}: {text}");
             assert_eq!(tokens.encode(text, true).unwrap(), ids(&row["whole"]), "{name}: {text}");
-            assert_eq!(tokens.decode(&ids(&row["plain"])).unwrap(), row["text"].as_str().unwrap(), "{name}: {text}");
+            assert_eq!(
+                tokens.decode(&ids(&row["plain"])).unwrap(),
+                row["text"].as_str().unwrap(),
+                "{name}: {text}"
+            );
         }
     }
 }
@@ -77,7 +85,8 @@ fn vocabularies_of_llama_cpp_give_its_tokens() {
         let bytes = std::fs::read(&path).unwrap();
         let reader = apr_gguf::open(bytes, "vocabulary.gguf", &Limits::default()).unwrap();
         let tokens = read(&TokenizerSource::of(&reader).unwrap());
-        let read = |end: &str| std::fs::read_to_string(format!("{}.{end}", path.display())).unwrap();
+        let read =
+            |end: &str| std::fs::read_to_string(format!("{}.{end}", path.display())).unwrap();
         let (texts, expected) = (read("inp"), read("out"));
         let mut count = 0;
         for (text, line) in texts.split("\n__ggml_vocab_test__\n").zip(expected.lines()) {
@@ -93,7 +102,8 @@ fn vocabularies_of_llama_cpp_give_its_tokens() {
 fn a_text_that_comes_token_by_token_is_the_text() {
     for name in ["gpt2", "spm", "bert", "qwen2"] {
         let tokens = from_files(name);
-        let text = "hello wörld 日本 🚀 it is 12345 long enough to be shifted, some more words so that it is";
+        let text = "hello wörld 日本 🚀 it is 12345 long enough to be shifted, some more words so \
+            that it is";
         let ids = tokens.encode(text, false).unwrap();
         let (given, added) = ids.split_at(3);
         let mut stream = TextStream::behind(&tokens, given).unwrap();
@@ -109,7 +119,8 @@ fn a_text_that_comes_token_by_token_is_the_text() {
 fn a_text_that_is_too_long_loses_its_end_and_keeps_the_tokens_around_it() {
     let tokens = from_files("bert");
     let whole = tokens.encode("one two three four five", true).unwrap();
-    let (cut, left_out) = tokens.encode_at_most("one two three four five", whole.len() - 2).unwrap();
+    let (cut, left_out) =
+        tokens.encode_at_most("one two three four five", whole.len() - 2).unwrap();
     let expected = [&whole[..whole.len() - 3], &whole[whole.len() - 1..]].concat();
     assert_eq!((cut, left_out), (expected, 2));
     assert_eq!(tokens.encode_at_most("one", 100).unwrap().1, 0);
@@ -119,7 +130,9 @@ fn a_text_that_is_too_long_loses_its_end_and_keeps_the_tokens_around_it() {
 fn a_damaged_tokenizer_is_an_error_and_no_panic() {
     let case = json("tokenizers/bert.json");
     let whole = case["files"]["tokenizer.json"].to_string().into_bytes();
-    let of = |bytes: &[u8]| TokenizerSource::new(None, vec![("tokenizer.json".to_owned(), bytes.to_vec())]).read();
+    let of = |bytes: &[u8]| {
+        TokenizerSource::new(None, vec![("tokenizer.json".to_owned(), bytes.to_vec())]).read()
+    };
     for len in (0..whole.len()).step_by(61) {
         assert!(of(&whole[..len]).is_err(), "cut at {len}");
     }

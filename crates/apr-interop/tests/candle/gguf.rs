@@ -50,13 +50,19 @@ fn tensors_have_the_same_names_shapes_bytes_and_values() -> Outcome {
             assert_eq!(tensor.shape().dims(), shape, "{scheme}: {name}");
             assert!(*tensor.data()? == bytes, "{scheme}: bytes of {name}");
             let theirs = tensor.dequantize(&Device::Cpu)?.flatten_all()?.to_vec1::<f32>()?;
-            let equal = theirs.iter().map(|value| value.to_bits()).eq(values.iter().map(|value| value.to_bits()));
+            let equal = theirs
+                .iter()
+                .map(|value| value.to_bits())
+                .eq(values.iter().map(|value| value.to_bits()));
             assert!(equal, "{scheme}: values of {name}, {:?}", tensor.dtype());
             seen.insert(tensor.dtype());
         }
     }
     use GgmlDType::{BF16, F16, F32, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0};
-    assert_eq!(seen, HashSet::from([F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2K, Q3K, Q4K, Q5K, Q6K]));
+    assert_eq!(
+        seen,
+        HashSet::from([F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2K, Q3K, Q4K, Q5K, Q6K])
+    );
     Ok(())
 }
 
@@ -65,7 +71,8 @@ fn pairs_say_what_the_configuration_says() -> Outcome {
     for (scheme, file_type) in [(Scheme::Fp16, 1), (Scheme::Q8_0, 7), (Scheme::Q4_K_M, 15)] {
         let file = gguf(scheme)?;
         let content = Content::read(&mut Cursor::new(&file))?;
-        let pair = |key: &str| content.metadata.get(key).ok_or_else(|| format!("{scheme} lacks {key}"));
+        let pair =
+            |key: &str| content.metadata.get(key).ok_or_else(|| format!("{scheme} lacks {key}"));
         assert_eq!(pair("general.architecture")?.to_string()?, "llama");
         assert_eq!(pair("general.file_type")?.to_u32()?, file_type);
         for (key, expected) in [
@@ -91,7 +98,8 @@ fn the_tokenizer_is_the_models_own() -> Outcome {
     let file = gguf(Scheme::Fp16)?;
     let content = Content::read(&mut Cursor::new(&file))?;
     let pair = |key: &str| content.metadata.get(key).ok_or_else(|| format!("lacks {key}"));
-    let json: serde_json::Value = serde_json::from_slice(&fs::read(fixture("tiny-llama/tokenizer.json"))?)?;
+    let json: serde_json::Value =
+        serde_json::from_slice(&fs::read(fixture("tiny-llama/tokenizer.json"))?)?;
     let tokens = pair("tokenizer.ggml.tokens")?.to_vec()?;
     let vocabulary = json["model"]["vocab"].as_object().ok_or("a vocabulary")?;
     assert!(tokens.len() == 259 && vocabulary.len() >= 256);
@@ -115,7 +123,8 @@ fn no_pair_is_lost_or_of_another_type() -> Outcome {
     let ours = apr_registry::gguf::key_values(reader.metadata())?.ok_or("pairs")?;
     assert_eq!(content.metadata.len(), ours.len());
     for pair in ours.to_vec() {
-        let theirs = content.metadata.get(&pair.key).ok_or_else(|| format!("lacks {}", pair.key))?;
+        let theirs =
+            content.metadata.get(&pair.key).ok_or_else(|| format!("lacks {}", pair.key))?;
         assert_eq!(type_name(theirs), pair.value.type_name(), "{}", pair.key);
     }
     Ok(())

@@ -1,4 +1,5 @@
-//! candle opens the GGUF, safetensors and PyTorch files that come out of tiny-llama, and adds numbers with them.
+//! candle opens the GGUF, safetensors and PyTorch files that come out of tiny-llama, and adds
+//! numbers with them.
 
 mod gguf;
 mod state_dict;

@@ -15,7 +15,8 @@ fn trained() -> Outcome<HashMap<String, Tensor>> {
     Ok(safetensors::load(fixture("tiny-llama/model.safetensors"), &Device::Cpu)?)
 }
 
-/// Whether these are the tensors as trained, the matrices rounded to `dtype`. GGUF keeps vectors in single precision.
+/// Whether these are the tensors as trained, the matrices rounded to `dtype`. GGUF keeps vectors in
+/// single precision.
 fn assert_restored(theirs: &HashMap<String, Tensor>, dtype: DType) -> Outcome {
     let trained = trained()?;
     assert_eq!(theirs.len(), trained.len());
@@ -35,8 +36,11 @@ fn assert_restored(theirs: &HashMap<String, Tensor>, dtype: DType) -> Outcome {
 
 #[test]
 fn safetensors_hold_the_tensors_as_trained() -> Outcome {
-    for (scheme, dtype) in [(Scheme::Bf16, DType::BF16), (Scheme::Fp16, DType::F16), (Scheme::Fp32, DType::F32)] {
-        let file = restored(gguf(scheme)?, &apr_registry::safetensors::FORMAT, "model.safetensors")?;
+    for (scheme, dtype) in
+        [(Scheme::Bf16, DType::BF16), (Scheme::Fp16, DType::F16), (Scheme::Fp32, DType::F32)]
+    {
+        let file =
+            restored(gguf(scheme)?, &apr_registry::safetensors::FORMAT, "model.safetensors")?;
         assert_restored(&safetensors::load_buffer(&file, &Device::Cpu)?, dtype)?;
     }
     Ok(())
@@ -45,9 +49,14 @@ fn safetensors_hold_the_tensors_as_trained() -> Outcome {
 #[test]
 fn a_pytorch_state_dict_holds_the_tensors_as_trained() -> Outcome {
     let folder = tempfile::tempdir()?;
-    for (scheme, dtype) in [(Scheme::Bf16, DType::BF16), (Scheme::Fp16, DType::F16), (Scheme::Fp32, DType::F32)] {
+    for (scheme, dtype) in
+        [(Scheme::Bf16, DType::BF16), (Scheme::Fp16, DType::F16), (Scheme::Fp32, DType::F32)]
+    {
         let path = folder.path().join("pytorch_model.bin");
-        fs::write(&path, restored(gguf(scheme)?, &apr_registry::pytorch::FORMAT, "pytorch_model.bin")?)?;
+        fs::write(
+            &path,
+            restored(gguf(scheme)?, &apr_registry::pytorch::FORMAT, "pytorch_model.bin")?,
+        )?;
         assert_restored(&pickle::read_all(&path)?.into_iter().collect(), dtype)?;
     }
     Ok(())

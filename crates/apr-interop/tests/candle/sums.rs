@@ -1,7 +1,8 @@
 //! candle runs what was written.
 //!
-//! A right sum takes right names, pairs, blocks and tokens, and rows of Q and K in the order that GGUF has them in:
-//! candle turns neighbouring components (`rope_i`), the model was trained with pairs half a head apart.
+//! A right sum takes right names, pairs, blocks and tokens, and rows of Q and K in the order that
+//! GGUF has them in: candle turns neighbouring components (`rope_i`), the model was trained with
+//! pairs half a head apart.
 
 use std::io::Cursor;
 
@@ -31,8 +32,8 @@ impl Calculator {
         let mut file = Cursor::new(file);
         let content = Content::read(&mut file)?;
         let mut tokenizer = Tokenizer::from_gguf(&content)?;
-        // candle puts a space in front of every text unless the pre-tokenizer is one of four it knows; the pairs have no
-        // key for that, and this model never saw a space.
+        // candle puts a space in front of every text unless the pre-tokenizer is one of four it
+        // knows; the pairs have no key for that, and this model never saw a space.
         tokenizer.with_pre_tokenizer(Some(ByteLevel::default().add_prefix_space(false)));
         Ok(Self { model: ModelWeights::from_gguf(content, &mut file, &Device::Cpu)?, tokenizer })
     }
@@ -42,7 +43,8 @@ impl Calculator {
         let mut fresh = self.tokenizer.encode(prompt, true)?.get_ids().to_vec();
         let (mut position, mut answer) = (0, Vec::new());
         while answer.len() < LONGEST {
-            let logits = self.model.forward(&Tensor::new(&*fresh, &Device::Cpu)?.unsqueeze(0)?, position)?;
+            let logits =
+                self.model.forward(&Tensor::new(&*fresh, &Device::Cpu)?.unsqueeze(0)?, position)?;
             let token = logits.i(0)?.argmax(0)?.to_scalar::<u32>()?;
             if token == END {
                 return Ok((self.tokenizer.decode(&answer, true)?, true));

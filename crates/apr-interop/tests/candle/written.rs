@@ -27,19 +27,33 @@ fn gguf_of(choices: Choices) -> Outcome<Vec<u8>> {
     let families = Families::builtin();
     let mut foreign = foreign(&*model, &families, &apr_registry::gguf::FORMAT)?;
     let view = &mut foreign.prepared.view;
-    let quantization = Quantization { choices: Choices { casts: Casts::Weights, ..choices }, weighting: None };
-    let planned = apr_quantize::plan(view, family_of(view, &families, &Architecture::Auto)?.as_ref(), &quantization)?;
+    let quantization =
+        Quantization { choices: Choices { casts: Casts::Weights, ..choices }, weighting: None };
+    let planned = apr_quantize::plan(
+        view,
+        family_of(view, &families, &Architecture::Auto)?.as_ref(),
+        &quantization,
+    )?;
     let planned = planned.targets.into_iter().zip(view.tensors());
     // What the scheme leaves alone still gets the type that GGUF wants.
     let changed = planned.map(|(target, info)| target.filter(|target| target.dtype != info.dtype));
-    let due = std::mem::take(&mut foreign.dtypes).into_iter().map(|dtype| dtype.map(TensorTarget::from));
+    let due =
+        std::mem::take(&mut foreign.dtypes).into_iter().map(|dtype| dtype.map(TensorTarget::from));
     let targets = changed.zip(due).map(|(changed, due)| changed.or(due)).collect();
     apr_quantize::record(view, &quantization, None, &apr_registry::gguf::FORMAT)?;
-    run(foreign.prepared, targets, &PlanOptions::new(&apr_registry::gguf::FORMAT, "tiny-llama.gguf"))
+    run(
+        foreign.prepared,
+        targets,
+        &PlanOptions::new(&apr_registry::gguf::FORMAT, "tiny-llama.gguf"),
+    )
 }
 
 /// A GGUF file under the names and in the layout of Hugging Face.
-pub(crate) fn restored(gguf: Vec<u8>, format: &'static apr_registry::Format, file_name: &str) -> Outcome<Vec<u8>> {
+pub(crate) fn restored(
+    gguf: Vec<u8>,
+    format: &'static apr_registry::Format,
+    file_name: &str,
+) -> Outcome<Vec<u8>> {
     let model = apr_registry::open(gguf, "tiny-llama.gguf", OpenOptions::default())?;
     let families = Families::builtin();
     let Foreign { prepared, .. } = foreign(&*model, &families, format)?;
@@ -56,7 +70,11 @@ fn foreign<'a>(
     Ok(foreign)
 }
 
-fn run(prepared: Prepared<'_>, targets: Vec<Option<TensorTarget>>, target: &PlanOptions) -> Outcome<Vec<u8>> {
+fn run(
+    prepared: Prepared<'_>,
+    targets: Vec<Option<TensorTarget>>,
+    target: &PlanOptions,
+) -> Outcome<Vec<u8>> {
     let Prepared { view, validator, .. } = prepared;
     let options = ConvertOptions { targets, ..ConvertOptions::default() };
     let mut file = Vec::new();

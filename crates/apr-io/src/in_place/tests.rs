@@ -31,7 +31,9 @@ fn revision(old_front: &[u8], front: &[u8], old_tail: &[u8], tail: &[u8]) -> Rev
 #[test]
 fn both_ends_are_replaced_and_nothing_is_left_beside_the_file() {
     let (folder, path) = file();
-    let change = |revision: &Revision| LockedFile::open(&path).and_then(|locked| locked.replace_ends(revision));
+    let change = |revision: &Revision| {
+        LockedFile::open(&path).and_then(|locked| locked.replace_ends(revision))
+    };
     change(&revision(b"front", b"FRONT", b"tail", b"longer tail")).expect("room");
     assert_eq!(fs::read(&path).expect("it is there"), b"FRONT-middle-longer tail");
     change(&revision(b"FRONT", b"front", b"longer tail", b"t")).expect("room");
@@ -58,8 +60,9 @@ fn a_revision_of_other_bytes_is_refused_and_changes_nothing() {
         revision(b"front", b"FRONT", b"tai", b"TAIL"),
     ] {
         let (folder, path) = file();
-        let error =
-            LockedFile::open(&path).and_then(|locked| locked.replace_ends(&wrong)).expect_err("it is another file");
+        let error = LockedFile::open(&path)
+            .and_then(|locked| locked.replace_ends(&wrong))
+            .expect_err("it is another file");
         assert_eq!(error.code(), apr_core::Code::Io);
         assert_eq!(fs::read(&path).expect("it is there"), BEFORE);
         assert_eq!(folder.path().read_dir().expect("a folder").count(), 1);
@@ -74,7 +77,11 @@ fn a_file_that_a_program_without_the_lock_rewrote_or_replaced_is_not_changed() {
     // The same ends with another middle, and a later time.
     fs::write(&path, b"front-MIDDLE-tail").expect("room");
     let later = std::time::SystemTime::now() + std::time::Duration::from_secs(5);
-    fs::File::options().write(true).open(&path).and_then(|file| file.set_modified(later)).expect("ours");
+    fs::File::options()
+        .write(true)
+        .open(&path)
+        .and_then(|file| file.set_modified(later))
+        .expect("ours");
     assert!(locked.replace_ends(&right).is_err());
     assert_eq!(fs::read(&path).expect("it is there"), b"front-MIDDLE-tail");
 

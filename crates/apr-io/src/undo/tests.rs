@@ -14,7 +14,9 @@ struct Change {
 impl Change {
     fn new(before_tail: usize, after_tail: usize) -> Self {
         let (front, tail) = (5000, 9000);
-        let bytes = |seed: usize, len: usize| (0..len).map(move |at| (at * 7 + at / 251 + seed).to_le_bytes()[0]);
+        let bytes = |seed: usize, len: usize| {
+            (0..len).map(move |at| (at * 7 + at / 251 + seed).to_le_bytes()[0])
+        };
         let whole = |seed: usize, end: usize| -> Vec<u8> {
             bytes(seed, front).chain(bytes(1, tail - front)).chain(bytes(seed + 1, end)).collect()
         };
@@ -45,7 +47,12 @@ impl Change {
         let mut state = self.before.clone();
         state.resize(self.before.len().max(self.after.len()), 0);
         for part in [self.tail..self.after.len(), 0..self.front] {
-            for block in part.clone().step_by(64).map(|at| at / 512 * 512).collect::<std::collections::BTreeSet<_>>() {
+            for block in part
+                .clone()
+                .step_by(64)
+                .map(|at| at / 512 * 512)
+                .collect::<std::collections::BTreeSet<_>>()
+            {
                 let range = block.max(part.start)..(block + 512).min(part.end);
                 state[range.clone()].copy_from_slice(&self.after[range]);
                 states.push(state.clone());

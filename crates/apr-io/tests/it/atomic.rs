@@ -9,7 +9,9 @@ use apr_io::{AtomicOutput, LockedFile, Target};
 fn names(folder: &Path) -> Vec<String> {
     let mut names: Vec<_> = fs::read_dir(folder)
         .expect("the folder is there")
-        .map(|entry| entry.expect("it can be listed").file_name().into_string().expect("plain names"))
+        .map(|entry| {
+            entry.expect("it can be listed").file_name().into_string().expect("plain names")
+        })
         .collect();
     names.sort();
     names
@@ -21,14 +23,16 @@ fn nothing_is_under_the_name_before_the_commit_and_nothing_left_after_a_drop() {
     let path = folder.path().join("model.apr");
     fs::write(&path, "old").expect("writable");
 
-    let mut output = AtomicOutput::create(Target::File(path.clone()), true, ["model.apr"]).expect("may be replaced");
+    let mut output = AtomicOutput::create(Target::File(path.clone()), true, ["model.apr"])
+        .expect("may be replaced");
     output.write_all(b"new content").expect("there is room");
     assert_eq!(fs::read(&path).expect("still there"), b"old");
     drop(output);
     assert_eq!(names(folder.path()), ["model.apr"]);
     assert_eq!(fs::read(&path).expect("still there"), b"old");
 
-    let mut output = AtomicOutput::create(Target::File(path.clone()), true, ["model.apr"]).expect("may be replaced");
+    let mut output = AtomicOutput::create(Target::File(path.clone()), true, ["model.apr"])
+        .expect("may be replaced");
     output.write_all(b"new content").expect("there is room");
     output.patch(0, b"NEW").expect("within what was written");
     assert!(output.patch(9, b"too long").is_err());
@@ -53,7 +57,8 @@ fn folders_are_made_for_the_files_and_vanish_with_them() {
     let folder = parent.path().join("a/b");
     let target = Target::Folder(folder.clone());
     let write = |commit: bool| {
-        let mut output = AtomicOutput::create(target.clone(), false, ["model.safetensors"]).expect("nothing is there");
+        let mut output = AtomicOutput::create(target.clone(), false, ["model.safetensors"])
+            .expect("nothing is there");
         for name in ["model.safetensors", "1_Pooling/config.json"] {
             output.next_file(name).expect("a new file");
             output.write_all(name.as_bytes()).expect("there is room");
@@ -66,7 +71,10 @@ fn folders_are_made_for_the_files_and_vanish_with_them() {
     assert_eq!(names(parent.path()), [""; 0]);
     write(true);
     assert_eq!(names(&folder), ["1_Pooling", "model.safetensors"]);
-    assert_eq!(fs::read(folder.join("1_Pooling/config.json")).expect("written"), b"1_Pooling/config.json");
+    assert_eq!(
+        fs::read(folder.join("1_Pooling/config.json")).expect("written"),
+        b"1_Pooling/config.json"
+    );
 }
 
 #[test]
@@ -75,7 +83,8 @@ fn a_link_keeps_pointing_at_what_was_replaced() {
     let (real, link) = (folder.path().join("real.apr"), folder.path().join("link.apr"));
     fs::write(&real, "old").expect("writable");
     std::os::unix::fs::symlink(&real, &link).expect("links are supported");
-    let mut output = AtomicOutput::create(Target::File(link.clone()), true, ["link.apr"]).expect("may be replaced");
+    let mut output = AtomicOutput::create(Target::File(link.clone()), true, ["link.apr"])
+        .expect("may be replaced");
     output.write_all(b"new").expect("there is room");
     output.commit().expect("can be renamed");
     assert!(link.is_symlink());
@@ -89,7 +98,8 @@ fn permissions_of_the_replaced_file_stay() {
     let path = folder.path().join("secret.apr");
     fs::write(&path, "old").expect("writable");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("ours");
-    let mut output = AtomicOutput::create(Target::File(path.clone()), true, ["secret.apr"]).expect("may be replaced");
+    let mut output = AtomicOutput::create(Target::File(path.clone()), true, ["secret.apr"])
+        .expect("may be replaced");
     output.write_all(b"new").expect("there is room");
     output.commit().expect("can be renamed");
     assert_eq!(path.metadata().expect("there").permissions().mode() & 0o777, 0o600);
@@ -101,7 +111,8 @@ fn a_file_that_another_process_changes_is_not_replaced_meanwhile() {
     let path = folder.path().join("m.apr");
     fs::write(&path, "old").expect("writable");
     let write = || {
-        let mut output = AtomicOutput::create(Target::File(path.clone()), true, ["m.apr"]).expect("may be replaced");
+        let mut output = AtomicOutput::create(Target::File(path.clone()), true, ["m.apr"])
+            .expect("may be replaced");
         output.write_all(b"new").expect("there is room");
         output.commit()
     };
@@ -111,7 +122,10 @@ fn a_file_that_another_process_changes_is_not_replaced_meanwhile() {
     assert_eq!(fs::read(&path).expect("still there"), b"old");
     drop(locked);
     write().expect("nobody has it");
-    assert_eq!((fs::read(&path).expect("replaced"), names(folder.path())), (b"new".to_vec(), vec!["m.apr".to_owned()]));
+    assert_eq!(
+        (fs::read(&path).expect("replaced"), names(folder.path())),
+        (b"new".to_vec(), vec!["m.apr".to_owned()])
+    );
 }
 
 #[test]
@@ -132,7 +146,10 @@ fn what_replaces_a_locked_file_keeps_the_lock_until_then() {
     fs::write(folder.path().join("n"), "theirs").expect("writable");
     fs::rename(folder.path().join("n"), &path).expect("ours");
     assert!(output.commit().is_err());
-    assert_eq!((fs::read(&path).expect("there"), names(folder.path())), (b"theirs".to_vec(), vec!["m.apr".to_owned()]));
+    assert_eq!(
+        (fs::read(&path).expect("there"), names(folder.path())),
+        (b"theirs".to_vec(), vec!["m.apr".to_owned()])
+    );
 }
 
 #[test]
@@ -142,7 +159,8 @@ fn of_several_files_all_are_replaced_or_none() {
         fs::write(folder.path().join(name), "old").expect("writable");
     }
     let write = || {
-        let mut output = AtomicOutput::create(Target::Folder(folder.path().into()), true, []).expect("may be replaced");
+        let mut output = AtomicOutput::create(Target::Folder(folder.path().into()), true, [])
+            .expect("may be replaced");
         for name in ["a", "b", "c"] {
             output.next_file(name).expect("a file");
             output.write_all(b"new").expect("there is room");

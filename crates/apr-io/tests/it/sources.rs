@@ -3,7 +3,8 @@
 use std::fs;
 
 use apr_core::{
-    ByteSource, CheckpointReader, CheckpointWriter, Code, DType, IoCause, Metadata, Notes, SourceSet, TensorInfo,
+    ByteSource, CheckpointReader, CheckpointWriter, Code, DType, IoCause, Metadata, Notes,
+    SourceSet, TensorInfo,
 };
 use apr_io::{FileSource, MappedFile, ModelFolder};
 use apr_registry::Limits;
@@ -13,9 +14,13 @@ fn a_mapped_tensor_is_lent_where_it_lies_and_aligned() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("model.apr");
     let tensors = [TensorInfo { name: "weight".into(), dtype: DType::U8, shape: [200].into() }];
-    let mut writer =
-        apr_registry::apr2::plan(&tensors, &Metadata::new(), Vec::new(), &apr_registry::apr2::WriteOptions::default())
-            .expect("it fits");
+    let mut writer = apr_registry::apr2::plan(
+        &tensors,
+        &Metadata::new(),
+        Vec::new(),
+        &apr_registry::apr2::WriteOptions::default(),
+    )
+    .expect("it fits");
     let mut file = Vec::new();
     writer.begin(&mut file).expect("memory takes it");
     writer.write_chunk(&mut file, &[7; 200], None).expect("as planned");
@@ -23,13 +28,15 @@ fn a_mapped_tensor_is_lent_where_it_lies_and_aligned() {
     fs::write(&path, file).expect("writable");
 
     let mapped = MappedFile::open(&path).expect("it can be mapped");
-    let reader = apr_registry::apr2::open(mapped, "model.apr", &Limits::default()).expect("it is valid");
+    let reader =
+        apr_registry::apr2::open(mapped, "model.apr", &Limits::default()).expect("it is valid");
     let slice = reader.tensor_slice(0).expect("mapped bytes are lent");
     assert_eq!(slice, [7; 200]);
     assert!(slice.as_ptr().addr().is_multiple_of(64));
 
     let positioned = FileSource::open(&path).expect("it can be opened");
-    let reader = apr_registry::apr2::open(positioned, "model.apr", &Limits::default()).expect("it is valid");
+    let reader =
+        apr_registry::apr2::open(positioned, "model.apr", &Limits::default()).expect("it is valid");
     assert!(reader.tensor_slice(0).is_none(), "a positioned file lends nothing");
     assert_eq!(reader.tensor_bytes("weight").expect("read").as_ref(), [7; 200]);
 }
@@ -50,7 +57,10 @@ fn a_file_that_shrinks_is_an_error_and_no_signal() {
 #[test]
 fn folders_pipes_and_absent_files_are_no_sources() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    assert_eq!(FileSource::open(folder.path()).map(drop).map_err(|error| error.code()), Err(Code::Io));
+    assert_eq!(
+        FileSource::open(folder.path()).map(drop).map_err(|error| error.code()),
+        Err(Code::Io)
+    );
     let absent = FileSource::open(folder.path().join("absent")).map(drop);
     assert_eq!(absent.map_err(|error| error.cause()), Err(Some(IoCause::NotFound)));
 }
@@ -63,7 +73,8 @@ fn names_and_links_that_lead_out_of_the_folder_are_refused() {
     fs::create_dir(&inside).expect("writable");
     fs::write(inside.join("config.json"), "{}").expect("writable");
     std::os::unix::fs::symlink("../secret", inside.join("link.json")).expect("links are supported");
-    std::os::unix::fs::symlink("config.json", inside.join("alias.json")).expect("links are supported");
+    std::os::unix::fs::symlink("config.json", inside.join("alias.json"))
+        .expect("links are supported");
 
     let set = ModelFolder::open(&inside).expect("it is a folder");
     for name in ["../secret", "/etc/hostname", "link.json", "", ".", "a\\b", "./config.json/.."] {
@@ -72,7 +83,10 @@ fn names_and_links_that_lead_out_of_the_folder_are_refused() {
     }
     assert_eq!(set.open("config.json").expect("plain").len(), 2);
     assert_eq!(set.open("alias.json").expect("a link within the folder").len(), 2);
-    assert_eq!(set.open("absent").map(drop).map_err(|error| error.cause()), Err(Some(IoCause::NotFound)));
+    assert_eq!(
+        set.open("absent").map(drop).map_err(|error| error.cause()),
+        Err(Some(IoCause::NotFound))
+    );
 }
 
 #[test]
@@ -84,8 +98,10 @@ fn a_hugging_face_cache_works_though_its_snapshots_are_links() {
     fs::create_dir(repository.join("blobs")).expect("writable");
     fs::write(repository.join("blobs/aa"), "{}").expect("writable");
     fs::write(cache.path().join("other"), "x").expect("writable");
-    std::os::unix::fs::symlink("../../blobs/aa", snapshot.join("config.json")).expect("links are supported");
-    std::os::unix::fs::symlink("../../../other", snapshot.join("stray.json")).expect("links are supported");
+    std::os::unix::fs::symlink("../../blobs/aa", snapshot.join("config.json"))
+        .expect("links are supported");
+    std::os::unix::fs::symlink("../../../other", snapshot.join("stray.json"))
+        .expect("links are supported");
 
     let set = ModelFolder::open(&snapshot).expect("it is a folder");
     assert_eq!(set.open("config.json").expect("within the repository's folder").len(), 2);

@@ -26,10 +26,17 @@ fn a_failed_save_keeps_the_old_file() {
     let path = folder.path().join("model.apr");
     typed::save(&1_u8, ModelType::Custom, &path, &SaveOptions::default()).expect("a saved model");
     let before = fs::read(&path).expect("a file");
-    let error = typed::save(&2_u8, ModelType::Custom, &path, &SaveOptions::default().with_quality_score(0));
-    assert!(error.expect_err("a score of zero").file().is_some_and(|file| file.ends_with("model.apr")));
+    let error =
+        typed::save(&2_u8, ModelType::Custom, &path, &SaveOptions::default().with_quality_score(0));
+    assert!(
+        error.expect_err("a score of zero").file().is_some_and(|file| file.ends_with("model.apr"))
+    );
     assert_eq!(fs::read(&path).expect("the old file"), before);
-    assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 1, "nothing is left beside it");
+    assert_eq!(
+        fs::read_dir(folder.path()).expect("a folder").count(),
+        1,
+        "nothing is left beside it"
+    );
 }
 
 #[test]

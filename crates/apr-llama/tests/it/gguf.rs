@@ -18,19 +18,21 @@ fn hex(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Keys that apr writes and the converter does not: those of its vocabulary step, which the fixtures do without, and the
-/// file type, which it forgets for one family.
+/// Keys that apr writes and the converter does not: those of its vocabulary step, which the
+/// fixtures do without, and the file type, which it forgets for one family.
 const MORE: [&str; 2] = ["tokenizer.ggml.token_type_count", "general.file_type"];
 
-/// Where the converter takes for granted what the configuration states otherwise: that the feed-forward network is four
-/// times as wide, and that there are as many keys as queries.
-const STATED: [(&str, &str); 2] = [("phi", "phi2.feed_forward_length"), ("phi", "phi2.attention.head_count_kv")];
+/// Where the converter takes for granted what the configuration states otherwise: that the
+/// feed-forward network is four times as wide, and that there are as many keys as queries.
+const STATED: [(&str, &str); 2] =
+    [("phi", "phi2.feed_forward_length"), ("phi", "phi2.attention.head_count_kv")];
 
 #[test]
 fn keys_are_the_converters() {
     for Case { name, json, reader } in cases() {
         let export = exported(&reader, &name);
-        let written = apr_gguf::key_values(export.view.metadata()).expect("pairs").expect("keys").to_vec();
+        let written =
+            apr_gguf::key_values(export.view.metadata()).expect("pairs").expect("keys").to_vec();
         let written: Vec<Value> = written.iter().map(KeyValue::to_json).collect();
         let written: BTreeMap<String, (String, Value)> = written
             .iter()
@@ -45,18 +47,23 @@ fn keys_are_the_converters() {
         let mut expected: BTreeMap<String, (String, Value)> = BTreeMap::new();
         for key in json["keys"].as_array().expect("keys") {
             let text = |at: usize| key[at].as_str().expect("text").to_owned();
-            let kind = text(1).replace("uint32", "u32").replace("int32", "i32").replace("float32", "f32");
+            let kind =
+                text(1).replace("uint32", "u32").replace("int32", "i32").replace("float32", "f32");
             expected.insert(text(0), (kind, key[2].clone()));
         }
         for (key, (kind, value)) in &expected {
             if STATED.contains(&(name.as_str(), key.as_str())) {
                 continue;
             }
-            let (found_kind, found) = written.get(key).unwrap_or_else(|| panic!("{name}: {key} is missing"));
+            let (found_kind, found) =
+                written.get(key).unwrap_or_else(|| panic!("{name}: {key} is missing"));
             assert_eq!(found_kind, kind, "{name}: {key}");
             match (kind.as_str(), value.as_f64(), found.as_f64()) {
                 ("f32", Some(value), Some(found)) => {
-                    assert!((value - found).abs() <= f64::from(f32::EPSILON) * value.abs(), "{name}: {key} is {found}");
+                    assert!(
+                        (value - found).abs() <= f64::from(f32::EPSILON) * value.abs(),
+                        "{name}: {key} is {found}"
+                    );
                 }
                 _ => assert_eq!(found, value, "{name}: {key}"),
             }
@@ -74,7 +81,9 @@ fn tensors_are_the_converters_bit_for_bit() {
         let mut expected = json["written"].as_object().expect("tensors").clone();
         assert_eq!(dtypes.len(), view.tensors().len(), "{name}");
         for (position, info) in view.tensors().iter().enumerate() {
-            let golden = expected.remove(&info.name).unwrap_or_else(|| panic!("{name}: {} is one too many", info.name));
+            let golden = expected
+                .remove(&info.name)
+                .unwrap_or_else(|| panic!("{name}: {} is one too many", info.name));
             assert_eq!(json!(info.shape), golden[1], "{name}: {}", info.name);
             let mut bytes = read(&view, position);
             let dtype = dtypes[position].unwrap_or(info.dtype);
@@ -84,9 +93,18 @@ fn tensors_are_the_converters_bit_for_bit() {
                 bytes = cast;
             }
             assert_eq!(dtype.name(), golden[0], "{name}: {}", info.name);
-            assert_eq!(hex(&bytes), golden[2], "{name}: {} differs from the converter's", info.name);
+            assert_eq!(
+                hex(&bytes),
+                golden[2],
+                "{name}: {} differs from the converter's",
+                info.name
+            );
         }
-        assert!(expected.is_empty(), "{name}: {:?} are missing", expected.keys().collect::<Vec<_>>());
+        assert!(
+            expected.is_empty(),
+            "{name}: {:?} are missing",
+            expected.keys().collect::<Vec<_>>()
+        );
         assert!(losses.iter().all(|loss| is_head(&loss.name)), "{name}: {losses:?}");
     }
 }
@@ -115,15 +133,34 @@ fn any_range_reads_as_part_of_the_whole() {
         for (position, info) in view.tensors().iter().enumerate() {
             let whole = read(&view, position);
             let len = whole.len();
-            for (offset, take) in [(0, len), (1, len - 1), (3, 5), (len / 3, len / 2), (len - 1, 1), (len, 0), (7, 257)]
-            {
+            for (offset, take) in [
+                (0, len),
+                (1, len - 1),
+                (3, 5),
+                (len / 3, len / 2),
+                (len - 1, 1),
+                (len, 0),
+                (7, 257),
+            ] {
                 let take = take.min(len - offset.min(len));
                 let mut part = vec![0; take];
                 view.read_tensor(position, offset as u64, &mut part).expect("bytes");
-                assert!(part == whole[offset..offset + take], "{name}: {} from {offset}, {take} bytes", info.name);
+                assert!(
+                    part == whole[offset..offset + take],
+                    "{name}: {} from {offset}, {take} bytes",
+                    info.name
+                );
             }
-            assert!(view.read_tensor(position, len as u64, &mut [0]).is_err(), "{name}: {}", info.name);
-            assert!(view.read_tensor(position, u64::MAX, &mut [0]).is_err(), "{name}: {}", info.name);
+            assert!(
+                view.read_tensor(position, len as u64, &mut [0]).is_err(),
+                "{name}: {}",
+                info.name
+            );
+            assert!(
+                view.read_tensor(position, u64::MAX, &mut [0]).is_err(),
+                "{name}: {}",
+                info.name
+            );
         }
     }
 }
@@ -135,7 +172,8 @@ fn what_was_exported_comes_back() {
         let export = exported_with_tokens(&case);
         let Case { name, json, reader } = &case;
         let restored = restore(&export.view, families(), &Architecture::Auto);
-        let Restored { view, config, losses } = restored.unwrap_or_else(|error| panic!("{name}: {error}"));
+        let Restored { view, config, losses } =
+            restored.unwrap_or_else(|error| panic!("{name}: {error}"));
         assert_eq!(losses, [], "{name}");
         let config: Value = serde_json::from_slice(&config).expect("JSON");
         let mut original = json["config"].clone();
@@ -145,10 +183,15 @@ fn what_was_exported_comes_back() {
             original["architectures"] = json!(["LlamaForCausalLM"]);
         }
         check_config(name, &config, &original);
-        let sources: BTreeMap<&str, usize> =
-            reader.tensors().iter().enumerate().map(|(at, info)| (info.name.as_str(), at)).collect();
+        let sources: BTreeMap<&str, usize> = reader
+            .tensors()
+            .iter()
+            .enumerate()
+            .map(|(at, info)| (info.name.as_str(), at))
+            .collect();
         for (position, info) in view.tensors().iter().enumerate() {
-            let bare = info.name.strip_prefix("model.").or_else(|| info.name.strip_prefix("gpt_neox."));
+            let bare =
+                info.name.strip_prefix("model.").or_else(|| info.name.strip_prefix("gpt_neox."));
             let prefixed = format!("transformer.{}", info.name);
             let bert = format!("bert.{}", info.name);
             let encoder = bare_encoder(&info.name);
@@ -266,12 +309,15 @@ fn check_config(name: &str, config: &Value, original: &Value) {
         "no_rope_layer_interval",
     ];
     for key in KEYS {
-        let (Some(found), Some(expected)) = (config.get(key), original.get(key).filter(|value| !value.is_null()))
+        let (Some(found), Some(expected)) =
+            (config.get(key), original.get(key).filter(|value| !value.is_null()))
         else {
             continue;
         };
         // Files of models without a head look like those of tied ones.
-        if key == "tie_word_embeddings" && original["architectures"][0].as_str().is_some_and(|c| c.ends_with("Model")) {
+        if key == "tie_word_embeddings"
+            && original["architectures"][0].as_str().is_some_and(|c| c.ends_with("Model"))
+        {
             continue;
         }
         let alike = match (found.as_f64(), expected.as_f64()) {
@@ -292,7 +338,8 @@ fn settings_of_stretched_positions_come_back() {
     for name in ["llama3", "llama_linear", "qwen2_yarn", "phi3_long"] {
         let case = named(name);
         let export = exported(&case.reader, name);
-        let restored = restore(&export.view, families(), &Architecture::Auto).expect("it comes back");
+        let restored =
+            restore(&export.view, families(), &Architecture::Auto).expect("it comes back");
         let config: Value = serde_json::from_slice(&restored.config).expect("JSON");
         for (key, value) in case.json["config"]["rope_scaling"].as_object().expect("settings") {
             let found = if key == "type" { config["rope_scaling"].get("rope_type") } else { None };
@@ -307,18 +354,29 @@ fn nothing_is_misfit_in_what_was_exported() {
     let families = Families::builtin();
     for case in cases() {
         let (name, export) = (&case.name, exported_with_tokens(&case));
-        let metadata = apr_llama::described(&AsGguf::new(&export.view), &families, &Architecture::Auto);
+        let metadata =
+            apr_llama::described(&AsGguf::new(&export.view), &families, &Architecture::Auto);
         let metadata = metadata.unwrap_or_else(|| panic!("{name} is not described"));
         let model = families.identify(export.view.tensors(), &metadata);
         let model = model.unwrap_or_else(|| panic!("{name} is not identified"));
         assert!(model.is_in_gguf_layout(), "{name}");
-        assert_eq!(model.mismatches(export.view.tensors()), [], "{name} as {}", model.family().name());
+        assert_eq!(
+            model.mismatches(export.view.tensors()),
+            [],
+            "{name} as {}",
+            model.family().name()
+        );
 
         // Names alone may leave open what it is, but must not make anything look wrong.
         let nothing = Metadata::new();
         let guessed = families.identify(export.view.tensors(), &nothing);
         let guessed = guessed.unwrap_or_else(|| panic!("{name} is not known by its names"));
-        assert_eq!(guessed.mismatches(export.view.tensors()), [], "{name} as {}", guessed.family().name());
+        assert_eq!(
+            guessed.mismatches(export.view.tensors()),
+            [],
+            "{name} as {}",
+            guessed.family().name()
+        );
     }
 }
 
@@ -336,13 +394,20 @@ fn the_file_type_is_that_of_the_scheme_that_is_recorded() {
 fn one_value_a_layer_is_the_value_where_all_are_equal() {
     let case = named("llama");
     let mut export = exported(&case.reader, "llama");
-    let pairs = apr_gguf::key_values(export.view.metadata()).expect("pairs").expect("keys").to_vec();
+    let pairs =
+        apr_gguf::key_values(export.view.metadata()).expect("pairs").expect("keys").to_vec();
     let mut pairs: Vec<Value> = pairs.iter().map(KeyValue::to_json).collect();
     let config = restore(&export.view, families(), &Architecture::Auto).expect("restored").config;
     for pair in &mut pairs {
         let key = pair["key"].as_str().expect("a key");
-        if ["head_count", "head_count_kv", "feed_forward_length"].iter().any(|end| key.ends_with(end)) {
-            *pair = json!({"key": key, "type": "array", "items": "u32", "value": [pair["value"], pair["value"]]});
+        if ["head_count", "head_count_kv", "feed_forward_length"]
+            .iter()
+            .any(|end| key.ends_with(end))
+        {
+            *pair = json!({
+                "key": key, "type": "array", "items": "u32",
+                "value": [pair["value"], pair["value"]],
+            });
         }
     }
     export.view.metadata_mut().set("gguf", json!({ "kv": pairs }));
@@ -350,10 +415,15 @@ fn one_value_a_layer_is_the_value_where_all_are_equal() {
     assert_eq!(String::from_utf8(again), String::from_utf8(config));
 }
 
-/// The numbers are those of `LlamaFileType` in the package gguf 0.18, but for `Q2_0`, which it does not have yet.
+/// The numbers are those of `LlamaFileType` in the package gguf 0.18, but for `Q2_0`, which it does
+/// not have yet.
 #[test]
 fn the_type_of_a_file_is_that_of_most_elements_of_its_matrices() {
-    let info = |dims: &[u64]| TensorInfo { name: "t".into(), dtype: DType::F32, shape: dims.to_vec().into() };
+    let info = |dims: &[u64]| TensorInfo {
+        name: "t".into(),
+        dtype: DType::F32,
+        shape: dims.to_vec().into(),
+    };
     let (matrix, large, row) = (info(&[2, 256]), info(&[3, 256]), info(&[4096]));
     let numbers = [
         (DType::F32, 0),

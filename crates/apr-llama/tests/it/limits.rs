@@ -9,30 +9,42 @@ use apr_testkit::llama_cpp::{self, Model};
 use apr_testkit::locate::fixture;
 use serde_json::{Value, json};
 
-use crate::support::{Case, case, cases, exported, exported_with_tokens, families, named, open, read, with_config};
+use crate::support::{
+    Case, case, cases, exported, exported_with_tokens, families, named, open, read, with_config,
+};
 
 /// The class of Mistral's models takes a window of 4096 tokens where the configuration has none.
 #[test]
 fn a_window_that_gguf_does_not_hold_is_reported() {
     let case = named("mistral");
     let mut export = exported_with_tokens(&case);
-    let mut pairs = apr_gguf::key_values(export.view.metadata()).expect("pairs").expect("there").to_vec();
+    let mut pairs =
+        apr_gguf::key_values(export.view.metadata()).expect("pairs").expect("there").to_vec();
     pairs.retain(|pair| pair.key != "general.name");
     pairs.push(KeyValue::new("general.name", "Mistral 7B v0.1"));
-    let restored = |pairs: &[KeyValue], view: &mut apr_view::View<'_>, architecture: &Architecture| {
-        let json: Vec<Value> = pairs.iter().map(KeyValue::to_json).collect();
-        view.metadata_mut().set("gguf", json!({ "version": 3, "kv": json }));
-        let Restored { config, losses, .. } = restore(view, families(), architecture).expect("a folder");
-        (serde_json::from_slice::<Value>(&config).expect("JSON"), losses)
-    };
+    let restored =
+        |pairs: &[KeyValue], view: &mut apr_view::View<'_>, architecture: &Architecture| {
+            let json: Vec<Value> = pairs.iter().map(KeyValue::to_json).collect();
+            view.metadata_mut().set("gguf", json!({ "version": 3, "kv": json }));
+            let Restored { config, losses, .. } =
+                restore(view, families(), architecture).expect("a folder");
+            (serde_json::from_slice::<Value>(&config).expect("JSON"), losses)
+        };
     let (config, losses) = restored(&pairs, &mut export.view, &Architecture::Auto);
-    assert_eq!(losses.iter().map(|loss| loss.name.as_str()).collect::<Vec<_>>(), ["sliding_window"]);
+    assert_eq!(
+        losses.iter().map(|loss| loss.name.as_str()).collect::<Vec<_>>(),
+        ["sliding_window"]
+    );
     assert_eq!(config["model_type"], "llama");
-    let (config, losses) = restored(&pairs, &mut export.view, &Architecture::Named("mistral".to_owned()));
+    let (config, losses) =
+        restored(&pairs, &mut export.view, &Architecture::Named("mistral".to_owned()));
     assert_eq!((losses.len(), config.get("sliding_window")), (1, Some(&Value::Null)));
     pairs.push(KeyValue::new("llama.attention.sliding_window", 4096_u32));
     let (config, losses) = restored(&pairs, &mut export.view, &Architecture::Auto);
-    assert_eq!((losses.len(), &config["sliding_window"], &config["model_type"]), (0, &json!(4096), &json!("mistral")));
+    assert_eq!(
+        (losses.len(), &config["sliding_window"], &config["model_type"]),
+        (0, &json!(4096), &json!("mistral"))
+    );
 }
 
 fn refused(name: &str, change: impl FnOnce(&mut Value)) -> String {
@@ -45,30 +57,40 @@ fn refused(name: &str, change: impl FnOnce(&mut Value)) -> String {
 
 #[test]
 fn what_the_configuration_lacks_is_named() {
-    let without =
-        |key: &'static str| move |json: &mut Value| drop(json["config"].as_object_mut().map(|c| c.remove(key)));
+    let without = |key: &'static str| {
+        move |json: &mut Value| drop(json["config"].as_object_mut().map(|c| c.remove(key)))
+    };
     let message = refused("mistral", without("num_attention_heads"));
     assert_eq!(
         message,
-        "E001: config.json has no 'num_attention_heads', which llama.cpp needs as llama.attention.head_count"
+        "E001: config.json has no 'num_attention_heads', which llama.cpp needs as \
+         llama.attention.head_count"
     );
     let message = refused("qwen2", without("num_attention_heads"));
     assert_eq!(
         message,
-        "E001: config.json has no 'num_attention_heads', which llama.cpp needs as qwen2.attention.head_count"
+        "E001: config.json has no 'num_attention_heads', which llama.cpp needs as \
+         qwen2.attention.head_count"
     );
 }
 
 #[test]
 fn a_family_that_llama_cpp_does_not_have_is_refused() {
-    let vit: Value =
-        serde_json::from_slice(&std::fs::read(fixture("families/vit.json")).expect("it can be read")).expect("JSON");
+    let vit: Value = serde_json::from_slice(
+        &std::fs::read(fixture("families/vit.json")).expect("it can be read"),
+    )
+    .expect("JSON");
     let json = json!({
-        "config": vit["config"], "tensors": vit["tensors"], "dtype": "float32", "beside": {}, "card": "",
+        "config": vit["config"], "tensors": vit["tensors"], "dtype": "float32", "beside": {},
+        "card": "",
     });
     let reader = open(&Model { name: "vit".to_owned(), json });
-    let error = export(&Source::new(&reader, families()), Vec::new()).err().expect("no such models");
-    assert!(error.to_string().starts_with("E001: llama.cpp has no models of the family"), "{error}");
+    let error =
+        export(&Source::new(&reader, families()), Vec::new()).err().expect("no such models");
+    assert!(
+        error.to_string().starts_with("E001: llama.cpp has no models of the family"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -77,7 +99,10 @@ fn an_unknown_family_is_refused() {
         json["config"] = json!({"model_type": "strange"});
         json["tensors"] = json!({"a.weight": [3, 4]});
     });
-    assert_eq!(message, "E001: llama.cpp needs to know the family, and apr does not know 'strange'");
+    assert_eq!(
+        message,
+        "E001: llama.cpp needs to know the family, and apr does not know 'strange'"
+    );
 }
 
 /// Names as LLaVA's models have them.
@@ -88,7 +113,10 @@ fn what_sees_is_refused_or_left_out_by_name() {
         json["config"]["model_type"] = json!("llava");
         json["tensors"][projector] = json!([3, 4]);
     });
-    assert!(message.contains(projector) && message.contains("apr writes no mmproj file"), "{message}");
+    assert!(
+        message.contains(projector) && message.contains("apr writes no mmproj file"),
+        "{message}"
+    );
 
     let mut model = llama_cpp::model("gemma3");
     model.json["tensors"]["vision_tower.vision_model.post_layernorm.weight"] = json!([4]);
@@ -106,17 +134,26 @@ fn an_adapter_is_no_model() {
     assert_eq!(message, "E001: this is an adapter, and apr writes GGUF files of whole models only");
 }
 
-/// All of `transformers` 5's settings stand under `rope_parameters`; those of a kind that GGUF lacks are told.
+/// All of `transformers` 5's settings stand under `rope_parameters`; those of a kind that GGUF
+/// lacks are told.
 #[test]
 fn scalings_of_today_come_back_or_are_told() {
     for name in ["llama_5", "llama_linear_5", "mixtral_yarn_5", "phi3_long_5"] {
         let case = named(name);
         let export = exported(&case.reader, name);
         assert!(export.warnings.iter().all(|warning| !warning.contains("rope_scaling")), "{name}");
-        let restored = restore(&export.view, families(), &Architecture::Auto).expect("it comes back");
+        let restored =
+            restore(&export.view, families(), &Architecture::Auto).expect("it comes back");
         let config: Value = serde_json::from_slice(&restored.config).expect("JSON");
         let told = &case.json["config"]["rope_parameters"];
-        for key in ["factor", "low_freq_factor", "high_freq_factor", "beta_fast", "long_factor", "short_factor"] {
+        for key in [
+            "factor",
+            "low_freq_factor",
+            "high_freq_factor",
+            "beta_fast",
+            "long_factor",
+            "short_factor",
+        ] {
             if let Some(value) = told.get(key) {
                 assert_eq!(config["rope_scaling"][key], *value, "{name}: {key}");
             }
@@ -125,13 +162,20 @@ fn scalings_of_today_come_back_or_are_told() {
     }
     let dynamic = json!({"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0});
     let case = with_config("llama_5", &json!({ "rope_parameters": dynamic }));
-    assert!(exported(&case.reader, "llama_5").warnings.iter().any(|warning| warning.contains("'dynamic'")));
+    assert!(
+        exported(&case.reader, "llama_5")
+            .warnings
+            .iter()
+            .any(|warning| warning.contains("'dynamic'"))
+    );
 }
 
 #[test]
 fn layers_without_a_place_are_refused() {
-    let dense: Value =
-        serde_json::from_slice(&std::fs::read(fixture("families/qwen3_moe_dense.json")).expect("there")).expect("JSON");
+    let dense: Value = serde_json::from_slice(
+        &std::fs::read(fixture("families/qwen3_moe_dense.json")).expect("there"),
+    )
+    .expect("JSON");
     let message = refused("qwen3_moe", |json| {
         json["config"] = dense["config"].clone();
         json["tensors"] = dense["tensors"].clone();
@@ -156,16 +200,29 @@ fn rows_without_a_token_are_cut() {
     let families = Families::builtin();
     let GgufExport { view, losses, .. } =
         export(&Source::new(&case.reader, &families), tokenizer).expect("it can be cut");
-    let position = view.tensors().iter().position(|info| info.name == "token_embd.weight").expect("embeddings");
+    let position = view
+        .tensors()
+        .iter()
+        .position(|info| info.name == "token_embd.weight")
+        .expect("embeddings");
     assert_eq!(view.tensors()[position].shape.dims(), [90, 32]);
-    let source = case.reader.tensors().iter().position(|info| info.name == "model.embed_tokens.weight").expect("there");
+    let source = case
+        .reader
+        .tensors()
+        .iter()
+        .position(|info| info.name == "model.embed_tokens.weight")
+        .expect("there");
     assert!(read(&view, position) == read(&case.reader, source)[..90 * 32 * 4]);
     assert_eq!(losses.len(), 1, "{losses:?}");
 
     let tokens: Vec<String> = (0..110).map(|token| format!("t{token}")).collect();
     let tokenizer = vec![KeyValue::new("tokenizer.ggml.tokens", tokens)];
-    let error = export(&Source::new(&case.reader, &families), tokenizer).err().expect("too few rows");
-    assert!(error.to_string().contains("the tokenizer has 110 tokens, but it has 101 rows"), "{error}");
+    let error =
+        export(&Source::new(&case.reader, &families), tokenizer).err().expect("too few rows");
+    assert!(
+        error.to_string().contains("the tokenizer has 110 tokens, but it has 101 rows"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -177,7 +234,10 @@ fn numbers_that_llama_cpp_can_not_compute_with_are_refused() {
         ),
         (json!({"rms_norm_eps": 0}), "'rms_norm_eps' is 0, so"),
         (json!({"rms_norm_eps": 1e-60}), "would be 0 in single precision"),
-        (json!({"rope_theta": 1e300}), "'rope_theta' is 1e+300, so llama.rope.freq_base would be inf"),
+        (
+            json!({"rope_theta": 1e300}),
+            "'rope_theta' is 1e+300, so llama.rope.freq_base would be inf",
+        ),
         (json!({"rope_theta": -1.0}), "'rope_theta' is -1.0, so llama.rope.freq_base"),
         (json!({"rope_theta": {}}), "'rope_theta' is {}"),
         (
@@ -186,14 +246,18 @@ fn numbers_that_llama_cpp_can_not_compute_with_are_refused() {
         ),
         (json!({"rope_scaling": {"type": "linear"}}), "'factor' has to be a number above 0"),
         (json!({"rope_scaling": "x"}), "'rope_scaling' is \"x\""),
-        (json!({"rope_scaling": {"type": "longrope", "long_factor": [1.0]}}), "'long_factor' and 'short_factor'"),
+        (
+            json!({"rope_scaling": {"type": "longrope", "long_factor": [1.0]}}),
+            "'long_factor' and 'short_factor'",
+        ),
     ] {
         let case = with_config("llama", &entries);
         let error = export(&Source::new(&case.reader, families()), Vec::new());
         let error = error.err().unwrap_or_else(|| panic!("{entries} is taken")).to_string();
         assert!(error.contains(expected), "{entries}: {error}");
     }
-    let short = json!({"rope_scaling": {"type": "longrope", "long_factor": [1.0], "short_factor": [1.0]}});
+    let short =
+        json!({"rope_scaling": {"type": "longrope", "long_factor": [1.0], "short_factor": [1.0]}});
     let case = with_config("phi3_long", &short);
     let error = export(&Source::new(&case.reader, families()), Vec::new()).err().expect("refused");
     assert!(error.to_string().contains("has 1 factor, but 8 dimensions"), "{error}");
@@ -208,7 +272,8 @@ fn positions_that_stay_unstretched_are_told() {
         ("llama", lists, "'longrope'"),
         ("gemma", json!({"type": "linear", "factor": 2.0}), "'linear'"),
     ] {
-        let case = with_config(name, &json!({"rope_scaling": rope, "max_position_embeddings": 2048}));
+        let case =
+            with_config(name, &json!({"rope_scaling": rope, "max_position_embeddings": 2048}));
         let GgufExport { losses, warnings, .. } = exported(&case.reader, name);
         assert!(losses.iter().any(|loss| loss.name == "rope_scaling"), "{name} {kind}: {losses:?}");
         let [warning] = &warnings[..] else { panic!("{name} {kind}: {warnings:?}") };
@@ -217,7 +282,10 @@ fn positions_that_stay_unstretched_are_told() {
     for Case { name, reader, .. } in cases() {
         let GgufExport { losses, warnings, .. } = exported(&reader, &name);
         assert!(losses.iter().all(|loss| loss.name != "rope_scaling"), "{name}: {losses:?}");
-        assert!(warnings.iter().all(|warning| !warning.contains("rope_scaling")), "{name}: {warnings:?}");
+        assert!(
+            warnings.iter().all(|warning| !warning.contains("rope_scaling")),
+            "{name}: {warnings:?}"
+        );
     }
 }
 
@@ -240,7 +308,10 @@ fn another_activation_than_llama_cpps_is_told() {
     }
     for Case { name, reader, .. } in cases() {
         let warnings = exported(&reader, &name).warnings;
-        assert!(warnings.iter().all(|warning| !warning.contains("computes '")), "{name}: {warnings:?}");
+        assert!(
+            warnings.iter().all(|warning| !warning.contains("computes '")),
+            "{name}: {warnings:?}"
+        );
     }
     // One GELU is as good as another for llama.cpp.
     let case = with_config("gemma", &json!({"hidden_act": "gelu", "hidden_activation": null}));

@@ -39,7 +39,8 @@ pub(crate) fn open(model: &Model) -> FolderCheckpoint {
 }
 
 pub(crate) fn exported<'a>(reader: &'a FolderCheckpoint, name: &str) -> GgufExport<'a> {
-    export(&Source::new(reader, families()), Vec::new()).unwrap_or_else(|error| panic!("{name}: {error}"))
+    export(&Source::new(reader, families()), Vec::new())
+        .unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
 /// With the keys of a tokenizer that tell one family of encoders from another.
@@ -50,7 +51,11 @@ pub(crate) fn exported_with_tokens<'a>(case: &'a Case) -> GgufExport<'a> {
 }
 
 pub(crate) fn read(reader: &dyn CheckpointReader, tensor: usize) -> Vec<u8> {
-    let mut bytes = vec![0; usize::try_from(reader.tensors()[tensor].byte_len().expect("a length")).expect("it fits")];
+    let mut bytes = vec![
+        0;
+        usize::try_from(reader.tensors()[tensor].byte_len().expect("a length"))
+            .expect("it fits")
+    ];
     reader.read_tensor(tensor, 0, &mut bytes).expect("bytes");
     bytes
 }

@@ -35,25 +35,35 @@ impl Converter<'_> {
         frames: &mut Frames,
     ) -> Result<AttributeValue> {
         Ok(match attribute.kind.or_else(|| guessed(attribute)) {
-            Some(AttributeKind::Float) => AttributeValue::Float(attribute.float.unwrap_or_default()),
+            Some(AttributeKind::Float) => {
+                AttributeValue::Float(attribute.float.unwrap_or_default())
+            }
             Some(AttributeKind::Int) => AttributeValue::Int(attribute.integer.unwrap_or_default()),
             Some(AttributeKind::String) => AttributeValue::Text(self.text(attribute.text)?),
             Some(AttributeKind::Floats) => AttributeValue::Floats(attribute.floats.clone()),
             Some(AttributeKind::Ints) => AttributeValue::Ints(attribute.integers.clone()),
             Some(AttributeKind::Strings) => {
-                let texts: Result<_> = attribute.texts.iter().map(|span| self.walker.bytes(*span)).collect();
+                let texts: Result<_> =
+                    attribute.texts.iter().map(|span| self.walker.bytes(*span)).collect();
                 AttributeValue::Texts(texts?)
             }
             Some(AttributeKind::Tensor) => self.tensor(node, attribute, scope)?,
             Some(AttributeKind::Tensors) => self.tensors(node, attribute, scope)?,
-            Some(AttributeKind::Graph | AttributeKind::Graphs) => self.graphs(node, attribute, scope, frames)?,
-            Some(AttributeKind::Type) => {
-                AttributeValue::Type(attribute.type_proto.as_ref().map(|kind| value_type(kind)).unwrap_or_default())
+            Some(AttributeKind::Graph | AttributeKind::Graphs) => {
+                self.graphs(node, attribute, scope, frames)?
             }
-            Some(AttributeKind::Types) => AttributeValue::Types(attribute.type_protos.iter().map(value_type).collect()),
-            Some(AttributeKind::SparseTensor | AttributeKind::SparseTensors | AttributeKind::Other(_)) | None => {
-                self.opaque(attribute)?
+            Some(AttributeKind::Type) => AttributeValue::Type(
+                attribute.type_proto.as_ref().map(|kind| value_type(kind)).unwrap_or_default(),
+            ),
+            Some(AttributeKind::Types) => {
+                AttributeValue::Types(attribute.type_protos.iter().map(value_type).collect())
             }
+            Some(
+                AttributeKind::SparseTensor
+                | AttributeKind::SparseTensors
+                | AttributeKind::Other(_),
+            )
+            | None => self.opaque(attribute)?,
         })
     }
 
@@ -65,7 +75,12 @@ impl Converter<'_> {
         self.walker.bytes(attribute.span).map(AttributeValue::Opaque)
     }
 
-    fn tensor(&mut self, node: &proto::Node, attribute: &proto::Attribute, scope: &Scope) -> Result<AttributeValue> {
+    fn tensor(
+        &mut self,
+        node: &proto::Node,
+        attribute: &proto::Attribute,
+        scope: &Scope,
+    ) -> Result<AttributeValue> {
         let Some(tensor) = &attribute.tensor else { return self.opaque(attribute) };
         let path = scope.tensor(node, attribute, None);
         Ok(match self.small.constant(&path, tensor, &mut self.walker)? {
@@ -74,12 +89,18 @@ impl Converter<'_> {
         })
     }
 
-    fn tensors(&mut self, node: &proto::Node, attribute: &proto::Attribute, scope: &Scope) -> Result<AttributeValue> {
+    fn tensors(
+        &mut self,
+        node: &proto::Node,
+        attribute: &proto::Attribute,
+        scope: &Scope,
+    ) -> Result<AttributeValue> {
         let (small, walker) = (&self.small, &mut self.walker);
         let path = |position| scope.tensor(node, attribute, Some(position));
         let tensors = attribute.tensors.iter().enumerate();
-        let constants: Result<Option<Vec<Constant>>> =
-            tensors.map(|(position, tensor)| small.constant(&path(position), tensor, walker)).collect();
+        let constants: Result<Option<Vec<Constant>>> = tensors
+            .map(|(position, tensor)| small.constant(&path(position), tensor, walker))
+            .collect();
         match constants? {
             Some(constants) => Ok(AttributeValue::Tensors(constants)),
             None => self.opaque(attribute),

@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 
 use apr_core::Result;
-use apr_graph::{AttributeValue, Body, Dim, ElementType, Node, NodeId, Origin, TensorType, ValueId, ValueType};
+use apr_graph::{
+    AttributeValue, Body, Dim, ElementType, Node, NodeId, Origin, TensorType, ValueId, ValueType,
+};
 
 use super::converter::Converter;
 use super::types::value_type;
@@ -22,7 +24,8 @@ struct Frame {
 pub(super) struct Frames(Vec<Frame>);
 
 impl Frames {
-    /// The value that a name stands for, here or in a body around. What nothing makes gets a value without an origin.
+    /// The value that a name stands for, here or in a body around. What nothing makes gets a value
+    /// without an origin.
     fn resolve(&mut self, name: &str) -> ValueId {
         let innermost = self.0.len() - 1;
         match self.find(name, innermost) {
@@ -57,7 +60,10 @@ impl Frame {
     /// Says what type a weight has that a `Constant` holds: its name alone does not.
     fn describe_weight(&mut self, node: &proto::Node, id: NodeId) {
         let made = self.body.node(id);
-        let is_weight = made.attributes.iter().any(|attribute| matches!(attribute.value, AttributeValue::Weight(_)));
+        let is_weight = made
+            .attributes
+            .iter()
+            .any(|attribute| matches!(attribute.value, AttributeValue::Weight(_)));
         let tensor = node.attributes.iter().find_map(|attribute| attribute.tensor.as_ref());
         if let (true, Some(tensor), Some(Some(output))) =
             (made.op.is("Constant") && is_weight, tensor, made.outputs.first())
@@ -78,8 +84,16 @@ impl Frame {
 
 impl Converter<'_> {
     /// A graph, or one in an attribute of a node.
-    pub(super) fn body(&mut self, graph: &proto::Graph, scope: &Scope, frames: &mut Frames) -> Result<Body> {
-        let mut frame = Frame { body: Body { name: graph.name.clone(), ..Body::default() }, ..Frame::default() };
+    pub(super) fn body(
+        &mut self,
+        graph: &proto::Graph,
+        scope: &Scope,
+        frames: &mut Frames,
+    ) -> Result<Body> {
+        let mut frame = Frame {
+            body: Body { name: graph.name.clone(), ..Body::default() },
+            ..Frame::default()
+        };
         frame.body.doc = self.doc(graph.doc)?;
         for input in &graph.inputs {
             let id = frame.add(&input.name, value_type(&input.kind), Origin::Input);
@@ -92,8 +106,15 @@ impl Converter<'_> {
         Ok(frames.finish(outputs))
     }
 
-    pub(super) fn function_body(&mut self, function: &proto::Function, scope: &Scope) -> Result<Body> {
-        let mut frame = Frame { body: Body { name: function.name.clone(), ..Body::default() }, ..Frame::default() };
+    pub(super) fn function_body(
+        &mut self,
+        function: &proto::Function,
+        scope: &Scope,
+    ) -> Result<Body> {
+        let mut frame = Frame {
+            body: Body { name: function.name.clone(), ..Body::default() },
+            ..Frame::default()
+        };
         for input in &function.inputs {
             let id = frame.add(input, ValueType::Unknown, Origin::Input);
             frame.body.inputs.push(id);
@@ -105,31 +126,53 @@ impl Converter<'_> {
         Ok(frames.finish(outputs))
     }
 
-    fn initializers(&mut self, graph: &proto::Graph, scope: &Scope, frame: &mut Frame) -> Result<()> {
+    fn initializers(
+        &mut self,
+        graph: &proto::Graph,
+        scope: &Scope,
+        frame: &mut Frame,
+    ) -> Result<()> {
         for (position, tensor) in graph.initializers.iter().enumerate() {
             let path = scope.initializer(&tensor.name, position);
             let constant = self.small.constant(&path, tensor, &mut self.walker)?;
-            let origin = constant.map_or_else(|| Origin::Weight(self.small.weight(&path)), Origin::Constant);
+            let origin =
+                constant.map_or_else(|| Origin::Weight(self.small.weight(&path)), Origin::Constant);
             frame.give(&tensor.name, tensor_type(tensor.data_type, &tensor.dims), origin);
         }
         for (tensor, position) in graph.sparse_initializers.iter().zip(graph.initializers.len()..) {
             let name = &tensor.values.name;
             let kind = tensor_type(tensor.values.data_type, &tensor.dims);
-            frame.give(name, kind, Origin::Weight(self.small.weight(&scope.initializer(name, position))));
+            frame.give(
+                name,
+                kind,
+                Origin::Weight(self.small.weight(&scope.initializer(name, position))),
+            );
         }
         Ok(())
     }
 
     /// Makes the nodes of a body, which becomes the innermost one.
-    fn nodes(&mut self, nodes: &[proto::Node], mut frame: Frame, scope: &Scope, frames: &mut Frames) -> Result<()> {
-        for output in nodes.iter().flat_map(|node| &node.outputs).filter(|output| !output.is_empty()) {
+    fn nodes(
+        &mut self,
+        nodes: &[proto::Node],
+        mut frame: Frame,
+        scope: &Scope,
+        frames: &mut Frames,
+    ) -> Result<()> {
+        for output in
+            nodes.iter().flat_map(|node| &node.outputs).filter(|output| !output.is_empty())
+        {
             if !frame.names.contains_key(output) {
                 frame.add(output, ValueType::Unknown, Origin::Missing);
             }
         }
         frames.0.push(frame);
         for node in nodes {
-            let inputs = node.inputs.iter().map(|name| (!name.is_empty()).then(|| frames.resolve(name))).collect();
+            let inputs = node
+                .inputs
+                .iter()
+                .map(|name| (!name.is_empty()).then(|| frames.resolve(name)))
+                .collect();
             let mut attributes = Vec::with_capacity(node.attributes.len());
             for attribute in &node.attributes {
                 attributes.push(self.attribute(node, attribute, scope, frames)?);
@@ -137,8 +180,19 @@ impl Converter<'_> {
             let op = self.op(&node.domain, &node.op_type, &node.overload);
             let doc = self.doc(node.doc)?;
             let frame = frames.current();
-            let outputs = node.outputs.iter().map(|name| (!name.is_empty()).then(|| frame.made(name))).collect();
-            let node_id = frame.body.add_node(Node { name: node.name.clone(), op, inputs, outputs, attributes, doc });
+            let outputs = node
+                .outputs
+                .iter()
+                .map(|name| (!name.is_empty()).then(|| frame.made(name)))
+                .collect();
+            let node_id = frame.body.add_node(Node {
+                name: node.name.clone(),
+                op,
+                inputs,
+                outputs,
+                attributes,
+                doc,
+            });
             frame.describe_weight(node, node_id);
         }
         Ok(())
@@ -155,7 +209,8 @@ impl Frames {
 }
 
 impl Frame {
-    /// The value that a node makes. A name that something else makes already gets a second value, for a check to find.
+    /// The value that a node makes. A name that something else makes already gets a second value,
+    /// for a check to find.
     fn made(&mut self, name: &str) -> ValueId {
         match self.names.get(name) {
             Some(id) if self.body.value(*id).origin == Origin::Missing => *id,
@@ -165,7 +220,8 @@ impl Frame {
 
     /// Gives a name its data; where it is an input of the body too, it stays one.
     fn give(&mut self, name: &str, kind: ValueType, origin: Origin) {
-        let declared = self.names.get(name).copied().filter(|id| self.body.value(*id).origin == Origin::Input);
+        let declared =
+            self.names.get(name).copied().filter(|id| self.body.value(*id).origin == Origin::Input);
         match declared {
             Some(id) => {
                 let value = self.body.value_mut(id);

@@ -26,8 +26,12 @@ impl<'a> Converter<'a> {
     }
 
     pub(super) fn opsets(&mut self, opsets: &[proto::OperatorSet]) -> Vec<Opset> {
-        let own = |domain: &str| if domain == "ai.onnx" { String::new() } else { domain.to_owned() };
-        opsets.iter().map(|set| Opset { domain: self.name(&own(&set.domain)), version: set.version }).collect()
+        let own =
+            |domain: &str| if domain == "ai.onnx" { String::new() } else { domain.to_owned() };
+        opsets
+            .iter()
+            .map(|set| Opset { domain: self.name(&own(&set.domain)), version: set.version })
+            .collect()
     }
 
     pub(super) fn op(&mut self, domain: &str, name: &str, overload: &str) -> Op {

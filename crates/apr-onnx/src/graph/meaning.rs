@@ -38,7 +38,8 @@ pub(super) fn find(body: &mut Body) {
         body.value_mut(id).meaning = meaning;
     }
     for id in body.outputs.clone() {
-        let meaning = of(&OUTPUTS, &body.value(id).name, Meaning::PresentKey, Meaning::PresentValue);
+        let meaning =
+            of(&OUTPUTS, &body.value(id).name, Meaning::PresentKey, Meaning::PresentValue);
         body.value_mut(id).meaning = meaning;
     }
 }

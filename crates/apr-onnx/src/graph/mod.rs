@@ -16,11 +16,12 @@ use bodies::Frames;
 use converter::Converter;
 
 impl OnnxReader {
-    /// What the model computes. Weights are those of the checkpoint, by name; small tensors of integers, and those of
-    /// attributes, are in the graph itself. `None` where the file is a tensor alone.
+    /// What the model computes. Weights are those of the checkpoint, by name; small tensors of
+    /// integers, and those of attributes, are in the graph itself. `None` where the file is a
+    /// tensor alone.
     ///
-    /// Values that nothing makes, names that are made twice and operators that nobody knows are kept: a check of the
-    /// graph reports them.
+    /// Values that nothing makes, names that are made twice and operators that nobody knows are
+    /// kept: a check of the graph reports them.
     ///
     /// # Errors
     /// E007 when reading fails, E008 over the limits.
@@ -51,7 +52,12 @@ impl Converter<'_> {
         let mut defaults = Vec::new();
         for attribute in &function.defaults {
             let mut frames = Frames::default();
-            defaults.push(self.attribute(&proto::Node::default(), attribute, &scope, &mut frames)?);
+            defaults.push(self.attribute(
+                &proto::Node::default(),
+                attribute,
+                &scope,
+                &mut frames,
+            )?);
         }
         Ok(Function {
             op: self.op(&function.domain, &function.name, &function.overload),

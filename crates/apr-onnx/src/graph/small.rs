@@ -1,4 +1,5 @@
-//! Tensors that are part of the graph itself, because shapes depend on them or because they are an operator's setting.
+//! Tensors that are part of the graph itself, because shapes depend on them or because they are an
+//! operator's setting.
 
 use apr_core::protobuf::Walker;
 use apr_core::{Error, Result};
@@ -17,27 +18,42 @@ impl<'a> SmallTensors<'a> {
         Self { reader }
     }
 
-    /// A tensor as a constant, where it is a part of the graph, or holds what no tensor of the checkpoint does. `path` is
-    /// its name in the file.
-    pub(crate) fn constant(&self, path: &str, tensor: &Tensor, walker: &mut Walker<'_>) -> Result<Option<Constant>> {
+    /// A tensor as a constant, where it is a part of the graph, or holds what no tensor of the
+    /// checkpoint does. `path` is its name in the file.
+    pub(crate) fn constant(
+        &self,
+        path: &str,
+        tensor: &Tensor,
+        walker: &mut Walker<'_>,
+    ) -> Result<Option<Constant>> {
         let Some(element) = ElementType::from_onnx_code(tensor.data_type) else { return Ok(None) };
         let shape = tensor.shape()?;
         let data = match element {
             ElementType::Text => {
-                let texts: Result<Vec<_>> = tensor.texts.iter().map(|span| walker.bytes(*span)).collect();
+                let texts: Result<Vec<_>> =
+                    tensor.texts.iter().map(|span| walker.bytes(*span)).collect();
                 ConstantData::Texts(texts?)
             }
             ElementType::C128 => ConstantData::Bytes(self.bytes(tensor, element, &shape, walker)?),
-            _ if self.reader.is_constant(path) => ConstantData::Bytes(self.bytes(tensor, element, &shape, walker)?),
+            _ if self.reader.is_constant(path) => {
+                ConstantData::Bytes(self.bytes(tensor, element, &shape, walker)?)
+            }
             _ => return Ok(None),
         };
         Ok(Some(Constant { name: tensor.name.clone(), element, shape, data }))
     }
 
-    fn bytes(&self, tensor: &Tensor, element: ElementType, shape: &[u64], walker: &mut Walker<'_>) -> Result<Vec<u8>> {
+    fn bytes(
+        &self,
+        tensor: &Tensor,
+        element: ElementType,
+        shape: &[u64],
+        walker: &mut Walker<'_>,
+    ) -> Result<Vec<u8>> {
         let count = shape.iter().try_fold(1_u64, |count, dim| count.checked_mul(*dim));
         let len = count.and_then(|count| element.stored_len(count));
-        let len = len.ok_or_else(|| Error::format("its elements can't be counted").at(tensor.span.offset))?;
+        let len = len
+            .ok_or_else(|| Error::format("its elements can't be counted").at(tensor.span.offset))?;
         walker.keep(len)?;
         self.reader.packed(tensor, len)
     }

@@ -9,7 +9,9 @@ pub(super) fn value_type(kind: &Type) -> ValueType {
     match &kind.kind {
         TypeKind::Unknown | TypeKind::Opaque(..) => ValueType::Unknown,
         TypeKind::Tensor(element, dims) => ValueType::Tensor(tensor(*element, dims.as_deref())),
-        TypeKind::SparseTensor(element, dims) => ValueType::SparseTensor(tensor(*element, dims.as_deref())),
+        TypeKind::SparseTensor(element, dims) => {
+            ValueType::SparseTensor(tensor(*element, dims.as_deref()))
+        }
         TypeKind::Sequence(inner) => ValueType::Sequence(Box::new(value_type(inner))),
         TypeKind::Optional(inner) => ValueType::Optional(Box::new(value_type(inner))),
         TypeKind::Map(key, value) => match ElementType::from_onnx_code(*key) {
@@ -20,7 +22,10 @@ pub(super) fn value_type(kind: &Type) -> ValueType {
 }
 
 fn tensor(element: i32, dims: Option<&[Dimension]>) -> TensorType {
-    TensorType { element: ElementType::from_onnx_code(element), shape: dims.map(|dims| dims.iter().map(dim).collect()) }
+    TensorType {
+        element: ElementType::from_onnx_code(element),
+        shape: dims.map(|dims| dims.iter().map(dim).collect()),
+    }
 }
 
 fn dim(dimension: &Dimension) -> Dim {

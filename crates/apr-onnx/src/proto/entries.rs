@@ -14,7 +14,8 @@ pub struct OperatorSet {
     pub version: i64,
 }
 
-/// A key and a value: `StringStringEntryProto`. Values may be long, such as the stack trace of a node, and are not read.
+/// A key and a value: `StringStringEntryProto`. Values may be long, such as the stack trace of a
+/// node, and are not read.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Property {
     /// The key.

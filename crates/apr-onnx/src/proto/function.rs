@@ -61,10 +61,16 @@ impl Function {
             5 => push(walker, &mut self.outputs, |walker| field.text(walker)),
             6 => push(walker, &mut self.attributes, |walker| field.text(walker)),
             7 => push(walker, &mut self.nodes, |walker| Node::read(walker, field.message()?)),
-            9 => push(walker, &mut self.opsets, |walker| OperatorSet::read(walker, field.message()?)),
+            9 => {
+                push(walker, &mut self.opsets, |walker| OperatorSet::read(walker, field.message()?))
+            }
             11 => push(walker, &mut self.defaults, |walker| Attribute::read(walker, field)),
-            12 => push(walker, &mut self.values, |walker| ValueInfo::read(walker, field.message()?)),
-            14 => push(walker, &mut self.properties, |walker| Property::read(walker, field.message()?)),
+            12 => {
+                push(walker, &mut self.values, |walker| ValueInfo::read(walker, field.message()?))
+            }
+            14 => push(walker, &mut self.properties, |walker| {
+                Property::read(walker, field.message()?)
+            }),
             _ => Ok(()),
         }
     }

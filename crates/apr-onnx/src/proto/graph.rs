@@ -60,18 +60,30 @@ impl Graph {
             2 => field.text(walker).map(|name| self.name = name),
             5 => push(walker, &mut self.initializers, |walker| Tensor::read(walker, field)),
             10 => field.range().map(|doc| self.doc = Some(doc)),
-            11 => push(walker, &mut self.inputs, |walker| ValueInfo::read(walker, field.message()?)),
-            12 => push(walker, &mut self.outputs, |walker| ValueInfo::read(walker, field.message()?)),
-            13 => push(walker, &mut self.values, |walker| ValueInfo::read(walker, field.message()?)),
+            11 => {
+                push(walker, &mut self.inputs, |walker| ValueInfo::read(walker, field.message()?))
+            }
+            12 => {
+                push(walker, &mut self.outputs, |walker| ValueInfo::read(walker, field.message()?))
+            }
+            13 => {
+                push(walker, &mut self.values, |walker| ValueInfo::read(walker, field.message()?))
+            }
             _ => self.rare_field(walker, field),
         }
     }
 
     fn rare_field(&mut self, walker: &mut Walker<'_>, field: &Field) -> Result<()> {
         match field.number {
-            14 => push(walker, &mut self.quantization, |walker| QuantizationAnnotation::read(walker, field.message()?)),
-            15 => push(walker, &mut self.sparse_initializers, |walker| SparseTensor::read(walker, field)),
-            16 => push(walker, &mut self.properties, |walker| Property::read(walker, field.message()?)),
+            14 => push(walker, &mut self.quantization, |walker| {
+                QuantizationAnnotation::read(walker, field.message()?)
+            }),
+            15 => push(walker, &mut self.sparse_initializers, |walker| {
+                SparseTensor::read(walker, field)
+            }),
+            16 => push(walker, &mut self.properties, |walker| {
+                Property::read(walker, field.message()?)
+            }),
             _ => Ok(()),
         }
     }
@@ -82,7 +94,9 @@ impl QuantizationAnnotation {
         let mut annotation = Self::default();
         each(walker, message, |walker, field| match field.number {
             1 => field.text(walker).map(|name| annotation.tensor = name),
-            2 => push(walker, &mut annotation.parameters, |walker| Property::read(walker, field.message()?)),
+            2 => push(walker, &mut annotation.parameters, |walker| {
+                Property::read(walker, field.message()?)
+            }),
             _ => Ok(()),
         })?;
         Ok(annotation)

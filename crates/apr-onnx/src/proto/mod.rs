@@ -1,7 +1,8 @@
 //! ONNX's messages as plain structs, without the data of tensors.
 //!
-//! Field numbers are those of `onnx.proto`. A message that appears twice where one is expected is merged, as protobuf says:
-//! scalars are replaced, lists go on. Fields that are not listed here are skipped.
+//! Field numbers are those of `onnx.proto`. A message that appears twice where one is expected is
+//! merged, as protobuf says: scalars are replaced, lists go on. Fields that are not listed here are
+//! skipped.
 
 mod entries;
 mod function;

@@ -41,7 +41,8 @@ impl Model {
     /// Reads a model, without the data of its tensors.
     ///
     /// # Errors
-    /// E001 for what is no such message, E002 where it is cut off, E007 when reading fails, E008 over the limits.
+    /// E001 for what is no such message, E002 where it is cut off, E007 when reading fails, E008
+    /// over the limits.
     pub fn read(source: &dyn ByteSource, limits: &Limits) -> Result<Self> {
         let mut walker = Walker::new(source, limits);
         let message = walker.message();
@@ -66,10 +67,16 @@ impl Model {
 
     fn list_field(&mut self, walker: &mut Walker<'_>, field: &Field) -> Result<()> {
         match field.number {
-            8 => push(walker, &mut self.opsets, |walker| OperatorSet::read(walker, field.message()?)),
-            14 => push(walker, &mut self.properties, |walker| Property::read(walker, field.message()?)),
+            8 => {
+                push(walker, &mut self.opsets, |walker| OperatorSet::read(walker, field.message()?))
+            }
+            14 => push(walker, &mut self.properties, |walker| {
+                Property::read(walker, field.message()?)
+            }),
             20 => push(walker, &mut self.training, |_| field.range()),
-            25 => push(walker, &mut self.functions, |walker| Function::read(walker, field.message()?)),
+            25 => {
+                push(walker, &mut self.functions, |walker| Function::read(walker, field.message()?))
+            }
             26 => push(walker, &mut self.devices, |_| field.range()),
             _ => Ok(()),
         }

@@ -51,7 +51,9 @@ impl Node {
             6 => self.doc = Some(field.range()?),
             7 => self.domain = field.text(walker)?,
             8 => self.overload = field.text(walker)?,
-            9 => push(walker, &mut self.properties, |walker| Property::read(walker, field.message()?))?,
+            9 => push(walker, &mut self.properties, |walker| {
+                Property::read(walker, field.message()?)
+            })?,
             _ => {
                 if field.number == 10 {
                     push(walker, &mut self.devices, |_| field.range())?;
@@ -62,7 +64,8 @@ impl Node {
     }
 }
 
-/// An attribute of a node, or a default of a function's: `AttributeProto`. A valid one holds values of one kind.
+/// An attribute of a node, or a default of a function's: `AttributeProto`. A valid one holds values
+/// of one kind.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Attribute {
     /// Name.
@@ -161,7 +164,9 @@ impl AttributeKind {
     pub fn code(self) -> i32 {
         match (self, Self::ALL.iter().position(|kind| *kind == self)) {
             (Self::Other(code), _) => code,
-            (_, position) => position.and_then(|position| i32::try_from(position + 1).ok()).unwrap_or_default(),
+            (_, position) => {
+                position.and_then(|position| i32::try_from(position + 1).ok()).unwrap_or_default()
+            }
         }
     }
 
@@ -207,8 +212,12 @@ impl Attribute {
             9 => push(walker, &mut self.texts, |_| field.range()),
             10 => push(walker, &mut self.tensors, |walker| Tensor::read(walker, field)),
             11 => push(walker, &mut self.graphs, |walker| Graph::read(walker, field.message()?)),
-            15 => push(walker, &mut self.type_protos, |walker| Type::read(walker, field.message()?)),
-            23 => push(walker, &mut self.sparse_tensors, |walker| SparseTensor::read(walker, field)),
+            15 => {
+                push(walker, &mut self.type_protos, |walker| Type::read(walker, field.message()?))
+            }
+            23 => {
+                push(walker, &mut self.sparse_tensors, |walker| SparseTensor::read(walker, field))
+            }
             _ => Ok(()),
         }
     }

@@ -36,7 +36,8 @@ pub struct Tensor {
 pub struct Typed {
     /// Single precision, and both parts of complex numbers.
     pub floats: Runs,
-    /// Everything of up to 32 bits that is not unsigned 32 bits or single precision; halves as their bits.
+    /// Everything of up to 32 bits that is not unsigned 32 bits or single precision; halves as
+    /// their bits.
     pub int32: Runs,
     /// Signed 64-bit integers.
     pub int64: Runs,
@@ -56,7 +57,8 @@ impl Tensor {
     /// The tensor that a file is.
     ///
     /// # Errors
-    /// E001 for what is no such message, E002 where it is cut off, E007 when reading fails, E008 over the limits.
+    /// E001 for what is no such message, E002 where it is cut off, E007 when reading fails, E008
+    /// over the limits.
     pub fn read_file(source: &dyn ByteSource, limits: &Limits) -> Result<Self> {
         let mut walker = Walker::new(source, limits);
         let message = walker.message();
@@ -79,7 +81,11 @@ impl Tensor {
             3 => self.is_segment = true,
             8 => self.name = field.text(walker)?,
             9 => self.raw = Some(field.range()?),
-            13 => return push(walker, &mut self.external, |walker| Property::read(walker, field.message()?)),
+            13 => {
+                return push(walker, &mut self.external, |walker| {
+                    Property::read(walker, field.message()?)
+                });
+            }
             14 => self.location = small(field)?,
             _ => return self.data_field(walker, field),
         }
@@ -113,7 +119,8 @@ impl Tensor {
 pub struct SparseTensor {
     /// The elements that are not zero, in a row; its name is that of the whole.
     pub values: Tensor,
-    /// Where they are: positions in the whole `[n]`, or along each dimension `[n, rank]`, in ascending order.
+    /// Where they are: positions in the whole `[n]`, or along each dimension `[n, rank]`, in
+    /// ascending order.
     pub indices: Tensor,
     /// Dimensions of the whole.
     pub dims: Vec<i64>,

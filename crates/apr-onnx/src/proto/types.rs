@@ -65,7 +65,9 @@ impl ValueInfo {
                 1 => info.name = field.text(walker)?,
                 2 => info.kind.merge(walker, field.message()?)?,
                 3 => info.doc = Some(field.range()?),
-                4 => push(walker, &mut info.properties, |walker| Property::read(walker, field.message()?))?,
+                4 => push(walker, &mut info.properties, |walker| {
+                    Property::read(walker, field.message()?)
+                })?,
                 _ => {}
             }
             Ok(())
@@ -105,9 +107,15 @@ impl Type {
 }
 
 /// The type of a tensor, on top of what an earlier part of the message said.
-fn tensor(walker: &mut Walker<'_>, message: Message, before: &TypeKind) -> Result<(i32, Option<Vec<Dimension>>)> {
+fn tensor(
+    walker: &mut Walker<'_>,
+    message: Message,
+    before: &TypeKind,
+) -> Result<(i32, Option<Vec<Dimension>>)> {
     let (mut element, mut shape) = match before {
-        TypeKind::Tensor(element, shape) | TypeKind::SparseTensor(element, shape) => (*element, shape.clone()),
+        TypeKind::Tensor(element, shape) | TypeKind::SparseTensor(element, shape) => {
+            (*element, shape.clone())
+        }
         _ => (0, None),
     };
     each(walker, message, |walker, field| {
@@ -130,13 +138,9 @@ fn tensor(walker: &mut Walker<'_>, message: Message, before: &TypeKind) -> Resul
 /// The type that a field of this number holds, in a message that holds nothing else.
 fn inner(walker: &mut Walker<'_>, field: &Field, number: u32) -> Result<Box<Type>> {
     let mut kind = Type::default();
-    each(
-        walker,
-        field.message()?,
-        |walker, field| {
-            if field.number == number { kind.merge(walker, field.message()?) } else { Ok(()) }
-        },
-    )?;
+    each(walker, field.message()?, |walker, field| {
+        if field.number == number { kind.merge(walker, field.message()?) } else { Ok(()) }
+    })?;
     walker.keep(size_of::<Type>() as u64)?;
     Ok(Box::new(kind))
 }

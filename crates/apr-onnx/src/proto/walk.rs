@@ -28,6 +28,7 @@ pub(crate) fn push<'a, T>(
 
 /// A 32-bit number, as enumerations are.
 pub(crate) fn small(field: &Field) -> Result<i32> {
-    i32::try_from(field.signed()?)
-        .map_err(|_| Error::format("a number exceeds the 32 bits that the format gives it").at(field.span.offset))
+    i32::try_from(field.signed()?).map_err(|_| {
+        Error::format("a number exceeds the 32 bits that the format gives it").at(field.span.offset)
+    })
 }

@@ -23,8 +23,8 @@ pub(crate) enum Built {
 /// The elements of a tensor.
 ///
 /// # Errors
-/// E001 for a malformed tensor and a location outside the folder, E002 where data are missing, E003 for an unknown type,
-/// E007 where another file can't be read.
+/// E001 for a malformed tensor and a location outside the folder, E002 where data are missing, E003
+/// for an unknown type, E007 where another file can't be read.
 pub(crate) fn dense(tensor: &Tensor, files: &mut Files<'_>) -> Result<Built> {
     let at = |error: Error| error.at(tensor.span.offset);
     let dims = tensor.shape()?;
@@ -34,7 +34,8 @@ pub(crate) fn dense(tensor: &Tensor, files: &mut Files<'_>) -> Result<Built> {
         Err(why) => return Ok(Built::LeftOut(why)),
     };
     let shape = Shape::from(dims);
-    let too_large = || at(Error::format(format!("its shape {shape} has more elements than can be counted")));
+    let too_large =
+        || at(Error::format(format!("its shape {shape} has more elements than can be counted")));
     let count = shape.elements().ok_or_else(too_large)?;
     let packed_len = kind.stored_len(count).ok_or_else(too_large)?;
     if dtype == DType::F4_E2M1 && count % 2 == 1 {
@@ -54,7 +55,9 @@ pub(crate) fn element(code: i32) -> Result<ElementType> {
     if code == 0 {
         return Err(Error::format("the tensor does not say what its elements are"));
     }
-    let message = || format!("the tensor has elements of type {code}, which this version of apr does not know");
+    let message = || {
+        format!("the tensor has elements of type {code}, which this version of apr does not know")
+    };
     ElementType::from_onnx_code(code).ok_or_else(|| Error::version(message()))
 }
 
@@ -86,12 +89,19 @@ pub(crate) fn packed_of(tensor: &Tensor, files: &mut Files<'_>) -> Result<Packed
     let kind = element(tensor.data_type)?;
     let count = Shape::from(tensor.shape()?).elements();
     let len = count.and_then(|count| kind.stored_len(count));
-    let (count, len) = count.zip(len).ok_or_else(|| Error::format("its elements can't be counted"))?;
+    let (count, len) =
+        count.zip(len).ok_or_else(|| Error::format("its elements can't be counted"))?;
     packed(tensor, kind, count, len, files)
 }
 
 /// The elements as `raw_data` would have them.
-fn packed(tensor: &Tensor, kind: ElementType, count: u64, len: u64, files: &mut Files<'_>) -> Result<Packed> {
+fn packed(
+    tensor: &Tensor,
+    kind: ElementType,
+    count: u64,
+    len: u64,
+    files: &mut Files<'_>,
+) -> Result<Packed> {
     if tensor.is_segment {
         return Err(Error::version("the tensor is cut into segments, which no program reads"));
     }
@@ -103,7 +113,8 @@ fn packed(tensor: &Tensor, kind: ElementType, count: u64, len: u64, files: &mut 
     let (runs, numbers, width, per_element) = field(tensor, kind);
     let is_typed = !runs.is_empty() && tensor.raw.is_none_or(|raw| raw.len == 0);
     if !is_typed {
-        let Span { offset, len } = tensor.raw.unwrap_or(Span { offset: tensor.span.offset, len: 0 });
+        let Span { offset, len } =
+            tensor.raw.unwrap_or(Span { offset: tensor.span.offset, len: 0 });
         return Ok(Packed::Flat(StoredRange { file: 0, offset, len }));
     }
     // Floats side by side are what `raw_data` has.
@@ -115,7 +126,8 @@ fn packed(tensor: &Tensor, kind: ElementType, count: u64, len: u64, files: &mut 
     Ok(Packed::Numbers(Numbers::new(runs.clone(), numbers, width, count, is_truth)?))
 }
 
-/// The field that elements of a type are in: its numbers, the bytes that each becomes, and how many an element has.
+/// The field that elements of a type are in: its numbers, the bytes that each becomes, and how many
+/// an element has.
 fn field(tensor: &Tensor, kind: ElementType) -> (&Runs, Element, u64, u64) {
     let typed = &tensor.typed;
     let bytes = kind.bits().div_ceil(8);
@@ -137,7 +149,9 @@ fn field(tensor: &Tensor, kind: ElementType) -> (&Runs, Element, u64, u64) {
 pub(crate) fn sparse(tensor: &SparseTensor, files: &mut Files<'_>) -> Result<Built> {
     let at = |error: Error| error.at(tensor.values.span.offset);
     let (dtype, count, values) = match dense(&tensor.values, files)? {
-        Built::Tensor(dtype, shape, content) => (dtype, shape.elements().unwrap_or_default(), content),
+        Built::Tensor(dtype, shape, content) => {
+            (dtype, shape.elements().unwrap_or_default(), content)
+        }
         left_out @ Built::LeftOut(_) => return Ok(left_out),
     };
     if dtype.block_len() > 1 {
@@ -158,8 +172,9 @@ pub(crate) fn sparse(tensor: &SparseTensor, files: &mut Files<'_>) -> Result<Bui
     let whole = Shape::from(dims);
     let width = dtype.block_bytes();
     let len = whole.elements().and_then(|count| count.checked_mul(width));
-    let len =
-        len.ok_or_else(|| at(Error::format(format!("its shape {whole} has more elements than can be counted"))))?;
+    let len = len.ok_or_else(|| {
+        at(Error::format(format!("its shape {whole} has more elements than can be counted")))
+    })?;
     let shape = whole.dims().to_vec();
     let sparse = Sparse { values, indices, shape, per_position, width, positions: OnceLock::new() };
     Ok(Built::Tensor(dtype, whole, Content::whole(Packed::Sparse(Box::new(sparse)), len)))

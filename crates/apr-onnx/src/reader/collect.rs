@@ -14,8 +14,8 @@ use super::paths::{self, Found, Owner};
 use crate::names::{Candidate, Revealed};
 use crate::proto::Graph;
 
-/// Bytes of all tensors together: so much from any file, and so many times its length. Sparse tensors, and several that
-/// share their data, may claim any size.
+/// Bytes of all tensors together: so much from any file, and so many times its length. Sparse
+/// tensors, and several that share their data, may claim any size.
 const FREE_BYTES: u64 = 1 << 30;
 const MAX_GROWTH: u64 = 16;
 
@@ -23,7 +23,8 @@ const MAX_GROWTH: u64 = 16;
 pub(crate) const SMALL: u64 = 1024;
 
 /// Inputs whose values, though floats, decide on shapes.
-const SHAPING: [(&str, &[usize]); 3] = [("Resize", &[1, 2]), ("Upsample", &[1]), ("Range", &[0, 1, 2])];
+const SHAPING: [(&str, &[usize]); 3] =
+    [("Resize", &[1, 2]), ("Upsample", &[1]), ("Range", &[0, 1, 2])];
 
 /// The tensors of a model so far.
 pub(super) struct Collected<'a> {
@@ -85,14 +86,18 @@ impl<'a> Collected<'a> {
 
     fn take(&mut self, name: String, found: Found<'_>, owner: Owner) -> Result<()> {
         let names = self.names_budget.checked_sub(name.len() as u64);
-        self.names_budget = names.ok_or_else(|| Error::memory("the names of all tensors take too much memory"))?;
+        self.names_budget =
+            names.ok_or_else(|| Error::memory("the names of all tensors take too much memory"))?;
         let files = self.files.infos.len();
         let (kind, built) = match found {
             Found::Dense(tensor) => (tensor.data_type, build::dense(tensor, &mut self.files)),
-            Found::Sparse(tensor) => (tensor.values.data_type, build::sparse(tensor, &mut self.files)),
+            Found::Sparse(tensor) => {
+                (tensor.values.data_type, build::sparse(tensor, &mut self.files))
+            }
         };
         let built = built.map_err(|error| error.for_tensor(&name))?;
-        let more: u64 = self.files.infos[files..].iter().map(|file| file.len.saturating_mul(MAX_GROWTH)).sum();
+        let more: u64 =
+            self.files.infos[files..].iter().map(|file| file.len.saturating_mul(MAX_GROWTH)).sum();
         self.budget = self.budget.saturating_add(more);
         if !self.names.insert(name.clone()) {
             return Err(Error::format("the model has two tensors of this name").for_tensor(name));
@@ -105,7 +110,8 @@ impl<'a> Collected<'a> {
             Built::Tensor(dtype, shape, content) => (dtype, shape, content),
         };
         self.budget = self.budget.checked_sub(content.len).ok_or_else(|| {
-            let message = "the tensors up to this one take more than 16 times the file's length, and over 1 GiB";
+            let message = "the tensors up to this one take more than 16 times the file's length, \
+                and over 1 GiB";
             Error::memory(message).for_tensor(&name)
         })?;
         if content.is_narrow() {
@@ -114,33 +120,53 @@ impl<'a> Collected<'a> {
         let is_scalar = shape.elements() == Some(1);
         let is_small = content.len <= SMALL && matches!(found, Found::Dense(_));
         let is_constant = is_small && self.is_constant(&name, kind, is_scalar, owner);
-        self.tensors.push(Item { info: TensorInfo { name, dtype, shape }, content, owner, is_constant });
+        self.tensors.push(Item {
+            info: TensorInfo { name, dtype, shape },
+            content,
+            owner,
+            is_constant,
+        });
         Ok(())
     }
 
-    /// Whether a small tensor is a part of the graph: integers that shapes depend on, settings of operators, single
-    /// numbers. All others are weights.
+    /// Whether a small tensor is a part of the graph: integers that shapes depend on, settings of
+    /// operators, single numbers. All others are weights.
     fn is_constant(&self, name: &str, kind: i32, is_scalar: bool, owner: Owner) -> bool {
         let of_node = matches!(owner, Owner::MainConstant | Owner::InnerConstant);
-        let decides =
-            matches!(ElementType::from_onnx_code(kind), Some(ElementType::I64 | ElementType::I32 | ElementType::Bool));
+        let decides = matches!(
+            ElementType::from_onnx_code(kind),
+            Some(ElementType::I64 | ElementType::I32 | ElementType::Bool)
+        );
         decides || owner == Owner::Setting || is_scalar && of_node || self.shaping.contains(name)
     }
 
     /// Names of the tensors that are parts of the graph.
     pub(super) fn constants(&self) -> HashSet<String> {
-        self.tensors.iter().filter(|item| item.is_constant).map(|item| item.info.name.clone()).collect()
+        self.tensors
+            .iter()
+            .filter(|item| item.is_constant)
+            .map(|item| item.info.name.clone())
+            .collect()
     }
 
     /// The floats whose names the graph may reveal.
     pub(super) fn candidates(&self) -> Vec<Candidate<'_>> {
         let of_main = |item: &&Item| matches!(item.owner, Owner::Main | Owner::MainConstant);
-        let floats = self.tensors.iter().filter(of_main).filter(|item| item.info.dtype.is_float() && !item.is_constant);
+        let floats = self
+            .tensors
+            .iter()
+            .filter(of_main)
+            .filter(|item| item.info.dtype.is_float() && !item.is_constant);
         floats
             .map(|item| {
                 let TensorInfo { name, shape, .. } = &item.info;
                 let is_scalar = shape.elements() == Some(1);
-                Candidate { name, rank: shape.dims().len(), is_scalar, is_small: item.content.len <= SMALL }
+                Candidate {
+                    name,
+                    rank: shape.dims().len(),
+                    is_scalar,
+                    is_small: item.content.len <= SMALL,
+                }
             })
             .collect()
     }
@@ -153,7 +179,8 @@ impl<'a> Collected<'a> {
         if let [first, ..] = self.narrow.as_slice() {
             let verb = if self.narrow.len() == 1 { "is" } else { "are" };
             warnings.push(format!(
-                "{} of integers of 4 or 2 bits {verb} read as integers of 8 bits, the first is '{}'",
+                "{} of integers of 4 or 2 bits {verb} read as integers of 8 bits, the first is \
+                 '{}'",
                 counted(self.narrow.len() as u64, "tensor"),
                 Escaped::short(first)
             ));
@@ -167,7 +194,9 @@ impl<'a> Collected<'a> {
         let mut tied = BTreeMap::new();
         for Item { info, content, .. } in &self.tensors {
             let Some(range) = content.flat().filter(|range| range.len > 0) else { continue };
-            let owner = *first.entry((range.file, range.offset, info.dtype, &info.shape)).or_insert(&info.name);
+            let owner = *first
+                .entry((range.file, range.offset, info.dtype, &info.shape))
+                .or_insert(&info.name);
             if *owner != info.name {
                 tied.insert(info.name.clone(), Value::from(owner.as_str()));
             }
@@ -198,7 +227,10 @@ fn left_out_warning(group: &[(&'static str, String)]) -> String {
 fn shaping_inputs(graph: &Graph) -> HashSet<String> {
     let mut names = HashSet::new();
     for node in &graph.nodes {
-        let positions = SHAPING.iter().find(|(op, _)| *op == node.op_type).map_or(&[][..], |(_, positions)| *positions);
+        let positions = SHAPING
+            .iter()
+            .find(|(op, _)| *op == node.op_type)
+            .map_or(&[][..], |(_, positions)| *positions);
         names.extend(positions.iter().filter_map(|&at| node.inputs.get(at)).cloned());
     }
     names

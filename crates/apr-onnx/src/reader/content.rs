@@ -71,7 +71,8 @@ impl Content {
         }
     }
 
-    /// Exchanges rows and columns of a matrix of elements of `width` bytes, which has `rows` and `columns` in the file.
+    /// Exchanges rows and columns of a matrix of elements of `width` bytes, which has `rows` and
+    /// `columns` in the file.
     pub(crate) fn turn(&mut self, [rows, columns]: [u64; 2], width: u64) {
         self.turned = (rows > 0 && columns > 0).then_some(Turned { rows, columns, width });
     }
@@ -111,7 +112,8 @@ impl Content {
             let bytes = usize::try_from(bytes).unwrap_or(UNPACKED_AT_ONCE).min(UNPACKED_AT_ONCE);
             self.packed.read(files, first, &mut packed[..bytes])?;
             let skip = usize::try_from(element % per_byte).unwrap_or_default();
-            let elements = packed[..bytes].iter().flat_map(|&byte| narrow.elements(byte)).skip(skip);
+            let elements =
+                packed[..bytes].iter().flat_map(|&byte| narrow.elements(byte)).skip(skip);
             let mut count = 0;
             for (slot, element) in buf[filled..].iter_mut().zip(elements) {
                 *slot = element;
@@ -156,7 +158,10 @@ impl Packed {
         if len == expected {
             return Ok(());
         }
-        Err(Error::corrupt(format!("its type and shape ask for {expected} bytes, but its data have {len}")).at(at))
+        Err(Error::corrupt(format!(
+            "its type and shape ask for {expected} bytes, but its data have {len}"
+        ))
+        .at(at))
     }
 }
 
@@ -171,6 +176,9 @@ mod tests {
         let signed = Narrow { bits: 4, is_signed: true };
         assert_eq!(signed.elements(0xf2).map(u8::cast_signed).collect::<Vec<_>>(), [2, -1]);
         let pairs = Narrow { bits: 2, is_signed: true };
-        assert_eq!(pairs.elements(0b1101_1000).map(u8::cast_signed).collect::<Vec<_>>(), [0, -2, 1, -1]);
+        assert_eq!(
+            pairs.elements(0b1101_1000).map(u8::cast_signed).collect::<Vec<_>>(),
+            [0, -2, 1, -1]
+        );
     }
 }

@@ -36,7 +36,12 @@ impl<'a> Files<'a> {
 
     /// Files that were opened before.
     pub(crate) fn opened(sources: &[Source], infos: &[FileInfo]) -> Self {
-        let by_name = infos.iter().enumerate().skip(1).map(|(file, info)| (info.name.clone(), file)).collect();
+        let by_name = infos
+            .iter()
+            .enumerate()
+            .skip(1)
+            .map(|(file, info)| (info.name.clone(), file))
+            .collect();
         Self { set: None, sources: sources.to_vec(), infos: infos.to_vec(), by_name }
     }
 
@@ -47,11 +52,14 @@ impl<'a> Files<'a> {
         let len = place.len.unwrap_or(expected);
         let location = Escaped::short(&place.location);
         if len != expected {
-            let message = format!("its type and shape ask for {expected} bytes, but it names {len} of '{location}'");
+            let message = format!(
+                "its type and shape ask for {expected} bytes, but it names {len} of '{location}'"
+            );
             return Err(Error::corrupt(message));
         }
         if place.offset.checked_add(len).is_none_or(|end| end > file_len) {
-            let message = format!("its {len} bytes reach past the end of '{location}', which has {file_len}");
+            let message =
+                format!("its {len} bytes reach past the end of '{location}', which has {file_len}");
             return Err(Error::corrupt(message).at(place.offset).in_file(&place.location));
         }
         Ok(StoredRange { file, offset: place.offset, len })
@@ -63,10 +71,14 @@ impl<'a> Files<'a> {
         }
         check_location(location)?;
         let Some(set) = self.set else {
-            let message = format!("its data are in the file '{}' of the same folder", Escaped::short(location));
+            let message = format!(
+                "its data are in the file '{}' of the same folder",
+                Escaped::short(location)
+            );
             return Err(Error::io(IoCause::NotFound, message));
         };
-        let source: Source = Arc::from(set.open(location).map_err(|error| error.in_file(location))?);
+        let source: Source =
+            Arc::from(set.open(location).map_err(|error| error.in_file(location))?);
         let file = self.sources.len();
         self.infos.push(FileInfo { name: location.to_owned(), len: source.len() });
         self.sources.push(source);
@@ -78,14 +90,20 @@ impl<'a> Files<'a> {
 /// Accepts a relative path that stays in the folder of the model.
 ///
 /// # Errors
-/// E001 for one that is absolute or leads out, and for the marks of programs that hold the data in memory.
+/// E001 for one that is absolute or leads out, and for the marks of programs that hold the data in
+/// memory.
 pub(crate) fn check_location(location: &str) -> Result<()> {
     let plain = |part: &str| !matches!(part, "" | "." | "..") && !part.contains(['\\', ':', '*']);
-    if !location.is_empty() && location.split('/').all(plain) && !location.contains(char::is_control) {
+    if !location.is_empty()
+        && location.split('/').all(plain)
+        && !location.contains(char::is_control)
+    {
         return Ok(());
     }
     let shown = Escaped::short(location);
-    Err(Error::format(format!("its data are said to be in '{shown}', which is not a path inside the model's folder")))
+    Err(Error::format(format!(
+        "its data are said to be in '{shown}', which is not a path inside the model's folder"
+    )))
 }
 
 impl Place {
@@ -98,8 +116,14 @@ impl Place {
         for property in &tensor.external {
             let text = property.text(walker)?;
             let number = || {
-                let message = format!("its {} '{}' is not a number of bytes", property.key, Escaped::short(&text));
-                text.trim().parse::<u64>().map_err(|_| Error::format(message).at(property.value.offset))
+                let message = format!(
+                    "its {} '{}' is not a number of bytes",
+                    property.key,
+                    Escaped::short(&text)
+                );
+                text.trim()
+                    .parse::<u64>()
+                    .map_err(|_| Error::format(message).at(property.value.offset))
             };
             match property.key.as_str() {
                 "offset" => place.offset = number()?,
@@ -121,8 +145,18 @@ mod tests {
         for location in ["weights.bin", "model.onnx_data", "data/w.bin", "a..b"] {
             assert_eq!(check_location(location), Ok(()), "{location}");
         }
-        for location in ["", "/etc/passwd", "../w", "a/../../w", "a//b", "C:\\w", "./w", "a\\b", "*/_ORT_MEM:1", "w\0"]
-        {
+        for location in [
+            "",
+            "/etc/passwd",
+            "../w",
+            "a/../../w",
+            "a//b",
+            "C:\\w",
+            "./w",
+            "a\\b",
+            "*/_ORT_MEM:1",
+            "w\0",
+        ] {
             assert!(check_location(location).is_err(), "{location:?}");
         }
     }

@@ -16,8 +16,9 @@ use std::sync::Arc;
 
 use apr_core::protobuf::Walker;
 use apr_core::{
-    ByteSource, CheckpointReader, Companion, Container, ContainerFacts, Error, FileInfo, Format, HEAD_LEN, Limits,
-    Metadata, Result, SourceSet, Stored, StoredRange, TensorInfo, has_no, keys, read_vec,
+    ByteSource, CheckpointReader, Companion, Container, ContainerFacts, Error, FileInfo, Format,
+    HEAD_LEN, Limits, Metadata, Result, SourceSet, Stored, StoredRange, TensorInfo, has_no, keys,
+    read_vec,
 };
 use serde_json::Value;
 
@@ -66,8 +67,8 @@ enum Naming {
 /// Opens a model whose data are all in its file. No data are read.
 ///
 /// # Errors
-/// E001 for what is not an ONNX model, E002 for a damaged one, E003 for elements of unknown types, E007 when reading fails
-/// or data are in another file, E008 over a limit.
+/// E001 for what is not an ONNX model, E002 for a damaged one, E003 for elements of unknown types,
+/// E007 when reading fails or data are in another file, E008 over a limit.
 pub fn open<S: ByteSource + 'static>(source: S, name: &str, limits: &Limits) -> Result<OnnxReader> {
     read(&(Arc::new(source) as Source), name, None, limits, Naming::Revealed)
 }
@@ -75,13 +76,15 @@ pub fn open<S: ByteSource + 'static>(source: S, name: &str, limits: &Limits) -> 
 /// Opens a model in a folder, where other files may have its data.
 ///
 /// # Errors
-/// Those of [`open`]; E001 for data that are said to lie outside the folder, E007 for a file that is not there.
+/// Those of [`open`]; E001 for data that are said to lie outside the folder, E007 for a file that
+/// is not there.
 pub fn open_in(set: &dyn SourceSet, name: &str, limits: &Limits) -> Result<OnnxReader> {
     let source = set.open(name).map_err(|error| error.in_file(name))?;
     read(&Arc::from(source), name, Some(set), limits, Naming::Revealed)
 }
 
-/// Opens a model in a folder with all its tensors, under the names and in the layout that they have in the file.
+/// Opens a model in a folder with all its tensors, under the names and in the layout that they have
+/// in the file.
 ///
 /// # Errors
 /// Those of [`open_in`].
@@ -98,7 +101,13 @@ pub(crate) fn open_skeleton(
     limits: &Limits,
     as_stored: bool,
 ) -> Result<OnnxReader> {
-    read(source, name, Some(set), limits, if as_stored { Naming::AsStored } else { Naming::Revealed })
+    read(
+        source,
+        name,
+        Some(set),
+        limits,
+        if as_stored { Naming::AsStored } else { Naming::Revealed },
+    )
 }
 
 fn read(
@@ -195,8 +204,8 @@ impl OnnxReader {
             self.companion = Some(Companion { name: COMPANION.to_owned(), len });
         } else {
             self.warnings.push(format!(
-                "without the data of its tensors the file has {len} bytes: too many to travel with them, so the graph stays \
-                 behind"
+                "without the data of its tensors the file has {len} bytes: too many to travel with \
+                 them, so the graph stays behind"
             ));
         }
     }
@@ -207,13 +216,15 @@ impl OnnxReader {
         Uncut { files: &self.files, sources: &self.sources, tensors }
     }
 
-    /// Says which tensors have other names than in the file, and how many are constants of the graph.
+    /// Says which tensors have other names than in the file, and how many are constants of the
+    /// graph.
     fn note_names(&mut self) {
         let counted = |number: usize| apr_core::counted(number as u64, "tensor");
         if !self.revealed.is_empty() {
             let turned = self.revealed.values().filter(|found| found.transposed).count();
             self.warnings.push(format!(
-                "{} got names from the graph, of which {turned} are transposed to what the modules had",
+                "{} got names from the graph, of which {turned} are transposed to what the modules \
+                 had",
                 counted(self.revealed.len())
             ));
         }
@@ -230,12 +241,17 @@ impl OnnxReader {
 
     /// The tensors that are ranges of files.
     pub(crate) fn flat_ranges(&self) -> impl Iterator<Item = (usize, StoredRange)> {
-        self.contents.iter().enumerate().filter_map(|(at, content)| Some((at, content.stored_flat()?)))
+        self.contents
+            .iter()
+            .enumerate()
+            .filter_map(|(at, content)| Some((at, content.stored_flat()?)))
     }
 
     /// What the checkpoint calls a tensor, and whether it has its transpose.
     pub(crate) fn name_of<'n>(&'n self, stored: &'n str) -> (&'n str, bool) {
-        self.revealed.get(stored).map_or((stored, false), |found| (found.name.as_str(), found.transposed))
+        self.revealed
+            .get(stored)
+            .map_or((stored, false), |found| (found.name.as_str(), found.transposed))
     }
 
     /// Whether a tensor is a part of the graph itself.
@@ -243,7 +259,8 @@ impl OnnxReader {
         self.constants.contains(stored)
     }
 
-    /// The model as the file has it, without the data of tensors; `None` where the file is a tensor alone.
+    /// The model as the file has it, without the data of tensors; `None` where the file is a tensor
+    /// alone.
     #[must_use]
     pub fn model(&self) -> Option<&Model> {
         match &self.content {
@@ -325,7 +342,8 @@ impl CheckpointReader for OnnxReader {
     fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
         let content = &self.contents[tensor];
         if offset.checked_add(buf.len() as u64).is_none_or(|end| end > content.len) {
-            let message = format!("{} bytes from byte {offset} on, but it has {}", buf.len(), content.len);
+            let message =
+                format!("{} bytes from byte {offset} on, but it has {}", buf.len(), content.len);
             return Err(self.locate(tensor, Error::corrupt(message)));
         }
         content.read(&self.sources, offset, buf).map_err(|error| self.locate(tensor, error))
@@ -351,6 +369,9 @@ impl CheckpointReader for OnnxReader {
 
 impl fmt::Debug for OnnxReader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OnnxReader").field("files", &self.files).field("tensors", &self.tensors).finish_non_exhaustive()
+        f.debug_struct("OnnxReader")
+            .field("files", &self.files)
+            .field("tensors", &self.tensors)
+            .finish_non_exhaustive()
     }
 }

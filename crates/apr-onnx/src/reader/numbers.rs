@@ -33,7 +33,13 @@ impl Numbers {
     ///
     /// # Errors
     /// E002 where the field is too short or too long for so many.
-    pub(crate) fn new(runs: Runs, element: Element, width: u64, count: u64, is_truth: bool) -> Result<Self> {
+    pub(crate) fn new(
+        runs: Runs,
+        element: Element,
+        width: u64,
+        count: u64,
+        is_truth: bool,
+    ) -> Result<Self> {
         let numbers = Self { runs, element, width, count, is_truth, marks: OnceLock::new() };
         numbers.check_count()?;
         Ok(numbers)
@@ -57,12 +63,17 @@ impl Numbers {
                 (bytes.div_ceil(20), bytes)
             }
         };
-        if (least..=most).contains(&self.count) { Ok(()) } else { Err(self.miscounted(least.max(most))) }
+        if (least..=most).contains(&self.count) {
+            Ok(())
+        } else {
+            Err(self.miscounted(least.max(most)))
+        }
     }
 
     fn miscounted(&self, found: u64) -> Error {
         let at = self.runs.runs().first().map_or(0, |run| run.span.offset);
-        Error::corrupt(format!("its shape asks for {} numbers, but there are {found}", self.count)).at(at)
+        Error::corrupt(format!("its shape asks for {} numbers, but there are {found}", self.count))
+            .at(at)
     }
 
     /// Bytes of all elements.
@@ -124,7 +135,8 @@ impl Numbers {
     /// Reads all numbers once, to learn where they start and how many there are.
     fn scan(&self, walker: &mut Walker<'_>) -> Result<Vec<Mark>> {
         let mut marks = Vec::new();
-        let mut place = Mark { run: 0, at: self.runs.runs().first().map_or(0, |run| run.span.offset) };
+        let mut place =
+            Mark { run: 0, at: self.runs.runs().first().map_or(0, |run| run.span.offset) };
         let mut count = 0;
         while self.settle(&mut place) {
             if count % STRIDE == 0 {
@@ -191,7 +203,8 @@ impl Numbers {
             let signed = value.cast_signed();
             // Signed and unsigned numbers of so many bits, and the bits of floats.
             if signed < -(1 << (bits - 1)) || signed >= 1 << bits {
-                let message = format!("the number {signed} does not fit the {bits} bits of its type");
+                let message =
+                    format!("the number {signed} does not fit the {bits} bits of its type");
                 return Err(Error::corrupt(message).at(at));
             }
         }

@@ -4,7 +4,8 @@ use apr_core::{Error, Result};
 
 use crate::proto::{Attribute, Function, Graph, Model, Node, SparseTensor, Tensor};
 
-/// Longest path of a graph inside others. Real ones have some hundred bytes; every tensor in the graph repeats it.
+/// Longest path of a graph inside others. Real ones have some hundred bytes; every tensor in the
+/// graph repeats it.
 const MAX_PREFIX: usize = 4096;
 
 /// A tensor of a model.
@@ -31,7 +32,8 @@ pub(crate) enum Owner {
     Setting,
 }
 
-/// Where nodes are: in the model's graph, or in the body of a node or function, which is part of the names of what is in it.
+/// Where nodes are: in the model's graph, or in the body of a node or function, which is part of
+/// the names of what is in it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Scope {
     prefix: String,
@@ -41,16 +43,29 @@ impl Scope {
     /// Inside a function.
     pub(crate) fn function(function: &Function) -> Self {
         let Function { name, overload, .. } = function;
-        Self { prefix: if overload.is_empty() { format!("{name}/") } else { format!("{name}:{overload}/") } }
+        Self {
+            prefix: if overload.is_empty() {
+                format!("{name}/")
+            } else {
+                format!("{name}:{overload}/")
+            },
+        }
     }
 
     /// Inside the graph that an attribute holds; `position` where it holds several.
     ///
     /// # Errors
     /// E008 where the path is too long to be repeated.
-    pub(crate) fn inner(&self, node: &Node, attribute: &Attribute, position: Option<usize>) -> Result<Self> {
+    pub(crate) fn inner(
+        &self,
+        node: &Node,
+        attribute: &Attribute,
+        position: Option<usize>,
+    ) -> Result<Self> {
         if self.prefix.len() + label(node).len() + attribute.name.len() > MAX_PREFIX {
-            return Err(Error::memory(format!("the path of a graph inside others is longer than {MAX_PREFIX} bytes")));
+            return Err(Error::memory(format!(
+                "the path of a graph inside others is longer than {MAX_PREFIX} bytes"
+            )));
         }
         Ok(Self { prefix: format!("{}/", self.of_attribute(node, attribute, position)) })
     }
@@ -58,12 +73,22 @@ impl Scope {
     /// An initializer.
     pub(crate) fn initializer(&self, name: &str, position: usize) -> String {
         let Self { prefix } = self;
-        if name.is_empty() { format!("{prefix}initializer.{position}") } else { format!("{prefix}{name}") }
+        if name.is_empty() {
+            format!("{prefix}initializer.{position}")
+        } else {
+            format!("{prefix}{name}")
+        }
     }
 
     /// A tensor that an attribute holds: that of a `Constant` is called like what the node makes.
-    pub(crate) fn tensor(&self, node: &Node, attribute: &Attribute, position: Option<usize>) -> String {
-        let is_constant = node.op_type == "Constant" && matches!(attribute.name.as_str(), "value" | "sparse_value");
+    pub(crate) fn tensor(
+        &self,
+        node: &Node,
+        attribute: &Attribute,
+        position: Option<usize>,
+    ) -> String {
+        let is_constant = node.op_type == "Constant"
+            && matches!(attribute.name.as_str(), "value" | "sparse_value");
         match node.outputs.first() {
             Some(output) if is_constant && !output.is_empty() => format!("{}{output}", self.prefix),
             _ => self.of_attribute(node, attribute, position),
@@ -72,7 +97,8 @@ impl Scope {
 
     /// What a tensor in an attribute belongs to.
     fn owner(&self, node: &Node, attribute: &Attribute) -> Owner {
-        let is_constant = node.op_type == "Constant" && matches!(attribute.name.as_str(), "value" | "sparse_value");
+        let is_constant = node.op_type == "Constant"
+            && matches!(attribute.name.as_str(), "value" | "sparse_value");
         match (is_constant, self.prefix.is_empty()) {
             (true, true) => Owner::MainConstant,
             (true, false) => Owner::InnerConstant,
@@ -91,7 +117,12 @@ impl Scope {
 
 /// What a node is called: its name, or that of the first value that it makes.
 pub(crate) fn label(node: &Node) -> &str {
-    let output = || node.outputs.iter().find(|output| !output.is_empty()).map_or(node.op_type.as_str(), String::as_str);
+    let output = || {
+        node.outputs
+            .iter()
+            .find(|output| !output.is_empty())
+            .map_or(node.op_type.as_str(), String::as_str)
+    };
     if node.name.is_empty() { output() } else { &node.name }
 }
 
@@ -110,7 +141,10 @@ pub(crate) fn tensors<'m>(model: &'m Model, take: Take<'_, 'm>) -> Result<()> {
 }
 
 /// Calls `take` for each dense tensor, those that sparse ones consist of included.
-pub(crate) fn each_tensor(model: &Model, take: &mut dyn FnMut(String, &Tensor) -> Result<()>) -> Result<()> {
+pub(crate) fn each_tensor(
+    model: &Model,
+    take: &mut dyn FnMut(String, &Tensor) -> Result<()>,
+) -> Result<()> {
     tensors(model, &mut |name, found, _| match found {
         Found::Dense(tensor) => take(name, tensor),
         Found::Sparse(tensor) => {
@@ -140,7 +174,12 @@ fn in_nodes<'m>(scope: &Scope, nodes: &'m [Node], take: Take<'_, 'm>) -> Result<
     Ok(())
 }
 
-fn in_attribute<'m>(scope: &Scope, node: &Node, attribute: &'m Attribute, take: Take<'_, 'm>) -> Result<()> {
+fn in_attribute<'m>(
+    scope: &Scope,
+    node: &Node,
+    attribute: &'m Attribute,
+    take: Take<'_, 'm>,
+) -> Result<()> {
     let owner = scope.owner(node, attribute);
     if let Some(tensor) = &attribute.tensor {
         take(scope.tensor(node, attribute, None), Found::Dense(tensor), owner)?;

@@ -44,7 +44,9 @@ impl Sparse {
         for (&position, index) in positions[first..last].iter().zip(first as u64..) {
             self.values.read(files, index * self.width, element)?;
             for (byte, at) in element.iter().zip(position * self.width..) {
-                if let Some(slot) = at.checked_sub(start).and_then(|at| buf.get_mut(usize::try_from(at).ok()?)) {
+                if let Some(slot) =
+                    at.checked_sub(start).and_then(|at| buf.get_mut(usize::try_from(at).ok()?))
+                {
                     *slot = *byte;
                 }
             }
@@ -65,7 +67,8 @@ impl Sparse {
             self.indices.read(files, at, &mut bytes)?;
             for index in bytes.chunks_exact(usize::try_from(one).unwrap_or(1)) {
                 let position = self.position(index).filter(|&position| position < elements);
-                let position = position.ok_or_else(|| Error::corrupt("one of its elements lies outside its shape"))?;
+                let position = position
+                    .ok_or_else(|| Error::corrupt("one of its elements lies outside its shape"))?;
                 if positions.last().is_some_and(|&last| last >= position) {
                     return Err(Error::corrupt("its elements are not in ascending order"));
                 }

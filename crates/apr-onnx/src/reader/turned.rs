@@ -18,8 +18,8 @@ pub(crate) struct Turned {
 type ReadStored<'r> = &'r dyn Fn(u64, &mut [u8]) -> Result<()>;
 
 impl Turned {
-    /// Fills `buf` with bytes of the transpose from `start` on. What is read of the file is some rows, and of those the
-    /// part that is wanted where that is much shorter.
+    /// Fills `buf` with bytes of the transpose from `start` on. What is read of the file is some
+    /// rows, and of those the part that is wanted where that is much shorter.
     pub(crate) fn read(self, start: u64, buf: &mut [u8], stored: ReadStored<'_>) -> Result<()> {
         let width = usize::try_from(self.width).unwrap_or(1);
         let first = start / self.width;
@@ -36,7 +36,13 @@ impl Turned {
     }
 
     /// Elements `first..end` of the transpose, whose rows are the columns of the file.
-    fn read_elements(self, first: u64, end: u64, out: &mut [u8], stored: ReadStored<'_>) -> Result<()> {
+    fn read_elements(
+        self,
+        first: u64,
+        end: u64,
+        out: &mut [u8],
+        stored: ReadStored<'_>,
+    ) -> Result<()> {
         let Self { rows, width, .. } = self;
         let (top, bottom) = (first / rows, (end - 1) / rows);
         let taken = bottom - top + 1;
@@ -51,7 +57,10 @@ impl Turned {
             for column in 0..taken {
                 let base = (top + column) * rows + row;
                 for at in 0..count {
-                    let Some(to) = (base + at).checked_sub(first).filter(|to| *to < end - first) else { continue };
+                    let Some(to) = (base + at).checked_sub(first).filter(|to| *to < end - first)
+                    else {
+                        continue;
+                    };
                     let (to, from) = (usize_of(to) * one, usize_of(at * taken + column) * one);
                     out[to..to + one].copy_from_slice(&scratch[from..from + one]);
                 }
@@ -61,7 +70,14 @@ impl Turned {
     }
 
     /// Of some rows of the file the elements of `taken` columns.
-    fn read_band(self, row: u64, column: u64, taken: u64, out: &mut [u8], stored: ReadStored<'_>) -> Result<()> {
+    fn read_band(
+        self,
+        row: u64,
+        column: u64,
+        taken: u64,
+        out: &mut [u8],
+        stored: ReadStored<'_>,
+    ) -> Result<()> {
         let Self { columns, width, .. } = self;
         if taken == columns {
             return stored(row * columns * width, out);
@@ -84,7 +100,8 @@ mod tests {
     #[test]
     fn every_range_of_the_transpose_is_the_one_of_the_whole() {
         let (rows, columns, width) = (5, 3, 2);
-        let matrix: Vec<u8> = (0..rows * columns * width).map(|byte| u8::try_from(byte).expect("a byte")).collect();
+        let matrix: Vec<u8> =
+            (0..rows * columns * width).map(|byte| u8::try_from(byte).expect("a byte")).collect();
         let mut expected = Vec::new();
         for column in 0..columns {
             for row in 0..rows {

@@ -106,7 +106,10 @@ impl Header {
     /// Bytes that are kept, of all files.
     fn kept(&self) -> u64 {
         let own = self.holes.iter().fold(self.len, |len, (_, hole)| len.saturating_sub(*hole));
-        self.data.iter().flat_map(|data| &data.kept).fold(own, |sum, (_, len)| sum.saturating_add(*len))
+        self.data
+            .iter()
+            .flat_map(|data| &data.kept)
+            .fold(own, |sum, (_, len)| sum.saturating_add(*len))
     }
 }
 
@@ -119,7 +122,9 @@ fn ranges(tensors: &[StoredRange], file: usize, least: u64) -> Vec<(u64, u64)> {
     for (offset, len) in all {
         match ranges.last_mut() {
             // Tensors may share their data.
-            Some((start, held)) if offset < *start + *held => *held = (*held).max(offset + len - *start),
+            Some((start, held)) if offset < *start + *held => {
+                *held = (*held).max(offset + len - *start);
+            }
             _ => ranges.push((offset, len)),
         }
     }
@@ -130,5 +135,8 @@ fn ranges(tensors: &[StoredRange], file: usize, least: u64) -> Vec<(u64, u64)> {
 fn between(ranges: &[(u64, u64)], len: u64) -> Vec<(u64, u64)> {
     let ends = [0].into_iter().chain(ranges.iter().map(|(offset, len)| offset + len));
     let starts = ranges.iter().map(|(offset, _)| *offset).chain([len]);
-    ends.zip(starts).filter(|(end, start)| end < start).map(|(end, start)| (end, start - end)).collect()
+    ends.zip(starts)
+        .filter(|(end, start)| end < start)
+        .map(|(end, start)| (end, start - end))
+        .collect()
 }

@@ -14,8 +14,14 @@ pub(super) struct Holed {
 }
 
 impl Holed {
-    /// The file of `len` bytes whose rest is in `bytes` from `start` on; `None` where that does not fit.
-    pub(super) fn new(bytes: Vec<u8>, start: usize, holes: &[(u64, u64)], len: u64) -> Option<Self> {
+    /// The file of `len` bytes whose rest is in `bytes` from `start` on; `None` where that does not
+    /// fit.
+    pub(super) fn new(
+        bytes: Vec<u8>,
+        start: usize,
+        holes: &[(u64, u64)],
+        len: u64,
+    ) -> Option<Self> {
         let (mut parts, mut at, mut from) = (Vec::with_capacity(holes.len() + 1), 0_u64, start);
         for &(offset, hole) in holes.iter().chain([&(len, 0)]) {
             let part = offset.checked_sub(at)?;
@@ -37,8 +43,9 @@ impl Holed {
     pub(super) fn kept(&self, offset: u64, len: u64) -> Option<&[u8]> {
         let part = self.parts.partition_point(|(start, ..)| *start <= offset).checked_sub(1)?;
         let &(start, from, held) = self.parts.get(part)?;
-        let within =
-            offset.checked_sub(start).filter(|within| within.checked_add(len).is_some_and(|end| end <= held))?;
+        let within = offset
+            .checked_sub(start)
+            .filter(|within| within.checked_add(len).is_some_and(|end| end <= held))?;
         let from = from + usize::try_from(within).ok()?;
         self.bytes.get(from..from + usize::try_from(len).ok()?)
     }
@@ -51,16 +58,20 @@ impl ByteSource for Holed {
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         let end = offset.checked_add(buf.len() as u64).filter(|end| *end <= self.len);
-        let end = end.ok_or_else(|| Error::corrupt("the file of the model ends before this").at(offset))?;
+        let end =
+            end.ok_or_else(|| Error::corrupt("the file of the model ends before this").at(offset))?;
         buf.fill(0);
         let first = self.parts.partition_point(|(start, _, held)| start + held <= offset);
-        for &(start, from, held) in self.parts[first..].iter().take_while(|(start, ..)| *start < end) {
+        for &(start, from, held) in
+            self.parts[first..].iter().take_while(|(start, ..)| *start < end)
+        {
             let (low, high) = (start.max(offset), (start + held).min(end));
             if low >= high {
                 continue;
             }
             let index = |value: u64| usize::try_from(value).unwrap_or_default();
-            let (to, from, len) = (index(low - offset), from + index(low - start), index(high - low));
+            let (to, from, len) =
+                (index(low - offset), from + index(low - start), index(high - low));
             buf[to..to + len].copy_from_slice(&self.bytes[from..from + len]);
         }
         Ok(())
@@ -81,7 +92,10 @@ impl SourceSet for Absent {
     fn open(&self, name: &str) -> Result<Box<dyn ByteSource>> {
         match self.0.get(name) {
             Some(len) => Ok(Box::new(Zeros(*len))),
-            None => Err(Error::io(IoCause::NotFound, "the model's file names it, and its length is not known")),
+            None => Err(Error::io(
+                IoCause::NotFound,
+                "the model's file names it, and its length is not known",
+            )),
         }
     }
 
@@ -114,13 +128,17 @@ mod tests {
     #[test]
     fn what_was_cut_out_reads_as_zeros() {
         // A file 0..10 with the holes 2..4 and 4..5 and 9..10.
-        let holed = Holed::new(vec![99, 0, 1, 5, 6, 7, 8], 1, &[(2, 2), (4, 1), (9, 1)], 10).expect("it fits");
+        let holed = Holed::new(vec![99, 0, 1, 5, 6, 7, 8], 1, &[(2, 2), (4, 1), (9, 1)], 10)
+            .expect("it fits");
         for start in 0..10_u64 {
             for len in 0..=10 - start {
                 let mut buf = vec![7; usize::try_from(len).expect("small")];
                 holed.read_at(start, &mut buf).expect("it is in the file");
                 let whole = [0, 1, 0, 0, 0, 5, 6, 7, 8, 0];
-                let (from, to) = (usize::try_from(start).expect("small"), usize::try_from(start + len).expect("small"));
+                let (from, to) = (
+                    usize::try_from(start).expect("small"),
+                    usize::try_from(start + len).expect("small"),
+                );
                 assert_eq!(buf, whole[from..to]);
                 let is_whole = !(from..to).any(|at| [2, 3, 4, 9].contains(&at));
                 if len > 0 {
@@ -141,7 +159,10 @@ mod tests {
         let mut buf = [7; 4];
         assert_eq!((zeros.len(), zeros.read_at(4, &mut buf), buf), (8, Ok(()), [0; 4]));
         for offset in [5, u64::MAX] {
-            assert_eq!(zeros.read_at(offset, &mut buf).unwrap_err().code(), apr_core::Code::Corrupt);
+            assert_eq!(
+                zeros.read_at(offset, &mut buf).unwrap_err().code(),
+                apr_core::Code::Corrupt
+            );
         }
     }
 }

@@ -1,16 +1,18 @@
-//! The file of a model without the data of its tensors, to travel with them and to become the same file again.
+//! The file of a model without the data of its tensors, to travel with them and to become the same
+//! file again.
 //!
 //! ```text
 //! "APRONNX\x01"   8 bytes
 //! length          u32 of the header
 //! header          JSON: {"file": "model.onnx", "len": 90210, "holes": [[offset, len], ...],
-//!                        "data": [{"file": "model.onnx_data", "len": 81920, "kept": [[offset, len], ...]}, ...]}
+//!                        "data": [{"file": "model.onnx_data", "len": 81920,
+//!                                  "kept": [[offset, len], ...]}, ...]}
 //! rest            the file's bytes outside of the holes, then those of other files that are kept
 //! ```
 //!
-//! A hole is the data of one or several tensors. Small ones stay, so that the graph can be told from this alone. `data` are
-//! the other files that the model's tensors are in. What lies between the tensors there is kept up to 4 MiB; beyond, it is
-//! taken for padding, and becomes zeros.
+//! A hole is the data of one or several tensors. Small ones stay, so that the graph can be told
+//! from this alone. `data` are the other files that the model's tensors are in. What lies between
+//! the tensors there is kept up to 4 MiB; beyond, it is taken for padding, and becomes zeros.
 
 mod cut;
 mod holed;
@@ -42,15 +44,20 @@ struct Skeleton {
 
 impl Skeleton {
     fn parse(mut bytes: Vec<u8>, limits: &Limits) -> Result<Self> {
-        let bad = |what: &str| Error::corrupt(format!("the skeleton of the ONNX file {what}")).in_file(COMPANION);
+        let bad = |what: &str| {
+            Error::corrupt(format!("the skeleton of the ONNX file {what}")).in_file(COMPANION)
+        };
         let head = bytes.get(..HEAD).filter(|head| head.starts_with(MAGIC));
         let head = head.ok_or_else(|| bad("has another beginning"))?;
         let json_len = u32::from_le_bytes([head[8], head[9], head[10], head[11]]);
         limits.check_metadata(json_len.into())?;
         let json_len = usize::try_from(json_len).unwrap_or(usize::MAX);
-        let json = HEAD.checked_add(json_len).and_then(|end| bytes.get(HEAD..end)).ok_or_else(|| bad("is cut off"))?;
-        let header: Header =
-            serde_json::from_slice(json).map_err(|error| bad(&format!("has a bad header: {error}")))?;
+        let json = HEAD
+            .checked_add(json_len)
+            .and_then(|end| bytes.get(HEAD..end))
+            .ok_or_else(|| bad("is cut off"))?;
+        let header: Header = serde_json::from_slice(json)
+            .map_err(|error| bad(&format!("has a bad header: {error}")))?;
         check_file_name(&header.file)?;
         let mut others = Vec::new();
         let mut kept = Vec::new();
@@ -83,8 +90,8 @@ impl Skeleton {
     }
 }
 
-/// What a checkpoint computes, where it came from an ONNX file: weights have the names of that checkpoint's tensors before
-/// an import renamed them.
+/// What a checkpoint computes, where it came from an ONNX file: weights have the names of that
+/// checkpoint's tensors before an import renamed them.
 ///
 /// # Errors
 /// E002 for a damaged companion, E007 when reading fails, E008 over the limits.

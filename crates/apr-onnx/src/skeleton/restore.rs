@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use apr_core::{CheckpointReader, DType, Error, Escaped, Limits, Loss, Result, Shape, StoredRange, TensorInfo};
+use apr_core::{
+    CheckpointReader, DType, Error, Escaped, Limits, Loss, Result, Shape, StoredRange, TensorInfo,
+};
 
 use super::writer::RestoredWriter;
 use super::{COMPANION, Skeleton};
@@ -20,15 +22,17 @@ pub struct RestoreOptions {
     pub named_files: bool,
 }
 
-/// Plans the ONNX file that a skeleton was cut out of, with these tensors in it: under the names, in the layout and with
-/// the dtypes that they had in the file. Where no value changed, the file is the same byte for byte. Other files with data
-/// are written beside it; what lay between the tensors there is zeros.
+/// Plans the ONNX file that a skeleton was cut out of, with these tensors in it: under the names,
+/// in the layout and with the dtypes that they had in the file. Where no value changed, the file is
+/// the same byte for byte. Other files with data are written beside it; what lay between the
+/// tensors there is zeros.
 ///
-/// A tensor that is a constant of the graph may be missing, and is then what it was. One that the file holds in a form
-/// that has no room for other values must have its own.
+/// A tensor that is a constant of the graph may be missing, and is then what it was. One that the
+/// file holds in a form that has no room for other values must have its own.
 ///
 /// # Errors
-/// E001 where a tensor is missing or has another dtype or shape, E002 for a damaged skeleton, E008 over the limits.
+/// E001 where a tensor is missing or has another dtype or shape, E002 for a damaged skeleton, E008
+/// over the limits.
 pub fn restore(
     skeleton: Vec<u8>,
     tensors: &[TensorInfo],
@@ -65,14 +69,18 @@ struct Restoration {
 impl Restoration {
     /// Finds the place of each tensor. Returns those that have none.
     fn assign(&mut self, tensors: &[TensorInfo]) -> Result<Vec<Loss>> {
-        let by_name: HashMap<&str, usize> =
-            tensors.iter().enumerate().map(|(position, info)| (info.name.as_str(), position)).collect();
+        let by_name: HashMap<&str, usize> = tensors
+            .iter()
+            .enumerate()
+            .map(|(position, info)| (info.name.as_str(), position))
+            .collect();
         let mut is_used = vec![false; tensors.len()];
         for (stored, info) in self.reader.tensors().iter().enumerate() {
             let flat = self.reader.flat_range(stored);
             let Some(&position) = by_name.get(info.name.as_str()) else {
-                let is_gone =
-                    flat.is_some_and(|range| range.file > 0 || self.skeleton.own.lacks(range.offset, range.len));
+                let is_gone = flat.is_some_and(|range| {
+                    range.file > 0 || self.skeleton.own.lacks(range.offset, range.len)
+                });
                 if is_gone {
                     let message = "the ONNX file has this tensor, and the checkpoint lacks it";
                     return Err(Error::format(message).for_tensor(&info.name));
@@ -99,12 +107,18 @@ impl Restoration {
     fn files(&mut self, options: &RestoreOptions) -> Result<Vec<(String, Vec<Piece>)>> {
         self.ranges.sort_by_key(|(range, _)| (range.file, range.offset, range.len));
         let mut ranges = self.ranges.as_slice();
-        let own = if options.file_name.is_empty() { &self.skeleton.header.file } else { &options.file_name };
+        let own = if options.file_name.is_empty() {
+            &self.skeleton.header.file
+        } else {
+            &options.file_name
+        };
         let names = [(own, self.skeleton.header.len)].into_iter();
-        let names = names.chain(self.skeleton.header.data.iter().map(|data| (&data.file, data.len)));
+        let names =
+            names.chain(self.skeleton.header.data.iter().map(|data| (&data.file, data.len)));
         let mut files = Vec::new();
         for (file, (name, len)) in names.enumerate() {
-            let (own, rest) = ranges.split_at(ranges.partition_point(|(range, _)| range.file <= file));
+            let (own, rest) =
+                ranges.split_at(ranges.partition_point(|(range, _)| range.file <= file));
             ranges = rest;
             files.push((name.clone(), self.pieces(file, len, own)?));
         }
@@ -124,7 +138,8 @@ impl Restoration {
                 }
                 let name = Escaped::short(&self.skeleton.header.file);
                 let message = format!(
-                    "two tensors of '{name}' share some of their bytes, which this version of apr does not write"
+                    "two tensors of '{name}' share some of their bytes, which this version of apr \
+                     does not write"
                 );
                 return Err(Error::version(message).at(range.offset));
             }

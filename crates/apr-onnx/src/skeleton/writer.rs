@@ -4,7 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use apr_core::digest::ChunkSums;
-use apr_core::{CheckpointReader, CheckpointWriter, Due, Error, Layout, Notes, PlannedTensor, Result, Sink};
+use apr_core::{
+    CheckpointReader, CheckpointWriter, Due, Error, Layout, Notes, PlannedTensor, Result, Sink,
+};
 
 use crate::reader::OnnxReader;
 use crate::write::OnnxWriter;
@@ -30,19 +32,38 @@ pub struct RestoredWriter {
 
 impl RestoredWriter {
     /// `same` are positions of tensors, and of what they must be in `reader`.
-    pub(super) fn new(writer: OnnxWriter, reader: Arc<OnnxReader>, same: Vec<(usize, usize)>) -> Result<Self> {
+    pub(super) fn new(
+        writer: OnnxWriter,
+        reader: Arc<OnnxReader>,
+        same: Vec<(usize, usize)>,
+    ) -> Result<Self> {
         let mut layout = writer.layout().clone();
         let left = layout.tensors.iter().map(|planned| planned.len).sum();
         let mut checks = Layout::default();
         let mut names = Vec::with_capacity(same.len());
         for &(source, stored) in &same {
             let info = &reader.tensors()[stored];
-            checks.tensors.push(PlannedTensor { source, file: 0, offset: 0, len: info.byte_len()? });
+            checks.tensors.push(PlannedTensor {
+                source,
+                file: 0,
+                offset: 0,
+                len: info.byte_len()?,
+            });
             names.push(info.name.clone());
         }
         layout.tensors.extend(&checks.tensors);
         let stored = same.into_iter().map(|(_, stored)| stored).collect();
-        Ok(Self { writer, layout, checks, names, reader, stored, left, checked: Due::default(), offset: 0 })
+        Ok(Self {
+            writer,
+            layout,
+            checks,
+            names,
+            reader,
+            stored,
+            left,
+            checked: Due::default(),
+            offset: 0,
+        })
     }
 
     /// Compares bytes with those of the file.
@@ -75,7 +96,12 @@ impl CheckpointWriter for RestoredWriter {
         self.writer.begin(sink)
     }
 
-    fn write_chunk(&mut self, sink: &mut dyn Sink, bytes: &[u8], sums: Option<ChunkSums>) -> Result<()> {
+    fn write_chunk(
+        &mut self,
+        sink: &mut dyn Sink,
+        bytes: &[u8],
+        sums: Option<ChunkSums>,
+    ) -> Result<()> {
         if self.left == 0 && !bytes.is_empty() {
             return self.check(bytes);
         }

@@ -4,14 +4,18 @@ use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
 use apr_core::{Error, Result};
-use apr_graph::{Attribute, AttributeValue, Body, Constant, Graph, Name, Node, Op, Origin, Value, ValueId, ValueType};
+use apr_graph::{
+    Attribute, AttributeValue, Body, Constant, Graph, Name, Node, Op, Origin, Value, ValueId,
+    ValueType,
+};
 
 use super::message::Message;
 use super::node::{code, node};
 use super::types::{tensor, value_info};
 use super::weights::Weights;
 
-/// Most graphs within graphs: protobuf's libraries stop at a hundred messages in each other, and a graph takes three.
+/// Most graphs within graphs: protobuf's libraries stop at a hundred messages in each other, and a
+/// graph takes three.
 const MAX_DEPTH: usize = 100;
 
 /// What the parts of a model are encoded with.
@@ -29,19 +33,23 @@ pub(crate) struct Scope<'a> {
 }
 
 impl<'a> Scope<'a> {
-    /// Names of a body within another. A name that the body around has already gets a number, since ONNX has no
-    /// shadowing.
+    /// Names of a body within another. A name that the body around has already gets a number, since
+    /// ONNX has no shadowing.
     pub(crate) fn new(body: &'a Body, outer: Option<&'a Self>) -> Result<Self> {
         if outer.map_or(0, Self::depth) >= MAX_DEPTH {
-            return Err(Error::memory(format!("graphs lie within each other more than {MAX_DEPTH} deep")));
+            return Err(Error::memory(format!(
+                "graphs lie within each other more than {MAX_DEPTH} deep"
+            )));
         }
-        let mut scope = Self { names: Vec::with_capacity(body.values.len()), taken: HashSet::new(), outer };
+        let mut scope =
+            Self { names: Vec::with_capacity(body.values.len()), taken: HashSet::new(), outer };
         for value in &body.values {
             let name = match (&value.origin, outer) {
                 (Origin::Outer(of), Some(outer)) => Cow::Borrowed(outer.name(*of)),
                 (_, outer) => {
-                    let is_taken =
-                        |name: &str| outer.is_some_and(|outer| outer.has(name)) || scope.taken.contains(name);
+                    let is_taken = |name: &str| {
+                        outer.is_some_and(|outer| outer.has(name)) || scope.taken.contains(name)
+                    };
                     let name = unique(&value.name, is_taken);
                     scope.taken.insert(name.clone().into_owned());
                     name
@@ -80,7 +88,8 @@ impl<'a, 'w> Encoder<'a, 'w> {
         let mut kinds = HashMap::new();
         let defaults = graph.functions.iter().flat_map(|function| &function.defaults);
         let bodies = graph.functions.iter().map(|function| &function.body).chain([&graph.body]);
-        let calls = bodies.flat_map(|body| &body.nodes).filter(|node| graph.function(&node.op).is_some());
+        let calls =
+            bodies.flat_map(|body| &body.nodes).filter(|node| graph.function(&node.op).is_some());
         for attribute in defaults.chain(calls.flat_map(|node| &node.attributes)) {
             kinds.insert(attribute.name.clone(), code(&attribute.value));
         }
@@ -103,7 +112,9 @@ impl<'a, 'w> Encoder<'a, 'w> {
         message.text(2, if body.name.is_empty() { unnamed } else { &body.name });
         for (value, name) in body.values.iter().zip(&scope.names) {
             match &value.origin {
-                Origin::Weight(weight) => message.message(5, self.weights.tensor(weight, &value.kind, name)?),
+                Origin::Weight(weight) => {
+                    message.message(5, self.weights.tensor(weight, &value.kind, name)?);
+                }
                 Origin::Constant(constant) => message.message(5, tensor(constant, name)),
                 _ => {}
             }
@@ -121,7 +132,12 @@ impl<'a, 'w> Encoder<'a, 'w> {
     }
 
     /// The nodes of a function, with its constants as nodes: a function has no initializers.
-    pub(crate) fn function_nodes(&mut self, body: &Body, scope: &Scope<'_>, message: &mut Message) -> Result<()> {
+    pub(crate) fn function_nodes(
+        &mut self,
+        body: &Body,
+        scope: &Scope<'_>,
+        message: &mut Message,
+    ) -> Result<()> {
         for (position, value) in (0..).zip(&body.values) {
             match &value.origin {
                 Origin::Constant(constant) => {
@@ -129,8 +145,10 @@ impl<'a, 'w> Encoder<'a, 'w> {
                     message.message(7, node(self, &made, scope)?);
                 }
                 Origin::Weight(weight) => {
-                    let message =
-                        format!("function '{}' has a weight of its own, which ONNX does not allow", body.name);
+                    let message = format!(
+                        "function '{}' has a weight of its own, which ONNX does not allow",
+                        body.name
+                    );
                     return Err(Error::format(message).for_tensor(&weight.tensor));
                 }
                 _ => {}
@@ -144,7 +162,8 @@ impl<'a, 'w> Encoder<'a, 'w> {
 }
 
 fn constant_node(value: &Value, id: ValueId, constant: &Constant) -> Node {
-    let attribute = Attribute { name: "value".into(), value: AttributeValue::Tensor(constant.clone()) };
+    let attribute =
+        Attribute { name: "value".into(), value: AttributeValue::Tensor(constant.clone()) };
     Node {
         name: value.name.clone(),
         op: Op::onnx("Constant"),

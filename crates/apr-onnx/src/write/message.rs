@@ -1,9 +1,10 @@
 //! Protobuf messages with holes where the weights come.
 
-/// A message under construction: its bytes, and holes of known lengths that tensors fill while the file is written.
+/// A message under construction: its bytes, and holes of known lengths that tensors fill while the
+/// file is written.
 ///
-/// Protobuf puts the length of a message in front of it. So a message is complete, holes included, before it becomes a
-/// field of another.
+/// Protobuf puts the length of a message in front of it. So a message is complete, holes included,
+/// before it becomes a field of another.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Message {
     pieces: Vec<Piece>,
@@ -89,7 +90,9 @@ impl Message {
         self.len += value.len;
         for piece in value.pieces {
             match (self.pieces.last_mut(), piece) {
-                (Some(Piece::Bytes(before)), Piece::Bytes(bytes)) if bytes.len() <= SMALL => before.extend(bytes),
+                (Some(Piece::Bytes(before)), Piece::Bytes(bytes)) if bytes.len() <= SMALL => {
+                    before.extend(bytes);
+                }
                 (_, piece) => self.pieces.push(piece),
             }
         }
@@ -157,7 +160,10 @@ mod tests {
         assert_eq!(message.into_pieces(), [Piece::Bytes(expected)]);
         let mut negative = Message::default();
         negative.int(1, -2);
-        assert_eq!(negative.into_pieces(), [Piece::Bytes(b"\x08\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01".to_vec())]);
+        assert_eq!(
+            negative.into_pieces(),
+            [Piece::Bytes(b"\x08\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01".to_vec())]
+        );
     }
 
     #[test]

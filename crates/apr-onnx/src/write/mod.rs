@@ -3,14 +3,17 @@
 //! ```text
 //! model.onnx       ModelProto
 //!                  ├─ ir_version, producer
-//!                  ├─ graph: nodes, initializers (with their bytes, or where those lie), inputs, outputs, types
+//!                  ├─ graph: nodes, initializers (with their bytes, or where those lie),
+//!                  │         inputs, outputs, types
 //!                  └─ opset_import, metadata_props, functions
-//! model.onnx_data  the bytes of large tensors, each from a multiple of 4 KiB on (64 KiB from 1 MiB up)
+//! model.onnx_data  the bytes of large tensors, each from a multiple of 4 KiB on (64 KiB from 1 MiB
+//!                  up)
 //! ```
 //!
-//! Protobuf wants the length of a message in front of it. Names, types and lengths of all tensors are known before any
-//! of them is read, so the messages are made first, with holes, and the tensors stream into the holes. Memory is that of
-//! the graph and one chunk. A message has less than 2 GiB; above that, tensors lie beside the model.
+//! Protobuf wants the length of a message in front of it. Names, types and lengths of all tensors
+//! are known before any of them is read, so the messages are made first, with holes, and the
+//! tensors stream into the holes. Memory is that of the graph and one chunk. A message has less
+//! than 2 GiB; above that, tensors lie beside the model.
 
 mod body;
 pub(crate) mod message;
@@ -47,8 +50,8 @@ pub enum ExternalData {
 /// How to write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct WriteOptions {
-    /// Whether the file is announced to [`Sink::next_file`](apr_core::Sink::next_file), as folders need it. Where there
-    /// are several files, all are.
+    /// Whether the file is announced to [`Sink::next_file`](apr_core::Sink::next_file), as folders
+    /// need it. Where there are several files, all are.
     pub named_files: bool,
     /// Where the bytes of tensors go.
     pub external_data: ExternalData,
@@ -73,10 +76,11 @@ impl Model {
     }
 }
 
-/// Plans models, each a file of its own, of these tensors. Each weight of a graph names one of the tensors, as it is: views
-/// were applied before. A model uses a tensor once.
+/// Plans models, each a file of its own, of these tensors. Each weight of a graph names one of the
+/// tensors, as it is: views were applied before. A model uses a tensor once.
 ///
-/// A tensor that no weight names is not written, and is among [`Layout::losses`](apr_core::Layout::losses).
+/// A tensor that no weight names is not written, and is among
+/// [`Layout::losses`](apr_core::Layout::losses).
 ///
 /// ```
 /// use apr_core::{CheckpointWriter, DType, Notes, Shape, TensorInfo};
@@ -85,12 +89,14 @@ impl Model {
 ///
 /// let mut graph = GraphBuilder::new(17);
 /// let main = graph.body();
-/// let x = main.input("x", ElementType::F32, [Dim::symbol("batch"), Dim::fixed(2)], Meaning::Unknown);
+/// let x =
+///     main.input("x", ElementType::F32, [Dim::symbol("batch"), Dim::fixed(2)], Meaning::Unknown);
 /// let weight = main.weight("weight", ElementType::F32, [2, 1]);
 /// let product = main.op("MatMul", [x, weight]).output("product");
 /// main.output("y", product, Meaning::Unknown);
 ///
-/// let tensor = TensorInfo { name: "weight".into(), dtype: DType::F32, shape: Shape::from([2, 1]) };
+/// let tensor =
+///     TensorInfo { name: "weight".into(), dtype: DType::F32, shape: Shape::from([2, 1]) };
 /// let model = Model::new("model.onnx", graph.finish());
 /// let mut writer = plan(&[model], &[tensor], WriteOptions::default())?;
 /// let mut file = Vec::new();
@@ -102,9 +108,9 @@ impl Model {
 /// ```
 ///
 /// # Errors
-/// E001 for a weight that is not among the tensors or differs from what the graph says of it, and for a file name that
-/// is none; E008 for a model that is too large for one file where it must be one, and graphs that lie within each other
-/// too deep.
+/// E001 for a weight that is not among the tensors or differs from what the graph says of it, and
+/// for a file name that is none; E008 for a model that is too large for one file where it must be
+/// one, and graphs that lie within each other too deep.
 pub fn plan(models: &[Model], tensors: &[TensorInfo], options: WriteOptions) -> Result<OnnxWriter> {
     let mut files = Vec::new();
     let mut used = vec![false; tensors.len()];
@@ -130,7 +136,11 @@ pub fn plan(models: &[Model], tensors: &[TensorInfo], options: WriteOptions) -> 
 }
 
 /// The message of a model, with its tensors inside or beside it.
-fn encoded<'a>(model: &Model, tensors: &'a [TensorInfo], asked: ExternalData) -> Result<(Message, Weights<'a>)> {
+fn encoded<'a>(
+    model: &Model,
+    tensors: &'a [TensorInfo],
+    asked: ExternalData,
+) -> Result<(Message, Weights<'a>)> {
     let encode = |location: Option<String>| {
         let mut weights = Weights::new(tensors, location);
         let message = model::model(&model.graph, &model.properties, &mut weights)?;

@@ -11,7 +11,8 @@ use super::weights::{Weights, pair};
 /// What a model's file says besides the graph.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Properties {
-    /// The least version of the file format to write; a newer one is written where the graph needs it.
+    /// The least version of the file format to write; a newer one is written where the graph needs
+    /// it.
     pub ir_version: i64,
     /// The program that wrote the model.
     pub producer_name: String,
@@ -41,7 +42,8 @@ impl Default for Properties {
     }
 }
 
-/// Versions of ONNX's file format, each with the newest operator set of the release that brought it.
+/// Versions of ONNX's file format, each with the newest operator set of the release that brought
+/// it.
 const IR_VERSIONS: [(i64, i64); 12] = [
     (3, 8),
     (4, 9),
@@ -64,7 +66,11 @@ pub fn ir_version(opset: i64) -> i64 {
 }
 
 /// `ModelProto`.
-pub(crate) fn model(graph: &Graph, properties: &Properties, weights: &mut Weights<'_>) -> Result<Message> {
+pub(crate) fn model(
+    graph: &Graph,
+    properties: &Properties,
+    weights: &mut Weights<'_>,
+) -> Result<Message> {
     let mut encoder = Encoder::new(graph, weights);
     let mut message = Message::default();
     message.int(1, version(graph, properties));

@@ -24,7 +24,11 @@ mod kind {
 }
 
 /// `NodeProto`.
-pub(crate) fn node(encoder: &mut Encoder<'_, '_>, node: &Node, scope: &Scope<'_>) -> Result<Message> {
+pub(crate) fn node(
+    encoder: &mut Encoder<'_, '_>,
+    node: &Node,
+    scope: &Scope<'_>,
+) -> Result<Message> {
     let mut message = Message::default();
     let name = |value: &Option<ValueId>| value.map_or("", |value| scope.name(value));
     node.inputs.iter().for_each(|value| message.text(1, name(value)));
@@ -32,7 +36,10 @@ pub(crate) fn node(encoder: &mut Encoder<'_, '_>, node: &Node, scope: &Scope<'_>
     message.some_text(3, &node.name);
     message.text(4, &node.op.name);
     for attribute in &node.attributes {
-        message.message(5, self::attribute(encoder, attribute, scope).map_err(|error| in_node(&error, node))?);
+        message.message(
+            5,
+            self::attribute(encoder, attribute, scope).map_err(|error| in_node(&error, node))?,
+        );
     }
     message.some_text(6, &node.doc);
     message.some_text(7, &node.op.domain);
@@ -47,7 +54,11 @@ fn in_node(error: &Error, node: &Node) -> Error {
 }
 
 /// `AttributeProto`.
-pub(crate) fn attribute(encoder: &mut Encoder<'_, '_>, attribute: &Attribute, scope: &Scope<'_>) -> Result<Message> {
+pub(crate) fn attribute(
+    encoder: &mut Encoder<'_, '_>,
+    attribute: &Attribute,
+    scope: &Scope<'_>,
+) -> Result<Message> {
     let mut message = Message::default();
     if let AttributeValue::Opaque(bytes) = &attribute.value {
         message.encoded(bytes);
@@ -94,7 +105,8 @@ pub(crate) fn attribute(encoder: &mut Encoder<'_, '_>, attribute: &Attribute, sc
     Ok(message)
 }
 
-/// Attributes of several values. They are not packed: ONNX's messages are of protobuf's second version.
+/// Attributes of several values. They are not packed: ONNX's messages are of protobuf's second
+/// version.
 fn list(
     encoder: &mut Encoder<'_, '_>,
     message: &mut Message,
@@ -105,16 +117,24 @@ fn list(
         AttributeValue::Floats(values) => values.iter().for_each(|&value| message.float(7, value)),
         AttributeValue::Ints(values) => values.iter().for_each(|&value| message.int(8, value)),
         AttributeValue::Texts(values) => values.iter().for_each(|value| message.bytes(9, value)),
-        AttributeValue::Tensors(values) => values.iter().for_each(|value| message.message(10, tensor(value, ""))),
+        AttributeValue::Tensors(values) => {
+            values.iter().for_each(|value| message.message(10, tensor(value, "")));
+        }
         AttributeValue::Bodies(bodies) => {
             for body in bodies {
                 message.message(11, encoder.graph(body, Some(scope))?);
             }
         }
         AttributeValue::Types(values) => {
-            values.iter().for_each(|value| message.message(15, type_proto(value).unwrap_or_default()));
+            values
+                .iter()
+                .for_each(|value| message.message(15, type_proto(value).unwrap_or_default()));
         }
-        _ => return Err(Error::format("this version of apr does not write attributes of this kind")),
+        _ => {
+            return Err(Error::format(
+                "this version of apr does not write attributes of this kind",
+            ));
+        }
     }
     Ok(code(value))
 }

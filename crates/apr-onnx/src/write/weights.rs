@@ -9,7 +9,8 @@ use super::message::{Message, Piece};
 
 /// Tensors below this many bytes stay in the file; so does onnx's own library.
 const ALWAYS_INSIDE: u64 = 1 << 10;
-/// Tensors of this many bytes or more start where a page starts, so that they can be mapped: 64 KiB on Windows.
+/// Tensors of this many bytes or more start where a page starts, so that they can be mapped: 64 KiB
+/// on Windows.
 const MAPPED: u64 = 1 << 20;
 const PAGE: u64 = 64 << 10;
 /// What the others are aligned to.
@@ -36,7 +37,11 @@ pub(crate) struct Outside {
 impl<'a> Weights<'a> {
     /// `location` is the file beside the model, where large tensors go there.
     pub(crate) fn new(tensors: &'a [TensorInfo], location: Option<String>) -> Self {
-        let positions = tensors.iter().enumerate().map(|(position, info)| (info.name.as_str(), position)).collect();
+        let positions = tensors
+            .iter()
+            .enumerate()
+            .map(|(position, info)| (info.name.as_str(), position))
+            .collect();
         let outside = location.map(|location| Outside { location, pieces: Vec::new(), len: 0 });
         Self { tensors, positions, used: vec![false; tensors.len()], outside }
     }
@@ -47,7 +52,12 @@ impl<'a> Weights<'a> {
     }
 
     /// `TensorProto` of a weight that has this type in the graph.
-    pub(crate) fn tensor(&mut self, weight: &WeightRef, kind: &ValueType, name: &str) -> Result<Message> {
+    pub(crate) fn tensor(
+        &mut self,
+        weight: &WeightRef,
+        kind: &ValueType,
+        name: &str,
+    ) -> Result<Message> {
         let position = self.position(weight)?;
         let info = &self.tensors[position];
         let (element, dims) = stated(info, kind)?;
@@ -76,13 +86,19 @@ impl<'a> Weights<'a> {
     fn position(&mut self, weight: &WeightRef) -> Result<usize> {
         let WeightRef { tensor, views } = weight;
         if !views.is_empty() {
-            return Err(Error::format("an ONNX file stores tensors as the graph uses them").for_tensor(tensor));
+            return Err(Error::format("an ONNX file stores tensors as the graph uses them")
+                .for_tensor(tensor));
         }
         let Some(&position) = self.positions.get(tensor.as_str()) else {
-            return Err(Error::format("the graph uses this tensor, and the model does not have it").for_tensor(tensor));
+            return Err(Error::format(
+                "the graph uses this tensor, and the model does not have it",
+            )
+            .for_tensor(tensor));
         };
         if std::mem::replace(&mut self.used[position], true) {
-            return Err(Error::format("two values of the graph name this tensor").for_tensor(tensor));
+            return Err(
+                Error::format("two values of the graph name this tensor").for_tensor(tensor)
+            );
         }
         Ok(position)
     }
@@ -113,8 +129,8 @@ pub(crate) fn pair(key: &str, value: &str) -> Message {
     message
 }
 
-/// Type and dimensions of a tensor: the graph's, which may pack several elements into what the checkpoint counts as one,
-/// or else the checkpoint's.
+/// Type and dimensions of a tensor: the graph's, which may pack several elements into what the
+/// checkpoint counts as one, or else the checkpoint's.
 fn stated(info: &TensorInfo, kind: &ValueType) -> Result<(ElementType, Vec<u64>)> {
     let own = ElementType::from_dtype(info.dtype);
     let typed = match kind {
@@ -134,7 +150,10 @@ fn stated(info: &TensorInfo, kind: &ValueType) -> Result<(ElementType, Vec<u64>)
     let is_packed = element.bits() < 8 && info.dtype == DType::U8;
     if len != Some(info.byte_len()?) || (own != Some(element) && !is_packed) {
         let shape = info.shape.dims();
-        let message = format!("the graph takes it for {element} {dims:?}, but it is {} {shape:?}", info.dtype);
+        let message = format!(
+            "the graph takes it for {element} {dims:?}, but it is {} {shape:?}",
+            info.dtype
+        );
         return Err(Error::format(message).for_tensor(&info.name));
     }
     Ok((element, dims))

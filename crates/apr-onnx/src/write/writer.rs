@@ -3,13 +3,16 @@
 use std::collections::VecDeque;
 
 use apr_core::digest::ChunkSums;
-use apr_core::{CheckpointWriter, Due, FileInfo, Layout, Loss, Notes, PlannedTensor, Result, Sink, TensorInfo};
+use apr_core::{
+    CheckpointWriter, Due, FileInfo, Layout, Loss, Notes, PlannedTensor, Result, Sink, TensorInfo,
+};
 
 use super::message::Piece;
 
 /// ONNX models being written; [`plan`](super::plan) makes it.
 ///
-/// Nothing is ever patched, so any sink will do; where there are several files, one that holds several.
+/// Nothing is ever patched, so any sink will do; where there are several files, one that holds
+/// several.
 #[derive(Debug)]
 pub struct OnnxWriter {
     layout: Layout,
@@ -46,7 +49,8 @@ impl OnnxWriter {
             layout.files.push(FileInfo { name, len: offset });
             queues.push_back(pieces.into());
         }
-        let names = layout.tensors.iter().map(|planned| tensors[planned.source].name.clone()).collect();
+        let names =
+            layout.tensors.iter().map(|planned| tensors[planned.source].name.clone()).collect();
         Self { layout, names, files: queues, file: 0, named, due: Due::default() }
     }
 
@@ -60,7 +64,8 @@ impl OnnxWriter {
         }
     }
 
-    /// Writes known bytes up to the next hole, in this file or one after it, and takes the hole away.
+    /// Writes known bytes up to the next hole, in this file or one after it, and takes the hole
+    /// away.
     fn known_bytes(&mut self, sink: &mut dyn Sink) -> Result<()> {
         while let Some(pieces) = self.files.front_mut() {
             match pieces.pop_front() {
@@ -103,7 +108,12 @@ impl CheckpointWriter for OnnxWriter {
         self.go_on(sink)
     }
 
-    fn write_chunk(&mut self, sink: &mut dyn Sink, bytes: &[u8], _sums: Option<ChunkSums>) -> Result<()> {
+    fn write_chunk(
+        &mut self,
+        sink: &mut dyn Sink,
+        bytes: &[u8],
+        _sums: Option<ChunkSums>,
+    ) -> Result<()> {
         self.due.take(&self.layout, &self.names, bytes.len() as u64)?;
         sink.write_all(bytes)?;
         match self.due.complete(&self.layout) {

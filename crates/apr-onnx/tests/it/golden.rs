@@ -30,11 +30,13 @@ fn every_storage_and_dtype_reads_as_the_onnx_package_reads_it() {
 
 #[test]
 fn what_no_dtype_holds_is_left_out_by_name_and_what_is_widened_is_said() {
-    let reader = open(&locate::fixture("onnx/storages.onnx"), &Limits::default()).expect("a sound file");
+    let reader =
+        open(&locate::fixture("onnx/storages.onnx"), &Limits::default()).expect("a sound file");
     let expected = [
         "2 tensors of complex numbers of 128 bits are not read, the first is 'COMPLEX128_raw'",
         "1 tensor of text is not read, the first is 'STRING_typed'",
-        "8 tensors of integers of 4 or 2 bits are read as integers of 8 bits, the first is 'UINT4_raw'",
+        "8 tensors of integers of 4 or 2 bits are read as integers of 8 bits, the first is \
+         'UINT4_raw'",
         "it has operators of domains that apr does not know: com.example",
     ];
     assert_eq!(reader.warnings(), expected);
@@ -42,7 +44,8 @@ fn what_no_dtype_holds_is_left_out_by_name_and_what_is_widened_is_said() {
 
 #[test]
 fn tensors_that_share_their_bytes_are_tied() {
-    let reader = open(&locate::fixture("onnx/external/model.onnx"), &Limits::default()).expect("a sound file");
+    let reader = open(&locate::fixture("onnx/external/model.onnx"), &Limits::default())
+        .expect("a sound file");
     let tied = reader.metadata().object(apr_core::keys::TIED).expect("two share theirs");
     assert_eq!(serde_json::to_string(tied).expect("JSON"), r#"{"again":"a"}"#);
 }
@@ -53,7 +56,8 @@ fn small_models_come_back_byte_for_byte() {
         let path = locate::fixture("onnx").join(name);
         let reader = open(&path, &Limits::default()).expect("a sound file");
         for (file, bytes) in rewritten(&reader, "model.onnx").files() {
-            let original = if file == "model.onnx" { path.clone() } else { path.with_file_name(file) };
+            let original =
+                if file == "model.onnx" { path.clone() } else { path.with_file_name(file) };
             assert!(*bytes == fs::read(original).expect("a fixture"), "{name}: {file}");
         }
     }
@@ -66,7 +70,8 @@ fn use_all(file: Vec<u8>) {
         // Damaged elements are met where they are read.
         let _ = read_everything(&reader);
         let _ = reader.graph();
-        let _ = (0..reader.companions().len()).try_for_each(|at| reader.read_companion(at).map(drop));
+        let _ =
+            (0..reader.companions().len()).try_for_each(|at| reader.read_companion(at).map(drop));
     }
     let _ = apr_onnx::open_in(&folder, "model.onnx", &Limits::default());
 }
@@ -83,13 +88,17 @@ fn broken_copies_end_in_an_error_or_an_answer_within_bounded_memory() {
 
 #[test]
 fn broken_skeletons_end_in_an_error_or_an_answer() {
-    let reader = open(&locate::fixture("onnx/external/model.onnx"), &Limits::default()).expect("a sound file");
+    let reader = open(&locate::fixture("onnx/external/model.onnx"), &Limits::default())
+        .expect("a sound file");
     let skeleton = reader.read_companion(0).expect("readable");
     let options = apr_onnx::skeleton::RestoreOptions::default();
-    for broken in corrupt::truncations(&skeleton).chain(corrupt::bit_flips(&skeleton, 0..skeleton.len())) {
+    for broken in
+        corrupt::truncations(&skeleton).chain(corrupt::bit_flips(&skeleton, 0..skeleton.len()))
+    {
         let _ = apr_onnx::skeleton::restore(broken, reader.tensors(), &options, &Limits::default());
     }
     let cut = skeleton[..skeleton.len() - 1].to_vec();
-    let error = apr_onnx::skeleton::restore(cut, reader.tensors(), &options, &Limits::default()).expect_err("cut off");
+    let error = apr_onnx::skeleton::restore(cut, reader.tensors(), &options, &Limits::default())
+        .expect_err("cut off");
     assert_eq!(error.code(), Code::Corrupt);
 }

@@ -6,7 +6,8 @@ use apr_onnx::proto;
 
 use crate::corpus::models_as_stored;
 
-/// What a body is made of, subgraphs included: nodes, inputs of nodes that are given, values without an origin.
+/// What a body is made of, subgraphs included: nodes, inputs of nodes that are given, values
+/// without an origin.
 fn count(body: &Body) -> [usize; 3] {
     let own = [
         body.nodes.len(),
@@ -21,7 +22,9 @@ fn count_of_file(graph: &proto::Graph) -> [usize; 2] {
     let given = |node: &proto::Node| node.inputs.iter().filter(|input| !input.is_empty()).count();
     let own = [graph.nodes.len(), graph.nodes.iter().map(given).sum()];
     let attributes = graph.nodes.iter().flat_map(|node| &node.attributes);
-    let inner = attributes.flat_map(|attribute| attribute.graph.iter().map(|graph| &**graph).chain(&attribute.graphs));
+    let inner = attributes.flat_map(|attribute| {
+        attribute.graph.iter().map(|graph| &**graph).chain(&attribute.graphs)
+    });
     inner.map(count_of_file).fold(own, |sum, more| [sum[0] + more[0], sum[1] + more[1]])
 }
 

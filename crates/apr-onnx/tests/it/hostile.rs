@@ -35,8 +35,9 @@ fn tensor(name: &str, dims: &[u64], more: &[u8]) -> Vec<u8> {
 }
 
 fn external(entries: &[(&str, &str)]) -> Vec<u8> {
-    let entry =
-        |(key, value): &(&str, &str)| field(13, &[field(1, key.as_bytes()), field(2, value.as_bytes())].concat());
+    let entry = |(key, value): &(&str, &str)| {
+        field(13, &[field(1, key.as_bytes()), field(2, value.as_bytes())].concat())
+    };
     [entries.iter().flat_map(entry).collect(), number(14, 1)].concat()
 }
 
@@ -63,8 +64,11 @@ fn lengths_and_counts_that_no_file_has_are_refused_before_anything_is_allocated(
     // An attribute whose packed integers claim 2^40 bytes.
     let claim = [varint(8 << 3 | 2), varint(1 << 40)].concat();
     assert_eq!(refused(model(&field(1, &field(5, &claim)))).code(), Code::Corrupt);
-    let shapes: [(&[u64], Code); 3] =
-        [(&[1 << 40, 1 << 40], Code::Format), (&[1 << 40], Code::Corrupt), (&[u64::MAX], Code::Format)];
+    let shapes: [(&[u64], Code); 3] = [
+        (&[1 << 40, 1 << 40], Code::Format),
+        (&[1 << 40], Code::Corrupt),
+        (&[u64::MAX], Code::Format),
+    ];
     for (dims, code) in shapes {
         let error = refused(model(&field(5, &tensor("w", dims, &field(9, &[0; 8])))));
         assert_eq!(error.code(), code, "{error}");
@@ -81,16 +85,22 @@ fn lengths_and_counts_that_no_file_has_are_refused_before_anything_is_allocated(
 fn data_outside_the_folder_are_refused_and_data_past_the_end_are_corrupt() {
     let file = |place: &[(&str, &str)]| model(&field(5, &tensor("w", &[2], &external(place))));
     let open = |file: Vec<u8>| {
-        let folder = FolderInMemory([("model.onnx".to_owned(), file), ("w.bin".to_owned(), vec![0; 12])].into());
+        let folder = FolderInMemory(
+            [("model.onnx".to_owned(), file), ("w.bin".to_owned(), vec![0; 12])].into(),
+        );
         open_in(&folder, "model.onnx", &Limits::default())
     };
-    for location in ["/etc/passwd", "../w.bin", "a/../../w.bin", "C:\\w.bin", "*/_ORT_MEM_ADDR_/*"] {
+    for location in ["/etc/passwd", "../w.bin", "a/../../w.bin", "C:\\w.bin", "*/_ORT_MEM_ADDR_/*"]
+    {
         let error = open(file(&[("location", location)])).expect_err(location);
         assert_eq!((error.code(), error.tensor()), (Code::Format, Some("w")), "{error}");
     }
-    let reader = open(file(&[("location", "w.bin"), ("offset", "4"), ("length", "8")])).expect("it is there");
+    let reader = open(file(&[("location", "w.bin"), ("offset", "4"), ("length", "8")]))
+        .expect("it is there");
     assert_eq!(read_everything(&reader).map(drop), Ok(()));
-    for (offset, code) in [("8", Code::Corrupt), ("18446744073709551615", Code::Corrupt), ("-1", Code::Format)] {
+    for (offset, code) in
+        [("8", Code::Corrupt), ("18446744073709551615", Code::Corrupt), ("-1", Code::Format)]
+    {
         let error = open(file(&[("location", "w.bin"), ("offset", offset)])).expect_err(offset);
         assert_eq!(error.code(), code, "{error}");
     }
@@ -100,7 +110,9 @@ fn data_outside_the_folder_are_refused_and_data_past_the_end_are_corrupt() {
 
 #[test]
 fn a_cycle_of_nodes_is_kept_for_a_check_to_find() {
-    let node = |input: &[u8], output: &[u8]| field(1, &[field(1, input), field(2, output), field(4, b"Relu")].concat());
+    let node = |input: &[u8], output: &[u8]| {
+        field(1, &[field(1, input), field(2, output), field(4, b"Relu")].concat())
+    };
     let graph = [node(b"b", b"a"), node(b"a", b"b"), field(12, &field(1, b"a"))].concat();
     let reader = open(model(&graph), "model.onnx", &Limits::default()).expect("a model");
     let graph = reader.graph().expect("a graph").expect("a graph");
@@ -110,9 +122,13 @@ fn a_cycle_of_nodes_is_kept_for_a_check_to_find() {
 
 #[test]
 fn a_long_name_is_not_repeated_for_every_tensor_inside() {
-    let inner: Vec<u8> = (0..2000).flat_map(|at| field(5, &tensor(&format!("t{at}"), &[0], &[]))).collect();
+    let inner: Vec<u8> =
+        (0..2000).flat_map(|at| field(5, &tensor(&format!("t{at}"), &[0], &[]))).collect();
     let attribute = field(5, &[field(1, b"body"), field(6, &inner)].concat());
-    let node = field(1, &[field(3, "n".repeat(1 << 20).as_bytes()), field(4, b"Loop"), attribute].concat());
+    let node = field(
+        1,
+        &[field(3, "n".repeat(1 << 20).as_bytes()), field(4, b"Loop"), attribute].concat(),
+    );
     assert_eq!(refused(model(&node)).code(), Code::Memory);
 }
 
@@ -151,7 +167,8 @@ fn typed_numbers_that_do_not_fit_their_type_or_their_count_are_corrupt() {
         ("three integers of four bytes in all", of_type(6, &[4], &int32(&[1, 2, 200, 1]))),
         ("a number that does not end", of_type(6, &[2], &int32(&[1, 200]))),
     ] {
-        let reader = open(model(&field(5, &tensor)), "model.onnx", &Limits::default()).expect("it opens");
+        let reader =
+            open(model(&field(5, &tensor)), "model.onnx", &Limits::default()).expect("it opens");
         // Small integers are a part of the graph.
         let read = read_everything(&reader).map(drop);
         let error = read.and_then(|()| reader.graph().map(drop)).expect_err(what);
@@ -179,16 +196,23 @@ fn sparse_tensors_whose_parts_do_not_fit_are_refused_and_such_of_texts_are_left_
         ("indices of 32 bits", sparse(&floats, &of_type(6, &[2], &field(9, &[0; 8])), &[4])),
         ("three indices for two values", sparse(&floats, &places(&[3], 3), &[4])),
         ("indices of two dimensions for one", sparse(&floats, &places(&[2, 2], 4), &[4])),
-        ("more elements than can be counted", sparse(&floats, &places(&[2], 2), &[1 << 40, 1 << 40])),
+        (
+            "more elements than can be counted",
+            sparse(&floats, &places(&[2], 2), &[1 << 40, 1 << 40]),
+        ),
     ] {
         assert_eq!(refused(file).code(), Code::Format, "{what}");
     }
     let texts = of_type(8, &[2], &field(6, b"a").repeat(2));
     let halves = of_type(23, &[2], &field(9, &[0]));
     for (values, kind) in [(texts, "text"), (halves, "sparse 4-bit floats")] {
-        let reader = open(sparse(&values, &places(&[2], 2), &[4]), "", &Limits::default()).expect("it opens");
+        let reader = open(sparse(&values, &places(&[2], 2), &[4]), "", &Limits::default())
+            .expect("it opens");
         assert!(reader.tensors().is_empty());
-        assert_eq!(reader.warnings(), [format!("1 tensor of {kind} is not read, the first is 'w'")]);
+        assert_eq!(
+            reader.warnings(),
+            [format!("1 tensor of {kind} is not read, the first is 'w'")]
+        );
     }
 }
 

@@ -6,7 +6,8 @@ use apr_core::protobuf::{Span, Walker};
 use apr_core::{CheckpointReader, Limits, TensorInfo};
 use apr_onnx::OnnxReader;
 use apr_onnx::proto::{
-    Attribute, AttributeKind, Graph, Model, Node, OperatorSet, Property, Tensor, Type, TypeKind, ValueInfo,
+    Attribute, AttributeKind, Graph, Model, Node, OperatorSet, Property, Tensor, Type, TypeKind,
+    ValueInfo,
 };
 use sha2::{Digest, Sha256};
 
@@ -24,7 +25,13 @@ pub(crate) fn lines(reader: &OnnxReader, bytes: &[u8]) -> Vec<String> {
 fn tensors(reader: &OnnxReader) -> Vec<String> {
     let line = |(position, info): (usize, &TensorInfo)| {
         let bytes = data(reader, position);
-        format!("tensor\t{}\t{}\t{}\t{}", info.name, info.dtype, info.shape, hex(&Sha256::digest(&bytes)))
+        format!(
+            "tensor\t{}\t{}\t{}\t{}",
+            info.name,
+            info.dtype,
+            info.shape,
+            hex(&Sha256::digest(&bytes))
+        )
     };
     reader.tensors().iter().enumerate().map(line).collect()
 }
@@ -39,7 +46,9 @@ fn data(reader: &OnnxReader, position: usize) -> Vec<u8> {
     let mut piece = [0; ODD];
     for start in (0..len).step_by(ODD).take(50) {
         let end = len.min(start + ODD);
-        reader.read_tensor(position, start as u64, &mut piece[..end - start]).expect("readable data");
+        reader
+            .read_tensor(position, start as u64, &mut piece[..end - start])
+            .expect("readable data");
         assert_eq!(piece[..end - start], whole[start..end], "{}", info.name);
     }
     if let Some(slice) = reader.tensor_slice(position) {
@@ -84,7 +93,14 @@ impl Lister<'_> {
     fn model(&mut self, model: &Model, tensors: Vec<String>) {
         let number = |number: Option<i64>| number.unwrap_or_default().to_string();
         let (ir, version) = (number(model.ir_version), number(model.model_version));
-        self.add(&["model", &ir, &model.producer_name, &model.producer_version, &model.domain, &version]);
+        self.add(&[
+            "model",
+            &ir,
+            &model.producer_name,
+            &model.producer_version,
+            &model.domain,
+            &version,
+        ]);
         self.opsets(&model.opsets);
         for property in &model.properties {
             let value = self.property(property);
@@ -93,7 +109,8 @@ impl Lister<'_> {
         self.lines.extend(tensors);
         self.graph(model.graph.as_ref().expect("a graph"));
         for function in &model.functions {
-            let inputs = (joined(&function.inputs), joined(&function.outputs), joined(&function.attributes));
+            let inputs =
+                (joined(&function.inputs), joined(&function.outputs), joined(&function.attributes));
             let head = ["function", &function.domain, &function.name, &function.overload];
             self.add(&[&head[..], &[&inputs.0, &inputs.1, &inputs.2]].concat());
             self.opsets(&function.opsets);
@@ -109,7 +126,8 @@ impl Lister<'_> {
     }
 
     fn graph(&mut self, graph: &Graph) {
-        let (dense, sparse) = (graph.initializers.len().to_string(), graph.sparse_initializers.len().to_string());
+        let (dense, sparse) =
+            (graph.initializers.len().to_string(), graph.sparse_initializers.len().to_string());
         self.add(&["graph", &graph.name, &dense, &sparse]);
         self.infos("input", &graph.inputs);
         self.infos("output", &graph.outputs);
@@ -134,7 +152,15 @@ impl Lister<'_> {
     fn nodes(&mut self, nodes: &[Node]) {
         for node in nodes {
             let (inputs, outputs) = (joined(&node.inputs), joined(&node.outputs));
-            self.add(&["node", &node.name, &node.domain, &node.op_type, &node.overload, &inputs, &outputs]);
+            self.add(&[
+                "node",
+                &node.name,
+                &node.domain,
+                &node.op_type,
+                &node.overload,
+                &inputs,
+                &outputs,
+            ]);
             node.attributes.iter().for_each(|attribute| self.attribute(attribute));
         }
     }
@@ -184,7 +210,9 @@ fn kind(found: &Type) -> String {
     match &found.kind {
         TypeKind::Unknown => "?".to_owned(),
         TypeKind::Tensor(element, dims) => format!("tensor_type({element}){}", shape(dims)),
-        TypeKind::SparseTensor(element, dims) => format!("sparse_tensor_type({element}){}", shape(dims)),
+        TypeKind::SparseTensor(element, dims) => {
+            format!("sparse_tensor_type({element}){}", shape(dims))
+        }
         TypeKind::Sequence(inner) => format!("sequence_type({})", kind(inner)),
         TypeKind::Optional(inner) => format!("optional_type({})", kind(inner)),
         TypeKind::Map(key, value) => format!("map_type({key},{})", kind(value)),

@@ -9,11 +9,13 @@ use apr_testkit::{FolderInMemory, locate};
 
 use crate::corpus::models_as_stored;
 
-/// Writes the model that a reader has under the names of its file, from its skeleton and its tensors.
+/// Writes the model that a reader has under the names of its file, from its skeleton and its
+/// tensors.
 pub(crate) fn rewritten(reader: &OnnxReader, file_name: &str) -> MemoryFolder {
     let skeleton = read_companion(reader).expect("readable").expect("a model has one");
     let options = RestoreOptions { file_name: file_name.to_owned(), named_files: true };
-    let mut writer = restore(skeleton, reader.tensors(), &options, &Limits::default()).expect("it fits");
+    let mut writer =
+        restore(skeleton, reader.tensors(), &options, &Limits::default()).expect("it fits");
     let mut folder = MemoryFolder::default();
     writer.begin(&mut folder).expect("memory");
     for planned in writer.layout().tensors.clone() {
@@ -40,7 +42,10 @@ fn every_real_model_comes_back_byte_for_byte() {
         let (parent, name) = path.rsplit_once('/').unwrap_or(("", &path));
         let written = rewritten(&reader, name);
         for (name, bytes) in written.files() {
-            assert!(*bytes == fs::read(folder.join(parent).join(name)).expect("a file"), "{path}: {name}");
+            assert!(
+                *bytes == fs::read(folder.join(parent).join(name)).expect("a file"),
+                "{path}: {name}"
+            );
         }
         assert_eq!(written.files().len(), reader.files().len(), "{path}");
     }
@@ -64,13 +69,16 @@ fn the_skeleton_of_a_real_model_has_its_graph() {
 /// Numbers of the schema, sparse tensors and elements of four bits have no room for other values.
 #[test]
 fn values_that_changed_go_where_there_is_room_and_are_refused_by_name_elsewhere() {
-    let folder =
-        FolderInMemory::from([("m.onnx", fs::read(locate::fixture("onnx/storages.onnx")).expect("a fixture"))]);
+    let folder = FolderInMemory::from([(
+        "m.onnx",
+        fs::read(locate::fixture("onnx/storages.onnx")).expect("a fixture"),
+    )]);
     let reader = open_as_stored(&folder, "m.onnx", &Limits::default()).expect("a sound file");
     let restored = |changed: &str| {
         let skeleton = read_companion(&reader).expect("readable").expect("a model has one");
         let mut writer =
-            restore(skeleton, reader.tensors(), &RestoreOptions::default(), &Limits::default()).expect("it fits");
+            restore(skeleton, reader.tensors(), &RestoreOptions::default(), &Limits::default())
+                .expect("it fits");
         let mut file = Vec::new();
         writer.begin(&mut file).expect("memory");
         assert!(format!("{writer:?}").starts_with("RestoredWriter"));
@@ -85,13 +93,19 @@ fn values_that_changed_go_where_there_is_room_and_are_refused_by_name_elsewhere(
         writer.finish(&mut file, &Notes::default()).map(|()| file)
     };
     let same = restored("").expect("nothing changed");
-    for (position, info) in reader.tensors().iter().enumerate().filter(|(_, info)| info.shape.elements() != Some(0)) {
+    for (position, info) in
+        reader.tensors().iter().enumerate().filter(|(_, info)| info.shape.elements() != Some(0))
+    {
         let is_range = reader.tensor_slice(position).is_some();
         match restored(&info.name) {
             Ok(file) => assert!(is_range && file != same, "{}", info.name),
             Err(error) => {
                 assert!(!is_range, "{error}");
-                assert_eq!((error.code(), error.tensor()), (Code::Version, Some(info.name.as_str())), "{error}");
+                assert_eq!(
+                    (error.code(), error.tensor()),
+                    (Code::Version, Some(info.name.as_str())),
+                    "{error}"
+                );
             }
         }
     }

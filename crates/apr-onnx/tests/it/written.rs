@@ -1,15 +1,19 @@
-//! Models that are written from their graphs, read by the reader that reads as the `onnx` package does.
+//! Models that are written from their graphs, read by the reader that reads as the `onnx` package
+//! does.
 
 use std::fs;
 
 use apr_core::{
-    CheckpointReader, CheckpointWriter, Code, DType, Error, Limits, MemoryFolder, Notes, Shape, TensorInfo,
+    CheckpointReader, CheckpointWriter, Code, DType, Error, Limits, MemoryFolder, Notes, Shape,
+    TensorInfo,
 };
 use apr_graph::{
-    Attribute, AttributeValue, Body, BodyBuilder, Constant, Dim, ElementType, Graph, GraphBuilder, Meaning, Node, Op,
-    Origin, ValueId, ValueType, View, WeightRef,
+    Attribute, AttributeValue, Body, BodyBuilder, Constant, Dim, ElementType, Graph, GraphBuilder,
+    Meaning, Node, Op, Origin, ValueId, ValueType, View, WeightRef,
 };
-use apr_onnx::write::{ExternalData, Model, OnnxWriter, Properties, WriteOptions, ir_version, plan};
+use apr_onnx::write::{
+    ExternalData, Model, OnnxWriter, Properties, WriteOptions, ir_version, plan,
+};
 use apr_onnx::{OnnxReader, open_as_stored, open_in};
 use apr_testkit::{FolderInMemory, locate};
 
@@ -46,17 +50,22 @@ fn written(reader: &OnnxReader, external_data: ExternalData) -> FolderInMemory {
 /// `kinds.txt` is what the package reads of the model that it wrote itself.
 #[test]
 fn a_model_that_is_written_from_its_graph_says_what_the_package_said() {
-    let folder =
-        FolderInMemory::from([("model.onnx", fs::read(locate::fixture("onnx/kinds.onnx")).expect("a fixture"))]);
+    let folder = FolderInMemory::from([(
+        "model.onnx",
+        fs::read(locate::fixture("onnx/kinds.onnx")).expect("a fixture"),
+    )]);
     let expected = fs::read_to_string(locate::fixture("onnx/kinds.txt")).expect("a fixture");
     let expected: Vec<_> = expected.lines().collect();
     for open in [open_as_stored, open_in] {
         let reader = open(&folder, "model.onnx", &Limits::default()).expect("a sound file");
         let graph = reader.graph().expect("readable");
-        for (external_data, files) in [(ExternalData::Auto, 1), (ExternalData::Never, 1), (ExternalData::Always, 2)] {
+        for (external_data, files) in
+            [(ExternalData::Auto, 1), (ExternalData::Never, 1), (ExternalData::Always, 2)]
+        {
             let folder = written(&reader, external_data);
             assert_eq!(folder.0.len(), files);
-            let again = open_as_stored(&folder, "model.onnx", &Limits::default()).expect("a sound file");
+            let again =
+                open_as_stored(&folder, "model.onnx", &Limits::default()).expect("a sound file");
             assert_eq!(lines(&again, &folder.0["model.onnx"]), expected, "{external_data:?}");
             let again = open(&folder, "model.onnx", &Limits::default()).expect("a sound file");
             assert_eq!(again.graph().expect("readable"), graph, "{external_data:?}");
@@ -81,8 +90,16 @@ fn sums(weights: &[(&str, ElementType, &[u64])]) -> Graph {
     graph.finish()
 }
 
-fn planned(graph: Graph, tensors: &[TensorInfo], external_data: ExternalData) -> Result<OnnxWriter, Error> {
-    plan(&[Model::new("model.onnx", graph)], tensors, WriteOptions { named_files: true, external_data })
+fn planned(
+    graph: Graph,
+    tensors: &[TensorInfo],
+    external_data: ExternalData,
+) -> Result<OnnxWriter, Error> {
+    plan(
+        &[Model::new("model.onnx", graph)],
+        tensors,
+        WriteOptions { named_files: true, external_data },
+    )
 }
 
 fn refused(graph: Graph, tensors: &[TensorInfo]) -> Error {
@@ -109,11 +126,14 @@ fn weights_that_the_checkpoint_does_not_have_so_are_refused_by_name() {
         (&mut viewed, WeightRef { tensor: "w".into(), views: vec![View::Plus(1)] }),
         (&mut twice, WeightRef::whole("w")),
     ] {
-        let last = graph.body.values.iter_mut().rfind(|value| matches!(value.origin, Origin::Weight(_)));
+        let last =
+            graph.body.values.iter_mut().rfind(|value| matches!(value.origin, Origin::Weight(_)));
         last.expect("a weight").origin = Origin::Weight(reference);
     }
     assert!(refused(viewed, &[f32(&[4])]).message().contains("as the graph uses them"));
-    assert!(refused(twice, &[f32(&[4])]).message().contains("two values of the graph name this tensor"));
+    assert!(
+        refused(twice, &[f32(&[4])]).message().contains("two values of the graph name this tensor")
+    );
 }
 
 #[test]
@@ -139,11 +159,16 @@ fn large_tensors_start_where_they_can_be_mapped_and_small_ones_stay_inside() {
         ("c", ElementType::F32, &[1000]),
         ("d", ElementType::F32, &[1 << 18]),
     ];
-    let tensors: Vec<_> = weights.iter().map(|(name, _, dims)| tensor(name, DType::F32, dims)).collect();
+    let tensors: Vec<_> =
+        weights.iter().map(|(name, _, dims)| tensor(name, DType::F32, dims)).collect();
     let writer = planned(sums(&weights), &tensors, ExternalData::Always).expect("it fits");
     let layout = writer.layout();
-    let outside: Vec<_> =
-        layout.tensors.iter().filter(|planned| planned.file == 1).map(|planned| planned.offset).collect();
+    let outside: Vec<_> = layout
+        .tensors
+        .iter()
+        .filter(|planned| planned.file == 1)
+        .map(|planned| planned.offset)
+        .collect();
     assert_eq!(outside, [0, 64 << 10, (64 << 10) + (1 << 20), (128 << 10) + (1 << 20)]);
     assert_eq!(layout.files[1].name, "model.onnx_data");
     assert_eq!(layout.files[1].len, (128 << 10) + (2 << 20));
@@ -152,7 +177,8 @@ fn large_tensors_start_where_they_can_be_mapped_and_small_ones_stay_inside() {
 #[test]
 fn models_of_two_gib_lie_in_two_files_or_are_refused() {
     let dims: &[u64] = &[1 << 29];
-    let (graph, tensors) = (sums(&[("w", ElementType::F32, dims)]), [tensor("w", DType::F32, dims)]);
+    let (graph, tensors) =
+        (sums(&[("w", ElementType::F32, dims)]), [tensor("w", DType::F32, dims)]);
     let writer = planned(graph.clone(), &tensors, ExternalData::Auto).expect("it fits");
     assert_eq!(writer.layout().files.len(), 2);
     let error = planned(graph, &tensors, ExternalData::Never).expect_err("it does not fit");
@@ -163,7 +189,8 @@ fn models_of_two_gib_lie_in_two_files_or_are_refused() {
     let names: Vec<_> = (0..16).map(|number| format!("w{number}")).collect();
     let weights: Vec<_> = names.iter().map(|name| (name.as_str(), ElementType::U8, dims)).collect();
     let tensors: Vec<_> = names.iter().map(|name| tensor(name, DType::U8, dims)).collect();
-    let error = planned(sums(&weights), &tensors, ExternalData::Always).expect_err("it does not fit");
+    let error =
+        planned(sums(&weights), &tensors, ExternalData::Always).expect_err("it does not fit");
     assert_eq!(error.code(), Code::Memory, "{error}");
 }
 
@@ -180,7 +207,10 @@ fn a_function_with_a_weight_of_its_own_is_refused() {
     let y = graph.body().call(&block, [x]).output("y");
     graph.body().output("y", y, Meaning::Unknown);
     let error = refused(graph.finish(), &[tensor("w", DType::F32, &[4])]);
-    assert_eq!(error.message(), "function 'Block' has a weight of its own, which ONNX does not allow");
+    assert_eq!(
+        error.message(),
+        "function 'Block' has a weight of its own, which ONNX does not allow"
+    );
 }
 
 /// A body with a node that has this body as an attribute.
@@ -192,7 +222,10 @@ fn around(inner: Body) -> Body {
         op: Op::onnx("If"),
         inputs: Vec::new(),
         outputs: vec![Some(output)],
-        attributes: vec![Attribute { name: "then_branch".into(), value: AttributeValue::Body(Box::new(inner)) }],
+        attributes: vec![Attribute {
+            name: "then_branch".into(),
+            value: AttributeValue::Body(Box::new(inner)),
+        }],
         doc: String::new(),
     });
     body.outputs.push(output);
@@ -201,8 +234,10 @@ fn around(inner: Body) -> Body {
 
 #[test]
 fn graphs_a_hundred_deep_are_refused_and_the_node_is_named() {
-    let deep =
-        |depth: usize| Graph { body: (0..depth).fold(Body::default(), |body, _| around(body)), ..Graph::default() };
+    let deep = |depth: usize| Graph {
+        body: (0..depth).fold(Body::default(), |body, _| around(body)),
+        ..Graph::default()
+    };
     assert!(planned(deep(99), &[], ExternalData::Auto).is_ok());
     let error = refused(deep(100), &[]);
     assert_eq!(error.code(), Code::Memory);
@@ -236,7 +271,19 @@ fn names_that_are_there_already_get_a_number() {
 /// <https://github.com/onnx/onnx/blob/main/docs/Versioning.md> has the table.
 #[test]
 fn the_version_of_the_file_is_the_oldest_that_has_what_the_graph_needs() {
-    let expected = [(8, 3), (9, 4), (10, 5), (11, 6), (12, 7), (15, 8), (18, 8), (19, 9), (21, 10), (23, 11), (24, 12)];
+    let expected = [
+        (8, 3),
+        (9, 4),
+        (10, 5),
+        (11, 6),
+        (12, 7),
+        (15, 8),
+        (18, 8),
+        (19, 9),
+        (21, 10),
+        (23, 11),
+        (24, 12),
+    ];
     for (opset, version) in expected {
         assert_eq!(ir_version(opset), version, "{opset}");
     }

@@ -1,8 +1,9 @@
 //! Quantized tensors that stay quantized: integers, scales, and the nodes that multiply them.
 //!
-//! ggml's blocks of 32 elements mean `scale * quant`, or `scale * quant + minimum`, computed in single precision.
-//! `DequantizeLinear` with blocks (operator set 21) computes the first; an `Add` over the blocks makes the second of it. The
-//! scales are halves in the file and are widened first, which changes no value, so the results are ggml's to the last bit.
+//! ggml's blocks of 32 elements mean `scale * quant`, or `scale * quant + minimum`, computed in
+//! single precision. `DequantizeLinear` with blocks (operator set 21) computes the first; an `Add`
+//! over the blocks makes the second of it. The scales are halves in the file and are widened first,
+//! which changes no value, so the results are ggml's to the last bit.
 
 use apr_graph::{Body, ElementType, Node, Op, Origin as From, ValueId, ValueType, View as Look};
 use apr_registry::{DType, Result};
@@ -42,7 +43,11 @@ impl Binding<'_, '_> {
     }
 
     /// The values of a quantized tensor in single precision, where nodes can make them.
-    pub(super) fn of_blocks(&mut self, body: &mut Body, position: usize) -> Result<Option<ValueId>> {
+    pub(super) fn of_blocks(
+        &mut self,
+        body: &mut Body,
+        position: usize,
+    ) -> Result<Option<ValueId>> {
         let Some(parts) = self.parts(position) else { return Ok(None) };
         let info = self.binder.base.tensors()[position].clone();
         let dims = info.shape.dims().to_vec();
@@ -65,12 +70,14 @@ impl Binding<'_, '_> {
                 dims.extend([columns / BLOCK, inner]);
             }
         }
-        let (values, mins) = (self.reshaped(body, values, &blocks), self.reshaped(body, mins, &of_blocks));
+        let (values, mins) =
+            (self.reshaped(body, values, &blocks), self.reshaped(body, mins, &of_blocks));
         let sum = self.make(body, "Add", values, &[values, mins], Vec::new());
         Ok(Some(self.reshaped(body, sum, &dims)))
     }
 
-    /// Quants and scales as tensors of the list: quants of 8 bits are signed, of 4 bits too, unless minima are added.
+    /// Quants and scales as tensors of the list: quants of 8 bits are signed, of 4 bits too, unless
+    /// minima are added.
     fn stored_parts(&mut self, body: &mut Body, position: usize, parts: Parts) -> Stored {
         let is_turned = parts.per_byte == 2 && parts.mins.is_none();
         let element = match (parts.per_byte, is_turned) {
@@ -94,7 +101,14 @@ impl Binding<'_, '_> {
     }
 
     /// A part of a tensor as a tensor of the list.
-    fn part(&mut self, body: &mut Body, position: usize, part: usize, what: &str, kind: ValueType) -> ValueId {
+    fn part(
+        &mut self,
+        body: &mut Body,
+        position: usize,
+        part: usize,
+        what: &str,
+        kind: ValueType,
+    ) -> ValueId {
         if let Some(known) = self.raw.get(&part) {
             return *known;
         }
@@ -106,12 +120,17 @@ impl Binding<'_, '_> {
         value
     }
 
-    /// Lets the nodes that read a quantized weight read its parts, where there are operators for that: rows that are
-    /// looked up, and where it is asked for, matrix products. Returns whether nothing else reads the weight.
+    /// Lets the nodes that read a quantized weight read its parts, where there are operators for
+    /// that: rows that are looked up, and where it is asked for, matrix products. Returns whether
+    /// nothing else reads the weight.
     pub(super) fn read_by_parts(&mut self, body: &mut Body, weight: &Weight) -> bool {
-        let Some(parts) = self.parts(weight.position).filter(|parts| parts.mins.is_none()) else { return false };
+        let Some(parts) = self.parts(weight.position).filter(|parts| parts.mins.is_none()) else {
+            return false;
+        };
         let Some(readers) = only_readers(body, weight.value) else { return false };
-        let all = |is: fn(&Node, ValueId) -> bool| readers.iter().all(|&at| is(&body.nodes[at], weight.value));
+        let all = |is: fn(&Node, ValueId) -> bool| {
+            readers.iter().all(|&at| is(&body.nodes[at], weight.value))
+        };
         if self.rows_have_parts(weight, parts) && all(is_lookup) {
             for reader in readers.into_iter().rev() {
                 self.look_up(body, weight.position, parts, reader);
@@ -136,7 +155,8 @@ impl Binding<'_, '_> {
     /// Whether `MatMulNBits` is asked for, and takes the weight as it is.
     fn is_multiplied_by_parts(&self, weight: &Weight) -> bool {
         let info = &self.binder.base.tensors()[weight.position];
-        let is_asked = self.binder.storage.blocks == Blocks::MatMulNBits && info.dtype != DType::I8_ROW;
+        let is_asked =
+            self.binder.storage.blocks == Blocks::MatMulNBits && info.dtype != DType::I8_ROW;
         let is_turned = weight.reference.views == [Look::Transposed(vec![1, 0])];
         is_asked && is_turned && info.shape.dims().len() == 2
     }
@@ -163,8 +183,11 @@ impl Binding<'_, '_> {
         let info = self.binder.base.tensors()[position].clone();
         let &[rows, columns] = info.shape.dims() else { return };
         let blocks = columns / BLOCK;
-        let (part, bits, bytes) =
-            if parts.per_byte == 1 { (parts.turned, 8, BLOCK) } else { (parts.quants, 4, BLOCK / 2) };
+        let (part, bits, bytes) = if parts.per_byte == 1 {
+            (parts.turned, 8, BLOCK)
+        } else {
+            (parts.quants, 4, BLOCK / 2)
+        };
         let kind = typed(Some(ElementType::U8), &[rows, blocks, bytes]);
         let quants = self.part(body, position, part, "quants", kind);
         let scales = self.field(body, position, parts.scales, "scales");
@@ -183,14 +206,16 @@ impl Binding<'_, '_> {
     }
 }
 
-/// The nodes of a body that read a value; `None` where there are none, or something else reads it too.
+/// The nodes of a body that read a value; `None` where there are none, or something else reads it
+/// too.
 fn only_readers(body: &Body, value: ValueId) -> Option<Vec<usize>> {
     let mut bodies = body.nodes.iter().flat_map(Node::bodies);
     if body.outputs.contains(&value) || bodies.any(|inner| looks_out(inner, value)) {
         return None;
     }
     let reads = |node: &Node| node.inputs.contains(&Some(value));
-    let readers = body.nodes.iter().enumerate().filter(|(_, node)| reads(node)).map(|(position, _)| position);
+    let readers =
+        body.nodes.iter().enumerate().filter(|(_, node)| reads(node)).map(|(position, _)| position);
     let readers: Vec<usize> = readers.collect();
     (!readers.is_empty()).then_some(readers)
 }

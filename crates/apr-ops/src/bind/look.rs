@@ -17,13 +17,15 @@ pub(super) struct Strides {
 type Flat = (u64, [u64; 3], [u64; 3]);
 
 impl Strides {
-    /// What these looks at a tensor show, where that is a matter of places, and of few enough dimensions.
+    /// What these looks at a tensor show, where that is a matter of places, and of few enough
+    /// dimensions.
     ///
     /// # Errors
     /// E001 for a look that the tensor's shape does not have.
     pub(super) fn of(info: &TensorInfo, looks: &[Look]) -> Result<Option<Self>> {
         let dims = info.shape.dims().to_vec();
-        let mut strides = Self { start: 0, strides: row_major(&dims), dims, is_whole: looks.is_empty() };
+        let mut strides =
+            Self { start: 0, strides: row_major(&dims), dims, is_whole: looks.is_empty() };
         for look in looks {
             if !strides.apply(look).map_err(|error| error.for_tensor(&info.name))? {
                 return Ok(None);
@@ -76,7 +78,8 @@ impl Strides {
         Ok(true)
     }
 
-    /// As three dimensions, of which rows or columns lie together; `None` for the whole tensor, and for what has more.
+    /// As three dimensions, of which rows or columns lie together; `None` for the whole tensor, and
+    /// for what has more.
     pub(super) fn flat(&self) -> Option<Flat> {
         if self.is_whole {
             return None;
@@ -96,8 +99,14 @@ impl Strides {
             // The innermost of one element has nothing next to it.
             if joined.is_empty() { joined.push((1, 1)) } else { joined.insert(0, (1, all)) }
         }
-        let &[(groups, between), (rows, row), (columns, column)] = joined.as_slice() else { return None };
-        (row == 1 || column == 1).then_some((self.start, [groups, rows, columns], [between, row, column]))
+        let &[(groups, between), (rows, row), (columns, column)] = joined.as_slice() else {
+            return None;
+        };
+        (row == 1 || column == 1).then_some((
+            self.start,
+            [groups, rows, columns],
+            [between, row, column],
+        ))
     }
 }
 
@@ -117,7 +126,9 @@ pub(super) fn check_order(order: &[usize], rank: usize) -> Result<()> {
     if sorted.iter().copied().eq(0..rank) {
         return Ok(());
     }
-    Err(Error::format(format!("the graph transposes it by {order:?}, and it has {rank} dimensions")))
+    Err(Error::format(format!(
+        "the graph transposes it by {order:?}, and it has {rank} dimensions"
+    )))
 }
 
 /// Refuses a part that goes past the end.
@@ -126,13 +137,16 @@ pub(super) fn check_slice(dims: &[u64], axis: usize, start: u64, len: u64) -> Re
     if dims.get(axis).zip(end).is_some_and(|(&dim, end)| end <= dim) {
         return Ok(());
     }
-    let message = format!("the graph takes {len} from {start} on along dimension {axis}, and it has {dims:?}");
+    let message = format!(
+        "the graph takes {len} from {start} on along dimension {axis}, and it has {dims:?}"
+    );
     Err(Error::format(message))
 }
 
 /// Refuses dimensions of other elements.
 pub(super) fn check_reshape(from: &[u64], to: &[u64]) -> Result<()> {
-    let elements = |dims: &[u64]| dims.iter().try_fold(1_u64, |product, &dim| product.checked_mul(dim));
+    let elements =
+        |dims: &[u64]| dims.iter().try_fold(1_u64, |product, &dim| product.checked_mul(dim));
     if elements(from).is_some() && elements(from) == elements(to) {
         return Ok(());
     }
@@ -146,7 +160,10 @@ mod tests {
     use super::*;
 
     fn strides(dims: &[u64], looks: &[Look]) -> Result<Option<Strides>> {
-        Strides::of(&TensorInfo { name: "w".into(), dtype: DType::F32, shape: dims.to_vec().into() }, looks)
+        Strides::of(
+            &TensorInfo { name: "w".into(), dtype: DType::F32, shape: dims.to_vec().into() },
+            looks,
+        )
     }
 
     #[test]
@@ -162,7 +179,11 @@ mod tests {
         let experts = strides(&[6, 5, 4], &[Look::Transposed(vec![0, 2, 1])]).unwrap().unwrap();
         assert_eq!(experts.flat(), Some((0, [6, 4, 5], [20, 1, 4])));
         assert_eq!(strides(&[5, 4], &[turned, Look::Reshaped(vec![20])]).unwrap(), None);
-        assert_eq!(strides(&[2, 3, 4], &[Look::Transposed(vec![2, 1, 0])]).unwrap(), None, "nothing lies together");
+        assert_eq!(
+            strides(&[2, 3, 4], &[Look::Transposed(vec![2, 1, 0])]).unwrap(),
+            None,
+            "nothing lies together"
+        );
         assert_eq!(strides(&[2], &[Look::Plus(1)]).unwrap(), None);
     }
 
@@ -177,7 +198,11 @@ mod tests {
             Look::Reshaped(vec![3, 7]),
         ] {
             let error = strides(&[5, 4], std::slice::from_ref(&look)).unwrap_err();
-            assert_eq!((error.code(), error.tensor()), (apr_registry::Code::Format, Some("w")), "{look:?}");
+            assert_eq!(
+                (error.code(), error.tensor()),
+                (apr_registry::Code::Format, Some("w")),
+                "{look:?}"
+            );
         }
     }
 }

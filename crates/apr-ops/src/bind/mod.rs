@@ -1,7 +1,8 @@
 //! A graph and the checkpoint that it looks at, brought together for a format that holds both.
 //!
-//! A graph says what it takes from a tensor: transposed, a part of it, in single precision. A file stores tensors as they
-//! are used, as far as that is only a matter of order; what is left becomes nodes at the place where the weight is used.
+//! A graph says what it takes from a tensor: transposed, a part of it, in single precision. A file
+//! stores tensors as they are used, as far as that is only a matter of order; what is left becomes
+//! nodes at the place where the weight is used.
 //!
 //! | the graph looks at | the file has |
 //! |---|---|
@@ -20,7 +21,8 @@ use std::collections::{HashMap, HashSet};
 
 use apr_core::counted;
 use apr_graph::{
-    AttributeValue, Body, Dim, ElementType, Graph, Node, NodeId, Origin as From, ValueId, ValueType, WeightRef,
+    AttributeValue, Body, Dim, ElementType, Graph, Node, NodeId, Origin as From, ValueId,
+    ValueType, WeightRef,
 };
 use apr_quantize::TensorTarget;
 use apr_registry::{CheckpointReader, DType, Error, Loss, Result, TensorInfo};
@@ -57,11 +59,17 @@ pub struct Binder<'a> {
 }
 
 impl<'a> Binder<'a> {
-    /// `base` is the checkpoint that [`Unpacked::beside`](apr_view::Unpacked::beside) made, with its parts.
+    /// `base` is the checkpoint that [`Unpacked::beside`](apr_view::Unpacked::beside) made, with
+    /// its parts.
     #[must_use]
-    pub fn new(base: &'a dyn CheckpointReader, parts: &'a [Option<Parts>], storage: Storage) -> Self {
+    pub fn new(
+        base: &'a dyn CheckpointReader,
+        parts: &'a [Option<Parts>],
+        storage: Storage,
+    ) -> Self {
         let whole = base.tensors().iter().take(parts.len());
-        let positions = whole.enumerate().map(|(position, info)| (info.name.as_str(), position)).collect();
+        let positions =
+            whole.enumerate().map(|(position, info)| (info.name.as_str(), position)).collect();
         Self {
             base,
             count: parts.len(),
@@ -94,7 +102,8 @@ impl<'a> Binder<'a> {
     /// The tensors, and what no graph uses.
     #[must_use]
     pub fn finish(mut self) -> (Bound, Vec<Loss>) {
-        let unused = self.base.tensors().iter().take(self.count).zip(&self.used).filter(|(_, used)| !**used);
+        let unused =
+            self.base.tensors().iter().take(self.count).zip(&self.used).filter(|(_, used)| !**used);
         let losses = unused.map(|(info, _)| Loss {
             name: info.name.clone(),
             what: "tensor".into(),
@@ -105,8 +114,8 @@ impl<'a> Binder<'a> {
         for group in self.dequantized.chunk_by(|a, b| a == b) {
             let count = counted(group.len() as u64, "tensor");
             let message = format!(
-                "{count} of {} become f32: no node of the graph says what these blocks mean; --dequantize f16 takes half \
-                 the room",
+                "{count} of {} become f32: no node of the graph says what these blocks mean; \
+                 --dequantize f16 takes half the room",
                 group[0]
             );
             self.bound.warnings.push(message);
@@ -116,7 +125,8 @@ impl<'a> Binder<'a> {
 
     fn position(&self, tensor: &str) -> Result<usize> {
         self.positions.get(tensor).copied().ok_or_else(|| {
-            Error::format("the graph uses this tensor, and the model does not have it").for_tensor(tensor)
+            Error::format("the graph uses this tensor, and the model does not have it")
+                .for_tensor(tensor)
         })
     }
 
@@ -127,12 +137,16 @@ impl<'a> Binder<'a> {
             return dequantize.unwrap_or(DType::F32);
         }
         if info.shape.elements().is_some_and(|elements| elements <= 1) {
-            // A number of the computation, such as an epsilon, which half precision would make zero.
+            // A number of the computation, such as an epsilon, which half precision would make
+            // zero.
             return info.dtype;
         }
         // What ONNX has no type for.
-        let precision = precision.or_else(|| ElementType::from_dtype(info.dtype).is_none().then_some(DType::F32));
-        precision.filter(|&to| info.dtype.is_float() && can_cast(info.dtype, to)).unwrap_or(info.dtype)
+        let precision = precision
+            .or_else(|| ElementType::from_dtype(info.dtype).is_none().then_some(DType::F32));
+        precision
+            .filter(|&to| info.dtype.is_float() && can_cast(info.dtype, to))
+            .unwrap_or(info.dtype)
     }
 
     /// Remembers that a tensor is dequantized, where nobody asked for that.
@@ -201,7 +215,9 @@ impl<'b, 'a> Binding<'b, 'a> {
         weights.sort_by_key(|weight| !weight.reference.views.is_empty());
         let mut unread = Vec::new();
         let mut by_tensor: HashMap<usize, Vec<&Weight>> = HashMap::new();
-        weights.iter().for_each(|weight| by_tensor.entry(weight.position).or_default().push(weight));
+        weights
+            .iter()
+            .for_each(|weight| by_tensor.entry(weight.position).or_default().push(weight));
         for weight in &weights {
             self.binder.used[weight.position] = true;
             let alike = &by_tensor[&weight.position];
@@ -233,15 +249,16 @@ impl<'b, 'a> Binding<'b, 'a> {
         weights.collect()
     }
 
-    /// How the elements of a weight lie in its tensor, where it is stored by itself: where all that the body looks at of
-    /// the tensor is no more than the tensor.
+    /// How the elements of a weight lie in its tensor, where it is stored by itself: where all that
+    /// the body looks at of the tensor is no more than the tensor.
     fn apart(&self, alike: &[&Weight], weight: &Weight) -> Result<Option<Strides>> {
         let info = &self.binder.base.tensors()[weight.position];
         if info.dtype.is_quantized() || info.dtype.block_len() != 1 {
             return Ok(None);
         }
         let strides = |weight: &Weight| Strides::of(info, &weight.reference.views);
-        let parts = alike.iter().map(|weight| strides(weight)).collect::<Result<Option<Vec<_>>>>()?;
+        let parts =
+            alike.iter().map(|weight| strides(weight)).collect::<Result<Option<Vec<_>>>>()?;
         let Some(parts) = parts else { return Ok(None) };
         // Where a node casts it anyway, another one turns it, and its bytes are copied as they lie.
         let stored = ElementType::from_dtype(self.binder.stored(info));
@@ -261,7 +278,9 @@ impl<'b, 'a> Binding<'b, 'a> {
         check_shape(body, weight, strides.dims())?;
         let origin = match strides.flat() {
             None => Origin::Base(position),
-            Some((start, dims, steps)) => Origin::Changed(Change::strided(base, position, start, dims, steps)?),
+            Some((start, dims, steps)) => {
+                Origin::Changed(Change::strided(base, position, start, dims, steps)?)
+            }
         };
         let info = TensorInfo { shape: strides.dims().to_vec().into(), ..base.clone() };
         let stored = self.binder.stored(base);
@@ -332,7 +351,12 @@ impl<'b, 'a> Binding<'b, 'a> {
     /// Weights in attributes: `Constant` nodes of other programs.
     fn attributes(&mut self, body: &mut Body) -> Result<()> {
         for node in &mut body.nodes {
-            let name = node.outputs.iter().flatten().next().map(|&output| body.values[output.0 as usize].name.clone());
+            let name = node
+                .outputs
+                .iter()
+                .flatten()
+                .next()
+                .map(|&output| body.values[output.0 as usize].name.clone());
             for attribute in &mut node.attributes {
                 if let AttributeValue::Weight(reference) = &mut attribute.value {
                     let position = self.binder.position(&reference.tensor)?;
@@ -368,7 +392,8 @@ impl<'b, 'a> Binding<'b, 'a> {
 /// Refuses a tensor whose shape is not the one that the graph counts on.
 fn check_shape(body: &Body, weight: &Weight, dims: &[u64]) -> Result<()> {
     let Some(shape) = body.value(weight.value).shape() else { return Ok(()) };
-    if shape.len() == dims.len() && shape.iter().zip(dims).all(|(dim, size)| dim.size().is_none_or(|dim| dim == *size))
+    if shape.len() == dims.len()
+        && shape.iter().zip(dims).all(|(dim, size)| dim.size().is_none_or(|dim| dim == *size))
     {
         return Ok(());
     }

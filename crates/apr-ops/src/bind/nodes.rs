@@ -1,8 +1,8 @@
 //! Nodes that make of stored tensors what a graph looks at.
 
 use apr_graph::{
-    Attribute, AttributeValue, Body, Constant, ElementType, Node, Op, Origin as From, ValueId, ValueType, View as Look,
-    WeightRef,
+    Attribute, AttributeValue, Body, Constant, ElementType, Node, Op, Origin as From, ValueId,
+    ValueType, View as Look, WeightRef,
 };
 use apr_registry::{Error, Result, TensorInfo};
 use apr_view::Origin;
@@ -12,7 +12,12 @@ use super::{Binding, typed};
 
 impl Binding<'_, '_> {
     /// All of a tensor, in the type that the graph computes with.
-    pub(super) fn whole(&mut self, body: &mut Body, position: usize, element: Option<ElementType>) -> Result<ValueId> {
+    pub(super) fn whole(
+        &mut self,
+        body: &mut Body,
+        position: usize,
+        element: Option<ElementType>,
+    ) -> Result<ValueId> {
         if let Some(known) = self.whole.get(&(position, element)) {
             return Ok(*known);
         }
@@ -26,7 +31,12 @@ impl Binding<'_, '_> {
     }
 
     /// A tensor as it is stored, and a cast where the graph computes with another type.
-    fn of_tensor(&mut self, body: &mut Body, position: usize, element: Option<ElementType>) -> ValueId {
+    fn of_tensor(
+        &mut self,
+        body: &mut Body,
+        position: usize,
+        element: Option<ElementType>,
+    ) -> ValueId {
         let info = self.binder.base.tensors()[position].clone();
         let stored = self.binder.stored(&info);
         let kind = typed(ElementType::from_dtype(stored), info.shape.dims());
@@ -34,7 +44,14 @@ impl Binding<'_, '_> {
             Some(raw) => *raw,
             None => {
                 self.binder.note_dequantized(&info);
-                let raw = self.stored_value(body, &info.name.clone(), info, Origin::Base(position), stored, kind);
+                let raw = self.stored_value(
+                    body,
+                    &info.name.clone(),
+                    info,
+                    Origin::Base(position),
+                    stored,
+                    kind,
+                );
                 self.raw.insert(position, raw);
                 raw
             }
@@ -76,8 +93,12 @@ impl Binding<'_, '_> {
             Look::Transposed(order) => {
                 check_order(order, dims.len()).map_err(of_tensor)?;
                 let order = order.iter().map(|&axis| signed(axis as u64)).collect::<Vec<_>>();
-                let turned = order.iter().map(|&axis| dims[usize::try_from(axis).unwrap_or_default()]).collect();
-                let value = self.make(body, "Transpose", value, &[value], vec![attribute("perm", order)]);
+                let turned = order
+                    .iter()
+                    .map(|&axis| dims[usize::try_from(axis).unwrap_or_default()])
+                    .collect();
+                let value =
+                    self.make(body, "Transpose", value, &[value], vec![attribute("perm", order)]);
                 Ok((value, turned))
             }
             Look::Slice { axis, start, len } => {
@@ -85,7 +106,8 @@ impl Binding<'_, '_> {
                 let mut sliced = dims.to_vec();
                 sliced[*axis] = *len;
                 let numbers = [*start, *start + *len, *axis as u64];
-                let numbers = numbers.map(|number| self.constant(body, value, Constant::ints(&[signed(number)])));
+                let numbers = numbers
+                    .map(|number| self.constant(body, value, Constant::ints(&[signed(number)])));
                 let inputs = [&[value], numbers.as_slice()].concat();
                 Ok((self.make(body, "Slice", value, &inputs, Vec::new()), sliced))
             }
@@ -94,7 +116,8 @@ impl Binding<'_, '_> {
                 Ok((self.reshaped(body, value, shape), shape.clone()))
             }
             Look::Plus(number) => {
-                let constant = self.constant(body, value, number_of(*number, element).map_err(of_tensor)?);
+                let constant =
+                    self.constant(body, value, number_of(*number, element).map_err(of_tensor)?);
                 Ok((self.make(body, "Add", value, &[value, constant], Vec::new()), dims.to_vec()))
             }
             Look::Joined { axis, with } => self.joined(body, (value, dims), *axis, with, element),
@@ -118,9 +141,14 @@ impl Binding<'_, '_> {
         for tensor in with {
             let (value, other) = self.other(body, tensor, element)?;
             let fits = other.len() == dims.len()
-                && other.iter().zip(dims).enumerate().all(|(at, (other, dim))| at == axis || other == dim);
+                && other
+                    .iter()
+                    .zip(dims)
+                    .enumerate()
+                    .all(|(at, (other, dim))| at == axis || other == dim);
             if !fits || axis >= dims.len() {
-                let message = format!("the graph joins its {other:?} to {dims:?} along dimension {axis}");
+                let message =
+                    format!("the graph joins its {other:?} to {dims:?} along dimension {axis}");
                 return Err(Error::format(message).for_tensor(tensor));
             }
             joined[axis] += other[axis];
@@ -153,7 +181,12 @@ impl Binding<'_, '_> {
     }
 
     /// Another tensor that a look names.
-    fn other(&mut self, body: &mut Body, tensor: &str, element: Option<ElementType>) -> Result<(ValueId, Vec<u64>)> {
+    fn other(
+        &mut self,
+        body: &mut Body,
+        tensor: &str,
+        element: Option<ElementType>,
+    ) -> Result<(ValueId, Vec<u64>)> {
         let position = self.binder.position(tensor)?;
         self.binder.used[position] = true;
         let dims = self.binder.base.tensors()[position].shape.dims().to_vec();
@@ -208,12 +241,23 @@ impl Binding<'_, '_> {
     }
 
     /// Makes a value of another one by a cast.
-    pub(super) fn cast(&mut self, body: &Body, from: ValueId, to: ValueId, element: Option<ElementType>) {
+    pub(super) fn cast(
+        &mut self,
+        body: &Body,
+        from: ValueId,
+        to: ValueId,
+        element: Option<ElementType>,
+    ) {
         let code = element.map_or(1, ElementType::onnx_code);
         self.push(body, Op::onnx("Cast"), &[from], to, vec![attribute("to", i64::from(code))]);
     }
 
-    pub(super) fn cast_anew(&mut self, body: &mut Body, from: ValueId, element: Option<ElementType>) -> ValueId {
+    pub(super) fn cast_anew(
+        &mut self,
+        body: &mut Body,
+        from: ValueId,
+        element: Option<ElementType>,
+    ) -> ValueId {
         let name = self.unique(&format!("{}/cast", body.value(from).name));
         let kind = match (&body.value(from).kind, element) {
             (ValueType::Tensor(tensor), element) => {
@@ -226,7 +270,8 @@ impl Binding<'_, '_> {
         to
     }
 
-    /// Lets a value be what another one is. A node that made the other for this one alone makes it now.
+    /// Lets a value be what another one is. A node that made the other for this one alone makes it
+    /// now.
     pub(super) fn alias(&mut self, body: &Body, of: ValueId, value: ValueId) {
         let is_shared = self.whole.values().chain(self.raw.values()).any(|known| *known == of)
             || self.nodes.iter().any(|node| node.inputs.contains(&Some(of)));
@@ -252,6 +297,8 @@ fn signed(number: u64) -> i64 {
 fn number_of(number: i32, element: Option<ElementType>) -> Result<Constant> {
     match element {
         None | Some(ElementType::F32) => Ok(Constant::float(number as f32)),
-        Some(other) => Err(Error::format(format!("the graph adds {number} to elements of {other}"))),
+        Some(other) => {
+            Err(Error::format(format!("the graph adds {number} to elements of {other}")))
+        }
     }
 }

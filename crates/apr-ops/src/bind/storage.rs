@@ -7,8 +7,8 @@ use apr_registry::DType;
 pub struct Storage {
     /// Floats of 16 to 64 bits become this dtype; `None`: they stay what they are.
     pub precision: Option<DType>,
-    /// Quantized tensors become this dtype; `None`: they stay quantized where the format can say what they mean, and
-    /// become single precision otherwise.
+    /// Quantized tensors become this dtype; `None`: they stay quantized where the format can say
+    /// what they mean, and become single precision otherwise.
     pub dequantize: Option<DType>,
     /// How quantized tensors stay quantized.
     pub blocks: Blocks,
@@ -20,6 +20,7 @@ pub enum Blocks {
     /// As integers and scales that ONNX's own `DequantizeLinear` multiplies.
     #[default]
     Dequantized,
-    /// The same, and matrix products by `MatMulNBits` of onnxruntime, which multiplies without a copy in floats.
+    /// The same, and matrix products by `MatMulNBits` of onnxruntime, which multiplies without a
+    /// copy in floats.
     MatMulNBits,
 }

@@ -12,7 +12,8 @@ pub enum ConvertError {
     Model(Error),
     /// A tensor is not what a healthy model has, and errors end the job.
     Invalid(ValidationError),
-    /// A tensor has values that the dtype it should get can't hold: no quantized one holds NaN or infinity.
+    /// A tensor has values that the dtype it should get can't hold: no quantized one holds NaN or
+    /// infinity.
     Unfit {
         /// What is wrong with the tensor.
         error: ValidationError,
@@ -46,7 +47,9 @@ impl std::fmt::Display for ConvertError {
             Self::Model(error) => error.fmt(f),
             Self::Invalid(error) => error.fmt(f),
             Self::Unfit { error, dtype } => write!(f, "{error}, which {dtype} can't hold"),
-            Self::Gate { failures, .. } => write!(f, "quality gate failed: {}", failures.join(", ")),
+            Self::Gate { failures, .. } => {
+                write!(f, "quality gate failed: {}", failures.join(", "))
+            }
         }
     }
 }

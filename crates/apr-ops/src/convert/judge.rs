@@ -42,7 +42,11 @@ impl Judge {
         self.beyond += slot.beyond;
         if chunk.last {
             let beyond = std::mem::take(&mut self.beyond);
-            self.validator.validate_range(tensor, name, (beyond, reader.tensors()[tensor].dtype))?;
+            self.validator.validate_range(
+                tensor,
+                name,
+                (beyond, reader.tensors()[tensor].dtype),
+            )?;
         }
         if let Some(part) = &slot.moments {
             self.moments.merge(part);

@@ -29,8 +29,8 @@ use apr_core::{Layout, Progress};
 use apr_quantize::{QualityGate, QuantizationReport, TensorTarget};
 use apr_registry::apr2::CompanionFile;
 use apr_registry::{
-    CheckpointReader, CheckpointWriter, DType, Loss, Metadata, Notes, Pipeline, PlanOptions, Result, Sink, TensorInfo,
-    keys,
+    CheckpointReader, CheckpointWriter, DType, Loss, Metadata, Notes, Pipeline, PlanOptions,
+    Result, Sink, TensorInfo, keys,
 };
 use apr_tensor::cast::can_cast;
 use serde_json::json;
@@ -51,13 +51,15 @@ pub struct ConvertOptions {
     pub precision: Option<DType>,
     /// Dequantize block-quantized tensors to this dtype of 16 or 32 bit floats.
     pub dequantize: Option<DType>,
-    /// What each tensor becomes, by position; the other options hold where there is none. Empty: for no tensor.
+    /// What each tensor becomes, by position; the other options hold where there is none. Empty:
+    /// for no tensor.
     pub targets: Vec<Option<TensorTarget>>,
     /// How far quantization may move values.
     pub gate: Option<QualityGate>,
     /// What was odd about choosing the targets, for the report.
     pub warnings: Vec<String>,
-    /// Decompress tensors that stay as they are otherwise, which keep their stored form in the native container.
+    /// Decompress tensors that stay as they are otherwise, which keep their stored form in the
+    /// native container.
     pub decompress: bool,
 }
 
@@ -89,11 +91,18 @@ pub struct Conversion {
 ///
 /// # Errors
 /// E001 when the target can't hold a tensor, E007 and E008 when a companion can't be read.
-pub fn plan(reader: &dyn CheckpointReader, options: &ConvertOptions, target: &PlanOptions) -> Result<Conversion> {
+pub fn plan(
+    reader: &dyn CheckpointReader,
+    options: &ConvertOptions,
+    target: &PlanOptions,
+) -> Result<Conversion> {
     let infos = reader.tensors().iter().enumerate();
-    let targets: Vec<TensorTarget> = infos.map(|(tensor, info)| options.target(tensor, info.dtype)).collect();
-    let recipes =
-        targets.iter().enumerate().map(|(tensor, target)| recipe(reader, tensor, target, options.gate.is_some()));
+    let targets: Vec<TensorTarget> =
+        infos.map(|(tensor, info)| options.target(tensor, info.dtype)).collect();
+    let recipes = targets
+        .iter()
+        .enumerate()
+        .map(|(tensor, target)| recipe(reader, tensor, target, options.gate.is_some()));
     let recipes = recipes.collect::<Result<Vec<_>>>()?;
     let target_infos: Vec<TensorInfo> = reader
         .tensors()
@@ -113,7 +122,8 @@ pub fn plan(reader: &dyn CheckpointReader, options: &ConvertOptions, target: &Pl
     let writer = apr_registry::plan(&target_infos, &metadata, read_companions(reader)?, &target)?;
 
     let tensors = describe(reader, &target_infos, &targets, &*writer);
-    let elements = writer.layout().tensors.iter().map(|planned| target_infos[planned.source].shape.elements());
+    let elements =
+        writer.layout().tensors.iter().map(|planned| target_infos[planned.source].shape.elements());
     let report = ConvertReport {
         from: reader.format(),
         files: writer.layout().files.clone(),
@@ -143,7 +153,9 @@ fn target_metadata(reader: &dyn CheckpointReader, target: &PlanOptions) -> Metad
         let file = file.rsplit(['/', '\\']).next().unwrap_or(file);
         let tool = concat!("apr ", env!("CARGO_PKG_VERSION"));
         let mut source = metadata.object(keys::SOURCE).cloned().unwrap_or_default();
-        for (key, value) in [("format", json!(reader.format())), ("file", json!(file)), ("tool", json!(tool))] {
+        for (key, value) in
+            [("format", json!(reader.format())), ("file", json!(file)), ("tool", json!(tool))]
+        {
             source.entry(key).or_insert(value);
         }
         metadata.set(keys::SOURCE, source);
@@ -155,7 +167,10 @@ fn read_companions(reader: &dyn CheckpointReader) -> Result<Vec<CompanionFile>> 
     let companions = reader.companions().iter().enumerate();
     companions
         .map(|(position, companion)| {
-            Ok(CompanionFile { name: companion.name.clone(), bytes: reader.read_companion(position)? })
+            Ok(CompanionFile {
+                name: companion.name.clone(),
+                bytes: reader.read_companion(position)?,
+            })
         })
         .collect()
 }
@@ -209,7 +224,8 @@ impl Conversion {
         self.writer.layout()
     }
 
-    /// The file that will name all others, as far as it is known: see [`CheckpointWriter::manifest`].
+    /// The file that will name all others, as far as it is known: see
+    /// [`CheckpointWriter::manifest`].
     #[must_use]
     pub fn manifest(&self) -> Option<Vec<u8>> {
         self.writer.manifest()
@@ -235,11 +251,13 @@ impl Conversion {
         self
     }
 
-    /// Reads, converts and writes everything. Bytes of a source with digests are checked against them on the way.
+    /// Reads, converts and writes everything. Bytes of a source with digests are checked against
+    /// them on the way.
     ///
     /// # Errors
-    /// E004 when a tensor's bytes don't match its digest, the first violation that the validator does not let pass,
-    /// otherwise what reader and sink say; the output is then incomplete and must be dropped.
+    /// E004 when a tensor's bytes don't match its digest, the first violation that the validator
+    /// does not let pass, otherwise what reader and sink say; the output is then incomplete and
+    /// must be dropped.
     pub fn run<P: Pipeline>(
         self,
         reader: &dyn CheckpointReader,
@@ -249,7 +267,8 @@ impl Conversion {
     ) -> Result<ConvertReport, ConvertError> {
         let Self { mut writer, recipes, validator, gate, mut report, .. } = self;
         let encoder = writer.encoder();
-        let measures = Measures { sums: writer.wants_sums(), moments: validator.config().reads_values() };
+        let measures =
+            Measures { sums: writer.wants_sums(), moments: validator.config().reads_values() };
         let worker = Worker { reader, recipes: &recipes, measures, encoder: encoder.as_deref() };
         worker.learn(&*writer, pipeline)?;
         let (tasks, checks) = worker.tasks(&*writer)?;
@@ -258,8 +277,10 @@ impl Conversion {
         writer.begin(sink)?;
         let target = Target { writer: &mut *writer, sink: &mut *sink, progress };
         let mut receiver = Receiver::new(worker, &checks, target, Judge::new(validator));
-        let outcome = pipeline.run(tasks.len(), produce, |at, slot| receiver.receive(tasks[at], slot));
-        let Received { validator, rounding, quality, losses, mismatches } = receiver.finish(outcome)?;
+        let outcome =
+            pipeline.run(tasks.len(), produce, |at, slot| receiver.receive(tasks[at], slot));
+        let Received { validator, rounding, quality, losses, mismatches } =
+            receiver.finish(outcome)?;
 
         report.rounding = rounding;
         report.learnt.measured = quality.measured().to_vec();
@@ -269,8 +290,10 @@ impl Conversion {
         let violations: Vec<_> =
             validation.errors.iter().filter_map(|error| serde_json::to_value(error).ok()).collect();
         (report.learnt.losses, report.learnt.violations) = (losses.clone(), violations.clone());
-        let degradation = report.quantization.as_ref().and_then(|report| report.degradation.as_ref());
-        let degradation = degradation.and_then(|degradation| serde_json::to_value(degradation).ok());
+        let degradation =
+            report.quantization.as_ref().and_then(|report| report.degradation.as_ref());
+        let degradation =
+            degradation.and_then(|degradation| serde_json::to_value(degradation).ok());
         let notes = Notes { losses, violations, degradation };
         writer.finish(sink, &notes)?;
         report.measure(writer.layout(), mismatches + writer.mismatches());
@@ -281,7 +304,10 @@ impl Conversion {
     }
 }
 
-fn pass_gate(gate: Option<QualityGate>, measured: Option<&QuantizationReport>) -> Result<(), ConvertError> {
+fn pass_gate(
+    gate: Option<QualityGate>,
+    measured: Option<&QuantizationReport>,
+) -> Result<(), ConvertError> {
     let (Some(gate), Some(measured)) = (gate, measured) else { return Ok(()) };
     let failures = gate.failures(measured);
     if failures.is_empty() {

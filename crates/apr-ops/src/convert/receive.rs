@@ -1,4 +1,5 @@
-//! What becomes of chunks that a thread is done with, one after the other: checked, judged, written, counted.
+//! What becomes of chunks that a thread is done with, one after the other: checked, judged,
+//! written, counted.
 
 use apr_core::{Progress, counted};
 use apr_quantize::QualityLog;
@@ -52,7 +53,12 @@ pub(super) struct Received {
 }
 
 impl<'a> Receiver<'a> {
-    pub(super) fn new(worker: Worker<'a>, checks: &'a Checks<'a>, target: Target<'a>, judge: Judge) -> Self {
+    pub(super) fn new(
+        worker: Worker<'a>,
+        checks: &'a Checks<'a>,
+        target: Target<'a>,
+        judge: Judge,
+    ) -> Self {
         Self {
             worker,
             checks,
@@ -72,8 +78,8 @@ impl<'a> Receiver<'a> {
     /// Takes the next chunk.
     ///
     /// # Errors
-    /// What is wrong with the file's bytes, what the sink says, and an error that stands for a violation: see
-    /// [`finish`](Self::finish).
+    /// What is wrong with the file's bytes, what the sink says, and an error that stands for a
+    /// violation: see [`finish`](Self::finish).
     pub(super) fn receive(&mut self, task: ChunkTask, slot: &ChunkBuffers) -> Result<()> {
         if let TaskKind::Part(part) = task.kind {
             return self.check_part(task, part, slot);
@@ -96,22 +102,29 @@ impl<'a> Receiver<'a> {
         self.tally.append(part.sum, &slot.input[..task.chunk.len], slot.input_sums);
         let mismatch = if task.chunk.last { self.tally.finish(part.sum) } else { None };
         match mismatch {
-            Some(mismatch @ Mismatch::Digest) => Err(mismatch.into_error(self.worker.reader, task.tensor, part.place)),
+            Some(mismatch @ Mismatch::Digest) => {
+                Err(mismatch.into_error(self.worker.reader, task.tensor, part.place))
+            }
             Some(Mismatch::Crc32 { stated, found }) => {
                 let name = &self.worker.reader.tensors()[task.tensor].name;
-                let judged = self.judge.validator.validate_checksum(task.tensor, name, (stated, found));
+                let judged =
+                    self.judge.validator.validate_checksum(task.tensor, name, (stated, found));
                 judged.map_err(|error| self.stop(task.tensor, error))
             }
             None => Ok(()),
         }
     }
 
-    /// Adds a chunk to the tensor's digest, where the file gives one, and compares the two at the tensor's end.
+    /// Adds a chunk to the tensor's digest, where the file gives one, and compares the two at the
+    /// tensor's end.
     fn check_bytes(&mut self, task: ChunkTask, slot: &ChunkBuffers) -> Result<()> {
         let ChunkTask { tensor, chunk, kind, .. } = task;
         let along = self.worker.is_checked_along(tensor);
         let is_checked = along || kind == TaskKind::Check || !self.worker.is_checked_apart(tensor);
-        let Some(expected) = self.worker.reader.stored(tensor).digest().filter(|_| is_checked) else { return Ok(()) };
+        let Some(expected) = self.worker.reader.stored(tensor).digest().filter(|_| is_checked)
+        else {
+            return Ok(());
+        };
         match slot.input_sums {
             _ if along => self.digest.append_part(&slot.part),
             Some(sums) => self.digest.append(sums),
@@ -164,7 +177,8 @@ impl<'a> Receiver<'a> {
     /// Keeps a violation, and gives the error that ends the pipeline, whose errors are about files.
     fn stop(&mut self, tensor: usize, error: ValidationError) -> Error {
         self.violation = Some((tensor, error));
-        Error::corrupt("a violation ended the conversion").for_tensor(&self.worker.reader.tensors()[tensor].name)
+        Error::corrupt("a violation ended the conversion")
+            .for_tensor(&self.worker.reader.tensors()[tensor].name)
     }
 
     /// What was learnt, once the pipeline has ended with `outcome`.
@@ -174,7 +188,9 @@ impl<'a> Receiver<'a> {
     pub(super) fn finish(self, outcome: Result<()>) -> Result<Received, ConvertError> {
         if let Some((tensor, error)) = self.violation {
             return Err(match &self.worker.recipes[tensor] {
-                Recipe::Recode(Recode { to, .. }) if to.is_quantized() && error.is_of_no_finite_value() => {
+                Recipe::Recode(Recode { to, .. })
+                    if to.is_quantized() && error.is_of_no_finite_value() =>
+                {
                     ConvertError::Unfit { error, dtype: *to }
                 }
                 _ => error.into(),
@@ -195,7 +211,9 @@ fn overflow_loss(name: &str, to: DType, counts: CastCounts) -> Option<Loss> {
     (counts.overflowed > 0).then(|| Loss {
         name: name.to_owned(),
         what: match to.kind() {
-            DTypeKind::MiniFloat => format!("{} became the largest that there is", counted(counts.overflowed, "value")),
+            DTypeKind::MiniFloat => {
+                format!("{} became the largest that there is", counted(counts.overflowed, "value"))
+            }
             _ => format!("{} became infinite", counted(counts.overflowed, "value")),
         },
         why: format!("they exceed the range of {to}"),

@@ -42,7 +42,8 @@ pub(super) fn recipe(
     if can_cast(info.dtype, target.dtype) {
         return Ok(Recipe::Cast(target.dtype));
     }
-    Err(Error::format(format!("{} does not become {}", info.dtype, target.dtype)).for_tensor(&info.name))
+    Err(Error::format(format!("{} does not become {}", info.dtype, target.dtype))
+        .for_tensor(&info.name))
 }
 
 /// Leaves compressed tensors as they are where their bytes stay and the target is of their kind.
@@ -52,12 +53,17 @@ pub(super) fn keep_forms(
     decompress: bool,
     target: &mut PlanOptions,
 ) -> Vec<Recipe> {
-    if !target.format.target.is_some_and(|target| target.seals) || decompress || target.apr2.compresses() {
+    if !target.format.target.is_some_and(|target| target.seals)
+        || decompress
+        || target.apr2.compresses()
+    {
         return recipes;
     }
-    let kept = recipes.into_iter().enumerate().map(|(tensor, recipe)| match (recipe, reader.stored(tensor).form()) {
-        (Recipe::Keep, Some(form)) => Recipe::Stored(form),
-        (recipe, _) => recipe,
+    let kept = recipes.into_iter().enumerate().map(|(tensor, recipe)| {
+        match (recipe, reader.stored(tensor).form()) {
+            (Recipe::Keep, Some(form)) => Recipe::Stored(form),
+            (recipe, _) => recipe,
+        }
     });
     let kept: Vec<_> = kept.collect();
     let form = |recipe: &Recipe| if let Recipe::Stored(form) = recipe { Some(*form) } else { None };

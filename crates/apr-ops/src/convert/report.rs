@@ -86,17 +86,23 @@ pub struct Rounding {
 impl ConvertReport {
     /// Takes over the sizes that came out, which compression makes known at the end.
     pub(super) fn measure(&mut self, layout: &Layout, mismatches: u64) {
-        self.tensors.iter_mut().zip(&layout.tensors).for_each(|(tensor, planned)| tensor.bytes_after = planned.len);
+        self.tensors
+            .iter_mut()
+            .zip(&layout.tensors)
+            .for_each(|(tensor, planned)| tensor.bytes_after = planned.len);
         self.files.clone_from(&layout.files);
         self.bytes_out = layout.total_len();
         if mismatches > 0 {
             let blocks = counted(mismatches, "compressed block");
-            let message = format!("{blocks} did not decode to what they were made of, and were stored uncompressed");
+            let message = format!(
+                "{blocks} did not decode to what they were made of, and were stored uncompressed"
+            );
             self.warnings.push(message);
         }
     }
 
-    /// Bits that an element of the tensors takes in the target, scales included; none without elements.
+    /// Bits that an element of the tensors takes in the target, scales included; none without
+    /// elements.
     #[must_use]
     pub fn bits_per_weight(&self) -> Option<f64> {
         let bytes: u64 = self.tensors.iter().map(|tensor| tensor.bytes_after).sum();

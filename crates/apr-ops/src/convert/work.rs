@@ -25,8 +25,8 @@ pub(super) struct ChunkBuffers {
     pub(super) mismatches: u64,
     pub(super) input_sums: Option<ChunkSums>,
     pub(super) output_sums: Option<ChunkSums>,
-    /// The bytes in the file that the input was decoded from, and their part of the tensor's digest, where they were read
-    /// together.
+    /// The bytes in the file that the input was decoded from, and their part of the tensor's
+    /// digest, where they were read together.
     verbatim: Vec<u8>,
     pub(super) part: PartSums,
     /// Quants outside of the range of their dtype.
@@ -52,7 +52,8 @@ pub(super) struct ChunkTask {
 /// What is done with a chunk.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum TaskKind {
-    /// Its bytes are compared with the digest, as they lie in the file; the others then come without a check.
+    /// Its bytes are compared with the digest, as they lie in the file; the others then come
+    /// without a check.
     Check,
     /// It is written.
     Write,
@@ -83,13 +84,18 @@ impl Worker<'_> {
     pub(super) fn is_checked_apart(&self, tensor: usize) -> bool {
         let stored = self.reader.stored(tensor);
         let is_what_is_read = |form: StoredForm| stored.range.len == form.len;
-        stored.is_encoded() && !matches!(self.recipes[tensor], Recipe::Stored(form) if is_what_is_read(form))
+        stored.is_encoded()
+            && !matches!(self.recipes[tensor], Recipe::Stored(form) if is_what_is_read(form))
     }
 
-    /// Whether the bytes that the digest is of are read along with those that are converted: then both are read once.
+    /// Whether the bytes that the digest is of are read along with those that are converted: then
+    /// both are read once.
     pub(super) fn is_checked_along(&self, tensor: usize) -> bool {
         let stored = self.reader.stored(tensor);
-        let piece = stored.encoded().filter(|_| stored.digest().is_some()).and_then(|encoded| encoded.piece_len());
+        let piece = stored
+            .encoded()
+            .filter(|_| stored.digest().is_some())
+            .and_then(|encoded| encoded.piece_len());
         matches!(self.recipes[tensor], Recipe::Keep)
             && chunk_len(self.reader.tensors()[tensor].dtype) == CHUNK_LEN
             && piece.is_some_and(|piece| (CHUNK_LEN as u64).is_multiple_of(piece))
@@ -127,10 +133,15 @@ impl Worker<'_> {
     }
 
     /// Shows the encoder samples of the tensors whose codec it chooses by them.
-    pub(super) fn learn<P: Pipeline>(&self, writer: &dyn CheckpointWriter, pipeline: &P) -> Result<()> {
+    pub(super) fn learn<P: Pipeline>(
+        &self,
+        writer: &dyn CheckpointWriter,
+        pipeline: &P,
+    ) -> Result<()> {
         let Some(encoder) = self.encoder else { return Ok(()) };
         let planned = &writer.layout().tensors;
-        let wanted: Vec<usize> = (0..planned.len()).filter(|&at| encoder.wants_samples(at)).collect();
+        let wanted: Vec<usize> =
+            (0..planned.len()).filter(|&at| encoder.wants_samples(at)).collect();
         let look = |at: usize, slot: &mut ChunkBuffers| {
             let samples = self.samples(planned[wanted[at]].source, slot)?;
             if !samples.is_empty() {
@@ -141,8 +152,8 @@ impl Worker<'_> {
         pipeline.run(wanted.len(), look, |_, _| Ok(()))
     }
 
-    /// What beginning, middle and end of a tensor will be; nothing of one that gets quantized, of which the writer sees
-    /// enough.
+    /// What beginning, middle and end of a tensor will be; nothing of one that gets quantized, of
+    /// which the writer sees enough.
     fn samples(&self, tensor: usize, slot: &mut ChunkBuffers) -> Result<Vec<Vec<u8>>> {
         /// Bytes of a sample, of which each element is a divisor.
         const SAMPLE_LEN: u64 = 64 << 10;
@@ -151,13 +162,17 @@ impl Worker<'_> {
         if matches!(self.recipes[tensor], Recipe::Recode(_)) {
             return Ok(Vec::new());
         }
-        let starts = [0, (len / 2) & !(SAMPLE_LEN - 1), len.saturating_sub(SAMPLE_LEN) & !(SAMPLE_LEN - 1)];
+        let starts =
+            [0, (len / 2) & !(SAMPLE_LEN - 1), len.saturating_sub(SAMPLE_LEN) & !(SAMPLE_LEN - 1)];
         let mut samples = Vec::new();
         for (at, start) in starts.into_iter().enumerate() {
             if starts[..at].contains(&start) {
                 continue;
             }
-            let input = take(&mut slot.input, usize::try_from(SAMPLE_LEN.min(len - start)).unwrap_or_default());
+            let input = take(
+                &mut slot.input,
+                usize::try_from(SAMPLE_LEN.min(len - start)).unwrap_or_default(),
+            );
             self.reader.read_tensor(tensor, start, input)?;
             match &self.recipes[tensor] {
                 Recipe::Cast(to) => {
@@ -171,7 +186,10 @@ impl Worker<'_> {
     }
 
     /// What is to be done, and the parts of the file that are read for their checksums.
-    pub(super) fn tasks(&self, writer: &dyn CheckpointWriter) -> Result<(Vec<ChunkTask>, Checks<'_>)> {
+    pub(super) fn tasks(
+        &self,
+        writer: &dyn CheckpointWriter,
+    ) -> Result<(Vec<ChunkTask>, Checks<'_>)> {
         let (mut tasks, mut checks) = (Vec::new(), Checks::default());
         for (at, planned) in writer.layout().tensors.iter().enumerate() {
             let tensor = planned.source;
@@ -179,7 +197,13 @@ impl Worker<'_> {
             checks.add(tensor, self.reader.stored(tensor).parts());
             for (part, check) in checks.list.iter().enumerate().skip(known) {
                 let len = check.part.range.len;
-                let task = |chunk| ChunkTask { tensor, planned: at, chunk, len, kind: TaskKind::Part(part) };
+                let task = |chunk| ChunkTask {
+                    tensor,
+                    planned: at,
+                    chunk,
+                    len,
+                    kind: TaskKind::Part(part),
+                };
                 tasks.extend(pieces(len, CHUNK_LEN).map(task));
             }
             tasks.extend(self.check_tasks(tensor, at));
@@ -193,7 +217,10 @@ impl Worker<'_> {
     /// Reading a tensor's bytes in the file for their digest, where nothing else does.
     fn check_tasks(&self, tensor: usize, planned: usize) -> Vec<ChunkTask> {
         let stored = self.reader.stored(tensor);
-        if !self.is_checked_apart(tensor) || self.is_checked_along(tensor) || stored.digest().is_none() {
+        if !self.is_checked_apart(tensor)
+            || self.is_checked_along(tensor)
+            || stored.digest().is_none()
+        {
             return Vec::new();
         }
         let len = stored.range.len;
@@ -220,13 +247,20 @@ impl Worker<'_> {
                 let narrow = usize::try_from(to.block_bytes()).unwrap_or(1);
                 pieces(len, piece / narrow * wide).map(task(len, TaskKind::Encode)).collect()
             }
-            (Recipe::Recode(recode), _) => recode.pieces().into_iter().map(task(len, TaskKind::Write)).collect(),
+            (Recipe::Recode(recode), _) => {
+                recode.pieces().into_iter().map(task(len, TaskKind::Write)).collect()
+            }
             _ => chunks(info, len).map(task(len, TaskKind::Write)).collect(),
         })
     }
 
     /// Reads a chunk, looks at its values, and makes of it what is written.
-    pub(super) fn produce(&self, task: ChunkTask, checks: &Checks<'_>, slot: &mut ChunkBuffers) -> Result<()> {
+    pub(super) fn produce(
+        &self,
+        task: ChunkTask,
+        checks: &Checks<'_>,
+        slot: &mut ChunkBuffers,
+    ) -> Result<()> {
         if let Some(encoder) = self.encoder {
             encoder.help();
         }
@@ -234,7 +268,8 @@ impl Worker<'_> {
         slot.found = Found::default();
         self.read(task, checks, slot)?;
         if self.wants_input_sums(task) {
-            slot.input_sums = Some(ChunkSums::of(&slot.input[..task.chunk.len], task.chunk.offset, task.len));
+            slot.input_sums =
+                Some(ChunkSums::of(&slot.input[..task.chunk.len], task.chunk.offset, task.len));
         }
         if matches!(task.kind, TaskKind::Check | TaskKind::Part(_)) {
             return Ok(());
@@ -256,9 +291,13 @@ impl Worker<'_> {
             (TaskKind::Part(part), _) => checks.list[part].part.read(chunk.offset, input),
             (TaskKind::Check, Some(encoded)) => encoded.read_verbatim(chunk.offset, input),
             (_, Some(encoded)) if self.keeps_form(tensor) => encoded.read_form(chunk.offset, input),
-            (_, Some(encoded)) if self.is_checked_along(tensor) => {
-                self.read_both(tensor, encoded, chunk.offset, input, (&mut slot.verbatim, &mut slot.part))
-            }
+            (_, Some(encoded)) if self.is_checked_along(tensor) => self.read_both(
+                tensor,
+                encoded,
+                chunk.offset,
+                input,
+                (&mut slot.verbatim, &mut slot.part),
+            ),
             _ => self.reader.read_tensor(tensor, chunk.offset, input),
         }
     }
@@ -273,7 +312,8 @@ impl Worker<'_> {
         self.measures.sums && task.kind == TaskKind::Write
     }
 
-    /// Whether somebody wants the sums of the bytes that were read: to check them, or since they are what is written.
+    /// Whether somebody wants the sums of the bytes that were read: to check them, or since they
+    /// are what is written.
     fn wants_input_sums(&self, task: ChunkTask) -> bool {
         let ChunkTask { tensor, chunk, kind, .. } = task;
         let stored = self.reader.stored(tensor);
@@ -282,11 +322,12 @@ impl Worker<'_> {
             TaskKind::Check if stored.is_encoded() => true,
             _ => stored.digest().is_some() && !self.is_checked_apart(tensor),
         };
-        chunk.summable && (is_checked || (self.wants_output_sums(task) && self.recipes[tensor].keeps_bytes()))
+        chunk.summable
+            && (is_checked || (self.wants_output_sums(task) && self.recipes[tensor].keeps_bytes()))
     }
 
-    /// Looks at the values of a chunk. Bytes that stay compressed were judged when they were compressed, and what gets
-    /// quantized is looked at on its way.
+    /// Looks at the values of a chunk. Bytes that stay compressed were judged when they were
+    /// compressed, and what gets quantized is looked at on its way.
     fn look_at(&self, task: ChunkTask, slot: &mut ChunkBuffers) -> Result<()> {
         let ChunkTask { tensor, chunk, .. } = task;
         slot.beyond = 0;
@@ -299,12 +340,14 @@ impl Worker<'_> {
             slot.beyond = values::beyond_range(info, chunk.offset, input);
         }
         if self.measures.moments && !matches!(self.recipes[tensor], Recipe::Recode(_)) {
-            slot.moments = Some(values::moments(self.reader, tensor, chunk, input, &mut slot.summary)?);
+            slot.moments =
+                Some(values::moments(self.reader, tensor, chunk, input, &mut slot.summary)?);
         }
         Ok(())
     }
 
-    /// Makes the bytes that are written; returns where they start, and how many its tensor has of them.
+    /// Makes the bytes that are written; returns where they start, and how many its tensor has of
+    /// them.
     fn transform(&self, task: ChunkTask, slot: &mut ChunkBuffers) -> (u64, u64) {
         let ChunkTask { tensor, chunk, len, .. } = task;
         let sums = self.wants_output_sums(task);
@@ -321,7 +364,8 @@ impl Worker<'_> {
             }
             Recipe::Recode(recode) => {
                 let measures = self.measures.moments;
-                slot.found = recode.run(chunk.offset, input, measures, &mut slot.buffers, &mut slot.output);
+                slot.found =
+                    recode.run(chunk.offset, input, measures, &mut slot.buffers, &mut slot.output);
                 slot.moments = slot.found.moments.take();
             }
         }

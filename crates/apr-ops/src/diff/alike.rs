@@ -14,8 +14,8 @@ pub struct Alike<'a> {
     pub warnings: Vec<String>,
 }
 
-/// Both models in one layout: where only one is in llama.cpp's, which orders rows and offsets norms in its own way, it is
-/// seen in that of Hugging Face.
+/// Both models in one layout: where only one is in llama.cpp's, which orders rows and offsets norms
+/// in its own way, it is seen in that of Hugging Face.
 #[must_use]
 pub fn alike<'a>(left: &Source<'a>, right: &Source<'a>) -> Alike<'a> {
     let differ = is_in_gguf_layout(left.reader()) != is_in_gguf_layout(right.reader());
@@ -28,7 +28,10 @@ pub fn alike<'a>(left: &Source<'a>, right: &Source<'a>) -> Alike<'a> {
         match restore(reader, source.families(), source.architecture()) {
             Ok(restored) => restored.view,
             Err(error) => {
-                warnings.push(format!("values are compared as llama.cpp lays them out: {}", error.message()));
+                warnings.push(format!(
+                    "values are compared as llama.cpp lays them out: {}",
+                    error.message()
+                ));
                 View::new(reader)
             }
         }

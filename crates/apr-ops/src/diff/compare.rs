@@ -82,7 +82,8 @@ impl Norms {
         }
     }
 
-    /// Identical pairs were not read, so their norms are unknown: they enter by their share of the elements.
+    /// Identical pairs were not read, so their norms are unknown: they enter by their share of the
+    /// elements.
     pub(super) fn similarity(&self, lonely_elements: u64) -> f64 {
         let total = self.elements + lonely_elements;
         if total == 0 {
@@ -112,7 +113,8 @@ struct PairRange {
     count: u64,
 }
 
-/// Compares each pair: by what is known beforehand where that is enough, otherwise by reading both sides.
+/// Compares each pair: by what is known beforehand where that is enough, otherwise by reading both
+/// sides.
 ///
 /// # Errors
 /// E002 and E007 when bytes can't be read.
@@ -124,7 +126,8 @@ pub(super) fn compare<P: Pipeline>(
     pipeline: &P,
     progress: &dyn Progress,
 ) -> Result<Vec<Comparison>> {
-    let mut result: Vec<Comparison> = pairs.iter().map(|pair| known_beforehand(left, right, pair, read)).collect();
+    let mut result: Vec<Comparison> =
+        pairs.iter().map(|pair| known_beforehand(left, right, pair, read)).collect();
     let mut parts = Vec::new();
     for (number, comparison) in result.iter().enumerate() {
         if !comparison.identical && !comparison.incomparable {
@@ -147,9 +150,14 @@ pub(super) fn compare<P: Pipeline>(
     Ok(result)
 }
 
-/// What dtypes, shapes and digests alone show. A digest that the file states is not what its bytes are: with `read`, bytes
-/// alone count.
-fn known_beforehand(left: &dyn CheckpointReader, right: &dyn CheckpointReader, pair: &Pair, read: bool) -> Comparison {
+/// What dtypes, shapes and digests alone show. A digest that the file states is not what its bytes
+/// are: with `read`, bytes alone count.
+fn known_beforehand(
+    left: &dyn CheckpointReader,
+    right: &dyn CheckpointReader,
+    pair: &Pair,
+    read: bool,
+) -> Comparison {
     let (a, b) = (&left.tensors()[pair.left], &right.tensors()[pair.right]);
     let digests = left.stored(pair.left).digest().zip(right.stored(pair.right).digest());
     let same_digest = a.dtype == b.dtype && digests.is_some_and(|(a, b)| a == b);
@@ -187,14 +195,26 @@ fn compare_range(
         widen_f64(left.dtype, &a[..len], a_values);
         widen_f64(right.dtype, &b[..other], b_values);
         let bytes_read = (len + other) as u64;
-        return Ok(Comparison { identical, bytes_read, ..Comparison::of_values(a_values, b_values) });
+        return Ok(Comparison {
+            identical,
+            bytes_read,
+            ..Comparison::of_values(a_values, b_values)
+        });
     }
     let mut bytes_read = 0;
-    for ((side, bytes), values) in sides.into_iter().zip([a, b]).zip([&mut *a_values, &mut *b_values]) {
+    for ((side, bytes), values) in
+        sides.into_iter().zip([a, b]).zip([&mut *a_values, &mut *b_values])
+    {
         let (reader, tensor) = side;
         let info = &reader.tensors()[tensor];
         if info.dtype.is_quantized() {
-            read_quantized(reader, tensor, range.first..range.first + range.count, (bytes, row), narrow)?;
+            read_quantized(
+                reader,
+                tensor,
+                range.first..range.first + range.count,
+                (bytes, row),
+                narrow,
+            )?;
             values.clear();
             values.extend(narrow.iter().copied().map(f64::from));
             // Scales of rows aside.
@@ -210,8 +230,8 @@ fn compare_range(
     Ok(Comparison { identical, room, bytes_read, ..Comparison::of_values(a_values, b_values) })
 }
 
-/// What each side may be off from what both were made of. Values of one dtype were not made of each other. The side that
-/// holds values better stands for the original.
+/// What each side may be off from what both were made of. Values of one dtype were not made of each
+/// other. The side that holds values better stands for the original.
 fn rooms(dtypes: [DType; 2], values: [&[f64]; 2]) -> [f64; 2] {
     if dtypes[0] == dtypes[1] {
         return [0.0; 2];
@@ -221,7 +241,8 @@ fn rooms(dtypes: [DType; 2], values: [&[f64]; 2]) -> [f64; 2] {
     rooms.map(|room| room.squared(original))
 }
 
-/// Reads a range of a tensor whose elements stand for themselves, and returns how many bytes that are.
+/// Reads a range of a tensor whose elements stand for themselves, and returns how many bytes that
+/// are.
 fn read_plain(
     (reader, tensor): (&dyn CheckpointReader, usize),
     range: PairRange,
@@ -231,8 +252,12 @@ fn read_plain(
     let (block_len, block_bytes) = (info.dtype.block_len(), info.dtype.block_bytes());
     let offset = range.first / block_len * block_bytes;
     // The last group may be cut short: only the tensor's bits as a whole fill its last byte.
-    let end = (range.first + range.count).div_ceil(block_len).saturating_mul(block_bytes).min(info.byte_len()?);
-    let len = usize::try_from(end - offset).map_err(|_| Error::memory("the range does not fit in memory"))?;
+    let end = (range.first + range.count)
+        .div_ceil(block_len)
+        .saturating_mul(block_bytes)
+        .min(info.byte_len()?);
+    let len = usize::try_from(end - offset)
+        .map_err(|_| Error::memory("the range does not fit in memory"))?;
     reader.read_tensor(tensor, offset, take(bytes, len))?;
     Ok(len)
 }

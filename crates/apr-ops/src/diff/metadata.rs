@@ -21,17 +21,25 @@ pub(super) fn metadata_changes(
     left: &dyn CheckpointReader,
     right: &dyn CheckpointReader,
 ) -> Result<Vec<MetadataChange>> {
-    const OF_THE_FILE: [&str; 6] =
-        [keys::APR_VERSION, keys::SOURCE, keys::LOSS, keys::SAFETENSORS, keys::FILES, naming::NAMES];
+    const OF_THE_FILE: [&str; 6] = [
+        keys::APR_VERSION,
+        keys::SOURCE,
+        keys::LOSS,
+        keys::SAFETENSORS,
+        keys::FILES,
+        naming::NAMES,
+    ];
     let learnt = [learn_from(left)?, learn_from(right)?];
     let sides = [Sayings::of(left, &learnt[0]), Sayings::of(right, &learnt[1])];
     let (left, right) = (left.metadata(), right.metadata());
     let keys: BTreeSet<&str> = left.iter().chain(right.iter()).map(|(key, _)| key).collect();
     let is_same = |key: &str| {
         let [left_value, right_value] = sides.each_ref().map(|side| side.value(key));
-        left_value == right_value && (key != keys::GGUF || left.key_values().ok() == right.key_values().ok())
+        left_value == right_value
+            && (key != keys::GGUF || left.key_values().ok() == right.key_values().ok())
     };
-    let differs = |key: &&str| !OF_THE_FILE.contains(key) && !is_same(key) && !is_untold(&sides, key);
+    let differs =
+        |key: &&str| !OF_THE_FILE.contains(key) && !is_same(key) && !is_untold(&sides, key);
     let mut changes = Vec::new();
     for key in keys.into_iter().filter(differs) {
         let pairs = if key == keys::GGUF { gguf_changes(left, right) } else { None };
@@ -44,11 +52,13 @@ pub(super) fn metadata_changes(
     Ok(changes)
 }
 
-/// What one side says: its metadata and, held against what the other's metadata say of the same, its companions.
+/// What one side says: its metadata and, held against what the other's metadata say of the same,
+/// its companions.
 struct Sayings<'a> {
     metadata: &'a Metadata,
     learnt: &'a Learnt,
-    /// Keys that repeat the companions, as an import leaves them: it means nothing where the other side lacks them.
+    /// Keys that repeat the companions, as an import leaves them: it means nothing where the other
+    /// side lacks them.
     derived: BTreeSet<&'a str>,
     /// Whether it has neither metadata of its own nor companions to say anything with.
     is_silent: bool,
@@ -67,7 +77,8 @@ impl<'a> Sayings<'a> {
 
     /// The value of a key: of the metadata, or else what an import would learn from the companions.
     fn value(&self, key: &str) -> Option<&Value> {
-        let learnt = || self.learnt.metadata.iter().find(|(known, _)| known == key).map(|(_, value)| value);
+        let learnt =
+            || self.learnt.metadata.iter().find(|(known, _)| known == key).map(|(_, value)| value);
         self.metadata.get(key).or_else(learnt)
     }
 }
@@ -88,17 +99,29 @@ fn gguf_changes(left: &Metadata, right: &Metadata) -> Option<Vec<MetadataChange>
     let (left, right) = match (Pairs::of(left)?, Pairs::of(right)?) {
         (Some(left), Some(right)) => (left, right),
         (left, right) => {
-            let told = |side: Option<Pairs<'_>>| Some(counted(side?.pairs.len() as u64, "key-value pair").into());
-            return Some(vec![MetadataChange { key: keys::GGUF.to_owned(), left: told(left), right: told(right) }]);
+            let told = |side: Option<Pairs<'_>>| {
+                Some(counted(side?.pairs.len() as u64, "key-value pair").into())
+            };
+            return Some(vec![MetadataChange {
+                key: keys::GGUF.to_owned(),
+                left: told(left),
+                right: told(right),
+            }]);
         }
     };
-    let change = |key: &str, (left, right)| MetadataChange { key: format!("{}.{key}", keys::GGUF), left, right };
-    let fields: BTreeSet<&str> = left.fields.keys().chain(right.fields.keys()).map(String::as_str).collect();
+    let change = |key: &str, (left, right)| MetadataChange {
+        key: format!("{}.{key}", keys::GGUF),
+        left,
+        right,
+    };
+    let fields: BTreeSet<&str> =
+        left.fields.keys().chain(right.fields.keys()).map(String::as_str).collect();
     let fields = fields.into_iter().filter(|field| *field != "kv");
     let fields = fields.map(|field| (field, (left.fields.get(field), right.fields.get(field))));
     let fields = fields.filter(|(_, (left, right))| left != right);
-    let mut changes: Vec<_> =
-        fields.map(|(field, (left, right))| change(field, (left.cloned(), right.cloned()))).collect();
+    let mut changes: Vec<_> = fields
+        .map(|(field, (left, right))| change(field, (left.cloned(), right.cloned())))
+        .collect();
     let is_same = |key: &str| {
         let value = |side: Option<Pair<'_>>| side.map(|pair| pair.encoded_value().to_vec());
         value(left.pairs.find(key)) == value(right.pairs.find(key))
@@ -126,7 +149,8 @@ impl<'a> Pairs<'a> {
     }
 }
 
-/// The values of two pairs: with their types where only those differ, and counted where they are long arrays.
+/// The values of two pairs: with their types where only those differ, and counted where they are
+/// long arrays.
 fn shown(left: Option<&Value>, right: Option<&Value>) -> (Option<Value>, Option<Value>) {
     let field = |pair: Option<&Value>, name: &str| pair.and_then(|pair| pair.get(name)).cloned();
     let values = [field(left, "value"), field(right, "value")];
@@ -144,7 +168,9 @@ fn shown(left: Option<&Value>, right: Option<&Value>) -> (Option<Value>, Option<
         _ => 0,
     };
     let [left, right] = values.map(|value| match value {
-        Some(Value::Array(items)) if items.len() > LONG => Some(counted(items.len() as u64, "item").into()),
+        Some(Value::Array(items)) if items.len() > LONG => {
+            Some(counted(items.len() as u64, "item").into())
+        }
         value => value,
     });
     match right {
@@ -186,22 +212,39 @@ mod tests {
             ("gguf.c", json!("3"), json!("4")),
             ("gguf.d", json!(null), json!("5")),
         ];
-        assert_eq!(changes(&left, &right), expected.map(|(key, left, right)| (key.to_owned(), left, right)));
+        assert_eq!(
+            changes(&left, &right),
+            expected.map(|(key, left, right)| (key.to_owned(), left, right))
+        );
     }
 
     #[test]
     fn another_type_is_a_change_that_shows_the_types() {
         let of = |kind: &str| json!({ "kv": [{ "key": "n", "type": kind, "value": 1 }] });
         let typed = |kind: &str| json!({ "type": kind, "value": 1 });
-        assert_eq!(changes(&of("u32"), &of("u64")), [("gguf.n".to_owned(), typed("u32"), typed("u64"))]);
+        assert_eq!(
+            changes(&of("u32"), &of("u64")),
+            [("gguf.n".to_owned(), typed("u32"), typed("u64"))]
+        );
     }
 
     #[test]
     fn long_arrays_are_counted() {
-        let of = |values: &[u32]| json!({ "kv": [{ "key": "n", "type": "array", "items": "u32", "value": values }] });
+        let of = |values: &[u32]| {
+            json!({
+                "kv": [{ "key": "n", "type": "array", "items": "u32", "value": values }],
+            })
+        };
         let other: Vec<u32> = (0..2000).map(|n| if n < 3 { 9 } else { 0 }).collect();
         let told = changes(&of(&vec![0; 2000]), &of(&other));
-        assert_eq!(told, [("gguf.n".to_owned(), json!("2,000 items"), json!("2,000 items, 3 of them different"))]);
+        assert_eq!(
+            told,
+            [(
+                "gguf.n".to_owned(),
+                json!("2,000 items"),
+                json!("2,000 items, 3 of them different")
+            )]
+        );
         let told = changes(&of(&[1, 2]), &of(&[1; 40]));
         assert_eq!(told, [("gguf.n".to_owned(), json!([1, 2]), json!("40 items"))]);
     }

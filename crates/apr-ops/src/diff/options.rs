@@ -25,8 +25,8 @@ impl Default for DiffOptions {
     }
 }
 
-/// A model to compare: its checkpoint, what the user calls it, and its family where that is known, so that tensors are
-/// found under the names of another convention.
+/// A model to compare: its checkpoint, what the user calls it, and its family where that is known,
+/// so that tensors are found under the names of another convention.
 #[derive(Clone, Copy)]
 pub struct Side<'a> {
     /// The checkpoint.

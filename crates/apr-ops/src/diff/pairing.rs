@@ -32,8 +32,9 @@ pub(super) struct Pairing {
     pub(super) bytes_read: u64,
 }
 
-/// Pairs tensors by name, then by canonical name; those left over by the digest of their bytes, which are read only where
-/// a tensor of the same dtype and length is left over on the other side, too.
+/// Pairs tensors by name, then by canonical name; those left over by the digest of their bytes,
+/// which are read only where a tensor of the same dtype and length is left over on the other side,
+/// too.
 pub(super) fn pair<P: Pipeline>(
     left_side: Side<'_>,
     right_side: Side<'_>,
@@ -41,13 +42,15 @@ pub(super) fn pair<P: Pipeline>(
     pipeline: &P,
     progress: &dyn Progress,
 ) -> Result<Pairing> {
-    let mapping: HashMap<&str, &str> = options.mapping.iter().map(|(a, b)| (a.as_str(), b.as_str())).collect();
+    let mapping: HashMap<&str, &str> =
+        options.mapping.iter().map(|(a, b)| (a.as_str(), b.as_str())).collect();
     let (Side { reader: left, .. }, Side { reader: right, .. }) = (left_side, right_side);
     check_mapping(&mapping, left, right)?;
     let names = Names::of(right_side);
     // A pattern may be of either side's names, or of the canonical ones.
     let wanted = |side: Side<'_>, position: usize| {
-        let is_match = |filter: &GlobMatcher| aliases(side, position).any(|name| filter.is_match(name));
+        let is_match =
+            |filter: &GlobMatcher| aliases(side, position).any(|name| filter.is_match(name));
         options.filter.as_ref().is_none_or(is_match)
     };
 
@@ -59,20 +62,36 @@ pub(super) fn pair<P: Pipeline>(
             Some(name) => names.own.get(name).copied(),
             None => aliases(left_side, position).find_map(|alias| names.find(alias)),
         };
-        let is_wanted = wanted(left_side, position) || found.is_some_and(|right| wanted(right_side, right));
+        let is_wanted =
+            wanted(left_side, position) || found.is_some_and(|right| wanted(right_side, right));
         if !is_wanted {
             continue;
         }
         match found.filter(|&right| !std::mem::replace(&mut taken[right], true)) {
-            Some(right) => pairing.pairs.push(Pair { left: position, right, renamed: false, by_digest: false }),
+            Some(right) => {
+                pairing.pairs.push(Pair {
+                    left: position,
+                    right,
+                    renamed: false,
+                    by_digest: false,
+                });
+            }
             None if is_auxiliary(left, position) => {}
             None => left_over.push(position),
         }
     }
     let right_over: Vec<usize> = (0..taken.len())
-        .filter(|&position| !taken[position] && wanted(right_side, position) && !is_auxiliary(right, position))
+        .filter(|&position| {
+            !taken[position] && wanted(right_side, position) && !is_auxiliary(right, position)
+        })
         .collect();
-    pairing.match_by_bytes((left, &left_over), (right, &right_over), options.read, pipeline, progress)?;
+    pairing.match_by_bytes(
+        (left, &left_over),
+        (right, &right_over),
+        options.read,
+        pipeline,
+        progress,
+    )?;
     pairing.pairs.sort_by_key(|pair| pair.left);
     Ok(pairing)
 }
@@ -88,7 +107,9 @@ impl<'a> Names<'a> {
     fn of(side: Side<'a>) -> Self {
         let tensors = side.reader.tensors();
         let own = tensors.iter().map(|info| info.name.as_str()).zip(0..).collect();
-        let aliases = (0..tensors.len()).flat_map(|at| aliases(side, at).map(move |alias| (alias, at))).collect();
+        let aliases = (0..tensors.len())
+            .flat_map(|at| aliases(side, at).map(move |alias| (alias, at)))
+            .collect();
         Self { own, aliases }
     }
 
@@ -104,11 +125,16 @@ fn is_auxiliary(reader: &dyn CheckpointReader, position: usize) -> bool {
     reader.metadata().auxiliary_tensor() == Some(&reader.tensors()[position].name)
 }
 
-/// What a tensor is called: by the checkpoint, canonically, and as an import wrote down that its source called it.
+/// What a tensor is called: by the checkpoint, canonically, and as an import wrote down that its
+/// source called it.
 fn aliases(side: Side<'_>, position: usize) -> impl Iterator<Item = &str> {
     let own = side.reader.tensors()[position].name.as_str();
     let canonical = side.model.and_then(|model| model.canonical(position));
-    let record = side.reader.metadata().object(NAMES).and_then(|record| record.get("exceptions")?.get(own)?.as_str());
+    let record = side
+        .reader
+        .metadata()
+        .object(NAMES)
+        .and_then(|record| record.get("exceptions")?.get(own)?.as_str());
     [Some(own), canonical, record].into_iter().flatten()
 }
 
@@ -127,7 +153,8 @@ fn check_mapping(
     for (&a, &b) in mapping {
         for (name, known, side) in [(a, &left, "left"), (b, &right, "right")] {
             if !known.contains(name) {
-                let message = format!("the mapping names a tensor that the {side} model does not have");
+                let message =
+                    format!("the mapping names a tensor that the {side} model does not have");
                 return Err(Error::format(message).for_tensor(name));
             }
         }
@@ -171,15 +198,22 @@ impl Pairing {
             };
             match counterpart {
                 Some(other) => {
-                    let states = |reader: &dyn CheckpointReader, at| reader.stored(at).digest().is_some();
+                    let states =
+                        |reader: &dyn CheckpointReader, at| reader.stored(at).digest().is_some();
                     let by_digest = !read && (states(left.0, position) || states(right.0, other));
-                    self.pairs.push(Pair { left: position, right: other, renamed: true, by_digest });
+                    self.pairs.push(Pair {
+                        left: position,
+                        right: other,
+                        renamed: true,
+                        by_digest,
+                    });
                 }
                 None => self.lonely(info, true),
             }
         }
         let undigested = candidates.into_values().flatten();
-        let mut unmatched: Vec<usize> = undigested.chain(by_digest.into_values().flatten()).collect();
+        let mut unmatched: Vec<usize> =
+            undigested.chain(by_digest.into_values().flatten()).collect();
         unmatched.sort_unstable();
         unmatched.into_iter().for_each(|position| self.lonely(&right.0.tensors()[position], false));
         Ok(())

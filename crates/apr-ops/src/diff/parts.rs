@@ -79,7 +79,9 @@ pub fn diff_units<P: Pipeline>(
     progress: &dyn Progress,
 ) -> Result<Vec<[StoredRange; 2]>> {
     let pairs = pair(left, right, options, pipeline, progress)?.pairs;
-    let ranges = |pair: super::Pair| [left.reader.stored(pair.left).range, right.reader.stored(pair.right).range];
+    let ranges = |pair: super::Pair| {
+        [left.reader.stored(pair.left).range, right.reader.stored(pair.right).range]
+    };
     Ok(pairs.into_iter().map(ranges).collect())
 }
 
@@ -96,7 +98,9 @@ pub fn diff_part<P: Pipeline>(
     progress: &dyn Progress,
 ) -> Result<PartOfDiff> {
     let pairs = pair(left, right, options, pipeline, progress)?.pairs;
-    let own = pairs.get(wanted).ok_or_else(|| Error::format("the plan has parts that the models lack"))?;
+    let own = pairs
+        .get(wanted)
+        .ok_or_else(|| Error::format("the plan has parts that the models lack"))?;
     let compared = compare(left.reader, right.reader, own, options.read, pipeline, progress)?;
     Ok(PartOfDiff { pairs: compared.iter().map(Into::into).collect() })
 }
@@ -115,10 +119,15 @@ pub fn diff_in_parts<P: Pipeline>(
     let pairing = pair(left, right, options, pipeline, &())?;
     let found: Vec<Compared> = parts.into_iter().flat_map(|part| part.pairs).collect();
     if found.len() != pairing.pairs.len() {
-        let message = format!("the parts compared {} of {} pairs of tensors", found.len(), pairing.pairs.len());
+        let message = format!(
+            "the parts compared {} of {} pairs of tensors",
+            found.len(),
+            pairing.pairs.len()
+        );
         return Err(Error::format(message));
     }
-    let elements = pairing.pairs.iter().map(|pair| left.reader.tensors()[pair.left].shape.elements());
+    let elements =
+        pairing.pairs.iter().map(|pair| left.reader.tensors()[pair.left].shape.elements());
     let compared = found.into_iter().zip(elements);
     let compared: Vec<Comparison> =
         compared.map(|(found, elements)| found.comparison(elements.unwrap_or_default())).collect();

@@ -43,7 +43,8 @@ pub struct TensorDiff {
     pub dtypes: [DType; 2],
     /// Shapes, left and right.
     pub shapes: [Shape; 2],
-    /// Largest difference between two values, infinite where one side is not a number; `None` when not compared.
+    /// Largest difference between two values, infinite where one side is not a number; `None` when
+    /// not compared.
     pub max_delta: Option<f64>,
     /// Euclidean norm of the difference.
     pub l2: Option<f64>,
@@ -95,8 +96,8 @@ pub struct DiffReport {
     pub right: String,
     /// Whether nothing differs beyond the tolerance: tensors, vocabulary, names.
     pub same: bool,
-    /// 100 for equal models: one minus the norm of the difference over the sum of both norms, in percent; a tensor
-    /// without counterpart counts as wholly different.
+    /// 100 for equal models: one minus the norm of the difference over the sum of both norms, in
+    /// percent; a tensor without counterpart counts as wholly different.
     pub similarity: f64,
     /// Largest difference between two values.
     pub max_delta: f64,

@@ -4,9 +4,9 @@ use apr_registry::{DType, DTypeKind};
 
 /// What a dtype can hold: every value of a block is kept to within a share of the block's largest.
 ///
-/// The share is half of a step, where a dtype of *n* bits has 2^*n* steps from minus to plus the largest value. Quantizers
-/// choose scales that make the error of a whole tensor small, so the bound is one on the norm over a tensor, and not on
-/// every value.
+/// The share is half of a step, where a dtype of *n* bits has 2^*n* steps from minus to plus the
+/// largest value. Quantizers choose scales that make the error of a whole tensor small, so the
+/// bound is one on the norm over a tensor, and not on every value.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Room {
     /// Values that share a scale; `None` where it is a row of unknown length.
@@ -33,7 +33,8 @@ impl Room {
             Q6_K => blocks(6),
             Q5_0 | Q5_1 | Q5_K => blocks(5),
             Q4_0 | Q4_1 | Q4_K | IQ4_NL | IQ4_XS | I4_ROW => blocks(4),
-            // Their steps grow with the value: the largest is a third of it, and scales are powers of two.
+            // Their steps grow with the value: the largest is a third of it, and scales are powers
+            // of two.
             Q3_K | IQ3_XXS | IQ3_S | MXFP4 | NVFP4 | F4_E2M1 => blocks(3),
             Q2_K | Q2_0 | IQ2_XXS | IQ2_XS | IQ2_S => blocks(2),
             Q1_0 | IQ1_S | IQ1_M | TQ1_0 | TQ2_0 => blocks(1),
@@ -48,8 +49,10 @@ impl Room {
         }
         let blocks = values.chunks(self.block.unwrap_or(values.len()));
         let square = |block: &[f64]| {
-            let largest =
-                block.iter().filter(|value| value.is_finite()).fold(0.0_f64, |most, value| most.max(value.abs()));
+            let largest = block
+                .iter()
+                .filter(|value| value.is_finite())
+                .fold(0.0_f64, |most, value| most.max(value.abs()));
             block.len() as f64 * (largest * self.share).powi(2)
         };
         blocks.map(square).sum()
@@ -69,8 +72,13 @@ mod tests {
     #[test]
     fn every_dtype_that_is_not_exact_has_room() {
         let lossy = |dtype: &&DType| matches!(dtype.kind(), DTypeKind::Quantized);
-        DType::ALL.iter().filter(lossy).for_each(|&dtype| assert!(Room::of(dtype).share > 0.0, "{dtype}"));
-        [DType::F32, DType::F64, DType::I8].iter().for_each(|&dtype| assert!(Room::of(dtype).share == 0.0, "{dtype}"));
+        DType::ALL
+            .iter()
+            .filter(lossy)
+            .for_each(|&dtype| assert!(Room::of(dtype).share > 0.0, "{dtype}"));
+        [DType::F32, DType::F64, DType::I8]
+            .iter()
+            .for_each(|&dtype| assert!(Room::of(dtype).share == 0.0, "{dtype}"));
     }
 
     #[test]

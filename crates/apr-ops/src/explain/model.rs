@@ -43,9 +43,22 @@ pub struct ModelExplanation {
 
 /// Explains a model from its headers alone.
 #[must_use]
-pub fn explain_model(reader: &dyn CheckpointReader, file: &str, model: Option<&FamilyModel<'_>>) -> ModelExplanation {
-    const DIMENSIONS: [&str; 9] =
-        ["layers", "encoder_layers", "decoder_layers", "hidden", "heads", "kv_heads", "experts", "vocab", "positions"];
+pub fn explain_model(
+    reader: &dyn CheckpointReader,
+    file: &str,
+    model: Option<&FamilyModel<'_>>,
+) -> ModelExplanation {
+    const DIMENSIONS: [&str; 9] = [
+        "layers",
+        "encoder_layers",
+        "decoder_layers",
+        "hidden",
+        "heads",
+        "kv_heads",
+        "experts",
+        "vocab",
+        "positions",
+    ];
     let inspected = inspect(reader, file, model);
     let known = |name: &'static str| Some((name, model?.dimension(name)?));
     ModelExplanation {
@@ -78,7 +91,8 @@ pub struct TensorExplanation {
     pub shape: Shape,
     /// What the dimensions are.
     pub axes: Option<Vec<String>>,
-    /// The nodes of the model's graph that read it; `None` where what the model computes is not known.
+    /// The nodes of the model's graph that read it; `None` where what the model computes is not
+    /// known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uses: Option<Vec<Use>>,
     /// Statistics; `None` for quantized tensors.
@@ -87,8 +101,9 @@ pub struct TensorExplanation {
     pub violations: Vec<Violation>,
 }
 
-/// Explains the tensor called `name`, by the checkpoint or canonically, and reads it for its statistics; gives the names
-/// most like it when there is none. `graphs` are the model's, where they are known.
+/// Explains the tensor called `name`, by the checkpoint or canonically, and reads it for its
+/// statistics; gives the names most like it when there is none. `graphs` are the model's, where
+/// they are known.
 ///
 /// # Errors
 /// E002 and E007 when bytes can't be read.
@@ -104,20 +119,33 @@ pub fn explain_tensor<P: Pipeline>(
         Ok(position) => position,
         Err(similar) => match canonical_position(reader, model, name) {
             Some(position) => position,
-            // Whoever asks for an explanation does not know the names yet: far-off ones are better than none.
+            // Whoever asks for an explanation does not know the names yet: far-off ones are better
+            // than none.
             None if similar.is_empty() => {
                 let names = reader.tensors().iter().map(|info| info.name.as_str());
-                return Ok(Err(closest(name, names, SIMILAR).into_iter().map(str::to_owned).collect()));
+                return Ok(Err(closest(name, names, SIMILAR)
+                    .into_iter()
+                    .map(str::to_owned)
+                    .collect()));
             }
             None => return Ok(Err(similar.into_iter().map(str::to_owned).collect())),
         },
     };
     let info = &reader.tensors()[position];
-    let options = TensorsOptions { filter: Some(named(&info.name)?), stats: true, ..TensorsOptions::default() };
-    let stats = list(reader, "", &options, pipeline, progress)?.tensors.into_iter().next().and_then(|row| row.stats);
+    let options = TensorsOptions {
+        filter: Some(named(&info.name)?),
+        stats: true,
+        ..TensorsOptions::default()
+    };
+    let stats = list(reader, "", &options, pipeline, progress)?
+        .tensors
+        .into_iter()
+        .next()
+        .and_then(|row| row.stats);
     let canonical = model.and_then(|model| model.canonical(position));
     let expected = expectation(model, position, info);
-    let violations = stats.as_ref().map(|stats| Physics::ALL.violations(&info.name, stats, expected));
+    let violations =
+        stats.as_ref().map(|stats| Physics::ALL.violations(&info.name, stats, expected));
     Ok(Ok(TensorExplanation {
         name: info.name.clone(),
         canonical: canonical.filter(|canonical| *canonical != info.name).map(str::to_owned),
@@ -132,7 +160,11 @@ pub fn explain_tensor<P: Pipeline>(
     }))
 }
 
-fn canonical_position(reader: &dyn CheckpointReader, model: Option<&FamilyModel<'_>>, name: &str) -> Option<usize> {
+fn canonical_position(
+    reader: &dyn CheckpointReader,
+    model: Option<&FamilyModel<'_>>,
+    name: &str,
+) -> Option<usize> {
     let model = model?;
     // A name of another convention, the source's for one, means the same tensor.
     let canonical = model.family().map_name(name);
@@ -140,11 +172,18 @@ fn canonical_position(reader: &dyn CheckpointReader, model: Option<&FamilyModel<
     (0..reader.tensors().len()).find(|&position| model.canonical(position).is_some_and(is_meant))
 }
 
-fn axes(model: Option<&FamilyModel<'_>>, position: usize, kind: Option<Kind>, shape: &Shape) -> Option<Vec<String>> {
+fn axes(
+    model: Option<&FamilyModel<'_>>,
+    position: usize,
+    kind: Option<Kind>,
+    shape: &Shape,
+) -> Option<Vec<String>> {
     let named = |names: &[&str]| Some(names.iter().map(|&name| name.to_owned()).collect());
     match (kind, shape.dims().len()) {
         (Some(Kind::Conv), 3) => named(&["Filters", "Input Channels", "Kernel Size"]),
-        (Some(Kind::Conv), 4) => named(&["Filters", "Input Channels", "Kernel Height", "Kernel Width"]),
+        (Some(Kind::Conv), 4) => {
+            named(&["Filters", "Input Channels", "Kernel Height", "Kernel Width"])
+        }
         _ => {
             let (_, formula) = model?.expected_shape(position)?;
             let names: Vec<String> = formula
@@ -183,8 +222,12 @@ pub fn known_tensor(families: &Families, name: &str) -> Result<Vec<KnownTensor>,
     if !known.is_empty() {
         return Ok(known);
     }
-    let mut names: Vec<String> = families.iter().flat_map(apr_arch::Family::example_names).collect();
+    let mut names: Vec<String> =
+        families.iter().flat_map(apr_arch::Family::example_names).collect();
     names.sort_unstable();
     names.dedup();
-    Err(closest(name, names.iter().map(String::as_str), SIMILAR).into_iter().map(str::to_owned).collect())
+    Err(closest(name, names.iter().map(String::as_str), SIMILAR)
+        .into_iter()
+        .map(str::to_owned)
+        .collect())
 }

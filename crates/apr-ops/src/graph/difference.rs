@@ -31,8 +31,8 @@ pub struct NodeChange {
 }
 
 impl StructureDiff {
-    /// Compares the graphs of two models by the names of their nodes; `None` where one is its file's and the other is what
-    /// its family says, whose names have nothing in common.
+    /// Compares the graphs of two models by the names of their nodes; `None` where one is its
+    /// file's and the other is what its family says, whose names have nothing in common.
     #[must_use]
     pub fn new(left: &Computed, right: &Computed) -> Option<Self> {
         if (left.origin == Origin::File) != (right.origin == Origin::File) {
@@ -46,7 +46,11 @@ impl StructureDiff {
             let other = right.get(node).filter(|other| *other != text)?;
             Some(NodeChange { node: node.clone(), left: text.clone(), right: other.clone() })
         });
-        Some(Self { changed: changed.collect(), removed: only(&left, &right), added: only(&right, &left) })
+        Some(Self {
+            changed: changed.collect(),
+            removed: only(&left, &right),
+            added: only(&right, &left),
+        })
     }
 
     /// Whether nothing differs.
@@ -60,7 +64,8 @@ impl StructureDiff {
 fn nodes(computed: &Computed) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     for part in &computed.parts {
-        let prefix = if computed.parts.len() > 1 { format!("{}: ", part.name) } else { String::new() };
+        let prefix =
+            if computed.parts.len() > 1 { format!("{}: ", part.name) } else { String::new() };
         add(&part.graph, &prefix, &mut found);
     }
     found

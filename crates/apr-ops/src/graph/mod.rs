@@ -58,8 +58,8 @@ pub enum Origin {
 /// The graphs of a model: those of its file, or those of its family.
 ///
 /// # Errors
-/// E003 when neither has one, or the configuration has an option that no block knows; E001 when it lacks one that a block
-/// needs.
+/// E003 when neither has one, or the configuration has an option that no block knows; E001 when it
+/// lacks one that a block needs.
 pub fn computed(source: &Source<'_>, options: &GraphOptions) -> Result<Computed> {
     if options.task.is_none()
         && let Some(own) = of_file(source)?
@@ -69,7 +69,11 @@ pub fn computed(source: &Source<'_>, options: &GraphOptions) -> Result<Computed>
     let Some(family) = source.family()? else { return Err(without_family(source.name())) };
     let found = graphs(family, source.reader().tensors(), options)?;
     let parts = found.parts.into_iter().map(|part| Part::new(part.name, part.graph)).collect();
-    Ok(Computed { origin: Origin::Family(family.family().name().to_owned()), parts, unused: found.unused })
+    Ok(Computed {
+        origin: Origin::Family(family.family().name().to_owned()),
+        parts,
+        unused: found.unused,
+    })
 }
 
 /// The graph of the model's file, where that has one.
@@ -84,8 +88,8 @@ pub fn of_file(source: &Source<'_>) -> Result<Option<Computed>> {
     }))
 }
 
-/// The size that costs are told for where nobody says another: one text, image or sound, 128 tokens of it, and none
-/// before.
+/// The size that costs are told for where nobody says another: one text, image or sound, 128 tokens
+/// of it, and none before.
 #[must_use]
 pub fn usual_size(symbol: &str) -> u64 {
     if symbol.contains("past") {
@@ -99,8 +103,8 @@ pub fn usual_size(symbol: &str) -> u64 {
 
 /// What a model without a family and a graph of its own ends with.
 pub(crate) fn without_family(name: &str) -> Error {
-    let message = "apr does not know this model's family, and so not what it computes; --arch NAME names a family, \
-                   --arch-file FILE describes one";
+    let message = "apr does not know this model's family, and so not what it computes; --arch NAME \
+        names a family, --arch-file FILE describes one";
     Error::version(message).in_file(name)
 }
 
@@ -154,10 +158,12 @@ impl Part {
         Self { name: name.to_owned(), graph, findings, inference: Arc::new(inference) }
     }
 
-    /// What it costs for inputs of these sizes, by symbol; one that is not named has [`usual_size`].
+    /// What it costs for inputs of these sizes, by symbol; one that is not named has
+    /// [`usual_size`].
     #[must_use]
     pub fn cost(&self, sizes: &BTreeMap<String, u64>) -> Cost {
-        let size = |symbol: &str| Some(sizes.get(symbol).copied().unwrap_or_else(|| usual_size(symbol)));
+        let size =
+            |symbol: &str| Some(sizes.get(symbol).copied().unwrap_or_else(|| usual_size(symbol)));
         cost(&self.graph, &self.inference, &size)
     }
 }
@@ -195,7 +201,9 @@ pub fn nodes<P: Pipeline>(
                 let Some(position) = computed.position(source, tensor)? else { continue };
                 let filter = Some(named(&source.reader().tensors()[position].name)?);
                 let options = TensorsOptions { filter, stats: true, ..TensorsOptions::default() };
-                weights.extend(list(source.reader(), source.name(), &options, pipeline, progress)?.tensors);
+                weights.extend(
+                    list(source.reader(), source.name(), &options, pipeline, progress)?.tensors,
+                );
             }
             Ok(NodeReport { node, weights })
         })

@@ -92,7 +92,12 @@ pub struct EndReport {
 
 /// Reports on the graphs of a model; costs are those for inputs of these sizes.
 #[must_use]
-pub fn report(source: &Source<'_>, computed: &Computed, fold: bool, sizes: &BTreeMap<String, u64>) -> GraphReport {
+pub fn report(
+    source: &Source<'_>,
+    computed: &Computed,
+    fold: bool,
+    sizes: &BTreeMap<String, u64>,
+) -> GraphReport {
     let part = |part: &Part| PartReport {
         summary: PartSummary::new(part, sizes),
         findings: part.findings.clone(),
@@ -117,15 +122,23 @@ impl PartSummary {
     fn new(part: &Part, sizes: &BTreeMap<String, u64>) -> Self {
         let Part { name, graph, .. } = part;
         let body = &graph.body;
-        let domain = |domain: &str| if domain.is_empty() { "ai.onnx".to_owned() } else { domain.to_owned() };
+        let domain =
+            |domain: &str| if domain.is_empty() { "ai.onnx".to_owned() } else { domain.to_owned() };
         // Old files list their weights among the inputs; the caller need not give them.
-        let is_given = |id: &&ValueId| !matches!(body.value(**id).origin, From::Weight(_) | From::Constant(_));
-        let ends = |ids: &[ValueId]| ids.iter().filter(is_given).map(|id| EndReport::new(body, *id)).collect();
+        let is_given =
+            |id: &&ValueId| !matches!(body.value(**id).origin, From::Weight(_) | From::Constant(_));
+        let ends = |ids: &[ValueId]| {
+            ids.iter().filter(is_given).map(|id| EndReport::new(body, *id)).collect()
+        };
         let operators = operators(graph);
         let cost = part.cost(sizes);
         Self {
             name: name.clone(),
-            opsets: graph.opsets.iter().map(|opset| (domain(&opset.domain), opset.version)).collect(),
+            opsets: graph
+                .opsets
+                .iter()
+                .map(|opset| (domain(&opset.domain), opset.version))
+                .collect(),
             inputs: ends(&body.inputs),
             outputs: ends(&body.outputs),
             nodes: operators.values().fold(0, |sum, count| sum.saturating_add(*count)),
@@ -139,11 +152,17 @@ impl PartSummary {
 impl CostReport {
     fn new(part: &Part, cost: Cost, sizes: &BTreeMap<String, u64>) -> Self {
         let body = &part.graph.body;
-        let symbols = body.inputs.iter().flat_map(|input| body.value(*input).shape().unwrap_or_default());
+        let symbols =
+            body.inputs.iter().flat_map(|input| body.value(*input).shape().unwrap_or_default());
         let symbols = symbols.flat_map(Dim::symbols);
         Self {
             sizes: symbols
-                .map(|symbol| (symbol.to_string(), sizes.get(&*symbol).copied().unwrap_or_else(|| usual_size(&symbol))))
+                .map(|symbol| {
+                    (
+                        symbol.to_string(),
+                        sizes.get(&*symbol).copied().unwrap_or_else(|| usual_size(&symbol)),
+                    )
+                })
                 .collect(),
             flops: cost.totals.flops,
             weight_bytes: cost.totals.weight_bytes,
@@ -179,7 +198,10 @@ fn operators(graph: &Graph) -> BTreeMap<String, u64> {
     count(&graph.body, &of_functions)
 }
 
-fn count(body: &Body, of_functions: &BTreeMap<String, BTreeMap<String, u64>>) -> BTreeMap<String, u64> {
+fn count(
+    body: &Body,
+    of_functions: &BTreeMap<String, BTreeMap<String, u64>>,
+) -> BTreeMap<String, u64> {
     let mut counts: BTreeMap<String, u64> = BTreeMap::new();
     let mut bodies = vec![body];
     while let Some(body) = bodies.pop() {

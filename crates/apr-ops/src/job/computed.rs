@@ -20,7 +20,8 @@ use crate::graph::without_family;
 use crate::import::{Foreign, restore};
 use crate::own_graph::own_graph;
 
-/// Bytes of tensors that are kept so that transposed ones are read in long pieces; twice as many are in memory.
+/// Bytes of tensors that are kept so that transposed ones are read in long pieces; twice as many
+/// are in memory.
 const WINDOW: u64 = 64 << 20;
 
 impl Job {
@@ -33,7 +34,8 @@ impl Job {
     ) -> Result<R, E> {
         if let Some(quantize) = &self.weights.quantize {
             let message = format!(
-                "a graph does not say how to quantize to {}: quantize into an .apr or .gguf file first, and export that",
+                "a graph does not say how to quantize to {}: quantize into an .apr or .gguf file \
+                 first, and export that",
                 quantize.choices.scheme
             );
             return Err(JobError::Request(message).into());
@@ -64,7 +66,8 @@ impl Job {
         bound.warnings.extend(self.graph.idle_past(&bound_models));
         losses.extend(unused);
         losses.extend(lost_metadata(&metadata));
-        let job = Self { target: self.target_of(bound_models, &properties(&metadata))?, ..self.clone() };
+        let job =
+            Self { target: self.target_of(bound_models, &properties(&metadata))?, ..self.clone() };
         let bound_view = View::of(&unpacked, bound.tensors).read_in_order(WINDOW);
         let warnings = prepared.warnings.iter().cloned().chain(bound.warnings).collect();
         let tensors = (bound_view.tensors(), bound.targets);
@@ -73,22 +76,34 @@ impl Job {
     }
 
     /// What the model computes: as the file that it came from says, or else its family.
-    fn computation<'v>(&self, source: &Source<'v>, storage: &Storage) -> Result<Computation<'v>, JobError> {
+    fn computation<'v>(
+        &self,
+        source: &Source<'v>,
+        storage: &Storage,
+    ) -> Result<Computation<'v>, JobError> {
         if let Some((graph, _)) = own_graph(source)? {
             return self.own_computation(source, graph);
         }
-        let Some(family) = source.family()? else { return Err(without_family(source.name()).into()) };
+        let Some(family) = source.family()? else {
+            return Err(without_family(source.name()).into());
+        };
         let options = self.graph.options(self.graph.opset(source.reader(), storage));
         let found = graphs(family, source.reader().tensors(), &options)?;
-        let models = found.parts.into_iter().map(|part| (part.name.to_owned(), part.graph)).collect();
+        let models =
+            found.parts.into_iter().map(|part| (part.name.to_owned(), part.graph)).collect();
         Ok(Computation { view: canonical(source.reader(), family), models })
     }
 
     /// The graph of the file that the model came from, with the operators that are wished for.
-    fn own_computation<'v>(&self, source: &Source<'v>, mut graph: Graph) -> Result<Computation<'v>, JobError> {
+    fn own_computation<'v>(
+        &self,
+        source: &Source<'v>,
+        mut graph: Graph,
+    ) -> Result<Computation<'v>, JobError> {
         let GraphWishes { opset, with_past, task, .. } = &self.graph;
         if *with_past || task.is_some() {
-            let message = "the model has a graph of its own: --with-past and --task are for graphs that a family makes";
+            let message = "the model has a graph of its own: --with-past and --task are for graphs \
+                that a family makes";
             return Err(JobError::Request(message.to_owned()));
         }
         let other = opset.filter(|opset| graph.opset("") != Some(*opset));
@@ -105,14 +120,23 @@ impl Job {
     }
 
     /// The layout of the output with these models in it.
-    fn target_of(&self, models: Vec<(String, Graph)>, properties: &Properties) -> Result<PlanOptions, JobError> {
+    fn target_of(
+        &self,
+        models: Vec<(String, Graph)>,
+        properties: &Properties,
+    ) -> Result<PlanOptions, JobError> {
         let is_one = models.len() == 1;
         if !is_one && !self.target.folder {
-            let names: Vec<String> = models.iter().map(|(name, _)| format!("{name}.onnx")).collect();
-            let message = format!("the model has several parts ({}): name a folder for them", names.join(", "));
+            let names: Vec<String> =
+                models.iter().map(|(name, _)| format!("{name}.onnx")).collect();
+            let message = format!(
+                "the model has several parts ({}): name a folder for them",
+                names.join(", ")
+            );
             return Err(JobError::Request(message));
         }
-        let extension = self.target.format.target.and_then(|target| target.extensions.first().copied());
+        let extension =
+            self.target.format.target.and_then(|target| target.extensions.first().copied());
         let models = models.into_iter().map(|(name, graph)| {
             let file_name = if is_one && !self.target.folder {
                 self.target.file_name.clone()
@@ -132,7 +156,8 @@ struct Computation<'v> {
     models: Vec<(String, Graph)>,
 }
 
-/// Writes down what GGUF's pairs say of the model, as its configuration would: graphs are made by that.
+/// Writes down what GGUF's pairs say of the model, as its configuration would: graphs are made by
+/// that.
 pub(super) fn state_configuration(view: &mut View<'_>, source: &Source<'_>) {
     let described = described(source.reader(), source.families(), source.architecture());
     for key in [keys::MODEL_TYPE, keys::ARCHITECTURE] {
@@ -173,8 +198,9 @@ fn lost_metadata(metadata: &Metadata) -> Vec<Loss> {
         keys::TIED,
         apr_source::naming::NAMES,
     ];
-    let lost =
-        |(key, value): &(&str, &Value)| !(CARED_FOR.contains(key) || *key == keys::SAFETENSORS && is_format(value));
+    let lost = |(key, value): &(&str, &Value)| {
+        !(CARED_FOR.contains(key) || *key == keys::SAFETENSORS && is_format(value))
+    };
     let loss = |(key, _): (&str, &Value)| Loss {
         name: key.into(),
         what: "metadata".into(),

@@ -76,18 +76,25 @@ impl Job {
     pub(super) fn check(&self) -> Result<(), JobError> {
         self.target.check().map_err(|error| JobError::Request(error.message().to_owned()))?;
         let Weights { quantize, dequantize, precision, gate, .. } = &self.weights;
-        let is_imported = self.naming == Naming::OfTarget && self.target.format.convention == Convention::Canonical;
+        let is_imported = self.naming == Naming::OfTarget
+            && self.target.format.convention == Convention::Canonical;
         let wrong = [
-            (self.license.is_some() && !is_imported, "a licence is written into imported .apr files only"),
+            (
+                self.license.is_some() && !is_imported,
+                "a licence is written into imported .apr files only",
+            ),
             (
                 self.source_sha256.is_some() && !is_imported,
                 "the SHA-256 of a source is written into imported .apr files only",
             ),
-            (self.weights.change_dtypes() && self.naming == Naming::AsTheyAre, "a copy changes no weights"),
+            (
+                self.weights.change_dtypes() && self.naming == Naming::AsTheyAre,
+                "a copy changes no weights",
+            ),
             (
                 !self.graph.is_empty() && self.computes() == Computes::Nothing,
-                "--opset, --with-past, --task and --matmul-nbits are about what a model computes, and the output does not \
-                 say that",
+                "--opset, --with-past, --task and --matmul-nbits are about what a model computes, \
+                 and the output does not say that",
             ),
             (
                 quantize.is_some() && dequantize.is_some(),
@@ -105,12 +112,17 @@ impl Job {
     }
 
     /// What the user should know of what the source loses by being written anew.
-    pub(super) fn warnings_of_seals(&self, reader: &dyn CheckpointReader) -> apr_registry::Result<Vec<&'static str>> {
+    pub(super) fn warnings_of_seals(
+        &self,
+        reader: &dyn CheckpointReader,
+    ) -> apr_registry::Result<Vec<&'static str>> {
         let mut warnings = Vec::new();
         let signed = reader.container().signed()?;
-        let is_sealed = signed.is_some_and(|signed| signed.signatures.is_some() || signed.licence.is_some());
+        let is_sealed =
+            signed.is_some_and(|signed| signed.signatures.is_some() || signed.licence.is_some());
         if is_sealed && !self.target.apr2.signs() {
-            warnings.push("the source is signed, which holds for that file alone: the output is not");
+            warnings
+                .push("the source is signed, which holds for that file alone: the output is not");
         }
         if reader.container().features().encrypted && !self.target.apr2.encrypts() && !self.opens {
             warnings.push("the source is encrypted, and the output is not");
@@ -123,7 +135,9 @@ impl Job {
         let came_from = self.provenance.iter().flat_map(Metadata::iter);
         let mut learnt: Vec<(String, serde_json::Value)> =
             came_from.map(|(key, value)| (key.to_owned(), value.clone())).collect();
-        learnt.extend(self.source_sha256.iter().map(|digest| ("sha256".to_owned(), digest.as_str().into())));
+        learnt.extend(
+            self.source_sha256.iter().map(|digest| ("sha256".to_owned(), digest.as_str().into())),
+        );
         if learnt.is_empty() {
             return;
         }

@@ -13,7 +13,8 @@ use crate::inline::ValidationError;
 pub enum JobError {
     /// The source can't be read or the target not be written.
     Model(Error),
-    /// What was asked for contradicts itself, the format or the model. Nothing is wrong with the file.
+    /// What was asked for contradicts itself, the format or the model. Nothing is wrong with the
+    /// file.
     Request(String),
     /// Names or shapes that the model's family does not have.
     Misfit {
@@ -46,7 +47,11 @@ pub enum JobError {
 
 impl JobError {
     /// Why the conversion of `file` ended; `source_tensor` says what a tensor is called there.
-    pub(super) fn of(error: ConvertError, file: &str, source_tensor: impl Fn(&str) -> Option<String>) -> Self {
+    pub(super) fn of(
+        error: ConvertError,
+        file: &str,
+        source_tensor: impl Fn(&str) -> Option<String>,
+    ) -> Self {
         let file = file.to_owned();
         match error {
             ConvertError::Model(error) => Self::Model(error),
@@ -65,7 +70,11 @@ impl JobError {
     /// Of an error about what was asked for, not about a file: one that names a tensor and no file.
     pub(super) fn unsuited(error: Error) -> Self {
         match error.tensor().filter(|_| error.code() == Code::Format && error.file().is_none()) {
-            Some(tensor) => Self::Request(format!("tensor '{}': {}", Escaped::short(tensor), Escaped(error.message()))),
+            Some(tensor) => Self::Request(format!(
+                "tensor '{}': {}",
+                Escaped::short(tensor),
+                Escaped(error.message())
+            )),
             None => Self::Model(error),
         }
     }
@@ -83,13 +92,16 @@ impl std::fmt::Display for JobError {
             Self::Model(error) => error.fmt(f),
             Self::Request(message) => f.write_str(message),
             Self::Misfit { file, family, misfits } => {
-                let family = family
-                    .as_ref()
-                    .map_or_else(|| "its family".to_owned(), |family| format!("the {} family", Escaped(family)));
+                let family = family.as_ref().map_or_else(
+                    || "its family".to_owned(),
+                    |family| format!("the {} family", Escaped(family)),
+                );
                 write!(f, "{}: the tensors do not fit {family}", Escaped(file))?;
                 misfits.iter().try_for_each(|misfit| write!(f, "\n  {misfit}"))
             }
-            Self::Unhealthy { file, error, unfit: None, .. } => write!(f, "{}: {error}", Escaped(file)),
+            Self::Unhealthy { file, error, unfit: None, .. } => {
+                write!(f, "{}: {error}", Escaped(file))
+            }
             Self::Unhealthy { file, error, unfit: Some(dtype), .. } => {
                 write!(f, "{}: {error}, which {dtype} can't hold", Escaped(file))
             }
@@ -111,7 +123,9 @@ impl From<JobError> for ImportError {
             JobError::Request(message) => Self::Model(Error::format(message)),
             JobError::Misfit { file, misfits, .. } => match misfits.into_iter().next() {
                 Some(first) => first.into(),
-                None => Self::Model(Error::format("the tensors do not fit the family").in_file(file)),
+                None => {
+                    Self::Model(Error::format("the tensors do not fit the family").in_file(file))
+                }
             },
             JobError::Unhealthy { error, .. } => (*error).into(),
             JobError::Gate { failures, .. } => Self::QualityGate { failures },
@@ -131,7 +145,10 @@ mod tests {
     }
 
     fn unexpected() -> ValidationError {
-        ValidationError::of_structure(Mismatch::Unexpected { name: "b\n.weight".to_owned(), extra: false })
+        ValidationError::of_structure(Mismatch::Unexpected {
+            name: "b\n.weight".to_owned(),
+            extra: false,
+        })
     }
 
     /// An error about the values of a tensor, as the validator makes it.
@@ -145,25 +162,42 @@ mod tests {
     }
 
     fn unhealthy(unfit: Option<DType>) -> JobError {
-        JobError::Unhealthy { file: "m.gguf".to_owned(), error: Box::new(values()), source_tensor: None, unfit }
+        JobError::Unhealthy {
+            file: "m.gguf".to_owned(),
+            error: Box::new(values()),
+            source_tensor: None,
+            unfit,
+        }
     }
 
     fn report() -> QuantizationReport {
-        let total = apr_quantize::Quality { rmse: 0.0, relative_error: 0.0, max_error: 0.0, cosine: 1.0 };
+        let total =
+            apr_quantize::Quality { rmse: 0.0, relative_error: 0.0, max_error: 0.0, cosine: 1.0 };
         let (by_type, worst, tensors) = (Vec::new(), Vec::new(), Vec::new());
         QuantizationReport { by_type, total, degradation: None, worst, tensors }
     }
 
     fn gate() -> JobError {
-        JobError::Gate { failures: vec!["a is off".to_owned(), "b, too".to_owned()], report: Box::new(report()) }
+        JobError::Gate {
+            failures: vec!["a is off".to_owned(), "b, too".to_owned()],
+            report: Box::new(report()),
+        }
     }
 
     #[test]
     fn what_ended_a_job_is_said_with_its_file_family_and_reasons() {
         let shown = misfit(Some("LLaMA"), vec![missing(), unexpected()]).to_string();
-        assert!(shown.starts_with("m.gguf: the tensors do not fit the LLaMA family\n  tensor 'a.weight': "), "{shown}");
+        assert!(
+            shown.starts_with(
+                "m.gguf: the tensors do not fit the LLaMA family\n  tensor 'a.weight': "
+            ),
+            "{shown}"
+        );
         assert_eq!(shown.lines().count(), 3, "names of a file make no lines: {shown}");
-        assert_eq!(misfit(None, Vec::new()).to_string(), "m.gguf: the tensors do not fit its family");
+        assert_eq!(
+            misfit(None, Vec::new()).to_string(),
+            "m.gguf: the tensors do not fit its family"
+        );
         assert!(unhealthy(None).to_string().starts_with("m.gguf: tensor 'n.weight': "));
         assert!(
             unhealthy(Some(DType::Q4_0)).to_string().ends_with(", which q4_0 can't hold"),
@@ -179,8 +213,14 @@ mod tests {
     #[test]
     fn an_import_reports_each_of_them_as_its_own_kind() {
         let of = |error: JobError| ImportError::from(error).to_string();
-        assert_eq!(of(misfit(None, vec![missing(), unexpected()])), "Missing required tensor: a.weight");
-        assert_eq!(of(misfit(None, vec![unexpected()])), "Name mapping failed: unknown tensor 'b\n.weight'");
+        assert_eq!(
+            of(misfit(None, vec![missing(), unexpected()])),
+            "Missing required tensor: a.weight"
+        );
+        assert_eq!(
+            of(misfit(None, vec![unexpected()])),
+            "Name mapping failed: unknown tensor 'b\n.weight'"
+        );
         assert!(of(misfit(None, Vec::new())).contains("do not fit the family"));
         assert!(of(unhealthy(None)).starts_with("Tensor validation failed: n.weight - "));
         assert_eq!(of(gate()), "Quality gate failed: a is off, b, too");
@@ -195,7 +235,10 @@ mod tests {
                 ConvertError::Model(Error::corrupt("cut")),
                 ConvertError::Invalid(values()),
                 ConvertError::Unfit { error: values(), dtype: DType::Q4_0 },
-                ConvertError::Gate { failures: vec!["a is off".to_owned()], report: Box::new(report()) },
+                ConvertError::Gate {
+                    failures: vec!["a is off".to_owned()],
+                    report: Box::new(report()),
+                },
             ]
         };
         let words = ["cut", "n.weight", "which q4_0 can't hold", "a is off"];
@@ -209,11 +252,17 @@ mod tests {
             assert!(job.to_string().contains(word), "{job}");
             assert_eq!(ImportError::from(again).to_string(), ImportError::from(job).to_string());
         }
-        let fetched = ImportError::DownloadFailed { source: "hf://a/b".to_owned(), reason: "no network".to_owned() };
+        let fetched = ImportError::DownloadFailed {
+            source: "hf://a/b".to_owned(),
+            reason: "no network".to_owned(),
+        };
         assert_eq!(fetched.to_string(), "Download failed: hf://a/b - no network");
         let unknown = ImportError::UnsupportedFormat { extension: "xyz".to_owned() };
         assert_eq!(unknown.to_string(), "Unsupported format: xyz");
-        let mismatch = ImportError::ArchitectureMismatch { expected: "llama".to_owned(), found: "bert".to_owned() };
+        let mismatch = ImportError::ArchitectureMismatch {
+            expected: "llama".to_owned(),
+            found: "bert".to_owned(),
+        };
         assert_eq!(mismatch.to_string(), "Architecture mismatch: expected llama, found bert");
     }
 }

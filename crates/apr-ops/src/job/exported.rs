@@ -21,13 +21,18 @@ use crate::inline::{InlineValidator, ValidationConfig};
 use crate::physics::Physics;
 
 impl Job {
-    /// Whether the output is the file that the model came from, with its tensors as they are now: it came from ONNX, and
-    /// nothing is wished for that its graph does not have.
+    /// Whether the output is the file that the model came from, with its tensors as they are now:
+    /// it came from ONNX, and nothing is wished for that its graph does not have.
     pub(super) fn keeps_graph(&self, reader: &dyn CheckpointReader) -> bool {
-        let has_graph = reader.companions().iter().any(|companion| companion.name == skeleton::COMPANION);
+        let has_graph =
+            reader.companions().iter().any(|companion| companion.name == skeleton::COMPANION);
         let changes = self.weights.quantize.is_some() || self.weights.precision.is_some();
         let places_data = self.target.external_data != ExternalData::Auto;
-        self.computes() == Computes::Always && has_graph && self.graph.is_empty() && !changes && !places_data
+        self.computes() == Computes::Always
+            && has_graph
+            && self.graph.is_empty()
+            && !changes
+            && !places_data
     }
 
     /// Plans that file.
@@ -41,14 +46,16 @@ impl Job {
         let Foreign { prepared, losses, .. } = foreign.map_err(JobError::from)?;
         let view = as_stored(&prepared.view).map_err(JobError::from)?;
         let bytes = skeleton::read_companion(&view).map_err(JobError::from)?;
-        let room = skeleton::tensors(bytes.unwrap_or_default(), &Limits::default()).map_err(JobError::from)?;
+        let room = skeleton::tensors(bytes.unwrap_or_default(), &Limits::default())
+            .map_err(JobError::from)?;
         let options = ConvertOptions {
             targets: targets(view.tensors(), &room),
             gate: self.weights.gate,
             warnings: self.weights.warnings.clone(),
             ..ConvertOptions::default()
         };
-        // Names and shapes were judged as they came. Values are judged as they go, as far as that needs no family.
+        // Names and shapes were judged as they came. Values are judged as they go, as far as that
+        // needs no family.
         let physics = Physics { zeros: false, ranges: false, ..self.validation.physics };
         let values = ValidationConfig { structure: false, physics, ..self.validation };
         let parts = Parts {
@@ -65,7 +72,8 @@ impl Job {
 
 /// Floats become what the graph computes with.
 fn targets(tensors: &[TensorInfo], room: &[TensorInfo]) -> Vec<Option<TensorTarget>> {
-    let wanted: HashMap<&str, DType> = room.iter().map(|info| (info.name.as_str(), info.dtype)).collect();
+    let wanted: HashMap<&str, DType> =
+        room.iter().map(|info| (info.name.as_str(), info.dtype)).collect();
     let target = |info: &TensorInfo| {
         let dtype = *wanted.get(info.name.as_str())?;
         let is_float = info.dtype.is_quantized() && dtype.is_float() || can_cast(info.dtype, dtype);

@@ -25,7 +25,10 @@ impl Job {
         then: impl FnOnce(Planned<'_>) -> Result<R, E>,
     ) -> Result<R, E> {
         let parts = Parts {
-            options: ConvertOptions { decompress: self.weights.decompress, ..ConvertOptions::default() },
+            options: ConvertOptions {
+                decompress: self.weights.decompress,
+                ..ConvertOptions::default()
+            },
             losses: Vec::new(),
             validator: InlineValidator::new(self.validation),
             family: None,
@@ -45,7 +48,8 @@ impl Job {
         let options = PrepareOptions { validation: self.validation, license: self.license.clone() };
         let mut prepared = prepare(&source.through(selected), &options).map_err(JobError::from)?;
         self.record_source(prepared.view.metadata_mut());
-        let options = self.weights.apply(&mut prepared.view, Vec::new(), self.target.format, source)?;
+        let options =
+            self.weights.apply(&mut prepared.view, Vec::new(), self.target.format, source)?;
         let (view, parts) = Parts::of(prepared, options, Vec::new());
         then(Planned::new(self, source, &view, parts)?)
     }
@@ -64,12 +68,16 @@ impl Job {
         if as_llama_quantize && source.reader().format().convention == Convention::LlamaCpp {
             reader.sort_by_key(place);
         }
-        let title = self.title.as_deref().filter(|_| to_llama && source.reader().metadata().get(NAME).is_none());
+        let title = self
+            .title
+            .as_deref()
+            .filter(|_| to_llama && source.reader().metadata().get(NAME).is_none());
         if let Some(title) = title {
             reader.metadata_mut().set(NAME, title);
         }
         let Foreign { mut prepared, dtypes, losses } =
-            restore(&source.through(&reader), self.target.format, self.validation).map_err(JobError::from)?;
+            restore(&source.through(&reader), self.target.format, self.validation)
+                .map_err(JobError::from)?;
         if title.is_some() {
             // The model itself has no name that could get lost.
             prepared.view.metadata_mut().remove(NAME);
@@ -102,14 +110,15 @@ impl Job {
     ) -> Result<R, E> {
         if !self.target.folder {
             let message = format!(
-                "{} has no quantized types: the integers and scales that stand for them are described in a scales.json, \
-                 which needs a folder; --dequantize f16 writes floats",
+                "{} has no quantized types: the integers and scales that stand for them are \
+                 described in a scales.json, which needs a folder; --dequantize f16 writes floats",
                 self.target.format.name
             );
             return Err(JobError::Request(message).into());
         }
         let unpacked = Unpacked::new(view).map_err(JobError::from)?;
-        let integrity = ValidationConfig { stop: self.validation.stop, ..ValidationConfig::integrity() };
+        let integrity =
+            ValidationConfig { stop: self.validation.stop, ..ValidationConfig::integrity() };
         parts.validator = InlineValidator::new(integrity);
         parts.warnings.push(
             "quantized tensors are written as integers with scales, which scales.json describes; \
@@ -117,7 +126,8 @@ impl Job {
                 .to_owned(),
         );
         // Not the name under which libraries look for weights that they can use as they are.
-        let target = PlanOptions { file_name: "weights.safetensors".to_owned(), ..self.target.clone() };
+        let target =
+            PlanOptions { file_name: "weights.safetensors".to_owned(), ..self.target.clone() };
         let job = Self { target, ..self.clone() };
         then(Planned::new(&job, source, &View::new(&unpacked), parts)?)
     }

@@ -42,10 +42,12 @@ pub use weights::Weights;
 pub use wishes::GraphWishes;
 
 impl Job {
-    /// Plans the job from headers and companions alone, and hands the plan to `then`, which runs it or only looks at it.
+    /// Plans the job from headers and companions alone, and hands the plan to `then`, which runs it
+    /// or only looks at it.
     ///
     /// # Errors
-    /// What contradicts the format or the model, what is wrong with the source's headers, and what `then` says.
+    /// What contradicts the format or the model, what is wrong with the source's headers, and what
+    /// `then` says.
     pub fn plan<R, E: From<JobError>>(
         &self,
         source: &Source<'_>,
@@ -58,7 +60,9 @@ impl Job {
             Naming::OfTarget if self.target.format.convention == Convention::Canonical => {
                 self.plan_canonical(&selected, source, then)
             }
-            Naming::OfTarget if self.keeps_graph(source.reader()) => self.plan_exported(&selected, source, then),
+            Naming::OfTarget if self.keeps_graph(source.reader()) => {
+                self.plan_exported(&selected, source, then)
+            }
             Naming::OfTarget => match self.computes() {
                 Computes::Always => self.plan_computed(&selected, source, then),
                 Computes::IfKnown => self.plan_scripted(&selected, source, then),
@@ -81,8 +85,8 @@ impl Job {
     }
 }
 
-/// Whether files of a format have tokenizer and configuration inside, so that the files beside the weights are wanted
-/// even where the weights alone are named.
+/// Whether files of a format have tokenizer and configuration inside, so that the files beside the
+/// weights are wanted even where the weights alone are named.
 #[must_use]
 pub fn wants_companions(format: &Format) -> bool {
     matches!(format.convention, Convention::LlamaCpp | Convention::Whisper)
@@ -99,10 +103,12 @@ mod tests {
     #[test]
     fn what_would_be_left_out_without_a_word_is_refused() {
         let empty = b"\x02\0\0\0\0\0\0\0{}".to_vec();
-        let model = apr_registry::open(empty, "model.safetensors", &Limits::default()).expect("a model");
+        let model =
+            apr_registry::open(empty, "model.safetensors", &Limits::default()).expect("a model");
         let families = Families::builtin();
         let source = Source::new(&*model, &families);
-        let (native, foreign) = (PlanOptions::new(&apr2::FORMAT, "m.apr"), PlanOptions::new(&gguf::FORMAT, "m.gguf"));
+        let (native, foreign) =
+            (PlanOptions::new(&apr2::FORMAT, "m.apr"), PlanOptions::new(&gguf::FORMAT, "m.gguf"));
         let weights = |weights: Weights| Job { weights, ..Job::new(native.clone()) };
         let quantize = Some(Quantization::to(Scheme::Q8_0));
         let jobs = [
@@ -116,12 +122,21 @@ mod tests {
                 },
                 "a copy changes no weights",
             ),
-            (weights(Weights { quantize, dequantize: Some(DType::F16), ..Weights::default() }), "two types"),
-            (weights(Weights { gate: Some(QualityGate::default()), ..Weights::default() }), "nothing is quantized"),
+            (
+                weights(Weights { quantize, dequantize: Some(DType::F16), ..Weights::default() }),
+                "two types",
+            ),
+            (
+                weights(Weights { gate: Some(QualityGate::default()), ..Weights::default() }),
+                "nothing is quantized",
+            ),
         ];
         for (job, expected) in jobs {
             let refused = job.plan(&source, |_| Ok::<_, JobError>(())).expect_err(expected);
-            assert!(matches!(&refused, JobError::Request(message) if message.contains(expected)), "{refused}");
+            assert!(
+                matches!(&refused, JobError::Request(message) if message.contains(expected)),
+                "{refused}"
+            );
         }
     }
 }

@@ -2,7 +2,9 @@
 
 use apr_core::{Layout, Progress, StoredRange};
 use apr_quantize::{QualityGate, TensorTarget};
-use apr_registry::{CheckpointReader, Loss, Pipeline, PlanOptions, Result as ModelResult, Sink, TensorInfo, apr2};
+use apr_registry::{
+    CheckpointReader, Loss, Pipeline, PlanOptions, Result as ModelResult, Sink, TensorInfo, apr2,
+};
 use apr_source::Source;
 use apr_source::adapter::{Adapter, adapter_of};
 use apr_view::View;
@@ -62,8 +64,8 @@ pub(super) struct Parts {
 }
 
 impl Parts {
-    /// Those of tensors that a program or graph is written with. Names and shapes were judged as they came; values are judged
-    /// as they go, as far as that needs no family.
+    /// Those of tensors that a program or graph is written with. Names and shapes were judged as
+    /// they came; values are judged as they go, as far as that needs no family.
     pub(super) fn with_program(
         job: &Job,
         prepared: &Prepared<'_>,
@@ -90,7 +92,11 @@ impl Parts {
     }
 
     /// Those of a prepared checkpoint, and the checkpoint.
-    pub(super) fn of(prepared: Prepared<'_>, options: ConvertOptions, losses: Vec<Loss>) -> (View<'_>, Self) {
+    pub(super) fn of(
+        prepared: Prepared<'_>,
+        options: ConvertOptions,
+        losses: Vec<Loss>,
+    ) -> (View<'_>, Self) {
         let Prepared { view, validator, family, misfits, warnings } = prepared;
         (view, Self { options, losses, validator, family, misfits, warnings })
     }
@@ -104,7 +110,8 @@ impl<'a> Planned<'a> {
         parts: Parts,
     ) -> Result<Self, JobError> {
         let Parts { mut options, losses, validator, family, misfits, mut warnings } = parts;
-        let told_gate = options.gate.filter(|_| job.weights.gate_only_tells && job.target.shard.is_none());
+        let told_gate =
+            options.gate.filter(|_| job.weights.gate_only_tells && job.target.shard.is_none());
         options.gate = options.gate.filter(|_| !job.weights.gate_only_tells);
         let seals = job.warnings_of_seals(source.reader())?.into_iter().map(str::to_owned);
         warnings.splice(0..0, seals);
@@ -145,7 +152,8 @@ impl<'a> Planned<'a> {
         self.conversion.layout()
     }
 
-    /// The file that will name all others, as far as it is known: see [`CheckpointWriter::manifest`](apr_core::CheckpointWriter::manifest).
+    /// The file that will name all others, as far as it is known: see
+    /// [`CheckpointWriter::manifest`](apr_core::CheckpointWriter::manifest).
     #[must_use]
     pub fn manifest(&self) -> Option<Vec<u8>> {
         self.conversion.manifest()
@@ -156,7 +164,8 @@ impl<'a> Planned<'a> {
     /// # Errors
     /// E001 when dtype and shape of a tensor do not go together.
     pub fn shard_size_for(&self, shards: usize) -> ModelResult<u64> {
-        let carried = self.view.companions().iter().map(|file| file.len).fold(0, u64::saturating_add);
+        let carried =
+            self.view.companions().iter().map(|file| file.len).fold(0, u64::saturating_add);
         let (outputs, metadata) = (self.conversion.outputs(), self.view.metadata());
         let lens = outputs.iter().map(TensorInfo::byte_len).collect::<ModelResult<Vec<u64>>>()?;
         smallest_size(&lens, shards, |size| apr2::shard_count(outputs, metadata, carried, size))
@@ -178,7 +187,8 @@ impl<'a> Planned<'a> {
         &self.misfits
     }
 
-    /// Whether the job may run: not where errors end it and names or shapes are wrong. [`run`](Self::run) asks too.
+    /// Whether the job may run: not where errors end it and names or shapes are wrong.
+    /// [`run`](Self::run) asks too.
     ///
     /// # Errors
     /// [`JobError::Misfit`].
@@ -202,17 +212,28 @@ impl<'a> Planned<'a> {
     ) -> Result<JobReport, JobError> {
         self.check()?;
         let run = self.conversion.run(self.view, sink, pipeline, progress);
-        let source_tensor = |tensor: &str| source_tensor(self.view, self.source, self.prefix, tensor);
+        let source_tensor =
+            |tensor: &str| source_tensor(self.view, self.source, self.prefix, tensor);
         let mut conversion = run.map_err(|error| JobError::of(error, self.name, source_tensor))?;
         if let (Some(gate), Some(measured)) = (self.told_gate, &conversion.quantization) {
             conversion.warnings.extend(gate.failures(measured));
         }
-        Ok(JobReport { conversion, family: self.family, adapter: self.adapter, misfits: self.misfits })
+        Ok(JobReport {
+            conversion,
+            family: self.family,
+            adapter: self.adapter,
+            misfits: self.misfits,
+        })
     }
 }
 
 /// What the source calls a tensor that a violation names, by the target's name or the source's.
-fn source_tensor(view: &View<'_>, source: &dyn CheckpointReader, prefix: Option<&str>, tensor: &str) -> Option<String> {
+fn source_tensor(
+    view: &View<'_>,
+    source: &dyn CheckpointReader,
+    prefix: Option<&str>,
+    tensor: &str,
+) -> Option<String> {
     let below = view.names_below(tensor);
     // Of several that were put together, nobody knows which one it is.
     let name = match below[..] {

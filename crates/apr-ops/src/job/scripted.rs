@@ -1,10 +1,13 @@
-//! A model for TorchScript: parameters as they are, and a program that looks at them as the graph does.
+//! A model for TorchScript: parameters as they are, and a program that looks at them as the graph
+//! does.
 
 use std::collections::HashMap;
 
 use apr_blocks::graphs;
 use apr_core::counted;
-use apr_graph::{AttributeValue, Body, Graph, Origin, View as Look, WeightRef, infer, inline, upgrade};
+use apr_graph::{
+    AttributeValue, Body, Graph, Origin, View as Look, WeightRef, infer, inline, upgrade,
+};
 use apr_quantize::TensorTarget;
 use apr_registry::onnx::write::Model;
 use apr_registry::{CheckpointReader, Code, DType, onnx};
@@ -33,8 +36,10 @@ impl Job {
         then: impl FnOnce(Planned<'_>) -> Result<R, E>,
     ) -> Result<R, E> {
         if let Some(quantize) = &self.weights.quantize {
-            let message =
-                format!("TorchScript has no type like {}: write an .apr or .gguf file", quantize.choices.scheme);
+            let message = format!(
+                "TorchScript has no type like {}: write an .apr or .gguf file",
+                quantize.choices.scheme
+            );
             return Err(JobError::Request(message).into());
         }
         let foreign = restore(&source.through(reader), self.target.format, self.validation);
@@ -46,27 +51,36 @@ impl Job {
         let mut target = self.target.clone();
         match self.program(&source.through(&prepared.view))? {
             Program::Graph(graph) => target.models = vec![Model::new(&target.file_name, graph)],
-            Program::Unknown(why) => warnings.push(format!("the output has parameters, and no program: {why}")),
+            Program::Unknown(why) => {
+                warnings.push(format!("the output has parameters, and no program: {why}"));
+            }
         }
         let (targets, dequantized) = self.stored(&view);
         warnings.extend(dequantized);
         let job = Self { target, ..self.clone() };
-        let parts = Parts::with_program(self, &prepared, (view.tensors(), targets), losses, warnings);
+        let parts =
+            Parts::with_program(self, &prepared, (view.tensors(), targets), losses, warnings);
         then(Planned::new(&job, source, &view, parts)?)
     }
 
     /// What becomes of the tensors, and what of that nobody asked for.
     fn stored(&self, view: &View<'_>) -> (Vec<Option<TensorTarget>>, Option<String>) {
-        let precision = |dtype: DType| self.weights.precision.filter(|&to| dtype.is_float() && can_cast(dtype, to));
+        let precision = |dtype: DType| {
+            self.weights.precision.filter(|&to| dtype.is_float() && can_cast(dtype, to))
+        };
         let target = |dtype: DType| {
             let floats = || self.weights.dequantize.unwrap_or(DType::F32);
             if dtype.is_quantized() { Some(floats()) } else { precision(dtype) }
         };
-        let targets = view.tensors().iter().map(|info| target(info.dtype).map(TensorTarget::from)).collect();
+        let targets =
+            view.tensors().iter().map(|info| target(info.dtype).map(TensorTarget::from)).collect();
         let blocks = view.tensors().iter().filter(|info| info.dtype.is_quantized()).count();
         let unasked = (blocks > 0 && self.weights.dequantize.is_none()).then(|| {
             let count = counted(blocks as u64, "quantized tensor");
-            format!("{count} become f32: PyTorch has no such types; --dequantize f16 takes half the room")
+            format!(
+                "{count} become f32: PyTorch has no such types; --dequantize f16 takes half \
+                the room"
+            )
         });
         (targets, unasked)
     }
@@ -82,26 +96,36 @@ impl Job {
             return written_out(&graph);
         }
         let Some(family) = source.family()? else {
-            return Ok(Program::Unknown("apr does not know the model's family; --arch NAME names one".to_owned()));
+            return Ok(Program::Unknown(
+                "apr does not know the model's family; --arch NAME names one".to_owned(),
+            ));
         };
         let options = self.graph.options(self.graph.opset.unwrap_or(OPSET));
         let found = match graphs(family, source.reader().tensors(), &options) {
             Ok(found) => found,
             // A family without blocks, or an option that no block knows.
-            Err(error) if error.code() == Code::Version => return Ok(Program::Unknown(error.message().to_owned())),
+            Err(error) if error.code() == Code::Version => {
+                return Ok(Program::Unknown(error.message().to_owned()));
+            }
             Err(error) => return Err(error.into()),
         };
         let names: Vec<&str> = found.parts.iter().map(|part| part.name).collect();
         if names.len() > 1 {
-            return Ok(Program::Unknown(format!("the model has several parts ({})", names.join(", "))));
+            return Ok(Program::Unknown(format!(
+                "the model has several parts ({})",
+                names.join(", ")
+            )));
         }
         let Some(part) = found.parts.into_iter().next() else {
-            return Ok(Program::Unknown("the family says nothing of what its models compute".to_owned()));
+            return Ok(Program::Unknown(
+                "the family says nothing of what its models compute".to_owned(),
+            ));
         };
         let mut graph = part.graph;
         let known = canonical(source.reader(), family);
         let tensors = known.tensors().iter().zip(source.reader().tensors());
-        let names = tensors.map(|(canonical, own)| (canonical.name.clone(), own.name.clone())).collect();
+        let names =
+            tensors.map(|(canonical, own)| (canonical.name.clone(), own.name.clone())).collect();
         rename(&mut graph.body, &names);
         written_out(&graph)
     }
@@ -132,7 +156,9 @@ fn rename(body: &mut Body, names: &HashMap<String, String>) {
         match &mut attribute.value {
             AttributeValue::Weight(weight) => rename_weight(weight, names),
             AttributeValue::Body(body) => rename(body, names),
-            AttributeValue::Bodies(bodies) => bodies.iter_mut().for_each(|body| rename(body, names)),
+            AttributeValue::Bodies(bodies) => {
+                bodies.iter_mut().for_each(|body| rename(body, names));
+            }
             _ => {}
         }
     }

@@ -1,8 +1,8 @@
 //! What a job does to the weights: casts, quantization, and back.
 
 use apr_quantize::{
-    Casts, Choices, QualityGate, Quantization, Scheme, SchemeKind, TensorTarget, Weighting, plan, record, record_cast,
-    record_dequantized,
+    Casts, Choices, QualityGate, Quantization, Scheme, SchemeKind, TensorTarget, Weighting, plan,
+    record, record_cast, record_dequantized,
 };
 use apr_registry::{CheckpointReader, Convention, DType, Format, QuantizedTypes};
 use apr_source::Source;
@@ -27,7 +27,8 @@ pub struct Weights {
     pub gate: Option<QualityGate>,
     /// What exceeds the gate is reported, and written anyway.
     pub gate_only_tells: bool,
-    /// Decompress tensors that stay as they are otherwise, which keep their stored form in the native container.
+    /// Decompress tensors that stay as they are otherwise, which keep their stored form in the
+    /// native container.
     pub decompress: bool,
     /// What is odd about how this was asked for; the report tells it.
     pub warnings: Vec<String>,
@@ -39,7 +40,8 @@ impl Weights {
         self.quantize.is_some() || self.dequantize.is_some() || self.precision.is_some()
     }
 
-    /// Readers of llama.cpp's files count on norms in single precision: a cast is then one of the weights, as a scheme is.
+    /// Readers of llama.cpp's files count on norms in single precision: a cast is then one of the
+    /// weights, as a scheme is.
     fn cast_of_weights(&self, format: &Format) -> Option<Scheme> {
         if format.convention != Convention::LlamaCpp || self.quantize.is_some() {
             return None;
@@ -52,8 +54,8 @@ impl Weights {
         }
     }
 
-    /// Decides about the tensors of a view, and writes down there what becomes of them. `dtypes` are those that the target
-    /// format wants, by position.
+    /// Decides about the tensors of a view, and writes down there what becomes of them. `dtypes`
+    /// are those that the target format wants, by position.
     pub(super) fn apply(
         &self,
         view: &mut View<'_>,
@@ -62,7 +64,10 @@ impl Weights {
         source: &Source<'_>,
     ) -> Result<ConvertOptions, JobError> {
         if let (Some(quantize), Some(_)) = (&self.quantize, self.precision) {
-            let message = format!("--precision and {} are two types for the same tensors", quantize.choices.scheme);
+            let message = format!(
+                "--precision and {} are two types for the same tensors",
+                quantize.choices.scheme
+            );
             return Err(JobError::Request(message));
         }
         let cast = self.cast_of_weights(format).map(Quantization::to);
@@ -87,7 +92,8 @@ impl Weights {
     }
 }
 
-/// Gives every tensor of the view its type, and writes into the view's metadata how it was quantized.
+/// Gives every tensor of the view its type, and writes into the view's metadata how it was
+/// quantized.
 fn quantize_into(
     asked: &Quantization,
     view: &mut View<'_>,
@@ -98,14 +104,18 @@ fn quantize_into(
     let scheme = asked.choices.scheme;
     check_types(scheme, format)?;
     let quantization = for_format(asked, format);
-    options.warnings.extend(asked.weighting.as_ref().and_then(|weighting| without_blocks(weighting, scheme)));
+    options
+        .warnings
+        .extend(asked.weighting.as_ref().and_then(|weighting| without_blocks(weighting, scheme)));
     let family = source.family_in(view)?;
     let planned = plan(view, family.as_ref(), &quantization).map_err(JobError::unsuited)?;
     drop(family);
     options.warnings.extend(planned.warnings);
     let targets = &mut options.targets;
     targets.resize(planned.targets.len(), None);
-    for (target, (info, planned)) in targets.iter_mut().zip(view.tensors().iter().zip(planned.targets)) {
+    for (target, (info, planned)) in
+        targets.iter_mut().zip(view.tensors().iter().zip(planned.targets))
+    {
         let Some(planned) = planned else { continue };
         match target {
             // What the scheme leaves alone still gets the type that the format wants.
@@ -119,8 +129,13 @@ fn quantize_into(
 
 /// What was asked for, as it applies to a target of this format.
 fn for_format(asked: &Quantization, format: &Format) -> Quantization {
-    let casts = if format.convention == Convention::LlamaCpp { Casts::Weights } else { asked.choices.casts };
-    let weighting = asked.weighting.clone().filter(|_| asked.choices.scheme.kind() == SchemeKind::Blocks);
+    let casts = if format.convention == Convention::LlamaCpp {
+        Casts::Weights
+    } else {
+        asked.choices.casts
+    };
+    let weighting =
+        asked.weighting.clone().filter(|_| asked.choices.scheme.kind() == SchemeKind::Blocks);
     Quantization { choices: Choices { casts, ..asked.choices.clone() }, weighting }
 }
 
@@ -131,7 +146,9 @@ fn without_blocks(weighting: &Weighting, scheme: Scheme) -> Option<String> {
         Weighting::Columns(_) => "the calibration",
     };
     let has_blocks = scheme.kind() == SchemeKind::Blocks;
-    (!has_blocks).then(|| format!("{what} changed nothing: it weighs errors in blocks, and {scheme} has none"))
+    (!has_blocks).then(|| {
+        format!("{what} changed nothing: it weighs errors in blocks, and {scheme} has none")
+    })
 }
 
 /// Refuses a scheme whose types the target format does not have.
@@ -140,11 +157,13 @@ fn check_types(scheme: Scheme, format: &Format) -> Result<(), JobError> {
     let Some(target) = format.target else { return Ok(()) };
     let advice = match target.quantized {
         QuantizedTypes::Ggml if scheme.file_type().is_none() => format!(
-            "{} has no type like {scheme}: q8_0 and q4_0 are near int8 and int4, fp16 and bf16 are floats",
+            "{} has no type like {scheme}: q8_0 and q4_0 are near int8 and int4, fp16 and bf16 are \
+             floats",
             format.name
         ),
         QuantizedTypes::Unpacked if is_quantized => format!(
-            "{} has no type like {scheme}: write an .apr or .gguf file; `apr export` makes integers and scales of it",
+            "{} has no type like {scheme}: write an .apr or .gguf file; `apr export` makes \
+             integers and scales of it",
             format.name
         ),
         QuantizedTypes::None if is_quantized => {

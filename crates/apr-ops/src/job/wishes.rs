@@ -30,14 +30,18 @@ impl GraphWishes {
         GraphOptions { past: self.with_past, opset, task: self.task.clone() }
     }
 
-    /// What to say where nothing of the model takes earlier keys and values, and they were wished for.
+    /// What to say where nothing of the model takes earlier keys and values, and they were wished
+    /// for.
     pub(super) fn idle_past(&self, models: &[(String, Graph)]) -> Option<String> {
         let takes_past = |(_, graph): &(String, Graph)| {
             let mut inputs = graph.body.inputs.iter().map(|input| graph.body.value(*input).meaning);
             inputs.any(|meaning| meaning == Meaning::PastKey)
         };
         let is_idle = self.with_past && !models.iter().any(takes_past);
-        is_idle.then(|| "the model has no keys and values of earlier tokens, so --with-past changes nothing".to_owned())
+        is_idle.then(|| {
+            "the model has no keys and values of earlier tokens, so --with-past changes nothing"
+                .to_owned()
+        })
     }
 
     /// The operators' version: blocks of quantized tensors need a newer one than the rest.

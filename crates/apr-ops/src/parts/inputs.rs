@@ -6,7 +6,8 @@ use apr_registry::{ByteSource, CheckpointReader, Pipeline, Result};
 use apr_view::chunks::{Chunk, pieces, take};
 use serde_json::json;
 
-/// A checkpoint whose tensors have the digests that a plan states: whoever reads them for a job compares them on the way.
+/// A checkpoint whose tensors have the digests that a plan states: whoever reads them for a job
+/// compares them on the way.
 pub struct Pinned<'a> {
     base: &'a dyn CheckpointReader,
     digests: Vec<Digest>,
@@ -31,8 +32,8 @@ impl CheckpointReader for Pinned<'_> {
     }
 }
 
-/// BLAKE3 of all that is known of a checkpoint before its weights are read: metadata, lengths of files, and name, type, shape and
-/// place of each tensor.
+/// BLAKE3 of all that is known of a checkpoint before its weights are read: metadata, lengths of
+/// files, and name, type, shape and place of each tensor.
 #[must_use]
 pub fn front_digest(reader: &dyn CheckpointReader) -> Digest {
     let mut digest = TensorDigest::new();
@@ -49,7 +50,8 @@ pub fn front_digest(reader: &dyn CheckpointReader) -> Digest {
     digest.value()
 }
 
-/// BLAKE3 of the bytes of each tensor in the file: what the file states, or else what reading it gives.
+/// BLAKE3 of the bytes of each tensor in the file: what the file states, or else what reading it
+/// gives.
 ///
 /// # Errors
 /// E002 and E007 when bytes can't be read.

@@ -53,8 +53,8 @@ pub struct PartsPlan {
 pub struct JobWords {
     /// `convert`, `import`, `quantize`, `encrypt`, `validate` or `diff`.
     pub command: String,
-    /// Long names of the options that were given, with their values: `true` of one that takes none, a text, or a list of
-    /// texts.
+    /// Long names of the options that were given, with their values: `true` of one that takes none,
+    /// a text, or a list of texts.
     #[serde(default)]
     pub options: BTreeMap<String, Value>,
 }
@@ -63,15 +63,18 @@ pub struct JobWords {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Input {
-    /// Where it is: below the plan's folder, absolute, or a location on a hub or server with its revision.
+    /// Where it is: below the plan's folder, absolute, or a location on a hub or server with its
+    /// revision.
     pub path: String,
     /// Its files, in the order that ranges count them.
     pub files: Vec<FileInput>,
     /// Files that travel with the weights.
     pub companions: Vec<CompanionInput>,
-    /// BLAKE3 of what was read of it for the plan: metadata, names, shapes and places of the tensors.
+    /// BLAKE3 of what was read of it for the plan: metadata, names, shapes and places of the
+    /// tensors.
     pub front: String,
-    /// Its tensors, in the reader's order, each with the digest of its bytes in the file; empty where none were taken.
+    /// Its tensors, in the reader's order, each with the digest of its bytes in the file; empty
+    /// where none were taken.
     pub tensors: Vec<TensorInput>,
 }
 
@@ -83,7 +86,8 @@ pub struct FileInput {
     pub name: String,
     /// Length in bytes.
     pub size: u64,
-    /// When it was last changed, in nanoseconds since 1970, where no digests of its tensors were taken.
+    /// When it was last changed, in nanoseconds since 1970, where no digests of its tensors were
+    /// taken.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub modified: Option<u64>,
     /// What its server calls its state: SHA-256, git's SHA-1, or an ETag.
@@ -133,8 +137,9 @@ pub struct OutputPlan {
     pub path: String,
     /// Most bytes of tensors in a shard.
     pub shard_size: u64,
-    /// The manifest as far as it is known: sizes of compressed shards and all checksums come at the end. Each tensor of the
-    /// output has its type, shape and shard here. `None` where all fits into one file.
+    /// The manifest as far as it is known: sizes of compressed shards and all checksums come at the
+    /// end. Each tensor of the output has its type, shape and shard here. `None` where all fits
+    /// into one file.
     pub manifest: Option<Value>,
 }
 
@@ -212,7 +217,8 @@ impl Read {
 
     /// Whether a range that starts no earlier follows without a gap.
     fn touches(&self, next: &Self) -> bool {
-        (self.input, self.file) == (next.input, next.file) && next.offset <= self.offset.saturating_add(self.len)
+        (self.input, self.file) == (next.input, next.file)
+            && next.offset <= self.offset.saturating_add(self.len)
     }
 }
 
@@ -227,10 +233,12 @@ impl PartsPlan {
     /// Reads a plan; `name` is its file's, for errors.
     ///
     /// # Errors
-    /// E001 for what is no such JSON, for a path that leaves the plan's folder, and for parts whose files are not those of
-    /// the manifest; E003 for a newer version; E008 over [`Limits::max_metadata`] and for more than [`MAX_PARTS`] parts.
+    /// E001 for what is no such JSON, for a path that leaves the plan's folder, and for parts whose
+    /// files are not those of the manifest; E003 for a newer version; E008 over
+    /// [`Limits::max_metadata`] and for more than [`MAX_PARTS`] parts.
     pub fn parse(bytes: &[u8], name: &str, limits: &Limits) -> Result<Self> {
-        let parsed = limits.check_metadata(bytes.len() as u64).and_then(|()| parse(bytes, name, limits));
+        let parsed =
+            limits.check_metadata(bytes.len() as u64).and_then(|()| parse(bytes, name, limits));
         parsed.map_err(|error| error.in_file(name))
     }
 
@@ -240,7 +248,8 @@ impl PartsPlan {
         encoded(self)
     }
 
-    /// What tells this plan apart from every other: BLAKE3 of [`encode`](Self::encode), in hexadecimal digits.
+    /// What tells this plan apart from every other: BLAKE3 of [`encode`](Self::encode), in
+    /// hexadecimal digits.
     #[must_use]
     pub fn digest(&self) -> String {
         let mut digest = TensorDigest::new();
@@ -259,14 +268,17 @@ impl PartsPlan {
     /// # Errors
     /// Those of [`Manifest::parse`].
     pub fn manifest(&self, limits: &Limits) -> Result<Option<Manifest>> {
-        let Some(OutputPlan { path, manifest: Some(manifest), .. }) = &self.output else { return Ok(None) };
+        let Some(OutputPlan { path, manifest: Some(manifest), .. }) = &self.output else {
+            return Ok(None);
+        };
         let name = path.rsplit('/').next().unwrap_or(path);
         Manifest::parse(manifest.to_string().as_bytes(), name, limits).map(Some)
     }
 
     fn check(&self, name: &str, limits: &Limits) -> Result<()> {
         if self.parts.is_empty() || self.parts.len() > MAX_PARTS {
-            let message = format!("the plan has {} parts; 1 to {MAX_PARTS} are possible", self.parts.len());
+            let message =
+                format!("the plan has {} parts; 1 to {MAX_PARTS} are possible", self.parts.len());
             return Err(Error::memory(message));
         }
         self.check_reads()?;
@@ -286,7 +298,9 @@ impl PartsPlan {
     fn check_reads(&self) -> Result<()> {
         let is_there = |read: &Read| {
             let file = self.inputs.get(read.input).and_then(|input| input.files.get(read.file));
-            file.is_some_and(|file| read.offset.checked_add(read.len).is_some_and(|end| end <= file.size))
+            file.is_some_and(|file| {
+                read.offset.checked_add(read.len).is_some_and(|end| end <= file.size)
+            })
         };
         match self.parts.iter().position(|part| !part.reads.iter().all(is_there)) {
             Some(part) => Err(Error::format(format!("part {part} reads bytes that no input has"))),
@@ -301,13 +315,15 @@ impl PartsPlan {
             if first != next {
                 return Err(Error::format(format!("the parts have a gap before unit {first}")));
             }
-            next = first.checked_add(count).ok_or_else(|| Error::format("the parts have more units than there are"))?;
+            next = first
+                .checked_add(count)
+                .ok_or_else(|| Error::format("the parts have more units than there are"))?;
         }
         Ok(())
     }
 
-    /// The files of the parts are those that the manifest names, in order; without one, there is one part, which writes the
-    /// output.
+    /// The files of the parts are those that the manifest names, in order; without one, there is
+    /// one part, which writes the output.
     fn check_files(&self, output: &OutputPlan, name: &str, limits: &Limits) -> Result<()> {
         let differs = || Error::format("the files of the parts are not those of the output");
         if output.shard_size == 0 {
@@ -324,7 +340,8 @@ impl PartsPlan {
             None => vec![own.to_owned()],
         };
         let plan = name.rsplit(['/', '\\']).next().unwrap_or(name);
-        if known != files || (!output.path.contains('/') && (own == plan || files.contains(&plan))) {
+        if known != files || (!output.path.contains('/') && (own == plan || files.contains(&plan)))
+        {
             return Err(differs());
         }
         Ok(())
@@ -338,7 +355,9 @@ impl Input {
         }
         digest_of(&self.front)?;
         let digests = self.tensors.iter().map(|tensor| &tensor.blake3);
-        digests.chain(self.companions.iter().map(|file| &file.blake3)).try_for_each(|text| digest_of(text).map(drop))
+        digests
+            .chain(self.companions.iter().map(|file| &file.blake3))
+            .try_for_each(|text| digest_of(text).map(drop))
     }
 
     /// The digests of its tensors.
@@ -352,8 +371,11 @@ impl Input {
 
 /// A digest of 64 hexadecimal digits.
 pub(super) fn digest_of(hex: &str) -> Result<Digest> {
-    let digest = base16ct::lower::decode_vec(hex).ok().and_then(|bytes| Digest::try_from(bytes).ok());
-    digest.ok_or_else(|| Error::format(format!("'{}' is not a digest of 64 hexadecimal digits", Escaped::short(hex))))
+    let digest =
+        base16ct::lower::decode_vec(hex).ok().and_then(|bytes| Digest::try_from(bytes).ok());
+    digest.ok_or_else(|| {
+        Error::format(format!("'{}' is not a digest of 64 hexadecimal digits", Escaped::short(hex)))
+    })
 }
 
 /// Accepts a path that stays below a folder: plain names with slashes between them.
@@ -377,12 +399,14 @@ fn parse(bytes: &[u8], name: &str, limits: &Limits) -> Result<PartsPlan> {
     let wrong = |error: serde_json::Error| json::error(&error, WHAT, text, 0);
     let Object(Version { apr_plan }) = serde_json::from_str(text).map_err(wrong)?;
     if apr_plan != FORMAT_VERSION {
-        let message = format!("this plan has version {apr_plan}; this apr reads version {FORMAT_VERSION}");
+        let message =
+            format!("this plan has version {apr_plan}; this apr reads version {FORMAT_VERSION}");
         return Err(Error::version(message));
     }
     let Object(plan): Object<PartsPlan> = serde_json::from_str(text).map_err(wrong)?;
     plan.check(name, limits)?;
-    let unique: BTreeSet<&String> = plan.parts.iter().filter_map(|part| part.file.as_ref()).collect();
+    let unique: BTreeSet<&String> =
+        plan.parts.iter().filter_map(|part| part.file.as_ref()).collect();
     if plan.output.is_some() && unique.len() != plan.parts.len() {
         return Err(Error::format("two parts write the same file"));
     }

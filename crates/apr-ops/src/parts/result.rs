@@ -64,10 +64,14 @@ impl PartResult {
     pub fn parse(bytes: &[u8], name: &str, limits: &Limits) -> Result<Self> {
         let parsed = limits.check_metadata(bytes.len() as u64).and_then(|()| {
             let text = json::utf8(bytes, WHAT, 0)?;
-            let parsed = serde_json::from_str(text).map_err(|error| json::error(&error, WHAT, text, 0));
+            let parsed =
+                serde_json::from_str(text).map_err(|error| json::error(&error, WHAT, text, 0));
             let Object(result): Object<Self> = parsed?;
             if result.apr_part != VERSION {
-                let message = format!("this result has version {}; this apr reads {VERSION}", result.apr_part);
+                let message = format!(
+                    "this result has version {}; this apr reads {VERSION}",
+                    result.apr_part
+                );
                 return Err(Error::version(message));
             }
             result.file.iter().try_for_each(|file| digest_of(&file.blake3).map(drop))?;
@@ -155,13 +159,18 @@ impl MeasuredRecord {
     pub(super) fn measured(self) -> Result<Measured> {
         let dtype = DType::ALL.iter().copied().find(|dtype| dtype.name() == self.dtype);
         let dtype = dtype.ok_or_else(|| Error::format(format!("{WHAT} names an unknown type")))?;
-        let ([sum_squared_error, sum_squares, sum_squares_new], [max_error]) = (self.sums, self.max_error);
+        let ([sum_squared_error, sum_squares, sum_squares_new], [max_error]) =
+            (self.sums, self.max_error);
         let Self { name, bytes, count, non_finite, .. } = self;
         // Sums over all tensors of all parts stay within 64 bits.
         if count.max(bytes) > MOST || non_finite > count {
-            return Err(Error::format(format!("{WHAT} has numbers of elements that no tensor has")).for_tensor(name));
+            return Err(Error::format(format!(
+                "{WHAT} has numbers of elements that no tensor has"
+            ))
+            .for_tensor(name));
         }
-        let drift = Drift { count, non_finite, sum_squared_error, sum_squares, sum_squares_new, max_error };
+        let drift =
+            Drift { count, non_finite, sum_squared_error, sum_squares, sum_squares_new, max_error };
         Ok(Measured { name, dtype, bytes, drift })
     }
 }
@@ -170,8 +179,11 @@ impl From<&ConvertReport> for WrittenReport {
     fn from(report: &ConvertReport) -> Self {
         let Rounding { inexact, flushed, overflowed } = report.rounding;
         let Learnt { losses, violations, measured } = &report.learnt;
-        let loss =
-            |Loss { name, what, why }: &Loss| LossRecord { name: name.clone(), what: what.clone(), why: why.clone() };
+        let loss = |Loss { name, what, why }: &Loss| LossRecord {
+            name: name.clone(),
+            what: what.clone(),
+            why: why.clone(),
+        };
         let validation = report.validation.as_ref();
         let odd = validation.iter().flat_map(|validation| &validation.warnings);
         Self {

@@ -39,8 +39,8 @@ pub struct Finished {
     pub warnings: Vec<String>,
 }
 
-/// Puts together what the parts of a job found; with each shard's checksum, of the manifest too. Results come in the order of
-/// their parts, and belong to the plan.
+/// Puts together what the parts of a job found; with each shard's checksum, of the manifest too.
+/// Results come in the order of their parts, and belong to the plan.
 ///
 /// # Errors
 /// E001 for reports that are none of such a job, and what is wrong with the plan's manifest.
@@ -52,8 +52,9 @@ pub fn finish(
 ) -> Result<(Finished, Option<Manifest>)> {
     let mut all = WrittenReport::default();
     for result in results {
-        let report = serde_json::from_value(result.report.clone())
-            .map_err(|error| Error::format(format!("the result of part {}: {error}", result.part)))?;
+        let report = serde_json::from_value(result.report.clone()).map_err(|error| {
+            Error::format(format!("the result of part {}: {error}", result.part))
+        })?;
         all.add(report);
     }
     let mut log = QualityLog::default();
@@ -116,11 +117,16 @@ impl WrittenReport {
     }
 }
 
-/// The smallest size with which pieces of these lengths fill at most so many parts: `count` says how many a size makes.
+/// The smallest size with which pieces of these lengths fill at most so many parts: `count` says
+/// how many a size makes.
 ///
 /// # Errors
 /// What `count` says.
-pub fn smallest_size(lens: &[u64], parts: usize, mut count: impl FnMut(u64) -> Result<usize>) -> Result<u64> {
+pub fn smallest_size(
+    lens: &[u64],
+    parts: usize,
+    mut count: impl FnMut(u64) -> Result<usize>,
+) -> Result<u64> {
     let total = lens.iter().fold(0, |sum: u64, &len| sum.saturating_add(len)).max(1);
     let largest = lens.iter().copied().max().unwrap_or_default().max(1);
     // Whatever the size, a piece stays whole.

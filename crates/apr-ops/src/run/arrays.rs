@@ -16,12 +16,19 @@ const DEEPEST: usize = 32;
 /// # Errors
 /// E003 for quantized elements, E002 and E007 when they can't be read.
 pub fn arrays_of(reader: &dyn CheckpointReader) -> Result<Vec<(String, Tensor)>> {
-    reader.tensors().iter().enumerate().map(|(at, info)| Ok((info.name.clone(), array(reader, at, info)?))).collect()
+    reader
+        .tensors()
+        .iter()
+        .enumerate()
+        .map(|(at, info)| Ok((info.name.clone(), array(reader, at, info)?)))
+        .collect()
 }
 
 fn array(reader: &dyn CheckpointReader, position: usize, info: &TensorInfo) -> Result<Tensor> {
     let named = |error: Error| error.for_tensor(&info.name);
-    let unknown = || named(Error::version(format!("elements of dtype {} are not taken as input", info.dtype)));
+    let unknown = || {
+        named(Error::version(format!("elements of dtype {} are not taken as input", info.dtype)))
+    };
     let element = ElementType::from_dtype(info.dtype).ok_or_else(unknown)?;
     let too_large = || named(Error::memory("it does not fit the memory"));
     let sizes = info.shape.dims().iter().map(|&dim| usize::try_from(dim).map_err(|_| too_large()));
@@ -31,16 +38,18 @@ fn array(reader: &dyn CheckpointReader, position: usize, info: &TensorInfo) -> R
     Tensor::unpack(element, shape, &bytes).map_err(named)
 }
 
-/// The arrays that a JSON text has: an object of names and nested lists, or one nested list, which has no name.
+/// The arrays that a JSON text has: an object of names and nested lists, or one nested list, which
+/// has no name.
 ///
 /// # Errors
 /// E001 where the text is not that.
 pub fn from_json(text: &str) -> Result<Vec<(Option<String>, Tensor)>> {
     let wrong = |error| Error::format(format!("this is no JSON: {error}"));
     match serde_json::from_str(text).map_err(wrong)? {
-        Json::Object(fields) => {
-            fields.into_iter().map(|(name, json)| nested(&json).map(|tensor| (Some(name), tensor))).collect()
-        }
+        Json::Object(fields) => fields
+            .into_iter()
+            .map(|(name, json)| nested(&json).map(|tensor| (Some(name), tensor)))
+            .collect(),
         json => Ok(vec![(None, nested(&json)?)]),
     }
 }
@@ -61,7 +70,10 @@ fn nested(json: &Json) -> Result<Tensor> {
     collect(json, &shape, &mut leaves)?;
     let uneven = || Error::format("numbers and texts are not of one kind");
     if leaves.iter().all(|leaf| leaf.is_i64()) {
-        return Tensor::new(shape, leaves.iter().map(|leaf| leaf.as_i64().ok_or_else(uneven)).collect::<Result<_>>()?);
+        return Tensor::new(
+            shape,
+            leaves.iter().map(|leaf| leaf.as_i64().ok_or_else(uneven)).collect::<Result<_>>()?,
+        );
     }
     if leaves.iter().all(|leaf| leaf.is_boolean()) {
         let truths = leaves.iter().map(|leaf| u8::from(leaf.as_bool() == Some(true))).collect();
@@ -71,7 +83,10 @@ fn nested(json: &Json) -> Result<Tensor> {
         let texts = leaves.iter().filter_map(|leaf| leaf.as_str()).map(str::to_owned).collect();
         return Tensor::new::<String>(shape, texts);
     }
-    Tensor::new(shape, leaves.iter().map(|leaf| leaf.as_f64().ok_or_else(uneven)).collect::<Result<Vec<f64>>>()?)
+    Tensor::new(
+        shape,
+        leaves.iter().map(|leaf| leaf.as_f64().ok_or_else(uneven)).collect::<Result<Vec<f64>>>()?,
+    )
 }
 
 fn collect<'j>(json: &'j Json, shape: &[usize], leaves: &mut Vec<&'j Json>) -> Result<()> {
@@ -79,7 +94,9 @@ fn collect<'j>(json: &'j Json, shape: &[usize], leaves: &mut Vec<&'j Json>) -> R
         (Json::Array(list), Some((len, inner))) if list.len() == *len => {
             list.iter().try_for_each(|json| collect(json, inner, leaves))
         }
-        (Json::Array(_), _) => Err(Error::format("lists side by side are not as long as each other")),
+        (Json::Array(_), _) => {
+            Err(Error::format("lists side by side are not as long as each other"))
+        }
         (leaf, None) => {
             leaves.push(leaf);
             Ok(())
@@ -111,7 +128,8 @@ pub struct ArrayReport {
     pub element: String,
     /// Dimensions, outermost first.
     pub shape: Vec<usize>,
-    /// Elements, the innermost dimension first. What JSON has no number for is a text: `NaN`, `inf`, `-inf`.
+    /// Elements, the innermost dimension first. What JSON has no number for is a text: `NaN`,
+    /// `inf`, `-inf`.
     pub values: Vec<Json>,
     /// Elements that are not shown.
     pub omitted: usize,
@@ -125,7 +143,8 @@ pub struct ArrayReport {
 /// # Errors
 /// E003 for elements that can't be shown.
 pub fn report(file: &str, part: &str, names: &[&str], outcome: &Outcome) -> Result<RunReport> {
-    let outputs = names.iter().zip(&outcome.outputs).map(|(name, value)| array_report(name, value, SHOWN));
+    let outputs =
+        names.iter().zip(&outcome.outputs).map(|(name, value)| array_report(name, value, SHOWN));
     Ok(RunReport {
         file: file.to_owned(),
         part: part.to_owned(),
@@ -147,7 +166,10 @@ pub(super) fn array_report(name: &str, value: &Value, shown: usize) -> Result<Ar
     let tensor = match value {
         Value::Tensor(tensor) => tensor,
         Value::Sequence(values) => {
-            let items = values.iter().enumerate().map(|(at, value)| array_report(&at.to_string(), value, shown));
+            let items = values
+                .iter()
+                .enumerate()
+                .map(|(at, value)| array_report(&at.to_string(), value, shown));
             return Ok(ArrayReport { items: items.collect::<Result<_>>()?, ..plain("sequence") });
         }
         Value::Optional(Some(value)) => return array_report(name, value, shown),
@@ -166,10 +188,18 @@ fn elements(tensor: &Tensor, shown: usize) -> Result<Vec<Json>> {
         values.iter().take(shown).cloned().map(Into::into).collect()
     }
     if tensor.element() == ElementType::Bool {
-        return Ok(tensor.values::<u8>()?.iter().take(shown).map(|value| Json::Bool(*value != 0)).collect());
+        return Ok(tensor
+            .values::<u8>()?
+            .iter()
+            .take(shown)
+            .map(|value| Json::Bool(*value != 0))
+            .collect());
     }
-    let number = |value: f64| if value.is_finite() { Json::from(value) } else { Json::from(value.to_string()) };
-    // A float of single precision is shown by the digits that give it back, not by those of a double.
+    let number = |value: f64| {
+        if value.is_finite() { Json::from(value) } else { Json::from(value.to_string()) }
+    };
+    // A float of single precision is shown by the digits that give it back, not by those of a
+    // double.
     let single = |value: &f32| value.to_string().parse().map_or(Json::Null, number);
     Ok(match tensor.data() {
         Data::F32(values) => values.iter().take(shown).map(single).collect(),
@@ -195,11 +225,17 @@ mod tests {
 
     #[test]
     fn nested_lists_are_arrays() {
-        let [(None, tensor)] = &from_json("[[1, 2], [3, 4]]").unwrap()[..] else { panic!("one array") };
-        assert_eq!((tensor.shape(), tensor.values::<i64>().unwrap()), (&[2, 2][..], &[1, 2, 3, 4][..]));
+        let [(None, tensor)] = &from_json("[[1, 2], [3, 4]]").unwrap()[..] else {
+            panic!("one array")
+        };
+        assert_eq!(
+            (tensor.shape(), tensor.values::<i64>().unwrap()),
+            (&[2, 2][..], &[1, 2, 3, 4][..])
+        );
         let named = from_json(r#"{"x": [0.5, 1], "go": true}"#).unwrap();
         assert!(
-            named.iter().any(|(name, tensor)| name.as_deref() == Some("go") && tensor.element() == ElementType::Bool)
+            named.iter().any(|(name, tensor)| name.as_deref() == Some("go")
+                && tensor.element() == ElementType::Bool)
         );
         assert!(named.iter().any(|(_, tensor)| tensor.element() == ElementType::F64));
     }

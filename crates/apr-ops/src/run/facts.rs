@@ -1,4 +1,5 @@
-//! What a model says about itself that running it needs: labels, special tokens, lengths, how vectors are pooled.
+//! What a model says about itself that running it needs: labels, special tokens, lengths, how
+//! vectors are pooled.
 
 use std::collections::BTreeMap;
 
@@ -36,12 +37,17 @@ impl Facts {
     pub fn of(reader: &dyn CheckpointReader) -> Result<Self> {
         let mut facts = Self::default();
         facts.known.extend(learn_from(reader)?.metadata);
-        facts.known.extend(reader.metadata().iter().map(|(key, value)| (key.to_owned(), value.clone())));
+        facts
+            .known
+            .extend(reader.metadata().iter().map(|(key, value)| (key.to_owned(), value.clone())));
         for (position, companion) in reader.companions().iter().enumerate() {
-            if FILES.contains(&companion.name.as_str()) || companion.name.ends_with("/config.json") {
+            if FILES.contains(&companion.name.as_str()) || companion.name.ends_with("/config.json")
+            {
                 let bytes = reader.read_companion(position)?;
                 // A file that is no JSON was named by a warning when the model was opened.
-                facts.files.extend(serde_json::from_slice(&bytes).ok().map(|json| (companion.name.clone(), json)));
+                facts.files.extend(
+                    serde_json::from_slice(&bytes).ok().map(|json| (companion.name.clone(), json)),
+                );
             }
         }
         facts.read_keys(reader)?;
@@ -56,24 +62,33 @@ impl Facts {
         for name in ["eos_token_id", "eot_token_id", "eom_token_id"] {
             self.ends.extend(number(&format!("tokenizer.ggml.{name}")));
         }
-        let tokens = keys.find("tokenizer.ggml.tokens").and_then(|pair| Some(pair.texts()?.collect::<Vec<_>>()));
+        let tokens = keys
+            .find("tokenizer.ggml.tokens")
+            .and_then(|pair| Some(pair.texts()?.collect::<Vec<_>>()));
         for (role, name) in [("bos", "bos"), ("eos", "eos"), ("mask", "mask"), ("unk", "unknown")] {
-            let id = number(&format!("tokenizer.ggml.{name}_token_id")).and_then(|id| usize::try_from(id).ok());
+            let id = number(&format!("tokenizer.ggml.{name}_token_id"))
+                .and_then(|id| usize::try_from(id).ok());
             if let Some(token) = id.and_then(|id| tokens.as_ref()?.get(id).copied()) {
                 self.known.entry(format!("tokenizer.{role}_token")).or_insert_with(|| token.into());
             }
         }
         if let Some(template) = keys.text("tokenizer.chat_template") {
-            self.known.entry("tokenizer.chat_template".to_owned()).or_insert_with(|| template.into());
+            self.known
+                .entry("tokenizer.chat_template".to_owned())
+                .or_insert_with(|| template.into());
         }
         let architecture = keys.text("general.architecture").unwrap_or_default();
-        self.context = number(&format!("{architecture}.context_length")).and_then(|size| usize::try_from(size).ok());
+        self.context = number(&format!("{architecture}.context_length"))
+            .and_then(|size| usize::try_from(size).ok());
         self.pooling = number(&format!("{architecture}.pooling_type"));
         if let Some(Value::Array(apr_core::Array::String(labels))) =
             keys.get(&format!("{architecture}.classifier.output_labels"))
         {
-            let labels: serde_json::Map<_, _> =
-                labels.into_iter().enumerate().map(|(at, label)| (at.to_string(), Json::from(label))).collect();
+            let labels: serde_json::Map<_, _> = labels
+                .into_iter()
+                .enumerate()
+                .map(|(at, label)| (at.to_string(), Json::from(label)))
+                .collect();
             self.known.entry("labels".to_owned()).or_insert(Json::Object(labels));
         }
         Ok(())
@@ -82,7 +97,9 @@ impl Facts {
     fn read_ends(&mut self) {
         for file in ["generation_config.json", "config.json"] {
             match self.file(file).and_then(|json| json.get("eos_token_id")) {
-                Some(Json::Array(list)) => self.ends.extend(list.clone().iter().filter_map(Json::as_i64)),
+                Some(Json::Array(list)) => {
+                    self.ends.extend(list.clone().iter().filter_map(Json::as_i64));
+                }
                 Some(id) => self.ends.extend(id.as_i64()),
                 None => {}
             }
@@ -147,8 +164,8 @@ impl Facts {
         named.map_or_else(|| format!("LABEL_{class}"), str::to_owned)
     }
 
-    /// What the model's head is for, by the class that the configuration names: `CausalLM`, `MaskedLM`; no text where it has
-    /// no head, `None` where nothing says.
+    /// What the model's head is for, by the class that the configuration names: `CausalLM`,
+    /// `MaskedLM`; no text where it has no head, `None` where nothing says.
     #[must_use]
     pub fn task(&self) -> Option<String> {
         let class = self.config("architectures")?.get(0)?.as_str()?;
@@ -164,22 +181,35 @@ impl Facts {
     pub fn context(&self) -> Option<usize> {
         let size = |json: &Json| usize::try_from(json.as_u64()?).ok();
         let text = self.config("text_config");
-        let own = ["max_position_embeddings", "n_positions", "max_sequence_length", "max_target_positions"];
+        let own = [
+            "max_position_embeddings",
+            "n_positions",
+            "max_sequence_length",
+            "max_target_positions",
+        ];
         let own = own.iter().find_map(|key| size(self.config(key).or_else(|| text?.get(*key))?));
         // The first rows of RoBERTa's positions stand for padding.
-        let shifted = self.config("model_type").and_then(Json::as_str).is_some_and(|kind| kind.contains("roberta"));
+        let shifted = self
+            .config("model_type")
+            .and_then(Json::as_str)
+            .is_some_and(|kind| kind.contains("roberta"));
         let padding = self.config("pad_token_id").and_then(size).unwrap_or(1);
         let own = own.map(|own| if shifted { own.saturating_sub(padding + 1) } else { own });
-        let sentence = self.file("sentence_bert_config.json").and_then(|json| size(json.get("max_seq_length")?));
+        let sentence = self
+            .file("sentence_bert_config.json")
+            .and_then(|json| size(json.get("max_seq_length")?));
         [own, sentence, self.context].into_iter().flatten().min()
     }
 
-    /// How token vectors become one, and whether it is brought to length 1; `None` where the model does not say.
+    /// How token vectors become one, and whether it is brought to length 1; `None` where the model
+    /// does not say.
     #[must_use]
     pub fn pooling(&self) -> Option<(Pooling, bool)> {
         if let Some(modules) = self.file("modules.json").and_then(Json::as_array) {
             let of = |kind: &str| {
-                let is_kind = |module: &&Json| module["type"].as_str().is_some_and(|name| name.ends_with(kind));
+                let is_kind = |module: &&Json| {
+                    module["type"].as_str().is_some_and(|name| name.ends_with(kind))
+                };
                 modules.iter().find(is_kind)
             };
             let folder = of("Pooling")?["path"].as_str()?;
@@ -190,7 +220,9 @@ impl Facts {
                 ("pooling_mode_max_tokens", Pooling::Max),
                 ("pooling_mode_lasttoken", Pooling::Last),
             ];
-            let chosen = chosen.into_iter().find(|(key, _)| config.get(key).and_then(Json::as_bool) == Some(true));
+            let chosen = chosen
+                .into_iter()
+                .find(|(key, _)| config.get(key).and_then(Json::as_bool) == Some(true));
             return Some((chosen?.1, of("Normalize").is_some()));
         }
         // llama.cpp brings vectors to length 1 where it is asked for embeddings.

@@ -1,7 +1,8 @@
 //! Arrays as files: `.npy`, `.npz`, `.safetensors`, `.json`.
 //!
 //! ```text
-//! .npy          magic, version 1.0, length of the header, a Python dictionary padded to 64 bytes, the elements
+//! .npy          magic, version 1.0, length of the header, a Python dictionary padded to 64 bytes,
+//!               the elements
 //! .npz          a ZIP archive of such files, not compressed
 //! .safetensors  length of the header, JSON padded to 8 bytes, the elements
 //! ```
@@ -45,13 +46,16 @@ impl ArrayFile {
     /// The bytes of a file with these arrays.
     ///
     /// # Errors
-    /// E003 for elements that the format has no type for, and for several arrays in a format of one.
+    /// E003 for elements that the format has no type for, and for several arrays in a format of
+    /// one.
     pub fn bytes(self, arrays: &[(String, Tensor)]) -> Result<Vec<u8>> {
         match (self, arrays) {
             (Self::Npy, [(_, tensor)]) => npy(tensor),
             (Self::Npy, _) => {
                 let count = arrays.len();
-                Err(Error::version(format!(".npy holds one array, and there are {count}: write .npz or .safetensors")))
+                Err(Error::version(format!(
+                    ".npy holds one array, and there are {count}: write .npz or .safetensors"
+                )))
             }
             (Self::Npz, _) => npz(arrays),
             (Self::Safetensors, _) => safetensors(arrays),
@@ -60,13 +64,16 @@ impl ArrayFile {
     }
 }
 
-/// The type as NumPy and as safetensors call it, and the elements, little-endian. Floats of few bits are widened.
+/// The type as NumPy and as safetensors call it, and the elements, little-endian. Floats of few
+/// bits are widened.
 fn packed(tensor: &Tensor) -> Result<(&'static str, &'static str, Vec<u8>)> {
     let element = tensor.element();
     match type_names(element) {
         Some((numpy, safetensors)) => Ok((numpy, safetensors, little_endian(tensor.data()))),
         None if element.is_float() => packed(&tensor.cast(ElementType::F32)?),
-        None => Err(Error::version(format!("arrays of {} are written as .json alone", element.name()))),
+        None => {
+            Err(Error::version(format!("arrays of {} are written as .json alone", element.name())))
+        }
     }
 }
 
@@ -116,11 +123,13 @@ fn npy(tensor: &Tensor) -> Result<Vec<u8>> {
     });
     // A tuple of one has its comma; others do without the last.
     let sizes = if tensor.rank() == 1 { sizes.trim_end() } else { sizes.trim_end_matches(", ") };
-    let mut header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({sizes}), }}");
+    let mut header =
+        format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({sizes}), }}");
     let padding = (ALIGNMENT - (10 + header.len() + 1) % ALIGNMENT) % ALIGNMENT;
     header.extend(std::iter::repeat_n(' ', padding));
     header.push('\n');
-    let len = u16::try_from(header.len()).map_err(|_| Error::version("an array of so many dimensions"))?;
+    let len = u16::try_from(header.len())
+        .map_err(|_| Error::version("an array of so many dimensions"))?;
     let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
     bytes.extend(len.to_le_bytes());
     bytes.extend(header.as_bytes());
@@ -136,7 +145,8 @@ fn npz(arrays: &[(String, Tensor)]) -> Result<Vec<u8>> {
         let name = format!("{name}.npy");
         let size = u32::try_from(content.len()).map_err(|_| too_large())?;
         let offset = u32::try_from(bytes.len()).map_err(|_| too_large())?;
-        let name_len = u16::try_from(name.len()).map_err(|_| Error::version("the name of an array is too long"))?;
+        let name_len = u16::try_from(name.len())
+            .map_err(|_| Error::version("the name of an array is too long"))?;
         let mut crc = Crc32::new();
         crc.update(&content);
         // Version 2.0, UTF-8 names, stored, 1 January 1980.
@@ -171,7 +181,10 @@ fn safetensors(arrays: &[(String, Tensor)]) -> Result<Vec<u8>> {
     for (name, tensor) in arrays {
         let (_, dtype, bytes) = packed(tensor)?;
         let (start, end) = (elements.len(), elements.len() + bytes.len());
-        header.insert(name.clone(), json!({ "dtype": dtype, "shape": tensor.shape(), "data_offsets": [start, end] }));
+        header.insert(
+            name.clone(),
+            json!({ "dtype": dtype, "shape": tensor.shape(), "data_offsets": [start, end] }),
+        );
         elements.extend(bytes);
     }
     let mut header = Json::Object(header).to_string();
@@ -210,7 +223,8 @@ mod tests {
     use crate::run::{arrays_of, from_json};
 
     fn arrays() -> Vec<(String, Tensor)> {
-        let numbers = Tensor::new(vec![2, 3], vec![1.0_f32, 2.0, 3.0, f32::MIN_POSITIVE, -0.0, 6.5]).unwrap();
+        let numbers =
+            Tensor::new(vec![2, 3], vec![1.0_f32, 2.0, 3.0, f32::MIN_POSITIVE, -0.0, 6.5]).unwrap();
         vec![
             ("numbers".to_owned(), numbers),
             ("row".to_owned(), Tensor::row(vec![-1_i64, 1 << 40])),

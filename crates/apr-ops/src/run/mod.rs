@@ -34,11 +34,12 @@ pub struct Runnable {
     pub graph: Graph,
 }
 
-/// Calls `then` with the graphs of a model, and with the tensors under the names that the graphs use.
+/// Calls `then` with the graphs of a model, and with the tensors under the names that the graphs
+/// use.
 ///
 /// # Errors
-/// E003 when the model has no graph and its family is not known, what reading the model ends with, and what `then` ends
-/// with.
+/// E003 when the model has no graph and its family is not known, what reading the model ends with,
+/// and what `then` ends with.
 pub fn with_graphs<R, E: From<Error>>(
     source: &Source<'_>,
     options: &GraphOptions,
@@ -56,7 +57,10 @@ pub fn with_graphs<R, E: From<Error>>(
     let view = foreign.prepared.view;
     let restored = source.through(&view);
     let Some(family) = restored.family()? else { return Err(without_family(source.name()).into()) };
-    let parts = found.parts.into_iter().map(|part| Runnable { name: part.name.to_owned(), graph: part.graph });
+    let parts = found
+        .parts
+        .into_iter()
+        .map(|part| Runnable { name: part.name.to_owned(), graph: part.graph });
     let named = canonical(&view, family);
     then(&named, &parts.collect::<Vec<_>>())
 }

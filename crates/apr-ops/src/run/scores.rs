@@ -6,7 +6,8 @@ use super::Pooling;
 #[must_use]
 pub fn softmax(logits: &[f32]) -> Vec<f64> {
     let highest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let mut weights: Vec<f64> = logits.iter().map(|logit| f64::from(logit - highest).exp()).collect();
+    let mut weights: Vec<f64> =
+        logits.iter().map(|logit| f64::from(logit - highest).exp()).collect();
     let total: f64 = weights.iter().sum();
     weights.iter_mut().for_each(|weight| *weight /= total);
     weights
@@ -37,8 +38,12 @@ pub fn pool(states: &[f32], width: usize, pooling: Pooling) -> Vec<f32> {
         Pooling::Last => rows.last().map(|row| row.to_vec()).unwrap_or_default(),
         Pooling::Max => (0..width).map(|at| column(at).fold(f32::NEG_INFINITY, f32::max)).collect(),
         Pooling::Mean => {
-            let mean = |at: usize| column(at).map(f64::from).sum::<f64>() / rows.len().max(1) as f64;
-            #[expect(clippy::cast_possible_truncation, reason = "a mean of floats of single precision")]
+            let mean =
+                |at: usize| column(at).map(f64::from).sum::<f64>() / rows.len().max(1) as f64;
+            #[expect(
+                clippy::cast_possible_truncation,
+                reason = "a mean of floats of single precision"
+            )]
             let narrow = |mean: f64| mean as f32;
             (0..width).map(mean).map(narrow).collect()
         }
@@ -47,7 +52,8 @@ pub fn pool(states: &[f32], width: usize, pooling: Pooling) -> Vec<f32> {
 
 /// Brings a vector to length 1. One of zeros stays so.
 pub fn normalize(vector: &mut [f32]) {
-    let length = vector.iter().map(|value| f64::from(*value).powi(2)).sum::<f64>().sqrt().max(1e-12);
+    let length =
+        vector.iter().map(|value| f64::from(*value).powi(2)).sum::<f64>().sqrt().max(1e-12);
     #[expect(clippy::cast_possible_truncation, reason = "numbers up to 1")]
     vector.iter_mut().for_each(|value| *value = (f64::from(*value) / length) as f32);
 }

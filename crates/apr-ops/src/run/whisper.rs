@@ -1,4 +1,5 @@
-//! What a Whisper writes, and what the marks of time in it mean (Radford et al. 2022, <https://arxiv.org/abs/2212.04356>).
+//! What a Whisper writes, and what the marks of time in it mean (Radford et al. 2022,
+//! <https://arxiv.org/abs/2212.04356>).
 
 use serde::Serialize;
 use serde_json::Value as Json;
@@ -33,13 +34,22 @@ impl WhisperTokens {
     #[must_use]
     pub fn of(facts: &Facts) -> Option<Self> {
         let both = [facts.file("generation_config.json"), facts.file("config.json")];
-        let entry = |key: &str| both.iter().flatten().find_map(|file| file.get(key).filter(|value| !value.is_null()));
+        let entry = |key: &str| {
+            both.iter().flatten().find_map(|file| file.get(key).filter(|value| !value.is_null()))
+        };
         let number = |key: &str| entry(key).and_then(Json::as_i64);
         let list = |key: &str| -> Vec<i64> {
-            entry(key).and_then(Json::as_array).into_iter().flatten().filter_map(Json::as_i64).collect()
+            entry(key)
+                .and_then(Json::as_array)
+                .into_iter()
+                .flatten()
+                .filter_map(Json::as_i64)
+                .collect()
         };
         let map = |key: &str| entry(key).and_then(Json::as_object).into_iter().flatten();
-        let task = |name: &str| map("task_to_id").find(|(key, _)| *key == name).and_then(|(_, id)| id.as_i64());
+        let task = |name: &str| {
+            map("task_to_id").find(|(key, _)| *key == name).and_then(|(_, id)| id.as_i64())
+        };
         let code = |name: &str| name.trim_start_matches("<|").trim_end_matches("|>").to_owned();
         let languages = map("lang_to_id").filter_map(|(name, id)| Some((code(name), id.as_i64()?)));
         Some(Self {
@@ -107,7 +117,11 @@ impl WhisperTokens {
 
     /// Where some mark of time is likelier than each text, one comes.
     fn prefer_times(&self, logits: &mut [f32]) {
-        let Some(mark) = usize::try_from(self.first_mark()).ok().filter(|mark| *mark < logits.len()) else { return };
+        let Some(mark) =
+            usize::try_from(self.first_mark()).ok().filter(|mark| *mark < logits.len())
+        else {
+            return;
+        };
         let highest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         let times: f64 = logits[mark..].iter().map(|logit| f64::from(logit - highest).exp()).sum();
         let text = logits[..mark].iter().copied().fold(f32::NEG_INFINITY, f32::max);
@@ -116,18 +130,23 @@ impl WhisperTokens {
         }
     }
 
-    /// The parts of what was written for a window, by the marks of time in it, and how many of their steps the window may
-    /// be moved on by; `None` for the whole of it. `steps` is how many it has.
+    /// The parts of what was written for a window, by the marks of time in it, and how many of
+    /// their steps the window may be moved on by; `None` for the whole of it. `steps` is how many
+    /// it has.
     #[must_use]
     pub fn segments(&self, written: &[i64], steps: i64) -> (Vec<Segment>, Option<i64>) {
         let mark = self.first_mark();
         let marks: Vec<bool> = written.iter().map(|id| *id >= mark).collect();
         let step = |at: usize| written.get(at).map_or(0, |id| id - mark);
         let ends_once = marks.ends_with(&[false, true]);
-        let mut cuts: Vec<usize> = (1..marks.len()).filter(|&at| marks[at - 1] && marks[at]).collect();
+        let mut cuts: Vec<usize> =
+            (1..marks.len()).filter(|&at| marks[at - 1] && marks[at]).collect();
         if cuts.is_empty() {
             let last = marks.iter().rposition(|mark| *mark).map(step).filter(|step| *step > 0);
-            return (vec![Segment { start: 0, end: last.unwrap_or(steps), tokens: written.to_vec() }], None);
+            return (
+                vec![Segment { start: 0, end: last.unwrap_or(steps), tokens: written.to_vec() }],
+                None,
+            );
         }
         if ends_once {
             cuts.push(written.len());
@@ -140,7 +159,11 @@ impl WhisperTokens {
         for (number, &cut) in cuts.iter().enumerate() {
             let is_open = number + 1 == cuts.len() && !ends_once;
             let end = if is_open { cut - 2 } else { cut - 1 };
-            segments.push(Segment { start: step(start), end: step(end), tokens: written[start..cut].to_vec() });
+            segments.push(Segment {
+                start: step(start),
+                end: step(end),
+                tokens: written[start..cut].to_vec(),
+            });
             start = cut;
         }
         (segments, (!ends_once).then(|| step(start - 2)))
@@ -171,7 +194,13 @@ mod tests {
     use super::*;
 
     fn tokens() -> WhisperTokens {
-        WhisperTokens { start: 3, end: 2, no_times: Some(9), first_time: Some(2), ..WhisperTokens::default() }
+        WhisperTokens {
+            start: 3,
+            end: 2,
+            no_times: Some(9),
+            first_time: Some(2),
+            ..WhisperTokens::default()
+        }
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! What is checked beside the weights: names and shapes, hyperparameters, companions, checksum, signature.
+//! What is checked beside the weights: names and shapes, hyperparameters, companions, checksum,
+//! signature.
 
 use apr_core::{Signed, counted};
 use apr_graph::Severity;
@@ -23,14 +24,17 @@ impl Pass<'_> {
             let adapter = adapter_of(self.reader)?;
             let problems = adapter.iter().flat_map(|adapter| &adapter.problems);
             for AdapterProblem { tensor, message } in problems {
-                self.find(Level::Error, Check::Shapes, None, message.clone()).tensor = Some(tensor.clone());
+                self.find(Level::Error, Check::Shapes, None, message.clone()).tensor =
+                    Some(tensor.clone());
             }
             self.adapter = adapter;
             return Ok(());
         }
         let found = match (self.model, self.options.families) {
             (Some(model), _) => misfits(model.mismatches(self.reader.tensors())),
-            (None, Some(families)) => false_claim(self.reader, self.reader.metadata(), families).into_iter().collect(),
+            (None, Some(families)) => {
+                false_claim(self.reader, self.reader.metadata(), families).into_iter().collect()
+            }
             (None, None) => Vec::new(),
         };
         for misfit in found {
@@ -62,7 +66,11 @@ impl Pass<'_> {
                     Severity::Warning => Level::Warning,
                     Severity::Notice => continue,
                 };
-                let place = if finding.node.is_empty() { String::new() } else { format!("node '{}': ", finding.node) };
+                let place = if finding.node.is_empty() {
+                    String::new()
+                } else {
+                    format!("node '{}': ", finding.node)
+                };
                 self.find(level, Check::Graph, None, format!("{place}{}", finding.message));
             }
             if part.findings.omitted > 0 {
@@ -72,30 +80,37 @@ impl Pass<'_> {
         }
     }
 
-    /// Holds the tokenizer against the embedding and the filterbank against the configuration, and reports what an import
-    /// has let pass.
+    /// Holds the tokenizer against the embedding and the filterbank against the configuration, and
+    /// reports what an import has let pass.
     pub(super) fn check_companions(&mut self) -> Result<()> {
         if !self.options.shapes {
             return Ok(());
         }
-        let recorded = self.reader.metadata().get(keys::VIOLATIONS).and_then(serde_json::Value::as_array);
+        let recorded =
+            self.reader.metadata().get(keys::VIOLATIONS).and_then(serde_json::Value::as_array);
         if let Some(recorded) = recorded.map(Vec::len).filter(|&recorded| recorded > 0) {
             let what = counted(recorded as u64, "violation");
-            let message = format!("an import let {what} pass, which the metadata list under '{}'", keys::VIOLATIONS);
+            let message = format!(
+                "an import let {what} pass, which the metadata list under '{}'",
+                keys::VIOLATIONS
+            );
             self.find(Level::Warning, Check::Shapes, None, message);
         }
         let metadata = self.reader.metadata();
         let rows = self.model.and_then(|model| model.dimension("vocab"));
         let asks = rows.is_some() || expected_mels(metadata).is_some();
         // An import has written down what a folder's files say.
-        let is_written = metadata.get("tokenizer.vocab_size").is_some() && metadata.get("audio_config").is_some();
+        let is_written = metadata.get("tokenizer.vocab_size").is_some()
+            && metadata.get("audio_config").is_some();
         let learnt = if asks && !is_written { learn_from(self.reader)? } else { Learnt::default() };
-        let in_files: Metadata = learnt.metadata.into_iter().collect::<serde_json::Map<_, _>>().into();
+        let in_files: Metadata =
+            learnt.metadata.into_iter().collect::<serde_json::Map<_, _>>().into();
         let get = |key: &str| metadata.get(key).or_else(|| in_files.get(key));
         let vocabulary = rows.and_then(|rows| vocabulary_misfit(rows, get));
         let filterbank = filterbank_misfit(metadata, self.reader.tensors(), get);
         for misfit in vocabulary.into_iter().chain(filterbank) {
-            self.find(misfit.level, Check::Shapes, None, misfit.message).tensor = Some(misfit.tensor);
+            self.find(misfit.level, Check::Shapes, None, misfit.message).tensor =
+                Some(misfit.tensor);
         }
         Ok(())
     }
@@ -110,11 +125,13 @@ impl Pass<'_> {
         let place = match (blamed, self.digests) {
             (true, _) => "",
             (false, true) => {
-                "; all tensors match their digests, so the damage is in header, metadata, index or padding"
+                "; all tensors match their digests, so the damage is in header, metadata, index or \
+                 padding"
             }
             (false, false) => "; the file has no digests that would tell where",
         };
-        let message = format!("the file's CRC-32 is {found:#010x}, its footer says {stated:#010x}{place}");
+        let message =
+            format!("the file's CRC-32 is {found:#010x}, its footer says {stated:#010x}{place}");
         self.find(Level::Error, Check::Checksum, None, message).code = Some(Code::Checksum.id());
     }
 
@@ -124,8 +141,10 @@ impl Pass<'_> {
         }
         if let Err(error) = self.reader.container().check_uncovered() {
             let file = error.file().filter(|file| *file != self.file).map(str::to_owned);
-            let finding = self.find(Level::Error, Check::Signature, None, error.message().to_owned());
-            (finding.code, finding.offset, finding.file) = (Some(error.code().id()), error.offset(), file);
+            let finding =
+                self.find(Level::Error, Check::Signature, None, error.message().to_owned());
+            (finding.code, finding.offset, finding.file) =
+                (Some(error.code().id()), error.offset(), file);
         }
     }
 
@@ -133,9 +152,14 @@ impl Pass<'_> {
         if !self.checks_signature() {
             return;
         }
-        let outcome = self.reader.container().signed().and_then(|signed| verify(signed.as_ref(), self.options.trusted));
+        let outcome = self
+            .reader
+            .container()
+            .signed()
+            .and_then(|signed| verify(signed.as_ref(), self.options.trusted));
         if let Err(error) = outcome {
-            self.find(Level::Error, Check::Signature, None, error.message().to_owned()).code = Some(error.code().id());
+            self.find(Level::Error, Check::Signature, None, error.message().to_owned()).code =
+                Some(error.code().id());
         }
     }
 
@@ -149,7 +173,9 @@ impl Pass<'_> {
 fn verify(signed: Option<&Signed>, trusted: &[[u8; 32]]) -> Result<()> {
     use apr_registry::crypto::{PublicKey, SignBlock};
     let block = signed.and_then(|signed| signed.signatures.as_deref());
-    let block = block.ok_or_else(|| Error::new(Code::Signature, "a signature is required, and the file has none"))?;
+    let block = block.ok_or_else(|| {
+        Error::new(Code::Signature, "a signature is required, and the file has none")
+    })?;
     if trusted.is_empty() {
         let message = "a signature is required, and no key is trusted that could verify it";
         return Err(Error::new(Code::Signature, message));

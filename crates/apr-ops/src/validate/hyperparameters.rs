@@ -13,8 +13,9 @@ type Problem = (Level, String);
 
 /// What is wrong with the pairs of a model; `known` says that it belongs to a family of networks.
 ///
-/// Files without tensors hold a vocabulary, and files of another `general.type` than `model` something beside a model:
-/// they need no hyperparameters, but those that are there have to make sense.
+/// Files without tensors hold a vocabulary, and files of another `general.type` than `model`
+/// something beside a model: they need no hyperparameters, but those that are there have to make
+/// sense.
 pub(super) fn problems(reader: &dyn CheckpointReader, known: bool) -> Vec<Problem> {
     let pairs = match key_values(reader.metadata()) {
         Ok(Some(pairs)) => pairs,
@@ -25,7 +26,8 @@ pub(super) fn problems(reader: &dyn CheckpointReader, known: bool) -> Vec<Proble
     if let Some(architecture) = pairs.text("general.architecture") {
         let network = Network { architecture, pairs: &pairs };
         let tensors = reader.tensors();
-        let is_model = architecture != "clip" && pairs.text("general.type").is_none_or(|kind| kind == "model");
+        let is_model =
+            architecture != "clip" && pairs.text("general.type").is_none_or(|kind| kind == "model");
         let embeds = known || tensors.iter().any(|info| info.name == "token_embd.weight");
         let attends = tensors.iter().any(|info| info.name.contains("attn_q"));
         network.check_sizes(is_model && embeds && !tensors.is_empty(), attends, &mut problems);
@@ -77,7 +79,8 @@ impl Network<'_> {
         }
     }
 
-    /// Without a length of its own, a head takes its share of the embedding; given by layer, there is one a layer.
+    /// Without a length of its own, a head takes its share of the embedding; given by layer, there
+    /// is one a layer.
     fn check_heads(&self, problems: &mut Vec<Problem>) {
         let name = self.name("attention.head_count");
         let number = |key: &str| self.value(key).and_then(|value| value.as_u64());
@@ -85,14 +88,20 @@ impl Network<'_> {
             Some(Value::Array(layers)) => {
                 let blocks = number("block_count").filter(|&blocks| blocks != layers.len() as u64);
                 if let Some(blocks) = blocks {
-                    let (items, blocks) = (counted(layers.len() as u64, "item"), counted(blocks, "layer"));
+                    let (items, blocks) =
+                        (counted(layers.len() as u64, "item"), counted(blocks, "layer"));
                     problems.push((Level::Error, format!("{name} has {items} for {blocks}")));
                 }
             }
             Some(heads) if self.value("attention.key_length").is_none() => {
-                let (Some(heads), Some(width)) = (heads.as_u64(), number("embedding_length")) else { return };
+                let (Some(heads), Some(width)) = (heads.as_u64(), number("embedding_length"))
+                else {
+                    return;
+                };
                 if heads > 0 && !width.is_multiple_of(heads) {
-                    let message = format!("{name} is {heads}, which does not divide the embedding length {width}");
+                    let message = format!(
+                        "{name} is {heads}, which does not divide the embedding length {width}"
+                    );
                     problems.push((Level::Error, message));
                 }
             }
@@ -102,9 +111,11 @@ impl Network<'_> {
 
     fn check_floats(&self, problems: &mut Vec<Problem>) {
         let prefix = format!("{}.", self.architecture);
-        let own = self.pairs.iter().filter_map(|pair| Some((pair.key.strip_prefix(&prefix)?, pair)));
-        let mut own: Vec<_> =
-            own.filter(|(key, _)| key.ends_with("epsilon") || key.starts_with("rope.freq_base")).collect();
+        let own =
+            self.pairs.iter().filter_map(|pair| Some((pair.key.strip_prefix(&prefix)?, pair)));
+        let mut own: Vec<_> = own
+            .filter(|(key, _)| key.ends_with("epsilon") || key.starts_with("rope.freq_base"))
+            .collect();
         own.sort_unstable_by_key(|(key, _)| *key);
         for (key, pair) in own {
             let number = match pair.value() {
@@ -114,7 +125,10 @@ impl Network<'_> {
             };
             let level = if number == 0.0 { Level::Warning } else { Level::Error };
             if !number.is_finite() || number <= 0.0 {
-                problems.push((level, format!("{} is {number}, not a number above zero", self.name(key))));
+                problems.push((
+                    level,
+                    format!("{} is {number}, not a number above zero", self.name(key)),
+                ));
             }
         }
     }
@@ -159,7 +173,10 @@ fn check_tokens(pairs: &KeyValues, format: &'static Format, problems: &mut Vec<P
         let id = value.as_u64().filter(|&id| id != u64::from(u32::MAX));
         if let Some(id) = id.filter(|&id| id >= tokens) {
             let (id, tokens) = (grouped(id), counted(tokens, "token"));
-            problems.push((Level::Warning, format!("'{key}' is {id}, beyond the vocabulary of {tokens}")));
+            problems.push((
+                Level::Warning,
+                format!("'{key}' is {id}, beyond the vocabulary of {tokens}"),
+            ));
         }
     }
     // The reader of GGUF files warns of these itself.
@@ -211,9 +228,17 @@ mod tests {
         let zero = sized().u32("toy.attention.head_count", 0);
         assert_only(&zero, Level::Error, &["head_count' is 0", "above zero"]);
         let negative = toy().i32("toy.block_count", -1).u32("toy.embedding_length", 8);
-        assert_only(&negative.u32("toy.attention.head_count", 2), Level::Error, &["block_count' is -1"]);
+        assert_only(
+            &negative.u32("toy.attention.head_count", 2),
+            Level::Error,
+            &["block_count' is -1"],
+        );
         let text = toy().text("toy.block_count", "2").u32("toy.embedding_length", 8);
-        assert_only(&text.u32("toy.attention.head_count", 2), Level::Error, &["block_count' is the text '2'"]);
+        assert_only(
+            &text.u32("toy.attention.head_count", 2),
+            Level::Error,
+            &["block_count' is the text '2'"],
+        );
     }
 
     #[test]
@@ -230,15 +255,17 @@ mod tests {
         let odd = || sized().u32("toy.attention.head_count", 3);
         assert_only(&odd(), Level::Error, &["does not divide the embedding length 8"]);
         assert_eq!(of(&odd().u32("toy.attention.key_length", 4)), []);
-        let by_layer = |layers: u64, items: &[u8]| sized().array("toy.attention.head_count", 4, layers, items);
+        let by_layer =
+            |layers: u64, items: &[u8]| sized().array("toy.attention.head_count", 4, layers, items);
         assert_eq!(of(&by_layer(2, &[3, 0, 0, 0, 5, 0, 0, 0])), []);
         assert_only(&by_layer(1, &[3, 0, 0, 0]), Level::Error, &["has 1 item for 2 layers"]);
     }
 
     #[test]
     fn epsilons_and_bases_are_above_zero() {
-        let with =
-            |key: &str, value: f32| sized().u32("toy.attention.head_count", 2).pair(key, F32, &value.to_le_bytes());
+        let with = |key: &str, value: f32| {
+            sized().u32("toy.attention.head_count", 2).pair(key, F32, &value.to_le_bytes())
+        };
         for key in ["toy.attention.layer_norm_rms_epsilon", "toy.rope.freq_base"] {
             assert_eq!(of(&with(key, 1e-5)), []);
             assert_only(&with(key, 0.0), Level::Warning, &[key, "is 0,"]);
@@ -251,10 +278,16 @@ mod tests {
     #[test]
     fn ids_of_special_tokens_are_in_the_vocabulary() {
         let with = |id: u32| {
-            GgufBuilder::new().texts("tokenizer.ggml.tokens", &["a", "b"]).u32("tokenizer.ggml.bos_token_id", id)
+            GgufBuilder::new()
+                .texts("tokenizer.ggml.tokens", &["a", "b"])
+                .u32("tokenizer.ggml.bos_token_id", id)
         };
         assert_eq!(of(&with(1)), []);
         assert_eq!(of(&with(u32::MAX)), []);
-        assert_only(&with(2), Level::Warning, &["bos_token_id' is 2, beyond the vocabulary of 2 tokens"]);
+        assert_only(
+            &with(2),
+            Level::Warning,
+            &["bos_token_id' is 2, beyond the vocabulary of 2 tokens"],
+        );
     }
 }

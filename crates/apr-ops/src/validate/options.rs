@@ -24,7 +24,8 @@ pub struct ValidateOptions<'a> {
     pub require_signature: bool,
     /// Ed25519 public keys that the user trusts; with one, signatures are verified.
     pub trusted: &'a [[u8; 32]],
-    /// The families that are known: a checkpoint of none of them must not claim to be of one. `None`: not checked.
+    /// The families that are known: a checkpoint of none of them must not claim to be of one.
+    /// `None`: not checked.
     pub families: Option<&'a Families>,
     /// What the model's file says that it computes. `None`: it says nothing.
     pub graphs: Option<&'a Computed>,

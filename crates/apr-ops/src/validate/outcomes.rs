@@ -29,7 +29,10 @@ impl Pass<'_> {
             (Check::Physics, self.physics_detail()),
             (
                 Check::Signature,
-                asked(self.checks_signature() || self.has(Check::Signature), "by a trusted key".to_owned()),
+                asked(
+                    self.checks_signature() || self.has(Check::Signature),
+                    "by a trusted key".to_owned(),
+                ),
             ),
         ];
         let has_pairs = self.reader.metadata().get(keys::GGUF).is_some();
@@ -81,12 +84,18 @@ impl Pass<'_> {
         let notices = parts().flat_map(|part| &part.findings.list);
         let notices = notices.filter(|finding| finding.severity == Severity::Notice).count();
         let nodes = count(parts().map(nodes_of).sum(), "node");
-        if notices > 0 { format!("{nodes}; `apr graph` has {}", count(notices, "notice")) } else { nodes }
+        if notices > 0 {
+            format!("{nodes}; `apr graph` has {}", count(notices, "notice"))
+        } else {
+            nodes
+        }
     }
 
     fn physics_detail(&self) -> Detail {
         self.read(self.options.physics, String::new())?;
-        Ok(self.family("ranges").unwrap_or_else(|_| "layer norms and projections, by their names".to_owned()))
+        Ok(self
+            .family("ranges")
+            .unwrap_or_else(|_| "layer norms and projections, by their names".to_owned()))
     }
 
     /// Of a check that reads the weights.
@@ -118,13 +127,20 @@ impl Pass<'_> {
 
     fn outcome(&self, check: Check, detail: Detail) -> CheckOutcome {
         let found = |level: Level| {
-            self.findings.iter().filter(|finding| finding.check == check && finding.level == level).count()
+            self.findings
+                .iter()
+                .filter(|finding| finding.check == check && finding.level == level)
+                .count()
         };
         let (errors, warnings) = (found(Level::Error), found(Level::Warning));
         match detail {
             Err(why) => CheckOutcome { check, status: Status::Skipped, detail: why.to_owned() },
-            Ok(_) if errors > 0 => CheckOutcome { check, status: Status::Fail, detail: count(errors, "error") },
-            Ok(_) if warnings > 0 => CheckOutcome { check, status: Status::Warn, detail: count(warnings, "warning") },
+            Ok(_) if errors > 0 => {
+                CheckOutcome { check, status: Status::Fail, detail: count(errors, "error") }
+            }
+            Ok(_) if warnings > 0 => {
+                CheckOutcome { check, status: Status::Warn, detail: count(warnings, "warning") }
+            }
             Ok(detail) => CheckOutcome { check, status: Status::Pass, detail },
         }
     }

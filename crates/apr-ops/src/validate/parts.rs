@@ -41,9 +41,15 @@ pub struct PartFindings {
 ///
 /// # Errors
 /// E001 when dtype and shape of a tensor do not go together.
-pub fn validate_units(reader: &dyn CheckpointReader, options: ValidateOptions<'_>) -> Result<Vec<ValidateUnit>> {
+pub fn validate_units(
+    reader: &dyn CheckpointReader,
+    options: ValidateOptions<'_>,
+) -> Result<Vec<ValidateUnit>> {
     let tasks = Pass::new(reader, "", None, options).tasks()?;
-    Ok(units(&tasks).into_iter().map(|unit| ValidateUnit { range: range_of(reader, &tasks[unit]) }).collect())
+    Ok(units(&tasks)
+        .into_iter()
+        .map(|unit| ValidateUnit { range: range_of(reader, &tasks[unit]) })
+        .collect())
 }
 
 /// Tasks that belong together: those of a piece of the file, up to its last.
@@ -91,7 +97,8 @@ pub(crate) fn validate_part<P: Pipeline>(
     if wanted.end == units.len() {
         pass.check_parts(pipeline)?;
     }
-    let is_summed = |task: &&FileChunk| pass.checksum.is_some() && task.summed && pass.is_in_file(**task);
+    let is_summed =
+        |task: &&FileChunk| pass.checksum.is_some() && task.summed && pass.is_in_file(**task);
     let summed = tasks.iter().filter(is_summed).map(|task| task.chunk.len as u64).sum();
     Ok(PartFindings {
         units: wanted.len(),
@@ -108,7 +115,8 @@ pub(crate) fn no_such_units() -> Error {
     Error::format("the plan has parts that the model lacks")
 }
 
-/// Checks that the parts have looked at everything: a plan that leaves something out must not make a model valid.
+/// Checks that the parts have looked at everything: a plan that leaves something out must not make
+/// a model valid.
 ///
 /// # Errors
 /// E001.

@@ -58,14 +58,16 @@ impl<'a> Pass<'a> {
             options,
             checksum: reader.container().checksum().filter(|_| options.checksum),
             digests: options.checksum
-                && (0..reader.tensors().len()).any(|tensor| reader.stored(tensor).digest().is_some()),
+                && (0..reader.tensors().len())
+                    .any(|tensor| reader.stored(tensor).digest().is_some()),
             crc: Crc32::new(),
             tensor_crc: Crc32::new(),
             digest: TensorDigest::new(),
             moments: Moments::default(),
             beyond: 0,
             // Encrypted shards are looked at one by one.
-            sealed: features.signed || (features.encrypted && reader.container().shard_count() == 0),
+            sealed: features.signed
+                || (features.encrypted && reader.container().shard_count() == 0),
             undecodable: None,
             findings: Vec::new(),
         };
@@ -91,7 +93,9 @@ impl<'a> Pass<'a> {
         progress: &dyn Progress,
     ) -> Result<u64> {
         let (reader, options, wants_sums) = (self.reader, self.options, self.wants_sums());
-        let produce = |at: usize, slot: &mut CheckBuffers| produce(reader, options, wants_sums, tasks[at], slot);
+        let produce = |at: usize, slot: &mut CheckBuffers| {
+            produce(reader, options, wants_sums, tasks[at], slot)
+        };
         let mut bytes_read = 0;
         pipeline.run(tasks.len(), produce, |at, slot| {
             self.consume(tasks[at], slot);
@@ -120,7 +124,8 @@ impl<'a> Pass<'a> {
             ExtentKind::Tensor(tensor) => self.add(tensor, task, slot, in_file),
             ExtentKind::Padding if slot.nonzero && !self.sealed => {
                 let message = "the padding is not zero".to_owned();
-                self.find(Level::Warning, Check::Structure, None, message).offset = Some(task.base + task.chunk.offset);
+                self.find(Level::Warning, Check::Structure, None, message).offset =
+                    Some(task.base + task.chunk.offset);
             }
             _ => {}
         }
@@ -151,7 +156,8 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Adds what is known of a piece to what is known of its tensor, and judges a tensor that is complete.
+    /// Adds what is known of a piece to what is known of its tensor, and judges a tensor that is
+    /// complete.
     fn add(&mut self, tensor: usize, task: FileChunk, slot: &CheckBuffers, in_file: bool) {
         if self.options.checksum && self.reader.stored(tensor).crc32().is_some() {
             self.tensor_crc.update(&slot.bytes[..task.chunk.len]);
@@ -173,13 +179,23 @@ impl<'a> Pass<'a> {
 
     fn finish_bytes(&mut self, tensor: usize, offset: u64) {
         let digest = std::mem::take(&mut self.digest).value();
-        if self.options.checksum && self.reader.stored(tensor).digest().is_some_and(|expected| expected != digest) {
-            let finding =
-                self.find(Level::Error, Check::Digests, Some(tensor), "its bytes do not match its digest".into());
+        if self.options.checksum
+            && self.reader.stored(tensor).digest().is_some_and(|expected| expected != digest)
+        {
+            let finding = self.find(
+                Level::Error,
+                Check::Digests,
+                Some(tensor),
+                "its bytes do not match its digest".into(),
+            );
             (finding.code, finding.offset) = (Some(Code::Checksum.id()), Some(offset));
         }
         let found = std::mem::take(&mut self.tensor_crc).value();
-        let stated = self.reader.stored(tensor).crc32().filter(|stated| self.options.checksum && *stated != found);
+        let stated = self
+            .reader
+            .stored(tensor)
+            .crc32()
+            .filter(|stated| self.options.checksum && *stated != found);
         if let Some(stated) = stated {
             let message = Violation::Checksum { stated, found }.to_string();
             let finding = self.find(Level::Error, Check::Digests, Some(tensor), message);
@@ -188,7 +204,10 @@ impl<'a> Pass<'a> {
     }
 
     /// Reports a part of the file that a tensor is made of.
-    pub(super) fn find_mismatch(&mut self, (tensor, range, mismatch): (usize, StoredRange, Mismatch)) {
+    pub(super) fn find_mismatch(
+        &mut self,
+        (tensor, range, mismatch): (usize, StoredRange, Mismatch),
+    ) {
         let finding = self.find(Level::Error, Check::Digests, Some(tensor), mismatch.to_string());
         (finding.code, finding.offset) = (Some(Code::Checksum.id()), Some(range.offset));
     }
@@ -196,7 +215,8 @@ impl<'a> Pass<'a> {
     /// Reports a tensor whose bytes don't decode, once.
     fn find_undecodable(&mut self, tensor: usize, error: &Error) {
         if self.undecodable.replace(tensor) != Some(tensor) {
-            let finding = self.find(Level::Error, Check::Structure, Some(tensor), error.message().to_owned());
+            let finding =
+                self.find(Level::Error, Check::Structure, Some(tensor), error.message().to_owned());
             (finding.code, finding.offset) = (Some(error.code().id()), error.offset());
         }
     }
@@ -217,19 +237,36 @@ impl<'a> Pass<'a> {
                 Violation::Zero => Check::Zeros,
                 _ => Check::Physics,
             };
-            self.find(violation.level(), check, Some(tensor), violation.to_string()).offset = Some(offset);
+            self.find(violation.level(), check, Some(tensor), violation.to_string()).offset =
+                Some(offset);
         }
         if beyond > 0 {
             let violation = Violation::beyond_range(beyond, dtype);
-            self.find(violation.level(), Check::Physics, Some(tensor), violation.to_string()).offset = Some(offset);
+            self.find(violation.level(), Check::Physics, Some(tensor), violation.to_string())
+                .offset = Some(offset);
         }
     }
 
-    pub(super) fn find(&mut self, level: Level, check: Check, tensor: Option<usize>, message: String) -> &mut Finding {
-        let stored = tensor.and_then(|tensor| self.reader.files().get(self.reader.stored(tensor).range.file));
+    pub(super) fn find(
+        &mut self,
+        level: Level,
+        check: Check,
+        tensor: Option<usize>,
+        message: String,
+    ) -> &mut Finding {
+        let stored = tensor
+            .and_then(|tensor| self.reader.files().get(self.reader.stored(tensor).range.file));
         let file = stored.filter(|file| file.name != self.file).map(|file| file.name.clone());
         let tensor = tensor.map(|tensor| self.reader.tensors()[tensor].name.clone());
-        self.findings.push(Finding { level, check, code: None, tensor, file, offset: None, message });
+        self.findings.push(Finding {
+            level,
+            check,
+            code: None,
+            tensor,
+            file,
+            offset: None,
+            message,
+        });
         self.findings.last_mut().unwrap_or_else(|| unreachable!("one was just pushed"))
     }
 
@@ -252,7 +289,8 @@ impl<'a> Pass<'a> {
 }
 
 impl Pass<'_> {
-    /// The whole file where it has a checksum, otherwise the tensors; nothing where no check reads bytes.
+    /// The whole file where it has a checksum, otherwise the tensors; nothing where no check reads
+    /// bytes.
     pub(super) fn tasks(&self) -> Result<Vec<FileChunk>> {
         let extents = self.extents()?;
         let decoded = self.decoded(&extents)?;
@@ -283,7 +321,11 @@ impl Pass<'_> {
 
     fn extent(&self, tensor: usize) -> Result<Extent> {
         let len = self.reader.tensors()[tensor].byte_len()?;
-        Ok(Extent { kind: ExtentKind::Tensor(tensor), offset: self.reader.stored(tensor).range.offset, len })
+        Ok(Extent {
+            kind: ExtentKind::Tensor(tensor),
+            offset: self.reader.stored(tensor).range.offset,
+            len,
+        })
     }
 
     /// Tensors that a checksum covers as they are stored, which is not as they are read.
@@ -298,12 +340,18 @@ impl Pass<'_> {
                 is_read[tensor] = true;
             }
         }
-        let unread = (0..tensors.len()).filter(|&tensor| !is_read[tensor] && self.reader.stored(tensor).range.len > 0);
+        let unread = (0..tensors.len())
+            .filter(|&tensor| !is_read[tensor] && self.reader.stored(tensor).range.len > 0);
         unread.map(|tensor| self.extent(tensor)).collect()
     }
 
     /// Cuts a part of the file into pieces; `summed` if the file's checksum covers its very bytes.
-    fn cut(&self, Extent { kind, offset: base, len }: Extent, summed: bool, tasks: &mut Vec<FileChunk>) -> Result<()> {
+    fn cut(
+        &self,
+        Extent { kind, offset: base, len }: Extent,
+        summed: bool,
+        tasks: &mut Vec<FileChunk>,
+    ) -> Result<()> {
         let task = |chunk| FileChunk { kind, base, len, chunk, verbatim: false, summed };
         let ExtentKind::Tensor(tensor) = kind else {
             tasks.extend(pieces(len, PIECE_BYTES).map(task));
@@ -317,7 +365,11 @@ impl Pass<'_> {
         }
         if self.wants_sums() {
             let len = stored.range.len;
-            tasks.extend(pieces(len, CHUNK_LEN).map(|chunk| FileChunk { len, verbatim: true, ..task(chunk) }));
+            tasks.extend(pieces(len, CHUNK_LEN).map(|chunk| FileChunk {
+                len,
+                verbatim: true,
+                ..task(chunk)
+            }));
         }
         if self.reads_values() {
             let len = info.byte_len()?;

@@ -135,7 +135,15 @@ impl ValidateReport {
                 self.valid = false;
                 let (file, offset) = (error.file().map(str::to_owned), error.offset());
                 let (code, message) = (Some(error.code().id()), error.message().to_owned());
-                self.findings.push(Finding { level: Level::Error, check, code, tensor: None, file, offset, message });
+                self.findings.push(Finding {
+                    level: Level::Error,
+                    check,
+                    code,
+                    tensor: None,
+                    file,
+                    offset,
+                    message,
+                });
                 (Status::Fail, "see below".to_owned())
             }
         };

@@ -45,7 +45,8 @@ pub(super) fn produce(
     slot: &mut CheckBuffers,
 ) -> Result<()> {
     let bytes = take(&mut slot.bytes, task.chunk.len);
-    (slot.sums, slot.moments, slot.beyond, slot.nonzero, slot.failure) = (None, None, 0, false, None);
+    (slot.sums, slot.moments, slot.beyond, slot.nonzero, slot.failure) =
+        (None, None, 0, false, None);
     let ExtentKind::Tensor(tensor) = task.kind else {
         reader.container().read_raw(task.base + task.chunk.offset, bytes)?;
         slot.nonzero = task.kind == ExtentKind::Padding && bytes.iter().any(|&byte| byte != 0);
@@ -67,8 +68,8 @@ pub(super) fn produce(
     Ok(())
 }
 
-/// Reads a chunk of a tensor; returns why it does not decode, which is a finding like others: the tensors after it are
-/// looked at too.
+/// Reads a chunk of a tensor; returns why it does not decode, which is a finding like others: the
+/// tensors after it are looked at too.
 fn read_chunk(
     reader: &dyn CheckpointReader,
     tensor: usize,
@@ -87,7 +88,12 @@ fn read_chunk(
 }
 
 /// Reads bytes of a tensor as they lie in the file.
-fn read_verbatim(reader: &dyn CheckpointReader, tensor: usize, chunk: Chunk, bytes: &mut [u8]) -> Result<()> {
+fn read_verbatim(
+    reader: &dyn CheckpointReader,
+    tensor: usize,
+    chunk: Chunk,
+    bytes: &mut [u8],
+) -> Result<()> {
     match reader.stored(tensor).encoded() {
         Some(encoded) => encoded.read_verbatim(chunk.offset, bytes),
         None => reader.read_tensor(tensor, chunk.offset, bytes),

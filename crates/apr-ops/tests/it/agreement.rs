@@ -8,7 +8,8 @@ use apr_source::{Architecture, Source, family_of};
 use apr_testkit::ggml::GgmlBuilder;
 use apr_testkit::gguf::GgufBuilder;
 
-/// Whether an import would take the checkpoint by its names and shapes, and whether it is called valid.
+/// Whether an import would take the checkpoint by its names and shapes, and whether it is called
+/// valid.
 fn verdicts(file: Vec<u8>) -> (bool, bool) {
     let families = Families::builtin();
     let reader = apr_registry::open(file, "model", &Limits::default()).expect("a file that opens");
@@ -16,9 +17,11 @@ fn verdicts(file: Vec<u8>) -> (bool, bool) {
         .expect("it is looked at")
         .check()
         .is_ok();
-    let model = family_of(&*reader, &families, &Architecture::Auto).expect("no family is asked for");
+    let model =
+        family_of(&*reader, &families, &Architecture::Auto).expect("no family is asked for");
     let options = ValidateOptions { families: Some(&families), ..ValidateOptions::default() };
-    let report = validate(&*reader, "model", model.as_ref(), options, &Serial, &()).expect("it can be read");
+    let report =
+        validate(&*reader, "model", model.as_ref(), options, &Serial, &()).expect("it can be read");
     (taken, report.valid)
 }
 
@@ -30,5 +33,8 @@ fn a_checkpoint_that_claims_to_be_what_it_is_not_is_neither_taken_nor_valid() {
 
 #[test]
 fn a_vocabulary_without_tensors_is_taken_and_valid() {
-    assert_eq!(verdicts(GgufBuilder::new().text("general.architecture", "llama").build()), (true, true));
+    assert_eq!(
+        verdicts(GgufBuilder::new().text("general.architecture", "llama").build()),
+        (true, true)
+    );
 }

@@ -1,5 +1,5 @@
-//! What the key-value pairs of a GGUF file take in memory: a small multiple of the file, however many there are and however
-//! large the vocabulary.
+//! What the key-value pairs of a GGUF file take in memory: a small multiple of the file, however
+//! many there are and however large the vocabulary.
 
 use apr_arch::Families;
 use apr_core::Sink;
@@ -44,7 +44,11 @@ fn open(file: Vec<u8>) -> Box<dyn CheckpointReader> {
     describe(reader, &Families::builtin(), &Architecture::Auto)
 }
 
-fn convert(reader: &dyn CheckpointReader, format: &'static apr_registry::Format, sink: &mut dyn Sink) {
+fn convert(
+    reader: &dyn CheckpointReader,
+    format: &'static apr_registry::Format,
+    sink: &mut dyn Sink,
+) {
     let target = PlanOptions::new(format, "model");
     let conversion = plan(reader, &ConvertOptions::default(), &target).expect("it can be written");
     conversion.run(reader, sink, &Serial, &()).expect("it is written");
@@ -66,19 +70,26 @@ fn many_pairs_take_four_times_their_file_to_read_and_to_convert() {
     let again = file.clone();
     let (report, peak) = peak_memory(move || inspect(&*open(again), "model", None));
     assert!(peak < most, "inspect: {peak} for {}", file.len());
-    assert_eq!(report.metadata.key_values().map(|pairs| pairs.map(|pairs| pairs.len())), Ok(Some(50_001)));
+    assert_eq!(
+        report.metadata.key_values().map(|pairs| pairs.map(|pairs| pairs.len())),
+        Ok(Some(50_001))
+    );
     let (text, peak) = peak_memory(|| serde_json::to_string(&report).expect("JSON").len());
     assert!(peak < 2 * text + most, "a report of {text} bytes: {peak}");
     drop(report);
 
     let again = file.clone();
-    let ((), peak) = peak_memory(move || convert(&*open(again), &apr_registry::apr2::FORMAT, &mut Nowhere::default()));
+    let ((), peak) = peak_memory(move || {
+        convert(&*open(again), &apr_registry::apr2::FORMAT, &mut Nowhere::default());
+    });
     assert!(peak < 2 * most, "to .apr: {peak} for {}", file.len());
 
     let mut native = Vec::new();
     convert(&*open(file.clone()), &apr_registry::apr2::FORMAT, &mut native);
     let largest = file.len().max(native.len());
-    let ((), peak) = peak_memory(move || convert(&*open(native), &apr_registry::gguf::FORMAT, &mut Nowhere::default()));
+    let ((), peak) = peak_memory(move || {
+        convert(&*open(native), &apr_registry::gguf::FORMAT, &mut Nowhere::default());
+    });
     assert!(peak < 4 * largest, "and back: {peak} for {largest}");
 }
 

@@ -8,7 +8,8 @@ use apr_ops::convert::{ConvertOptions, plan};
 use apr_registry::{CheckpointReader, DType, Limits, PlanOptions, Serial};
 use apr_testkit::{FolderInMemory, locate};
 
-/// Runs the Python reader over an APR2 file, with the safetensors file it came from to compare with.
+/// Runs the Python reader over an APR2 file, with the safetensors file it came from to compare
+/// with.
 fn read_in_python(python: &Path, apr: &[u8], source: Option<&Path>) -> String {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("model.apr");
@@ -22,8 +23,10 @@ fn read_in_python(python: &Path, apr: &[u8], source: Option<&Path>) -> String {
 }
 
 fn convert(model: &dyn CheckpointReader, options: &ConvertOptions, alignment: u32) -> Vec<u8> {
-    let target =
-        PlanOptions { alignment: Some(alignment), ..PlanOptions::new(&apr_registry::apr2::FORMAT, "model.apr") };
+    let target = PlanOptions {
+        alignment: Some(alignment),
+        ..PlanOptions::new(&apr_registry::apr2::FORMAT, "model.apr")
+    };
     let mut file = Vec::new();
     let conversion = plan(model, options, &target).expect("the model fits");
     conversion.run(model, &mut file, &Serial, &()).expect("memory takes everything");
@@ -35,19 +38,28 @@ fn a_trained_model_is_the_same_to_both() {
     let Some(python) = locate::reference_python() else { return };
     let path = locate::fixture("tiny-llama/model.safetensors");
     let bytes = std::fs::read(&path).expect("the fixture is there");
-    let model = apr_registry::open(bytes, "model.safetensors", &Limits::default()).expect("the fixture opens");
+    let model = apr_registry::open(bytes, "model.safetensors", &Limits::default())
+        .expect("the fixture opens");
     for alignment in [64, 32] {
         let file = convert(&*model, &ConvertOptions::default(), alignment);
-        assert_eq!(read_in_python(&python, &file, Some(&path)), "21 tensors, 0 files, as specified\n");
+        assert_eq!(
+            read_in_python(&python, &file, Some(&path)),
+            "21 tensors, 0 files, as specified\n"
+        );
     }
-    let cast = convert(&*model, &ConvertOptions { precision: Some(DType::F32), ..ConvertOptions::default() }, 64);
+    let cast = convert(
+        &*model,
+        &ConvertOptions { precision: Some(DType::F32), ..ConvertOptions::default() },
+        64,
+    );
     assert_eq!(read_in_python(&python, &cast, None), "21 tensors, 0 files, as specified\n");
 }
 
 #[test]
 fn companions_large_and_small_keep_the_file_as_specified() {
     let Some(python) = locate::reference_python() else { return };
-    let weights = std::fs::read(locate::fixture("tiny-llama/model.safetensors")).expect("the fixture is there");
+    let weights = std::fs::read(locate::fixture("tiny-llama/model.safetensors"))
+        .expect("the fixture is there");
     let folder = FolderInMemory::from([
         ("model.safetensors", weights),
         ("config.json", br#"{"model_type":"llama","vocab_size":259}"#.to_vec()),

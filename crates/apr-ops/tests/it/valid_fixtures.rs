@@ -18,9 +18,12 @@ fn bytes(reader: &dyn CheckpointReader, tensor: usize) -> Vec<u8> {
 
 #[test]
 fn every_valid_fixture_is_valid_without_a_remark() {
-    for path in ["apr2/dtypes.apr", "apr2/shapes.apr", "apr2/none.apr", "safetensors/dtypes.safetensors"] {
+    for path in
+        ["apr2/dtypes.apr", "apr2/shapes.apr", "apr2/none.apr", "safetensors/dtypes.safetensors"]
+    {
         let reader = open(path);
-        let report = validate(&*reader, path, None, ValidateOptions::default(), &Serial, &()).expect("it can be read");
+        let report = validate(&*reader, path, None, ValidateOptions::default(), &Serial, &())
+            .expect("it can be read");
         assert!(report.valid && report.findings.is_empty(), "{path}: {:?}", report.findings);
     }
 }
@@ -30,7 +33,11 @@ fn one_tensor_has_the_same_bytes_in_both_formats() {
     let (apr, safetensors) = (open("apr2/dtypes.apr"), open("safetensors/dtypes.safetensors"));
     assert_eq!(apr.tensors().len(), 20, "one of every plain dtype");
     for (position, info) in safetensors.tensors().iter().enumerate() {
-        let twin = apr.tensors().iter().position(|other| other == info).expect("same name, dtype and shape");
+        let twin = apr
+            .tensors()
+            .iter()
+            .position(|other| other == info)
+            .expect("same name, dtype and shape");
         assert_eq!(bytes(&*apr, twin), bytes(&*safetensors, position), "{}", info.name);
     }
 }

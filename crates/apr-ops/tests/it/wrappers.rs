@@ -1,5 +1,5 @@
-//! Readers over readers: whatever way the tensors below are stored, each shows the right bytes and says nothing of how they
-//! are stored that does not hold for what it shows.
+//! Readers over readers: whatever way the tensors below are stored, each shows the right bytes and
+//! says nothing of how they are stored that does not hold for what it shows.
 
 #![cfg(all(feature = "compression", feature = "encryption", feature = "quantize"))]
 
@@ -12,7 +12,9 @@ use apr_registry::apr2::{Encrypt, Keys, WriteOptions};
 use apr_registry::codec::Choice;
 use apr_registry::crypto::{Argon2Costs, EncrBlock, Lock, Unlock};
 use apr_registry::digest::TensorDigest;
-use apr_registry::{CheckpointReader, DType, MemoryFolder, OpenOptions, PlanOptions, Serial, open_folder, open_in};
+use apr_registry::{
+    CheckpointReader, DType, MemoryFolder, OpenOptions, PlanOptions, Serial, open_folder, open_in,
+};
 use apr_source::Source;
 use apr_testkit::FolderInMemory;
 use apr_testkit::locate::fixture;
@@ -34,7 +36,11 @@ struct Storage {
 
 /// Every way; the plain one is first.
 fn storages() -> Vec<Storage> {
-    let way = |bits: u8| Storage { compressed: bits & 1 != 0, encrypted: bits & 2 != 0, sharded: bits & 4 != 0 };
+    let way = |bits: u8| Storage {
+        compressed: bits & 1 != 0,
+        encrypted: bits & 2 != 0,
+        sharded: bits & 4 != 0,
+    };
     (0..8).map(way).collect()
 }
 
@@ -44,7 +50,11 @@ fn options() -> OpenOptions {
 }
 
 /// A folder with a model's companions and its weights in an `.apr` file of this kind.
-fn stored(model: &dyn CheckpointReader, companions: &FolderInMemory, storage: Storage) -> FolderInMemory {
+fn stored(
+    model: &dyn CheckpointReader,
+    companions: &FolderInMemory,
+    storage: Storage,
+) -> FolderInMemory {
     let mut fixed = |bytes: &mut [u8]| {
         bytes.iter_mut().enumerate().for_each(|(at, byte)| *byte = (at * 37 + 11).to_le_bytes()[0]);
         Ok(())
@@ -67,7 +77,9 @@ fn stored(model: &dyn CheckpointReader, companions: &FolderInMemory, storage: St
 fn written(model: &dyn CheckpointReader, target: &PlanOptions) -> FolderInMemory {
     let mut sink = MemoryFolder::default();
     let conversion = plan(model, &ConvertOptions::default(), target).expect("it can be written");
-    conversion.run(model, &mut sink, &Serial, &()).unwrap_or_else(|error| panic!("{}: {error}", target.file_name));
+    conversion
+        .run(model, &mut sink, &Serial, &())
+        .unwrap_or_else(|error| panic!("{}: {error}", target.file_name));
     let named = |(name, bytes): (&String, &Vec<u8>)| {
         (if name.is_empty() { target.file_name.clone() } else { name.clone() }, bytes.clone())
     };
@@ -78,11 +90,14 @@ fn written(model: &dyn CheckpointReader, target: &PlanOptions) -> FolderInMemory
 fn read(reader: &dyn CheckpointReader) -> Bytes {
     let tensors = reader.tensors().iter().enumerate();
     let bytes = tensors.map(|(at, info)| {
-        let mut bytes = vec![0; usize::try_from(info.byte_len().expect("a length")).expect("small")];
+        let mut bytes =
+            vec![0; usize::try_from(info.byte_len().expect("a length")).expect("small")];
         let third = bytes.len() / 3;
         let (front, back) = bytes.split_at_mut(third);
         reader.read_tensor(at, 0, front).unwrap_or_else(|error| panic!("{}: {error}", info.name));
-        reader.read_tensor(at, front.len() as u64, back).unwrap_or_else(|error| panic!("{}: {error}", info.name));
+        reader
+            .read_tensor(at, front.len() as u64, back)
+            .unwrap_or_else(|error| panic!("{}: {error}", info.name));
         if let Some(slice) = reader.tensor_slice(at) {
             assert!(slice == bytes, "{}: what is lent is what is read", info.name);
         }
@@ -106,7 +121,11 @@ fn assert_consistent(reader: &dyn CheckpointReader, what: &str) {
         }
         let mut digest = TensorDigest::new();
         digest.update(&bytes);
-        assert!(stored.digest().is_none_or(|stated| stated == digest.value()), "{what}: digest of {}", info.name);
+        assert!(
+            stored.digest().is_none_or(|stated| stated == digest.value()),
+            "{what}: digest of {}",
+            info.name
+        );
         assert!(stored.digest().is_none() || stored.crc32().is_none(), "{what}: {}", info.name);
         if let (Some(form), Some(encoded)) = (stored.form(), stored.encoded()) {
             let mut bytes = vec![0; usize::try_from(form.len).expect("small")];
@@ -125,7 +144,8 @@ fn assert_shows(reader: &dyn CheckpointReader, expected: &Bytes, what: &str) {
         PlanOptions::new(&apr_registry::safetensors::FORMAT, "out.safetensors"),
     ] {
         let folder = written(reader, &target);
-        let again = open_in(&folder, &target.file_name, OpenOptions::default()).expect("it was just written");
+        let again = open_in(&folder, &target.file_name, OpenOptions::default())
+            .expect("it was just written");
         assert!(read(&*again) == *expected, "{what} -> {}", target.file_name);
     }
 }
@@ -143,7 +163,8 @@ fn in_every_storage(
     }
 }
 
-/// Bytes through a reader over the model, which has to be the same over every storage as over the plain one.
+/// Bytes through a reader over the model, which has to be the same over every storage as over the
+/// plain one.
 fn assert_same_over_every_storage(
     model: &dyn CheckpointReader,
     companions: &FolderInMemory,
@@ -151,13 +172,16 @@ fn assert_same_over_every_storage(
 ) {
     let expected = std::cell::OnceCell::new();
     in_every_storage(model, companions, |reader, what| {
-        over(reader, &|wrapper| assert_shows(wrapper, expected.get_or_init(|| read(wrapper)), what));
+        over(reader, &|wrapper| {
+            assert_shows(wrapper, expected.get_or_init(|| read(wrapper)), what);
+        });
     });
 }
 
 fn tiny_llama() -> FolderInMemory {
     let names = ["config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors"];
-    let file = |name: &str| std::fs::read(fixture("tiny-llama").join(name)).expect("the fixture is there");
+    let file =
+        |name: &str| std::fs::read(fixture("tiny-llama").join(name)).expect("the fixture is there");
     FolderInMemory(names.iter().map(|name| ((*name).to_owned(), file(name))).collect())
 }
 
@@ -188,7 +212,11 @@ fn a_view_shows_renamed_and_selected_tensors_however_they_are_stored() {
         view.select("model.layers.").expect("there are layers");
         view.rename(|_, name| Some(format!("x.{name}")));
         view.sort_by_key(|name| std::cmp::Reverse(name.to_owned()));
-        let info = apr_registry::TensorInfo { name: "added".to_owned(), dtype: DType::U8, shape: vec![3].into() };
+        let info = apr_registry::TensorInfo {
+            name: "added".to_owned(),
+            dtype: DType::U8,
+            shape: vec![3].into(),
+        };
         view.add(info, vec![1, 2, 3]);
         assert_shows(&view, &expected, what);
     });
@@ -201,7 +229,8 @@ fn a_mark_is_put_into_weights_however_they_are_stored() {
     let key = MarkKey::from_secret(b"sixteen secret bytes").expect("long enough");
     assert_same_over_every_storage(&model, &folder, |reader, assert| {
         let carriers = Carriers::survey(reader, None, &Serial, &()).expect("weights");
-        let marked = Marked::new(reader, &carriers, &key, "buyer", Some(0.1)).expect("room for a mark");
+        let marked =
+            Marked::new(reader, &carriers, &key, "buyer", Some(0.1)).expect("room for a mark");
         assert!(read(&marked) != read(reader), "the mark changes weights");
         assert(&marked);
     });
@@ -213,7 +242,8 @@ fn llama_cpps_layout_is_made_of_weights_however_they_are_stored() {
     let model = open_folder(&folder, options()).expect("a model");
     let families = Families::builtin();
     assert_same_over_every_storage(&model, &folder, |reader, assert| {
-        let exported = apr_llama::export(&Source::new(reader, &families), Vec::new()).expect("a LLaMA");
+        let exported =
+            apr_llama::export(&Source::new(reader, &families), Vec::new()).expect("a LLaMA");
         assert(&exported.view);
     });
 }
@@ -223,14 +253,21 @@ fn quantized_tensors_are_taken_apart_however_they_are_stored() {
     let folder = tiny_llama();
     let model = open_folder(&folder, options()).expect("a model");
     let target = |info: &apr_registry::TensorInfo| {
-        let rows_are_blocks = info.shape.dims().len() == 2 && info.shape.row_len().is_multiple_of(32);
+        let rows_are_blocks =
+            info.shape.dims().len() == 2 && info.shape.row_len().is_multiple_of(32);
         rows_are_blocks.then(|| TensorTarget::from(DType::Q8_0))
     };
-    let options = ConvertOptions { targets: model.tensors().iter().map(target).collect(), ..ConvertOptions::default() };
+    let options = ConvertOptions {
+        targets: model.tensors().iter().map(target).collect(),
+        ..ConvertOptions::default()
+    };
     let mut file = Vec::new();
-    let conversion = plan(&model, &options, &PlanOptions::new(&apr_registry::apr2::FORMAT, "q.apr")).expect("a plan");
+    let conversion =
+        plan(&model, &options, &PlanOptions::new(&apr_registry::apr2::FORMAT, "q.apr"))
+            .expect("a plan");
     conversion.run(&model, &mut file, &Serial, &()).expect("it is quantized");
-    let quantized = apr_registry::open(file, "q.apr", OpenOptions::default()).expect("it was just written");
+    let quantized =
+        apr_registry::open(file, "q.apr", OpenOptions::default()).expect("it was just written");
     assert!(Unpacked::is_needed(&*quantized));
     assert_same_over_every_storage(&*quantized, &FolderInMemory::default(), |reader, assert| {
         assert(&Unpacked::new(reader).expect("blocks with plain scales"));

@@ -1,4 +1,5 @@
-//! Values of a pickle that may be pickles, archives or compressed streams themselves: as they are, or as base64.
+//! Values of a pickle that may be pickles, archives or compressed streams themselves: as they are,
+//! or as base64.
 
 /// Values of one pickle that are kept to be looked into.
 const MOST: usize = 1024;
@@ -38,7 +39,8 @@ pub(crate) struct Blobs {
 }
 
 impl Blobs {
-    /// Keeps the value of the opcode at `offset` if it may hold a pickle. `start` is where its bytes lie as they are.
+    /// Keeps the value of the opcode at `offset` if it may hold a pickle. `start` is where its
+    /// bytes lie as they are.
     pub(crate) fn offer(&mut self, bytes: &[u8], offset: u64, start: Option<u64>) {
         if is_worth_a_look(bytes) {
             let bytes = match start {
@@ -74,12 +76,16 @@ impl Blobs {
 /// Whether bytes start like a pickle, an archive, an array, or like one of them compressed.
 fn is_worth_a_look(bytes: &[u8]) -> bool {
     match bytes {
-        [0x80, 0..=5, _, ..] | [b'P', b'K', 3, 4, ..] | [0x1f, 0x8b, ..] | [0x78, 0x01 | 0x5e | 0x9c | 0xda, ..] => {
-            true
-        }
+        [0x80, 0..=5, _, ..]
+        | [b'P', b'K', 3, 4, ..]
+        | [0x1f, 0x8b, ..]
+        | [0x78, 0x01 | 0x5e | 0x9c | 0xda, ..] => true,
         [b'B', b'Z', b'h', ..] | [0xfd, b'7', b'z', ..] | [0x93, b'N', b'U', b'M', ..] => true,
-        // Protocols 0 and 1 have no mark; a payload in them imports a name, which ends in a line feed.
-        [b'c' | b'(' | b'i' | b'}' | b']', rest @ ..] => rest.iter().take(512).any(|&byte| byte == b'\n'),
+        // Protocols 0 and 1 have no mark; a payload in them imports a name, which ends in a line
+        // feed.
+        [b'c' | b'(' | b'i' | b'}' | b']', rest @ ..] => {
+            rest.iter().take(512).any(|&byte| byte == b'\n')
+        }
         _ => false,
     }
 }
@@ -115,7 +121,9 @@ mod tests {
     #[test]
     fn base64_of_both_alphabets_is_decoded() {
         // RFC 4648, section 10.
-        for (text, expected) in [("Zg==", "f"), ("Zm8=", "fo"), ("Zm9vYmFy", "foobar"), ("Zm9vYg", "foob")] {
+        for (text, expected) in
+            [("Zg==", "f"), ("Zm8=", "fo"), ("Zm9vYmFy", "foobar"), ("Zm9vYg", "foob")]
+        {
             assert_eq!(base64(text.as_bytes()).as_deref(), Some(expected.as_bytes()));
         }
         assert_eq!(base64(b"-_-_"), base64(b"+/+/"));

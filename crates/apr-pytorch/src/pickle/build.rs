@@ -37,11 +37,15 @@ impl Vm<'_> {
         if let Some(&first) = args.first() {
             self.heap.charge(self.heap.size(first))?;
         }
-        let Some(global) = self.heap.global(function) else { return Err(self.bad("calls a value that is not a name")) };
+        let Some(global) = self.heap.global(function) else {
+            return Err(self.bad("calls a value that is not a name"));
+        };
         let first = args.first().copied();
         match global.meaning {
             Meaning::Tensor => self.tensor(args, None),
-            Meaning::TensorWithDType => self.tensor(args, Some(args.get(6).copied().unwrap_or(OPAQUE))),
+            Meaning::TensorWithDType => {
+                self.tensor(args, Some(args.get(6).copied().unwrap_or(OPAQUE)))
+            }
             Meaning::Quantized => self.quantized(args),
             Meaning::Sparse => self.sparse(args),
             Meaning::First => first.ok_or_else(|| self.bad("calls a function without arguments")),
@@ -54,7 +58,8 @@ impl Vm<'_> {
                     Some(items) => self.heap.items(items).map(<[Id]>::to_vec),
                     None => Some(Vec::new()),
                 };
-                let items = items.ok_or_else(|| self.bad("makes a container of an invalid value"))?;
+                let items =
+                    items.ok_or_else(|| self.bad("makes a container of an invalid value"))?;
                 self.heap.add(match global_meaning(self, function) {
                     Meaning::List => Node::List(items),
                     Meaning::Tuple => Node::Tuple(items.into()),
@@ -65,7 +70,9 @@ impl Vm<'_> {
             Meaning::NumpyDType => self.numpy_dtype(args),
             Meaning::NumpyScalar => self.numpy_scalar(args),
             Meaning::NumpyArray => self.numpy_array(args),
-            Meaning::NumpyClass => Err(self.bad("calls numpy.ndarray, whose arrays are made otherwise")),
+            Meaning::NumpyClass => {
+                Err(self.bad("calls numpy.ndarray, whose arrays are made otherwise"))
+            }
             Meaning::NumpyBuffer => self.numpy_buffer(args),
             Meaning::Reconstructor => match first.map(|class| global_meaning(self, class)) {
                 Some(Meaning::Class) => self.heap.add(Node::Object(None)),
@@ -100,7 +107,9 @@ impl Vm<'_> {
 
     /// `_rebuild_from_type_v2(function, class, args, state)`: a subclass of a tensor or parameter.
     fn subclass(&mut self, args: &[Id]) -> Result<Id> {
-        let [function, _class, inner, ..] = args else { return Err(self.bad("rebuilds a tensor from too little")) };
+        let [function, _class, inner, ..] = args else {
+            return Err(self.bad("rebuilds a tensor from too little"));
+        };
         self.heap.charge(self.heap.size(*inner))?;
         let inner = self.heap.items(*inner).map(<[Id]>::to_vec);
         match (global_meaning(self, *function), inner) {
@@ -117,7 +126,9 @@ impl Vm<'_> {
         };
         // The TAR files of some tools spell the persistent id out.
         let storage = match self.heap.get(*storage) {
-            Node::Tuple(_) if matches!(self.policy.persistent, Persistent::Numbered(_)) => self.resolve(*storage)?,
+            Node::Tuple(_) if matches!(self.policy.persistent, Persistent::Numbered(_)) => {
+                self.resolve(*storage)?
+            }
             _ => *storage,
         };
         let Node::Storage(storage) = *self.heap.get(storage) else {
@@ -135,7 +146,10 @@ impl Vm<'_> {
         if self.is_lazy_view(rest) {
             return self.heap.add(Node::Unsupported("a conjugated or negated view".into()));
         }
-        let offset = self.heap.unsigned(*offset).ok_or_else(|| self.bad("has an offset that is not a number"))?;
+        let offset = self
+            .heap
+            .unsigned(*offset)
+            .ok_or_else(|| self.bad("has an offset that is not a number"))?;
         let (shape, strides) = (self.numbers(*size)?, self.numbers(*strides)?);
         if shape.len() != strides.len() {
             return Err(self.bad("has a shape and strides of different lengths"));
@@ -155,15 +169,20 @@ impl Vm<'_> {
     fn is_lazy_view(&self, rest: &[Id]) -> bool {
         rest.iter().any(|&arg| {
             ["conj", "neg"].iter().any(|key| {
-                self.heap.entry(arg, key).is_some_and(|flag| matches!(self.heap.get(flag), Node::Bool(true)))
+                self.heap
+                    .entry(arg, key)
+                    .is_some_and(|flag| matches!(self.heap.get(flag), Node::Bool(true)))
             })
         })
     }
 
     pub(super) fn numbers(&self, id: Id) -> Result<Vec<u64>> {
         let items = self.heap.items(id).filter(|items| items.len() <= MAX_DIMS);
-        let numbers = items.and_then(|items| items.iter().map(|&item| self.heap.unsigned(item)).collect());
-        numbers.ok_or_else(|| self.bad(&format!("has a shape or strides that are not up to {MAX_DIMS} sizes")))
+        let numbers =
+            items.and_then(|items| items.iter().map(|&item| self.heap.unsigned(item)).collect());
+        numbers.ok_or_else(|| {
+            self.bad(&format!("has a shape or strides that are not up to {MAX_DIMS} sizes"))
+        })
     }
 
     fn add_tensor(&mut self, tensor: Tensor) -> Result<Id> {
@@ -183,7 +202,9 @@ impl Vm<'_> {
         for part in self.state_parts(state) {
             self.heap.charge(self.heap.size(part))?;
             let Node::Dict(pairs) = self.heap.get(part) else { continue };
-            let hijack = pairs.iter().find_map(|(key, _)| self.heap.text(*key).filter(|key| HIJACKING.contains(key)));
+            let hijack = pairs
+                .iter()
+                .find_map(|(key, _)| self.heap.text(*key).filter(|key| HIJACKING.contains(key)));
             if let Some(key) = hijack {
                 return Err(self.bad(&format!("sets {key}")));
             }
@@ -232,8 +253,12 @@ impl Vm<'_> {
     fn resolve_numbered(&mut self, id: Id, numbered: &HashMap<String, Numbered>) -> Result<Id> {
         let key = match self.heap.get(id) {
             Node::Str(_) | Node::Int(_) => self.key(id).map(|key| key.trim().to_owned()),
-            Node::Tuple(items) if self.is_storage_id(items) => items.get(2).and_then(|&key| self.key(key)),
-            Node::Tuple(items) => return items.first().copied().ok_or_else(|| self.bad("has an empty id")),
+            Node::Tuple(items) if self.is_storage_id(items) => {
+                items.get(2).and_then(|&key| self.key(key))
+            }
+            Node::Tuple(items) => {
+                return items.first().copied().ok_or_else(|| self.bad("has an empty id"));
+            }
             _ => None,
         };
         match key.and_then(|key| numbered.get(&key)) {
@@ -256,12 +281,15 @@ impl Vm<'_> {
         match (kind, &items[..]) {
             (Some("storage"), _) => {
                 let storage = self.storage(&items);
-                let storage = storage.ok_or_else(|| self.bad("has a storage's id of the wrong shape"))?;
+                let storage =
+                    storage.ok_or_else(|| self.bad("has a storage's id of the wrong shape"))?;
                 let position = self.add_storage(storage);
                 self.heap.add(Node::Storage(position))
             }
             // The source text that follows is for a human to compare.
-            (Some("module"), [_, class, ..]) if global_meaning(self, *class) == Meaning::Class => Ok(*class),
+            (Some("module"), [_, class, ..]) if global_meaning(self, *class) == Meaning::Class => {
+                Ok(*class)
+            }
             _ => Err(self.bad("has an id that is neither a storage's nor a module's")),
         }
     }
@@ -278,7 +306,8 @@ impl Vm<'_> {
         }
     }
 
-    /// `('storage', class, key, device, length)`; pre-ZIP files add a view: `(key, first, length)` or nothing.
+    /// `('storage', class, key, device, length)`; pre-ZIP files add a view: `(key, first, length)`
+    /// or nothing.
     fn storage(&self, items: &[Id]) -> Option<Storage> {
         let [_, class, key, device, len, rest @ ..] = items else { return None };
         let Meaning::Storage(element) = self.heap.global(*class)?.meaning else { return None };

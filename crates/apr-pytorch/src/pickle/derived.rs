@@ -25,7 +25,9 @@ impl Vm<'_> {
             return Err(self.bad("rebuilds a tensor from a value that is not a storage"));
         };
         let Some(scale) = self.scale(*quantizer) else {
-            return self.unsupported("a quantized tensor of a scheme that is not affine by tensor or channel");
+            return self.unsupported(
+                "a quantized tensor of a scheme that is not affine by tensor or channel",
+            );
         };
         let element = self.heap.storages[storage as usize].element;
         let dtype = match element.name {
@@ -35,7 +37,10 @@ impl Vm<'_> {
             "QInt32Storage" if matches!(scale, Scale::One(_, 0)) => DType::I32,
             name => return self.unsupported(&format!("a quantized tensor over {name}")),
         };
-        let offset = self.heap.unsigned(*offset).ok_or_else(|| self.bad("has an offset that is not a number"))?;
+        let offset = self
+            .heap
+            .unsigned(*offset)
+            .ok_or_else(|| self.bad("has an offset that is not a number"))?;
         let (shape, strides) = (self.numbers(*size)?, self.numbers(*strides)?);
         if shape.len() != strides.len() {
             return Err(self.bad("has a shape and strides of different lengths"));
@@ -45,9 +50,14 @@ impl Vm<'_> {
     }
 
     /// `(scheme, scale, zero_point)`, or `(scheme, scales, zero_points, axis)` with two tensors.
-    #[allow(clippy::cast_possible_truncation, reason = "PyTorch keeps the scale as a double and computes in floats")]
+    #[allow(
+        clippy::cast_possible_truncation,
+        reason = "PyTorch keeps the scale as a double and computes in floats"
+    )]
     fn scale(&self, quantizer: Id) -> Option<Scale> {
-        let [scheme, scale, zero_point, axis @ ..] = self.heap.items(quantizer)? else { return None };
+        let [scheme, scale, zero_point, axis @ ..] = self.heap.items(quantizer)? else {
+            return None;
+        };
         let scheme = self.heap.global(*scheme)?.name.as_str();
         match (scheme, self.heap.get(*scale), self.heap.get(*zero_point), axis) {
             ("per_tensor_affine", Node::Float(scale), Node::Int(zero_point), []) => {
@@ -61,9 +71,12 @@ impl Vm<'_> {
         }
     }
 
-    /// `_rebuild_sparse_tensor(layout, (indices, values, size))`, and the same of CSR with two tensors of indices.
+    /// `_rebuild_sparse_tensor(layout, (indices, values, size))`, and the same of CSR with two
+    /// tensors of indices.
     pub(super) fn sparse(&mut self, args: &[Id]) -> Result<Id> {
-        let [layout, data, ..] = args else { return Err(self.bad("rebuilds a sparse tensor from too little")) };
+        let [layout, data, ..] = args else {
+            return Err(self.bad("rebuilds a sparse tensor from too little"));
+        };
         let layout = self.heap.text(*layout).unwrap_or("?").to_owned();
         self.heap.charge(self.heap.size(*data))?;
         let parts = self.heap.items(*data).map(<[Id]>::to_vec).unwrap_or_default();
@@ -72,15 +85,23 @@ impl Vm<'_> {
             _ => None,
         };
         let (indices, values, size) = match (layout.as_str(), &parts[..]) {
-            ("torch.sparse_coo", [indices, values, size, ..]) => (tensor(*indices).map(Indices::Coo), *values, *size),
+            ("torch.sparse_coo", [indices, values, size, ..]) => {
+                (tensor(*indices).map(Indices::Coo), *values, *size)
+            }
             ("torch.sparse_csr", [rows, columns, values, size, ..]) => {
                 let indices = tensor(*rows).zip(tensor(*columns));
                 (indices.map(|(rows, columns)| Indices::Csr(rows, columns)), *values, *size)
             }
-            _ => return self.unsupported(&format!("a sparse tensor of layout {}", Escaped::short(&layout))),
+            _ => {
+                return self.unsupported(&format!(
+                    "a sparse tensor of layout {}",
+                    Escaped::short(&layout)
+                ));
+            }
         };
         let Some((indices, values)) = indices.zip(tensor(values)) else {
-            return self.unsupported("a sparse tensor whose indices or values are not plain tensors");
+            return self
+                .unsupported("a sparse tensor whose indices or values are not plain tensors");
         };
         let shape = self.numbers(size)?;
         self.add_derived(Derived::Sparse(Sparse { indices, values, shape }))

@@ -1,7 +1,8 @@
-//! The pickle of a state dict, as Python's pickler writes it in protocol 2, the one that `torch.save` asks for.
+//! The pickle of a state dict, as Python's pickler writes it in protocol 2, the one that
+//! `torch.save` asks for.
 //!
-//! Python memoizes each value it might meet again. So does this, although few are: the bytes then equal PyTorch's, and a
-//! test can say so.
+//! Python memoizes each value it might meet again. So does this, although few are: the bytes then
+//! equal PyTorch's, and a test can say so.
 
 use std::collections::HashMap;
 
@@ -39,7 +40,8 @@ pub(crate) enum Kind {
 
 /// The pickle of an `OrderedDict` of tensors, in this order.
 pub(crate) fn state_dict(items: &[Item<'_>]) -> Vec<u8> {
-    let mut pickle = Pickle { bytes: vec![op::PROTO, 2], memo: 0, known: HashMap::new(), keys: HashMap::new() };
+    let mut pickle =
+        Pickle { bytes: vec![op::PROTO, 2], memo: 0, known: HashMap::new(), keys: HashMap::new() };
     pickle.ordered_dict();
     for batch in items.chunks(BATCH) {
         if batch.len() > 1 {
@@ -66,7 +68,8 @@ pub(crate) struct Object<'a> {
 
 /// The pickle of such an object.
 pub(crate) fn module(object: &Object<'_>) -> Vec<u8> {
-    let mut pickle = Pickle { bytes: vec![op::PROTO, 2], memo: 0, known: HashMap::new(), keys: HashMap::new() };
+    let mut pickle =
+        Pickle { bytes: vec![op::PROTO, 2], memo: 0, known: HashMap::new(), keys: HashMap::new() };
     pickle.object(object);
     pickle.bytes.push(op::STOP);
     pickle.bytes
@@ -273,7 +276,8 @@ mod tests {
             (u64::MAX, b"\x8a\x09\xff\xff\xff\xff\xff\xff\xff\xff\x00"),
         ];
         for (number, expected) in cases {
-            let mut pickle = Pickle { bytes: Vec::new(), memo: 0, known: HashMap::new(), keys: HashMap::new() };
+            let mut pickle =
+                Pickle { bytes: Vec::new(), memo: 0, known: HashMap::new(), keys: HashMap::new() };
             pickle.number(number);
             assert_eq!(pickle.bytes, expected, "{number}");
         }

@@ -1,4 +1,5 @@
-//! The list of names a checkpoint may use, closed by default, and of those that give an attack away.
+//! The list of names a checkpoint may use, closed by default, and of those that give an attack
+//! away.
 
 use apr_core::DType;
 
@@ -84,8 +85,9 @@ pub(crate) fn storage_class(dtype: DType) -> Option<&'static str> {
     ELEMENTS.iter().find(|element| element.dtype == Some(dtype)).map(|element| element.name)
 }
 
-/// The name in `torch` of a dtype that has no class of storages: its tensors lie in storages of bytes, and say it
-/// themselves. PyTorch 2.1 has the 8-bit floats, 2.3 the wider unsigned integers, 2.7 the scale of 8 exponent bits.
+/// The name in `torch` of a dtype that has no class of storages: its tensors lie in storages of
+/// bytes, and say it themselves. PyTorch 2.1 has the 8-bit floats, 2.3 the wider unsigned integers,
+/// 2.7 the scale of 8 exponent bits.
 pub(crate) fn untyped_name(dtype: DType) -> Option<&'static str> {
     Some(match dtype {
         DType::F8_E4M3 => "float8_e4m3fn",
@@ -105,10 +107,13 @@ const UNTYPED: Element = element("UntypedStorage", Some(DType::U8), 1);
 
 fn storage(module: &str, name: &str) -> Option<Meaning> {
     match (module, name) {
-        ("torch" | "torch.storage", "UntypedStorage" | "_UntypedStorage") => Some(Meaning::Storage(UNTYPED)),
-        ("torch" | "torch.storage" | "torch.cuda", _) => {
-            ELEMENTS.iter().find(|element| element.name == name).map(|element| Meaning::Storage(*element))
+        ("torch" | "torch.storage", "UntypedStorage" | "_UntypedStorage") => {
+            Some(Meaning::Storage(UNTYPED))
         }
+        ("torch" | "torch.storage" | "torch.cuda", _) => ELEMENTS
+            .iter()
+            .find(|element| element.name == name)
+            .map(|element| Meaning::Storage(*element)),
         _ => None,
     }
 }
@@ -134,8 +139,8 @@ fn dtype(name: &str) -> Option<Meaning> {
         "float8_e4m3fnuz" => DType::F8_E4M3FNUZ,
         "float8_e5m2fnuz" => DType::F8_E5M2FNUZ,
         "float8_e8m0fnu" => DType::F8_E8M0,
-        "complex128" | "cdouble" | "complex32" | "chalf" | "qint8" | "quint8" | "qint32" | "quint4x2" | "quint2x4"
-        | "float4_e2m1fn_x2" => return Some(Meaning::DType(None)),
+        "complex128" | "cdouble" | "complex32" | "chalf" | "qint8" | "quint8" | "qint32"
+        | "quint4x2" | "quint2x4" | "float4_e2m1fn_x2" => return Some(Meaning::DType(None)),
         _ => return None,
     })))
 }
@@ -152,8 +157,12 @@ pub(crate) fn allowed(module: &str, name: &str) -> Option<Meaning> {
         ("torch._utils", "_rebuild_parameter" | "_rebuild_parameter_with_state") => Meaning::First,
         ("torch._tensor", "_rebuild_from_type_v2") => Meaning::FromType,
         ("torch._utils", "_rebuild_qtensor") => Meaning::Quantized,
-        ("torch._utils", "_rebuild_sparse_tensor" | "_rebuild_sparse_csr_tensor") => Meaning::Sparse,
-        ("torch._utils", "_rebuild_meta_tensor_no_storage") => Meaning::Unsupported("a tensor without values (meta)"),
+        ("torch._utils", "_rebuild_sparse_tensor" | "_rebuild_sparse_csr_tensor") => {
+            Meaning::Sparse
+        }
+        ("torch._utils", "_rebuild_meta_tensor_no_storage") => {
+            Meaning::Unsupported("a tensor without values (meta)")
+        }
         ("torch._utils", "_rebuild_nested_tensor") => Meaning::Unsupported("a nested tensor"),
         ("torch._utils", "_rebuild_device_tensor_from_numpy" | "_rebuild_xla_tensor") => {
             Meaning::Unsupported("a tensor pickled through NumPy")
@@ -163,16 +172,33 @@ pub(crate) fn allowed(module: &str, name: &str) -> Option<Meaning> {
         }
         // Hands on its argument as far as anyone here looks at it.
         ("torch.serialization", "_get_layout") => Meaning::First,
-        ("torch.jit._pickle", "build_intlist" | "build_tensorlist" | "build_doublelist" | "build_boollist")
+        (
+            "torch.jit._pickle",
+            "build_intlist" | "build_tensorlist" | "build_doublelist" | "build_boollist",
+        )
         | ("torch.jit._pickle", "restore_type_tag") => Meaning::First,
         ("torch", "Size") => Meaning::Tuple,
-        ("torch", "device" | "Tensor" | "strided" | "sparse_coo" | "sparse_csr" | "contiguous_format")
+        (
+            "torch",
+            "device" | "Tensor" | "strided" | "sparse_coo" | "sparse_csr" | "contiguous_format",
+        )
         | ("torch", "channels_last" | "channels_last_3d" | "preserve_format")
-        | ("torch", "per_tensor_affine" | "per_channel_affine" | "per_tensor_symmetric" | "per_channel_symmetric")
-        | ("torch", "per_channel_affine_float_qparams" | "sparse_csc" | "sparse_bsr" | "sparse_bsc")
+        | (
+            "torch",
+            "per_tensor_affine"
+            | "per_channel_affine"
+            | "per_tensor_symmetric"
+            | "per_channel_symmetric",
+        )
+        | (
+            "torch",
+            "per_channel_affine_float_qparams" | "sparse_csc" | "sparse_bsr" | "sparse_bsc",
+        )
         | ("torch.nn.backends.thnn", "_get_thnn_function_backend")
         | ("torch._C._nn", "gelu") => Meaning::Inert,
-        ("torch", tensor) if tensor.strip_suffix("Tensor").is_some_and(is_element) => Meaning::Inert,
+        ("torch", tensor) if tensor.strip_suffix("Tensor").is_some_and(is_element) => {
+            Meaning::Inert
+        }
         ("collections", "OrderedDict" | "Counter") => Meaning::Dict,
         ("collections", "defaultdict") => Meaning::DefaultDict,
         ("collections", "deque") => Meaning::List,
@@ -180,8 +206,13 @@ pub(crate) fn allowed(module: &str, name: &str) -> Option<Meaning> {
         ("builtins" | "__builtin__", "list") => Meaning::List,
         ("builtins" | "__builtin__", "tuple") => Meaning::Tuple,
         ("builtins" | "__builtin__", "set" | "frozenset") => Meaning::Set,
-        ("builtins" | "__builtin__", "int" | "long" | "float" | "str" | "unicode" | "bool" | "complex" | "bytes")
-        | ("builtins" | "__builtin__", "bytearray" | "object" | "slice" | "range" | "xrange") => Meaning::Inert,
+        (
+            "builtins" | "__builtin__",
+            "int" | "long" | "float" | "str" | "unicode" | "bool" | "complex" | "bytes",
+        )
+        | ("builtins" | "__builtin__", "bytearray" | "object" | "slice" | "range" | "xrange") => {
+            Meaning::Inert
+        }
         ("_codecs", "encode") => Meaning::Encode,
         ("numpy", "dtype") => Meaning::NumpyDType,
         ("numpy", "ndarray") => Meaning::NumpyClass,
@@ -190,7 +221,10 @@ pub(crate) fn allowed(module: &str, name: &str) -> Option<Meaning> {
         ("numpy.core.numeric" | "numpy._core.numeric", "_frombuffer") => Meaning::NumpyBuffer,
         ("joblib.numpy_pickle", "NumpyArrayWrapper") => Meaning::JoblibArray,
         ("datetime", "datetime" | "date" | "time" | "timedelta" | "timezone")
-        | ("pathlib" | "pathlib._local", "PosixPath" | "WindowsPath" | "PurePosixPath" | "PureWindowsPath")
+        | (
+            "pathlib" | "pathlib._local",
+            "PosixPath" | "WindowsPath" | "PurePosixPath" | "PureWindowsPath",
+        )
         | ("torch.torch_version", "TorchVersion") => Meaning::Inert,
         ("copyreg" | "copy_reg", "_reconstructor") => Meaning::Reconstructor,
         ("argparse", "Namespace")
@@ -198,11 +232,18 @@ pub(crate) fn allowed(module: &str, name: &str) -> Option<Meaning> {
         | ("deepspeed.runtime.zero.config", "ZeroStageEnum")
         | ("deepspeed.utils.tensor_fragment", "fragment_address")
         | ("torch.distributed.checkpoint.metadata", "Metadata" | "MetadataIndex" | "StorageMeta")
-        | ("torch.distributed.checkpoint.metadata", "TensorStorageMetadata" | "BytesStorageMetadata")
+        | (
+            "torch.distributed.checkpoint.metadata",
+            "TensorStorageMetadata" | "BytesStorageMetadata",
+        )
         | ("torch.distributed.checkpoint.metadata", "ChunkStorageMetadata" | "TensorProperties")
         | ("torch.distributed.checkpoint.metadata", "_MEM_FORMAT_ENCODING")
         | ("torch.distributed.checkpoint.filesystem", "_StorageInfo") => Meaning::Class,
-        _ => return storage(module, name).or_else(|| holder(module, name)).or_else(|| torch_dtype(module, name)),
+        _ => {
+            return storage(module, name)
+                .or_else(|| holder(module, name))
+                .or_else(|| torch_dtype(module, name));
+        }
     };
     Some(meaning)
 }
@@ -222,7 +263,11 @@ fn holder(module: &str, name: &str) -> Option<Meaning> {
     }
     module.strip_prefix("torch.nn.")?;
     let class = name.starts_with(|first: char| first.is_ascii_uppercase());
-    if class { Some(Meaning::Class) } else { (module == "torch.nn.functional").then_some(Meaning::Inert) }
+    if class {
+        Some(Meaning::Class)
+    } else {
+        (module == "torch.nn.functional").then_some(Meaning::Inert)
+    }
 }
 
 /// Modules that reach the system whatever is taken from them.
@@ -393,7 +438,9 @@ fn is_dangerous_name(module: &str, name: &str) -> bool {
 }
 
 fn is_in_dangerous_module(module: &str) -> bool {
-    let within = |outer: &str| module.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
+    let within = |outer: &str| {
+        module.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    };
     DANGEROUS_MODULES.iter().any(|outer| within(outer))
 }
 
@@ -424,9 +471,12 @@ mod tests {
             assert_eq!(allowed(module, name), None, "{module}.{name}");
             assert_eq!(verdict(module, name), Verdict::Dangerous, "{module}.{name}");
         }
-        for (module, name) in
-            [("__main__", "Net"), ("numpy", "object_"), ("datetime", "sys"), ("torch.nn.modules.x", "lower")]
-        {
+        for (module, name) in [
+            ("__main__", "Net"),
+            ("numpy", "object_"),
+            ("datetime", "sys"),
+            ("torch.nn.modules.x", "lower"),
+        ] {
             assert_eq!(allowed(module, name), None, "{module}.{name}");
             assert_eq!(verdict(module, name), Verdict::Unknown, "{module}.{name}");
         }

@@ -1,8 +1,9 @@
-//! NumPy's numbers and arrays, which training checkpoints keep beside their weights: learning rates, losses, the state of
-//! a random number generator.
+//! NumPy's numbers and arrays, which training checkpoints keep beside their weights: learning
+//! rates, losses, the state of a random number generator.
 //!
-//! Only dtypes of plain numbers, texts and bytes are known. An array of objects is a list of anything, and NumPy unpickles
-//! objects out of some of their bytes, so a dtype that is not known to hold none refuses the file.
+//! Only dtypes of plain numbers, texts and bytes are known. An array of objects is a list of
+//! anything, and NumPy unpickles objects out of some of their bytes, so a dtype that is not known
+//! to hold none refuses the file.
 
 use apr_core::{Escaped, Result};
 
@@ -49,7 +50,8 @@ fn parse(text: &str) -> Option<ArrayDType> {
     Some(ArrayDType { number: number.filter(|_| order), size, objects: false })
 }
 
-/// How the elements of a kind are decoded; `Some(None)` where they hold no objects, but are not decoded.
+/// How the elements of a kind are decoded; `Some(None)` where they hold no objects, but are not
+/// decoded.
 fn number_of(kind: char, digits: &str) -> Option<Option<Number>> {
     Some(match (kind, digits) {
         ('b', _) => Some(Number::Bool),
@@ -81,18 +83,24 @@ impl Vm<'_> {
         let text = args.first().and_then(|&text| self.heap.text(text)).unwrap_or("?");
         match parse(text) {
             // An array of objects holds them as a list, in sight of a scan.
-            Some(dtype) if !dtype.objects || self.policy.lenient => self.heap.add(Node::NumpyDType(dtype)),
+            Some(dtype) if !dtype.objects || self.policy.lenient => {
+                self.heap.add(Node::NumpyDType(dtype))
+            }
             _ => {
                 let name = format!("dtype('{}')", Escaped::short(text));
                 self.record("numpy", &name, Action::Call, Verdict::Unknown);
-                Err(self.bad(&format!("makes a numpy.{name}, which may hold objects; arrays of objects are not read")))
+                Err(self.bad(&format!(
+                    "makes a numpy.{name}, which may hold objects; arrays of objects are not read"
+                )))
             }
         }
     }
 
     /// `scalar(dtype, bytes)`, as the number it is.
     pub(super) fn numpy_scalar(&mut self, args: &[Id]) -> Result<Id> {
-        let [dtype, value @ ..] = args else { return Err(self.bad("makes a NumPy number of nothing")) };
+        let [dtype, value @ ..] = args else {
+            return Err(self.bad("makes a NumPy number of nothing"));
+        };
         let Node::NumpyDType(ArrayDType { number, .. }) = *self.heap.get(*dtype) else {
             return Err(self.bad("makes a NumPy number without a dtype"));
         };
@@ -121,8 +129,8 @@ impl Vm<'_> {
         }
     }
 
-    /// `(version, shape, dtype, order, bytes)` of an array, `(version, byte order, ...)` of a dtype. Whether there was
-    /// one of those.
+    /// `(version, shape, dtype, order, bytes)` of an array, `(version, byte order, ...)` of a
+    /// dtype. Whether there was one of those.
     pub(super) fn set_numpy_state(&mut self, target: Id, state: Id) -> Result<bool> {
         let items = self.heap.items(state).unwrap_or_default();
         match self.heap.get(target) {
@@ -130,7 +138,10 @@ impl Vm<'_> {
                 let dtype = items.get(2).map(|&dtype| self.heap.get(dtype));
                 let values = items.get(4).map(|&values| self.heap.get(values));
                 match (dtype, values) {
-                    (Some(Node::NumpyDType(_)), Some(Node::Bytes(_) | Node::Str(_) | Node::Opaque)) => Ok(true),
+                    (
+                        Some(Node::NumpyDType(_)),
+                        Some(Node::Bytes(_) | Node::Str(_) | Node::Opaque),
+                    ) => Ok(true),
                     _ => Err(self.bad("gives an array a state that is not a dtype and bytes")),
                 }
             }
@@ -151,16 +162,21 @@ impl Vm<'_> {
 }
 
 impl Vm<'_> {
-    /// joblib writes the bytes of an array right after the state that describes it, so that it can read them without a
-    /// copy. `pickle.load` would take them for opcodes.
+    /// joblib writes the bytes of an array right after the state that describes it, so that it can
+    /// read them without a copy. `pickle.load` would take them for opcodes.
     pub(super) fn skip_array(&mut self, state: Id) -> Result<()> {
         if !self.policy.joblib {
             return Ok(());
         }
-        let shape = self.heap.entry(state, "shape").ok_or_else(|| self.bad("describes an array without a shape"))?;
+        let shape = self
+            .heap
+            .entry(state, "shape")
+            .ok_or_else(|| self.bad("describes an array without a shape"))?;
         let shape = self.numbers(shape)?;
         let dtype = self.heap.entry(state, "dtype").map(|dtype| self.heap.get(dtype));
-        let Some(&Node::NumpyDType(dtype)) = dtype else { return Err(self.bad("describes an array without a dtype")) };
+        let Some(&Node::NumpyDType(dtype)) = dtype else {
+            return Err(self.bad("describes an array without a dtype"));
+        };
         if dtype.objects {
             return self.nested_stream();
         }
@@ -201,7 +217,9 @@ mod tests {
         assert!(matches!(Number::Uint.decode(&[0xff; 8]), Some(Node::Int(0xffff_ffff_ffff_ffff))));
         assert!(matches!(Number::Int.decode(&[0xff; 8]), Some(Node::Int(-1))));
         assert!(matches!(Number::Bool.decode(&[1]), Some(Node::Bool(true))));
-        assert!(matches!(Number::F32.decode(&[0, 0, 128, 63]), Some(Node::Float(value)) if value == 1.0));
+        assert!(
+            matches!(Number::F32.decode(&[0, 0, 128, 63]), Some(Node::Float(value)) if value == 1.0)
+        );
         assert!(Number::F64.decode(&[0; 4]).is_none() && Number::Int.decode(&[]).is_none());
     }
 }

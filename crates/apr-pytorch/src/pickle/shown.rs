@@ -42,7 +42,9 @@ impl Heap {
             Node::Bool(value) => write!(text, "{}", if *value { "True" } else { "False" }),
             Node::Int(value) => write!(text, "{value}"),
             Node::Float(value) => write!(text, "{value}"),
-            Node::Str(value) => write!(text, "'{}'", value.chars().take(LONGEST).collect::<String>().escape_debug()),
+            Node::Str(value) => {
+                write!(text, "'{}'", value.chars().take(LONGEST).collect::<String>().escape_debug())
+            }
             Node::Global(global) => write!(text, "{}.{}", global.module, global.name),
             Node::Bytes(_) => write!(text, "b'…'"),
             _ => match self.items(id).filter(|_| depth < DEEPEST) {

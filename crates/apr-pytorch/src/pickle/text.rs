@@ -17,7 +17,10 @@ pub(super) fn integer(line: &[u8]) -> Result<Node> {
     let digits = line.strip_suffix(b"L").unwrap_or(line);
     let text = std::str::from_utf8(digits).unwrap_or_default().trim();
     let unsigned = text.strip_prefix(['-', '+']).unwrap_or(text);
-    if unsigned.is_empty() || unsigned.len() > MAX_DIGITS || !unsigned.bytes().all(|b| b.is_ascii_digit()) {
+    if unsigned.is_empty()
+        || unsigned.len() > MAX_DIGITS
+        || !unsigned.bytes().all(|b| b.is_ascii_digit())
+    {
         return Err(Error::format("a number that is not decimal"));
     }
     Ok(text.parse().map_or(Node::BigInt, Node::Int))
@@ -54,7 +57,9 @@ pub(super) fn quoted(line: &[u8]) -> Result<Vec<u8>> {
             bytes.push(*first);
             continue;
         }
-        let [escape, tail @ ..] = rest else { return Err(Error::format("a string that ends in a backslash")) };
+        let [escape, tail @ ..] = rest else {
+            return Err(Error::format("a string that ends in a backslash"));
+        };
         rest = tail;
         match escape {
             b'n' => bytes.push(b'\n'),
@@ -110,6 +115,9 @@ mod tests {
         assert!(matches!(long(&[]), Node::Int(0)));
         assert_eq!(quoted(br"'a\x41\n\q'"), Ok(b"aA\n\\q".to_vec()));
         assert!(quoted(b"'a").is_err() && quoted(br"'\x4'").is_err() && quoted(b"'").is_err());
-        assert_eq!(raw_unicode("a\\u00e9\u{e9}".as_bytes()).map(|s| s.starts_with("a\u{e9}")), Ok(true));
+        assert_eq!(
+            raw_unicode("a\\u00e9\u{e9}".as_bytes()).map(|s| s.starts_with("a\u{e9}")),
+            Ok(true)
+        );
     }
 }

@@ -60,7 +60,12 @@ pub(crate) struct Uses {
 
 impl Uses {
     pub(crate) fn record(&mut self, finding: Finding) {
-        let key = (finding.module.clone(), finding.name.clone(), finding.action, finding.argument.clone());
+        let key = (
+            finding.module.clone(),
+            finding.name.clone(),
+            finding.action,
+            finding.argument.clone(),
+        );
         if let Some(&at) = self.known.get(&key) {
             self.findings[at].count += 1;
         } else if self.findings.len() < MAX_FINDINGS {

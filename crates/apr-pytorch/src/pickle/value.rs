@@ -1,4 +1,5 @@
-//! What a pickle builds: values in an arena, so that shared and circular ones need no reference counts.
+//! What a pickle builds: values in an arena, so that shared and circular ones need no reference
+//! counts.
 
 use apr_core::{DType, Error, Result};
 
@@ -152,25 +153,40 @@ pub(crate) const OPAQUE: Id = 3;
 pub(crate) const EMPTY_TUPLE: Id = 4;
 const FIRST_INT: Id = 5;
 
-/// Values that any pickle may build. More must be paid for with bytes, three each, as real pickles do.
+/// Values that any pickle may build. More must be paid for with bytes, three each, as real pickles
+/// do.
 const FREE_NODES: usize = 1 << 19;
 
 impl Heap {
     /// For a pickle of at most `len` bytes.
     pub(crate) fn new(len: u64) -> Self {
         let paid = usize::try_from(len / 3).unwrap_or(usize::MAX / 2).min(1 << 28);
-        let mut nodes =
-            vec![Node::None, Node::Bool(true), Node::Bool(false), Node::Opaque, Node::Tuple(Box::default())];
+        let mut nodes = vec![
+            Node::None,
+            Node::Bool(true),
+            Node::Bool(false),
+            Node::Opaque,
+            Node::Tuple(Box::default()),
+        ];
         nodes.extend((0..=255).map(Node::Int));
         let max_nodes = FREE_NODES + paid;
-        Self { nodes, storages: Vec::new(), tensors: Vec::new(), derived: Vec::new(), max_nodes, work: 4 * max_nodes }
+        Self {
+            nodes,
+            storages: Vec::new(),
+            tensors: Vec::new(),
+            derived: Vec::new(),
+            max_nodes,
+            work: 4 * max_nodes,
+        }
     }
 
-    /// Pays for copying or searching `items`: an opcode of three bytes may ask for a container of millions, again and
-    /// again.
+    /// Pays for copying or searching `items`: an opcode of three bytes may ask for a container of
+    /// millions, again and again.
     pub(crate) fn charge(&mut self, items: usize) -> Result<()> {
         let left = self.work.checked_sub(items);
-        self.work = left.ok_or_else(|| Error::memory("the pickle repeats itself more than its length justifies"))?;
+        self.work = left.ok_or_else(|| {
+            Error::memory("the pickle repeats itself more than its length justifies")
+        })?;
         Ok(())
     }
 
@@ -202,7 +218,9 @@ impl Heap {
             _ => {}
         }
         let id = Id::try_from(self.nodes.len()).ok().filter(|_| self.nodes.len() < self.max_nodes);
-        let id = id.ok_or_else(|| Error::memory("the pickle builds more values than its length justifies"))?;
+        let id = id.ok_or_else(|| {
+            Error::memory("the pickle builds more values than its length justifies")
+        })?;
         self.nodes.push(node);
         Ok(id)
     }
@@ -248,7 +266,11 @@ impl Heap {
     /// The value under a text key of a dictionary.
     pub(crate) fn entry(&self, id: Id, key: &str) -> Option<Id> {
         match self.get(id) {
-            Node::Dict(pairs) => pairs.iter().rev().find(|(k, _)| self.text(*k) == Some(key)).map(|(_, value)| *value),
+            Node::Dict(pairs) => pairs
+                .iter()
+                .rev()
+                .find(|(k, _)| self.text(*k) == Some(key))
+                .map(|(_, value)| *value),
             _ => None,
         }
     }

@@ -1,7 +1,8 @@
 //! The machine: a stack, a memo and the opcodes.
 //!
-//! Strict, it stops at the first name that is not allowed and at whatever does not fit. Lenient, for a scan, it goes on
-//! with an opaque value instead, so that a payload can't hide behind a small mistake. It runs nothing either way.
+//! Strict, it stops at the first name that is not allowed and at whatever does not fit. Lenient,
+//! for a scan, it goes on with an opaque value instead, so that a payload can't hide behind a small
+//! mistake. It runs nothing either way.
 
 use std::collections::HashMap;
 
@@ -12,7 +13,9 @@ use super::globals::{Meaning, allowed, verdict};
 use super::opcode as op;
 use super::text;
 use super::uses::{Action, Finding, Uses, Verdict};
-use super::value::{EMPTY_TUPLE, FALSE, Global, Heap, Id, NONE, Node, OPAQUE, Storage, TRUE, Tensor};
+use super::value::{
+    EMPTY_TUPLE, FALSE, Global, Heap, Id, NONE, Node, OPAQUE, Storage, TRUE, Tensor,
+};
 use crate::input::Input;
 
 /// Containers open at a time. Python's own pickler stops at a thousand.
@@ -29,7 +32,8 @@ const MAX_STREAMS: usize = 16;
 pub(crate) enum Persistent {
     /// Nothing: this pickle has none.
     None,
-    /// `('storage', class, key, device, length)`, and in pre-ZIP files `('module', class, ...)` too.
+    /// `('storage', class, key, device, length)`, and in pre-ZIP files `('module', class, ...)`
+    /// too.
     Storage,
     /// In TAR files, the number of a tensor or storage of another member.
     Numbered(HashMap<String, Numbered>),
@@ -126,7 +130,11 @@ impl Vm<'_> {
             return Err(self.bad("nests arrays of objects too deep"));
         }
         self.depth += 1;
-        let outer = (std::mem::take(&mut self.stack), std::mem::take(&mut self.marks), std::mem::take(&mut self.memo));
+        let outer = (
+            std::mem::take(&mut self.stack),
+            std::mem::take(&mut self.marks),
+            std::mem::take(&mut self.memo),
+        );
         let (at, opcode) = (self.at, self.opcode);
         let result = self.run();
         (self.stack, self.marks, self.memo) = outer;
@@ -174,7 +182,9 @@ impl Vm<'_> {
             op::EMPTY_LIST => self.push_node(Node::List(Vec::new())),
             op::EMPTY_DICT => self.push_node(Node::Dict(Vec::new())),
             op::EMPTY_SET => self.push_node(Node::Set(Vec::new())),
-            op::INT | op::LONG | op::BININT | op::BININT1 | op::BININT2 | op::LONG1 | op::LONG4 => self.number(),
+            op::INT | op::LONG | op::BININT | op::BININT1 | op::BININT2 | op::LONG1 | op::LONG4 => {
+                self.number()
+            }
             op::FLOAT | op::BINFLOAT => self.float(),
             op::STRING | op::BINSTRING | op::SHORT_BINSTRING => self.byte_string(),
             op::UNICODE | op::BINUNICODE | op::SHORT_BINUNICODE | op::BINUNICODE8 => self.string(),
@@ -189,7 +199,9 @@ impl Vm<'_> {
             op::BUILD => self.build(),
             op::PERSID | op::BINPERSID => self.persistent(),
             op::EXT1 | op::EXT2 | op::EXT4 => self.extension(),
-            op::NEXT_BUFFER | op::READONLY_BUFFER => Err(self.bad("asks for a buffer from outside the file")),
+            op::NEXT_BUFFER | op::READONLY_BUFFER => {
+                Err(self.bad("asks for a buffer from outside the file"))
+            }
             code => Err(Error::format(format!("byte 0x{code:02x} is not a pickle opcode"))),
         }
     }
@@ -197,18 +209,26 @@ impl Vm<'_> {
     fn protocol(&mut self) -> Result<()> {
         match self.input.byte()? {
             0..=5 => Ok(()),
-            other => Err(Error::version(format!("this is pickle protocol {other}; 0 to 5 are known"))),
+            other => {
+                Err(Error::version(format!("this is pickle protocol {other}; 0 to 5 are known")))
+            }
         }
     }
 
     fn frame(&mut self) -> Result<()> {
         let len = u64::from_le_bytes(self.input.array()?);
-        if len > self.input.remaining() { self.refuse("reaches past the end of the file") } else { Ok(()) }
+        if len > self.input.remaining() {
+            self.refuse("reaches past the end of the file")
+        } else {
+            Ok(())
+        }
     }
 
     fn mark(&mut self) -> Result<()> {
         if self.marks.len() == MAX_MARKS {
-            return Err(Error::format(format!("the pickle opens more than {MAX_MARKS} containers at a time")));
+            return Err(Error::format(format!(
+                "the pickle opens more than {MAX_MARKS} containers at a time"
+            )));
         }
         self.marks.push(self.stack.len());
         Ok(())
@@ -266,7 +286,11 @@ impl Vm<'_> {
             op::BININT1 => Node::Int(self.input.byte()?.into()),
             op::BININT2 => Node::Int(u16::from_le_bytes(self.input.array()?).into()),
             op::LONG1 | op::LONG4 => {
-                let len = if self.opcode == op::LONG1 { self.input.byte()?.into() } else { self.len32()? };
+                let len = if self.opcode == op::LONG1 {
+                    self.input.byte()?.into()
+                } else {
+                    self.len32()?
+                };
                 text::long(&self.input.take(len)?)
             }
             _ => text::integer(&self.input.line()?)?,
@@ -282,7 +306,8 @@ impl Vm<'_> {
         self.push_node(node)
     }
 
-    /// A four-byte length. Python reads some of them as signed and refuses a negative one; so does the end of the file.
+    /// A four-byte length. Python reads some of them as signed and refuses a negative one; so does
+    /// the end of the file.
     fn len32(&mut self) -> Result<u64> {
         Ok(u32::from_le_bytes(self.input.array()?).into())
     }
@@ -356,8 +381,11 @@ impl Vm<'_> {
 
     fn recall(&mut self) -> Result<()> {
         let key = self.memo_key()?;
-        let id =
-            self.memo.get(&key).copied().ok_or_else(|| self.bad(&format!("recalls {key}, which was never stored")));
+        let id = self
+            .memo
+            .get(&key)
+            .copied()
+            .ok_or_else(|| self.bad(&format!("recalls {key}, which was never stored")));
         let id = self.tolerate(id)?;
         self.push(id)
     }
@@ -424,7 +452,16 @@ impl Vm<'_> {
     pub(super) fn record(&mut self, module: &str, name: &str, action: Action, verdict: Verdict) {
         let (opcode, offset) = (op::name(self.opcode), self.at);
         let (module, name) = (module.to_owned(), name.to_owned());
-        self.uses.record(Finding { module, name, action, argument: None, opcode, offset, count: 1, verdict });
+        self.uses.record(Finding {
+            module,
+            name,
+            action,
+            argument: None,
+            opcode,
+            offset,
+            count: 1,
+            verdict,
+        });
     }
 
     /// A call, with what it is called with where that is worth knowing.
@@ -433,7 +470,16 @@ impl Vm<'_> {
         let argument = (verdict == Verdict::Dangerous).then(|| self.heap.shown(args));
         let (opcode, offset, action) = (op::name(self.opcode), self.at, Action::Call);
         let (module, name) = (module.to_owned(), name.to_owned());
-        self.uses.record(Finding { module, name, action, argument, opcode, offset, count: 1, verdict });
+        self.uses.record(Finding {
+            module,
+            name,
+            action,
+            argument,
+            opcode,
+            offset,
+            count: 1,
+            verdict,
+        });
     }
 
     fn global(&mut self) -> Result<()> {
@@ -463,7 +509,8 @@ impl Vm<'_> {
     }
 
     fn import(&mut self, module: String, name: String) -> Result<Id> {
-        let opted_in = || self.policy.classes.iter().any(|class| *class == format!("{module}.{name}"));
+        let opted_in =
+            || self.policy.classes.iter().any(|class| *class == format!("{module}.{name}"));
         let mut verdict = verdict(&module, &name);
         let meaning = match allowed(&module, &name) {
             Some(meaning) => meaning,
@@ -475,7 +522,11 @@ impl Vm<'_> {
         };
         self.record(&module, &name, Action::Import, verdict);
         if meaning == Meaning::Forbidden && !self.policy.lenient {
-            let danger = if verdict == Verdict::Dangerous { "could run code" } else { "is not known to be harmless" };
+            let danger = if verdict == Verdict::Dangerous {
+                "could run code"
+            } else {
+                "is not known to be harmless"
+            };
             return Err(Error::format(format!(
                 "the pickle wants to import {}.{}, which {danger}; nothing of it was run",
                 Escaped::short(&module),
@@ -531,7 +582,9 @@ impl Vm<'_> {
         self.has_file_arrays |= matches!(self.heap.get(target), Node::FileArray);
         let result = self.set_state(target, state);
         // Where an array ends must be known, or what follows is not opcodes.
-        if self.policy.lenient && !(self.policy.joblib && matches!(self.heap.get(target), Node::FileArray)) {
+        if self.policy.lenient
+            && !(self.policy.joblib && matches!(self.heap.get(target), Node::FileArray))
+        {
             return Ok(());
         }
         result
@@ -540,7 +593,8 @@ impl Vm<'_> {
     fn persistent(&mut self) -> Result<()> {
         let id = if self.opcode == op::PERSID {
             let line = self.input.line()?;
-            let text = String::from_utf8(line).map_err(|_| self.bad("has an id that is not text"))?;
+            let text =
+                String::from_utf8(line).map_err(|_| self.bad("has an id that is not text"))?;
             self.heap.add(Node::Str(text.into()))?
         } else {
             self.pop()?

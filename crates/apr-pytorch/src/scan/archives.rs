@@ -31,7 +31,9 @@ impl Scan<'_> {
         // Each is found by its end; the ones in front of it come next.
         for _ in 0..MAX_PICKLES {
             let section = Section::new(place.source, place.start, end.saturating_sub(place.start));
-            match section.and_then(|section| self.zip_entries(&Place { end, ..place.clone() }, &section)) {
+            match section
+                .and_then(|section| self.zip_entries(&Place { end, ..place.clone() }, &section))
+            {
                 Ok(0) => return,
                 Ok(before) => end = place.start + before,
                 Err(error) => return self.problem(place, &error.to_string()),
@@ -50,13 +52,18 @@ impl Scan<'_> {
         }
     }
 
-    /// Looks at the last archive; returns how many bytes stand in front of it that are archives too.
+    /// Looks at the last archive; returns how many bytes stand in front of it that are archives
+    /// too.
     fn zip_entries(&mut self, place: &Place<'_>, section: &dyn ByteSource) -> Result<u64> {
         let (archive, shift, odd) = Archive::survey(section, self.limits)?;
         let mut front = [0; 4];
         section.read_at(0, &mut front)?;
         let is_one_of_several = shift > 0 && front == *b"PK\x03\x04";
-        if shift > 0 && !(is_one_of_several && place.entry.is_empty() && self.report.file.ends_with(".distcp")) {
+        if shift > 0
+            && !(is_one_of_several
+                && place.entry.is_empty()
+                && self.report.file.ends_with(".distcp"))
+        {
             self.warn(place, &format!("{shift} bytes stand in front of the archive"));
         }
         for what in odd {
@@ -99,11 +106,15 @@ impl Scan<'_> {
             self.warn_of_mark(place, entry, found);
         } else if found && reached == Reached::Nobody {
             let name = Escaped::short(&entry.name);
-            self.warn(place, &format!("'{name}' holds a pickle that no loader of this archive reads"));
+            self.warn(
+                place,
+                &format!("'{name}' holds a pickle that no loader of this archive reads"),
+            );
         }
     }
 
-    /// Says what an entry's mark of encryption is worth, given whether a pickle was found in its content.
+    /// Says what an entry's mark of encryption is worth, given whether a pickle was found in its
+    /// content.
     fn warn_of_mark(&mut self, place: &Place<'_>, entry: &Entry, found: bool) {
         let name = Escaped::short(&entry.name);
         if found || entry.is_as_long_as_its_content() {
@@ -120,17 +131,21 @@ impl Scan<'_> {
             Ok(members) => members,
             Err(error) => return self.problem(place, &error.to_string()),
         };
-        let torch = ["storages", "pickle"].iter().all(|name| members.iter().any(|member| member.plain_name() == *name));
+        let torch = ["storages", "pickle"]
+            .iter()
+            .all(|name| members.iter().any(|member| member.plain_name() == *name));
         for member in members {
             let start = place.start + member.offset;
             let within = place.within(&member.name);
-            let inner = Place { start, end: start + member.len, expected: Expected::Pickle, ..within };
+            let inner =
+                Place { start, end: start + member.len, expected: Expected::Pickle, ..within };
             match member.plain_name() {
                 "storages" if torch => self.listed(&inner, Listed::Storages),
                 "tensors" if torch => self.listed(&inner, Listed::Tensors),
                 "pickle" | "sys_info" if torch => drop(self.stream(&inner)),
                 name => {
-                    let expected = if is_surely_pickle(name) { Expected::Pickle } else { Expected::Anything };
+                    let expected =
+                        if is_surely_pickle(name) { Expected::Pickle } else { Expected::Anything };
                     self.look(&Place { expected, ..inner });
                 }
             }
@@ -140,7 +155,8 @@ impl Scan<'_> {
     /// A count, then a pickle and raw numbers for each of so many, then pickles.
     fn listed(&mut self, place: &Place<'_>, what: Listed) {
         let result = self.pickle_at(place, place.start).and_then(|(count, mut position)| {
-            let count = count.root.ok().and_then(|root| count.heap.unsigned(root)).unwrap_or_default();
+            let count =
+                count.root.ok().and_then(|root| count.heap.unsigned(root)).unwrap_or_default();
             for _ in 0..count {
                 let (triple, next) = self.pickle_at(place, position)?;
                 position = what.after(place, &triple, next)?;
@@ -148,7 +164,9 @@ impl Scan<'_> {
             Ok(position)
         });
         match result {
-            Ok(position) if position < place.end => drop(self.stream(&Place { start: position, ..place.clone() })),
+            Ok(position) if position < place.end => {
+                self.stream(&Place { start: position, ..place.clone() });
+            }
             Ok(_) => {}
             Err(error) => self.problem(place, &error.to_string()),
         }
@@ -156,8 +174,10 @@ impl Scan<'_> {
 
     /// One pickle, whose names are noted, and where it ends.
     fn pickle_at(&mut self, place: &Place<'_>, position: u64) -> Result<(Outcome, u64)> {
-        let policy = Policy { lenient: true, joblib: false, classes: &[], persistent: Persistent::Storage };
-        let outcome = run(Input::new(place.source, position, place.end, self.limits), &policy, self.limits);
+        let policy =
+            Policy { lenient: true, joblib: false, classes: &[], persistent: Persistent::Storage };
+        let outcome =
+            run(Input::new(place.source, position, place.end, self.limits), &policy, self.limits);
         let (next, broken) = (outcome.end, outcome.root.is_err());
         if broken || !outcome.uses.findings.is_empty() {
             self.stream(&Place { start: position, end: next.max(position + 1), ..place.clone() });
@@ -183,7 +203,8 @@ impl Listed {
             Self::Storages => {
                 let items = triple.root.as_ref().ok().and_then(|&root| triple.heap.items(root));
                 let class = items.and_then(|items| storage_class(&triple.heap, *items.get(2)?));
-                let class = class.ok_or_else(|| Error::format("a storage has no class").at(position))?;
+                let class =
+                    class.ok_or_else(|| Error::format("a storage has no class").at(position))?;
                 let range = sized(place.source, position, class.width)?;
                 range.offset + range.len
             }
@@ -195,7 +216,9 @@ impl Listed {
             }
         };
         if end > place.end {
-            return Err(Error::corrupt("a storage or tensor reaches past its member's end").at(position));
+            return Err(
+                Error::corrupt("a storage or tensor reaches past its member's end").at(position)
+            );
         }
         Ok(end)
     }
@@ -208,7 +231,8 @@ fn expected(kind: Kind, entry: &Entry, head: &[u8]) -> Expected {
     if looks_like_one && may_be_one { Expected::Pickle } else { Expected::Anything }
 }
 
-/// Where an entry's content is: what is stored has its place in the file, what is compressed one of its own.
+/// Where an entry's content is: what is stored has its place in the file, what is compressed one of
+/// its own.
 fn place_of<'a>(entry: &'a Entry, place: &'a Place<'_>, content: &'a dyn ByteSource) -> Place<'a> {
     let within = place.within(&entry.name);
     if entry.is_stored() {

@@ -12,7 +12,8 @@ const MAX_BLOCK: usize = 4 << 20;
 /// Decodes the frame at `start`, to no more than `most` bytes.
 ///
 /// # Errors
-/// E002 for a damaged frame, E003 for one with a dictionary, E007 when reading fails, E008 over `most`.
+/// E002 for a damaged frame, E003 for one with a dictionary, E007 when reading fails, E008 over
+/// `most`.
 pub(super) fn decode(source: &dyn ByteSource, start: u64, end: u64, most: u64) -> Result<Vec<u8>> {
     let head = read_vec(source, start, end.saturating_sub(start).min(19))?;
     let damaged = || Error::corrupt("an LZ4 frame is damaged").at(start);
@@ -41,12 +42,15 @@ pub(super) fn decode(source: &dyn ByteSource, start: u64, end: u64, most: u64) -
         } else {
             let from = decoded.len().saturating_sub(WINDOW);
             let mut output = vec![0; MAX_BLOCK.min(block.len().saturating_mul(256))];
-            let written = decompress_into_with_dict(&block, &mut output, &decoded[from..]).map_err(|_| damaged())?;
+            let written = decompress_into_with_dict(&block, &mut output, &decoded[from..])
+                .map_err(|_| damaged())?;
             decoded.extend(&output[..written]);
         }
         if decoded.len() as u64 > most {
-            let message =
-                format!("an LZ4 frame decodes to more than {most} bytes; raise the limit with --max-metadata");
+            let message = format!(
+                "an LZ4 frame decodes to more than {most} bytes; raise the limit with \
+                 --max-metadata"
+            );
             return Err(Error::memory(message).at(start));
         }
     }

@@ -1,9 +1,10 @@
 //! Listing what the pickles of a file would import and call, whether the file opens or not.
 //!
-//! The bytes say what a file is, as they do for the loaders: a pickle, several of them, an archive of them, an array of
-//! objects, any of these compressed. Each layer is taken off and what is inside looked at in turn, so that a pickle is
-//! found in the value of a pickle in an entry of an archive. Nothing is believed about names: an entry that starts like a
-//! pickle is read as one, whatever it is called.
+//! The bytes say what a file is, as they do for the loaders: a pickle, several of them, an archive
+//! of them, an array of objects, any of these compressed. Each layer is taken off and what is
+//! inside looked at in turn, so that a pickle is found in the value of a pickle in an entry of an
+//! archive. Nothing is believed about names: an entry that starts like a pickle is read as one,
+//! whatever it is called.
 
 mod archives;
 mod lz4;
@@ -24,20 +25,23 @@ const MAX_PICKLES: usize = 4096;
 /// Layers in each other: archives, compressed streams, values.
 const MAX_DEPTH: usize = 8;
 
-/// Bytes that all compressed streams of a file may decode to: so much from any file, and so many times its length.
+/// Bytes that all compressed streams of a file may decode to: so much from any file, and so many
+/// times its length.
 const FREE_BYTES: u64 = 1 << 30;
 const MAX_GROWTH: u64 = 64;
 
 /// Bytes that tell what a file is: a TAR header.
 const HEAD_LEN: u64 = 512;
 
-/// Lists what a file's pickles would import and call, without doing it. Broken files are read as far as they go.
+/// Lists what a file's pickles would import and call, without doing it. Broken files are read as
+/// far as they go.
 ///
 /// ```
 /// use apr_core::Limits;
 /// use apr_pytorch::{FileVerdict, scan};
 ///
-/// let report = scan(b"cos\nsystem\n(S'echo hello'\ntR.".to_vec(), "model.bin", &Limits::default())?;
+/// let report =
+///     scan(b"cos\nsystem\n(S'echo hello'\ntR.".to_vec(), "model.bin", &Limits::default())?;
 /// let finding = report.findings().next().unwrap();
 /// assert_eq!((&*finding.module, &*finding.name, finding.offset), ("os", "system", 0));
 /// assert_eq!(report.verdict, FileVerdict::Dangerous);
@@ -49,12 +53,13 @@ const HEAD_LEN: u64 = 512;
 pub fn scan<S: ByteSource>(source: S, name: &str, limits: &Limits) -> Result<ScanReport> {
     let mut head = [0; 2];
     let marked = source.read_at(0, &mut head).is_ok() && is_pickle(&head);
-    let expected = if marked || is_surely_pickle(name) { Expected::Pickle } else { Expected::Anything };
+    let expected =
+        if marked || is_surely_pickle(name) { Expected::Pickle } else { Expected::Anything };
     scan_by(&source, name, limits, |scan, place| scan.look(&Place { expected, ..place }))
 }
 
-/// The same for a file that is known to be of a format without pickles. It is only looked at for a pickle that a loader
-/// could find in it all the same.
+/// The same for a file that is known to be of a format without pickles. It is only looked at for a
+/// pickle that a loader could find in it all the same.
 ///
 /// # Errors
 /// E007 when reading fails.
@@ -124,14 +129,27 @@ impl<'a> Place<'a> {
 
     /// What is inside of this, under a name of its own.
     fn within(&self, name: &str) -> Self {
-        let entry = if self.entry.is_empty() { name.to_owned() } else { format!("{} > {name}", self.entry) };
+        let entry = if self.entry.is_empty() {
+            name.to_owned()
+        } else {
+            format!("{} > {name}", self.entry)
+        };
         Self { entry, depth: self.depth + 1, ..self.clone() }
     }
 
     /// The same in a source that was decoded from this one.
     fn decoded<'b>(&self, source: &'b dyn ByteSource, name: &str) -> Place<'b> {
         let Self { entry, reached, expected, depth, .. } = self.within(name);
-        Place { source, start: 0, end: source.len(), entry, decoded: true, reached, expected, depth }
+        Place {
+            source,
+            start: 0,
+            end: source.len(),
+            entry,
+            decoded: true,
+            reached,
+            expected,
+            depth,
+        }
     }
 
     fn len(&self) -> u64 {
@@ -144,7 +162,11 @@ impl<'a> Place<'a> {
 
     /// A sentence about these bytes, with where they are.
     fn says(&self, what: &str) -> String {
-        if self.entry.is_empty() { what.to_owned() } else { format!("'{}': {what}", Escaped::short(&self.entry)) }
+        if self.entry.is_empty() {
+            what.to_owned()
+        } else {
+            format!("'{}': {what}", Escaped::short(&self.entry))
+        }
     }
 }
 
@@ -203,9 +225,14 @@ impl<'a> Scan<'a> {
     }
 }
 
-/// Refuses pickles between `start` and `end` that use a name which is not allowed; nobody needs to read them.
-/// Gives a warning where bytes follow that are not a pickle.
-pub(crate) fn check_rest(source: &dyn ByteSource, start: u64, end: u64, limits: &Limits) -> Result<Vec<String>> {
+/// Refuses pickles between `start` and `end` that use a name which is not allowed; nobody needs to
+/// read them. Gives a warning where bytes follow that are not a pickle.
+pub(crate) fn check_rest(
+    source: &dyn ByteSource,
+    start: u64,
+    end: u64,
+    limits: &Limits,
+) -> Result<Vec<String>> {
     if start >= end {
         return Ok(Vec::new());
     }
@@ -214,10 +241,14 @@ pub(crate) fn check_rest(source: &dyn ByteSource, start: u64, end: u64, limits: 
     match scan.report.findings().find(|finding| finding.verdict != Verdict::Allowed) {
         Some(Finding { module, name, offset, .. }) => {
             let (module, name) = (Escaped::short(module), Escaped::short(name));
-            let message = format!("a pickle in the file wants to import {module}.{name}; nothing of it was run");
+            let message = format!(
+                "a pickle in the file wants to import {module}.{name}; nothing of it was run"
+            );
             Err(Error::format(message).at(*offset))
         }
-        None => Ok(vec![format!("{} bytes after the checkpoint's pickle are not read", end - start)]),
+        None => {
+            Ok(vec![format!("{} bytes after the checkpoint's pickle are not read", end - start)])
+        }
     }
 }
 
@@ -227,7 +258,9 @@ fn has_suffix(name: &str, suffix: &str) -> bool {
 
 /// Names under which loaders look for pickles, and nothing else.
 fn is_surely_pickle(name: &str) -> bool {
-    ["pkl", "pickle", "p", "pk", "dill", "joblib", "ckpt", "pt", "pth"].iter().any(|s| has_suffix(name, s))
+    ["pkl", "pickle", "p", "pk", "dill", "joblib", "ckpt", "pt", "pth"]
+        .iter()
+        .any(|s| has_suffix(name, s))
 }
 
 /// The same in PyTorch's archives, where the folder may be called `archive.pt`.

@@ -48,7 +48,13 @@ impl Scan<'_> {
         self.inflate(place, start, Wrapper::Raw, "gzip")
     }
 
-    fn inflate(&mut self, place: &Place<'_>, start: u64, wrapper: Wrapper, name: &str) -> Result<()> {
+    fn inflate(
+        &mut self,
+        place: &Place<'_>,
+        start: u64,
+        wrapper: Wrapper,
+        name: &str,
+    ) -> Result<()> {
         let (len, end) = inflated_len(place.source, (start, place.end), wrapper, self.budget)?;
         self.budget -= len;
         let cache = Arc::new(Cache::default());
@@ -77,17 +83,25 @@ impl Scan<'_> {
     }
 }
 
-/// Where the values start, if they are a pickle. The header is a Python dictionary of three entries, written as text.
+/// Where the values start, if they are a pickle. The header is a Python dictionary of three
+/// entries, written as text.
 fn npy_values(place: &Place<'_>, head: &[u8]) -> Result<Option<u64>> {
     let damaged = || Error::corrupt("the array's header is damaged").at(place.start);
     let (len, first) = match *head {
         [_, _, _, _, _, _, 1, _, a, b, ..] => (u64::from(u16::from_le_bytes([a, b])), 10),
-        [_, _, _, _, _, _, 2..=3, _, a, b, c, d, ..] => (u64::from(u32::from_le_bytes([a, b, c, d])), 12),
+        [_, _, _, _, _, _, 2..=3, _, a, b, c, d, ..] => {
+            (u64::from(u32::from_le_bytes([a, b, c, d])), 12)
+        }
         _ => return Err(damaged()),
     };
-    let header = read_vec(place.source, place.start + first, len.min(place.len())).map_err(|_| damaged())?;
+    let header =
+        read_vec(place.source, place.start + first, len.min(place.len())).map_err(|_| damaged())?;
     let header = String::from_utf8_lossy(&header);
-    let descr = header.split_once("descr").and_then(|(_, rest)| rest.split_once(':')).ok_or_else(damaged)?.1;
+    let descr = header
+        .split_once("descr")
+        .and_then(|(_, rest)| rest.split_once(':'))
+        .ok_or_else(damaged)?
+        .1;
     // Up to the next key: a text, or a list of fields, whose names may have any letter.
     let descr = descr.split("fortran_order").next().unwrap_or(descr);
     let dtypes = descr.split(['\'', '"']).map(|text| text.trim_start_matches(['|', '<', '>', '=']));

@@ -25,7 +25,8 @@ pub struct ScanReport {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FileVerdict {
-    /// All of it was looked into, and nothing in it would run anything but what tensors are made by.
+    /// All of it was looked into, and nothing in it would run anything but what tensors are made
+    /// by.
     Clean,
     /// It uses names that are not known to be harmless, or is packed as no loader packs.
     Suspicious,
@@ -119,7 +120,9 @@ impl ScanReport {
             FileVerdict::Dangerous
         } else if broken || !self.problems.is_empty() {
             FileVerdict::Unreadable
-        } else if worst(&|_| true).is_some_and(|worst| worst > Verdict::Allowed) || !self.warnings.is_empty() {
+        } else if worst(&|_| true).is_some_and(|worst| worst > Verdict::Allowed)
+            || !self.warnings.is_empty()
+        {
             FileVerdict::Suspicious
         } else {
             FileVerdict::Clean

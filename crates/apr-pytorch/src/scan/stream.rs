@@ -26,7 +26,10 @@ impl Scan<'_> {
             }
             let outcome = self.lenient(place, position, true);
             if number == 0 {
-                legacy = outcome.root.as_ref().is_ok_and(|&root| matches!(outcome.heap.get(root), Node::Int(MAGIC)));
+                legacy = outcome
+                    .root
+                    .as_ref()
+                    .is_ok_and(|&root| matches!(outcome.heap.get(root), Node::Int(MAGIC)));
             }
             let (broken, next) = (outcome.root.is_err(), outcome.end);
             if self.is_one(place, position, &outcome, number) {
@@ -45,8 +48,13 @@ impl Scan<'_> {
     }
 
     fn lenient(&self, place: &Place<'_>, position: u64, joblib: bool) -> Outcome {
-        let policy = Policy { lenient: true, joblib, classes: &[], persistent: Persistent::Storage };
-        run(Input::new(place.source, position, place.end.min(place.source.len()), self.limits), &policy, self.limits)
+        let policy =
+            Policy { lenient: true, joblib, classes: &[], persistent: Persistent::Storage };
+        run(
+            Input::new(place.source, position, place.end.min(place.source.len()), self.limits),
+            &policy,
+            self.limits,
+        )
     }
 
     /// Whether what was read here is a pickle. What follows one need not be one.
@@ -61,7 +69,8 @@ impl Scan<'_> {
         (whole && long && (marked || number > 0)) || would_run(whole, &outcome.uses.findings)
     }
 
-    /// `pickle.load` takes the bytes of joblib's arrays for opcodes: what a payload in them would do is listed too.
+    /// `pickle.load` takes the bytes of joblib's arrays for opcodes: what a payload in them would
+    /// do is listed too.
     fn as_plain_pickle(&mut self, place: &Place<'_>, position: u64, known: &[Finding]) {
         let outcome = self.lenient(place, position, false);
         let new = |finding: &Finding| !known.iter().any(|other| other.offset == finding.offset);
@@ -78,7 +87,10 @@ impl Scan<'_> {
         self.report.pickles.push(report(place, position, outcome.uses.findings, problem));
         let Blobs { list, dropped, .. } = outcome.blobs;
         if dropped > 0 {
-            self.problem(place, &format!("{dropped} values that may hold pickles are too many to be looked into"));
+            self.problem(
+                place,
+                &format!("{dropped} values that may hold pickles are too many to be looked into"),
+            );
         }
         for blob in list {
             self.value(place, &blob);
@@ -86,7 +98,8 @@ impl Scan<'_> {
     }
 
     fn value(&mut self, place: &Place<'_>, blob: &Blob) {
-        let reached = if place.reached == Reached::Nobody { Reached::Nobody } else { Reached::Value };
+        let reached =
+            if place.reached == Reached::Nobody { Reached::Nobody } else { Reached::Value };
         let place = Place { reached, expected: Expected::Anything, ..place.clone() };
         let at = blob.offset;
         match &blob.bytes {
@@ -98,19 +111,27 @@ impl Scan<'_> {
                 self.look(&place.decoded(bytes as &dyn ByteSource, &format!("value at byte {at}")));
             }
             BlobBytes::Base64(bytes) => {
-                self.look(&place.decoded(bytes as &dyn ByteSource, &format!("base64 in the value at byte {at}")));
+                self.look(&place.decoded(
+                    bytes as &dyn ByteSource,
+                    &format!("base64 in the value at byte {at}"),
+                ));
             }
         }
     }
 }
 
-fn report(place: &Place<'_>, offset: u64, findings: Vec<Finding>, problem: Option<String>) -> PickleReport {
+fn report(
+    place: &Place<'_>,
+    offset: u64,
+    findings: Vec<Finding>,
+    problem: Option<String>,
+) -> PickleReport {
     let Place { entry, decoded, reached, .. } = place.clone();
     PickleReport { entry, offset, decoded, reached, findings, problem }
 }
 
-/// Whether names come from a pickle rather than from bytes that happen to be opcodes: Python could import them, and they
-/// are used by a pickle that is whole or calls one of them.
+/// Whether names come from a pickle rather than from bytes that happen to be opcodes: Python could
+/// import them, and they are used by a pickle that is whole or calls one of them.
 fn would_run(whole: bool, findings: &[Finding]) -> bool {
     let is_name = |text: &str| {
         text.split('.').all(|part| {
@@ -121,5 +142,8 @@ fn would_run(whole: bool, findings: &[Finding]) -> bool {
     };
     let odd = |finding: &&Finding| finding.verdict != Verdict::Allowed;
     findings.iter().any(|finding| odd(&finding) && (whole || finding.action == Action::Call))
-        && findings.iter().filter(odd).all(|finding| is_name(&finding.module) && is_name(&finding.name))
+        && findings
+            .iter()
+            .filter(odd)
+            .all(|finding| is_name(&finding.module) && is_name(&finding.name))
 }

@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 
 use apr_core::{Error, Result, TensorInfo};
-use apr_graph::{Attribute, AttributeValue, Body, Constant, ElementType, Node, Origin, ValueId, View, WeightRef};
+use apr_graph::{
+    Attribute, AttributeValue, Body, Constant, ElementType, Node, Origin, ValueId, View, WeightRef,
+};
 
 use super::modules::access;
 use super::text::{Variables, dtype, list, tensor};
@@ -29,8 +31,17 @@ pub(super) struct Emitter<'a> {
 impl<'a> Emitter<'a> {
     /// A body of which nothing is written yet, whose weights are these tensors.
     pub(super) fn new(body: &'a Body, tensors: &'a [TensorInfo]) -> Self {
-        let dtypes = tensors.iter().map(|info| (info.name.as_str(), ElementType::from_dtype(info.dtype))).collect();
-        Self { body, dtypes, forms: HashMap::new(), variables: Variables::default(), lines: String::new() }
+        let dtypes = tensors
+            .iter()
+            .map(|info| (info.name.as_str(), ElementType::from_dtype(info.dtype)))
+            .collect();
+        Self {
+            body,
+            dtypes,
+            forms: HashMap::new(),
+            variables: Variables::default(),
+            lines: String::new(),
+        }
     }
 
     /// Takes an input of the body as a tensor; returns its variable.
@@ -48,7 +59,9 @@ impl<'a> Emitter<'a> {
     /// The number of dimensions of a value.
     pub(super) fn rank(&self, value: ValueId) -> Result<usize> {
         let rank = self.body.value(value).shape().map(<[_]>::len);
-        rank.ok_or_else(|| Error::version("the graph does not say how many dimensions its input has"))
+        rank.ok_or_else(|| {
+            Error::version("the graph does not say how many dimensions its input has")
+        })
     }
 
     /// Sizes of a value that are known.
@@ -78,7 +91,9 @@ impl<'a> Emitter<'a> {
         match self.form(value)? {
             Form::Tensor(expression) => Ok(expression),
             Form::Ints(items, true) => Ok(format!("torch.tensor({}, dtype=4)", items.concat())),
-            Form::Ints(items, false) if items.is_empty() => Ok("torch.zeros([0], dtype=4)".to_owned()),
+            Form::Ints(items, false) if items.is_empty() => {
+                Ok("torch.zeros([0], dtype=4)".to_owned())
+            }
             Form::Ints(items, false) => Ok(format!("torch.tensor({}, dtype=4)", list(&items))),
         }
     }
@@ -98,9 +113,10 @@ impl<'a> Emitter<'a> {
         match self.sizes(value)?.as_slice() {
             _ if !is_integer => None,
             [] => Some((vec![format!("int({expression})")], true)),
-            &[len] if len <= MOST => {
-                Some(((0..len).map(|at| format!("int(torch.select({expression}, 0, {at}))")).collect(), false))
-            }
+            &[len] if len <= MOST => Some((
+                (0..len).map(|at| format!("int(torch.select({expression}, 0, {at}))")).collect(),
+                false,
+            )),
             _ => None,
         }
     }
@@ -108,7 +124,9 @@ impl<'a> Emitter<'a> {
     /// A value that must be integers: a shape, axes, starts.
     pub(super) fn list(&mut self, value: ValueId) -> Result<Vec<String>> {
         let ints = self.ints(value)?;
-        Ok(ints.ok_or_else(|| Error::version("how many sizes it takes is only known when it runs"))?.0)
+        Ok(ints
+            .ok_or_else(|| Error::version("how many sizes it takes is only known when it runs"))?
+            .0)
     }
 
     /// Numbers that are known now.
@@ -128,33 +146,52 @@ impl<'a> Emitter<'a> {
                 let expression = self.weight(weight, self.element(value))?;
                 self.assign(&self.body.value(value).name.clone(), &expression)
             }
-            _ => return Err(Error::format(format!("nothing makes '{}'", self.body.value(value).name))),
+            _ => {
+                return Err(Error::format(format!(
+                    "nothing makes '{}'",
+                    self.body.value(value).name
+                )));
+            }
         };
         self.forms.insert(value, form.clone());
         Ok(form)
     }
 
     /// A tensor of the model, as the graph looks at it.
-    pub(super) fn weight(&self, weight: &WeightRef, element: Option<ElementType>) -> Result<String> {
+    pub(super) fn weight(
+        &self,
+        weight: &WeightRef,
+        element: Option<ElementType>,
+    ) -> Result<String> {
         let mut expression = self.parameter(&weight.tensor, element)?;
         for view in &weight.views {
             expression = match view {
                 View::Transposed(order) => format!("torch.permute({expression}, {order:?})"),
                 View::Slice { axis, start, len } => {
-                    format!("torch.slice({expression}, {axis}, {start}, {}, 1)", start.saturating_add(*len))
+                    format!(
+                        "torch.slice({expression}, {axis}, {start}, {}, 1)",
+                        start.saturating_add(*len)
+                    )
                 }
                 View::Reshaped(dims) => format!("torch.reshape({expression}, {dims:?})"),
                 View::Plus(number) => format!("torch.add({expression}, {number})"),
                 View::Joined { axis, with } => {
                     format!("torch.cat({}, {axis})", self.parameters(expression, with, element)?)
                 }
-                View::Stacked(with) => format!("torch.stack({}, 0)", self.parameters(expression, with, element)?),
+                View::Stacked(with) => {
+                    format!("torch.stack({}, 0)", self.parameters(expression, with, element)?)
+                }
             };
         }
         Ok(expression)
     }
 
-    fn parameters(&self, first: String, with: &[String], element: Option<ElementType>) -> Result<String> {
+    fn parameters(
+        &self,
+        first: String,
+        with: &[String],
+        element: Option<ElementType>,
+    ) -> Result<String> {
         let others = with.iter().map(|tensor| self.parameter(tensor, element));
         Ok(list(&std::iter::once(Ok(first)).chain(others).collect::<Result<Vec<_>>>()?))
     }
@@ -218,8 +255,13 @@ pub(super) fn unknown() -> Error {
 fn constant_form(constant: &Constant) -> Result<Form> {
     let is_integer = matches!(constant.element, ElementType::I64 | ElementType::I32);
     match constant.as_ints() {
-        Some(ints) if is_integer && constant.element == ElementType::I64 && constant.shape.len() < 2 => {
-            Ok(Form::Ints(ints.iter().map(ToString::to_string).collect(), constant.shape.is_empty()))
+        Some(ints)
+            if is_integer && constant.element == ElementType::I64 && constant.shape.len() < 2 =>
+        {
+            Ok(Form::Ints(
+                ints.iter().map(ToString::to_string).collect(),
+                constant.shape.is_empty(),
+            ))
         }
         _ => Ok(Form::Tensor(tensor(constant)?)),
     }
@@ -230,11 +272,15 @@ pub(super) fn constant_node(emitter: &Emitter<'_>, node: &Node) -> Result<Form> 
     let [Attribute { name, value }] = node.attributes.as_slice() else { return Err(unknown()) };
     match (&**name, value) {
         ("value", AttributeValue::Tensor(constant)) => constant_form(constant),
-        ("value", AttributeValue::Weight(weight)) => Ok(Form::Tensor(emitter.weight(weight, None)?)),
+        ("value", AttributeValue::Weight(weight)) => {
+            Ok(Form::Tensor(emitter.weight(weight, None)?))
+        }
         ("value_int", AttributeValue::Int(number)) => constant_form(&Constant::int(*number)),
         ("value_ints", AttributeValue::Ints(numbers)) => constant_form(&Constant::ints(numbers)),
         ("value_float", AttributeValue::Float(number)) => constant_form(&Constant::float(*number)),
-        ("value_floats", AttributeValue::Floats(numbers)) => constant_form(&Constant::floats(numbers)),
+        ("value_floats", AttributeValue::Floats(numbers)) => {
+            constant_form(&Constant::floats(numbers))
+        }
         _ => Err(unknown()),
     }
 }

@@ -9,20 +9,25 @@ use super::{operators, shapes};
 /// The method `forward`; the class that it is of is called `__torch__.Root`.
 pub(super) fn forward(graph: &Graph, tensors: &[TensorInfo]) -> Result<String> {
     if let Some(function) = graph.functions.first() {
-        return Err(Error::format(format!("the graph still has functions, such as {}", function.op)));
+        return Err(Error::format(format!(
+            "the graph still has functions, such as {}",
+            function.op
+        )));
     }
     let body = &graph.body;
     let mut emitter = Emitter::new(body, tensors);
     let mut inputs = Vec::new();
     // Older files list weights among the inputs.
-    let inputs_alone = body.inputs.iter().filter(|input| matches!(body.value(**input).origin, Origin::Input));
+    let inputs_alone =
+        body.inputs.iter().filter(|input| matches!(body.value(**input).origin, Origin::Input));
     for &input in inputs_alone {
         inputs.push(format!(",\n    {}: Tensor", emitter.take(input)));
     }
     for node in &body.nodes {
         self::node(&mut emitter, node).map_err(|error| of_node(&error, node))?;
     }
-    let outputs = body.outputs.iter().map(|&output| emitter.tensor(output)).collect::<Result<Vec<_>>>()?;
+    let outputs =
+        body.outputs.iter().map(|&output| emitter.tensor(output)).collect::<Result<Vec<_>>>()?;
     let (kind, result) = match outputs.as_slice() {
         [] => return Err(Error::format("the graph has no outputs")),
         [only] => ("Tensor".to_owned(), only.clone()),
@@ -32,7 +37,9 @@ pub(super) fn forward(graph: &Graph, tensors: &[TensorInfo]) -> Result<String> {
         }
     };
     let (inputs, lines) = (inputs.concat(), emitter.finish());
-    Ok(format!("  def forward(self: __torch__.Root{inputs}) -> {kind}:\n{lines}    return {result}\n"))
+    Ok(format!(
+        "  def forward(self: __torch__.Root{inputs}) -> {kind}:\n{lines}    return {result}\n"
+    ))
 }
 
 fn of_node(error: &Error, node: &Node) -> Error {

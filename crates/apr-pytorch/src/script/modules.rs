@@ -37,7 +37,9 @@ impl Module {
         let mut parts: Vec<&str> = rest.split('.').collect();
         let own = parts.pop().unwrap_or_default();
         if parts.len() > MAX_DEPTH {
-            return Err(Error::memory(format!("its name has more than {MAX_DEPTH} parts")).for_tensor(name));
+            return Err(
+                Error::memory(format!("its name has more than {MAX_DEPTH} parts")).for_tensor(name)
+            );
         }
         let clash = || Error::format("a module and a tensor have the same name").for_tensor(name);
         for part in parts {
@@ -51,14 +53,18 @@ impl Module {
             });
             module = &mut module.modules[at].1;
         }
-        if own.is_empty() || own == "training" || module.modules.iter().any(|(known, _)| known == own) {
+        if own.is_empty()
+            || own == "training"
+            || module.modules.iter().any(|(known, _)| known == own)
+        {
             return Err(clash());
         }
         module.tensors.push((own.to_owned(), position));
         Ok(())
     }
 
-    /// Names the classes, and writes them: those of inner modules first, and `forward` into the outermost.
+    /// Names the classes, and writes them: those of inner modules first, and `forward` into the
+    /// outermost.
     ///
     /// # Errors
     /// E001 for names that no source can have.
@@ -82,10 +88,12 @@ impl Module {
         }
         let is_parameter = |position: usize| DType::is_float(tensors[position].dtype);
         let names = |wanted: bool| {
-            let names = self.tensors.iter().filter(|(_, position)| is_parameter(*position) == wanted);
+            let names =
+                self.tensors.iter().filter(|(_, position)| is_parameter(*position) == wanted);
             names.map(|(name, _)| Ok(format!("{}, ", quoted(name)?))).collect::<Result<String>>()
         };
-        let mut body = format!("  __parameters__ = [{}]\n  __buffers__ = [{}]\n", names(true)?, names(false)?);
+        let mut body =
+            format!("  __parameters__ = [{}]\n  __buffers__ = [{}]\n", names(true)?, names(false)?);
         for (name, _) in &self.tensors {
             body.push_str(&field(name, "Tensor")?);
         }

@@ -59,13 +59,11 @@ pub(super) fn emit(emitter: &mut Emitter<'_>, node: &Node) -> Result<()> {
         "Cast" | "Identity" | "Clip" | "Div" | "Gelu" | "LeakyRelu" | "Softmax" | "LogSoftmax" => {
             elementwise(emitter, node)?
         }
-        "Reshape" | "Expand" | "Transpose" | "Unsqueeze" | "Squeeze" | "Concat" | "Flatten" | "Tile" => {
-            arranged(emitter, node)?
-        }
+        "Reshape" | "Expand" | "Transpose" | "Unsqueeze" | "Squeeze" | "Concat" | "Flatten"
+        | "Tile" => arranged(emitter, node)?,
         "Gather" | "GatherElements" | "Slice" | "Trilu" => picked(emitter, node)?,
-        "ReduceMean" | "ReduceSum" | "ReduceMax" | "ReduceMin" | "ReduceL2" | "ArgMax" | "ArgMin" | "CumSum" => {
-            reduced(emitter, node)?
-        }
+        "ReduceMean" | "ReduceSum" | "ReduceMax" | "ReduceMin" | "ReduceL2" | "ArgMax"
+        | "ArgMin" | "CumSum" => reduced(emitter, node)?,
         "Range" | "ConstantOfShape" => made(emitter, node)?,
         "LayerNormalization" | "Gemm" | "Conv" => learnt(emitter, node)?,
         _ => return Err(unknown()),
@@ -107,7 +105,9 @@ fn elementwise(emitter: &mut Emitter<'_>, node: &Node) -> Result<String> {
         "Div" => quotient(emitter, node, x, &tensor)?,
         "Gelu" if node.text("approximate") == Some("tanh") => gelu_by_tanh(&tensor),
         "Gelu" => format!("torch.gelu({tensor})"),
-        "LeakyRelu" => format!("torch.leaky_relu({tensor}, {})", number(node.float("alpha").unwrap_or(0.01))),
+        "LeakyRelu" => {
+            format!("torch.leaky_relu({tensor}, {})", number(node.float("alpha").unwrap_or(0.01)))
+        }
         name => {
             let axis = node.int("axis").unwrap_or(-1);
             let function = if name == "Softmax" { "torch.softmax" } else { "torch.log_softmax" };
@@ -138,7 +138,8 @@ fn quotient(emitter: &mut Emitter<'_>, node: &Node, x: ValueId, tensor: &str) ->
 /// Programs of this version have no word for it.
 fn gelu_by_tanh(x: &str) -> String {
     let scale = number(std::f32::consts::FRAC_2_SQRT_PI * std::f32::consts::FRAC_1_SQRT_2);
-    let inner = format!("torch.mul(torch.add({x}, torch.mul(torch.pow({x}, 3), 0.044715)), {scale})");
+    let inner =
+        format!("torch.mul(torch.add({x}, torch.mul(torch.pow({x}, 3), 0.044715)), {scale})");
     format!("torch.mul(torch.mul({x}, 0.5), torch.add(torch.tanh({inner}), 1))")
 }
 
@@ -153,7 +154,8 @@ fn arranged(emitter: &mut Emitter<'_>, node: &Node) -> Result<String> {
         }
         "Transpose" => {
             let rank = emitter.rank(x)?;
-            let reversed: Vec<i64> = (0..rank).rev().filter_map(|axis| i64::try_from(axis).ok()).collect();
+            let reversed: Vec<i64> =
+                (0..rank).rev().filter_map(|axis| i64::try_from(axis).ok()).collect();
             format!("torch.permute({tensor}, {:?})", node.ints("perm").unwrap_or(&reversed))
         }
         "Concat" => {
@@ -167,7 +169,8 @@ fn arranged(emitter: &mut Emitter<'_>, node: &Node) -> Result<String> {
         "Flatten" => {
             let rank = emitter.rank(x)?;
             let axis = emitter.axis(node.int("axis").unwrap_or(1), rank + 1)?;
-            let front: Vec<String> = (0..axis).map(|axis| format!("torch.size({tensor}, {axis})")).collect();
+            let front: Vec<String> =
+                (0..axis).map(|axis| format!("torch.size({tensor}, {axis})")).collect();
             let front = if front.is_empty() { "1".to_owned() } else { front.join(" * ") };
             format!("torch.reshape({tensor}, [{front}, -1])")
         }
@@ -186,7 +189,8 @@ fn squeezed(emitter: &mut Emitter<'_>, node: &Node, x: ValueId, tensor: String) 
     let grows = &*node.op.name == "Unsqueeze";
     let Some(axes) = axes else { return Ok(format!("torch.squeeze({tensor})")) };
     let rank = if grows { rank + axes.len() } else { rank };
-    let mut counted = axes.iter().map(|&axis| emitter.axis(axis, rank)).collect::<Result<Vec<_>>>()?;
+    let mut counted =
+        axes.iter().map(|&axis| emitter.axis(axis, rank)).collect::<Result<Vec<_>>>()?;
     counted.sort_unstable();
     if !grows {
         counted.reverse();
@@ -213,7 +217,8 @@ fn picked(emitter: &mut Emitter<'_>, node: &Node) -> Result<String> {
             Some(k) => emitter.list(k)?.concat(),
             None => "0".to_owned(),
         };
-        let function = if node.int("upper").unwrap_or(1) == 0 { "torch.tril" } else { "torch.triu" };
+        let function =
+            if node.int("upper").unwrap_or(1) == 0 { "torch.tril" } else { "torch.triu" };
         return Ok(format!("{function}({tensor}, {k})"));
     }
     let rank = emitter.rank(x)?;
@@ -256,11 +261,9 @@ fn slice(emitter: &mut Emitter<'_>, node: &Node, x: ValueId, tensor: String) -> 
 fn reshaped(emitter: &mut Emitter<'_>, node: &Node, tensor: &str) -> Result<String> {
     let shape = emitter.input(node, 1)?;
     let keeps = node.int("allowzero").unwrap_or(0) == 0;
-    let items = emitter
-        .list(shape)?
-        .into_iter()
-        .enumerate()
-        .map(|(axis, size)| if size == "0" && keeps { format!("torch.size({tensor}, {axis})") } else { size });
+    let items = emitter.list(shape)?.into_iter().enumerate().map(|(axis, size)| {
+        if size == "0" && keeps { format!("torch.size({tensor}, {axis})") } else { size }
+    });
     Ok(format!("torch.reshape({tensor}, {})", sizes(&items.collect::<Vec<_>>())))
 }
 
@@ -268,7 +271,9 @@ fn reduced(emitter: &mut Emitter<'_>, node: &Node) -> Result<String> {
     let (x, tensor) = first(emitter, node)?;
     let name = &*node.op.name;
     let keeps = flag(node.int("keepdims").unwrap_or(1) != 0);
-    let position = |function: &str| format!("{function}({tensor}, {}, {keeps})", node.int("axis").unwrap_or(0));
+    let position = |function: &str| {
+        format!("{function}({tensor}, {}, {keeps})", node.int("axis").unwrap_or(0))
+    };
     let function = match name {
         "CumSum" => return summed_up(emitter, node, &tensor),
         "ArgMax" => return Ok(position("torch.argmax")),
@@ -333,7 +338,9 @@ fn learnt(emitter: &mut Emitter<'_>, node: &Node) -> Result<String> {
 fn layer_norm(emitter: &mut Emitter<'_>, node: &Node) -> Result<String> {
     let (_, tensor) = first(emitter, node)?;
     let scale = emitter.input(node, 1)?;
-    let dims = emitter.sizes(scale).ok_or_else(|| Error::version("the sizes of its scale are not known"))?;
+    let dims = emitter
+        .sizes(scale)
+        .ok_or_else(|| Error::version("the sizes of its scale are not known"))?;
     let scale = emitter.tensor(scale)?;
     let bias = match node.input(2) {
         Some(bias) => emitter.tensor(bias)?,
@@ -351,7 +358,8 @@ fn gemm(emitter: &mut Emitter<'_>, node: &Node) -> Result<String> {
         let is_turned = node.int(attribute).unwrap_or(0) != 0;
         sides.push(if is_turned { format!("torch.permute({side}, [1, 0])") } else { side });
     }
-    let factor = |name: &str| node.float(name).filter(|factor| (*factor - 1.0).abs() > 0.0).map(number);
+    let factor =
+        |name: &str| node.float(name).filter(|factor| (*factor - 1.0).abs() > 0.0).map(number);
     let mut product = format!("torch.matmul({})", sides.join(", "));
     if let Some(alpha) = factor("alpha") {
         product = format!("torch.mul({product}, {alpha})");
@@ -380,10 +388,12 @@ fn convolution(emitter: &mut Emitter<'_>, node: &Node) -> Result<String> {
     if begins != ends || pads_itself {
         return Err(Error::version("padding that differs before and after is not written"));
     }
-    let (strides, dilations) = (node.ints("strides").unwrap_or(&ones), node.ints("dilations").unwrap_or(&ones));
+    let (strides, dilations) =
+        (node.ints("strides").unwrap_or(&ones), node.ints("dilations").unwrap_or(&ones));
     let (none, groups) = (vec![0; axes], node.int("group").unwrap_or(1));
     Ok(format!(
-        "torch.convolution({tensor}, {weight}, {bias}, {strides:?}, {begins:?}, {dilations:?}, False, {none:?}, {groups})"
+        "torch.convolution({tensor}, {weight}, {bias}, {strides:?}, {begins:?}, {dilations:?}, \
+         False, {none:?}, {groups})"
     ))
 }
 
@@ -395,7 +405,8 @@ fn split(emitter: &mut Emitter<'_>, node: &Node) -> Result<()> {
         (Some(lengths), _) => emitter.list(lengths)?,
         (None, Some(lengths)) => lengths.iter().map(ToString::to_string).collect(),
         (None, None) => {
-            emitter.set_all(node, &format!("torch.chunk({tensor}, {}, {axis})", node.outputs.len()));
+            emitter
+                .set_all(node, &format!("torch.chunk({tensor}, {}, {axis})", node.outputs.len()));
             return Ok(());
         }
     };

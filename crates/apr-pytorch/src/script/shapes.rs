@@ -36,9 +36,9 @@ fn known(emitter: &mut Emitter<'_>, node: &Node, position: usize) -> Result<Opti
     if !matches!(emitter.element(value), Some(ElementType::I64) | None) {
         return Ok(None);
     }
-    Ok(emitter
-        .ints(value)?
-        .filter(|(items, _)| items.len() <= MOST && items.iter().all(|item| !item.contains("select"))))
+    Ok(emitter.ints(value)?.filter(|(items, _)| {
+        items.len() <= MOST && items.iter().all(|item| !item.contains("select"))
+    }))
 }
 
 fn shape(emitter: &mut Emitter<'_>, node: &Node) -> Result<Form> {
@@ -46,13 +46,19 @@ fn shape(emitter: &mut Emitter<'_>, node: &Node) -> Result<Form> {
     let rank = emitter.rank(x)?;
     let signed = i64::try_from(rank).unwrap_or(i64::MAX);
     let place = |at: i64| if at < 0 { (at + signed).max(0) } else { at.min(signed) };
-    let (start, end) = (place(node.int("start").unwrap_or(0)), place(node.int("end").unwrap_or(signed)));
+    let (start, end) =
+        (place(node.int("start").unwrap_or(0)), place(node.int("end").unwrap_or(signed)));
     let tensor = emitter.tensor(x)?;
-    Ok(Form::Ints((start..end).map(|axis| format!("torch.size({tensor}, {axis})")).collect(), false))
+    Ok(Form::Ints(
+        (start..end).map(|axis| format!("torch.size({tensor}, {axis})")).collect(),
+        false,
+    ))
 }
 
 fn counted(emitter: &mut Emitter<'_>, node: &Node) -> Result<Option<Form>> {
-    let (Some((a, a_scalar)), Some((b, b_scalar))) = (known(emitter, node, 0)?, known(emitter, node, 1)?) else {
+    let (Some((a, a_scalar)), Some((b, b_scalar))) =
+        (known(emitter, node, 0)?, known(emitter, node, 1)?)
+    else {
         return Ok(None);
     };
     let sign = match &*node.op.name {
@@ -65,8 +71,10 @@ fn counted(emitter: &mut Emitter<'_>, node: &Node) -> Result<Option<Form>> {
     if [&a, &b].iter().any(|side| side.len() != len && side.len() != 1) {
         return Ok(None);
     }
-    let at = |side: &[String], position: usize| side[if side.len() == 1 { 0 } else { position }].clone();
-    let items = (0..len).map(|position| format!("({} {sign} {})", at(&a, position), at(&b, position)));
+    let at =
+        |side: &[String], position: usize| side[if side.len() == 1 { 0 } else { position }].clone();
+    let items =
+        (0..len).map(|position| format!("({} {sign} {})", at(&a, position), at(&b, position)));
     Ok(Some(Form::Ints(items.collect(), a_scalar && b_scalar)))
 }
 

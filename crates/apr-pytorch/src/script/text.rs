@@ -7,9 +7,10 @@ use apr_graph::{Constant, ConstantData, ElementType};
 
 /// Words that no variable may have.
 const TAKEN: [&str; 36] = [
-    "False", "None", "True", "and", "as", "assert", "break", "class", "continue", "def", "del", "elif", "else",
-    "except", "float", "for", "from", "getattr", "global", "if", "import", "in", "int", "is", "lambda", "not", "ops",
-    "or", "pass", "return", "self", "torch", "annotate", "while", "with", "print",
+    "False", "None", "True", "and", "as", "assert", "break", "class", "continue", "def", "del",
+    "elif", "else", "except", "float", "for", "from", "getattr", "global", "if", "import", "in",
+    "int", "is", "lambda", "not", "ops", "or", "pass", "return", "self", "torch", "annotate",
+    "while", "with", "print",
 ];
 
 /// Most elements of a constant that is written in the source.
@@ -22,8 +23,12 @@ pub(super) struct Variables(HashSet<String>);
 impl Variables {
     /// A new one.
     pub(super) fn of(&mut self, value: &str) -> String {
-        let mut name: String = value.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
-        if name.is_empty() || name.starts_with(|c: char| c.is_ascii_digit()) || TAKEN.contains(&name.as_str()) {
+        let mut name: String =
+            value.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
+        if name.is_empty()
+            || name.starts_with(|c: char| c.is_ascii_digit())
+            || TAKEN.contains(&name.as_str())
+        {
             name.insert(0, '_');
         }
         let numbered = (1_u64..).map(|number| format!("{name}_{number}"));
@@ -62,7 +67,11 @@ pub(super) fn dtype(element: ElementType) -> Result<u8> {
         ElementType::F64 => 7,
         ElementType::Bool => 11,
         ElementType::BF16 => 15,
-        other => return Err(Error::version(format!("TorchScript's programs have no elements of {other}"))),
+        other => {
+            return Err(Error::version(format!(
+                "TorchScript's programs have no elements of {other}"
+            )));
+        }
     })
 }
 
@@ -84,14 +93,21 @@ pub(super) fn tensor(constant: &Constant) -> Result<String> {
     let dtype = dtype(constant.element)?;
     let numbers = numbers(constant)?;
     if numbers.len() > MOST {
-        return Err(Error::version(format!("a constant of {} elements is too long for a source", numbers.len())));
+        return Err(Error::version(format!(
+            "a constant of {} elements is too long for a source",
+            numbers.len()
+        )));
     }
     let dims: Vec<String> = constant.shape.iter().map(ToString::to_string).collect();
     Ok(match (constant.shape.len(), numbers.as_slice()) {
         (0, [number]) => format!("torch.tensor({number}, dtype={dtype})"),
         (1, [_, ..]) => format!("torch.tensor({}, dtype={dtype})", list(&numbers)),
         (_, []) => format!("torch.zeros({}, dtype={dtype})", list(&dims)),
-        _ => format!("torch.reshape(torch.tensor({}, dtype={dtype}), {})", list(&numbers), list(&dims)),
+        _ => format!(
+            "torch.reshape(torch.tensor({}, dtype={dtype}), {})",
+            list(&numbers),
+            list(&dims)
+        ),
     })
 }
 
@@ -118,7 +134,8 @@ pub(super) fn number(float: f32) -> String {
     } else if float.is_infinite() {
         if float > 0.0 { "float(\"inf\")".to_owned() } else { "float(\"-inf\")".to_owned() }
     } else {
-        // Every digit: torch reads double precision, and the shortest text may lie beyond the largest single.
+        // Every digit: torch reads double precision, and the shortest text may lie beyond the
+        // largest single.
         format!("{:?}", f64::from(float))
     }
 }
@@ -139,7 +156,10 @@ mod tests {
 
     #[test]
     fn numbers_come_back_as_they_were() {
-        assert_eq!(tensor(&Constant::float(1e-6)).unwrap(), "torch.tensor(9.999999974752427e-7, dtype=6)");
+        assert_eq!(
+            tensor(&Constant::float(1e-6)).unwrap(),
+            "torch.tensor(9.999999974752427e-7, dtype=6)"
+        );
         assert_eq!(tensor(&Constant::ints(&[1, -2])).unwrap(), "torch.tensor([1, -2], dtype=4)");
         assert_eq!(number(f32::NEG_INFINITY), "float(\"-inf\")");
         assert_eq!(number(f32::MIN).parse::<f64>().unwrap(), f64::from(f32::MIN));

@@ -1,4 +1,5 @@
-//! Files cut at every offset and with every bit flipped: an error or a readable checkpoint, within bounded memory.
+//! Files cut at every offset and with every bit flipped: an error or a readable checkpoint, within
+//! bounded memory.
 
 use apr_testkit::{corrupt, peak_memory, read_everything};
 
@@ -25,7 +26,8 @@ fn tar() -> Vec<u8> {
     ]
     .concat();
     let tensor = |key: u8, storage: u8, len: u64| {
-        let pickle = [b"\x80\x02(K", &[key][..], b"K", &[storage], b"ctorch\nFloatTensor\nt."].concat();
+        let pickle =
+            [b"\x80\x02(K", &[key][..], b"K", &[storage], b"ctorch\nFloatTensor\nt."].concat();
         [pickle, [1, len, 1, 0].map(u64::to_le_bytes).concat()].concat()
     };
     let tensors = [b"\x80\x02K\x02.".to_vec(), tensor(9, 7, 2), tensor(10, 8, 1)].concat();
@@ -61,7 +63,9 @@ fn tensors_of_a_tar_file_are_found_by_number_through_views() {
 
 fn survives(file: Vec<u8>, what: &str) -> bool {
     let ((), peak) = peak_memory(|| {
-        apr_pytorch::scan(&file[..0], what, &Limits::default()).map(drop).expect("an empty file is readable");
+        apr_pytorch::scan(&file[..0], what, &Limits::default())
+            .map(drop)
+            .expect("an empty file is readable");
         let _ = apr_pytorch::scan(file.clone(), what, &Limits::default());
     });
     assert!(peak < 64 << 20, "{what}: a scan held {peak} bytes");
@@ -88,7 +92,10 @@ fn a_file_cut_anywhere_is_refused() {
         for cut in corrupt::truncations(&file) {
             let len = cut.len();
             let opened = survives(cut, kind);
-            assert!(!opened || (kind != "ZIP" && kind != "strided" && len >= needed), "{kind} cut at {len}");
+            assert!(
+                !opened || (kind != "ZIP" && kind != "strided" && len >= needed),
+                "{kind} cut at {len}"
+            );
         }
     }
 }

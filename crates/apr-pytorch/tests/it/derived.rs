@@ -1,5 +1,5 @@
-//! Tensors that are computed from stored ones, and NumPy's values beside them. What the fixtures hold is compared with
-//! torch's in `values.rs`; here is what is refused, and what the bounds are.
+//! Tensors that are computed from stored ones, and NumPy's values beside them. What the fixtures
+//! hold is compared with torch's in `values.rs`; here is what is refused, and what the bounds are.
 
 use apr_core::{DType, keys};
 use apr_pytorch::{FileVerdict, Verdict};
@@ -13,8 +13,8 @@ use super::*;
 fn sparse(size: &str, sparse_dims: u64, indices: &[i64]) -> Vec<u8> {
     let tensor = |class: &str, key: u64, len: u64, shape: &str, strides: &str| {
         format!(
-            "ctorch._utils\n_rebuild_tensor_v2\n((S'storage'\nctorch\n{class}\nS'{key}'\nS'cpu'\nI{len}\ntQ\
-             I0\n({shape}t({strides}tI00\nNtR"
+            "ctorch._utils\n_rebuild_tensor_v2\n((S'storage'\nctorch\n{class}\nS'{key}'\nS'cpu'\n\
+             I{len}\ntQI0\n({shape}t({strides}tI00\nNtR"
         )
     };
     let len = indices.len() as u64;
@@ -59,7 +59,11 @@ fn sparse_tensors_that_make_no_sense_are_refused_by_name() {
         (sparse("I2\n", 2, &[1, 0, 0, 1]), Code::Corrupt, "indices and size"),
         (sparse("I2\nI2\n", 1, &[1, 0, 0, 1]), Code::Corrupt, "values and size"),
         (sparse("I100000\nI100000\n", 2, &[1, 0, 0, 1]), Code::Memory, "64 MiB"),
-        (sparse(&format!("L{huge}L\nL{huge}L\n"), 2, &[1, 0, 0, 1]), Code::Corrupt, "no possible number"),
+        (
+            sparse(&format!("L{huge}L\nL{huge}L\n"), 2, &[1, 0, 0, 1]),
+            Code::Corrupt,
+            "no possible number",
+        ),
         (sparse("I2\nI2\n", 2, &[1, 0, 0]), Code::Corrupt, "past the end"),
     ];
     for (file, code, expected) in cases {
@@ -79,7 +83,8 @@ fn indices_are_decoded_within_the_limit_of_an_index() {
     let mut limits = Limits::default();
     limits.max_index = 4096;
     let file = golden("sparse_kinds.pt");
-    let error = apr_pytorch::open(file, "model.pt", &limits).map(drop).expect_err("too many indices");
+    let error =
+        apr_pytorch::open(file, "model.pt", &limits).map(drop).expect_err("too many indices");
     assert_eq!((error.code(), error.tensor()), (Code::Memory, Some("large")), "{error}");
 }
 
@@ -98,8 +103,9 @@ fn values_are_fetched_as_they_are_needed() {
 
 #[test]
 fn a_prefix_leaves_out_what_is_not_read() {
-    let pickle = "}S'model'\n}S'w'\nctorch._utils\n_rebuild_tensor_v2\n((S'storage'\nctorch\nFloatStorage\nS'0'\nS'cpu'\n\
-        I2\ntQI0\n(I2\nt(I1\ntI00\nNtRssS'opt'\nctorch._utils\n_rebuild_meta_tensor_no_storage\n)Rs.";
+    let pickle = "}S'model'\n}S'w'\nctorch._utils\n_rebuild_tensor_v2\n((S'storage'\nctorch\n\
+        FloatStorage\nS'0'\nS'cpu'\nI2\ntQI0\n(I2\nt(I1\ntI00\nNtRssS'opt'\nctorch._utils\n\
+        _rebuild_meta_tensor_no_storage\n)Rs.";
     let file = super::pack::checkpoint(pickle.as_bytes());
     assert_eq!(refused(file.clone()).tensor(), Some("opt"));
     let options = OpenOptions { prefix: Some("model.".into()), ..OpenOptions::default() };
@@ -130,7 +136,11 @@ fn numbers_of_numpy_are_plain_values_and_arrays_are_named() {
         }
         assert!(!values.contains_key("half"), "no plain value has its precision");
         let arrays = "3 NumPy arrays are not read, the first is 'rng.1'";
-        assert!(reader.warnings().iter().any(|warning| warning == arrays), "{:?}", reader.warnings());
+        assert!(
+            reader.warnings().iter().any(|warning| warning == arrays),
+            "{:?}",
+            reader.warnings()
+        );
         assert_eq!(scan(golden(name)).worst(), Verdict::Allowed);
     }
 }
@@ -139,8 +149,8 @@ fn numbers_of_numpy_are_plain_values_and_arrays_are_named() {
 fn big_endian_numbers_of_numpy_are_left_out() {
     let values = |order: &str| {
         let pickle = format!(
-            "}}(S'x'\ncnumpy._core.multiarray\nscalar\n(cnumpy\ndtype\n(S'i4'\ntR(I3\nS'{order}'\ntbS'\\x01\\x00\\x00\\x00'\ntR\
-             S'y'\nI1\nu."
+            "}}(S'x'\ncnumpy._core.multiarray\nscalar\n(cnumpy\ndtype\n(S'i4'\ntR(I3\nS'{order}'\n\
+             tbS'\\x01\\x00\\x00\\x00'\ntRS'y'\nI1\nu."
         );
         let file = zip(&[Entry::new("m/data.pkl", pickle.as_bytes())]);
         open(file).expect("a good file").metadata().get("pytorch").cloned()
@@ -155,19 +165,26 @@ fn arrays_of_objects_are_refused_and_a_scan_sees_through_them() {
     assert!(error.message().contains("numpy.dtype('O8')") && error.offset().is_some(), "{error}");
     // The objects are values of the same pickle, so that their names are listed with all others.
     let report = scan(golden("numpy_objects.pt"));
-    assert_eq!((report.worst(), report.verdict), (Verdict::Allowed, FileVerdict::Clean), "{report:?}");
+    assert_eq!(
+        (report.worst(), report.verdict),
+        (Verdict::Allowed, FileVerdict::Clean),
+        "{report:?}"
+    );
 
     let cases: &[(&[u8], &str)] = &[
         (b"cnumpy\ndtype\n(cbuiltins\nobject\ntR.", "dtype('?')"),
         (b"cnumpy\ndtype\n(S'i4,O'\ntR.", "dtype('i4,O')"),
         (b"cnumpy.core.multiarray\nscalar\n(S'O'\nS'x'\ntR.", "without a dtype"),
-        (b"cnumpy.core.multiarray\n_reconstruct\n(cbuiltins\nobject\n(I0\ntS'b'\ntR.", "not numpy.ndarray"),
+        (
+            b"cnumpy.core.multiarray\n_reconstruct\n(cbuiltins\nobject\n(I0\ntS'b'\ntR.",
+            "not numpy.ndarray",
+        ),
         (b"cnumpy\nndarray\n)R.", "made otherwise"),
         (b"c_codecs\nencode\n(S'x'\nS'rot13'\ntR.", "otherwise than bytes"),
         (b"c_codecs\nencode\n(V\\u20ac\nS'latin1'\ntR.", "not Latin-1"),
         (
-            b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(I0\ntS'b'\ntR(I1\n(I1\ntcnumpy\ndtype\n(S'V8'\ntR\
-              I00\n]tb.",
+            b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(I0\ntS'b'\ntR(I1\n(I1\n\
+              tcnumpy\ndtype\n(S'V8'\ntRI00\n]tb.",
             "not a dtype and bytes",
         ),
     ];
@@ -188,10 +205,13 @@ fn broken_copies_are_errors_or_readable() {
         golden("quantized_channels.pt"),
     ];
     for file in samples {
-        for broken in corrupt::truncations(&file).chain(corrupt::bit_flips(&file, 0..file.len().min(2048))) {
+        for broken in
+            corrupt::truncations(&file).chain(corrupt::bit_flips(&file, 0..file.len().min(2048)))
+        {
             let ((), peak) = peak_memory(|| {
                 if let Ok(reader) = open(broken) {
-                    let total: u64 = reader.tensors().iter().filter_map(|info| info.byte_len().ok()).sum();
+                    let total: u64 =
+                        reader.tensors().iter().filter_map(|info| info.byte_len().ok()).sum();
                     if total < 1 << 20 {
                         read_everything(&reader).expect("what opens is readable");
                     }

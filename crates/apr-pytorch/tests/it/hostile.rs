@@ -46,7 +46,11 @@ fn payloads_are_refused_by_name_and_offset_however_they_are_spelled() {
         ("OBJ", b"(cos\nsystem\nS'id'\no.", 1),
         ("NEWOBJ", b"\x80\x02cos\nsystem\n)\x81.", 2),
         ("NEWOBJ_EX", b"\x80\x04\x8c\x02os\x8c\x06system\x93)}\x92.", 14),
-        ("STACK_GLOBAL from the memo", b"\x80\x04\x8c\x02os\x940\x8c\x06system\x940h\x00h\x01\x93)R.", 22),
+        (
+            "STACK_GLOBAL from the memo",
+            b"\x80\x04\x8c\x02os\x940\x8c\x06system\x940h\x00h\x01\x93)R.",
+            22,
+        ),
         ("payload, then a broken stream", b"\x80\x02cos\nsystem\n)R\xff\xff", 2),
         ("payload, then no STOP", b"\x80\x02cos\nsystem\n)R", 2),
     ];
@@ -70,10 +74,18 @@ fn what_no_checkpoint_does_is_refused() {
         ("EXT2", b"\x80\x02\x83\x01\x00.", "number"),
         ("EXT4", b"\x80\x02\x84\x01\x00\x00\x00.", "number"),
         ("STACK_GLOBAL of numbers", b"\x80\x04K\x01K\x02\x93.", "not short text"),
-        ("BUILD with __setstate__", b"ctorch.nn.modules\nLinear\n)\x81}S'__setstate__'\nNsb.", "__setstate__"),
+        (
+            "BUILD with __setstate__",
+            b"ctorch.nn.modules\nLinear\n)\x81}S'__setstate__'\nNsb.",
+            "__setstate__",
+        ),
         ("BUILD twice", b"ctorch.nn.modules\nLinear\n)\x81}b}b.", "twice"),
         ("a dotted name", b"\x80\x04\x8c\x10torch.nn.modules\x8c\x09os.system\x93.", "os.system"),
-        ("a persistent id that is a number", b"\x80\x02K\x01Q.", "neither a storage's nor a module's"),
+        (
+            "a persistent id that is a number",
+            b"\x80\x02K\x01Q.",
+            "neither a storage's nor a module's",
+        ),
         ("a persistent id that is text", b"\x80\x02P1\n.", "neither"),
         ("a persistent id that is short", b"(S'storage'\nctorch\nFloatStorage\ntQ.", "wrong shape"),
         ("a persistent id without class", b"(S'storage'\nNS'0'\nS'cpu'\nI2\ntQ.", "wrong shape"),
@@ -168,9 +180,9 @@ fn bombs_are_defused() {
     copies.push(b'.');
     assert_eq!(pickle_error(&copies).code(), Code::Memory);
     // Many modules with one state, of which only two entries count.
-    let mut modules =
-        b"\x80\x02ctorch.nn.modules\nLinear\nq\x00}q\x01(X\x0b\x00\x00\x00_parameters}X\x08\x00\x00\x00_modules}"
-            .to_vec();
+    let mut modules = b"\x80\x02ctorch.nn.modules\nLinear\n\
+          q\x00}q\x01(X\x0b\x00\x00\x00_parameters}X\x08\x00\x00\x00_modules}"
+        .to_vec();
     modules.extend(b"NN".repeat(50_000));
     modules.extend(b"u](");
     modules.extend(b"h\x00)\x81h\x01b".repeat(100));
@@ -202,14 +214,24 @@ fn archives_that_show_two_faces_are_refused() {
     };
     type Case<'a> = (&'a str, &'a dyn Fn(&mut Vec<Entry>), Code, &'a str);
     let cases: &[Case<'_>] = &[
-        ("names differ", &|e| e[0].local_name = "m/eviL.pkl".into(), Code::Corrupt, "disagree on its name"),
+        (
+            "names differ",
+            &|e| e[0].local_name = "m/eviL.pkl".into(),
+            Code::Corrupt,
+            "disagree on its name",
+        ),
         ("flags differ", &|e| e[0].local_flags = 2, Code::Corrupt, "flags"),
         ("encrypted", &|e| (e[1].flags, e[1].local_flags) = (1, 1), Code::Format, "encrypted"),
         ("encrypted in one place", &|e| e[1].local_flags = 1, Code::Corrupt, "flags"),
         ("bad checksum", &|e| e[0].crc32 ^= 1, Code::Checksum, "checksum"),
         ("compressed weights", &|e| e[1].method = 14, Code::Version, "LZMA"),
         ("compressed pickle", &|e| e[0].method = 93, Code::Version, "Zstandard"),
-        ("a pickle that is no DEFLATE stream", &|e| e[0].method = 8, Code::Corrupt, "damaged or cut off"),
+        (
+            "a pickle that is no DEFLATE stream",
+            &|e| e[0].method = 8,
+            Code::Corrupt,
+            "damaged or cut off",
+        ),
         ("too long", &|e| e[0].longer = 1, Code::Corrupt, "reaches into"),
         ("last too long", &|e| e[1].longer = 9, Code::Corrupt, "reaches into"),
         ("wrong place", &|e| e[1].earlier = 1, Code::Corrupt, "place"),
@@ -217,7 +239,12 @@ fn archives_that_show_two_faces_are_refused() {
         ("parent name", &|e| e.push(Entry::new("m/../x", b"")), Code::Format, "leads out"),
         ("drive", &|e| e.push(Entry::new("C:x", b"")), Code::Format, "leads out"),
         ("same name twice", &|e| e.push(e[1].clone()), Code::Format, "two entries"),
-        ("two checkpoints", &|e| e.push(Entry::new("n/data.pkl", b"N.")), Code::Format, "two checkpoints"),
+        (
+            "two checkpoints",
+            &|e| e.push(Entry::new("n/data.pkl", b"N.")),
+            Code::Format,
+            "two checkpoints",
+        ),
         ("big-endian", &|e| e.push(Entry::new("m/byteorder", b"big")), Code::Version, "big-endian"),
         ("no pickle", &|e| drop(e.remove(0)), Code::Format, "no data.pkl"),
         ("no storage", &|e| drop(e.remove(1)), Code::Corrupt, "not in the file"),
@@ -251,16 +278,17 @@ fn two_tensors_of_one_name_are_refused() {
 
 #[test]
 fn a_conjugated_view_is_refused_because_its_values_are_not_as_stored() {
-    let text = "}S'w'\nctorch._utils\n_rebuild_tensor_v2\n((S'storage'\nctorch\nComplexFloatStorage\nS'0'\nS'cpu'\nI1\ntQ\
-                I0\n(I1\nt(I1\ntI00\nN}S'conj'\nI01\nstRs.";
+    let text = "}S'w'\nctorch._utils\n_rebuild_tensor_v2\n((S'storage'\nctorch\n\
+        ComplexFloatStorage\nS'0'\nS'cpu'\nI1\ntQI0\n(I1\nt(I1\ntI00\nN}S'conj'\nI01\nstRs.";
     let error = pickle_error(text.as_bytes());
     assert_eq!((error.code(), error.tensor()), (Code::Version, Some("w")), "{error}");
 }
 
 #[test]
 fn eight_bit_floats_come_by_an_untyped_storage() {
-    let text = "}S'w'\nctorch._utils\n_rebuild_tensor_v3\n((S'storage'\nctorch.storage\nUntypedStorage\nS'0'\nS'cpu'\nI8\ntQ\
-                I1\n(I2\nI3\nt(I3\nI1\ntI00\nNctorch\nfloat8_e4m3fn\ntRs.";
+    let text = "}S'w'\nctorch._utils\n_rebuild_tensor_v3\n((S'storage'\nctorch.storage\n\
+        UntypedStorage\nS'0'\nS'cpu'\nI8\ntQI1\n(I2\nI3\nt(I3\nI1\ntI00\nNctorch\nfloat8_e4m3fn\n\
+        tRs.";
     let reader = open(checkpoint(text.as_bytes())).expect("a good file");
     assert_eq!(reader.tensors()[0].dtype, apr_core::DType::F8_E4M3);
     assert_eq!(bytes_of(&reader, 0, 4), [2, 3, 4, 5, 6, 7]);

@@ -42,7 +42,8 @@ fn scan(file: Vec<u8>) -> ScanReport {
 
 /// Names that a scan lists, without repetition.
 fn names(report: &ScanReport) -> Vec<String> {
-    let mut names: Vec<_> = report.findings().map(|finding| format!("{}.{}", finding.module, finding.name)).collect();
+    let mut names: Vec<_> =
+        report.findings().map(|finding| format!("{}.{}", finding.module, finding.name)).collect();
     names.sort();
     names.dedup();
     names

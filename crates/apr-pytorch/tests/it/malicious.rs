@@ -27,9 +27,17 @@ const FILES: &[(&str, &str, &[&str])] = &[
     ("mmaitre314_picklescan__malicious1_v3.pkl", "builtins.eval", &["builtins.eval"]),
     ("mmaitre314_picklescan__malicious1_v4.pkl", "builtins.eval", &["builtins.eval"]),
     ("mmaitre314_picklescan__not_a_pickle.bin", "not a PyTorch file", &[]),
-    ("mmaitre314_picklescan__pytorch_magic_bypass.pt", "__builtin__.eval", &["__builtin__.eval", "posix.system"]),
+    (
+        "mmaitre314_picklescan__pytorch_magic_bypass.pt",
+        "__builtin__.eval",
+        &["__builtin__.eval", "posix.system"],
+    ),
     ("protectai_modelscan__password_protected.zip", "encrypted", &[]),
-    ("protectai_modelscan__unsafe_zip_pytorch.pt", "posix.system", &["collections.OrderedDict", "posix.system"]),
+    (
+        "protectai_modelscan__unsafe_zip_pytorch.pt",
+        "posix.system",
+        &["collections.OrderedDict", "posix.system"],
+    ),
 ];
 
 #[test]
@@ -46,7 +54,8 @@ fn every_malicious_file_is_refused_and_scanned_to_the_names_picklescan_gives() {
         if !expected.is_empty() {
             assert_eq!(report.worst(), Verdict::Dangerous, "{name}");
             assert!(
-                report.findings().any(|finding| error.offset() == Some(finding.offset)) || *reason == "no data.pkl"
+                report.findings().any(|finding| error.offset() == Some(finding.offset))
+                    || *reason == "no data.pkl"
             );
         }
     }

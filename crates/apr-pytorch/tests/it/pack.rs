@@ -103,10 +103,19 @@ pub(crate) fn entries(pickle: &[u8]) -> Vec<Entry> {
 }
 
 /// A pickle of `{"w": tensor}`, with these arguments between the function and the call.
-pub(crate) fn tensor(class: &str, len: u64, offset: u64, shape: &[u64], strides: &[u64]) -> Vec<u8> {
-    let tuple = |numbers: &[u64]| format!("({}t", numbers.iter().map(|n| format!("L{n}L\n")).collect::<String>());
+pub(crate) fn tensor(
+    class: &str,
+    len: u64,
+    offset: u64,
+    shape: &[u64],
+    strides: &[u64],
+) -> Vec<u8> {
+    let tuple = |numbers: &[u64]| {
+        format!("({}t", numbers.iter().map(|n| format!("L{n}L\n")).collect::<String>())
+    };
     let text = format!(
-        "}}S'w'\nctorch._utils\n_rebuild_tensor_v2\n((S'storage'\nctorch\n{class}\nS'0'\nS'cpu'\nL{len}L\ntQL{offset}L\n{}{}I00\nNtRs.",
+        "}}S'w'\nctorch._utils\n_rebuild_tensor_v2\n((S'storage'\nctorch\n{class}\nS'0'\nS'cpu'\n\
+         L{len}L\ntQL{offset}L\n{}{}I00\nNtRs.",
         tuple(shape),
         tuple(strides)
     );

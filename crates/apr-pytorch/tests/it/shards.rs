@@ -9,14 +9,16 @@ use super::write::{tensor, tied, write};
 use super::*;
 
 const INDEX: &str = "pytorch_model.bin.index.json";
-const GOOD: &str = r#"{"metadata":{"total_size":9,"by":1},"weight_map":{"a":"1","d":"1","b":"2","c":"2"}}"#;
+const GOOD: &str =
+    r#"{"metadata":{"total_size":9,"by":1},"weight_map":{"a":"1","d":"1","b":"2","c":"2"}}"#;
 
 /// Shards `1` with tensors `a` and, tied to it, `d`, and `2` with tensors `c` and `b`.
 fn two_shards() -> FolderInMemory {
     let a = tensor("a", DType::U8, &[2]);
     let d = (tensor("d", DType::U8, &[2]).0, a.1.clone());
     let one = write(&[a, d], &tied(&[("d", "a")]));
-    let two = write(&[tensor("c", DType::F32, &[1]), tensor("b", DType::U8, &[1])], &Metadata::new());
+    let two =
+        write(&[tensor("c", DType::F32, &[1]), tensor("b", DType::U8, &[1])], &Metadata::new());
     FolderInMemory::from([("1", one), ("2", two)])
 }
 
@@ -47,16 +49,21 @@ fn shards_are_read_in_the_order_of_their_names() {
     }
     assert_eq!(reader.metadata().get(keys::TIED), Some(&json!({"d": "a"})));
     assert_eq!((0..4).map(|i| reader.stored(i).range.file).collect::<Vec<_>>(), [0, 0, 1, 1]);
-    assert_eq!(reader.files().iter().map(|file| file.name.as_str()).collect::<Vec<_>>(), ["1", "2"]);
+    assert_eq!(
+        reader.files().iter().map(|file| file.name.as_str()).collect::<Vec<_>>(),
+        ["1", "2"]
+    );
     assert_eq!(reader.warnings(), ["pytorch_model.bin.index.json: metadata is not kept: by"]);
-    let error = assert_refused(reader.read_tensor(3, 1, &mut [0]), Code::Corrupt, "E002: 2: tensor 'b'");
+    let error =
+        assert_refused(reader.read_tensor(3, 1, &mut [0]), Code::Corrupt, "E002: 2: tensor 'b'");
     assert_eq!(error.file(), Some("2"));
     read_everything(&reader).expect("readable");
 }
 
 #[test]
 fn a_prefix_applies_to_all_shards_together() {
-    let one = write(&[tensor("m.x", DType::U8, &[1]), tensor("o.x", DType::U8, &[1])], &Metadata::new());
+    let one =
+        write(&[tensor("m.x", DType::U8, &[1]), tensor("o.x", DType::U8, &[1])], &Metadata::new());
     let two = write(&[tensor("m.y", DType::U8, &[1])], &Metadata::new());
     let folder = FolderInMemory::from([("1", one), ("2", two)]);
     let index = br#"{"weight_map":{"m.x":"1","o.x":"1","m.y":"2"}}"#;
@@ -86,14 +93,36 @@ fn indexes_that_are_malformed_are_refused() {
     refuse(r#"{"weight_map":{"a":1}}"#, "expected a string");
     refuse(r#"{"weight_map":{"a":"1"}} x"#, "trailing characters (at byte 25)");
     refuse(r#"{"weight_map":{"a":"1"},"weight_map":{"a":"1"}}"#, "duplicate field `weight_map`");
-    refuse(r#"{"weight_map":{"a":"1","a":"1"}}"#, "tensor 'a': the index has two tensors of this name");
+    refuse(
+        r#"{"weight_map":{"a":"1","a":"1"}}"#,
+        "tensor 'a': the index has two tensors of this name",
+    );
     refuse(r#"{"weight_map":{"a":"1"},"metadata":[]}"#, "");
     refuse(&format!(r#"{{"metadata":{{"x":{}"#, "[".repeat(1_000_000)), "");
-    for name in ["", ".", "..", "../1", "/1", "./1", "x/../1", "..\\\\1", "C:1", "\\\\\\\\host\\\\1", "1\\u0000"] {
+    for name in [
+        "",
+        ".",
+        "..",
+        "../1",
+        "/1",
+        "./1",
+        "x/../1",
+        "..\\\\1",
+        "C:1",
+        "\\\\\\\\host\\\\1",
+        "1\\u0000",
+    ] {
         refuse(&format!(r#"{{"weight_map":{{"a":"{name}"}}}}"#), "is not a plain file name");
     }
-    refuse(&format!(r#"{{"weight_map":{{"a":"/{}"}}}}"#, "x".repeat(1 << 20)), "is not a plain file name");
-    assert_refused(open(&two_shards(), b"{\"weight_map\":{\"\xff\":\"1\"}}"), Code::Format, "not UTF-8 (at byte 16)");
+    refuse(
+        &format!(r#"{{"weight_map":{{"a":"/{}"}}}}"#, "x".repeat(1 << 20)),
+        "is not a plain file name",
+    );
+    assert_refused(
+        open(&two_shards(), b"{\"weight_map\":{\"\xff\":\"1\"}}"),
+        Code::Format,
+        "not UTF-8 (at byte 16)",
+    );
     let mut limits = Limits::default();
     limits.max_metadata = 10;
     let limited = open_index(b"{\"weight_map\":{}}", INDEX, &two_shards(), &limits);
@@ -106,11 +135,25 @@ fn index_and_shards_must_agree() {
         let error = assert_refused(open(&two_shards(), index), Code::Corrupt, expected);
         assert_eq!((error.file(), error.tensor()), (Some(file), Some(tensor)), "{error}");
     };
-    refuse(r#"{"weight_map":{"a":"1","d":"1","b":"2","c":"2","e":"2"}}"#, "2", "e", "this shard has no such tensor");
+    refuse(
+        r#"{"weight_map":{"a":"1","d":"1","b":"2","c":"2","e":"2"}}"#,
+        "2",
+        "e",
+        "this shard has no such tensor",
+    );
     refuse(r#"{"weight_map":{"a":"1","d":"1","b":"2"}}"#, "2", "c", "does not list it");
-    refuse(r#"{"weight_map":{"a":"1","d":"1","b":"1","c":"2"}}"#, "2", "b", "says that it is in '1'");
+    refuse(
+        r#"{"weight_map":{"a":"1","d":"1","b":"1","c":"2"}}"#,
+        "2",
+        "b",
+        "says that it is in '1'",
+    );
     let absent = open(&two_shards(), r#"{"weight_map":{"a":"1","d":"1","b":"3"}}"#);
-    let error = assert_refused(absent, Code::Io, "3: pytorch_model.bin.index.json names this shard: no such file");
+    let error = assert_refused(
+        absent,
+        Code::Io,
+        "3: pytorch_model.bin.index.json names this shard: no such file",
+    );
     assert_eq!(error.cause(), Some(IoCause::NotFound));
     let mut broken = two_shards();
     broken.0.get_mut("2").expect("a shard").pop();

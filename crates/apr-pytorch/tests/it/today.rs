@@ -33,7 +33,13 @@ fn every_tensor_is_what_torch_reads() {
             let bytes = bytes_of(&reader, at, 1000);
             assert_eq!(expected["sha256"], hex(&Sha256::digest(&bytes)), "{name}: {}", info.name);
         }
-        assert!(apr_pytorch::scan(fixture(name), name, &Limits::default()).expect("readable").findings().count() > 0);
+        assert!(
+            apr_pytorch::scan(fixture(name), name, &Limits::default())
+                .expect("readable")
+                .findings()
+                .count()
+                > 0
+        );
     }
 }
 
@@ -71,27 +77,37 @@ fn broken_compressed_files_are_errors_or_readable() {
 #[test]
 fn an_entry_that_claims_more_than_its_bytes_can_hold_is_refused() {
     let mut entries = entries(&tensor("FloatStorage", 2, 0, &[2], &[1]));
-    let entry = entries.iter_mut().find(|entry| entry.name.ends_with("data/0")).expect("the storage");
+    let entry =
+        entries.iter_mut().find(|entry| entry.name.ends_with("data/0")).expect("the storage");
     let packed = miniz_oxide::deflate::compress_to_vec(&entry.data, 6);
     *entry = Entry { data: packed, method: 8, ..entry.clone() };
     // The helper says one size for both; the content has another.
     let error = open(zip(&entries)).and_then(|reader| read_all(&reader)).expect_err("a wrong size");
     assert_eq!(error.code(), Code::Corrupt, "{error}");
-    assert!(open(checkpoint(&tensor("FloatStorage", 2, 0, &[2], &[1]))).and_then(|reader| read_all(&reader)).is_ok());
+    assert!(
+        open(checkpoint(&tensor("FloatStorage", 2, 0, &[2], &[1])))
+            .and_then(|reader| read_all(&reader))
+            .is_ok()
+    );
 }
 
 #[test]
 fn trainers_checkpoints_are_named_and_give_the_models_own_names() {
-    for (name, kind) in
-        [("lightning.ckpt", "Lightning checkpoint"), ("mp_rank_00_model_states.pt", "DeepSpeed model states")]
-    {
+    for (name, kind) in [
+        ("lightning.ckpt", "Lightning checkpoint"),
+        ("mp_rank_00_model_states.pt", "DeepSpeed model states"),
+    ] {
         let reader = open(fixture(name)).expect("a good file");
         let names: Vec<_> = reader.tensors().iter().map(|info| info.name.as_str()).collect();
         assert_eq!(names, ["model.weight", "model.bias"], "{name}");
         assert_eq!(reader.container().header_fields()["kind"], kind, "{name}");
         assert_eq!(reader.left_out(), ["optimizer states and others (6 tensors)"], "{name}");
         let all = OpenOptions { prefix: Some(String::new()), ..OpenOptions::default() };
-        assert_eq!(open_with(fixture(name), &all).expect("a good file").tensors().len(), 8, "{name}");
+        assert_eq!(
+            open_with(fixture(name), &all).expect("a good file").tensors().len(),
+            8,
+            "{name}"
+        );
     }
 }
 
@@ -102,10 +118,20 @@ fn dtypes_without_storages_of_their_own_are_pickled_as_torch_does() {
     let tensors = reader.tensors().iter().cloned().enumerate();
     let tensors: Vec<_> = tensors.map(|(at, info)| (info, bytes_of(&reader, at, 100))).collect();
     let ours = super::write::write(&tensors, &apr_core::Metadata::new());
-    assert!(super::write::LATER.iter().all(|dtype| tensors.iter().any(|(info, _)| info.dtype == *dtype)));
+    assert!(
+        super::write::LATER
+            .iter()
+            .all(|dtype| tensors.iter().any(|(info, _)| info.dtype == *dtype))
+    );
     let pickle = |file: &[u8]| {
-        let archive = apr_archive::Archive::read(&file.to_vec(), &Limits::default()).expect("an archive");
-        let entry = archive.entries.iter().find(|entry| entry.name.ends_with("/data.pkl")).expect("its pickle").clone();
+        let archive =
+            apr_archive::Archive::read(&file.to_vec(), &Limits::default()).expect("an archive");
+        let entry = archive
+            .entries
+            .iter()
+            .find(|entry| entry.name.ends_with("/data.pkl"))
+            .expect("its pickle")
+            .clone();
         entry.content(&file.to_vec(), &Limits::default()).expect("readable")
     };
     assert_eq!(pickle(&ours), pickle(&theirs));
@@ -142,7 +168,12 @@ fn pieces_of_a_mesh_are_put_together_to_what_torch_loads() {
             for (number, chunk) in bytes.chunks_mut(piece).enumerate() {
                 reader.read_tensor(at, (number * piece) as u64, chunk).expect("readable");
             }
-            assert_eq!(expected["sha256"], hex(&Sha256::digest(&bytes)), "{} by {piece}", info.name);
+            assert_eq!(
+                expected["sha256"],
+                hex(&Sha256::digest(&bytes)),
+                "{} by {piece}",
+                info.name
+            );
         }
         assert!(!reader.stored(at).parts().is_empty(), "{}: its checksums are known", info.name);
         for part in reader.stored(at).parts() {
@@ -162,7 +193,9 @@ fn broken_distributed_checkpoints_are_errors_or_readable() {
     let flips = corrupt::bit_flips(&good.0[".metadata"], 0..good.0[".metadata"].len()).step_by(29);
     let metadata = cuts.chain(flips).map(|broken| (".metadata", broken));
     let pieces = &good.0["__3_0.distcp"];
-    let pieces = corrupt::truncations(pieces).step_by(97).chain(corrupt::bit_flips(pieces, 0..2000).step_by(41));
+    let pieces = corrupt::truncations(pieces)
+        .step_by(97)
+        .chain(corrupt::bit_flips(pieces, 0..2000).step_by(41));
     for (name, broken) in metadata.chain(pieces.map(|broken| ("__3_0.distcp", broken))) {
         let mut folder = FolderInMemory(good.0.clone());
         folder.0.insert(name.to_owned(), broken);
@@ -184,11 +217,13 @@ fn broken_files_of_any_wrapping_are_scanned_within_bounded_memory() {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/scan");
     for file in std::fs::read_dir(folder).expect("the fixtures are in the repository") {
         let path = file.expect("listed").path();
-        let (name, file) = (path.to_string_lossy().into_owned(), std::fs::read(&path).expect("readable"));
+        let (name, file) =
+            (path.to_string_lossy().into_owned(), std::fs::read(&path).expect("readable"));
         let step = 1 + file.len() / 60;
         let flips = corrupt::bit_flips(&file, 0..file.len()).step_by(8 * step + 3);
         for broken in corrupt::truncations(&file).step_by(step).chain(flips) {
-            let (report, peak) = peak_memory(|| apr_pytorch::scan(broken, &name, &Limits::default()));
+            let (report, peak) =
+                peak_memory(|| apr_pytorch::scan(broken, &name, &Limits::default()));
             report.expect("a file in memory is readable");
             assert!(peak < 96 << 20, "{name}: {peak}");
         }

@@ -28,7 +28,12 @@ fn load(file: &[u8], command: &str) -> serde_json::Value {
     let path = folder.join("model.pt");
     std::fs::write(&path, file).expect("the folder is writable");
     let script = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden/load.py");
-    let output = Command::new(python_with_torch()).arg(script).arg(command).arg(&path).output().expect("Python starts");
+    let output = Command::new(python_with_torch())
+        .arg(script)
+        .arg(command)
+        .arg(&path)
+        .output()
+        .expect("Python starts");
     std::fs::remove_dir_all(&folder).expect("the folder is ours");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     serde_json::from_slice(&output.stdout).expect("JSON")
@@ -46,7 +51,12 @@ fn as_loaded(tensors: &[(apr_core::TensorInfo, Vec<u8>)]) -> serde_json::Value {
 }
 
 /// Asserts that torch loads a file with these tensors and ties, now or when it was last asked.
-fn loads(record: &str, tensors: &[(apr_core::TensorInfo, Vec<u8>)], metadata: &Metadata, shared: &[[&str; 2]]) {
+fn loads(
+    record: &str,
+    tensors: &[(apr_core::TensorInfo, Vec<u8>)],
+    metadata: &Metadata,
+    shared: &[[&str; 2]],
+) {
     let file = write(tensors, metadata);
     agreed(&format!("torch/{record}"), &[("model.pt".into(), file.clone())], || {
         let loaded = load(&file, "load");
@@ -56,7 +66,11 @@ fn loads(record: &str, tensors: &[(apr_core::TensorInfo, Vec<u8>)], metadata: &M
 }
 
 /// Asserts that `torch.save` writes the same pickle and entries, now or when it was last asked.
-fn is_what_torch_saves(record: &str, tensors: &[(apr_core::TensorInfo, Vec<u8>)], metadata: &Metadata) {
+fn is_what_torch_saves(
+    record: &str,
+    tensors: &[(apr_core::TensorInfo, Vec<u8>)],
+    metadata: &Metadata,
+) {
     let file = write(tensors, metadata);
     agreed(&format!("torch/{record}"), &[("model.pt".into(), file.clone())], || {
         assert_eq!(load(&file, "compare"), serde_json::json!({ "different": [] }));
@@ -68,7 +82,9 @@ fn torch_loads_every_dtype_and_shape_with_weights_only() {
     let shapes: [&[u64]; 7] = [&[], &[1], &[0], &[3, 0, 2], &[2, 3], &[300, 2], &[1, 2, 3, 4, 5]];
     let tensors: Vec<_> = DTYPES
         .iter()
-        .flat_map(|dtype| shapes.iter().map(move |shape| tensor(&format!("{dtype}.ö.{shape:?}"), *dtype, shape)))
+        .flat_map(|dtype| {
+            shapes.iter().map(move |shape| tensor(&format!("{dtype}.ö.{shape:?}"), *dtype, shape))
+        })
         .collect();
     loads("every_dtype", &tensors, &Metadata::new(), &[]);
     loads("no_tensors", &[], &Metadata::new(), &[]);
@@ -82,7 +98,8 @@ fn tied_tensors_share_their_storage_in_torch() {
 
 #[test]
 fn seventy_thousand_tensors_load() {
-    let tensors: Vec<_> = (0..70_000).map(|i| tensor(&format!("layers.{i}.weight"), DType::U8, &[1])).collect();
+    let tensors: Vec<_> =
+        (0..70_000).map(|i| tensor(&format!("layers.{i}.weight"), DType::U8, &[1])).collect();
     loads("seventy_thousand", &tensors, &Metadata::new(), &[]);
 }
 

@@ -10,15 +10,15 @@ use super::*;
 fn read(name: &str) -> Option<Vec<u8>> {
     match name.split_once('/') {
         Some(("golden", file)) => Some(golden(file)),
-        Some((_, file)) => {
-            locate::shared_data("pytorch").map(|folder| std::fs::read(folder.join(file)).expect("listed"))
-        }
+        Some((_, file)) => locate::shared_data("pytorch")
+            .map(|folder| std::fs::read(folder.join(file)).expect("listed")),
         None => None,
     }
 }
 
 fn options(name: &str) -> OpenOptions {
-    let classes = if name == "golden/user_module.pt" { vec!["__main__.Block".into()] } else { Vec::new() };
+    let classes =
+        if name == "golden/user_module.pt" { vec!["__main__.Block".into()] } else { Vec::new() };
     OpenOptions { classes, ..OpenOptions::default() }
 }
 
@@ -41,19 +41,23 @@ fn every_tensor_is_what_torch_reads() {
     let expected: Value = serde_json::from_slice(&golden("expected.json")).expect("valid JSON");
     for (name, expected) in expected.as_object().expect("an object") {
         let Some(file) = read(name) else { return };
-        let verdict = if name.contains("user_module") { Verdict::Unknown } else { Verdict::Allowed };
+        let verdict =
+            if name.contains("user_module") { Verdict::Unknown } else { Verdict::Allowed };
         assert_eq!(scan(file.clone()).worst(), verdict, "{name}");
-        let reader = open_with(file.clone(), &options(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let reader = open_with(file.clone(), &options(name))
+            .unwrap_or_else(|error| panic!("{name}: {error}"));
         for piece in [1 << 20, 37, 8] {
             // Small pieces of large tensors take long and show nothing more.
             if piece < 1000 && file.len() > 40_000 {
                 continue;
             }
-            let tensors: Vec<_> = (0..reader.tensors().len()).map(|i| describe(&reader, i, piece)).collect();
+            let tensors: Vec<_> =
+                (0..reader.tensors().len()).map(|i| describe(&reader, i, piece)).collect();
             let mut tensors = Value::Array(tensors);
             let mut expected = expected.clone();
             if name == "golden/script.pt" {
-                // TorchScript pickles attributes in the order of their slots, not of the state dict.
+                // TorchScript pickles attributes in the order of their slots, not of the state
+                // dict.
                 sort(&mut tensors);
                 sort(&mut expected);
             }
@@ -71,12 +75,21 @@ fn gathering_gives_the_same_bytes_whether_or_not_the_source_lends_slices() {
     for name in ["strided.pt", "wide.pt", "strided_legacy.pt"] {
         let file = golden(name);
         let lending = open(file.clone()).expect(name);
-        let counting = apr_pytorch::open(CountingSource::new(file), "model.pt", &Limits::default()).expect(name);
+        let counting = apr_pytorch::open(CountingSource::new(file), "model.pt", &Limits::default())
+            .expect(name);
         for tensor in 0..lending.tensors().len() {
             let whole = bytes_of(&lending, tensor, 1 << 20);
             for piece in [1, 7, 160, 1200, 1 << 20] {
-                assert_eq!(bytes_of(&counting, tensor, piece), whole, "{name} tensor {tensor} by {piece}");
-                assert_eq!(bytes_of(&lending, tensor, piece), whole, "{name} tensor {tensor} by {piece}");
+                assert_eq!(
+                    bytes_of(&counting, tensor, piece),
+                    whole,
+                    "{name} tensor {tensor} by {piece}"
+                );
+                assert_eq!(
+                    bytes_of(&lending, tensor, piece),
+                    whole,
+                    "{name} tensor {tensor} by {piece}"
+                );
             }
             if let Some(slice) = lending.tensor_slice(tensor) {
                 assert_eq!(slice, whole);
@@ -88,7 +101,9 @@ fn gathering_gives_the_same_bytes_whether_or_not_the_source_lends_slices() {
 #[test]
 fn every_shared_file_opens_or_is_refused_for_its_reason() {
     let Some(folder) = locate::shared_data("pytorch") else { return };
-    for file in std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path()) {
+    for file in
+        std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path())
+    {
         let name = file.file_name().expect("a name").to_string_lossy().into_owned();
         let bytes = std::fs::read(&file).expect("readable");
         let result = open(bytes.clone());
@@ -108,7 +123,8 @@ fn tar_files_hold_the_values_they_were_made_with() {
     let Some(folder) = locate::shared_data("pytorch") else { return };
     let file = std::fs::read(folder.join("tracel-ai_burn__tar_weight_bias.tar")).expect("readable");
     let reader = open(file).expect("a TAR checkpoint");
-    let shapes: Vec<_> = reader.tensors().iter().map(|info| (info.name.as_str(), info.shape.dims())).collect();
+    let shapes: Vec<_> =
+        reader.tensors().iter().map(|info| (info.name.as_str(), info.shape.dims())).collect();
     assert_eq!(shapes, [("weight", &[2, 3][..]), ("bias", &[2][..])]);
     let floats = |bytes: &[u8]| -> Vec<f32> {
         bytes.chunks(4).map(|b| f32::from_le_bytes(b.try_into().expect("four bytes"))).collect()
@@ -121,7 +137,11 @@ fn tar_files_hold_the_values_they_were_made_with() {
 fn tensors_that_are_one_are_tied_and_views_of_another_shape_are_not() {
     for name in ["tied.pt", "tied_legacy.pt"] {
         let reader = open(golden(name)).expect(name);
-        assert_eq!(reader.metadata().get(keys::TIED), Some(&json!({"head.weight": "embed.weight"})), "{name}");
+        assert_eq!(
+            reader.metadata().get(keys::TIED),
+            Some(&json!({"head.weight": "embed.weight"})),
+            "{name}"
+        );
         assert_eq!(reader.tensors().len(), 3);
     }
 }
@@ -150,9 +170,14 @@ fn a_prefix_selects_and_is_taken_off() {
     let reader = open_with(golden("nested.pt"), &options).expect("a checkpoint");
     let names: Vec<_> = reader.tensors().iter().map(|info| info.name.as_str()).collect();
     assert_eq!(names, ["module.a", "layers.0", "layers.1.b"]);
-    assert!(reader.warnings().iter().any(|warning| warning.contains("1 tensors outside")), "{:?}", reader.warnings());
+    assert!(
+        reader.warnings().iter().any(|warning| warning.contains("1 tensors outside")),
+        "{:?}",
+        reader.warnings()
+    );
 
-    let deep = [("optimizer.state.0.", "exp_avg"), ("model.layers.1.", "b"), ("model.module.", "a")];
+    let deep =
+        [("optimizer.state.0.", "exp_avg"), ("model.layers.1.", "b"), ("model.module.", "a")];
     for (prefix, name) in deep {
         let options = OpenOptions { prefix: Some(prefix.into()), ..OpenOptions::default() };
         let reader = open_with(golden("nested.pt"), &options).expect(prefix);

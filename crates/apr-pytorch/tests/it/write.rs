@@ -1,8 +1,8 @@
 //! The writer's bytes, what it refuses, and that our own reader takes them.
 
 use apr_core::{
-    CheckpointWriter, DType, FileInfo, IoCause, MemoryFolder, Metadata, Notes, PlannedTensor, Shape, Sink, TensorInfo,
-    keys,
+    CheckpointWriter, DType, FileInfo, IoCause, MemoryFolder, Metadata, Notes, PlannedTensor,
+    Shape, Sink, TensorInfo, keys,
 };
 use apr_pytorch::{PytorchWriter, WriteOptions, plan};
 use apr_testkit::{corrupt, peak_memory, read_everything};
@@ -46,13 +46,17 @@ pub(crate) fn tensor(name: &str, dtype: DType, dims: &[u64]) -> (TensorInfo, Vec
     let len = usize::try_from(info.byte_len().expect("a possible length")).expect("a small tensor");
     let seed = name.bytes().fold(7_usize, |seed, byte| seed * 31 % 65_521 + usize::from(byte));
     let byte = |at: usize| ((at * at + at * 57 + seed) % 251).to_le_bytes()[0];
-    let bytes = (0..len).map(|at| if dtype == DType::BOOL { byte(at) & 1 } else { byte(at) }).collect();
+    let bytes =
+        (0..len).map(|at| if dtype == DType::BOOL { byte(at) & 1 } else { byte(at) }).collect();
     (info, bytes)
 }
 
 pub(crate) fn tied(pairs: &[(&str, &str)]) -> Metadata {
     let mut metadata = Metadata::new();
-    metadata.set(keys::TIED, pairs.iter().map(|(a, b)| ((*a).into(), (*b).into())).collect::<serde_json::Map<_, _>>());
+    metadata.set(
+        keys::TIED,
+        pairs.iter().map(|(a, b)| ((*a).into(), (*b).into())).collect::<serde_json::Map<_, _>>(),
+    );
     metadata
 }
 
@@ -83,7 +87,8 @@ pub(crate) fn write(tensors: &[(TensorInfo, Vec<u8>)], metadata: &Metadata) -> V
     let len = file.len() as u64;
     assert_eq!(writer.layout().files, [FileInfo { name: "model.pt".into(), len }]);
     for PlannedTensor { source, file: _, offset, len } in &writer.layout().tensors {
-        let (offset, len) = (usize::try_from(*offset).expect("small"), usize::try_from(*len).expect("small"));
+        let (offset, len) =
+            (usize::try_from(*offset).expect("small"), usize::try_from(*len).expect("small"));
         assert_eq!(file[offset..offset + len], tensors[*source].1, "{}", tensors[*source].0.name);
         assert_eq!(offset % 64, 0);
     }
@@ -91,7 +96,13 @@ pub(crate) fn write(tensors: &[(TensorInfo, Vec<u8>)], metadata: &Metadata) -> V
 }
 
 fn contents(reader: &PytorchReader) -> Vec<(TensorInfo, Vec<u8>)> {
-    reader.tensors().iter().cloned().enumerate().map(|(i, info)| (info, bytes_of(reader, i, 1 << 16))).collect()
+    reader
+        .tensors()
+        .iter()
+        .cloned()
+        .enumerate()
+        .map(|(i, info)| (info, bytes_of(reader, i, 1 << 16)))
+        .collect()
 }
 
 fn plan_of(tensors: &[TensorInfo]) -> Result<PytorchWriter> {
@@ -133,7 +144,8 @@ fn what_is_written_is_read_again() {
 fn any_tensors_in_any_pieces_give_the_same_file() {
     let mut state = 1_u64;
     let mut random = |below: u64| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 33) % below
     };
     for round in 0..200 {
@@ -141,7 +153,11 @@ fn any_tensors_in_any_pieces_give_the_same_file() {
             .map(|i| {
                 let dtype = DTYPES[usize::try_from(random(11)).expect("small")];
                 let dims: Vec<_> = (0..random(6)).map(|_| random(5)).collect();
-                tensor(&format!("{}.{i}", "läyer".repeat(usize::try_from(random(40)).expect("small"))), dtype, &dims)
+                tensor(
+                    &format!("{}.{i}", "läyer".repeat(usize::try_from(random(40)).expect("small"))),
+                    dtype,
+                    &dims,
+                )
             })
             .collect();
         let file = write(&tensors, &Metadata::new());
@@ -156,7 +172,8 @@ fn any_tensors_in_any_pieces_give_the_same_file() {
 
 #[test]
 fn ties_that_are_none_are_written_twice() {
-    let tensors = ["a", "b", "c", "d"].map(|name| info(name, DType::U8, if name == "d" { &[3][..] } else { &[2] }));
+    let tensors = ["a", "b", "c", "d"]
+        .map(|name| info(name, DType::U8, if name == "d" { &[3][..] } else { &[2] }));
     let streamed = |pairs: &[(&str, &str)]| {
         let writer = plan(&tensors, &tied(pairs), &WriteOptions::default()).expect("a valid plan");
         writer.layout().tensors.iter().map(|planned| planned.source).collect::<Vec<_>>()
@@ -168,7 +185,14 @@ fn ties_that_are_none_are_written_twice() {
     let mut metadata = Metadata::new();
     for nonsense in [json!(["a", "b"]), json!({"b": 1})] {
         metadata.set(keys::TIED, nonsense);
-        assert_eq!(plan(&tensors, &metadata, &WriteOptions::default()).expect("a plan").layout().tensors.len(), 4);
+        assert_eq!(
+            plan(&tensors, &metadata, &WriteOptions::default())
+                .expect("a plan")
+                .layout()
+                .tensors
+                .len(),
+            4
+        );
     }
 }
 
@@ -217,7 +241,8 @@ fn a_pipe_gets_the_same_file_and_a_folder_hears_its_name() {
 
 #[test]
 fn seventy_thousand_tensors_need_and_get_the_wide_count() {
-    let tensors: Vec<_> = (0..70_000).map(|i| tensor(&format!("layers.{i}.weight"), DType::U8, &[1])).collect();
+    let tensors: Vec<_> =
+        (0..70_000).map(|i| tensor(&format!("layers.{i}.weight"), DType::U8, &[1])).collect();
     let file = write(&tensors, &Metadata::new());
     let end = file.len() - 22;
     assert_eq!(file[end + 8..end + 12], [0xff; 4], "the narrow counts give way");
@@ -270,8 +295,10 @@ impl apr_core::ByteSource for Sparse {
         for (at, piece) in &self.pieces {
             let (from, to) = (offset.max(*at), end.min(at + piece.len() as u64));
             if from < to {
-                let place = |base: u64, at: u64| usize::try_from(at - base).expect("within a buffer");
-                buf[place(offset, from)..place(offset, to)].copy_from_slice(&piece[place(*at, from)..place(*at, to)]);
+                let place =
+                    |base: u64, at: u64| usize::try_from(at - base).expect("within a buffer");
+                buf[place(offset, from)..place(offset, to)]
+                    .copy_from_slice(&piece[place(*at, from)..place(*at, to)]);
             }
         }
         Ok(())
@@ -319,9 +346,16 @@ fn entries_over_four_gibibytes_are_where_the_plan_says() {
 
 #[test]
 fn plans_of_terabytes_are_arithmetic() {
-    let tensors: Vec<_> = (0..64).map(|i| info(&format!("w{i}"), DType::BF16, &[1 << 19, 1 << 20])).collect();
+    let tensors: Vec<_> =
+        (0..64).map(|i| info(&format!("w{i}"), DType::BF16, &[1 << 19, 1 << 20])).collect();
     let writer = plan_of(&tensors).expect("a valid plan");
-    assert!(writer.layout().tensors.windows(2).all(|pair| pair[1].offset - pair[0].offset - pair[0].len < 200));
+    assert!(
+        writer
+            .layout()
+            .tensors
+            .windows(2)
+            .all(|pair| pair[1].offset - pair[0].offset - pair[0].len < 200)
+    );
     assert!(writer.layout().total_len() > 64 << 40);
 }
 
@@ -332,14 +366,30 @@ fn bytes_off_the_plan_are_refused() {
     let mut file = Vec::new();
     writer.begin(&mut file).expect("memory");
     let written = file.clone();
-    assert_refused(writer.write_chunk(&mut file, &[0; 5], None), Code::Corrupt, "tensor 'a': 5 more bytes come");
+    assert_refused(
+        writer.write_chunk(&mut file, &[0; 5], None),
+        Code::Corrupt,
+        "tensor 'a': 5 more bytes come",
+    );
     assert_eq!(file, written);
     writer.write_chunk(&mut file, &[0; 3], None).expect("three of four");
-    assert_refused(writer.finish(&mut file, &Notes::default()), Code::Corrupt, "tensor 'a': it ends after 3 bytes");
+    assert_refused(
+        writer.finish(&mut file, &Notes::default()),
+        Code::Corrupt,
+        "tensor 'a': it ends after 3 bytes",
+    );
     writer.write_chunk(&mut file, &[0], None).expect("the fourth");
-    assert_refused(writer.finish(&mut file, &Notes::default()), Code::Corrupt, "tensor 'b': it ends after 0 bytes");
+    assert_refused(
+        writer.finish(&mut file, &Notes::default()),
+        Code::Corrupt,
+        "tensor 'b': it ends after 0 bytes",
+    );
     writer.write_chunk(&mut file, &[0; 4], None).expect("tensor b");
-    assert_refused(writer.write_chunk(&mut file, &[0], None), Code::Corrupt, "after the last planned tensor");
+    assert_refused(
+        writer.write_chunk(&mut file, &[0], None),
+        Code::Corrupt,
+        "after the last planned tensor",
+    );
     writer.finish(&mut file, &Notes::default()).expect("the plan is fulfilled");
     assert!(open(file).is_ok());
 }
@@ -364,17 +414,31 @@ fn what_a_state_dict_cannot_hold_is_refused() {
         );
     }
     assert_refused(plan_of(&[info("", DType::U8, &[1])]), format, "an empty name");
-    assert_refused(plan_of(&[info(&"n".repeat(65_536), DType::U8, &[1])]), format, "65536 bytes long");
+    assert_refused(
+        plan_of(&[info(&"n".repeat(65_536), DType::U8, &[1])]),
+        format,
+        "65536 bytes long",
+    );
     assert_refused(plan_of(&[info("d", DType::U8, &[1; 65])]), format, "tensor 'd': 65 dimensions");
-    assert_refused(plan_of(&[info("a", DType::U8, &[1]), info("a", DType::U8, &[1])]), format, "two tensors");
-    assert_refused(plan_of(&[info("z", DType::U8, &[0, 1 << 63])]), format, "tensor 'z': PyTorch can't count");
+    assert_refused(
+        plan_of(&[info("a", DType::U8, &[1]), info("a", DType::U8, &[1])]),
+        format,
+        "two tensors",
+    );
+    assert_refused(
+        plan_of(&[info("z", DType::U8, &[0, 1 << 63])]),
+        format,
+        "tensor 'z': PyTorch can't count",
+    );
     let large = info("a", DType::U8, &[(1 << 63) - 1]);
     let endless = [large.clone(), TensorInfo { name: "b".into(), ..large.clone() }];
     assert_refused(plan_of(&endless), Code::Memory, "2^64");
 
     let longest = tensor(&"n".repeat(65_535), DType::U8, &[1; 64]);
     assert_eq!(
-        contents(&open(write(std::slice::from_ref(&longest), &Metadata::new())).expect("what we write")),
+        contents(
+            &open(write(std::slice::from_ref(&longest), &Metadata::new())).expect("what we write")
+        ),
         [longest]
     );
 }
@@ -406,7 +470,8 @@ fn a_written_file_cut_anywhere_is_refused_and_with_a_flipped_bit_is_an_error_or_
     for flipped in corrupt::bit_flips(&file, 0..file.len()) {
         let ((), peak) = peak_memory(|| {
             if let Ok(reader) = open(flipped) {
-                let total: u64 = reader.tensors().iter().filter_map(|info| info.byte_len().ok()).sum();
+                let total: u64 =
+                    reader.tensors().iter().filter_map(|info| info.byte_len().ok()).sum();
                 if total < 1 << 20 {
                     read_everything(&reader).expect("what opens is readable");
                 }

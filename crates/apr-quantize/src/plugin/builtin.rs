@@ -47,8 +47,8 @@ ggml_quantizers! {
     Q4_1Quantizer = Q4_1, "q4_1", 5.0;
 }
 
-/// 8 bits a weight: signed bytes and one `f32` scale for the whole tensor. Symmetric: values in [-127, 127], the greatest
-/// magnitude becomes 127 or -127.
+/// 8 bits a weight: signed bytes and one `f32` scale for the whole tensor. Symmetric: values in
+/// [-127, 127], the greatest magnitude becomes 127 or -127.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Q8TensorQuantizer;
 
@@ -69,7 +69,12 @@ impl Quantizer for Q8TensorQuantizer {
         #[expect(clippy::cast_possible_truncation, reason = "clamped to what i8 holds")]
         let narrow = |value: f32| (value * inverse).round().clamp(-127.0, 127.0) as i8;
         blocks.extend(data.iter().map(|&value| narrow(value).cast_unsigned()));
-        Ok(QuantizedBlock { quant_type: QuantType::Q8Tensor, shape: shape.clone(), blocks, block_size: data.len() })
+        Ok(QuantizedBlock {
+            quant_type: QuantType::Q8Tensor,
+            shape: shape.clone(),
+            blocks,
+            block_size: data.len(),
+        })
     }
 
     fn dequantize(&self, block: &QuantizedBlock) -> Result<Vec<f32>> {
@@ -97,11 +102,19 @@ fn check_values(data: &[f32], shape: &Shape) -> Result<()> {
     Ok(())
 }
 
-fn quantize(quant_type: QuantType, dtype: DType, data: &[f32], shape: &Shape) -> Result<QuantizedBlock> {
+fn quantize(
+    quant_type: QuantType,
+    dtype: DType,
+    data: &[f32],
+    shape: &Shape,
+) -> Result<QuantizedBlock> {
     check_values(data, shape)?;
     let Some(len) = dtype.stored_len(shape) else {
-        let message =
-            format!("rows of {} are not a multiple of {}, the block of {dtype}", shape.row_len(), dtype.block_len());
+        let message = format!(
+            "rows of {} are not a multiple of {}, the block of {dtype}",
+            shape.row_len(),
+            dtype.block_len()
+        );
         return Err(Error::format(message));
     };
     if !block::can_quantize(dtype) {
@@ -117,7 +130,10 @@ fn quantize(quant_type: QuantType, dtype: DType, data: &[f32], shape: &Shape) ->
 
 fn dequantize(quant_type: QuantType, dtype: DType, stored: &QuantizedBlock) -> Result<Vec<f32>> {
     if stored.quant_type != quant_type {
-        return Err(unsupported(&format!("these are blocks of {:?}, not {quant_type:?}", stored.quant_type)));
+        return Err(unsupported(&format!(
+            "these are blocks of {:?}, not {quant_type:?}",
+            stored.quant_type
+        )));
     }
     stored.check()?;
     let mut values = Vec::new();
@@ -125,7 +141,11 @@ fn dequantize(quant_type: QuantType, dtype: DType, stored: &QuantizedBlock) -> R
         block::dequantize(dtype, &stored.blocks, row_len(&stored.shape), &mut values);
     }
     if values.len() != stored.elements()? {
-        return Err(corrupt(&format!("the blocks hold {} values, not those of {}", values.len(), stored.shape)));
+        return Err(corrupt(&format!(
+            "the blocks hold {} values, not those of {}",
+            values.len(),
+            stored.shape
+        )));
     }
     Ok(values)
 }

@@ -10,14 +10,16 @@ pub trait QuantizationHooks {
     /// The type for a tensor, before it is quantized; `None` to leave it as it is.
     fn select_quantizer(&self, layer_name: &str, shape: &Shape) -> Option<QuantType>;
 
-    /// Whether the result is good enough. Where it is not, the tensor stays quantized and its information says so.
+    /// Whether the result is good enough. Where it is not, the tensor stays quantized and its
+    /// information says so.
     fn validate(&self, layer_name: &str, original: &[f32], quantized: &QuantizedBlock) -> bool {
         let _ = (layer_name, original, quantized);
         true
     }
 }
 
-/// The same type for every weight that can have it; vectors, norms and rows that blocks do not divide stay as they are.
+/// The same type for every weight that can have it; vectors, norms and rows that blocks do not
+/// divide stay as they are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UniformQuantization {
     /// The type.
@@ -53,6 +55,7 @@ impl QuantizationHooks for MixedPrecisionHooks {
 }
 
 fn suits(quant_type: QuantType, name: &str, shape: &Shape) -> bool {
-    let fits = quant_type.dtype().is_none_or(|dtype| shape.row_len().is_multiple_of(dtype.block_len()));
+    let fits =
+        quant_type.dtype().is_none_or(|dtype| shape.row_len().is_multiple_of(dtype.block_len()));
     fits && !matches!(by_name(name, shape), Role::Kept(_))
 }

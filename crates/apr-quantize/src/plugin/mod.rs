@@ -1,11 +1,12 @@
 //! The interface for quantization types of your own.
 //!
-//! A [`Quantizer`] turns the values of a tensor into blocks and back; a [`QuantizerRegistry`] finds it by name;
-//! [`QuantizationHooks`] decide tensor by tensor. [`quantize_with_registry`] and [`quantize_with_hooks`] run over a model
-//! and hold one tensor at a time, as `f32` and as blocks. They never start by themselves.
+//! A [`Quantizer`] turns the values of a tensor into blocks and back; a [`QuantizerRegistry`] finds
+//! it by name; [`QuantizationHooks`] decide tensor by tensor. [`quantize_with_registry`] and
+//! [`quantize_with_hooks`] run over a model and hold one tensor at a time, as `f32` and as blocks.
+//! They never start by themselves.
 //!
-//! Messages about a type that can't be made start with `UnsupportedQuantization` (E001), those about
-//! values that became NaN or infinite with `QuantizationCorrupt` (E002).
+//! Messages about a type that can't be made start with `UnsupportedQuantization` (E001), those
+//! about values that became NaN or infinite with `QuantizationCorrupt` (E002).
 //!
 //! ```
 //! use apr_core::{Result, Shape};
@@ -20,12 +21,22 @@
 //!     }
 //!
 //!     fn quantize(&self, data: &[f32], shape: &Shape) -> Result<QuantizedBlock> {
-//!         let blocks = data.chunks(8).map(|eight| eight.iter().rev().fold(0, |byte, v| byte << 1 | u8::from(*v < 0.0)));
-//!         Ok(QuantizedBlock { quant_type: QuantType::Custom, shape: shape.clone(), blocks: blocks.collect(), block_size: 8 })
+//!         let blocks = data
+//!             .chunks(8)
+//!             .map(|eight| eight.iter().rev().fold(0, |byte, v| byte << 1 | u8::from(*v < 0.0)));
+//!         Ok(QuantizedBlock {
+//!             quant_type: QuantType::Custom,
+//!             shape: shape.clone(),
+//!             blocks: blocks.collect(),
+//!             block_size: 8,
+//!         })
 //!     }
 //!
 //!     fn dequantize(&self, block: &QuantizedBlock) -> Result<Vec<f32>> {
-//!         let values = block.blocks.iter().flat_map(|byte| (0..8).map(move |i| 1.0 - 2.0 * f32::from(byte >> i & 1)));
+//!         let values = block
+//!             .blocks
+//!             .iter()
+//!             .flat_map(|byte| (0..8).map(move |i| 1.0 - 2.0 * f32::from(byte >> i & 1)));
 //!         Ok(values.take(block.elements()?).collect())
 //!     }
 //!
@@ -55,7 +66,9 @@ use serde::Serialize;
 
 pub use builtin::{Q4_0Quantizer, Q4_1Quantizer, Q8_0Quantizer, Q8TensorQuantizer};
 pub use hooks::{MixedPrecisionHooks, QuantizationHooks, UniformQuantization};
-pub use pass::{Outcome, QuantizedTensors, TensorOutcome, quantize_with_hooks, quantize_with_registry};
+pub use pass::{
+    Outcome, QuantizedTensors, TensorOutcome, quantize_with_hooks, quantize_with_registry,
+};
 pub use registry::QuantizerRegistry;
 
 /// Quantization types of the plug-in interface, with the byte that stands for each.
@@ -124,7 +137,8 @@ pub struct QuantizedBlock {
     pub quant_type: QuantType,
     /// Outermost first.
     pub shape: Shape,
-    /// The blocks, row by row. Of [`QuantType::Q8Tensor`]: the scale as little-endian `f32`, then one signed byte a value.
+    /// The blocks, row by row. Of [`QuantType::Q8Tensor`]: the scale as little-endian `f32`, then
+    /// one signed byte a value.
     pub blocks: Vec<u8>,
     /// Values of a block: 32 for ggml's types, all of them for [`QuantType::Q8Tensor`].
     pub block_size: usize,
@@ -140,7 +154,8 @@ impl QuantizedBlock {
         elements.ok_or_else(|| corrupt(&format!("the shape {} has too many values", self.shape)))
     }
 
-    /// Checks that there are as many blocks as the shape asks for. The blocks of plug-ins are theirs to check.
+    /// Checks that there are as many blocks as the shape asks for. The blocks of plug-ins are
+    /// theirs to check.
     ///
     /// # Errors
     /// E002, `QuantizationCorrupt`.
@@ -148,14 +163,23 @@ impl QuantizedBlock {
         let elements = self.elements()?;
         let (block_size, bytes) = match self.quant_type.dtype() {
             Some(dtype) => (dtype.block_len(), dtype.stored_len(&self.shape)),
-            None if self.quant_type == QuantType::Q8Tensor => (elements as u64, (elements as u64).checked_add(4)),
+            None if self.quant_type == QuantType::Q8Tensor => {
+                (elements as u64, (elements as u64).checked_add(4))
+            }
             None => return Ok(()),
         };
         if self.block_size as u64 != block_size {
-            return Err(corrupt(&format!("blocks of {} values instead of {block_size}", self.block_size)));
+            return Err(corrupt(&format!(
+                "blocks of {} values instead of {block_size}",
+                self.block_size
+            )));
         }
         if bytes != Some(self.blocks.len() as u64) {
-            return Err(corrupt(&format!("{} bytes of blocks do not go with shape {}", self.blocks.len(), self.shape)));
+            return Err(corrupt(&format!(
+                "{} bytes of blocks do not go with shape {}",
+                self.blocks.len(),
+                self.shape
+            )));
         }
         Ok(())
     }
@@ -182,8 +206,8 @@ impl TryFrom<&QuantizedBlock> for QuantizedTensor {
     /// Takes scale and values apart.
     ///
     /// # Errors
-    /// E001, `UnsupportedQuantization`, for a type other than [`QuantType::Q8Tensor`]; E002 for blocks that do not go
-    /// with the shape.
+    /// E001, `UnsupportedQuantization`, for a type other than [`QuantType::Q8Tensor`]; E002 for
+    /// blocks that do not go with the shape.
     fn try_from(block: &QuantizedBlock) -> Result<Self> {
         if block.quant_type != QuantType::Q8Tensor {
             return Err(unsupported(&format!("{:?} has more than one scale", block.quant_type)));
@@ -209,7 +233,8 @@ pub struct QuantizationInfo {
     pub quant_type: QuantType,
     /// Name of the quantizer.
     pub quantizer: String,
-    /// How the scales were found: `minmax` for the built-in types, the plug-in's own business otherwise.
+    /// How the scales were found: `minmax` for the built-in types, the plug-in's own business
+    /// otherwise.
     pub calibration_method: String,
     /// Samples that were looked at; the interface has none.
     pub calibration_samples: u32,

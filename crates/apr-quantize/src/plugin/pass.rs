@@ -6,7 +6,8 @@ use apr_view::nearest;
 
 use super::super::role::{Role, by_name};
 use super::{
-    QuantType, QuantizationHooks, QuantizationInfo, QuantizedBlock, Quantizer, QuantizerRegistry, unsupported,
+    QuantType, QuantizationHooks, QuantizationInfo, QuantizedBlock, Quantizer, QuantizerRegistry,
+    unsupported,
 };
 
 /// Energy of the error above which the information of a tensor warns, as a share of that of the
@@ -38,7 +39,8 @@ pub enum Outcome {
     },
 }
 
-/// The tensors of a model, quantized one by one as they are asked for; after an error, the next tensor follows.
+/// The tensors of a model, quantized one by one as they are asked for; after an error, the next
+/// tensor follows.
 pub struct QuantizedTensors<'a> {
     reader: &'a dyn CheckpointReader,
     choice: Choice<'a>,
@@ -53,21 +55,26 @@ enum Choice<'a> {
 
 /// Quantizes with the built-in quantizer that the hooks select for each tensor.
 ///
-/// Each item is E001, `UnsupportedQuantization`, where they select [`QuantType::Custom`], which is the business of
-/// [`quantize_with_registry`]; E001 for values that are not finite; E002 and E007 where bytes can't be read.
+/// Each item is E001, `UnsupportedQuantization`, where they select [`QuantType::Custom`], which is
+/// the business of [`quantize_with_registry`]; E001 for values that are not finite; E002 and E007
+/// where bytes can't be read.
 pub fn quantize_with_hooks<'a>(
     reader: &'a dyn CheckpointReader,
     hooks: &'a dyn QuantizationHooks,
 ) -> QuantizedTensors<'a> {
-    QuantizedTensors { reader, choice: Choice::Hooks { hooks, registry: QuantizerRegistry::default() }, next: 0 }
+    QuantizedTensors {
+        reader,
+        choice: Choice::Hooks { hooks, registry: QuantizerRegistry::default() },
+        next: 0,
+    }
 }
 
-/// Quantizes every weight with the quantizer of that name. Vectors, norms and what is not floats stay as they are, and so
-/// do rows that the blocks of a built-in type do not divide.
+/// Quantizes every weight with the quantizer of that name. Vectors, norms and what is not floats
+/// stay as they are, and so do rows that the blocks of a built-in type do not divide.
 ///
 /// # Errors
-/// E001, `UnsupportedQuantization`, where no quantizer has the name. Items are errors as the quantizer's own, or E002 and
-/// E007 where bytes can't be read.
+/// E001, `UnsupportedQuantization`, where no quantizer has the name. Items are errors as the
+/// quantizer's own, or E002 and E007 where bytes can't be read.
 pub fn quantize_with_registry<'a>(
     reader: &'a dyn CheckpointReader,
     name: &str,
@@ -122,14 +129,19 @@ impl QuantizedTensors<'_> {
         match &self.choice {
             Choice::Quantizer(quantizer) => {
                 let dtype = quantizer.quant_type().dtype();
-                let fits = dtype.is_none_or(|dtype| info.shape.row_len().is_multiple_of(dtype.block_len()));
+                let fits = dtype
+                    .is_none_or(|dtype| info.shape.row_len().is_multiple_of(dtype.block_len()));
                 let is_weight = !matches!(by_name(&info.name, &info.shape), Role::Kept(_));
                 Ok((fits && is_weight).then_some(*quantizer))
             }
             Choice::Hooks { hooks, registry } => {
-                let Some(quant_type) = hooks.select_quantizer(&info.name, &info.shape) else { return Ok(None) };
+                let Some(quant_type) = hooks.select_quantizer(&info.name, &info.shape) else {
+                    return Ok(None);
+                };
                 let found = quant_type.quantizer().and_then(|name| registry.get(name));
-                found.map(Some).ok_or_else(|| unsupported("hooks select built-in types; plug-ins are found by name"))
+                found.map(Some).ok_or_else(|| {
+                    unsupported("hooks select built-in types; plug-ins are found by name")
+                })
             }
         }
     }
@@ -152,7 +164,8 @@ fn describe(
     QuantizationInfo {
         quant_type: block.quant_type,
         quantizer: quantizer.name().to_owned(),
-        calibration_method: if block.quant_type == QuantType::Custom { "custom" } else { "minmax" }.to_owned(),
+        calibration_method: if block.quant_type == QuantType::Custom { "custom" } else { "minmax" }
+            .to_owned(),
         calibration_samples: 0,
         original_dtype: dtype.name().to_owned(),
         #[expect(clippy::cast_possible_truncation, reason = "a share, to a few digits")]
@@ -162,7 +175,11 @@ fn describe(
 }
 
 /// The values of a tensor of floats.
-fn read_values(reader: &dyn CheckpointReader, tensor: usize, info: &TensorInfo) -> Result<Vec<f32>> {
+fn read_values(
+    reader: &dyn CheckpointReader,
+    tensor: usize,
+    info: &TensorInfo,
+) -> Result<Vec<f32>> {
     /// Bytes read at once, whole elements of every type.
     const READ_LEN: usize = 3 << 18;
     let len = info.byte_len()?;
@@ -189,7 +206,8 @@ fn read_values(reader: &dyn CheckpointReader, tensor: usize, info: &TensorInfo) 
 /// Energy of the error as a share of that of the values; 0 for values that are all 0 and stay so.
 fn lost_energy(original: &[f32], restored: &[f32]) -> Result<f64> {
     if original.len() != restored.len() {
-        let message = format!("QuantizationCorrupt: {} values became {}", original.len(), restored.len());
+        let message =
+            format!("QuantizationCorrupt: {} values became {}", original.len(), restored.len());
         return Err(Error::corrupt(message));
     }
     let square = |value: f64| value * value;

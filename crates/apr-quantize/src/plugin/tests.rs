@@ -6,9 +6,11 @@ use super::*;
 
 /// Values, and what gguf-py makes of them.
 fn golden() -> (Vec<f32>, Shape, Json) {
-    let text = std::fs::read_to_string(locate::fixture("quantize/blocks.json")).expect("the fixture");
+    let text =
+        std::fs::read_to_string(locate::fixture("quantize/blocks.json")).expect("the fixture");
     let json: Json = serde_json::from_str(&text).expect("JSON");
-    let dims: Vec<u64> = json["shape"].as_array().expect("a shape").iter().filter_map(Json::as_u64).collect();
+    let dims: Vec<u64> =
+        json["shape"].as_array().expect("a shape").iter().filter_map(Json::as_u64).collect();
     (floats(&json["values"]), Shape::from(dims), json)
 }
 
@@ -22,7 +24,8 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 fn tiny_llama() -> Box<dyn apr_registry::CheckpointReader> {
-    let bytes = std::fs::read(locate::fixture("tiny-llama/model.safetensors")).expect("the fixture");
+    let bytes =
+        std::fs::read(locate::fixture("tiny-llama/model.safetensors")).expect("the fixture");
     apr_registry::open(bytes, "model.safetensors", &Limits::default()).expect("a model")
 }
 
@@ -35,7 +38,11 @@ fn built_in_quantizers_give_the_bytes_of_gguf_py() {
         let block = quantizer.quantize(&values, &shape).expect("blocks");
         block.check().expect("as many as the shape asks for");
         assert_eq!(hex(&block.blocks), golden[name]["blocks"].as_str().expect("hex"), "{name}");
-        assert_eq!(quantizer.dequantize(&block).expect("values"), floats(&golden[name]["values"]), "{name}");
+        assert_eq!(
+            quantizer.dequantize(&block).expect("values"),
+            floats(&golden[name]["values"]),
+            "{name}"
+        );
         let bits = block.blocks.len() as f32 * 8.0 / values.len() as f32;
         assert_eq!(bits, quantizer.bits_per_weight(), "{name}");
     }
@@ -46,9 +53,17 @@ fn a_tensor_with_one_scale_is_within_half_a_step() {
     let (values, shape, _) = golden();
     let block = Q8TensorQuantizer.quantize(&values, &shape).expect("blocks");
     let tensor = QuantizedTensor::try_from(&block).expect("one scale");
-    assert_eq!((tensor.data.len(), tensor.zero_point, tensor.shape), (values.len(), 0, shape.clone()));
-    assert!(tensor.data.iter().any(|value| value.unsigned_abs() == 127), "the greatest fills the range");
-    for (value, restored) in values.iter().zip(Q8TensorQuantizer.dequantize(&block).expect("values")) {
+    assert_eq!(
+        (tensor.data.len(), tensor.zero_point, tensor.shape),
+        (values.len(), 0, shape.clone())
+    );
+    assert!(
+        tensor.data.iter().any(|value| value.unsigned_abs() == 127),
+        "the greatest fills the range"
+    );
+    for (value, restored) in
+        values.iter().zip(Q8TensorQuantizer.dequantize(&block).expect("values"))
+    {
         assert!((value - restored).abs() <= tensor.scale * 0.500_01, "{value} became {restored}");
     }
     let zeros = Q8TensorQuantizer.quantize(&[0.0; 4], &Shape::from([4])).expect("blocks");
@@ -66,10 +81,17 @@ fn an_unknown_type_is_unsupported() {
             }
         }
     }
-    assert_eq!([0x01, 0x02, 0x03, 0x10, 0xFF].map(|code| QuantType::from_code(code).is_ok()), [true; 5]);
+    assert_eq!(
+        [0x01, 0x02, 0x03, 0x10, 0xFF].map(|code| QuantType::from_code(code).is_ok()),
+        [true; 5]
+    );
     let (model, registry) = (tiny_llama(), QuantizerRegistry::default());
-    let error = quantize_with_registry(&*model, "q4-0", &registry).err().expect("no such quantizer");
-    assert!(error.message().contains("UnsupportedQuantization") && error.message().contains("q4_0"), "{error}");
+    let error =
+        quantize_with_registry(&*model, "q4-0", &registry).err().expect("no such quantizer");
+    assert!(
+        error.message().contains("UnsupportedQuantization") && error.message().contains("q4_0"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -87,14 +109,18 @@ fn blocks_that_do_not_go_with_the_shape_are_corrupt() {
         (QuantType::Q4_1, 80, 32),
         (QuantType::Q8Tensor, 132, 128),
     ] {
-        let quantizer = registry.get(quant_type.quantizer().expect("built in")).expect("registered");
+        let quantizer =
+            registry.get(quant_type.quantizer().expect("built in")).expect("registered");
         assert_eq!(block(quant_type, right, block_size).check(), Ok(()));
         for wrong in [
             block(quant_type, right - 1, block_size),
             block(quant_type, right + 34, block_size),
             block(quant_type, 0, block_size),
             block(quant_type, right, 16),
-            QuantizedBlock { shape: Shape::from([u64::MAX, 32]), ..block(quant_type, right, block_size) },
+            QuantizedBlock {
+                shape: Shape::from([u64::MAX, 32]),
+                ..block(quant_type, right, block_size)
+            },
         ] {
             let error = quantizer.dequantize(&wrong).expect_err("corrupt");
             assert_eq!(error.code(), Code::Corrupt, "{error}");
@@ -115,7 +141,12 @@ impl Quantizer for Zeros {
 
     fn quantize(&self, data: &[f32], shape: &Shape) -> Result<QuantizedBlock> {
         let block_size = data.len();
-        Ok(QuantizedBlock { quant_type: QuantType::Custom, shape: shape.clone(), blocks: Vec::new(), block_size })
+        Ok(QuantizedBlock {
+            quant_type: QuantType::Custom,
+            shape: shape.clone(),
+            blocks: Vec::new(),
+            block_size,
+        })
     }
 
     fn dequantize(&self, block: &QuantizedBlock) -> Result<Vec<f32>> {
@@ -135,7 +166,10 @@ fn a_great_loss_is_a_warning_and_no_error() {
     let mut quantized = 0;
     for tensor in quantize_with_registry(&*model, "zeros", &registry).expect("registered") {
         if let Outcome::Quantized { info, .. } = tensor.expect("a tensor").outcome {
-            assert_eq!(info.warning.as_deref(), Some("the error has 100.0 % of the energy of the values"));
+            assert_eq!(
+                info.warning.as_deref(),
+                Some("the error has 100.0 % of the energy of the values")
+            );
             assert_eq!(serde_json::to_value(&info).expect("JSON")["quantizer"], "zeros");
             quantized += 1;
         }
@@ -164,7 +198,8 @@ fn hooks_choose_by_tensor_and_a_rejected_one_carries_a_warning() {
     }
 
     let model = tiny_llama();
-    let outcomes: Vec<_> = quantize_with_hooks(&*model, &Picky).collect::<Result<_>>().expect("all tensors");
+    let outcomes: Vec<_> =
+        quantize_with_hooks(&*model, &Picky).collect::<Result<_>>().expect("all tensors");
     assert_eq!(outcomes.len(), model.tensors().len());
     for outcome in outcomes {
         match outcome.outcome {
@@ -173,8 +208,12 @@ fn hooks_choose_by_tensor_and_a_rejected_one_carries_a_warning() {
         }
     }
     let custom = UniformQuantization { quant_type: QuantType::Custom };
-    let error = quantize_with_hooks(&*model, &custom).find_map(Result::err).expect("no plug-in by type");
-    assert!(error.tensor().is_some() && error.message().starts_with("UnsupportedQuantization"), "{error}");
+    let error =
+        quantize_with_hooks(&*model, &custom).find_map(Result::err).expect("no plug-in by type");
+    assert!(
+        error.tensor().is_some() && error.message().starts_with("UnsupportedQuantization"),
+        "{error}"
+    );
 }
 
 #[test]

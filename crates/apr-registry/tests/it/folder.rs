@@ -22,20 +22,29 @@ fn companions_that_are_too_large_together_are_left_out_by_name() {
     let mut limits = Limits::default();
     limits.max_companion = 100;
     let open = |tokenizer: usize| {
-        open_folder(&folder(br#"{"model_type":"llama"}"#, &vec![b' '; tokenizer]), &limits).expect("a model")
+        open_folder(&folder(br#"{"model_type":"llama"}"#, &vec![b' '; tokenizer]), &limits)
+            .expect("a model")
     };
     let fits = open(100 - 22);
     assert_eq!(fits.companions().len(), 2);
     assert!(fits.left_out().is_empty());
     let one_byte_more = open(100 - 21);
-    assert_eq!(one_byte_more.companions().iter().map(|one| one.name.as_str()).collect::<Vec<_>>(), ["config.json"]);
+    assert_eq!(
+        one_byte_more.companions().iter().map(|one| one.name.as_str()).collect::<Vec<_>>(),
+        ["config.json"]
+    );
     assert_eq!(one_byte_more.left_out(), ["tokenizer.json"]);
 }
 
 #[test]
 fn a_broken_configuration_is_a_warning_and_one_with_a_mark_of_its_encoding_is_read() {
-    let broken = open_folder(&folder(b"{", b"{}"), &Limits::default()).expect("the weights are sound");
-    assert!(broken.warnings().iter().any(|warning| warning.contains("config.json")), "{:?}", broken.warnings());
+    let broken =
+        open_folder(&folder(b"{", b"{}"), &Limits::default()).expect("the weights are sound");
+    assert!(
+        broken.warnings().iter().any(|warning| warning.contains("config.json")),
+        "{:?}",
+        broken.warnings()
+    );
     assert_eq!(broken.metadata().text(keys::MODEL_TYPE), None);
     let marked = folder(b"\xef\xbb\xbf{\"model_type\":\"llama\"}", b"{}");
     let marked = open_folder(&marked, &Limits::default()).expect("a model");

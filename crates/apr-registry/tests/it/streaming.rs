@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex};
 
 use apr_registry::crypto::{Argon2Costs, EncrBlock, Lock, Unlock};
 use apr_registry::{
-    ByteSource, CheckpointReader, Code, DType, Error, IoCause, Limits, MemoryFolder, Metadata, Notes, OpenOptions,
-    Result, SourceSet, StreamingLoader, TensorInfo, TensorLoader, apr2,
+    ByteSource, CheckpointReader, Code, DType, Error, IoCause, Limits, MemoryFolder, Metadata,
+    Notes, OpenOptions, Result, SourceSet, StreamingLoader, TensorInfo, TensorLoader, apr2,
 };
 use apr_testkit::apr2::{Apr2Builder, Apr2Entry};
 use apr_testkit::{CountingSource, FolderInMemory, SparseSource, corrupt};
@@ -19,7 +19,11 @@ fn tensor(name: &str, len: u64) -> TensorInfo {
     TensorInfo { name: name.into(), dtype: DType::U8, shape: [len].into() }
 }
 
-fn write(tensors: &[(&str, Vec<u8>)], metadata: &Metadata, shard_size: Option<u64>) -> FolderInMemory {
+fn write(
+    tensors: &[(&str, Vec<u8>)],
+    metadata: &Metadata,
+    shard_size: Option<u64>,
+) -> FolderInMemory {
     write_with(tensors, metadata, &apr2::WriteOptions::default(), shard_size.unwrap_or(u64::MAX))
 }
 
@@ -29,13 +33,16 @@ fn write_with(
     options: &apr2::WriteOptions,
     shard_size: u64,
 ) -> FolderInMemory {
-    let infos: Vec<TensorInfo> = tensors.iter().map(|(name, bytes)| tensor(name, bytes.len() as u64)).collect();
-    let mut writer =
-        apr2::plan_shards(&infos, metadata, Vec::new(), options, shard_size).expect("a model to be written");
+    let infos: Vec<TensorInfo> =
+        tensors.iter().map(|(name, bytes)| tensor(name, bytes.len() as u64)).collect();
+    let mut writer = apr2::plan_shards(&infos, metadata, Vec::new(), options, shard_size)
+        .expect("a model to be written");
     let mut folder = MemoryFolder::default();
     writer.begin(&mut folder).expect("memory takes everything");
     for planned in writer.layout().tensors.clone() {
-        writer.write_chunk(&mut folder, &tensors[planned.source].1, None).expect("the planned bytes");
+        writer
+            .write_chunk(&mut folder, &tensors[planned.source].1, None)
+            .expect("the planned bytes");
     }
     writer.finish(&mut folder, &Notes::default()).expect("all tensors are there");
     let mut files = folder.files().clone();
@@ -55,7 +62,12 @@ fn write_encrypted(tensors: &[(&str, Vec<u8>)], shard_size: u64) -> FolderInMemo
     };
     let (block, key) = EncrBlock::seal(&locks, &mut random).expect("one lock");
     let encryption = Some(apr2::Encrypt { block, key, hide_metadata: false });
-    write_with(tensors, &Metadata::new(), &apr2::WriteOptions { encryption, ..Default::default() }, shard_size)
+    write_with(
+        tensors,
+        &Metadata::new(),
+        &apr2::WriteOptions { encryption, ..Default::default() },
+        shard_size,
+    )
 }
 
 fn with_password(password: &str) -> OpenOptions {
@@ -84,15 +96,24 @@ impl CountingFolder {
     fn counts(&self, name: &str) -> (u64, u64) {
         let sources = self.sources.lock().expect("no test panics with it");
         let of_file = sources.iter().filter(|(file, _)| file == name);
-        of_file.fold((0, 0), |(reads, bytes), (_, source)| (reads + source.reads(), bytes + source.bytes_read()))
+        of_file.fold((0, 0), |(reads, bytes), (_, source)| {
+            (reads + source.reads(), bytes + source.bytes_read())
+        })
     }
 }
 
 impl SourceSet for CountingFolder {
     fn open(&self, name: &str) -> Result<Box<dyn ByteSource>> {
-        let bytes = self.files.0.get(name).ok_or_else(|| Error::io(IoCause::NotFound, "no such file").in_file(name))?;
+        let bytes = self
+            .files
+            .0
+            .get(name)
+            .ok_or_else(|| Error::io(IoCause::NotFound, "no such file").in_file(name))?;
         let source = CountingSource::new(bytes.clone());
-        self.sources.lock().expect("no test panics with it").push((name.to_owned(), source.clone()));
+        self.sources
+            .lock()
+            .expect("no test panics with it")
+            .push((name.to_owned(), source.clone()));
         Ok(Box::new(source))
     }
 
@@ -101,7 +122,8 @@ impl SourceSet for CountingFolder {
     }
 }
 
-/// The front of a file with a large tensor, as the writer makes it, and the file's tail behind a hole.
+/// The front of a file with a large tensor, as the writer makes it, and the file's tail behind a
+/// hole.
 #[derive(Clone)]
 struct Holed {
     head: Vec<u8>,
@@ -127,7 +149,8 @@ impl ByteSource for Holed {
 /// A file of a gigabyte of zeros, `huge`, and a small tensor after it, without the gigabyte.
 fn large_file() -> Holed {
     let small = [7_u8; 100];
-    // Packed by hand: as if `huge` were empty, then with its size and what lies behind moved by that much.
+    // Packed by hand: as if `huge` were empty, then with its size and what lies behind moved by
+    // that much.
     let build = |huge: u64| {
         let entry = |name: &str, dims: &[u64], offset: u64, size: u64| Apr2Entry {
             dims: dims.to_vec(),
@@ -135,12 +158,9 @@ fn large_file() -> Holed {
             size: Some(size),
             ..Apr2Entry::of_bytes(name, &[])
         };
-        Apr2Builder { digests: false, ..Apr2Builder::new() }.entry(entry("huge", &[huge], 0, huge)).entry(entry(
-            "small",
-            &[100],
-            huge,
-            100,
-        ))
+        Apr2Builder { digests: false, ..Apr2Builder::new() }
+            .entry(entry("huge", &[huge], 0, huge))
+            .entry(entry("small", &[100], huge, 100))
     };
     let builder = build(LARGE);
     let data = u64::from(builder.data_start());
@@ -152,7 +172,14 @@ fn large_file() -> Holed {
     // Nobody reads `huge`, so that its digest does not matter.
     let digests = [[0; 32], *blake3::hash(&small).as_bytes()].concat();
     tail.extend(
-        [&b"DGST"[..], &1_u32.to_le_bytes(), &72_u64.to_le_bytes(), &[1, 0, 0, 0, 0, 0, 0, 0], &digests].concat(),
+        [
+            &b"DGST"[..],
+            &1_u32.to_le_bytes(),
+            &72_u64.to_le_bytes(),
+            &[1, 0, 0, 0, 0, 0, 0, 0],
+            &digests,
+        ]
+        .concat(),
     );
     tail.resize(256, 0);
     let len = data + LARGE + tail.len() as u64 + 16;
@@ -165,10 +192,15 @@ fn one_tensor_of_a_large_file_takes_four_reads_of_front_trailer_and_that_tensor(
     let file = large_file();
     let front = file.head.len() as u64;
     let source = CountingSource::new(file);
-    let mut loader = TensorLoader::open(source.clone(), "m.apr", &Limits::default(), BUDGET).expect("a sound file");
+    let mut loader = TensorLoader::open(source.clone(), "m.apr", &Limits::default(), BUDGET)
+        .expect("a sound file");
     let trailer = 128 + 16;
     assert_eq!(source.reads(), 3, "header, rest of the front, trailer");
-    assert!(source.bytes_read() <= front + trailer, "{} of {front} and {trailer}", source.bytes_read());
+    assert!(
+        source.bytes_read() <= front + trailer,
+        "{} of {front} and {trailer}",
+        source.bytes_read()
+    );
 
     let before = source.bytes_read();
     assert_eq!(loader.load_tensor("small").expect("it is there").bytes.as_ref(), [7; 100]);
@@ -182,14 +214,19 @@ fn one_tensor_of_a_large_file_takes_four_reads_of_front_trailer_and_that_tensor(
 fn what_was_prefetched_is_not_read_again() {
     let folder = write(&three(), &Metadata::new(), None);
     let source = CountingSource::new(folder.0["model.apr"].clone());
-    let mut loader = TensorLoader::open(source.clone(), "m.apr", &Limits::default(), BUDGET).expect("a sound file");
+    let mut loader = TensorLoader::open(source.clone(), "m.apr", &Limits::default(), BUDGET)
+        .expect("a sound file");
     loader.prefetch(&["c", "a", "no such tensor"]);
     let reads = source.reads();
     assert_eq!(reads, 5);
     for name in ["a", "c", "a"] {
-        let expected = three().into_iter().find(|(known, _)| *known == name).expect("one of three").1;
+        let expected =
+            three().into_iter().find(|(known, _)| *known == name).expect("one of three").1;
         let loaded = loader.load_tensor(name).expect("it is there");
-        assert_eq!((loaded.bytes.as_ref(), &loaded.info), (&*expected, &tensor(name, expected.len() as u64)));
+        assert_eq!(
+            (loaded.bytes.as_ref(), &loaded.info),
+            (&*expected, &tensor(name, expected.len() as u64))
+        );
     }
     loader.prefetch(&["a"]);
     assert_eq!(source.reads(), reads);
@@ -199,10 +236,12 @@ fn what_was_prefetched_is_not_read_again() {
 
 #[test]
 fn the_cache_keeps_within_its_budget_and_drops_what_was_used_longest_ago() {
-    let tensors: Vec<(&str, Vec<u8>)> = ["a", "b", "c", "d"].map(|name| (name, vec![0; 100])).to_vec();
+    let tensors: Vec<(&str, Vec<u8>)> =
+        ["a", "b", "c", "d"].map(|name| (name, vec![0; 100])).to_vec();
     let folder = write(&tensors, &Metadata::new(), None);
     let source = CountingSource::new(folder.0["model.apr"].clone());
-    let mut loader = TensorLoader::open(source.clone(), "m.apr", &Limits::default(), 250).expect("a sound file");
+    let mut loader =
+        TensorLoader::open(source.clone(), "m.apr", &Limits::default(), 250).expect("a sound file");
     let reads = |loader: &mut TensorLoader, name: &str| {
         let before = source.reads();
         loader.load_tensor(name).expect("it is there");
@@ -210,10 +249,16 @@ fn the_cache_keeps_within_its_budget_and_drops_what_was_used_longest_ago() {
     };
     // Two of three fit; those asked for in the same breath don't push each other out.
     loader.prefetch(&["a", "b", "c"]);
-    assert_eq!([reads(&mut loader, "b"), reads(&mut loader, "a"), reads(&mut loader, "c")], [0, 0, 1]);
+    assert_eq!(
+        [reads(&mut loader, "b"), reads(&mut loader, "a"), reads(&mut loader, "c")],
+        [0, 0, 1]
+    );
     // b was used before a.
     loader.prefetch(&["d"]);
-    assert_eq!([reads(&mut loader, "a"), reads(&mut loader, "d"), reads(&mut loader, "b")], [0, 0, 1]);
+    assert_eq!(
+        [reads(&mut loader, "a"), reads(&mut loader, "d"), reads(&mut loader, "b")],
+        [0, 0, 1]
+    );
 }
 
 #[test]
@@ -223,10 +268,14 @@ fn a_damaged_tensor_is_e004_by_its_name_and_the_others_load() {
     let reader = apr2::open(file.clone(), "m.apr", &Limits::default()).expect("a sound file");
     let at = usize::try_from(reader.stored(1).range.offset).expect("a small file");
     for damaged in corrupt::bit_flips(&file, at..at + 70) {
-        let mut loader = TensorLoader::open(damaged, "m.apr", &Limits::default(), BUDGET).expect("a sound front");
+        let mut loader = TensorLoader::open(damaged, "m.apr", &Limits::default(), BUDGET)
+            .expect("a sound front");
         loader.prefetch(&["b"]);
         let error = loader.load_tensor("b").expect_err("a flipped bit");
-        assert_eq!((error.code(), error.tensor(), error.file()), (Code::Checksum, Some("b"), Some("m.apr")));
+        assert_eq!(
+            (error.code(), error.tensor(), error.file()),
+            (Code::Checksum, Some("b"), Some("m.apr"))
+        );
         loader.load_tensor("a").expect("it is sound");
     }
 }
@@ -234,13 +283,19 @@ fn a_damaged_tensor_is_e004_by_its_name_and_the_others_load() {
 #[test]
 fn a_damaged_tensor_is_found_through_the_one_tied_to_it() {
     let tied = Apr2Entry { flags: 1 << 13, ..Apr2Entry::new("head", DType::U8, &[70], &[]) };
-    let metadata = r#"{"apr_version":"2.0.0","architecture":{},"model_type":"x","tied":{"head":"embed"}}"#;
-    let file = Apr2Builder::new().metadata(metadata).entry(Apr2Entry::of_bytes("embed", &[5; 70])).entry(tied);
+    let metadata =
+        r#"{"apr_version":"2.0.0","architecture":{},"model_type":"x","tied":{"head":"embed"}}"#;
+    let file = Apr2Builder::new()
+        .metadata(metadata)
+        .entry(Apr2Entry::of_bytes("embed", &[5; 70]))
+        .entry(tied);
     let at = usize::try_from(file.data_start()).expect("a small file");
-    let mut loader = TensorLoader::open(file.build(), "m.apr", &Limits::default(), BUDGET).expect("a sound file");
+    let mut loader = TensorLoader::open(file.build(), "m.apr", &Limits::default(), BUDGET)
+        .expect("a sound file");
     assert_eq!(loader.load_tensor("head").expect("it is tied").bytes.as_ref(), [5; 70]);
     let damaged = corrupt::overwrite(&file.build(), at, &[6]);
-    let mut loader = TensorLoader::open(damaged, "m.apr", &Limits::default(), BUDGET).expect("a sound front");
+    let mut loader =
+        TensorLoader::open(damaged, "m.apr", &Limits::default(), BUDGET).expect("a sound front");
     assert_eq!(loader.load_tensor("head").expect_err("another byte").code(), Code::Checksum);
 }
 
@@ -250,22 +305,29 @@ fn a_tensor_of_an_encrypted_file_loads_without_the_others() {
     let folder = write_encrypted(&tensors, u64::MAX);
     let source = CountingSource::new(folder.0["model.apr"].clone());
     let mut loader =
-        TensorLoader::open(source.clone(), "m.apr", with_password("open sesame"), BUDGET).expect("the password");
+        TensorLoader::open(source.clone(), "m.apr", with_password("open sesame"), BUDGET)
+            .expect("the password");
     assert_eq!(loader.load_tensor("b").expect("it is there").bytes.as_ref(), [2; 70]);
     assert!(source.bytes_read() < 10_000, "{} bytes", source.bytes_read());
 
-    let open = |options: OpenOptions| TensorLoader::open(folder.0["model.apr"].clone(), "m.apr", options, BUDGET);
+    let open = |options: OpenOptions| {
+        TensorLoader::open(folder.0["model.apr"].clone(), "m.apr", options, BUDGET)
+    };
     let mut without = open(OpenOptions::default()).expect("its front is readable");
     assert_eq!(without.load_index().expect("it is readable").len(), 3);
     assert_eq!(without.load_tensor("b").expect_err("no key").code(), Code::Decrypt);
-    assert_eq!(open(with_password("open barley")).expect_err("a wrong password").code(), Code::Decrypt);
+    assert_eq!(
+        open(with_password("open barley")).expect_err("a wrong password").code(),
+        Code::Decrypt
+    );
 }
 
 #[test]
 fn a_tensor_of_encrypted_shards_loads_from_its_shard() {
     let folder = CountingFolder::of(write_encrypted(&three(), 1000));
     let mut loader =
-        TensorLoader::open_in(&folder, "model.apr", with_password("open sesame"), BUDGET).expect("the password");
+        TensorLoader::open_in(&folder, "model.apr", with_password("open sesame"), BUDGET)
+            .expect("the password");
     assert_eq!(loader.load_tensor("c").expect("it is there").bytes.as_ref(), [3; 16]);
     assert_eq!(folder.counts("model-00001-of-00002.apr"), (0, 0));
 }
@@ -273,7 +335,8 @@ fn a_tensor_of_encrypted_shards_loads_from_its_shard() {
 #[test]
 fn a_name_that_is_none_is_e001() {
     let folder = write(&three(), &Metadata::new(), None);
-    let mut loader = TensorLoader::open_in(&folder, "model.apr", &Limits::default(), BUDGET).expect("a sound file");
+    let mut loader = TensorLoader::open_in(&folder, "model.apr", &Limits::default(), BUDGET)
+        .expect("a sound file");
     let error = loader.load_tensor("d").expect_err("there are three");
     assert_eq!(error.to_string(), "E001: model.apr: tensor 'd': there is no such tensor");
 }
@@ -281,7 +344,8 @@ fn a_name_that_is_none_is_e001() {
 #[test]
 fn of_a_sharded_model_the_manifest_and_the_shard_of_the_tensor_are_read() {
     let folder = CountingFolder::of(write(&three(), &Metadata::new(), Some(1000)));
-    let mut loader = TensorLoader::open_in(&folder, "model.apr", &Limits::default(), BUDGET).expect("a sound model");
+    let mut loader = TensorLoader::open_in(&folder, "model.apr", &Limits::default(), BUDGET)
+        .expect("a sound model");
     let shard = |number: u32| folder.counts(&format!("model-0000{number}-of-00002.apr"));
     assert_eq!(loader.load_index().expect("the manifest tells").len(), 3);
     assert_eq!((shard(1), shard(2)), ((0, 0), (0, 0)));
@@ -299,8 +363,8 @@ fn of_a_sharded_model_the_manifest_and_the_shard_of_the_tensor_are_read() {
 fn a_missing_shard_is_e007_for_its_tensors_only() {
     let mut files = write(&three(), &Metadata::new(), Some(1000));
     files.0.remove("model-00001-of-00002.apr");
-    let mut loader =
-        TensorLoader::open_in(&files, "model.apr", &Limits::default(), BUDGET).expect("the manifest tells");
+    let mut loader = TensorLoader::open_in(&files, "model.apr", &Limits::default(), BUDGET)
+        .expect("the manifest tells");
     assert_eq!(loader.load_tensor("b").expect("its shard is there").bytes.as_ref(), [2; 70]);
     let error = loader.load_tensor("a").expect_err("its shard is not");
     assert_eq!((error.code(), error.file()), (Code::Io, Some("model-00001-of-00002.apr")));
@@ -310,7 +374,8 @@ fn a_missing_shard_is_e007_for_its_tensors_only() {
 fn any_checkpoint_can_be_loaded_from() {
     let header = br#"{"bias":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#;
     let file = [&(header.len() as u64).to_le_bytes()[..], header, &[9; 8]].concat();
-    let reader = apr_registry::open(file, "m.safetensors", &Limits::default()).expect("a sound file");
+    let reader =
+        apr_registry::open(file, "m.safetensors", &Limits::default()).expect("a sound file");
     let mut loader = TensorLoader::new(reader, BUDGET);
     let bytes: Arc<[u8]> = loader.load_tensor("bias").expect("it is there").bytes;
     assert_eq!(bytes.as_ref(), [9; 8]);
@@ -322,8 +387,11 @@ fn a_broken_file_is_the_same_error_behind_few_reads() {
     let file = &folder.0["model.apr"];
     let sweep = corrupt::truncations(file).chain(corrupt::bit_flips(file, 0..256)).step_by(3);
     for broken in sweep {
-        let plain = apr2::open(CountingSource::new(broken.clone()), "m.apr", &Limits::default()).map(drop);
-        let few = TensorLoader::open(CountingSource::new(broken), "m.apr", &Limits::default(), BUDGET).map(drop);
+        let plain =
+            apr2::open(CountingSource::new(broken.clone()), "m.apr", &Limits::default()).map(drop);
+        let few =
+            TensorLoader::open(CountingSource::new(broken), "m.apr", &Limits::default(), BUDGET)
+                .map(drop);
         assert_eq!(plain, few);
     }
 }
@@ -336,14 +404,18 @@ fn a_folder_is_opened_by_its_manifest_and_a_shard_alone_says_so() {
     assert_eq!((reader.warnings(), reader.left_out()), (&[][..], &[][..]));
 
     let shard = folder.0["model-00002-of-00002.apr"].clone();
-    let alone = apr_registry::open(shard, "model-00002-of-00002.apr", &Limits::default()).expect("a file of its own");
+    let alone = apr_registry::open(shard, "model-00002-of-00002.apr", &Limits::default())
+        .expect("a file of its own");
     assert_eq!(alone.tensors().len(), 2);
     assert!(alone.warnings()[0].contains("shard 2 of 2 alone"), "{:?}", alone.warnings());
 
     let mut without = folder.clone();
     let manifest = without.0.remove("model.apr").expect("it was written");
-    let error = apr_registry::open_folder(&without, &Limits::default()).map(drop).expect_err("no manifest");
+    let error =
+        apr_registry::open_folder(&without, &Limits::default()).map(drop).expect_err("no manifest");
     assert!(error.to_string().contains("shard 1 of 2, and the folder has no manifest"), "{error}");
-    let error = apr_registry::open(manifest, "model.apr", &Limits::default()).map(drop).expect_err("no folder");
+    let error = apr_registry::open(manifest, "model.apr", &Limits::default())
+        .map(drop)
+        .expect_err("no folder");
     assert!(error.message().contains("the manifest of a sharded model"), "{error}");
 }

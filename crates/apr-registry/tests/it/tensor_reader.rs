@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use apr_registry::codec::Choice;
 use apr_registry::{
-    ByteSource, CheckpointReader, CheckpointWriter, Code, DType, Error, IoCause, Limits, Metadata, Notes, Result,
-    TensorInfo, TensorReader, apr2,
+    ByteSource, CheckpointReader, CheckpointWriter, Code, DType, Error, IoCause, Limits, Metadata,
+    Notes, Result, TensorInfo, TensorReader, apr2,
 };
 
 /// Bytes that compress, three blocks of them.
@@ -37,7 +37,9 @@ fn what_is_read_are_the_tensors_bytes_in_any_steps() {
             let mut found = Vec::new();
             let tensor = TensorReader::open(&*model, "full").expect("it is there");
             assert_eq!(tensor.byte_len(), 2_500_000);
-            BufReader::with_capacity(capacity, tensor).read_to_end(&mut found).expect("sound bytes");
+            BufReader::with_capacity(capacity, tensor)
+                .read_to_end(&mut found)
+                .expect("sound bytes");
             assert!(found == bytes(), "{capacity}");
         }
     }
@@ -59,10 +61,17 @@ fn seeking_is_as_in_files() {
     ] {
         assert_eq!(tensor.seek(to).expect("a place"), cursor.seek(to).expect("a place"), "{to:?}");
         let (mut found, mut expected) = ([0; 11], [0; 11]);
-        assert_eq!(tensor.read(&mut found).expect("sound"), cursor.read(&mut expected).expect("memory"), "{to:?}");
+        assert_eq!(
+            tensor.read(&mut found).expect("sound"),
+            cursor.read(&mut expected).expect("memory"),
+            "{to:?}"
+        );
         assert_eq!(found, expected, "{to:?}");
     }
-    assert_eq!(tensor.seek(SeekFrom::Current(-12)).expect_err("before the start").kind(), ErrorKind::InvalidInput);
+    assert_eq!(
+        tensor.seek(SeekFrom::Current(-12)).expect_err("before the start").kind(),
+        ErrorKind::InvalidInput
+    );
     assert_eq!(tensor.stream_position().expect("as before"), 11);
 }
 
@@ -70,7 +79,10 @@ fn seeking_is_as_in_files() {
 fn an_empty_tensor_ends_at_once_and_an_absent_one_does_not_open() {
     let model = model(None);
     let mut found = Vec::new();
-    TensorReader::open(&*model, "empty").expect("it is there").read_to_end(&mut found).expect("nothing to read");
+    TensorReader::open(&*model, "empty")
+        .expect("it is there")
+        .read_to_end(&mut found)
+        .expect("nothing to read");
     assert!(found.is_empty());
     assert!(TensorReader::open(&*model, "none").is_err());
 }
@@ -90,7 +102,11 @@ impl ByteSource for Failing {
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
-        if self.fails.load(Ordering::Relaxed) { Err((self.error)()) } else { self.bytes.read_at(offset, buf) }
+        if self.fails.load(Ordering::Relaxed) {
+            Err((self.error)())
+        } else {
+            self.bytes.read_at(offset, buf)
+        }
     }
 }
 
@@ -110,13 +126,17 @@ fn errors_of_the_file_have_the_kind_that_callers_of_read_know() {
     for (error, kind, code) in errors {
         let fails = Arc::new(AtomicBool::new(false));
         let source = Failing { bytes: bytes.clone(), fails: Arc::clone(&fails), error };
-        let model = apr_registry::open(source, "m.safetensors", &Limits::default()).expect("a model");
+        let model =
+            apr_registry::open(source, "m.safetensors", &Limits::default()).expect("a model");
         let mut tensor = TensorReader::open(&*model, "b").expect("it is there");
         assert_eq!(tensor.read(&mut [0; 2]).expect("two bytes"), 2);
         fails.store(true, Ordering::Relaxed);
         let found = tensor.read(&mut [0; 2]).expect_err("the file fails");
         assert_eq!(found.kind(), kind);
-        let inner = found.get_ref().and_then(|inner| inner.downcast_ref::<Error>()).expect("the error itself");
+        let inner = found
+            .get_ref()
+            .and_then(|inner| inner.downcast_ref::<Error>())
+            .expect("the error itself");
         assert_eq!(inner.code(), code);
         let shown = format!("{tensor:?}");
         assert!(shown.contains("position: 2") && shown.contains("len: 4"), "{shown}");

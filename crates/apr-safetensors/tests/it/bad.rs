@@ -3,12 +3,19 @@
 use apr_core::{CheckpointReader, Code, DType, Error, Metadata};
 use apr_safetensors::WriteOptions;
 
-use crate::{assert_refused, contents, entry, file, official, open, ours, padded_file, tensor, write};
+use crate::{
+    assert_refused, contents, entry, file, official, open, ours, padded_file, tensor, write,
+};
 
 const F32: &str = r#""dtype":"F32","shape":[1],"data_offsets":[0,4]"#;
 
 #[track_caller]
-fn assert_header_refused(header: impl AsRef<[u8]>, data: &[u8], code: Code, expected: &str) -> Error {
+fn assert_header_refused(
+    header: impl AsRef<[u8]>,
+    data: &[u8],
+    code: Code,
+    expected: &str,
+) -> Error {
     let file = file(header, data);
     assert_refused(open(file.clone()), code, expected);
     let error = assert_refused(open(file), code, "model.safetensors: ");
@@ -21,20 +28,31 @@ fn impossible_header_lengths_are_refused() {
     let with_length = |length: u64| [&length.to_le_bytes()[..], b"{}      "].concat();
     assert_refused(open(with_length(0)), Code::Format, "length is 0 (at byte 0)");
     for length in [9, 1 << 31, (1 << 32) - 1, 1 << 63, u64::MAX] {
-        assert_refused(open(with_length(length)), Code::Corrupt, "truncated: it ends at byte 16 (at byte 0)");
+        assert_refused(
+            open(with_length(length)),
+            Code::Corrupt,
+            "truncated: it ends at byte 16 (at byte 0)",
+        );
     }
     assert_refused(open(with_length(1)), Code::Format, "(at byte 8)");
     let no_length = "the header's length takes 8 bytes, but the file is truncated: it ends at byte";
     assert_refused(open(Vec::new()), Code::Corrupt, &format!("{no_length} 0 (at byte 0)"));
-    assert_refused(open(vec![2, 0, 0, 0, 0, 0, 0]), Code::Corrupt, &format!("{no_length} 7 (at byte 0)"));
+    assert_refused(
+        open(vec![2, 0, 0, 0, 0, 0, 0]),
+        Code::Corrupt,
+        &format!("{no_length} 7 (at byte 0)"),
+    );
     assert_refused(open(2_u64.to_le_bytes().to_vec()), Code::Corrupt, "the header takes 2 bytes");
 }
 
 #[test]
 fn bytes_of_other_formats_are_named_as_such() {
-    for start in
-        [&b"GGUF\x03\0\0\0\0\0\0\0"[..], b"PK\x03\x04\0\0\0\0\0\0", b"\x80\x02}q\x01(X\x04\0\0\0", b"#!/bin/sh\n\n"]
-    {
+    for start in [
+        &b"GGUF\x03\0\0\0\0\0\0\0"[..],
+        b"PK\x03\x04\0\0\0\0\0\0",
+        b"\x80\x02}q\x01(X\x04\0\0\0",
+        b"#!/bin/sh\n\n",
+    ] {
         assert_refused(open(start.to_vec()), Code::Format, "this is not safetensors");
     }
     assert_header_refused(" {}", b"", Code::Format, "does not start with '{' (at byte 8)");
@@ -59,18 +77,28 @@ fn a_file_says_where_its_data_begins_and_has_no_companions() {
     let data_start = file.len() as u64 - 1;
     let reader = open(file).expect("a good file");
     let fields = reader.container().header_fields();
-    assert_eq!((fields["files"].as_u64(), fields["header_size"].as_u64()), (Some(1), Some(data_start)), "{fields}");
+    assert_eq!(
+        (fields["files"].as_u64(), fields["header_size"].as_u64()),
+        (Some(1), Some(data_start)),
+        "{fields}"
+    );
     assert!(reader.companions().is_empty());
     assert_eq!(reader.read_companion(0).expect_err("there is none").code(), Code::Format);
 }
 
 #[test]
 fn malformed_json_is_refused_at_its_byte() {
-    assert_header_refused("{", b"", Code::Format, "the header: EOF while parsing an object (at byte 8)");
+    assert_header_refused(
+        "{",
+        b"",
+        Code::Format,
+        "the header: EOF while parsing an object (at byte 8)",
+    );
     assert_header_refused("{}x", b"", Code::Format, "trailing characters (at byte 10)");
     assert_header_refused("{} \0", b"", Code::Format, "(at byte 11)");
     assert_header_refused(b"{\"a\":\xff", b"", Code::Format, "");
-    let error = assert_header_refused(b"{\"a\xff\":{}}", b"", Code::Format, "not UTF-8 (at byte 11)");
+    let error =
+        assert_header_refused(b"{\"a\xff\":{}}", b"", Code::Format, "not UTF-8 (at byte 11)");
     assert_eq!(error.tensor(), None);
     assert_header_refused(r#"{"a\ud800":{}}"#, b"", Code::Format, "");
     let deep = format!("{{\"a\":{}", "[".repeat(100_000));
@@ -81,9 +109,19 @@ fn malformed_json_is_refused_at_its_byte() {
 
 #[test]
 fn names_that_occur_twice_are_refused() {
-    let twice = format!("{{{},{}}}", entry("a", "U8", "[1]", "[0,1]"), entry("a", "U8", "[1]", "[1,2]"));
-    assert_header_refused(twice, b"12", Code::Format, "tensor 'a': the header has two tensors of this name");
-    let escaped = format!("{{{},{}}}", entry("a", "U8", "[1]", "[0,1]"), entry("\\u0061", "U8", "[1]", "[0,1]"));
+    let twice =
+        format!("{{{},{}}}", entry("a", "U8", "[1]", "[0,1]"), entry("a", "U8", "[1]", "[1,2]"));
+    assert_header_refused(
+        twice,
+        b"12",
+        Code::Format,
+        "tensor 'a': the header has two tensors of this name",
+    );
+    let escaped = format!(
+        "{{{},{}}}",
+        entry("a", "U8", "[1]", "[0,1]"),
+        entry("\\u0061", "U8", "[1]", "[0,1]")
+    );
     assert_header_refused(escaped, b"1", Code::Format, "tensor 'a'");
     assert_header_refused(
         r#"{"__metadata__":{},"__metadata__":{}}"#,
@@ -91,13 +129,28 @@ fn names_that_occur_twice_are_refused() {
         Code::Format,
         "the header has __metadata__ twice (at byte ",
     );
-    assert_header_refused(r#"{"__metadata__":{"k":"1","k":"2"}}"#, b"", Code::Format, "the key 'k' twice");
-    assert_header_refused(format!(r#"{{"a":{{{F32},"dtype":"F32"}}}}"#), b"1234", Code::Format, "duplicate field");
+    assert_header_refused(
+        r#"{"__metadata__":{"k":"1","k":"2"}}"#,
+        b"",
+        Code::Format,
+        "the key 'k' twice",
+    );
+    assert_header_refused(
+        format!(r#"{{"a":{{{F32},"dtype":"F32"}}}}"#),
+        b"1234",
+        Code::Format,
+        "duplicate field",
+    );
 }
 
 #[test]
 fn empty_and_endless_names_are_refused() {
-    assert_header_refused(format!("{{{}}}", entry("", "U8", "[1]", "[0,1]")), b"1", Code::Format, "an empty name");
+    assert_header_refused(
+        format!("{{{}}}", entry("", "U8", "[1]", "[0,1]")),
+        b"1",
+        Code::Format,
+        "an empty name",
+    );
     let long = |len: usize| format!("{{{}}}", entry(&"n".repeat(len), "U8", "[1]", "[0,1]"));
     assert!(open(file(long(65_535), b"1")).is_ok());
     assert_header_refused(long(65_536), b"1", Code::Format, "65536 bytes long");
@@ -107,7 +160,12 @@ fn empty_and_endless_names_are_refused() {
 #[test]
 fn entries_that_are_not_exactly_an_entry_are_refused() {
     let refuse = |entry: &str, expected: &str| {
-        let error = assert_header_refused(format!(r#"{{"tête":{entry}}}"#), b"1234", Code::Format, expected);
+        let error = assert_header_refused(
+            format!(r#"{{"tête":{entry}}}"#),
+            b"1234",
+            Code::Format,
+            expected,
+        );
         assert_eq!(error.tensor(), Some("tête"), "{error}");
         assert!(error.offset().is_some(), "{error}");
     };
@@ -128,12 +186,17 @@ fn entries_that_are_not_exactly_an_entry_are_refused() {
         refuse(&format!(r#"{{"dtype":"F32","shape":[1],"data_offsets":{offsets}}}"#), "");
     }
     let dims = vec!["1"; 65].join(",");
-    refuse(&format!(r#"{{"dtype":"F32","shape":[{dims}],"data_offsets":[0,4]}}"#), "more than 64 dimensions");
+    refuse(
+        &format!(r#"{{"dtype":"F32","shape":[{dims}],"data_offsets":[0,4]}}"#),
+        "more than 64 dimensions",
+    );
 }
 
 #[test]
 fn metadata_other_than_text_is_refused() {
-    for metadata in [r#"{"k":{}}"#, r#"{"k":1}"#, r#"{"k":null}"#, "[]", "1", "\"x\"", r#"{"k":["v"]}"#] {
+    for metadata in
+        [r#"{"k":{}}"#, r#"{"k":1}"#, r#"{"k":null}"#, "[]", "1", "\"x\"", r#"{"k":["v"]}"#]
+    {
         let header = format!(r#"{{"__metadata__":{metadata},"a":{{{F32}}}}}"#);
         assert_header_refused(header, b"1234", Code::Format, "__metadata__: invalid type");
     }
@@ -144,7 +207,9 @@ fn unknown_dtypes_are_named() {
     for dtype in ["f32", "F4_E2M1", "Q4_0", "", "F128"] {
         let header = format!("{{{}}}", entry("w", dtype, "[1]", "[0,4]"));
         let expected = format!("tensor 'w': this build does not know the dtype '{dtype}'");
-        assert!(assert_header_refused(header, b"1234", Code::Version, &expected).offset().is_some());
+        assert!(
+            assert_header_refused(header, b"1234", Code::Version, &expected).offset().is_some()
+        );
     }
     let header = format!("{{{}}}", entry("w", &"X".repeat(1 << 20), "[1]", "[0,4]"));
     assert_header_refused(header, b"1234", Code::Version, "tensor 'w'");
@@ -159,7 +224,12 @@ fn shapes_that_contradict_their_range_are_refused() {
     };
     refuse("F32", "[2]", "[0,4]", "takes 8 bytes, but data_offsets [0, 4] hold 4");
     refuse("F32", "[0]", "[0,4]", "takes 0 bytes");
-    refuse("F32", "[4194305,4194305,211106198978564]", "[0,4]", "takes no possible number of bytes");
+    refuse(
+        "F32",
+        "[4194305,4194305,211106198978564]",
+        "[0,4]",
+        "takes no possible number of bytes",
+    );
     refuse("U8", "[9223372036854775808,2]", "[0,4]", "takes no possible number of bytes");
     refuse("F64", "[2305843009213693952]", "[0,0]", "takes no possible number of bytes");
     refuse("U8", "[18446744073709551615]", "[0,4]", "takes 18446744073709551615 bytes");
@@ -173,7 +243,12 @@ fn ranges_that_do_not_tile_the_data_are_refused() {
         let entries: Vec<_> = entries
             .iter()
             .map(|(name, begin, end)| {
-                entry(name, "U8", &format!("[{}]", end.wrapping_sub(*begin)), &format!("[{begin},{end}]"))
+                entry(
+                    name,
+                    "U8",
+                    &format!("[{}]", end.wrapping_sub(*begin)),
+                    &format!("[{begin},{end}]"),
+                )
             })
             .collect();
         let header = format!("{{{}}}", entries.join(","));
@@ -183,7 +258,10 @@ fn ranges_that_do_not_tile_the_data_are_refused() {
         error.offset().map(|offset| offset.wrapping_sub(start))
     };
     let corrupt = Code::Corrupt;
-    assert_eq!(refuse(&[("a", 4, 0), ("b", 0, 8)], Code::Format, "a", "[4, 0] end before they begin"), None);
+    assert_eq!(
+        refuse(&[("a", 4, 0), ("b", 0, 8)], Code::Format, "a", "[4, 0] end before they begin"),
+        None
+    );
     assert_eq!(refuse(&[("a", 0, 4), ("b", 5, 8)], corrupt, "b", "the 1 bytes before it"), Some(5));
     assert_eq!(refuse(&[("a", 1, 8)], corrupt, "a", "the 1 bytes before it"), Some(1));
     assert_eq!(refuse(&[("a", 0, 4), ("b", 3, 8)], corrupt, "b", "overlap those of 'a'"), Some(3));
@@ -191,7 +269,10 @@ fn ranges_that_do_not_tile_the_data_are_refused() {
     assert_eq!(refuse(&[("a", 0, 8), ("e", 3, 3)], corrupt, "e", "overlap those of 'a'"), Some(3));
     assert_eq!(refuse(&[("a", 0, 4), ("b", 4, 7)], corrupt, "b", "1 bytes after it"), Some(7));
     assert_eq!(refuse(&[("a", 0, 4), ("b", 4, 9)], corrupt, "b", "the file is truncated"), Some(4));
-    assert_eq!(refuse(&[("a", 0, 8), ("b", 8, u64::MAX)], corrupt, "b", "the file is truncated"), Some(8));
+    assert_eq!(
+        refuse(&[("a", 0, 8), ("b", 8, u64::MAX)], corrupt, "b", "the file is truncated"),
+        Some(8)
+    );
     assert!(refuse(&[("a", 0, 8), ("b", u64::MAX, u64::MAX)], corrupt, "b", "truncated").is_some());
     assert_eq!(refuse(&[("a", 0, 8), ("e", 9, 9)], corrupt, "e", "truncated"), Some(9));
 
@@ -201,10 +282,15 @@ fn ranges_that_do_not_tile_the_data_are_refused() {
 
 #[test]
 fn reads_past_a_tensor_are_refused() {
-    let header = format!("{{{},{}}}", entry("a", "U8", "[4]", "[0,4]"), entry("b", "U8", "[4]", "[4,8]"));
+    let header =
+        format!("{{{},{}}}", entry("a", "U8", "[4]", "[0,4]"), entry("b", "U8", "[4]", "[4,8]"));
     let reader = open(file(header, b"12345678")).expect("a valid file");
     for (offset, len) in [(0, 5), (4, 1), (5, 0), (u64::MAX, 1), (1 << 63, 0)] {
-        assert_refused(reader.read_tensor(0, offset, &mut vec![0; len]), Code::Corrupt, "tensor 'a'");
+        assert_refused(
+            reader.read_tensor(0, offset, &mut vec![0; len]),
+            Code::Corrupt,
+            "tensor 'a'",
+        );
     }
     let mut end = [0; 3];
     assert_eq!(reader.read_tensor(1, 1, &mut end), Ok(()));
@@ -215,7 +301,9 @@ fn reads_past_a_tensor_are_refused() {
 /// Several dtypes, an empty tensor, metadata out of order, and escapes.
 fn small() -> Vec<u8> {
     let mut metadata = Metadata::new();
-    let text = serde_json::json!({"metadata": {"format": "pt", "a": "\"\n"}, "metadata_order": ["format", "a"]});
+    let text = serde_json::json!({
+        "metadata": {"format": "pt", "a": "\"\n"}, "metadata_order": ["format", "a"],
+    });
     metadata.set("safetensors", text);
     let tensors = [
         (tensor("w", DType::F32, &[2, 2]), (0..16).collect()),
@@ -256,7 +344,10 @@ fn a_header_changed_anywhere_is_an_error_or_what_the_reference_reads() {
                 }
                 Err(error) => {
                     refused += 1;
-                    assert!(matches!(error.code(), Code::Format | Code::Corrupt | Code::Version), "{error}");
+                    assert!(
+                        matches!(error.code(), Code::Format | Code::Corrupt | Code::Version),
+                        "{error}"
+                    );
                 }
             }
         }
@@ -276,7 +367,8 @@ fn names_that_steer_terminals_stay_in_their_place() {
         "\u{200b}",
         "\u{feff}",
     ];
-    let tensors: Vec<_> = names.iter().zip(0..).map(|(name, i)| (tensor(name, DType::U8, &[1]), vec![i])).collect();
+    let tensors: Vec<_> =
+        names.iter().zip(0..).map(|(name, i)| (tensor(name, DType::U8, &[1]), vec![i])).collect();
     let bytes = write(&tensors, &Metadata::new(), &WriteOptions::default());
     let reader = open(bytes.clone()).expect("odd names are names");
     assert_eq!(contents(&reader), tensors);

@@ -12,7 +12,11 @@ use crate::{official, open, ours, rewrite};
 fn files_of_other_projects_read_as_the_reference_reads_them_and_come_back_byte_for_byte() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data/safetensors");
     let Ok(files) = fs::read_dir(&folder) else {
-        assert!(std::env::var_os("CI").is_none(), "the collection of files is absent: {}", folder.display());
+        assert!(
+            std::env::var_os("CI").is_none(),
+            "the collection of files is absent: {}",
+            folder.display()
+        );
         eprintln!("skipped: the collection of files is absent: {}", folder.display());
         return;
     };

@@ -1,10 +1,11 @@
-//! Properties of the crate as its users see it, against the reference library where there is one to compare with.
+//! Properties of the crate as its users see it, against the reference library where there is one to
+//! compare with.
 
 use std::collections::BTreeMap;
 
 use apr_core::{
-    ByteSource, CheckpointReader, CheckpointWriter, Code, DType, Error, IoCause, Limits, MemoryFolder, Metadata, Notes,
-    Result, Shape, Sink, SourceSet, TensorInfo,
+    ByteSource, CheckpointReader, CheckpointWriter, Code, DType, Error, IoCause, Limits,
+    MemoryFolder, Metadata, Notes, Result, Shape, Sink, SourceSet, TensorInfo,
 };
 use apr_safetensors::{SafetensorsReader, WriteOptions, dtype_name, plan};
 use safetensors::SafeTensors;
@@ -52,7 +53,13 @@ fn bytes_of(reader: &SafetensorsReader, tensor: usize) -> Vec<u8> {
 
 /// Names, what they mean and their bytes, in stored order.
 fn contents(reader: &SafetensorsReader) -> Vec<(TensorInfo, Vec<u8>)> {
-    reader.tensors().iter().cloned().enumerate().map(|(i, info)| (info, bytes_of(reader, i))).collect()
+    reader
+        .tensors()
+        .iter()
+        .cloned()
+        .enumerate()
+        .map(|(i, info)| (info, bytes_of(reader, i)))
+        .collect()
 }
 
 /// Writes tensors in pieces of `chunk` bytes.
@@ -75,7 +82,11 @@ fn write_to(
     writer.finish(sink, &Notes::default())
 }
 
-fn write(tensors: &[(TensorInfo, Vec<u8>)], metadata: &Metadata, options: &WriteOptions) -> Vec<u8> {
+fn write(
+    tensors: &[(TensorInfo, Vec<u8>)],
+    metadata: &Metadata,
+    options: &WriteOptions,
+) -> Vec<u8> {
     let mut file = Vec::new();
     write_to(&mut file, tensors, metadata, options, 1 << 20).expect("a valid plan");
     file
@@ -107,7 +118,8 @@ fn ours(reader: &SafetensorsReader) -> ByName {
     contents(reader).into_iter().map(named).collect()
 }
 
-/// Asserts that a result is an error of this code whose message contains `expected`, on one line and no longer than one.
+/// Asserts that a result is an error of this code whose message contains `expected`, on one line
+/// and no longer than one.
 #[track_caller]
 fn assert_refused<T>(result: Result<T>, code: Code, expected: &str) -> Error {
     let Err(error) = result else { panic!("accepted, instead of {code} '{expected}'") };

@@ -18,7 +18,8 @@ type Tensors = Vec<(TensorInfo, Vec<u8>)>;
 
 /// Tensors in any order, of every dtype, empty ones included.
 fn tensors() -> impl Strategy<Value = Tensors> {
-    let dtypes: Vec<_> = DType::ALL.iter().copied().filter(|dtype| dtype_name(*dtype).is_some()).collect();
+    let dtypes: Vec<_> =
+        DType::ALL.iter().copied().filter(|dtype| dtype_name(*dtype).is_some()).collect();
     let dims = prop::collection::vec(0..4_u64, 0..4);
     let one = (".{1,12}", prop::sample::select(dtypes), dims, any::<u8>());
     let tensors = prop::collection::vec(one, 0..12).prop_map(|tensors| {
@@ -29,7 +30,11 @@ fn tensors() -> impl Strategy<Value = Tensors> {
                 dims.push(4);
             }
             let info = tensor(&name, dtype, &dims);
-            let len = info.byte_len().ok().and_then(|len| usize::try_from(len).ok()).expect("a small tensor");
+            let len = info
+                .byte_len()
+                .ok()
+                .and_then(|len| usize::try_from(len).ok())
+                .expect("a small tensor");
             unique.insert(name, (info, (0..len).map(|i| fill ^ i.to_le_bytes()[0]).collect()));
         }
         unique.into_values().collect::<Vec<_>>()
@@ -40,11 +45,18 @@ fn tensors() -> impl Strategy<Value = Tensors> {
 /// What the reference library writes for them.
 fn serialized(tensors: &Tensors, text: Option<HashMap<String, String>>) -> Vec<u8> {
     let view = |(info, bytes): &'_ (TensorInfo, Vec<u8>)| {
-        let dtype: Dtype = serde_json::from_value(json!(dtype_name(info.dtype))).expect("a dtype of the format");
-        let shape = info.shape.dims().iter().map(|&dim| usize::try_from(dim).expect("a small dimension")).collect();
+        let dtype: Dtype =
+            serde_json::from_value(json!(dtype_name(info.dtype))).expect("a dtype of the format");
+        let shape = info
+            .shape
+            .dims()
+            .iter()
+            .map(|&dim| usize::try_from(dim).expect("a small dimension"))
+            .collect();
         (dtype, shape, bytes.clone())
     };
-    let views: Vec<_> = tensors.iter().map(|tensor| (tensor.0.name.clone(), view(tensor))).collect();
+    let views: Vec<_> =
+        tensors.iter().map(|tensor| (tensor.0.name.clone(), view(tensor))).collect();
     let views = views.iter().map(|(name, (dtype, shape, bytes))| {
         (name, TensorView::new(*dtype, Vec::clone(shape), bytes).expect("a valid tensor"))
     });
@@ -110,7 +122,8 @@ fn every_dtype_of_the_reference_is_known() {
     let names: Vec<_> = unknown.split('`').skip(3).step_by(2).collect();
     assert_eq!(names.len(), 22, "{unknown}");
     for name in names {
-        let dtype = apr_safetensors::dtype_from_name(name).unwrap_or_else(|| panic!("{name} is unknown"));
+        let dtype =
+            apr_safetensors::dtype_from_name(name).unwrap_or_else(|| panic!("{name} is unknown"));
         assert_eq!(dtype_name(dtype), Some(name));
     }
 }
@@ -136,7 +149,10 @@ fn metadata_comes_back_in_its_order() {
     for (text, expected) in [
         ("", json!({})),
         (r#""__metadata__":{},"#, json!({"metadata": {}})),
-        (r#""__metadata__":{"a":"1","format":"np"},"#, json!({"metadata": {"a": "1", "format": "np"}})),
+        (
+            r#""__metadata__":{"a":"1","format":"np"},"#,
+            json!({"metadata": {"a": "1", "format": "np"}}),
+        ),
         (
             r#""__metadata__":{"format":"np","a":"1"},"#,
             json!({"metadata": {"a": "1", "format": "np"}, "metadata_order": ["format", "a"]}),

@@ -11,12 +11,18 @@ use super::mel::{self, Filterbank};
 const TENSOR: &str = keys::MEL_FILTERBANK_TENSOR;
 
 /// What Whisper's feature extractor is made with where its file is silent.
-const WHISPER: [(&str, u64); 5] =
-    [("feature_size", 80), ("sampling_rate", 16_000), ("hop_length", 160), ("chunk_length", 30), ("n_fft", 400)];
+const WHISPER: [(&str, u64); 5] = [
+    ("feature_size", 80),
+    ("sampling_rate", 16_000),
+    ("hop_length", 160),
+    ("chunk_length", 30),
+    ("n_fft", 400),
+];
 
 pub(super) fn learn(files: &Files<'_>, learnt: &mut Learnt) {
     let nested = || files.value("processor_config.json", "feature_extractor")?.as_object();
-    let is_audio = |object: &&Map<String, Value>| object.contains_key("sampling_rate") || is_whisper(object);
+    let is_audio =
+        |object: &&Map<String, Value>| object.contains_key("sampling_rate") || is_whisper(object);
     let found = match files.object("preprocessor_config.json").filter(is_audio) {
         Some(extractor) => Some(("preprocessor_config.json", extractor)),
         None => nested().filter(is_audio).map(|extractor| ("processor_config.json", extractor)),
@@ -27,7 +33,10 @@ pub(super) fn learn(files: &Files<'_>, learnt: &mut Learnt) {
     if let (Some(mels), Some(expected)) = (config.get("n_mels"), files.config("num_mel_bins"))
         && mels != expected
     {
-        learnt.warn(file, &format!("it makes {mels} mels, but config.json's num_mel_bins is {expected}"));
+        learnt.warn(
+            file,
+            &format!("it makes {mels} mels, but config.json's num_mel_bins is {expected}"),
+        );
     }
     match extractor.filterbank(&config, learnt) {
         Ok(Some(filterbank)) => add(&filterbank, learnt),
@@ -54,8 +63,13 @@ impl Extractor<'_> {
             return u32::try_from(default()?.1).ok();
         };
         // Seconds are sometimes written with a point.
-        let whole = value.as_f64().filter(|number| number.fract() == 0.0 && (1.0..4e9).contains(number));
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "whole, and in range")]
+        let whole =
+            value.as_f64().filter(|number| number.fract() == 0.0 && (1.0..4e9).contains(number));
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "whole, and in range"
+        )]
         let whole = whole.map(|number| number as u32);
         if whole.is_none() {
             learnt.warn(self.file, &format!("its {key} is not a positive integer"));
@@ -65,8 +79,11 @@ impl Extractor<'_> {
 
     fn config(&self, learnt: &mut Learnt) -> Map<String, Value> {
         let mut config = Map::new();
-        let keys = [("sampling_rate", "sample_rate"), ("n_fft", "n_fft"), ("hop_length", "hop_length")];
-        for (key, name) in keys.into_iter().chain([("chunk_length", "chunk_length"), ("n_samples", "n_samples")]) {
+        let keys =
+            [("sampling_rate", "sample_rate"), ("n_fft", "n_fft"), ("hop_length", "hop_length")];
+        for (key, name) in
+            keys.into_iter().chain([("chunk_length", "chunk_length"), ("n_samples", "n_samples")])
+        {
             if let Some(number) = self.number(key, learnt) {
                 config.insert(name.to_owned(), number.into());
             }
@@ -77,7 +94,9 @@ impl Extractor<'_> {
             config.insert("n_mels".to_owned(), mels.into());
         }
         for key in ["do_normalize", "return_attention_mask", "feature_extractor_type"] {
-            if let Some(value) = self.fields.get(key).filter(|value| value.is_boolean() || value.is_string()) {
+            if let Some(value) =
+                self.fields.get(key).filter(|value| value.is_boolean() || value.is_string())
+            {
                 config.insert(key.to_owned(), value.clone());
             }
         }
@@ -85,14 +104,22 @@ impl Extractor<'_> {
     }
 
     /// The filterbank as the file holds it, else as Whisper's extractor computes it.
-    fn filterbank(&self, config: &Map<String, Value>, learnt: &mut Learnt) -> Result<Option<Filterbank>, String> {
-        let number =
-            |key: &str| config.get(key).and_then(Value::as_u64).and_then(|number| usize::try_from(number).ok());
+    fn filterbank(
+        &self,
+        config: &Map<String, Value>,
+        learnt: &mut Learnt,
+    ) -> Result<Option<Filterbank>, String> {
+        let number = |key: &str| {
+            config.get(key).and_then(Value::as_u64).and_then(|number| usize::try_from(number).ok())
+        };
         let (mels, n_fft) = (number("n_mels"), number("n_fft"));
         if let Some(written) = self.fields.get("mel_filters").filter(|value| !value.is_null()) {
             let filterbank = mel::from_json(written, mels, n_fft.map(|n_fft| n_fft / 2 + 1))?;
             if filterbank.values.iter().any(|&value| value < 0.0) {
-                learnt.warn(self.file, "its mel_filters have negative values, which no filterbank has");
+                learnt.warn(
+                    self.file,
+                    "its mel_filters have negative values, which no filterbank has",
+                );
             }
             return Ok(Some(filterbank));
         }

@@ -19,7 +19,8 @@ pub(super) fn learn(files: &Files<'_>, learnt: &mut Learnt) {
     if let Some(license) = license {
         learnt.set("license", license);
     } else if !files.list.is_empty() {
-        // Whoever passes the container on has to know the terms, and the folder is not there to look at any more.
+        // Whoever passes the container on has to know the terms, and the folder is not there to
+        // look at any more.
         learnt.warnings.push(NO_LICENSE.to_owned());
     }
     if !card.is_empty() {
@@ -42,15 +43,23 @@ fn read(bytes: &[u8], learnt: &mut Learnt) -> Map<String, Value> {
     }
 }
 
-/// The licence that the card names. A licence without an identifier is `other`, and has its name in `license_name`.
+/// The licence that the card names. A licence without an identifier is `other`, and has its name in
+/// `license_name`.
 fn stated(card: &Map<String, Value>) -> Option<String> {
     let listed = match card.get("license")? {
-        Value::Array(several) => several.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(", "),
+        Value::Array(several) => {
+            several.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(", ")
+        }
         one => one.as_str()?.to_owned(),
     };
     let license = listed.trim().to_lowercase();
-    let name = || card.get("license_name").and_then(Value::as_str).map(|name| name.trim().to_lowercase());
-    let license = if license == "other" { name().filter(|name| !name.is_empty()).unwrap_or(license) } else { license };
+    let name =
+        || card.get("license_name").and_then(Value::as_str).map(|name| name.trim().to_lowercase());
+    let license = if license == "other" {
+        name().filter(|name| !name.is_empty()).unwrap_or(license)
+    } else {
+        license
+    };
     (!license.is_empty()).then_some(license)
 }
 
@@ -61,7 +70,8 @@ fn recognised(files: &Files<'_>) -> Option<String> {
         ["LICENSE", "LICENCE", "COPYING"].iter().any(|prefix| name.starts_with(prefix))
     };
     let texts = files.list.iter().filter(|(name, _)| is_text(name));
-    let mut known = texts.filter_map(|(_, bytes)| license::recognise(&String::from_utf8_lossy(bytes)));
+    let mut known =
+        texts.filter_map(|(_, bytes)| license::recognise(&String::from_utf8_lossy(bytes)));
     let first = known.next()?;
     // Two licences side by side: for what each of them holds, no file says.
     known.all(|other| other == first).then(|| first.to_owned())

@@ -55,14 +55,18 @@ impl<'a> Files<'a> {
 
     /// The value under a key of `config.json`, or of the text model's part in it.
     pub(super) fn config(&self, key: &str) -> Option<&Value> {
-        let nested = || self.value("config.json", "text_config")?.get(key).filter(|value| !value.is_null());
+        let nested =
+            || self.value("config.json", "text_config")?.get(key).filter(|value| !value.is_null());
         self.value("config.json", key).or_else(nested)
     }
 }
 
 fn parse_object(bytes: &[u8]) -> Result<Map<String, Value>, String> {
     if bytes.len() > MAX_JSON {
-        return Err(format!("it has {} bytes, too many for a configuration", grouped(bytes.len() as u64)));
+        return Err(format!(
+            "it has {} bytes, too many for a configuration",
+            grouped(bytes.len() as u64)
+        ));
     }
     match serde_json::from_slice(bytes) {
         Ok(Value::Object(object)) => Ok(object),

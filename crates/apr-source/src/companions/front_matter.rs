@@ -1,8 +1,9 @@
 //! The YAML between `---` lines that a model card begins with.
 //!
-//! Only its outermost level is kept: scalars, and lists of scalars. Results of evaluations (`model-index`) and what the
-//! hub's page shows (`widget`) are nested, and large; they stay in the file. Aliases are refused, so that no text stands
-//! for more than itself; nesting is bounded by the parser.
+//! Only its outermost level is kept: scalars, and lists of scalars. Results of evaluations
+//! (`model-index`) and what the hub's page shows (`widget`) are nested, and large; they stay in the
+//! file. Aliases are refused, so that no text stands for more than itself; nesting is bounded by
+//! the parser.
 
 use std::borrow::Cow;
 
@@ -31,9 +32,13 @@ pub(super) struct FrontMatter {
 pub(super) fn read(text: &str) -> Result<Option<FrontMatter>, String> {
     let Some(yaml) = cut(text) else { return Ok(None) };
     if yaml.len() > MAX_FRONT_MATTER {
-        return Err(format!("its front matter has {} bytes, too many for a model card", grouped(yaml.len() as u64)));
+        return Err(format!(
+            "its front matter has {} bytes, too many for a model card",
+            grouped(yaml.len() as u64)
+        ));
     }
-    let mut reader = Reader { events: Parser::new_from_str(yaml), found: FrontMatter::default(), kept: 0 };
+    let mut reader =
+        Reader { events: Parser::new_from_str(yaml), found: FrontMatter::default(), kept: 0 };
     match reader.read() {
         // A text between two rules is not front matter.
         Ok(false) => Ok(None),
@@ -116,12 +121,16 @@ impl<'a> Reader<'a> {
         let name = Escaped::short(&key);
         let warning = match field {
             Field::Nested => return Ok(()),
-            Field::Kept(_) if self.found.fields.contains_key(&*key) => format!("the field '{name}' appears twice"),
+            Field::Kept(_) if self.found.fields.contains_key(&*key) => {
+                format!("the field '{name}' appears twice")
+            }
             Field::Kept(value) if self.fits(&key, &value) => {
                 self.found.fields.insert(key.into_owned(), value);
                 return Ok(());
             }
-            Field::Kept(_) | Field::TooLarge => format!("the field '{name}' is long; it stays in the file"),
+            Field::Kept(_) | Field::TooLarge => {
+                format!("the field '{name}' is long; it stays in the file")
+            }
         };
         // A card of nothing else would be repeated as warnings.
         if self.found.warnings.len() < 10 {
@@ -200,7 +209,11 @@ fn number(text: &str) -> Option<Number> {
         return None;
     }
     if digits.bytes().all(|byte| byte.is_ascii_digit()) {
-        return text.parse::<i64>().map(Number::from).or_else(|_| text.parse::<u64>().map(Number::from)).ok();
+        return text
+            .parse::<i64>()
+            .map(Number::from)
+            .or_else(|_| text.parse::<u64>().map(Number::from))
+            .ok();
     }
     Number::from_f64(text.parse().ok()?)
 }
@@ -217,21 +230,25 @@ mod tests {
 
     #[test]
     fn scalars_are_those_of_the_core_schema() {
-        let yaml = "a: no\nb: true\nc: 1.5\nd: -7\ne: '7'\nf: ~\ng:\nh: 1.0.0\ni: 2024-05-01\nj: !!str 3\nk: 1e3\n\
-                    l: nan\nm: .inf\nn: 99999999999999999999\no: 0x10\np: inf";
+        let yaml = "a: no\nb: true\nc: 1.5\nd: -7\ne: '7'\nf: ~\ng:\nh: 1.0.0\ni: 2024-05-01\nj: \
+            !!str 3\nk: 1e3\nl: nan\nm: .inf\nn: 99999999999999999999\no: 0x10\np: inf";
         let expected = json!({
-            "a": "no", "b": true, "c": 1.5, "d": -7, "e": "7", "f": null, "g": null, "h": "1.0.0", "i": "2024-05-01",
-            "j": "3", "k": 1000.0, "l": "nan", "m": ".inf", "n": "99999999999999999999", "o": "0x10", "p": "inf",
+            "a": "no", "b": true, "c": 1.5, "d": -7, "e": "7", "f": null, "g": null, "h": "1.0.0",
+            "i": "2024-05-01", "j": "3", "k": 1000.0, "l": "nan", "m": ".inf",
+            "n": "99999999999999999999", "o": "0x10", "p": "inf",
         });
         assert_eq!(fields(yaml), expected);
     }
 
     #[test]
     fn lists_of_scalars_are_kept_and_nested_fields_are_not() {
-        let yaml = "language:\n- en\n- no\ntags: [a, 1]\nmodel-index:\n- name: x\n  results: [{a: {b: c}}]\n\
-                    widget: {text: hello}\nnote: |\n  two\n  lines\nfolded: >-\n  one\n  line\n# end\n";
-        let expected =
-            json!({"language": ["en", "no"], "tags": ["a", 1], "note": "two\nlines\n", "folded": "one line"});
+        let yaml = "language:\n- en\n- no\ntags: [a, 1]\nmodel-index:\n- name: x\n  results: [{a: \
+            {b: c}}]\nwidget: {text: hello}\nnote: |\n  two\n  lines\nfolded: >-\n  one\n  line\n# \
+            end\n";
+        let expected = json!({
+            "language": ["en", "no"], "tags": ["a", 1], "note": "two\nlines\n",
+            "folded": "one line",
+        });
         assert_eq!(fields(yaml), expected);
     }
 
@@ -259,7 +276,8 @@ mod tests {
         let long = "x".repeat(MAX_SCALAR + 1);
         let found = read(&format!("---\na: b\na: c\nprompt: {long}\n---\n")).unwrap().unwrap();
         assert_eq!(found.fields, Map::from_iter([("a".to_owned(), "b".into())]));
-        let expected = ["the field 'a' appears twice", "the field 'prompt' is long; it stays in the file"];
+        let expected =
+            ["the field 'a' appears twice", "the field 'prompt' is long; it stays in the file"];
         assert_eq!(found.warnings, expected);
         let many: String = (0..200_000).map(|i| format!("k{i}: v\n")).collect();
         let found = read(&format!("---\n{many}---\n")).unwrap().unwrap();
@@ -272,7 +290,15 @@ mod tests {
         let deep = |open: &str| format!("---\na: {}\n---\n", open.repeat(10_000));
         let bomb = "---\na: &a [x, x]\nb: &b [*a, *a]\n---\n".to_owned();
         let large = format!("---\na: {}\n---\n", "x".repeat(MAX_FRONT_MATTER));
-        for text in [deep("["), deep("{a: "), deep("- "), deep("? "), bomb, large, "---\na: *b\n---\n".to_owned()] {
+        for text in [
+            deep("["),
+            deep("{a: "),
+            deep("- "),
+            deep("? "),
+            bomb,
+            large,
+            "---\na: *b\n---\n".to_owned(),
+        ] {
             assert!(read(&text).is_err(), "{text:.40}");
         }
     }

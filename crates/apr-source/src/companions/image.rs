@@ -22,7 +22,8 @@ const STEPS: [&str; 12] = [
 ];
 
 /// What only image processors have; audio's know `size` and `patch_size` too.
-const SIGNS: [&str; 5] = ["image_mean", "image_std", "image_processor_type", "do_resize", "do_center_crop"];
+const SIGNS: [&str; 5] =
+    ["image_mean", "image_std", "image_processor_type", "do_resize", "do_center_crop"];
 
 pub(super) fn learn(files: &Files<'_>, learnt: &mut Learnt) {
     let nested = || files.value("processor_config.json", "image_processor")?.as_object();
@@ -34,12 +35,18 @@ pub(super) fn learn(files: &Files<'_>, learnt: &mut Learnt) {
     if let Some((file, processor)) = found {
         let config = from_processor(file, processor, learnt);
         learnt.set("image_config", config);
-    } else if let Some(pretrained) = files.value("config.json", "pretrained_cfg").and_then(Value::as_object) {
+    } else if let Some(pretrained) =
+        files.value("config.json", "pretrained_cfg").and_then(Value::as_object)
+    {
         from_timm(pretrained, learnt);
     }
 }
 
-fn from_processor(file: &str, processor: &Map<String, Value>, learnt: &mut Learnt) -> Map<String, Value> {
+fn from_processor(
+    file: &str,
+    processor: &Map<String, Value>,
+    learnt: &mut Learnt,
+) -> Map<String, Value> {
     let mut config = Map::new();
     // The network sees what the crop leaves.
     let cropped = processor.get("do_center_crop") != Some(&Value::Bool(false));
@@ -67,14 +74,18 @@ fn from_processor(file: &str, processor: &Map<String, Value>, learnt: &mut Learn
 /// timm keeps it in the model's configuration: `input_size` is channels, height, width.
 fn from_timm(pretrained: &Map<String, Value>, learnt: &mut Learnt) {
     let mut config = Map::new();
-    if let Some([_, height, width]) = pretrained.get("input_size").and_then(Value::as_array).map(Vec::as_slice) {
+    if let Some([_, height, width]) =
+        pretrained.get("input_size").and_then(Value::as_array).map(Vec::as_slice)
+    {
         config.extend(sides(height, width).map(|size| ("image_size".to_owned(), size)));
     }
     for key in ["mean", "std"] {
         channels("config.json", key, pretrained, key, &mut config, learnt);
     }
     for key in ["interpolation", "crop_pct", "crop_mode"] {
-        if let Some(value) = pretrained.get(key).filter(|value| value.is_number() || value.is_string()) {
+        if let Some(value) =
+            pretrained.get(key).filter(|value| value.is_number() || value.is_string())
+        {
             config.insert(key.to_owned(), value.clone());
         }
     }

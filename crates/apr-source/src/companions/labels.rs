@@ -19,7 +19,10 @@ pub(super) fn learn(files: &Files<'_>, learnt: &mut Learnt) {
     let stated = files.value(FILE, "num_labels").and_then(Value::as_u64);
     if let Some(stated) = stated.filter(|&stated| stated != labels.len() as u64) {
         let named = grouped(labels.len() as u64);
-        learnt.warn(FILE, &format!("its num_labels is {}, but id2label names {named}", grouped(stated)));
+        learnt.warn(
+            FILE,
+            &format!("its num_labels is {}, but id2label names {named}", grouped(stated)),
+        );
     }
     learnt.set("num_labels", labels.len());
     learnt.set_bounded("labels", labels, FILE);

@@ -1,7 +1,8 @@
 //! Licences: recognising their text, and telling what the strict ones forbid.
 
 /// The warning that the files of a model state no licence.
-pub const NO_LICENSE: &str = "no licence is stated, so the terms of use do not travel with the model";
+pub const NO_LICENSE: &str =
+    "no licence is stated, so the terms of use do not travel with the model";
 
 /// Bytes of a licence's text that are looked at; the GPL has 35,000.
 const MAX_TEXT: usize = 256 << 10;
@@ -41,7 +42,8 @@ const TITLES: [(&str, &str); 24] = [
 pub(super) fn recognise(text: &str) -> Option<&'static str> {
     let plain = plain(text);
     let title = plain.get(..plain.char_indices().nth(TITLE).map_or(plain.len(), |(end, _)| end))?;
-    let mut found: Vec<_> = TITLES.iter().filter(|(_, words)| title.contains(words)).map(|&(id, _)| id).collect();
+    let mut found: Vec<_> =
+        TITLES.iter().filter(|(_, words)| title.contains(words)).map(|&(id, _)| id).collect();
     found.extend(by_grant(&plain));
     match *found {
         [only] => Some(only),
@@ -54,8 +56,10 @@ fn by_grant(plain: &str) -> impl Iterator<Item = &'static str> {
     let says = |words: &str| plain.contains(words);
     let mit = says("permission is hereby granted free of charge to any person obtaining a copy")
         && says("the above copyright notice and this permission notice shall be included");
-    let bsd = says("redistribution and use in source and binary forms with or without modification are permitted")
-        && !says("all advertising materials");
+    let bsd = says(
+        "redistribution and use in source and binary forms with or without modification are \
+         permitted",
+    ) && !says("all advertising materials");
     let bsd = match (bsd, says("neither the name")) {
         (true, true) => Some("bsd-3-clause"),
         (true, false) => Some("bsd-2-clause"),
@@ -66,9 +70,14 @@ fn by_grant(plain: &str) -> impl Iterator<Item = &'static str> {
 
 /// Lower case, single spaces, and none of the signs that the same text is found with and without.
 fn plain(text: &str) -> String {
-    let end = (0..=MAX_TEXT.min(text.len())).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
+    let end =
+        (0..=MAX_TEXT.min(text.len())).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
     let mut plain = String::new();
-    for word in text.get(..end).unwrap_or_default().split(|c: char| c.is_whitespace() || ",;:()\"*#=_".contains(c)) {
+    for word in text
+        .get(..end)
+        .unwrap_or_default()
+        .split(|c: char| c.is_whitespace() || ",;:()\"*#=_".contains(c))
+    {
         if !word.is_empty() {
             plain.extend(word.chars().flat_map(char::to_lowercase));
             plain.push(' ');
@@ -94,15 +103,20 @@ enum Terms {
     NonProduction,
 }
 
-/// What a licence forbids, in a sentence, where it forbids commercial use; `None` for every other (QA point 94).
+/// What a licence forbids, in a sentence, where it forbids commercial use; `None` for every other
+/// (QA point 94).
 ///
-/// Licences that allow commercial use under conditions (`llama3.1`, `gemma`, `openrail`, the GPL) get no warning: their
-/// names are in the metadata, and a warning at every second import is one that nobody reads.
+/// Licences that allow commercial use under conditions (`llama3.1`, `gemma`, `openrail`, the GPL)
+/// get no warning: their names are in the metadata, and a warning at every second import is one
+/// that nobody reads.
 ///
 /// ```
 /// use apr_source::companions::license_warning;
 ///
-/// assert!(license_warning("cc-by-nc-4.0").is_some_and(|warning| warning.contains("forbids commercial use")));
+/// assert!(
+///     license_warning("cc-by-nc-4.0")
+///         .is_some_and(|warning| warning.contains("forbids commercial use"))
+/// );
 /// assert_eq!(license_warning("apache-2.0"), None);
 /// ```
 #[must_use]
@@ -110,26 +124,38 @@ pub fn license_warning(license: &str) -> Option<String> {
     // Of several, the strictest binds whoever can't tell which part is under which.
     license.split(", ").find_map(|license| {
         let forbidden = match terms(&license.to_lowercase())? {
-            Terms::NonCommercial => "forbids commercial use: neither the model nor what is made from it may serve to earn money",
+            Terms::NonCommercial => {
+                "forbids commercial use: neither the model nor what is made \
+                from it may serve to earn money"
+            }
             Terms::NoDerivatives => {
-                "forbids commercial use, and passing on changed versions: neither the model nor what is made from it may \
-                 serve to earn money"
+                "forbids commercial use, and passing on changed versions: neither the model nor \
+                 what is made from it may serve to earn money"
             }
             Terms::Research => "allows research only, and forbids commercial use",
-            Terms::NonProduction => "forbids use in production and commercial use; it allows tests and research",
+            Terms::NonProduction => {
+                "forbids use in production and commercial use; it allows tests \
+                and research"
+            }
         };
         Some(format!("the licence {} {forbidden}", apr_core::Escaped::short(license)))
     })
 }
 
 fn terms(license: &str) -> Option<Terms> {
-    if let Some((_, terms)) = RESTRICTED.iter().find(|(id, _)| license.strip_prefix(id).is_some_and(is_version)) {
+    if let Some((_, terms)) =
+        RESTRICTED.iter().find(|(id, _)| license.strip_prefix(id).is_some_and(is_version))
+    {
         return Some(*terms);
     }
     let words: Vec<_> = license.split(|c: char| !c.is_alphanumeric()).collect();
     let pair = words.windows(2).any(|pair| matches!(pair, ["non", "commercial"]));
     if pair || words.iter().any(|word| matches!(*word, "nc" | "noncommercial")) {
-        return Some(if words.contains(&"nd") { Terms::NoDerivatives } else { Terms::NonCommercial });
+        return Some(if words.contains(&"nd") {
+            Terms::NoDerivatives
+        } else {
+            Terms::NonCommercial
+        });
     }
     words.contains(&"research").then_some(Terms::Research)
 }
@@ -183,7 +209,9 @@ mod tests {
         }
         let warning = license_warning("cc-by-nc-nd-4.0").unwrap();
         assert!(
-            warning.starts_with("the licence cc-by-nc-nd-4.0 forbids commercial use, and passing on changed"),
+            warning.starts_with(
+                "the licence cc-by-nc-nd-4.0 forbids commercial use, and passing on changed"
+            ),
             "{warning}"
         );
     }
@@ -211,7 +239,10 @@ mod tests {
             ("GNU GENERAL PUBLIC LICENSE\n   Version 3, 29 June 2007", Some("gpl-3.0")),
             ("GNU AFFERO GENERAL PUBLIC LICENSE\nVersion 3", Some("agpl-3.0")),
             ("GNU LESSER GENERAL PUBLIC LICENSE\nVersion 2.1", Some("lgpl-2.1")),
-            ("Attribution-NonCommercial-ShareAlike 4.0 International\n\n====", Some("cc-by-nc-sa-4.0")),
+            (
+                "Attribution-NonCommercial-ShareAlike 4.0 International\n\n====",
+                Some("cc-by-nc-sa-4.0"),
+            ),
             ("Attribution 4.0 International", Some("cc-by-4.0")),
             ("LLAMA 2 COMMUNITY LICENSE AGREEMENT\nLlama 2 Version", Some("llama2")),
             ("META LLAMA 3 COMMUNITY LICENSE AGREEMENT\nMeta Llama 3 Version", Some("llama3")),

@@ -21,7 +21,10 @@
 //!
 //! All of them are optional, and none is invented: a key is there when a file says so. Large data
 //! has no place in JSON, and the files themselves travel along, so what is large points there.
-#![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing))]
+#![cfg_attr(
+    not(test),
+    deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
+)]
 
 mod audio;
 mod card;

@@ -19,19 +19,25 @@ pub(super) fn learn(files: &Files<'_>, learnt: &mut Learnt) {
         let Some(value) = files.value(file, "chat_template") else { continue };
         match template(value) {
             Some(template) => return learnt.set_bounded(KEY, template, file),
-            None => learnt.warn(file, "its chat_template is neither text nor a list of named templates"),
+            None => {
+                learnt
+                    .warn(file, "its chat_template is neither text nor a list of named templates");
+            }
         }
     }
 }
 
-/// Text, or a list of named ones with nothing else in it; a list may also be written as an object by name.
+/// Text, or a list of named ones with nothing else in it; a list may also be written as an object
+/// by name.
 fn template(value: &Value) -> Option<Value> {
     let named = |name: &str, template: &str| json!({ "name": name, "template": template });
     match value {
         Value::String(_) => Some(value.clone()),
         Value::Array(list) if !list.is_empty() => list
             .iter()
-            .map(|entry| Some(named(entry.get("name")?.as_str()?, entry.get("template")?.as_str()?)))
+            .map(|entry| {
+                Some(named(entry.get("name")?.as_str()?, entry.get("template")?.as_str()?))
+            })
             .collect(),
         Value::Object(templates) if !templates.is_empty() => by_name(templates, named),
         _ => None,

@@ -21,14 +21,18 @@ pub(super) fn learn(files: &Files<'_>, learnt: &mut Learnt) {
     let bytes = |file: usize| files.list.get(file).map_or(&[][..], |(_, bytes)| bytes);
     let found = read_tokenizer(&names, &mut |file| Ok(Cow::Borrowed(bytes(file))));
     let (tokenizer, warnings) = found.unwrap_or_default();
-    learnt
-        .warnings
-        .extend(warnings.into_iter().filter(|warning| !learnt.warnings.contains(warning)).collect::<Vec<_>>());
+    learnt.warnings.extend(
+        warnings
+            .into_iter()
+            .filter(|warning| !learnt.warnings.contains(warning))
+            .collect::<Vec<_>>(),
+    );
     if let Some(tokenizer) = &tokenizer {
         describe(tokenizer, files, learnt);
     }
-    let ids =
-        tokenizer.as_ref().map(|tokenizer| tokenizer.tokens.iter().map(|(&id, text)| (text.as_str(), id)).collect());
+    let ids = tokenizer
+        .as_ref()
+        .map(|tokenizer| tokenizer.tokens.iter().map(|(&id, text)| (text.as_str(), id)).collect());
     let mut roles = Roles { files, tokenizer: tokenizer.as_ref(), ids, special: BTreeMap::new() };
     for role in ROLES {
         roles.learn(role, learnt);
@@ -41,7 +45,12 @@ fn describe(tokenizer: &Tokenizer, files: &Files<'_>, learnt: &mut Learnt) {
     let Tokenizer { file, tokens, model_type, clash, .. } = tokenizer;
     if let Some((id, one, other)) = clash {
         let (one, other) = (Escaped::short(one), Escaped::short(other));
-        learnt.warn(file, &format!("the token id {id} stands for both '{one}' and '{other}'; no vocabulary is taken"));
+        learnt.warn(
+            file,
+            &format!(
+                "the token id {id} stands for both '{one}' and '{other}'; no vocabulary is taken"
+            ),
+        );
     } else {
         learnt.set_bounded("tokenizer.vocabulary", by_id(tokens), file);
     }
@@ -70,7 +79,10 @@ fn check_size(tokenizer: &Tokenizer, files: &Files<'_>, learnt: &mut Learnt) {
     let (held, expected) = (counted(tokens, "token"), grouped(rows));
     if last >= rows {
         let last = grouped(last);
-        learnt.warn(&tokenizer.file, &format!("its ids go up to {last}, but config.json's vocab_size is {expected}"));
+        learnt.warn(
+            &tokenizer.file,
+            &format!("its ids go up to {last}, but config.json's vocab_size is {expected}"),
+        );
     } else if rows - tokens.min(rows) > rows.div_ceil(20) {
         learnt.warn(
             &tokenizer.file,
@@ -92,21 +104,25 @@ impl<'a> Roles<'a> {
     /// says is often a default that nobody looked at.
     fn learn(&mut self, role: &str, learnt: &mut Learnt) {
         let (token_key, id_key) = (format!("{role}_token"), format!("{role}_token_id"));
-        let named =
-            BY_TEXT.into_iter().find_map(|file| Some((file, self.files.value(file, &token_key).and_then(text)?)));
+        let named = BY_TEXT
+            .into_iter()
+            .find_map(|file| Some((file, self.files.value(file, &token_key).and_then(text)?)));
         if let Some((file, token)) = named {
             learnt.set(format!("tokenizer.{token_key}"), token);
             match self.ids.as_ref().map(|ids| ids.get(token)) {
                 Some(Some(&id)) => self.set_id(&id_key, id, learnt),
                 Some(None) => {
                     let token = Escaped::short(token);
-                    learnt.warn(file, &format!("the {token_key} '{token}' is not in the vocabulary"));
+                    learnt
+                        .warn(file, &format!("the {token_key} '{token}' is not in the vocabulary"));
                 }
                 None => self.learn_configured(&id_key, learnt),
             }
             return;
         }
-        let own = self.tokenizer.and_then(|tokenizer| tokenizer.roles.iter().find(|(there, _)| *there == role));
+        let own = self
+            .tokenizer
+            .and_then(|tokenizer| tokenizer.roles.iter().find(|(there, _)| *there == role));
         if let Some(&(_, id)) = own {
             self.set_id(&id_key, id, learnt);
         } else {
@@ -146,13 +162,17 @@ impl<'a> Roles<'a> {
 
     /// The ids under a key of the configurations, a number or a list; -1 is a way to write none.
     fn configured(&self, key: &str, learnt: &mut Learnt) -> Vec<u64> {
-        let generation = self.files.value("generation_config.json", key).map(|value| ("generation_config.json", value));
+        let generation = self
+            .files
+            .value("generation_config.json", key)
+            .map(|value| ("generation_config.json", value));
         let config = || Some(("config.json", self.files.config(key)?));
         let Some((file, value)) = generation.or_else(config) else { return Vec::new() };
         let listed = value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice);
         let mut seen = BTreeSet::new();
         let written = listed.iter().filter(|id| id.as_i64() != Some(-1));
-        let (known, stray): (Vec<_>, Vec<_>) = written.partition(|id| id.as_u64().is_some_and(|id| self.exists(id)));
+        let (known, stray): (Vec<_>, Vec<_>) =
+            written.partition(|id| id.as_u64().is_some_and(|id| self.exists(id)));
         if let Some(stray) = stray.first() {
             learnt.warn(file, &format!("the {key} {stray} is not the id of a token"));
         }
@@ -171,7 +191,9 @@ impl<'a> Roles<'a> {
         let Some(tokenizer) = self.tokenizer else { return };
         let mut special: Map<String, Value> =
             tokenizer.special.iter().map(|(token, &id)| (token.clone(), id.into())).collect();
-        let listed = BY_TEXT.into_iter().filter_map(|file| self.files.value(file, "additional_special_tokens"));
+        let listed = BY_TEXT
+            .into_iter()
+            .filter_map(|file| self.files.value(file, "additional_special_tokens"));
         for token in listed.filter_map(Value::as_array).flatten().filter_map(text) {
             if let Some(&id) = self.ids.as_ref().and_then(|ids| ids.get(token)) {
                 special.insert(token.to_owned(), id.into());

@@ -12,7 +12,8 @@ fn memory_is_bounded_by_the_files_size_and_not_by_what_it_says() {
     // A field of 2^62 bytes, and an extractor that asks for a filterbank of gigabytes.
     let promised = b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\x3f".to_vec();
     let filterbank =
-        br#"{"feature_extractor_type": "WhisperFeatureExtractor", "feature_size": 65536, "n_fft": 4000000}"#;
+        br#"{"feature_extractor_type": "WhisperFeatureExtractor", "feature_size": 65536,
+            "n_fft": 4000000}"#;
     for (name, bytes) in [
         ("tokenizer.json", sparse),
         ("tokenizer.json", nested.clone()),
@@ -27,7 +28,11 @@ fn memory_is_bounded_by_the_files_size_and_not_by_what_it_says() {
         let companions = [(name.to_owned(), bytes)];
         let (learnt, peak) = peak_memory(|| learn(&companions));
         assert!(!learnt.warnings.is_empty(), "{name}");
-        assert!(learnt.metadata.len() <= 1 && learnt.tensors.is_empty(), "{name}: {:?}", learnt.metadata);
+        assert!(
+            learnt.metadata.len() <= 1 && learnt.tensors.is_empty(),
+            "{name}: {:?}",
+            learnt.metadata
+        );
         assert!(peak < MIB, "{name}: {peak}");
     }
 }

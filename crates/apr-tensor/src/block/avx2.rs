@@ -1,18 +1,23 @@
 //! Q8_0 and Q4_0 for x86 processors with AVX2 and F16C.
 //!
-//! Eight blocks at a time: their greatest magnitudes come to lie in one register, so that scales and inverses are
-//! divided side by side instead of waiting for one another. Multiplications and additions are not fused, so that every
-//! level is the one that the plain twin in `simple` finds.
-#![allow(unsafe_code, reason = "vectors are loaded and stored, and kernels called, after a look at the processor")]
+//! Eight blocks at a time: their greatest magnitudes come to lie in one register, so that scales
+//! and inverses are divided side by side instead of waiting for one another. Multiplications and
+//! additions are not fused, so that every level is the one that the plain twin in `simple` finds.
+#![allow(
+    unsafe_code,
+    reason = "vectors are loaded and stored, and kernels called, after a look at the processor"
+)]
 
 use core::arch::x86_64::{
-    __m128i, __m256, __m256i, _CMP_EQ_OQ, _CMP_GT_OQ, _CMP_LT_OQ, _CMP_NEQ_OQ, _MM_FROUND_TO_NEAREST_INT, _mm_or_si128,
-    _mm_slli_epi16, _mm256_add_ps, _mm256_and_ps, _mm256_blendv_ps, _mm256_castpd_ps, _mm256_castps_pd,
-    _mm256_castsi256_si128, _mm256_cmp_ps, _mm256_cvtps_ph, _mm256_cvttps_epi32, _mm256_div_ps,
-    _mm256_extracti128_si256, _mm256_max_ps, _mm256_min_epi32, _mm256_min_ps, _mm256_movemask_ps, _mm256_mul_ps,
-    _mm256_or_ps, _mm256_packs_epi16, _mm256_packs_epi32, _mm256_packus_epi16, _mm256_permute2f128_ps,
-    _mm256_permutevar8x32_epi32, _mm256_set1_epi32, _mm256_set1_ps, _mm256_setr_epi32, _mm256_setzero_ps,
-    _mm256_unpackhi_pd, _mm256_unpackhi_ps, _mm256_unpacklo_pd, _mm256_unpacklo_ps, _mm256_xor_ps,
+    __m128i, __m256, __m256i, _CMP_EQ_OQ, _CMP_GT_OQ, _CMP_LT_OQ, _CMP_NEQ_OQ,
+    _MM_FROUND_TO_NEAREST_INT, _mm_or_si128, _mm_slli_epi16, _mm256_add_ps, _mm256_and_ps,
+    _mm256_blendv_ps, _mm256_castpd_ps, _mm256_castps_pd, _mm256_castsi256_si128, _mm256_cmp_ps,
+    _mm256_cvtps_ph, _mm256_cvttps_epi32, _mm256_div_ps, _mm256_extracti128_si256, _mm256_max_ps,
+    _mm256_min_epi32, _mm256_min_ps, _mm256_movemask_ps, _mm256_mul_ps, _mm256_or_ps,
+    _mm256_packs_epi16, _mm256_packs_epi32, _mm256_packus_epi16, _mm256_permute2f128_ps,
+    _mm256_permutevar8x32_epi32, _mm256_set1_epi32, _mm256_set1_ps, _mm256_setr_epi32,
+    _mm256_setzero_ps, _mm256_unpackhi_pd, _mm256_unpackhi_ps, _mm256_unpacklo_pd,
+    _mm256_unpacklo_ps, _mm256_xor_ps,
 };
 
 use super::extremes::of_greatest_magnitude;
@@ -25,7 +30,8 @@ fn is_available() -> bool {
     std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("f16c")
 }
 
-/// Codes all whole groups of blocks of Q8_0; returns how many blocks these are, none where the processor can't.
+/// Codes all whole groups of blocks of Q8_0; returns how many blocks these are, none where the
+/// processor can't.
 pub(super) fn quantize_q8_0(values: &[[f32; 32]], blocks: &mut [[u8; 34]]) -> usize {
     let (groups, _) = values.as_chunks::<GROUP>();
     if !is_available() {
@@ -55,21 +61,31 @@ fn q8_0(groups: &[[[f32; 32]; GROUP]], block_groups: &mut [[[u8; 34]; GROUP]]) {
         let [least, greatest] = extremes(values);
         let greatest = _mm256_max_ps(_mm256_xor_ps(least, sign), greatest);
         // A block of nothing but zeros may have a negative one in front.
-        let scales = _mm256_div_ps(_mm256_max_ps(greatest, _mm256_setzero_ps()), _mm256_set1_ps(127.0));
+        let scales =
+            _mm256_div_ps(_mm256_max_ps(greatest, _mm256_setzero_ps()), _mm256_set1_ps(127.0));
         let (inverses, is_finite) = inverses(scales);
         // The inverses of zero and of scales too small to have one: all levels are 0.
         let inverses = store(_mm256_and_ps(inverses, is_finite));
         let scales = to_f16(scales);
-        for ((values, block), (scale, inverse)) in values.iter().zip(blocks).zip(scales.into_iter().zip(inverses)) {
+        for ((values, block), (scale, inverse)) in
+            values.iter().zip(blocks).zip(scales.into_iter().zip(inverses))
+        {
             let inverse = _mm256_set1_ps(inverse);
             let levels = load(values).map(|values| {
                 let multiple = _mm256_mul_ps(values, inverse);
                 // Away from zero, then cut off towards it.
-                _mm256_cvttps_epi32(_mm256_add_ps(multiple, _mm256_or_ps(half, _mm256_and_ps(multiple, sign))))
+                _mm256_cvttps_epi32(_mm256_add_ps(
+                    multiple,
+                    _mm256_or_ps(half, _mm256_and_ps(multiple, sign)),
+                ))
             });
-            let words = [_mm256_packs_epi32(levels[0], levels[1]), _mm256_packs_epi32(levels[2], levels[3])];
+            let words = [
+                _mm256_packs_epi32(levels[0], levels[1]),
+                _mm256_packs_epi32(levels[2], levels[3]),
+            ];
             block[..2].copy_from_slice(&scale);
-            block[2..].copy_from_slice(&store_bytes(in_order(_mm256_packs_epi16(words[0], words[1]))));
+            block[2..]
+                .copy_from_slice(&store_bytes(in_order(_mm256_packs_epi16(words[0], words[1]))));
         }
     }
 }
@@ -86,26 +102,38 @@ fn q4_0(groups: &[[[f32; 32]; GROUP]], block_groups: &mut [[[u8; 18]; GROUP]]) {
         let is_zero = _mm256_cmp_ps::<_CMP_EQ_OQ>(scales, _mm256_setzero_ps());
         let inverses = store(_mm256_blendv_ps(inverses, _mm256_setzero_ps(), is_zero));
         let scales = to_f16(scales);
-        for ((values, block), (scale, inverse)) in values.iter().zip(blocks).zip(scales.into_iter().zip(inverses)) {
+        for ((values, block), (scale, inverse)) in
+            values.iter().zip(blocks).zip(scales.into_iter().zip(inverses))
+        {
             let inverse = _mm256_set1_ps(inverse);
             let levels = load(values).map(|values| {
-                let level = _mm256_cvttps_epi32(_mm256_add_ps(_mm256_mul_ps(values, inverse), zero_level));
+                let level =
+                    _mm256_cvttps_epi32(_mm256_add_ps(_mm256_mul_ps(values, inverse), zero_level));
                 _mm256_min_epi32(level, top)
             });
             // NaN is a large negative number by now, which saturates to 0.
-            let words = [_mm256_packs_epi32(levels[0], levels[1]), _mm256_packs_epi32(levels[2], levels[3])];
+            let words = [
+                _mm256_packs_epi32(levels[0], levels[1]),
+                _mm256_packs_epi32(levels[2], levels[3]),
+            ];
             let levels = in_order(_mm256_packus_epi16(words[0], words[1]));
-            let (low, high) = (_mm256_castsi256_si128(levels), _mm256_extracti128_si256::<1>(levels));
+            let (low, high) =
+                (_mm256_castsi256_si128(levels), _mm256_extracti128_si256::<1>(levels));
             // SAFETY: both are 16 bytes, and every value of either is valid.
-            let nibbles =
-                unsafe { core::mem::transmute::<__m128i, [u8; 16]>(_mm_or_si128(low, _mm_slli_epi16::<4>(high))) };
+            let nibbles = unsafe {
+                core::mem::transmute::<__m128i, [u8; 16]>(_mm_or_si128(
+                    low,
+                    _mm_slli_epi16::<4>(high),
+                ))
+            };
             block[..2].copy_from_slice(&scale);
             block[2..].copy_from_slice(&nibbles);
         }
     }
 }
 
-/// The value of greatest magnitude of each block, the first if there are several; positive zero if all are zero.
+/// The value of greatest magnitude of each block, the first if there are several; positive zero if
+/// all are zero.
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
 fn of_greatest_magnitudes(values: &[[f32; 32]; GROUP]) -> __m256 {
@@ -115,12 +143,14 @@ fn of_greatest_magnitudes(values: &[[f32; 32]; GROUP]) -> __m256 {
     let is_least = _mm256_cmp_ps::<_CMP_LT_OQ>(greatest, below);
     let found = _mm256_or_ps(_mm256_and_ps(greatest, is_greatest), _mm256_and_ps(least, is_least));
     let is_both = _mm256_cmp_ps::<_CMP_EQ_OQ>(greatest, below);
-    let is_both = _mm256_and_ps(is_both, _mm256_cmp_ps::<_CMP_NEQ_OQ>(greatest, _mm256_setzero_ps()));
+    let is_both =
+        _mm256_and_ps(is_both, _mm256_cmp_ps::<_CMP_NEQ_OQ>(greatest, _mm256_setzero_ps()));
     if _mm256_movemask_ps(is_both) == 0 {
         return found;
     }
     let (least, greatest) = (store(least), store(greatest));
-    let found = core::array::from_fn(|at| of_greatest_magnitude((least[at], greatest[at]), &values[at]));
+    let found =
+        core::array::from_fn(|at| of_greatest_magnitude((least[at], greatest[at]), &values[at]));
     load_one(&found)
 }
 
@@ -145,10 +175,16 @@ fn reduced(all: [__m256; GROUP], combine: impl Fn(__m256, __m256) -> __m256) -> 
     let twos = |a, b| combine(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
     let fours = |a, b| {
         let (a, b) = (_mm256_castps_pd(a), _mm256_castps_pd(b));
-        combine(_mm256_castpd_ps(_mm256_unpacklo_pd(a, b)), _mm256_castpd_ps(_mm256_unpackhi_pd(a, b)))
+        combine(
+            _mm256_castpd_ps(_mm256_unpacklo_pd(a, b)),
+            _mm256_castpd_ps(_mm256_unpackhi_pd(a, b)),
+        )
     };
     let (first, last) = (fours(twos(a, b), twos(c, d)), fours(twos(e, f), twos(g, h)));
-    combine(_mm256_permute2f128_ps::<0x20>(first, last), _mm256_permute2f128_ps::<0x31>(first, last))
+    combine(
+        _mm256_permute2f128_ps::<0x20>(first, last),
+        _mm256_permute2f128_ps::<0x31>(first, last),
+    )
 }
 
 /// One by each scale, and where that is finite.
@@ -157,7 +193,10 @@ fn reduced(all: [__m256; GROUP], combine: impl Fn(__m256, __m256) -> __m256) -> 
 fn inverses(scales: __m256) -> (__m256, __m256) {
     let inverses = _mm256_div_ps(_mm256_set1_ps(1.0), scales);
     let magnitude = _mm256_set1_ps(f32::from_bits(!f32::to_bits(-0.0)));
-    let is_finite = _mm256_cmp_ps::<_CMP_LT_OQ>(_mm256_and_ps(inverses, magnitude), _mm256_set1_ps(f32::INFINITY));
+    let is_finite = _mm256_cmp_ps::<_CMP_LT_OQ>(
+        _mm256_and_ps(inverses, magnitude),
+        _mm256_set1_ps(f32::INFINITY),
+    );
     (inverses, is_finite)
 }
 

@@ -1,7 +1,8 @@
 //! Least and greatest values of a block.
 //!
-//! Which of several lanes a value is compared in does not change the extremes, so these loops need no fixed order; where
-//! the reference keeps the first of several candidates, the callers look for it.
+//! Which of several lanes a value is compared in does not change the extremes, so these loops need
+//! no fixed order; where the reference keeps the first of several candidates, the callers look for
+//! it.
 
 const LANES: usize = 16;
 
@@ -14,10 +15,14 @@ pub(super) fn least_and_greatest<const N: usize>(values: &[f32; N]) -> (f32, f32
             least[lane] = if group[lane] < least[lane] { group[lane] } else { least[lane] };
         }
         for lane in 0..LANES {
-            greatest[lane] = if group[lane] > greatest[lane] { group[lane] } else { greatest[lane] };
+            greatest[lane] =
+                if group[lane] > greatest[lane] { group[lane] } else { greatest[lane] };
         }
     }
-    (fold(least, |a, b| if a < b { a } else { b }), fold(greatest, |a, b| if a > b { a } else { b }))
+    (
+        fold(least, |a, b| if a < b { a } else { b }),
+        fold(greatest, |a, b| if a > b { a } else { b }),
+    )
 }
 
 /// The greatest magnitude; never a negative zero.

@@ -1,8 +1,9 @@
 //! MXFP4 and NVFP4: 4-bit floats (E2M1) with one scale for 32 values, or four for 64.
 //!
-//! MXFP4: a power of two (E8M0), then 16 bytes of nibbles. NVFP4: four scales (E4M3 without sign), then 32 bytes of
-//! nibbles, 8 for each 16 values. Nibbles as in Q4_0: the low ones are the first half. ggml counts in halves, so that
-//! the values of the codes are the integers 0, 1, 2, 3, 4, 6, 8 and 12, and all scales are half of what the format says.
+//! MXFP4: a power of two (E8M0), then 16 bytes of nibbles. NVFP4: four scales (E4M3 without sign),
+//! then 32 bytes of nibbles, 8 for each 16 values. Nibbles as in Q4_0: the low ones are the first
+//! half. ggml counts in halves, so that the values of the codes are the integers 0, 1, 2, 3, 4, 6,
+//! 8 and 12, and all scales are half of what the format says.
 
 use super::extremes::greatest_magnitude;
 use super::kernel::{Dequantize, Quantize};
@@ -27,7 +28,8 @@ impl Quantize<32, 17> for Mxfp4 {
     fn quantize(values: &[f32; 32], block: &mut [u8; 17]) {
         let greatest = greatest_magnitude(values);
         // The greatest code stands for 6, between 2^2 and 2^3.
-        block[0] = if greatest > 0.0 { (floor_of_rounded_log2(greatest) - 2 + 127) as u8 } else { 0 };
+        block[0] =
+            if greatest > 0.0 { (floor_of_rounded_log2(greatest) - 2 + 127) as u8 } else { 0 };
         let codes = nearest_codes(values, half_of_e8m0(block[0]), greatest);
         block[1..].copy_from_slice(&nibbles(&codes));
     }
@@ -78,7 +80,8 @@ impl Dequantize<64, 36> for Nvfp4 {
     }
 }
 
-/// Codes of the values nearest in the reference's arithmetic, the lowest code of several that are equally near.
+/// Codes of the values nearest in the reference's arithmetic, the lowest code of several that are
+/// equally near.
 #[inline(always)]
 fn nearest_codes<const N: usize>(values: &[f32; N], scale: f32, greatest: f32) -> [u8; N] {
     let mut codes = [0; N];
@@ -92,7 +95,8 @@ fn nearest_codes<const N: usize>(values: &[f32; N], scale: f32, greatest: f32) -
         }
         return codes;
     }
-    // Differences near a midpoint are exact (Sterbenz), so comparing with midpoints decides as distances would.
+    // Differences near a midpoint are exact (Sterbenz), so comparing with midpoints decides as
+    // distances would.
     let midpoints = [0.5, 1.5, 2.5, 3.5, 5.0, 7.0, 10.0].map(|midpoint| midpoint * scale);
     for (code, &value) in codes.iter_mut().zip(values) {
         let magnitude = value.abs();
@@ -123,8 +127,9 @@ fn floor_of_rounded_log2(value: f32) -> i32 {
     } else {
         ((bits >> 23).cast_signed() - 127, bits & 0x7f_ffff | 1 << 23)
     };
-    // value = 2^next * (1 - gap / 2^24), so its logarithm is next - gap * log2(e) / 2^24. That rounds to next when the
-    // difference is below half a unit in the last place on the side of smaller values.
+    // value = 2^next * (1 - gap / 2^24), so its logarithm is next - gap * log2(e) / 2^24. That
+    // rounds to next when the difference is below half a unit in the last place on the side of
+    // smaller values.
     let next = exponent + 1;
     let gap = (1 << 24) - significand;
     let size = if next > 0 { next - 1 } else { -next }.cast_unsigned();
@@ -152,14 +157,16 @@ fn half_of_e4m3(code: u8) -> f32 {
     }
 }
 
-/// To nearest, ties away from zero; 448 from where the result would be 256 or more; 0 for what is not positive.
+/// To nearest, ties away from zero; 448 from where the result would be 256 or more; 0 for what is
+/// not positive.
 #[inline(always)]
 fn e4m3_of_positive(value: f32) -> u8 {
     const SMALLEST_NORMAL: f32 = 1.0 / 64.0;
     if value.is_nan() || value <= 0.0 {
         0
     } else if value < SMALLEST_NORMAL {
-        // In units of 2^-9. The reference rounds what is nearest to the eighth unit, the smallest normal, to the seventh.
+        // In units of 2^-9. The reference rounds what is nearest to the eighth unit, the smallest
+        // normal, to the seventh.
         ((value * 512.0 + 0.5) as u8).min(7)
     } else {
         // f32's exponent bias exceeds E4M3's by 120; its mantissa has 20 bits more.

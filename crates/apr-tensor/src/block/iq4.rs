@@ -1,8 +1,9 @@
 //! IQ4_NL and IQ4_XS: 4-bit codes of 16 unevenly spaced levels.
 //!
-//! IQ4_NL (32 values): an f16 scale, then 16 bytes of nibbles as in Q4_0. IQ4_XS (256 values): an f16 scale, the upper
-//! two bits of eight scales (u16, the first lowest), their lower four bits (4 bytes, the first lowest), then the nibbles
-//! of eight times 32 values. Those scales count from -32.
+//! IQ4_NL (32 values): an f16 scale, then 16 bytes of nibbles as in Q4_0. IQ4_XS (256 values): an
+//! f16 scale, the upper two bits of eight scales (u16, the first lowest), their lower four bits (4
+//! bytes, the first lowest), then the nibbles of eight times 32 values. Those scales count from
+//! -32.
 
 use super::kernel::{Dequantize, Importance, QuantizeGroups, Spread};
 use super::lanes::{BLOCK, Columns, LANES, Lanes, Weights, nearest_i32, without_small};
@@ -14,13 +15,14 @@ pub(super) struct Iq4Xs;
 /// The levels of the codes.
 const LEVELS: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 
-/// Scales that are tried for a block, beside the first: those that put the extreme value at -127 plus these.
+/// Scales that are tried for a block, beside the first: those that put the extreme value at -127
+/// plus these.
 const TRIES: core::ops::RangeInclusive<i8> = -7..=7;
 
 /// Halfway between a level and the one before.
 ///
-/// The reference compares a value's distances from both, in `f32`. Near the midpoint both are exact, so comparing with
-/// the midpoint decides alike; a tie goes to the upper level.
+/// The reference compares a value's distances from both, in `f32`. Near the midpoint both are
+/// exact, so comparing with the midpoint decides alike; a tie goes to the upper level.
 const fn midpoint(code: usize) -> f32 {
     (LEVELS[code - 1] as f32 + LEVELS[code] as f32) / 2.0
 }
@@ -67,7 +69,8 @@ fn search(columns: &Columns, weights: &Weights) -> Lanes {
         }
         let (products, squares) = fit(columns, weights, &factor);
         for lane in 0..LANES {
-            let better = (squares[lane] > 0.0) & (products[lane] * products[lane] > best[lane] * squares[lane]);
+            let better = (squares[lane] > 0.0)
+                & (products[lane] * products[lane] > best[lane] * squares[lane]);
             let fitted = products[lane] / squares[lane];
             scale[lane] = if better { fitted } else { scale[lane] };
             best[lane] = if better { fitted * products[lane] } else { best[lane] };
@@ -76,7 +79,8 @@ fn search(columns: &Columns, weights: &Weights) -> Lanes {
     without_small(scale, &greatest)
 }
 
-/// Weighted sums of level times value, and of the level's square, with the levels that a factor leads to.
+/// Weighted sums of level times value, and of the level's square, with the levels that a factor
+/// leads to.
 #[inline(always)]
 fn fit(columns: &Columns, weights: &Weights, factor: &Lanes) -> (Lanes, Lanes) {
     let (mut products, mut squares) = ([0.0; LANES], [0.0; LANES]);
@@ -119,7 +123,11 @@ impl QuantizeGroups<32, 18> for Iq4Nl {
     const SPREAD: Spread = Spread::Block;
 
     #[inline(always)]
-    fn quantize(values: &[[f32; 32]], importance: Option<&Importance<'_, 32>>, blocks: &mut [[u8; 18]]) {
+    fn quantize(
+        values: &[[f32; 32]],
+        importance: Option<&Importance<'_, 32>>,
+        blocks: &mut [[u8; 18]],
+    ) {
         let columns = Columns::of(values);
         let scales = search(&columns, &weights(&columns, importance));
         for ((values, block), scale) in values.iter().zip(blocks).zip(scales) {
@@ -133,7 +141,11 @@ impl QuantizeGroups<256, 136> for Iq4Xs {
     const SPREAD: Spread = Spread::Block;
 
     #[inline(always)]
-    fn quantize(values: &[[f32; 256]], importance: Option<&Importance<'_, 256>>, blocks: &mut [[u8; 136]]) {
+    fn quantize(
+        values: &[[f32; 256]],
+        importance: Option<&Importance<'_, 256>>,
+        blocks: &mut [[u8; 136]],
+    ) {
         let columns = Columns::of(values.as_flattened().as_chunks().0);
         let scales = search(&columns, &weights(&columns, importance));
         for ((values, block), scales) in values.iter().zip(blocks).zip(scales.as_chunks::<8>().0) {
@@ -146,7 +158,10 @@ impl QuantizeGroups<256, 136> for Iq4Xs {
 #[inline(always)]
 fn write_super_block(values: &[f32; 256], scales: &[f32; 8], block: &mut [u8; 136]) {
     let greatest =
-        scales.iter().fold(0.0_f32, |greatest, &scale| if scale.abs() > greatest.abs() { scale } else { greatest });
+        scales.iter().fold(
+            0.0_f32,
+            |greatest, &scale| if scale.abs() > greatest.abs() { scale } else { greatest },
+        );
     let unit = -greatest / 32.0;
     write_f16(block, 0, unit);
     let inverse_unit = inverse(unit);
@@ -176,7 +191,8 @@ impl Dequantize<256, 136> for Iq4Xs {
         let unit = read_f16(block, 0);
         let upper = u32::from(block[2]) | u32::from(block[3]) << 8;
         let lower = u32::from_le_bytes([block[4], block[5], block[6], block[7]]);
-        for (i, (values, bytes)) in values.as_chunks_mut().0.iter_mut().zip(block[8..].as_chunks::<16>().0).enumerate()
+        for (i, (values, bytes)) in
+            values.as_chunks_mut().0.iter_mut().zip(block[8..].as_chunks::<16>().0).enumerate()
         {
             let stored = lower >> (4 * i) & 15 | (upper >> (2 * i) & 3) << 4;
             write_values(bytes, unit * (stored.cast_signed() - 32) as f32, values);

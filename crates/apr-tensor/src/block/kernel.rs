@@ -1,8 +1,11 @@
 //! The loops over blocks, compiled for several generations of processors.
 //!
-//! A type says how one block is coded; these loops do it for many, so that a version for the processor at hand is
-//! chosen once a call.
-#![allow(unsafe_code, reason = "multiversion calls the version for a processor's features after detecting them")]
+//! A type says how one block is coded; these loops do it for many, so that a version for the
+//! processor at hand is chosen once a call.
+#![allow(
+    unsafe_code,
+    reason = "multiversion calls the version for a processor's features after detecting them"
+)]
 
 use alloc::vec::Vec;
 
@@ -10,7 +13,10 @@ use super::lanes::{BLOCK, LANES, Lanes};
 use super::points::grid::{Grid, SUPER};
 
 /// Makes room for the blocks of values at the end of `out`.
-pub(super) fn room<const N: usize, const B: usize>(values: usize, out: &mut Vec<u8>) -> &mut [[u8; B]] {
+pub(super) fn room<const N: usize, const B: usize>(
+    values: usize,
+    out: &mut Vec<u8>,
+) -> &mut [[u8; B]] {
     let start = out.len();
     out.resize(start + values / N * B, 0);
     out[start..].as_chunks_mut().0
@@ -21,7 +27,8 @@ pub(super) trait Quantize<const N: usize, const B: usize> {
     /// Codes finite values. Every byte of the block is written.
     fn quantize(values: &[f32; N], block: &mut [u8; B]);
 
-    /// Codes the first blocks with instructions that the compiler does not find; returns how many they were.
+    /// Codes the first blocks with instructions that the compiler does not find; returns how many
+    /// they were.
     fn quantize_in_hardware(_values: &[[f32; N]], _blocks: &mut [[u8; B]]) -> usize {
         0
     }
@@ -39,7 +46,11 @@ pub(super) trait QuantizeGroups<const N: usize, const B: usize> {
     const SPREAD: Spread;
 
     /// Codes as many blocks as fill [`LANES`], or fewer at the end.
-    fn quantize(values: &[[f32; N]], importance: Option<&Importance<'_, N>>, blocks: &mut [[u8; B]]);
+    fn quantize(
+        values: &[[f32; N]],
+        importance: Option<&Importance<'_, N>>,
+        blocks: &mut [[u8; B]],
+    );
 }
 
 /// A type whose super-blocks become points of a grid.
@@ -48,7 +59,12 @@ pub(super) trait QuantizeToPoints<const B: usize, const WIDTH: usize> {
     fn with_grid(run: impl FnOnce(&Grid<WIDTH>));
 
     /// Codes a super-block into bytes that are zero. Importance is the super-block's own.
-    fn quantize(values: &[f32; SUPER], importance: Option<&[f32; SUPER]>, grid: &Grid<WIDTH>, block: &mut [u8; B]);
+    fn quantize(
+        values: &[f32; SUPER],
+        importance: Option<&[f32; SUPER]>,
+        grid: &Grid<WIDTH>,
+        block: &mut [u8; B],
+    );
 }
 
 /// How widely values spread around zero.
@@ -79,7 +95,10 @@ impl<const N: usize> Importance<'_, N> {
 }
 
 /// Codes block after block.
-pub(super) fn quantize<T: Quantize<N, B>, const N: usize, const B: usize>(values: &[[f32; N]], blocks: &mut [[u8; B]]) {
+pub(super) fn quantize<T: Quantize<N, B>, const N: usize, const B: usize>(
+    values: &[[f32; N]],
+    blocks: &mut [[u8; B]],
+) {
     let done = T::quantize_in_hardware(values, blocks);
     if done < blocks.len() {
         quantize_compiled::<T, N, B>(&values[done..], &mut blocks[done..]);
@@ -106,7 +125,8 @@ for_several_targets! {
 }
 
 for_several_targets! {
-    /// Codes rows that have as many blocks as the importance, or one of any length if there is none.
+    /// Codes rows that have as many blocks as the importance, or one of any length if there is
+    /// none.
     pub(super) fn quantize_groups<T: QuantizeGroups<N, B>, const N: usize, const B: usize>(
         values: &[[f32; N]],
         importance: Option<&[[f32; N]]>,
@@ -117,8 +137,13 @@ for_several_targets! {
 }
 
 for_several_targets! {
-    /// Codes rows that have as many super-blocks as the importance, or one of any length if there is none.
-    pub(super) fn quantize_to_points<T: QuantizeToPoints<B, WIDTH>, const B: usize, const WIDTH: usize>(
+    /// Codes rows that have as many super-blocks as the importance, or one of any length if there
+    /// is none.
+    pub(super) fn quantize_to_points<
+        T: QuantizeToPoints<B, WIDTH>,
+        const B: usize,
+        const WIDTH: usize,
+    >(
         values: &[[f32; SUPER]],
         importance: Option<&[[f32; SUPER]]>,
         grid: &Grid<WIDTH>,
@@ -150,8 +175,8 @@ pub(super) fn dequantize_anywhere<T: Dequantize<N, B>, const N: usize, const B: 
     }
 }
 
-/// Keeps the compiler from vectorising over blocks instead of within one: it would gather and scatter single values,
-/// which took five times as long for Q4_0.
+/// Keeps the compiler from vectorising over blocks instead of within one: it would gather and
+/// scatter single values, which took five times as long for Q4_0.
 #[inline(always)]
 fn keep_blocks_apart() {
     core::sync::atomic::compiler_fence(core::sync::atomic::Ordering::SeqCst);
@@ -189,7 +214,11 @@ pub(super) fn quantize_groups_anywhere<T: QuantizeGroups<N, B>, const N: usize, 
 }
 
 #[inline(always)]
-pub(super) fn quantize_to_points_anywhere<T: QuantizeToPoints<B, WIDTH>, const B: usize, const WIDTH: usize>(
+pub(super) fn quantize_to_points_anywhere<
+    T: QuantizeToPoints<B, WIDTH>,
+    const B: usize,
+    const WIDTH: usize,
+>(
     values: &[[f32; SUPER]],
     importance: Option<&[[f32; SUPER]]>,
     grid: &Grid<WIDTH>,
@@ -214,14 +243,21 @@ mod tests {
     use super::*;
     use crate::block::{fp4, iq_dequantize, iq4, low_bit, points, q8_k, rows, simple, ternary};
 
-    /// Values of many magnitudes and both signs, from a linear congruential generator, with zeros among them.
+    /// Values of many magnitudes and both signs, from a linear congruential generator, with zeros
+    /// among them.
     fn values(len: usize) -> Vec<f32> {
         let mut state = 1_u64;
         let next = || {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             let [_, low, .., exponent, fraction] = state.to_le_bytes();
             let scale = f32::from_bits(u32::from(100 + exponent % 32) << 23);
-            if low % 5 == 0 { 0.0 } else { (f32::from(fraction) - 128.0 + f32::from(low) / 256.0) * scale }
+            if low % 5 == 0 {
+                0.0
+            } else {
+                (f32::from(fraction) - 128.0 + f32::from(low) / 256.0) * scale
+            }
         };
         core::iter::repeat_with(next).take(len).collect()
     }
@@ -249,7 +285,8 @@ mod tests {
             } else {
                 f32::from_bits(((exponent + 127) as u32) << 23)
             };
-            // Ties of both signs, neighbours of halves, and the greatest magnitude in either sign and both.
+            // Ties of both signs, neighbours of halves, and the greatest magnitude in either sign
+            // and both.
             let steps: [f32; 32] = core::array::from_fn(|i| {
                 let tie = (i as f32 - 15.5) * 0.062_5;
                 match i % 3 {
@@ -276,7 +313,8 @@ mod tests {
         assert_same::<simple::Q8_0, 34>(&blocks);
         assert_same::<simple::Q4_0, 18>(&blocks);
 
-        // The kernel of narrower registers, which is not the one that is chosen where there are wider ones.
+        // The kernel of narrower registers, which is not the one that is chosen where there are
+        // wider ones.
         #[cfg(all(feature = "std", target_arch = "x86_64"))]
         {
             let mut found = [vec![[0; 34]; blocks.len()], vec![[0; 34]; blocks.len()]];
@@ -286,7 +324,11 @@ mod tests {
         }
     }
 
-    fn assert_same_groups<T: QuantizeGroups<N, B> + Dequantize<N, B>, const N: usize, const B: usize>() {
+    fn assert_same_groups<
+        T: QuantizeGroups<N, B> + Dequantize<N, B>,
+        const N: usize,
+        const B: usize,
+    >() {
         let values = values(768 * 7);
         let importance: Vec<f32> = values[..768].iter().map(|value| value.abs()).collect();
         let (values, importance) = (values.as_chunks().0, importance.as_chunks().0);
@@ -307,14 +349,20 @@ mod tests {
             for importance in [None, Some(importance)] {
                 let mut blocks = [vec![[0; B]; values.len()], vec![[0; B]; values.len()]];
                 quantize_to_points::<T, B, WIDTH>(values, importance, grid, &mut blocks[0]);
-                quantize_to_points_anywhere::<T, B, WIDTH>(values, importance, grid, &mut blocks[1]);
+                quantize_to_points_anywhere::<T, B, WIDTH>(
+                    values,
+                    importance,
+                    grid,
+                    &mut blocks[1],
+                );
                 assert_eq!(blocks[0], blocks[1]);
             }
         });
     }
 
     fn assert_same_values<T: Dequantize<N, B>, const N: usize, const B: usize>() {
-        let noise: Vec<u8> = values(64 * B).iter().map(|value| (value.to_bits() >> 7).to_le_bytes()[0]).collect();
+        let noise: Vec<u8> =
+            values(64 * B).iter().map(|value| (value.to_bits() >> 7).to_le_bytes()[0]).collect();
         let blocks = noise.as_chunks().0;
         let mut values = [vec![[0.0; N]; blocks.len()], vec![[0.0; N]; blocks.len()]];
         dequantize::<T, N, B>(blocks, &mut values[0]);

@@ -1,5 +1,5 @@
-//! Blocks of 32 side by side, one in each lane, so that the searches for the best scale vectorise while the sums of
-//! each block keep the reference's order.
+//! Blocks of 32 side by side, one in each lane, so that the searches for the best scale vectorise
+//! while the sums of each block keep the reference's order.
 
 /// Values of a block.
 pub(super) const BLOCK: usize = 32;
@@ -13,8 +13,8 @@ pub(super) type Lanes = [f32; LANES];
 /// A block whose greatest magnitude is below this counts as zero (ggml's `GROUP_MAX_EPS`).
 pub(super) const SMALLEST_GREATEST: f32 = 1e-15;
 
-/// The largest float below a half: where levels are rounded away from zero by adding it and cutting off, 0.49999997 would
-/// reach 1 with a half itself.
+/// The largest float below a half: where levels are rounded away from zero by adding it and cutting
+/// off, 0.49999997 would reach 1 with a half itself.
 pub(super) const BELOW_HALF: f32 = f32::from_bits(0.5_f32.to_bits() - 1);
 
 /// Scales that are zero for the blocks that count as zero.
@@ -26,7 +26,8 @@ pub(super) fn without_small(mut scale: Lanes, greatest: &Lanes) -> Lanes {
     scale
 }
 
-/// The values of up to [`LANES`] blocks: the first of each, then the second, and so on. Absent blocks are zero.
+/// The values of up to [`LANES`] blocks: the first of each, then the second, and so on. Absent
+/// blocks are zero.
 pub(super) struct Columns(pub(super) [Lanes; BLOCK]);
 
 /// What an error costs at each value of the blocks.
@@ -50,7 +51,11 @@ impl Columns {
         let mut greatest: Lanes = [0.0; LANES];
         for column in &self.0 {
             for lane in 0..LANES {
-                greatest[lane] = if column[lane].abs() > greatest[lane].abs() { column[lane] } else { greatest[lane] };
+                greatest[lane] = if column[lane].abs() > greatest[lane].abs() {
+                    column[lane]
+                } else {
+                    greatest[lane]
+                };
             }
         }
         greatest
@@ -74,15 +79,16 @@ impl Columns {
         let mut weights = self.0;
         for (weights, values) in weights.iter_mut().zip(&values.0) {
             for lane in 0..LANES {
-                weights[lane] *= crate::square_root::square_root_f32(spread[lane] + values[lane] * values[lane]);
+                weights[lane] *=
+                    crate::square_root::square_root_f32(spread[lane] + values[lane] * values[lane]);
             }
         }
         Weights(weights)
     }
 }
 
-/// To nearest, ties to even, for magnitudes below 2^22. Of NaN it makes 0, of infinities a very negative number, as the
-/// reference does.
+/// To nearest, ties to even, for magnitudes below 2^22. Of NaN it makes 0, of infinities a very
+/// negative number, as the reference does.
 #[inline(always)]
 pub(super) fn nearest_i32(value: f32) -> i32 {
     // Adding 1.5 * 2^23 leaves the integer in the low bits of the sum, which the addition rounds.

@@ -1,7 +1,9 @@
-//! Q1_0 and Q2_0: an f16 scale, then values of one or two bits, the first in the lowest bits of the first byte.
+//! Q1_0 and Q2_0: an f16 scale, then values of one or two bits, the first in the lowest bits of the
+//! first byte.
 //!
-//! Q1_0 (128 values): a set bit means plus the scale, a clear one minus; the scale is the mean magnitude.
-//! Q2_0 (64 values): codes 0 to 3 mean -1, 0, 1 and 2 times the scale, which is the greatest magnitude.
+//! Q1_0 (128 values): a set bit means plus the scale, a clear one minus; the scale is the mean
+//! magnitude. Q2_0 (64 values): codes 0 to 3 mean -1, 0, 1 and 2 times the scale, which is the
+//! greatest magnitude.
 
 use super::extremes::greatest_magnitude;
 use super::kernel::{Dequantize, Quantize};
@@ -46,7 +48,8 @@ impl Quantize<64, 18> for Q2_0 {
             *code = trit(value * inverse);
         }
         if inverse.is_nan() {
-            // What the reference's conversion of an infinity to an integer comes to on its platforms.
+            // What the reference's conversion of an infinity to an integer comes to on its
+            // platforms.
             codes = [0; 64];
         }
         for (byte, codes) in block[2..].iter_mut().zip(codes.as_chunks().0) {

@@ -1,8 +1,9 @@
 //! Block quantization: rows of `f32` to blocks of small integers with scales, and back.
 //!
-//! Every quantizer returns the bytes that ggml's reference returns, with and without importance weights; every block
-//! type that a GGUF file can carry is dequantized. Where a kernel is vectorised, it works on several blocks (or
-//! sub-blocks) side by side, one per lane, so that each lane keeps the reference's order of operations.
+//! Every quantizer returns the bytes that ggml's reference returns, with and without importance
+//! weights; every block type that a GGUF file can carry is dequantized. Where a kernel is
+//! vectorised, it works on several blocks (or sub-blocks) side by side, one per lane, so that each
+//! lane keeps the reference's order of operations.
 //!
 //! ```
 //! use apr_core::DType;
@@ -13,9 +14,16 @@
 //! quantize(DType::Q8_0, &row, 32, None, &mut bytes);
 //! dequantize(DType::Q8_0, &bytes, 32, &mut back);
 //! assert_eq!(bytes.len(), 34);
-//! assert!(row.iter().zip(&back).all(|(value, back)| (value - back).abs() <= 16.0 / 127.0 / 2.0 + 0.01));
+//! assert!(
+//!     row.iter()
+//!         .zip(&back)
+//!         .all(|(value, back)| (value - back).abs() <= 16.0 / 127.0 / 2.0 + 0.01)
+//! );
 //! ```
-#![expect(clippy::cast_possible_truncation, reason = "levels and packed fields fit what they are cut to")]
+#![expect(
+    clippy::cast_possible_truncation,
+    reason = "levels and packed fields fit what they are cut to"
+)]
 
 #[cfg(all(feature = "std", target_arch = "x86_64"))]
 mod avx2;
@@ -91,20 +99,32 @@ pub const fn needs_importance(dtype: DType) -> bool {
 
 /// Appends the blocks of whole rows to `out`.
 ///
-/// `importance` holds one weight per column, which says how much an error there costs. The K-quants, the IQ types, `q4_0`,
-/// `q4_1`, `q5_0` and `q5_1` choose by it; the other types have no choice to make.
+/// `importance` holds one weight per column, which says how much an error there costs. The
+/// K-quants, the IQ types, `q4_0`, `q4_1`, `q5_0` and `q5_1` choose by it; the other types have no
+/// choice to make.
 ///
-/// The first call for an IQ type of 1 to 3 bits finds the neighbours of its grid's points, which takes some milliseconds
-/// and a megabyte at most. With the feature `std` they are kept, without it each call does this.
+/// The first call for an IQ type of 1 to 3 bits finds the neighbours of its grid's points, which
+/// takes some milliseconds and a megabyte at most. With the feature `std` they are kept, without it
+/// each call does this.
 ///
 /// # Panics
-/// For a dtype that is not one that [`can_quantize`], one that [`needs_importance`] without it, rows that are not a
-/// multiple of its block, values that are not whole rows, and importance of another length than a row. Values must be
-/// finite, and their squares and sums too; of others the result is unspecified.
-pub fn quantize(dtype: DType, values: &[f32], row_len: usize, importance: Option<&[f32]>, out: &mut Vec<u8>) {
+/// For a dtype that is not one that [`can_quantize`], one that [`needs_importance`] without it,
+/// rows that are not a multiple of its block, values that are not whole rows, and importance of
+/// another length than a row. Values must be finite, and their squares and sums too; of others the
+/// result is unspecified.
+pub fn quantize(
+    dtype: DType,
+    values: &[f32],
+    row_len: usize,
+    importance: Option<&[f32]>,
+    out: &mut Vec<u8>,
+) {
     assert!(can_quantize(dtype), "dtype {dtype} is not one to quantize to");
     assert_whole_blocks(dtype, row_len);
-    assert!(importance.is_none_or(|weights| weights.len() == row_len), "importance must have one weight per column");
+    assert!(
+        importance.is_none_or(|weights| weights.len() == row_len),
+        "importance must have one weight per column"
+    );
     if values.is_empty() {
         return;
     }
@@ -116,13 +136,27 @@ pub fn quantize(dtype: DType, values: &[f32], row_len: usize, importance: Option
         DType::Q4_1 => append_weighted::<simple::Q4_1, 32, 20>(values, importance, out),
         DType::Q5_0 => append_weighted::<simple::Q5_0, 32, 22>(values, importance, out),
         DType::Q5_1 => append_weighted::<simple::Q5_1, 32, 24>(values, importance, out),
-        DType::IQ1_S => points::append::<points::Iq1S, 50, { points::EIGHT }>(values, importance, out),
-        DType::IQ1_M => points::append::<points::Iq1M, 56, { points::EIGHT }>(values, importance, out),
-        DType::IQ2_XXS => points::append::<points::Iq2Xxs, 66, { points::EIGHT }>(values, importance, out),
-        DType::IQ2_XS => points::append::<points::Iq2Xs, 74, { points::EIGHT }>(values, importance, out),
-        DType::IQ2_S => points::append::<points::Iq2S, 82, { points::EIGHT }>(values, importance, out),
-        DType::IQ3_XXS => points::append::<points::Iq3Xxs, 98, { points::FOUR }>(values, importance, out),
-        DType::IQ3_S => points::append::<points::Iq3S, 110, { points::FOUR }>(values, importance, out),
+        DType::IQ1_S => {
+            points::append::<points::Iq1S, 50, { points::EIGHT }>(values, importance, out);
+        }
+        DType::IQ1_M => {
+            points::append::<points::Iq1M, 56, { points::EIGHT }>(values, importance, out);
+        }
+        DType::IQ2_XXS => {
+            points::append::<points::Iq2Xxs, 66, { points::EIGHT }>(values, importance, out);
+        }
+        DType::IQ2_XS => {
+            points::append::<points::Iq2Xs, 74, { points::EIGHT }>(values, importance, out);
+        }
+        DType::IQ2_S => {
+            points::append::<points::Iq2S, 82, { points::EIGHT }>(values, importance, out);
+        }
+        DType::IQ3_XXS => {
+            points::append::<points::Iq3Xxs, 98, { points::FOUR }>(values, importance, out);
+        }
+        DType::IQ3_S => {
+            points::append::<points::Iq3S, 110, { points::FOUR }>(values, importance, out);
+        }
         DType::IQ4_NL => append_searched::<iq4::Iq4Nl, 32, 18>(values, importance, out),
         DType::IQ4_XS => append_searched::<iq4::Iq4Xs, 256, 136>(values, importance, out),
         DType::TQ1_0 => append::<ternary::Tq1_0, 256, 54>(values, out),
@@ -191,7 +225,10 @@ pub fn dequantize(dtype: DType, bytes: &[u8], row_len: usize, out: &mut Vec<f32>
 }
 
 fn assert_whole_blocks(dtype: DType, row_len: usize) {
-    assert!(row_len.is_multiple_of(dtype.block_len() as usize), "rows of dtype {dtype} must be whole blocks");
+    assert!(
+        row_len.is_multiple_of(dtype.block_len() as usize),
+        "rows of dtype {dtype} must be whole blocks"
+    );
 }
 
 fn row_bytes(dtype: DType, row_len: usize) -> usize {
@@ -211,7 +248,11 @@ fn append_searched<T: QuantizeGroups<N, B>, const N: usize, const B: usize>(
     out: &mut Vec<u8>,
 ) {
     let importance = importance.map(|weights| weights.as_chunks().0);
-    kernel::quantize_groups::<T, N, B>(values.as_chunks().0, importance, kernel::room::<N, B>(values.len(), out));
+    kernel::quantize_groups::<T, N, B>(
+        values.as_chunks().0,
+        importance,
+        kernel::room::<N, B>(values.len(), out),
+    );
 }
 
 /// By the plain rule without importance, by search with it.

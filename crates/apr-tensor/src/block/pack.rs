@@ -4,8 +4,8 @@ use crate::half_float::{f16_to_f32, f32_to_f16};
 
 /// The factor that undoes a scale: 0 for a scale of zero, NaN for a scale whose inverse overflows.
 ///
-/// The reference multiplies by infinity then and converts infinities and NaN to integers, which yields 0 on its
-/// platforms. Multiples of NaN become 0 in Rust as well.
+/// The reference multiplies by infinity then and converts infinities and NaN to integers, which
+/// yields 0 on its platforms. Multiples of NaN become 0 in Rust as well.
 #[inline(always)]
 pub(super) fn inverse(scale: f32) -> f32 {
     let inverse = 1.0 / scale;
@@ -30,7 +30,8 @@ pub(super) fn write_f16(block: &mut [u8], at: usize, value: f32) {
     block[at..at + 2].copy_from_slice(&f32_to_f16(value).to_le_bytes());
 }
 
-/// The low nibbles of 32 levels: level i in the low nibble of byte i, level i + 16 in its high nibble.
+/// The low nibbles of 32 levels: level i in the low nibble of byte i, level i + 16 in its high
+/// nibble.
 #[inline(always)]
 pub(super) fn nibbles(levels: &[u8; 32]) -> [u8; 16] {
     let mut bytes = [0; 16];
@@ -79,6 +80,7 @@ const LOW_BITS: u64 = 0x0101_0101_0101_0101;
 /// Gathers bytes that are 0 or 1 into one, the first in its lowest bit.
 #[inline(always)]
 pub(super) fn low_bits(bytes: [u8; 8]) -> u8 {
-    // Byte i times 2^(56 - 7 i) puts its bit at 56 + i; the other products stay below or overflow, and none collide.
+    // Byte i times 2^(56 - 7 i) puts its bit at 56 + i; the other products stay below or overflow,
+    // and none collide.
     (u64::from_le_bytes(bytes).wrapping_mul(0x0102_0408_1020_4080) >> 56) as u8
 }

@@ -1,4 +1,5 @@
-//! Q8_K, which llama.cpp makes of activations: an f32 scale, 256 signed bytes, and 16 sums of 16 values each (i16).
+//! Q8_K, which llama.cpp makes of activations: an f32 scale, 256 signed bytes, and 16 sums of 16
+//! values each (i16).
 
 use super::kernel::Dequantize;
 

@@ -1,9 +1,12 @@
 //! The two types of APR2 (`docs/format/apr2.md`, "Dtypes"), both symmetric around zero.
 //!
-//! I8_ROW: for each row an f32 scale, the greatest magnitude divided by 127, then one signed byte for each value, -127 to
-//! 127. I4_ROW: for each 32 values of a row an f16 scale, the greatest magnitude divided by 7, then 16 bytes of nibbles
-//! (value + 8, values -7 to 7); as in Q4_0, the low nibble of byte i is element i and the high one element i + 16.
-//! All scales and floats are little-endian; values are rounded to nearest, ties to even.
+//! I8_ROW: for each row an f32 scale, the greatest magnitude divided by 127, then one signed byte
+//! for each value, -127 to
+//! 127. I4_ROW: for each 32 values of a row an f16 scale, the greatest magnitude divided by 7, then
+//!      16 bytes of nibbles
+//! (value + 8, values -7 to 7); as in Q4_0, the low nibble of byte i is element i and the high one
+//! element i + 16. All scales and floats are little-endian; values are rounded to nearest, ties to
+//! even.
 
 use super::extremes::greatest_magnitude;
 use super::kernel::{Dequantize, Quantize};
@@ -15,7 +18,8 @@ pub(super) struct I4Row;
 /// The nearest multiple of a scale, at most `top` in magnitude; 0 for a scale of zero.
 #[inline(always)]
 fn nearest_multiple(value: f32, scale: f32, top: f32) -> i32 {
-    // A scale that was rounded down, or is subnormal, leaves the extremes outside; clamping also takes infinities away.
+    // A scale that was rounded down, or is subnormal, leaves the extremes outside; clamping also
+    // takes infinities away.
     let multiple = if scale > 0.0 { value / scale } else { 0.0 };
     nearest_i32(multiple.clamp(-top, top))
 }

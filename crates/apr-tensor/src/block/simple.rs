@@ -1,8 +1,9 @@
-//! The types of 32 elements with one scale: Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, and Q8_1, which is only read.
+//! The types of 32 elements with one scale: Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, and Q8_1, which is only
+//! read.
 //!
-//! Layouts (ggml's `block_*`): an f16 scale; in the `_1` types an f16 minimum (Q8_1: the sum of the block); in the
-//! 5-bit types 32 fifth bits, element 0 in the lowest; then 16 bytes with element i in the low nibble of byte i and
-//! element i + 16 in the high one, or 32 signed bytes.
+//! Layouts (ggml's `block_*`): an f16 scale; in the `_1` types an f16 minimum (Q8_1: the sum of the
+//! block); in the 5-bit types 32 fifth bits, element 0 in the lowest; then 16 bytes with element i
+//! in the low nibble of byte i and element i + 16 in the high one, or 32 signed bytes.
 
 use super::extremes::{first_of_greatest_magnitude, greatest_magnitude, least_and_greatest};
 use super::kernel::{Dequantize, Quantize};
@@ -116,7 +117,8 @@ impl Quantize<32, 24> for Q5_1 {
     }
 }
 
-/// Scale and levels 0 to 2 * `HALF` - 1, where `HALF` means zero and the value of greatest magnitude is at level 0.
+/// Scale and levels 0 to 2 * `HALF` - 1, where `HALF` means zero and the value of greatest
+/// magnitude is at level 0.
 #[inline(always)]
 fn signed_levels<const HALF: u8>(values: &[f32; 32]) -> (f32, [u8; 32]) {
     let half = f32::from(HALF);
@@ -134,7 +136,8 @@ fn signed_levels<const HALF: u8>(values: &[f32; 32]) -> (f32, [u8; 32]) {
 fn levels_above_least<const TOP: u8>(values: &[f32; 32]) -> (f32, f32, [u8; 32]) {
     let (mut least, greatest) = least_and_greatest(values);
     if least == 0.0 {
-        // The reference keeps the first of several equal values, which shows where zeros differ in sign.
+        // The reference keeps the first of several equal values, which shows where zeros differ in
+        // sign.
         least = values.iter().copied().find(|&value| value == 0.0).unwrap_or(least);
     }
     // The sum with zero is positive, whatever the signs of the zeros of an all-zero block.
@@ -169,7 +172,8 @@ impl Dequantize<32, 22> for Q5_0 {
         let scale = read_f16(block, 0);
         let fifth = u32::from_le_bytes([block[2], block[3], block[4], block[5]]);
         for (i, (value, level)) in values.iter_mut().zip(halves(&block[6..])).enumerate() {
-            *value = ((i32::from(level) | (fifth >> i << 4 & 16).cast_signed()) - 16) as f32 * scale;
+            *value =
+                ((i32::from(level) | (fifth >> i << 4 & 16).cast_signed()) - 16) as f32 * scale;
         }
     }
 }
@@ -180,7 +184,8 @@ impl Dequantize<32, 24> for Q5_1 {
         let (scale, least) = (read_f16(block, 0), read_f16(block, 2));
         let fifth = u32::from_le_bytes([block[4], block[5], block[6], block[7]]);
         for (i, (value, level)) in values.iter_mut().zip(halves(&block[8..])).enumerate() {
-            *value = (i32::from(level) | (fifth >> i << 4 & 16).cast_signed()) as f32 * scale + least;
+            *value =
+                (i32::from(level) | (fifth >> i << 4 & 16).cast_signed()) as f32 * scale + least;
         }
     }
 }

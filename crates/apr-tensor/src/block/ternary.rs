@@ -1,9 +1,11 @@
-//! TQ1_0 and TQ2_0: 256 values of -1, 0 and 1 times an f16 scale, the greatest magnitude, which comes last.
+//! TQ1_0 and TQ2_0: 256 values of -1, 0 and 1 times an f16 scale, the greatest magnitude, which
+//! comes last.
 //!
-//! TQ2_0 has 2 bits a value (value + 1) in two runs of 32 bytes: bits 2n of byte m are value m + 32 n of the run's 128.
-//! TQ1_0 has five values a byte, as the digits of a number to base 3 that is read as a fraction of 256, so that each
-//! multiplication by 3 carries the next digit out. Three runs: 32 bytes for 160 values, 16 bytes for 80 (digit n of byte
-//! m is value m + 32 n, or m + 16 n), and 4 bytes of four digits for the last 16 (m + 4 n).
+//! TQ2_0 has 2 bits a value (value + 1) in two runs of 32 bytes: bits 2n of byte m are value m + 32
+//! n of the run's 128. TQ1_0 has five values a byte, as the digits of a number to base 3 that is
+//! read as a fraction of 256, so that each multiplication by 3 carries the next digit out. Three
+//! runs: 32 bytes for 160 values, 16 bytes for 80 (digit n of byte m is value m + 32 n, or m + 16
+//! n), and 4 bytes of four digits for the last 16 (m + 4 n).
 
 use super::extremes::greatest_magnitude;
 use super::kernel::{Dequantize, Quantize};
@@ -77,7 +79,9 @@ impl Quantize<256, 66> for Tq2_0 {
     #[inline(always)]
     fn quantize(values: &[f32; 256], block: &mut [u8; 66]) {
         let trits = scale_and_trits(values, block);
-        for (bytes, trits) in block.as_chunks_mut::<32>().0.iter_mut().zip(trits.as_chunks::<128>().0) {
+        for (bytes, trits) in
+            block.as_chunks_mut::<32>().0.iter_mut().zip(trits.as_chunks::<128>().0)
+        {
             for (m, byte) in bytes.iter_mut().enumerate() {
                 *byte = trits[m] | trits[m + 32] << 2 | trits[m + 64] << 4 | trits[m + 96] << 6;
             }
@@ -89,7 +93,9 @@ impl Dequantize<256, 66> for Tq2_0 {
     #[inline(always)]
     fn dequantize(block: &[u8; 66], values: &mut [f32; 256]) {
         let scale = read_f16(block, 64);
-        for (values, bytes) in values.as_chunks_mut::<128>().0.iter_mut().zip(block.as_chunks::<32>().0) {
+        for (values, bytes) in
+            values.as_chunks_mut::<128>().0.iter_mut().zip(block.as_chunks::<32>().0)
+        {
             for (n, values) in values.as_chunks_mut::<32>().0.iter_mut().enumerate() {
                 for (value, &byte) in values.iter_mut().zip(bytes) {
                     *value = (i32::from(byte >> (2 * n) & 3) - 1) as f32 * scale;

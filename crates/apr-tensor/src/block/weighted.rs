@@ -1,7 +1,10 @@
-//! Q4_0, Q4_1, Q5_0 and Q5_1 with importance weights: the scale (and minimum) that costs least of a few dozen.
+//! Q4_0, Q4_1, Q5_0 and Q5_1 with importance weights: the scale (and minimum) that costs least of a
+//! few dozen.
 
 use super::kernel::{Importance, QuantizeGroups, Spread};
-use super::lanes::{BLOCK, Columns, LANES, Lanes, SMALLEST_GREATEST, Weights, nearest_i32, without_small};
+use super::lanes::{
+    BLOCK, Columns, LANES, Lanes, SMALLEST_GREATEST, Weights, nearest_i32, without_small,
+};
 use super::pack::{fifth_bits, nibbles, write_f16};
 use super::simple::{Q4_0, Q4_1, Q5_0, Q5_1};
 
@@ -39,7 +42,8 @@ fn search_signed<const HALF: i32>(columns: &Columns, weights: &Weights) -> (Lane
         }
         let (products, squares) = fit_signed::<HALF>(columns, weights, &factor);
         for lane in 0..LANES {
-            let better = (squares[lane] > 0.0) & (products[lane] * products[lane] > best[lane] * squares[lane]);
+            let better = (squares[lane] > 0.0)
+                & (products[lane] * products[lane] > best[lane] * squares[lane]);
             let fitted = products[lane] / squares[lane];
             best_factor[lane] = if better { factor[lane] } else { best_factor[lane] };
             scale[lane] = if better { fitted } else { scale[lane] };
@@ -57,7 +61,8 @@ fn signed_levels<const HALF: i32>(columns: &Columns, factor: &Lanes, greatest: &
     for (levels, values) in levels.iter_mut().zip(&columns.0) {
         for lane in 0..LANES {
             let level = HALF + nearest_i32(factor[lane] * values[lane]).clamp(-HALF, HALF - 1);
-            // A block that counts as zero has level 0 throughout, which its scale of zero makes zero.
+            // A block that counts as zero has level 0 throughout, which its scale of zero makes
+            // zero.
             levels[lane] = if greatest[lane].abs() < SMALLEST_GREATEST { 0 } else { level };
         }
     }
@@ -66,7 +71,11 @@ fn signed_levels<const HALF: i32>(columns: &Columns, factor: &Lanes, greatest: &
 
 /// Weighted sums of level times value and of the level's square.
 #[inline(always)]
-fn fit_signed<const HALF: i32>(columns: &Columns, weights: &Weights, factor: &Lanes) -> (Lanes, Lanes) {
+fn fit_signed<const HALF: i32>(
+    columns: &Columns,
+    weights: &Weights,
+    factor: &Lanes,
+) -> (Lanes, Lanes) {
     let (mut products, mut squares) = ([0.0; LANES], [0.0; LANES]);
     for (values, weights) in columns.0.iter().zip(&weights.0) {
         for lane in 0..LANES {
@@ -88,7 +97,10 @@ struct Best {
 
 /// Scales and minima for levels from 0 to `TOP`, and the levels.
 #[inline(always)]
-fn search_above_least<const TOP: i32>(columns: &Columns, weights: &Weights) -> (Lanes, Lanes, Levels) {
+fn search_above_least<const TOP: i32>(
+    columns: &Columns,
+    weights: &Weights,
+) -> (Lanes, Lanes, Levels) {
     let sums = Sums::of(columns, weights);
     let mut rounding = Rounding { factor: [0.0; LANES], least: sums.least };
     for lane in 0..LANES {
@@ -109,7 +121,11 @@ fn search_above_least<const TOP: i32>(columns: &Columns, weights: &Weights) -> (
     let mut levels = [[0; LANES]; BLOCK];
     for (levels, values) in levels.iter_mut().zip(&columns.0) {
         for lane in 0..LANES {
-            let level = level_above::<TOP>(values[lane], best.rounding.factor[lane], best.rounding.least[lane]);
+            let level = level_above::<TOP>(
+                values[lane],
+                best.rounding.factor[lane],
+                best.rounding.least[lane],
+            );
             levels[lane] = if sums.is_flat(lane) { 0 } else { level };
         }
     }
@@ -141,12 +157,18 @@ impl Sums {
     #[inline(always)]
     fn of(columns: &Columns, weights: &Weights) -> Self {
         let [first, ..] = columns.0;
-        let mut sums = Self { least: first, greatest: first, weights: [0.0; LANES], weighted_values: [0.0; LANES] };
+        let mut sums = Self {
+            least: first,
+            greatest: first,
+            weights: [0.0; LANES],
+            weighted_values: [0.0; LANES],
+        };
         for (values, weights) in columns.0.iter().zip(&weights.0) {
             for lane in 0..LANES {
                 let value = values[lane];
                 sums.least[lane] = if value < sums.least[lane] { value } else { sums.least[lane] };
-                sums.greatest[lane] = if value > sums.greatest[lane] { value } else { sums.greatest[lane] };
+                sums.greatest[lane] =
+                    if value > sums.greatest[lane] { value } else { sums.greatest[lane] };
                 sums.weights[lane] += weights[lane];
                 sums.weighted_values[lane] += weights[lane] * value;
             }
@@ -157,14 +179,16 @@ impl Sums {
         sums
     }
 
-    /// Slopes and starts of the lines that fit levels best, and the determinants, which are positive where there is one.
-    /// Given are the weighted sums of levels, of their squares, and of levels times values.
+    /// Slopes and starts of the lines that fit levels best, and the determinants, which are
+    /// positive where there is one. Given are the weighted sums of levels, of their squares, and of
+    /// levels times values.
     #[inline(always)]
     fn lines(&self, sum: &Lanes, squares: &Lanes, products: &Lanes) -> [Lanes; 3] {
         let (mut scale, mut least, mut determinant) = ([0.0; LANES], [0.0; LANES], [0.0; LANES]);
         for lane in 0..LANES {
             determinant[lane] = self.weights[lane] * squares[lane] - sum[lane] * sum[lane];
-            let slope = self.weights[lane] * products[lane] - self.weighted_values[lane] * sum[lane];
+            let slope =
+                self.weights[lane] * products[lane] - self.weighted_values[lane] * sum[lane];
             let start = squares[lane] * self.weighted_values[lane] - sum[lane] * products[lane];
             let (slope, start) = (slope / determinant[lane], start / determinant[lane]);
             let through_zero = products[lane] / squares[lane];
@@ -199,7 +223,9 @@ fn squared_error<const TOP: i32>(
     let mut error = [0.0; LANES];
     for (values, weights) in columns.0.iter().zip(&weights.0) {
         for lane in 0..LANES {
-            let level = level_above::<TOP>(values[lane], rounding.factor[lane], rounding.least[lane]) as f32;
+            let level =
+                level_above::<TOP>(values[lane], rounding.factor[lane], rounding.least[lane])
+                    as f32;
             let difference = scale[lane] * level + least[lane] - values[lane];
             error[lane] += weights[lane] * (difference * difference);
         }
@@ -210,11 +236,19 @@ fn squared_error<const TOP: i32>(
 impl Best {
     /// Takes the straight line that fits levels best, for the blocks where that lowers the error.
     #[inline(always)]
-    fn try_rounding<const TOP: i32>(&mut self, columns: &Columns, weights: &Weights, sums: &Sums, rounding: &Rounding) {
+    fn try_rounding<const TOP: i32>(
+        &mut self,
+        columns: &Columns,
+        weights: &Weights,
+        sums: &Sums,
+        rounding: &Rounding,
+    ) {
         let (mut sum, mut squares, mut products) = ([0.0; LANES], [0.0; LANES], [0.0; LANES]);
         for (values, weights) in columns.0.iter().zip(&weights.0) {
             for lane in 0..LANES {
-                let level = level_above::<TOP>(values[lane], rounding.factor[lane], rounding.least[lane]) as f32;
+                let level =
+                    level_above::<TOP>(values[lane], rounding.factor[lane], rounding.least[lane])
+                        as f32;
                 let weighted = weights[lane] * level;
                 sum[lane] += weighted;
                 squares[lane] += weighted * level;
@@ -228,15 +262,21 @@ impl Best {
             self.error[lane] = if better { error[lane] } else { self.error[lane] };
             self.scale[lane] = if better { scale[lane] } else { self.scale[lane] };
             self.least[lane] = if better { least[lane] } else { self.least[lane] };
-            self.rounding.factor[lane] = if better { rounding.factor[lane] } else { self.rounding.factor[lane] };
-            self.rounding.least[lane] = if better { rounding.least[lane] } else { self.rounding.least[lane] };
+            self.rounding.factor[lane] =
+                if better { rounding.factor[lane] } else { self.rounding.factor[lane] };
+            self.rounding.least[lane] =
+                if better { rounding.least[lane] } else { self.rounding.least[lane] };
         }
     }
 }
 
-/// The types' common part: the weights are importance times the root of the square plus the row's mean square.
+/// The types' common part: the weights are importance times the root of the square plus the row's
+/// mean square.
 #[inline(always)]
-fn columns_and_weights(values: &[[f32; 32]], importance: Option<&Importance<'_, 32>>) -> (Columns, Weights) {
+fn columns_and_weights(
+    values: &[[f32; 32]],
+    importance: Option<&Importance<'_, 32>>,
+) -> (Columns, Weights) {
     let columns = Columns::of(values);
     let weights = match importance {
         Some(importance) => Columns::of(importance.blocks()).weights(&columns, &importance.spreads),
@@ -249,7 +289,11 @@ impl QuantizeGroups<32, 18> for Q4_0 {
     const SPREAD: Spread = Spread::Row;
 
     #[inline(always)]
-    fn quantize(values: &[[f32; 32]], importance: Option<&Importance<'_, 32>>, blocks: &mut [[u8; 18]]) {
+    fn quantize(
+        values: &[[f32; 32]],
+        importance: Option<&Importance<'_, 32>>,
+        blocks: &mut [[u8; 18]],
+    ) {
         let (columns, weights) = columns_and_weights(values, importance);
         let (scales, levels) = search_signed::<8>(&columns, &weights);
         for (lane, block) in blocks.iter_mut().enumerate() {
@@ -263,7 +307,11 @@ impl QuantizeGroups<32, 22> for Q5_0 {
     const SPREAD: Spread = Spread::Row;
 
     #[inline(always)]
-    fn quantize(values: &[[f32; 32]], importance: Option<&Importance<'_, 32>>, blocks: &mut [[u8; 22]]) {
+    fn quantize(
+        values: &[[f32; 32]],
+        importance: Option<&Importance<'_, 32>>,
+        blocks: &mut [[u8; 22]],
+    ) {
         let (columns, weights) = columns_and_weights(values, importance);
         let (scales, levels) = search_signed::<16>(&columns, &weights);
         for (lane, block) in blocks.iter_mut().enumerate() {
@@ -279,7 +327,11 @@ impl QuantizeGroups<32, 20> for Q4_1 {
     const SPREAD: Spread = Spread::Row;
 
     #[inline(always)]
-    fn quantize(values: &[[f32; 32]], importance: Option<&Importance<'_, 32>>, blocks: &mut [[u8; 20]]) {
+    fn quantize(
+        values: &[[f32; 32]],
+        importance: Option<&Importance<'_, 32>>,
+        blocks: &mut [[u8; 20]],
+    ) {
         let (columns, weights) = columns_and_weights(values, importance);
         let (scales, least, levels) = search_above_least::<15>(&columns, &weights);
         for (lane, block) in blocks.iter_mut().enumerate() {
@@ -294,7 +346,11 @@ impl QuantizeGroups<32, 24> for Q5_1 {
     const SPREAD: Spread = Spread::Row;
 
     #[inline(always)]
-    fn quantize(values: &[[f32; 32]], importance: Option<&Importance<'_, 32>>, blocks: &mut [[u8; 24]]) {
+    fn quantize(
+        values: &[[f32; 32]],
+        importance: Option<&Importance<'_, 32>>,
+        blocks: &mut [[u8; 24]],
+    ) {
         let (columns, weights) = columns_and_weights(values, importance);
         let (scales, least, levels) = search_above_least::<31>(&columns, &weights);
         for (lane, block) in blocks.iter_mut().enumerate() {

@@ -1,17 +1,23 @@
-//! The loops that a pass spends most of its time in, for x86 processors with AVX2, FMA and F16C (2013 on).
+//! The loops that a pass spends most of its time in, for x86 processors with AVX2, FMA and F16C
+//! (2013 on).
 //!
-//! The compiler finds slow code for sums of several widths: these take a fifth of its time. Each has a plain twin that
-//! returns the same bits: sums are kept in the same lanes, and a fused multiplication and addition rounds as the two do,
-//! because the square of an `f32` is exact in `f64`.
-#![allow(unsafe_code, reason = "vectors are loaded and stored, and kernels called, after a look at the processor")]
+//! The compiler finds slow code for sums of several widths: these take a fifth of its time. Each
+//! has a plain twin that returns the same bits: sums are kept in the same lanes, and a fused
+//! multiplication and addition rounds as the two do, because the square of an `f32` is exact in
+//! `f64`.
+#![allow(
+    unsafe_code,
+    reason = "vectors are loaded and stored, and kernels called, after a look at the processor"
+)]
 
 use core::arch::x86_64::{
     __m128, __m128i, __m256, __m256d, __m256i, _CMP_EQ_OQ, _CMP_LT_OQ, _CMP_NEQ_OQ, _CMP_UNORD_Q,
-    _MM_FROUND_TO_NEAREST_INT, _mm_sub_ps, _mm256_add_pd, _mm256_and_ps, _mm256_castps_si256, _mm256_castps256_ps128,
-    _mm256_castsi256_ps, _mm256_cmp_ps, _mm256_cvtepu16_epi32, _mm256_cvtph_ps, _mm256_cvtps_pd, _mm256_cvtps_ph,
-    _mm256_extractf128_ps, _mm256_fmadd_pd, _mm256_max_ps, _mm256_min_ps, _mm256_movemask_ps, _mm256_or_ps,
-    _mm256_set1_ps, _mm256_setzero_pd, _mm256_setzero_ps, _mm256_setzero_si256, _mm256_slli_epi32, _mm256_sub_epi32,
-    _mm256_sub_ps,
+    _MM_FROUND_TO_NEAREST_INT, _mm_sub_ps, _mm256_add_pd, _mm256_and_ps, _mm256_castps_si256,
+    _mm256_castps256_ps128, _mm256_castsi256_ps, _mm256_cmp_ps, _mm256_cvtepu16_epi32,
+    _mm256_cvtph_ps, _mm256_cvtps_pd, _mm256_cvtps_ph, _mm256_extractf128_ps, _mm256_fmadd_pd,
+    _mm256_max_ps, _mm256_min_ps, _mm256_movemask_ps, _mm256_or_ps, _mm256_set1_ps,
+    _mm256_setzero_pd, _mm256_setzero_ps, _mm256_setzero_si256, _mm256_slli_epi32,
+    _mm256_sub_epi32, _mm256_sub_ps,
 };
 
 use super::lanes::{DriftLanes, LANES, MomentLanes};
@@ -23,7 +29,9 @@ use crate::wire::Wire;
 #[inline]
 fn is_available() -> bool {
     use std::arch::is_x86_feature_detected;
-    is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c")
+    is_x86_feature_detected!("avx2")
+        && is_x86_feature_detected!("fma")
+        && is_x86_feature_detected!("f16c")
 }
 
 /// Decodes f16 into `values`, which must be as long; false where the processor can't.
@@ -37,7 +45,10 @@ pub(super) fn widen_f16(stored: &[[u8; 2]], values: &mut [f32]) -> bool {
 }
 
 /// Rounds to f16, into `rounded`, which must be as long; `None` where the processor can't.
-pub(super) fn narrow_to_f16<W: Wire<Value = f32>>(stored: &[W::Stored], rounded: &mut [[u8; 2]]) -> Option<CastCounts> {
+pub(super) fn narrow_to_f16<W: Wire<Value = f32>>(
+    stored: &[W::Stored],
+    rounded: &mut [[u8; 2]],
+) -> Option<CastCounts> {
     // SAFETY: the processor has the features.
     is_available().then(|| unsafe { narrow_to_f16_here::<W>(stored, rounded) })
 }
@@ -93,7 +104,10 @@ fn widen_f16_one_by_one(stored: &[[u8; 2]], values: &mut [f32]) {
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
-fn narrow_to_f16_here<W: Wire<Value = f32>>(stored: &[W::Stored], rounded: &mut [[u8; 2]]) -> CastCounts {
+fn narrow_to_f16_here<W: Wire<Value = f32>>(
+    stored: &[W::Stored],
+    rounded: &mut [[u8; 2]],
+) -> CastCounts {
     let (groups, rest) = stored.as_chunks::<8>();
     let (rounded_groups, rounded_rest) = rounded.as_chunks_mut::<8>();
     let magnitude = _mm256_set1_ps(f32::from_bits(!f32::to_bits(-0.0)));
@@ -116,7 +130,11 @@ fn narrow_to_f16_here<W: Wire<Value = f32>>(stored: &[W::Stored], rounded: &mut 
     }
     let mut counts = narrow_anywhere::<W, ToF16>(rest, rounded_rest);
     let sum = |lanes: __m256i| store_counts(lanes).into_iter().map(u64::from).sum::<u64>();
-    counts.merge(CastCounts { overflowed: sum(overflowed), flushed: sum(flushed), inexact: sum(inexact) });
+    counts.merge(CastCounts {
+        overflowed: sum(overflowed),
+        flushed: sum(flushed),
+        inexact: sum(inexact),
+    });
     counts
 }
 
@@ -196,7 +214,8 @@ fn moments_of_f16_here(groups: &[[[u8; 2]; LANES]]) -> MomentLanes<f32> {
 
 #[target_feature(enable = "avx2,fma,f16c")]
 fn moments_of_bf16_here(groups: &[[[u8; 2]; LANES]]) -> MomentLanes<f32> {
-    let widened = |stored| _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(stored)));
+    let widened =
+        |stored| _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(stored)));
     let mut moments = Moments::new();
     for group in groups {
         let halves = group.as_chunks().0;
@@ -240,7 +259,9 @@ fn drift_here(original: &[[f32; LANES]], new: &[[f32; LANES]]) -> DriftLanes {
 
 /// The lanes of all registers, in order.
 #[inline(always)]
-fn join<T: Copy + Default, const LEN: usize, const PARTS: usize>(parts: [[T; LEN]; PARTS]) -> [T; LANES] {
+fn join<T: Copy + Default, const LEN: usize, const PARTS: usize>(
+    parts: [[T; LEN]; PARTS],
+) -> [T; LANES] {
     let mut lanes = [T::default(); LANES];
     lanes.copy_from_slice(parts.as_flattened());
     lanes

@@ -1,14 +1,18 @@
 //! The loops of [`avx2`](super::avx2) with registers twice as wide, for processors with AVX-512.
 //!
-//! A group of [`LANES`] values is one register here, so that sums are kept in the same lanes and come to the same bits.
-//! Those loops of which this is no faster are not here.
-#![allow(unsafe_code, reason = "vectors are loaded and stored, and kernels called, after a look at the processor")]
+//! A group of [`LANES`] values is one register here, so that sums are kept in the same lanes and
+//! come to the same bits. Those loops of which this is no faster are not here.
+#![allow(
+    unsafe_code,
+    reason = "vectors are loaded and stored, and kernels called, after a look at the processor"
+)]
 
 use core::arch::x86_64::{
-    __m256i, __m512, __m512d, __m512i, _CMP_EQ_OQ, _mm256_castpd_ps, _mm512_abs_ps, _mm512_add_pd, _mm512_castps_pd,
-    _mm512_castps512_ps256, _mm512_castsi512_ps, _mm512_cmp_ps_mask, _mm512_cvtepu16_epi32, _mm512_cvtph_ps,
-    _mm512_cvtps_pd, _mm512_extractf64x4_pd, _mm512_fmadd_pd, _mm512_mask_add_epi32, _mm512_max_ps, _mm512_min_ps,
-    _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_pd, _mm512_setzero_ps, _mm512_setzero_si512, _mm512_slli_epi32,
+    __m256i, __m512, __m512d, __m512i, _CMP_EQ_OQ, _mm256_castpd_ps, _mm512_abs_ps, _mm512_add_pd,
+    _mm512_castps_pd, _mm512_castps512_ps256, _mm512_castsi512_ps, _mm512_cmp_ps_mask,
+    _mm512_cvtepu16_epi32, _mm512_cvtph_ps, _mm512_cvtps_pd, _mm512_extractf64x4_pd,
+    _mm512_fmadd_pd, _mm512_mask_add_epi32, _mm512_max_ps, _mm512_min_ps, _mm512_set1_epi32,
+    _mm512_set1_ps, _mm512_setzero_pd, _mm512_setzero_ps, _mm512_setzero_si512, _mm512_slli_epi32,
     _mm512_sub_ps,
 };
 
@@ -68,7 +72,9 @@ impl Moments {
         self.max = _mm512_max_ps(values, self.max);
         let is_zero = _mm512_cmp_ps_mask::<_CMP_EQ_OQ>(values, _mm512_setzero_ps());
         self.zeros = _mm512_mask_add_epi32(self.zeros, is_zero, self.zeros, _mm512_set1_epi32(1));
-        for (half, (sum, squares)) in halves(values).into_iter().zip(self.sums.iter_mut().zip(&mut self.squares)) {
+        for (half, (sum, squares)) in
+            halves(values).into_iter().zip(self.sums.iter_mut().zip(&mut self.squares))
+        {
             *sum = _mm512_add_pd(*sum, half);
             *squares = _mm512_fmadd_pd(half, half, *squares);
         }
@@ -102,7 +108,9 @@ fn moments_of_f16_here(groups: &[[[u8; 2]; LANES]]) -> MomentLanes<f32> {
 fn moments_of_bf16_here(groups: &[[[u8; 2]; LANES]]) -> MomentLanes<f32> {
     let mut moments = Moments::new();
     for group in groups {
-        moments.add(_mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(load_halves(group)))));
+        moments.add(_mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(
+            load_halves(group),
+        ))));
     }
     moments.lanes()
 }
@@ -115,7 +123,9 @@ fn drift_here(original: &[[f32; LANES]], new: &[[f32; LANES]]) -> DriftLanes {
         let (original, new) = (load(original), load(new));
         let error = _mm512_sub_ps(original, new);
         max_error = _mm512_max_ps(_mm512_abs_ps(error), max_error);
-        for (sums, values) in [(&mut squared_error, error), (&mut squares, original), (&mut squares_new, new)] {
+        for (sums, values) in
+            [(&mut squared_error, error), (&mut squares, original), (&mut squares_new, new)]
+        {
             for (sum, half) in sums.iter_mut().zip(halves(values)) {
                 *sum = _mm512_fmadd_pd(half, half, *sum);
             }

@@ -33,7 +33,8 @@ impl DriftLanes {
         }
         for lane in 0..LANES {
             let distance = error[lane].abs();
-            self.max_error[lane] = if distance > self.max_error[lane] { distance } else { self.max_error[lane] };
+            self.max_error[lane] =
+                if distance > self.max_error[lane] { distance } else { self.max_error[lane] };
         }
         for (sum, value) in self.squared_error.iter_mut().zip(error) {
             *sum += f64::from(value) * f64::from(value);

@@ -10,13 +10,14 @@ use super::layout::{Matrix, Sections, SparseLayout};
 /// Row pointers and columns that are read at a time.
 const BATCH: usize = 1024;
 
-/// Bytes of values that are read at a time; blocks that are larger are read strip by strip, without a buffer.
+/// Bytes of values that are read at a time; blocks that are larger are read strip by strip, without
+/// a buffer.
 const VALUES: usize = 1 << 16;
 
 /// A sparse matrix in a source with random access.
 ///
-/// Every method takes `read_at(offset, buf)`, which fills `buf` with stored bytes from `offset` on. At most 80 KiB are
-/// held at once, whatever the file says.
+/// Every method takes `read_at(offset, buf)`, which fills `buf` with stored bytes from `offset` on.
+/// At most 80 KiB are held at once, whatever the file says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SparseReader {
     matrix: Matrix,
@@ -29,9 +30,13 @@ impl SparseReader {
     /// A matrix in CSR of `stored_len` bytes.
     ///
     /// # Errors
-    /// E002 when the header asks for another length, or the row pointers don't begin at 0 and end at its count; what
-    /// `read_at` says.
-    pub fn open_csr(matrix: Matrix, stored_len: u64, read_at: impl Fn(u64, &mut [u8]) -> Result<()>) -> Result<Self> {
+    /// E002 when the header asks for another length, or the row pointers don't begin at 0 and end
+    /// at its count; what `read_at` says.
+    pub fn open_csr(
+        matrix: Matrix,
+        stored_len: u64,
+        read_at: impl Fn(u64, &mut [u8]) -> Result<()>,
+    ) -> Result<Self> {
         Self::open(matrix, SparseLayout::Csr, stored_len, read_at)
     }
 
@@ -39,7 +44,11 @@ impl SparseReader {
     ///
     /// # Errors
     /// As [`open_csr`](Self::open_csr).
-    pub fn open_bsr(matrix: Matrix, stored_len: u64, read_at: impl Fn(u64, &mut [u8]) -> Result<()>) -> Result<Self> {
+    pub fn open_bsr(
+        matrix: Matrix,
+        stored_len: u64,
+        read_at: impl Fn(u64, &mut [u8]) -> Result<()>,
+    ) -> Result<Self> {
         if stored_len < 8 {
             return Err(Error::corrupt("the sparse matrix has no header").at(0));
         }
@@ -48,7 +57,9 @@ impl SparseReader {
         let [b0, b1, b2, b3, reserved @ ..] = head;
         let block = u32::from_le_bytes([b0, b1, b2, b3]);
         if block == 0 || reserved != [0; 4] {
-            return Err(Error::corrupt("the header of the sparse matrix gives no size of blocks").at(0));
+            return Err(
+                Error::corrupt("the header of the sparse matrix gives no size of blocks").at(0)
+            );
         }
         Self::open(matrix, SparseLayout::Bsr { block }, stored_len, read_at)
     }
@@ -64,20 +75,26 @@ impl SparseReader {
             return Err(Error::corrupt("the sparse matrix has no header").at(0));
         }
         let entries = read_u64(header - 8, &read_at)?;
-        let sections = Sections::new(matrix, layout, entries).filter(|sections| sections.end == stored_len);
+        let sections =
+            Sections::new(matrix, layout, entries).filter(|sections| sections.end == stored_len);
         let sections = sections.ok_or_else(|| {
-            let message = alloc::format!("{entries} entries of the sparse matrix do not take {stored_len} bytes");
+            let message = alloc::format!(
+                "{entries} entries of the sparse matrix do not take {stored_len} bytes"
+            );
             Error::corrupt(message).at(header - 8)
         })?;
         let places = sections.block_rows.checked_mul(sections.block_columns);
         if places.is_some_and(|places| entries > places) {
-            return Err(Error::corrupt("the sparse matrix has more entries than places").at(header - 8));
+            return Err(
+                Error::corrupt("the sparse matrix has more entries than places").at(header - 8)
+            );
         }
         let last = sections.row_ptr + 8 * sections.block_rows;
         let (first, end) = (read_u64(sections.row_ptr, &read_at)?, read_u64(last, &read_at)?);
         if first != 0 || end != entries {
-            let message =
-                alloc::format!("the rows of the sparse matrix have entries {first} to {end}, not 0 to {entries}");
+            let message = alloc::format!(
+                "the rows of the sparse matrix have entries {first} to {end}, not 0 to {entries}"
+            );
             return Err(Error::corrupt(message).at(last));
         }
         Ok(Self { matrix, layout, entries, sections })
@@ -95,14 +112,20 @@ impl SparseReader {
         self.entries
     }
 
-    /// Fills `buf` with bytes of the dense matrix, from `offset` on. The rows that the range touches are checked as a
-    /// whole.
+    /// Fills `buf` with bytes of the dense matrix, from `offset` on. The rows that the range
+    /// touches are checked as a whole.
     ///
     /// # Errors
-    /// E002 past the matrix's end, for row pointers that fall or exceed the entries, and for columns that don't ascend or
-    /// lie outside of the matrix; what `read_at` says.
-    pub fn read(&self, offset: u64, buf: &mut [u8], read_at: impl Fn(u64, &mut [u8]) -> Result<()>) -> Result<()> {
-        let end = offset.checked_add(buf.len() as u64).filter(|&end| end <= self.matrix.dense_len());
+    /// E002 past the matrix's end, for row pointers that fall or exceed the entries, and for
+    /// columns that don't ascend or lie outside of the matrix; what `read_at` says.
+    pub fn read(
+        &self,
+        offset: u64,
+        buf: &mut [u8],
+        read_at: impl Fn(u64, &mut [u8]) -> Result<()>,
+    ) -> Result<()> {
+        let end =
+            offset.checked_add(buf.len() as u64).filter(|&end| end <= self.matrix.dense_len());
         let end = end.ok_or_else(|| Error::corrupt("the read ends past the tensor").at(offset))?;
         buf.fill(0);
         if buf.is_empty() {
@@ -110,7 +133,8 @@ impl SparseReader {
         }
         let height = self.matrix.row_bytes().saturating_mul(self.layout.block());
         let rows = offset / height..end.div_ceil(height);
-        let mut window = Window { reader: self, range: offset..end, buf, scratch: alloc::vec::Vec::new() };
+        let mut window =
+            Window { reader: self, range: offset..end, buf, scratch: alloc::vec::Vec::new() };
         self.walk(rows, &read_at, |row, entry, columns| window.fill(row, entry, columns, &read_at))
     }
 
@@ -122,7 +146,8 @@ impl SparseReader {
         self.walk(0..self.sections.block_rows, &read_at, |_, _, _| Ok(()))
     }
 
-    /// Visits the entries of rows of blocks, some at a time: their row, the number of the first, their columns.
+    /// Visits the entries of rows of blocks, some at a time: their row, the number of the first,
+    /// their columns.
     fn walk(
         &self,
         rows: Range<u64>,
@@ -141,7 +166,9 @@ impl SparseReader {
             for (row, pair) in (row..).zip(pairs) {
                 let (start, end) = (u64::from_le_bytes(pair[0]), u64::from_le_bytes(pair[1]));
                 if start > end || end > self.entries {
-                    let message = alloc::format!("row {row} of the sparse matrix has entries {start} to {end}");
+                    let message = alloc::format!(
+                        "row {row} of the sparse matrix has entries {start} to {end}"
+                    );
                     return Err(Error::corrupt(message).at(self.sections.row_ptr + 8 * row));
                 }
                 self.walk_row(row, start..end, (&mut columns, read_at), &mut visit)?;
@@ -171,7 +198,8 @@ impl SparseReader {
                 let column = u64::from(u32::from_le_bytes(*column));
                 if column < least || column >= self.sections.block_columns {
                     let why = if column < least { "does not ascend" } else { "lies outside of it" };
-                    let message = alloc::format!("column {column} in row {row} of the sparse matrix {why}");
+                    let message =
+                        alloc::format!("column {column} in row {row} of the sparse matrix {why}");
                     return Err(Error::corrupt(message).at(self.sections.columns + 4 * entry));
                 }
                 least = column + 1;
@@ -236,7 +264,12 @@ impl Window<'_> {
 
     /// Calls `copy` for each row of a block that the window has a part of: where in the block's
     /// bytes that part begins, and what to fill.
-    fn place(&mut self, row: u64, column: [u8; 4], mut copy: impl FnMut(u64, &mut [u8]) -> Result<()>) -> Result<()> {
+    fn place(
+        &mut self,
+        row: u64,
+        column: [u8; 4],
+        mut copy: impl FnMut(u64, &mut [u8]) -> Result<()>,
+    ) -> Result<()> {
         let SparseReader { matrix, layout, .. } = *self.reader;
         let (block, row_bytes) = (layout.block(), matrix.row_bytes());
         let strip = block * matrix.element;

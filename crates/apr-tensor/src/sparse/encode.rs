@@ -14,15 +14,17 @@ use super::layout::{Matrix, Sections, SparseLayout};
 pub fn count_entries(matrix: Matrix, layout: SparseLayout, dense: &[u8]) -> Result<u64> {
     let grid = Grid::new(matrix, layout, dense)?;
     Ok((0..grid.block_rows)
-        .map(|row| (0..grid.block_columns).filter(|&column| grid.is_entry(row, column)).count() as u64)
+        .map(|row| {
+            (0..grid.block_columns).filter(|&column| grid.is_entry(row, column)).count() as u64
+        })
         .sum())
 }
 
 /// The stored bytes of a matrix.
 ///
 /// # Errors
-/// E001 when `dense` is not as long as the matrix, a block has no elements, or there are more columns than `u32` counts;
-/// E008 when the result exceeds the address space.
+/// E001 when `dense` is not as long as the matrix, a block has no elements, or there are more
+/// columns than `u32` counts; E008 when the result exceeds the address space.
 pub fn encode(matrix: Matrix, layout: SparseLayout, dense: &[u8]) -> Result<Vec<u8>> {
     let entries = count_entries(matrix, layout, dense)?;
     let grid = Grid::new(matrix, layout, dense)?;
@@ -77,11 +79,15 @@ impl<'a> Grid<'a> {
         if dense.len() as u64 != matrix.dense_len() {
             return Err(Error::format("the bytes are not those of the matrix"));
         }
-        let sections = Sections::new(matrix, layout, 0).ok_or_else(|| Error::format("no block has that size"))?;
-        let fit =
-            |number: u64| usize::try_from(number).map_err(|_| Error::memory("the matrix is larger than memory can be"));
+        let sections = Sections::new(matrix, layout, 0)
+            .ok_or_else(|| Error::format("no block has that size"))?;
+        let fit = |number: u64| {
+            usize::try_from(number)
+                .map_err(|_| Error::memory("the matrix is larger than memory can be"))
+        };
         // Without elements there is nothing to look at, and dimensions may be anything.
-        let (row_bytes, columns) = if dense.is_empty() { (0, 0) } else { (matrix.row_bytes(), sections.block_columns) };
+        let (row_bytes, columns) =
+            if dense.is_empty() { (0, 0) } else { (matrix.row_bytes(), sections.block_columns) };
         let block = layout.block();
         Ok(Self {
             dense,

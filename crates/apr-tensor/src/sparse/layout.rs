@@ -28,7 +28,8 @@ impl Matrix {
     /// The matrix of a tensor.
     ///
     /// # Errors
-    /// E001 for elements that share bytes or scales, for a scalar, and for more bytes than `u64` counts.
+    /// E001 for elements that share bytes or scales, for a scalar, and for more bytes than `u64`
+    /// counts.
     pub fn new(dtype: DType, shape: &Shape) -> Result<Self> {
         if dtype.is_quantized() || dtype.block_len() != 1 {
             return Err(Error::format(alloc::format!(
@@ -39,7 +40,8 @@ impl Matrix {
             return Err(Error::format(alloc::format!("the shape {shape} is not that of a matrix")));
         };
         // A dimension of zero leaves nothing, however large the others are.
-        let columns = shape.dims()[1..].iter().try_fold(1_u64, |product, &dim| product.checked_mul(dim));
+        let columns =
+            shape.dims()[1..].iter().try_fold(1_u64, |product, &dim| product.checked_mul(dim));
         let columns = if len == 0 { columns.unwrap_or(0) } else { columns.unwrap_or(u64::MAX) };
         Ok(Self { rows, columns, element: dtype.block_bytes(), len })
     }
@@ -57,8 +59,8 @@ impl Matrix {
 }
 
 impl SparseLayout {
-    /// Bytes that `entries` elements (of [`Csr`](Self::Csr)) or blocks take; `None` when `u64` does not count them, and
-    /// for blocks of nothing.
+    /// Bytes that `entries` elements (of [`Csr`](Self::Csr)) or blocks take; `None` when `u64` does
+    /// not count them, and for blocks of nothing.
     #[must_use]
     pub fn stored_len(self, matrix: Matrix, entries: u64) -> Option<u64> {
         Some(Sections::new(matrix, self, entries)?.end)
@@ -108,7 +110,8 @@ impl Sections {
         if block == 0 {
             return None;
         }
-        let (block_rows, block_columns) = (matrix.rows.div_ceil(block), matrix.columns.div_ceil(block));
+        let (block_rows, block_columns) =
+            (matrix.rows.div_ceil(block), matrix.columns.div_ceil(block));
         let block_bytes = block.checked_mul(block)?.checked_mul(matrix.element)?;
         let row_ptr = layout.header_len();
         let columns = block_rows.checked_add(1)?.checked_mul(8)?.checked_add(row_ptr)?;

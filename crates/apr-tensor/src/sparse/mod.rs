@@ -2,16 +2,20 @@
 //! little-endian throughout.
 //!
 //! ```text
-//! CSR: u64 nnz                         u64 row_ptr[rows + 1]           u32 col[nnz]     values[nnz]
-//! BSR: u32 b, u32 0, u64 nblocks       u64 row_ptr[ceil(rows/b) + 1]   u32 col[nblocks] values[nblocks * b * b]
+//! CSR: u64 nnz                    u64 row_ptr[rows + 1]          u32 col[nnz]
+//!      values[nnz]
+//! BSR: u32 b, u32 0, u64 nblocks  u64 row_ptr[ceil(rows/b) + 1]  u32 col[nblocks]
+//!      values[nblocks * b * b]
 //! ```
 //!
-//! The matrix of a tensor has `dims[0]` rows and the product of the other dimensions as columns. Entry `k` of row `r` is
-//! one with `row_ptr[r] <= k < row_ptr[r + 1]`; columns ascend within a row. In BSR rows, columns and entries are those of
-//! blocks of `b * b` elements, row-major; what the last ones have beyond the matrix is zero. CSR is BSR with `b = 1` but
-//! for its header, and one code serves both.
+//! The matrix of a tensor has `dims[0]` rows and the product of the other dimensions as columns.
+//! Entry `k` of row `r` is one with `row_ptr[r] <= k < row_ptr[r + 1]`; columns ascend within a
+//! row. In BSR rows, columns and entries are those of blocks of `b * b` elements, row-major; what
+//! the last ones have beyond the matrix is zero. CSR is BSR with `b = 1` but for its header, and
+//! one code serves both.
 //!
-//! Zero is an element whose every bit is: `-0.0` and NaN are entries, so that the dense bytes come back exactly.
+//! Zero is an element whose every bit is: `-0.0` and NaN are entries, so that the dense bytes come
+//! back exactly.
 //!
 //! ```
 //! use apr_core::{DType, Shape};

@@ -1,4 +1,5 @@
-//! A histogram from one read whose result depends on the values alone, not on their order or chunking.
+//! A histogram from one read whose result depends on the values alone, not on their order or
+//! chunking.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -18,12 +19,14 @@ const DECODED_ELEMENTS: usize = 2048;
 /// Bits of a bin's number, so that edges are exact in `f64` and [`Scale::floor`] works.
 const MAX_INDEX_BITS: i32 = 51;
 
-/// Exact counts of the finite values of a tensor in bins of equal width; a complex element counts as two.
+/// Exact counts of the finite values of a tensor in bins of equal width; a complex element counts
+/// as two.
 ///
-/// The width is a power of two and the edges are its multiples, so that the bins of twice the width are pairs of these.
-/// It is the smallest width for which at most 2048 bins reach from the smallest value to the largest and every edge is
-/// exact in `f64`. A value outside the bins so far doubles the width as often as needed and merges the pairs: the result
-/// is what it would have been had the range been known before.
+/// The width is a power of two and the edges are its multiples, so that the bins of twice the width
+/// are pairs of these. It is the smallest width for which at most 2048 bins reach from the smallest
+/// value to the largest and every edge is exact in `f64`. A value outside the bins so far doubles
+/// the width as often as needed and merges the pairs: the result is what it would have been had the
+/// range been known before.
 ///
 /// ```
 /// use apr_core::DType;
@@ -40,7 +43,8 @@ pub struct Histogram {
     counts: Vec<u64>,
 }
 
-/// Bins as a report shows them: `counts[i]` values lie in `start + i * width <= x < start + (i + 1) * width`.
+/// Bins as a report shows them: `counts[i]` values lie in
+/// `start + i * width <= x < start + (i + 1) * width`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Bins {
     /// Lower edge of the first bin.
@@ -99,11 +103,14 @@ impl Histogram {
 
     /// The counts in at most `at_most` bins, made wider by powers of two as needed.
     ///
-    /// Fewer than 4 count as 4: zero stays an edge at any width, and the widest power of two that is an `f64` divides
-    /// its range in 4. An edge beyond the largest `f64` is given as the largest `f64`.
+    /// Fewer than 4 count as 4: zero stays an edge at any width, and the widest power of two that
+    /// is an `f64` divides its range in 4. An edge beyond the largest `f64` is given as the largest
+    /// `f64`.
     #[must_use]
     pub fn bins(&self, at_most: usize) -> Bins {
-        let Some(grid) = self.grid else { return Bins { start: 0.0, width: 1.0, counts: Vec::new() } };
+        let Some(grid) = self.grid else {
+            return Bins { start: 0.0, width: 1.0, counts: Vec::new() };
+        };
         let wider = Grid::finest(grid.min, grid.max, grid.exponent, at_most.clamp(4, MAX_BINS));
         let mut counts = vec![0; wider.len];
         grid.pour(&self.counts, wider, &mut counts);
@@ -127,7 +134,8 @@ impl Histogram {
     }
 }
 
-/// Bins from that of the smallest value to that of the largest, numbered by their lower edge in widths.
+/// Bins from that of the smallest value to that of the largest, numbered by their lower edge in
+/// widths.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Grid {
     min: f64,
@@ -139,30 +147,35 @@ struct Grid {
 }
 
 impl Grid {
-    /// The grid of a histogram of values in this range: a function of the range alone, and the wider the range, the
-    /// wider the bins.
+    /// The grid of a histogram of values in this range: a function of the range alone, and the
+    /// wider the range, the wider the bins.
     fn covering(min: f64, max: f64) -> Self {
         let finest = (exponent_of(min.abs().max(max.abs())) + 1 - MAX_INDEX_BITS).max(MIN_EXPONENT);
         Self::finest(min, max, finest, MAX_BINS)
     }
 
-    /// The narrowest bins, of width `2^exponent` at least, of which `at_most` reach from `min` to `max`.
+    /// The narrowest bins, of width `2^exponent` at least, of which `at_most` reach from `min` to
+    /// `max`.
     fn finest(min: f64, max: f64, mut exponent: i32, at_most: usize) -> Self {
         loop {
             let scale = Scale::new(exponent);
             let (first, last) = (scale.index(min), scale.index(max));
             match usize::try_from(last - first) {
-                Ok(steps) if steps < at_most => return Self { min, max, exponent, first, len: steps + 1 },
+                Ok(steps) if steps < at_most => {
+                    return Self { min, max, exponent, first, len: steps + 1 };
+                }
                 _ => exponent += 1,
             }
         }
     }
 
     fn offset(&self, index: i64) -> usize {
-        usize::try_from(index - self.first).unwrap_or_else(|_| unreachable!("the grid covers the value"))
+        usize::try_from(index - self.first)
+            .unwrap_or_else(|_| unreachable!("the grid covers the value"))
     }
 
-    /// Adds the counts of this grid's bins to those of a grid that covers it with bins as wide or wider.
+    /// Adds the counts of this grid's bins to those of a grid that covers it with bins as wide or
+    /// wider.
     fn pour(&self, counts: &[u64], wider: Self, into: &mut [u64]) {
         // Beyond 63 doublings, only the sign of a 64-bit number is left.
         let doublings = (wider.exponent - self.exponent).min(63);

@@ -21,13 +21,17 @@ impl Scale {
     pub(crate) fn floor(&self, value: f64) -> f64 {
         // Sums near this number have no room for a fraction.
         const ROUNDER: f64 = (3_u64 << 51) as f64;
-        // Scaling is exact, or its result so small that it rounds to zero. What was rounded up goes one down again;
-        // compared before scaling, since a tiny negative value may have become zero by it.
+        // Scaling is exact, or its result so small that it rounds to zero. What was rounded up goes
+        // one down again; compared before scaling, since a tiny negative value may have become zero
+        // by it.
         let nearest = (value * self.factors[0] * self.factors[1] + ROUNDER) - ROUNDER;
         if value < nearest * self.width { nearest - 1.0 } else { nearest }
     }
 
-    #[expect(clippy::cast_possible_truncation, reason = "the floor is an integer of 52 bits at most")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "the floor is an integer of 52 bits at most"
+    )]
     pub(super) fn index(&self, value: f64) -> i64 {
         self.floor(value) as i64
     }

@@ -12,8 +12,15 @@ use proptest::prelude::*;
 const ROWS: [DType; 2] = [DType::I8_ROW, DType::I4_ROW];
 
 /// What becomes points of a grid.
-const POINTS: [DType; 7] =
-    [DType::IQ1_S, DType::IQ1_M, DType::IQ2_XXS, DType::IQ2_XS, DType::IQ2_S, DType::IQ3_XXS, DType::IQ3_S];
+const POINTS: [DType; 7] = [
+    DType::IQ1_S,
+    DType::IQ1_M,
+    DType::IQ2_XXS,
+    DType::IQ2_XS,
+    DType::IQ2_S,
+    DType::IQ3_XXS,
+    DType::IQ3_S,
+];
 
 fn dtypes() -> impl Iterator<Item = DType> {
     DType::ALL.iter().copied().filter(|dtype| can_dequantize(*dtype))
@@ -52,20 +59,30 @@ fn assert_same_blocks(dtype: DType, ours: &[u8], expected: &[u8], what: &str) {
 fn quantizing_returns_the_bytes_of_ggml() {
     let (values, importance) = (floats(&fixture("input.f32")), floats(&fixture("importance.f32")));
     let mut heeding = Vec::new();
-    for dtype in dtypes().filter(|dtype| can_quantize(*dtype) && !ROWS.contains(dtype) && !POINTS.contains(dtype)) {
+    for dtype in dtypes()
+        .filter(|dtype| can_quantize(*dtype) && !ROWS.contains(dtype) && !POINTS.contains(dtype))
+    {
         let plain = fixture(&format!("{dtype}.plain"));
         assert_same_blocks(dtype, &quantized(dtype, &values, 256, None), &plain, "plain");
         let weighted = quantized(dtype, &values, 256, Some(&importance));
         if weighted != plain {
             heeding.push(dtype.name());
-            assert_same_blocks(dtype, &weighted, &fixture(&format!("{dtype}.importance")), "with importance");
+            assert_same_blocks(
+                dtype,
+                &weighted,
+                &fixture(&format!("{dtype}.importance")),
+                "with importance",
+            );
         }
     }
-    let expected = ["q4_0", "q4_1", "q5_0", "q5_1", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_nl", "iq4_xs"];
+    let expected = [
+        "q4_0", "q4_1", "q5_0", "q5_1", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_nl", "iq4_xs",
+    ];
     assert_eq!(heeding, expected);
 }
 
-/// Rows that ggml ends the program for: their squares overflow, or no importance is left of any value. Ours are blocks too.
+/// Rows that ggml ends the program for: their squares overflow, or no importance is left of any
+/// value. Ours are blocks too.
 fn assert_same_rows(dtype: DType, ours: &[u8], expected: &[u8], rows: usize, unmade: &[usize]) {
     let row_bytes = expected.len() / rows;
     for row in (0..rows).filter(|row| !unmade.contains(row)) {
@@ -89,7 +106,10 @@ fn quantizing_to_points_returns_the_bytes_of_ggml() {
         assert_same_rows(dtype, &ours, &fixture(file), values.len() / 256, &unmade);
         files += 1;
     }
-    assert_eq!(files, POINTS.len() + POINTS.iter().filter(|dtype| !needs_importance(**dtype)).count());
+    assert_eq!(
+        files,
+        POINTS.len() + POINTS.iter().filter(|dtype| !needs_importance(**dtype)).count()
+    );
 }
 
 #[test]
@@ -98,8 +118,10 @@ fn sub_blocks_of_zeros_take_the_place_that_ggml_gives_them() {
     // In the order of the script.
     let order = ["iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s", "iq1_s", "iq1_m"];
     let dtypes = order.map(|name| POINTS.into_iter().find(|dtype| dtype.name() == name).unwrap());
-    let ours: Vec<u8> =
-        dtypes.into_iter().flat_map(|dtype| quantized(dtype, &values, 256, Some(&importance))).collect();
+    let ours: Vec<u8> = dtypes
+        .into_iter()
+        .flat_map(|dtype| quantized(dtype, &values, 256, Some(&importance)))
+        .collect();
     assert_eq!(ours, fixture("pruned.blocks"));
 }
 
@@ -110,7 +132,11 @@ fn dequantizing_returns_the_values_of_ggml() {
         let expected = floats(&fixture(&format!("{dtype}.f32")));
         assert_eq!(ours.len(), expected.len(), "{dtype}");
         for (i, (ours, expected)) in ours.iter().zip(&expected).enumerate() {
-            assert_eq!(ours.to_bits(), expected.to_bits(), "{dtype}, element {i}: {ours:e} instead of {expected:e}");
+            assert_eq!(
+                ours.to_bits(),
+                expected.to_bits(),
+                "{dtype}, element {i}: {ours:e} instead of {expected:e}"
+            );
         }
     }
 }
@@ -119,14 +145,21 @@ fn dequantizing_returns_the_values_of_ggml() {
 fn the_bytes_of_ggml_come_out_of_more_rows_too() {
     let Some(folder) = apr_testkit::locate::shared_data("quant") else { return };
     let read = |name: String| std::fs::read(folder.join(name)).unwrap();
-    let (values, importance) = (floats(&read("input.f32".into())), floats(&read("imatrix.f32".into())));
-    for dtype in dtypes().filter(|dtype| can_quantize(*dtype) && folder.join(format!("plain.{dtype}")).exists()) {
+    let (values, importance) =
+        (floats(&read("input.f32".into())), floats(&read("imatrix.f32".into())));
+    for dtype in dtypes()
+        .filter(|dtype| can_quantize(*dtype) && folder.join(format!("plain.{dtype}")).exists())
+    {
         let plain = read(format!("plain.{dtype}"));
         assert_same_blocks(dtype, &quantized(dtype, &values, 1024, None), &plain, "plain");
         let weighted = quantized(dtype, &values, 1024, Some(&importance));
         assert_same_blocks(dtype, &weighted, &read(format!("imatrix.{dtype}")), "with importance");
         let back = dequantized(dtype, &plain, 1024);
-        assert!(back.iter().flat_map(|value| value.to_le_bytes()).eq(read(format!("plain.{dtype}.dequantized.f32"))));
+        assert!(
+            back.iter()
+                .flat_map(|value| value.to_le_bytes())
+                .eq(read(format!("plain.{dtype}.dequantized.f32")))
+        );
     }
 }
 
@@ -154,7 +187,9 @@ fn the_points_of_ggml_come_out_of_more_rows_too() {
 fn rows_are_independent_and_appended() {
     let (values, importance) = (floats(&fixture("input.f32")), floats(&fixture("importance.f32")));
     for dtype in dtypes().filter(|dtype| can_quantize(*dtype)) {
-        for importance in [None, Some(&importance[..])].into_iter().skip(usize::from(needs_importance(dtype))) {
+        for importance in
+            [None, Some(&importance[..])].into_iter().skip(usize::from(needs_importance(dtype)))
+        {
             let mut by_row = Vec::new();
             for row in values.chunks(256) {
                 quantize(dtype, row, 256, importance, &mut by_row);
@@ -187,7 +222,10 @@ fn i8_row_is_a_scale_and_bytes() {
     assert_eq!([second[4], second[5]], [-127_i8 as u8, 0]);
     // 0.5 of a scale of 1 is a tie, which goes to the even neighbour.
     let ties = quantized(DType::I8_ROW, &[127.0, 0.5, 1.5, 2.5, -0.5, -1.5], 6, None);
-    assert_eq!(ties[4..].iter().map(|&byte| byte.cast_signed()).collect::<Vec<_>>(), [127, 0, 2, 2, 0, -2]);
+    assert_eq!(
+        ties[4..].iter().map(|&byte| byte.cast_signed()).collect::<Vec<_>>(),
+        [127, 0, 2, 2, 0, -2]
+    );
 }
 
 #[test]
@@ -209,7 +247,11 @@ fn rows_of_apr2_stay_finite_at_the_ends_of_f32() {
         for dtype in ROWS {
             let back = dequantized(dtype, &quantized(dtype, &values, 32, None), 32);
             assert!(back.iter().all(|value| value.is_finite()), "{dtype} of {extreme:e}");
-            assert!(back.iter().zip(&values).all(|(back, value)| back.abs() <= value.abs() * 1.5 + 2e-8));
+            assert!(
+                back.iter()
+                    .zip(&values)
+                    .all(|(back, value)| back.abs() <= value.abs() * 1.5 + 2e-8)
+            );
         }
     }
 }
@@ -217,7 +259,8 @@ fn rows_of_apr2_stay_finite_at_the_ends_of_f32() {
 proptest! {
     #[test]
     fn i8_rows_err_by_half_a_step_at_most(values in prop::collection::vec(-1e3_f32..1e3, 1..200)) {
-        let back = dequantized(DType::I8_ROW, &quantized(DType::I8_ROW, &values, values.len(), None), values.len());
+        let rows = quantized(DType::I8_ROW, &values, values.len(), None);
+        let back = dequantized(DType::I8_ROW, &rows, values.len());
         let step = values.iter().fold(0.0_f32, |greatest, value| greatest.max(value.abs())) / 127.0;
         for (back, value) in back.iter().zip(&values) {
             prop_assert!((back - value).abs() <= 0.5001 * step);

@@ -8,8 +8,13 @@ use apr_tensor::block::{dequantize, quantize};
 use apr_testkit::locate;
 
 const COLUMNS: usize = 1024;
-const TYPES: [(DType, &str); 5] =
-    [(DType::Q2_K, "q2_K"), (DType::Q3_K, "q3_K"), (DType::Q4_K, "q4_K"), (DType::Q5_K, "q5_K"), (DType::Q6_K, "q6_K")];
+const TYPES: [(DType, &str); 5] = [
+    (DType::Q2_K, "q2_K"),
+    (DType::Q3_K, "q3_K"),
+    (DType::Q4_K, "q4_K"),
+    (DType::Q5_K, "q5_K"),
+    (DType::Q6_K, "q6_K"),
+];
 
 /// The folder of goldens, which is not part of the repository.
 fn goldens() -> Option<PathBuf> {
@@ -57,7 +62,10 @@ fn dequantized_values_equal_ggmls() {
         let mut values = vec![7.0; 3];
         dequantize(dtype, &quantized, COLUMNS, &mut values);
         assert_eq!(values.len(), expected.len(), "{name}");
-        let differing = values.iter().zip(&expected).position(|(ours, theirs)| ours.to_bits() != theirs.to_bits());
+        let differing = values
+            .iter()
+            .zip(&expected)
+            .position(|(ours, theirs)| ours.to_bits() != theirs.to_bits());
         assert_eq!(differing, None, "{name}");
     }
 }

@@ -42,7 +42,8 @@ fn every_code_has_the_value_that_its_bits_define() {
         for (code, value) in decoded(dtype).into_iter().enumerate() {
             let code = code as u32;
             let exponent = code >> mantissa_bits & ((1 << exponent_bits) - 1);
-            let fraction = f64::from(code & ((1 << mantissa_bits) - 1)) / f64::from(1 << mantissa_bits);
+            let fraction =
+                f64::from(code & ((1 << mantissa_bits) - 1)) / f64::from(1 << mantissa_bits);
             let sign = if code >> (exponent_bits + mantissa_bits) & 1 == 1 { -1.0 } else { 1.0 };
             let number = match exponent {
                 // E8M0 has no zero and no subnormals.
@@ -57,7 +58,10 @@ fn every_code_has_the_value_that_its_bits_define() {
                 _ => sign * number,
             };
             assert_same(value, expected as f32, &format!("{dtype} code {code:#x}"));
-            assert!(expected.is_nan() || f64::from(value) == expected, "{dtype} code {code:#x} is not exact");
+            assert!(
+                expected.is_nan() || f64::from(value) == expected,
+                "{dtype} code {code:#x} is not exact"
+            );
         }
     }
 }
@@ -65,8 +69,10 @@ fn every_code_has_the_value_that_its_bits_define() {
 #[test]
 fn every_code_has_the_value_that_ml_dtypes_gives_it() {
     let golden = include_bytes!("../golden/small_floats.bin").as_chunks().0;
-    let ours: Vec<(DType, f32)> =
-        LAYOUTS.iter().flat_map(|&(dtype, ..)| decoded(dtype).into_iter().map(move |value| (dtype, value))).collect();
+    let ours: Vec<(DType, f32)> = LAYOUTS
+        .iter()
+        .flat_map(|&(dtype, ..)| decoded(dtype).into_iter().map(move |value| (dtype, value)))
+        .collect();
     assert_eq!(ours.len(), golden.len());
     for (i, (&(dtype, value), &theirs)) in ours.iter().zip(golden).enumerate() {
         assert_same(value, f32::from_le_bytes(theirs), &format!("{dtype}, entry {i}"));
@@ -75,7 +81,8 @@ fn every_code_has_the_value_that_ml_dtypes_gives_it() {
 
 #[test]
 fn largest_values_are_those_of_the_specifications() {
-    let largest = |dtype| decoded(dtype).into_iter().filter(|value| value.is_finite()).fold(0.0, f32::max);
+    let largest =
+        |dtype| decoded(dtype).into_iter().filter(|value| value.is_finite()).fold(0.0, f32::max);
     assert_eq!(largest(DType::F8_E4M3), 448.0);
     assert_eq!(largest(DType::F8_E5M2), 57344.0);
     assert_eq!(largest(DType::F8_E4M3FNUZ), 240.0);
@@ -91,12 +98,19 @@ fn both_widths_decode_to_equal_values() {
     let bytes: Vec<u8> = (0..96 * 256_u32).map(|i| (i * 167 + i / 256) as u8).collect();
     let (mut narrow, mut wide) = (Vec::new(), Vec::new());
     for &dtype in DType::ALL {
-        let exact_in_f32 = !matches!(dtype, DType::F64 | DType::I32 | DType::U32 | DType::I64 | DType::U64);
+        let exact_in_f32 =
+            !matches!(dtype, DType::F64 | DType::I32 | DType::U32 | DType::I64 | DType::U64);
         if is_decodable(dtype) && exact_in_f32 {
             widen_f32(dtype, &bytes, &mut narrow);
             widen_f64(dtype, &bytes, &mut wide);
             assert_eq!(narrow.len(), wide.len());
-            assert!(narrow.iter().zip(&wide).all(|(&a, &b)| f64::from(a) == b || a.is_nan() && b.is_nan()), "{dtype}");
+            assert!(
+                narrow
+                    .iter()
+                    .zip(&wide)
+                    .all(|(&a, &b)| f64::from(a) == b || a.is_nan() && b.is_nan()),
+                "{dtype}"
+            );
         }
     }
 }
@@ -132,7 +146,9 @@ fn chunks_end_where_elements_do() {
 #[test]
 fn bytes_after_the_last_whole_element_are_ignored() {
     let mut out = Vec::new();
-    for (dtype, elements) in [(DType::F32, 1), (DType::F16, 3), (DType::F6_E2M3, 8), (DType::F4_E2M1, 14)] {
+    for (dtype, elements) in
+        [(DType::F32, 1), (DType::F16, 3), (DType::F6_E2M3, 8), (DType::F4_E2M1, 14)]
+    {
         widen_f32(dtype, &[0; 7], &mut out);
         assert_eq!(out.len(), elements, "{dtype}");
     }

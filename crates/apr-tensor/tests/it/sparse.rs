@@ -7,12 +7,18 @@ use apr_tensor::sparse::{Matrix, SparseLayout, SparseReader, count_entries, enco
 use proptest::prelude::*;
 
 // From tests/sparse_expected.py.
-const CSR_F32: &str = "0400000000000000000000000000000002000000000000000200000000000000040000000000000002000000040000000000000004000000000040400000a0400000803f000000c0";
-const BSR_2_U8: &str = "02000000000000000300000000000000000000000000000002000000000000000300000000000000000000000200000001000000010000000200000000070000";
-const BSR_3_U8: &str = "03000000000000000200000000000000000000000000000002000000000000000000000001000000010000000000000000000200000000070000";
+const CSR_F32: &str = "0400000000000000000000000000000002000000000000000200000000000000040000000000\
+    000002000000040000000000000004000000000040400000a0400000803f000000c0";
+const BSR_2_U8: &str = "020000000000000003000000000000000000000000000000020000000000000003000000000\
+    00000000000000200000001000000010000000200000000070000";
+const BSR_3_U8: &str = "030000000000000002000000000000000000000000000000020000000000000000000000010\
+    00000010000000000000000000200000000070000";
 
 fn bytes_of_hex(text: &str) -> Vec<u8> {
-    (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).expect("hex")).collect()
+    (0..text.len())
+        .step_by(2)
+        .map(|at| u8::from_str_radix(&text[at..at + 2], 16).expect("hex"))
+        .collect()
 }
 
 fn matrix(dtype: DType, dims: &[u64]) -> Matrix {
@@ -174,7 +180,8 @@ fn every_cut_and_every_flipped_bit_is_an_error_or_another_matrix() {
 #[test]
 fn a_range_costs_its_rows() {
     let matrix = matrix(DType::F32, &[1000, 1000]);
-    let plain: Vec<u8> = (0..1_000_000_u32).flat_map(|at| (at % 10 / 9 * at).to_le_bytes()).collect();
+    let plain: Vec<u8> =
+        (0..1_000_000_u32).flat_map(|at| (at % 10 / 9 * at).to_le_bytes()).collect();
     for (layout, most) in [(SparseLayout::Csr, 1000), (SparseLayout::Bsr { block: 4 }, 70_000)] {
         let stored = encode(matrix, layout, &plain).expect("encodes");
         let read = Cell::new(0);
@@ -193,7 +200,8 @@ fn a_range_costs_its_rows() {
 #[test]
 fn blocks_larger_than_the_buffer_are_read_in_parts() {
     let matrix = matrix(DType::U16, &[300, 500]);
-    let plain: Vec<u8> = (0..300_000_u32).map(|at| at.wrapping_mul(0x9e37_79b9).to_le_bytes()[3]).collect();
+    let plain: Vec<u8> =
+        (0..300_000_u32).map(|at| at.wrapping_mul(0x9e37_79b9).to_le_bytes()[3]).collect();
     for block in [200, 256, 1000] {
         let layout = SparseLayout::Bsr { block };
         let stored = encode(matrix, layout, &plain).expect("encodes");
@@ -206,10 +214,15 @@ fn blocks_larger_than_the_buffer_are_read_in_parts() {
 }
 
 fn any_matrix() -> impl Strategy<Value = (DType, Vec<u64>, Vec<u8>, SparseLayout)> {
-    let dtype = prop::sample::select(vec![DType::U8, DType::BF16, DType::F32, DType::F64, DType::C64]);
-    let layout = prop_oneof![Just(SparseLayout::Csr), (1_u32..6).prop_map(|block| SparseLayout::Bsr { block }),];
+    let dtype =
+        prop::sample::select(vec![DType::U8, DType::BF16, DType::F32, DType::F64, DType::C64]);
+    let layout = prop_oneof![
+        Just(SparseLayout::Csr),
+        (1_u32..6).prop_map(|block| SparseLayout::Bsr { block }),
+    ];
     (dtype, prop::collection::vec(0_u64..9, 1..4), layout).prop_flat_map(|(dtype, dims, layout)| {
-        let len = usize::try_from(dims.iter().product::<u64>() * dtype.block_bytes()).expect("small");
+        let len =
+            usize::try_from(dims.iter().product::<u64>() * dtype.block_bytes()).expect("small");
         let bytes = prop::collection::vec(prop_oneof![8 => Just(0_u8), 1 => any::<u8>()], len);
         (Just(dtype), Just(dims), bytes, Just(layout))
     })

@@ -26,7 +26,8 @@ fn f64_bytes(values: &[f64]) -> Vec<u8> {
 fn gaussian(count: usize) -> Vec<f64> {
     let mut state = 1_u64;
     let mut uniform = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 11) as f64 * 2_f64.powi(-53)
     };
     (0..count).map(|_| (0..12).fold(0.0, |sum, _| sum + uniform()) - 6.0).collect()
@@ -42,7 +43,9 @@ fn tensor(case: &Value) -> (DType, Vec<u8>) {
         values[patch[0].as_u64().unwrap() as usize] = patch[1].as_str().unwrap().parse().unwrap();
     }
     let dtype = *DType::ALL.iter().find(|dtype| dtype.name() == case["dtype"]).unwrap();
-    let integer = |width: usize| values.iter().flat_map(|&v| (v as i128).to_le_bytes()[..width].to_vec()).collect();
+    let integer = |width: usize| {
+        values.iter().flat_map(|&v| (v as i128).to_le_bytes()[..width].to_vec()).collect()
+    };
     let double = f64_bytes(&values);
     let mut bytes = Vec::new();
     let bytes = match dtype {
@@ -78,14 +81,21 @@ fn statistics_agree_with_numpy() {
         let (dtype, bytes) = tensor(case);
         let (name, expected) = (case["name"].as_str().unwrap(), &case["expected"]);
         let stats = moments(dtype, &bytes).finish();
-        for (key, ours) in [("count", stats.count), ("nan", stats.nan), ("inf", stats.inf), ("zeros", stats.zeros)] {
+        for (key, ours) in
+            [("count", stats.count), ("nan", stats.nan), ("inf", stats.inf), ("zeros", stats.zeros)]
+        {
             assert_eq!(Some(ours), expected[key].as_u64(), "{name}: {key}");
         }
         for (key, ours) in [("min", stats.min), ("max", stats.max)] {
             assert_eq!(ours, expected[key].as_f64(), "{name}: {key}");
         }
         // A mean near zero is only as good as the values it is summed from.
-        assert_close(stats.mean, &expected["mean"], stats.std.unwrap_or_default() * 1e-3, &format!("{name}: mean"));
+        assert_close(
+            stats.mean,
+            &expected["mean"],
+            stats.std.unwrap_or_default() * 1e-3,
+            &format!("{name}: mean"),
+        );
         assert_close(stats.std, &expected["std"], 0.0, &format!("{name}: std"));
         assert_close(Some(stats.l2), &expected["l2"], 0.0, &format!("{name}: l2"));
     }
@@ -96,13 +106,28 @@ fn histograms_agree_with_numpy() {
     let cases: Vec<Value> = serde_json::from_str(include_str!("../golden/stats.json")).unwrap();
     for case in cases.iter().filter(|case| !case["bins"].is_null()) {
         let (dtype, bytes) = tensor(case);
-        assert_eq!(serde_json::to_value(histogram(dtype, &bytes).bins(64)).unwrap(), case["bins"], "{}", case["name"]);
+        assert_eq!(
+            serde_json::to_value(histogram(dtype, &bytes).bins(64)).unwrap(),
+            case["bins"],
+            "{}",
+            case["name"]
+        );
     }
 }
 
 #[test]
 fn no_data_and_quantized_data_have_no_statistics() {
-    let nothing = Stats { count: 0, nan: 0, inf: 0, zeros: 0, min: None, max: None, mean: None, std: None, l2: 0.0 };
+    let nothing = Stats {
+        count: 0,
+        nan: 0,
+        inf: 0,
+        zeros: 0,
+        min: None,
+        max: None,
+        mean: None,
+        std: None,
+        l2: 0.0,
+    };
     assert_eq!(Moments::default().finish(), nothing);
     for &dtype in DType::ALL {
         assert_eq!(moments(dtype, &[]).finish(), nothing);
@@ -114,7 +139,8 @@ fn no_data_and_quantized_data_have_no_statistics() {
 
 #[test]
 fn merging_chunks_in_order_equals_one_read_of_whole_blocks() {
-    let bytes: Vec<u8> = gaussian(40_000).iter().flat_map(|&value| (value as f32).to_le_bytes()).collect();
+    let bytes: Vec<u8> =
+        gaussian(40_000).iter().flat_map(|&value| (value as f32).to_le_bytes()).collect();
     let mut merged = Moments::default();
     for block in bytes.chunks(4096 * 4) {
         merged.merge(&moments(DType::F32, block));
@@ -132,8 +158,13 @@ fn equal_elements_deviate_by_nothing() {
 #[test]
 fn packed_elements_are_all_counted() {
     // 5000 blocks of every code: more than one kernel block.
-    let stats = moments(DType::F4_E2M1, &[0x10, 0x32, 0x54, 0x76, 0x98, 0xba, 0xdc, 0xfe].repeat(5000)).finish();
-    assert_eq!((stats.count, stats.zeros, stats.min, stats.max), (80_000, 10_000, Some(-6.0), Some(6.0)));
+    let stats =
+        moments(DType::F4_E2M1, &[0x10, 0x32, 0x54, 0x76, 0x98, 0xba, 0xdc, 0xfe].repeat(5000))
+            .finish();
+    assert_eq!(
+        (stats.count, stats.zeros, stats.min, stats.max),
+        (80_000, 10_000, Some(-6.0), Some(6.0))
+    );
     assert_eq!(moments(DType::F6_E2M3, &[0; 30_000]).finish().zeros, 40_000);
 }
 
@@ -160,7 +191,11 @@ fn histograms_of_extreme_values_end_and_count_all() {
         let histogram = histogram(DType::F64, &f64_bytes(values));
         for at_most in [0, 1, 4, 64, 5000] {
             let bins = histogram.bins(at_most);
-            assert!(bins.counts.len() <= at_most.clamp(4, 2048) && bins.start.is_finite() && bins.width.is_finite());
+            assert!(
+                bins.counts.len() <= at_most.clamp(4, 2048)
+                    && bins.start.is_finite()
+                    && bins.width.is_finite()
+            );
             assert_eq!(bins.counts.iter().sum::<u64>(), values.len() as u64);
             for &value in values {
                 let above = |edge: f64| edge <= value || edge == f64::MIN;
@@ -177,7 +212,9 @@ fn histograms_of_extreme_values_end_and_count_all() {
 
 #[test]
 fn values_that_are_not_finite_are_not_binned() {
-    let bins = histogram(DType::F64, &f64_bytes(&[f64::NAN, 1.0, f64::INFINITY, f64::NEG_INFINITY])).bins(64);
+    let bins =
+        histogram(DType::F64, &f64_bytes(&[f64::NAN, 1.0, f64::INFINITY, f64::NEG_INFINITY]))
+            .bins(64);
     assert_eq!((bins.start, bins.counts), (1.0, vec![1]));
     assert_eq!(histogram(DType::F64, &f64_bytes(&[f64::NAN])), Histogram::default());
 }
@@ -226,7 +263,9 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_of_any_dtype_are_summarised_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+    fn any_bytes_of_any_dtype_are_summarised_without_a_panic(
+        bytes in prop::collection::vec(any::<u8>(), 0..200),
+    ) {
         for &dtype in DType::ALL {
             let stats = moments(dtype, &bytes).finish();
             prop_assert!(stats.nan + stats.inf <= stats.count);

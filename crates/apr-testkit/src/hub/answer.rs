@@ -20,7 +20,9 @@ impl State {
         match &fault {
             Some(Fault::Status(status, headers)) => {
                 let answer = Answer::new(*status, "trouble");
-                return headers.iter().fold(answer, |answer, (name, value)| answer.with(name, value));
+                return headers
+                    .iter()
+                    .fold(answer, |answer, (name, value)| answer.with(name, value));
             }
             Some(Fault::Redirect(target)) => return Answer::new(302, "").with("Location", target),
             _ => {}
@@ -56,7 +58,9 @@ impl State {
             return self.search(asked);
         }
         let parts: Vec<&str> = rest.splitn(4, '/').collect();
-        let [org, name, what, rest @ ..] = &parts[..] else { return self.info(asked, rest, "main") };
+        let [org, name, what, rest @ ..] = &parts[..] else {
+            return self.info(asked, rest, "main");
+        };
         let repo = format!("{org}/{name}");
         match (*what, rest) {
             ("revision", [revision]) => self.info(asked, &repo, &decoded(revision)),
@@ -67,14 +71,19 @@ impl State {
     }
 
     fn search(&self, asked: &Asked) -> Answer {
-        let (author, search) = (asked.query("author").map(decoded), asked.query("search").map(decoded));
+        let (author, search) =
+            (asked.query("author").map(decoded), asked.query("search").map(decoded));
         let is_found = |repo: &&String| {
-            let is_author = author.as_ref().is_none_or(|author| repo.starts_with(&format!("{author}/")));
+            let is_author =
+                author.as_ref().is_none_or(|author| repo.starts_with(&format!("{author}/")));
             is_author && search.as_ref().is_none_or(|search| repo.contains(search))
         };
         let found = self.repositories.iter().filter(|(_, repository)| repository.token.is_none());
-        let found: Vec<Value> =
-            found.map(|(repo, _)| repo).filter(is_found).map(|repo| json!({ "id": repo })).collect();
+        let found: Vec<Value> = found
+            .map(|(repo, _)| repo)
+            .filter(is_found)
+            .map(|repo| json!({ "id": repo }))
+            .collect();
         json_answer(&Value::Array(found))
     }
 
@@ -84,10 +93,12 @@ impl State {
             Err(answer) => return answer,
         };
         let siblings = repository.commits[&commit].iter().map(|(name, content)| {
-            let mut entry = json!({ "rfilename": name, "size": content.len, "blobId": content.etag });
+            let mut entry =
+                json!({ "rfilename": name, "size": content.len, "blobId": content.etag });
             if content.large {
                 entry["blobId"] = json!("0".repeat(40));
-                entry["lfs"] = json!({ "sha256": content.etag, "size": content.len, "pointerSize": 130 });
+                entry["lfs"] =
+                    json!({ "sha256": content.etag, "size": content.len, "pointerSize": 130 });
             }
             entry
         });
@@ -105,10 +116,12 @@ impl State {
             Err(answer) => return answer,
         };
         let entries = repository.commits[&commit].iter().map(|(name, content)| {
-            let mut entry = json!({ "type": "file", "path": name, "size": content.len, "oid": content.etag });
+            let mut entry =
+                json!({ "type": "file", "path": name, "size": content.len, "oid": content.etag });
             if content.large {
                 entry["oid"] = json!("0".repeat(40));
-                entry["lfs"] = json!({ "oid": content.etag, "size": content.len, "pointerSize": 130 });
+                entry["lfs"] =
+                    json!({ "oid": content.etag, "size": content.len, "pointerSize": 130 });
             }
             entry
         });
@@ -117,29 +130,41 @@ impl State {
 
     fn refs(&self, repo: &str) -> Answer {
         let Some(repository) = self.repositories.get(repo) else { return absent("RepoNotFound") };
-        let branches = repository
-            .branches
-            .iter()
-            .map(|(name, commit)| json!({ "name": name, "ref": format!("refs/heads/{name}"), "targetCommit": commit }));
-        json_answer(&json!({ "branches": branches.collect::<Vec<_>>(), "tags": [], "converts": [] }))
+        let branches = repository.branches.iter().map(|(name, commit)| {
+            json!({
+                "name": name, "ref": format!("refs/heads/{name}"), "targetCommit": commit,
+            })
+        });
+        json_answer(
+            &json!({ "branches": branches.collect::<Vec<_>>(), "tags": [], "converts": [] }),
+        )
     }
 
     /// The repository and the commit that a request is about, for those who may see it.
-    fn at(&self, asked: &Asked, repo: &str, revision: &str) -> Result<(&Repository, String), Answer> {
+    fn at(
+        &self,
+        asked: &Asked,
+        repo: &str,
+        revision: &str,
+    ) -> Result<(&Repository, String), Answer> {
         let repository = self.repositories.get(repo).ok_or_else(|| absent("RepoNotFound"))?;
         let token = asked.header("authorization").and_then(|value| value.strip_prefix("Bearer "));
         if repository.token.as_deref().is_some_and(|wanted| token != Some(wanted)) {
-            return Err(Answer::new(401, "Invalid username or password.").with("X-Error-Code", "RepoNotFound"));
+            return Err(Answer::new(401, "Invalid username or password.")
+                .with("X-Error-Code", "RepoNotFound"));
         }
         let commit = repository.branches.get(revision).cloned();
-        let commit = commit.or_else(|| repository.commits.contains_key(revision).then(|| revision.to_owned()));
+        let commit = commit
+            .or_else(|| repository.commits.contains_key(revision).then(|| revision.to_owned()));
         Ok((repository, commit.ok_or_else(|| absent("RevisionNotFound"))?))
     }
 
     /// `/ORG/REPO/resolve/REVISION/FILE`
     fn resolve(&mut self, asked: &Asked, fault: Option<&Fault>) -> Answer {
         let parts: Vec<&str> = asked.path().trim_start_matches('/').splitn(5, '/').collect();
-        let [org, name, "resolve", revision, file] = parts[..] else { return Answer::new(404, "Not Found") };
+        let [org, name, "resolve", revision, file] = parts[..] else {
+            return Answer::new(404, "Not Found");
+        };
         let repo = format!("{org}/{name}");
         let (repository, commit) = match self.at(asked, &repo, &decoded(revision)) {
             Ok(found) => found,
@@ -148,7 +173,10 @@ impl State {
         if repository.gated {
             return Answer::new(403, "Access to model is restricted")
                 .with("X-Error-Code", "GatedRepo")
-                .with("X-Error-Message", "Access to model is restricted and you are not in the authorized list.");
+                .with(
+                    "X-Error-Message",
+                    "Access to model is restricted and you are not in the authorized list.",
+                );
         }
         let Some(content) = repository.commits[&commit].get(&decoded(file)).cloned() else {
             return absent("EntryNotFound").with("X-Repo-Commit", commit);
@@ -159,7 +187,11 @@ impl State {
         let number = self.signed.len() as u64;
         let key = format!("{repo} {commit} {}", decoded(file));
         self.signed.insert(number, (key, self.uses.unwrap_or(u32::MAX)));
-        let location = format!("{}/store/{}?signature={number}", self.store_url, decoded(file).replace('/', "-"));
+        let location = format!(
+            "{}/store/{}?signature={number}",
+            self.store_url,
+            decoded(file).replace('/', "-")
+        );
         Answer::new(302, "")
             .with("Location", location)
             .with("X-Repo-Commit", commit)
@@ -168,8 +200,11 @@ impl State {
     }
 
     fn stored_file(&mut self, asked: &Asked, fault: Option<&Fault>) -> Answer {
-        let number = asked.query("signature").and_then(|number| number.parse().ok()).unwrap_or(u64::MAX);
-        let Some((key, left)) = self.signed.get_mut(&number) else { return Answer::new(403, "<Error>no</Error>") };
+        let number =
+            asked.query("signature").and_then(|number| number.parse().ok()).unwrap_or(u64::MAX);
+        let Some((key, left)) = self.signed.get_mut(&number) else {
+            return Answer::new(403, "<Error>no</Error>");
+        };
         if *left == 0 {
             return Answer::new(403, "<Error>Request has expired</Error>");
         }
@@ -189,14 +224,18 @@ impl State {
             _ => format!("\"{}\"", content.etag),
         };
         let is_same = asked.header("if-range").is_none_or(|wanted| wanted == etag);
-        let range = asked.header("range").filter(|_| is_same && !matches!(fault, Some(Fault::NoRanges)));
+        let range =
+            asked.header("range").filter(|_| is_same && !matches!(fault, Some(Fault::NoRanges)));
         let longer = if let Some(Fault::Longer(more)) = fault { *more } else { 0 };
         let mut answer = match range.map(|range| parse_range(range, content.len)) {
             Some(Some(range)) => {
-                let text = format!("bytes {}-{}/{}", range.start, range.end - 1, content.len + longer);
+                let text =
+                    format!("bytes {}-{}/{}", range.start, range.end - 1, content.len + longer);
                 Answer::new(206, body(asked, content, range)).with("Content-Range", text)
             }
-            Some(None) => Answer::new(416, "").with("Content-Range", format!("bytes */{}", content.len)),
+            Some(None) => {
+                Answer::new(416, "").with("Content-Range", format!("bytes */{}", content.len))
+            }
             None => {
                 let mut answer = Answer::new(200, body(asked, content, 0..content.len));
                 answer.stated = (asked.method == "HEAD").then_some(content.len);

@@ -30,7 +30,8 @@ impl Content {
     }
 
     pub(super) fn bytes(&self, range: Range<u64>) -> Body {
-        let at = |offset: u64| usize::try_from(offset.min(self.head.len() as u64)).expect("it fits");
+        let at =
+            |offset: u64| usize::try_from(offset.min(self.head.len() as u64)).expect("it fits");
         let inside = at(range.start)..at(range.end);
         if range.end <= self.head.len() as u64 {
             return Body::Part(Arc::clone(&self.head), inside);
@@ -79,7 +80,9 @@ impl<T: Into<Vec<u8>>> From<T> for Body {
 
 /// What is in Git LFS: everything but text.
 fn is_large(name: &str) -> bool {
-    ![".json", ".txt", ".md", ".jinja", ".yaml", "LICENSE", ".gitattributes"].iter().any(|end| name.ends_with(end))
+    ![".json", ".txt", ".md", ".jinja", ".yaml", "LICENSE", ".gitattributes"]
+        .iter()
+        .any(|end| name.ends_with(end))
 }
 
 /// SHA-256 in hexadecimal digits.

@@ -17,7 +17,10 @@ pub(super) struct Asked {
 
 impl Asked {
     pub(super) fn header(&self, name: &str) -> Option<&str> {
-        self.headers.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
+        self.headers
+            .iter()
+            .find(|(known, _)| known.eq_ignore_ascii_case(name))
+            .map(|(_, value)| value.as_str())
     }
 
     /// Path without the query.
@@ -28,7 +31,11 @@ impl Asked {
     /// A value of the query.
     pub(super) fn query(&self, name: &str) -> Option<&str> {
         let (_, query) = self.target.split_once('?')?;
-        query.split('&').filter_map(|pair| pair.split_once('=')).find(|(key, _)| *key == name).map(|(_, value)| value)
+        query
+            .split('&')
+            .filter_map(|pair| pair.split_once('='))
+            .find(|(key, _)| *key == name)
+            .map(|(_, value)| value)
     }
 }
 
@@ -39,7 +46,8 @@ pub(super) struct Answer {
     pub(super) body: Body,
     /// The length that is stated, where it is not the body's.
     pub(super) stated: Option<u64>,
-    /// How much of the body is sent before the connection is cut, and how long nothing is sent before.
+    /// How much of the body is sent before the connection is cut, and how long nothing is sent
+    /// before.
     pub(super) cut: Option<(u64, Duration)>,
 }
 

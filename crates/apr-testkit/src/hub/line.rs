@@ -31,7 +31,8 @@ impl Line {
     /// The pieces of what is to be sent, each when its turn comes.
     pub(super) fn pieces<'a>(&'a self, bytes: &'a [u8]) -> impl Iterator<Item = &'a [u8]> + 'a {
         let is_limited = self.0.lock().unwrap_or_else(PoisonError::into_inner).rate > 0;
-        let pieces: Chunks<'a, u8> = bytes.chunks(if is_limited { SENT_AT_ONCE } else { bytes.len().max(1) });
+        let pieces: Chunks<'a, u8> =
+            bytes.chunks(if is_limited { SENT_AT_ONCE } else { bytes.len().max(1) });
         pieces.inspect(|piece| self.wait(piece.len()))
     }
 
@@ -62,6 +63,10 @@ mod tests {
         let lens: Vec<usize> = line.pieces(&bytes).map(<[u8]>::len).collect();
         assert_eq!(lens, [SENT_AT_ONCE, SENT_AT_ONCE, SENT_AT_ONCE, 1]);
         let taken = line.0.lock().expect("nobody panicked").free.expect("it was used") - before;
-        assert!(taken >= Duration::from_secs_f64(bytes.len() as f64 / f64::from(1 << 30)) - Duration::from_micros(1));
+        assert!(
+            taken
+                >= Duration::from_secs_f64(bytes.len() as f64 / f64::from(1 << 30))
+                    - Duration::from_micros(1)
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! A hub on this machine: what Hugging Face's answers to programs, a store that it redirects to, plain files, and
-//! whatever can go wrong with them.
+//! A hub on this machine: what Hugging Face's answers to programs, a store that it redirects to,
+//! plain files, and whatever can go wrong with them.
 //!
 //! ```
 //! use apr_testkit::hub::TestHub;
@@ -126,7 +126,9 @@ impl TestHub {
     #[must_use]
     pub fn on(hub: TcpListener) -> Self {
         let store = TcpListener::bind("127.0.0.1:0").expect("a port of this machine");
-        let url = |listener: &TcpListener| format!("http://{}", listener.local_addr().expect("it is bound"));
+        let url = |listener: &TcpListener| {
+            format!("http://{}", listener.local_addr().expect("it is bound"))
+        };
         let (hub_url, store_url) = (url(&hub), url(&store));
         let state = Arc::new(Mutex::new(State { store_url, ..State::default() }));
         let line = Arc::new(Line::default());
@@ -148,8 +150,8 @@ impl TestHub {
         &self.url
     }
 
-    /// Puts a file into the branch `main` of a repository, which becomes a new commit. Files that are not text are stored
-    /// elsewhere, as on the real hub.
+    /// Puts a file into the branch `main` of a repository, which becomes a new commit. Files that
+    /// are not text are stored elsewhere, as on the real hub.
     pub fn put(&self, repo: &str, name: &str, bytes: impl AsRef<[u8]>) {
         self.put_content(repo, name, Content::of(name, bytes.as_ref()));
     }
@@ -164,7 +166,8 @@ impl TestHub {
         state.next_commit += 1;
         let commit = commit_id(state.next_commit);
         let repository = state.repositories.entry(repo.to_owned()).or_default();
-        let before = repository.branches.get("main").and_then(|commit| repository.commits.get(commit));
+        let before =
+            repository.branches.get("main").and_then(|commit| repository.commits.get(commit));
         let mut files = before.cloned().unwrap_or_default();
         files.insert(name.to_owned(), content);
         repository.commits.insert(commit.clone(), files);
@@ -198,7 +201,8 @@ impl TestHub {
 
     /// Shows a repository to those with this token alone.
     pub fn make_private(&self, repo: &str, token: &str) {
-        self.lock().repositories.get_mut(repo).expect("a repository").token = Some(token.to_owned());
+        self.lock().repositories.get_mut(repo).expect("a repository").token =
+            Some(token.to_owned());
     }
 
     /// Shows the files of a repository to those who asked for them, and nobody has.
@@ -211,7 +215,8 @@ impl TestHub {
         self.lock().files.insert(path.to_owned(), Content::of(path, bytes.as_ref()));
     }
 
-    /// Lets answers to requests whose target contains `matching` go wrong, the first `times` after `skip`.
+    /// Lets answers to requests whose target contains `matching` go wrong, the first `times` after
+    /// `skip`.
     pub fn fault(&self, matching: &str, fault: Fault, skip: u32, times: u32) {
         self.lock().rules.push(Rule { matching: matching.to_owned(), fault, skip, times });
     }

@@ -15,14 +15,19 @@ pub(super) fn from_tokenizer_json(context: &mut Context<'_>, json: &TokenizerJso
     let pre = find_pre(context, json)?;
     let known = pre::named(&pre);
     if let Some(known) = known.filter(|known| known.ignore_merges != json.model.ignore_merges) {
-        let (takes, merges) = ("takes a piece that is a token whole", "merges every piece from its bytes");
+        let (takes, merges) =
+            ("takes a piece that is a token whole", "merges every piece from its bytes");
         let (here, there) = if known.ignore_merges { (merges, takes) } else { (takes, merges) };
         context.warn(format!(
-            "the tokenizer {here}, llama.cpp with '{pre}' {there}: a token that merges don't form differs"
+            "the tokenizer {here}, llama.cpp with '{pre}' {there}: a token that merges don't form \
+             differs"
         ));
     }
     if known.is_some_and(|known| known.splits_marks) {
-        context.warn("llama.cpp ends words at combining marks, as of Thai and Hindi: such texts get other ids");
+        context.warn(
+            "llama.cpp ends words at combining marks, as of Thai and Hindi: such texts \
+            get other ids",
+        );
     }
     let mut tokens = read_tokens(context, json)?;
     context.write_tokens("gpt2", &pre, &mut tokens, false);
@@ -55,8 +60,8 @@ pub(super) fn from_vocab_json(context: &mut Context<'_>) -> Result<()> {
         return Err(Error::format("it is not a map of tokens to ids").in_file("vocab.json"));
     };
     let added = added_beside(context)?;
-    let mut tokens =
-        context.padding("vocab.json", vocab.iter().map(|(_, id)| *id).chain(added.iter().map(|t| t.id)))?;
+    let mut tokens = context
+        .padding("vocab.json", vocab.iter().map(|(_, id)| *id).chain(added.iter().map(|t| t.id)))?;
     fill(context, "vocab.json", &mut tokens, vocab)?;
     let dropped = added.iter().filter(|token| !tokens.set_added(token, ADDED_SCORE)).count();
     context.check_added(&added, dropped);
@@ -74,8 +79,11 @@ fn write_for_architecture(context: &mut Context<'_>, tokens: &Tokens) {
         // Granite's small models.
         "llama" if tokens.len() == 49152 => context.set("add_bos_token", false),
         "bert" => {
-            let types =
-                context.config.get("type_vocab_size").and_then(Json::as_u64).and_then(|n| u32::try_from(n).ok());
+            let types = context
+                .config
+                .get("type_vocab_size")
+                .and_then(Json::as_u64)
+                .and_then(|n| u32::try_from(n).ok());
             context.set("token_type_count", types.unwrap_or(1));
         }
         _ => {}
@@ -99,13 +107,19 @@ fn check_model(context: &mut Context<'_>, json: &TokenizerJson) -> Result<()> {
 pub(super) fn check_normalizer(context: &mut Context<'_>, normalizer: &Json) -> Result<()> {
     match kind(normalizer) {
         "" => Ok(()),
-        "Sequence" => list(normalizer, "normalizers").iter().try_for_each(|step| check_normalizer(context, step)),
+        "Sequence" => list(normalizer, "normalizers")
+            .iter()
+            .try_for_each(|step| check_normalizer(context, step)),
         form @ ("NFC" | "NFD" | "NFKC" | "NFKD") => {
-            context
-                .warn(format!("llama.cpp does not bring text to {form}: one that is in another form gets other ids"));
+            context.warn(format!(
+                "llama.cpp does not bring text to {form}: one that is in another \
+                    form gets other ids"
+            ));
             Ok(())
         }
-        other => context.refuse(format!("llama.cpp's BPE has no normalizer {}", Escaped::short(other))),
+        other => {
+            context.refuse(format!("llama.cpp's BPE has no normalizer {}", Escaped::short(other)))
+        }
     }
 }
 
@@ -113,7 +127,9 @@ fn adds_prefix(pre_tokenizer: &Json) -> bool {
     match kind(pre_tokenizer) {
         "Sequence" => list(pre_tokenizer, "pretokenizers").iter().any(adds_prefix),
         // The library's default is true.
-        "ByteLevel" => pre_tokenizer.get("add_prefix_space").and_then(Json::as_bool).unwrap_or(true),
+        "ByteLevel" => {
+            pre_tokenizer.get("add_prefix_space").and_then(Json::as_bool).unwrap_or(true)
+        }
         _ => false,
     }
 }
@@ -123,14 +139,19 @@ fn find_pre(context: &Context<'_>, json: &TokenizerJson) -> Result<String> {
         return Ok(pre.to_owned());
     }
     let nfc = has_nfc(&json.normalizer);
-    let found = pre::recognize(&json.pre_tokenizer, context.architecture, json.model.ignore_merges, nfc);
+    let found =
+        pre::recognize(&json.pre_tokenizer, context.architecture, json.model.ignore_merges, nfc);
     found.map(str::to_owned).map_err(|what| {
         if what.is_empty() {
-            let message = "it has no pre-tokenizer: a text is not split into words, for which llama.cpp has no name";
+            let message = "it has no pre-tokenizer: a text is not split into words, for which \
+                llama.cpp has no name";
             return Error::format(message).in_file("tokenizer.json");
         }
         let what = Escaped(&what).to_string();
-        let message = format!("it splits a text by {what}, for which llama.cpp has no name that is known here");
+        let message = format!(
+            "it splits a text by {what}, for which llama.cpp has no name that is \
+            known here"
+        );
         Error::format(message).in_file("tokenizer.json")
     })
 }
@@ -148,7 +169,8 @@ pub(super) fn read_tokens(context: &mut Context<'_>, json: &TokenizerJson) -> Re
     let added = json.added_tokens.iter().map(|token| token.id);
     let mut tokens = context.padding(FILE, vocab.iter().map(|(_, id)| *id).chain(added))?;
     fill(context, FILE, &mut tokens, vocab.iter().cloned())?;
-    let dropped = json.added_tokens.iter().filter(|token| !tokens.set_added(token, ADDED_SCORE)).count();
+    let dropped =
+        json.added_tokens.iter().filter(|token| !tokens.set_added(token, ADDED_SCORE)).count();
     context.check_added(&json.added_tokens, dropped);
     Ok(tokens)
 }
@@ -163,12 +185,16 @@ pub(super) fn fill(
     for (text, id) in vocab {
         let slot = usize::try_from(id).ok().and_then(|id| tokens.types.get(id));
         if slot.is_some_and(|&token_type| token_type == NORMAL) {
-            let message = format!("two tokens have the id {id}, one is '{}'", Escaped::short(&text));
+            let message =
+                format!("two tokens have the id {id}, one is '{}'", Escaped::short(&text));
             return Err(Error::format(message).in_file(file));
         }
         if !tokens.set(id, text, 0.0, NORMAL) {
             let rows = apr_core::counted(context.rows.unwrap_or_default(), "row");
-            return Err(Error::format(format!("its id {id} is beyond the {rows} of the embedding")).in_file(file));
+            return Err(Error::format(format!(
+                "its id {id} is beyond the {rows} of the embedding"
+            ))
+            .in_file(file));
         }
     }
     Ok(())
@@ -176,8 +202,14 @@ pub(super) fn fill(
 
 /// Tokens that other files than the vocabulary list.
 pub(super) fn added_beside(context: &Context<'_>) -> Result<Vec<AddedToken>> {
-    let plain =
-        |(content, id)| AddedToken { id, content, special: false, lstrip: false, rstrip: false, single_word: false };
+    let plain = |(content, id)| AddedToken {
+        id,
+        content,
+        special: false,
+        lstrip: false,
+        rstrip: false,
+        single_word: false,
+    };
     let mut added = match context.files.json("added_tokens.json")? {
         Some(Vocab::Ids(tokens)) => tokens.into_iter().map(plain).collect(),
         _ => Vec::new(),
@@ -189,7 +221,8 @@ pub(super) fn added_beside(context: &Context<'_>) -> Result<Vec<AddedToken>> {
 /// `added_tokens_decoder` of `tokenizer_config.json`, by id.
 pub(super) fn decoder_tokens(context: &Context<'_>) -> Result<Vec<AddedToken>> {
     const FILE: &str = "tokenizer_config.json";
-    let Some(decoder) = context.settings.get("added_tokens_decoder").and_then(Json::as_object) else {
+    let Some(decoder) = context.settings.get("added_tokens_decoder").and_then(Json::as_object)
+    else {
         return Ok(Vec::new());
     };
     let token = |(id, token): (&String, &Json)| {
@@ -201,7 +234,9 @@ pub(super) fn decoder_tokens(context: &Context<'_>) -> Result<Vec<AddedToken>> {
     let mut tokens: Vec<AddedToken> = decoder
         .iter()
         .map(|entry| {
-            token(entry).ok_or_else(|| Error::format("its added_tokens_decoder holds no tokens by id").in_file(FILE))
+            token(entry).ok_or_else(|| {
+                Error::format("its added_tokens_decoder holds no tokens by id").in_file(FILE)
+            })
         })
         .collect::<Result<_>>()?;
     tokens.sort_by_key(|token| token.id);
@@ -218,7 +253,8 @@ fn read_merges_txt(context: &Context<'_>) -> Result<Vec<Merge>> {
         !heading && !line.trim().is_empty()
     });
     let merge = |(number, line): (usize, &str)| {
-        let malformed = || Error::format(format!("line {} is not two tokens", number + 1)).in_file(FILE);
+        let malformed =
+            || Error::format(format!("line {} is not two tokens", number + 1)).in_file(FILE);
         Merge::parse(line.trim_end()).ok_or_else(malformed)
     };
     lines.map(merge).collect()
@@ -228,6 +264,7 @@ fn read_merges_txt(context: &Context<'_>) -> Result<Vec<Merge>> {
 fn write_merges(context: &mut Context<'_>, merges: &[Merge]) {
     // A space is the letter of one, as bytes are letters.
     let letters = |token: &str| token.replace(' ', "\u{120}");
-    let merges = merges.iter().map(|Merge(left, right)| format!("{} {}", letters(left), letters(right)));
+    let merges =
+        merges.iter().map(|Merge(left, right)| format!("{} {}", letters(left), letters(right)));
     context.set("merges", Value::Array(Array::String(merges.collect())));
 }

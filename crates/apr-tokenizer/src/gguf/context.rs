@@ -75,7 +75,10 @@ impl<'a> Context<'a> {
     }
 
     pub(super) fn has(&self, name: &str) -> bool {
-        self.written.key_values.iter().any(|there| there.key.strip_prefix("tokenizer.ggml.") == Some(name))
+        self.written
+            .key_values
+            .iter()
+            .any(|there| there.key.strip_prefix("tokenizer.ggml.") == Some(name))
     }
 
     pub(super) fn warn(&mut self, warning: impl Into<String>) {
@@ -93,7 +96,8 @@ impl<'a> Context<'a> {
 
     /// Padding for as many tokens as the embedding has rows or ids go up to.
     pub(super) fn padding(&self, file: &str, ids: impl Iterator<Item = u64>) -> Result<Tokens> {
-        let (entries, highest) = ids.fold((0, 0), |(entries, highest), id| (entries + 1, id.max(highest)));
+        let (entries, highest) =
+            ids.fold((0, 0), |(entries, highest), id| (entries + 1, id.max(highest)));
         if entries == 0 {
             return Err(Error::format("it holds no tokens").in_file(file));
         }
@@ -110,12 +114,20 @@ impl<'a> Context<'a> {
         let strips = |token: &&AddedToken| token.lstrip || token.rstrip || token.single_word;
         if let Some(token) = added.iter().find(strips) {
             let token = Escaped::short(&token.content);
-            self.warn(format!("llama.cpp does not take spaces off around added tokens such as '{token}'"));
+            self.warn(format!(
+                "llama.cpp does not take spaces off around added tokens such as '{token}'"
+            ));
         }
     }
 
     /// Writes `model`, `pre` and the tokens, then what special tokens there are.
-    pub(super) fn write_tokens(&mut self, model: &str, pre: &str, tokens: &mut Tokens, scores: bool) {
+    pub(super) fn write_tokens(
+        &mut self,
+        model: &str,
+        pre: &str,
+        tokens: &mut Tokens,
+        scores: bool,
+    ) {
         if let Some(warning) = tokens.distinguish() {
             self.warn(warning);
         }

@@ -32,15 +32,18 @@ impl<'a> Files<'a> {
         let Some(bytes) = self.bytes(name) else { return Ok(None) };
         if bytes.len() > MAX_FILE {
             let size = counted(bytes.len() as u64, "byte");
-            return Err(Error::format(format!("it has {size}, too many for a tokenizer")).in_file(name));
+            return Err(
+                Error::format(format!("it has {size}, too many for a tokenizer")).in_file(name)
+            );
         }
-        let text = std::str::from_utf8(bytes)
-            .map_err(|error| Error::format("it is not UTF-8").in_file(name).at(error.valid_up_to() as u64))?;
+        let text = std::str::from_utf8(bytes).map_err(|error| {
+            Error::format("it is not UTF-8").in_file(name).at(error.valid_up_to() as u64)
+        })?;
         Ok(Some(text.strip_prefix('\u{feff}').unwrap_or(text)))
     }
 
-    /// The pieces of a SentencePiece model. Some models call a list of ranks `tokenizer.model` too; that is
-    /// another format.
+    /// The pieces of a SentencePiece model. Some models call a list of ranks `tokenizer.model` too;
+    /// that is another format.
     pub(super) fn sentencepiece(self) -> Option<&'a [u8]> {
         ["tokenizer.model", "spiece.model", "spm.model"]
             .into_iter()
@@ -51,13 +54,16 @@ impl<'a> Files<'a> {
 /// # Errors
 /// E001 at the byte where `text` is not JSON, or none of a `T`.
 pub(super) fn parse<'a, T: Deserialize<'a>>(name: &str, text: &'a str) -> Result<T> {
-    serde_json::from_str(text).map_err(|error| json::error(&error, "its JSON", text, 0).in_file(name))
+    serde_json::from_str(text)
+        .map_err(|error| json::error(&error, "its JSON", text, 0).in_file(name))
 }
 
-/// How many tokens a vocabulary of `entries` entries with ids up to `highest` has, given the rows of the embedding.
+/// How many tokens a vocabulary of `entries` entries with ids up to `highest` has, given the rows
+/// of the embedding.
 ///
 /// # Errors
-/// E001 where an id is far beyond the entries and the rows, or there are more tokens than any model has.
+/// E001 where an id is far beyond the entries and the rows, or there are more tokens than any model
+/// has.
 pub(super) fn size(file: &str, highest: u64, entries: usize, rows: Option<u64>) -> Result<usize> {
     let plausible = 4 * entries as u64 + 1024;
     let size = match rows {
@@ -65,7 +71,8 @@ pub(super) fn size(file: &str, highest: u64, entries: usize, rows: Option<u64>) 
         None if highest < plausible => highest + 1,
         None => {
             let entries = counted(entries as u64, "token");
-            let message = format!("the token id {} is out of range for {entries}", grouped(highest));
+            let message =
+                format!("the token id {} is out of range for {entries}", grouped(highest));
             return Err(Error::format(message).in_file(file));
         }
     };

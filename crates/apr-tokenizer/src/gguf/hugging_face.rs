@@ -122,7 +122,8 @@ fn push<T, E: Error>(tokens: &mut Vec<T>, token: T) -> Result<(), E> {
     Ok(())
 }
 
-/// Two tokens that become one; written `"a b"`, or since 2024 `["a", "b"]`, which allows for spaces in them.
+/// Two tokens that become one; written `"a b"`, or since 2024 `["a", "b"]`, which allows for spaces
+/// in them.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Merge(pub(super) String, pub(super) String);
 
@@ -149,7 +150,8 @@ impl<'de> Visitor<'de> for MergeVisitor {
     }
 
     fn visit_str<E: Error>(self, text: &str) -> Result<Merge, E> {
-        Merge::parse(text).ok_or_else(|| E::custom("a merge is not two tokens with a space between"))
+        Merge::parse(text)
+            .ok_or_else(|| E::custom("a merge is not two tokens with a space between"))
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Merge, A::Error> {

@@ -1,7 +1,8 @@
 //! A tokenizer as GGUF keeps it, from the files that travel with a model, and back.
 //!
-//! GGUF names one of llama.cpp's tokenizers and gives it tables; the files of Hugging Face's `tokenizers` library spell a
-//! pipeline out step by step. A pipeline is written as the tokenizer that yields the same ids:
+//! GGUF names one of llama.cpp's tokenizers and gives it tables; the files of Hugging Face's
+//! `tokenizers` library spell a pipeline out step by step. A pipeline is written as the tokenizer
+//! that yields the same ids:
 //!
 //! | `tokenizer.json`                             | `tokenizer.model` | llama.cpp's `tokenizer.ggml.model`          |
 //! |----------------------------------------------|-------------------|---------------------------------------------|
@@ -10,8 +11,9 @@
 //! | WordPiece (BERT)                             |                   | `bert`                                      |
 //! | Unigram (T5, XLM-R)                          | Unigram           | `t5`                                        |
 //!
-//! Keys, their order and their types are those llama.cpp's converter writes. Where a pipeline does what llama.cpp can't,
-//! a warning says which texts get other ids; where hardly any text would get the same, it is refused.
+//! Keys, their order and their types are those llama.cpp's converter writes. Where a pipeline does
+//! what llama.cpp can't, a warning says which texts get other ids; where hardly any text would get
+//! the same, it is refused.
 
 mod bpe;
 mod context;
@@ -41,8 +43,9 @@ pub use rebuild::{NamedFiles, tokenizer_files};
 
 /// The tokenizer of a model, from its companions by name and content.
 ///
-/// `architecture` is GGUF's name, as `llama`. `rows` is the number of rows of the token embedding: ids up to it that no
-/// file mentions become tokens `[PADn]`. Without any tokenizer file there are no key-value pairs.
+/// `architecture` is GGUF's name, as `llama`. `rows` is the number of rows of the token embedding:
+/// ids up to it that no file mentions become tokens `[PADn]`. Without any tokenizer file there are
+/// no key-value pairs.
 ///
 /// # Errors
 /// E001 where a file can't be understood, contradicts itself or `rows`, or describes a tokenizer
@@ -63,7 +66,9 @@ pub fn tokenizer_key_values(
     } else if context.files.bytes("vocab.json").is_some() {
         bpe::from_vocab_json(&mut context)?;
     } else {
-        context.warn("no tokenizer among the files: llama.cpp refuses to load a GGUF file without one");
+        context.warn(
+            "no tokenizer among the files: llama.cpp refuses to load a GGUF file without one",
+        );
     }
     Ok(context.finish())
 }
@@ -75,7 +80,9 @@ fn from_tokenizer_json(context: &mut Context<'_>, json: &TokenizerJson) -> Resul
         "WordPiece" => wordpiece::from_tokenizer_json(context, json),
         "Unigram" => unigram::from_tokenizer_json(context, json),
         other => {
-            let message = format!("llama.cpp has no tokenizer of the type {other}: it has BPE, WordPiece and Unigram");
+            let message = format!(
+                "llama.cpp has no tokenizer of the type {other}: it has BPE, WordPiece and Unigram"
+            );
             Err(Error::format(message).in_file("tokenizer.json"))
         }
     }

@@ -1,9 +1,11 @@
-//! How a text is split before its bytes are merged: `tokenizer.ggml.pre` names one of the ways that llama.cpp knows.
+//! How a text is split before its bytes are merged: `tokenizer.ggml.pre` names one of the ways that
+//! llama.cpp knows.
 //!
-//! llama.cpp's converter recognizes a tokenizer by the ids of a test text; here it is recognized by the definition of the
-//! splitting in `tokenizer.json`. The table pairs each name with the definition of the models that llama.cpp has it for:
-//! its patterns are facts about those models' files, and those that llama.cpp's `llama-vocab.cpp` (MIT) splits by.
-//! Spellings that split alike are brought to one: see [`canonical`].
+//! llama.cpp's converter recognizes a tokenizer by the ids of a test text; here it is recognized by
+//! the definition of the splitting in `tokenizer.json`. The table pairs each name with the
+//! definition of the models that llama.cpp has it for: its patterns are facts about those models'
+//! files, and those that llama.cpp's `llama-vocab.cpp` (MIT) splits by. Spellings that split alike
+//! are brought to one: see [`canonical`].
 
 use std::borrow::Cow;
 
@@ -13,15 +15,52 @@ use super::special::{kind, list};
 
 /// What GPT-2 splits by, and `ByteLevel` unless it is told not to.
 const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
-const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-const QWEN2: &str =
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-const QWEN35: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-const GPT4O: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-const DEEPSEEK_V3: &str = r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"##;
+const LLAMA3: &str = concat!(
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*",
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+",
+);
+const QWEN2: &str = concat!(
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*",
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+",
+);
+const QWEN35: &str = concat!(
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}",
+    r"| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+);
+const GPT4O: &str = concat!(
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+",
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*",
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+);
+const TEKKEN: &str = concat!(
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+",
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}",
+    r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+);
+const DEEPSEEK_V3: &str = concat!(
+    r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"##,
+    r##"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"##,
+);
 /// Unicode's cased letters, as DeepSeek LLM lists them.
-const CASED: &str = r"\s?[A-Za-z\x{B5}\x{C0}-\x{D6}\x{D8}-\x{F6}\x{F8}-\x{1BA}\x{1BC}-\x{1BF}\x{1C4}-\x{293}\x{295}-\x{2AF}\x{370}-\x{373}\x{376}\x{377}\x{37B}-\x{37D}\x{37F}\x{386}\x{388}-\x{38A}\x{38C}\x{38E}-\x{3A1}\x{3A3}-\x{3F5}\x{3F7}-\x{481}\x{48A}-\x{52F}\x{531}-\x{556}\x{10A0}-\x{10C5}\x{13A0}-\x{13F5}\x{13F8}-\x{13FD}\x{1C90}-\x{1CBA}\x{1CBD}-\x{1CBF}\x{1D00}-\x{1D2B}\x{1D6B}-\x{1D77}\x{1D79}-\x{1D9A}\x{1E00}-\x{1F15}\x{1F18}-\x{1F1D}\x{1F20}-\x{1F45}\x{1F48}-\x{1F4D}\x{1F50}-\x{1F57}\x{1F59}\x{1F5B}\x{1F5D}\x{1F5F}-\x{1F7D}\x{1F80}-\x{1FB4}\x{1FB6}-\x{1FBC}\x{1FBE}\x{1FC2}-\x{1FC4}\x{1FC6}-\x{1FCC}\x{1FD0}-\x{1FD3}\x{1FD6}-\x{1FDB}\x{1FE0}-\x{1FEC}\x{1FF2}-\x{1FF4}\x{1FF6}-\x{1FFC}\x{2102}\x{2107}\x{210A}-\x{2113}\x{2115}\x{2119}-\x{211D}\x{2124}\x{2126}\x{2128}\x{212A}-\x{212D}\x{212F}-\x{2134}\x{2139}\x{213C}-\x{213F}\x{2145}-\x{2149}\x{214E}\x{2183}\x{2184}\x{2C00}-\x{2C7B}\x{2C7E}-\x{2CE4}\x{2CEB}-\x{2CEE}\x{2CF2}\x{2CF3}\x{A640}-\x{A66D}\x{A680}-\x{A69B}\x{A722}-\x{A76F}\x{A771}-\x{A787}\x{A78B}-\x{A78E}\x{AB70}-\x{ABBF}\x{FB00}-\x{FB06}\x{FB13}-\x{FB17}\x{FF21}-\x{FF3A}\x{FF41}-\x{FF5A}\x{10400}-\x{1044F}\x{104B0}-\x{104D3}\x{104D8}-\x{104FB}\x{10C80}-\x{10CB2}\x{10CC0}-\x{10CF2}\x{118A0}-\x{118DF}\x{1E900}-\x{1E943}]+";
+const CASED: &str = concat!(
+    r"\s?[A-Za-z\x{B5}\x{C0}-\x{D6}\x{D8}-\x{F6}\x{F8}-\x{1BA}\x{1BC}-\x{1BF}\x{1C4}-\x{293}",
+    r"\x{295}-\x{2AF}\x{370}-\x{373}\x{376}\x{377}\x{37B}-\x{37D}\x{37F}\x{386}\x{388}-\x{38A}",
+    r"\x{38C}\x{38E}-\x{3A1}\x{3A3}-\x{3F5}\x{3F7}-\x{481}\x{48A}-\x{52F}\x{531}-\x{556}",
+    r"\x{10A0}-\x{10C5}\x{13A0}-\x{13F5}\x{13F8}-\x{13FD}\x{1C90}-\x{1CBA}\x{1CBD}-\x{1CBF}",
+    r"\x{1D00}-\x{1D2B}\x{1D6B}-\x{1D77}\x{1D79}-\x{1D9A}\x{1E00}-\x{1F15}\x{1F18}-\x{1F1D}",
+    r"\x{1F20}-\x{1F45}\x{1F48}-\x{1F4D}\x{1F50}-\x{1F57}\x{1F59}\x{1F5B}\x{1F5D}\x{1F5F}-\x{1F7D}",
+    r"\x{1F80}-\x{1FB4}\x{1FB6}-\x{1FBC}\x{1FBE}\x{1FC2}-\x{1FC4}\x{1FC6}-\x{1FCC}",
+    r"\x{1FD0}-\x{1FD3}\x{1FD6}-\x{1FDB}\x{1FE0}-\x{1FEC}\x{1FF2}-\x{1FF4}\x{1FF6}-\x{1FFC}",
+    r"\x{2102}\x{2107}\x{210A}-\x{2113}\x{2115}\x{2119}-\x{211D}\x{2124}\x{2126}\x{2128}",
+    r"\x{212A}-\x{212D}\x{212F}-\x{2134}\x{2139}\x{213C}-\x{213F}\x{2145}-\x{2149}\x{214E}\x{2183}",
+    r"\x{2184}\x{2C00}-\x{2C7B}\x{2C7E}-\x{2CE4}\x{2CEB}-\x{2CEE}\x{2CF2}\x{2CF3}\x{A640}-\x{A66D}",
+    r"\x{A680}-\x{A69B}\x{A722}-\x{A76F}\x{A771}-\x{A787}\x{A78B}-\x{A78E}\x{AB70}-\x{ABBF}",
+    r"\x{FB00}-\x{FB06}\x{FB13}-\x{FB17}\x{FF21}-\x{FF3A}\x{FF41}-\x{FF5A}\x{10400}-\x{1044F}",
+    r"\x{104B0}-\x{104D3}\x{104D8}-\x{104FB}\x{10C80}-\x{10CB2}\x{10CC0}-\x{10CF2}",
+    r"\x{118A0}-\x{118DF}\x{1E900}-\x{1E943}]+",
+);
 const HAN: &str = "[一-龥ࠀ-一가-\u{d7ff}]+";
 const BLOOM: &str = r" ?[^(\s|[.,!?…。，、।۔،])]+";
 
@@ -106,7 +145,12 @@ const KNOWN: &[Pre] = &[
     },
     Pre {
         names: &["qwen2"],
-        architectures: &[("llama", "qwen2"), ("qwen2moe", "qwen2"), ("qwen3", "qwen2"), ("qwen3moe", "qwen2")],
+        architectures: &[
+            ("llama", "qwen2"),
+            ("qwen2moe", "qwen2"),
+            ("qwen3", "qwen2"),
+            ("qwen3moe", "qwen2"),
+        ],
         steps: &[split(QWEN2), Step::Bytes],
         nfc: true,
         ..PLAIN
@@ -160,7 +204,14 @@ const KNOWN: &[Pre] = &[
     },
     Pre {
         names: &["deepseek-coder"],
-        steps: &[split(r"[\r\n]"), split(r"\s?\p{L}+"), split(r"\s?\p{P}+"), split(HAN), DIGIT, Step::Bytes],
+        steps: &[
+            split(r"[\r\n]"),
+            split(r"\s?\p{L}+"),
+            split(r"\s?\p{P}+"),
+            split(HAN),
+            DIGIT,
+            Step::Bytes,
+        ],
         ..PLAIN
     },
     Pre {
@@ -226,14 +277,19 @@ const KNOWN: &[Pre] = &[
         steps: &[split(GPT2), Step::Bytes],
         ..PLAIN
     },
-    Pre { names: &["bloom", "poro-chat", "gpt3-finnish"], steps: &[split(BLOOM), Step::Bytes], ..PLAIN },
+    Pre {
+        names: &["bloom", "poro-chat", "gpt3-finnish"],
+        steps: &[split(BLOOM), Step::Bytes],
+        ..PLAIN
+    },
     Pre { names: &["viking"], steps: &[split(BLOOM), DIGIT, Step::Bytes], ..PLAIN },
     Pre {
         names: &["seed-coder"],
         steps: &[
-            split(
-                r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+",
-            ),
+            split(concat!(
+                r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}",
+                r"| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+",
+            )),
             Step::Bytes,
         ],
         ..PLAIN
@@ -241,9 +297,12 @@ const KNOWN: &[Pre] = &[
     Pre {
         names: &["jais-2"],
         steps: &[
-            split(
-                r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s{512}(?!\S)|\s{256}(?!\S)|\s{128}(?!\S)|\s{64}(?!\S)|\s{32}(?!\S)|\s{16}(?!\S)|\s{8}(?!\S)|\s{4}(?!\S)|\s{1,2}(?!\S)|\s{1}",
-            ),
+            split(concat!(
+                r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}",
+                r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s{512}(?!\S)|\s{256}(?!\S)",
+                r"|\s{128}(?!\S)|\s{64}(?!\S)|\s{32}(?!\S)|\s{16}(?!\S)|\s{8}(?!\S)",
+                r"|\s{4}(?!\S)|\s{1,2}(?!\S)|\s{1}",
+            )),
             Step::Bytes,
         ],
         ..PLAIN
@@ -251,9 +310,11 @@ const KNOWN: &[Pre] = &[
     Pre {
         names: &["exaone-moe"],
         steps: &[
-            split(
-                r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]+|\s+(?!\S)|\s+",
-            ),
+            split(concat!(
+                r"(?i:'s|'t|'re|'ve|'m|'ll|'d)",
+                r"|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N}",
+                r"| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]+|\s+(?!\S)|\s+",
+            )),
             Step::Bytes,
         ],
         ..PLAIN
@@ -262,9 +323,10 @@ const KNOWN: &[Pre] = &[
         names: &["minicpm5"],
         steps: &[
             split(r"\p{N}{1,3}"),
-            split(
-                r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}+| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
-            ),
+            split(concat!(
+                r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}+",
+                r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+            )),
             Step::Bytes,
         ],
         ignore_merges: true,
@@ -278,7 +340,13 @@ const KNOWN: &[Pre] = &[
     // What llama.cpp splits by where a file names nothing.
     Pre {
         names: &["default"],
-        steps: &[split(r"[\p{P}\$\+<=>\^~\|]+"), split(GPT2), NUMBER, split("[0-9][0-9][0-9]"), Step::Bytes],
+        steps: &[
+            split(r"[\p{P}\$\+<=>\^~\|]+"),
+            split(GPT2),
+            NUMBER,
+            split("[0-9][0-9][0-9]"),
+            Step::Bytes,
+        ],
         ..PLAIN
     },
 ];
@@ -300,7 +368,8 @@ pub(super) fn recognize(
 ) -> Result<&'static str, String> {
     let mut steps = Vec::new();
     read_steps(pre_tokenizer, &mut steps)?;
-    let alike: Vec<_> = KNOWN.iter().filter(|pre| pre.steps == steps && pre.names != ["default"]).collect();
+    let alike: Vec<_> =
+        KNOWN.iter().filter(|pre| pre.steps == steps && pre.names != ["default"]).collect();
     let own = |pre: &Pre| {
         let listed = pre.architectures.iter().any(|(there, _)| *there == architecture);
         listed || pre.names.iter().any(|name| architecture.starts_with(name))
@@ -308,7 +377,8 @@ pub(super) fn recognize(
     let mut ordered = alike;
     ordered.sort_by_key(|pre| (pre.ignore_merges != ignore_merges, !own(pre), pre.nfc != nfc));
     let Some(pre) = ordered.first() else { return Err(describe(&steps)) };
-    let own = pre.architectures.iter().find(|(there, _)| *there == architecture).map(|&(_, name)| name);
+    let own =
+        pre.architectures.iter().find(|(there, _)| *there == architecture).map(|&(_, name)| name);
     let same = pre.names.iter().find(|name| **name == architecture).copied();
     Ok(own.or(same).unwrap_or(pre.names[0]))
 }
@@ -326,9 +396,12 @@ fn describe(steps: &[Step<'_>]) -> String {
 
 /// Flattens sequences.
 fn read_steps(step: &Value, steps: &mut Vec<Step<'_>>) -> Result<(), String> {
-    let flag = |name: &str, default: bool| step.get(name).and_then(Value::as_bool).unwrap_or(default);
+    let flag =
+        |name: &str, default: bool| step.get(name).and_then(Value::as_bool).unwrap_or(default);
     match kind(step) {
-        "Sequence" => list(step, "pretokenizers").iter().try_for_each(|step| read_steps(step, steps))?,
+        "Sequence" => {
+            list(step, "pretokenizers").iter().try_for_each(|step| read_steps(step, steps))?;
+        }
         "ByteLevel" => {
             if flag("use_regex", true) {
                 steps.push(Step::Split(Cow::Borrowed(GPT2)));
@@ -366,13 +439,17 @@ fn read_split(step: &Value) -> Result<Step<'static>, String> {
 
 /// One spelling of patterns that split alike.
 ///
-/// Possessive quantifiers match the same where what follows them begins with nothing they match, as in all these patterns;
-/// `\s*` takes all line breaks there are, so that one or several behind it are the same.
+/// Possessive quantifiers match the same where what follows them begins with nothing they match, as
+/// in all these patterns; `\s*` takes all line breaks there are, so that one or several behind it
+/// are the same.
 fn canonical(pattern: &str) -> String {
     const SPELLINGS: [(&str, &str); 10] = [
         ("\r", r"\r"),
         ("\n", r"\n"),
-        ("(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])", "(?i:'s|'t|'re|'ve|'m|'ll|'d)"),
+        (
+            "(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])",
+            "(?i:'s|'t|'re|'ve|'m|'ll|'d)",
+        ),
         ("'(?i:[sdmt]|ll|ve|re)", "(?i:'s|'t|'re|'ve|'m|'ll|'d)"),
         ("'(?:[sSdDmMtT]|[lL][lL]|[vV][eE]|[rR][eE])", "(?i:'s|'t|'re|'ve|'m|'ll|'d)"),
         ("]?+", "]?"),
@@ -391,7 +468,12 @@ fn canonical(pattern: &str) -> String {
 impl Pre {
     /// The `pre_tokenizer` of `tokenizer.json`.
     pub(super) fn pre_tokenizer(&self) -> Value {
-        let bytes = |regex: bool| json!({ "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": regex });
+        let bytes = |regex: bool| {
+            json!({
+                "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true,
+                "use_regex": regex,
+            })
+        };
         let mut steps = Vec::new();
         let mut rest = self.steps;
         while let [step, after @ ..] = rest {
@@ -402,10 +484,17 @@ impl Pre {
                     bytes(true)
                 }
                 (Step::Split(pattern), _) => {
-                    json!({ "type": "Split", "pattern": { "Regex": pattern }, "behavior": "Isolated", "invert": false })
+                    json!({
+                        "type": "Split", "pattern": { "Regex": pattern }, "behavior": "Isolated",
+                        "invert": false,
+                    })
                 }
-                (Step::Digits { each }, _) => json!({ "type": "Digits", "individual_digits": each }),
-                (Step::Punctuation, _) => json!({ "type": "Punctuation", "behavior": "Contiguous" }),
+                (Step::Digits { each }, _) => json!({
+                    "type": "Digits", "individual_digits": each,
+                }),
+                (Step::Punctuation, _) => json!({
+                    "type": "Punctuation", "behavior": "Contiguous",
+                }),
                 (Step::Bytes, _) => bytes(false),
             });
         }
@@ -426,11 +515,17 @@ mod tests {
     use super::*;
 
     fn split_by(pattern: &str) -> Value {
-        json!({ "type": "Split", "pattern": { "Regex": pattern }, "behavior": "Isolated", "invert": false })
+        json!({
+            "type": "Split", "pattern": { "Regex": pattern }, "behavior": "Isolated",
+            "invert": false,
+        })
     }
 
     fn bytes(regex: bool) -> Value {
-        json!({ "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": regex })
+        json!({
+            "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true,
+            "use_regex": regex,
+        })
     }
 
     fn sequence(steps: &[Value]) -> Value {
@@ -440,8 +535,14 @@ mod tests {
     #[test]
     fn every_definition_is_recognized_as_what_it_is_the_definition_of() {
         for pre in KNOWN.iter().filter(|pre| pre.names != ["default"]) {
-            let found = recognize(&pre.pre_tokenizer(), "any", pre.ignore_merges, pre.nfc).expect(pre.names[0]);
-            assert_eq!(named(found).map(|found| &found.steps), Some(&pre.steps), "{found} for {}", pre.names[0]);
+            let found = recognize(&pre.pre_tokenizer(), "any", pre.ignore_merges, pre.nfc)
+                .expect(pre.names[0]);
+            assert_eq!(
+                named(found).map(|found| &found.steps),
+                Some(&pre.steps),
+                "{found} for {}",
+                pre.names[0]
+            );
         }
     }
 
@@ -459,12 +560,17 @@ mod tests {
 
     #[test]
     fn definitions_of_models_are_recognized() {
-        let removed = json!({ "type": "Split", "pattern": { "Regex": LLAMA3 }, "behavior": "Removed", "invert": true });
+        let removed = json!({
+            "type": "Split", "pattern": { "Regex": LLAMA3 }, "behavior": "Removed", "invert": true,
+        });
         let digits = |each: bool| json!({ "type": "Digits", "individual_digits": each });
         let punctuation = json!({ "type": "Punctuation", "behavior": "Contiguous" });
         // With line breaks as they are, not as escapes.
         let deepseek = DEEPSEEK_V3.replace(r"\r", "\r").replace(r"\n", "\n");
-        let cl100k = r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+";
+        let cl100k = concat!(
+            r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}",
+            r"| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+",
+        );
         for (pre_tokenizer, architecture, ignore_merges, nfc, name) in [
             (bytes(true), "gpt2", false, false, "gpt-2"),
             (bytes(true), "phi2", false, false, "phi-2"),
@@ -479,7 +585,12 @@ mod tests {
             (sequence(&[digits(true), bytes(true)]), "command-r", false, true, "command-r"),
             (sequence(&[digits(true), bytes(true)]), "llama", false, false, "smollm"),
             (
-                sequence(&[split_by(r"\p{N}{1,3}"), split_by("[一-龥぀-ゟ゠-ヿ]+"), split_by(&deepseek), bytes(false)]),
+                sequence(&[
+                    split_by(r"\p{N}{1,3}"),
+                    split_by("[一-龥぀-ゟ゠-ヿ]+"),
+                    split_by(&deepseek),
+                    bytes(false),
+                ]),
                 "deepseek2",
                 false,
                 false,

@@ -1,16 +1,18 @@
 //! Scores that make llama.cpp's `llama` tokenizer merge what a BPE with ranked merges merges.
 //!
-//! Both join two neighbours at a time. BPE takes the pair of the lowest rank of those that its merges list; llama.cpp
-//! takes the pair whose joint text is the token of the highest score, whatever the pair. With a token's score the negative
-//! of the first rank that forms it, the two agree where
+//! Both join two neighbours at a time. BPE takes the pair of the lowest rank of those that its
+//! merges list; llama.cpp takes the pair whose joint text is the token of the highest score,
+//! whatever the pair. With a token's score the negative of the first rank that forms it, the two
+//! agree where
 //!
-//! 1. all pairs that form a token are merges, so that nothing merges in llama.cpp that BPE leaves apart, and
+//! 1. all pairs that form a token are merges, so that nothing merges in llama.cpp that BPE leaves
+//!    apart, and
 //! 2. the ranks that form one token are not mixed with those of another, so that one order of
 //!    tokens says it all.
 //!
-//! Both hold for the merges that the libraries derive from a SentencePiece model, whose scores come out as they were, up
-//! to gaps. Merges that were trained as such list one pair a token, and the first does not hold in general: how many
-//! pairs are missing is counted.
+//! Both hold for the merges that the libraries derive from a SentencePiece model, whose scores come
+//! out as they were, up to gaps. Merges that were trained as such list one pair a token, and the
+//! first does not hold in general: how many pairs are missing is counted.
 
 use std::collections::{HashMap, HashSet};
 
@@ -71,5 +73,8 @@ fn unlisted(merges: &[Merge], tokens: &HashSet<&str>) -> (usize, Option<Merge>) 
             }
         }
     }
-    (missing.0, missing.1.map(|(left, right): (&str, &str)| Merge(left.to_owned(), right.to_owned())))
+    (
+        missing.0,
+        missing.1.map(|(left, right): (&str, &str)| Merge(left.to_owned(), right.to_owned())),
+    )
 }

@@ -1,7 +1,8 @@
 //! Special tokens: their ids, which are put around a text, and the chat template that uses them.
 //!
-//! They come from `tokenizer_config.json` and the post-processor of `tokenizer.json`, then `config.json`, in the order
-//! and with the precedence of llama.cpp's converter; what these leave open, from what is known otherwise.
+//! They come from `tokenizer_config.json` and the post-processor of `tokenizer.json`, then
+//! `config.json`, in the order and with the precedence of llama.cpp's converter; what these leave
+//! open, from what is known otherwise.
 
 use apr_core::{Error, Escaped, Result};
 use apr_gguf::{Array, Value};
@@ -41,8 +42,13 @@ pub(super) struct Special {
 }
 
 impl Context<'_> {
-    /// Writes ids of special tokens, which of them are put around a text, the chat template and what a normalizer does.
-    pub(super) fn write_special(&mut self, json: Option<&TokenizerJson>, tokens: &Tokens) -> Result<Special> {
+    /// Writes ids of special tokens, which of them are put around a text, the chat template and
+    /// what a normalizer does.
+    pub(super) fn write_special(
+        &mut self,
+        json: Option<&TokenizerJson>,
+        tokens: &Tokens,
+    ) -> Result<Special> {
         let special = Special::read(self, json, tokens)?;
         special.write(self);
         Ok(special)
@@ -50,7 +56,11 @@ impl Context<'_> {
 }
 
 impl Special {
-    pub(super) fn read(context: &mut Context<'_>, json: Option<&TokenizerJson>, tokens: &Tokens) -> Result<Self> {
+    pub(super) fn read(
+        context: &mut Context<'_>,
+        json: Option<&TokenizerJson>,
+        tokens: &Tokens,
+    ) -> Result<Self> {
         let mut special = Self::default();
         let mut settings = Settings::new(&context.settings);
         if let Some(json) = json {
@@ -61,12 +71,15 @@ impl Special {
         special.template = chat_template(context)?;
         let count = tokens.len() as u64;
         for role in settings.roles() {
-            if let Some(&adds) = context.settings.get(&format!("add_{role}_token")).and_then(Json::as_bool).as_ref() {
+            if let Some(&adds) =
+                context.settings.get(&format!("add_{role}_token")).and_then(Json::as_bool).as_ref()
+            {
                 special.adds_by_default(role, adds);
                 if special.adds.contains(&(role, !adds)) {
                     let (says, does) = if adds { ("says", "does not") } else { ("denies", "does") };
                     context.warn(format!(
-                        "tokenizer_config.json {says} that a {role} token is added, the post-processor {does}: it counts"
+                        "tokenizer_config.json {says} that a {role} token is added, the \
+                         post-processor {does}: it counts"
                     ));
                 }
             }
@@ -112,15 +125,24 @@ impl Special {
                 self.lowercase = flag("lowercase").or(self.lowercase);
                 self.strip_accents = flag("strip_accents").or(self.strip_accents);
             }
-            "Sequence" => list(normalizer, "normalizers").iter().for_each(|step| self.read_normalizer(step)),
+            "Sequence" => {
+                list(normalizer, "normalizers").iter().for_each(|step| self.read_normalizer(step));
+            }
             _ => {}
         }
     }
 
-    fn read_post_processor(&mut self, processor: &Json, settings: &mut Settings, context: &mut Context<'_>) {
+    fn read_post_processor(
+        &mut self,
+        processor: &Json,
+        settings: &mut Settings,
+        context: &mut Context<'_>,
+    ) {
         match kind(processor) {
             "Sequence" => {
-                list(processor, "processors").iter().for_each(|step| self.read_post_processor(step, settings, context));
+                list(processor, "processors")
+                    .iter()
+                    .for_each(|step| self.read_post_processor(step, settings, context));
             }
             "ByteLevel" => {
                 self.adds_by_default("bos", false);
@@ -139,7 +161,12 @@ impl Special {
         }
     }
 
-    fn read_template(&mut self, processor: &Json, settings: &mut Settings, context: &mut Context<'_>) {
+    fn read_template(
+        &mut self,
+        processor: &Json,
+        settings: &mut Settings,
+        context: &mut Context<'_>,
+    ) {
         let single = list(processor, "single");
         let several = single.len() > 1;
         let first = single.first().and_then(special_token).filter(|_| several);
@@ -150,7 +177,9 @@ impl Special {
             let known = settings.is("bos", first) || settings.is("cls", first);
             if !known {
                 let first = Escaped::short(first);
-                context.warn(format!("the post-processor puts '{first}' before a text, which is not a bos token"));
+                context.warn(format!(
+                    "the post-processor puts '{first}' before a text, which is not a bos token"
+                ));
             }
             self.adds("bos", known);
         }
@@ -169,12 +198,15 @@ impl Special {
         for role in settings.roles() {
             let key = format!("{role}_token_id");
             let nested = || context.config.get("text_config")?.get(&key);
-            let Some(value) = context.config.get(&key).filter(|value| !value.is_null()).or_else(nested) else {
+            let Some(value) =
+                context.config.get(&key).filter(|value| !value.is_null()).or_else(nested)
+            else {
                 continue;
             };
             let id = value.as_u64().filter(|&id| id < count);
             if id.is_none() && value.is_i64() && self.id(role).is_none() {
-                let message = format!("config.json: {key} is {value}, no id of {count} tokens: left out");
+                let message =
+                    format!("config.json: {key} is {value}, no id of {count} tokens: left out");
                 context.warn(message);
             }
             self.set(role, id);
@@ -182,7 +214,12 @@ impl Special {
     }
 
     /// What `special_tokens_map.json`, `generation_config.json` and the tokens themselves tell.
-    fn complete(&mut self, settings: &Settings, context: &mut Context<'_>, tokens: &Tokens) -> Result<()> {
+    fn complete(
+        &mut self,
+        settings: &Settings,
+        context: &mut Context<'_>,
+        tokens: &Tokens,
+    ) -> Result<()> {
         let map = context.files.object("special_tokens_map.json")?.unwrap_or_default();
         let generation = context.files.object("generation_config.json")?.unwrap_or_default();
         for role in READ {
@@ -191,17 +228,28 @@ impl Special {
             }
             let text = settings.text(role).or_else(|| content(map.get(&format!("{role}_token"))?));
             let named = text.and_then(|text| tokens.find(text));
-            let listed =
-                || generation.get(&format!("{role}_token_id"))?.as_u64().filter(|&id| id < tokens.len() as u64);
+            let listed = || {
+                generation
+                    .get(&format!("{role}_token_id"))?
+                    .as_u64()
+                    .filter(|&id| id < tokens.len() as u64)
+            };
             self.set(role, named.or_else(listed));
         }
         Ok(())
     }
 
     /// Says what a tokenizer does whose files say nothing of it and llama.cpp would do otherwise.
-    pub(super) fn settle(&self, context: &mut Context<'_>, json: &TokenizerJson, bos: bool, eos: bool) {
+    pub(super) fn settle(
+        &self,
+        context: &mut Context<'_>,
+        json: &TokenizerJson,
+        bos: bool,
+        eos: bool,
+    ) {
         let (first, last) = ends(&json.post_processor);
-        for (key, role, does, by_default) in [("add_bos_token", "bos", first, bos), ("add_eos_token", "eos", last, eos)]
+        for (key, role, does, by_default) in
+            [("add_bos_token", "bos", first, bos), ("add_eos_token", "eos", last, eos)]
         {
             if !context.has(key) && does != by_default && (self.id(role).is_some() || !does) {
                 context.set(key, does);
@@ -217,7 +265,10 @@ impl Special {
         id: Option<u64>,
         defaults: &[(&str, u64)],
     ) {
-        let Some(id) = id.filter(|&id| self.id(role).is_none() && !defaults.contains(&(role, id))) else { return };
+        let Some(id) = id.filter(|&id| self.id(role).is_none() && !defaults.contains(&(role, id)))
+        else {
+            return;
+        };
         let key = ROLES.iter().find(|(there, _)| *there == role).map(|&(_, key)| key);
         if let (Some(key), Ok(id)) = (key, u32::try_from(id)) {
             context.set(key, id);
@@ -237,7 +288,8 @@ impl Special {
             }
         }
         self.write_chat_template(context);
-        for (name, value) in [("lowercase", self.lowercase), ("strip_accents", self.strip_accents)] {
+        for (name, value) in [("lowercase", self.lowercase), ("strip_accents", self.strip_accents)]
+        {
             if let Some(value) = value {
                 context.set(&format!("normalizer.{name}"), value);
             }
@@ -247,7 +299,9 @@ impl Special {
     fn write_chat_template(&self, context: &mut Context<'_>) {
         const KEY: &str = "tokenizer.chat_template";
         let named = match &self.template {
-            Some(Json::String(template)) => return context.set_key(KEY.to_owned(), Value::from(template.as_str())),
+            Some(Json::String(template)) => {
+                return context.set_key(KEY.to_owned(), Value::from(template.as_str()));
+            }
             Some(Json::Array(named)) => named,
             _ => return,
         };
@@ -266,7 +320,8 @@ impl Special {
             }
         }
         if !names.is_empty() {
-            context.set_key("tokenizer.chat_templates".to_owned(), Value::Array(Array::String(names)));
+            context
+                .set_key("tokenizer.chat_templates".to_owned(), Value::Array(Array::String(names)));
         }
         if let Some(default) = default {
             context.set_key(KEY.to_owned(), Value::from(default));
@@ -277,7 +332,8 @@ impl Special {
 /// Name and text of one of several chat templates; the name as a key may have it.
 fn named_template(entry: &Json) -> Option<(String, String)> {
     let text = |key: &str| entry.get(key).and_then(Json::as_str);
-    let name = text("name")?.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
+    let name =
+        text("name")?.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
     Some((name, text("template")?.to_owned()))
 }
 
@@ -290,7 +346,9 @@ struct Settings {
 
 impl Settings {
     fn new(settings: &Map<String, Json>) -> Self {
-        let text = |role: &'static str| Some((role, content(settings.get(&format!("{role}_token"))?)?.to_owned()));
+        let text = |role: &'static str| {
+            Some((role, content(settings.get(&format!("{role}_token"))?)?.to_owned()))
+        };
         Self { texts: READ.into_iter().filter_map(text).collect(), more: Vec::new() }
     }
 
@@ -335,19 +393,32 @@ impl Settings {
 }
 
 /// Whether a separator is put between the texts of a pair; `None` where nothing is said of pairs.
-fn separator(pair: &[Json], first: Option<&str>, last: Option<&str>, settings: &Settings) -> Option<bool> {
-    let is = |step: Option<&Json>, text: Option<&str>| text.is_some() && step.and_then(special_token) == text;
+fn separator(
+    pair: &[Json],
+    first: Option<&str>,
+    last: Option<&str>,
+    settings: &Settings,
+) -> Option<bool> {
+    let is = |step: Option<&Json>, text: Option<&str>| {
+        text.is_some() && step.and_then(special_token) == text
+    };
     let start = usize::from(is(pair.first(), first));
     let end = pair.len() - usize::from(is(pair.last(), last));
     let [a, between @ .., b] = pair.get(start..end)? else { return None };
     let sequence = |step: &Json| step.get("Sequence")?.get("id")?.as_str().map(str::to_owned);
-    if sequence(a).as_deref() != Some("A") || sequence(b).as_deref() != Some("B") || between.is_empty() {
+    if sequence(a).as_deref() != Some("A")
+        || sequence(b).as_deref() != Some("B")
+        || between.is_empty()
+    {
         return None;
     }
     let known = |step: Option<&Json>| {
-        step.and_then(special_token).is_some_and(|text| settings.is("sep", text) || settings.is("eos", text))
+        step.and_then(special_token)
+            .is_some_and(|text| settings.is("sep", text) || settings.is("eos", text))
     };
-    Some((known(between.first()) && last.is_none()) || (between.len() == 2 && known(between.get(1))))
+    Some(
+        (known(between.first()) && last.is_none()) || (between.len() == 2 && known(between.get(1))),
+    )
 }
 
 /// Whether special tokens are put before and behind a text.
@@ -369,13 +440,18 @@ pub(super) fn ends(processor: &Json) -> (bool, bool) {
 
 /// A chat template, or several by name.
 fn chat_template(context: &Context<'_>) -> Result<Option<Json>> {
-    if let Some(template @ (Json::String(_) | Json::Array(_))) = context.settings.get("chat_template") {
+    if let Some(template @ (Json::String(_) | Json::Array(_))) =
+        context.settings.get("chat_template")
+    {
         return Ok(Some(template.clone()));
     }
     if let Some(template) = context.files.text("chat_template.jinja")? {
         return Ok(Some(Json::from(template)));
     }
-    let template = context.files.object("chat_template.json")?.and_then(|mut file| file.remove("chat_template"));
+    let template = context
+        .files
+        .object("chat_template.json")?
+        .and_then(|mut file| file.remove("chat_template"));
     Ok(template.filter(|template| template.is_string() || template.is_array()))
 }
 

@@ -23,11 +23,15 @@ pub(super) fn from_sentencepiece(context: &mut Context<'_>, bytes: &[u8]) -> Res
         return unigram::from_sentencepiece(context, &model);
     }
     if model.removes_spaces {
-        context.warn("llama.cpp keeps spaces around a text and several in a row, SentencePiece leaves them out");
+        context.warn(
+            "llama.cpp keeps spaces around a text and several in a row, SentencePiece \
+            leaves them out",
+        );
     }
     if !model.charsmap.is_empty() {
         context.warn(
-            "llama.cpp does not normalize a text before it merges: one with letters SentencePiece replaces differs",
+            "llama.cpp does not normalize a text before it merges: one with letters SentencePiece \
+             replaces differs",
         );
     }
     write_prefix_setting(context);
@@ -47,14 +51,15 @@ pub(super) fn from_sentencepiece(context: &mut Context<'_>, bytes: &[u8]) -> Res
 pub(super) fn from_tokenizer_json(context: &mut Context<'_>, json: &TokenizerJson) -> Result<()> {
     if json.model.ignore_merges {
         context.warn(
-            "the tokenizer takes a text that is a token whole, llama.cpp merges it: where merges differ so do ids",
+            "the tokenizer takes a text that is a token whole, llama.cpp merges it: where merges \
+             differ so do ids",
         );
     }
     write_prefix_setting(context);
     let mut tokens = read_tokens(context, json)?;
     set_types(json, &mut tokens);
-    let prefix =
-        read_normalizer(context, &json.normalizer)? | read_pre_tokenizer(context, &json.pre_tokenizer, &tokens)?;
+    let prefix = read_normalizer(context, &json.normalizer)?
+        | read_pre_tokenizer(context, &json.pre_tokenizer, &tokens)?;
     set_scores(context, json, &mut tokens);
     context.write_tokens("llama", "default", &mut tokens, true);
     let special = context.write_special(Some(json), &tokens)?;
@@ -81,17 +86,22 @@ fn set_types(json: &TokenizerJson, tokens: &mut Tokens) {
 /// Whether a text is a byte's, `<0x0A>`.
 fn is_byte(text: &str) -> bool {
     let digits = text.strip_prefix("<0x").and_then(|text| text.strip_suffix('>'));
-    digits.is_some_and(|digits| digits.len() == 2 && digits.bytes().all(|digit| digit.is_ascii_hexdigit()))
+    digits.is_some_and(|digits| {
+        digits.len() == 2 && digits.bytes().all(|digit| digit.is_ascii_hexdigit())
+    })
 }
 
 /// Tokens that merges form come first, then the others a text can hold, in the order of their ids.
 fn set_scores(context: &mut Context<'_>, json: &TokenizerJson, tokens: &mut Tokens) {
     let of_text = |token_type: i32| token_type == NORMAL;
-    let texts = tokens.texts.iter().zip(&tokens.types).filter(|(_, token_type)| of_text(**token_type));
+    let texts =
+        tokens.texts.iter().zip(&tokens.types).filter(|(_, token_type)| of_text(**token_type));
     let Scores { by_text, unlisted, mixed } =
         scores::from_merges(&json.model.merges, texts.map(|(text, _)| text.as_str()));
     let mut next = by_text.len();
-    for ((text, token_type), score) in tokens.texts.iter().zip(&tokens.types).zip(&mut tokens.scores) {
+    for ((text, token_type), score) in
+        tokens.texts.iter().zip(&tokens.types).zip(&mut tokens.scores)
+    {
         if !of_text(*token_type) {
             continue;
         }
@@ -107,13 +117,16 @@ fn set_scores(context: &mut Context<'_>, json: &TokenizerJson, tokens: &mut Toke
         let (left, right) = (Escaped::short(&left).to_string(), Escaped::short(&right).to_string());
         let pairs = counted(count as u64, "pair");
         context.warn(format!(
-            "llama.cpp merges {pairs} of tokens that no merge lists, as '{left}' with '{right}': texts with them get other ids"
+            "llama.cpp merges {pairs} of tokens that no merge lists, as '{left}' with '{right}': \
+             texts with them get other ids"
         ));
     }
     if let (count, Some(text)) = mixed {
         let (tokens, text) = (counted(count as u64, "merge"), Escaped::short(&text).to_string());
-        context
-            .warn(format!("{tokens} of a token that others stand between can't be ordered by scores, as of '{text}'"));
+        context.warn(format!(
+            "{tokens} of a token that others stand between can't be ordered by \
+                scores, as of '{text}'"
+        ));
     }
 }
 
@@ -123,7 +136,9 @@ fn read_normalizer(context: &mut Context<'_>, normalizer: &Json) -> Result<bool>
         "Sequence" => list(normalizer, "normalizers")
             .iter()
             .try_fold(false, |prefix, step| Ok(read_normalizer(context, step)? | prefix)),
-        "Prepend" => Ok(normalizer.get("prepend").and_then(Json::as_str) == Some(SPACE.to_string().as_str())),
+        "Prepend" => {
+            Ok(normalizer.get("prepend").and_then(Json::as_str) == Some(SPACE.to_string().as_str()))
+        }
         "Replace" if replaces_spaces(normalizer) => Ok(false),
         _ => check_normalizer(context, normalizer).map(|()| false),
     }
@@ -131,7 +146,8 @@ fn read_normalizer(context: &mut Context<'_>, normalizer: &Json) -> Result<bool>
 
 fn replaces_spaces(step: &Json) -> bool {
     let pattern = step.get("pattern").and_then(|pattern| pattern.get("String")?.as_str());
-    pattern == Some(" ") && step.get("content").and_then(Json::as_str) == Some(SPACE.to_string().as_str())
+    pattern == Some(" ")
+        && step.get("content").and_then(Json::as_str) == Some(SPACE.to_string().as_str())
 }
 
 /// Whether a space is put before a text. A rule splits nothing where no token has what it splits at
@@ -139,15 +155,22 @@ fn replaces_spaces(step: &Json) -> bool {
 fn read_pre_tokenizer(context: &mut Context<'_>, step: &Json, tokens: &Tokens) -> Result<bool> {
     match kind(step) {
         "" => Ok(false),
-        "Sequence" => list(step, "pretokenizers")
-            .iter()
-            .try_fold(false, |prefix, step| Ok(read_pre_tokenizer(context, step, tokens)? | prefix)),
+        "Sequence" => list(step, "pretokenizers").iter().try_fold(false, |prefix, step| {
+            Ok(read_pre_tokenizer(context, step, tokens)? | prefix)
+        }),
         "Metaspace" => Ok(read_metaspace(context, step, tokens, true)),
         // The normalizer left no spaces.
-        "Split" if step.get("pattern").and_then(|pattern| pattern.get("String")?.as_str()) == Some(" ") => Ok(false),
+        "Split"
+            if step.get("pattern").and_then(|pattern| pattern.get("String")?.as_str())
+                == Some(" ") =>
+        {
+            Ok(false)
+        }
         other => {
-            let message =
-                format!("llama.cpp's SentencePiece does not split a text, this one does by {}", Escaped::short(other));
+            let message = format!(
+                "llama.cpp's SentencePiece does not split a text, this one does by {}",
+                Escaped::short(other)
+            );
             Err(Error::format(message).in_file("tokenizer.json"))
         }
     }
@@ -186,7 +209,8 @@ fn check_bytes(context: &mut Context<'_>, tokens: &Tokens) {
     if bytes < 256 {
         let bytes = counted(bytes as u64, "byte");
         context.warn(format!(
-            "only {bytes} of 256 have tokens: llama.cpp fails on a text with characters that are not tokens"
+            "only {bytes} of 256 have tokens: llama.cpp fails on a text with characters that are \
+             not tokens"
         ));
     }
 }

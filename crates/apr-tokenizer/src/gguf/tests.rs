@@ -36,8 +36,10 @@ impl Case {
         let bytes = std::fs::read(locate::fixture(&format!("tokenizers/{name}.json"))).unwrap();
         let case: Json = serde_json::from_slice(&bytes).unwrap();
         let files = case["files"].as_object().unwrap();
-        let mut files: Vec<_> =
-            files.iter().map(|(name, file)| (name.clone(), file.to_string().into_bytes())).collect();
+        let mut files: Vec<_> = files
+            .iter()
+            .map(|(name, file)| (name.clone(), file.to_string().into_bytes()))
+            .collect();
         if let Some(model) = case["sentencepiece"].as_str() {
             let name = if name.starts_with("t5") { "spiece.model" } else { "tokenizer.model" };
             let model = std::fs::read(locate::fixture(&format!("sentencepiece/{model}"))).unwrap();
@@ -52,7 +54,8 @@ impl Case {
     }
 
     fn write(&self) -> Tokenizer {
-        tokenizer_key_values(&self.architecture, &self.files, Some(self.rows), &Options::default()).unwrap()
+        tokenizer_key_values(&self.architecture, &self.files, Some(self.rows), &Options::default())
+            .unwrap()
     }
 
     /// The case with its `tokenizer.json` changed.
@@ -69,7 +72,8 @@ impl Case {
     }
 
     fn error(&self) -> Error {
-        tokenizer_key_values(&self.architecture, &self.files, Some(self.rows), &Options::default()).unwrap_err()
+        tokenizer_key_values(&self.architecture, &self.files, Some(self.rows), &Options::default())
+            .unwrap_err()
     }
 }
 
@@ -94,7 +98,9 @@ fn of<'a>(key_values: &'a [KeyValue], name: &str) -> &'a Value {
 }
 
 fn texts(key_values: &[KeyValue]) -> &[String] {
-    let Value::Array(Array::String(texts)) = of(key_values, "tokens") else { panic!("tokens are strings") };
+    let Value::Array(Array::String(texts)) = of(key_values, "tokens") else {
+        panic!("tokens are strings")
+    };
     texts
 }
 
@@ -105,7 +111,8 @@ fn key_values_are_those_of_the_converter_in_its_order() {
         let mut expected = case.key_values.clone();
         let mut written = case.write().key_values;
         if name == "spm" || name == "spm_trained" {
-            // The converter gives all tokens one score, and marks the unknown token as a control token.
+            // The converter gives all tokens one score, and marks the unknown token as a control
+            // token.
             let scores = |there: &KeyValue| there.key != "tokenizer.ggml.scores";
             expected.retain(scores);
             written.retain(scores);
@@ -122,8 +129,11 @@ fn key_values_are_those_of_the_converter_in_its_order() {
 #[test]
 fn scores_fall_with_the_rank_of_the_first_merge() {
     let key_values = Case::read("spm").write().key_values;
-    let Value::Array(Array::F32(scores)) = of(&key_values, "scores") else { panic!("scores are numbers") };
-    let (_, bytes) = Case::read("spm").files.into_iter().find(|(name, _)| name == "tokenizer.json").unwrap();
+    let Value::Array(Array::F32(scores)) = of(&key_values, "scores") else {
+        panic!("scores are numbers")
+    };
+    let (_, bytes) =
+        Case::read("spm").files.into_iter().find(|(name, _)| name == "tokenizer.json").unwrap();
     let json: TokenizerJson = serde_json::from_slice(&bytes).unwrap();
     let id = |text: &str| texts(&key_values).iter().position(|there| there == text).unwrap();
     let mut last = 1.0;
@@ -145,7 +155,9 @@ fn merges_that_leave_pairs_out_are_warned_of() {
     assert!(warnings.iter().any(|warning| warning.contains("no merge lists")), "{warnings:?}");
     let mixed = Case::read("spm").with(|json| {
         let merges = json["model"]["merges"].as_array_mut().unwrap();
-        let several = (0..merges.len()).find(|&i| i > 0 && joint(&merges[i]) == joint(&merges[i - 1])).unwrap();
+        let several = (0..merges.len())
+            .find(|&i| i > 0 && joint(&merges[i]) == joint(&merges[i - 1]))
+            .unwrap();
         let merge = merges.remove(several);
         merges.push(merge);
     });
@@ -164,7 +176,9 @@ fn files_from_key_values_yield_the_same_key_values() {
         let written = case.write();
         let (mut files, _) = tokenizer_files(&written.key_values).unwrap();
         files.extend(case.files.iter().filter(|(name, _)| name == "config.json").cloned());
-        let again = tokenizer_key_values(&case.architecture, &files, Some(case.rows), &Options::default()).unwrap();
+        let again =
+            tokenizer_key_values(&case.architecture, &files, Some(case.rows), &Options::default())
+                .unwrap();
         for there in &written.key_values {
             // The special pieces of a SentencePiece model have a score of their own.
             if name != "spm_model" || there.key != "tokenizer.ggml.scores" {
@@ -177,7 +191,8 @@ fn files_from_key_values_yield_the_same_key_values() {
 #[test]
 fn files_from_before_tokenizer_json_tell_the_same() {
     let json = |name: &str| {
-        let (_, bytes) = Case::read(name).files.into_iter().find(|(name, _)| name == "tokenizer.json").unwrap();
+        let (_, bytes) =
+            Case::read(name).files.into_iter().find(|(name, _)| name == "tokenizer.json").unwrap();
         serde_json::from_slice::<Json>(&bytes).unwrap()
     };
     let gpt2 = json("gpt2");
@@ -188,7 +203,8 @@ fn files_from_before_tokenizer_json_tell_the_same() {
         ("added_tokens.json".to_owned(), br#"{"<|endoftext|>": 286}"#.to_vec()),
         ("special_tokens_map.json".to_owned(), br#"{"eos_token": "<|endoftext|>"}"#.to_vec()),
     ];
-    let written = tokenizer_key_values("gpt2", &files, None, &Options::default()).unwrap().key_values;
+    let written =
+        tokenizer_key_values("gpt2", &files, None, &Options::default()).unwrap().key_values;
     let expected = Case::read("gpt2").key_values;
     for name in ["model", "pre", "tokens", "token_type", "merges", "eos_token_id"] {
         assert_eq!(of(&written, name), of(&expected, name), "{name}");
@@ -201,17 +217,29 @@ fn files_from_before_tokenizer_json_tell_the_same() {
         ("vocab.txt".to_owned(), lines.join("\n").into_bytes()),
         ("tokenizer_config.json".to_owned(), br#"{"do_lower_case": true}"#.to_vec()),
     ];
-    let written = tokenizer_key_values("bert", &files, None, &Options::default()).unwrap().key_values;
+    let written =
+        tokenizer_key_values("bert", &files, None, &Options::default()).unwrap().key_values;
     let expected = Case::read("bert").key_values;
-    for name in
-        ["tokens", "token_type", "bos_token_id", "unknown_token_id", "seperator_token_id", "normalizer.lowercase"]
-    {
+    for name in [
+        "tokens",
+        "token_type",
+        "bos_token_id",
+        "unknown_token_id",
+        "seperator_token_id",
+        "normalizer.lowercase",
+    ] {
         assert_eq!(of(&written, name), of(&expected, name), "{name}");
     }
 }
 
 fn merge(merge: &Json) -> String {
-    merge.as_array().unwrap().iter().map(|part| part.as_str().unwrap()).collect::<Vec<_>>().join(" ")
+    merge
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|part| part.as_str().unwrap())
+        .collect::<Vec<_>>()
+        .join(" ")
 }
 
 #[test]
@@ -238,18 +266,26 @@ fn json_of_another_form_is_refused_in_terms_of_the_file() {
     ] {
         let files = [("tokenizer.json".to_owned(), text.as_bytes().to_vec())];
         let error = tokenizer_key_values("llama", &files, None, &Options::default()).unwrap_err();
-        assert!(error.message().contains(expected) && !error.message().contains("struct"), "{text}: {error}");
+        assert!(
+            error.message().contains(expected) && !error.message().contains("struct"),
+            "{text}: {error}"
+        );
     }
 }
 
 #[test]
 fn a_way_to_split_that_has_no_name_is_refused_unless_one_is_given() {
     let unknown = || {
-        Case::read("llama3").with(|json| json["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = json!(r"\w+"))
+        Case::read("llama3").with(|json| {
+            json["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = json!(r"\w+");
+        })
     };
     let error = unknown().error();
     assert_eq!(error.code(), Code::Format);
-    assert!(error.message().contains(r"\w+") && error.message().contains("llama.cpp has no name"), "{error}");
+    assert!(
+        error.message().contains(r"\w+") && error.message().contains("llama.cpp has no name"),
+        "{error}"
+    );
     let case = unknown();
     let options = Options { pre: Some("gpt-4o") };
     let given = tokenizer_key_values("llama", &case.files, Some(case.rows), &options).unwrap();
@@ -295,7 +331,8 @@ fn hostile_files_are_errors() {
         });
         assert_eq!(case.error().code(), Code::Format, "change {number}");
     }
-    for text in ["", "[", "{}", "[]", &"[".repeat(100_000), &"{\"model\":".repeat(100_000), "\u{0}"] {
+    for text in ["", "[", "{}", "[]", &"[".repeat(100_000), &"{\"model\":".repeat(100_000), "\u{0}"]
+    {
         let files = [("tokenizer.json".to_owned(), text.as_bytes().to_vec())];
         let error = tokenizer_key_values("llama", &files, None, &Options::default()).unwrap_err();
         assert_eq!(error.code(), Code::Format, "{error}");
@@ -308,13 +345,18 @@ fn an_added_token_far_beyond_allocates_nothing() {
     // Beyond the rows: left out.
     let tokenizer = far().write();
     assert_eq!(texts(&tokenizer.key_values).len() as u64, far().rows);
-    assert!(tokenizer.warnings.iter().any(|warning| warning.contains("left out")), "{:?}", tokenizer.warnings);
+    assert!(
+        tokenizer.warnings.iter().any(|warning| warning.contains("left out")),
+        "{:?}",
+        tokenizer.warnings
+    );
     // Without rows: out of range.
     let error = tokenizer_key_values("gpt2", &far().files, None, &Options::default()).unwrap_err();
     assert_eq!(error.code(), Code::Format);
     // Rows themselves are bounded.
     let error =
-        tokenizer_key_values("gpt2", &Case::read("gpt2").files, Some(1 << 40), &Options::default()).unwrap_err();
+        tokenizer_key_values("gpt2", &Case::read("gpt2").files, Some(1 << 40), &Options::default())
+            .unwrap_err();
     assert_eq!(error.code(), Code::Format);
 }
 
@@ -328,7 +370,11 @@ fn tokens_of_one_text_become_distinct() {
     let tokenizer = case.write();
     let texts = texts(&tokenizer.key_values);
     assert_eq!(texts.iter().collect::<std::collections::HashSet<_>>().len(), texts.len());
-    assert!(tokenizer.warnings.iter().any(|warning| warning.contains("twice")), "{:?}", tokenizer.warnings);
+    assert!(
+        tokenizer.warnings.iter().any(|warning| warning.contains("twice")),
+        "{:?}",
+        tokenizer.warnings
+    );
 }
 
 #[test]
@@ -377,7 +423,9 @@ fn scores_and_charsmaps_that_unigram_can_not_go_by_are_errors() {
         let count = texts(&key_values).len();
         key_values.retain(|there| there.key != key);
         let value = value.map(|value| match value {
-            Value::Array(Array::F32(scores)) if scores.len() == 2 => Value::from(vec![scores[0]; count]),
+            Value::Array(Array::F32(scores)) if scores.len() == 2 => {
+                Value::from(vec![scores[0]; count])
+            }
             value => value,
         });
         key_values.extend(value.map(|value| KeyValue { key, value }));
@@ -392,14 +440,16 @@ fn around(key_values: &[KeyValue]) -> Option<[Vec<String>; 2]> {
     let template = json["post_processor"].as_object()?;
     let shown = |name: &str| {
         let pieces = template[name].as_array().unwrap().iter();
-        let id = |piece: &Json| piece.as_object().unwrap().values().next().unwrap()["id"].as_str().unwrap().to_owned();
+        let id = |piece: &Json| {
+            piece.as_object().unwrap().values().next().unwrap()["id"].as_str().unwrap().to_owned()
+        };
         pieces.map(id).collect::<Vec<_>>()
     };
     Some([shown("single"), shown("pair")])
 }
 
-/// llama.cpp puts tokens around a text by the same flags. The second of two texts begins as the first, unless a token keeps
-/// them apart.
+/// llama.cpp puts tokens around a text by the same flags. The second of two texts begins as the
+/// first, unless a token keeps them apart.
 #[test]
 fn the_flags_of_special_tokens_decide_what_stands_around_a_text() {
     let mut base = Case::read("spm").key_values;
@@ -413,7 +463,10 @@ fn the_flags_of_special_tokens_decide_what_stands_around_a_text() {
     let (bos, eos) = (text("bos_token_id"), text("eos_token_id"));
     let with = |set: [Option<bool>; 3]| {
         let mut key_values = base.clone();
-        let set = flags.iter().zip(set).filter_map(|(key, flag)| Some(KeyValue::new(key.as_str(), flag?)));
+        let set = flags
+            .iter()
+            .zip(set)
+            .filter_map(|(key, flag)| Some(KeyValue::new(key.as_str(), flag?)));
         key_values.extend(set);
         around(&key_values)
     };
@@ -427,7 +480,10 @@ fn the_flags_of_special_tokens_decide_what_stands_around_a_text() {
         let [found_single, found_pair] = with(set).expect("a template");
         assert_eq!(
             (found_single, found_pair),
-            (single.iter().map(|s| (*s).to_owned()).collect(), pair.iter().map(|s| (*s).to_owned()).collect()),
+            (
+                single.iter().map(|s| (*s).to_owned()).collect(),
+                pair.iter().map(|s| (*s).to_owned()).collect()
+            ),
             "{set:?}"
         );
     }
@@ -437,7 +493,8 @@ fn the_flags_of_special_tokens_decide_what_stands_around_a_text() {
 #[test]
 fn ids_of_no_token_are_left_out_with_a_warning() {
     let mut key_values = Case::read("gpt2").key_values;
-    let there = key_values.iter_mut().find(|there| there.key == "tokenizer.ggml.bos_token_id").unwrap();
+    let there =
+        key_values.iter_mut().find(|there| there.key == "tokenizer.ggml.bos_token_id").unwrap();
     there.value = Value::from(u32::MAX);
     let (files, warnings) = tokenizer_files(&key_values).unwrap();
     assert!(warnings.iter().any(|warning| warning.contains("bos_token_id")), "{warnings:?}");
@@ -458,7 +515,10 @@ fn files_from_key_values_yield_the_same_ids() {
     let mut compared = 0;
     for name in CASES {
         let case = Case::read(name);
-        let Some((_, original)) = case.files.iter().find(|(name, _)| name == "tokenizer.json") else { continue };
+        let Some((_, original)) = case.files.iter().find(|(name, _)| name == "tokenizer.json")
+        else {
+            continue;
+        };
         let (files, _) = tokenizer_files(&case.write().key_values).unwrap();
         std::fs::write(folder.path().join(format!("{name}.original.json")), original).unwrap();
         std::fs::write(folder.path().join(format!("{name}.rebuilt.json")), &files[0].1).unwrap();
@@ -466,22 +526,28 @@ fn files_from_key_values_yield_the_same_ids() {
     }
     let check = locate::fixture("tokenizers/check.py");
     let output = std::process::Command::new(python).arg(check).arg(folder.path()).output().unwrap();
-    let (out, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let (out, errors) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert_eq!(out, format!("{compared} tokenizers, alike\n"), "{errors}");
 }
 
 #[test]
 fn broken_files_are_errors_or_tokenizers() {
-    for (name, file) in [("bert", "tokenizer.json"), ("spm_model", "tokenizer.model"), ("t5_model", "spiece.model")] {
+    for (name, file) in
+        [("bert", "tokenizer.json"), ("spm_model", "tokenizer.model"), ("t5_model", "spiece.model")]
+    {
         let case = Case::read(name);
         let position = case.files.iter().position(|(name, _)| name == file).unwrap();
         let bytes = case.files[position].1.clone();
         let mut files = case.files;
         let cut = apr_testkit::corrupt::truncations(&bytes).step_by(7);
-        for broken in cut.chain(apr_testkit::corrupt::bit_flips(&bytes, 0..bytes.len()).step_by(37)) {
+        for broken in cut.chain(apr_testkit::corrupt::bit_flips(&bytes, 0..bytes.len()).step_by(37))
+        {
             files[position].1 = broken.clone();
             let options = Options::default();
-            let Ok(tokenizer) = tokenizer_key_values(&case.architecture, &files, Some(case.rows), &options) else {
+            let Ok(tokenizer) =
+                tokenizer_key_values(&case.architecture, &files, Some(case.rows), &options)
+            else {
                 continue;
             };
             // What was written can be read.
@@ -492,8 +558,8 @@ fn broken_files_are_errors_or_tokenizers() {
     }
 }
 
-/// llama.cpp's converter takes T5's types from its SentencePiece model, and calls what `added_tokens.json` adds to it
-/// user-defined, whatever flags the libraries give these tokens.
+/// llama.cpp's converter takes T5's types from its SentencePiece model, and calls what
+/// `added_tokens.json` adds to it user-defined, whatever flags the libraries give these tokens.
 #[test]
 fn t5_s_gaps_are_user_defined_and_its_pieces_keep_their_types() {
     let mut case = Case::read("t5_model");
@@ -507,7 +573,9 @@ fn t5_s_gaps_are_user_defined_and_its_pieces_keep_their_types() {
     let settings = json!({"added_tokens_decoder": decoder}).to_string().into_bytes();
     case.files.push(("tokenizer_config.json".to_owned(), settings));
     let written = case.write().key_values;
-    let Value::Array(Array::I32(types)) = of(&written, "token_type") else { panic!("types are numbers") };
+    let Value::Array(Array::I32(types)) = of(&written, "token_type") else {
+        panic!("types are numbers")
+    };
     assert_eq!(types[..3], [3, 3, 2], "<pad>, </s> and <unk> as the pieces are");
     assert_eq!(types[pieces..], [4; 8]);
     assert_eq!(texts(&written)[pieces], "<extra_id_1>");
@@ -517,7 +585,10 @@ fn t5_s_gaps_are_user_defined_and_its_pieces_keep_their_types() {
     let json: Json = serde_json::from_slice(&files[0].1).unwrap();
     let added = json["added_tokens"].as_array().unwrap();
     assert!(added.iter().all(|token| token["special"] == true), "{added:?}");
-    assert!(warnings.iter().any(|warning| warning.contains("legacy: GGUF has no key for it")), "{warnings:?}");
+    assert!(
+        warnings.iter().any(|warning| warning.contains("legacy: GGUF has no key for it")),
+        "{warnings:?}"
+    );
     files.extend(case.files.iter().filter(|(name, _)| name == "config.json").cloned());
     let again = tokenizer_key_values("t5", &files, Some(case.rows), &Options::default()).unwrap();
     assert_eq!(of(&again.key_values, "token_type"), of(&written, "token_type"));
@@ -526,28 +597,80 @@ fn t5_s_gaps_are_user_defined_and_its_pieces_keep_their_types() {
 #[test]
 fn what_llama_cpp_does_another_way_is_warned_of() {
     let changes: [(&str, &str, Change, &str); 10] = [
-        ("spm", "tokenizer.json", |json| json["model"]["ignore_merges"] = json!(true), "llama.cpp merges it"),
-        ("xlm_roberta", "tokenizer.json", |json| json["model"]["byte_fallback"] = json!(true), "has no bytes"),
-        ("xlm_roberta", "tokenizer.json", |json| json["normalizer"] = json!({ "type": "NFKC" }), "only as a charsmap"),
-        ("bert", "tokenizer.json", |json| json["normalizer"]["handle_chinese_chars"] = json!(false), "Chinese"),
-        ("bert", "tokenizer.json", |json| json["normalizer"]["clean_text"] = json!(false), "control characters"),
-        ("gpt2", "tokenizer.json", |json| json["added_tokens"][0]["lstrip"] = json!(true), "does not take spaces off"),
-        ("gpt2", "tokenizer.json", |json| json["pre_tokenizer"]["add_prefix_space"] = json!(true), "put a space"),
-        ("llama3", "tokenizer_config.json", |json| json["add_bos_token"] = json!(false), "denies that a bos token"),
-        ("gpt2", "config.json", |json| json["pad_token_id"] = json!(-1), "pad_token_id is -1, no id"),
+        (
+            "spm",
+            "tokenizer.json",
+            |json| json["model"]["ignore_merges"] = json!(true),
+            "llama.cpp merges it",
+        ),
+        (
+            "xlm_roberta",
+            "tokenizer.json",
+            |json| json["model"]["byte_fallback"] = json!(true),
+            "has no bytes",
+        ),
+        (
+            "xlm_roberta",
+            "tokenizer.json",
+            |json| json["normalizer"] = json!({ "type": "NFKC" }),
+            "only as a charsmap",
+        ),
+        (
+            "bert",
+            "tokenizer.json",
+            |json| json["normalizer"]["handle_chinese_chars"] = json!(false),
+            "Chinese",
+        ),
+        (
+            "bert",
+            "tokenizer.json",
+            |json| json["normalizer"]["clean_text"] = json!(false),
+            "control characters",
+        ),
+        (
+            "gpt2",
+            "tokenizer.json",
+            |json| json["added_tokens"][0]["lstrip"] = json!(true),
+            "does not take spaces off",
+        ),
+        (
+            "gpt2",
+            "tokenizer.json",
+            |json| json["pre_tokenizer"]["add_prefix_space"] = json!(true),
+            "put a space",
+        ),
+        (
+            "llama3",
+            "tokenizer_config.json",
+            |json| json["add_bos_token"] = json!(false),
+            "denies that a bos token",
+        ),
+        (
+            "gpt2",
+            "config.json",
+            |json| json["pad_token_id"] = json!(-1),
+            "pad_token_id is -1, no id",
+        ),
         (
             "gpt2",
             "tokenizer_config.json",
             |json| {
-                json["chat_template"] = (0..1000).map(|n| json!({ "name": n.to_string(), "template": "" })).collect();
+                json["chat_template"] =
+                    (0..1000).map(|n| json!({ "name": n.to_string(), "template": "" })).collect();
             },
             "chat templates are kept",
         ),
     ];
     for (name, file, change, words) in changes {
-        assert!(!Case::read(name).write().warnings.iter().any(|warning| warning.contains(words)), "{name}: {words}");
+        assert!(
+            !Case::read(name).write().warnings.iter().any(|warning| warning.contains(words)),
+            "{name}: {words}"
+        );
         let warnings = Case::read(name).with_file(file, change).write().warnings;
-        assert!(warnings.iter().any(|warning| warning.contains(words)), "{name}: {words}: {warnings:?}");
+        assert!(
+            warnings.iter().any(|warning| warning.contains(words)),
+            "{name}: {words}: {warnings:?}"
+        );
     }
 }
 
@@ -558,10 +681,12 @@ fn files_that_say_the_same_in_another_way_have_the_same_key_values() {
         ("bert", |json| drop(json["model"].as_object_mut().unwrap().remove("type"))),
         ("xlm_roberta", |json| drop(json["model"].as_object_mut().unwrap().remove("type"))),
         ("llama3", |json| {
-            json["post_processor"] = json!({ "type": "Sequence", "processors": [json["post_processor"].clone()] });
+            json["post_processor"] =
+                json!({ "type": "Sequence", "processors": [json["post_processor"].clone()] });
         }),
         ("xlm_roberta", |json| {
-            json["pre_tokenizer"] = json!({ "type": "Sequence", "pretokenizers": [json["pre_tokenizer"].clone()] });
+            json["pre_tokenizer"] =
+                json!({ "type": "Sequence", "pretokenizers": [json["pre_tokenizer"].clone()] });
         }),
         ("xlm_roberta", |json| {
             let (cls, sep) = (json!(["<s>", 0]), json!(["</s>", 2]));
@@ -569,13 +694,25 @@ fn files_that_say_the_same_in_another_way_have_the_same_key_values() {
         }),
     ];
     for (name, change) in same {
-        assert_eq!(Case::read(name).with(change).write().key_values, Case::read(name).write().key_values, "{name}");
+        assert_eq!(
+            Case::read(name).with(change).write().key_values,
+            Case::read(name).write().key_values,
+            "{name}"
+        );
     }
     let refused: [(&str, Change, &str); 4] = [
         ("gpt2", |json| json["pre_tokenizer"] = Json::Null, "has no pre-tokenizer"),
         ("gpt2", |json| json["model"]["vocab"] = json!([["a", 0.5]]), "not a map of tokens to ids"),
-        ("xlm_roberta", |json| json["model"]["vocab"] = json!({ "a": 0 }), "not a list of tokens with scores"),
-        ("xlm_roberta", |json| json["pre_tokenizer"] = json!({ "type": "Digits" }), "does not split a text"),
+        (
+            "xlm_roberta",
+            |json| json["model"]["vocab"] = json!({ "a": 0 }),
+            "not a list of tokens with scores",
+        ),
+        (
+            "xlm_roberta",
+            |json| json["pre_tokenizer"] = json!({ "type": "Digits" }),
+            "does not split a text",
+        ),
     ];
     for (name, change, words) in refused {
         let error = Case::read(name).with(change).error();

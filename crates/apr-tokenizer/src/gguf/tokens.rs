@@ -25,7 +25,8 @@ const UNUSED_SCORE: f32 = -10000.0;
 /// Score of a token beside the trained ones.
 pub(super) const ADDED_SCORE: f32 = -1000.0;
 
-/// Beginning of the tokens that stand for gaps in T5's texts: special to the libraries, found in texts by llama.cpp.
+/// Beginning of the tokens that stand for gaps in T5's texts: special to the libraries, found in
+/// texts by llama.cpp.
 pub(super) const GAP: &str = "<extra_id_";
 
 /// SentencePiece's letter for a space.
@@ -42,7 +43,11 @@ pub(super) struct Tokens {
 impl Tokens {
     /// `count` ids without a token.
     pub(super) fn padding(count: usize) -> Self {
-        Self { texts: (0..count).map(padding).collect(), scores: vec![UNUSED_SCORE; count], types: vec![UNUSED; count] }
+        Self {
+            texts: (0..count).map(padding).collect(),
+            scores: vec![UNUSED_SCORE; count],
+            types: vec![UNUSED; count],
+        }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -71,7 +76,8 @@ impl Tokens {
         self.texts.iter().zip(0..).find(|(there, _)| *there == text).map(|(_, id)| id)
     }
 
-    /// Takes the text from all but the first token that has it: llama.cpp does not load two tokens of one text.
+    /// Takes the text from all but the first token that has it: llama.cpp does not load two tokens
+    /// of one text.
     pub(super) fn distinguish(&mut self) -> Option<String> {
         let mut first = HashMap::with_capacity(self.len());
         let mut repeated = Vec::new();
@@ -83,7 +89,8 @@ impl Tokens {
             }
         }
         let example = self.texts.get(*repeated.first()?)?.clone();
-        let taken: HashSet<_> = self.texts.iter().filter(|text| text.starts_with("[PAD")).cloned().collect();
+        let taken: HashSet<_> =
+            self.texts.iter().filter(|text| text.starts_with("[PAD")).cloned().collect();
         for &id in &repeated {
             let mut name = padding(id);
             while taken.contains(&name) {
@@ -92,8 +99,11 @@ impl Tokens {
             self.texts[id] = name;
             self.types[id] = UNUSED;
         }
-        let (count, example) = (apr_core::counted(repeated.len() as u64, "token"), Escaped::short(&example));
-        Some(format!("{count} with the text of an earlier one can't be written twice, as '{example}': padded"))
+        let (count, example) =
+            (apr_core::counted(repeated.len() as u64, "token"), Escaped::short(&example));
+        Some(format!(
+            "{count} with the text of an earlier one can't be written twice, as '{example}': padded"
+        ))
     }
 
     /// `tokens`, `scores` if they matter, `token_type`.

@@ -14,7 +14,8 @@ use crate::vocabulary::{SentencePiece, decode_base64};
 /// Roles that llama.cpp gives to these ids where no key does.
 const DEFAULTS: &[(&str, u64)] = &[("eos", 1), ("unk", 2), ("pad", 0)];
 
-/// Spaces that are left out, as patterns of `tokenizers`: around a text, and all but one of several.
+/// Spaces that are left out, as patterns of `tokenizers`: around a text, and all but one of
+/// several.
 pub(super) const AROUND: &str = r"\A +| +\z";
 pub(super) const REPEATED: &str = " {2,}";
 
@@ -27,7 +28,10 @@ struct Normalization {
     removes_spaces: bool,
 }
 
-pub(super) fn from_sentencepiece(context: &mut Context<'_>, model: &SentencePiece<'_>) -> Result<()> {
+pub(super) fn from_sentencepiece(
+    context: &mut Context<'_>,
+    model: &SentencePiece<'_>,
+) -> Result<()> {
     let normalization = Normalization {
         charsmap: model.charsmap.to_owned(),
         adds_prefix: model.adds_prefix,
@@ -47,26 +51,34 @@ fn is_t5(context: &Context<'_>) -> bool {
     context.architecture.starts_with("t5")
 }
 
-/// Pieces are what the model says, and what stands beside it is found in a text, as llama.cpp's converter has it: the
-/// gaps `<extra_id_0>` that T5 fills come and go in texts.
+/// Pieces are what the model says, and what stands beside it is found in a text, as llama.cpp's
+/// converter has it: the gaps `<extra_id_0>` that T5 fills come and go in texts.
 fn keep_types(model: &SentencePiece<'_>, tokens: &mut Tokens) {
     for (id, piece) in model.pieces.iter().enumerate() {
         if tokens.texts.get(id).is_some_and(|text| text == piece.text) {
             (tokens.types[id], tokens.scores[id]) = (token_type(piece), piece.score);
         }
     }
-    let beside = tokens.types.iter_mut().skip(model.pieces.len()).filter(|token_type| **token_type == CONTROL);
+    let beside = tokens
+        .types
+        .iter_mut()
+        .skip(model.pieces.len())
+        .filter(|token_type| **token_type == CONTROL);
     beside.for_each(|token_type| *token_type = USER_DEFINED);
 }
 
 pub(super) fn from_tokenizer_json(context: &mut Context<'_>, json: &TokenizerJson) -> Result<()> {
     const FILE: &str = "tokenizer.json";
     let Vocab::Scores(vocab) = &json.model.vocab else {
-        return Err(Error::format("its vocabulary is not a list of tokens with scores").in_file(FILE));
+        return Err(
+            Error::format("its vocabulary is not a list of tokens with scores").in_file(FILE)
+        );
     };
     if json.model.byte_fallback {
-        context
-            .warn("llama.cpp's Unigram has no bytes for characters that are not tokens: they become the unknown token");
+        context.warn(
+            "llama.cpp's Unigram has no bytes for characters that are not tokens: they \
+                become the unknown token",
+        );
     }
     let added = json.added_tokens.iter().map(|token| token.id);
     let mut tokens = context.padding(FILE, (0..vocab.len() as u64).chain(added))?;
@@ -75,7 +87,8 @@ pub(super) fn from_tokenizer_json(context: &mut Context<'_>, json: &TokenizerJso
         #[expect(clippy::cast_possible_truncation)]
         let score = *score as f32;
         if !tokens.set(id, text.clone(), score, NORMAL) {
-            return Err(Error::format(format!("its id {id} is beyond the rows of the embedding")).in_file(FILE));
+            return Err(Error::format(format!("its id {id} is beyond the rows of the embedding"))
+                .in_file(FILE));
         }
     }
     set_added(context, json, &mut tokens);
@@ -96,7 +109,10 @@ fn set_added(context: &mut Context<'_>, json: &TokenizerJson, tokens: &mut Token
         });
         dropped += usize::from(!tokens.set_added(token, score.unwrap_or(ADDED_SCORE)));
         let is_gap = is_t5(context) && token.content.starts_with(GAP);
-        let gap = usize::try_from(token.id).ok().and_then(|id| tokens.types.get_mut(id)).filter(|_| is_gap);
+        let gap = usize::try_from(token.id)
+            .ok()
+            .and_then(|id| tokens.types.get_mut(id))
+            .filter(|_| is_gap);
         gap.into_iter().for_each(|token_type| *token_type = USER_DEFINED);
     }
     context.check_added(&json.added_tokens, dropped);
@@ -114,12 +130,17 @@ fn write(
     context.write_tokens("t5", "default", &mut tokens, true);
     context.set("add_space_prefix", normalization.adds_prefix);
     if context.architecture.contains("bert") {
-        let types = context.config.get("type_vocab_size").and_then(Json::as_u64).and_then(|n| u32::try_from(n).ok());
+        let types = context
+            .config
+            .get("type_vocab_size")
+            .and_then(Json::as_u64)
+            .and_then(|n| u32::try_from(n).ok());
         context.set("token_type_count", types.unwrap_or(1));
     }
     context.set("remove_extra_whitespaces", normalization.removes_spaces);
     if !normalization.charsmap.is_empty() {
-        context.set("precompiled_charsmap", Value::Array(Array::U8(normalization.charsmap.clone())));
+        context
+            .set("precompiled_charsmap", Value::Array(Array::U8(normalization.charsmap.clone())));
     }
     let special = context.write_special(json, &tokens)?;
     for &(role, id) in roles {
@@ -133,12 +154,16 @@ fn write(
     Ok(())
 }
 
-fn read_normalizer(context: &mut Context<'_>, step: &Json, normalization: &mut Normalization) -> Result<()> {
+fn read_normalizer(
+    context: &mut Context<'_>,
+    step: &Json,
+    normalization: &mut Normalization,
+) -> Result<()> {
     match kind(step) {
         "" => Ok(()),
-        "Sequence" => {
-            list(step, "normalizers").iter().try_for_each(|step| read_normalizer(context, step, normalization))
-        }
+        "Sequence" => list(step, "normalizers")
+            .iter()
+            .try_for_each(|step| read_normalizer(context, step, normalization)),
         "Precompiled" => {
             normalization.charsmap = read_charsmap(step)?;
             Ok(())
@@ -150,7 +175,10 @@ fn read_normalizer(context: &mut Context<'_>, step: &Json, normalization: &mut N
             Ok(())
         }
         "Nmt" | "NFKC" => {
-            context.warn("llama.cpp has NFKC and SentencePiece's rules only as a charsmap, which there is none of");
+            context.warn(
+                "llama.cpp has NFKC and SentencePiece's rules only as a charsmap, which \
+                there is none of",
+            );
             Ok(())
         }
         _ => super::bpe::check_normalizer(context, step),
@@ -160,9 +188,12 @@ fn read_normalizer(context: &mut Context<'_>, step: &Json, normalization: &mut N
 fn read_charsmap(step: &Json) -> Result<Vec<u8>> {
     let text = step.get("precompiled_charsmap").and_then(Json::as_str).unwrap_or_default();
     let charsmap = if text.is_empty() { Some(Vec::new()) } else { decode_base64(text) };
-    let invalid = || Error::format("its precompiled_charsmap is not a table in base64").in_file("tokenizer.json");
+    let invalid = || {
+        Error::format("its precompiled_charsmap is not a table in base64").in_file("tokenizer.json")
+    };
     let charsmap = charsmap.ok_or_else(invalid)?;
-    // Length of a trie, the trie, its texts; a length that leaves none makes llama.cpp refuse the file.
+    // Length of a trie, the trie, its texts; a length that leaves none makes llama.cpp refuse the
+    // file.
     let Some((len, rest)) = charsmap.split_first_chunk() else {
         return if charsmap.is_empty() { Ok(charsmap) } else { Err(invalid()) };
     };
@@ -189,12 +220,15 @@ fn read_pre_tokenizer(
             Ok(())
         }
         "Metaspace" => {
-            normalization.adds_prefix = read_metaspace(context, step, tokens, !normalization.removes_spaces);
+            normalization.adds_prefix =
+                read_metaspace(context, step, tokens, !normalization.removes_spaces);
             Ok(())
         }
         other => {
-            let message =
-                format!("llama.cpp's Unigram does not split a text, this one does by {}", Escaped::short(other));
+            let message = format!(
+                "llama.cpp's Unigram does not split a text, this one does by {}",
+                Escaped::short(other)
+            );
             Err(Error::format(message).in_file("tokenizer.json"))
         }
     }

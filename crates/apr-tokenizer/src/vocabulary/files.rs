@@ -15,8 +15,8 @@ type Parse = fn(&[u8]) -> std::result::Result<Tokenizer, String>;
 
 /// Files by preference: the first one there that yields tokens wins.
 ///
-/// `sentencepiece.bpe.model` is not among them: the models that ship it (XLM-R, mBART, NLLB) number its pieces anew in
-/// their code.
+/// `sentencepiece.bpe.model` is not among them: the models that ship it (XLM-R, mBART, NLLB) number
+/// its pieces anew in their code.
 const FILES: [(&str, Parse); 7] = [
     ("tokenizer.json", hugging_face::from_tokenizer_json),
     ("vocab.json", hugging_face::from_vocab_json),
@@ -29,10 +29,15 @@ const FILES: [(&str, Parse); 7] = [
 
 /// Some models call a list of ranks `tokenizer.model` too.
 fn pieces_or_ranks(bytes: &[u8]) -> std::result::Result<Tokenizer, String> {
-    if tiktoken::is_ranks(bytes) { tiktoken::from_ranks(bytes) } else { sentencepiece::from_model(bytes) }
+    if tiktoken::is_ranks(bytes) {
+        tiktoken::from_ranks(bytes)
+    } else {
+        sentencepiece::from_model(bytes)
+    }
 }
 
-/// The tokenizer among companions of these names, and what could not be understood on the way to it.
+/// The tokenizer among companions of these names, and what could not be understood on the way to
+/// it.
 ///
 /// # Errors
 /// What `read` fails with.
@@ -56,14 +61,19 @@ pub fn read_tokenizer<'a>(
 }
 
 fn candidates(names: &[&str], warnings: &mut Vec<String>) -> Vec<(usize, Parse)> {
-    let by_name = |&(name, parse): &(&str, Parse)| Some((names.iter().position(|there| *there == name)?, parse));
+    let by_name = |&(name, parse): &(&str, Parse)| {
+        Some((names.iter().position(|there| *there == name)?, parse))
+    };
     let mut found: Vec<_> = FILES.iter().filter_map(by_name).collect();
-    let ranks: Vec<_> = (0..names.len()).filter(|&file| names[file].ends_with(".tiktoken")).collect();
+    let ranks: Vec<_> =
+        (0..names.len()).filter(|&file| names[file].ends_with(".tiktoken")).collect();
     match *ranks {
         [only] => found.push((only, tiktoken::from_ranks)),
         [first, ..] if found.is_empty() => {
-            warnings
-                .push(warning(names[first], "there are several lists of ranks, and nothing says which is the model's"));
+            warnings.push(warning(
+                names[first],
+                "there are several lists of ranks, and nothing says which is the model's",
+            ));
         }
         _ => {}
     }
@@ -91,7 +101,9 @@ fn complete<'a>(
         let Some(position) = names.iter().position(|there| *there == name) else { continue };
         let bytes = read(position)?;
         let known = tokenizer.tokens.len();
-        let added = check_size(&bytes).and_then(|()| parse(&bytes)).and_then(|added| check_added(added, known));
+        let added = check_size(&bytes)
+            .and_then(|()| parse(&bytes))
+            .and_then(|added| check_added(added, known));
         match added {
             Ok(added) => {
                 for token in added {
@@ -106,18 +118,25 @@ fn complete<'a>(
 
 fn check_size(bytes: &[u8]) -> std::result::Result<(), String> {
     if bytes.len() > MAX_FILE {
-        return Err(format!("it has {} bytes, too many for a tokenizer", grouped(bytes.len() as u64)));
+        return Err(format!(
+            "it has {} bytes, too many for a tokenizer",
+            grouped(bytes.len() as u64)
+        ));
     }
     Ok(())
 }
 
-/// What is wrong with a file, in one line that is safe to show: `why` may repeat what the file holds.
+/// What is wrong with a file, in one line that is safe to show: `why` may repeat what the file
+/// holds.
 #[must_use]
 pub fn warning(name: &str, why: &str) -> String {
     format!("{}: {}", Escaped::short(name), Escaped::short(why))
 }
 
-fn check_added(added: Vec<AddedToken>, known: usize) -> std::result::Result<Vec<AddedToken>, String> {
+fn check_added(
+    added: Vec<AddedToken>,
+    known: usize,
+) -> std::result::Result<Vec<AddedToken>, String> {
     let tokens = known + added.len();
     check_count(tokens)?;
     added.iter().try_for_each(|token| check_id(token.id, tokens))?;

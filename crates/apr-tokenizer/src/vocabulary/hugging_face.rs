@@ -1,6 +1,7 @@
 //! Tokens from the tokenizer files of the Hugging Face libraries.
 //!
-//! A `tokenizer.json` has tens of megabytes, most of them merges: it is read without a tree of it in memory.
+//! A `tokenizer.json` has tens of megabytes, most of them merges: it is read without a tree of it
+//! in memory.
 
 use std::fmt;
 
@@ -99,7 +100,8 @@ fn push<E: Error>(tokens: &mut Vec<(String, u64)>, token: (String, u64)) -> Resu
     Ok(())
 }
 
-/// `model.vocab` (a map for BPE, WordPiece and WordLevel, pairs of text and score for Unigram) and `added_tokens`.
+/// `model.vocab` (a map for BPE, WordPiece and WordLevel, pairs of text and score for Unigram) and
+/// `added_tokens`.
 pub(super) fn from_tokenizer_json(bytes: &[u8]) -> Result<Tokenizer, String> {
     let TokenizerJson { model, added_tokens } = parse(bytes)?;
     let mut tokenizer = Tokenizer::default();
@@ -152,7 +154,11 @@ pub(super) fn from_vocab_txt(bytes: &[u8]) -> Result<Tokenizer, String> {
 /// `added_tokens.json`: text to id.
 pub(super) fn from_added_tokens(bytes: &[u8]) -> Result<Vec<AddedToken>, String> {
     let entries: Entries = parse(bytes)?;
-    Ok(entries.tokens.into_iter().map(|(content, id)| AddedToken { id, content, special: false }).collect())
+    Ok(entries
+        .tokens
+        .into_iter()
+        .map(|(content, id)| AddedToken { id, content, special: false })
+        .collect())
 }
 
 /// `added_tokens_decoder` of `tokenizer_config.json`: id to token.
@@ -163,7 +169,11 @@ pub(super) fn from_added_tokens_decoder(bytes: &[u8]) -> Result<Vec<AddedToken>,
         added_tokens_decoder: std::collections::BTreeMap<u64, AddedToken>,
     }
     let config: TokenizerConfig = parse(bytes)?;
-    Ok(config.added_tokens_decoder.into_iter().map(|(id, token)| AddedToken { id, ..token }).collect())
+    Ok(config
+        .added_tokens_decoder
+        .into_iter()
+        .map(|(id, token)| AddedToken { id, ..token })
+        .collect())
 }
 
 fn parse<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, String> {

@@ -2,11 +2,12 @@
 //!
 //! ```text
 //! ModelProto     1: SentencePiece, repeated    2: TrainerSpec    3: NormalizerSpec
-//! SentencePiece  1: piece, text    2: score, float    3: type (1 normal, 2 unknown, 3 control, 4 user defined, 5 unused,
-//!                6 byte)
-//! TrainerSpec    3: model_type (1 Unigram, 2 BPE, 3 word, 4 char)    40 to 43: ids of unk, bos, eos and pad, below 0
-//!                for none
-//! NormalizerSpec 2: precompiled_charsmap, bytes    3: add_dummy_prefix    4: remove_extra_whitespaces
+//! SentencePiece  1: piece, text    2: score, float    3: type (1 normal, 2 unknown, 3 control,
+//!                                                     4 user defined, 5 unused, 6 byte)
+//! TrainerSpec    3: model_type (1 Unigram, 2 BPE, 3 word, 4 char)
+//!                40 to 43: ids of unk, bos, eos and pad, below 0 for none
+//! NormalizerSpec 2: precompiled_charsmap, bytes    3: add_dummy_prefix
+//!                4: remove_extra_whitespaces
 //! ```
 //!
 //! A piece's id is its position.
@@ -42,8 +43,13 @@ pub(crate) struct Piece<'a> {
 impl<'a> SentencePiece<'a> {
     pub(crate) fn read(bytes: &'a [u8]) -> Result<Self, String> {
         // The defaults are those of the message's definition.
-        let mut model =
-            Self { pieces: Vec::new(), trainer: None, charsmap: &[], adds_prefix: true, removes_spaces: true };
+        let mut model = Self {
+            pieces: Vec::new(),
+            trainer: None,
+            charsmap: &[],
+            adds_prefix: true,
+            removes_spaces: true,
+        };
         for field in Fields(bytes) {
             match field? {
                 (1, Wire::Bytes(piece)) => {
@@ -93,7 +99,8 @@ impl<'a> Piece<'a> {
         for field in Fields(message) {
             match field? {
                 (1, Wire::Bytes(text)) => {
-                    piece.text = std::str::from_utf8(text).map_err(|_| format!("piece {id} is not UTF-8"))?;
+                    piece.text = std::str::from_utf8(text)
+                        .map_err(|_| format!("piece {id} is not UTF-8"))?;
                 }
                 (2, Wire::Fixed32(bytes)) => piece.score = f32::from_le_bytes(bytes),
                 (3, Wire::Varint(value)) => piece.piece_type = value,
@@ -143,7 +150,9 @@ impl TrainerSpec {
                 (3, Wire::Varint(value)) => spec.model_type = value,
                 // An id below zero is stored as the two's complement of 64 bits.
                 (field, Wire::Varint(value)) => {
-                    let id = usize::try_from(field).ok().and_then(|field| spec.ids.get_mut(field.checked_sub(40)?));
+                    let id = usize::try_from(field)
+                        .ok()
+                        .and_then(|field| spec.ids.get_mut(field.checked_sub(40)?));
                     id.into_iter().for_each(|id| *id = value.cast_signed());
                 }
                 _ => {}

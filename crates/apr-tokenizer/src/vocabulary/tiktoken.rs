@@ -1,8 +1,8 @@
 //! Ranks of a byte-level BPE: a base64 token and its rank a line.
 //!
-//! Tokens are bytes, not text. They are shown in the alphabet that byte-level BPE writes its vocabulary in, a letter a
-//! byte, so that one model's tokens read the same from `.tiktoken` as from `vocab.json` and `tokenizer.json`. Special
-//! tokens are not in these files.
+//! Tokens are bytes, not text. They are shown in the alphabet that byte-level BPE writes its
+//! vocabulary in, a letter a byte, so that one model's tokens read the same from `.tiktoken` as
+//! from `vocab.json` and `tokenizer.json`. Special tokens are not in these files.
 
 use base64ct::{Base64, Encoding};
 
@@ -23,7 +23,8 @@ pub(super) fn from_ranks(bytes: &[u8]) -> Result<Tokenizer, String> {
         if line.is_empty() {
             continue;
         }
-        let (token, id) = rank(line).ok_or_else(|| format!("line {number} is not a base64 token and its rank"))?;
+        let (token, id) = rank(line)
+            .ok_or_else(|| format!("line {number} is not a base64 token and its rank"))?;
         tokenizer.add(id, token.iter().map(|&byte| alphabet[usize::from(byte)]).collect());
         check_count(tokenizer.tokens.len())?;
     }
@@ -39,7 +40,8 @@ fn rank(line: &[u8]) -> Option<(Vec<u8>, u64)> {
     Some((decode_base64(token)?, rank.parse().ok()?))
 }
 
-/// The letter for each byte: itself where it is a visible one of Latin-1, else the next free one from U+0100 on.
+/// The letter for each byte: itself where it is a visible one of Latin-1, else the next free one
+/// from U+0100 on.
 fn alphabet() -> [char; 256] {
     let mut free = ('\u{100}'..).take(256);
     std::array::from_fn(|byte| {

@@ -29,7 +29,9 @@ impl Tokenizer {
     pub(super) fn add(&mut self, id: u64, text: String) {
         match self.tokens.get(&id) {
             None => drop(self.tokens.insert(id, text)),
-            Some(there) if *there != text && self.clash.is_none() => self.clash = Some((id, there.clone(), text)),
+            Some(there) if *there != text && self.clash.is_none() => {
+                self.clash = Some((id, there.clone(), text));
+            }
             Some(_) => {}
         }
     }
@@ -43,7 +45,9 @@ impl Tokenizer {
     /// one number in a file could otherwise turn into an array of terabytes.
     pub(super) fn check(self) -> std::result::Result<Self, String> {
         let count = self.tokens.len();
-        let Some((&last, _)) = self.tokens.last_key_value() else { return Err("it holds no tokens".to_owned()) };
+        let Some((&last, _)) = self.tokens.last_key_value() else {
+            return Err("it holds no tokens".to_owned());
+        };
         check_count(count)?;
         check_id(last, count)?;
         Ok(self)
@@ -53,7 +57,11 @@ impl Tokenizer {
 pub(super) fn check_id(id: u64, tokens: usize) -> std::result::Result<(), String> {
     let tokens = tokens as u64;
     if id > 4 * tokens + 1024 {
-        return Err(format!("the token id {} is out of range for {}", grouped(id), counted(tokens, "token")));
+        return Err(format!(
+            "the token id {} is out of range for {}",
+            grouped(id),
+            counted(tokens, "token")
+        ));
     }
     Ok(())
 }

@@ -1,8 +1,8 @@
 //! What marking holds at once, whatever the model's size.
 
 use apr_core::{
-    CheckpointReader, Container, DType, FileInfo, Format, Metadata, Result, Serial, Stored, StoredRange, TensorInfo,
-    has_no,
+    CheckpointReader, Container, DType, FileInfo, Format, Metadata, Result, Serial, Stored,
+    StoredRange, TensorInfo, has_no,
 };
 use apr_testkit::peak_memory;
 use apr_watermark::{Carriers, MarkKey, Marked, detect};
@@ -53,7 +53,8 @@ impl CheckpointReader for Generated {
 
 #[test]
 fn marking_and_detecting_64_mib_takes_8() {
-    let info = TensorInfo { name: "w".to_owned(), dtype: DType::F32, shape: vec![4096, 4096].into() };
+    let info =
+        TensorInfo { name: "w".to_owned(), dtype: DType::F32, shape: vec![4096, 4096].into() };
     let model = Generated { metadata: Metadata::default(), tensors: [info] };
     let key = MarkKey::from_secret(b"sixteen secret bytes").expect("long enough");
     let (found, peak) = peak_memory(|| {

@@ -4,7 +4,10 @@ use std::env::args;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (model, output) = args().nth(1).zip(args().nth(2)).ok_or("shrink MODEL OUTPUT.apr")?;
-    let report = apr::convert(model).quantize(apr::Scheme::Q4_K_M).compress(apr::Compression::Auto).write(output)?;
+    let report = apr::convert(model)
+        .quantize(apr::Scheme::Q4_K_M)
+        .compress(apr::Compression::Auto)
+        .write(output)?;
     println!("{} bytes became {}", report.conversion.bytes_in, report.conversion.bytes_out);
     Ok(())
 }

@@ -1,4 +1,5 @@
-//! Saves the weights that `train.py` printed as the file that is embedded: `pack weights.json languages.apr`.
+//! Saves the weights that `train.py` printed as the file that is embedded:
+//! `pack weights.json languages.apr`.
 
 use std::error::Error;
 use std::fs;
@@ -27,7 +28,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         license: Some("MIT OR Apache-2.0".into()),
         domain: Some("NLP".into()),
         metrics: [("heldout_accuracy".into(), trained.accuracy.into())].into(),
-        limitations: Some("trained on 24 short sentences a language; an example, not a product".into()),
+        limitations: Some(
+            "trained on 24 short sentences a language; an example, not a product".into(),
+        ),
         // No time of day, so that the same weights give the same file.
         created_at: "2026-11-21T00:00:00Z".into(),
         ..ModelCard::default()

@@ -5,7 +5,9 @@ mod write;
 
 use std::path::Path;
 
-use apr::{ByteSource, Error, Format, Job, Output, PlanOptions, target_by_extension, targets, title};
+use apr::{
+    ByteSource, Error, Format, Job, Output, PlanOptions, target_by_extension, targets, title,
+};
 use apr_ops::inline::ValidationConfig;
 use apr_ops::job::wants_companions;
 use apr_ops::sha256;
@@ -14,7 +16,9 @@ use base16ct::lower::encode_string;
 
 pub(super) use self::write::{Destination, show_warnings, write};
 use super::{analyze, weights};
-use crate::args::{Compress, ContainerArgs, ConvertArgs, ExportArgs, ImportArgs, Sha256, WriteArgs};
+use crate::args::{
+    Compress, ContainerArgs, ConvertArgs, ExportArgs, ImportArgs, Sha256, WriteArgs,
+};
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::model::Model;
@@ -39,8 +43,11 @@ pub(super) fn import_job(args: &ImportArgs, context: &Context) -> Outcome<(Job, 
         check_sha256(&args.source, &model, expected, context)?;
     }
     let output = args.write.output.as_deref();
-    let foreign = |extension: &&str| *extension != "apr" && target_by_extension(extension).is_some();
-    if let Some(extension) = output.and_then(Path::extension).and_then(|text| text.to_str()).filter(foreign) {
+    let foreign =
+        |extension: &&str| *extension != "apr" && target_by_extension(extension).is_some();
+    if let Some(extension) =
+        output.and_then(Path::extension).and_then(|text| text.to_str()).filter(foreign)
+    {
         let message = format!("import writes .apr files; `apr convert` writes .{extension}");
         return Err(Failure::Usage(message));
     }
@@ -91,7 +98,11 @@ pub(super) fn convert_job(args: &ConvertArgs, context: &Context) -> Outcome<(Job
 /// Writes another format.
 pub(super) fn export(args: &ExportArgs, context: &Context) -> Outcome {
     let target = Output::layout(export_format(args)?, args.write.output.as_deref());
-    let target = layout(PlanOptions { external_data: args.graph.external_data(), ..target }, None, args.shard_size)?;
+    let target = layout(
+        PlanOptions { external_data: args.graph.external_data(), ..target },
+        None,
+        args.shard_size,
+    )?;
     // What went through an import was judged there; an export gives back what is in the file.
     let stop = validation(&args.write).stop;
     let job = Job {
@@ -110,7 +121,8 @@ pub(super) fn opened(job: Job, path: &Path, context: &Context) -> Outcome<(Job, 
     Ok((Job { title: title(path), provenance: context.sources.provenance(path), ..job }, model))
 }
 
-/// Opens a model to write it in a format, which may want the tokenizer even if the weights alone were named.
+/// Opens a model to write it in a format, which may want the tokenizer even if the weights alone
+/// were named.
 pub(super) fn open_for(format: &Format, path: &Path, context: &Context) -> Outcome<Model> {
     if !wants_companions(format) {
         return model::open(path, context);
@@ -119,9 +131,14 @@ pub(super) fn open_for(format: &Format, path: &Path, context: &Context) -> Outco
     model::open_with_companions(path, context)
 }
 
-/// The layout of an output: of the format asked for, or the one that its extension stands for. Where nothing is written,
-/// what is asked is what would become of the model in its own format, where that is one to write.
-pub(super) fn target(model: &Path, asked: Option<&'static Format>, args: &WriteArgs) -> Outcome<PlanOptions> {
+/// The layout of an output: of the format asked for, or the one that its extension stands for.
+/// Where nothing is written, what is asked is what would become of the model in its own format,
+/// where that is one to write.
+pub(super) fn target(
+    model: &Path,
+    asked: Option<&'static Format>,
+    args: &WriteArgs,
+) -> Outcome<PlanOptions> {
     let asked = match (asked, &args.output) {
         (None, None) => Some(format_of(model).unwrap_or(&apr::apr2::FORMAT)),
         (asked, _) => asked,
@@ -131,41 +148,64 @@ pub(super) fn target(model: &Path, asked: Option<&'static Format>, args: &WriteA
 }
 
 /// Options about the file, where its format has a say.
-pub(super) fn layout(target: PlanOptions, align: Option<u32>, shard_size: Option<u64>) -> Outcome<PlanOptions> {
+pub(super) fn layout(
+    target: PlanOptions,
+    align: Option<u32>,
+    shard_size: Option<u64>,
+) -> Outcome<PlanOptions> {
     let target = PlanOptions { shard_size, alignment: align, ..target };
     target.check().map_err(|error| Failure::Usage(error.message().to_owned()))?;
     Ok(target)
 }
 
 /// Options that only the native container has.
-pub(super) fn contain(mut target: PlanOptions, args: &ContainerArgs, context: &Context) -> Outcome<PlanOptions> {
+pub(super) fn contain(
+    mut target: PlanOptions,
+    args: &ContainerArgs,
+    context: &Context,
+) -> Outcome<PlanOptions> {
     target.apr2.compression = args.compress.and_then(|Compress(choice)| choice);
     if args.is_wanted() && !target.target()?.seals {
         // Before keys are read and passwords asked for.
-        return Err(Failure::Usage("--compress, --encrypt, --recipient and --sign are for .apr output".to_owned()));
+        return Err(Failure::Usage(
+            "--compress, --encrypt, --recipient and --sign are for .apr output".to_owned(),
+        ));
     }
     let password = context.password.as_ref();
     target.apr2.encryption = match &context.encryption {
         Some(shared) => Some(shared.clone()),
-        None => secrets::encryption(args.encrypt, &args.recipient, args.encrypt_metadata, password)?,
+        None => {
+            secrets::encryption(args.encrypt, &args.recipient, args.encrypt_metadata, password)?
+        }
     };
-    target.apr2.signers = args.sign.iter().map(|path| secrets::read_signing(path)).collect::<Outcome<_>>()?;
+    target.apr2.signers =
+        args.sign.iter().map(|path| secrets::read_signing(path)).collect::<Outcome<_>>()?;
     Ok(target)
 }
 
 pub(super) fn validation(args: &WriteArgs) -> ValidationConfig {
-    if args.relaxed || args.force { ValidationConfig::relaxed() } else { ValidationConfig::strict() }
+    if args.relaxed || args.force {
+        ValidationConfig::relaxed()
+    } else {
+        ValidationConfig::strict()
+    }
 }
 
 /// Compares the digest of the weights' file, read as a whole, with the one that was promised.
-pub(super) fn check_sha256(path: &Path, model: &Model, expected: &Sha256, context: &Context) -> Outcome {
+pub(super) fn check_sha256(
+    path: &Path,
+    model: &Model,
+    expected: &Sha256,
+    context: &Context,
+) -> Outcome {
     let is_folder = path.is_dir() || (apr_io::is_remote(path) && model::is_set(path, context)?);
     let file = match model.reader.files() {
         _ if model.spool().is_some() => model.spool().unwrap_or(path).to_path_buf(),
         [_] if !is_folder => path.to_path_buf(),
         [file] => path.join(&file.name),
         files => {
-            let message = format!("--sha256 is the digest of one file; the model has {}", files.len());
+            let message =
+                format!("--sha256 is the digest of one file; the model has {}", files.len());
             return Err(Failure::Usage(message));
         }
     };
@@ -176,7 +216,9 @@ pub(super) fn check_sha256(path: &Path, model: &Model, expected: &Sha256, contex
         return Ok(());
     }
     let (found, expected) = (encode_string(&found), encode_string(expected));
-    Err(Error::checksum(format!("its SHA-256 is {found}, not {expected}")).in_file(file.display()).into())
+    Err(Error::checksum(format!("its SHA-256 is {found}, not {expected}"))
+        .in_file(file.display())
+        .into())
 }
 
 /// Names for a choice: `a, b or c`.
@@ -189,13 +231,15 @@ fn one_of(names: &[&str]) -> String {
 
 /// The format asked for, or the one that the output's extension stands for, or safetensors.
 fn export_format(args: &ExportArgs) -> Outcome<&'static Format> {
-    let output = args.write.output.as_deref().filter(|path| !Output::is_stdout(path) && !path.is_dir());
+    let output =
+        args.write.output.as_deref().filter(|path| !Output::is_stdout(path) && !path.is_dir());
     let extension = output.and_then(Path::extension).and_then(|text| text.to_str());
     match (args.format, extension.map(target_by_extension)) {
         (Some(format), _) | (None, Some(Some(format))) => Ok(format),
         (None, None) => Ok(&apr::safetensors::FORMAT),
         (None, Some(None)) => {
-            let message = "the output's extension names no format that is written; --format says which is meant";
+            let message = "the output's extension names no format that is written; --format says \
+                which is meant";
             Err(Failure::Usage(message.to_owned()))
         }
     }
@@ -206,11 +250,17 @@ fn format_of(path: &Path) -> Option<&'static Format> {
 }
 
 /// The format asked for, or the one that the output's extension stands for.
-pub(super) fn target_format(asked: Option<&'static Format>, output: Option<&Path>) -> Outcome<&'static Format> {
+pub(super) fn target_format(
+    asked: Option<&'static Format>,
+    output: Option<&Path>,
+) -> Outcome<&'static Format> {
     let extension = output.and_then(Path::extension).and_then(|text| text.to_str());
     asked.or_else(|| target_by_extension(extension?)).ok_or_else(|| {
         let mut options: Vec<&str> = targets().filter_map(|format| format.option).collect();
         options.sort_unstable();
-        Failure::Usage(format!("the output's extension names no format; say --format {}", one_of(&options)))
+        Failure::Usage(format!(
+            "the output's extension names no format; say --format {}",
+            one_of(&options)
+        ))
     })
 }

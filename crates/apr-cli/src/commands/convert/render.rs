@@ -55,7 +55,11 @@ pub(super) fn render_validation(out: &mut dyn Write, report: &WriteReport) -> io
         (bad, odd) => (BAD, format!("{checked} checked, {bad} bad, {odd} odd")),
     };
     writeln!(out, "  {style}{verdict}{style:#}")?;
-    let named = validation.errors.iter().map(|error| (BAD, error)).chain(validation.warnings.iter().map(|e| (ODD, e)));
+    let named = validation
+        .errors
+        .iter()
+        .map(|error| (BAD, error))
+        .chain(validation.warnings.iter().map(|e| (ODD, e)));
     for (style, error) in named.take(SHOWN) {
         let word = if error.level == Level::Error { "bad" } else { "odd" };
         writeln!(out, "  {style}{word}{style:#}: {error}")?;
@@ -99,8 +103,13 @@ pub(super) fn render(out: &mut dyn Write, report: &ConvertReport) -> io::Result<
 fn render_losses(out: &mut dyn Write, report: &ConvertReport) -> io::Result<()> {
     let alike = |a: &Loss, b: &Loss| (&a.what, &a.why) == (&b.what, &b.why);
     for group in report.losses.chunk_by(alike).take(SHOWN) {
-        let names: Vec<String> = group.iter().take(SHOWN).map(|loss| Escaped::short(&loss.name).to_string()).collect();
-        let more = if group.len() > SHOWN { format!(" and {} more", group.len() - SHOWN) } else { String::new() };
+        let names: Vec<String> =
+            group.iter().take(SHOWN).map(|loss| Escaped::short(&loss.name).to_string()).collect();
+        let more = if group.len() > SHOWN {
+            format!(" and {} more", group.len() - SHOWN)
+        } else {
+            String::new()
+        };
         let (what, why) = (Escaped(&group[0].what), Escaped(&group[0].why));
         writeln!(out, "  {ODD}not kept{ODD:#}: {}{more} ({what}): {why}", names.join(", "))?;
     }
@@ -109,7 +118,9 @@ fn render_losses(out: &mut dyn Write, report: &ConvertReport) -> io::Result<()> 
 
 fn render_casts(out: &mut dyn Write, report: &ConvertReport) -> io::Result<()> {
     let mut to: Vec<(DType, u64)> = Vec::new();
-    for tensor in report.tensors.iter().filter(|tensor| tensor.from != tensor.to && !tensor.to.is_quantized()) {
+    for tensor in
+        report.tensors.iter().filter(|tensor| tensor.from != tensor.to && !tensor.to.is_quantized())
+    {
         match to.iter_mut().find(|(dtype, _)| *dtype == tensor.to) {
             Some((_, count)) => *count += 1,
             None => to.push((tensor.to, 1)),
@@ -118,8 +129,10 @@ fn render_casts(out: &mut dyn Write, report: &ConvertReport) -> io::Result<()> {
     if to.is_empty() {
         return Ok(());
     }
-    let casts: Vec<String> =
-        to.iter().map(|(dtype, count)| format!("{} to {dtype}", counted(*count, "tensor"))).collect();
+    let casts: Vec<String> = to
+        .iter()
+        .map(|(dtype, count)| format!("{} to {dtype}", counted(*count, "tensor")))
+        .collect();
     let rounding = report.rounding;
     writeln!(
         out,
@@ -146,7 +159,9 @@ fn render_quantization(out: &mut dyn Write, report: &ConvertReport) -> io::Resul
         let Quality { rmse, relative_error, max_error, cosine } = quality;
         format!("{rmse:>11.3e} {:>8.3}% {max_error:>11.3e} {cosine:>9.6}", 100.0 * relative_error)
     };
-    for TypeQuality { dtype, tensors, elements, bits_per_weight, quality: cost } in &quantization.by_type {
+    for TypeQuality { dtype, tensors, elements, bits_per_weight, quality: cost } in
+        &quantization.by_type
+    {
         let (weights, cost) = (human::count(*elements), quality(cost));
         writeln!(out, "  {dtype:<9} {tensors:>7} {weights:>9} {bits_per_weight:>6.3} {cost}")?;
     }
@@ -157,7 +172,11 @@ fn render_quantization(out: &mut dyn Write, report: &ConvertReport) -> io::Resul
     writeln!(out, "  {DIM}the worst:{DIM:#}")?;
     for TensorQuality { name, dtype, quality: cost } in &quantization.worst {
         let (relative, cosine) = (100.0 * cost.relative_error, cost.cosine);
-        writeln!(out, "    {relative:>7.3}%  cosine {cosine:.6}  {dtype:<8}  {}", Escaped::short(name))?;
+        writeln!(
+            out,
+            "    {relative:>7.3}%  cosine {cosine:.6}  {dtype:<8}  {}",
+            Escaped::short(name)
+        )?;
     }
     render_exceptions(out, report)
 }
@@ -165,15 +184,19 @@ fn render_quantization(out: &mut dyn Write, report: &ConvertReport) -> io::Resul
 /// Tensors that got another dtype than was asked for, by the reason.
 fn render_exceptions(out: &mut dyn Write, report: &ConvertReport) -> io::Result<()> {
     let mut reasons: Vec<(&str, Vec<&str>)> = Vec::new();
-    for (name, why) in report.tensors.iter().filter_map(|tensor| Some((&tensor.name, tensor.why.as_deref()?))) {
+    for (name, why) in
+        report.tensors.iter().filter_map(|tensor| Some((&tensor.name, tensor.why.as_deref()?)))
+    {
         match reasons.iter_mut().find(|(known, _)| *known == why) {
             Some((_, names)) => names.push(name),
             None => reasons.push((why, vec![name])),
         }
     }
     for (why, names) in reasons.iter().take(SHOWN) {
-        let shown: Vec<String> = names.iter().take(3).map(|name| Escaped::short(name).to_string()).collect();
-        let more = if names.len() > 3 { format!(" and {} more", names.len() - 3) } else { String::new() };
+        let shown: Vec<String> =
+            names.iter().take(3).map(|name| Escaped::short(name).to_string()).collect();
+        let more =
+            if names.len() > 3 { format!(" and {} more", names.len() - 3) } else { String::new() };
         writeln!(out, "  {ODD}{}{ODD:#}: {}{more}", Escaped(why), shown.join(", "))?;
     }
     Ok(())
@@ -184,28 +207,53 @@ pub(super) fn render_plan(out: &mut dyn Write, report: &ConvertReport) -> io::Re
     const OTHERS: usize = 44;
     /// Characters of a name that say something.
     const LEAST: usize = 8;
-    // On a terminal names lose their middle where they must; elsewhere longer ones stand out of their column.
+    // On a terminal names lose their middle where they must; elsewhere longer ones stand out of
+    // their column.
     let room = columns().map(|columns| columns.saturating_sub(OTHERS).max(LEAST));
     let name = |name: &str| {
         let name = Escaped(name).to_string();
         room.map_or(name.clone(), |room| human::shortened(&name, room))
     };
     let names: Vec<String> = report.tensors.iter().map(|tensor| name(&tensor.name)).collect();
-    let width = names.iter().map(|name| name.chars().count()).chain([6]).max().unwrap_or_default().min(80);
-    writeln!(out, "{BOLD}{:<width$}  {:<8}  {:<8}  {:>10}  {:>10}{BOLD:#}", "Tensor", "From", "To", "Before", "After")?;
+    let width =
+        names.iter().map(|name| name.chars().count()).chain([6]).max().unwrap_or_default().min(80);
+    writeln!(
+        out,
+        "{BOLD}{:<width$}  {:<8}  {:<8}  {:>10}  {:>10}{BOLD:#}",
+        "Tensor", "From", "To", "Before", "After"
+    )?;
     for (tensor, name) in report.tensors.iter().zip(&names) {
         let (before, after) = (human::bytes(tensor.bytes_before), human::bytes(tensor.bytes_after));
-        let why = tensor.why.as_deref().map(|why| format!("  {DIM}{}{DIM:#}", Escaped(why))).unwrap_or_default();
-        writeln!(out, "{name:<width$}  {:<8}  {:<8}  {before:>10}  {after:>10}{why}", tensor.from, tensor.to)?;
+        let why = tensor
+            .why
+            .as_deref()
+            .map(|why| format!("  {DIM}{}{DIM:#}", Escaped(why)))
+            .unwrap_or_default();
+        writeln!(
+            out,
+            "{name:<width$}  {:<8}  {:<8}  {before:>10}  {after:>10}{why}",
+            tensor.from, tensor.to
+        )?;
     }
-    let (before, after) =
-        (human::bytes(report.bytes_in), human::bytes(report.tensors.iter().map(|t| t.bytes_after).sum()));
-    writeln!(out, "{BOLD}{:<width$}  {:<8}  {:<8}  {before:>10}  {after:>10}{BOLD:#}", "Total", "", "")?;
+    let (before, after) = (
+        human::bytes(report.bytes_in),
+        human::bytes(report.tensors.iter().map(|t| t.bytes_after).sum()),
+    );
+    writeln!(
+        out,
+        "{BOLD}{:<width$}  {:<8}  {:<8}  {before:>10}  {after:>10}{BOLD:#}",
+        "Total", "", ""
+    )?;
     if let Some(bits) = report.bits_per_weight() {
         writeln!(out, "{bits:.2} bits per weight")?;
     }
     for file in &report.files {
-        writeln!(out, "{DIM}would write {}: {}{DIM:#}", Escaped(&file.name), human::bytes(file.len))?;
+        writeln!(
+            out,
+            "{DIM}would write {}: {}{DIM:#}",
+            Escaped(&file.name),
+            human::bytes(file.len)
+        )?;
     }
     render_losses(out, report)
 }

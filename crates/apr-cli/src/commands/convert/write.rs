@@ -38,7 +38,13 @@ impl<'a> Destination<'a> {
 
 /// Does a job, or with `--dry-run` reports what would be written. `changes` is what it does to the
 /// source, where the report is to say that.
-pub(crate) fn write(job: &Job, model: &Model, to: Destination<'_>, changes: Vec<String>, context: &Context) -> Outcome {
+pub(crate) fn write(
+    job: &Job,
+    model: &Model,
+    to: Destination<'_>,
+    changes: Vec<String>,
+    context: &Context,
+) -> Outcome {
     warn_of_idle_password(job, model, context);
     let source = context.source(&*model.reader, &model.name)?;
     job.plan(&source, |planned| {
@@ -50,7 +56,9 @@ pub(crate) fn write(job: &Job, model: &Model, to: Destination<'_>, changes: Vec<
         let told = show_warnings(&planned, context);
         signals::stop_cleanly(&context.interrupt)?;
         if Output::is_stdout(path) && std::io::stdout().is_terminal() {
-            return Err(Failure::Usage("a model would garble the terminal; redirect standard output".to_owned()));
+            return Err(Failure::Usage(
+                "a model would garble the terminal; redirect standard output".to_owned(),
+            ));
         }
         let (layout, files) = (planned.layout(), planned.report().files.clone());
         let output = Output::create(path, layout, &files, to.replace, &context.interrupt)?;
@@ -73,17 +81,27 @@ pub(crate) fn write(job: &Job, model: &Model, to: Destination<'_>, changes: Vec<
         let report = WriteReport { job, changes };
         let summary = |out: &mut dyn Write, report: &WriteReport| {
             let target = path.display().to_string();
-            writeln!(out, "{BOLD}{}{BOLD:#} -> {BOLD}{}{BOLD:#}", Escaped(&model.name), Escaped(&target))?;
+            writeln!(
+                out,
+                "{BOLD}{}{BOLD:#} -> {BOLD}{}{BOLD:#}",
+                Escaped(&model.name),
+                Escaped(&target)
+            )?;
             report.changes.iter().try_for_each(|change| writeln!(out, "  {}", Escaped(change)))?;
             render(out, &report.job.conversion)?;
             render_family(out, report)?;
             render_validation(out, report)
         };
-        if aside { context.printer.report_aside(&report, summary) } else { context.printer.report(&report, summary) }
+        if aside {
+            context.printer.report_aside(&report, summary)
+        } else {
+            context.printer.report(&report, summary)
+        }
     })
 }
 
-/// Says that a password file was of no use: whoever named it may think that the output is encrypted with it.
+/// Says that a password file was of no use: whoever named it may think that the output is encrypted
+/// with it.
 fn warn_of_idle_password(job: &Job, model: &Model, context: &Context) {
     if !context.has_password_file || model::is_encrypted(&*model.reader) {
         return;
@@ -98,7 +116,8 @@ fn warn_of_idle_password(job: &Job, model: &Model, context: &Context) {
     context.printer.warn(&format!("--password-file changed nothing: {advice}"));
 }
 
-/// Shows what is odd about a job before it begins; returns how many warnings of its report that were.
+/// Shows what is odd about a job before it begins; returns how many warnings of its report that
+/// were.
 pub(crate) fn show_warnings(planned: &Planned<'_>, context: &Context) -> usize {
     let (warnings, misfits) = (&planned.report().warnings, planned.misfits());
     warnings.iter().for_each(|warning| context.printer.warn(warning));

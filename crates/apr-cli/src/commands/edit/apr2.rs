@@ -31,7 +31,8 @@ const TEMPLATE_KEY: &str = "tokenizer.chat_template";
 pub(super) fn run(args: &EditArgs, context: &Context) -> Outcome {
     let file = revise::open_to_change(&args.model, args.output.as_deref(), context)?;
     let changes = changes(&file.reader, args)?;
-    let drops = args.drop.iter().map(|glob| Ok(parse_filter(glob)?)).collect::<Outcome<Vec<_>>>()?;
+    let drops =
+        args.drop.iter().map(|glob| Ok(parse_filter(glob)?)).collect::<Outcome<Vec<_>>>()?;
     let is_dropped = |name: &str| drops.iter().any(|drop| drop.is_match(name));
     let tensors = file.reader.tensors();
     let dropped = tensors.iter().filter(|info| is_dropped(&info.name)).count();
@@ -61,7 +62,8 @@ pub(super) fn run(args: &EditArgs, context: &Context) -> Outcome {
                 (revision.dropped_signatures, revision.dropped_licence);
         }
         None => {
-            (report.dropped_signatures, report.dropped_licence) = seals_to_drop(&file.reader, args)?;
+            (report.dropped_signatures, report.dropped_licence) =
+                seals_to_drop(&file.reader, args)?;
             rewrite(file, args, &changes, &is_dropped, context)?;
         }
     }
@@ -72,18 +74,22 @@ pub(super) fn run(args: &EditArgs, context: &Context) -> Outcome {
 fn warn_of_dropped_seals(report: &EditReport, context: &Context) {
     if report.dropped_signatures > 0 {
         let what = apr_core::counted(report.dropped_signatures as u64, "signature");
-        context.printer.warn(&format!("{what} dropped, which held for the model as it was: sign it again"));
+        context
+            .printer
+            .warn(&format!("{what} dropped, which held for the model as it was: sign it again"));
     }
     if report.dropped_licence {
-        context.printer.warn("the licence was for the model as it was, and was dropped: issue it again");
+        context
+            .printer
+            .warn("the licence was for the model as it was, and was dropped: issue it again");
     }
 }
 
 /// How many signatures a new file of a changed model does not have, and whether a licence.
 fn seals_to_drop(reader: &Apr2Reader, args: &EditArgs) -> Outcome<(usize, bool)> {
     if reader.header().flags.contains(apr::apr2::Flags::ENCRYPTED) {
-        let message = "tensors of an encrypted model keep their places and names, and encrypted metadata stay as they \
-                       are; `apr decrypt` the model first";
+        let message = "tensors of an encrypted model keep their places and names, and encrypted \
+            metadata stay as they are; `apr decrypt` the model first";
         return Err(Failure::General(format!("{}: {message}", args.model.display())));
     }
     let seals = reader.container().signed()?;
@@ -92,7 +98,9 @@ fn seals_to_drop(reader: &Apr2Reader, args: &EditArgs) -> Outcome<(usize, bool)>
 }
 
 fn signature_count(block: Option<&[u8]>) -> usize {
-    block.and_then(|block| apr::crypto::SignBlock::decode(block).ok()).map_or(0, |block| block.signatures().len())
+    block
+        .and_then(|block| apr::crypto::SignBlock::decode(block).ok())
+        .map_or(0, |block| block.signatures().len())
 }
 
 fn changes(reader: &Apr2Reader, args: &EditArgs) -> Outcome<Changes> {
@@ -101,7 +109,9 @@ fn changes(reader: &Apr2Reader, args: &EditArgs) -> Outcome<Changes> {
         let (key, value) = split(pair, "--set KEY=VALUE")?;
         // What is a text stays one, though it looks like a number.
         let is_text = key == keys::MODEL_TYPE || find(&metadata, key).is_some_and(Value::is_string);
-        let parsed = serde_json::from_str(value).ok().filter(|parsed: &Value| parsed.is_string() || !is_text);
+        let parsed = serde_json::from_str(value)
+            .ok()
+            .filter(|parsed: &Value| parsed.is_string() || !is_text);
         set(&mut metadata, key, parsed.unwrap_or_else(|| Value::String(value.to_owned())))?;
     }
     for key in &args.unset {
@@ -114,16 +124,24 @@ fn changes(reader: &Apr2Reader, args: &EditArgs) -> Outcome<Changes> {
     let renames: BTreeMap<String, String> = args
         .rename
         .iter()
-        .map(|pair| split(pair, "--rename OLD=NEW").map(|(old, new)| (old.to_owned(), new.to_owned())))
+        .map(|pair| {
+            split(pair, "--rename OLD=NEW").map(|(old, new)| (old.to_owned(), new.to_owned()))
+        })
         .collect::<Outcome<_>>()?;
     for name in renames.keys() {
         if reader.position(name).is_none() {
             let names: Vec<&str> = reader.tensors().iter().map(|info| info.name.as_str()).collect();
             let similar = apr_view::nearest(name, names, 3);
-            let hint =
-                if similar.is_empty() { String::new() } else { format!("; do you mean {}?", similar.join(", ")) };
+            let hint = if similar.is_empty() {
+                String::new()
+            } else {
+                format!("; do you mean {}?", similar.join(", "))
+            };
             let message = format!("there is no such tensor{hint}");
-            return Err(Error::format(message).for_tensor(name).in_file(args.model.display()).into());
+            return Err(Error::format(message)
+                .for_tensor(name)
+                .in_file(args.model.display())
+                .into());
         }
     }
     let metadata = (metadata != *reader.metadata()).then_some(metadata);
@@ -146,12 +164,13 @@ fn find<'a>(metadata: &'a Metadata, key: &str) -> Option<&'a Value> {
     })
 }
 
-/// Sets a key, or the field of an object that a path such as `architecture.n_layer` leads to. Keys that have dots in them,
-/// as `tokenizer.vocab_size`, are themselves first.
+/// Sets a key, or the field of an object that a path such as `architecture.n_layer` leads to. Keys
+/// that have dots in them, as `tokenizer.vocab_size`, are themselves first.
 fn set(metadata: &mut Metadata, key: &str, value: Value) -> Outcome {
     check_key(key)?;
-    let Some((top, field)) =
-        key.split_once('.').filter(|(top, _)| metadata.get(key).is_none() && metadata.object(top).is_some())
+    let Some((top, field)) = key
+        .split_once('.')
+        .filter(|(top, _)| metadata.get(key).is_none() && metadata.object(top).is_some())
     else {
         metadata.set(key, value);
         return Ok(());
@@ -188,13 +207,15 @@ fn unset(metadata: &mut Metadata, key: &str) -> Outcome {
     removed.ok_or_else(|| Failure::Usage(format!("the metadata have no '{key}'")))
 }
 
-/// Replaces the chat template wherever the model has one: in the files that came with it, among GGUF's pairs, and in
-/// what an import has learnt of them.
+/// Replaces the chat template wherever the model has one: in the files that came with it, among
+/// GGUF's pairs, and in what an import has learnt of them.
 fn replace_template(metadata: &mut Metadata, text: &str) -> Outcome {
     let mut files = metadata.object(keys::FILES).cloned().unwrap_or_default();
     let in_config = files.get(TOKENIZER_CONFIG).and_then(Value::as_str).and_then(|config| {
         let mut config: Map<String, Value> = serde_json::from_str(config).ok()?;
-        config.contains_key("chat_template").then(|| config.insert("chat_template".to_owned(), text.into()))?;
+        config
+            .contains_key("chat_template")
+            .then(|| config.insert("chat_template".to_owned(), text.into()))?;
         serde_json::to_string_pretty(&config).ok()
     });
     let has_config = in_config.is_some();
@@ -206,8 +227,8 @@ fn replace_template(metadata: &mut Metadata, text: &str) -> Outcome {
             files.insert(TEMPLATE_FILE.to_owned(), text.into());
         }
         Some(Value::Object(_)) => {
-            let message =
-                "the template in the file is too long to be replaced; import the model again with the new one";
+            let message = "the template in the file is too long to be replaced; import the model \
+                again with the new one";
             return Err(Failure::General(message.to_owned()));
         }
         _ => {}

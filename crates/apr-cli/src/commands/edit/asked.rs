@@ -7,7 +7,8 @@ use crate::failure::{Failure, Outcome};
 pub(super) fn check_asked(args: &EditArgs) -> Outcome {
     let lists = [&args.set, &args.unset, &args.rename, &args.drop];
     if lists.iter().all(|list| list.is_empty()) && args.chat_template.is_none() {
-        let message = "no change is asked for: name one with --set, --unset, --rename, --drop or --chat-template";
+        let message = "no change is asked for: name one with --set, --unset, --rename, --drop or \
+            --chat-template";
         return Err(Failure::Usage(message.to_owned()));
     }
     Ok(())
@@ -19,9 +20,13 @@ pub(super) fn check_loss(args: &EditArgs, dropped: usize, all: usize) -> Outcome
         return Ok(());
     }
     let tensors = apr_core::counted(all as u64, "tensor");
-    let message =
-        format!("--drop would take {dropped} of {tensors} out of the file itself, where they can't be put back");
-    Err(Failure::Usage(format!("{message}; -o PATH writes a copy without them, --force changes the file")))
+    let message = format!(
+        "--drop would take {dropped} of {tensors} out of the file itself, where they can't be put \
+         back"
+    );
+    Err(Failure::Usage(format!(
+        "{message}; -o PATH writes a copy without them, --force changes the file"
+    )))
 }
 
 /// The two sides of `KEY=VALUE`.

@@ -18,8 +18,8 @@ use crate::failure::{Failure, Outcome};
 use crate::progress::Bar;
 use crate::{revise, signals};
 
-/// Whether a path leads to a GGUF file, by its first bytes. What can't be read is reported by who opens it to change it; a
-/// file in which a change was interrupted can be read here.
+/// Whether a path leads to a GGUF file, by its first bytes. What can't be read is reported by who
+/// opens it to change it; a file in which a change was interrupted can be read here.
 pub(super) fn is_one(path: &Path) -> bool {
     let mut head = Vec::new();
     let mut read = || File::open(path)?.take(4).read_to_end(&mut head);
@@ -38,7 +38,9 @@ pub(super) fn run(args: &EditArgs, context: &Context) -> Outcome {
     check_loss(args, dropped, reader.tensors().len())?;
     let changed = view.tensors() != reader.tensors() || view.metadata() != reader.metadata();
     let front = match &lock {
-        Some(_) if dropped == 0 && args.output.is_none() => reader.front_in_place(view.tensors(), view.metadata())?,
+        Some(_) if dropped == 0 && args.output.is_none() => {
+            reader.front_in_place(view.tensors(), view.metadata())?
+        }
         _ => None,
     };
     let written = changed || args.output.is_some();
@@ -73,7 +75,9 @@ fn open_to_edit(args: &EditArgs, context: &Context) -> Outcome<(Option<LockedFil
 fn check_whole(pairs: &KeyValues, name: &str) -> Outcome {
     let count = pairs.get("split.count").and_then(|count| count.as_u64()).unwrap_or_default();
     if count > 1 {
-        let message = format!("{name}: this is one of {count} parts of a model; `apr join` makes one file of them");
+        let message = format!(
+            "{name}: this is one of {count} parts of a model; `apr join` makes one file of them"
+        );
         return Err(Failure::General(message));
     }
     Ok(())
@@ -87,8 +91,10 @@ fn changed<'a>(reader: &'a GgufReader, pairs: &KeyValues, args: &EditArgs) -> Ou
         chat_template: args.chat_template.as_deref().map(read_text).transpose()?,
     };
     let mut view = View::new(reader);
-    *view.metadata_mut() = gguf::with_pairs(reader.metadata(), edits.apply(pairs).map_err(Failure::Usage)?);
-    let drops = args.drop.iter().map(|glob| Ok(parse_filter(glob)?)).collect::<Outcome<Vec<_>>>()?;
+    *view.metadata_mut() =
+        gguf::with_pairs(reader.metadata(), edits.apply(pairs).map_err(Failure::Usage)?);
+    let drops =
+        args.drop.iter().map(|glob| Ok(parse_filter(glob)?)).collect::<Outcome<Vec<_>>>()?;
     view.drop_tensors(|name| drops.iter().any(|drop| drop.is_match(name)));
     if !drops.is_empty() && view.tensors().len() == reader.tensors().len() {
         return Err(Failure::Usage("no tensor matches --drop".to_owned()));
@@ -98,10 +104,16 @@ fn changed<'a>(reader: &'a GgufReader, pairs: &KeyValues, args: &EditArgs) -> Ou
         let names: Vec<&str> = view.tensors().iter().map(|info| info.name.as_str()).collect();
         if !names.contains(&old.as_str()) {
             let similar = apr_view::nearest(old, names, 3);
-            let hint =
-                if similar.is_empty() { String::new() } else { format!("; do you mean {}?", similar.join(", ")) };
+            let hint = if similar.is_empty() {
+                String::new()
+            } else {
+                format!("; do you mean {}?", similar.join(", "))
+            };
             let message = format!("there is no such tensor{hint}");
-            return Err(Error::format(message).for_tensor(old).in_file(args.model.display()).into());
+            return Err(Error::format(message)
+                .for_tensor(old)
+                .in_file(args.model.display())
+                .into());
         }
     }
     view.rename(|_, name| renames.iter().find(|(old, _)| old == name).map(|(_, new)| new.clone()));
@@ -109,7 +121,10 @@ fn changed<'a>(reader: &'a GgufReader, pairs: &KeyValues, args: &EditArgs) -> Ou
 }
 
 fn pairs_of(arguments: &[String], usage: &str) -> Outcome<Vec<(String, String)>> {
-    arguments.iter().map(|pair| split(pair, usage).map(|(key, value)| (key.to_owned(), value.to_owned()))).collect()
+    arguments
+        .iter()
+        .map(|pair| split(pair, usage).map(|(key, value)| (key.to_owned(), value.to_owned())))
+        .collect()
 }
 
 fn read_text(path: &Path) -> Outcome<String> {
@@ -117,7 +132,12 @@ fn read_text(path: &Path) -> Outcome<String> {
 }
 
 /// Changes the file itself; every tensor stays where it is.
-fn replace_front(front: Vec<u8>, source: &dyn ByteSource, lock: &LockedFile, context: &Context) -> Outcome {
+fn replace_front(
+    front: Vec<u8>,
+    source: &dyn ByteSource,
+    lock: &LockedFile,
+    context: &Context,
+) -> Outcome {
     let mut old_front = vec![0; front.len()];
     source.read_at(0, &mut old_front)?;
     let revision = Revision {
@@ -136,11 +156,18 @@ fn replace_front(front: Vec<u8>, source: &dyn ByteSource, lock: &LockedFile, con
 }
 
 /// Streams a new file, which takes the old one's place or another.
-fn rewrite(view: &View<'_>, lock: Option<LockedFile>, args: &EditArgs, context: &Context) -> Outcome {
+fn rewrite(
+    view: &View<'_>,
+    lock: Option<LockedFile>,
+    args: &EditArgs,
+    context: &Context,
+) -> Outcome {
     signals::stop_cleanly(&context.interrupt)?;
     let exists = |path: &&std::path::PathBuf| !args.overwrite && path.symlink_metadata().is_ok();
     if let Some(output) = args.output.as_ref().filter(exists) {
-        return Err(Error::io(IoCause::AlreadyExists, "the file exists already").in_file(output.display()).into());
+        return Err(Error::io(IoCause::AlreadyExists, "the file exists already")
+            .in_file(output.display())
+            .into());
     }
     let output = args.output.as_ref().unwrap_or(&args.model);
     let sink = match lock {
@@ -149,12 +176,17 @@ fn rewrite(view: &View<'_>, lock: Option<LockedFile>, args: &EditArgs, context: 
     };
     let name = output.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let source = args.model.display().to_string();
-    Job::copy(PlanOptions::new(&gguf::FORMAT, name)).plan(&context.source(view, &source)?, |planned| {
-        planned.report().losses.iter().for_each(|loss| {
-            context.printer.warn(&format!("not kept: {}, {}: {}", loss.name, loss.what, loss.why));
-        });
-        let bar = Bar::new(&context.printer, planned.report().bytes_in);
-        Output::from(sink).write(planned, &context.sources, &context.pipeline()?, &bar)?;
-        Ok(())
-    })
+    Job::copy(PlanOptions::new(&gguf::FORMAT, name)).plan(
+        &context.source(view, &source)?,
+        |planned| {
+            planned.report().losses.iter().for_each(|loss| {
+                context
+                    .printer
+                    .warn(&format!("not kept: {}, {}: {}", loss.name, loss.what, loss.why));
+            });
+            let bar = Bar::new(&context.printer, planned.report().bytes_in);
+            Output::from(sink).write(planned, &context.sources, &context.pipeline()?, &bar)?;
+            Ok(())
+        },
+    )
 }

@@ -85,21 +85,33 @@ fn results(open: &OpenPlan, args: &FinishArgs, context: &Context) -> Outcome<Vec
     Err(Failure::Told(VALIDATION))
 }
 
-fn finish_written(open: &OpenPlan, args: &FinishArgs, results: &[PartResult], context: &Context) -> Outcome {
+fn finish_written(
+    open: &OpenPlan,
+    args: &FinishArgs,
+    results: &[PartResult],
+    context: &Context,
+) -> Outcome {
     let files = results.iter().filter_map(|result| result.file.as_ref());
-    let mut files: Vec<FileInfo> = files.map(|file| FileInfo { name: file.name.clone(), len: file.size }).collect();
+    let mut files: Vec<FileInfo> =
+        files.map(|file| FileInfo { name: file.name.clone(), len: file.size }).collect();
     let crc32 = files.iter().map(|file| written::crc32(&written::file_path(open, &file.name)?));
     let crc32 = crc32.collect::<Outcome<Vec<u32>>>()?;
     let (found, manifest) = parts::finish(&open.plan, results, &crc32, &context.options.limits)?;
-    let stops = open.plan.gate.is_some_and(|gate| !gate.only_tells) && !found.gate_failures.is_empty();
+    let stops =
+        open.plan.gate.is_some_and(|gate| !gate.only_tells) && !found.gate_failures.is_empty();
     if let (true, Some(quantization)) = (stops, &found.quantization) {
         let report = Box::new(quantization.clone());
         return Err(Failure::Gate { failures: found.gate_failures, report });
     }
-    found.gate_failures.iter().chain(&found.warnings).for_each(|warning| context.printer.warn(warning));
+    found
+        .gate_failures
+        .iter()
+        .chain(&found.warnings)
+        .for_each(|warning| context.printer.warn(warning));
     let output = open.plan.output.as_ref().map(|output| output.path.clone()).unwrap_or_default();
     if let Some(manifest) = manifest {
-        let (name, bytes) = (output.rsplit('/').next().unwrap_or_default().to_owned(), manifest.encode());
+        let (name, bytes) =
+            (output.rsplit('/').next().unwrap_or_default().to_owned(), manifest.encode());
         // It is written last, and only here: whoever sees it sees a whole model.
         on_disk::write(&written::file_path(open, &name)?, &bytes, true)?;
         files.push(FileInfo { name, len: bytes.len() as u64 });
@@ -131,10 +143,15 @@ fn render_missing(out: &mut dyn Write, report: &Unfinished) -> io::Result<()> {
 
 fn render(out: &mut dyn Write, report: &FinishReport) -> io::Result<()> {
     let (parts, bytes) = (counted(report.parts as u64, "part"), human::bytes(report.bytes_out));
-    writeln!(out, "{GOOD}finished{GOOD:#}: {BOLD}{}{BOLD:#}, {parts}, {bytes}", Escaped(&report.output))?;
+    writeln!(
+        out,
+        "{GOOD}finished{GOOD:#}: {BOLD}{}{BOLD:#}, {parts}, {bytes}",
+        Escaped(&report.output)
+    )?;
     let found = &report.found;
     for loss in found.losses.iter().take(SHOWN) {
-        let (name, what, why) = (Escaped::short(&loss.name), Escaped(&loss.what), Escaped(&loss.why));
+        let (name, what, why) =
+            (Escaped::short(&loss.name), Escaped(&loss.what), Escaped(&loss.why));
         writeln!(out, "  {ODD}not kept{ODD:#}: {name} ({what}): {why}")?;
     }
     if let Some(quantization) = &found.quantization {
@@ -144,7 +161,11 @@ fn render(out: &mut dyn Write, report: &FinishReport) -> io::Result<()> {
     }
     let (bad, odd) = (found.violations.len(), found.odd.len());
     if bad + odd > 0 {
-        writeln!(out, "  {ODD}{} checked, {bad} bad, {odd} odd{ODD:#}", counted(found.checked as u64, "tensor"))?;
+        writeln!(
+            out,
+            "  {ODD}{} checked, {bad} bad, {odd} odd{ODD:#}",
+            counted(found.checked as u64, "tensor")
+        )?;
     }
     Ok(())
 }

@@ -7,7 +7,8 @@ use apr::Serial;
 use apr::{CheckpointReader, Error, FileInfo};
 use apr_io::{FileSource, is_remote};
 use apr_ops::parts::{
-    CompanionInput, FileInput, Input, JobWords, SettingsFile, TensorInput, bytes_digest, front_digest, tensor_digests,
+    CompanionInput, FileInput, Input, JobWords, SettingsFile, TensorInput, bytes_digest,
+    front_digest, tensor_digests,
 };
 use base16ct::lower::encode_string;
 
@@ -18,9 +19,12 @@ use crate::failure::{Failure, Outcome};
 use crate::model::Model;
 use crate::progress::Bar;
 
-/// Gives a location on a hub the commit that it has now: all parts read the same, and note it as the same.
+/// Gives a location on a hub the commit that it has now: all parts read the same, and note it as
+/// the same.
 pub(super) fn pin(job: &mut JobWords, option: &str, context: &Context) -> Outcome {
-    let Some(path) = values(job, option).first().map(|path| PathBuf::from(*path)).filter(|path| is_remote(path)) else {
+    let Some(path) =
+        values(job, option).first().map(|path| PathBuf::from(*path)).filter(|path| is_remote(path))
+    else {
         return Ok(());
     };
     context.sources.is_remote_set(&path)?;
@@ -30,8 +34,14 @@ pub(super) fn pin(job: &mut JobWords, option: &str, context: &Context) -> Outcom
     Ok(())
 }
 
-/// Describes a model for a plan, which calls it `path`; `digests` asks for those of the tensors, for which the model is read.
-pub(super) fn describe(model: &Model, path: &str, digests: bool, context: &Context) -> Outcome<Input> {
+/// Describes a model for a plan, which calls it `path`; `digests` asks for those of the tensors,
+/// for which the model is read.
+pub(super) fn describe(
+    model: &Model,
+    path: &str,
+    digests: bool,
+    context: &Context,
+) -> Outcome<Input> {
     let reader = &*model.reader;
     let remote = is_remote(Path::new(&model.name));
     let takes_digests = digests && !remote;
@@ -42,12 +52,24 @@ pub(super) fn describe(model: &Model, path: &str, digests: bool, context: &Conte
     for (file, etag) in reader.files().iter().zip(states) {
         let is_timed = !takes_digests && !remote;
         let modified = if is_timed { Some(modified(&path_of(&file.name, model))?) } else { None };
-        files.push(FileInput { name: own_name(&file.name, model).to_owned(), size: file.len, modified, etag });
+        files.push(FileInput {
+            name: own_name(&file.name, model).to_owned(),
+            size: file.len,
+            modified,
+            etag,
+        });
     }
     let bar = Bar::new(&context.printer, reader.files().iter().map(|file| file.len).sum());
-    let digests = if takes_digests { tensor_digests(reader, &context.pipeline()?, &bar)? } else { Vec::new() };
+    let digests = if takes_digests {
+        tensor_digests(reader, &context.pipeline()?, &bar)?
+    } else {
+        Vec::new()
+    };
     let tensors = reader.tensors().iter().zip(digests);
-    let tensors = tensors.map(|(info, digest)| TensorInput { name: info.name.clone(), blake3: encode_string(&digest) });
+    let tensors = tensors.map(|(info, digest)| TensorInput {
+        name: info.name.clone(),
+        blake3: encode_string(&digest),
+    });
     Ok(Input {
         path: path.to_owned(),
         files,
@@ -76,12 +98,17 @@ pub(super) fn check(input: &Input, model: &Model, context: &Context) -> Outcome 
         }
     }
     if encode_string(&front_digest(reader)) != input.front {
-        return Err(changed(&model.name, "metadata, or names, shapes and places of tensors, changed"));
+        return Err(changed(
+            &model.name,
+            "metadata, or names, shapes and places of tensors, changed",
+        ));
     }
     let found = companions(reader)?;
     match input.companions.iter().find(|known| !found.contains(known)) {
         Some(known) => Err(changed(&known.name, "it changed or went away")),
-        None if found.len() != input.companions.len() => Err(changed(&model.name, "companions were added")),
+        None if found.len() != input.companions.len() => {
+            Err(changed(&model.name, "companions were added"))
+        }
         None => Ok(()),
     }
 }
@@ -92,11 +119,17 @@ fn changed(file: &str, what: &str) -> Failure {
 }
 
 /// How a file differs from the one of the plan; `state` is what its server calls it now.
-fn difference(file: &FileInfo, known: &FileInput, state: Option<String>, path: &Path) -> Outcome<Option<String>> {
+fn difference(
+    file: &FileInfo,
+    known: &FileInput,
+    state: Option<String>,
+    path: &Path,
+) -> Outcome<Option<String>> {
     if file.len != known.size {
         return Ok(Some(format!("its length changed from {} to {} bytes", known.size, file.len)));
     }
-    let is_touched = known.modified.map(|time| Ok::<_, Failure>(modified(path)? != time)).transpose()?;
+    let is_touched =
+        known.modified.map(|time| Ok::<_, Failure>(modified(path)? != time)).transpose()?;
     if is_touched == Some(true) {
         return Ok(Some("it was written to".to_owned()));
     }

@@ -32,8 +32,8 @@ impl OpenPlan {
         if plan.apr != VERSION {
             let made = apr::Escaped::short(&plan.apr).to_string();
             let message = format!(
-                "the plan was made by apr {made}, and this is {VERSION}; all parts are done by one version, or their bytes \
-                 may differ"
+                "the plan was made by apr {made}, and this is {VERSION}; all parts are done by one \
+                 version, or their bytes may differ"
             );
             return Err(Error::version(message).in_file(path.display()).into());
         }
@@ -65,7 +65,8 @@ impl OpenPlan {
     pub(super) fn result(&self, part: usize, context: &Context) -> Option<PartResult> {
         let path = self.result_path(part);
         let bytes = read(&path, context).ok()?;
-        let result = PartResult::parse(&bytes, &path.display().to_string(), &context.options.limits).ok()?;
+        let result =
+            PartResult::parse(&bytes, &path.display().to_string(), &context.options.limits).ok()?;
         (result.plan == self.digest && result.part == part).then_some(result)
     }
 
@@ -78,14 +79,19 @@ impl OpenPlan {
 
 fn read(path: &Path, context: &Context) -> Outcome<Vec<u8>> {
     let file = FileSource::open(path)?;
-    context.options.limits.check_metadata(file.len()).map_err(|error| error.in_file(path.display()))?;
+    context
+        .options
+        .limits
+        .check_metadata(file.len())
+        .map_err(|error| error.in_file(path.display()))?;
     Ok(read_vec(&file, 0, file.len())?)
 }
 
 /// Writes a small file, which appears when it is complete.
 pub(super) fn write(path: &Path, bytes: &[u8], replace: bool) -> Outcome {
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let mut output = AtomicOutput::create(Target::File(path.to_path_buf()), replace, [name.as_str()])?;
+    let mut output =
+        AtomicOutput::create(Target::File(path.to_path_buf()), replace, [name.as_str()])?;
     output.write_all(bytes)?;
     Ok(output.commit()?)
 }

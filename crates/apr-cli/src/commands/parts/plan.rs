@@ -33,15 +33,21 @@ struct PlanReport {
 /// Cuts a job into parts.
 pub(in crate::commands) fn plan(args: &PlanArgs, context: &Context) -> Outcome {
     if context.has_job_options() {
-        let message =
-            "options that say what the model is or how it is read belong to the job: they stand after its name";
+        let message = "options that say what the model is or how it is read belong to the job: \
+            they stand after its name";
         return Err(Failure::Usage(message.to_owned()));
     }
     let given = args.output.parent().unwrap_or(Path::new(""));
     let folder = real(if given.as_os_str().is_empty() { Path::new(".") } else { given })?;
     let (job, _) = typed(&args.job, &|path| portable(path, &folder))?;
     let settings = input::settings(&job, given)?;
-    let empty = PartsPlan { apr_plan: FORMAT_VERSION, apr: VERSION.to_owned(), job, settings, ..PartsPlan::default() };
+    let empty = PartsPlan {
+        apr_plan: FORMAT_VERSION,
+        apr: VERSION.to_owned(),
+        job,
+        settings,
+        ..PartsPlan::default()
+    };
     let Draft { plan, mut warnings } = match empty.job.command.as_str() {
         "validate" => reported::plan_validate(args, empty, given, context)?,
         "diff" => reported::plan_diff(args, empty, given, context)?,
@@ -52,7 +58,11 @@ pub(in crate::commands) fn plan(args: &PlanArgs, context: &Context) -> Outcome {
         return Err(Failure::Usage(message));
     }
     if let Some(asked) = args.parts.filter(|asked| *asked != plan.parts.len()) {
-        let why = if plan.parts.len() < asked { "tensors stay whole" } else { "a part would be too large otherwise" };
+        let why = if plan.parts.len() < asked {
+            "tensors stay whole"
+        } else {
+            "a part would be too large otherwise"
+        };
         let warning = format!("there are {} parts instead of {asked}: {why}", plan.parts.len());
         context.printer.warn(&warning);
         warnings.push(warning);
@@ -72,9 +82,16 @@ pub(in crate::commands) fn plan(args: &PlanArgs, context: &Context) -> Outcome {
 fn render(out: &mut dyn Write, report: &PlanReport) -> io::Result<()> {
     let plan = Escaped(&report.plan);
     let read = human::bytes(report.largest_read);
-    writeln!(out, "{BOLD}{plan}{BOLD:#}: {}, {read} to read at most", counted(report.parts as u64, "part"))?;
+    writeln!(
+        out,
+        "{BOLD}{plan}{BOLD:#}: {}, {read} to read at most",
+        counted(report.parts as u64, "part")
+    )?;
     if let Some(size) = report.shard_size {
-        writeln!(out, "{DIM}the files will be those of one process with --shard-size {size}{DIM:#}")?;
+        writeln!(
+            out,
+            "{DIM}the files will be those of one process with --shard-size {size}{DIM:#}"
+        )?;
     }
     let last = report.parts - 1;
     let typed = quoted(&report.plan).unwrap_or_else(|| plan.to_string());

@@ -1,4 +1,5 @@
-//! Jobs that write nothing but a report: validating and comparing. Their parts look at some of the tensors each.
+//! Jobs that write nothing but a report: validating and comparing. Their parts look at some of the
+//! tensors each.
 
 use std::ops::Range;
 use std::path::Path;
@@ -25,7 +26,12 @@ use crate::model;
 use crate::progress::Bar;
 
 /// Plans a validation.
-pub(super) fn plan_validate(args: &PlanArgs, mut plan: PartsPlan, folder: &Path, context: &Context) -> Outcome<Draft> {
+pub(super) fn plan_validate(
+    args: &PlanArgs,
+    mut plan: PartsPlan,
+    folder: &Path,
+    context: &Context,
+) -> Outcome<Draft> {
     input::pin(&mut plan.job, "model", context)?;
     let cli = parsed(&plan.job, folder)?;
     let context = context.of_job(&cli.global, &cli.remote);
@@ -34,13 +40,19 @@ pub(super) fn plan_validate(args: &PlanArgs, mut plan: PartsPlan, folder: &Path,
     let trusted = validate::trusted(job, &context)?;
     let options = validate::options(job, &trusted, None, &context)?;
     let files = model.reader.files();
-    let reads = units(&*model.reader, options)?.into_iter().map(|range| vec![read_of(range, files)]);
+    let reads =
+        units(&*model.reader, options)?.into_iter().map(|range| vec![read_of(range, files)]);
     let parts = cut(reads.collect(), args)?;
     draft(plan, &[("model", &model)], parts, &context)
 }
 
 /// Plans a comparison.
-pub(super) fn plan_diff(args: &PlanArgs, mut plan: PartsPlan, folder: &Path, context: &Context) -> Outcome<Draft> {
+pub(super) fn plan_diff(
+    args: &PlanArgs,
+    mut plan: PartsPlan,
+    folder: &Path,
+    context: &Context,
+) -> Outcome<Draft> {
     input::pin(&mut plan.job, "left", context)?;
     input::pin(&mut plan.job, "right", context)?;
     let cli = parsed(&plan.job, folder)?;
@@ -53,9 +65,9 @@ pub(super) fn plan_diff(args: &PlanArgs, mut plan: PartsPlan, folder: &Path, con
     })?;
     let [left, right] = &models;
     let files: [&[FileInfo]; 2] = [left.reader.files(), right.reader.files()];
-    let reads = pairs
-        .into_iter()
-        .map(|[left, right]| vec![read_of(left, files[0]), Read { input: 1, ..read_of(right, files[1]) }]);
+    let reads = pairs.into_iter().map(|[left, right]| {
+        vec![read_of(left, files[0]), Read { input: 1, ..read_of(right, files[1]) }]
+    });
     let parts = cut(reads.collect(), args)?;
     draft(plan, &[("left", left), ("right", right)], parts, &context)
 }
@@ -98,7 +110,8 @@ fn starts(lens: &[u64], most: u64) -> Vec<usize> {
     starts
 }
 
-/// The plan with its inputs: reading them for digests would be the job itself, so that sizes and times of change count.
+/// The plan with its inputs: reading them for digests would be the job itself, so that sizes and
+/// times of change count.
 fn draft(
     mut plan: PartsPlan,
     models: &[(&str, &model::Model)],
@@ -172,7 +185,12 @@ pub(super) fn finish(open: &OpenPlan, results: &[PartResult], context: &Context)
     }
 }
 
-fn finish_validate(open: &OpenPlan, args: &ValidateArgs, parts: Vec<PartFindings>, context: &Context) -> Outcome {
+fn finish_validate(
+    open: &OpenPlan,
+    args: &ValidateArgs,
+    parts: Vec<PartFindings>,
+    context: &Context,
+) -> Outcome {
     let model = model::look_with_companions(&args.model, context)?;
     check_inputs(open, &[&model], context)?;
     let trusted = validate::trusted(args, context)?;
@@ -180,12 +198,24 @@ fn finish_validate(open: &OpenPlan, args: &ValidateArgs, parts: Vec<PartFindings
     let options = validate::options(args, &trusted, graphs.as_ref(), context)?;
     let family = context.family(&*model.reader)?;
     let families = (family.as_ref(), context.families()?);
-    let report = validated_in_parts(&*model.reader, &model.name, families, options, parts, &context.pipeline()?)?;
+    let report = validated_in_parts(
+        &*model.reader,
+        &model.name,
+        families,
+        options,
+        parts,
+        &context.pipeline()?,
+    )?;
     context.printer.report(&report, validate::render)?;
     if report.valid { Ok(()) } else { Err(Failure::Validation) }
 }
 
-fn finish_diff(open: &OpenPlan, args: &DiffArgs, parts: Vec<PartOfDiff>, context: &Context) -> Outcome {
+fn finish_diff(
+    open: &OpenPlan,
+    args: &DiffArgs,
+    parts: Vec<PartOfDiff>,
+    context: &Context,
+) -> Outcome {
     let models = diff::open(args, context)?;
     check_inputs(open, &[&models[0], &models[1]], context)?;
     let options = diff::options(args)?;
@@ -200,7 +230,11 @@ fn check_inputs(open: &OpenPlan, models: &[&model::Model], context: &Context) ->
         return Err(Error::format("the plan's inputs are not those of its job").into());
     }
     input::check_settings(open)?;
-    open.plan.inputs.iter().zip(models).try_for_each(|(input, model)| input::check(input, model, context))
+    open.plan
+        .inputs
+        .iter()
+        .zip(models)
+        .try_for_each(|(input, model)| input::check(input, model, context))
 }
 
 fn to_json(report: &impl Serialize) -> Outcome<serde_json::Value> {
@@ -210,7 +244,9 @@ fn to_json(report: &impl Serialize) -> Outcome<serde_json::Value> {
 fn from_json<T: DeserializeOwned>(results: &[PartResult]) -> Outcome<Vec<T>> {
     let read = |result: &PartResult| {
         let report = serde_json::from_value(result.report.clone());
-        report.map_err(|error| Error::format(format!("the result of part {}: {error}", result.part)).into())
+        report.map_err(|error| {
+            Error::format(format!("the result of part {}: {error}", result.part)).into()
+        })
     };
     results.iter().map(read).collect()
 }

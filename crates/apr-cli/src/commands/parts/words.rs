@@ -59,10 +59,16 @@ const PATHS: [&str; 10] = [
 /// Those of them whose files every part reads.
 pub(super) const SETTINGS: [&str; 4] = ["imatrix", "calibration", "arch-file", "tensor-mapping"];
 
-/// What a user typed after the options of `apr plan`, as the options of a job. `path` says how a path is written down.
-pub(super) fn typed(words: &[String], path: &dyn Fn(&str) -> Outcome<String>) -> Outcome<(JobWords, Cli)> {
+/// What a user typed after the options of `apr plan`, as the options of a job. `path` says how a
+/// path is written down.
+pub(super) fn typed(
+    words: &[String],
+    path: &dyn Fn(&str) -> Outcome<String>,
+) -> Outcome<(JobWords, Cli)> {
     let (matches, command) = parse(words.iter().map(String::as_str))?;
-    let Some((name, chosen)) = matches.subcommand() else { return Err(Failure::Usage("there is no job".to_owned())) };
+    let Some((name, chosen)) = matches.subcommand() else {
+        return Err(Failure::Usage("there is no job".to_owned()));
+    };
     if !COMMANDS.contains(&name) {
         let message = format!("'{name}' is not done in parts; {} are", COMMANDS.join(", "));
         return Err(Failure::Usage(message));
@@ -71,7 +77,9 @@ pub(super) fn typed(words: &[String], path: &dyn Fn(&str) -> Outcome<String>) ->
     for arg in arguments(&command, name) {
         let id = arg.get_id().as_str();
         // `contains` is asked first: an id that the parser does not know would end the process.
-        if chosen.try_contains_id(id).is_ok() && chosen.value_source(id) == Some(ValueSource::CommandLine) {
+        if chosen.try_contains_id(id).is_ok()
+            && chosen.value_source(id) == Some(ValueSource::CommandLine)
+        {
             let key = key_of(arg);
             check(name, &key)?;
             options.insert(key.clone(), value_of(arg, &key, chosen, path)?);
@@ -82,14 +90,18 @@ pub(super) fn typed(words: &[String], path: &dyn Fn(&str) -> Outcome<String>) ->
     Ok((job, cli))
 }
 
-/// The command line that the options of a plan stand for; paths are below `folder` where they are not absolute.
+/// The command line that the options of a plan stand for; paths are below `folder` where they are
+/// not absolute.
 ///
 /// # Errors
 /// E001 for what no command line says.
 pub(super) fn parsed(job: &JobWords, folder: &Path) -> Outcome<Cli> {
     let wrong = |message: String| Failure::Model(Error::format(message));
     if !COMMANDS.contains(&job.command.as_str()) {
-        return Err(wrong(format!("the plan's job '{}' is not done in parts", apr::Escaped::short(&job.command))));
+        return Err(wrong(format!(
+            "the plan's job '{}' is not done in parts",
+            apr::Escaped::short(&job.command)
+        )));
     }
     let mut command = Cli::command();
     command.build();
@@ -98,25 +110,36 @@ pub(super) fn parsed(job: &JobWords, folder: &Path) -> Outcome<Cli> {
     let (mut words, mut positional) = (vec![job.command.clone()], Vec::new());
     for (key, value) in &job.options {
         let name = apr::Escaped::short(key);
-        let is_positional = known.get(key).ok_or_else(|| wrong(format!("the job has no option '{name}'")))?;
+        let is_positional =
+            known.get(key).ok_or_else(|| wrong(format!("the job has no option '{name}'")))?;
         check(&job.command, key).map_err(|failure| wrong(failure.message()))?;
-        let texts = texts_of(value).ok_or_else(|| wrong(format!("the option '{name}' has no such value")))?;
-        let placed = |text: &str| if PATHS.contains(&key.as_str()) { placed(text, folder) } else { text.to_owned() };
+        let texts = texts_of(value)
+            .ok_or_else(|| wrong(format!("the option '{name}' has no such value")))?;
+        let placed = |text: &str| {
+            if PATHS.contains(&key.as_str()) { placed(text, folder) } else { text.to_owned() }
+        };
         match texts {
             None => words.push(format!("--{key}")),
             Some(texts) if *is_positional => positional.extend(texts.into_iter().map(placed)),
-            Some(texts) => words.extend(texts.into_iter().map(|text| format!("--{key}={}", placed(text)))),
+            Some(texts) => {
+                words.extend(texts.into_iter().map(|text| format!("--{key}={}", placed(text))));
+            }
         }
     }
     words.push("--".to_owned());
     words.extend(positional);
-    let (matches, _) = parse(words.iter().map(String::as_str)).map_err(|failure| wrong(failure.message()))?;
+    let (matches, _) =
+        parse(words.iter().map(String::as_str)).map_err(|failure| wrong(failure.message()))?;
     Cli::from_arg_matches(&matches).map_err(|error| wrong(message_of(&error)))
 }
 
 /// A path of a plan, where it is for whoever runs a part.
 pub(super) fn placed(path: &str, folder: &Path) -> String {
-    if is_remote(Path::new(path)) { path.to_owned() } else { folder.join(path).display().to_string() }
+    if is_remote(Path::new(path)) {
+        path.to_owned()
+    } else {
+        folder.join(path).display().to_string()
+    }
 }
 
 /// The values of an option that has files, as the plan writes them.
@@ -129,7 +152,9 @@ fn texts_of(value: &Value) -> Option<Option<Vec<&str>>> {
     match value {
         Value::Bool(true) => Some(None),
         Value::String(text) => Some(Some(vec![text])),
-        Value::Array(texts) => texts.iter().map(Value::as_str).collect::<Option<Vec<_>>>().map(Some),
+        Value::Array(texts) => {
+            texts.iter().map(Value::as_str).collect::<Option<Vec<_>>>().map(Some)
+        }
         _ => None,
     }
 }
@@ -140,7 +165,8 @@ fn parse<'a>(words: impl Iterator<Item = &'a str>) -> Outcome<(ArgMatches, clap:
     let matches = command.clone().try_get_matches_from(["apr"].into_iter().chain(words));
     let matches = matches.map_err(|error| {
         let message = message_of(&error);
-        let is_own = ["'--parts'", "'--max-part'", "'--no-digests'"].iter().any(|own| message.contains(own));
+        let is_own =
+            ["'--parts'", "'--max-part'", "'--no-digests'"].iter().any(|own| message.contains(own));
         let advice = if is_own { "; options of `apr plan` stand before the job" } else { "" };
         Failure::Usage(format!("the job: {message}{advice}"))
     })?;
@@ -172,35 +198,47 @@ fn key_of(arg: &Arg) -> String {
 fn check(command: &str, key: &str) -> Outcome {
     if OF_RUNS.contains(&key) {
         let message = format!(
-            "--{key} is about a run and not about the job: give it to `apr plan` before the job, and to `apr run-part`"
+            "--{key} is about a run and not about the job: give it to `apr plan` before the job, \
+             and to `apr run-part`"
         );
         return Err(Failure::Usage(message));
     }
     match WHOLE.iter().find(|(whole, _)| *whole == key) {
-        Some((_, advice)) => Err(Failure::Usage(format!("`apr {command} --{key}` is not done in parts: {advice}"))),
+        Some((_, advice)) => {
+            Err(Failure::Usage(format!("`apr {command} --{key}` is not done in parts: {advice}")))
+        }
         None => Ok(()),
     }
 }
 
-fn value_of(arg: &Arg, key: &str, matches: &ArgMatches, path: &dyn Fn(&str) -> Outcome<String>) -> Outcome<Value> {
+fn value_of(
+    arg: &Arg,
+    key: &str,
+    matches: &ArgMatches,
+    path: &dyn Fn(&str) -> Outcome<String>,
+) -> Outcome<Value> {
     if matches!(arg.get_action(), ArgAction::SetTrue) {
         return Ok(Value::Bool(true));
     }
     let raw = matches.get_raw(arg.get_id().as_str()).into_iter().flatten();
     let mut texts = Vec::new();
     for value in raw {
-        let text = value.to_str().ok_or_else(|| Failure::Usage(format!("the value of {key} is not UTF-8")))?;
+        let text = value
+            .to_str()
+            .ok_or_else(|| Failure::Usage(format!("the value of {key} is not UTF-8")))?;
         let is_path = PATHS.contains(&key) && !is_remote(Path::new(text));
         texts.push(Value::String(if is_path { path(text)? } else { text.to_owned() }));
     }
     Ok(if texts.len() == 1 { texts.remove(0) } else { Value::Array(texts) })
 }
 
-/// A path as a plan in `folder` has it: relative where it is below that folder, so that the folder can lie elsewhere on
-/// another machine; absolute otherwise. Both are real paths.
+/// A path as a plan in `folder` has it: relative where it is below that folder, so that the folder
+/// can lie elsewhere on another machine; absolute otherwise. Both are real paths.
 pub(super) fn portable(path: &str, folder: &Path) -> Outcome<String> {
     if path == "-" || path.starts_with("/dev/") {
-        return Err(Failure::Usage("a job in parts reads and writes files: name one instead of a stream".to_owned()));
+        return Err(Failure::Usage(
+            "a job in parts reads and writes files: name one instead of a stream".to_owned(),
+        ));
     }
     let real = real(Path::new(path))?;
     let inside = real.strip_prefix(folder).ok().filter(|inside| !inside.as_os_str().is_empty());
@@ -211,7 +249,8 @@ pub(super) fn portable(path: &str, folder: &Path) -> Outcome<String> {
 /// A path without links and dots, even if its end is not there yet.
 pub(super) fn real(path: &Path) -> Outcome<PathBuf> {
     let path = std::path::absolute(path)?;
-    let there = path.ancestors().find_map(|ancestor| Some((ancestor, ancestor.canonicalize().ok()?)));
+    let there =
+        path.ancestors().find_map(|ancestor| Some((ancestor, ancestor.canonicalize().ok()?)));
     let Some((ancestor, found)) = there else { return Ok(path) };
     Ok(path
         .strip_prefix(ancestor)

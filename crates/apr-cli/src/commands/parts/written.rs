@@ -5,12 +5,13 @@ use std::path::{Path, PathBuf};
 use apr::apr2::{self, Encrypt, FOOTER_LEN};
 use apr::crypto::EncrBlock;
 use apr::{
-    ByteSource, CheckpointReader, Code, Error, Escaped, FileInfo, Job, JobError, Output, PlanOptions, Planned, read_vec,
+    ByteSource, CheckpointReader, Code, Error, Escaped, FileInfo, Job, JobError, Output,
+    PlanOptions, Planned, read_vec,
 };
 use apr_io::FileSource;
 use apr_ops::parts::{
-    Gate, OutputPlan, PartResult, PartsPlan, Pinned, PlannedPart, Read, Sealing, WrittenFile, WrittenReport,
-    bytes_digest, check_relative,
+    Gate, OutputPlan, PartResult, PartsPlan, Pinned, PlannedPart, Read, Sealing, WrittenFile,
+    WrittenReport, bytes_digest, check_relative,
 };
 use base16ct::lower::{decode_vec, encode_string};
 
@@ -38,7 +39,12 @@ fn job_of(command: &Command, context: &Context) -> Outcome<(Job, Model)> {
 }
 
 /// Plans such a job; `plan` says what it is.
-pub(super) fn plan(args: &PlanArgs, mut plan: PartsPlan, folder: &Path, context: &Context) -> Outcome<Draft> {
+pub(super) fn plan(
+    args: &PlanArgs,
+    mut plan: PartsPlan,
+    folder: &Path,
+    context: &Context,
+) -> Outcome<Draft> {
     input::pin(&mut plan.job, "model", context)?;
     let cli = parsed(&plan.job, folder)?;
     let context = context.of_job(&cli.global, &cli.remote);
@@ -53,10 +59,17 @@ pub(super) fn plan(args: &PlanArgs, mut plan: PartsPlan, folder: &Path, context:
     let replace = plan.job.options.contains_key("overwrite");
     let warnings = job.plan(&source, |planned| {
         let path = folder.join(&output);
-        drop(Output::create(&path, planned.layout(), &planned.report().files, replace, &context.interrupt)?);
+        drop(Output::create(
+            &path,
+            planned.layout(),
+            &planned.report().files,
+            replace,
+            &context.interrupt,
+        )?);
         let told = convert::show_warnings(&planned, &context);
         plan.parts = parts(&planned, &*model.reader);
-        let manifest = planned.manifest().and_then(|manifest| serde_json::from_slice(&manifest).ok());
+        let manifest =
+            planned.manifest().and_then(|manifest| serde_json::from_slice(&manifest).ok());
         plan.output = Some(OutputPlan { path: output.clone(), shard_size: size, manifest });
         Ok::<_, Failure>(planned.report().warnings.iter().take(told).cloned().collect())
     })?;
@@ -76,15 +89,16 @@ pub(super) fn plan(args: &PlanArgs, mut plan: PartsPlan, folder: &Path, context:
 /// Where the output goes, below the folder of the plan.
 fn output_of(plan: &PartsPlan, job: &Job) -> Outcome<String> {
     if job.target.format != &apr2::FORMAT {
-        let message = "parts are shards of an .apr model: name an output that ends in .apr; `apr convert` makes any format \
-                       of the finished model";
+        let message = "parts are shards of an .apr model: name an output that ends in .apr; `apr \
+            convert` makes any format of the finished model";
         return Err(Failure::Usage(message.to_owned()));
     }
     let output = values(&plan.job, "output").first().copied().unwrap_or_default();
     check_relative(output).map_err(|_| {
         let output = Escaped(output);
         Failure::Usage(format!(
-            "the output '{output}' is not below the folder of the plan: write the plan beside the output, or above it"
+            "the output '{output}' is not below the folder of the plan: write the plan beside the \
+             output, or above it"
         ))
     })?;
     Ok(output.to_owned())
@@ -139,7 +153,8 @@ fn gate(job: &Job) -> Option<Gate> {
 /// How all parts are encrypted, with the key that was given to this run.
 fn encryption(plan: &PartsPlan, context: &Context) -> Outcome<Option<Encrypt>> {
     let Some(Sealing { block }) = &plan.encryption else { return Ok(None) };
-    let bytes = decode_vec(block).map_err(|_| Error::format("the plan's ENCR block is not hexadecimal digits"))?;
+    let bytes = decode_vec(block)
+        .map_err(|_| Error::format("the plan's ENCR block is not hexadecimal digits"))?;
     let block = EncrBlock::decode(&bytes)?;
     if context.options.keys.unlock.is_empty() {
         return Err(secrets::locked(context.key.as_deref(), "the plan's output"));
@@ -186,14 +201,18 @@ pub(super) fn run(open: &OpenPlan, part: usize, context: &Context) -> Outcome<Pa
 }
 
 fn output(plan: &PartsPlan) -> Outcome<&OutputPlan> {
-    plan.output.as_ref().ok_or_else(|| Error::format("the plan has no output, but its job writes").into())
+    plan.output
+        .as_ref()
+        .ok_or_else(|| Error::format("the plan has no output, but its job writes").into())
 }
 
 /// A digest that does not match is the plan's.
 fn changed(error: JobError) -> Failure {
     match error {
         JobError::Model(error) if error.code() == Code::Checksum => {
-            let mut told = Error::checksum("its bytes are not those that the plan was made of; make a new plan");
+            let mut told = Error::checksum(
+                "its bytes are not those that the plan was made of; make a new plan",
+            );
             if let Some(file) = error.file() {
                 told = told.in_file(file);
             }
@@ -217,8 +236,10 @@ fn check_same(plan: &PartsPlan, part: usize, planned: &Planned<'_>) -> Outcome {
     if same {
         return Ok(());
     }
-    Err(Error::checksum(format!("what part {part} would write is not what the plan says of it; make a new plan"))
-        .into())
+    Err(Error::checksum(format!(
+        "what part {part} would write is not what the plan says of it; make a new plan"
+    ))
+    .into())
 }
 
 /// Whether the file of a result is there, with its bytes.
@@ -243,7 +264,10 @@ pub(super) fn file_path(open: &OpenPlan, name: &str) -> Outcome<PathBuf> {
 pub(super) fn crc32(path: &Path) -> Outcome<u32> {
     let file = FileSource::open(path)?;
     let footer = u64::from(FOOTER_LEN);
-    let start = file.len().checked_sub(footer).ok_or_else(|| Error::corrupt("it is too short to be a shard"))?;
+    let start = file
+        .len()
+        .checked_sub(footer)
+        .ok_or_else(|| Error::corrupt("it is too short to be a shard"))?;
     let bytes = read_vec(&file, start, 4)?;
     Ok(bytes.iter().rev().fold(0, |sum, &byte| sum << 8 | u32::from(byte)))
 }

@@ -30,7 +30,12 @@ pub(super) fn run(
 }
 
 /// What is wanted of a text, or of tokens.
-pub(super) fn of_text(job: &Job<'_>, texts: &[String], part: &Runnable, session: &Session<'_>) -> Outcome {
+pub(super) fn of_text(
+    job: &Job<'_>,
+    texts: &[String],
+    part: &Runnable,
+    session: &Session<'_>,
+) -> Outcome {
     let ids = match texts {
         [] => job.args.tokens.clone(),
         [text] => texts::ids(job, &Tokens::of(job.reader, job.context)?, text)?,
@@ -40,12 +45,19 @@ pub(super) fn of_text(job: &Job<'_>, texts: &[String], part: &Runnable, session:
 }
 
 /// Runs a graph, and shows what is wanted.
-fn show(job: &Job<'_>, inputs: Vec<(String, Value)>, part: &Runnable, session: &Session<'_>) -> Outcome {
+fn show(
+    job: &Job<'_>,
+    inputs: Vec<(String, Value)>,
+    part: &Runnable,
+    session: &Session<'_>,
+) -> Outcome {
     let output = Output::of(job.args)?;
     let body = &part.graph.body;
-    let outputs = || body.outputs.iter().map(|id| body.value(*id).name.as_str()).collect::<Vec<_>>();
+    let outputs =
+        || body.outputs.iter().map(|id| body.value(*id).name.as_str()).collect::<Vec<_>>();
     let want = &job.args.want;
-    let wanted = if want.is_empty() { outputs() } else { want.iter().map(String::as_str).collect() };
+    let wanted =
+        if want.is_empty() { outputs() } else { want.iter().map(String::as_str).collect() };
     if let Some(name) = wanted.iter().find(|name| !session.has(name)) {
         return Err(nearby::unknown("value", name, std::iter::once(&part.graph)));
     }
@@ -54,14 +66,18 @@ fn show(job: &Job<'_>, inputs: Vec<(String, Value)>, part: &Runnable, session: &
         let takes_texts = meaning(body, &body.inputs, Meaning::TokenIds).is_some();
         let texts = if takes_texts { ", and --prompt TEXT gives a text" } else { "" };
         let missing = missing.join(", ");
-        let message =
-            format!("the model needs inputs that are not given: {missing}: --input NAME=FILE gives one{texts}");
+        let message = format!(
+            "the model needs inputs that are not given: {missing}: --input NAME=FILE gives \
+             one{texts}"
+        );
         return Err(Failure::Usage(message));
     }
     let outcome = job.run(session, inputs, &wanted)?;
     if let Some(output) = output {
-        let array = |(name, value): (&&str, &Value)| Ok(((*name).to_owned(), value.tensor()?.clone()));
-        let arrays = wanted.iter().zip(&outcome.outputs).map(array).collect::<apr::Result<Vec<_>>>()?;
+        let array =
+            |(name, value): (&&str, &Value)| Ok(((*name).to_owned(), value.tensor()?.clone()));
+        let arrays =
+            wanted.iter().zip(&outcome.outputs).map(array).collect::<apr::Result<Vec<_>>>()?;
         output.write(&arrays)?;
     }
     let report = report(job.name, &part.name, &wanted, &outcome)?;
@@ -72,7 +88,11 @@ fn show(job: &Job<'_>, inputs: Vec<(String, Value)>, part: &Runnable, session: &
 }
 
 /// The arrays of all files, each as the type that the graph expects.
-fn inputs(job: &Job<'_>, found: Vec<(Option<String>, Tensor)>, graph: &Graph) -> Outcome<Vec<(String, Value)>> {
+fn inputs(
+    job: &Job<'_>,
+    found: Vec<(Option<String>, Tensor)>,
+    graph: &Graph,
+) -> Outcome<Vec<(String, Value)>> {
     let body = &graph.body;
     let open: Vec<&GraphValue> = body.inputs.iter().map(|id| body.value(*id)).collect();
     let named = |name: &str| open.iter().find(|value| value.name == name).copied();
@@ -81,7 +101,9 @@ fn inputs(job: &Job<'_>, found: Vec<(Option<String>, Tensor)>, graph: &Graph) ->
     let mut inputs = Vec::with_capacity(found.len());
     for (name, tensor) in found {
         let value = match &name {
-            Some(name) => named(name).or_else(|| only(&needed).filter(|_| single && name == "array")),
+            Some(name) => {
+                named(name).or_else(|| only(&needed).filter(|_| single && name == "array"))
+            }
             None => only(&needed),
         };
         let Some(value) = value else { return Err(no_such_input(name.as_deref(), body)) };
@@ -102,7 +124,8 @@ fn only<'v>(needed: &[&&'v GraphValue]) -> Option<&'v GraphValue> {
 
 /// A sentence about the inputs that a graph has.
 pub(super) fn inputs_of(body: &Body) -> String {
-    let needed = body.inputs.iter().map(|id| body.value(*id)).filter(|value| value.origin == Origin::Input);
+    let needed =
+        body.inputs.iter().map(|id| body.value(*id)).filter(|value| value.origin == Origin::Input);
     let names: Vec<String> = needed.map(|value| Escaped(&value.name).to_string()).collect();
     format!("the model has the inputs {}", names.join(", "))
 }
@@ -111,7 +134,10 @@ fn no_such_input(name: Option<&str>, body: &Body) -> Failure {
     let has = inputs_of(body);
     Failure::Usage(match name {
         Some(name) => {
-            format!("there is no input '{}'; {has}. --input NAME=FILE says which one a file is for", Escaped(name))
+            format!(
+                "there is no input '{}'; {has}. --input NAME=FILE says which one a file is for",
+                Escaped(name)
+            )
         }
         None => format!("which input is it? {has}: --input NAME=FILE"),
     })
@@ -119,7 +145,13 @@ fn no_such_input(name: Option<&str>, body: &Body) -> Failure {
 
 fn render(out: &mut dyn Write, output: &ArrayReport) -> io::Result<()> {
     let shape: Vec<String> = output.shape.iter().map(ToString::to_string).collect();
-    writeln!(out, "{BOLD}{}{BOLD:#}  {DIM}{}[{}]{DIM:#}", Escaped(&output.name), output.element, shape.join(", "))?;
+    writeln!(
+        out,
+        "{BOLD}{}{BOLD:#}  {DIM}{}[{}]{DIM:#}",
+        Escaped(&output.name),
+        output.element,
+        shape.join(", ")
+    )?;
     output.items.iter().try_for_each(|item| render(out, item))?;
     if output.values.is_empty() {
         return Ok(());
@@ -130,7 +162,10 @@ fn render(out: &mut dyn Write, output: &ArrayReport) -> io::Result<()> {
     };
     let shown: Vec<String> = output.values.iter().take(SHOWN).map(text).collect();
     let more = output.values.len() + output.omitted - shown.len();
-    let more =
-        if more > 0 { format!(" {DIM}and {} more{DIM:#}", apr_core::grouped(more as u64)) } else { String::new() };
+    let more = if more > 0 {
+        format!(" {DIM}and {} more{DIM:#}", apr_core::grouped(more as u64))
+    } else {
+        String::new()
+    };
     writeln!(out, "  {}{more}", shown.join(" "))
 }

@@ -31,8 +31,12 @@ impl Given {
         for (name, path) in &args.input {
             match (name, extension(path).as_str()) {
                 (None, "txt") => given.texts.push(read_text(path)?),
-                (None, sound) if sounds::EXTENSIONS.contains(&sound) => given.sounds.push(path.clone()),
-                (None, picture) if pictures::EXTENSIONS.contains(&picture) => given.pictures.push(path.clone()),
+                (None, sound) if sounds::EXTENSIONS.contains(&sound) => {
+                    given.sounds.push(path.clone());
+                }
+                (None, picture) if pictures::EXTENSIONS.contains(&picture) => {
+                    given.pictures.push(path.clone());
+                }
                 (name, _) => given.arrays.extend(named_arrays(name.as_deref(), path, job.context)?),
             }
         }
@@ -46,8 +50,11 @@ impl Given {
 
     /// Refuses what no model takes together.
     fn check(&self) -> Outcome {
-        let alone =
-            [!self.arrays.is_empty(), !self.sounds.is_empty(), !self.pictures.is_empty() || !self.texts.is_empty()];
+        let alone = [
+            !self.arrays.is_empty(),
+            !self.sounds.is_empty(),
+            !self.pictures.is_empty() || !self.texts.is_empty(),
+        ];
         if alone.iter().filter(|given| **given).count() > 1 {
             let message = "give arrays, sounds, or texts and pictures; not several of these";
             return Err(Failure::Usage(message.to_owned()));
@@ -57,7 +64,9 @@ impl Given {
 }
 
 fn extension(path: &Path) -> String {
-    path.extension().map(|extension| extension.to_string_lossy().to_ascii_lowercase()).unwrap_or_default()
+    path.extension()
+        .map(|extension| extension.to_string_lossy().to_ascii_lowercase())
+        .unwrap_or_default()
 }
 
 fn read_text(path: &Path) -> Outcome<String> {
@@ -65,7 +74,8 @@ fn read_text(path: &Path) -> Outcome<String> {
     bounded_text(file, path)
 }
 
-/// The text of a pipe, without the line break that `echo` puts at its end; `None` where there is no pipe, or nothing in it.
+/// The text of a pipe, without the line break that `echo` puts at its end; `None` where there is no
+/// pipe, or nothing in it.
 fn piped_text() -> Outcome<Option<String>> {
     let stdin = std::io::stdin();
     if stdin.is_terminal() {
@@ -94,11 +104,16 @@ fn bounded_text(from: impl Read, path: &Path) -> Outcome<String> {
 }
 
 /// The arrays of a file, under their own names or the one that the user gave.
-fn named_arrays(name: Option<&str>, path: &Path, context: &Context) -> Outcome<Vec<(Option<String>, Tensor)>> {
+fn named_arrays(
+    name: Option<&str>,
+    path: &Path,
+    context: &Context,
+) -> Outcome<Vec<(Option<String>, Tensor)>> {
     let mut arrays = read_arrays(path, context)?;
     if let Some(name) = name {
         let [(own, _)] = arrays.as_mut_slice() else {
-            let message = format!("{} has {} arrays, so it is not one input", path.display(), arrays.len());
+            let message =
+                format!("{} has {} arrays, so it is not one input", path.display(), arrays.len());
             return Err(Failure::Usage(message));
         };
         *own = Some(name.to_owned());

@@ -55,7 +55,11 @@ impl Job<'_> {
     }
 
     /// Prepares a part of the model.
-    pub(super) fn session<'a>(&self, part: &'a Runnable, weights: &'a dyn CheckpointReader) -> Outcome<Session<'a>> {
+    pub(super) fn session<'a>(
+        &self,
+        part: &'a Runnable,
+        weights: &'a dyn CheckpointReader,
+    ) -> Outcome<Session<'a>> {
         let mut limits = RunLimits::default();
         limits.max_memory = self.context.max_memory();
         Ok(Engine::prepare(&part.graph, weights, limits)?)
@@ -67,6 +71,13 @@ impl Job<'_> {
 }
 
 /// Name of the input or output that means something.
-pub(super) fn meaning<'b>(body: &'b Body, list: &[apr_graph::ValueId], meaning: Meaning) -> Option<&'b str> {
-    list.iter().map(|id| body.value(*id)).find(|value| value.meaning == meaning).map(|value| value.name.as_str())
+pub(super) fn meaning<'b>(
+    body: &'b Body,
+    list: &[apr_graph::ValueId],
+    meaning: Meaning,
+) -> Option<&'b str> {
+    list.iter()
+        .map(|id| body.value(*id))
+        .find(|value| value.meaning == meaning)
+        .map(|value| value.name.as_str())
 }

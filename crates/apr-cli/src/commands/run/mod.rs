@@ -36,7 +36,9 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome {
     model.reader.warnings().iter().for_each(|warning| context.printer.warn(warning));
     let facts = Facts::of(&*model.reader)?;
     let architecture = context.architecture()?;
-    let source = Source::new(&*model.reader, context.families()?).named(&model.name).taken_for(&architecture);
+    let source = Source::new(&*model.reader, context.families()?)
+        .named(&model.name)
+        .taken_for(&architecture);
     let task = args.task.clone().or_else(|| facts.task());
     let job = Job {
         args,
@@ -52,7 +54,9 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome {
         return Err(Failure::Usage(message.to_owned()));
     }
     // A head that is no language model's reads a text once, so that nothing is kept.
-    let writes = task.as_deref().is_none_or(|task| task == GENERATES || task.ends_with("ConditionalGeneration"));
+    let writes = task
+        .as_deref()
+        .is_none_or(|task| task == GENERATES || task.ends_with("ConditionalGeneration"));
     let goes_on = !(given.texts.is_empty() && given.sounds.is_empty() && args.tokens.is_empty());
     let past = writes && goes_on && args.want.is_empty();
     let options = GraphOptions { past, task: args.task.clone(), ..GraphOptions::default() };
@@ -77,18 +81,29 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome {
 }
 
 /// Does with what is given what the model is for.
-fn dispatch(job: &Job<'_>, given: Given, task: Option<&str>, part: &Runnable, session: &Session<'_>) -> Outcome {
+fn dispatch(
+    job: &Job<'_>,
+    given: Given,
+    task: Option<&str>,
+    part: &Runnable,
+    session: &Session<'_>,
+) -> Outcome {
     let body = &part.graph.body;
     let reads = |what| meaning(body, &body.inputs, what).is_some();
     let generates = task.map_or_else(|| reads(Meaning::PastKey), |task| task == GENERATES);
     let has_logits = meaning(body, &body.outputs, Meaning::Logits).is_some();
-    let has_text = !(given.texts.is_empty() && job.args.tokens.is_empty()) && given.pictures.is_empty();
+    let has_text =
+        !(given.texts.is_empty() && job.args.tokens.is_empty()) && given.pictures.is_empty();
     let writes = has_text && ((generates && has_logits) || given.texts.is_empty());
     let wants = !job.args.want.is_empty();
     check_options(job.args, false, writes && !wants)?;
     if !given.sounds.is_empty() {
         let hears = reads(Meaning::Waveform) || sounds::detects_speech(body);
-        return if hears { sounds::run(job, &given.sounds, part, session) } else { Err(takes_no("sound", body)) };
+        return if hears {
+            sounds::run(job, &given.sounds, part, session)
+        } else {
+            Err(takes_no("sound", body))
+        };
     }
     if !given.pictures.is_empty() {
         return pictures::run(job, &given.pictures, &given.texts, part, session);
@@ -112,14 +127,21 @@ fn takes_no(what: &str, body: &Body) -> Failure {
 fn check_options(args: &RunArgs, transcribes: bool, writes: bool) -> Outcome {
     let of_speech = args.language.is_some() || args.translate || args.timestamps;
     if of_speech && !transcribes {
-        let message = "--language, --translate and --timestamps are for models that write speech down, such as Whisper";
+        let message = "--language, --translate and --timestamps are for models that write speech \
+            down, such as Whisper";
         return Err(Failure::Usage(message.to_owned()));
     }
     let of_texts = args.chat || args.temperature > 0.0 || !args.stop.is_empty();
     if of_texts && !writes {
         let message = match args.want.is_empty() {
-            true => "--chat, --temperature and --stop are for models that go on with texts, and this one gets none",
-            false => "--chat, --temperature and --stop are for going on with a text, and --want reads it only",
+            true => {
+                "--chat, --temperature and --stop are for models that go on with texts, and this \
+                 one gets none"
+            }
+            false => {
+                "--chat, --temperature and --stop are for going on with a text, and --want reads \
+                 it only"
+            }
         };
         return Err(Failure::Usage(message.to_owned()));
     }

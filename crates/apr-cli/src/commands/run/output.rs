@@ -18,13 +18,17 @@ pub(super) struct Output<'a> {
 }
 
 impl<'a> Output<'a> {
-    /// What `--output` asks for. A file that is there, or whose kind is not known, is refused before anything runs.
+    /// What `--output` asks for. A file that is there, or whose kind is not known, is refused
+    /// before anything runs.
     pub(super) fn of(args: &'a RunArgs) -> Outcome<Option<Self>> {
         let Some(path) = args.output.as_deref() else { return Ok(None) };
-        let extension = path.extension().map(|extension| extension.to_string_lossy()).unwrap_or_default();
+        let extension =
+            path.extension().map(|extension| extension.to_string_lossy()).unwrap_or_default();
         let kind = ArrayFile::by_extension(&extension).ok_or_else(|| {
             let name = path.display();
-            Failure::Usage(format!("{name}: arrays are written as .npy, .npz, .safetensors or .json"))
+            Failure::Usage(format!(
+                "{name}: arrays are written as .npy, .npz, .safetensors or .json"
+            ))
         })?;
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         AtomicOutput::create(Target::File(path.to_path_buf()), args.overwrite, [&*name])?;

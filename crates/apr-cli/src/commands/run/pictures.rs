@@ -88,7 +88,9 @@ pub(super) fn run(
 fn vectors(results: &[Seen]) -> Outcome<Tensor> {
     let vector = |seen: &Seen| match &seen.made {
         Made::Embedding { vector } => Ok(vector.clone()),
-        _ => Err(Failure::Usage("--output writes vectors, and this model makes labels: use --json".to_owned())),
+        _ => Err(Failure::Usage(
+            "--output writes vectors, and this model makes labels: use --json".to_owned(),
+        )),
     };
     let rows = results.iter().map(vector).collect::<Outcome<Vec<_>>>()?;
     let width = rows.first().map_or(0, Vec::len);
@@ -105,10 +107,20 @@ struct Looking<'l> {
 }
 
 impl<'l> Looking<'l> {
-    fn of(job: &'l Job<'l>, body: &'l Body, session: &'l Session<'l>, texts: &[String]) -> Outcome<Self> {
-        let input = body.inputs.iter().map(|id| body.value(*id)).find(|value| value.meaning == Meaning::Pixels);
+    fn of(
+        job: &'l Job<'l>,
+        body: &'l Body,
+        session: &'l Session<'l>,
+        texts: &[String],
+    ) -> Outcome<Self> {
+        let input = body
+            .inputs
+            .iter()
+            .map(|id| body.value(*id))
+            .find(|value| value.meaning == Meaning::Pixels);
         let input = input.ok_or_else(|| Failure::Usage("the model takes no picture".to_owned()))?;
-        let sides: Vec<usize> = input.shape().unwrap_or_default().iter().rev().take(2).map_while(side).collect();
+        let sides: Vec<usize> =
+            input.shape().unwrap_or_default().iter().rev().take(2).map_while(side).collect();
         let expected = match sides[..] {
             [width, height] => (height, width),
             _ => (224, 224),
@@ -117,8 +129,8 @@ impl<'l> Looking<'l> {
         let config = job.facts.get("image_config").unwrap_or_else(|| {
             let (height, width) = expected;
             job.warn(&format!(
-                "no preprocessor_config.json says how pictures go in: they are brought to {width} x {height}, and values \
-                 to 0 to 1"
+                "no preprocessor_config.json says how pictures go in: they are brought to {width} \
+                 x {height}, and values to 0 to 1"
             ));
             &none
         });
@@ -126,7 +138,8 @@ impl<'l> Looking<'l> {
         let takes_text = meaning(body, &body.inputs, Meaning::TokenIds).is_some();
         if takes_text && texts.is_empty() {
             return Err(Failure::Usage(
-                "give texts that may fit the picture: --prompt \"a cat\" --prompt \"a dog\"".to_owned(),
+                "give texts that may fit the picture: --prompt \"a cat\" --prompt \"a dog\""
+                    .to_owned(),
             ));
         }
         if !takes_text && !texts.is_empty() {
@@ -143,12 +156,15 @@ impl<'l> Looking<'l> {
         Ok(looking)
     }
 
-    /// The tokens of a text. A model that is told of no padding was trained with as many tokens as fit.
+    /// The tokens of a text. A model that is told of no padding was trained with as many tokens as
+    /// fit.
     fn ids(&self, tokens: &Tokens, text: &str) -> Outcome<Vec<i64>> {
         let most = self.job.facts.context().unwrap_or(usize::MAX);
         let (mut ids, left_out) = tokens.encode_at_most(text, most, self.job.context)?;
         if left_out > 0 {
-            self.job.warn(&format!("the model takes {most} tokens: the last {left_out} of '{text}' are left out"));
+            self.job.warn(&format!(
+                "the model takes {most} tokens: the last {left_out} of '{text}' are left out"
+            ));
         }
         if self.is_siglip() && most < 4096 {
             let text = self.job.facts.config("text_config");
@@ -160,7 +176,11 @@ impl<'l> Looking<'l> {
 
     /// SigLIP gives each text a probability of its own (Zhai et al. 2023).
     fn is_siglip(&self) -> bool {
-        self.job.facts.config("model_type").and_then(Json::as_str).is_some_and(|kind| kind.contains("siglip"))
+        self.job
+            .facts
+            .config("model_type")
+            .and_then(Json::as_str)
+            .is_some_and(|kind| kind.contains("siglip"))
     }
 
     fn look(&self, path: &Path) -> Outcome<Seen> {
@@ -168,19 +188,29 @@ impl<'l> Looking<'l> {
         let most = self.job.context.max_memory() / 2;
         let len = std::fs::metadata(path).map_err(|error| io_error(&error, path))?.len();
         if len > most {
-            return Err(named(Error::memory(format!("the file has {len} bytes: raise --max-memory"))).into());
+            return Err(named(Error::memory(format!(
+                "the file has {len} bytes: raise --max-memory"
+            )))
+            .into());
         }
         let bytes = std::fs::read(path).map_err(|error| io_error(&error, path))?;
         let picture = decode(&bytes, most).map_err(named)?;
         let (values, height, width) = self.settings.apply(&picture).map_err(named)?;
         let pixels = Tensor::new(vec![1, 3, height, width], values)?;
-        let made = if self.texts.is_empty() { self.alone(pixels)? } else { self.beside_texts(&pixels)? };
-        Ok(Seen { picture: path.display().to_string(), width: picture.width, height: picture.height, made })
+        let made =
+            if self.texts.is_empty() { self.alone(pixels)? } else { self.beside_texts(&pixels)? };
+        Ok(Seen {
+            picture: path.display().to_string(),
+            width: picture.width,
+            height: picture.height,
+            made,
+        })
     }
 
     fn one(&self, inputs: Vec<(String, Value)>, wanted: &str) -> Outcome<Vec<f32>> {
         let outcome = self.job.run(self.session, inputs, &[wanted])?;
-        let value = outcome.outputs.first().ok_or_else(|| Error::format("the model made nothing"))?;
+        let value =
+            outcome.outputs.first().ok_or_else(|| Error::format("the model made nothing"))?;
         Ok(value.tensor()?.floats()?.into_owned())
     }
 
@@ -193,16 +223,20 @@ impl<'l> Looking<'l> {
         let inputs = vec![(input, pixels.into())];
         let output = |what| self.name(&self.body.outputs, what);
         if let Some(logits) = output(Meaning::Logits) {
-            return Ok(Made::Classification { labels: labels(self.job, &self.one(inputs, logits)?) });
+            return Ok(Made::Classification {
+                labels: labels(self.job, &self.one(inputs, logits)?),
+            });
         }
         let pooled = output(Meaning::Pooled).or_else(|| output(Meaning::HiddenStates));
-        let pooled = pooled.ok_or_else(|| Error::version("what the model makes of a picture is not known"))?;
+        let pooled = pooled
+            .ok_or_else(|| Error::version("what the model makes of a picture is not known"))?;
         Ok(Made::Embedding { vector: self.one(inputs, pooled)? })
     }
 
     fn beside_texts(&self, pixels: &Tensor) -> Outcome<Made> {
         let logits = self.name(&self.body.outputs, Meaning::Logits);
-        let logits = logits.ok_or_else(|| Error::version("the model does not say how well texts fit"))?;
+        let logits =
+            logits.ok_or_else(|| Error::version("the model does not say how well texts fit"))?;
         let mut found = Vec::with_capacity(self.texts.len());
         for (_, ids) in &self.texts {
             let mut inputs = Vec::new();
@@ -220,7 +254,8 @@ impl<'l> Looking<'l> {
             found.extend(self.one(inputs, logits)?.first().copied());
         }
         let scores = if self.is_siglip() { sigmoid(&found) } else { softmax(&found) };
-        let fit = |at: usize| Fit { text: self.texts[at].0.clone(), score: scores[at], logit: found[at] };
+        let fit =
+            |at: usize| Fit { text: self.texts[at].0.clone(), score: scores[at], logit: found[at] };
         Ok(Made::Fit { texts: largest(&scores, found.len()).into_iter().map(fit).collect() })
     }
 }
@@ -232,9 +267,9 @@ fn side(dim: &apr_graph::Dim) -> Option<usize> {
 fn render(out: &mut dyn Write, made: &Made) -> io::Result<()> {
     match made {
         Made::Classification { labels } => render_labels(out, labels),
-        Made::Fit { texts } => {
-            texts.iter().try_for_each(|fit| writeln!(out, "{:>6.2} %  {}", 100.0 * fit.score, Escaped(&fit.text)))
-        }
+        Made::Fit { texts } => texts.iter().try_for_each(|fit| {
+            writeln!(out, "{:>6.2} %  {}", 100.0 * fit.score, Escaped(&fit.text))
+        }),
         Made::Embedding { vector } => {
             let shown: Vec<String> = vector.iter().take(8).map(ToString::to_string).collect();
             writeln!(out, "{DIM}{} numbers{DIM:#}\n  {}", vector.len(), shown.join(" "))

@@ -22,7 +22,8 @@ use crate::printer::{BOLD, DIM};
 pub(super) const EXTENSIONS: [&str; 5] = ["wav", "flac", "mp3", "ogg", "oga"];
 /// Rate of models that do not say theirs.
 const USUAL_RATE: u32 = 16_000;
-/// Samples of a window of silero's models, and those before it that they see again, at 16 and at 8 kHz.
+/// Samples of a window of silero's models, and those before it that they see again, at 16 and at 8
+/// kHz.
 const WINDOWS: [(u32, usize, usize); 2] = [(16_000, 512, 64), (8_000, 256, 32)];
 
 /// What the model made of all sounds.
@@ -79,19 +80,30 @@ pub(super) fn read(job: &Job<'_>, path: &Path, rate: u32) -> Outcome<Read> {
     let named = |error: Error| error.in_file(path.display());
     let len = std::fs::metadata(path).map_err(|error| io_error(&error, path))?.len();
     let left = budget.checked_sub(len);
-    let left = left.ok_or_else(|| named(Error::memory(format!("the file has {len} bytes: raise --max-memory"))))?;
+    let left = left.ok_or_else(|| {
+        named(Error::memory(format!("the file has {len} bytes: raise --max-memory")))
+    })?;
     let bytes = std::fs::read(path).map_err(|error| io_error(&error, path))?;
     let file = path.display().to_string();
     // Samples take four bytes each, and those at the model's rate as well.
-    let (sound, warnings) = decode(bytes, usize::try_from(left / 6).unwrap_or(usize::MAX)).map_err(named)?;
+    let (sound, warnings) =
+        decode(bytes, usize::try_from(left / 6).unwrap_or(usize::MAX)).map_err(named)?;
     let odd = sound.check().map_err(named)?;
     warnings.iter().chain(&odd).for_each(|warning| job.warn(&format!("{file}: {warning}")));
     let count = sound.samples.len() as u64;
     if 4 * (count + count.saturating_mul(rate.into()) / u64::from(sound.rate)) > budget {
-        return Err(named(Error::memory("at the model's rate the sound does not fit --max-memory")).into());
+        return Err(named(Error::memory(
+            "at the model's rate the sound does not fit --max-memory",
+        ))
+        .into());
     }
-    let report =
-        SoundReport { file, rate: sound.rate, channels: sound.channels, seconds: sound.seconds(), model_rate: rate };
+    let report = SoundReport {
+        file,
+        rate: sound.rate,
+        channels: sound.channels,
+        seconds: sound.seconds(),
+        model_rate: rate,
+    };
     Ok(Read { sound: sound.at_rate(rate).map_err(named)?, report })
 }
 
@@ -105,7 +117,12 @@ pub(super) fn model_rate(job: &Job<'_>) -> u32 {
     setting(job, "sample_rate").and_then(|rate| u32::try_from(rate).ok()).unwrap_or(USUAL_RATE)
 }
 
-pub(super) fn run(job: &Job<'_>, paths: &[PathBuf], part: &Runnable, session: &Session<'_>) -> Outcome {
+pub(super) fn run(
+    job: &Job<'_>,
+    paths: &[PathBuf],
+    part: &Runnable,
+    session: &Session<'_>,
+) -> Outcome {
     let output = Output::of(job.args)?;
     let listening = Listening { job, body: &part.graph.body, session };
     let results = paths.iter().map(|path| listening.hear(path)).collect::<Outcome<Vec<_>>>()?;
@@ -128,14 +145,16 @@ fn rows(results: &[Heard]) -> Outcome<Tensor> {
     let row = |heard: &Heard| match &heard.made {
         Made::Embedding { vector } => Ok(vector.clone()),
         Made::SpeechDetection { probabilities, .. } => Ok(probabilities.clone()),
-        _ => {
-            Err(Failure::Usage("--output writes vectors, and this model makes texts or labels: use --json".to_owned()))
-        }
+        _ => Err(Failure::Usage(
+            "--output writes vectors, and this model makes texts or labels: use --json".to_owned(),
+        )),
     };
     let rows = results.iter().map(row).collect::<Outcome<Vec<_>>>()?;
     let width = rows.first().map_or(0, Vec::len);
     if rows.iter().any(|row| row.len() != width) {
-        return Err(Failure::Usage("sounds of different lengths make no one array: give one at a time".to_owned()));
+        return Err(Failure::Usage(
+            "sounds of different lengths make no one array: give one at a time".to_owned(),
+        ));
     }
     Ok(Tensor::new(vec![rows.len(), width], rows.concat())?)
 }
@@ -149,15 +168,21 @@ struct Listening<'l> {
 impl Listening<'_> {
     fn hear(&self, path: &Path) -> Outcome<Heard> {
         let Read { sound, report } = read(self.job, path, model_rate(self.job))?;
-        let made = if detects_speech(self.body) { self.detect(&sound)? } else { self.listen(&sound)? };
+        let made =
+            if detects_speech(self.body) { self.detect(&sound)? } else { self.listen(&sound)? };
         Ok(Heard { sound: report, made })
     }
 
     fn listen(&self, sound: &Sound) -> Outcome<Made> {
         let input = meaning(self.body, &self.body.inputs, Meaning::Waveform);
         let input = input.ok_or_else(|| Failure::Usage("the model takes no sound".to_owned()))?;
-        let wants_normal = self.job.facts.get("audio_config").and_then(|config| config.get("do_normalize")?.as_bool());
-        let samples = if wants_normal == Some(true) { sound.normalized() } else { sound.samples.clone() };
+        let wants_normal = self
+            .job
+            .facts
+            .get("audio_config")
+            .and_then(|config| config.get("do_normalize")?.as_bool());
+        let samples =
+            if wants_normal == Some(true) { sound.normalized() } else { sound.samples.clone() };
         let samples = Tensor::new(vec![1, samples.len()], samples)?;
         let output = |what| meaning(self.body, &self.body.outputs, what);
         let made = |name: &str| self.one(vec![(input.to_owned(), samples.into())], name);
@@ -168,7 +193,8 @@ impl Listening<'_> {
             }
             return self.letters(&logits);
         }
-        let name = output(Meaning::HiddenStates).ok_or_else(|| Error::version("what the model makes is not known"))?;
+        let name = output(Meaning::HiddenStates)
+            .ok_or_else(|| Error::version("what the model makes is not known"))?;
         let states = made(name)?;
         let width = states.shape().last().copied().unwrap_or_default();
         let mut vector = pool(&states.floats()?, width, Pooling::Mean);
@@ -180,7 +206,8 @@ impl Listening<'_> {
 
     fn one(&self, inputs: Vec<(String, Value)>, wanted: &str) -> Outcome<Tensor> {
         let outcome = self.job.run(self.session, inputs, &[wanted])?;
-        let value = outcome.outputs.first().ok_or_else(|| Error::format("the model made nothing"))?;
+        let value =
+            outcome.outputs.first().ok_or_else(|| Error::format("the model made nothing"))?;
         Ok(value.tensor()?.clone())
     }
 
@@ -188,15 +215,19 @@ impl Listening<'_> {
     fn letters(&self, logits: &Tensor) -> Outcome<Made> {
         let vocabulary = Vocabulary::of(self.job)?;
         let width = logits.shape().last().copied().unwrap_or(1).max(1);
-        let best = |row: &[f32]| (0..row.len()).rev().max_by(|&a, &b| row[a].total_cmp(&row[b])).unwrap_or_default();
+        let best = |row: &[f32]| {
+            (0..row.len()).rev().max_by(|&a, &b| row[a].total_cmp(&row[b])).unwrap_or_default()
+        };
         let frames: Vec<usize> = logits.floats()?.chunks_exact(width).map(best).collect();
         Ok(Made::Transcription { text: vocabulary.text(&collapsed(&frames, vocabulary.blank)) })
     }
 
-    /// The probability that somebody speaks in each window; the model remembers what it heard before.
+    /// The probability that somebody speaks in each window; the model remembers what it heard
+    /// before.
     fn detect(&self, sound: &Sound) -> Outcome<Made> {
         let window = WINDOWS.into_iter().find(|(rate, ..)| *rate == sound.rate);
-        let (rate, window, before) = window.ok_or_else(|| Error::version("the model hears 8 and 16 kHz"))?;
+        let (rate, window, before) =
+            window.ok_or_else(|| Error::version("the model hears 8 and 16 kHz"))?;
         let mut state = Value::Tensor(Tensor::new(vec![2, 1, 128], vec![0.0_f32; 256])?);
         let mut seen = vec![0.0; before];
         let mut probabilities = Vec::with_capacity(sound.samples.len().div_ceil(window));
@@ -210,7 +241,8 @@ impl Listening<'_> {
             ];
             let mut outcome = self.job.run(self.session, inputs, &["output", "stateN"])?;
             state = outcome.outputs.pop().ok_or_else(|| Error::format("the model made nothing"))?;
-            let made = outcome.outputs.pop().ok_or_else(|| Error::format("the model made nothing"))?;
+            let made =
+                outcome.outputs.pop().ok_or_else(|| Error::format("the model made nothing"))?;
             probabilities.push(made.tensor()?.floats()?.first().copied().unwrap_or(f32::NAN));
             seen.drain(..window);
         }
@@ -221,7 +253,9 @@ impl Listening<'_> {
 
 /// Whether a graph is one of silero's, which are told apart by what goes in and what comes out.
 pub(super) fn detects_speech(body: &Body) -> bool {
-    let has = |list: &[apr_graph::ValueId], name: &str| list.iter().any(|id| body.value(*id).name == name);
+    let has = |list: &[apr_graph::ValueId], name: &str| {
+        list.iter().any(|id| body.value(*id).name == name)
+    };
     let open = body.inputs.iter().filter(|id| body.value(**id).origin == Origin::Input).count();
     let inputs = ["input", "state", "sr"].iter().all(|name| has(&body.inputs, name)) && open == 3;
     inputs && has(&body.outputs, "output") && has(&body.outputs, "stateN")
@@ -239,20 +273,29 @@ struct Vocabulary {
 impl Vocabulary {
     fn of(job: &Job<'_>) -> Outcome<Self> {
         let lacking = || {
-            let advice = "put the model's vocab.json beside it, or take the logits: --want logits --input NAME=FILE";
+            let advice = "put the model's vocab.json beside it, or take the logits: --want logits \
+                --input NAME=FILE";
             Failure::Model(Error::version(format!("the model has no letters: {advice}")))
         };
         let found = apr_tokenizer::vocabulary(job.reader, usize::MAX)?.ok_or_else(lacking)?;
         let size = found.tokens.iter().map(|token| token.id + 1).max().unwrap_or_default();
-        let mut letters = vec![String::new(); usize::try_from(size).unwrap_or_default().min(1 << 20)];
+        let mut letters =
+            vec![String::new(); usize::try_from(size).unwrap_or_default().min(1 << 20)];
         for token in found.tokens {
-            if let Some(letter) = usize::try_from(token.id).ok().and_then(|id| letters.get_mut(id)) {
+            if let Some(letter) = usize::try_from(token.id).ok().and_then(|id| letters.get_mut(id))
+            {
                 *letter = token.text;
             }
         }
-        let blank = job.facts.config("pad_token_id").and_then(Json::as_u64).and_then(|id| usize::try_from(id).ok());
+        let blank = job
+            .facts
+            .config("pad_token_id")
+            .and_then(Json::as_u64)
+            .and_then(|id| usize::try_from(id).ok());
         let settings = job.facts.file("tokenizer_config.json");
-        let between = settings.and_then(|settings| settings.get("word_delimiter_token")?.as_str()).unwrap_or("|");
+        let between = settings
+            .and_then(|settings| settings.get("word_delimiter_token")?.as_str())
+            .unwrap_or("|");
         Ok(Self { letters, blank: blank.unwrap_or(0), between: between.to_owned() })
     }
 
@@ -279,7 +322,9 @@ fn render(out: &mut dyn Write, heard: &Heard) -> io::Result<()> {
             if spoken.is_empty() {
                 writeln!(out, "nowhere")?;
             }
-            spoken.iter().try_for_each(|part| writeln!(out, "{:>8.2} to {:.2}", part.start, part.end.min(seconds)))
+            spoken.iter().try_for_each(|part| {
+                writeln!(out, "{:>8.2} to {:.2}", part.start, part.end.min(seconds))
+            })
         }
     }
 }

@@ -29,8 +29,8 @@ struct Continued {
     /// The text that they are, where the model's tokenizer is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     text: Option<String>,
-    /// Why no more were added: `end` for a token that ends a text, `stop` for what --stop says, `max_tokens`, `context` where
-    /// the model takes no more.
+    /// Why no more were added: `end` for a token that ends a text, `stop` for what --stop says,
+    /// `max_tokens`, `context` where the model takes no more.
     ended: &'static str,
 }
 
@@ -73,7 +73,8 @@ pub(super) fn run(job: &Job<'_>, texts: &[String], session: &Session<'_>) -> Out
     let language = LanguageModel::new(session)?;
     each(job, texts, |tokens, prompt, given| {
         let reader = Reader { job, language: &language, memory: Memory::default() };
-        let room = job.facts.context().map_or(usize::MAX, |context| context.saturating_sub(given.len()));
+        let room =
+            job.facts.context().map_or(usize::MAX, |context| context.saturating_sub(given.len()));
         // The last token that fits leads to one more, which need not.
         let begin = Begin { tokens: given.clone(), room: room.saturating_add(1) };
         write(job, reader, begin, tokens, (prompt, given))
@@ -84,13 +85,17 @@ pub(super) fn run(job: &Job<'_>, texts: &[String], session: &Session<'_>) -> Out
 pub(super) fn answer(job: &Job<'_>, texts: &[String], parts: &Parts<'_>) -> Outcome {
     let start = job.facts.decoder_start().ok_or_else(|| {
         let advice = "put the model's config.json beside it";
-        apr::Error::version(format!("the model does not say with which token it begins a text: {advice}"))
+        apr::Error::version(format!(
+            "the model does not say with which token it begins a text: {advice}"
+        ))
     })?;
-    let beams = ["generation_config.json", "config.json"]
-        .into_iter()
-        .find_map(|file| job.facts.file(file)?.get("num_beams")?.as_u64().filter(|beams| *beams > 1));
+    let beams = ["generation_config.json", "config.json"].into_iter().find_map(|file| {
+        job.facts.file(file)?.get("num_beams")?.as_u64().filter(|beams| *beams > 1)
+    });
     if let Some(beams) = beams {
-        job.warn(&format!("the model's settings ask for a search with {beams} beams; one is followed"));
+        job.warn(&format!(
+            "the model's settings ask for a search with {beams} beams; one is followed"
+        ));
     }
     each(job, texts, |tokens, prompt, given| {
         let states = parts.encode(read_by(parts, &given)?)?;
@@ -121,7 +126,9 @@ fn each(
     one: impl Fn(Option<&Tokens>, Option<String>, Vec<i64>) -> Outcome<Continued>,
 ) -> Outcome {
     if job.args.output.is_some() {
-        return Err(Failure::Usage("--output writes arrays, and a text is none: use > FILE".to_owned()));
+        return Err(Failure::Usage(
+            "--output writes arrays, and a text is none: use > FILE".to_owned(),
+        ));
     }
     if texts.is_empty() {
         let report = one(None, None, job.args.tokens.clone())?;
@@ -130,15 +137,19 @@ fn each(
     let tokens = Tokens::of(job.reader, job.context)?;
     let mut reports = Vec::with_capacity(texts.len());
     for text in texts {
-        let (prompt, ends) = if job.args.chat { (Some(as_chat(job, text)?), false) } else { (None, true) };
+        let (prompt, ends) =
+            if job.args.chat { (Some(as_chat(job, text)?), false) } else { (None, true) };
         let mut given = tokens.encode(prompt.as_deref().unwrap_or(text), ends, job.context)?;
         fit(job, &mut given)?;
         if given.is_empty() {
-            return Err(Failure::Usage("the text is empty, so there is nothing to go on from".to_owned()));
+            return Err(Failure::Usage(
+                "the text is empty, so there is nothing to go on from".to_owned(),
+            ));
         }
         reports.push(one(Some(&tokens), prompt, given)?);
         if !job.context.json {
-            writeln!(io::stdout()).map_err(|error| io_error(&error, Path::new("standard output")))?;
+            writeln!(io::stdout())
+                .map_err(|error| io_error(&error, Path::new("standard output")))?;
         }
     }
     match reports.as_slice() {
@@ -149,12 +160,18 @@ fn each(
 
 /// The message, written down by the model's template.
 fn as_chat(job: &Job<'_>, text: &str) -> Outcome<String> {
-    let template = job.facts.get("tokenizer.chat_template").and_then(Template::from_json).ok_or_else(|| {
-        let advice = "leave --chat out, or put the model's chat_template.jinja beside it";
-        Failure::Model(apr::Error::version(format!("the model has no chat template: {advice}")))
-    })?;
-    let message = |role: &str, content: &str| Message { role: role.to_owned(), content: content.to_owned() };
-    let mut messages: Vec<Message> = job.args.system.iter().map(|system| message("system", system)).collect();
+    let template = job
+        .facts
+        .get("tokenizer.chat_template")
+        .and_then(Template::from_json)
+        .ok_or_else(|| {
+            let advice = "leave --chat out, or put the model's chat_template.jinja beside it";
+            Failure::Model(apr::Error::version(format!("the model has no chat template: {advice}")))
+        })?;
+    let message =
+        |role: &str, content: &str| Message { role: role.to_owned(), content: content.to_owned() };
+    let mut messages: Vec<Message> =
+        job.args.system.iter().map(|system| message("system", system)).collect();
     messages.push(message("user", text));
     let tokens = job.facts.special_tokens();
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
@@ -164,13 +181,17 @@ fn as_chat(job: &Job<'_>, text: &str) -> Outcome<String> {
     })
 }
 
-/// Refuses what is longer than the model's context, or leaves out its beginning where that is wanted.
+/// Refuses what is longer than the model's context, or leaves out its beginning where that is
+/// wanted.
 fn fit(job: &Job<'_>, given: &mut Vec<i64>) -> Outcome {
-    let Some(context) = job.facts.context().filter(|context| given.len() > *context) else { return Ok(()) };
+    let Some(context) = job.facts.context().filter(|context| given.len() > *context) else {
+        return Ok(());
+    };
     let count = given.len();
     if !job.args.truncate {
         return Err(Failure::Usage(format!(
-            "the text is {count} tokens long, and the model's context has {context}; --truncate leaves out the end"
+            "the text is {count} tokens long, and the model's context has {context}; --truncate \
+             leaves out the end"
         )));
     }
     job.warn(&format!("the last {} of the text's {count} tokens are left out", count - context));
@@ -187,10 +208,21 @@ fn write(
     (prompt, given): (Option<String>, Vec<i64>),
 ) -> Outcome<Continued> {
     let args = job.args;
-    let sampling = Sampling { temperature: args.temperature, top_k: args.top_k, top_p: args.top_p, seed: args.seed };
+    let sampling = Sampling {
+        temperature: args.temperature,
+        top_k: args.top_k,
+        top_p: args.top_p,
+        seed: args.seed,
+    };
     let mut sampler = Sampler::new(sampling);
     let stream = tokens.map(|tokens| TextStream::behind(&tokens.0, &begin.tokens)).transpose()?;
-    let mut writing = Writing { stream, stops: &args.stop, quiet: job.context.json, text: String::new(), shown: 0 };
+    let mut writing = Writing {
+        stream,
+        stops: &args.stop,
+        quiet: job.context.json,
+        text: String::new(),
+        shown: 0,
+    };
     let (mut added, mut next) = (Vec::new(), begin.tokens);
     let ended = loop {
         if added.len() >= args.max_tokens {
@@ -202,7 +234,9 @@ fn write(
             break "context";
         }
         let logits = writer.next(&next)?;
-        let token = sampler.choose(&logits).ok_or_else(|| Failure::General("no logit is a number".to_owned()))?;
+        let token = sampler
+            .choose(&logits)
+            .ok_or_else(|| Failure::General("no logit is a number".to_owned()))?;
         let token = i64::try_from(token).unwrap_or(i64::MAX);
         if job.facts.ends().contains(&token) {
             break "end";
@@ -264,7 +298,11 @@ impl Writing<'_> {
         if self.quiet {
             return Ok(());
         }
-        let held = if all { 0 } else { self.stops.iter().map(|stop| stop.len().saturating_sub(1)).max().unwrap_or(0) };
+        let held = if all {
+            0
+        } else {
+            self.stops.iter().map(|stop| stop.len().saturating_sub(1)).max().unwrap_or(0)
+        };
         let mut end = self.text.len().saturating_sub(held).max(self.shown.min(self.text.len()));
         while !self.text.is_char_boundary(end) {
             end -= 1;
@@ -272,7 +310,8 @@ impl Writing<'_> {
         let start = self.shown.min(end);
         self.shown = end;
         let new = &self.text[start..end];
-        let shown: String = new.chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t')).collect();
+        let shown: String =
+            new.chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t')).collect();
         let mut out = io::stdout().lock();
         let written = out.write_all(shown.as_bytes()).and_then(|()| out.flush());
         Ok(written.map_err(|error| io_error(&error, Path::new("standard output")))?)

@@ -34,7 +34,8 @@ struct TextsReport {
 enum Made {
     /// One vector for the text.
     Embedding {
-        /// How the vectors of tokens became one: `mean`, `cls`, `max`, `last`, `model` where the model does it.
+        /// How the vectors of tokens became one: `mean`, `cls`, `max`, `last`, `model` where the
+        /// model does it.
         pooling: &'static str,
         /// Whether it was brought to length 1.
         normalized: bool,
@@ -71,9 +72,19 @@ struct Word {
     score: f64,
 }
 
-pub(super) fn run(job: &Job<'_>, texts: &[String], part: &Runnable, session: &Session<'_>) -> Outcome {
+pub(super) fn run(
+    job: &Job<'_>,
+    texts: &[String],
+    part: &Runnable,
+    session: &Session<'_>,
+) -> Outcome {
     let output = Output::of(job.args)?;
-    let reading = Reading { job, body: &part.graph.body, session, tokens: Tokens::of(job.reader, job.context)? };
+    let reading = Reading {
+        job,
+        body: &part.graph.body,
+        session,
+        tokens: Tokens::of(job.reader, job.context)?,
+    };
     let results = texts.iter().map(|text| reading.read(text)).collect::<Outcome<Vec<_>>>()?;
     if let Some(output) = output {
         output.write(&[("embeddings".to_owned(), vectors(&results)?)])?;
@@ -93,9 +104,9 @@ pub(super) fn run(job: &Job<'_>, texts: &[String], part: &Runnable, session: &Se
 fn vectors(results: &[Made]) -> Outcome<Tensor> {
     let vector = |made: &Made| match made {
         Made::Embedding { vector, .. } => Ok(vector.clone()),
-        _ => {
-            Err(Failure::Usage("--output writes vectors, and this model makes labels or words: use --json".to_owned()))
-        }
+        _ => Err(Failure::Usage(
+            "--output writes vectors, and this model makes labels or words: use --json".to_owned(),
+        )),
     };
     let rows = results.iter().map(vector).collect::<Outcome<Vec<_>>>()?;
     let width = rows.first().map_or(0, Vec::len);
@@ -121,11 +132,13 @@ impl Reading<'_> {
                 _ => self.token_labels(&logits, &ids),
             };
         }
-        if let Some(name) = output(Meaning::HiddenStates).or_else(|| output(Meaning::EncoderStates)) {
+        if let Some(name) = output(Meaning::HiddenStates).or_else(|| output(Meaning::EncoderStates))
+        {
             return self.embedding(&self.run(name, &ids)?);
         }
         let pooled = output(Meaning::Pooled).ok_or_else(|| {
-            let message = "what the model makes of a text is not known: give it arrays, --input input_ids=FILE";
+            let message = "what the model makes of a text is not known: give it arrays, --input \
+                input_ids=FILE";
             Failure::Model(apr::Error::version(message))
         })?;
         let vector = self.run(pooled, &ids)?.floats()?.into_owned();
@@ -143,7 +156,10 @@ impl Reading<'_> {
             (Some(way), known) => (way.into(), known.is_some_and(|(_, normalized)| normalized)),
             (None, Some(known)) => known,
             (None, None) => {
-                self.job.warn("the model does not say how vectors of tokens become one: the mean is taken; --pooling");
+                self.job.warn(
+                    "the model does not say how vectors of tokens become one: the mean \
+                    is taken; --pooling",
+                );
                 (Pooling::Mean, false)
             }
         };
@@ -170,10 +186,12 @@ impl Reading<'_> {
     fn gaps(&self, logits: &Tensor, ids: &[i64]) -> Outcome<Made> {
         let tokens = &self.tokens.0;
         let special = self.job.facts.special_tokens();
-        let mask = special.iter().find(|(role, _)| role == "mask_token").map(|(_, token)| token.as_str());
+        let mask =
+            special.iter().find(|(role, _)| role == "mask_token").map(|(_, token)| token.as_str());
         let candidates = mask.into_iter().chain(["[MASK]", "<mask>"]);
         let mask = candidates.filter_map(|token| tokens.id(token).map(|id| (token, id))).next();
-        let (spelled, mask) = mask.ok_or_else(|| apr::Error::version("the tokenizer has no token for a gap"))?;
+        let (spelled, mask) =
+            mask.ok_or_else(|| apr::Error::version("the tokenizer has no token for a gap"))?;
         let values = logits.floats()?;
         let width = logits.shape().last().copied().unwrap_or(1).max(1);
         let rows = ids.iter().zip(values.chunks_exact(width)).filter(|(id, _)| **id == mask);
@@ -193,7 +211,8 @@ impl Reading<'_> {
             let id = at as i64;
             // The text of the token, or the name of one that has no text.
             let text = self.tokens.0.decode(&[id]).unwrap_or_default().trim().to_owned();
-            let token = if text.is_empty() { self.tokens.0.token(id).unwrap_or_default() } else { text };
+            let token =
+                if text.is_empty() { self.tokens.0.token(id).unwrap_or_default() } else { text };
             Word { id, token, score: scores[at] }
         };
         largest(&scores, self.job.args.top).into_iter().map(word).collect()
@@ -208,13 +227,17 @@ impl Reading<'_> {
             let label = Label { label: self.job.facts.label(best), score: scores[best] };
             TokenLabel { token: self.tokens.0.token(*id).unwrap_or_default(), label }
         };
-        Ok(Made::TokenLabels { tokens: ids.iter().zip(values.chunks_exact(width)).map(label).collect() })
+        Ok(Made::TokenLabels {
+            tokens: ids.iter().zip(values.chunks_exact(width)).map(label).collect(),
+        })
     }
 }
 
-/// The likeliest labels. Where a model may give several, or has one alone, each has a probability of its own.
+/// The likeliest labels. Where a model may give several, or has one alone, each has a probability
+/// of its own.
 pub(super) fn labels(job: &Job<'_>, logits: &[f32]) -> Vec<Label> {
-    let several = job.facts.config("problem_type").and_then(Json::as_str) == Some("multi_label_classification");
+    let several = job.facts.config("problem_type").and_then(Json::as_str)
+        == Some("multi_label_classification");
     let scores = if several || logits.len() == 1 { sigmoid(logits) } else { softmax(logits) };
     let label = |at: usize| Label { label: job.facts.label(at), score: scores[at] };
     largest(&scores, job.args.top).into_iter().map(label).collect()
@@ -236,7 +259,9 @@ impl From<PoolingWay> for Pooling {
 }
 
 pub(super) fn render_labels(out: &mut dyn Write, labels: &[Label]) -> io::Result<()> {
-    labels.iter().try_for_each(|label| writeln!(out, "{:>6.2} %  {}", 100.0 * label.score, Escaped(&label.label)))
+    labels.iter().try_for_each(|label| {
+        writeln!(out, "{:>6.2} %  {}", 100.0 * label.score, Escaped(&label.label))
+    })
 }
 
 fn render(out: &mut dyn Write, made: &Made) -> io::Result<()> {
@@ -246,7 +271,8 @@ fn render(out: &mut dyn Write, made: &Made) -> io::Result<()> {
             writeln!(out, "{DIM}{} numbers, pooling {pooling}{length}{DIM:#}", vector.len())?;
             let shown: Vec<String> = vector.iter().take(SHOWN).map(ToString::to_string).collect();
             let more = vector.len() - shown.len();
-            let more = if more > 0 { format!(" {DIM}and {more} more{DIM:#}") } else { String::new() };
+            let more =
+                if more > 0 { format!(" {DIM}and {more} more{DIM:#}") } else { String::new() };
             writeln!(out, "  {}{more}", shown.join(" "))
         }
         Made::Classification { labels } => render_labels(out, labels),
@@ -259,7 +285,9 @@ fn render(out: &mut dyn Write, made: &Made) -> io::Result<()> {
                 writeln!(out, "{BOLD}gap {}{BOLD:#}", number + 1)?;
             }
             let mut words = words.iter();
-            words.try_for_each(|word| writeln!(out, "{:>6.2} %  {}", 100.0 * word.score, Escaped(&word.token)))
+            words.try_for_each(|word| {
+                writeln!(out, "{:>6.2} %  {}", 100.0 * word.score, Escaped(&word.token))
+            })
         }),
     }
 }
@@ -273,7 +301,9 @@ pub(super) fn ids(job: &Job<'_>, tokens: &Tokens, text: &str) -> Outcome<Vec<i64
     match left_out {
         0 => Ok(ids),
         _ if expected => {
-            job.warn(&format!("the model takes {most} tokens: the last {left_out} of the text are left out"));
+            job.warn(&format!(
+                "the model takes {most} tokens: the last {left_out} of the text are left out"
+            ));
             Ok(ids)
         }
         _ => Err(Failure::Usage(format!(
@@ -294,7 +324,8 @@ pub(super) fn inputs(body: &Body, ids: &[i64]) -> Outcome<Vec<(String, Value)>> 
             Meaning::TokenTypes => vec![0; ids.len()],
             Meaning::PositionIds => (0..).take(ids.len()).collect(),
             _ => {
-                let message = format!("the model needs '{}', which a text is not", Escaped(&value.name));
+                let message =
+                    format!("the model needs '{}', which a text is not", Escaped(&value.name));
                 return Err(Failure::Usage(message));
             }
         };

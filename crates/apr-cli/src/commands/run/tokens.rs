@@ -1,7 +1,8 @@
 //! The tokenizer that came with a model, run where it can be left alone.
 //!
-//! Its files come from a stranger, and the libraries that read them may panic or take forever on hostile ones. So they
-//! run on a thread of their own, which the program does not wait for without end.
+//! Its files come from a stranger, and the libraries that read them may panic or take forever on
+//! hostile ones. So they run on a thread of their own, which the program does not wait for without
+//! end.
 
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -38,14 +39,18 @@ pub(super) fn apart<T: Send + 'static>(
         match receiver.recv_timeout(GLANCE) {
             Ok(done) => return Ok(done?),
             Err(RecvTimeoutError::Disconnected) => {
-                return Err(Error::format(format!("{what} can't be used: reading it failed")).into());
+                return Err(
+                    Error::format(format!("{what} can't be used: reading it failed")).into()
+                );
             }
             Err(RecvTimeoutError::Timeout) if context.interrupt.0.load(Ordering::Relaxed) => {
                 return Err(Error::io(IoCause::Interrupted, "interrupted").into());
             }
             Err(RecvTimeoutError::Timeout) if start.elapsed() > PATIENCE => {
                 let seconds = PATIENCE.as_secs();
-                return Err(Error::format(format!("{what} takes longer than {seconds} seconds")).into());
+                return Err(
+                    Error::format(format!("{what} takes longer than {seconds} seconds")).into()
+                );
             }
             Err(RecvTimeoutError::Timeout) => {}
         }
@@ -83,7 +88,9 @@ impl Tokens {
     pub(super) fn of(reader: &dyn CheckpointReader, context: &Context) -> Outcome<Self> {
         Self::find(reader, context)?.ok_or_else(|| {
             let advice = "put its tokenizer.json beside the model, or give ids: --tokens 1,15,7";
-            Failure::Model(Error::version(format!("the model has no tokenizer, so a text can't go in; {advice}")))
+            Failure::Model(Error::version(format!(
+                "the model has no tokenizer, so a text can't go in; {advice}"
+            )))
         })
     }
 
@@ -94,7 +101,12 @@ impl Tokens {
     }
 
     /// The tokens of a text that has this many at most, and how many it has more.
-    pub(super) fn encode_at_most(&self, text: &str, most: usize, context: &Context) -> Outcome<(Vec<i64>, usize)> {
+    pub(super) fn encode_at_most(
+        &self,
+        text: &str,
+        most: usize,
+        context: &Context,
+    ) -> Outcome<(Vec<i64>, usize)> {
         let (tokens, text) = (Arc::clone(&self.0), text.to_owned());
         apart("the tokenizer", context, move || tokens.encode_at_most(&text, most))
     }

@@ -56,7 +56,9 @@ struct Said {
 
 pub(super) fn run(job: &Job<'_>, paths: &[PathBuf], parts: &Parts<'_>) -> Outcome {
     if job.args.output.is_some() {
-        return Err(Failure::Usage("--output writes arrays, and a text is none: use > FILE or --json".to_owned()));
+        return Err(Failure::Usage(
+            "--output writes arrays, and a text is none: use > FILE or --json".to_owned(),
+        ));
     }
     let whisper = Whisper::of(job, parts)?;
     let results = paths.iter().map(|path| whisper.transcribe(path)).collect::<Outcome<Vec<_>>>()?;
@@ -90,23 +92,40 @@ struct Whisper<'w> {
 impl<'w> Whisper<'w> {
     fn of(job: &'w Job<'w>, parts: &'w Parts<'w>) -> Outcome<Self> {
         let body = parts.encoder.0;
-        let input = body.inputs.iter().map(|id| body.value(*id)).find(|value| value.meaning == Meaning::Mel);
+        let input = body
+            .inputs
+            .iter()
+            .map(|id| body.value(*id))
+            .find(|value| value.meaning == Meaning::Mel);
         let input = input.ok_or_else(|| Failure::Usage("the model takes no sound".to_owned()))?;
-        let sizes: Vec<usize> =
-            input.shape().unwrap_or_default().iter().filter_map(|dim| usize::try_from(dim.size()?).ok()).collect();
-        let [.., mels, frames] = sizes[..] else { return Err(Error::version("a spectrum of no size").into()) };
+        let sizes: Vec<usize> = input
+            .shape()
+            .unwrap_or_default()
+            .iter()
+            .filter_map(|dim| usize::try_from(dim.size()?).ok())
+            .collect();
+        let [.., mels, frames] = sizes[..] else {
+            return Err(Error::version("a spectrum of no size").into());
+        };
         let number = |key: &str, usual: usize| {
             setting(job, key).and_then(|number| usize::try_from(number).ok()).unwrap_or(usual)
         };
         let (points, hop) = (number("n_fft", 400), number("hop_length", 160));
-        let mel = LogMel::new(MelSettings { points, hop, mels, filterbank: filterbank(job.reader)? })?;
+        let mel =
+            LogMel::new(MelSettings { points, hop, mels, filterbank: filterbank(job.reader)? })?;
         let special = WhisperTokens::of(job.facts).ok_or_else(|| {
             let advice = "put the model's generation_config.json beside it";
-            Error::version(format!("the model does not say with which tokens it begins a text: {advice}"))
+            Error::version(format!(
+                "the model does not say with which tokens it begins a text: {advice}"
+            ))
         })?;
-        let length = job.facts.file("generation_config.json").and_then(|file| file.get("max_length")?.as_u64());
+        let length = job
+            .facts
+            .file("generation_config.json")
+            .and_then(|file| file.get("max_length")?.as_u64());
         let length = length.or_else(|| job.facts.config("max_length").and_then(Json::as_u64));
-        let positions = job.facts.config("max_target_positions").and_then(Json::as_u64).unwrap_or(448);
+        let positions =
+            job.facts.config("max_target_positions").and_then(Json::as_u64).unwrap_or(448);
         let longest = usize::try_from(length.unwrap_or(positions).min(positions)).unwrap_or(448);
         let tokens = Tokens::of(job.reader, job.context)?;
         let (input, rate) = (input.name.clone(), model_rate(job));
@@ -116,7 +135,8 @@ impl<'w> Whisper<'w> {
     fn transcribe(&self, path: &Path) -> Outcome<Transcribed> {
         let Read { mut sound, report } = read(self.job, path, self.rate)?;
         let window = self.frames * self.hop;
-        // A short sound is a window with silence behind it; of a longer one, the spectrum is made as a whole.
+        // A short sound is a window with silence behind it; of a longer one, the spectrum is made
+        // as a whole.
         sound.samples.resize(sound.samples.len().max(window), 0.0);
         let spectrum = self.mel.spectrum(&sound.samples)?;
         let all = spectrum.len() / self.mels;
@@ -124,7 +144,9 @@ impl<'w> Whisper<'w> {
         let (mut place, mut begin, mut segments, mut written) = (0, None, Vec::new(), Vec::new());
         while place < all {
             let here = self.frames.min(all - place);
-            let states = self.parts.encode(vec![(self.input.clone(), self.window(&spectrum, all, place)?)])?;
+            let states = self
+                .parts
+                .encode(vec![(self.input.clone(), self.window(&spectrum, all, place)?)])?;
             let begin = match &begin {
                 Some(begin) => begin,
                 None => begin.insert(self.begin(&states)?),
@@ -132,20 +154,39 @@ impl<'w> Whisper<'w> {
             let tokens = self.write(states, begin)?;
             let (parts, moved) = self.special.segments(&tokens, (here / FRAMES_A_STEP) as i64);
             for part in parts {
-                let seconds = |steps: i64| place as f64 / FRAMES_A_STEP as f64 * step + steps as f64 * step;
+                let seconds =
+                    |steps: i64| place as f64 / FRAMES_A_STEP as f64 * step + steps as f64 * step;
                 let text = self.tokens.0.decode(&self.special.text_of(&part.tokens))?;
                 written.extend(part.tokens);
                 segments.push(Said { start: seconds(part.start), end: seconds(part.end), text });
             }
-            let moved = moved.and_then(|steps| usize::try_from(steps).ok()).map_or(here, |steps| steps * FRAMES_A_STEP);
+            let moved = moved
+                .and_then(|steps| usize::try_from(steps).ok())
+                .map_or(here, |steps| steps * FRAMES_A_STEP);
             // A text that ends where it begins would be written for ever.
             place += if moved == 0 { here } else { moved.min(here) };
         }
         let language = begin.and_then(|begin: Vec<i64>| {
-            self.special.languages.iter().find(|(_, id)| begin.contains(id)).map(|(code, _)| code.clone())
+            self.special
+                .languages
+                .iter()
+                .find(|(_, id)| begin.contains(id))
+                .map(|(code, _)| code.clone())
         });
-        let text = segments.iter().map(|said: &Said| said.text.as_str()).collect::<String>().trim().to_owned();
-        Ok(Transcribed { sound: report, task: "transcription", language, text, segments, tokens: written })
+        let text = segments
+            .iter()
+            .map(|said: &Said| said.text.as_str())
+            .collect::<String>()
+            .trim()
+            .to_owned();
+        Ok(Transcribed {
+            sound: report,
+            task: "transcription",
+            language,
+            text,
+            segments,
+            tokens: written,
+        })
     }
 
     /// The part of a spectrum that begins at a frame, with nothing behind its end.
@@ -159,7 +200,8 @@ impl<'w> Whisper<'w> {
         Ok(Tensor::new(vec![1, self.mels, self.frames], values)?.into())
     }
 
-    /// The tokens that a text begins with: the language, which the model hears where the user does not say it, and the task.
+    /// The tokens that a text begins with: the language, which the model hears where the user does
+    /// not say it, and the task.
     fn begin(&self, states: &Value) -> Outcome<Vec<i64>> {
         let special = &self.special;
         let mut begin = vec![special.start];
@@ -198,9 +240,14 @@ impl<'w> Whisper<'w> {
             });
         }
         let logits = self.parts.decoder(states.clone())?.next(&[self.special.start])?;
-        let logit =
-            |id: i64| usize::try_from(id).ok().and_then(|id| logits.get(id).copied()).unwrap_or(f32::NEG_INFINITY);
-        let likeliest = languages.iter().rev().max_by(|(_, a), (_, b)| logit(*a).total_cmp(&logit(*b)));
+        let logit = |id: i64| {
+            usize::try_from(id)
+                .ok()
+                .and_then(|id| logits.get(id).copied())
+                .unwrap_or(f32::NEG_INFINITY)
+        };
+        let likeliest =
+            languages.iter().rev().max_by(|(_, a), (_, b)| logit(*a).total_cmp(&logit(*b)));
         Ok(likeliest.map_or(self.special.start, |(_, id)| *id))
     }
 
@@ -211,7 +258,10 @@ impl<'w> Whisper<'w> {
         while begin.len() + written.len() < self.longest {
             let mut logits = decoder.next(&next)?;
             self.special.rule_out(&mut logits, &written, self.times());
-            let best = (0..logits.len()).rev().max_by(|&a, &b| logits[a].total_cmp(&logits[b])).unwrap_or_default();
+            let best = (0..logits.len())
+                .rev()
+                .max_by(|&a, &b| logits[a].total_cmp(&logits[b]))
+                .unwrap_or_default();
             let token = i64::try_from(best).unwrap_or(i64::MAX);
             if token == self.special.end {
                 return Ok(written);
@@ -219,7 +269,10 @@ impl<'w> Whisper<'w> {
             written.push(token);
             next = vec![token];
         }
-        self.job.warn(&format!("a window has more than {} tokens; the rest of its text is left out", self.longest));
+        self.job.warn(&format!(
+            "a window has more than {} tokens; the rest of its text is left out",
+            self.longest
+        ));
         Ok(written)
     }
 }
@@ -227,20 +280,27 @@ impl<'w> Whisper<'w> {
 /// The weights of the bands, which travel with the model or follow from its settings.
 fn filterbank(reader: &dyn CheckpointReader) -> Outcome<Vec<f32>> {
     let floats = |bytes: &[u8]| {
-        bytes.chunks_exact(4).map(|four| f32::from_le_bytes([four[0], four[1], four[2], four[3]])).collect()
+        bytes
+            .chunks_exact(4)
+            .map(|four| f32::from_le_bytes([four[0], four[1], four[2], four[3]]))
+            .collect()
     };
     let name = keys::MEL_FILTERBANK_TENSOR;
-    if let Some(position) = reader.tensors().iter().position(|info| info.name == name && info.dtype == DType::F32) {
-        let len = usize::try_from(reader.tensors()[position].byte_len()?).map_err(|_| Error::memory("a filterbank"))?;
+    if let Some(position) =
+        reader.tensors().iter().position(|info| info.name == name && info.dtype == DType::F32)
+    {
+        let len = usize::try_from(reader.tensors()[position].byte_len()?)
+            .map_err(|_| Error::memory("a filterbank"))?;
         let mut bytes = vec![0; len];
         reader.read_tensor(position, 0, &mut bytes)?;
         return Ok(floats(&bytes));
     }
     let learnt = learn_from(reader)?;
-    let tensor = learnt.tensors.iter().find(|tensor| tensor.info.name == name).ok_or_else(|| {
-        let advice = "put the model's preprocessor_config.json beside it";
-        Error::version(format!("nothing says how the model hears: {advice}"))
-    })?;
+    let tensor =
+        learnt.tensors.iter().find(|tensor| tensor.info.name == name).ok_or_else(|| {
+            let advice = "put the model's preprocessor_config.json beside it";
+            Error::version(format!("nothing says how the model hears: {advice}"))
+        })?;
     Ok(floats(&tensor.bytes))
 }
 

@@ -27,10 +27,12 @@ impl<'p> Parts<'p> {
         weights: &'p dyn CheckpointReader,
     ) -> Outcome<Option<Self>> {
         let named = |name: &str| parts.iter().find(|part| part.name == name);
-        let found = (named("encoder_model"), named("decoder_model"), named("decoder_with_past_model"));
+        let found =
+            (named("encoder_model"), named("decoder_model"), named("decoder_with_past_model"));
         let (Some(encoder), Some(first), Some(rest)) = found else { return Ok(None) };
-        let ready =
-            |part: &'p Runnable| Ok::<_, crate::failure::Failure>((&part.graph.body, job.session(part, weights)?));
+        let ready = |part: &'p Runnable| {
+            Ok::<_, crate::failure::Failure>((&part.graph.body, job.session(part, weights)?))
+        };
         Ok(Some(Self { job, encoder: ready(encoder)?, first: ready(first)?, rest: ready(rest)? }))
     }
 
@@ -47,7 +49,11 @@ impl<'p> Parts<'p> {
             .or_else(|| meaning(body, &body.outputs, Meaning::HiddenStates))
             .ok_or_else(|| Error::version("the encoder makes nothing that is known"))?;
         let outcome = self.job.run(session, inputs, &[name])?;
-        Ok(outcome.outputs.into_iter().next().ok_or_else(|| Error::format("the encoder made nothing"))?)
+        Ok(outcome
+            .outputs
+            .into_iter()
+            .next()
+            .ok_or_else(|| Error::format("the encoder made nothing"))?)
     }
 
     /// A decoder that has written nothing yet.
@@ -70,7 +76,8 @@ pub(super) struct Decoder<'d> {
 impl Decoder<'_> {
     /// The logits of what follows these tokens.
     pub(super) fn next(&mut self, tokens: &[i64]) -> Outcome<Vec<f32>> {
-        let (body, session) = if self.past.is_empty() { &self.parts.first } else { &self.parts.rest };
+        let (body, session) =
+            if self.past.is_empty() { &self.parts.first } else { &self.parts.rest };
         let mut inputs = Vec::new();
         for id in &body.inputs {
             let value = body.value(*id);
@@ -81,7 +88,13 @@ impl Decoder<'_> {
                 Meaning::EncoderStates => self.states.clone(),
                 Meaning::PastKey | Meaning::PastValue => match self.past.get(&value.name) {
                     Some(kept) => kept.clone(),
-                    None => return Err(Error::format(format!("nothing was kept for '{}'", value.name)).into()),
+                    None => {
+                        return Err(Error::format(format!(
+                            "nothing was kept for '{}'",
+                            value.name
+                        ))
+                        .into());
+                    }
                 },
                 _ => continue,
             };
@@ -90,13 +103,17 @@ impl Decoder<'_> {
         let logits = meaning(body, &body.outputs, Meaning::Logits);
         let logits = logits.ok_or_else(|| Error::version("the decoder makes no logits"))?;
         let kept = |what| matches!(what, Meaning::PresentKey | Meaning::PresentValue);
-        let presents = body.outputs.iter().map(|id| body.value(*id)).filter(|value| kept(value.meaning));
+        let presents =
+            body.outputs.iter().map(|id| body.value(*id)).filter(|value| kept(value.meaning));
         let mut wanted = vec![logits];
         wanted.extend(presents.map(|value| value.name.as_str()));
         let outcome = self.parts.job.run(session, inputs, &wanted)?;
         let mut outputs = wanted.iter().zip(outcome.outputs);
-        let (_, logits) = outputs.next().ok_or_else(|| Error::format("the decoder made nothing"))?;
-        self.past.extend(outputs.map(|(name, value)| (name.replacen("present.", "past_key_values.", 1), value)));
+        let (_, logits) =
+            outputs.next().ok_or_else(|| Error::format("the decoder made nothing"))?;
+        self.past.extend(
+            outputs.map(|(name, value)| (name.replacen("present.", "past_key_values.", 1), value)),
+        );
         let logits = logits.tensor()?.floats()?.into_owned();
         let vocabulary = logits.len() / tokens.len().max(1);
         Ok(logits[logits.len() - vocabulary..].to_vec())

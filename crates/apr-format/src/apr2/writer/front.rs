@@ -16,7 +16,8 @@ use crate::apr2::header::{Flags, Header, VERSION_MAJOR};
 use crate::apr2::index::CODEC;
 use crate::apr2::plan::json_len;
 
-/// The front but for the metadata, whose JSON is made anew each time it is written: it may be larger than all else.
+/// The front but for the metadata, whose JSON is made anew each time it is written: it may be
+/// larger than all else.
 pub(super) struct Front {
     header: [u8; Header::LEN as usize],
     index: Vec<u8>,
@@ -32,8 +33,11 @@ impl Apr2Writer {
         let metadata_len = json_len(&self.metadata);
         let metadata_end = u64::from(Header::LEN) + metadata_len;
         let index_end = metadata_end + index.len() as u64;
-        let Some(padding) = u64::from(self.data_offset).checked_sub(index_end) else { return Ok(None) };
-        let word = |value: u64| u32::try_from(value).map_err(|_| Error::memory("the front exceeds 4 GiB"));
+        let Some(padding) = u64::from(self.data_offset).checked_sub(index_end) else {
+            return Ok(None);
+        };
+        let word =
+            |value: u64| u32::try_from(value).map_err(|_| Error::memory("the front exceeds 4 GiB"));
         let compressed = self.entries.iter().any(|entry| entry.flags & CODEC != 0);
         let header = Header {
             version_major: VERSION_MAJOR,
@@ -52,8 +56,9 @@ impl Apr2Writer {
     }
 
     fn encode_index(&self) -> Result<Vec<u8>> {
-        let count = u32::try_from(self.entries.len())
-            .map_err(|_| Error::format(format!("{} tensors; an index holds 2^32 - 1", self.entries.len())))?;
+        let count = u32::try_from(self.entries.len()).map_err(|_| {
+            Error::format(format!("{} tensors; an index holds 2^32 - 1", self.entries.len()))
+        })?;
         let mut index = count.to_le_bytes().to_vec();
         index.extend_from_slice(&[0; 4]);
         for &entry in &self.by_name {
@@ -63,7 +68,11 @@ impl Apr2Writer {
     }
 
     /// Hands the bytes of the front on, in order; returns their CRC.
-    pub(super) fn write_front(&self, front: &Front, put: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<Crc32> {
+    pub(super) fn write_front(
+        &self,
+        front: &Front,
+        put: &mut dyn FnMut(&[u8]) -> Result<()>,
+    ) -> Result<Crc32> {
         let mut crc = Crc32::new();
         let mut take = |bytes: &[u8]| {
             crc.update(bytes);
@@ -79,8 +88,11 @@ impl Apr2Writer {
 
     /// Writes the notes down where the front has room, in full or as a count.
     pub(super) fn take_notes(&mut self, notes: &Notes) -> Result<()> {
-        let losses = notes.losses.iter().filter_map(|loss| serde_json::to_value(loss).ok()).collect();
-        for (key, name, new) in [(keys::LOSS, "name", losses), (keys::VIOLATIONS, "tensor", notes.violations.clone())] {
+        let losses =
+            notes.losses.iter().filter_map(|loss| serde_json::to_value(loss).ok()).collect();
+        for (key, name, new) in
+            [(keys::LOSS, "name", losses), (keys::VIOLATIONS, "tensor", notes.violations.clone())]
+        {
             self.note(key, name, new)?;
         }
         let before = self.metadata.get(keys::QUANTIZATION).cloned();
@@ -102,7 +114,8 @@ impl Apr2Writer {
         let before = self.metadata.get(key).cloned();
         let mut full = before.as_ref().and_then(Value::as_array).cloned().unwrap_or_default();
         full.extend(new);
-        let names: BTreeSet<_> = full.iter().filter_map(|entry| entry.get(name)?.as_str()).collect();
+        let names: BTreeSet<_> =
+            full.iter().filter_map(|entry| entry.get(name)?.as_str()).collect();
         let what = format!("{} entries", names.len());
         let summary = json!([{ name: "*", "what": what, "why": "see the conversion's report" }]);
         for value in [Value::Array(full), summary] {

@@ -1,7 +1,8 @@
 //! Writing an APR2 file in one pass.
 //!
-//! The front is laid out from names, dtypes and shapes, with slack for what is learnt on the way; tensors stream after
-//! it; trailer and footer come last. If the front changed, it is patched and its CRC combined with the running one.
+//! The front is laid out from names, dtypes and shapes, with slack for what is learnt on the way;
+//! tensors stream after it; trailer and footer come last. If the front changed, it is patched and
+//! its CRC combined with the running one.
 
 mod front;
 mod stages;
@@ -12,7 +13,8 @@ use alloc::vec::Vec;
 
 use apr_core::digest::{ChunkSums, Crc32, Digest, TensorDigest};
 use apr_core::{
-    CheckpointWriter, ChunkEncoder, Error, Escaped, IoCause, Layout, Metadata, Notes, Result, Sink, TensorInfo, keys,
+    CheckpointWriter, ChunkEncoder, Error, Escaped, IoCause, Layout, Metadata, Notes, Result, Sink,
+    TensorInfo, keys,
 };
 use serde_json::Map;
 
@@ -22,7 +24,9 @@ use super::header::Flags;
 use super::index::IndexEntry;
 use super::layout::{BLOCK_ALIGNMENT, FOOTER_LEN, align};
 use super::options::{STREAMING_FRONT, WriteOptions};
-use super::plan::{FRONT_SLACK, check_unique, front_len, no_streaming, place_tensors, plan_layout, ties};
+use super::plan::{
+    FRONT_SLACK, check_unique, front_len, no_streaming, place_tensors, plan_layout, ties,
+};
 use super::trailer::{Footer, digests_len, encode_digests};
 use front::Front;
 use stages::Stage;
@@ -59,7 +63,8 @@ pub struct Apr2Writer {
     due: usize,
     received: u64,
     stage: Stage,
-    /// Where the next byte goes, and where the entry that is due starts, from the start of the data section.
+    /// Where the next byte goes, and where the entry that is due starts, from the start of the data
+    /// section.
     position: u64,
     entry_start: u64,
     digest: TensorDigest,
@@ -68,15 +73,16 @@ pub struct Apr2Writer {
     mismatches: u64,
 }
 
-/// Plans a file: tensors are stored in the order given, companions after them. A tensor that the metadata tie to one of
-/// the same dtype and shape ([`keys::TIED`]) is not stored again, and not in the layout.
+/// Plans a file: tensors are stored in the order given, companions after them. A tensor that the
+/// metadata tie to one of the same dtype and shape ([`keys::TIED`]) is not stored again, and not in
+/// the layout.
 ///
-/// Of a file that gets compressed the layout is the one without compression, which it does not exceed, until
-/// [`finish`](CheckpointWriter::finish) has made it the one of the file.
+/// Of a file that gets compressed the layout is the one without compression, which it does not
+/// exceed, until [`finish`](CheckpointWriter::finish) has made it the one of the file.
 ///
 /// # Errors
-/// E001 when a tensor does not fit the index (name, dimensions, dtype, shape) or two share a name, E008 when metadata
-/// and index exceed the 4 GiB that the header can address.
+/// E001 when a tensor does not fit the index (name, dimensions, dtype, shape) or two share a name,
+/// E008 when metadata and index exceed the 4 GiB that the header can address.
 pub fn plan(
     tensors: &[TensorInfo],
     metadata: &Metadata,
@@ -97,18 +103,28 @@ pub fn plan(
 
     let infos = || tensors.iter().chain(&companion_infos);
     let ties = ties(tensors, &metadata);
-    let entries = place_tensors(infos(), &ties, &options.forms, alignment_flag.alignment(), encoder.block_len())?;
+    let entries = place_tensors(
+        infos(),
+        &ties,
+        &options.forms,
+        alignment_flag.alignment(),
+        encoder.block_len(),
+    )?;
     encoder.expect(&entries);
     let mut by_name: Vec<usize> = (0..entries.len()).collect();
     by_name.sort_unstable_by(|&a, &b| entries[a].info.name.cmp(&entries[b].info.name));
     check_unique(&entries, &by_name)?;
 
     let front_len = front_len(&metadata, infos());
-    let data_offset = align(front_len + FRONT_SLACK, BLOCK_ALIGNMENT).and_then(|offset| u32::try_from(offset).ok());
+    let data_offset = align(front_len + FRONT_SLACK, BLOCK_ALIGNMENT)
+        .and_then(|offset| u32::try_from(offset).ok());
     let data_offset = data_offset.ok_or_else(|| {
-        Error::memory(format!("metadata and index take {front_len} bytes; the header can address 4 GiB"))
+        Error::memory(format!(
+            "metadata and index take {front_len} bytes; the header can address 4 GiB"
+        ))
     })?;
-    let streaming = options.streaming && u64::from(data_offset) + encoder.block_len() <= u64::from(STREAMING_FRONT);
+    let streaming = options.streaming
+        && u64::from(data_offset) + encoder.block_len() <= u64::from(STREAMING_FRONT);
     let flags = [
         (tensors.iter().any(|tensor| tensor.dtype.is_quantized()), Flags::QUANTIZED),
         (options.sharded, Flags::SHARDED),
@@ -116,11 +132,20 @@ pub fn plan(
         (encoder.encrypts(), Flags::ENCRYPTED),
         (options.signatures_len() > 0, Flags::SIGNED),
     ];
-    let flags = flags.into_iter().filter(|(set, _)| *set).fold(alignment_flag, |flags, (_, flag)| flags.union(flag));
+    let flags = flags
+        .into_iter()
+        .filter(|(set, _)| *set)
+        .fold(alignment_flag, |flags, (_, flag)| flags.union(flag));
 
     let visible = tensors.len();
     let tail = digests_len(entries.len()) + options.signatures_len();
-    let mut layout = plan_layout(&entries, visible, (data_offset, encoder.block_len()), tail, &options.file_name)?;
+    let mut layout = plan_layout(
+        &entries,
+        visible,
+        (data_offset, encoder.block_len()),
+        tail,
+        &options.file_name,
+    )?;
     let position = encoder.block_len();
     if options.streaming && !streaming {
         layout.losses.push(no_streaming(data_offset));
@@ -254,11 +279,13 @@ impl CheckpointWriter for Apr2Writer {
 
     fn begin(&mut self, sink: &mut dyn Sink) -> Result<()> {
         if self.encoder.compresses() && !sink.can_patch() {
-            let message =
-                "compressed tensors need a file: their sizes are known at the end, and the index is at the front";
+            let message = "compressed tensors need a file: their sizes are known at the end, and \
+                the index is at the front";
             return Err(Error::io(IoCause::Other, message));
         }
-        let front = self.encode_front()?.ok_or_else(|| Error::memory("metadata and index outgrew the plan"))?;
+        let front = self
+            .encode_front()?
+            .ok_or_else(|| Error::memory("metadata and index outgrew the plan"))?;
         self.front_crc = self.write_front(&front, &mut |bytes| sink.write_all(bytes))?;
         self.front = Some(front);
         self.position = self.encoder.block_len();
@@ -270,13 +297,22 @@ impl CheckpointWriter for Apr2Writer {
         self.settle(sink)
     }
 
-    fn write_chunk(&mut self, sink: &mut dyn Sink, bytes: &[u8], sums: Option<ChunkSums>) -> Result<()> {
+    fn write_chunk(
+        &mut self,
+        sink: &mut dyn Sink,
+        bytes: &[u8],
+        sums: Option<ChunkSums>,
+    ) -> Result<()> {
         if bytes.is_empty() {
-            // An empty tensor ended when its turn came; sums of nothing must not reach the next one's digest.
+            // An empty tensor ended when its turn came; sums of nothing must not reach the next
+            // one's digest.
             return Ok(());
         }
         if self.due >= self.visible {
-            return Err(Error::corrupt(format!("{} bytes came after the last tensor", bytes.len())));
+            return Err(Error::corrupt(format!(
+                "{} bytes came after the last tensor",
+                bytes.len()
+            )));
         }
         self.append(sink, bytes, sums)
     }
@@ -308,7 +344,9 @@ impl CheckpointWriter for Apr2Writer {
         let mut front = front.ok_or_else(|| Error::io(IoCause::Other, "the file was not begun"))?;
         if sink.can_patch() && (!notes.is_empty() || self.encoder.compresses()) {
             self.take_notes(notes)?;
-            front = self.encode_front()?.ok_or_else(|| Error::memory("metadata and index outgrew the plan"))?;
+            front = self
+                .encode_front()?
+                .ok_or_else(|| Error::memory("metadata and index outgrew the plan"))?;
             let mut offset = 0;
             self.front_crc = self.write_front(&front, &mut |bytes| {
                 sink.patch(offset, bytes)?;

@@ -1,4 +1,5 @@
-//! What the bytes of one tensor go through before they are written: compression, then encryption, piece by piece.
+//! What the bytes of one tensor go through before they are written: compression, then encryption,
+//! piece by piece.
 
 use alloc::vec::Vec;
 
@@ -117,10 +118,16 @@ impl Apr2Writer {
         }
     }
 
-    /// Takes a piece in both forms, and stores one of them as soon as it is clear which: the compressed one, once it has
-    /// saved more than the lengths before the blocks to come can cost; the plain one, where it has not after some pieces
-    /// or at the end. So no tensor gets larger, and the outcome does not depend on threads.
-    pub(super) fn take_piece(&mut self, sink: &mut dyn Sink, piece: &[u8], compressed: &[u8]) -> Result<()> {
+    /// Takes a piece in both forms, and stores one of them as soon as it is clear which: the
+    /// compressed one, once it has saved more than the lengths before the blocks to come can cost;
+    /// the plain one, where it has not after some pieces or at the end. So no tensor gets larger,
+    /// and the outcome does not depend on threads.
+    pub(super) fn take_piece(
+        &mut self,
+        sink: &mut dyn Sink,
+        piece: &[u8],
+        compressed: &[u8],
+    ) -> Result<()> {
         match self.stage.verdict {
             Verdict::Compressed => return self.store(sink, compressed),
             Verdict::Plain => return self.store(sink, piece),
@@ -132,7 +139,8 @@ impl Apr2Writer {
         let expected = self.encoder.expected(self.due);
         let taken = self.stage.stored + held as u64;
         let to_come = (expected - taken).div_ceil(self.encoder.coding(self.due).1);
-        let saved = (held as u64).checked_sub(held_compressed as u64).filter(|_| !compressed.is_empty());
+        let saved =
+            (held as u64).checked_sub(held_compressed as u64).filter(|_| !compressed.is_empty());
         if saved.is_some_and(|saved| saved > to_come.saturating_mul(BLOCK_HEADER_LEN.into())) {
             self.stage.verdict = Verdict::Compressed;
         } else if compressed.is_empty() || taken == expected || held >= PATIENCE {
@@ -141,9 +149,14 @@ impl Apr2Writer {
         } else {
             return Ok(());
         }
-        let (held, held_compressed) =
-            (core::mem::take(&mut self.stage.held), core::mem::take(&mut self.stage.held_compressed));
-        self.store(sink, if self.stage.verdict == Verdict::Compressed { &held_compressed } else { &held })
+        let (held, held_compressed) = (
+            core::mem::take(&mut self.stage.held),
+            core::mem::take(&mut self.stage.held_compressed),
+        );
+        self.store(
+            sink,
+            if self.stage.verdict == Verdict::Compressed { &held_compressed } else { &held },
+        )
     }
 
     /// Takes bytes of the stored form.

@@ -40,7 +40,9 @@ impl<'de> Decoder<'de> {
 
     fn take(&mut self, len: usize) -> Result<&'de [u8]> {
         let Some((taken, left)) = self.bytes.split_at_checked(len) else {
-            return Err(self.error(&format!("{len} bytes are needed, {} are left", self.bytes.len())));
+            return Err(
+                self.error(&format!("{len} bytes are needed, {} are left", self.bytes.len()))
+            );
         };
         self.bytes = left;
         Ok(taken)
@@ -58,7 +60,9 @@ impl<'de> Decoder<'de> {
     fn length(&mut self) -> Result<usize> {
         let stated = u64::from_le_bytes(self.array()?);
         let len = usize::try_from(stated).ok().filter(|&len| len <= self.bytes.len());
-        len.ok_or_else(|| self.error(&format!("a length of {stated}, with {} bytes left", self.bytes.len())))
+        len.ok_or_else(|| {
+            self.error(&format!("a length of {stated}, with {} bytes left", self.bytes.len()))
+        })
     }
 
     fn text(&mut self) -> Result<&'de str> {
@@ -158,11 +162,19 @@ impl<'de> de::Deserializer<'de> for &mut Decoder<'de> {
         visitor.visit_unit()
     }
 
-    fn deserialize_unit_struct<V: Visitor<'de>>(self, _name: &'static str, visitor: V) -> Result<V::Value> {
+    fn deserialize_unit_struct<V: Visitor<'de>>(
+        self,
+        _name: &'static str,
+        visitor: V,
+    ) -> Result<V::Value> {
         visitor.visit_unit()
     }
 
-    fn deserialize_newtype_struct<V: Visitor<'de>>(self, _name: &'static str, visitor: V) -> Result<V::Value> {
+    fn deserialize_newtype_struct<V: Visitor<'de>>(
+        self,
+        _name: &'static str,
+        visitor: V,
+    ) -> Result<V::Value> {
         self.nested(|decoder| visitor.visit_newtype_struct(decoder))
     }
 
@@ -287,7 +299,11 @@ impl<'de> de::VariantAccess<'de> for Variant<'_, 'de> {
         visitor.visit_seq(Items { decoder: self.0, left: len })
     }
 
-    fn struct_variant<V: Visitor<'de>>(self, fields: &'static [&'static str], visitor: V) -> Result<V::Value> {
+    fn struct_variant<V: Visitor<'de>>(
+        self,
+        fields: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value> {
         visitor.visit_seq(Items { decoder: self.0, left: fields.len() })
     }
 }

@@ -26,7 +26,9 @@ struct Encoder {
 
 impl Encoder {
     fn len(&mut self, len: Option<usize>) -> Result {
-        let len = len.ok_or_else(|| PayloadError("a sequence without a known length can't be written".into()))?;
+        let len = len.ok_or_else(|| {
+            PayloadError("a sequence without a known length can't be written".into())
+        })?;
         self.bytes.extend_from_slice(&(len as u64).to_le_bytes());
         Ok(())
     }
@@ -73,8 +75,9 @@ impl<'a> ser::Serializer for &'a mut Encoder {
     type SerializeStructVariant = Fields<'a>;
 
     fixed_width! {
-        serialize_i8 i8, serialize_i16 i16, serialize_i32 i32, serialize_i64 i64, serialize_i128 i128,
-        serialize_u8 u8, serialize_u16 u16, serialize_u32 u32, serialize_u64 u64, serialize_u128 u128,
+        serialize_i8 i8, serialize_i16 i16, serialize_i32 i32, serialize_i64 i64,
+        serialize_u8 u8, serialize_u16 u16, serialize_u32 u32, serialize_u64 u64,
+        serialize_i128 i128, serialize_u128 u128,
         serialize_f32 f32, serialize_f64 f64,
     }
 
@@ -116,11 +119,20 @@ impl<'a> ser::Serializer for &'a mut Encoder {
         Ok(())
     }
 
-    fn serialize_unit_variant(self, _name: &'static str, index: u32, _variant: &'static str) -> Result {
+    fn serialize_unit_variant(
+        self,
+        _name: &'static str,
+        index: u32,
+        _variant: &'static str,
+    ) -> Result {
         self.nested(&index)
     }
 
-    fn serialize_newtype_struct<T: Serialize + ?Sized>(self, _name: &'static str, value: &T) -> Result {
+    fn serialize_newtype_struct<T: Serialize + ?Sized>(
+        self,
+        _name: &'static str,
+        value: &T,
+    ) -> Result {
         self.nested(value)
     }
 
@@ -216,7 +228,11 @@ macro_rules! named {
             type Ok = ();
             type Error = PayloadError;
 
-            fn serialize_field<T: Serialize + ?Sized>(&mut self, _key: &'static str, value: &T) -> Result {
+            fn serialize_field<T: Serialize + ?Sized>(
+                &mut self,
+                _key: &'static str,
+                value: &T,
+            ) -> Result {
                 value.serialize(&mut *self.0)
             }
 

@@ -12,10 +12,10 @@ use serde::{Deserialize, Serialize};
 
 use super::*;
 
-const EVERYTHING: &str = "\
-    07000000000000006772c3b6c39f65e282ac010700fffeffffffffffffff000000000000e03f000000000000008004000000\
-    0000000000000000010000000000c03f0200000003fcff030000000500010200000000000000010100000000000000610200\
-    0000000000000001000000000000000000000000000000ffffffffffffffffffffffffffffffff";
+const EVERYTHING: &str = "07000000000000006772c3b6c39f65e282ac010700fffeffffffffffffff000000000000e\
+    03f0000000000000080040000000000000000000000010000000000c03f0200000003fcff0300000005000102000000\
+    000000000101000000000000006102000000000000000001000000000000000000000000000000fffffffffffffffff\
+    fffffffffffffff";
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 enum Shape {
@@ -51,7 +51,12 @@ fn everything() -> Everything {
         unit: (),
         pair: (-1, -2),
         array: [0.5, -0.0],
-        shapes: vec![Shape::Point, Shape::Circle(1.5), Shape::Line(3, -4), Shape::Box { width: 5, tall: true }],
+        shapes: vec![
+            Shape::Point,
+            Shape::Circle(1.5),
+            Shape::Line(3, -4),
+            Shape::Box { width: 5, tall: true },
+        ],
         map: [(1, "a".to_string()), (2, String::new())].into(),
         wide: (1, -1),
     }

@@ -5,8 +5,8 @@ use super::MAX_LEN;
 /// Code lengths of the 256 symbols; 0 for those that have no code.
 pub(super) type Lengths = [u8; 256];
 
-/// The lengths, at most `limit`, that make the fewest bits of symbols that occur `counts` times: package-merge
-/// (Larmore and Hirschberg, 1990). `None` when fewer than two symbols occur.
+/// The lengths, at most `limit`, that make the fewest bits of symbols that occur `counts` times:
+/// package-merge (Larmore and Hirschberg, 1990). `None` when fewer than two symbols occur.
 ///
 /// `limit` is 8 to [`MAX_LEN`], enough for 256 symbols.
 pub(super) fn shortest(counts: &[u32; 256], limit: usize) -> Option<Lengths> {
@@ -31,8 +31,8 @@ pub(super) fn shortest(counts: &[u32; 256], limit: usize) -> Option<Lengths> {
         listed = merge_level(leaves, &mut weights, listed, level);
     }
 
-    // The cheapest 2 (used - 1) entries of the last list: each leaf among them, or in a package among them, is a bit of
-    // its symbol's code.
+    // The cheapest 2 (used - 1) entries of the last list: each leaf among them, or in a package
+    // among them, is a bit of its symbol's code.
     let mut lengths = [0; 256];
     let mut taken = 2 * (leaves.len() - 1);
     for level in is_leaf[..limit].iter().rev() {
@@ -45,10 +45,16 @@ pub(super) fn shortest(counts: &[u32; 256], limit: usize) -> Option<Lengths> {
     Some(lengths)
 }
 
-/// Makes the next level's list, ascending by weight: the leaves, merged with packages of two neighbours each of the
-/// `listed` weights before. `is_leaf` tells the ones from the others. Returns how many are listed now.
+/// Makes the next level's list, ascending by weight: the leaves, merged with packages of two
+/// neighbours each of the `listed` weights before. `is_leaf` tells the ones from the others.
+/// Returns how many are listed now.
 #[inline]
-fn merge_level(leaves: &[(u64, u8)], weights: &mut [u64; 512], listed: usize, is_leaf: &mut [bool; 512]) -> usize {
+fn merge_level(
+    leaves: &[(u64, u8)],
+    weights: &mut [u64; 512],
+    listed: usize,
+    is_leaf: &mut [bool; 512],
+) -> usize {
     let mut packages = [0_u64; 256];
     for (package, pair) in packages.iter_mut().zip(weights[..listed].chunks_exact(2)) {
         *package = pair[0] + pair[1];
@@ -57,7 +63,8 @@ fn merge_level(leaves: &[(u64, u8)], weights: &mut [u64; 512], listed: usize, is
     let listed = leaves.len() + packages.len();
     let (mut leaf, mut package) = (0, 0);
     for (weight, is_leaf) in weights[..listed].iter_mut().zip(is_leaf) {
-        *is_leaf = package == packages.len() || leaf < leaves.len() && leaves[leaf].0 <= packages[package];
+        *is_leaf =
+            package == packages.len() || leaf < leaves.len() && leaves[leaf].0 <= packages[package];
         if *is_leaf {
             *weight = leaves[leaf].0;
             leaf += 1;
@@ -74,8 +81,8 @@ pub(super) fn coded_bits(counts: &[u32; 256], lengths: &Lengths) -> u64 {
     counts.iter().zip(lengths).map(|(&count, &length)| u64::from(count) * u64::from(length)).sum()
 }
 
-/// Calls `assign(symbol, length, code)` for every symbol that has a code, the code's first bit in bit 0. `false`, and no
-/// call, unless the code is complete.
+/// Calls `assign(symbol, length, code)` for every symbol that has a code, the code's first bit in
+/// bit 0. `false`, and no call, unless the code is complete.
 pub(super) fn assign_codes(lengths: &Lengths, mut assign: impl FnMut(u8, u8, u16)) -> bool {
     let mut of_length = [0_u16; MAX_LEN + 1];
     for &length in lengths {

@@ -43,7 +43,8 @@ fn decode_streams(lengths: &Lengths, rest: &[u8], out: &mut [u8]) -> Result<()> 
     if lengths.iter().any(|&length| usize::from(length) > MAX_LEN) {
         return Err(Error::corrupt("a plane has a code longer than 11 bits"));
     }
-    let single = Single::new(lengths).ok_or_else(|| Error::corrupt("a plane's codes are not complete"))?;
+    let single =
+        Single::new(lengths).ok_or_else(|| Error::corrupt("a plane's codes are not complete"))?;
     match Several::new(&single) {
         Some(several) => decode_with(&several, lengths, input, &mut streams),
         None => decode_with(&single, lengths, input, &mut streams),
@@ -51,7 +52,10 @@ fn decode_streams(lengths: &Lengths, rest: &[u8], out: &mut [u8]) -> Result<()> 
 }
 
 /// The streams, each with its part of the symbols, and the bytes that they are read from.
-fn place_streams<'a>(rest: &'a [u8], out: &'a mut [u8]) -> Result<([Stream<'a>; STREAMS], &'a [u8])> {
+fn place_streams<'a>(
+    rest: &'a [u8],
+    out: &'a mut [u8],
+) -> Result<([Stream<'a>; STREAMS], &'a [u8])> {
     let (sizes, input) = rest.split_first_chunk::<{ 4 * (STREAMS - 1) }>().ok_or_else(cut)?;
     let (sizes, _) = sizes.as_chunks::<4>();
     let part = out.len() / STREAMS;
@@ -96,7 +100,12 @@ fn load(input: &[u8], at: usize) -> u64 {
 }
 
 /// Decodes the last symbols of a stream one by one and checks that they end where the stream does.
-fn finish(table: &impl Table, lengths: &Lengths, input: &[u8], stream: &mut Stream<'_>) -> Result<()> {
+fn finish(
+    table: &impl Table,
+    lengths: &Lengths,
+    input: &[u8],
+    stream: &mut Stream<'_>,
+) -> Result<()> {
     for symbol in &mut stream.out[stream.pos..] {
         *symbol = table.first(load(input, stream.at / 8) >> (stream.at % 8));
         stream.at += usize::from(lengths[usize::from(*symbol)]);
@@ -145,7 +154,10 @@ impl Table for Single {
     #[inline(always)]
     fn lookups<const N: usize>(&self, bits: &mut [u64; N], out: [&mut [u8]; N]) -> [usize; N] {
         let out = out.map(window::<LOOKUPS>);
-        #[expect(clippy::needless_range_loop, reason = "the streams take turns, so theirs is the inner loop")]
+        #[expect(
+            clippy::needless_range_loop,
+            reason = "the streams take turns, so theirs is the inner loop"
+        )]
         for k in 0..LOOKUPS {
             for i in 0..N {
                 let entry = self.0[low_bits(bits[i]) % (1 << MAX_LEN)];
@@ -164,11 +176,12 @@ impl Table for Single {
 /// Symbols of an entry of a [`Several`] at the most.
 const MANY: usize = 6;
 
-/// A power of two above the place where the last symbols of a round may begin, `MANY * (LOOKUPS - 1)`.
+/// A power of two above the place where the last symbols of a round may begin,
+/// `MANY * (LOOKUPS - 1)`.
 const WINDOW: usize = 32;
 
-/// One to six symbols a lookup: bits 0-5 the length of their codes together, bits 6-8 their number, from bit 16 on the
-/// symbols.
+/// One to six symbols a lookup: bits 0-5 the length of their codes together, bits 6-8 their number,
+/// from bit 16 on the symbols.
 struct Several([u64; 1 << MAX_LEN]);
 
 impl Several {
@@ -239,7 +252,12 @@ mod tests {
         (lengths, &body[3 + (last - first + 1).div_ceil(2)..])
     }
 
-    fn decode_by<T: Table>(table: &T, lengths: &Lengths, rest: &[u8], len: usize) -> Option<Vec<u8>> {
+    fn decode_by<T: Table>(
+        table: &T,
+        lengths: &Lengths,
+        rest: &[u8],
+        len: usize,
+    ) -> Option<Vec<u8>> {
         let mut out = vec![0; len];
         let (mut streams, input) = place_streams(rest, &mut out).ok()?;
         decode_with(table, lengths, input, &mut streams).ok().map(|()| out)
@@ -248,16 +266,23 @@ mod tests {
     #[test]
     fn several_symbols_a_lookup_are_those_of_one_a_lookup_in_sound_and_in_broken_streams() {
         for kind in 0..4 {
-            let symbol =
-                |i: u32| u8::try_from((i.wrapping_mul(0x9e37_79b9) >> 7).leading_zeros()).unwrap_or(0) * (kind + 1);
+            let symbol = |i: u32| {
+                u8::try_from((i.wrapping_mul(0x9e37_79b9) >> 7).leading_zeros()).unwrap_or(0)
+                    * (kind + 1)
+            };
             let symbols: Vec<u8> = (0..10_007).map(symbol).collect();
             let mut body = Vec::new();
             assert!(encode(&symbols, &mut body));
             let (lengths, rest) = parts(&body);
             let single = Single::new(&lengths).expect("a complete code");
             let several = Several::new(&single).expect("short codes");
-            assert!(decode_by(&several, &lengths, rest, symbols.len()).is_some_and(|out| out == symbols));
-            assert!(decode_by(&single, &lengths, rest, symbols.len()).is_some_and(|out| out == symbols));
+            assert!(
+                decode_by(&several, &lengths, rest, symbols.len())
+                    .is_some_and(|out| out == symbols)
+            );
+            assert!(
+                decode_by(&single, &lengths, rest, symbols.len()).is_some_and(|out| out == symbols)
+            );
             for at in (0..rest.len()).step_by(5) {
                 let mut broken = rest.to_vec();
                 broken[at] ^= 1 << (at % 8);

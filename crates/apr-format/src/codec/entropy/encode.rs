@@ -13,8 +13,8 @@ const SHORT_LEN: usize = 10;
 /// From this length on, a part of the symbols is looked at before all are.
 pub(in super::super) const SAMPLED_LEN: usize = 1 << 16;
 
-/// Appends the coded symbols to `out`. `false`, and `out` as it was, when that saves less than a 64th: it would cost
-/// more time than it saves bytes. At most `u32::MAX / 2` symbols.
+/// Appends the coded symbols to `out`. `false`, and `out` as it was, when that saves less than a
+/// 64th: it would cost more time than it saves bytes. At most `u32::MAX / 2` symbols.
 pub(in super::super) fn encode(symbols: &[u8], out: &mut Vec<u8>) -> bool {
     if symbols.len() <= 2 {
         return false;
@@ -23,7 +23,8 @@ pub(in super::super) fn encode(symbols: &[u8], out: &mut Vec<u8>) -> bool {
         return false;
     }
     let (first, last) = kernel::span(symbols);
-    let counts = if last - first < PAIRED { counts_by_pairs(symbols, first) } else { histogram([symbols]) };
+    let counts =
+        if last - first < PAIRED { counts_by_pairs(symbols, first) } else { histogram([symbols]) };
     let Some(short) = shortest(&counts, SHORT_LEN) else {
         out.extend([CONSTANT, symbols[0]]);
         return true;
@@ -44,11 +45,13 @@ pub(in super::super) fn is_noise(symbols: &[u8]) -> bool {
     let sample = histogram(symbols.chunks(4096).map(|part| &part[..part.len().min(256)]));
     let sampled = sample.iter().map(|&count| u64::from(count)).sum();
     are_even(&sample, sampled)
-        || shortest(&sample, SHORT_LEN).is_some_and(|lengths| !worth_it(coded_bits(&sample, &lengths), sampled))
+        || shortest(&sample, SHORT_LEN)
+            .is_some_and(|lengths| !worth_it(coded_bits(&sample, &lengths), sampled))
 }
 
-/// Whether `total` symbols are so evenly spread that no code is worth it: their collision entropy, `-log2(sum of p^2)`, is
-/// at least the 7.875 bits of [`worth_it`], and Shannon's, which bounds every code, is never less (Rényi, 1961).
+/// Whether `total` symbols are so evenly spread that no code is worth it: their collision entropy,
+/// `-log2(sum of p^2)`, is at least the 7.875 bits of [`worth_it`], and Shannon's, which bounds
+/// every code, is never less (Rényi, 1961).
 fn are_even(counts: &[u32; 256], total: u64) -> bool {
     let squares: u64 = counts.iter().map(|&count| u64::from(count).pow(2)).sum();
     // 2^7.875 is 234.75.
@@ -71,7 +74,8 @@ fn best_limit(counts: &[u32; 256], short: Lengths) -> Lengths {
     }
 }
 
-/// How often each byte occurs. Eight tables, because equal bytes in a row would wait for each other's count.
+/// How often each byte occurs. Eight tables, because equal bytes in a row would wait for each
+/// other's count.
 fn histogram<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> [u32; 256] {
     let mut tables = [[0_u32; 256]; 8];
     for part in parts {
@@ -94,7 +98,8 @@ fn histogram<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> [u32; 256] {
     core::array::from_fn(|symbol| tables.iter().map(|table| table[symbol]).sum())
 }
 
-/// As [`histogram`], of symbols that [`PAIRED`] of them from `first` on take in: one count for two symbols.
+/// As [`histogram`], of symbols that [`PAIRED`] of them from `first` on take in: one count for two
+/// symbols.
 fn counts_by_pairs(symbols: &[u8], first: u8) -> [u32; 256] {
     let mut counts = [0; 256];
     kernel::count_pairs(symbols, first, &mut counts);
@@ -161,11 +166,16 @@ mod tests {
         for used in 200..=256 {
             for heaviest in [0, 1, 2, 3, 5, 8] {
                 let mut counts = [0; 256];
-                (0..used).for_each(|symbol: u32| counts[symbol as usize] = 1000 + symbol % 7 * heaviest * 20);
+                (0..used).for_each(|symbol: u32| {
+                    counts[symbol as usize] = 1000 + symbol % 7 * heaviest * 20;
+                });
                 let total = counts.iter().map(|&count| u64::from(count)).sum();
                 let lengths = shortest(&counts, SHORT_LEN).expect("two symbols and more");
                 let is_even = are_even(&counts, total);
-                assert!(!is_even || !worth_it(coded_bits(&counts, &lengths), total), "{used} {heaviest}");
+                assert!(
+                    !is_even || !worth_it(coded_bits(&counts, &lengths), total),
+                    "{used} {heaviest}"
+                );
                 found[usize::from(is_even)] += 1;
             }
         }
@@ -177,7 +187,11 @@ mod tests {
         for (first, span) in CASES {
             for len in [0, 1, 2, 3, 4095, 4096, 4097, 20_001] {
                 let symbols = narrow(first, span, len);
-                assert_eq!(counts_by_pairs(&symbols, first), histogram([&symbols[..]]), "{first} {span} {len}");
+                assert_eq!(
+                    counts_by_pairs(&symbols, first),
+                    histogram([&symbols[..]]),
+                    "{first} {span} {len}"
+                );
                 let (least, most) = kernel::span(&symbols);
                 assert!(symbols.iter().all(|symbol| (least..=most).contains(symbol)));
                 assert!(len == 0 || symbols.contains(&least) && symbols.contains(&most));
@@ -190,11 +204,13 @@ mod tests {
         for (first, span) in CASES {
             for limit in [SHORT_LEN, MAX_LEN] {
                 let symbols = narrow(first, span, 30_003);
-                let lengths = shortest(&histogram([&symbols[..]]), limit).expect("two symbols and more");
+                let lengths =
+                    shortest(&histogram([&symbols[..]]), limit).expect("two symbols and more");
                 let codes = Codes::new(&lengths, Some(first));
                 for len in [0, 1, 2, 7, 8, 9, 4096, 4105, 30_003] {
                     let symbols = &symbols[..len];
-                    let (mut pairs, mut singles) = (alloc::vec![0; 2 * len + 16], alloc::vec![0; 2 * len + 16]);
+                    let (mut pairs, mut singles) =
+                        (alloc::vec![0; 2 * len + 16], alloc::vec![0; 2 * len + 16]);
                     let paired = kernel::write_pairs(symbols, first, &codes, &mut pairs);
                     let single = kernel::write_singles(symbols, &codes.singles, &mut singles);
                     assert!(pairs[..paired] == singles[..single], "{first} {span} {limit} {len}");

@@ -17,7 +17,9 @@ const PAIRED_SYMBOLS: usize = 4096;
 /// The least and the greatest symbol.
 #[inline(always)]
 pub(in super::super) fn span_anywhere(symbols: &[u8]) -> (u8, u8) {
-    symbols.iter().fold((u8::MAX, 0), |(least, most), &symbol| (least.min(symbol), most.max(symbol)))
+    symbols
+        .iter()
+        .fold((u8::MAX, 0), |(least, most), &symbol| (least.min(symbol), most.max(symbol)))
 }
 
 /// Adds up how often symbols occur, which [`PAIRED`] of them from `first` on take in.
@@ -49,10 +51,14 @@ pub(in super::super) fn count_pairs_anywhere(symbols: &[u8], first: u8, counts: 
     }
 }
 
-/// Numbers of pairs: the first symbol's distance from `first` in the lower six bits, the second's above. Returns as much
-/// of `pairs` as there are.
+/// Numbers of pairs: the first symbol's distance from `first` in the lower six bits, the second's
+/// above. Returns as much of `pairs` as there are.
 #[inline(always)]
-fn pair_up<'a>(symbols: &[[u8; 2]], first: u8, pairs: &'a mut [u16; PAIRED_SYMBOLS / 2]) -> &'a [u16] {
+fn pair_up<'a>(
+    symbols: &[[u8; 2]],
+    first: u8,
+    pairs: &'a mut [u16; PAIRED_SYMBOLS / 2],
+) -> &'a [u16] {
     const LOW: u16 = PAIRED as u16 - 1;
     let base = u16::from_le_bytes([first; 2]);
     for (pair, &two) in pairs.iter_mut().zip(symbols) {
@@ -82,9 +88,12 @@ impl Codes {
             singles[usize::from(symbol)] = u32::from(code) << 8 | u32::from(length);
         });
         let pairs = first.map(|first| {
-            let single = |distance: usize| singles.get(usize::from(first) + distance).map_or(0, |&code| code);
+            let single = |distance: usize| {
+                singles.get(usize::from(first) + distance).map_or(0, |&code| code)
+            };
             core::array::from_fn(|pair| {
-                let (low, high) = (single(pair % usize::from(PAIRED)), single(pair / usize::from(PAIRED)));
+                let (low, high) =
+                    (single(pair % usize::from(PAIRED)), single(pair / usize::from(PAIRED)));
                 (low & !0xff | (high & !0xff) << (low & 0xff)) + (low & 0xff) + (high & 0xff)
             })
         });
@@ -92,9 +101,15 @@ impl Codes {
     }
 }
 
-/// Writes one stream by pairs of symbols and returns its length. `out` has eight bytes more than that.
+/// Writes one stream by pairs of symbols and returns its length. `out` has eight bytes more than
+/// that.
 #[inline(always)]
-pub(in super::super) fn write_pairs_anywhere(symbols: &[u8], first: u8, codes: &Codes, out: &mut [u8]) -> usize {
+pub(in super::super) fn write_pairs_anywhere(
+    symbols: &[u8],
+    first: u8,
+    codes: &Codes,
+    out: &mut [u8],
+) -> usize {
     let Codes { singles, pairs: Some(codes) } = codes else {
         return write_singles_anywhere(symbols, &codes.singles, out);
     };
@@ -118,8 +133,8 @@ pub(in super::super) fn write_pairs_anywhere(symbols: &[u8], first: u8, codes: &
     room - buffer.finish()
 }
 
-/// Writes what is left of a stream whose beginning ends at a position in bits, the last of which are held back; returns the
-/// length of the whole. `out` has eight bytes more than that.
+/// Writes what is left of a stream whose beginning ends at a position in bits, the last of which
+/// are held back; returns the length of the whole. `out` has eight bytes more than that.
 #[cfg(all(feature = "std", target_arch = "x86_64"))]
 pub(in super::super) fn write_rest(
     symbols: &[u8],
@@ -137,7 +152,11 @@ pub(in super::super) fn write_rest(
 
 /// Writes one stream symbol by symbol and returns its length. `out` has eight bytes more than that.
 #[inline(always)]
-pub(in super::super) fn write_singles_anywhere(symbols: &[u8], codes: &[u32; 256], out: &mut [u8]) -> usize {
+pub(in super::super) fn write_singles_anywhere(
+    symbols: &[u8],
+    codes: &[u32; 256],
+    out: &mut [u8],
+) -> usize {
     let room = out.len();
     let mut buffer = Buffer { held: Code::default(), out };
     let code = |symbol: u8| Code::of(codes[usize::from(symbol)]);
@@ -154,8 +173,8 @@ pub(in super::super) fn write_singles_anywhere(symbols: &[u8], codes: &[u32; 256
     room - buffer.finish()
 }
 
-/// One or several codes, the first lowest. The lower six bits of `len` are how many bits they take; the bits above are of
-/// no meaning, and shifts leave them out.
+/// One or several codes, the first lowest. The lower six bits of `len` are how many bits they take;
+/// the bits above are of no meaning, and shifts leave them out.
 #[derive(Clone, Copy, Default)]
 struct Code {
     bits: u64,
@@ -173,7 +192,10 @@ impl Code {
 
     #[inline(always)]
     fn then(self, next: Self) -> Self {
-        Self { bits: self.bits | next.bits << (self.len & 63), len: self.len.wrapping_add(next.len) }
+        Self {
+            bits: self.bits | next.bits << (self.len & 63),
+            len: self.len.wrapping_add(next.len),
+        }
     }
 }
 

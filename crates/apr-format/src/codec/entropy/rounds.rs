@@ -1,6 +1,7 @@
 //! Rounds of lookups in several streams at a time.
 
-/// Lookups between two loads: their codes fit the 57 bits that a load of eight bytes provides at the least.
+/// Lookups between two loads: their codes fit the 57 bits that a load of eight bytes provides at
+/// the least.
 pub(super) const LOOKUPS: usize = 5;
 
 /// Bytes that a round of lookups moves on by at the most.
@@ -25,18 +26,22 @@ pub(in super::super) trait Table {
     /// Bytes past a round's symbols that it may write.
     const OVERHANG: usize;
 
-    /// Looks up [`LOOKUPS`] entries for each stream: takes their codes off `bits`, writes their symbols to `out` and
-    /// returns how many there are.
+    /// Looks up [`LOOKUPS`] entries for each stream: takes their codes off `bits`, writes their
+    /// symbols to `out` and returns how many there are.
     fn lookups<const N: usize>(&self, bits: &mut [u64; N], out: [&mut [u8]; N]) -> [usize; N];
 
     /// The symbol that `bits` begin with.
     fn first(&self, bits: u64) -> u8;
 }
 
-/// Decodes in rounds as long as every stream has room for a round's most symbols and bytes for its most bits. `N` lookups,
-/// one a stream, are under way at a time.
+/// Decodes in rounds as long as every stream has room for a round's most symbols and bytes for its
+/// most bits. `N` lookups, one a stream, are under way at a time.
 #[inline(always)]
-pub(in super::super) fn run_anywhere<T: Table, const N: usize>(table: &T, input: &[u8], streams: &mut [Stream<'_>]) {
+pub(in super::super) fn run_anywhere<T: Table, const N: usize>(
+    table: &T,
+    input: &[u8],
+    streams: &mut [Stream<'_>],
+) {
     let (groups, _) = streams.as_chunks_mut::<N>();
     loop {
         let left = groups.as_flattened().iter().map(|stream| rounds_left::<T>(stream, input.len()));
@@ -45,7 +50,8 @@ pub(in super::super) fn run_anywhere<T: Table, const N: usize>(table: &T, input:
             return;
         }
         for _ in 0..rounds {
-            // Groups take turns too: while one waits for its last lookups, the other's first are under way.
+            // Groups take turns too: while one waits for its last lookups, the other's first are
+            // under way.
             for group in &mut *groups {
                 round(table, input, group);
             }
@@ -63,7 +69,8 @@ fn round<T: Table, const N: usize>(table: &T, input: &[u8], streams: &mut [Strea
         bytes.copy_from_slice(&input[byte..byte + 8]);
         bits[i] = u64::from_le_bytes(bytes) >> (streams[i].at % 8) | 1 << 63;
     }
-    let moved = table.lookups(&mut bits, streams.each_mut().map(|stream| &mut stream.out[stream.pos..]));
+    let moved =
+        table.lookups(&mut bits, streams.each_mut().map(|stream| &mut stream.out[stream.pos..]));
     for i in 0..N {
         streams[i].at += bits[i].leading_zeros() as usize;
         streams[i].pos += moved[i];

@@ -2,7 +2,8 @@
 
 use apr_core::{CheckpointReader, Code, Limits};
 use apr_format::aprn::{
-    self, Compression, LoadOptions, ModelType, Signal, inspect, load_from_bytes, to_bytes, to_bytes_with,
+    self, Compression, LoadOptions, ModelType, Signal, inspect, load_from_bytes, to_bytes,
+    to_bytes_with,
 };
 use apr_testkit::{corrupt, peak_memory, read_everything};
 
@@ -17,7 +18,9 @@ fn small_files() -> Vec<Vec<u8>> {
         as_published(Compression::Zstd).with_signing_key([7; 32]),
         as_published(Compression::Lz4).with_recipient([3; 32]),
     ];
-    let save = |options| to_bytes_with(&fitted(), ModelType::LinearRegression, options, &mut seven).expect("a file");
+    let save = |options| {
+        to_bytes_with(&fitted(), ModelType::LinearRegression, options, &mut seven).expect("a file")
+    };
     options.iter().map(save).collect()
 }
 
@@ -69,14 +72,20 @@ fn every_flipped_bit_stops_the_load() {
 fn no_byte_of_a_payload_comes_out_of_a_damaged_file() {
     for file in small_files() {
         for (bit, flipped) in corrupt::bit_flips(&file, 0..file.len()).enumerate() {
-            let Ok(reader) = aprn::open(flipped, "m", &Limits::default(), &LoadOptions::default()) else { continue };
+            let Ok(reader) = aprn::open(flipped, "m", &Limits::default(), &LoadOptions::default())
+            else {
+                continue;
+            };
             for tensor in 0..reader.tensors().len() {
                 assert_eq!(reader.tensor_slice(tensor), None, "bit {bit}");
                 if reader.tensors()[tensor].byte_len().expect("checked") > 0 {
                     assert!(reader.read_tensor(tensor, 0, &mut [0]).is_err(), "bit {bit}");
                 }
             }
-            assert!(reader.container().checksum().is_some_and(|checksum| checksum.extents.len() == 1), "bit {bit}");
+            assert!(
+                reader.container().checksum().is_some_and(|checksum| checksum.extents.len() == 1),
+                "bit {bit}"
+            );
         }
     }
 }
@@ -111,7 +120,8 @@ fn numbers_that_lie_are_refused_without_much_memory() {
 #[test]
 fn a_file_of_another_model_says_which() {
     let Some(file) = sample("linreg") else { return };
-    let andon = load_from_bytes::<LinearRegression>(&file, ModelType::KMeans).expect_err("another type");
+    let andon =
+        load_from_bytes::<LinearRegression>(&file, ModelType::KMeans).expect_err("another type");
     assert_eq!((andon.signal(), andon.error().code()), (Signal::ModelTypeMismatch, Code::Format));
     assert!(andon.to_string().contains("linear_regression, not kmeans"), "{andon}");
 }
@@ -119,16 +129,21 @@ fn a_file_of_another_model_says_which() {
 #[test]
 fn a_payload_of_another_rust_type_is_refused() {
     let Some(file) = sample("linreg") else { return };
-    let andon = load_from_bytes::<(f32, f32)>(&file, ModelType::LinearRegression).expect_err("another type");
+    let andon = load_from_bytes::<(f32, f32)>(&file, ModelType::LinearRegression)
+        .expect_err("another type");
     assert_eq!(andon.signal(), Signal::InvalidFormat);
-    let andon = load_from_bytes::<Vec<String>>(&file, ModelType::LinearRegression).expect_err("another type");
+    let andon = load_from_bytes::<Vec<String>>(&file, ModelType::LinearRegression)
+        .expect_err("another type");
     assert_eq!(andon.signal(), Signal::InvalidFormat);
 }
 
 #[test]
 fn another_version_or_compression_is_named() {
-    let file = to_bytes(&fitted(), ModelType::LinearRegression, &as_published(Compression::None)).expect("a file");
-    for (at, value, word) in [(4, 2, "version 2.0"), (4, 0, "version 0.0"), (20, 4, "compression 4")] {
+    let file = to_bytes(&fitted(), ModelType::LinearRegression, &as_published(Compression::None))
+        .expect("a file");
+    for (at, value, word) in
+        [(4, 2, "version 2.0"), (4, 0, "version 0.0"), (20, 4, "compression 4")]
+    {
         let andon = load(&resealed(corrupt::overwrite(&file, at, &[value]))).expect_err("unknown");
         assert_eq!(andon.signal(), Signal::UnsupportedVersion);
         assert!(andon.to_string().contains(word), "{andon}");
@@ -139,9 +154,11 @@ fn another_version_or_compression_is_named() {
 
 /// A file whose payload is `stored`, said to unpack to `len` bytes.
 fn claiming(compression: u8, stored: &[u8], len: u32) -> Vec<u8> {
-    let mut file = to_bytes(&(), ModelType::Custom, &as_published(Compression::None)).expect("a file");
+    let mut file =
+        to_bytes(&(), ModelType::Custom, &as_published(Compression::None)).expect("a file");
     file[20] = compression;
-    file[12..16].copy_from_slice(&u32::try_from(stored.len()).expect("a small payload").to_le_bytes());
+    file[12..16]
+        .copy_from_slice(&u32::try_from(stored.len()).expect("a small payload").to_le_bytes());
     file[16..20].copy_from_slice(&len.to_le_bytes());
     let at = file.len() - 4;
     file.splice(at..at, stored.iter().copied());
@@ -150,7 +167,8 @@ fn claiming(compression: u8, stored: &[u8], len: u32) -> Vec<u8> {
 
 #[test]
 fn decompression_bombs_are_refused_before_they_go_off() {
-    // A frame of run-length blocks: 128 KiB of zeros in four bytes each, 8,000 times, which is 1 GiB from 32 KB.
+    // A frame of run-length blocks: 128 KiB of zeros in four bytes each, 8,000 times, which is 1
+    // GiB from 32 KB.
     let mut zstd = vec![0x28, 0xb5, 0x2f, 0xfd, 0x00, 0x58];
     for block in 0..8000 {
         let header: u32 = (1 << 17 << 3) | (1 << 1) | u32::from(block == 7999);
@@ -164,7 +182,8 @@ fn decompression_bombs_are_refused_before_they_go_off() {
     for (compression, stored) in [(1, &zstd), (2, &zstd), (3, &lz4)] {
         for len in [0, 1, 1 << 16, 64 << 20, 1 << 28, 1 << 30, u32::MAX] {
             let file = claiming(compression, stored, len);
-            let (loaded, peak) = peak_memory(|| load_from_bytes::<Vec<u8>>(&file, ModelType::Custom));
+            let (loaded, peak) =
+                peak_memory(|| load_from_bytes::<Vec<u8>>(&file, ModelType::Custom));
             assert!(loaded.is_err(), "{compression}: {len}");
             assert!(peak < (65 << 20) + 1024 * stored.len(), "{compression}: {len}: {peak} bytes");
         }
@@ -173,7 +192,8 @@ fn decompression_bombs_are_refused_before_they_go_off() {
     for compression in 1..=3 {
         for len in [1 << 20, 60 << 20, 1 << 30, u32::MAX] {
             let file = claiming(compression, &[0x28, 0xb5, 0x2f, 0xfd, 0, 0x58, 1, 0, 0], len);
-            let (loaded, peak) = peak_memory(|| load_from_bytes::<Vec<u8>>(&file, ModelType::Custom));
+            let (loaded, peak) =
+                peak_memory(|| load_from_bytes::<Vec<u8>>(&file, ModelType::Custom));
             assert!(loaded.is_err() && peak < (1 << 16), "{compression}: {len}: {peak} bytes");
         }
     }
@@ -182,9 +202,11 @@ fn decompression_bombs_are_refused_before_they_go_off() {
 #[test]
 fn an_unpacked_size_that_lies_is_refused() {
     for compression in [Compression::None, Compression::Zstd, Compression::Lz4] {
-        let file = to_bytes(&fitted(), ModelType::LinearRegression, &as_published(compression)).expect("a file");
+        let file = to_bytes(&fitted(), ModelType::LinearRegression, &as_published(compression))
+            .expect("a file");
         for len in [0_u32, 21, 23, 1 << 20] {
-            let andon = load(&resealed(corrupt::overwrite(&file, 16, &len.to_le_bytes()))).expect_err("a lie");
+            let andon = load(&resealed(corrupt::overwrite(&file, 16, &len.to_le_bytes())))
+                .expect_err("a lie");
             assert_eq!(andon.signal(), Signal::InvalidFormat, "{compression:?}: {len}: {andon}");
         }
     }
@@ -205,7 +227,8 @@ fn metadata_that_are_no_map_nest_too_deep_or_claim_too_much_are_refused() {
         &deep,
     ];
     for metadata in cases {
-        let mut file = to_bytes(&(), ModelType::Custom, &as_published(Compression::None)).expect("a file");
+        let mut file =
+            to_bytes(&(), ModelType::Custom, &as_published(Compression::None)).expect("a file");
         file.splice(32..79, metadata.iter().copied());
         file[8..12].copy_from_slice(&u32::try_from(metadata.len()).expect("short").to_le_bytes());
         let file = resealed(file);
@@ -220,7 +243,8 @@ fn metadata_that_are_no_map_nest_too_deep_or_claim_too_much_are_refused() {
 #[test]
 fn parts_of_metadata_that_are_not_as_they_should_be_are_left_out_with_a_warning() {
     let card = b"\x83\xaacreated_at\x01\xaamodel_card\x03\xa7license\x81\xa5seats\xff";
-    let mut file = to_bytes(&(), ModelType::Custom, &as_published(Compression::None)).expect("a file");
+    let mut file =
+        to_bytes(&(), ModelType::Custom, &as_published(Compression::None)).expect("a file");
     file.splice(32..79, card.iter().copied());
     file[8..12].copy_from_slice(&u32::try_from(card.len()).expect("short").to_le_bytes());
     let info = inspect(&resealed(file)).expect("a map");
@@ -230,7 +254,9 @@ fn parts_of_metadata_that_are_not_as_they_should_be_are_left_out_with_a_warning(
 
 #[test]
 fn bytes_that_no_flag_announces_are_warned_about() {
-    let mut file = to_bytes(&fitted(), ModelType::LinearRegression, &as_published(Compression::None)).expect("a file");
+    let mut file =
+        to_bytes(&fitted(), ModelType::LinearRegression, &as_published(Compression::None))
+            .expect("a file");
     let at = file.len() - 4;
     file.splice(at..at, [1, 2, 3]);
     let file = resealed(file);

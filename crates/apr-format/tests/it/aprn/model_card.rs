@@ -40,12 +40,17 @@ fn save(options: &SaveOptions) -> Vec<u8> {
 
 #[test]
 fn card_licence_and_score_come_back() {
-    let options =
-        as_published(Compression::None).with_model_card(card()).with_license(license()).with_quality_score(93);
+    let options = as_published(Compression::None)
+        .with_model_card(card())
+        .with_license(license())
+        .with_quality_score(93);
     let info = inspect(&save(&options)).expect("our own file");
     assert_eq!(info.metadata.license, Some(license()));
     assert_eq!(info.header.quality_score, 93);
-    assert!(info.header.flags.contains(Flags::MODEL_CARD) && info.header.flags.contains(Flags::LICENSED));
+    assert!(
+        info.header.flags.contains(Flags::MODEL_CARD)
+            && info.header.flags.contains(Flags::LICENSED)
+    );
     let read = info.metadata.model_card.expect("a card");
     // Published readers refuse a card without these.
     assert_eq!(read.extra["model_id"], "lines");
@@ -56,17 +61,29 @@ fn card_licence_and_score_come_back() {
 
 #[test]
 fn the_card_is_in_the_metadata_of_the_checkpoint() {
-    let reader = open(save(&as_published(Compression::Zstd).with_model_card(card()).with_description("a line")));
+    let reader = open(save(
+        &as_published(Compression::Zstd).with_model_card(card()).with_description("a line"),
+    ));
     let metadata = apr_core::CheckpointReader::metadata(&reader);
     assert_eq!(metadata.text("author"), Some("A. Author"));
     assert_eq!(metadata.text("description"), Some("a line"));
-    assert_eq!(metadata.object("aprn").expect("it is there")["metadata"]["model_card"]["domain"], "Tabular");
+    assert_eq!(
+        metadata.object("aprn").expect("it is there")["metadata"]["model_card"]["domain"],
+        "Tabular"
+    );
 }
 
 #[test]
 fn a_score_of_zero_or_above_a_hundred_is_refused() {
     for score in [0, 101, 255] {
-        assert!(to_bytes(&fitted(), ModelType::Custom, &SaveOptions::default().with_quality_score(score)).is_err());
+        assert!(
+            to_bytes(
+                &fitted(),
+                ModelType::Custom,
+                &SaveOptions::default().with_quality_score(score)
+            )
+            .is_err()
+        );
     }
 }
 
@@ -86,7 +103,8 @@ fn flags_that_disagree_with_the_metadata_are_warned_about_and_read() {
 #[test]
 fn unknown_types_bits_and_odd_scores_are_warned_about_and_read() {
     let file = save(&as_published(Compression::None));
-    for (at, value, word) in [(6, 0x99, "model type"), (21, 0x80, "reserved"), (31, 1, "reserved"), (22, 101, "score")]
+    for (at, value, word) in
+        [(6, 0x99, "model type"), (21, 0x80, "reserved"), (31, 1, "reserved"), (22, 101, "score")]
     {
         let mut changed = file.clone();
         changed[at] = value;

@@ -1,19 +1,25 @@
 //! The files that aprender 0.20.0 wrote.
 
 use apr_core::{CheckpointReader, DType};
-use apr_format::aprn::{Compression, LoadOptions, ModelType, inspect, load_from_bytes, load_from_bytes_with, to_bytes};
+use apr_format::aprn::{
+    Compression, LoadOptions, ModelType, inspect, load_from_bytes, load_from_bytes_with, to_bytes,
+};
 use apr_testkit::read_everything;
 
-use super::support::{LinearRegression, as_published, bytes_of, fitted, open, open_with, sample, with_password};
+use super::support::{
+    LinearRegression, as_published, bytes_of, fitted, open, open_with, sample, with_password,
+};
 
-const NAMES: [&str; 4] = ["linreg", "linreg-zstd", "linreg-signed-sk07x32", "linreg-enc-password-hunter2"];
+const NAMES: [&str; 4] =
+    ["linreg", "linreg-zstd", "linreg-signed-sk07x32", "linreg-enc-password-hunter2"];
 
 #[test]
 fn every_sample_loads_with_the_values_it_was_saved_with() {
     for name in NAMES {
         let Some(file) = sample(name) else { return };
         let model: LinearRegression =
-            load_from_bytes_with(&file, ModelType::LinearRegression, &with_password("hunter2")).expect(name);
+            load_from_bytes_with(&file, ModelType::LinearRegression, &with_password("hunter2"))
+                .expect(name);
         assert_eq!(model, fitted(), "{name}");
     }
 }
@@ -39,9 +45,16 @@ fn every_sample_is_a_checkpoint_of_its_arrays() {
     for name in NAMES {
         let Some(file) = sample(name) else { return };
         let reader = open_with(file, &with_password("hunter2"));
-        let tensors: Vec<_> =
-            reader.tensors().iter().map(|info| (&*info.name, info.dtype, info.shape.dims())).collect();
-        assert_eq!(tensors, [("coefficients", DType::F32, &[2][..]), ("intercept", DType::F32, &[])], "{name}");
+        let tensors: Vec<_> = reader
+            .tensors()
+            .iter()
+            .map(|info| (&*info.name, info.dtype, info.shape.dims()))
+            .collect();
+        assert_eq!(
+            tensors,
+            [("coefficients", DType::F32, &[2][..]), ("intercept", DType::F32, &[])],
+            "{name}"
+        );
         assert_eq!(bytes_of(&reader, "coefficients"), [4, 0, 0x80, 0x3f, 0, 0, 0, 0x40]);
         assert_eq!(bytes_of(&reader, "intercept"), [0xeb, 5, 0xd1, 0xb5]);
         assert_eq!(reader.metadata().text("model_type"), Some("linear_regression"));
@@ -59,13 +72,19 @@ fn saving_the_same_model_gives_the_same_bytes() {
     ];
     for (name, options) in cases {
         let Some(file) = sample(name) else { return };
-        assert_eq!(to_bytes(&fitted(), ModelType::LinearRegression, &options).expect(name), file, "{name}");
+        assert_eq!(
+            to_bytes(&fitted(), ModelType::LinearRegression, &options).expect(name),
+            file,
+            "{name}"
+        );
     }
     // Encoders of Zstandard differ; everything before the frame does not.
     let Some(file) = sample("linreg-zstd") else { return };
-    let ours = to_bytes(&fitted(), ModelType::LinearRegression, &as_published(Compression::Zstd)).expect("zstd");
+    let ours = to_bytes(&fitted(), ModelType::LinearRegression, &as_published(Compression::Zstd))
+        .expect("zstd");
     assert_eq!((&ours[..12], &ours[16..79]), (&file[..12], &file[16..79]));
-    let model: LinearRegression = load_from_bytes(&ours, ModelType::LinearRegression).expect("our own file");
+    let model: LinearRegression =
+        load_from_bytes(&ours, ModelType::LinearRegression).expect("our own file");
     assert_eq!(model, fitted());
 }
 
@@ -74,12 +93,16 @@ fn an_encrypted_sample_shows_its_size_without_the_password_and_nothing_more() {
     let Some(file) = sample("linreg-enc-password-hunter2") else { return };
     let reader = open(file.clone());
     let [payload] = reader.tensors() else { panic!("{:?}", reader.tensors()) };
-    assert_eq!((&*payload.name, payload.dtype, payload.shape.dims()), ("payload", DType::U8, &[22][..]));
+    assert_eq!(
+        (&*payload.name, payload.dtype, payload.shape.dims()),
+        ("payload", DType::U8, &[22][..])
+    );
     assert!(reader.warnings().iter().any(|warning| warning.contains("encrypted")));
     let error = reader.read_tensor(0, 0, &mut [0; 22]).expect_err("no password");
     assert_eq!((error.code().id(), error.tensor()), ("E005", Some("payload")));
     assert_eq!(reader.tensor_slice(0), None);
-    let wrong = apr_format::aprn::open(file, "m", &apr_core::Limits::default(), &with_password("hunter3"));
+    let wrong =
+        apr_format::aprn::open(file, "m", &apr_core::Limits::default(), &with_password("hunter3"));
     assert_eq!(wrong.map(drop).expect_err("another password").code().id(), "E005");
 }
 
@@ -102,7 +125,8 @@ fn the_signed_sample_is_trusted_only_through_its_own_key() {
 }
 
 fn fixture(name: &str) -> Vec<u8> {
-    std::fs::read(apr_testkit::locate::fixture(&format!("valid/aprn/{name}.apr"))).expect("a fixture")
+    std::fs::read(apr_testkit::locate::fixture(&format!("valid/aprn/{name}.apr")))
+        .expect("a fixture")
 }
 
 /// What `fixtures/valid/aprn/make.rs` printed of the model it saved.
@@ -127,8 +151,12 @@ fn card_and_licence_of_a_published_program_are_read_and_the_missing_flag_is_repo
     let file = fixture("card-licence-zstd19");
     assert_eq!(load_from_bytes(&file, ModelType::LinearRegression), Ok(refitted()));
     let info = inspect(&file).expect("a fixture");
-    let (card, license) = (info.metadata.model_card.expect("a card"), info.metadata.license.expect("a licence"));
-    assert_eq!((&*card.name, &*card.version, &card.metrics["acc"]), ("id", "1.0", &serde_json::json!(0.9)));
+    let (card, license) =
+        (info.metadata.model_card.expect("a card"), info.metadata.license.expect("a licence"));
+    assert_eq!(
+        (&*card.name, &*card.version, &card.metrics["acc"]),
+        ("id", "1.0", &serde_json::json!(0.9))
+    );
     assert_eq!(card.extra["framework_version"], "aprender 0.20.0");
     assert_eq!((&*license.uuid, license.seats), ("u", Some(3)));
     assert_eq!(info.warnings, ["the metadata hold a model card, but its flag is not set"]);
@@ -137,7 +165,10 @@ fn card_and_licence_of_a_published_program_are_read_and_the_missing_flag_is_repo
 #[test]
 fn the_arrays_of_a_published_kmeans_are_tensors() {
     let reader = open(fixture("kmeans"));
-    assert_eq!(bytes_of(&reader, "centroids"), [3.5_f32, 8.0, 2.0, 3.0].map(f32::to_le_bytes).concat());
+    assert_eq!(
+        bytes_of(&reader, "centroids"),
+        [3.5_f32, 8.0, 2.0, 3.0].map(f32::to_le_bytes).concat()
+    );
     assert_eq!(bytes_of(&reader, "labels"), [1_u64, 1, 0, 0].map(u64::to_le_bytes).concat());
     assert_eq!(reader.metadata().object("aprn").expect("it is there")["fields"]["seed"], 3);
 }

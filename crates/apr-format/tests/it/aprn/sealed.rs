@@ -6,7 +6,9 @@ use apr_format::aprn::{
     load_from_bytes_with, to_bytes, to_bytes_with,
 };
 
-use super::support::{LinearRegression, as_published, fitted, resealed, sample, seven, with_password};
+use super::support::{
+    LinearRegression, as_published, fitted, resealed, sample, seven, with_password,
+};
 
 /// X25519 secret key 0x09 x 32, and its public key by an independent implementation.
 const IDENTITY: [u8; 32] = [9; 32];
@@ -42,13 +44,16 @@ fn the_same_salt_and_nonce_give_the_bytes_of_the_encrypted_sample() {
         Ok(())
     };
     let options = as_published(Compression::None).with_password("hunter2");
-    let ours = to_bytes_with(&fitted(), ModelType::LinearRegression, &options, &mut random).expect("a file");
+    let ours = to_bytes_with(&fitted(), ModelType::LinearRegression, &options, &mut random)
+        .expect("a file");
     assert_eq!(ours, file);
 }
 
 #[test]
 fn only_the_right_key_opens() {
-    for compression in [Compression::None, Compression::Zstd, Compression::ZstdMax, Compression::Lz4] {
+    for compression in
+        [Compression::None, Compression::Zstd, Compression::ZstdMax, Compression::Lz4]
+    {
         let with_pass = save(&as_published(compression).with_password("hunter2"));
         let for_key = save(&as_published(compression).with_recipient(public()));
         assert_eq!(load(&with_pass, &with_password("hunter2")), Ok(fitted()));
@@ -66,7 +71,10 @@ fn only_the_right_key_opens() {
         ];
         for (at, result) in wrong.into_iter().enumerate() {
             let andon = result.expect_err("the wrong key");
-            assert_eq!((at, andon.signal(), andon.error().code()), (at, Signal::DecryptionFailed, Code::Decrypt));
+            assert_eq!(
+                (at, andon.signal(), andon.error().code()),
+                (at, Signal::DecryptionFailed, Code::Decrypt)
+            );
         }
     }
 }
@@ -81,7 +89,8 @@ fn a_changed_byte_of_an_encrypted_payload_is_noticed_though_the_checksum_fits() 
         let mut saved = as_published(Compression::None);
         saved.protection = Some(protection);
         let file = save(&saved);
-        // Key derivation takes its time; a byte of each part is enough: salt or key, nonce, ciphertext, tag.
+        // Key derivation takes its time; a byte of each part is enough: salt or key, nonce,
+        // ciphertext, tag.
         for back in [5, 21, 40, 50, 60] {
             let at = file.len() - back;
             let mut changed = file.clone();
@@ -99,7 +108,9 @@ fn a_signature_covers_header_metadata_and_payload() {
     for at in (5..signed_end + 64).filter(|at| !(8..20).contains(at)) {
         let mut changed = file.clone();
         changed[at] ^= 1;
-        let Err(andon) = load(&resealed(changed), &LoadOptions::default()) else { panic!("byte {at}") };
+        let Err(andon) = load(&resealed(changed), &LoadOptions::default()) else {
+            panic!("byte {at}")
+        };
         let expected = match at {
             6 | 7 => Signal::ModelTypeMismatch,
             20 | 21 => continue,
@@ -111,8 +122,11 @@ fn a_signature_covers_header_metadata_and_payload() {
 
 #[test]
 fn taking_the_signature_off_does_not_help_where_one_is_asked_for() {
-    let key = inspect(&save(&as_published(Compression::None).with_signing_key([7; 32]))).expect("a file").signed_by;
-    let options = LoadOptions { trusted_keys: vec![key.expect("it is signed")], ..LoadOptions::default() };
+    let key = inspect(&save(&as_published(Compression::None).with_signing_key([7; 32])))
+        .expect("a file")
+        .signed_by;
+    let options =
+        LoadOptions { trusted_keys: vec![key.expect("it is signed")], ..LoadOptions::default() };
     let unsigned = save(&as_published(Compression::None));
     assert_eq!(load(&unsigned, &options).expect_err("unsigned").signal(), Signal::SignatureInvalid);
 }
@@ -120,13 +134,15 @@ fn taking_the_signature_off_does_not_help_where_one_is_asked_for() {
 #[test]
 fn encryption_without_randomness_is_refused() {
     let options = SaveOptions::default().with_password("x");
-    let error = to_bytes(&fitted(), ModelType::LinearRegression, &options).expect_err("nothing to draw from");
+    let error = to_bytes(&fitted(), ModelType::LinearRegression, &options)
+        .expect_err("nothing to draw from");
     assert!(error.message().contains("random"), "{error}");
 }
 
 #[test]
 fn an_encrypted_file_may_be_signed_as_well() {
-    let file = save(&as_published(Compression::Zstd).with_password("hunter2").with_signing_key([7; 32]));
+    let file =
+        save(&as_published(Compression::Zstd).with_password("hunter2").with_signing_key([7; 32]));
     assert_eq!(load(&file, &with_password("hunter2")), Ok(fitted()));
     assert!(load_from_bytes::<LinearRegression>(&file, ModelType::LinearRegression).is_err());
 }

@@ -54,7 +54,8 @@ pub(crate) fn with_password(password: &str) -> LoadOptions {
 
 /// All bytes of the tensor with this name.
 pub(crate) fn bytes_of(reader: &dyn CheckpointReader, name: &str) -> Vec<u8> {
-    let tensor = reader.tensors().iter().position(|info| info.name == name).expect("the tensor is there");
+    let tensor =
+        reader.tensors().iter().position(|info| info.name == name).expect("the tensor is there");
     let len = reader.tensors()[tensor].byte_len().expect("checked on opening");
     let mut bytes = vec![0; usize::try_from(len).expect("a small tensor")];
     reader.read_tensor(tensor, 0, &mut bytes).expect("the tensor is in the file");

@@ -2,8 +2,8 @@
 
 use apr_core::Code;
 use apr_format::crypto::{
-    Argon2Costs, DecryptionKey, EncrBlock, Licence, LicenceBlock, LicenceViolation, Lock, PublicKey, SignBlock,
-    SigningKey, Unlock, hash_licensee, parse_time, sign_digest,
+    Argon2Costs, DecryptionKey, EncrBlock, Licence, LicenceBlock, LicenceViolation, Lock,
+    PublicKey, SignBlock, SigningKey, Unlock, hash_licensee, parse_time, sign_digest,
 };
 use apr_testkit::{corrupt, peak_memory};
 
@@ -36,7 +36,9 @@ fn every_password_and_recipient_opens_the_same_key_and_nothing_else_does() {
     let mac = key.header_mac(&block.salt(), &[b"front"]);
     let keys = [knows("one"), knows("two"), Unlock::Identity(owner(1)), Unlock::Identity(owner(2))];
     for right in &keys {
-        let opened = block.unlock(&[knows("wrong"), Unlock::Identity(owner(9)), right.clone()]).expect("one fits");
+        let opened = block
+            .unlock(&[knows("wrong"), Unlock::Identity(owner(9)), right.clone()])
+            .expect("one fits");
         assert_eq!(opened.header_mac(&block.salt(), &[b"front"]), mac);
     }
     for wrong in [knows("wrong"), knows(""), Unlock::Identity(owner(9))] {
@@ -47,13 +49,17 @@ fn every_password_and_recipient_opens_the_same_key_and_nothing_else_does() {
 
 #[test]
 fn all_failures_to_decrypt_read_alike() {
-    let (block, key) = EncrBlock::seal(&[password("one"), recipient(1)], &mut counted()).expect("it can be sealed");
+    let (block, key) = EncrBlock::seal(&[password("one"), recipient(1)], &mut counted())
+        .expect("it can be sealed");
     let mut out = [0; 4];
     let messages = [
         block.unlock(&[knows("secret word")]).expect_err("wrong").to_string(),
         block.unlock(&[Unlock::Identity(owner(3))]).expect_err("wrong").to_string(),
         block.verify(&key, &[b"changed"]).expect_err("changed").to_string(),
-        key.tensor(&block.salt(), "a").open(0, true, &[0; 20], &mut out).expect_err("changed").to_string(),
+        key.tensor(&block.salt(), "a")
+            .open(0, true, &[0; 20], &mut out)
+            .expect_err("changed")
+            .to_string(),
     ];
     assert!(messages.iter().all(|message| *message == messages[0]), "{messages:?}");
     assert!(!messages[0].contains("secret word"));
@@ -61,7 +67,8 @@ fn all_failures_to_decrypt_read_alike() {
 
 #[test]
 fn the_mac_covers_every_bit_of_the_front_and_where_its_parts_end_does_not_matter() {
-    let (mut block, key) = EncrBlock::seal(&[recipient(1)], &mut counted()).expect("it can be sealed");
+    let (mut block, key) =
+        EncrBlock::seal(&[recipient(1)], &mut counted()).expect("it can be sealed");
     block.authenticate(&key, &[b"header", b"metadata", b"index"]);
     let block = EncrBlock::decode(&block.encode()).expect("our own block");
     assert!(block.verify(&key, &[b"headermetadataindex"]).is_ok());
@@ -72,7 +79,9 @@ fn the_mac_covers_every_bit_of_the_front_and_where_its_parts_end_does_not_matter
 
 #[test]
 fn a_block_is_as_long_as_its_locks_say() {
-    for locks in [vec![password("one")], vec![recipient(1)], vec![recipient(1), password("x"), recipient(2)]] {
+    for locks in
+        [vec![password("one")], vec![recipient(1)], vec![recipient(1), password("x"), recipient(2)]]
+    {
         let (block, _) = EncrBlock::seal(&locks, &mut counted()).expect("it can be sealed");
         let bytes = block.encode();
         assert_eq!(bytes.len() as u64, EncrBlock::encoded_len(&locks));
@@ -88,7 +97,8 @@ fn what_nothing_opens_and_what_nobody_can_share_a_secret_with_is_not_made() {
     let mut random = counted();
     assert_eq!(code(EncrBlock::seal(&[], &mut random)), Code::Format);
     assert_eq!(code(EncrBlock::seal(&[Lock::Recipient([0; 32])], &mut random)), Code::Format);
-    let bomb = Lock::Password { password: vec![1].into(), costs: Argon2Costs { m: u32::MAX, t: 1, p: 1 } };
+    let bomb =
+        Lock::Password { password: vec![1].into(), costs: Argon2Costs { m: u32::MAX, t: 1, p: 1 } };
     assert_eq!(code(EncrBlock::seal(&[bomb], &mut random)), Code::Memory);
     assert_eq!(code(EncrBlock::seal(&vec![recipient(1); 4097], &mut random)), Code::Memory);
 }
@@ -100,7 +110,9 @@ const STANZA: usize = 16 + 24;
 fn argon2_bombs_cost_nothing() {
     let (block, _) = EncrBlock::seal(&[password("one")], &mut counted()).expect("it can be sealed");
     let good = block.encode();
-    for (field, cost) in [(0, u32::MAX), (0, (1 << 20) + 1), (4, 17), (4, u32::MAX), (8, 65), (8, u32::MAX)] {
+    for (field, cost) in
+        [(0, u32::MAX), (0, (1 << 20) + 1), (4, 17), (4, u32::MAX), (8, 65), (8, u32::MAX)]
+    {
         let bomb = corrupt::overwrite(&good, STANZA + 20 + field, &cost.to_le_bytes());
         let (outcome, peak) = peak_memory(|| code(EncrBlock::decode(&bomb)));
         assert_eq!(outcome, Code::Memory, "{field} {cost}");
@@ -111,7 +123,8 @@ fn argon2_bombs_cost_nothing() {
         assert_eq!(code(EncrBlock::decode(&weak)), Code::Corrupt, "{field} {cost}");
     }
     // Each bearable, all together not.
-    let (block, _) = EncrBlock::seal(&[password("one"), password("two")], &mut counted()).expect("it can be sealed");
+    let (block, _) = EncrBlock::seal(&[password("one"), password("two")], &mut counted())
+        .expect("it can be sealed");
     let mut many = block.encode();
     for stanza in [STANZA, STANZA + 92] {
         many = corrupt::overwrite(&many, stanza + 20, &(1_u32 << 20).to_le_bytes());
@@ -153,7 +166,8 @@ fn newer_versions_stanzas_and_chunk_lengths_are_named_as_such() {
 
 #[test]
 fn broken_encr_blocks_never_open_to_another_key() {
-    let (mut block, key) = EncrBlock::seal(&[password("one"), recipient(1)], &mut counted()).expect("it can be sealed");
+    let (mut block, key) = EncrBlock::seal(&[password("one"), recipient(1)], &mut counted())
+        .expect("it can be sealed");
     block.authenticate(&key, &[b"front"]);
     let good = block.encode();
     for bytes in corrupt::truncations(&good) {
@@ -186,8 +200,15 @@ fn signers_are_told_apart_by_validity_and_by_trust() {
     );
     assert!(verified.check().is_ok());
     // The same 32 bytes as an encryption key are not the signer's.
-    assert_eq!(code(block.verify(&digest, &[PublicKey::Recipient(vendor.public_bytes())]).check()), Code::Signature);
-    assert_eq!(code(block.verify(&digest, &[]).check()), Code::Signature, "a key in the file is no reason to trust it");
+    assert_eq!(
+        code(block.verify(&digest, &[PublicKey::Recipient(vendor.public_bytes())]).check()),
+        Code::Signature
+    );
+    assert_eq!(
+        code(block.verify(&digest, &[]).check()),
+        Code::Signature,
+        "a key in the file is no reason to trust it"
+    );
     assert_eq!(code(block.verify(&sign_digest(&[b"other"]), &trusted).check()), Code::Signature);
 }
 
@@ -204,16 +225,21 @@ fn signing_again_replaces_the_signature() {
 #[test]
 fn broken_sign_blocks_do_not_verify() {
     let vendor = SigningKey::from_bytes(&[1; 32]);
-    let (mut block, trusted) = (SignBlock::default(), [PublicKey::Verifying(vendor.public_bytes())]);
+    let (mut block, trusted) =
+        (SignBlock::default(), [PublicKey::Verifying(vendor.public_bytes())]);
     block.sign(&vendor, &[1; 32]).expect("there is room");
     let good = block.encode();
     assert_eq!(good.len() as u64, SignBlock::encoded_len(1));
     for bytes in corrupt::truncations(&good).chain(corrupt::bit_flips(&good, 0..good.len())) {
-        let verified = SignBlock::decode(&bytes).and_then(|block| block.verify(&[1; 32], &trusted).check());
+        let verified =
+            SignBlock::decode(&bytes).and_then(|block| block.verify(&[1; 32], &trusted).check());
         assert!(verified.is_err(), "{bytes:?}");
     }
     for count in [0, 2, 1 << 31, u32::MAX] {
-        assert_eq!(code(SignBlock::decode(&corrupt::overwrite(&good, 16, &count.to_le_bytes()))), Code::Corrupt);
+        assert_eq!(
+            code(SignBlock::decode(&corrupt::overwrite(&good, 16, &count.to_le_bytes()))),
+            Code::Corrupt
+        );
     }
     assert_eq!(code(SignBlock::decode(&corrupt::overwrite(&good, 24, &[2]))), Code::Version);
 }
@@ -240,7 +266,9 @@ fn a_licence_holds_for_its_file_and_its_issuer() {
     assert_eq!(code(block.verify(&[8; 32], &trusted)), Code::Signature);
     assert_eq!(code(block.verify(&digest, &trusted[..1])), Code::Signature);
     for bytes in corrupt::truncations(&good).chain(corrupt::bit_flips(&good, 0..good.len())) {
-        assert!(LicenceBlock::decode(&bytes).and_then(|block| block.verify(&digest, &trusted)).is_err());
+        assert!(
+            LicenceBlock::decode(&bytes).and_then(|block| block.verify(&digest, &trusted)).is_err()
+        );
     }
 }
 
@@ -264,11 +292,22 @@ fn a_licence_says_what_a_use_would_break() {
 
 #[test]
 fn a_licence_that_is_none_is_not_issued() {
-    let issue = |licence: Licence| LicenceBlock::issue(&licence, &SigningKey::from_bytes(&[1; 32]), &[0; 32]);
-    for uuid in ["", "x", "00000000-0000-4000-8000-00000000000g", "00000000-0000-4000-8000-000000000000-"] {
-        assert_eq!(code(issue(Licence { uuid: uuid.into(), ..licence() })), Code::Corrupt, "{uuid}");
+    let issue = |licence: Licence| {
+        LicenceBlock::issue(&licence, &SigningKey::from_bytes(&[1; 32]), &[0; 32])
+    };
+    for uuid in
+        ["", "x", "00000000-0000-4000-8000-00000000000g", "00000000-0000-4000-8000-000000000000-"]
+    {
+        assert_eq!(
+            code(issue(Licence { uuid: uuid.into(), ..licence() })),
+            Code::Corrupt,
+            "{uuid}"
+        );
     }
-    assert_eq!(code(issue(Licence { licensee_hash: Some("00".into()), ..licence() })), Code::Corrupt);
+    assert_eq!(
+        code(issue(Licence { licensee_hash: Some("00".into()), ..licence() })),
+        Code::Corrupt
+    );
     assert_eq!(code(issue(Licence { terms: "x".repeat(1 << 20), ..licence() })), Code::Memory);
     for text in ["", "2027", "2027-01-01", "2027-01-01T00:00:00", "tomorrow"] {
         assert_eq!(code(parse_time(text)), Code::Format, "{text}");

@@ -1,7 +1,9 @@
 //! A tensor's chunks.
 
 use apr_core::Code;
-use apr_format::crypto::{DecryptionKey, EncrBlock, Lock, SEALED_CHUNK, TAG_LEN, TensorCipher, plain_len, sealed_len};
+use apr_format::crypto::{
+    DecryptionKey, EncrBlock, Lock, SEALED_CHUNK, TAG_LEN, TensorCipher, plain_len, sealed_len,
+};
 use proptest::prelude::*;
 
 use super::{code, counted};
@@ -27,9 +29,18 @@ fn open(cipher: &TensorCipher, sealed: &[u8]) -> apr_core::Result<Vec<u8>> {
 #[test]
 fn lengths_around_a_chunk_come_back() {
     let (cipher, _) = ciphers();
-    for len in
-        [0, 1, 15, 16, 17, SEALED_CHUNK - 1, SEALED_CHUNK, SEALED_CHUNK + 1, 2 * SEALED_CHUNK, 2 * SEALED_CHUNK + 5]
-    {
+    for len in [
+        0,
+        1,
+        15,
+        16,
+        17,
+        SEALED_CHUNK - 1,
+        SEALED_CHUNK,
+        SEALED_CHUNK + 1,
+        2 * SEALED_CHUNK,
+        2 * SEALED_CHUNK + 5,
+    ] {
         let plain: Vec<u8> = (0..len).map(|i| i.to_le_bytes()[0]).collect();
         let sealed = sealed(&cipher, &plain);
         assert_eq!(Some(sealed.len() as u64), sealed_len(len as u64));
@@ -42,7 +53,8 @@ fn chunks_open_alone_and_only_as_what_they_are() {
     let (cipher, _) = ciphers();
     let plain = vec![3; 2 * SEALED_CHUNK + 5];
     let sealed = sealed(&cipher, &plain);
-    let (second, mut out) = (&sealed[SEALED_CHUNK + TAG_LEN..2 * (SEALED_CHUNK + TAG_LEN)], vec![0; SEALED_CHUNK]);
+    let (second, mut out) =
+        (&sealed[SEALED_CHUNK + TAG_LEN..2 * (SEALED_CHUNK + TAG_LEN)], vec![0; SEALED_CHUNK]);
     cipher.open(1, false, second, &mut out).expect("it is the second");
     assert_eq!(out, plain[..SEALED_CHUNK]);
     cipher
@@ -50,7 +62,11 @@ fn chunks_open_alone_and_only_as_what_they_are() {
         .expect("second and third");
     out.fill(0);
     for (number, last) in [(0, false), (2, false), (1, true), (u64::MAX, false), (1 << 32, false)] {
-        assert_eq!(code(cipher.open(number, last, second, &mut out)), Code::Decrypt, "{number} {last}");
+        assert_eq!(
+            code(cipher.open(number, last, second, &mut out)),
+            Code::Decrypt,
+            "{number} {last}"
+        );
     }
     assert_eq!(code(cipher.open(1, false, second, &mut [0; 10])), Code::Decrypt);
     assert!(out.iter().all(|&byte| byte == 0), "no plaintext leaves");
@@ -63,7 +79,15 @@ fn cut_swapped_appended_and_foreign_chunks_are_noticed() {
     let chunk = SEALED_CHUNK + TAG_LEN;
     let (a, b, c) = (&sealed[..chunk], &sealed[chunk..2 * chunk], &sealed[2 * chunk..]);
     assert!(open(&cipher, &[a, b, c].concat()).is_ok());
-    for broken in [vec![b, a, c], vec![a, b], vec![a, c], vec![a, b, b, c], vec![a, b, c, c], vec![c, b, a], vec![c]] {
+    for broken in [
+        vec![b, a, c],
+        vec![a, b],
+        vec![a, c],
+        vec![a, b, b, c],
+        vec![a, b, c, c],
+        vec![c, b, a],
+        vec![c],
+    ] {
         assert_eq!(code(open(&cipher, &broken.concat())), Code::Decrypt);
     }
     for len in [1, 15, 16, chunk - 1, chunk + 1, chunk + 16, 3 * chunk - 1] {

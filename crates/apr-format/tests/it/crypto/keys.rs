@@ -28,21 +28,33 @@ Z9w7lshQhqowtrbLDFw4rXAxZuE=
 
 #[test]
 fn keys_of_python_and_openssl_are_read_and_written_back_byte_for_byte() {
-    for name in ["test_signer", "test_second_signer", "test_recipient", "test_openssl_ed25519", "test_openssl_x25519"] {
-        let (private, public) = (fixture(&format!("{name}.pem")), fixture(&format!("{name}.pub.pem")));
+    for name in [
+        "test_signer",
+        "test_second_signer",
+        "test_recipient",
+        "test_openssl_ed25519",
+        "test_openssl_x25519",
+    ] {
+        let (private, public) =
+            (fixture(&format!("{name}.pem")), fixture(&format!("{name}.pub.pem")));
         let key = PrivateKey::from_pem(&private).expect("a private key");
         assert_eq!(*key.to_pem(), private, "{name}");
         assert_eq!(key.public(), PublicKey::from_pem(&public).expect("a public key"), "{name}");
         assert_eq!(key.public().to_pem(), public, "{name}");
-        let kind =
-            if name.contains("signer") || name.contains("ed25519") { KeyKind::Signing } else { KeyKind::Encryption };
+        let kind = if name.contains("signer") || name.contains("ed25519") {
+            KeyKind::Signing
+        } else {
+            KeyKind::Encryption
+        };
         assert_eq!(key.public().kind(), kind, "{name}");
     }
 }
 
 #[test]
 fn a_key_is_the_bytes_it_was_made_of() {
-    for (kind, byte, name) in [(KeyKind::Signing, 0xa1, "test_signer"), (KeyKind::Encryption, 0xb1, "test_recipient")] {
+    for (kind, byte, name) in
+        [(KeyKind::Signing, 0xa1, "test_signer"), (KeyKind::Encryption, 0xb1, "test_recipient")]
+    {
         let key = PrivateKey::generate(kind, &[byte; 32]).expect("this build has both kinds");
         assert_eq!(*key.to_pem(), fixture(&format!("{name}.pem")));
     }
@@ -63,7 +75,11 @@ fn both_versions_of_pkcs_8_are_read() {
 #[test]
 fn line_ends_and_blank_lines_around_a_key_do_not_matter() {
     let public = PublicKey::from_pem(RFC_PUBLIC).expect("the key of RFC 8410");
-    for text in [RFC_PUBLIC.replace('\n', "\r\n"), format!("\n\n{RFC_PUBLIC}\n\n"), RFC_PUBLIC.trim_end().to_owned()] {
+    for text in [
+        RFC_PUBLIC.replace('\n', "\r\n"),
+        format!("\n\n{RFC_PUBLIC}\n\n"),
+        RFC_PUBLIC.trim_end().to_owned(),
+    ] {
         assert_eq!(PublicKey::from_pem(&text).expect("the same key"), public);
     }
 }
@@ -107,7 +123,11 @@ fn keys_of_other_algorithms_are_a_matter_of_version() {
 fn no_damage_to_a_key_makes_a_reader_panic() {
     for good in [RFC_PRIVATE_V2, RFC_PRIVATE, RFC_PUBLIC] {
         for len in 0..good.trim_end().len() {
-            assert!(PrivateKey::from_pem(&good[..len]).is_err() && PublicKey::from_pem(&good[..len]).is_err(), "{len}");
+            assert!(
+                PrivateKey::from_pem(&good[..len]).is_err()
+                    && PublicKey::from_pem(&good[..len]).is_err(),
+                "{len}"
+            );
         }
         for at in 0..good.len() {
             for byte in [b'A', b'/', b'=', b'\n', b'-', b'g'] {

@@ -1,4 +1,5 @@
-//! Keys, encryption, signatures and licences, against published vectors and against files that Python and openssl made.
+//! Keys, encryption, signatures and licences, against published vectors and against files that
+//! Python and openssl made.
 #![cfg(all(feature = "encryption", feature = "signing"))]
 
 mod blocks;
@@ -11,7 +12,9 @@ use apr_core::{Code, Result};
 
 /// Bytes from hex.
 fn hex(text: &str) -> Vec<u8> {
-    let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok()).expect("hex");
+    let digit = |byte: u8| {
+        char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok()).expect("hex")
+    };
     text.as_bytes().chunks_exact(2).map(|pair| digit(pair[0]) << 4 | digit(pair[1])).collect()
 }
 

@@ -1,10 +1,11 @@
-//! `fixtures/valid/apr2/sealed.apr`, which Python made from the specification (`fixtures/valid/keys/make.py`).
+//! `fixtures/valid/apr2/sealed.apr`, which Python made from the specification
+//! (`fixtures/valid/keys/make.py`).
 
 use apr_core::{CheckpointReader, Code, Limits};
 use apr_format::apr2::{self, Keys};
 use apr_format::crypto::{
-    Argon2Costs, EncrBlock, FileKey, LicenceBlock, Lock, PrivateKey, PublicKey, SignBlock, Unlock, mac_header,
-    parse_time, plain_len, sign_digest,
+    Argon2Costs, EncrBlock, FileKey, LicenceBlock, Lock, PrivateKey, PublicKey, SignBlock, Unlock,
+    mac_header, parse_time, plain_len, sign_digest,
 };
 use apr_testkit::locate;
 
@@ -23,7 +24,8 @@ struct Parts {
 }
 
 fn u64_at(file: &[u8], at: usize) -> usize {
-    usize::try_from(u64::from_le_bytes(*file[at..].first_chunk().expect("inside the file"))).expect("a small file")
+    usize::try_from(u64::from_le_bytes(*file[at..].first_chunk().expect("inside the file")))
+        .expect("a small file")
 }
 
 fn u32_at(file: &[u8], at: usize) -> usize {
@@ -35,7 +37,8 @@ fn block(file: &[u8], at: usize) -> Vec<u8> {
 }
 
 fn parts() -> Parts {
-    let file = std::fs::read(locate::fixture("valid/apr2/sealed.apr")).expect("the fixture is there");
+    let file =
+        std::fs::read(locate::fixture("valid/apr2/sealed.apr")).expect("the fixture is there");
     let (index, index_len, data) = (u32_at(&file, 20), u32_at(&file, 24), u32_at(&file, 28));
     let mut at = index + 8;
     let mut tensors = Vec::new();
@@ -77,7 +80,8 @@ impl Parts {
 }
 
 fn private(name: &str) -> PrivateKey {
-    let text = std::fs::read_to_string(locate::fixture("valid/keys").join(name)).expect("the fixture is there");
+    let text = std::fs::read_to_string(locate::fixture("valid/keys").join(name))
+        .expect("the fixture is there");
     PrivateKey::from_pem(&text).expect("a private key")
 }
 
@@ -100,12 +104,16 @@ fn expected(name: &str) -> Vec<u8> {
 #[test]
 fn a_file_that_python_sealed_opens_by_key_and_by_password() {
     let parts = parts();
-    for unlock in [identity("test_recipient.pem"), Unlock::Password(b"test password".to_vec().into())] {
+    for unlock in
+        [identity("test_recipient.pem"), Unlock::Password(b"test password".to_vec().into())]
+    {
         let (block, key) = parts.unlock(unlock);
         for (name, stored) in &parts.tensors {
             let len = plain_len(stored.len() as u64).expect("a length that tensors have");
             let mut plain = vec![0; usize::try_from(len).expect("a small file")];
-            key.tensor(&block.salt(), name).open_chunks(0, true, stored, &mut plain).expect("it is intact");
+            key.tensor(&block.salt(), name)
+                .open_chunks(0, true, stored, &mut plain)
+                .expect("it is intact");
             assert_eq!(plain, expected(name), "{name}");
             let mut again = Vec::new();
             key.tensor(&block.salt(), name).seal_all(&plain, &mut again);
@@ -125,7 +133,10 @@ fn sealing_and_signing_with_the_same_random_bytes_give_pythons_blocks() {
     };
     let costs = Argon2Costs { m: 64, t: 1, p: 1 };
     let recipient = *private("test_recipient.pem").public().bytes();
-    let locks = [Lock::Password { password: b"test password".to_vec().into(), costs }, Lock::Recipient(recipient)];
+    let locks = [
+        Lock::Password { password: b"test password".to_vec().into(), costs },
+        Lock::Recipient(recipient),
+    ];
     let (mut block, key) = EncrBlock::seal(&locks, &mut random).expect("it can be sealed");
     block.authenticate(&key, &[&mac_header(&parts.header), &parts.front]);
     assert_eq!(block.encode(), parts.encr);
@@ -141,7 +152,9 @@ fn sealing_and_signing_with_the_same_random_bytes_give_pythons_blocks() {
 #[test]
 fn a_file_that_python_sealed_stays_shut_for_others() {
     let block = EncrBlock::decode(&parts().encr).expect("a sound block");
-    for wrong in [identity("test_openssl_x25519.pem"), Unlock::Password(b"Test password".to_vec().into())] {
+    for wrong in
+        [identity("test_openssl_x25519.pem"), Unlock::Password(b"Test password".to_vec().into())]
+    {
         assert_eq!(code(block.unlock(&[wrong])), Code::Decrypt);
     }
 }
@@ -152,7 +165,10 @@ fn swapped_tensors_and_a_changed_shape_are_noticed() {
     let (block, key) = parts.unlock(identity("test_recipient.pem"));
     let mut plain = vec![0; 65_536];
     let mask = &parts.tensors[2].1;
-    assert_eq!(code(key.tensor(&block.salt(), "weight").open_chunks(0, true, mask, &mut plain)), Code::Decrypt);
+    assert_eq!(
+        code(key.tensor(&block.salt(), "weight").open_chunks(0, true, mask, &mut plain)),
+        Code::Decrypt
+    );
     for at in 0..parts.front.len() {
         parts.front[at] ^= 1;
         let verified = block.verify(&key, &[&mac_header(&parts.header), &parts.front]);
@@ -185,9 +201,11 @@ fn signatures_and_the_licence_that_python_made_verify() {
 #[test]
 fn what_a_sealed_file_is_is_known_without_its_key() {
     let open = |unlock: Vec<Unlock>| {
-        let file = std::fs::read(locate::fixture("valid/apr2/sealed.apr")).expect("the fixture is there");
+        let file =
+            std::fs::read(locate::fixture("valid/apr2/sealed.apr")).expect("the fixture is there");
         let keys = Keys { unlock };
-        apr2::open_with_keys(file, "sealed.apr", &Limits::default(), &keys).expect("its names and shapes are readable")
+        apr2::open_with_keys(file, "sealed.apr", &Limits::default(), &keys)
+            .expect("its names and shapes are readable")
     };
     for (unlock, is_locked) in [(Vec::new(), true), (vec![identity("test_recipient.pem")], false)] {
         let reader = open(unlock);
@@ -197,6 +215,9 @@ fn what_a_sealed_file_is_is_known_without_its_key() {
         assert_eq!(features.alignment, Some(64));
         assert_eq!(container.is_locked(), is_locked);
         let encryption = &container.header_fields()["encryption"];
-        assert_eq!((&encryption["cipher"], &encryption["locked"]), (&"AES-256-GCM".into(), &is_locked.into()));
+        assert_eq!(
+            (&encryption["cipher"], &encryption["locked"]),
+            (&"AES-256-GCM".into(), &is_locked.into())
+        );
     }
 }

@@ -3,7 +3,9 @@
 
 use apr_core::{Code, DType, Error, ExtentKind};
 use apr_testkit::corrupt::overwrite;
-use apr_testkit::older::{Apr1Builder, OlderTensor, apr1_json, dialect_a, dialect_d, f32s, set_header_crc};
+use apr_testkit::older::{
+    Apr1Builder, OlderTensor, apr1_json, dialect_a, dialect_d, f32s, set_header_crc,
+};
 use serde_json::json;
 
 use super::{covered, open, values_of};
@@ -24,12 +26,16 @@ pub(crate) fn whisper() -> Apr1Builder<'static> {
     }
 }
 
-/// A matrix of AprQ4 with two rows of a block, scale 0.5 and quants 0 to 15 twice; AprQ8; f32; Q4_K padded.
+/// A matrix of AprQ4 with two rows of a block, scale 0.5 and quants 0 to 15 twice; AprQ8; f32; Q4_K
+/// padded.
 pub(crate) fn dialect() -> Vec<u8> {
-    let block: Vec<u8> =
-        [0, 0x38].into_iter().chain((0..16).map(|at| (2 * at % 16) | (((2 * at + 1) % 16) << 4))).collect();
+    let block: Vec<u8> = [0, 0x38]
+        .into_iter()
+        .chain((0..16).map(|at| (2 * at % 16) | (((2 * at + 1) % 16) << 4)))
+        .collect();
     let quants = [&0.5_f32.to_le_bytes()[..], &[1, 2, 3, 0xff, 0xfe, 0xfd]].concat();
-    let k_quant = [&[0x00, 0x3c, 0, 0][..], &[1, 1, 1, 1, 0, 0, 0, 0, 1, 1, 1, 1], &[0x53; 128]].concat();
+    let k_quant =
+        [&[0x00, 0x3c, 0, 0][..], &[1, 1, 1, 1, 0, 0, 0, 0, 1, 1, 1, 1], &[0x53; 128]].concat();
     let tensors = [
         ("a", 128, &[2, 32][..], block.repeat(2)),
         ("b", 129, &[2, 3], quants),
@@ -41,7 +47,9 @@ pub(crate) fn dialect() -> Vec<u8> {
 }
 
 pub(crate) fn whisper_0_3() -> Vec<u8> {
-    let architecture = [8_u32, 2, 4, 2, 16, 32, 10_000.0_f32.to_bits(), 3, 128, 0, 0, 0].map(u32::to_le_bytes).concat();
+    let architecture = [8_u32, 2, 4, 2, 16, 32, 10_000.0_f32.to_bits(), 3, 128, 0, 0, 0]
+        .map(u32::to_le_bytes)
+        .concat();
     let tensors = [
         ("f32", 0, &[2, 2][..], f32s(&[1.0, 2.0, 3.0, 4.0])),
         ("bf16", 2, &[1], vec![0x80, 0x3f]),
@@ -56,12 +64,18 @@ fn both_headers_of_whisper_apr_give_the_same_checkpoint() {
     for is_0_2 in [false, true] {
         let file = Apr1Builder { is_0_2, ..whisper() }.build();
         let reader = open(file.clone()).expect("a sound file");
-        assert_eq!((reader.format(), covered(&*reader, &file)), (&apr_format::apr1::FORMAT, Some(true)));
+        assert_eq!(
+            (reader.format(), covered(&*reader, &file)),
+            (&apr_format::apr1::FORMAT, Some(true))
+        );
         assert_eq!(values_of(&*reader, "a.weight"), [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
         assert_eq!(values_of(&*reader, "b.bias"), [-1.0]);
         assert_eq!(values_of(&*reader, "audio.mel_filterbank"), [0.25, 0.5]);
         // As GPT-2's vocabularies write bytes.
-        assert_eq!(reader.metadata().get("tokenizer.vocabulary"), Some(&json!(["!", "\u{120}the", "\u{f0}"])));
+        assert_eq!(
+            reader.metadata().get("tokenizer.vocabulary"),
+            Some(&json!(["!", "\u{120}the", "\u{f0}"]))
+        );
         assert_eq!(reader.metadata().get("tokenizer.merges"), Some(&json!(["\u{120}t he"])));
         assert_eq!(reader.metadata().get("mel_filterbank_shape"), Some(&json!([1, 2])));
         assert_eq!(reader.warnings(), [""; 0]);
@@ -70,15 +84,21 @@ fn both_headers_of_whisper_apr_give_the_same_checkpoint() {
 
 #[test]
 fn int8_has_one_scale_a_tensor() {
-    let tensors = vec![("a", 0, &[2, 2][..], vec![1, 2, 0xff, 0x81]), ("b", 0, &[3], vec![3, 0, 0xfd])];
-    let file = Apr1Builder { quantization: 2, tensors, scales: vec![0.5, 2.0], ..Apr1Builder::default() }.build();
+    let tensors =
+        vec![("a", 0, &[2, 2][..], vec![1, 2, 0xff, 0x81]), ("b", 0, &[3], vec![3, 0, 0xfd])];
+    let file =
+        Apr1Builder { quantization: 2, tensors, scales: vec![0.5, 2.0], ..Apr1Builder::default() }
+            .build();
     let reader = open(file.clone()).expect("a sound file");
     assert_eq!(covered(&*reader, &file), Some(true));
     assert_eq!(reader.tensors()[0].dtype, DType::I8_ROW);
     assert_eq!(values_of(&*reader, "a"), [0.5, 1.0, -0.5, -63.5]);
     assert_eq!(values_of(&*reader, "b"), [6.0, 0.0, -6.0]);
     let extents = reader.container().checksum().expect("it has one").extents;
-    assert!(extents.iter().all(|extent| !matches!(extent.kind, ExtentKind::Tensor(_))), "{extents:?}");
+    assert!(
+        extents.iter().all(|extent| !matches!(extent.kind, ExtentKind::Tensor(_))),
+        "{extents:?}"
+    );
 }
 
 #[test]
@@ -91,7 +111,11 @@ fn the_length_of_a_tensor_decides_over_the_header() {
         let file = Apr1Builder { quantization, compressed: 1, ..whisper() }.build();
         let reader = open(file).expect("floats under any header");
         assert_eq!(values_of(&*reader, "b.bias"), [-1.0]);
-        assert!(reader.warnings()[0].contains("2 tensors are f32 by their length"), "{:?}", reader.warnings());
+        assert!(
+            reader.warnings()[0].contains("2 tensors are f32 by their length"),
+            "{:?}",
+            reader.warnings()
+        );
         assert!(reader.warnings()[1].contains("compressed"), "{:?}", reader.warnings());
     }
     let packed = |quantization, compressed| {
@@ -106,7 +130,9 @@ fn the_length_of_a_tensor_decides_over_the_header() {
 #[test]
 fn a_name_that_lost_its_last_letter_gets_it_back() {
     let cut = "decoder.layers.10.encoder_attn_layer_norm.weigh";
-    let file = Apr1Builder { tensors: vec![(cut, 0, &[1], f32s(&[1.0]))], ..Apr1Builder::default() }.build();
+    let file =
+        Apr1Builder { tensors: vec![(cut, 0, &[1], f32s(&[1.0]))], ..Apr1Builder::default() }
+            .build();
     let reader = open(file).expect("a sound file");
     assert_eq!(reader.tensors()[0].name, "decoder.layers.10.encoder_attn_layer_norm.weight");
     assert!(reader.warnings()[0].contains("cut to 47 bytes"), "{:?}", reader.warnings());
@@ -133,12 +159,17 @@ fn what_contradicts_itself_in_apr1_is_refused() {
     ];
     for (at, bytes, code) in cases {
         match open(overwrite(&good, at, bytes)) {
-            Ok(reader) => assert!(at == 11 && reader.warnings()[0].contains("unknown flags"), "byte {at}"),
+            Ok(reader) => {
+                assert!(at == 11 && reader.warnings()[0].contains("unknown flags"), "byte {at}");
+            }
             Err(error) => assert_eq!(error.code(), code, "byte {at}: {error}"),
         }
     }
     let twice = vec![("a", 0, &[1][..], f32s(&[1.0])), ("a", 0, &[1], f32s(&[1.0]))];
-    assert_eq!(refused(Apr1Builder { tensors: twice, ..Apr1Builder::default() }.build()).tensor(), Some("a"));
+    assert_eq!(
+        refused(Apr1Builder { tensors: twice, ..Apr1Builder::default() }.build()).tensor(),
+        Some("a")
+    );
     // Flags without their sections.
     let bare = Apr1Builder { vocabulary: None, filterbank: None, ..whisper() }.build();
     for flag in [1, 2] {
@@ -158,14 +189,21 @@ fn a_filterbank_among_the_metadata_is_a_tensor() {
 
 #[test]
 fn a_json_index_that_contradicts_itself_is_refused() {
-    let index = |fields: &str| apr1_json("{}", 1, &format!(r#"[{{"name":"a",{fields}}}]"#), &[0; 8]);
+    let index =
+        |fields: &str| apr1_json("{}", 1, &format!(r#"[{{"name":"a",{fields}}}]"#), &[0; 8]);
     for (fields, code) in [
         (r#""dtype":"F32","shape":[2],"offset":0,"size":8"#, None),
         (r#""dtype":"F32","shape":[2],"offset":4,"size":8"#, None),
         (r#""dtype":"F32","shape":[2],"offset":8,"size":8"#, Some(Code::Corrupt)),
-        (r#""dtype":"F32","shape":[2],"offset":18446744073709551615,"size":8"#, Some(Code::Corrupt)),
+        (
+            r#""dtype":"F32","shape":[2],"offset":18446744073709551615,"size":8"#,
+            Some(Code::Corrupt),
+        ),
         (r#""dtype":"F32","shape":[3],"offset":0,"size":8"#, Some(Code::Corrupt)),
-        (r#""dtype":"F32","shape":[4294967296,4294967296],"offset":0,"size":8"#, Some(Code::Format)),
+        (
+            r#""dtype":"F32","shape":[4294967296,4294967296],"offset":0,"size":8"#,
+            Some(Code::Format),
+        ),
         (r#""dtype":"F32","shape":[-2],"offset":0,"size":8"#, Some(Code::Format)),
         (r#""dtype":"Q9","shape":[2],"offset":0,"size":8"#, Some(Code::Version)),
         (r#""dtype":"F32","shape":[1,1,1,1,1,1,1,1,2],"offset":0,"size":8"#, Some(Code::Format)),
@@ -189,7 +227,8 @@ fn older_dtypes_are_presented_with_the_same_values() {
     let block: Vec<f32> = (0..32_u8).map(|at| (f32::from(at % 16) - 8.0) * 0.5).collect();
     assert_eq!(values_of(&*reader, "a"), block.repeat(2));
     assert_eq!(values_of(&*reader, "b"), [0.5, 1.0, 1.5, -0.5, -1.0, -1.5]);
-    // Q4_K with d = 1, no minimum and scales of 1: the low nibbles of 32 bytes, then their high ones.
+    // Q4_K with d = 1, no minimum and scales of 1: the low nibbles of 32 bytes, then their high
+    // ones.
     assert_eq!(values_of(&*reader, "d"), [[3.0; 32].as_slice(), &[5.0; 8]].concat());
     assert_eq!(values_of(&*reader, "e"), block[..20]);
     assert_eq!(reader.metadata().get("architecture"), Some(&json!({"num_hidden_layers": 2})));
@@ -202,8 +241,14 @@ fn flags_of_the_dialect_that_disagree_with_the_file_are_named() {
     };
     let floats: &[OlderTensor<'_>] = &[("a", 0, &[1], f32s(&[1.0]))];
     assert_eq!(warnings(0x400, floats), [""; 0]);
-    assert_eq!(warnings(0x420, floats), ["the flag QUANTIZED is set, but the file has nothing that it stands for"]);
-    assert_eq!(warnings(0, floats), ["the flag ROW_MAJOR is not set; matrices are taken for row-major"]);
+    assert_eq!(
+        warnings(0x420, floats),
+        ["the flag QUANTIZED is set, but the file has nothing that it stands for"]
+    );
+    assert_eq!(
+        warnings(0, floats),
+        ["the flag ROW_MAJOR is not set; matrices are taken for row-major"]
+    );
     for (flag, words) in [
         (0x1, "tensors are compressed"),
         (0x2, "tensors are compressed"),
@@ -216,12 +261,18 @@ fn flags_of_the_dialect_that_disagree_with_the_file_are_named() {
         assert!(found.len() == 1 && found[0].contains(words), "{flag:#x}: {found:?}");
     }
     let with = |flags: u16, metadata: &str| {
-        open(dialect_a(*b"APR\0", flags, metadata, floats)).expect("a sound file").warnings().to_vec()
+        open(dialect_a(*b"APR\0", flags, metadata, floats))
+            .expect("a sound file")
+            .warnings()
+            .to_vec()
     };
     for key in ["tokenizer.vocabulary", "tokenizer.vocab"] {
         let metadata = format!("{{\"{key}\": [\"a\"]}}");
         assert_eq!(with(0x600, &metadata), [""; 0]);
-        assert_eq!(with(0x400, &metadata), ["the flag VOCABULARY is not set, though the file has what it stands for"]);
+        assert_eq!(
+            with(0x400, &metadata),
+            ["the flag VOCABULARY is not set, though the file has what it stands for"]
+        );
     }
 }
 
@@ -231,7 +282,11 @@ fn a_dialect_without_its_checksum_opens_with_a_warning() {
     file.truncate(file.len() - 4);
     let reader = open(file).expect("a sound file");
     assert!(reader.container().checksum().is_none());
-    assert!(reader.warnings().iter().any(|warning| warning.contains("without the CRC-32")), "{:?}", reader.warnings());
+    assert!(
+        reader.warnings().iter().any(|warning| warning.contains("without the CRC-32")),
+        "{:?}",
+        reader.warnings()
+    );
 }
 
 #[test]
@@ -250,7 +305,12 @@ fn what_contradicts_itself_in_the_dialect_is_refused() {
     }
     assert_eq!(with(20, &[0xff; 4]), Code::Corrupt);
     // The second entry's offset is the first's.
-    let overlap = dialect_a(*b"APR\0", 0x400, "{}", &[("a", 0, &[1], f32s(&[1.0])), ("b", 0, &[1], f32s(&[1.0]))]);
+    let overlap = dialect_a(
+        *b"APR\0",
+        0x400,
+        "{}",
+        &[("a", 0, &[1], f32s(&[1.0])), ("b", 0, &[1], f32s(&[1.0]))],
+    );
     let index = 64 + 64;
     let entry = 2 + 1 + 2 + 8 + 8 + 8;
     let overlap = overwrite(&overlap, index + entry + 2 + 1 + 2 + 8, &0_u64.to_le_bytes());
@@ -261,13 +321,20 @@ fn what_contradicts_itself_in_the_dialect_is_refused() {
 fn the_third_dialect_of_whisper_is_told_apart_and_read() {
     let file = whisper_0_3();
     let reader = open(file.clone()).expect("a sound file");
-    assert_eq!((reader.format(), covered(&*reader, &file)), (&apr_format::dialect::FORMAT, Some(true)));
+    assert_eq!(
+        (reader.format(), covered(&*reader, &file)),
+        (&apr_format::dialect::FORMAT, Some(true))
+    );
     assert_eq!(reader.container().header_fields()["program"], "whisper-apr 0.3");
     assert_eq!(values_of(&*reader, "f32"), [1.0, 2.0, 3.0, 4.0]);
     assert_eq!(values_of(&*reader, "bf16"), [1.0]);
     assert_eq!(values_of(&*reader, "int8").map_near(&[1.0, -1.0, 0.0, 1.0 / 127.0]), Ok(()));
     assert_eq!(values_of(&*reader, "int4"), [-7.0_f32, 0.0, 7.0].map(|quant| quant / 7.0));
-    assert!(reader.warnings()[0].contains("2 quantized tensors have lost their scales"), "{:?}", reader.warnings());
+    assert!(
+        reader.warnings()[0].contains("2 quantized tensors have lost their scales"),
+        "{:?}",
+        reader.warnings()
+    );
     assert_eq!(reader.metadata().text("model_type"), Some("llama"));
     assert_eq!(reader.metadata().object("architecture").expect("numbers")["vocab_size"], json!(32));
 }
@@ -280,7 +347,10 @@ impl Near for Vec<f32> {
     /// Whether all values are within the rounding of one product.
     fn map_near(&self, expected: &[f32]) -> Result<(), String> {
         let near = self.len() == expected.len()
-            && self.iter().zip(expected).all(|(ours, theirs)| (ours - theirs).abs() <= theirs.abs() * f32::EPSILON);
+            && self
+                .iter()
+                .zip(expected)
+                .all(|(ours, theirs)| (ours - theirs).abs() <= theirs.abs() * f32::EPSILON);
         if near { Ok(()) } else { Err(format!("{self:?}")) }
     }
 }

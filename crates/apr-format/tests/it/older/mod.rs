@@ -1,4 +1,5 @@
-//! APR1 and the v2 dialects: read from real files and from files packed by hand, broken in every way, and APR1 written.
+//! APR1 and the v2 dialects: read from real files and from files packed by hand, broken in every
+//! way, and APR1 written.
 
 mod built;
 mod real;
@@ -35,10 +36,13 @@ fn values_of(reader: &dyn CheckpointReader, name: &str) -> Vec<f32> {
     match info.dtype {
         DType::F32 => bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect(),
         DType::BF16 => {
-            let upper = |bytes: &[u8; 2]| f32::from_bits(u32::from(u16::from_le_bytes(*bytes)) << 16);
+            let upper =
+                |bytes: &[u8; 2]| f32::from_bits(u32::from(u16::from_le_bytes(*bytes)) << 16);
             bytes.as_chunks().0.iter().map(upper).collect()
         }
-        DType::F16 => bytes.as_chunks().0.iter().map(|bytes| half(u16::from_le_bytes(*bytes))).collect(),
+        DType::F16 => {
+            bytes.as_chunks().0.iter().map(|bytes| half(u16::from_le_bytes(*bytes))).collect()
+        }
         dtype => {
             let mut values = Vec::new();
             let row = usize::try_from(info.shape.row_len()).expect("a small tensor");

@@ -1,4 +1,5 @@
-//! Small files cut at every offset, with every bit flipped, and with extremes in place of every number.
+//! Small files cut at every offset, with every bit flipped, and with extremes in place of every
+//! number.
 
 use apr_testkit::older::apr1_json;
 use apr_testkit::{corrupt, peak_memory, read_everything};
@@ -38,7 +39,11 @@ fn a_truncated_file_is_refused_but_where_only_the_checksum_is_gone() {
             let lost = file.len() - len;
             let opened = survives(cut, &format!("cut at {len}"));
             // The last tensor of the dialect is padded, and some programs write no padding there.
-            assert!(!opened || lost == 4 || len > file.len() - 70, "cut at {len} of {}", file.len());
+            assert!(
+                !opened || lost == 4 || len > file.len() - 70,
+                "cut at {len} of {}",
+                file.len()
+            );
         }
     }
 }

@@ -30,7 +30,10 @@ fn rewritten(reader: &dyn CheckpointReader) -> Vec<u8> {
 fn a_file_that_was_read_is_written_with_the_same_bytes() {
     let half = Apr1Builder {
         quantization: 1,
-        tensors: vec![("a", 0, &[2, 1, 1, 1], vec![0, 0x3c, 0, 0xc0]), ("empty", 0, &[0], Vec::new())],
+        tensors: vec![
+            ("a", 0, &[2, 1, 1, 1], vec![0, 0x3c, 0, 0xc0]),
+            ("empty", 0, &[0], Vec::new()),
+        ],
         filterbank: Some((1, 1, vec![1.0])),
         ..Apr1Builder::default()
     };
@@ -45,8 +48,9 @@ fn a_file_that_was_read_is_written_with_the_same_bytes() {
 
 fn metadata() -> Metadata {
     let json = json!({"model_type": "whisper", "architecture": {
-        "vocab_size": 3, "num_mel_bins": 80, "d_model": 8, "max_source_positions": 9, "encoder_layers": 1,
-        "encoder_attention_heads": 2, "max_target_positions": 4, "decoder_layers": 1, "decoder_attention_heads": 2,
+        "vocab_size": 3, "num_mel_bins": 80, "d_model": 8, "max_source_positions": 9,
+        "encoder_layers": 1, "encoder_attention_heads": 2, "max_target_positions": 4,
+        "decoder_layers": 1, "decoder_attention_heads": 2,
     }});
     Metadata::parse(json.to_string().as_bytes()).expect("JSON")
 }
@@ -77,7 +81,9 @@ fn what_the_format_can_not_hold_is_refused_by_name() {
     }
     let many: Vec<_> = (0..=65_535).map(|at| info(&format!("t{at}"), DType::F32, &[0])).collect();
     assert!(refused(&many).message().contains("65536 tensors"));
-    let error = apr1::plan(&[], &Metadata::new(), &[], &WriteOptions::default()).map(drop).expect_err("no Whisper");
+    let error = apr1::plan(&[], &Metadata::new(), &[], &WriteOptions::default())
+        .map(drop)
+        .expect_err("no Whisper");
     assert!(error.message().contains("vocab_size"), "{error}");
 }
 
@@ -86,14 +92,22 @@ fn merges_come_from_the_tokenizers_file_where_the_metadata_have_none() {
     let mut metadata = metadata();
     metadata.set("tokenizer.vocabulary", json!(["\u{120}", "t", "\u{120}t"]));
     metadata.set("license", "mit");
-    let merges = CompanionFile { name: "merges.txt".into(), bytes: "#version: 0.2\n\u{120} t\n".into() };
-    let mut writer = apr1::plan(&[], &metadata, &[merges], &WriteOptions::default()).expect("it fits");
-    assert_eq!(writer.layout().losses.iter().map(|loss| loss.name.as_str()).collect::<Vec<_>>(), ["license"]);
+    let merges =
+        CompanionFile { name: "merges.txt".into(), bytes: "#version: 0.2\n\u{120} t\n".into() };
+    let mut writer =
+        apr1::plan(&[], &metadata, &[merges], &WriteOptions::default()).expect("it fits");
+    assert_eq!(
+        writer.layout().losses.iter().map(|loss| loss.name.as_str()).collect::<Vec<_>>(),
+        ["license"]
+    );
     let mut file = Vec::new();
     writer.begin(&mut file).expect("memory takes everything");
     writer.finish(&mut file, &Notes::default()).expect("there are no tensors");
     // Magic and header; length 24; 3 tokens, 1 merge; lengths and bytes.
-    let section =
-        [&[24_u32, 3, 1].map(u32::to_le_bytes).concat()[..], b"\x01\0 \x01\0t\x02\0 t\x01\0 \x01\0t"].concat();
+    let section = [
+        &[24_u32, 3, 1].map(u32::to_le_bytes).concat()[..],
+        b"\x01\0 \x01\0t\x02\0 t\x01\0 \x01\0t",
+    ]
+    .concat();
     assert_eq!(file[52..file.len() - 4], section);
 }

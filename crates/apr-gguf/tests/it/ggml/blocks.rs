@@ -1,4 +1,5 @@
-//! Quantized blocks of every version. Expected values come from ggml's formulas of that time, applied by hand.
+//! Quantized blocks of every version. Expected values come from ggml's formulas of that time,
+//! applied by hand.
 
 use super::*;
 
@@ -10,16 +11,30 @@ fn codes() -> Vec<u8> {
 /// The codes of 32 elements, their nibbles in pairs or in halves.
 fn elements(halves: bool) -> Vec<f32> {
     let (low, high) = ((0..16_u8).map(f32::from), (0..16_u8).rev().map(f32::from));
-    if halves { low.chain(high).collect() } else { low.zip(high).flat_map(|(low, high)| [low, high]).collect() }
+    if halves {
+        low.chain(high).collect()
+    } else {
+        low.zip(high).flat_map(|(low, high)| [low, high]).collect()
+    }
 }
 
-fn quantized(magic: [u8; 4], version: Option<i32>, number: i32, dims: &[i32], block: &[u8]) -> GgmlBuilder {
+fn quantized(
+    magic: [u8; 4],
+    version: Option<i32>,
+    number: i32,
+    dims: &[i32],
+    block: &[u8],
+) -> GgmlBuilder {
     llama(magic, version).tensor(GgmlTensor::new("layers.0.w", number, dims, block))
 }
 
 /// Containers whose blocks have f32 scales, and whether nibbles are in halves.
-const OLD: [([u8; 4], Option<i32>, bool); 4] =
-    [(*b"lmgg", None, false), (*b"fmgg", Some(1), false), (*b"tjgg", Some(1), false), (*b"tjgg", Some(2), true)];
+const OLD: [([u8; 4], Option<i32>, bool); 4] = [
+    (*b"lmgg", None, false),
+    (*b"fmgg", Some(1), false),
+    (*b"tjgg", Some(1), false),
+    (*b"tjgg", Some(2), true),
+];
 
 /// 1/3 is not an f16.
 const SCALE: f32 = 1.0 / 3.0;
@@ -35,15 +50,23 @@ fn blocks_with_f32_scales_are_read_as_f32_with_ggmls_values() {
         assert!(reader.tensor_slice(2).is_none());
         assert_eq!(reader.stored(2).range.len, 20);
         assert_eq!(reader.warnings().len(), 1);
-        assert!(reader.warnings()[0].starts_with("1 tensors are q4_0 in the layout of "), "{:?}", reader.warnings());
+        assert!(
+            reader.warnings()[0].starts_with("1 tensors are q4_0 in the layout of "),
+            "{:?}",
+            reader.warnings()
+        );
 
         let with_minimum = [&SCALE.to_le_bytes()[..], &0.1_f32.to_le_bytes(), &codes[4..]].concat();
-        let reader = open(quantized(magic, version, 3, &[32], &with_minimum).build()).expect("q4_1");
+        let reader =
+            open(quantized(magic, version, 3, &[32], &with_minimum).build()).expect("q4_1");
         let expected: Vec<f32> = elements(halves).iter().map(|code| code * SCALE + 0.1).collect();
         assert_eq!(floats_of(&reader, 2), expected, "{version:?}");
 
-        let bytes: Vec<u8> =
-            SCALE.to_le_bytes().into_iter().chain((0..32_i8).map(|at| (at - 16).cast_unsigned())).collect();
+        let bytes: Vec<u8> = SCALE
+            .to_le_bytes()
+            .into_iter()
+            .chain((0..32_i8).map(|at| (at - 16).cast_unsigned()))
+            .collect();
         let reader = open(quantized(magic, version, 8, &[32], &bytes).build()).expect("q8_0");
         let expected: Vec<f32> = (0..32_i8).map(|at| f32::from(at - 16) * SCALE).collect();
         assert_eq!(floats_of(&reader, 2), expected, "{version:?}");
@@ -55,12 +78,24 @@ fn blocks_that_are_gone_are_read_as_f32() {
     let half_scale = [0, 0x38];
     let codes = codes();
     let expected = |at: usize| elements(false)[at];
-    let reader =
-        open(quantized(*b"tjgg", Some(1), 4, &[16], &[&half_scale[..], &codes[..8]].concat()).build()).unwrap();
-    assert!(floats_of(&reader, 2).into_iter().enumerate().all(|(at, value)| value == (expected(at) - 8.0) * 0.5));
+    let reader = open(
+        quantized(*b"tjgg", Some(1), 4, &[16], &[&half_scale[..], &codes[..8]].concat()).build(),
+    )
+    .unwrap();
+    assert!(
+        floats_of(&reader, 2)
+            .into_iter()
+            .enumerate()
+            .all(|(at, value)| value == (expected(at) - 8.0) * 0.5)
+    );
     let block = [&half_scale[..], &[0, 0x3c], &codes[..8]].concat();
     let reader = open(quantized(*b"tjgg", Some(1), 5, &[16], &block).build()).unwrap();
-    assert!(floats_of(&reader, 2).into_iter().enumerate().all(|(at, value)| value == expected(at) * 0.5 + 1.0));
+    assert!(
+        floats_of(&reader, 2)
+            .into_iter()
+            .enumerate()
+            .all(|(at, value)| value == expected(at) * 0.5 + 1.0)
+    );
     let error = refused(quantized(*b"tjgg", Some(2), 5, &[16], &block).build());
     assert_eq!((error.code(), error.tensor()), (Code::Format, Some("layers.0.w")));
 }
@@ -70,15 +105,21 @@ fn five_bits_in_pairs_get_todays_order() {
     for (number, front, name) in [(6, 6, "q5_0"), (7, 8, "q5_1")] {
         let front: Vec<u8> = (1..=front).collect();
         let stored = [&front[..], &codes()].concat();
-        // Elements in pairs are 0, 15, 1, 14, ...; today byte j has element j below and j + 16 above.
+        // Elements in pairs are 0, 15, 1, 14, ...; today byte j has element j below and j + 16
+        // above.
         let order = elements(false);
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "nibbles")]
         let turned = (0..16).map(|at| order[at] as u8 | (order[at + 16] as u8) << 4);
         let turned: Vec<u8> = front.iter().copied().chain(turned).collect();
         for (magic, version, halves) in OLD {
-            let reader = open(quantized(magic, version, number, &[32], &stored).build()).expect(name);
+            let reader =
+                open(quantized(magic, version, number, &[32], &stored).build()).expect(name);
             assert_eq!(reader.tensors()[2].dtype.name(), name);
-            assert_eq!(bytes_of(&reader, 2), if halves { &stored } else { &turned }[..], "{version:?}");
+            assert_eq!(
+                bytes_of(&reader, 2),
+                if halves { &stored } else { &turned }[..],
+                "{version:?}"
+            );
             assert_eq!(reader.warnings(), [""; 0]);
         }
     }
@@ -100,7 +141,12 @@ fn blocks_of_today_are_read_as_they_are() {
     ] {
         let bytes: Vec<u8> = (0..len).collect();
         let llama = quantized(*b"tjgg", Some(3), number, &dims, &bytes);
-        let whisper = GgmlBuilder::whisper().ftype(2002).tensor(GgmlTensor::new("encoder.w", number, &dims, &bytes));
+        let whisper = GgmlBuilder::whisper().ftype(2002).tensor(GgmlTensor::new(
+            "encoder.w",
+            number,
+            &dims,
+            &bytes,
+        ));
         for (file, at) in [(llama, 2), (whisper, 1)] {
             let reader = open(file.build()).expect(name);
             assert_eq!(reader.tensors()[at].dtype.name(), name);
@@ -113,7 +159,9 @@ fn blocks_of_today_are_read_as_they_are() {
 #[test]
 fn the_version_of_blocks_is_in_the_thousands_of_ftype() {
     let block = [&SCALE.to_le_bytes()[..], &codes()].concat();
-    let file = |ftype| GgmlBuilder::whisper().ftype(ftype).tensor(GgmlTensor::new("encoder.w", 2, &[32], &block));
+    let file = |ftype| {
+        GgmlBuilder::whisper().ftype(ftype).tensor(GgmlTensor::new("encoder.w", 2, &[32], &block))
+    };
     for (ftype, halves) in [(2, false), (1002, true)] {
         let reader = open(file(ftype).build()).expect("q4_0");
         assert_eq!(floats_of(&reader, 1)[1], (elements(halves)[1] - 8.0) * SCALE);
@@ -126,7 +174,8 @@ fn the_version_of_blocks_is_in_the_thousands_of_ftype() {
 
 #[test]
 fn blocks_of_two_possible_layouts_are_refused() {
-    let file = GgmlBuilder::gpt2().ftype(2).tensor(GgmlTensor::new("model/h0/w", 2, &[32], &[0; 20]));
+    let file =
+        GgmlBuilder::gpt2().ftype(2).tensor(GgmlTensor::new("model/h0/w", 2, &[32], &[0; 20]));
     let error = refused(file.build());
     assert_eq!((error.code(), error.tensor()), (Code::Version, Some("model/h0/w")));
     assert!(error.message().contains("convert the original model anew"), "{error}");
@@ -142,7 +191,8 @@ fn any_range_of_a_decoded_tensor_can_be_read() {
     let whole = bytes_of(&reader, 2);
     assert_eq!(whole.len(), 6 * 128);
     for offset in (0..whole.len()).step_by(7) {
-        for len in [0, 1, 127, 128, 129, 400].into_iter().filter(|len| offset + len <= whole.len()) {
+        for len in [0, 1, 127, 128, 129, 400].into_iter().filter(|len| offset + len <= whole.len())
+        {
             let mut piece = vec![0; len];
             reader.read_tensor(2, offset as u64, &mut piece).expect("inside");
             assert_eq!(piece, whole[offset..offset + len]);

@@ -17,7 +17,8 @@ fn llama_opens_in_every_container() {
             "magic": name, "version": version, "ftype": 1,
             "quantization_version": match version { Some(at @ 2..) => at - 1, _ => 0 },
             "hyperparameters": {
-                "n_vocab": 3, "n_embd": 4, "n_mult": 7, "n_head": 2, "n_layer": 1, "n_rot": 2, "ftype": 1
+                "n_vocab": 3, "n_embd": 4, "n_mult": 7, "n_head": 2, "n_layer": 1, "n_rot": 2,
+                "ftype": 1,
             },
         });
         assert_eq!(*field(&reader, "ggml"), expected);
@@ -32,7 +33,8 @@ fn llama_gets_the_keys_of_hugging_face() {
     let with_layers = |reader: &GgmlReader| field(reader, "architecture").clone();
     let plain = open(llama(*b"tjgg", Some(3)).build()).expect("a sound file");
     let expected = json!({
-        "vocab_size": 3, "hidden_size": 4, "num_attention_heads": 2, "num_hidden_layers": 1, "head_dim": 2,
+        "vocab_size": 3, "hidden_size": 4, "num_attention_heads": 2, "num_hidden_layers": 1,
+        "head_dim": 2,
         // Two thirds of 16 are 10; the next multiple of 7 is 14.
         "intermediate_size": 14,
     });
@@ -42,7 +44,10 @@ fn llama_gets_the_keys_of_hugging_face() {
         .tensor(GgmlTensor::f16("layers.0.attention.wk.weight", &[4, 2]))
         .tensor(GgmlTensor::f16("layers.0.feed_forward.w1.weight", &[4, 24]));
     let grouped = with_layers(&open(grouped.build()).expect("a sound file"));
-    assert_eq!((&grouped["num_key_value_heads"], &grouped["intermediate_size"]), (&json!(1), &json!(24)));
+    assert_eq!(
+        (&grouped["num_key_value_heads"], &grouped["intermediate_size"]),
+        (&json!(1), &json!(24))
+    );
 }
 
 #[test]
@@ -58,9 +63,9 @@ fn whisper_has_its_filterbank_as_a_tensor() {
     assert_eq!(floats_of(&reader, 0), [0.0, 0.5, 1.0, 1.5, 2.0, 2.5]);
     assert_eq!(*field(&reader, "mel_filterbank_shape"), json!([2, 3]));
     let expected = json!({
-        "vocab_size": 5, "max_source_positions": 6, "d_model": 4, "encoder_attention_heads": 2, "encoder_layers": 1,
-        "max_target_positions": 7, "decoder_attention_heads": 2, "decoder_layers": 1, "num_mel_bins": 2,
-        "encoder_ffn_dim": 16, "decoder_ffn_dim": 16,
+        "vocab_size": 5, "max_source_positions": 6, "d_model": 4, "encoder_attention_heads": 2,
+        "encoder_layers": 1, "max_target_positions": 7, "decoder_attention_heads": 2,
+        "decoder_layers": 1, "num_mel_bins": 2, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16,
     });
     assert_eq!(*field(&reader, "architecture"), expected);
     assert_eq!(*field(&reader, "tokenizer.vocabulary"), json!(["!", " the", ""]));
@@ -68,7 +73,8 @@ fn whisper_has_its_filterbank_as_a_tensor() {
     assert_eq!(reader.vocabulary_scores(), None);
 }
 
-/// A file of each family that is found by what fits, with a tensor that is named as the family's are.
+/// A file of each family that is found by what fits, with a tensor that is named as the family's
+/// are.
 fn found() -> Vec<(&'static str, GgmlBuilder, &'static str)> {
     vec![
         ("llama", GgmlBuilder::llama(*b"lmgg", None), "layers.0.ffn_norm.weight"),
@@ -93,7 +99,12 @@ fn families_are_found_by_what_fits() {
             let reader = reader.unwrap_or_else(|error| panic!("{family}: {error}"));
             assert_eq!(reader.architecture(), family);
             assert_eq!(reader.tensors().last().map(|info| info.name.as_str()), Some(tensor));
-            assert_eq!(reader.warnings().len(), usize::from(family == "whisper"), "{family}: {:?}", reader.warnings());
+            assert_eq!(
+                reader.warnings().len(),
+                usize::from(family == "whisper"),
+                "{family}: {:?}",
+                reader.warnings()
+            );
         }
     }
 }
@@ -103,7 +114,10 @@ fn an_architecture_can_be_named_where_tensors_have_other_names() {
     let file = GgmlBuilder::gptneox().tensor(GgmlTensor::f32("h.0.w", &[4])).build();
     let error = refused(file.clone());
     assert_eq!(error.code(), Code::Format);
-    assert!(error.message().contains("--arch NAME, one of llama, whisper, silero-vad, gpt2"), "{error}");
+    assert!(
+        error.message().contains("--arch NAME, one of llama, whisper, silero-vad, gpt2"),
+        "{error}"
+    );
     for name in ["gptneox", "GPT-NeoX", "gpt_neox", "stablelm"] {
         assert_eq!(open_as(file.clone(), name).expect("a sound file").architecture(), "gptneox");
     }
@@ -157,9 +171,13 @@ fn tokens_that_are_no_text_are_written_as_gpt2_writes_bytes() {
     every_byte.tokens[0] = (0..=255).collect();
     let reader = open(every_byte.build()).expect("a vocabulary");
     let text = field(&reader, "tokenizer.vocabulary")[0].as_str().expect("text").to_owned();
-    // Of GPT-2's vocab.json: a space is Ġ, a line feed Ċ, byte 0xad is the last of those that do not print.
+    // Of GPT-2's vocab.json: a space is Ġ, a line feed Ċ, byte 0xad is the last of those that do
+    // not print.
     let characters: Vec<char> = text.chars().collect();
-    assert_eq!([characters[32], characters[10], characters[0xad], characters[0x7f]], ['Ġ', 'Ċ', 'Ń', 'ġ']);
+    assert_eq!(
+        [characters[32], characters[10], characters[0xad], characters[0x7f]],
+        ['Ġ', 'Ċ', 'Ń', 'ġ']
+    );
 }
 
 #[test]
@@ -168,13 +186,15 @@ fn missing_layers_are_noticed() {
     let reader = open(file).expect("it can be read");
     assert_eq!(
         reader.warnings(),
-        ["n_layer is 1, but no tensor starts with 'model/h0/': the file is cut, or one of several parts"]
+        ["n_layer is 1, but no tensor starts with 'model/h0/': the file is cut, or one of \
+             several parts"]
     );
 }
 
 #[test]
 fn a_scalar_has_no_dimensions() {
-    let file = GgmlBuilder::silero().tensor(GgmlTensor::f32("_model.decoder.decoder.2.bias", &[])).build();
+    let file =
+        GgmlBuilder::silero().tensor(GgmlTensor::f32("_model.decoder.decoder.2.bias", &[])).build();
     let reader = open(file).expect("a sound file");
     assert_eq!(reader.tensors()[0].shape.dims(), [0_u64; 0]);
     assert_eq!(floats_of(&reader, 0), [0.0]);

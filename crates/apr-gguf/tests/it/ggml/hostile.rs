@@ -7,16 +7,19 @@ use apr_testkit::{corrupt, peak_memory, read_everything};
 use super::*;
 
 fn samples() -> Vec<Vec<u8>> {
-    let mut samples: Vec<_> = CONTAINERS.iter().map(|&(magic, version)| llama(magic, version).build()).collect();
+    let mut samples: Vec<_> =
+        CONTAINERS.iter().map(|&(magic, version)| llama(magic, version).build()).collect();
     let block = GgmlTensor::new("layers.0.w", 2, &[32], &[7; 20]);
     samples.push(llama(*b"tjgg", Some(2)).tensor(block).build());
-    samples.push(GgmlBuilder::whisper().tensor(GgmlTensor::f32("encoder.blocks.0.b", &[4])).build());
+    samples
+        .push(GgmlBuilder::whisper().tensor(GgmlTensor::f32("encoder.blocks.0.b", &[4])).build());
     samples.push(GgmlBuilder::silero().tensor(GgmlTensor::f16("_model.encoder.0.w", &[4])).build());
     samples.push(GgmlBuilder::gptj().tensor(GgmlTensor::f16("transformer.h.0.w", &[4, 2])).build());
     samples
 }
 
-/// Opens as whatever it may be and as each architecture, and reads what opens; nothing may take much memory.
+/// Opens as whatever it may be and as each architecture, and reads what opens; nothing may take
+/// much memory.
 fn survives(file: &[u8]) {
     let architectures = apr_gguf::ggml::architectures().map(Some);
     for arch in architectures.chain([None]) {
@@ -40,7 +43,11 @@ fn files_cut_anywhere_are_refused_or_have_fewer_tensors() {
                 Ok(reader) => assert!(reader.tensors().len() < whole, "cut at {}", cut.len()),
                 Err(error) => {
                     assert!(error.offset().is_some(), "cut at {}: {error}", cut.len());
-                    assert!([Code::Corrupt, Code::Format].contains(&error.code()), "cut at {}: {error}", cut.len());
+                    assert!(
+                        [Code::Corrupt, Code::Format].contains(&error.code()),
+                        "cut at {}: {error}",
+                        cut.len()
+                    );
                 }
             }
         }
@@ -58,7 +65,10 @@ fn flipped_bits_are_survived() {
 fn a_cut_tensor_is_named_with_its_place() {
     let file = llama(*b"tjgg", Some(3)).build();
     let error = refused(&file[..file.len() - 1]);
-    assert_eq!((error.code(), error.tensor()), (Code::Corrupt, Some("layers.0.attention_norm.weight")));
+    assert_eq!(
+        (error.code(), error.tensor()),
+        (Code::Corrupt, Some("layers.0.attention_norm.weight"))
+    );
     assert_eq!(error.offset(), Some(file.len() as u64 - 16));
     assert!(error.message().starts_with("read as a file of llama: "), "{error}");
     assert!(error.message().contains("truncated"), "{error}");
@@ -89,7 +99,8 @@ fn hostile_counts_are_refused_without_memory() {
         let tokens = GgmlBuilder { token_count: Some(count), ..GgmlBuilder::whisper() };
         let mut given = GgmlBuilder::gptneox();
         given.hyperparameters[0] = count;
-        let mels = GgmlBuilder { filterbank: Some((count, count, vec![])), ..GgmlBuilder::whisper() };
+        let mels =
+            GgmlBuilder { filterbank: Some((count, count, vec![])), ..GgmlBuilder::whisper() };
         let mut layers = GgmlBuilder::silero();
         layers.hyperparameters[5] = count;
         for file in [tokens.build(), given.build(), mels.build(), layers.build()] {
@@ -150,11 +161,16 @@ fn limits_bound_vocabulary_and_index() {
     limits.max_metadata = 8;
     limits.max_index = 100;
     let code = |file: &GgmlBuilder, arch| {
-        apr_gguf::ggml::open(file.build(), "", &limits, Some(arch)).expect_err("over the limit").code()
+        apr_gguf::ggml::open(file.build(), "", &limits, Some(arch))
+            .expect_err("over the limit")
+            .code()
     };
     assert_eq!(code(&GgmlBuilder::whisper(), "whisper"), Code::Memory);
     let tensor = |name| GgmlTensor::f32(name, &[1]);
-    assert_eq!(code(&GgmlBuilder::silero().tensor(tensor("_model.a")).tensor(tensor("b")), "silero"), Code::Memory);
+    assert_eq!(
+        code(&GgmlBuilder::silero().tensor(tensor("_model.a")).tensor(tensor("b")), "silero"),
+        Code::Memory
+    );
 }
 
 #[test]
@@ -171,7 +187,10 @@ fn a_large_vocabulary_opens_fast() {
 
 #[test]
 fn data_is_not_read_on_opening() {
-    let large = GgmlTensor { bytes: vec![0; 1 << 22], ..GgmlTensor::new("layers.0.w", 0, &[1 << 10, 1 << 10], &[]) };
+    let large = GgmlTensor {
+        bytes: vec![0; 1 << 22],
+        ..GgmlTensor::new("layers.0.w", 0, &[1 << 10, 1 << 10], &[])
+    };
     let file = llama(*b"tjgg", Some(3)).tensor(large).build();
     let source = std::sync::Arc::new(apr_testkit::CountingSource::new(file));
     apr_gguf::ggml::open(source.clone(), "", &Limits::default(), None).expect("a sound file");

@@ -45,5 +45,10 @@ fn llama(magic: [u8; 4], version: Option<i32>) -> GgmlBuilder {
         .tensor(GgmlTensor::f32("layers.0.attention_norm.weight", &[4]))
 }
 
-const CONTAINERS: [([u8; 4], Option<i32>); 5] =
-    [(*b"lmgg", None), (*b"fmgg", Some(1)), (*b"tjgg", Some(1)), (*b"tjgg", Some(2)), (*b"tjgg", Some(3))];
+const CONTAINERS: [([u8; 4], Option<i32>); 5] = [
+    (*b"lmgg", None),
+    (*b"fmgg", Some(1)),
+    (*b"tjgg", Some(1)),
+    (*b"tjgg", Some(2)),
+    (*b"tjgg", Some(3)),
+];

@@ -15,7 +15,8 @@ fn sound() -> PartsPlan {
         units: None,
         reads: vec![Read { input: 0, file: 0, offset: 8, len: 4 }],
     };
-    let shard = |number: usize| json!({ "file": part(number).file, "size": 64, "crc32": "00000000" });
+    let shard =
+        |number: usize| json!({ "file": part(number).file, "size": 64, "crc32": "00000000" });
     let tensor = |name: &str| json!({ "name": name, "dtype": "u8", "shape": [4] });
     let manifest = json!({
         "apr_version": "2.0.0", "sharded": true, "shard_count": 2, "shards": [shard(1), shard(2)],
@@ -35,8 +36,17 @@ fn sound() -> PartsPlan {
             tensors: vec![TensorInput { name: "a".into(), blake3: zeros }],
         }],
         settings: Vec::new(),
-        output: Some(OutputPlan { path: "f/o.apr".into(), shard_size: 4, manifest: Some(manifest) }),
-        gate: Some(Gate { max_drift: 0.1, max_tensor_drift: 0.5, min_cosine: -1.0, only_tells: false }),
+        output: Some(OutputPlan {
+            path: "f/o.apr".into(),
+            shard_size: 4,
+            manifest: Some(manifest),
+        }),
+        gate: Some(Gate {
+            max_drift: 0.1,
+            max_tensor_drift: 0.5,
+            min_cosine: -1.0,
+            only_tells: false,
+        }),
         encryption: None,
         parts: vec![part(1), part(2)],
     }
@@ -74,7 +84,11 @@ fn a_plan_that_is_cut_or_flipped_is_refused_or_another_sound_plan() {
         let Ok(plan) = parse(&flipped) else { continue };
         let output = plan.output.expect("nothing removes it");
         check_relative(&output.path).expect("it was checked");
-        assert!(plan.parts.iter().all(|part| part.file.as_deref().is_some_and(|file| !file.contains('/'))));
+        assert!(
+            plan.parts
+                .iter()
+                .all(|part| part.file.as_deref().is_some_and(|file| !file.contains('/')))
+        );
     }
 }
 
@@ -91,12 +105,20 @@ fn a_result_that_is_cut_or_flipped_is_refused_or_another_sound_result() {
 #[test]
 fn what_leads_elsewhere_or_contradicts_itself_is_refused() {
     for path in ["../o.apr", "/o.apr", "f//o.apr", "f/../o.apr", "", "f\\o.apr", "C:o.apr"] {
-        refused(|plan| plan.output.as_mut().expect("one").path = path.into(), Code::Format, "below the folder");
+        refused(
+            |plan| plan.output.as_mut().expect("one").path = path.into(),
+            Code::Format,
+            "below the folder",
+        );
     }
     let file = |name: &str| Some(name.to_owned());
     refused(|plan| plan.parts[0].file = file("../o.apr"), Code::Format, "not a plain file name");
     refused(|plan| plan.parts[0].file = file("other.apr"), Code::Format, "not those of the output");
-    refused(|plan| plan.parts[1].file = plan.parts[0].file.clone(), Code::Format, "not those of the output");
+    refused(
+        |plan| plan.parts[1].file = plan.parts[0].file.clone(),
+        Code::Format,
+        "not those of the output",
+    );
     refused(|plan| drop(plan.parts.pop()), Code::Format, "not those of the output");
     refused(|plan| plan.parts.clear(), Code::Memory, "0 parts");
     refused(|plan| plan.output = None, Code::Format, "no output");
@@ -117,7 +139,8 @@ fn what_leads_elsewhere_or_contradicts_itself_is_refused() {
 
 #[test]
 fn more_parts_than_there_can_be_are_refused_before_anything_is_made_of_them() {
-    let mut plan = PartsPlan { output: None, parts: vec![PlannedPart::default(); MAX_PARTS + 1], ..sound() };
+    let mut plan =
+        PartsPlan { output: None, parts: vec![PlannedPart::default(); MAX_PARTS + 1], ..sound() };
     plan.parts.iter_mut().for_each(|part| part.units = Some([0, 0]));
     let error = parse(&plan.encode()).expect_err("too many");
     assert_eq!(error.code(), Code::Memory, "{error}");
@@ -140,14 +163,18 @@ fn numbers_that_no_tensor_has_are_refused_when_parts_are_put_together() {
                 "sums": ["1.0", "inf", "2.5e-3"], "max_error": ["0.5"] })
     };
     let report = |measured: Vec<Value>| {
-        json!({ "tensors": usize::MAX, "elements": u64::MAX, "bytes_in": 1, "rounding": [u64::MAX, 0, 0], "losses": [],
-                "checked": 1, "violations": [], "odd": [], "measured": measured, "warnings": ["w"] })
+        json!({
+            "tensors": usize::MAX, "elements": u64::MAX, "bytes_in": 1,
+            "rounding": [u64::MAX, 0, 0], "losses": [], "checked": 1, "violations": [], "odd": [],
+            "measured": measured, "warnings": ["w"],
+        })
     };
     let finish = |measured: Vec<Value>| {
         let result = |part| PartResult::new(String::new(), part, None, report(measured.clone()));
         crate::parts::finish(&sound(), &[result(0), result(1)], &[1, 2], &Limits::default())
     };
-    let (finished, manifest) = finish(vec![measured(32, 0)]).expect("numbers that a tensor may have");
+    let (finished, manifest) =
+        finish(vec![measured(32, 0)]).expect("numbers that a tensor may have");
     assert_eq!((finished.elements, finished.warnings.len()), (u64::MAX, 1));
     assert_eq!(manifest.expect("there is one").shards[1].crc32, 2);
     for (count, non_finite) in [(u64::MAX, 0), (1, 2)] {

@@ -1,10 +1,19 @@
-//! Q2_K, Q4_K and Q5_K: each sub-block has a scale and a minimum, and each super-block a scale of either.
+//! Q2_K, Q4_K and Q5_K: each sub-block has a scale and a minimum, and each super-block a scale of
+//! either.
 
-#![expect(clippy::cast_possible_truncation, reason = "levels are bounded; what is cut off otherwise, ggml cuts off")]
-#![allow(unsafe_code, reason = "multiversion calls the version for a processor's features after detecting them")]
+#![expect(
+    clippy::cast_possible_truncation,
+    reason = "levels are bounded; what is cut off otherwise, ggml cuts off"
+)]
+#![allow(
+    unsafe_code,
+    reason = "multiversion calls the version for a processor's features after detecting them"
+)]
 
 use super::lanes::{LANES, Reals, nearest, transpose};
-use super::layout::{SUPER, pack_2_bits, pack_4_bits, pack_bit, pack_scales_and_mins, unpack_scales_and_mins};
+use super::layout::{
+    SUPER, pack_2_bits, pack_4_bits, pack_bit, pack_scales_and_mins, unpack_scales_and_mins,
+};
 use super::search::{self, Sweep};
 use super::weights::{self, Importance, Weights};
 use crate::half_float::{f16_to_f32, f32_to_f16};
@@ -25,7 +34,8 @@ pub(super) trait Affine<const LEN: usize, const SUBS: usize, const BYTES: usize>
 
     fn plain_weights(x: &[Reals; LEN]) -> Weights<LEN>;
 
-    /// Writes all of a super-block but the levels, and returns the scales and minima that can be read from it.
+    /// Writes all of a super-block but the levels, and returns the scales and minima that can be
+    /// read from it.
     fn write_scales(scales: &Scales<SUBS>, block: &mut [u8; BYTES]) -> ([u8; SUBS], [u8; SUBS]);
 
     fn write_levels(levels: &[u8; SUPER], block: &mut [u8; BYTES]);
@@ -128,7 +138,12 @@ impl Affine<32, 8, 176> for Q5 {
 }
 
 #[inline(always)]
-fn write_six_bit_scales(both: &Scales<8>, scales: &[u8; 8], mins: &[u8; 8], block: &mut [u8]) -> ([u8; 8], [u8; 8]) {
+fn write_six_bit_scales(
+    both: &Scales<8>,
+    scales: &[u8; 8],
+    mins: &[u8; 8],
+    block: &mut [u8],
+) -> ([u8; 8], [u8; 8]) {
     let packed = pack_scales_and_mins(scales, mins);
     block[..2].copy_from_slice(&both.d.to_le_bytes());
     block[2..4].copy_from_slice(&both.dmin.to_le_bytes());
@@ -148,10 +163,18 @@ struct Found {
 
 #[cfg_attr(
     feature = "std",
-    multiversion::multiversion(targets("x86_64+avx2+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2",))
+    multiversion::multiversion(targets(
+        "x86_64+avx2+avx512f+avx512bw+avx512dq+avx512vl",
+        "x86_64+avx2",
+    ))
 )]
 /// Fills `out` with the super-blocks of whole rows.
-pub(super) fn quantize<K: Affine<LEN, SUBS, BYTES>, const LEN: usize, const SUBS: usize, const BYTES: usize>(
+pub(super) fn quantize<
+    K: Affine<LEN, SUBS, BYTES>,
+    const LEN: usize,
+    const SUBS: usize,
+    const BYTES: usize,
+>(
     values: &[f32],
     importance: Option<&Importance<'_>>,
     out: &mut [u8],
@@ -171,7 +194,12 @@ pub(super) fn quantize<K: Affine<LEN, SUBS, BYTES>, const LEN: usize, const SUBS
                 plain_scales::<K, LEN, SUBS, BYTES>(&found)
             }
             Some(importance) => {
-                search_weighted::<K, LEN, SUBS, BYTES>(values, importance, batch * BATCH * SUBS, &mut found);
+                search_weighted::<K, LEN, SUBS, BYTES>(
+                    values,
+                    importance,
+                    batch * BATCH * SUBS,
+                    &mut found,
+                );
                 weighted_scales::<K, LEN, SUBS, BYTES>(&found)
             }
         };
@@ -208,7 +236,12 @@ impl Found {
 }
 
 #[inline(always)]
-fn search_plain<K: Affine<LEN, SUBS, BYTES>, const LEN: usize, const SUBS: usize, const BYTES: usize>(
+fn search_plain<
+    K: Affine<LEN, SUBS, BYTES>,
+    const LEN: usize,
+    const SUBS: usize,
+    const BYTES: usize,
+>(
     values: &[f32],
     found: &mut Found,
 ) {
@@ -219,7 +252,12 @@ fn search_plain<K: Affine<LEN, SUBS, BYTES>, const LEN: usize, const SUBS: usize
 }
 
 #[inline(always)]
-fn search_weighted<K: Affine<LEN, SUBS, BYTES>, const LEN: usize, const SUBS: usize, const BYTES: usize>(
+fn search_weighted<
+    K: Affine<LEN, SUBS, BYTES>,
+    const LEN: usize,
+    const SUBS: usize,
+    const BYTES: usize,
+>(
     values: &[f32],
     importance: &Importance<'_>,
     first_of_batch: usize,
@@ -240,7 +278,12 @@ fn search_weighted<K: Affine<LEN, SUBS, BYTES>, const LEN: usize, const SUBS: us
 
 /// The greatest scale and minimum become the greatest integer.
 #[inline(always)]
-fn plain_scales<K: Affine<LEN, SUBS, BYTES>, const LEN: usize, const SUBS: usize, const BYTES: usize>(
+fn plain_scales<
+    K: Affine<LEN, SUBS, BYTES>,
+    const LEN: usize,
+    const SUBS: usize,
+    const BYTES: usize,
+>(
     found: &Found,
 ) -> [Scales<SUBS>; BATCH] {
     core::array::from_fn(|index| {
@@ -266,7 +309,12 @@ fn plain_levels<const SUBS: usize>(max_scale: u8, values: &[f32; SUBS]) -> ([u8;
 
 /// Scales and minima are found as levels are, with the weights of their sub-blocks.
 #[inline(always)]
-fn weighted_scales<K: Affine<LEN, SUBS, BYTES>, const LEN: usize, const SUBS: usize, const BYTES: usize>(
+fn weighted_scales<
+    K: Affine<LEN, SUBS, BYTES>,
+    const LEN: usize,
+    const SUBS: usize,
+    const BYTES: usize,
+>(
     found: &Found,
 ) -> [Scales<SUBS>; BATCH] {
     let (mut x, mut weights) = ([Reals::ZERO; SUBS], [Reals::ZERO; SUBS]);
@@ -287,7 +335,8 @@ fn weighted_scales<K: Affine<LEN, SUBS, BYTES>, const LEN: usize, const SUBS: us
     })
 }
 
-/// The levels for the scales and minima that are stored; where these cannot be, those that the search found.
+/// The levels for the scales and minima that are stored; where these cannot be, those that the
+/// search found.
 #[inline(always)]
 fn round<const LEN: usize, const SUBS: usize>(
     max_level: u8,

@@ -1,6 +1,9 @@
 //! From the bytes of super-blocks to elements.
 
-#![allow(unsafe_code, reason = "multiversion calls the version for a processor's features after detecting them")]
+#![allow(
+    unsafe_code,
+    reason = "multiversion calls the version for a processor's features after detecting them"
+)]
 
 use super::layout::{SUPER, unpack_scales, unpack_scales_and_mins};
 use crate::half_float::f16_to_f32;
@@ -15,7 +18,8 @@ macro_rules! dequantizer {
             "x86_64+avx2",
         )))]
         pub(super) fn $name(bytes: &[u8], values: &mut [f32]) {
-            for (bytes, values) in bytes.as_chunks::<$bytes>().0.iter().zip(values.as_chunks_mut::<SUPER>().0) {
+            let values = values.as_chunks_mut::<SUPER>().0;
+            for (bytes, values) in bytes.as_chunks::<$bytes>().0.iter().zip(values) {
                 $block(bytes, values);
             }
         }
@@ -80,7 +84,8 @@ fn q3_block(bytes: &[u8; 110], values: &mut [f32; SUPER]) {
     let (scales, d) = (unpack_scales(&packed), half(bytes, 108));
     let (high, low) = bytes.split_at(32);
     for (group, values) in values.as_chunks_mut::<32>().0.iter_mut().enumerate() {
-        let scale = [scales[2 * group], scales[2 * group + 1]].map(|scale| d * f32::from(scale as i8 - 32));
+        let scale =
+            [scales[2 * group], scales[2 * group + 1]].map(|scale| d * f32::from(scale as i8 - 32));
         let low = &low[group / 4 * 32..][..32];
         for at in 0..32 {
             let level = low[at] >> (group % 4 * 2) & 3 | (high[at] >> group & 1) << 2;
@@ -129,7 +134,8 @@ fn q6_block(bytes: &[u8; 210], values: &mut [f32; SUPER]) {
     let (low, rest) = bytes.split_at(128);
     let (high, scales) = rest.split_at(64);
     for (group, values) in values.as_chunks_mut::<32>().0.iter_mut().enumerate() {
-        let scale = [scales[2 * group], scales[2 * group + 1]].map(|scale| d * f32::from(scale as i8));
+        let scale =
+            [scales[2 * group], scales[2 * group + 1]].map(|scale| d * f32::from(scale as i8));
         let (half, group) = (group / 4, group % 4);
         let low = &low[half * 64 + group % 2 * 32..][..32];
         let high = &high[half * 32..][..32];

@@ -1,4 +1,5 @@
-//! Sixteen numbers side by side, one per sub-block, in loops that the compiler turns into vector instructions.
+//! Sixteen numbers side by side, one per sub-block, in loops that the compiler turns into vector
+//! instructions.
 
 use core::array;
 use core::ops::{Add, Div, Mul, Sub};
@@ -29,7 +30,8 @@ pub(super) fn nearest(value: f32) -> i32 {
 #[inline(always)]
 pub(super) fn nearest_within(low: i32, high: i32, value: f32) -> f32 {
     const ZERO: i32 = ROUNDING.to_bits() as i32;
-    // The exponent is restored, so that sums beyond 2^23 become the integer that `nearest` makes of them.
+    // The exponent is restored, so that sums beyond 2^23 become the integer that `nearest` makes of
+    // them.
     let rounded = ((value + ROUNDING).to_bits() & 0x007f_ffff | 0x4b00_0000) as i32;
     f32::from_bits(rounded.max(ZERO + low).min(ZERO + high) as u32) - ROUNDING
 }
@@ -126,9 +128,11 @@ macro_rules! lane_by_lane {
 
 lane_by_lane! { Add add +, Sub sub -, Mul mul *, Div div / }
 
-/// Element `e` of sub-block `lane` from `[lane][e]` to `[e][lane]`, for eight or sixteen lanes of `LEN` elements.
+/// Element `e` of sub-block `lane` from `[lane][e]` to `[e][lane]`, for eight or sixteen lanes of
+/// `LEN` elements.
 ///
-/// Perfect shuffles move the bits of the lane's number from the front of an element's index to its end, one bit each.
+/// Perfect shuffles move the bits of the lane's number from the front of an element's index to its
+/// end, one bit each.
 #[inline(always)]
 pub(super) fn transpose<const LEN: usize, const N: usize>(values: &[f32]) -> [Reals<N>; LEN] {
     let (mut once, mut twice) = ([[0.0; N]; LEN], [[0.0; N]; LEN]);
@@ -153,7 +157,9 @@ pub(super) fn transpose<const LEN: usize, const N: usize>(values: &[f32]) -> [Re
 #[inline(always)]
 fn shuffle(values: &[f32], shuffled: &mut [f32]) {
     let (first, second) = values.split_at(values.len() / 2);
-    for ((pair, &first), &second) in shuffled.as_chunks_mut::<2>().0.iter_mut().zip(first).zip(second) {
+    for ((pair, &first), &second) in
+        shuffled.as_chunks_mut::<2>().0.iter_mut().zip(first).zip(second)
+    {
         *pair = [first, second];
     }
 }

@@ -1,7 +1,8 @@
 //! Where the levels and the quantized scales of a super-block lie in its bytes.
 //!
-//! A level is what an element becomes: an integer from 0 on. Levels are in the order of the elements; a group is 32 of
-//! them. All types spread the bits of a level such that one byte or nibble position serves one group.
+//! A level is what an element becomes: an integer from 0 on. Levels are in the order of the
+//! elements; a group is 32 of them. All types spread the bits of a level such that one byte or
+//! nibble position serves one group.
 
 /// Elements of a super-block.
 pub(super) const SUPER: usize = 256;
@@ -53,9 +54,14 @@ pub(super) fn pack_bit<const POSITION: u32>(levels: &[u8; SUPER], packed: &mut [
     }
 }
 
-/// Levels of six bits: the low four in `low`, two groups of each half in one byte; the high two in `high`.
+/// Levels of six bits: the low four in `low`, two groups of each half in one byte; the high two in
+/// `high`.
 #[inline(always)]
-pub(super) fn pack_6_bits(levels: &[u8; SUPER], low: &mut [u8; SUPER / 2], high: &mut [u8; SUPER / 4]) {
+pub(super) fn pack_6_bits(
+    levels: &[u8; SUPER],
+    low: &mut [u8; SUPER / 2],
+    high: &mut [u8; SUPER / 4],
+) {
     for half in 0..2 {
         for at in 0..GROUP {
             let level = four(levels, half, at);
@@ -67,7 +73,8 @@ pub(super) fn pack_6_bits(levels: &[u8; SUPER], low: &mut [u8; SUPER / 2], high:
     }
 }
 
-/// Eight scales and minima of six bits. The last four of each give their high bits to the bytes of the first four.
+/// Eight scales and minima of six bits. The last four of each give their high bits to the bytes of
+/// the first four.
 ///
 /// Where a scale has more than six bits, these bytes are still the ones that ggml stores.
 #[inline(always)]
@@ -94,7 +101,8 @@ pub(super) fn unpack_scales_and_mins(packed: &[u8; SCALES]) -> ([u8; 8], [u8; 8]
     (scales, mins)
 }
 
-/// Sixteen scales of six bits: the low four of two scales in one byte, the high two of four scales in one byte.
+/// Sixteen scales of six bits: the low four of two scales in one byte, the high two of four scales
+/// in one byte.
 #[inline(always)]
 pub(super) fn pack_scales(scales: &[u8; 16]) -> [u8; SCALES] {
     let mut packed = [0; SCALES];
@@ -102,7 +110,8 @@ pub(super) fn pack_scales(scales: &[u8; 16]) -> [u8; SCALES] {
         packed[at] = scales[at] & 15 | scales[at + 8] << 4;
     }
     for at in 0..4 {
-        let high = [scales[at], scales[at + 4], scales[at + 8], scales[at + 12]].map(|scale| scale >> 4 & 3);
+        let high = [scales[at], scales[at + 4], scales[at + 8], scales[at + 12]]
+            .map(|scale| scale >> 4 & 3);
         packed[8 + at] = high[0] | high[1] << 2 | high[2] << 4 | high[3] << 6;
     }
     packed

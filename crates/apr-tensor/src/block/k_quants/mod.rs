@@ -25,8 +25,16 @@ pub(crate) const fn is_one(dtype: DType) -> bool {
 /// Appends the super-blocks of whole rows to `out`.
 ///
 /// Rows must be multiples of 256, and `importance` have a row's length.
-pub(crate) fn quantize(dtype: DType, values: &[f32], row_len: usize, importance: Option<&[f32]>, out: &mut Vec<u8>) {
-    debug_assert!(row_len.is_multiple_of(SUPER) && importance.is_none_or(|weights| weights.len() == row_len));
+pub(crate) fn quantize(
+    dtype: DType,
+    values: &[f32],
+    row_len: usize,
+    importance: Option<&[f32]>,
+    out: &mut Vec<u8>,
+) {
+    debug_assert!(
+        row_len.is_multiple_of(SUPER) && importance.is_none_or(|weights| weights.len() == row_len)
+    );
     let importance = importance.map(|of_columns| Importance { of_columns });
     let importance = importance.as_ref();
     let start = out.len();
@@ -55,9 +63,13 @@ pub(crate) fn dequantize(dtype: DType, bytes: &[u8], out: &mut Vec<f32>) {
     decode(bytes, out);
 }
 
-/// For positive values, the scales that levels up to `max_level` fit best with; zero for values of (nearly) zero.
+/// For positive values, the scales that levels up to `max_level` fit best with; zero for values of
+/// (nearly) zero.
 #[inline(always)]
-pub(super) fn positive_scales<const LEN: usize>(max_level: u8, subs: &[(&[f32; LEN], &[f32; LEN]); 8]) -> [f32; 8] {
+pub(super) fn positive_scales<const LEN: usize>(
+    max_level: u8,
+    subs: &[(&[f32; LEN], &[f32; LEN]); 8],
+) -> [f32; 8] {
     let (mut x, mut weights) = ([Reals::ZERO; LEN], [Reals::ZERO; LEN]);
     for (lane, (values, weights_of_values)) in subs.iter().enumerate() {
         for at in 0..LEN {

@@ -1,7 +1,7 @@
 //! Searches for the scales of sixteen sub-blocks side by side.
 //!
-//! Each lane does the operations of the scalar search in `tests/reference.rs` in the same order. Where that branches, lanes
-//! compute both ways and select.
+//! Each lane does the operations of the scalar search in `tests/reference.rs` in the same order.
+//! Where that branches, lanes compute both ways and select.
 
 #![expect(clippy::cast_possible_truncation, reason = "levels fit a byte")]
 
@@ -11,7 +11,8 @@ use super::weights::Weights;
 /// Below this, a sub-block counts as zero.
 pub(super) const ALL_ZERO: f32 = 1e-15;
 
-/// The scales that a search tries: `(first + step * i + levels) / range` for i up to and with `steps`.
+/// The scales that a search tries: `(first + step * i + levels) / range` for i up to and with
+/// `steps`.
 pub(super) struct Sweep {
     pub(super) first: f32,
     pub(super) step: f32,
@@ -29,7 +30,8 @@ pub(super) struct Affine {
     pub(super) offset: Reals,
 }
 
-/// The scale and the least value that give the least weighted error (ggml's `make_qkx2_quants`, `make_qkx3_quants`).
+/// The scale and the least value that give the least weighted error (ggml's `make_qkx2_quants`,
+/// `make_qkx3_quants`).
 #[inline(always)]
 pub(super) fn affine<const LEN: usize>(
     max_level: u8,
@@ -59,7 +61,8 @@ pub(super) fn affine<const LEN: usize>(
     }
     let mut rounded = [Reals::ZERO; LEN];
     for step in 0..=sweep.steps {
-        let iscale = (Reals::all(sweep.first + sweep.step * f32::from(step)) + levels) / (max - min);
+        let iscale =
+            (Reals::all(sweep.first + sweep.step * f32::from(step)) + levels) / (max - min);
         let (mut sum_l, mut sum_l2, mut sum_xl) = (Reals::ZERO, Reals::ZERO, Reals::ZERO);
         for at in 0..LEN {
             let level = (iscale * (x[at] - min)).nearest_within(0, max_level.into());
@@ -77,7 +80,8 @@ pub(super) fn affine<const LEN: usize>(
         let new_scale = positive.select(sum_xl / sum_l2, solved_scale);
         let mut new = Reals::ZERO;
         for at in 0..LEN {
-            new = new + weighted_difference(sweep, x[at], weights[at], new_scale, new_min, rounded[at]);
+            new = new
+                + weighted_difference(sweep, x[at], weights[at], new_scale, new_min, rounded[at]);
         }
         let better = new.less(best).and(Reals::ZERO.less(determinant));
         best = better.select(new, best);
@@ -95,7 +99,14 @@ pub(super) fn affine<const LEN: usize>(
 }
 
 #[inline(always)]
-fn weighted_difference(sweep: &Sweep, x: Reals, weight: Reals, scale: Reals, min: Reals, level: Reals) -> Reals {
+fn weighted_difference(
+    sweep: &Sweep,
+    x: Reals,
+    weight: Reals,
+    scale: Reals,
+    min: Reals,
+    level: Reals,
+) -> Reals {
     let diff = scale * level + min - x;
     weight * if sweep.absolute { diff.abs() } else { diff * diff }
 }
@@ -103,7 +114,8 @@ fn weighted_difference(sweep: &Sweep, x: Reals, weight: Reals, scale: Reals, min
 /// x is about scale * (level - half).
 pub(super) struct Symmetric<const N: usize> {
     pub(super) scale: Reals<N>,
-    /// The levels found are `iscale * x`, rounded, plus half; all are zero where this is not a number.
+    /// The levels found are `iscale * x`, rounded, plus half; all are zero where this is not a
+    /// number.
     pub(super) iscale: Reals<N>,
 }
 
@@ -156,7 +168,10 @@ pub(super) fn symmetric<const LEN: usize, const N: usize>(
         scale = better.select(sum_lx / sum_l2, scale);
         best = better.select(scale * sum_lx, best);
     }
-    Symmetric { scale: zero.select(Reals::ZERO, scale), iscale: zero.select(Reals::all(f32::NAN), best_iscale) }
+    Symmetric {
+        scale: zero.select(Reals::ZERO, scale),
+        iscale: zero.select(Reals::all(f32::NAN), best_iscale),
+    }
 }
 
 /// x is positive and about scale * level.
@@ -173,10 +188,14 @@ impl<const LEN: usize> Positive<LEN> {
     }
 }
 
-/// The scale of the least weighted error, of nine tried; then single levels change as long as that lessens the error
-/// (ggml's `make_qp_quants`).
+/// The scale of the least weighted error, of nine tried; then single levels change as long as that
+/// lessens the error (ggml's `make_qp_quants`).
 #[inline(always)]
-pub(super) fn positive<const LEN: usize>(max_level: u8, x: &[Reals; LEN], weights: &[Reals; LEN]) -> Positive<LEN> {
+pub(super) fn positive<const LEN: usize>(
+    max_level: u8,
+    x: &[Reals; LEN],
+    weights: &[Reals; LEN],
+) -> Positive<LEN> {
     let mut max = Reals::ZERO;
     for &x in x {
         // Not `max`: a negative zero replaces a positive one, and a number replaces a NaN.
@@ -200,7 +219,8 @@ pub(super) fn positive<const LEN: usize>(max_level: u8, x: &[Reals; LEN], weight
         let scale = Reals::all(1.0) / new_iscale;
         let mut new = Reals::ZERO;
         for at in 0..LEN {
-            let diff = x[at] - scale * (new_iscale * x[at]).nearest_within(LOWEST, max_level.into());
+            let diff =
+                x[at] - scale * (new_iscale * x[at]).nearest_within(LOWEST, max_level.into());
             new = new + weights[at] * diff * diff;
         }
         let better = new.less(best);
@@ -226,7 +246,8 @@ pub(super) fn positive<const LEN: usize>(max_level: u8, x: &[Reals; LEN], weight
             let new_lx = less_lx + w * x[at] * new;
             let new_l2 = less_l2 + w * new * new;
             let better = (sum_lx * sum_lx * new_l2).less(new_lx * new_lx * sum_l2);
-            let applies = Reals::ZERO.less(less_lx).and(Reals::ZERO.less(less_l2)).and(new.equal(old).not());
+            let applies =
+                Reals::ZERO.less(less_lx).and(Reals::ZERO.less(less_l2)).and(new.equal(old).not());
             let better = better.and(applies);
             changed |= better.any();
             levels[at] = better.select(as_bytes(new), old);
@@ -263,7 +284,11 @@ pub(super) struct Refined<const LEN: usize> {
 impl<const LEN: usize> Refined<LEN> {
     /// The level of an element of a lane.
     pub(super) fn level(&self, lane: usize, at: usize) -> u8 {
-        if self.zero.holds(lane) { 0 } else { (self.levels[at].0[lane] + f32::from(self.half)) as u8 }
+        if self.zero.holds(lane) {
+            0
+        } else {
+            (self.levels[at].0[lane] + f32::from(self.half)) as u8
+        }
     }
 }
 
@@ -280,7 +305,8 @@ struct Share {
 impl Share {
     #[inline(always)]
     fn new(half: u8, x: Reals, level: Reals) -> Self {
-        // A little less than half: more than what the rounding of quotients and products can amount to.
+        // A little less than half: more than what the rounding of quotients and products can amount
+        // to.
         const CERTAIN: Reals = Reals::all(0.499_99);
         let (low, high) = (Reals::all(-f32::from(half)), Reals::all(f32::from(half) - 1.0));
         let w = x * x;
@@ -299,14 +325,15 @@ impl Share {
     fn is_in_doubt(&self, x: Reals, sum_lx: Reals, sum_l2: Reals) -> Mask {
         let (lx, l2) = (sum_lx - self.lx, sum_l2 - self.l2);
         let product = x * l2;
-        // Written such that what is not a number is in doubt. Near the least numbers, rounding is too coarse to tell.
+        // Written such that what is not a number is in doubt. Near the least numbers, rounding is
+        // too coarse to tell.
         let within = (self.least * lx).less(product).and(product.less(self.greatest * lx));
         Reals::ZERO.less(lx).and(within.and(Reals::all(1e-30).less(lx)).not())
     }
 }
 
-/// The scale for the nearest levels; then single levels change as long as that lessens the error (ggml's
-/// `make_q3_quants`).
+/// The scale for the nearest levels; then single levels change as long as that lessens the error
+/// (ggml's `make_q3_quants`).
 #[inline(always)]
 pub(super) fn refining<const LEN: usize>(half: u8, x: &[Reals; LEN]) -> Refined<LEN> {
     let (max, zero) = extreme(x);
@@ -333,7 +360,10 @@ pub(super) fn refining<const LEN: usize>(half: u8, x: &[Reals; LEN]) -> Refined<
             let new = Share::new(half, x[at], level);
             let (new_lx, new_l2) = (less_lx + new.lx, less_l2 + new.l2);
             let better = (sum_lx * sum_lx * new_l2).less(new_lx * new_lx * sum_l2);
-            let applies = Reals::ZERO.less(less_lx).and(Reals::ZERO.less(new_l2)).and(level.equal(old.level).not());
+            let applies = Reals::ZERO
+                .less(less_lx)
+                .and(Reals::ZERO.less(new_l2))
+                .and(level.equal(old.level).not());
             let better = better.and(applies);
             changed |= better.any();
             shares[at] = Share::new(half, x[at], better.select(level, old.level));

@@ -24,7 +24,8 @@ fn assert_same(values: &[f32], row_len: usize, importance: &[f32]) {
             quantize(dtype, values, row_len, importance, &mut ours);
             reference::quantize(dtype, values, row_len, importance, &mut expected);
             assert_eq!(ours.len(), expected.len());
-            let differing = ours.iter().zip(&expected).position(|(ours, expected)| ours != expected);
+            let differing =
+                ours.iter().zip(&expected).position(|(ours, expected)| ours != expected);
             assert_eq!(differing, None, "{dtype}, importance: {}", importance.is_some());
         }
     }
@@ -35,7 +36,8 @@ struct Noise(u64);
 
 impl Noise {
     fn next(&mut self) -> f32 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 40) as f32 / 8_388_608.0 - 1.0
     }
 }
@@ -73,9 +75,11 @@ fn lanes_equal_the_scalar_searches() {
     for round in 0..if cfg!(debug_assertions) { 20 } else { 400 } {
         let (rows, blocks_per_row) = (1 + round % 7, 1 + round % 5);
         let count = rows * blocks_per_row;
-        let values: Vec<f32> = (0..count).flat_map(|index| block((index + round) % 13, &mut noise)).collect();
+        let values: Vec<f32> =
+            (0..count).flat_map(|index| block((index + round) % 13, &mut noise)).collect();
         let row_len = blocks_per_row * SUPER;
-        let importance: Vec<f32> = (0..row_len).map(|_| noise.next().powi(4).max(0.01 * (round % 2) as f32)).collect();
+        let importance: Vec<f32> =
+            (0..row_len).map(|_| noise.next().powi(4).max(0.01 * (round % 2) as f32)).collect();
         assert_same(&values, row_len, &importance);
     }
 }
@@ -90,12 +94,16 @@ fn every_number_of_super_blocks_is_quantized() {
     }
 }
 
+fn any_finite() -> impl Strategy<Value = f32> {
+    any::<u32>().prop_map(f32::from_bits).prop_filter("finite", |value| value.is_finite())
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
     #[test]
     fn lanes_equal_the_scalar_searches_for_any_finite_bits(
-        values in any_vec(any::<u32>().prop_map(f32::from_bits).prop_filter("finite", |value| value.is_finite()), 3 * SUPER),
+        values in any_vec(any_finite(), 3 * SUPER),
         importance in any_vec(0.0_f32..1e3, SUPER),
     ) {
         assert_same(&values, SUPER, &importance);

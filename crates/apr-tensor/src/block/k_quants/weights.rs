@@ -26,7 +26,10 @@ impl Importance<'_> {
 
 /// Means of the squares of each super-block of a batch, times a factor.
 #[inline(always)]
-pub(super) fn mean_squares<const BATCH: usize>(factor: f32, blocks: &[[f32; SUPER]]) -> [f32; BATCH] {
+pub(super) fn mean_squares<const BATCH: usize>(
+    factor: f32,
+    blocks: &[[f32; SUPER]],
+) -> [f32; BATCH] {
     let mut all = [&[0.0; SUPER]; BATCH];
     for (all, block) in all.iter_mut().zip(blocks) {
         *all = block;
@@ -53,8 +56,8 @@ impl<const LEN: usize, const N: usize> Weights<LEN, N> {
 
     /// Sets the weight of the next element.
     ///
-    /// Weights are summed up where they are made because a loop without a sum would be vectorised over elements
-    /// instead of lanes.
+    /// Weights are summed up where they are made because a loop without a sum would be vectorised
+    /// over elements instead of lanes.
     #[inline(always)]
     fn set(&mut self, at: usize, weight: Reals<N>) {
         self.of_elements[at] = weight;
@@ -64,7 +67,11 @@ impl<const LEN: usize, const N: usize> Weights<LEN, N> {
 
 /// Importance weights, times what the elements and their super-block's variance add to them.
 #[inline(always)]
-pub(super) fn weigh<const LEN: usize>(x: &[Reals; LEN], importance: &[Reals; LEN], variance: Reals) -> Weights<LEN> {
+pub(super) fn weigh<const LEN: usize>(
+    x: &[Reals; LEN],
+    importance: &[Reals; LEN],
+    variance: Reals,
+) -> Weights<LEN> {
     let mut weights = Weights::NONE;
     for (at, (&x, &importance)) in x.iter().zip(importance).enumerate() {
         weights.set(at, importance * (variance + x * x).map(square_root_f32));

@@ -43,10 +43,16 @@ impl<const WIDTH: usize> Grid<WIDTH> {
     /// Neighbours of a place are the points at its `shells` least distances, the nearest first.
     fn new(packed: &[u16], shells: usize) -> Self {
         let bits = if WIDTH == EIGHT { 2 } else { 3 };
-        let unpack = |packed: &u16| core::array::from_fn(|i| (packed >> (bits * i)) as u8 & ((1 << bits) - 1));
+        let unpack = |packed: &u16| {
+            core::array::from_fn(|i| (packed >> (bits * i)) as u8 & ((1 << bits) - 1))
+        };
         let points: Vec<[u8; WIDTH]> = packed.iter().map(unpack).collect();
         let count = Self::LEVELS.pow(WIDTH as u32);
-        let mut grid = Self { places: vec![Place { first: 0, count: 0 }; count], neighbours: Vec::new(), points };
+        let mut grid = Self {
+            places: vec![Place { first: 0, count: 0 }; count],
+            neighbours: Vec::new(),
+            points,
+        };
         let mut is_point = vec![false; count];
         for (number, point) in (0..).zip(&grid.points) {
             let place = Self::place(point);
@@ -62,7 +68,8 @@ impl<const WIDTH: usize> Grid<WIDTH> {
     }
 
     fn add_neighbours(&mut self, place: usize, shells: usize, distances: &mut [u8]) {
-        let levels: [u8; WIDTH] = core::array::from_fn(|i| (place / Self::LEVELS.pow(i as u32) % Self::LEVELS) as u8);
+        let levels: [u8; WIDTH] =
+            core::array::from_fn(|i| (place / Self::LEVELS.pow(i as u32) % Self::LEVELS) as u8);
         // Squares of distances; the greatest is 4 * 49.
         let mut present = [false; 256];
         for (distance, point) in distances.iter_mut().zip(&self.points) {
@@ -74,7 +81,8 @@ impl<const WIDTH: usize> Grid<WIDTH> {
             let within = (0_u16..).zip(&*distances).filter(|&(_, &distance)| distance == shell);
             self.neighbours.extend(within.map(|(number, _)| number));
         }
-        self.places[place] = Place { first: first as u32, count: (self.neighbours.len() - first) as u16 };
+        self.places[place] =
+            Place { first: first as u32, count: (self.neighbours.len() - first) as u16 };
     }
 
     #[inline(always)]
@@ -100,13 +108,17 @@ impl<const WIDTH: usize> Grid<WIDTH> {
         &self.points[usize::from(number)]
     }
 
-    /// Replaces levels that are not a point's by those of the neighbour that costs least, the first of several. Returns
-    /// whether they were a point's.
+    /// Replaces levels that are not a point's by those of the neighbour that costs least, the first
+    /// of several. Returns whether they were a point's.
     ///
-    /// `cost` says what each level costs at each value; a point costs the sum, in order. Where no cost is a number, the
-    /// first neighbour counts.
+    /// `cost` says what each level costs at each value; a point costs the sum, in order. Where no
+    /// cost is a number, the first neighbour counts.
     #[inline(always)]
-    pub(super) fn settle(&self, levels: &mut [u8; WIDTH], cost: impl FnOnce() -> Costs<WIDTH>) -> bool {
+    pub(super) fn settle(
+        &self,
+        levels: &mut [u8; WIDTH],
+        cost: impl FnOnce() -> Costs<WIDTH>,
+    ) -> bool {
         let Place { first, count } = self.places[Self::place(levels)];
         if count == 0 {
             return true;
@@ -129,7 +141,11 @@ pub(super) struct Costs<const WIDTH: usize>([[f32; 8]; WIDTH]);
 impl<const WIDTH: usize> Costs<WIDTH> {
     /// Weight times the square of the difference between a value and what its level stands for.
     #[inline(always)]
-    pub(super) fn new(values: &[f32; WIDTH], weights: &[f32; WIDTH], of_level: impl Fn(usize) -> f32) -> Self {
+    pub(super) fn new(
+        values: &[f32; WIDTH],
+        weights: &[f32; WIDTH],
+        of_level: impl Fn(usize) -> f32,
+    ) -> Self {
         let mut costs = [[0.0; 8]; WIDTH];
         for ((costs, &value), &weight) in costs.iter_mut().zip(values).zip(weights) {
             for (level, cost) in costs[..levels(WIDTH)].iter_mut().enumerate() {
@@ -190,7 +206,11 @@ mod tests {
             assert_eq!(grid.number(point), number);
         }
         let places = grid.places.iter().filter(|place| place.count == 0).count();
-        assert_eq!(places, grid.points.len(), "no two points in one place, and no place without neighbours");
+        assert_eq!(
+            places,
+            grid.points.len(),
+            "no two points in one place, and no place without neighbours"
+        );
         assert!(grid.neighbours.len() < 600_000, "{}", grid.neighbours.len());
     }
 
@@ -208,12 +228,18 @@ mod tests {
     fn what_is_not_a_point_becomes_the_neighbour_that_costs_least() {
         iq2_xxs(|grid| {
             for place in 0..grid.places.len() {
-                let mut levels: [u8; 8] = core::array::from_fn(|i| (place / 3_usize.pow(i as u32) % 3) as u8);
+                let mut levels: [u8; 8] =
+                    core::array::from_fn(|i| (place / 3_usize.pow(i as u32) % 3) as u8);
                 let values = levels.map(f32::from);
-                let was_point = grid.settle(&mut levels, || Costs::new(&values, &[1.0; 8], |level| level as f32));
+                let was_point = grid
+                    .settle(&mut levels, || Costs::new(&values, &[1.0; 8], |level| level as f32));
                 assert_eq!(was_point, grid.places[place].count == 0);
                 let distance = |point: &[u8; 8]| -> f32 {
-                    values.iter().zip(point).map(|(value, &level)| (value - f32::from(level)).powi(2)).sum()
+                    values
+                        .iter()
+                        .zip(point)
+                        .map(|(value, &level)| (value - f32::from(level)).powi(2))
+                        .sum()
                 };
                 assert!(grid.points.iter().all(|point| distance(&levels) <= distance(point)));
             }

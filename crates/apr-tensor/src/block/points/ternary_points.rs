@@ -1,8 +1,8 @@
 //! IQ1_S and IQ1_M: points of -1, 0 and 1, all moved by an eighth up or down. The layouts are in
 //! [`iq_dequantize`](super::super::iq_dequantize).
 //!
-//! With three levels, the best one can be found: sorted values are cut in three, each cut has one best scale, and there are
-//! few enough cuts to try them all.
+//! With three levels, the best one can be found: sorted values are cut in three, each cut has one
+//! best scale, and there are few enough cuts to try them all.
 
 use super::super::kernel::QuantizeToPoints;
 use super::super::pack::write_f16;
@@ -33,8 +33,9 @@ struct Cut {
 
 /// Sums over a sub-block whose sorted values are cut, by which a cut is judged.
 trait Cuts<const LEN: usize, const WAYS: usize> {
-    /// For a first end and as many second ends as there are lanes, the weighted sums of level times value and of the level's
-    /// square, for each way to move the levels. Lanes beyond the last end hold anything.
+    /// For a first end and as many second ends as there are lanes, the weighted sums of level times
+    /// value and of the level's square, for each way to move the levels. Lanes beyond the last end
+    /// hold anything.
     fn sums(&self, first: usize, start: usize) -> [Fits; WAYS];
 }
 
@@ -45,7 +46,8 @@ struct Fits {
     squares: Lanes,
 }
 
-/// Tries all cuts of `LEN` values, and `WAYS` ways to move the levels. `None` where no cut leads to a scale.
+/// Tries all cuts of `LEN` values, and `WAYS` ways to move the levels. `None` where no cut leads to
+/// a scale.
 #[inline(always)]
 fn best_cut<T: Cuts<LEN, WAYS>, const LEN: usize, const WAYS: usize>(cuts: &T) -> Option<Cut> {
     let (mut best, mut cut) = (-f32::MAX, None);
@@ -110,7 +112,10 @@ fn levels<const LEN: usize>(order: &[u8; LEN], ends: [usize; 2]) -> [u8; LEN] {
 
 #[inline(always)]
 fn greatest_magnitude<const LEN: usize>(values: &[f32; LEN]) -> f32 {
-    values.iter().fold(0.0, |greatest: f32, value| if greatest > value.abs() { greatest } else { value.abs() })
+    values.iter().fold(
+        0.0,
+        |greatest: f32, value| if greatest > value.abs() { greatest } else { value.abs() },
+    )
 }
 
 /// A sub-block as points.
@@ -119,7 +124,8 @@ struct Fitted<const GROUPS: usize> {
     numbers: [u16; GROUPS],
 }
 
-/// Moves the groups of a sub-block to points, and fits the scale again where one of them was no point.
+/// Moves the groups of a sub-block to points, and fits the scale again where one of them was no
+/// point.
 ///
 /// `meanings` are what the levels of each group stand for.
 #[inline(always)]
@@ -134,8 +140,11 @@ fn to_points<const LEN: usize, const GROUPS: usize>(
     let mut fitted = Fitted { scale, numbers: [0; GROUPS] };
     let mut all_points = true;
     let groups = values.as_chunks::<8>().0.iter().zip(weights.as_chunks::<8>().0).zip(meanings);
-    for (at, (((values, weights), meaning), levels)) in groups.clone().zip(levels.as_chunks_mut::<8>().0).enumerate() {
-        all_points &= grid.settle(levels, || Costs::new(values, weights, |level| scale * meaning[level]));
+    for (at, (((values, weights), meaning), levels)) in
+        groups.clone().zip(levels.as_chunks_mut::<8>().0).enumerate()
+    {
+        all_points &=
+            grid.settle(levels, || Costs::new(values, weights, |level| scale * meaning[level]));
         fitted.numbers[at] = grid.number(levels);
     }
     if !all_points {
@@ -173,7 +182,12 @@ impl QuantizeToPoints<50, EIGHT> for Iq1S {
     }
 
     #[inline(always)]
-    fn quantize(values: &[f32; SUPER], importance: Option<&[f32; SUPER]>, grid: &Grid<EIGHT>, block: &mut [u8; 50]) {
+    fn quantize(
+        values: &[f32; SUPER],
+        importance: Option<&[f32; SUPER]>,
+        grid: &Grid<EIGHT>,
+        block: &mut [u8; 50],
+    ) {
         let spread = 2.0 * sum_of_squares(values) / SUPER as f32;
         let importance = importance.unwrap_or(&[1.0; SUPER]);
         let (mut scales, mut parts) = ([0.0; 8], [0_u16; 8]);
@@ -210,13 +224,16 @@ impl QuantizeToPoints<50, EIGHT> for Iq1S {
             write_f16(block, 0, unit * 1.125);
             1.0 / unit
         };
-        for ((bytes, part), scale) in block[34..].as_chunks_mut().0.iter_mut().zip(parts).zip(scales) {
+        for ((bytes, part), scale) in
+            block[34..].as_chunks_mut().0.iter_mut().zip(parts).zip(scales)
+        {
             *bytes = (part | u16::from(odd_multiple::<8>(inverse, scale)) << 12).to_le_bytes();
         }
     }
 }
 
-/// Sums over the first values of a sorted sub-block, by their number. The rest is for lanes beyond the last.
+/// Sums over the first values of a sorted sub-block, by their number. The rest is for lanes beyond
+/// the last.
 struct Sums<const ROOM: usize> {
     products: [f32; ROOM],
     weights: [f32; ROOM],
@@ -292,17 +309,34 @@ impl Part {
             levels = levels.map(|level| 2 - level);
             (cut.scale, cut.way) = (-cut.scale, 3 - cut.way);
         }
-        let Fitted { scale, numbers } = to_points(grid, values, &weights, levels, cut.scale, meanings(cut.way));
+        let Fitted { scale, numbers } =
+            to_points(grid, values, &weights, levels, cut.scale, meanings(cut.way));
         Self { weights, scale, way: cut.way, numbers }
     }
 
-    /// Adds its values to weighted sums of level times value and of the level's square, where a level is a multiple of the
-    /// unit.
+    /// Adds its values to weighted sums of level times value and of the level's square, where a
+    /// level is a multiple of the unit.
     #[inline(always)]
-    fn add_up(&self, values: &[f32; 16], multiple: f32, grid: &Grid<EIGHT>, products: &mut f32, squares: &mut f32) {
+    fn add_up(
+        &self,
+        values: &[f32; 16],
+        multiple: f32,
+        grid: &Grid<EIGHT>,
+        products: &mut f32,
+        squares: &mut f32,
+    ) {
         let groups = values.as_chunks().0.iter().zip(self.weights.as_chunks().0);
-        for (((values, weights), meaning), number) in groups.zip(meanings(self.way)).zip(self.numbers) {
-            add_up(values, weights, grid.point(number), |level| meaning[level] * multiple, products, squares);
+        for (((values, weights), meaning), number) in
+            groups.zip(meanings(self.way)).zip(self.numbers)
+        {
+            add_up(
+                values,
+                weights,
+                grid.point(number),
+                |level| meaning[level] * multiple,
+                products,
+                squares,
+            );
         }
     }
 }
@@ -313,7 +347,12 @@ impl QuantizeToPoints<56, EIGHT> for Iq1M {
     }
 
     #[inline(always)]
-    fn quantize(values: &[f32; SUPER], importance: Option<&[f32; SUPER]>, grid: &Grid<EIGHT>, block: &mut [u8; 56]) {
+    fn quantize(
+        values: &[f32; SUPER],
+        importance: Option<&[f32; SUPER]>,
+        grid: &Grid<EIGHT>,
+        block: &mut [u8; 56],
+    ) {
         let spread = 2.0 * sum_of_squares(values) / SUPER as f32;
         let mut parts = [Part { weights: [0.0; 16], scale: 0.0, way: 0, numbers: [0; 2] }; 16];
         let mut greatest = 0.0;
@@ -349,8 +388,8 @@ impl QuantizeToPoints<56, EIGHT> for Iq1M {
     }
 }
 
-/// What the levels of the two halves of 16 values stand for: bit 1 of the way moves those of the first down, bit 0 those of
-/// the second.
+/// What the levels of the two halves of 16 values stand for: bit 1 of the way moves those of the
+/// first down, bit 0 those of the second.
 #[inline(always)]
 fn meanings(way: usize) -> [&'static [f32; 3]; 2] {
     [1, 0].map(|bit| if way >> bit & 1 == 1 { &DOWN } else { &UP })
@@ -375,8 +414,11 @@ impl Apart {
         for (rank, &at) in order.iter().enumerate() {
             let at = usize::from(at) % 16;
             for (half, sums) in halves.iter_mut().enumerate() {
-                let (product, weight) =
-                    if at / 8 == half { (weights[at] * values[at], weights[at]) } else { (0.0, 0.0) };
+                let (product, weight) = if at / 8 == half {
+                    (weights[at] * values[at], weights[at])
+                } else {
+                    (0.0, 0.0)
+                };
                 sums.products[rank + 1] = sums.products[rank] + product;
                 sums.weights[rank + 1] = sums.weights[rank] + weight;
             }
@@ -384,10 +426,16 @@ impl Apart {
         Self(halves)
     }
 
-    /// The sums of a half. Levels are one apart, so that the sum over three ranges is that over all, less those below each
-    /// end.
+    /// The sums of a half. Levels are one apart, so that the sum over three ranges is that over
+    /// all, less those below each end.
     #[inline(always)]
-    fn moved(&self, half: usize, &[low, middle, high]: &[f32; 3], first: usize, start: usize) -> Fits {
+    fn moved(
+        &self,
+        half: usize,
+        &[low, middle, high]: &[f32; 3],
+        first: usize,
+        start: usize,
+    ) -> Fits {
         let Sums { products, weights } = &self.0[half];
         let mut fits = Fits { products: [0.0; LANES], squares: [0.0; LANES] };
         let (to_middle, to_high) = (low * low - middle * middle, middle * middle - high * high);

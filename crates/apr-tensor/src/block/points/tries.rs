@@ -86,7 +86,9 @@ impl<const LEN: usize> Sub<LEN> {
     ) -> bool {
         let of_group = |all: &[f32; LEN]| all.as_chunks::<WIDTH>().0[group];
         grid.settle(levels, || {
-            Costs::new(&of_group(&self.values), &of_group(&self.roots), |level| scale * odd(level as u8))
+            Costs::new(&of_group(&self.values), &of_group(&self.roots), |level| {
+                scale * odd(level as u8)
+            })
         })
     }
 
@@ -117,7 +119,8 @@ impl<const LEN: usize> Sub<LEN> {
             tried[at] = levels;
         }
         let (products, squares) = self.fits(&columns);
-        // Where no scale is better than none, the sub-block counts as settled, but for `AllIfMoved`.
+        // Where no scale is better than none, the sub-block counts as settled, but for
+        // `AllIfMoved`.
         let (mut scale, mut best, mut levels) = (start, 0.0, [0; LEN]);
         let mut open = if refit == Refit::Moved { 0 } else { u8::MAX };
         for at in 0..usize::from(2 * sweep.reach + 1) {
@@ -135,18 +138,23 @@ impl<const LEN: usize> Sub<LEN> {
         found
     }
 
-    /// Rounds the open groups anew with the scale that was found, and fits the scale to what comes out.
+    /// Rounds the open groups anew with the scale that was found, and fits the scale to what comes
+    /// out.
     #[inline(always)]
     fn refit<const WIDTH: usize>(&self, grid: &Grid<WIDTH>, open: u8, found: &mut Found<LEN>) {
         let scale = found.scale;
         let rounded = self.levels(1.0 / scale, top(WIDTH));
-        let groups = found.levels.as_chunks_mut::<WIDTH>().0.iter_mut().zip(rounded.as_chunks::<WIDTH>().0);
-        for (group, (levels, rounded)) in groups.enumerate().filter(|(group, _)| open >> group & 1 == 1) {
+        let groups =
+            found.levels.as_chunks_mut::<WIDTH>().0.iter_mut().zip(rounded.as_chunks::<WIDTH>().0);
+        for (group, (levels, rounded)) in
+            groups.enumerate().filter(|(group, _)| open >> group & 1 == 1)
+        {
             *levels = *rounded;
             self.settle(grid, group, scale, levels);
         }
         let (mut products, mut squares) = (0.0, 0.0);
-        for ((&value, &weight), &level) in self.values.iter().zip(&self.weights).zip(&found.levels) {
+        for ((&value, &weight), &level) in self.values.iter().zip(&self.weights).zip(&found.levels)
+        {
             let level = odd(level);
             products += weight * value * level;
             squares += weight * level * level;

@@ -1,4 +1,5 @@
-//! IQ2 and IQ3: points of magnitudes, and signs beside them. The layouts are in [`iq_dequantize`](super::super::iq_dequantize).
+//! IQ2 and IQ3: points of magnitudes, and signs beside them. The layouts are in
+//! [`iq_dequantize`](super::super::iq_dequantize).
 
 use super::super::k_quants::positive_scales;
 use super::super::kernel::QuantizeToPoints;
@@ -13,7 +14,8 @@ pub(in super::super) struct Iq2S;
 pub(in super::super) struct Iq3Xxs;
 pub(in super::super) struct Iq3S;
 
-/// Whether the sign of each value is stored, or of each but the last of eight, which makes the number of negative ones even.
+/// Whether the sign of each value is stored, or of each but the last of eight, which makes the
+/// number of negative ones even.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Signs {
     Each,
@@ -22,11 +24,18 @@ enum Signs {
 
 /// Magnitudes with their weights, and the signs of eight values in a byte.
 #[inline(always)]
-fn magnitudes<const LEN: usize>(values: &[f32; LEN], weights: [f32; LEN], signs: Signs) -> (Sub<LEN>, [u8; 4]) {
-    let mut sub = Sub { values: *values, roots: weights.map(crate::square_root::square_root_f32), weights };
+fn magnitudes<const LEN: usize>(
+    values: &[f32; LEN],
+    weights: [f32; LEN],
+    signs: Signs,
+) -> (Sub<LEN>, [u8; 4]) {
+    let mut sub =
+        Sub { values: *values, roots: weights.map(crate::square_root::square_root_f32), weights };
     let mut bytes = [0; 4];
     let groups = values.as_chunks::<8>().0.iter().zip(sub.values.as_chunks_mut::<8>().0);
-    for (byte, ((values, magnitudes), weights)) in bytes.iter_mut().zip(groups.zip(sub.weights.as_chunks::<8>().0)) {
+    for (byte, ((values, magnitudes), weights)) in
+        bytes.iter_mut().zip(groups.zip(sub.weights.as_chunks::<8>().0))
+    {
         // A zero is positive, whatever its sign.
         *byte = low_bits(values.map(|value| u8::from(value < 0.0)));
         *magnitudes = values.map(|value| if value >= 0.0 { value } else { -value });
@@ -48,7 +57,9 @@ fn least(values: &[f32; 8], weights: &[f32; 8]) -> usize {
 
 #[inline(always)]
 fn greatest<const LEN: usize>(values: &[f32; LEN]) -> f32 {
-    values.iter().fold(values[0], |greatest, &value| if greatest > value { greatest } else { value })
+    values
+        .iter()
+        .fold(values[0], |greatest, &value| if greatest > value { greatest } else { value })
 }
 
 /// Scales are stored as positive numbers: a negative one becomes positive, and all signs change.
@@ -80,7 +91,8 @@ struct Rules {
     unweighted: Unweighted,
 }
 
-/// What a search found for each sub-block, with its signs; `None` for a sub-block that counts as zero.
+/// What a search found for each sub-block, with its signs; `None` for a sub-block that counts as
+/// zero.
 #[inline(always)]
 fn search<const LEN: usize, const WIDTH: usize>(
     rules: &Rules,
@@ -114,10 +126,12 @@ fn square(value: f32, _spread: f32) -> f32 {
     value * value
 }
 
-/// Writes the unit of the scales times a correction, and returns its inverse; `None` where all scales are zero.
+/// Writes the unit of the scales times a correction, and returns its inverse; `None` where all
+/// scales are zero.
 #[inline(always)]
 fn write_unit(scales: &[f32], correction: f32, block: &mut [u8]) -> Option<f32> {
-    let greatest = scales.iter().fold(0.0, |greatest, &scale| if greatest > scale { greatest } else { scale });
+    let greatest =
+        scales.iter().fold(0.0, |greatest, &scale| if greatest > scale { greatest } else { scale });
     let unit = greatest / 31.0;
     (greatest != 0.0).then(|| write_f16(block, 0, unit * correction))?;
     Some(1.0 / unit)
@@ -144,15 +158,22 @@ impl QuantizeToPoints<66, EIGHT> for Iq2Xxs {
     }
 
     #[inline(always)]
-    fn quantize(values: &[f32; SUPER], importance: Option<&[f32; SUPER]>, grid: &Grid<EIGHT>, block: &mut [u8; 66]) {
+    fn quantize(
+        values: &[f32; SUPER],
+        importance: Option<&[f32; SUPER]>,
+        grid: &Grid<EIGHT>,
+        block: &mut [u8; 66],
+    ) {
         let spread = sum_of_squares(values) / SUPER as f32;
         let importance = importance.unwrap_or(&[1.0; SUPER]);
         let mut parts = [const { Part::NONE }; 8];
         let pairs = values.as_chunks().0.iter().zip(importance.as_chunks().0);
         for (part, (values, importance)) in parts.iter_mut().zip(pairs) {
-            (part.sub, part.signs) = magnitudes(values, weigh(values, importance, spread), Signs::Even);
+            (part.sub, part.signs) =
+                magnitudes(values, weigh(values, importance, spread), Signs::Even);
         }
-        let starts = positive_scales(4, &parts.each_ref().map(|part| (&part.sub.values, &part.sub.weights)));
+        let starts =
+            positive_scales(4, &parts.each_ref().map(|part| (&part.sub.values, &part.sub.weights)));
         let mut scales = [0.0; 8];
         for (at, (mut part, start)) in parts.into_iter().zip(starts).enumerate() {
             let extreme = start * 3.0;
@@ -164,7 +185,10 @@ impl QuantizeToPoints<66, EIGHT> for Iq2Xxs {
             make_positive(&mut found, &mut part.signs);
             scales[at] = found.scale;
             let bytes = &mut block[2 + 8 * at..][..8];
-            bytes.iter_mut().zip(numbers(grid, &found.levels)).for_each(|(byte, number)| *byte = number as u8);
+            bytes
+                .iter_mut()
+                .zip(numbers(grid, &found.levels))
+                .for_each(|(byte, number)| *byte = number as u8);
             bytes[4..].copy_from_slice(&four_times_seven(part.signs).to_le_bytes());
         }
         match write_unit(&scales, 1.0, block) {
@@ -185,7 +209,10 @@ struct Part {
 }
 
 impl Part {
-    const NONE: Self = Self { sub: Sub { values: [0.0; 32], weights: [0.0; 32], roots: [0.0; 32] }, signs: [0; 4] };
+    const NONE: Self = Self {
+        sub: Sub { values: [0.0; 32], weights: [0.0; 32], roots: [0.0; 32] },
+        signs: [0; 4],
+    };
 }
 
 impl QuantizeToPoints<74, EIGHT> for Iq2Xs {
@@ -194,9 +221,20 @@ impl QuantizeToPoints<74, EIGHT> for Iq2Xs {
     }
 
     #[inline(always)]
-    fn quantize(values: &[f32; SUPER], importance: Option<&[f32; SUPER]>, grid: &Grid<EIGHT>, block: &mut [u8; 74]) {
-        let rules =
-            Rules { signs: Signs::Even, least: 1e-15, reach: 9, step: 0.1, refit: Refit::Moved, unweighted: square };
+    fn quantize(
+        values: &[f32; SUPER],
+        importance: Option<&[f32; SUPER]>,
+        grid: &Grid<EIGHT>,
+        block: &mut [u8; 74],
+    ) {
+        let rules = Rules {
+            signs: Signs::Even,
+            least: 1e-15,
+            reach: 9,
+            step: 0.1,
+            refit: Refit::Moved,
+            unweighted: square,
+        };
         let spread = sum_of_squares(values) / SUPER as f32;
         let importance = importance.unwrap_or(&[1.0; SUPER]);
         let mut scales = [0.0; 16];
@@ -204,7 +242,9 @@ impl QuantizeToPoints<74, EIGHT> for Iq2Xs {
             let Some((found, signs)) = found else { return };
             scales[at] = found.scale;
             let bytes = block[2 + 4 * at..][..4].as_chunks_mut::<2>().0;
-            for ((bytes, number), signs) in bytes.iter_mut().zip(numbers(grid, &found.levels)).zip(signs) {
+            for ((bytes, number), signs) in
+                bytes.iter_mut().zip(numbers(grid, &found.levels)).zip(signs)
+            {
                 *bytes = (number | u16::from(signs & 127) << 9).to_le_bytes();
             }
         });
@@ -221,7 +261,12 @@ impl QuantizeToPoints<82, EIGHT> for Iq2S {
     }
 
     #[inline(always)]
-    fn quantize(values: &[f32; SUPER], importance: Option<&[f32; SUPER]>, grid: &Grid<EIGHT>, block: &mut [u8; 82]) {
+    fn quantize(
+        values: &[f32; SUPER],
+        importance: Option<&[f32; SUPER]>,
+        grid: &Grid<EIGHT>,
+        block: &mut [u8; 82],
+    ) {
         let rules = Rules {
             signs: Signs::Each,
             least: 1e-8,
@@ -253,16 +298,29 @@ impl QuantizeToPoints<98, FOUR> for Iq3Xxs {
     }
 
     #[inline(always)]
-    fn quantize(values: &[f32; SUPER], importance: Option<&[f32; SUPER]>, grid: &Grid<FOUR>, block: &mut [u8; 98]) {
-        let rules =
-            Rules { signs: Signs::Even, least: 1e-8, reach: 15, step: 0.2, refit: Refit::Moved, unweighted: square };
+    fn quantize(
+        values: &[f32; SUPER],
+        importance: Option<&[f32; SUPER]>,
+        grid: &Grid<FOUR>,
+        block: &mut [u8; 98],
+    ) {
+        let rules = Rules {
+            signs: Signs::Even,
+            least: 1e-8,
+            reach: 15,
+            step: 0.2,
+            refit: Refit::Moved,
+            unweighted: square,
+        };
         let spread = 2.0 * sum_of_squares(values) / SUPER as f32;
         let mut scales = [0.0; 8];
         search::<32, FOUR>(&rules, grid, values, importance, spread, |at, found| {
             let Some((found, signs)) = found else { return };
             scales[at] = found.scale;
             let points = block[2 + 8 * at..][..8].iter_mut();
-            points.zip(numbers(grid, &found.levels)).for_each(|(byte, number)| *byte = number as u8);
+            points
+                .zip(numbers(grid, &found.levels))
+                .for_each(|(byte, number)| *byte = number as u8);
             block[66 + 4 * at..][..4].copy_from_slice(&four_times_seven(signs).to_le_bytes());
         });
         match write_unit(&scales, 1.0125, block) {
@@ -282,12 +340,23 @@ impl QuantizeToPoints<110, FOUR> for Iq3S {
     }
 
     #[inline(always)]
-    fn quantize(values: &[f32; SUPER], importance: Option<&[f32; SUPER]>, grid: &Grid<FOUR>, block: &mut [u8; 110]) {
-        let rules =
-            Rules { signs: Signs::Each, least: 0.0, reach: 9, step: 0.2, refit: Refit::AllIfMoved, unweighted: square };
+    fn quantize(
+        values: &[f32; SUPER],
+        importance: Option<&[f32; SUPER]>,
+        grid: &Grid<FOUR>,
+        block: &mut [u8; 110],
+    ) {
+        let rules = Rules {
+            signs: Signs::Each,
+            least: 0.0,
+            reach: 9,
+            step: 0.2,
+            refit: Refit::AllIfMoved,
+            unweighted: square,
+        };
         let spread = 2.0 * sum_of_squares(values) / SUPER as f32;
-        // A sub-block of zeros takes no room for points and signs in ggml, though its reader expects some: what follows in
-        // the super-block moves forward. Ours are the same bytes.
+        // A sub-block of zeros takes no room for points and signs in ggml, though its reader
+        // expects some: what follows in the super-block moves forward. Ours are the same bytes.
         let (mut scales, mut place) = ([0.0; 8], 0);
         search::<32, FOUR>(&rules, grid, values, importance, spread, |at, found| {
             let Some((found, signs)) = found else { return };

@@ -59,7 +59,10 @@ impl<'a> TokenizerKeys<'a> {
             other => return Err(wrong("tokens", "strings", other)),
         };
         if keys.tokens.len() > MAX_TOKENS {
-            return Err(Error::format(format!("{} are too many", counted(keys.tokens.len() as u64, "token"))));
+            return Err(Error::format(format!(
+                "{} are too many",
+                counted(keys.tokens.len() as u64, "token")
+            )));
         }
         keys.scores = match keys.value("scores") {
             Some(Value::Array(Array::F32(scores))) => Some(keys.of_each("scores", scores)?),
@@ -127,8 +130,11 @@ impl<'a> TokenizerKeys<'a> {
 
     /// Without types all tokens are normal, special ones control tokens.
     pub(super) fn token_type(&self, id: usize) -> i32 {
-        let special =
-            || ["bos_token_id", "eos_token_id", "padding_token_id"].iter().any(|name| self.id(name) == Some(id));
+        let special = || {
+            ["bos_token_id", "eos_token_id", "padding_token_id"]
+                .iter()
+                .any(|name| self.id(name) == Some(id))
+        };
         match self.types {
             Some(types) => types.get(id).copied().unwrap_or(NORMAL),
             None if special() => CONTROL,
@@ -138,16 +144,20 @@ impl<'a> TokenizerKeys<'a> {
 
     /// Tokens by id, without what only fills up the rows of an embedding.
     pub(super) fn filled(&self) -> impl Iterator<Item = (usize, &'a str, i32)> {
-        self.tokens.iter().enumerate().map(|(id, text)| (id, text.as_str(), self.token_type(id))).filter(
-            |&(id, text, token_type)| {
+        self.tokens
+            .iter()
+            .enumerate()
+            .map(|(id, text)| (id, text.as_str(), self.token_type(id)))
+            .filter(|&(id, text, token_type)| {
                 token_type != UNUSED || text.strip_prefix('\u{2581}').unwrap_or(text) != padding(id)
-            },
-        )
+            })
     }
 
     /// Tokens that are found in a text before anything else.
     pub(super) fn added(&self) -> Vec<Added<'a>> {
-        let added = self.filled().filter(|(.., token_type)| matches!(*token_type, CONTROL | USER_DEFINED | UNKNOWN));
+        let added = self
+            .filled()
+            .filter(|(.., token_type)| matches!(*token_type, CONTROL | USER_DEFINED | UNKNOWN));
         let added = added.map(|(id, content, token_type)| Added {
             id,
             content,
@@ -166,17 +176,19 @@ impl<'a> TokenizerKeys<'a> {
         warnings.extend(["eot_token_id", "eom_token_id"].iter().filter_map(|name| {
             let token = Escaped::short(self.token(name)?);
             Some(format!(
-                "tokenizer.ggml.{name}: '{token}' ends a turn, which the files leave to eos_token_id of \
-                 generation_config.json"
+                "tokenizer.ggml.{name}: '{token}' ends a turn, which the files leave to \
+                 eos_token_id of generation_config.json"
             ))
         }));
         let ids = KEYS.iter().filter(|key| key.ends_with("_token_id"));
         let no_ids = ids.filter(|key| self.value(key).is_some() && self.id(key).is_none());
-        warnings.extend(no_ids.map(|key| format!("tokenizer.ggml.{key} is not an id of a token: left out")));
+        warnings.extend(
+            no_ids.map(|key| format!("tokenizer.ggml.{key} is not an id of a token: left out")),
+        );
         if matches!(self.model, "llama" | "t5") && self.flag("add_space_prefix").unwrap_or(true) {
             warnings.push(
-                "tokenizer_config.json's legacy: GGUF has no key for it; the files put a space before a text as llama.cpp \
-                 does, not behind special tokens"
+                "tokenizer_config.json's legacy: GGUF has no key for it; the files put a space \
+                 before a text as llama.cpp does, not behind special tokens"
                     .to_owned(),
             );
         }
@@ -184,7 +196,9 @@ impl<'a> TokenizerKeys<'a> {
         let repeated = self.tokens.iter().filter(|text| !texts.insert(text.as_str())).count();
         if repeated > 0 {
             let repeated = counted(repeated as u64, "token");
-            warnings.push(format!("{repeated} with the text of an earlier one: a text is one token in the files"));
+            warnings.push(format!(
+                "{repeated} with the text of an earlier one: a text is one token in the files"
+            ));
         }
         warnings
     }
@@ -197,11 +211,14 @@ impl<'a> TokenizerKeys<'a> {
         };
         let keys = self.key_values.iter().map(|there| &there.key);
         let unplaced = keys.filter(|key| key.starts_with("tokenizer.") && !has_place(key));
-        unplaced.map(|key| format!("{}: the files have no place for it", Escaped::short(key))).collect()
+        unplaced
+            .map(|key| format!("{}: the files have no place for it", Escaped::short(key)))
+            .collect()
     }
 }
 
 fn wrong(name: &str, expected: &str, found: Option<&Value>) -> Error {
-    let found = found.map_or_else(|| "is missing".to_owned(), |value| format!("is {}", value.type_name()));
+    let found =
+        found.map_or_else(|| "is missing".to_owned(), |value| format!("is {}", value.type_name()));
     Error::format(format!("tokenizer.ggml.{name} {found}, not {expected}"))
 }

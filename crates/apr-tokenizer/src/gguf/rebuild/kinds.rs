@@ -32,7 +32,10 @@ fn ids<'a>(keys: &TokenizerKeys<'a>) -> Ids<'a> {
 }
 
 /// `gpt2`: BPE on bytes.
-pub(super) fn bytes<'a>(keys: &TokenizerKeys<'a>, warnings: &mut Vec<String>) -> Result<TokenizerFile<'a>> {
+pub(super) fn bytes<'a>(
+    keys: &TokenizerKeys<'a>,
+    warnings: &mut Vec<String>,
+) -> Result<TokenizerFile<'a>> {
     let name = keys.text("pre")?;
     let Some(pre) = pre::named(name.unwrap_or("default")) else {
         let name = Escaped::short(name.unwrap_or_default()).to_string();
@@ -42,7 +45,9 @@ pub(super) fn bytes<'a>(keys: &TokenizerKeys<'a>, warnings: &mut Vec<String>) ->
     };
     if name.is_none_or(|name| name == "default") {
         warnings.push(
-            "tokenizer.ggml.pre is missing: a text is split as llama.cpp does then, not as the model's".to_owned(),
+            "tokenizer.ggml.pre is missing: a text is split as llama.cpp does then, not as the \
+             model's"
+                .to_owned(),
         );
     }
     let model = Model::Bpe {
@@ -56,7 +61,9 @@ pub(super) fn bytes<'a>(keys: &TokenizerKeys<'a>, warnings: &mut Vec<String>) ->
         vocab: ids(keys),
         merges: listed_merges(keys, warnings)?,
     };
-    let bytes = json!({ "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true });
+    let bytes = json!({
+        "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true,
+    });
     Ok(TokenizerFile {
         normalizer: pre.normalizer(),
         pre_tokenizer: pre.pre_tokenizer(),
@@ -67,12 +74,18 @@ pub(super) fn bytes<'a>(keys: &TokenizerKeys<'a>, warnings: &mut Vec<String>) ->
 }
 
 /// Those whose tokens exist; the libraries refuse others.
-fn listed_merges<'a>(keys: &TokenizerKeys<'a>, warnings: &mut Vec<String>) -> Result<Vec<(&'a str, &'a str)>> {
+fn listed_merges<'a>(
+    keys: &TokenizerKeys<'a>,
+    warnings: &mut Vec<String>,
+) -> Result<Vec<(&'a str, &'a str)>> {
     let merges = match keys.value("merges") {
         Some(Value::Array(Array::String(merges))) => merges.as_slice(),
         None => &[],
         Some(other) => {
-            return Err(Error::format(format!("tokenizer.ggml.merges is {}, not strings", other.type_name())));
+            return Err(Error::format(format!(
+                "tokenizer.ggml.merges is {}, not strings",
+                other.type_name()
+            )));
         }
     };
     let texts: HashSet<&str> = keys.filled().map(|(_, text, _)| text).collect();
@@ -84,7 +97,10 @@ fn listed_merges<'a>(keys: &TokenizerKeys<'a>, warnings: &mut Vec<String>) -> Re
         let cut = merge.bytes().skip(1).position(|byte| byte == b' ').map(|cut| cut + 1);
         let pair = cut.and_then(|cut| Some((merge.get(..cut)?, merge.get(cut + 1..)?)));
         let Some((left, right)) = pair else {
-            return Err(Error::format(format!("the merge '{}' is not two tokens", Escaped::short(merge))));
+            return Err(Error::format(format!(
+                "the merge '{}' is not two tokens",
+                Escaped::short(merge)
+            )));
         };
         joint.clear();
         joint.push_str(left);
@@ -102,15 +118,23 @@ fn listed_merges<'a>(keys: &TokenizerKeys<'a>, warnings: &mut Vec<String>) -> Re
 }
 
 /// `llama`: BPE on characters, by scores.
-pub(super) fn characters<'a>(keys: &TokenizerKeys<'a>, warnings: &mut Vec<String>) -> TokenizerFile<'a> {
+pub(super) fn characters<'a>(
+    keys: &TokenizerKeys<'a>,
+    warnings: &mut Vec<String>,
+) -> TokenizerFile<'a> {
     let (merges, open) = merges::from_scores(keys);
     if open {
-        warnings.push("tokens of equal scores merge in the order of their ids, in llama.cpp from the left".to_owned());
+        warnings.push(
+            "tokens of equal scores merge in the order of their ids, in llama.cpp from the left"
+                .to_owned(),
+        );
     }
     let mut scores = keys.scores.unwrap_or_default().iter().copied();
     if scores.any(|score| score != 0.0) {
-        warnings
-            .push("tokenizer.ggml.scores: the files keep their order, as that of merges, not the numbers".to_owned());
+        warnings.push(
+            "tokenizer.ggml.scores: the files keep their order, as that of merges, not the numbers"
+                .to_owned(),
+        );
     }
     let prefix = keys.flag("add_space_prefix").unwrap_or(true);
     let space = SPACE.to_string();
@@ -136,7 +160,11 @@ pub(super) fn characters<'a>(keys: &TokenizerKeys<'a>, warnings: &mut Vec<String
         merges,
     };
     TokenizerFile {
-        normalizer: if prefix { json!({ "type": "Sequence", "normalizers": [prepend, replace] }) } else { replace },
+        normalizer: if prefix {
+            json!({ "type": "Sequence", "normalizers": [prepend, replace] })
+        } else {
+            replace
+        },
         post_processor: ends(keys, true, false),
         decoder: json!({ "type": "Sequence", "decoders": decoders }),
         ..file(keys, model)
@@ -144,7 +172,8 @@ pub(super) fn characters<'a>(keys: &TokenizerKeys<'a>, warnings: &mut Vec<String
 }
 
 fn unknown<'a>(keys: &TokenizerKeys<'a>) -> Option<&'a str> {
-    let marked = || keys.filled().find(|(.., token_type)| *token_type == UNKNOWN).map(|(_, text, _)| text);
+    let marked =
+        || keys.filled().find(|(.., token_type)| *token_type == UNKNOWN).map(|(_, text, _)| text);
     keys.token("unknown_token_id").or_else(marked)
 }
 
@@ -155,22 +184,27 @@ pub(super) fn words<'a>(keys: &TokenizerKeys<'a>, warnings: &mut Vec<String>) ->
         (Some(word), _) => word.to_owned(),
         (None, _) => format!("##{text}"),
     };
-    let vocab = keys.filled().map(|(id, token, token_type)| (text(token, token_type), id)).collect();
+    let vocab =
+        keys.filled().map(|(id, token, token_type)| (text(token, token_type), id)).collect();
     let model = Model::WordPiece {
-        unk_token: keys.token("unknown_token_id").map_or("[UNK]", |text| text.strip_prefix(SPACE).unwrap_or(text)),
+        unk_token: keys
+            .token("unknown_token_id")
+            .map_or("[UNK]", |text| text.strip_prefix(SPACE).unwrap_or(text)),
         continuing_subword_prefix: "##",
         max_input_chars_per_word: 100,
         vocab: OwnedIds(vocab),
     };
     let lowers = keys.flag("normalizer.lowercase").unwrap_or(true);
-    let post_processor =
-        match (keys.id("bos_token_id").or_else(|| keys.id("cls_token_id")), keys.id("seperator_token_id")) {
-            (Some(cls), Some(sep)) => template(keys, Some(cls), Some(sep), [None, None]),
-            _ => {
-                warnings.push("no tokens are named to be put around a text".to_owned());
-                Json::Null
-            }
-        };
+    let post_processor = match (
+        keys.id("bos_token_id").or_else(|| keys.id("cls_token_id")),
+        keys.id("seperator_token_id"),
+    ) {
+        (Some(cls), Some(sep)) => template(keys, Some(cls), Some(sep), [None, None]),
+        _ => {
+            warnings.push("no tokens are named to be put around a text".to_owned());
+            Json::Null
+        }
+    };
     TokenizerFile {
         normalizer: json!({
             "type": "BertNormalizer", "clean_text": true, "handle_chinese_chars": true,
@@ -184,22 +218,33 @@ pub(super) fn words<'a>(keys: &TokenizerKeys<'a>, warnings: &mut Vec<String>) ->
 }
 
 /// `t5`: Unigram.
-pub(super) fn unigram<'a>(keys: &TokenizerKeys<'a>, warnings: &mut Vec<String>) -> Result<TokenizerFile<'a>> {
-    let scores =
-        keys.scores.ok_or_else(|| Error::format("tokenizer.ggml.scores is missing, and Unigram goes by them"))?;
+pub(super) fn unigram<'a>(
+    keys: &TokenizerKeys<'a>,
+    warnings: &mut Vec<String>,
+) -> Result<TokenizerFile<'a>> {
+    let scores = keys.scores.ok_or_else(|| {
+        Error::format("tokenizer.ggml.scores is missing, and Unigram goes by them")
+    })?;
     // Ids are positions: only what fills up the end can be left out.
     let count = keys.filled().last().map_or(0, |(id, ..)| id + 1);
-    let vocab: Vec<_> = keys.tokens.iter().map(String::as_str).zip(scores.iter().copied()).take(count).collect();
+    let vocab: Vec<_> =
+        keys.tokens.iter().map(String::as_str).zip(scores.iter().copied()).take(count).collect();
     if vocab.iter().any(|(_, score)| !score.is_finite()) {
         return Err(Error::format("tokenizer.ggml.scores are not all numbers"));
     }
-    let marked = || keys.filled().find(|(.., token_type)| *token_type == UNKNOWN).map(|(id, ..)| id);
+    let marked =
+        || keys.filled().find(|(.., token_type)| *token_type == UNKNOWN).map(|(id, ..)| id);
     let unk_id = keys.id("unknown_token_id").or_else(marked).filter(|&id| id < count);
     if unk_id.is_none() {
-        warnings.push("no token is named for unknown characters: a text with them can't be tokenized".to_owned());
+        warnings.push(
+            "no token is named for unknown characters: a text with them can't be tokenized"
+                .to_owned(),
+        );
     }
     let scheme = if keys.flag("add_space_prefix").unwrap_or(true) { "always" } else { "never" };
-    let metaspace = json!({ "type": "Metaspace", "replacement": SPACE, "prepend_scheme": scheme, "split": true });
+    let metaspace = json!({
+        "type": "Metaspace", "replacement": SPACE, "prepend_scheme": scheme, "split": true,
+    });
     let model = Model::Unigram { unk_id, vocab, byte_fallback: false };
     Ok(TokenizerFile {
         normalizer: normalizer(keys)?,
@@ -220,26 +265,38 @@ fn normalizer(keys: &TokenizerKeys<'_>) -> Result<Json> {
             steps.push(precompiled(&charsmap));
         }
         Some(other) => {
-            let message = format!("tokenizer.ggml.precompiled_charsmap is {}, not bytes", other.type_name());
+            let message =
+                format!("tokenizer.ggml.precompiled_charsmap is {}, not bytes", other.type_name());
             return Err(Error::format(message));
         }
     }
     if keys.flag("remove_extra_whitespaces").unwrap_or(false) {
         for (pattern, content) in [(AROUND, ""), (REPEATED, " ")] {
-            steps.push(json!({ "type": "Replace", "pattern": { "Regex": pattern }, "content": content }));
+            steps.push(
+                json!({ "type": "Replace", "pattern": { "Regex": pattern }, "content": content }),
+            );
         }
     }
-    Ok(if steps.is_empty() { Json::Null } else { json!({ "type": "Sequence", "normalizers": steps }) })
+    Ok(if steps.is_empty() {
+        Json::Null
+    } else {
+        json!({ "type": "Sequence", "normalizers": steps })
+    })
 }
 
 fn precompiled(charsmap: &[u8]) -> Json {
-    json!({ "type": "Precompiled", "precompiled_charsmap": crate::vocabulary::encode_base64(charsmap) })
+    json!({
+        "type": "Precompiled", "precompiled_charsmap": crate::vocabulary::encode_base64(charsmap),
+    })
 }
 
 /// Special tokens around a text, where the keys or llama.cpp's defaults say so.
 fn ends(keys: &TokenizerKeys<'_>, bos: bool, eos: bool) -> Json {
-    let adds = |key: &str, default: bool, id: &str| keys.flag(key).unwrap_or(default).then(|| keys.id(id)).flatten();
-    let (bos, eos) = (adds("add_bos_token", bos, "bos_token_id"), adds("add_eos_token", eos, "eos_token_id"));
+    let adds = |key: &str, default: bool, id: &str| {
+        keys.flag(key).unwrap_or(default).then(|| keys.id(id)).flatten()
+    };
+    let (bos, eos) =
+        (adds("add_bos_token", bos, "bos_token_id"), adds("add_eos_token", eos, "eos_token_id"));
     if bos.is_none() && eos.is_none() {
         return Json::Null;
     }
@@ -251,20 +308,33 @@ fn ends(keys: &TokenizerKeys<'_>, bos: bool, eos: bool) -> Json {
     template(keys, bos, eos, between)
 }
 
-/// A template with `first` before a text and `last` behind it, and of a pair two tokens `between` besides.
-fn template(keys: &TokenizerKeys<'_>, first: Option<usize>, last: Option<usize>, between: [Option<usize>; 2]) -> Json {
+/// A template with `first` before a text and `last` behind it, and of a pair two tokens `between`
+/// besides.
+fn template(
+    keys: &TokenizerKeys<'_>,
+    first: Option<usize>,
+    last: Option<usize>,
+    between: [Option<usize>; 2],
+) -> Json {
     let text = |id: usize| keys.tokens.get(id).map_or("", String::as_str);
-    let special =
-        |id: Option<usize>, kind: u8| id.map(|id| json!({ "SpecialToken": { "id": text(id), "type_id": kind } }));
-    let sequence = |name: &str, kind: u8| Some(json!({ "Sequence": { "id": name, "type_id": kind } }));
+    let special = |id: Option<usize>, kind: u8| {
+        id.map(|id| json!({ "SpecialToken": { "id": text(id), "type_id": kind } }))
+    };
+    let sequence =
+        |name: &str, kind: u8| Some(json!({ "Sequence": { "id": name, "type_id": kind } }));
     let single = [special(first, 0), sequence("A", 0), special(last, 0)];
     let [apart, again] = between;
     let second = [special(apart, 0), special(again, 1), sequence("B", 1), special(last, 1)];
     let pair: Vec<_> = single.iter().cloned().chain(second).flatten().collect();
     let mut tokens = serde_json::Map::new();
     for id in [first, last, apart, again].into_iter().flatten() {
-        tokens.insert(text(id).to_owned(), json!({ "id": text(id), "ids": [id], "tokens": [text(id)] }));
+        tokens.insert(
+            text(id).to_owned(),
+            json!({ "id": text(id), "ids": [id], "tokens": [text(id)] }),
+        );
     }
     let single: Vec<_> = single.into_iter().flatten().collect();
-    json!({ "type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": tokens })
+    json!({
+        "type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": tokens,
+    })
 }

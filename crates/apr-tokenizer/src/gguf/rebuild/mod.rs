@@ -17,9 +17,11 @@ use keys::TokenizerKeys;
 /// Files by name, with their content.
 pub type NamedFiles = Vec<(String, Vec<u8>)>;
 
-/// `tokenizer.json`, `tokenizer_config.json` and `special_tokens_map.json` of a GGUF's tokenizer, with what they lack.
+/// `tokenizer.json`, `tokenizer_config.json` and `special_tokens_map.json` of a GGUF's tokenizer,
+/// with what they lack.
 ///
-/// They yield the ids that llama.cpp yields, as far as the libraries can. Where a GGUF has no tokenizer there are no files.
+/// They yield the ids that llama.cpp yields, as far as the libraries can. Where a GGUF has no
+/// tokenizer there are no files.
 ///
 /// # Errors
 /// E001 where the key-value pairs contradict each other, or name a tokenizer that the libraries
@@ -33,7 +35,10 @@ pub fn tokenizer_files(key_values: &[KeyValue]) -> Result<(NamedFiles, Vec<Strin
         "bert" => kinds::words(&keys, &mut warnings),
         "t5" => kinds::unigram(&keys, &mut warnings)?,
         other => {
-            let message = format!("there is no tokenizer.json for llama.cpp's tokenizer '{}'", Escaped::short(other));
+            let message = format!(
+                "there is no tokenizer.json for llama.cpp's tokenizer '{}'",
+                Escaped::short(other)
+            );
             return Err(Error::format(message));
         }
     };
@@ -47,7 +52,8 @@ pub fn tokenizer_files(key_values: &[KeyValue]) -> Result<(NamedFiles, Vec<Strin
 }
 
 fn json(value: &impl Serialize) -> Result<Vec<u8>> {
-    let mut bytes = serde_json::to_vec_pretty(value).map_err(|error| Error::format(error.to_string()))?;
+    let mut bytes =
+        serde_json::to_vec_pretty(value).map_err(|error| Error::format(error.to_string()))?;
     bytes.push(b'\n');
     Ok(bytes)
 }

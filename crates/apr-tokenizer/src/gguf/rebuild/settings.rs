@@ -17,7 +17,10 @@ const ROLES: [(&str, &str); 7] = [
     ("mask_token", "mask_token_id"),
 ];
 
-pub(super) fn settings(keys: &TokenizerKeys<'_>, warnings: &mut Vec<String>) -> (Map<String, Json>, Map<String, Json>) {
+pub(super) fn settings(
+    keys: &TokenizerKeys<'_>,
+    warnings: &mut Vec<String>,
+) -> (Map<String, Json>, Map<String, Json>) {
     let mut map = Map::new();
     for (role, key) in ROLES {
         if let Some(text) = keys.token(key) {
@@ -57,8 +60,11 @@ fn chat_template(keys: &TokenizerKeys<'_>, warnings: &mut Vec<String>) -> Option
     let default = keys.key_value(KEY).and_then(|value| text(value, KEY, warnings));
     let mut templates = Vec::new();
     for there in keys.key_values() {
-        let Some(name) = there.key.strip_prefix(KEY).and_then(|key| key.strip_prefix('.')) else { continue };
-        templates.extend(text(&there.value, &there.key, warnings).map(|template| named(name, template)));
+        let Some(name) = there.key.strip_prefix(KEY).and_then(|key| key.strip_prefix('.')) else {
+            continue;
+        };
+        templates
+            .extend(text(&there.value, &there.key, warnings).map(|template| named(name, template)));
     }
     if templates.is_empty() {
         return default.map(Json::from);
@@ -73,6 +79,10 @@ fn text<'a>(value: &'a Value, key: &str, warnings: &mut Vec<String>) -> Option<&
     if let Value::String(text) = value {
         return Some(text);
     }
-    warnings.push(format!("{} is {}, no template: left out", apr_core::Escaped::short(key), value.type_name()));
+    warnings.push(format!(
+        "{} is {}, no template: left out",
+        apr_core::Escaped::short(key),
+        value.type_name()
+    ));
     None
 }

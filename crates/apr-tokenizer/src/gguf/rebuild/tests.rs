@@ -19,7 +19,9 @@ fn key_values_of_other_programs_give_the_same_files_or_a_warning() {
     let plain = |name: &str| tokenizer_files(&Case::read(name).key_values).unwrap();
     let signed = |value: Value| match value {
         Value::U32(id) => Some(Value::I32(id.cast_signed())),
-        Value::Array(Array::U8(bytes)) => Some(Value::from(bytes.iter().map(|b| b.cast_signed()).collect::<Vec<_>>())),
+        Value::Array(Array::U8(bytes)) => {
+            Some(Value::from(bytes.iter().map(|b| b.cast_signed()).collect::<Vec<_>>()))
+        }
         other => panic!("{other:?}"),
     };
     assert_eq!(change("gpt2", "eos_token_id", &signed), plain("gpt2"));
@@ -35,8 +37,14 @@ fn key_values_of_other_programs_give_the_same_files_or_a_warning() {
         texts[at] = text.to_owned();
         Some(Value::from(texts))
     };
-    warned(change("gpt2", "merges", &|merges| texts(merges, 0, "no token")), "1 merge of what is not a token");
-    warned(change("gpt2", "tokens", &|tokens| texts(tokens, 3, "\"")), "with the text of an earlier one");
+    warned(
+        change("gpt2", "merges", &|merges| texts(merges, 0, "no token")),
+        "1 merge of what is not a token",
+    );
+    warned(
+        change("gpt2", "tokens", &|tokens| texts(tokens, 3, "\"")),
+        "with the text of an earlier one",
+    );
     let mut key_values = Case::read("gpt2").key_values;
     key_values.push(KeyValue::new("tokenizer.chat_template", 7_u32));
     warned(tokenizer_files(&key_values).unwrap(), "tokenizer.chat_template is u32, no template");

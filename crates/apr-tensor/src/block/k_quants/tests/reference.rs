@@ -1,17 +1,21 @@
 //! Quantization one element after the other: what the vectorised searches must equal bit for bit.
 //!
-//! It follows the formulas of `quantize_row_q?_K_ref` (without importance) and `quantize_row_q?_K_impl` (with it) in
-//! `ggml-quants.c` of llama.cpp operation by operation: the result is rounded after each.
+//! It follows the formulas of `quantize_row_q?_K_ref` (without importance) and
+//! `quantize_row_q?_K_impl` (with it) in `ggml-quants.c` of llama.cpp operation by operation: the
+//! result is rounded after each.
 
-#![expect(clippy::cast_possible_truncation, reason = "levels are bounded; what is cut off otherwise, ggml cuts off")]
+#![expect(
+    clippy::cast_possible_truncation,
+    reason = "levels are bounded; what is cut off otherwise, ggml cuts off"
+)]
 
 use alloc::vec::Vec;
 
 use apr_core::DType;
 
 use super::super::layout::{
-    SUPER, pack_2_bits, pack_4_bits, pack_6_bits, pack_bit, pack_scales, pack_scales_and_mins, unpack_scales,
-    unpack_scales_and_mins,
+    SUPER, pack_2_bits, pack_4_bits, pack_6_bits, pack_bit, pack_scales, pack_scales_and_mins,
+    unpack_scales, unpack_scales_and_mins,
 };
 use crate::half_float::{f16_to_f32, f32_to_f16};
 use crate::square_root::square_root_f32;
@@ -19,7 +23,13 @@ use crate::square_root::square_root_f32;
 /// Below this, a sub-block counts as zero.
 const ALL_ZERO: f32 = 1e-15;
 
-pub(super) fn quantize(dtype: DType, values: &[f32], row_len: usize, importance: Option<&[f32]>, out: &mut Vec<u8>) {
+pub(super) fn quantize(
+    dtype: DType,
+    values: &[f32],
+    row_len: usize,
+    importance: Option<&[f32]>,
+    out: &mut Vec<u8>,
+) {
     let blocks_per_row = row_len / SUPER;
     for (index, block) in values.as_chunks::<SUPER>().0.iter().enumerate() {
         let importance = importance.map(|all| &all.as_chunks::<SUPER>().0[index % blocks_per_row]);
@@ -38,7 +48,8 @@ fn nearest(value: f32) -> i32 {
     ((value + 12_582_912.0).to_bits() & 0x007f_ffff) as i32 - 0x0040_0000
 }
 
-/// The scales that a search tries: `(first + step * i + levels) / range` for i up to and with `steps`.
+/// The scales that a search tries: `(first + step * i + levels) / range` for i up to and with
+/// `steps`.
 struct Sweep {
     first: f32,
     step: f32,
@@ -52,8 +63,15 @@ const Q4_SWEEP: Sweep = Sweep { first: -1.0, step: 0.1, steps: 20, absolute: fal
 const Q5_SWEEP: Sweep = Sweep { first: -0.5, step: 0.1, steps: 15, absolute: false };
 const WEIGHTED_SWEEP: Sweep = Sweep { first: -0.9, step: 0.05, steps: 36, absolute: false };
 
-/// `make_qkx2_quants` and `make_qkx3_quants`: x is about scale * level - min. Returns the scale and the minimum.
-fn affine_search(max_level: i32, sweep: &Sweep, x: &[f32], weights: &[f32], levels: &mut [u8]) -> (f32, f32) {
+/// `make_qkx2_quants` and `make_qkx3_quants`: x is about scale * level - min. Returns the scale and
+/// the minimum.
+fn affine_search(
+    max_level: i32,
+    sweep: &Sweep,
+    x: &[f32],
+    weights: &[f32],
+    levels: &mut [u8],
+) -> (f32, f32) {
     let (mut min, mut max) = (x[0], x[0]);
     let mut sum_w = weights[0];
     let mut sum_x = sum_w * x[0];
@@ -115,7 +133,10 @@ fn affine_search(max_level: i32, sweep: &Sweep, x: &[f32], weights: &[f32], leve
 
 /// The element of the greatest magnitude, and that.
 fn extreme(x: &[f32]) -> (f32, f32) {
-    x.iter().fold((0.0, 0.0), |(max, magnitude), &x| if x.abs() > magnitude { (x, x.abs()) } else { (max, magnitude) })
+    x.iter().fold(
+        (0.0, 0.0),
+        |(max, magnitude), &x| if x.abs() > magnitude { (x, x.abs()) } else { (max, magnitude) },
+    )
 }
 
 /// `make_qx_quants`: x is about scale * (level - half). Returns the scale.
@@ -151,7 +172,8 @@ fn symmetric_search(half: i32, x: &[f32], weights: &[f32], levels: &mut [u8]) ->
     scale
 }
 
-/// `make_q3_quants`: as [`symmetric_search`], but single levels change as long as that lessens the error.
+/// `make_q3_quants`: as [`symmetric_search`], but single levels change as long as that lessens the
+/// error.
 fn refining_search(half: i32, x: &[f32], levels: &mut [u8]) -> f32 {
     let (max, magnitude) = extreme(x);
     if magnitude < ALL_ZERO {
@@ -177,7 +199,10 @@ fn refining_search(half: i32, x: &[f32], levels: &mut [u8]) -> f32 {
                 let new = round(x * new_l2 / new_lx);
                 new_lx += w * x * new;
                 new_l2 += w * new * new;
-                if new != *level && new_l2 > 0.0 && new_lx * new_lx * sum_l2 > sum_lx * sum_lx * new_l2 {
+                if new != *level
+                    && new_l2 > 0.0
+                    && new_lx * new_lx * sum_l2 > sum_lx * sum_lx * new_l2
+                {
                     (*level, sum_lx, sum_l2, changed) = (new, new_lx, new_l2, true);
                 }
             }
@@ -244,11 +269,19 @@ fn positive_search(max_level: i32, x: &[f32], weights: &[f32], levels: &mut [u8]
     if sum_l2 > 0.0 { sum_lx / sum_l2 } else { 0.0 }
 }
 
-/// Rounds a sub-block again, with the scale and minimum that are stored. Keeps the levels where that scale is zero.
-fn round_again(range: core::ops::RangeInclusive<i32>, scale: f32, min: f32, x: &[f32], levels: &mut [u8]) {
+/// Rounds a sub-block again, with the scale and minimum that are stored. Keeps the levels where
+/// that scale is zero.
+fn round_again(
+    range: core::ops::RangeInclusive<i32>,
+    scale: f32,
+    min: f32,
+    x: &[f32],
+    levels: &mut [u8],
+) {
     if scale != 0.0 {
         for (level, &x) in levels.iter_mut().zip(x) {
-            *level = (nearest((x + min) / scale).clamp(*range.start(), *range.end()) - range.start()) as u8;
+            *level = (nearest((x + min) / scale).clamp(*range.start(), *range.end())
+                - range.start()) as u8;
         }
     }
 }
@@ -265,9 +298,13 @@ fn sum_of_squares(values: &[f32]) -> f32 {
     values.iter().fold(0.0, |sum, value| sum + value * value)
 }
 
-/// Weights of a block's elements from the importance of their columns and the elements' size, and their sums over
-/// sub-blocks.
-fn weigh<const LEN: usize>(x: &[f32], importance: &[f32], variance: f32) -> ([f32; SUPER], Vec<f32>) {
+/// Weights of a block's elements from the importance of their columns and the elements' size, and
+/// their sums over sub-blocks.
+fn weigh<const LEN: usize>(
+    x: &[f32],
+    importance: &[f32],
+    variance: f32,
+) -> ([f32; SUPER], Vec<f32>) {
     let mut weights = [0.0; SUPER];
     for ((weight, &x), &importance) in weights.iter_mut().zip(x).zip(importance) {
         *weight = importance * square_root_f32(variance + x * x);
@@ -285,7 +322,8 @@ fn quantize_q2(x: &[f32; SUPER], importance: Option<&[f32; SUPER]>, out: &mut Ve
     };
     let (mut levels, mut scales, mut mins) = ([0; SUPER], [0.0; 16], [0.0; 16]);
     for (at, levels) in levels.chunks_mut(16).enumerate() {
-        (scales[at], mins[at]) = affine_search(3, sweep, &x[16 * at..][..16], &weights[16 * at..][..16], levels);
+        (scales[at], mins[at]) =
+            affine_search(3, sweep, &x[16 * at..][..16], &weights[16 * at..][..16], levels);
     }
     let plain = |values: &[f32; 16]| {
         let max = greatest(values);
@@ -301,13 +339,17 @@ fn quantize_q2(x: &[f32; SUPER], importance: Option<&[f32; SUPER]>, out: &mut Ve
         let scale = positive_search(15, values, &sums, &mut levels);
         (levels, f32_to_f16(scale))
     };
-    let ((scales, d), (mins, dmin)) =
-        if importance.is_none() { (plain(&scales), plain(&mins)) } else { (weighted(&scales), weighted(&mins)) };
+    let ((scales, d), (mins, dmin)) = if importance.is_none() {
+        (plain(&scales), plain(&mins))
+    } else {
+        (weighted(&scales), weighted(&mins))
+    };
     let mut packed_scales = [0; 16];
     for (at, levels) in levels.chunks_mut(16).enumerate() {
         let packed = scales[at] | mins[at] << 4;
         packed_scales[at] = packed;
-        let (scale, min) = (f16_to_f32(d) * f32::from(packed & 15), f16_to_f32(dmin) * f32::from(packed >> 4));
+        let (scale, min) =
+            (f16_to_f32(d) * f32::from(packed & 15), f16_to_f32(dmin) * f32::from(packed >> 4));
         round_again(0..=3, scale, min, &x[16 * at..][..16], levels);
     }
     let mut packed = [0; 64];
@@ -323,7 +365,8 @@ fn quantize_q3(x: &[f32; SUPER], importance: Option<&[f32; SUPER]>, out: &mut Ve
     let (packed_scales, d) = if let Some(importance) = importance {
         let (weights, sums) = weigh::<16>(x, importance, 2.0 * sum_of_squares(x) / SUPER as f32);
         for (at, levels) in levels.chunks_mut(16).enumerate() {
-            scales[at] = symmetric_search(4, &x[16 * at..][..16], &weights[16 * at..][..16], levels);
+            scales[at] =
+                symmetric_search(4, &x[16 * at..][..16], &weights[16 * at..][..16], levels);
         }
         let mut rounded = [0; 16];
         let d = symmetric_search(32, &scales, &sums, &mut rounded);
@@ -390,15 +433,19 @@ fn quantize_q4_or_q5(
         let scale = positive_search(63, values, &sums, &mut levels);
         (levels, f32_to_f16(scale))
     };
-    let ((mut scales, d), (mut mins, dmin)) =
-        if importance.is_none() { (plain(&scales), plain(&mins)) } else { (weighted(&scales), weighted(&mins)) };
+    let ((mut scales, d), (mut mins, dmin)) = if importance.is_none() {
+        (plain(&scales), plain(&mins))
+    } else {
+        (weighted(&scales), weighted(&mins))
+    };
     if max_level == 31 {
         (scales, mins) = (scales.map(|scale| scale.min(63)), mins.map(|min| min.min(63)));
     }
     let packed_scales = pack_scales_and_mins(&scales, &mins);
     let (scales, mins) = unpack_scales_and_mins(&packed_scales);
     for (at, levels) in levels.chunks_mut(32).enumerate() {
-        let (scale, min) = (f16_to_f32(d) * f32::from(scales[at]), f16_to_f32(dmin) * f32::from(mins[at]));
+        let (scale, min) =
+            (f16_to_f32(d) * f32::from(scales[at]), f16_to_f32(dmin) * f32::from(mins[at]));
         round_again(0..=max_level, scale, min, &x[32 * at..][..32], levels);
     }
     out.extend(d.to_le_bytes());
@@ -429,7 +476,13 @@ fn quantize_q6(x: &[f32; SUPER], importance: Option<&[f32; SUPER]>, out: &mut Ve
     let d = f32_to_f16(1.0 / iscale);
     let scales = scales.map(|scale| nearest(iscale * scale).min(127) as i8);
     for (at, levels) in levels.chunks_mut(16).enumerate() {
-        round_again(-32..=31, f16_to_f32(d) * f32::from(scales[at]), 0.0, &x[16 * at..][..16], levels);
+        round_again(
+            -32..=31,
+            f16_to_f32(d) * f32::from(scales[at]),
+            0.0,
+            &x[16 * at..][..16],
+            levels,
+        );
     }
     let (mut low, mut high) = ([0; 128], [0; 64]);
     pack_6_bits(&levels, &mut low, &mut high);
