@@ -1,5 +1,7 @@
 //! Hugging Face folders: weights, and the files that travel with them.
 
+use std::sync::OnceLock;
+
 use apr_core::{
     ByteSource, CheckpointReader, Companion, Error, FileInfo, IoCause, Limits, Metadata, Result,
     SourceSet, keys, pass_on, read_vec,
@@ -10,6 +12,10 @@ use crate::in_folder::{is_index, shard_number, shard_stem};
 use crate::weights::{CONFIG, find_weights, has_index, what_names_the_shards};
 use crate::{OpenOptions, open_in};
 
+/// Companions up to this length stay in memory once they were read: all who learn from a model ask
+/// for its configuration, and a job that carries the files along asks for them again.
+const KEPT_LEN: u64 = 1 << 20;
+
 /// A checkpoint together with the companions of its folder.
 pub struct FolderCheckpoint {
     inner: Box<dyn CheckpointReader>,
@@ -17,10 +23,30 @@ pub struct FolderCheckpoint {
     /// Those inside the weights' file, then those of the folder.
     companions: Vec<Companion>,
     /// Of the companions of the folder.
-    sources: Vec<Box<dyn ByteSource>>,
+    beside: Vec<Beside>,
     left_out: Vec<String>,
     limits: Limits,
     warnings: Vec<String>,
+}
+
+/// A file beside the weights.
+struct Beside {
+    source: Box<dyn ByteSource>,
+    /// Its bytes, once they were read, if they are few.
+    kept: OnceLock<Vec<u8>>,
+}
+
+impl Beside {
+    fn read(&self, len: u64) -> Result<Vec<u8>> {
+        if let Some(kept) = self.kept.get() {
+            return Ok(kept.clone());
+        }
+        let bytes = read_vec(&self.source, 0, len)?;
+        if len <= KEPT_LEN {
+            self.kept.get_or_init(|| bytes.clone());
+        }
+        Ok(bytes)
+    }
 }
 
 /// Opens a model's folder: the weights (`model.safetensors`, an index or manifest of shards, or the
@@ -60,7 +86,7 @@ pub fn with_companions(
         companions: inner.companions().to_vec(),
         left_out: inner.left_out().to_vec(),
         inner,
-        sources: Vec::new(),
+        beside: Vec::new(),
         limits: *limits,
     };
     let names = set.list()?;
@@ -103,7 +129,7 @@ pub fn alone(
         companions: inner.companions().to_vec(),
         left_out: inner.left_out().to_vec(),
         inner,
-        sources: Vec::new(),
+        beside: Vec::new(),
         limits: Limits::default(),
     }))
 }
@@ -158,7 +184,7 @@ impl FolderCheckpoint {
             return Ok(());
         }
         self.companions.push(Companion { name: name.to_owned(), len: source.len() });
-        self.sources.push(source);
+        self.beside.push(Beside { source, kept: OnceLock::new() });
         Ok(())
     }
 
@@ -236,7 +262,7 @@ impl CheckpointReader for FolderCheckpoint {
             return self.inner.read_companion(companion);
         };
         let Companion { name, len } = &self.companions[companion];
-        read_vec(&self.sources[position], 0, *len).map_err(|error| error.in_file(name))
+        self.beside[position].read(*len).map_err(|error| error.in_file(name))
     }
 
     fn left_out(&self) -> &[String] {

@@ -131,3 +131,69 @@ impl<'a> Source<'a> {
         Ok(self.learnt.get_or_init(|| found))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use apr_core::{Limits, TensorInfo, pass_on};
+    use apr_testkit::{FolderInMemory, locate};
+
+    use super::*;
+
+    /// Counts who looks at the tensors' names, and who reads a companion.
+    struct Counted<'a> {
+        base: &'a dyn CheckpointReader,
+        looks: AtomicUsize,
+        reads: AtomicUsize,
+    }
+
+    impl Counted<'_> {
+        fn counts(&self) -> (usize, usize) {
+            (self.looks.load(Ordering::Relaxed), self.reads.load(Ordering::Relaxed))
+        }
+    }
+
+    impl CheckpointReader for Counted<'_> {
+        pass_on!(base: format, metadata, stored, read_tensor, tensor_slice, container, files);
+        pass_on!(base: companions, left_out, warnings);
+
+        fn tensors(&self) -> &[TensorInfo] {
+            self.looks.fetch_add(1, Ordering::Relaxed);
+            self.base.tensors()
+        }
+
+        fn read_companion(&self, companion: usize) -> Result<Vec<u8>> {
+            self.reads.fetch_add(1, Ordering::Relaxed);
+            self.base.read_companion(companion)
+        }
+    }
+
+    #[test]
+    fn family_and_companions_are_looked_at_once() {
+        let file = |name: &str| {
+            let bytes = fs::read(locate::fixture("tiny-llama").join(name));
+            (name.to_owned(), bytes.expect("the fixture is there"))
+        };
+        let names = ["config.json", "model.safetensors", "tokenizer.json"];
+        let folder = FolderInMemory(names.map(file).into());
+        let model = apr_registry::open_folder(&folder, &Limits::default()).expect("a model");
+        let (looks, reads) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let reader = Counted { base: &model, looks, reads };
+
+        let families = Families::builtin();
+        let source = Source::new(&reader, &families);
+        let family = |source: &Source<'_>| {
+            let family = source.family().expect("no family was asked for");
+            family.expect("a LLaMA").family().name().to_owned()
+        };
+        assert_eq!((family(&source).as_str(), reader.counts()), ("llama", (1, 0)));
+        source.learnt().expect("sound companions");
+        assert_eq!(reader.counts(), (1, 2), "configuration and tokenizer");
+
+        family(&source);
+        source.learnt().expect("sound companions");
+        assert_eq!(reader.counts(), (1, 2), "what was found is kept");
+    }
+}

@@ -3,6 +3,7 @@
 mod agreement;
 mod gguf;
 mod gguf_memory;
+mod reads;
 mod second_opinion;
 mod valid_fixtures;
 mod wrappers;
