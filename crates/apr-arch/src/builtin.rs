@@ -1,7 +1,8 @@
 //! The tables of the families that apr knows by itself.
 //!
 //! Reading one takes about a millisecond, and most runs need one of them. So each is read when it
-//! is first asked for, and its text is searched before that for what the family must have.
+//! is first asked for. What the family is called is known before that, and the text of its table is
+//! searched for what else the family must have.
 
 use std::sync::OnceLock;
 
@@ -56,8 +57,10 @@ static READ: [OnceLock<Family>; TEXTS.len()] = [const { OnceLock::new() }; TEXTS
 /// What is known of a table before it is read.
 pub(crate) struct Table {
     at: usize,
-    /// What stands in quotes before the first section: the family's names, among others.
-    head: Vec<&'static str>,
+    /// The family's own name, then what else configurations and users call it.
+    names: Vec<&'static str>,
+    /// What `general.architecture` of its GGUF files can be, where the table says that itself.
+    gguf: Vec<&'static str>,
     /// Position of the table that it extends.
     base: Option<usize>,
 }
@@ -66,17 +69,33 @@ pub(crate) struct Table {
 pub(crate) fn tables() -> &'static [Table] {
     static TABLES: OnceLock<Vec<Table>> = OnceLock::new();
     TABLES.get_or_init(|| {
-        let mut named: Vec<&str> = Vec::with_capacity(TEXTS.len());
-        let table = |(at, text): (usize, &'static str)| {
+        let mut tables: Vec<Table> = Vec::with_capacity(TEXTS.len());
+        for (at, text) in TEXTS.into_iter().enumerate() {
             let head = text.split("\n[").next().unwrap_or(text);
-            let value = |key: &str| quoted(head.lines().find(|line| line.starts_with(key))?).next();
-            let base =
-                value("extends = ").and_then(|base| named.iter().position(|name| *name == base));
-            named.push(value("name = ").unwrap_or_default());
-            Table { at, head: head.lines().flat_map(quoted).collect(), base }
-        };
-        TEXTS.into_iter().enumerate().map(table).collect()
+            let values = |keys: &'static [&str]| {
+                let says = |line: &&str| keys.iter().any(|key| line.starts_with(key));
+                head.lines().filter(says).flat_map(quoted)
+            };
+            let names: Vec<_> = values(&["name = ", "model_types = ", "aliases = "]).collect();
+            let base = values(&["extends = "]).next();
+            let base = base.and_then(|base| tables.iter().position(|table| table.name() == base));
+            let gguf = section(text, "gguf").lines().flat_map(architectures).collect();
+            tables.push(Table { at, names, gguf, base });
+        }
+        tables
     })
+}
+
+/// The lines of a section, without those of the sections below it.
+fn section(text: &'static str, name: &str) -> &'static str {
+    let Some((_, after)) = text.split_once(&format!("\n[{name}]\n")) else { return "" };
+    after.split("\n[").next().unwrap_or(after)
+}
+
+/// What a line sets the key `architecture` to: `architecture = "t5"`.
+fn architectures(line: &str) -> impl Iterator<Item = &str> {
+    let values = line.split("architecture = \"").skip(1);
+    values.filter_map(|value| value.split('"').next())
 }
 
 /// Whether this is a family of a table here.
@@ -98,19 +117,20 @@ impl Table {
         })
     }
 
-    /// Whether a name stands in quotes in the table's head.
-    pub(crate) fn mentions(&self, name: &str) -> bool {
-        self.head.contains(&name)
+    /// The family's own name.
+    pub(crate) fn name(&self) -> &'static str {
+        self.names.first().copied().unwrap_or_default()
     }
 
-    /// What stands in quotes in the table's head.
-    pub(crate) fn head(&self) -> impl Iterator<Item = &'static str> {
-        self.head.iter().copied()
+    /// What configurations or users call the family, its own name first.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &'static str> {
+        self.names.iter().copied()
     }
 
-    /// Whether a name stands in quotes anywhere in the table, or in one that it extends.
-    pub(crate) fn quotes(&self, name: &str) -> bool {
-        self.has_word(&format!("\"{name}\""))
+    /// Whether `general.architecture` of a GGUF file with such a model can be this.
+    pub(crate) fn may_be_in_gguf(&self, architecture: &str) -> bool {
+        let mut lineage = self.lineage().map(|table| &table.gguf);
+        lineage.find(|said| !said.is_empty()).is_some_and(|said| said.contains(&architecture))
     }
 
     /// Whether a word stands anywhere in the table, or in one that it extends.
@@ -137,14 +157,33 @@ fn quoted(line: &str) -> impl Iterator<Item = &str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gguf::Gguf;
 
     #[test]
     fn names_and_bases_are_known_before_tables_are_read() {
         for table in tables() {
             let family = table.family();
-            assert!(family.names().all(|name| table.mentions(name)), "{}", family.name());
+            assert!(table.names().eq(family.names()), "{}", family.name());
+            assert_eq!(table.name(), family.name());
             let base = table.base().map(|base| base.family().name());
             assert_eq!(base, family.file.extends.as_deref(), "{}", family.name());
+        }
+    }
+
+    #[test]
+    fn architectures_of_gguf_are_known_before_tables_are_read() {
+        let all: Vec<&str> = tables()
+            .iter()
+            .filter_map(|table| table.family().gguf.as_ref())
+            .flat_map(Gguf::architectures)
+            .collect();
+        assert!(all.contains(&"llama") && all.contains(&"t5encoder"), "{all:?}");
+        for table in tables() {
+            let family = table.family();
+            for architecture in &all {
+                let is_it = family.is_gguf_architecture(architecture);
+                assert_eq!(table.may_be_in_gguf(architecture), is_it, "{}", family.name());
+            }
         }
     }
 }

@@ -116,12 +116,15 @@ impl Families {
     /// The family that is called so, by itself or by configurations.
     #[must_use]
     pub fn find(&self, name: &str) -> Option<&Family> {
-        let lower = name.to_ascii_lowercase();
-        let told = tables().iter().filter(|table| table.mentions(&lower)).map(Table::family);
-        let candidates: Vec<&Family> =
-            self.brought.iter().map(|family| &**family).chain(told).collect();
-        let by_own_name = candidates.iter().find(|family| family.name().eq_ignore_ascii_case(name));
-        by_own_name.or_else(|| candidates.iter().find(|family| family.is_called(name))).copied()
+        let is_it = |known: &str| known.eq_ignore_ascii_case(name);
+        let by_own_name = self.brought.iter().find(|family| is_it(family.name()));
+        let by_own_name = by_own_name.map(|family| &**family);
+        let builtin = || tables().iter().find(|table| is_it(table.name())).map(Table::family);
+        by_own_name.or_else(builtin).or_else(|| {
+            let called = self.brought.iter().find(|family| family.is_called(name));
+            let builtin = || tables().iter().find(|table| table.names().any(is_it));
+            called.map(|family| &**family).or_else(|| builtin().map(Table::family))
+        })
     }
 
     /// Whether apr knows this family by itself.
@@ -160,11 +163,10 @@ impl Families {
     fn of_class(&self, class: &str) -> Option<&Family> {
         let names = model_names(class);
         names.iter().find_map(|name| {
-            let brought = self.brought.iter().map(|family| &**family);
-            let told =
-                tables().iter().filter(|table| table.head().any(|known| plain(known) == *name));
-            let mut candidates = brought.chain(told.map(Table::family));
-            candidates.find(|family| family.names().any(|known| plain(known) == *name))
+            let mut brought = self.brought.iter().map(|family| &**family);
+            let called = brought.find(|family| family.names().any(|known| plain(known) == *name));
+            let is_called = |table: &&Table| table.names().any(|known| plain(known) == *name);
+            called.or_else(|| tables().iter().find(is_called).map(Table::family))
         })
     }
 
@@ -261,7 +263,7 @@ impl Families {
         let mut lookup = |name: &str| entry(name).and_then(|json| Value::of(&json));
         let mut general = None;
         let brought = self.brought.iter().map(|family| &**family);
-        let told = tables().iter().filter(|table| table.quotes(architecture));
+        let told = tables().iter().filter(|table| table.may_be_in_gguf(architecture));
         let families = brought.chain(told.map(Table::family));
         for family in families.filter(|family| family.is_gguf_architecture(architecture)) {
             match family.gguf.as_ref().and_then(|gguf| gguf.is_recognized(&mut lookup)) {
@@ -411,7 +413,7 @@ mod tests {
     fn tables_are_not_read_for_names_of_which_they_have_no_word() {
         let tensors = llama_tensors();
         let groups = NameGroups::of(&tensors);
-        let whisper = tables().iter().find(|table| table.mentions("whisper")).expect("built in");
+        let whisper = tables().iter().find(|table| table.name() == "whisper").expect("built in");
         assert!(!groups.may_be_of(least(GUESSED, tensors.len()), |word| whisper.has_word(word)));
     }
 

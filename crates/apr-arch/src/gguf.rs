@@ -337,8 +337,13 @@ impl Gguf {
 
     /// Whether files of this architecture may be of the family.
     pub(crate) fn is_architecture(&self, architecture: &str) -> bool {
-        self.architecture == architecture
-            || self.variants.iter().any(|(variant, _)| variant == architecture)
+        self.architectures().any(|known| known == architecture)
+    }
+
+    /// What `general.architecture` of a file can be, the usual one first.
+    pub(crate) fn architectures(&self) -> impl Iterator<Item = &str> {
+        let variants = self.variants.iter().map(|(variant, _)| variant.as_str());
+        std::iter::once(self.architecture.as_str()).chain(variants)
     }
 
     /// Whether the file's keys say that it is of this family and of no related one; `None` where
