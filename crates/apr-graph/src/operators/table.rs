@@ -1,4 +1,5 @@
-//! The tables of operators, as text that is read once.
+//! The tables of operators, as text. The lines of an operator are read when it is first asked for:
+//! a model uses a few of the many.
 //!
 //! A line is a version of an operator: `name|since|inputs|outputs|attributes|types`. No name: that
 //! of the line above. `=` in a column: as in the line above. `name|since|deprecated`: from this
@@ -52,43 +53,46 @@ impl Operator {
     /// The newest version of ONNX's own operators that is known.
     #[must_use]
     pub fn newest() -> i64 {
-        Self::all()
-            .filter(|operator| operator.domain.is_empty())
-            .map(|operator| operator.since)
-            .max()
-            .unwrap_or(1)
+        Tables::get().newest
     }
 }
 
-/// All versions of each operator, oldest first, by domain and name.
+/// The operators by domain and name.
 struct Tables {
-    domains: HashMap<&'static str, HashMap<&'static str, Vec<Operator>>>,
+    domains: HashMap<&'static str, HashMap<&'static str, Lines>>,
+    /// The newest version of ONNX's own operators.
+    newest: i64,
 }
 
 impl Tables {
     fn get() -> &'static Self {
         static TABLES: OnceLock<Tables> = OnceLock::new();
-        TABLES.get_or_init(Self::read)
+        TABLES.get_or_init(Self::index)
     }
 
-    fn read() -> Self {
-        let mut domains: HashMap<_, HashMap<_, Vec<Operator>>> = HashMap::new();
+    fn index() -> Self {
+        let mut domains: HashMap<_, HashMap<_, Lines>> = HashMap::new();
+        let mut newest = 1;
         for (domain, text) in TABLES {
             let operators = domains.entry(domain).or_default();
-            let mut above = Above::default();
+            let mut name = "";
             for line in text.lines().filter(|line| !line.starts_with('#')) {
-                let operator = above.read(domain, line);
-                operators.entry(operator.name).or_default().push(operator);
+                let (own_name, rest) = line.split_once('|').unwrap_or((line, ""));
+                if !own_name.is_empty() {
+                    name = own_name;
+                }
+                operators.entry(name).or_insert_with(|| Lines::of(domain)).lines.push(line);
+                if domain.is_empty() {
+                    newest = since(rest).max(newest);
+                }
             }
         }
-        Self { domains }
+        Self { domains, newest }
     }
 
     fn versions(&self, domain: &str, name: &str) -> &[Operator] {
-        self.domains
-            .get(domain)
-            .and_then(|operators| operators.get(name))
-            .map_or(&[], Vec::as_slice)
+        let lines = self.domains.get(domain).and_then(|names| names.get(name));
+        lines.map_or(&[], Lines::operators)
     }
 
     fn has_domain(&self, domain: &str) -> bool {
@@ -96,8 +100,34 @@ impl Tables {
     }
 
     fn all(&self) -> impl Iterator<Item = &Operator> {
-        self.domains.values().flat_map(HashMap::values).flatten()
+        self.domains.values().flat_map(HashMap::values).flat_map(Lines::operators)
     }
+}
+
+/// The lines of one operator, the oldest version first.
+struct Lines {
+    domain: &'static str,
+    lines: Vec<&'static str>,
+    read: OnceLock<Vec<Operator>>,
+}
+
+impl Lines {
+    fn of(domain: &'static str) -> Self {
+        Self { domain, lines: Vec::new(), read: OnceLock::new() }
+    }
+
+    fn operators(&self) -> &[Operator] {
+        self.read.get_or_init(|| {
+            let mut above = Above::default();
+            self.lines.iter().map(|line| above.read(self.domain, line)).collect()
+        })
+    }
+}
+
+/// The version in what follows the name in a line.
+fn since(rest: &str) -> i64 {
+    let cell = rest.split('|').next();
+    cell.and_then(|cell| cell.parse().ok()).unwrap_or(1)
 }
 
 /// The name and the columns of the line above.
@@ -109,13 +139,12 @@ struct Above {
 
 impl Above {
     fn read(&mut self, domain: &'static str, line: &'static str) -> Operator {
-        let mut cells = line.split('|');
-        match cells.next() {
-            None | Some("") => {}
-            Some(name) => self.name = name,
+        let (name, rest) = line.split_once('|').unwrap_or((line, ""));
+        if !name.is_empty() {
+            self.name = name;
         }
-        let since = cells.next().and_then(|cell| cell.parse().ok()).unwrap_or(1);
-        let cells: Vec<_> = cells.collect();
+        let since = since(rest);
+        let cells: Vec<_> = rest.split('|').skip(1).collect();
         let deprecated = cells == ["deprecated"];
         if !deprecated {
             for (column, cell) in self.columns.iter_mut().zip(cells) {
