@@ -5,11 +5,13 @@
 #
 # LIST has a model a line: a path, hf://org/repo, https://..., s3://... A line of REPORT is
 #
-#   {"model": ..., "validate": ..., "lint": ..., "scan": ..., "exit": {"validate": 0, "lint": 0, "scan": 0}}
+#   {"model": ..., "validate": ..., "lint": ..., "scan": ..., "exit": {"validate": 0, "lint": 0,
+#   "scan": 0}}
 #
-# with the documents of docs/json.md, in the order of the list; a model that does not open has {"error": ...} in their place.
-# Models whose line is in a report that was cut short are not looked at again. To share a list between machines, give each its lines
-# (`split -n l/4 LIST`) and join the reports with `cat`.
+# with the documents of docs/json.md, in the order of the list; a model that does not open has
+# {"error": ...} in their place. Models whose line is in a report that was cut short are not looked
+# at again. To share a list between machines, give each its lines (`split -n l/4 LIST`) and join the
+# reports with `cat`.
 set -euo pipefail
 
 list=$1

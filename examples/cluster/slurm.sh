@@ -3,8 +3,9 @@
 #
 #   slurm.sh PLAN PARTS      submits both; PARTS is what `apr plan` printed
 #
-# A part that failed is done again by `scontrol requeue JOB_TASK`, or by submitting everything again: parts that are done are
-# skipped. Where the array failed, the job that puts them together never runs.
+# A part that failed is done again by `scontrol requeue JOB_TASK`, or by submitting everything
+# again: parts that are done are skipped. Where the array failed, the job that puts them together
+# never runs.
 #SBATCH --job-name=apr
 #SBATCH --cpus-per-task=4
 #SBATCH --mem=4G

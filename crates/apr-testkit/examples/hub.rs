@@ -1,5 +1,5 @@
-//! Serves folders as repositories of a hub on this machine: `cargo run -p apr-testkit --example hub
-//! -- ORG/REPO=FOLDER…`.
+//! Serves folders as repositories of a hub on this machine:
+//! `cargo run -p apr-testkit --example hub -- ORG/REPO=FOLDER…`.
 //!
 //! It prints its address, for `HF_ENDPOINT`, and each request with what was sent. Lines on standard
 //! input change it: `delay MILLISECONDS`, `rate BYTES` a second over all connections, `cut EVERY`,

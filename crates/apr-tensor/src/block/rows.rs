@@ -1,12 +1,13 @@
 //! The two types of APR2 (`docs/format/apr2.md`, "Dtypes"), both symmetric around zero.
 //!
 //! I8_ROW: for each row an f32 scale, the greatest magnitude divided by 127, then one signed byte
-//! for each value, -127 to
-//! 127. I4_ROW: for each 32 values of a row an f16 scale, the greatest magnitude divided by 7, then
-//!      16 bytes of nibbles
-//! (value + 8, values -7 to 7); as in Q4_0, the low nibble of byte i is element i and the high one
-//! element i + 16. All scales and floats are little-endian; values are rounded to nearest, ties to
-//! even.
+//! for each value, from -127 to 127.
+//!
+//! I4_ROW: for each 32 values of a row an f16 scale, the greatest magnitude divided by 7, then 16
+//! bytes of nibbles (value + 8, values -7 to 7). As in Q4_0, the low nibble of byte i is element i
+//! and the high one element i + 16.
+//!
+//! All scales and floats are little-endian. Values are rounded to nearest, ties to even.
 
 use super::extremes::greatest_magnitude;
 use super::kernel::{Dequantize, Quantize};
