@@ -29,14 +29,19 @@ pub(crate) fn run(steps: &mut Steps) {
         targets::features(steps);
         targets::without_a_system(steps);
     };
-    // Tests wait for each other and for files; compiling meanwhile uses the processors.
-    steps.beside(other_targets, |steps| {
-        if built.is_some() {
-            steps.run("tests of the workspace", || run_program(&mut tests()));
-        }
+    // They use one processor each, and need the program that is built.
+    let checks = |steps: &mut Steps| {
         if python.is_some() {
             python_checks(steps);
         }
+    };
+    // Tests wait for each other and for files; compiling meanwhile uses the processors.
+    steps.beside(other_targets, |steps| {
+        steps.beside(checks, |steps| {
+            if built.is_some() {
+                steps.run("tests of the workspace", || run_program(&mut tests()));
+            }
+        });
     });
 }
 
