@@ -117,14 +117,15 @@ impl Families {
     #[must_use]
     pub fn find(&self, name: &str) -> Option<&Family> {
         let is_it = |known: &str| known.eq_ignore_ascii_case(name);
-        let by_own_name = self.brought.iter().find(|family| is_it(family.name()));
-        let by_own_name = by_own_name.map(|family| &**family);
-        let builtin = || tables().iter().find(|table| is_it(table.name())).map(Table::family);
-        by_own_name.or_else(builtin).or_else(|| {
-            let called = self.brought.iter().find(|family| family.is_called(name));
-            let builtin = || tables().iter().find(|table| table.names().any(is_it));
-            called.map(|family| &**family).or_else(|| builtin().map(Table::family))
-        })
+        let brought = || self.brought.iter().map(|family| &**family);
+        let builtin = |is_it: &dyn Fn(&Table) -> bool| {
+            tables().iter().find(|table| is_it(table)).map(Table::family)
+        };
+        brought()
+            .find(|family| is_it(family.name()))
+            .or_else(|| builtin(&|table| is_it(table.name())))
+            .or_else(|| brought().find(|family| family.is_called(name)))
+            .or_else(|| builtin(&|table| table.names().any(is_it)))
     }
 
     /// Whether apr knows this family by itself.

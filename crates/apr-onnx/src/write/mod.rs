@@ -109,8 +109,8 @@ impl Model {
 ///
 /// # Errors
 /// E001 for a weight that is not among the tensors or differs from what the graph says of it, and
-/// for a file name that is none; E008 for a model that is too large for one file where it must be
-/// one, and graphs that lie within each other too deep.
+/// for a name that is not valid for a file. E008 for a model that is too large for one file where
+/// only one is allowed, and for graphs that are nested too deep.
 pub fn plan(models: &[Model], tensors: &[TensorInfo], options: WriteOptions) -> Result<OnnxWriter> {
     let mut files = Vec::new();
     let mut used = vec![false; tensors.len()];
