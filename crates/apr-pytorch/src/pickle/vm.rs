@@ -4,25 +4,22 @@
 //! for a scan, it goes on with an opaque value instead, so that a payload can't hide behind a small
 //! mistake. It runs nothing either way.
 
+mod calls;
+mod containers;
+mod literals;
+
 use std::collections::HashMap;
 
-use apr_core::{Error, Escaped, Limits, Result};
+use apr_core::{Error, Limits, Result};
 
 use super::blobs::Blobs;
-use super::globals::{Meaning, allowed, verdict};
 use super::opcode as op;
-use super::text;
-use super::uses::{Action, Finding, Uses, Verdict};
-use super::value::{
-    EMPTY_TUPLE, FALSE, Global, Heap, Id, NONE, Node, OPAQUE, Storage, TRUE, Tensor,
-};
+use super::uses::Uses;
+use super::value::{EMPTY_TUPLE, FALSE, Heap, Id, NONE, Node, OPAQUE, Storage, TRUE, Tensor};
 use crate::input::Input;
 
 /// Containers open at a time. Python's own pickler stops at a thousand.
 const MAX_MARKS: usize = 10_000;
-
-/// Longest module or name that is imported, in bytes.
-const MAX_NAME: usize = 512;
 
 /// Arrays of objects within each other in one stream.
 const MAX_STREAMS: usize = 16;
@@ -280,93 +277,6 @@ impl Vm<'_> {
         }
     }
 
-    fn number(&mut self) -> Result<()> {
-        let node = match self.opcode {
-            op::BININT => Node::Int(i32::from_le_bytes(self.input.array()?).into()),
-            op::BININT1 => Node::Int(self.input.byte()?.into()),
-            op::BININT2 => Node::Int(u16::from_le_bytes(self.input.array()?).into()),
-            op::LONG1 | op::LONG4 => {
-                let len = if self.opcode == op::LONG1 {
-                    self.input.byte()?.into()
-                } else {
-                    self.len32()?
-                };
-                text::long(&self.input.take(len)?)
-            }
-            _ => text::integer(&self.input.line()?)?,
-        };
-        self.push_node(node)
-    }
-
-    fn float(&mut self) -> Result<()> {
-        let node = match self.opcode {
-            op::BINFLOAT => Node::Float(f64::from_be_bytes(self.input.array()?)),
-            _ => text::float(&self.input.line()?)?,
-        };
-        self.push_node(node)
-    }
-
-    /// A four-byte length. Python reads some of them as signed and refuses a negative one; so does
-    /// the end of the file.
-    fn len32(&mut self) -> Result<u64> {
-        Ok(u32::from_le_bytes(self.input.array()?).into())
-    }
-
-    fn len64(&mut self) -> Result<u64> {
-        Ok(u64::from_le_bytes(self.input.array()?))
-    }
-
-    /// Python 2's strings, which are text in every checkpoint.
-    fn byte_string(&mut self) -> Result<()> {
-        let bytes = match self.opcode {
-            op::STRING => text::quoted(&self.input.line()?)?,
-            op::SHORT_BINSTRING => {
-                let len = self.input.byte()?.into();
-                self.input.take(len)?
-            }
-            _ => {
-                let len = self.len32()?;
-                self.input.take(len)?
-            }
-        };
-        self.look_inside(&bytes, self.opcode != op::STRING);
-        let node = match String::from_utf8(bytes) {
-            Ok(text) => Node::Str(text.into()),
-            Err(error) => Node::Bytes(error.as_bytes().into()),
-        };
-        self.push_node(node)
-    }
-
-    fn string(&mut self) -> Result<()> {
-        let len = match self.opcode {
-            op::UNICODE => {
-                let text = text::raw_unicode(&self.input.line()?)?;
-                self.look_inside(text.as_bytes(), false);
-                return self.push_node(Node::Str(text.into()));
-            }
-            op::SHORT_BINUNICODE => self.input.byte()?.into(),
-            op::BINUNICODE => self.len32()?,
-            _ => self.len64()?,
-        };
-        // Python lets lone surrogates through; no name has them.
-        let bytes = self.input.take(len)?;
-        self.look_inside(&bytes, true);
-        let text = String::from_utf8(bytes);
-        let text = text.map_err(|_| self.bad("holds text that is not UTF-8"))?;
-        self.push_node(Node::Str(text.into()))
-    }
-
-    fn bytes(&mut self) -> Result<()> {
-        let len = match self.opcode {
-            op::SHORT_BINBYTES => self.input.byte()?.into(),
-            op::BINBYTES => self.len32()?,
-            _ => self.len64()?,
-        };
-        let bytes = self.input.take(len)?;
-        self.look_inside(&bytes, true);
-        self.push_node(Node::Bytes(bytes[..].into()))
-    }
-
     fn memo_key(&mut self) -> Result<u32> {
         match self.opcode {
             op::GET | op::PUT => {
@@ -401,219 +311,5 @@ impl Vm<'_> {
         let top = self.top()?;
         self.memo.insert(key, top);
         Ok(())
-    }
-
-    fn collect(&mut self) -> Result<()> {
-        let items = self.pop_mark()?;
-        let node = match self.opcode {
-            op::TUPLE => Node::Tuple(items.into()),
-            op::LIST => Node::List(items),
-            op::FROZENSET => Node::Set(items),
-            _ => Node::Dict(self.pairs(&items)?),
-        };
-        self.push_node(node)
-    }
-
-    fn pairs(&self, items: &[Id]) -> Result<Vec<(Id, Id)>> {
-        if !items.len().is_multiple_of(2) {
-            self.refuse("has a key without a value")?;
-        }
-        Ok(items.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect())
-    }
-
-    fn short_tuple(&mut self) -> Result<()> {
-        let len = usize::from(self.opcode - op::TUPLE1) + 1;
-        let mut items = (0..len).map(|_| self.pop()).collect::<Result<Vec<_>>>()?;
-        items.reverse();
-        self.push_node(Node::Tuple(items.into()))
-    }
-
-    fn extend(&mut self) -> Result<()> {
-        let items = match self.opcode {
-            op::APPEND => vec![self.pop()?],
-            op::SETITEM => {
-                let value = self.pop()?;
-                vec![self.pop()?, value]
-            }
-            _ => self.pop_mark()?,
-        };
-        let target = self.top()?;
-        let keyed = matches!(self.opcode, op::SETITEM | op::SETITEMS);
-        let pairs = if keyed { self.pairs(&items)? } else { Vec::new() };
-        match (self.heap.get_mut(target), keyed) {
-            (Node::Dict(dict), true) => dict.extend(pairs),
-            (Node::List(list), false) if self.opcode != op::ADDITEMS => list.extend(items),
-            (Node::Set(set), false) => set.extend(items),
-            _ => self.refuse("adds to a value that is not a container for it")?,
-        }
-        Ok(())
-    }
-
-    pub(super) fn record(&mut self, module: &str, name: &str, action: Action, verdict: Verdict) {
-        let (opcode, offset) = (op::name(self.opcode), self.at);
-        let (module, name) = (module.to_owned(), name.to_owned());
-        self.uses.record(Finding {
-            module,
-            name,
-            action,
-            argument: None,
-            opcode,
-            offset,
-            count: 1,
-            verdict,
-        });
-    }
-
-    /// A call, with what it is called with where that is worth knowing.
-    fn record_call(&mut self, module: &str, name: &str, args: &[Id]) {
-        let verdict = verdict(module, name);
-        let argument = (verdict == Verdict::Dangerous).then(|| self.heap.shown(args));
-        let (opcode, offset, action) = (op::name(self.opcode), self.at, Action::Call);
-        let (module, name) = (module.to_owned(), name.to_owned());
-        self.uses.record(Finding {
-            module,
-            name,
-            action,
-            argument,
-            opcode,
-            offset,
-            count: 1,
-            verdict,
-        });
-    }
-
-    fn global(&mut self) -> Result<()> {
-        let (module, name) = if self.opcode == op::GLOBAL {
-            (self.name_line()?, self.name_line()?)
-        } else {
-            let (name, module) = (self.pop()?, self.pop()?);
-            match (self.heap.text(module), self.heap.text(name)) {
-                (Some(module), Some(name)) if module.len().max(name.len()) <= MAX_NAME => {
-                    (module.to_owned(), name.to_owned())
-                }
-                _ => {
-                    // Nobody but an attacker computes the name of what he imports.
-                    self.record("?", "?", Action::Import, Verdict::Dangerous);
-                    self.refuse("names something to import by values that are not short text")?;
-                    return self.push(OPAQUE);
-                }
-            }
-        };
-        let id = self.import(module, name)?;
-        self.push(id)
-    }
-
-    fn name_line(&mut self) -> Result<String> {
-        let name = String::from_utf8(self.input.line()?).ok().filter(|name| name.len() <= MAX_NAME);
-        name.ok_or_else(|| self.bad("has a name that is not short UTF-8 text"))
-    }
-
-    fn import(&mut self, module: String, name: String) -> Result<Id> {
-        let opted_in =
-            || self.policy.classes.iter().any(|class| *class == format!("{module}.{name}"));
-        let mut verdict = verdict(&module, &name);
-        let meaning = match allowed(&module, &name) {
-            Some(meaning) => meaning,
-            None if verdict == Verdict::Unknown && opted_in() => {
-                verdict = Verdict::Allowed;
-                Meaning::Class
-            }
-            None => Meaning::Forbidden,
-        };
-        self.record(&module, &name, Action::Import, verdict);
-        if meaning == Meaning::Forbidden && !self.policy.lenient {
-            let danger = if verdict == Verdict::Dangerous {
-                "could run code"
-            } else {
-                "is not known to be harmless"
-            };
-            return Err(Error::format(format!(
-                "the pickle wants to import {}.{}, which {danger}; nothing of it was run",
-                Escaped::short(&module),
-                Escaped::short(&name)
-            )));
-        }
-        self.heap.add(Node::Global(Box::new(Global { module, name, meaning })))
-    }
-
-    fn call(&mut self) -> Result<()> {
-        let (function, args) = match self.opcode {
-            op::INST => {
-                let (module, name) = (self.name_line()?, self.name_line()?);
-                let function = self.import(module, name)?;
-                (function, self.pop_mark()?)
-            }
-            op::OBJ => {
-                let mut items = self.pop_mark()?;
-                if items.is_empty() {
-                    self.refuse("has no class")?;
-                    items.push(OPAQUE);
-                }
-                (items.remove(0), items)
-            }
-            _ => {
-                if self.opcode == op::NEWOBJ_EX {
-                    self.pop()?;
-                }
-                let (args, function) = (self.pop()?, self.pop()?);
-                self.heap.charge(self.heap.size(args))?;
-                match self.heap.get(args) {
-                    Node::Tuple(items) => (function, items.to_vec()),
-                    _ => {
-                        self.refuse("has arguments that are not a tuple")?;
-                        (function, Vec::new())
-                    }
-                }
-            }
-        };
-        if let Some(Global { module, name, .. }) = self.heap.global(function) {
-            let (module, name) = (module.clone(), name.clone());
-            self.record_call(&module, &name, &args);
-        }
-        let result = self.construct(function, &args);
-        let result = self.tolerate(result)?;
-        self.push(result)
-    }
-
-    fn build(&mut self) -> Result<()> {
-        let state = self.pop()?;
-        let target = self.top()?;
-        self.heap.charge(self.heap.size(state))?;
-        self.has_file_arrays |= matches!(self.heap.get(target), Node::FileArray);
-        let result = self.set_state(target, state);
-        // Where an array ends must be known, or what follows is not opcodes.
-        if self.policy.lenient
-            && !(self.policy.joblib && matches!(self.heap.get(target), Node::FileArray))
-        {
-            return Ok(());
-        }
-        result
-    }
-
-    fn persistent(&mut self) -> Result<()> {
-        let id = if self.opcode == op::PERSID {
-            let line = self.input.line()?;
-            let text =
-                String::from_utf8(line).map_err(|_| self.bad("has an id that is not text"))?;
-            self.heap.add(Node::Str(text.into()))?
-        } else {
-            self.pop()?
-        };
-        self.heap.charge(self.heap.size(id))?;
-        let value = self.resolve(id);
-        let value = self.tolerate(value)?;
-        self.push(value)
-    }
-
-    fn extension(&mut self) -> Result<()> {
-        let code = match self.opcode {
-            op::EXT1 => self.input.byte()?.into(),
-            op::EXT2 => u16::from_le_bytes(self.input.array()?).into(),
-            _ => u32::from_le_bytes(self.input.array()?),
-        };
-        // What the number means is decided by the program that loads the file.
-        self.record("copyreg", &format!("extension {code}"), Action::Import, Verdict::Dangerous);
-        self.refuse("names a class by a number that only the loading program knows")?;
-        self.push(OPAQUE)
     }
 }

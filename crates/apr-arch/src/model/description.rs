@@ -1,0 +1,54 @@
+//! What a family says about its model.
+
+use serde::Serialize;
+
+use super::FamilyModel;
+
+/// What a family says about its model, for `apr explain`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Description {
+    /// Title of the family.
+    pub title: String,
+    /// Whether the names of the tensors alone speak for the family.
+    pub guessed: bool,
+    /// Size of the model, where the family has names for sizes.
+    pub size: Option<String>,
+    /// What the model is for.
+    pub purpose: Option<String>,
+    /// How it is built.
+    pub architecture: Option<String>,
+    /// What goes in.
+    pub input: Option<String>,
+    /// What comes out.
+    pub output: Option<String>,
+}
+
+impl FamilyModel<'_> {
+    /// What the model is.
+    #[must_use]
+    pub fn description(&self) -> Description {
+        let file = &self.family.file;
+        let fill = |text: &Option<String>| {
+            let text = text.as_ref()?;
+            let filled = self.dimensions.sizes().fold(text.clone(), |text, (name, value)| {
+                text.replace(&format!("{{{name}}}"), &value.to_string())
+            });
+            // A sentence about a number nobody knows says nothing.
+            (!filled.contains('{')).then_some(filled)
+        };
+        let size = self
+            .family
+            .sizes
+            .iter()
+            .find(|(_, when)| self.dimensions.truth(when, &[]) == Some(true));
+        Description {
+            title: file.title.clone(),
+            guessed: self.is_guessed,
+            size: size.map(|(name, _)| name.clone()),
+            purpose: fill(&file.purpose),
+            architecture: fill(&file.architecture),
+            input: fill(&file.input),
+            output: fill(&file.output),
+        }
+    }
+}

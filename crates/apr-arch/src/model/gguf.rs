@@ -1,0 +1,112 @@
+//! What GGUF has of a model: its layout of the values, its parts and its keys.
+
+use apr_core::{Error, Result};
+use serde_json::Value as Json;
+
+use super::FamilyModel;
+use crate::expression::{Expression, Value};
+use crate::gguf::{GgufCut, GgufLayout, GgufValue, Layout};
+
+impl<'a> FamilyModel<'a> {
+    /// Whether values lie as GGUF has them, and not as in Hugging Face's checkpoints.
+    #[must_use]
+    pub fn is_in_gguf_layout(&self) -> bool {
+        self.in_gguf_layout
+    }
+
+    /// How GGUF's values of the tensor with this canonical name come from Hugging Face's.
+    ///
+    /// # Errors
+    /// E001 when the configuration lacks what that depends on.
+    pub fn gguf_layout(&self, canonical: &str) -> Result<GgufLayout> {
+        let found = self.family.find_canonical(canonical);
+        let size = |expression: &Expression| {
+            let size = self.dimensions.size(expression);
+            size.ok_or_else(|| {
+                Error::format("the configuration does not say how GGUF lays out its rows")
+                    .for_tensor(canonical)
+            })
+        };
+        Ok(match found.and_then(|found| self.family.layout(found.tensor)) {
+            None | Some(Layout::Stack(_) | Layout::Cut(_)) => GgufLayout::Same,
+            Some(Layout::Groups([groups, queries, rows])) => {
+                GgufLayout::Groups([size(groups)?, size(queries)?, size(rows)?])
+            }
+            Some(Layout::Swap([outer, a, b, inner])) => {
+                GgufLayout::Swap([size(outer)?, size(a)?, size(b)?, size(inner)?])
+            }
+            Some(Layout::Add(constant)) => GgufLayout::Add(*constant),
+            Some(Layout::Transposed) => GgufLayout::Transposed,
+            Some(Layout::SkipRows(rows)) => GgufLayout::SkipRows(size(rows)?),
+        })
+    }
+
+    /// Which rows the tensor with this canonical name is in a GGUF file, where it is cut out of
+    /// another one.
+    ///
+    /// # Errors
+    /// E001 when the configuration lacks what that depends on.
+    pub fn gguf_cut(&self, canonical: &str) -> Result<Option<GgufCut>> {
+        let found = self.family.find_canonical(canonical);
+        let Some(Layout::Cut(cut)) = found.and_then(|found| self.family.layout(found.tensor))
+        else {
+            return Ok(None);
+        };
+        let size = |expression: &Expression| {
+            self.dimensions.size(expression).ok_or_else(|| {
+                Error::format("the configuration does not say which of its rows GGUF has")
+                    .for_tensor(canonical)
+            })
+        };
+        let (groups, first, count) = (size(&cut.groups)?, size(&cut.first)?, size(&cut.count)?);
+        Ok(Some(GgufCut { groups, first, step: cut.step, count, turned: cut.turned }))
+    }
+
+    /// How many parts the tensor with this canonical name has, which GGUF stacks them in.
+    #[must_use]
+    pub fn parts_of(&self, stack: &str) -> Option<u64> {
+        let found = self.family.find_canonical(&self.family.part(stack, 0)?)?;
+        let whole = self.family.stack_of(found.tensor)?;
+        self.counts.get(self.family.stacked_index(found.tensor, whole)?).copied()
+    }
+
+    /// Whether llama.cpp goes without the tensor with this canonical name.
+    #[must_use]
+    pub fn is_without(&self, canonical: &str) -> bool {
+        let condition = self.family.gguf.as_ref().and_then(|gguf| gguf.without_tensors.as_ref());
+        let (Some(condition), Some(found)) = (condition, self.family.find_canonical(canonical))
+        else {
+            return false;
+        };
+        !found.numbers.is_empty() && self.dimensions.truth(condition, &found.numbers) == Some(true)
+    }
+
+    /// What `general.architecture` is in a GGUF file of this model; `None` where llama.cpp has no
+    /// such models.
+    #[must_use]
+    pub fn gguf_architecture(&self) -> Option<&'a str> {
+        Some(self.family.gguf.as_ref()?.architecture(&mut |name| self.dimensions.named_value(name)))
+    }
+
+    /// Hyperparameters under the keys of GGUF, in llama.cpp's order. `entry` gives entries of the
+    /// configuration by dotted path, and whatever else the family's table names.
+    ///
+    /// # Errors
+    /// E001 when one that llama.cpp needs is not there or not of its type.
+    pub fn gguf_keys(
+        &self,
+        entry: &dyn Fn(&str) -> Option<Json>,
+    ) -> Result<Vec<(String, GgufValue)>> {
+        let Some(gguf) = &self.family.gguf else { return Ok(Vec::new()) };
+        let told = |name: &str| entry(name).and_then(|json| Value::of(&json));
+        let mut lookup = |name: &str| match name.strip_prefix("config.") {
+            Some(name) => told(name),
+            None => self
+                .dimensions
+                .dimension(name)
+                .or_else(|| told(name))
+                .or_else(|| self.dimensions.named_value(name)),
+        };
+        gguf.keys(&mut lookup, |name| self.family.source_of_dimension(name))
+    }
+}

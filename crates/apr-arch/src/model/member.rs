@@ -1,0 +1,88 @@
+//! Tensors of a checkpoint, as members of their family.
+
+use std::collections::BTreeMap;
+
+use apr_core::Shape;
+
+use crate::dimensions::Dimensions;
+use crate::family::{Family, FamilyTensor, GGUF, Required};
+use crate::names::Match;
+
+#[derive(Debug)]
+pub(super) struct Member {
+    pub(super) tensor: usize,
+    pub(super) numbers: Vec<u64>,
+    pub(super) canonical: String,
+}
+
+/// Of tensors that GGUF calls the same, takes the one that the configuration has.
+pub(super) fn tell_namesakes(
+    family: &Family,
+    members: &mut [Option<Member>],
+    dimensions: &Dimensions<'_>,
+) {
+    for (taken, other) in family.namesakes(GGUF) {
+        let is_asked_for =
+            |tensor: usize, numbers: &[(&str, u64)]| match &family.tensors[tensor].required {
+                Required::Stated(stated) => Some(*stated),
+                Required::Computed(condition) => dimensions.truth(condition, numbers),
+            };
+        for member in members.iter_mut().flatten().filter(|member| member.tensor == taken) {
+            let named = numbers(&family.tensors[taken], member);
+            if is_asked_for(taken, &named) != Some(false)
+                || is_asked_for(other, &named) != Some(true)
+            {
+                continue;
+            }
+            let number = |index: &str| {
+                named.iter().find(|(name, _)| *name == index).map(|(_, number)| *number)
+            };
+            let Some(canonical) = family.tensors[other].pattern.name("", number) else { continue };
+            *member = Member { tensor: other, numbers: member.numbers.clone(), canonical };
+        }
+    }
+}
+
+pub(super) fn member(family: &Family, Match { tensor, numbers }: Match) -> Option<Member> {
+    let canonical = family.tensors[tensor].pattern.filled(&numbers)?;
+    Some(Member { tensor, numbers, canonical })
+}
+
+pub(super) fn numbers<'f>(tensor: &'f FamilyTensor, member: &Member) -> Vec<(&'f str, u64)> {
+    tensor
+        .pattern
+        .indices()
+        .iter()
+        .map(String::as_str)
+        .zip(member.numbers.iter().copied())
+        .collect()
+}
+
+/// How many values of a matrix or a kernel an output is made of; outputs come first, and last where
+/// it is turned.
+pub(super) fn inputs(shape: &Shape, is_turned: bool) -> u64 {
+    let outputs = if is_turned { shape.dims().last() } else { shape.dims().first() };
+    shape.elements().unwrap_or(u64::MAX).checked_div(outputs.copied().unwrap_or(1)).unwrap_or(1)
+}
+
+/// How many there are of each index: as the configuration says, else as far as the tensors go.
+pub(super) fn counts<'a>(
+    family: &'a Family,
+    members: &[Option<Member>],
+    dimensions: &Dimensions<'_>,
+) -> BTreeMap<&'a str, u64> {
+    let seen = |index: &str| {
+        let of = |member: &Member| {
+            let tensor = &family.tensors[member.tensor];
+            numbers(tensor, member)
+                .into_iter()
+                .find(|(name, _)| *name == index)
+                .map(|(_, number)| number)
+        };
+        members.iter().flatten().filter_map(of).max().map(|last| last.saturating_add(1))
+    };
+    let count = |(index, count)| {
+        Some((String::as_str(index), dimensions.size(count).or_else(|| seen(index))?))
+    };
+    family.indices.iter().filter_map(count).collect()
+}

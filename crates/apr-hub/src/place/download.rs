@@ -1,0 +1,111 @@
+//! Files of a place, fetched into the cache.
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use apr_core::{Error, IoCause, Progress, Result};
+
+use super::{Found, Place};
+use crate::download::Download;
+use crate::lock::disk;
+
+/// A file that is in the cache.
+#[derive(Debug, Clone)]
+pub struct Downloaded {
+    /// Its name in the place.
+    pub name: String,
+    /// Where it is.
+    pub path: PathBuf,
+    /// Length in bytes.
+    pub len: u64,
+    /// Bytes that came over the network: none of a file that was there.
+    pub fetched: u64,
+}
+
+/// A file that is wanted in the cache.
+enum Begun {
+    Here(PathBuf),
+    Coming(Arc<Download>),
+}
+
+fn finished((name, begun): (String, Begun), progress: &dyn Progress) -> Result<Downloaded> {
+    let (path, fetched) = match begun {
+        Begun::Here(path) => (path, 0),
+        Begun::Coming(download) => {
+            download.finish(progress)?;
+            (download.path(), download.moved())
+        }
+    };
+    let len = path.metadata().map_err(|error| disk(&error, &path))?.len();
+    if fetched == 0 {
+        progress.advance(len);
+    }
+    Ok(Downloaded { name, path, len, fetched })
+}
+
+impl Place {
+    /// Fetches files into the cache. Of each, the path is returned, and how many bytes came over
+    /// the network.
+    ///
+    /// # Errors
+    /// Those of [`open`](Self::open) and [`finish`](Self::finish).
+    pub fn download(
+        &self,
+        names: &[String],
+        progress: &(dyn Progress + Sync),
+    ) -> Result<Vec<Downloaded>> {
+        /// The longest file that waits for the server rather than for the line.
+        const SMALL: u64 = 1 << 20;
+        let len = |name: &String| {
+            self.files.iter().find(|file| file.name == *name).and_then(|file| file.len)
+        };
+        let is_small = |name: &&String| len(name).is_some_and(|len| len <= SMALL);
+        let (small, large): (Vec<&String>, Vec<&String>) = names.iter().partition(is_small);
+        // Small files come beside the large ones, and not after them.
+        let (large, small) = std::thread::scope(|scope| {
+            let small = scope.spawn(|| self.download_in_turn(&small, progress));
+            (self.download_in_turn(&large, progress), small.join())
+        });
+        let small = small.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        let mut done: Vec<Downloaded> = large?;
+        done.extend(small?);
+        done.sort_by_key(|file| names.iter().position(|name| *name == file.name));
+        Ok(done)
+    }
+
+    fn download_in_turn(
+        &self,
+        names: &[&String],
+        progress: &dyn Progress,
+    ) -> Result<Vec<Downloaded>> {
+        /// Files that are fetched at the same time.
+        const AT_ONCE: usize = 4;
+        let mut begun = VecDeque::new();
+        let mut done = Vec::with_capacity(names.len());
+        for &name in names {
+            if begun.len() == AT_ONCE {
+                done.extend(begun.pop_front().map(|begun| finished(begun, progress)).transpose()?);
+            }
+            begun.push_back((name.clone(), self.begin(name)?));
+        }
+        for begun in begun {
+            done.push(finished(begun, progress)?);
+        }
+        Ok(done)
+    }
+
+    fn begin(&self, name: &str) -> Result<Begun> {
+        let source = match self.open(name)? {
+            Found::Local(path) => return Ok(Begun::Here(path)),
+            Found::Remote(source) => source,
+        };
+        let download = source.download().ok_or_else(|| {
+            let message = "the hub does not say what the file's digest is, so there is no place \
+                for it in the cache";
+            Error::io(IoCause::Other, message).in_file(self.name_of(name))
+        })?;
+        download.start();
+        Ok(Begun::Coming(download))
+    }
+}

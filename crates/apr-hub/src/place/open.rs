@@ -1,0 +1,229 @@
+//! Files of a place, opened: in the cache, or on their server.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+use apr_core::{Error, IoCause, Result};
+
+use super::{Place, beside};
+use crate::client::Answer;
+use crate::download::{Entry, Target};
+use crate::hub::{RemoteFile, Repository, did_you_mean};
+use crate::hub_cache::SnapshotEntry;
+use crate::location::{HubLocation, Location, S3Location, encode_path, encode_segment, is_plain};
+use crate::lookup::{Kind, is_about_the_network};
+use crate::nearest::nearest;
+use crate::resource::{Address, Explain, Resource, State};
+use crate::s3::Store;
+use crate::settings::Token;
+use crate::source::RemoteSource;
+use crate::url_cache::{ListedEntry, UrlCache};
+
+/// A file of a place.
+pub enum Found {
+    /// On this machine.
+    Local(PathBuf),
+    /// On a server.
+    Remote(RemoteSource),
+}
+
+/// Where the file of a URL goes.
+fn listed_target(cache: Arc<UrlCache>, url: &str, etag: Option<String>) -> Target {
+    let name = UrlCache::name_of(url);
+    let (path, lock) = (cache.path(&name), cache.lock(&name));
+    let state = etag.clone().unwrap_or_else(|| "unknown".to_owned());
+    Target {
+        path,
+        lock,
+        etag: state,
+        entry: Entry::Listed(ListedEntry { cache, url: url.to_owned(), etag }),
+    }
+}
+
+impl Place {
+    /// Opens a file; one that is open already is shared.
+    ///
+    /// # Errors
+    /// E001 for a name that leads out of the folder, E007 for a file that is not there or not for
+    /// this user.
+    pub fn open(&self, name: &str) -> Result<Found> {
+        if let Some(source) = self.sources().get(name) {
+            return Ok(Found::Remote(source.clone()));
+        }
+        match self.look(name)? {
+            // Where two open it at the same time, both go on with the first one's.
+            Found::Remote(source) => {
+                Ok(Found::Remote(self.sources().entry(name.to_owned()).or_insert(source).clone()))
+            }
+            local => Ok(local),
+        }
+    }
+
+    fn look(&self, name: &str) -> Result<Found> {
+        if !is_plain(name) {
+            return Err(Error::format("the name leads out of the model's folder").in_file(name));
+        }
+        match &self.kind {
+            Kind::Repository { location, repository, folder } => {
+                let file = self
+                    .files
+                    .iter()
+                    .find(|file| file.name == name)
+                    .ok_or_else(|| self.absent(name))?;
+                let file = RemoteFile { name: format!("{}{name}", self.base), ..file.clone() };
+                if let Some(path) = folder.file(&repository.commit, &file) {
+                    return Ok(Found::Local(path));
+                }
+                let resource = self.hub_resource(location, repository, &file.name);
+                let entry = SnapshotEntry {
+                    folder: folder.clone(),
+                    commit: repository.commit.clone(),
+                    revision: location.revision().to_owned(),
+                    name: file.name.clone(),
+                };
+                let target = |etag: &str| Target::in_snapshot(&entry, etag);
+                Ok(Found::Remote(match file.len {
+                    Some(len) => RemoteSource::of_len(
+                        resource,
+                        len,
+                        file.etag.as_deref().map(target),
+                        &self.reading,
+                    ),
+                    None => {
+                        let linked = |resource: &Resource| resource.linked().as_deref().map(target);
+                        RemoteSource::open(resource, linked, &self.reading)?
+                    }
+                }))
+            }
+            Kind::Url(url) => self.look_at(&beside(url, name)),
+            Kind::Objects { location, store, .. } => self.look_in(store, location, name),
+        }
+    }
+
+    /// Opens an object of a bucket.
+    fn look_in(&self, store: &Store, location: &S3Location, name: &str) -> Result<Found> {
+        let file =
+            self.files.iter().find(|file| file.name == name).ok_or_else(|| self.absent(name))?;
+        let (cache, url) =
+            (Arc::new(UrlCache::new(&self.hub.client.settings.cache)), self.name_of(name));
+        if let Some((path, cached)) = cache.find(&url)
+            && cached.is_same(file.len, file.etag.as_deref())
+        {
+            return Ok(Found::Local(path));
+        }
+        let object = S3Location { key: format!("{}{name}", self.base), ..location.clone() };
+        let signing = (store.clone(), object.clone());
+        let sign = move || signing.0.address(&signing.1.bucket, &signing.1.key);
+        let store = store.clone();
+        let explain = move |answer: &Answer| store.explain(answer, &object);
+        let resource =
+            self.resource(Address::Signed(Box::new(sign)), url.clone(), None, Box::new(explain));
+        let source = match file.len {
+            Some(len) => {
+                resource.lock().etag.clone_from(&file.etag);
+                let target = listed_target(cache, &url, file.etag.clone());
+                RemoteSource::of_len(resource, len, Some(target), &self.reading)
+            }
+            None => {
+                let target =
+                    |resource: &Resource| Some(listed_target(cache, &url, resource.etag()));
+                RemoteSource::open(resource, target, &self.reading)?
+            }
+        };
+        Ok(Found::Remote(source))
+    }
+
+    /// Opens the file of a URL; one that is in the cache is asked for its state alone.
+    fn look_at(&self, url: &str) -> Result<Found> {
+        let cache = Arc::new(UrlCache::new(&self.hub.client.settings.cache));
+        let (resource, known) = (self.url_resource(url), cache.find(url));
+        if let Some((path, _)) = known.as_ref().filter(|_| self.hub.client.settings.offline) {
+            self.hub
+                .notes
+                .add(format!("{}: offline, so what is in the cache is used", resource.name));
+            return Ok(Found::Local(path.clone()));
+        }
+        if let Some((path, cached)) = known {
+            match resource.first_bytes(1) {
+                Ok(_) if cached.is_same(resource.len(), resource.etag().as_deref()) => {
+                    return Ok(Found::Local(path));
+                }
+                Ok(_) => {}
+                Err(error) if is_about_the_network(&error) => {
+                    self.hub.notes.add(format!(
+                        "{}: {}; what is in the cache is used",
+                        resource.name,
+                        error.message()
+                    ));
+                    return Ok(Found::Local(path));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        let target = |resource: &Resource| Some(listed_target(cache, url, resource.etag()));
+        Ok(Found::Remote(RemoteSource::open(resource, target, &self.reading)?))
+    }
+
+    fn absent(&self, name: &str) -> Error {
+        let near = nearest(name, self.files.iter().map(|file| file.name.as_str()), 3);
+        Error::io(IoCause::NotFound, format!("there is no such file{}", did_you_mean(&near)))
+            .in_file(self.name_of(name))
+    }
+
+    pub(crate) fn hub_resource(
+        &self,
+        location: &HubLocation,
+        repository: &Repository,
+        path: &str,
+    ) -> Resource {
+        let settings = &self.hub.client.settings;
+        let (repo, commit) = (encode_path(&repository.id), encode_segment(&repository.commit));
+        let url = format!("{}/{repo}/resolve/{commit}/{}", settings.endpoint, encode_path(path));
+        let asked = HubLocation { path: path.to_owned(), ..location.clone() };
+        let (client, name) = (Arc::clone(&self.hub.client), asked.to_string());
+        let explain = move |answer: &Answer| client.hub_error(&asked, answer);
+        self.resource(Address::Fixed(url), name, settings.token.clone(), Box::new(explain))
+    }
+
+    fn url_resource(&self, url: &str) -> Resource {
+        let name = Location::Url(url.to_owned()).to_string();
+        self.resource(Address::Fixed(url.to_owned()), name, None, Box::new(url_error))
+    }
+
+    fn resource(
+        &self,
+        address: Address,
+        name: String,
+        token: Option<Token>,
+        explain: Box<Explain>,
+    ) -> Resource {
+        Resource {
+            client: Arc::clone(&self.hub.client),
+            name,
+            address,
+            token,
+            explain,
+            notes: self.hub.notes.clone(),
+            state: Mutex::new(State::default()),
+            asking: Mutex::new(()),
+        }
+    }
+}
+
+/// Why a server refuses a file.
+fn url_error(answer: &Answer) -> Error {
+    let status = answer.status;
+    match status {
+        404 | 410 => {
+            Error::io(IoCause::NotFound, format!("the server has no such file ({status})"))
+        }
+        401 | 403 => Error::io(
+            IoCause::Other,
+            format!(
+                "the server does not give it to everybody ({status}); apr sends no password to \
+                 this server"
+            ),
+        ),
+        _ => Error::io(IoCause::Other, format!("the server answers with status {status}")),
+    }
+}

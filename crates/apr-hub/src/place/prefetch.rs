@@ -1,0 +1,104 @@
+//! What is fetched before it is read, and what of it is kept.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use apr_core::{ByteSource, Result};
+
+use super::{Found, Place};
+use crate::lookup::Kind;
+use crate::source::{LONGEST_COMPANION, RemoteSource};
+
+impl Place {
+    /// The model is open: from now on nothing is fetched that was not asked for.
+    pub fn opened(&self) {
+        self.reading.opened();
+    }
+
+    /// All of the model is going to be read, so that what comes next is fetched ahead.
+    pub fn read_whole(&self) {
+        self.reading.whole();
+    }
+
+    /// The same, and what was opened is kept in the cache: it is fetched from now on, in the
+    /// background, and read there.
+    pub fn keep_whole(&self) {
+        self.reading.whole();
+        let downloads: Vec<_> =
+            self.sources().values().filter_map(RemoteSource::download).collect();
+        // One after the other, each by many ranges; one that is read before its turn begins at
+        // once. Small files wait for the server rather than for the line, so that they come beside
+        // the large ones.
+        let (small, large): (Vec<_>, Vec<_>) =
+            downloads.into_iter().partition(|download| download.is_small());
+        for downloads in [small, large] {
+            std::thread::spawn(move || {
+                downloads.iter().for_each(|download| drop(download.finish(&())));
+            });
+        }
+    }
+
+    /// Waits until what is kept is whole and checked.
+    ///
+    /// # Errors
+    /// E004 when a file is not the one that the hub has, E007 when it can't be fetched or written.
+    pub fn finish(&self) -> Result<()> {
+        let opened = self.sources().clone();
+        opened
+            .values()
+            .filter_map(RemoteSource::begun)
+            .try_for_each(|download| download.finish(&()))
+    }
+
+    /// Notes what is kept of files that were not fetched to their end.
+    pub fn note_kept(&self) {
+        let opened = self.sources();
+        let kept =
+            opened.values().filter_map(RemoteSource::begun).filter_map(|download| download.kept());
+        kept.for_each(|note| self.hub.notes.add(note));
+    }
+
+    /// Begins to fetch the first bytes of all shards, companions as a whole, or both, several files
+    /// at a time. Whoever opens the files one after the other then waits once for a server that is
+    /// far away, and not once for each.
+    pub fn fetch_heads(&self, with_shards: bool, with_companions: bool) {
+        /// Files that are asked for at the same time.
+        const AT_ONCE: usize = 8;
+        if matches!(self.kind, Kind::Url(_)) {
+            return;
+        }
+        let companions = self.files.iter().filter(|file| {
+            let is_short = file.len.is_some_and(|len| len <= LONGEST_COMPANION);
+            with_companions && is_short && self.chosen.companions.contains(&file.name)
+        });
+        // What is one file is opened at once anyway.
+        let weights =
+            self.chosen.weights.iter().filter(|_| with_shards && self.chosen.weights.len() > 1);
+        let names = weights
+            .map(|name| (name.clone(), false))
+            .chain(companions.map(|file| (file.name.clone(), true)));
+        let names: Vec<(String, bool)> = names.collect();
+        let threads = AT_ONCE.min(names.len());
+        let names = Arc::new(Mutex::new(names.into_iter()));
+        for _ in 0..threads {
+            let (place, names) = (self.clone(), Arc::clone(&names));
+            let next = move || names.lock().unwrap_or_else(PoisonError::into_inner).next();
+            // What fails here fails again, and is told, when the file is read.
+            std::thread::spawn(move || {
+                while next().is_some_and(|(name, whole)| place.fetch(&name, whole).is_ok()) {}
+            });
+        }
+    }
+
+    /// Fetches a file, or its first bytes.
+    fn fetch(&self, name: &str, whole: bool) -> Result<()> {
+        match self.open(name)? {
+            Found::Remote(source) if source.len() > 0 => {
+                // What is listed as short may be long where it is served.
+                let whole = whole && source.len() <= LONGEST_COMPANION;
+                let len = if whole { usize::try_from(source.len()).unwrap_or(1) } else { 1 };
+                source.read_at(0, &mut vec![0; len])
+            }
+            Found::Remote(_) | Found::Local(_) => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! Dtypes that llama.cpp needs tensors in, and the file type that it records.
+
+use std::collections::BTreeMap;
+
+use apr_quantize::{Scheme, recorded_scheme};
+use apr_registry::{DType, Metadata, TensorInfo};
+
+/// The file type of the scheme that the checkpoint was quantized by, as its metadata record it.
+pub(super) fn recorded_file_type(metadata: &Metadata) -> Option<u32> {
+    Scheme::parse(&recorded_scheme(metadata)?).ok()?.file_type()
+}
+
+/// The dtype that llama.cpp needs a tensor in: single precision for vectors, norms, routers and
+/// tables of positions. Doubles and 8-bit floats, which it does not know, become what holds them
+/// best.
+pub(super) fn required_dtype(info: &TensorInfo) -> Option<DType> {
+    let name = info.name.as_str();
+    let is_listed = [".ffn_gate_inp.weight", ".ffn_gate_inp_shexp.weight", "_norm.weight"]
+        .iter()
+        .any(|end| name.ends_with(end))
+        || ["position_embd.weight", "token_types.weight"].contains(&name)
+        || !name.ends_with(".weight");
+    let dtype = match info.dtype {
+        from if from.is_quantized() => return None,
+        _ if info.shape.dims().len() <= 1 || is_listed => DType::F32,
+        DType::F64 => DType::F32,
+        DType::F8_E4M3 | DType::F8_E5M2 | DType::F8_E4M3FNUZ | DType::F8_E5M2FNUZ => DType::BF16,
+        from => from,
+    };
+    (dtype != info.dtype).then_some(dtype)
+}
+
+/// llama.cpp's number of a file whose matrices are mostly of one dtype, `general.file_type`: that
+/// of most elements.
+#[must_use]
+pub fn file_type<'t>(tensors: impl Iterator<Item = (&'t TensorInfo, DType)>) -> u32 {
+    let mut elements: BTreeMap<DType, u64> = BTreeMap::new();
+    for (info, dtype) in tensors.filter(|(info, _)| info.shape.dims().len() > 1) {
+        let count = elements.entry(dtype).or_default();
+        *count = count.saturating_add(info.shape.elements().unwrap_or_default());
+    }
+    // Single precision is what stays beside every other dtype.
+    let most =
+        elements.iter().filter(|(dtype, _)| **dtype != DType::F32).max_by_key(|(_, count)| **count);
+    match most.map_or(DType::F32, |(dtype, _)| *dtype) {
+        DType::F16 => 1,
+        DType::Q4_0 => 2,
+        DType::Q4_1 => 3,
+        DType::Q8_0 => 7,
+        DType::Q5_0 => 8,
+        DType::Q5_1 => 9,
+        DType::Q2_K => 10,
+        DType::Q3_K => 12,
+        DType::Q4_K => 15,
+        DType::Q5_K => 17,
+        DType::Q6_K => 18,
+        DType::IQ2_XXS => 19,
+        DType::IQ2_XS => 20,
+        DType::IQ3_XXS => 23,
+        DType::IQ1_S => 24,
+        DType::IQ4_NL => 25,
+        DType::IQ3_S => 26,
+        DType::IQ2_S => 28,
+        DType::IQ4_XS => 30,
+        DType::IQ1_M => 31,
+        DType::BF16 => 32,
+        DType::TQ1_0 => 36,
+        DType::TQ2_0 => 37,
+        DType::MXFP4 => 38,
+        DType::NVFP4 => 39,
+        DType::Q1_0 => 40,
+        DType::Q2_0 => 41,
+        _ => 0,
+    }
+}

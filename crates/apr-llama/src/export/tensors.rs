@@ -1,0 +1,360 @@
+//! The tensors of a GGUF file: which there are, what they are called, and what each is made from.
+
+use std::collections::{BTreeMap, HashSet};
+
+use apr_arch::{CANONICAL, FamilyModel, GGUF, GgufLayout, Kind, Naming};
+use apr_core::counted;
+use apr_gguf::{Array, KeyValue, Value as Typed};
+use apr_registry::{CheckpointReader, DType, Error, Loss, Result, TensorInfo, keys};
+use apr_view::{Change, Origin};
+
+use crate::hyperparameters::Facts;
+use crate::import::rows_of;
+use crate::rope;
+
+/// Most rotary dimensions a head may have.
+const MAX_HEAD: u64 = 1 << 16;
+
+/// Canonical names of the tensors that llama.cpp reads rotary factors from.
+pub(super) const LLAMA3: &str = "rope_freqs.weight";
+pub(super) const LONG: &str = "rope_factors_long.weight";
+const SHORT: &str = "rope_factors_short.weight";
+
+/// Ends of the names of four-bit floats and of their exponents.
+const BLOCKS: &str = "_blocks";
+const SCALES: &str = "_scales";
+
+/// The tensor with a row for each token.
+const TOKENS: &str = "token_embd.weight";
+
+pub(super) struct Plan<'p, 'a> {
+    reader: &'a dyn CheckpointReader,
+    model: &'p FamilyModel<'p>,
+    pub(super) tensors: Vec<(TensorInfo, Origin)>,
+    pub(super) losses: Vec<Loss>,
+    /// Names that are taken.
+    names: HashSet<String>,
+}
+
+impl<'p, 'a> Plan<'p, 'a> {
+    pub(super) fn new(reader: &'a dyn CheckpointReader, model: &'p FamilyModel<'p>) -> Self {
+        Self { reader, model, tensors: Vec::new(), losses: Vec::new(), names: HashSet::new() }
+    }
+
+    /// Tensors that Hugging Face's models compute from their configuration.
+    ///
+    /// # Errors
+    /// E001 when the factors of positions are not as many as the rotated dimensions need, or can't
+    /// be computed with.
+    pub(super) fn add_computed(&mut self, facts: &Facts, keys: &[KeyValue]) -> Result<()> {
+        let has = |name: &str| {
+            self.model.family().source_name(name, &Naming::new(CANONICAL, "")).is_some()
+        };
+        let head = self.model.dimension("head_dim").filter(|&head| head <= MAX_HEAD);
+        let mut computed = Vec::new();
+        if let (true, Some(head)) = (has(LLAMA3), head) {
+            computed
+                .extend(rope::llama3_factors(&facts.config, head).map(|factors| (LLAMA3, factors)));
+        }
+        if let (true, Some([long, short])) = (has(LONG), rope::long_and_short(&facts.config)) {
+            let rotated = keys.iter().find(|pair| pair.key.ends_with(".rope.dimension_count"));
+            let rotated = rotated.and_then(|pair| pair.value.as_u64());
+            if let Some(rotated) = rotated.filter(|&rotated| rotated != 2 * long.len() as u64) {
+                let has = counted(long.len() as u64, "factor");
+                let why = format!(
+                    "config.json's 'rope_scaling' has {has}, but {rotated} dimensions need half as \
+                     many"
+                );
+                return Err(Error::format(why));
+            }
+            computed.extend([(LONG, long), (SHORT, short)]);
+        }
+        for (name, factors) in computed {
+            if let Some(wrong) =
+                factors.iter().find(|factor| !(factor.is_finite() && **factor > 0.0))
+            {
+                let why = format!(
+                    "config.json's 'rope_scaling' leads to the factor {wrong}, not a finite one \
+                     above 0"
+                );
+                return Err(Error::format(why).for_tensor(name));
+            }
+            let info = TensorInfo {
+                name: name.to_owned(),
+                dtype: DType::F32,
+                shape: [factors.len() as u64].into(),
+            };
+            let bytes = factors.iter().flat_map(|factor| factor.to_le_bytes()).collect();
+            self.add(info, Origin::Own(bytes));
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, info: TensorInfo, origin: Origin) {
+        self.names.insert(info.name.clone());
+        self.tensors.push((info, origin));
+    }
+
+    fn lose(&mut self, name: &str, why: &str) {
+        self.losses.push(Loss {
+            name: name.to_owned(),
+            what: "left out".to_owned(),
+            why: why.to_owned(),
+        });
+    }
+
+    pub(super) fn add_all(&mut self) -> Result<()> {
+        let stacks = self.stacks();
+        for (position, info) in self.reader.tensors().iter().enumerate() {
+            if self.reader.metadata().auxiliary_tensor() == Some(&info.name) {
+                continue;
+            }
+            let Some(canonical) = self.model.canonical(position) else {
+                let is_seen = is_of_vision(&info.name);
+                self.lose(
+                    &info.name,
+                    if is_seen { OF_VISION } else { "llama.cpp knows no such tensor" },
+                );
+                continue;
+            };
+            if let Some((stack, _)) = self.model.family().stack(canonical) {
+                // All of them are there once the last one has come.
+                if let Some(parts) =
+                    stacks.get(&stack).filter(|parts| parts.values().max() == Some(&position))
+                {
+                    self.add_stack(&stack, parts)?;
+                }
+                continue;
+            }
+            self.add_known(position, canonical)?;
+        }
+        Ok(())
+    }
+
+    /// Adds what becomes of a tensor that stays one, or is taken apart.
+    fn add_known(&mut self, position: usize, canonical: &str) -> Result<()> {
+        if self.model.is_without(canonical) {
+            self.lose(&self.reader.tensors()[position].name, "llama.cpp goes without it");
+            return Ok(());
+        }
+        if let Some(whole) = canonical.strip_suffix(BLOCKS) {
+            return self.add_four_bits(position, whole);
+        }
+        if canonical.ends_with(SCALES) {
+            return Ok(());
+        }
+        let cuts = self.model.family().cuts(canonical);
+        if !cuts.is_empty() {
+            return cuts.iter().try_for_each(|part| self.add_cut(position, part));
+        }
+        if self.model.family().kind(canonical) == Some(Kind::Buffer) {
+            return Ok(());
+        }
+        match self.model.family().source_name(canonical, &Naming::new(GGUF, "")) {
+            Some(name) => self.add_named(position, canonical, name),
+            None => self.lose_unnamed(position, canonical),
+        }
+    }
+
+    /// Adds a tensor that llama.cpp has a name for, unless it is there already or of no use to it.
+    fn add_named(&mut self, position: usize, canonical: &str, name: String) -> Result<()> {
+        let own = &self.reader.tensors()[position].name;
+        let tied = self.reader.metadata().object(keys::TIED);
+        if tied.is_some_and(|tied| tied.contains_key(own)) {
+            return Ok(());
+        }
+        if name.starts_with("cls.") && !self.classifies_texts() {
+            self.lose(own, "llama.cpp classifies texts, and nothing smaller");
+            return Ok(());
+        }
+        if self.names.contains(&name) {
+            self.lose(own, &format!("another tensor is llama.cpp's {name} already"));
+            return Ok(());
+        }
+        self.add_one(position, canonical, name)
+    }
+
+    /// Leaves out a tensor that llama.cpp has no name for.
+    ///
+    /// # Errors
+    /// E001 when it is of a layer, which can't be run without it.
+    fn lose_unnamed(&mut self, position: usize, canonical: &str) -> Result<()> {
+        let own = &self.reader.tensors()[position].name;
+        if is_of_layer(canonical) {
+            let architecture = self.model.gguf_architecture().unwrap_or_default();
+            let why = format!(
+                "llama.cpp's {architecture} has no place for it, and layers can't do without"
+            );
+            return Err(Error::format(why).for_tensor(own));
+        }
+        self.lose(own, "llama.cpp has no place for it");
+        Ok(())
+    }
+
+    /// Whether a classifier is one of whole texts, as far as the configuration tells.
+    fn classifies_texts(&self) -> bool {
+        let architecture = self.reader.metadata().object(keys::ARCHITECTURE);
+        let class = architecture.and_then(|config| config.get("architectures")?.get(0)?.as_str());
+        class.is_none_or(|class| class.ends_with("ForSequenceClassification"))
+    }
+
+    fn add_one(&mut self, position: usize, canonical: &str, name: String) -> Result<()> {
+        let source = &self.reader.tensors()[position];
+        let mut info = source.clone();
+        let origin = match self.model.gguf_layout(canonical)? {
+            GgufLayout::Same => Origin::Base(position),
+            GgufLayout::Swap(order) => Origin::Changed(Change::rows(source, position, order)?),
+            GgufLayout::Add(constant) => {
+                Origin::Changed(Change::sum(&mut info, position, constant)?)
+            }
+            GgufLayout::Groups(order) => {
+                Origin::Changed(Change::grouped(source, position, order, false)?)
+            }
+            GgufLayout::Transposed => Origin::Changed(Change::transposed(&mut info, position)?),
+            GgufLayout::SkipRows(skipped) => {
+                let (rows, first) = rows_after(source, skipped)?;
+                Origin::Changed(Change::some_rows(&mut info, position, first, rows)?)
+            }
+            _ => {
+                return Err(Error::format("its layout is not known to this version")
+                    .for_tensor(&source.name));
+            }
+        };
+        info.name = name;
+        self.add(info, origin);
+        Ok(())
+    }
+
+    /// Adds what GGUF has of the tensor at this position under another name.
+    fn add_cut(&mut self, position: usize, part: &str) -> Result<()> {
+        let name = self.model.family().source_name(part, &Naming::new(GGUF, ""));
+        let (Some(name), Some(cut)) = (name, self.model.gguf_cut(part)?) else { return Ok(()) };
+        let (info, change) =
+            Change::cut(&self.reader.tensors()[position], position, rows_of(cut)?, &name)?;
+        self.add(info, Origin::Changed(change));
+        Ok(())
+    }
+
+    /// Adds what GGUF has of four-bit floats whose elements are at this position, and their
+    /// exponents beside them.
+    fn add_four_bits(&mut self, position: usize, whole: &str) -> Result<()> {
+        let (tensors, scales) = (self.reader.tensors(), format!("{whole}{SCALES}"));
+        let at = (0..tensors.len())
+            .find(|&at| self.model.canonical(at) == Some(&scales))
+            .ok_or_else(|| {
+                Error::format("the exponents of its four-bit floats are missing")
+                    .for_tensor(&tensors[position].name)
+            })?;
+        for part in self.model.family().cuts(whole) {
+            let name = self.model.family().source_name(&part, &Naming::new(GGUF, ""));
+            let (Some(name), Some(cut)) = (name, self.model.gguf_cut(&part)?) else { continue };
+            let (blocks, scales) = ((&tensors[position], position), (&tensors[at], at));
+            let (info, change) = Change::four_bits(blocks, scales, rows_of(cut)?, &name)?;
+            self.add(info, Origin::Changed(change));
+        }
+        Ok(())
+    }
+
+    /// Parts of the tensors that GGUF stacks, by their place.
+    fn stacks(&self) -> BTreeMap<String, BTreeMap<u64, usize>> {
+        let mut stacks: BTreeMap<String, BTreeMap<u64, usize>> = BTreeMap::new();
+        for position in 0..self.reader.tensors().len() {
+            let stack = self
+                .model
+                .canonical(position)
+                .and_then(|canonical| self.model.family().stack(canonical));
+            if let Some((stack, place)) = stack {
+                stacks.entry(stack).or_default().insert(place, position);
+            }
+        }
+        stacks
+    }
+
+    fn add_stack(&mut self, stack: &str, parts: &BTreeMap<u64, usize>) -> Result<()> {
+        let tensors = self.reader.tensors();
+        let count = self.model.parts_of(stack).unwrap_or(parts.len() as u64);
+        let positions: Vec<usize> = parts.values().copied().collect();
+        let is_whole = count == parts.len() as u64 && parts.keys().copied().eq(0..count);
+        if let (false, Some(&first)) = (is_whole, positions.first()) {
+            let what = if stack.contains("experts") { "expert" } else { "head" };
+            let has = counted(parts.len() as u64, what);
+            let why = format!("its layer has {has}, but llama.cpp needs all {count} in one tensor");
+            return Err(Error::format(why).for_tensor(&tensors[first].name));
+        }
+        let naming = Naming::new(GGUF, "");
+        let name =
+            self.model.family().source_name(stack, &naming).unwrap_or_else(|| stack.to_owned());
+        let (info, change) = Change::stack(tensors, &positions, &name)?;
+        self.add(info, Origin::Changed(change));
+        Ok(())
+    }
+
+    /// llama.cpp wants as many rows as there are tokens. Rows without a token are padding.
+    pub(super) fn cut_to_vocabulary(&mut self, tokenizer: &[KeyValue]) -> Result<()> {
+        let tokens = tokenizer.iter().find(|pair| pair.key == "tokenizer.ggml.tokens");
+        let Some(Typed::Array(Array::String(tokens))) = tokens.map(|pair| &pair.value) else {
+            return Ok(());
+        };
+        let tokens = tokens.len() as u64;
+        for (info, origin) in &mut self.tensors {
+            let is_by_token =
+                [TOKENS, "output.weight", "output.bias"].contains(&info.name.as_str());
+            let rows = info.shape.dims().first().copied().unwrap_or_default();
+            let (true, Origin::Base(position)) = (is_by_token && rows != tokens, &*origin) else {
+                continue;
+            };
+            let position = *position;
+            let [has, takes] = [counted(tokens, "token"), counted(rows, "row")];
+            if rows < tokens {
+                let why = format!(
+                    "the tokenizer has {has}, but it has {takes}: llama.cpp needs a row for each"
+                );
+                return Err(Error::format(why).for_tensor(&self.reader.tensors()[position].name));
+            }
+            *origin = Origin::Changed(Change::some_rows(info, position, 0, tokens)?);
+            self.losses.push(Loss {
+                name: self.reader.tensors()[position].name.clone(),
+                what: format!("the last {} left out", counted(rows - tokens, "row")),
+                why: format!("the tokenizer has {has}, and llama.cpp takes a row for each"),
+            });
+        }
+        Ok(())
+    }
+}
+
+/// How many rows there are after those that are skipped, and the first of them.
+fn rows_after(info: &TensorInfo, skipped: u64) -> Result<(u64, i64)> {
+    let rows = info.shape.dims().first().and_then(|rows| rows.checked_sub(skipped));
+    rows.zip(i64::try_from(skipped).ok()).ok_or_else(|| {
+        let has = format!(
+            "its shape is {}, but llama.cpp leaves out its first {skipped} rows",
+            info.shape
+        );
+        Error::format(has).for_tensor(&info.name)
+    })
+}
+
+/// Why tensors of vision are not in the file.
+pub(super) const OF_VISION: &str =
+    "llama.cpp keeps what sees in a file of its own (mmproj), which apr does not write";
+
+/// Whether a tensor is of the part that sees in a model that also reads, or between the two.
+pub(super) fn is_of_vision(name: &str) -> bool {
+    const PARTS: [&str; 8] = [
+        "vision_tower",
+        "vision_model",
+        "visual",
+        "multi_modal_projector",
+        "mm_projector",
+        "vision_encoder",
+        "vision_language_adapter",
+        "image_newline",
+    ];
+    name.split('.').any(|part| PARTS.contains(&part))
+}
+
+fn is_of_layer(canonical: &str) -> bool {
+    canonical
+        .split('.')
+        .any(|part| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit()))
+}

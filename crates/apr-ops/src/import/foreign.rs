@@ -1,0 +1,151 @@
+//! A checkpoint on its way to a format other than `.apr`.
+
+use apr_arch::FamilyModel;
+use apr_llama::{GgufExport, Restored, described, from_gguf, is_in_gguf_layout, to_gguf};
+use apr_registry::{CheckpointReader, Convention, DType, Error, Format, Loss, Result, keys};
+use apr_source::adapter::is_adapter;
+use apr_source::naming::{canonical, original};
+use apr_source::{Architecture, Source};
+use apr_view::View;
+
+use super::structure::{contradiction, errors_and_warnings, misfits, unknown_architecture};
+use super::{FamilyNote, Prepared, add_learnt, note};
+use crate::inline::{InlineValidator, ValidationConfig};
+
+/// A checkpoint ready for a format other than `.apr`.
+pub struct Foreign<'a> {
+    /// What is written, and judged on the way.
+    pub prepared: Prepared<'a>,
+    /// Dtypes that the format needs, by position; the tensors' own where there is none.
+    pub dtypes: Vec<Option<DType>>,
+    /// What the format has no place for.
+    pub losses: Vec<Loss>,
+}
+
+/// Prepares a checkpoint for a format other than `.apr`: under the names and in the layout that it
+/// has there, without what an import added for the container alone.
+///
+/// # Errors
+/// E001 when the family asked for is not known, or GGUF needs one and there is none; E007 and E008
+/// when a companion can't be read.
+pub fn restore<'a>(
+    source: &Source<'a>,
+    format: &'static Format,
+    validation: ValidationConfig,
+) -> Result<Foreign<'a>> {
+    let reader = source.reader();
+    let Layout { view, dtypes, losses, warnings } = layout(source, format)?;
+    if !validation.structure && !validation.reads_values() {
+        let validator = InlineValidator::new(validation);
+        let prepared = Prepared { view, validator, family: None, misfits: Vec::new(), warnings };
+        return Ok(Foreign { prepared, dtypes, losses });
+    }
+    // Names and shapes are judged as they come, values as they go.
+    let found = source.family()?;
+    let mismatches =
+        found.filter(|_| validation.structure).map(|model| model.mismatches(reader.tensors()));
+    // llama.cpp can't do with a part.
+    let complete = validation.complete || format.convention == Convention::LlamaCpp;
+    let (mut misfits, odd) =
+        errors_and_warnings(mismatches.map(misfits).unwrap_or_default(), complete);
+    if found.is_none() && format.convention == Convention::Framework && validation.structure {
+        misfits.extend(unknown_architecture(reader));
+    }
+    let model = source.family_in(&view)?;
+    let validator = InlineValidator::for_checkpoint(validation, view.tensors(), model.as_ref());
+    // What a format can't hold no longer says what the model is; the source did.
+    let guessed = found.or(model.as_ref()).is_some_and(FamilyModel::is_guessed);
+    let family = model.as_ref().map(|model| FamilyNote { guessed, ..note(model, &view, reader) });
+    let is_known = model.is_some();
+    drop(model);
+    let warnings = warnings.into_iter().chain(odd).collect();
+    let mut prepared = Prepared { view, validator, family, misfits, warnings };
+    if !is_known && validation.structure && matches!(source.architecture(), Architecture::Auto) {
+        let contradiction =
+            contradiction(&prepared.view, prepared.view.metadata(), source.families());
+        prepared.misfits.extend(contradiction);
+    }
+    Ok(Foreign { prepared, dtypes, losses })
+}
+
+/// Names and layout in a target format.
+struct Layout<'a> {
+    view: View<'a>,
+    dtypes: Vec<Option<DType>>,
+    losses: Vec<Loss>,
+    warnings: Vec<String>,
+}
+
+impl<'a> Layout<'a> {
+    /// All there is to say is in the view.
+    fn of(view: View<'a>) -> Self {
+        Self { view, dtypes: Vec::new(), losses: Vec::new(), warnings: Vec::new() }
+    }
+}
+
+fn layout<'a>(source: &Source<'a>, format: &'static Format) -> Result<Layout<'a>> {
+    match format.convention {
+        Convention::LlamaCpp => {
+            let GgufExport { view, dtypes, losses, warnings } = to_gguf(source)?;
+            Ok(Layout { view, dtypes, losses, warnings })
+        }
+        Convention::Framework if is_in_gguf_layout(source.reader()) => out_of_gguf(source),
+        Convention::Whisper => Ok(Layout::of(for_apr1(source)?)),
+        _ => Ok(Layout::of(original(source, format)?)),
+    }
+}
+
+/// Names and layout that a framework's programs expect, of a checkpoint that has GGUF's.
+///
+/// # Errors
+/// E001 where there are no tensors, or they can't be taken back.
+fn out_of_gguf<'a>(source: &Source<'a>) -> Result<Layout<'a>> {
+    let reader = source.reader();
+    if reader.tensors().is_empty() {
+        return Err(Error::format(
+            "it holds a vocabulary and no tensors: there are no weights to write",
+        ));
+    }
+    if is_of_no_architecture(source) {
+        return Ok(Layout {
+            warnings: vec![under_its_own_names(reader)],
+            ..Layout::of(View::new(reader))
+        });
+    }
+    let (Restored { view, losses, .. }, warnings) =
+        from_gguf(reader, source.families(), source.architecture())?;
+    Ok(Layout { losses, warnings, ..Layout::of(view) })
+}
+
+/// The notice of what is written under the names of a GGUF file.
+fn under_its_own_names(reader: &dyn CheckpointReader) -> String {
+    let name = reader.metadata().text(keys::MODEL_TYPE).unwrap_or_default();
+    format!(
+        "apr does not know the architecture '{name}': tensors keep GGUF's names and layout, and \
+         there is no config.json, so that libraries will not find a model in it"
+    )
+}
+
+/// Whether a GGUF file, or what was imported from one, is of no architecture that is known.
+fn is_of_no_architecture(source: &Source<'_>) -> bool {
+    let is_asked = !matches!(source.architecture(), Architecture::Auto);
+    let told = described(source.reader(), source.families(), source.architecture());
+    !is_asked
+        && (told.is_none() || is_adapter(source.reader().tensors()))
+        && source.family().is_ok_and(|f| f.is_none())
+}
+
+/// The programs that read APR1 know a Whisper model by the canonical names, and take vocabulary and
+/// mel filterbank from the file: those of the companions, where the checkpoint has none of its own.
+fn for_apr1<'a>(source: &Source<'a>) -> Result<View<'a>> {
+    let mut view = match source.family()? {
+        Some(model) => canonical(source.reader(), model),
+        None => View::new(source.reader()),
+    };
+    let learnt = source.learnt()?;
+    for (key, value) in &learnt.metadata {
+        view.metadata_mut().set_default(key, value.clone());
+    }
+    add_learnt(&mut view, learnt);
+    Ok(view)
+}

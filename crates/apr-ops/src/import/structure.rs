@@ -1,0 +1,203 @@
+//! What names, shapes and metadata show to be wrong, before any value is read.
+
+use apr_arch::{Families, FamilyModel, Mismatch};
+use apr_core::counted;
+use apr_registry::{CheckpointReader, Convention, Metadata, TensorInfo, keys};
+use apr_source::adapter::is_adapter;
+use apr_source::{Architecture, Source, is_unpacked};
+use apr_view::{View, nearest};
+use serde_json::Value;
+
+use crate::inline::{Claim, ValidationError, ValidationReason};
+use crate::physics::Level;
+
+/// What of the whole checkpoint does not go together: the family that it claims, its vocabulary and
+/// its filterbank.
+pub(super) fn structural_misfits(
+    source: &Source<'_>,
+    model: Option<&FamilyModel<'_>>,
+    view: &View<'_>,
+) -> Vec<ValidationError> {
+    let metadata = view.metadata();
+    let mut misfits = Vec::new();
+    if model.is_none() && matches!(source.architecture(), Architecture::Auto) {
+        misfits.extend(false_claim(source.reader(), metadata, source.families()));
+        misfits.extend(unknown_architecture(source.reader()));
+    }
+    if let Some(rows) = model.and_then(|model| model.dimension("vocab")) {
+        misfits.extend(vocabulary_misfit(rows, |key| metadata.get(key)));
+    }
+    misfits.extend(filterbank_misfit(metadata, view.tensors(), |key| metadata.get(key)));
+    misfits
+}
+
+/// What a checkpoint that no family was found for says of itself, and is not: its configuration
+/// names a family that the tensors are not of. A conversion refuses it, and so it is not valid.
+pub(crate) fn false_claim(
+    reader: &dyn CheckpointReader,
+    metadata: &Metadata,
+    families: &Families,
+) -> Option<ValidationError> {
+    if is_unpacked(reader, &Architecture::Auto) {
+        None
+    } else {
+        contradiction(reader, metadata, families)
+    }
+}
+
+/// Where the configuration names a family that the tensors are not of.
+pub(super) fn contradiction(
+    reader: &dyn CheckpointReader,
+    metadata: &Metadata,
+    families: &Families,
+) -> Option<ValidationError> {
+    // An adapter may travel with the configuration of the model that it is for.
+    families
+        .contradiction(reader.tensors(), metadata)
+        .filter(|_| !is_adapter(reader.tensors()))
+        .map(|contradiction| ValidationError {
+            tensor: contradiction.stranger.clone(),
+            level: Level::Error,
+            message: contradiction.to_string(),
+            reason: Box::new(ValidationReason::Family(contradiction)),
+        })
+}
+
+/// GGUF files say what they are; one of a kind that is not known would be taken without any check.
+pub(super) fn unknown_architecture(reader: &dyn CheckpointReader) -> Option<ValidationError> {
+    let is_foreign =
+        reader.format().convention != Convention::LlamaCpp || reader.tensors().is_empty();
+    if is_foreign || is_adapter(reader.tensors()) {
+        return None;
+    }
+    let name = reader.metadata().text(keys::MODEL_TYPE).unwrap_or_default().to_owned();
+    Some(ValidationError {
+        tensor: reader.tensors().first()?.name.clone(),
+        level: Level::Error,
+        message: format!(
+            "the file says '{name}', which is not an architecture that apr knows: names and shapes \
+             can't be checked"
+        ),
+        reason: Box::new(ValidationReason::Claim(Claim::Architecture { name })),
+    })
+}
+
+/// Unknown and missing tensors that are compared with one another: where there are more, none of
+/// them was renamed.
+pub(crate) const COMPARED: usize = 20;
+
+/// Mismatches, with a hint where an unknown tensor looks like a missing one.
+pub(crate) fn misfits(mismatches: Vec<Mismatch>) -> Vec<ValidationError> {
+    let missing: Vec<String> = mismatches
+        .iter()
+        .filter_map(|mismatch| {
+            if let Mismatch::Missing { name } = mismatch { Some(name.clone()) } else { None }
+        })
+        .collect();
+    let mut unknown = 0;
+    let hint = |mut error: ValidationError| {
+        if !matches!(*error.reason, ValidationReason::Structure(Mismatch::Unexpected { .. }))
+            || unknown == COMPARED
+        {
+            return error;
+        }
+        unknown += 1;
+        if let [similar] =
+            nearest(&error.tensor, missing.iter().take(COMPARED).map(String::as_str), 1)[..]
+        {
+            error.message = format!("{}; was it {similar}, which is missing?", error.message);
+        }
+        error
+    };
+    mismatches.into_iter().map(ValidationError::of_structure).map(hint).collect()
+}
+
+/// What ends an import, and what is only reported: in one line, since such tensors come in groups.
+/// What is missing is only reported where the model need not be `complete`.
+pub(super) fn errors_and_warnings(
+    misfits: Vec<ValidationError>,
+    complete: bool,
+) -> (Vec<ValidationError>, Vec<String>) {
+    let is_missing = |misfit: &ValidationError| {
+        matches!(*misfit.reason, ValidationReason::Structure(Mismatch::Missing { .. }))
+    };
+    let (missing, misfits): (Vec<_>, Vec<_>) =
+        misfits.into_iter().partition(|misfit| !complete && is_missing(misfit));
+    let (errors, odd): (Vec<_>, Vec<_>) =
+        misfits.into_iter().partition(|misfit| misfit.level == Level::Error);
+    let mut warnings = Vec::new();
+    if !missing.is_empty() {
+        let count = counted(missing.len() as u64, "tensor");
+        warnings.push(format!(
+            "this is a part of a model: it lacks {count} of the family: {}",
+            listed(&missing)
+        ));
+    }
+    if !odd.is_empty() {
+        warnings.push(format!("not of the family, kept as they are: {}", listed(&odd)));
+    }
+    (errors, warnings)
+}
+
+/// The tensors that they are about.
+fn listed(misfits: &[ValidationError]) -> String {
+    /// Names that are listed before the rest is only counted.
+    const TOLD: usize = 4;
+    let names: Vec<&str> = misfits.iter().take(TOLD).map(|misfit| misfit.tensor.as_str()).collect();
+    let more = if misfits.len() > TOLD {
+        format!(" and {} more", misfits.len() - TOLD)
+    } else {
+        String::new()
+    };
+    format!("{}{more}", names.join(", "))
+}
+
+/// Holds the tokenizer, as the metadata under `get` describe it, against the rows of the embedding:
+/// an id without a row ends a run, while rows without an id are padding.
+pub(crate) fn vocabulary_misfit<'m>(
+    rows: u64,
+    get: impl Fn(&str) -> Option<&'m Value>,
+) -> Option<ValidationError> {
+    let tokens = get("tokenizer.vocab_size").and_then(Value::as_u64)?;
+    // Markers that no text yields are added to tokenizers without a row of their own.
+    let special = get("tokenizer.special_tokens").and_then(Value::as_object).into_iter().flatten();
+    let beyond = special.filter(|(_, id)| id.as_u64().is_some_and(|id| id >= rows)).count() as u64;
+    let (has, takes) = (counted(tokens, "token"), counted(rows, "row"));
+    (tokens.saturating_sub(rows) > beyond).then(|| ValidationError {
+        tensor: "token_embedding".to_owned(),
+        level: Level::Error,
+        message: format!("the tokenizer has {has}, the embedding {takes}: the last ids have none"),
+        reason: Box::new(ValidationReason::Claim(Claim::Vocabulary { tokens, rows })),
+    })
+}
+
+/// Mels that the network takes, as the configuration says.
+pub(crate) fn expected_mels(metadata: &Metadata) -> Option<u64> {
+    let config = metadata.object(keys::ARCHITECTURE)?;
+    ["num_mel_bins", "n_mels"].iter().find_map(|key| config.get(*key)?.as_u64())
+}
+
+/// Holds the mel filterbank, or what is said of it, against the mels that the network takes (QA
+/// 48): with another number, no sound can go in.
+pub(crate) fn filterbank_misfit<'m>(
+    metadata: &Metadata,
+    tensors: &[TensorInfo],
+    get: impl Fn(&str) -> Option<&'m Value>,
+) -> Option<ValidationError> {
+    let expected = expected_mels(metadata)?;
+    let stored = tensors.iter().find(|info| info.name == keys::MEL_FILTERBANK_TENSOR);
+    let stored = stored.and_then(|info| info.shape.dims().first().copied());
+    let written = || get("mel_filterbank_shape")?.get(0)?.as_u64();
+    let made = || get("audio_config")?.get("n_mels")?.as_u64();
+    let filters =
+        [stored, written(), made()].into_iter().flatten().find(|&filters| filters != expected)?;
+    let has = counted(filters, "mel filter");
+    Some(ValidationError {
+        tensor: keys::MEL_FILTERBANK_TENSOR.to_owned(),
+        level: Level::Error,
+        message: format!(
+            "the sound becomes {has}, but the configuration's num_mel_bins is {expected}"
+        ),
+        reason: Box::new(ValidationReason::Claim(Claim::Mels { filters, expected })),
+    })
+}

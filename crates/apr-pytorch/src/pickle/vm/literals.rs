@@ -1,0 +1,97 @@
+//! Numbers, texts and bytes.
+
+use apr_core::Result;
+
+use super::Vm;
+use crate::pickle::opcode as op;
+use crate::pickle::text;
+use crate::pickle::value::Node;
+
+impl Vm<'_> {
+    pub(super) fn number(&mut self) -> Result<()> {
+        let node = match self.opcode {
+            op::BININT => Node::Int(i32::from_le_bytes(self.input.array()?).into()),
+            op::BININT1 => Node::Int(self.input.byte()?.into()),
+            op::BININT2 => Node::Int(u16::from_le_bytes(self.input.array()?).into()),
+            op::LONG1 | op::LONG4 => {
+                let len = if self.opcode == op::LONG1 {
+                    self.input.byte()?.into()
+                } else {
+                    self.len32()?
+                };
+                text::long(&self.input.take(len)?)
+            }
+            _ => text::integer(&self.input.line()?)?,
+        };
+        self.push_node(node)
+    }
+
+    pub(super) fn float(&mut self) -> Result<()> {
+        let node = match self.opcode {
+            op::BINFLOAT => Node::Float(f64::from_be_bytes(self.input.array()?)),
+            _ => text::float(&self.input.line()?)?,
+        };
+        self.push_node(node)
+    }
+
+    /// A four-byte length. Python reads some of them as signed and refuses a negative one; so does
+    /// the end of the file.
+    fn len32(&mut self) -> Result<u64> {
+        Ok(u32::from_le_bytes(self.input.array()?).into())
+    }
+
+    fn len64(&mut self) -> Result<u64> {
+        Ok(u64::from_le_bytes(self.input.array()?))
+    }
+
+    /// Python 2's strings, which are text in every checkpoint.
+    pub(super) fn byte_string(&mut self) -> Result<()> {
+        let bytes = match self.opcode {
+            op::STRING => text::quoted(&self.input.line()?)?,
+            op::SHORT_BINSTRING => {
+                let len = self.input.byte()?.into();
+                self.input.take(len)?
+            }
+            _ => {
+                let len = self.len32()?;
+                self.input.take(len)?
+            }
+        };
+        self.look_inside(&bytes, self.opcode != op::STRING);
+        let node = match String::from_utf8(bytes) {
+            Ok(text) => Node::Str(text.into()),
+            Err(error) => Node::Bytes(error.as_bytes().into()),
+        };
+        self.push_node(node)
+    }
+
+    pub(super) fn string(&mut self) -> Result<()> {
+        let len = match self.opcode {
+            op::UNICODE => {
+                let text = text::raw_unicode(&self.input.line()?)?;
+                self.look_inside(text.as_bytes(), false);
+                return self.push_node(Node::Str(text.into()));
+            }
+            op::SHORT_BINUNICODE => self.input.byte()?.into(),
+            op::BINUNICODE => self.len32()?,
+            _ => self.len64()?,
+        };
+        // Python lets lone surrogates through; no name has them.
+        let bytes = self.input.take(len)?;
+        self.look_inside(&bytes, true);
+        let text = String::from_utf8(bytes);
+        let text = text.map_err(|_| self.bad("holds text that is not UTF-8"))?;
+        self.push_node(Node::Str(text.into()))
+    }
+
+    pub(super) fn bytes(&mut self) -> Result<()> {
+        let len = match self.opcode {
+            op::SHORT_BINBYTES => self.input.byte()?.into(),
+            op::BINBYTES => self.len32()?,
+            _ => self.len64()?,
+        };
+        let bytes = self.input.take(len)?;
+        self.look_inside(&bytes, true);
+        self.push_node(Node::Bytes(bytes[..].into()))
+    }
+}
