@@ -7,8 +7,11 @@
 use crate::process::{cargo, run as run_program, target_dir};
 use crate::reference;
 use crate::steps::Steps;
+use crate::targets;
 
 pub(crate) fn run(steps: &mut Steps) {
+    targets::set_up(steps);
+    targets::as_shipped(steps);
     steps.run("the Python reference environment", reference::set_up_python);
     let torch = steps.run("torch, for PyTorch's files", reference::set_up_torch);
     let minilm = steps.run("the model all-MiniLM-L6-v2", reference::fetch_model);

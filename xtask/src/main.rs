@@ -26,7 +26,7 @@ Usage: cargo xtask TASK
   interop  let live peers judge what apr writes: llama.cpp, torch, candle; many minutes at first
   lint   formatting, clippy, the limits of layers 0-2, dependencies, documentation
   ci     lint, then test
-  wasm   only the wasm32 build and its test under Node
+  wasm   what is shipped for the web, its size and its test under Node; a bare processor
   bench  figures against cp and Python's safetensors; --gb 1 4, --runs 5
   picture  draws docs/session.svg, the README's picture of a terminal, with the binary of today
   fuzz   every fuzz target for 60 seconds, or the seconds given; takes a nightly toolchain
@@ -52,7 +52,7 @@ fn main() -> ExitCode {
             lint::run(&mut steps);
             test::run(&mut steps);
         }
-        ["wasm"] => targets::wasm(&mut steps),
+        ["wasm"] => targets::as_shipped(&mut steps),
         ["bench", ref arguments @ ..] => bench::run(&mut steps, arguments),
         ["picture"] => picture::run(&mut steps),
         ["fuzz"] => fuzz::run(&mut steps, "60"),

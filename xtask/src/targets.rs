@@ -1,5 +1,6 @@
-//! Builds for targets without an operating system.
+//! Builds for the web, without the standard library, and with few features.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -42,17 +43,17 @@ const SMOKE: &str = "apr-wasm-smoke";
 /// Embeds a model in a program, which a browser may run too.
 const SINGLE_BINARY: &str = "single-binary";
 
-/// What apr-format is built with, from nothing to everything: each must build for wasm32. The
-/// second is what the example in one program asks for.
-const FEATURES: [&str; 4] = [
-    "",
-    "compression,typed",
-    "encryption,signing",
-    "std,compression,zstd-encoder,encryption,signing,typed",
-];
+/// What the example in one program asks of apr-format.
+const EMBEDDED: &str = "compression,typed";
 
-/// The profile of the workspace for what is shipped to a browser, whose size counts.
-const PROFILE: &str = "small";
+/// What apr-format is built with, from nothing to everything: each must build for wasm32.
+const FEATURES: [&str; 4] =
+    ["", EMBEDDED, "encryption,signing", "std,compression,zstd-encoder,encryption,signing,typed"];
+
+/// Profiles of the workspace. What is shipped to a browser is small; what the gate runs, it builds
+/// quickly.
+const SHIPPED: &str = "small";
+const QUICK: &str = "quick";
 
 const WASM: Target = Target { triple: "wasm32-unknown-unknown", std: "std,panic_abort" };
 const BARE: Target = Target { triple: "thumbv7em-none-eabihf", std: "core,alloc" };
@@ -67,65 +68,108 @@ struct Target {
 /// machine gets its packages anyway.
 const COMPILER: &str = "/usr/bin/rustc";
 
-/// Installs what the targets need and the machine has not, so that later steps find it.
+/// Installs what the web needs and the machine has not, so that later steps find it.
 pub(crate) fn set_up(steps: &mut Steps) {
-    steps.run(&format!("a compiler for {} and {}, and Node", BARE.triple, WASM.triple), || {
-        [&BARE, &WASM].into_iter().try_for_each(find_or_install_std)?;
+    steps.run(&format!("a compiler for {}, and Node", WASM.triple), || {
+        find_or_install_std(&WASM)?;
         find_or_install_node()
     });
 }
 
-/// What the gate builds for targets without an operating system.
-pub(crate) fn without_a_system(steps: &mut Steps) {
-    steps.run(&format!("no_std: {} for {}", NO_STD.join(", "), BARE.triple), || {
-        check(&BARE, &NO_STD)
-    });
-    portable(steps);
-    module(steps);
+/// What the gate builds for the web.
+pub(crate) fn web(steps: &mut Steps) {
+    portable(steps, QUICK);
+    module(steps, QUICK);
     steps.run(&format!("features of apr-format for {}", WASM.triple), || {
-        FEATURES.iter().try_for_each(|features| {
-            let mut command = cross("check", &WASM)?;
-            run(command.args([
-                "--package",
-                "apr-format",
-                "--lib",
-                "--no-default-features",
-                "--features",
-                features,
-            ]))
+        check_format(EMBEDDED, QUICK)
+    });
+}
+
+/// Everything as it is shipped, and for a processor without an operating system.
+pub(crate) fn as_shipped(steps: &mut Steps) {
+    portable(steps, SHIPPED);
+    module(steps, SHIPPED);
+    steps.run(&format!("wasm: {SINGLE_BINARY} as it is shipped"), || {
+        build(&WASM, SINGLE_BINARY, SHIPPED)
+    });
+    steps.run(&format!("features of apr-format for {}", WASM.triple), || {
+        FEATURES.iter().try_for_each(|features| check_format(features, SHIPPED))
+    });
+    steps.run(&format!("no_std: {} for {}", NO_STD.join(", "), BARE.triple), || {
+        check(&BARE, &NO_STD, SHIPPED)
+    });
+}
+
+fn portable(steps: &mut Steps, profile: &str) {
+    steps.run(&format!("wasm: {} for {}", PORTABLE.join(", "), WASM.triple), || {
+        check(&WASM, &PORTABLE, profile)
+    });
+}
+
+fn module(steps: &mut Steps, profile: &str) {
+    let built =
+        steps.run(&format!("wasm: {SMOKE}, profile {profile}"), || build(&WASM, SMOKE, profile));
+    if built.is_some() {
+        steps.run(
+            "wasm: model files opened, converted, packed, encrypted and signed under Node",
+            || smoke(profile),
+        );
+    }
+}
+
+/// Checks that crates build without warnings where core and alloc are all there is, with all their
+/// features and with few.
+pub(crate) fn no_std(steps: &mut Steps) {
+    steps.run(&format!("no_std: {} without std", NO_STD.join(", ")), || {
+        let (host, sysroot) = sysroot_without_std()?;
+        let clippy = |names: &[&str], features: &[&str]| {
+            let mut command = few_features(names);
+            // It is for the target alone: programs that run while building do use std.
+            command.args(["--target", &host]).args(features);
+            command.env("CARGO_ENCODED_RUSTFLAGS", format!("--sysroot\x1f{}", sysroot.display()));
+            run(command.args(["--", "-D", "warnings"]))
+        };
+        clippy(&NO_STD, &[])?;
+        clippy(&NO_STD, &["--no-default-features"])?;
+        ["compression", "encryption", "signing"].into_iter().try_for_each(|feature| {
+            clippy(&["apr-format"], &["--no-default-features", "--features", feature])
         })
     });
 }
 
-/// Everything for the web, the example too as it is shipped.
-pub(crate) fn wasm(steps: &mut Steps) {
-    portable(steps);
-    module(steps);
-    steps.run(&format!("wasm: {SINGLE_BINARY} as it is shipped"), || build(&WASM, SINGLE_BINARY));
-}
-
-fn portable(steps: &mut Steps) {
-    steps.run(&format!("wasm: {} for {}", PORTABLE.join(", "), WASM.triple), || {
-        check(&WASM, &PORTABLE)
-    });
-}
-
-fn module(steps: &mut Steps) {
-    let built = steps.run(&format!("wasm: {SMOKE} as it is shipped"), || build(&WASM, SMOKE));
-    if built.is_some() {
-        steps.run(
-            "wasm: model files opened, converted, packed, encrypted and signed under Node; size",
-            smoke,
-        );
+/// A copy of the compiler's libraries for this machine, without std and what needs it: a crate that
+/// asks for std, or a dependency that does, finds none.
+fn sysroot_without_std() -> Outcome<(String, PathBuf)> {
+    let unknown = || Stop::failed("rustc does not say what it compiles for");
+    let about = output(program("rustc").arg("-vV")).ok_or_else(unknown)?;
+    let host = about.lines().find_map(|line| line.strip_prefix("host: ")).ok_or_else(unknown)?;
+    let libraries =
+        output(program("rustc").args(["--print", "target-libdir"])).ok_or_else(unknown)?;
+    let sysroot = cross_target_dir().join("without-std");
+    let copies = sysroot.join("lib/rustlib").join(host).join("lib");
+    // Libraries of an earlier compiler would be taken too.
+    if copies.exists() {
+        fs::remove_dir_all(&copies).map_err(Stop::failed)?;
     }
+    fs::create_dir_all(&copies).map_err(Stop::failed)?;
+    for entry in fs::read_dir(libraries).map_err(Stop::failed)? {
+        let path = entry.map_err(Stop::failed)?.path();
+        let Some(name) = path.file_name() else { continue };
+        let is_wanted = ["libcore-", "liballoc-", "libcompiler_builtins-"]
+            .iter()
+            .any(|start| name.to_string_lossy().starts_with(start));
+        if is_wanted {
+            fs::copy(&path, copies.join(name)).map_err(Stop::failed)?;
+        }
+    }
+    Ok((host.to_string(), sysroot))
 }
 
 /// Checks that the crates build without warnings whatever is left out of them.
 pub(crate) fn features(steps: &mut Steps) {
     steps.run("clippy: crates with few of their features", || {
         [
-            (&NO_STD[..], ""),
-            (&["apr-view", "apr-quantize", "apr-watermark"], ""),
+            (&["apr-view", "apr-quantize", "apr-watermark"][..], ""),
             (&["apr-quantize"], "std"),
             (&["apr"], "std"),
             (&["apr-ops"], "std"),
@@ -133,37 +177,42 @@ pub(crate) fn features(steps: &mut Steps) {
         ]
         .iter()
         .try_for_each(|(names, features)| {
-            let mut command = cargo("clippy", ["--quiet", "--no-deps", "--lib"]);
-            command.args(names.iter().flat_map(|name| ["--package", name]));
-            run(command.args([
-                "--no-default-features",
-                "--features",
-                features,
-                "--",
-                "-D",
-                "warnings",
-            ]))
+            let mut command = few_features(names);
+            command.args(["--no-default-features", "--features", features]);
+            run(command.args(["--", "-D", "warnings"]))
         })
     });
 }
 
+fn few_features(names: &[&str]) -> Command {
+    let mut command = cargo("clippy", ["--quiet", "--no-deps", "--lib"]);
+    command.args(names.iter().flat_map(|name| ["--package", name]));
+    command
+}
+
 /// Checks libraries without generating code, which is what takes time.
-fn check(target: &Target, crates: &[&str]) -> Outcome {
-    let mut command = cross("check", target)?;
+fn check(target: &Target, crates: &[&str], profile: &str) -> Outcome {
+    let mut command = cross("check", target, profile)?;
     command.arg("--lib").args(crates.iter().flat_map(|name| ["--package", name]));
     run(&mut command)
 }
 
-fn build(target: &Target, name: &str) -> Outcome {
+fn check_format(features: &str, profile: &str) -> Outcome {
+    let mut command = cross("check", &WASM, profile)?;
+    command.args(["--package", "apr-format", "--lib", "--no-default-features"]);
+    run(command.args(["--features", features]))
+}
+
+fn build(target: &Target, name: &str, profile: &str) -> Outcome {
     // The module alone: a library beside it would have the standard library built a second time.
-    let mut command = cross("rustc", target)?;
+    let mut command = cross("rustc", target, profile)?;
     run(command.args(["--lib", "--crate-type", "cdylib", "--package", name]))
 }
 
-/// A cargo command for a target. Warnings are errors, except in dependencies. All use one profile,
-/// so that the standard library is built once for a target.
-fn cross(subcommand: &str, target: &Target) -> Outcome<Command> {
-    let mut command = cargo(subcommand, ["--target", target.triple, "--profile", PROFILE]);
+/// A cargo command for a target. Warnings are errors, except in dependencies. Commands of one
+/// profile share the standard library that is built.
+fn cross(subcommand: &str, target: &Target, profile: &str) -> Outcome<Command> {
+    let mut command = cargo(subcommand, ["--target", target.triple, "--profile", profile]);
     let flags =
         format!("CARGO_TARGET_{}_RUSTFLAGS", target.triple.to_uppercase().replace('-', "_"));
     command.env(flags, "-Dwarnings");
@@ -242,14 +291,18 @@ fn find_or_install_node() -> Outcome {
     }
 }
 
-fn smoke() -> Outcome {
+/// Has Node call the module; the size of one that is shipped has a limit.
+fn smoke(profile: &str) -> Outcome {
     find_or_install_node()?;
     let module =
-        cross_target_dir().join(WASM.triple).join(PROFILE).join(SMOKE.replace('-', "_") + ".wasm");
+        cross_target_dir().join(WASM.triple).join(profile).join(SMOKE.replace('-', "_") + ".wasm");
     let script = workspace().join("crates").join(SMOKE).join("smoke.mjs");
     let mut node = program("node");
     node.arg(script)
         .arg(module)
         .args(["fixtures/tiny-llama/model.safetensors", "fixtures/valid/aprn"]);
+    if profile == SHIPPED {
+        node.arg("--as-shipped");
+    }
     run(&mut node)
 }

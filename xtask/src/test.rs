@@ -27,7 +27,8 @@ pub(crate) fn run(steps: &mut Steps) {
         // First what builds crate after crate: at the end, when the tests have ended, both
         // processors should have work.
         targets::features(steps);
-        targets::without_a_system(steps);
+        targets::no_std(steps);
+        targets::web(steps);
     };
     // They use one processor each, and need the program that is built.
     let checks = |steps: &mut Steps| {
