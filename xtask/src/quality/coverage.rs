@@ -108,6 +108,7 @@ fn is_counted(file: &str) -> bool {
     crate_of(file).is_some_and(|name| PORTABLE.contains(&name))
         && file.contains("/src/")
         && !file.ends_with("/tests.rs")
+        && !file.contains("/tests/")
 }
 
 fn crate_of(file: &str) -> Option<&str> {
