@@ -42,12 +42,14 @@ fn fuzz(target: &str, seconds: &str) -> Outcome {
             "run `cargo install --locked cargo-fuzz`",
         ));
     }
+
     if output(program("cargo").args(["+nightly", "--version"])).is_none() {
         return Err(Stop::skipped(
             "there is no nightly toolchain",
             "run `rustup toolchain install nightly`",
         ));
     }
+
     let corpus = workspace().join("fuzz/corpus").join(target);
     seed(&corpus)?;
     let limits =
@@ -77,5 +79,6 @@ fn seed(corpus: &Path) -> Outcome {
             fs::copy(file.path(), corpus.join(file.file_name())).map_err(Stop::failed)?;
         }
     }
+
     Ok(())
 }

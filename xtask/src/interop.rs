@@ -33,6 +33,7 @@ pub(crate) fn run(steps: &mut Steps) {
     if torch.is_some() {
         steps.run("torch loads what apr writes", || ask("apr-pytorch", "torch::"));
     }
+
     let transformers =
         steps.run("transformers and onnxruntime, to compare with", reference::set_up_transformers);
     if transformers.is_some() {
@@ -59,6 +60,7 @@ pub(crate) fn run(steps: &mut Steps) {
             });
         }
     }
+
     if llama_cpp.and(minilm).is_some() {
         steps.run("llama.cpp quantizes to the same files", || ask("apr-cli", "llama_cpp::"));
         steps.run("llama.cpp loads, runs and equals what apr writes", || {

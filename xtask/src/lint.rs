@@ -31,6 +31,7 @@ pub(crate) fn run(steps: &mut Steps) {
             ["--workspace", "--exclude", "apr-interop", "--all-targets", "--all-features"];
         run_program(cargo("clippy", everything).args(["--", "-D", "warnings"]))
     });
+
     // What clippy.toml bans is allowed where a library does not deny it.
     steps.run("layers 0-2 deny files, threads, clocks and processes", || {
         let forgot: Vec<&str> =
@@ -60,10 +61,12 @@ pub(crate) fn advisories(steps: &mut Steps) {
 /// table in a comment cannot be broken.
 fn lines_of_code_fit() -> Outcome {
     const MOST: usize = 100;
+
     let mut files = Vec::new();
     for folder in ["crates", "examples", "fixtures", "fuzz", "xtask"] {
         code_below(&workspace().join(folder), &mut files).map_err(Stop::failed)?;
     }
+
     let mut long = Vec::new();
     for file in files {
         let code = fs::read_to_string(&file).map_err(Stop::failed)?;
@@ -76,9 +79,11 @@ fn lines_of_code_fit() -> Outcome {
             }
         }
     }
+
     if long.is_empty() {
         return Ok(());
     }
+
     let long = long.join(", ");
     Err(Stop::failed(format!("lines of more than {MOST} characters: {long}")))
 }

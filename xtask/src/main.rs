@@ -73,5 +73,6 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     }
+
     steps.finish()
 }

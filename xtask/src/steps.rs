@@ -80,6 +80,7 @@ impl Steps {
                 None
             }
         };
+
         show_held();
         passed
     }
@@ -101,6 +102,7 @@ impl Steps {
             own(self);
             others.join()
         });
+
         match others {
             Ok(others) => self.take(others),
             Err(_) => self.failed.push("failed: a step panicked".to_string()),
@@ -122,13 +124,16 @@ impl Steps {
         for (seconds, what) in self.times.iter().take(SLOWEST) {
             println!("{seconds:7.1} s  {what}");
         }
+
         for line in self.skipped.iter().chain(&self.failed) {
             println!("{line}");
         }
+
         let forbidden = in_ci() && !self.skipped.is_empty();
         if forbidden {
             println!("CI is set: nothing may be skipped");
         }
+
         println!(
             "{} steps passed, {} failed, {} skipped",
             self.passed,

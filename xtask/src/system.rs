@@ -10,6 +10,7 @@ use crate::steps::{Outcome, Stop};
 /// the advice.
 pub(crate) fn install_packages(packages: &[&str], advice: &str) -> Outcome {
     static LISTS_UPDATED: OnceLock<()> = OnceLock::new();
+
     let names = packages.join(" ");
     let Some(elevation) = elevation() else {
         return Err(Stop::skipped(
@@ -17,6 +18,7 @@ pub(crate) fn install_packages(packages: &[&str], advice: &str) -> Outcome {
             advice,
         ));
     };
+
     LISTS_UPDATED.get_or_init(|| {
         if run(apt_get(elevation).args(["update", "-qq"])).is_err() {
             say("    going on with the package lists that are there");

@@ -147,10 +147,12 @@ fn sysroot_without_std() -> Outcome<(String, PathBuf)> {
         output(program("rustc").args(["--print", "target-libdir"])).ok_or_else(unknown)?;
     let sysroot = cross_target_dir().join("without-std");
     let copies = sysroot.join("lib/rustlib").join(host).join("lib");
+
     // Libraries of an earlier compiler would be taken too.
     if copies.exists() {
         fs::remove_dir_all(&copies).map_err(Stop::failed)?;
     }
+
     fs::create_dir_all(&copies).map_err(Stop::failed)?;
     for entry in fs::read_dir(libraries).map_err(Stop::failed)? {
         let path = entry.map_err(Stop::failed)?.path();
@@ -162,6 +164,7 @@ fn sysroot_without_std() -> Outcome<(String, PathBuf)> {
             fs::copy(&path, copies.join(name)).map_err(Stop::failed)?;
         }
     }
+
     Ok((host.to_string(), sysroot))
 }
 
@@ -229,6 +232,7 @@ fn cross(subcommand: &str, target: &Target, profile: &str) -> Outcome<Command> {
             command.env("CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER", linker);
         }
     }
+
     // Apart from the rest: where the compiler is another one, each would throw away what the other
     // built.
     command.arg("--target-dir").arg(cross_target_dir());
@@ -253,6 +257,7 @@ fn find_or_install_std(target: &Target) -> Outcome {
     if has_std(target) || is_ready() {
         return Ok(());
     }
+
     let advice = format!("run `rustup target add {}`", target.triple);
     say(format_args!(
         "    the toolchain has no standard library for {}, so it is built",
@@ -262,6 +267,7 @@ fn find_or_install_std(target: &Target) -> Outcome {
     if is_ready() {
         return Ok(());
     }
+
     Err(Stop::skipped("the installed packages can't build the standard library", advice))
 }
 

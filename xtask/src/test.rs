@@ -13,6 +13,7 @@ pub(crate) fn run(steps: &mut Steps) {
             ["--workspace", "--exclude", "apr-interop", "--all-features", "--no-fail-fast"],
         )
     };
+
     let (mut python, mut built) = (None, None);
     let fetch = |steps: &mut Steps| {
         python = steps.run("the Python reference environment", reference::set_up_python);
@@ -30,12 +31,14 @@ pub(crate) fn run(steps: &mut Steps) {
         targets::no_std(steps);
         targets::web(steps);
     };
+
     // They use one processor each, and need the program that is built.
     let checks = |steps: &mut Steps| {
         if python.is_some() {
             python_checks(steps);
         }
     };
+
     // Tests wait for each other and for files; compiling meanwhile uses the processors.
     steps.beside(other_targets, |steps| {
         steps.beside(checks, |steps| {

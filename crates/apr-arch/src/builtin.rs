@@ -68,6 +68,7 @@ pub(crate) struct Table {
 /// The tables, in the order in which families are tried.
 pub(crate) fn tables() -> &'static [Table] {
     static TABLES: OnceLock<Vec<Table>> = OnceLock::new();
+
     TABLES.get_or_init(|| {
         let mut tables: Vec<Table> = Vec::with_capacity(TEXTS.len());
         for (at, text) in TEXTS.into_iter().enumerate() {

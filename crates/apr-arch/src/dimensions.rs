@@ -44,11 +44,13 @@ impl<'a> Told<'a> {
             }
             _ => {}
         }
+
         let mut parts = path.split('.');
         let mut json = self.config.get(parts.next()?)?;
         for part in parts {
             json = json.get(part)?;
         }
+
         Value::of(json)
     }
 }
@@ -92,6 +94,7 @@ impl<'a> Dimensions<'a> {
                 }
             }
         }
+
         self.resolve_all();
     }
 
@@ -108,6 +111,7 @@ impl<'a> Dimensions<'a> {
         if let Some(known) = self.resolved.get(name) {
             return known.clone();
         }
+
         // Without a configuration, what the tensors show is better than what a definition falls
         // back on.
         let observed = self.observed.get(name).cloned();
@@ -121,13 +125,16 @@ impl<'a> Dimensions<'a> {
                 _ => self.told.value(inner),
             })
         });
+
         within.pop();
         let value =
             if self.told.config.is_empty() { observed.or(stated) } else { stated.or(observed) };
+
         // Half-way through another definition a name may have meant the configuration's.
         if within.is_empty() {
             self.resolved.insert(name, value.clone());
         }
+
         value
     }
 

@@ -354,15 +354,18 @@ impl Parser<'_> {
             let inner = self.conditional()?;
             return self.eat(")").then_some(inner);
         }
+
         if self.eat("'") {
             let text = self.take_while(|character| character != '\'');
             return self.eat("'").then_some(Expression::Constant(Value::Text(text)));
         }
+
         let word = self
             .take_while(|character| character.is_ascii_alphanumeric() || "_.".contains(character));
         if let Some((function, count)) = Function::named(&word) {
             return Some(Expression::Call(function, self.arguments(count)?));
         }
+
         match (word.as_str(), word.chars().next()?) {
             ("true", _) => Some(Expression::Constant(Value::Truth(true))),
             ("false", _) => Some(Expression::Constant(Value::Truth(false))),

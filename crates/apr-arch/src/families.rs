@@ -211,20 +211,25 @@ impl Families {
             if most == tensors.len() && best.as_ref().is_some_and(|(fewest, _)| *fewest == 0) {
                 break;
             }
+
             let Some((naming, known)) = names.best_naming(family, most) else { continue };
+
             // Most tensors known, then fewest mismatches: a related family that asks for tensors
             // that are not there is not it.
             let fewest = best.as_ref().filter(|_| known == most).map(|(fewest, _)| *fewest);
             if fewest == Some(0) {
                 continue;
             }
+
             let model = FamilyModel::new(family, naming, names, tensors, metadata);
             let wrong = model.mismatches(tensors).len();
             if fewest.is_none_or(|fewest| wrong < fewest) {
                 best = Some((wrong, model));
             }
+
             most = known;
         }
+
         best.map(|(_, model)| model.guessed())
     }
 
@@ -241,6 +246,7 @@ impl Families {
         if known >= least(TOLD, tensors.len()) {
             return None;
         }
+
         let stranger = tensors.iter().find(|info| told.find(&info.name, &naming).is_none())?;
         let most = least(GUESSED, tensors.len()).max(FEWEST);
         let alike = self.iter().find(|family| names.best_naming(family, most).is_some());

@@ -153,10 +153,12 @@ impl Family {
             understood: BTreeMap::new(),
             file,
         };
+
         for position in 0..family.file.tensors.len() {
             let entry = family.file.tensors[position].clone();
             family.add(&entry).map_err(|error| error.for_tensor(&entry.name))?;
         }
+
         family.check_layouts()?;
         Ok(family)
     }
@@ -181,6 +183,7 @@ impl Family {
             understand(HUGGING_FACE, same.clone());
             written.insert(HUGGING_FACE.to_owned(), same);
         }
+
         for (convention, names) in &entry.conventions {
             for name in names.iter() {
                 let alias = Pattern::parse(name)?;
@@ -195,6 +198,7 @@ impl Family {
                 written.entry(convention.clone()).or_insert(alias);
             }
         }
+
         let shape = entry
             .shape
             .as_ref()
@@ -241,6 +245,7 @@ impl Family {
         let family = self.file.expectations.get(&entry.kind).copied().unwrap_or_default();
         let own =
             RangesEntry { mean: entry.mean, std: entry.std, std_by_width: entry.std_by_width };
+
         // Whoever states deviations states all of them.
         let stated = [own, family]
             .into_iter()
@@ -313,9 +318,11 @@ impl Family {
         if naming.convention == ONNX {
             return self.find_canonical(&name.strip_prefix('/')?.replace('/', "."));
         }
+
         let name = name.strip_prefix(naming.wrapper.as_str())?;
         let (tensor, pattern, numbers) =
             self.understood.get(&naming.convention)?.find(name, &naming.prefix)?;
+
         // Aliases may have the placeholders in another order.
         let number = |index: &str| {
             let position = pattern.indices().iter().position(|known| known == index)?;

@@ -110,6 +110,7 @@ impl FamilyFile {
                 None => tensors.push(tensor),
             }
         }
+
         // A family computes something else than its base until its own table says that the base's
         // graph is the start.
         let names: Vec<&str> = tensors.iter().map(|tensor| tensor.name.as_str()).collect();

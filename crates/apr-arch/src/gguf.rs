@@ -222,6 +222,7 @@ fn replaced<T: Clone>(
             all.push(entry.clone());
         }
     }
+
     all.extend(own);
     all
 }
@@ -301,6 +302,7 @@ impl Gguf {
                 required: entry.required,
             })
         });
+
         let config = file.config.iter().map(|entry| {
             let key = entry.key.clone();
             Ok(ConfigRule {
@@ -310,6 +312,7 @@ impl Gguf {
                 real: entry.real,
             })
         });
+
         let variants = file
             .variants
             .iter()
@@ -368,6 +371,7 @@ impl Gguf {
             if entry.when.as_ref().is_some_and(|when| !holds(when, lookup)) {
                 continue;
             }
+
             let key = absolute(&entry.key, &architecture);
             match entry.values.iter().find_map(|value| value.value(lookup)) {
                 Some(value) => pairs.push((
@@ -383,6 +387,7 @@ impl Gguf {
                 None => {}
             }
         }
+
         Ok(pairs)
     }
 
@@ -393,6 +398,7 @@ impl Gguf {
             if rule.when.as_ref().is_some_and(|when| !holds(when, lookup)) {
                 continue;
             }
+
             let value = rule.values.iter().find_map(|value| value.value(lookup));
             let value = match value {
                 Some(Value::Number(number)) if rule.real => Some(number.into()),
@@ -407,6 +413,7 @@ impl Gguf {
                 }
             };
         }
+
         config
     }
 }
@@ -484,6 +491,7 @@ impl KeyKind {
             }
             _ => None,
         };
+
         typed.ok_or_else(|| WrongType(value.to_json().unwrap_or_default().to_string()))
     }
 }

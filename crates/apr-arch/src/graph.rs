@@ -138,6 +138,7 @@ impl Stack {
             }
             weights.insert(part.clone(), patterns);
         }
+
         Ok(Self { index: file.index.clone(), options: options.collect::<Result<_>>()?, weights })
     }
 }

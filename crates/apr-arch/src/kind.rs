@@ -123,6 +123,7 @@ impl Kind {
             Self::Position => (near_zero, Some(Range::new(0.000_001, 1.0)), false),
             Self::Bias | Self::Buffer | Self::Scale => (None, None, false),
         };
+
         // Kaiming's and Xavier's initialisations come to 0.6 to 1.4, a fixed 0.02 to 0.1 in 32 and
         // to 2.6 in 16,384 inputs, GPT-2's outputs to a tenth of that; training adds a few times as
         // much.

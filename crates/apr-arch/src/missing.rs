@@ -84,6 +84,7 @@ impl Search<'_> {
         if all == Some(self.present.counts[position]) {
             return true;
         }
+
         let depends_on_place = match &tensor.required {
             Required::Stated(_) => false,
             Required::Computed(condition) => indices.iter().any(|index| condition.mentions(index)),
@@ -93,6 +94,7 @@ impl Search<'_> {
             if self.candidates > MAX_CANDIDATES || self.missing.len() >= MAX_MISSING {
                 return false;
             }
+
             let named: Vec<(&str, u64)> =
                 indices.iter().map(String::as_str).zip(numbers.iter().copied()).collect();
             let required = match &tensor.required {
@@ -101,6 +103,7 @@ impl Search<'_> {
                     self.expected.dimensions.truth(condition, &named).unwrap_or(false)
                 }
             };
+
             match (required, depends_on_place) {
                 (true, _) => self.look_for_one(position, tensor, &numbers, &named),
                 (false, true) => {}
@@ -108,6 +111,7 @@ impl Search<'_> {
                 (false, false) => break,
             }
         }
+
         true
     }
 
@@ -122,6 +126,7 @@ impl Search<'_> {
         if self.present.names.contains(canonical.as_str()) || !self.may_be_asked_for(&canonical) {
             return;
         }
+
         let number =
             |index: &str| named.iter().find(|(name, _)| *name == index).map(|(_, number)| *number);
         let stack = self
@@ -135,6 +140,7 @@ impl Search<'_> {
         if !self.expected.in_gguf_layout {
             return self.missing.push(canonical);
         }
+
         match stack {
             Some(stack) => self.miss_stack(stack),
             None if self.expected.family.is_written_in(position, GGUF) => {

@@ -57,6 +57,7 @@ impl<'a> FamilyModel<'a> {
         if naming.convention == GGUF {
             tell_namesakes(family, &mut members, &dimensions);
         }
+
         // Shapes that GGUF changes would show other dimensions.
         let is_same = |tensor: usize| {
             !in_gguf_layout
@@ -76,6 +77,7 @@ impl<'a> FamilyModel<'a> {
                 matches!(family.layout(member.tensor), Some(Layout::Transposed))
             })
         };
+
         let inputs = members
             .iter()
             .zip(tensors)
@@ -94,6 +96,7 @@ impl<'a> FamilyModel<'a> {
             in_gguf_layout,
             is_guessed: false,
         };
+
         model.compute_shapes();
         model
     }

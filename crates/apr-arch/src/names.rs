@@ -98,6 +98,7 @@ impl<'t> NameGroups<'t> {
                 return false;
             }
         }
+
         true
     }
 
@@ -117,12 +118,14 @@ impl<'t> NameGroups<'t> {
             }
             left -= group.members.len();
         }
+
         let mut best: Option<(Naming, usize)> = None;
         for (naming, known) in namings.into_iter().zip(known) {
             if known >= least && best.as_ref().is_none_or(|(_, most)| known > *most) {
                 best = Some((naming, known));
             }
         }
+
         best
     }
 
@@ -140,6 +143,7 @@ impl<'t> NameGroups<'t> {
                 .filter(|&&position| self.find(family, naming, position).is_some())
                 .count();
         }
+
         let candidates = self.candidates(family, naming, group);
         if candidates
             .iter()
@@ -150,6 +154,7 @@ impl<'t> NameGroups<'t> {
         if candidates.iter().all(|(entries, _)| entries.is_empty()) {
             return 0;
         }
+
         members
             .iter()
             .filter(|&&position| self.matched(&candidates, naming, self.names[position]).is_some())
@@ -163,6 +168,7 @@ impl<'t> NameGroups<'t> {
                 .map(|position| self.find(family, naming, position))
                 .collect();
         }
+
         let mut matches: Vec<Option<Match>> = self.names.iter().map(|_| None).collect();
         for group in &self.groups {
             let candidates = self.candidates(family, naming, group);
@@ -177,6 +183,7 @@ impl<'t> NameGroups<'t> {
                 });
             }
         }
+
         matches
     }
 
@@ -219,6 +226,7 @@ impl<'t> NameGroups<'t> {
             }
             false => name,
         };
+
         candidates.iter().find_map(|(entries, cut)| {
             let body = name.get(*cut..)?;
             entries.iter().find_map(|entry| {
@@ -257,12 +265,14 @@ fn sorted(
     for (text, group) in by_skeleton {
         groups[group].skeleton = text;
     }
+
     let mut next: Vec<usize> = groups.iter().map(|group| group.members.start).collect();
     let mut order = vec![0; of.len()];
     for (position, &group) in of.iter().enumerate() {
         order[next[group]] = position;
         next[group] += 1;
     }
+
     (groups, order)
 }
 

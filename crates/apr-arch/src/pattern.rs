@@ -36,6 +36,7 @@ impl Pattern {
         if body.is_empty() {
             return bad("is empty");
         }
+
         let (mut components, mut indices) = (Vec::new(), Vec::new());
         for part in body.split('.') {
             let index = part.strip_prefix('{').and_then(|part| part.strip_suffix('}'));
@@ -53,6 +54,7 @@ impl Pattern {
                 None => Component::Literal(part.to_owned()),
             });
         }
+
         Ok(Self { prefixed, components, indices })
     }
 
@@ -153,6 +155,7 @@ pub(crate) fn skeleton(name: &str, text: &mut String) {
     if body.is_some() {
         text.push('/');
     }
+
     let is_separator = |character: char| character == '.' || (body.is_some() && character == '/');
     for (position, part) in body.unwrap_or(name).split(is_separator).enumerate() {
         if position > 0 {

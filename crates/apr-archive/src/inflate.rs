@@ -98,6 +98,7 @@ impl State {
                 source.read_at(self.input, &mut input)?;
                 used = 0;
             }
+
             let left = usize::try_from(wanted - decoded).unwrap_or(usize::MAX);
             let (read, written) = self.step(stream, &input[used..], left)?;
             used += read;
@@ -105,6 +106,7 @@ impl State {
             self.at = (self.at + written) % WINDOW;
             decoded += written as u64;
         }
+
         Ok(decoded)
     }
 
@@ -133,6 +135,7 @@ impl State {
                 );
             }
         }
+
         Ok((read, written))
     }
 }
@@ -171,6 +174,7 @@ impl<S: ByteSource> Inflated<S> {
             );
             return Err(Error::corrupt(message).at(offset));
         }
+
         let id = cache.next.fetch_add(1, Ordering::Relaxed);
         Ok(Self {
             source,
@@ -187,6 +191,7 @@ impl<S: ByteSource> Inflated<S> {
         if let Some(page) = kept.page(self.id, number) {
             return Ok(page);
         }
+
         let (mut at, mut state) =
             kept.state_before(self.id, number).unwrap_or_else(|| (0, State::new(&self.stream)));
         loop {
@@ -213,6 +218,7 @@ impl<S: ByteSource> Inflated<S> {
                 format!("the compressed bytes end before the {} bytes that are declared", self.len);
             return Err(Error::corrupt(message).at(self.stream.offset));
         }
+
         // The end of the last block, and no byte more, must follow the last byte.
         if number * PAGE + len == self.len
             && state.decode(&self.stream, &self.source, 1, |_| ())? > 0
@@ -238,6 +244,7 @@ impl<S: ByteSource> ByteSource for Inflated<S> {
                 format!("{} bytes are expected here, but there are {} in all", buf.len(), self.len);
             return Err(Error::corrupt(message).at(self.stream.offset));
         }
+
         let (mut position, mut rest) = (offset, buf);
         while !rest.is_empty() {
             let page = self.page(position / PAGE)?;
@@ -248,6 +255,7 @@ impl<S: ByteSource> ByteSource for Inflated<S> {
             position += head.len() as u64;
             rest = tail;
         }
+
         Ok(())
     }
 }
@@ -277,6 +285,7 @@ pub fn inflated_len(
     if offset > end {
         return Err(Error::corrupt("the compressed bytes are cut off before they begin").at(end));
     }
+
     let stream = Stream { offset, end, wrapper };
     let mut state = State::new(&stream);
     let mut len = 0;
@@ -289,6 +298,7 @@ pub fn inflated_len(
             return Err(Error::memory(message).at(offset));
         }
     }
+
     Ok((len, state.input))
 }
 

@@ -77,6 +77,7 @@ impl Archive {
             let message = format!("the archive has two entries named '{}'", Escaped::short(name));
             return Err(Error::format(message).at(at));
         }
+
         for entry in &mut archive.entries {
             check_name(&entry.name).map_err(|error| error.at(entry.header))?;
             if entry.is_marked_encrypted() {
@@ -89,6 +90,7 @@ impl Archive {
             entry.place = entry.agree(source, directory).map_err(|error| error.at(entry.header))?;
             entry.offset = entry.place;
         }
+
         archive.check_overlaps(directory)?;
         Ok(archive)
     }
@@ -108,6 +110,7 @@ impl Archive {
                 Escaped::short(name)
             ));
         }
+
         for entry in &mut archive.entries {
             entry.header = entry.header.saturating_add(shift);
             odd.extend(check_name(&entry.name).err().map(|error| error.message().to_owned()));
@@ -119,6 +122,7 @@ impl Archive {
             odd.extend(agreed.err().map(|error| error.message().to_owned()));
             entry.offset = entry.place;
         }
+
         odd.extend(
             archive.check_overlaps(place.offset).err().map(|error| error.message().to_owned()),
         );
@@ -136,6 +140,7 @@ impl Archive {
             ))
             .at(offset));
         }
+
         let bytes = read_vec(source, offset, len)?;
         let mut rest = &bytes[..];
         let mut archive = Self::default();
@@ -149,12 +154,14 @@ impl Archive {
             archive.entries.push(entry);
             rest = tail;
         }
+
         if !rest.is_empty() {
             let at = offset + (bytes.len() - rest.len()) as u64;
             return Err(
                 Error::corrupt("the archive's directory goes on after its last entry").at(at)
             );
         }
+
         Ok(archive)
     }
 
@@ -207,6 +214,7 @@ impl Archive {
             let at = head.windows(4).position(|bytes| bytes == LOCAL)? as u64;
             Some(format!("at byte {} is an entry that the directory does not list", end + at))
         });
+
         gaps.collect()
     }
 
@@ -233,6 +241,7 @@ impl Entry {
         if fixed[..4] != CENTRAL {
             return Err(Error::corrupt("an entry of the archive's directory lacks its signature"));
         }
+
         let (name_len, extra_len) =
             (usize::from(u16_at(fixed, 28)), usize::from(u16_at(fixed, 30)));
         let comment_len = usize::from(u16_at(fixed, 32));
@@ -263,13 +272,16 @@ impl Entry {
                 "the archive's directory and the entry '{name}' disagree on its {what}"
             ))
         };
+
         if self.header.checked_add(LOCAL_LEN).is_none_or(|end| end > directory) {
             return Err(disagree("place"));
         }
+
         let fixed = read_vec(source, self.header, LOCAL_LEN)?;
         if fixed[..4] != LOCAL {
             return Err(disagree("place"));
         }
+
         let (name_len, extra_len) = (u64::from(u16_at(&fixed, 26)), u64::from(u16_at(&fixed, 28)));
         let name = read_vec(source, self.header + LOCAL_LEN, name_len)?;
         if name != self.name.as_bytes() {
@@ -278,14 +290,17 @@ impl Entry {
         if u16_at(&fixed, 6) != self.flags || u16_at(&fixed, 8) != self.method {
             return Err(disagree("flags or method"));
         }
+
         let extra = read_vec(source, self.header + LOCAL_LEN + name_len, extra_len)?;
         if !self.has_sizes_of(&fixed, &extra)? {
             return Err(disagree("size"));
         }
+
         let crc32 = u32_at(&fixed, 14);
         if crc32 != self.crc32 && !self.is_left_open(crc32.into()) {
             return Err(disagree("checksum"));
         }
+
         Ok(self.header + LOCAL_LEN + name_len + extra_len)
     }
 
@@ -340,6 +355,7 @@ impl Entry {
             return Err(Error::corrupt(format!("'{name}' is stored, but in a different size"))
                 .at(self.header));
         }
+
         let how = match self.method {
             STORED | DEFLATE => return Ok(()),
             9 => "DEFLATE64",
@@ -349,6 +365,7 @@ impl Entry {
             95 => "XZ",
             _ => "an unknown method",
         };
+
         let message =
             format!("'{name}' is compressed ({how}, {}); only DEFLATE is read", self.method);
         Err(Error::version(message).at(self.header))
@@ -447,16 +464,19 @@ impl Directory {
         if locator[..4] != LOCATOR64 {
             return Ok(None);
         }
+
         let at = u64_at(&locator, 8);
         if at.checked_add(END64_LEN).is_none_or(|after| after > locator_at) {
             return Err(
                 Error::corrupt("the ZIP64 record is not where its locator says").at(locator_at)
             );
         }
+
         let record = read_vec(source, at, END64_LEN)?;
         if record[..4] != END64 {
             return Err(Error::corrupt("the ZIP64 record lacks its signature").at(at));
         }
+
         Ok(Some((Self::wide_record(&record), at)))
     }
 
@@ -482,6 +502,7 @@ fn locate(source: &dyn ByteSource) -> Result<Directory> {
     if u16_at(&record, 4) != 0 && u16_at(&record, 4) != u16::MAX {
         return Err(Error::format("the archive spans several disks").at(end));
     }
+
     let narrow = Directory::narrow(&record);
     let (directory, directory_end) = match Directory::wide(source, end)? {
         Some((wide, at)) if !wide.is_same_or_none(narrow) => {
@@ -490,6 +511,7 @@ fn locate(source: &dyn ByteSource) -> Result<Directory> {
         Some(found) => found,
         None => (narrow, end),
     };
+
     if directory.offset.checked_add(directory.len) != Some(directory_end) {
         return Err(Error::corrupt(
             "the archive's directory does not end where its end record begins",
@@ -516,6 +538,7 @@ fn locate_loosely(source: &dyn ByteSource) -> Result<(Directory, u64)> {
     let Some(at) = last else { return Err(strict) };
     let record = &tail[at..];
     let (mut said, mut end) = (Directory::narrow(record), start + at as u64);
+
     // The wide record is looked for where it must be, not where its locator says.
     let wide = end.checked_sub(LOCATOR_LEN + END64_LEN);
     let wide = wide

@@ -94,6 +94,7 @@ pub fn graphs(
             options.opset
         )));
     }
+
     names::check(&settings)?;
     if let Some(why) = settings.refusal() {
         return Err(Error::version(format!(
@@ -101,6 +102,7 @@ pub fn graphs(
             model.family().name()
         )));
     }
+
     let kind = settings.kind().ok_or_else(|| {
         let (family, task) = (settings.model().family().name(), settings.task());
         Error::version(format!("family {family} has no graph of a model for the task '{task}'"))
@@ -113,6 +115,7 @@ pub fn graphs(
 /// The graphs of a kind of model.
 fn parts(model: &Model<'_>, kind: &str, past: bool) -> Result<Vec<Part>> {
     use kinds::encoder_decoder::{ENCODER, Memory, write_decoder, write_encoder};
+
     let one = |part: Part| vec![part];
     Ok(match kind {
         "decoder" => one(part(model, "model", |w| kinds::decoder::write(model, w, past))?),

@@ -182,10 +182,12 @@ pub(crate) fn check(settings: &GraphSettings<'_>) -> Result<()> {
             "[graph] of family {family} has the option '{option}', which no block reads"
         )));
     }
+
     if let Some(weight) = unknown(weights, WEIGHTS) {
         return Err(Error::version(format!(
             "[graph] of family {family} names a weight for '{weight}', which no block reads"
         )));
     }
+
     Ok(())
 }

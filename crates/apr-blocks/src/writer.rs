@@ -234,6 +234,7 @@ impl<'m> Writer<'m> {
         for (name, value) in &results {
             inner.body.output(name, *value, Meaning::Unknown);
         }
+
         let slots = inner.slots.take().unwrap_or_default();
         let op = self.function(function, inner.finish());
         let mut arguments: Vec<ValueId> =
@@ -241,6 +242,7 @@ impl<'m> Writer<'m> {
         for Slot { tensor, views, shape, .. } in slots {
             arguments.push(self.viewed(&tensor, views, shape)?);
         }
+
         let call = self.body.call(&op, arguments);
         Ok(match results.len() {
             1 => call.outputs::<1>(node).to_vec(),
@@ -260,6 +262,7 @@ impl<'m> Writer<'m> {
         if let Some(known) = functions.iter().find(is_same) {
             return known.op.clone();
         }
+
         let alike = functions
             .iter()
             .filter(|function| function.op.name.trim_end_matches(char::is_numeric) == name);

@@ -136,6 +136,7 @@ impl Context {
                 _ => return Ok(Architecture::Auto),
             },
         };
+
         match self.families()?.find(&named) {
             Some(_) => Ok(Architecture::Named(named)),
             // Some families of legacy files have no table of names.
@@ -223,6 +224,7 @@ fn log_level(args: &GlobalArgs) -> Outcome<Level> {
     if args.verbose {
         return Ok(Level::Debug);
     }
+
     match std::env::var("APR_LOG_LEVEL").as_deref() {
         Err(_) | Ok("" | "info") => Ok(Level::Info),
         Ok("error") => Ok(Level::Error),

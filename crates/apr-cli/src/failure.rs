@@ -200,6 +200,7 @@ impl Failure {
             }
             _ => {}
         }
+
         let (Self::Model(error) | Self::Reported(error)) = self else { return None };
         advice_about(error)
     }

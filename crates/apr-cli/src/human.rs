@@ -73,9 +73,11 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
         "t" | "tib" => 1 << 40,
         _ => return Err(format!("'{unit}' is not a unit of size; try 512M, 2GB or 1073741824")),
     };
+
     if let Ok(whole) = number.parse::<u64>() {
         return whole.checked_mul(factor).ok_or_else(|| format!("'{text}' is too large"));
     }
+
     let fraction: f64 = number
         .parse()
         .map_err(|_| format!("'{text}' is not a size; try 512M, 2GB or 1073741824"))?;

@@ -43,6 +43,7 @@ fn main() -> ExitCode {
     if outcome.is_err() {
         context.sources.note_kept();
     }
+
     context.tell_notes();
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -158,6 +158,7 @@ fn open_stdin(context: &Context) -> Outcome<(FileSource, Option<Spool>)> {
 fn next_piece(from: &mut File) -> Option<std::io::Result<Vec<u8>>> {
     /// Bytes read at once: what a pipe holds.
     const PIPE_LEN: usize = 1 << 16;
+
     let mut piece = vec![0; PIPE_LEN];
     loop {
         match from.read(&mut piece) {
@@ -177,6 +178,7 @@ fn copy(mut from: File, to: &Spool, context: &Context) -> apr::Result<()> {
     const AHEAD: usize = 16;
     /// How long a silent pipe keeps the interrupt flag from being looked at.
     const PATIENCE: Duration = Duration::from_millis(50);
+
     // A read that waits goes on waiting after a signal: another thread does the waiting, and ends
     // with the process.
     let (sender, pieces) = mpsc::sync_channel(AHEAD);

@@ -81,6 +81,7 @@ fn read(source: FileSource, path: &Path, context: &Context) -> Outcome<Apr2Reade
         };
         return Err(Error::format(message).in_file(name).into());
     }
+
     Ok(open_with_keys(source, &name, &context.options.limits, &context.options.keys)?)
 }
 
@@ -123,6 +124,7 @@ impl Changing {
             signals::stop_cleanly(&context.interrupt)?;
             return Ok(lock.replace_ends(revision)?);
         }
+
         let mut copy = self.output(output, replace, context)?;
         copy.write_all(&revision.front)?;
         let mut piece = vec![0; 1 << 20];
@@ -138,6 +140,7 @@ impl Changing {
             copy.write_all(&piece[..len])?;
             position += len as u64;
         }
+
         copy.write_all(&revision.tail)?;
         context.sources.check_unchanged()?;
         Ok(copy.commit()?)

@@ -121,6 +121,7 @@ fn first_line(path: &Path) -> Outcome<Zeroizing<Vec<u8>>> {
     } else {
         File::open(path).map_err(|error| failed(&error))?
     };
+
     // A buffer that grew would leave copies of the password behind.
     let mut line = Zeroizing::new(Vec::with_capacity(MAX_PASSWORD));
     let mut byte = [0];
@@ -132,9 +133,11 @@ fn first_line(path: &Path) -> Outcome<Zeroizing<Vec<u8>>> {
         }
         line.push(byte[0]);
     }
+
     if line.last() == Some(&b'\r') {
         line.pop();
     }
+
     Ok(line)
 }
 
@@ -179,11 +182,13 @@ pub(crate) fn encryption(
             false => Ok(None),
         };
     }
+
     let mut locks = Vec::new();
     if password {
         locks
             .push(Lock::Password { password: new_password(given)?, costs: Argon2Costs::default() });
     }
+
     for path in recipients {
         let path = path.as_ref();
         match read_public(path)? {
@@ -195,6 +200,7 @@ pub(crate) fn encryption(
             }
         }
     }
+
     let (block, key) = EncrBlock::seal(&locks, &mut random)?;
     Ok(Some(Encrypt { block, key, hide_metadata }))
 }

@@ -76,6 +76,7 @@ impl FileChecksum {
             position = part.offset + part.len;
             extents.push(part);
         }
+
         if end > position {
             extents.push(Extent {
                 kind: ExtentKind::Padding,
@@ -83,6 +84,7 @@ impl FileChecksum {
                 len: end - position,
             });
         }
+
         Self { crc32, extents }
     }
 }

@@ -198,6 +198,7 @@ impl DType {
         if elements == 0 {
             return Some(0);
         }
+
         match (self, self.kind()) {
             (Self::I8_ROW, _) => elements.checked_add(shape.rows()?.checked_mul(4)?),
             (_, DTypeKind::Quantized) => {

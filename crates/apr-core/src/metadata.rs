@@ -125,6 +125,7 @@ impl Metadata {
             }
             between = ",";
         }
+
         pieces.text(if self.map.is_empty() { "{}" } else { "}" })?;
         pieces.finish()
     }

@@ -68,6 +68,7 @@ impl<S: DeserializeOwned> ShardIndex<S> {
 
 fn parse<S: DeserializeOwned>(bytes: &[u8], name: &str, limits: &Limits) -> Result<ShardIndex<S>> {
     const WHAT: &str = "the index";
+
     limits.check_metadata(bytes.len() as u64)?;
     let text = json::utf8(bytes, WHAT, 0)?;
     let Object(file): Object<IndexFile<S>> =
@@ -78,18 +79,22 @@ fn parse<S: DeserializeOwned>(bytes: &[u8], name: &str, limits: &Limits) -> Resu
     if let Some(pair) = weights.windows(2).find(|pair| pair[0].0 == pair[1].0) {
         return Err(Error::format("the index has two tensors of this name").for_tensor(&pair[0].0));
     }
+
     shards.keys().try_for_each(|shard| check_file_name(shard))?;
     if shards.is_empty() {
         return Err(Error::format("the index names no shard"));
     }
+
     // Shards were numbered as they came.
     let mut sorted = vec![0; shards.len()];
     for (position, &number) in shards.values().enumerate() {
         sorted[number] = position;
     }
+
     for (_, shard) in &mut weights {
         *shard = sorted[*shard];
     }
+
     let shards = shards.into_keys().collect();
     let (total_size, unread) =
         file.metadata.map_or_else(Default::default, |it| (it.total_size, it.unread));
@@ -182,10 +187,12 @@ impl<S> ShardIndex<S> {
                 return Err(Error::corrupt(problem).in_file(shard).for_tensor(name));
             }
         }
+
         if let Some(((name, shard), _)) = weights.iter().zip(&found).find(|(_, found)| !**found) {
             let message = format!("{index} lists it, but this shard has no such tensor");
             return Err(Error::corrupt(message).in_file(&shards[*shard]).for_tensor(name));
         }
+
         Ok(())
     }
 }
@@ -266,6 +273,7 @@ impl<'de, S: Deserialize<'de>> Deserialize<'de> for IndexMetadata<S> {
                     }
                     map.next_value::<IgnoredAny>()?;
                 }
+
                 Ok(IndexMetadata { total_size, unread })
             }
         }

@@ -39,6 +39,7 @@ pub fn roundtrip_apr2(data: &[u8]) {
         .collect();
     let options =
         apr2::WriteOptions { align_32: checkpoint.align_32, ..apr2::WriteOptions::default() };
+
     // Names may be empty, twice, or not plain; the plan says so.
     let Ok(mut writer) = apr2::plan(&infos, &Metadata::new(), companions.clone(), &options) else {
         return;
@@ -54,6 +55,7 @@ pub fn roundtrip_apr2(data: &[u8]) {
             writer.write_chunk(&mut sink, chunk, None).expect("lengths are as planned");
         }
     }
+
     writer.finish(&mut sink, &Notes::default()).expect("every tensor is complete");
 
     let file = sink.files().values().next().cloned().unwrap_or_default();
@@ -65,6 +67,7 @@ pub fn roundtrip_apr2(data: &[u8]) {
     for (at, content) in contents.iter().enumerate() {
         assert_eq!(reader.tensor_bytes(&infos[at].name).expect("it is there").as_ref(), content);
     }
+
     assert_eq!(reader.companions().len(), companions.len());
     for (at, companion) in reader.companions().iter().enumerate() {
         let original =
@@ -134,6 +137,7 @@ pub fn roundtrip_gguf(data: &[u8]) {
         shard_size: checkpoint.shard_size.map(u64::from),
         ..gguf::WriteOptions::default()
     };
+
     // Names may be too long or twice, dtypes absent from ggml; the plan says so.
     let Ok(mut writer) = gguf::plan(&infos, &metadata, &options) else { return };
     let planned = writer.layout().clone();
@@ -147,6 +151,7 @@ pub fn roundtrip_gguf(data: &[u8]) {
             writer.write_chunk(&mut sink, chunk, None).expect("lengths are as planned");
         }
     }
+
     writer.finish(&mut sink, &Notes::default()).expect("every tensor is complete");
 
     let written: u64 = sink.files().values().map(|file| file.len() as u64).sum();
@@ -162,6 +167,7 @@ pub fn roundtrip_gguf(data: &[u8]) {
         reader.read_tensor(found, 0, &mut bytes).expect("it can be read");
         assert_eq!(&bytes, content, "tensor {at} keeps its bytes");
     }
+
     let kept =
         |pair: &&KeyValue| !pair.key.starts_with("split.") && pair.key != "general.alignment";
     let read = gguf::key_values(reader.metadata())

@@ -64,11 +64,13 @@ pub fn read_numpy(data: &[u8]) {
 /// Reads the input as an ONNX model, takes it apart and puts it together again.
 pub fn read_onnx(data: &[u8]) {
     use apr_registry::onnx;
+
     let Ok(reader) = onnx::open(data.to_vec(), NAME, &limits()) else { return };
     use_reader(&reader);
     if let Ok(Some(graph)) = reader.graph() {
         use_graph(graph);
     }
+
     if let Ok(Some(skeleton)) = onnx::skeleton::read_companion(&reader) {
         let options = onnx::skeleton::RestoreOptions::default();
         let tensors =
@@ -181,6 +183,7 @@ fn use_reader(reader: &dyn CheckpointReader) {
         );
         return;
     }
+
     assert!(validated.is_ok(), "what can be read can be validated");
     import(reader, &families);
     for format in [

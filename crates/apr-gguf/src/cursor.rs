@@ -77,6 +77,7 @@ impl<'a> Cursor<'a> {
             );
             return Err(Error::corrupt(message).at(position));
         };
+
         let taken = position + len - self.section_start;
         match self.section {
             Section::KeyValues => self.limits.check_metadata(taken),
@@ -97,7 +98,9 @@ impl<'a> Cursor<'a> {
             (self.buffered_from, self.at) = (position, 0);
             self.source.read_at(position, &mut self.buffer)?;
         }
+
         let start = self.at;
+
         // It is at most what the buffer holds.
         self.at += usize::try_from(len).unwrap_or(self.buffer.len() - start);
         Ok(&self.buffer[start..self.at])
@@ -169,6 +172,7 @@ impl<'a> Cursor<'a> {
             }
             left -= now;
         }
+
         Ok(())
     }
 

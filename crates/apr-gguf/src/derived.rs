@@ -121,13 +121,16 @@ pub fn derived(pairs: &KeyValues) -> Metadata {
             metadata.set(name, text);
         }
     }
+
     if let Some(license) = text(pairs, "general.license") {
         metadata.set("license", license.to_lowercase());
     }
+
     if let Some(architecture) = text(pairs, "general.architecture") {
         metadata.set(keys::MODEL_TYPE, architecture);
         describe_network(pairs, architecture, &mut metadata);
     }
+
     describe_tokenizer(pairs, &mut metadata);
     metadata
 }
@@ -150,11 +153,13 @@ fn describe_network(pairs: &KeyValues, name: &str, metadata: &mut Metadata) {
             .is_none_or(|items| items <= MAX_LAYERS as u64)
             .then(|| hyperparameter(&pair.value()))?
     };
+
     for (key, top) in [("context_length", "context_length"), ("embedding_length", "hidden_size")] {
         if let Some(number) = value(key).and_then(|number| number.as_u64()) {
             metadata.set(top, number);
         }
     }
+
     let mut network = Map::new();
     let own: &[(&str, &[&str])] = if matches!(name, "t5" | "t5encoder") { &T5 } else { &[] };
     for (key, names) in HYPERPARAMETERS.iter().chain(own) {
@@ -162,6 +167,7 @@ fn describe_network(pairs: &KeyValues, name: &str, metadata: &mut Metadata) {
             network.extend(names.iter().map(|&name| (name.to_owned(), value.clone())));
         }
     }
+
     if let Some(tokens) = tokens(pairs) {
         network.entry("vocab_size").or_insert_with(|| tokens.into());
     }
@@ -221,10 +227,12 @@ fn describe_tokenizer(pairs: &KeyValues, metadata: &mut Metadata) {
     if let Some(tokens) = tokens {
         metadata.set("tokenizer.vocab_size", tokens);
     }
+
     let model_type = text(pairs, "tokenizer.ggml.model").and_then(tokenizer_type);
     if let Some(model_type) = model_type {
         metadata.set("tokenizer.model_type", model_type);
     }
+
     for (spelt, role) in ROLES {
         let id = pairs.get(&format!("tokenizer.ggml.{spelt}_token_id")).and_then(|id| id.as_u64());
         // Some files name an id past their vocabulary for a token that they don't have.
@@ -232,6 +240,7 @@ fn describe_tokenizer(pairs: &KeyValues, metadata: &mut Metadata) {
             describe_token(pairs, role, id, metadata);
         }
     }
+
     if let Some(template) = text(pairs, "tokenizer.chat_template") {
         metadata.set("tokenizer.chat_template", template);
     }

@@ -41,6 +41,7 @@ pub(crate) fn removed_type(number: u32) -> Option<(&'static str, &'static str)> 
         "quantize the model anew as Q4_0, which llama.cpp repacks when it loads it";
     const REPACKED_NL: &str =
         "quantize the model anew as IQ4_NL, which llama.cpp repacks when it loads it";
+
     Some(match number {
         4 => ("Q4_2", NEVER_LONG),
         5 => ("Q4_3", NEVER_LONG),

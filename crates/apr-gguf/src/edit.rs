@@ -52,6 +52,7 @@ impl PairEdits {
             }
             edited.retain(|kept| kept != key);
         }
+
         let template = self.chat_template.iter().map(|text| (CHAT_TEMPLATE, text.as_str()));
         for (key, text) in
             self.set.iter().map(|(key, text)| (key.as_str(), text.as_str())).chain(template)
@@ -81,6 +82,7 @@ fn pair(key: &str, old: Option<&Value>, text: &str) -> std::result::Result<KeyVa
         }
         KeyValue::from_json(&json).ok()
     };
+
     let pair = match old {
         Some(Value::String(_)) => {
             let quoted = json(text).and_then(|json| json.as_str().map(str::to_owned));
@@ -98,6 +100,7 @@ fn pair(key: &str, old: Option<&Value>, text: &str) -> std::result::Result<KeyVa
             }
         }
     };
+
     pair.ok_or_else(|| match old {
         Some(old) => format!(
             "'{key}' is of type {}, which '{text}' is not; to change the type, remove the key and \
@@ -145,6 +148,7 @@ fn common_type(items: &[Json]) -> Option<&'static str> {
 #[must_use]
 pub fn with_pairs(metadata: &Metadata, pairs: KeyValues) -> Metadata {
     const TIED: &str = "tie_word_embeddings";
+
     let mut changed = derived(&pairs);
     if let Some(tied) =
         metadata.object(keys::ARCHITECTURE).and_then(|architecture| architecture.get(TIED))
@@ -156,6 +160,7 @@ pub fn with_pairs(metadata: &Metadata, pairs: KeyValues) -> Metadata {
     if let Some(header) = metadata.object(keys::GGUF) {
         changed.set(keys::GGUF, header.clone());
     }
+
     changed.set_key_values(pairs);
     changed
 }
@@ -185,6 +190,7 @@ impl GgufReader {
                 let stored = self.stored(planned.source).range;
                 (stored.offset, stored.len) == (planned.offset, planned.len)
             });
+
         // Without tensors, the header is the file.
         let fits = !layout.tensors.is_empty() || front.len() as u64 == self.files()[0].len;
         Ok((stays && fits).then(|| front.to_vec()))

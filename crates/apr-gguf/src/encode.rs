@@ -30,6 +30,7 @@ pub(crate) fn header(pairs: &KeyValues, entries: &[(&TensorInfo, u64)]) -> Resul
         out.extend(number.to_le_bytes());
         out.extend(offset.to_le_bytes());
     }
+
     Ok(out)
 }
 
@@ -49,6 +50,7 @@ pub(crate) fn check_tensor(info: &TensorInfo) -> Result<(u32, u32)> {
             name.len()
         ));
     }
+
     match u32::try_from(shape.dims().len()) {
         Ok(dims) if dims <= MAX_DIMS => Ok((dims, number)),
         _ => refuse(format!(

@@ -70,6 +70,7 @@ impl Header {
         if let Some(name) = duplicate(entries.iter().map(|entry| entry.info.name.as_str())) {
             return Err(Error::format("the header has two tensors of this name").for_tensor(name));
         }
+
         Ok(Self {
             version,
             big_endian: cursor.big_endian,
@@ -105,6 +106,7 @@ fn read_version(cursor: &mut Cursor<'_>) -> Result<u32> {
         cursor.big_endian = true;
         version = version.swap_bytes();
     }
+
     match version {
         1..=VERSION => Ok(version),
         0 => Err(Error::format("the version is 0; the first one was 1").at(offset)),
@@ -209,6 +211,7 @@ fn read_items(
         12 => copy::<f64>(cursor, what, count, out)?,
         _ => return Ok(false),
     }
+
     Ok(true)
 }
 
@@ -234,14 +237,17 @@ fn truth(byte: u8) -> Result<()> {
 
 fn read_array(cursor: &mut Cursor<'_>, depth: usize, out: &mut Vec<u8>) -> Result<()> {
     const WHAT: &str = "its array";
+
     let offset = cursor.position();
     if depth > MAX_DEPTH {
         return Err(
             Error::format(format!("arrays are nested more than {MAX_DEPTH} deep")).at(offset)
         );
     }
+
     let number: u32 = cursor.scalar("the type of its items")?;
     let count = cursor.length("the number of its items")?;
+
     // The smallest of items, before any of them is counted or made room for.
     cursor.expect(WHAT, count, 1)?;
     cursor.count_items(count)?;
@@ -251,6 +257,7 @@ fn read_array(cursor: &mut Cursor<'_>, depth: usize, out: &mut Vec<u8>) -> Resul
         cursor.expect(WHAT, count, cursor.length_len() + 4)?;
         return (0..count).try_for_each(|_| read_array(cursor, depth + 1, out));
     }
+
     let what = if number == 8 { "a text of its array" } else { WHAT };
     let known = read_items(cursor, what, number, count, out)?;
     if known { Ok(()) } else { Err(unknown_type(number).at(offset)) }
@@ -276,10 +283,12 @@ fn read_entry(cursor: &mut Cursor<'_>) -> Result<(DType, Shape, u64)> {
         let message = format!("it has {dims} dimensions; a ggml tensor has {MAX_DIMS} at most");
         return Err(Error::format(message).at(offset));
     }
+
     let mut dims = (0..dims).map(|_| cursor.length("a dimension")).collect::<Result<Vec<_>>>()?;
     if let Some(dim) = dims.iter().find(|&&dim| i64::try_from(dim).is_err()) {
         return Err(Error::format(format!("a dimension of {dim} is over 2^63")).at(offset));
     }
+
     // Innermost first in the file, outermost first everywhere else.
     dims.reverse();
     let shape = Shape::from(dims);
@@ -298,6 +307,7 @@ fn read_entry(cursor: &mut Cursor<'_>) -> Result<(DType, Shape, u64)> {
             );
         }
     };
+
     if !shape.row_len().is_multiple_of(dtype.block_len()) {
         let (row, block) = (shape.row_len(), dtype.block_len());
         let message = format!(
@@ -305,11 +315,13 @@ fn read_entry(cursor: &mut Cursor<'_>) -> Result<(DType, Shape, u64)> {
         );
         return Err(Error::format(message).at(offset));
     }
+
     if dtype.stored_len(&shape).is_none() {
         return Err(Error::format(format!(
             "the shape {shape} of {dtype} takes more than 2^64 bytes"
         ))
         .at(offset));
     }
+
     Ok((dtype, shape, cursor.scalar("the offset")?))
 }

@@ -57,6 +57,7 @@ pub(crate) fn losses(metadata: &Metadata, pairs: &KeyValues, tensors: &[TensorIn
         keys::VIOLATIONS,
         "names",
     ];
+
     let derived = derived(pairs);
     let entries = metadata.iter().filter(|(key, _)| !CARED_FOR.contains(key));
     let lost = entries.filter_map(|(key, value)| match value {
@@ -69,6 +70,7 @@ pub(crate) fn losses(metadata: &Metadata, pairs: &KeyValues, tensors: &[TensorIn
             Some(Loss { name: key.into(), what: "metadata".to_owned(), why })
         }
     });
+
     lost.collect()
 }
 

@@ -41,6 +41,7 @@ impl OpenFile {
             let tail = Tail::read(&*source, &header, data_start, len, &mut warnings)?;
             Ok((header, data_start, len, tail, warnings))
         };
+
         let (header, data_start, len, tail, warnings) =
             parse().map_err(|error| in_file(error, name))?;
         let warnings =
@@ -111,9 +112,11 @@ fn check_ranges(
         let end = check_entry(info, *offset, alignment, data_start, file_len, big_endian);
         ends.push(end.map_err(|error| error.for_tensor(&info.name))?);
     }
+
     let mut sorted: Vec<(Entry, u64)> =
         std::mem::take(&mut header.entries).into_iter().zip(ends).collect();
     let in_order = sorted.is_sorted_by_key(|(entry, end)| (entry.offset, *end));
+
     // An empty tensor comes before one that starts where it lies.
     sorted.sort_by_key(|(entry, end)| (entry.offset, *end));
 
@@ -133,6 +136,7 @@ fn check_ranges(
             (covered, previous) = (*end, Some(info.name.as_str()));
         }
     }
+
     if holes > 0 {
         let bytes = counted(holes, "byte");
         warnings.push(format!(
@@ -144,10 +148,12 @@ fn check_ranges(
                 .into(),
         );
     }
+
     let end = (data_start + covered).checked_next_multiple_of(alignment).unwrap_or(u64::MAX);
     if file_len > end {
         warnings.push(format!("not read: {} after the data", counted(file_len - end, "byte")));
     }
+
     header.entries = sorted.into_iter().map(|(entry, _)| entry).collect();
     Ok(())
 }
@@ -169,11 +175,13 @@ fn check_entry(
         );
         return Err(Error::version(message));
     }
+
     if !offset.is_multiple_of(alignment) {
         return Err(Error::format(format!(
             "its offset {offset} is not a multiple of the alignment of {alignment}"
         )));
     }
+
     let end = u128::from(data_start) + u128::from(offset) + u128::from(len);
     if end > u128::from(file_len) {
         let message = format!(
@@ -181,6 +189,7 @@ fn check_entry(
         );
         return Err(Error::corrupt(message).at(data_start.saturating_add(offset)));
     }
+
     Ok(offset + len)
 }
 

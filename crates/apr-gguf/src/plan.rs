@@ -85,6 +85,7 @@ pub fn plan(
     if let Some(name) = duplicate(tensors.iter().map(|tensor| tensor.name.as_str())) {
         return Err(Error::format("two tensors have this name").for_tensor(name));
     }
+
     let mut pairs = pairs(metadata)?;
     let alignment = align(&mut pairs, options.alignment)?;
     let parts = cut(&lens, alignment, options.shard_size)?;
@@ -92,6 +93,7 @@ pub fn plan(
     if is_part(&pairs) || count > 1 {
         Arc::make_mut(&mut pairs).retain(|key| !is_split_key(key));
     }
+
     let tail = Tail::from_metadata(metadata)?;
     let named = count > 1 || options.named_files;
     if named {
@@ -105,6 +107,7 @@ pub fn plan(
         if count > 1 {
             make_part(Arc::make_mut(&mut pairs), file, count, tensors.len())?;
         }
+
         let offsets = offsets(members.iter().map(|&tensor| lens[tensor]), alignment)?;
         let entries: Vec<_> =
             members.iter().map(|&tensor| &tensors[tensor]).zip(offsets.iter().copied()).collect();
@@ -119,6 +122,7 @@ pub fn plan(
                 len: lens[source],
             });
         }
+
         let name =
             if count > 1 { part_name(stem, file + 1, count) } else { options.file_name.clone() };
         layout
@@ -126,6 +130,7 @@ pub fn plan(
             .push(FileInfo { name, len: placed(offsets.last().copied().unwrap_or_default())? });
         headers.push(header);
     }
+
     let tail = tail.and_then(|tail| place_tail(tail, &mut layout, &headers, tensors));
     let names = layout.tensors.iter().map(|planned| tensors[planned.source].name.clone()).collect();
     Ok(GgufWriter::new(Plan { layout, names, headers, alignment, tail, named }))
@@ -231,6 +236,7 @@ fn cut(lens: &[u64], alignment: u64, shard_size: Option<u64>) -> Result<Vec<Vec<
         current.push(tensor);
         size = size.saturating_add(len);
     }
+
     parts.push(current);
     if u16::try_from(parts.len()).is_err() {
         return Err(Error::format(format!(
@@ -238,6 +244,7 @@ fn cut(lens: &[u64], alignment: u64, shard_size: Option<u64>) -> Result<Vec<Vec<
             parts.len()
         )));
     }
+
     Ok(parts)
 }
 

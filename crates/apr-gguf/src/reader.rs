@@ -103,6 +103,7 @@ impl GgufReader {
             header_fields: Json::Null,
             warnings: Vec::new(),
         };
+
         let mut first = None;
         let is_split = files.len() > 1;
         for (file, OpenFile { name, header, source, len, data_start, tail, warnings }) in
@@ -147,6 +148,7 @@ impl GgufReader {
                 reader.metadata.set(keys::GGUF, gguf);
             }
         }
+
         reader
     }
 
@@ -157,18 +159,21 @@ impl GgufReader {
                 "no text general.architecture says what the model is; llama.cpp refuses such files";
             self.warn(in_file_warning(&self.files[0].name, warning));
         }
+
         if is_tied(&self.tensors) {
             let architecture = self.metadata.object(keys::ARCHITECTURE).cloned();
             let mut architecture = architecture.unwrap_or_default();
             architecture.insert("tie_word_embeddings".into(), true.into());
             self.metadata.set(keys::ARCHITECTURE, architecture);
         }
+
         let mut gguf = Map::new();
         gguf.insert("version".into(), version.into());
         gguf.insert("endian".into(), endian.into());
         if let Some(alignment) = alignment {
             gguf.insert("alignment".into(), alignment.into());
         }
+
         self.metadata.set(keys::GGUF, gguf);
         self.metadata.set_key_values(pairs);
     }
@@ -210,6 +215,7 @@ impl GgufReader {
             position += now.len() as u64;
             rest = later;
         }
+
         Ok(())
     }
 }

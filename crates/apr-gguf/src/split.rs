@@ -48,6 +48,7 @@ pub fn open_split(set: &dyn SourceSet, name: &str, limits: &Limits) -> Result<Gg
             .map_err(|error| error.in_file(&file.name))?;
         files.push(file);
     }
+
     check_tensors(&files)?;
     join(files)
 }
@@ -100,6 +101,7 @@ fn check_tensors(files: &[OpenFile]) -> Result<()> {
             return Err(Error::corrupt(message).in_file(&file.name));
         }
     }
+
     Ok(())
 }
 
@@ -113,6 +115,7 @@ fn join(mut files: Vec<OpenFile>) -> Result<GgufReader> {
         let is_new = |pair: &Pair<'_>| {
             !is_split_key(pair.key) && held(pair.key) != Some(pair.encoded_value())
         };
+
         // Every part has an alignment of its own.
         let lost = other
             .header
@@ -128,6 +131,7 @@ fn join(mut files: Vec<OpenFile>) -> Result<GgufReader> {
             warnings.push(in_file_warning(&other.name, &warning));
         }
     }
+
     first.header.pairs.retain(|key| !is_split_key(key));
     let mut reader = GgufReader::new(files);
     warnings.into_iter().for_each(|warning| reader.warn(warning));

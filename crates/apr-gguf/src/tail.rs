@@ -50,10 +50,12 @@ impl Tail {
         if len == 0 || left > MAX_TAIL {
             return Ok(None);
         }
+
         let bytes = read_vec(source, start, left)?;
         if bytes.iter().zip(0..padding).any(|(&byte, _)| byte != 0) {
             warnings.push("the padding after the last tensor is not zero".into());
         }
+
         let is_usual = left == padding && bytes.iter().all(|&byte| byte == 0);
         Ok((!is_usual).then_some(Self { after, bytes }))
     }

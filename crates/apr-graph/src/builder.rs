@@ -258,6 +258,7 @@ impl NodeBuilder<'_> {
             };
             *output = body.body.add_value(output_name, ValueType::Unknown, Origin::Missing);
         }
+
         body.body.add_node(Node {
             name,
             op: self.op,

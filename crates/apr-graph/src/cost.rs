@@ -159,6 +159,7 @@ pub fn cost(graph: &Graph, inference: &Inference, sizes: Sizes<'_>) -> Cost {
         let counted = counter.body(&signature.body, opsets, &mut calls, &mut |_| {});
         counter.signatures.push(counted);
     }
+
     let mut nodes = Vec::with_capacity(graph.body.nodes.len());
     let mut calls = Calls { list: &inference.calls, next: 0 };
     let main = counter.body(&graph.body, &graph.opsets, &mut calls, &mut |node| nodes.push(node));
@@ -230,6 +231,7 @@ impl Counter<'_> {
                 totals: of_node.totals,
             });
         }
+
         counted
     }
 
@@ -244,13 +246,16 @@ impl Counter<'_> {
                 .cloned()
                 .unwrap_or_else(|| Counted { totals: unknown, ..Counted::default() });
         }
+
         let mut bodies = Vec::new();
         for inner in node.bodies() {
             bodies.push(self.body(inner, opsets, calls, &mut |_| {}));
         }
+
         if bodies.is_empty() {
             return Counted { totals: self.plain(body, node), ..Counted::default() };
         }
+
         let times = if node.op.is("If") { Some(1) } else { flops::times(body, node, self.sizes) };
         let most =
             bodies.into_iter().max_by_key(|counted| counted.totals.flops).unwrap_or_default();
@@ -276,6 +281,7 @@ impl Counter<'_> {
         if flops::is_free(node) {
             return totals;
         }
+
         for value in node.inputs.iter().flatten().map(|id| body.value(*id)) {
             let bytes = bytes(value, self.sizes).unwrap_or(0);
             let bytes = if flops::reads_part(node) {
@@ -290,6 +296,7 @@ impl Counter<'_> {
                 _ => totals.read_bytes = totals.read_bytes.saturating_add(bytes),
             }
         }
+
         totals.written_bytes = written(body, node, self.sizes);
         totals
     }
@@ -304,6 +311,7 @@ impl Counter<'_> {
                 times[*called] = times[*called].saturating_add(times[at]);
             }
         }
+
         let counted = signatures.iter().zip(&self.signatures).zip(times);
         counted
             .map(|((signature, counted), calls)| FunctionCost {
@@ -341,8 +349,10 @@ fn parameters(graph: &Graph) -> (u64, u64) {
                 len = len.saturating_add(bytes(value, sizes).unwrap_or(0));
             }
         }
+
         open.extend(body.nodes.iter().flat_map(Node::bodies));
     }
+
     (count, len)
 }
 

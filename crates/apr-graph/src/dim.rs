@@ -150,6 +150,7 @@ impl Dim {
         if let Some(exact) = self.exact_quotient(divisor) {
             return exact;
         }
+
         match (self, divisor) {
             (Self::Known(_), Self::Known(sum)) if sum.0.is_empty() => Self::Unknown,
             (Self::Known(a), Self::Known(b)) => match (self.as_integer(), divisor.as_integer()) {
@@ -263,10 +264,12 @@ fn collect(products: impl IntoIterator<Item = (Product, i128)>) -> Dim {
         }
         *sum.entry(factors).or_default() += times;
     }
+
     sum.retain(|_, times| *times != 0);
     if sum.len() > MAX_PRODUCTS {
         return Dim::Unknown;
     }
+
     let products: Result<Vec<_>, _> = sum
         .into_iter()
         .map(|(factors, times)| i64::try_from(times).map(|times| (factors, times)))
@@ -337,6 +340,7 @@ impl fmt::Display for Sum {
         if self.0.is_empty() {
             return f.write_str("0");
         }
+
         let (numbers, named): (Vec<_>, Vec<_>) =
             self.0.iter().partition(|(factors, _)| factors.is_empty());
         for (position, (factors, times)) in named.into_iter().chain(numbers).enumerate() {
@@ -346,16 +350,19 @@ impl fmt::Display for Sum {
                 (_, true) => f.write_str(" - ")?,
                 (_, false) => f.write_str(" + ")?,
             }
+
             let times = times.unsigned_abs();
             let mut first = times == 1 && !factors.is_empty();
             if !first {
                 write!(f, "{times}")?;
             }
+
             for factor in factors {
                 write!(f, "{}{factor}", if first { "" } else { "*" })?;
                 first = false;
             }
         }
+
         Ok(())
     }
 }

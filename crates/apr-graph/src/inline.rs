@@ -35,6 +35,7 @@ fn up_to(most: usize, graph: &Graph) -> Result<Graph> {
         active: Vec::new(),
         left: most,
     };
+
     let body = inliner.whole(&graph.body, Names::default(), Settings::Kept, 0)?;
     let own: HashSet<_> = graph.functions.iter().map(|function| &function.op.domain).collect();
     let used: HashSet<_> = domains(&body);
@@ -70,6 +71,7 @@ impl Names {
         if name.is_empty() {
             return name;
         }
+
         let Some(mut number) = self.taken.get(&name).copied() else {
             self.taken.insert(name.clone(), 1);
             return name;
@@ -137,6 +139,7 @@ impl Inliner<'_> {
                 "bodies and calls are nested more than {MAX_DEPTH} deep"
             )));
         }
+
         let mut moved = Body { values: body.values.clone(), ..Body::default() };
         (moved.inputs, moved.outputs) = (body.inputs.clone(), body.outputs.clone());
         moved.name.clone_from(&body.name);
@@ -153,6 +156,7 @@ impl Inliner<'_> {
                 _ => {}
             }
         }
+
         let place =
             |at: usize| u32::try_from(at).ok().map(ValueId).filter(|_| !absent.contains(&at));
         let places: Places = (0..moved.values.len()).map(place).collect();
@@ -184,11 +188,13 @@ impl Inliner<'_> {
                 attributes: self.attributes(from, node, places, &format!("{path}/"))?,
                 doc: node.doc.clone(),
             };
+
             match self.functions.get(&node.op).copied() {
                 Some(function) => self.call(function, copy, &path, from.depth, into, names)?,
                 None => self.push(copy, into)?,
             }
         }
+
         Ok(())
     }
 
@@ -209,6 +215,7 @@ impl Inliner<'_> {
         prefix: &str,
     ) -> Result<Vec<Attribute>> {
         let mut attributes = Vec::with_capacity(node.attributes.len());
+
         // Within a call, names of inner bodies get its path; elsewhere they stay.
         let prefix = if matches!(from.settings, Settings::Kept) { "" } else { prefix };
         for attribute in &node.attributes {
@@ -228,8 +235,10 @@ impl Inliner<'_> {
                 }
                 (value, _) => value.clone(),
             };
+
             attributes.push(Attribute { name: attribute.name.clone(), value });
         }
+
         Ok(attributes)
     }
 
@@ -253,10 +262,12 @@ impl Inliner<'_> {
         if depth >= MAX_DEPTH {
             return Err(problem(&format!("is called more than {MAX_DEPTH} deep")));
         }
+
         let body = &function.body;
         if call.inputs.len() > body.inputs.len() || call.outputs.len() > body.outputs.len() {
             return Err(problem("is called with more than it has"));
         }
+
         self.same_opsets(function, path)?;
         let mut settings = call.attributes;
         let missing =
@@ -276,6 +287,7 @@ impl Inliner<'_> {
             let name = names.unique(format!("{path}/{}", body.value(source).name));
             self.push(identity(name, input, output), into)?;
         }
+
         Ok(())
     }
 
@@ -294,6 +306,7 @@ impl Inliner<'_> {
                 }
             }
         }
+
         Ok(())
     }
 }
@@ -313,6 +326,7 @@ fn placed(
         places[id.0 as usize] = inputs.get(at).copied().flatten();
         done[id.0 as usize] = true;
     }
+
     let mut passed = Vec::new();
     for (id, given) in body.outputs.iter().zip(outputs) {
         let Some(given) = given else { continue };
@@ -323,6 +337,7 @@ fn placed(
             passed.push((*id, *given));
         }
     }
+
     for (at, value) in body.values.iter().enumerate() {
         if !done[at] {
             let name = names.unique(format!("{}{}", names.prefix, value.name));
@@ -331,6 +346,7 @@ fn placed(
             places[at] = Some(into.add_value(name, kind, value.origin.clone()));
         }
     }
+
     (places, passed)
 }
 

@@ -29,6 +29,7 @@ pub fn upgrade(graph: &Graph, to: i64) -> Result<Graph> {
             "operators of version {from} become those of {from} to {newest}, not {to}"
         )));
     }
+
     let mut graph = graph.clone();
     set_version(&mut graph.opsets, to);
     Upgrade { from, to }.body(&mut graph.body, "", 0)?;
@@ -46,6 +47,7 @@ pub fn upgrade(graph: &Graph, to: i64) -> Result<Graph> {
         set_version(&mut function.opsets, to);
         Upgrade { from: own, to }.body(&mut function.body, &format!("{}/", function.op), 0)?;
     }
+
     Ok(graph)
 }
 
@@ -64,6 +66,7 @@ impl Upgrade {
         if depth > MAX_DEPTH {
             return Err(Error::format(format!("bodies are nested more than {MAX_DEPTH} deep")));
         }
+
         let nodes = std::mem::take(&mut body.nodes);
         let outputs: HashSet<_> = body.outputs.iter().copied().collect();
         for (position, mut node) in nodes.into_iter().enumerate() {
@@ -80,6 +83,7 @@ impl Upgrade {
                     _ => {}
                 }
             }
+
             let op = node.op.clone();
             let mut edit =
                 Edit { body, outputs: &outputs, node, before: Vec::new(), after: Vec::new() };
@@ -94,6 +98,7 @@ impl Upgrade {
                 body.add_node(node);
             });
         }
+
         Ok(())
     }
 
@@ -117,10 +122,12 @@ impl Upgrade {
                 }
                 None => edit.keep_meaning(old, next),
             }
+
             // The step may have made another operator of it.
             let Some(now) = Operator::of(&edit.node.op, version) else { continue };
             edit.fits(now)?;
         }
+
         Ok(())
     }
 }

@@ -79,6 +79,7 @@ impl Search<'_> {
                 None => self.add(path, &node.op, input),
             }
         }
+
         for inner in node.bodies() {
             let looks_out = |id: ValueId| match inner.value(id).origin {
                 Origin::Outer(outer) => is_it(outer),

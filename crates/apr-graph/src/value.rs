@@ -162,6 +162,7 @@ impl fmt::Display for TensorType {
             Some(element) => write!(f, "{element}")?,
             None => f.write_str("?")?,
         }
+
         match &self.shape {
             None => f.write_str("[?]"),
             Some(shape) => {

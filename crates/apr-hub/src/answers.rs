@@ -19,16 +19,19 @@ pub fn read_any(bytes: &[u8]) {
                 && repository.files.iter().all(|file| is_plain(&file.name))
         );
     }
+
     let text = String::from_utf8_lossy(bytes);
     assert!(s3::objects(&text).all(|file| is_plain(&file.name)));
     if let Some((range, len)) = parse_content_range(&text) {
         assert!(range.start <= range.end && range.end <= len);
     }
+
     if let Some(Ok(Location::Hub(hub))) = Location::parse(&text) {
         assert!(hub.path.is_empty() || is_plain(&hub.path));
         let again = Location::parse(&hub.to_string());
         assert_eq!(again.and_then(Result::ok), Some(Location::Hub(hub)));
     }
+
     if let Ok(journal) = serde_json::from_slice::<Journal>(bytes)
         && journal.is_sound()
     {

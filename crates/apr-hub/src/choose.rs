@@ -84,6 +84,7 @@ pub(crate) fn choose(files: &[RemoteFile], choice: &Choice) -> Result<Chosen> {
     let candidates = groups.len();
     let (kept, rule) = preferred(groups);
     let is_index = |name: &str| name.ends_with(".index.json");
+
     // Where nothing is preferred, whoever opens the folder says what is wrong with it.
     let is_kept = |name: &str| {
         kept.is_empty() && is_asked(&name) || kept.iter().any(|group| group_of(name) == *group)
@@ -93,9 +94,11 @@ pub(crate) fn choose(files: &[RemoteFile], choice: &Choice) -> Result<Chosen> {
         let list = if is_kept(name) { &mut chosen.weights } else { &mut chosen.others };
         list.push(name.to_owned());
     }
+
     if candidates > 1 && !kept.is_empty() {
         chosen.why = Some(explanation(&chosen, candidates, rule));
     }
+
     Ok(chosen)
 }
 
@@ -201,6 +204,7 @@ fn preferred(mut groups: Vec<String>) -> (Vec<String>, &'static str) {
     if groups.len() <= 1 {
         return (groups, "the only one");
     }
+
     let Some(format) =
         FORMATS.iter().find(|format| groups.iter().any(|group| format.contains(&extension(group))))
     else {
@@ -210,6 +214,7 @@ fn preferred(mut groups: Vec<String>) -> (Vec<String>, &'static str) {
     if let [_] = groups[..] {
         return (groups, "safetensors, APR, GGUF, PyTorch and ONNX are preferred in this order");
     }
+
     let usual = |group: &&String| {
         let stem = group.rsplit_once('.').map_or("", |(stem, _)| stem);
         ["model", "pytorch_model", "diffusion_pytorch_model"].contains(&stem)
@@ -217,6 +222,7 @@ fn preferred(mut groups: Vec<String>) -> (Vec<String>, &'static str) {
     if let Some(group) = groups.iter().find(usual) {
         return (vec![group.clone()], "the name that models usually have");
     }
+
     let of_type =
         |wanted: &&str| groups.iter().find(|group| group.to_lowercase().contains(*wanted));
     match TYPES.iter().find_map(of_type).filter(|group| extension(group) == "gguf") {
@@ -233,6 +239,7 @@ fn companions(names: &[&str]) -> Vec<String> {
     const EXTENSIONS: [&str; 8] =
         ["json", "txt", "md", "model", "jinja", "tiktoken", "yaml", "yml"];
     const LEGAL: [&str; 4] = ["LICENSE", "LICENCE", "NOTICE", "USE_POLICY"];
+
     let is_companion = |name: &&str| {
         let (folder, file) = name.rsplit_once('/').unwrap_or(("", name));
         match folder {
@@ -245,6 +252,7 @@ fn companions(names: &[&str]) -> Vec<String> {
             folder => file == "config.json" && !folder.contains('/'),
         }
     };
+
     let all = names
         .iter()
         .copied()

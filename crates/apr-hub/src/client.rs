@@ -168,6 +168,7 @@ impl Client {
                     continue;
                 }
             };
+
             let headers = answer.first.clone();
             match answer.read_all(limit) {
                 Ok(bytes) => {
@@ -188,6 +189,7 @@ impl Client {
                 Error::io(IoCause::Other, message).in_file(shown_url(ask.url)),
             ));
         }
+
         let start = parse(ask.origin.unwrap_or(ask.url))?;
         let mut uri = parse(ask.url)?;
         let mut first = None;
@@ -214,8 +216,10 @@ impl Client {
                 // Once it has left the server that it is for, it does not come back either.
                 token = None;
             }
+
             uri = next;
         }
+
         let message = format!("the server redirects more than {MOST_REDIRECTS} times");
         Err(Trouble::Final(Error::io(IoCause::Other, message).in_file(shown_url(ask.url))))
     }
@@ -244,12 +248,14 @@ impl Client {
         if !is_trusted && address::is_private_literal(uri) {
             return Err(Trouble::Final(refused(address::REFUSED, uri)));
         }
+
         let agent = match uri.scheme_str() {
             _ if !is_trusted => self.public(),
             // A proxy may be spoken to by https.
             Some("http") if Proxy::try_from_env().is_none() => self.plain(),
             _ => self.any(),
         };
+
         let mut request = agent.get(uri.clone()).header("Accept-Encoding", "identity");
         if let Some(range) = &ask.range {
             request = request
@@ -258,9 +264,11 @@ impl Client {
                 request = request.header("If-Range", etag);
             }
         }
+
         if let Some(token) = token {
             request = request.header("Authorization", token.header());
         }
+
         self.requests.fetch_add(1, Ordering::Relaxed);
         let answer = request.call().map_err(|error| of_transport(&error, uri))?;
         let (parts, body) = answer.into_parts();
@@ -371,6 +379,7 @@ fn join(base: &Uri, target: &str) -> Result<Uri> {
         let folder = base.path().rsplit_once('/').map_or("", |(folder, _)| folder);
         format!("{scheme}://{authority}{folder}/{target}")
     };
+
     absolute.parse::<Uri>().ok().filter(|uri| uri.host().is_some()).ok_or_else(wrong)
 }
 
@@ -438,6 +447,7 @@ fn of_io(
     if is_lookup(error) {
         return Trouble::Unreachable(network(unknown_host(host)));
     }
+
     match error.kind() {
         std::io::ErrorKind::InvalidInput => lasting(error.to_string()),
         kind if is_unreachable(kind) => {

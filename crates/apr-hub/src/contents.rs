@@ -141,12 +141,14 @@ impl Caches {
                 listed.map(|cached| (self.urls.path(name), cached.sha256)).into_iter().collect()
             }
         };
+
         let mut damaged = Vec::new();
         for (path, digest) in files {
             if !agrees(&path, &digest, progress, interrupt)? {
                 damaged.push(Damage { name: holding.name.clone(), path });
             }
         }
+
         Ok(damaged)
     }
 }
@@ -166,6 +168,7 @@ fn repository(folder: &Path) -> Option<Holding> {
             holding.partial += taken(&found);
         }
     }
+
     Some(holding)
 }
 

@@ -169,6 +169,7 @@ impl Download {
             moved: 0,
             lock: None,
         };
+
         Arc::new(Self {
             resource,
             len,
@@ -231,10 +232,12 @@ impl Download {
         if !is_running {
             return;
         }
+
         for _ in 0..AT_ONCE.min(usize::try_from(self.len.div_ceil(PIECE_LEN)).unwrap_or(AT_ONCE)) {
             let this = Arc::clone(self);
             thread::spawn(move || this.work());
         }
+
         let this = Arc::clone(self);
         thread::spawn(move || this.check());
     }
@@ -251,6 +254,7 @@ impl Download {
             self.target.entry.add(path, None)?;
             return Ok(true);
         }
+
         let partial = self.target.partial();
         let journal = Journal::read(&self.target.journal(), self.len, &self.target.etag);
         let journal =
@@ -269,6 +273,7 @@ impl Download {
             }
             Ok(file)
         };
+
         let file = open().map_err(|error| disk(&error, &partial))?;
         let mut state = self.lock();
         if let Some(bytes) = &self.known {
@@ -281,6 +286,7 @@ impl Download {
                 .add(format!("{}: {kept} of {len} bytes are here already", self.resource.name));
             state.journal = journal;
         }
+
         state.file = Some(Arc::new(file));
         state.lock = Some(lock);
         Ok(false)
@@ -336,6 +342,7 @@ impl Download {
             }
             Err(error) => state.fail(error),
         }
+
         let is_running = matches!(state.phase, Phase::Running);
         drop(state);
         self.changed.notify_all();
@@ -348,10 +355,12 @@ impl Download {
         if !matches!(state.phase, Phase::Running) {
             return None;
         }
+
         let count = self.len.div_ceil(PIECE_LEN);
         while state.next < count && state.has_piece(state.next, self.len) {
             state.next += 1;
         }
+
         let wanted = std::mem::take(&mut state.wanted);
         let is_missing =
             |number: &u64| !state.has_piece(*number, self.len) && !state.loading.contains(number);
@@ -450,12 +459,14 @@ impl Download {
                 }
                 _ => {}
             }
+
             if first && matches!(state.phase, Phase::Running) {
                 let pieces = start / PIECE_LEN..end.div_ceil(PIECE_LEN);
                 let missing: Vec<u64> =
                     pieces.filter(|piece| !state.wanted.contains(piece)).collect();
                 state.wanted.extend(missing);
             }
+
             state = self.pause(state)?;
         }
     }
@@ -476,6 +487,7 @@ impl Download {
             };
             return Err(Error::io(IoCause::Interrupted, message).in_file(&self.resource.name));
         }
+
         let (state, _) =
             self.changed.wait_timeout(state, GLANCE).unwrap_or_else(PoisonError::into_inner);
         Ok(state)

@@ -175,11 +175,13 @@ pub(crate) fn parse(json: &[u8], location: &HubLocation) -> Result<Repository> {
     if listed.len() > MOST_FILES {
         return Err(wrong("it lists too many files"));
     }
+
     let (mut files, mut odd) = (Vec::new(), Vec::new());
     for entry in listed {
         let Some(name) = entry.get("rfilename").and_then(Value::as_str) else { continue };
         if is_plain(name) { files.push(file(name, entry)) } else { odd.push(name.to_owned()) }
     }
+
     files.sort_by(|a, b| a.name.cmp(&b.name));
     files.dedup_by(|a, b| a.name == b.name);
     let id = answer

@@ -111,16 +111,19 @@ impl SnapshotEntry {
         if let Some(folder) = link.parent() {
             fs::create_dir_all(folder)?;
         }
+
         let tag = self.folder.root.join("CACHEDIR.TAG");
         if !tag.exists() {
             fs::write(tag, CACHE_TAG)?;
         }
+
         let up = "../".repeat(2 + self.name.matches('/').count());
         let etag = blob.file_name().unwrap_or_default().to_string_lossy();
         let target = PathBuf::from(format!("{up}blobs/{etag}"));
         if fs::read_link(link).is_ok_and(|found| found == target) {
             return Ok(());
         }
+
         // Under another name first, so that the link is there at every moment.
         let beside = link.with_file_name(format!(".{etag}.apr-link"));
         let _ = fs::remove_file(&beside);

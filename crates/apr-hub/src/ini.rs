@@ -23,6 +23,7 @@ fn read(text: &str, name: &str) -> BTreeMap<String, String> {
             found.insert(key.trim().to_lowercase(), value.trim().to_owned());
         }
     }
+
     found
 }
 

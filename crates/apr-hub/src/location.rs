@@ -123,6 +123,7 @@ impl HubLocation {
                 "'{first}' of the hub are not models: hf://ORG/REPO names one"
             )));
         }
+
         let (repo, revision, path) = match (first.split_once('@'), after.is_empty()) {
             (Some((name, revision)), _) => (name.to_owned(), Some(revision), after),
             (None, true) => (first.to_owned(), None, ""),
@@ -135,6 +136,7 @@ impl HubLocation {
                 (format!("{first}/{name}"), revision, after)
             }
         };
+
         let (revision, path) = long_revision(revision, path);
         check_repo(&repo)?;
         if revision.as_deref().is_some_and(|revision| revision.is_empty() || !is_plain(revision)) {
@@ -142,9 +144,11 @@ impl HubLocation {
                 "the revision after '@' is no name of a branch, tag or commit",
             ));
         }
+
         if !path.is_empty() && !is_plain(&path) {
             return Err(Error::format("the path leads out of the repository"));
         }
+
         Ok(Self { repo, revision, path })
     }
 

@@ -54,6 +54,7 @@ fn try_take(path: &Path) -> io::Result<Option<Lock>> {
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder)?;
     }
+
     let file = File::options()
         .read(true)
         .write(true)
@@ -66,6 +67,7 @@ fn try_take(path: &Path) -> io::Result<Option<Lock>> {
         Err(TryLockError::WouldBlock) => return Ok(None),
         Err(TryLockError::Error(error)) => return Err(error),
     }
+
     // Who held it before may have removed the file: then it is no lock of anything.
     let is_there =
         path.metadata().is_ok_and(|named| file.metadata().is_ok_and(|it| it.ino() == named.ino()));

@@ -80,6 +80,7 @@ impl Hub {
             }
             _ => return location.clone(),
         };
+
         Location::parse(&text).and_then(Result::ok).unwrap_or_else(|| location.clone())
     }
 
@@ -98,6 +99,7 @@ impl Hub {
                 Err(_) => vec![RemoteFile { name: location.key.clone(), len: None, etag: None }],
             }
         };
+
         Ok(Kind::Objects { location, store, files })
     }
 
@@ -117,6 +119,7 @@ impl Hub {
             ));
             return Ok(Kind::Repository { location, repository, folder });
         }
+
         match self.client.repository(&location) {
             Ok(repository) => {
                 for name in &repository.odd {

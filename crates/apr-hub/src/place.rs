@@ -73,6 +73,7 @@ impl Place {
                 Some(path_of(url).rsplit('/').next().unwrap_or_default().to_owned()),
             ),
         };
+
         let files = match &kind {
             Kind::Repository { repository, .. } => below(&repository.files, &base),
             Kind::Objects { files, .. } => below(files, &base),
@@ -81,6 +82,7 @@ impl Place {
                 .map(|name| RemoteFile { name: name.clone(), len: None, etag: None })
                 .collect(),
         };
+
         let file =
             file.or_else(|| hub.choice.file.clone().filter(|_| !matches!(kind, Kind::Url(_))));
         let choice = Choice { file: file.clone(), ..hub.choice.clone() };
@@ -88,6 +90,7 @@ impl Place {
         if let Some(why) = &chosen.why {
             hub.notes.add(format!("{location}: {why}"));
         }
+
         Ok(Self {
             hub,
             location,

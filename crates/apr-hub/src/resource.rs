@@ -112,11 +112,13 @@ impl Stream<'_> {
                 self.range.start += rest.len() as u64;
                 return Ok(());
             }
+
             let (got, trouble) = self.receive(&mut buf[done..]);
             done += got;
             if got > 0 {
                 self.patience.renew();
             }
+
             if let Some(trouble) = trouble {
                 self.coming = None;
                 // With the bytes that were wanted there is no trouble yet.
@@ -125,6 +127,7 @@ impl Stream<'_> {
                 }
             }
         }
+
         Ok(())
     }
 
@@ -136,6 +139,7 @@ impl Stream<'_> {
                 Err(trouble) => return (0, Some(trouble)),
             }
         }
+
         let Some(Coming { answer, end }) = &mut self.coming else { return (0, None) };
         let left = usize::try_from(*end - self.range.start).unwrap_or(usize::MAX);
         let len = buf.len().min(left);
@@ -146,6 +150,7 @@ impl Stream<'_> {
             let _ = answer.body.as_reader().read(&mut [0]);
             self.coming = None;
         }
+
         (got, trouble)
     }
 }
@@ -258,9 +263,11 @@ impl Resource {
             if !is_refusal(answer.status) {
                 return Ok(answer);
             }
+
             // It has expired, as signed addresses do; another one may have been found meanwhile.
             self.lock().direct.take_if(|(_, known)| *known == direct);
         }
+
         self.send_alone(&ask)
     }
 
@@ -279,6 +286,7 @@ impl Resource {
             // The others may have used the address up.
             return self.send_alone(ask);
         }
+
         self.learn_address(origin, &answer);
         Ok(answer)
     }
@@ -323,9 +331,11 @@ impl Resource {
                 None => None,
             }
         };
+
         if let Some(known) = known() {
             return known;
         }
+
         let asking = self.asking.lock().unwrap_or_else(PoisonError::into_inner);
         known().unwrap_or(Whereabouts::Asked(asking))
     }
@@ -377,6 +387,7 @@ impl Resource {
                 Err(error) => return (done, Some(Trouble::Passing(cut_by(&error, &url)))),
             }
         }
+
         (done, None)
     }
 
@@ -389,6 +400,7 @@ impl Resource {
                 fetched whole to look at it; `apr download` it first";
             return Err(final_(Error::io(IoCause::Other, message)));
         }
+
         self.notes.add(format!(
             "{}: the server sends no ranges of files, so the whole file is fetched",
             self.name
@@ -400,6 +412,7 @@ impl Resource {
         if stated.is_some_and(|stated| stated != len) {
             return Err(Trouble::Passing(cut(&answer.url)));
         }
+
         self.check_len(len)?;
         self.learn(answer, len);
         file.seek(SeekFrom::Start(0)).map_err(|error| final_(self.disk(&error)))?;
@@ -438,6 +451,7 @@ impl Resource {
                 );
                 return Err(Trouble::Final(Error::memory(message).in_file(&self.name)));
             }
+
             file.write_all(&piece[..read]).map_err(|error| Trouble::Final(self.disk(&error)))?;
         }
     }
@@ -484,6 +498,7 @@ pub(crate) fn renamed(error: &Error, name: &str) -> Error {
         }
         _ => error.message().to_owned(),
     };
+
     let named = match error.cause() {
         Some(cause) => Error::io(cause, message),
         None => Error::new(error.code(), message),

@@ -79,6 +79,7 @@ impl Store {
             let origin = format!("the profile '{profile}'");
             Some(Credentials { key, secret, session: setting("aws_session_token"), origin })
         };
+
         Self {
             path_style: endpoint.is_some(),
             endpoint: endpoint.map_or_else(
@@ -115,6 +116,7 @@ impl Store {
                 joined(&mut pairs).map_or_else(String::new, |query| format!("?{query}"))
             );
         };
+
         let time = stamp(now);
         let scope = format!("{}/{}/s3/aws4_request", &time[..8], self.region);
         let mut add = |key: &str, value: &str| pairs.push((key.to_owned(), encode_segment(value)));
@@ -126,6 +128,7 @@ impl Store {
         if let Some(session) = &credentials.session {
             add("X-Amz-Security-Token", session);
         }
+
         let query = joined(&mut pairs).unwrap_or_default();
         let host = base.split_once("://").map_or("", |(_, host)| host);
         let request = format!("GET\n{path}\n{query}\nhost:{host}\n\nhost\nUNSIGNED-PAYLOAD");
@@ -156,12 +159,14 @@ impl Store {
             if !page.contains("<ListBucketResult") {
                 return Err(Error::format("the store's answer is no list of objects"));
             }
+
             files.extend(objects(&page));
             if files.len() > MOST_OBJECTS {
                 return Err(Error::format(
                     "there are too many objects below this key; name a longer one",
                 ));
             }
+
             let is_cut = elements(&page, "IsTruncated").next() == Some("true");
             next =
                 elements(&page, "NextContinuationToken").next().map(unescaped).filter(|_| is_cut);
@@ -286,6 +291,7 @@ fn decoded(text: &str) -> Option<String> {
             byte => bytes.push(byte),
         }
     }
+
     String::from_utf8(bytes).ok()
 }
 

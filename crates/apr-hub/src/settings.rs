@@ -47,6 +47,7 @@ impl Settings {
                 format!("HF_ENDPOINT is '{}', which is no https:// address", shown_url(&endpoint));
             return Err(Error::format(message));
         }
+
         let home = hub_home();
         let hub_cache =
             variable("HF_HUB_CACHE").or_else(|| variable("HUGGINGFACE_HUB_CACHE")).map(expand);

@@ -138,6 +138,7 @@ impl RemoteSource {
         if !head.is_empty() {
             windows.ranges.insert(0, Window::Ready { bytes: head, used: 0, served: 0 });
         }
+
         Self(Arc::new(Inner {
             resource: Arc::new(resource),
             len,
@@ -184,9 +185,11 @@ impl ByteSource for RemoteSource {
             );
             return Err(Error::corrupt(message).at(offset).in_file(&inner.resource.name));
         };
+
         if let Some(download) = inner.download.get() {
             return download.read(offset, buf);
         }
+
         let mut at = offset;
         while at < end {
             let rest = &mut buf[usize::try_from(at - offset).unwrap_or_default()..];
@@ -195,9 +198,11 @@ impl ByteSource for RemoteSource {
                 Step::Fetch(start, end) => inner.fetch(start, end),
             }
         }
+
         if inner.reading.is_whole.load(Ordering::Relaxed) {
             Inner::fetch_ahead(inner, end);
         }
+
         Ok(())
     }
 }
@@ -231,6 +236,7 @@ impl Inner {
                 windows.frontier = windows.frontier.max(until);
                 return Ok(Step::Fetch(at, until));
             };
+
             match windows.ranges.get(&start) {
                 Some(Window::Loading { .. }) => {
                     windows = self.changed.wait(windows).unwrap_or_else(PoisonError::into_inner);
@@ -273,6 +279,7 @@ impl Inner {
         buf[..len].copy_from_slice(&bytes[from..from + len]);
         *used = clock;
         *served += len as u64;
+
         // Tensors are read once; a companion that was fetched ahead goes into the cache too.
         let is_companion =
             start == 0 && bytes.len() as u64 == self.len && self.len <= LONGEST_COMPANION;
@@ -281,6 +288,7 @@ impl Inner {
         if is_done && self.reading.is_open.load(Ordering::Relaxed) {
             windows.ranges.remove(&start);
         }
+
         windows.last_end = at + len as u64;
         len
     }
@@ -313,6 +321,7 @@ impl Inner {
             if at >= end || is_far || inner.reading.ahead.load(Ordering::Relaxed) >= AT_ONCE {
                 return;
             }
+
             windows.ranges.insert(at, Window::Loading { end });
             windows.frontier = end;
             inner.reading.ahead.fetch_add(1, Ordering::Relaxed);

@@ -66,11 +66,13 @@ impl UrlCache {
             .into_iter()
             .chain(parts)
             .collect::<Vec<_>>();
+
         // Another query may be another file; it may be a secret too, so its digest stands for it.
         if let Some((_, query)) = url.split_once('?') {
             let digest = hex(&Sha256::digest(query.as_bytes()));
             name.insert(2, format!("query-{}", &digest[..16]));
         }
+
         name.join("/")
     }
 

@@ -94,6 +94,7 @@ fn by_rules(values: Vec<f64>, shape: Vec<usize>, to: ElementType, rules: Rules) 
     fn all<T: Number>(values: &[f64]) -> Data {
         T::into_data(values.iter().map(|&value| T::from_f64(value)).collect())
     }
+
     // Through f32, but for the bit that decides ties: rounded twice to nearest, some halves would
     // be off by one.
     let bits = |narrow: fn(f32) -> u16| {
@@ -128,6 +129,7 @@ fn by_rules(values: Vec<f64>, shape: Vec<usize>, to: ElementType, rules: Rules) 
             None => return Err(Error::version(format!("there is no cast to {to}"))),
         },
     };
+
     Tensor::with_type(to, shape, data)
 }
 
@@ -152,6 +154,7 @@ pub(crate) fn from_integers(
     fn all<T: Number>(values: &[i64]) -> Data {
         T::into_data(values.iter().map(|&value| T::from_i64(value)).collect())
     }
+
     let data = match to {
         ElementType::I8 => all::<i8>(&values),
         ElementType::I16 => all::<i16>(&values),
@@ -168,6 +171,7 @@ pub(crate) fn from_integers(
         ElementType::I2 => Data::I8(values.iter().map(|&value| (value as i8) << 6 >> 6).collect()),
         _ => return from_doubles(values.iter().map(|&value| value as f64).collect(), shape, to),
     };
+
     Tensor::with_type(to, shape, data)
 }
 
@@ -177,6 +181,7 @@ fn parsed(texts: &[String], shape: Vec<usize>, to: ElementType) -> Result<Tensor
         let parse = |text: &String| text.trim().parse::<f64>().map_err(|_| wrong(text));
         return from_doubles(texts.iter().map(parse).collect::<Result<_>>()?, shape, to);
     }
+
     // A text of a fraction is cut off as the fraction is.
     let cut = |text: &str| {
         text.parse::<f64>().ok().filter(|value| value.is_finite()).map(|value| value as i64)
@@ -195,10 +200,12 @@ fn texts(tensor: &Tensor) -> Result<Vec<String>> {
         let digits = value.to_string();
         if digits.ends_with("inf") { digits.to_uppercase() } else { digits }
     }
+
     if tensor.element() == ElementType::Bool {
         let text = |value: &u8| if *value != 0 { "True" } else { "False" }.to_owned();
         return Ok(tensor.values::<u8>()?.iter().map(text).collect());
     }
+
     if tensor.element().is_float()
         && tensor.element() != ElementType::F32
         && tensor.element() != ElementType::F64

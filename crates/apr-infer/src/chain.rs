@@ -139,6 +139,7 @@ impl<'a> Search<'a> {
         if let Some(scores) = self.products(id) {
             return Some(scores);
         }
+
         let (scaled, divides) = match self.maker(id, "Mul") {
             Some(times) => (times, false),
             None => (self.maker(id, "Div")?, true),

@@ -42,11 +42,13 @@ pub(crate) fn unpack(element: ElementType, shape: Vec<usize>, bytes: &[u8]) -> R
         Error::format(format!("{} bytes of {element} do not fill the shape {shape:?}", bytes.len()))
     };
     let count = elements(&shape).ok_or_else(wrong)?;
+
     // Checked before anything is made: elements of less than a byte become a byte each.
     let bits = (count as u64).checked_mul(element.bits()).ok_or_else(wrong)?;
     if bits != 0 && bits.div_ceil(8) != bytes.len() as u64 {
         return Err(wrong());
     }
+
     macro_rules! words {
         ($variant:ident, $rust:ty) => {
             Data::$variant(
@@ -77,6 +79,7 @@ pub(crate) fn unpack(element: ElementType, shape: Vec<usize>, bytes: &[u8]) -> R
         }
         _ => Data::U8(bytes.to_vec()),
     };
+
     Tensor::with_type(element, shape, data)
 }
 

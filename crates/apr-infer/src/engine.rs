@@ -72,6 +72,7 @@ impl Session<'_> {
             let id = id.ok_or_else(|| Error::format(format!("the model has no input '{name}'")))?;
             machine.put(&mut frame, id, value)?;
         }
+
         let missing = self.missing_of(plan, |id| frame.has(id));
         if !missing.is_empty() {
             return Err(Error::format(format!(
@@ -79,6 +80,7 @@ impl Session<'_> {
                 missing.join(", ")
             )));
         }
+
         let own = machine.run_frame(frame, plan, &needed)?;
         let (peak_bytes, stopped, within) = machine.finish();
         let mut outputs = Vec::new();
@@ -98,6 +100,7 @@ impl Session<'_> {
                 });
             }
         }
+
         Ok(Outcome { outputs, peak_bytes, stopped })
     }
 

@@ -78,6 +78,7 @@ impl<'s, 'a> LanguageModel<'s, 'a> {
         if past != cache.len() {
             return Err(missing("output for each key and value that goes in"));
         }
+
         let (mask, positions) = (input(Meaning::AttentionMask), input(Meaning::PositionIds));
         Ok(Self { session, tokens, mask, positions, logits, cache })
     }
@@ -96,8 +97,10 @@ impl<'s, 'a> LanguageModel<'s, 'a> {
         if tokens.is_empty() {
             return Err(Error::format("there are no tokens to go on from"));
         }
+
         let past = memory.tokens.len();
         memory.tokens.extend(tokens);
+
         // Without a cache, everything is computed again.
         let (given, past) =
             if self.cache.is_empty() { (&memory.tokens[..], 0) } else { (tokens, past) };
@@ -106,12 +109,14 @@ impl<'s, 'a> LanguageModel<'s, 'a> {
         if let Some(mask) = &self.mask {
             inputs.push((mask.clone(), row(vec![1; past + given.len()])?));
         }
+
         if let Some(positions) = &self.positions {
             inputs.push((
                 positions.clone(),
                 row((past..past + given.len()).map(|at| at as i64).collect())?,
             ));
         }
+
         let kept = if memory.values.is_empty() {
             self.nothing()?
         } else {
@@ -125,6 +130,7 @@ impl<'s, 'a> LanguageModel<'s, 'a> {
         if outcome.stopped {
             return Err(Error::io(apr_core::IoCause::Interrupted, "interrupted"));
         }
+
         let mut outputs = outcome.outputs.into_iter();
         let logits = outputs.next().ok_or_else(|| Error::format("there are no logits"))?;
         memory.values = outputs.collect();
@@ -155,6 +161,7 @@ impl<'s, 'a> LanguageModel<'s, 'a> {
             let element = value.element().unwrap_or(apr_graph::ElementType::F32);
             crate::cast::from_floats(Vec::new(), shape, element).map(Value::from)
         };
+
         self.cache.iter().map(|(id, _)| empty(id)).collect()
     }
 }
@@ -195,6 +202,7 @@ impl Sampler {
     /// The next token; `None` where no logit is a number.
     pub fn choose(&mut self, logits: &[f32]) -> Option<usize> {
         let mut order: Vec<usize> = (0..logits.len()).filter(|&at| !logits[at].is_nan()).collect();
+
         // The first of equal ones, as everybody does.
         order.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]));
         let (&first, temperature) = (order.first()?, self.sampling.temperature);
@@ -204,6 +212,7 @@ impl Sampler {
         if self.sampling.top_k > 0 {
             order.truncate(self.sampling.top_k);
         }
+
         let weight = |&at: &usize| f64::from((logits[at] - logits[first]) / temperature).exp();
         let mut weights: Vec<f64> = order.iter().map(weight).collect();
         let total: f64 = weights.iter().sum();

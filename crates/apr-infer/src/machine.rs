@@ -119,11 +119,13 @@ impl<'m> Machine<'m> {
                 return Ok(None);
             }
         }
+
         let results =
             outputs.iter().map(|id| self.result(&frame, *id)).collect::<Result<Vec<_>>>()?;
         for value in frame.values.iter().flatten() {
             self.live.remove(&Live::identities(value));
         }
+
         Ok(Some(results))
     }
 
@@ -172,6 +174,7 @@ impl<'m> Machine<'m> {
         if watched {
             self.tap.before(&path, node);
         }
+
         let mut gone = Vec::new();
         let outputs = match planned.action {
             Action::Operator { operator, opset } => {
@@ -189,9 +192,11 @@ impl<'m> Machine<'m> {
                 self.chain(frame, chain, inputs)
             }
         };
+
         if self.stopped {
             return Ok(());
         }
+
         let outputs = outputs?;
         self.live.remove(&gone);
         self.keep(frame, node, &outputs)?;
@@ -200,10 +205,12 @@ impl<'m> Machine<'m> {
                 self.live.remove(&Live::identities(&value));
             }
         }
+
         if watched {
             let step = Step { path: &path, node, outputs: &outputs, live_bytes: self.live.bytes() };
             self.stopped = self.tap.after(&step) == Flow::Stop;
         }
+
         Ok(())
     }
 
@@ -214,6 +221,7 @@ impl<'m> Machine<'m> {
             let missing = || Error::version(format!("output {position} is not computed here"));
             self.put(frame, *id, outputs.get(position).ok_or_else(missing)?.clone())?;
         }
+
         for path in self.wanted.clone() {
             let found = wanted::output_at(frame.body, &frame.path, node, &path)
                 .and_then(|at| outputs.get(at));
@@ -226,6 +234,7 @@ impl<'m> Machine<'m> {
                 self.within.insert(path, value);
             }
         }
+
         Ok(())
     }
 
@@ -258,11 +267,13 @@ impl<'m> Machine<'m> {
                 }
                 None => self.read(frame, id)?,
             };
+
             inputs.push(Some(match value {
                 Value::Weight(weight) if !decodes => Value::Tensor(self.decode(&weight)?),
                 value => value,
             }));
         }
+
         Ok(inputs)
     }
 
@@ -324,10 +335,12 @@ impl<'m> Machine<'m> {
             inputs,
             environment: &mut inner,
         };
+
         let axis = call.int("axis", if softmax.opset < 13 { 1 } else { -1 });
         if let Some(mixed) = spelled_attention::attend(&call, chain.divides, axis)? {
             return Ok(vec![mixed.into()]);
         }
+
         let inputs = call.inputs;
         let given = |id: &ValueId| {
             let position = chain.inputs.iter().position(|input| *input == Some(*id))?;
@@ -343,6 +356,7 @@ impl<'m> Machine<'m> {
             let inputs = node.inputs.iter().map(of).collect();
             last = self.linked(frame, *link, inputs)?;
         }
+
         Ok(last)
     }
 
@@ -384,6 +398,7 @@ impl<'m> Machine<'m> {
                 self.put(&mut called, *id, input)?;
             }
         }
+
         let plan = self.session.plans.get(&function.body);
         Ok(self.run_frame(called, plan, &function.body.outputs)?.unwrap_or_default())
     }

@@ -80,9 +80,11 @@ impl MiniFloat {
             Special::NegativeZero => negative && magnitude == 0,
             Special::None => false,
         };
+
         if is_nan {
             return f32::NAN;
         }
+
         let value = if self.special == Special::Ieee && magnitude == self.infinity() {
             f32::INFINITY
         } else {
@@ -122,6 +124,7 @@ impl MiniFloat {
             (0..=self.largest()).rfind(|&code| self.magnitude(code) <= magnitude).unwrap_or(0);
         let below = magnitude - self.magnitude(code);
         let is_last = code == self.largest();
+
         // Past the largest, the next code would be as far away as the one before.
         let step = match is_last {
             true => self.magnitude(code) - self.magnitude(code - 1),

@@ -50,6 +50,7 @@ pub(crate) fn transposed(tensor: &Tensor, order: &[usize]) -> Result<Tensor> {
             tensor.rank()
         )));
     }
+
     let shape: Vec<_> = order.iter().map(|&dim| tensor.shape()[dim]).collect();
     let steps: Vec<_> = order.iter().map(|&dim| own[dim]).collect();
     let (sizes, steps) = joined_dims(&shape, &[steps]);
@@ -64,6 +65,7 @@ pub(crate) fn transposed(tensor: &Tensor, order: &[usize]) -> Result<Tensor> {
     } else {
         picked(tensor.data(), tensor.len(), |visit| walk(&sizes, [&steps[0]], |[at]| visit(at)))
     };
+
     tensor.like(shape, data)
 }
 
@@ -72,6 +74,7 @@ pub(crate) fn transposed(tensor: &Tensor, order: &[usize]) -> Result<Tensor> {
 fn turned_floats(values: &[f32], sizes: &[usize], steps: &[usize]) -> Vec<f32> {
     let mut out = crate::pool::any(values.len());
     let last = sizes.len() - 1;
+
     // The dimension whose neighbours lie together in the input, where there is one beside the last.
     let Some(near) = steps.iter().position(|&step| step == 1).filter(|&near| near < last) else {
         let mut next = out.iter_mut();
@@ -82,6 +85,7 @@ fn turned_floats(values: &[f32], sizes: &[usize], steps: &[usize]) -> Vec<f32> {
         });
         return out;
     };
+
     let own = strides(sizes);
     let others = |list: &[usize]| -> Vec<usize> {
         list.iter()
@@ -90,6 +94,7 @@ fn turned_floats(values: &[f32], sizes: &[usize], steps: &[usize]) -> Vec<f32> {
             .map(|(_, &item)| item)
             .collect()
     };
+
     walk(&others(sizes), [&others(steps), &others(&own)], |[from, to]| {
         let lines = Lines {
             values: &values[from..],
@@ -133,6 +138,7 @@ pub(crate) fn joined(tensors: &[&Tensor], axis: usize) -> Result<Tensor> {
         }
         Ok(T::into_data(out))
     }
+
     let Some((first, rest)) = tensors.split_first() else {
         return Err(Error::format("there is nothing to join"));
     };
@@ -148,6 +154,7 @@ pub(crate) fn joined(tensors: &[&Tensor], axis: usize) -> Result<Tensor> {
             )));
         }
     }
+
     shape[axis] = tensors
         .iter()
         .try_fold(0_usize, |sum, tensor| sum.checked_add(tensor.shape()[axis]))

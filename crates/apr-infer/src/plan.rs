@@ -91,6 +91,7 @@ fn check_attributes(node: &Node, opset: i64) -> Result<()> {
             return Err(Error::format(message));
         }
     }
+
     Ok(())
 }
 
@@ -129,10 +130,12 @@ impl Planner<'_> {
                 height = height.max(1 + self.body(inner, opsets, depth + 1)?);
             }
         }
+
         if let Some(actions) = actions.into_iter().collect::<Option<Vec<_>>>() {
             let all = vec![true; body.nodes.len()];
             self.plans.0.insert(key(body), Plan::new(body, &actions, &all, &body.outputs));
         }
+
         Ok(height)
     }
 
@@ -151,6 +154,7 @@ impl Planner<'_> {
         }
         let version =
             opsets.iter().find(|opset| opset.domain == op.domain).map(|opset| opset.version);
+
         // Exporters forget to state the version of domains other than ONNX's.
         let version = version.or((!op.domain.is_empty()).then_some(1));
         let found = version.and_then(|version| Some((registry::find(op, version)?, version)));
@@ -160,6 +164,7 @@ impl Planner<'_> {
                 None => format!("{op} (no version stated)"),
             });
         }
+
         Ok((found.map(|(operator, opset)| Action::Operator { operator, opset }), 0))
     }
 
@@ -207,6 +212,7 @@ impl Plan {
                 None if in_chain[*position] => None,
                 None => Some(of_node(position)),
             };
+
         let chained =
             if chains.is_empty() { Vec::new() } else { order.iter().filter_map(unit).collect() };
         Self { nodes, chained: with_last_uses(body, chained, kept), chains }
@@ -228,6 +234,7 @@ impl Plan {
                 open.extend(read_by_bodies(node));
             }
         }
+
         Self::new(body, &actions, &needed, wanted)
     }
 }
@@ -274,6 +281,7 @@ fn with_last_uses(body: &Body, units: Vec<Unit>, kept: &[ValueId]) -> Vec<Planne
         }
         nodes.push(planned);
     }
+
     nodes.reverse();
     nodes
 }
@@ -306,12 +314,15 @@ fn in_order(body: &Body) -> Vec<usize> {
                 }));
                 continue;
             }
+
             if states[position] == State::Entered {
                 states[position] = State::Placed;
                 order.push(position);
             }
+
             open.pop();
         }
     }
+
     order
 }

@@ -80,6 +80,7 @@ pub(crate) fn give(piece: Vec<f32>) {
     if piece.capacity() < SMALLEST {
         return;
     }
+
     // Without a pool, at the end of a thread, the memory goes back at once.
     let _ = POOL.try_with(|pool| {
         let Ok(mut pool) = pool.try_borrow_mut() else { return };

@@ -70,10 +70,12 @@ impl<'a> Session<'a> {
             given: HashMap::new(),
             large: Vec::new(),
         };
+
         session.collect(&graph.body)?;
         for function in &graph.functions {
             session.collect(&function.body)?;
         }
+
         session.keep();
         Ok(session)
     }
@@ -92,6 +94,7 @@ impl<'a> Session<'a> {
             let id = ValueId(u32::try_from(position).unwrap_or(u32::MAX));
             self.given.insert((std::ptr::from_ref(body) as usize, id), given);
         }
+
         body.nodes
             .iter()
             .flat_map(apr_graph::Node::bodies)

@@ -88,6 +88,7 @@ pub(crate) fn walk<const N: usize>(
     if total == 0 {
         return;
     }
+
     let (outer, inner) = shape.split_at(shape.len().saturating_sub(1));
     let length = inner.first().copied().unwrap_or(1);
     let step: [usize; N] = std::array::from_fn(|n| strides[n].last().copied().unwrap_or(0));
@@ -99,6 +100,7 @@ pub(crate) fn walk<const N: usize>(
             visit(at);
             at = std::array::from_fn(|n| at[n] + step[n]);
         }
+
         for dim in (0..outer.len()).rev() {
             position[dim] += 1;
             for n in 0..N {
@@ -124,6 +126,7 @@ pub(crate) fn joined(shape: &[usize], strides: &[Vec<usize>]) -> (Vec<usize>, Ve
         if shape[dim] == 1 {
             continue;
         }
+
         let together = !sizes.is_empty()
             && steps
                 .iter()
@@ -142,6 +145,7 @@ pub(crate) fn joined(shape: &[usize], strides: &[Vec<usize>]) -> (Vec<usize>, Ve
             }
         }
     }
+
     (sizes, steps)
 }
 

@@ -28,12 +28,14 @@ impl<'a> Store<'a> {
             }
             None => false,
         };
+
         let len = |tensor: &usize| self.reader.tensors()[*tensor].byte_len().unwrap_or(u64::MAX);
         let read = tensors.iter().filter(|tensor| !in_memory(tensor));
         let total = read.map(len).fold(0_u64, u64::saturating_add);
         if total > most {
             return 0;
         }
+
         self.kept.resize_with(self.reader.tensors().len(), OnceLock::new);
         total
     }

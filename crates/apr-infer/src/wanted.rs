@@ -20,6 +20,7 @@ impl Wanted {
     /// E001 where there is none.
     pub(crate) fn named(graph: &Graph, name: &str) -> Result<Self> {
         let body = &graph.body;
+
         // Outputs first: an exporter may give another value the same name.
         let output = || body.outputs.iter().copied().find(|id| body.value(*id).name == name);
         let value = || body.values.iter().position(|value| value.name == name).map(id_at);
@@ -27,6 +28,7 @@ impl Wanted {
         if let Some(id) = output().or_else(value).or_else(made) {
             return Ok(Self::Own(id));
         }
+
         let call =
             calls(graph, body, name).find(|(_, function, rest)| has(graph, &function.body, rest));
         let (node, ..) =

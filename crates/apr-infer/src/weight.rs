@@ -56,6 +56,7 @@ impl<'a> Weights<'a> {
             };
             self.positions.get(name).copied().ok_or_else(missing)
         };
+
         let tensor = position(&reference.tensor)?;
         let mut others = Vec::new();
         for view in &reference.views {
@@ -65,6 +66,7 @@ impl<'a> Weights<'a> {
                 }
             }
         }
+
         let stored = ElementType::from_dtype(self.reader.tensors()[tensor].dtype)
             .unwrap_or(ElementType::F32);
         let element = element.unwrap_or(stored);
@@ -133,6 +135,7 @@ impl Weight<'_> {
                 View::Plus(number) => plus(tensor, *number)?,
             };
         }
+
         Ok(tensor)
     }
 
@@ -146,11 +149,13 @@ impl Weight<'_> {
         if let Some(element) = same {
             return constant::unpack(element, shape, bytes.get()).map_err(named);
         }
+
         if let Some(kept) = unpacked(info.dtype, self.element) {
             return constant::unpack(kept, shape, bytes.get())
                 .map(|tensor| tensor.retyped(self.element))
                 .map_err(named);
         }
+
         let row_len = shape.last().copied().unwrap_or(1);
         let mut values = Vec::new();
         decode(info.dtype, bytes.get(), row_len, &mut values).map_err(named)?;
@@ -206,6 +211,7 @@ impl Weight<'_> {
                 _ => return None,
             };
         }
+
         Some(matrix)
     }
 

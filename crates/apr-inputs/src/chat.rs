@@ -29,6 +29,7 @@ pub fn render(template: &Template, chat: &Chat<'_>) -> Result<String> {
     if template.0.len() > MAX_TEMPLATE {
         return Err(Error::memory(format!("the chat template has {} bytes", template.0.len())));
     }
+
     let environment = environment(chat.now)?;
     let mut values: Vec<(String, Value)> = chat
         .tokens
@@ -43,6 +44,7 @@ pub fn render(template: &Template, chat: &Chat<'_>) -> Result<String> {
     for unused in ["tools", "documents"] {
         values.push((unused.to_owned(), Value::from(())));
     }
+
     let context = Value::from_pairs(values);
     let compiled = environment
         .template_from_named_str("chat template", &template.0)
@@ -51,6 +53,7 @@ pub fn render(template: &Template, chat: &Chat<'_>) -> Result<String> {
     if text.len() > MAX_CHAT {
         return Err(Error::memory(format!("the chat template writes {} bytes", text.len())));
     }
+
     Ok(text)
 }
 
@@ -101,6 +104,7 @@ fn method(
         }
         _ => length(value),
     };
+
     state.consume_fuel(bytes / 64 + 1)?;
     minijinja_contrib::pycompat::unknown_method_callback(state, value, name, arguments)
 }
@@ -129,12 +133,14 @@ fn write_json(
             "the value is too large for JSON",
         ));
     }
+
     let line = |out: &mut String, depth: usize| {
         if let Some(indent) = indent {
             out.push('\n');
             out.extend(std::iter::repeat_n(' ', indent * depth));
         }
     };
+
     let (open, close) = match value.kind() {
         ValueKind::Map => ('{', '}'),
         ValueKind::Seq | ValueKind::Iterable => ('[', ']'),
@@ -146,6 +152,7 @@ fn write_json(
             return Ok(());
         }
     };
+
     out.push(open);
     let mut count = 0;
     for item in value.try_iter()? {
@@ -162,9 +169,11 @@ fn write_json(
         }
         count += 1;
     }
+
     if count > 0 {
         line(out, depth);
     }
+
     out.push(close);
     Ok(())
 }
@@ -188,6 +197,7 @@ fn date(now: i64, format: &str) -> String {
     ];
     const DAYS: [&str; 7] =
         ["Thursday", "Friday", "Saturday", "Sunday", "Monday", "Tuesday", "Wednesday"];
+
     let (days, seconds) = (now.div_euclid(86_400), now.rem_euclid(86_400));
     let shifted = days + 719_468;
     let era = shifted.div_euclid(146_097);
@@ -207,6 +217,7 @@ fn date(now: i64, format: &str) -> String {
             text.push(letter);
             continue;
         }
+
         match letters.next() {
             Some('Y') => text.push_str(&year.to_string()),
             Some('m') => text.push_str(&format!("{month:02}")),
@@ -223,6 +234,7 @@ fn date(now: i64, format: &str) -> String {
             None => text.push('%'),
         }
     }
+
     text
 }
 

@@ -92,6 +92,7 @@ impl AtomicOutput {
         for (path, partial) in &self.finished {
             partial.file.sync_all().map_err(|error| io_error(&error, path))?;
         }
+
         let finished = std::mem::take(&mut self.finished);
         let several = finished.len() > 1;
         let folders: BTreeSet<PathBuf> =
@@ -106,6 +107,7 @@ impl AtomicOutput {
                 }
             }
         }
+
         placed.iter().for_each(|placed| undo::forget(&placed.path));
         drop(placed);
         self.made_folders.clear();
@@ -118,6 +120,7 @@ impl AtomicOutput {
             partial.place_new(path).map_err(failed)?;
             return Ok(Placed { path: path.to_path_buf(), old: Old::Nothing, _lock: None });
         }
+
         let lock = match &self.held {
             Some(held) if held.is_at(path) => held.check_unchanged().map(|()| None)?,
             Some(_) => return Err(changed(path)),
@@ -130,6 +133,7 @@ impl AtomicOutput {
         } else {
             partial.replace(path).map(|()| Old::Gone)
         };
+
         let old = old.map_err(failed)?;
         Ok(Placed { path: path.to_path_buf(), old, _lock: lock })
     }

@@ -84,6 +84,7 @@ impl Workers for Crew {
                 work(piece);
             }
         };
+
         let Some(helpers) = self.helpers.as_ref().filter(|_| pieces > 1) else { return take_all() };
         let (called, done) = (self.threads.get().min(pieces) - 1, AtomicUsize::new(0));
         helpers.in_place_scope(|scope| {

@@ -57,6 +57,7 @@ impl ByteSource for FileSource {
                 format!("{} bytes wanted past the end of the file at byte {}", buf.len(), self.len);
             return Err(Error::corrupt(message).at(offset).in_file(self.path.display()));
         }
+
         self.file.read_exact_at(buf, offset).map_err(|error| match error.kind() {
             std::io::ErrorKind::UnexpectedEof => {
                 Error::io(IoCause::Other, "the file shrank while it was read")

@@ -38,6 +38,7 @@ impl LockedFile {
             remove_undo(&self.path)?;
             return Err(failed(&error));
         }
+
         remove_undo(&self.path)
     }
 

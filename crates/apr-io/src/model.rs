@@ -66,15 +66,18 @@ impl Sources {
                 apr_registry::open_folder(&folder, options).map_err(|error| error.in_file(name))?,
             ));
         }
+
         if is_index(path) || is_part(path) {
             let (folder, file) = self.neighbourhood(path)?;
             return apr_registry::open_in(&folder, &file, options);
         }
+
         let source = self.open_file(path)?;
         let head = head_of(&source)?;
         if apr_registry::is_manifest(&path.to_string_lossy(), &head) {
             return Ok(Box::new(self.open_manifest(path, options)?));
         }
+
         let by_extension = path.extension().and_then(|extension| extension.to_str());
         if apr_registry::recognise_file(&head, by_extension)
             .is_some_and(apr_registry::may_span_files)
@@ -137,19 +140,24 @@ impl Sources {
         if is_remote(path) {
             return self.open_remote(path, true, options);
         }
+
         let reader = self.open_model(path, options)?;
+
         // A format that holds companions has all of them.
         let has_own = !reader.companions().is_empty()
             && reader.format().target.is_none_or(|target| target.self_contained);
         if path.is_dir() || has_own {
             return Ok(reader);
         }
+
         let (folder, _) = self.neighbourhood(path)?;
+
         // Without a configuration the neighbours are just other files that happen to be in the same
         // folder.
         if folder.open(CONFIG).is_err() && folder.open(ADAPTER_CONFIG).is_err() {
             return Ok(reader);
         }
+
         Ok(Box::new(apr_registry::with_companions(reader, &folder, &options.limits)?))
     }
 

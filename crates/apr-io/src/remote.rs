@@ -82,6 +82,7 @@ impl Sources {
         if let Some(repository) = place.repository() {
             metadata.set("revision", repository.commit.as_str());
         }
+
         let digests = place.digests();
         if !digests.is_empty() {
             metadata.set(
@@ -92,6 +93,7 @@ impl Sources {
                     .collect::<Map<_, _>>(),
             );
         }
+
         Some(metadata)
     }
 
@@ -122,6 +124,7 @@ impl Sources {
         if let (Location::Hub(hub), Some(revision)) = (&mut location, source.text("revision")) {
             hub.revision = Some(revision.to_owned());
         }
+
         let place = self.hub()?.place(&location)?;
         let found = place.files();
         for (name, digest) in recorded {
@@ -132,6 +135,7 @@ impl Sources {
                 return Err(Error::checksum(message).in_file(&location));
             }
         }
+
         let who = if self.hub()?.settings().offline { ", as the cache has it" } else { "" };
         Ok(format!("{} at {location}{who}", counted(recorded.len() as u64, "digest")))
     }
@@ -237,6 +241,7 @@ impl RemoteFolder {
         if with_companions && is_model && reader.companions().is_empty() {
             return Ok(Box::new(apr_registry::with_companions(reader, self, &options.limits)?));
         }
+
         if apr_registry::is_shard_name(file) {
             apr_registry::alone(reader, self)
         } else {

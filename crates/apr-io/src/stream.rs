@@ -124,6 +124,7 @@ impl StreamSink {
                 }
             }
         }
+
         Ok(buffer)
     }
 }
@@ -141,6 +142,7 @@ fn write_pieces(
     if done.send(Ok(Vec::new())).is_err() {
         return;
     }
+
     for piece in to_write {
         let written = out.write_all(&piece).map(|()| piece);
         let failed = written.is_err();

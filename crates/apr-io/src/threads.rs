@@ -130,6 +130,7 @@ impl Pipeline for Threads {
                 }
             }
         };
+
         let mut drive = || {
             let mut state = lock(&board);
             while state.next_to_consume < tasks {

@@ -73,6 +73,7 @@ pub(crate) fn write(path: &Path, file: &File, ends: &Ends<'_>) -> Result<()> {
             format!("both ends of the file, before and after the change, exceed {MAX_LEN} bytes");
         return Err(Error::memory(message).in_file(path.display()));
     }
+
     let mode =
         file.metadata().map_err(|error| io_error(&error, path))?.permissions().mode() & 0o777;
     let create = || OpenOptions::new().write(true).create_new(true).mode(mode).open(&undo_path);
@@ -89,6 +90,7 @@ pub(crate) fn write(path: &Path, file: &File, ends: &Ends<'_>) -> Result<()> {
         undo.write_all(&crc.value().to_le_bytes())?;
         undo.sync_all()
     };
+
     write().map_err(|error| {
         let _ = fs::remove_file(&undo_path);
         io_error(&error, &undo_path)
@@ -121,11 +123,13 @@ pub(crate) fn forget(path: &Path) {
 /// E007 for the one, E002 for the other.
 pub(crate) fn check_readable(file: &File, path: &Path) -> Result<()> {
     let Ok(real) = path.canonicalize() else { return Ok(()) };
+
     // What can't be opened is no reason not to read the file.
     let Ok(Some(undo)) = open_own(&path_of(&real)) else { return Ok(()) };
     if matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)) {
         return Err(busy(path));
     }
+
     let state =
         Undo::read(&undo).and_then(|undo| undo.as_ref().map(|undo| undo.state(file)).transpose());
     let _ = file.unlock();
@@ -150,12 +154,14 @@ pub(crate) fn roll_back(file: &File, path: &Path) -> Result<bool> {
     if undo_path.symlink_metadata().is_err() {
         return Ok(false);
     }
+
     let Some(undo) = open_own(&undo_path).map_err(failed)? else {
         return Err(in_the_way(&undo_path));
     };
     if !is_begun(&undo).map_err(failed)? {
         return Err(in_the_way(&undo_path));
     }
+
     // One that is not complete was written before anything was changed.
     let undo = Undo::read(&undo).map_err(failed)?;
     let state = undo.as_ref().map_or(Ok(State::Whole), |undo| undo.state(file));
@@ -165,6 +171,7 @@ pub(crate) fn roll_back(file: &File, path: &Path) -> Result<bool> {
         (Some(undo), State::Torn) => undo.restore(file).map_err(|error| io_error(&error, path))?,
         _ => file.sync_all().map_err(|error| io_error(&error, path))?,
     }
+
     fs::remove_file(&undo_path).map_err(failed)?;
     Ok(state == State::Torn)
 }
@@ -218,6 +225,7 @@ impl<'a> Undo<'a> {
         if !(HEADER_LEN + CRC_LEN..=MAX_LEN).contains(&len) {
             return Ok(None);
         }
+
         let header = read(undo, 0, HEADER_LEN)?;
         let word = |at: usize| {
             header[at..at + 8].iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte))
@@ -227,10 +235,12 @@ impl<'a> Undo<'a> {
         if !header.starts_with(&MAGIC) || this.expected_len() != Some(len) {
             return Ok(None);
         }
+
         let mut crc = digest::Crc32::new();
         for at in (0..len - CRC_LEN).step_by(1 << 16) {
             crc.update(&read(undo, at, READ_LEN.min(len - CRC_LEN - at))?);
         }
+
         let stated = read(undo, len - CRC_LEN, CRC_LEN)?;
         Ok((stated == crc.value().to_le_bytes()).then_some(this))
     }
@@ -265,6 +275,7 @@ impl<'a> Undo<'a> {
         if !(shorter..=longer).contains(&len) {
             return Ok(State::Other);
         }
+
         let mut is_whole = self.lens.map(|whole| whole == len);
         for part in self.parts() {
             let part_len = part.lens[0].max(part.lens[1]);
@@ -283,6 +294,7 @@ impl<'a> Undo<'a> {
                 at += step;
             }
         }
+
         Ok(if is_whole.contains(&true) { State::Whole } else { State::Torn })
     }
 
@@ -325,11 +337,14 @@ fn is_mix(found: &[u8], known: &[Vec<u8>; 2], place: u64) -> bool {
             known[at.min(known.len())..].starts_with(in_known)
                 && follows(other.get(at + in_known.len()..).unwrap_or(&[]))
         };
+
         if !is(&known[0], &known[1]) && !is(&known[1], &known[0]) {
             return false;
         }
+
         at = end;
     }
+
     true
 }
 

@@ -63,6 +63,7 @@ pub fn to_gguf<'a>(source: &Source<'a>) -> Result<GgufExport<'a>> {
             warnings: Vec::new(),
         }));
     }
+
     let mut pairs = Vec::new();
     let mut warnings = Vec::new();
     if let Some(model) = model.filter(|model| !model.is_in_gguf_layout()) {
@@ -73,12 +74,15 @@ pub fn to_gguf<'a>(source: &Source<'a>) -> Result<GgufExport<'a>> {
             tokenizer_key_values(architecture, &files, rows, &tokenizer::Options::default())?;
         (pairs, warnings) = (tokenizer.key_values, tokenizer.warnings);
     }
+
     let has_tokens = !pairs.is_empty();
     if is_in_gguf_layout(reader) {
         return export(source, pairs).map(from_pairs);
     }
+
     let mut result = export(source, pairs)?;
     result.view.keep_companions(|name| !IN_PAIRS.contains(&name));
+
     // The pairs say what these keys say, in other words.
     let metadata = result.view.metadata_mut();
     let in_pairs =
@@ -112,6 +116,7 @@ pub fn from_gguf<'a>(
         .filter(|pair| pair.key.starts_with("tokenizer."))
         .map(|pair| pair.unpack())
         .collect();
+
     // What the pairs led to is in these files, except for the lines of a model card.
     let derived = derived(&pairs);
     let in_files = |key: &str| derived.get(key).is_some() && !MODEL_CARD.contains(&key);
@@ -123,6 +128,7 @@ pub fn from_gguf<'a>(
         }
         Err(error) => vec![format!("without tokenizer files: {}", error.message())],
     };
+
     Ok((restored, warnings))
 }
 

@@ -60,6 +60,7 @@ pub fn export<'a>(source: &Source<'a>, tokenizer: Vec<KeyValue>) -> Result<GgufE
             "this is an adapter, and apr writes GGUF files of whole models only",
         ));
     }
+
     let model = source.family()?.ok_or_else(|| {
         match reader.tensors().iter().find(|info| is_of_vision(&info.name)) {
             Some(info) => Error::format(format!(
@@ -72,13 +73,16 @@ pub fn export<'a>(source: &Source<'a>, tokenizer: Vec<KeyValue>) -> Result<GgufE
     if model.is_in_gguf_layout() && reader.metadata().get(keys::GGUF).is_some() {
         return Ok(as_it_is(reader, model));
     }
+
     if model.gguf_architecture().is_none() {
         let title = model.family().title();
         return Err(Error::format(format!(
             "llama.cpp has no models of the family {title}, so GGUF can't hold one"
         )));
     }
+
     let facts = Facts::of(source)?;
+
     // What the configuration lacks is told by its name, before a tensor's layout is found to depend
     // on it.
     let early = facts.keys(model, &Written::default())?;
@@ -99,6 +103,7 @@ pub fn export<'a>(source: &Source<'a>, tokenizer: Vec<KeyValue>) -> Result<GgufE
             tensors.iter().map(|(info, _)| (info.name.as_str(), info.shape.dims())),
         ),
     };
+
     let mut keys = facts.keys(model, &written)?;
     let known: HashSet<String> = keys.iter().map(|pair| pair.key.clone()).collect();
     keys.extend(tokenizer.into_iter().filter(|pair| !known.contains(&pair.key)));
@@ -113,6 +118,7 @@ pub fn export<'a>(source: &Source<'a>, tokenizer: Vec<KeyValue>) -> Result<GgufE
         losses.push(Loss { name: "rope_scaling".to_owned(), what: "left out".to_owned(), why });
         warnings.push(unstretched(&kind, &facts.config));
     }
+
     let held = Described::of(view.metadata(), view.tensors(), source.families())
         .map(|described| described.config(model.family()));
     let held = held.unwrap_or_default();

@@ -90,11 +90,13 @@ impl Facts {
             }
             _ => {}
         }
+
         let mut parts = path.split('.');
         let mut value = self.config.get(parts.next()?)?;
         for part in parts {
             value = value.get(part)?;
         }
+
         (!value.is_null()).then(|| value.clone())
     }
 
@@ -153,6 +155,7 @@ impl Facts {
                 "config.json's '{path}' is {object}, but has to be a number or a text"
             )));
         }
+
         all.extend(
             hyperparameters.into_iter().map(|(key, value)| KeyValue::new(key, typed(value))),
         );
@@ -186,6 +189,7 @@ impl Facts {
     fn general(&self, title: &str, size_label: &str) -> Vec<KeyValue> {
         let text = |key: &str| self.card.get(key).and_then(Value::as_str).map(str::to_owned);
         let told = self.config.get("_name_or_path").and_then(Value::as_str);
+
         // Whoever trained it last may have loaded it from a folder of their own.
         let told = told.filter(|name| {
             !name.is_empty() && name.matches('/').count() <= 1 && !name.starts_with('.')
@@ -242,6 +246,7 @@ fn check_number(pair: &KeyValue, asked: &[(String, Value)]) -> Result<()> {
     if number.is_finite() && (number > 0.0 || !is_positive) {
         return Ok(());
     }
+
     let is_source = |value: &Value| {
         value.as_f64().is_some_and(|told| single(told).to_bits() == number.to_bits())
     };
@@ -332,6 +337,7 @@ fn normalised(mut config: Map<String, Value>) -> Map<String, Value> {
     if let Some(Value::Object(text)) = config.remove("text_config") {
         config.extend(text);
     }
+
     config.retain(|_, value| !value.is_null());
     let malformed = ["rope_parameters", "rope_scaling"].iter().find_map(|key| config.get(*key));
     let malformed = malformed.filter(|value| !value.is_object()).cloned();
@@ -343,6 +349,7 @@ fn normalised(mut config: Map<String, Value>) -> Map<String, Value> {
     if let Some(Value::Object(global)) = rope.remove("full_attention") {
         rope = global;
     }
+
     let first = |keys: &[&str]| keys.iter().find_map(|key| config.get(*key)).cloned();
     let theta = rope.get("rope_theta").cloned().or_else(|| {
         first(&[
@@ -353,6 +360,7 @@ fn normalised(mut config: Map<String, Value>) -> Map<String, Value> {
             "rotary_emb_base",
         ])
     });
+
     let local = local.or_else(|| {
         first(&["local_rope_theta", "rope_local_theta", "swa_rope_theta", "rope_local_base_freq"])
     });
@@ -365,6 +373,7 @@ fn normalised(mut config: Map<String, Value>) -> Map<String, Value> {
     if let (None, Some(original)) = (rope.get("original_max_position_embeddings"), original) {
         rope.insert("original_max_position_embeddings".to_owned(), original);
     }
+
     rope.retain(|_, value| !value.is_null());
     let settings = [
         ("rope_theta", theta),
@@ -374,6 +383,7 @@ fn normalised(mut config: Map<String, Value>) -> Map<String, Value> {
     for (key, value) in settings {
         config.extend(value.map(|value| (key.to_owned(), value)));
     }
+
     config.insert("rope_scaling".to_owned(), malformed.unwrap_or_else(|| rope.into()));
     config
 }
@@ -388,6 +398,7 @@ fn in_title_case(name: &str) -> String {
                     .split('.')
                     .all(|part| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit())))
     };
+
     let title = |word: &str| {
         let is_lower =
             word.chars().any(char::is_lowercase) && !word.chars().any(char::is_uppercase);
@@ -406,6 +417,7 @@ fn in_title_case(name: &str) -> String {
         }
         titled
     };
+
     name.replace('-', " ").split_whitespace().map(title).collect::<Vec<_>>().join(" ")
 }
 
@@ -423,6 +435,7 @@ pub(super) fn size_label<'t>(tensors: impl Iterator<Item = (&'t str, &'t [u64])>
             _ => shared = shared.saturating_add(size),
         }
     }
+
     let size = rounded(shared.saturating_add(expert));
     match experts.checked_div(stacks) {
         Some(count) if count > 0 => format!("{count}x{size}"),

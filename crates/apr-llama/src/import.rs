@@ -68,15 +68,18 @@ impl<'m> Described<'m> {
         if let Some(tensor) = name.strip_prefix("rows.") {
             return self.tensors.get(tensor)?.shape.dims().first().map(|&rows| rows.into());
         }
+
         if name == "layer_types" {
             let own = format!("{}.attention.sliding_window_pattern", self.architecture);
             return layer_types(&config_value(&self.pairs.find(&own)?));
         }
+
         if name == "rope.fraction" {
             let number = |name: &str| self.entry(name)?.as_f64();
             let head = number("embedding_length")? / number("attention.head_count")?;
             return Some((number("rope.dimension_count")? / head).into());
         }
+
         let own = format!("{}.{name}", self.architecture);
         match self.pairs.find(&own) {
             Some(pair) => Some(of_all_layers(config_value(&pair))),
@@ -126,6 +129,7 @@ pub fn described(
     architecture: &Architecture,
 ) -> Option<Metadata> {
     let metadata = reader.metadata();
+
     // Whatever was imported was described then; of a GGUF file, the architecture alone does not
     // tell: a mixture of experts may be called `llama` too.
     let is_known =
@@ -133,6 +137,7 @@ pub fn described(
     if is_known && reader.format().convention != Convention::LlamaCpp {
         return None;
     }
+
     let described = Described::of(metadata, reader.tensors(), families)?;
     let family = described.family(families, architecture)?;
     let mut config = described.config(family);
@@ -176,6 +181,7 @@ pub fn restore<'a>(
     if !model.is_in_gguf_layout() {
         return Err(Error::format("its tensors are not in GGUF's layout"));
     }
+
     let naming = naming_for(family, &config);
     let mut plan = Plan { reader, model: &model, naming, tensors: Vec::new(), losses: Vec::new() };
     plan.add_all()?;
@@ -206,9 +212,11 @@ fn missing_window(
 ) -> Option<Loss> {
     const WINDOW: &str = "sliding_window";
     const MISTRAL: &str = "mistral";
+
     if config.get(WINDOW).is_some_and(|window| !window.is_null()) {
         return None;
     }
+
     let is_mistral = family.name() == MISTRAL;
     let named =
         |key: &str| described.entry(key).and_then(|name| Some(name.as_str()?.to_lowercase()));
@@ -223,6 +231,7 @@ fn missing_window(
     if is_mistral {
         config.insert(WINDOW.to_owned(), Value::Null);
     }
+
     Some(Loss {
         name: WINDOW.to_owned(),
         what: "not in the file".to_owned(),
@@ -267,10 +276,12 @@ impl Plan<'_, '_> {
                 });
                 continue;
             };
+
             // What can be computed is, or is part of the configuration.
             if self.model.family().kind(canonical) == Some(Kind::Buffer) {
                 continue;
             }
+
             if let Some(whole) = self.model.family().cut_from(canonical) {
                 self.add_joined(position, &whole)?;
             } else if self.model.family().part(canonical, 0).is_some() {
@@ -279,6 +290,7 @@ impl Plan<'_, '_> {
                 self.add_one(position, canonical)?;
             }
         }
+
         Ok(())
     }
 
@@ -299,6 +311,7 @@ impl Plan<'_, '_> {
         if positions.iter().flatten().max() != Some(&position) {
             return Ok(());
         }
+
         let info = &self.reader.tensors()[position];
         let unknown =
             || Error::format("the keys do not say what it is a part of").for_tensor(&info.name);
@@ -309,6 +322,7 @@ impl Plan<'_, '_> {
             let cut = self.model.gguf_cut(name)?.ok_or_else(unknown)?;
             parts.push((&self.reader.tensors()[part], part, rows_of(cut)?));
         }
+
         let shape = self.model.shape_of(whole).ok_or_else(unknown)?;
         let (info, change) = Change::joined(&parts, shape, &self.name(whole))?;
         self.tensors.push((info, Origin::Changed(change)));
@@ -323,6 +337,7 @@ impl Plan<'_, '_> {
                 Error::format("it should hold experts, and is empty").for_tensor(&info.name)
             );
         }
+
         if self.model.parts_of(stack).is_some_and(|parts| parts != count) {
             let why = format!(
                 "its shape is {}, but the model's keys tell another number of parts",
@@ -330,11 +345,13 @@ impl Plan<'_, '_> {
             );
             return Err(Error::format(why).for_tensor(&info.name));
         }
+
         for place in 0..count {
             let canonical = self.model.family().part(stack, place).unwrap_or_default();
             let (part, change) = Change::part(info, position, place, &self.name(&canonical))?;
             self.tensors.push((part, Origin::Changed(change)));
         }
+
         Ok(())
     }
 
@@ -365,6 +382,7 @@ impl Plan<'_, '_> {
                     .for_tensor(&source.name));
             }
         };
+
         info.name = self.name(canonical);
         self.tensors.push((info, origin));
         Ok(())
@@ -395,6 +413,7 @@ fn add_rope(
             }),
         }
     }
+
     let both = (factors("rope_factors_long.weight")?, factors("rope_factors_short.weight")?);
     if let (Some(long), Some(short)) = both {
         let settings = serde_json::json!({
@@ -402,6 +421,7 @@ fn add_rope(
         });
         config.insert("rope_scaling".to_owned(), settings);
     }
+
     Ok(())
 }
 

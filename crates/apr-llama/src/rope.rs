@@ -24,11 +24,13 @@ pub(super) fn scaling(config: &Map<String, Value>) -> Result<Option<String>> {
     if let Some(why) = lacks(rope, &kind) {
         return malformed(&why);
     }
+
     if attention_factor(config).is_some_and(|factor| !factor.is_finite() || factor <= 0.0) {
         return malformed(
             "its 'original_max_position_embeddings' leads to no factor for attention",
         );
     }
+
     Ok(Some(kind))
 }
 
@@ -54,6 +56,7 @@ fn kind_of(rope: &Map<String, Value>) -> Result<Option<String>, &'static str> {
 fn lacks(rope: &Map<String, Value>, kind: &str) -> Option<String> {
     const LLAMA3_NUMBERS: [&str; 4] =
         ["factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"];
+
     let no_number = |key: &str| format!("its '{key}' has to be a number above 0");
     match kind {
         "linear" | "yarn" => {
@@ -100,6 +103,7 @@ pub(super) fn llama3_factors(config: &Map<String, Value>, head_dim: u64) -> Opti
     if !rope.get("rope_type")?.as_str()?.eq_ignore_ascii_case("llama3") {
         return None;
     }
+
     let number =
         |key: &str, default: f64| rope.get(key).and_then(Value::as_f64).unwrap_or(default) as f32;
     let base = config.get("rope_theta").and_then(Value::as_f64).unwrap_or(10_000.0) as f32;
@@ -118,6 +122,7 @@ pub(super) fn llama3_factors(config: &Map<String, Value>, head_dim: u64) -> Opti
             1.0 / ((1.0 - smooth) / factor + smooth)
         }
     };
+
     Some((0..head_dim / 2).map(factor_of).collect())
 }
 

@@ -43,6 +43,7 @@ impl Array {
         if self.is_flat() {
             return source.read_at(self.offset + start, buf);
         }
+
         // Whole elements: the ones that are cut at either end are read beside the rest.
         let first = start / self.width;
         let skip = usize::try_from(start % self.width).unwrap_or_default();
@@ -53,9 +54,11 @@ impl Array {
         } else {
             source.read_at(self.offset + first * self.width, &mut elements)?;
         }
+
         if self.header.big_endian {
             self.swap(&mut elements);
         }
+
         buf.copy_from_slice(&elements[skip..skip + buf.len()]);
         Ok(())
     }
@@ -85,6 +88,7 @@ impl Array {
                 elements[index..index + one].copy_from_slice(element);
             }
         }
+
         Ok(())
     }
 

@@ -33,6 +33,7 @@ pub(crate) fn read(source: &dyn ByteSource) -> Result<Header> {
     if !head.starts_with(MAGIC) {
         return Err(Error::format("this is not an array of NumPy's").at(0));
     }
+
     let (first, len) = match *head {
         [_, _, _, _, _, _, 1, _, a, b, ..] => (10, u64::from(u16::from_le_bytes([a, b]))),
         [_, _, _, _, _, _, 2 | 3, _, a, b, c, d] => {
@@ -49,12 +50,14 @@ pub(crate) fn read(source: &dyn ByteSource) -> Result<Header> {
         }
         _ => return Err(Error::corrupt("the array's header is cut off").at(0)),
     };
+
     if len > MAX_LEN {
         return Err(Error::format(format!(
             "the array's header claims {len} bytes, over {MAX_LEN}"
         ))
         .at(8));
     }
+
     let text = read_vec(source, first, len)?;
     let text = String::from_utf8(text)
         .map_err(|_| Error::format("the array's header is not text").at(first))?;
@@ -70,6 +73,7 @@ fn parse(text: &str, len: u64) -> Result<Header> {
             .find_map(|key| text.split_once(key.as_str()));
         after.and_then(|(_, rest)| rest.trim_start().strip_prefix(':')).map(str::trim_start)
     };
+
     let order = value("fortran_order")
         .ok_or_else(|| bad("does not say in which order the elements lie"))?;
     let by_columns = match order {

@@ -111,6 +111,7 @@ fn open_archive(source: Box<dyn ByteSource>, name: &str, limits: &Limits) -> Res
             }
         }
     }
+
     match refused.filter(|_| reader.tensors.is_empty()) {
         Some(error) => Err(error),
         None => Ok(reader),

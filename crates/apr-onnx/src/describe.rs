@@ -36,12 +36,14 @@ pub(crate) fn metadata(
             entry.insert(key.into(), text.clone().into());
         }
     }
+
     if let Some(version) = model.ir_version {
         entry.insert("ir_version".into(), version.into());
     }
     if let Some(version) = model.model_version.filter(|version| *version != 0) {
         entry.insert("model_version".into(), version.into());
     }
+
     entry.insert("opsets".into(), opsets(model));
     if let Some(graph) = &model.graph {
         if !graph.name.is_empty() {
@@ -50,6 +52,7 @@ pub(crate) fn metadata(
         add(&mut entry, "graph_metadata", pairs(&graph.properties, &mut walker)?);
         add_text(&mut entry, "graph_doc", graph.doc, &mut walker)?;
     }
+
     add_text(&mut entry, "doc", model.doc, &mut walker)?;
     add(&mut entry, "metadata", pairs(&model.properties, &mut walker)?);
     let mut metadata = Metadata::new();

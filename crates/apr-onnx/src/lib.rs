@@ -116,6 +116,7 @@ fn starts_as_a_model(head: &[u8]) -> bool {
     /// Fields that follow in files: version, domain, model version, doc, graph, opset, metadata,
     /// functions.
     const FOLLOWING: [u64; 8] = [0x1a, 0x22, 0x28, 0x32, 0x3a, 0x42, 0x72, 0xca];
+
     let Some((&IR_VERSION, rest)) = head.split_first() else { return false };
     let Some((1..=LATEST, 1)) = decode_varint(rest) else { return false };
     match rest.get(1..) {
@@ -133,6 +134,7 @@ fn starts_as_a_tensor(head: &[u8]) -> bool {
     const DATA_TYPE: u8 = 0x10;
     /// Fields that follow: data of every kind, name, doc.
     const FOLLOWING: [u8; 9] = [0x22, 0x2a, 0x32, 0x3a, 0x42, 0x4a, 0x52, 0x5a, 0x62];
+
     let mut rest = head;
     loop {
         let Some((&key, value)) = rest.split_first() else { return false };

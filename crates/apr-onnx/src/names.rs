@@ -76,6 +76,7 @@ pub(crate) fn reveal(
         candidates.iter().filter(|one| one.is_small && one.name.ends_with(FREQUENCIES));
     names.constants = frequencies.map(|one| one.name.to_owned()).collect();
     names.follow(graph, candidates.iter().filter(|one| may_be_anonymous(one.name)), walker)?;
+
     // Tied weights may come twice: under the name of one module where another uses it, and
     // transposed without a name.
     let wanted: HashSet<&str> = names.revealed.values().map(|found| found.name.as_str()).collect();
@@ -86,6 +87,7 @@ pub(crate) fn reveal(
         others.revealed.retain(|name, found| found.name != *name);
         names.revealed.extend(others.revealed);
     }
+
     names.keep_unique(candidates);
     Ok(names)
 }
@@ -105,6 +107,7 @@ impl Names {
         if aliases.is_empty() {
             return Ok(());
         }
+
         for node in &graph.nodes {
             for (position, input) in node.inputs.iter().enumerate() {
                 let Some(&(candidate, flipped)) = aliases.get(input.as_str()) else { continue };
@@ -119,6 +122,7 @@ impl Names {
                 self.learn(candidate, flipped, node, position, walker)?;
             }
         }
+
         Ok(())
     }
 
@@ -133,15 +137,19 @@ impl Names {
         if self.revealed.contains_key(candidate.name) || self.constants.contains(candidate.name) {
             return Ok(());
         }
+
         let Some(path) = module(node, walker)? else { return Ok(()) };
+
         // A parameter of the outermost module has no dot in its name, and is used nowhere else.
         if !self.is_certain && !is_anonymous(candidate.name) && path.is_empty() {
             return Ok(());
         }
+
         if candidate.is_constant(&path) {
             self.constants.insert(candidate.name.to_owned());
             return Ok(());
         }
+
         if let Some(revealed) =
             revealed(&path, leaf(node, position, candidate.rank), flipped, candidate.rank)
         {
@@ -228,6 +236,7 @@ fn leaf(node: &Node, position: usize, rank: usize) -> Option<(&'static str, bool
         (op, ..) if has_weight_and_bias(op) => ["weight", "bias"].get(position.checked_sub(1)?)?,
         _ => return None,
     };
+
     Some((leaf, false))
 }
 

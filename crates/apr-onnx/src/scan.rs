@@ -77,6 +77,7 @@ pub(crate) fn of_model(model: &Model) -> Scan {
             rest.extend(graphs.map(|graph: &Graph| graph.nodes.as_slice()));
         }
     }
+
     found
 }
 
@@ -103,12 +104,14 @@ impl Scan {
                 "it has operators that run Python where the model is loaded: {operators}"
             ));
         }
+
         if !self.domains.is_empty() {
             warnings.push(format!(
                 "it has operators of domains that apr does not know: {}",
                 listed(&self.domains)
             ));
         }
+
         warnings
     }
 }

@@ -65,6 +65,7 @@ pub fn strings(
     const READ_LEN: usize = 1 << 20;
     /// Characters of a run that are kept.
     const LONGEST: usize = 200;
+
     let mut found = Vec::new();
     let mut run = String::new();
     let mut run_len = 0;
@@ -90,8 +91,10 @@ pub fn strings(
             run.clear();
             run_len = 0;
         }
+
         offset += len as u64;
     }
+
     Ok(found)
 }
 

@@ -68,11 +68,14 @@ fn judged(
         drift |= pair.renamed || !matches!(tensor.verdict, Verdict::Identical | Verdict::Match);
         tensors.push(tensor);
     }
+
     let vocab = vocab_changes(left, right)?;
     let lonely = !pairing.removed.is_empty() || !pairing.added.is_empty();
     let same = !drift && !lonely && vocab.is_none_or(|vocab| vocab.added + vocab.removed == 0);
+
     // Values that are not a number have no distance: what is not the same is never wholly alike.
     let most = if same { 100.0 } else { 99.99 };
+
     // A distance is one where every tensor has a counterpart, and every value is a number.
     let is_whole =
         !lonely && tensors.iter().all(|tensor| tensor.max_delta.is_some_and(f64::is_finite));
@@ -121,6 +124,7 @@ fn describe(
     tolerance: f64,
 ) -> TensorDiff {
     let (a, b) = (&left.tensors()[pair.left], &right.tensors()[pair.right]);
+
     // The norms of both add up.
     let room = sums.room[0].sqrt() + sums.room[1].sqrt();
     let verdict = if sums.identical && a.shape != b.shape {

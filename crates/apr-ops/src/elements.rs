@@ -90,6 +90,7 @@ fn range(part: &str, dim: u64) -> Result<Range<u64>> {
             },
         }
     };
+
     let (start, end) = match part.split_once(':') {
         Some((start, end)) => (index(start, 0), index(end, dim).map(|end| end.min(dim))),
         None if part.is_empty() => return Err(wrong()),
@@ -98,6 +99,7 @@ fn range(part: &str, dim: u64) -> Result<Range<u64>> {
             index(part, 0).and_then(|at| at.checked_add(1)).filter(|&end| end <= dim),
         ),
     };
+
     let range = start.zip(end).filter(|(start, end)| start <= end);
     range.map(|(start, end)| start..end).ok_or_else(wrong)
 }
@@ -123,9 +125,11 @@ pub fn elements(
         );
         return Err(Error::memory(message).for_tensor(&info.name));
     }
+
     if count == 0 {
         return report(Vec::new());
     }
+
     let dims = info.shape.dims();
     let Some((columns, outer)) = selection.0.split_last() else {
         return report(read(reader, tensor, 0..1)?);

@@ -142,5 +142,6 @@ fn explanation(code: Code) -> Option<ErrorExplanation> {
         ),
         _ => return None,
     };
+
     Some(ErrorExplanation { code: code.id(), title, meaning, causes, steps })
 }

@@ -93,6 +93,7 @@ pub struct Prepared<'a> {
 pub fn prepare<'a>(source: &Source<'a>, options: &PrepareOptions) -> Result<Prepared<'a>> {
     let (reader, families, architecture) =
         (source.reader(), source.families(), source.architecture());
+
     // GGUF files state family and hyperparameters under keys of their own.
     let described = described(reader, families, architecture);
     let of_pairs = match &described {
@@ -101,6 +102,7 @@ pub fn prepare<'a>(source: &Source<'a>, options: &PrepareOptions) -> Result<Prep
         }
         _ => None,
     };
+
     let model = if described.is_some() { of_pairs.as_ref() } else { source.family()? };
     let mut prepared = match (model, architecture) {
         (Some(model), _) => of_family(reader, model, options),
@@ -111,17 +113,21 @@ pub fn prepare<'a>(source: &Source<'a>, options: &PrepareOptions) -> Result<Prep
         // They are found anew.
         prepared.view.metadata_mut().remove(keys::VIOLATIONS);
     }
+
     if let Some(described) = &described {
         describe(prepared.view.metadata_mut(), described);
     }
+
     learn_from_companions(source.learnt()?, &mut prepared, options);
     if options.validation.structure {
         let found = structural_misfits(source, model, &prepared.view);
         prepared.misfits.extend(found);
     }
+
     if !options.validation.stop {
         prepared.record_misfits();
     }
+
     Ok(prepared)
 }
 
@@ -198,12 +204,14 @@ fn by_mapper<'a>(
             extra: false,
         })
     });
+
     let misfits = misfits.collect();
     let mut view = View::new(reader);
     let mut exceptions = Map::new();
     for (info, name) in reader.tensors().iter().zip(&names) {
         exceptions.extend(name.as_ref().map(|name| (name.clone(), info.name.clone().into())));
     }
+
     view.rename(|position, _| names[position].clone());
     view.metadata_mut().set(NAMES, serde_json::json!({ "exceptions": exceptions }));
     Prepared { view, validator, family: None, misfits, warnings: Vec::new() }

@@ -191,6 +191,7 @@ fn codec_shares(reader: &dyn CheckpointReader) -> Vec<CodecShare> {
         share.bytes = share.bytes.saturating_add(info.byte_len().unwrap_or_default());
         share.stored = share.stored.saturating_add(form.len);
     }
+
     let mut shares: Vec<_> = shares.into_values().collect();
     shares.sort_by_key(|share| std::cmp::Reverse(share.tensors));
     shares
@@ -204,6 +205,7 @@ fn dtype_shares(reader: &dyn CheckpointReader) -> Vec<DTypeShare> {
         *elements = elements.saturating_add(info.shape.elements().unwrap_or_default());
         *bytes = bytes.saturating_add(info.byte_len().unwrap_or_default());
     }
+
     let share = |(dtype, (tensors, elements, bytes))| DTypeShare {
         dtype,
         tensors,
@@ -211,6 +213,7 @@ fn dtype_shares(reader: &dyn CheckpointReader) -> Vec<DTypeShare> {
         bytes,
         bits_per_weight: bits_per_weight(bytes, elements),
     };
+
     let mut shares: Vec<_> = shares.into_iter().map(share).collect();
     shares.sort_by_key(|share| std::cmp::Reverse(share.bytes));
     shares
@@ -289,6 +292,7 @@ fn quantization(metadata: &Metadata, dtypes: &[DTypeShare]) -> Option<Quantizati
     if types.is_empty() {
         return None;
     }
+
     let record = metadata.object(keys::QUANTIZATION);
     let text = |key: &str| record.and_then(|record| record.get(key)?.as_str()).map(str::to_owned);
     let pairs = apr_gguf::key_values(metadata).ok().flatten().unwrap_or_default();

@@ -155,6 +155,7 @@ pub(crate) fn mismatches<P: Pipeline>(
         slot.sums = chunk.summable.then(|| ChunkSums::of(bytes, chunk.offset, part.range.len));
         Ok(())
     };
+
     let (mut tally, mut found) = (Tally::default(), Vec::new());
     pipeline.run(tasks.len(), produce, |at, slot: &mut Summed| {
         let (check, chunk) = tasks[at];

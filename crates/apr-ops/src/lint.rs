@@ -100,6 +100,7 @@ pub fn lint(
     model: Option<&FamilyModel<'_>>,
 ) -> Result<LintReport> {
     let mut remarks = Remarks::default();
+
     // What the files beside the weights say is part of the model, as an import takes it.
     let learnt: Metadata =
         learn_from(reader)?.metadata.into_iter().collect::<serde_json::Map<_, _>>().into();
@@ -108,6 +109,7 @@ pub fn lint(
     } else {
         metadata(reader, &learnt, &mut remarks);
     }
+
     revision(reader, file, &mut remarks);
     match model {
         Some(model) => naming_of_family(reader, model, &mut remarks),
@@ -115,9 +117,11 @@ pub fn lint(
         None if has_conventions(reader) => {}
         None => naming_of_no_family(reader, &mut remarks),
     }
+
     if !has_conventions(reader) {
         alignment(reader, &mut remarks);
     }
+
     filterbank(reader, &learnt, &mut remarks);
     compression(reader, &mut remarks);
     structure(reader, &mut remarks)?;
@@ -160,6 +164,7 @@ fn metadata(reader: &dyn CheckpointReader, learnt: &Metadata, remarks: &mut Rema
 /// A branch of a hub is another model tomorrow: what is named by its commit stays what it is.
 fn revision(reader: &dyn CheckpointReader, file: &str, remarks: &mut Remarks) {
     const HUB: &str = "hf://";
+
     let is_commit =
         |text: &str| text.len() == 40 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     let pinned = |location: &str| {
@@ -175,6 +180,7 @@ fn revision(reader: &dyn CheckpointReader, file: &str, remarks: &mut Remarks) {
             format!("{file} is what its branch is today: {advice}"),
         );
     }
+
     let Some(source) = reader.metadata().object(keys::SOURCE) else { return };
     let text = |key: &str| source.get(key).and_then(serde_json::Value::as_str);
     let Some(url) = text("url").filter(|url| url.starts_with(HUB)) else { return };
@@ -211,6 +217,7 @@ fn gguf(reader: &dyn CheckpointReader, remarks: &mut Remarks) {
             remarks.add(Severity::Warn, Topic::Metadata, format!("Missing '{name}'"));
         }
     }
+
     let Ok(Some(pairs)) = apr_gguf::key_values(metadata) else { return };
     let value = |key: &str| pairs.get(key);
     let embeds = reader.tensors().iter().any(|info| info.name == "token_embd.weight");
@@ -221,6 +228,7 @@ fn gguf(reader: &dyn CheckpointReader, remarks: &mut Remarks) {
             "Missing a tokenizer ('tokenizer.ggml.model')",
         );
     }
+
     let Some(number) = value("general.file_type").and_then(|number| number.as_u64()) else {
         return;
     };
@@ -246,6 +254,7 @@ fn naming_of_family(reader: &dyn CheckpointReader, model: &FamilyModel<'_>, rema
         );
         remarks.add(Severity::Info, Topic::Metadata, message);
     }
+
     let keeps_names = keeps_names(reader);
     let mut unknown = 0;
     for (position, info) in reader.tensors().iter().enumerate() {
@@ -296,6 +305,7 @@ fn of_adapter(reader: &dyn CheckpointReader, remarks: &mut Remarks) -> Result<()
             adapter_config.json)";
         remarks.add(Severity::Warn, Topic::Metadata, message);
     }
+
     if adapter.alpha.is_none() {
         remarks.add(
             Severity::Warn,
@@ -303,9 +313,11 @@ fn of_adapter(reader: &dyn CheckpointReader, remarks: &mut Remarks) -> Result<()
             "the adapter does not say its alpha (lora_alpha)",
         );
     }
+
     for AdapterProblem { tensor, message } in adapter.problems {
         remarks.add(Severity::Warn, Topic::Structure, format!("'{tensor}': {message}"));
     }
+
     Ok(())
 }
 
@@ -354,6 +366,7 @@ fn alignment(reader: &dyn CheckpointReader, remarks: &mut Remarks) {
             .filter(|stored| stored.len > 0)
     };
     let unaligned = offsets().filter(|stored| stored.offset % ALIGNMENT != 0).count();
+
     // The alignment that all of them have: the lowest bit that any offset sets.
     let together = offsets().fold(ALIGNMENT, |bits, stored| bits | stored.offset);
     let current = 1_u64 << together.trailing_zeros();
@@ -369,6 +382,7 @@ fn compression(reader: &dyn CheckpointReader, remarks: &mut Remarks) {
     if !reader.format().target.is_some_and(|target| target.seals) {
         return;
     }
+
     let large = |(position, info): (usize, &TensorInfo)| {
         let len = info.byte_len().unwrap_or_default();
         (len > LARGE && reader.stored(position).range.len == len).then_some(len)
@@ -380,6 +394,7 @@ fn compression(reader: &dyn CheckpointReader, remarks: &mut Remarks) {
         let message = format!("{tensors} over 1 MB ({:.1} MB together)", total as f64 / 1e6);
         remarks.add(Severity::Info, Topic::Compression, message);
     }
+
     for (position, info) in reader.tensors().iter().enumerate() {
         let Some(form) = reader.stored(position).form().filter(|form| form.flags & SPARSE != 0)
         else {
@@ -410,9 +425,11 @@ fn structure(reader: &dyn CheckpointReader, remarks: &mut Remarks) -> Result<()>
             format!("an import let {violations} pass; `validate` lists them"),
         );
     }
+
     for warning in reader.warnings() {
         remarks.add(Severity::Warn, Topic::Structure, warning.clone());
     }
+
     let Some(checksum) = reader.container().checksum() else { return Ok(()) };
     let mut bytes = vec![0; READ_LEN];
     let padding = checksum.extents.iter().filter(|extent| extent.kind == ExtentKind::Padding);
@@ -434,6 +451,7 @@ fn structure(reader: &dyn CheckpointReader, remarks: &mut Remarks) -> Result<()>
             done += piece as u64;
         }
     }
+
     Ok(())
 }
 

@@ -24,6 +24,7 @@ pub(crate) fn own_graph(source: &Source<'_>) -> Result<Option<(Graph, Vec<String
             .map(|info| info.name.as_str())
             .filter(|name| Some(*name) != auxiliary)
     };
+
     let before = original(source, &onnx::FORMAT)?;
     let names = before.tensors().iter().map(|info| info.name.as_str()).zip(now()).collect();
     let mut renaming = Renaming { names, used: HashSet::new() };
@@ -31,6 +32,7 @@ pub(crate) fn own_graph(source: &Source<'_>) -> Result<Option<(Graph, Vec<String
     for function in &mut graph.functions {
         renaming.body(&mut function.body);
     }
+
     let unused = now().filter(|name| !renaming.used.contains(*name)).map(str::to_owned).collect();
     Ok(Some((graph, unused)))
 }
@@ -49,6 +51,7 @@ impl Renaming<'_> {
                 self.weight(weight);
             }
         }
+
         for attribute in body.nodes.iter_mut().flat_map(|node| &mut node.attributes) {
             match &mut attribute.value {
                 AttributeValue::Weight(weight) => self.weight(weight),

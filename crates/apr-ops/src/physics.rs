@@ -212,15 +212,18 @@ impl Physics {
             let infinite = (stats.inf > 0).then_some(Violation::Infinite { count: stats.inf, of });
             violations.extend(nan.into_iter().chain(infinite));
         }
+
         if self.ranges {
             violations.extend(expectation.and_then(|expectation| mean(stats, expectation)));
             violations.extend(expectation.and_then(|expectation| deviation(stats, expectation)));
             let min = stats.min.filter(|min| is_filterbank(name) && *min < 0.0);
             violations.extend(min.map(|min| Violation::Negative { min }));
         }
+
         if self.zeros && of > 1 && stats.zeros == of && is_never_zero(name, expectation) {
             violations.push(Violation::Zero);
         }
+
         violations
     }
 }

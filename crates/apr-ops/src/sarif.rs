@@ -30,6 +30,7 @@ pub fn of_validation(report: &ValidateReport) -> Value {
             finding.file.as_ref().map_or(report.file.clone(), |name| file_in(&report.file, name));
         result(&rule, level, &text, &file, finding.offset, tensor.map(String::as_str))
     });
+
     let results: Vec<Value> = results.collect();
     log(&rules, &results)
 }
@@ -98,6 +99,7 @@ pub fn of_scans(summary: &ScanSummary) -> Value {
             results.push(result(&rule, "warning", text, &scan.file, None, None));
         }
     }
+
     log(&rules, &results)
 }
 
@@ -123,6 +125,7 @@ fn add_findings(scan: &ScanReport, rules: &mut Rules, results: &mut Vec<Value>) 
         if !pickle.entry.is_empty() {
             text.push_str(&format!(" in '{}'", pickle.entry));
         }
+
         // Bytes that were decoded have no place in the file.
         let offset = (!pickle.decoded).then_some(finding.offset);
         results.push(result(&rule, level, &text, &scan.file, offset, None));

@@ -75,6 +75,7 @@ pub fn scan_file<S: ByteSource>(source: S, name: &str, limits: &Limits) -> Resul
             format!("this is {}, which this version of apr does not look into", format.name);
         return Ok(ScanReport::unreadable(name, format.name, problem));
     }
+
     let mut report = pytorch::scan_other(&source, name, limits)?;
     if report.pickles.is_empty() {
         format.name.clone_into(&mut report.kind);
@@ -82,6 +83,7 @@ pub fn scan_file<S: ByteSource>(source: S, name: &str, limits: &Limits) -> Resul
     if *format == onnx::FORMAT {
         judge_onnx(&mut report, onnx::scan::scan(&source, limits));
     }
+
     Ok(report)
 }
 
@@ -95,10 +97,12 @@ fn judge_onnx(report: &mut ScanReport, found: Result<onnx::scan::Scan>) {
             return;
         }
     };
+
     report.warnings.extend(found.warnings());
     if !found.python.is_empty() {
         report.verdict = report.verdict.max(FileVerdict::Suspicious);
     }
+
     if let [(tensor, location), ..] = found.outside.as_slice() {
         let (tensor, location) = (Escaped::short(tensor), Escaped::short(location));
         let count = counted(found.outside.len() as u64, "tensor");

@@ -126,6 +126,7 @@ fn validate_shards<P: Pipeline>(
         trusted: &[],
         ..options
     };
+
     let mut found = PartFindings { units: shards.len(), ..PartFindings::default() };
     for number in shards {
         let shard = match reader.container().shard(number) {
@@ -135,6 +136,7 @@ fn validate_shards<P: Pipeline>(
                 continue;
             }
         };
+
         let name = shard.files().first().map_or("", |file| file.name.as_str());
         let family = model.and_then(|model| families.find(model.family().name()));
         let part =
@@ -149,6 +151,7 @@ fn validate_shards<P: Pipeline>(
         found.checks.extend(report.checks);
         found.bytes_read += report.bytes_read;
     }
+
     Ok(found)
 }
 
@@ -174,6 +177,7 @@ fn put_together(
             found.checks.iter().filter(|other| other.check == outcome.check).collect();
         *outcome = combined(outcome, &of_shards, &whole.findings, reader);
     }
+
     let has = |level: Level| whole.findings.iter().any(|finding| finding.level == level);
     let worst = if options.strict { Level::Warning } else { Level::Error };
     whole.valid = !has(Level::Error) && !has(worst);
@@ -210,6 +214,7 @@ fn combined(
         (0, warnings) => return outcome(Status::Warn, counted(warnings, "warning")),
         (errors, _) => return outcome(Status::Fail, counted(errors, "error")),
     }
+
     // A shard without a tensor of a kind has nothing to check, the others may.
     let Some(passed) = shards.iter().find(|shard| shard.status == Status::Pass) else {
         return whole.clone();
@@ -223,5 +228,6 @@ fn combined(
         Check::Physics => passed.detail.clone(),
         _ => return whole.clone(),
     };
+
     outcome(Status::Pass, detail)
 }

@@ -113,12 +113,14 @@ pub fn list<P: Pipeline>(
             row.stats = Some(moments.finish());
         }
     }
+
     match options.sort {
         SortBy::Offset => {}
         SortBy::Name => rows.sort_by(|a, b| a.name.cmp(&b.name)),
         SortBy::Size => rows.sort_by_key(|row| std::cmp::Reverse(row.bytes)),
         SortBy::DType => rows.sort_by_key(|row| row.dtype),
     }
+
     Ok(TensorsReport { file: file.to_owned(), total: tensors.len(), tensors: rows })
 }
 
@@ -173,6 +175,7 @@ pub fn histogram<P: Pipeline>(
             &mut slot.buffers,
         )
     };
+
     pipeline.run(pieces.len(), produce, |at, slot: &mut HistogramPart| {
         moments.merge(&slot.moments);
         histogram.merge(&slot.histogram);
@@ -252,6 +255,7 @@ fn moments<P: Pipeline>(
                 .map(|chunk| (place, tensor, chunk)),
         );
     }
+
     let produce = |at: usize, slot: &mut MomentsPart| {
         let (place, tensor, chunk) = tasks[at];
         let bytes = take(&mut slot.bytes, chunk.len);
@@ -260,6 +264,7 @@ fn moments<P: Pipeline>(
         slot.moments = values::moments(reader, tensor, chunk, bytes, &mut slot.buffers)?;
         Ok(())
     };
+
     pipeline.run(tasks.len(), produce, |at, slot: &mut MomentsPart| {
         let (place, tensor, chunk) = tasks[at];
         result[place].merge(&slot.moments);

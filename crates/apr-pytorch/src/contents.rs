@@ -105,6 +105,7 @@ impl Contents {
             }
             Found::Derived(derived) => &self.heap.derived[derived as usize],
         };
+
         match derived {
             Derived::Quantized { stored, scale } => {
                 let scales = self.scales(source, scale, &stored.shape, budget)?;
@@ -144,6 +145,7 @@ impl Contents {
                 vec![rows, columns]
             }
         };
+
         tensors
             .into_iter()
             .map(|&tensor| Ok(self.view(&self.heap.tensors[tensor as usize])?.offset))
@@ -190,6 +192,7 @@ impl Contents {
             );
             return Err(Error::corrupt(message).at(range.offset));
         }
+
         let Some((first, count)) = view else { return Ok(*range) };
         let part = first.checked_mul(element.width).zip(count.checked_mul(element.width));
         match part

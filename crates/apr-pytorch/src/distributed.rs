@@ -53,6 +53,7 @@ pub fn open_distributed(
         classes: &options.classes,
         persistent: Persistent::None,
     };
+
     let outcome = run(Input::new(metadata, 0, metadata.len(), limits), &policy, limits);
     let root = outcome.root.map_err(in_metadata)?;
     let (items, values) = Index { heap: &outcome.heap }.read(root).map_err(in_metadata)?;
@@ -63,6 +64,7 @@ pub fn open_distributed(
         let tensor = files.assemble(item).map_err(|error| error.for_tensor(&name))?;
         reader.add(tensor)?;
     }
+
     reader.finish(files, metadata.len());
     Ok(reader)
 }
@@ -108,6 +110,7 @@ impl Index<'_> {
                 return Err(bad("give two places to one piece").for_tensor(name));
             }
         }
+
         let (mut items, mut values) = (Vec::new(), Vec::new());
         for &(name, described) in tensors {
             let name = self.heap.text(name).ok_or_else(|| bad("have a tensor without a name"))?;
@@ -121,6 +124,7 @@ impl Index<'_> {
                 item.ok_or_else(|| bad("describe it in a way that is not known").for_tensor(name))?,
             );
         }
+
         Ok((items, values))
     }
 
@@ -145,6 +149,7 @@ impl Index<'_> {
             let len = self.heap.unsigned(self.field(place, "length")?)?;
             plain.then_some(Described { offsets, sizes, file, offset, len })
         };
+
         let pieces: Option<Vec<_>> = chunks.iter().map(piece).collect();
         Some(Item { name: name.to_owned(), size: self.numbers(size)?, pieces: pieces? })
     }
@@ -208,6 +213,7 @@ impl Files<'_> {
             }
             pieces.push(piece);
         }
+
         let dtype = dtype.ok_or_else(|| Error::corrupt("it has no pieces"))?;
         let info = TensorInfo { name: item.name, dtype, shape: Shape::from(item.size) };
         let len = info.byte_len()?;
@@ -230,6 +236,7 @@ impl Files<'_> {
                 return Err(Error::corrupt(message).at(*offset).in_file(file));
             }
         }
+
         let (offsets, sizes) = (offsets.clone(), sizes.clone());
         Ok(Piece { offsets, sizes, file: number, start: *offset, source, reader })
     }
@@ -245,6 +252,7 @@ fn check_tiling(size: &[u64], pieces: &[Piece]) -> Result<()> {
         piece.offsets.len() == size.len()
             && ends.zip(size).all(|(end, size)| end.is_some_and(|end| end <= *size))
     };
+
     let filled: Vec<&Piece> = pieces.iter().filter(|piece| !piece.sizes.contains(&0)).collect();
     let apart = |one: &Piece, other: &Piece| {
         let one = one.offsets.iter().zip(&one.sizes);
@@ -289,6 +297,7 @@ impl Piece {
         };
         let stored = self.reader.stored(0);
         let own = stored.crc32().map(|crc32| (stored.range, Sum::Crc32(crc32)));
+
         // Decoded bytes have no place in the file that they could be read from.
         let parts = stored
             .parts()
@@ -329,6 +338,7 @@ impl Tensor {
             *slot = rest % dim;
             rest /= dim;
         }
+
         let holds = |piece: &&Piece| {
             let ranges = piece.offsets.iter().zip(&piece.sizes);
             index
@@ -336,11 +346,13 @@ impl Tensor {
                 .zip(ranges)
                 .all(|(at, (offset, size))| (*offset..offset + size).contains(at))
         };
+
         let piece = self.pieces.iter().find(holds)?;
         let local: Vec<u64> =
             index.iter().zip(&piece.offsets).map(|(at, offset)| at - offset).collect();
         let element =
             local.iter().zip(&piece.sizes).fold(0, |element, (at, size)| element * size + at);
+
         // As long as the piece is as wide as the tensor, the next row of one follows where that of
         // the other does.
         let (mut left, mut row, mut dim) =
@@ -350,6 +362,7 @@ impl Tensor {
             left += (piece.sizes[dim] - local[dim] - 1) * row;
             row *= piece.sizes[dim];
         }
+
         let within = byte % width;
         Some(Run { piece, offset: element * width + within, len: left * width - within })
     }
@@ -393,6 +406,7 @@ impl DistributedReader {
                 )]
             }
         };
+
         let (files, tensors, assembled, names) =
             (Vec::new(), Vec::new(), Vec::new(), HashSet::new());
         Self {

@@ -164,14 +164,17 @@ impl Walk<'_> {
             return Err(Error::format(format!("a name is longer than {MAX_NAME} bytes"))
                 .for_tensor(&self.path));
         }
+
         if self.depth == MAX_DEPTH {
             let message =
                 format!("containers are nested more than {MAX_DEPTH} deep, or contain themselves");
             return Err(Error::format(message).for_tensor(&self.path));
         }
+
         if len > 0 {
             self.path.push('.');
         }
+
         self.path.push_str(key);
         self.depth += 1;
         let result = self.visit(id);
@@ -215,12 +218,14 @@ impl Walk<'_> {
                 _ => Ok(()),
             };
         };
+
         self.members(parameters, &[])?;
         if let Some(buffers) = self.heap.entry(state, "_buffers") {
             let fleeting = self.heap.entry(state, "_non_persistent_buffers_set");
             let fleeting = fleeting.and_then(|set| self.heap.items(set)).unwrap_or_default();
             self.members(buffers, fleeting)?;
         }
+
         self.members(modules, &[])
     }
 
@@ -232,6 +237,7 @@ impl Walk<'_> {
             )
             .for_tensor(&self.path));
         };
+
         self.spend(fleeting.len().saturating_mul(pairs.len()))?;
         for &(key, value) in pairs {
             let Some(name) = self.heap.text(key) else { continue };
@@ -239,6 +245,7 @@ impl Walk<'_> {
                 self.under(name, value)?;
             }
         }
+
         Ok(())
     }
 

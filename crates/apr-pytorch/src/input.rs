@@ -44,11 +44,13 @@ impl<'a> Input<'a> {
             );
             return Err(Error::corrupt(message).at(self.position));
         }
+
         if end > self.budget_end {
             let message =
                 "the pickle is longer than the limit on metadata; raise it with --max-metadata";
             return Err(Error::memory(message).at(self.position));
         }
+
         Ok(())
     }
 

@@ -53,6 +53,7 @@ pub(crate) fn read(
         )
         .at(0));
     }
+
     let at = pickles.position;
     let (heap, protocol) = pickles.next(&PLAIN)?;
     if !matches!(heap.get(protocol), Node::Int(PROTOCOL)) {
@@ -61,6 +62,7 @@ pub(crate) fn read(
         ))
         .at(at));
     }
+
     let at = pickles.position;
     let (heap, system) = pickles.next(&PLAIN)?;
     check_byte_order(&heap, system).map_err(|error| error.at(at))?;
@@ -71,6 +73,7 @@ pub(crate) fn read(
         classes: &options.classes,
         persistent: Persistent::Storage,
     };
+
     let (heap, root) = pickles.next(&policy)?;
     let at = pickles.position;
     let (keys, list) = pickles.next(&PLAIN)?;
@@ -80,6 +83,7 @@ pub(crate) fn read(
     if end < source.len() {
         warnings.push(format!("{} bytes after the last storage are not read", source.len() - end));
     }
+
     let header_fields = Map::from_iter([("container".to_owned(), "pre-ZIP".into())]);
     Ok(Contents {
         checksums: HashMap::new(),
@@ -138,6 +142,7 @@ fn storages(
             ))
             .at(position));
         };
+
         let range = sized(source, position, storage.element.width)?;
         if range.len != storage.len.saturating_mul(storage.element.width) {
             let message = format!(
@@ -146,11 +151,13 @@ fn storages(
             );
             return Err(Error::corrupt(message).at(position));
         }
+
         position = range.offset + range.len;
         if storages.insert(key.clone(), range).is_some() {
             return Err(Error::corrupt(format!("storage '{shown}' is listed twice")).at(position));
         }
     }
+
     Ok((storages, position))
 }
 

@@ -17,6 +17,7 @@ pub(crate) fn warning<'a>(
     if found.is_empty() {
         return None;
     }
+
     let names: Vec<String> =
         found.iter().take(TOLD).map(|name| format!("'{}'", Escaped::short(name))).collect();
     let more = if found.len() > TOLD {
@@ -42,6 +43,7 @@ fn overlapping<'a>(tensors: impl Iterator<Item = (&'a TensorInfo, &'a Content)>)
             views.push((info, view.offset, view.offset + view.span, view.len > view.span));
         }
     }
+
     views.sort_by_key(|&(_, start, end, _)| (start, end));
     let mut overlaps: Vec<bool> = views.iter().map(|&(.., repeats)| repeats).collect();
     let mut widest = 0;
@@ -54,6 +56,7 @@ fn overlapping<'a>(tensors: impl Iterator<Item = (&'a TensorInfo, &'a Content)>)
             widest = at;
         }
     }
+
     views
         .iter()
         .zip(&overlaps)

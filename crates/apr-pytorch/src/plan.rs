@@ -121,6 +121,7 @@ pub fn plan_script(
     if options.named_files {
         check_file_name(&options.file_name)?;
     }
+
     let storages = Storages::of(tensors, metadata)?;
     let (root, source) = program(tensors, graph)?;
     let mut items: Vec<Option<Item<'_>>> = storages.items(tensors)?.into_iter().map(Some).collect();
@@ -130,6 +131,7 @@ pub fn plan_script(
         )
         .for_tensor(item.name));
     }
+
     let pickle = encode::module(&object(&root, &mut items));
     let front = vec![
         ("data.pkl", pickle),
@@ -195,6 +197,7 @@ fn archive(
     for (name, content) in &front {
         push(&mut records, format!("{folder}/{name}"), content.len() as u64)?;
     }
+
     let mut layout = Layout { losses, ..Layout::default() };
     for (key, &source) in storages.streamed.iter().enumerate() {
         let len = storages.lens[source];
@@ -202,6 +205,7 @@ fn archive(
             .map_err(|error| error.for_tensor(&tensors[source].name))?;
         layout.tensors.push(PlannedTensor { source, file: 0, offset, len });
     }
+
     push(&mut records, format!("{folder}/version"), VERSION.len() as u64)?;
 
     let directory = records.last().map_or(0, |record| record.end);
@@ -239,6 +243,7 @@ fn check_tensor(tensor: &TensorInfo) -> Result<u64> {
     } else {
         format!("PyTorch has no dtype {dtype}; cast the tensor first, or write safetensors")
     };
+
     Err(Error::format(problem).for_tensor(name))
 }
 
@@ -260,6 +265,7 @@ fn owners(tensors: &[TensorInfo], lens: &[u64], metadata: &Metadata) -> Vec<usiz
             tensors.iter().enumerate().map(|(position, tensor)| (tensor.name.as_str(), position)),
         );
     }
+
     let owner = |(position, tensor): (usize, &TensorInfo)| {
         // An owner that is tied itself would make chains, or a circle that nobody's bytes are
         // written for.
@@ -272,6 +278,7 @@ fn owners(tensors: &[TensorInfo], lens: &[u64], metadata: &Metadata) -> Vec<usiz
         });
         owner.unwrap_or(position)
     };
+
     tensors.iter().enumerate().map(owner).collect()
 }
 
@@ -335,6 +342,7 @@ fn losses(metadata: &Metadata) -> Vec<Loss> {
         keys::FILES,
         keys::TIED,
     ];
+
     let lost = |(key, value): &(&str, &Value)| {
         !(CARED_FOR.contains(key) || *key == keys::SAFETENSORS && is_format(value))
     };

@@ -64,6 +64,7 @@ pub(crate) fn read(
             "the weights of this program are compressed as a whole; torch.export stores them";
         return Err(Error::version(message).at(weights.place));
     }
+
     weights.check_packing()?;
     let section = Section::new(Arc::clone(source), weights.place, weights.len)?;
     let inner = Archive::read(&section, limits)
@@ -82,5 +83,6 @@ pub(crate) fn read(
     if others.len() > NAMED {
         contents.left_out.push(format!("{} more entries of the program", others.len() - NAMED));
     }
+
     Ok((contents, inner))
 }

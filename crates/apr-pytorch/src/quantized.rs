@@ -33,6 +33,7 @@ impl Scales {
                 "this is a quantized tensor whose zero points are not integers, which is not read";
             return Err(Error::version(message));
         }
+
         let (channels, inner) =
             shape.get(axis..).and_then(<[u64]>::split_first).ok_or_else(disagree)?;
         let fits = |part: &Part<'_>, dtype| {
@@ -44,6 +45,7 @@ impl Scales {
         if shape.contains(&0) {
             return Ok(Self::One(0.0, 0));
         }
+
         let left = channels.checked_mul(SCALE_BYTES).and_then(|bytes| budget.checked_sub(bytes));
         *budget = left.ok_or_else(|| {
             Error::memory(
@@ -138,6 +140,7 @@ impl Quantized {
             position += piece as u64;
             rest = tail;
         }
+
         Ok(())
     }
 
@@ -150,6 +153,7 @@ impl Quantized {
             let difference = (q - zero_point) as f32;
             (difference * scale).to_le_bytes()
         };
+
         match self.dtype {
             DType::I8 => floats.extend(
                 stored.iter().map(|&q| q.cast_signed().into()).zip(first..).flat_map(float),

@@ -97,6 +97,7 @@ fn read(
         )
         .at(0));
     };
+
     PytorchReader::new(source, name, contents, options, limits)
 }
 
@@ -166,6 +167,7 @@ impl PytorchReader {
                 joined.metadata.set(key, all);
             }
         }
+
         joined
     }
 
@@ -198,6 +200,7 @@ impl PytorchReader {
                 }
             }
         }
+
         if !tied.is_empty() {
             self.metadata.set(keys::TIED, tied);
         }
@@ -209,6 +212,7 @@ impl PytorchReader {
         if content.len() == 0 {
             return Vec::new();
         }
+
         let around = |&at: &u64| {
             let (&(of, offset, len), &crc32) =
                 self.checksums.range(..=(*file, at, u64::MAX)).next_back()?;
@@ -219,6 +223,7 @@ impl PytorchReader {
                 Part::of_file(&*self.sources[*file], range, Sum::Crc32(crc32)).lying_at(place)
             })
         };
+
         let mut parts: Vec<_> =
             std::iter::once(&content.view().offset).chain(beside).filter_map(around).collect();
         parts.sort_by_key(|part| part.range.offset);
@@ -257,6 +262,7 @@ impl PytorchReader {
         if let Some(trainer) = trainer {
             contents.header_fields.insert("kind".into(), trainer.name.into());
         }
+
         if options.prefix.is_some() {
             paths = strip(paths, prefix, outside, &mut warnings)?;
         } else if let Some(trainer) = trainer {
@@ -264,17 +270,20 @@ impl PytorchReader {
             paths = weights;
             contents.left_out.extend(left_out);
         }
+
         if dropped > 0 {
             warnings.push(format!(
                 "{dropped} values of the pickle are too many or too long to be kept as metadata"
             ));
         }
+
         if let Some(array) = array {
             warnings.push(format!(
                 "{arrays} NumPy arrays are not read, the first is '{}'",
                 Escaped::short(&array)
             ));
         }
+
         let (mut tensors, mut places): (Vec<TensorInfo>, Vec<Place>) = (Vec::new(), Vec::new());
         let mut metadata = Metadata::new();
         let mut names = HashSet::new();
@@ -292,6 +301,7 @@ impl PytorchReader {
                     Error::format("the checkpoint has two tensors of this name").for_tensor(name)
                 );
             }
+
             budget = budget.checked_sub(content.len()).ok_or_else(|| {
                 let message = "the tensors up to this one take more than 16 times the file's \
                     length, and over 1 GiB";
@@ -301,9 +311,11 @@ impl PytorchReader {
             tensors.push(info);
             places.push(Place { file: 0, content, beside });
         }
+
         if !values.is_empty() {
             metadata.set(VALUES, values);
         }
+
         let files = vec![FileInfo { name: name.to_owned(), len: file_len }];
         let header_fields = contents.header_fields;
         let checksums = contents
@@ -330,6 +342,7 @@ impl PytorchReader {
             code,
             limits: *limits,
         };
+
         reader.tie();
         reader.warnings.extend(overlaps::warning(
             reader.tensors.iter().zip(reader.places.iter().map(|place| &place.content)),
@@ -358,9 +371,11 @@ fn strip<T>(
             "no tensor's name starts with '{shown}'; the first one is '{example}'"
         )));
     }
+
     if kept.len() < all {
         warnings.push(format!("{} tensors outside '{shown}' are not read", all - kept.len()));
     }
+
     Ok(kept)
 }
 

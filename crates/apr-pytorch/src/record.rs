@@ -82,6 +82,7 @@ impl Record {
         let padding = self.offset - start;
         let mut bytes = b"PK\x03\x04\0\0".to_vec();
         bytes.extend(self.flags().to_le_bytes());
+
         // Method, time, checksum and sizes: stored, never, and after the content.
         bytes.extend([0; 18]);
         bytes.extend(narrow16(self.name.len() as u64));
@@ -119,6 +120,7 @@ impl Record {
         bytes.extend([narrow32(self.len); 2].as_flattened());
         bytes.extend(narrow16(self.name.len() as u64));
         bytes.extend(narrow16(wide.len() as u64));
+
         // Comment, disk and attributes.
         bytes.extend([0; 10]);
         bytes.extend(narrow32(self.header));

@@ -84,6 +84,7 @@ pub fn open_index_with(
     if let Some(warning) = index.unread_warning() {
         reader.warn(warning);
     }
+
     match &options.prefix {
         Some(prefix) => reader.select(prefix).map_err(|error| error.in_file(index_name)),
         None => Ok(reader),

@@ -102,6 +102,7 @@ impl Cells {
         if inner != dense || !indices.go_with(shape) {
             return Err(bad("values and size"));
         }
+
         indices.check_distinct()?;
         let len = dense_len(shape, values.dtype)?;
         check_growth(len, indices, &values)?;
@@ -109,11 +110,13 @@ impl Cells {
         if len == 0 {
             return Ok(Self { values: values.view, cell, places: Vec::new(), len });
         }
+
         // More than there are cells; this bounds the list where no dimension is sparse and no index
         // stored.
         if *count > sparse.iter().product() {
             return Err(not_coalesced());
         }
+
         *budget = count
             .checked_mul(PLACE_BYTES)
             .and_then(|bytes| budget.checked_sub(bytes))
@@ -136,6 +139,7 @@ impl Cells {
         if self.cell == 0 || buf.is_empty() {
             return Ok(());
         }
+
         let from = self.places.partition_point(|(place, _)| place * self.cell + self.cell <= start);
         let to = self.places.partition_point(|(place, _)| place * self.cell < end);
         let mut due = self.places.get(from..to).unwrap_or_default();
@@ -143,6 +147,7 @@ impl Cells {
         while let Some(&first) = due.first() {
             let (run, rest) = due.split_at(self.run(due));
             let last = run.last().unwrap_or(&first);
+
             // The first and the last cell may be cut by the range that is asked for.
             let skip = start.saturating_sub(first.0 * self.cell);
             let drop = (last.0 * self.cell + self.cell).saturating_sub(end);
@@ -162,8 +167,10 @@ impl Cells {
                 buf[at..at + len].copy_from_slice(cell);
                 stored = rest;
             }
+
             due = rest;
         }
+
         Ok(())
     }
 
@@ -230,6 +237,7 @@ fn for_each(
             )));
         }
     };
+
     let mut bytes = vec![0; 0];
     let mut done = 0;
     while done < count {
@@ -250,6 +258,7 @@ fn for_each(
         }
         done += batch;
     }
+
     Ok(())
 }
 
@@ -288,6 +297,7 @@ fn csr(
     if starts.first() != Some(&0) || starts.last() != Some(&count) || !starts.is_sorted() {
         return Err(bad());
     }
+
     let mut places = vec![0_u64; usize::try_from(count).unwrap_or_default()];
     for_each(source, columns, 0, count, *width, |at, column| places[at] = column)?;
     for (row, range) in (0_u64..).zip(starts.windows(2)) {
@@ -299,5 +309,6 @@ fn csr(
             .iter_mut()
             .for_each(|place| *place += row * width);
     }
+
     Ok(places)
 }

@@ -49,6 +49,7 @@ fn contents(
     let pickle = find_pickle(archive)?;
     let folder = pickle.name.strip_suffix(PICKLE).unwrap_or_default();
     check_byte_order(source, archive, folder, limits)?;
+
     // The checksum first: a pickle that was damaged should not be judged by what it says now.
     pickle.content(source, limits)?;
 
@@ -58,6 +59,7 @@ fn contents(
         classes: &options.classes,
         persistent: Persistent::Storage,
     };
+
     let end = pickle.offset + pickle.len;
     let outcome = run(Input::new(source, pickle.offset, end, limits), &policy, limits);
     let root = outcome.root?;
@@ -155,9 +157,11 @@ fn left_out(archive: &Archive, folder: &str) -> Vec<String> {
         ".storage_alignment",
         ".data/serialization_id",
     ];
+
     let within = archive.entries.iter().filter(|entry| !entry.name.ends_with('/'));
     let names = within.map(|entry| entry.name.strip_prefix(folder).unwrap_or(&entry.name));
     let names = names.filter(|name| !NOTES.contains(name) && !name.starts_with("data/"));
+
     // The source is a companion; what is beside it says where its lines come from.
     let names = names.filter(|name| !name.starts_with("code/"));
     let (constants, others): (Vec<&str>, Vec<&str>) =
@@ -169,10 +173,12 @@ fn left_out(archive: &Archive, folder: &str) -> Vec<String> {
     if !constants.iter().all(is_empty) {
         left_out.push("TorchScript's constants".to_owned());
     }
+
     left_out.extend(others.iter().take(TOLD).map(|name| Escaped::short(name).to_string()));
     if others.len() > TOLD {
         left_out.push(format!("{} more entries", others.len() - TOLD));
     }
+
     left_out
 }
 
@@ -202,6 +208,7 @@ fn header_fields(
             .strip_prefix(folder)
             .is_some_and(|name| name == "constants.pkl" || name.starts_with("code/"))
     });
+
     let container = if has_code { "TorchScript" } else { "ZIP" };
     let mut fields = Map::from_iter([
         ("container".to_owned(), container.into()),
@@ -211,9 +218,11 @@ fn header_fields(
     if compressed > 0 {
         fields.insert("compressed_entries".into(), compressed.into());
     }
+
     if let Some(entry) = archive.find(&format!("{folder}version")).filter(|entry| entry.len <= 16) {
         let text = String::from_utf8_lossy(&entry.content(source, limits)?).trim().to_owned();
         fields.insert("version".into(), text.into());
     }
+
     Ok(fields)
 }

@@ -46,6 +46,7 @@ pub(crate) fn all_members(source: &dyn ByteSource) -> Result<Vec<Member>> {
         if !recognise(&header) || members.len() == MAX_MEMBERS {
             return Err(Error::corrupt("a TAR header is damaged").at(position));
         }
+
         let len = octal(&header[124..136])
             .ok_or_else(|| Error::corrupt("a TAR member has no size").at(position))?;
         let offset = position + BLOCK;
@@ -53,14 +54,17 @@ pub(crate) fn all_members(source: &dyn ByteSource) -> Result<Vec<Member>> {
         let end = end.ok_or_else(|| {
             Error::corrupt("a TAR member reaches past the end of the file").at(position)
         })?;
+
         // Only plain files have content; PAX headers (`x`, `g`) say nothing a checkpoint needs.
         if matches!(header[156], 0 | b'0') {
             let name = header[..100].split(|&byte| byte == 0).next().unwrap_or_default();
             let name = String::from_utf8_lossy(name).into_owned();
             members.push(Member { name, offset, len });
         }
+
         position = end.checked_next_multiple_of(BLOCK).unwrap_or(u64::MAX);
     }
+
     Ok(members)
 }
 

@@ -46,12 +46,14 @@ pub(crate) fn read(
         )
         .at(0));
     };
+
     if let Some(system) = find("sys_info") {
         let mut part =
             Part { source, limits, position: system.offset, end: system.offset + system.len };
         let (heap, root) = part.pickle()?;
         check_byte_order(&heap, root).map_err(|error| error.at(system.offset))?;
     }
+
     let mut part =
         Part { source, limits, position: storages.offset, end: storages.offset + storages.len };
     let (mut numbered, ranges) = part.storages()?;
@@ -59,12 +61,14 @@ pub(crate) fn read(
         Part { source, limits, position: tensors.offset, end: tensors.offset + tensors.len }
             .tensors(&mut numbered)?;
     }
+
     let policy = Policy {
         lenient: false,
         joblib: false,
         classes: &options.classes,
         persistent: Persistent::Numbered(numbered),
     };
+
     let input = Input::new(source, pickle.offset, pickle.offset + pickle.len, limits);
     let outcome = run(input, &policy, limits);
     let root = outcome.root?;
@@ -131,6 +135,7 @@ impl Part<'_> {
             if self.position > self.end {
                 return Err(Error::corrupt("a storage reaches past its member's end").at(at));
             }
+
             let storage =
                 Storage { key: key.clone(), element, len: range.len / element.width, view: None };
             numbered.insert(key.clone(), Numbered::Storage(storage));
@@ -138,9 +143,11 @@ impl Part<'_> {
                 return Err(Error::corrupt("two storages have the same key").at(at));
             }
         }
+
         if self.position < self.end {
             self.views(&mut numbered)?;
         }
+
         Ok((numbered, ranges))
     }
 
@@ -174,11 +181,13 @@ impl Part<'_> {
                 return Err(bad());
             };
             let storage = storage.clone();
+
             // Written as eight bytes, of which PyTorch reads four.
             let dims = self.number()? & u64::from(u32::MAX);
             if dims > MAX_DIMS {
                 return Err(Error::format(format!("a tensor of {dims} dimensions")).at(at));
             }
+
             let shape = (0..dims).map(|_| self.number()).collect::<Result<_>>()?;
             let strides = (0..dims).map(|_| self.number()).collect::<Result<_>>()?;
             let offset = self.number()?;
@@ -194,6 +203,7 @@ impl Part<'_> {
                 Numbered::Tensor(storage, Tensor { storage: 0, dtype, offset, shape, strides }),
             );
         }
+
         Ok(())
     }
 

@@ -59,6 +59,7 @@ impl Trainer {
         if self.prefix.is_empty() || !tensors.iter().any(|(name, _)| own(name)) {
             return (tensors, None);
         }
+
         let all = tensors.len();
         let weights: Vec<_> = tensors
             .into_iter()

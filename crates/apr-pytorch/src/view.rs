@@ -38,10 +38,12 @@ impl View {
                 tensor.shape
             ))
         };
+
         let width = width(tensor.dtype);
         if tensor.shape.contains(&0) {
             return Ok(Self { offset: storage.offset, span: 0, len: 0, width, dims: Vec::new() });
         }
+
         let len = tensor
             .shape
             .iter()
@@ -59,6 +61,7 @@ impl View {
                 format!("its elements reach past the end of its storage of {} bytes", storage.len);
             return Err(Error::corrupt(message).at(storage.offset));
         }
+
         let mut dims: Vec<(u64, u64)> = Vec::new();
         for (&dim, stride) in tensor.shape.iter().zip(&tensor.strides).filter(|(dim, _)| **dim != 1)
         {
@@ -88,6 +91,7 @@ impl View {
         if self.is_flat() {
             return source.read_at(self.offset + start, buf);
         }
+
         // A run lies flat in the file: the innermost dimension, or an element where that one is
         // strided.
         let (mut outer, mut run) = (&self.dims[..], self.width);
@@ -103,9 +107,11 @@ impl View {
             at: 0,
             bytes: Vec::new(),
         };
+
         if let Some(rows) = self.columns(start, buf.len() as u64) {
             return self.read_columns(rows, source, buf);
         }
+
         let (mut position, mut rest) = (start, buf);
         while !rest.is_empty() {
             let (index, within) = (position / run, position % run);
@@ -116,6 +122,7 @@ impl View {
             position += piece as u64;
             rest = tail;
         }
+
         Ok(())
     }
 
@@ -190,15 +197,18 @@ impl Window<'_> {
             buf.copy_from_slice(slice);
             return Ok(());
         }
+
         if buf.len() as u64 >= WINDOW / 4 {
             return self.source.read_at(offset, buf);
         }
+
         if self.held(offset, buf.len()).is_none() {
             self.at = offset.max(self.start);
             let len = usize::try_from(WINDOW.min(self.end - self.at)).unwrap_or_default();
             self.bytes.resize(len, 0);
             self.source.read_at(self.at, &mut self.bytes)?;
         }
+
         let held = self
             .held(offset, buf.len())
             .ok_or_else(|| Error::corrupt("a view past its storage").at(offset))?;

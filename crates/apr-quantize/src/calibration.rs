@@ -79,11 +79,13 @@ pub fn importance_from_csv(bytes: &[u8]) -> Result<ColumnStatistics> {
                 "line {number} of the calibration data has a field that is not a number"
             )));
         };
+
         if values.iter().any(|value| !value.is_finite()) {
             return Err(Error::format(format!(
                 "line {number} of the calibration data has a number that is not finite"
             )));
         }
+
         if samples == 0 {
             columns = vec![Column::EMPTY; values.len()];
         } else if values.len() != columns.len() {
@@ -94,12 +96,15 @@ pub fn importance_from_csv(bytes: &[u8]) -> Result<ColumnStatistics> {
             );
             return Err(Error::format(message));
         }
+
         samples += 1;
         columns.iter_mut().zip(values).for_each(|(column, value)| column.add(value));
     }
+
     if samples == 0 {
         return Err(Error::format("the calibration data have no samples"));
     }
+
     #[expect(
         clippy::cast_possible_truncation,
         reason = "importance is f32; what is beyond it becomes infinite"

@@ -202,6 +202,7 @@ pub(super) fn kept(name: &str, shape: &Shape, architecture: &str) -> Option<Kept
     if architecture == "glm5-next" && KEPT_OF_GLM5.iter().any(|part| name.contains(part)) {
         return Some(Kept::Small);
     }
+
     KEPT_PARTS
         .iter()
         .find(|(part, _)| name.contains(part))

@@ -24,6 +24,7 @@ pub(super) fn changes_something(
     if changes || choices.scheme.kind() == SchemeKind::Cast {
         return Ok(());
     }
+
     let mut reasons = BTreeMap::<String, usize>::new();
     for decision in decisions {
         let reason = match &decision.reason {
@@ -33,6 +34,7 @@ pub(super) fn changes_something(
         };
         *reasons.entry(reason).or_default() += 1;
     }
+
     let mut reasons: Vec<(String, usize)> = reasons.into_iter().collect();
     reasons.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
     let shown: Vec<String> =
@@ -113,6 +115,7 @@ impl Idle<'_> {
             overrides.remove(position);
             matches && self.is_same(&Choices { overrides, ..self.choices.clone() })
         };
+
         let idle = self
             .choices
             .overrides

@@ -86,9 +86,11 @@ impl Imatrix {
                 }
             }
         }
+
         if pairs.is_empty() {
             return Err(Error::format("no importance matrix: no tensor is called '….in_sum2'"));
         }
+
         for (name, pair) in pairs {
             let [Some(sums), Some(counts)] = pair else {
                 return Err(Error::format(
@@ -99,6 +101,7 @@ impl Imatrix {
             let values = means(&read_f32(reader, sums)?, &read_f32(reader, counts)?);
             matrix.add(name, values.map_err(|error| error.for_tensor(name))?)?;
         }
+
         Ok(matrix)
     }
 
@@ -149,6 +152,7 @@ impl Imatrix {
         if entries < 1 {
             return Err(Error::format("no importance matrix: it has no entries").at(0));
         }
+
         for _ in 0..entries {
             let name = file.text("a name")?;
             let calls = file.number("a count")?;
@@ -157,6 +161,7 @@ impl Imatrix {
                 return Err(Error::format("the importance matrix has an entry without values")
                     .for_tensor(name));
             }
+
             let mut values = file.floats(values)?;
             if calls > 0 {
                 // The field's own arithmetic: a division of floats.
@@ -166,13 +171,16 @@ impl Imatrix {
                 )]
                 values.iter_mut().for_each(|value| *value /= calls as f32);
             }
+
             matrix.add(&name, values)?;
         }
+
         // What follows is only for the reader's eyes, and older files lack it or a part of it.
         if let Ok(chunks) = file.number("the number of chunks") {
             matrix.chunk_count = u32::try_from(chunks).unwrap_or(0);
             matrix.datasets.extend(file.text("the data set").ok().filter(|name| !name.is_empty()));
         }
+
         Ok(matrix)
     }
 
@@ -183,14 +191,17 @@ impl Imatrix {
         if values.iter().any(|value| !value.is_finite()) {
             return wrong("has values that are not finite".to_owned());
         }
+
         if values.iter().any(|&value| !(0.0..=MOST).contains(&value)) {
             return wrong(format!(
                 "has values that are not mean squares: negative, or over {MOST:e}"
             ));
         }
+
         if !values.is_empty() && values.iter().all(|&value| value == 0.0) {
             return wrong("has nothing but zeros, by which no error would count".to_owned());
         }
+
         self.entries.insert(name.to_owned(), values);
         Ok(())
     }
@@ -214,6 +225,7 @@ impl Imatrix {
             );
             return Err(Error::format(message).for_tensor(name));
         }
+
         let rows = shape.dims().iter().rev().nth(1).copied().unwrap_or(1);
         Ok(Some(Importance { values, row_len, rows }))
     }
@@ -259,6 +271,7 @@ fn read_f32(reader: &dyn CheckpointReader, tensor: usize) -> Result<Vec<f32>> {
         return Err(Error::format(format!("importance is stored as f32, not {}", info.dtype))
             .for_tensor(&info.name));
     }
+
     let len = info.byte_len()?;
     let mut values = Vec::new();
     let mut piece = vec![0; usize::try_from(len).map_or(READ_LEN, |len| len.min(READ_LEN))];
@@ -269,6 +282,7 @@ fn read_f32(reader: &dyn CheckpointReader, tensor: usize) -> Result<Vec<f32>> {
         values.extend(piece[..take].as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)));
         offset += take as u64;
     }
+
     Ok(values)
 }
 

@@ -119,6 +119,7 @@ pub fn assign(
             let message = format!("{dtype} has so few bits that it needs an importance matrix");
             return Err(Error::format(message).for_tensor(&candidate.name));
         }
+
         if changes && dtype.is_quantized() && candidate.dtype.is_quantized() && !choices.requantize
         {
             let own = candidate.dtype;
@@ -130,6 +131,7 @@ pub fn assign(
         }
         decisions[i] = Some(Decision { dtype, reason, needs_importance });
     }
+
     Ok(decisions.into_iter().flatten().collect())
 }
 
@@ -147,12 +149,14 @@ fn choose(
     ) {
         return Ok((candidate.dtype, DecisionReason::Kept(Kept::NotFloat)));
     }
+
     if let Some(why) = candidate.kept(&facts.architecture) {
         return Ok(match (scheme.kind(), choices.casts) {
             (SchemeKind::Cast, Casts::Everything) => (scheme.dtype(), DecisionReason::AsAsked),
             _ => (candidate.dtype, DecisionReason::Kept(why)),
         });
     }
+
     let (wanted, reason) = match asked(candidate, category, choices) {
         Some(asked) => asked,
         None if choices.pure || scheme.kind() != SchemeKind::Blocks => {
@@ -163,6 +167,7 @@ fn choose(
             (dtype, rule.map_or(DecisionReason::AsAsked, DecisionReason::Mix))
         }
     };
+
     Ok(fitted(candidate, wanted, reason))
 }
 
@@ -230,6 +235,7 @@ fn fallback(wanted: DType, row_len: u64, own: DType) -> DType {
         // join them.
         _ => DType::Q4_0,
     };
+
     if row_len.is_multiple_of(smaller.block_len()) { smaller } else { DType::F16 }
 }
 
@@ -242,6 +248,7 @@ fn needs_importance(dtype: DType, category: Category, scheme: Scheme) -> bool {
     if matches!(category, Category::TokenEmbedding | Category::Output) {
         return false;
     }
+
     match dtype {
         DType::IQ1_S
         | DType::IQ1_M

@@ -123,12 +123,15 @@ pub fn plan(
             );
             return Err(Error::format(message).for_tensor(&reader.tensors()[i].name));
         }
+
         if lacks {
             unweighted.push(reader.tensors()[i].name.as_str());
         }
+
         plan.targets[i] =
             Some(TensorTarget { dtype: decision.dtype, importance: weights, why: note(&decision) });
     }
+
     if let Some(Weighting::Columns(columns)) = weighting.as_ref().filter(|_| plan.is_unweighted()) {
         let message = format!(
             "no tensor to quantize has rows of {} elements, as the samples have",
@@ -136,6 +139,7 @@ pub fn plan(
         );
         return Err(Error::format(message));
     }
+
     plan.warnings.extend(note_of_unweighted(&unweighted));
     Ok(plan)
 }

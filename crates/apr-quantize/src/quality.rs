@@ -162,6 +162,7 @@ impl QualityLog {
         if self.tensors.is_empty() {
             return None;
         }
+
         let mut total = Drift::default();
         let mut types: Vec<(DType, TypeSums)> = Vec::new();
         let mut tensors = Vec::with_capacity(self.tensors.len());
@@ -178,6 +179,7 @@ impl QualityLog {
             sums.drift.merge(&drift);
             tensors.push(TensorQuality { name, dtype, quality: (&drift).into() });
         }
+
         let of_type = |(dtype, sums): (DType, TypeSums)| TypeQuality {
             dtype,
             tensors: sums.tensors,
@@ -185,6 +187,7 @@ impl QualityLog {
             bits_per_weight: sums.bytes as f64 * 8.0 / sums.elements.max(1) as f64,
             quality: Quality::from(&sums.drift),
         };
+
         let mut by_type: Vec<TypeQuality> = types.into_iter().map(of_type).collect();
         by_type.sort_by_key(|entry| std::cmp::Reverse(entry.elements));
         let mut worst: Vec<&TensorQuality> = tensors.iter().collect();
@@ -235,10 +238,12 @@ impl QualityGate {
             failures
                 .push(format!("L2 drift: {:.4} (max: {})", total.relative_error, self.max_drift));
         }
+
         if exceeds(-total.cosine, -self.min_cosine) {
             failures
                 .push(format!("cosine similarity: {:.5} (min: {})", total.cosine, self.min_cosine));
         }
+
         let beyond = report
             .worst
             .iter()

@@ -146,10 +146,12 @@ impl Recode {
             row_bytes,
             measured: measured || target.dtype.is_quantized(),
         };
+
         if recode.needs_rows() && info.shape.row_len() > LONGEST_ROW {
             let message = format!("a row of {row_len} elements is too long for {}", target.dtype);
             return Err(Error::memory(message).for_tensor(&info.name));
         }
+
         Ok(recode)
     }
 
@@ -230,6 +232,7 @@ impl Recode {
                 );
             }
         }
+
         found
     }
 
@@ -266,6 +269,7 @@ impl Recode {
             None if self.to.is_quantized() => non_finite(values),
             None => (0, 0),
         };
+
         if !self.to.is_quantized() {
             found.counts.merge(cast_values(values, self.to, encoded));
             out.extend_from_slice(encoded);
@@ -275,12 +279,14 @@ impl Recode {
             }
             return;
         }
+
         let start = out.len();
         if nan + infinite > 0 {
             found.nan += nan;
             found.infinite += infinite;
             return;
         }
+
         block::quantize(self.to, values, row_len, importance, out);
         block::dequantize(self.to, &out[start..], row_len, back);
         found.drift.merge(&Drift::of(values, back));

@@ -42,6 +42,7 @@ pub fn record(
     if let Some(original) = original_dtype(view) {
         entry.insert("original_dtype".to_owned(), json!(original));
     }
+
     let mut pairs = vec![KeyValue::new("general.quantization_version", QUANTIZATION_VERSION)];
     pairs.extend(scheme.file_type().map(|number| KeyValue::new(FILE_TYPE, number)));
     match &quantization.weighting {
@@ -56,9 +57,11 @@ pub fn record(
             entry.insert("calibration_samples".to_owned(), columns.samples.into());
         }
     }
+
     if target.convention != Convention::LlamaCpp {
         view.metadata_mut().set(keys::QUANTIZATION, entry);
     }
+
     set_pairs(view, &pairs)
 }
 

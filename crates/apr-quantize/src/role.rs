@@ -40,6 +40,7 @@ impl Role {
         if let Some(kept) = kept_as(kind, &info.shape) {
             return Self::Kept(kept);
         }
+
         let is_for_tokens = tokens == 0 || rows(&info.shape) == tokens;
         match kind {
             Kind::Embedding if is_for_tokens => Self::TokenEmbedding,
@@ -112,6 +113,7 @@ pub(super) fn roles(
     if in_gguf && infos.iter().any(|info| is_gguf_name(&info.name)) {
         return vec![None; infos.len()];
     }
+
     let kind =
         |position: usize| model.and_then(|model| model.family().kind(model.canonical(position)?));
     let kinds: Vec<Option<Kind>> = (0..infos.len()).map(kind).collect();
@@ -124,5 +126,6 @@ pub(super) fn roles(
         );
         (name.is_none() && is_float).then(|| Role::of(info, *kind, tokens))
     };
+
     infos.iter().zip(&kinds).zip(names).map(role).collect()
 }

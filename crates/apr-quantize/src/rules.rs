@@ -74,6 +74,7 @@ impl<'a> Rules<'a> {
         } else {
             (self.by_category(&tensor.name, category)?, part(category))
         };
+
         Ok((dtype, (dtype != default).then_some(rule)))
     }
 
@@ -188,6 +189,7 @@ impl<'a> Rules<'a> {
             | Scheme::IQ4_XS => self.value_of_i_quant(),
             _ => self.value_of_k_quant(seen),
         };
+
         if self.facts.experts == 8 {
             DType::Q8_0
         } else if self.facts.is_70b() && matches!(dtype, DType::Q3_K | DType::Q4_K) {
@@ -233,6 +235,7 @@ impl<'a> Rules<'a> {
         if self.is_falcon() {
             return if scheme == Scheme::Q3_K_L { DType::Q4_K } else { scheme.dtype() };
         }
+
         if self.facts.experts == 8 {
             return match scheme {
                 Scheme::Q2_K
@@ -249,6 +252,7 @@ impl<'a> Rules<'a> {
                 _ => scheme.dtype(),
             };
         }
+
         match scheme {
             Scheme::Q2_K => DType::Q3_K,
             Scheme::IQ3_XXS => DType::IQ3_S,
@@ -334,6 +338,7 @@ impl<'a> Rules<'a> {
         if self.facts.experts <= 1 {
             return Ok(seen);
         }
+
         let layers = self.facts.layers;
         match layer(name).map(u64::from) {
             Some(layer) if layer < layers => Ok(layer),

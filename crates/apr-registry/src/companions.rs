@@ -23,6 +23,7 @@ impl<W: CheckpointWriter> WithCompanions<W> {
             );
             return Self { weights, companions, layout };
         }
+
         layout.losses.extend(
             companions.into_iter().map(|file| Loss {
                 name: file.name,

@@ -85,7 +85,9 @@ impl<S: ByteSource> FewReads<S> {
                 .is_ok();
             return is_allowed.then(|| header.index_end() - offset);
         }
+
         let rest = self.inner.len().checked_sub(offset)?;
+
         // Tensors come after the trailer was walked, and so does a block at the very start of the
         // data section.
         let is_trailer =
@@ -109,6 +111,7 @@ impl<S: ByteSource> FewReads<S> {
             buf.copy_from_slice(bytes);
             return Ok(());
         }
+
         if held.has_trailer {
             *held = Held { is_open: true, ..Held::default() };
             return if self.hold.is_on() {
@@ -117,6 +120,7 @@ impl<S: ByteSource> FewReads<S> {
                 self.inner.read_at(offset, buf)
             };
         }
+
         match self.longer(held, offset, buf.len()).filter(|&longer| longer >= buf.len() as u64) {
             Some(longer) => {
                 held.has_trailer =
@@ -127,6 +131,7 @@ impl<S: ByteSource> FewReads<S> {
             }
             None => self.inner.read_at(offset, buf)?,
         }
+
         if offset == 0
             && let Ok(bytes) = <&[u8; Header::LEN as usize]>::try_from(&*buf)
         {

@@ -89,6 +89,7 @@ pub fn with_companions(
         beside: Vec::new(),
         limits: *limits,
     };
+
     let names = set.list()?;
     let warning = shard_warning(&*checkpoint.inner, &names);
     checkpoint.warnings.extend(warning.filter(|warning| !checkpoint.warnings.contains(warning)));
@@ -99,16 +100,19 @@ pub fn with_companions(
         if checkpoint.inner.files().iter().any(is_own) || is_index(&name) {
             continue;
         }
+
         // What travels inside the weights' own file is newer.
         if checkpoint.companions.iter().any(|companion| companion.name == name) {
             continue;
         }
+
         if is_companion(&name) {
             checkpoint.add(set, &name)?;
         } else if !name.contains('/') {
             checkpoint.left_out.push(name);
         }
     }
+
     checkpoint.describe()?;
     Ok(checkpoint)
 }
@@ -202,9 +206,11 @@ impl FolderCheckpoint {
                 return Ok(());
             }
         };
+
         if let Some(family) = config.text(keys::MODEL_TYPE) {
             self.metadata.set_default(keys::MODEL_TYPE, family);
         }
+
         let architecture: Map<String, Value> = config
             .iter()
             .filter(|(key, _)| *key != keys::MODEL_TYPE)
@@ -229,6 +235,7 @@ fn hyperparameter(key: &str, value: &Value, top: bool) -> Option<Value> {
         "sliding_attention",
         "quantization_config",
     ];
+
     let is_scalar = |value: &Value| value.is_number() || value.is_boolean() || value.is_string();
     match value {
         Value::Array(items) => {

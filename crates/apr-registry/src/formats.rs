@@ -300,11 +300,13 @@ fn plan_onnx(
             apr_onnx::skeleton::restore(skeleton, tensors, &restore_options, &Limits::default())?;
         return Ok(Box::new(WithCompanions::new(weights, companions, options.folder)));
     }
+
     if options.models.is_empty() {
         return Err(Error::format(
             "an ONNX file says what a model computes, and nothing says that of this one",
         ));
     }
+
     let write_options = apr_onnx::write::WriteOptions {
         named_files: options.folder,
         external_data: options.external_data,
@@ -325,6 +327,7 @@ fn plan_apr2(
         file_name: options.file_name.clone(),
         ..options.apr2.clone()
     };
+
     match (options.shard_size, options.shard) {
         (Some(size), Some(number)) => {
             apr2::plan_shard(tensors, metadata, companions, &write_options, size, number)

@@ -59,6 +59,7 @@ pub fn open<S: ByteSource + 'static>(
             are: in a folder";
         return Err(Error::format(message).in_file(name));
     }
+
     // Programs of all kinds call their files .bin: the name speaks for no format.
     let by_extension = || entry_by_extension(extension(name)).filter(|_| extension(name) != "bin");
     let Some(entry) = entry_of(&head).or_else(by_extension) else {
@@ -71,6 +72,7 @@ pub fn open<S: ByteSource + 'static>(
         }
         return Err(Error::format(UNKNOWN_FORMAT).in_file(name).at(0));
     };
+
     let Some(open) = entry.open else {
         let message =
             format!("this is {}, which this version of apr does not read", entry.format.name);
@@ -113,6 +115,7 @@ pub fn open_in(
         }
         return open(source, name, options);
     }
+
     let json = read_json(&source, limits).map_err(|error| error.in_file(name))?;
     check_mistaken(&json, name)?;
     let open_index =
@@ -167,6 +170,7 @@ const ANSWERS: [&str; 12] = [
 fn mistaken_for_a_model(head: &[u8]) -> Option<String> {
     /// Characters of an answer that are shown.
     const SHOWN: usize = 120;
+
     let text = head.trim_ascii_start();
     let starts_with = |start: &str| {
         text.get(..start.len()).is_some_and(|text| text.eq_ignore_ascii_case(start.as_bytes()))
@@ -174,16 +178,19 @@ fn mistaken_for_a_model(head: &[u8]) -> Option<String> {
     if head.is_empty() {
         return Some("the file is empty".to_owned());
     }
+
     if starts_with("version https://git-lfs") {
         return Some(
             "this is a Git LFS pointer, not the model itself; `git lfs pull` fetches it".to_owned(),
         );
     }
+
     if starts_with("<!doctype html") || starts_with("<html") {
         return Some(
             "this is a web page, not a model; it was saved in place of the download".to_owned(),
         );
     }
+
     let is_xml = starts_with("<?xml") && text.windows(7).any(|piece| piece == b"<Error>");
     let is_answer =
         is_xml || is_error_json(text) || ANSWERS.iter().any(|answer| starts_with(answer));

@@ -129,6 +129,7 @@ impl TensorLoader {
         if !is_manifest(name, &json) {
             return Self::open(source, name, &options, budget);
         }
+
         limits.check_metadata(source.len()).map_err(|error| error.in_file(name))?;
         json.extend(read(json.len() as u64, source.len() - json.len() as u64)?);
         let held = Hold::default();
@@ -158,6 +159,7 @@ impl TensorLoader {
         let mut bytes = vec![0; len];
         let owner = self.owner(tensor);
         let stored = self.reader.stored(owner);
+
         // A digest is of the bytes in the file: where those are others, they are looked at first,
         // and decoded then.
         let found = if let Some(encoded) = stored.encoded() {
@@ -173,6 +175,7 @@ impl TensorLoader {
             digest.update(&bytes);
             Some(digest.value())
         };
+
         self.check_digest(tensor, owner, found)?;
         Ok(bytes.into())
     }

@@ -114,12 +114,14 @@ pub(crate) fn find_weights(names: &[String]) -> Result<String> {
     if let Some((name, _)) = descriptions.clone().find(is_there) {
         return Ok(name.to_owned());
     }
+
     check_one_model(&top)?;
     if let Some(name) =
         formats.iter().filter_map(|in_folder| in_folder.whole).find(|whole| top.contains(whole))
     {
         return Ok(name.to_owned());
     }
+
     // What was made of an adapter may lie beside it.
     let adapters = formats.iter().flat_map(|in_folder| in_folder.adapters);
     if let Some(name) =
@@ -134,6 +136,7 @@ pub(crate) fn find_weights(names: &[String]) -> Result<String> {
             return Ok(name.to_owned());
         }
     }
+
     let others: Vec<_> =
         top.iter().filter(|name| WEIGHTS.contains(&extension(name))).copied().collect();
     let found =
@@ -146,19 +149,23 @@ pub(crate) fn find_weights(names: &[String]) -> Result<String> {
 fn check_one_model(top: &[&str]) -> Result<()> {
     /// Names that an error lists.
     const SHOWN: usize = 20;
+
     if top.iter().any(|name| CONFIGS.contains(name) || is_index(name)) {
         return Ok(());
     }
+
     let is_model = |name: &str| {
         FORMATS.iter().any(|entry| entry.in_folder.has_extension_of(name))
             && shard_number(name).is_none_or(|(number, _)| number == 1)
             // A manifest and its first shard are one.
             && !has_manifest(name, top)
     };
+
     let models: Vec<&str> = top.iter().filter(|name| is_model(name)).copied().collect();
     if models.len() < 2 {
         return Ok(());
     }
+
     let more = if models.len() > SHOWN {
         format!(" and {} more", models.len() - SHOWN)
     } else {

@@ -51,6 +51,7 @@ impl Header {
             }
             json.push('}');
         }
+
         let mut begin = 0_u64;
         for (info, len) in entries {
             let end = begin
@@ -62,6 +63,7 @@ impl Header {
             encode_entry(&mut json, info, begin, end)?;
             begin = end;
         }
+
         json.push('}');
 
         let padded = json.len().next_multiple_of(8);

@@ -33,6 +33,7 @@ fn push_ascii(json: &mut String, text: &str) {
             }
         }
     }
+
     json.push('"');
 }
 

@@ -24,6 +24,7 @@ impl Header {
         if let Some(name) = duplicate(header.entries.iter().map(|entry| entry.info.name.as_str())) {
             return Err(Error::format("the header has two tensors of this name").for_tensor(name));
         }
+
         let keys = header.text.iter().flat_map(|text| &text.0).map(|(key, _)| key.as_str());
         if let Some(key) = duplicate(keys) {
             return Err(Error::format(format!(
@@ -31,6 +32,7 @@ impl Header {
                 Escaped::short(key)
             )));
         }
+
         Ok(header)
     }
 }
@@ -96,6 +98,7 @@ impl Parse {
                 return Err(error);
             }
         };
+
         let dtype = dtype.0.map_err(|unknown| {
             let message = format!("this build does not know the dtype '{unknown}'");
             self.refuse(Error::version(message).for_tensor(&name))

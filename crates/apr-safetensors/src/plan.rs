@@ -94,6 +94,7 @@ pub fn plan(
     if let Some(name) = duplicate(tensors.iter().map(|tensor| tensor.name.as_str())) {
         return Err(Error::format("two tensors have this name").for_tensor(name));
     }
+
     let total = lens.iter().try_fold(0_u64, |total, &len| total.checked_add(len));
     let total = total.ok_or_else(|| Error::memory("the tensors exceed 2^64 bytes"))?;
     let text = Text::from_metadata(metadata)?;
@@ -112,6 +113,7 @@ pub fn plan(
         if options.order == Order::Canonical {
             members.sort_by_key(|&i| (Reverse(rank(tensors[i].dtype)), &tensors[i].name));
         }
+
         let entries: Vec<_> = members.iter().map(|&i| (&tensors[i], lens[i])).collect();
         let header = Header::encode(text.as_ref(), &entries)?;
         let mut offset = header.len() as u64;
@@ -120,6 +122,7 @@ pub fn plan(
             let end = offset.checked_add(lens[source]);
             offset = end.ok_or_else(|| Error::memory("header and tensors exceed 2^64 bytes"))?;
         }
+
         let name = match sharded {
             true => format!("{stem}-{:05}-of-{count:05}.safetensors", file + 1),
             false => options.file_name.clone(),
@@ -127,18 +130,21 @@ pub fn plan(
         layout.files.push(FileInfo { name, len: offset });
         headers.push(header);
     }
+
     let index = sharded.then(|| {
         let weight = |planned: &PlannedTensor| {
             (tensors[planned.source].name.as_str(), layout.files[planned.file].name.as_str())
         };
         index::encode(total, &layout.tensors.iter().map(weight).collect())
     });
+
     if let Some(index) = &index {
         layout.files.push(FileInfo {
             name: format!("{stem}.safetensors.index.json"),
             len: index.len() as u64,
         });
     }
+
     let names = layout.tensors.iter().map(|planned| tensors[planned.source].name.clone()).collect();
     Ok(SafetensorsWriter::new(Plan { layout, names, headers, index, named }))
 }
@@ -175,9 +181,11 @@ fn split(lens: &[u64], shard_size: Option<u64>) -> Result<Vec<Vec<usize>>> {
         current.push(tensor);
         size += len;
     }
+
     if !current.is_empty() || shards.is_empty() {
         shards.push(current);
     }
+
     Ok(shards)
 }
 
@@ -194,6 +202,7 @@ fn losses(metadata: &Metadata) -> Vec<Loss> {
         keys::FILES,
         keys::TIED,
     ];
+
     let lost = metadata.iter().map(|(key, _)| key).filter(|key| !CARED_FOR.contains(key));
     let loss = |key: &str| Loss {
         name: key.into(),

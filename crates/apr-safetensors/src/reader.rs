@@ -82,12 +82,14 @@ fn header_len(source: &dyn ByteSource, file_len: u64, limits: &Limits) -> Result
     if file_len < LENGTH_BYTES {
         return Err(truncated("the header's length takes 8 bytes").at(0));
     }
+
     let mut length = [0; 8];
     source.read_at(0, &mut length)?;
     let header_len = u64::from_le_bytes(length);
     if header_len == 0 {
         return Err(Error::format("the header is empty: its length is 0").at(0));
     }
+
     if file_len > LENGTH_BYTES {
         // Checked before the length is believed: files of other formats have neither.
         let mut first = [0];
@@ -99,9 +101,11 @@ fn header_len(source: &dyn ByteSource, file_len: u64, limits: &Limits) -> Result
             .at(LENGTH_BYTES));
         }
     }
+
     if header_len > file_len - LENGTH_BYTES {
         return Err(truncated(&format!("the header takes {header_len} bytes")).at(0));
     }
+
     limits.check_metadata(header_len).map_err(|error| error.at(0))?;
     check_header_len(header_len).map_err(|error| error.at(0))?;
     Ok(header_len)
@@ -112,6 +116,7 @@ fn check_ranges(entries: &mut [Entry], data_start: u64, file_len: u64) -> Result
     for Entry { info, begin, end } in entries.iter() {
         check_length(info, *begin, *end).map_err(|error| error.for_tensor(&info.name))?;
     }
+
     // Empty tensors come before one that starts where they lie; among themselves they keep the
     // header's order.
     entries.sort_by_key(|entry| (entry.begin, entry.end));
@@ -135,10 +140,12 @@ fn check_ranges(entries: &mut [Entry], data_start: u64, file_len: u64) -> Result
             previous = Some(&info.name);
             continue;
         };
+
         return Err(Error::corrupt(problem)
             .for_tensor(&info.name)
             .at(data_start.saturating_add(*begin)));
     }
+
     if covered < data_len {
         let rest = data_len - covered;
         let error = Error::corrupt(match previous {
@@ -148,6 +155,7 @@ fn check_ranges(entries: &mut [Entry], data_start: u64, file_len: u64) -> Result
         let error = if let Some(last) = previous { error.for_tensor(last) } else { error };
         return Err(error.at(data_start + covered));
     }
+
     Ok(())
 }
 
@@ -203,6 +211,7 @@ impl SafetensorsReader {
             header_size,
             warnings,
         };
+
         for (file, OpenFile { name, header, source, data_start }) in files.into_iter().enumerate() {
             for Entry { info, begin, end } in header.entries {
                 reader.tensors.push(info);
@@ -215,6 +224,7 @@ impl SafetensorsReader {
             reader.files.push(FileInfo { name, len: source.len() });
             reader.sources.push(source);
         }
+
         reader.merge_canonical_shards();
         reader
     }

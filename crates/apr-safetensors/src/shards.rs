@@ -67,6 +67,7 @@ fn check_metadata(index: &ShardIndex<Number>, reader: &mut SafetensorsReader, in
     let index_name = Escaped::short(index_name);
     let total: u128 =
         (0..reader.tensors().len()).map(|tensor| u128::from(reader.stored(tensor).range.len)).sum();
+
     // Some writers give the size as a float.
     if let Some(stated) = index.total_size().and_then(Number::as_f64)
         && stated != total as f64

@@ -78,6 +78,7 @@ impl Text {
                 pairs.push((key.to_owned(), value.to_owned()));
             }
         }
+
         Ok(Some(Self(pairs)))
     }
 
@@ -102,6 +103,7 @@ impl Text {
                     Some(_) => {}
                 }
             }
+
             if let [key, others @ ..] = differing.as_slice() {
                 let more = if others.is_empty() {
                     String::new()
@@ -116,6 +118,7 @@ impl Text {
                 ));
             }
         }
+
         (merged, warnings)
     }
 }

@@ -110,6 +110,7 @@ pub fn adapter_of(reader: &dyn CheckpointReader) -> Result<Option<Adapter>> {
     if !(is_told || is_adapter(reader.tensors()) || is_small) {
         return Ok(None);
     }
+
     let config = config.unwrap_or_default();
     let key = |key: &str| Some(pairs.as_ref()?.find(key)?.json());
     let is_turned = reader.format().convention != Convention::LlamaCpp && !is_told;
@@ -130,6 +131,7 @@ pub fn adapter_of(reader: &dyn CheckpointReader) -> Result<Option<Adapter>> {
         pairs: 0,
         problems: Vec::new(),
     };
+
     adapter.hold_together(
         reader.tensors(),
         is_turned,
@@ -158,6 +160,7 @@ impl Adapter {
                 ranks.extend(info.shape.dims().get(usize::from(is_first == turned)));
             }
         }
+
         let has_own = pattern.and_then(Value::as_object).is_some_and(|pattern| !pattern.is_empty());
         for (stem, pair) in &halves {
             let problem = match pair {
@@ -170,6 +173,7 @@ impl Adapter {
                 }
                 [None, None] => None,
             };
+
             let problem = problem
                 .map(|(info, message)| AdapterProblem { tensor: info.name.clone(), message });
             self.problems.extend(problem);
@@ -177,6 +181,7 @@ impl Adapter {
                 self.add_target(stem);
             }
         }
+
         self.ranks = ranks.into_iter().collect();
         #[expect(
             clippy::cast_possible_truncation,

@@ -32,6 +32,7 @@ pub fn as_stored(reader: &dyn CheckpointReader) -> Result<View<'_>> {
         }
         tensors.push((stored, origin));
     }
+
     let mut view = View::of(reader, tensors);
     view.metadata_mut().remove(keys::TIED);
     Ok(view)

@@ -27,7 +27,9 @@ pub fn canonical<'a>(reader: &'a dyn CheckpointReader, model: &FamilyModel<'_>) 
     if naming.convention == CANONICAL {
         return view;
     }
+
     let names = canonical_names(reader, model);
+
     // A family that the user brought may not be there when the names are wanted back.
     let is_builtin = Families::is_builtin(model.family());
     let mut exceptions = Map::new();
@@ -38,6 +40,7 @@ pub fn canonical<'a>(reader: &'a dyn CheckpointReader, model: &FamilyModel<'_>) 
             exceptions.insert(canonical.clone(), info.name.clone().into());
         }
     }
+
     view.rename(|position, _| names[position].clone());
     let mut record = json!({
         "family": model.family().name(),
@@ -50,6 +53,7 @@ pub fn canonical<'a>(reader: &'a dyn CheckpointReader, model: &FamilyModel<'_>) 
     if let (false, Some(record)) = (exceptions.is_empty(), record.as_object_mut()) {
         record.insert("exceptions".to_owned(), exceptions.into());
     }
+
     view.metadata_mut().set(NAMES, record);
     view
 }
@@ -93,10 +97,12 @@ pub fn original<'a>(source: &Source<'a>, target: &'static Format) -> Result<View
     if let Some(auxiliary) = reader.metadata().auxiliary_tensor() {
         view.drop_tensors(|name| name == auxiliary);
     }
+
     view.metadata_mut().remove(NAMES);
     for key in derived_keys(reader, source.learnt()?) {
         view.metadata_mut().remove(key);
     }
+
     Ok(view)
 }
 
@@ -119,6 +125,7 @@ fn source_names(source: &Source<'_>) -> Result<Option<HashMap<String, String>>> 
     if record.is_none() && reader.format().convention != Convention::Canonical {
         return Ok(None);
     }
+
     let exceptions = record.and_then(|record| record.get("exceptions")?.as_object());
     let rule = match record {
         Some(record) => recorded_rule(record, source.families()),
@@ -132,6 +139,7 @@ fn source_names(source: &Source<'_>) -> Result<Option<HashMap<String, String>>> 
             rule.as_ref().and_then(|(family, naming)| family.source_name(canonical, naming))
         })
     };
+
     let names = reader
         .tensors()
         .iter()

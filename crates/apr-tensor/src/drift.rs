@@ -103,6 +103,7 @@ fn of_block(original: &[f32], new: &[f32]) -> Drift {
     if !sum_squared_error.is_finite() {
         return drift_of_finite_pairs(original, new);
     }
+
     Drift {
         count: original.len() as u64,
         non_finite: 0,

@@ -111,6 +111,7 @@ fn unpack<R: From<f32>>(dtype: DType, bytes: &[u8], out: &mut Vec<R>) -> bool {
             [0, 6, 12, 18].map(|shift| table[group >> shift & 63].into())
         })
     };
+
     out.clear();
     match dtype {
         DType::F6_E2M3 => out.extend(six_bits(&small_float::F6_E2M3)),
@@ -120,5 +121,6 @@ fn unpack<R: From<f32>>(dtype: DType, bytes: &[u8], out: &mut Vec<R>) -> bool {
         })),
         _ => return false,
     }
+
     true
 }

@@ -33,6 +33,7 @@ pub(crate) fn f32_to_f16(value: f32) -> u16 {
     // Adding 0.5 to a value below 2^-14 leaves it in the sum's low bits in units of 2^-24, rounded
     // by the addition.
     const SUBNORMAL: f32 = 0.5;
+
     let sign = (value.to_bits() >> 16) as u16 & 0x8000;
     let magnitude = value.to_bits() & 0x7fff_ffff;
     let odd = (magnitude >> 13) & 1;
@@ -40,6 +41,7 @@ pub(crate) fn f32_to_f16(value: f32) -> u16 {
     let subnormal =
         (f32::from_bits(magnitude) + SUBNORMAL).to_bits().wrapping_sub(SUBNORMAL.to_bits());
     let rounded = if magnitude < 113 << 23 { subnormal } else { normal };
+
     // From 65520 = 2^16 - 2^4 on, the nearest value would be 2^16.
     let bounded = if magnitude >= 65520_f32.to_bits() { 0x7c00 } else { rounded };
     let nan = 0x7e00 | (magnitude >> 13 & 0x03ff);

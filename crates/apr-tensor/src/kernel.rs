@@ -196,6 +196,7 @@ fn moment_lanes<W: Wire>(groups: &[[W::Stored; LANES]]) -> MomentLanes<W::Value>
             zeros[lane] += u32::from(values[lane] == W::Value::ZERO);
         }
     }
+
     let (sums, squares) = (sum_lanes::<W>(groups), square_lanes::<W>(groups));
     MomentLanes { min, max, zeros, sums, squares }
 }
@@ -229,6 +230,7 @@ fn finish_block<W: Wire>(lanes: MomentLanes<W::Value>, stored: &[W::Stored]) -> 
     /// Share of the sum of squares that must be left when the mean's is taken away: no more than
     /// three bits cancel.
     const LEAST_LEFT: f64 = 0.125;
+
     let MomentLanes { mut min, mut max, mut zeros, mut sums, mut squares } = lanes;
     for (lane, &stored) in stored.as_chunks::<LANES>().1.iter().enumerate() {
         let value = W::load(stored);
@@ -239,10 +241,13 @@ fn finish_block<W: Wire>(lanes: MomentLanes<W::Value>, stored: &[W::Stored]) -> 
         sums[lane] += value;
         squares[lane] += value * value;
     }
+
     let (sum, squares, zeros) = (total(sums), total(squares), zeros.iter().sum());
+
     // A NaN or an infinity cannot leave a sum again, so the sum tells whether all elements are
     // finite.
     let mean = sum / stored.len() as f64;
+
     // Adding zero turns a negative zero into a positive one: which of them came first must not
     // show.
     let min = min.iter().fold(f64::INFINITY, |min, &value| min.min(value.into())) + 0.0;
@@ -251,6 +256,7 @@ fn finish_block<W: Wire>(lanes: MomentLanes<W::Value>, stored: &[W::Stored]) -> 
         // Equal elements deviate by nothing, not by the mean's rounding error.
         return Block { zeros, min, max, mean: min, squares: 0.0 };
     }
+
     let left = squares - sum * mean;
     let squares = if left > squares * LEAST_LEFT { left } else { deviations::<W>(stored, mean) };
     Block { zeros, min, max, mean, squares }
@@ -282,6 +288,7 @@ fn finite_range_anywhere(values: &[f64]) -> (f64, f64) {
             max[lane] = if finite & (value > max[lane]) { value } else { max[lane] };
         }
     }
+
     (
         min.into_iter().fold(f64::INFINITY, f64::min),
         max.into_iter().fold(f64::NEG_INFINITY, f64::max),

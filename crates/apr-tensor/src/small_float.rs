@@ -80,9 +80,11 @@ const fn table<const CODES: usize>(
         values[code] = if code >= sign && !magnitude.is_nan() { -magnitude } else { magnitude };
         code += 1;
     }
+
     if matches!(special, Special::NegativeZeroNan) {
         values[sign] = f32::NAN;
     }
+
     values
 }
 
@@ -98,13 +100,16 @@ pub(crate) fn f32_to_f8_e4m3(value: f32) -> u8 {
     // Adding 2^14 to a value below 2^-6 leaves it in the sum's low bits in units of 2^-9, rounded
     // by the addition.
     const SUBNORMAL: f32 = 16384.0;
+
     let magnitude = value.to_bits() & 0x7fff_ffff;
+
     // f32's exponent bias exceeds this one's by 120, and its mantissa has 20 bits more.
     let odd = magnitude >> 20 & 1;
     let normal = magnitude.wrapping_sub(120 << 23).wrapping_add(0x0007_ffff + odd) >> 20;
     let subnormal =
         (f32::from_bits(magnitude) + SUBNORMAL).to_bits().wrapping_sub(SUBNORMAL.to_bits());
     let rounded = if magnitude < 121 << 23 { subnormal } else { normal };
+
     // What would be 480 has the code of NaN.
     let bounded = if magnitude > 448_f32.to_bits() { 0x7e } else { rounded };
     let code = if magnitude >= f32::INFINITY.to_bits() { 0x7f } else { bounded };
@@ -119,7 +124,9 @@ pub(crate) fn f32_to_f8_e5m2(value: f32) -> u8 {
     // Adding 2^7 to a value below 2^-14 leaves it in the sum's low bits in units of 2^-16, rounded
     // by the addition.
     const SUBNORMAL: f32 = 128.0;
+
     let magnitude = value.to_bits() & 0x7fff_ffff;
+
     // f32's exponent bias exceeds this one's by 112, and its mantissa has 21 bits more.
     let odd = magnitude >> 21 & 1;
     let normal = magnitude.wrapping_sub(112 << 23).wrapping_add(0x000f_ffff + odd) >> 21;

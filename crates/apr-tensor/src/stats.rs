@@ -107,6 +107,7 @@ impl Moments {
         if !is_decodable(dtype) {
             return moments;
         }
+
         let Scratch { narrow, wide } = scratch;
         match dtype {
             DType::F16 => moments.add::<wire::F16>(bytes.as_chunks().0, wide, kernel::block_of_f16),
@@ -124,6 +125,7 @@ impl Moments {
                 );
             }
         }
+
         moments
     }
 
@@ -180,6 +182,7 @@ impl Moments {
             finite += usize::from(value.is_finite());
             nan += usize::from(value.is_nan());
         }
+
         self.nan += nan as u64;
         self.inf += (stored.len() - finite - nan) as u64;
         if finite > 0 {
@@ -202,6 +205,7 @@ impl Moments {
         if other.finite == 0 {
             return;
         }
+
         let finite = self.finite + other.finite;
         let (ours, theirs) = (self.finite as f64, other.finite as f64);
         if self.finite == 0 {
@@ -212,6 +216,7 @@ impl Moments {
             self.mean += distance * share;
             self.squares += other.squares + distance * distance * (ours * share);
         }
+
         self.finite = finite;
         self.zeros += other.zeros;
         self.min = self.min.min(other.min);

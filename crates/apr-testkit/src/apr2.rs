@@ -225,10 +225,12 @@ impl Apr2Builder {
             file.extend(Apr2Block::new(*b"DGST", &body).encode());
             pad(&mut file, 64);
         }
+
         for block in &self.blocks {
             file.extend(block.encode());
             pad(&mut file, 64);
         }
+
         if self.footer.present {
             let crc32 = self.footer.crc32.unwrap_or_else(|| crc32fast::hash(&file));
             let file_size = self.footer.file_size.unwrap_or(file.len() as u64 + 16);
@@ -236,6 +238,7 @@ impl Apr2Builder {
             file.extend(self.footer.magic);
             file.extend(file_size.to_le_bytes());
         }
+
         file.extend(&self.tail);
         file
     }

@@ -203,6 +203,7 @@ impl GgmlBuilder {
             put(&mut file, [*mels, *freqs]);
             file.extend(values.iter().flat_map(|value| value.to_le_bytes()));
         }
+
         put(&mut file, self.token_count);
         for (id, token) in self.tokens.iter().enumerate() {
             put(&mut file, [token.len() as i32]);
@@ -211,6 +212,7 @@ impl GgmlBuilder {
                 file.extend((-f32::from(id as u16)).to_le_bytes());
             }
         }
+
         file
     }
 
@@ -231,6 +233,7 @@ impl GgmlBuilder {
             }
             file.extend(&tensor.bytes);
         }
+
         file.extend(&self.tail);
         file
     }

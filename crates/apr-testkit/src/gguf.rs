@@ -175,6 +175,7 @@ impl GgufBuilder {
             file.extend(&self.tail);
             return file;
         }
+
         pad(&mut file, self.alignment);
         for (at, entry) in self.entries.iter().enumerate() {
             file.extend(&entry.bytes);
@@ -182,6 +183,7 @@ impl GgufBuilder {
                 pad(&mut file, self.alignment);
             }
         }
+
         file.extend(&self.tail);
         file
     }
@@ -199,6 +201,7 @@ impl GgufBuilder {
             file.extend(self.word(*kind));
             file.extend(value);
         }
+
         let mut placed = 0;
         for entry in &self.entries {
             file.extend(self.length(entry.name.len() as u64));
@@ -210,6 +213,7 @@ impl GgufBuilder {
             file.extend(self.long(entry.offset.unwrap_or(placed)));
             placed += entry.bytes.len().next_multiple_of(self.alignment) as u64;
         }
+
         file
     }
 

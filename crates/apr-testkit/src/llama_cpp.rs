@@ -114,11 +114,13 @@ fn safetensors(json: &Value) -> Vec<u8> {
             "float16" => "F16",
             _ => "BF16",
         };
+
         header.insert(
             name.clone(),
             json!({"dtype": code, "shape": shape, "data_offsets": [start, data.len()]}),
         );
     }
+
     let header = Value::from(header).to_string();
     let mut file = (header.len() as u64).to_le_bytes().to_vec();
     file.extend(header.into_bytes());

@@ -66,6 +66,7 @@ impl Apr1Builder<'_> {
             file.resize(start + 96, 0);
             offset += bytes.len() as u64;
         }
+
         file.extend(f32s(&self.scales));
         self.tensors.iter().for_each(|(.., bytes)| file.extend(bytes));
         if let Some((tokens, merges)) = &self.vocabulary {
@@ -78,12 +79,14 @@ impl Apr1Builder<'_> {
             file.extend((section.len() as u32).to_le_bytes());
             file.extend(section);
         }
+
         if let Some((mels, freqs, weights)) = &self.filterbank {
             file.extend(
                 [8 + 4 * weights.len() as u32, *mels, *freqs].map(u32::to_le_bytes).concat(),
             );
             file.extend(f32s(weights));
         }
+
         with_crc(file)
     }
 }
@@ -120,6 +123,7 @@ pub fn dialect_a(
         data.extend(bytes);
         pad(&mut data);
     }
+
     let index_offset = 64 + metadata.len().next_multiple_of(64);
     let data_offset = index_offset + index.len().next_multiple_of(64);
     let mut file = magic.to_vec();
@@ -151,6 +155,7 @@ pub fn dialect_d(family: u8, architecture: &[u8], tensors: &[OlderTensor<'_>]) -
     let mut file = b"APR\0".to_vec();
     file.extend([2, 0, family, 0]);
     file.extend([tensors.len() as u32, architecture.len() as u32].map(u32::to_le_bytes).concat());
+
     // Quantization: method, group size, symmetric, and zeros.
     file.extend([0, 0, 0, 0, 0, 1, 0, 0]);
     file.extend(architecture);
@@ -166,6 +171,7 @@ pub fn dialect_d(family: u8, architecture: &[u8], tensors: &[OlderTensor<'_>]) -
         file.resize(start + 128, 0);
         offset += bytes.len() as u64;
     }
+
     tensors.iter().for_each(|(.., bytes)| file.extend(bytes));
     with_crc(file)
 }

@@ -37,6 +37,7 @@ pub fn agreed(record: &str, files: &[(String, Vec<u8>)], judge: impl FnOnce()) {
         std::fs::write(&path, &found).expect("the repository is writable");
         return;
     }
+
     let recorded = std::fs::read_to_string(&path).unwrap_or_default();
     for (found, recorded) in found.lines().zip(recorded.lines().chain(std::iter::repeat(""))) {
         assert_eq!(
@@ -44,6 +45,7 @@ pub fn agreed(record: &str, files: &[(String, Vec<u8>)], judge: impl FnOnce()) {
             "{record} changed since the peer agreed with it: run `cargo xtask interop`"
         );
     }
+
     assert_eq!(
         found.lines().count(),
         recorded.lines().count(),

@@ -52,6 +52,7 @@ impl Merging {
                 format!("texts are not cut into tokens yet for tokenizers of the kind '{kind}'");
             return Err(Error::version(message));
         }
+
         let missing =
             |name: &str| Error::format(format!("the key tokenizer.ggml.{name} is missing"));
         let Some(Value::Array(Array::String(pieces))) = key("tokens") else {
@@ -67,6 +68,7 @@ impl Merging {
         if scores.len() != pieces.len() || kinds.len() != pieces.len() {
             return Err(Error::format("tokens, their scores and their types are not as many"));
         }
+
         let flag = |name: &str, default: bool| match key(name) {
             Some(Value::Bool(flag)) => flag,
             _ => default,
@@ -112,6 +114,7 @@ impl Merging {
             tokens.extend(special.map(|at| at as i64));
             rest = &rest[plain.len() + special.map_or(0, |at| self.pieces[at].len())..];
         }
+
         tokens.extend(self.eos.filter(|_| self.adds_eos && ends));
         Ok(tokens)
     }
@@ -145,6 +148,7 @@ impl Merging {
         let starts: Vec<usize> = text.char_indices().map(|(at, _)| at).collect();
         let count = starts.len();
         let end = |at: usize| starts.get(at).copied().unwrap_or(text.len());
+
         // Where the piece that begins at a character ends, and where the one before it begins; 0
         // for pieces that are gone.
         let mut next: Vec<usize> = (1..=count).collect();
@@ -159,6 +163,7 @@ impl Merging {
                 queue.push(Merge { score: self.scores[id], left, right, end: next[right] });
             }
         };
+
         (0..count).for_each(|left| offer(&mut queue, &next, left));
         while let Some(Merge { left, right, end, .. }) = queue.pop() {
             // Offers about pieces that have grown since are out of date.
@@ -175,6 +180,7 @@ impl Merging {
             }
             offer(&mut queue, &next, left);
         }
+
         (0..count).filter(|&at| alive[at]).map(|at| &text[end(at)..end(next[at])]).collect()
     }
 
@@ -188,6 +194,7 @@ impl Merging {
         if SILENT.contains(&self.kinds[at]) {
             return Vec::new();
         }
+
         let byte = piece.strip_prefix("<0x").and_then(|rest| rest.strip_suffix('>'));
         match byte
             .and_then(|digits| u8::from_str_radix(digits, 16).ok())

@@ -51,6 +51,7 @@ pub fn vocabulary(reader: &dyn CheckpointReader, at_most: usize) -> Result<Optio
     if let Some(Tokenizer { file, tokens, .. }) = found {
         return Ok(Some(first(&file, &tokens, at_most)));
     }
+
     let metadata = reader.metadata();
     let listed =
         ["tokenizer.vocabulary", "vocab"].iter().find_map(|key| metadata.get(key)?.as_array());
@@ -60,6 +61,7 @@ pub fn vocabulary(reader: &dyn CheckpointReader, at_most: usize) -> Result<Optio
             texts.iter().zip(0..).filter_map(|(text, id)| Some((id, text.as_str()?.to_owned())));
         return Ok(Some(first("metadata", &tokens.collect(), at_most)));
     }
+
     let pairs = metadata.key_values().ok().flatten().unwrap_or_default();
     let texts = pairs.find(GGUF_TOKENS).and_then(|pair| pair.texts());
     Ok(texts

@@ -36,6 +36,7 @@ impl Change {
         if info.dtype.block_len() != 1 || info.dtype.is_quantized() {
             return Err(needs_floats(info, "it can be cut"));
         }
+
         let Cut { groups, first, step, count, turned } = cut;
         let whole = Groups::of(info.shape.dims(), groups, turned == Turned::Before);
         let fits = |rows: u64| {
@@ -59,6 +60,7 @@ impl Change {
             }
             Turned::Before => ([groups, count, columns], [rows * columns, step, rows], first),
         };
+
         let shape = if whole.is_flat { Shape::from([groups, count]) } else { Shape::from(dims) };
         let target = TensorInfo { name: name.to_owned(), dtype: info.dtype, shape };
         let element = info.dtype.block_bytes();
@@ -98,9 +100,11 @@ impl Change {
             next += whole.rows_in_a_row(cut);
             woven.push((whole.part(info, position, cut), whole.run(cut)));
         }
+
         if !whole.ends_at(next) {
             return Err(unfit());
         }
+
         let info = TensorInfo { name: name.to_owned(), dtype: first.dtype, shape };
         Ok((info, Self(Kind::Woven(Woven { parts: woven }))))
     }

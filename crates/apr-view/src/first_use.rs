@@ -82,6 +82,7 @@ fn place(name: &str) -> Place {
     let numbered = parts.iter().any(|part| part.parse::<u64>().is_ok());
     let has =
         |words: &[&str]| parts.iter().any(|part| words.iter().any(|word| part.contains(word)));
+
     // `output.weight` is GGUF's head, `attention.output.dense` a part of a layer.
     let is_head = parts.first().is_some_and(|first| matches!(*first, "cls" | "output"));
     let stage = if !numbered && (is_head || has(&HEADS)) {
@@ -93,6 +94,7 @@ fn place(name: &str) -> Place {
     } else {
         Stage::Output
     };
+
     // A head belongs to the model, not to a half of it.
     let half = if stage == Stage::Head { 2 } else { half };
     let piece =

@@ -48,6 +48,7 @@ impl FourBits {
             ))
             .for_tensor(&blocks.name)
         };
+
         let &[groups, rows, row_blocks, 16] = blocks.shape.dims() else { return Err(unfit()) };
         let is_bytes = [blocks, scales].iter().all(|info| info.dtype == DType::U8);
         let last = cut
@@ -58,6 +59,7 @@ impl FourBits {
         if !is_bytes || !fits || scales.shape.dims() != [groups, rows, row_blocks] {
             return Err(unfit());
         }
+
         let columns = row_blocks.checked_mul(2 * ELEMENTS as u64).ok_or_else(unfit)?;
         let shape = [groups, cut.count, columns].into();
         let info = TensorInfo { name: name.to_owned(), dtype: DType::MXFP4, shape };
@@ -106,6 +108,7 @@ impl FourBits {
             }
             (buf, at) = (rest, at + count);
         }
+
         Ok(())
     }
 }

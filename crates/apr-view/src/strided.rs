@@ -57,14 +57,17 @@ impl Strided {
                 let (first, count) = windows.rows_around(self, row);
                 taken_rows = taken_rows.min(first + count - row);
             }
+
             let len = usize_of(taken_rows * taken * self.element)?;
             let out = &mut buf[filled..filled + len];
             match windows {
                 Some(windows) => windows.read(base, self, (group, row, column), taken, out)?,
                 None => self.read_band(base, (group, row, column), (taken_rows, taken), out)?,
             }
+
             filled += len;
         }
+
         Ok(())
     }
 
@@ -87,6 +90,7 @@ impl Strided {
         if column_step == 1 {
             return self.read_runs(base, first, columns, out);
         }
+
         // A column of the band lies together in the source, as far as the distance of its rows lets
         // it.
         let stripe = usize_of(((rows - 1) * row_step + 1) * self.element)?;
@@ -107,6 +111,7 @@ impl Strided {
             );
             return Ok(());
         }
+
         let mut scratch = vec![0; stripe * TOGETHER.min(of_row)];
         let apart = stripe / usize_of(self.element)?;
         for (start, at) in (0..columns).step_by(TOGETHER).zip((0..).step_by(TOGETHER)) {
@@ -120,6 +125,7 @@ impl Strided {
             }
             turn(self.element, Stripes { bytes: &scratch, count, apart, step }, out, of_row, at);
         }
+
         Ok(())
     }
 
@@ -157,6 +163,7 @@ impl Woven {
     ) -> Result<()> {
         /// Bytes that are woven at once, where a turn is no longer.
         const AT_ONCE: u64 = 1 << 20;
+
         let turn = self.parts.iter().map(|(_, run)| run).sum::<u64>() * self.element();
         let end = offset + buf.len() as u64;
         let mut at = offset;
@@ -172,6 +179,7 @@ impl Woven {
             buf[filled..filled + len].copy_from_slice(&woven[from..from + len]);
             at += len as u64;
         }
+
         Ok(())
     }
 

@@ -133,6 +133,7 @@ impl Change {
             let message = format!("its shape {} does not have these parts", info.shape);
             return Err(Error::format(message).for_tensor(&info.name));
         }
+
         Ok(Self(Kind::Strided(Strided { tensor: position, start, dims, strides, element })))
     }
 
@@ -159,7 +160,9 @@ impl Change {
             return Err(Error::format(format!("its shape {} is not {order}", info.shape))
                 .for_tensor(&info.name));
         }
+
         let (query, head) = (queries * rows * bytes, rows * bytes);
+
         // Where a group's queries, key and value lie among groups, and among their like.
         let grouped = |group: u64| {
             let start = group * (query + 2 * head);
@@ -178,6 +181,7 @@ impl Change {
                 .map(piece)
                 .collect()
         };
+
         Ok(Self(Kind::Pieces(pieces)))
     }
 
@@ -209,6 +213,7 @@ impl Change {
             }
             pieces.push(Piece { from: Some((position, 0)), len });
         }
+
         let mut dims = vec![positions.len() as u64];
         dims.extend_from_slice(first.shape.dims());
         let info = TensorInfo { name: name.to_owned(), dtype: first.dtype, shape: dims.into() };
@@ -262,10 +267,12 @@ impl Change {
             return Err(Error::format(format!("its shape {} has too few rows", info.shape))
                 .for_tensor(&info.name));
         };
+
         let mut dims = info.shape.dims().to_vec();
         if let Some(leading) = dims.first_mut() {
             *leading = count;
         }
+
         info.shape = dims.into();
         let len = bytes(taken)
             .ok_or_else(|| Error::format("it has too many rows").for_tensor(&info.name))?;
@@ -286,6 +293,7 @@ impl Change {
             Kind::FourBits(rows) => return rows.sources(),
             Kind::Woven(woven) => return woven.parts.iter().map(|(part, _)| part.tensor).collect(),
         };
+
         let mut seen = std::collections::BTreeSet::new();
         pieces
             .iter()
@@ -323,5 +331,6 @@ fn row_bytes(info: &TensorInfo) -> Result<u64> {
     if !is_apart || !inner.is_multiple_of(info.dtype.block_len()) {
         return Err(needs_floats(info, "rows can be moved"));
     }
+
     Ok(info.byte_len()?.checked_div(rows).unwrap_or(0))
 }

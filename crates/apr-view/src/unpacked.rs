@@ -69,6 +69,7 @@ impl<'a> Unpacked<'a> {
                 parts.push((position, part));
             }
         }
+
         let description = serde_json::to_vec_pretty(&described).unwrap_or_default();
         let mut companions = base.companions().to_vec();
         companions.push(Companion { name: SCALES_FILE.to_owned(), len: description.len() as u64 });
@@ -115,6 +116,7 @@ impl<'a> Unpacked<'a> {
                 tensors.push(info);
                 parts.push((position, part));
             }
+
             let mins = fields.has_min.then_some(first + 2);
             let turned = tensors.len();
             let flip = if fields.per_byte == 1 { 0x80 } else { 0x88 };
@@ -132,6 +134,7 @@ impl<'a> Unpacked<'a> {
                 mins,
             }));
         }
+
         (
             Self {
                 base,
@@ -171,6 +174,7 @@ impl Fields {
                 return Err(Error::format(message).for_tensor(&info.name));
             }
         };
+
         Ok(Self { per_byte, quants_at, scale, has_min })
     }
 
@@ -183,6 +187,7 @@ impl Fields {
         if let Some(last) = dims.last_mut() {
             *last = columns / self.per_byte;
         }
+
         let quants = if self.per_byte == 1 { DType::I8 } else { DType::U8 };
         let part = |suffix: &str, dtype: DType, shape: Shape| TensorInfo {
             name: format!("{}{suffix}", info.name),
@@ -193,6 +198,7 @@ impl Fields {
         if info.dtype != DType::I8_ROW {
             of_blocks.push(columns / BLOCK);
         }
+
         let len = self.scale.block_bytes();
         let mut tensors = vec![
             (
@@ -205,6 +211,7 @@ impl Fields {
             tensors
                 .push((part(".mins", self.scale, of_blocks.into()), Part::Field { at: len, len }));
         }
+
         tensors
     }
 
@@ -217,6 +224,7 @@ impl Fields {
             "block_size": block,
             "scales": format!("{}.scales", info.name),
         });
+
         let Some(fields) = entry.as_object_mut() else { return entry };
         if self.per_byte == 2 {
             fields.insert(
@@ -224,11 +232,13 @@ impl Fields {
                 "two a byte, the even element in the low four bits".into(),
             );
         }
+
         if self.has_min {
             fields.insert("mins".to_owned(), format!("{}.mins", info.name).into());
         } else {
             fields.insert("zero_point".to_owned(), if self.per_byte == 2 { 8 } else { 0 }.into());
         }
+
         let formula =
             if self.has_min { "scale * quant + min" } else { "scale * (quant - zero_point)" };
         fields.insert("value".to_owned(), formula.into());
@@ -283,6 +293,7 @@ impl Unpacked<'_> {
                 filled += part;
             }
         }
+
         Ok(())
     }
 
@@ -326,6 +337,7 @@ impl Unpacked<'_> {
             )?;
             filled += count;
         }
+
         Ok(())
     }
 

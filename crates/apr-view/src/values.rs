@@ -54,11 +54,13 @@ pub fn read_quantized(
     if info.dtype == DType::I8_ROW {
         return read_rows(reader, tensor, elements, (bytes, row), out);
     }
+
     let (block_len, block_bytes) = (info.dtype.block_len(), info.dtype.block_bytes());
     let offset = elements.start / block_len * block_bytes;
     let end = elements.end.div_ceil(block_len) * block_bytes;
     let bytes = take(bytes, in_memory(end - offset)?);
     reader.read_tensor(tensor, offset, bytes)?;
+
     // Blocks know nothing of rows, and a range may cut one.
     block::dequantize(info.dtype, bytes, in_memory(elements.end - elements.start)?, out);
     Ok(())
@@ -96,6 +98,7 @@ pub fn read(
         ))
         .for_tensor(&info.name));
     }
+
     if info.dtype.is_quantized() {
         // Whole blocks decode, of which the range may want a part.
         let start = elements.start / info.dtype.block_len() * info.dtype.block_len();
@@ -112,10 +115,12 @@ pub fn read(
         let count = in_memory(elements.end - elements.start)?;
         return Ok(values.into_iter().skip(before).take(count).map(f64::from).collect());
     }
+
     if !is_decodable(info.dtype) {
         return Err(Error::format(format!("elements of {} are no real numbers", info.dtype))
             .for_tensor(&info.name));
     }
+
     let width = info.dtype.block_bytes();
     let mut bytes = vec![0; in_memory((elements.end - elements.start) * width)?];
     reader.read_tensor(tensor, elements.start * width, &mut bytes)?;
@@ -146,6 +151,7 @@ fn read_rows(
         out.extend_from_slice(values);
         at += count as u64;
     }
+
     Ok(())
 }
 
@@ -225,14 +231,17 @@ fn read_chunk(
 #[must_use]
 pub fn beyond_range(info: &TensorInfo, offset: u64, bytes: &[u8]) -> u64 {
     const BEYOND: u8 = i8::MIN.to_le_bytes()[0];
+
     let (unit, scale) = match info.dtype {
         DType::Q8_0 => (info.dtype.block_bytes(), 2),
         DType::I8_ROW => (info.shape.row_len() + ROW_SCALE, ROW_SCALE),
         DType::BOOL => return bytes.iter().filter(|&&byte| byte > 1).count() as u64,
         _ => return 0,
     };
+
     // Most groups have none, which vector instructions see at once.
     const GROUP: usize = 64;
+
     let groups = bytes.chunks(GROUP).zip((offset..).step_by(GROUP));
     let suspects =
         groups.filter(|(group, _)| group.iter().fold(false, |any, &byte| any | (byte == BEYOND)));
@@ -243,6 +252,7 @@ pub fn beyond_range(info: &TensorInfo, offset: u64, bytes: &[u8]) -> u64 {
             .filter(|&(&byte, at)| byte == BEYOND && at % unit >= scale)
             .count() as u64
     };
+
     suspects.map(in_group).sum()
 }
 

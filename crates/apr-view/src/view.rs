@@ -124,6 +124,7 @@ impl<'a> View<'a> {
                 renamed.insert(old, new);
             }
         }
+
         let Some(ties) = self.metadata.object(keys::TIED) else { return };
         let new = |name: &str| renamed.get(name).cloned().unwrap_or_else(|| name.to_owned());
         let target =
@@ -156,6 +157,7 @@ impl<'a> View<'a> {
                 "no tensor's name starts with the prefix '{prefix}'; {there_are}"
             )));
         }
+
         self.drop_tensors(|name| !name.starts_with(prefix));
         self.rename(|_, name| {
             name.strip_prefix(prefix).filter(|rest| !rest.is_empty()).map(str::to_owned)
@@ -256,6 +258,7 @@ impl CheckpointReader for View<'_> {
                     .map_err(|error| error.for_tensor(&self.tensors[tensor].name));
             }
         };
+
         let wanted =
             usize::try_from(offset).ok().and_then(|start| bytes.get(start..)?.get(..buf.len()));
         let wanted = wanted.ok_or_else(|| past_end(&self.tensors[tensor], offset))?;

@@ -154,6 +154,7 @@ impl Window {
         let end = column + columns;
         let bands = column / self.band_rows..end.div_ceil(self.band_rows);
         let count = bands.end - bands.start;
+
         // Threads begin at different bands, so that they share the work and seldom wait for each
         // other.
         let begin = spread(row, count);
@@ -170,6 +171,7 @@ impl Window {
             };
             self.copy(bytes, band, (row, column..end), out)?;
         }
+
         Ok(())
     }
 
@@ -215,6 +217,7 @@ impl Window {
                 base.read_tensor(tensor, at(row), bytes)?;
             }
         }
+
         let mut turned = buffers.take(bytes.len());
         let count = usize_of(count)?;
         turn(

@@ -123,11 +123,13 @@ fn inspect_file(bytes: Vec<u8>, options: &Options) -> Result<Value> {
             Some(encoded) => encoded.read_verbatim(0, &mut verbatim)?,
             None => reader.read_tensor(tensor, 0, &mut verbatim)?,
         }
+
         let digest = digest_of(&verbatim);
         if stored.digest().is_some_and(|stated| stated != digest) {
             return Err(Error::checksum("the bytes are not those the digest was taken of")
                 .for_tensor(&info.name));
         }
+
         let hex = |byte: &u8| format!("{byte:02x}");
         let content: String = digest_of(&read_tensor(&*reader, tensor)?).iter().map(hex).collect();
         tensors.push(json!({
@@ -141,6 +143,7 @@ fn inspect_file(bytes: Vec<u8>, options: &Options) -> Result<Value> {
             "has_digest": stored.digest().is_some(),
         }));
     }
+
     check_file(&*reader)?;
     Ok(json!({ "format": reader.format().name, "tensors": tensors }))
 }

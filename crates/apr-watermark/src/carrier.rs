@@ -88,6 +88,7 @@ impl Carriers {
             (carrier.l2, carrier.weights) =
                 (stats.l2, carrier.elements.saturating_sub(stats.zeros));
         }
+
         carriers.retain(|carrier| carrier.std > 0.0 && carrier.std.is_finite());
         Ok(Self(carriers))
     }
@@ -222,6 +223,7 @@ impl Values {
                 &mut self.values,
             );
         }
+
         let element = info.dtype.block_bytes();
         let len = usize::try_from((elements.end - elements.start) * element)
             .map_err(|_| Error::memory("a range is larger than memory can be"))?;

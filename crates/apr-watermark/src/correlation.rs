@@ -124,6 +124,7 @@ impl Correlation {
             })
             .collect();
         let z = in_deviations(sum, self.squares.iter().sum());
+
         // Any of 256^length frames, of any of the lengths, would have done.
         let frames = length as f64 * (GROUP as f64).ln() + (LENGTHS.len() as f64).ln();
         let ln_chance = (frames - z * z / 2.0).min(0.0);
@@ -139,6 +140,7 @@ impl Correlation {
             sums.iter_mut().zip(&spectrum[slot * GROUP..]).for_each(|(sum, slot)| *sum += slot);
             squares += self.squares[slot];
         }
+
         let (mut best, mut next) = ((0_u8, f64::NEG_INFINITY), f64::NEG_INFINITY);
         for (byte, &sum) in (0..=u8::MAX).zip(&sums) {
             if sum > best.1 {
@@ -147,6 +149,7 @@ impl Correlation {
                 next = sum;
             }
         }
+
         let [z, runner_up] = [best.1, next].map(|sum| in_deviations(sum, squares));
         (SymbolScore { byte: best.0, z, runner_up }, best.1)
     }

@@ -96,6 +96,7 @@ fn report(
         }
         None => (z, ln_chance),
     };
+
     DetectReport {
         // Where another id is read, it is that one.
         detected: ln_chance <= MAX_CHANCE.ln()

@@ -83,6 +83,7 @@ impl<'a> Marked<'a> {
                 return Err(Error::format(message).for_tensor(&info.name));
             }
         }
+
         let weights = carriers.weights();
         let strength = match strength {
             Some(strength) if strength > 0.0 && strength <= 1.0 => strength,
@@ -93,11 +94,13 @@ impl<'a> Marked<'a> {
             }
             None => chosen_strength(weights, frame.bytes().len())?,
         };
+
         let report = report(carriers, id, &frame, strength);
         let mut marks: Vec<Option<Mark>> = base.tensors().iter().map(|_| None).collect();
         for Carrier { tensor, name, std, .. } in carriers.list() {
             marks[*tensor] = Some(Mark { chips: Chips::new(key, name), amplitude: strength * std });
         }
+
         Ok(Self { base, frame, marks, report })
     }
 
@@ -129,6 +132,7 @@ fn report(carriers: &Carriers, id: &str, frame: &Frame, strength: f64) -> EmbedR
         change += carrier.weights as f64 * (strength * carrier.std).powi(2);
         norm += carrier.l2 * carrier.l2;
     }
+
     let weights = carriers.weights();
     EmbedReport {
         id: id.to_owned(),
@@ -172,6 +176,7 @@ impl Mark {
                     );
                 }
             }
+
             (at, rest) = (at + count as u64, next);
         }
     }
@@ -304,6 +309,7 @@ impl CheckpointReader for Marked<'_> {
             mark.apply(&self.frame, info.dtype, offset / element, buf);
             return Ok(());
         }
+
         // The range cuts elements.
         let len = (before + buf.len()) as u64;
         let len = usize::try_from(len.next_multiple_of(element)).map_err(|_| {

@@ -30,6 +30,7 @@ impl Frame {
         if id.is_empty() || id.chars().any(char::is_control) {
             return Err(Error::format("an id is one line of text without control characters"));
         }
+
         let length =
             LENGTHS.into_iter().find(|length| id.len() + CHECK <= *length).ok_or_else(|| {
                 Error::format(format!(

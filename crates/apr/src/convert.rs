@@ -300,6 +300,7 @@ impl Convert {
         } else {
             sources.open_model(&self.source, &self.open)?
         };
+
         self.job.target = layout;
         self.job.title = title(&self.source);
         self.job.provenance = sources.provenance(&self.source);

@@ -70,6 +70,7 @@ impl ImportOptions {
         if let Some(quantize) = self.quantize {
             import = import.quantize(quantize);
         }
+
         #[cfg(feature = "compression")]
         if let Some(choice) = self.compress {
             import = import.compress(choice);
@@ -77,6 +78,7 @@ impl ImportOptions {
         if let Some(dtype) = self.precision {
             import = import.precision(dtype);
         }
+
         match self.license {
             Some(license) => import.license(license),
             None => import,

@@ -48,6 +48,7 @@ impl Output {
         if target.is_some_and(|target| target.folder) && !is_file {
             return PlanOptions { folder: true, ..PlanOptions::new(format, usual) };
         }
+
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         PlanOptions::new(format, name)
     }
@@ -77,6 +78,7 @@ impl Output {
             };
             return Ok(Self(Kind::Stream(stream)));
         }
+
         if !layout.folder && (path.is_dir() || ends_in_separator(path)) {
             let usual = Self::layout(layout.format, None).file_name;
             let (folder, file) = (path.display(), path.join(usual));
@@ -86,6 +88,7 @@ impl Output {
             );
             return Err(JobError::Request(message));
         }
+
         let target =
             if layout.folder { Target::Folder(path.into()) } else { Target::File(path.into()) };
         let names = files.iter().map(|file| file.name.as_str());
@@ -118,6 +121,7 @@ impl Output {
         };
         sources.keep_whole();
         let report = planned.run(sink, pipeline, progress);
+
         // What was read in two states may look damaged.
         sources.check_unchanged()?;
         let report = report?;
@@ -126,6 +130,7 @@ impl Output {
             Kind::Files(files) => files.commit()?,
             Kind::Stream(mut stream) => stream.flush()?,
         }
+
         Ok(report)
     }
 }

@@ -52,6 +52,7 @@ impl Quantizer for BinaryQuantizer {
                 data.len()
             )));
         }
+
         let groups = data.chunks(row_len(shape)?).flat_map(|row| row.chunks(GROUP));
         let blocks = groups.flat_map(encode_group).collect();
         Ok(QuantizedBlock {
@@ -75,12 +76,14 @@ impl Quantizer for BinaryQuantizer {
                 block.shape
             )));
         }
+
         let mut values = Vec::with_capacity(elements);
         for row in groups.chunks(groups_per_row) {
             for (i, group) in row.iter().enumerate() {
                 values.extend(decode_group(*group, (row_len - i * GROUP).min(GROUP)));
             }
         }
+
         Ok(values)
     }
 

@@ -74,9 +74,11 @@ fn features(text: &str, buckets: usize) -> Vec<f32> {
             false => {}
         }
     }
+
     if letters.last() != Some(&' ') {
         letters.push(' ');
     }
+
     let mut counts = vec![0.0_f32; buckets];
     for n in 1..=3 {
         for gram in letters.windows(n) {
@@ -87,11 +89,13 @@ fn features(text: &str, buckets: usize) -> Vec<f32> {
             }
         }
     }
+
     counts.iter_mut().for_each(|count| *count = count.sqrt());
     let length = counts.iter().map(|count| count * count).sum::<f32>().sqrt();
     if length > 0.0 {
         counts.iter_mut().for_each(|count| *count /= length);
     }
+
     counts
 }
 

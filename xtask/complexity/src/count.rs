@@ -129,6 +129,7 @@ impl<'ast> Visit<'ast> for Counter {
             }
             _ => {}
         }
+
         visit::visit_expr(self, expression);
     }
 }

@@ -32,6 +32,7 @@ fn main() -> ExitCode {
             println!("{}\t{arms}\t{file}\t{line}\t{name}", function.complexity());
         }
     }
+
     println!("{looked_at}");
     ExitCode::SUCCESS
 }

@@ -33,6 +33,7 @@ pub(crate) fn run(steps: &mut Steps) {
             ["--no-report", "--no-fail-fast", "--all-features", "--lib", "--bins", "--tests"];
         run_program(llvm_cov(&tool).args(what).args(packages))
     });
+
     if tests.is_some() {
         steps.run("line coverage of layers 0-2", || {
             let folder = target_dir().join("quality");
@@ -101,6 +102,7 @@ fn lines(lcov: &str) -> Lines {
             }
         }
     }
+
     lines
 }
 
@@ -132,12 +134,14 @@ fn figures(lines: &Lines) -> String {
         sums.0 += lines.values().filter(|&&ran| ran).count();
         sums.1 += lines.len();
     }
+
     let mut text = "| crate | lines with code | run by tests | |\n|---|---|---|---|\n".to_string();
     for name in PORTABLE {
         let Some(&(ran, all)) = crates.get(name) else { continue };
         let verdict = if percent(ran, all) < WANTED { "below what is wanted" } else { "" };
         let _ = writeln!(text, "| `{name}` | {all} | {:.1} % | {verdict} |", percent(ran, all));
     }
+
     let (ran, all) = crates.values().fold((0, 0), |sums, each| (sums.0 + each.0, sums.1 + each.1));
     let _ = writeln!(text, "| together | {all} | {:.1} % | |", percent(ran, all));
     text
@@ -160,5 +164,6 @@ fn list_uncovered(lines: &Lines) -> String {
             let _ = writeln!(text, "{file}: {}", ranges.join(", "));
         }
     }
+
     text
 }

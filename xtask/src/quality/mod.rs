@@ -53,5 +53,6 @@ fn parse<'a>(arguments: &[&'a str]) -> Result<(Vec<&'a str>, usize), String> {
             return Err(format!("'{argument}' is none of {}", MEASURES.join(", ")));
         }
     }
+
     Ok((wanted, sample))
 }

@@ -58,14 +58,17 @@ impl Score {
             "--no-shuffle",
             "--output",
         ]);
+
         // One place for all crates and mutants, so that dependencies are built once.
         command.arg(&folder).env("CARGO_TARGET_DIR", target_dir().join("quality/mutants"));
         command.env("CARGO_PROFILE_DEV_DEBUG", "0").args(["--", "--lib", "--tests"]);
+
         // 2: some were missed; 3: some did not come to an end.
         match command.status().map_err(Stop::failed)?.code() {
             Some(0 | 2 | 3) => {}
             code => return Err(Stop::failed(format!("cargo-mutants ended with {code:?}"))),
         }
+
         let read = |what: &str| outcomes(folder.join("mutants.out").join(what));
         let caught = read("caught.txt")?.len() + read("timeout.txt")?.len();
         Ok(Self { all, caught, missed: read("missed.txt")?, unviable: read("unviable.txt")?.len() })
@@ -84,9 +87,11 @@ impl Score {
         if !missed.is_empty() {
             text.push_str(" Missed:\n\n");
         }
+
         for mutant in missed {
             let _ = writeln!(text, "- `{mutant}`");
         }
+
         text
     }
 }

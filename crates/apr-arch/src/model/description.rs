@@ -36,6 +36,7 @@ impl FamilyModel<'_> {
             // A sentence about a number nobody knows says nothing.
             (!filled.contains('{')).then_some(filled)
         };
+
         let size = self
             .family
             .sizes

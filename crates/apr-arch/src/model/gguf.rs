@@ -27,6 +27,7 @@ impl<'a> FamilyModel<'a> {
                     .for_tensor(canonical)
             })
         };
+
         Ok(match found.and_then(|found| self.family.layout(found.tensor)) {
             None | Some(Layout::Stack(_) | Layout::Cut(_)) => GgufLayout::Same,
             Some(Layout::Groups([groups, queries, rows])) => {

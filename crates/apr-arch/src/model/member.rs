@@ -81,6 +81,7 @@ pub(super) fn counts<'a>(
         };
         members.iter().flatten().filter_map(of).max().map(|last| last.saturating_add(1))
     };
+
     let count = |(index, count)| {
         Some((String::as_str(index), dimensions.size(count).or_else(|| seen(index))?))
     };

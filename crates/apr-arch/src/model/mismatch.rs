@@ -121,6 +121,7 @@ impl FamilyModel<'_> {
     #[must_use]
     pub fn mismatches(&self, tensors: &[TensorInfo]) -> Vec<Mismatch> {
         let beginnings = self.family.beginnings(&self.naming);
+
         // Where few tensors are known, it is the family that is in question, and nothing an
         // addition to it.
         let is_believed = self.known() * 2 >= self.members.len();
@@ -145,6 +146,7 @@ impl FamilyModel<'_> {
                 }
                 Some(_) => {}
             }
+
             if let Some((index, number, count)) = beyond {
                 mismatches.push(Mismatch::Beyond {
                     name: name(),
@@ -153,8 +155,10 @@ impl FamilyModel<'_> {
                     count,
                 });
             }
+
             mismatches.extend(self.misshaped(position, info));
         }
+
         let missing = |canonical: String| {
             let name = self.family.source_name(&canonical, &self.naming).unwrap_or(canonical);
             Mismatch::Missing { name }
@@ -165,6 +169,7 @@ impl FamilyModel<'_> {
             counts: &self.counts,
             in_gguf_layout: self.in_gguf_layout,
         };
+
         mismatches.extend(expected.missing(&present).into_iter().map(missing));
         mismatches
     }

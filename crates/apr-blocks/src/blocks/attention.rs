@@ -46,6 +46,7 @@ impl Heads {
         let heads = place.size("heads")?;
         let kv_heads = place.size_or_none("kv_heads")?.unwrap_or(heads);
         let head_dim = place.size("head_dim")?;
+
         // The product is a length of vectors, too.
         let is_absurd =
             heads.checked_mul(head_dim).is_none_or(|width| width == 0 || width > 1 << 40);
@@ -54,6 +55,7 @@ impl Heads {
                 "{heads} heads of {head_dim} can't share {kv_heads} keys and values evenly"
             )));
         }
+
         let scale =
             place.number_or_none("attention_scale")?.unwrap_or(1.0 / (head_dim as f64).sqrt());
         let cap = place.number_or_none("attention_cap")?.filter(|cap| *cap > 0.0);
@@ -128,6 +130,7 @@ impl Writer<'_> {
             }
             Some(other) => return Err(place.unknown("fused", other)),
         };
+
         let query = self.head_norm(place, "query_norm", query, "query_heads", count, head_dim)?;
         let key = self.head_norm(place, "key_norm", key, "key_heads", kv_heads, head_dim)?;
         let value = self.reshape("value_heads", value, &[0, 0, signed(kv_heads), signed(head_dim)]);
@@ -253,10 +256,12 @@ impl Writer<'_> {
     /// group shares.
     fn grouped(&mut self, heads: &Heads, name: &str, left: ValueId, right: ValueId) -> ValueId {
         let (count, shared) = (heads.heads, heads.kv_heads);
+
         // One head for all is spread by the operator itself.
         if count == shared || shared == 1 {
             return self.make("MatMul", name, [left, right]);
         }
+
         self.scope(name, |w| {
             // [batch, groups, queries of a group, rows, columns] times [batch, groups, 1, ..]:
             // nothing is copied.

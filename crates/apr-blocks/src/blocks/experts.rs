@@ -100,6 +100,7 @@ impl Writer<'_> {
             }
             None => shares,
         };
+
         match place.size_or_none("router_groups")?.filter(|groups| *groups > 1) {
             Some(groups) if count.is_multiple_of(groups) => {
                 self.scope("groups", |w| w.in_best_groups(place, groups, choice))
@@ -200,6 +201,7 @@ impl Writer<'_> {
         if place.tensor_or_none("experts_gate_up").is_some() {
             return self.stacked_expert(place, expert, x);
         }
+
         let activation = Activation::of(place, "activation")?;
         let name = |part: &str| {
             let module = place.numbered(part, &[("expert", expert)]);
@@ -207,6 +209,7 @@ impl Writer<'_> {
                 Error::format(format!("[graph] does not name the weight of '{part}'"))
             })
         };
+
         let gate = self.linear(place, "gate", x, &name("expert_gate")?)?;
         let up = self.linear(place, "up", x, &name("expert_up")?)?;
         let gated = self.gated(activation, gate, up);

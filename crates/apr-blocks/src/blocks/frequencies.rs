@@ -77,12 +77,14 @@ impl<'p> Rotation<'p> {
                 .find_map(|path| object(config(path)?))
                 .unwrap_or_default(),
         };
+
         let is_unknown = |key: &&String| !KNOWN.contains(&key.as_str());
         if let Some(key) = entries.keys().find(is_unknown) {
             return Err(Error::version(format!(
                 "the configuration has '{key}' for rotary positions, which no block knows"
             )));
         }
+
         Ok(Self { place, entries })
     }
 
@@ -187,6 +189,7 @@ impl<'p> Rotation<'p> {
                 (1.0 - smooth) * inverse / factor + smooth * inverse
             }
         };
+
         Ok(plain.inverse().into_iter().map(turned).collect())
     }
 
@@ -206,11 +209,13 @@ impl<'p> Rotation<'p> {
         if self.entries.get("truncate").and_then(Json::as_bool).unwrap_or(true) {
             (low, high) = (low.floor(), high.ceil());
         }
+
         let low = low.max(0.0);
         let mut high = high.min(dim - 1.0);
         if low == high {
             high += 0.001;
         }
+
         let mixed = |(at, inverse): (usize, f64)| {
             let ramp = ((at as f64 - low) / (high - low)).clamp(0.0, 1.0);
             inverse / factor * ramp + inverse * (1.0 - ramp)
@@ -266,6 +271,7 @@ impl<'p> Rotation<'p> {
                     .collect::<Vec<_>>(),
             ))
         };
+
         let factor = self.number("attention_factor").unwrap_or_else(|| {
             if stretch <= 1.0 { 1.0 } else { (1.0 + stretch.ln() / trained.ln()).sqrt() }
         });

@@ -104,12 +104,14 @@ impl Writer<'_> {
             middle = self.added(place, norms, "cross", middle, attended)?;
             made = Some(keys_values);
         }
+
         let into_mlp = match residual {
             Residual::Serial => self.norm_before(place, norms, "mlp", middle)?,
             // One norm serves both blocks where there is no second one.
             Residual::Parallel if place.module_or_none("mlp_norm").is_none() => before,
             Residual::Parallel => self.norm_before(place, norms, "mlp", x)?,
         };
+
         let made_by_mlp = self.feed_forward_or_experts(place, into_mlp)?;
         let x = self.added(place, norms, "mlp", middle, made_by_mlp)?;
         Ok(Made { x, cache, encoded: made })

@@ -87,6 +87,7 @@ impl Writer<'_> {
         for tensor in &tensors {
             widths.push(self.model.using(tensor)?);
         }
+
         let (Some((first, others)), Some([width])) =
             (tensors.split_first(), widths.first().map(Vec::as_slice))
         else {

@@ -23,6 +23,7 @@ impl Writer<'_> {
                 "{count} buckets can't divide distances up to {far}"
             )));
         }
+
         Ok(self.scope("buckets", |w| {
             let ahead = w.make("Sub", "ahead", [field.keys, field.queries]);
             let distance = if is_two_sided {
@@ -57,6 +58,7 @@ impl Writer<'_> {
         let as_float = self.cast("as_float", distance, ElementType::F32);
         let exact_float = self.float(exact as f64);
         let ratio = self.make("Div", "ratio", [as_float, exact_float]);
+
         // The logarithm of nothing is not used, but it has to be a number.
         let one = self.float(1.0);
         let ratio = self.make("Max", "ratio_from_one", [ratio, one]);

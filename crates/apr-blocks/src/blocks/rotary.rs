@@ -43,12 +43,14 @@ impl Rotary {
         if !place.truth("rotary")? {
             return Ok(None);
         }
+
         let layout = match place.text_or_none("rotary_layout")?.as_deref() {
             None | Some("halves") => Layout::Halves,
             Some("pairs") => Layout::Pairs,
             Some("pairs_to_halves") => Layout::PairsToHalves,
             Some(other) => return Err(place.unknown("rotary_layout", other)),
         };
+
         let rotation = Rotation::of(place)?;
         let share = rotation
             .partial()
@@ -180,6 +182,7 @@ impl Writer<'_> {
                 self.reshape("quarter_turn", swapped, &[0, 0, 0, 2 * half])
             }
         };
+
         let along = self.make("Mul", "along", [x, turn.cos]);
         let across = self.make("Mul", "across", [quarter_turn, turn.sin]);
         self.make("Add", "turned", [along, across])

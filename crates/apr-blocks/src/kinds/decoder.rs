@@ -45,6 +45,7 @@ pub(crate) fn write(model: &Model<'_>, w: &mut Writer<'_>, with_past: bool) -> R
             counts: Some(w.counting(inputs.attention_mask)),
         }
     });
+
     let around = Around {
         field: Some(field),
         position_ids: Some(inputs.positions),
@@ -52,6 +53,7 @@ pub(crate) fn write(model: &Model<'_>, w: &mut Writer<'_>, with_past: bool) -> R
         is_cached: with_past,
         ..Around::NOTHING
     };
+
     let made = layers(w, place, x, &around)?;
     let x =
         w.norm_part(Norm::of(place)?, "final_norm", made.x, place.module_or_none("final_norm"))?;
@@ -59,6 +61,7 @@ pub(crate) fn write(model: &Model<'_>, w: &mut Writer<'_>, with_past: bool) -> R
     for (layer, cache) in made.cache.iter().enumerate() {
         outputs_of_cache(w, layer, *cache, "");
     }
+
     Ok(())
 }
 
@@ -76,6 +79,7 @@ fn inputs(w: &mut Writer<'_>, place: Place<'_>, with_past: bool) -> Result<Input
     for layer in 0..if with_past { place.layers()? } else { 0 } {
         inputs.past.push(cache_inputs(w, place.layer(layer), layer, "", &past)?);
     }
+
     Ok(inputs)
 }
 

@@ -42,6 +42,7 @@ pub(crate) fn write_encoder(model: &Model<'_>, w: &mut Writer<'_>) -> Result<()>
         "mel" => sound::encoded_mel(w, place)?,
         other => return Err(place.unknown("front", other)),
     };
+
     w.body().output("last_hidden_state", x, Meaning::EncoderStates);
     Ok(())
 }
@@ -50,6 +51,7 @@ pub(crate) fn write_encoder(model: &Model<'_>, w: &mut Writer<'_>) -> Result<()>
 pub(crate) fn write_decoder(model: &Model<'_>, w: &mut Writer<'_>, memory: Memory) -> Result<()> {
     let place = model.place(DECODER);
     let row = [Dim::symbol(BATCH), Dim::symbol(DECODER_SEQUENCE)];
+
     // The encoder's padding matters where its input is a text.
     let mask = (model.place(ENCODER).text("front")? == "tokens").then(|| {
         let row = [Dim::symbol(BATCH), Dim::symbol(ENCODER_SEQUENCE)];
@@ -63,6 +65,7 @@ pub(crate) fn write_decoder(model: &Model<'_>, w: &mut Writer<'_>, memory: Memor
             w.additive("additive", counts)
         })
     });
+
     let encoded: Vec<Encoded> = source.into_iter().map(|source| Encoded { source, mask }).collect();
     let queries = w.length("token_count", tokens, 1);
     let before = past.first().map(|past| w.length("past_count", past.key, 2));
@@ -87,6 +90,7 @@ pub(crate) fn write_decoder(model: &Model<'_>, w: &mut Writer<'_>, memory: Memor
         is_cached,
         position_ids: None,
     };
+
     let made = layers(w, place, x, &around)?;
     let x =
         w.norm_part(Norm::of(place)?, "final_norm", made.x, place.module_or_none("final_norm"))?;
@@ -97,6 +101,7 @@ pub(crate) fn write_decoder(model: &Model<'_>, w: &mut Writer<'_>, memory: Memor
             outputs_of_cache(w, layer, *encoded, "encoder.");
         }
     }
+
     Ok(())
 }
 

@@ -34,6 +34,7 @@ pub(crate) fn write(
             "the graph of family {family} has no head for the task '{task}'"
         )));
     };
+
     let logits = match (head.as_str(), tokens) {
         ("states", _) => return states(w, place, x),
         ("span", _) => return span(w, place, x),
@@ -51,6 +52,7 @@ pub(crate) fn write(
         }
         _ => return Err(place.unknown("head", &head)),
     };
+
     w.body().output("logits", logits, Meaning::Logits);
     Ok(())
 }

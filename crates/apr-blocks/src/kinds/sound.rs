@@ -53,6 +53,7 @@ pub(crate) fn write(model: &Model<'_>, w: &mut Writer<'_>) -> Result<()> {
     })?;
     let x = w.scope("embeddings", |w| with_positions(w, place, x))?;
     let (norm, module) = (Norm::of(place)?, place.module("stack_norm")?);
+
     // Where norms stand before their blocks, that of the stack is after its layers.
     let x = match Norms::of(place)? {
         Norms::After => {
@@ -64,6 +65,7 @@ pub(crate) fn write(model: &Model<'_>, w: &mut Writer<'_>) -> Result<()> {
             w.norm("final_norm", norm, made.x, &module)?
         }
     };
+
     head::write(w, place, x, None)
 }
 
@@ -79,6 +81,7 @@ fn features(w: &mut Writer<'_>, place: Place<'_>, samples: ValueId) -> Result<Va
             strides.len()
         )));
     }
+
     let mut x = w.unsqueeze("channel", samples, &[1]);
     for (number, stride) in strides.into_iter().enumerate() {
         let module = |part: &str| {
@@ -107,6 +110,7 @@ fn features(w: &mut Writer<'_>, place: Place<'_>, samples: ValueId) -> Result<Va
             Ok(w.activate("activation", activation, x))
         })?;
     }
+
     Ok(w.transpose("by_frame", x, [0, 2, 1]))
 }
 
@@ -133,6 +137,7 @@ fn with_positions(w: &mut Writer<'_>, place: Place<'_>, x: ValueId) -> Result<Va
     };
     let bias = place.module("position_bias")?;
     let made = w.convolution_with("positions", &convolution, frames, kernel, &bias)?;
+
     // An even kernel makes one frame too many.
     let made = if width % 2 == 0 { w.slice("same_length", made, 2, 0, -1) } else { made };
     let made = w.activate("activation", activation, made);

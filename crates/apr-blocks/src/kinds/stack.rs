@@ -79,6 +79,7 @@ pub(crate) fn layers(
             &mut stacked,
         )?;
     }
+
     Ok(stacked)
 }
 
@@ -96,6 +97,7 @@ fn shared(w: &mut Writer<'_>, place: Place<'_>, count: u64, around: &Around<'_>)
         let rotary = Rotary::of(place, Heads::of(place)?.head_dim)?;
         rotaries.extend(rotary.filter(|rotary| !rotaries.contains(rotary)));
     }
+
     let masks = match around.field {
         Some(field) => w.scope("mask", |w| masks(w, place, field, &lenses))?,
         None => vec![None; lenses.len()],
@@ -109,6 +111,7 @@ fn shared(w: &mut Writer<'_>, place: Place<'_>, count: u64, around: &Around<'_>)
         let turn = w.turn(&name, &rotary, positions);
         turns.push((rotary, turn));
     }
+
     Ok(Shared { masks: lenses.into_iter().zip(masks).collect(), turns })
 }
 
@@ -125,6 +128,7 @@ fn masks(
             windows.push(*window);
         }
     }
+
     let masks = w.masks(field, &windows);
     let is_relative = lenses.iter().any(|(_, table)| table.is_some());
     let buckets = is_relative.then(|| w.buckets(place, field)).transpose()?;
@@ -143,6 +147,7 @@ fn masks(
         of_lenses
             .push(Some(mask.map_or(bias, |mask| w.make("Add", "bias_and_mask", [bias, mask]))));
     }
+
     Ok(of_lenses)
 }
 
@@ -228,5 +233,6 @@ fn layer_body(
             ]);
         }
     }
+
     Ok(results)
 }

@@ -51,10 +51,12 @@ fn embeddings(w: &mut Writer<'_>, place: Place<'_>, pixels: ValueId) -> Result<V
         let class = w.make("Expand", "class", [class, shape]);
         x = w.concat("with_class", &[class, x], 1);
     }
+
     if let Some(positions) = place.tensor_or_none("positions") {
         let positions = w.tensor(&positions)?;
         x = w.make("Add", "with_positions", [x, positions]);
     }
+
     w.norm_part(Norm::of(place)?, "norm", x, place.module_or_none("embedding_norm"))
 }
 

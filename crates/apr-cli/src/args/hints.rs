@@ -162,6 +162,7 @@ fn of_positional(typed: &str, args: &[OsString]) -> Option<String> {
     if !has_output && !Path::new(typed).exists() {
         return Some(format!("-o names the output: `apr {command} MODEL -o {typed}`"));
     }
+
     Some(format!(
         "`apr {command}` takes one model; name the folder or the index of its parts, or take \
          several models one by one: `for m in *.safetensors; do apr {command} \"$m\" -o \

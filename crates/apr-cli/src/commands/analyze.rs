@@ -31,6 +31,7 @@ fn render(out: &mut dyn Write, report: &AnalyzeReport) -> io::Result<()> {
             Escaped(&misfit.message)
         )?;
     }
+
     let failed = report.tensors.iter().filter(|tensor| !tensor.pass).count() + report.misfits.len();
     let family = report.family.as_deref().unwrap_or("unknown");
     let (style, verdict) =
@@ -57,8 +58,10 @@ fn render_tensor(out: &mut dyn Write, tensor: &AnalyzedTensor) -> io::Result<()>
     if let Some((std, range)) = stats.std.zip(tensor.expected.and_then(|expected| expected.std)) {
         write!(out, " std={} (expected {range})", number(std))?;
     }
+
     for violation in &tensor.violations {
         write!(out, " -> {violation}")?;
     }
+
     writeln!(out, "{}", if tensor.pass { "" } else { " -> SOURCE ALREADY CORRUPT?" })
 }

@@ -89,11 +89,14 @@ fn clear(model: Option<&str>, older: Option<u64>, dry_run: bool, context: &Conte
         in_use = remote::clear(&models)?;
         models.retain(|model| !in_use.contains(&model.name));
     }
+
     let mut report = CacheReport { cleared: true, dry_run, in_use, ..begin(models)? };
+
     // Copies of pipes belong to no model.
     if model.is_none() && older.is_none() {
         spooled(&mut report, !dry_run)?;
     }
+
     context.printer.report(&report, render)
 }
 
@@ -143,6 +146,7 @@ fn visit(spool: &Path, report: &mut CacheReport, clears: bool) -> io::Result<()>
         report.files += 1;
         report.bytes += len;
     }
+
     Ok(())
 }
 
@@ -150,6 +154,7 @@ fn render(out: &mut dyn Write, report: &CacheReport) -> io::Result<()> {
     if !report.models.is_empty() {
         writeln!(out, "{BOLD}{:>10}  {:>6}  {:<12}  Model{BOLD:#}", "Size", "Files", "Last used")?;
     }
+
     for model in &report.models {
         let used = match model.days {
             None => "?".to_owned(),
@@ -163,9 +168,11 @@ fn render(out: &mut dyn Write, report: &CacheReport) -> io::Result<()> {
         let (bytes, files) = (human::bytes(model.bytes), human::count(model.files));
         writeln!(out, "{bytes:>10}  {files:>6}  {used:<12}  {}{partial}", Escaped(&model.name))?;
     }
+
     for name in &report.in_use {
         writeln!(out, "kept, since a program fetches it: {}", Escaped(name))?;
     }
+
     let (files, bytes) = (counted(report.files, "file"), human::bytes(report.bytes));
     let what = match (report.cleared, report.dry_run) {
         (true, true) => "would clear",

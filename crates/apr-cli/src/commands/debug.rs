@@ -28,11 +28,13 @@ pub(super) fn run(args: &DebugArgs, context: &Context) -> Outcome {
     if args.hex {
         return show_hex(args, context);
     }
+
     if args.strings {
         let (source, _spool) = model::open_bytes(&args.file, context)?;
         let found = strings(&source, SHORTEST_STRING, args.limit.unwrap_or(STRING_LIMIT))?;
         return context.printer.report(&found, |out, found| render_strings(out, found));
     }
+
     let play = Play::stage(args, context)?;
     let drama = args.drama || context.config.debug.drama_mode;
     context.printer.report(&play, if drama { render_drama } else { render_plain })?;
@@ -59,6 +61,7 @@ fn show_hex(args: &DebugArgs, context: &Context) -> Outcome {
             hex(&TensorBytes::new(&*model.reader, tensor)?, 0, limit)?
         }
     };
+
     context.printer.report(&rows, |out, rows| render_hex(out, rows))
 }
 
@@ -113,6 +116,7 @@ impl Play {
             play.tell(&*model.reader, context)?;
             return Ok(play);
         }
+
         let (source, _spool) = model::open_bytes(&args.file, context)?;
         let mut head = vec![0; usize::try_from(source.len().min(HEAD_LEN)).unwrap_or_default()];
         source.read_at(0, &mut head)?;
@@ -123,6 +127,7 @@ impl Play {
             Ok(reader) => play.tell(&*reader, context)?,
             Err(error) => play.failure = Some(error),
         }
+
         Ok(play)
     }
 
@@ -141,6 +146,7 @@ impl Play {
             Ok(report) => self.validation = Some(report),
             Err(error) => self.failure = Some(error),
         }
+
         Ok(())
     }
 
@@ -168,14 +174,17 @@ fn render_plain(out: &mut dyn Write, play: &Play) -> io::Result<()> {
     if !play.magic.is_empty() {
         line("Magic", &play.magic)?;
     }
+
     line("Format", play.format.unwrap_or("unknown"))?;
     if let (Some(tensors), Some(parameters)) = (play.tensors, play.parameters) {
         line("Tensors", &human::count(tensors as u64))?;
         line("Parameters", &human::count(parameters))?;
     }
+
     for (key, value) in play.header.as_object().into_iter().flatten() {
         line(key, &value.as_str().map_or_else(|| value.to_string(), str::to_owned))?;
     }
+
     match &play.validation {
         Some(report) if report.valid => line("Health", &format!("valid, {}", findings(report))),
         Some(report) => line("Health", &format!("INVALID, {}", findings(report))),
@@ -198,9 +207,11 @@ fn render_drama(out: &mut dyn Write, play: &Play) -> io::Result<()> {
         }
         (magic, _) => writeln!(out, "  Scene 1: Magic bytes... {magic} ({known})")?,
     }
+
     if let Some(version) = play.version() {
         writeln!(out, "  Scene 2: Version check... {version} (standing ovation!)")?;
     }
+
     if let (Some(tensors), Some(parameters)) = (play.tensors, play.parameters) {
         writeln!(out, "\nACT II: THE METADATA")?;
         writeln!(
@@ -211,6 +222,7 @@ fn render_drama(out: &mut dyn Write, play: &Play) -> io::Result<()> {
         )?;
         writeln!(out, "  Scene 2: Tensors... {}", human::count(tensors as u64))?;
     }
+
     writeln!(out, "\nACT III: THE VERDICT")?;
     match (&play.validation, &play.failure) {
         (Some(report), _) => writeln!(out, "  {}", curtain(report)),

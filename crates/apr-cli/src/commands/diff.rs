@@ -35,6 +35,7 @@ pub(super) fn run(args: &DiffArgs, context: &Context) -> Outcome {
     if options.filter.is_none() {
         context.sources.read_whole();
     }
+
     let report = with_sides(&models, context, |left, right| {
         let report = diff(left, right, &options, &context.pipeline()?, &bar);
         context.sources.check_unchanged()?;
@@ -122,6 +123,7 @@ fn render(
     if !listed.is_empty() {
         writeln!(out)?;
     }
+
     listed
         .iter()
         .take(at_most)
@@ -152,6 +154,7 @@ fn render_changes(out: &mut dyn Write, report: &DiffReport) -> io::Result<()> {
             number(report.l2)
         )?;
     }
+
     if let Some(vocab) = report.vocab {
         let count = |tokens: usize| counted(tokens as u64, "token");
         writeln!(
@@ -161,6 +164,7 @@ fn render_changes(out: &mut dyn Write, report: &DiffReport) -> io::Result<()> {
             count(vocab.removed)
         )?;
     }
+
     Ok(())
 }
 
@@ -203,6 +207,7 @@ fn render_structure(out: &mut dyn Write, structure: &StructureDiff) -> io::Resul
             Escaped::short(node)
         )?;
     }
+
     render_more(out, structure.changed.len(), SHOWN)?;
     for (names, label) in [
         (&structure.removed, "computed by the left model only"),
@@ -210,6 +215,7 @@ fn render_structure(out: &mut dyn Write, structure: &StructureDiff) -> io::Resul
     ] {
         render_names(out, names, label)?;
     }
+
     Ok(())
 }
 
@@ -219,9 +225,11 @@ fn render_rounded(out: &mut dyn Write, report: &DiffReport) -> io::Result<()> {
     for tensor in report.tensors.iter().filter(|tensor| tensor.verdict == Verdict::Rounded) {
         kinds.entry(tensor.dtypes.map(DType::name)).or_default().push(tensor);
     }
+
     if !kinds.is_empty() {
         writeln!(out)?;
     }
+
     for ([from, to], tensors) in kinds {
         let most = |of: fn(&TensorDiff) -> Option<f64>| {
             tensors.iter().filter_map(|tensor| of(tensor)).fold(0.0, f64::max)
@@ -235,6 +243,7 @@ fn render_rounded(out: &mut dyn Write, report: &DiffReport) -> io::Result<()> {
             percent(room)
         )?;
     }
+
     Ok(())
 }
 
@@ -257,6 +266,7 @@ fn render_verdict(out: &mut dyn Write, report: &DiffReport) -> io::Result<()> {
     if rounded > 0 {
         verdict.push_str(&format!(", {rounded} as close as their types allow"));
     }
+
     let read = human::bytes(report.bytes_read);
     let has_same_names = report.added.is_empty() && report.removed.is_empty();
     let is_rounded = rounded > 0 && has_same_names && alike + rounded == report.tensors.len();
@@ -284,6 +294,7 @@ fn render_digests(out: &mut dyn Write, unread: usize, damaged: usize) -> io::Res
         let tensors = counted(unread as u64, "tensor");
         writeln!(out, "{tensors} equal by digest, not read; --read compares the bytes")?;
     }
+
     if damaged > 0 {
         let tensors = counted(damaged as u64, "tensor");
         let differ = if damaged == 1 { "differs" } else { "differ" };
@@ -293,6 +304,7 @@ fn render_digests(out: &mut dyn Write, unread: usize, damaged: usize) -> io::Res
              finds the damaged file"
         )?;
     }
+
     Ok(())
 }
 
@@ -310,6 +322,7 @@ fn render_tensor(out: &mut dyn Write, tensor: &TensorDiff, tolerance: f64) -> io
     if let Some(other) = &tensor.other_name {
         write!(out, " = {}", Escaped::short(other))?;
     }
+
     write!(out, ": ")?;
     let delta = number(tensor.max_delta.unwrap_or_default());
     match tensor.verdict {
@@ -352,6 +365,7 @@ fn render_change(out: &mut dyn Write, change: &MetadataChange) -> io::Result<()>
     /// Characters that two long values have in common and that are shown before the first that
     /// differs.
     const BEFORE: usize = 12;
+
     let text = |value: &Option<serde_json::Value>| -> Vec<char> {
         value.as_ref().map_or_else(|| "nothing".to_owned(), ToString::to_string).chars().collect()
     };
@@ -372,6 +386,7 @@ fn render_change(out: &mut dyn Write, change: &MetadataChange) -> io::Result<()>
             if after { "…" } else { "" }
         )
     };
+
     let (left, right) = (shown(&left), shown(&right));
     writeln!(out, "{ODD}metadata{ODD:#}: {}: {left} to {right}", Escaped::short(&change.key))
 }

@@ -57,6 +57,7 @@ fn fetch(path: &Path, all: bool, context: &Context) -> Outcome<DownloadReport> {
         );
         return Err(Failure::Usage(message));
     }
+
     let folder = context.sources.place(path)?;
     let place = folder.place();
     let names = wanted(place, all);
@@ -66,6 +67,7 @@ fn fetch(path: &Path, all: bool, context: &Context) -> Outcome<DownloadReport> {
     let bar = Bar::new(&context.printer, names.iter().filter_map(len).sum());
     let files = place.download(&names, &bar);
     drop(bar);
+
     // What is in the report already is not said twice.
     let why = place.chosen().why.clone();
     let is_new = |note: &String| why.as_ref().is_none_or(|why| !note.ends_with(why.as_str()));
@@ -109,10 +111,12 @@ fn render(out: &mut dyn Write, report: &DownloadReport) -> io::Result<()> {
     if let Some(why) = &report.why {
         writeln!(out, "Chosen:      {}", Escaped(why))?;
     }
+
     for file in &report.files {
         let how = if file.fetched == 0 { "was there" } else { "fetched" };
         writeln!(out, "{:>10}  {how:<9}  {}", human::bytes(file.bytes), Escaped(&file.name))?;
     }
+
     let (files, bytes, fetched) = (
         counted(report.files.len() as u64, "file"),
         human::bytes(report.bytes),
@@ -169,6 +173,7 @@ fn listed(path: &Path, context: &Context) -> Outcome<ListReport> {
         cached: place.is_cached(file),
         sha256: sha256(file),
     });
+
     Ok(ListReport {
         source: place.location().to_string(),
         revision: repository.map(|repository| repository.commit.clone()),
@@ -195,6 +200,7 @@ fn render_list(out: &mut dyn Write, report: &ListReport) -> io::Result<()> {
         );
         writeln!(out, "{bytes:>10}  {:<13}  {cached:<6}  {}", file.kind, Escaped(&file.name))?;
     }
+
     let total = report.files.iter().filter_map(|file| file.bytes).sum();
     writeln!(out, "{}, {}", counted(report.files.len() as u64, "file"), human::bytes(total))
 }

@@ -27,6 +27,7 @@ pub(super) fn encrypt_job(args: &EncryptArgs, context: &Context) -> Outcome<(Job
             "the model is encrypted already; `apr decrypt` it first, to choose other keys";
         return Err(Failure::General(format!("{}: {message}", opened.name)));
     }
+
     let container = ContainerArgs {
         // The source is not encrypted, so a password that is given is for the copy.
         encrypt: args.password || context.has_password_file || args.recipient.is_empty(),
@@ -34,6 +35,7 @@ pub(super) fn encrypt_job(args: &EncryptArgs, context: &Context) -> Outcome<(Job
         encrypt_metadata: args.encrypt_metadata,
         ..ContainerArgs::default()
     };
+
     let job = rewritten(&args.model, &args.output, &container, context)?;
     Ok((job, opened))
 }

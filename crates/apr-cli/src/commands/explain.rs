@@ -142,6 +142,7 @@ fn render_model(out: &mut dyn Write, model: &ModelExplanation) -> io::Result<()>
             .map_or_else(String::new, |told| format!(" and that calls itself '{}'", Escaped(told)));
         writeln!(out, "This is a model of a family that apr does not know{told}.")?;
     }
+
     model_facts(model).into_iter().try_for_each(|(label, fact)| {
         let fact = fact.as_str();
         writeln!(out, "- {}: {}", strong(label), Escaped(fact))
@@ -179,6 +180,7 @@ fn render_tensor(out: &mut dyn Write, tensor: &TensorExplanation) -> io::Result<
     if let Some(canonical) = &tensor.canonical {
         item("Canonical name", &Escaped(canonical).to_string())?;
     }
+
     match (&tensor.role, tensor.kind) {
         (Some(role), _) => item("Role", &Escaped(role).to_string())?,
         (None, Some(kind)) => item("Role", &format!("{}, by its name", kind.name()))?,
@@ -186,6 +188,7 @@ fn render_tensor(out: &mut dyn Write, tensor: &TensorExplanation) -> io::Result<
             item("Role", "unknown: the model's family does not have it, or is not known")?;
         }
     }
+
     let axes =
         tensor.axes.as_ref().map_or_else(String::new, |axes| format!(" ({})", axes.join(", ")));
     item("Shape", &format!("{}{axes}", tensor.shape))?;
@@ -193,6 +196,7 @@ fn render_tensor(out: &mut dyn Write, tensor: &TensorExplanation) -> io::Result<
     if let Some(uses) = &tensor.uses {
         item("Used by", &used_by(uses))?;
     }
+
     let Some(stats) = &tensor.stats else { return item("Stats", "quantized, not decoded") };
     let (style, verdict) = if tensor.violations.is_empty() {
         (GOOD, "Healthy".to_owned())
@@ -207,6 +211,7 @@ fn render_tensor(out: &mut dyn Write, tensor: &TensorExplanation) -> io::Result<
             format!("{}: {}", if worst { "Odd" } else { "Unhealthy" }, found.join("; ")),
         )
     };
+
     let figure = |value: Option<f64>| value.map_or_else(|| "none".to_owned(), number);
     let (mean, std) = (figure(stats.mean), figure(stats.std));
     item("Stats", &format!("Mean {mean}, Std {std} ({style}{verdict}{style:#})"))

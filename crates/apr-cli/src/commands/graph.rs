@@ -57,12 +57,14 @@ pub(super) fn run(args: &GraphArgs, context: &Context) -> Outcome {
                 .warn("the file says what the model computes, so --with-past changes nothing");
         }
     }
+
     if let Some(name) = &args.part {
         found.parts = chosen(&found, name)?;
     }
     if let Some(name) = &args.node {
         return show_node(&source, &found, name, context);
     }
+
     let sizes = args.size.iter().cloned().collect();
     let graph = report(&source, &found, !args.unfold, &sizes);
     unknown_sizes(&graph, &args.size, context);
@@ -113,6 +115,7 @@ fn drawn(graph: &GraphReport, args: &GraphArgs) -> Outcome<Option<String>> {
         }
         GraphFormat::Svg | GraphFormat::Dot | GraphFormat::Mermaid => &graph.parts,
     };
+
     let [part] = text.as_slice() else {
         let names: Vec<&str> = graph.parts.iter().map(|part| part.summary.name.as_str()).collect();
         let message = format!(
@@ -121,6 +124,7 @@ fn drawn(graph: &GraphReport, args: &GraphArgs) -> Outcome<Option<String>> {
         );
         return Err(Failure::Usage(message));
     };
+
     let scene = &part.structure;
     let depth = args.depth.map_or_else(|| Depth::that_fits(scene, BOXES), Depth::Levels);
     Ok(Some(match args.format {
@@ -175,6 +179,7 @@ fn render_part(out: &mut dyn Write, part: &PartReport, args: &GraphArgs) -> io::
     if !summary.cost.sizes.is_empty() {
         writeln!(out, "  {DIM}at {DIM:#} {}", sizes_text(&summary.cost))?;
     }
+
     let scene = &part.structure;
     let depth = args.depth.map_or_else(|| Depth::that_fits(scene, ROWS), Depth::Levels);
     render_tree(out, scene, &depth)?;
@@ -219,6 +224,7 @@ fn unknown_sizes(graph: &GraphReport, sizes: &[(String, u64)], context: &Context
 /// Inputs or outputs; those that differ in a number alone are one row of the structure.
 fn render_ends(out: &mut dyn Write, label: &str, ends: &[EndReport]) -> io::Result<()> {
     const SHOWN: usize = 6;
+
     for end in ends.iter().take(SHOWN) {
         let kind = end.kind.as_deref().unwrap_or("?");
         writeln!(
@@ -228,6 +234,7 @@ fn render_ends(out: &mut dyn Write, label: &str, ends: &[EndReport]) -> io::Resu
             Escaped(kind)
         )?;
     }
+
     match ends.len().checked_sub(SHOWN).filter(|more| *more > 0) {
         Some(more) => writeln!(out, "  {DIM}{label} and {more} more{DIM:#}"),
         None => Ok(()),
@@ -257,6 +264,7 @@ fn render_tree(out: &mut dyn Write, scene: &Scene, depth: &Depth) -> io::Result<
         );
         writeln!(out, "{}", line.trim_end())?;
     }
+
     Ok(())
 }
 
@@ -292,9 +300,11 @@ fn render_node(out: &mut dyn Write, report: &NodeReport) -> io::Result<()> {
     for AttributeView { name, value } in &node.attributes {
         writeln!(out, "  {DIM}set{DIM:#} {} = {}", Escaped(name), Escaped(value))?;
     }
+
     if !node.doc.is_empty() {
         writeln!(out, "  {}", Escaped(&node.doc))?;
     }
+
     for row in &report.weights {
         let figure = |value: Option<f64>| value.map_or_else(|| "none".to_owned(), apr_core::number);
         let stats = row.stats.as_ref().map_or_else(
@@ -309,6 +319,7 @@ fn render_node(out: &mut dyn Write, report: &NodeReport) -> io::Result<()> {
             row.shape
         )?;
     }
+
     Ok(())
 }
 
@@ -324,6 +335,7 @@ fn render_value(out: &mut dyn Write, label: &str, value: &ValueView) -> io::Resu
         Place::Readers(names) if names.is_empty() => "read by nothing".to_owned(),
         Place::Readers(names) => format!("read by {}", names.join(", ")),
     };
+
     let kind = value.kind.as_deref().unwrap_or("?");
     writeln!(
         out,

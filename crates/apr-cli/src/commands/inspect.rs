@@ -84,10 +84,12 @@ fn describe(path: &Path, args: &InspectArgs, context: &Context) -> Outcome<Repor
     if let Ok(graphs) = computed(&source, &GraphOptions::default()) {
         inspect = inspect.with_graphs(&graphs);
     }
+
     if context.json {
         // On a terminal they were shown when the model was opened.
         inspect.warnings.extend(model.notes.iter().cloned());
     }
+
     Ok(Report { inspect, vocabulary, filters })
 }
 
@@ -103,17 +105,20 @@ fn render(out: &mut dyn Write, report: &InspectReport, args: &InspectArgs) -> io
     if args.quantization || args.full {
         render_quantization(out, report)?;
     }
+
     render_computes(out, &report.computes, args.full)?;
     if args.header || args.full {
         writeln!(out, "\n{BOLD}Header{BOLD:#}")?;
         render_object(out, &report.header, usize::MAX, usize::MAX)?;
     }
+
     let (rows, width) = if args.full { (usize::MAX, usize::MAX) } else { (BRIEF, BRIEF_VALUE) };
     render_metadata(out, report, rows, width)?;
     render_shards_and_companions(out, report, rows)?;
     if !report.warnings.is_empty() {
         writeln!(out)?;
     }
+
     report
         .warnings
         .iter()
@@ -157,11 +162,13 @@ fn render_shards_and_companions(
         let shards = report.files.iter().map(|file| (file.name.as_str(), file.len));
         render_files(out, shards, report.files.len(), rows)?;
     }
+
     if !report.companions.is_empty() {
         writeln!(out, "\n{BOLD}Companion files{BOLD:#}")?;
         let files = report.companions.iter().map(|file| (file.name.as_str(), file.len));
         render_files(out, files, report.companions.len(), rows)?;
     }
+
     Ok(())
 }
 
@@ -195,6 +202,7 @@ fn render_quantization(out: &mut dyn Write, report: &InspectReport) -> io::Resul
     if let Some(scheme) = &quantization.scheme {
         writeln!(out, "  Scheme: {}", Escaped(scheme))?;
     }
+
     let original = quantization.original.as_deref().unwrap_or("not recorded");
     for QuantizedType { dtype, block_size, bits_per_weight, tensors, .. } in &quantization.types {
         let block = block_size.map_or_else(|| "row".to_owned(), |size| size.to_string());
@@ -208,9 +216,11 @@ fn render_quantization(out: &mut dyn Write, report: &InspectReport) -> io::Resul
             number(bits)
         )?;
     }
+
     if let Some(calibration) = &quantization.calibration {
         writeln!(out, "  Calibration: {}", Escaped(calibration))?;
     }
+
     match quantization.degradation {
         Some(error) => {
             writeln!(out, "  {ODD}Degradation{ODD:#}: the values moved by {:.1} %", 100.0 * error)
@@ -261,6 +271,7 @@ fn render_dtypes(out: &mut dyn Write, report: &InspectReport) -> io::Result<()> 
     if report.dtypes.is_empty() {
         return Ok(());
     }
+
     writeln!(
         out,
         "\n{BOLD}{:<12} {:>8} {:>16} {:>10} {:>12}{BOLD:#}",
@@ -276,6 +287,7 @@ fn render_dtypes(out: &mut dyn Write, report: &InspectReport) -> io::Result<()> 
             bits(share.bits_per_weight)
         )?;
     }
+
     if report.dtypes.len() > 1 {
         let (elements, size) = (human::count(report.parameters), human::bytes(report.tensor_bytes));
         let tensors = human::count(report.tensor_count as u64);
@@ -286,6 +298,7 @@ fn render_dtypes(out: &mut dyn Write, report: &InspectReport) -> io::Result<()> 
             bits(report.bits_per_weight)
         )?;
     }
+
     Ok(())
 }
 
@@ -303,6 +316,7 @@ fn render_metadata(
         writeln!(out, "\n{BOLD}Architecture{BOLD:#}")?;
         render_object(out, architecture, rows.max(2 * BRIEF), width)?;
     }
+
     let rest: Map<String, Value> = report
         .metadata
         .iter()
@@ -314,6 +328,7 @@ fn render_metadata(
         writeln!(out, "\n{BOLD}Metadata{BOLD:#}")?;
         render_object(out, &Value::Object(flatten(&rest)), rows, width)?;
     }
+
     render_pairs(out, &report.metadata, rows.max(2 * BRIEF), width)
 }
 
@@ -328,6 +343,7 @@ fn render_pairs(
     if pairs.is_empty() {
         return Ok(());
     }
+
     writeln!(out, "\n{BOLD}GGUF keys{BOLD:#}")?;
     let label = |pair: &Pair<'_>| Escaped(pair.key).to_string();
     let label_width =
@@ -343,6 +359,7 @@ fn render_pairs(
         };
         writeln!(out, "  {:<label_width$}  {}", label(&pair), Escaped(&shortened(&value, width)))?;
     }
+
     render_more(out, pairs.len(), rows)
 }
 
@@ -379,6 +396,7 @@ fn flatten(object: &Map<String, Value>) -> Map<String, Value> {
             }
         }
     }
+
     flat
 }
 
@@ -396,6 +414,7 @@ fn render_object(out: &mut dyn Write, object: &Value, rows: usize, width: usize)
             Escaped(&shortened(&text, width))
         )?;
     }
+
     render_more(out, object.len(), rows)
 }
 
@@ -444,6 +463,7 @@ fn filters(reader: &dyn CheckpointReader, context: &Context) -> Outcome<Option<F
             .get(key)
             .or_else(|| learnt.metadata.iter().find(|(k, _)| k == key).map(|(_, v)| v))
     };
+
     let keys = ["audio_config", "image_config"].into_iter();
     let preprocessing: Map<String, Value> =
         keys.filter_map(|key| Some((key.to_owned(), metadata(key)?.clone()))).collect();
@@ -451,6 +471,7 @@ fn filters(reader: &dyn CheckpointReader, context: &Context) -> Outcome<Option<F
     if !reader.tensors().iter().any(|info| is_filterbank(&info.name)) {
         learnt.tensors.into_iter().for_each(|tensor| view.add(tensor.info, tensor.bytes));
     }
+
     let name = view.tensors().iter().map(|info| &info.name).find(|name| is_filterbank(name));
     let filter = name.map(|name| named(name)).transpose()?;
     let mut rows = Vec::new();
@@ -458,6 +479,7 @@ fn filters(reader: &dyn CheckpointReader, context: &Context) -> Outcome<Option<F
         let options = TensorsOptions { filter, stats: true, ..TensorsOptions::default() };
         rows = list(&view, "", &options, &context.pipeline()?, &())?.tensors;
     }
+
     let filterbank = rows.into_iter().next();
     Ok((filterbank.is_some() || !preprocessing.is_empty())
         .then_some(Filters { filterbank, preprocessing }))
@@ -483,11 +505,13 @@ fn render_filters(out: &mut dyn Write, filters: &Filters) -> io::Result<()> {
             )?;
         }
     }
+
     for (key, config) in &filters.preprocessing {
         let title = if key == "audio_config" { "Sound" } else { "Images" };
         writeln!(out, "\n{BOLD}{title}{BOLD:#}")?;
         render_object(out, config, usize::MAX, BRIEF_VALUE)?;
     }
+
     Ok(())
 }
 
@@ -529,6 +553,7 @@ fn render_computes(out: &mut dyn Write, parts: &[PartSummary], full: bool) -> io
     if parts.is_empty() {
         return Ok(());
     }
+
     writeln!(out, "\n{BOLD}Computes{BOLD:#}")?;
     for part in parts {
         let nodes = human::count(part.nodes);
@@ -544,6 +569,7 @@ fn render_computes(out: &mut dyn Write, parts: &[PartSummary], full: bool) -> io
         if !part.cost.sizes.is_empty() {
             writeln!(out, "    {DIM}at {DIM:#} {}", sizes_text(&part.cost))?;
         }
+
         if full {
             let operators = part.operators.iter().map(|(op, count)| format!("{op} {count}"));
             writeln!(
@@ -553,6 +579,7 @@ fn render_computes(out: &mut dyn Write, parts: &[PartSummary], full: bool) -> io
             )?;
         }
     }
+
     Ok(())
 }
 

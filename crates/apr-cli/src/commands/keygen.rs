@@ -29,6 +29,7 @@ pub(super) fn run(args: &KeygenArgs, context: &Context) -> Outcome {
             "keys are written to files, which only their owner can read".to_owned(),
         ));
     }
+
     let public_path = args.output.with_added_extension("pub");
     let name = |path: &Path| Some(path.file_name()?.to_str()?.to_owned());
     let (Some(private_name), Some(public_name)) = (name(&args.output), name(&public_path)) else {
@@ -37,8 +38,10 @@ pub(super) fn run(args: &KeygenArgs, context: &Context) -> Outcome {
             args.output.display()
         )));
     };
+
     signals::stop_cleanly(&context.interrupt)?;
     let names = [private_name.as_str(), public_name.as_str()];
+
     // Both files are complete and on disk before one of an older pair is replaced.
     let mut files = AtomicOutput::create(Target::File(args.output.clone()), args.overwrite, names)?;
     let (kind, algorithm) = match args.purpose {
@@ -60,6 +63,7 @@ pub(super) fn run(args: &KeygenArgs, context: &Context) -> Outcome {
         algorithm,
         fingerprint: public.fingerprint(),
     };
+
     context.printer.report(&report, |out, report| -> io::Result<()> {
         writeln!(out, "Private key: {} (keep it to yourself)", report.private)?;
         writeln!(out, "Public key:  {} (give it to others)", report.public)?;

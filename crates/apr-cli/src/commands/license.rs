@@ -68,6 +68,7 @@ fn issue(args: &IssueArgs, context: &Context) -> Outcome {
         seats: args.seats,
         terms: args.terms.clone().unwrap_or_default(),
     };
+
     let Some(key) = &context.key else {
         return Err(Failure::Usage(
             "name the issuer's private key: --key FILE; `apr keygen` makes one".to_owned(),
@@ -93,6 +94,7 @@ fn issue(args: &IssueArgs, context: &Context) -> Outcome {
             "{signatures} by other keys dropped, which held for the model without this licence"
         ));
     }
+
     file.write(output, args.overwrite, &revision, context)?;
     context.printer.report(&report, render)
 }
@@ -142,16 +144,19 @@ fn render(out: &mut dyn Write, report: &LicenceReport) -> io::Result<()> {
         Some(seats) => writeln!(out, "  Seats:    {seats}")?,
         None => writeln!(out, "  Seats:    any number")?,
     }
+
     if !report.terms.is_empty() {
         writeln!(out, "  Terms:    {}", Escaped(&report.terms))?;
     }
     if let Some(issuer) = &report.issuer {
         writeln!(out, "  Issuer:   {issuer}, trusted")?;
     }
+
     let Some(violations) = &report.violations else { return Ok(()) };
     for violation in violations {
         writeln!(out, "{BAD}error{BAD:#}: {}", Escaped(violation))?;
     }
+
     let (style, verdict) =
         if violations.is_empty() { (GOOD, "LICENSED") } else { (BAD, "NOT LICENSED") };
     writeln!(out, "{style}{verdict}{style:#}")

@@ -39,6 +39,7 @@ fn render(out: &mut dyn Write, report: &LintReport) -> io::Result<()> {
                 Escaped(&remark.message)
             )?;
         }
+
         if group.len() > SHOWN {
             let more = group.len() - SHOWN;
             writeln!(
@@ -48,9 +49,11 @@ fn render(out: &mut dyn Write, report: &LintReport) -> io::Result<()> {
             )?;
         }
     }
+
     let (warnings, infos) = (report.count(Severity::Warn), report.count(Severity::Info));
     if report.remarks.is_empty() {
         return writeln!(out, "{GOOD}nothing to remark{GOOD:#}");
     }
+
     writeln!(out, "\n{}, {}", counted(warnings as u64, "warning"), counted(infos as u64, "remark"))
 }

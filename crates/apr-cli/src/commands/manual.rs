@@ -60,6 +60,7 @@ fn write_page(command: Command, words: &str, output: &mut AtomicOutput) -> Outco
         let words = format!("{words} {}", command.get_name());
         write_page(command.clone(), words.trim_start(), output)?;
     }
+
     let has_subcommands = command.get_subcommands().next().is_some();
     let has_more = command.get_after_help().is_some();
     let page = Man::new(command);
@@ -75,6 +76,7 @@ fn write_page(command: Command, words: &str, output: &mut AtomicOutput) -> Outco
     if has_more {
         page.render_extra_section(&mut text)?;
     }
+
     sections(words).to_writer(&mut text)?;
     page.render_version_section(&mut text)?;
     output.next_file(&page.get_filename())?;
@@ -87,9 +89,11 @@ fn sections(words: &str) -> Roff {
     if !examples(words).is_empty() {
         page.control("SH", ["EXAMPLES"]);
     }
+
     for (line, what) in examples(words) {
         page.control("TP", []).text([bold(*line)]).text([roman(*what)]);
     }
+
     let (variables, files) = (ENVIRONMENT.iter(), FILES.iter());
     for (title, rows) in [("ENVIRONMENT", variables), ("FILES", files)] {
         page.control("SH", [title]);
@@ -97,6 +101,7 @@ fn sections(words: &str) -> Roff {
             page.control("TP", []).text([bold(*name)]).text([roman(*what)]);
         }
     }
+
     if words.is_empty() {
         page.control("SH", ["CONFIGURATION"]);
         for (key, default, what) in KEYS {
@@ -105,5 +110,6 @@ fn sections(words: &str) -> Roff {
                 .text([roman(what)]);
         }
     }
+
     page
 }

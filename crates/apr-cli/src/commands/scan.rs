@@ -31,14 +31,17 @@ pub(super) fn run(args: &ScanArgs, context: &Context) -> Outcome {
     for path in &args.paths {
         if path.is_dir() { list(path, 0, &mut files)? } else { files.push(path.clone()) }
     }
+
     let mut reports = Vec::new();
     for path in &files {
         reports.push(scan(path, files.len() == 1, context)?);
     }
+
     let summary = ScanSummary::of(reports);
     if let Some(path) = &args.sarif {
         write_sarif(path, &sarif::of_scans(&summary))?;
     }
+
     let all = files.len() == 1 || context.printer.shows_detail();
     beside_log(args.sarif.as_deref(), context)
         .report(&summary, |out, summary| render(out, summary, all))?;
@@ -68,6 +71,7 @@ fn list(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Outcome {
         let message = format!("folders are nested more than {MAX_DEPTH} deep");
         return Err(Error::new(Code::Io, message).in_file(folder.display().to_string()).into());
     }
+
     let failed = |error: io::Error| io_error(&error, folder);
     let mut entries =
         fs::read_dir(folder).map_err(failed)?.collect::<io::Result<Vec<_>>>().map_err(failed)?;
@@ -80,6 +84,7 @@ fn list(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Outcome {
             files.push(path);
         }
     }
+
     Ok(())
 }
 
@@ -87,9 +92,11 @@ fn render(out: &mut dyn Write, summary: &ScanSummary, all: bool) -> io::Result<(
     for file in summary.files.iter().filter(|file| all || file.verdict != FileVerdict::Clean) {
         render_file(out, file)?;
     }
+
     if summary.files.len() == 1 {
         return Ok(());
     }
+
     let counts = [
         (summary.dangerous, "dangerous"),
         (summary.unreadable, "unreadable"),
@@ -130,6 +137,7 @@ fn render_file(out: &mut dyn Write, file: &ScanReport) -> io::Result<()> {
     for warning in file.warnings.iter().take(SHOWN) {
         writeln!(out, "  {ODD}odd{ODD:#}        {}", Escaped(warning))?;
     }
+
     let broken = file.pickles.iter().filter_map(|pickle| {
         let problem = pickle.problem.as_ref()?;
         let at = if pickle.entry.is_empty() {
@@ -139,9 +147,11 @@ fn render_file(out: &mut dyn Write, file: &ScanReport) -> io::Result<()> {
         };
         Some(format!("{at}{problem}"))
     });
+
     for problem in file.problems.iter().cloned().chain(broken).take(SHOWN) {
         writeln!(out, "  {ODD}unread{ODD:#}     {}", Escaped(&problem))?;
     }
+
     Ok(())
 }
 
@@ -156,10 +166,12 @@ pub(super) fn render_findings(out: &mut dyn Write, scan: &ScanReport) -> io::Res
     for (pickle, finding) in odd().take(SHOWN) {
         render_finding(out, pickle, finding)?;
     }
+
     let total = odd().count();
     if total > SHOWN {
         writeln!(out, "  {DIM}and {} more; --json lists them all{DIM:#}", total - SHOWN)?;
     }
+
     let harmless = findings().count() - total;
     if harmless > 0 {
         let names = counted(harmless as u64, "harmless use");
@@ -168,6 +180,7 @@ pub(super) fn render_findings(out: &mut dyn Write, scan: &ScanReport) -> io::Res
             "  {DIM}{names} of names that make tensors and containers; --json lists them{DIM:#}"
         )?;
     }
+
     Ok(())
 }
 
@@ -186,6 +199,7 @@ fn render_finding(out: &mut dyn Write, pickle: &PickleReport, finding: &Finding)
     if let Some(argument) = &finding.argument {
         write!(out, "{}", Escaped(argument))?;
     }
+
     write!(out, "  {DIM}{opcode} at byte {offset}")?;
     if !pickle.entry.is_empty() {
         write!(out, " of '{}'", Escaped::short(&pickle.entry))?;
@@ -193,5 +207,6 @@ fn render_finding(out: &mut dyn Write, pickle: &PickleReport, finding: &Finding)
     if pickle.reached == Reached::Nobody {
         write!(out, ", which no loader of this archive reads")?;
     }
+
     writeln!(out, "{DIM:#}")
 }

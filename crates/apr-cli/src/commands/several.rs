@@ -21,6 +21,7 @@ pub(super) fn each<R: Serialize>(
     if let [only] = models {
         return context.printer.report(&report(only)?, render);
     }
+
     let mut documents = Vec::new();
     let mut failed: Option<Failure> = None;
     for (number, model) in models.iter().enumerate() {
@@ -41,9 +42,11 @@ pub(super) fn each<R: Serialize>(
             }
         }
     }
+
     if context.json {
         context.printer.report(&documents, |_, _| Ok(()))?;
     }
+
     failed.map_or(Ok(()), Err)
 }
 

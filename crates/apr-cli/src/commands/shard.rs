@@ -24,7 +24,9 @@ pub(super) fn shard(args: &ShardArgs, context: &Context) -> Outcome {
             PlanOptions { shard_size: Some(args.size), ..as_it_is(&*model.reader, &args.output) };
         return copy(&model, target, to, context);
     }
+
     let target = layout(Output::layout(format, Some(&args.output)), None, Some(args.size))?;
+
     // Standard input can't be opened again.
     if model.reader.format() == format && args.model != Path::new("-") {
         return write(
@@ -35,6 +37,7 @@ pub(super) fn shard(args: &ShardArgs, context: &Context) -> Outcome {
             context,
         );
     }
+
     let validation =
         if args.relaxed { ValidationConfig::relaxed() } else { ValidationConfig::strict() };
     let job = Job { title: title(&args.model), validation, ..Job::new(target) };
@@ -47,6 +50,7 @@ pub(super) fn join(args: &JoinArgs, context: &Context) -> Outcome {
     if model.reader.format() == &apr::gguf::FORMAT {
         return join_gguf(&model, args, context);
     }
+
     if model.reader.container().shard_count() == 0 {
         let name = &model.name;
         let message = format!(
@@ -55,6 +59,7 @@ pub(super) fn join(args: &JoinArgs, context: &Context) -> Outcome {
         );
         return Err(Failure::Usage(message));
     }
+
     check_output(&model, &args.manifest, &args.output)?;
     let target = as_it_is(&*model.reader, &args.output);
     copy(&model, target, Destination::at(&args.output, args.overwrite), context)
@@ -69,11 +74,13 @@ fn join_gguf(model: &Model, args: &JoinArgs, context: &Context) -> Outcome {
         );
         return Err(Failure::Usage(message));
     }
+
     if format_of(&args.output) != &apr::gguf::FORMAT && !Output::is_stdout(&args.output) {
         let message =
             "parts of a GGUF model make one GGUF file; `apr convert` writes other formats";
         return Err(Failure::Usage(message.to_owned()));
     }
+
     check_parts(model, &args.manifest, &args.output)?;
     let target = Output::layout(&apr::gguf::FORMAT, Some(&args.output));
     let plain = model::open_plain(&args.manifest, context)?;

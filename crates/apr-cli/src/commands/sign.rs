@@ -79,6 +79,7 @@ fn sign_manifest(args: &SignArgs, key: SigningKey, context: &Context) -> Outcome
             "a manifest is signed in place, beside its shards; leave out --output".to_owned(),
         ));
     }
+
     let lock = revise::lock(&args.model, context)?;
     let mut manifest = context
         .sources
@@ -152,6 +153,7 @@ pub(super) fn verify(args: &VerifyArgs, context: &Context) -> Outcome {
         signers: verification.signers.iter().map(signer).collect(),
         error: outcome.as_ref().err().map(Failure::message),
     };
+
     context.printer.report(&report, render)?;
     outcome.map_err(|failure| match failure {
         Failure::Model(error) if error.code() == Code::Io => Failure::Reported(error),
@@ -182,6 +184,7 @@ fn check_tensors(reader: &dyn CheckpointReader, context: &Context) -> Outcome {
         physics: false,
         ..ValidateOptions::default()
     };
+
     let bar = Bar::new(&context.printer, bytes_to_read(reader));
     let families = (None, context.families()?);
     let name = &reader.files()[0].name;

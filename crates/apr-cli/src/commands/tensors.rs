@@ -93,10 +93,12 @@ fn listed(model: &Model, args: &TensorsArgs, context: &Context) -> Outcome<Tenso
         },
         stats: args.stats,
     };
+
     let total = model.reader.tensors().iter().filter_map(|info| info.byte_len().ok()).sum();
     if args.stats && args.filter.is_none() {
         context.sources.read_whole();
     }
+
     let bar = Bar::new(&context.printer, total);
     Ok(list(&*model.reader, &model.name, &options, &context.pipeline()?, &bar)?)
 }
@@ -154,6 +156,7 @@ impl Columns {
         const LEAST: usize = 8;
         /// Characters that a column is padded to at most; what is longer stands out of it.
         const WIDEST: usize = 80;
+
         let widest = |text: fn(&TensorRow) -> String, label: &str| {
             let widths = report.tensors.iter().map(|row| text(row).chars().count());
             widths.chain([label.len()]).max().unwrap_or_default().min(WIDEST)
@@ -177,6 +180,7 @@ impl Columns {
 
 fn render(out: &mut dyn Write, report: &TensorsReport, args: &TensorsArgs) -> io::Result<()> {
     let columns = Columns::of(report, args);
+
     // Where statistics don't fit beside it, they stand below.
     let is_narrow = printer::columns()
         .is_some_and(|width| width < columns.name + columns.dtype + columns.shape + 74);
@@ -191,6 +195,7 @@ fn render(out: &mut dyn Write, report: &TensorsReport, args: &TensorsArgs) -> io
         }
         writeln!(out)?;
     }
+
     let bytes: u64 = report.tensors.iter().map(|row| row.bytes).sum();
     let total = counted(report.total as u64, "tensor");
     let shown = report.tensors.len();
@@ -220,6 +225,7 @@ fn render_heading(
     if args.offset {
         write!(out, "  {:>14}", "Offset")?;
     }
+
     if args.stats {
         if is_narrow {
             write!(out, "\n ")?;
@@ -228,6 +234,7 @@ fn render_heading(
             write!(out, " {label:>9}")?;
         }
     }
+
     writeln!(out, "{BOLD:#}")
 }
 
@@ -288,9 +295,11 @@ fn render_values(out: &mut dyn Write, report: &ValuesReport) -> io::Result<()> {
         let cells: Vec<String> = row.iter().map(|&value| format!("{:>10}", exact(value))).collect();
         writeln!(out, "{}", cells.join(" "))?;
     }
+
     if report.values.is_empty() {
         writeln!(out, "There are no values.")?;
     }
+
     Ok(())
 }
 
@@ -348,6 +357,7 @@ fn render_histogram(out: &mut dyn Write, report: &HistogramReport) -> io::Result
             )?;
         }
     }
+
     let Some(&peak) = report.counts.iter().max() else {
         return writeln!(out, "There are no finite values.");
     };
@@ -362,6 +372,7 @@ fn render_histogram(out: &mut dyn Write, report: &HistogramReport) -> io::Result
         let label = if row == BIN_HEIGHT { human::count(peak) } else { String::new() };
         writeln!(out, "{label:>label_width$} | {}", bars.trim_end())?;
     }
+
     writeln!(out, "{:>label_width$} +{}", 0, "-".repeat(report.counts.len() + 1))?;
     let end = report.start + report.width * report.counts.len() as f64;
     let (start, end) = (number(report.start), number(end));

@@ -30,11 +30,13 @@ fn changes(reader: &dyn CheckpointReader) -> Result<Vec<String>, Error> {
     if format == &apr::apr2::FORMAT {
         return Err(Error::format("this is APR2 already; there is nothing to upgrade"));
     }
+
     if ![&apr::apr1::FORMAT, &apr::aprn::FORMAT, &apr::dialect::FORMAT].contains(&format) {
         let message =
             format!("this is {}, no older APR format; `apr import` packs it", format.name);
         return Err(Error::format(message));
     }
+
     let header = reader.container().header_fields();
     let program = header.get("program").and_then(Value::as_str);
     let program = program.map_or_else(String::new, |program| format!(" of {program}"));
@@ -51,6 +53,7 @@ fn recoded(reader: &dyn CheckpointReader) -> Vec<String> {
         // What is stored of its arrays is the packed payload; they are taken out as they are.
         return Vec::new();
     }
+
     let mut counts: Vec<(&str, u64)> = Vec::new();
     for (at, info) in reader.tensors().iter().enumerate() {
         if info.byte_len().is_ok_and(|len| len == reader.stored(at).range.len)
@@ -63,11 +66,13 @@ fn recoded(reader: &dyn CheckpointReader) -> Vec<String> {
             None => counts.push((info.dtype.name(), 1)),
         }
     }
+
     let line = |(dtype, count)| {
         format!(
             "layout: {} of older dtypes -> {dtype}, with the same values",
             counted(count, "tensor")
         )
     };
+
     counts.into_iter().map(line).collect()
 }

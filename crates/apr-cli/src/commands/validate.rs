@@ -46,6 +46,7 @@ pub(super) fn run(args: &ValidateArgs, context: &Context) -> Outcome {
     context.sources.read_whole();
     let report =
         validate_all(&*model.reader, &model.name, families, options, &context.pipeline()?, &bar);
+
     // What was read in two states is not judged.
     context.sources.check_unchanged()?;
     let mut report = report?;
@@ -60,6 +61,7 @@ pub(super) fn run(args: &ValidateArgs, context: &Context) -> Outcome {
     if let Some(path) = &args.sarif {
         write_sarif(path, &sarif::of_validation(&report))?;
     }
+
     printer.report(&report, render)?;
     if report.valid { Ok(()) } else { Err(Failure::Validation) }
 }
@@ -114,6 +116,7 @@ fn add_asked(
         };
         report.add(Check::Sha256, found);
     }
+
     if args.source {
         let source = model.reader.metadata().object("source").cloned().unwrap_or_default();
         match context.sources.check_provenance(&source.into()) {
@@ -123,6 +126,7 @@ fn add_asked(
             outcome => report.add(Check::Source, outcome),
         }
     }
+
     Ok(())
 }
 
@@ -155,14 +159,18 @@ fn scan_pickles(args: &ValidateArgs, error: Error, printer: Printer, context: &C
     if path.is_dir() || error.code() == Code::Io {
         return Err(error.into());
     }
+
     let (source, _spool) = model::open_bytes(path, context)?;
     let mut head = vec![0; usize::try_from(source.len().min(HEAD_LEN)).unwrap_or_default()];
     source.read_at(0, &mut head)?;
+
     // Bytes of another format would be read as opcodes that nobody meant.
     if !may_hold_pickles(&head) {
         return Err(error.into());
     }
+
     let scan = scan(source, &path.display().to_string(), &context.options.limits)?;
+
     // A pickle that names nothing runs nothing: what is wrong with the file is all there is to say.
     if scan.findings().next().is_none() {
         return Err(error.into());
@@ -170,6 +178,7 @@ fn scan_pickles(args: &ValidateArgs, error: Error, printer: Printer, context: &C
     if let Some(path) = &args.sarif {
         write_sarif(path, &sarif::of_scan(&scan, &error.to_string()))?;
     }
+
     let refusal = Refusal { file: scan.file.clone(), valid: false, error: error.to_string(), scan };
     printer.report(&refusal, render_refusal)?;
     Err(Failure::Validation)
@@ -218,9 +227,11 @@ pub(super) fn render(out: &mut dyn Write, report: &ValidateReport) -> io::Result
             outcome.detail
         )?;
     }
+
     if !report.findings.is_empty() {
         writeln!(out)?;
     }
+
     report.findings.iter().take(SHOWN).try_for_each(|finding| render_finding(out, finding))?;
     if report.findings.len() > SHOWN {
         writeln!(
@@ -229,6 +240,7 @@ pub(super) fn render(out: &mut dyn Write, report: &ValidateReport) -> io::Result
             report.findings.len() - SHOWN
         )?;
     }
+
     let (style, verdict) = if report.valid { (GOOD, "VALID") } else { (BAD, "INVALID") };
     writeln!(out, "\n{style}{verdict}{style:#}")
 }
@@ -245,6 +257,7 @@ fn render_finding(out: &mut dyn Write, finding: &Finding) -> io::Result<()> {
     if let Some(tensor) = &finding.tensor {
         write!(out, "tensor '{}': ", Escaped::short(tensor))?;
     }
+
     write!(out, "{}", Escaped(&finding.message))?;
     match finding.offset {
         Some(offset) => writeln!(out, " (at byte {offset})"),

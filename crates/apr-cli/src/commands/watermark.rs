@@ -53,6 +53,7 @@ fn embed(args: &EmbedArgs, context: &Context) -> Outcome {
             mark in them";
         return Err(Failure::Usage(message.to_owned()));
     }
+
     signals::stop_cleanly(&context.interrupt)?;
     let pipeline = context.pipeline()?;
     let family = context.family(&*model.reader)?;
@@ -80,6 +81,7 @@ fn embed(args: &EmbedArgs, context: &Context) -> Outcome {
         bytes_out: written.bytes_out,
         losses: &written.losses,
     };
+
     let summary =
         |out: &mut dyn Write, report: &MarkReport<'_>| render_mark(out, report, &args.output);
     if aside {
@@ -96,6 +98,7 @@ fn detect(args: &DetectArgs, context: &Context) -> Outcome {
     signals::stop_cleanly(&context.interrupt)?;
     let pipeline = context.pipeline()?;
     let family = context.family(&view)?;
+
     // The weights are read twice.
     let bar =
         Bar::new(&context.printer, model.reader.files().iter().map(|file| 2 * file.len).sum());
@@ -139,6 +142,7 @@ fn read_key(context: &Context) -> Outcome<MarkKey> {
             path.display()
         )));
     }
+
     let key = MarkKey::from_secret(&secret);
     secret.fill(0);
     key.map_err(|error| Failure::Usage(format!("{}: {}", path.display(), error.message())))
@@ -191,14 +195,17 @@ fn render_find(out: &mut dyn Write, report: &DetectReport, verbose: bool) -> io:
         (false, _, Some(asked)) => writeln!(out, "{BAD}NOT FOUND{BAD:#}: {}", Escaped(asked))?,
         (false, _, None) => writeln!(out, "{BAD}NOT FOUND{BAD:#}: no mark of this key")?,
     }
+
     if let (false, Some(id)) = (*detected, id) {
         writeln!(out, "The weights have another id: {BOLD}{}{BOLD:#}", Escaped(id))?;
     }
+
     let chance = if *log10_chance < -300.0 {
         "below 1e-300".to_owned()
     } else {
         format!("at most {:.1e}", 10_f64.powf(*log10_chance))
     };
+
     // Without an id the best of all frames is reported, which is well above zero where there is
     // nothing.
     let best = if asked.is_none() { "Best correlation" } else { "Correlation" };
@@ -213,11 +220,13 @@ fn render_find(out: &mut dyn Write, report: &DetectReport, verbose: bool) -> io:
         )?,
         false => writeln!(out, "{DIM}{looked_at}{DIM:#}")?,
     }
+
     if verbose {
         writeln!(out, "\nbyte      z   next")?;
         symbols.iter().try_for_each(|symbol| {
             writeln!(out, "  {:02x} {:6.1} {:6.1}", symbol.byte, symbol.z, symbol.runner_up)
         })?;
     }
+
     Ok(())
 }

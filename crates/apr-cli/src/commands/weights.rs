@@ -116,6 +116,7 @@ fn quantize(scheme: Scheme, options: &QuantizeOptions, context: &Context) -> Out
         }
         (None, None) => None,
     };
+
     let choices = Choices {
         embedding_type: options.embedding_type,
         output_type: options.output_type,
@@ -124,6 +125,7 @@ fn quantize(scheme: Scheme, options: &QuantizeOptions, context: &Context) -> Out
         requantize: options.requantize,
         ..Choices::new(scheme)
     };
+
     Ok(Quantization { choices, weighting })
 }
 

@@ -77,6 +77,7 @@ fn subtree_avx512(bytes: &[u8], offset: u64) -> ChainingValue {
     for (group, counter) in groups.iter().zip((offset / CHUNK_LEN as u64..).step_by(LANES)) {
         values.push(chunks(group, counter));
     }
+
     // Each level has half as many, written over the one before.
     let values = values.as_flattened_mut();
     let mut left = values.len();
@@ -90,6 +91,7 @@ fn subtree_avx512(bytes: &[u8], offset: u64) -> ChainingValue {
             values[group..group + count].copy_from_slice(&parents(&pairs)[..count]);
         }
     }
+
     values[0]
 }
 
@@ -114,6 +116,7 @@ fn chunks(
         let end = if block == CHUNK_LEN / BLOCK - 1 { CHUNK_END } else { 0 };
         compress(&mut state, &words, counter, start | end);
     }
+
     digests(&state)
 }
 
@@ -134,6 +137,7 @@ fn compress(state: &mut [__m512i; 8], words: &[__m512i; 16], counter: [__m512i; 
     let [i, j, k, l, ..] = INITIAL.map(|word| all(word));
     let mut v =
         [a, b, c, d, e, f, g, h, i, j, k, l, counter[0], counter[1], all(BLOCK_WORD), all(flags)];
+
     // Written out, since the words of a round must be known when the registers are chosen.
     round::<0>(&mut v, words);
     round::<1>(&mut v, words);
@@ -187,6 +191,7 @@ fn transposed(mut rows: [__m512i; 16]) -> [__m512i; 16] {
         pairs[i] = _mm512_unpacklo_epi32(rows[i], rows[i + 1]);
         pairs[i + 1] = _mm512_unpackhi_epi32(rows[i], rows[i + 1]);
     }
+
     // Quarter `q` of register `i + k` becomes word `4 q + k` of rows `i` to `i + 3`.
     for i in (0..16).step_by(4) {
         rows[i] = _mm512_unpacklo_epi64(pairs[i], pairs[i + 2]);
@@ -194,6 +199,7 @@ fn transposed(mut rows: [__m512i; 16]) -> [__m512i; 16] {
         rows[i + 2] = _mm512_unpacklo_epi64(pairs[i + 1], pairs[i + 3]);
         rows[i + 3] = _mm512_unpackhi_epi64(pairs[i + 1], pairs[i + 3]);
     }
+
     for k in 0..4 {
         let even = |a, b| _mm512_shuffle_i32x4::<0b10_00_10_00>(a, b);
         let odd = |a, b| _mm512_shuffle_i32x4::<0b11_01_11_01>(a, b);
@@ -207,6 +213,7 @@ fn transposed(mut rows: [__m512i; 16]) -> [__m512i; 16] {
         pairs[k + 8] = odd(evens[0], evens[1]);
         pairs[k + 12] = odd(odds[0], odds[1]);
     }
+
     pairs
 }
 

@@ -88,6 +88,7 @@ impl KeyValue {
                 name => Value::from_json(name, value),
             }
         };
+
         let value = value().ok_or_else(|| {
             let message = "is not of the type that it is said to be";
             Error::format(format!(
@@ -164,6 +165,7 @@ impl Array {
         if depth > MAX_DEPTH {
             return None;
         }
+
         let values = json.as_array()?;
         Some(match items {
             "u8" => Self::U8(all(values, unsigned)?),

@@ -142,6 +142,7 @@ impl KeyValues {
             *later =
                 u32::try_from(*later as usize - (end - start) + packed.len()).unwrap_or(u32::MAX);
         }
+
         drop(self.bytes.splice(start..end, packed));
         Ok(())
     }
@@ -361,11 +362,13 @@ impl<'a> Pair<'a> {
             }
             map.serialize_entry("items", value::name_of(wire.u32()))?;
         }
+
         map.serialize_entry("key", self.key)?;
         map.serialize_entry("type", value::name_of(number))?;
         if count.is_none_or(|count| count <= longest) {
             map.serialize_entry("value", &WireValue(self.value))?;
         }
+
         map.end()
     }
 }

@@ -129,9 +129,11 @@ impl<'de> Visitor<'de> for PairSeed<'_> {
                 other => return Err(A::Error::custom(format!("a pair with '{other}'"))),
             }
         }
+
         if key.is_empty() || !is_read || (items.is_some() != (kind == Some(ARRAY))) {
             return Err(A::Error::custom("a pair without a key or a value"));
         }
+
         Ok(key)
     }
 }
@@ -185,6 +187,7 @@ impl<'de> DeserializeSeed<'de> for Scalar<'_> {
                 }
             }
         }
+
         Ok(())
     }
 }
@@ -245,6 +248,7 @@ impl<'de> Visitor<'de> for Items<'_> {
             }
             count += 1;
         }
+
         out[place..place + 8].copy_from_slice(&count.to_le_bytes());
         Ok(())
     }
@@ -285,6 +289,7 @@ impl<'de> Visitor<'de> for Nested<'_> {
                 _ => return Err(A::Error::custom("no array in an array")),
             }
         }
+
         if is_read { Ok(()) } else { Err(A::Error::custom("an array without a value")) }
     }
 }

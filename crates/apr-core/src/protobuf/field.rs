@@ -47,6 +47,7 @@ impl Message {
         if self.at >= self.end {
             return Ok(None);
         }
+
         let start = self.at;
         let (key, at) = walker.varint(start, self.end)?;
         let number = u32::try_from(key >> 3).ok().filter(|number| (1..1 << 29).contains(number));
@@ -73,6 +74,7 @@ impl Message {
                 return Err(Error::format(message).at(start));
             }
         };
+
         self.at = end;
         Ok(Some(Field {
             number,
@@ -193,6 +195,7 @@ impl Field {
             to.push(value.cast_signed());
             return Ok(());
         }
+
         let span = self.range()?;
         let mut at = span.offset;
         while at < span.end() {
@@ -201,6 +204,7 @@ impl Field {
             to.push(value.cast_signed());
             at = next;
         }
+
         Ok(())
     }
 
@@ -215,10 +219,12 @@ impl Field {
             to.push(f32::from_bits(bits));
             return Ok(());
         }
+
         let span = self.range()?;
         if !span.len.is_multiple_of(4) {
             return Err(cut_off(span.offset));
         }
+
         let bytes = walker.bytes(span)?;
         let floats = bytes
             .chunks_exact(4)

@@ -68,6 +68,7 @@ impl Runs {
                 .at(field.span.offset));
             }
         };
+
         // Keys are mostly of one length; one that is written longer than needed starts another run.
         let key_len = own.map_or_else(|| key_len(field.number), |width| field.span.len - width);
         let span = field.span;

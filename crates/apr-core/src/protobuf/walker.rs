@@ -78,6 +78,7 @@ impl<'a> Walker<'a> {
         if span.end() > self.source.len() {
             return Err(past_the_end(span.offset, self.source.len()));
         }
+
         let mut bytes = vec![0; len];
         if span.len > WINDOW {
             self.source.read_at(span.offset, &mut bytes)?;
@@ -85,6 +86,7 @@ impl<'a> Walker<'a> {
             let from = self.load(span.offset, span.len)?;
             bytes.copy_from_slice(&self.window[from..from + len]);
         }
+
         Ok(bytes)
     }
 

@@ -118,6 +118,7 @@ impl Hyperparameters {
                 .ok_or_else(|| missing(config_name))?;
             values.push(value);
         }
+
         let mut hyperparameters = Self { size: 0, values: [0; 10] };
         hyperparameters.values.copy_from_slice(&values);
         let recorded_size =

@@ -57,6 +57,7 @@ pub(super) fn read(source: &dyn ByteSource, limits: &Limits) -> Result<Parts> {
         made.push(bytes);
         metadata.set(keys::MEL_FILTERBANK, json!({ "tensor": keys::MEL_FILTERBANK_TENSOR }));
     }
+
     Ok(Parts {
         format: &super::FORMAT,
         metadata,
@@ -99,6 +100,7 @@ fn entry(described: Described, index_start: u64, data_start: u64) -> Result<Entr
             format!("{} dimensions, more than the limit of {}", shape.len(), Shape::MAX_DIMS);
         return Err(locate(Error::format(message)));
     }
+
     let dtype =
         DTYPES.iter().find(|(known, _)| *known == dtype).map(|&(_, dtype)| dtype).ok_or_else(
             || {
@@ -114,6 +116,7 @@ fn entry(described: Described, index_start: u64, data_start: u64) -> Result<Entr
             format!("{size} bytes are not the length of the shape {} in {dtype}", info.shape);
         return Err(locate(Error::corrupt(message)));
     }
+
     let offset = data_start.checked_add(offset);
     let offset = offset.ok_or_else(|| locate(Error::corrupt("its offset exceeds 2^64")))?;
     Ok(Entry { info, offset, len: size, encoding: Encoding::Plain })
@@ -144,6 +147,7 @@ fn filterbank(metadata: &Metadata) -> Option<(Shape, Vec<u8>)> {
     if shape.dims().len() != 2 || shape.elements() != Some(values.len() as u64) {
         return None;
     }
+
     #[expect(
         clippy::cast_possible_truncation,
         reason = "the weights are F32, written as decimal numbers"

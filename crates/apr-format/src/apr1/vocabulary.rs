@@ -39,6 +39,7 @@ impl Vocabulary {
         let mut fields = Fields::new(bytes, at);
         let (tokens, merges) =
             (fields.u32("the number of tokens")?, fields.u32("the number of merges")?);
+
         // Each takes a length of two bytes at least.
         let least = 2 * u64::from(tokens) + 4 * u64::from(merges);
         if least > fields.left() as u64 {
@@ -48,14 +49,17 @@ impl Vocabulary {
             );
             return Err(Error::corrupt(message).at(at));
         }
+
         let mut vocabulary = Self::default();
         for _ in 0..tokens {
             vocabulary.tokens.push(short_bytes(&mut fields, "a token")?);
         }
+
         for _ in 0..merges {
             let left = short_bytes(&mut fields, "a merge")?;
             vocabulary.merges.push([left, short_bytes(&mut fields, "a merge")?]);
         }
+
         Ok(vocabulary)
     }
 
@@ -68,6 +72,7 @@ impl Vocabulary {
                 .map_err(|_| Error::format("a vocabulary of over 2^32 tokens"))?;
             bytes.extend(count.to_le_bytes());
         }
+
         for token in self.tokens.iter().chain(self.merges.iter().flatten()) {
             let len = u16::try_from(token.len()).map_err(|_| {
                 Error::format(format!("a token has {} bytes; APR1 holds 65,535", token.len()))
@@ -75,6 +80,7 @@ impl Vocabulary {
             bytes.extend(len.to_le_bytes());
             bytes.extend(token);
         }
+
         Ok(bytes)
     }
 
@@ -91,6 +97,7 @@ impl Vocabulary {
                 false => token.iter().map(|&byte| alphabet[usize::from(byte)]).collect(),
             }
         };
+
         metadata.set(VOCAB_SIZE, self.tokens.len());
         metadata.set(VOCABULARY_ENCODING, if utf8 { UTF8 } else { BYTE_TO_UNICODE });
         metadata.set(VOCABULARY, self.tokens.iter().map(text).collect::<Vec<_>>());
@@ -112,6 +119,7 @@ impl Vocabulary {
             || texts.iter().all(|text| text.chars().all(|c| bytes_of.contains_key(&c))),
             |encoding| encoding == BYTE_TO_UNICODE,
         );
+
         // A token that no tokenizer of bytes wrote stands for itself.
         let token = |text: &str| match as_characters {
             true => text.chars().map(|c| bytes_of.get(&c).copied()).collect::<Option<_>>(),

@@ -60,6 +60,7 @@ impl Header {
             ))
             .at(4));
         }
+
         let (size, quantization) = (fields.u8("the model type")?, fields.u8("the quantization")?);
         if usize::from(quantization) >= QUANTIZATIONS.len() {
             return Err(Error::format(format!(
@@ -67,6 +68,7 @@ impl Header {
             ))
             .at(7));
         }
+
         let compressed = fields.u8("the compression")?;
         let (tensors, flags) = (fields.u16("the number of tensors")?, fields.u8("the flags")?);
         let hyperparameters = Hyperparameters::read(size, &mut fields)?;
@@ -110,6 +112,7 @@ pub(super) fn read(source: &dyn ByteSource, limits: &Limits) -> Result<Parts> {
         let scale = scales.chunks_exact(4).nth(at).and_then(|bytes| bytes.try_into().ok());
         tensors.push(read_entry(entry, entry_start, data_start, &header, scale, &mut notes)?);
     }
+
     let mut ends = tensors.iter().map(|entry: &Entry| entry.offset.checked_add(entry.len));
     let data_end = ends.try_fold(data_start, |most, end| Some(most.max(end?)));
     let data_end =
@@ -126,6 +129,7 @@ pub(super) fn read(source: &dyn ByteSource, limits: &Limits) -> Result<Parts> {
     if header.flags & HAS_FILTERBANK != 0 {
         tensors.push(read_filterbank(source, next, &mut metadata, &mut sections)?);
     }
+
     let quantization = QUANTIZATIONS[usize::from(header.quantization)];
     Ok(Parts {
         format: &super::FORMAT,
@@ -166,22 +170,26 @@ impl Oddities {
                 self.floats
             ));
         }
+
         if header.compressed != 0 {
             warnings.push(
                 "the header says that tensors are compressed; by their lengths they are not"
                     .to_string(),
             );
         }
+
         if let Some(name) = self.completed.first() {
             let count = self.completed.len();
             warnings.push(format!(
                 "{count} names were cut to 47 bytes when written and are completed, as '{name}'"
             ));
         }
+
         let unknown = header.flags & !(HAS_VOCABULARY | HAS_FILTERBANK);
         if unknown != 0 {
             warnings.push(format!("the header has unknown flags: {unknown:#04x}"));
         }
+
         warnings
     }
 }
@@ -196,18 +204,21 @@ fn read_entry(
 ) -> Result<Entry> {
     let mut fields = Fields::new(bytes, at);
     let mut name = padded_name(fields.take(NAME_LEN, "a name")?, at)?;
+
     // The program cut names to 47 bytes: of Whisper's, those of the second ten decoder layers lose
     // the last letter.
     if name.len() == NAME_LEN - 1 && name.ends_with(".weigh") {
         name.push('t');
         notes.completed.push(name.clone());
     }
+
     let (offset, len) = (fields.u64("an offset")?, fields.u64("a size")?);
     let elements = fields.u64("a number of elements")?;
     let mut slots = [0; 4];
     for slot in &mut slots {
         *slot = fields.u32("a dimension")?;
     }
+
     let locate = |error: Error| error.for_tensor(&name).at(at);
     let shape =
         Shape::from(used_dims(slots, fields.u8("the number of dimensions")?).map_err(locate)?);
@@ -216,6 +227,7 @@ fn read_entry(
             format!("the shape {shape} does not have the {elements} elements that its entry says");
         return Err(locate(Error::corrupt(message)));
     }
+
     let (dtype, encoding) = stored_as(header, len, &shape, scale).map_err(locate)?;
     notes.floats += usize::from(dtype == DType::F32 && header.quantization != 0 && elements > 0);
     let offset = data_start.checked_add(offset);
@@ -242,16 +254,19 @@ fn stored_as(
         _ if takes(DType::F32) => return Ok((DType::F32, Encoding::Plain)),
         _ => {}
     }
+
     if header.compressed != 0 {
         let message = "it is compressed with LZ4 in a layout that APR1 does not define and no \
             published program wrote";
         return Err(Error::version(message));
     }
+
     if header.quantization == INT4 {
         return Err(Error::version(
             "it is packed int4, whose layout APR1 does not define and no published program wrote",
         ));
     }
+
     let quantization = QUANTIZATIONS[usize::from(header.quantization)];
     Err(Error::corrupt(format!(
         "{len} bytes are not the length of the shape {shape} in {quantization}"
@@ -278,6 +293,7 @@ fn section(
             Error::corrupt(format!("{what} takes {len} bytes, but the file ends before")).at(at)
         );
     }
+
     sections.push(Section { offset: at, len: 4 + len });
     Ok((start, len))
 }
@@ -315,6 +331,7 @@ fn read_filterbank(
         .for_tensor(keys::MEL_FILTERBANK_TENSOR)
         .at(start)
     })?;
+
     // Structure are the lengths and what follows the weights, if anything.
     sections.pop();
     sections.push(Section { offset: at, len: 12 });
@@ -322,6 +339,7 @@ fn read_filterbank(
     if rest > 0 {
         sections.push(Section { offset: start + 8 + weights_len, len: rest });
     }
+
     metadata.set(keys::MEL_FILTERBANK, json!({ "tensor": keys::MEL_FILTERBANK_TENSOR }));
     metadata.set("mel_filterbank_shape", json!([mels, freqs]));
     let shape = Shape::from([mels, freqs].map(u64::from));

@@ -100,12 +100,14 @@ pub fn plan(
         planned.push(PlannedTensor { source, file: 0, offset: end, len });
         end = add(end, len)?;
     }
+
     let mut middle = Vec::new();
     if let Some(vocabulary) = &vocabulary {
         let bytes = vocabulary.encode()?;
         middle.extend(section_len(bytes.len() as u64, "the vocabulary")?);
         middle.extend(bytes);
     }
+
     if let Some(source) = filterbank {
         let len = tensors[source].byte_len()?;
         middle.extend(section_len(len.saturating_add(8), "the mel filterbank")?);
@@ -120,6 +122,7 @@ pub fn plan(
         planned.push(PlannedTensor { source, file: 0, offset, len });
         end = add(end, len)?;
     }
+
     let len = add(end, middle.len() as u64 + 4)?;
     let names = planned.iter().map(|tensor| tensors[tensor.source].name.clone()).collect();
     let files = vec![FileInfo { name: options.file_name.clone(), len }];
@@ -154,6 +157,7 @@ fn quantization<'a>(tensors: impl Iterator<Item = &'a TensorInfo>) -> Result<u8>
             );
             return Err(Error::format(message).for_tensor(&info.name));
         }
+
         let first = *first.get_or_insert(info);
         if first.dtype != info.dtype {
             let message = format!(
@@ -163,6 +167,7 @@ fn quantization<'a>(tensors: impl Iterator<Item = &'a TensorInfo>) -> Result<u8>
             return Err(Error::format(message).for_tensor(&info.name));
         }
     }
+
     Ok(u8::from(first.is_some_and(|first| first.dtype == DType::F16)))
 }
 
@@ -174,6 +179,7 @@ fn encode_entry(info: &TensorInfo, offset: u64, index: &mut Vec<u8>) -> Result<u
             format!("a name of {} bytes; APR1 holds 1 to {NAME_LEN}, without zeros", name.len());
         return Err(Error::format(message));
     }
+
     let dims = info.shape.dims();
     let count = u8::try_from(dims.len()).ok().filter(|&count| count <= 4);
     let count =
@@ -185,9 +191,11 @@ fn encode_entry(info: &TensorInfo, offset: u64, index: &mut Vec<u8>) -> Result<u
     for number in [offset, len, info.shape.elements().unwrap_or_default()] {
         index.extend(number.to_le_bytes());
     }
+
     for at in 0..4 {
         index.extend(narrow(dims.get(at).copied().unwrap_or_default())?.to_le_bytes());
     }
+
     index.push(count);
     index.extend([0; 7]);
     Ok(len)
@@ -233,6 +241,7 @@ fn losses(metadata: &Metadata, has_vocabulary: bool) -> Vec<Loss> {
         METADATA_KEY,
         "names",
     ];
+
     let in_vocabulary = |key: &str| {
         has_vocabulary && [VOCABULARY, VOCABULARY_ENCODING, VOCAB_SIZE, MERGES].contains(&key)
     };
@@ -247,6 +256,7 @@ fn losses(metadata: &Metadata, has_vocabulary: bool) -> Vec<Loss> {
             nothing else"
             .into(),
     };
+
     lost.map(loss).collect()
 }
 

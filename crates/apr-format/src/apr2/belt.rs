@@ -118,6 +118,7 @@ impl Belt {
         while matches!(places.waiting.front()?, Place::UnderWay) {
             places = self.changed.wait(places).unwrap_or_else(std::sync::PoisonError::into_inner);
         }
+
         let place = places.take_off()?;
         drop(places);
         match place {
@@ -225,6 +226,7 @@ mod tests {
                     std::thread::yield_now();
                 }
             };
+
             let mut seen = Vec::new();
             std::thread::scope(|scope| {
                 for _ in 0..helpers {

@@ -54,18 +54,22 @@ pub(super) fn embed_companions(
                 json!({ "tensor": tensor })
             }
         };
+
         if files.contains_key(&name) {
             return Err(Error::format(format!(
                 "two companions have the name '{}'",
                 Escaped::short(&name)
             )));
         }
+
         files.insert(name, value);
     }
+
     metadata.remove(keys::FILES);
     if !files.is_empty() {
         metadata.set(keys::FILES, files);
     }
+
     Ok((infos, contents))
 }
 
@@ -111,9 +115,11 @@ pub(super) fn find_companions(
                 )));
             }
         };
+
         companions.push(Companion { name: name.clone(), len });
         contents.push(bytes);
     }
+
     Ok((companions, contents))
 }
 

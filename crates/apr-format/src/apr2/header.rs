@@ -121,6 +121,7 @@ impl Header {
                 Error::format("this is not an APR2 file: it does not start with 'APR2'").at(0)
             );
         }
+
         let header = Self {
             version_major: u16_at(4),
             version_minor: u16_at(6),
@@ -131,11 +132,13 @@ impl Header {
             index_size: u32_at(24),
             data_offset: u32_at(28),
         };
+
         if header.version_major.swap_bytes() == VERSION_MAJOR {
             return Err(
                 Error::format("the header is big-endian; APR2 files are little-endian").at(4)
             );
         }
+
         if header.version_major != VERSION_MAJOR {
             let (major, minor) = (header.version_major, header.version_minor);
             return Err(Error::version(format!(
@@ -143,6 +146,7 @@ impl Header {
             ))
             .at(4));
         }
+
         if header.metadata_offset != Self::LEN {
             let offset = header.metadata_offset;
             return Err(Error::format(format!(
@@ -150,6 +154,7 @@ impl Header {
             ))
             .at(12));
         }
+
         header.check_sections(file_len)?;
         Ok(header)
     }
@@ -172,6 +177,7 @@ impl Header {
         for (field, word) in bytes[8..].chunks_exact_mut(4).zip(words) {
             field.copy_from_slice(&word.to_le_bytes());
         }
+
         bytes
     }
 
@@ -196,15 +202,18 @@ impl Header {
                 self.flags.unknown()
             ));
         }
+
         if self.flags.contains(Flags::ALIGNED_64.union(Flags::ALIGNED_32)) {
             warnings.push("the header claims both 64- and 32-byte alignment; 64 is assumed".into());
         }
+
         if !u64::from(self.data_offset).is_multiple_of(self.flags.alignment()) {
             let (offset, alignment) = (self.data_offset, self.flags.alignment());
             warnings.push(format!(
                 "the data section starts at byte {offset}, which is not a multiple of {alignment}"
             ));
         }
+
         warnings
     }
 
@@ -222,6 +231,7 @@ impl Header {
                 ))
                 .at(field));
             }
+
             if end > file_len {
                 return Err(Error::corrupt(format!(
                     "the {name} ends at byte {end}, but the file is truncated: it ends at byte \
@@ -229,8 +239,10 @@ impl Header {
                 ))
                 .at(field));
             }
+
             previous_end = end;
         }
+
         Ok(())
     }
 }

@@ -136,6 +136,7 @@ pub(super) fn decode_index(bytes: &[u8], header: &Header) -> Result<Index> {
     if reserved != 0 {
         index.warnings.push(format!("the reserved word of the index is {reserved}, not 0"));
     }
+
     // The section justifies the allocation: each entry takes at least its fixed part and one byte
     // of name.
     let possible = bytes.len().saturating_sub(INDEX_HEADER_LEN) / (ENTRY_FIXED_LEN + 1);
@@ -145,6 +146,7 @@ pub(super) fn decode_index(bytes: &[u8], header: &Header) -> Result<Index> {
         ))
         .at(cursor.base));
     }
+
     index.entries.reserve_exact(count);
     for number in 0..count {
         let start = cursor.offset();
@@ -154,6 +156,7 @@ pub(super) fn decode_index(bytes: &[u8], header: &Header) -> Result<Index> {
         }
         index.entries.push(entry);
     }
+
     index.warnings.extend(unknown_flags_warning(&index.entries));
     match cursor.remaining() {
         0 => Ok(index),
@@ -209,6 +212,7 @@ fn decode_fields(cursor: &mut Cursor<'_>, name: &str, encrypted: bool) -> Result
     if n_dims > Shape::MAX_DIMS {
         return Err(Error::format(format!("{n_dims} dimensions; APR2 allows {}", Shape::MAX_DIMS)));
     }
+
     let dims = (0..n_dims).map(|_| cursor.u64()).collect::<Result<Vec<_>>>()?;
     let info = TensorInfo { name: name.to_string(), dtype, shape: dims.into() };
     let (offset, size, raw_size) = (cursor.u64()?, cursor.u64()?, cursor.u64()?);
@@ -231,13 +235,16 @@ fn check_encoding(entry: &IndexEntry, encrypted: bool) -> Result<()> {
             )));
         }
     }
+
     if entry.flags & flag::FILTER != 0 && entry.flags & flag::CODEC == 0 {
         return Err(Error::format("a filter without a codec"));
     }
+
     if (entry.flags & flag::ENCRYPTED != 0) != encrypted {
         let (is, header) = if encrypted { ("not flagged", "is") } else { ("flagged", "is not") };
         return Err(Error::corrupt(format!("it is {is} as encrypted, but the header {header}")));
     }
+
     Ok(())
 }
 
@@ -254,6 +261,7 @@ fn check_sizes(entry: &IndexEntry, len: u64) -> Result<()> {
             ))),
         };
     }
+
     let opened = if flags & ENCRYPTED != 0 { plain_len(*size) } else { Some(*size) };
     let stored = opened.ok_or_else(|| {
         Error::corrupt(format!(
@@ -273,12 +281,14 @@ fn check_sizes(entry: &IndexEntry, len: u64) -> Result<()> {
         }
         return Ok(());
     }
+
     if flags & LAYOUT == 0 && *raw_size != len {
         return Err(Error::corrupt(format!(
             "the index says that it decodes to {raw_size} bytes, but {dtype} of shape {shape} \
              takes {len}"
         )));
     }
+
     let form = StoredForm { flags: flags & FORM, raw_len: *raw_size, len: stored };
     check_form(form).map_err(Error::corrupt)
 }

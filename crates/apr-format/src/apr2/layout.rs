@@ -67,12 +67,14 @@ pub(super) fn place_entries(
         };
         Ok(Place { offset, len: entry.size, index, owner: index, tied: entry.is_tied() })
     });
+
     let mut places = own.collect::<Result<Vec<_>>>()?;
     for (index, entry) in entries.iter().enumerate().filter(|(_, entry)| entry.is_tied()) {
         let target = tie_target(entry, entries, metadata)
             .map_err(|error| error.for_tensor(&entry.info.name))?;
         places[index] = Place { index, tied: true, ..places[target] };
     }
+
     Ok(places)
 }
 
@@ -91,6 +93,7 @@ fn tie_target(entry: &IndexEntry, entries: &[IndexEntry], metadata: &Metadata) -
             && other.info.dtype == entry.info.dtype
             && other.info.shape == entry.info.shape
     });
+
     target.ok_or_else(|| {
         Error::corrupt(format!(
             "it is tied to '{}', which is not a tensor like it",
@@ -131,6 +134,7 @@ pub(super) fn check_overlaps(
         if place.tied || place.len == 0 {
             continue;
         }
+
         if let Some(previous) = previous.filter(|_| place.offset < end) {
             let previous: &IndexEntry = &entries[previous];
             return Err(Error::corrupt(format!(
@@ -140,9 +144,11 @@ pub(super) fn check_overlaps(
             .for_tensor(&entries[index].info.name)
             .at(place.offset));
         }
+
         end = place.end();
         previous = Some(index);
     }
+
     Ok(())
 }
 

@@ -136,6 +136,7 @@ impl Manifest {
                 json!(file)
             )
         });
+
         let map =
             self.tensor_shard_map.iter().map(|(name, shard)| format!("{}: {shard}", json!(name)));
         let mut sections = Vec::from([
@@ -160,6 +161,7 @@ impl Manifest {
             sections.push(format!(r#""companions": {}"#, lines(companions, "[", "]")));
             sections.push(format!(r#""tensors": {}"#, lines(tensors, "[", "]")));
         }
+
         format!("{{\n  {}{END}", sections.join(",\n  ")).into_bytes()
     }
 
@@ -186,6 +188,7 @@ impl Manifest {
             let message = "there is no digest of the shard that a signature could cover";
             return Err(Error::new(Code::Signature, message).in_file(&entry.file));
         }
+
         let digest = hash([&self.encode_unsigned(), &[]]);
         let mut block =
             self.signatures.as_deref().map(SignBlock::decode).transpose()?.unwrap_or_default();
@@ -307,6 +310,7 @@ impl<'de> Deserialize<'de> for ShardMap {
 
 fn parse(bytes: &[u8], name: &str) -> Result<Manifest> {
     const WHAT: &str = "the manifest";
+
     let text = json::utf8(bytes, WHAT, 0)?;
     let Object(file): Object<ManifestFile> =
         serde_json::from_str(text).map_err(|error| json::error(&error, WHAT, text, 0))?;
@@ -314,12 +318,14 @@ fn parse(bytes: &[u8], name: &str) -> Result<Manifest> {
     if !file.sharded {
         return Err(Error::format("the manifest says that the model is not sharded"));
     }
+
     if file.shard_count != file.shards.len() as u64 {
         let (claimed, listed) = (file.shard_count, file.shards.len());
         return Err(Error::corrupt(format!(
             "the manifest counts {claimed} shards, but lists {listed}"
         )));
     }
+
     let shards = parse_shards(file.shards, name)?;
     let signatures =
         file.signatures.map(|hex| parse_signatures(&hex, text, &shards)).transpose()?;
@@ -334,6 +340,7 @@ fn parse(bytes: &[u8], name: &str) -> Result<Manifest> {
         }
         _ => None,
     };
+
     Ok(Manifest { shards, tensor_shard_map, contents, signatures })
 }
 
@@ -350,6 +357,7 @@ fn parse_shards(shards: Vec<Object<ShardFile>>, manifest: &str) -> Result<Vec<Sh
     if shards.is_empty() {
         return Err(Error::format("the manifest names no shard"));
     }
+
     // The manifest may have been opened by a path; shards never are.
     let manifest = manifest.rsplit(['/', '\\']).next().unwrap_or(manifest);
     let mut names = BTreeSet::new();
@@ -359,10 +367,12 @@ fn parse_shards(shards: Vec<Object<ShardFile>>, manifest: &str) -> Result<Vec<Sh
         if file == manifest {
             return Err(Error::format("the manifest names itself as a shard"));
         }
+
         if !names.insert(file.clone()) {
             let file = Escaped::short(&file);
             return Err(Error::format(format!("the manifest names the shard '{file}' twice")));
         }
+
         let digits = crc32.len() == 8 && crc32.bytes().all(|digit| digit.is_ascii_hexdigit());
         let crc32 = u32::from_str_radix(&crc32, 16).ok().filter(|_| digits).ok_or_else(|| {
             let (file, crc32) = (Escaped::short(&file), Escaped::short(&crc32));
@@ -382,9 +392,11 @@ fn parse_shards(shards: Vec<Object<ShardFile>>, manifest: &str) -> Result<Vec<Sh
             };
             digest.ok_or_else(|| Error::format(message()))
         });
+
         let signed_digest = signed_digest.transpose()?;
         entries.push(ShardEntry { file, size, crc32, signed_digest });
     }
+
     Ok(entries)
 }
 
@@ -398,6 +410,7 @@ fn parse_signatures(hex: &str, manifest: &str, shards: &[ShardEntry]) -> Result<
             "the manifest does not end with its signatures, so that they don't cover all of it",
         ));
     }
+
     match shards.iter().find(|entry| entry.signed_digest.is_none()) {
         None => Ok(block),
         Some(entry) => {
@@ -414,6 +427,7 @@ fn parse_map(ShardMap(mut entries): ShardMap, shards: usize) -> Result<Vec<(Stri
     if let Some(pair) = entries.windows(2).find(|pair| pair[0].0 == pair[1].0) {
         return Err(Error::format("the manifest lists this tensor twice").for_tensor(&pair[0].0));
     }
+
     let position = |(name, shard): (String, u64)| match usize::try_from(shard)
         .ok()
         .filter(|&shard| shard < shards)
@@ -444,6 +458,7 @@ fn parse_tensors(
         if let Some(problem) = problem {
             return Err(Error::corrupt(problem).for_tensor(&name));
         }
+
         let known = DType::ALL.iter().copied().find(|known| known.name() == dtype);
         let info = known.filter(|_| shape.len() <= Shape::MAX_DIMS).map(|dtype| TensorInfo {
             name: name.clone(),
@@ -458,6 +473,7 @@ fn parse_tensors(
         info.byte_len()?;
         infos.push(info);
     }
+
     if let Some((name, _)) =
         map.iter().enumerate().find(|(at, _)| !told.contains(at)).map(|(_, entry)| entry)
     {

@@ -139,6 +139,7 @@ impl Apr2Reader {
             warnings,
             source,
         };
+
         let hidden = reader.reveal_metadata(&entries)?;
         reader.hidden_metadata = hidden.is_some();
         reader.list_tensors(entries, &order, hidden)?;
@@ -151,6 +152,7 @@ impl Apr2Reader {
         if !self.header.flags.contains(Flags::ENCRYPTED) {
             return Ok(None);
         }
+
         let found = entries
             .binary_search_by(|entry| entry.info.name.as_str().cmp(keys::HIDDEN_TENSOR))
             .ok();
@@ -162,6 +164,7 @@ impl Apr2Reader {
                 .push("most metadata are encrypted too; a key or a password shows them".into());
             return Ok(Some(at));
         }
+
         let len = entries[at].info.byte_len()?;
         self.limits.check_metadata(len)?;
         let mut json = zeros(len)?;
@@ -188,6 +191,7 @@ impl Apr2Reader {
                 hidden[*at] = true;
             }
         }
+
         metadata.into_iter().for_each(|at| hidden[at] = true);
         if self.is_locked() {
             // Nobody can read them, and what is in the metadata is there anyway.
@@ -196,6 +200,7 @@ impl Apr2Reader {
             self.companions = readable.iter().map(|&at| self.companions[at].clone()).collect();
             self.companion_bytes.retain(|bytes| matches!(bytes, CompanionBytes::Text(_)));
         }
+
         self.entries = order.iter().copied().filter(|&index| !hidden[index]).collect();
         let mut infos: Vec<_> = entries.into_iter().map(|entry| Some(entry.info)).collect();
         self.tensors = self.entries.iter().filter_map(|&index| infos[index].take()).collect();
@@ -435,6 +440,7 @@ impl ContainerFacts for Apr2Reader {
                 .map_err(|error| error.in_file(&self.files[0].name))?
                 .map(|at| (at, "the padding is not zero".into()))
         };
+
         match stray {
             Some((offset, what)) => Err(self.uncovered(&what, offset)),
             None => Ok(()),
@@ -463,6 +469,7 @@ impl ContainerFacts for Apr2Reader {
                 kinds[*entry] = ExtentKind::Companion(companion);
             }
         }
+
         for (stored, kind) in self.stored.iter().zip(kinds).filter(|(stored, _)| !stored.place.tied)
         {
             parts.push(Extent { kind, offset: stored.place.offset, len: stored.place.len });
@@ -490,6 +497,7 @@ impl ContainerFacts for Apr2Reader {
             "crc32": format!("{:#010x}", self.footer.crc32),
             "file_size": self.footer.file_size,
         });
+
         if self.header.flags.contains(Flags::ENCRYPTED) {
             let (locks, locked) = (&self.encryption.locks, self.is_locked());
             fields["encryption"] =

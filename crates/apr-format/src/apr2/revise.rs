@@ -96,6 +96,7 @@ impl Apr2Reader {
         if self.must_seal_anew(changes)? {
             return Ok(None);
         }
+
         let (old, source) = (self.header(), self.source());
         let metadata = self.revised_metadata(changes)?;
         let mut index = read_vec(source, old.index_offset.into(), old.index_size.into())?;
@@ -117,10 +118,12 @@ impl Apr2Reader {
             index_size: word(index.len())?,
             ..*old
         };
+
         let sections = [&header.encode()[..], &metadata, &index].concat();
         if sections.len() > old.data_offset as usize {
             return Ok(None);
         }
+
         let encr = self.revised_encr(&header, &metadata, &index, changes.touch_content())?;
         let mut front = sections.clone();
         front.resize(old.data_offset as usize, 0);
@@ -139,6 +142,7 @@ impl Apr2Reader {
             let stays = self.first_nonzero_padding(front.len() as u64..tail_offset)?;
             stays.map_or(Ok(()), |at| Err(self.uncovered("the padding is not zero", at)))?;
         }
+
         let old_front = read_vec(source, 0, front.len() as u64)?;
         let old_tail = read_vec(source, tail_offset, source.len() - tail_offset)?;
         let summed = usize::try_from(footer_offset - tail_offset)
@@ -221,6 +225,7 @@ impl Apr2Reader {
         keeps: bool,
     ) -> Result<Seals> {
         use crate::crypto::{LicenceBlock, SignBlock};
+
         let old_signatures =
             self.signatures().map(SignBlock::decode).transpose()?.unwrap_or_default();
         let old: Vec<_> =
@@ -233,14 +238,17 @@ impl Apr2Reader {
                 "the file has no digests that a signature could cover",
             )
         };
+
         let issuer = changes.licence.as_ref().map(|(_, key)| key);
         for key in changes.signers.iter().chain(issuer) {
             signatures.sign(key, &digest.ok_or_else(no_digests)?)?;
         }
+
         if let Some((terms, key)) = &changes.licence {
             licence =
                 Some(LicenceBlock::issue(terms, key, &digest.ok_or_else(no_digests)?)?.encode());
         }
+
         let renewed = |public: &[u8; 32]| {
             signatures.signatures().iter().any(|signature| signature.public == *public)
         };
@@ -286,6 +294,7 @@ fn renamed_metadata(metadata: &Metadata, renames: &BTreeMap<String, String>) -> 
             .collect();
         metadata.set(keys::TIED, tied);
     }
+
     metadata
 }
 
@@ -299,12 +308,14 @@ fn renamed_index(
     if let Some(unknown) = renames.keys().find(|name| !known.contains(name.as_str())) {
         return Err(Error::format("there is no such tensor to be renamed").for_tensor(unknown));
     }
+
     for entry in &mut entries {
         if let Some(name) = renames.get(&entry.info.name) {
             entry.info.name.clone_from(name);
             check_info(&entry.info)?;
         }
     }
+
     let mut order: Vec<usize> = (0..entries.len()).collect();
     order.sort_by(|&a, &b| entries[a].info.name.cmp(&entries[b].info.name));
     if let Some(pair) =

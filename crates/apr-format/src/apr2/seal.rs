@@ -62,6 +62,7 @@ impl Encryption {
         if !header.flags.contains(Flags::ENCRYPTED) {
             return Ok(Self { seal: Seal::None, block_len: 0, locks: 0 });
         }
+
         let start = u64::from(header.data_offset);
         let head = read_vec(source, start, 16).map_err(|error| error.at(start))?;
         let (kind, rest) = head.split_at(4);
@@ -71,10 +72,12 @@ impl Encryption {
             )
             .at(start));
         }
+
         let len = rest[4..].iter().rev().fold(0, |len, &byte| len << 8 | u64::from(byte));
         if len > MAX_ENCR_LEN {
             return Err(Error::corrupt(format!("the ENCR block claims {len} bytes")).at(start));
         }
+
         let block_len = align(16 + len, BLOCK_ALIGNMENT).unwrap_or(u64::MAX);
         let block = read_vec(source, start, block_len)?;
         let (seal, locks) = unlock(&block, header, front, keys).map_err(|error| error.at(start))?;
@@ -207,6 +210,7 @@ impl Seal {
                         cipher.open(number, number == last, &sealed, &mut plain).map_err(at)?;
                         target.copy_from_slice(&plain[skip..skip + wanted]);
                     }
+
                     done += wanted;
                     position += wanted as u64;
                 }

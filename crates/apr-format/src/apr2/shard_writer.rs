@@ -107,6 +107,7 @@ impl<'a> Cut<'a> {
         if let Some(name) = duplicate(tensors) {
             return Err(Error::format("two tensors have this name").for_tensor(name));
         }
+
         let mut whole = metadata.clone();
         whole.set(keys::APR_VERSION, "2.0.0");
         whole.set_default(keys::MODEL_TYPE, "unknown");
@@ -117,6 +118,7 @@ impl<'a> Cut<'a> {
         if shards.len() > 1 {
             check_several(options)?;
         }
+
         Ok(Self { tensors, whole, shards })
     }
 
@@ -153,12 +155,14 @@ fn check_several(options: &WriteOptions) -> Result<()> {
             "the metadata of shards can't be encrypted, since the manifest repeats them",
         ));
     }
+
     if !options.file_name.ends_with(".apr") {
         // Readers know a manifest by its content and this ending.
         return Err(
             Error::format("the name of a manifest ends in .apr").in_file(&options.file_name)
         );
     }
+
     Ok(())
 }
 
@@ -206,6 +210,7 @@ fn split(
         // The target of a tie is not tied itself.
         shards[shard_of[target.unwrap_or(position)]].push(position);
     }
+
     Ok(shards)
 }
 
@@ -247,6 +252,7 @@ impl ShardWriter {
             // As long as they will be.
             signatures: is_signed.then(|| alloc::vec![0; signatures_len]),
         };
+
         let (mut layout, mut due_layout, mut names) =
             (Layout::default(), Layout::default(), Vec::new());
         let mut members_of = Vec::new();
@@ -265,10 +271,12 @@ impl ShardWriter {
                 members_of.push((number, at));
                 names.push(tensors[source].name.clone());
             }
+
             layout.files.extend_from_slice(&writer.layout().files);
             if number == 0 {
                 layout.losses.extend_from_slice(&writer.layout().losses);
             }
+
             let size = writer.layout().total_len();
             let signed_digest = is_signed.then_some([0; 32]);
             manifest.shards.push(ShardEntry { file: file_name, size, crc32: 0, signed_digest });
@@ -277,6 +285,7 @@ impl ShardWriter {
                 .extend(members.iter().map(|&member| (tensors[member].name.clone(), number)));
             writers.push(writer);
         }
+
         manifest.tensor_shard_map.sort_unstable();
         layout.files.push(FileInfo {
             name: options.file_name.clone(),
@@ -406,11 +415,13 @@ impl CheckpointWriter for ShardWriter {
             self.manifest.signatures = None;
             self.manifest.sign(&self.signers)?;
         }
+
         let manifest = self.manifest.encode();
         self.measure(manifest.len() as u64);
         if let Some(file) = self.layout.files.last() {
             sink.next_file(&file.name)?;
         }
+
         sink.write_all(&manifest)
     }
 }

@@ -93,6 +93,7 @@ pub fn open_manifest(
         )?;
         Ok(Shard { entry, source, members: Vec::new(), opened: OnceBox::new() })
     });
+
     let mut model = ShardedApr2 {
         name: name.to_string(),
         metadata: Metadata::new(),
@@ -106,11 +107,13 @@ pub fn open_manifest(
         keys: keys.clone(),
         signed,
     };
+
     model.warnings.extend(model.absence_warning());
     match contents {
         Some(contents) => model.take_contents(contents, &tensor_shard_map),
         None => model.read_contents(&tensor_shard_map)?,
     }
+
     Ok(model)
 }
 
@@ -147,6 +150,7 @@ impl ShardedApr2 {
         if absent.len() == 1 {
             return Some(format!("one of {} shards can't be read: {first}", self.shards.len()));
         }
+
         let names = absent.iter().take(SHOWN).filter_map(|error| error.file());
         let names: Vec<String> = names.map(|name| Escaped::short(name).to_string()).collect();
         let more = if absent.len() > SHOWN { ", ..." } else { "" };
@@ -182,16 +186,19 @@ impl ShardedApr2 {
                 self.tensors.push(info.clone());
             }
         }
+
         self.check_map(map)?;
         if let Some(first) = readers.first() {
             self.metadata = first.metadata().clone();
             self.companions = first.companions().to_vec();
         }
+
         for (shard, reader) in readers.into_iter().enumerate() {
             let positions = (0..reader.tensors().len()).collect();
             // Nobody else has the model yet, so that nothing can be in the cell.
             let _ = self.shards[shard].opened.set(Box::new(OpenShard { reader, positions }));
         }
+
         Ok(())
     }
 
@@ -242,6 +249,7 @@ impl ShardedApr2 {
                 format!("the footer's CRC-32 is {stated:08x}, but {manifest} says {expected:08x}");
             return Err(Error::checksum(message).in_file(&entry.file));
         }
+
         if entry.signed_digest.is_some()
             && reader.signed()?.map(|signed| signed.digest) != entry.signed_digest
         {
@@ -283,6 +291,7 @@ impl ShardedApr2 {
             }
             Ok(position)
         };
+
         let positions = members.iter().map(find).collect::<Result<Vec<_>>>()?;
         if positions.len() < reader.tensors().len() {
             let mut listed = vec![false; reader.tensors().len()];
@@ -293,6 +302,7 @@ impl ShardedApr2 {
                 return Err(self.stray(name, shard, elsewhere.map(|tensor| self.places[tensor].0)));
             }
         }
+
         Ok(positions)
     }
 
@@ -326,6 +336,7 @@ impl ShardedApr2 {
                 || Error::new(Code::Signature, message).in_file(&self.shards[shard].entry.file);
             Ok(reader.signed()?.ok_or_else(missing)?.digest)
         };
+
         let shards = self.shards.iter().enumerate().map(|(position, shard)| {
             let signed_digest = Some(digest_of(position)?);
             Ok(ShardEntry { signed_digest, ..shard.entry.clone() })

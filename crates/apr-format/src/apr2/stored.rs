@@ -153,6 +153,7 @@ impl StoredTensor {
                 .map_err(|error| self.at(error, start))?;
             return Ok(start);
         };
+
         let blocks = self.blocks(encoded, access, form)?;
         let start = blocks[to_usize(first)];
         verbatim.resize(to_usize(blocks[to_usize(beyond)] - start), 0);
@@ -164,6 +165,7 @@ impl StoredTensor {
                 .decode(&verbatim[block], target)
                 .map_err(|error| error.at(self.place.offset))?;
         }
+
         access.scratch.put_back(scratch);
         Ok(start)
     }
@@ -207,6 +209,7 @@ impl StoredTensor {
         if form.flags & CODEC == 0 {
             return self.read_stored(access, offset, buf);
         }
+
         let Some(encoded) = &self.encoded else { return self.read_stored(access, offset, buf) };
         let blocks = self.blocks(encoded, access, form)?;
         let block_len = block_len(form.flags);
@@ -232,6 +235,7 @@ impl StoredTensor {
             done += wanted;
             position += wanted as u64;
         }
+
         access.scratch.put_back(scratch);
         Ok(())
     }
@@ -260,6 +264,7 @@ impl StoredTensor {
     fn walk(&self, access: Access<'_>, form: StoredForm) -> Result<Vec<u64>> {
         let block_len = block_len(form.flags);
         let count = form.raw_len.div_ceil(block_len);
+
         // The sizes were held against each other when the index was read, so this is less than
         // twice the stored bytes.
         let mut starts = Vec::with_capacity(to_usize(count) + 1);
@@ -270,16 +275,19 @@ impl StoredTensor {
             if form.len - position < BLOCK_HEADER_LEN.into() {
                 return Err(self.misfit("the last block is missing"));
             }
+
             self.read_stored(access, position, &mut head)?;
             let len = u64::from(u32::from_le_bytes(head) & !RAW);
             if len > block_len {
                 return Err(self.misfit("a block is longer than what it stands for"));
             }
+
             position += u64::from(BLOCK_HEADER_LEN) + len;
             if position > form.len {
                 return Err(self.misfit("a block ends past the tensor's bytes"));
             }
         }
+
         starts.push(position);
         if position == form.len {
             Ok(starts)
@@ -363,6 +371,7 @@ impl ScratchPool {
     #[cfg(feature = "compression")]
     fn take(&self, flags: u32, dtype: apr_core::DType) -> Result<Scratch> {
         use crate::codec::{BlockDecoder, Coding, Element};
+
         #[cfg(feature = "std")]
         let coding = (flags, dtype);
         #[cfg(feature = "std")]

@@ -98,6 +98,7 @@ pub(super) fn read_trailer(
         blocks.read(source, &block, (position, end), tensors)?;
         position = end;
     };
+
     check_flags(header, &blocks.seen, position)?;
     let Blocks { digests, digest_block, signatures, licence, unknown, mut warnings, .. } = blocks;
     let end = position + u64::from(FOOTER_LEN);
@@ -108,18 +109,21 @@ pub(super) fn read_trailer(
         ))
         .at(position + 8));
     }
+
     if source.len() > end {
         warnings.push(format!(
             "{} bytes follow the footer; they are not part of the model",
             source.len() - end
         ));
     }
+
     if signatures.is_some() && digests.is_none() {
         return Err(Error::corrupt(
             "the file is signed, but has no digests, without which nothing covers its tensors",
         )
         .at(position));
     }
+
     Ok(Trailer {
         digests,
         digest_block,
@@ -159,11 +163,13 @@ impl Blocks {
                 Error::corrupt(format!("the trailer block '{kind}' appears twice")).at(position)
             );
         }
+
         if self.seen.len() == MAX_BLOCKS {
             return Err(
                 Error::corrupt(format!("more than {MAX_BLOCKS} trailer blocks")).at(position)
             );
         }
+
         self.seen.push(block.kind);
         match block.kind {
             DGST => {
@@ -181,6 +187,7 @@ impl Blocks {
                 ));
             }
         }
+
         Ok(())
     }
 }
@@ -292,6 +299,7 @@ fn decode_block_head(head: &[u8; 16], position: u64) -> Result<BlockHead> {
         return Err(Error::corrupt("neither a footer nor a trailer block is where the data ends")
             .at(position));
     }
+
     if [DGST, SIGN, LICN].contains(&kind) && version != BLOCK_VERSION {
         let kind = kind.escape_ascii();
         return Err(Error::version(format!(
@@ -299,6 +307,7 @@ fn decode_block_head(head: &[u8; 16], position: u64) -> Result<BlockHead> {
         ))
         .at(position));
     }
+
     Ok(BlockHead { kind, len: u64::from_le_bytes(len) })
 }
 
@@ -314,6 +323,7 @@ fn read_digests(
         ))
         .at(offset));
     }
+
     let body = read_vec(source, offset, len)?;
     let (head, digests) = body.split_at(DIGEST_HEADER_LEN);
     if head[0] != BLAKE3_256 {
@@ -321,6 +331,7 @@ fn read_digests(
             Error::version(format!("digest algorithm {} is not supported", head[0])).at(offset)
         );
     }
+
     Ok(digests.as_chunks().0.to_vec())
 }
 

@@ -54,6 +54,7 @@ impl Container {
             );
             return Err(Error::corrupt(message).at(source.len()));
         };
+
         let signature = if signed { Some(read_signature(source, payload.end)?) } else { None };
         let mut crc = [0; CRC_LEN as usize];
         source.read_at(crc_offset, &mut crc)?;
@@ -66,6 +67,7 @@ impl Container {
                 "{rest} bytes before the checksum belong to no known part (at byte {blocks_end})"
             ));
         }
+
         Ok(Self { header, payload, signature, crc_offset, crc32, warnings })
     }
 
@@ -132,6 +134,7 @@ fn each_piece(
         take(bytes);
         return Ok(());
     }
+
     let mut buffer = vec![0; 1 << 16];
     let mut offset = range.start;
     while offset < range.end {
@@ -141,6 +144,7 @@ fn each_piece(
         take(&buffer[..len]);
         offset += len as u64;
     }
+
     Ok(())
 }
 

@@ -184,6 +184,7 @@ impl Header {
         if bytes[..4] != MAGIC {
             return Err(Error::format("this is not APRN: it does not start with 'APRN'").at(0));
         }
+
         if bytes[4] != VERSION_MAJOR {
             return Err(Error::version(format!(
                 "APRN version {}.{}; this build reads 1.x",
@@ -191,6 +192,7 @@ impl Header {
             ))
             .at(4));
         }
+
         let compression = Compression::from_code(bytes[20]).ok_or_else(|| {
             Error::version(format!("compression {} is unknown", bytes[20])).at(20)
         })?;

@@ -93,6 +93,7 @@ pub(super) fn take_apart(kind: ModelType, payload: &[u8]) -> Option<Fields> {
             Field::Bool(name) => fields.set(name, cursor.tag()?),
         }
     }
+
     (cursor.position == payload.len()).then_some(fields)
 }
 
@@ -180,6 +181,7 @@ pub(super) fn put_together(
     for &field in layout {
         assembly.add(field)?;
     }
+
     if assembly.used < tensors.len() {
         let place = |tensor: &&TensorInfo| layout.iter().all(|field| field.name() != tensor.name);
         let stray = tensors.iter().find(place).map_or("", |tensor| tensor.name.as_str());
@@ -187,6 +189,7 @@ pub(super) fn put_together(
             Error::format(format!("a {kind} has no place for this tensor")).for_tensor(stray)
         );
     }
+
     assembly.flush();
     Ok(assembly.pieces)
 }
@@ -254,6 +257,7 @@ impl Assembly<'_> {
                 self.bytes.push(value.into());
             }
         }
+
         Ok(())
     }
 

@@ -44,10 +44,12 @@ impl LoadOptions {
             let unsigned = || Error::new(Code::Signature, "the file is not signed").at(at);
             return if trusted.is_empty() { Ok(()) } else { Err(unsigned()) };
         };
+
         // Without the codec a signature can't be checked; only who asked for it is told.
         if trusted.is_empty() && cfg!(not(feature = "signing")) {
             return Ok(());
         }
+
         if !trusted.is_empty() && !trusted.contains(key) {
             let message = format!(
                 "the file is signed by {}, which is not a trusted key",
@@ -55,6 +57,7 @@ impl LoadOptions {
             );
             return Err(Error::new(Code::Signature, message).at(at));
         }
+
         seal::verify(&container.read_signed(source)?, signature, key).map_err(|error| error.at(at))
     }
 

@@ -193,6 +193,7 @@ impl DecodedMetadata {
                 known.remove(key);
             }
         }
+
         let metadata = ModelMetadata::deserialize(Value::Object(known)).unwrap_or_else(|error| {
             warnings.push(format!(
                 "the metadata are not as published programs write them: {}",
@@ -200,6 +201,7 @@ impl DecodedMetadata {
             ));
             ModelMetadata::default()
         });
+
         Ok(Self { metadata, json, bytes, warnings })
     }
 }

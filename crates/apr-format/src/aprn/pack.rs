@@ -36,6 +36,7 @@ pub(super) fn unpack(stored: Vec<u8>, compression: Compression, len: u32) -> Res
             format!("{} bytes are said to unpack to {len}; {allowed} are allowed", stored.len());
         return Err(Error::memory(message).at(16));
     }
+
     let payload = match compression {
         Compression::None => stored,
         _ => codecs::unpack(&stored, compression, len as usize)?,
@@ -44,6 +45,7 @@ pub(super) fn unpack(stored: Vec<u8>, compression: Compression, len: u32) -> Res
         let message = format!("the payload has {} bytes, but the header says {len}", payload.len());
         return Err(Error::corrupt(message).at(16));
     }
+
     Ok(payload)
 }
 
@@ -110,11 +112,13 @@ mod codecs {
             ))
             .at(16));
         }
+
         if len > LZ4_RATIO.saturating_mul(block.len()) {
             return Err(
                 Error::corrupt(format!("{} bytes of LZ4 can't hold {len}", block.len())).at(16)
             );
         }
+
         let mut payload = vec![0; len];
         let written = lz4_flex::block::decompress_into(block, &mut payload)
             .map_err(|error| Error::corrupt(format!("the LZ4 payload does not decode: {error}")))?;
@@ -133,6 +137,7 @@ mod codecs {
                 Error::corrupt(format!("the Zstandard payload can't hold {len} bytes")).at(16)
             );
         }
+
         let frame =
             find_frame_compressed_size(stored).map_err(|_| undecodable(&"its frame is cut off"))?;
         if frame != stored.len() {
@@ -141,6 +146,7 @@ mod codecs {
                 stored.len() - frame
             )));
         }
+
         let mut payload = vec![0; len];
         let mut decoder = FrameDecoder::new();
         let written =

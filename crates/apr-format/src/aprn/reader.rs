@@ -85,10 +85,12 @@ impl AprnReader {
             files,
             warnings,
         };
+
         if !options.trusted_keys.is_empty() {
             reader.check_crc()?;
             options.check_signature(&reader.container, &reader.source)?;
         }
+
         let values = reader.find_tensors()?;
         reader.metadata = reader.describe(&decoded, values);
         reader.warn();
@@ -104,6 +106,7 @@ impl AprnReader {
             }
             return Ok(Some(fields.values));
         }
+
         let header = &self.container.header;
         let len = match self.is_plain() {
             true => header.payload_size,
@@ -116,6 +119,7 @@ impl AprnReader {
                 self.unpacked()?;
             }
         }
+
         self.tensors.push(TensorInfo {
             name: PAYLOAD.into(),
             dtype: DType::U8,
@@ -132,6 +136,7 @@ impl AprnReader {
         if encrypted && !self.options.can_decrypt() {
             return Ok(None);
         }
+
         let Some(kind) = header.kind().filter(|kind| encrypted || layouts::is_known(Some(*kind)))
         else {
             return Ok(None);
@@ -140,6 +145,7 @@ impl AprnReader {
             // A damaged payload is not parsed; whoever reads it gets the error.
             return if error.code() == apr_core::Code::Checksum { Ok(None) } else { Err(error) };
         }
+
         let fields = match self.is_plain() {
             true => layouts::take_apart(kind, &self.container.read_payload(&self.source)?),
             false => layouts::take_apart(kind, self.unpacked()?),
@@ -148,6 +154,7 @@ impl AprnReader {
             self.warnings
                 .push(format!("the payload is not laid out as a {kind}; it is shown as bytes"));
         }
+
         Ok(fields)
     }
 
@@ -168,6 +175,7 @@ impl AprnReader {
                 metadata.set(key, text);
             }
         }
+
         let mut aprn = json!({
             "version": format!("{}.{}", header.version_major, header.version_minor),
             "model_type": header.model_type,
@@ -175,6 +183,7 @@ impl AprnReader {
             "quality_score": header.quality_score,
             "metadata": decoded.json,
         });
+
         // The map in MessagePack is kept where writing the fields again would not give the same
         // bytes.
         if known.encode().ok().as_ref() != Some(&decoded.bytes) {
@@ -183,6 +192,7 @@ impl AprnReader {
         if let Some(values) = values {
             aprn["fields"] = values.into();
         }
+
         metadata.set(keys::APRN, aprn);
         metadata
     }
@@ -193,12 +203,14 @@ impl AprnReader {
             self.warnings
                 .push("the payload is encrypted; without a key only its size is known".into());
         }
+
         if self.container.signature.is_some() && self.options.trusted_keys.is_empty() {
             self.warnings.push(
                 "the file is signed; nobody was asked to trust its key, so it was not verified"
                     .into(),
             );
         }
+
         let header = &self.container.header;
         if self.is_plain() && header.payload_size != header.uncompressed_size {
             let (payload, unpacked) = (header.payload_size, header.uncompressed_size);
@@ -243,13 +255,16 @@ impl AprnReader {
                 buf.len()
             )));
         };
+
         if buf.is_empty() {
             return Ok(());
         }
+
         self.check_crc()?;
         if self.is_plain() {
             return self.source.read_at(self.container.payload.start + start, buf);
         }
+
         let payload = self.unpacked()?;
         let bytes = usize::try_from(start).ok().zip(usize::try_from(end).ok());
         let bytes = bytes.and_then(|(start, end)| payload.get(start..end));
@@ -279,6 +294,7 @@ impl ContainerFacts for AprnReader {
                 position = end;
             }
         };
+
         // Of a file that is damaged, or whose payload is not as it lies there, only the bytes
         // themselves can be read.
         if self.is_plain() && self.check_crc().is_ok() {
@@ -287,6 +303,7 @@ impl ContainerFacts for AprnReader {
                 push(ExtentKind::Tensor(tensor), self.container.payload.start + range.end);
             }
         }
+
         push(ExtentKind::Structure, self.container.crc_offset);
         Some(FileChecksum { crc32: self.container.crc32, extents })
     }
@@ -309,9 +326,11 @@ impl ContainerFacts for AprnReader {
             "payload_size": header.payload_size, "uncompressed_size": header.uncompressed_size,
             "crc32": format!("{:#010x}", self.container.crc32),
         });
+
         if let Some((_, key)) = &self.container.signature {
             fields["signed_by"] = base16ct::lower::encode_string(key).into();
         }
+
         fields
     }
 }

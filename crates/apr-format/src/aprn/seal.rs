@@ -77,6 +77,7 @@ mod encryption {
                 recipient_key(&*ephemeral.shared(public)?, INFO)
             }
         };
+
         let mut nonce = [0; 12];
         random(&mut nonce)?;
         stored.extend_from_slice(&nonce);

@@ -143,6 +143,7 @@ pub fn to_bytes_with<M: Serialize + ?Sized>(
     if metadata.aprender_version.is_empty() {
         metadata.aprender_version = concat!("apr ", env!("CARGO_PKG_VERSION")).to_string();
     }
+
     let metadata_bytes = metadata.encode()?;
 
     let header = Header {
@@ -154,11 +155,13 @@ pub fn to_bytes_with<M: Serialize + ?Sized>(
         quality_score: quality_score(options)?,
         ..Header::new(kind)
     };
+
     let mut file = [&header.encode()[..], &metadata_bytes, &stored].concat();
     if let Some(key) = &options.signing_key {
         let block = seal::sign(&file, key)?;
         file.extend_from_slice(&block);
     }
+
     let mut crc = Crc32::new();
     crc.update(&file);
     file.extend_from_slice(&crc.value().to_le_bytes());
@@ -238,6 +241,7 @@ pub fn load_from_bytes_with<M: DeserializeOwned>(
         };
         return Err(Andon::model_type_mismatch(format!("the file holds {found}, not {expected}")));
     }
+
     options.check_signature(&container, &file)?;
     let payload = options.open_payload(&container, &file)?;
     let model = bincode::from_bytes(&payload).map_err(|error| {

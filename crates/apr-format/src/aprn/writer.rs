@@ -60,6 +60,7 @@ pub fn plan(tensors: &[TensorInfo], metadata: &Metadata, file_name: &str) -> Res
              that was converted from APRN can become APRN again",
         ));
     };
+
     let origin = Origin::deserialize(origin).map_err(|error| {
         Error::format(format!("the metadata under '{}' are damaged: {error}", keys::APRN))
     })?;
@@ -94,8 +95,10 @@ pub fn plan(tensors: &[TensorInfo], metadata: &Metadata, file_name: &str) -> Res
                 len
             }
         };
+
         payload_len = payload_len.and_then(|sum| sum.checked_add(len));
     }
+
     let mut header = origin.header();
     header.metadata_size = size(Some(metadata_bytes.len() as u64), "the metadata")?;
     header.payload_size = size(payload_len, "the payload")?;
@@ -118,6 +121,7 @@ impl Origin {
             })?;
             return put_together(kind, tensors, fields);
         }
+
         match tensors {
             [payload] if payload.name == PAYLOAD && payload.dtype == DType::U8 => {
                 Ok(alloc::vec![Piece::Tensor(0)])

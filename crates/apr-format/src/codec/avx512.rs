@@ -56,6 +56,7 @@ fn write_here(
         let [len, low, high, _] = code.to_le_bytes();
         u16::from_le_bytes([low, high]) << 4 | u16::from(len)
     });
+
     // SAFETY: both are 128 bytes, and every value of either is valid.
     let tables = unsafe { core::mem::transmute::<[u16; CODES], [__m512i; 2]>(entries) };
     let first = _mm512_set1_epi16(i16::from(first));
@@ -67,6 +68,7 @@ fn write_here(
         held >>= 8 * (end / 8 - position / 8);
         position = end;
     };
+
     let (groups, _) = symbols.as_chunks::<GROUP>();
     for group in groups {
         let distances = _mm512_sub_epi16(_mm512_cvtepu8_epi16(load(group)), first);
@@ -104,6 +106,7 @@ fn write_here(
             store(bits).into_iter().zip(store(lens)).for_each(|(bits, len)| put(bits, len));
         }
     }
+
     (groups.len() * GROUP, position, held)
 }
 

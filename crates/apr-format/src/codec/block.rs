@@ -128,9 +128,11 @@ impl BlockEncoder {
         if written == 0 {
             kernel::split(self.element, whole, &mut self.planes);
         }
+
         for plane in self.planes[written..].chunks_exact(plane_len.max(1)) {
             encode_part(&mut self.coder, plane, out);
         }
+
         out.extend_from_slice(rest);
         close(block, start, out)
     }
@@ -150,6 +152,7 @@ impl BlockEncoder {
         let start = out.len();
         let plane_len = whole.len() / 2;
         out.reserve(whole.len());
+
         // Blocks are at most 1 MiB long.
         out.extend((u32::try_from(plane_len).unwrap_or(0) | RAW).to_le_bytes());
         let mut low = [0; COMPARED_LEN / 2];
@@ -163,6 +166,7 @@ impl BlockEncoder {
         if entropy::is_noise(&out[start + BlockHead::LEN..]) {
             return plane_len;
         }
+
         out.truncate(start);
         0
     }
@@ -301,6 +305,7 @@ impl BlockDecoder {
             decoded.resize(block.len(), 0);
             return self.part.decode(body, decoded).is_ok() && decoded == block;
         }
+
         let element = self.element;
         let width = element.width();
         let (whole, rest) = block.split_at(block.len() / width * width);
@@ -308,6 +313,7 @@ impl BlockDecoder {
         if let Some(equal) = kernel::merges_to(element, &planes, whole) {
             return equal && after == rest;
         }
+
         // Put together and compared a step at a time, which stays in the first-level cache.
         decoded.resize(COMPARED_LEN, 0);
         let mut steps = whole.chunks(COMPARED_LEN).enumerate();

@@ -55,6 +55,7 @@ pub fn choose(choice: Choice, dtype: DType, samples: &[&[u8]]) -> (Coding, i32) 
             }
         }
     }
+
     search.best
 }
 

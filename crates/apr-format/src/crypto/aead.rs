@@ -47,6 +47,7 @@ pub(crate) fn seal(
         out.extend_from_slice(&tag);
         return;
     }
+
     let start = out.len();
     out.resize(start + plain.len(), 0);
     let tag = InOutBuf::new(plain, &mut out[start..])
@@ -57,6 +58,7 @@ pub(crate) fn seal(
         .unwrap_or_else(|| {
             unreachable!("both sides are equally long, and no Vec has the 64 GiB that GCM refuses")
         });
+
     out.extend_from_slice(&tag);
 }
 

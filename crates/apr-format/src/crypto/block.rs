@@ -62,6 +62,7 @@ pub(super) fn decode_block(kind: [u8; 4], bytes: &[u8]) -> Result<&[u8]> {
             bytes.len()
         )));
     }
+
     let body = usize::try_from(len).ok().and_then(|len| rest.split_at_checked(len));
     match body {
         Some((body, padding)) if padding.iter().all(|&byte| byte == 0) => Ok(body),

@@ -147,6 +147,7 @@ impl EncrBlock {
         if locks.is_empty() {
             return Err(Error::format("a file that nothing opens: name a password or a recipient"));
         }
+
         check_count(locks.len())?;
         check_work(locks.iter().filter_map(|lock| match lock {
             Lock::Password { costs, .. } => Some(*costs),
@@ -251,11 +252,13 @@ impl EncrBlock {
                 "encrypted chunks of {chunk} bytes are not supported"
             )));
         }
+
         // The block justifies the allocation: each stanza takes at least the length of the
         // shortest.
         if count > fields.0.len() / stanza::PASSWORD_LEN {
             return Err(Error::corrupt(format!("{count} stanzas do not fit the block 'ENCR'")));
         }
+
         check_count(count)?;
         let stanzas =
             (0..count).map(|_| Stanza::decode(&mut fields)).collect::<Result<Vec<_>>>()?;
@@ -301,6 +304,7 @@ impl EncrBlock {
                 Err(error) => return Err(error),
             }
         }
+
         Err(decryption_failed())
     }
 }

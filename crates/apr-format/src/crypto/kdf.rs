@@ -96,6 +96,7 @@ pub fn password_key(
     memory.resize(blocks, Block::default());
     let mut key = Zeroizing::new([0; 32]);
     let derived = argon2.hash_password_into_with_memory(password, salt, &mut *key, &mut memory);
+
     // The last blocks give the key away.
     memory.iter_mut().for_each(Zeroize::zeroize);
     derived.map_err(|_| Error::memory("the password is longer than Argon2 takes"))?;

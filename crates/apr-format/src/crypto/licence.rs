@@ -144,6 +144,7 @@ impl Licence {
             }
             _ => None,
         };
+
         expired.into_iter().chain(wrong_licensee).chain(seats).collect()
     }
 
@@ -184,9 +185,11 @@ impl Licence {
                 Escaped::short(&self.uuid)
             )));
         }
+
         if self.licensee_hash.as_ref().is_some_and(|hash| hash.len() != 64 || !is_hex(hash)) {
             return Err(Error::corrupt("the licensee's hash is not 64 hex digits in lower case"));
         }
+
         Ok(())
     }
 }

@@ -106,9 +106,11 @@ impl Verification {
                 ),
             ));
         }
+
         if self.signers.iter().any(|signer| signer.trusted) {
             return Ok(());
         }
+
         Err(Error::new(
             Code::Signature,
             match self.signers.len() {
@@ -205,6 +207,7 @@ impl SignBlock {
         if count.checked_mul(ENTRY_LEN) != Some(fields.0.len()) || reserved != 0 {
             return Err(Error::corrupt(format!("{count} signatures do not fit the block 'SIGN'")));
         }
+
         check_count(count)?;
         let mut signatures: Vec<Signature> = Vec::with_capacity(count);
         for _ in 0..count {
@@ -214,6 +217,7 @@ impl SignBlock {
                     "signature algorithm {algorithm} is not supported"
                 )));
             }
+
             let signature = Signature { public: fields.array()?, signature: fields.array()? };
             if reserved != [0; 7] || signatures.iter().any(|other| other.public == signature.public)
             {
@@ -223,6 +227,7 @@ impl SignBlock {
             }
             signatures.push(signature);
         }
+
         Ok(Self { signatures })
     }
 }

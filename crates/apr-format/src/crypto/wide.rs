@@ -118,6 +118,7 @@ impl Cipher {
             hash = add(hash, text, &powers);
             out.extend_from_slice(&store(text));
         }
+
         if !rest.is_empty() {
             let mut last = [0; STEP_LEN];
             last[..rest.len()].copy_from_slice(rest);
@@ -126,6 +127,7 @@ impl Cipher {
             hash = add_few(hash, last, &powers);
             out.extend_from_slice(last);
         }
+
         finish(hash, plain.len(), mask(nonce, &keys), &powers)
     }
 
@@ -381,6 +383,7 @@ fn expand(key: &[u8; 32]) -> [[u8; BLOCK]; ROUND_KEYS] {
     for (round, half) in keys.iter_mut().zip(key.as_chunks().0) {
         *round = load_block(half);
     }
+
     for at in 2..ROUND_KEYS {
         let word = substituted(keys[at - 1], at);
         // Its last word is rotated and has the constant, the one before the last neither.
@@ -395,6 +398,7 @@ fn expand(key: &[u8; 32]) -> [[u8; BLOCK]; ROUND_KEYS] {
         }
         keys[at] = _mm_xor_si128(next, word);
     }
+
     keys.map(|key| store_block(key))
 }
 

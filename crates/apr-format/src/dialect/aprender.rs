@@ -81,6 +81,7 @@ impl Header {
                 Error::checksum("the header does not match its own CRC-32").at(CRC_OFFSET as u64)
             );
         }
+
         let is_0_20 = bytes.starts_with(&MAGIC_0_20);
         let mut fields = Fields::new(&bytes[4..], 4);
         let header = Self {
@@ -93,6 +94,7 @@ impl Header {
             index_offset: fields.u64("an offset")?,
             data_offset: fields.u64("an offset")?,
         };
+
         header.check(file_len)?;
         Ok(header)
     }
@@ -105,16 +107,19 @@ impl Header {
             ))
             .at(4));
         }
+
         if self.flags & ENCRYPTED != 0 {
             let message = "the header says that it is encrypted, which no published program does: \
                 there is no key to ask for";
             return Err(Error::version(message).at(6));
         }
+
         if self.flags & COLUMN_MAJOR != 0 {
             let message = "the header says that matrices are column-major, which the format \
                 forbids: shapes can't be trusted";
             return Err(Error::version(message).at(6));
         }
+
         let metadata_end = self.metadata_offset.checked_add(self.metadata_size.into());
         let in_order = self.metadata_offset >= HEADER_LEN
             && metadata_end.is_some_and(|end| end <= self.index_offset)
@@ -125,11 +130,13 @@ impl Header {
             )
             .at(12));
         }
+
         if self.data_offset > file_len {
             let message =
                 format!("the data start at {}, but the file ends at {file_len}", self.data_offset);
             return Err(Error::corrupt(message).at(32));
         }
+
         Ok(())
     }
 
@@ -152,6 +159,7 @@ pub(super) fn read(source: &dyn ByteSource, limits: &Limits) -> Result<Parts> {
             format!("an index of {index_len} bytes has no room for {} tensors", header.tensors);
         return Err(Error::corrupt(message).at(8));
     }
+
     let json = read_vec(source, header.metadata_offset, header.metadata_size.into())?;
     let metadata = Metadata::parse(&json).map_err(|error| error.at(header.metadata_offset))?;
     let index = read_vec(source, header.index_offset, index_len)?;
@@ -209,6 +217,7 @@ fn read_index(bytes: &[u8], header: &Header) -> Result<Index> {
         index.quantized += usize::from(dtype::is_quantized(code));
         index.tensors.push(entry);
     }
+
     index.end = fields.position() - header.index_offset;
     if unsorted > 0 {
         index.warnings.push(
@@ -217,12 +226,14 @@ fn read_index(bytes: &[u8], header: &Header) -> Result<Index> {
                 .into(),
         );
     }
+
     if unaligned > 0 {
         let of = index.tensors.len();
         index.warnings.push(format!(
             "{unaligned} of {of} tensors do not start at a multiple of {ALIGNMENT} bytes"
         ));
     }
+
     let decoded = index.tensors.iter().filter(|entry| {
         entry.info.dtype == DType::F32 && entry.encoding != crate::older::Encoding::Plain
     });
@@ -234,11 +245,13 @@ fn read_index(bytes: &[u8], header: &Header) -> Result<Index> {
         );
         index.warnings.push(message);
     }
+
     if fields.rest().iter().any(|&byte| byte != 0) {
         index
             .warnings
             .push(format!("after its {} tensors, the index has more bytes", index.tensors.len()));
     }
+
     Ok(index)
 }
 
@@ -254,6 +267,7 @@ fn read_entry(fields: &mut Fields<'_>, header: &Header) -> Result<(Entry, u8)> {
             Shape::MAX_DIMS
         ))));
     }
+
     let dims =
         (0..dims).map(|_| fields.u64("a dimension")).collect::<Result<Vec<_>>>().map_err(locate)?;
     let (offset, len) =
@@ -268,6 +282,7 @@ fn read_entry(fields: &mut Fields<'_>, header: &Header) -> Result<(Entry, u8)> {
             ),
         }
     });
+
     let (dtype, encoding) = presented.map_err(locate)?;
     let offset = header.data_offset.checked_add(offset);
     let offset = offset.ok_or_else(|| locate(Error::corrupt("its offset exceeds 2^64")))?;
@@ -310,25 +325,30 @@ fn flag_warnings(
             _ => {}
         }
     }
+
     if !is_set(ROW_MAJOR) && !header.is_0_20 {
         warnings.push("the flag ROW_MAJOR is not set; matrices are taken for row-major".into());
     }
+
     if is_set(LZ4 | ZSTD) {
         warnings.push(
             "the header says that tensors are compressed; by their lengths they are not".into(),
         );
     }
+
     if is_set(SIGNED) {
         warnings.push(
             "the header says that the file is signed, but the format has no place for a signature"
                 .into(),
         );
     }
+
     if is_set(SHARDED) {
         warnings.push(
             "the header says that this is one shard of several; only its own tensors are read"
                 .into(),
         );
     }
+
     warnings
 }

@@ -36,6 +36,7 @@ pub(super) fn presented(
         30 => DType::BF16,
         _ => return Err(Error::version(format!("the dtype number {code} is not known"))),
     };
+
     if plain.stored_len(shape) == Some(len) {
         Ok((plain, Encoding::Plain))
     } else {
@@ -78,6 +79,7 @@ fn aprq4(shape: &Shape, len: u64) -> Result<(DType, Encoding)> {
             if elements == 0 { Encoding::Plain } else { Encoding::Packed(packed) },
         ));
     }
+
     flat(shape, Codec::Q4Floats, Q4_BLOCK).ok_or_else(|| unfit(shape, "AprQ4", len))
 }
 
@@ -97,9 +99,11 @@ fn k_quant(dtype: DType, shape: &Shape, len: u64) -> Result<(DType, Encoding)> {
     if dtype.stored_len(shape) == Some(len) {
         return Ok((dtype, Encoding::Plain));
     }
+
     let block = (dtype.block_len(), dtype.block_bytes());
     let codec = Codec::KQuant(dtype);
     let unfit = || unfit(shape, dtype.name(), len);
+
     // Matrices are padded row by row, anything else at its end.
     let padded = blocks(shape.row_len(), block).and_then(|row| row.checked_mul(shape.rows()?));
     if shape.dims().len() == 2 && padded == Some(len) {
@@ -108,6 +112,7 @@ fn k_quant(dtype: DType, shape: &Shape, len: u64) -> Result<(DType, Encoding)> {
         let packed = Packed { codec, blocks_per_row, row_bytes: 4 * shape.row_len() };
         return Ok((DType::F32, Encoding::Packed(packed)));
     }
+
     let is_flat = shape.elements().and_then(|elements| blocks(elements, block)) == Some(len);
     flat(shape, codec, block).filter(|_| is_flat).ok_or_else(unfit)
 }

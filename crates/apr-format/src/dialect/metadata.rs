@@ -46,16 +46,19 @@ pub(super) fn translated(mut metadata: Metadata) -> Metadata {
             architecture.entry(ours).or_insert(value);
         }
     }
+
     if let Some(class) = metadata.remove("hf_architecture") {
         architecture.entry("architectures").or_insert(json!([class]));
     }
     if let Some(name) = metadata.remove("hf_model_type") {
         architecture.entry("model_type").or_insert(name);
     }
+
     if let (Some(name), None) = (metadata.get("name").cloned(), metadata.get("model_name")) {
         metadata.remove("name");
         metadata.set("model_name", name);
     }
+
     remove_counts(&mut metadata);
     metadata.set(keys::ARCHITECTURE, architecture);
     metadata

@@ -54,17 +54,21 @@ pub(super) fn is_one(source: &dyn ByteSource) -> Result<bool> {
     if source.len() < HEADER_LEN {
         return Ok(false);
     }
+
     let head = read_vec(source, 0, source.len().min(64))?;
     if aprender::has_header_crc(&head) {
         return Ok(false);
     }
+
     let Ok(header) = Header::decode(&head) else { return Ok(false) };
+
     // A damaged header of the other dialect does not have its CRC either; text is where this has
     // its entries.
     let Some(end) = header.index_end().filter(|&end| end <= source.len()) else { return Ok(false) };
     if header.tensors == 0 || header.architecture_len as usize == 0 {
         return Ok(end + 4 == source.len());
     }
+
     let entry = read_vec(source, header.index_start(), ENTRY_LEN)?;
     Ok(entry[80] <= 4
         && usize::from(entry[81]) < DTYPES.len()
@@ -91,6 +95,7 @@ impl Header {
             ))
             .at(4));
         }
+
         fields.u8("a reserved byte")?;
         let (tensors, architecture_len) =
             (fields.u32("the number of tensors")?, fields.u32("a length")?);
@@ -170,6 +175,7 @@ fn read_entry(bytes: &[u8], at: u64, data_start: u64) -> Result<Entry> {
     for slot in &mut slots {
         *slot = fields.u32("a dimension")?;
     }
+
     let (dims, code) = (fields.u8("the number of dimensions")?, fields.u8("a dtype")?);
     let shape = Shape::from(used_dims(slots, dims).map_err(locate)?);
     fields.take(2, "reserved bytes")?;
@@ -180,6 +186,7 @@ fn read_entry(bytes: &[u8], at: u64, data_start: u64) -> Result<Entry> {
             format!("the shape {shape} does not have the {elements} elements that its entry says");
         return Err(locate(Error::corrupt(message)));
     }
+
     let (dtype, encoding) = presented(code, &shape, elements, len).map_err(locate)?;
     let offset = data_start.checked_add(offset);
     let offset = offset.ok_or_else(|| locate(Error::corrupt("its offset exceeds 2^64")))?;
@@ -205,9 +212,11 @@ fn presented(code: u8, shape: &Shape, elements: u64, len: u64) -> Result<(DType,
             ));
         }
     };
+
     if plain.stored_len(shape) == Some(len) {
         return Ok((plain, Encoding::Plain));
     }
+
     Err(Error::corrupt(format!("{len} bytes are not the length of the shape {shape} in {plain}")))
 }
 

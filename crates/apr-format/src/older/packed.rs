@@ -157,7 +157,9 @@ fn read_scaled(
             (scale, start + 4)
         }
     };
+
     let stride = row_len + 4;
+
     // Quants before a byte of the rows.
     let before = |byte: u64| byte / stride * row_len + (byte % stride).saturating_sub(4);
     let (first, last) = (before(offset), before(offset + buf.len() as u64));
@@ -171,6 +173,7 @@ fn read_scaled(
             None => quants.next().unwrap_or_default(),
         };
     }
+
     Ok(())
 }
 
@@ -198,6 +201,7 @@ impl Packed {
                 block += 1;
             }
         }
+
         Ok(())
     }
 }

@@ -81,15 +81,18 @@ impl Parts {
             );
             return Ok(None);
         }
+
         if len < padded + CRC_LEN && len != end + CRC_LEN {
             return Err(
                 Error::corrupt("the file is truncated: it ends inside its checksum").at(len)
             );
         }
+
         if len > padded + CRC_LEN {
             let unknown = len - padded - CRC_LEN;
             self.warnings.push(format!("{unknown} bytes after the last tensor have no known use"));
         }
+
         Ok(Some(len - CRC_LEN))
     }
 

@@ -117,6 +117,7 @@ impl CheckpointReader for OlderReader {
                 encoding => encoding.read(&self.source, range.offset, offset, buf),
             }
         };
+
         read().map_err(|error| error.for_tensor(&info.name).in_file(&self.files[0].name))
     }
 

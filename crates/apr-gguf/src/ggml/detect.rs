@@ -24,6 +24,7 @@ pub(super) fn read(
             Err(failure) => failures.push((attempt.layout, failure)),
         }
     }
+
     // Without tokens it does not matter whether they have scores.
     found
         .dedup_by(|one, other| std::ptr::eq(one.layout, other.layout) && one.vocabulary.len() == 0);
@@ -49,6 +50,7 @@ fn attempts<'a>(
             advice()
         )));
     }
+
     // A family that is named is believed, but which of its layouts it is must still be found.
     let (named, plausible) = (arch.is_none(), layouts.len() > 1);
     let mut attempts = Vec::new();
@@ -57,6 +59,7 @@ fn attempts<'a>(
             |&scored: &bool| Attempt { container, layout, scored, plausible, named, limits };
         attempts.extend(scores(container, layout).iter().map(attempt));
     }
+
     Ok(attempts)
 }
 

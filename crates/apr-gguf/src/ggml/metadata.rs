@@ -24,6 +24,7 @@ pub(super) fn metadata(reading: &Reading) -> Metadata {
         metadata.set(keys::MEL_FILTERBANK, json!({ "tensor": keys::MEL_FILTERBANK_TENSOR }));
         metadata.set("mel_filterbank_shape", json!([filterbank.mels, filterbank.freqs]));
     }
+
     set_vocabulary(&mut metadata, reading);
     metadata
 }
@@ -59,6 +60,7 @@ fn architecture(reading: &Reading) -> Map<String, Value> {
         }
         _ => {}
     }
+
     architecture
 }
 

@@ -88,6 +88,7 @@ impl GgmlReader {
             "header_size": reading.header_len,
             "tokens": reading.vocabulary.len(),
         });
+
         let filterbank = reading.filterbank.map(|filterbank| Tensor {
             info: TensorInfo {
                 name: keys::MEL_FILTERBANK_TENSOR.to_owned(),
@@ -98,6 +99,7 @@ impl GgmlReader {
             stored_len: filterbank.len(),
             encoding: Encoding::Plain(DType::F32),
         });
+
         let (mut tensors, mut stored, mut encodings) = (Vec::new(), Vec::new(), Vec::new());
         for Tensor { info, offset, stored_len: len, encoding } in
             filterbank.into_iter().chain(reading.tensors)
@@ -143,6 +145,7 @@ impl GgmlReader {
     fn read_blocks(&self, block: OldBlock, start: u64, offset: u64, buf: &mut [u8]) -> Result<()> {
         let (stored_len, decoded_len) = (block.stored_bytes(), block.decoded_bytes());
         let mut at = start + offset / decoded_len as u64 * stored_len as u64;
+
         // Below the length of a block.
         let mut skip = usize::try_from(offset % decoded_len as u64).unwrap_or_default();
         let blocks = (skip + buf.len()).div_ceil(decoded_len);
@@ -162,6 +165,7 @@ impl GgmlReader {
                 (rest, skip) = (later, 0);
             }
         }
+
         Ok(())
     }
 
@@ -192,6 +196,7 @@ fn warnings(reading: &Reading) -> Vec<String> {
             }
         }
     }
+
     let mut decoded: Vec<(&str, usize)> = Vec::new();
     for tensor in &reading.tensors {
         let Encoding::Old(block) = tensor.encoding else { continue };
@@ -203,6 +208,7 @@ fn warnings(reading: &Reading) -> Vec<String> {
             None => decoded.push((block.name(), 1)),
         }
     }
+
     for (name, count) in decoded {
         let origin = reading.container.origin();
         warnings.push(format!(
@@ -210,6 +216,7 @@ fn warnings(reading: &Reading) -> Vec<String> {
              they are read as f32, with the same values"
         ));
     }
+
     warnings
 }
 

@@ -50,6 +50,7 @@ impl Encoding {
     /// What ggml's type number stands for.
     fn of(number: i32, generation: Generation, origin: &str) -> Result<Self> {
         use Generation::{Current, Halves, Pairs, Unknown};
+
         let known = u32::try_from(number).ok().and_then(from_ggml_type);
         Ok(Self::Old(match (number, generation) {
             (0 | 1, _)
@@ -143,6 +144,7 @@ impl Rules<'_> {
             tensors.push(tensor);
             passed(cursor.at());
         }
+
         let mut names = HashSet::new();
         match tensors.iter().find(|tensor| !names.insert(tensor.info.name.as_str())) {
             Some(Tensor { info, offset, .. }) => {
@@ -159,6 +161,7 @@ impl Rules<'_> {
         let n_dims = bounded(cursor, "a tensor's number of dimensions", 0..=MAX_DIMS)?;
         let name_len = bounded(cursor, "the length of a tensor's name", 1..=MAX_NAME_LEN)?;
         let type_number = cursor.i32("a tensor's type")?;
+
         // Zero would be an empty tensor, which ggml never writes.
         let dims = (0..n_dims)
             .map(|_| bounded(cursor, "a tensor's dimension", 1..=MAX_DIM).map(u64::from));

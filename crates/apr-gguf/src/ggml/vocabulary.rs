@@ -66,6 +66,7 @@ impl Vocabulary {
                 format!("the vocabulary has {count} tokens, more than the limit of {MAX_TOKENS}");
             return Err(Error::memory(message).at(start));
         }
+
         if count as u64 * token_bytes > cursor.left() {
             let message = format!(
                 "a vocabulary of {count} tokens does not fit into the {} bytes left",
@@ -73,6 +74,7 @@ impl Vocabulary {
             );
             return Err(Error::corrupt(message).at(start));
         }
+
         let mut vocabulary = Self::default();
         for id in 0..count {
             let at = cursor.at();
@@ -88,6 +90,7 @@ impl Vocabulary {
             }
             limits.check_metadata(cursor.at() - start).map_err(|error| error.at(start))?;
         }
+
         Ok(vocabulary)
     }
 

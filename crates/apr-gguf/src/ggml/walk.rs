@@ -54,6 +54,7 @@ impl Container {
                 .at(0));
             }
         };
+
         let version = cursor.i32("the version")?.cast_unsigned();
         let container = Self { magic, version: Some(version) };
         match (magic, version) {
@@ -237,12 +238,14 @@ impl Attempt<'_> {
                 Error::format("the hyperparameters do not go together").at(self.container.len())
             );
         }
+
         let filterbank = if layout.mel_filterbank { Some(filterbank(cursor)?) } else { None };
         let mels = filterbank.map_or(0, |filterbank| i64::from(filterbank.mels));
         if self.plausible && mels != number(&hyperparameters, "n_mels") {
             return Err(Error::format("the filterbank has another number of mels than n_mels")
                 .at(cursor.at()));
         }
+
         Ok((hyperparameters, filterbank))
     }
 
@@ -311,6 +314,7 @@ fn silero(cursor: &mut Cursor<'_>) -> Result<Map<String, Value>> {
     if !(1..=64).contains(&layers) {
         return Err(Error::format(format!("n_encoder_layers is {layers}")).at(at));
     }
+
     let convolutions = (0..layers)
         .map(|_| Ok([next("in channels")?, next("out channels")?, next("kernel size")?]));
     let convolutions = convolutions.collect::<Result<Vec<_>>>()?;
@@ -329,6 +333,7 @@ fn silero(cursor: &mut Cursor<'_>) -> Result<Map<String, Value>> {
         "final_conv_in": next("final_conv_in")?,
         "final_conv_out": next("final_conv_out")?,
     });
+
     Ok(if let Value::Object(fields) = fields { fields } else { Map::new() })
 }
 
@@ -376,6 +381,7 @@ fn is_in_range(field: &Field, hyperparameters: &Map<String, Value>) -> bool {
 fn agree(layout: &Layout, hyperparameters: &Map<String, Value>) -> bool {
     let value = |name: &str| number(hyperparameters, name);
     let divides = |heads: &str, width: &str| value(width) % value(heads) == 0;
+
     // Pairs of a head's elements are rotated.
     let rotates = |rotary: i64| rotary % 2 == 0 && rotary <= value("n_embd") / value("n_head");
     match layout.name {

@@ -86,6 +86,7 @@ impl<'g> Checker<'g> {
                     format!("domain '{}' has two versions", opset.domain),
                 );
             }
+
             if opset.version < 1 {
                 let message = format!(
                     "domain '{}' has version {}, which there is not",
@@ -93,6 +94,7 @@ impl<'g> Checker<'g> {
                 );
                 self.findings.add(Severity::Error, "", message);
             }
+
             if opset.domain.is_empty() && opset.version > Operator::newest() {
                 let message = format!(
                     "operators are of version {}, and {} is the newest known here: newer ones are \
@@ -116,6 +118,7 @@ impl<'g> Checker<'g> {
                 );
             }
         }
+
         self.self_calls();
         for function in &graph.functions {
             let opsets = if function.opsets.is_empty() { &graph.opsets } else { &function.opsets };
@@ -144,6 +147,7 @@ impl<'g> Checker<'g> {
             calls.dedup();
             calls
         };
+
         let calls: Vec<_> = functions.iter().map(calls).collect();
         for circle in order::circles(&calls) {
             let names: Vec<_> = circle.iter().map(|at| functions[*at].op.to_string()).collect();
@@ -165,6 +169,7 @@ impl<'g> Checker<'g> {
                 );
             }
         }
+
         if body.outputs.is_empty() {
             self.findings.add(Severity::Warning, "", "the graph has no outputs");
         }
@@ -180,9 +185,11 @@ impl<'g> Checker<'g> {
             );
             return;
         }
+
         if !self.ids(body, place) {
             return;
         }
+
         self.values(body, around, place);
         self.single_origins(body, place);
         self.order(body, place);
@@ -260,6 +267,7 @@ impl<'g> Checker<'g> {
                 }
             }
         }
+
         for (value, made) in body.values.iter().zip(made) {
             if matches!(value.origin, Origin::Node(_)) && !made {
                 self.error(
@@ -275,6 +283,7 @@ impl<'g> Checker<'g> {
         if late.is_empty() {
             return;
         }
+
         let circles = order::circles(&order::readers(body));
         let mut of_circle = vec![None; body.nodes.len()];
         for (number, circle) in circles.iter().enumerate() {
@@ -287,6 +296,7 @@ impl<'g> Checker<'g> {
                 format!("nodes wait for each other: {}", order::show(&names)),
             );
         }
+
         for (reader, value, maker) in late {
             if of_circle[reader].is_some() && of_circle[reader] == of_circle[maker] {
                 continue;

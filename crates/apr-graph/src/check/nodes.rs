@@ -21,6 +21,7 @@ impl Checker<'_> {
         } else {
             problems.extend(self.operator_problems(node, &path, place));
         }
+
         for problem in problems {
             self.findings.add(Severity::Error, path.clone(), problem);
         }
@@ -37,6 +38,7 @@ impl Checker<'_> {
             self.once(Severity::Error, path.to_owned(), message);
             return Vec::new();
         };
+
         match Operator::of(&node.op, version) {
             Some(operator) if operator.deprecated => {
                 vec![format!(
@@ -101,14 +103,17 @@ fn call_problems(node: &Node, function: &crate::Function) -> Vec<String> {
             node.inputs.len()
         ));
     }
+
     if node.outputs.len() > outputs {
         problems.push(format!("it has {} outputs, and the function {outputs}", node.outputs.len()));
     }
+
     for name in &function.required {
         if node.attribute(name).is_none() {
             problems.push(format!("the function needs the attribute '{name}'"));
         }
     }
+
     problems
 }
 
@@ -155,6 +160,7 @@ fn attributes(node: &Node, operator: &Operator) -> impl Iterator<Item = String> 
             attribute.name, setting.kind
         ))
     });
+
     let needed = operator
         .attributes
         .iter()

@@ -61,11 +61,13 @@ pub(super) fn circles(next: &[Vec<usize>]) -> Vec<Vec<usize>> {
         count: 0,
         found: Vec::new(),
     };
+
     for start in 0..next.len() {
         if search.index[start].is_none() {
             search.from(start);
         }
     }
+
     search.found
 }
 
@@ -119,6 +121,7 @@ impl Search<'_> {
         if self.index[node] != Some(self.low[node]) {
             return;
         }
+
         let mut circle = Vec::new();
         while let Some(member) = self.stack.pop() {
             self.waits[member] = false;
@@ -127,6 +130,7 @@ impl Search<'_> {
                 break;
             }
         }
+
         circle.reverse();
         if circle.len() > 1 || self.next[node].contains(&node) {
             self.found.push(circle);

@@ -199,6 +199,7 @@ fn attention(body: &Body, node: &Node, sizes: Sizes<'_>) -> Option<u64> {
         }
         _ => return None,
     };
+
     let packed = &*node.op.domain == "com.microsoft" && &*node.op.name == "Attention";
     let present = node.outputs.get(1).copied().flatten().and_then(|id| body.value(id).shape());
     let key = if packed {
@@ -227,6 +228,7 @@ fn einsum(body: &Body, node: &Node, sizes: Sizes<'_>) -> Option<u64> {
     if left.contains('.') {
         return made(body, node, sizes);
     }
+
     let mut letters: Vec<(char, u64)> = Vec::new();
     for (input, term) in left.split(',').enumerate() {
         for (position, letter) in term.chars().enumerate() {
@@ -237,6 +239,7 @@ fn einsum(body: &Body, node: &Node, sizes: Sizes<'_>) -> Option<u64> {
             }
         }
     }
+
     let all = letters.iter().fold(1_u64, |product, (_, size)| product.saturating_mul(*size));
     Some(if node.inputs.len() > 1 { twice(all, 1) } else { all })
 }

@@ -30,11 +30,13 @@ impl Memory {
                 memory.bytes[at] = 0;
             }
         }
+
         for (at, last) in last_uses(body, &holder).into_iter().enumerate() {
             if let Some(goes) = last.and_then(|last| memory.goes.get_mut(last)) {
                 goes.push(at);
             }
         }
+
         memory.live =
             body.inputs.iter().map(|id| memory.bytes[id.0 as usize]).fold(0, u64::saturating_add);
         memory

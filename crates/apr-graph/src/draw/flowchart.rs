@@ -58,9 +58,11 @@ impl Writer<'_> {
                     &self.language.port(&format!("{id}_{side}{position}"), &label),
                 );
             }
+
             self.scene(inner, &depth, &id, level + 1);
             self.line(level, self.language.close());
         }
+
         let name = |end: End, side: &str, inner_side: &str| match end {
             End::Border(port) => format!("{id}_{side}{port}"),
             End::Item(item, port) if depth.opened(&scene.items[item]).is_some() => {
@@ -68,6 +70,7 @@ impl Writer<'_> {
             }
             End::Item(item, _) => format!("{id}_{item}"),
         };
+
         for edge in &scene.edges {
             let arrow =
                 self.language.arrow(&name(edge.from, "in", "out"), &name(edge.to, "out", "in"));

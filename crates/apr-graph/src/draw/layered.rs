@@ -58,6 +58,7 @@ pub(super) fn lay_out(
     if shapes.is_empty() {
         return Placed::default();
     }
+
     let layers = layers(shapes.len(), edges, first, last);
     let mut vertices: Vec<Vertex> = shapes
         .iter()
@@ -93,6 +94,7 @@ fn layers(count: usize, edges: &[(Place, Place)], first: usize, last: usize) -> 
             reads[lower] = true;
         }
     }
+
     let mut layers = vec![usize::from(first > 0); count];
     layers[..first].fill(0);
     for upper in 0..count {
@@ -100,11 +102,13 @@ fn layers(count: usize, edges: &[(Place, Place)], first: usize, last: usize) -> 
             layers[lower] = layers[lower].max(layers[upper] + 1);
         }
     }
+
     for upper in (first..count).rev().filter(|upper| !reads[*upper]) {
         if let Some(nearest) = below[upper].iter().map(|lower| layers[*lower]).min() {
             layers[upper] = nearest.saturating_sub(1);
         }
     }
+
     let lowest = layers.iter().copied().max().unwrap_or(0);
     let ends_alone = layers[..count - last].contains(&lowest);
     layers[count - last..].fill(lowest + usize::from(last > 0 && ends_alone));
@@ -135,6 +139,7 @@ fn bend(shapes: &[Shape], edges: &[(Place, Place)], vertices: &mut Vec<Vertex>) 
             });
             chain.push(vertex);
         }
+
         chain.push(lower.0);
         for (step, pair) in chain.windows(2).enumerate() {
             let leaves = if step == 0 { touch(shapes, upper, !goes_up) } else { 0.0 };
@@ -144,11 +149,14 @@ fn bend(shapes: &[Shape], edges: &[(Place, Place)], vertices: &mut Vec<Vertex>) 
                 vertices[pair[1]].above.push(Link { other: pair[0], here: enters, there: leaves });
             }
         }
+
         if goes_up {
             chain.reverse();
         }
+
         chains.push(chain);
     }
+
     chains
 }
 
@@ -170,12 +178,14 @@ fn assemble(
     for (shape, vertex) in shapes.iter().zip(vertices) {
         heights[vertex.layer] = heights[vertex.layer].max(shape.height);
     }
+
     let mut tops = Vec::with_capacity(layers);
     let mut y = 0.0;
     for height in &heights {
         tops.push(y);
         y += height + LAYER_GAP;
     }
+
     let top = |vertex: usize| {
         let layer = vertices[vertex].layer;
         let height = shapes.get(vertex).map_or(heights[layer], |shape| shape.height);

@@ -48,6 +48,7 @@ impl Depth {
     pub fn that_fits(scene: &Scene, most: usize) -> Self {
         /// What a group has of the weights beside it, at least: one part of so many.
         const SHARE: u64 = 50;
+
         let mut chosen = HashSet::new();
         let mut items = scene.items.len();
         let mut waiting = BinaryHeap::new();
@@ -63,6 +64,7 @@ impl Depth {
                 }),
             );
         };
+
         wait(&mut waiting, scene);
         while let Some(ByWeight(_, group)) = waiting.pop() {
             let more = items.saturating_add(group.items.len());
@@ -71,6 +73,7 @@ impl Depth {
                 wait(&mut waiting, &group);
             }
         }
+
         Self::Chosen(Arc::new(chosen))
     }
 

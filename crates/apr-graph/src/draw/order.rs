@@ -15,6 +15,7 @@ pub(super) fn rows(vertices: &[Vertex]) -> Vec<Vec<usize>> {
     for (position, vertex) in vertices.iter().enumerate() {
         rows[vertex.layer].push(position);
     }
+
     let mut places = vec![0.0; vertices.len()];
     rows.iter().for_each(|row| note(row, &mut places));
     let mut best = (crossings(vertices, &rows, &places), rows.clone());
@@ -32,6 +33,7 @@ pub(super) fn rows(vertices: &[Vertex]) -> Vec<Vec<usize>> {
             best = (crossed, rows.clone());
         }
     }
+
     best.1
 }
 
@@ -84,6 +86,7 @@ fn crossings(vertices: &[Vertex], rows: &[Vec<usize>], places: &[f64]) -> u64 {
         let mut ends: Vec<f64> = edges.into_iter().map(|edge| edge.1).collect();
         sum += inversions(&mut ends);
     }
+
     sum
 }
 
@@ -92,6 +95,7 @@ fn inversions(values: &mut [f64]) -> u64 {
     if values.len() < 2 {
         return 0;
     }
+
     let middle = values.len() / 2;
     let mut count = {
         let (left, right) = values.split_at_mut(middle);
@@ -110,6 +114,7 @@ fn inversions(values: &mut [f64]) -> u64 {
             j += 1;
         }
     }
+
     merged.extend_from_slice(&left[i..]);
     merged.extend_from_slice(&right[j..]);
     values.copy_from_slice(&merged);

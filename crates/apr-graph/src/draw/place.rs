@@ -16,6 +16,7 @@ pub(super) fn lefts(
     gap: impl Fn(&Vertex, &Vertex) -> f64,
 ) -> Vec<f64> {
     let gap = &gap;
+
     // Where the left side of each vertex is at least, with its row pushed to the left.
     let mut packed = vec![0.0; vertices.len()];
     for row in rows {
@@ -24,6 +25,7 @@ pub(super) fn lefts(
             packed[pair[1]] = packed[pair[0]] + left.width + gap(left, right);
         }
     }
+
     let mut lefts = packed.clone();
     for sweep in 0..SWEEPS {
         let down = sweep % 2 == 0;
@@ -32,6 +34,7 @@ pub(super) fn lefts(
             settle(vertices, row, &packed, &mut lefts, down);
         }
     }
+
     let smallest = lefts.iter().copied().fold(f64::INFINITY, f64::min);
     lefts.iter().map(|left| left - smallest).collect()
 }
@@ -53,6 +56,7 @@ fn settle(vertices: &[Vertex], row: &[usize], packed: &[f64], lefts: &mut [f64],
         }
         pools.push(pool);
     }
+
     let mut vertices = row.iter();
     for (weight, sum, count) in pools {
         for vertex in vertices.by_ref().take(count) {

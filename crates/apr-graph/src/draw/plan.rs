@@ -137,6 +137,7 @@ impl Class {
             "ConstantOfShape",
             "DepthToSpace",
         ];
+
         let name = op.rsplit("::").next().unwrap_or(op);
         let starts = |prefix: &&str| name.starts_with(prefix);
         if name.ends_with("Normalization") || name == "LRN" {
@@ -209,6 +210,7 @@ fn measure<'a>(scene: &'a Scene, depth: &Depth) -> Inside<'a> {
             End::Border(port) => (border + port, 0),
         }
     };
+
     let edges: Vec<(Place, Place)> = scene
         .edges
         .iter()
@@ -229,6 +231,7 @@ fn size<'a>(item: &'a Item, depth: &Depth) -> Sized<'a> {
         };
         Sized { item, shape, lines, inside: None }
     };
+
     let Some((scene, depth)) = depth.opened(item) else { return closed(lines) };
     let inside = measure(scene, &depth);
     let header = frame_line(item);
@@ -245,6 +248,7 @@ fn size<'a>(item: &'a Item, depth: &Depth) -> Sized<'a> {
         inputs: (0..inputs).map(middle).collect(),
         outputs: (inputs + items..inputs + items + scene.outputs.len()).map(middle).collect(),
     };
+
     Sized { item, shape, lines: vec![header], inside: Some(inside) }
 }
 
@@ -264,9 +268,11 @@ fn put(inside: &Inside<'_>, left: f64, top: f64, drawing: &mut Drawing) {
     for (position, port) in scene.inputs.iter().enumerate() {
         label(inside, position, &port.name, left, top, drawing);
     }
+
     for (position, port) in (inputs + boxes.len()..).zip(&scene.outputs) {
         label(inside, position, &port.name, left, top, drawing);
     }
+
     for (sized, (x, y)) in boxes.iter().zip(&placed.boxes[inputs..]) {
         let (x, y) = (left + x, top + y);
         drawing.boxes.push(DrawnBox {
@@ -286,6 +292,7 @@ fn put(inside: &Inside<'_>, left: f64, top: f64, drawing: &mut Drawing) {
             put(inner, x + shift, y + TITLE + PADDING - 8.0, drawing);
         }
     }
+
     let moved = |route: &Vec<(f64, f64)>| route.iter().map(|(x, y)| (left + x, top + y)).collect();
     drawing.routes.extend(placed.routes.iter().map(moved));
 }
@@ -358,6 +365,7 @@ fn lines(item: &Item) -> Vec<String> {
         }
         ItemKind::Input | ItemKind::Output => {}
     }
+
     lines.extend(item.output.as_deref().map(short));
     lines
 }

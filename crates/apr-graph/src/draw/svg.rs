@@ -87,20 +87,25 @@ fn write(svg: &mut String, drawing: &Drawing) -> fmt::Result {
     write!(svg, r#"markerHeight="7" orient="auto"><path class="tip" d="M0 0L8 4L0 8z"/>"#)?;
     writeln!(svg, "</marker></defs>")?;
     writeln!(svg, r#"<rect class="ground" width="{width}" height="{height}"/>"#)?;
+
     // Frames lie below edges, edges below boxes.
     for frame in drawing.boxes.iter().filter(|drawn| drawn.is_frame) {
         write_box(svg, frame)?;
     }
+
     for route in &drawing.routes {
         write_route(svg, route)?;
     }
+
     for drawn in drawing.boxes.iter().filter(|drawn| !drawn.is_frame) {
         write_box(svg, drawn)?;
     }
+
     for label in &drawing.labels {
         let text = escaped(&label.text);
         writeln!(svg, r#"<text class="port" x="{:.1}" y="{:.1}">{text}</text>"#, label.x, label.y)?;
     }
+
     svg.push_str("</svg>\n");
     Ok(())
 }
@@ -139,10 +144,12 @@ fn rules(svg: &mut String, shade: impl Fn(Shades) -> &'static str) -> fmt::Resul
     ] {
         write!(svg, "{rule}{{{property}:{}}}", shade(shades))?;
     }
+
     for class in Class::ALL {
         let (fill, stroke) = colours(class);
         write!(svg, ".{} .box{{fill:{};stroke:{}}}", class.name(), shade(fill), shade(stroke))?;
     }
+
     svg.push('\n');
     Ok(())
 }
@@ -188,6 +195,7 @@ fn write_box(svg: &mut String, drawn: &DrawnBox) -> fmt::Result {
             )?;
         }
     }
+
     svg.push_str("</g>\n");
     Ok(())
 }
@@ -226,6 +234,7 @@ fn write_route(svg: &mut String, route: &[(f64, f64)]) -> fmt::Result {
             write!(svg, "L{x:.1} {y:.1}")?;
         }
     }
+
     svg.push_str("\"/>\n");
     Ok(())
 }

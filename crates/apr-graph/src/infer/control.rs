@@ -81,10 +81,12 @@ impl Engine<'_> {
                 None => self.findings.soften(before),
             }
         }
+
         let at = taken.and_then(|branch| bodies_mut(node).position(|(name, _)| name == branch));
         if let Some(at) = at {
             return fit(node, results.swap_remove(at));
         }
+
         let [first, second] = results.as_slice() else { return Ok(Made::nothing(node)) };
         if first.len() != second.len() || first.len() != node.outputs.len() {
             let (first, second, outputs) = (first.len(), second.len(), node.outputs.len());
@@ -92,6 +94,7 @@ impl Engine<'_> {
                 "the branches have {first} and {second} outputs, and the node {outputs}"
             ));
         }
+
         let kinds =
             first.iter().zip(second).map(|(a, b)| either(a, b)).collect::<Result<_, _>>()?;
         Ok(Made::of(kinds))
@@ -113,6 +116,7 @@ impl Engine<'_> {
         if before.is_none() {
             inputs[states.clone()].iter_mut().for_each(|state| *state = without_shape(state));
         }
+
         for pass in 0..3 {
             let outputs = self.within(name, body, &inputs, around, scope, calls)?;
             let ends = outputs.get(first_output..first_output + states.len());
@@ -128,11 +132,13 @@ impl Engine<'_> {
             if pass == 1 {
                 joined.iter_mut().for_each(|state| *state = without_shape(state));
             }
+
             inputs[states.clone()].clone_from_slice(&joined);
             body.clone_from(before);
             self.findings.rewind(marks.0);
             calls.truncate(marks.1);
         }
+
         Err("its states have no types that stay".to_owned())
     }
 
@@ -198,6 +204,7 @@ impl Engine<'_> {
                 }
             });
         }
+
         let Some(named) = only_body(node) else { return Ok(Made::nothing(node)) };
         let repeated = Repeated { inputs, states: 0..states, first_output: 0 };
         let (outputs, mut kinds) = self.repeated(named, repeated, around, scope, calls)?;
@@ -211,6 +218,7 @@ impl Engine<'_> {
             });
             kinds = kinds.iter().map(|kind| stacked(kind, 0, batch.clone())).collect();
         }
+
         fit(node, kinds)
     }
 

@@ -152,6 +152,7 @@ impl<'g> Engine<'g> {
             self.findings.add(Severity::Error, scope.prefix.trim_end_matches('/'), message);
             return facts;
         }
+
         self.origins(body, around, &mut facts, scope);
         self.left = self.left.saturating_sub(body.nodes.len() as u64);
         for position in 0..body.nodes.len() {
@@ -174,8 +175,10 @@ impl<'g> Engine<'g> {
                     format!("{}: {message}", node.op),
                 ),
             }
+
             body.nodes[position] = node;
         }
+
         facts
     }
 
@@ -201,6 +204,7 @@ impl<'g> Engine<'g> {
                 }
                 _ => continue,
             };
+
             match merge(&value.kind, kind) {
                 Ok(kind) => value.kind = kind,
                 Err(message) => {
@@ -222,6 +226,7 @@ impl<'g> Engine<'g> {
         if let Some(function) = self.by_op.get(&node.op) {
             return self.call(*function, node, around, scope, position, calls);
         }
+
         let Some(operator) = operator(node, scope.opsets).filter(|operator| !operator.deprecated)
         else {
             return Ok(Made::nothing(node));
@@ -230,7 +235,9 @@ impl<'g> Engine<'g> {
             let prefix = format!("{}/", node_path(&scope.prefix, position, node));
             return self.control(node, operator, around, scope, prefix, calls);
         }
+
         let mut call = read(node, operator, around, scope);
+
         // What the inputs' types or shapes contradict is said, and the rest is known all the same.
         let shapes = operators::rule(operator).map_or(Ok(()), |rule| rule(&mut call)).err();
         let elements = elements::apply(&mut call).err();

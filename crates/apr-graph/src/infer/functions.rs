@@ -40,6 +40,7 @@ impl Engine<'_> {
             let (given, taken) = (node.inputs.len(), definition.body.inputs.len());
             return Err(format!("it is called with {given} inputs, and the function has {taken}"));
         }
+
         let attributes = attributes(node, scope.of_call, &definition.defaults);
         let inputs =
             node.inputs.iter().map(|input| input.and_then(|id| around.input(id)).map(telling));
@@ -53,6 +54,7 @@ impl Engine<'_> {
                 self.follow(key, &attributes, scope, &|| node_path(&scope.prefix, position, node))?
             }
         };
+
         let Some(signature) = signature else { return Ok(Made::nothing(node)) };
         calls[place] = Some(signature);
         let body = &self.signatures[signature].body;
@@ -74,6 +76,7 @@ impl Engine<'_> {
         if self.active.contains(&function) {
             return Err("the function calls itself".to_owned());
         }
+
         if self.left == 0 {
             if !std::mem::replace(&mut self.gave_up, true) {
                 let message = "functions are called with too many kinds of inputs; what they make \
@@ -82,6 +85,7 @@ impl Engine<'_> {
             }
             return Ok(None);
         }
+
         let definition = &self.functions[function];
         let mut body = definition.body.clone();
         let mut absent = HashSet::new();
@@ -98,6 +102,7 @@ impl Engine<'_> {
                 }
             }
         }
+
         let opsets = if definition.opsets.is_empty() { self.opsets } else { &definition.opsets };
         let inner = Scope {
             prefix: format!("{}/", path()),
@@ -105,6 +110,7 @@ impl Engine<'_> {
             of_call: attributes,
             depth: scope.depth + 1,
         };
+
         let mut calls = Vec::new();
         self.active.push(function);
         let given = parameters
@@ -146,10 +152,12 @@ fn attributes(node: &Node, of_call: &[Attribute], defaults: &[Attribute]) -> Vec
             _ => all.push(attribute.clone()),
         }
     }
+
     for default in defaults {
         if !all.iter().any(|attribute| attribute.name == default.name) {
             all.push(default.clone());
         }
     }
+
     all
 }

@@ -51,6 +51,7 @@ fn tensors(declared: &TensorType, inferred: &TensorType) -> Result<TensorType, S
         (Some(_), Some(_)) => return Err(problem()),
         (a, b) => a.as_ref().or(b.as_ref()).cloned(),
     };
+
     Ok(TensorType { element, shape })
 }
 

@@ -29,6 +29,7 @@ impl Known {
         if bytes.len() > MAX_CONSTANT * 8 {
             return None;
         }
+
         if let Some(floats) = constant.as_floats() {
             let whole = |value: &f32| value.fract() == 0.0 && value.abs() < 16_777_216.0;
             return Some(if floats.iter().all(whole) {
@@ -38,6 +39,7 @@ impl Known {
                 Self::Floats(floats.iter().map(|value| value.to_bits()).collect())
             });
         }
+
         Some(Self::ints(constant.as_ints().or_else(|| bytes_as_ints(constant.element, bytes))?))
     }
 

@@ -48,6 +48,7 @@ impl Window {
             }
             Ok(list)
         };
+
         let pads = match call.text("auto_pad") {
             Some("SAME_UPPER" | "SAME_LOWER") => Pads::Same,
             Some("VALID") => Pads::Given(vec![0; 2 * rank]),
@@ -78,11 +79,14 @@ impl Window {
                 self.reach(position)
             ));
         }
+
         if !self.ceil {
             return Ok(room.quotient(&stride).plus(&Dim::fixed(1)));
         }
+
         let places =
             room.plus(&stride).minus(&Dim::fixed(1)).quotient(&stride).plus(&Dim::fixed(1));
+
         // The last place must begin in the input or in the padding before it.
         let last = places.minus(&Dim::fixed(1)).times(&stride).as_integer();
         let outside = match last.zip(size.plus(&before).as_integer()) {
@@ -92,6 +96,7 @@ impl Window {
             None if self.reach(position).minus(&after).minus(&stride).is_at_least(0) => false,
             None => return Ok(Dim::Unknown),
         };
+
         Ok(if outside { places.minus(&Dim::fixed(1)) } else { places })
     }
 
@@ -147,6 +152,7 @@ pub(super) fn convolve(call: &mut Call<'_>, weight: usize) -> Result<(), String>
         let group = Dim::integer(call.int("group").unwrap_or(1));
         same(&front[1], &weights[1].times(&group)).map_err(|error| format!("channels: {error}"))?;
     }
+
     let Some(kernel) = kernel(call, Some(weight)).filter(|kernel| kernel.len() == pixels.len())
     else {
         return Ok(());
@@ -169,6 +175,7 @@ pub(super) fn pool(call: &mut Call<'_>) -> Result<(), String> {
             pixels.len()
         ));
     }
+
     let mut shape = front.to_vec();
     shape.extend(Window::of(call, kernel)?.over(pixels)?);
     call.set_shape(1, shape.clone());
@@ -202,6 +209,7 @@ fn conv_transpose(call: &mut Call<'_>) -> Result<(), String> {
         Some(_) => return Err("'output_shape' has too few sizes".to_owned()),
         None => shape.extend(grown(call, kernel, pixels)?),
     }
+
     call.set_shape(0, shape);
     Ok(())
 }
@@ -229,6 +237,7 @@ fn max_unpool(call: &mut Call<'_>) -> Result<(), String> {
         }
         return Ok(());
     }
+
     let Some(kernel) = kernel(call, None).filter(|kernel| kernel.len() == pixels.len()) else {
         return Ok(());
     };

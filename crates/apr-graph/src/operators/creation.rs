@@ -48,6 +48,7 @@ fn constant(call: &mut Call<'_>) -> Result<(), String> {
         Some(AttributeValue::Texts(values)) => (row(ElementType::Text, Some(values.len())), None),
         _ => return Ok(()),
     };
+
     call.set_kind(0, kind);
     call.set_known(0, known);
     Ok(())
@@ -139,6 +140,7 @@ fn range(call: &mut Call<'_>) -> Result<(), String> {
             return Err(format!("{} is no single number", call.name_of(position)));
         }
     }
+
     let step = if call.has(2) { call.scalar(2) } else { Some(Dim::fixed(1)) };
     let (start, limit) = (call.scalar(0), call.scalar(1));
     let (Some(start), Some(limit), Some(step)) =
@@ -148,9 +150,11 @@ fn range(call: &mut Call<'_>) -> Result<(), String> {
         call.set_shape(0, vec![count]);
         return Ok(());
     };
+
     if step == 0 {
         return Err("the step is 0".to_owned());
     }
+
     let span = if step > 0 { limit.minus(&start) } else { start.minus(&limit) };
     let width = Dim::integer(step.saturating_abs());
     let count = span.plus(&width).minus(&Dim::fixed(1)).quotient(&width);
@@ -162,6 +166,7 @@ fn range(call: &mut Call<'_>) -> Result<(), String> {
         let numbers: Vec<_> = numbers.collect();
         call.set_known(0, Some(Known::Ints(numbers.into())));
     }
+
     call.set_shape(0, vec![count]);
     Ok(())
 }

@@ -44,10 +44,12 @@ fn bind(call: &Call<'_>) -> (Bound, Option<String>) {
                 "{input} is {kind}, which {name} of version {version} does not take"
             ));
         }
+
         let Some(element) = call.element(position) else { continue };
         if parameter.label.is_empty() || !parameter.alike {
             continue;
         }
+
         match bound.iter().find(|(label, _)| *label == parameter.label) {
             None => bound.push((parameter.label, element)),
             Some((_, other)) if *other != element => {
@@ -59,5 +61,6 @@ fn bind(call: &Call<'_>) -> (Bound, Option<String>) {
             Some(_) => {}
         }
     }
+
     (bound, problem)
 }

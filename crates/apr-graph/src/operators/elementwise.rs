@@ -132,6 +132,7 @@ pub(super) fn cast(call: &mut Call<'_>) -> Result<(), String> {
 
 fn element_by_name(name: &str) -> Option<crate::ElementType> {
     use crate::ElementType as E;
+
     let named = [
         ("FLOAT", E::F32),
         ("DOUBLE", E::F64),

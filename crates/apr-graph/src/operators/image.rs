@@ -39,6 +39,7 @@ fn scaled(call: &mut Call<'_>, scales: Option<Vec<f32>>) -> Result<(), String> {
         }
         None => along.into_iter().for_each(|position| sizes[position] = Dim::Unknown),
     }
+
     call.set_shape(0, sizes);
     Ok(())
 }
@@ -73,12 +74,14 @@ fn resize(call: &mut Call<'_>) -> Result<(), String> {
         let scales = call.floats(scales);
         return scaled(call, scales);
     }
+
     let along = along(call, shape.len())?;
     let mut target = shape.to_vec();
     let given = call.dims(sizes);
     if let Some(given) = given.filter(|given| given.len() != along.len()) {
         return Err(format!("there are {} sizes for {} dimensions", given.len(), along.len()));
     }
+
     let stretch = call.text("keep_aspect_ratio_policy").is_none_or(|policy| policy == "stretch");
     for (position, axis) in along.iter().enumerate() {
         target[*axis] = match given {
@@ -86,9 +89,11 @@ fn resize(call: &mut Call<'_>) -> Result<(), String> {
             _ => Dim::Unknown,
         };
     }
+
     if let (false, Some(given)) = (stretch, given) {
         keep_ratio(call, shape, &along, given, &mut target);
     }
+
     call.set_shape(0, target);
     Ok(())
 }

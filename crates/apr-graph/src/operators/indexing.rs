@@ -61,6 +61,7 @@ fn gather_nd(call: &mut Call<'_>) -> Result<(), String> {
             show(data)
         ));
     }
+
     call.set_shape(0, [outer, &data[from..]].concat());
     Ok(())
 }
@@ -106,6 +107,7 @@ fn unique(call: &mut Call<'_>) -> Result<(), String> {
     for output in 1..4 {
         call.set_shape(output, vec![Dim::Unknown]);
     }
+
     let Some(shape) = call.shape(0) else { return Ok(()) };
     let shape = match call.int("axis") {
         None => vec![Dim::Unknown],
@@ -116,6 +118,7 @@ fn unique(call: &mut Call<'_>) -> Result<(), String> {
             shape
         }
     };
+
     call.set_shape(0, shape);
     Ok(())
 }
@@ -141,11 +144,13 @@ fn slice(call: &mut Call<'_>) -> Result<(), String> {
         }
         sizes[cut.axis] = cut_size(&shape[cut.axis], cut);
     }
+
     if let ([dim], [cut]) = (shape, cuts.as_slice()) {
         let known = call.dims(0).filter(|known| dim.size() == Some(known.len() as u64));
         let part = known.and_then(|known| cut_known(known, cut));
         call.set_known(0, part.map(|part| Known::Ints(part.into())));
     }
+
     call.set_shape(0, sizes);
     Ok(())
 }
@@ -201,6 +206,7 @@ fn cuts(call: &Call<'_>, rank: usize) -> Result<Option<Vec<Cut>>, String> {
     if [ends.len(), along.len(), steps.len()].iter().any(|other| *other != count) {
         return Err("starts, ends, axes and steps are not equally many".to_owned());
     }
+
     let along = axes(&along, rank)?;
     let bounds = along.into_iter().zip(starts).zip(ends).zip(steps);
     Ok(Some(bounds.map(|(((axis, start), end), step)| Cut { axis, start, end, step }).collect()))
@@ -228,6 +234,7 @@ fn cut_size(size: &Dim, cut: &Cut) -> Dim {
         let count = if span <= 0 { 0 } else { (span - 1) / width + 1 };
         return Dim::integer(count);
     }
+
     let (Some(start), Some(end)) =
         (from_start(&cut.start, size, cut.step), from_start(&cut.end, size, cut.step))
     else {

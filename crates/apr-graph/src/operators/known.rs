@@ -83,6 +83,7 @@ fn cast(call: &Call<'_>) -> Option<Vec<Dim>> {
         _ => call.element(1),
     };
     use ElementType as E;
+
     let range = match to? {
         E::I64 | E::F64 => i64::MIN..=i64::MAX,
         E::I32 => i64::from(i32::MIN)..=i64::from(i32::MAX),
@@ -92,6 +93,7 @@ fn cast(call: &Call<'_>) -> Option<Vec<Dim>> {
         E::F32 => -(1 << 24)..=1 << 24,
         _ => return None,
     };
+
     let fits = |dim: &Dim| {
         dim.as_integer().is_none_or(|number| range.contains(&number)).then(|| dim.clone())
     };
@@ -135,6 +137,7 @@ fn widened(from: &[Dim], shape: &[Dim], wide: &[usize]) -> Option<Vec<Dim>> {
     if from.len() != narrow.iter().product::<usize>() {
         return None;
     }
+
     let count = wide.iter().product();
     let mut elements = Vec::with_capacity(count);
     for flat in 0..count {
@@ -149,6 +152,7 @@ fn widened(from: &[Dim], shape: &[Dim], wide: &[usize]) -> Option<Vec<Dim>> {
         }
         elements.push(from.get(place)?.clone());
     }
+
     Some(elements)
 }
 

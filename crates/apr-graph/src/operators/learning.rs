@@ -60,6 +60,7 @@ fn encode(call: &mut Call<'_>) -> Result<(), String> {
             .find(|(name, _)| call.attribute(name).is_some())
             .map(|(_, element)| element),
     };
+
     call.set_element(0, element);
     like_first(call)
 }

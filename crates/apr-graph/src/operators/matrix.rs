@@ -100,6 +100,7 @@ impl Letters {
         if !fits {
             return Err(format!("'{term}' does not fit the shape {}", show(shape)));
         }
+
         let wide = shape.len() - named;
         let first = before.chars().count();
         let sizes = shape[..first].iter().chain(&shape[first + wide..]);
@@ -111,6 +112,7 @@ impl Letters {
                 _ => same(known, size).map_err(|error| format!("letter '{letter}': {error}"))?,
             };
         }
+
         self.ellipsis = broadcast(&self.ellipsis, &shape[first..first + wide])?;
         Ok(())
     }
@@ -147,11 +149,13 @@ fn einsum(call: &mut Call<'_>) -> Result<(), String> {
             call.inputs.len()
         ));
     }
+
     let mut letters = Letters::default();
     for (position, term) in terms.iter().enumerate() {
         let Some(shape) = call.shape(position) else { return Ok(()) };
         letters.learn(term, shape)?;
     }
+
     let output = right.map_or_else(|| implicit_output(left), str::to_owned);
     let shape = letters.shape(&output)?;
     call.set_shape(0, shape);

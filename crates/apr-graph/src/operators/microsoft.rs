@@ -74,6 +74,7 @@ fn attention(call: &mut Call<'_>) -> Result<(), String> {
     };
     let heads = Dim::integer(call.int("num_heads").unwrap_or(1));
     let past = if call.operator.name == "QAttention" { 8 } else { 4 };
+
     // The earlier keys and values are one tensor, `[2, batch, heads, past, size]`.
     let length = match (call.has(past), call.shape(past)) {
         (false, _) => Dim::fixed(0),
@@ -144,6 +145,7 @@ fn skip_norm(call: &mut Call<'_>) -> Result<(), String> {
     if sum == 3 || call.operator.name == "SkipGroupNorm" {
         call.set_shape(sum, shape.clone());
     }
+
     if call.operator.name != "SkipGroupNorm" {
         let mut means = shape.clone();
         means.last_mut().into_iter().for_each(|last| *last = Dim::fixed(1));
@@ -154,6 +156,7 @@ fn skip_norm(call: &mut Call<'_>) -> Result<(), String> {
             );
         }
     }
+
     call.set_shape(0, shape);
     Ok(())
 }
@@ -180,6 +183,7 @@ fn fused_mat_mul(call: &mut Call<'_>) -> Result<(), String> {
     if call.is_set("transBatchA") || call.is_set("transBatchB") {
         return Ok(());
     }
+
     let turned = |position: usize, name: &str| {
         let mut shape = call.shape(position)?.to_vec();
         let rank = shape.len();
@@ -188,9 +192,11 @@ fn fused_mat_mul(call: &mut Call<'_>) -> Result<(), String> {
         }
         Some(shape)
     };
+
     if let (Some(a), Some(b)) = (turned(0, "transA"), turned(1, "transB")) {
         call.set_shape(0, product_shape(&a, &b)?);
     }
+
     Ok(())
 }
 

@@ -42,6 +42,7 @@ fn concat(call: &mut Call<'_>) -> Result<(), String> {
             |parts: &Vec<&[Dim]>| parts.iter().map(|part| part.len()).sum::<usize>() <= MAX_KNOWN;
         call.set_known(0, parts.filter(short).map(|parts| Known::Ints(parts.concat().into())));
     }
+
     Ok(())
 }
 
@@ -55,6 +56,7 @@ pub(super) fn joined(shapes: &[&[Dim]], along: usize) -> Result<Vec<Dim>, String
         if other.len() != shape.len() {
             return Err(problem("they have not as many dimensions"));
         }
+
         let mut next = Vec::with_capacity(shape.len());
         for (dim, (a, b)) in shape.iter().zip(*other).enumerate() {
             next.push(if dim == along {
@@ -63,8 +65,10 @@ pub(super) fn joined(shapes: &[&[Dim]], along: usize) -> Result<Vec<Dim>, String
                 same(a, b).map_err(|error| problem(&error))?
             });
         }
+
         shape = next;
     }
+
     Ok(shape)
 }
 
@@ -80,6 +84,7 @@ fn split(call: &mut Call<'_>) -> Result<(), String> {
     } else {
         None
     };
+
     let sizes = match given {
         Some(sizes) => sizes,
         None => even_parts(total, outputs, call.since() >= 18)?,
@@ -87,6 +92,7 @@ fn split(call: &mut Call<'_>) -> Result<(), String> {
     if sizes.len() as u64 != outputs {
         return Err(format!("it splits into {} parts, and has {outputs} outputs", sizes.len()));
     }
+
     let sum = sizes.iter().fold(Dim::fixed(0), |sum, size| sum.plus(size));
     same(&sum, total).map_err(|_| {
         format!("the parts are {sum} together, and the input has {total} along the axis")
@@ -96,6 +102,7 @@ fn split(call: &mut Call<'_>) -> Result<(), String> {
         part[along] = size;
         call.set_shape(output, part);
     }
+
     Ok(())
 }
 
@@ -109,6 +116,7 @@ fn even_parts(total: &Dim, parts: u64, uneven: bool) -> Result<Vec<Dim>, String>
     if !uneven && total.as_integer().is_some() {
         return Err(format!("{total} elements do not split into {parts} equal parts"));
     }
+
     let Some(total) = total.size() else { return Ok(vec![Dim::Unknown; count]) };
     let part = total.div_ceil(parts);
     let last = total.saturating_sub(part * (parts - 1));
@@ -116,6 +124,7 @@ fn even_parts(total: &Dim, parts: u64, uneven: bool) -> Result<Vec<Dim>, String>
     if let Some(size) = sizes.last_mut() {
         *size = Dim::fixed(last);
     }
+
     Ok(sizes)
 }
 
@@ -132,6 +141,7 @@ fn reshape(call: &mut Call<'_>) -> Result<(), String> {
         }
         return Ok(());
     };
+
     let shape = reshaped(call.shape(0), &target, call.is_set("allowzero"))?;
     call.set_shape(0, shape);
     let known = call.inputs.first().copied().flatten().and_then(|input| input.known.cloned());
@@ -157,6 +167,7 @@ fn reshaped(from: Option<&[Dim]>, target: &[Dim], zero_is_zero: bool) -> Result<
         };
         shape.push(dim);
     }
+
     let Some(from) = from else { return Ok(shape) };
     let total = product(from);
     match open {
@@ -177,6 +188,7 @@ fn reshaped(from: Option<&[Dim]>, target: &[Dim], zero_is_zero: bool) -> Result<
             })?;
         }
     }
+
     Ok(shape)
 }
 
@@ -203,6 +215,7 @@ fn what_is_left(from: &[Dim], others: &[&Dim]) -> Result<Dim, String> {
             None => divisor = divisor.times(other),
         }
     }
+
     let dividend = left.into_iter().fold(Dim::fixed(1), |product, dim| product.times(dim));
     if let (Some(a), Some(b)) = (dividend.as_integer(), divisor.as_integer()) {
         return match (a, b) {
@@ -212,6 +225,7 @@ fn what_is_left(from: &[Dim], others: &[&Dim]) -> Result<Dim, String> {
             _ => Err(format!("{a} elements are no multiple of {b}")),
         };
     }
+
     // A size that is no multiple would fail when the model runs: so what is written is exact.
     Ok(dividend.quotient(&divisor))
 }
@@ -229,6 +243,7 @@ fn transpose(call: &mut Call<'_>) -> Result<(), String> {
         }
         None => (0..shape.len()).rev().collect(),
     };
+
     call.set_shape(0, order.into_iter().map(|position| shape[position].clone()).collect());
     Ok(())
 }
@@ -252,6 +267,7 @@ fn squeeze(call: &mut Call<'_>) -> Result<(), String> {
         }
         None => return Ok(()),
     }
+
     call.set_shape(
         0,
         shape.iter().zip(gone).filter(|(_, gone)| !gone).map(|(dim, _)| dim.clone()).collect(),
@@ -331,13 +347,16 @@ pub(super) fn pad(call: &mut Call<'_>) -> Result<(), String> {
     if widths.len() != 2 * along.len() {
         return Err(format!("there are {} widths for {} dimensions", widths.len(), along.len()));
     }
+
     let mut padded = shape.to_vec();
     for (at, position) in along.iter().enumerate() {
         padded[*position] = padded[*position].plus(&widths[at]).plus(&widths[at + along.len()]);
     }
+
     if let Some(size) = padded.iter().filter_map(Dim::as_integer).find(|size| *size < 0) {
         return Err(format!("more is cut off than there is: a size is {size}"));
     }
+
     call.set_shape(0, padded);
     Ok(())
 }
@@ -360,6 +379,7 @@ fn center_crop_pad(call: &mut Call<'_>) -> Result<(), String> {
         }
         None => along.into_iter().for_each(|position| cut[position] = Dim::Unknown),
     }
+
     call.set_shape(0, cut);
     Ok(())
 }

@@ -35,6 +35,7 @@ fn layer(call: &mut Call<'_>) -> Result<(), String> {
     for output in 1..call.outputs.len() {
         call.set_element(output, stash);
     }
+
     if let Some(shape) = call.shape(0) {
         let from = axis(call.int("axis").unwrap_or(-1), shape.len())?;
         let ones = vec![Dim::fixed(1); shape.len() - from];
@@ -45,5 +46,6 @@ fn layer(call: &mut Call<'_>) -> Result<(), String> {
             );
         }
     }
+
     like_first(call)
 }

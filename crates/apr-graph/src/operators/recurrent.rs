@@ -29,6 +29,7 @@ fn recurrent(call: &mut Call<'_>) -> Result<(), String> {
             vec![directions, batch, hidden],
         )
     };
+
     call.set_shape(0, all);
     call.set_shape(1, last.clone());
     call.set_shape(2, last);

@@ -29,15 +29,18 @@ pub(super) fn reduce(call: &mut Call<'_>) -> Result<(), String> {
         }
         return Ok(());
     };
+
     let list = list.unwrap_or_default();
     if list.is_empty() && call.is_set("noop_with_empty_axes") {
         call.set_shape(0, shape.to_vec());
         return Ok(());
     }
+
     let mut gone = vec![list.is_empty(); shape.len()];
     for position in axes(&list, shape.len())? {
         gone[position] = true;
     }
+
     call.set_shape(0, without(shape, &gone, keep));
     Ok(())
 }

@@ -55,6 +55,7 @@ fn sequence_construct(call: &mut Call<'_>) -> Result<(), String> {
         }
         kind = common(&kind, other);
     }
+
     call.set_kind(0, sequence(kind));
     Ok(())
 }
@@ -134,6 +135,7 @@ fn concat_from_sequence(call: &mut Call<'_>) -> Result<(), String> {
             shape[along] = Dim::Unknown;
         }
     }
+
     call.set(0, kind);
     Ok(())
 }
@@ -151,6 +153,7 @@ fn split_to_sequence(call: &mut Call<'_>) -> Result<(), String> {
             shape.remove(along);
         }
     }
+
     call.set_kind(0, sequence(kind));
     Ok(())
 }

@@ -24,9 +24,11 @@ fn dft(call: &mut Call<'_>) -> Result<(), String> {
         None if !onesided && !call.has(1) => {}
         None => sizes.fill(Dim::Unknown),
     }
+
     if let Some(parts) = sizes.last_mut() {
         *parts = Dim::fixed(if onesided && inverse { 1 } else { 2 });
     }
+
     call.set_shape(0, sizes);
     Ok(())
 }

@@ -87,6 +87,7 @@ impl Tables {
                 }
             }
         }
+
         Self { domains, newest }
     }
 
@@ -143,6 +144,7 @@ impl Above {
         if !name.is_empty() {
             self.name = name;
         }
+
         let since = since(rest);
         let cells: Vec<_> = rest.split('|').skip(1).collect();
         let deprecated = cells == ["deprecated"];
@@ -153,6 +155,7 @@ impl Above {
                 }
             }
         }
+
         let columns = if deprecated { [""; 4] } else { self.columns };
         let types: Vec<_> =
             columns[3].split_whitespace().filter_map(|cell| cell.split_once('=')).collect();

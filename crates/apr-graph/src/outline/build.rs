@@ -102,6 +102,7 @@ impl<'a> Outliner<'a> {
                 positions.push(position);
                 continue;
             }
+
             by_name.extend(key.map(|key| (key, items.len())));
             positions.push(items.len());
             items.push(Item {
@@ -113,6 +114,7 @@ impl<'a> Outliner<'a> {
                 parameters: 0,
             });
         }
+
         (items, positions)
     }
 
@@ -135,6 +137,7 @@ impl<'a> Outliner<'a> {
         } else {
             (0..members.len()).map(|start| Run { start, period: 1, times: 1 }).collect()
         };
+
         let folded: Vec<Folded<'_>> = runs
             .into_iter()
             .map(|run| Folded {
@@ -155,6 +158,7 @@ impl<'a> Outliner<'a> {
         if member.single && !is_call(member.nodes[0]) {
             return None;
         }
+
         let mut hasher = DefaultHasher::new();
         (before, after, member.nodes.len()).hash(&mut hasher);
         for &position in &member.nodes {
@@ -166,6 +170,7 @@ impl<'a> Outliner<'a> {
             }
             hash_attributes(node, &mut hasher);
         }
+
         Some(hasher.finish())
     }
 
@@ -182,9 +187,11 @@ impl<'a> Outliner<'a> {
         } else {
             self.group(context, first, depth)
         };
+
         let (name, kind) = joined(fold::range(&first.name, &last.name), kind);
         let mut outputs =
             self.flow(context, &last.nodes, last.single).outputs.into_iter().flatten();
+
         // What leaves a group last is what it is there for; a node or a function has its main
         // output first.
         let output = if last.single { outputs.next() } else { outputs.last() };
@@ -220,6 +227,7 @@ impl<'a> Outliner<'a> {
             };
             member.nodes.iter().map(single).collect()
         };
+
         let Flow { inputs, outputs } = context.flow(&member.nodes);
         let inputs: Vec<ValueId> = inputs.into_iter().flatten().collect();
         let outputs: Vec<ValueId> = outputs.into_iter().flatten().collect();
@@ -252,11 +260,13 @@ impl<'a> Outliner<'a> {
             }
             None => Argument::Fixed { elements: 0, kind: None },
         };
+
         let arguments: Vec<Argument> = node.inputs.iter().map(argument).collect();
         let key = (position, arguments);
         if let Some(scene) = self.scenes.get(&key) {
             return scene.clone();
         }
+
         let function: &'a Function = &self.graph.functions[position];
         let absent = Argument::Fixed { elements: 0, kind: None };
         let given = key.1.iter().chain(std::iter::repeat(&absent));
@@ -312,6 +322,7 @@ impl<'a> Outliner<'a> {
                 });
             }
         }
+
         Scene { items, ..Scene::default() }
     }
 
@@ -356,6 +367,7 @@ impl<'a> Outliner<'a> {
                 flows.push((position, flow.inputs));
             }
         }
+
         let border: HashMap<ValueId, usize> = inputs.iter().copied().zip(0..).collect();
         let from = |value: ValueId, reader: Option<usize>| match made.get(&value) {
             Some((maker, _)) if Some(*maker) == reader => None,

@@ -145,6 +145,7 @@ impl<'a> Context<'a> {
                     inputs.push(Some(value));
                 }
             }
+
             for &value in node.outputs.iter().flatten() {
                 let leaves = |reader: &u32| !within.contains(&(*reader as usize));
                 if self.outputs.contains(&value)
@@ -154,6 +155,7 @@ impl<'a> Context<'a> {
                 }
             }
         }
+
         Flow { inputs, outputs }
     }
 

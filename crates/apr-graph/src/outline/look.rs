@@ -127,6 +127,7 @@ impl NodeView {
                 }
             }
         };
+
         let attributes = node.attributes.iter().map(|attribute| AttributeView {
             name: attribute.name.to_string(),
             value: attribute_text(&attribute.value),
@@ -155,6 +156,7 @@ fn find_in(graph: &Graph, place: Scope<'_>, name: &str, depth: usize) -> Vec<Nod
     if !found.is_empty() || depth > MAX_DEPTH {
         return found;
     }
+
     for node in &body.nodes {
         let rest = name.strip_prefix(&node.name).and_then(|rest| rest.strip_prefix('/'));
         if let Some((rest, function)) = rest.zip(graph.function(&node.op)) {
@@ -163,6 +165,7 @@ fn find_in(graph: &Graph, place: Scope<'_>, name: &str, depth: usize) -> Vec<Nod
             found.extend(find_in(graph, inner, rest, depth + 1));
         }
     }
+
     found
 }
 
@@ -223,12 +226,14 @@ pub fn node_text(body: &Body, node: &Node) -> String {
             _ => body.value(*id).name.clone(),
         }
     };
+
     let mut text =
         format!("{}({}", node.op, node.inputs.iter().map(input).collect::<Vec<_>>().join(", "));
     for (position, attribute) in node.attributes.iter().enumerate() {
         let before = if position == 0 { "; " } else { ", " };
         text.push_str(&format!("{before}{}={}", attribute.name, attribute_text(&attribute.value)));
     }
+
     text.push(')');
     text
 }
@@ -285,6 +290,7 @@ fn constant_text(constant: &Constant) -> String {
         }
         ConstantData::Bytes(_) => None,
     };
+
     let sizes = list(constant.shape.iter());
     match numbers.or_else(texts) {
         Some(values) if constant.shape.is_empty() => values.trim_matches(['[', ']']).to_owned(),

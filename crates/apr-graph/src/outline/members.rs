@@ -39,5 +39,6 @@ pub(super) fn members(body: &Body, nodes: &[usize], depth: usize) -> Vec<Member>
         });
         members[position].nodes.push(node);
     }
+
     members
 }

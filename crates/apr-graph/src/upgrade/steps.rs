@@ -54,6 +54,7 @@ fn broadcast_is_implied(edit: &mut Edit<'_>) -> Result<(), String> {
     let Some(AttributeValue::Int(axis)) = edit.take("axis").filter(|_| widened) else {
         return Ok(());
     };
+
     // The second input stood from that dimension on: it gets dimensions of 1 behind its own.
     let rank =
         |at: usize| edit.node.input(at).and_then(|id| edit.body.value(id).shape()).map(<[_]>::len);
@@ -65,6 +66,7 @@ fn broadcast_is_implied(edit: &mut Edit<'_>) -> Result<(), String> {
     if behind > 0 {
         unsqueeze_input(edit, 1, behind);
     }
+
     Ok(())
 }
 
@@ -216,6 +218,7 @@ fn softmax_of_one_dimension(edit: &mut Edit<'_>) -> Result<(), String> {
         edit.set("axis", -1);
         return Ok(());
     }
+
     let (shape, shape_node) = edit.made("Shape", "shape", vec![input], Vec::new());
     let along = vec![Attribute { name: "axis".into(), value: AttributeValue::Int(axis) }];
     let (flat, flat_node) = edit.made("Flatten", "flat", vec![input], along);
@@ -251,6 +254,7 @@ fn scales_are_of_channels(edit: &mut Edit<'_>) -> Result<(), String> {
         }
         edit.node.inputs[position] = Some(value);
     }
+
     Ok(())
 }
 

@@ -57,11 +57,13 @@ impl Place {
     ) -> Result<Vec<Downloaded>> {
         /// The longest file that waits for the server rather than for the line.
         const SMALL: u64 = 1 << 20;
+
         let len = |name: &String| {
             self.files.iter().find(|file| file.name == *name).and_then(|file| file.len)
         };
         let is_small = |name: &&String| len(name).is_some_and(|len| len <= SMALL);
         let (small, large): (Vec<&String>, Vec<&String>) = names.iter().partition(is_small);
+
         // Small files come beside the large ones, and not after them.
         let (large, small) = std::thread::scope(|scope| {
             let small = scope.spawn(|| self.download_in_turn(&small, progress));
@@ -81,6 +83,7 @@ impl Place {
     ) -> Result<Vec<Downloaded>> {
         /// Files that are fetched at the same time.
         const AT_ONCE: usize = 4;
+
         let mut begun = VecDeque::new();
         let mut done = Vec::with_capacity(names.len());
         for &name in names {
@@ -89,9 +92,11 @@ impl Place {
             }
             begun.push_back((name.clone(), self.begin(name)?));
         }
+
         for begun in begun {
             done.push(finished(begun, progress)?);
         }
+
         Ok(done)
     }
 

@@ -63,6 +63,7 @@ impl Place {
         if !is_plain(name) {
             return Err(Error::format("the name leads out of the model's folder").in_file(name));
         }
+
         match &self.kind {
             Kind::Repository { location, repository, folder } => {
                 let file = self
@@ -130,6 +131,7 @@ impl Place {
                 RemoteSource::open(resource, target, &self.reading)?
             }
         };
+
         Ok(Found::Remote(source))
     }
 
@@ -143,6 +145,7 @@ impl Place {
                 .add(format!("{}: offline, so what is in the cache is used", resource.name));
             return Ok(Found::Local(path.clone()));
         }
+
         if let Some((path, cached)) = known {
             match resource.first_bytes(1) {
                 Ok(_) if cached.is_same(resource.len(), resource.etag().as_deref()) => {
@@ -160,6 +163,7 @@ impl Place {
                 Err(error) => return Err(error),
             }
         }
+
         let target = |resource: &Resource| Some(listed_target(cache, url, resource.etag()));
         Ok(Found::Remote(RemoteSource::open(resource, target, &self.reading)?))
     }

@@ -63,13 +63,16 @@ impl Place {
     pub fn fetch_heads(&self, with_shards: bool, with_companions: bool) {
         /// Files that are asked for at the same time.
         const AT_ONCE: usize = 8;
+
         if matches!(self.kind, Kind::Url(_)) {
             return;
         }
+
         let companions = self.files.iter().filter(|file| {
             let is_short = file.len.is_some_and(|len| len <= LONGEST_COMPANION);
             with_companions && is_short && self.chosen.companions.contains(&file.name)
         });
+
         // What is one file is opened at once anyway.
         let weights =
             self.chosen.weights.iter().filter(|_| with_shards && self.chosen.weights.len() > 1);

@@ -142,6 +142,7 @@ mod x86 {
                 sums[row][1] = _mm256_fmadd_ps(a, right, sums[row][1]);
             }
         }
+
         let mut flat = [[0.0_f32; 16]; 6];
         for (flat, sums) in flat.iter_mut().zip(sums) {
             // SAFETY: there is room for twice eight elements.
@@ -150,6 +151,7 @@ mod x86 {
                 _mm256_storeu_ps(flat.as_mut_ptr().add(8), sums[1]);
             }
         }
+
         tile.put(&flat);
     }
 
@@ -186,6 +188,7 @@ mod x86 {
                 sums[row][1] = _mm512_fmadd_ps(a, right, sums[row][1]);
             }
         }
+
         write(sums, tile);
     }
 
@@ -226,8 +229,10 @@ mod x86 {
                     _mm512_storeu_ps(right, sums[1]);
                 }
             }
+
             return;
         }
+
         let mut flat = [[0.0_f32; 32]; COUNT];
         for (flat, sums) in flat.iter_mut().zip(sums) {
             // SAFETY: there is room for twice sixteen elements.
@@ -236,6 +241,7 @@ mod x86 {
                 _mm512_storeu_ps(flat.as_mut_ptr().add(LANES), sums[1]);
             }
         }
+
         tile.put(&flat);
     }
 
@@ -250,6 +256,7 @@ mod x86 {
                 unsafe { turn_square(from, step, to, strip, count) };
             }
         }
+
         for lane in 0..lanes {
             for at in whole..depth {
                 out[at * strip + lane] = values[lane * step + at];
@@ -266,7 +273,9 @@ mod x86 {
             // SAFETY: there are sixteen elements.
             rows[number] = unsafe { _mm512_loadu_ps(row.as_ptr()) };
         }
+
         let written = ((1_u32 << count) - 1) as __mmask16;
+
         // Pairs of rows, then fours, within quarters of the registers.
         let mut fours = [_mm512_setzero_ps(); LANES];
         for group in [0, 4, 8, 12] {
@@ -284,6 +293,7 @@ mod x86 {
             fours[group + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(high[0], high[1]));
             fours[group + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(high[0], high[1]));
         }
+
         // Now register 4 g + c has column c of each quarter, of rows 4 g to 4 g + 3; quarters are
         // put in order.
         for column in 0..4 {

@@ -19,12 +19,14 @@ pub(super) fn rows(
         if lanes < strip {
             packed.fill(0.0);
         }
+
         if depth_step == 1 {
             let lines =
                 Lines { values: &a[first * row_step..], count: lanes, step: row_step, depth };
             (kernel.turn)(lines, strip, packed);
             continue;
         }
+
         for lane in 0..lanes {
             let values = a[(first + lane) * row_step..].iter().step_by(depth_step);
             packed[lane..]
@@ -60,6 +62,7 @@ fn strips<const STRIP: usize>(
 ) {
     let out = out.room(columns.div_ceil(STRIP) * STRIP * depth);
     let packed = out.as_chunks_mut::<STRIP>().0;
+
     // Row by row: rows are far apart, and each is brought into the cache once.
     for at in 0..depth {
         let (whole, rest) = b[at * row_step..][..columns].as_chunks::<STRIP>();

@@ -52,6 +52,7 @@ fn put(
         }
         return Ok(());
     }
+
     match right {
         Right::Stored(matrix) if !matrix.is_transposed() && !matrix.is_in_memory() => {
             streamed(left, matrix, out, adds, workers)
@@ -79,11 +80,13 @@ fn by_panels(
     let panels = width.div_ceil(size);
     let is_worth_threads = panels > 1 && left.rows * left.depth * width >= WORTH;
     let workers = if is_worth_threads { workers } else { &Alone };
+
     // For each panel its columns of each row.
     let mut parts: Vec<_> = (0..panels).map(|_| Vec::with_capacity(left.rows)).collect();
     for row in out.chunks_mut(width) {
         row.chunks_mut(size).zip(&mut parts).for_each(|(piece, part)| part.push(piece));
     }
+
     let rows = LeftRows::new(left, width, kernel, workers);
     let result = try_with_each(workers, parts, |panel, mut part| {
         let (first, columns) = (panel * size, size.min(width - panel * size));
@@ -93,6 +96,7 @@ fn by_panels(
             Ok(())
         })
     });
+
     rows.finish();
     result
 }
@@ -138,6 +142,7 @@ fn streamed(
             put_columns(out, width, own, first..first + columns, adds);
         }
     }
+
     Ok(())
 }
 
@@ -186,6 +191,7 @@ impl<'a> LeftRows<'a> {
             });
             packed
         });
+
         Self { left, direct, packed }
     }
 
@@ -277,6 +283,7 @@ impl Buffers {
                 pack::columns(&self.decoded, (depth, columns), columns, strip, packed);
             }
         }
+
         Ok(())
     }
 
@@ -296,6 +303,7 @@ impl Buffers {
         if let Some(packed) = packed {
             return panel.multiply(kernel, packed.elements(), None, others);
         }
+
         let block = block_rows(left.depth, kernel);
         for (number, out) in others.chunks_mut(block).enumerate() {
             let first = direct + number * block;

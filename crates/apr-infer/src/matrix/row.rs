@@ -120,6 +120,7 @@ fn add_group(x: &[f32], rows: &[f32], step: usize, out: &mut [f32]) {
             out[column] += sums[column];
         }
     }
+
     for (column, out) in rest.iter_mut().enumerate() {
         let products =
             x.iter().enumerate().map(|(number, x)| x * rows[number * step + done + column]);
@@ -166,6 +167,7 @@ fn dots_of<const COUNT: usize>(x: &[f32], rows: &[f32], out: &mut [f32; COUNT]) 
             }
         }
     }
+
     for ((number, sums), out) in sums.iter_mut().enumerate().zip(out) {
         let row = &rows[number * depth + groups.len() * LANES..];
         for lane in 0..rest.len() {

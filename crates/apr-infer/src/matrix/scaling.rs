@@ -53,6 +53,7 @@ impl Scaling {
             values.iter_mut().for_each(|value| *value = (*value - zero) * scale);
             return;
         }
+
         let (mut values, mut column) = (values, first_column);
         while !values.is_empty() {
             let block = self.columns.block;

@@ -85,11 +85,13 @@ impl<'a> Matrix<'a> {
         if axis > 1 || start.checked_add(len)? > size {
             return None;
         }
+
         if !by_rows {
             self.first_column += start;
             self.columns = len;
             return Some(self);
         }
+
         let (mut skip, mut left) = (start, len);
         let mut parts = Vec::new();
         for part in &self.parts {
@@ -101,6 +103,7 @@ impl<'a> Matrix<'a> {
             skip -= skipped;
             left -= rows;
         }
+
         Some(Self { parts, rows: len, ..self })
     }
 
@@ -150,6 +153,7 @@ impl<'a> Matrix<'a> {
             out.extend_from_slice(scratch);
             return Ok(());
         }
+
         let whole = self.store.bytes(part.tensor, start, bytes)?;
         decode(part.dtype, whole.get(), part.row_len, scratch)?;
         out.extend_from_slice(&scratch[first..first + columns]);
@@ -230,11 +234,13 @@ impl Rows for Matrix<'_> {
                 }
             }
         }
+
         if let Some(scaling) = &self.scaling {
             for (row, values) in rows.zip(out[start..].chunks_exact_mut(columns.max(1))) {
                 scaling.apply(row, first_column, values);
             }
         }
+
         Ok(())
     }
 }

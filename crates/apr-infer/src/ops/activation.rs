@@ -144,6 +144,7 @@ fn prelu(call: &mut Call<'_>) -> Result<Vec<Value>> {
         I32: 0, i32::wrapping_mul;
         I64: 0, i64::wrapping_mul;
     };
+
     Ok(vec![result.into()])
 }
 
@@ -163,6 +164,7 @@ fn clip(call: &mut Call<'_>) -> Result<Vec<Value>> {
         };
         [bound("min")?, bound("max")?]
     };
+
     let [low, high] = bounds;
     let shape = result.shape().to_vec();
     for bound in [&low, &high].into_iter().flatten() {
@@ -170,12 +172,14 @@ fn clip(call: &mut Call<'_>) -> Result<Vec<Value>> {
             return Err(Error::format("a bound is one number"));
         }
     }
+
     if let Some(low) = low {
         result = join(call, &result, &low.reshaped(Vec::new())?, Largest)?;
     }
     if let Some(high) = high {
         result = join(call, &result, &high.reshaped(Vec::new())?, Smallest)?;
     }
+
     Ok(vec![result.reshaped(shape)?.into()])
 }
 
@@ -187,6 +191,7 @@ fn swiglu(call: &mut Call<'_>) -> Result<Vec<Value>> {
         }
         gate => change::<f32>(call, gate, |x| x * (alpha * x).sigmoid())?,
     };
+
     let other = call.tensor(1)?;
     if gate.shape() != other.shape() {
         return Err(Error::format(format!(
@@ -195,5 +200,6 @@ fn swiglu(call: &mut Call<'_>) -> Result<Vec<Value>> {
             other.shape()
         )));
     }
+
     Ok(vec![join(call, &gate, other, Product)?.into()])
 }

@@ -128,6 +128,7 @@ pub(super) fn attend(
             "queries, keys and values of {shapes:?} do not go together"
         )));
     }
+
     let shape = vec![q.batch, q.heads, q.len, v.size];
     let mut out = pool::any(call.room(&shape, ElementType::F32)?);
     call.room(&[call.workers().count(), QUERIES.min(q.len), k.len], ElementType::F32)?;
@@ -143,6 +144,7 @@ pub(super) fn attend(
             attention.head(number, out)
         })?;
     }
+
     let shown = attention.shown.into_inner().unwrap_or_default();
     Ok((Tensor::new(shape, out)?, Tensor::new(score_shape, shown)?))
 }
@@ -161,6 +163,7 @@ impl Attention<'_> {
     fn head(&self, number: usize, out: &mut [f32]) -> Result<()> {
         let Self { q, k, v, .. } = self;
         let (batch, head) = (number / q.heads, number % q.heads);
+
         // Several heads of queries may share one of keys and values.
         let other = batch * k.heads + head / (q.heads / k.heads);
         let (queries, keys, values) = (q.head(number)?, k.head(other)?, v.head(other)?);
@@ -182,6 +185,7 @@ impl Attention<'_> {
                 &Alone,
             )?;
         }
+
         pool::give(scores);
         Ok(())
     }
@@ -212,10 +216,12 @@ impl Rules<'_> {
                 .iter_mut()
                 .for_each(|score| *score = (*score / self.softcap).tanh() * self.softcap);
         }
+
         show(Shown::Capped, scores);
         for (query, row) in scores.chunks_mut(len.max(1)).enumerate() {
             (self.mask)(batch, head, first + query, row);
         }
+
         show(Shown::Masked, scores);
         for row in scores.chunks_mut(len.max(1)) {
             if row.iter().all(|&score| score == f32::NEG_INFINITY) {
@@ -224,6 +230,7 @@ impl Rules<'_> {
                 single_softmax_row(row);
             }
         }
+
         show(Shown::Probabilities, scores);
     }
 }
@@ -257,6 +264,7 @@ impl Given {
                 tensor.shape()
             )));
         }
+
         Ok(Some(Self { steps: stretched(tensor.shape(), &target), tensor, keys }))
     }
 
@@ -322,6 +330,7 @@ fn attention(call: &mut Call<'_>) -> Result<Vec<Value>> {
         mask: &|batch, head, query, row| mask.apply(batch, head, query, row),
         shown: shown(call),
     };
+
     let (y, scores) = attend(call, &q, &k, &v, &rules)?;
     let y = if together { heads_together(&y)? } else { y };
     Ok(vec![y.into(), k.tensor.into(), v.tensor.into(), scores.into()])
@@ -333,6 +342,7 @@ fn mask(call: &Call<'_>, q: &Heads, past: Option<&Tensor>) -> Result<Mask> {
     if valid.as_ref().is_some_and(|valid| valid.len() != q.batch) {
         return Err(Error::format("a length is expected for each batch"));
     }
+
     let past_len = past.and_then(|past| past.shape().get(2).copied()).unwrap_or(0);
     let offsets = match &valid {
         Some(valid) if past.is_none() => {
@@ -340,6 +350,7 @@ fn mask(call: &Call<'_>, q: &Heads, past: Option<&Tensor>) -> Result<Mask> {
         }
         _ => vec![past_len as i64; q.batch],
     };
+
     Ok(Mask {
         given: Given::new(call.optional(3)?, [q.batch, q.heads, q.len])?,
         causal: call.flag("is_causal", false),

@@ -145,6 +145,7 @@ fn arithmetic(call: &mut Call<'_>, by: impl Join + Sync) -> Result<Vec<Value>> {
             return Ok(vec![result.into()]);
         }
     }
+
     Ok(vec![join(call, call.tensor(0)?, call.tensor(1)?, by)?.into()])
 }
 
@@ -223,6 +224,7 @@ fn pow(call: &mut Call<'_>) -> Result<Vec<Value>> {
         let (shape, values) = zip(call, (base.shape(), a), (power.shape(), b), of)?;
         return Ok(vec![Tensor::new(shape, values)?.into()]);
     }
+
     if !base.element().is_float() && !power.element().is_float() {
         let (a, b) = (base.integers()?, power.integers()?);
         let of = |a: i64, b: i64| match u32::try_from(b) {
@@ -232,6 +234,7 @@ fn pow(call: &mut Call<'_>) -> Result<Vec<Value>> {
         let (shape, values) = zip(call, (base.shape(), &a[..]), (power.shape(), &b[..]), of)?;
         return Ok(vec![crate::cast::from_integers(values, shape, base.element())?.into()]);
     }
+
     let (a, b) = (base.doubles()?, power.doubles()?);
     let (shape, values) = zip(call, (base.shape(), &a[..]), (power.shape(), &b[..]), f64::powf)?;
     Ok(vec![crate::cast::from_doubles(values, shape, base.element())?.into()])
@@ -304,6 +307,7 @@ fn bits(call: &mut Call<'_>, by: fn(u64, u64) -> u64) -> Result<Vec<Value>> {
     if call.tensor(0)?.element().is_float() {
         return Err(Error::format("integers are expected, not floats"));
     }
+
     arithmetic(call, Bits(by))
 }
 
@@ -316,6 +320,7 @@ fn shift(call: &mut Call<'_>) -> Result<Vec<Value>> {
             return Err(Error::format(format!("the direction is '{other}', not LEFT or RIGHT")));
         }
     };
+
     let (x, y) = (a.integers()?, b.integers()?);
     let by = |x: i64, y: i64| {
         let by = u32::try_from(y).unwrap_or(u32::MAX);
@@ -326,6 +331,7 @@ fn shift(call: &mut Call<'_>) -> Result<Vec<Value>> {
         };
         shifted.unwrap_or(0).cast_signed()
     };
+
     // A negative count is as good as a large one.
     let signed_right = |x: i64, y: i64| x >> if (0..64).contains(&y) { y } else { 63 };
     let is_signed = matches!(
@@ -354,10 +360,12 @@ fn choose(call: &mut Call<'_>) -> Result<Vec<Value>> {
         });
         T::into_data(out)
     }
+
     let (which, a, b) = (call.tensor(0)?, call.tensor(1)?, call.tensor(2)?);
     if a.element() != b.element() {
         return Err(mismatch(a, b));
     }
+
     let shape = crate::shape::broadcast(&[which.shape(), a.shape(), b.shape()])?;
     call.room_like(&shape, a)?;
     call.room_like(&shape, b)?;

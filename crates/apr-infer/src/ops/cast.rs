@@ -49,6 +49,7 @@ fn bit_cast(call: &mut Call<'_>) -> Result<Vec<Value>> {
             tensor.element()
         )));
     }
+
     let bytes: Vec<u8> = match tensor.data() {
         Data::F32(values) => values.iter().flat_map(|value| value.to_le_bytes()).collect(),
         Data::F64(values) => values.iter().flat_map(|value| value.to_le_bytes()).collect(),
@@ -62,6 +63,7 @@ fn bit_cast(call: &mut Call<'_>) -> Result<Vec<Value>> {
         Data::U64(values) => values.iter().flat_map(|value| value.to_le_bytes()).collect(),
         Data::Text(_) => return Err(Error::format("texts have no bits")),
     };
+
     Ok(vec![crate::constant::unpack(to, tensor.shape().to_vec(), &bytes)?.into()])
 }
 

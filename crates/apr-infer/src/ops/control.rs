@@ -85,6 +85,7 @@ fn repeat(call: &mut Call<'_>) -> Result<Vec<Value>> {
         collected.add(call, outputs)?;
         round += 1;
     }
+
     let scans = body.outputs.len().saturating_sub(1 + state.len());
     for position in 0..scans {
         state.push(match collected.stack(call, position, 0, false)? {
@@ -92,6 +93,7 @@ fn repeat(call: &mut Call<'_>) -> Result<Vec<Value>> {
             None => nothing(body, body.outputs.len() - scans + position)?.into(),
         });
     }
+
     Ok(state)
 }
 
@@ -131,6 +133,7 @@ fn scan_batches(call: &mut Call<'_>, body: &Body, scanned: usize) -> Result<Vec<
             let shape = one.shape()[1..].to_vec();
             own.push(one.reshaped(shape)?.into());
         }
+
         let len = lengths
             .as_ref()
             .and_then(|lengths| lengths.get(batch))
@@ -143,6 +146,7 @@ fn scan_batches(call: &mut Call<'_>, body: &Body, scanned: usize) -> Result<Vec<
             results[position].push(output.tensor()?.clone());
         }
     }
+
     results.iter().map(|tensors| stacked(tensors, 0).map(Value::from)).collect()
 }
 
@@ -169,6 +173,7 @@ fn scan_one(
     for (position, tensor) in rows.iter().enumerate() {
         axes.push(axis(setting("scan_input_axes", position), tensor.rank())?);
     }
+
     let whole = rows.first().map_or(0, |tensor| tensor.shape()[axes[0]]);
     let len = len.unwrap_or(whole).min(whole);
     let backwards: Vec<_> =
@@ -197,11 +202,13 @@ fn scan_one(
         state = outputs.by_ref().take(states).collect();
         collected.add(call, outputs)?;
     }
+
     for (position, (at, reversed)) in out.into_iter().enumerate() {
         let Some(joined) = collected.stack(call, position, at, reversed)? else { break };
         // What lies past the length of a shorter batch is filled up with zeros.
         state.push(if len < whole { padded(&joined, whole)?.into() } else { joined.into() });
     }
+
     Ok(state)
 }
 
@@ -235,5 +242,6 @@ fn map(call: &mut Call<'_>) -> Result<Vec<Value>> {
         let outputs = call.environment.run_body(body, inputs)?;
         results.iter_mut().zip(outputs).for_each(|(result, output)| result.push(output));
     }
+
     Ok(results.into_iter().map(Value::Sequence).collect())
 }

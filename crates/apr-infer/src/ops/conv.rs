@@ -83,7 +83,9 @@ impl Sizes {
         if block == 0 || self.channels == 0 || image == 0 {
             return Ok(());
         }
+
         let depth = self.channels * self.windows.window_len();
+
         // Where there are few groups, the places of each are cut as well.
         try_in_pieces(workers, out, block, |number, out| {
             let group = number % self.groups;
@@ -138,6 +140,7 @@ impl Filters<'_> {
             }
             Self::Stored(matrix) => matrix,
         };
+
         let (mut scratch, mut decoded) = (Vec::new(), Vec::new());
         let step = (FILTERS / depth.max(1)).max(1);
         for first in filters.clone().step_by(step) {
@@ -148,6 +151,7 @@ impl Filters<'_> {
                 ..(rows.end - filters.start) * windows.width();
             product(Left::in_rows(&decoded, rows.len(), depth), windows, &mut out[place], workers)?;
         }
+
         Ok(())
     }
 }
@@ -164,6 +168,7 @@ fn stored(call: &Call<'_>) -> Result<Option<Tensor>> {
     if x.element() != ElementType::F32 || sizes.channels == 1 && sizes.filters == 1 {
         return Ok(None);
     }
+
     let shape = sizes.shape();
     let mut out = crate::pool::zeros(call.room(&shape, ElementType::F32)?);
     single(call, &sizes, x.values()?, &Filters::Stored(matrix), &mut out)?;
@@ -176,6 +181,7 @@ fn conv(call: &mut Call<'_>) -> Result<Vec<Value>> {
     if let Some(result) = stored(call)? {
         return Ok(vec![result.into()]);
     }
+
     call.decode_inputs(&[1])?;
     let (x, weights) = (call.tensor(0)?, call.tensor(1)?);
     let sizes = Sizes::of(call, x.shape(), weights.shape())?;
@@ -308,6 +314,7 @@ fn turned_sizes(call: &Call<'_>, x: &[usize], weights: &[usize]) -> Result<Sizes
     if !grouped || kernel.len() != rank || kernel.contains(&0) {
         return Err(wrong());
     }
+
     let (strides, dilations) =
         (positive(call, "strides", rank, 1)?, positive(call, "dilations", rank, 1)?);
     let pads = fitting(call, "pads", 2 * rank)?.unwrap_or_else(|| vec![0; 2 * rank]);
@@ -318,6 +325,7 @@ fn turned_sizes(call: &Call<'_>, x: &[usize], weights: &[usize]) -> Result<Sizes
         }
         None => None,
     };
+
     let auto = call.text("auto_pad", "NOTSET");
     let mut windows = Windows {
         input: vec![0; rank],
@@ -328,10 +336,12 @@ fn turned_sizes(call: &Call<'_>, x: &[usize], weights: &[usize]) -> Result<Sizes
         after: pads[rank..].to_vec(),
         output: input.to_vec(),
     };
+
     for (dim, &extra) in extra.iter().enumerate() {
         let wanted = wanted.as_ref().and_then(|wanted| wanted.get(dim).copied());
         turned_size(&mut windows, dim, extra, wanted, &auto)?;
     }
+
     Ok(Sizes { batch, groups, channels: filters, filters: channels / groups, windows })
 }
 
@@ -369,6 +379,7 @@ fn turned_size(
         windows.input[dim] =
             full.checked_sub(cut).ok_or_else(|| Error::format("the pads cut off everything"))?;
     }
+
     Ok(())
 }
 
@@ -408,6 +419,7 @@ fn transposed(call: &mut Call<'_>) -> Result<Vec<Value>> {
             Ok(())
         })?;
     }
+
     if let Some(bias) = call.optional(2)? {
         let bias = singles(bias)?;
         let filters = sizes.groups * sizes.channels;
@@ -421,6 +433,7 @@ fn transposed(call: &mut Call<'_>) -> Result<Vec<Value>> {
             out.iter_mut().for_each(|value| *value += bias[row % filters]);
         }
     }
+
     Ok(vec![crate::cast::from_floats(out, shape, element)?.into()])
 }
 

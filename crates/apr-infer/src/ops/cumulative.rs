@@ -36,6 +36,7 @@ fn run(call: &mut Call<'_>, join: impl Join, first: u8) -> Result<Vec<Value>> {
         Data::U64(values) => order.run(values, first.into(), |a, b| join.unsigned(a, b)),
         _ => return Err(Error::format(format!("there are no running sums of {element}"))),
     }
+
     Ok(vec![crate::Tensor::with_type(element, shape, data)?.into()])
 }
 

@@ -36,6 +36,7 @@ impl Equation {
         if terms.len() != tensors.len() {
             return Err(wrong());
         }
+
         let mut equation = Self { operands: Vec::new(), result: Vec::new(), sizes: Vec::new() };
         let mut dots = 0;
         for (term, tensor) in terms.iter().zip(tensors) {
@@ -51,6 +52,7 @@ impl Equation {
             }
             equation.operands.push(labels);
         }
+
         equation.result = match right {
             Some(right) => labels(right, dots).ok_or_else(wrong)?,
             None => equation.implied(dots),
@@ -155,6 +157,7 @@ fn einsum(call: &mut Call<'_>) -> Result<Vec<Value>> {
             at += 1;
         });
     }
+
     let sums = if inner == 0 {
         vec![0.0; total]
     } else {
@@ -185,6 +188,7 @@ fn by_product(
     if !equation.is_plain(a, left, right) || !equation.is_plain(b, right, left) {
         return Ok(None);
     }
+
     let result = &equation.result;
     let pick = |from: &[u32], test: &dyn Fn(&u32) -> bool| {
         from.iter().copied().filter(|label| test(label)).collect::<Vec<_>>()
@@ -200,6 +204,7 @@ fn by_product(
         let sizes = groups.map(|group| group.iter().map(|&label| equation.size(label)).product());
         transposed(tensor, &order)?.reshaped(sizes.to_vec())
     };
+
     let x = arranged(a, left, [&batch, &rows, &depth])?;
     let y = arranged(b, right, [&batch, &depth, &columns])?;
     let product = multiplied(call, &x, &y)?;

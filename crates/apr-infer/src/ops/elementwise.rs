@@ -48,6 +48,7 @@ where
     if total == 0 {
         return Ok((shape, out));
     }
+
     let (sizes, steps) = joined(&shape, &[stretched(a_shape, &shape), stretched(b_shape, &shape)]);
     let (outer, length) =
         sizes.split_last().map_or((&[][..], 1), |(length, outer)| (outer, *length));
@@ -101,6 +102,7 @@ pub(crate) fn zip_in_place(
             }
         });
     }
+
     Tensor::new(shape, values)
 }
 

@@ -57,6 +57,7 @@ fn gather(call: &mut Call<'_>) -> Result<Vec<Value>> {
         }
         return Ok(vec![gathered(call, &call.decoded(0)?, &indices, at)?.into()]);
     }
+
     let tensor = call.tensor(0)?;
     Ok(vec![gathered(call, tensor, &indices, at)?.into()])
 }
@@ -100,6 +101,7 @@ pub(super) fn element_offsets(
             indices.shape()
         )));
     }
+
     let mut steps = strides(shape);
     let step = std::mem::replace(&mut steps[axis], 0);
     let values = indices.integers()?;
@@ -108,6 +110,7 @@ pub(super) fn element_offsets(
     for (offset, index) in offsets.iter_mut().zip(values) {
         *offset += position(index, shape[axis])? * step;
     }
+
     Ok(offsets)
 }
 
@@ -124,6 +127,7 @@ pub(super) fn slice_offsets(
     if batch > outer.len() || batch + depth > shape.len() || shape[..batch] != outer[..batch] {
         return Err(wrong());
     }
+
     let steps = strides(shape);
     let len = count(&shape[batch + depth..]);
     let per_batch = count(&outer[batch..]);
@@ -137,6 +141,7 @@ pub(super) fn slice_offsets(
         }
         starts.push(start);
     }
+
     Ok((starts, len))
 }
 

@@ -27,6 +27,7 @@ fn constant(call: &mut Call<'_>) -> Result<Vec<Value>> {
     if let Some(tensor) = tensor_attribute(call, "value")? {
         return Ok(vec![tensor.into()]);
     }
+
     let text = |bytes: &Vec<u8>| String::from_utf8_lossy(bytes).into_owned();
     let names =
         ["value_float", "value_floats", "value_int", "value_ints", "value_string", "value_strings"];
@@ -40,6 +41,7 @@ fn constant(call: &mut Call<'_>) -> Result<Vec<Value>> {
         Some(AttributeValue::Texts(texts)) => Tensor::row(texts.iter().map(text).collect()),
         _ => return Err(Error::version("a constant of this kind is not known here")),
     };
+
     Ok(vec![tensor.into()])
 }
 
@@ -74,12 +76,14 @@ fn range(call: &mut Call<'_>) -> Result<Vec<Value>> {
         };
         return Ok(vec![from_doubles(values, vec![len], element)?.into()]);
     }
+
     let [start, limit, delta] =
         [0, 1, 2].map(|position| call.tensor(position).and_then(Tensor::integer));
     let (start, limit, delta) = (i128::from(start?), i128::from(limit?), i128::from(delta?));
     if delta == 0 {
         return Err(Error::format("the range has no end"));
     }
+
     let distance = if delta > 0 { limit - start } else { start - limit };
     let len = if distance <= 0 { 0 } else { (distance - 1) / delta.abs() + 1 };
     let len = call.room(&[usize::try_from(len).unwrap_or(usize::MAX)], ElementType::I64)?;
@@ -108,6 +112,7 @@ fn one_hot(call: &mut Call<'_>) -> Result<Vec<Value>> {
         }
         T::into_data(out)
     }
+
     let (indices, values) = (call.tensor(0)?, call.tensor(2)?);
     let depth = call.tensor(1)?.number()?;
     let depth =
@@ -115,11 +120,13 @@ fn one_hot(call: &mut Call<'_>) -> Result<Vec<Value>> {
     if values.len() != 2 {
         return Err(Error::format("two values are expected, off and on"));
     }
+
     let at = axis(call.int("axis", -1), indices.rank() + 1)?;
     let mut shape = indices.shape().to_vec();
     shape.insert(at, depth);
     call.room_like(&shape, values)?;
     call.room_for(indices.shape(), size_of::<Option<usize>>() as u64)?;
+
     // Indices outside of the depth are not there at all.
     let place = |index: f64| {
         let index = index as i64;
@@ -141,7 +148,9 @@ fn non_zero(call: &mut Call<'_>) -> Result<Vec<Value>> {
             .map(|(at, _)| at)
             .collect()
     }
+
     let x = call.tensor(0)?;
+
     // The bits of a half are no number: negative zero would count.
     let widened = x.widened()?;
     let found = with_numbers!(widened.data(), values => places(values), Vec::new());
@@ -151,6 +160,7 @@ fn non_zero(call: &mut Call<'_>) -> Result<Vec<Value>> {
     for dim in 0..shape.len() {
         values.extend(found.iter().map(|at| (at / steps[dim] % shape[dim]) as i64));
     }
+
     Ok(vec![Tensor::new(vec![shape.len(), found.len()], values)?.into()])
 }
 
@@ -165,10 +175,12 @@ fn dropout(call: &mut Call<'_>) -> Result<Vec<Value>> {
     if training && ratio != 0.0 {
         return Err(Error::version("dropout in training drops at random, which is not done here"));
     }
+
     let x = call.tensor(0)?.clone();
     let shape = x.shape().to_vec();
     call.room(&shape, ElementType::F32)?;
     let all = vec![1; x.len()];
+
     // Before version 10 the mask is of the input's type, later it is truth values.
     let mask = if call.opset < 10 {
         from_floats(vec![1.0; x.len()], shape, x.element())?

@@ -63,11 +63,13 @@ fn reshape(call: &mut Call<'_>) -> Result<Vec<Value>> {
                 .map_err(|_| Error::format(format!("{wanted:?} is no shape")))?,
         });
     }
+
     if let Some(position) = open {
         let known = count(&shape);
         let size = tensor.len().checked_div(known).unwrap_or(0);
         shape[position] = size;
     }
+
     Ok(vec![tensor.reshaped(shape)?.into()])
 }
 
@@ -122,6 +124,7 @@ fn transpose(call: &mut Call<'_>) -> Result<Vec<Value>> {
         }
         call.inputs[0] = Some(call.decoded(0)?.into());
     }
+
     let tensor = call.tensor(0)?;
     let order = match call.ints("perm") {
         Some(order) => {
@@ -129,6 +132,7 @@ fn transpose(call: &mut Call<'_>) -> Result<Vec<Value>> {
         }
         None => (0..tensor.rank()).rev().collect(),
     };
+
     call.room(tensor.shape(), tensor.element())?;
     Ok(vec![transposed(tensor, &order)?.into()])
 }
@@ -161,15 +165,18 @@ fn split(call: &mut Call<'_>) -> Result<Vec<Value>> {
             (0..parts).map(|part| each.min(size.saturating_sub(part * each))).collect()
         }
     };
+
     if lengths.iter().try_fold(0_usize, |sum, &len| sum.checked_add(len)) != Some(size) {
         return Err(Error::format(format!("{lengths:?} are not the {size} of axis {at}")));
     }
+
     let mut start = 0;
     let mut parts = Vec::with_capacity(lengths.len());
     for len in lengths {
         parts.push(part(tensor, at, start, len)?.into());
         start += len;
     }
+
     Ok(parts)
 }
 
@@ -178,6 +185,7 @@ fn slice_range(size: usize, start: i64, end: i64, step: i64) -> Result<(usize, i
     if step == 0 {
         return Err(Error::format("a slice has a step of 0"));
     }
+
     let size = size as i64;
     let from_front = |at: i64| if at < 0 { at.saturating_add(size) } else { at };
     let (low, high) = if step > 0 { (0, size) } else { (-1, size - 1) };
@@ -204,6 +212,7 @@ fn slice(call: &mut Call<'_>) -> Result<Vec<Value>> {
     if ends.len() != starts.len() || along.len() != starts.len() || steps.len() != starts.len() {
         return Err(Error::format("starts, ends, axes and steps are not as many"));
     }
+
     axes(&along, tensor.rank())?;
     let mut result = tensor.clone();
     for (position, &at) in along.iter().enumerate() {
@@ -216,6 +225,7 @@ fn slice(call: &mut Call<'_>) -> Result<Vec<Value>> {
             stepped(&result, at, start, step, len)?
         };
     }
+
     Ok(vec![result.into()])
 }
 
@@ -241,6 +251,7 @@ fn tile(call: &mut Call<'_>) -> Result<Vec<Value>> {
             tensor.rank()
         )));
     }
+
     let too_large = || Error::memory("the repeated tensor does not fit the memory");
     let pairs = tensor.shape().iter().zip(&repeats);
     let shape = pairs
@@ -248,6 +259,7 @@ fn tile(call: &mut Call<'_>) -> Result<Vec<Value>> {
         .collect::<Option<Vec<_>>>()
         .ok_or_else(too_large)?;
     call.room_like(&shape, tensor)?;
+
     // Each dimension becomes two: how often, and what; the first has no step.
     let own = strides(tensor.shape());
     let interleaved =
@@ -306,6 +318,7 @@ fn trilu(call: &mut Call<'_>) -> Result<Vec<Value>> {
             }
         }
     }
+
     let upper = call.flag("upper", true);
     let k = call.optional(1)?.map_or(Ok(0), Tensor::integer)?;
     let tensor = call.tensor(0)?;
@@ -317,6 +330,7 @@ fn trilu(call: &mut Call<'_>) -> Result<Vec<Value>> {
     if rows > 0 && columns > 0 {
         crate::tensor::with_storage!(&mut data, values => cut(values, rows, columns, k, upper));
     }
+
     Ok(vec![tensor.like(tensor.shape().to_vec(), data)?.into()])
 }
 
@@ -343,6 +357,7 @@ fn reverse_sequence(call: &mut Call<'_>) -> Result<Vec<Value>> {
             visit(at - now * steps[time] + from * steps[time]);
         });
     });
+
     Ok(vec![tensor.like(shape.to_vec(), data)?.into()])
 }
 
@@ -375,12 +390,14 @@ fn center_crop_pad(call: &mut Call<'_>) -> Result<Vec<Value>> {
     if along.len() != target.len() {
         return Err(Error::format("there are not as many sizes as axes"));
     }
+
     for (&at, &len) in along.iter().zip(&target) {
         let size = tensor.shape()[at];
         if len <= size {
             tensor = part(&tensor, at, (size - len) / 2, len)?;
             continue;
         }
+
         let mut shape = tensor.shape().to_vec();
         shape[at] = len;
         call.room(&shape, tensor.element())?;
@@ -391,6 +408,7 @@ fn center_crop_pad(call: &mut Call<'_>) -> Result<Vec<Value>> {
             (part(&zeros, at, 0, before)?, part(&zeros, at, before, len - size - before)?);
         tensor = joined(&[&front, &tensor, &back], at)?;
     }
+
     Ok(vec![tensor.into()])
 }
 

@@ -25,6 +25,7 @@ fn likelihood(call: &mut Call<'_>, of_scores: bool) -> Result<Vec<Value>> {
     if scores.rank() < 2 {
         return Err(Error::format("classes are the second dimension"));
     }
+
     let (batch, classes, after) = around(scores.shape(), 1);
     let mut logs = scores.doubles()?;
     if labels.len() != batch * after
@@ -40,6 +41,7 @@ fn likelihood(call: &mut Call<'_>, of_scores: bool) -> Result<Vec<Value>> {
             (0..classes).for_each(|class| logs[at(class)] -= max + sum.ln());
         }
     }
+
     let (mut losses, mut total) = (Vec::with_capacity(labels.len()), 0.0);
     for (row, &label) in labels.iter().enumerate() {
         if ignored == Some(label) {
@@ -51,6 +53,7 @@ fn likelihood(call: &mut Call<'_>, of_scores: bool) -> Result<Vec<Value>> {
         losses.push(-logs[(row / after * classes + class) * after + row % after] * weight);
         total += weight;
     }
+
     let element = scores.element();
     let loss = match call.text("reduction", "mean").as_str() {
         "none" => from_doubles(losses, [&[batch], &scores.shape()[2..]].concat(), element)?,
@@ -85,17 +88,20 @@ fn eliminated(mut matrix: Vec<f64>, size: usize) -> f64 {
             (0..size).for_each(|at| matrix.swap(pivot * size + at, column * size + at));
             product = -product;
         }
+
         let head = matrix[column * size + column];
         product *= head;
         if head == 0.0 {
             return 0.0;
         }
+
         for row in column + 1..size {
             let factor = matrix[row * size + column] / head;
             (column..size)
                 .for_each(|at| matrix[row * size + at] -= factor * matrix[column * size + at]);
         }
     }
+
     product
 }
 
@@ -111,6 +117,7 @@ fn columns_to_image(call: &mut Call<'_>) -> Result<Vec<Value>> {
     if block.len() != rank || block.contains(&0) || pads.len() != 2 * rank {
         return Err(Error::format("the block or the pads do not fit the image"));
     }
+
     let mut windows = Windows {
         input: image.clone(),
         kernel: block,
@@ -120,6 +127,7 @@ fn columns_to_image(call: &mut Call<'_>) -> Result<Vec<Value>> {
         after: pads[rank..].to_vec(),
         output: vec![0; rank],
     };
+
     for dim in 0..rank {
         let padded = image[dim].saturating_add(pads[dim]).saturating_add(pads[rank + dim]);
         let room = padded
@@ -127,10 +135,12 @@ fn columns_to_image(call: &mut Call<'_>) -> Result<Vec<Value>> {
             .ok_or_else(|| Error::format("the block does not fit"))?;
         windows.output[dim] = room / windows.strides[dim] + 1;
     }
+
     let len = windows.window_len();
     if depth % len != 0 || places != count(&windows.output) {
         return Err(Error::format(format!("columns of {:?} do not fit the image", x.shape())));
     }
+
     let channels = depth / len;
     let shape = [&[batch, channels], &image[..]].concat();
     let mut out = vec![0.0; call.room(&shape, ElementType::F64)?];
@@ -143,5 +153,6 @@ fn columns_to_image(call: &mut Call<'_>) -> Result<Vec<Value>> {
             });
         }
     }
+
     Ok(vec![from_doubles(out, shape, x.element())?.into()])
 }

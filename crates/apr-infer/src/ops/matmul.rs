@@ -44,6 +44,7 @@ impl Stacks {
         if a.is_empty() || b.is_empty() {
             return Err(wrong());
         }
+
         let left = if a.len() == 1 { vec![1, a[0]] } else { a.to_vec() };
         let right = if b.len() == 1 { vec![b[0], 1] } else { b.to_vec() };
         let (outer_a, [rows, depth]) = left.split_last_chunk::<2>().ok_or_else(wrong)?;
@@ -51,6 +52,7 @@ impl Stacks {
         if depth != depth_b {
             return Err(wrong());
         }
+
         let outer = broadcast(&[outer_a, outer_b]).map_err(|_| wrong())?;
         let mut shape = outer.clone();
         shape.extend((a.len() > 1).then_some(*rows));
@@ -77,6 +79,7 @@ fn matmul(call: &mut Call<'_>) -> Result<Vec<Value>> {
     if let Value::Weight(_) = call.value(0)? {
         call.inputs[0] = Some(call.decoded(0)?.widened()?.into());
     }
+
     if let Value::Weight(handle) = call.value(1)? {
         let a = call.tensor(0)?;
         if let Some(matrix) =
@@ -98,6 +101,7 @@ fn matmul(call: &mut Call<'_>) -> Result<Vec<Value>> {
         }
         call.inputs[1] = Some(call.decoded(1)?.widened()?.into());
     }
+
     Ok(vec![multiplied(call, call.tensor(0)?, call.tensor(1)?)?.into()])
 }
 
@@ -136,9 +140,11 @@ fn singles(call: &Call<'_>, stacks: &Stacks, x: &[f32], y: &[f32], out: &mut [f3
         let left = Left::in_rows(x, starts.len() * rows, depth);
         return product(left, Right::Rows(y, columns), out, call.workers());
     }
+
     if rows * columns == 0 {
         return Ok(());
     }
+
     try_in_pieces(call.workers(), out, rows * columns, |number, out| {
         let [a, b] = starts[number];
         let left = Left::in_rows(&x[a..][..rows * depth], rows, depth);
@@ -185,14 +191,17 @@ fn gemm(call: &mut Call<'_>) -> Result<Vec<Value>> {
         },
         b => any_gemm(call, a, turn_a, b.tensor()?, turn_b)?,
     };
+
     if alpha != 1.0 {
         result = join(call, &result, &number_like(&result, alpha)?, Product)?;
     }
+
     if let Some(c) = call.optional(2)?.filter(|_| beta != 0.0) {
         let scaled =
             if beta == 1.0 { c.clone() } else { join(call, c, &number_like(c, beta)?, Product)? };
         result = join(call, &result, &expanded(&scaled, result.shape())?, Sum)?;
     }
+
     Ok(vec![result.into()])
 }
 
@@ -215,6 +224,7 @@ fn single_gemm(
             "rows of {depth} and columns of {depth_b} can't be multiplied"
         )));
     }
+
     let (row_step, depth_step) = if turn_a { (1, second) } else { (second, 1) };
     let shape = vec![rows, right.width()];
     let mut out = crate::pool::any(call.room(&shape, ElementType::F32)?);
@@ -266,16 +276,19 @@ pub(super) fn without_zero(
         values.iter_mut().for_each(|value| *value = value.wrapping_sub(points[0] as i32));
         return Ok(values);
     }
+
     let mut shape = zero.shape().to_vec();
     if by_row && shape.len() == 1 {
         shape.push(1);
     }
+
     if broadcast(&[&shape, tensor.shape()])? != tensor.shape() {
         return Err(Error::format(format!(
             "zero points of {shape:?} do not fit {:?}",
             tensor.shape()
         )));
     }
+
     let steps = stretched(&shape, tensor.shape());
     let mut offsets = Vec::with_capacity(values.len());
     walk(tensor.shape(), [&steps], |[at]| offsets.push(at));
@@ -296,9 +309,11 @@ fn fused(call: &mut Call<'_>) -> Result<Vec<Value>> {
         order.swap(tensor.rank() - 1, tensor.rank() - 2);
         crate::moving::transposed(tensor, &order)
     };
+
     if call.flag("transBatchA", false) || call.flag("transBatchB", false) {
         return Err(Error::version("turned batches are not computed here"));
     }
+
     let a = turned(call.tensor(0)?, call.flag("transA", false))?;
     let b = turned(call.tensor(1)?, call.flag("transB", false))?;
     let result = multiplied(call, &a, &b)?;

@@ -59,6 +59,7 @@ fn projections(call: &Call<'_>, heads: usize) -> Result<[Heads; 3]> {
             }
         };
     }
+
     let mut start = 0;
     let mut one = |position: usize| -> Result<Heads> {
         let tensor = call.tensor(position)?;
@@ -73,6 +74,7 @@ fn projections(call: &Call<'_>, heads: usize) -> Result<[Heads; 3]> {
             None => Heads::of(tensor, Some(heads as i64)),
         }
     };
+
     Ok([one(0)?, one(1)?, one(2)?])
 }
 
@@ -123,6 +125,7 @@ fn multi_head(call: &mut Call<'_>) -> Result<Vec<Value>> {
         offsets: vec![past as i64; q.batch],
         valid: None,
     };
+
     let add = |batch: usize, head: usize, query: usize, row: &mut [f32]| {
         mask.apply(batch, head, query, row);
         let Some(padding) = &padding else { return };
@@ -130,6 +133,7 @@ fn multi_head(call: &mut Call<'_>) -> Result<Vec<Value>> {
             *score += if padding.counts(batch, query, key) { 0.0 } else { masked };
         }
     };
+
     let scale = Some(call.float("scale", 0.0)).filter(|&scale| scale != 0.0);
     let shown = if call.outputs() > 3 { Shown::Masked } else { Shown::Nothing };
     let rules = Rules {
@@ -138,6 +142,7 @@ fn multi_head(call: &mut Call<'_>) -> Result<Vec<Value>> {
         mask: &add,
         shown,
     };
+
     let (y, scores) = attend(call, &q, &k, &v, &rules)?;
     Ok(vec![heads_together(&y)?.into(), k.tensor.into(), v.tensor.into(), scores.into()])
 }
@@ -162,6 +167,7 @@ impl Places {
                 .map(|len| usize::try_from(len).map_err(wrong))
                 .collect()
         };
+
         let total: Vec<_> = sizes(5)?.into_iter().map(|last| last.saturating_add(1)).collect();
         let &[longest] = &sizes(6)?[..] else {
             return Err(Error::format("one total length is expected"));
@@ -169,7 +175,9 @@ impl Places {
         if total.len() != batch {
             return Err(Error::format("a length is expected for each batch"));
         }
+
         let kept = call.optional(3)?.map_or(0, |past| past.shape().get(2).copied().unwrap_or(0));
+
         // Where all tokens are new, shorter texts are padded at their ends.
         let before = |total: &usize| if longest == len { 0 } else { total.saturating_sub(len) };
         let past: Vec<_> = total.iter().map(before).collect();
@@ -182,6 +190,7 @@ impl Places {
                 "the lengths do not fit a cache of {kept} tokens and {len} new ones"
             )));
         }
+
         Ok(Self { past, total, capacity })
     }
 
@@ -193,6 +202,7 @@ impl Places {
         if past.is_some_and(|past| past.shape() != [new.batch, new.heads, kept, new.size]) {
             return Err(Error::format("the cache does not fit the new keys or values"));
         }
+
         let old = past.map_or(Ok(&[][..]), Tensor::values::<f32>)?;
         let values = new.tensor.values::<f32>()?;
         for (number, out) in out.chunks_mut((self.capacity * new.size).max(1)).enumerate() {
@@ -203,6 +213,7 @@ impl Places {
             let len = new.len * new.size;
             out[before..before + len].copy_from_slice(&values[number * len..][..len]);
         }
+
         Heads::new(Tensor::new(shape, out)?)
     }
 }
@@ -231,6 +242,7 @@ fn turned(call: &Call<'_>, heads: Heads, places: &Places) -> Result<Heads> {
     if given.as_ref().is_some_and(|given| given.len() != heads.batch * heads.len) {
         return Err(Error::format("a position is expected for each token"));
     }
+
     let Heads { tensor, batch, heads, len, size } = heads;
     let mut values = tensor.into_values::<f32>()?;
     for (number, row) in values.chunks_exact_mut(size.max(1)).enumerate() {
@@ -240,6 +252,7 @@ fn turned(call: &Call<'_>, heads: Heads, places: &Places) -> Result<Heads> {
             .map_or((places.past[batch] + at) as i64, |given| given[batch * len + at]);
         rotation.turn(row, position(id, rotation.rows())?);
     }
+
     Heads::new(Tensor::new(vec![batch, heads, len, size], values)?)
 }
 
@@ -249,12 +262,14 @@ fn grouped(call: &mut Call<'_>) -> Result<Vec<Value>> {
     if call.int("smooth_softmax", 0) > 0 || call.optional(11)?.is_some() {
         return Err(unsupported("a softmax with a sink"));
     }
+
     let (heads, kv_heads) = (positive(call, "num_heads")?, positive(call, "kv_num_heads")?);
     let [mut q, mut k, v] = grouped_projections(call, heads, kv_heads)?;
     let places = Places::of(call, q.batch, q.len)?;
     if call.flag("do_rotary", false) {
         (q, k) = (turned(call, q, &places)?, turned(call, k, &places)?);
     }
+
     let k = places.joined(call, call.optional(3)?, &k)?;
     let v = places.joined(call, call.optional(4)?, &v)?;
     let window = call.int("local_window_size", -1);
@@ -266,6 +281,7 @@ fn grouped(call: &mut Call<'_>) -> Result<Vec<Value>> {
         offsets: places.past.iter().map(|&past| past as i64).collect(),
         valid: Some(places.total.iter().map(|&total| total as i64).collect()),
     };
+
     let scale = Some(call.float("scale", 0.0)).filter(|&scale| scale != 0.0);
     let rules = Rules {
         scale: scale.unwrap_or(1.0 / (q.size as f32).sqrt()),
@@ -273,6 +289,7 @@ fn grouped(call: &mut Call<'_>) -> Result<Vec<Value>> {
         mask: &|batch, head, query, row| mask.apply(batch, head, query, row),
         shown: Shown::Nothing,
     };
+
     let (y, _) = attend(call, &q, &k, &v, &rules)?;
     Ok(vec![heads_together(&y)?.into(), k.tensor.into(), v.tensor.into()])
 }
@@ -310,6 +327,7 @@ impl PackedSizes {
             bits: usize::try_from(call.int("bits", 4)).unwrap_or(0),
             block: positive(call, "block_size")?,
         };
+
         let bits = sizes.block.checked_mul(sizes.bits).filter(|bits| bits.is_multiple_of(8));
         if ![2, 4, 8].contains(&sizes.bits) || bits.is_none() {
             return Err(unsupported(&format!(
@@ -317,6 +335,7 @@ impl PackedSizes {
                 sizes.block, sizes.bits
             )));
         }
+
         Ok(sizes)
     }
 
@@ -369,6 +388,7 @@ impl Rows for Packed<'_> {
                 weight.raw(store, rows.start * len, rows.len() * len)?
             }
         };
+
         for (row, bytes) in rows.zip(bytes.get().chunks_exact(len.max(1))) {
             let of = |at: usize| {
                 let block = row * blocks + at / self.sizes.block;
@@ -376,6 +396,7 @@ impl Rows for Packed<'_> {
             };
             out.extend((first..first + columns).map(of));
         }
+
         Ok(())
     }
 }
@@ -390,10 +411,12 @@ fn zero_points(zeros: Option<&Tensor>, sizes: PackedSizes) -> Result<Vec<f32>> {
         let values = singles(zeros)?;
         return if values.len() == total { Ok(values) } else { Err(wrong()) };
     }
+
     let (bytes, len) = (zeros.values::<u8>()?, (blocks * sizes.bits).div_ceil(8));
     if bytes.len() != len * sizes.count {
         return Err(wrong());
     }
+
     let of = |at: usize| f32::from(sizes.element(&bytes[at / blocks * len..], at % blocks));
     Ok((0..total).map(of).collect())
 }
@@ -404,6 +427,7 @@ fn matmul_n_bits(call: &mut Call<'_>) -> Result<Vec<Value>> {
     if call.optional_value(4).is_some() {
         return Err(unsupported("an order of groups"));
     }
+
     let sizes = PackedSizes::of(call)?;
     let (a, scales) = (call.tensor(0)?, singles(call.tensor(2)?)?);
     let total = sizes.count.checked_mul(sizes.row_bytes());
@@ -418,12 +442,14 @@ fn matmul_n_bits(call: &mut Call<'_>) -> Result<Vec<Value>> {
             (Source::Memory(bytes), Some(bytes.len()))
         }
     };
+
     if total.is_none() || len != total || scales.len() != sizes.count * sizes.blocks() {
         return Err(Error::format(format!(
             "the matrix is not {} rows of {} elements",
             sizes.count, sizes.depth
         )));
     }
+
     let Some((&depth, outer)) = a.shape().split_last() else {
         return Err(Error::format("rows are expected"));
     };
@@ -433,6 +459,7 @@ fn matmul_n_bits(call: &mut Call<'_>) -> Result<Vec<Value>> {
             sizes.depth
         )));
     }
+
     let zeros = zero_points(call.optional(3)?, sizes)?;
     let shape = [outer, &[sizes.count]].concat();
     let mut out = crate::pool::any(call.room(&shape, ElementType::F32)?);

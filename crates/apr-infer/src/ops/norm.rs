@@ -45,7 +45,9 @@ fn normalise_rows(
     if len == 0 {
         return Err(Error::format("rows of no elements have no mean"));
     }
+
     let mut statistics = vec![(0.0_f32, 0.0_f32); values.len() / len];
+
     // The first pass only reads; the second changes each row by itself.
     let shared = &*values;
     in_pieces(call.workers(), &mut statistics, 64, |number, statistics| {
@@ -69,6 +71,7 @@ fn normalise_rows(
 /// [`moments`] of single precision, in lanes that are added up in double precision.
 fn single_moments(row: &[f32], centred: bool) -> (f64, f64) {
     const LANES: usize = 8;
+
     let count = row.len() as f64;
     let total = |of: &dyn Fn(f64) -> f64| {
         let (groups, rest) = row.as_chunks::<LANES>();
@@ -80,6 +83,7 @@ fn single_moments(row: &[f32], centred: bool) -> (f64, f64) {
         }
         sums.iter().sum::<f64>() + rest.iter().map(|&value| of(f64::from(value))).sum::<f64>()
     };
+
     let mean = if centred { total(&|x| x) / count } else { 0.0 };
     (mean, total(&|x| (x - mean) * (x - mean)) / count)
 }
@@ -103,6 +107,7 @@ fn layer(call: &mut Call<'_>, centred: bool) -> Result<Vec<Value>> {
         let tensor = super::elementwise::expanded(tensor, &shape[at..])?;
         crate::cast::singles(&tensor).map(Some)
     };
+
     let (scale, bias) = (fits(call.optional(1)?)?, fits(call.optional(2)?)?);
     let mut values =
         if element == ElementType::F32 { x.into_values()? } else { crate::cast::singles(&x)? };
@@ -114,6 +119,7 @@ fn layer(call: &mut Call<'_>, centred: bool) -> Result<Vec<Value>> {
             row.iter_mut().zip(bias).for_each(|(value, bias)| *value += bias);
         }
     };
+
     let (means, inverses) = normalise_rows(call, &mut values, len, epsilon, centred, scaled)?;
     let outer: Vec<_> =
         shape.iter().enumerate().map(|(dim, &size)| if dim < at { size } else { 1 }).collect();
@@ -125,6 +131,7 @@ fn layer(call: &mut Call<'_>, centred: bool) -> Result<Vec<Value>> {
     if centred {
         return Ok(vec![y.into(), statistics(means)?.into(), statistics(inverses)?.into()]);
     }
+
     Ok(vec![y.into(), statistics(inverses)?.into()])
 }
 
@@ -137,6 +144,7 @@ fn skip(call: &mut Call<'_>, centred: bool) -> Result<Vec<Value>> {
     if let Some(bias) = call.optional(bias_at)? {
         sum = super::binary::join(call, &sum, bias, super::binary::Sum)?;
     }
+
     let shape = sum.shape().to_vec();
     let Some((&len, outer)) = shape.split_last() else {
         return Err(Error::format("a row is expected, not a number"));
@@ -147,6 +155,7 @@ fn skip(call: &mut Call<'_>, centred: bool) -> Result<Vec<Value>> {
     if scale.len() != len || shift.is_some_and(|shift| shift.len() != len) {
         return Err(Error::format("scale and shift must be as long as a row"));
     }
+
     let mut values = sum.values::<f32>()?.to_vec();
     let (means, inverses) = normalise_rows(call, &mut values, len, epsilon, centred, |row| {
         row.iter_mut().zip(scale).for_each(|(value, scale)| *value *= scale);
@@ -178,6 +187,7 @@ fn batch(call: &mut Call<'_>) -> Result<Vec<Value>> {
             Err(Error::format(format!("{channels} channels are expected")))
         }
     };
+
     let (scale, bias, mean, variance) = (of(1)?, of(2)?, of(3)?, of(4)?);
     let (before, len) =
         (x.shape().first().copied().unwrap_or(1), count(x.shape().get(2..).unwrap_or_default()));
@@ -192,6 +202,7 @@ fn batch(call: &mut Call<'_>) -> Result<Vec<Value>> {
     } else {
         (mean.clone(), variance.clone())
     };
+
     let element = x.element();
     let mut outputs = vec![affine(call, x, channels, len, |c| {
         let factor = scale[c] / (used_variance[c] + epsilon).sqrt();
@@ -209,6 +220,7 @@ fn batch(call: &mut Call<'_>) -> Result<Vec<Value>> {
         outputs.push(mix(&mean, &used_mean)?);
         outputs.push(mix(&variance, &used_variance)?);
     }
+
     Ok(outputs)
 }
 
@@ -230,6 +242,7 @@ fn affine(
         }
         return Ok(Tensor::new(shape, values)?.into());
     }
+
     let mut values = x.values::<f32>()?.to_vec();
     in_pieces(call.workers(), &mut values, len.max(1), |row, values| {
         let (factor, shift) = of(row % channels);
@@ -264,6 +277,7 @@ fn grouped(call: &Call<'_>, groups: usize, by_group: bool) -> Result<Vec<Value>>
             "{channels} channels, {groups} groups and the scale do not go together"
         )));
     }
+
     let (len, in_group) = (count(inner), channels / groups);
     let values = x.doubles()?;
     let mut out = Vec::with_capacity(values.len());
@@ -277,6 +291,7 @@ fn grouped(call: &Call<'_>, groups: usize, by_group: bool) -> Result<Vec<Value>>
             out.push((value - mean) * inverse * scale[channel] + bias[channel]);
         }
     }
+
     Ok(vec![from_doubles(out, shape.to_vec(), x.element())?.into()])
 }
 
@@ -303,6 +318,7 @@ fn lp(call: &mut Call<'_>) -> Result<Vec<Value>> {
             }
         }
     }
+
     Ok(vec![from_doubles(values, x.shape().to_vec(), x.element())?.into()])
 }
 
@@ -320,10 +336,12 @@ fn mean_variance(call: &mut Call<'_>) -> Result<Vec<Value>> {
         sums[group].0 += value;
         sums[group].2 += 1.0;
     }
+
     for (&group, &value) in groups.iter().zip(&values) {
         let mean = sums[group].0 / sums[group].2;
         sums[group].1 += (value - mean) * (value - mean);
     }
+
     let of = |(&group, &value): (&usize, &f64)| {
         let (sum, squares, count) = sums[group];
         (value - sum / count) / ((squares / count).sqrt() + 1e-9)
@@ -341,6 +359,7 @@ fn local_response(call: &mut Call<'_>) -> Result<Vec<Value>> {
     if x.rank() < 2 || size == 0 {
         return Err(Error::format("channels and a size are expected"));
     }
+
     let (before, channels, after) = around(x.shape(), 1);
     let values = x.doubles()?;
     let mut out = Vec::with_capacity(values.len());
@@ -354,5 +373,6 @@ fn local_response(call: &mut Call<'_>) -> Result<Vec<Value>> {
             }
         }
     }
+
     Ok(vec![from_doubles(out, x.shape().to_vec(), x.element())?.into()])
 }

@@ -27,6 +27,7 @@ fn source(at: i64, size: usize, mode: &str) -> Option<usize> {
         }
         _ => return None,
     };
+
     usize::try_from(place).ok()
 }
 
@@ -35,6 +36,7 @@ fn pad(call: &mut Call<'_>) -> Result<Vec<Value>> {
     if !["constant", "reflect", "edge", "wrap"].contains(&mode.as_str()) {
         return Err(Error::format(format!("there is no way to pad called '{mode}'")));
     }
+
     let pads = list(call, 1, "pads")?.ok_or_else(|| Error::format("there are no pads"))?;
     let tensor = call.tensor(0)?;
     let rank = tensor.rank();
@@ -44,9 +46,11 @@ fn pad(call: &mut Call<'_>) -> Result<Vec<Value>> {
         }
         None => (0..rank).collect(),
     };
+
     if pads.len() != 2 * axes.len() {
         return Err(Error::format(format!("{} pads do not fit {} axes", pads.len(), axes.len())));
     }
+
     let (mut before, mut shape) = (vec![0_i64; rank], tensor.shape().to_vec());
     for (number, &at) in axes.iter().enumerate() {
         let (front, back) = (pads[number], pads[axes.len() + number]);
@@ -56,8 +60,10 @@ fn pad(call: &mut Call<'_>) -> Result<Vec<Value>> {
             size.ok_or_else(|| Error::format(format!("pads {front} and {back} leave no size")))?;
         before[at] = front;
     }
+
     let value = constant(call, tensor)?;
     let total = call.room_like(&shape, tensor)?.max(call.room_like(&shape, &value)?);
+
     // For each dimension: where the elements of each place come from, as an offset.
     let steps = strides(tensor.shape());
     let sources: Vec<Vec<Option<usize>>> = (0..rank)
@@ -107,6 +113,7 @@ fn padded<T: Element>(
         };
         out.extend(inner.iter().map(of));
     }
+
     Ok(T::into_data(out))
 }
 

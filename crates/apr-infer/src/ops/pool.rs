@@ -64,8 +64,10 @@ fn max(call: &mut Call<'_>) -> Result<Vec<Value>> {
                 found.push(best);
             }
         }
+
         ((0..images).collect(), found)
     }
+
     let x = call.tensor(0)?;
     let (images, windows) = windows(call, x)?;
     let shape = output_shape(x, &windows);
@@ -89,6 +91,7 @@ fn max(call: &mut Call<'_>) -> Result<Vec<Value>> {
             *offset
         }
     };
+
     let indices = offsets.iter().map(|offset| number(offset) as i64).collect();
     Ok(vec![values, Tensor::new(shape, indices)?.into()])
 }
@@ -123,6 +126,7 @@ fn each(call: &Call<'_>, of: impl Fn(&[f64], usize) -> f64) -> Result<Vec<Value>
             out.push(of(&met, windows.padded_len(place)));
         }
     }
+
     Ok(vec![from_doubles(out, shape, x.element())?.into()])
 }
 
@@ -159,6 +163,7 @@ fn unpool(call: &mut Call<'_>) -> Result<Vec<Value>> {
     if kernel.len() != inner.len() || pads.len() != 2 * inner.len() {
         return Err(Error::format("kernel_shape and pads do not fit the input"));
     }
+
     let full = |dim: usize| {
         let size =
             inner[dim].saturating_sub(1).checked_mul(stride[dim])?.checked_add(kernel[dim])?;
@@ -166,6 +171,7 @@ fn unpool(call: &mut Call<'_>) -> Result<Vec<Value>> {
     };
     let own = (0..inner.len()).map(full).collect::<Option<Vec<_>>>();
     let own = [&outer[..], &own.ok_or_else(|| Error::format("the output has no size"))?].concat();
+
     // Indices are those of the shape that the pool would have had as input; the output may be
     // larger.
     let shape = match call.optional(2)? {
@@ -175,6 +181,7 @@ fn unpool(call: &mut Call<'_>) -> Result<Vec<Value>> {
     if shape.len() != own.len() {
         return Err(Error::format("the output shape does not fit the input"));
     }
+
     let mut out = vec![0.0; call.room(&shape, ElementType::F64)?];
     let steps = (strides(&own), strides(&shape));
     for (index, value) in indices.into_iter().zip(x.doubles()?) {
@@ -185,6 +192,7 @@ fn unpool(call: &mut Call<'_>) -> Result<Vec<Value>> {
         }
         *out.get_mut(at).ok_or_else(|| Error::format("an index is outside of the output"))? = value;
     }
+
     Ok(vec![from_doubles(out, shape, x.element())?.into()])
 }
 
@@ -229,6 +237,7 @@ impl Align {
         if ratio > MAX_POINTS {
             return Err(Error::format(format!("{ratio} points are too many for a bin")));
         }
+
         let default = if call.opset < 16 { "output_half_pixel" } else { "half_pixel" };
         Ok(Self {
             image,
@@ -287,6 +296,7 @@ fn roi_align(call: &mut Call<'_>) -> Result<Vec<Value>> {
     if regions.len() != batches.len() * 4 {
         return Err(Error::format("a region has four corners"));
     }
+
     for (region, &batch) in regions.as_chunks::<4>().0.iter().zip(&batches) {
         let batch = super::gather::position(batch, n)?;
         for channel in 0..channels {
@@ -294,6 +304,7 @@ fn roi_align(call: &mut Call<'_>) -> Result<Vec<Value>> {
             align.region(image, *region, &mut out);
         }
     }
+
     Ok(vec![from_doubles(out, shape, x.element())?.into()])
 }
 
@@ -307,12 +318,14 @@ fn between(
     if y < -1.0 || y > height as f64 || x < -1.0 || x > width as f64 || image.is_empty() {
         return 0.0;
     }
+
     let along = |at: f64, size: usize| {
         let at = at.max(0.0);
         let low = (at as usize).min(size - 1);
         let (high, at) = if low + 1 >= size { (low, low as f64) } else { (low + 1, at) };
         (low, high, at - low as f64)
     };
+
     let ((top, bottom, down), (left, right, across)) = (along(y, height), along(x, width));
     let weighted = [
         (1.0 - down) * (1.0 - across) * image[top * width + left],
@@ -364,5 +377,6 @@ fn max_roi_pool(call: &mut Call<'_>) -> Result<Vec<Value>> {
             }
         }
     }
+
     Ok(vec![from_doubles(out, shape, x.element())?.into()])
 }

@@ -48,6 +48,7 @@ impl Scales {
         if scales.len() == 1 {
             return Ok(Self { scales, sizes: (1, x.len(), 1), block: x.len().max(1), count: 1 });
         }
+
         let at = axis(at, x.rank())?;
         let sizes = around(x.shape(), at);
         let block = usize::try_from(block).map_err(|_| wrong())?;
@@ -63,12 +64,14 @@ impl Scales {
             }
             .without_blocks());
         }
+
         let count = sizes.1.div_ceil(block);
         let mut shape = x.shape().to_vec();
         shape[at] = count;
         if scale.shape() != shape {
             return Err(wrong());
         }
+
         Ok(Self { scales, sizes, block, count })
     }
 
@@ -130,6 +133,7 @@ fn quantize(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let zeros = zeros(&scales, zero)?;
     let shape = x.shape().to_vec();
     call.room(&shape, ElementType::I64)?;
+
     // The quotient is rounded to a type of its own, where one is named or the scale is less
     // precise.
     let precision = element_of(call, "precision", ElementType::F32)?;
@@ -147,6 +151,7 @@ fn quantize(call: &mut Call<'_>) -> Result<Vec<Value>> {
         let sums = quotients.iter().map(|quotient| quotient + 0.0).collect();
         return Ok(vec![cast(&Tensor::new(shape, sums)?, to, rules)?.into()]);
     };
+
     let of = |(at, quotient): (usize, &f32)| {
         (f64::from(*quotient).round_ties_even() as i64)
             .saturating_add(zeros[scales.at(at)])
@@ -162,6 +167,7 @@ fn dequantize(call: &mut Call<'_>) -> Result<Vec<Value>> {
             call.inputs[position] = Some(call.decoded(position)?.into());
         }
     }
+
     let (scale, zero) = (call.tensor(1)?, call.optional(2)?);
     let to = element_of(call, "output_dtype", scale.element())?;
     let (axis, block) = (call.int("axis", 1), call.int("block_size", 0));
@@ -176,6 +182,7 @@ fn dequantize(call: &mut Call<'_>) -> Result<Vec<Value>> {
         }
         call.inputs[0] = Some(call.decoded(0)?.into());
     }
+
     let (x, scale, zero) = (call.tensor(0)?, call.tensor(1)?, call.optional(2)?);
     call.room(x.shape(), ElementType::F64)?;
     Ok(vec![dequantized(x, scale, zero, (axis, block), to)?.into()])
@@ -260,6 +267,7 @@ fn dequantized(
         let values = values.map(|(at, value)| value * scales.scales[scales.at(at)]).collect();
         return from_floats(values, shape, to);
     }
+
     let zeros = zeros(&scales, zero)?;
     let of = |(at, value): (usize, i64)| {
         let at = scales.at(at);
@@ -283,6 +291,7 @@ fn dynamic(call: &mut Call<'_>) -> Result<Vec<Value>> {
             ((value / scale).round_ties_even() + zero).clamp(0.0, 255.0) as u8
         }
     };
+
     let out = values.iter().map(of).collect();
     let out = Tensor::new::<u8>(x.shape().to_vec(), out)?;
     Ok(vec![out.into(), Tensor::scalar(scale).into(), Tensor::scalar(zero as u8).into()])
@@ -320,6 +329,7 @@ fn matmul(call: &mut Call<'_>) -> Result<Vec<Value>> {
     if [&a_scale, &b_scale, &y_scale].into_iter().any(Vec::is_empty) || call.tensor(7)?.is_empty() {
         return Err(Error::format("a scale or a zero point is empty"));
     }
+
     let stacks = stacks(call, a.shape(), b.shape())?;
     let total = count(&stacks.shape);
     let sums = plain(&stacks, &x, &y, total, |sum: i32, a, b| sum.wrapping_add(a.wrapping_mul(b)));
@@ -362,9 +372,11 @@ fn conv(call: &mut Call<'_>) -> Result<Vec<Value>> {
             .enumerate()
             .for_each(|(at, sum)| *sum = sum.wrapping_add(bias[at / places % channels]));
     }
+
     if call.tensor(4)?.is_empty() {
         return Err(Error::format("the scale of the filters is empty"));
     }
+
     let (x_scale, w_scale, y_scale) =
         (singles(call.tensor(1)?)?, singles(call.tensor(4)?)?, singles(call.tensor(6)?)?);
     let one = |list: &[f32]| list.first().copied().map_or(1.0, f64::from);

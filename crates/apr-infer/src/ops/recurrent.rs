@@ -72,6 +72,7 @@ fn activations(call: &Call<'_>, kind: Kind, number: usize) -> Result<Vec<Activat
             found.push(activation(name, alpha, beta)?);
         }
     }
+
     Ok(found)
 }
 
@@ -164,6 +165,7 @@ impl Shape {
                 format!("weights of {:?} and {:?} do not fit the input", w.shape(), r.shape());
             return Err(Error::format(message));
         }
+
         call.room(&[steps.max(1), directions, batch, hidden], ElementType::F32)?;
         call.room(&[steps, batch, kind.gates() * hidden], ElementType::F32)?;
         Ok(Self { steps, batch, inputs, hidden, directions })
@@ -214,6 +216,7 @@ fn run(call: &mut Call<'_>, kind: Kind) -> Result<Vec<Value>> {
         let run = Run { lengths: &lengths, backwards, number, directions, workers: call.workers() };
         layer.run(x.values()?, &mut h[range], cell, &mut y, &run)?;
     }
+
     let turned = |values: Vec<f32>, shape: Vec<usize>, order: &[usize]| -> Result<Value> {
         let tensor = Tensor::new(shape, values)?;
         Ok(if batch_first { transposed(&tensor, order)? } else { tensor }.into())
@@ -224,6 +227,7 @@ fn run(call: &mut Call<'_>, kind: Kind) -> Result<Vec<Value>> {
     if kind == Kind::Lstm {
         outputs.push(state(c)?);
     }
+
     Ok(outputs)
 }
 
@@ -242,6 +246,7 @@ fn layer<'a>(
         };
         values.get(number * len..(number + 1) * len).map(Some).ok_or_else(wrong)
     };
+
     let missing = || Error::format("weights are missing");
     Ok(Layer {
         kind,
@@ -293,6 +298,7 @@ impl Layer<'_> {
                 if step >= len {
                     continue;
                 }
+
                 let time = if run.backwards { len - 1 - step } else { step };
                 let given = &given[(time * self.batch + row) * width..][..width];
                 let recurrent = &recurrent[row * width..][..width];
@@ -304,10 +310,12 @@ impl Layer<'_> {
                         self.lstm(given, recurrent, &mut h[range.clone()], &mut c[range.clone()]);
                     }
                 }
+
                 let out = (time * run.directions + run.number) * size + row * self.hidden;
                 y[out..out + self.hidden].copy_from_slice(&h[range]);
             }
         }
+
         Ok(())
     }
 
@@ -353,12 +361,14 @@ impl Layer<'_> {
                 .enumerate()
                 .for_each(|(at, inner)| *inner += self.bias[half + 2 * hidden + at]);
         }
+
         for (at, h) in h.iter_mut().enumerate() {
             let update = gate(0, at);
             let new =
                 g(self.clipped(given[2 * hidden + at] + self.bias[2 * hidden + at] + inner[at]));
             *h = (1.0 - update) * new + update * *h;
         }
+
         Ok(())
     }
 

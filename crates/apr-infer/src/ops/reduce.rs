@@ -104,6 +104,7 @@ fn reduce(call: &mut Call<'_>, kind: Kind) -> Result<Vec<Value>> {
         let alone = tensor.clone().reshaped([&shape[..], &[1]].concat())?;
         return Ok(vec![rows(&alone, 1, shape, kind)?.into()]);
     }
+
     let gone = if wanted.is_empty() {
         (0..tensor.rank()).collect()
     } else {
@@ -172,6 +173,7 @@ fn arg(call: &mut Call<'_>, largest: bool) -> Result<Vec<Value>> {
     if len == 0 {
         return Err(Error::format("there is no element to choose"));
     }
+
     let moved = moved_last(tensor, &[at])?;
     let found: Vec<i64> = with_numbers!(moved.data(), values => {
         values.chunks(len).map(|row| best(row, largest, last)).collect()
@@ -182,6 +184,7 @@ fn arg(call: &mut Call<'_>, largest: bool) -> Result<Vec<Value>> {
     } else {
         shape.remove(at);
     }
+
     Ok(vec![Tensor::new(shape, found)?.into()])
 }
 

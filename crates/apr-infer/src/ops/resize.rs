@@ -79,6 +79,7 @@ impl Method {
         if self.mode == "nearest" {
             return (0, if self.nearest_is_left(ratio) { vec![1.0, 0.0] } else { vec![0.0, 1.0] });
         }
+
         let scale = if self.antialias { scale.min(1.0) } else { 1.0 };
         let reach = if self.mode == "cubic" { 2.0 } else { 1.0 };
         let first = (-reach / scale).floor() as i64 + 1;
@@ -90,6 +91,7 @@ impl Method {
                 (1.0 - distance).clamp(0.0, 1.0)
             }
         };
+
         let weights: Vec<_> = (first..2 - first).map(of).collect();
         let sum: f64 = if self.antialias { weights.iter().sum() } else { 1.0 };
         (first, weights.into_iter().map(|weight| weight / sum).collect())
@@ -133,6 +135,7 @@ impl Method {
             let sum: f64 = weights.iter().sum();
             weights.iter_mut().for_each(|weight| *weight /= sum);
         }
+
         let inside = |number: usize| place(number).clamp(0, line.input as i64 - 1) as usize;
         weights
             .iter()
@@ -159,6 +162,7 @@ fn old(call: &mut Call<'_>, attribute: &str, input: usize) -> Result<Vec<Value>>
         antialias: false,
         exclude_outside: false,
     };
+
     let lines = lines_by_scales(x.shape(), &(0..x.rank()).collect::<Vec<_>>(), &scales)?;
     Ok(vec![resized(call, x, &lines, &method, 0.0)?.into()])
 }
@@ -192,6 +196,7 @@ fn lines_by_sizes(
     if wanted.len() != axes.len() || axes.iter().any(|&at| shape[at] == 0) {
         return Err(Error::format(format!("the sizes {wanted:?} do not fit {shape:?}")));
     }
+
     let scales: Vec<_> =
         axes.iter().zip(wanted).map(|(&at, &size)| size as f64 / shape[at] as f64).collect();
     let common = match policy {
@@ -205,6 +210,7 @@ fn lines_by_sizes(
         let rounded = common.map(|scale| (scale * shape[at] as f64 + 0.5).floor() as usize);
         lines[at].output = rounded.unwrap_or(wanted[number]);
     }
+
     Ok(lines)
 }
 
@@ -224,6 +230,7 @@ fn resize(call: &mut Call<'_>) -> Result<Vec<Value>> {
         }
         (None, None) => return Err(Error::format("there are neither scales nor sizes")),
     };
+
     let method = Method {
         mode: call.text("mode", "nearest"),
         nearest: call.text("nearest_mode", "round_prefer_floor"),
@@ -232,6 +239,7 @@ fn resize(call: &mut Call<'_>) -> Result<Vec<Value>> {
         antialias: call.flag("antialias", false),
         exclude_outside: call.flag("exclude_outside", false),
     };
+
     if let (Some(region), true) = (given(1)?, method.coordinates == "tf_crop_and_resize") {
         let region = region.doubles()?;
         if region.len() != 2 * axes.len() {
@@ -241,6 +249,7 @@ fn resize(call: &mut Call<'_>) -> Result<Vec<Value>> {
             lines[at].region = (region[number], region[axes.len() + number]);
         }
     }
+
     let outside = f64::from(call.float("extrapolation_value", 0.0));
     Ok(vec![resized(call, x, &lines, &method, outside)?.into()])
 }
@@ -264,6 +273,7 @@ fn resized(
         empty.push((dim, taps.iter().map(Vec::is_empty).collect()));
         (values, now[dim]) = (out, line.output);
     }
+
     let steps = strides(&shape);
     for (dim, empty) in empty.iter().filter(|(_, empty)| empty.contains(&true)) {
         for (at, value) in values.iter_mut().enumerate() {
@@ -272,6 +282,7 @@ fn resized(
             }
         }
     }
+
     from_doubles(values, shape, x.element())
 }
 
@@ -333,6 +344,7 @@ impl Sampler<'_> {
                 _ => {}
             }
         }
+
         let floor = at.floor();
         let ratio = at - floor;
         let weights = match self.mode {
@@ -354,6 +366,7 @@ impl Sampler<'_> {
             }
             _ => vec![(0.0, 1.0 - ratio), (1.0, ratio)],
         };
+
         weights.into_iter().map(|(step, weight)| (self.place(floor + step, dim), weight)).collect()
     }
 
@@ -390,8 +403,10 @@ impl Sampler<'_> {
                 };
                 taps.iter().map(of).collect::<Vec<_>>()
             };
+
             sum = sum.iter().flat_map(joined).collect();
         }
+
         sum.into_iter().map(|(at, weight)| at.map_or(0.0, |at| self.image[at] * weight)).sum()
     }
 }
@@ -431,6 +446,7 @@ fn grid_sample(call: &mut Call<'_>) -> Result<Vec<Value>> {
             );
         }
     }
+
     Ok(vec![from_doubles(out, shape, x.element())?.into()])
 }
 
@@ -444,6 +460,7 @@ fn affine_grid(call: &mut Call<'_>) -> Result<Vec<Value>> {
             theta.shape()
         )));
     }
+
     let align = call.flag("align_corners", false);
     let inner = &size[2..];
     let shape = [&[n], inner, &[rank]].concat();
@@ -467,5 +484,6 @@ fn affine_grid(call: &mut Call<'_>) -> Result<Vec<Value>> {
             }
         }
     }
+
     Ok(vec![from_doubles(out, shape, theta.element())?.into()])
 }

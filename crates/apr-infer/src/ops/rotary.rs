@@ -124,6 +124,7 @@ fn onnx(call: &mut Call<'_>) -> Result<Vec<Value>> {
 /// Inputs: x, positions, cosines, sines. One position is that of the first place of every batch.
 fn microsoft(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let (x, ids, cos, sin) = (call.tensor(0)?, call.tensor(1)?, call.tensor(2)?, call.tensor(3)?);
+
     // Where the heads are not named, they are as wide as the tables say.
     let width = count(&x.shape()[2.min(x.rank())..]);
     let table = 2 * cos.shape().last().copied().unwrap_or(0);
@@ -141,6 +142,7 @@ fn microsoft(call: &mut Call<'_>) -> Result<Vec<Value>> {
     if ids.len() != 1 && ids.len() != layout.batch * layout.len {
         return Err(Error::format(format!("{} positions do not fit {:?}", ids.len(), x.shape())));
     }
+
     let positions = (0..layout.batch * layout.len).map(of).collect::<Result<Vec<_>>>()?;
     Ok(vec![layout.turn(x, &rotation, &positions)?.into()])
 }

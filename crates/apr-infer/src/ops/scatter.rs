@@ -47,6 +47,7 @@ fn scattered(
             updates.shape()
         )));
     }
+
     if updates.element() != tensor.element() {
         return Err(Error::format(format!(
             "updates of {} do not fit {}",
@@ -54,6 +55,7 @@ fn scattered(
             tensor.element()
         )));
     }
+
     let mut data = tensor.data().clone();
     match reduction {
         "none" => with_storage!(&mut data, values => put(values, updates.values()?, ranges)),
@@ -63,6 +65,7 @@ fn scattered(
         "min" => combine(&mut data, updates, ranges, Smallest)?,
         other => return Err(Error::format(format!("there is no reduction '{other}'"))),
     }
+
     tensor.like(tensor.shape().to_vec(), data)
 }
 
@@ -89,6 +92,7 @@ fn combine(
         let positions = ranges.iter().flat_map(|&(start, len)| start..start + len);
         positions.zip(updates).for_each(|(at, update)| values[at] = join(values[at], *update));
     }
+
     macro_rules! by {
         (signed $($signed:ident)*; unsigned $($unsigned:ident)*) => {
             match (data, updates.data()) {
@@ -133,5 +137,6 @@ fn tensor_scatter(call: &mut Call<'_>) -> Result<Vec<Value>> {
             ranges.push(((outer * size + super::gather::position(to, size)?) * after, after));
         }
     }
+
     Ok(vec![scattered(tensor, updates, &ranges, "none")?.into()])
 }

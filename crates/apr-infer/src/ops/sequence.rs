@@ -97,8 +97,10 @@ fn split(call: &mut Call<'_>) -> Result<Vec<Value>> {
             (0..size.div_ceil(each)).map(|part| each.min(size - part * each)).collect()
         }
     };
+
     // Without lengths, each part loses the dimension it was cut along, unless it is kept.
     let drops = given.is_none() && !call.flag("keepdims", true);
+
     // Small tensors take more than their elements.
     call.room_for(&[lengths.len()], 2 * size_of::<Value>() as u64 + 64)?;
     let mut start = 0;
@@ -113,6 +115,7 @@ fn split(call: &mut Call<'_>) -> Result<Vec<Value>> {
         parts.push(piece.into());
         start += len;
     }
+
     Ok(vec![Value::Sequence(parts)])
 }
 

@@ -55,6 +55,7 @@ fn mel(call: &mut Call<'_>) -> Result<Vec<Value>> {
     };
     for bin in 0..bins {
         let corners = [place(bin), place(bin + 1), place(bin + 2)];
+
         // A corner past the last frequency would make a triangle without an end.
         if corners.iter().any(|corner| !(0.0..=spectrum as f64).contains(corner))
             || !corners.is_sorted()
@@ -69,6 +70,7 @@ fn mel(call: &mut Call<'_>) -> Result<Vec<Value>> {
             }
         });
     }
+
     Ok(vec![from_doubles(values, vec![spectrum, bins], to)?.into()])
 }
 
@@ -107,12 +109,14 @@ fn transform(values: &[(f64, f64)], sign: f64) -> Vec<(f64, f64)> {
         };
         return (0..len).map(at).collect();
     }
+
     let at = |k: usize| {
         values.iter().enumerate().fold((0.0, 0.0), |sum, (n, value)| {
             let (re, im) = turned(*value, sign * 2.0 * PI * (k * n % len) as f64 / len as f64);
             (sum.0 + re, sum.1 + im)
         })
     };
+
     (0..len).map(at).collect()
 }
 
@@ -198,6 +202,7 @@ fn dft(call: &mut Call<'_>) -> Result<Vec<Value>> {
     if at >= outer.len() {
         return Err(Error::format("the axis is the one of real and imaginary parts"));
     }
+
     let sizes = around(outer, at);
     let length = match call.optional(1)? {
         Some(length) => usize::try_from(length.integer()?)
@@ -205,6 +210,7 @@ fn dft(call: &mut Call<'_>) -> Result<Vec<Value>> {
         None if inverse && one_sided => sizes.1.saturating_sub(1) * 2,
         None => sizes.1,
     };
+
     let transform = Transform { inverse, one_sided, sizes, length };
     let mut shape = outer.to_vec();
     shape[at] = transform.kept();
@@ -234,6 +240,7 @@ fn stft(call: &mut Call<'_>) -> Result<Vec<Value>> {
             return Err(Error::format("there is neither a window nor the length of a frame"));
         }
     };
+
     if step == 0
         || frame == 0
         || frame > len
@@ -258,5 +265,6 @@ fn stft(call: &mut Call<'_>) -> Result<Vec<Value>> {
             .collect();
         out.extend(transform(&line, -1.0).into_iter().take(kept));
     }
+
     Ok(vec![from_doubles(flat(out), shape, x.element())?.into()])
 }

@@ -95,11 +95,13 @@ fn along(
     if tensor.rank() == 0 {
         return Ok(vec![rows(call, tensor, 1, single, double)?.into()]);
     }
+
     let at = axis(at, tensor.rank())?;
     let (len, last) = (tensor.shape()[at], tensor.rank() - 1);
     if at == last {
         return Ok(vec![rows(call, tensor, len, single, double)?.into()]);
     }
+
     let mut order: Vec<_> = (0..tensor.rank()).collect();
     order.swap(at, last);
     let result = rows(call, transposed(&tensor, &order)?, len, single, double)?;
@@ -130,6 +132,7 @@ pub(super) fn rows(
         }
         Tensor::new(shape, values)
     }
+
     match tensor.data() {
         Data::F32(_) => each(call, tensor, len, single),
         Data::F64(_) => each(call, tensor, len, double),

@@ -34,8 +34,10 @@ fn top(call: &mut Call<'_>) -> Result<Vec<Value>> {
             places.sort_unstable_by(compare);
             found.extend(places.iter().map(|at| row * len + at));
         }
+
         found
     }
+
     let tensor = call.tensor(0)?;
     let k = match call.optional(1)? {
         Some(k) => k.integer()?,
@@ -55,6 +57,7 @@ fn top(call: &mut Call<'_>) -> Result<Vec<Value>> {
     shape[last] = k;
     let data = picked(moved.data(), found.len(), |visit| found.iter().for_each(|&at| visit(at)));
     let indices = found.iter().map(|at| (at % len) as i64).collect();
+
     // The chosen elements are along the last dimension now, and go back to the axis.
     let mut back: Vec<_> = (0..last).collect();
     back.insert(at, last);
@@ -80,6 +83,7 @@ fn unique(call: &mut Call<'_>) -> Result<Vec<Value>> {
             orders.find(|order| order.is_ne()).unwrap_or(Ordering::Equal)
         })
     };
+
     let mut sorted: Vec<_> = (0..len).collect();
     sorted.sort_by(|&a, &b| compare(a, b));
     let mut groups: Vec<Vec<usize>> = Vec::new();
@@ -89,14 +93,17 @@ fn unique(call: &mut Call<'_>) -> Result<Vec<Value>> {
             _ => groups.push(vec![at]),
         }
     }
+
     if !call.flag("sorted", true) {
         groups.sort_by_key(|group| group[0]);
     }
+
     let firsts: Vec<_> = groups.iter().map(|group| group[0]).collect();
     let mut inverse = vec![0; len];
     for (number, group) in groups.iter().enumerate() {
         group.iter().for_each(|&at| inverse[at] = number as i64);
     }
+
     let counts = groups.iter().map(|group| group.len() as i64).collect();
     Ok(vec![
         along(&tensor, at, &firsts, &[firsts.len()])?.into(),
@@ -119,6 +126,7 @@ fn non_max_suppression(call: &mut Call<'_>) -> Result<Vec<Value>> {
     if batches != score_batches || count != score_count {
         return Err(Error::format("boxes and scores are not as many"));
     }
+
     let number = |position: usize| call.optional(position)?.map(Tensor::number).transpose();
     let most = usize::try_from(number(2)?.unwrap_or(0.0) as i64).unwrap_or(0);
     let (overlap, least) = (number(3)?.unwrap_or(0.0), number(4)?);
@@ -130,6 +138,7 @@ fn non_max_suppression(call: &mut Call<'_>) -> Result<Vec<Value>> {
         }
         [a.min(c), b.min(d), a.max(c), b.max(d)]
     };
+
     let boxes: Vec<Corners> = boxes.doubles()?.as_chunks::<4>().0.iter().map(corners).collect();
     let scores = scores.doubles()?;
     let mut chosen: Vec<i64> = Vec::new();
@@ -140,6 +149,7 @@ fn non_max_suppression(call: &mut Call<'_>) -> Result<Vec<Value>> {
             chosen.extend([batch as i64, class as i64, at as i64]);
         }
     }
+
     call.room(&[chosen.len()], ElementType::I64)?;
     Ok(vec![Tensor::new(vec![chosen.len() / 3, 3], chosen)?.into()])
 }

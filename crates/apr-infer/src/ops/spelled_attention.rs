@@ -26,6 +26,7 @@ pub(crate) fn attend(call: &Call<'_>, divides: bool, axis: i64) -> Result<Option
             },
             _ => return Ok(None),
         };
+
     let in_a_row =
         mixed.starts.iter().enumerate().all(|(at, [a, _])| *a == at * scores.rows * scores.columns);
     let is_last =
@@ -37,6 +38,7 @@ pub(crate) fn attend(call: &Call<'_>, divides: bool, axis: i64) -> Result<Option
     if mixed.starts.len() != scores.starts.len() || !in_a_row || !is_last {
         return Ok(None);
     }
+
     let mut out = pool::any(call.room(&mixed.shape, ElementType::F32)?);
     let most = query_blocks(scores.rows).map(|block| block.len()).max().unwrap_or(0);
     call.room(&[call.workers().count(), most, scores.columns], ElementType::F32)?;
@@ -48,6 +50,7 @@ pub(crate) fn attend(call: &Call<'_>, divides: bool, axis: i64) -> Result<Option
             attention.stack(stack, most, out)
         })?;
     }
+
     Tensor::new(attention.mixed.shape, out).map(Some)
 }
 
@@ -107,10 +110,12 @@ impl<'a> Mask<'a> {
         if call.optional_value(4).is_none() {
             return Ok(Some(nothing));
         }
+
         let Some([tensor]) = floats(call, [4]) else { return Ok(None) };
         if !broadcast(&[&scores.shape, tensor.shape()]).is_ok_and(|shape| shape == scores.shape) {
             return Ok(None);
         }
+
         let steps = stretched(tensor.shape(), &scores.shape);
         let (outer, [row_step, column_step]) = match steps.split_last_chunk::<2>() {
             Some((outer, last)) => (outer, *last),
@@ -166,6 +171,7 @@ impl Spelled<'_> {
                 self.mask.add(stack, row, scores);
                 single_softmax_row(scores);
             }
+
             let out = &mut out[block.start * width..][..block.len() * width];
             product(
                 Left::in_rows(scores, block.len(), columns),
@@ -174,6 +180,7 @@ impl Spelled<'_> {
                 &Alone,
             )?;
         }
+
         pool::give(scores);
         Ok(())
     }

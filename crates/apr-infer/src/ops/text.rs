@@ -36,6 +36,7 @@ fn split(call: &mut Call<'_>) -> Result<Vec<Value>> {
         }
         text.splitn(most, &delimiter).map(str::to_owned).collect()
     };
+
     let texts: Vec<Vec<String>> = x.values::<String>()?.iter().map(parts).collect();
     let longest = texts.iter().map(Vec::len).max().unwrap_or(0);
     let shape = [x.shape(), &[longest]].concat();
@@ -81,10 +82,12 @@ fn normalise(call: &mut Call<'_>) -> Result<Vec<Value>> {
     };
     let kept = x.values::<String>()?.iter().filter(|text| !is_stop(text)).map(|text| cased(text));
     let mut kept: Vec<String> = kept.collect();
+
     // What is left of nothing is an empty text.
     if kept.is_empty() {
         kept.push(String::new());
     }
+
     let shape = match x.shape() {
         [_] => vec![kept.len()],
         [1, _] => vec![1, kept.len()],

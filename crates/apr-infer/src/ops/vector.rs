@@ -14,6 +14,7 @@ for_several_targets! {
     /// Replaces each element by `e^(x - offset)` and returns their sum.
     pub(crate) fn exp_and_sum(values: &mut [f32], offset: f32) -> f32 {
         const LANES: usize = 16;
+
         let mut sums = [0.0_f32; LANES];
         let (groups, rest) = values.as_chunks_mut::<LANES>();
         for group in groups {
@@ -24,11 +25,13 @@ for_several_targets! {
                 sums[lane] += group[lane];
             }
         }
+
         let mut sum: f32 = sums.iter().sum();
         for value in rest {
             *value = exp(*value - offset);
             sum += *value;
         }
+
         sum
     }
 }
@@ -85,12 +88,14 @@ fn exp(x: f32) -> f32 {
     /// ln 2 in two parts: products of the first with small integers are exact.
     const LN2_HIGH: f32 = 0.693_359_4;
     const LN2_LOW: f32 = -2.121_944_4e-4;
+
     // Beyond these the result is infinite or 0 anyway.
     let bounded = if x < -104.0 { -104.0 } else { x };
     let bounded = if bounded > 89.0 { 89.0 } else { bounded };
     let rounded = bounded * std::f32::consts::LOG2_E + ROUND;
     let power = rounded - ROUND;
     let rest = bounded - power * LN2_HIGH - power * LN2_LOW;
+
     // The series to the sixth power: the next term is below a unit in the last place.
     let sum = 1.0 / 720.0;
     let sum = sum * rest + 1.0 / 120.0;
@@ -99,6 +104,7 @@ fn exp(x: f32) -> f32 {
     let sum = sum * rest + 0.5;
     let sum = sum * rest + 1.0;
     let sum = sum * rest + 1.0;
+
     // In two steps, so that results below the normal numbers and those near the largest come out.
     let whole = rounded.to_bits().wrapping_sub(ROUND.to_bits()).cast_signed();
     let half = whole >> 1;
@@ -121,6 +127,7 @@ fn tanh(x: f32) -> f32 {
 #[inline(always)]
 fn erf(x: f32) -> f32 {
     const TWO_BY_ROOT_PI: f32 = std::f32::consts::FRAC_2_SQRT_PI;
+
     let square = x * x;
     let series = -1.0 / 1320.0;
     let series = series * square + 1.0 / 216.0;

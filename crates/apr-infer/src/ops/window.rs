@@ -51,6 +51,7 @@ impl Windows {
                 "a window of {kernel:?} does not fit an image of {input:?}"
             )));
         }
+
         let (strides, dilations) =
             (positive(call, "strides", rank, 1)?, positive(call, "dilations", rank, 1)?);
         let pads = match call.ints("pads") {
@@ -60,6 +61,7 @@ impl Windows {
         if pads.len() != 2 * rank {
             return Err(Error::format(format!("pads {pads:?} do not fit {rank} dimensions")));
         }
+
         let mut windows = Self {
             input: input.to_vec(),
             kernel,
@@ -69,6 +71,7 @@ impl Windows {
             after: pads[rank..].to_vec(),
             output: vec![0; rank],
         };
+
         let auto = call.text("auto_pad", "NOTSET");
         let ceil = call.flag("ceil_mode", false);
         (0..rank).try_for_each(|dim| windows.fit(dim, &auto, ceil))?;
@@ -78,6 +81,7 @@ impl Windows {
                 windows.kernel
             )));
         }
+
         Ok(windows)
     }
 
@@ -107,6 +111,7 @@ impl Windows {
             "NOTSET" | "" => {}
             other => return Err(Error::format(format!("there is no auto_pad '{other}'"))),
         }
+
         let padded =
             size.checked_add(self.before[dim]).and_then(|sum| sum.checked_add(self.after[dim]));
         let padded =
@@ -117,10 +122,12 @@ impl Windows {
             )));
         };
         self.output[dim] = room / stride + 1;
+
         // A window that would begin in the padding after the image is left out.
         if ceil && room % stride != 0 && self.output[dim] * stride < size + self.before[dim] {
             self.output[dim] += 1;
         }
+
         Ok(())
     }
 
@@ -158,6 +165,7 @@ impl Windows {
             if let Some(offset) = offset {
                 visit(number, offset);
             }
+
             for dim in (0..rank).rev() {
                 within[dim] += 1;
                 if within[dim] < self.kernel[dim] {
@@ -199,6 +207,7 @@ impl Windows {
             within[dim] = rest % self.kernel[dim] * self.dilations[dim];
             rest /= self.kernel[dim];
         }
+
         let mut at = places.start;
         let mut written = 0;
         while at < places.end {
@@ -218,6 +227,7 @@ impl Windows {
                 }
                 None => target.fill(T::default()),
             }
+
             at += len;
             written += len;
         }

@@ -35,8 +35,10 @@ fn read(bytes: &[u8], most: u64) -> Result<Picture> {
             "the file is no picture of a kind that is read: PNG, JPEG and WebP are",
         ));
     }
+
     let decoder = reader.into_decoder().map_err(|error| wrong(&error))?;
     let (width, height) = decoder.dimensions();
+
     // As it is stored, and in 8 bits of three colours.
     let needed = decoder.total_bytes().saturating_add(3 * u64::from(width) * u64::from(height));
     if needed > most {
@@ -45,6 +47,7 @@ fn read(bytes: &[u8], most: u64) -> Result<Picture> {
             "a picture of {width} x {height} takes {needed} bytes of memory"
         )));
     }
+
     let picture = DynamicImage::from_decoder(decoder).map_err(|error| wrong(&error))?.into_rgb8();
     Ok(Picture {
         width: picture.width() as usize,

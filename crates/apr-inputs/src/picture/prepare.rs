@@ -64,6 +64,7 @@ impl PixelSettings {
         if flag("do_pad", false) {
             return Err(Error::version("the preprocessor pads pictures, which is not known here"));
         }
+
         Ok(Self {
             size: flag("do_resize", true).then_some((size, filter)),
             crop: crop.filter(|_| flag("do_center_crop", true)),
@@ -82,9 +83,11 @@ impl PixelSettings {
             let (height, width) = side.of(&picture);
             picture = std::borrow::Cow::Owned(picture.resized(width, height, filter)?);
         }
+
         if let Some((height, width)) = self.crop {
             picture = std::borrow::Cow::Owned(picture.middle(height, width)?);
         }
+
         let (mean, deviation) = self.normal.unwrap_or(([0.0; 3], [1.0; 3]));
         let mut values = Vec::with_capacity(picture.pixels.len());
         for colour in 0..3 {
@@ -93,6 +96,7 @@ impl PixelSettings {
             let value = |byte: &u8| ((f64::from(*byte) * self.factor - mean) / deviation) as f32;
             values.extend(picture.pixels.iter().skip(colour).step_by(3).map(value));
         }
+
         Ok((values, picture.height, picture.width))
     }
 }
@@ -126,6 +130,7 @@ fn side(size: &Json, by_shorter: bool) -> Result<Side> {
             Side::Both { height: number, width: number }
         });
     }
+
     match (of("height"), of("width"), of("shortest_edge"), of("longest_edge")) {
         (Some(height), Some(width), ..) => Ok(Side::Both { height, width }),
         (None, None, Some(short), None) => Ok(Side::Shorter(short)),
@@ -140,9 +145,11 @@ impl Picture {
     /// E008 for a size that is too large.
     pub fn middle(&self, height: usize, width: usize) -> Result<Self> {
         const MAX_SIDE: usize = 1 << 14;
+
         if height > MAX_SIDE || width > MAX_SIDE {
             return Err(Error::memory(format!("a part of {width} x {height} is too large")));
         }
+
         // As transformers: half of what is left over lies before, rounded down, and up where there
         // is too little.
         let before = |has: usize, wants: usize| {
@@ -152,6 +159,7 @@ impl Picture {
                 -((wants - has).div_ceil(2) as i64)
             }
         };
+
         let (top, left) = (before(self.height, height), before(self.width, width));
         let mut pixels = vec![0; 3 * height * width];
         for (number, pixel) in pixels.chunks_exact_mut(3).enumerate() {
@@ -164,6 +172,7 @@ impl Picture {
                 pixel.copy_from_slice(&self.pixels[at..at + 3]);
             }
         }
+
         Ok(Self { width, height, pixels })
     }
 }

@@ -54,6 +54,7 @@ impl Filter {
 
     fn weight(self, x: f64) -> f64 {
         const A: f64 = -0.5;
+
         let sinc = |x: f64| {
             let angle = x * std::f64::consts::PI;
             if angle == 0.0 { 1.0 } else { angle.sin() / angle }
@@ -111,6 +112,7 @@ impl Picture {
     /// E001 for a size without pixels, or of a picture without pixels.
     pub fn resized(&self, width: usize, height: usize, filter: Filter) -> Result<Self> {
         const MAX_SIDE: usize = 1 << 16;
+
         if [width, height].iter().any(|side| !(1..=MAX_SIDE).contains(side))
             || self.pixels.is_empty()
         {
@@ -122,6 +124,7 @@ impl Picture {
         if filter == Filter::Nearest {
             return Ok(self.nearest(width, height));
         }
+
         let wide = if width == self.width { self.clone() } else { self.widened(width, filter) };
         Ok(if height == self.height { wide } else { wide.heightened(height, filter) })
     }
@@ -143,6 +146,7 @@ impl Picture {
                 pixels.extend_from_slice(&self.pixels[at..at + 3]);
             }
         }
+
         Self { width, height, pixels }
     }
 

@@ -47,6 +47,7 @@ fn read(bytes: Vec<u8>, most: usize) -> Result<(Sound, Vec<String>)> {
     if let Some(frames) = expected.filter(|frames| *frames > most as u64) {
         return Err(too_long(frames, most));
     }
+
     let options = AudioDecoderOptions::default();
     let decoder = symphonia::default::get_codecs().make_audio_decoder(parameters, &options);
     let decoder = decoder.map_err(|error| wrong(&error))?;
@@ -61,13 +62,16 @@ fn read(bytes: Vec<u8>, most: usize) -> Result<(Sound, Vec<String>)> {
             apr_core::counted(reading.damaged as u64, "packet")
         ));
     }
+
     let length = sound.samples.len() as u64;
+
     // Some coders round the length up to whole blocks.
     if cut || expected.is_some_and(|expected| length + u64::from(sound.rate / 20) < expected) {
         let expected = expected
             .map_or_else(String::new, |expected| format!(" of the {expected} that it should have"));
         warnings.push(format!("the file is cut off: there are {length} samples{expected}"));
     }
+
     Ok((sound, warnings))
 }
 
@@ -91,9 +95,11 @@ impl Reading {
                 }
                 Err(error) => return Err(wrong(&error)),
             };
+
             if packet.track_id != track {
                 continue;
             }
+
             match self.decoder.decode(&packet) {
                 Ok(buffer) => {
                     let (rate, channels) = (buffer.spec().rate(), buffer.spec().channels().count());
@@ -113,14 +119,17 @@ impl Reading {
         if channels == 0 || channels > MAX_CHANNELS || rate == 0 {
             return Err(Error::format(format!("a sound of {channels} channels at {rate} Hz")));
         }
+
         let sound = self.sound.get_or_insert_with(|| Sound { rate, channels, samples: Vec::new() });
         if (sound.rate, sound.channels) != (rate, channels) {
             return Err(Error::version("the sound changes its rate or its channels on the way"));
         }
+
         let frames = interleaved.len() / channels;
         if sound.samples.len() + frames > self.most {
             return Err(too_long((sound.samples.len() + frames) as u64, self.most));
         }
+
         #[expect(clippy::cast_precision_loss, reason = "at most 64")]
         let share = 1.0 / channels as f32;
         sound.samples.extend(

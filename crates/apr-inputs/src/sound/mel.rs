@@ -50,6 +50,7 @@ impl LogMel {
                  of {found} weights"
             )));
         }
+
         let part = |at: usize| 2.0 * PI * at as f64 / points as f64;
         let window = (0..points).map(|at| 0.5 - 0.5 * part(at).cos()).collect();
         let turns = (0..points).map(|at| (part(at).cos(), -part(at).sin())).collect();
@@ -69,6 +70,7 @@ impl LogMel {
                 samples.len()
             )));
         }
+
         let frames = samples.len() / hop;
         let mut made = vec![0.0_f64; mels * frames];
         let mut frame = vec![(0.0, 0.0); points];
@@ -78,6 +80,7 @@ impl LogMel {
                 let place = mirrored((number * hop + at) as i64 - half as i64, samples.len());
                 *point = (f64::from(samples[place]) * self.window[at], 0.0);
             }
+
             self.transform(&frame, 1, &mut out);
             let power: Vec<f64> =
                 out[..frequencies].iter().map(|(re, im)| re * re + im * im).collect();
@@ -90,6 +93,7 @@ impl LogMel {
                 made[mel * frames + number] = sum.max(FLOOR).log10();
             }
         }
+
         let floor = made.iter().copied().fold(f64::NEG_INFINITY, f64::max) - RANGE;
         #[expect(clippy::cast_possible_truncation, reason = "features have single precision")]
         Ok(made.into_iter().map(|value| ((value.max(floor) + 4.0) / 4.0) as f32).collect())
@@ -103,12 +107,14 @@ impl LogMel {
             out[0] = input[0];
             return;
         }
+
         let factor = (2..=length).find(|factor| length.is_multiple_of(*factor)).unwrap_or(length);
         let inner = length / factor;
         let mut parts = vec![(0.0, 0.0); length];
         for (number, part) in parts.chunks_exact_mut(inner).enumerate() {
             self.transform(&input[number * stride..], stride * factor, part);
         }
+
         for (at, sum) in out.iter_mut().enumerate() {
             *sum = (0.0, 0.0);
             for number in 0..factor {

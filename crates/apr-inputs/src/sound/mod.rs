@@ -55,17 +55,21 @@ impl Sound {
         if let Some(at) = self.samples.iter().position(|sample| !sample.is_finite()) {
             return Err(Error::format(format!("sample {at} of the sound is {}", self.samples[at])));
         }
+
         let loudest = self.samples.iter().map(|sample| sample.abs()).fold(0.0, f32::max);
         let mut odd = Vec::new();
+
         // What is compressed overshoots a little.
         if loudest > 1.5 {
             odd.push(format!(
                 "the samples go up to {loudest}, and models expect -1 to 1: the sound is not scaled"
             ));
         }
+
         if loudest == 0.0 {
             odd.push("the sound is silent: all samples are 0".to_owned());
         }
+
         Ok(odd)
     }
 

@@ -28,6 +28,7 @@ pub fn resample(samples: &[f32], from: u32, to: u32) -> Result<Vec<f32>> {
     if from == to {
         return Ok(samples.to_vec());
     }
+
     let divisor = greatest_divisor(from, to);
     let (from, to) = ((from / divisor) as usize, (to / divisor) as usize);
     let filters = filters(from, to)?;
@@ -46,6 +47,7 @@ pub fn resample(samples: &[f32], from: u32, to: u32) -> Result<Vec<f32>> {
         #[expect(clippy::cast_possible_truncation, reason = "samples have single precision")]
         made.push(sum as f32);
     }
+
     Ok(made)
 }
 

@@ -89,6 +89,7 @@ fn check_pattern(pattern: &str) -> Result<()> {
             pattern.len()
         )));
     }
+
     let mut nesting = Nesting { inside: vec![1], before: 1 };
     let mut rest = pattern;
     while !rest.is_empty() {
@@ -99,6 +100,7 @@ fn check_pattern(pattern: &str) -> Result<()> {
             ));
         }
     }
+
     Ok(())
 }
 
@@ -136,6 +138,7 @@ impl Nesting {
             Some(_) if letters.as_str().starts_with('{') => self.before = 1,
             Some(_) => {}
         }
+
         letters.as_str()
     }
 

@@ -67,14 +67,17 @@ impl TokenizerSource {
         if let Some(keys) = &self.keys {
             return from_keys(keys).map(Some);
         }
+
         if let Some((name, json)) = self.files.iter().find(|(name, _)| name == "tokenizer.json") {
             let pipeline = Pipeline::read(json).map_err(|error| error.in_file(name))?;
             return Ok(Some((TextTokens(Kind::Pipeline(pipeline)), Vec::new())));
         }
+
         let found = tokenizer_key_values("llama", &self.files, None, &Options::default())?;
         if found.key_values.is_empty() {
             return Ok(None);
         }
+
         let keys: KeyValues = found.key_values.iter().collect();
         let (tokens, mut warnings) = from_keys(&keys)?;
         warnings.splice(0..0, found.warnings);
@@ -94,10 +97,12 @@ fn from_keys(keys: &KeyValues) -> Result<(TextTokens, Vec<String>)> {
             Vec::new(),
         ));
     }
+
     let (files, warnings) = tokenizer_files(&keys.to_vec())?;
     let json = files.iter().find(|(name, _)| name == "tokenizer.json");
     let (_, json) =
         json.ok_or_else(|| Error::version("the model has no tokenizer, and says so"))?;
+
     // What has no place in the files, or loses its number, changes no ids.
     let changes =
         |warning: &String| warning.starts_with("tokenizer.ggml.pre") || warning.contains("merge");

@@ -36,10 +36,12 @@ impl<'t> TextStream<'t> {
     pub fn push(&mut self, token: i64) -> Result<String> {
         self.recent.push(token);
         let text = self.tokens.decode(&self.recent)?;
+
         // The replacement character stands for bytes whose rest is still to come.
         if text.ends_with('\u{fffd}') && self.recent.len() < 4 * CONTEXT {
             return Ok(String::new());
         }
+
         let new = text[common(&text, &self.shown)..].to_owned();
         if self.recent.len() > 2 * CONTEXT {
             self.recent.drain(..self.recent.len() - CONTEXT);
@@ -47,6 +49,7 @@ impl<'t> TextStream<'t> {
         } else {
             self.shown = text;
         }
+
         Ok(new)
     }
 

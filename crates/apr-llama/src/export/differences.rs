@@ -25,6 +25,7 @@ pub(super) fn beyond_family(
 ) -> Option<String> {
     let config = metadata.object(keys::ARCHITECTURE)?;
     let pairs = metadata.key_values().ok().flatten()?;
+
     // Ids of tokens are the tokenizer's business, which has a warning of its own.
     let lost = apr_gguf::lost_hyperparameters(metadata, &pairs, tensors).into_iter();
     let lost = lost.filter(|name| !name.ends_with("_token_id"));

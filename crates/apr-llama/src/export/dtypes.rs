@@ -27,6 +27,7 @@ pub(super) fn required_dtype(info: &TensorInfo) -> Option<DType> {
         DType::F8_E4M3 | DType::F8_E5M2 | DType::F8_E4M3FNUZ | DType::F8_E5M2FNUZ => DType::BF16,
         from => from,
     };
+
     (dtype != info.dtype).then_some(dtype)
 }
 
@@ -39,6 +40,7 @@ pub fn file_type<'t>(tensors: impl Iterator<Item = (&'t TensorInfo, DType)>) -> 
         let count = elements.entry(dtype).or_default();
         *count = count.saturating_add(info.shape.elements().unwrap_or_default());
     }
+
     // Single precision is what stays beside every other dtype.
     let most =
         elements.iter().filter(|(dtype, _)| **dtype != DType::F32).max_by_key(|(_, count)| **count);

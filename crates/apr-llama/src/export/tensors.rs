@@ -56,6 +56,7 @@ impl<'p, 'a> Plan<'p, 'a> {
             computed
                 .extend(rope::llama3_factors(&facts.config, head).map(|factors| (LLAMA3, factors)));
         }
+
         if let (true, Some([long, short])) = (has(LONG), rope::long_and_short(&facts.config)) {
             let rotated = keys.iter().find(|pair| pair.key.ends_with(".rope.dimension_count"));
             let rotated = rotated.and_then(|pair| pair.value.as_u64());
@@ -69,6 +70,7 @@ impl<'p, 'a> Plan<'p, 'a> {
             }
             computed.extend([(LONG, long), (SHORT, short)]);
         }
+
         for (name, factors) in computed {
             if let Some(wrong) =
                 factors.iter().find(|factor| !(factor.is_finite() && **factor > 0.0))
@@ -87,6 +89,7 @@ impl<'p, 'a> Plan<'p, 'a> {
             let bytes = factors.iter().flat_map(|factor| factor.to_le_bytes()).collect();
             self.add(info, Origin::Own(bytes));
         }
+
         Ok(())
     }
 
@@ -109,6 +112,7 @@ impl<'p, 'a> Plan<'p, 'a> {
             if self.reader.metadata().auxiliary_tensor() == Some(&info.name) {
                 continue;
             }
+
             let Some(canonical) = self.model.canonical(position) else {
                 let is_seen = is_of_vision(&info.name);
                 self.lose(
@@ -117,6 +121,7 @@ impl<'p, 'a> Plan<'p, 'a> {
                 );
                 continue;
             };
+
             if let Some((stack, _)) = self.model.family().stack(canonical) {
                 // All of them are there once the last one has come.
                 if let Some(parts) =
@@ -126,8 +131,10 @@ impl<'p, 'a> Plan<'p, 'a> {
                 }
                 continue;
             }
+
             self.add_known(position, canonical)?;
         }
+
         Ok(())
     }
 
@@ -137,12 +144,14 @@ impl<'p, 'a> Plan<'p, 'a> {
             self.lose(&self.reader.tensors()[position].name, "llama.cpp goes without it");
             return Ok(());
         }
+
         if let Some(whole) = canonical.strip_suffix(BLOCKS) {
             return self.add_four_bits(position, whole);
         }
         if canonical.ends_with(SCALES) {
             return Ok(());
         }
+
         let cuts = self.model.family().cuts(canonical);
         if !cuts.is_empty() {
             return cuts.iter().try_for_each(|part| self.add_cut(position, part));
@@ -150,6 +159,7 @@ impl<'p, 'a> Plan<'p, 'a> {
         if self.model.family().kind(canonical) == Some(Kind::Buffer) {
             return Ok(());
         }
+
         match self.model.family().source_name(canonical, &Naming::new(GGUF, "")) {
             Some(name) => self.add_named(position, canonical, name),
             None => self.lose_unnamed(position, canonical),
@@ -163,14 +173,17 @@ impl<'p, 'a> Plan<'p, 'a> {
         if tied.is_some_and(|tied| tied.contains_key(own)) {
             return Ok(());
         }
+
         if name.starts_with("cls.") && !self.classifies_texts() {
             self.lose(own, "llama.cpp classifies texts, and nothing smaller");
             return Ok(());
         }
+
         if self.names.contains(&name) {
             self.lose(own, &format!("another tensor is llama.cpp's {name} already"));
             return Ok(());
         }
+
         self.add_one(position, canonical, name)
     }
 
@@ -220,6 +233,7 @@ impl<'p, 'a> Plan<'p, 'a> {
                     .for_tensor(&source.name));
             }
         };
+
         info.name = name;
         self.add(info, origin);
         Ok(())
@@ -252,6 +266,7 @@ impl<'p, 'a> Plan<'p, 'a> {
             let (info, change) = Change::four_bits(blocks, scales, rows_of(cut)?, &name)?;
             self.add(info, Origin::Changed(change));
         }
+
         Ok(())
     }
 
@@ -281,6 +296,7 @@ impl<'p, 'a> Plan<'p, 'a> {
             let why = format!("its layer has {has}, but llama.cpp needs all {count} in one tensor");
             return Err(Error::format(why).for_tensor(&tensors[first].name));
         }
+
         let naming = Naming::new(GGUF, "");
         let name =
             self.model.family().source_name(stack, &naming).unwrap_or_else(|| stack.to_owned());
@@ -311,6 +327,7 @@ impl<'p, 'a> Plan<'p, 'a> {
                 );
                 return Err(Error::format(why).for_tensor(&self.reader.tensors()[position].name));
             }
+
             *origin = Origin::Changed(Change::some_rows(info, position, 0, tokens)?);
             self.losses.push(Loss {
                 name: self.reader.tensors()[position].name.clone(),
@@ -318,6 +335,7 @@ impl<'p, 'a> Plan<'p, 'a> {
                 why: format!("the tokenizer has {has}, and llama.cpp takes a row for each"),
             });
         }
+
         Ok(())
     }
 }

@@ -99,6 +99,7 @@ impl Converter<'_> {
             let id = frame.add(&input.name, value_type(&input.kind), Origin::Input);
             frame.body.inputs.push(id);
         }
+
         self.initializers(graph, scope, &mut frame)?;
         self.nodes(&graph.nodes, frame, scope, frames)?;
         graph.values.iter().chain(&graph.outputs).for_each(|info| frames.current().describe(info));
@@ -139,6 +140,7 @@ impl Converter<'_> {
                 constant.map_or_else(|| Origin::Weight(self.small.weight(&path)), Origin::Constant);
             frame.give(&tensor.name, tensor_type(tensor.data_type, &tensor.dims), origin);
         }
+
         for (tensor, position) in graph.sparse_initializers.iter().zip(graph.initializers.len()..) {
             let name = &tensor.values.name;
             let kind = tensor_type(tensor.values.data_type, &tensor.dims);
@@ -148,6 +150,7 @@ impl Converter<'_> {
                 Origin::Weight(self.small.weight(&scope.initializer(name, position))),
             );
         }
+
         Ok(())
     }
 
@@ -177,6 +180,7 @@ impl Converter<'_> {
             for attribute in &node.attributes {
                 attributes.push(self.attribute(node, attribute, scope, frames)?);
             }
+
             let op = self.op(&node.domain, &node.op_type, &node.overload);
             let doc = self.doc(node.doc)?;
             let frame = frames.current();
@@ -193,8 +197,10 @@ impl Converter<'_> {
                 attributes,
                 doc,
             });
+
             frame.describe_weight(node, node_id);
         }
+
         Ok(())
     }
 }

@@ -59,6 +59,7 @@ impl Converter<'_> {
                 &mut frames,
             )?);
         }
+
         Ok(Function {
             op: self.op(&function.domain, &function.name, &function.overload),
             opsets: self.opsets(&function.opsets),

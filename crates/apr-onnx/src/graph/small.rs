@@ -40,6 +40,7 @@ impl<'a> SmallTensors<'a> {
             }
             _ => return Ok(None),
         };
+
         Ok(Some(Constant { name: tensor.name.clone(), element, shape, data }))
     }
 

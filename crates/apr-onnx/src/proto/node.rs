@@ -60,6 +60,7 @@ impl Node {
                 }
             }
         }
+
         Ok(())
     }
 }
@@ -202,6 +203,7 @@ impl Attribute {
             22 => self.sparse_tensor.get_or_insert_default().merge(walker, field)?,
             _ => return self.list_field(walker, field),
         }
+
         Ok(())
     }
 

@@ -89,6 +89,7 @@ impl Tensor {
             14 => self.location = small(field)?,
             _ => return self.data_field(walker, field),
         }
+
         Ok(())
     }
 

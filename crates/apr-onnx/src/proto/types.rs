@@ -118,6 +118,7 @@ fn tensor(
         }
         _ => (0, None),
     };
+
     each(walker, message, |walker, field| {
         match field.number {
             1 => element = small(field)?,

@@ -41,6 +41,7 @@ pub(crate) fn dense(tensor: &Tensor, files: &mut Files<'_>) -> Result<Built> {
     if dtype == DType::F4_E2M1 && count % 2 == 1 {
         return Ok(Built::LeftOut("an odd number of 4-bit floats, which fill no byte"));
     }
+
     let packed = packed(tensor, kind, count, packed_len, files).map_err(at)?;
     packed.check_len(packed_len).map_err(at)?;
     let content = match narrow(kind) {
@@ -105,11 +106,13 @@ fn packed(
     if tensor.is_segment {
         return Err(Error::version("the tensor is cut into segments, which no program reads"));
     }
+
     let source = files.sources[0].clone();
     let mut walker = Walker::new(&source, &Limits::default());
     if let Some(place) = Place::of(tensor, &mut walker)? {
         return Ok(Packed::Flat(files.find(&place, len)?));
     }
+
     let (runs, numbers, width, per_element) = field(tensor, kind);
     let is_typed = !runs.is_empty() && tensor.raw.is_none_or(|raw| raw.len == 0);
     if !is_typed {
@@ -117,10 +120,12 @@ fn packed(
             tensor.raw.unwrap_or(Span { offset: tensor.span.offset, len: 0 });
         return Ok(Packed::Flat(StoredRange { file: 0, offset, len }));
     }
+
     // Floats side by side are what `raw_data` has.
     if let (Some(_), Some(Span { offset, len })) = (numbers.width(), runs.packed()) {
         return Ok(Packed::Flat(StoredRange { file: 0, offset, len }));
     }
+
     let count = if kind.bits() < 8 { len } else { count * per_element };
     let is_truth = kind == ElementType::Bool;
     Ok(Packed::Numbers(Numbers::new(runs.clone(), numbers, width, count, is_truth)?))
@@ -154,9 +159,11 @@ pub(crate) fn sparse(tensor: &SparseTensor, files: &mut Files<'_>) -> Result<Bui
         }
         left_out @ Built::LeftOut(_) => return Ok(left_out),
     };
+
     if dtype.block_len() > 1 {
         return Ok(Built::LeftOut("sparse 4-bit floats"));
     }
+
     let Built::Tensor(DType::I64, index_shape, indices) = dense(&tensor.indices, files)? else {
         return Err(at(Error::format("the indices of a sparse tensor are not 64-bit integers")));
     };
@@ -169,6 +176,7 @@ pub(crate) fn sparse(tensor: &SparseTensor, files: &mut Files<'_>) -> Result<Bui
             return Err(at(Error::format(message)));
         }
     };
+
     let whole = Shape::from(dims);
     let width = dtype.block_bytes();
     let len = whole.elements().and_then(|count| count.checked_mul(width));

@@ -95,6 +95,7 @@ impl<'a> Collected<'a> {
                 (tensor.values.data_type, build::sparse(tensor, &mut self.files))
             }
         };
+
         let built = built.map_err(|error| error.for_tensor(&name))?;
         let more: u64 =
             self.files.infos[files..].iter().map(|file| file.len.saturating_mul(MAX_GROWTH)).sum();
@@ -102,6 +103,7 @@ impl<'a> Collected<'a> {
         if !self.names.insert(name.clone()) {
             return Err(Error::format("the model has two tensors of this name").for_tensor(name));
         }
+
         let (dtype, shape, content) = match built {
             Built::LeftOut(why) => {
                 self.left_out.push((why, name));
@@ -109,6 +111,7 @@ impl<'a> Collected<'a> {
             }
             Built::Tensor(dtype, shape, content) => (dtype, shape, content),
         };
+
         self.budget = self.budget.checked_sub(content.len).ok_or_else(|| {
             let message = "the tensors up to this one take more than 16 times the file's length, \
                 and over 1 GiB";
@@ -117,6 +120,7 @@ impl<'a> Collected<'a> {
         if content.is_narrow() {
             self.narrow.push(name.clone());
         }
+
         let is_scalar = shape.elements() == Some(1);
         let is_small = content.len <= SMALL && matches!(found, Found::Dense(_));
         let is_constant = is_small && self.is_constant(&name, kind, is_scalar, owner);

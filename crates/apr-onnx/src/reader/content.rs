@@ -119,8 +119,10 @@ impl Content {
                 *slot = element;
                 count += 1;
             }
+
             filled += count;
         }
+
         Ok(())
     }
 }

@@ -57,11 +57,13 @@ impl<'a> Files<'a> {
             );
             return Err(Error::corrupt(message));
         }
+
         if place.offset.checked_add(len).is_none_or(|end| end > file_len) {
             let message =
                 format!("its {len} bytes reach past the end of '{location}', which has {file_len}");
             return Err(Error::corrupt(message).at(place.offset).in_file(&place.location));
         }
+
         Ok(StoredRange { file, offset: place.offset, len })
     }
 
@@ -69,6 +71,7 @@ impl<'a> Files<'a> {
         if let Some(&file) = self.by_name.get(location) {
             return Ok(file);
         }
+
         check_location(location)?;
         let Some(set) = self.set else {
             let message = format!(
@@ -77,6 +80,7 @@ impl<'a> Files<'a> {
             );
             return Err(Error::io(IoCause::NotFound, message));
         };
+
         let source: Source =
             Arc::from(set.open(location).map_err(|error| error.in_file(location))?);
         let file = self.sources.len();
@@ -112,6 +116,7 @@ impl Place {
         if tensor.location != EXTERNAL {
             return Ok(None);
         }
+
         let mut place = Self::default();
         for property in &tensor.external {
             let text = property.text(walker)?;
@@ -125,6 +130,7 @@ impl Place {
                     .parse::<u64>()
                     .map_err(|_| Error::format(message).at(property.value.offset))
             };
+
             match property.key.as_str() {
                 "offset" => place.offset = number()?,
                 "length" => place.len = Some(number()?),
@@ -132,6 +138,7 @@ impl Place {
                 _ => {}
             }
         }
+
         Ok(Some(place))
     }
 }

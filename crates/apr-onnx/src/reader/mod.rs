@@ -141,10 +141,12 @@ fn read_unnamed(
         metadata = describe::metadata(model, source, limits)?;
         fields = describe::fields(model);
     }
+
     let tied = collected.tied();
     if !tied.is_empty() {
         metadata.set(keys::TIED, tied);
     }
+
     let mut reader = OnnxReader {
         constants: collected.constants(),
         warnings: collected.warnings(),
@@ -159,17 +161,21 @@ fn read_unnamed(
         sources: collected.files.sources.clone(),
         files: collected.files.infos.clone(),
     };
+
     if naming == Naming::Revealed {
         reader.reveal(&mut collected)?;
     }
+
     for Item { info, content, .. } in collected.tensors {
         reader.tensors.push(info);
         reader.contents.push(content);
     }
+
     if let Some(model) = reader.model() {
         let warnings = scan::of_model(model).warnings();
         reader.warnings.extend(warnings);
     }
+
     reader.offer_skeleton();
     Ok(reader)
 }
@@ -190,6 +196,7 @@ impl OnnxReader {
                 self.revealed.insert(name, found.clone());
             }
         }
+
         self.note_names();
         Ok(())
     }

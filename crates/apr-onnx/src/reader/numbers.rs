@@ -63,6 +63,7 @@ impl Numbers {
                 (bytes.div_ceil(20), bytes)
             }
         };
+
         if (least..=most).contains(&self.count) {
             Ok(())
         } else {
@@ -97,6 +98,7 @@ impl Numbers {
             filled += len;
             skip = 0;
         }
+
         Ok(())
     }
 
@@ -105,6 +107,7 @@ impl Numbers {
         if let Some(width) = self.element.width() {
             return Ok(self.place_of_fixed(element, width));
         }
+
         let marks = match self.marks.get() {
             Some(marks) => marks,
             None => {
@@ -112,11 +115,13 @@ impl Numbers {
                 self.marks.get_or_init(|| found)
             }
         };
+
         let mark = usize::try_from(element / STRIDE).ok().and_then(|at| marks.get(at));
         let mut place = *mark.ok_or_else(|| self.miscounted(self.count))?;
         for _ in 0..element % STRIDE {
             self.next_number(walker, &mut place)?;
         }
+
         Ok(place)
     }
 
@@ -165,11 +170,13 @@ impl Numbers {
         if !self.settle(place) {
             return Err(self.miscounted(self.count));
         }
+
         let run = self.runs.runs()[place.run];
         let (end, mut at) = (run.span.end(), place.at);
         if run.key_len > 0 {
             (_, at) = walker.varint(at, end)?;
         }
+
         let value = match self.element {
             Element::Varint => {
                 let (value, next) = walker.varint(at, end)?;
@@ -187,6 +194,7 @@ impl Numbers {
                 value
             }
         };
+
         place.at = at;
         Ok(value)
     }
@@ -198,6 +206,7 @@ impl Numbers {
         if self.is_truth {
             return Ok(u64::from(value != 0).to_le_bytes());
         }
+
         if self.element == Element::Varint && self.width < 8 {
             let bits = 8 * self.width;
             let signed = value.cast_signed();
@@ -208,6 +217,7 @@ impl Numbers {
                 return Err(Error::corrupt(message).at(at));
             }
         }
+
         Ok(value.to_le_bytes())
     }
 }

@@ -187,17 +187,22 @@ fn in_attribute<'m>(
     if let Some(tensor) = &attribute.sparse_tensor {
         take(scope.tensor(node, attribute, None), Found::Sparse(tensor), owner)?;
     }
+
     for (position, tensor) in attribute.tensors.iter().enumerate() {
         take(scope.tensor(node, attribute, Some(position)), Found::Dense(tensor), owner)?;
     }
+
     for (position, tensor) in attribute.sparse_tensors.iter().enumerate() {
         take(scope.tensor(node, attribute, Some(position)), Found::Sparse(tensor), owner)?;
     }
+
     if let Some(graph) = &attribute.graph {
         in_graph(&scope.inner(node, attribute, None)?, graph, take)?;
     }
+
     for (position, graph) in attribute.graphs.iter().enumerate() {
         in_graph(&scope.inner(node, attribute, Some(position))?, graph, take)?;
     }
+
     Ok(())
 }

@@ -35,6 +35,7 @@ impl Sparse {
                 self.positions.get_or_init(|| read)
             }
         };
+
         buf.fill(0);
         let end = start + buf.len() as u64;
         let first = positions.partition_point(|&position| (position + 1) * self.width <= start);
@@ -51,6 +52,7 @@ impl Sparse {
                 }
             }
         }
+
         Ok(())
     }
 
@@ -76,6 +78,7 @@ impl Sparse {
             }
             at += len;
         }
+
         Ok(positions)
     }
 

@@ -53,6 +53,7 @@ impl Turned {
             let count = band.min(rows - row);
             let bytes = usize::try_from(count * taken * width).unwrap_or_default();
             self.read_band(row, top, taken, &mut scratch[..bytes], stored)?;
+
             // Row by row of the output, so that what is written lies side by side.
             for column in 0..taken {
                 let base = (top + column) * rows + row;
@@ -66,6 +67,7 @@ impl Turned {
                 }
             }
         }
+
         Ok(())
     }
 

@@ -72,11 +72,13 @@ impl Uncut<'_> {
             skeleton.extend(read_vec(&self.sources[0], at, offset - at)?);
             at = offset + len;
         }
+
         for (data, source) in header.data.iter().zip(&self.sources[1..]) {
             for &(offset, len) in &data.kept {
                 skeleton.extend(read_vec(source, offset, len)?);
             }
         }
+
         Ok(skeleton)
     }
 
@@ -128,6 +130,7 @@ fn ranges(tensors: &[StoredRange], file: usize, least: u64) -> Vec<(u64, u64)> {
             _ => ranges.push((offset, len)),
         }
     }
+
     ranges
 }
 

@@ -65,10 +65,12 @@ impl Skeleton {
             let len = usize::try_from(*len).ok();
             kept.push(len.ok_or_else(|| bad("is cut off"))?);
         }
+
         for len in kept.into_iter().rev() {
             let start = bytes.len().checked_sub(len).filter(|start| *start >= HEAD + json_len);
             others.push(bytes.split_off(start.ok_or_else(|| bad("is cut off"))?));
         }
+
         others.reverse();
         let own = Holed::new(bytes, HEAD + json_len, &header.holes, header.len);
         let own = own.ok_or_else(|| bad("does not fit the holes that its header lists"))?;

@@ -87,6 +87,7 @@ impl Restoration {
                 }
                 continue;
             };
+
             is_used[position] = true;
             check_kind(info, &tensors[position])?;
             match flat {
@@ -94,6 +95,7 @@ impl Restoration {
                 None => self.same.push((position, stored)),
             }
         }
+
         let unused = tensors.iter().zip(is_used).filter(|(_, is_used)| !is_used);
         let loss = |(info, _): (&TensorInfo, bool)| Loss {
             name: info.name.clone(),
@@ -122,6 +124,7 @@ impl Restoration {
             ranges = rest;
             files.push((name.clone(), self.pieces(file, len, own)?));
         }
+
         Ok(files)
     }
 
@@ -143,11 +146,13 @@ impl Restoration {
                 );
                 return Err(Error::version(message).at(range.offset));
             }
+
             self.between(file, at, range.offset, &mut pieces)?;
             pieces.push(Piece::Hole(position, range.len));
             at = at.max(range.offset + range.len);
             last = Some((range, position));
         }
+
         self.between(file, at, len, &mut pieces)?;
         Ok(pieces)
     }

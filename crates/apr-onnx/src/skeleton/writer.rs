@@ -51,6 +51,7 @@ impl RestoredWriter {
             });
             names.push(info.name.clone());
         }
+
         layout.tensors.extend(&checks.tensors);
         let stored = same.into_iter().map(|(_, stored)| stored).collect();
         Ok(Self {
@@ -72,6 +73,7 @@ impl RestoredWriter {
         while self.checked.complete(&self.checks).is_some() {
             self.offset = 0;
         }
+
         let (position, offset) = (self.checked.position(), self.offset);
         self.checked.take(&self.checks, &self.names, bytes.len() as u64)?;
         self.offset += bytes.len() as u64;
@@ -81,6 +83,7 @@ impl RestoredWriter {
         if expected == bytes {
             return Ok(());
         }
+
         let message = "its values changed, and its form in the ONNX file has no room for others; \
                        only tensors whose bytes lie side by side can change";
         Err(Error::version(message).for_tensor(&self.names[position]))

@@ -41,6 +41,7 @@ impl<'a> Scope<'a> {
                 "graphs lie within each other more than {MAX_DEPTH} deep"
             )));
         }
+
         let mut scope =
             Self { names: Vec::with_capacity(body.values.len()), taken: HashSet::new(), outer };
         for value in &body.values {
@@ -57,6 +58,7 @@ impl<'a> Scope<'a> {
             };
             scope.names.push(name);
         }
+
         Ok(scope)
     }
 
@@ -108,6 +110,7 @@ impl<'a, 'w> Encoder<'a, 'w> {
         for each in &body.nodes {
             message.message(1, node(self, each, &scope)?);
         }
+
         let unnamed = if outer.is_some() { "body" } else { "main" };
         message.text(2, if body.name.is_empty() { unnamed } else { &body.name });
         for (value, name) in body.values.iter().zip(&scope.names) {
@@ -119,15 +122,18 @@ impl<'a, 'w> Encoder<'a, 'w> {
                 _ => {}
             }
         }
+
         message.some_text(10, &body.doc);
         for (field, ends) in [(11, &body.inputs), (12, &body.outputs)] {
             for &id in ends {
                 message.message(field, value_info(scope.name(id), &body.value(id).kind));
             }
         }
+
         for id in between(body) {
             message.message(13, value_info(scope.name(id), &body.value(id).kind));
         }
+
         Ok(message)
     }
 
@@ -154,9 +160,11 @@ impl<'a, 'w> Encoder<'a, 'w> {
                 _ => {}
             }
         }
+
         for each in &body.nodes {
             message.message(7, node(self, each, scope)?);
         }
+
         Ok(())
     }
 }

@@ -123,9 +123,11 @@ pub fn plan(models: &[Model], tensors: &[TensorInfo], options: WriteOptions) -> 
             files.push((outside.location, outside.pieces));
         }
     }
+
     if options.named_files || files.len() > 1 {
         files.iter().try_for_each(|(name, _)| check_file_name(name))?;
     }
+
     let unused = tensors.iter().zip(used).filter(|(_, used)| !used);
     let losses = unused.map(|(info, _)| Loss {
         name: info.name.clone(),
@@ -155,9 +157,11 @@ fn encoded<'a>(
             inside => inside,
         },
     };
+
     if message.len() <= MAX_INSIDE {
         return Ok((message, weights));
     }
+
     let advice = match asked {
         ExternalData::Never => "; without `--external-data never` the tensors lie beside it",
         _ => ", its tensors not counted",

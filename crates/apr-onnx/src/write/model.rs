@@ -80,6 +80,7 @@ pub(crate) fn model(
     if let Some(version) = properties.model_version {
         message.int(5, version);
     }
+
     message.some_text(6, &properties.doc);
     message.message(7, encoder.graph(&graph.body, None)?);
     graph.opsets.iter().for_each(|opset| message.message(8, opset_import(opset)));
@@ -87,6 +88,7 @@ pub(crate) fn model(
     for each in &graph.functions {
         message.message(25, function(&mut encoder, each, graph)?);
     }
+
     Ok(message)
 }
 
@@ -126,6 +128,7 @@ fn function(encoder: &mut Encoder<'_, '_>, function: &Function, graph: &Graph) -
     for default in &function.defaults {
         message.message(11, attribute(encoder, default, &scope)?);
     }
+
     message.some_text(13, &function.op.overload);
     Ok(message)
 }

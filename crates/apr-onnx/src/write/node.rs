@@ -41,6 +41,7 @@ pub(crate) fn node(
             self::attribute(encoder, attribute, scope).map_err(|error| in_node(&error, node))?,
         );
     }
+
     message.some_text(6, &node.doc);
     message.some_text(7, &node.op.domain);
     message.some_text(8, &node.op.overload);
@@ -64,6 +65,7 @@ pub(crate) fn attribute(
         message.encoded(bytes);
         return Ok(message);
     }
+
     message.text(1, &attribute.name);
     let kind = match &attribute.value {
         AttributeValue::Float(value) => {
@@ -101,6 +103,7 @@ pub(crate) fn attribute(
         }
         lists => list(encoder, &mut message, lists, scope)?,
     };
+
     message.int(20, kind);
     Ok(message)
 }
@@ -136,6 +139,7 @@ fn list(
             ));
         }
     }
+
     Ok(code(value))
 }
 

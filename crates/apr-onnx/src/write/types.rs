@@ -20,6 +20,7 @@ pub(crate) fn type_proto(kind: &ValueType) -> Option<Message> {
             message.message(5, map);
         }
     }
+
     Some(message)
 }
 

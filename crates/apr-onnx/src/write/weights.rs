@@ -79,6 +79,7 @@ impl<'a> Weights<'a> {
             }
             _ => message.hole(9, position, len),
         }
+
         Ok(message)
     }
 
@@ -89,17 +90,20 @@ impl<'a> Weights<'a> {
             return Err(Error::format("an ONNX file stores tensors as the graph uses them")
                 .for_tensor(tensor));
         }
+
         let Some(&position) = self.positions.get(tensor.as_str()) else {
             return Err(Error::format(
                 "the graph uses this tensor, and the model does not have it",
             )
             .for_tensor(tensor));
         };
+
         if std::mem::replace(&mut self.used[position], true) {
             return Err(
                 Error::format("two values of the graph name this tensor").for_tensor(tensor)
             );
         }
+
         Ok(position)
     }
 }
@@ -156,6 +160,7 @@ fn stated(info: &TensorInfo, kind: &ValueType) -> Result<(ElementType, Vec<u64>)
         );
         return Err(Error::format(message).for_tensor(&info.name));
     }
+
     Ok((element, dims))
 }
 

@@ -49,6 +49,7 @@ impl OnnxWriter {
             layout.files.push(FileInfo { name, len: offset });
             queues.push_back(pieces.into());
         }
+
         let names =
             layout.tensors.iter().map(|planned| tensors[planned.source].name.clone()).collect();
         Self { layout, names, files: queues, file: 0, named, due: Due::default() }
@@ -81,6 +82,7 @@ impl OnnxWriter {
                 }
             }
         }
+
         Ok(())
     }
 }

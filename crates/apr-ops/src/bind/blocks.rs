@@ -70,6 +70,7 @@ impl Binding<'_, '_> {
                 dims.extend([columns / BLOCK, inner]);
             }
         }
+
         let (values, mins) =
             (self.reshaped(body, values, &blocks), self.reshaped(body, mins, &of_blocks));
         let sum = self.make(body, "Add", values, &[values, mins], Vec::new());
@@ -137,12 +138,14 @@ impl Binding<'_, '_> {
             }
             return true;
         }
+
         if self.is_multiplied_by_parts(weight) && all(is_product) {
             for reader in readers {
                 self.multiply(body, weight.position, parts, reader);
             }
             return true;
         }
+
         false
     }
 

@@ -75,6 +75,7 @@ impl Strides {
             }
             _ => return Ok(false),
         }
+
         Ok(true)
     }
 
@@ -84,6 +85,7 @@ impl Strides {
         if self.is_whole {
             return None;
         }
+
         let mut joined: Vec<(u64, u64)> = Vec::new();
         for (&dim, &stride) in self.dims.iter().zip(&self.strides).filter(|(dim, _)| **dim != 1) {
             match joined.last_mut() {
@@ -94,11 +96,13 @@ impl Strides {
                 _ => joined.push((dim, stride)),
             }
         }
+
         while joined.len() < 3 {
             let all = joined.iter().map(|(dim, _)| dim).product::<u64>();
             // The innermost of one element has nothing next to it.
             if joined.is_empty() { joined.push((1, 1)) } else { joined.insert(0, (1, all)) }
         }
+
         let &[(groups, between), (rows, row), (columns, column)] = joined.as_slice() else {
             return None;
         };

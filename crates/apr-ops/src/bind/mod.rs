@@ -120,6 +120,7 @@ impl<'a> Binder<'a> {
             );
             self.bound.warnings.push(message);
         }
+
         (self.bound, losses)
     }
 
@@ -136,11 +137,13 @@ impl<'a> Binder<'a> {
         if info.dtype.is_quantized() {
             return dequantize.unwrap_or(DType::F32);
         }
+
         if info.shape.elements().is_some_and(|elements| elements <= 1) {
             // A number of the computation, such as an epsilon, which half precision would make
             // zero.
             return info.dtype;
         }
+
         // What ONNX has no type for.
         let precision = precision
             .or_else(|| ElementType::from_dtype(info.dtype).is_none().then_some(DType::F32));
@@ -211,6 +214,7 @@ impl<'b, 'a> Binding<'b, 'a> {
     fn body(mut self, body: &mut Body) -> Result<()> {
         self.names = body.values.iter().map(|value| value.name.clone()).collect();
         let mut weights = self.weights(body)?;
+
         // What is looked at as it is comes first: other looks then start from it.
         weights.sort_by_key(|weight| !weight.reference.views.is_empty());
         let mut unread = Vec::new();
@@ -227,6 +231,7 @@ impl<'b, 'a> Binding<'b, 'a> {
                 None => self.look_with_nodes(body, weight)?,
             }
         }
+
         self.attributes(body)?;
         let mut nodes = std::mem::take(&mut self.nodes);
         nodes.append(&mut body.nodes);
@@ -256,16 +261,19 @@ impl<'b, 'a> Binding<'b, 'a> {
         if info.dtype.is_quantized() || info.dtype.block_len() != 1 {
             return Ok(None);
         }
+
         let strides = |weight: &Weight| Strides::of(info, &weight.reference.views);
         let parts =
             alike.iter().map(|weight| strides(weight)).collect::<Result<Option<Vec<_>>>>()?;
         let Some(parts) = parts else { return Ok(None) };
+
         // Where a node casts it anyway, another one turns it, and its bytes are copied as they lie.
         let stored = ElementType::from_dtype(self.binder.stored(info));
         let is_cast = |weight: &&Weight| weight.element.is_some() && weight.element != stored;
         if parts.iter().any(Strides::is_turned) && alike.iter().any(is_cast) {
             return Ok(None);
         }
+
         let elements: u64 = parts.iter().map(Strides::elements).fold(0, u64::saturating_add);
         let fits = info.shape.elements().is_some_and(|all| elements <= all);
         Ok(if fits { strides(weight)? } else { None })
@@ -282,6 +290,7 @@ impl<'b, 'a> Binding<'b, 'a> {
                 Origin::Changed(Change::strided(base, position, start, dims, steps)?)
             }
         };
+
         let info = TensorInfo { shape: strides.dims().to_vec().into(), ..base.clone() };
         let stored = self.binder.stored(base);
         let of_stored = ElementType::from_dtype(stored);
@@ -292,6 +301,7 @@ impl<'b, 'a> Binding<'b, 'a> {
             body.value_mut(value).origin = origin;
             return Ok(());
         }
+
         // The file's tensor keeps the name, and what is cast gets another.
         self.give_way(body, value, "cast");
         let kind = typed(of_stored, strides.dims());
@@ -324,13 +334,16 @@ impl<'b, 'a> Binding<'b, 'a> {
             self.store_as_it_is(body, weight, info);
             return Ok(());
         }
+
         if body.value(value).name == info.name {
             self.give_way(body, value, "values");
         }
+
         let mut current = self.whole(body, position, element)?;
         for look in &reference.views {
             (current, dims) = self.look(body, current, &dims, look, element, &reference.tensor)?;
         }
+
         check_shape(body, weight, &dims)?;
         self.alias(body, current, value);
         Ok(())
@@ -369,6 +382,7 @@ impl<'b, 'a> Binding<'b, 'a> {
                 }
             }
         }
+
         Ok(())
     }
 

@@ -56,6 +56,7 @@ impl Binding<'_, '_> {
                 raw
             }
         };
+
         if element.is_none() || element == ElementType::from_dtype(stored) {
             raw
         } else {
@@ -151,9 +152,11 @@ impl Binding<'_, '_> {
                     format!("the graph joins its {other:?} to {dims:?} along dimension {axis}");
                 return Err(Error::format(message).for_tensor(tensor));
             }
+
             joined[axis] += other[axis];
             inputs.push(value);
         }
+
         let axis = attribute("axis", signed(axis as u64));
         Ok((self.make(body, "Concat", first, &inputs, vec![axis]), joined))
     }

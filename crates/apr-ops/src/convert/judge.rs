@@ -39,6 +39,7 @@ impl Judge {
                 self.validator.validate_checksum(tensor, name, (stated, found))?;
             }
         }
+
         self.beyond += slot.beyond;
         if chunk.last {
             let beyond = std::mem::take(&mut self.beyond);
@@ -48,6 +49,7 @@ impl Judge {
                 (beyond, reader.tensors()[tensor].dtype),
             )?;
         }
+
         if let Some(part) = &slot.moments {
             self.moments.merge(part);
             if chunk.last {
@@ -55,6 +57,7 @@ impl Judge {
                 self.validator.validate_stats(tensor, name, &stats)?;
             }
         }
+
         Ok(())
     }
 }

@@ -140,7 +140,9 @@ pub fn plan(
         warnings: warnings(reader).into_iter().chain(options.warnings.iter().cloned()).collect(),
         learnt: Learnt::default(),
     };
+
     let validator = InlineValidator::new(ValidationConfig::off());
+
     // A gate is about all tensors together.
     let gate = options.gate.filter(|_| target.shard.is_none());
     Ok(Conversion { writer, recipes, validator, gate, outputs: target_infos, report })
@@ -160,6 +162,7 @@ fn target_metadata(reader: &dyn CheckpointReader, target: &PlanOptions) -> Metad
         }
         metadata.set(keys::SOURCE, source);
     }
+
     metadata
 }
 

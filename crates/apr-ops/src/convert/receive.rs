@@ -130,9 +130,11 @@ impl<'a> Receiver<'a> {
             Some(sums) => self.digest.append(sums),
             None => self.digest.update(&slot.input[..chunk.len]),
         }
+
         if chunk.last && std::mem::take(&mut self.digest).value() != expected {
             return Err(digest_mismatch(self.worker.reader, tensor));
         }
+
         Ok(())
     }
 
@@ -159,6 +161,7 @@ impl<'a> Receiver<'a> {
         if let Some(violated) = Violation::not_finite(found.nan, found.infinite, info) {
             return Err(self.stop(tensor, ValidationError::of_values(&info.name, violated)));
         }
+
         self.rounding.add(found.counts);
         match &self.worker.recipes[tensor] {
             Recipe::Recode(Recode { to, measured, .. }) => {
@@ -171,6 +174,7 @@ impl<'a> Receiver<'a> {
             Recipe::Cast(to) => self.losses.extend(overflow_loss(&info.name, *to, found.counts)),
             Recipe::Keep | Recipe::Stored(_) => {}
         }
+
         Ok(())
     }
 
@@ -196,6 +200,7 @@ impl<'a> Receiver<'a> {
                 _ => error.into(),
             });
         }
+
         outcome?;
         Ok(Received {
             validator: self.judge.validator,

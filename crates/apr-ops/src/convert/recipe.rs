@@ -65,6 +65,7 @@ pub(super) fn keep_forms(
             (recipe, _) => recipe,
         }
     });
+
     let kept: Vec<_> = kept.collect();
     let form = |recipe: &Recipe| if let Recipe::Stored(form) = recipe { Some(*form) } else { None };
     target.apr2.forms = kept.iter().map(form).collect();

@@ -157,11 +157,13 @@ impl Worker<'_> {
     fn samples(&self, tensor: usize, slot: &mut ChunkBuffers) -> Result<Vec<Vec<u8>>> {
         /// Bytes of a sample, of which each element is a divisor.
         const SAMPLE_LEN: u64 = 64 << 10;
+
         let info = &self.reader.tensors()[tensor];
         let len = info.byte_len()?;
         if matches!(self.recipes[tensor], Recipe::Recode(_)) {
             return Ok(Vec::new());
         }
+
         let starts =
             [0, (len / 2) & !(SAMPLE_LEN - 1), len.saturating_sub(SAMPLE_LEN) & !(SAMPLE_LEN - 1)];
         let mut samples = Vec::new();
@@ -169,6 +171,7 @@ impl Worker<'_> {
             if starts[..at].contains(&start) {
                 continue;
             }
+
             let input = take(
                 &mut slot.input,
                 usize::try_from(SAMPLE_LEN.min(len - start)).unwrap_or_default(),
@@ -182,6 +185,7 @@ impl Worker<'_> {
                 _ => samples.push(input.to_vec()),
             }
         }
+
         Ok(samples)
     }
 
@@ -206,9 +210,11 @@ impl Worker<'_> {
                 };
                 tasks.extend(pieces(len, CHUNK_LEN).map(task));
             }
+
             tasks.extend(self.check_tasks(tensor, at));
             tasks.extend(self.write_tasks(tensor, at)?);
         }
+
         // Empty tensors have no chunk to write.
         tasks.retain(|task| task.len > 0);
         Ok((tasks, checks))
@@ -264,6 +270,7 @@ impl Worker<'_> {
         if let Some(encoder) = self.encoder {
             encoder.help();
         }
+
         (slot.input_sums, slot.output_sums, slot.moments, slot.mismatches) = (None, None, None, 0);
         slot.found = Found::default();
         self.read(task, checks, slot)?;
@@ -271,9 +278,11 @@ impl Worker<'_> {
             slot.input_sums =
                 Some(ChunkSums::of(&slot.input[..task.chunk.len], task.chunk.offset, task.len));
         }
+
         if matches!(task.kind, TaskKind::Check | TaskKind::Part(_)) {
             return Ok(());
         }
+
         self.look_at(task, slot)?;
         let (offset, len) = self.transform(task, slot);
         match self.encoder.filter(|_| task.kind == TaskKind::Encode) {
@@ -334,15 +343,18 @@ impl Worker<'_> {
         if self.keeps_form(tensor) {
             return Ok(());
         }
+
         let input = &slot.input[..chunk.len];
         let info = &self.reader.tensors()[tensor];
         if self.measures.moments || info.dtype == DType::BOOL {
             slot.beyond = values::beyond_range(info, chunk.offset, input);
         }
+
         if self.measures.moments && !matches!(self.recipes[tensor], Recipe::Recode(_)) {
             slot.moments =
                 Some(values::moments(self.reader, tensor, chunk, input, &mut slot.summary)?);
         }
+
         Ok(())
     }
 
@@ -369,6 +381,7 @@ impl Worker<'_> {
                 slot.moments = slot.found.moments.take();
             }
         }
+
         (chunk.offset, len)
     }
 

@@ -36,6 +36,7 @@ pub fn alike<'a>(left: &Source<'a>, right: &Source<'a>) -> Alike<'a> {
             }
         }
     };
+
     let (left, right) = (view(left), view(right));
     Alike { left, right, warnings }
 }

@@ -134,9 +134,11 @@ pub(super) fn compare<P: Pipeline>(
             parts.extend(ranges(number, &left.tensors()[pairs[number].left]));
         }
     }
+
     for comparison in &mut result {
         comparison.identical |= !comparison.incomparable;
     }
+
     let produce = |at: usize, slot: &mut PairBuffers| {
         let pair = &pairs[parts[at].pair];
         slot.sums = compare_range([(left, pair.left), (right, pair.right)], parts[at], slot)?;
@@ -201,6 +203,7 @@ fn compare_range(
             ..Comparison::of_values(a_values, b_values)
         });
     }
+
     let mut bytes_read = 0;
     for ((side, bytes), values) in
         sides.into_iter().zip([a, b]).zip([&mut *a_values, &mut *b_values])

@@ -29,6 +29,7 @@ pub(super) fn metadata_changes(
         keys::FILES,
         naming::NAMES,
     ];
+
     let learnt = [learn_from(left)?, learn_from(right)?];
     let sides = [Sayings::of(left, &learnt[0]), Sayings::of(right, &learnt[1])];
     let (left, right) = (left.metadata(), right.metadata());
@@ -49,6 +50,7 @@ pub(super) fn metadata_changes(
             None => changes.push(MetadataChange { key: key.to_owned(), left, right }),
         }
     }
+
     Ok(changes)
 }
 
@@ -109,6 +111,7 @@ fn gguf_changes(left: &Metadata, right: &Metadata) -> Option<Vec<MetadataChange>
             }]);
         }
     };
+
     let change = |key: &str, (left, right)| MetadataChange {
         key: format!("{}.{key}", keys::GGUF),
         left,
@@ -161,18 +164,21 @@ fn shown(left: Option<&Value>, right: Option<&Value>) -> (Option<Value>, Option<
         };
         return (typed(left), typed(right));
     }
+
     let different = match &values {
         [Some(Value::Array(left)), Some(Value::Array(right))] if left.len() == right.len() => {
             left.iter().zip(right).filter(|(left, right)| left != right).count()
         }
         _ => 0,
     };
+
     let [left, right] = values.map(|value| match value {
         Some(Value::Array(items)) if items.len() > LONG => {
             Some(counted(items.len() as u64, "item").into())
         }
         value => value,
     });
+
     match right {
         Some(Value::String(count)) if different > 0 => {
             (left, Some(format!("{count}, {} of them different", grouped(different as u64)).into()))

@@ -47,6 +47,7 @@ pub(super) fn pair<P: Pipeline>(
     let (Side { reader: left, .. }, Side { reader: right, .. }) = (left_side, right_side);
     check_mapping(&mapping, left, right)?;
     let names = Names::of(right_side);
+
     // A pattern may be of either side's names, or of the canonical ones.
     let wanted = |side: Side<'_>, position: usize| {
         let is_match =
@@ -67,6 +68,7 @@ pub(super) fn pair<P: Pipeline>(
         if !is_wanted {
             continue;
         }
+
         match found.filter(|&right| !std::mem::replace(&mut taken[right], true)) {
             Some(right) => {
                 pairing.pairs.push(Pair {
@@ -80,6 +82,7 @@ pub(super) fn pair<P: Pipeline>(
             None => left_over.push(position),
         }
     }
+
     let right_over: Vec<usize> = (0..taken.len())
         .filter(|&position| {
             !taken[position] && wanted(right_side, position) && !is_auxiliary(right, position)
@@ -146,6 +149,7 @@ fn check_mapping(
     if mapping.is_empty() {
         return Ok(());
     }
+
     let names = |reader: &dyn CheckpointReader| -> HashSet<String> {
         reader.tensors().iter().map(|info| info.name.clone()).collect()
     };
@@ -159,6 +163,7 @@ fn check_mapping(
             }
         }
     }
+
     Ok(())
 }
 
@@ -179,6 +184,7 @@ impl Pairing {
         for &position in right.1 {
             candidates.entry(form(&right.0.tensors()[position])).or_default().push(position);
         }
+
         // Thousands of tensors may have the same bytes: zeros.
         let mut by_digest: HashMap<(apr_registry::DType, Digest), VecDeque<usize>> = HashMap::new();
         let mut digested = BTreeSet::new();
@@ -190,12 +196,14 @@ impl Pairing {
                 by_digest.entry((info.dtype, digest)).or_default().push_back(other);
                 digested.insert(form(info));
             }
+
             let counterpart = if digested.contains(&form(info)) {
                 let digest = self.digest(left.0, position, read, pipeline, progress)?;
                 by_digest.get_mut(&(info.dtype, digest)).and_then(VecDeque::pop_front)
             } else {
                 None
             };
+
             match counterpart {
                 Some(other) => {
                     let states =
@@ -211,6 +219,7 @@ impl Pairing {
                 None => self.lonely(info, true),
             }
         }
+
         let undigested = candidates.into_values().flatten();
         let mut unmatched: Vec<usize> =
             undigested.chain(by_digest.into_values().flatten()).collect();
@@ -241,6 +250,7 @@ impl Pairing {
         if let Some(digest) = reader.stored(tensor).digest().filter(|_| !read) {
             return Ok(digest);
         }
+
         let info = &reader.tensors()[tensor];
         let len = info.byte_len()?;
         let pieces: Vec<_> = chunks(info, len).collect();
@@ -251,6 +261,7 @@ impl Pairing {
             slot.sums = pieces[at].summable.then(|| ChunkSums::of(bytes, pieces[at].offset, len));
             Ok(())
         };
+
         pipeline.run(pieces.len(), produce, |at, slot: &mut Hashed| {
             match slot.sums {
                 Some(sums) => digest.append(sums),

@@ -48,6 +48,7 @@ impl Compared {
     fn comparison(self, elements: u64) -> Comparison {
         let [identical, same_digest, unread, incomparable] = self.flags;
         let [left, right, dot, difference, max_delta, own, other] = self.sums;
+
         // Sums of them stay within 64 bits.
         let (bytes_read, room) = (self.bytes_read.min(MOST), [own, other]);
         Comparison {
@@ -126,6 +127,7 @@ pub fn diff_in_parts<P: Pipeline>(
         );
         return Err(Error::format(message));
     }
+
     let elements =
         pairing.pairs.iter().map(|pair| left.reader.tensors()[pair.left].shape.elements());
     let compared = found.into_iter().zip(elements);

@@ -19,7 +19,9 @@ impl Room {
     /// That of a dtype; a share of 0 for one that is taken for exact.
     pub(super) fn of(dtype: DType) -> Self {
         use DType::*;
+
         let each = |share| Self { block: Some(1), share };
+
         // Those with scales of scales are as coarse as their superblock's largest scale makes them.
         let blocks = |bits: i32| Self { block: Some(blocks_of(dtype)), share: 2_f64.powi(-bits) };
         match dtype {

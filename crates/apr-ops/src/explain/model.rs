@@ -59,6 +59,7 @@ pub fn explain_model(
         "vocab",
         "positions",
     ];
+
     let inspected = inspect(reader, file, model);
     let known = |name: &'static str| Some((name, model?.dimension(name)?));
     ModelExplanation {
@@ -131,6 +132,7 @@ pub fn explain_tensor<P: Pipeline>(
             None => return Ok(Err(similar.into_iter().map(str::to_owned).collect())),
         },
     };
+
     let info = &reader.tensors()[position];
     let options = TensorsOptions {
         filter: Some(named(&info.name)?),
@@ -222,6 +224,7 @@ pub fn known_tensor(families: &Families, name: &str) -> Result<Vec<KnownTensor>,
     if !known.is_empty() {
         return Ok(known);
     }
+
     let mut names: Vec<String> =
         families.iter().flat_map(apr_arch::Family::example_names).collect();
     names.sort_unstable();

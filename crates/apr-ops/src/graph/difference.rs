@@ -38,6 +38,7 @@ impl StructureDiff {
         if (left.origin == Origin::File) != (right.origin == Origin::File) {
             return None;
         }
+
         let (left, right) = (nodes(left), nodes(right));
         let only = |these: &BTreeMap<String, String>, those: &BTreeMap<String, String>| {
             these.keys().filter(|name| !those.contains_key(*name)).cloned().collect()

@@ -124,6 +124,7 @@ impl PartSummary {
         let body = &graph.body;
         let domain =
             |domain: &str| if domain.is_empty() { "ai.onnx".to_owned() } else { domain.to_owned() };
+
         // Old files list their weights among the inputs; the caller need not give them.
         let is_given =
             |id: &&ValueId| !matches!(body.value(**id).origin, From::Weight(_) | From::Constant(_));
@@ -217,5 +218,6 @@ fn count(
             bodies.extend(node.bodies());
         }
     }
+
     counts
 }

@@ -40,10 +40,12 @@ pub fn restore<'a>(
         let prepared = Prepared { view, validator, family: None, misfits: Vec::new(), warnings };
         return Ok(Foreign { prepared, dtypes, losses });
     }
+
     // Names and shapes are judged as they come, values as they go.
     let found = source.family()?;
     let mismatches =
         found.filter(|_| validation.structure).map(|model| model.mismatches(reader.tensors()));
+
     // llama.cpp can't do with a part.
     let complete = validation.complete || format.convention == Convention::LlamaCpp;
     let (mut misfits, odd) =
@@ -51,8 +53,10 @@ pub fn restore<'a>(
     if found.is_none() && format.convention == Convention::Framework && validation.structure {
         misfits.extend(unknown_architecture(reader));
     }
+
     let model = source.family_in(&view)?;
     let validator = InlineValidator::for_checkpoint(validation, view.tensors(), model.as_ref());
+
     // What a format can't hold no longer says what the model is; the source did.
     let guessed = found.or(model.as_ref()).is_some_and(FamilyModel::is_guessed);
     let family = model.as_ref().map(|model| FamilyNote { guessed, ..note(model, &view, reader) });
@@ -65,6 +69,7 @@ pub fn restore<'a>(
             contradiction(&prepared.view, prepared.view.metadata(), source.families());
         prepared.misfits.extend(contradiction);
     }
+
     Ok(Foreign { prepared, dtypes, losses })
 }
 
@@ -106,12 +111,14 @@ fn out_of_gguf<'a>(source: &Source<'a>) -> Result<Layout<'a>> {
             "it holds a vocabulary and no tensors: there are no weights to write",
         ));
     }
+
     if is_of_no_architecture(source) {
         return Ok(Layout {
             warnings: vec![under_its_own_names(reader)],
             ..Layout::of(View::new(reader))
         });
     }
+
     let (Restored { view, losses, .. }, warnings) =
         from_gguf(reader, source.families(), source.architecture())?;
     Ok(Layout { losses, warnings, ..Layout::of(view) })

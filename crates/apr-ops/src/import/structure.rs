@@ -70,6 +70,7 @@ pub(super) fn unknown_architecture(reader: &dyn CheckpointReader) -> Option<Vali
     if is_foreign || is_adapter(reader.tensors()) {
         return None;
     }
+
     let name = reader.metadata().text(keys::MODEL_TYPE).unwrap_or_default().to_owned();
     Some(ValidationError {
         tensor: reader.tensors().first()?.name.clone(),
@@ -109,6 +110,7 @@ pub(crate) fn misfits(mismatches: Vec<Mismatch>) -> Vec<ValidationError> {
         }
         error
     };
+
     mismatches.into_iter().map(ValidationError::of_structure).map(hint).collect()
 }
 
@@ -133,9 +135,11 @@ pub(super) fn errors_and_warnings(
             listed(&missing)
         ));
     }
+
     if !odd.is_empty() {
         warnings.push(format!("not of the family, kept as they are: {}", listed(&odd)));
     }
+
     (errors, warnings)
 }
 

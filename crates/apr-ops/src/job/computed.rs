@@ -40,6 +40,7 @@ impl Job {
             );
             return Err(JobError::Request(message).into());
         }
+
         let foreign = restore(&source.through(reader), self.target.format, self.validation);
         let Foreign { mut prepared, mut losses, .. } = foreign.map_err(JobError::from)?;
         state_configuration(&mut prepared.view, source);
@@ -62,6 +63,7 @@ impl Job {
             infer(&mut graph);
             bound_models.push((name, graph));
         }
+
         let (mut bound, unused) = binder.finish();
         bound.warnings.extend(self.graph.idle_past(&bound_models));
         losses.extend(unused);
@@ -106,6 +108,7 @@ impl Job {
                 that a family makes";
             return Err(JobError::Request(message.to_owned()));
         }
+
         let other = opset.filter(|opset| graph.opset("") != Some(*opset));
         let graph = match other {
             Some(opset) => {
@@ -115,6 +118,7 @@ impl Job {
             }
             None => graph,
         };
+
         let stem = self.target.file_name.rsplit_once('.').map_or("model", |(stem, _)| stem);
         Ok(Computation { view: View::new(source.reader()), models: vec![(stem.to_owned(), graph)] })
     }
@@ -135,6 +139,7 @@ impl Job {
             );
             return Err(JobError::Request(message));
         }
+
         let extension =
             self.target.format.target.and_then(|target| target.extensions.first().copied());
         let models = models.into_iter().map(|(name, graph)| {
@@ -145,6 +150,7 @@ impl Job {
             };
             Model { properties: properties.clone(), ..Model::new(&file_name, graph) }
         });
+
         Ok(PlanOptions { models: models.collect(), ..self.target.clone() })
     }
 }
@@ -198,6 +204,7 @@ fn lost_metadata(metadata: &Metadata) -> Vec<Loss> {
         keys::TIED,
         apr_source::naming::NAMES,
     ];
+
     let lost = |(key, value): &(&str, &Value)| {
         !(CARED_FOR.contains(key) || *key == keys::SAFETENSORS && is_format(value))
     };

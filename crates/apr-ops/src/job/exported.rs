@@ -54,6 +54,7 @@ impl Job {
             warnings: self.weights.warnings.clone(),
             ..ConvertOptions::default()
         };
+
         // Names and shapes were judged as they came. Values are judged as they go, as far as that
         // needs no family.
         let physics = Physics { zeros: false, ranges: false, ..self.validation.physics };
@@ -66,6 +67,7 @@ impl Job {
             misfits: prepared.misfits,
             warnings: prepared.warnings,
         };
+
         then(Planned::new(self, source, &view, parts)?)
     }
 }

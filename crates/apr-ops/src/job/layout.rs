@@ -63,11 +63,13 @@ impl Job {
     ) -> Result<R, E> {
         let quantizes = self.weights.quantize.is_some();
         let to_llama = self.target.format.convention == Convention::LlamaCpp;
+
         // llama-quantize then writes the same file.
         let as_llama_quantize = to_llama && quantizes;
         if as_llama_quantize && source.reader().format().convention == Convention::LlamaCpp {
             reader.sort_by_key(place);
         }
+
         let title = self
             .title
             .as_deref()
@@ -75,6 +77,7 @@ impl Job {
         if let Some(title) = title {
             reader.metadata_mut().set(NAME, title);
         }
+
         let Foreign { mut prepared, dtypes, losses } =
             restore(&source.through(&reader), self.target.format, self.validation)
                 .map_err(JobError::from)?;
@@ -82,15 +85,18 @@ impl Job {
             // The model itself has no name that could get lost.
             prepared.view.metadata_mut().remove(NAME);
         }
+
         if as_llama_quantize {
             // It has what ggml made of the shapes.
             prepared.view.drop_outer_ones();
         }
+
         let options = self.weights.apply(&mut prepared.view, dtypes, self.target.format, source)?;
         let (view, parts) = Parts::of(prepared, options, losses);
         if self.unpacks().map_err(JobError::from)? && Unpacked::is_needed(&view) {
             return self.plan_unpacked(&view, parts, source, then);
         }
+
         then(Planned::new(self, source, &view, parts)?)
     }
 
@@ -116,6 +122,7 @@ impl Job {
             );
             return Err(JobError::Request(message).into());
         }
+
         let unpacked = Unpacked::new(view).map_err(JobError::from)?;
         let integrity =
             ValidationConfig { stop: self.validation.stop, ..ValidationConfig::integrity() };
@@ -125,6 +132,7 @@ impl Job {
              --dequantize f16 writes floats that libraries use as they are"
                 .to_owned(),
         );
+
         // Not the name under which libraries look for weights that they can use as they are.
         let target =
             PlanOptions { file_name: "weights.safetensors".to_owned(), ..self.target.clone() };

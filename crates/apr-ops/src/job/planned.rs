@@ -79,6 +79,7 @@ impl Parts {
             warnings: job.weights.warnings.clone(),
             ..ConvertOptions::default()
         };
+
         let physics = Physics { zeros: false, ranges: false, ..job.validation.physics };
         let values = ValidationConfig { structure: false, physics, ..job.validation };
         Self {
@@ -218,6 +219,7 @@ impl<'a> Planned<'a> {
         if let (Some(gate), Some(measured)) = (self.told_gate, &conversion.quantization) {
             conversion.warnings.extend(gate.failures(measured));
         }
+
         Ok(JobReport {
             conversion,
             family: self.family,

@@ -42,6 +42,7 @@ impl Job {
             );
             return Err(JobError::Request(message).into());
         }
+
         let foreign = restore(&source.through(reader), self.target.format, self.validation);
         let Foreign { mut prepared, losses, .. } = foreign.map_err(JobError::from)?;
         state_configuration(&mut prepared.view, source);
@@ -55,6 +56,7 @@ impl Job {
                 warnings.push(format!("the output has parameters, and no program: {why}"));
             }
         }
+
         let (targets, dequantized) = self.stored(&view);
         warnings.extend(dequantized);
         let job = Self { target, ..self.clone() };
@@ -82,6 +84,7 @@ impl Job {
                 the room"
             )
         });
+
         (targets, unasked)
     }
 
@@ -95,6 +98,7 @@ impl Job {
             }
             return written_out(&graph);
         }
+
         let Some(family) = source.family()? else {
             return Ok(Program::Unknown(
                 "apr does not know the model's family; --arch NAME names one".to_owned(),
@@ -109,6 +113,7 @@ impl Job {
             }
             Err(error) => return Err(error.into()),
         };
+
         let names: Vec<&str> = found.parts.iter().map(|part| part.name).collect();
         if names.len() > 1 {
             return Ok(Program::Unknown(format!(
@@ -116,6 +121,7 @@ impl Job {
                 names.join(", ")
             )));
         }
+
         let Some(part) = found.parts.into_iter().next() else {
             return Ok(Program::Unknown(
                 "the family says nothing of what its models compute".to_owned(),
@@ -152,6 +158,7 @@ fn rename(body: &mut Body, names: &HashMap<String, String>) {
             rename_weight(weight, names);
         }
     }
+
     for attribute in body.nodes.iter_mut().flat_map(|node| &mut node.attributes) {
         match &mut attribute.value {
             AttributeValue::Weight(weight) => rename_weight(weight, names),

@@ -70,6 +70,7 @@ impl Weights {
             );
             return Err(JobError::Request(message));
         }
+
         let cast = self.cast_of_weights(format).map(Quantization::to);
         let precision = self.precision.filter(|_| cast.is_none());
         let mut options = ConvertOptions {
@@ -80,6 +81,7 @@ impl Weights {
             warnings: self.warnings.clone(),
             decompress: self.decompress,
         };
+
         let has_blocks = view.tensors().iter().any(|info| info.dtype.is_quantized());
         if let Some(quantize) = self.quantize.as_ref().or(cast.as_ref()) {
             quantize_into(quantize, view, &mut options, format, source)?;
@@ -88,6 +90,7 @@ impl Weights {
         } else if let Some(dtype) = precision.filter(|_| !has_blocks) {
             record_cast(view, dtype)?;
         }
+
         Ok(options)
     }
 }
@@ -171,6 +174,7 @@ fn check_types(scheme: Scheme, format: &Format) -> Result<(), JobError> {
         }
         _ => return Ok(()),
     };
+
     Err(JobError::Request(advice))
 }
 

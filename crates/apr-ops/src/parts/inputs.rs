@@ -67,6 +67,7 @@ pub fn tensor_digests<P: Pipeline>(
         let len = len_of(reader, tensor)?;
         tasks.extend(pieces(len, CHUNK_LEN).map(|chunk| (tensor, len, chunk)));
     }
+
     let produce = |at: usize, slot: &mut (Vec<u8>, Option<ChunkSums>)| {
         let (tensor, len, chunk) = tasks[at];
         let bytes = take(&mut slot.0, chunk.len);
@@ -77,6 +78,7 @@ pub fn tensor_digests<P: Pipeline>(
         slot.1 = (chunk.summable && chunk.len > 0).then(|| ChunkSums::of(bytes, chunk.offset, len));
         Ok(())
     };
+
     let mut digest = TensorDigest::new();
     pipeline.run(tasks.len(), produce, |at, (bytes, sums)| {
         let (tensor, _, chunk) = tasks[at];
@@ -111,6 +113,7 @@ pub fn bytes_digest<P: Pipeline>(
         slot.1 = (chunk.len > 0).then(|| ChunkSums::of(bytes, chunk.offset, len));
         Ok(())
     };
+
     let mut digest = TensorDigest::new();
     pipeline.run(chunks.len(), produce, |at, (_, sums)| {
         sums.iter().for_each(|sums| digest.append(*sums));

@@ -281,6 +281,7 @@ impl PartsPlan {
                 format!("the plan has {} parts; 1 to {MAX_PARTS} are possible", self.parts.len());
             return Err(Error::memory(message));
         }
+
         self.check_reads()?;
         self.inputs.iter().try_for_each(Input::check)?;
         match &self.output {
@@ -329,10 +330,12 @@ impl PartsPlan {
         if output.shard_size == 0 {
             return Err(Error::format("a shard size of 0 holds no tensor"));
         }
+
         let files: Vec<&str> = self.parts.iter().filter_map(|part| part.file.as_deref()).collect();
         if files.len() != self.parts.len() {
             return Err(differs());
         }
+
         files.iter().try_for_each(|file| check_file_name(file))?;
         let own = output.path.rsplit('/').next().unwrap_or_default();
         let known: Vec<String> = match self.manifest(limits)? {
@@ -403,6 +406,7 @@ fn parse(bytes: &[u8], name: &str, limits: &Limits) -> Result<PartsPlan> {
             format!("this plan has version {apr_plan}; this apr reads version {FORMAT_VERSION}");
         return Err(Error::version(message));
     }
+
     let Object(plan): Object<PartsPlan> = serde_json::from_str(text).map_err(wrong)?;
     plan.check(name, limits)?;
     let unique: BTreeSet<&String> =
@@ -410,6 +414,7 @@ fn parse(bytes: &[u8], name: &str, limits: &Limits) -> Result<PartsPlan> {
     if plan.output.is_some() && unique.len() != plan.parts.len() {
         return Err(Error::format("two parts write the same file"));
     }
+
     Ok(plan)
 }
 

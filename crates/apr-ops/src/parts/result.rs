@@ -77,6 +77,7 @@ impl PartResult {
             result.file.iter().try_for_each(|file| digest_of(&file.blake3).map(drop))?;
             Ok(result)
         });
+
         parsed.map_err(|error| error.in_file(name))
     }
 
@@ -162,6 +163,7 @@ impl MeasuredRecord {
         let ([sum_squared_error, sum_squares, sum_squares_new], [max_error]) =
             (self.sums, self.max_error);
         let Self { name, bytes, count, non_finite, .. } = self;
+
         // Sums over all tensors of all parts stay within 64 bits.
         if count.max(bytes) > MOST || non_finite > count {
             return Err(Error::format(format!(
@@ -169,6 +171,7 @@ impl MeasuredRecord {
             ))
             .for_tensor(name));
         }
+
         let drift =
             Drift { count, non_finite, sum_squared_error, sum_squares, sum_squares_new, max_error };
         Ok(Measured { name, dtype, bytes, drift })

@@ -57,10 +57,12 @@ pub fn finish(
         })?;
         all.add(report);
     }
+
     let mut log = QualityLog::default();
     for measured in std::mem::take(&mut all.measured) {
         log.extend([measured.measured()?]);
     }
+
     let quantization = log.finish();
     let gate = plan.gate.map(QualityGate::from);
     let gate_failures = gate.zip(quantization.as_ref()).map(|(gate, report)| gate.failures(report));
@@ -79,6 +81,7 @@ pub fn finish(
         manifest.note(&notes);
         manifest
     });
+
     let [inexact, flushed, overflowed] = all.rounding;
     let finished = Finished {
         tensors: all.tensors,
@@ -93,6 +96,7 @@ pub fn finish(
         gate_failures: gate_failures.unwrap_or_default(),
         warnings: all.warnings,
     };
+
     Ok((finished, manifest))
 }
 
@@ -104,6 +108,7 @@ impl WrittenReport {
         for (sum, number) in self.rounding.iter_mut().zip(other.rounding) {
             *sum = sum.saturating_add(number);
         }
+
         self.losses.extend(other.losses);
         self.checked = self.checked.saturating_add(other.checked);
         self.violations.extend(other.violations);

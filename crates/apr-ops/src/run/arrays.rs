@@ -66,6 +66,7 @@ fn nested(json: &Json) -> Result<Tensor> {
         let Some(inner) = list.first() else { break };
         first = inner;
     }
+
     let mut leaves = Vec::new();
     collect(json, &shape, &mut leaves)?;
     let uneven = || Error::format("numbers and texts are not of one kind");
@@ -75,14 +76,17 @@ fn nested(json: &Json) -> Result<Tensor> {
             leaves.iter().map(|leaf| leaf.as_i64().ok_or_else(uneven)).collect::<Result<_>>()?,
         );
     }
+
     if leaves.iter().all(|leaf| leaf.is_boolean()) {
         let truths = leaves.iter().map(|leaf| u8::from(leaf.as_bool() == Some(true))).collect();
         return Tensor::truths(shape, truths);
     }
+
     if leaves.iter().all(|leaf| leaf.is_string()) {
         let texts = leaves.iter().filter_map(|leaf| leaf.as_str()).map(str::to_owned).collect();
         return Tensor::new::<String>(shape, texts);
     }
+
     Tensor::new(
         shape,
         leaves.iter().map(|leaf| leaf.as_f64().ok_or_else(uneven)).collect::<Result<Vec<f64>>>()?,
@@ -163,6 +167,7 @@ pub(super) fn array_report(name: &str, value: &Value, shown: usize) -> Result<Ar
         omitted: 0,
         items: Vec::new(),
     };
+
     let tensor = match value {
         Value::Tensor(tensor) => tensor,
         Value::Sequence(values) => {
@@ -175,6 +180,7 @@ pub(super) fn array_report(name: &str, value: &Value, shown: usize) -> Result<Ar
         Value::Optional(Some(value)) => return array_report(name, value, shown),
         Value::Optional(None) | Value::Weight(_) => return Ok(plain("nothing")),
     };
+
     Ok(ArrayReport {
         shape: tensor.shape().to_vec(),
         values: elements(tensor, shown)?,
@@ -187,6 +193,7 @@ fn elements(tensor: &Tensor, shown: usize) -> Result<Vec<Json>> {
     fn all<T: Clone + Into<Json>>(values: &[T], shown: usize) -> Vec<Json> {
         values.iter().take(shown).cloned().map(Into::into).collect()
     }
+
     if tensor.element() == ElementType::Bool {
         return Ok(tensor
             .values::<u8>()?
@@ -195,9 +202,11 @@ fn elements(tensor: &Tensor, shown: usize) -> Result<Vec<Json>> {
             .map(|value| Json::Bool(*value != 0))
             .collect());
     }
+
     let number = |value: f64| {
         if value.is_finite() { Json::from(value) } else { Json::from(value.to_string()) }
     };
+
     // A float of single precision is shown by the digits that give it back, not by those of a
     // double.
     let single = |value: &f32| value.to_string().parse().map_or(Json::Null, number);

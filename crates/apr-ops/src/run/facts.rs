@@ -50,6 +50,7 @@ impl Facts {
                 );
             }
         }
+
         facts.read_keys(reader)?;
         facts.read_ends();
         Ok(facts)
@@ -62,6 +63,7 @@ impl Facts {
         for name in ["eos_token_id", "eot_token_id", "eom_token_id"] {
             self.ends.extend(number(&format!("tokenizer.ggml.{name}")));
         }
+
         let tokens = keys
             .find("tokenizer.ggml.tokens")
             .and_then(|pair| Some(pair.texts()?.collect::<Vec<_>>()));
@@ -72,11 +74,13 @@ impl Facts {
                 self.known.entry(format!("tokenizer.{role}_token")).or_insert_with(|| token.into());
             }
         }
+
         if let Some(template) = keys.text("tokenizer.chat_template") {
             self.known
                 .entry("tokenizer.chat_template".to_owned())
                 .or_insert_with(|| template.into());
         }
+
         let architecture = keys.text("general.architecture").unwrap_or_default();
         self.context = number(&format!("{architecture}.context_length"))
             .and_then(|size| usize::try_from(size).ok());
@@ -104,10 +108,12 @@ impl Facts {
                 None => {}
             }
         }
+
         self.ends.extend(self.known.get("tokenizer.eos_token_id").and_then(Json::as_i64));
         if let Some(Json::Array(list)) = self.known.get("tokenizer.eos_token_ids") {
             self.ends.extend(list.iter().filter_map(Json::as_i64));
         }
+
         self.ends.sort_unstable();
         self.ends.dedup();
     }
@@ -188,6 +194,7 @@ impl Facts {
             "max_target_positions",
         ];
         let own = own.iter().find_map(|key| size(self.config(key).or_else(|| text?.get(*key))?));
+
         // The first rows of RoBERTa's positions stand for padding.
         let shifted = self
             .config("model_type")
@@ -212,6 +219,7 @@ impl Facts {
                 };
                 modules.iter().find(is_kind)
             };
+
             let folder = of("Pooling")?["path"].as_str()?;
             let config = self.file(&format!("{folder}/config.json"))?;
             let chosen = [
@@ -225,6 +233,7 @@ impl Facts {
                 .find(|(key, _)| config.get(key).and_then(Json::as_bool) == Some(true));
             return Some((chosen?.1, of("Normalize").is_some()));
         }
+
         // llama.cpp brings vectors to length 1 where it is asked for embeddings.
         match self.pooling? {
             1 => Some((Pooling::Mean, true)),

@@ -99,6 +99,7 @@ fn little_endian(data: &Data) -> Vec<u8> {
     fn all<T: Copy, const N: usize>(values: &[T], bytes: impl Fn(T) -> [u8; N]) -> Vec<u8> {
         values.iter().flat_map(|value| bytes(*value)).collect()
     }
+
     match data {
         Data::F32(values) => all(values, f32::to_le_bytes),
         Data::F64(values) => all(values, f64::to_le_bytes),
@@ -116,11 +117,13 @@ fn little_endian(data: &Data) -> Vec<u8> {
 
 fn npy(tensor: &Tensor) -> Result<Vec<u8>> {
     const ALIGNMENT: usize = 64;
+
     let (descr, _, elements) = packed(tensor)?;
     let sizes: String = tensor.shape().iter().fold(String::new(), |mut text, size| {
         let _ = write!(text, "{size}, ");
         text
     });
+
     // A tuple of one has its comma; others do without the last.
     let sizes = if tensor.rank() == 1 { sizes.trim_end() } else { sizes.trim_end_matches(", ") };
     let mut header =
@@ -149,6 +152,7 @@ fn npz(arrays: &[(String, Tensor)]) -> Result<Vec<u8>> {
             .map_err(|_| Error::version("the name of an array is too long"))?;
         let mut crc = Crc32::new();
         crc.update(&content);
+
         // Version 2.0, UTF-8 names, stored, 1 January 1980.
         let mut entry = vec![20, 0, 0, 8, 0, 0, 0, 0, 0x21, 0];
         entry.extend(crc.value().to_le_bytes());
@@ -165,6 +169,7 @@ fn npz(arrays: &[(String, Tensor)]) -> Result<Vec<u8>> {
         directory.extend(offset.to_le_bytes());
         directory.extend(name.as_bytes());
     }
+
     let start = u32::try_from(bytes.len()).map_err(|_| too_large())?;
     let count = u16::try_from(arrays.len()).map_err(|_| Error::version("so many arrays"))?;
     let len = u32::try_from(directory.len()).map_err(|_| too_large())?;
@@ -187,6 +192,7 @@ fn safetensors(arrays: &[(String, Tensor)]) -> Result<Vec<u8>> {
         );
         elements.extend(bytes);
     }
+
     let mut header = Json::Object(header).to_string();
     header.extend(std::iter::repeat_n(' ', header.len().next_multiple_of(8) - header.len()));
     let mut bytes = (header.len() as u64).to_le_bytes().to_vec();

@@ -52,6 +52,7 @@ pub fn with_graphs<R, E: From<Error>>(
     }
     let Some(family) = source.family()? else { return Err(without_family(source.name()).into()) };
     let found = graphs(family, source.reader().tensors(), options)?;
+
     // Graphs of families expect Hugging Face's layout, whatever the file has.
     let foreign = restore(source, &onnx::FORMAT, ValidationConfig::off())?;
     let view = foreign.prepared.view;

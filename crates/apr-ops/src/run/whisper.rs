@@ -46,6 +46,7 @@ impl WhisperTokens {
                 .filter_map(Json::as_i64)
                 .collect()
         };
+
         let map = |key: &str| entry(key).and_then(Json::as_object).into_iter().flatten();
         let task = |name: &str| {
             map("task_to_id").find(|(key, _)| *key == name).and_then(|(_, id)| id.as_i64())
@@ -103,15 +104,18 @@ impl WhisperTokens {
             (true, false) => silence(logits, 0, self.end),
             (false, _) => {}
         }
+
         if let Some(time) = written.iter().rev().find(|id| is_mark(id)) {
             silence(logits, mark, if last && !one_before { *time } else { time + 1 });
         }
+
         if written.is_empty() {
             silence(logits, 0, mark);
             if let Some(latest) = self.first_time {
                 silence(logits, mark.saturating_add(latest).saturating_add(1), all);
             }
         }
+
         self.prefer_times(logits);
     }
 
@@ -148,12 +152,14 @@ impl WhisperTokens {
                 None,
             );
         }
+
         if ends_once {
             cuts.push(written.len());
         } else if let Some(last) = cuts.last_mut() {
             // The mark that begins what is cut off says that it is.
             *last += 1;
         }
+
         let mut segments = Vec::with_capacity(cuts.len());
         let mut start = 0;
         for (number, &cut) in cuts.iter().enumerate() {
@@ -166,6 +172,7 @@ impl WhisperTokens {
             });
             start = cut;
         }
+
         (segments, (!ends_once).then(|| step(start - 2)))
     }
 }

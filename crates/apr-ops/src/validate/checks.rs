@@ -20,6 +20,7 @@ impl Pass<'_> {
         if !self.options.shapes {
             return Ok(());
         }
+
         if self.model.is_none() && is_adapter(self.reader.tensors()) {
             let adapter = adapter_of(self.reader)?;
             let problems = adapter.iter().flat_map(|adapter| &adapter.problems);
@@ -30,6 +31,7 @@ impl Pass<'_> {
             self.adapter = adapter;
             return Ok(());
         }
+
         let found = match (self.model, self.options.families) {
             (Some(model), _) => misfits(model.mismatches(self.reader.tensors())),
             (None, Some(families)) => {
@@ -37,10 +39,12 @@ impl Pass<'_> {
             }
             (None, None) => Vec::new(),
         };
+
         for misfit in found {
             let finding = self.find(misfit.level, Check::Shapes, None, misfit.message);
             finding.tensor = Some(misfit.tensor);
         }
+
         Ok(())
     }
 
@@ -58,6 +62,7 @@ impl Pass<'_> {
         if !self.options.shapes {
             return;
         }
+
         let graphs = self.options.graphs;
         for part in graphs.iter().flat_map(|graphs| &graphs.parts) {
             for finding in &part.findings.list {
@@ -73,6 +78,7 @@ impl Pass<'_> {
                 };
                 self.find(level, Check::Graph, None, format!("{place}{}", finding.message));
             }
+
             if part.findings.omitted > 0 {
                 let message = format!("{} findings more in the graph", part.findings.omitted);
                 self.find(Level::Warning, Check::Graph, None, message);
@@ -86,6 +92,7 @@ impl Pass<'_> {
         if !self.options.shapes {
             return Ok(());
         }
+
         let recorded =
             self.reader.metadata().get(keys::VIOLATIONS).and_then(serde_json::Value::as_array);
         if let Some(recorded) = recorded.map(Vec::len).filter(|&recorded| recorded > 0) {
@@ -96,9 +103,11 @@ impl Pass<'_> {
             );
             self.find(Level::Warning, Check::Shapes, None, message);
         }
+
         let metadata = self.reader.metadata();
         let rows = self.model.and_then(|model| model.dimension("vocab"));
         let asks = rows.is_some() || expected_mels(metadata).is_some();
+
         // An import has written down what a folder's files say.
         let is_written = metadata.get("tokenizer.vocab_size").is_some()
             && metadata.get("audio_config").is_some();
@@ -112,6 +121,7 @@ impl Pass<'_> {
             self.find(misfit.level, Check::Shapes, None, misfit.message).tensor =
                 Some(misfit.tensor);
         }
+
         Ok(())
     }
 
@@ -121,6 +131,7 @@ impl Pass<'_> {
         if stated == found {
             return;
         }
+
         let blamed = self.findings.iter().any(|finding| finding.check == Check::Digests);
         let place = match (blamed, self.digests) {
             (true, _) => "",
@@ -130,6 +141,7 @@ impl Pass<'_> {
             }
             (false, false) => "; the file has no digests that would tell where",
         };
+
         let message =
             format!("the file's CRC-32 is {found:#010x}, its footer says {stated:#010x}{place}");
         self.find(Level::Error, Check::Checksum, None, message).code = Some(Code::Checksum.id());

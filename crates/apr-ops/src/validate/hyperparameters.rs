@@ -34,6 +34,7 @@ pub(super) fn problems(reader: &dyn CheckpointReader, known: bool) -> Vec<Proble
         network.check_heads(&mut problems);
         network.check_floats(&mut problems);
     }
+
     check_tokens(&pairs, reader.format(), &mut problems);
     problems
 }
@@ -179,6 +180,7 @@ fn check_tokens(pairs: &KeyValues, format: &'static Format, problems: &mut Vec<P
             ));
         }
     }
+
     // The reader of GGUF files warns of these itself.
     let arrays = ["tokenizer.ggml.scores", "tokenizer.ggml.token_type"];
     for key in arrays.into_iter().filter(|_| format.convention != Convention::LlamaCpp) {

@@ -132,6 +132,7 @@ impl Pass<'_> {
                 .filter(|finding| finding.check == check && finding.level == level)
                 .count()
         };
+
         let (errors, warnings) = (found(Level::Error), found(Level::Warning));
         match detail {
             Err(why) => CheckOutcome { check, status: Status::Skipped, detail: why.to_owned() },

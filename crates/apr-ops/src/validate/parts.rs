@@ -86,6 +86,7 @@ pub(crate) fn validate_part<P: Pipeline>(
     progress: &dyn Progress,
 ) -> Result<PartFindings> {
     let mut pass = Pass::new(reader, file, model, options);
+
     // What is odd about the front is found when the parts are put together.
     pass.findings.clear();
     let tasks = pass.tasks()?;
@@ -97,6 +98,7 @@ pub(crate) fn validate_part<P: Pipeline>(
     if wanted.end == units.len() {
         pass.check_parts(pipeline)?;
     }
+
     let is_summed =
         |task: &&FileChunk| pass.checksum.is_some() && task.summed && pass.is_in_file(**task);
     let summed = tasks.iter().filter(is_summed).map(|task| task.chunk.len as u64).sum();

@@ -71,9 +71,11 @@ impl<'a> Pass<'a> {
             undecodable: None,
             findings: Vec::new(),
         };
+
         for warning in reader.warnings() {
             pass.find(Level::Warning, Check::Structure, None, warning.clone());
         }
+
         pass
     }
 
@@ -165,6 +167,7 @@ impl<'a> Pass<'a> {
         if let Some(moments) = &slot.moments {
             self.moments.merge(moments);
         }
+
         self.beyond += slot.beyond;
         if let Some(error) = &slot.failure {
             self.find_undecodable(tensor, error);
@@ -226,6 +229,7 @@ impl<'a> Pass<'a> {
             (self.moments, self.beyond) = (Moments::default(), 0);
             return;
         }
+
         let stats = std::mem::take(&mut self.moments).finish();
         let beyond = std::mem::take(&mut self.beyond);
         let info = &self.reader.tensors()[tensor];
@@ -240,6 +244,7 @@ impl<'a> Pass<'a> {
             self.find(violation.level(), check, Some(tensor), violation.to_string()).offset =
                 Some(offset);
         }
+
         if beyond > 0 {
             let violation = Violation::beyond_range(beyond, dtype);
             self.find(violation.level(), Check::Physics, Some(tensor), violation.to_string())
@@ -363,6 +368,7 @@ impl Pass<'_> {
             tasks.extend(chunks(info, len).map(task));
             return Ok(());
         }
+
         if self.wants_sums() {
             let len = stored.range.len;
             tasks.extend(pieces(len, CHUNK_LEN).map(|chunk| FileChunk {
@@ -371,10 +377,12 @@ impl Pass<'_> {
                 ..task(chunk)
             }));
         }
+
         if self.reads_values() {
             let len = info.byte_len()?;
             tasks.extend(chunks(info, len).map(|chunk| FileChunk { len, ..task(chunk) }));
         }
+
         Ok(())
     }
 }

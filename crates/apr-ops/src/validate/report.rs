@@ -147,6 +147,7 @@ impl ValidateReport {
                 (Status::Fail, "see below".to_owned())
             }
         };
+
         self.checks.push(CheckOutcome { check, status, detail });
     }
 }

@@ -65,6 +65,7 @@ pub(super) fn produce(
     if !task.verbatim && options.physics {
         slot.beyond = values::beyond_range(&reader.tensors()[tensor], task.chunk.offset, bytes);
     }
+
     Ok(())
 }
 

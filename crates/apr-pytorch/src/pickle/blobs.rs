@@ -49,6 +49,7 @@ impl Blobs {
             };
             return self.keep(offset, bytes);
         }
+
         // Source code may have its payload in the middle of a line.
         let is_text = |byte: &u8| byte.is_ascii_alphanumeric() || b"+/-_=".contains(byte);
         for token in bytes.split(|byte| !is_text(byte)).filter(|token| token.len() >= SHORTEST) {
@@ -104,6 +105,7 @@ fn base64(text: &[u8]) -> Option<Vec<u8>> {
             b'/' | b'_' => 63,
             _ => return None,
         };
+
         bits = bits << 6 | u32::from(value);
         count += 6;
         if count >= 8 {
@@ -111,6 +113,7 @@ fn base64(text: &[u8]) -> Option<Vec<u8>> {
             decoded.push((bits >> count & 0xff) as u8);
         }
     }
+
     Some(decoded)
 }
 

@@ -37,6 +37,7 @@ impl Vm<'_> {
         if let Some(&first) = args.first() {
             self.heap.charge(self.heap.size(first))?;
         }
+
         let Some(global) = self.heap.global(function) else {
             return Err(self.bad("calls a value that is not a name"));
         };
@@ -102,6 +103,7 @@ impl Vm<'_> {
             }
             Some(_) => return Err(self.bad("makes a dictionary of an invalid value")),
         };
+
         self.heap.add(Node::Dict(pairs))
     }
 
@@ -124,6 +126,7 @@ impl Vm<'_> {
         let [storage, offset, size, strides, rest @ ..] = args else {
             return Err(self.bad("rebuilds a tensor from too little"));
         };
+
         // The TAR files of some tools spell the persistent id out.
         let storage = match self.heap.get(*storage) {
             Node::Tuple(_) if matches!(self.policy.persistent, Persistent::Numbered(_)) => {
@@ -131,6 +134,7 @@ impl Vm<'_> {
             }
             _ => *storage,
         };
+
         let Node::Storage(storage) = *self.heap.get(storage) else {
             return Err(self.bad("rebuilds a tensor from a value that is not a storage"));
         };
@@ -143,9 +147,11 @@ impl Vm<'_> {
         for &arg in rest {
             self.heap.charge(self.heap.size(arg))?;
         }
+
         if self.is_lazy_view(rest) {
             return self.heap.add(Node::Unsupported("a conjugated or negated view".into()));
         }
+
         let offset = self
             .heap
             .unsigned(*offset)
@@ -154,6 +160,7 @@ impl Vm<'_> {
         if shape.len() != strides.len() {
             return Err(self.bad("has a shape and strides of different lengths"));
         }
+
         self.add_tensor(Tensor { storage, dtype, offset, shape, strides })
     }
 
@@ -209,12 +216,14 @@ impl Vm<'_> {
                 return Err(self.bad(&format!("sets {key}")));
             }
         }
+
         if self.set_numpy_state(target, state)? {
             return Ok(());
         }
         if matches!(self.heap.get(target), Node::FileArray) {
             return self.skip_array(state);
         }
+
         match self.heap.get_mut(target) {
             Node::Object(slot @ None) => *slot = Some(state),
             Node::Object(_) => return Err(self.bad("gives an object its state twice")),
@@ -228,6 +237,7 @@ impl Vm<'_> {
             | Node::Opaque => {}
             _ => return Err(self.bad("gives a state to a value that has none")),
         }
+
         Ok(())
     }
 
@@ -261,6 +271,7 @@ impl Vm<'_> {
             }
             _ => None,
         };
+
         match key.and_then(|key| numbered.get(&key)) {
             Some(Numbered::Storage(storage)) => {
                 let position = self.add_storage(storage.clone());
@@ -324,6 +335,7 @@ impl Vm<'_> {
             },
             _ => return None,
         };
+
         Some(Storage { key: self.key(*key)?, element, len: self.heap.unsigned(*len)?, view })
     }
 }

@@ -37,6 +37,7 @@ impl Vm<'_> {
             "QInt32Storage" if matches!(scale, Scale::One(_, 0)) => DType::I32,
             name => return self.unsupported(&format!("a quantized tensor over {name}")),
         };
+
         let offset = self
             .heap
             .unsigned(*offset)
@@ -45,6 +46,7 @@ impl Vm<'_> {
         if shape.len() != strides.len() {
             return Err(self.bad("has a shape and strides of different lengths"));
         }
+
         let stored = Tensor { storage, dtype, offset, shape, strides };
         self.add_derived(Derived::Quantized { stored, scale })
     }
@@ -99,6 +101,7 @@ impl Vm<'_> {
                 ));
             }
         };
+
         let Some((indices, values)) = indices.zip(tensor(values)) else {
             return self
                 .unsupported("a sparse tensor whose indices or values are not plain tensors");

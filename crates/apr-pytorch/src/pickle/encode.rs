@@ -53,6 +53,7 @@ pub(crate) fn state_dict(items: &[Item<'_>]) -> Vec<u8> {
         }
         pickle.bytes.push(if batch.len() > 1 { op::SETITEMS } else { op::SETITEM });
     }
+
     pickle.bytes.push(op::STOP);
     pickle.bytes
 }
@@ -197,6 +198,7 @@ impl Pickle {
         if let Kind::Untyped(dtype) = item.kind {
             self.of_torch(dtype);
         }
+
         self.bytes.push(op::TUPLE);
         self.put();
         self.bytes.push(op::REDUCE);
@@ -211,6 +213,7 @@ impl Pickle {
             Kind::Typed(class) => self.of_torch(class),
             Kind::Untyped(_) => self.global(UNTYPED),
         }
+
         match self.keys.get(&item.storage) {
             Some(&number) => self.recall(number),
             None => {
@@ -218,6 +221,7 @@ impl Pickle {
                 self.keys.insert(item.storage, number);
             }
         }
+
         self.constant("cpu");
         self.number(item.elements);
         self.bytes.push(op::TUPLE);
@@ -235,12 +239,14 @@ impl Pickle {
             self.text(name);
             self.tensor(tensor);
         }
+
         self.constant("training");
         self.bytes.push(op::NEWFALSE);
         for (name, inner) in &object.objects {
             self.text(name);
             self.object(inner);
         }
+
         self.bytes.extend([op::SETITEMS, op::BUILD]);
     }
 

@@ -151,6 +151,7 @@ pub(crate) fn allowed(module: &str, name: &str) -> Option<Meaning> {
     if name.contains('.') {
         return None;
     }
+
     let meaning = match (module, name) {
         ("torch._utils", "_rebuild_tensor" | "_rebuild_tensor_v2") => Meaning::Tensor,
         ("torch._utils", "_rebuild_tensor_v3") => Meaning::TensorWithDType,
@@ -245,6 +246,7 @@ pub(crate) fn allowed(module: &str, name: &str) -> Option<Meaning> {
                 .or_else(|| torch_dtype(module, name));
         }
     };
+
     Some(meaning)
 }
 

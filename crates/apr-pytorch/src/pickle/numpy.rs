@@ -44,6 +44,7 @@ fn parse(text: &str) -> Option<ArrayDType> {
     if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
     }
+
     let letter = if kind == 'U' { 4 } else { 1 };
     let size = digits.parse::<u64>().ok()?.checked_mul(letter)?;
     let number = number_of(kind, digits)?;
@@ -168,6 +169,7 @@ impl Vm<'_> {
         if !self.policy.joblib {
             return Ok(());
         }
+
         let shape = self
             .heap
             .entry(state, "shape")
@@ -180,11 +182,13 @@ impl Vm<'_> {
         if dtype.objects {
             return self.nested_stream();
         }
+
         let aligned = self.heap.entry(state, "numpy_array_alignment_bytes");
         if aligned.is_some_and(|aligned| !matches!(self.heap.get(aligned), Node::None)) {
             let padding = self.input.byte()?.into();
             self.input.skip(padding)?;
         }
+
         let len = shape.iter().try_fold(dtype.size, |len, &dim| len.checked_mul(dim));
         self.input.skip(len.unwrap_or(u64::MAX))
     }

@@ -14,6 +14,7 @@ pub(super) fn integer(line: &[u8]) -> Result<Node> {
         b"00" => return Ok(Node::Bool(false)),
         _ => {}
     }
+
     let digits = line.strip_suffix(b"L").unwrap_or(line);
     let text = std::str::from_utf8(digits).unwrap_or_default().trim();
     let unsigned = text.strip_prefix(['-', '+']).unwrap_or(text);
@@ -57,6 +58,7 @@ pub(super) fn quoted(line: &[u8]) -> Result<Vec<u8>> {
             bytes.push(*first);
             continue;
         }
+
         let [escape, tail @ ..] = rest else {
             return Err(Error::format("a string that ends in a backslash"));
         };
@@ -75,6 +77,7 @@ pub(super) fn quoted(line: &[u8]) -> Result<Vec<u8>> {
             other => bytes.extend([b'\\', *other]),
         }
     }
+
     Ok(bytes)
 }
 
@@ -92,12 +95,14 @@ pub(super) fn raw_unicode(line: &[u8]) -> Result<String> {
                 continue;
             }
         };
+
         let code = tail.get(1..1 + digits).and_then(|hex| std::str::from_utf8(hex).ok());
         let code = code.and_then(|hex| u32::from_str_radix(hex, 16).ok());
         let code = code.ok_or_else(|| Error::format("a string with a bad \\u escape"))?;
         text.push(char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER));
         rest = &tail[1 + digits..];
     }
+
     Ok(text)
 }
 

@@ -217,6 +217,7 @@ impl Heap {
             Node::Tuple(ref items) if items.is_empty() => return Ok(EMPTY_TUPLE),
             _ => {}
         }
+
         let id = Id::try_from(self.nodes.len()).ok().filter(|_| self.nodes.len() < self.max_nodes);
         let id = id.ok_or_else(|| {
             Error::memory("the pickle builds more values than its length justifies")

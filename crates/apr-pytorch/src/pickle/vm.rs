@@ -87,6 +87,7 @@ pub(crate) fn run(input: Input<'_>, policy: &Policy<'_>, limits: &Limits) -> Out
         at: 0,
         opcode: 0,
     };
+
     let root = vm.run();
     let (end, blobs) = (vm.input.position(), vm.blobs);
     Outcome { end, heap: vm.heap, uses: vm.uses, blobs, has_file_arrays: vm.has_file_arrays, root }
@@ -126,6 +127,7 @@ impl Vm<'_> {
         if self.depth == MAX_STREAMS {
             return Err(self.bad("nests arrays of objects too deep"));
         }
+
         self.depth += 1;
         let outer = (
             std::mem::take(&mut self.stack),

@@ -69,11 +69,13 @@ impl Scan<'_> {
         for what in odd {
             self.warn(place, &what);
         }
+
         let kind = kind(&archive);
         let cache = Arc::new(Cache::default());
         for entry in archive.entries.iter().filter(|entry| entry.compressed > 0) {
             self.zip_entry(place, section, entry, kind, &cache);
         }
+
         Ok(if is_one_of_several { shift } else { 0 })
     }
 
@@ -89,6 +91,7 @@ impl Scan<'_> {
         if marked && entry.is_stored() && !entry.is_as_long_as_its_content() {
             return self.problem(place, &format!("'{}' is encrypted", Escaped::short(&entry.name)));
         }
+
         let content = match entry.open(section, cache) {
             Ok(content) => content,
             Err(error) => return self.problem(place, error.message()),
@@ -163,6 +166,7 @@ impl Scan<'_> {
             }
             Ok(position)
         });
+
         match result {
             Ok(position) if position < place.end => {
                 self.stream(&Place { start: position, ..place.clone() });
@@ -215,11 +219,13 @@ impl Listed {
                 position + 8 + 16 * u64::from(u32::from_le_bytes(dims)) + 8
             }
         };
+
         if end > place.end {
             return Err(
                 Error::corrupt("a storage or tensor reaches past its member's end").at(position)
             );
         }
+
         Ok(end)
     }
 }

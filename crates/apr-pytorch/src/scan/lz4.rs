@@ -21,6 +21,7 @@ pub(super) fn decode(source: &dyn ByteSource, start: u64, end: u64, most: u64) -
     if flags & 1 != 0 {
         return Err(Error::version("an LZ4 frame needs a dictionary").at(start));
     }
+
     let (has_len, has_block_sums) = (flags & 8 != 0, flags & 16 != 0);
     let mut position = start + 7 + if has_len { 8 } else { 0 };
     let mut decoded = Vec::new();
@@ -31,10 +32,12 @@ pub(super) fn decode(source: &dyn ByteSource, start: u64, end: u64, most: u64) -
         if size == 0 {
             return Ok(decoded);
         }
+
         let (stored, len) = (size >> 31 == 1, u64::from(size & 0x7fff_ffff));
         if len > MAX_BLOCK as u64 {
             return Err(damaged());
         }
+
         let block = read_vec(source, position, len)?;
         position += len + if has_block_sums { 4 } else { 0 };
         if stored {
@@ -46,6 +49,7 @@ pub(super) fn decode(source: &dyn ByteSource, start: u64, end: u64, most: u64) -
                 .map_err(|_| damaged())?;
             decoded.extend(&output[..written]);
         }
+
         if decoded.len() as u64 > most {
             let message = format!(
                 "an LZ4 frame decodes to more than {most} bytes; raise the limit with \

@@ -189,6 +189,7 @@ impl<'a> Scan<'a> {
             self.problem(place, "lies in more layers than are looked through");
             return None;
         }
+
         let head = match place.head() {
             Ok(head) => head,
             Err(error) => {
@@ -196,21 +197,26 @@ impl<'a> Scan<'a> {
                 return None;
             }
         };
+
         if head.starts_with(b"PK\x03\x04") || head.starts_with(b"PK\x05\x06") {
             self.zip(place);
             return Some("ZIP archive");
         }
+
         if head.starts_with(b"\x93NUMPY") {
             self.npy(place, &head);
             return Some("NumPy array");
         }
+
         if let Some(kind) = self.packed(place, &head) {
             return Some(kind);
         }
+
         if tar::recognise(&head) {
             self.tar(place);
             return Some("TAR archive");
         }
+
         let found = self.stream(place);
         self.zip_at_the_end(place);
         found.then_some("pickle")
@@ -236,6 +242,7 @@ pub(crate) fn check_rest(
     if start >= end {
         return Ok(Vec::new());
     }
+
     let mut scan = Scan::new(source, limits);
     scan.stream(&Place { start, end, expected: Expected::Pickle, ..Place::whole(source) });
     match scan.report.findings().find(|finding| finding.verdict != Verdict::Allowed) {

@@ -25,6 +25,7 @@ impl Scan<'_> {
             self.problem(place, &format!("this is a {kind}; it is not looked into"));
             return Some(kind);
         }
+
         let (kind, result) = match head {
             [0x1f, 0x8b, 8, ..] => ("gzip stream", self.gzip(place, head)),
             [0x78, flags, ..] if (0x7800 + u16::from(*flags)).is_multiple_of(31) => {
@@ -37,9 +38,11 @@ impl Scan<'_> {
             }
             _ => return None,
         };
+
         if let Err(error) = result {
             self.problem(place, &error.to_string());
         }
+
         Some(kind)
     }
 
@@ -94,6 +97,7 @@ fn npy_values(place: &Place<'_>, head: &[u8]) -> Result<Option<u64>> {
         }
         _ => return Err(damaged()),
     };
+
     let header =
         read_vec(place.source, place.start + first, len.min(place.len())).map_err(|_| damaged())?;
     let header = String::from_utf8_lossy(&header);
@@ -102,6 +106,7 @@ fn npy_values(place: &Place<'_>, head: &[u8]) -> Result<Option<u64>> {
         .and_then(|(_, rest)| rest.split_once(':'))
         .ok_or_else(damaged)?
         .1;
+
     // Up to the next key: a text, or a list of fields, whose names may have any letter.
     let descr = descr.split("fortran_order").next().unwrap_or(descr);
     let dtypes = descr.split(['\'', '"']).map(|text| text.trim_start_matches(['|', '<', '>', '=']));
@@ -118,11 +123,13 @@ fn gzip_header(head: &[u8]) -> Result<u64> {
         let len = head.get(at..at + 2).ok_or_else(damaged)?;
         at += 2 + usize::from(u16::from_le_bytes([len[0], len[1]]));
     }
+
     for flag in [8, 16] {
         if flags & flag != 0 {
             let text = head.get(at..).and_then(|rest| rest.iter().position(|&byte| byte == 0));
             at += text.ok_or_else(damaged)? + 1;
         }
     }
+
     Ok(at as u64 + if flags & 2 != 0 { 2 } else { 0 })
 }

@@ -20,10 +20,12 @@ impl Scan<'_> {
             if position >= place.end || (legacy && number == LEGACY_PICKLES) {
                 return any;
             }
+
             if self.report.pickles.len() == MAX_PICKLES {
                 self.problem(place, &format!("only the first {MAX_PICKLES} pickles are looked at"));
                 return any;
             }
+
             let outcome = self.lenient(place, position, true);
             if number == 0 {
                 legacy = outcome
@@ -31,6 +33,7 @@ impl Scan<'_> {
                     .as_ref()
                     .is_ok_and(|&root| matches!(outcome.heap.get(root), Node::Int(MAGIC)));
             }
+
             let (broken, next) = (outcome.root.is_err(), outcome.end);
             if self.is_one(place, position, &outcome, number) {
                 any = true;
@@ -39,11 +42,14 @@ impl Scan<'_> {
                 }
                 self.add(place, position, outcome);
             }
+
             if broken {
                 return any;
             }
+
             position = next;
         }
+
         any
     }
 

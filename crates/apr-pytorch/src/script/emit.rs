@@ -140,6 +140,7 @@ impl<'a> Emitter<'a> {
         if let Some(form) = self.forms.get(&value) {
             return Ok(form.clone());
         }
+
         let form = match &self.body.value(value).origin {
             Origin::Constant(constant) => constant_form(constant)?,
             Origin::Weight(weight) => {
@@ -153,6 +154,7 @@ impl<'a> Emitter<'a> {
                 )));
             }
         };
+
         self.forms.insert(value, form.clone());
         Ok(form)
     }
@@ -183,6 +185,7 @@ impl<'a> Emitter<'a> {
                 }
             };
         }
+
         Ok(expression)
     }
 

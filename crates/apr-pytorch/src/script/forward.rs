@@ -14,18 +14,22 @@ pub(super) fn forward(graph: &Graph, tensors: &[TensorInfo]) -> Result<String> {
             function.op
         )));
     }
+
     let body = &graph.body;
     let mut emitter = Emitter::new(body, tensors);
     let mut inputs = Vec::new();
+
     // Older files list weights among the inputs.
     let inputs_alone =
         body.inputs.iter().filter(|input| matches!(body.value(**input).origin, Origin::Input));
     for &input in inputs_alone {
         inputs.push(format!(",\n    {}: Tensor", emitter.take(input)));
     }
+
     for node in &body.nodes {
         self::node(&mut emitter, node).map_err(|error| of_node(&error, node))?;
     }
+
     let outputs =
         body.outputs.iter().map(|&output| emitter.tensor(output)).collect::<Result<Vec<_>>>()?;
     let (kind, result) = match outputs.as_slice() {
@@ -36,6 +40,7 @@ pub(super) fn forward(graph: &Graph, tensors: &[TensorInfo]) -> Result<String> {
             (format!("Tuple[{kinds}]"), format!("({})", several.join(", ")))
         }
     };
+
     let (inputs, lines) = (inputs.concat(), emitter.finish());
     Ok(format!(
         "  def forward(self: __torch__.Root{inputs}) -> {kind}:\n{lines}    return {result}\n"

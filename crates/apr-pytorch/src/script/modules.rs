@@ -41,6 +41,7 @@ impl Module {
                 Error::memory(format!("its name has more than {MAX_DEPTH} parts")).for_tensor(name)
             );
         }
+
         let clash = || Error::format("a module and a tensor have the same name").for_tensor(name);
         for part in parts {
             if module.tensors.iter().any(|(known, _)| known == part) {
@@ -53,6 +54,7 @@ impl Module {
             });
             module = &mut module.modules[at].1;
         }
+
         if own.is_empty()
             || own == "training"
             || module.modules.iter().any(|(known, _)| known == own)
@@ -86,6 +88,7 @@ impl Module {
         for (_, module) in &mut self.modules {
             module.class(tensors, known, source)?;
         }
+
         let is_parameter = |position: usize| DType::is_float(tensors[position].dtype);
         let names = |wanted: bool| {
             let names =
@@ -97,14 +100,17 @@ impl Module {
         for (name, _) in &self.tensors {
             body.push_str(&field(name, "Tensor")?);
         }
+
         body.push_str("  training : bool\n");
         for (name, module) in &self.modules {
             body.push_str(&field(name, &format!("__torch__.{}", module.class))?);
         }
+
         if let Some(class) = known.get(&body) {
             self.class.clone_from(class);
             return Ok(());
         }
+
         self.class = format!("Module{}", known.len());
         source.push_str(&format!("class {}(Module):\n{body}", self.class));
         known.insert(body, self.class.clone());

@@ -53,6 +53,7 @@ pub(super) fn emit(emitter: &mut Emitter<'_>, node: &Node) -> Result<()> {
     if let Some((_, function)) = SIMPLE.iter().find(|(name, _)| *name == &*node.op.name) {
         return simple(emitter, node, function);
     }
+
     let expression = match &*node.op.name {
         "Split" => return split(emitter, node),
         "TopK" => return top_k(emitter, node),
@@ -68,6 +69,7 @@ pub(super) fn emit(emitter: &mut Emitter<'_>, node: &Node) -> Result<()> {
         "LayerNormalization" | "Gemm" | "Conv" => learnt(emitter, node)?,
         _ => return Err(unknown()),
     };
+
     emitter.set(node, &expression)
 }
 
@@ -212,6 +214,7 @@ fn picked(emitter: &mut Emitter<'_>, node: &Node) -> Result<String> {
     if &*node.op.name == "Slice" {
         return slice(emitter, node, x, tensor);
     }
+
     if &*node.op.name == "Trilu" {
         let k = match node.input(1) {
             Some(k) => emitter.list(k)?.concat(),
@@ -221,6 +224,7 @@ fn picked(emitter: &mut Emitter<'_>, node: &Node) -> Result<String> {
             if node.int("upper").unwrap_or(1) == 0 { "torch.tril" } else { "torch.triu" };
         return Ok(format!("{function}({tensor}, {k})"));
     }
+
     let rank = emitter.rank(x)?;
     let axis = emitter.axis(node.int("axis").unwrap_or(0), rank)?;
     let places = emitter.input(node, 1)?;
@@ -230,6 +234,7 @@ fn picked(emitter: &mut Emitter<'_>, node: &Node) -> Result<String> {
     if let Some((items, true)) = emitter.ints(places)? {
         return Ok(format!("torch.select({tensor}, {axis}, {})", items.concat()));
     }
+
     let mut indices = vec!["None".to_owned(); axis];
     indices.push(emitter.tensor(places)?);
     Ok(format!("torch.index({tensor}, annotate(List[Optional[Tensor]], {}))", list(&indices)))
@@ -250,11 +255,13 @@ fn slice(emitter: &mut Emitter<'_>, node: &Node, x: ValueId, tensor: String) -> 
     if steps.iter().any(|step| *step < 1) {
         return Err(Error::version("TorchScript has no slices that go backwards"));
     }
+
     let mut sliced = tensor;
     for (((start, end), axis), step) in starts.iter().zip(&ends).zip(axes).zip(steps) {
         let axis = emitter.axis(axis, rank)?;
         sliced = format!("torch.slice({sliced}, {axis}, {start}, {end}, {step})");
     }
+
     Ok(sliced)
 }
 
@@ -284,6 +291,7 @@ fn reduced(emitter: &mut Emitter<'_>, node: &Node) -> Result<String> {
         "ReduceMin" => "torch.amin",
         _ => "torch.norm",
     };
+
     let Some(axes) = reduced_axes(emitter, node, x)? else { return Ok(tensor) };
     Ok(match function {
         "torch.norm" => format!("torch.norm({tensor}, 2, {axes:?}, {keeps})"),
@@ -319,11 +327,13 @@ fn made(emitter: &mut Emitter<'_>, node: &Node) -> Result<String> {
             _ => format!("torch.zeros({shape}, dtype=6)"),
         });
     }
+
     let mut bounds = Vec::new();
     for position in 0..3 {
         let bound = emitter.input(node, position)?;
         bounds.push(emitter.list(bound).map_err(|_| unknown())?.concat());
     }
+
     Ok(format!("torch.arange({}, dtype=4)", bounds.join(", ")))
 }
 
@@ -358,17 +368,20 @@ fn gemm(emitter: &mut Emitter<'_>, node: &Node) -> Result<String> {
         let is_turned = node.int(attribute).unwrap_or(0) != 0;
         sides.push(if is_turned { format!("torch.permute({side}, [1, 0])") } else { side });
     }
+
     let factor =
         |name: &str| node.float(name).filter(|factor| (*factor - 1.0).abs() > 0.0).map(number);
     let mut product = format!("torch.matmul({})", sides.join(", "));
     if let Some(alpha) = factor("alpha") {
         product = format!("torch.mul({product}, {alpha})");
     }
+
     let Some(bias) = node.input(2) else { return Ok(product) };
     let mut bias = emitter.tensor(bias)?;
     if let Some(beta) = factor("beta") {
         bias = format!("torch.mul({bias}, {beta})");
     }
+
     Ok(format!("torch.add({product}, {bias})"))
 }
 
@@ -388,6 +401,7 @@ fn convolution(emitter: &mut Emitter<'_>, node: &Node) -> Result<String> {
     if begins != ends || pads_itself {
         return Err(Error::version("padding that differs before and after is not written"));
     }
+
     let (strides, dilations) =
         (node.ints("strides").unwrap_or(&ones), node.ints("dilations").unwrap_or(&ones));
     let (none, groups) = (vec![0; axes], node.int("group").unwrap_or(1));
@@ -410,6 +424,7 @@ fn split(emitter: &mut Emitter<'_>, node: &Node) -> Result<()> {
             return Ok(());
         }
     };
+
     emitter.set_all(node, &format!("torch.split({tensor}, {}, {axis})", list(&lengths)));
     Ok(())
 }

@@ -23,10 +23,12 @@ pub(super) fn emit(emitter: &mut Emitter<'_>, node: &Node) -> Result<bool> {
         "Unsqueeze" | "Squeeze" | "Identity" | "Cast" | "Reshape" => same(emitter, node)?,
         _ => None,
     };
+
     let is_done = form.is_some();
     if let Some(form) = form {
         emitter.set_form(node, form);
     }
+
     Ok(is_done)
 }
 
@@ -67,10 +69,12 @@ fn counted(emitter: &mut Emitter<'_>, node: &Node) -> Result<Option<Form>> {
         "Mul" => "*",
         _ => "//",
     };
+
     let len = a.len().max(b.len());
     if [&a, &b].iter().any(|side| side.len() != len && side.len() != 1) {
         return Ok(None);
     }
+
     let at =
         |side: &[String], position: usize| side[if side.len() == 1 { 0 } else { position }].clone();
     let items =
@@ -112,9 +116,11 @@ fn slice(emitter: &mut Emitter<'_>, node: &Node) -> Result<Option<Form>> {
         let place = if number < 0 { number.saturating_add(len) } else { number }.clamp(0, len);
         bounds.push(usize::try_from(place).unwrap_or_default());
     }
+
     if node.input(4).is_some() {
         return Ok(None);
     }
+
     let part = items.get(bounds[0]..bounds[1].max(bounds[0])).unwrap_or_default();
     Ok(Some(Form::Ints(part.to_vec(), false)))
 }
@@ -125,6 +131,7 @@ fn same(emitter: &mut Emitter<'_>, node: &Node) -> Result<Option<Form>> {
     if &*node.op.name == "Cast" && node.int("to") != Some(i64_code) {
         return Ok(None);
     }
+
     let Some((items, is_scalar)) = known(emitter, node, 0)? else { return Ok(None) };
     Ok(match (&*node.op.name, items.len()) {
         ("Identity" | "Cast", _) => Some(Form::Ints(items, is_scalar)),

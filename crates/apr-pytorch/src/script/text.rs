@@ -98,6 +98,7 @@ pub(super) fn tensor(constant: &Constant) -> Result<String> {
             numbers.len()
         )));
     }
+
     let dims: Vec<String> = constant.shape.iter().map(ToString::to_string).collect();
     Ok(match (constant.shape.len(), numbers.as_slice()) {
         (0, [number]) => format!("torch.tensor({number}, dtype={dtype})"),

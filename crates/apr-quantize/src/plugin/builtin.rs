@@ -61,6 +61,7 @@ impl Quantizer for Q8TensorQuantizer {
         check_values(data, shape)?;
         let greatest = data.iter().fold(0_f32, |greatest, value| greatest.max(value.abs()));
         let scale = greatest / 127.0;
+
         // A scale that is not a number of its own, too small to divide by, leaves nothing to tell
         // apart.
         let inverse = if scale.is_normal() { 1.0 / scale } else { 0.0 };
@@ -117,13 +118,16 @@ fn quantize(
         );
         return Err(Error::format(message));
     };
+
     if !block::can_quantize(dtype) {
         return Err(unsupported(&format!("this build does not make {dtype}")));
     }
+
     let mut blocks = Vec::with_capacity(usize::try_from(len).unwrap_or(0));
     if !data.is_empty() {
         block::quantize(dtype, data, row_len(shape), None, &mut blocks);
     }
+
     let block_size = usize::try_from(dtype.block_len()).unwrap_or(usize::MAX);
     Ok(QuantizedBlock { quant_type, shape: shape.clone(), blocks, block_size })
 }
@@ -135,11 +139,13 @@ fn dequantize(quant_type: QuantType, dtype: DType, stored: &QuantizedBlock) -> R
             stored.quant_type
         )));
     }
+
     stored.check()?;
     let mut values = Vec::new();
     if !stored.blocks.is_empty() {
         block::dequantize(dtype, &stored.blocks, row_len(&stored.shape), &mut values);
     }
+
     if values.len() != stored.elements()? {
         return Err(corrupt(&format!(
             "the blocks hold {} values, not those of {}",
@@ -147,6 +153,7 @@ fn dequantize(quant_type: QuantType, dtype: DType, stored: &QuantizedBlock) -> R
             stored.shape
         )));
     }
+
     Ok(values)
 }
 

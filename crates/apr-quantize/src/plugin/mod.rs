@@ -168,12 +168,14 @@ impl QuantizedBlock {
             }
             None => return Ok(()),
         };
+
         if self.block_size as u64 != block_size {
             return Err(corrupt(&format!(
                 "blocks of {} values instead of {block_size}",
                 self.block_size
             )));
         }
+
         if bytes != Some(self.blocks.len() as u64) {
             return Err(corrupt(&format!(
                 "{} bytes of blocks do not go with shape {}",
@@ -181,6 +183,7 @@ impl QuantizedBlock {
                 self.shape
             )));
         }
+
         Ok(())
     }
 }
@@ -212,6 +215,7 @@ impl TryFrom<&QuantizedBlock> for QuantizedTensor {
         if block.quant_type != QuantType::Q8Tensor {
             return Err(unsupported(&format!("{:?} has more than one scale", block.quant_type)));
         }
+
         block.check()?;
         let Some((scale, values)) = block.blocks.split_first_chunk() else {
             return Err(corrupt("there is no scale"));

@@ -112,6 +112,7 @@ impl QuantizedTensors<'_> {
         if !matches!(info.dtype.kind(), DTypeKind::Float | DTypeKind::MiniFloat) {
             return Ok(Outcome::Kept);
         }
+
         let Some(quantizer) = self.quantizer(info)? else { return Ok(Outcome::Kept) };
         let original = read_values(self.reader, tensor, info)?;
         let block = quantizer.quantize(&original, &info.shape)?;
@@ -161,6 +162,7 @@ fn describe(
     } else {
         None
     };
+
     QuantizationInfo {
         quant_type: block.quant_type,
         quantizer: quantizer.name().to_owned(),
@@ -182,6 +184,7 @@ fn read_values(
 ) -> Result<Vec<f32>> {
     /// Bytes read at once, whole elements of every type.
     const READ_LEN: usize = 3 << 18;
+
     let len = info.byte_len()?;
     let mut piece = vec![0; usize::try_from(len).map_or(READ_LEN, |len| len.min(READ_LEN))];
     let (mut values, mut part, mut wide) = (Vec::new(), Vec::new(), Vec::new());
@@ -200,6 +203,7 @@ fn read_values(
         }
         offset += take as u64;
     }
+
     Ok(values)
 }
 
@@ -210,6 +214,7 @@ fn lost_energy(original: &[f32], restored: &[f32]) -> Result<f64> {
             format!("QuantizationCorrupt: {} values became {}", original.len(), restored.len());
         return Err(Error::corrupt(message));
     }
+
     let square = |value: f64| value * value;
     let energy: f64 = original.iter().map(|&value| square(f64::from(value))).sum();
     let pairs = original.iter().zip(restored);

@@ -43,6 +43,7 @@ pub(super) fn learn(files: &Files<'_>, learnt: &mut Learnt) {
         Ok(None) => {}
         Err(why) => learnt.warn(file, &why),
     }
+
     learnt.set("audio_config", config);
 }
 
@@ -62,6 +63,7 @@ impl Extractor<'_> {
         let Some(value) = self.fields.get(key).filter(|value| !value.is_null()) else {
             return u32::try_from(default()?.1).ok();
         };
+
         // Seconds are sometimes written with a point.
         let whole =
             value.as_f64().filter(|number| number.fract() == 0.0 && (1.0..4e9).contains(number));
@@ -74,6 +76,7 @@ impl Extractor<'_> {
         if whole.is_none() {
             learnt.warn(self.file, &format!("its {key} is not a positive integer"));
         }
+
         whole
     }
 
@@ -88,11 +91,13 @@ impl Extractor<'_> {
                 config.insert(name.to_owned(), number.into());
             }
         }
+
         // Extractors that pass the waveform on have one feature, which is not a mel.
         let mels = if config.contains_key("n_fft") { "feature_size" } else { "num_mel_bins" };
         if let Some(mels) = self.number(mels, learnt) {
             config.insert("n_mels".to_owned(), mels.into());
         }
+
         for key in ["do_normalize", "return_attention_mask", "feature_extractor_type"] {
             if let Some(value) =
                 self.fields.get(key).filter(|value| value.is_boolean() || value.is_string())
@@ -100,6 +105,7 @@ impl Extractor<'_> {
                 config.insert(key.to_owned(), value.clone());
             }
         }
+
         config
     }
 
@@ -123,6 +129,7 @@ impl Extractor<'_> {
             }
             return Ok(Some(filterbank));
         }
+
         match (mels, n_fft, number("sample_rate")) {
             (Some(mels), Some(n_fft), Some(rate)) if is_whisper(self.fields) => {
                 mel::compute(mels, n_fft, rate).map(Some)

@@ -23,6 +23,7 @@ pub(super) fn learn(files: &Files<'_>, learnt: &mut Learnt) {
         // look at any more.
         learnt.warnings.push(NO_LICENSE.to_owned());
     }
+
     if !card.is_empty() {
         learnt.set("model_card", card);
     }
@@ -52,6 +53,7 @@ fn stated(card: &Map<String, Value>) -> Option<String> {
         }
         one => one.as_str()?.to_owned(),
     };
+
     let license = listed.trim().to_lowercase();
     let name =
         || card.get("license_name").and_then(Value::as_str).map(|name| name.trim().to_lowercase());

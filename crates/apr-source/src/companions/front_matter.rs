@@ -37,6 +37,7 @@ pub(super) fn read(text: &str) -> Result<Option<FrontMatter>, String> {
             grouped(yaml.len() as u64)
         ));
     }
+
     let mut reader =
         Reader { events: Parser::new_from_str(yaml), found: FrontMatter::default(), kept: 0 };
     match reader.read() {
@@ -88,9 +89,11 @@ impl<'a> Reader<'a> {
                 event => break event,
             }
         };
+
         if !matches!(first, Event::MappingStart(..)) {
             return Ok(false);
         }
+
         loop {
             match self.next()? {
                 Event::MappingEnd => return Ok(true),
@@ -118,6 +121,7 @@ impl<'a> Reader<'a> {
             }
             _ => return Err(ALIASES.to_owned()),
         };
+
         let name = Escaped::short(&key);
         let warning = match field {
             Field::Nested => return Ok(()),
@@ -132,10 +136,12 @@ impl<'a> Reader<'a> {
                 format!("the field '{name}' is long; it stays in the file")
             }
         };
+
         // A card of nothing else would be repeated as warnings.
         if self.found.warnings.len() < 10 {
             self.found.warnings.push(warning);
         }
+
         Ok(())
     }
 
@@ -163,6 +169,7 @@ impl<'a> Reader<'a> {
                 _ => return Err(ALIASES.to_owned()),
             }
         }
+
         Ok(match (nested, large) {
             (true, _) => Field::Nested,
             (false, true) => Field::TooLarge,

@@ -48,15 +48,18 @@ fn from_processor(
     learnt: &mut Learnt,
 ) -> Map<String, Value> {
     let mut config = Map::new();
+
     // The network sees what the crop leaves.
     let cropped = processor.get("do_center_crop") != Some(&Value::Bool(false));
     let crop = processor.get("crop_size").filter(|_| cropped);
     if let Some(size) = crop.and_then(pixels).or_else(|| processor.get("size").and_then(pixels)) {
         config.insert("image_size".to_owned(), size);
     }
+
     for (key, name) in [("image_mean", "mean"), ("image_std", "std")] {
         channels(file, key, processor, name, &mut config, learnt);
     }
+
     for key in STEPS {
         // A size is a number or has its sides by name; what is nested deeper is not one.
         let plain = |value: &&Value| match value {
@@ -68,6 +71,7 @@ fn from_processor(
             config.insert(key.to_owned(), value.clone());
         }
     }
+
     config
 }
 
@@ -82,6 +86,7 @@ fn from_timm(pretrained: &Map<String, Value>, learnt: &mut Learnt) {
     for key in ["mean", "std"] {
         channels("config.json", key, pretrained, key, &mut config, learnt);
     }
+
     for key in ["interpolation", "crop_pct", "crop_mode"] {
         if let Some(value) =
             pretrained.get(key).filter(|value| value.is_number() || value.is_string())
@@ -89,6 +94,7 @@ fn from_timm(pretrained: &Map<String, Value>, learnt: &mut Learnt) {
             config.insert(key.to_owned(), value.clone());
         }
     }
+
     if !config.is_empty() {
         learnt.set("image_config", config);
     }

@@ -16,6 +16,7 @@ pub(super) fn learn(files: &Files<'_>, learnt: &mut Learnt) {
     if labels.is_empty() {
         return;
     }
+
     let stated = files.value(FILE, "num_labels").and_then(Value::as_u64);
     if let Some(stated) = stated.filter(|&stated| stated != labels.len() as u64) {
         let named = grouped(labels.len() as u64);
@@ -24,6 +25,7 @@ pub(super) fn learn(files: &Files<'_>, learnt: &mut Learnt) {
             &format!("its num_labels is {}, but id2label names {named}", grouped(stated)),
         );
     }
+
     learnt.set("num_labels", labels.len());
     learnt.set_bounded("labels", labels, FILE);
 }

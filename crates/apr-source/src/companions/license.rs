@@ -157,6 +157,7 @@ fn terms(license: &str) -> Option<Terms> {
             Terms::NonCommercial
         });
     }
+
     words.contains(&"research").then_some(Terms::Research)
 }
 

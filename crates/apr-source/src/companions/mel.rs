@@ -31,9 +31,11 @@ pub(super) fn from_json(
     if width == 0 || rows.iter().any(|row| row.len() != width) {
         return Err("its mel_filters are not a rectangle".to_owned());
     }
+
     let fits = |rows: usize, columns: usize| {
         mels.is_none_or(|mels| mels == rows) && freqs.is_none_or(|freqs| freqs == columns)
     };
+
     // Where neither number is known: there are more bins than mels.
     let upright =
         fits(rows.len(), width) && (mels.is_some() || freqs.is_some() || rows.len() <= width);
@@ -45,6 +47,7 @@ pub(super) fn from_json(
             "its mel_filters have the shape [{height}, {width}], not [{mels}, {freqs}]"
         ));
     }
+
     let values = rows.iter().map(|row| row.iter().map(number).collect::<Option<Vec<f32>>>());
     let values = values
         .collect::<Option<Vec<_>>>()
@@ -52,6 +55,7 @@ pub(super) fn from_json(
     if upright {
         return Ok(Filterbank { mels: rows.len(), freqs: width, values: values.concat() });
     }
+
     let turned =
         (0..width).flat_map(|column| values.iter().filter_map(move |row| row.get(column).copied()));
     Ok(Filterbank { mels: width, freqs: rows.len(), values: turned.collect() })
@@ -72,6 +76,7 @@ pub(super) fn compute(mels: usize, n_fft: usize, sample_rate: usize) -> Result<F
             "a filterbank of {mels} mels and {freqs} bins is not one that apr computes"
         ));
     }
+
     let nyquist = as_f64(sample_rate / 2);
     let bin = |bin: usize| nyquist * as_f64(bin) / as_f64(freqs - 1);
     let top = hertz_to_mel(MAX_FREQUENCY);
@@ -89,6 +94,7 @@ pub(super) fn compute(mels: usize, n_fft: usize, sample_rate: usize) -> Result<F
             weight
         }));
     }
+
     Ok(Filterbank { mels, freqs, values })
 }
 

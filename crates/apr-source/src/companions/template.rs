@@ -15,6 +15,7 @@ pub(super) fn learn(files: &Files<'_>, learnt: &mut Learnt) {
             Err(error) => learnt.warn("chat_template.jinja", &format!("not UTF-8: {error}")),
         }
     }
+
     for file in ["chat_template.json", "tokenizer_config.json"] {
         let Some(value) = files.value(file, "chat_template") else { continue };
         match template(value) {

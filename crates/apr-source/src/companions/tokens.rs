@@ -30,6 +30,7 @@ pub(super) fn learn(files: &Files<'_>, learnt: &mut Learnt) {
     if let Some(tokenizer) = &tokenizer {
         describe(tokenizer, files, learnt);
     }
+
     let ids = tokenizer
         .as_ref()
         .map(|tokenizer| tokenizer.tokens.iter().map(|(&id, text)| (text.as_str(), id)).collect());
@@ -37,6 +38,7 @@ pub(super) fn learn(files: &Files<'_>, learnt: &mut Learnt) {
     for role in ROLES {
         roles.learn(role, learnt);
     }
+
     roles.learn_ends(learnt);
     roles.learn_special(learnt);
 }
@@ -54,10 +56,12 @@ fn describe(tokenizer: &Tokenizer, files: &Files<'_>, learnt: &mut Learnt) {
     } else {
         learnt.set_bounded("tokenizer.vocabulary", by_id(tokens), file);
     }
+
     learnt.set("tokenizer.vocab_size", tokens.len());
     if let Some(model_type) = model_type {
         learnt.set("tokenizer.model_type", model_type.as_str());
     }
+
     check_size(tokenizer, files, learnt);
 }
 
@@ -120,6 +124,7 @@ impl<'a> Roles<'a> {
             }
             return;
         }
+
         let own = self
             .tokenizer
             .and_then(|tokenizer| tokenizer.roles.iter().find(|(there, _)| *there == role));
@@ -128,6 +133,7 @@ impl<'a> Roles<'a> {
         } else {
             self.learn_configured(&id_key, learnt);
         }
+
         let id = learnt.metadata.iter().find(|(key, _)| *key == format!("tokenizer.{id_key}"));
         if let Some(token) = id.and_then(|(_, id)| self.tokenizer?.tokens.get(&id.as_u64()?)) {
             learnt.set(format!("tokenizer.{token_key}"), token.as_str());
@@ -176,6 +182,7 @@ impl<'a> Roles<'a> {
         if let Some(stray) = stray.first() {
             learnt.warn(file, &format!("the {key} {stray} is not the id of a token"));
         }
+
         known.iter().filter_map(|id| id.as_u64()).filter(|&id| seen.insert(id)).collect()
     }
 
@@ -199,6 +206,7 @@ impl<'a> Roles<'a> {
                 special.insert(token.to_owned(), id.into());
             }
         }
+
         special.extend(self.special.into_iter().map(|(token, id)| (token.to_owned(), id.into())));
         if !special.is_empty() {
             learnt.set_bounded("tokenizer.special_tokens", special, &tokenizer.file);

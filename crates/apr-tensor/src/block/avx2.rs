@@ -60,10 +60,12 @@ fn q8_0(groups: &[[[f32; 32]; GROUP]], block_groups: &mut [[[u8; 34]; GROUP]]) {
     for (values, blocks) in groups.iter().zip(block_groups) {
         let [least, greatest] = extremes(values);
         let greatest = _mm256_max_ps(_mm256_xor_ps(least, sign), greatest);
+
         // A block of nothing but zeros may have a negative one in front.
         let scales =
             _mm256_div_ps(_mm256_max_ps(greatest, _mm256_setzero_ps()), _mm256_set1_ps(127.0));
         let (inverses, is_finite) = inverses(scales);
+
         // The inverses of zero and of scales too small to have one: all levels are 0.
         let inverses = store(_mm256_and_ps(inverses, is_finite));
         let scales = to_f16(scales);
@@ -97,6 +99,7 @@ fn q4_0(groups: &[[[f32; 32]; GROUP]], block_groups: &mut [[[u8; 18]; GROUP]]) {
     for (values, blocks) in groups.iter().zip(block_groups) {
         let scales = _mm256_div_ps(of_greatest_magnitudes(values), _mm256_set1_ps(-8.0));
         let (inverses, is_finite) = inverses(scales);
+
         // Multiples of NaN become level 0, those of zero the middle one.
         let inverses = _mm256_blendv_ps(_mm256_set1_ps(f32::NAN), inverses, is_finite);
         let is_zero = _mm256_cmp_ps::<_CMP_EQ_OQ>(scales, _mm256_setzero_ps());
@@ -148,6 +151,7 @@ fn of_greatest_magnitudes(values: &[[f32; 32]; GROUP]) -> __m256 {
     if _mm256_movemask_ps(is_both) == 0 {
         return found;
     }
+
     let (least, greatest) = (store(least), store(greatest));
     let found =
         core::array::from_fn(|at| of_greatest_magnitude((least[at], greatest[at]), &values[at]));
@@ -180,6 +184,7 @@ fn reduced(all: [__m256; GROUP], combine: impl Fn(__m256, __m256) -> __m256) -> 
             _mm256_castpd_ps(_mm256_unpackhi_pd(a, b)),
         )
     };
+
     let (first, last) = (fours(twos(a, b), twos(c, d)), fours(twos(e, f), twos(g, h)));
     combine(
         _mm256_permute2f128_ps::<0x20>(first, last),

@@ -40,6 +40,7 @@ fn q8_0(groups: &[[[f32; 32]; GROUP]], block_groups: &mut [[[u8; 34]; GROUP]]) {
     for (values, blocks) in groups.iter().zip(block_groups) {
         let scales = _mm512_div_ps(greatest_magnitudes(values), _mm512_set1_ps(127.0));
         let inverses = _mm512_div_ps(_mm512_set1_ps(1.0), scales);
+
         // The inverses of zero and of scales too small to have one: all levels are 0.
         let is_finite = _mm512_cmp_ps_mask::<_CMP_LT_OQ>(inverses, _mm512_set1_ps(f32::INFINITY));
         let inverses = store(_mm512_maskz_mov_ps(is_finite, inverses));
@@ -74,6 +75,7 @@ fn greatest_magnitudes(values: &[[f32; 32]; GROUP]) -> __m512 {
         let [a, b] = load(values);
         *greatest = _mm512_max_ps(_mm512_abs_ps(a), _mm512_abs_ps(b));
     }
+
     // Each step joins two registers to one, in which half as many lanes are left of each block.
     let twos = |a, b| _mm512_max_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
     let fours = |a, b| {
@@ -83,12 +85,14 @@ fn greatest_magnitudes(values: &[[f32; 32]; GROUP]) -> __m512 {
             _mm512_castpd_ps(_mm512_unpackhi_pd(a, b)),
         )
     };
+
     let quarters = |a, b| {
         _mm512_max_ps(
             _mm512_shuffle_f32x4::<0b10_00_10_00>(a, b),
             _mm512_shuffle_f32x4::<0b11_01_11_01>(a, b),
         )
     };
+
     let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = all;
     let (first, second) = (fours(twos(a, b), twos(c, d)), fours(twos(e, f), twos(g, h)));
     let (third, fourth) = (fours(twos(i, j), twos(k, l)), fours(twos(m, n), twos(o, p)));

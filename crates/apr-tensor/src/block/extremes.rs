@@ -19,6 +19,7 @@ pub(super) fn least_and_greatest<const N: usize>(values: &[f32; N]) -> (f32, f32
                 if group[lane] > greatest[lane] { group[lane] } else { greatest[lane] };
         }
     }
+
     (
         fold(least, |a, b| if a < b { a } else { b }),
         fold(greatest, |a, b| if a > b { a } else { b }),

@@ -88,6 +88,7 @@ fn nearest_codes<const N: usize>(values: &[f32; N], scale: f32, greatest: f32) -
     if scale == 0.0 {
         return codes;
     }
+
     if greatest > 4096.0 * scale || (8.0 * scale).is_infinite() {
         // So far beyond the scale, or so close to overflow, distances round to the same float.
         for (code, &value) in codes.iter_mut().zip(values) {
@@ -95,6 +96,7 @@ fn nearest_codes<const N: usize>(values: &[f32; N], scale: f32, greatest: f32) -
         }
         return codes;
     }
+
     // Differences near a midpoint are exact (Sterbenz), so comparing with midpoints decides as
     // distances would.
     let midpoints = [0.5, 1.5, 2.5, 3.5, 5.0, 7.0, 10.0].map(|midpoint| midpoint * scale);
@@ -106,6 +108,7 @@ fn nearest_codes<const N: usize>(values: &[f32; N], scale: f32, greatest: f32) -
         }
         *code = level | u8::from((value < 0.0) & (level > 0)) << 3;
     }
+
     codes
 }
 
@@ -127,12 +130,14 @@ fn floor_of_rounded_log2(value: f32) -> i32 {
     } else {
         ((bits >> 23).cast_signed() - 127, bits & 0x7f_ffff | 1 << 23)
     };
+
     // value = 2^next * (1 - gap / 2^24), so its logarithm is next - gap * log2(e) / 2^24. That
     // rounds to next when the difference is below half a unit in the last place on the side of
     // smaller values.
     let next = exponent + 1;
     let gap = (1 << 24) - significand;
     let size = if next > 0 { next - 1 } else { -next }.cast_unsigned();
+
     // 88 = floor(2^7 / log2(e)), for sizes from 2^7 on.
     let rounds_up = size > 0 && gap <= 88 >> (7 - size.ilog2());
     if rounds_up { next } else { exponent }

@@ -57,12 +57,14 @@ fn search(columns: &Columns, weights: &Weights) -> Lanes {
     for lane in 0..LANES {
         factor[lane] = 1.0 / (-greatest[lane] / lowest);
     }
+
     let (products, squares) = fit(columns, weights, &factor);
     let (mut scale, mut best) = ([0.0; LANES], [0.0; LANES]);
     for lane in 0..LANES {
         scale[lane] = if squares[lane] > 0.0 { products[lane] / squares[lane] } else { 0.0 };
         best[lane] = scale[lane] * products[lane];
     }
+
     for offset in TRIES {
         for lane in 0..LANES {
             factor[lane] = (f32::from(offset) + lowest) / greatest[lane];
@@ -76,6 +78,7 @@ fn search(columns: &Columns, weights: &Weights) -> Lanes {
             best[lane] = if better { fitted * products[lane] } else { best[lane] };
         }
     }
+
     without_small(scale, &greatest)
 }
 
@@ -174,6 +177,7 @@ fn write_super_block(values: &[f32; 256], scales: &[f32; 8], block: &mut [u8; 13
         lower |= (stored & 15) << (4 * i);
         upper |= ((stored >> 4) as u16) << (2 * i);
     }
+
     block[2..4].copy_from_slice(&upper.to_le_bytes());
     block[4..8].copy_from_slice(&lower.to_le_bytes());
 }

@@ -209,6 +209,7 @@ pub(super) fn quantize_groups_anywhere<T: QuantizeGroups<N, B>, const N: usize, 
             }
             Importance { row, first, spreads }
         });
+
         T::quantize(group_values, importance.as_ref(), group_blocks);
     }
 }

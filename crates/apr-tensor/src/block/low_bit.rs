@@ -47,11 +47,13 @@ impl Quantize<64, 18> for Q2_0 {
         for (code, &value) in codes.iter_mut().zip(values) {
             *code = trit(value * inverse);
         }
+
         if inverse.is_nan() {
             // What the reference's conversion of an infinity to an integer comes to on its
             // platforms.
             codes = [0; 64];
         }
+
         for (byte, codes) in block[2..].iter_mut().zip(codes.as_chunks().0) {
             let codes = u32::from_le_bytes(*codes);
             *byte = (codes | codes >> 6 | codes >> 12 | codes >> 18) as u8;

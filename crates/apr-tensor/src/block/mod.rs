@@ -128,6 +128,7 @@ pub fn quantize(
     if values.is_empty() {
         return;
     }
+
     assert!(importance.is_some() || !needs_importance(dtype), "dtype {dtype} needs importance");
     assert!(row_len > 0 && values.len().is_multiple_of(row_len), "values must be whole rows");
     match dtype {
@@ -189,6 +190,7 @@ pub fn dequantize(dtype: DType, bytes: &[u8], row_len: usize, out: &mut Vec<f32>
         out.clear();
         return;
     }
+
     let row_bytes = row_bytes(dtype, row_len);
     assert!(row_len > 0 && bytes.len().is_multiple_of(row_bytes), "bytes must be whole rows");
     match dtype {

@@ -140,6 +140,7 @@ fn levels_above_least<const TOP: u8>(values: &[f32; 32]) -> (f32, f32, [u8; 32])
         // sign.
         least = values.iter().copied().find(|&value| value == 0.0).unwrap_or(least);
     }
+
     // The sum with zero is positive, whatever the signs of the zeros of an all-zero block.
     let scale = (greatest - least + 0.0) / f32::from(TOP);
     let inverse = inverse(scale);
@@ -147,6 +148,7 @@ fn levels_above_least<const TOP: u8>(values: &[f32; 32]) -> (f32, f32, [u8; 32])
     for (level, &value) in levels.iter_mut().zip(values) {
         *level = truncated((value - least) * inverse + 0.5).min(TOP.into()) as u8;
     }
+
     (scale, least, levels)
 }
 

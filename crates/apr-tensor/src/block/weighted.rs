@@ -29,6 +29,7 @@ fn search_signed<const HALF: i32>(columns: &Columns, weights: &Weights) -> (Lane
     for lane in 0..LANES {
         factor[lane] = -half / greatest[lane];
     }
+
     let mut best_factor = factor;
     let (products, squares) = fit_signed::<HALF>(columns, weights, &factor);
     let (mut scale, mut best) = ([0.0; LANES], [0.0; LANES]);
@@ -36,6 +37,7 @@ fn search_signed<const HALF: i32>(columns: &Columns, weights: &Weights) -> (Lane
         scale[lane] = if squares[lane] == 0.0 { 0.0 } else { products[lane] / squares[lane] };
         best[lane] = scale[lane] * products[lane];
     }
+
     for step in (-9..=9_i8).filter(|&step| step != 0) {
         for lane in 0..LANES {
             factor[lane] = -(half + 0.1 * f32::from(step)) / greatest[lane];
@@ -50,6 +52,7 @@ fn search_signed<const HALF: i32>(columns: &Columns, weights: &Weights) -> (Lane
             best[lane] = if better { fitted * products[lane] } else { best[lane] };
         }
     }
+
     let levels = signed_levels::<HALF>(columns, &best_factor, &greatest);
     (without_small(scale, &greatest), levels)
 }
@@ -106,6 +109,7 @@ fn search_above_least<const TOP: i32>(
     for lane in 0..LANES {
         rounding.factor[lane] = TOP as f32 / (sums.greatest[lane] - sums.least[lane]);
     }
+
     let scale = rounding.factor.map(|factor| 1.0 / factor);
     let error = squared_error::<TOP>(columns, weights, &rounding, &scale, &sums.least);
     let mut best = Best { error, scale, least: sums.least, rounding };
@@ -118,6 +122,7 @@ fn search_above_least<const TOP: i32>(
         }
         best.try_rounding::<TOP>(columns, weights, &sums, &rounding);
     }
+
     let mut levels = [[0; LANES]; BLOCK];
     for (levels, values) in levels.iter_mut().zip(&columns.0) {
         for lane in 0..LANES {
@@ -129,12 +134,14 @@ fn search_above_least<const TOP: i32>(
             levels[lane] = if sums.is_flat(lane) { 0 } else { level };
         }
     }
+
     for lane in 0..LANES {
         if sums.is_flat(lane) {
             best.scale[lane] = 0.0;
             best.least[lane] = sums.least[lane];
         }
     }
+
     (best.scale, best.least, levels)
 }
 
@@ -163,6 +170,7 @@ impl Sums {
             weights: [0.0; LANES],
             weighted_values: [0.0; LANES],
         };
+
         for (values, weights) in columns.0.iter().zip(&weights.0) {
             for lane in 0..LANES {
                 let value = values[lane];
@@ -173,9 +181,11 @@ impl Sums {
                 sums.weighted_values[lane] += weights[lane] * value;
             }
         }
+
         for least in &mut sums.least {
             *least = if *least > 0.0 { 0.0 } else { *least };
         }
+
         sums
     }
 
@@ -255,6 +265,7 @@ impl Best {
                 products[lane] += weighted * values[lane];
             }
         }
+
         let [scale, least, determinant] = sums.lines(&sum, &squares, &products);
         let error = squared_error::<TOP>(columns, weights, rounding, &scale, &least);
         for lane in 0..LANES {

@@ -80,6 +80,7 @@ pub(super) fn drift(original: &[[f32; LANES]], new: &[[f32; LANES]]) -> Option<D
 #[target_feature(enable = "avx2,fma,f16c")]
 fn widen_f16_here(stored: &[[u8; 2]], values: &mut [f32]) {
     const GROUP: usize = 64;
+
     let (groups, rest) = stored.as_chunks::<GROUP>();
     let (value_groups, value_rest) = values.as_chunks_mut::<GROUP>();
     for (stored, values) in groups.iter().zip(value_groups) {
@@ -94,6 +95,7 @@ fn widen_f16_here(stored: &[[u8; 2]], values: &mut [f32]) {
             widen_f16_one_by_one(stored, values);
         }
     }
+
     widen_f16_one_by_one(rest, value_rest);
 }
 
@@ -112,6 +114,7 @@ fn narrow_to_f16_here<W: Wire<Value = f32>>(
     let (rounded_groups, rounded_rest) = rounded.as_chunks_mut::<8>();
     let magnitude = _mm256_set1_ps(f32::from_bits(!f32::to_bits(-0.0)));
     let (infinity, zero) = (_mm256_set1_ps(f32::INFINITY), _mm256_setzero_ps());
+
     // Comparisons yield -1 where they hold.
     let [mut overflowed, mut flushed, mut inexact] = [_mm256_setzero_si256(); 3];
     let less = |count, holds| _mm256_sub_epi32(count, _mm256_castps_si256(holds));
@@ -128,6 +131,7 @@ fn narrow_to_f16_here<W: Wire<Value = f32>>(
         flushed = less(flushed, _mm256_and_ps(is_zero, _mm256_cmp_ps::<_CMP_NEQ_OQ>(value, zero)));
         inexact = less(inexact, _mm256_cmp_ps::<_CMP_NEQ_OQ>(back, value));
     }
+
     let mut counts = narrow_anywhere::<W, ToF16>(rest, rounded_rest);
     let sum = |lanes: __m256i| store_counts(lanes).into_iter().map(u64::from).sum::<u64>();
     counts.merge(CastCounts {
@@ -238,6 +242,7 @@ fn drift_here(original: &[[f32; LANES]], new: &[[f32; LANES]]) -> DriftLanes {
             let error = _mm256_sub_ps(load(&halves[at]), load(&new_halves[at]));
             max_error[at] = _mm256_max_ps(_mm256_and_ps(error, magnitude), max_error[at]);
         }
+
         let (quarters, new_quarters) = (original.as_chunks::<4>().0, new.as_chunks::<4>().0);
         for at in 0..4 {
             let (value, new) = (load_4(&quarters[at]), load_4(&new_quarters[at]));
@@ -249,6 +254,7 @@ fn drift_here(original: &[[f32; LANES]], new: &[[f32; LANES]]) -> DriftLanes {
             squares_new[at] = _mm256_fmadd_pd(new, new, squares_new[at]);
         }
     }
+
     DriftLanes {
         squared_error: join(squared_error.map(|lanes| store_wide(lanes))),
         squares: join(squares.map(|lanes| store_wide(lanes))),

@@ -131,6 +131,7 @@ fn drift_here(original: &[[f32; LANES]], new: &[[f32; LANES]]) -> DriftLanes {
             }
         }
     }
+
     DriftLanes {
         squared_error: store_wide(squared_error),
         squares: store_wide(squares),

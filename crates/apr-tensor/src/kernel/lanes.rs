@@ -31,17 +31,21 @@ impl DriftLanes {
         for lane in 0..LANES {
             error[lane] = original[lane] - new[lane];
         }
+
         for lane in 0..LANES {
             let distance = error[lane].abs();
             self.max_error[lane] =
                 if distance > self.max_error[lane] { distance } else { self.max_error[lane] };
         }
+
         for (sum, value) in self.squared_error.iter_mut().zip(error) {
             *sum += f64::from(value) * f64::from(value);
         }
+
         for (sum, &value) in self.squares.iter_mut().zip(original) {
             *sum += f64::from(value) * f64::from(value);
         }
+
         for (sum, &value) in self.squares_new.iter_mut().zip(new) {
             *sum += f64::from(value) * f64::from(value);
         }

@@ -74,6 +74,7 @@ impl SparseReader {
         if stored_len < header {
             return Err(Error::corrupt("the sparse matrix has no header").at(0));
         }
+
         let entries = read_u64(header - 8, &read_at)?;
         let sections =
             Sections::new(matrix, layout, entries).filter(|sections| sections.end == stored_len);
@@ -89,6 +90,7 @@ impl SparseReader {
                 Error::corrupt("the sparse matrix has more entries than places").at(header - 8)
             );
         }
+
         let last = sections.row_ptr + 8 * sections.block_rows;
         let (first, end) = (read_u64(sections.row_ptr, &read_at)?, read_u64(last, &read_at)?);
         if first != 0 || end != entries {
@@ -97,6 +99,7 @@ impl SparseReader {
             );
             return Err(Error::corrupt(message).at(last));
         }
+
         Ok(Self { matrix, layout, entries, sections })
     }
 
@@ -173,8 +176,10 @@ impl SparseReader {
                 }
                 self.walk_row(row, start..end, (&mut columns, read_at), &mut visit)?;
             }
+
             row += count as u64;
         }
+
         Ok(())
     }
 
@@ -204,9 +209,11 @@ impl SparseReader {
                 }
                 least = column + 1;
             }
+
             visit(row, entry, columns)?;
             entry += count as u64;
         }
+
         Ok(())
     }
 }
@@ -244,6 +251,7 @@ impl Window<'_> {
             }
             return Ok(());
         }
+
         let mut at = at;
         for columns in columns.chunks(at_once) {
             let block_len = usize_of(block_bytes);
@@ -259,6 +267,7 @@ impl Window<'_> {
             }
             self.scratch = values;
         }
+
         Ok(())
     }
 
@@ -275,6 +284,7 @@ impl Window<'_> {
         let strip = block * matrix.element;
         let left = u64::from(u32::from_le_bytes(column)) * strip;
         let right = left.saturating_add(strip).min(row_bytes);
+
         // Rows of the matrix that both the block and the window have.
         let first = row * block;
         let rows = first.max(self.range.start / row_bytes)
@@ -289,6 +299,7 @@ impl Window<'_> {
             let within = (row - first) * strip + (start - row * row_bytes - left);
             copy(within, &mut self.buf[target])?;
         }
+
         Ok(())
     }
 }

@@ -31,6 +31,7 @@ pub fn encode(matrix: Matrix, layout: SparseLayout, dense: &[u8]) -> Result<Vec<
     if grid.block_columns as u64 > 1 << 32 {
         return Err(Error::format("the matrix has more columns than sparse layouts count"));
     }
+
     let len = layout.stored_len(matrix, entries).and_then(|len| usize::try_from(len).ok());
     let len = len.ok_or_else(|| Error::memory("the sparse matrix is larger than memory can be"))?;
     let mut stored = Vec::with_capacity(len);
@@ -38,6 +39,7 @@ pub fn encode(matrix: Matrix, layout: SparseLayout, dense: &[u8]) -> Result<Vec<
         stored.extend_from_slice(&block.to_le_bytes());
         stored.extend_from_slice(&[0; 4]);
     }
+
     stored.extend_from_slice(&entries.to_le_bytes());
     let mut columns: Vec<u32> = Vec::new();
     stored.extend_from_slice(&0_u64.to_le_bytes());
@@ -51,12 +53,14 @@ pub fn encode(matrix: Matrix, layout: SparseLayout, dense: &[u8]) -> Result<Vec<
         );
         stored.extend_from_slice(&(columns.len() as u64).to_le_bytes());
     }
+
     columns.iter().for_each(|column| stored.extend_from_slice(&column.to_le_bytes()));
     let mut entry = columns.iter();
     for row in 0..grid.block_rows {
         let of_row = (0..grid.block_columns).filter(|&column| grid.is_entry(row, column));
         of_row.zip(&mut entry).for_each(|(column, _)| grid.append(row, column, &mut stored));
     }
+
     Ok(stored)
 }
 
@@ -79,12 +83,14 @@ impl<'a> Grid<'a> {
         if dense.len() as u64 != matrix.dense_len() {
             return Err(Error::format("the bytes are not those of the matrix"));
         }
+
         let sections = Sections::new(matrix, layout, 0)
             .ok_or_else(|| Error::format("no block has that size"))?;
         let fit = |number: u64| {
             usize::try_from(number)
                 .map_err(|_| Error::memory("the matrix is larger than memory can be"))
         };
+
         // Without elements there is nothing to look at, and dimensions may be anything.
         let (row_bytes, columns) =
             if dense.is_empty() { (0, 0) } else { (matrix.row_bytes(), sections.block_columns) };

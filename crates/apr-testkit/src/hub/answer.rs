@@ -16,6 +16,7 @@ impl State {
             // As a proxy it is every server.
             return Answer::new(200, "");
         }
+
         let fault = self.fault_of(&asked.target);
         match &fault {
             Some(Fault::Status(status, headers)) => {
@@ -27,6 +28,7 @@ impl State {
             Some(Fault::Redirect(target)) => return Answer::new(302, "").with("Location", target),
             _ => {}
         }
+
         if at_store {
             return self.stored_file(asked, fault.as_ref());
         }
@@ -36,6 +38,7 @@ impl State {
         if let Some(rest) = asked.path().strip_prefix("/api/models") {
             return self.api(asked, rest.trim_start_matches('/'));
         }
+
         self.resolve(asked, fault.as_ref())
     }
 
@@ -57,6 +60,7 @@ impl State {
         if rest.is_empty() {
             return self.search(asked);
         }
+
         let parts: Vec<&str> = rest.splitn(4, '/').collect();
         let [org, name, what, rest @ ..] = &parts[..] else {
             return self.info(asked, rest, "main");
@@ -102,6 +106,7 @@ impl State {
             }
             entry
         });
+
         let siblings: Vec<Value> = siblings.collect();
         json_answer(&json!({
             "id": repo, "modelId": repo, "sha": commit, "siblings": siblings, "private": false,
@@ -125,6 +130,7 @@ impl State {
             }
             entry
         });
+
         json_answer(&Value::Array(entries.collect())).with("X-Repo-Commit", commit)
     }
 
@@ -178,12 +184,14 @@ impl State {
                     "Access to model is restricted and you are not in the authorized list.",
                 );
         }
+
         let Some(content) = repository.commits[&commit].get(&decoded(file)).cloned() else {
             return absent("EntryNotFound").with("X-Repo-Commit", commit);
         };
         if !content.large {
             return self.file(asked, &content, fault).with("X-Repo-Commit", commit);
         }
+
         let number = self.signed.len() as u64;
         let key = format!("{repo} {commit} {}", decoded(file));
         self.signed.insert(number, (key, self.uses.unwrap_or(u32::MAX)));
@@ -208,6 +216,7 @@ impl State {
         if *left == 0 {
             return Answer::new(403, "<Error>Request has expired</Error>");
         }
+
         *left -= 1;
         let key = key.clone();
         let mut words = key.splitn(3, ' ');
@@ -242,13 +251,16 @@ impl State {
                 answer
             }
         };
+
         if longer > 0 && answer.status == 200 {
             let len = answer.body.len() + usize::try_from(longer).expect("small");
             answer.body.to_mut().resize(len, 0);
         }
+
         if !matches!(fault, Some(Fault::NoRanges)) {
             answer = answer.with("Accept-Ranges", "bytes");
         }
+
         self.spoil(&mut answer, fault);
         answer.with("ETag", etag)
     }
@@ -264,6 +276,7 @@ impl State {
             }
             _ => {}
         }
+
         self.answers += 1;
         if self.cut_every > 0 && self.answers.is_multiple_of(self.cut_every) {
             answer.cut = Some((answer.body.len() as u64 / 2, Duration::ZERO));

@@ -84,6 +84,7 @@ impl Connection {
         self.reader.read_line(&mut line).ok().filter(|&len| len > 0)?;
         let mut words = line.split_whitespace();
         let (method, target) = (words.next()?.to_owned(), words.next()?.to_owned());
+
         // What a proxy is asked for has the server in it.
         let target = match target.split_once("://") {
             Some((_, rest)) => format!("/{}", rest.split_once('/').map_or("", |(_, path)| path)),
@@ -96,6 +97,7 @@ impl Connection {
             let Some((name, value)) = line.trim_end().split_once(':') else { break };
             headers.push((name.to_owned(), value.trim().to_owned()));
         }
+
         Some(Asked { method, target, headers })
     }
 
@@ -106,6 +108,7 @@ impl Connection {
         for (name, value) in &answer.headers {
             text.push_str(&format!("{name}: {value}\r\n"));
         }
+
         text.push_str("\r\n");
         if self.stream.write_all(text.as_bytes()).is_err() {
             return false;
@@ -113,15 +116,18 @@ impl Connection {
         if is_head {
             return true;
         }
+
         let sent = usize::try_from(answer.planned()).expect("it fits");
         if !line.pieces(&answer.body[..sent]).all(|piece| self.stream.write_all(piece).is_ok()) {
             return false;
         }
+
         if let Some((_, stall)) = answer.cut {
             thread::sleep(stall);
             let _ = self.stream.shutdown(std::net::Shutdown::Both);
             return false;
         }
+
         answer.stated.is_none()
     }
 }

@@ -141,6 +141,7 @@ impl TestHub {
                 }
             });
         }
+
         Self { state, line, url: hub_url }
     }
 
@@ -282,6 +283,7 @@ fn serve(stream: TcpStream, state: &Mutex<State>, line: &Line, at_store: bool) {
             sent: 0,
             at,
         };
+
         // Noted before it is sent: whoever has the answer finds the request.
         request.sent = if asked.method == "HEAD" { 0 } else { answer.planned() };
         state.lock().unwrap_or_else(PoisonError::into_inner).requests.push(request);

@@ -23,12 +23,14 @@ pub(super) fn from_tokenizer_json(context: &mut Context<'_>, json: &TokenizerJso
              differs"
         ));
     }
+
     if known.is_some_and(|known| known.splits_marks) {
         context.warn(
             "llama.cpp ends words at combining marks, as of Thai and Hindi: such texts \
             get other ids",
         );
     }
+
     let mut tokens = read_tokens(context, json)?;
     context.write_tokens("gpt2", &pre, &mut tokens, false);
     write_merges(context, &json.model.merges);
@@ -55,6 +57,7 @@ pub(super) fn from_vocab_json(context: &mut Context<'_>) -> Result<()> {
             pre
         }
     };
+
     let pre = context.pre.unwrap_or(by_class);
     let Some(Vocab::Ids(vocab)) = context.files.json("vocab.json")? else {
         return Err(Error::format("it is not a map of tokens to ids").in_file("vocab.json"));
@@ -138,6 +141,7 @@ fn find_pre(context: &Context<'_>, json: &TokenizerJson) -> Result<String> {
     if let Some(pre) = context.pre {
         return Ok(pre.to_owned());
     }
+
     let nfc = has_nfc(&json.normalizer);
     let found =
         pre::recognize(&json.pre_tokenizer, context.architecture, json.model.ignore_merges, nfc);
@@ -197,6 +201,7 @@ pub(super) fn fill(
             .in_file(file));
         }
     }
+
     Ok(())
 }
 
@@ -210,6 +215,7 @@ pub(super) fn added_beside(context: &Context<'_>) -> Result<Vec<AddedToken>> {
         rstrip: false,
         single_word: false,
     };
+
     let mut added = match context.files.json("added_tokens.json")? {
         Some(Vocab::Ids(tokens)) => tokens.into_iter().map(plain).collect(),
         _ => Vec::new(),
@@ -221,6 +227,7 @@ pub(super) fn added_beside(context: &Context<'_>) -> Result<Vec<AddedToken>> {
 /// `added_tokens_decoder` of `tokenizer_config.json`, by id.
 pub(super) fn decoder_tokens(context: &Context<'_>) -> Result<Vec<AddedToken>> {
     const FILE: &str = "tokenizer_config.json";
+
     let Some(decoder) = context.settings.get("added_tokens_decoder").and_then(Json::as_object)
     else {
         return Ok(Vec::new());
@@ -231,6 +238,7 @@ pub(super) fn decoder_tokens(context: &Context<'_>) -> Result<Vec<AddedToken>> {
         let (lstrip, rstrip, single_word) = (flag("lstrip"), flag("rstrip"), flag("single_word"));
         Some(AddedToken { id, content, special: flag("special"), lstrip, rstrip, single_word })
     };
+
     let mut tokens: Vec<AddedToken> = decoder
         .iter()
         .map(|entry| {
@@ -245,6 +253,7 @@ pub(super) fn decoder_tokens(context: &Context<'_>) -> Result<Vec<AddedToken>> {
 
 fn read_merges_txt(context: &Context<'_>) -> Result<Vec<Merge>> {
     const FILE: &str = "merges.txt";
+
     let Some(text) = context.files.text(FILE)? else {
         return Err(Error::format("vocab.json needs it, and it is not there").in_file(FILE));
     };

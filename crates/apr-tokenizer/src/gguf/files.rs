@@ -76,6 +76,7 @@ pub(super) fn size(file: &str, highest: u64, entries: usize, rows: Option<u64>) 
             return Err(Error::format(message).in_file(file));
         }
     };
+
     match usize::try_from(size) {
         Ok(size) if size <= vocabulary::MAX_TOKENS => Ok(size),
         _ => Err(Error::format(format!("{} are too many", counted(size, "token"))).in_file(file)),

@@ -70,6 +70,7 @@ pub fn tokenizer_key_values(
             "no tokenizer among the files: llama.cpp refuses to load a GGUF file without one",
         );
     }
+
     Ok(context.finish())
 }
 

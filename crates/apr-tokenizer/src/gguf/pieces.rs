@@ -27,6 +27,7 @@ pub(super) fn read_pieces(context: &mut Context<'_>, model: &SentencePiece<'_>) 
             json.added_tokens.iter().filter(fills).filter(unknown).cloned().collect();
         added.extend(more);
     }
+
     let ids = (0..model.pieces.len() as u64).chain(added.iter().map(|token| token.id));
     let mut tokens = context.padding("tokenizer.model", ids)?;
     let mut beyond = 0;
@@ -34,12 +35,14 @@ pub(super) fn read_pieces(context: &mut Context<'_>, model: &SentencePiece<'_>) 
         beyond +=
             usize::from(!tokens.set(id, piece.text.to_owned(), piece.score, token_type(piece)));
     }
+
     if beyond > 0 {
         context.warn(format!(
             "{} beyond the rows of the embedding: left out",
             counted(beyond as u64, "piece")
         ));
     }
+
     let dropped = added.iter().filter(|token| !tokens.set_added(token, ADDED_SCORE)).count();
     context.check_added(&added, dropped);
     Ok(tokens)

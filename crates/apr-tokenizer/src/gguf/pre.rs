@@ -417,6 +417,7 @@ fn read_steps(step: &Value, steps: &mut Vec<Step<'_>>) -> Result<(), String> {
         "" => {}
         other => return Err(format!("the step {other}")),
     }
+
     Ok(())
 }
 
@@ -424,6 +425,7 @@ fn read_split(step: &Value) -> Result<Step<'static>, String> {
     let pattern = step.get("pattern").and_then(|pattern| pattern.get("Regex")?.as_str());
     let behaviour = step.get("behavior").and_then(Value::as_str).unwrap_or_default();
     let invert = step.get("invert").and_then(Value::as_bool).unwrap_or_default();
+
     // All of a text is matched by those patterns that models remove the rest of.
     let isolated = matches!((behaviour, invert), ("Isolated", _) | ("Removed", true));
     match pattern.map(canonical) {
@@ -458,10 +460,12 @@ fn canonical(pattern: &str) -> String {
         (r"|\s*[\r\n]|", r"|\s*[\r\n]+|"),
         (r"\p{N}{1}", r"\p{N}"),
     ];
+
     // Too long a list of letters to be spelled in one way by all.
     if pattern.starts_with(r"\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯ") {
         return CASED.to_owned();
     }
+
     SPELLINGS.iter().fold(pattern.to_owned(), |pattern, (from, to)| pattern.replace(from, to))
 }
 
@@ -474,6 +478,7 @@ impl Pre {
                 "use_regex": regex,
             })
         };
+
         let mut steps = Vec::new();
         let mut rest = self.steps;
         while let [step, after @ ..] = rest {
@@ -498,6 +503,7 @@ impl Pre {
                 (Step::Bytes, _) => bytes(false),
             });
         }
+
         match steps.len() {
             1 => steps.remove(0),
             _ => json!({ "type": "Sequence", "pretokenizers": steps }),

@@ -42,6 +42,7 @@ pub(super) fn from_merges<'a>(merges: &[Merge], tokens: impl Iterator<Item = &'a
         if last.as_ref() == Some(&formed) || !tokens.contains(formed.as_str()) {
             continue;
         }
+
         match scores.by_text.get(&formed) {
             Some(_) => {
                 scores.mixed.0 += 1;
@@ -54,8 +55,10 @@ pub(super) fn from_merges<'a>(merges: &[Merge], tokens: impl Iterator<Item = &'a
                 scores.by_text.insert(formed.clone(), 0.0 + score);
             }
         }
+
         last = Some(formed);
     }
+
     scores
 }
 
@@ -73,6 +76,7 @@ fn unlisted(merges: &[Merge], tokens: &HashSet<&str>) -> (usize, Option<Merge>) 
             }
         }
     }
+
     (
         missing.0,
         missing.1.map(|(left, right): (&str, &str)| Merge(left.to_owned(), right.to_owned())),

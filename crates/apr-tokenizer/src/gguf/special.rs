@@ -68,6 +68,7 @@ impl Special {
             settings.complete();
             special.read_post_processor(&json.post_processor, &mut settings, context);
         }
+
         special.template = chat_template(context)?;
         let count = tokens.len() as u64;
         for role in settings.roles() {
@@ -87,6 +88,7 @@ impl Special {
             let token = json.added_tokens.iter().find(|token| token.content == text);
             special.set(role, token.map(|token| token.id).filter(|&id| id < count));
         }
+
         special.read_config(&settings, context, count);
         special.complete(&settings, context, tokens)?;
         Ok(special)
@@ -183,10 +185,12 @@ impl Special {
             }
             self.adds("bos", known);
         }
+
         if let Some(last) = last {
             settings.end_with(last);
             self.adds("eos", true);
         }
+
         if let Some(adds) = separator(list(processor, "pair"), first, last, settings) {
             self.adds("sep", adds);
             let eos = settings.text("eos").map(str::to_owned).filter(|_| adds);
@@ -209,6 +213,7 @@ impl Special {
                     format!("config.json: {key} is {value}, no id of {count} tokens: left out");
                 context.warn(message);
             }
+
             self.set(role, id);
         }
     }
@@ -236,6 +241,7 @@ impl Special {
             };
             self.set(role, named.or_else(listed));
         }
+
         Ok(())
     }
 
@@ -282,11 +288,13 @@ impl Special {
                 context.set(key, id);
             }
         }
+
         for &(role, adds) in &self.adds {
             if matches!(role, "bos" | "eos" | "sep") {
                 context.set(&format!("add_{role}_token"), adds);
             }
         }
+
         self.write_chat_template(context);
         for (name, value) in [("lowercase", self.lowercase), ("strip_accents", self.strip_accents)]
         {
@@ -298,6 +306,7 @@ impl Special {
 
     fn write_chat_template(&self, context: &mut Context<'_>) {
         const KEY: &str = "tokenizer.chat_template";
+
         let named = match &self.template {
             Some(Json::String(template)) => {
                 return context.set_key(KEY.to_owned(), Value::from(template.as_str()));
@@ -305,11 +314,13 @@ impl Special {
             Some(Json::Array(named)) => named,
             _ => return,
         };
+
         let mut default = None;
         let mut names = Vec::new();
         if named.len() > MAX_TEMPLATES {
             context.warn(format!("only the first {MAX_TEMPLATES} chat templates are kept"));
         }
+
         for entry in named.iter().take(MAX_TEMPLATES) {
             let Some((name, template)) = named_template(entry) else { continue };
             if name == "default" {
@@ -319,10 +330,12 @@ impl Special {
                 names.push(name);
             }
         }
+
         if !names.is_empty() {
             context
                 .set_key("tokenizer.chat_templates".to_owned(), Value::Array(Array::String(names)));
         }
+
         if let Some(default) = default {
             context.set_key(KEY.to_owned(), Value::from(default));
         }

@@ -22,18 +22,21 @@ pub(super) fn from_sentencepiece(context: &mut Context<'_>, bytes: &[u8]) -> Res
     if model.is_unigram() {
         return unigram::from_sentencepiece(context, &model);
     }
+
     if model.removes_spaces {
         context.warn(
             "llama.cpp keeps spaces around a text and several in a row, SentencePiece \
             leaves them out",
         );
     }
+
     if !model.charsmap.is_empty() {
         context.warn(
             "llama.cpp does not normalize a text before it merges: one with letters SentencePiece \
              replaces differs",
         );
     }
+
     write_prefix_setting(context);
     let mut tokens = read_pieces(context, &model)?;
     context.write_tokens("llama", "default", &mut tokens, true);
@@ -42,6 +45,7 @@ pub(super) fn from_sentencepiece(context: &mut Context<'_>, bytes: &[u8]) -> Res
     for (role, id) in model.roles() {
         special.write_missing(context, role, Some(id), DEFAULTS);
     }
+
     write_for_architecture(context, &tokens);
     write_prefix(context, model.adds_prefix);
     check_bytes(context, &tokens);
@@ -55,6 +59,7 @@ pub(super) fn from_tokenizer_json(context: &mut Context<'_>, json: &TokenizerJso
              differ so do ids",
         );
     }
+
     write_prefix_setting(context);
     let mut tokens = read_tokens(context, json)?;
     set_types(json, &mut tokens);
@@ -121,6 +126,7 @@ fn set_scores(context: &mut Context<'_>, json: &TokenizerJson, tokens: &mut Toke
              texts with them get other ids"
         ));
     }
+
     if let (count, Some(text)) = mixed {
         let (tokens, text) = (counted(count as u64, "merge"), Escaped::short(&text).to_string());
         context.warn(format!(

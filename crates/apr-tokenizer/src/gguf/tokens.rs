@@ -88,6 +88,7 @@ impl Tokens {
                 repeated.push(id);
             }
         }
+
         let example = self.texts.get(*repeated.first()?)?.clone();
         let taken: HashSet<_> =
             self.texts.iter().filter(|text| text.starts_with("[PAD")).cloned().collect();
@@ -99,6 +100,7 @@ impl Tokens {
             self.texts[id] = name;
             self.types[id] = UNUSED;
         }
+
         let (count, example) =
             (apr_core::counted(repeated.len() as u64, "token"), Escaped::short(&example));
         Some(format!(

@@ -69,6 +69,7 @@ fn keep_types(model: &SentencePiece<'_>, tokens: &mut Tokens) {
 
 pub(super) fn from_tokenizer_json(context: &mut Context<'_>, json: &TokenizerJson) -> Result<()> {
     const FILE: &str = "tokenizer.json";
+
     let Vocab::Scores(vocab) = &json.model.vocab else {
         return Err(
             Error::format("its vocabulary is not a list of tokens with scores").in_file(FILE)
@@ -80,6 +81,7 @@ pub(super) fn from_tokenizer_json(context: &mut Context<'_>, json: &TokenizerJso
                 become the unknown token",
         );
     }
+
     let added = json.added_tokens.iter().map(|token| token.id);
     let mut tokens = context.padding(FILE, (0..vocab.len() as u64).chain(added))?;
     for (id, (text, score)) in (0..).zip(vocab) {
@@ -91,6 +93,7 @@ pub(super) fn from_tokenizer_json(context: &mut Context<'_>, json: &TokenizerJso
                 .in_file(FILE));
         }
     }
+
     set_added(context, json, &mut tokens);
     let mut normalization = Normalization::default();
     read_normalizer(context, &json.normalizer, &mut normalization)?;
@@ -115,6 +118,7 @@ fn set_added(context: &mut Context<'_>, json: &TokenizerJson, tokens: &mut Token
             .filter(|_| is_gap);
         gap.into_iter().for_each(|token_type| *token_type = USER_DEFINED);
     }
+
     context.check_added(&json.added_tokens, dropped);
     let unknown = json.model.unk_id.and_then(|id| tokens.types.get_mut(usize::try_from(id).ok()?));
     unknown.into_iter().for_each(|token_type| *token_type = UNKNOWN);
@@ -137,20 +141,24 @@ fn write(
             .and_then(|n| u32::try_from(n).ok());
         context.set("token_type_count", types.unwrap_or(1));
     }
+
     context.set("remove_extra_whitespaces", normalization.removes_spaces);
     if !normalization.charsmap.is_empty() {
         context
             .set("precompiled_charsmap", Value::Array(Array::U8(normalization.charsmap.clone())));
     }
+
     let special = context.write_special(json, &tokens)?;
     for &(role, id) in roles {
         special.write_missing(context, role, Some(id), DEFAULTS);
     }
+
     // SentencePiece itself adds none; T5 adds its eos, as llama.cpp does.
     json.into_iter().for_each(|json| special.settle(context, json, false, true));
     if tokens.types.iter().all(|&token_type| token_type != UNKNOWN && token_type != CONTROL) {
         context.warn("no token is marked as the unknown one");
     }
+
     Ok(())
 }
 

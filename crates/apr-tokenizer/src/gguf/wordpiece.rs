@@ -39,6 +39,7 @@ pub(super) fn from_tokenizer_json(context: &mut Context<'_>, json: &TokenizerJso
 /// Words and pieces a line each; whether letters are lowered is in the settings.
 pub(super) fn from_vocab_txt(context: &mut Context<'_>) -> Result<()> {
     const FILE: &str = "vocab.txt";
+
     let text = context.files.text(FILE)?.unwrap_or_default();
     let vocab: Vec<_> = text.lines().map(str::to_owned).zip(0..).collect();
     let added = added_beside(context)?;
@@ -52,11 +53,13 @@ pub(super) fn from_vocab_txt(context: &mut Context<'_>) -> Result<()> {
             *token_type = CONTROL;
         }
     }
+
     write(context, tokens, None, "##")?;
     if let Some(lowers) = context.settings.get("do_lower_case").and_then(Json::as_bool) {
         context.set("normalizer.lowercase", lowers);
         warn_of_case(context, lowers);
     }
+
     Ok(())
 }
 
@@ -86,6 +89,7 @@ fn write(
     for (role, id) in named {
         special.write_missing(context, role, id, DEFAULTS);
     }
+
     Ok(())
 }
 
@@ -123,6 +127,7 @@ fn check_normalizer(context: &mut Context<'_>, normalizer: &Json) -> Result<()> 
             return Err(Error::format(message).in_file("tokenizer.json"));
         }
     }
+
     Ok(())
 }
 

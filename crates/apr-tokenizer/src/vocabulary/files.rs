@@ -77,6 +77,7 @@ fn candidates(names: &[&str], warnings: &mut Vec<String>) -> Vec<(usize, Parse)>
         }
         _ => {}
     }
+
     found
 }
 
@@ -93,6 +94,7 @@ fn complete<'a>(
     if tokenizer.file == "vocab.json" && names.contains(&"merges.txt") {
         tokenizer.model_type = Some("BPE".to_owned());
     }
+
     let beside: [(&str, ParseAdded); 2] = [
         ("added_tokens.json", hugging_face::from_added_tokens),
         ("tokenizer_config.json", hugging_face::from_added_tokens_decoder),
@@ -113,6 +115,7 @@ fn complete<'a>(
             Err(why) => warnings.push(warning(name, &why)),
         }
     }
+
     Ok(())
 }
 

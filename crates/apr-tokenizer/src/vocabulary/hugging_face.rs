@@ -110,6 +110,7 @@ pub(super) fn from_tokenizer_json(bytes: &[u8]) -> Result<Tokenizer, String> {
         let added = || added_tokens.iter().find(|added| added.content == unk).map(|added| added.id);
         tokenizer.roles.extend(trained.or_else(added).map(|id| ("unk", id)));
     }
+
     tokenizer.roles.extend(model.unk_id.map(|id| ("unk", id)));
     tokenizer.model_type = Some(model.model_type.unwrap_or_else(|| {
         // Files from before 2020 leave it to the fields.
@@ -124,9 +125,11 @@ pub(super) fn from_tokenizer_json(bytes: &[u8]) -> Result<Tokenizer, String> {
     for (text, id) in model.vocab.tokens {
         tokenizer.add(id, text);
     }
+
     for added in added_tokens {
         added.add_to(&mut tokenizer);
     }
+
     Ok(tokenizer)
 }
 

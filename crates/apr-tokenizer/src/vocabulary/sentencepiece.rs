@@ -50,6 +50,7 @@ impl<'a> SentencePiece<'a> {
             adds_prefix: true,
             removes_spaces: true,
         };
+
         for field in Fields(bytes) {
             match field? {
                 (1, Wire::Bytes(piece)) => {
@@ -62,9 +63,11 @@ impl<'a> SentencePiece<'a> {
                 _ => {}
             }
         }
+
         if model.pieces.is_empty() {
             return Err("it holds no SentencePiece pieces".to_owned());
         }
+
         Ok(model)
     }
 
@@ -108,6 +111,7 @@ impl<'a> Piece<'a> {
                 _ => {}
             }
         }
+
         Ok(piece)
     }
 }
@@ -125,12 +129,14 @@ pub(super) fn from_model(bytes: &[u8]) -> Result<Tokenizer, String> {
             tokenizer.add(id, piece.text.to_owned());
         }
     }
+
     if let Some(trainer) = &model.trainer {
         tokenizer.model_type = Some(format!("SentencePiece {}", trainer.model_type()));
         let roles = model.roles();
         tokenizer.roles.retain(|(role, _)| roles.iter().all(|(other, _)| other != role));
         tokenizer.roles.extend(roles);
     }
+
     Ok(tokenizer)
 }
 
@@ -158,6 +164,7 @@ impl TrainerSpec {
                 _ => {}
             }
         }
+
         Ok(spec)
     }
 

@@ -58,6 +58,7 @@ fn aligned(
     if before == 0 && end.is_multiple_of(element) {
         return read(offset, buf);
     }
+
     // The whole elements in between need no detour.
     let first_whole = offset.next_multiple_of(element);
     let last_whole = end - end % element;
@@ -68,6 +69,7 @@ fn aligned(
         buf.copy_from_slice(&scratch[usize_of(before)?..][..buf.len()]);
         return Ok(());
     }
+
     let (head, rest) = buf.split_at_mut(usize_of(first_whole - offset)?);
     let (whole, tail) = rest.split_at_mut(usize_of(last_whole - first_whole)?);
     let mut scratch = vec![0; usize_of(element)?];
@@ -75,12 +77,14 @@ fn aligned(
         read(offset - before, &mut scratch)?;
         head.copy_from_slice(&scratch[usize_of(before)?..]);
     }
+
     read(first_whole, whole)?;
     if !tail.is_empty() {
         read(last_whole, &mut scratch)?;
         let len = tail.len();
         tail.copy_from_slice(&scratch[..len]);
     }
+
     Ok(())
 }
 
@@ -100,18 +104,22 @@ fn read_pieces(
         if buf.is_empty() {
             break;
         }
+
         if skipped >= piece.len {
             skipped -= piece.len;
             continue;
         }
+
         let len = usize_of((piece.len - skipped).min(buf.len() as u64))?;
         let (here, rest) = std::mem::take(&mut buf).split_at_mut(len);
         match piece.from {
             Some((tensor, start)) => base.read_tensor(tensor, start + skipped, here)?,
             None => here.fill(0),
         }
+
         (buf, skipped) = (rest, 0);
     }
+
     Ok(())
 }
 
@@ -135,6 +143,7 @@ fn read_sum(
             *sum = (f32::from_le_bytes(*value) + constant).to_le_bytes();
         }
     }
+
     Ok(())
 }
 
@@ -148,6 +157,7 @@ impl Rows {
             let at = offset + filled as u64;
             let here = usize_of((block - at % block).min((buf.len() - filled) as u64))?;
             let target = &mut buf[filled..filled + here];
+
             // Rows that are mixed among few are read together: one by one they cost a call each.
             if block <= SCRATCH as u64
                 && here as u64 >= block / 4
@@ -168,6 +178,7 @@ impl Rows {
             }
             filled += here;
         }
+
         Ok(())
     }
 
@@ -192,6 +203,7 @@ impl Rows {
             at += len as u64;
             target = rest;
         }
+
         Ok(())
     }
 }

@@ -35,6 +35,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         created_at: "2026-11-21T00:00:00Z".into(),
         ..ModelCard::default()
     };
+
     let mut options = SaveOptions::default()
         .with_compression(Compression::ZstdMax)
         .with_name("languages")

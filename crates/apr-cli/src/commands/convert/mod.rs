@@ -39,9 +39,11 @@ pub(super) fn import_job(args: &ImportArgs, context: &Context) -> Outcome<(Job, 
         let message = format!("this is {}, not {}", model.reader.format().name, expected.name);
         return Err(Error::format(message).in_file(&model.name).into());
     }
+
     if let Some(expected) = &args.sha256 {
         check_sha256(&args.source, &model, expected, context)?;
     }
+
     let output = args.write.output.as_deref();
     let foreign =
         |extension: &&str| *extension != "apr" && target_by_extension(extension).is_some();
@@ -61,6 +63,7 @@ pub(super) fn import_job(args: &ImportArgs, context: &Context) -> Outcome<(Job, 
         provenance: context.sources.provenance(&args.source),
         ..Job::new(contain(target, &args.container, context)?)
     };
+
     Ok((job, model))
 }
 
@@ -103,6 +106,7 @@ pub(super) fn export(args: &ExportArgs, context: &Context) -> Outcome {
         None,
         args.shard_size,
     )?;
+
     // What went through an import was judged there; an export gives back what is in the file.
     let stop = validation(&args.write).stop;
     let job = Job {
@@ -111,6 +115,7 @@ pub(super) fn export(args: &ExportArgs, context: &Context) -> Outcome {
         validation: ValidationConfig { stop, ..ValidationConfig::integrity() },
         ..Job::new(contain(target, &args.container, context)?)
     };
+
     let (job, model) = opened(job, &args.model, context)?;
     write(&job, &model, Destination::of(&args.write), Vec::new(), context)
 }
@@ -171,6 +176,7 @@ pub(super) fn contain(
             "--compress, --encrypt, --recipient and --sign are for .apr output".to_owned(),
         ));
     }
+
     let password = context.password.as_ref();
     target.apr2.encryption = match &context.encryption {
         Some(shared) => Some(shared.clone()),
@@ -209,12 +215,14 @@ pub(super) fn check_sha256(
             return Err(Failure::Usage(message));
         }
     };
+
     signals::stop_cleanly(&context.interrupt)?;
     let (source, _spool) = model::open_bytes(&file, context)?;
     let found = sha256(&source, &context.pipeline()?, &Bar::new(&context.printer, source.len()))?;
     if found == *expected {
         return Ok(());
     }
+
     let (found, expected) = (encode_string(&found), encode_string(expected));
     Err(Error::checksum(format!("its SHA-256 is {found}, not {expected}"))
         .in_file(file.display())

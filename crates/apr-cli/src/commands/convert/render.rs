@@ -37,6 +37,7 @@ pub(super) fn render_family(out: &mut dyn Write, report: &WriteReport) -> io::Re
             Ok(())
         };
     };
+
     let renamed = match family.renamed {
         0 => "names as they are".to_owned(),
         renamed => format!("{} renamed", counted(renamed as u64, "tensor")),
@@ -64,10 +65,12 @@ pub(super) fn render_validation(out: &mut dyn Write, report: &WriteReport) -> io
         let word = if error.level == Level::Error { "bad" } else { "odd" };
         writeln!(out, "  {style}{word}{style:#}: {error}")?;
     }
+
     let total = validation.errors.len() + validation.warnings.len();
     if total > SHOWN {
         writeln!(out, "  {DIM}and {} more; --json lists them all{DIM:#}", total - SHOWN)?;
     }
+
     Ok(())
 }
 
@@ -129,6 +132,7 @@ fn render_casts(out: &mut dyn Write, report: &ConvertReport) -> io::Result<()> {
     if to.is_empty() {
         return Ok(());
     }
+
     let casts: Vec<String> = to
         .iter()
         .map(|(dtype, count)| format!("{} to {dtype}", counted(*count, "tensor")))
@@ -169,6 +173,7 @@ fn render_quantization(out: &mut dyn Write, report: &ConvertReport) -> io::Resul
     if let Some(degradation) = &quantization.degradation {
         writeln!(out, "  {ODD}{degradation}{ODD:#}")?;
     }
+
     writeln!(out, "  {DIM}the worst:{DIM:#}")?;
     for TensorQuality { name, dtype, quality: cost } in &quantization.worst {
         let (relative, cosine) = (100.0 * cost.relative_error, cost.cosine);
@@ -178,6 +183,7 @@ fn render_quantization(out: &mut dyn Write, report: &ConvertReport) -> io::Resul
             Escaped::short(name)
         )?;
     }
+
     render_exceptions(out, report)
 }
 
@@ -199,6 +205,7 @@ fn render_exceptions(out: &mut dyn Write, report: &ConvertReport) -> io::Result<
             if names.len() > 3 { format!(" and {} more", names.len() - 3) } else { String::new() };
         writeln!(out, "  {ODD}{}{ODD:#}: {}{more}", Escaped(why), shown.join(", "))?;
     }
+
     Ok(())
 }
 
@@ -207,6 +214,7 @@ pub(super) fn render_plan(out: &mut dyn Write, report: &ConvertReport) -> io::Re
     const OTHERS: usize = 44;
     /// Characters of a name that say something.
     const LEAST: usize = 8;
+
     // On a terminal names lose their middle where they must; elsewhere longer ones stand out of
     // their column.
     let room = columns().map(|columns| columns.saturating_sub(OTHERS).max(LEAST));
@@ -235,6 +243,7 @@ pub(super) fn render_plan(out: &mut dyn Write, report: &ConvertReport) -> io::Re
             tensor.from, tensor.to
         )?;
     }
+
     let (before, after) = (
         human::bytes(report.bytes_in),
         human::bytes(report.tensors.iter().map(|t| t.bytes_after).sum()),
@@ -247,6 +256,7 @@ pub(super) fn render_plan(out: &mut dyn Write, report: &ConvertReport) -> io::Re
     if let Some(bits) = report.bits_per_weight() {
         writeln!(out, "{bits:.2} bits per weight")?;
     }
+
     for file in &report.files {
         writeln!(
             out,
@@ -255,5 +265,6 @@ pub(super) fn render_plan(out: &mut dyn Write, report: &ConvertReport) -> io::Re
             human::bytes(file.len)
         )?;
     }
+
     render_losses(out, report)
 }

@@ -39,6 +39,7 @@ pub(super) fn run(args: &EditArgs, context: &Context) -> Outcome {
     if !drops.is_empty() && dropped == 0 {
         return Err(Failure::Usage("no tensor matches --drop".to_owned()));
     }
+
     check_loss(args, dropped, tensors.len())?;
     let mut report = EditReport {
         file: args.output.as_ref().unwrap_or(&args.model).display().to_string(),
@@ -49,11 +50,13 @@ pub(super) fn run(args: &EditArgs, context: &Context) -> Outcome {
         dropped_signatures: 0,
         dropped_licence: false,
     };
+
     if !report.changed && args.output.is_none() {
         // Signatures and licence hold for the file as it is.
         report.written = false;
         return context.printer.report(&report, render);
     }
+
     match if dropped == 0 { file.reader.revise(&changes)? } else { None } {
         Some(revision) => {
             report.in_place = args.output.is_none();
@@ -67,6 +70,7 @@ pub(super) fn run(args: &EditArgs, context: &Context) -> Outcome {
             rewrite(file, args, &changes, &is_dropped, context)?;
         }
     }
+
     warn_of_dropped_seals(&report, context);
     context.printer.report(&report, render)
 }
@@ -114,13 +118,16 @@ fn changes(reader: &Apr2Reader, args: &EditArgs) -> Outcome<Changes> {
             .filter(|parsed: &Value| parsed.is_string() || !is_text);
         set(&mut metadata, key, parsed.unwrap_or_else(|| Value::String(value.to_owned())))?;
     }
+
     for key in &args.unset {
         unset(&mut metadata, key)?;
     }
+
     if let Some(path) = &args.chat_template {
         let text = std::fs::read_to_string(path).map_err(|error| io_error(&error, path))?;
         replace_template(&mut metadata, &text)?;
     }
+
     let renames: BTreeMap<String, String> = args
         .rename
         .iter()
@@ -144,6 +151,7 @@ fn changes(reader: &Apr2Reader, args: &EditArgs) -> Outcome<Changes> {
                 .into());
         }
     }
+
     let metadata = (metadata != *reader.metadata()).then_some(metadata);
     Ok(Changes { metadata, renames, ..Changes::default() })
 }
@@ -218,10 +226,12 @@ fn replace_template(metadata: &mut Metadata, text: &str) -> Outcome {
             .then(|| config.insert("chat_template".to_owned(), text.into()))?;
         serde_json::to_string_pretty(&config).ok()
     });
+
     let has_config = in_config.is_some();
     if let Some(config) = in_config {
         files.insert(TOKENIZER_CONFIG.to_owned(), config.into());
     }
+
     match files.get(TEMPLATE_FILE) {
         Some(Value::String(_)) | None if files.contains_key(TEMPLATE_FILE) || !has_config => {
             files.insert(TEMPLATE_FILE.to_owned(), text.into());
@@ -233,6 +243,7 @@ fn replace_template(metadata: &mut Metadata, text: &str) -> Outcome {
         }
         _ => {}
     }
+
     metadata.set(keys::FILES, files);
     metadata.set(TEMPLATE_KEY, text);
     if let Some(pairs) = metadata.key_values()?.filter(|pairs| pairs.find(TEMPLATE_KEY).is_some()) {
@@ -240,6 +251,7 @@ fn replace_template(metadata: &mut Metadata, text: &str) -> Outcome {
         pairs.set(&KeyValue::new(TEMPLATE_KEY, text))?;
         metadata.set_key_values(pairs);
     }
+
     Ok(())
 }
 
@@ -263,6 +275,7 @@ fn rewrite(
             }
         }
     }
+
     view.drop_tensors(is_dropped);
     view.rename(|_, name| changes.renames.get(name).cloned());
     let output = args.output.as_ref().unwrap_or(&args.model);

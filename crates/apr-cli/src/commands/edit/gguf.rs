@@ -43,6 +43,7 @@ pub(super) fn run(args: &EditArgs, context: &Context) -> Outcome {
         }
         _ => None,
     };
+
     let written = changed || args.output.is_some();
     let report = EditReport {
         file: args.output.as_ref().unwrap_or(&args.model).display().to_string(),
@@ -53,11 +54,13 @@ pub(super) fn run(args: &EditArgs, context: &Context) -> Outcome {
         dropped_signatures: 0,
         dropped_licence: false,
     };
+
     match (front, lock) {
         _ if !written => {}
         (Some(front), Some(lock)) => replace_front(front, &source, &lock, context)?,
         (_, lock) => rewrite(&view, lock, args, context)?,
     }
+
     context.printer.report(&report, render)
 }
 
@@ -99,6 +102,7 @@ fn changed<'a>(reader: &'a GgufReader, pairs: &KeyValues, args: &EditArgs) -> Ou
     if !drops.is_empty() && view.tensors().len() == reader.tensors().len() {
         return Err(Failure::Usage("no tensor matches --drop".to_owned()));
     }
+
     let renames = pairs_of(&args.rename, "--rename OLD=NEW")?;
     for (old, _) in &renames {
         let names: Vec<&str> = view.tensors().iter().map(|info| info.name.as_str()).collect();
@@ -116,6 +120,7 @@ fn changed<'a>(reader: &'a GgufReader, pairs: &KeyValues, args: &EditArgs) -> Ou
                 .into());
         }
     }
+
     view.rename(|_, name| renames.iter().find(|(old, _)| old == name).map(|(_, new)| new.clone()));
     Ok(view)
 }
@@ -150,6 +155,7 @@ fn replace_front(
         dropped_signatures: 0,
         dropped_licence: false,
     };
+
     // From here on Ctrl-C comes too late.
     signals::stop_cleanly(&context.interrupt)?;
     Ok(lock.replace_ends(&revision)?)
@@ -169,6 +175,7 @@ fn rewrite(
             .in_file(output.display())
             .into());
     }
+
     let output = args.output.as_ref().unwrap_or(&args.model);
     let sink = match lock {
         Some(lock) => AtomicOutput::replacing(lock),

@@ -76,9 +76,11 @@ fn results(open: &OpenPlan, args: &FinishArgs, context: &Context) -> Outcome<Vec
         }
         context.interrupt.check()?;
     }
+
     if missing.is_empty() {
         return Ok(results);
     }
+
     let plan = args.plan.display().to_string();
     let report = Unfinished { plan, finished: false, parts: open.plan.parts.len(), missing };
     context.printer.report(&report, render_missing)?;
@@ -103,6 +105,7 @@ fn finish_written(
         let report = Box::new(quantization.clone());
         return Err(Failure::Gate { failures: found.gate_failures, report });
     }
+
     found
         .gate_failures
         .iter()
@@ -116,6 +119,7 @@ fn finish_written(
         on_disk::write(&written::file_path(open, &name)?, &bytes, true)?;
         files.push(FileInfo { name, len: bytes.len() as u64 });
     }
+
     let report = FinishReport {
         plan: args.plan.display().to_string(),
         finished: true,
@@ -125,6 +129,7 @@ fn finish_written(
         files,
         found,
     };
+
     context.printer.report(&report, render)
 }
 
@@ -154,11 +159,13 @@ fn render(out: &mut dyn Write, report: &FinishReport) -> io::Result<()> {
             (Escaped::short(&loss.name), Escaped(&loss.what), Escaped(&loss.why));
         writeln!(out, "  {ODD}not kept{ODD:#}: {name} ({what}): {why}")?;
     }
+
     if let Some(quantization) = &found.quantization {
         let error = 100.0 * quantization.total.relative_error;
         let tensors = counted(quantization.tensors.len() as u64, "tensor");
         writeln!(out, "  {tensors} quantized, relative error {error:.3} %")?;
     }
+
     let (bad, odd) = (found.violations.len(), found.odd.len());
     if bad + odd > 0 {
         writeln!(
@@ -167,5 +174,6 @@ fn render(out: &mut dyn Write, report: &FinishReport) -> io::Result<()> {
             counted(found.checked as u64, "tensor")
         )?;
     }
+
     Ok(())
 }

@@ -59,6 +59,7 @@ pub(super) fn describe(
             etag,
         });
     }
+
     let bar = Bar::new(&context.printer, reader.files().iter().map(|file| file.len).sum());
     let digests = if takes_digests {
         tensor_digests(reader, &context.pipeline()?, &bar)?
@@ -88,6 +89,7 @@ pub(super) fn check(input: &Input, model: &Model, context: &Context) -> Outcome 
     if reader.files().len() != input.files.len() {
         return Err(changed(&model.name, "the model got other files"));
     }
+
     let names: Vec<&str> = input.files.iter().map(|file| file.name.as_str()).collect();
     let states = context.sources.state(Path::new(&model.name), &names).map(|(_, states)| states);
     let mut states = states.unwrap_or_default().into_iter();
@@ -97,12 +99,14 @@ pub(super) fn check(input: &Input, model: &Model, context: &Context) -> Outcome 
             return Err(changed(&path.display().to_string(), &what));
         }
     }
+
     if encode_string(&front_digest(reader)) != input.front {
         return Err(changed(
             &model.name,
             "metadata, or names, shapes and places of tensors, changed",
         ));
     }
+
     let found = companions(reader)?;
     match input.companions.iter().find(|known| !found.contains(known)) {
         Some(known) => Err(changed(&known.name, "it changed or went away")),

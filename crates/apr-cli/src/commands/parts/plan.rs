@@ -37,6 +37,7 @@ pub(in crate::commands) fn plan(args: &PlanArgs, context: &Context) -> Outcome {
             they stand after its name";
         return Err(Failure::Usage(message.to_owned()));
     }
+
     let given = args.output.parent().unwrap_or(Path::new(""));
     let folder = real(if given.as_os_str().is_empty() { Path::new(".") } else { given })?;
     let (job, _) = typed(&args.job, &|path| portable(path, &folder))?;
@@ -48,6 +49,7 @@ pub(in crate::commands) fn plan(args: &PlanArgs, context: &Context) -> Outcome {
         settings,
         ..PartsPlan::default()
     };
+
     let Draft { plan, mut warnings } = match empty.job.command.as_str() {
         "validate" => reported::plan_validate(args, empty, given, context)?,
         "diff" => reported::plan_diff(args, empty, given, context)?,
@@ -57,6 +59,7 @@ pub(in crate::commands) fn plan(args: &PlanArgs, context: &Context) -> Outcome {
         let message = format!("that are {} parts; {MAX_PARTS} are possible", plan.parts.len());
         return Err(Failure::Usage(message));
     }
+
     if let Some(asked) = args.parts.filter(|asked| *asked != plan.parts.len()) {
         let why = if plan.parts.len() < asked {
             "tensors stay whole"
@@ -67,6 +70,7 @@ pub(in crate::commands) fn plan(args: &PlanArgs, context: &Context) -> Outcome {
         context.printer.warn(&warning);
         warnings.push(warning);
     }
+
     on_disk::write(&args.output, &plan.encode(), args.overwrite)?;
     let reads = plan.parts.iter().map(|part| part.reads.iter().map(|read| read.len).sum());
     let report = PlanReport {
@@ -76,6 +80,7 @@ pub(in crate::commands) fn plan(args: &PlanArgs, context: &Context) -> Outcome {
         largest_read: reads.max().unwrap_or_default(),
         warnings,
     };
+
     context.printer.report(&report, render)
 }
 
@@ -93,6 +98,7 @@ fn render(out: &mut dyn Write, report: &PlanReport) -> io::Result<()> {
             "{DIM}the files will be those of one process with --shard-size {size}{DIM:#}"
         )?;
     }
+
     let last = report.parts - 1;
     let typed = quoted(&report.plan).unwrap_or_else(|| plan.to_string());
     writeln!(out, "  apr run-part {typed} 0     in any order, anywhere, up to {last}")?;

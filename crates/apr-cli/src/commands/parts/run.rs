@@ -33,6 +33,7 @@ pub(in crate::commands) fn run_part(args: &RunPartArgs, context: &Context) -> Ou
         let message = format!("there is no part {part}: the plan has {of}, from 0 to {}", of - 1);
         return Err(Failure::Usage(message));
     }
+
     let done = match open.result(part, context) {
         Some(result) if written::is_there(&open, &result, context)? => Some(result),
         _ => None,
@@ -49,6 +50,7 @@ pub(in crate::commands) fn run_part(args: &RunPartArgs, context: &Context) -> Ou
             result
         }
     };
+
     context.printer.report(&PartReport { part, of, skipped, result }, render)
 }
 

@@ -73,6 +73,7 @@ pub(super) fn typed(
         let message = format!("'{name}' is not done in parts; {} are", COMMANDS.join(", "));
         return Err(Failure::Usage(message));
     }
+
     let mut options = BTreeMap::new();
     for arg in arguments(&command, name) {
         let id = arg.get_id().as_str();
@@ -85,6 +86,7 @@ pub(super) fn typed(
             options.insert(key.clone(), value_of(arg, &key, chosen, path)?);
         }
     }
+
     let job = JobWords { command: name.to_owned(), options };
     let cli = parsed(&job, Path::new(""))?;
     Ok((job, cli))
@@ -103,6 +105,7 @@ pub(super) fn parsed(job: &JobWords, folder: &Path) -> Outcome<Cli> {
             apr::Escaped::short(&job.command)
         )));
     }
+
     let mut command = Cli::command();
     command.build();
     let known: BTreeMap<String, bool> =
@@ -126,6 +129,7 @@ pub(super) fn parsed(job: &JobWords, folder: &Path) -> Outcome<Cli> {
             }
         }
     }
+
     words.push("--".to_owned());
     words.extend(positional);
     let (matches, _) =

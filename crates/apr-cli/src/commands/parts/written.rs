@@ -82,6 +82,7 @@ pub(super) fn plan(
         block.authenticate(key, &[&plan.authenticated()]);
         plan.encryption = Some(Sealing { block: encode_string(&block.encode()) });
     }
+
     let warnings = [warnings, model.notes.clone(), context.tell_notes()].concat();
     Ok(Draft { plan, warnings })
 }
@@ -93,6 +94,7 @@ fn output_of(plan: &PartsPlan, job: &Job) -> Outcome<String> {
             convert` makes any format of the finished model";
         return Err(Failure::Usage(message.to_owned()));
     }
+
     let output = values(&plan.job, "output").first().copied().unwrap_or_default();
     check_relative(output).map_err(|_| {
         let output = Escaped(output);
@@ -115,6 +117,7 @@ fn size_of(planned: &Planned<'_>, job: &Job, args: &PlanArgs) -> Outcome<u64> {
 /// A part for each shard.
 fn parts(planned: &Planned<'_>, reader: &dyn CheckpointReader) -> Vec<PlannedPart> {
     let files = &planned.report().files;
+
     // The manifest comes last.
     let count = if planned.manifest().is_some() { files.len() - 1 } else { files.len() };
     let mut reads = vec![Vec::new(); count];
@@ -122,12 +125,14 @@ fn parts(planned: &Planned<'_>, reader: &dyn CheckpointReader) -> Vec<PlannedPar
         let of_tensor = planned.reads(place.source).into_iter();
         reads[place.file].extend(of_tensor.map(|range| read_of(range, reader.files())));
     }
+
     let part = |(file, reads): (&FileInfo, Vec<Read>)| PlannedPart {
         file: Some(file.name.clone()),
         size: Some(file.len),
         units: None,
         reads: Read::joined(reads),
     };
+
     files.iter().zip(reads).map(part).collect()
 }
 

@@ -61,6 +61,7 @@ fn show(
     if let Some(name) = wanted.iter().find(|name| !session.has(name)) {
         return Err(nearby::unknown("value", name, std::iter::once(&part.graph)));
     }
+
     let missing = session.missing(&inputs, &wanted)?;
     if !missing.is_empty() {
         let takes_texts = meaning(body, &body.inputs, Meaning::TokenIds).is_some();
@@ -72,6 +73,7 @@ fn show(
         );
         return Err(Failure::Usage(message));
     }
+
     let outcome = job.run(session, inputs, &wanted)?;
     if let Some(output) = output {
         let array =
@@ -80,6 +82,7 @@ fn show(
             wanted.iter().zip(&outcome.outputs).map(array).collect::<apr::Result<Vec<_>>>()?;
         output.write(&arrays)?;
     }
+
     let report = report(job.name, &part.name, &wanted, &outcome)?;
     job.context.printer.report(&report, |out, report| {
         report.outputs.iter().try_for_each(|output| render(out, output))?;
@@ -111,6 +114,7 @@ fn inputs(
         let message = |error: apr::Error| Failure::Model(error.for_tensor(&value.name));
         inputs.push((value.name.clone(), Value::Tensor(tensor.cast(expected).map_err(message)?)));
     }
+
     Ok(inputs)
 }
 
@@ -156,6 +160,7 @@ fn render(out: &mut dyn Write, output: &ArrayReport) -> io::Result<()> {
     if output.values.is_empty() {
         return Ok(());
     }
+
     let text = |value: &serde_json::Value| match value {
         serde_json::Value::String(text) => Escaped(text).to_string(),
         other => other.to_string(),

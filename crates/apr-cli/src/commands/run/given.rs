@@ -40,10 +40,12 @@ impl Given {
                 (name, _) => given.arrays.extend(named_arrays(name.as_deref(), path, job.context)?),
             }
         }
+
         let nothing = given.texts.is_empty() && args.input.is_empty() && args.tokens.is_empty();
         if nothing && args.model.as_os_str() != "-" {
             given.texts.extend(piped_text()?);
         }
+
         given.check()?;
         Ok(given)
     }

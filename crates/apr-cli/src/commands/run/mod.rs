@@ -48,11 +48,13 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome {
         facts: &facts,
         workers: Crew::new(context.threads()),
     };
+
     let given = Given::of(&job)?;
     if !(args.want.is_empty() || given.sounds.is_empty() && given.pictures.is_empty()) {
         let message = "--want is for arrays and texts: give the sound or picture as an array";
         return Err(Failure::Usage(message.to_owned()));
     }
+
     // A head that is no language model's reads a text once, so that nothing is kept.
     let writes = task
         .as_deref()
@@ -105,12 +107,14 @@ fn dispatch(
             Err(takes_no("sound", body))
         };
     }
+
     if !given.pictures.is_empty() {
         return pictures::run(job, &given.pictures, &given.texts, part, session);
     }
     if !has_text {
         return arrays::run(job, given.arrays, part, session);
     }
+
     match reads(Meaning::TokenIds) {
         false => Err(takes_no("text", body)),
         true if wants => arrays::of_text(job, &given.texts, part, session),
@@ -131,6 +135,7 @@ fn check_options(args: &RunArgs, transcribes: bool, writes: bool) -> Outcome {
             down, such as Whisper";
         return Err(Failure::Usage(message.to_owned()));
     }
+
     let of_texts = args.chat || args.temperature > 0.0 || !args.stop.is_empty();
     if of_texts && !writes {
         let message = match args.want.is_empty() {
@@ -145,6 +150,7 @@ fn check_options(args: &RunArgs, transcribes: bool, writes: bool) -> Outcome {
         };
         return Err(Failure::Usage(message.to_owned()));
     }
+
     Ok(())
 }
 

@@ -74,6 +74,7 @@ pub(super) fn run(
     if let Some(output) = output {
         output.write(&[("embeddings".to_owned(), vectors(&results)?)])?;
     }
+
     let report = PicturesReport { file: job.name.to_owned(), results };
     job.context.printer.report(&report, |out, report| {
         report.results.iter().try_for_each(|seen| {
@@ -134,6 +135,7 @@ impl<'l> Looking<'l> {
             ));
             &none
         });
+
         let settings = PixelSettings::from_json(config, expected)?;
         let takes_text = meaning(body, &body.inputs, Meaning::TokenIds).is_some();
         if takes_text && texts.is_empty() {
@@ -142,9 +144,11 @@ impl<'l> Looking<'l> {
                     .to_owned(),
             ));
         }
+
         if !takes_text && !texts.is_empty() {
             return Err(Failure::Usage("the model takes pictures alone, without texts".to_owned()));
         }
+
         let mut looking = Self { job, body, session, texts: Vec::new(), settings };
         if takes_text {
             let tokens = Tokens::of(job.reader, job.context)?;
@@ -153,6 +157,7 @@ impl<'l> Looking<'l> {
                 looking.texts.push((text.clone(), ids));
             }
         }
+
         Ok(looking)
     }
 
@@ -193,6 +198,7 @@ impl<'l> Looking<'l> {
             )))
             .into());
         }
+
         let bytes = std::fs::read(path).map_err(|error| io_error(&error, path))?;
         let picture = decode(&bytes, most).map_err(named)?;
         let (values, height, width) = self.settings.apply(&picture).map_err(named)?;
@@ -253,6 +259,7 @@ impl<'l> Looking<'l> {
             }
             found.extend(self.one(inputs, logits)?.first().copied());
         }
+
         let scores = if self.is_siglip() { sigmoid(&found) } else { softmax(&found) };
         let fit =
             |at: usize| Fit { text: self.texts[at].0.clone(), score: scores[at], logit: found[at] };

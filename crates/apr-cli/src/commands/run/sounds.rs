@@ -85,6 +85,7 @@ pub(super) fn read(job: &Job<'_>, path: &Path, rate: u32) -> Outcome<Read> {
     })?;
     let bytes = std::fs::read(path).map_err(|error| io_error(&error, path))?;
     let file = path.display().to_string();
+
     // Samples take four bytes each, and those at the model's rate as well.
     let (sound, warnings) =
         decode(bytes, usize::try_from(left / 6).unwrap_or(usize::MAX)).map_err(named)?;
@@ -97,6 +98,7 @@ pub(super) fn read(job: &Job<'_>, path: &Path, rate: u32) -> Outcome<Read> {
         ))
         .into());
     }
+
     let report = SoundReport {
         file,
         rate: sound.rate,
@@ -104,6 +106,7 @@ pub(super) fn read(job: &Job<'_>, path: &Path, rate: u32) -> Outcome<Read> {
         seconds: sound.seconds(),
         model_rate: rate,
     };
+
     Ok(Read { sound: sound.at_rate(rate).map_err(named)?, report })
 }
 
@@ -129,6 +132,7 @@ pub(super) fn run(
     if let Some(output) = output {
         output.write(&[("values".to_owned(), rows(&results)?)])?;
     }
+
     let report = SoundsReport { file: job.name.to_owned(), results };
     job.context.printer.report(&report, |out, report| {
         report.results.iter().try_for_each(|heard| {
@@ -149,6 +153,7 @@ fn rows(results: &[Heard]) -> Outcome<Tensor> {
             "--output writes vectors, and this model makes texts or labels: use --json".to_owned(),
         )),
     };
+
     let rows = results.iter().map(row).collect::<Outcome<Vec<_>>>()?;
     let width = rows.first().map_or(0, Vec::len);
     if rows.iter().any(|row| row.len() != width) {
@@ -156,6 +161,7 @@ fn rows(results: &[Heard]) -> Outcome<Tensor> {
             "sounds of different lengths make no one array: give one at a time".to_owned(),
         ));
     }
+
     Ok(Tensor::new(vec![rows.len(), width], rows.concat())?)
 }
 
@@ -193,6 +199,7 @@ impl Listening<'_> {
             }
             return self.letters(&logits);
         }
+
         let name = output(Meaning::HiddenStates)
             .ok_or_else(|| Error::version("what the model makes is not known"))?;
         let states = made(name)?;
@@ -201,6 +208,7 @@ impl Listening<'_> {
         if self.job.facts.pooling().is_some_and(|(_, normalized)| normalized) {
             normalize(&mut vector);
         }
+
         Ok(Made::Embedding { vector })
     }
 
@@ -246,6 +254,7 @@ impl Listening<'_> {
             probabilities.push(made.tensor()?.floats()?.first().copied().unwrap_or(f32::NAN));
             seen.drain(..window);
         }
+
         let spoken = spoken(&probabilities, window as f64 / f64::from(rate));
         Ok(Made::SpeechDetection { spoken, probabilities })
     }
@@ -287,6 +296,7 @@ impl Vocabulary {
                 *letter = token.text;
             }
         }
+
         let blank = job
             .facts
             .config("pad_token_id")

@@ -97,6 +97,7 @@ pub(super) fn answer(job: &Job<'_>, texts: &[String], parts: &Parts<'_>) -> Outc
             "the model's settings ask for a search with {beams} beams; one is followed"
         ));
     }
+
     each(job, texts, |tokens, prompt, given| {
         let states = parts.encode(read_by(parts, &given)?)?;
         let begin = Begin { tokens: vec![start], room: usize::MAX };
@@ -130,10 +131,12 @@ fn each(
             "--output writes arrays, and a text is none: use > FILE".to_owned(),
         ));
     }
+
     if texts.is_empty() {
         let report = one(None, None, job.args.tokens.clone())?;
         return job.context.printer.report(&report, |out, _| writeln!(out));
     }
+
     let tokens = Tokens::of(job.reader, job.context)?;
     let mut reports = Vec::with_capacity(texts.len());
     for text in texts {
@@ -146,12 +149,14 @@ fn each(
                 "the text is empty, so there is nothing to go on from".to_owned(),
             ));
         }
+
         reports.push(one(Some(&tokens), prompt, given)?);
         if !job.context.json {
             writeln!(io::stdout())
                 .map_err(|error| io_error(&error, Path::new("standard output")))?;
         }
     }
+
     match reports.as_slice() {
         [report] => job.context.printer.report(report, |_, _| Ok(())),
         reports => job.context.printer.report(&reports, |_, _| Ok(())),
@@ -214,6 +219,7 @@ fn write(
         top_p: args.top_p,
         seed: args.seed,
     };
+
     let mut sampler = Sampler::new(sampling);
     let stream = tokens.map(|tokens| TextStream::behind(&tokens.0, &begin.tokens)).transpose()?;
     let mut writing = Writing {
@@ -223,6 +229,7 @@ fn write(
         text: String::new(),
         shown: 0,
     };
+
     let (mut added, mut next) = (Vec::new(), begin.tokens);
     let ended = loop {
         if added.len() >= args.max_tokens {
@@ -247,6 +254,7 @@ fn write(
         }
         next = vec![token];
     };
+
     let text = writing.finish()?;
     Ok(Continued { prompt, given, added, text: tokens.map(|_| text), ended })
 }
@@ -275,9 +283,11 @@ impl Writing<'_> {
                 self.stops.iter().any(|stop| *stop == token.to_string()).then_some(self.text.len())
             }
         };
+
         if let Some(at) = stop {
             self.text.truncate(at);
         }
+
         self.show(false)?;
         Ok(stop.is_some())
     }
@@ -298,6 +308,7 @@ impl Writing<'_> {
         if self.quiet {
             return Ok(());
         }
+
         let held = if all {
             0
         } else {
@@ -307,6 +318,7 @@ impl Writing<'_> {
         while !self.text.is_char_boundary(end) {
             end -= 1;
         }
+
         let start = self.shown.min(end);
         self.shown = end;
         let new = &self.text[start..end];

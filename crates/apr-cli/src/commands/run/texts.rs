@@ -85,10 +85,12 @@ pub(super) fn run(
         session,
         tokens: Tokens::of(job.reader, job.context)?,
     };
+
     let results = texts.iter().map(|text| reading.read(text)).collect::<Outcome<Vec<_>>>()?;
     if let Some(output) = output {
         output.write(&[("embeddings".to_owned(), vectors(&results)?)])?;
     }
+
     let report = TextsReport { file: job.name.to_owned(), results };
     job.context.printer.report(&report, |out, report| {
         report.results.iter().zip(texts).try_for_each(|(made, text)| {
@@ -132,6 +134,7 @@ impl Reading<'_> {
                 _ => self.token_labels(&logits, &ids),
             };
         }
+
         if let Some(name) = output(Meaning::HiddenStates).or_else(|| output(Meaning::EncoderStates))
         {
             return self.embedding(&self.run(name, &ids)?);
@@ -163,11 +166,13 @@ impl Reading<'_> {
                 (Pooling::Mean, false)
             }
         };
+
         let width = states.shape().last().copied().unwrap_or_default();
         let mut vector = pool(&states.floats()?, width, pooling);
         if normalized {
             normalize(&mut vector);
         }
+
         Ok(Made::Embedding { pooling: pooling.name(), normalized, vector })
     }
 
@@ -202,6 +207,7 @@ impl Reading<'_> {
                 Escaped(spelled)
             )));
         }
+
         Ok(Made::FillMask { gaps })
     }
 
@@ -296,6 +302,7 @@ fn render(out: &mut dyn Write, made: &Made) -> io::Result<()> {
 pub(super) fn ids(job: &Job<'_>, tokens: &Tokens, text: &str) -> Outcome<Vec<i64>> {
     let most = job.facts.context().unwrap_or(usize::MAX);
     let (ids, left_out) = tokens.encode_at_most(text, most, job.context)?;
+
     // Sentence encoders are meant to be given the beginning of longer texts.
     let expected = job.args.truncate || job.facts.file("sentence_bert_config.json").is_some();
     match left_out {
@@ -333,5 +340,6 @@ pub(super) fn inputs(body: &Body, ids: &[i64]) -> Outcome<Vec<(String, Value)>> 
         let row = row.cast(value.element().unwrap_or(row.element()))?;
         Ok((value.name.clone(), Value::Tensor(row)))
     };
+
     body.inputs.iter().filter(needed).map(input).collect()
 }

@@ -31,6 +31,7 @@ pub(super) fn apart<T: Send + 'static>(
 ) -> Outcome<T> {
     silence();
     let (sender, receiver) = mpsc::channel();
+
     // Whoever has given up does not listen any more.
     let run = move || drop(sender.send(work()));
     thread::Builder::new().stack_size(STACK).spawn(run)?;

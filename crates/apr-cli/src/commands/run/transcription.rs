@@ -60,6 +60,7 @@ pub(super) fn run(job: &Job<'_>, paths: &[PathBuf], parts: &Parts<'_>) -> Outcom
             "--output writes arrays, and a text is none: use > FILE or --json".to_owned(),
         ));
     }
+
     let whisper = Whisper::of(job, parts)?;
     let results = paths.iter().map(|path| whisper.transcribe(path)).collect::<Outcome<Vec<_>>>()?;
     let report = TranscriptionReport { file: job.name.to_owned(), results };
@@ -135,6 +136,7 @@ impl<'w> Whisper<'w> {
     fn transcribe(&self, path: &Path) -> Outcome<Transcribed> {
         let Read { mut sound, report } = read(self.job, path, self.rate)?;
         let window = self.frames * self.hop;
+
         // A short sound is a window with silence behind it; of a longer one, the spectrum is made
         // as a whole.
         sound.samples.resize(sound.samples.len().max(window), 0.0);
@@ -160,12 +162,15 @@ impl<'w> Whisper<'w> {
                 written.extend(part.tokens);
                 segments.push(Said { start: seconds(part.start), end: seconds(part.end), text });
             }
+
             let moved = moved
                 .and_then(|steps| usize::try_from(steps).ok())
                 .map_or(here, |steps| steps * FRAMES_A_STEP);
+
             // A text that ends where it begins would be written for ever.
             place += if moved == 0 { here } else { moved.min(here) };
         }
+
         let language = begin.and_then(|begin: Vec<i64>| {
             self.special
                 .languages
@@ -173,6 +178,7 @@ impl<'w> Whisper<'w> {
                 .find(|(_, id)| begin.contains(id))
                 .map(|(code, _)| code.clone())
         });
+
         let text = segments
             .iter()
             .map(|said: &Said| said.text.as_str())
@@ -217,6 +223,7 @@ impl<'w> Whisper<'w> {
             let task = if self.job.args.translate { special.translate } else { special.transcribe };
             begin.extend(task);
         }
+
         begin.extend(special.no_times.filter(|_| !self.times()));
         Ok(begin)
     }
@@ -239,6 +246,7 @@ impl<'w> Whisper<'w> {
                 ))
             });
         }
+
         let logits = self.parts.decoder(states.clone())?.next(&[self.special.start])?;
         let logit = |id: i64| {
             usize::try_from(id)
@@ -246,6 +254,7 @@ impl<'w> Whisper<'w> {
                 .and_then(|id| logits.get(id).copied())
                 .unwrap_or(f32::NEG_INFINITY)
         };
+
         let likeliest =
             languages.iter().rev().max_by(|(_, a), (_, b)| logit(*a).total_cmp(&logit(*b)));
         Ok(likeliest.map_or(self.special.start, |(_, id)| *id))
@@ -269,6 +278,7 @@ impl<'w> Whisper<'w> {
             written.push(token);
             next = vec![token];
         }
+
         self.job.warn(&format!(
             "a window has more than {} tokens; the rest of its text is left out",
             self.longest
@@ -285,6 +295,7 @@ fn filterbank(reader: &dyn CheckpointReader) -> Outcome<Vec<f32>> {
             .map(|four| f32::from_le_bytes([four[0], four[1], four[2], four[3]]))
             .collect()
     };
+
     let name = keys::MEL_FILTERBANK_TENSOR;
     if let Some(position) =
         reader.tensors().iter().position(|info| info.name == name && info.dtype == DType::F32)

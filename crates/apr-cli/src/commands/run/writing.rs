@@ -98,8 +98,10 @@ impl Decoder<'_> {
                 },
                 _ => continue,
             };
+
             inputs.push((value.name.clone(), given));
         }
+
         let logits = meaning(body, &body.outputs, Meaning::Logits);
         let logits = logits.ok_or_else(|| Error::version("the decoder makes no logits"))?;
         let kept = |what| matches!(what, Meaning::PresentKey | Meaning::PresentValue);

@@ -49,6 +49,7 @@ impl Apr2Writer {
             index_size: word(index.len() as u64)?,
             data_offset: self.data_offset,
         };
+
         let header = header.encode();
         let metadata = if self.encoder.encrypts() { self.metadata.to_json() } else { Vec::new() };
         let encr_block = self.encoder.encr_block(&header, [&metadata, &index]);
@@ -110,6 +111,7 @@ impl Apr2Writer {
         if new.is_empty() {
             return Ok(());
         }
+
         // A conversion of a converted file adds to what is already noted.
         let before = self.metadata.get(key).cloned();
         let mut full = before.as_ref().and_then(Value::as_array).cloned().unwrap_or_default();
@@ -124,10 +126,12 @@ impl Apr2Writer {
                 return Ok(());
             }
         }
+
         match before {
             Some(before) => self.metadata.set(key, before),
             None => drop(self.metadata.remove(key)),
         }
+
         Ok(())
     }
 
@@ -137,6 +141,7 @@ impl Apr2Writer {
         if self.signers.is_empty() {
             return Ok(Vec::new());
         }
+
         let mut digest = TensorDigest::new();
         digest.update(&front.header);
         self.metadata.write_json(&mut |json| {

@@ -150,6 +150,7 @@ pub fn plan(
     if options.streaming && !streaming {
         layout.losses.push(no_streaming(data_offset));
     }
+
     Ok(Apr2Writer {
         metadata,
         entries,
@@ -194,6 +195,7 @@ impl Apr2Writer {
                 self.entry_start = self.position;
             }
         }
+
         Ok(())
     }
 
@@ -283,6 +285,7 @@ impl CheckpointWriter for Apr2Writer {
                 the index is at the front";
             return Err(Error::io(IoCause::Other, message));
         }
+
         let front = self
             .encode_front()?
             .ok_or_else(|| Error::memory("metadata and index outgrew the plan"))?;
@@ -293,6 +296,7 @@ impl CheckpointWriter for Apr2Writer {
         if !self.entries.is_empty() {
             self.pad(sink, first - self.position)?;
         }
+
         self.entry_start = self.position;
         self.settle(sink)
     }
@@ -337,9 +341,11 @@ impl CheckpointWriter for Apr2Writer {
             let message = format!("{missing} of {planned} bytes never came");
             return Err(Error::corrupt(message).for_tensor(&self.entries[self.due].info.name));
         }
+
         for companion in core::mem::take(&mut self.companions) {
             self.append(sink, &companion, None)?;
         }
+
         let front = core::mem::take(&mut self.front);
         let mut front = front.ok_or_else(|| Error::io(IoCause::Other, "the file was not begun"))?;
         if sink.can_patch() && (!notes.is_empty() || self.encoder.compresses()) {

@@ -52,11 +52,13 @@ impl Apr2Writer {
             let piece = core::mem::take(&mut self.stage.partial);
             self.put_off(sink, Work::Compress, piece)?;
         }
+
         self.take_back_beyond(sink, Work::Compress, 0)?;
         if !self.stage.to_seal.is_empty() {
             let last = core::mem::take(&mut self.stage.to_seal);
             self.put_off(sink, Work::Seal { first: self.stage.chunk_number, to_end: true }, last)?;
         }
+
         self.take_back_beyond(sink, SEAL, 0)?;
         let Stage { verdict, .. } = core::mem::take(&mut self.stage);
         self.digests.push(core::mem::take(&mut self.digest).value());
@@ -68,6 +70,7 @@ impl Apr2Writer {
             entry.flags |= self.encoder.coding(self.due).0;
             entry.raw_size = self.encoder.expected(self.due);
         }
+
         Ok(())
     }
 
@@ -133,6 +136,7 @@ impl Apr2Writer {
             Verdict::Plain => return self.store(sink, piece),
             Verdict::Open => {}
         }
+
         self.stage.held.extend_from_slice(piece);
         self.stage.held_compressed.extend_from_slice(compressed);
         let (held, held_compressed) = (self.stage.held.len(), self.stage.held_compressed.len());
@@ -149,6 +153,7 @@ impl Apr2Writer {
         } else {
             return Ok(());
         }
+
         let (held, held_compressed) = (
             core::mem::take(&mut self.stage.held),
             core::mem::take(&mut self.stage.held_compressed),
@@ -165,6 +170,7 @@ impl Apr2Writer {
         if !self.encoder.encrypts() {
             return self.emit(sink, bytes, None);
         }
+
         // A full piece waits for the next byte, because the last chunk is marked.
         while self.stage.to_seal.len() + bytes.len() > ENCODED_PIECE {
             let (now, later) = bytes.split_at(ENCODED_PIECE - self.stage.to_seal.len());
@@ -175,10 +181,12 @@ impl Apr2Writer {
             self.put_off(sink, Work::Seal { first, to_end: false }, piece)?;
             bytes = later;
         }
+
         if !bytes.is_empty() {
             self.stage.to_seal.reserve_exact(ENCODED_PIECE - self.stage.to_seal.len());
             self.stage.to_seal.extend_from_slice(bytes);
         }
+
         Ok(())
     }
 }

@@ -18,10 +18,12 @@ pub(super) fn shortest(counts: &[u32; 256], limit: usize) -> Option<Lengths> {
             used += 1;
         }
     }
+
     let leaves = &mut leaves[..used];
     if leaves.len() < 2 {
         return None;
     }
+
     leaves.sort_unstable();
 
     let mut is_leaf = [[false; 512]; MAX_LEN];
@@ -42,6 +44,7 @@ pub(super) fn shortest(counts: &[u32; 256], limit: usize) -> Option<Lengths> {
         }
         taken = 2 * (taken - taken_leaves);
     }
+
     Some(lengths)
 }
 
@@ -59,6 +62,7 @@ fn merge_level(
     for (package, pair) in packages.iter_mut().zip(weights[..listed].chunks_exact(2)) {
         *package = pair[0] + pair[1];
     }
+
     let packages = &packages[..listed / 2];
     let listed = leaves.len() + packages.len();
     let (mut leaf, mut package) = (0, 0);
@@ -73,6 +77,7 @@ fn merge_level(
             package += 1;
         }
     }
+
     listed
 }
 
@@ -88,6 +93,7 @@ pub(super) fn assign_codes(lengths: &Lengths, mut assign: impl FnMut(u8, u8, u16
     for &length in lengths {
         of_length[usize::from(length).min(MAX_LEN)] += u16::from(length > 0);
     }
+
     let mut next = [0_u16; MAX_LEN + 1];
     let mut code = 0;
     for (length, &count) in of_length.iter().enumerate().skip(1) {
@@ -98,9 +104,11 @@ pub(super) fn assign_codes(lengths: &Lengths, mut assign: impl FnMut(u8, u8, u16
             return false;
         }
     }
+
     if code != 1 << MAX_LEN {
         return false;
     }
+
     for (symbol, &length) in (0..=255).zip(lengths) {
         if length > 0 {
             let code = &mut next[usize::from(length)];
@@ -108,5 +116,6 @@ pub(super) fn assign_codes(lengths: &Lengths, mut assign: impl FnMut(u8, u8, u16
             *code += 1;
         }
     }
+
     true
 }

@@ -73,6 +73,7 @@ fn place_streams<'a>(
         *stream = Stream { at: 8 * at, stop, out, pos: 0 };
         (at, left) = (stop, after);
     }
+
     Ok((streams, input))
 }
 
@@ -204,6 +205,7 @@ impl Several {
             *entry = symbols | (count << 6 | taken) as u64;
             found += count;
         }
+
         (found > (3 << MAX_LEN) / 2).then_some(Self(entries))
     }
 }

@@ -22,6 +22,7 @@ pub(in super::super) fn encode(symbols: &[u8], out: &mut Vec<u8>) -> bool {
     if is_noise(symbols) {
         return false;
     }
+
     let (first, last) = kernel::span(symbols);
     let counts =
         if last - first < PAIRED { counts_by_pairs(symbols, first) } else { histogram([symbols]) };
@@ -33,6 +34,7 @@ pub(in super::super) fn encode(symbols: &[u8], out: &mut Vec<u8>) -> bool {
     if !worth_it(coded_bits(&counts, &lengths) + 8 * MAX_HEADER, symbols.len() as u64) {
         return false;
     }
+
     write(symbols, &lengths, coded_bits(&counts, &lengths), out);
     true
 }
@@ -91,10 +93,12 @@ fn histogram<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> [u32; 256] {
             tables[6][usize::from(g)] += 1;
             tables[7][usize::from(h)] += 1;
         }
+
         for &symbol in rest {
             tables[0][usize::from(symbol)] += 1;
         }
     }
+
     core::array::from_fn(|symbol| tables.iter().map(|table| table[symbol]).sum())
 }
 
@@ -132,6 +136,7 @@ fn write(symbols: &[u8], lengths: &Lengths, bits: u64, out: &mut Vec<u8>) {
             out[sizes + 4 * stream..][..4].copy_from_slice(&size.to_le_bytes());
         }
     }
+
     out.truncate(at);
 }
 

@@ -38,6 +38,7 @@ pub(in super::super) fn count_pairs_anywhere(symbols: &[u8], first: u8, counts: 
             tables[0][usize::from(pair) % PAIRS] += 1;
         }
     }
+
     for (pair, (a, b)) in tables[0].iter().zip(&tables[1]).enumerate() {
         for symbol in [pair % usize::from(PAIRED), pair / usize::from(PAIRED)] {
             // Those that stand for no byte were never counted.
@@ -46,6 +47,7 @@ pub(in super::super) fn count_pairs_anywhere(symbols: &[u8], first: u8, counts: 
             }
         }
     }
+
     for &symbol in odd {
         counts[usize::from(symbol)] += 1;
     }
@@ -97,6 +99,7 @@ impl Codes {
                 (low & !0xff | (high & !0xff) << (low & 0xff)) + (low & 0xff) + (high & 0xff)
             })
         });
+
         Self { singles, pairs }
     }
 }
@@ -127,9 +130,11 @@ pub(in super::super) fn write_pairs_anywhere(
             buffer.put(code(pair));
         }
     }
+
     for &symbol in odd {
         buffer.put(Code::of(singles[usize::from(symbol)]));
     }
+
     room - buffer.finish()
 }
 
@@ -167,9 +172,11 @@ pub(in super::super) fn write_singles_anywhere(
         let back = code(e).then(code(f)).then(code(g).then(code(h)));
         buffer.put_both(front, back);
     }
+
     for &symbol in rest {
         buffer.put(code(symbol));
     }
+
     room - buffer.finish()
 }
 

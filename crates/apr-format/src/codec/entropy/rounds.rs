@@ -69,6 +69,7 @@ fn round<T: Table, const N: usize>(table: &T, input: &[u8], streams: &mut [Strea
         bytes.copy_from_slice(&input[byte..byte + 8]);
         bits[i] = u64::from_le_bytes(bytes) >> (streams[i].at % 8) | 1 << 63;
     }
+
     let moved =
         table.lookups(&mut bits, streams.each_mut().map(|stream| &mut stream.out[stream.pos..]));
     for i in 0..N {

@@ -68,6 +68,7 @@ impl Vm<'_> {
                 }
             }
         };
+
         let id = self.import(module, name)?;
         self.push(id)
     }
@@ -89,6 +90,7 @@ impl Vm<'_> {
             }
             None => Meaning::Forbidden,
         };
+
         self.record(&module, &name, Action::Import, verdict);
         if meaning == Meaning::Forbidden && !self.policy.lenient {
             let danger = if verdict == Verdict::Dangerous {
@@ -102,6 +104,7 @@ impl Vm<'_> {
                 Escaped::short(&name)
             )));
         }
+
         self.heap.add(Node::Global(Box::new(Global { module, name, meaning })))
     }
 
@@ -135,10 +138,12 @@ impl Vm<'_> {
                 }
             }
         };
+
         if let Some(Global { module, name, .. }) = self.heap.global(function) {
             let (module, name) = (module.clone(), name.clone());
             self.record_call(&module, &name, &args);
         }
+
         let result = self.construct(function, &args);
         let result = self.tolerate(result)?;
         self.push(result)

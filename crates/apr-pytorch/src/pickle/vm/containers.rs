@@ -41,6 +41,7 @@ impl Vm<'_> {
             }
             _ => self.pop_mark()?,
         };
+
         let target = self.top()?;
         let keyed = matches!(self.opcode, op::SETITEM | op::SETITEMS);
         let pairs = if keyed { self.pairs(&items)? } else { Vec::new() };
@@ -50,6 +51,7 @@ impl Vm<'_> {
             (Node::Set(set), false) => set.extend(items),
             _ => self.refuse("adds to a value that is not a container for it")?,
         }
+
         Ok(())
     }
 }

@@ -23,6 +23,7 @@ impl Vm<'_> {
             }
             _ => text::integer(&self.input.line()?)?,
         };
+
         self.push_node(node)
     }
 
@@ -57,6 +58,7 @@ impl Vm<'_> {
                 self.input.take(len)?
             }
         };
+
         self.look_inside(&bytes, self.opcode != op::STRING);
         let node = match String::from_utf8(bytes) {
             Ok(text) => Node::Str(text.into()),
@@ -76,6 +78,7 @@ impl Vm<'_> {
             op::BINUNICODE => self.len32()?,
             _ => self.len64()?,
         };
+
         // Python lets lone surrogates through; no name has them.
         let bytes = self.input.take(len)?;
         self.look_inside(&bytes, true);

@@ -203,6 +203,7 @@ pub(super) fn quantize<
                 weighted_scales::<K, LEN, SUBS, BYTES>(&found)
             }
         };
+
         let blocks = values.as_chunks::<SUPER>().0.iter().zip(out.as_chunks_mut::<BYTES>().0);
         for (index, (x, block)) in blocks.enumerate() {
             let stored = K::write_scales(&scales[index], block);
@@ -361,5 +362,6 @@ fn round<const LEN: usize, const SUBS: usize>(
             }
         }
     }
+
     levels
 }

@@ -150,6 +150,7 @@ pub(super) fn transpose<const LEN: usize, const N: usize>(values: &[f32]) -> [Re
             lanes.0 = *values;
         }
     }
+
     lanes
 }
 

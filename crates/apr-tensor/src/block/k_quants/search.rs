@@ -48,6 +48,7 @@ pub(super) fn affine<const LEN: usize>(
         max = max.max(x[at]);
         sum_x = sum_x + weights[at] * x[at];
     }
+
     min = min.min(Reals::ZERO);
     let (least, flat) = (min, max.equal(min));
     let levels = Reals::all(f32::from(max_level));
@@ -59,6 +60,7 @@ pub(super) fn affine<const LEN: usize>(
         let level = (best_iscale * (x[at] - min)).nearest_within(0, max_level.into());
         best = best + weighted_difference(sweep, x[at], weights[at], scale, min, level);
     }
+
     let mut rounded = [Reals::ZERO; LEN];
     for step in 0..=sweep.steps {
         let iscale =
@@ -72,6 +74,7 @@ pub(super) fn affine<const LEN: usize>(
             sum_l2 = sum_l2 + weighted * level;
             sum_xl = sum_xl + weighted * x[at];
         }
+
         let determinant = sum_w * sum_l2 - sum_l * sum_l;
         let solved_scale = (sum_w * sum_xl - sum_x * sum_l) / determinant;
         let solved_min = (sum_l2 * sum_x - sum_l * sum_xl) / determinant;
@@ -83,6 +86,7 @@ pub(super) fn affine<const LEN: usize>(
             new = new
                 + weighted_difference(sweep, x[at], weights[at], new_scale, new_min, rounded[at]);
         }
+
         let better = new.less(best).and(Reals::ZERO.less(determinant));
         best = better.select(new, best);
         best_iscale = better.select(iscale, best_iscale);
@@ -90,6 +94,7 @@ pub(super) fn affine<const LEN: usize>(
         scale = better.select(new_scale, scale);
         min = better.select(new_min, min);
     }
+
     Affine {
         scale: flat.select(Reals::ZERO, scale),
         min: flat.select(least, min).map(|min| -min),
@@ -150,12 +155,14 @@ pub(super) fn symmetric<const LEN: usize, const N: usize>(
         sum_lx = sum_lx + products[at] * level;
         sum_l2 = sum_l2 + weights[at] * level * level;
     }
+
     let mut scale = sum_l2.equal(Reals::ZERO).select(Reals::ZERO, sum_lx / sum_l2);
     let mut best = scale * sum_lx;
     for step in -9_i8..=9 {
         if step == 0 {
             continue;
         }
+
         let iscale = Reals::all(-(levels + 0.1 * f32::from(step))) / max;
         (sum_lx, sum_l2) = (Reals::ZERO, Reals::ZERO);
         for at in 0..LEN {
@@ -163,11 +170,13 @@ pub(super) fn symmetric<const LEN: usize, const N: usize>(
             sum_lx = sum_lx + products[at] * level;
             sum_l2 = sum_l2 + weights[at] * level * level;
         }
+
         let better = (best * sum_l2).less(sum_lx * sum_lx).and(Reals::ZERO.less(sum_l2));
         best_iscale = better.select(iscale, best_iscale);
         scale = better.select(sum_lx / sum_l2, scale);
         best = better.select(scale * sum_lx, best);
     }
+
     Symmetric {
         scale: zero.select(Reals::ZERO, scale),
         iscale: zero.select(Reals::all(f32::NAN), best_iscale),
@@ -201,6 +210,7 @@ pub(super) fn positive<const LEN: usize>(
         // Not `max`: a negative zero replaces a positive one, and a number replaces a NaN.
         max = x.less(max).select(max, x);
     }
+
     let zero = max.less(Reals::all(ALL_ZERO));
     let top = f32::from(max_level);
     let mut iscale = Reals::all(top) / max;
@@ -211,10 +221,12 @@ pub(super) fn positive<const LEN: usize>(
         let diff = x[at] - scale * level;
         best = best + weights[at] * diff * diff;
     }
+
     for step in -4_i8..=4 {
         if step == 0 {
             continue;
         }
+
         let new_iscale = Reals::all(0.1 * f32::from(step) + top) / max;
         let scale = Reals::all(1.0) / new_iscale;
         let mut new = Reals::ZERO;
@@ -223,10 +235,12 @@ pub(super) fn positive<const LEN: usize>(
                 x[at] - scale * (new_iscale * x[at]).nearest_within(LOWEST, max_level.into());
             new = new + weights[at] * diff * diff;
         }
+
         let better = new.less(best);
         best = better.select(new, best);
         iscale = better.select(new_iscale, iscale);
     }
+
     let mut levels = [Reals::ZERO; LEN];
     let (mut sum_lx, mut sum_l2) = (Reals::ZERO, Reals::ZERO);
     for at in 0..LEN {
@@ -235,6 +249,7 @@ pub(super) fn positive<const LEN: usize>(
         sum_lx = sum_lx + weights[at] * x[at] * level;
         sum_l2 = sum_l2 + weights[at] * level * level;
     }
+
     // Lanes that a pass has not changed do not change any more.
     for _ in 0..5 {
         let mut changed = false;
@@ -254,10 +269,12 @@ pub(super) fn positive<const LEN: usize>(
             sum_lx = better.select(new_lx, sum_lx);
             sum_l2 = better.select(new_l2, sum_l2);
         }
+
         if !changed {
             break;
         }
     }
+
     let scale = Reals::ZERO.less(sum_l2).select(sum_lx / sum_l2, Reals::ZERO);
     Positive { scale: zero.select(Reals::ZERO, scale), levels, zero }
 }
@@ -347,6 +364,7 @@ pub(super) fn refining<const LEN: usize>(half: u8, x: &[Reals; LEN]) -> Refined<
         sum_l2 = sum_l2 + share.l2;
         shares[at] = share;
     }
+
     // Lanes that a pass has not changed do not change any more.
     for _ in 0..5 {
         let mut changed = false;
@@ -355,6 +373,7 @@ pub(super) fn refining<const LEN: usize>(half: u8, x: &[Reals; LEN]) -> Refined<
             if !old.is_in_doubt(x[at], sum_lx, sum_l2).any() {
                 continue;
             }
+
             let (less_lx, less_l2) = (sum_lx - old.lx, sum_l2 - old.l2);
             let level = (x[at] * less_l2 / less_lx).nearest_within(low, high);
             let new = Share::new(half, x[at], level);
@@ -370,14 +389,17 @@ pub(super) fn refining<const LEN: usize>(half: u8, x: &[Reals; LEN]) -> Refined<
             sum_lx = better.select(new_lx, sum_lx);
             sum_l2 = better.select(new_l2, sum_l2);
         }
+
         if !changed {
             break;
         }
     }
+
     let scale = Reals::ZERO.less(sum_l2).select(sum_lx / sum_l2, Reals::ZERO);
     let mut levels = [Reals::ZERO; LEN];
     for at in 0..LEN {
         levels[at] = shares[at].level;
     }
+
     Refined { scale: zero.select(Reals::ZERO, scale), half, levels, zero }
 }

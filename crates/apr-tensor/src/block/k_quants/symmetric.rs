@@ -64,6 +64,7 @@ fn q3_batch(
     if let Some(importance) = importance {
         return q3_weighted(blocks, importance, first, out);
     }
+
     for (x, out) in blocks.iter().zip(out) {
         let found = search::refining::<LEN>(4, &transpose(x));
         let (max, _) = greatest(&found.scale.0);
@@ -100,6 +101,7 @@ fn q3_weighted(
         iscales[index] = found.iscale.0;
         sums[index] = weights.sums.0;
     }
+
     let scales: [Reals; LEN] = transpose(scales.as_flattened());
     let found = search::symmetric(
         32,
@@ -158,11 +160,13 @@ fn q6_batch(
             scales[subs.clone()].copy_from_slice(&found.scale.0);
             iscales[subs].copy_from_slice(&found.iscale.0);
         }
+
         let (max, magnitude) = greatest(&scales);
         if magnitude < search::ALL_ZERO {
             *out = [0; 210];
             continue;
         }
+
         let iscale = -128.0 / max;
         let d = f32_to_f16(1.0 / iscale);
         let scales = scales.map(|scale| nearest(iscale * scale).min(127) as i8);
@@ -174,6 +178,7 @@ fn q6_batch(
         if let (Some(low), Some(high)) = (low.first_chunk_mut(), rest.first_chunk_mut()) {
             pack_6_bits(&levels, low, high);
         }
+
         rest[64..80].copy_from_slice(&scales.map(i8::cast_unsigned));
         rest[80..].copy_from_slice(&d.to_le_bytes());
     }

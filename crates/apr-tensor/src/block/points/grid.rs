@@ -59,10 +59,12 @@ impl<const WIDTH: usize> Grid<WIDTH> {
             grid.places[place].first = number;
             is_point[place] = true;
         }
+
         let mut distances = vec![0; grid.points.len()];
         for place in (0..count).filter(|&place| !is_point[place]) {
             grid.add_neighbours(place, shells, &mut distances);
         }
+
         grid.neighbours.shrink_to_fit();
         grid
     }
@@ -70,17 +72,20 @@ impl<const WIDTH: usize> Grid<WIDTH> {
     fn add_neighbours(&mut self, place: usize, shells: usize, distances: &mut [u8]) {
         let levels: [u8; WIDTH] =
             core::array::from_fn(|i| (place / Self::LEVELS.pow(i as u32) % Self::LEVELS) as u8);
+
         // Squares of distances; the greatest is 4 * 49.
         let mut present = [false; 256];
         for (distance, point) in distances.iter_mut().zip(&self.points) {
             *distance = point.iter().zip(levels).map(|(&a, b)| a.abs_diff(b).pow(2)).sum();
             present[usize::from(*distance)] = true;
         }
+
         let first = self.neighbours.len();
         for shell in (0..=u8::MAX).filter(|&shell| present[usize::from(shell)]).take(shells) {
             let within = (0_u16..).zip(&*distances).filter(|&(_, &distance)| distance == shell);
             self.neighbours.extend(within.map(|(number, _)| number));
         }
+
         self.places[place] =
             Place { first: first as u32, count: (self.neighbours.len() - first) as u16 };
     }

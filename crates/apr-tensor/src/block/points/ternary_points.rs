@@ -55,6 +55,7 @@ fn best_cut<T: Cuts<LEN, WAYS>, const LEN: usize, const WAYS: usize>(cuts: &T) -
         let mut start = first;
         while start <= LEN {
             let fits = cuts.sums(first, start);
+
             // Most lanes hold nothing better: that is seen for all of them at once.
             let mut any = [false; LANES];
             for Fits { products, squares } in &fits {
@@ -62,6 +63,7 @@ fn best_cut<T: Cuts<LEN, WAYS>, const LEN: usize, const WAYS: usize>(cuts: &T) -
                     any[lane] |= is_better(products[lane], squares[lane], best);
                 }
             }
+
             if any.iter().fold(false, |any, &lane| any | lane) {
                 for lane in 0..LANES.min(LEN + 1 - start) {
                     for (way, Fits { products, squares }) in fits.iter().enumerate() {
@@ -73,9 +75,11 @@ fn best_cut<T: Cuts<LEN, WAYS>, const LEN: usize, const WAYS: usize>(cuts: &T) -
                     }
                 }
             }
+
             start += LANES;
         }
     }
+
     cut
 }
 
@@ -156,6 +160,7 @@ fn to_points<const LEN: usize, const GROUPS: usize>(
             fitted.scale = products / squares;
         }
     }
+
     fitted
 }
 
@@ -197,6 +202,7 @@ impl QuantizeToPoints<50, EIGHT> for Iq1S {
             if greatest_magnitude(values) < 1e-12 {
                 continue;
             }
+
             let weights = weigh(values, importance, spread);
             let order = sorted(values);
             let Some(mut cut) = best_cut(&Together::of(values, &weights, &order)) else { continue };
@@ -205,16 +211,19 @@ impl QuantizeToPoints<50, EIGHT> for Iq1S {
                 levels = levels.map(|level| 2 - level);
                 (cut.scale, cut.way) = (-cut.scale, 1 - cut.way);
             }
+
             let meaning = [&UP, &DOWN][cut.way];
             let fitted = to_points(grid, values, &weights, levels, cut.scale, [meaning; 4]);
             for (i, number) in fitted.numbers.into_iter().enumerate() {
                 block[2 + 4 * at + i] = number as u8;
                 parts[at] |= number >> 8 << (3 * i);
             }
+
             parts[at] |= (cut.way as u16) << 15;
             scales[at] = fitted.scale;
             greatest = if greatest > fitted.scale { greatest } else { fitted.scale };
         }
+
         let inverse = if greatest == 0.0 {
             // Not even the direction of the move is stored.
             parts = parts.map(|part| part & 0x7fff);
@@ -224,6 +233,7 @@ impl QuantizeToPoints<50, EIGHT> for Iq1S {
             write_f16(block, 0, unit * 1.125);
             1.0 / unit
         };
+
         for ((bytes, part), scale) in
             block[34..].as_chunks_mut().0.iter_mut().zip(parts).zip(scales)
         {
@@ -302,6 +312,7 @@ impl Part {
         if greatest_magnitude(values) < 1e-7 {
             return zero;
         }
+
         let order = sorted(values);
         let Some(mut cut) = best_cut(&Apart::of(values, &weights, &order)) else { return zero };
         let mut levels = levels(&order, cut.ends);
@@ -309,6 +320,7 @@ impl Part {
             levels = levels.map(|level| 2 - level);
             (cut.scale, cut.way) = (-cut.scale, 3 - cut.way);
         }
+
         let Fitted { scale, numbers } =
             to_points(grid, values, &weights, levels, cut.scale, meanings(cut.way));
         Self { weights, scale, way: cut.way, numbers }
@@ -365,9 +377,11 @@ impl QuantizeToPoints<56, EIGHT> for Iq1M {
             greatest = if greatest > part.scale { greatest } else { part.scale };
             write_numbers(block, at, part.numbers, 0);
         }
+
         if greatest == 0.0 {
             return;
         }
+
         let mut unit = greatest / 15.0;
         let inverse = 1.0 / unit;
         let (mut products, mut squares) = (0.0, 0.0);
@@ -378,9 +392,11 @@ impl QuantizeToPoints<56, EIGHT> for Iq1M {
             write_numbers(block, at, part.numbers, part.way);
             part.add_up(values, f32::from(2 * multiple + 1), grid, &mut products, &mut squares);
         }
+
         if squares > 0.0 {
             unit = products / squares;
         }
+
         let unit = f32_to_f16(unit * 1.1125);
         for ((i, bytes), stored) in (0..).zip(block[48..].as_chunks_mut().0).zip(stored) {
             *bytes = (stored | (unit >> (4 * i) & 15) << 12).to_le_bytes();
@@ -423,6 +439,7 @@ impl Apart {
                 sums.weights[rank + 1] = sums.weights[rank] + weight;
             }
         }
+
         Self(halves)
     }
 

@@ -103,6 +103,7 @@ impl<const LEN: usize> Sub<LEN> {
     ) -> Found<LEN> {
         let top = top(WIDTH);
         let mut tried = [[0; LEN]; ROOM];
+
         // A bit for each group that was no point.
         let mut moved = [0_u8; ROOM];
         let mut columns = [[0.0; ROOM]; LEN];
@@ -118,7 +119,9 @@ impl<const LEN: usize> Sub<LEN> {
             }
             tried[at] = levels;
         }
+
         let (products, squares) = self.fits(&columns);
+
         // Where no scale is better than none, the sub-block counts as settled, but for
         // `AllIfMoved`.
         let (mut scale, mut best, mut levels) = (start, 0.0, [0; LEN]);
@@ -131,10 +134,12 @@ impl<const LEN: usize> Sub<LEN> {
                 open = refit.open(moved[at]);
             }
         }
+
         let mut found = Found { scale, levels };
         if open != 0 && scale > 0.0 {
             self.refit(grid, open, &mut found);
         }
+
         found
     }
 

@@ -113,6 +113,7 @@ fn search<const LEN: usize, const WIDTH: usize>(
             then(at, None);
             continue;
         }
+
         let top = if WIDTH == EIGHT { 5.0 } else { 15.0 };
         let sweep = Sweep { extreme, reach: rules.reach, step: rules.step };
         let mut found = sub.search(grid, &sweep, extreme / top, rules.refit);
@@ -172,6 +173,7 @@ impl QuantizeToPoints<66, EIGHT> for Iq2Xxs {
             (part.sub, part.signs) =
                 magnitudes(values, weigh(values, importance, spread), Signs::Even);
         }
+
         let starts =
             positive_scales(4, &parts.each_ref().map(|part| (&part.sub.values, &part.sub.weights)));
         let mut scales = [0.0; 8];
@@ -180,6 +182,7 @@ impl QuantizeToPoints<66, EIGHT> for Iq2Xxs {
             if greatest(&part.sub.values) < 1e-15 || extreme <= 0.0 {
                 continue;
             }
+
             let sweep = Sweep { extreme, reach: 6, step: 0.1 };
             let mut found = part.sub.search(grid, &sweep, start, Refit::All);
             make_positive(&mut found, &mut part.signs);
@@ -191,6 +194,7 @@ impl QuantizeToPoints<66, EIGHT> for Iq2Xxs {
                 .for_each(|(byte, number)| *byte = number as u8);
             bytes[4..].copy_from_slice(&four_times_seven(part.signs).to_le_bytes());
         }
+
         match write_unit(&scales, 1.0, block) {
             Some(inverse) => {
                 for (bytes, &scale) in block[2..].as_chunks_mut::<8>().0.iter_mut().zip(&scales) {
@@ -235,6 +239,7 @@ impl QuantizeToPoints<74, EIGHT> for Iq2Xs {
             refit: Refit::Moved,
             unweighted: square,
         };
+
         let spread = sum_of_squares(values) / SUPER as f32;
         let importance = importance.unwrap_or(&[1.0; SUPER]);
         let mut scales = [0.0; 16];
@@ -275,6 +280,7 @@ impl QuantizeToPoints<82, EIGHT> for Iq2S {
             refit: Refit::Moved,
             unweighted: |value, spread| 0.25 * spread + value * value,
         };
+
         let spread = 2.0 * sum_of_squares(values) / SUPER as f32;
         let mut scales = [0.0; 16];
         search::<16, EIGHT>(&rules, grid, values, importance, spread, |at, found| {
@@ -312,6 +318,7 @@ impl QuantizeToPoints<98, FOUR> for Iq3Xxs {
             refit: Refit::Moved,
             unweighted: square,
         };
+
         let spread = 2.0 * sum_of_squares(values) / SUPER as f32;
         let mut scales = [0.0; 8];
         search::<32, FOUR>(&rules, grid, values, importance, spread, |at, found| {
@@ -354,7 +361,9 @@ impl QuantizeToPoints<110, FOUR> for Iq3S {
             refit: Refit::AllIfMoved,
             unweighted: square,
         };
+
         let spread = 2.0 * sum_of_squares(values) / SUPER as f32;
+
         // A sub-block of zeros takes no room for points and signs in ggml, though its reader
         // expects some: what follows in the super-block moves forward. Ours are the same bytes.
         let (mut scales, mut place) = ([0.0; 8], 0);

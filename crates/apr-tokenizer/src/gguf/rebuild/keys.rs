@@ -54,6 +54,7 @@ impl<'a> TokenizerKeys<'a> {
             None | Some("none" | "no_vocab") => return Ok(None),
             Some(model) => keys.model = model,
         }
+
         keys.tokens = match keys.value("tokens") {
             Some(Value::Array(Array::String(tokens))) if !tokens.is_empty() => tokens,
             other => return Err(wrong("tokens", "strings", other)),
@@ -64,6 +65,7 @@ impl<'a> TokenizerKeys<'a> {
                 counted(keys.tokens.len() as u64, "token")
             )));
         }
+
         keys.scores = match keys.value("scores") {
             Some(Value::Array(Array::F32(scores))) => Some(keys.of_each("scores", scores)?),
             None => None,
@@ -192,6 +194,7 @@ impl<'a> TokenizerKeys<'a> {
                     .to_owned(),
             );
         }
+
         let mut texts = HashSet::with_capacity(self.tokens.len());
         let repeated = self.tokens.iter().filter(|text| !texts.insert(text.as_str())).count();
         if repeated > 0 {
@@ -200,6 +203,7 @@ impl<'a> TokenizerKeys<'a> {
                 "{repeated} with the text of an earlier one: a text is one token in the files"
             ));
         }
+
         warnings
     }
 

@@ -43,6 +43,7 @@ pub(super) fn bytes<'a>(
             "tokenizer.ggml.pre is '{name}', whose way to split a text is not known here"
         )));
     };
+
     if name.is_none_or(|name| name == "default") {
         warnings.push(
             "tokenizer.ggml.pre is missing: a text is split as llama.cpp does then, not as the \
@@ -50,6 +51,7 @@ pub(super) fn bytes<'a>(
                 .to_owned(),
         );
     }
+
     let model = Model::Bpe {
         dropout: Json::Null,
         unk_token: None,
@@ -61,6 +63,7 @@ pub(super) fn bytes<'a>(
         vocab: ids(keys),
         merges: listed_merges(keys, warnings)?,
     };
+
     let bytes = json!({
         "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true,
     });
@@ -88,6 +91,7 @@ fn listed_merges<'a>(
             )));
         }
     };
+
     let texts: HashSet<&str> = keys.filled().map(|(_, text, _)| text).collect();
     let mut listed = Vec::with_capacity(merges.len());
     let mut unknown = 0;
@@ -102,6 +106,7 @@ fn listed_merges<'a>(
                 Escaped::short(merge)
             )));
         };
+
         joint.clear();
         joint.push_str(left);
         joint.push_str(right);
@@ -111,9 +116,11 @@ fn listed_merges<'a>(
             unknown += 1;
         }
     }
+
     if unknown > 0 {
         warnings.push(format!("{} of what is not a token: left out", counted(unknown, "merge")));
     }
+
     Ok(listed)
 }
 
@@ -129,6 +136,7 @@ pub(super) fn characters<'a>(
                 .to_owned(),
         );
     }
+
     let mut scores = keys.scores.unwrap_or_default().iter().copied();
     if scores.any(|score| score != 0.0) {
         warnings.push(
@@ -136,6 +144,7 @@ pub(super) fn characters<'a>(
                 .to_owned(),
         );
     }
+
     let prefix = keys.flag("add_space_prefix").unwrap_or(true);
     let space = SPACE.to_string();
     let replace = json!({ "type": "Replace", "pattern": { "String": " " }, "content": space });
@@ -148,6 +157,7 @@ pub(super) fn characters<'a>(
     if prefix {
         decoders.push(json!({ "type": "Strip", "content": " ", "start": 1, "stop": 0 }));
     }
+
     let model = Model::Bpe {
         dropout: Json::Null,
         unk_token: unknown(keys),
@@ -159,6 +169,7 @@ pub(super) fn characters<'a>(
         vocab: ids(keys),
         merges,
     };
+
     TokenizerFile {
         normalizer: if prefix {
             json!({ "type": "Sequence", "normalizers": [prepend, replace] })
@@ -194,6 +205,7 @@ pub(super) fn words<'a>(keys: &TokenizerKeys<'a>, warnings: &mut Vec<String>) ->
         max_input_chars_per_word: 100,
         vocab: OwnedIds(vocab),
     };
+
     let lowers = keys.flag("normalizer.lowercase").unwrap_or(true);
     let post_processor = match (
         keys.id("bos_token_id").or_else(|| keys.id("cls_token_id")),
@@ -205,6 +217,7 @@ pub(super) fn words<'a>(keys: &TokenizerKeys<'a>, warnings: &mut Vec<String>) ->
             Json::Null
         }
     };
+
     TokenizerFile {
         normalizer: json!({
             "type": "BertNormalizer", "clean_text": true, "handle_chinese_chars": true,
@@ -225,6 +238,7 @@ pub(super) fn unigram<'a>(
     let scores = keys.scores.ok_or_else(|| {
         Error::format("tokenizer.ggml.scores is missing, and Unigram goes by them")
     })?;
+
     // Ids are positions: only what fills up the end can be left out.
     let count = keys.filled().last().map_or(0, |(id, ..)| id + 1);
     let vocab: Vec<_> =
@@ -232,6 +246,7 @@ pub(super) fn unigram<'a>(
     if vocab.iter().any(|(_, score)| !score.is_finite()) {
         return Err(Error::format("tokenizer.ggml.scores are not all numbers"));
     }
+
     let marked =
         || keys.filled().find(|(.., token_type)| *token_type == UNKNOWN).map(|(id, ..)| id);
     let unk_id = keys.id("unknown_token_id").or_else(marked).filter(|&id| id < count);
@@ -241,6 +256,7 @@ pub(super) fn unigram<'a>(
                 .to_owned(),
         );
     }
+
     let scheme = if keys.flag("add_space_prefix").unwrap_or(true) { "always" } else { "never" };
     let metaspace = json!({
         "type": "Metaspace", "replacement": SPACE, "prepend_scheme": scheme, "split": true,
@@ -270,6 +286,7 @@ fn normalizer(keys: &TokenizerKeys<'_>) -> Result<Json> {
             return Err(Error::format(message));
         }
     }
+
     if keys.flag("remove_extra_whitespaces").unwrap_or(false) {
         for (pattern, content) in [(AROUND, ""), (REPEATED, " ")] {
             steps.push(
@@ -277,6 +294,7 @@ fn normalizer(keys: &TokenizerKeys<'_>) -> Result<Json> {
             );
         }
     }
+
     Ok(if steps.is_empty() {
         Json::Null
     } else {
@@ -300,6 +318,7 @@ fn ends(keys: &TokenizerKeys<'_>, bos: bool, eos: bool) -> Json {
     if bos.is_none() && eos.is_none() {
         return Json::Null;
     }
+
     // The second of two texts begins as the first, unless a token keeps them apart.
     let between = match keys.flag("add_sep_token") {
         Some(true) => [keys.id("seperator_token_id").or_else(|| keys.id("eos_token_id")), None],
@@ -333,6 +352,7 @@ fn template(
             json!({ "id": text(id), "ids": [id], "tokens": [text(id)] }),
         );
     }
+
     let single: Vec<_> = single.into_iter().flatten().collect();
     json!({
         "type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": tokens,

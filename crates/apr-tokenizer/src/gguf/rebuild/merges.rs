@@ -22,6 +22,7 @@ pub(super) fn from_scores<'a>(keys: &TokenizerKeys<'a>) -> (Vec<(&'a str, &'a st
         .map(|(id, text, _)| (score(id), pairs(text, &texts)))
         .filter(|(_, pairs)| !pairs.is_empty())
         .collect();
+
     // Stable: of equal scores the lower id first.
     formed.sort_by(|(a, _), (b, _)| b.total_cmp(a));
     let open = formed

@@ -42,6 +42,7 @@ pub fn tokenizer_files(key_values: &[KeyValue]) -> Result<(NamedFiles, Vec<Strin
             return Err(Error::format(message));
         }
     };
+
     let (settings, map) = settings::settings(&keys, &mut warnings);
     let files = vec![
         ("tokenizer.json".to_owned(), json(&file)?),

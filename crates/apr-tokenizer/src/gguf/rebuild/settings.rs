@@ -30,6 +30,7 @@ pub(super) fn settings(
             );
         }
     }
+
     if keys.model == "bert" {
         // llama.cpp calls BERT's first token its bos and its last one its eos.
         if let Some(first) = map.remove("bos_token") {
@@ -39,6 +40,7 @@ pub(super) fn settings(
             map.remove("eos_token");
         }
     }
+
     let mut settings = map.clone();
     settings.insert("tokenizer_class".to_owned(), "PreTrainedTokenizerFast".into());
     settings.insert("clean_up_tokenization_spaces".to_owned(), false.into());
@@ -47,15 +49,18 @@ pub(super) fn settings(
             settings.insert(key.to_owned(), adds.into());
         }
     }
+
     if let Some(template) = chat_template(keys, warnings) {
         settings.insert("chat_template".to_owned(), template);
     }
+
     (settings, map)
 }
 
 /// A template, or a list of them by name where there are several.
 fn chat_template(keys: &TokenizerKeys<'_>, warnings: &mut Vec<String>) -> Option<Json> {
     const KEY: &str = "tokenizer.chat_template";
+
     let named = |name: &str, template: &str| json!({ "name": name, "template": template });
     let default = keys.key_value(KEY).and_then(|value| text(value, KEY, warnings));
     let mut templates = Vec::new();
@@ -66,12 +71,14 @@ fn chat_template(keys: &TokenizerKeys<'_>, warnings: &mut Vec<String>) -> Option
         templates
             .extend(text(&there.value, &there.key, warnings).map(|template| named(name, template)));
     }
+
     if templates.is_empty() {
         return default.map(Json::from);
     }
     if let Some(default) = default {
         templates.insert(0, named("default", default));
     }
+
     Some(templates.into())
 }
 
