@@ -134,13 +134,6 @@ fn write_json(
         ));
     }
 
-    let line = |out: &mut String, depth: usize| {
-        if let Some(indent) = indent {
-            out.push('\n');
-            out.extend(std::iter::repeat_n(' ', indent * depth));
-        }
-    };
-
     let (open, close) = match value.kind() {
         ValueKind::Map => ('{', '}'),
         ValueKind::Seq | ValueKind::Iterable => ('[', ']'),
@@ -159,7 +152,7 @@ fn write_json(
         if count > 0 {
             out.push_str(if indent.is_some() { "," } else { ", " });
         }
-        line(out, depth + 1);
+        begin_line(out, indent, depth + 1);
         if open == '{' {
             write_json(out, &Value::from(item.to_string()), indent, depth + 1)?;
             out.push_str(": ");
@@ -171,11 +164,19 @@ fn write_json(
     }
 
     if count > 0 {
-        line(out, depth);
+        begin_line(out, indent, depth);
     }
 
     out.push(close);
     Ok(())
+}
+
+/// Begins a line where JSON is indented.
+fn begin_line(out: &mut String, indent: Option<usize>, depth: usize) {
+    if let Some(indent) = indent {
+        out.push('\n');
+        out.extend(std::iter::repeat_n(' ', indent * depth));
+    }
 }
 
 /// The date of a time in seconds since 1970 (civil-from-days, Howard Hinnant), by the codes that

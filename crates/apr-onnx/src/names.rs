@@ -221,12 +221,9 @@ fn revealed(
 
 /// What an input of an operator is called in its module, and whether the module has its transpose.
 fn leaf(node: &Node, position: usize, rank: usize) -> Option<(&'static str, bool)> {
-    let is_set = |name: &str| {
-        node.attributes.iter().any(|found| found.name == name && found.integer == Some(1))
-    };
     let leaf = match (node.op_type.as_str(), position, rank) {
         ("MatMul", 1, 2) => return Some(("weight", true)),
-        ("Gemm", 1, _) => return Some(("weight", !is_set("transB"))),
+        ("Gemm", 1, _) => return Some(("weight", !is_set(node, "transB"))),
         ("Gather" | "GatherND", 0, _) | ("Mul", _, 1) => "weight",
         ("Gemm", 2, _) | ("Add", _, 1) => "bias",
         // What is added to a whole sequence: the table of positions, of which every row is used.
@@ -238,6 +235,10 @@ fn leaf(node: &Node, position: usize, rank: usize) -> Option<(&'static str, bool
     };
 
     Some((leaf, false))
+}
+
+fn is_set(node: &Node, name: &str) -> bool {
+    node.attributes.iter().any(|found| found.name == name && found.integer == Some(1))
 }
 
 fn has_weight_and_bias(op: &str) -> bool {

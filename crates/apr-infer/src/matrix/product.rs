@@ -47,9 +47,7 @@ fn put(
 ) -> Result<()> {
     let (width, right) = (right.width(), right.in_memory());
     if left.rows == 0 || width == 0 || left.depth == 0 {
-        if !adds {
-            out.fill(0.0);
-        }
+        clear_unless(adds, out);
         return Ok(());
     }
 
@@ -58,12 +56,16 @@ fn put(
             streamed(left, matrix, out, adds, workers)
         }
         _ if left.rows == 1 && left.depth_step == 1 => {
-            if !adds {
-                out.fill(0.0);
-            }
+            clear_unless(adds, out);
             row::add_product(&left.values[..left.depth], right, out, workers)
         }
         _ => by_panels(left, right, out, adds, workers),
+    }
+}
+
+fn clear_unless(adds: bool, out: &mut [f32]) {
+    if !adds {
+        out.fill(0.0);
     }
 }
 

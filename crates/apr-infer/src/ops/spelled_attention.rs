@@ -18,15 +18,7 @@ use crate::{Tensor, Value, pool};
 /// number and a mask.
 pub(crate) fn attend(call: &Call<'_>, divides: bool, axis: i64) -> Result<Option<Tensor>> {
     let Some([q, k, v]) = floats(call, [0, 1, 2]) else { return Ok(None) };
-    let (scores, mixed) =
-        match (Stacks::of(call, q.shape(), k.shape()), q.rank() >= 2 && v.rank() >= 2) {
-            (Ok(scores), true) => match Stacks::of(call, &scores.shape, v.shape()) {
-                Ok(mixed) => (scores, mixed),
-                Err(_) => return Ok(None),
-            },
-            _ => return Ok(None),
-        };
-
+    let Some((scores, mixed)) = products(call, q, k, v) else { return Ok(None) };
     let in_a_row =
         mixed.starts.iter().enumerate().all(|(at, [a, _])| *a == at * scores.rows * scores.columns);
     let is_last =
@@ -65,6 +57,16 @@ fn floats<'c, const N: usize>(
     };
     let found: Vec<&Tensor> = positions.iter().filter_map(|position| of(*position)).collect();
     found.try_into().ok()
+}
+
+/// The product of queries with keys, and of what becomes of it with values.
+fn products(call: &Call<'_>, q: &Tensor, k: &Tensor, v: &Tensor) -> Option<(Stacks, Stacks)> {
+    if q.rank() < 2 || v.rank() < 2 {
+        return None;
+    }
+    let scores = Stacks::of(call, q.shape(), k.shape()).ok()?;
+    let mixed = Stacks::of(call, &scores.shape, v.shape()).ok()?;
+    Some((scores, mixed))
 }
 
 /// What each product is multiplied with or divided by.

@@ -4,6 +4,8 @@
 //! the change of size asks for. Weights are whole numbers of 22 bits behind the point, and sums are
 //! rounded to 8 bits in between.
 
+use std::f64::consts::PI;
+
 use apr_core::{Error, Result};
 
 use super::Picture;
@@ -53,25 +55,36 @@ impl Filter {
     }
 
     fn weight(self, x: f64) -> f64 {
-        const A: f64 = -0.5;
-
-        let sinc = |x: f64| {
-            let angle = x * std::f64::consts::PI;
-            if angle == 0.0 { 1.0 } else { angle.sin() / angle }
-        };
-        let near = x.abs();
         match self {
             Self::Nearest | Self::Box => f64::from(u8::from(x > -0.5 && x <= 0.5)),
-            Self::Bilinear => (1.0 - near).max(0.0),
-            Self::Hamming if near >= 1.0 => 0.0,
-            Self::Hamming => sinc(near) * (0.54 + 0.46 * (near * std::f64::consts::PI).cos()),
-            Self::Bicubic if near < 1.0 => ((A + 2.0) * near - (A + 3.0)) * near * near + 1.0,
-            Self::Bicubic if near < 2.0 => (((near - 5.0) * near + 8.0) * near - 4.0) * A,
-            Self::Bicubic => 0.0,
+            Self::Bilinear => (1.0 - x.abs()).max(0.0),
+            Self::Hamming => hamming(x.abs()),
+            Self::Bicubic => bicubic(x.abs()),
             Self::Lanczos if (-3.0..3.0).contains(&x) => sinc(x) * sinc(x / 3.0),
             Self::Lanczos => 0.0,
         }
     }
+}
+
+fn hamming(x: f64) -> f64 {
+    if x >= 1.0 { 0.0 } else { sinc(x) * (0.54 + 0.46 * (x * PI).cos()) }
+}
+
+fn bicubic(x: f64) -> f64 {
+    const A: f64 = -0.5;
+
+    if x < 1.0 {
+        ((A + 2.0) * x - (A + 3.0)) * x * x + 1.0
+    } else if x < 2.0 {
+        (((x - 5.0) * x + 8.0) * x - 4.0) * A
+    } else {
+        0.0
+    }
+}
+
+fn sinc(x: f64) -> f64 {
+    let angle = x * PI;
+    if angle == 0.0 { 1.0 } else { angle.sin() / angle }
 }
 
 /// The pixels that make a new one: the first, and the weight of each.

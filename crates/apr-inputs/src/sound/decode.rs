@@ -9,6 +9,7 @@ use symphonia::core::formats::probe::Hint;
 use symphonia::core::formats::{FormatOptions, FormatReader, TrackType};
 use symphonia::core::io::MediaSourceStream;
 use symphonia::core::meta::MetadataOptions;
+use symphonia::core::packet::Packet;
 
 use super::Sound;
 use crate::guard::guarded;
@@ -96,23 +97,27 @@ impl Reading {
                 Err(error) => return Err(wrong(&error)),
             };
 
-            if packet.track_id != track {
-                continue;
-            }
-
-            match self.decoder.decode(&packet) {
-                Ok(buffer) => {
-                    let (rate, channels) = (buffer.spec().rate(), buffer.spec().channels().count());
-                    buffer.copy_to_vec_interleaved::<f32>(&mut interleaved);
-                    self.add(&interleaved, rate, channels)?;
-                }
-                Err(SoundError::DecodeError(_)) if self.damaged < MAX_DAMAGED => self.damaged += 1,
-                Err(SoundError::IoError(error)) if error.kind() == ErrorKind::UnexpectedEof => {
-                    return Ok(true);
-                }
-                Err(error) => return Err(wrong(&error)),
+            if packet.track_id == track && self.packet(&packet, &mut interleaved)? {
+                return Ok(true);
             }
         }
+    }
+
+    /// Decodes a packet; true where the file ends inside it.
+    fn packet(&mut self, packet: &Packet, interleaved: &mut Vec<f32>) -> Result<bool> {
+        match self.decoder.decode(packet) {
+            Ok(buffer) => {
+                let (rate, channels) = (buffer.spec().rate(), buffer.spec().channels().count());
+                buffer.copy_to_vec_interleaved::<f32>(interleaved);
+                self.add(interleaved, rate, channels)?;
+            }
+            Err(SoundError::DecodeError(_)) if self.damaged < MAX_DAMAGED => self.damaged += 1,
+            Err(SoundError::IoError(error)) if error.kind() == ErrorKind::UnexpectedEof => {
+                return Ok(true);
+            }
+            Err(error) => return Err(wrong(&error)),
+        }
+        Ok(false)
     }
 
     fn add(&mut self, interleaved: &[f32], rate: u32, channels: usize) -> Result<()> {

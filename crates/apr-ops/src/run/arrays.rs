@@ -203,10 +203,6 @@ fn elements(tensor: &Tensor, shown: usize) -> Result<Vec<Json>> {
             .collect());
     }
 
-    let number = |value: f64| {
-        if value.is_finite() { Json::from(value) } else { Json::from(value.to_string()) }
-    };
-
     // A float of single precision is shown by the digits that give it back, not by those of a
     // double.
     let single = |value: &f32| value.to_string().parse().map_or(Json::Null, number);
@@ -226,6 +222,10 @@ fn elements(tensor: &Tensor, shown: usize) -> Result<Vec<Json>> {
         Data::U8(values) => all(values, shown),
         Data::U16(values) => all(values, shown),
     })
+}
+
+fn number(value: f64) -> Json {
+    if value.is_finite() { Json::from(value) } else { Json::from(value.to_string()) }
 }
 
 #[cfg(test)]
