@@ -158,7 +158,38 @@ fn quoted(line: &str) -> impl Iterator<Item = &str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Families;
     use crate::gguf::Gguf;
+
+    #[test]
+    fn a_family_that_is_found_by_name_has_its_own_table_read_and_those_it_extends() {
+        const ALONE: &str = "APR_TEST_ALONE";
+        const NAME: &str = "builtin::tests::\
+            a_family_that_is_found_by_name_has_its_own_table_read_and_those_it_extends";
+
+        // What has been read is kept for the whole process, in which other tests read everything.
+        if std::env::var_os(ALONE).is_none() {
+            let tests = std::env::current_exe().unwrap();
+            let alone = std::process::Command::new(tests)
+                .args(["--exact", NAME])
+                .env(ALONE, "1")
+                .output()
+                .unwrap();
+            let said = String::from_utf8_lossy(&alone.stdout);
+            assert!(alone.status.success() && said.contains("1 passed"), "{said}");
+            return;
+        }
+
+        let read = || -> Vec<_> {
+            READ.iter().filter_map(OnceLock::get).map(|family| family.name().to_owned()).collect()
+        };
+        let families = Families::builtin();
+        families.find("bert").unwrap();
+        assert_eq!(read(), ["bert"]);
+        // Mistral's table extends LLaMA's.
+        families.find("mistral").unwrap();
+        assert_eq!(read(), ["llama", "mistral", "bert"]);
+    }
 
     #[test]
     fn names_and_bases_are_known_before_tables_are_read() {
