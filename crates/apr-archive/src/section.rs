@@ -52,3 +52,26 @@ impl<S> std::fmt::Debug for Section<S> {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use apr_core::Code;
+
+    use super::*;
+
+    #[test]
+    fn a_section_has_its_own_bytes_and_none_beyond() {
+        let section = Section::new(vec![1_u8, 2, 3, 4, 5], 1, 3).unwrap();
+        assert_eq!(section.len(), 3);
+        let mut bytes = [0; 2];
+        section.read_at(1, &mut bytes).unwrap();
+        assert_eq!(bytes, [3, 4]);
+        assert_eq!(section.slice_at(0, 3), Some(&[2, 3, 4][..]));
+        assert_eq!(section.slice_at(2, 2), None);
+        // The error names the place in the whole file.
+        let error = section.read_at(2, &mut bytes).unwrap_err();
+        assert_eq!((error.code(), error.offset()), (Code::Corrupt, Some(3)));
+        assert_eq!(format!("{section:?}"), "Section { start: 1, len: 3, .. }");
+        assert_eq!(Section::new(vec![0_u8; 4], 2, 3).unwrap_err().code(), Code::Corrupt);
+    }
+}

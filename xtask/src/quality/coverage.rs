@@ -111,6 +111,19 @@ fn is_counted(file: &str) -> bool {
         && file.contains("/src/")
         && !file.ends_with("/tests.rs")
         && !file.contains("/tests/")
+        && (has_avx512() || !is_for_avx512(file))
+}
+
+/// Whether a file holds kernels for AVX-512 alone, which nothing runs on a processor without.
+fn is_for_avx512(file: &str) -> bool {
+    file.ends_with("/avx512.rs") || file.ends_with("/wide.rs")
+}
+
+fn has_avx512() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return std::is_x86_feature_detected!("avx512f");
+    #[cfg(not(target_arch = "x86_64"))]
+    return false;
 }
 
 fn crate_of(file: &str) -> Option<&str> {
@@ -144,6 +157,9 @@ fn figures(lines: &Lines) -> String {
 
     let (ran, all) = crates.values().fold((0, 0), |sums, each| (sums.0 + each.0, sums.1 + each.1));
     let _ = writeln!(text, "| together | {all} | {:.1} % | |", percent(ran, all));
+    if !has_avx512() {
+        text += "\nMeasured on a processor without AVX-512, whose kernels are left out.\n";
+    }
     text
 }
 

@@ -171,6 +171,14 @@ mod tests {
     }
 
     #[test]
+    fn a_pattern_that_is_longer_than_any_models_is_refused() {
+        let longest = "a".repeat(MAX_PATTERN);
+        of("null", &split(&longest)).unwrap();
+        let error = of("null", &split(&(longest + "a"))).map(drop).unwrap_err();
+        assert_eq!(error.code(), apr_core::Code::Memory);
+    }
+
+    #[test]
     fn patterns_that_models_have_pass() {
         for pattern in [
             concat!(

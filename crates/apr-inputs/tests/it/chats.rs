@@ -2,7 +2,7 @@
 
 use apr_inputs::chat::{Chat, Message, Template, render};
 use apr_testkit::locate;
-use serde_json::Value as Json;
+use serde_json::{Value as Json, json};
 
 #[test]
 fn chats_are_written_as_transformers_writes_them() {
@@ -27,4 +27,18 @@ fn chats_are_written_as_transformers_writes_them() {
         assert_eq!(ours.unwrap(), of(chat, "text"), "{}", chat["name"]);
     }
     assert_eq!(chats.len(), 15);
+}
+
+#[test]
+fn of_several_templates_the_default_is_taken_or_else_the_first() {
+    let of = |json: Json| Template::from_json(&json).map(|template| template.0);
+    let named = |name: &str, text: &str| json!({ "name": name, "template": text });
+    assert_eq!(of(json!("a")).as_deref(), Some("a"));
+    let with_default = json!([named("tool_use", "a"), named("default", "b")]);
+    assert_eq!(of(with_default).as_deref(), Some("b"));
+    let without = json!([named("tool_use", "a"), named("rag", "b")]);
+    assert_eq!(of(without).as_deref(), Some("a"));
+    for none in [json!([]), json!([{ "name": "default" }]), json!(7)] {
+        assert_eq!(of(none.clone()), None, "{none}");
+    }
 }

@@ -99,6 +99,21 @@ fn what_no_checkpoint_does_is_refused() {
         ("a key without value", b"}(K\x01u.", "key without a value"),
         ("a buffer from outside", b"\x80\x05\x97.", "buffer"),
         ("a tensor of text", b"ctorch._utils\n_rebuild_tensor_v2\n(S'a'\nI0\n()tR.", ""),
+        (
+            "a quantized tensor of too little",
+            b"ctorch._utils\n_rebuild_qtensor\n(S'a'\nI0\ntR.",
+            "too little",
+        ),
+        (
+            "a quantized tensor of text",
+            b"ctorch._utils\n_rebuild_qtensor\n(S'a'\nI0\n))NtR.",
+            "not a storage",
+        ),
+        (
+            "a sparse tensor of too little",
+            b"ctorch._utils\n_rebuild_sparse_tensor\n(S'torch.sparse_coo'\ntR.",
+            "too little",
+        ),
         ("another opcode", b"\x80\x02\xff.", "0xff"),
     ];
     for &(what, pickle, expected) in cases {

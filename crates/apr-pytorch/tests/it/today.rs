@@ -234,3 +234,29 @@ fn read_all(reader: &PytorchReader) -> Result<()> {
     let mut bytes = [0; 8];
     reader.read_tensor(0, 0, &mut bytes)
 }
+
+#[test]
+fn a_program_whose_weights_are_not_one_stored_state_dict_is_refused() {
+    let of = |names: &[&str]| {
+        let entries: Vec<_> = names.iter().map(|name| Entry::new(name, b"PK")).collect();
+        refused(zip(&entries))
+    };
+    let error = of(&["p/data/weights/a.pt", "p/data/weights/b.pt"]);
+    assert_eq!(error.code(), Code::Format);
+    assert!(error.message().contains("two models: 'p/data/weights/a.pt'"), "{error}");
+    let error = of(&["p/data/weights/model_weights_config.json"]);
+    assert_eq!(error.code(), Code::Version);
+    assert!(error.message().contains("one by one"), "{error}");
+    let packed = Entry { method: 8, ..Entry::new("p/data/weights/a.pt", b"PK") };
+    let error = refused(zip(&[packed]));
+    assert_eq!(error.code(), Code::Version);
+    assert!(error.message().contains("compressed as a whole"), "{error}");
+}
+
+#[test]
+fn a_reader_shows_its_tensors_for_debugging() {
+    let reader = open(golden("kinds.pt")).unwrap();
+    let shown = format!("{reader:?}");
+    assert!(shown.starts_with("PytorchReader { files:"), "{shown}");
+    assert!(shown.contains(&reader.tensors()[0].name), "{shown}");
+}
