@@ -1,17 +1,17 @@
-//! Live peers: programs of others that load, run and rewrite what we write.
+//! Live peers: programs of others that load, run and rewrite what we write; and the builds that the
+//! gate leaves out.
 //!
 //! They take minutes to build or to fetch, so the gate goes without them. What they agreed with is
 //! recorded in `fixtures/peers/`, and `cargo xtask test` checks that we still write those very
 //! bytes.
 
+use crate::builds;
 use crate::process::{cargo, run as run_program, target_dir};
 use crate::reference;
 use crate::steps::Steps;
-use crate::targets;
 
 pub(crate) fn run(steps: &mut Steps) {
-    targets::set_up(steps);
-    targets::as_shipped(steps);
+    builds::run(steps);
     steps.run("the Python reference environment", reference::set_up_python);
     let torch = steps.run("torch, for PyTorch's files", reference::set_up_torch);
     let minilm = steps.run("the model all-MiniLM-L6-v2", reference::fetch_model);

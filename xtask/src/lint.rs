@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
+use crate::builds::PORTABLE;
 use crate::process::{cargo, output, program, run as run_program, say, workspace};
 use crate::steps::{Outcome, Steps, Stop, in_ci};
-use crate::targets::PORTABLE;
 use crate::tools::Tool;
 
 /// The version CI installs.

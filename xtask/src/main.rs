@@ -1,6 +1,7 @@
 //! Development tasks, run as `cargo xtask TASK`.
 
 mod bench;
+mod builds;
 mod fuzz;
 mod interop;
 mod lint;
@@ -10,7 +11,6 @@ mod quality;
 mod reference;
 mod steps;
 mod system;
-mod targets;
 mod test;
 mod tools;
 
@@ -21,12 +21,12 @@ use steps::Steps;
 const HELP: &str = "\
 Usage: cargo xtask TASK
 
-  test   set up what the tests compare with, then run every test: workspace, no_std, wasm32,
-         Node, fixtures
+  test   set up what the tests compare with, then run every test: workspace, Node, fixtures
   interop  let live peers judge what apr writes: llama.cpp, torch, candle; many minutes at first
   lint   formatting, clippy, the limits of layers 0-2, dependencies, documentation
   ci     lint, then test
-  wasm   what is shipped for the web, its size and its test under Node; a bare processor
+  builds  crates with few features, without std, for a bare processor and for the web; what is
+         shipped there, its size and its test under Node
   bench  figures against cp and Python's safetensors; --gb 1 4, --runs 5
   picture  draws docs/session.svg, the README's picture of a terminal, with the binary of today
   fuzz   every fuzz target for 60 seconds, or the seconds given; takes a nightly toolchain
@@ -52,7 +52,7 @@ fn main() -> ExitCode {
             lint::run(&mut steps);
             test::run(&mut steps);
         }
-        ["wasm"] => targets::as_shipped(&mut steps),
+        ["builds"] => builds::run(&mut steps),
         ["bench", ref arguments @ ..] => bench::run(&mut steps, arguments),
         ["picture"] => picture::run(&mut steps),
         ["fuzz"] => fuzz::run(&mut steps, "60"),

@@ -3,7 +3,7 @@
 
 use crate::process::{cargo, program, run as run_program, target_dir, workspace};
 use crate::steps::Steps;
-use crate::{reference, targets};
+use crate::{builds, reference};
 
 pub(crate) fn run(steps: &mut Steps) {
     // candle, which apr-interop compares with, takes as long to build as everything else.
@@ -18,20 +18,12 @@ pub(crate) fn run(steps: &mut Steps) {
     let fetch = |steps: &mut Steps| {
         python = steps.run("the Python reference environment", reference::set_up_python);
         steps.run("the model all-MiniLM-L6-v2", reference::fetch_model);
-        targets::set_up(steps);
+        builds::set_up(steps);
     };
     steps.beside(fetch, |steps| {
         built =
             steps.run("the workspace's tests are built", || run_program(tests().arg("--no-run")));
     });
-    let other_targets = |steps: &mut Steps| {
-        // First what builds crate after crate: at the end, when the tests have ended, both
-        // processors should have work.
-        targets::features(steps);
-        targets::no_std(steps);
-        targets::web(steps);
-    };
-
     // They use one processor each, and need the program that is built.
     let checks = |steps: &mut Steps| {
         if python.is_some() {
@@ -40,7 +32,7 @@ pub(crate) fn run(steps: &mut Steps) {
     };
 
     // Tests wait for each other and for files; compiling meanwhile uses the processors.
-    steps.beside(other_targets, |steps| {
+    steps.beside(builds::web, |steps| {
         steps.beside(checks, |steps| {
             if built.is_some() {
                 steps.run("tests of the workspace", || run_program(&mut tests()));

@@ -33,6 +33,7 @@
 //! processors, one of which is chosen at run time. The order of every floating-point operation is
 //! fixed by the source, so results have the same bits on all of them.
 #![no_std]
+#![warn(clippy::alloc_instead_of_core, clippy::std_instead_of_alloc, clippy::std_instead_of_core)]
 #![deny(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 

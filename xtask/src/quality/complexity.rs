@@ -2,10 +2,10 @@
 
 use std::fmt::Write;
 
+use crate::builds::PORTABLE;
 use crate::process::{cargo, output, program};
 use crate::quality::report;
 use crate::steps::{Outcome, Steps, Stop};
-use crate::targets::PORTABLE;
 
 const BOUND: usize = 10;
 

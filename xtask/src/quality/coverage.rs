@@ -6,10 +6,10 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use crate::builds::PORTABLE;
 use crate::process::{output, program, run as run_program, target_dir, workspace};
 use crate::quality::report::{self, percent};
 use crate::steps::{Outcome, Steps, Stop};
-use crate::targets::PORTABLE;
 use crate::tools::Tool;
 
 const CARGO_LLVM_COV: Tool = Tool { name: "cargo-llvm-cov", version: "0.9.1" };

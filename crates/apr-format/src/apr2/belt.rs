@@ -197,7 +197,7 @@ impl Belt {
 #[cfg(all(test, feature = "std"))]
 mod tests {
     use alloc::vec;
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use core::sync::atomic::{AtomicBool, Ordering};
 
     use super::*;
 

@@ -1,10 +1,15 @@
-//! Builds for the web, without the standard library, and with few features.
+//! Builds for the web, for a bare processor, without the standard library, and with few features.
+//!
+//! The gate runs one of them, the module for the web. The others break rarely and have most
+//! dependencies compiled once more, so they are a task of their own, and part of `interop`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::process::{cargo, find_program, output, program, run, say, target_dir, workspace};
+use crate::process::{
+    cargo, find_program, output, program, run as run_program, say, target_dir, workspace,
+};
 use crate::steps::{Outcome, Steps, Stop};
 use crate::system::install_packages;
 
@@ -35,7 +40,7 @@ pub(crate) const PORTABLE: [&str; 22] = [
 ];
 
 /// The part of them that needs no standard library.
-pub(crate) const NO_STD: [&str; 3] = ["apr-core", "apr-tensor", "apr-format"];
+const NO_STD: [&str; 3] = ["apr-core", "apr-tensor", "apr-format"];
 
 /// Calls the portable crates from JavaScript.
 const SMOKE: &str = "apr-wasm-smoke";
@@ -43,12 +48,13 @@ const SMOKE: &str = "apr-wasm-smoke";
 /// Embeds a model in a program, which a browser may run too.
 const SINGLE_BINARY: &str = "single-binary";
 
-/// What the example in one program asks of apr-format.
-const EMBEDDED: &str = "compression,typed";
-
 /// What apr-format is built with, from nothing to everything: each must build for wasm32.
-const FEATURES: [&str; 4] =
-    ["", EMBEDDED, "encryption,signing", "std,compression,zstd-encoder,encryption,signing,typed"];
+const FEATURES: [&str; 4] = [
+    "",
+    "compression,typed",
+    "encryption,signing",
+    "std,compression,zstd-encoder,encryption,signing,typed",
+];
 
 /// Profiles of the workspace. What is shipped to a browser is small; what the gate runs, it builds
 /// quickly.
@@ -78,31 +84,27 @@ pub(crate) fn set_up(steps: &mut Steps) {
 
 /// What the gate builds for the web.
 pub(crate) fn web(steps: &mut Steps) {
-    portable(steps, QUICK);
     module(steps, QUICK);
-    steps.run(&format!("features of apr-format for {}", WASM.triple), || {
-        check_format(EMBEDDED, QUICK)
-    });
 }
 
-/// Everything as it is shipped, and for a processor without an operating system.
-pub(crate) fn as_shipped(steps: &mut Steps) {
-    portable(steps, SHIPPED);
+/// With few features, without the standard library, for a processor without an operating system,
+/// and for the web as it is shipped.
+pub(crate) fn run(steps: &mut Steps) {
+    set_up(steps);
+    features(steps);
+    no_std(steps);
+    steps.run(&format!("no_std: {} for {}", NO_STD.join(", "), BARE.triple), || {
+        check(&BARE, &NO_STD)
+    });
+    steps.run(&format!("wasm: {} for {}", PORTABLE.join(", "), WASM.triple), || {
+        check(&WASM, &PORTABLE)
+    });
     module(steps, SHIPPED);
     steps.run(&format!("wasm: {SINGLE_BINARY} as it is shipped"), || {
         build(&WASM, SINGLE_BINARY, SHIPPED)
     });
     steps.run(&format!("features of apr-format for {}", WASM.triple), || {
-        FEATURES.iter().try_for_each(|features| check_format(features, SHIPPED))
-    });
-    steps.run(&format!("no_std: {} for {}", NO_STD.join(", "), BARE.triple), || {
-        check(&BARE, &NO_STD, SHIPPED)
-    });
-}
-
-fn portable(steps: &mut Steps, profile: &str) {
-    steps.run(&format!("wasm: {} for {}", PORTABLE.join(", "), WASM.triple), || {
-        check(&WASM, &PORTABLE, profile)
+        FEATURES.iter().try_for_each(|features| check_format(features))
     });
 }
 
@@ -119,7 +121,7 @@ fn module(steps: &mut Steps, profile: &str) {
 
 /// Checks that crates build without warnings where core and alloc are all there is, with their
 /// default features and with fewer.
-pub(crate) fn no_std(steps: &mut Steps) {
+fn no_std(steps: &mut Steps) {
     steps.run(&format!("no_std: {} without std", NO_STD.join(", ")), || {
         let (host, sysroot) = sysroot_without_std()?;
         let command = |names: &[&str], features: &[&str]| {
@@ -134,7 +136,7 @@ pub(crate) fn no_std(steps: &mut Steps) {
             return Err(Stop::failed("a crate that asks for std builds, so nothing is shown"));
         }
 
-        let clippy = |names: &[&str], features: &[&str]| run(&mut command(names, features));
+        let clippy = |names: &[&str], features: &[&str]| run_program(&mut command(names, features));
         clippy(&NO_STD, &[])?;
         clippy(&NO_STD, &["--no-default-features"])?;
         ["compression", "encryption", "signing"].into_iter().try_for_each(|feature| {
@@ -175,7 +177,7 @@ fn sysroot_without_std() -> Outcome<(String, PathBuf)> {
 }
 
 /// Checks that the crates build without warnings whatever is left out of them.
-pub(crate) fn features(steps: &mut Steps) {
+fn features(steps: &mut Steps) {
     steps.run("clippy: crates with few of their features", || {
         [
             (&["apr-view", "apr-quantize", "apr-watermark"][..], ""),
@@ -188,7 +190,7 @@ pub(crate) fn features(steps: &mut Steps) {
         .try_for_each(|(names, features)| {
             let mut command = few_features(names);
             command.args(["--no-default-features", "--features", features]);
-            run(command.args(["--", "-D", "warnings"]))
+            run_program(command.args(["--", "-D", "warnings"]))
         })
     });
 }
@@ -200,22 +202,22 @@ fn few_features(names: &[&str]) -> Command {
 }
 
 /// Checks libraries without generating code, which is what takes time.
-fn check(target: &Target, crates: &[&str], profile: &str) -> Outcome {
-    let mut command = cross("check", target, profile)?;
+fn check(target: &Target, crates: &[&str]) -> Outcome {
+    let mut command = cross("check", target, SHIPPED)?;
     command.arg("--lib").args(crates.iter().flat_map(|name| ["--package", name]));
-    run(&mut command)
+    run_program(&mut command)
 }
 
-fn check_format(features: &str, profile: &str) -> Outcome {
-    let mut command = cross("check", &WASM, profile)?;
+fn check_format(features: &str) -> Outcome {
+    let mut command = cross("check", &WASM, SHIPPED)?;
     command.args(["--package", "apr-format", "--lib", "--no-default-features"]);
-    run(command.args(["--features", features]))
+    run_program(command.args(["--features", features]))
 }
 
 fn build(target: &Target, name: &str, profile: &str) -> Outcome {
     // The module alone: a library beside it would have the standard library built a second time.
     let mut command = cross("rustc", target, profile)?;
-    run(command.args(["--lib", "--crate-type", "cdylib", "--package", name]))
+    run_program(command.args(["--lib", "--crate-type", "cdylib", "--package", name]))
 }
 
 /// A cargo command for a target. Warnings are errors, except in dependencies. Commands of one
@@ -316,5 +318,5 @@ fn smoke(profile: &str) -> Outcome {
     if profile == SHIPPED {
         node.arg("--as-shipped");
     }
-    run(&mut node)
+    run_program(&mut node)
 }
