@@ -143,6 +143,8 @@ pub(super) fn number(float: f32) -> String {
 
 #[cfg(test)]
 mod tests {
+    use apr_core::Code;
+
     use super::*;
 
     #[test]
@@ -164,5 +166,66 @@ mod tests {
         assert_eq!(tensor(&Constant::ints(&[1, -2])).unwrap(), "torch.tensor([1, -2], dtype=4)");
         assert_eq!(number(f32::NEG_INFINITY), "float(\"-inf\")");
         assert_eq!(number(f32::MIN).parse::<f64>().unwrap(), f64::from(f32::MIN));
+    }
+
+    /// `c10/core/ScalarType.h` numbers the types.
+    #[test]
+    fn elements_have_the_numbers_of_torch_or_are_refused() {
+        let numbered = [
+            (ElementType::U8, 0),
+            (ElementType::I8, 1),
+            (ElementType::I16, 2),
+            (ElementType::I32, 3),
+            (ElementType::I64, 4),
+            (ElementType::F16, 5),
+            (ElementType::F32, 6),
+            (ElementType::F64, 7),
+            (ElementType::Bool, 11),
+            (ElementType::BF16, 15),
+        ];
+        for &element in ElementType::ALL {
+            let known = numbered.iter().find(|(known, _)| *known == element);
+            match known {
+                Some((_, number)) => assert_eq!(dtype(element).unwrap(), *number),
+                None => assert_eq!(dtype(element).unwrap_err().code(), Code::Version),
+            }
+        }
+    }
+
+    #[test]
+    fn constants_of_truth_values_of_nothing_and_of_no_numbers() {
+        let constant = |element, shape: &[u64], bytes: &[u8]| Constant {
+            name: String::new(),
+            element,
+            shape: shape.to_vec(),
+            data: ConstantData::Bytes(bytes.to_vec()),
+        };
+        let text = |constant| tensor(&constant).unwrap();
+        assert_eq!(
+            text(constant(ElementType::Bool, &[2], &[1, 0])),
+            "torch.tensor([True, False], dtype=11)"
+        );
+        assert_eq!(text(constant(ElementType::F32, &[0, 3], &[])), "torch.zeros([0, 3], dtype=6)");
+        assert_eq!(
+            text(constant(ElementType::I32, &[1, 1], &[7, 0, 0, 0])),
+            "torch.reshape(torch.tensor([7], dtype=3), [1, 1])"
+        );
+        assert_eq!(
+            text(Constant::floats(&[f32::INFINITY, f32::NAN])),
+            "torch.tensor([float(\"inf\"), float(\"nan\")], dtype=6)"
+        );
+
+        let refused = |constant| tensor(&constant).unwrap_err().code();
+        let long = vec![0; MOST + 1];
+        assert_eq!(refused(Constant::ints(&long)), Code::Version);
+        assert_eq!(refused(constant(ElementType::F16, &[1], &[0, 0])), Code::Version);
+    }
+
+    #[test]
+    fn names_that_would_end_the_text_are_refused() {
+        assert_eq!(quoted("layers.0").unwrap(), "\"layers.0\"");
+        for name in ["a\"b", "a\\b", "a\nb"] {
+            assert_eq!(quoted(name).unwrap_err().code(), Code::Format);
+        }
     }
 }
