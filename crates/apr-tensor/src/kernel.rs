@@ -11,7 +11,13 @@
 
 #[cfg(all(feature = "std", target_arch = "x86_64"))]
 mod avx2;
+#[cfg(not(all(feature = "std", target_arch = "x86_64")))]
+#[path = "kernel/avx2_off.rs"]
+mod avx2;
 #[cfg(all(feature = "std", target_arch = "x86_64"))]
+mod avx512;
+#[cfg(not(all(feature = "std", target_arch = "x86_64")))]
+#[path = "kernel/avx512_off.rs"]
 mod avx512;
 mod lanes;
 
@@ -84,7 +90,6 @@ for_several_targets! {
 
 /// [`widen`] of f16, with the processor's instruction for it where it has one.
 pub(crate) fn widen_f16(stored: &[[u8; 2]], values: &mut [f32]) {
-    #[cfg(all(feature = "std", target_arch = "x86_64"))]
     if avx2::widen_f16(stored, values) {
         return;
     }
@@ -96,7 +101,6 @@ pub(crate) fn narrow_to_f16<W: Wire<Value = f32>>(
     stored: &[W::Stored],
     rounded: &mut [[u8; 2]],
 ) -> CastCounts {
-    #[cfg(all(feature = "std", target_arch = "x86_64"))]
     if let Some(counts) = avx2::narrow_to_f16::<W>(stored, rounded) {
         return counts;
     }
@@ -105,7 +109,6 @@ pub(crate) fn narrow_to_f16<W: Wire<Value = f32>>(
 
 /// [`block`] of values in memory.
 pub(crate) fn block_of_values(values: &[f32]) -> Block {
-    #[cfg(all(feature = "std", target_arch = "x86_64"))]
     if let Some(lanes) = avx2::moments(values.as_chunks().0) {
         return finish_block::<wire::NativeF32>(lanes, values);
     }
@@ -114,7 +117,6 @@ pub(crate) fn block_of_values(values: &[f32]) -> Block {
 
 /// [`block`] of f16.
 pub(crate) fn block_of_f16(stored: &[[u8; 2]]) -> Block {
-    #[cfg(all(feature = "std", target_arch = "x86_64"))]
     if let Some(lanes) = avx512::moments_of_f16(stored.as_chunks().0)
         .or_else(|| avx2::moments_of_f16(stored.as_chunks().0))
     {
@@ -125,7 +127,6 @@ pub(crate) fn block_of_f16(stored: &[[u8; 2]]) -> Block {
 
 /// [`block`] of bf16.
 pub(crate) fn block_of_bf16(stored: &[[u8; 2]]) -> Block {
-    #[cfg(all(feature = "std", target_arch = "x86_64"))]
     if let Some(lanes) = avx512::moments_of_bf16(stored.as_chunks().0)
         .or_else(|| avx2::moments_of_bf16(stored.as_chunks().0))
     {
@@ -144,7 +145,6 @@ fn block_of_widened<W: Wire<Value = f32>>(stored: &[W::Stored]) -> Block {
 
 /// Compares groups of values, of at most [`BLOCK`] values together, with as many others.
 pub(crate) fn drift(original: &[[f32; LANES]], new: &[[f32; LANES]]) -> DriftLanes {
-    #[cfg(all(feature = "std", target_arch = "x86_64"))]
     if let Some(lanes) = avx512::drift(original, new).or_else(|| avx2::drift(original, new)) {
         return lanes;
     }
@@ -396,7 +396,6 @@ mod tests {
             let lanes = drift_lanes_anywhere(original.as_chunks().0, new.as_chunks().0);
             assert_eq!(drift_lanes(original.as_chunks().0, new.as_chunks().0), lanes);
             // Of all kernels for this kind of processor, since only the widest one is chosen.
-            #[cfg(all(feature = "std", target_arch = "x86_64"))]
             for kernel in [avx2::drift, avx512::drift] {
                 assert!(
                     kernel(original.as_chunks().0, new.as_chunks().0)
@@ -461,13 +460,10 @@ mod tests {
                 }
             }
         }
-        #[cfg(all(feature = "std", target_arch = "x86_64"))]
         let kernels: [[Kernel; 2]; 2] = [
             [avx2::moments_of_f16, avx512::moments_of_f16],
             [avx2::moments_of_bf16, avx512::moments_of_bf16],
         ];
-        #[cfg(not(all(feature = "std", target_arch = "x86_64")))]
-        let kernels: [[Kernel; 0]; 2] = [[]; 2];
         assert_same::<wire::F16>(block_of_f16, &kernels[0]);
         assert_same::<wire::Bf16>(block_of_bf16, &kernels[1]);
     }

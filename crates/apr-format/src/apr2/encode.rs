@@ -6,13 +6,12 @@
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-#[cfg(feature = "compression")]
-use core::sync::atomic::{AtomicBool, Ordering};
 
 use apr_core::{ChunkEncoder, Metadata, Result, TensorInfo};
 
 use super::belt::{Belt, Parcel, Work};
-use super::encrypt::Sealing;
+use super::compression::{Compressed, Compression};
+use super::encrypt::Encrypt;
 use super::index::IndexEntry;
 use super::options::WriteOptions;
 use crate::sealed::SEALED_CHUNK;
@@ -21,41 +20,17 @@ use crate::sealed::SEALED_CHUNK;
 /// encrypted chunks.
 pub(super) const ENCODED_PIECE: usize = 1 << 20;
 
-/// Bytes of each sample that a tensor's codec is chosen by.
-#[cfg(feature = "compression")]
-const SAMPLE_LEN: usize = 64 << 10;
-
-/// What happens to a tensor's bytes.
-enum Course {
-    /// They are stored as they come.
-    Plain,
-    /// They are compressed.
-    #[cfg(feature = "compression")]
-    Compressed {
-        element: crate::codec::Element,
-        dtype: apr_core::DType,
-        coding: once_cell::race::OnceBox<(crate::codec::Coding, i32)>,
-        /// By which the coding is chosen where none was learnt before the first piece came.
-        samples: once_cell::race::OnceBox<Vec<Vec<u8>>>,
-        /// It turned out that nothing is saved: whatever comes is stored as it is.
-        given_up: AtomicBool,
-    },
-}
-
 /// Encodes the pieces of all tensors of a file.
 pub(super) struct Encoder {
-    /// In the order of the writer's entries.
-    courses: Vec<Course>,
+    /// How each of the writer's entries is compressed, if it is.
+    compressed: Vec<Option<Compressed>>,
     /// Bytes that come for each, and the name each is encrypted under.
     expected: Vec<u64>,
     names: Vec<Box<str>>,
     /// Entries by their position in the layout.
     planned: Vec<usize>,
-    #[cfg(feature = "compression")]
-    choice: Option<crate::codec::Choice>,
-    #[cfg(feature = "compression")]
-    free: Spare,
-    seal: Sealing,
+    compression: Option<Compression>,
+    encryption: Option<Encrypt>,
     /// Pieces to compress, and what is to be encrypted.
     belts: [Belt; 2],
 }
@@ -63,42 +38,41 @@ pub(super) struct Encoder {
 impl Encoder {
     pub(super) fn new(options: &WriteOptions) -> Self {
         Self {
-            courses: Vec::new(),
+            compressed: Vec::new(),
             expected: Vec::new(),
             names: Vec::new(),
             planned: Vec::new(),
-            #[cfg(feature = "compression")]
-            choice: options.compression,
-            #[cfg(feature = "compression")]
-            free: Spare::default(),
-            seal: Sealing::new(options),
+            compression: options.compression.map(Compression::new),
+            encryption: options.encryption.clone(),
             belts: Default::default(),
         }
     }
 
     /// Takes most of the metadata for a tensor of their own, where they are to be encrypted.
     pub(super) fn hide(&self, metadata: &mut Metadata) -> Option<(TensorInfo, Vec<u8>)> {
-        self.seal.hide(metadata)
+        self.encryption.as_ref()?.hide(metadata)
     }
 
     /// Bytes of the ENCR block; 0 without encryption.
     pub(super) fn block_len(&self) -> u64 {
-        self.seal.block_len()
+        self.encryption.as_ref().map_or(0, Encrypt::block_len)
     }
 
     /// Whether tensors are encrypted.
     pub(super) fn encrypts(&self) -> bool {
-        self.seal.is_on()
+        self.encryption.is_some()
     }
 
     /// Whether sizes are known only at the end.
     pub(super) fn compresses(&self) -> bool {
-        self.courses.iter().any(|course| !matches!(course, Course::Plain))
+        self.compressed.iter().any(Option::is_some)
     }
 
-    /// The ENCR block over a front.
+    /// The ENCR block over a front; empty without encryption.
     pub(super) fn encr_block(&self, header: &[u8; 32], sections: [&[u8]; 2]) -> Vec<u8> {
-        self.seal.block(header, sections)
+        self.encryption
+            .as_ref()
+            .map_or_else(Vec::new, |encryption| encryption.encr_block(header, sections))
     }
 
     /// Learns of the entries what will come of each.
@@ -115,29 +89,10 @@ impl Encoder {
             if !entry.is_tied() {
                 self.planned.push(at);
             }
-            let course = self.course(entry, form.is_some() || plain == 0);
-            self.courses.push(course);
+            let as_it_is = form.is_some() || plain == 0;
+            let compression = self.compression.as_ref().filter(|_| !as_it_is);
+            self.compressed.push(compression.map(|with| with.start(entry.info.dtype)));
         }
-    }
-
-    #[cfg(feature = "compression")]
-    fn course(&self, entry: &IndexEntry, as_it_is: bool) -> Course {
-        if as_it_is || self.choice.is_none() {
-            return Course::Plain;
-        }
-        Course::Compressed {
-            element: crate::codec::Element::of(entry.info.dtype),
-            dtype: entry.info.dtype,
-            coding: once_cell::race::OnceBox::new(),
-            samples: once_cell::race::OnceBox::new(),
-            given_up: AtomicBool::new(false),
-        }
-    }
-
-    #[cfg(not(feature = "compression"))]
-    #[allow(clippy::unused_self, reason = "as with the feature")]
-    fn course(&self, _entry: &IndexEntry, _as_it_is: bool) -> Course {
-        Course::Plain
     }
 
     /// Bytes that come for an entry.
@@ -147,116 +102,53 @@ impl Encoder {
 
     /// Whether an entry is compressed, unless nothing is saved.
     pub(super) fn is_compressed(&self, entry: usize) -> bool {
-        !matches!(self.courses[entry], Course::Plain)
+        self.compressed[entry].is_some()
     }
 
     /// Flags of the codec that was chosen for an entry, and the length of its blocks.
     pub(super) fn coding(&self, entry: usize) -> (u32, u64) {
-        match &self.courses[entry] {
-            #[cfg(feature = "compression")]
-            Course::Compressed { coding, .. } => {
-                coding.get().map_or((0, ENCODED_PIECE as u64), |(coding, _)| {
-                    (coding.to_flags(), coding.block_len() as u64)
-                })
-            }
-            Course::Plain => (0, ENCODED_PIECE as u64),
-        }
+        let coding = self.compressed[entry].as_ref().and_then(Compressed::coding);
+        coding.unwrap_or((0, ENCODED_PIECE as u64))
     }
 
     /// Spares other threads the work on an entry that is stored as it is.
     pub(super) fn give_up(&self, entry: usize) {
-        match &self.courses[entry] {
-            #[cfg(feature = "compression")]
-            Course::Compressed { given_up, .. } => given_up.store(true, Ordering::Relaxed),
-            Course::Plain => {}
+        if let Some(tensor) = &self.compressed[entry] {
+            tensor.give_up();
         }
     }
 
     /// Chooses the codec of an entry by samples.
-    #[cfg_attr(
-        not(feature = "compression"),
-        allow(unused_variables, reason = "used with the feature")
-    )]
     fn learn_entry(&self, entry: usize, samples: &[&[u8]]) {
-        match &self.courses[entry] {
-            #[cfg(feature = "compression")]
-            Course::Compressed { dtype, coding, .. } => {
-                if let Some(choice) = self.choice {
-                    coding.get_or_init(|| Box::new(crate::codec::choose(choice, *dtype, samples)));
-                }
-            }
-            Course::Plain => {}
+        if let Some((with, tensor)) = self.compression(entry) {
+            with.learn(tensor, samples);
         }
     }
 
     /// Shows the first piece of an entry that comes without samples, so that the choice does not
     /// depend on which piece is compressed first.
-    #[cfg_attr(
-        not(feature = "compression"),
-        allow(unused_variables, reason = "used with the feature")
-    )]
     pub(super) fn show_first(&self, entry: usize, piece: &[u8]) {
-        match &self.courses[entry] {
-            #[cfg(feature = "compression")]
-            Course::Compressed { coding, samples: shown, .. } => {
-                if coding.get().is_none() {
-                    shown.get_or_init(|| {
-                        Box::new(samples(piece).into_iter().map(<[u8]>::to_vec).collect())
-                    });
-                }
-            }
-            Course::Plain => {}
+        if let Some(tensor) = &self.compressed[entry] {
+            tensor.show_first(piece);
         }
     }
 
     /// Appends the compressed form of a piece of an entry, or nothing where it is stored as it is;
     /// returns the blocks that failed the check.
-    #[cfg_attr(
-        not(feature = "compression"),
-        allow(
-            unused_variables,
-            clippy::ptr_arg,
-            reason = "used, and appended to, with the feature"
-        )
-    )]
     pub(super) fn compress(&self, entry: usize, piece: &[u8], out: &mut Vec<u8>) -> u64 {
-        match &self.courses[entry] {
-            Course::Plain => 0,
-            #[cfg(feature = "compression")]
-            Course::Compressed { element, coding, samples: shown, given_up, .. } => {
-                if coding.get().is_none() {
-                    match shown.get() {
-                        Some(shown) => self.learn_entry(
-                            entry,
-                            &shown.iter().map(Vec::as_slice).collect::<Vec<_>>(),
-                        ),
-                        None => self.learn_entry(entry, &samples(piece)),
-                    }
-                }
-                let Some(&(coding, level)) =
-                    coding.get().filter(|_| !given_up.load(Ordering::Relaxed))
-                else {
-                    return 0;
-                };
-                if coding == crate::codec::Coding::PLAIN {
-                    return 0;
-                }
-                let mut encoder = self.free.take(coding, level, *element);
-                let mut mismatches = 0;
-                for block in piece.chunks(coding.block_len()) {
-                    mismatches +=
-                        u64::from(encoder.encode(block, out) == crate::codec::Outcome::Mismatch);
-                }
-                self.free.put_back((coding, level, *element), encoder);
-                mismatches
-            }
-        }
+        self.compression(entry).map_or(0, |(with, tensor)| with.compress(tensor, piece, out))
+    }
+
+    fn compression(&self, entry: usize) -> Option<(&Compression, &Compressed)> {
+        self.compression.as_ref().zip(self.compressed[entry].as_ref())
     }
 
     /// Appends the encrypted form of bytes of an entry, from a chunk's start on; all chunks are
     /// whole but the tensor's last.
     fn seal(&self, entry: usize, first: u64, to_end: bool, bytes: &[u8], out: &mut Vec<u8>) {
-        self.seal.seal(&self.names[entry], first, to_end, bytes, out);
+        if let Some(encryption) = &self.encryption {
+            encryption.seal(&self.names[entry], first, to_end, bytes, out);
+        }
     }
 
     fn work(&self, parcel: &mut Parcel) {
@@ -334,67 +226,5 @@ impl ChunkEncoder for Encoder {
         for belt in self.belts.iter().rev() {
             while belt.help(|parcel| self.work(parcel)) {}
         }
-    }
-}
-
-/// Pieces of the beginning, the middle and the end.
-#[cfg(feature = "compression")]
-fn samples(bytes: &[u8]) -> Vec<&[u8]> {
-    if bytes.len() <= 3 * SAMPLE_LEN {
-        return alloc::vec![bytes];
-    }
-    let middle = (bytes.len() / 2 - SAMPLE_LEN / 2) & !(SAMPLE_LEN - 1);
-    alloc::vec![
-        &bytes[..SAMPLE_LEN],
-        &bytes[middle..middle + SAMPLE_LEN],
-        &bytes[(bytes.len() - SAMPLE_LEN) & !63..]
-    ]
-}
-
-/// What an encoder was made for.
-#[cfg(feature = "compression")]
-type For = (crate::codec::Coding, i32, crate::codec::Element);
-
-/// Encoders to use again: one for each thread that encodes at the same time.
-#[cfg(feature = "compression")]
-#[derive(Default)]
-struct Spare {
-    #[cfg(feature = "std")]
-    free: std::sync::Mutex<Vec<(For, crate::codec::BlockEncoder)>>,
-}
-
-#[cfg(feature = "compression")]
-impl Spare {
-    fn take(
-        &self,
-        coding: crate::codec::Coding,
-        level: i32,
-        element: crate::codec::Element,
-    ) -> crate::codec::BlockEncoder {
-        #[cfg(feature = "std")]
-        if let Ok(mut free) = self.free.lock()
-            && let Some(at) = free.iter().position(|(of, _)| *of == (coding, level, element))
-        {
-            return free.swap_remove(at).1;
-        }
-        crate::codec::BlockEncoder::new(coding, level, element)
-    }
-
-    #[cfg_attr(
-        not(feature = "std"),
-        allow(clippy::unused_self, clippy::needless_pass_by_value, reason = "kept with std")
-    )]
-    fn put_back(&self, of: For, encoder: crate::codec::BlockEncoder) {
-        /// More encoders than threads are no use.
-        #[cfg(feature = "std")]
-        const MOST: usize = 16;
-        #[cfg(feature = "std")]
-        if let Ok(mut free) = self.free.lock()
-            && free.len() < MOST
-        {
-            free.push((of, encoder));
-            return;
-        }
-        drop((of, encoder));
     }
 }

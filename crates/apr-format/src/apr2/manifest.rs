@@ -126,7 +126,7 @@ impl Manifest {
         bytes
     }
 
-    fn encode_unsigned(&self) -> Vec<u8> {
+    pub(super) fn encode_unsigned(&self) -> Vec<u8> {
         let shards = self.shards.iter().map(|ShardEntry { file, size, crc32, signed_digest }| {
             let digest = signed_digest.map(|digest| base16ct::lower::encode_string(&digest));
             let digest =
@@ -171,32 +171,6 @@ impl Manifest {
             note(&mut contents.metadata, notes);
         }
     }
-
-    /// Adds a signature by each of `signers` to those that hold for the manifest as it is. Returns
-    /// how many others there were, which are dropped.
-    ///
-    /// # Errors
-    /// E002 when the SIGN block can't be read; E006 when some [`ShardEntry::signed_digest`] is
-    /// missing; E008 for more signatures than a block holds.
-    #[cfg(feature = "signing")]
-    pub fn sign(&mut self, signers: &[crate::crypto::SigningKey]) -> Result<usize> {
-        use apr_core::Code;
-
-        use crate::crypto::SignBlock;
-
-        if let Some(entry) = self.shards.iter().find(|entry| entry.signed_digest.is_none()) {
-            let message = "there is no digest of the shard that a signature could cover";
-            return Err(Error::new(Code::Signature, message).in_file(&entry.file));
-        }
-
-        let digest = hash([&self.encode_unsigned(), &[]]);
-        let mut block =
-            self.signatures.as_deref().map(SignBlock::decode).transpose()?.unwrap_or_default();
-        let dropped = block.retain_valid(&digest);
-        signers.iter().try_for_each(|key| block.sign(key, &digest))?;
-        self.signatures = Some(block.encode());
-        Ok(dropped)
-    }
 }
 
 /// Adds what was learnt on the way to what is noted already.
@@ -224,7 +198,7 @@ fn signatures_end(block: &str) -> String {
     format!(",\n  \"signatures\": \"{block}\"{END}")
 }
 
-fn hash(parts: [&[u8]; 2]) -> Digest {
+pub(super) fn hash(parts: [&[u8]; 2]) -> Digest {
     let mut digest = TensorDigest::new();
     parts.into_iter().for_each(|part| digest.update(part));
     digest.value()

@@ -46,7 +46,21 @@
 
 mod belt;
 mod companion;
+#[cfg(feature = "compression")]
+mod compression;
+#[cfg(not(feature = "compression"))]
+#[path = "compression_off.rs"]
+mod compression;
+#[cfg(feature = "encryption")]
+mod decrypt;
+#[cfg(not(feature = "encryption"))]
+#[path = "decrypt_off.rs"]
+mod decrypt;
 mod encode;
+#[cfg(feature = "encryption")]
+mod encrypt;
+#[cfg(not(feature = "encryption"))]
+#[path = "encrypt_off.rs"]
 mod encrypt;
 mod format;
 mod header;
@@ -56,24 +70,33 @@ mod manifest;
 mod one_shard;
 mod options;
 mod plan;
+#[cfg(feature = "std")]
+mod pool;
+#[cfg(not(feature = "std"))]
+#[path = "pool_off.rs"]
+mod pool;
 mod reader;
 mod revise;
 mod seal;
 mod shard_writer;
 mod sharded;
+#[cfg(feature = "signing")]
+mod signing;
+#[cfg(not(feature = "signing"))]
+#[path = "signing_off.rs"]
+mod signing;
 mod sparse;
 mod stored;
 mod trailer;
 mod writer;
 
 pub use companion::CompanionFile;
+pub use encrypt::Encrypt;
 pub use format::FORMAT;
 pub use header::{Flags, Header, MAGIC};
 pub use layout::FOOTER_LEN;
 pub use manifest::{Contents, Manifest, ShardEntry, is_manifest};
 pub use one_shard::plan_shard;
-#[cfg(feature = "encryption")]
-pub use options::Encrypt;
 pub use options::{STREAMING_FRONT, WriteOptions};
 pub use reader::{Apr2Reader, open, open_with_keys};
 pub use revise::{Changes, Revision};

@@ -5,6 +5,10 @@ use alloc::vec::Vec;
 
 use apr_core::StoredForm;
 
+use super::compression::Choice;
+use super::encrypt::Encrypt;
+use super::signing::{SigningKey, signatures_len};
+
 /// The front of a file with the STREAMING flag ends within so many bytes (`docs/format/apr2.md`,
 /// "Header").
 pub const STREAMING_FRONT: u32 = 8 << 20;
@@ -25,14 +29,11 @@ pub struct WriteOptions {
     /// empty for none.
     pub forms: Vec<Option<StoredForm>>,
     /// Compress the other tensors.
-    #[cfg(feature = "compression")]
-    pub compression: Option<crate::codec::Choice>,
+    pub compression: Option<Choice>,
     /// Encrypt all tensors.
-    #[cfg(feature = "encryption")]
     pub encryption: Option<Encrypt>,
     /// Sign with each of these.
-    #[cfg(feature = "signing")]
-    pub signers: Vec<crate::crypto::SigningKey>,
+    pub signers: Vec<SigningKey>,
 }
 
 impl Default for WriteOptions {
@@ -43,11 +44,8 @@ impl Default for WriteOptions {
             sharded: false,
             streaming: false,
             forms: Vec::new(),
-            #[cfg(feature = "compression")]
             compression: None,
-            #[cfg(feature = "encryption")]
             encryption: None,
-            #[cfg(feature = "signing")]
             signers: Vec::new(),
         }
     }
@@ -57,28 +55,19 @@ impl WriteOptions {
     /// Whether tensors are to be compressed.
     #[must_use]
     pub fn compresses(&self) -> bool {
-        #[cfg(feature = "compression")]
-        return self.compression.is_some();
-        #[cfg(not(feature = "compression"))]
-        false
+        self.compression.is_some()
     }
 
     /// Whether tensors are to be encrypted.
     #[must_use]
     pub fn encrypts(&self) -> bool {
-        #[cfg(feature = "encryption")]
-        return self.encryption.is_some();
-        #[cfg(not(feature = "encryption"))]
-        false
+        self.encryption.is_some()
     }
 
     /// Whether the file is to be signed.
     #[must_use]
     pub fn signs(&self) -> bool {
-        #[cfg(feature = "signing")]
-        return !self.signers.is_empty();
-        #[cfg(not(feature = "signing"))]
-        false
+        !self.signers.is_empty()
     }
 
     /// Whether tensors are to be compressed, encrypted or signed.
@@ -89,39 +78,11 @@ impl WriteOptions {
 
     /// Whether metadata are to be encrypted.
     pub(super) fn hides_metadata(&self) -> bool {
-        #[cfg(feature = "encryption")]
-        return self.encryption.as_ref().is_some_and(|with| with.hide_metadata);
-        #[cfg(not(feature = "encryption"))]
-        false
+        self.encryption.as_ref().is_some_and(Encrypt::hides_metadata)
     }
 
     /// Bytes of the SIGN block; 0 without signers.
     pub(super) fn signatures_len(&self) -> u64 {
-        #[cfg(feature = "signing")]
-        if !self.signers.is_empty() {
-            return crate::crypto::SignBlock::encoded_len(self.signers.len());
-        }
-        0
-    }
-}
-
-/// How to encrypt a file: a random key, and the locks that hold it.
-#[cfg(feature = "encryption")]
-#[derive(Clone)]
-pub struct Encrypt {
-    /// The key's locks.
-    pub block: crate::crypto::EncrBlock,
-    /// The key that encrypts the tensors.
-    pub key: crate::crypto::FileKey,
-    /// Encrypt all metadata but the required keys, too.
-    pub hide_metadata: bool,
-}
-
-#[cfg(feature = "encryption")]
-impl core::fmt::Debug for Encrypt {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Encrypt")
-            .field("hide_metadata", &self.hide_metadata)
-            .finish_non_exhaustive()
+        if self.signs() { signatures_len(self.signers.len()) } else { 0 }
     }
 }

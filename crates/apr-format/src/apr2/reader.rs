@@ -23,8 +23,9 @@ use super::layout::{
     BLOCK_ALIGNMENT, FOOTER_LEN, Place, align, alignment_warning, check_overlaps, data_end,
     place_entries, sort_by_place,
 };
+use super::pool::Pool;
 use super::seal::{Encryption, Keys, Seal};
-use super::stored::{Access, ScratchPool, StoredTensor};
+use super::stored::{Access, Scratch, StoredTensor};
 use super::trailer::{Footer, Trailer, read_trailer};
 
 /// Bytes of padding that are read at a time.
@@ -50,7 +51,7 @@ pub struct Apr2Reader {
     companion_bytes: Vec<CompanionBytes>,
     encryption: Encryption,
     hidden_metadata: bool,
-    scratch: ScratchPool,
+    scratch: Pool<Scratch>,
     files: [FileInfo; 1],
     limits: Limits,
     warnings: Vec<String>,
@@ -133,7 +134,7 @@ impl Apr2Reader {
             companion_bytes: Vec::new(),
             encryption,
             hidden_metadata: false,
-            scratch: ScratchPool::default(),
+            scratch: Pool::default(),
             files: [FileInfo { name: name.to_string(), len: source.len() }],
             limits: *limits,
             warnings,
@@ -291,7 +292,7 @@ impl Apr2Reader {
         if !changed || block.is_empty() {
             return Ok(block);
         }
-        self.encryption.seal.authenticate(&block, header, [metadata, index])
+        self.encryption.seal.opened()?.authenticate(&block, header, [metadata, index])
     }
 
     /// All bytes of a tensor: borrowed where they lie plainly in memory, read into a vector

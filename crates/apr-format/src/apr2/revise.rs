@@ -15,6 +15,7 @@ use super::header::{Flags, Header};
 use super::index::{INDEX_HEADER_LEN, IndexEntry, check_info, decode_index};
 use super::layout::FOOTER_LEN;
 use super::reader::Apr2Reader;
+use super::signing::{Licence, SigningKey, revised_seals};
 use super::trailer::{Footer, encode_digests, signed_digest};
 
 /// What is to become other.
@@ -25,11 +26,9 @@ pub struct Changes {
     /// New names of tensors, by the old ones.
     pub renames: BTreeMap<String, String>,
     /// Who signs.
-    #[cfg(feature = "signing")]
-    pub signers: Vec<crate::crypto::SigningKey>,
+    pub signers: Vec<SigningKey>,
     /// A licence, and who issues it; the issuer signs the model, too.
-    #[cfg(feature = "signing")]
-    pub licence: Option<(crate::crypto::Licence, crate::crypto::SigningKey)>,
+    pub licence: Option<(Licence, SigningKey)>,
 }
 
 impl Changes {
@@ -38,15 +37,8 @@ impl Changes {
     }
 
     /// Whether the file will be signed or licensed by somebody.
-    #[cfg(feature = "signing")]
     fn seal(&self) -> bool {
         !self.signers.is_empty() || self.licence.is_some()
-    }
-
-    #[cfg(not(feature = "signing"))]
-    #[allow(clippy::unused_self, reason = "as with the feature")]
-    fn seal(&self) -> bool {
-        false
     }
 }
 
@@ -73,11 +65,11 @@ pub struct Revision {
 
 /// SIGN and LICN block, how many signatures are in them, and how many and whether a licence are
 /// left out.
-struct Seals {
-    blocks: Vec<u8>,
-    signatures: usize,
-    dropped_signatures: usize,
-    dropped_licence: bool,
+pub(super) struct Seals {
+    pub(super) blocks: Vec<u8>,
+    pub(super) signatures: usize,
+    pub(super) dropped_signatures: usize,
+    pub(super) dropped_licence: bool,
 }
 
 impl Apr2Reader {
@@ -133,7 +125,7 @@ impl Apr2Reader {
         let digest = digests.is_some().then(|| signed_digest([&sections, &[], &[], &encr, &tail]));
         let keeps = !changes.touch_content() && flags == old.flags;
         let Seals { blocks, signatures, dropped_signatures, dropped_licence } =
-            self.revised_seals(changes, digest, keeps)?;
+            revised_seals(self, changes, digest, keeps)?;
         tail.extend_from_slice(&blocks);
 
         let (tail_offset, footer_offset) = self.tail_range();
@@ -194,7 +186,6 @@ impl Apr2Reader {
         }
     }
 
-    #[cfg(feature = "signing")]
     fn revised_flags(&self, changes: &Changes) -> Flags {
         let seals = Flags::SIGNED.union(Flags::LICENSED);
         let old = self.header().flags;
@@ -208,73 +199,6 @@ impl Apr2Reader {
             None if flags != old => Flags(flags.0 & !Flags::LICENSED.0),
             None => flags,
         }
-    }
-
-    #[cfg(not(feature = "signing"))]
-    fn revised_flags(&self, changes: &Changes) -> Flags {
-        let seals = Flags::SIGNED.union(Flags::LICENSED);
-        let old = self.header().flags;
-        if changes.touch_content() { Flags(old.0 & !seals.0) } else { old }
-    }
-
-    #[cfg(feature = "signing")]
-    fn revised_seals(
-        &self,
-        changes: &Changes,
-        digest: Option<Digest>,
-        keeps: bool,
-    ) -> Result<Seals> {
-        use crate::crypto::{LicenceBlock, SignBlock};
-
-        let old_signatures =
-            self.signatures().map(SignBlock::decode).transpose()?.unwrap_or_default();
-        let old: Vec<_> =
-            old_signatures.signatures().iter().map(|signature| signature.public).collect();
-        let mut signatures = if keeps { old_signatures } else { SignBlock::default() };
-        let mut licence = if keeps { self.licence().map(<[u8]>::to_vec) } else { None };
-        let no_digests = || {
-            Error::new(
-                apr_core::Code::Signature,
-                "the file has no digests that a signature could cover",
-            )
-        };
-
-        let issuer = changes.licence.as_ref().map(|(_, key)| key);
-        for key in changes.signers.iter().chain(issuer) {
-            signatures.sign(key, &digest.ok_or_else(no_digests)?)?;
-        }
-
-        if let Some((terms, key)) = &changes.licence {
-            licence =
-                Some(LicenceBlock::issue(terms, key, &digest.ok_or_else(no_digests)?)?.encode());
-        }
-
-        let renewed = |public: &[u8; 32]| {
-            signatures.signatures().iter().any(|signature| signature.public == *public)
-        };
-        let dropped = old.iter().filter(|public| !renewed(public)).count();
-        let dropped_licence = self.licence().is_some() && licence.is_none();
-        let mut blocks =
-            if signatures.signatures().is_empty() { Vec::new() } else { signatures.encode() };
-        blocks.extend(licence.unwrap_or_default());
-        let signatures = signatures.signatures().len();
-        Ok(Seals { blocks, signatures, dropped_signatures: dropped, dropped_licence })
-    }
-
-    #[cfg(not(feature = "signing"))]
-    #[allow(clippy::unnecessary_wraps, reason = "as with the feature")]
-    fn revised_seals(
-        &self,
-        _changes: &Changes,
-        _digest: Option<Digest>,
-        keeps: bool,
-    ) -> Result<Seals> {
-        let old = [self.signatures(), self.licence()];
-        let blocks = old.into_iter().flatten().filter(|_| keeps).flatten().copied().collect();
-        let signed = usize::from(self.signatures().is_some());
-        let signatures = if keeps { signed } else { 0 };
-        let dropped_licence = !keeps && self.licence().is_some();
-        Ok(Seals { blocks, signatures, dropped_signatures: signed - signatures, dropped_licence })
     }
 }
 

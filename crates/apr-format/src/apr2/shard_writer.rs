@@ -19,6 +19,7 @@ use super::layout::FOOTER_LEN;
 use super::manifest::{Contents, Manifest, ShardEntry};
 use super::options::WriteOptions;
 use super::plan::ties;
+use super::signing::SigningKey;
 use super::writer::{Apr2Writer, plan};
 
 /// Plans shards of at most `shard_size` bytes of tensors and companions, and their manifest, which
@@ -229,8 +230,7 @@ struct ShardWriter {
     members_of: Vec<(usize, usize)>,
     /// Sizes and checksums become right as shards are finished.
     manifest: Manifest,
-    #[cfg(feature = "signing")]
-    signers: Vec<crate::crypto::SigningKey>,
+    signers: Vec<SigningKey>,
 }
 
 impl ShardWriter {
@@ -300,7 +300,6 @@ impl ShardWriter {
             names,
             members_of,
             manifest,
-            #[cfg(feature = "signing")]
             signers: options.signers.clone(),
         })
     }
@@ -317,7 +316,6 @@ impl ShardWriter {
         let entry = &mut self.manifest.shards[self.current];
         entry.crc32 = u32::from_le_bytes([c0, c1, c2, c3]);
         entry.size = sink.position();
-        #[cfg(feature = "signing")]
         if !self.signers.is_empty() {
             entry.signed_digest = self.shards[self.current].signed_digest();
         }
@@ -410,7 +408,6 @@ impl CheckpointWriter for ShardWriter {
         self.go_to(sink, self.shards.len() - 1)?;
         self.finish_shard(sink)?;
         self.manifest.note(notes);
-        #[cfg(feature = "signing")]
         if !self.signers.is_empty() {
             self.manifest.signatures = None;
             self.manifest.sign(&self.signers)?;

@@ -12,11 +12,13 @@ use alloc::boxed::Box;
 use alloc::format;
 use alloc::vec::Vec;
 
-use apr_core::{ByteSource, Error, Result, StoredForm, TensorInfo};
+use apr_core::{ByteSource, DType, Error, Result, StoredForm, TensorInfo};
 use once_cell::race::OnceBox;
 
+use super::compression::Decoder;
 use super::index::{BLOCK_HEADER_LEN, CODEC, LAYOUT, block_len};
 use super::layout::Place;
+use super::pool::Pool;
 use super::seal::Seal;
 use crate::sealed::{SEALED_CHUNK, TAG_LEN};
 
@@ -45,7 +47,7 @@ struct Encoded {
 pub(super) struct Access<'a> {
     pub(super) source: &'a dyn ByteSource,
     pub(super) seal: &'a Seal,
-    pub(super) scratch: &'a ScratchPool,
+    pub(super) scratch: &'a Pool<Scratch>,
 }
 
 impl StoredTensor {
@@ -102,7 +104,8 @@ impl StoredTensor {
             return self.read_verbatim(access, offset, buf);
         }
         check_range(offset, buf.len(), self.len(access))?;
-        access.seal.read(access.source, self.place, self.sealed_as(), offset, buf)
+        let opened = access.seal.opened()?;
+        opened.read(access.source, self.place, self.sealed_as(), offset, buf)
     }
 
     /// Bytes of the tensor that a chunk or a block stands for, where it went through one of the two
@@ -149,6 +152,7 @@ impl StoredTensor {
             let to_end = end == raw_len;
             access
                 .seal
+                .opened()?
                 .open(self.sealed_as(), first, to_end, verbatim, buf)
                 .map_err(|error| self.at(error, start))?;
             return Ok(start);
@@ -158,7 +162,7 @@ impl StoredTensor {
         let start = blocks[to_usize(first)];
         verbatim.resize(to_usize(blocks[to_usize(beyond)] - start), 0);
         self.read_verbatim(access, start, verbatim)?;
-        let mut scratch = access.scratch.take(form.flags, info.dtype)?;
+        let mut scratch = Scratch::take(access.scratch, form.flags, info.dtype)?;
         for (block, target) in (to_usize(first)..).zip(buf.chunks_mut(to_usize(piece))) {
             let block = to_usize(blocks[block] - start)..to_usize(blocks[block + 1] - start);
             scratch
@@ -213,7 +217,7 @@ impl StoredTensor {
         let Some(encoded) = &self.encoded else { return self.read_stored(access, offset, buf) };
         let blocks = self.blocks(encoded, access, form)?;
         let block_len = block_len(form.flags);
-        let mut scratch = access.scratch.take(form.flags, info.dtype)?;
+        let mut scratch = Scratch::take(access.scratch, form.flags, info.dtype)?;
         let (mut done, mut position) = (0, offset);
         while done < buf.len() {
             let block = position / block_len;
@@ -318,13 +322,25 @@ pub(super) struct Scratch {
     /// A block as it is stored, with its length.
     body: Vec<u8>,
     decoded: Vec<u8>,
-    #[cfg(feature = "compression")]
-    decoder: crate::codec::BlockDecoder,
-    #[cfg(all(feature = "std", feature = "compression"))]
-    coding: (u32, apr_core::DType),
+    decoder: Decoder,
 }
 
 impl Scratch {
+    /// Buffers that were used before for such tensors, or new ones.
+    ///
+    /// # Errors
+    /// E003 for a codec that is not supported.
+    fn take(pool: &Pool<Self>, flags: u32, dtype: DType) -> Result<Self> {
+        match pool.take(|scratch| scratch.decoder.suits(flags, dtype)) {
+            Some(scratch) => Ok(scratch),
+            None => Ok(Self {
+                body: Vec::new(),
+                decoded: Vec::new(),
+                decoder: Decoder::new(flags, dtype)?,
+            }),
+        }
+    }
+
     fn decode_part(
         &mut self,
         block: &[u8],
@@ -341,83 +357,9 @@ impl Scratch {
     }
 
     /// Decodes a block, which starts with its length.
-    #[cfg(feature = "compression")]
     fn decode(&mut self, block: &[u8], target: &mut [u8]) -> Result<()> {
         let (head, body) = block.split_at(BLOCK_HEADER_LEN as usize);
         let raw = head[3] & 0x80 != 0;
         self.decoder.decode(body, raw, target)
-    }
-
-    #[cfg(not(feature = "compression"))]
-    #[allow(clippy::unused_self, reason = "as with the feature")]
-    fn decode(&mut self, _block: &[u8], _target: &mut [u8]) -> Result<()> {
-        Err(no_compression())
-    }
-}
-
-#[cfg(not(feature = "compression"))]
-fn no_compression() -> Error {
-    Error::version("the tensor is compressed, and this build has no compression")
-}
-
-/// Buffers to use again: one set for each thread that reads at the same time.
-#[derive(Default)]
-pub(super) struct ScratchPool {
-    #[cfg(all(feature = "std", feature = "compression"))]
-    free: std::sync::Mutex<Vec<Scratch>>,
-}
-
-impl ScratchPool {
-    #[cfg(feature = "compression")]
-    fn take(&self, flags: u32, dtype: apr_core::DType) -> Result<Scratch> {
-        use crate::codec::{BlockDecoder, Coding, Element};
-
-        #[cfg(feature = "std")]
-        let coding = (flags, dtype);
-        #[cfg(feature = "std")]
-        if let Ok(mut free) = self.free.lock()
-            && let Some(at) = free.iter().position(|scratch| scratch.coding == coding)
-        {
-            return Ok(free.swap_remove(at));
-        }
-        let of = Coding::from_flags(flags)
-            .ok_or_else(|| Error::version("the codec is not supported"))?;
-        let decoder = BlockDecoder::new(of, Element::of(dtype));
-        Ok(Scratch {
-            body: Vec::new(),
-            decoded: Vec::new(),
-            decoder,
-            #[cfg(feature = "std")]
-            coding,
-        })
-    }
-
-    #[cfg(not(feature = "compression"))]
-    #[allow(clippy::unused_self, reason = "as with the feature")]
-    fn take(&self, _flags: u32, _dtype: apr_core::DType) -> Result<Scratch> {
-        Err(no_compression())
-    }
-
-    /// Keeps the buffers for the next read.
-    #[cfg_attr(
-        not(all(feature = "std", feature = "compression")),
-        allow(
-            clippy::unused_self,
-            clippy::needless_pass_by_value,
-            reason = "kept only where threads may share"
-        )
-    )]
-    fn put_back(&self, scratch: Scratch) {
-        /// More sets than threads are of no use.
-        #[cfg(all(feature = "std", feature = "compression"))]
-        const MOST: usize = 16;
-        #[cfg(all(feature = "std", feature = "compression"))]
-        if let Ok(mut free) = self.free.lock()
-            && free.len() < MOST
-        {
-            free.push(scratch);
-            return;
-        }
-        drop(scratch);
     }
 }

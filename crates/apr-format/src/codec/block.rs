@@ -6,11 +6,9 @@ use alloc::vec::Vec;
 use apr_core::{Error, Result};
 use lz4_flex::block::CompressTable;
 use structured_zstd::decoding::FrameDecoder;
-#[cfg(feature = "zstd-encoder")]
-use structured_zstd::encoding::{CompressionLevel, compress_slice_to_vec};
 
 use super::planes::MAX_PLANES;
-use super::{Codec, Coding, Element, Filter, entropy, kernel};
+use super::{Codec, Coding, Element, Filter, entropy, kernel, zstd};
 
 /// Bytes that are put together and compared at a time: whole elements of every width.
 const COMPARED_LEN: usize = 16 << 10;
@@ -209,30 +207,17 @@ fn append_raw(bytes: &[u8], out: &mut Vec<u8>) {
 
 enum Coder {
     None,
-    Lz4 {
-        table: CompressTable,
-    },
-    #[cfg(feature = "zstd-encoder")]
-    Zstd {
-        level: CompressionLevel,
-    },
+    Lz4 { table: CompressTable },
+    Zstd { level: i32 },
     Entropy,
 }
 
 impl Coder {
-    #[cfg_attr(
-        not(feature = "zstd-encoder"),
-        allow(unused_variables, reason = "the others have no levels")
-    )]
     fn new(codec: Codec, level: i32) -> Self {
         match codec {
             Codec::None => Self::None,
             Codec::Lz4 => Self::Lz4 { table: CompressTable::large() },
-            // Then all blocks are stored as they are, and no tensor is found to be smaller so.
-            #[cfg(not(feature = "zstd-encoder"))]
-            Codec::Zstd => Self::None,
-            #[cfg(feature = "zstd-encoder")]
-            Codec::Zstd => Self::Zstd { level: CompressionLevel::from_level(level) },
+            Codec::Zstd => Self::Zstd { level },
             Codec::Entropy => Self::Entropy,
         }
     }
@@ -250,12 +235,11 @@ impl Coder {
                 out.truncate(start + len);
                 len > 0
             }
-            #[cfg(feature = "zstd-encoder")]
             Self::Zstd { level } => {
-                // A compressor could be used again, but not moved to another thread. It is generic
-                // too, and would be compiled once more here, which takes longer than all else in
-                // this crate.
-                out.extend_from_slice(&compress_slice_to_vec(bytes, *level));
+                // Without the encoder, all blocks are stored as they are, and no tensor is found to
+                // be smaller so.
+                let Some(frame) = zstd::encode(bytes, *level) else { return false };
+                out.extend_from_slice(&frame);
                 true
             }
             Self::Entropy => entropy::encode(bytes, out),

@@ -60,6 +60,11 @@ mod choose;
 pub mod entropy;
 mod kernel;
 mod planes;
+#[cfg(feature = "zstd-encoder")]
+pub(crate) mod zstd;
+#[cfg(not(feature = "zstd-encoder"))]
+#[path = "zstd_off.rs"]
+pub(crate) mod zstd;
 
 pub use block::{BlockDecoder, BlockEncoder, BlockHead, Outcome};
 pub use choose::{Choice, DEFAULT_ZSTD_LEVEL, choose};

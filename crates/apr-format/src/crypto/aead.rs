@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 use apr_core::{Code, Error, Result};
 use zeroize::Zeroize;
 
+use super::wide;
 use crate::sealed::{NONCE_LEN, TAG_LEN};
 
 /// E005. The message does not say what was tried and how it failed.
@@ -20,17 +21,12 @@ pub(super) fn decryption_failed() -> Error {
 pub(crate) struct Cipher {
     portable: Aes256Gcm,
     /// For texts alone, on processors that do them faster.
-    #[cfg(all(feature = "std", target_arch = "x86_64"))]
-    wide: Option<super::wide::Cipher>,
+    wide: Option<wide::Cipher>,
 }
 
 /// The cipher under `key`.
 pub(crate) fn cipher(key: &[u8; 32]) -> Cipher {
-    Cipher {
-        portable: Aes256Gcm::new(key.into()),
-        #[cfg(all(feature = "std", target_arch = "x86_64"))]
-        wide: super::wide::Cipher::new(key),
-    }
+    Cipher { portable: Aes256Gcm::new(key.into()), wide: wide::Cipher::new(key) }
 }
 
 /// Appends the ciphertext of `plain`, of the same length, and the tag of 16 bytes to `out`.
@@ -41,7 +37,6 @@ pub(crate) fn seal(
     plain: &[u8],
     out: &mut Vec<u8>,
 ) {
-    #[cfg(all(feature = "std", target_arch = "x86_64"))]
     if let Some(wide) = cipher.wide.as_ref().filter(|_| aad.is_empty()) {
         let tag = wide.seal(nonce, plain, out);
         out.extend_from_slice(&tag);
@@ -74,7 +69,6 @@ pub(super) fn open(
     out: &mut [u8],
 ) -> Result<()> {
     let (text, tag) = sealed.split_last_chunk::<TAG_LEN>().ok_or_else(decryption_failed)?;
-    #[cfg(all(feature = "std", target_arch = "x86_64"))]
     if let Some(wide) = cipher.wide.as_ref().filter(|_| aad.is_empty()) {
         let intact = text.len() == out.len() && wide.open(nonce, text, tag, out);
         return if intact { Ok(()) } else { Err(decryption_failed()) };

@@ -11,8 +11,8 @@ use zeroize::Zeroizing;
 
 use super::aead::decryption_failed;
 use super::block::{Fields, HEAD_LEN, block_len, decode_block, decode_head, encode_block};
+use super::decryption_key::DecryptionKey;
 use super::kdf::{Argon2Costs, hkdf_key};
-use super::keys::DecryptionKey;
 use super::random::Random;
 use super::stanza::{self, Stanza};
 use super::tensor::TensorCipher;

@@ -2,14 +2,17 @@
 
 use alloc::format;
 use alloc::string::String;
-use core::fmt;
 
 use apr_core::{Error, Result};
 use sha2::{Digest, Sha256};
 use zeroize::Zeroizing;
 
+#[cfg(feature = "encryption")]
+use super::decryption_key::DecryptionKey;
 use super::kind::KeyKind;
 use super::pem;
+#[cfg(feature = "signing")]
+use super::signing_key::SigningKey;
 
 /// A private key of either kind.
 ///
@@ -149,86 +152,5 @@ impl PublicKey {
             Self::Recipient(_) => "x25519",
         };
         format!("{algorithm}:{}", base16ct::lower::encode_string(&hash[..8]))
-    }
-}
-
-/// An Ed25519 private key.
-#[cfg(feature = "signing")]
-#[derive(Clone)]
-pub struct SigningKey(ed25519_dalek::SigningKey);
-
-#[cfg(feature = "signing")]
-impl SigningKey {
-    /// The key with this seed (RFC 8032 §5.1.5).
-    #[must_use]
-    pub fn from_bytes(seed: &[u8; 32]) -> Self {
-        Self(ed25519_dalek::SigningKey::from_bytes(seed))
-    }
-
-    /// The public key.
-    #[must_use]
-    pub fn public_bytes(&self) -> [u8; 32] {
-        self.0.verifying_key().to_bytes()
-    }
-
-    /// The signature of `message`.
-    #[must_use]
-    pub fn sign(&self, message: &[u8]) -> [u8; 64] {
-        use ed25519_dalek::Signer;
-        self.0.sign(message).to_bytes()
-    }
-}
-
-#[cfg(feature = "signing")]
-impl fmt::Debug for SigningKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("SigningKey(..)")
-    }
-}
-
-/// An X25519 private key.
-#[cfg(feature = "encryption")]
-#[derive(Clone)]
-pub struct DecryptionKey(x25519_dalek::StaticSecret);
-
-#[cfg(feature = "encryption")]
-impl DecryptionKey {
-    /// The key of these bytes; they are clamped as RFC 7748 §5 says whenever they are used.
-    #[must_use]
-    pub fn from_bytes(bytes: &[u8; 32]) -> Self {
-        Self(x25519_dalek::StaticSecret::from(*bytes))
-    }
-
-    /// The public key.
-    #[must_use]
-    pub fn public_bytes(&self) -> [u8; 32] {
-        x25519_dalek::PublicKey::from(&self.0).to_bytes()
-    }
-
-    /// The key's own bytes.
-    #[must_use]
-    pub fn secret_bytes(&self) -> Zeroizing<[u8; 32]> {
-        Zeroizing::new(self.0.to_bytes())
-    }
-
-    /// The secret shared with the owner of `public` (RFC 7748 §6.1); a key is derived from it,
-    /// never used as one.
-    ///
-    /// # Errors
-    /// E005 for a public key of small order, with which the secret is zero whatever the private
-    /// key.
-    pub fn shared(&self, public: &[u8; 32]) -> Result<Zeroizing<[u8; 32]>> {
-        let shared = self.0.diffie_hellman(&x25519_dalek::PublicKey::from(*public));
-        if !shared.was_contributory() {
-            return Err(super::aead::decryption_failed());
-        }
-        Ok(Zeroizing::new(shared.to_bytes()))
-    }
-}
-
-#[cfg(feature = "encryption")]
-impl fmt::Debug for DecryptionKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("DecryptionKey(..)")
     }
 }

@@ -12,8 +12,9 @@ use serde::{Deserialize, Serialize};
 use sha2::Sha256;
 
 use super::block::{decode_block, encode_block};
-use super::keys::{PublicKey, SigningKey};
+use super::keys::PublicKey;
 use super::signature::{sign_digest, verify_ed25519};
+use super::signing_key::SigningKey;
 
 const LICN: [u8; 4] = *b"LICN";
 const CONTEXT: &[u8; 16] = b"apr2-licence-v1\0";

@@ -80,6 +80,8 @@
 pub(crate) mod aead;
 mod block;
 #[cfg(feature = "encryption")]
+mod decryption_key;
+#[cfg(feature = "encryption")]
 mod encryption;
 #[cfg(feature = "encryption")]
 mod kdf;
@@ -91,11 +93,16 @@ mod pem;
 mod random;
 #[cfg(feature = "signing")]
 mod signature;
+#[cfg(feature = "signing")]
+mod signing_key;
 #[cfg(feature = "encryption")]
 mod stanza;
 #[cfg(feature = "encryption")]
 mod tensor;
 #[cfg(all(feature = "encryption", feature = "std", target_arch = "x86_64"))]
+mod wide;
+#[cfg(all(feature = "encryption", not(all(feature = "std", target_arch = "x86_64"))))]
+#[path = "wide_off.rs"]
 mod wide;
 
 #[cfg(feature = "encryption")]
@@ -103,15 +110,13 @@ pub use crate::sealed::{NONCE_LEN, SEALED_CHUNK, TAG_LEN, plain_len, sealed_len}
 #[cfg(feature = "encryption")]
 pub use aead::{aead_open, aead_seal};
 #[cfg(feature = "encryption")]
+pub use decryption_key::DecryptionKey;
+#[cfg(feature = "encryption")]
 pub use encryption::{EncrBlock, FileKey, Lock, Unlock, mac_header};
 #[cfg(feature = "signing")]
 pub use jiff::Timestamp;
 #[cfg(feature = "encryption")]
 pub use kdf::{Argon2Costs, password_key, recipient_key};
-#[cfg(feature = "encryption")]
-pub use keys::DecryptionKey;
-#[cfg(feature = "signing")]
-pub use keys::SigningKey;
 pub use keys::{PrivateKey, PublicKey};
 pub use kind::KeyKind;
 #[cfg(feature = "signing")]
@@ -121,6 +126,8 @@ pub use random::Random;
 pub use signature::{
     SignBlock, Signature, Signer, Verification, sign_digest, sign_message, verify_ed25519,
 };
+#[cfg(feature = "signing")]
+pub use signing_key::SigningKey;
 #[cfg(feature = "encryption")]
 pub use stanza::{Stanza, Wrapped};
 #[cfg(feature = "encryption")]

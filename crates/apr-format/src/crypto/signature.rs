@@ -7,7 +7,8 @@ use apr_core::digest::{Digest, TensorDigest};
 use apr_core::{Code, Error, Result};
 
 use super::block::{Fields, block_len, decode_block, encode_block};
-use super::keys::{PublicKey, SigningKey};
+use super::keys::PublicKey;
+use super::signing_key::SigningKey;
 
 const SIGN: [u8; 4] = *b"SIGN";
 const CONTEXT: &[u8; 13] = b"apr2-sign-v1\0";

@@ -9,8 +9,8 @@ use zeroize::Zeroizing;
 
 use super::aead;
 use super::block::Fields;
+use super::decryption_key::DecryptionKey;
 use super::kdf::{Argon2Costs, password_key, recipient_key};
-use super::keys::DecryptionKey;
 use super::random::Random;
 use crate::sealed::{NONCE_LEN, TAG_LEN};
 

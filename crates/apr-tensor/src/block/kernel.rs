@@ -316,7 +316,6 @@ mod tests {
 
         // The kernel of narrower registers, which is not the one that is chosen where there are
         // wider ones.
-        #[cfg(all(feature = "std", target_arch = "x86_64"))]
         {
             let mut found = [vec![[0; 34]; blocks.len()], vec![[0; 34]; blocks.len()]];
             quantize_anywhere::<simple::Q8_0, 32, 34>(&blocks, &mut found[1]);

@@ -27,7 +27,13 @@
 
 #[cfg(all(feature = "std", target_arch = "x86_64"))]
 mod avx2;
+#[cfg(not(all(feature = "std", target_arch = "x86_64")))]
+#[path = "avx2_off.rs"]
+mod avx2;
 #[cfg(all(feature = "std", target_arch = "x86_64"))]
+mod avx512;
+#[cfg(not(all(feature = "std", target_arch = "x86_64")))]
+#[path = "avx512_off.rs"]
 mod avx512;
 mod extremes;
 mod fp4;

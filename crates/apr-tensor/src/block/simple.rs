@@ -28,7 +28,6 @@ impl Quantize<32, 34> for Q8_0 {
         }
     }
 
-    #[cfg(all(feature = "std", target_arch = "x86_64"))]
     fn quantize_in_hardware(values: &[[f32; 32]], blocks: &mut [[u8; 34]]) -> usize {
         match super::avx512::quantize_q8_0(values, blocks) {
             0 => super::avx2::quantize_q8_0(values, blocks),
@@ -80,7 +79,6 @@ impl Quantize<32, 18> for Q4_0 {
         block[2..].copy_from_slice(&nibbles(&levels));
     }
 
-    #[cfg(all(feature = "std", target_arch = "x86_64"))]
     fn quantize_in_hardware(values: &[[f32; 32]], blocks: &mut [[u8; 18]]) -> usize {
         super::avx2::quantize_q4_0(values, blocks)
     }

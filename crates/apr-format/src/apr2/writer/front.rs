@@ -5,9 +5,7 @@ use alloc::format;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use apr_core::digest::Crc32;
-#[cfg(feature = "signing")]
-use apr_core::digest::TensorDigest;
+use apr_core::digest::{Crc32, TensorDigest};
 use apr_core::{Error, Notes, Result, keys};
 use serde_json::{Value, json};
 
@@ -15,6 +13,7 @@ use super::Apr2Writer;
 use crate::apr2::header::{Flags, Header, VERSION_MAJOR};
 use crate::apr2::index::CODEC;
 use crate::apr2::plan::json_len;
+use crate::apr2::signing::sign_block;
 
 /// The front but for the metadata, whose JSON is made anew each time it is written: it may be
 /// larger than all else.
@@ -136,7 +135,6 @@ impl Apr2Writer {
     }
 
     /// The SIGN block; empty without signers.
-    #[cfg(feature = "signing")]
     pub(super) fn sign(&mut self, front: &Front, digests: &[u8]) -> Result<Vec<u8>> {
         if self.signers.is_empty() {
             return Ok(Vec::new());
@@ -151,14 +149,6 @@ impl Apr2Writer {
         [&front.index, &front.encr_block, digests].into_iter().for_each(|part| digest.update(part));
         let digest = digest.value();
         self.signed_digest = Some(digest);
-        let mut block = crate::crypto::SignBlock::default();
-        self.signers.iter().try_for_each(|key| block.sign(key, &digest))?;
-        Ok(block.encode())
-    }
-
-    #[cfg(not(feature = "signing"))]
-    #[allow(clippy::unused_self, clippy::unnecessary_wraps, reason = "as with the feature")]
-    pub(super) fn sign(&mut self, _front: &Front, _digests: &[u8]) -> Result<Vec<u8>> {
-        Ok(Vec::new())
+        sign_block(&self.signers, &digest)
     }
 }

@@ -27,6 +27,7 @@ use super::options::{STREAMING_FRONT, WriteOptions};
 use super::plan::{
     FRONT_SLACK, check_unique, front_len, no_streaming, place_tensors, plan_layout, ties,
 };
+use super::signing::SigningKey;
 use super::trailer::{Footer, digests_len, encode_digests};
 use front::Front;
 use stages::Stage;
@@ -47,10 +48,8 @@ pub struct Apr2Writer {
     visible: usize,
     layout: Layout,
     companions: Vec<Vec<u8>>,
-    #[cfg(feature = "signing")]
-    signers: Vec<crate::crypto::SigningKey>,
+    signers: Vec<SigningKey>,
     /// What was signed.
-    #[cfg(feature = "signing")]
     signed_digest: Option<Digest>,
     encoder: Arc<Encoder>,
 
@@ -160,9 +159,7 @@ pub fn plan(
         visible,
         layout,
         companions,
-        #[cfg(feature = "signing")]
         signers: options.signers.clone(),
-        #[cfg(feature = "signing")]
         signed_digest: None,
         encoder: Arc::new(encoder),
         front: None,
@@ -245,7 +242,6 @@ impl Apr2Writer {
     }
 
     /// The digest that was signed; none without signers and before the file is finished.
-    #[cfg(feature = "signing")]
     pub(super) fn signed_digest(&self) -> Option<Digest> {
         self.signed_digest
     }

@@ -1,61 +1,27 @@
-//! Work that the writer puts off until a thread has time for it.
-//!
-//! Pieces of a tensor that is quantized on its way do not end where a codec's blocks do, and what
-//! is compressed is cut into encrypted chunks anew: who does such work must know all that came
-//! before, which only the writer does. It lays the work on a belt. A thread that is about to make a
-//! piece of its own first does what lies there
-//! ([`ChunkEncoder::help`](apr_core::ChunkEncoder::help)), and the writer takes the results off in
-//! the order in which it laid them on. What nobody has begun by the time it is due, the writer does
-//! itself. So the bytes of a file do not depend on threads.
+//! The belt where there are threads.
 
-use alloc::vec::Vec;
+use alloc::collections::VecDeque;
+use core::mem;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-use apr_core::Result;
+use apr_core::{Error, IoCause, Result};
 
-/// What is to be done to bytes of a tensor.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Work {
-    /// They are a piece to compress.
-    Compress,
-    /// They are to be encrypted, from this chunk on.
-    Seal {
-        /// The first chunk's number.
-        first: u64,
-        /// Whether the last of them is the tensor's last.
-        to_end: bool,
-    },
-}
+use super::Parcel;
 
-/// Bytes, what is to be done to them, and what came of it.
-#[derive(Debug)]
-pub(super) struct Parcel {
-    /// The tensor's place among the writer's entries.
-    pub(super) entry: usize,
-    pub(super) work: Work,
-    pub(super) input: Vec<u8>,
-    pub(super) output: Vec<u8>,
-    /// Blocks that did not decode to what they were made of.
-    pub(super) mismatches: u64,
-}
-
-/// Parcels in the order of the file. Without `std` there are no threads, and none is ever on it.
+/// Parcels in the order of the file.
 #[derive(Default)]
-pub(super) struct Belt {
-    #[cfg(feature = "std")]
-    places: std::sync::Mutex<Places>,
-    #[cfg(feature = "std")]
-    changed: std::sync::Condvar,
+pub(in crate::apr2) struct Belt {
+    places: Mutex<Places>,
+    changed: Condvar,
 }
 
-#[cfg(feature = "std")]
 #[derive(Default)]
 struct Places {
-    waiting: alloc::collections::VecDeque<Place>,
+    waiting: VecDeque<Place>,
     /// Parcels that were taken off so far: the number of the first that is on the belt.
     taken_off: u64,
 }
 
-#[cfg(feature = "std")]
 enum Place {
     ToDo(Parcel),
     UnderWay,
@@ -64,29 +30,31 @@ enum Place {
     Lost,
 }
 
-#[cfg(feature = "std")]
 impl Belt {
-    /// Lays a parcel on the belt; without `std`, does its work and hands it back.
-    pub(super) fn put(&self, parcel: Parcel, _work: impl Fn(&mut Parcel)) -> Option<Parcel> {
+    /// Lays a parcel on the belt; returns none, since its work is still to be done.
+    pub(in crate::apr2) fn put(
+        &self,
+        parcel: Parcel,
+        _work: impl Fn(&mut Parcel),
+    ) -> Option<Parcel> {
         self.lock().waiting.push_back(Place::ToDo(parcel));
         None
     }
 
     /// How many parcels are on it.
-    pub(super) fn len(&self) -> usize {
+    pub(in crate::apr2) fn len(&self) -> usize {
         self.lock().waiting.len()
     }
 
     /// Does the work of one parcel that nobody has begun; `false` if there is none.
-    pub(super) fn help(&self, work: impl Fn(&mut Parcel)) -> bool {
+    pub(in crate::apr2) fn help(&self, work: impl Fn(&mut Parcel)) -> bool {
         let mut places = self.lock();
         let Some(at) = places.waiting.iter().position(|place| matches!(place, Place::ToDo(_)))
         else {
             return false;
         };
         let number = places.taken_off + at as u64;
-        let Place::ToDo(mut parcel) = core::mem::replace(&mut places.waiting[at], Place::UnderWay)
-        else {
+        let Place::ToDo(mut parcel) = mem::replace(&mut places.waiting[at], Place::UnderWay) else {
             return false;
         };
         drop(places);
@@ -97,7 +65,7 @@ impl Belt {
     }
 
     /// Takes the first parcel off when its work is done; `None` before that.
-    pub(super) fn take_done(&self) -> Option<Parcel> {
+    pub(in crate::apr2) fn take_done(&self) -> Option<Parcel> {
         let mut places = self.lock();
         match places.waiting.front()? {
             Place::Done(_) => match places.take_off()? {
@@ -113,10 +81,10 @@ impl Belt {
     ///
     /// # Errors
     /// E007 when the thread that had begun it panicked.
-    pub(super) fn take(&self, work: impl Fn(&mut Parcel)) -> Option<Result<Parcel>> {
+    pub(in crate::apr2) fn take(&self, work: impl Fn(&mut Parcel)) -> Option<Result<Parcel>> {
         let mut places = self.lock();
         while matches!(places.waiting.front()?, Place::UnderWay) {
-            places = self.changed.wait(places).unwrap_or_else(std::sync::PoisonError::into_inner);
+            places = self.changed.wait(places).unwrap_or_else(PoisonError::into_inner);
         }
 
         let place = places.take_off()?;
@@ -128,18 +96,17 @@ impl Belt {
             }
             Place::Done(parcel) => Some(Ok(parcel)),
             Place::UnderWay | Place::Lost => {
-                Some(Err(apr_core::Error::io(apr_core::IoCause::Other, "a worker thread failed")))
+                Some(Err(Error::io(IoCause::Other, "a worker thread failed")))
             }
         }
     }
 
     /// A panic elsewhere is reported by its own thread; places are never left half changed.
-    fn lock(&self) -> std::sync::MutexGuard<'_, Places> {
-        self.places.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Places> {
+        self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-#[cfg(feature = "std")]
 impl Places {
     fn take_off(&mut self) -> Option<Place> {
         let place = self.waiting.pop_front()?;
@@ -149,56 +116,31 @@ impl Places {
 }
 
 /// Puts the outcome in its place, even when the work panicked: somebody may be waiting for it.
-#[cfg(feature = "std")]
 struct Promise<'a> {
     belt: &'a Belt,
     number: u64,
     outcome: Place,
 }
 
-#[cfg(feature = "std")]
 impl Drop for Promise<'_> {
     fn drop(&mut self) {
         let mut places = self.belt.lock();
         let at = usize::try_from(self.number - places.taken_off).unwrap_or(usize::MAX);
         if let Some(place) = places.waiting.get_mut(at) {
-            *place = core::mem::replace(&mut self.outcome, Place::Lost);
+            *place = mem::replace(&mut self.outcome, Place::Lost);
         }
         drop(places);
         self.belt.changed.notify_all();
     }
 }
 
-#[cfg(not(feature = "std"))]
-#[allow(clippy::unused_self, reason = "as with std")]
-impl Belt {
-    pub(super) fn put(&self, mut parcel: Parcel, work: impl Fn(&mut Parcel)) -> Option<Parcel> {
-        work(&mut parcel);
-        Some(parcel)
-    }
-
-    pub(super) fn len(&self) -> usize {
-        0
-    }
-
-    pub(super) fn help(&self, _work: impl Fn(&mut Parcel)) -> bool {
-        false
-    }
-
-    pub(super) fn take_done(&self) -> Option<Parcel> {
-        None
-    }
-
-    pub(super) fn take(&self, _work: impl Fn(&mut Parcel)) -> Option<Result<Parcel>> {
-        None
-    }
-}
-
-#[cfg(all(test, feature = "std"))]
+#[cfg(test)]
 mod tests {
     use alloc::vec;
+    use alloc::vec::Vec;
     use core::sync::atomic::{AtomicBool, Ordering};
 
+    use super::super::Work;
     use super::*;
 
     fn parcel(number: u8) -> Parcel {

@@ -1,0 +1,15 @@
+//! Where there is no AVX-512, or no way to ask for it: nothing is done here.
+
+use super::lanes::{DriftLanes, LANES, MomentLanes};
+
+pub(super) fn moments_of_f16(_groups: &[[[u8; 2]; LANES]]) -> Option<MomentLanes<f32>> {
+    None
+}
+
+pub(super) fn moments_of_bf16(_groups: &[[[u8; 2]; LANES]]) -> Option<MomentLanes<f32>> {
+    None
+}
+
+pub(super) fn drift(_original: &[[f32; LANES]], _new: &[[f32; LANES]]) -> Option<DriftLanes> {
+    None
+}
