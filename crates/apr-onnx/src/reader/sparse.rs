@@ -38,6 +38,8 @@ impl Sparse {
 
         buf.fill(0);
         let end = start + buf.len() as u64;
+
+        // Positions are below the number of elements, whose bytes were counted: no sum overflows.
         let first = positions.partition_point(|&position| (position + 1) * self.width <= start);
         let last = positions.partition_point(|&position| position * self.width < end);
         let mut element = [0; 16];
@@ -59,7 +61,8 @@ impl Sparse {
     fn read_positions(&self, files: &[Source]) -> Result<Vec<u64>> {
         let elements: u64 = self.shape.iter().product();
         let one = 8 * self.per_position;
-        let piece = INDICES_AT_ONCE / one * one;
+        // A position of thousands of dimensions is longer than what is read at a time.
+        let piece = (INDICES_AT_ONCE / one).max(1) * one;
         let mut positions = Vec::new();
         let mut bytes = Vec::new();
         let mut at = 0;
@@ -71,6 +74,7 @@ impl Sparse {
                 let position = self.position(index).filter(|&position| position < elements);
                 let position = position
                     .ok_or_else(|| Error::corrupt("one of its elements lies outside its shape"))?;
+                // ONNX demands this order, and `read` searches by halves.
                 if positions.last().is_some_and(|&last| last >= position) {
                     return Err(Error::corrupt("its elements are not in ascending order"));
                 }

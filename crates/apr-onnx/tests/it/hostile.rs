@@ -183,6 +183,20 @@ fn two_tensors_of_one_name_are_refused() {
     assert_eq!((error.code(), error.tensor()), (Code::Format, Some("w")), "{error}");
 }
 
+/// Longer than what is read of them at a time.
+#[test]
+fn indices_of_three_thousand_dimensions_are_read() {
+    let dims = vec![1; 3000];
+    let values = of_type(1, &[1], &field(9, &1.5_f32.to_le_bytes()));
+    let indices = of_type(7, &[1, 3000], &field(9, &vec![0; 8 * dims.len()]));
+    let dims: Vec<u8> = dims.iter().flat_map(|dim| number(3, *dim)).collect();
+    let file = model(&field(15, &[field(1, &values), field(2, &indices), dims].concat()));
+    let reader = open(file, "", &Limits::default()).expect("a shape of one element");
+    let mut element = [0; 4];
+    reader.read_tensor(0, 0, &mut element).expect("it lies there");
+    assert_eq!(f32::from_le_bytes(element), 1.5);
+}
+
 #[test]
 fn sparse_tensors_whose_parts_do_not_fit_are_refused_and_such_of_texts_are_left_out() {
     let sparse = |values: &[u8], indices: &[u8], dims: &[u64]| {
