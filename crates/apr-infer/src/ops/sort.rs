@@ -18,13 +18,22 @@ use crate::{Tensor, Value};
 pub(super) const TABLE: &[Operator] =
     &[moves("TopK", top), moves("Unique", unique), moves("NonMaxSuppression", non_max_suppression)];
 
+/// NaN is above all numbers, and like any other NaN, as in NumPy. Sorting panics without an order
+/// of everything.
+fn order<T: PartialOrd>(a: &T, b: &T) -> Ordering {
+    let is_nan = |value: &T| value.partial_cmp(value).is_none();
+    a.partial_cmp(b).unwrap_or_else(|| is_nan(a).cmp(&is_nan(b)))
+}
+
 fn top(call: &mut Call<'_>) -> Result<Vec<Value>> {
-    fn order<T: Number>(values: &[T], len: usize, k: usize, largest: bool) -> Vec<usize> {
+    fn chosen<T: Number>(values: &[T], len: usize, k: usize, largest: bool) -> Vec<usize> {
         let mut found = Vec::with_capacity(values.len() / len.max(1) * k);
         for (row, values) in values.chunks(len.max(1)).enumerate() {
             let mut places: Vec<usize> = (0..values.len()).collect();
             let compare = |a: &usize, b: &usize| {
-                let order = values[*a].partial_cmp(&values[*b]).unwrap_or(Ordering::Equal);
+                let order = order(&values[*a], &values[*b]);
+
+                // Of equal elements the lower index comes first (ONNX's `TopK`).
                 (if largest { order.reverse() } else { order }).then(a.cmp(b))
             };
             if k < places.len() && k > 0 {
@@ -51,7 +60,7 @@ fn top(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let comparable = moved.widened()?;
     let largest = call.flag("largest", true);
     let found =
-        with_numbers!(comparable.data(), values => order(values, len, k, largest), Vec::new());
+        with_numbers!(comparable.data(), values => chosen(values, len, k, largest), Vec::new());
     let mut shape = moved.shape().to_vec();
     let last = shape.len() - 1;
     shape[last] = k;
@@ -72,19 +81,21 @@ fn unique(call: &mut Call<'_>) -> Result<Vec<Value>> {
         None => (tensor.clone().reshaped(vec![tensor.len()])?, 0),
     };
     let len = tensor.shape()[at];
-    let mut order: Vec<_> = vec![at];
-    order.extend((0..tensor.rank()).filter(|&dim| dim != at));
-    let rows = transposed(&tensor, &order)?.widened()?;
+    let mut dims: Vec<_> = vec![at];
+    dims.extend((0..tensor.rank()).filter(|&dim| dim != at));
+    let rows = transposed(&tensor, &dims)?.widened()?;
     let row = rows.len().checked_div(len).unwrap_or(0);
     let compare = |a: usize, b: usize| -> Ordering {
         with_storage!(rows.data(), values => {
             let (a, b) = (&values[a * row..][..row], &values[b * row..][..row]);
-            let mut orders = a.iter().zip(b).filter_map(|(a, b)| a.partial_cmp(b));
+            let mut orders = a.iter().zip(b).map(|(a, b)| order(a, b));
             orders.find(|order| order.is_ne()).unwrap_or(Ordering::Equal)
         })
     };
 
     let mut sorted: Vec<_> = (0..len).collect();
+
+    // The sort is stable: the first of each group is the one that comes first.
     sorted.sort_by(|&a, &b| compare(a, b));
     let mut groups: Vec<Vec<usize>> = Vec::new();
     for at in sorted {
@@ -136,6 +147,8 @@ fn non_max_suppression(call: &mut Call<'_>) -> Result<Vec<Value>> {
         if centred {
             return [b - d / 2.0, a - c / 2.0, b + d / 2.0, a + c / 2.0];
         }
+
+        // The two corners may be any that lie across from each other (ONNX's `NonMaxSuppression`).
         [a.min(c), b.min(d), a.max(c), b.max(d)]
     };
 
@@ -161,11 +174,13 @@ fn chosen_boxes(
     overlap: f64,
     least: Option<f64>,
 ) -> Vec<usize> {
-    let mut order: Vec<_> =
+    let mut best: Vec<_> =
         (0..boxes.len()).filter(|&at| least.is_none_or(|least| scores[at] > least)).collect();
-    order.sort_by(|&a, &b| scores[b].partial_cmp(&scores[a]).unwrap_or(Ordering::Equal));
+
+    // The best first. Negated, NaN is still above all others, and so it comes last.
+    best.sort_by(|&a, &b| order(&-scores[a], &-scores[b]));
     let mut chosen: Vec<usize> = Vec::new();
-    for at in order {
+    for at in best {
         if chosen.len() >= most {
             break;
         }

@@ -276,3 +276,65 @@ fn too_many_functions_inside_each_other_are_refused() {
     assert_eq!(error.code(), Code::Format);
     assert!(error.message().contains("inside each other"), "{error}");
 }
+
+/// A row in which every third element is NaN, and the others come in no order.
+fn with_nan(count: usize) -> Vec<f32> {
+    let number = |at: usize| (at * 7919 % 1009) as f32 - 500.0;
+    (0..count).map(|at| if at % 3 == 1 { f32::NAN } else { number(at) }).collect()
+}
+
+/// NumPy sorts NaN above all numbers, and ONNX's reference for `TopK` and `Unique` is NumPy's. A
+/// sort without an order of everything may panic.
+#[test]
+fn nan_is_sorted_above_all_numbers() {
+    let row = with_nan(300);
+    let nan = row.iter().filter(|value| value.is_nan()).count();
+    let mut numbers: Vec<f32> = row.iter().copied().filter(|value| !value.is_nan()).collect();
+    numbers.sort_by(f32::total_cmp);
+    let tensor = Tensor::row(row);
+    let floats = |outputs: Vec<Value>| {
+        let tensor = outputs[0].tensor().expect("a tensor");
+        tensor.values::<f32>().expect("floats").to_vec()
+    };
+
+    for (k, largest) in [(300, 1), (250, 1), (300, 0), (250, 0)] {
+        let inputs = [tensor.clone(), ints(&[k])];
+        let found = run("TopK", &inputs, &[("largest", AttributeValue::Int(largest))]);
+        let found = floats(found.expect("it sorts"));
+        let (head, tail) = if largest == 1 {
+            let (head, tail) = found.split_at(nan);
+            assert!(tail.iter().eq(numbers.iter().rev().take(tail.len())));
+            (head, &[][..])
+        } else {
+            let (head, tail) = found.split_at(numbers.len());
+            assert_eq!(head, numbers);
+            (&[][..], tail)
+        };
+        assert!(head.iter().chain(tail).all(|value| value.is_nan()));
+    }
+
+    let distinct = floats(run("Unique", &[tensor], &[]).expect("it sorts"));
+    numbers.dedup();
+    let (all, last) = distinct.split_at(distinct.len() - 1);
+    assert_eq!(all, numbers);
+    assert!(last[0].is_nan(), "all NaN are one");
+}
+
+#[test]
+fn boxes_whose_score_is_nan_come_last() {
+    let count = 90;
+    let boxes = (0..count).flat_map(|at| {
+        let top = at as f32 * 2.0;
+        [top, 0.0, top + 1.0, 1.0]
+    });
+    let boxes = Tensor::new(vec![1, count, 4], boxes.collect()).expect("boxes");
+    let scores = with_nan(count);
+    let numbers = scores.iter().filter(|score| !score.is_nan()).count();
+    let nan: Vec<bool> = scores.iter().map(|score| score.is_nan()).collect();
+    let scores = Tensor::new(vec![1, 1, count], scores).expect("scores");
+    let outputs = run("NonMaxSuppression", &[boxes, scores, ints(&[1000])], &[]).expect("it sorts");
+    let chosen = outputs[0].tensor().expect("a tensor").values::<i64>().expect("indices").to_vec();
+    let chosen: Vec<usize> = chosen.chunks(3).map(|row| row[2] as usize).collect();
+    assert_eq!(chosen.len(), count, "no box covers another one");
+    assert!(chosen[..numbers].iter().all(|&at| !nan[at]));
+}
