@@ -68,6 +68,12 @@ pub(super) fn run(args: &GraphArgs, context: &Context) -> Outcome {
     let sizes = args.size.iter().cloned().collect();
     let graph = report(&source, &found, !args.unfold, &sizes);
     unknown_sizes(&graph, &args.size, context);
+    if graph.parts.iter().any(|part| part.structure.is_partial) {
+        context.printer.warn(
+            "functions call one another so often that the whole would be far larger than the \
+             graph: groups are shown closed below some level",
+        );
+    }
     let drawn = drawn(&graph, args)?;
     if let Some(why) =
         drawn.as_deref().filter(|_| args.format == GraphFormat::Mermaid).and_then(beyond_mermaid)
@@ -84,6 +90,8 @@ pub(super) fn run(args: &GraphArgs, context: &Context) -> Outcome {
         (None, Some(path)) => {
             let mut text = Vec::new();
             render(&mut text, &graph, args)?;
+
+            // Files get no colours.
             let text: Vec<u8> = strip_bytes(&text).flatten().copied().collect();
             write_text(path, &text, args.overwrite)
         }

@@ -50,7 +50,6 @@ impl Depth {
         const SHARE: u64 = 50;
 
         let mut chosen = HashSet::new();
-        let mut items = scene.items.len();
         let mut waiting = BinaryHeap::new();
         let wait = |waiting: &mut BinaryHeap<_>, scene: &Scene| {
             let sum =
@@ -67,10 +66,14 @@ impl Depth {
 
         wait(&mut waiting, scene);
         while let Some(ByWeight(_, group)) = waiting.pop() {
-            let more = items.saturating_add(group.items.len());
-            if more <= most && chosen.insert(scene_id(&group)) {
-                items = more;
+            if !chosen.insert(scene_id(&group)) {
+                continue;
+            }
+            // It may be shown at several places, and what is open within it too.
+            if fits(scene, &chosen, most) {
                 wait(&mut waiting, &group);
+            } else {
+                chosen.remove(&scene_id(&group));
             }
         }
 
@@ -79,6 +82,7 @@ impl Depth {
 
     /// What is in an item, where it is shown, and which groups of that are.
     pub(crate) fn opened<'a>(&self, item: &'a Item) -> Option<(&'a Scene, Self)> {
+        // An empty frame would show nothing.
         let scene = item.scene().filter(|scene| !scene.items.is_empty())?;
         match self {
             Self::Levels(levels) => Some((scene, Self::Levels(levels.checked_sub(1)?))),
@@ -92,6 +96,21 @@ impl Depth {
 /// A scene is the one at its place in memory, which it keeps as long as the outline is there.
 fn scene_id(scene: &Arc<Scene>) -> SceneId {
     Arc::as_ptr(scene).addr()
+}
+
+/// Whether there are at most so many items with these groups open.
+fn fits(scene: &Scene, open: &HashSet<SceneId>, most: usize) -> bool {
+    let mut count = 0_usize;
+    let mut waiting = vec![scene];
+    while let Some(scene) = waiting.pop() {
+        count = count.saturating_add(scene.items.len());
+        if count > most {
+            return false;
+        }
+        let groups = scene.items.iter().filter_map(Item::scene);
+        waiting.extend(groups.filter(|group| open.contains(&scene_id(group))).map(Arc::as_ref));
+    }
+    true
 }
 
 /// Groups by how much of the weights one of them has.

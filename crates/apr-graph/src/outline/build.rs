@@ -14,6 +14,11 @@ use crate::{AttributeValue, Function, Graph, Node, Op, Origin, ValueId};
 /// lies deeper is shown as one node.
 const DEEPEST: usize = 48;
 
+/// How many ways of calling a function are looked at on average, and nodes and inputs of functions
+/// that may be looked at anyway.
+const WAYS: usize = 4;
+const FREE: usize = 10_000;
+
 /// How much of the structure an outline shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OutlineOptions {
@@ -27,6 +32,11 @@ impl Default for OutlineOptions {
     }
 }
 
+/// Nodes and inputs of a function, and itself.
+fn size(function: &Function) -> usize {
+    1 + function.body.nodes.len() + function.body.inputs.len()
+}
+
 /// Makes the scenes of a graph.
 pub(super) struct Outliner<'a> {
     graph: &'a Graph,
@@ -37,6 +47,9 @@ pub(super) struct Outliner<'a> {
     scenes: HashMap<(usize, Vec<Argument>), Arc<Scene>>,
     /// How many functions and branches are around what is looked at.
     depth: usize,
+    /// Nodes and inputs of functions that may still be looked at: a function is looked at again for
+    /// each way of calling it, and there may be 2^48.
+    left: usize,
 }
 
 /// What becomes an item: the nodes of each repetition.
@@ -48,7 +61,9 @@ struct Folded<'a> {
 impl<'a> Outliner<'a> {
     pub(super) fn new(graph: &'a Graph, options: OutlineOptions) -> Self {
         let functions = graph.functions.iter().map(|function| &function.op).zip(0..).collect();
-        Self { graph, options, functions, scenes: HashMap::new(), depth: 0 }
+        let all: usize = graph.functions.iter().map(size).sum();
+        let left = all.saturating_mul(WAYS).saturating_add(FREE);
+        Self { graph, options, functions, scenes: HashMap::new(), depth: 0, left }
     }
 
     /// The scene of the whole graph, with inputs and outputs as items.
@@ -81,9 +96,11 @@ impl<'a> Outliner<'a> {
             .into_iter()
             .map(|edge| Edge { from: moved(edge.from, &inputs), to: moved(edge.to, &outputs) })
             .collect();
+
+        // Ends that were folded leave edges that are the same.
         let mut seen = HashSet::new();
         edges.retain(|edge| seen.insert(edge.clone()));
-        Scene { items, edges, inputs: Vec::new(), outputs: Vec::new() }
+        Scene { items, edges, is_partial: self.left == 0, ..Scene::default() }
     }
 
     /// Ports as items, those that differ in a number alone folded; and which item each port became.
@@ -148,24 +165,27 @@ impl<'a> Outliner<'a> {
         let items = folded.iter().map(|folded| self.item(context, folded, depth)).collect();
         let edges = self.edges(context, &folded, inputs, outputs);
         let ports = |values: &[ValueId]| values.iter().map(|value| context.port(*value)).collect();
-        Scene { items, edges, inputs: ports(inputs), outputs: ports(outputs) }
+        Scene { items, edges, inputs: ports(inputs), outputs: ports(outputs), is_partial: false }
     }
 
     /// What a member has in common with others that do the same; `None` where it is not folded.
     fn signature(&self, context: &Context<'a>, member: &Member, depth: usize) -> Option<u64> {
         let is_call = |node: usize| self.functions.contains_key(&context.body.nodes[node].op);
         let (before, _, after) = fold::numbered(&member.name)?;
+        // Single operators stay apart; groups and calls are what is folded.
         if member.single && !is_call(member.nodes[0]) {
             return None;
         }
 
         let mut hasher = DefaultHasher::new();
+        // All of the name but its number counts.
         (before, after, member.nodes.len()).hash(&mut hasher);
         for &position in &member.nodes {
             let node = &context.body.nodes[position];
             node.op.hash(&mut hasher);
             parts(context.body, position).skip(depth + 1).for_each(|part| part.hash(&mut hasher));
             for value in node.inputs.iter().flatten() {
+                // Layers of other sizes are other layers.
                 (context.flows(*value), context.elements(*value)).hash(&mut hasher);
             }
             hash_attributes(node, &mut hasher);
@@ -268,6 +288,8 @@ impl<'a> Outliner<'a> {
         }
 
         let function: &'a Function = &self.graph.functions[position];
+
+        // A call may leave out inputs at the end.
         let absent = Argument::Fixed { elements: 0, kind: None };
         let given = key.1.iter().chain(std::iter::repeat(&absent));
         let fixed = function
@@ -286,7 +308,9 @@ impl<'a> Outliner<'a> {
             .filter(|input| !fixed.contains_key(input))
             .collect();
         let inner = Context::new(&function.body, fixed);
-        let members = members(&function.body, &inner.nodes(), 0);
+        self.left = self.left.saturating_sub(size(function));
+        let members =
+            if self.left == 0 { Vec::new() } else { members(&function.body, &inner.nodes(), 0) };
         self.depth += 1;
         let scene = Arc::new(self.scene(&inner, &members, 0, &inputs, &function.body.outputs));
         self.depth -= 1;
@@ -370,6 +394,7 @@ impl<'a> Outliner<'a> {
 
         let border: HashMap<ValueId, usize> = inputs.iter().copied().zip(0..).collect();
         let from = |value: ValueId, reader: Option<usize>| match made.get(&value) {
+            // What one repetition hands to the next stays inside the item.
             Some((maker, _)) if Some(*maker) == reader => None,
             Some((_, end)) => Some(*end),
             None => border.get(&value).map(|port| End::Border(*port)),

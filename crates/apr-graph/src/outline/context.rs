@@ -50,7 +50,9 @@ impl<'a> Context<'a> {
     /// Notes what a node makes of weights and constants alone, such as a cast of a weight: it is
     /// looked at as a weight.
     fn fix(&mut self, node: &Node) {
+        // Random numbers are others in each run.
         let draws = node.op.name.starts_with("Random");
+        // What leaves the body needs a node that is shown.
         let leaves = node.outputs.iter().flatten().any(|output| self.outputs.contains(output));
         if draws
             || leaves

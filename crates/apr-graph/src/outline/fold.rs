@@ -30,6 +30,7 @@ pub(super) fn runs(signatures: &[Option<u64>]) -> Vec<Run> {
 /// The pattern from `start` on that covers most; the shortest of those.
 fn best(signatures: &[Option<u64>], start: usize) -> Run {
     let mut best = Run { start, period: 1, times: 1 };
+    // The pattern has to fit twice.
     for period in 1..=LONGEST.min((signatures.len() - start) / 2) {
         let pattern = &signatures[start..start + period];
         if pattern.contains(&None) {

@@ -6,6 +6,7 @@
 //! `layers.0-79`, 80 times. So do patterns of neighbours: five layers of one kind and one of
 //! another, four times over.
 
+mod bound;
 mod build;
 mod context;
 mod fold;
@@ -19,7 +20,8 @@ pub use build::OutlineOptions;
 pub use look::{AttributeView, NodeView, Place, ValueView, node_text};
 pub use scene::{Edge, End, Item, ItemKind, Port, Scene, WeightUse};
 
-/// The structure of a graph.
+/// The structure of a graph. Where functions call one another so often that it would be far larger
+/// than the graph, only its upper levels ([`Scene::is_partial`]).
 ///
 /// ```
 /// use apr_graph::outline::{OutlineOptions, outline};
@@ -40,5 +42,5 @@ pub use scene::{Edge, End, Item, ItemKind, Port, Scene, WeightUse};
 /// ```
 #[must_use]
 pub fn outline(graph: &Graph, options: OutlineOptions) -> Scene {
-    build::Outliner::new(graph, options).main()
+    bound::bounded(build::Outliner::new(graph, options).main())
 }

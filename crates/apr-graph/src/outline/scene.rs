@@ -17,6 +17,10 @@ pub struct Scene {
     pub inputs: Vec<Port>,
     /// What leaves the group.
     pub outputs: Vec<Port>,
+    /// Of the whole graph: whether groups are shown as empty that are not. Functions that call one
+    /// another make a picture far larger than the graph; then only the upper levels are shown.
+    #[serde(skip_serializing_if = "is_false")]
+    pub is_partial: bool,
 }
 
 /// A place on the border of a group.
@@ -113,6 +117,10 @@ impl Item {
             _ => None,
         }
     }
+}
+
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 fn shared<S: Serializer>(scene: &Arc<Scene>, serializer: S) -> Result<S::Ok, S::Error> {
