@@ -1,6 +1,6 @@
 //! Keys and passwords: from files, from the environment, from the user.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, IsTerminal, Read};
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -61,13 +61,16 @@ pub(crate) fn read_trusted<P: AsRef<Path>>(
 }
 
 fn read(path: &Path) -> Outcome<Zeroizing<String>> {
-    let metadata = path.metadata().map_err(|error| io_error(&error, path))?;
-    if metadata.len() > MAX_FILE {
+    let failed = |error: io::Error| io_error(&error, path);
+    let file = File::open(path).map_err(failed)?;
+    let mut bytes = Zeroizing::new(Vec::new());
+    // A model that is named by mistake is not read into memory, and a pipe does not say its length.
+    file.take(MAX_FILE + 1).read_to_end(&mut bytes).map_err(failed)?;
+    if bytes.len() as u64 > MAX_FILE {
         return Err(Error::format("this is not a key: it is too long")
             .in_file(path.display())
             .into());
     }
-    let bytes = Zeroizing::new(fs::read(path).map_err(|error| io_error(&error, path))?);
     let text = std::str::from_utf8(&bytes)
         .map_err(|_| Error::format("this is not text").in_file(path.display()))?;
     Ok(Zeroizing::new(text.to_owned()))
@@ -86,6 +89,7 @@ pub(crate) fn unlock(
 ) -> Outcome<Vec<Unlock>> {
     let mut keys = Vec::new();
     if let Some(path) = key {
+        // Whatever the key is for, its file has to be there.
         path.metadata().map_err(|error| io_error(&error, path))?;
         // Commands that sign and mark take keys of other kinds.
         if let Ok(PrivateKey::Decryption(key)) = read_private(path) {

@@ -97,6 +97,7 @@ impl Dim {
     #[must_use]
     pub fn plus(&self, other: &Self) -> Self {
         let (Self::Known(a), Self::Known(b)) = (self, other) else { return Self::Unknown };
+        // The sum of two fits an i128, so only the result has to be checked.
         let products = a.0.iter().chain(&b.0).cloned();
         collect(products.map(|(factors, times)| (factors, i128::from(times))))
     }
@@ -131,11 +132,13 @@ impl Dim {
     pub fn exact_quotient(&self, divisor: &Self) -> Option<Self> {
         let (Self::Known(sum), Self::Known(Sum(divisor))) = (self, divisor) else { return None };
         let [(factors, times)] = divisor.as_slice() else {
+            // A divisor of several products surely divides only itself.
             return (sum.0 == *divisor && !divisor.is_empty()).then(|| Self::fixed(1));
         };
         let mut products = Vec::with_capacity(sum.0.len());
         for (dividend, count) in &sum.0 {
             let (count, times) = (i128::from(*count), i128::from(*times));
+            // Sums have no product that is taken zero times, so this never divides by 0.
             if count % times != 0 {
                 return None;
             }
@@ -176,16 +179,7 @@ impl Dim {
     /// of 1 and more.
     #[must_use]
     pub fn is_at_least(&self, least: i64) -> bool {
-        let Self::Known(Sum(products)) = self else { return false };
-        let smallest = products.iter().try_fold(0_i64, |sum, (factors, times)| {
-            let quotients = factors.iter().any(|factor| matches!(factor, Factor::Quotient(_)));
-            match (factors.is_empty(), *times >= 0) {
-                (true, _) => sum.checked_add(*times),
-                (false, true) => sum.checked_add(if quotients { 0 } else { *times }),
-                (false, false) => None,
-            }
-        });
-        smallest.is_some_and(|smallest| smallest >= least)
+        matches!(self, Self::Known(sum) if sum.is_at_least(least))
     }
 
     /// How much memory it takes, in symbols and numbers.
@@ -219,6 +213,25 @@ impl Factor {
 }
 
 impl Sum {
+    fn is_at_least(&self, least: i64) -> bool {
+        // A quotient may be 0, and is never less where it is one of sizes.
+        let may_be_zero = |factor: &Factor| matches!(factor, Factor::Quotient(_));
+        let is_size = |factor: &Factor| match factor {
+            Factor::Symbol(_) => true,
+            Factor::Quotient(parts) => parts.0.is_at_least(0) && parts.1.is_at_least(1),
+        };
+        let smallest = self.0.iter().try_fold(0_i64, |sum, (factors, times)| {
+            match (factors.is_empty(), *times >= 0 && factors.iter().all(is_size)) {
+                (true, _) => sum.checked_add(*times),
+                (false, true) if factors.iter().any(may_be_zero) => Some(sum),
+                (false, true) => sum.checked_add(*times),
+                // What is taken off has no upper bound.
+                (false, false) => None,
+            }
+        });
+        smallest.is_some_and(|smallest| smallest >= least)
+    }
+
     /// How many symbols and numbers there are in it.
     fn weight(&self) -> usize {
         self.0
@@ -460,6 +473,9 @@ mod tests {
         let (a, half) = (Dim::symbol("a"), Dim::symbol("a").quotient(&Dim::fixed(2)));
         assert!(a.is_at_least(1) && !a.is_at_least(2));
         assert!(half.is_at_least(0) && !half.is_at_least(1), "half of one is nothing");
+        let below = a.minus(&Dim::fixed(5)).quotient(&Dim::fixed(2));
+        assert!(!below.is_at_least(0) && !below.times(&a).is_at_least(0), "it is -2 of one");
+        assert!(!a.quotient(&a.minus(&Dim::fixed(5))).is_at_least(0), "it is -1 of four");
         assert!(!a.minus(&Dim::symbol("b")).is_at_least(-100), "b may be anything");
         assert!(a.plus(&Dim::fixed(3)).is_at_least(4) && !Dim::Unknown.is_at_least(i64::MIN));
     }

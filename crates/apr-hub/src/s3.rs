@@ -27,6 +27,10 @@ const LONGEST_PAGE: u64 = 16 << 20;
 /// Objects of a list that are believed.
 const MOST_OBJECTS: usize = 100_000;
 
+/// Pages without an object, one after the other, that a list may have: where objects were deleted,
+/// stores send some.
+const MOST_EMPTY_PAGES: usize = 100;
+
 /// Who asks.
 #[derive(Clone)]
 struct Credentials {
@@ -57,6 +61,9 @@ impl Store {
         };
         let secrets =
             ini::section(&file("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials"), &profile);
+
+        // In AWS's configuration, all profiles but the default one have `profile` before their
+        // names.
         let name =
             if profile == "default" { profile.clone() } else { format!("profile {profile}") };
         let config = ini::section(&file("AWS_CONFIG_FILE", "~/.aws/config"), &name);
@@ -81,6 +88,7 @@ impl Store {
         };
 
         Self {
+            // Stores of others seldom have a host for each bucket.
             path_style: endpoint.is_some(),
             endpoint: endpoint.map_or_else(
                 || format!("https://s3.{region}.amazonaws.com"),
@@ -129,6 +137,7 @@ impl Store {
             add("X-Amz-Security-Token", session);
         }
 
+        // AWS signs the query in the order of its names.
         let query = joined(&mut pairs).unwrap_or_default();
         let host = base.split_once("://").map_or("", |(_, host)| host);
         let request = format!("GET\n{path}\n{query}\nhost:{host}\n\nhost\nUNSIGNED-PAYLOAD");
@@ -143,7 +152,7 @@ impl Store {
     /// E007 where the store refuses, E001 for an answer that is not understood.
     pub(crate) fn list(&self, client: &Client, location: &S3Location) -> Result<Vec<RemoteFile>> {
         let mut files = Vec::new();
-        let mut next: Option<String> = None;
+        let (mut next, mut empty_pages): (Option<String>, _) = (None, 0);
         loop {
             let mut query = vec![
                 ("encoding-type", "url"),
@@ -160,7 +169,12 @@ impl Store {
                 return Err(Error::format("the store's answer is no list of objects"));
             }
 
+            let before = files.len();
             files.extend(objects(&page));
+            empty_pages = if files.len() == before { empty_pages + 1 } else { 0 };
+            if empty_pages > MOST_EMPTY_PAGES {
+                return Err(Error::format("the store sends page after page without an object"));
+            }
             if files.len() > MOST_OBJECTS {
                 return Err(Error::format(
                     "there are too many objects below this key; name a longer one",
@@ -271,6 +285,7 @@ fn unescaped(text: &str) -> String {
         ("&lt;", "<"),
         ("&gt;", ">"),
         ("&apos;", "'"),
+        // Last, so that what it makes is not taken for another escape.
         ("&amp;", "&"),
     ];
     pairs.iter().fold(text.to_owned(), |text, (from, to)| text.replace(from, to))

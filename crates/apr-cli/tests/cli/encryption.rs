@@ -271,6 +271,8 @@ fn a_password_may_come_through_a_pipe() {
         .fails(2, &["no password"]);
     let endless = r#"tr '\0' a < /dev/zero | "$APR" decrypt sealed.apr -o x.apr --password-file -"#;
     sandbox.shell(endless).fails(4, &["too long"]);
+    let endless = r#"tr '\0' a < /dev/zero | "$APR" decrypt sealed.apr -o x.apr --key /dev/stdin"#;
+    sandbox.shell(endless).fails(4, &["holds no key"]);
     assert!(!sandbox.path("x.apr").exists());
 }
 

@@ -1,5 +1,8 @@
 //! What goes wrong with hubs and servers, and what is said of it.
 
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
+use std::thread;
 use std::time::Duration;
 
 use apr_testkit::hub::{Fault, TestHub};
@@ -230,4 +233,29 @@ fn qa_93_the_sha256_of_a_remote_source_is_checked() {
         .expect("a fixture");
     let right = apr_testkit::hub::sha256(&bytes);
     at(&hub, &sandbox, &format!("import hf://tiny/llama -o m.apr --sha256 {right}")).ok();
+}
+
+/// A store says that its list goes on, and never sends an object.
+#[test]
+fn a_list_without_objects_ends() {
+    const PAGE: &str = "<ListBucketResult><IsTruncated>true</IsTruncated><NextContinuationToken>x\
+        </NextContinuationToken></ListBucketResult>";
+
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let endpoint = format!("http://{}", listener.local_addr().expect("an address"));
+    thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let mut request = BufReader::new(&mut stream).lines().map_while(Result::ok);
+            request.find(String::is_empty);
+            let head =
+                format!("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {}", PAGE.len());
+            let _ = write!(stream, "{head}\r\n\r\n{PAGE}");
+        }
+    });
+
+    let keys = [("AWS_ACCESS_KEY_ID", "key"), ("AWS_SECRET_ACCESS_KEY", "secret")];
+    let env = [&[("AWS_ENDPOINT_URL", endpoint.as_str())], &keys[..]].concat();
+    Sandbox::new()
+        .with_env(&env, "inspect s3://models/llama/")
+        .fails(4, &["E001", "page after page without an object"]);
 }

@@ -140,11 +140,12 @@ fn dim(tensor: &TensorType, position: usize, sizes: Sizes<'_>) -> Option<u64> {
     tensor.shape.as_ref()?.get(position)?.value(sizes)
 }
 
-/// Elements of all outputs.
+/// Elements of the first output.
 fn made(body: &Body, node: &Node, sizes: Sizes<'_>) -> Option<u64> {
-    let outputs =
-        node.outputs.iter().flatten().map(|id| elements(body.value(*id).tensor()?, sizes));
-    outputs.take(1).try_fold(0_u64, |sum, count| Some(sum.saturating_add(count?)))
+    match node.outputs.iter().flatten().next() {
+        Some(first) => elements(body.value(*first).tensor()?, sizes),
+        None => Some(0),
+    }
 }
 
 /// The operations of a node; `None` where they depend on a size that is not known.
@@ -207,6 +208,7 @@ fn attention(body: &Body, node: &Node, sizes: Sizes<'_>) -> Option<u64> {
     } else {
         tensor(body, node, 1).and_then(|tensor| tensor.shape.as_deref())
     };
+    // Present keys include those of earlier calls.
     let total = present
         .or(key)
         .map_or(Some(sequence), |shape| shape.get(shape.len().checked_sub(2)?)?.value(sizes))?;
@@ -234,6 +236,7 @@ fn einsum(body: &Body, node: &Node, sizes: Sizes<'_>) -> Option<u64> {
         for (position, letter) in term.chars().enumerate() {
             let size = dim(tensor(body, node, input)?, position, sizes)?;
             match letters.iter_mut().find(|(known, _)| *known == letter) {
+                // A size of 1 is widened.
                 Some((_, known)) => *known = size.max(*known),
                 None => letters.push((letter, size)),
             }
