@@ -72,6 +72,7 @@ pub(crate) fn tables() -> &'static [Table] {
     TABLES.get_or_init(|| {
         let mut tables: Vec<Table> = Vec::with_capacity(TEXTS.len());
         for (at, text) in TEXTS.into_iter().enumerate() {
+            // In TOML, keys of the file itself come before its first table.
             let head = text.split("\n[").next().unwrap_or(text);
             let values = |keys: &'static [&str]| {
                 let says = |line: &&str| keys.iter().any(|key| line.starts_with(key));
@@ -131,6 +132,8 @@ impl Table {
     /// Whether `general.architecture` of a GGUF file with such a model can be this.
     pub(crate) fn may_be_in_gguf(&self, architecture: &str) -> bool {
         let mut lineage = self.lineage().map(|table| &table.gguf);
+
+        // A table that names no architecture has its base's.
         lineage.find(|said| !said.is_empty()).is_some_and(|said| said.contains(&architecture))
     }
 

@@ -86,6 +86,7 @@ impl<'a> Dimensions<'a> {
                 continue;
             };
             for (expression, &dim) in expected.iter().zip(shape.dims()) {
+                // Only a dimension by itself can be read off; a product could be of many.
                 let Some(name) = expression.as_name() else { continue };
                 let open = self.told.config.is_empty()
                     || self.resolved.get(name).is_some_and(Option::is_none);

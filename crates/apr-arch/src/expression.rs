@@ -182,6 +182,7 @@ impl Operator {
         match self {
             Self::Or => Some(Value::Truth(left.as_truth()? || right.as_truth()?)),
             Self::And => Some(Value::Truth(left.as_truth()? && right.as_truth()?)),
+            // Values of two types differ, which is no error.
             Self::Equal => Some(Value::Truth(left == right)),
             Self::Different => Some(Value::Truth(left != right)),
             Self::Less => compared(|a, b| a < b),
@@ -287,6 +288,8 @@ impl Parser<'_> {
         if !self.eat("?") {
             return Some(when);
         }
+
+        // A chain of conditions nests as well: each is the last part of the one before.
         self.depth += 1;
         if self.depth > MAX_DEPTH {
             return None;
@@ -318,6 +321,7 @@ impl Parser<'_> {
             let Some(&(_, operator, strength)) =
                 found.filter(|(_, _, strength)| *strength > loosest)
             else {
+                // A looser operator is left to the caller.
                 self.rest = ahead;
                 return Some(left);
             };

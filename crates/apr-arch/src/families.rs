@@ -121,6 +121,8 @@ impl Families {
         let builtin = |is_it: &dyn Fn(&Table) -> bool| {
             tables().iter().find(|table| is_it(table)).map(Table::family)
         };
+
+        // Own names come before model types and aliases, and brought families before built-in ones.
         brought()
             .find(|family| is_it(family.name()))
             .or_else(|| builtin(&|table| is_it(table.name())))
@@ -217,6 +219,7 @@ impl Families {
             // Most tensors known, then fewest mismatches: a related family that asks for tensors
             // that are not there is not it.
             let fewest = best.as_ref().filter(|_| known == most).map(|(fewest, _)| *fewest);
+            // The best so far misses nothing, and this one knows no more tensors.
             if fewest == Some(0) {
                 continue;
             }
@@ -320,6 +323,8 @@ fn is_no_type(name: &str) -> bool {
 fn model_names(class: &str) -> Vec<String> {
     const ENDINGS: [&str; 6] =
         ["WithProjection", "Model", "PreTrained", "LMHead", "DoubleHeads", "Encoder"];
+
+    // `MaskFormer` names no task: a capital has to follow.
     let end = class.match_indices("For").map(|(at, _)| at).find(|&at| {
         let after = class[at + 3..].chars().next();
         at > 0 && after.is_some_and(char::is_uppercase)

@@ -178,6 +178,8 @@ impl Family {
             self.understood.entry(convention.to_owned()).or_default().add(pattern, position);
         };
         understand(CANONICAL, pattern.clone());
+
+        // Without a name of its own there, Hugging Face has the canonical one after its prefix.
         if !entry.conventions.contains_key(HUGGING_FACE) {
             let same = Pattern::parse(&format!("~{}", entry.name))?;
             understand(HUGGING_FACE, same.clone());
@@ -195,6 +197,7 @@ impl Family {
                     )));
                 }
                 understand(convention, alias.clone());
+                // The first name is the one that is written.
                 written.entry(convention.clone()).or_insert(alias);
             }
         }
@@ -407,6 +410,8 @@ impl Family {
         let found = self.find_canonical(stack)?;
         let Layout::Stack(part) = self.layout(found.tensor)? else { return None };
         let part = &self.tensors[self.file.tensors.iter().position(|entry| entry.name == *part)?];
+
+        // The index that the stack lacks is the place of the part.
         part.pattern.name("", |index| found.number(index).or(Some(place)))
     }
 

@@ -213,6 +213,8 @@ fn replaced<T: Clone>(
     let replacing: HashSet<String> = own.iter().map(|entry| key(entry).clone()).collect();
     let mut all: Vec<T> = Vec::with_capacity(base.len() + own.len());
     for entry in base.iter().filter(|entry| !without.contains(key(entry))) {
+        // A key may have several entries, under other conditions: all of the base's give way at
+        // once.
         if replacing.contains(key(entry)) {
             let (here, later) = own.into_iter().partition(|new| key(new) == key(entry));
             let here: Vec<T> = here;
@@ -428,6 +430,7 @@ pub(crate) fn absolute(key: &str, architecture: &str) -> String {
 }
 
 fn holds(when: &Expression, lookup: Lookup<'_>) -> bool {
+    // What can't be computed does not hold.
     when.value(lookup).and_then(|value| value.as_truth()).unwrap_or(false)
 }
 

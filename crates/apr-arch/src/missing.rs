@@ -81,6 +81,8 @@ impl Search<'_> {
             indices.iter().map(|index| self.expected.counts.get(index.as_str()).copied()).collect();
         let Some(counts) = counts else { return true };
         let all = counts.iter().try_fold(1_u64, |product, &count| product.checked_mul(count));
+
+        // Counting is enough where nothing is missing, so no names are made.
         if all == Some(self.present.counts[position]) {
             return true;
         }

@@ -53,6 +53,7 @@ impl<'a> FamilyModel<'a> {
         let mut members: Vec<Option<Member>> =
             matches.map(|matched| member(family, matched?)).collect();
         let mut dimensions = Dimensions::new(family, Told::by(metadata));
+        // What was imported has other names, but values as they were.
         let in_gguf_layout = naming.convention == GGUF || gguf_values(metadata);
         if naming.convention == GGUF {
             tell_namesakes(family, &mut members, &dimensions);
@@ -150,6 +151,8 @@ impl<'a> FamilyModel<'a> {
         let member = self.members.get(tensor)?.as_ref()?.tensor;
         let mut expectation =
             self.family.tensors[member].expectation.for_width(self.inputs[tensor]);
+
+        // GGUF has the constant added to every value, so a healthy mean is shifted, too.
         if let (true, Some(Layout::Add(constant))) =
             (self.in_gguf_layout, self.family.layout(member))
         {

@@ -57,6 +57,7 @@ impl<'t> NameGroups<'t> {
         let is_wrapped = |wrapper: &&&str| {
             !tensors.is_empty() && tensors.iter().all(|info| info.name.starts_with(**wrapper))
         };
+        // A name that only some have in front is no wrapper, but a module of the model.
         let wrapper = WRAPPERS.iter().find(is_wrapped).copied().unwrap_or_default();
         let names: Vec<&str> = tensors.iter().map(|info| &info.name[wrapper.len()..]).collect();
         let mut by_skeleton: HashMap<String, usize> = HashMap::new();
@@ -110,6 +111,7 @@ impl<'t> NameGroups<'t> {
         let mut left = self.names.len();
         for group in &self.groups {
             let most = known.iter().copied().max().unwrap_or_default();
+            // Not even if it knew all that are left.
             if most + left < least {
                 return None;
             }

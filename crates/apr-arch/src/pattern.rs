@@ -163,6 +163,7 @@ pub(crate) fn skeleton(name: &str, text: &mut String) {
         }
         match number(part) {
             Some(_) => text.push('#'),
+            // A `#` that starts a part is doubled, or it would pass for a number.
             None if part.starts_with('#') => text.extend(["#", part]),
             None => text.push_str(part),
         }

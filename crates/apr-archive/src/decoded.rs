@@ -57,6 +57,7 @@ impl<S: ByteSource> ByteSource for Decoded<S> {
     }
 
     fn slice_at(&self, offset: u64, len: u64) -> Option<&[u8]> {
+        // Decoded bytes lie past the end of the file, where it has no slice to give.
         self.file.slice_at(offset, len)
     }
 }

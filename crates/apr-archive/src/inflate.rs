@@ -103,6 +103,8 @@ impl State {
             let (read, written) = self.step(stream, &input[used..], left)?;
             used += read;
             take(&self.window[self.at..self.at + written]);
+
+            // Without its flag for flat buffers, `miniz_oxide` takes the window for a ring.
             self.at = (self.at + written) % WINDOW;
             decoded += written as u64;
         }
@@ -119,10 +121,13 @@ impl State {
         let window = &mut self.window[..];
         let (status, read, written) =
             decompress_with_limit(&mut self.decoder, input, window, self.at, left, flags);
+
+        // Only what was used counts: the next call reads the rest of the piece again.
         self.input += read as u64;
         match status {
             TINFLStatus::Done => self.done = true,
             TINFLStatus::HasMoreOutput => {}
+            // A step that moves nothing at the stream's end would be repeated for ever.
             TINFLStatus::NeedsMoreInput if read > 0 || written > 0 || self.input < stream.end => {}
             TINFLStatus::Adler32Mismatch => {
                 return Err(
@@ -168,6 +173,8 @@ impl<S: ByteSource> Inflated<S> {
         let end = end.ok_or_else(|| {
             Error::corrupt("the compressed bytes reach past the end of the file").at(offset)
         })?;
+
+        // Callers make room by this length, and a hostile header can claim any.
         if len > compressed.saturating_mul(MAX_RATIO) {
             let message = format!(
                 "{compressed} compressed bytes can't hold the {len} bytes that are declared"
@@ -187,6 +194,7 @@ impl<S: ByteSource> Inflated<S> {
 
     /// The page with this number, from the cache or decoded.
     fn page(&self, number: u64) -> Result<Arc<[u8]>> {
+        // The lock is held while pages are decoded, so that no two threads decode the same one.
         let mut kept = self.cache.kept.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(page) = kept.page(self.id, number) {
             return Ok(page);
@@ -290,6 +298,7 @@ pub fn inflated_len(
     let mut state = State::new(&stream);
     let mut len = 0;
     while !state.done {
+        // A page at a time, so that a bomb is stopped soon after the limit.
         len += state.decode(&stream, source, PAGE, |_| ())?;
         if len > most {
             let message = format!(
@@ -353,6 +362,7 @@ impl Kept {
 
     fn state_before(&mut self, stream: u64, page: u64) -> Option<(u64, State)> {
         let (at, state) = self.states.get(&stream)?.range(..=page).next_back()?;
+        // A copy, since decoding changes the state, and later reads may begin here too.
         let found = (*at, state.clone());
         self.used(stream);
         Some(found)
@@ -366,6 +376,7 @@ impl Kept {
         states.retain(|&at, _| at.is_multiple_of(stride(pages)));
         states.insert(page, state);
         self.count = self.count + states.len() - before;
+        // The stream in use comes last and is kept; the stride bounds its own states.
         while self.count > MAX_STATES && self.order.len() > 1 {
             let oldest = self.order.pop_front().and_then(|oldest| self.states.remove(&oldest));
             self.count -= oldest.map_or(0, |states| states.len());

@@ -73,6 +73,9 @@ impl Archive {
         let place = locate(source)?;
         let mut archive = Self::directory(source, place, limits)?;
         let directory = place.offset;
+
+        // Loaders differ in which of the two they read, so what was checked might not be what is
+        // loaded.
         if let Some((at, name)) = archive.twice() {
             let message = format!("the archive has two entries named '{}'", Escaped::short(name));
             return Err(Error::format(message).at(at));
@@ -148,6 +151,7 @@ impl Archive {
             let at = offset + (bytes.len() - rest.len()) as u64;
             let (entry, tail) = Entry::parse(rest).map_err(|error| error.at(at))?;
             archive
+                // The first of a name stays, which is how `twice` notices the second.
                 .by_name
                 .entry(entry.name.clone())
                 .or_insert(usize::try_from(number).unwrap_or(usize::MAX));
@@ -155,6 +159,7 @@ impl Archive {
             rest = tail;
         }
 
+        // Python goes by the directory's length and others by its count: both must list the same.
         if !rest.is_empty() {
             let at = offset + (bytes.len() - rest.len()) as u64;
             return Err(
@@ -223,6 +228,7 @@ impl Archive {
         sorted.sort_by_key(|entry| entry.header);
         let ends = sorted.iter().skip(1).map(|next| next.header).chain([directory]);
         for (entry, end) in sorted.iter().zip(ends) {
+            // Entries that share bytes make a small archive unpack to terabytes (Fifield 2019).
             if entry.place.checked_add(entry.compressed).is_none_or(|own_end| own_end > end) {
                 let message =
                     format!("'{}' reaches into what follows it", Escaped::short(&entry.name));
@@ -253,6 +259,8 @@ impl Entry {
         let name = name
             .map_err(|_| Error::format("an entry of the archive has a name that is not UTF-8"))?;
         let mut wide = Zip64::find(extra);
+
+        // The ZIP64 field has its own order (APPNOTE 4.5.3): the content's length comes first.
         let len = wide.value(u32_at(fixed, 24))?;
         let compressed = wide.value(u32_at(fixed, 20))?;
         let header = wide.value(u32_at(fixed, 42))?;
@@ -273,6 +281,7 @@ impl Entry {
             ))
         };
 
+        // Some loaders go by the directory and others by this header, so the two must say the same.
         if self.header.checked_add(LOCAL_LEN).is_none_or(|end| end > directory) {
             return Err(disagree("place"));
         }
@@ -402,6 +411,7 @@ impl Entry {
     /// checksum is wrong, E007 when reading fails, E008 over the limit of metadata.
     pub fn content(&self, source: &dyn ByteSource, limits: &Limits) -> Result<Vec<u8>> {
         self.check_packing()?;
+        // Before memory is taken: a few bytes of DEFLATE may claim a thousand times as many.
         limits.check_metadata(self.len)?;
         let bytes = read_vec(source, self.offset, self.len)?;
         if crc32fast::hash(&bytes) != self.crc32 {
@@ -499,6 +509,8 @@ impl Directory {
 fn locate(source: &dyn ByteSource) -> Result<Directory> {
     let end = find_end(source, source.len())?;
     let record = read_vec(source, end, END_LEN)?;
+
+    // All ones send to the ZIP64 record (APPNOTE 4.4.1.4).
     if u16_at(&record, 4) != 0 && u16_at(&record, 4) != u16::MAX {
         return Err(Error::format("the archive spans several disks").at(end));
     }
@@ -555,6 +567,7 @@ fn locate_loosely(source: &dyn ByteSource) -> Result<(Directory, u64)> {
 
 /// The end record: the last one whose comment reaches exactly to the end of the file.
 fn find_end(source: &dyn ByteSource, file_len: u64) -> Result<u64> {
+    // A comment's length has 16 bits, so the record begins within these bytes.
     let tail_len = file_len.min(END_LEN + u64::from(u16::MAX));
     let start = file_len - tail_len;
     let tail = read_vec(source, start, tail_len)?;
@@ -576,6 +589,7 @@ fn check_name(name: &str) -> Result<()> {
     let plain = !name.is_empty()
         && !name.starts_with('/')
         && !name.contains(['\\', '\0'])
+        // `C:` is a drive of Windows.
         && name.get(1..2).is_none_or(|colon| colon != ":")
         && parts().all(|part| part != ".." && part != ".");
     if !plain {

@@ -155,6 +155,8 @@ fn part<'m>(
     write(&mut writer)?;
     let functions = model.functions.take();
     let mut opsets = vec![Opset { domain: "".into(), version: model.opset }];
+
+    // All functions are of one domain.
     if let Some(function) = functions.first() {
         opsets.push(Opset { domain: function.op.domain.clone(), version: 1 });
     }

@@ -107,6 +107,7 @@ impl<'p> Place<'p> {
         let index = self.model.settings.layer_index(self.stack);
         match self.layer {
             Some(layer) => {
+                // Expressions may say `layer`, whatever the stack calls its placeholder.
                 self.model.settings.option(self.stack, option, &[(index, layer), ("layer", layer)])
             }
             None => self.model.settings.option(self.stack, option, &[]),
@@ -214,6 +215,8 @@ impl<'p> Place<'p> {
         let names = self.model.settings.weights(self.stack, part, &numbers);
         let is_there =
             |name: &&String| self.model.has(name) || self.model.has(&format!("{name}.weight"));
+
+        // Where none is there, the first is named as missing.
         names.iter().find(is_there).or(names.first()).cloned()
     }
 

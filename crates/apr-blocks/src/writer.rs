@@ -160,12 +160,14 @@ impl<'m> Writer<'m> {
 
     /// The sum over an axis, which stays with length 1.
     pub(crate) fn sum(&mut self, name: &str, x: ValueId, axis: i64) -> ValueId {
+        // ReduceSum has its axes as an input since opset 13, before the other reductions.
         let axes = self.ints(&[axis]);
         self.make("ReduceSum", name, [x, axes])
     }
 
     /// The length of an axis, as a tensor of one element.
     pub(crate) fn length(&mut self, name: &str, x: ValueId, axis: i64) -> ValueId {
+        // Since opset 15, Shape gives a part of the sizes.
         self.op("Shape", [x]).attribute("start", axis).attribute("end", axis + 1).output(name)
     }
 
@@ -191,6 +193,8 @@ impl<'m> Writer<'m> {
         let Some(slots) = &mut self.slots else {
             return Ok(self.body.viewed(name, views, ElementType::F32, shape));
         };
+
+        // A weight that a layer uses twice is one parameter.
         if let Some(known) = slots.iter().find(|slot| slot.tensor == name && slot.views == views) {
             return Ok(known.parameter);
         }
@@ -255,6 +259,7 @@ impl<'m> Writer<'m> {
     fn function(&self, name: &str, body: Body) -> Op {
         let mut functions = self.model.functions.borrow_mut();
         let is_same = |function: &&Function| {
+            // The body's name is the function's own, and says nothing of what is computed.
             let Body { values, nodes, inputs, outputs, .. } = &function.body;
             (nodes, values, inputs, outputs)
                 == (&body.nodes, &body.values, &body.inputs, &body.outputs)
@@ -263,6 +268,7 @@ impl<'m> Writer<'m> {
             return known.op.clone();
         }
 
+        // The first has no number; others under its name count from 2 on.
         let alike = functions
             .iter()
             .filter(|function| function.op.name.trim_end_matches(char::is_numeric) == name);

@@ -80,6 +80,7 @@ impl Config {
         let Some(path) = named.clone().or_else(default_path) else { return Ok(Self::default()) };
         let text = match std::fs::read_to_string(&path) {
             Ok(text) => text,
+            // A file that the user names has to be there.
             Err(error) if named.is_none() && error.kind() == std::io::ErrorKind::NotFound => {
                 return Ok(Self::default());
             }

@@ -150,6 +150,8 @@ pub fn with_pairs(metadata: &Metadata, pairs: KeyValues) -> Metadata {
     const TIED: &str = "tie_word_embeddings";
 
     let mut changed = derived(&pairs);
+
+    // The tensors say this, not the pairs.
     if let Some(tied) =
         metadata.object(keys::ARCHITECTURE).and_then(|architecture| architecture.get(TIED))
     {
@@ -180,6 +182,8 @@ impl GgufReader {
         metadata: &Metadata,
     ) -> Result<Option<Vec<u8>>> {
         let writer = plan(tensors, metadata, &WriteOptions::default())?;
+
+        // The front is written little-endian, and would turn the data of another file into noise.
         let Some((front, layout)) =
             writer.only_front().filter(|_| self.is_one_little_endian_file())
         else {

@@ -57,6 +57,8 @@ impl Header {
         let mut cursor = Cursor::new(source, file_len, limits);
         check_magic(&mut cursor)?;
         let version = read_version(&mut cursor)?;
+
+        // Version 2 widened lengths and counts from 32 bits to 64.
         cursor.wide = version > 1;
         let tensor_count = cursor.length("the number of tensors")?;
         let pair_count = cursor.length("the number of key-value pairs")?;
@@ -196,11 +198,14 @@ fn read_items(
         7 => {
             let (offset, start) = (cursor.position(), out.len());
             copy::<u8>(cursor, what, count, out)?;
+
+            // The specification allows 0 and 1 alone.
             for (at, &byte) in (offset..).zip(&out[start..]) {
                 truth(byte).map_err(|error| error.at(at))?;
             }
         }
         8 => {
+            // Each has its length before it: a count that the file has no room for ends here.
             cursor.expect(what, count, cursor.length_len())?;
             for _ in 0..count {
                 cursor.copy_text(what, out)?;
@@ -285,6 +290,8 @@ fn read_entry(cursor: &mut Cursor<'_>) -> Result<(DType, Shape, u64)> {
     }
 
     let mut dims = (0..dims).map(|_| cursor.length("a dimension")).collect::<Result<Vec<_>>>()?;
+
+    // In ggml, dimensions are `int64_t`.
     if let Some(dim) = dims.iter().find(|&&dim| i64::try_from(dim).is_err()) {
         return Err(Error::format(format!("a dimension of {dim} is over 2^63")).at(offset));
     }

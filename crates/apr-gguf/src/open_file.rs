@@ -123,6 +123,7 @@ fn check_ranges(
     let (mut covered, mut holes) = (0, 0_u64);
     let mut previous: Option<&str> = None;
     for (Entry { info, offset }, end) in &sorted {
+        // An empty tensor overlaps nothing.
         if *offset < covered && offset < end {
             let problem = format!(
                 "its bytes overlap those of '{}'",
@@ -190,6 +191,7 @@ fn check_entry(
         return Err(Error::corrupt(message).at(data_start.saturating_add(offset)));
     }
 
+    // It fits: with the data's start it is no more than the file's length.
     Ok(offset + len)
 }
 

@@ -90,6 +90,8 @@ pub fn plan(
     let alignment = align(&mut pairs, options.alignment)?;
     let parts = cut(&lens, alignment, options.shard_size)?;
     let count = parts.len();
+
+    // The pairs may be those of a part of another split.
     if is_part(&pairs) || count > 1 {
         Arc::make_mut(&mut pairs).retain(|key| !is_split_key(key));
     }

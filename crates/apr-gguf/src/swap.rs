@@ -10,6 +10,7 @@ use apr_core::DType;
 /// Offset and width in bytes of each number in a block; `None` where they are not agreed on.
 pub(crate) fn numbers(dtype: DType) -> Option<&'static [(usize, usize)]> {
     Some(match dtype {
+        // All that they hold are single bytes.
         DType::I8 | DType::MXFP4 | DType::NVFP4 => &[],
         DType::F16 | DType::BF16 | DType::I16 => &[(0, 2)],
         DType::F32 | DType::I32 => &[(0, 4)],

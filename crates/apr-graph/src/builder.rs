@@ -176,6 +176,7 @@ impl BodyBuilder {
 
     /// Makes a value an output of the body.
     pub fn output(&mut self, name: &str, value: ValueId, meaning: Meaning) {
+        // Only a node's value takes the output's name, and once; others go through a node.
         let taken = matches!(self.body.value(value).origin, Origin::Node(_))
             && !self.body.outputs.contains(&value);
         let id = if taken { value } else { self.op("Identity", [value]).output(name) };

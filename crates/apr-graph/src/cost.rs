@@ -239,6 +239,7 @@ impl Counter<'_> {
         if self.functions.contains(&node.op) {
             let counted = calls
                 .next()
+                // The caller may hand over what was inferred of another graph.
                 .filter(|at| self.is_of(*at, node))
                 .and_then(|at| self.signatures.get(at));
             let unknown = Totals { unknown: 1, ..Totals::default() };
@@ -247,6 +248,7 @@ impl Counter<'_> {
                 .unwrap_or_else(|| Counted { totals: unknown, ..Counted::default() });
         }
 
+        // Every body takes its calls off the list, whether it counts or not.
         let mut bodies = Vec::new();
         for inner in node.bodies() {
             bodies.push(self.body(inner, opsets, calls, &mut |_| {}));
@@ -306,6 +308,8 @@ impl Counter<'_> {
         let signatures = &self.inference.signatures;
         let mut times = vec![0_u64; signatures.len()];
         self.inference.calls.iter().flatten().for_each(|signature| times[*signature] += 1);
+
+        // Callers come after what they call, so from the end on their own counts are complete.
         for at in (0..signatures.len()).rev() {
             for called in signatures[at].calls.iter().flatten() {
                 times[*called] = times[*called].saturating_add(times[at]);

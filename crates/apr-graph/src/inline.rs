@@ -37,6 +37,8 @@ fn up_to(most: usize, graph: &Graph) -> Result<Graph> {
     };
 
     let body = inliner.whole(&graph.body, Names::default(), Settings::Kept, 0)?;
+
+    // The functions' domains go with them, unless a node still names one.
     let own: HashSet<_> = graph.functions.iter().map(|function| &function.op.domain).collect();
     let used: HashSet<_> = domains(&body);
     let opsets = inliner
@@ -119,6 +121,7 @@ impl Inliner<'_> {
         copy.name.clone_from(&body.name);
         copy.doc.clone_from(&body.doc);
         (copy.inputs, copy.outputs) = (body.inputs.clone(), body.outputs.clone());
+        // Values of the body keep their names, so copies get others.
         names.taken.extend(body.values.iter().map(|value| (value.name.clone(), 1)));
         let places: Places =
             (0..body.values.len()).map(|at| u32::try_from(at).ok().map(ValueId)).collect();
@@ -149,6 +152,7 @@ impl Inliner<'_> {
                 Origin::Outer(id) => match outer.get(id.0 as usize).copied().flatten() {
                     Some(place) => *id = place,
                     None => {
+                        // What the call left out is left out here, too.
                         absent.insert(at);
                     }
                 },
@@ -223,6 +227,7 @@ impl Inliner<'_> {
                 (AttributeValue::OfCall(name), Settings::OfCall(given)) => {
                     match given.iter().find(|given| given.name == *name) {
                         Some(given) => given.value.clone(),
+                        // What the call does not give is left out here, too.
                         None => continue,
                     }
                 }
@@ -254,6 +259,7 @@ impl Inliner<'_> {
     ) -> Result<()> {
         let problem =
             |message: &str| Error::format(format!("node '{path}': {} {message}", function.op));
+        // The key lives as long as the graph; the call is a copy.
         let Some((op, _)) = self.functions.get_key_value(&function.op) else { return Ok(()) };
         let op = *op;
         if self.active.contains(&op) {
@@ -331,6 +337,7 @@ fn placed(
     for (id, given) in body.outputs.iter().zip(outputs) {
         let Some(given) = given else { continue };
         let made = matches!(body.value(*id).origin, Origin::Node(_));
+        // A value that is two outputs has one place; the second output is a copy.
         if made && !std::mem::replace(&mut done[id.0 as usize], true) {
             places[id.0 as usize] = Some(*given);
         } else {

@@ -113,6 +113,7 @@ impl Upgrade {
                 break;
             };
             let old = Operator::of(&edit.node.op, version);
+            // Each round goes on to a later version, so this ends.
             version = next.since;
             let Some(old) = old else { continue };
             match steps::step(old.name, next.since) {

@@ -53,6 +53,7 @@ struct Search<'g> {
 impl Search<'_> {
     fn body(&mut self, body: &Body, prefix: &str, depth: usize, is_it: &dyn Fn(ValueId) -> bool) {
         for node in &body.nodes {
+            // In a graph that nobody checked, functions may call themselves.
             if self.found.len() >= self.most || depth > MAX_DEPTH {
                 return;
             }

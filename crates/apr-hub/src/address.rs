@@ -32,6 +32,8 @@ impl Resolver for PublicOnly {
         timeout: NextTimeout,
     ) -> Result<ResolvedSocketAddrs, ureq::Error> {
         let found = self.0.resolve(uri, config, timeout)?;
+
+        // One is enough: which of them is connected to is not known here.
         if found.iter().any(|address| is_private(address.ip())) {
             return Err(ureq::Error::Io(std::io::Error::new(
                 std::io::ErrorKind::PermissionDenied,

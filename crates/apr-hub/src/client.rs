@@ -83,6 +83,8 @@ impl Answer {
     pub(crate) fn read_all(mut self, limit: u64) -> Result<Vec<u8>, Trouble> {
         let mut bytes = Vec::new();
         let stated = self.body.content_length();
+
+        // One byte more than is allowed, so that a longer answer is noticed.
         let read = self.body.as_reader().take(limit + 1).read_to_end(&mut bytes);
         if bytes.len() as u64 > limit {
             let message = format!("the server's answer is longer than {limit} bytes");
@@ -193,6 +195,8 @@ impl Client {
         let start = parse(ask.origin.unwrap_or(ask.url))?;
         let mut uri = parse(ask.url)?;
         let mut first = None;
+
+        // The token is for the server that the user named, and not for one that it led to.
         let mut token = ask.token.filter(|_| authority(&uri) == authority(&start));
         for _ in 0..=MOST_REDIRECTS {
             self.check_scheme(&uri)?;
@@ -256,10 +260,16 @@ impl Client {
             _ => self.any(),
         };
 
+        // Ranges count bytes as they are encoded (RFC 9110, section 14.1.2): only plain ones are
+        // the file's.
         let mut request = agent.get(uri.clone()).header("Accept-Encoding", "identity");
         if let Some(range) = &ask.range {
+            // The last byte of a range is one of it (RFC 9110, section 14.1.2).
             request = request
                 .header("Range", format!("bytes={}-{}", range.start, range.end.saturating_sub(1)));
+
+            // A file that was changed comes whole then, instead of parts of two (RFC 9110, section
+            // 13.1.5).
             if let Some(etag) = ask.if_range {
                 request = request.header("If-Range", etag);
             }
@@ -286,6 +296,7 @@ impl Client {
         let host = start.host().unwrap_or_default().to_owned();
         let mut known = self.private.lock().unwrap_or_else(PoisonError::into_inner);
         *known.entry(host).or_insert_with(|| {
+            // Behind a proxy, names are looked up by the proxy: here they may lead nowhere.
             let proxied = Proxy::try_from_env().is_some_and(|proxy| !proxy.is_no_proxy(start));
             if proxied {
                 address::is_private_literal(start)
@@ -345,6 +356,7 @@ fn config(tls: TlsConfig) -> ureq::config::Config {
     Agent::config_builder()
         .user_agent(concat!("apr/", env!("CARGO_PKG_VERSION")))
         .http_status_as_error(false)
+        // Redirects are followed in `ask_once`, which checks where each leads.
         .max_redirects(0)
         .max_redirects_will_error(false)
         .timeout_connect(Some(CONNECT))

@@ -110,6 +110,8 @@ impl Caches {
         let locks = self.hub.join(".locks").join(folder.file_name().unwrap_or_default());
         let names =
             locks.read_dir().into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));
+
+        // A lock that somebody holds means that a program fetches into the folder.
         let mut held = Vec::new();
         for name in names {
             match Lock::try_take(&name)? {
@@ -118,6 +120,8 @@ impl Caches {
             }
         }
         fs::remove_dir_all(folder).map_err(|error| disk(&error, folder))?;
+
+        // Whoever takes a lock notices that its file is gone.
         let _ = fs::remove_dir_all(&locks);
         Ok(true)
     }
@@ -155,6 +159,8 @@ impl Caches {
 
 fn repository(folder: &Path) -> Option<Holding> {
     let name = folder.file_name()?.to_str()?.strip_prefix(START)?;
+
+    // The first `--` is the slash; others may be the name's own.
     let name = format!("hf://{}", name.replacen("--", "/", 1));
     let kind = Kind::Repository(folder.to_path_buf());
     let mut holding = Holding { name, files: 0, bytes: 0, partial: 0, used: None, kind };

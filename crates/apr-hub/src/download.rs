@@ -248,6 +248,8 @@ impl Download {
         let lock =
             Lock::take(&self.target.lock, &self.resource.name, &self.resource.notes, interrupt)?;
         let path = &self.target.path;
+
+        // Another program may have fetched it while this one waited for the lock.
         if self.target.entry.is_there(path, self.len) {
             self.lock().file =
                 Some(Arc::new(File::open(path).map_err(|error| disk(&error, path))?));
@@ -256,6 +258,9 @@ impl Download {
         }
 
         let partial = self.target.partial();
+
+        // A partial file has the whole length from its beginning; one of another length is not
+        // ours.
         let journal = Journal::read(&self.target.journal(), self.len, &self.target.etag);
         let journal =
             journal.filter(|_| partial.metadata().is_ok_and(|found| found.len() == self.len));
@@ -268,6 +273,7 @@ impl Download {
                 .truncate(false)
                 .open(&partial)?;
             if journal.is_none() {
+                // Emptied first: bytes of another state of the file would stay otherwise.
                 file.set_len(0)?;
                 file.set_len(self.len)?;
             }
@@ -334,6 +340,8 @@ impl Download {
             Ok(()) => {
                 let Range { start, end } = self.bytes_of(&(number..number + 1));
                 state.moved += end - start;
+
+                // After the bytes, so that what the journal claims is in the file.
                 state.journal.add(start, end);
                 let noted = state.journal.write(&self.target.journal());
                 if let Err(error) = noted {
@@ -416,6 +424,8 @@ impl Download {
         let (partial, path) = (self.target.partial(), &self.target.path);
         let file = self.lock().file.clone();
         let rename = || -> std::io::Result<()> {
+            // On disk before it gets its name, which would stand for anything after a crash
+            // otherwise.
             file.map_or(Ok(()), |file| file.sync_all())?;
             fs::rename(&partial, path)?;
             let _ = fs::remove_file(self.target.journal());

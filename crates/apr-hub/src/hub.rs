@@ -144,6 +144,7 @@ impl Client {
     /// What the hub answers to a question whose answer would only be nice to have.
     fn json(&self, url: &str) -> Option<Value> {
         let ask = Ask { url, token: self.settings.token.as_ref(), ..Ask::default() };
+        // Once: nobody should wait for a hint.
         let answer = self.ask_once(&ask).ok().filter(|answer| answer.status == 200)?;
         serde_json::from_slice(&answer.read_all(LONGEST_LISTING).ok()?).ok()
     }
@@ -196,6 +197,8 @@ pub(crate) fn parse(json: &[u8], location: &HubLocation) -> Result<Repository> {
 fn file(name: &str, entry: &Value) -> RemoteFile {
     let large = entry.get("lfs").filter(|lfs| lfs.is_object());
     let sha256 = large.and_then(|lfs| lfs.get("sha256").or_else(|| lfs.get("oid"))?.as_str());
+
+    // The git blob of a large file is a pointer, and not its bytes.
     let sha1 = entry.get("blobId").and_then(Value::as_str).filter(|_| large.is_none());
     let etag =
         sha256.filter(|etag| is_hex(etag, 64)).or_else(|| sha1.filter(|etag| is_hex(etag, 40)));

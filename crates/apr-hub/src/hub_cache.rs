@@ -117,6 +117,7 @@ impl SnapshotEntry {
             fs::write(tag, CACHE_TAG)?;
         }
 
+        // Out of `snapshots/COMMIT` and the name's own folders, as Python's client links it.
         let up = "../".repeat(2 + self.name.matches('/').count());
         let etag = blob.file_name().unwrap_or_default().to_string_lossy();
         let target = PathBuf::from(format!("{up}blobs/{etag}"));
@@ -159,6 +160,8 @@ fn list(folder: &Path, prefix: &str, files: &mut Vec<RemoteFile>) {
             continue;
         };
         let name = format!("{prefix}{name}");
+
+        // A link to a folder may lead around in a circle.
         if path.is_dir() && !path.is_symlink() {
             list(&path, &format!("{name}/"), files);
         } else if let Ok(metadata) = path.metadata() {

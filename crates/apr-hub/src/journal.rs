@@ -38,6 +38,7 @@ impl Journal {
 
     /// Whether a range is there.
     pub(crate) fn has(&self, start: u64, end: u64) -> bool {
+        // Ranges that meet are merged, so that one holds all of it.
         self.done.iter().any(|(from, to)| *from <= start && end <= *to)
     }
 

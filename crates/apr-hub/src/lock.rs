@@ -55,6 +55,7 @@ fn try_take(path: &Path) -> io::Result<Option<Lock>> {
         fs::create_dir_all(folder)?;
     }
 
+    // A group may share the cache: each of its members has to be able to take the lock.
     let file = File::options()
         .read(true)
         .write(true)

@@ -175,6 +175,8 @@ impl Resource {
         match (answer.status, answer.content_range()) {
             (206, Some((range, len))) if range.start == 0 => {
                 self.learn(&answer, len);
+
+                // A server may send more than it was asked for.
                 let expected = usize::try_from(range.end).unwrap_or(usize::MAX);
                 let mut bytes =
                     vec![0; expected.min(usize::try_from(wanted).unwrap_or(usize::MAX))];
@@ -186,6 +188,7 @@ impl Resource {
                 let _ = answer.body.as_reader().read(&mut [0]);
                 Ok(bytes)
             }
+            // An empty file has no range that could be sent (RFC 9110, section 15.5.17).
             (416, Some((_, 0))) => {
                 self.learn(&answer, 0);
                 Ok(Vec::new())
@@ -346,6 +349,7 @@ impl Resource {
         if let Some(etag) = answer.etag() {
             state.etag = Some(etag.to_owned());
         }
+        // The hub names the bytes in its own answer, before it redirects to where they are.
         let linked = text(&answer.first, "x-linked-etag").or_else(|| text(&answer.first, "etag"));
         state.linked = linked.map(|etag| etag.trim_matches('"').to_owned()).or(state.linked.take());
     }
@@ -445,6 +449,8 @@ impl Resource {
             };
             self.client.received(read);
             len += read as u64;
+
+            // The server may state no length, or a wrong one.
             if len > LONGEST_WHOLE {
                 let message = format!(
                     "the server sends more than {LONGEST_WHOLE} bytes, and no ranges of files"

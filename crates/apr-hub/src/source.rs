@@ -317,6 +317,9 @@ impl Inner {
             let at = windows.frontier.max(from);
             let next = windows.ranges.range(at..).next().map_or(inner.len, |(&start, _)| start);
             let end = (at + WINDOW).min(next);
+
+            // What is fetched ahead is less than is kept, so that nothing is dropped before it is
+            // read.
             let is_far = at >= from + AT_ONCE as u64 * WINDOW;
             if at >= end || is_far || inner.reading.ahead.load(Ordering::Relaxed) >= AT_ONCE {
                 return;

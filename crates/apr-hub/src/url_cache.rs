@@ -41,6 +41,7 @@ pub struct Cached {
 impl Cached {
     /// Whether this is the file that a server has, as far as its length and state say.
     pub(crate) fn is_same(&self, len: Option<u64>, etag: Option<&str>) -> bool {
+        // Without a state, nothing says that the file is still the same.
         etag.is_some() && self.etag.as_deref() == etag && len == Some(self.len)
     }
 }
@@ -141,6 +142,7 @@ fn safe(part: &str) -> String {
         .map(|c| if c.is_ascii_alphanumeric() || "-_.%+=".contains(c) { c } else { '_' })
         .collect();
     let plain = plain.trim_start_matches('.').to_owned();
+    // File systems take names of 255 bytes.
     if plain.is_empty() { "_".to_owned() } else { plain.chars().take(200).collect() }
 }
 

@@ -55,6 +55,7 @@ impl<'a> Scope<'a> {
     fn find(&self, name: &str) -> Option<&'a AttributeValue> {
         let of = |list: &'a [Attribute]| list.iter().find(|attribute| &*attribute.name == name);
         match &of(self.attributes).or_else(|| of(self.defaults))?.value {
+            // A call within a function may pass on what that function was called with.
             AttributeValue::OfCall(outer) => self.around?.find(outer),
             value => Some(value),
         }
@@ -199,6 +200,7 @@ impl<'a> Call<'a> {
             || Error::memory(format!("a tensor of shape {shape:?} does not fit the memory limit"));
         let count = elements(shape).ok_or_else(too_large)?;
         let bytes = (count as u64).checked_mul(width).ok_or_else(too_large)?;
+        // Shapes come from strangers, and an allocation that fails would end the process.
         if bytes > self.environment.free_bytes() {
             return Err(too_large());
         }

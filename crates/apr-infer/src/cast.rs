@@ -135,6 +135,7 @@ fn by_rules(values: Vec<f64>, shape: Vec<usize>, to: ElementType, rules: Rules) 
 
 /// Cut off to single precision, with the last bit set if anything was lost.
 fn odd(value: f64) -> f32 {
+    // Rounded to odd, a value can be rounded once more and is still right (Boldo, Melquiond 2008).
     let nearest = value as f32;
     let back = f64::from(nearest);
     if back == value || value.is_nan() {
@@ -167,6 +168,7 @@ pub(crate) fn from_integers(
         ElementType::Bool => Data::U8(values.iter().map(|&value| u8::from(value != 0)).collect()),
         ElementType::U4 => Data::U8(values.iter().map(|&value| value as u8 & 15).collect()),
         ElementType::U2 => Data::U8(values.iter().map(|&value| value as u8 & 3).collect()),
+        // The shifts carry the sign of the low bits into all eight.
         ElementType::I4 => Data::I8(values.iter().map(|&value| (value as i8) << 4 >> 4).collect()),
         ElementType::I2 => Data::I8(values.iter().map(|&value| (value as i8) << 6 >> 6).collect()),
         _ => return from_doubles(values.iter().map(|&value| value as f64).collect(), shape, to),
@@ -187,6 +189,7 @@ fn parsed(texts: &[String], shape: Vec<usize>, to: ElementType) -> Result<Tensor
         text.parse::<f64>().ok().filter(|value| value.is_finite()).map(|value| value as i64)
     };
     let parse = |text: &String| {
+        // Numbers beyond i64, up to u64's, keep their lowest 64 bits.
         let whole = text.trim().parse::<i128>().ok().map(|value| value as i64);
         whole.or_else(|| cut(text.trim())).ok_or_else(|| wrong(text))
     };

@@ -81,6 +81,8 @@ impl<'a> Search<'a> {
             // What a branch reads has to be there: it counts as read elsewhere too.
             read_by_bodies(node).into_iter().for_each(|id| (0..2).for_each(|_| read(id, position)));
         }
+
+        // A value that somebody wants counts as read twice, so that no chain swallows it.
         kept.iter().for_each(|id| (0..2).for_each(|_| read(*id, 0)));
         Self { body, actions, needed, reads }
     }
@@ -114,6 +116,7 @@ impl<'a> Search<'a> {
     fn around(&self, position: usize) -> Option<Chain> {
         let softmax = self.link(position, "Softmax")?;
         let shares = self.body.nodes[position].outputs.first().copied().flatten()?;
+        // Shares that something else reads have to be there as a value.
         let (1, reader) = self.reads[shares.0 as usize] else { return None };
         let mixed =
             self.link(reader, "MatMul").filter(|mixed| self.input(*mixed, 0) == Some(shares))?;
@@ -147,6 +150,7 @@ impl<'a> Search<'a> {
         let (first, second) = (self.input(scaled, 0), self.input(scaled, 1));
         let (mut scores, number) = match self.products(first) {
             Some(scores) => (scores, second),
+            // A number over the scores is no scaling.
             None if divides => return None,
             None => (self.products(second)?, first),
         };

@@ -75,6 +75,8 @@ impl<'s, 'a> LanguageModel<'s, 'a> {
             .chain(pasts(Meaning::PastValue).zip(presents(Meaning::PresentValue).map(name)))
             .collect();
         let past = pasts(Meaning::PastKey).chain(pasts(Meaning::PastValue)).count();
+
+        // `zip` ends with the shorter list, so an input without its output shows here.
         if past != cache.len() {
             return Err(missing("output for each key and value that goes in"));
         }
@@ -227,6 +229,8 @@ impl Sampler {
             left -= weight;
             left < 0.0
         });
+
+        // Rounding may leave a little after the last weight.
         Some(order[chosen.unwrap_or(weights.len() - 1)])
     }
 

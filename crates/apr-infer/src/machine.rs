@@ -122,6 +122,8 @@ impl<'m> Machine<'m> {
 
         let results =
             outputs.iter().map(|id| self.result(&frame, *id)).collect::<Result<Vec<_>>>()?;
+
+        // What the body still holds dies with its frame.
         for value in frame.values.iter().flatten() {
             self.live.remove(&Live::identities(value));
         }
@@ -193,11 +195,14 @@ impl<'m> Machine<'m> {
             }
         };
 
+        // A stop within a body comes up as an error, which nobody is to see.
         if self.stopped {
             return Ok(());
         }
 
         let outputs = outputs?;
+
+        // Inputs count as alive until here, since the operator held them while it ran.
         self.live.remove(&gone);
         self.keep(frame, node, &outputs)?;
         for id in &planned.released {
@@ -254,6 +259,8 @@ impl<'m> Machine<'m> {
                 inputs.push(None);
                 continue;
             };
+
+            // A value that is an input twice is taken out by the last of them.
             let again = ids[position + 1..].contains(&Some(id));
             let taken = if planned.last.contains(&id) && !again {
                 frame.values[id.0 as usize].take()
@@ -279,6 +286,8 @@ impl<'m> Machine<'m> {
 
     fn decode(&self, handle: &WeightHandle) -> Result<Tensor> {
         let session = self.session;
+
+        // Scales make `f32` of elements that may be bytes: four times as many.
         let free =
             self.free_bytes() / if handle.looks.is_empty() { 1 } else { size_of::<f32>() as u64 };
         let tensor = session.large[handle.number].decode_within(&session.store, free)?;
@@ -324,6 +333,7 @@ impl<'m> Machine<'m> {
         chain: &Chain,
         inputs: Vec<Option<Value>>,
     ) -> Result<Vec<Value>> {
+        // Each link is a step, so that the limit does not depend on what runs as one.
         (1..chain.links.len()).try_for_each(|_| self.step())?;
         let softmax = chain.softmax();
         let node = &frame.body.nodes[softmax.node];
@@ -336,6 +346,7 @@ impl<'m> Machine<'m> {
             environment: &mut inner,
         };
 
+        // The default axis of `Softmax` changed with opset 13.
         let axis = call.int("axis", if softmax.opset < 13 { 1 } else { -1 });
         if let Some(mixed) = spelled_attention::attend(&call, chain.divides, axis)? {
             return Ok(vec![mixed.into()]);

@@ -173,6 +173,7 @@ pub(crate) fn encode_e8m0(value: f32, saturate: bool, rounding: PowerRounding) -
     if magnitude.is_infinite() {
         return 254;
     }
+    // The code of a power is the exponent of its `f32`: both have the bias 127.
     let exponent = i32::from((magnitude.to_bits() >> 23) as u8);
     let mantissa = magnitude.to_bits() & 0x007f_ffff;
     let code = exponent + i32::from(rounding.goes_up(exponent == 0, mantissa));

@@ -55,6 +55,8 @@ pub(crate) fn transposed(tensor: &Tensor, order: &[usize]) -> Result<Tensor> {
     let steps: Vec<_> = order.iter().map(|&dim| own[dim]).collect();
     let (sizes, steps) = joined_dims(&shape, &[steps]);
     let row = sizes.last().copied().unwrap_or(1);
+
+    // Where the last dimension stays the last, whole rows are copied.
     let data = if steps[0].last().is_none_or(|&step| step == 1) && !tensor.is_empty() {
         let mut starts = Vec::with_capacity(tensor.len() / row);
         let outer = sizes.len().saturating_sub(1);

@@ -220,6 +220,7 @@ impl Plan {
 
     /// The same body, run only as far as other values need it.
     pub(crate) fn narrowed(&self, body: &Body, wanted: &[ValueId]) -> Self {
+        // A body's own plan has all its nodes, so that its actions can be sorted by position.
         let mut by_position: Vec<_> =
             self.nodes.iter().map(|node| (node.node, node.action)).collect();
         by_position.sort_unstable_by_key(|(position, _)| *position);
@@ -268,6 +269,8 @@ fn with_last_uses(body: &Body, units: Vec<Unit>, kept: &[ValueId]) -> Vec<Planne
     let mut seen = vec![false; body.values.len()];
     kept.iter().for_each(|id| seen[id.0 as usize] = true);
     let mut nodes = Vec::with_capacity(units.len());
+
+    // From the back, where a value is met first is where it is needed last.
     for Unit { node, action, inputs, within, outputs } in units.into_iter().rev() {
         let mut planned = PlannedNode { node, action, last: Vec::new(), released: Vec::new() };
         let released = within.iter().map(|id| (*id, true));
@@ -298,6 +301,8 @@ fn in_order(body: &Body) -> Vec<usize> {
     }
     let mut order = Vec::with_capacity(body.nodes.len());
     let mut states = vec![State::New; body.nodes.len()];
+
+    // A stack of its own: recursion through a million nodes would overflow the thread's.
     let mut open = Vec::new();
     for first in 0..body.nodes.len() {
         open.push(first);

@@ -25,6 +25,7 @@ thread_local! {
 /// An empty vector with room for so many elements.
 pub(crate) fn with_capacity<T: 'static>(len: usize) -> Vec<T> {
     let mut found = Vec::new();
+    // Only memory of `f32` is kept.
     if len >= SMALLEST
         && let Some(floats) = (&mut found as &mut dyn Any).downcast_mut::<Vec<f32>>()
         && let Some(mut piece) = take(len)

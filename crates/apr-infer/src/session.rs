@@ -91,6 +91,8 @@ impl<'a> Session<'a> {
                 }
                 _ => continue,
             };
+
+            // A body is told by its address, which stays while the graph is borrowed.
             let id = ValueId(u32::try_from(position).unwrap_or(u32::MAX));
             self.given.insert((std::ptr::from_ref(body) as usize, id), given);
         }

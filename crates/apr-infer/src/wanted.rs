@@ -66,6 +66,7 @@ fn has(graph: &Graph, body: &Body, name: &str) -> bool {
         .values
         .iter()
         .any(|value| value.name == name && matches!(value.origin, Origin::Node(_)));
+    // Each call takes its name off the path, so that this ends even for functions in a circle.
     made || body.nodes.iter().any(|node| node.name == name && first_output(node).is_some())
         || calls(graph, body, name).any(|(_, function, rest)| has(graph, &function.body, rest))
 }

@@ -49,6 +49,7 @@ fn with_each<T: Send>(
     things: impl Iterator<Item = T>,
     work: impl Fn(usize, T) + Sync,
 ) {
+    // Each number is called once, so that no lock is ever waited for.
     let things: Vec<_> = things.map(|thing| Mutex::new(Some(thing))).collect();
     workers.run(things.len(), &|number| {
         let taken = things[number].lock().ok().and_then(|mut thing| thing.take());
@@ -90,6 +91,7 @@ pub(crate) fn try_with_each<T: Send>(
 }
 
 fn note(failed: &Mutex<Option<(usize, apr_core::Error)>>, number: usize, error: apr_core::Error) {
+    // The error of the lowest number does not depend on which thread was faster.
     if let Ok(mut first) = failed.lock()
         && first.as_ref().is_none_or(|(earlier, _)| *earlier > number)
     {

@@ -121,6 +121,7 @@ pub fn from_gguf<'a>(
     let derived = derived(&pairs);
     let in_files = |key: &str| derived.get(key).is_some() && !MODEL_CARD.contains(&key);
     restored.view.metadata_mut().retain(|key| !in_files(key));
+    // Weights are of use without a tokenizer, so its failure only warns.
     let warnings = match tokenizer_files(&of_tokenizer) {
         Ok((files, warnings)) => {
             files.into_iter().for_each(|(name, bytes)| restored.view.add_companion(&name, bytes));

@@ -105,6 +105,8 @@ pub fn export<'a>(source: &Source<'a>, tokenizer: Vec<KeyValue>) -> Result<GgufE
     };
 
     let mut keys = facts.keys(model, &written)?;
+
+    // ggml's reader refuses a file that has a key twice.
     let known: HashSet<String> = keys.iter().map(|pair| pair.key.clone()).collect();
     keys.extend(tokenizer.into_iter().filter(|pair| !known.contains(&pair.key)));
 
@@ -119,6 +121,7 @@ pub fn export<'a>(source: &Source<'a>, tokenizer: Vec<KeyValue>) -> Result<GgufE
         warnings.push(unstretched(&kind, &facts.config));
     }
 
+    // What the file's keys lead back to is held; only the rest of the configuration is lost.
     let held = Described::of(view.metadata(), view.tensors(), source.families())
         .map(|described| described.config(model.family()));
     let held = held.unwrap_or_default();
@@ -151,6 +154,8 @@ fn set_keys(metadata: &mut Metadata, keys: &[KeyValue]) {
 /// A checkpoint whose values came from a GGUF file, under the names it had there.
 fn as_it_is<'a>(reader: &'a dyn CheckpointReader, model: &FamilyModel<'_>) -> GgufExport<'a> {
     let mut view = View::new(reader);
+
+    // Names that no rule leads back to were written down by the import.
     let exceptions =
         reader.metadata().object(NAMES).and_then(|names| names.get("exceptions")?.as_object());
     let naming = Naming::new(GGUF, "");

@@ -134,6 +134,7 @@ impl Facts {
     /// E001 when a hyperparameter that llama.cpp needs is not there, or is a number that it can't
     /// compute with.
     pub(super) fn keys(&self, model: &FamilyModel<'_>, written: &Written) -> Result<Vec<KeyValue>> {
+        // `export` refuses a family that llama.cpp has no models of before it asks for keys.
         let architecture = model.gguf_architecture().unwrap_or_default();
         let mut all = vec![
             KeyValue::new("general.architecture", architecture),
@@ -141,6 +142,8 @@ impl Facts {
         ];
         all.extend(self.sampling());
         all.extend(self.general(model.family().title(), &written.size_label));
+
+        // Numbers are kept with their path, so that an error can name the entry that led to them.
         let asked = RefCell::new(Vec::new());
         let hyperparameters = model.gguf_keys(&|path| {
             let value = self.entry(path, written)?;
@@ -150,6 +153,8 @@ impl Facts {
             Some(value)
         })?;
         let asked = asked.into_inner();
+
+        // Expressions take an object for an entry that is absent, which would hide the mistake.
         if let Some((path, object)) = asked.iter().find(|(_, value)| value.is_object()) {
             return Err(Error::format(format!(
                 "config.json's '{path}' is {object}, but has to be a number or a text"
@@ -181,6 +186,8 @@ impl Facts {
             .chain(real("top_p", &["top_p"]))
             .chain(real("min_p", &["min_p"]))
             .chain(real("temp", &["temperature"]))
+            // `transformers` calls it `repetition_penalty`; llama.cpp's converter looks for its own
+            // name.
             .chain(real("penalty_repeat", &["penalty_repeat", "repetition_penalty"]))
             .collect()
     }
@@ -294,6 +301,7 @@ fn companion(reader: &dyn CheckpointReader, name: &str) -> Result<Option<Vec<u8>
 
 fn object(bytes: Option<Vec<u8>>) -> Option<Map<String, Value>> {
     let bytes = bytes?;
+    // RFC 8259 lets readers skip a byte order mark, but serde_json does not.
     match serde_json::from_slice(bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes)) {
         Ok(Value::Object(object)) => Some(object),
         _ => None,
@@ -305,6 +313,7 @@ fn pooling(reader: &dyn CheckpointReader) -> Result<Option<u32>> {
     let modules = companion(reader, "modules.json")?
         .and_then(|bytes| serde_json::from_slice::<Value>(&bytes).ok());
     let of_pooling = |module: &Value| {
+        // The type is a class of Python with its modules in front.
         let is_pooling = module.get("type")?.as_str()?.ends_with("Pooling");
         is_pooling.then(|| module.get("path")?.as_str().map(str::to_owned))?
     };
@@ -338,6 +347,7 @@ fn normalised(mut config: Map<String, Value>) -> Map<String, Value> {
         config.extend(text);
     }
 
+    // `transformers` writes null for what is not set.
     config.retain(|_, value| !value.is_null());
     let malformed = ["rope_parameters", "rope_scaling"].iter().find_map(|key| config.get(*key));
     let malformed = malformed.filter(|value| !value.is_object()).cloned();
@@ -346,11 +356,14 @@ fn normalised(mut config: Map<String, Value>) -> Map<String, Value> {
     };
     let mut rope = object("rope_parameters").or_else(|| object("rope_scaling")).unwrap_or_default();
     let local = rope.get("sliding_attention").and_then(|local| local.get("rope_theta")).cloned();
+    // Version 5 of `transformers` keeps settings apart for each kind of attention.
     if let Some(Value::Object(global)) = rope.remove("full_attention") {
         rope = global;
     }
 
     let first = |keys: &[&str]| keys.iter().find_map(|key| config.get(*key)).cloned();
+
+    // The names that llama.cpp's converter looks for.
     let theta = rope.get("rope_theta").cloned().or_else(|| {
         first(&[
             "global_rope_theta",
@@ -367,9 +380,11 @@ fn normalised(mut config: Map<String, Value>) -> Map<String, Value> {
     let partial =
         rope.get("partial_rotary_factor").cloned().or_else(|| first(&["partial_rotary_factor"]));
     let original = first(&["original_max_position_embeddings"]);
+    // Older versions of `transformers` write `type`.
     if let (None, Some(kind)) = (rope.get("rope_type"), rope.get("type").cloned()) {
         rope.insert("rope_type".to_owned(), kind);
     }
+    // Phi-3 has this length beside its `rope_scaling`, not within.
     if let (None, Some(original)) = (rope.get("original_max_position_embeddings"), original) {
         rope.insert("original_max_position_embeddings".to_owned(), original);
     }
@@ -405,6 +420,9 @@ fn in_title_case(name: &str) -> String {
         if !is_lower || is_version(word) {
             return word.to_owned();
         }
+
+        // As Python's `str.title`, by which the converter does it: a capital after what is no
+        // letter.
         let mut after_letter = false;
         let mut titled = String::with_capacity(word.len());
         for character in word.chars() {
@@ -436,6 +454,7 @@ pub(super) fn size_label<'t>(tensors: impl Iterator<Item = (&'t str, &'t [u64])>
         }
     }
 
+    // In `8x7.0B`, 7.0B counts what all experts share and a single one of them.
     let size = rounded(shared.saturating_add(expert));
     match experts.checked_div(stacks) {
         Some(count) if count > 0 => format!("{count}x{size}"),
@@ -451,6 +470,9 @@ fn rounded(parameters: u64) -> String {
         p if p > 1e6 => (p * 1e-6, 'M'),
         p => (p * 1e-3, 'K'),
     };
+
+    // Python's `round`, which the converter uses, takes halves to the even number;
+    // a zero in front is no digit.
     let whole = scaled.round_ties_even();
     let digits = if whole < 1.0 { 0 } else { format!("{whole}").len() };
     format!("{scaled:.*}{unit}", 2_usize.saturating_sub(digits))

@@ -46,6 +46,8 @@ impl<'m> Described<'m> {
     ) -> Option<Self> {
         let pairs = metadata.key_values().ok().flatten()?;
         let architecture = pairs.text("general.architecture")?.to_owned();
+
+        // What was imported has canonical names; the record says whose, and leads back to GGUF's.
         let recorded =
             metadata.object(NAMES).and_then(|names| families.find(names.get("family")?.as_str()?));
         let naming = Naming::new(GGUF, "");
@@ -102,6 +104,7 @@ impl<'m> Described<'m> {
     pub(super) fn config(&self, family: &Family) -> Map<String, Value> {
         let mut config = family.config_from_gguf(&|name| self.entry(name));
         config.entry("model_type").or_insert_with(|| family.name().into());
+        // A table names one class, where `config.json` has a list.
         if let Some(class) = config.get_mut("architectures") {
             *class = Value::Array(vec![class.take()]);
         }
@@ -308,6 +311,8 @@ impl Plan<'_, '_> {
             (0..self.reader.tensors().len()).find(is_it)
         };
         let positions: Vec<Option<usize>> = names.iter().map(find).collect();
+
+        // Each of the parts comes by here, but their whole is added once.
         if positions.iter().flatten().max() != Some(&position) {
             return Ok(());
         }
@@ -332,6 +337,8 @@ impl Plan<'_, '_> {
     fn add_parts(&mut self, position: usize, stack: &str) -> Result<()> {
         let info = &self.reader.tensors()[position];
         let count = info.shape.dims().first().copied().unwrap_or_default();
+        // A shape with a 0 takes no bytes, whatever its other sizes: the loop below would hardly
+        // end.
         if info.byte_len()? == 0 {
             return Err(
                 Error::format("it should hold experts, and is empty").for_tensor(&info.name)
@@ -361,6 +368,7 @@ impl Plan<'_, '_> {
         let origin = match self.model.gguf_layout(canonical)? {
             GgufLayout::Same => Origin::Base(position),
             GgufLayout::Swap([outer, a, b, inner]) => {
+                // GGUF has the two sizes in the other order already, so swapping turns it back.
                 Origin::Changed(Change::rows(source, position, [outer, b, a, inner])?)
             }
             GgufLayout::Add(constant) => {
@@ -416,6 +424,7 @@ fn add_rope(
 
     let both = (factors("rope_factors_long.weight")?, factors("rope_factors_short.weight")?);
     if let (Some(long), Some(short)) = both {
+        // Phi-3's class in transformers 4 takes these three entries alone, and no `rope_type`.
         let settings = serde_json::json!({
             "type": "longrope", "long_factor": shortest(&long), "short_factor": shortest(&short),
         });
@@ -438,6 +447,8 @@ fn read_factors(reader: &dyn CheckpointReader, position: usize) -> Result<Vec<f3
     /// Longer ones belong to no head.
     const LONGEST: u64 = 1 << 16;
     let info = &reader.tensors()[position];
+
+    // The length is the file's word, and that much memory is taken.
     let len = usize::try_from(info.byte_len()?).ok().filter(|&len| len as u64 <= 4 * LONGEST);
     let (DType::F32, Some(len)) = (info.dtype, len) else {
         return Err(Error::format("it should hold a factor for each rotary frequency")

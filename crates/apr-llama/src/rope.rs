@@ -25,6 +25,7 @@ pub(super) fn scaling(config: &Map<String, Value>) -> Result<Option<String>> {
         return malformed(&why);
     }
 
+    // An original length of 1 has the logarithm 0, by which the factor would be divided.
     if attention_factor(config).is_some_and(|factor| !factor.is_finite() || factor <= 0.0) {
         return malformed(
             "its 'original_max_position_embeddings' leads to no factor for attention",
@@ -63,6 +64,7 @@ fn lacks(rope: &Map<String, Value>, kind: &str) -> Option<String> {
             (!rope.get("factor").is_some_and(is_positive)).then(|| no_number("factor"))
         }
         "llama3" => {
+            // What is absent has a default in `llama3_factors`.
             let wrong = LLAMA3_NUMBERS
                 .iter()
                 .find(|key| rope.get(**key).is_some_and(|value| !is_positive(value)));
@@ -104,6 +106,7 @@ pub(super) fn llama3_factors(config: &Map<String, Value>, head_dim: u64) -> Opti
         return None;
     }
 
+    // The defaults are those of llama.cpp's converter.
     let number =
         |key: &str, default: f64| rope.get(key).and_then(Value::as_f64).unwrap_or(default) as f32;
     let base = config.get("rope_theta").and_then(Value::as_f64).unwrap_or(10_000.0) as f32;
@@ -170,6 +173,7 @@ pub(super) fn attention_factor(config: &Map<String, Value>) -> Option<f64> {
     let longest =
         config.get("n_positions").or_else(|| config.get("max_position_embeddings"))?.as_f64()?;
     let scale = longest / original;
+    // The formulas are those of llama.cpp's converter for Phi-3.
     match rope.get("rope_type")?.as_str()?.to_ascii_lowercase().as_str() {
         _ if scale <= 1.0 => Some(1.0),
         "su" | "longrope" => Some((1.0 + scale.ln() / original.ln()).sqrt()),

@@ -20,6 +20,8 @@ impl Array {
     pub(crate) fn new(header: Header, start: u64, available: u64) -> Result<Self> {
         let width = header.dtype.block_bytes();
         let len = header.shape.iter().try_fold(width, |len, &dim| len.checked_mul(dim));
+
+        // A dimension of 0 leaves no elements, even where the product of the others is too large.
         let len = if header.shape.contains(&0) { Some(0) } else { len };
         let end = len.and_then(|len| len.checked_add(header.len));
         let Some(len) = len.filter(|_| end.is_some_and(|end| end <= available)) else {
@@ -77,6 +79,7 @@ impl Array {
         let (top, bottom) = (first / row, (first + count - 1) / row);
         let mut column = vec![0; usize::try_from(bottom - top + 1).unwrap_or_default() * one];
         for place in 0..row {
+            // The first and the last row may be wanted in part.
             let (from, to) = (top + u64::from(top * row + place < first), bottom);
             let to = if to * row + place >= first + count { to.checked_sub(1) } else { Some(to) };
             let Some(to) = to.filter(|&to| to >= from) else { continue };

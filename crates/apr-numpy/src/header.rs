@@ -34,6 +34,7 @@ pub(crate) fn read(source: &dyn ByteSource) -> Result<Header> {
         return Err(Error::format("this is not an array of NumPy's").at(0));
     }
 
+    // The length has two bytes in version 1, and four in versions 2 and 3.
     let (first, len) = match *head {
         [_, _, _, _, _, _, 1, _, a, b, ..] => (10, u64::from(u16::from_le_bytes([a, b]))),
         [_, _, _, _, _, _, 2 | 3, _, a, b, c, d] => {
@@ -67,6 +68,8 @@ pub(crate) fn read(source: &dyn ByteSource) -> Result<Header> {
 
 fn parse(text: &str, len: u64) -> Result<Header> {
     let bad = |what: &str| Error::format(format!("the array's header {what}"));
+
+    // The header is a dict as Python prints it; its three keys are looked up in the text.
     let value = |key: &str| {
         let after = [format!("'{key}'"), format!("\"{key}\"")]
             .iter()
@@ -85,6 +88,7 @@ fn parse(text: &str, len: u64) -> Result<Header> {
     let shape = shape.ok_or_else(|| bad("has no shape"))?.0;
     let sizes = shape
         .split(',')
+        // Python 2 prints long integers as `3L`.
         .map(|size| size.trim().trim_end_matches('L'))
         .filter(|size| !size.is_empty());
     let shape: Option<Vec<u64>> = sizes.map(|size| size.parse().ok()).collect();

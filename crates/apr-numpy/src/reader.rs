@@ -112,6 +112,7 @@ fn open_archive(source: Box<dyn ByteSource>, name: &str, limits: &Limits) -> Res
         }
     }
 
+    // One array that can't be read takes nothing from the others; alone, it is the answer.
     match refused.filter(|_| reader.tensors.is_empty()) {
         Some(error) => Err(error),
         None => Ok(reader),

@@ -139,6 +139,7 @@ fn starts_as_a_tensor(head: &[u8]) -> bool {
     loop {
         let Some((&key, value)) = rest.split_first() else { return false };
         let Some((number, len)) = decode_varint(value) else { return false };
+        // The head gets shorter in each round, so this ends.
         rest = value.get(usize::try_from(len).unwrap_or(usize::MAX)..).unwrap_or_default();
         match key {
             DIM => {}

@@ -108,6 +108,7 @@ impl Names {
             return Ok(());
         }
 
+        // A node comes after those whose results it uses, so one pass is enough.
         for node in &graph.nodes {
             for (position, input) in node.inputs.iter().enumerate() {
                 let Some(&(candidate, flipped)) = aliases.get(input.as_str()) else { continue };
@@ -160,6 +161,7 @@ impl Names {
 
     /// Drops names that another tensor has.
     fn keep_unique(&mut self, candidates: &[Candidate<'_>]) {
+        // Names of the file itself go first, then the first that was revealed.
         let stay =
             candidates.iter().filter(|candidate| !self.revealed.contains_key(candidate.name));
         let mut taken: HashSet<String> = stay.map(|candidate| candidate.name.to_owned()).collect();
@@ -190,6 +192,7 @@ fn passes(node: &Node) -> Option<bool> {
     let perm = || node.attributes.iter().find(|attribute| attribute.name == "perm");
     match node.op_type.as_str() {
         "Identity" | "Cast" | "DequantizeLinear" => Some(false),
+        // Without `perm`, ONNX reverses the dimensions.
         "Transpose" if perm().is_none_or(|perm| perm.integers == [1, 0]) => Some(true),
         _ => None,
     }
@@ -222,6 +225,7 @@ fn revealed(
 /// What an input of an operator is called in its module, and whether the module has its transpose.
 fn leaf(node: &Node, position: usize, rank: usize) -> Option<(&'static str, bool)> {
     let leaf = match (node.op_type.as_str(), position, rank) {
+        // PyTorch's linear layer multiplies by the transpose of its weight.
         ("MatMul", 1, 2) => return Some(("weight", true)),
         ("Gemm", 1, _) => return Some(("weight", !is_set(node, "transB"))),
         ("Gather" | "GatherND", 0, _) | ("Mul", _, 1) => "weight",

@@ -67,6 +67,8 @@ pub(crate) fn of_model(model: &Model) -> Scan {
     let functions = model.functions.iter().map(|function| function.nodes.as_slice());
     let mut rest: Vec<&[Node]> =
         model.graph.iter().map(|graph| graph.nodes.as_slice()).chain(functions).collect();
+
+    // A list of what is left needs no stack, however deep graphs lie in each other.
     while let Some(nodes) = rest.pop() {
         for node in nodes {
             found.node(node, &own);
@@ -84,6 +86,8 @@ pub(crate) fn of_model(model: &Model) -> Scan {
 impl Scan {
     fn node(&mut self, node: &Node, own: &BTreeSet<&str>) {
         let domain = node.domain.as_str();
+
+        // It may be one of the model's own functions, which runs no Python.
         if PYTHON.contains(&node.op_type.as_str()) && !own.contains(domain) {
             self.python.insert(format!("{domain}::{}", node.op_type));
         }

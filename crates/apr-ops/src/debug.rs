@@ -76,6 +76,8 @@ pub fn strings(
             usize::try_from(source.len() - offset).map_or(READ_LEN, |left| left.min(READ_LEN));
         source.read_at(offset, &mut piece[..len])?;
         let at_end = offset + len as u64 == source.len();
+
+        // A run at the very end has no other byte to end it.
         let end_mark = at_end.then_some(0);
         for (position, byte) in (offset..).zip(piece[..len].iter().copied().chain(end_mark)) {
             if byte.is_ascii_graphic() || byte == b' ' {

@@ -39,6 +39,8 @@ impl Formatter for Visible {
             writer.write_all(before.as_bytes())?;
             let mut chars = from.chars();
             let hidden = chars.next().unwrap_or_default();
+
+            // Characters above U+FFFF are two escapes (RFC 8259, section 7).
             for unit in hidden.encode_utf16(&mut [0; 2]) {
                 write!(writer, "\\u{unit:04x}")?;
             }

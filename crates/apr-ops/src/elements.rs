@@ -64,6 +64,7 @@ impl Selection {
     #[must_use]
     pub fn corner(shape: &Shape) -> Self {
         let dims = shape.dims();
+        // Counted from the last dimension.
         let most = |place: usize| CORNER.get(dims.len() - 1 - place).copied().unwrap_or(1);
         Self(dims.iter().enumerate().map(|(place, &dim)| 0..dim.min(most(place))).collect())
     }

@@ -119,6 +119,8 @@ pub fn prepare<'a>(source: &Source<'a>, options: &PrepareOptions) -> Result<Prep
     }
 
     learn_from_companions(source.learnt()?, &mut prepared, options);
+
+    // Only now the view has what the companions say of vocabulary and filterbank.
     if options.validation.structure {
         let found = structural_misfits(source, model, &prepared.view);
         prepared.misfits.extend(found);

@@ -220,6 +220,7 @@ impl Physics {
             violations.extend(min.map(|min| Violation::Negative { min }));
         }
 
+        // A single number may well be zero.
         if self.zeros && of > 1 && stats.zeros == of && is_never_zero(name, expectation) {
             violations.push(Violation::Zero);
         }

@@ -118,6 +118,7 @@ pub fn list<P: Pipeline>(
         SortBy::Offset => {}
         SortBy::Name => rows.sort_by(|a, b| a.name.cmp(&b.name)),
         SortBy::Size => rows.sort_by_key(|row| std::cmp::Reverse(row.bytes)),
+        // The sort is stable: what is of one dtype stays as stored.
         SortBy::DType => rows.sort_by_key(|row| row.dtype),
     }
 
@@ -154,6 +155,8 @@ pub fn histogram<P: Pipeline>(
         histogram: Histogram,
         sums: Option<ChunkSums>,
     }
+
+    // Statistics of damaged bytes would look as good as any others.
     check_parts(reader, [tensor], pipeline)?;
     let stated = of_plain(reader, tensor);
     let mut tally = Tally::default();

@@ -114,6 +114,8 @@ impl Index<'_> {
         let (mut items, mut values) = (Vec::new(), Vec::new());
         for &(name, described) in tensors {
             let name = self.heap.text(name).ok_or_else(|| bad("have a tensor without a name"))?;
+
+            // `BytesStorageMetadata` has none: it describes a pickled value.
             let Some(size) = self.field(described, "size") else {
                 values.push(name.to_owned());
                 continue;
@@ -192,6 +194,7 @@ impl Files<'_> {
         if let Some((number, source)) = self.by_name.get(name) {
             return Ok((*number, Arc::clone(source)));
         }
+        // The name comes from the metadata, and must not lead out of the folder.
         check_file_name(name)?;
         let source: Arc<dyn ByteSource> =
             Arc::from(self.set.open(name).map_err(|error| error.in_file(name))?);
@@ -224,6 +227,8 @@ impl Files<'_> {
     fn piece(&mut self, described: &Described) -> Result<Piece> {
         let Described { offsets, sizes, file, offset, len } = described;
         let (number, source) = self.open(file)?;
+
+        // A piece is what `torch.save` writes of one tensor.
         let section = Section::new(Arc::clone(&source), *offset, *len)
             .map_err(|error| error.in_file(file))?;
         let options = OpenOptions { prefix: None, classes: self.options.classes.clone() };
@@ -257,8 +262,12 @@ fn check_tiling(size: &[u64], pieces: &[Piece]) -> Result<()> {
     let apart = |one: &Piece, other: &Piece| {
         let one = one.offsets.iter().zip(&one.sizes);
         let other = other.offsets.iter().zip(&other.sizes);
+
+        // `within` is asked before, so that these sums can't overflow.
         one.zip(other).any(|((a, len), (b, other_len))| a + len <= *b || b + other_len <= *a)
     };
+
+    // Pieces of the same volume as the whole, none over another, leave no gap.
     let sum = pieces.iter().try_fold(0_u64, |sum, piece| sum.checked_add(volume(&piece.sizes)?));
     let problem = if !pieces.iter().all(within) {
         "a piece reaches past its end"
@@ -335,6 +344,7 @@ impl Tensor {
         let mut index = vec![0; dims.len()];
         let mut rest = byte / width;
         for (slot, &dim) in index.iter_mut().zip(dims).rev() {
+            // No size is 0: a tensor without elements has no byte that is read.
             *slot = rest % dim;
             rest /= dim;
         }

@@ -95,6 +95,7 @@ impl Walk<'_> {
             Node::Bool(value) => self.value((*value).into()),
             Node::Int(value) => match i64::try_from(*value) {
                 Ok(value) => self.value(value.into()),
+                // What JSON has no number for becomes a text.
                 Err(_) => self.value(value.to_string().into()),
             },
             Node::Float(value) => match serde_json::Number::from_f64(*value) {
@@ -205,6 +206,7 @@ impl Walk<'_> {
     /// A module has its parameters, buffers and children in three dictionaries; anything else is
     /// its attributes.
     fn object(&mut self, state: Id) -> Result<()> {
+        // Objects with slots have a pair as state: attributes, then slots.
         let state = match self.heap.get(state) {
             Node::Tuple(parts) => parts.first().copied().unwrap_or(state),
             _ => state,
@@ -238,6 +240,7 @@ impl Walk<'_> {
             .for_tensor(&self.path));
         };
 
+        // Each name is compared with all of the set.
         self.spend(fleeting.len().saturating_mul(pairs.len()))?;
         for &(key, value) in pairs {
             let Some(name) = self.heap.text(key) else { continue };

@@ -124,6 +124,8 @@ fn storages(
 ) -> Result<(HashMap<String, Range>, u64)> {
     let declared: HashMap<&str, _> =
         heap.storages.iter().map(|storage| (storage.key.as_str(), storage)).collect();
+
+    // The file counts elements: with two widths, a storage would have two lengths.
     if let Some(other) =
         heap.storages.iter().find(|s| declared[s.key.as_str()].element.width != s.element.width)
     {

@@ -48,6 +48,7 @@ fn overlapping<'a>(tensors: impl Iterator<Item = (&'a TensorInfo, &'a Content)>)
     let mut overlaps: Vec<bool> = views.iter().map(|&(.., repeats)| repeats).collect();
     let mut widest = 0;
     for at in 1..views.len() {
+        // In this order, what overlaps any earlier view overlaps the one that reaches furthest.
         let ((_, start, end, _), (_, first, last, _)) = (views[at], views[widest]);
         if start < last && (start, end) != (first, last) {
             (overlaps[at], overlaps[widest]) = (true, true);

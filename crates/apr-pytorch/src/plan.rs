@@ -136,6 +136,7 @@ pub fn plan_script(
     let front = vec![
         ("data.pkl", pickle),
         ("byteorder", BYTE_ORDER.to_vec()),
+        // `torch.jit.load` reads it even where there are no constants.
         ("constants.pkl", encode::nothing()),
         ("code/__torch__.py", source.into_bytes()),
     ];
@@ -193,6 +194,8 @@ fn archive(
     options: &WriteOptions,
 ) -> Result<PytorchWriter> {
     let folder = folder(&options.file_name);
+
+    // The order of the entries is that of `torch.save`.
     let mut records = Vec::with_capacity(storages.streamed.len() + front.len() + 1);
     for (name, content) in &front {
         push(&mut records, format!("{folder}/{name}"), content.len() as u64)?;

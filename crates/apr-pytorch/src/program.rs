@@ -70,6 +70,7 @@ pub(crate) fn read(
     let inner = Archive::read(&section, limits)
         .and_then(|archive| read_state_dict(Arc::new(section), archive, options, limits));
     let (mut contents, inner) = inner.map_err(|error| match error.offset() {
+        // Places in errors count from the start of the whole file.
         Some(offset) => error.at(weights.place.saturating_add(offset)),
         None => error.at(weights.place),
     })?;

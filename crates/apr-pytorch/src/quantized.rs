@@ -42,6 +42,8 @@ impl Scales {
         if !(fits(scales, DType::F64) && fits(zero_points, DType::I64)) {
             return Err(disagree());
         }
+
+        // Nothing asks for the scale of an element.
         if shape.contains(&0) {
             return Ok(Self::One(0.0, 0));
         }
@@ -68,6 +70,7 @@ impl Scales {
         match self {
             Self::One(scale, zero_point) => (*scale, *zero_point),
             Self::Channels(channels, inner) => {
+                // Neither is 0: tensors without elements have no channels here.
                 let channel = element / inner % channels.len() as u64;
                 usize::try_from(channel)
                     .ok()

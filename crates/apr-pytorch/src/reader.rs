@@ -79,6 +79,8 @@ fn read(
     options: &OpenOptions,
 ) -> Result<PytorchReader> {
     let head = read_vec(&*source, 0, source.len().min(HEAD_LEN))?;
+
+    // An archive without entries begins with its end record.
     let contents = if head.starts_with(b"PK\x03\x04") || head.starts_with(b"PK\x05\x06") {
         let (contents, source) = archive::read(source, options, limits)?;
         let origin = contents.origin.clone().unwrap_or_default();
@@ -191,6 +193,7 @@ impl PytorchReader {
         let mut first = HashMap::new();
         let mut tied = Map::new();
         for (position, (info, place)) in self.tensors.iter().zip(&self.places).enumerate() {
+            // Empty tensors share no bytes, wherever they lie.
             if let Some(identity) = place.content.identity().filter(|_| place.content.len() > 0) {
                 let owner = *first
                     .entry((place.file, identity, info.dtype, &info.shape))
@@ -214,6 +217,7 @@ impl PytorchReader {
         }
 
         let around = |&at: &u64| {
+            // The last storage that begins at this place or before it, perhaps in another file.
             let (&(of, offset, len), &crc32) =
                 self.checksums.range(..=(*file, at, u64::MAX)).next_back()?;
             let range = StoredRange { file: *file, offset, len };

@@ -89,6 +89,8 @@ impl Record {
         bytes.extend(narrow16(wide.len() as u64 + EXTRA_HEAD + padding));
         bytes.extend(self.name.as_bytes());
         bytes.extend(wide);
+
+        // PyTorch's own field for padding, which it fills with `Z`.
         bytes.extend(b"FB");
         bytes.extend(narrow16(padding));
         bytes.extend((0..padding).map(|_| b'Z'));
@@ -102,6 +104,7 @@ impl Record {
         }
         let mut bytes = b"PK\x07\x08".to_vec();
         bytes.extend(crc32.to_le_bytes());
+        // With a ZIP64 field, readers take eight bytes for each size (APPNOTE 4.3.9.2).
         if self.len >= WIDE || self.header >= WIDE {
             bytes.extend([self.len; 2].map(u64::to_le_bytes).as_flattened());
         } else {

@@ -140,6 +140,7 @@ impl Cells {
             return Ok(());
         }
 
+        // Places are below the number of cells, so that no product is above `len`.
         let from = self.places.partition_point(|(place, _)| place * self.cell + self.cell <= start);
         let to = self.places.partition_point(|(place, _)| place * self.cell < end);
         let mut due = self.places.get(from..to).unwrap_or_default();
@@ -300,6 +301,8 @@ fn csr(
 
     let mut places = vec![0_u64; usize::try_from(count).unwrap_or_default()];
     for_each(source, columns, 0, count, *width, |at, column| places[at] = column)?;
+
+    // The starts rise from 0 to `count`, so that every range is there.
     for (row, range) in (0_u64..).zip(starts.windows(2)) {
         let range = usize::try_from(range[0]).unwrap_or_default()
             ..usize::try_from(range[1]).unwrap_or_default();

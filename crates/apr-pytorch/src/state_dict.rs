@@ -64,6 +64,8 @@ fn contents(
     let outcome = run(Input::new(source, pickle.offset, end, limits), &policy, limits);
     let root = outcome.root?;
     let warnings = scan::check_rest(source, outcome.end, end, limits)?;
+
+    // `torch.jit.load` reads the other pickles too.
     for other in archive
         .entries
         .iter()
@@ -120,6 +122,7 @@ fn check_byte_order(
     folder: &str,
     limits: &Limits,
 ) -> Result<()> {
+    // Files from before PyTorch 2.1 do not say it.
     let Some(entry) = archive.find(&format!("{folder}byteorder")) else { return Ok(()) };
     match &entry.content(source, limits)?[..] {
         b"little" => Ok(()),

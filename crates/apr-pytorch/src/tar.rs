@@ -18,6 +18,7 @@ pub(crate) struct Member {
 /// Whether the first block is a TAR header: its checksum is a strong sign.
 pub(crate) fn recognise(head: &[u8]) -> bool {
     head.get(..512).is_some_and(|header| {
+        // The field of the checksum itself counts as spaces (POSIX, ustar).
         let sum: u64 = header
             .iter()
             .enumerate()

@@ -63,8 +63,11 @@ impl View {
         }
 
         let mut dims: Vec<(u64, u64)> = Vec::new();
+
+        // The stride of a dimension of one element says nothing.
         for (&dim, stride) in tensor.shape.iter().zip(&tensor.strides).filter(|(dim, _)| **dim != 1)
         {
+            // It fits: with two elements or more, the product is part of the sum above.
             let stride = stride * width;
             match dims.last_mut() {
                 Some((outer, outer_stride)) if Some(*outer_stride) == stride.checked_mul(dim) => {
@@ -198,6 +201,7 @@ impl Window<'_> {
             return Ok(());
         }
 
+        // A long read gains nothing by a window.
         if buf.len() as u64 >= WINDOW / 4 {
             return self.source.read_at(offset, buf);
         }

@@ -193,6 +193,7 @@ pub(super) fn kept(name: &str, shape: &Shape, architecture: &str) -> Option<Kept
     if !is_matrix(shape) {
         return Some(Kept::Vector);
     }
+    // Without a dot in front, as in llama.cpp.
     if !name.ends_with("weight") {
         return Some(Kept::NotWeight);
     }

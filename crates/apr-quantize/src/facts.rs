@@ -61,6 +61,8 @@ impl ModelFacts {
     /// rows.
     pub(super) fn is_70b(&self) -> bool {
         let layers = self.layers.saturating_sub(self.extra_layers);
+
+        // llama.cpp knows the size of a model by its number of layers.
         match self.architecture.as_str() {
             "llama" | "llama-embed" => {
                 layers == 80 && self.experts != 8 && self.heads != self.kv_heads

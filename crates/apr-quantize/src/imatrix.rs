@@ -153,6 +153,7 @@ impl Imatrix {
             return Err(Error::format("no importance matrix: it has no entries").at(0));
         }
 
+        // Every entry takes bytes, so a large number of them ends with the file.
         for _ in 0..entries {
             let name = file.text("a name")?;
             let calls = file.number("a count")?;
@@ -322,6 +323,7 @@ impl<'a> Legacy<'a> {
     }
 
     fn floats(&mut self, count: i32) -> Result<Vec<f32>> {
+        // No file is as long as that, so `take` refuses it.
         let len = usize::try_from(count)
             .ok()
             .and_then(|count| count.checked_mul(4))

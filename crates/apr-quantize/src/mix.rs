@@ -102,6 +102,7 @@ pub fn assign(
     facts: &ModelFacts,
     choices: &Choices,
 ) -> Result<Vec<Decision>> {
+    // llama.cpp gives names without a layer the number -1; `None` sorts before all layers, too.
     let mut order: Vec<usize> = (0..candidates.len()).collect();
     order.sort_by_key(|&i| {
         let name = candidates[i].name.as_str();
@@ -132,6 +133,7 @@ pub fn assign(
         decisions[i] = Some(Decision { dtype, reason, needs_importance });
     }
 
+    // Every candidate stands in `order` once.
     Ok(decisions.into_iter().flatten().collect())
 }
 
@@ -236,6 +238,7 @@ fn fallback(wanted: DType, row_len: u64, own: DType) -> DType {
         _ => DType::Q4_0,
     };
 
+    // llama.cpp goes to halves, too, where not even blocks of 32 divide the rows.
     if row_len.is_multiple_of(smaller.block_len()) { smaller } else { DType::F16 }
 }
 

@@ -87,6 +87,7 @@ pub fn plan(
     let Quantization { choices, weighting } = quantization;
     let auxiliary = reader.metadata().auxiliary_tensor();
     let chosen: Vec<usize> = (0..names.len())
+        // The mel filterbank that an import adds is no weight of the model.
         .filter(|&i| auxiliary != Some(reader.tensors()[i].name.as_str()))
         .collect();
     let candidates: Vec<Candidate> = chosen
@@ -180,6 +181,8 @@ fn overrides(
     let mut result = Vec::new();
     for (pattern, dtype) in rules {
         let own = reader.tensors().iter().zip(names);
+        // Candidates go by GGUF's names: a match of a tensor's own name becomes a pattern for it
+        // alone.
         for (_, name) in
             own.filter(|(info, name)| pattern.is_match(&info.name) && !pattern.is_match(name))
         {

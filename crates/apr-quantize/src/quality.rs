@@ -168,6 +168,7 @@ impl QualityLog {
         let mut tensors = Vec::with_capacity(self.tensors.len());
         for Measured { name, dtype, bytes, drift } in self.tensors {
             total.merge(&drift);
+            // The list keeps the order of types, which decides among those of as many elements.
             let known = types.iter().position(|entry| entry.0 == dtype).unwrap_or_else(|| {
                 types.push((dtype, TypeSums::default()));
                 types.len() - 1
@@ -239,11 +240,13 @@ impl QualityGate {
                 .push(format!("L2 drift: {:.4} (max: {})", total.relative_error, self.max_drift));
         }
 
+        // Turned round, so that NaN fails as well.
         if exceeds(-total.cosine, -self.min_cosine) {
             failures
                 .push(format!("cosine similarity: {:.5} (min: {})", total.cosine, self.min_cosine));
         }
 
+        // If any tensor is beyond the limit, so is one of the worst.
         let beyond = report
             .worst
             .iter()

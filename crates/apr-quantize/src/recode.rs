@@ -118,6 +118,8 @@ impl Recode {
         let wrong = |message: String| Error::format(message).for_tensor(&info.name);
         target.check(info.dtype).map_err(wrong)?;
         let row = [info.shape.row_len()].into();
+
+        // Blocks never cross the end of a row, so a row has to be whole in both types.
         let row_bytes =
             info.dtype.stored_len(&row).zip(target.dtype.stored_len(&row)).map(|(from, _)| from);
         let row_bytes = row_bytes.ok_or_else(|| {
@@ -157,6 +159,7 @@ impl Recode {
 
     /// Whether a step must hold whole rows.
     fn needs_rows(&self) -> bool {
+        // A row of this type has one scale, which all of its values decide.
         self.importance.is_some() || [self.from, self.to].contains(&DType::I8_ROW)
     }
 
@@ -165,6 +168,8 @@ impl Recode {
     pub fn pieces(&self) -> Vec<Chunk> {
         let unit = if self.needs_rows() { self.row_bytes } else { self.block_unit() };
         let total = self.row_bytes * self.rows;
+
+        // A row may be longer than a chunk; it is a piece of its own then.
         let step = (CHUNK_LEN / unit).max(1) * unit;
         (0..total.div_ceil(step))
             .map(|piece| {
@@ -172,6 +177,7 @@ impl Recode {
                 let len = step.min(total - offset);
                 // A piece holds a mebibyte, or a row that was checked to fit.
                 let len = usize::try_from(len).unwrap_or(usize::MAX);
+                // The digests' sums are over chunks of that length alone.
                 Chunk { offset, len, last: offset + step >= total, summable: step == CHUNK_LEN }
             })
             .collect()
@@ -208,6 +214,7 @@ impl Recode {
             let mut rest = input;
             while !rest.is_empty() {
                 let matrix = self.matrix_of(row);
+                // The rows of the next expert have other weights, so a step ends before them.
                 let until = self.rows_of_matrix().map_or(rows as u64, |len| len - row % len);
                 let count = rows.min(usize::try_from(until).unwrap_or(rows));
                 let (step, after) = rest.split_at((count * row_bytes).min(rest.len()));
@@ -218,6 +225,7 @@ impl Recode {
         } else {
             let unit = usize::try_from(self.block_unit()).unwrap_or(usize::MAX);
             let elements = unit as u64 / self.from.block_bytes() * self.from.block_len();
+            // The clamp keeps the count above 0, with which `chunks` would panic.
             let units = STEP_ELEMENTS
                 / usize::try_from(elements).unwrap_or(STEP_ELEMENTS).clamp(1, STEP_ELEMENTS);
             for step in input.chunks(units * unit) {
@@ -260,6 +268,8 @@ impl Recode {
     ) {
         let Buffers { values, back, encoded, scratch } = buffers;
         decode(self.from, input, row_len, values);
+
+        // Moments count them anyway; without, only a quantizer has to know.
         let (nan, infinite) = match &mut found.moments {
             Some(moments) => {
                 let step = Moments::of_values(values, scratch);
@@ -281,6 +291,8 @@ impl Recode {
         }
 
         let start = out.len();
+
+        // A block's scale would spread them over its neighbours; the pass ends with an error.
         if nan + infinite > 0 {
             found.nan += nan;
             found.infinite += infinite;

@@ -117,6 +117,8 @@ pub(super) fn roles(
     let kind =
         |position: usize| model.and_then(|model| model.family().kind(model.canonical(position)?));
     let kinds: Vec<Option<Kind>> = (0..infos.len()).map(kind).collect();
+
+    // Of the tables that ids select, the one with most rows is taken for the tokens'.
     let embeddings = infos.iter().zip(&kinds).filter(|(_, kind)| **kind == Some(Kind::Embedding));
     let tokens = embeddings.map(|(info, _)| rows(&info.shape)).max().unwrap_or(0);
     let role = |((info, kind), name): ((&TensorInfo, &Option<Kind>), &Option<String>)| {

@@ -84,6 +84,8 @@ impl<'a> Rules<'a> {
             Category::TokenEmbedding => self.embedding(),
             _ if is_below_three_bits(scheme) => self.below_three_bits(category),
             Category::Value => self.value(),
+            // With eight experts attention is a small part: llama.cpp's authors count 128 MB for
+            // this.
             Category::Key if self.facts.experts == 8 => DType::Q8_0,
             Category::Key | Category::Query => query_or_key(scheme),
             Category::AttentionOutput => self.attention_output(),
@@ -193,6 +195,7 @@ impl<'a> Rules<'a> {
         if self.facts.experts == 8 {
             DType::Q8_0
         } else if self.facts.is_70b() && matches!(dtype, DType::Q3_K | DType::Q4_K) {
+            // Eight queries share a value there: the matrix is small, and more bits cost little.
             DType::Q5_K
         } else {
             dtype
@@ -339,6 +342,7 @@ impl<'a> Rules<'a> {
             return Ok(seen);
         }
 
+        // A file's experts need not follow one another, so their order does not lead to the layer.
         let layers = self.facts.layers;
         match layer(name).map(u64::from) {
             Some(layer) if layer < layers => Ok(layer),
@@ -411,5 +415,6 @@ impl Depth {
 /// Whether a layer is among the first or last eighth, or every third in between.
 fn deserves_more(layer: u64, layers: u64) -> bool {
     let eighth = layers / 8;
+    // The first test keeps the difference from going below 0.
     layer < eighth || layer >= layers.saturating_mul(7) / 8 || (layer - eighth) % 3 == 2
 }

@@ -78,6 +78,8 @@ impl Merging {
             (0..pieces.len()).filter(|&at| SPELLED.contains(&kinds[at])).collect();
         spelled.retain(|&at| !pieces[at].is_empty());
         spelled.sort_by_key(|&at| std::cmp::Reverse(pieces[at].len()));
+
+        // Where no keys say it, 1 begins a text and 2 ends it in llama.cpp.
         Ok(Self {
             spelled,
             ids: pieces.iter().cloned().zip(0..).collect(),
@@ -154,6 +156,8 @@ impl Merging {
         let mut next: Vec<usize> = (1..=count).collect();
         let mut before: Vec<Option<usize>> = (0..count).map(|at| at.checked_sub(1)).collect();
         let mut alive = vec![true; count];
+
+        // A search for the best pair before each merge would take the square of the length.
         let mut queue = BinaryHeap::new();
         let offer = |queue: &mut BinaryHeap<Merge>, next: &[usize], left: usize| {
             let right = next[left];
@@ -195,6 +199,7 @@ impl Merging {
             return Vec::new();
         }
 
+        // An ordinary token may have such a text, too: its kind says what it is.
         let byte = piece.strip_prefix("<0x").and_then(|rest| rest.strip_suffix('>'));
         match byte
             .and_then(|digits| u8::from_str_radix(digits, 16).ok())

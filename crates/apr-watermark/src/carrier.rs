@@ -89,6 +89,7 @@ impl Carriers {
                 (stats.l2, carrier.elements.saturating_sub(stats.zeros));
         }
 
+        // Weights that are all equal have no deviation to move them by.
         carriers.retain(|carrier| carrier.std > 0.0 && carrier.std.is_finite());
         Ok(Self(carriers))
     }
@@ -141,6 +142,8 @@ fn candidates(reader: &dyn CheckpointReader, model: Option<&FamilyModel<'_>>) ->
             let target = ties.and_then(|ties| ties.get(&info.name)?.as_str());
             let target =
                 target.and_then(|target| positions().find(|(_, other)| other.name == target));
+
+            // Both have the same bytes, which can bear the mark of one name alone.
             let (at, named) = target.unwrap_or((tensor, info));
             let elements = info.shape.elements().unwrap_or_default();
             let carrier = Carrier {

@@ -33,6 +33,8 @@ impl Chips {
         let mut words = [[0; 8]; 2];
         stream.fill(words.as_flattened_mut());
         let [slot, dither] = words.map(u64::from_le_bytes);
+
+        // 64 divides 2^64, so no slot is likelier than another.
         Self { stream, first_slot: slot % SLOTS as u64, dither }
     }
 

@@ -94,6 +94,8 @@ impl Correlation {
     #[must_use]
     pub fn score(&self, frame: &Frame) -> f64 {
         let spectrum = self.spectrum();
+
+        // A frame shorter than the slots comes several times.
         let slots = spectrum.chunks_exact(GROUP).zip(frame.bytes().iter().cycle());
         let sum: f64 = slots.map(|(slot, &byte)| slot[usize::from(byte)]).sum();
         in_deviations(sum, self.squares.iter().sum())
@@ -127,6 +129,8 @@ impl Correlation {
 
         // Any of 256^length frames, of any of the lengths, would have done.
         let frames = length as f64 * (GROUP as f64).ln() + (LENGTHS.len() as f64).ln();
+
+        // A bound on a probability above 1 says nothing.
         let ln_chance = (frames - z * z / 2.0).min(0.0);
         let bytes: Vec<u8> = symbols.iter().map(|symbol| symbol.byte).collect();
         Reading { symbols, z, ln_chance, id: Frame::id_of(key, &bytes) }
@@ -136,6 +140,8 @@ impl Correlation {
     fn read_symbol(&self, spectrum: &[f64], place: usize, length: usize) -> (SymbolScore, f64) {
         let mut sums = [0.0; GROUP];
         let mut squares = 0.0;
+
+        // A frame shorter than the slots has each symbol in several of them.
         for slot in (place..SLOTS).step_by(length) {
             sums.iter_mut().zip(&spectrum[slot * GROUP..]).for_each(|(sum, slot)| *sum += slot);
             squares += self.squares[slot];
@@ -170,6 +176,8 @@ fn add_group(values: &[f32], bits: &[u8; GROUP_BYTES], sums: &mut [f64]) -> f64 
     for ((values, &byte), sums) in values.chunks(8).zip(bits).zip(sums.chunks_exact_mut(8)) {
         for (place, ((value, sum), square)) in values.iter().zip(sums).zip(&mut squares).enumerate()
         {
+            // Chips are random bits, which no processor predicts: the sign is turned without a
+            // branch.
             let sign = u32::from(byte >> place & 1) << 31;
             *sum += f64::from(f32::from_bits(value.to_bits() ^ sign));
             *square += value * value;

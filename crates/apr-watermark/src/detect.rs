@@ -72,6 +72,7 @@ pub fn detect<P: Pipeline>(
         },
         |at, slot| {
             let (carrier, elements) = &tasks[at];
+            // Tasks come in order, so the sum is the same for any number of threads.
             total.merge(&slot.correlation);
             progress.advance(bytes_of(&reader.tensors()[apart[*carrier].tensor], elements));
             Ok(())
@@ -92,6 +93,7 @@ fn report(
     let (z, ln_chance) = match asked {
         Some((_, frame)) => {
             let z = total.score(frame);
+            // Hoeffding's bound for one frame; a negative correlation is no find.
             (z, -z.max(0.0).powi(2) / 2.0)
         }
         None => (z, ln_chance),

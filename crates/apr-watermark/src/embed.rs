@@ -73,6 +73,7 @@ impl<'a> Marked<'a> {
         strength: Option<f64>,
     ) -> Result<Self> {
         let frame = Frame::new(key, id)?;
+        // Blocks are carriers when a mark is looked for, so the survey does not leave them out.
         for carrier in carriers.list() {
             let info = &base.tensors()[carrier.tensor];
             if !info.dtype.is_float() {
@@ -195,6 +196,8 @@ impl Signs {
         }
         chips.read(group, &mut self.minus);
         let symbol = frame.bytes()[chips.slot(group) % frame.bytes().len()];
+
+        // Eight places share a byte: the parity of symbol and place is Walsh's sign.
         for (minus, place) in self.minus.iter_mut().zip((0..=u8::MAX).step_by(8)) {
             let is_odd = |bit: u8| (symbol & (place + bit)).count_ones() % 2 == 1;
             *minus ^= (0..8).map(|bit| u8::from(is_odd(bit)) << bit).sum::<u8>();
@@ -268,6 +271,7 @@ fn shift_narrow(
 
 /// The distance between neighbouring floats of 16 bits around a value.
 fn spacing(dtype: DType, value: f64) -> f64 {
+    // Without sign and fraction, the power of two at or below the value is left.
     let power_of_two = f64::from_bits(value.to_bits() & 0x7ff0_0000_0000_0000);
     match dtype {
         // 10 bits of fraction; the subnormal ones are 2^-24 apart.
@@ -323,6 +327,7 @@ impl CheckpointReader for Marked<'_> {
     }
 
     fn tensor_slice(&self, tensor: usize) -> Option<&[u8]> {
+        // The bytes that the reader holds are those without the mark.
         if self.mark(tensor).is_some() { None } else { self.base.tensor_slice(tensor) }
     }
 

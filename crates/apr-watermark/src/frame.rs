@@ -53,6 +53,8 @@ impl Frame {
         if check(key, &padded) != *found {
             return None;
         }
+
+        // An id has no control characters, so zeros at the end are padding.
         let len = padded.iter().rposition(|&byte| byte != 0)? + 1;
         padded.truncate(len);
         String::from_utf8(padded).ok()

@@ -24,6 +24,8 @@ impl MarkKey {
                 secret.len()
             )));
         }
+
+        // The labels of public keys in PEM end so: `RSA PUBLIC KEY`, too.
         let public = b"PUBLIC KEY-----";
         if secret.windows(public.len()).any(|window| window == public) {
             return Err(Error::format(
@@ -36,6 +38,7 @@ impl MarkKey {
     /// A hash that only this key's owner can make; `purpose` keeps its uses apart.
     pub(super) fn hasher(&self, purpose: &str) -> blake3::Hasher {
         let mut hasher = blake3::Hasher::new_keyed(&self.0);
+        // The zero ends the purpose, so that no purpose with a text reads as another one.
         hasher.update(purpose.as_bytes()).update(&[0]);
         hasher
     }

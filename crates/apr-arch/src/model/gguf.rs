@@ -79,6 +79,8 @@ impl<'a> FamilyModel<'a> {
         else {
             return false;
         };
+
+        // The condition is over indices, so it says nothing of tensors without any.
         !found.numbers.is_empty() && self.dimensions.truth(condition, &found.numbers) == Some(true)
     }
 

@@ -79,6 +79,8 @@ pub(super) fn counts<'a>(
                 .find(|(name, _)| *name == index)
                 .map(|(_, number)| number)
         };
+
+        // A name may hold any number of 64 bits.
         members.iter().flatten().filter_map(of).max().map(|last| last.saturating_add(1))
     };
 

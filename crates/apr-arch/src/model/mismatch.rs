@@ -106,6 +106,7 @@ impl std::fmt::Display for Mismatch {
 impl FamilyModel<'_> {
     /// Where the configuration leads to another shape than the tensor's.
     fn misshaped(&self, position: usize, info: &TensorInfo) -> Option<Mismatch> {
+        // Most shapes fit, and are compared without computing what a message needs.
         self.expected_dims(position).filter(|dims| **dims != *info.shape.dims())?;
         let (expected, formula) = self.expected_shape(position)?;
         Some(Mismatch::Shape {
@@ -136,6 +137,7 @@ impl FamilyModel<'_> {
                     let extra = is_believed && self.is_extra(&info.name, &beginnings);
                     mismatches.push(Mismatch::Unexpected { name: name(), extra });
                 }
+                // The guard itself notes that the tensor is there.
                 Some(member)
                     if !present.add(&member.canonical, member.tensor, beyond.is_none()) =>
                 {

@@ -157,6 +157,8 @@ impl Writer<'_> {
         head_dim: u64,
     ) -> Result<ValueId> {
         let shape = [0, 0, signed(heads), signed(head_dim)];
+
+        // The norm of the first head says whether there are any.
         let each = place.numbered(part, &[("head", 0), ("kv_head", 0)]);
         let Some(module) = each.filter(|name| self.model.has(&format!("{name}.weight"))) else {
             return Ok(self.reshape(name, x, &shape));
@@ -290,6 +292,8 @@ impl Writer<'_> {
         let sinks = self.tensor(sinks)?;
         Ok(self.scope("sinks", |w| {
             let column = w.reshape("column", sinks, &[1, signed(heads.heads), 1, 1]);
+
+            // Zeros for each query: a score less itself, since masks keep scores finite.
             let first = w.slice("first_scores", scores, -1, 0, 1);
             let zeros = w.make("Sub", "zeros", [first, first]);
             let column = w.make("Add", "sink_scores", [zeros, column]);

@@ -52,6 +52,7 @@ impl Writer<'_> {
     pub(crate) fn channel_norm(&mut self, name: &str, x: ValueId, module: &str) -> Result<ValueId> {
         let gamma = self.tensor(&format!("{module}.weight"))?;
         let beta = self.tensor(&format!("{module}.bias"))?;
+        // The epsilon is PyTorch's default, since transformers states none here.
         Ok(self
             .op("InstanceNormalization", [x, gamma, beta])
             .attribute("epsilon", 1e-5_f32)

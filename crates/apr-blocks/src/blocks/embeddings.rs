@@ -62,6 +62,7 @@ impl Writer<'_> {
 
     /// Positions of the tokens in a row, from 0 on or after `past` ones: `[1, sequence]`.
     pub(crate) fn positions_in_a_row(&mut self, count: ValueId, past: Option<ValueId>) -> ValueId {
+        // Range takes numbers without dimensions.
         let scalar = self.ints(&[]);
         let (zero, one) = (self.int(0), self.int(1));
         let count = self.make("Reshape", "token_count", [count, scalar]);

@@ -34,6 +34,7 @@ impl Writer<'_> {
     fn experts(&mut self, place: Place<'_>, count: u64, x: ValueId) -> Result<ValueId> {
         let tokens = self.flattened(place, x)?;
         let shares = self.shares(place, count, tokens)?;
+        // Zeros for as many tokens as there are when the model runs.
         let mut sum = self.make("Sub", "nothing", [tokens, tokens]);
         for expert in 0..count {
             sum = self.expert(place, expert, tokens, shares, sum)?;
@@ -131,6 +132,8 @@ impl Writer<'_> {
         let axis = self.ints(&[-1]);
         let scores = self.make("Squeeze", "score_of_group", [scores, axis]);
         let [_, places] = self.best("best_groups", scores, place.size("router_best_groups")?);
+
+        // ScatterElements takes values in the shape of their places: ones in that shape.
         let zeros = self.make("Sub", "zeros", [scores, scores]);
         let ones =
             self.op("GatherElements", [zeros, places]).attribute("axis", 1).output("zeros_of_best");
@@ -185,6 +188,7 @@ impl Writer<'_> {
             let share = w.make("GatherND", "my_share", [share, rows]);
             let share = w.unsqueeze("share_column", share, &[1]);
             let part = w.make("Mul", "part", [made, share]);
+            // ScatterND can add since opset 16.
             let sum = w
                 .op("ScatterND", [sum, rows, part])
                 .attribute("reduction", "add")

@@ -122,6 +122,7 @@ impl<'p> Rotation<'p> {
     fn trained(&self) -> Result<f64> {
         let config =
             |path: &str| self.place.model.settings.config(path).and_then(|json| json.as_f64());
+        // Phi-3 has this length at the top of its configuration.
         let own = config("original_max_position_embeddings")
             .or_else(|| self.number("original_max_position_embeddings"));
         let trained = own.map_or_else(|| self.place.number("max_positions"), Ok)?;
@@ -158,6 +159,7 @@ impl<'p> Rotation<'p> {
             "llama3" => Ok(fixed(self.llama3(&plain)?)),
             "yarn" => self.yarn(&plain),
             "longrope" | "su" => self.longrope(&plain),
+            // The exponent has dim - 2 below the line.
             "dynamic" if dim > 2 => Ok(Frequencies {
                 inverse: Inverse::Growing {
                     theta: plain.theta,
@@ -198,6 +200,8 @@ impl<'p> Rotation<'p> {
         let factor = self.stretch()?;
         let trained = self.trained()?;
         let dim = plain.dim as f64;
+
+        // In transformers it is `get(key) or default`, by which 0 counts as absent.
         let or = |key: &str, otherwise: f64| {
             self.number(key).filter(|value| *value != 0.0).unwrap_or(otherwise)
         };
@@ -212,6 +216,7 @@ impl<'p> Rotation<'p> {
 
         let low = low.max(0.0);
         let mut high = high.min(dim - 1.0);
+        // As transformers does it, so that the ramp divides by no 0.
         if low == high {
             high += 0.001;
         }

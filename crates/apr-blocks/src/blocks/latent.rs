@@ -69,6 +69,7 @@ impl Writer<'_> {
         let lengths = Lengths::of(place)?;
         let mut heads = Heads::of(place)?;
         let factor = Rotation::of(place)?.score_factor();
+        // Queries and keys both grow by the factor, so scores grow by its square.
         heads.scale *= factor * factor;
         self.scope("attention", |w| {
             let query = w.latent_query(place, x)?;

@@ -144,6 +144,7 @@ impl Writer<'_> {
         x: ValueId,
         width: u64,
     ) -> ValueId {
+        // The operator does not go without a scale.
         let ones = vec![1.0; usize::try_from(width).unwrap_or(usize::MAX)];
         let ones = self.body().constant(Constant::floats(&ones));
         self.layer_norm_op(name, eps, vec![x, ones])

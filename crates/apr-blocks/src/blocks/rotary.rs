@@ -55,6 +55,8 @@ impl Rotary {
         let share = rotation
             .partial()
             .map_or_else(|| place.number_or_none("rotary_share"), |share| Ok(Some(share)))?;
+
+        // The fraction is cut off, as transformers does it.
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,

@@ -35,8 +35,10 @@ pub(crate) fn write(model: &Model<'_>, w: &mut Writer<'_>) -> Result<()> {
         let turned = w.transpose("images_turned", image, [1, 0]);
         let products = w.make("MatMul", "products", [text, turned]);
         let scale = w.tensor(&text_place.module("logit_scale")?)?;
+        // The checkpoint has the logarithm of the scale.
         let scale = w.make("Exp", "scale", [scale]);
         let mut by_text = w.make("Mul", "scaled", [products, scale]);
+        // SigLIP adds a bias, and CLIP does not.
         if let Some(bias) = text_place.tensor_or_none("logit_bias") {
             let bias = w.tensor(&bias)?;
             by_text = w.make("Add", "by_text", [by_text, bias]);
@@ -160,6 +162,7 @@ fn image(w: &mut Writer<'_>, place: Place<'_>, pixels: ValueId) -> Result<Side> 
 fn classes(w: &mut Writer<'_>, place: Place<'_>, pixels: ValueId) -> Result<()> {
     let states = vision::encoded(w, place, pixels)?;
     let logits = w.scope("head", |w| -> Result<ValueId> {
+        // The vector of the whole stands in front, and is no patch.
         let patches = match place.tensor_or_none("class_vector") {
             Some(_) => w.slice("patches", states, 1, 1, i64::MAX),
             None => states,

@@ -71,6 +71,8 @@ pub(crate) fn write_decoder(model: &Model<'_>, w: &mut Writer<'_>, memory: Memor
     let before = past.first().map(|past| w.length("past_count", past.key, 2));
     let x = w.scope("embeddings", |w| {
         let x = w.token_vectors(place, tokens)?;
+
+        // Families with relative positions have no table of them.
         if place.tensor_or_none("positions").is_none() {
             return Ok(x);
         }

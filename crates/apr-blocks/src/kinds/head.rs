@@ -94,6 +94,7 @@ impl Writer<'_> {
     /// The first or last place along axis 1 where a truth holds, `[batch, 1]`; the first or last
     /// place of all where it holds nowhere.
     pub(crate) fn place_of(&mut self, name: &str, truths: ValueId, is_last: bool) -> ValueId {
+        // ArgMax takes numbers alone.
         let numbers = self.cast("as_numbers", truths, ElementType::I32);
         let place = self.op("ArgMax", [numbers]).attribute("axis", 1).attribute("keepdims", 1);
         place.attribute("select_last_index", i64::from(is_last)).output(name)
@@ -179,6 +180,7 @@ pub(crate) fn language(w: &mut Writer<'_>, place: Place<'_>, x: ValueId) -> Resu
             w.matrix(&format!("{}.weight", place.module("head")?), false)?
         };
         let mut logits = w.make("MatMul", "logits", [x, weight]);
+        // The bias of the head's own layer, or one that stands apart as in BERT.
         for bias in [
             place.name("head").map(|head| format!("{head}.bias")),
             place.tensor_or_none("head_bias"),

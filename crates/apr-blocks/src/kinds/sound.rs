@@ -97,6 +97,7 @@ fn features(w: &mut Writer<'_>, place: Place<'_>, samples: ValueId) -> Result<Va
                 ("first", _) => x,
                 ("each", _) => {
                     let by_frame = w.transpose("by_frame", x, [0, 2, 1]);
+                    // The epsilon is PyTorch's default, since transformers states none here.
                     let normal = w.norm(
                         "norm",
                         Norm::of(place)?.with_eps(1e-5),

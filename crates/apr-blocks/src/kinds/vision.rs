@@ -83,6 +83,8 @@ pub(crate) fn attended_pool(w: &mut Writer<'_>, place: Place<'_>, x: ValueId) ->
     let qkv_bias = place.module("probe_qkv_bias")?;
     w.scope("pooler", |w| {
         let probe = w.tensor(&probe)?;
+        // One matrix has the rows of queries, keys and values, as `torch.nn.MultiheadAttention`
+        // does.
         let part = |w: &mut Writer<'_>, name: &str, x: ValueId, number: u64| -> Result<ValueId> {
             let rows = w.linear_rows(name, x, &qkv, number * width, width)?;
             let views = vec![View::Slice { axis: 0, start: number * width, len: width }];

@@ -38,6 +38,8 @@ pub(super) fn run(args: &DiffArgs, context: &Context) -> Outcome {
 
     let report = with_sides(&models, context, |left, right| {
         let report = diff(left, right, &options, &context.pipeline()?, &bar);
+
+        // Where a file changed meanwhile, neither the report nor its error means anything.
         context.sources.check_unchanged()?;
         Ok(report?)
     })?;
@@ -374,6 +376,7 @@ fn render_change(out: &mut dyn Write, change: &MetadataChange) -> io::Result<()>
     let skipped = if common < WIDTH / 2 || left.len().max(right.len()) <= WIDTH {
         0
     } else {
+        // `common` is at least half of `WIDTH`, and so above `BEFORE`.
         common - BEFORE
     };
     let shown = |text: &[char]| {

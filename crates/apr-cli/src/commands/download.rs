@@ -71,6 +71,8 @@ fn fetch(path: &Path, all: bool, context: &Context) -> Outcome<DownloadReport> {
     // What is in the report already is not said twice.
     let why = place.chosen().why.clone();
     let is_new = |note: &String| why.as_ref().is_none_or(|why| !note.ends_with(why.as_str()));
+
+    // After a download that failed, too: the notes may say why.
     place
         .notes()
         .take()
@@ -165,6 +167,8 @@ fn listed(path: &Path, context: &Context) -> Outcome<ListReport> {
     let folder = context.sources.place(path)?;
     let place = folder.place();
     let repository = place.repository();
+
+    // The ETag of a file in LFS is its SHA-256; git's SHA-1 of others has 40 digits.
     let sha256 = |file: &RemoteFile| file.etag.clone().filter(|etag| etag.len() == 64);
     let files = place.files().iter().map(|file| ListedFile {
         name: file.name.clone(),

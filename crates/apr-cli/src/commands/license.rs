@@ -120,6 +120,8 @@ fn check(
     let block = block(&reader)?;
     let digest = reader.container().signed()?.map(|signed| signed.digest).unwrap_or_default();
     let issuer = block.verify(&digest, &trusted).map_err(named)?;
+
+    // What no signature covers could have been put there by anybody.
     reader.container().check_uncovered()?;
     let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let seconds = i64::try_from(since_1970.as_secs()).unwrap_or(i64::MAX);

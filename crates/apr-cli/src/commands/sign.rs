@@ -80,6 +80,7 @@ fn sign_manifest(args: &SignArgs, key: SigningKey, context: &Context) -> Outcome
         ));
     }
 
+    // Held until the file is replaced, so that nobody else's signature gets lost.
     let lock = revise::lock(&args.model, context)?;
     let mut manifest = context
         .sources
@@ -136,6 +137,8 @@ pub(super) fn verify(args: &VerifyArgs, context: &Context) -> Outcome {
     let block = signatures(&*reader)?;
     let digest = reader.container().signed()?.map(|signed| signed.digest).unwrap_or_default();
     let verification = block.verify(&digest, &trusted);
+
+    // Signatures come first: digests that nobody signed prove nothing.
     let outcome = verification
         .check()
         .map_err(Failure::from)

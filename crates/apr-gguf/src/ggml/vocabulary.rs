@@ -131,6 +131,7 @@ impl Vocabulary {
         let alphabet = byte_to_unicode();
         self.tokens().enumerate().map(move |(id, token)| match (representation, id) {
             (Representation::Utf8, _) => String::from_utf8_lossy(token).into_owned(),
+            // In Llama's vocabulary three special tokens come first, and then one for each byte.
             (Representation::SentencePiece, 0) => "<unk>".to_owned(),
             (Representation::SentencePiece, 1) => "<s>".to_owned(),
             (Representation::SentencePiece, 2) => "</s>".to_owned(),

@@ -37,6 +37,8 @@ impl Container {
     /// Reads the magic, and the version where there is one.
     pub(super) fn read(cursor: &mut Cursor<'_>) -> Result<Self> {
         let word: [u8; 4] = cursor.take(4, "the magic")?.try_into().unwrap_or_default();
+
+        // Magics are numbers of 32 bits, whose letters lie backwards.
         let magic = match &word {
             b"lmgg" => return Ok(Self { magic: "ggml", version: None }),
             b"fmgg" => "ggmf",
@@ -380,6 +382,8 @@ fn is_in_range(field: &Field, hyperparameters: &Map<String, Value>) -> bool {
 /// parts of.
 fn agree(layout: &Layout, hyperparameters: &Map<String, Value>) -> bool {
     let value = |name: &str| number(hyperparameters, name);
+
+    // Hyperparameters that are in range divide: none of these is 0.
     let divides = |heads: &str, width: &str| value(width) % value(heads) == 0;
 
     // Pairs of a head's elements are rotated.

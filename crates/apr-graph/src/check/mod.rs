@@ -143,6 +143,7 @@ impl<'g> Checker<'g> {
         let calls = |function: &Function| {
             let mut calls: Vec<usize> =
                 operators(&function.body).filter_map(|op| index.get(op).copied()).collect();
+            // A function that is called twice is one edge.
             calls.sort_unstable();
             calls.dedup();
             calls
@@ -160,6 +161,7 @@ impl<'g> Checker<'g> {
     fn model(&mut self) {
         let body = &self.graph.body;
         for id in &body.inputs {
+            // Ids of other bodies were reported before.
             let Some(value) = body.values.get(id.0 as usize) else { continue };
             if matches!(value.kind, crate::ValueType::Unknown) {
                 self.findings.add(
@@ -186,6 +188,7 @@ impl<'g> Checker<'g> {
             return;
         }
 
+        // What follows takes values by their ids.
         if !self.ids(body, place) {
             return;
         }
@@ -279,6 +282,7 @@ impl<'g> Checker<'g> {
     }
 
     fn order(&mut self, body: &Body, place: &Place<'_>) {
+        // A circle has a node that reads what comes later.
         let late = order::late(body);
         if late.is_empty() {
             return;
@@ -298,6 +302,7 @@ impl<'g> Checker<'g> {
         }
 
         for (reader, value, maker) in late {
+            // The circle was reported as a whole.
             if of_circle[reader].is_some() && of_circle[reader] == of_circle[maker] {
                 continue;
             }

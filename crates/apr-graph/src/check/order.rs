@@ -17,6 +17,7 @@ fn makers(body: &Body) -> Vec<Option<usize>> {
     let mut makers = vec![None; body.values.len()];
     for (position, node) in body.nodes.iter().enumerate() {
         for output in node.outputs.iter().flatten() {
+            // The first maker counts; `single_origins` reports the second.
             makers[output.0 as usize].get_or_insert(position);
         }
     }
@@ -94,6 +95,7 @@ impl Search<'_> {
                         self.enter(to);
                         path.push((to, 0));
                     }
+                    // Only nodes on the stack can be of the same circle.
                     Some(index) if self.waits[to] => self.low[node] = self.low[node].min(index),
                     Some(_) => {}
                 },

@@ -50,6 +50,7 @@ impl Memory {
             .flatten()
             .map(|id| self.bytes[id.0 as usize])
             .fold(0, u64::saturating_add);
+        // What runs inside counts what becomes the outputs.
         let used = self.live.saturating_add(made.max(inside));
         self.live = self.live.saturating_add(made);
         for gone in std::mem::take(&mut self.goes[position]) {
@@ -64,6 +65,7 @@ impl Memory {
 fn last_uses(body: &Body, holder: &[usize]) -> Vec<Option<usize>> {
     let mut last = vec![None; body.values.len()];
     for (position, node) in body.nodes.iter().enumerate() {
+        // What nobody reads goes after the node that makes it.
         for id in order::reads(node).chain(node.outputs.iter().copied().flatten()) {
             if let Some(holder) = holder.get(id.0 as usize) {
                 last[*holder] = Some(position);
@@ -81,6 +83,7 @@ fn holders(body: &Body) -> Vec<usize> {
     let mut holder: Vec<usize> = (0..body.values.len()).collect();
     for node in &body.nodes {
         let (Some(from), Some(Some(to))) = (node.input(0), node.outputs.first()) else { continue };
+        // Three of the free ones make a value that is no other shape of their input.
         let same = flops::is_free(node) && !matches!(&*node.op.name, "Constant" | "Shape" | "Size");
         if same {
             holder[to.0 as usize] = holder[from.0 as usize];

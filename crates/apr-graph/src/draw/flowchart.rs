@@ -37,6 +37,7 @@ struct Writer<'a> {
 
 impl Writer<'_> {
     fn line(&mut self, level: usize, line: &str) {
+        // Writing to a `String` does not fail.
         let _ = writeln!(self.text, "{}{line}", "  ".repeat(level));
     }
 

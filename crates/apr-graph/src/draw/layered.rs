@@ -88,6 +88,7 @@ fn layers(count: usize, edges: &[(Place, Place)], first: usize, last: usize) -> 
     let mut below = vec![Vec::new(); count];
     let mut reads = vec![false; count];
     for ((from, _), (to, _)) in edges {
+        // An edge upwards counts as one downwards, or there would be circles.
         let (upper, lower) = (*from.min(to), *from.max(to));
         if upper != lower {
             below[upper].push(lower);
@@ -97,6 +98,8 @@ fn layers(count: usize, edges: &[(Place, Place)], first: usize, last: usize) -> 
 
     let mut layers = vec![usize::from(first > 0); count];
     layers[..first].fill(0);
+
+    // Edges go to later boxes alone here, so one pass in order is enough.
     for upper in 0..count {
         for &lower in &below[upper] {
             layers[lower] = layers[lower].max(layers[upper] + 1);
@@ -110,6 +113,8 @@ fn layers(count: usize, edges: &[(Place, Place)], first: usize, last: usize) -> 
     }
 
     let lowest = layers.iter().copied().max().unwrap_or(0);
+
+    // Outputs get a layer of their own where another box is in the lowest.
     let ends_alone = layers[..count - last].contains(&lowest);
     layers[count - last..].fill(lowest + usize::from(last > 0 && ends_alone));
     layers
@@ -144,6 +149,7 @@ fn bend(shapes: &[Shape], edges: &[(Place, Place)], vertices: &mut Vec<Vertex>) 
         for (step, pair) in chain.windows(2).enumerate() {
             let leaves = if step == 0 { touch(shapes, upper, !goes_up) } else { 0.0 };
             let enters = if step + 2 == chain.len() { touch(shapes, lower, goes_up) } else { 0.0 };
+            // Edges that share a bend pull on it once.
             if linked.insert((pair[0], pair[1], leaves.to_bits(), enters.to_bits())) {
                 vertices[pair[0]].below.push(Link { other: pair[1], here: leaves, there: enters });
                 vertices[pair[1]].above.push(Link { other: pair[0], here: enters, there: leaves });

@@ -48,6 +48,7 @@ fn sort(vertices: &[Vertex], row: &mut [usize], places: &mut [f64], down: bool) 
         .iter()
         .map(|vertex| {
             let links = if down { &vertices[*vertex].above } else { &vertices[*vertex].below };
+            // What touches nothing stays where it is.
             mean(links, places, vertices).unwrap_or(places[*vertex])
         })
         .collect();
@@ -82,6 +83,7 @@ fn crossings(vertices: &[Vertex], rows: &[Vec<usize>], places: &[f64]) -> u64 {
                 (here, at(places[link.other], link.there, &vertices[link.other]))
             }));
         }
+        // Sorted by where they begin, edges cross as often as their ends are out of order.
         edges.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)));
         let mut ends: Vec<f64> = edges.into_iter().map(|edge| edge.1).collect();
         sum += inversions(&mut ends);

@@ -74,6 +74,8 @@ fn wish(vertices: &[Vertex], vertex: usize, links: &[Link], lefts: &[f64]) -> (f
         weight += pull;
         sum += pull * (lefts[link.other] + link.there - link.here);
     }
+
+    // What is tied to nothing keeps its place, and gives way: its weight is small, but not 0.
     if weight == 0.0 { (0.1, lefts[vertex]) } else { (weight, sum / weight) }
 }
 

@@ -223,6 +223,7 @@ fn write_route(svg: &mut String, route: &[(f64, f64)]) -> fmt::Result {
     let (mut x, mut y) = route[0];
     for pair in route[1..].chunks(2) {
         let (to_x, to_y) = pair[0];
+        // A curve that hardly bends is a line.
         if (to_x - x).abs() < 0.5 {
             write!(svg, "L{to_x:.1} {to_y:.1}")?;
         } else {

@@ -76,6 +76,7 @@ impl Engine<'_> {
             results.push(self.within(name, body, &[], around, scope, calls)?);
             match taken {
                 Some(branch) if branch == name => {}
+                // A branch that is never taken says nothing.
                 Some(_) => self.findings.rewind(before),
                 // It may be there for other inputs than these types allow.
                 None => self.findings.soften(before),
@@ -112,7 +113,10 @@ impl Engine<'_> {
     ) -> Result<(Vec<ValueType>, Vec<ValueType>), String> {
         let Repeated { mut inputs, states, first_output } = repeated;
         let marks = (self.findings.mark(), calls.len());
+
+        // Without states, one pass is enough.
         let before = if states.is_empty() { None } else { self.copy(body) };
+        // Without a second pass, nothing may depend on what shape a state begins with.
         if before.is_none() {
             inputs[states.clone()].iter_mut().for_each(|state| *state = without_shape(state));
         }
@@ -129,10 +133,12 @@ impl Engine<'_> {
             let Some(before) = before.as_ref().filter(|_| !stays && pass < 2) else {
                 return Ok((outputs, joined));
             };
+            // What still grows is given up, so that the third pass is the last.
             if pass == 1 {
                 joined.iter_mut().for_each(|state| *state = without_shape(state));
             }
 
+            // The next pass starts from the body as it was, and says everything again.
             inputs[states.clone()].clone_from_slice(&joined);
             body.clone_from(before);
             self.findings.rewind(marks.0);
@@ -158,6 +164,7 @@ impl Engine<'_> {
         scope: &Scope<'_>,
         calls: &mut Vec<Option<usize>>,
     ) -> Result<Made, String> {
+        // Loop hands its body the number of the run and the condition in front of the states.
         let mut inputs =
             vec![ValueType::tensor(ElementType::I64, []), ValueType::tensor(ElementType::Bool, [])];
         inputs.extend(kinds(node, 2, around));
@@ -165,6 +172,8 @@ impl Engine<'_> {
         let Some(named) = only_body(node) else { return Ok(Made::nothing(node)) };
         let states_at = 2..2 + states;
         loosen_first(named.1, &mut inputs[..2]);
+
+        // The body's first output is the condition.
         let repeated = Repeated { inputs, states: states_at, first_output: 1 };
         let (outputs, mut kinds) = self.repeated(named, repeated, around, scope, calls)?;
         kinds.extend(outputs.iter().skip(1 + states).map(|kind| stacked(kind, 0, Dim::Unknown)));
@@ -179,6 +188,7 @@ impl Engine<'_> {
         scope: &Scope<'_>,
         calls: &mut Vec<Option<usize>>,
     ) -> Result<Made, String> {
+        // Version 8 has the lengths of sequences in front, and a batch around everything.
         let old = operator.since < 9;
         let all = kinds(node, usize::from(old), around);
         let scanned =

@@ -99,6 +99,8 @@ impl<'g> Engine<'g> {
 
     pub(super) fn run(mut self, body: &mut Body) -> Inference {
         let functions: u64 = self.functions.iter().map(|function| size(&function.body)).sum();
+
+        // Both grow with the graph, so that a small file can't ask for much work or memory.
         self.room = (size(body) + functions).saturating_mul(32).saturating_add(1 << 20);
         self.left = (size(body) + functions).saturating_mul(8).saturating_add(100_000);
         let scope = Scope { prefix: String::new(), opsets: self.opsets, of_call: &[], depth: 0 };
@@ -156,6 +158,7 @@ impl<'g> Engine<'g> {
         self.origins(body, around, &mut facts, scope);
         self.left = self.left.saturating_sub(body.nodes.len() as u64);
         for position in 0..body.nodes.len() {
+            // The node is taken out meanwhile, so that the body can be read and changed.
             let mut node = std::mem::replace(&mut body.nodes[position], placeholder());
             let path = |node: &Node| node_path(&scope.prefix, position, node);
             match self.node(&mut node, Around { body, facts: &facts }, scope, position, calls) {
@@ -227,6 +230,7 @@ impl<'g> Engine<'g> {
             return self.call(*function, node, around, scope, position, calls);
         }
 
+        // What is not known makes values of unknown types; `check` reports the operator.
         let Some(operator) = operator(node, scope.opsets).filter(|operator| !operator.deprecated)
         else {
             return Ok(Made::nothing(node));
@@ -281,6 +285,7 @@ impl<'g> Engine<'g> {
     ) {
         let mut known = made.known.into_iter();
         for (output, kind) in node.outputs.iter().zip(made.kinds) {
+            // Taken even for an output that is left out, so that both lists stay in step.
             let known = known.next().flatten();
             let Some(output) = output else { continue };
             let (kind, known) = self.affordable(kind, known, node, path);

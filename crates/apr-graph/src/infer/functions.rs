@@ -45,6 +45,7 @@ impl Engine<'_> {
         let inputs =
             node.inputs.iter().map(|input| input.and_then(|id| around.input(id)).map(telling));
         let mut inputs: Vec<_> = inputs.collect();
+        // The function may have more parameters than this call gives.
         inputs.resize(definition.body.inputs.len(), None);
         let text = if attributes.is_empty() { String::new() } else { format!("{attributes:?}") };
         let key = Key { function, inputs, attributes: text };
@@ -143,6 +144,7 @@ fn attributes(node: &Node, of_call: &[Attribute], defaults: &[Attribute]) -> Vec
     for attribute in &node.attributes {
         match &attribute.value {
             AttributeValue::OfCall(name) => {
+                // Where the call around gives nothing and there is no default, this call has none.
                 let outer = of_call.iter().find(|outer| outer.name == *name);
                 all.extend(outer.map(|outer| Attribute {
                     name: attribute.name.clone(),

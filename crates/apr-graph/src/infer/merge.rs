@@ -68,6 +68,7 @@ fn dims(declared: &Dim, inferred: &Dim) -> Option<Dim> {
 /// differ.
 pub(crate) fn either(a: &ValueType, b: &ValueType) -> Result<ValueType, String> {
     Ok(match (a, b) {
+        // The unknown one may have any shape.
         (ValueType::Unknown, other) | (other, ValueType::Unknown) => without_shape(other),
         (ValueType::Tensor(a), ValueType::Tensor(b)) => {
             if let (Some(left), Some(right)) = (a.element, b.element)

@@ -42,6 +42,7 @@ pub use inference::{Inference, MAX_DEPTH, Signature};
 /// assert_eq!(graph.body.value(y).tensor().unwrap().to_string(), "f32[batch, 64]");
 /// ```
 pub fn infer(graph: &mut Graph) -> Inference {
+    // The functions are read while the main body is changed.
     let mut body = std::mem::take(&mut graph.body);
     let inference = engine::Engine::new(graph).run(&mut body);
     graph.body = body;

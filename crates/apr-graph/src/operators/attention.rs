@@ -59,6 +59,7 @@ fn attention(call: &mut Call<'_>) -> Result<(), String> {
     } else {
         vec![query.batch.clone(), query.sequence.clone(), query.heads.times(&value.size)]
     };
+    // Input 4 has the keys of earlier tokens.
     let total = past_length(call, 4).plus(&key.sequence);
     call.set_shape(0, output);
     call.set_shape(1, vec![key.batch.clone(), key.heads.clone(), total.clone(), key.size]);

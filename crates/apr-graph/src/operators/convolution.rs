@@ -220,6 +220,7 @@ fn grown(call: &Call<'_>, kernel: Vec<Dim>, pixels: &[Dim]) -> Result<Vec<Dim>, 
     let extra = call.list("output_padding").map_or_else(|| vec![0; pixels.len()], <[i64]>::to_vec);
     let size = |position: usize, size: &Dim| {
         let stride = Dim::integer(window.strides[position]);
+        // SAME makes each size that of the input times the stride.
         let Pads::Given(pads) = &window.pads else { return size.times(&stride) };
         let cut = Dim::integer(pads[position]).plus(&Dim::integer(pads[position + pixels.len()]));
         let extra = Dim::integer(extra.get(position).copied().unwrap_or(0));

@@ -25,6 +25,7 @@ pub(crate) fn type_of(constant: &Constant) -> ValueType {
 }
 
 fn constant(call: &mut Call<'_>) -> Result<(), String> {
+    // ONNX allows one attribute, whose name says what it is.
     let Some(attribute) = call.node.attributes.first() else {
         return Err("it has no value".to_owned());
     };
@@ -55,6 +56,7 @@ fn constant(call: &mut Call<'_>) -> Result<(), String> {
 }
 
 fn row(element: ElementType, len: Option<usize>) -> ValueType {
+    // Without a length there is no dimension: a single number.
     ValueType::tensor(element, len.map(|len| Dim::fixed(len as u64)))
 }
 
@@ -62,6 +64,7 @@ fn constant_of_shape(call: &mut Call<'_>) -> Result<(), String> {
     let (element, value) = match call.attribute("value") {
         Some(AttributeValue::Tensor(constant)) => (Some(constant.element), Known::of(constant)),
         Some(_) => (None, None),
+        // ONNX's default is one 0 of single precision.
         None => (Some(ElementType::F32), Some(Known::ints([0]))),
     };
     call.set_element(0, element);
@@ -157,6 +160,7 @@ fn range(call: &mut Call<'_>) -> Result<(), String> {
 
     let span = if step > 0 { limit.minus(&start) } else { start.minus(&limit) };
     let width = Dim::integer(step.saturating_abs());
+    // The quotient is rounded down, so this is rounded up.
     let count = span.plus(&width).minus(&Dim::fixed(1)).quotient(&width);
     let count =
         if count.as_integer().is_some_and(|count| count < 0) { Dim::fixed(0) } else { count };

@@ -17,6 +17,8 @@ pub(crate) fn apply(call: &mut Call<'_>) -> Result<(), String> {
             _ => {}
         }
     }
+
+    // A contradiction is reported, and the outputs have their types all the same.
     problem.map_or(Ok(()), Err)
 }
 

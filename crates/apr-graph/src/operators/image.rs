@@ -67,7 +67,9 @@ fn scale_dim(size: &Dim, scale: f32) -> Dim {
 
 fn resize(call: &mut Call<'_>) -> Result<(), String> {
     let Some(shape) = call.shape(0) else { return Ok(()) };
+    // Version 10 had neither a region of interest nor sizes.
     let (scales, sizes) = if call.since() == 10 { (1, usize::MAX) } else { (2, 3) };
+    // An empty tensor stands for an input that is left out.
     let empty =
         |position: usize| call.shape(position).is_some_and(|shape| shape == [Dim::fixed(0)]);
     if !call.has(sizes) || empty(sizes) {

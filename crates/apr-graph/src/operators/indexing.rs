@@ -199,6 +199,8 @@ fn cuts(call: &Call<'_>, rank: usize) -> Result<Option<Vec<Cut>>, String> {
         return Ok(None);
     };
     let count = starts.len();
+
+    // Without axes, ONNX cuts the first dimensions.
     let first = || (0..count).filter_map(|axis| i64::try_from(axis).ok()).collect();
     let along = list("axes", 3).numbers(first);
     let steps = list("steps", 4).numbers(|| vec![1; count]);
@@ -230,6 +232,7 @@ fn cut_size(size: &Dim, cut: &Cut) -> Dim {
     if let (Some(size), Some(start), Some(end)) = bounds {
         let (start, end) = (clamp(start, size, cut.step), clamp(end, size, cut.step));
         let span = if cut.step > 0 { end.saturating_sub(start) } else { start.saturating_sub(end) };
+        // The least i64 has no opposite.
         let width = i64::try_from(cut.step.unsigned_abs()).unwrap_or(i64::MAX);
         let count = if span <= 0 { 0 } else { (span - 1) / width + 1 };
         return Dim::integer(count);
@@ -249,6 +252,7 @@ fn cut_size(size: &Dim, cut: &Cut) -> Dim {
 fn clamp(bound: i64, size: i64, step: i64) -> i64 {
     let bound = if bound < 0 { bound.saturating_add(size) } else { bound };
     let size = size.max(0);
+    // Backwards, the end may lie before the first element.
     if step > 0 { bound.clamp(0, size) } else { bound.clamp(-1, size - 1) }
 }
 

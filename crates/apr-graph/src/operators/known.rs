@@ -212,6 +212,7 @@ fn remainder(call: &Call<'_>, a: &Dim, b: &Dim) -> Option<Dim> {
 }
 
 fn equal(a: &Dim, b: &Dim) -> Option<Dim> {
+    // Two sizes that nobody knows may differ.
     if a == b && *a != Dim::Unknown {
         return Some(Dim::fixed(1));
     }

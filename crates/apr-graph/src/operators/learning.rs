@@ -122,6 +122,7 @@ fn classify(call: &mut Call<'_>) -> Result<(), String> {
 /// After the rate and the count of steps come weights, their gradients, and states of the weights:
 /// each is as many tensors. The new weights and states are made.
 fn step(call: &mut Call<'_>) -> Result<(), String> {
+    // Adam keeps two states of each weight, the others one.
     let states = if call.operator.name == "Adam" { 2 } else { 1 };
     let count = call.outputs.len() / (1 + states);
     for output in 0..call.outputs.len() {

@@ -19,6 +19,8 @@ pub(super) fn product_shape(a: &[Dim], b: &[Dim]) -> Result<Vec<Dim>, String> {
     let ([.., inner], true) = (a, !b.is_empty()) else {
         return Err("a number without dimensions is no matrix".to_owned());
     };
+
+    // A vector counts as a row or a column, a dimension that the product does not keep.
     let (rows, stack_a) = match a {
         [stack @ .., rows, _] => (Some(rows), stack),
         _ => (None, &[][..]),
@@ -107,6 +109,7 @@ impl Letters {
         for (letter, size) in before.chars().chain(after.unwrap_or("").chars()).zip(sizes) {
             let known = self.sizes.entry(letter).or_insert_with(|| size.clone());
             *known = match known.as_integer() {
+                // A size of 1 is widened.
                 Some(1) => size.clone(),
                 _ if size.as_integer() == Some(1) => known.clone(),
                 _ => same(known, size).map_err(|error| format!("letter '{letter}': {error}"))?,

@@ -69,10 +69,13 @@ fn attention(call: &mut Call<'_>) -> Result<(), String> {
     let width = [1, 2].into_iter().find_map(|position| call.shape(position)?.last());
     let hidden = match (sizes, width) {
         (Some([_, _, value]), _) => Dim::integer(*value),
+        // Queries, keys and values are side by side in the weight.
         (_, Some(width)) => width.quotient(&Dim::fixed(3)),
         _ => Dim::Unknown,
     };
     let heads = Dim::integer(call.int("num_heads").unwrap_or(1));
+
+    // QAttention has scales and zero points in front of it.
     let past = if call.operator.name == "QAttention" { 8 } else { 4 };
 
     // The earlier keys and values are one tensor, `[2, batch, heads, past, size]`.
@@ -81,6 +84,8 @@ fn attention(call: &mut Call<'_>) -> Result<(), String> {
         (true, Some([_, _, _, length, _])) => length.clone(),
         _ => Dim::Unknown,
     };
+
+    // A shared buffer has room for the longest text from the start.
     let shared = call.is_set("past_present_share_buffer");
     let total = if shared { length } else { length.plus(sequence) };
     let present = vec![Dim::fixed(2), batch.clone(), heads.clone(), total, hidden.quotient(&heads)];
@@ -141,6 +146,8 @@ fn mat_mul_n_bits(call: &mut Call<'_>) -> Result<(), String> {
 fn skip_norm(call: &mut Call<'_>) -> Result<(), String> {
     let Some(shape) = call.shape(0) else { return Ok(()) };
     let shape = shape.to_vec();
+
+    // The sum of the inputs is the last output: the second of group norms, else the fourth.
     let sum = call.outputs.len().saturating_sub(1);
     if sum == 3 || call.operator.name == "SkipGroupNorm" {
         call.set_shape(sum, shape.clone());

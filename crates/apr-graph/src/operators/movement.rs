@@ -33,6 +33,7 @@ fn concat(call: &mut Call<'_>) -> Result<(), String> {
         (0..call.inputs.len()).map(|position| call.shape(position)).collect();
     let Some(shapes) = shapes else { return Ok(()) };
     let Some(first) = shapes.first() else { return Ok(()) };
+    // Version 1 has this default; later ones require the axis.
     let along = axis(call.int("axis").unwrap_or(1), first.len())?;
     call.set_shape(0, joined(&shapes, along)?);
     if first.len() == 1 {
@@ -292,6 +293,8 @@ fn unsqueeze(call: &mut Call<'_>) -> Result<(), String> {
 
 fn flatten(call: &mut Call<'_>) -> Result<(), String> {
     let Some(shape) = call.shape(0) else { return Ok(()) };
+
+    // The axis may stand behind the last dimension here.
     let given = call.int("axis").unwrap_or(1);
     let end = i64::try_from(shape.len()) == Ok(given);
     let at = if end { shape.len() } else { axis(given, shape.len())? };
@@ -302,6 +305,7 @@ fn flatten(call: &mut Call<'_>) -> Result<(), String> {
 fn expand(call: &mut Call<'_>) -> Result<(), String> {
     let Some(shape) = call.shape(0) else { return Ok(()) };
     let Some(target) = from_sizes(call, 1)? else { return Ok(()) };
+    // ONNX widens both ways: a 1 in the target keeps the input's size.
     let wide = super::call::broadcast(shape, &target)
         .map_err(|error| format!("shapes {} and {}: {error}", show(shape), show(&target)))?;
     call.set_shape(0, wide);
@@ -310,6 +314,7 @@ fn expand(call: &mut Call<'_>) -> Result<(), String> {
 
 fn tile(call: &mut Call<'_>) -> Result<(), String> {
     let Some(shape) = call.shape(0) else { return Ok(()) };
+    // Version 1 repeats along one axis, by other inputs.
     if call.operator.setting("tiles").is_some() || call.inputs.len() == 3 {
         return Ok(());
     }
@@ -336,6 +341,8 @@ fn chosen(call: &Call<'_>, position: usize, rank: usize) -> Result<Option<Vec<us
 pub(super) fn pad(call: &mut Call<'_>) -> Result<(), String> {
     let Some(shape) = call.shape(0) else { return Ok(()) };
     let rank = shape.len();
+
+    // Version 1 says `paddings`.
     let widths = match call.list("pads").or_else(|| call.list("paddings")) {
         Some(list) => Some(list.iter().copied().map(Dim::integer).collect::<Vec<_>>()),
         None => call.dims(1).map(<[Dim]>::to_vec),

@@ -14,6 +14,7 @@ pub(super) const RULES: &[(&str, Rule)] = &[
 fn quantize(call: &mut Call<'_>) -> Result<(), String> {
     let element = match call.element(2) {
         Some(element) => Some(element),
+        // The zero point decides, and its type is not known yet.
         None if call.has(2) => None,
         None => call.element_attribute("output_dtype")?.or(Some(ElementType::U8)),
     };
@@ -23,6 +24,7 @@ fn quantize(call: &mut Call<'_>) -> Result<(), String> {
 
 /// The elements have the type of the scale, or of `output_dtype`.
 fn dequantize(call: &mut Call<'_>) -> Result<(), String> {
+    // Before version 19 the result is of single precision, whatever the scale is.
     let fixed = call.operator.outputs[0].types.only();
     let element = call.element_attribute("output_dtype")?.or(fixed).or_else(|| call.element(1));
     call.set_element(0, element);

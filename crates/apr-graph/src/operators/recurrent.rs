@@ -16,6 +16,8 @@ fn recurrent(call: &mut Call<'_>) -> Result<(), String> {
     };
     let first =
         |position: usize| call.shape(0).map_or(Dim::Unknown, |shape| shape[position].clone());
+
+    // `layout` 1 puts the batch first.
     let (steps, batch) =
         if call.is_set("layout") { (first(1), first(0)) } else { (first(0), first(1)) };
     let (all, last) = if call.is_set("layout") {

@@ -23,6 +23,8 @@ pub(super) const RULES: &[(&str, Rule)] = &[
 pub(super) fn reduce(call: &mut Call<'_>) -> Result<(), String> {
     let Some(shape) = call.shape(0) else { return Ok(()) };
     let keep = call.int("keepdims") != Some(0);
+
+    // Without the axes, it is known only that `keepdims` leaves as many dimensions.
     let Ok(list) = call.list_or_input("axes", 1) else {
         if keep {
             call.set_shape(0, vec![Dim::Unknown; shape.len()]);
@@ -36,6 +38,7 @@ pub(super) fn reduce(call: &mut Call<'_>) -> Result<(), String> {
         return Ok(());
     }
 
+    // No axes are all of them.
     let mut gone = vec![list.is_empty(); shape.len()];
     for position in axes(&list, shape.len())? {
         gone[position] = true;

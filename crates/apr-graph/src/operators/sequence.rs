@@ -99,6 +99,7 @@ fn truth(call: &mut Call<'_>) -> Result<(), String> {
     call.set_shape(0, Vec::new());
     match call.kind(0) {
         ValueType::Optional(_) | ValueType::Unknown => {}
+        // Since version 18 it also takes what is no optional, and so is there.
         _ => call.set_known(0, Some(Known::ints([1]))),
     }
     Ok(())
@@ -145,6 +146,7 @@ fn split_to_sequence(call: &mut Call<'_>) -> Result<(), String> {
     let mut kind = tensor.clone();
     if let Some(shape) = &mut kind.shape {
         let along = axis(call.int("axis").unwrap_or(0), shape.len())?;
+        // With sizes of parts, ONNX ignores `keepdims`.
         if call.has(1) {
             shape[along] = part_size(call, &shape[along]);
         } else if call.is_set("keepdims") {

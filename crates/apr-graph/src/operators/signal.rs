@@ -26,6 +26,7 @@ fn dft(call: &mut Call<'_>) -> Result<(), String> {
     }
 
     if let Some(parts) = sizes.last_mut() {
+        // Half a spectrum comes from a real signal, and goes back to one.
         *parts = Dim::fixed(if onesided && inverse { 1 } else { 2 });
     }
 
@@ -38,6 +39,7 @@ fn dft_axis(call: &Call<'_>) -> Option<i64> {
     if call.operator.setting("axis").is_some() {
         return call.int("axis");
     }
+    // Since version 20 the default is the last dimension before the complex parts.
     if call.has(2) { call.scalar(2)?.as_integer() } else { Some(-2) }
 }
 

@@ -148,6 +148,7 @@ impl Above {
         let since = since(rest);
         let cells: Vec<_> = rest.split('|').skip(1).collect();
         let deprecated = cells == ["deprecated"];
+        // A line that says so has no columns; those above hold for a later version.
         if !deprecated {
             for (column, cell) in self.columns.iter_mut().zip(cells) {
                 if cell != "=" {
@@ -192,6 +193,7 @@ fn parameter(cell: &'static str, types: &[(&'static str, &'static str)]) -> Para
 fn type_set(text: &str) -> TypeSet {
     let mut set = TypeSet::default();
     for part in text.split('/').filter(|part| !part.is_empty()) {
+        // Parts are ASCII, and not empty.
         let (into, mask) = match part.as_bytes()[0] {
             b's' => (&mut set.sequence, &part[1..]),
             b'o' => (&mut set.optional, &part[1..]),

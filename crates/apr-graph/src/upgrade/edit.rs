@@ -40,6 +40,7 @@ impl Edit<'_> {
         for attribute in &self.node.attributes {
             let kind = operator.setting(&attribute.name).map(|setting| setting.kind);
             let given = AttributeKind::of(&attribute.value);
+            // A reference to an attribute of the call may be of any kind.
             if kind.is_none() || given.is_some_and(|given| Some(given) != kind) {
                 return Err(format!("attribute '{}' has no meaning there", attribute.name));
             }

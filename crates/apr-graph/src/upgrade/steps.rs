@@ -121,6 +121,8 @@ fn no_training_outputs(edit: &mut Edit<'_>) -> Result<(), String> {
     if edit.node.outputs.iter().skip(1).any(Option::is_some) {
         return Err("it has outputs for training".to_owned());
     }
+
+    // Older versions have five outputs, of which this one knows three.
     edit.node.outputs.truncate(1);
     Ok(())
 }
@@ -192,6 +194,7 @@ fn top_k_is_an_input(edit: &mut Edit<'_>) -> Result<(), String> {
 fn dft_axis_is_an_input(edit: &mut Edit<'_>) -> Result<(), String> {
     let axis = match edit.take("axis") {
         Some(AttributeValue::Int(axis)) => axis,
+        // The default of version 17.
         _ => 1,
     };
     edit.input(2, "axis", Constant::int(axis));
@@ -214,6 +217,8 @@ fn softmax_of_one_dimension(edit: &mut Edit<'_>) -> Result<(), String> {
     let input = edit.node.inputs.first().copied().flatten();
     let rank = input.and_then(|id| edit.body.value(id).shape()).map(<[_]>::len);
     let last = rank.and_then(|rank| i64::try_from(rank).ok()).map(|rank| rank - 1);
+
+    // Of the last dimension alone, both versions say the same.
     if axis == -1 || last == Some(axis) {
         edit.set("axis", -1);
         return Ok(());
@@ -259,6 +264,7 @@ fn scales_are_of_channels(edit: &mut Edit<'_>) -> Result<(), String> {
 }
 
 fn split_counts_its_outputs(edit: &mut Edit<'_>) -> Result<(), String> {
+    // Version 18 wants the sizes of the parts, or their number.
     if edit.node.input(1).is_none() {
         let outputs = i64::try_from(edit.node.outputs.len()).unwrap_or(i64::MAX);
         edit.set("num_outputs", outputs);

@@ -121,6 +121,7 @@ impl Place {
             self.resource(Address::Signed(Box::new(sign)), url.clone(), None, Box::new(explain));
         let source = match file.len {
             Some(len) => {
+                // What comes must be in the state that the list stated.
                 resource.lock().etag.clone_from(&file.etag);
                 let target = listed_target(cache, &url, file.etag.clone());
                 RemoteSource::of_len(resource, len, Some(target), &self.reading)
@@ -181,6 +182,8 @@ impl Place {
         path: &str,
     ) -> Resource {
         let settings = &self.hub.client.settings;
+
+        // By the commit, since a branch may move between two requests.
         let (repo, commit) = (encode_path(&repository.id), encode_segment(&repository.commit));
         let url = format!("{}/{repo}/resolve/{commit}/{}", settings.endpoint, encode_path(path));
         let asked = HubLocation { path: path.to_owned(), ..location.clone() };
@@ -191,6 +194,7 @@ impl Place {
 
     fn url_resource(&self, url: &str) -> Resource {
         let name = Location::Url(url.to_owned()).to_string();
+        // The hub's token is for the hub alone.
         self.resource(Address::Fixed(url.to_owned()), name, None, Box::new(url_error))
     }
 

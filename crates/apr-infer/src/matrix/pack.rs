@@ -92,6 +92,7 @@ pub(super) const LINE: usize = LINE_BYTES / size_of::<f32>();
 
 impl Packed {
     fn start(&self) -> usize {
+        // `align_offset` may answer `usize::MAX`, and one line is all that is to spare.
         self.values.as_ptr().align_offset(LINE_BYTES).min(LINE)
     }
 

@@ -47,6 +47,7 @@ fn put(
 ) -> Result<()> {
     let (width, right) = (right.width(), right.in_memory());
     if left.rows == 0 || width == 0 || left.depth == 0 {
+        // A sum of no products is 0, and rows of no elements can't be cut into panels.
         clear_unless(adds, out);
         return Ok(());
     }
@@ -139,6 +140,8 @@ fn streamed(
                 put(left, right, out, adds, workers)?;
                 continue;
             }
+
+            // A part of the columns does not lie together in `out`, so that it is made beside it.
             let own = own.room(left.rows * columns);
             put(left, right, own, false, workers)?;
             put_columns(out, width, own, first..first + columns, adds);
@@ -351,6 +354,8 @@ impl Panel<'_> {
                     let b =
                         &right[first * depth + start * kernel.columns..][..len * kernel.columns];
                     let width = kernel.columns.min(columns - first);
+
+                    // The first stretch of the depth may set what the others add to.
                     let tile = Tile { rows: &mut *rows, first, width, adds: adds || start > 0 };
                     match (step, kernel.direct) {
                         (Some(step), Some(direct)) => direct(a, step, b, tile),

@@ -111,6 +111,7 @@ impl<'a> Matrix<'a> {
     pub(crate) fn joined(mut self, axis: usize, other: Self) -> Option<Self> {
         let by_rows = (axis == 0) != self.transposed;
         let other_columns = other.columns;
+        // One first column counts for all parts.
         if !by_rows || other_columns != self.columns || self.first_column != 0 || self.transposed {
             return None;
         }
@@ -143,6 +144,8 @@ impl<'a> Matrix<'a> {
         let start = (part.first_row + row) * bytes;
         let first = self.first_column + first_column;
         let block = part.dtype.block_len() as usize;
+
+        // A piece can be cut out at blocks; a row of `i8_row` needs the scale in front of it.
         let splits = part.dtype != DType::I8_ROW
             && first.is_multiple_of(block)
             && columns.is_multiple_of(block);
@@ -223,6 +226,7 @@ impl Rows for Matrix<'_> {
                 let (dtype, bytes) = flat?;
                 decode(dtype, bytes.get(), columns, scratch)?;
                 if out.is_empty() {
+                    // No copy is made: the two buffers change places.
                     std::mem::swap(out, scratch);
                 } else {
                     out.extend_from_slice(scratch);

@@ -79,6 +79,7 @@ fn both(call: &mut Call<'_>, function: impl Fn(f64) -> f64 + Sync) -> Result<Vec
 
 fn relu(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let tensor = call.take(0)?;
+    // NaN stays NaN, of which `max` would make 0.
     let result = match tensor.data() {
         Data::F32(_) => change::<f32>(call, tensor, |x| if x < 0.0 { 0.0 } else { x }),
         Data::F64(_) => change::<f64>(call, tensor, |x| if x < 0.0 { 0.0 } else { x }),
@@ -176,6 +177,8 @@ fn clip(call: &mut Call<'_>) -> Result<Vec<Value>> {
     if let Some(low) = low {
         result = join(call, &result, &low.reshaped(Vec::new())?, Largest)?;
     }
+
+    // The upper bound comes last, so that it wins where the two are crossed (ONNX's `Clip`).
     if let Some(high) = high {
         result = join(call, &result, &high.reshaped(Vec::new())?, Smallest)?;
     }

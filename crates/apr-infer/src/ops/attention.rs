@@ -131,6 +131,8 @@ pub(super) fn attend(
 
     let shape = vec![q.batch, q.heads, q.len, v.size];
     let mut out = pool::any(call.room(&shape, ElementType::F32)?);
+
+    // Each thread keeps the scores of one block of queries.
     call.room(&[call.workers().count(), QUERIES.min(q.len), k.len], ElementType::F32)?;
     let score_shape = match rules.shown {
         Shown::Nothing => vec![0],
@@ -224,6 +226,7 @@ impl Rules<'_> {
 
         show(Shown::Masked, scores);
         for row in scores.chunks_mut(len.max(1)) {
+            // The softmax of such a row is not a number; ONNX's reference gives zeros.
             if row.iter().all(|&score| score == f32::NEG_INFINITY) {
                 row.fill(0.0);
             } else {
@@ -344,6 +347,9 @@ fn mask(call: &Call<'_>, q: &Heads, past: Option<&Tensor>) -> Result<Mask> {
     }
 
     let past_len = past.and_then(|past| past.shape().get(2).copied()).unwrap_or(0);
+
+    // Lengths without past keys mean a cache outside of the graph (opset 24), which ends with these
+    // queries.
     let offsets = match &valid {
         Some(valid) if past.is_none() => {
             valid.iter().map(|len| len.saturating_sub(q.len as i64)).collect()

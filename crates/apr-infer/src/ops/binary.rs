@@ -135,6 +135,8 @@ fn arithmetic(call: &mut Call<'_>, by: impl Join + Sync) -> Result<Vec<Value>> {
     for position in [0, 1] {
         let (own, other) = (call.tensor(position)?, call.tensor(1 - position)?);
         let singles = own.element() == ElementType::F32 && other.element() == ElementType::F32;
+
+        // Nothing else looks at it, so that the result can take its memory.
         if singles && own.is_alone() && repeats_within(other.shape(), own.shape()) {
             let own = call.take(position)?;
             let other = call.tensor(1 - position)?;
@@ -204,6 +206,7 @@ fn modulo(call: &mut Call<'_>) -> Result<Vec<Value>> {
         }
 
         fn signed(self, a: i64, b: i64) -> i64 {
+            // Only the lowest integer over -1 overflows, and nothing is left of it.
             let rest = a.checked_rem(b).unwrap_or(0);
             if !self.of_dividend && rest != 0 && (rest < 0) != (b < 0) { rest + b } else { rest }
         }
@@ -289,6 +292,7 @@ fn bits(call: &mut Call<'_>, by: fn(u64, u64) -> u64) -> Result<Vec<Value>> {
     struct Bits(fn(u64, u64) -> u64);
     impl Join for Bits {
         fn floats(self, _: f64, _: f64) -> f64 {
+            // Never asked for: floats are refused before.
             f64::NAN
         }
 
@@ -367,6 +371,8 @@ fn choose(call: &mut Call<'_>) -> Result<Vec<Value>> {
     }
 
     let shape = crate::shape::broadcast(&[which.shape(), a.shape(), b.shape()])?;
+
+    // Both, since the texts of one may be longer than those of the other.
     call.room_like(&shape, a)?;
     call.room_like(&shape, b)?;
     let all = [which, a, b].map(|tensor| crate::shape::stretched(tensor.shape(), &shape));

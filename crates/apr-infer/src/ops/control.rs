@@ -36,6 +36,7 @@ impl Collected {
             if self.0.len() <= position {
                 self.0.push(Vec::new());
             }
+            // A loop of a hostile file may collect until the memory is full.
             call.environment.hold(&value)?;
             self.0[position].push(value.tensor()?.clone());
         }
@@ -73,6 +74,8 @@ fn repeat(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let body = call.body("body")?;
     let mut collected = Collected::default();
     let mut round = 0_i64;
+
+    // A loop without a count and a condition has no end (ONNX's `Loop`): the limit of steps is one.
     while goes_on && most.is_none_or(|most| round < most) {
         let mut inputs =
             vec![Tensor::scalar(round).into(), Tensor::truths(Vec::new(), vec![1])?.into()];
@@ -175,6 +178,8 @@ fn scan_one(
     }
 
     let whole = rows.first().map_or(0, |tensor| tensor.shape()[axes[0]]);
+
+    // The length comes from an input, and may be larger than what is there.
     let len = len.unwrap_or(whole).min(whole);
     let backwards: Vec<_> =
         (0..rows.len()).map(|position| setting("scan_input_directions", position) == 1).collect();

@@ -103,6 +103,8 @@ impl Sizes {
                     self.windows.row(channel, row % len, first..first + width, columns);
                 }
                 let result = &mut result[..self.filters * width];
+
+                // `multiply` may add to what it finds.
                 result.fill(T::default());
                 multiply(group, &columns[..depth * width], width, result)?;
                 for (out, result) in out.chunks_mut(places).zip(result.chunks(width)) {
@@ -165,6 +167,8 @@ fn stored(call: &Call<'_>) -> Result<Option<Tensor>> {
         return Ok(None);
     };
     let sizes = Sizes::of(call, x.shape(), &weights)?;
+
+    // Filters of single channels are small, and `depthwise` needs no windows in memory.
     if x.element() != ElementType::F32 || sizes.channels == 1 && sizes.filters == 1 {
         return Ok(None);
     }
@@ -305,6 +309,8 @@ fn fused(call: &mut Call<'_>) -> Result<Vec<Value>> {
 fn turned_sizes(call: &Call<'_>, x: &[usize], weights: &[usize]) -> Result<Sizes> {
     let wrong = || Error::format(format!("filters of {weights:?} do not fit an input of {x:?}"));
     let (&[batch, channels], input) = x.split_first_chunk::<2>().ok_or_else(wrong)?;
+
+    // The filters of `ConvTranspose` begin with the channels that come in.
     let (&[in_channels, filters], kernel) = weights.split_first_chunk::<2>().ok_or_else(wrong)?;
     let groups = usize::try_from(call.int("group", 1)).unwrap_or(0);
     let rank = input.len();
@@ -371,6 +377,8 @@ fn turned_size(
     if let Some(size) = wanted.or(same) {
         let total = full.saturating_sub(size);
         let half = total / 2;
+
+        // The odd pad goes to the end for `SAME_UPPER` alone, by the formula of `ConvTranspose`.
         windows.before[dim] = if auto == "SAME_UPPER" { half } else { total - half };
         windows.after[dim] = total - windows.before[dim];
         windows.input[dim] = size;
@@ -393,6 +401,8 @@ fn transposed(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let (image, places) = (count(&sizes.windows.input), count(&sizes.windows.output));
     let (len, depth) = (sizes.windows.window_len(), sizes.channels * sizes.windows.window_len());
     let block = sizes.channels * image;
+
+    // Each thread makes the columns of a whole image.
     call.room(&[call.workers().count(), depth, places], ElementType::F32)?;
     if block > 0 {
         try_in_pieces(call.workers(), &mut out, block, |number, out| {

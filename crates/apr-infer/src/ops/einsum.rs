@@ -45,6 +45,8 @@ impl Equation {
             if !term.contains("...") && stretched > 0 {
                 return Err(wrong());
             }
+
+            // An ellipsis may stand for fewer dimensions than another: they are stretched.
             dots = dots.max(stretched);
             let labels = labels(term, stretched).ok_or_else(wrong)?;
             for (&label, &size) in labels.iter().zip(tensor.shape()) {
@@ -118,6 +120,7 @@ fn labels(term: &str, dots: usize) -> Option<Vec<u32>> {
     };
     let mut found = plain(before)?;
     if let Some(after) = after {
+        // Numbered from the right: a shorter ellipsis lacks the first dimensions, as in NumPy.
         found.extend((0..dots as u32).rev().map(|at| DOTS + at));
         found.extend(plain(after)?);
     }
@@ -129,6 +132,8 @@ fn einsum(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let equation = Equation::parse(&call.text("equation", ""), &tensors)?;
     let shape: Vec<_> = equation.result.iter().map(|&label| equation.size(label)).collect();
     let total = call.room(&shape, ElementType::F64)?;
+
+    // What follows keeps all products in memory; a product of matrices adds them up at once.
     if let [a, b] = tensors[..]
         && let Some(result) = by_product(call, &equation, a, b)?
     {

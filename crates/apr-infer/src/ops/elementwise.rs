@@ -55,6 +55,8 @@ where
     let last = |steps: &[usize]| steps.last().copied().unwrap_or(0);
     let inner = (last(&steps[0]), last(&steps[1]));
     let cut = |steps: &'_ [usize]| steps[..outer.len()].to_vec();
+
+    // Loops of their own for the usual steps, which the compiler turns into vectors.
     walk(outer, [&cut(&steps[0]), &cut(&steps[1])], |[from_a, from_b]| match inner {
         (1, 1) => {
             let pairs = a[from_a..from_a + length].iter().zip(&b[from_b..from_b + length]);
@@ -92,6 +94,7 @@ pub(crate) fn zip_in_place(
             values.iter_mut().for_each(|value| *value = join(*value, one));
         });
     } else if !other.is_empty() {
+        // Pieces are whole rows: each begins at the first element of `other`.
         let rows = (ELEMENTS_AT_ONCE / other.len()).max(1);
         in_pieces(call.workers(), &mut values, rows * other.len(), |_, values| {
             for values in values.chunks_exact_mut(other.len()) {

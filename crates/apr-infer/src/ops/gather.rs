@@ -49,6 +49,8 @@ fn gather(call: &mut Call<'_>) -> Result<Vec<Value>> {
             shape.push(matrix.row_len());
             let mut values = Vec::with_capacity(call.room(&shape, ElementType::F32)?);
             let mut scratch = Vec::new();
+
+            // Row by row, so that the embeddings of a vocabulary are never decoded as a whole.
             for index in indices.integers()? {
                 let row = position(index, matrix.depth())?;
                 matrix.decode(row..row + 1, 0, matrix.row_len(), &mut scratch, &mut values)?;
@@ -103,6 +105,8 @@ pub(super) fn element_offsets(
     }
 
     let mut steps = strides(shape);
+
+    // Along the axis, the index alone says where the element is.
     let step = std::mem::replace(&mut steps[axis], 0);
     let values = indices.integers()?;
     let mut offsets = Vec::with_capacity(values.len());

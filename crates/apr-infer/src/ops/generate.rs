@@ -79,6 +79,8 @@ fn range(call: &mut Call<'_>) -> Result<Vec<Value>> {
 
     let [start, limit, delta] =
         [0, 1, 2].map(|position| call.tensor(position).and_then(Tensor::integer));
+
+    // The ends may be nearly 2^64 apart.
     let (start, limit, delta) = (i128::from(start?), i128::from(limit?), i128::from(delta?));
     if delta == 0 {
         return Err(Error::format("the range has no end"));

@@ -65,6 +65,7 @@ fn reshape(call: &mut Call<'_>) -> Result<Vec<Value>> {
     }
 
     if let Some(position) = open {
+        // The open size counts as 1 so far; `reshaped` refuses what does not divide.
         let known = count(&shape);
         let size = tensor.len().checked_div(known).unwrap_or(0);
         shape[position] = size;
@@ -102,6 +103,7 @@ fn unsqueeze(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let tensor = call.take(0)?;
     let new = axes(&wanted, tensor.rank() + wanted.len())?;
     let mut shape = tensor.shape().to_vec();
+    // In ascending order, each axis is the place in the new shape.
     new.iter().for_each(|&at| shape.insert(at, 1));
     Ok(vec![tensor.reshaped(shape)?.into()])
 }
@@ -109,6 +111,7 @@ fn unsqueeze(call: &mut Call<'_>) -> Result<Vec<Value>> {
 fn shape(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let shape = call.tensor(0)?.shape();
     let rank = shape.len() as i64;
+    // Bounds out of range are cut to it (`Shape` from opset 15 on).
     let clamped = |at: i64| (if at < 0 { at + rank } else { at }).clamp(0, rank) as usize;
     let (start, end) = (clamped(call.int("start", 0)), clamped(call.int("end", rank)));
     let sizes = shape.get(start..end).unwrap_or_default();
@@ -156,6 +159,8 @@ fn split(call: &mut Call<'_>) -> Result<Vec<Value>> {
         None => {
             let parts =
                 usize::try_from(call.int("num_outputs", call.outputs() as i64)).unwrap_or(0);
+
+            // A file may claim any number of parts, each of which takes memory.
             if parts == 0 || parts > size.max(call.outputs()) {
                 return Err(Error::format(format!(
                     "{size} elements are not split into {parts} parts"
@@ -188,6 +193,8 @@ fn slice_range(size: usize, start: i64, end: i64, step: i64) -> Result<(usize, i
 
     let size = size as i64;
     let from_front = |at: i64| if at < 0 { at.saturating_add(size) } else { at };
+
+    // Backwards, the end may lie before the first element (ONNX's `Slice`).
     let (low, high) = if step > 0 { (0, size) } else { (-1, size - 1) };
     let start = from_front(start).clamp(low.max(0).min(size), high.max(0)).min(if step > 0 {
         size
@@ -230,6 +237,7 @@ fn slice(call: &mut Call<'_>) -> Result<Vec<Value>> {
 }
 
 fn stepped(tensor: &Tensor, axis: usize, start: usize, step: i64, len: usize) -> Result<Tensor> {
+    // `slice_range` chose `len` so that every place lies within the dimension.
     let positions: Vec<_> = (0..len as i64).map(|at| (start as i64 + at * step) as usize).collect();
     super::gather::along(tensor, axis, &positions, &[len])
 }

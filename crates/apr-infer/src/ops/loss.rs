@@ -36,6 +36,8 @@ fn likelihood(call: &mut Call<'_>, of_scores: bool) -> Result<Vec<Value>> {
     if of_scores {
         for row in 0..batch * after {
             let at = |class: usize| (row / after * classes + class) * after + row % after;
+
+            // Without the largest, no exponential overflows.
             let max = (0..classes).map(|class| logs[at(class)]).fold(f64::NEG_INFINITY, f64::max);
             let sum: f64 = (0..classes).map(|class| (logs[at(class)] - max).exp()).sum();
             (0..classes).for_each(|class| logs[at(class)] -= max + sum.ln());
@@ -148,6 +150,7 @@ fn columns_to_image(call: &mut Call<'_>) -> Result<Vec<Value>> {
     for row in 0..batch * channels {
         let out = &mut out[row * pixels..][..pixels];
         for place in 0..places {
+            // Windows may overlap: what they share is added up.
             windows.at_place(place, |at, offset| {
                 out[offset] += values[(row * len + at) * places + place];
             });

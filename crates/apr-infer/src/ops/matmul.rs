@@ -57,6 +57,9 @@ impl Stacks {
         let mut shape = outer.clone();
         shape.extend((a.len() > 1).then_some(*rows));
         shape.extend((b.len() > 1).then_some(*columns));
+
+        // Even matrices without elements have a start each, and shapes may claim any number of
+        // them.
         let mut starts = Vec::with_capacity(call.room_for(&outer, size_of::<[usize; 2]>() as u64)?);
         walk(&outer, [&stretched(outer_a, &outer), &stretched(outer_b, &outer)], |[a, b]| {
             starts.push([a * rows * depth, b * depth * columns]);
@@ -136,6 +139,8 @@ fn singles(call: &Call<'_>, stacks: &Stacks, x: &[f32], y: &[f32], out: &mut [f3
     let (rows, depth, columns) = (*rows, *depth, *columns);
     let one_right = starts.iter().all(|[_, b]| *b == 0);
     let in_a_row = starts.iter().enumerate().all(|(at, [a, _])| *a == at * rows * depth);
+
+    // All left matrices are one tall one then, and the right one is packed once.
     if one_right && in_a_row {
         let left = Left::in_rows(x, starts.len() * rows, depth);
         return product(left, Right::Rows(y, columns), out, call.workers());
@@ -259,6 +264,7 @@ fn matmul_integer(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let y = without_zero(b, call.optional(3)?, false)?;
     let stacks = stacks(call, a.shape(), b.shape())?;
     let total = count(&stacks.shape);
+    // Sums may overflow 32 bits (ONNX's `MatMulInteger`): they wrap.
     let out = plain(&stacks, &x, &y, total, |sum: i32, a, b| sum.wrapping_add(a.wrapping_mul(b)));
     Ok(vec![Tensor::new(stacks.shape, out)?.into()])
 }
@@ -278,6 +284,8 @@ pub(super) fn without_zero(
     }
 
     let mut shape = zero.shape().to_vec();
+
+    // A zero point for each row is a column.
     if by_row && shape.len() == 1 {
         shape.push(1);
     }

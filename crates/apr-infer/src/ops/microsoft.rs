@@ -64,6 +64,8 @@ fn projections(call: &Call<'_>, heads: usize) -> Result<[Heads; 3]> {
     let mut one = |position: usize| -> Result<Heads> {
         let tensor = call.tensor(position)?;
         let width = tensor.shape().last().copied().unwrap_or(0);
+
+        // One vector has the biases of all three, one after the other.
         let own = bias
             .filter(|_| tensor.rank() == 3)
             .map(|bias| part(bias, 0, start, width))
@@ -130,10 +132,13 @@ fn multi_head(call: &mut Call<'_>) -> Result<Vec<Value>> {
         mask.apply(batch, head, query, row);
         let Some(padding) = &padding else { return };
         for (key, score) in row.iter_mut().enumerate() {
+            // ONNX Runtime adds a number, not negative infinity: a row without keys still has
+            // shares.
             *score += if padding.counts(batch, query, key) { 0.0 } else { masked };
         }
     };
 
+    // 0 stands for the default in ONNX Runtime.
     let scale = Some(call.float("scale", 0.0)).filter(|&scale| scale != 0.0);
     let shown = if call.outputs() > 3 { Shown::Masked } else { Shown::Nothing };
     let rules = Rules {
@@ -168,6 +173,7 @@ impl Places {
                 .collect()
         };
 
+        // `seqlens_k` names the last place of each text, not its length.
         let total: Vec<_> = sizes(5)?.into_iter().map(|last| last.saturating_add(1)).collect();
         let &[longest] = &sizes(6)?[..] else {
             return Err(Error::format("one total length is expected"));
@@ -406,12 +412,15 @@ fn zero_points(zeros: Option<&Tensor>, sizes: PackedSizes) -> Result<Vec<f32>> {
     let (blocks, total) = (sizes.blocks(), sizes.blocks().saturating_mul(sizes.count));
     let wrong =
         || Error::format(format!("zero points do not fit {} rows of {blocks} blocks", sizes.count));
+
+    // Without zero points, `MatMulNBits` takes the middle of the range.
     let Some(zeros) = zeros else { return Ok(vec![(1_u16 << (sizes.bits - 1)).into(); total]) };
     if zeros.element() != ElementType::U8 {
         let values = singles(zeros)?;
         return if values.len() == total { Ok(values) } else { Err(wrong()) };
     }
 
+    // The zero points of each row begin at a byte of their own.
     let (bytes, len) = (zeros.values::<u8>()?, (blocks * sizes.bits).div_ceil(8));
     if bytes.len() != len * sizes.count {
         return Err(wrong());
@@ -423,6 +432,7 @@ fn zero_points(zeros: Option<&Tensor>, sizes: PackedSizes) -> Result<Vec<f32>> {
 
 /// Inputs: a, packed matrix, scales, zero points, groups, bias.
 fn matmul_n_bits(call: &mut Call<'_>) -> Result<Vec<Value>> {
+    // The matrix itself stays packed.
     call.decode_inputs(&[0, 2, 3, 5])?;
     if call.optional_value(4).is_some() {
         return Err(unsupported("an order of groups"));

@@ -84,6 +84,7 @@ fn single_moments(row: &[f32], centred: bool) -> (f64, f64) {
         sums.iter().sum::<f64>() + rest.iter().map(|&value| of(f64::from(value))).sum::<f64>()
     };
 
+    // The mean first: of large values, a mean of squares less a squared mean keeps few digits.
     let mean = if centred { total(&|x| x) / count } else { 0.0 };
     (mean, total(&|x| (x - mean) * (x - mean)) / count)
 }
@@ -140,6 +141,8 @@ fn skip(call: &mut Call<'_>, centred: bool) -> Result<Vec<Value>> {
     let epsilon = f64::from(call.float("epsilon", 1e-12));
     let x = call.tensor(0)?;
     let mut sum = super::binary::join(call, x, call.tensor(1)?, super::binary::Sum)?;
+
+    // `SkipSimplifiedLayerNormalization` has no shift, so that its bias comes earlier.
     let bias_at = if centred { 4 } else { 3 };
     if let Some(bias) = call.optional(bias_at)? {
         sum = super::binary::join(call, &sum, bias, super::binary::Sum)?;
@@ -209,6 +212,7 @@ fn batch(call: &mut Call<'_>) -> Result<Vec<Value>> {
         (factor, bias[c] - used_mean[c] * factor)
     })?];
     if training {
+        // ONNX's momentum is the share of the old values, PyTorch's that of the new ones.
         let mix = |old: &[f64], new: &[f64]| -> Result<Value> {
             let values = old
                 .iter()
@@ -313,6 +317,8 @@ fn lp(call: &mut Call<'_>) -> Result<Vec<Value>> {
             };
             let sum: f64 = (0..len).map(of).sum();
             let norm = if squares { sum.sqrt() } else { sum };
+
+            // A line of zeros has no direction, and stays as it is.
             if norm != 0.0 {
                 (0..len).for_each(|step| values[offset(step)] /= norm);
             }
@@ -344,6 +350,8 @@ fn mean_variance(call: &mut Call<'_>) -> Result<Vec<Value>> {
 
     let of = |(&group, &value): (&usize, &f64)| {
         let (sum, squares, count) = sums[group];
+
+        // The function that ONNX defines this by adds to the deviation, not to the variance.
         (value - sum / count) / ((squares / count).sqrt() + 1e-9)
     };
     let out = groups.iter().zip(&values).map(of).collect();
@@ -365,6 +373,8 @@ fn local_response(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let mut out = Vec::with_capacity(values.len());
     for n in 0..before {
         for c in 0..channels {
+            // ONNX's `ceil((size - 1) / 2)` is `size / 2`: an even window reaches one further
+            // ahead.
             let (low, high) = (c.saturating_sub((size - 1) / 2), (c + size / 2).min(channels - 1));
             for at in 0..after {
                 let of = |c: usize| values[(n * channels + c) * after + at];

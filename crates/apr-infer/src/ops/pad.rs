@@ -22,6 +22,7 @@ fn source(at: i64, size: usize, mode: &str) -> Option<usize> {
         "wrap" => at.rem_euclid(size),
         "reflect" if size == 1 => 0,
         "reflect" => {
+            // Pads may be longer than the input: then it goes back and forth.
             let around = at.rem_euclid(2 * (size - 1));
             around.min(2 * (size - 1) - around)
         }
@@ -54,6 +55,8 @@ fn pad(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let (mut before, mut shape) = (vec![0_i64; rank], tensor.shape().to_vec());
     for (number, &at) in axes.iter().enumerate() {
         let (front, back) = (pads[number], pads[axes.len() + number]);
+
+        // Pads may be negative: they cut off.
         let size = (shape[at] as i64).checked_add(front).and_then(|size| size.checked_add(back));
         let size = size.and_then(|size| usize::try_from(size).ok());
         shape[at] =

@@ -238,6 +238,7 @@ impl Align {
             return Err(Error::format(format!("{ratio} points are too many for a bin")));
         }
 
+        // The shift by half a pixel came with opset 16, and is the default since then.
         let default = if call.opset < 16 { "output_half_pixel" } else { "half_pixel" };
         Ok(Self {
             image,
@@ -315,6 +316,7 @@ fn between(
     (y, x): (f64, f64),
     largest: bool,
 ) -> f64 {
+    // As in Mask R-CNN: up to a pixel outside of the image, its border counts.
     if y < -1.0 || y > height as f64 || x < -1.0 || x > width as f64 || image.is_empty() {
         return 0.0;
     }
@@ -357,6 +359,9 @@ fn max_roi_pool(call: &mut Call<'_>) -> Result<Vec<Value>> {
     for region in regions.doubles()?.as_chunks::<5>().0 {
         let batch = super::gather::position(region[0] as i64, n)?;
         let [left, top, right, bottom] = [1, 2, 3, 4].map(|at| (region[at] * scale).round());
+
+        // As in Fast R-CNN: the last pixel belongs to a region, and one without any is taken for 1
+        // x 1.
         let bin = |low: f64, high: f64, bins: usize| (high - low + 1.0).max(1.0) / bins as f64;
         let (bin_h, bin_w) = (bin(top, bottom, rows), bin(left, right, columns));
         let range = |start: f64, bin: f64, at: usize, size: usize| {

@@ -98,6 +98,7 @@ impl Scales {
 /// Zero points as numbers that are found like the scales.
 fn zeros(scales: &Scales, zero: Option<&Tensor>) -> Result<Vec<i64>> {
     let Some(zero) = zero else { return Ok(vec![0; scales.scales.len()]) };
+    // The zero point of an 8-bit float only names the type (ONNX's `QuantizeLinear`).
     let values = if zero.element().is_float() { vec![0; zero.len()] } else { zero.integers()? };
     if values.len() == scales.scales.len() {
         return Ok(values);
@@ -280,6 +281,8 @@ fn dequantized(
 fn dynamic(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let x = call.tensor(0)?;
     let values = x.values::<f32>()?;
+
+    // The range always holds 0 (ONNX's `DynamicQuantizeLinear`).
     let min = values.iter().copied().fold(0.0, f32::min);
     let max = values.iter().copied().fold(0.0, f32::max);
     let scale = (max - min) / 255.0;
@@ -310,6 +313,7 @@ fn requantized(
     let (low, high) =
         range(zero.element()).ok_or_else(|| Error::format("the zero point must be an integer"))?;
     let of = |(at, sum): (usize, &i32)| {
+        // A sum of 32 bits does not fit single precision.
         ((f64::from(*sum) * scale(at)).round_ties_even() as i64)
             .saturating_add(point(at, &zeros))
             .clamp(low, high)
@@ -332,6 +336,8 @@ fn matmul(call: &mut Call<'_>) -> Result<Vec<Value>> {
 
     let stacks = stacks(call, a.shape(), b.shape())?;
     let total = count(&stacks.shape);
+
+    // ONNX lets sums of 32 bits overflow (`QLinearMatMul`).
     let sums = plain(&stacks, &x, &y, total, |sum: i32, a, b| sum.wrapping_add(a.wrapping_mul(b)));
     let (rows, columns) = (stacks.rows.max(1), stacks.columns.max(1));
     let of = |list: &[f32], at: usize| {

@@ -166,6 +166,7 @@ impl Shape {
             return Err(Error::format(message));
         }
 
+        // The output, and the gates of all steps.
         call.room(&[steps.max(1), directions, batch, hidden], ElementType::F32)?;
         call.room(&[steps, batch, kind.gates() * hidden], ElementType::F32)?;
         Ok(Self { steps, batch, inputs, hidden, directions })
@@ -284,6 +285,8 @@ impl Layer<'_> {
         run: &Run<'_>,
     ) -> Result<()> {
         let (rows, width) = (x.len() / self.inputs.max(1), self.kind.gates() * self.hidden);
+
+        // The inputs of all steps are there already, so that one product serves them.
         let mut given = vec![0.0; rows * width];
         let left = Left::in_rows(x, rows, self.inputs);
         product(left, Right::Columns(self.weights, width), &mut given, run.workers)?;
@@ -295,6 +298,8 @@ impl Layer<'_> {
             product(left, Right::Columns(self.recurrence, width), &mut recurrent, run.workers)?;
             for row in 0..self.batch {
                 let len = run.lengths[row];
+
+                // A row past its length keeps its state, and its outputs stay zeros.
                 if step >= len {
                     continue;
                 }
@@ -338,10 +343,14 @@ impl Layer<'_> {
     /// Gates: update, reset, hidden.
     fn gru(&self, given: &[f32], recurrent: &[f32], h: &mut [f32], run: &Run<'_>) -> Result<()> {
         let (f, g) = (&self.activations[0], &self.activations[1]);
+
+        // The biases of the recurrence follow those of the inputs.
         let (hidden, half) = (self.hidden, 3 * self.hidden);
         let gate = |gate: usize, at: usize| f(self.clipped(self.gate(given, recurrent, gate, at)));
         let reset: Vec<f32> = (0..hidden).map(|at| gate(1, at)).collect();
         let mut inner = vec![0.0; hidden];
+
+        // So does PyTorch's GRU: the gate comes after the product.
         if self.linear_before_reset {
             for (at, inner) in inner.iter_mut().enumerate() {
                 *inner =
@@ -387,6 +396,8 @@ impl Layer<'_> {
             let forget = if self.coupled { 1.0 - input } else { gate(2, c[at]) };
             let new = g(self.clipped(self.gate(given, recurrent, 3, at)));
             c[at] = forget * c[at] + input * new;
+
+            // The output gate looks at the new cell (ONNX's `LSTM`).
             h[at] = gate(1, c[at]) * last(c[at]);
         }
     }

@@ -57,6 +57,8 @@ impl Kind {
             Self::SumSquare => sum(&mut values.map(|x| x * x)),
             Self::LogSumExp => {
                 let max = Self::Max.of_floats(values.clone());
+
+                // Infinity minus infinity would be no number.
                 let offset = if max.is_finite() { max } else { 0.0 };
                 sum(&mut values.map(|x| (x - offset).exp())).ln() + offset
             }
@@ -137,6 +139,8 @@ fn rows(tensor: &Tensor, len: usize, shape: Vec<usize>, kind: Kind) -> Result<Te
         Data::Text(_) => Err(Error::format("numbers are expected, not texts")),
         _ => {
             let values = tensor.integers()?;
+
+            // Of no values ONNX makes the limit of the type.
             let extreme = matches!(kind, Kind::Max | Kind::Min) && len == 0;
             let found = (0..count).map(|row| kind.of_integers(&values[range(row)])).collect();
             if extreme {

@@ -80,6 +80,7 @@ impl Method {
             return (0, if self.nearest_is_left(ratio) { vec![1.0, 0.0] } else { vec![0.0, 1.0] });
         }
 
+        // Only shrinking needs more neighbours.
         let scale = if self.antialias { scale.min(1.0) } else { 1.0 };
         let reach = if self.mode == "cubic" { 2.0 } else { 1.0 };
         let first = (-reach / scale).floor() as i64 + 1;
@@ -121,6 +122,8 @@ impl Method {
 
     fn taps(&self, x: usize, line: Line) -> Taps {
         let Some(at) = self.coordinate(x, line) else { return Taps::new() };
+
+        // ONNX's reference counts a whole coordinate from the neighbour before it.
         let whole = at.floor();
         let (left, ratio) =
             if at == whole { (whole as i64 - 1, 1.0) } else { (whole as i64, at - whole) };
@@ -265,6 +268,8 @@ fn resized(
     call.room(&shape, ElementType::F64)?;
     let (mut values, mut now) = (x.doubles()?, x.shape().to_vec());
     let mut empty: Vec<(usize, Vec<bool>)> = Vec::new();
+
+    // An element's weights are products of those along each dimension: one after the other will do.
     for (dim, line) in lines.iter().enumerate().filter(|(_, line)| method.changes(**line)) {
         let taps: Vec<_> = (0..line.output).map(|at| method.taps(at, *line)).collect();
         let sizes = around(&now, dim);
@@ -274,6 +279,7 @@ fn resized(
         (values, now[dim]) = (out, line.output);
     }
 
+    // What is outside along one dimension is outside, whatever later dimensions made of it.
     let steps = strides(&shape);
     for (dim, empty) in empty.iter().filter(|(_, empty)| empty.contains(&true)) {
         for (at, value) in values.iter_mut().enumerate() {
@@ -336,6 +342,8 @@ impl Sampler<'_> {
     fn taps(&self, x: f64, dim: usize) -> Vec<(Option<usize>, f64)> {
         let last = self.sizes[dim] as f64 - 1.0;
         let (low, high) = self.bounds(dim);
+
+        // ONNX's reference rounds with `rint`, PyTorch with `nearbyint`: both halves to even.
         let mut at = if self.mode == "nearest" { x.round_ties_even() } else { x };
         if (at < low || at > high) && self.mode != "cubic" {
             match self.padding {
@@ -393,6 +401,8 @@ impl Sampler<'_> {
             } else {
                 ((x + 1.0) * size - 1.0) / 2.0
             };
+
+            // As an integer, a coordinate that is no number would be some place.
             let taps = if x.is_finite() { self.taps(x, dim) } else { vec![(None, 1.0)] };
             let joined = |(offset, weight): &(Option<usize>, f64)| {
                 let of = |(place, own): &(Option<usize>, f64)| {
@@ -425,6 +435,8 @@ fn grid_sample(call: &mut Call<'_>) -> Result<Vec<Value>> {
     {
         return Err(wrong());
     }
+
+    // Before opset 20 the modes were called `bilinear` and `bicubic`.
     let mode = match call.text("mode", "linear").as_str() {
         "nearest" => "nearest",
         "cubic" | "bicubic" => "cubic",
@@ -478,6 +490,7 @@ fn affine_grid(call: &mut Call<'_>) -> Result<Vec<Value>> {
                 }
             };
             for row in matrix.chunks(rank + 1) {
+                // A point is (x, y, z), so that its first coordinate is of the last dimension.
                 let sum: f64 =
                     (0..rank).map(|column| row[column] * coordinate(rank - 1 - column)).sum();
                 out.push(sum + row[rank]);

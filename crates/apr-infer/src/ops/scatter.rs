@@ -133,6 +133,8 @@ fn tensor_scatter(call: &mut Call<'_>) -> Result<Vec<Value>> {
         let start = starts[outer * batches / before.max(1)];
         for step in 0..len {
             let to = start.saturating_add(step as i64);
+
+            // A cache without rows has no remainders; `position` refuses all its places.
             let to = if circular { to.checked_rem_euclid(size as i64).unwrap_or(to) } else { to };
             ranges.push(((outer * size + super::gather::position(to, size)?) * after, after));
         }

@@ -95,6 +95,8 @@ fn transform(values: &[(f64, f64)], sign: f64) -> Vec<(f64, f64)> {
         let (sin, cos) = angle.sin_cos();
         (re * cos - im * sin, re * sin + im * cos)
     };
+
+    // Each level halves the length, so that the recursion stays shallow.
     if len > 1 && len.is_multiple_of(2) {
         let half = |first: usize| {
             transform(&values.iter().skip(first).step_by(2).copied().collect::<Vec<_>>(), sign)
@@ -112,6 +114,7 @@ fn transform(values: &[(f64, f64)], sign: f64) -> Vec<(f64, f64)> {
 
     let at = |k: usize| {
         values.iter().enumerate().fold((0.0, 0.0), |sum, (n, value)| {
+            // Within one turn, the angle keeps its precision.
             let (re, im) = turned(*value, sign * 2.0 * PI * (k * n % len) as f64 / len as f64);
             (sum.0 + re, sum.1 + im)
         })
@@ -207,6 +210,7 @@ fn dft(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let length = match call.optional(1)? {
         Some(length) => usize::try_from(length.integer()?)
             .map_err(|_| Error::format("the length is negative"))?,
+        // Half a spectrum does not say whether the samples were odd in number: it is taken as even.
         None if inverse && one_sided => sizes.1.saturating_sub(1) * 2,
         None => sizes.1,
     };
@@ -251,6 +255,8 @@ fn stft(call: &mut Call<'_>) -> Result<Vec<Value>> {
         )));
     }
     let frames = (len - frame) / step + 1;
+
+    // The spectrum of real samples mirrors itself: one half says all.
     let kept = if call.flag("onesided", true) { frame / 2 + 1 } else { frame };
     let shape = vec![batch, frames, kept, 2];
     let mut out = Vec::with_capacity(call.room(&shape, ElementType::F64)?);

@@ -70,6 +70,7 @@ fn log_softmax_row<R: Real>(row: &mut [R]) {
 
 fn hardmax_row<R: Real>(row: &mut [R]) {
     let max = max(row);
+    // Of equal elements the first counts (ONNX's `Hardmax`).
     let first = row.iter().position(|&value| value == max);
     row.iter_mut()
         .enumerate()

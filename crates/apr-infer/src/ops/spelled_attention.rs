@@ -83,6 +83,7 @@ impl Number {
         }
         let [tensor] = floats(call, [3])?;
         let &[value] = tensor.values::<f32>().ok()? else { return None };
+        // A number with more dimensions would give them to the scores too.
         let fits = tensor.rank() <= scores.shape.len();
         fits.then_some(if divides { Self::Over(value) } else { Self::Times(value) })
     }

@@ -98,6 +98,8 @@ impl Windows {
         match auto {
             "SAME_UPPER" | "SAME_LOWER" => {
                 self.output[dim] = size.div_ceil(stride);
+
+                // The last place begins within the image, so that the product is below its size.
                 let needed = (self.output[dim].saturating_sub(1) * stride)
                     .saturating_add(extent)
                     .saturating_sub(size);

@@ -57,6 +57,7 @@ pub(super) fn is_stretched(kind: &str, keys: &[KeyValue], view: &View<'_>) -> bo
     let has_tensor = |name: &str| view.tensors().iter().any(|info| info.name == name);
     match kind {
         "linear" => has_key,
+        // Phi-3 stretches by lists of factors under this type, too.
         "yarn" => has_key || has_tensor(LONG),
         "llama3" => has_tensor(LLAMA3),
         "su" | "longrope" => has_tensor(LONG),

@@ -50,6 +50,8 @@ impl<'p, 'a> Plan<'p, 'a> {
         let has = |name: &str| {
             self.model.family().source_name(name, &Naming::new(CANONICAL, "")).is_some()
         };
+
+        // A configuration may say any size, and there is a factor for each pair of dimensions.
         let head = self.model.dimension("head_dim").filter(|&head| head <= MAX_HEAD);
         let mut computed = Vec::new();
         if let (true, Some(head)) = (has(LLAMA3), head) {
@@ -109,6 +111,7 @@ impl<'p, 'a> Plan<'p, 'a> {
     pub(super) fn add_all(&mut self) -> Result<()> {
         let stacks = self.stacks();
         for (position, info) in self.reader.tensors().iter().enumerate() {
+            // The mel filterbank that an import adds is no weight.
             if self.reader.metadata().auxiliary_tensor() == Some(&info.name) {
                 continue;
             }
@@ -148,6 +151,7 @@ impl<'p, 'a> Plan<'p, 'a> {
         if let Some(whole) = canonical.strip_suffix(BLOCKS) {
             return self.add_four_bits(position, whole);
         }
+        // Exponents go along with their elements.
         if canonical.ends_with(SCALES) {
             return Ok(());
         }
@@ -156,6 +160,8 @@ impl<'p, 'a> Plan<'p, 'a> {
         if !cuts.is_empty() {
             return cuts.iter().try_for_each(|part| self.add_cut(position, part));
         }
+
+        // What is computed, such as masks and frequencies, llama.cpp computes itself.
         if self.model.family().kind(canonical) == Some(Kind::Buffer) {
             return Ok(());
         }
@@ -170,6 +176,7 @@ impl<'p, 'a> Plan<'p, 'a> {
     fn add_named(&mut self, position: usize, canonical: &str, name: String) -> Result<()> {
         let own = &self.reader.tensors()[position].name;
         let tied = self.reader.metadata().object(keys::TIED);
+        // The tensor that has these bytes goes into the file itself.
         if tied.is_some_and(|tied| tied.contains_key(own)) {
             return Ok(());
         }

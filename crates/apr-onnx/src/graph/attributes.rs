@@ -58,6 +58,7 @@ impl Converter<'_> {
             Some(AttributeKind::Types) => {
                 AttributeValue::Types(attribute.type_protos.iter().map(value_type).collect())
             }
+            // The graph has no words for these: their bytes are kept, and written as they were.
             Some(
                 AttributeKind::SparseTensor
                 | AttributeKind::SparseTensors

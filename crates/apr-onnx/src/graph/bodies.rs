@@ -38,6 +38,8 @@ impl Frames {
     fn find(&mut self, name: &str, position: usize) -> Option<ValueId> {
         let holder = (0..=position).rev().find(|&at| self.0[at].names.contains_key(name))?;
         let mut id = *self.0[holder].names.get(name)?;
+
+        // A body refers only to the one right around it, so all between hand the value on.
         for at in holder + 1..=position {
             let kind = self.0[at - 1].body.value(id).kind.clone();
             id = self.0[at].add(name, kind, Origin::Outer(id));
@@ -162,6 +164,7 @@ impl Converter<'_> {
         scope: &Scope,
         frames: &mut Frames,
     ) -> Result<()> {
+        // Every output has its name first, since a file may have a node before what it uses.
         for output in
             nodes.iter().flat_map(|node| &node.outputs).filter(|output| !output.is_empty())
         {

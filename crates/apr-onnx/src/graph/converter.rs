@@ -35,6 +35,7 @@ impl<'a> Converter<'a> {
     }
 
     pub(super) fn op(&mut self, domain: &str, name: &str, overload: &str) -> Op {
+        // ONNX has two names for its own domain.
         let domain = if domain == "ai.onnx" { "" } else { domain };
         Op { domain: self.name(domain), name: self.name(name), overload: self.name(overload) }
     }

@@ -29,6 +29,7 @@ impl<'a> SmallTensors<'a> {
         let Some(element) = ElementType::from_onnx_code(tensor.data_type) else { return Ok(None) };
         let shape = tensor.shape()?;
         let data = match element {
+            // No dtype of a checkpoint holds these two, so the graph has them, however long.
             ElementType::Text => {
                 let texts: Result<Vec<_>> =
                     tensor.texts.iter().map(|span| walker.bytes(*span)).collect();
@@ -55,6 +56,8 @@ impl<'a> SmallTensors<'a> {
         let len = count.and_then(|count| element.stored_len(count));
         let len = len
             .ok_or_else(|| Error::format("its elements can't be counted").at(tensor.span.offset))?;
+
+        // Memory is counted before it is taken: the shape is the file's word.
         walker.keep(len)?;
         self.reader.packed(tensor, len)
     }

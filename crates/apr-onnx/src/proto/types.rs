@@ -142,6 +142,8 @@ fn inner(walker: &mut Walker<'_>, field: &Field, number: u32) -> Result<Box<Type
     each(walker, field.message()?, |walker, field| {
         if field.number == number { kind.merge(walker, field.message()?) } else { Ok(()) }
     })?;
+
+    // No list counts the memory of the box.
     walker.keep(size_of::<Type>() as u64)?;
     Ok(Box::new(kind))
 }

@@ -115,6 +115,7 @@ fn packed(
 
     let (runs, numbers, width, per_element) = field(tensor, kind);
     let is_typed = !runs.is_empty() && tensor.raw.is_none_or(|raw| raw.len == 0);
+    // Without any field there are no data: right for an empty tensor, too short for others.
     if !is_typed {
         let Span { offset, len } =
             tensor.raw.unwrap_or(Span { offset: tensor.span.offset, len: 0 });
@@ -126,6 +127,7 @@ fn packed(
         return Ok(Packed::Flat(StoredRange { file: 0, offset, len }));
     }
 
+    // Of integers below a byte, each number in the field holds one packed byte.
     let count = if kind.bits() < 8 { len } else { count * per_element };
     let is_truth = kind == ElementType::Bool;
     Ok(Packed::Numbers(Numbers::new(runs.clone(), numbers, width, count, is_truth)?))

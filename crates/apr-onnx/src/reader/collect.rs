@@ -85,6 +85,7 @@ impl<'a> Collected<'a> {
     }
 
     fn take(&mut self, name: String, found: Found<'_>, owner: Owner) -> Result<()> {
+        // Names repeat the paths of the graphs around, so a short file can make long ones.
         let names = self.names_budget.checked_sub(name.len() as u64);
         self.names_budget =
             names.ok_or_else(|| Error::memory("the names of all tensors take too much memory"))?;
@@ -97,6 +98,8 @@ impl<'a> Collected<'a> {
         };
 
         let built = built.map_err(|error| error.for_tensor(&name))?;
+
+        // Files that this tensor is the first to name allow for more bytes.
         let more: u64 =
             self.files.infos[files..].iter().map(|file| file.len.saturating_mul(MAX_GROWTH)).sum();
         self.budget = self.budget.saturating_add(more);
@@ -122,6 +125,7 @@ impl<'a> Collected<'a> {
         }
 
         let is_scalar = shape.elements() == Some(1);
+        // The graph reads its own tensors as dense ones alone.
         let is_small = content.len <= SMALL && matches!(found, Found::Dense(_));
         let is_constant = is_small && self.is_constant(&name, kind, is_scalar, owner);
         self.tensors.push(Item {
@@ -155,6 +159,7 @@ impl<'a> Collected<'a> {
 
     /// The floats whose names the graph may reveal.
     pub(super) fn candidates(&self) -> Vec<Candidate<'_>> {
+        // Names are revealed by nodes of the main graph.
         let of_main = |item: &&Item| matches!(item.owner, Owner::Main | Owner::MainConstant);
         let floats = self
             .tensors
@@ -197,6 +202,7 @@ impl<'a> Collected<'a> {
         let mut first = HashMap::new();
         let mut tied = BTreeMap::new();
         for Item { info, content, .. } in &self.tensors {
+            // Empty tensors share no bytes.
             let Some(range) = content.flat().filter(|range| range.len > 0) else { continue };
             let owner = *first
                 .entry((range.file, range.offset, info.dtype, &info.shape))

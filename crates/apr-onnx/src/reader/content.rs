@@ -105,6 +105,7 @@ impl Content {
         let mut packed = [0; UNPACKED_AT_ONCE];
         let mut filled = 0;
         while filled < buf.len() {
+            // An element becomes a byte, so a place in bytes is one in elements.
             let element = start + filled as u64;
             let first = element / per_byte;
             let left = (self.len - element).min((buf.len() - filled) as u64);

@@ -49,6 +49,7 @@ impl<'a> Files<'a> {
     pub(crate) fn find(&mut self, place: &Place, expected: u64) -> Result<StoredRange> {
         let file = self.open(&place.location)?;
         let file_len = self.infos[file].len;
+        // ONNX lets the length be left out.
         let len = place.len.unwrap_or(expected);
         let location = Escaped::short(&place.location);
         if len != expected {
@@ -68,6 +69,7 @@ impl<'a> Files<'a> {
     }
 
     fn open(&mut self, location: &str) -> Result<usize> {
+        // Locations in this list were checked when they came into it.
         if let Some(&file) = self.by_name.get(location) {
             return Ok(file);
         }
@@ -97,6 +99,7 @@ impl<'a> Files<'a> {
 /// E001 for one that is absolute or leads out, and for the marks of programs that hold the data in
 /// memory.
 pub(crate) fn check_location(location: &str) -> Result<()> {
+    // Windows takes a backslash for a slash, and what precedes a colon for a drive.
     let plain = |part: &str| !matches!(part, "" | "." | "..") && !part.contains(['\\', ':', '*']);
     if !location.is_empty()
         && location.split('/').all(plain)

@@ -129,6 +129,8 @@ fn read_unnamed(
     naming: Naming,
 ) -> Result<OnnxReader> {
     let head = read_vec(source, 0, source.len().min(HEAD_LEN))?;
+
+    // What is no tensor is read as a model, and its errors are those of one.
     let content = if (crate::TENSOR.recognises)(&head) {
         Message::Tensor(Box::new(Tensor::read_file(source, limits)?))
     } else {
@@ -294,6 +296,7 @@ impl OnnxReader {
         let mut files = Files::opened(&self.sources, &self.files);
         let packed = build::packed_of(tensor, &mut files)?;
         packed.check_len(len)?;
+        // The data have this length, so the file is long enough to justify it.
         let mut bytes = vec![0; usize::try_from(len).unwrap_or_default()];
         packed.read(&self.sources, 0, &mut bytes)?;
         Ok(bytes)

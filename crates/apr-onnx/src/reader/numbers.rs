@@ -59,6 +59,7 @@ impl Numbers {
                 (count, count)
             }
             None => {
+                // A varint has 1 to 10 bytes, as has the key that may stand before each.
                 let bytes: u64 = self.runs.runs().iter().map(bytes).sum();
                 (bytes.div_ceil(20), bytes)
             }
@@ -111,6 +112,7 @@ impl Numbers {
         let marks = match self.marks.get() {
             Some(marks) => marks,
             None => {
+                // Two threads may both look; they find the same.
                 let found = self.scan(walker)?;
                 self.marks.get_or_init(|| found)
             }

@@ -196,6 +196,7 @@ fn in_attribute<'m>(
         take(scope.tensor(node, attribute, Some(position)), Found::Sparse(tensor), owner)?;
     }
 
+    // The reader takes at most 100 messages inside each other, so this ends.
     if let Some(graph) = &attribute.graph {
         in_graph(&scope.inner(node, attribute, None)?, graph, take)?;
     }

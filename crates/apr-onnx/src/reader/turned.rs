@@ -81,6 +81,8 @@ impl Turned {
         stored: ReadStored<'_>,
     ) -> Result<()> {
         let Self { columns, width, .. } = self;
+
+        // Whole rows lie side by side, so one read is enough.
         if taken == columns {
             return stored(row * columns * width, out);
         }

@@ -68,6 +68,7 @@ impl Uncut<'_> {
         skeleton.extend(u32::try_from(json.len()).unwrap_or(u32::MAX).to_le_bytes());
         skeleton.extend(json);
         let mut at = 0;
+        // An empty hole at the end stands for what follows the last one.
         for &(offset, len) in header.holes.iter().chain([&(header.len, 0)]) {
             skeleton.extend(read_vec(&self.sources[0], at, offset - at)?);
             at = offset + len;
@@ -89,6 +90,7 @@ impl Uncut<'_> {
         for (position, file) in self.files.iter().enumerate().skip(1) {
             let kept = between(&ranges(&self.tensors, position, 0), file.len);
             let total: u64 = kept.iter().map(|(_, len)| len).sum();
+            // A file whose gaps are beyond the budget comes back with zeros in them.
             let rest = budget.checked_sub(total);
             budget = rest.unwrap_or(budget);
             let kept = if rest.is_some() { kept } else { Vec::new() };

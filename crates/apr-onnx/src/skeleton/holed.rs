@@ -24,6 +24,7 @@ impl Holed {
     ) -> Option<Self> {
         let (mut parts, mut at, mut from) = (Vec::with_capacity(holes.len() + 1), 0_u64, start);
         for &(offset, hole) in holes.iter().chain([&(len, 0)]) {
+            // Holes that overlap or are out of order end here.
             let part = offset.checked_sub(at)?;
             parts.push((at, from, part));
             from = from.checked_add(usize::try_from(part).ok()?)?;

@@ -66,6 +66,7 @@ impl Skeleton {
             kept.push(len.ok_or_else(|| bad("is cut off"))?);
         }
 
+        // From the last one back, so that only what is split off is moved.
         for len in kept.into_iter().rev() {
             let start = bytes.len().checked_sub(len).filter(|start| *start >= HEAD + json_len);
             others.push(bytes.split_off(start.ok_or_else(|| bad("is cut off"))?));

@@ -78,6 +78,7 @@ impl Restoration {
         for (stored, info) in self.reader.tensors().iter().enumerate() {
             let flat = self.reader.flat_range(stored);
             let Some(&position) = by_name.get(info.name.as_str()) else {
+                // Small data are still in the skeleton; what was cut out has to be given.
                 let is_gone = flat.is_some_and(|range| {
                     range.file > 0 || self.skeleton.own.lacks(range.offset, range.len)
                 });

@@ -46,6 +46,7 @@ impl<'a> Scope<'a> {
             Self { names: Vec::with_capacity(body.values.len()), taken: HashSet::new(), outer };
         for value in &body.values {
             let name = match (&value.origin, outer) {
+                // ONNX knows values of the graph around by their name alone.
                 (Origin::Outer(of), Some(outer)) => Cow::Borrowed(outer.name(*of)),
                 (_, outer) => {
                     let is_taken = |name: &str| {
@@ -184,6 +185,7 @@ fn constant_node(value: &Value, id: ValueId, constant: &Constant) -> Node {
 
 /// Values between the nodes whose types are known.
 fn between(body: &Body) -> impl Iterator<Item = ValueId> {
+    // Outputs have their types in the list of outputs.
     let outputs: HashSet<ValueId> = body.outputs.iter().copied().collect();
     let values = (0..).map(ValueId).zip(&body.values);
     values.filter_map(move |(id, value)| {

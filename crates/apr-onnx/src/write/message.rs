@@ -89,6 +89,7 @@ impl Message {
         self.delimited(field, value.len);
         self.len += value.len;
         for piece in value.pieces {
+            // Short bytes are put together, for fewer pieces; long ones are not copied.
             match (self.pieces.last_mut(), piece) {
                 (Some(Piece::Bytes(before)), Piece::Bytes(bytes)) if bytes.len() <= SMALL => {
                     before.extend(bytes);

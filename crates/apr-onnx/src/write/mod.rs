@@ -152,6 +152,7 @@ fn encoded<'a>(
     let (message, weights) = match asked {
         ExternalData::Always => beside()?,
         ExternalData::Never => encode(None)?,
+        // The length is known once the message is made. Making it again reads no tensor.
         ExternalData::Auto => match encode(None)? {
             (message, _) if message.len() > MAX_INSIDE => beside()?,
             inside => inside,

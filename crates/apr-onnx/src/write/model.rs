@@ -102,6 +102,8 @@ fn version(graph: &Graph, properties: &Properties) -> i64 {
     } else {
         8
     };
+
+    // Before version 4, every initializer had to be an input as well.
     by_opset.max(by_functions).max(properties.ir_version).max(4)
 }
 
@@ -114,6 +116,7 @@ fn opset_import(opset: &Opset) -> Message {
 
 fn function(encoder: &mut Encoder<'_, '_>, function: &Function, graph: &Graph) -> Result<Message> {
     let body = &function.body;
+    // A function sees nothing of the graph that calls it.
     let scope = Scope::new(body, None)?;
     let mut message = Message::default();
     message.text(1, &function.op.name);
@@ -122,6 +125,8 @@ fn function(encoder: &mut Encoder<'_, '_>, function: &Function, graph: &Graph) -
     function.required.iter().for_each(|name| message.text(6, name));
     encoder.function_nodes(body, &scope, &mut message)?;
     message.some_text(8, &function.doc);
+
+    // A function imports its operators itself, not through the model.
     let opsets = if function.opsets.is_empty() { &graph.opsets } else { &function.opsets };
     opsets.iter().for_each(|opset| message.message(9, opset_import(opset)));
     message.text(10, &function.op.domain);

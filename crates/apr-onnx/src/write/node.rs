@@ -97,6 +97,7 @@ pub(crate) fn attribute(
             kind::TYPE
         }
         AttributeValue::OfCall(name) => {
+            // The type has to be there, even where the value is the call's.
             message.int(20, encoder.kind_of_call(name));
             message.text(21, name);
             return Ok(message);

@@ -69,6 +69,7 @@ impl<'a> Weights<'a> {
         match &mut self.outside {
             Some(outside) if len >= ALWAYS_INSIDE => {
                 let offset = outside.place(position, len)?;
+                // In the order in which onnx's own library writes the entries.
                 for (key, value) in [("offset", offset), ("length", len)] {
                     if key == "offset" {
                         message.message(13, pair("location", &outside.location));

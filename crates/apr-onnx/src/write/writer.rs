@@ -36,6 +36,7 @@ impl OnnxWriter {
         named: bool,
     ) -> Self {
         let mut layout = Layout { losses, ..Layout::default() };
+        // Several files can't do without their names.
         let named = named || files.len() > 1;
         let mut queues = VecDeque::with_capacity(files.len());
         for (file, (name, pieces)) in files.into_iter().enumerate() {

@@ -52,6 +52,9 @@ impl Binding<'_, '_> {
         let info = self.binder.base.tensors()[position].clone();
         let dims = info.shape.dims().to_vec();
         let stored = self.stored_parts(body, position, parts);
+
+        // The result has the type of the scales (ONNX's `DequantizeLinear`): with those of half
+        // precision, products would be rounded.
         let scales = self.cast_anew(body, stored.scales, Some(ElementType::F32));
         let attributes = if info.dtype == DType::I8_ROW {
             vec![attribute("axis", 0)]
@@ -63,6 +66,9 @@ impl Binding<'_, '_> {
         self.push(body, Op::onnx("DequantizeLinear"), &[stored.quants, scales], values, attributes);
         let Some(mins) = stored.mins else { return Ok(Some(values)) };
         let mins = self.cast_anew(body, mins, Some(ElementType::F32));
+
+        // Zero points are integers, which minima are not: they are added afterwards. Blocks get a
+        // dimension of their own, along which `Add` repeats the minimum.
         let (mut blocks, mut of_blocks) = (dims.clone(), dims.clone());
         if let Some(columns) = dims.last() {
             for (dims, inner) in [(&mut blocks, BLOCK), (&mut of_blocks, 1)] {
@@ -80,6 +86,7 @@ impl Binding<'_, '_> {
     /// Quants and scales as tensors of the list: quants of 8 bits are signed, of 4 bits too, unless
     /// minima are added.
     fn stored_parts(&mut self, body: &mut Body, position: usize, parts: Parts) -> Stored {
+        // Signed elements need no zero point.
         let is_turned = parts.per_byte == 2 && parts.mins.is_none();
         let element = match (parts.per_byte, is_turned) {
             (1, _) => ElementType::I8,
@@ -133,6 +140,7 @@ impl Binding<'_, '_> {
             readers.iter().all(|&at| is(&body.nodes[at], weight.value))
         };
         if self.rows_have_parts(weight, parts) && all(is_lookup) {
+            // From the last one on: the nodes that are put in move those behind them.
             for reader in readers.into_iter().rev() {
                 self.look_up(body, weight.position, parts, reader);
             }
@@ -169,6 +177,9 @@ impl Binding<'_, '_> {
         let stored = self.stored_parts(body, position, parts);
         let node = body.nodes[reader].clone();
         let Some(ids) = node.input(1) else { return };
+
+        // These nodes read `ids`, which a node of the body may make: they can't come before all
+        // others.
         let earlier = std::mem::take(&mut self.nodes);
         let quants = self.make(body, "Gather", stored.quants, &[stored.quants, ids], Vec::new());
         let scales = self.make(body, "Gather", stored.scales, &[stored.scales, ids], Vec::new());
@@ -187,6 +198,7 @@ impl Binding<'_, '_> {
         let &[rows, columns] = info.shape.dims() else { return };
         let blocks = columns / BLOCK;
         let (part, bits, bytes) = if parts.per_byte == 1 {
+            // Without zero points, the operator takes the middle of the unsigned range for zero.
             (parts.turned, 8, BLOCK)
         } else {
             (parts.quants, 4, BLOCK / 2)

@@ -62,11 +62,15 @@ impl Strides {
             }
             Look::Slice { axis, start, len } => {
                 check_slice(&self.dims, *axis, *start, *len)?;
+
+                // The slice lies within the tensor, and so does its first element.
                 self.start += start * self.strides[*axis];
                 self.dims[*axis] = *len;
             }
             Look::Reshaped(dims) => {
                 check_reshape(&self.dims, dims)?;
+
+                // Elements in another order would have to be moved.
                 if self.strides != row_major(&self.dims) {
                     return Ok(false);
                 }

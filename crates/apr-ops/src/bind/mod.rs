@@ -110,6 +110,8 @@ impl<'a> Binder<'a> {
             why: "what the model computes does not use it".into(),
         });
         let losses = losses.collect();
+
+        // Only neighbours are put together.
         self.dequantized.sort();
         for group in self.dequantized.chunk_by(|a, b| a == b) {
             let count = counted(group.len() as u64, "tensor");
@@ -335,6 +337,7 @@ impl<'b, 'a> Binding<'b, 'a> {
             return Ok(());
         }
 
+        // The tensor of the file gets this name.
         if body.value(value).name == info.name {
             self.give_way(body, value, "values");
         }

@@ -106,6 +106,8 @@ impl Binding<'_, '_> {
                 check_slice(dims, *axis, *start, *len).map_err(of_tensor)?;
                 let mut sliced = dims.to_vec();
                 sliced[*axis] = *len;
+
+                // Since opset 10 these are inputs of `Slice`, and no attributes.
                 let numbers = [*start, *start + *len, *axis as u64];
                 let numbers = numbers
                     .map(|number| self.constant(body, value, Constant::ints(&[signed(number)])));

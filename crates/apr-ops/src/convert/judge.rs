@@ -42,6 +42,7 @@ impl Judge {
 
         self.beyond += slot.beyond;
         if chunk.last {
+            // The tensors come one after the other, so that one count serves all.
             let beyond = std::mem::take(&mut self.beyond);
             self.validator.validate_range(
                 tensor,

@@ -158,6 +158,7 @@ fn target_metadata(reader: &dyn CheckpointReader, target: &PlanOptions) -> Metad
         for (key, value) in
             [("format", json!(reader.format())), ("file", json!(file)), ("tool", json!(tool))]
         {
+            // A file that was converted before keeps what it says of its first source.
             source.entry(key).or_insert(value);
         }
         metadata.set(keys::SOURCE, source);
@@ -288,6 +289,8 @@ impl Conversion {
         report.rounding = rounding;
         report.learnt.measured = quality.measured().to_vec();
         report.quantization = quality.finish();
+
+        // Before the output is complete, so that what fails is never kept.
         pass_gate(gate, report.quantization.as_ref())?;
         let validation = validator.finish();
         let violations: Vec<_> =

@@ -126,6 +126,7 @@ impl<'a> Receiver<'a> {
             return Ok(());
         };
         match slot.input_sums {
+            // Digests are of the bytes in the file, and the input was decoded from them.
             _ if along => self.digest.append_part(&slot.part),
             Some(sums) => self.digest.append(sums),
             None => self.digest.update(&slot.input[..chunk.len]),
@@ -140,6 +141,7 @@ impl<'a> Receiver<'a> {
 
     /// Writes a chunk, unless its values make it one that is never written.
     fn write(&mut self, task: ChunkTask, slot: &ChunkBuffers) -> Result<()> {
+        // The end of the tensor reports the values, and the output is dropped then.
         if !slot.found.is_finite() {
             return Ok(());
         }
@@ -190,6 +192,7 @@ impl<'a> Receiver<'a> {
     /// # Errors
     /// The violation that ended the conversion, or the outcome's error.
     pub(super) fn finish(self, outcome: Result<()>) -> Result<Received, ConvertError> {
+        // It comes first: the outcome's error only stands for it.
         if let Some((tensor, error)) = self.violation {
             return Err(match &self.worker.recipes[tensor] {
                 Recipe::Recode(Recode { to, .. })

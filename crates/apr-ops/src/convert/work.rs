@@ -164,10 +164,12 @@ impl Worker<'_> {
             return Ok(Vec::new());
         }
 
+        // Rounded down, so that no sample begins within an element.
         let starts =
             [0, (len / 2) & !(SAMPLE_LEN - 1), len.saturating_sub(SAMPLE_LEN) & !(SAMPLE_LEN - 1)];
         let mut samples = Vec::new();
         for (at, start) in starts.into_iter().enumerate() {
+            // In a short tensor, middle and end are the beginning again.
             if starts[..at].contains(&start) {
                 continue;
             }
@@ -251,6 +253,8 @@ impl Worker<'_> {
             (Recipe::Cast(to), Some(piece)) => {
                 let wide = usize::try_from(info.dtype.block_bytes()).unwrap_or(1);
                 let narrow = usize::try_from(to.block_bytes()).unwrap_or(1);
+
+                // So much input that each cast piece is one of the encoder's.
                 pieces(len, piece / narrow * wide).map(task(len, TaskKind::Encode)).collect()
             }
             (Recipe::Recode(recode), _) => {
@@ -268,9 +272,11 @@ impl Worker<'_> {
         slot: &mut ChunkBuffers,
     ) -> Result<()> {
         if let Some(encoder) = self.encoder {
+            // The writer does itself, on one thread, what nobody has helped with.
             encoder.help();
         }
 
+        // The slot still has what the chunk before left in it.
         (slot.input_sums, slot.output_sums, slot.moments, slot.mismatches) = (None, None, None, 0);
         slot.found = Found::default();
         self.read(task, checks, slot)?;

@@ -135,6 +135,7 @@ pub(super) fn compare<P: Pipeline>(
         }
     }
 
+    // Ranges are merged by "and", so that a pair is identical until one differs.
     for comparison in &mut result {
         comparison.identical |= !comparison.incomparable;
     }

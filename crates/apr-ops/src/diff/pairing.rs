@@ -69,6 +69,7 @@ pub(super) fn pair<P: Pipeline>(
             continue;
         }
 
+        // Several names may lead to one tensor: the first of them gets it.
         match found.filter(|&right| !std::mem::replace(&mut taken[right], true)) {
             Some(right) => {
                 pairing.pairs.push(Pair {
@@ -190,6 +191,8 @@ impl Pairing {
         let mut digested = BTreeSet::new();
         for &position in left.1 {
             let info = &left.0.tensors()[position];
+
+            // The first that asks has all of this form read; they are not read again.
             let alike = candidates.remove(&form(info)).unwrap_or_default();
             for other in alike {
                 let digest = self.digest(right.0, other, read, pipeline, progress)?;
@@ -223,6 +226,8 @@ impl Pairing {
         let undigested = candidates.into_values().flatten();
         let mut unmatched: Vec<usize> =
             undigested.chain(by_digest.into_values().flatten()).collect();
+
+        // A hash map gives them in another order each time.
         unmatched.sort_unstable();
         unmatched.into_iter().for_each(|position| self.lonely(&right.0.tensors()[position], false));
         Ok(())

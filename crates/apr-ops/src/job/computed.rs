@@ -52,14 +52,21 @@ impl Job {
         };
         let restored = source.through(&prepared.view);
         let Computation { mut view, models } = self.computation(&restored, &storage)?;
+
+        // A graph's file has no place for them: `lost_metadata` tells what is lost.
         *view.metadata_mut() = Metadata::new();
+
+        // The graph is written anew; the old one's skeleton is of no use.
         view.keep_companions(|name| name != onnx::skeleton::COMPANION);
         let (unpacked, parts) = Unpacked::beside(&view);
         let mut binder = Binder::new(&unpacked, &parts, storage);
         let mut bound_models = Vec::with_capacity(models.len());
         for (name, graph) in models {
+            // The binder does not look into functions.
             let mut graph = inline(&graph).map_err(JobError::from)?;
             binder.bind(&mut graph).map_err(JobError::from)?;
+
+            // The nodes that were added make values of unknown types.
             infer(&mut graph);
             bound_models.push((name, graph));
         }

@@ -112,6 +112,8 @@ fn quantize_into(
         .extend(asked.weighting.as_ref().and_then(|weighting| without_blocks(weighting, scheme)));
     let family = source.family_in(view)?;
     let planned = plan(view, family.as_ref(), &quantization).map_err(JobError::unsuited)?;
+
+    // It borrows the view, which gets a record below.
     drop(family);
     options.warnings.extend(planned.warnings);
     let targets = &mut options.targets;

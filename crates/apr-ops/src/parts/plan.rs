@@ -300,6 +300,7 @@ impl PartsPlan {
         let is_there = |read: &Read| {
             let file = self.inputs.get(read.input).and_then(|input| input.files.get(read.file));
             file.is_some_and(|file| {
+                // Plans come from strangers, too: the sum may not fit.
                 read.offset.checked_add(read.len).is_some_and(|end| end <= file.size)
             })
         };
@@ -342,6 +343,8 @@ impl PartsPlan {
             Some(manifest) => manifest.shards.into_iter().map(|shard| shard.file).collect(),
             None => vec![own.to_owned()],
         };
+
+        // A part must not write over the plan, which may lie in the same folder.
         let plan = name.rsplit(['/', '\\']).next().unwrap_or(name);
         if known != files || (!output.path.contains('/') && (own == plan || files.contains(&plan)))
         {
@@ -400,6 +403,8 @@ fn parse(bytes: &[u8], name: &str, limits: &Limits) -> Result<PartsPlan> {
     }
     let text = json::utf8(bytes, WHAT, 0)?;
     let wrong = |error: serde_json::Error| json::error(&error, WHAT, text, 0);
+
+    // Fields that only a newer version has must not hide that it is one.
     let Object(Version { apr_plan }) = serde_json::from_str(text).map_err(wrong)?;
     if apr_plan != FORMAT_VERSION {
         let message =

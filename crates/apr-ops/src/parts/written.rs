@@ -102,6 +102,7 @@ pub fn finish(
 
 impl WrittenReport {
     fn add(&mut self, other: Self) {
+        // Results are files that anybody may have written.
         self.tensors = self.tensors.saturating_add(other.tensors);
         self.elements = self.elements.saturating_add(other.elements);
         self.bytes_in = self.bytes_in.saturating_add(other.bytes_in);

@@ -58,6 +58,8 @@ pub fn from_json(text: &str) -> Result<Vec<(Option<String>, Tensor)>> {
 fn nested(json: &Json) -> Result<Tensor> {
     let mut shape = Vec::new();
     let mut first = json;
+
+    // The first items alone say the shape; whether the others agree is seen next.
     while let Json::Array(list) = first {
         shape.push(list.len());
         if shape.len() > DEEPEST {

@@ -37,6 +37,8 @@ impl Facts {
     pub fn of(reader: &dyn CheckpointReader) -> Result<Self> {
         let mut facts = Self::default();
         facts.known.extend(learn_from(reader)?.metadata);
+
+        // The metadata come last, so that they win over what companions say.
         facts
             .known
             .extend(reader.metadata().iter().map(|(key, value)| (key.to_owned(), value.clone())));
@@ -60,6 +62,8 @@ impl Facts {
     fn read_keys(&mut self, reader: &dyn CheckpointReader) -> Result<()> {
         let Some(keys) = reader.metadata().key_values()? else { return Ok(()) };
         let number = |key: &str| keys.get(key).and_then(|value| value.as_i64());
+
+        // In llama.cpp each of them ends a text.
         for name in ["eos_token_id", "eot_token_id", "eom_token_id"] {
             self.ends.extend(number(&format!("tokenizer.ggml.{name}")));
         }
@@ -163,6 +167,7 @@ impl Facts {
     #[must_use]
     pub fn label(&self, class: usize) -> String {
         let stored = match self.get("labels") {
+            // A list that is too long for the metadata only names its file.
             Some(Json::Object(labels)) if labels.contains_key("file") => self.config("id2label"),
             labels => labels,
         };
@@ -177,6 +182,7 @@ impl Facts {
         let class = self.config("architectures")?.get(0)?.as_str()?;
         Some(match class.split_once("For") {
             Some((_, task)) => task.to_owned(),
+            // GPT-2's class is `GPT2LMHeadModel`.
             None if class.ends_with("LMHeadModel") => "CausalLM".to_owned(),
             None => String::new(),
         })

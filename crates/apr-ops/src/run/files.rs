@@ -128,6 +128,8 @@ fn npy(tensor: &Tensor) -> Result<Vec<u8>> {
     let sizes = if tensor.rank() == 1 { sizes.trim_end() } else { sizes.trim_end_matches(", ") };
     let mut header =
         format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({sizes}), }}");
+
+    // NumPy wants the ten bytes before the header, the header and its line break to be a multiple.
     let padding = (ALIGNMENT - (10 + header.len() + 1) % ALIGNMENT) % ALIGNMENT;
     header.extend(std::iter::repeat_n(' ', padding));
     header.push('\n');
@@ -165,6 +167,8 @@ fn npz(arrays: &[(String, Tensor)]) -> Result<Vec<u8>> {
         bytes.extend(content);
         directory.extend(b"PK\x01\x02\x14\0");
         directory.extend(entry);
+
+        // No comment, one disk, no attributes (APPNOTE, 4.3.12).
         directory.extend([0; 10]);
         directory.extend(offset.to_le_bytes());
         directory.extend(name.as_bytes());
@@ -194,6 +198,8 @@ fn safetensors(arrays: &[(String, Tensor)]) -> Result<Vec<u8>> {
     }
 
     let mut header = Json::Object(header).to_string();
+
+    // The format lets spaces follow: elements then begin at a multiple of 8.
     header.extend(std::iter::repeat_n(' ', header.len().next_multiple_of(8) - header.len()));
     let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
     bytes.extend(header.as_bytes());

@@ -45,6 +45,7 @@ pub fn with_graphs<R, E: From<Error>>(
     options: &GraphOptions,
     then: impl FnOnce(&dyn CheckpointReader, &[Runnable]) -> Result<R, E>,
 ) -> Result<R, E> {
+    // The graph in the file has the head that it has: another one is the family's.
     if options.task.is_none()
         && let Some((graph, _)) = own_graph(source)?
     {

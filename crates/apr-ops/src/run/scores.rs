@@ -52,6 +52,7 @@ pub fn pool(states: &[f32], width: usize, pooling: Pooling) -> Vec<f32> {
 
 /// Brings a vector to length 1. One of zeros stays so.
 pub fn normalize(vector: &mut [f32]) {
+    // PyTorch's `normalize` divides by no less either.
     let length =
         vector.iter().map(|value| f64::from(*value).powi(2)).sum::<f64>().sqrt().max(1e-12);
     #[expect(clippy::cast_possible_truncation, reason = "numbers up to 1")]

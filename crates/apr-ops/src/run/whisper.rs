@@ -100,12 +100,16 @@ impl WhisperTokens {
         let last = written.last().is_some_and(is_mark);
         let one_before = written.len() < 2 || is_mark(&written[written.len() - 2]);
         match (last, one_before) {
+            // Behind a mark that begins a text comes the text; behind one that ends it, a second
+            // mark or the end.
             (true, true) => silence(logits, mark, all),
             (true, false) => silence(logits, 0, self.end),
             (false, _) => {}
         }
 
         if let Some(time) = written.iter().rev().find(|id| is_mark(id)) {
+            // The mark that ends a part may come again, to begin the next one; otherwise time moves
+            // on.
             silence(logits, mark, if last && !one_before { *time } else { time + 1 });
         }
 
@@ -126,6 +130,7 @@ impl WhisperTokens {
         else {
             return;
         };
+        // With the highest taken off, no `exp` overflows.
         let highest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         let times: f64 = logits[mark..].iter().map(|logit| f64::from(logit - highest).exp()).sum();
         let text = logits[..mark].iter().copied().fold(f32::NEG_INFINITY, f32::max);
@@ -153,6 +158,7 @@ impl WhisperTokens {
             );
         }
 
+        // A single mark at the end says that nothing is said after it.
         if ends_once {
             cuts.push(written.len());
         } else if let Some(last) = cuts.last_mut() {

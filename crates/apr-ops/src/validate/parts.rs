@@ -95,6 +95,8 @@ pub(crate) fn validate_part<P: Pipeline>(
     let own = own.first().map_or(0, |unit| unit.start)..own.last().map_or(0, |unit| unit.end);
     let tasks = &tasks[own];
     let bytes_read = pass.read_tasks(tasks, pipeline, progress)?;
+
+    // Tensors of several parts may share them: they are compared once, with the last part.
     if wanted.end == units.len() {
         pass.check_parts(pipeline)?;
     }
@@ -145,6 +147,7 @@ pub(crate) fn validated(
     pass.check_front()?;
     let mut bytes_read: u64 = 0;
     for part in parts {
+        // The CRC-32 of a whole follows from those of its pieces and their lengths.
         pass.crc.append_crc(&Crc32::of_known(part.crc32, part.summed));
         pass.findings.extend(part.findings);
         bytes_read = bytes_read.saturating_add(part.bytes_read);

@@ -226,6 +226,7 @@ impl<'a> Pass<'a> {
 
     fn finish_values(&mut self, tensor: usize, offset: u64) {
         if self.undecodable == Some(tensor) {
+            // The values before the damage say nothing of the whole tensor.
             (self.moments, self.beyond) = (Moments::default(), 0);
             return;
         }
@@ -300,6 +301,7 @@ impl Pass<'_> {
         let extents = self.extents()?;
         let decoded = self.decoded(&extents)?;
         let mut tasks = Vec::new();
+        // The file's checksum takes its bytes in order; what is only decoded comes after them.
         extents.into_iter().try_for_each(|extent| self.cut(extent, true, &mut tasks))?;
         decoded.into_iter().try_for_each(|extent| self.cut(extent, false, &mut tasks))?;
         Ok(tasks)
@@ -369,6 +371,7 @@ impl Pass<'_> {
             return Ok(());
         }
 
+        // Read twice: sums are of the bytes in the file, and values of what they decode to.
         if self.wants_sums() {
             let len = stored.range.len;
             tasks.extend(pieces(len, CHUNK_LEN).map(|chunk| FileChunk {

@@ -45,6 +45,8 @@ pub(super) fn produce(
     slot: &mut CheckBuffers,
 ) -> Result<()> {
     let bytes = take(&mut slot.bytes, task.chunk.len);
+
+    // The slot still has what the piece before left in it.
     (slot.sums, slot.moments, slot.beyond, slot.nonzero, slot.failure) =
         (None, None, 0, false, None);
     let ExtentKind::Tensor(tensor) = task.kind else {

@@ -53,6 +53,8 @@ impl Blobs {
         // Source code may have its payload in the middle of a line.
         let is_text = |byte: &u8| byte.is_ascii_alphanumeric() || b"+/-_=".contains(byte);
         for token in bytes.split(|byte| !is_text(byte)).filter(|token| token.len() >= SHORTEST) {
+            // Most texts are words: all of one is decoded only where its start looks like a
+            // payload.
             let start = base64(&token[..SHORTEST]).filter(|start| is_worth_a_look(start));
             if let Some(decoded) = start.and_then(|_| base64(token)) {
                 self.keep(offset, BlobBytes::Base64(decoded));

@@ -45,6 +45,7 @@ impl Vm<'_> {
         match global.meaning {
             Meaning::Tensor => self.tensor(args, None),
             Meaning::TensorWithDType => {
+                // In `_rebuild_tensor_v3` the dtype follows `requires_grad` and the hooks.
                 self.tensor(args, Some(args.get(6).copied().unwrap_or(OPAQUE)))
             }
             Meaning::Quantized => self.quantized(args),
@@ -322,6 +323,8 @@ impl Vm<'_> {
     fn storage(&self, items: &[Id]) -> Option<Storage> {
         let [_, class, key, device, len, rest @ ..] = items else { return None };
         let Meaning::Storage(element) = self.heap.global(*class)?.meaning else { return None };
+
+        // Whatever the device was, the bytes in the file are the same.
         self.heap.text(*device)?;
         let view = match rest {
             [] => None,

@@ -44,6 +44,7 @@ pub(crate) fn state_dict(items: &[Item<'_>]) -> Vec<u8> {
         Pickle { bytes: vec![op::PROTO, 2], memo: 0, known: HashMap::new(), keys: HashMap::new() };
     pickle.ordered_dict();
     for batch in items.chunks(BATCH) {
+        // As Python's pickler does it, one item alone has no mark.
         if batch.len() > 1 {
             pickle.bytes.push(op::MARK);
         }
@@ -169,6 +170,7 @@ impl Pickle {
 
     fn numbers(&mut self, numbers: &[u64]) {
         let close = match numbers.len() {
+            // Python's pickler memoizes no empty tuple.
             0 => return self.bytes.push(op::EMPTY_TUPLE),
             1 => op::TUPLE1,
             2 => op::TUPLE2,
@@ -193,6 +195,8 @@ impl Pickle {
         self.number(0);
         self.numbers(item.shape);
         self.numbers(&item.strides);
+
+        // `requires_grad`, and the hooks, of which there are none.
         self.bytes.push(op::NEWFALSE);
         self.ordered_dict();
         if let Kind::Untyped(dtype) = item.kind {

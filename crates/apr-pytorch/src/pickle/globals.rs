@@ -429,6 +429,7 @@ pub(crate) fn verdict(module: &str, name: &str) -> Verdict {
 }
 
 fn is_dangerous_name(module: &str, name: &str) -> bool {
+    // The same modules as Python 2 calls them, and as their parts in C are called.
     let alias = match module {
         "__builtin__" | "__builtins__" => "builtins",
         "_functools" => "functools",

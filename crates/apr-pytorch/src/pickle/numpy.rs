@@ -45,6 +45,7 @@ fn parse(text: &str) -> Option<ArrayDType> {
         return None;
     }
 
+    // NumPy keeps four bytes for each letter of a text.
     let letter = if kind == 'U' { 4 } else { 1 };
     let size = digits.parse::<u64>().ok()?.checked_mul(letter)?;
     let number = number_of(kind, digits)?;
@@ -185,11 +186,14 @@ impl Vm<'_> {
 
         let aligned = self.heap.entry(state, "numpy_array_alignment_bytes");
         if aligned.is_some_and(|aligned| !matches!(self.heap.get(aligned), Node::None)) {
+            // A byte says how long the padding is that follows it.
             let padding = self.input.byte()?.into();
             self.input.skip(padding)?;
         }
 
         let len = shape.iter().try_fold(dtype.size, |len, &dim| len.checked_mul(dim));
+
+        // No file has as many bytes, so that `skip` refuses a product that overflows.
         self.input.skip(len.unwrap_or(u64::MAX))
     }
 }

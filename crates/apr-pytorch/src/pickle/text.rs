@@ -74,6 +74,7 @@ pub(super) fn quoted(line: &[u8]) -> Result<Vec<u8>> {
                 bytes.push(code.ok_or_else(|| Error::format("a string with a bad \\x escape"))?);
                 rest = &rest[2..];
             }
+            // Python keeps the backslash of an escape that it does not know.
             other => bytes.extend([b'\\', *other]),
         }
     }
@@ -99,6 +100,8 @@ pub(super) fn raw_unicode(line: &[u8]) -> Result<String> {
         let code = tail.get(1..1 + digits).and_then(|hex| std::str::from_utf8(hex).ok());
         let code = code.and_then(|hex| u32::from_str_radix(hex, 16).ok());
         let code = code.ok_or_else(|| Error::format("a string with a bad \\u escape"))?;
+
+        // Python's strings may hold half a surrogate pair, Rust's may not.
         text.push(char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER));
         rest = &tail[1 + digits..];
     }

@@ -66,6 +66,8 @@ impl Uses {
             finding.action,
             finding.argument.clone(),
         );
+
+        // A pickle may use one name a million times.
         if let Some(&at) = self.known.get(&key) {
             self.findings[at].count += 1;
         } else if self.findings.len() < MAX_FINDINGS {

@@ -267,6 +267,7 @@ impl Heap {
     /// The value under a text key of a dictionary.
     pub(crate) fn entry(&self, id: Id, key: &str) -> Option<Id> {
         match self.get(id) {
+            // As in Python, a later value of a key takes the place of an earlier one.
             Node::Dict(pairs) => pairs
                 .iter()
                 .rev()

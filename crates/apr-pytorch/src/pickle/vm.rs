@@ -129,6 +129,8 @@ impl Vm<'_> {
         }
 
         self.depth += 1;
+
+        // Another unpickler of joblib loads it, which shares neither stack nor memo.
         let outer = (
             std::mem::take(&mut self.stack),
             std::mem::take(&mut self.marks),
@@ -198,6 +200,8 @@ impl Vm<'_> {
             op::BUILD => self.build(),
             op::PERSID | op::BINPERSID => self.persistent(),
             op::EXT1 | op::EXT2 | op::EXT4 => self.extension(),
+            // Protocol 5 hands these over beside the pickle (PEP 574), and a file has nothing
+            // beside it.
             op::NEXT_BUFFER | op::READONLY_BUFFER => {
                 Err(self.bad("asks for a buffer from outside the file"))
             }
@@ -216,6 +220,7 @@ impl Vm<'_> {
 
     fn frame(&mut self) -> Result<()> {
         let len = u64::from_le_bytes(self.input.array()?);
+        // A frame only says how much can be read ahead (PEP 3154).
         if len > self.input.remaining() {
             self.refuse("reaches past the end of the file")
         } else {
@@ -243,6 +248,7 @@ impl Vm<'_> {
     }
 
     pub(super) fn push(&mut self, id: Id) -> Result<()> {
+        // `DUP` and recalls stack the same value again, which the bound on nodes does not see.
         if self.stack.len() >= self.heap.max_nodes() {
             return Err(Error::memory("the pickle stacks more values than its length justifies"));
         }

@@ -58,6 +58,8 @@ impl Scan<'_> {
         let (archive, shift, odd) = Archive::survey(section, self.limits)?;
         let mut front = [0; 4];
         section.read_at(0, &mut front)?;
+
+        // Distributed checkpoints write archives one after the other into a file.
         let is_one_of_several = shift > 0 && front == *b"PK\x03\x04";
         if shift > 0
             && !(is_one_of_several
@@ -160,6 +162,8 @@ impl Scan<'_> {
         let result = self.pickle_at(place, place.start).and_then(|(count, mut position)| {
             let count =
                 count.root.ok().and_then(|root| count.heap.unsigned(root)).unwrap_or_default();
+
+            // A file may claim any count: each round reads on, or fails at the end.
             for _ in 0..count {
                 let (triple, next) = self.pickle_at(place, position)?;
                 position = what.after(place, &triple, next)?;

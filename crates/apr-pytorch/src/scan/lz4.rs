@@ -23,6 +23,8 @@ pub(super) fn decode(source: &dyn ByteSource, start: u64, end: u64, most: u64) -
     }
 
     let (has_len, has_block_sums) = (flags & 8 != 0, flags & 16 != 0);
+
+    // Magic, two bytes of flags, perhaps the length, and a checksum of the header.
     let mut position = start + 7 + if has_len { 8 } else { 0 };
     let mut decoded = Vec::new();
     loop {
@@ -44,6 +46,8 @@ pub(super) fn decode(source: &dyn ByteSource, start: u64, end: u64, most: u64) -
             decoded.extend(block);
         } else {
             let from = decoded.len().saturating_sub(WINDOW);
+
+            // A byte of LZ4 makes 255 at most.
             let mut output = vec![0; MAX_BLOCK.min(block.len().saturating_mul(256))];
             let written = decompress_into_with_dict(&block, &mut output, &decoded[from..])
                 .map_err(|_| damaged())?;

@@ -217,7 +217,10 @@ impl<'a> Scan<'a> {
             return Some("TAR archive");
         }
 
+        // Pickles come last: those of old protocols have no magic.
         let found = self.stream(place);
+
+        // Loaders find a ZIP archive by its end, whatever stands before it.
         self.zip_at_the_end(place);
         found.then_some("pickle")
     }

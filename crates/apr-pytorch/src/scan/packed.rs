@@ -28,6 +28,7 @@ impl Scan<'_> {
 
         let (kind, result) = match head {
             [0x1f, 0x8b, 8, ..] => ("gzip stream", self.gzip(place, head)),
+            // The two bytes of a zlib header are a multiple of 31 (RFC 1950).
             [0x78, flags, ..] if (0x7800 + u16::from(*flags)).is_multiple_of(31) => {
                 ("zlib stream", self.inflate(place, place.start, Wrapper::Zlib, "zlib"))
             }
@@ -58,6 +59,8 @@ impl Scan<'_> {
         wrapper: Wrapper,
         name: &str,
     ) -> Result<()> {
+        // No header says the length in a way that can be trusted, so all is decoded once to learn
+        // it.
         let (len, end) = inflated_len(place.source, (start, place.end), wrapper, self.budget)?;
         self.budget -= len;
         let cache = Arc::new(Cache::default());

@@ -17,6 +17,7 @@ impl Scan<'_> {
         let mut position = place.start;
         let (mut legacy, mut any) = (false, false);
         for number in 0.. {
+            // Raw storages follow the pickles of a legacy checkpoint.
             if position >= place.end || (legacy && number == LEGACY_PICKLES) {
                 return any;
             }
@@ -71,6 +72,7 @@ impl Scan<'_> {
         }
         let mut head = [0; 2];
         let marked = place.source.read_at(position, &mut head).is_ok() && is_pickle(&head);
+        // Two bytes such as `N.` are a whole pickle by chance.
         let long = outcome.end - position > 2;
         (whole && long && (marked || number > 0)) || would_run(whole, &outcome.uses.findings)
     }

@@ -90,6 +90,7 @@ impl<'a> Emitter<'a> {
     pub(super) fn tensor(&mut self, value: ValueId) -> Result<String> {
         match self.form(value)? {
             Form::Tensor(expression) => Ok(expression),
+            // In TorchScript's source dtypes are numbers, and 4 is `int64`.
             Form::Ints(items, true) => Ok(format!("torch.tensor({}, dtype=4)", items.concat())),
             Form::Ints(items, false) if items.is_empty() => {
                 Ok("torch.zeros([0], dtype=4)".to_owned())

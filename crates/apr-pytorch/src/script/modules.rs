@@ -55,6 +55,7 @@ impl Module {
             module = &mut module.modules[at].1;
         }
 
+        // Every module has a field `training`.
         if own.is_empty()
             || own == "training"
             || module.modules.iter().any(|(known, _)| known == own)
@@ -106,6 +107,7 @@ impl Module {
             body.push_str(&field(name, &format!("__torch__.{}", module.class))?);
         }
 
+        // Modules with the same fields share a class: layers are many, and their kinds few.
         if let Some(class) = known.get(&body) {
             self.class.clone_from(class);
             return Ok(());

@@ -152,6 +152,9 @@ fn arranged(emitter: &mut Emitter<'_>, node: &Node) -> Result<String> {
         "Expand" => {
             let shape = emitter.input(node, 1)?;
             let shape = sizes(&emitter.list(shape)?);
+
+            // ONNX stretches both ways: where the shape says 1, a larger size stays, which `expand`
+            // refuses.
             format!("torch.broadcast_tensors([{tensor}, torch.zeros({shape})])[0]")
         }
         "Transpose" => {
@@ -194,6 +197,8 @@ fn squeezed(emitter: &mut Emitter<'_>, node: &Node, x: ValueId, tensor: String) 
     let mut counted =
         axes.iter().map(|&axis| emitter.axis(axis, rank)).collect::<Result<Vec<_>>>()?;
     counted.sort_unstable();
+
+    // From the back, so that the axes in front keep their numbers.
     if !grows {
         counted.reverse();
     }
@@ -321,6 +326,7 @@ fn made(emitter: &mut Emitter<'_>, node: &Node) -> Result<String> {
         let shape = emitter.input(node, 0)?;
         let shape = sizes(&emitter.list(shape)?);
         return Ok(match node.attribute("value") {
+            // `torch.full` takes a number, and the value is a tensor.
             Some(AttributeValue::Tensor(value)) => {
                 format!("torch.broadcast_tensors([torch.zeros({shape}), {}])[1]", tensor(value)?)
             }
@@ -419,6 +425,7 @@ fn split(emitter: &mut Emitter<'_>, node: &Node) -> Result<()> {
         (Some(lengths), _) => emitter.list(lengths)?,
         (None, Some(lengths)) => lengths.iter().map(ToString::to_string).collect(),
         (None, None) => {
+            // Parts of one length, of which the last may be shorter, as in ONNX.
             emitter
                 .set_all(node, &format!("torch.chunk({tensor}, {}, {axis})", node.outputs.len()));
             return Ok(());

@@ -100,6 +100,7 @@ impl Iterator for QuantizedTensors<'_> {
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
+        // `next` counts no further than the tensors, so this does not go below 0.
         let left = self.reader.tensors().len() - self.next;
         (left, Some(left))
     }
@@ -116,6 +117,7 @@ impl QuantizedTensors<'_> {
         let Some(quantizer) = self.quantizer(info)? else { return Ok(Outcome::Kept) };
         let original = read_values(self.reader, tensor, info)?;
         let block = quantizer.quantize(&original, &info.shape)?;
+        // A quantizer may be of others: its blocks need not go with the shape.
         block.check()?;
         let error = lost_energy(&original, &quantizer.dequantize(&block)?)?;
         let accepted = match &self.choice {

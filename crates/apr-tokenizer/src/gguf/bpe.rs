@@ -258,6 +258,7 @@ fn read_merges_txt(context: &Context<'_>) -> Result<Vec<Merge>> {
         return Err(Error::format("vocab.json needs it, and it is not there").in_file(FILE));
     };
     let lines = text.lines().enumerate().filter(|(number, line)| {
+        // Only the first line may be the version; elsewhere a `#` begins a token.
         let heading = *number == 0 && line.starts_with('#');
         !heading && !line.trim().is_empty()
     });

@@ -65,6 +65,7 @@ pub(super) fn parse<'a, T: Deserialize<'a>>(name: &str, text: &'a str) -> Result
 /// E001 where an id is far beyond the entries and the rows, or there are more tokens than any model
 /// has.
 pub(super) fn size(file: &str, highest: u64, entries: usize, rows: Option<u64>) -> Result<usize> {
+    // One large id could ask for padding of terabytes otherwise.
     let plausible = 4 * entries as u64 + 1024;
     let size = match rows {
         Some(rows) => rows,

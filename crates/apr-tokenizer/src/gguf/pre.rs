@@ -368,6 +368,8 @@ pub(super) fn recognize(
 ) -> Result<&'static str, String> {
     let mut steps = Vec::new();
     read_steps(pre_tokenizer, &mut steps)?;
+
+    // `default` is what llama.cpp does for lack of a name, and no model's own way.
     let alike: Vec<_> =
         KNOWN.iter().filter(|pre| pre.steps == steps && pre.names != ["default"]).collect();
     let own = |pre: &Pre| {
@@ -399,6 +401,7 @@ fn read_steps(step: &Value, steps: &mut Vec<Step<'_>>) -> Result<(), String> {
     let flag =
         |name: &str, default: bool| step.get(name).and_then(Value::as_bool).unwrap_or(default);
     match kind(step) {
+        // The JSON was parsed, so that it is no more than 128 levels deep (serde_json's limit).
         "Sequence" => {
             list(step, "pretokenizers").iter().try_for_each(|step| read_steps(step, steps))?;
         }
@@ -484,6 +487,7 @@ impl Pre {
         while let [step, after @ ..] = rest {
             rest = after;
             steps.push(match (step, after) {
+                // `ByteLevel` splits by GPT-2's pattern itself.
                 (Step::Split(pattern), [Step::Bytes, after @ ..]) if pattern == GPT2 => {
                     rest = after;
                     bytes(true)

@@ -52,6 +52,8 @@ pub(super) fn from_merges<'a>(merges: &[Merge], tokens: impl Iterator<Item = &'a
                 // Fewer than 2^24 tokens: exact.
                 #[expect(clippy::cast_precision_loss)]
                 let score = -(scores.by_text.len() as f32);
+
+                // The sum makes the first score 0, and not negative zero.
                 scores.by_text.insert(formed.clone(), 0.0 + score);
             }
         }
@@ -72,6 +74,8 @@ fn unlisted(merges: &[Merge], tokens: &HashSet<&str>) -> (usize, Option<Merge>) 
         for pair in pairs.filter(|(left, right)| tokens.contains(left) && tokens.contains(right)) {
             if !listed.contains(&pair) {
                 missing.0 += 1;
+
+                // The set has no order: the largest pair is the same in every run.
                 missing.1 = missing.1.max(Some((pair.0, pair.1)));
             }
         }

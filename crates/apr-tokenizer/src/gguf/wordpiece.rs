@@ -79,6 +79,7 @@ fn write(
     for (text, _) in
         tokens.texts.iter_mut().zip(&tokens.types).filter(|(_, token_type)| **token_type != CONTROL)
     {
+        // GGUF marks the pieces that begin a word, and not those that go on.
         *text = match text.strip_prefix(prefix).filter(|_| !prefix.is_empty()) {
             Some(piece) => piece.to_owned(),
             None => format!("{SPACE}{text}"),
@@ -103,6 +104,8 @@ fn check_normalizer(context: &mut Context<'_>, normalizer: &Json) -> Result<()> 
                 normalizer.get(name).and_then(Json::as_bool).unwrap_or(default)
             };
             warn_of_case(context, flag("lowercase", true));
+
+            // Where it is not stated, `BertNormalizer` does as with case.
             if flag("strip_accents", flag("lowercase", true)) {
                 context.warn(
                     "llama.cpp leaves Hangul syllables whole and drops vowel signs of Indic \

@@ -145,6 +145,7 @@ pub(super) fn from_vocab_json(bytes: &[u8]) -> Result<Tokenizer, String> {
 pub(super) fn from_vocab_txt(bytes: &[u8]) -> Result<Tokenizer, String> {
     let text = std::str::from_utf8(bytes).map_err(|error| format!("not UTF-8: {error}"))?;
     let mut tokenizer = Tokenizer::default();
+    // One more than the limit, so that the check of the whole refuses it.
     for (id, line) in (0..).zip(text.lines().take(MAX_TOKENS + 1)) {
         tokenizer.add(id, line.to_owned());
     }

@@ -98,6 +98,7 @@ impl<'a> SentencePiece<'a> {
 
 impl<'a> Piece<'a> {
     fn read(id: usize, message: &'a [u8]) -> Result<Self, String> {
+        // Fields and defaults of `sentencepiece_model.proto`, where type 1 is NORMAL.
         let mut piece = Self { text: "", score: 0.0, piece_type: 1 };
         for field in Fields(message) {
             match field? {
@@ -224,6 +225,8 @@ impl<'a> Fields<'a> {
             5 => Wire::Fixed32(self.take(4)?.try_into().ok()?),
             _ => return None,
         };
+
+        // In protobuf, no field has the number 0.
         (key >> 3 != 0).then_some((key >> 3, value))
     }
 
@@ -233,6 +236,8 @@ impl<'a> Fields<'a> {
         for shift in (0..64).step_by(7) {
             let byte = *self.take(1)?.first()?;
             let bits = u64::from(byte & 0x7f);
+
+            // The tenth byte has one bit of the 64.
             if shift == 63 && bits > 1 {
                 return None;
             }

@@ -206,6 +206,7 @@ pub(super) fn check_sha256(
 ) -> Outcome {
     let is_folder = path.is_dir() || (apr_io::is_remote(path) && model::is_set(path, context)?);
     let file = match model.reader.files() {
+        // A pipe was read already: its copy stands for it.
         _ if model.spool().is_some() => model.spool().unwrap_or(path).to_path_buf(),
         [_] if !is_folder => path.to_path_buf(),
         [file] => path.join(&file.name),

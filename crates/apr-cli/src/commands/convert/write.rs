@@ -68,6 +68,7 @@ pub(crate) fn write(
         let seconds = bar.elapsed().as_secs_f64();
         drop(bar);
 
+        // The first of them were shown before it began.
         job.conversion.warnings.iter().skip(told).for_each(|warning| context.printer.warn(warning));
         context.printer.detail(&format!(
             "wrote {} in {seconds:.3} s, {:.2} GB/s",

@@ -233,6 +233,7 @@ fn replace_template(metadata: &mut Metadata, text: &str) -> Outcome {
     }
 
     match files.get(TEMPLATE_FILE) {
+        // Where the configuration has the template, no second file is made for it.
         Some(Value::String(_)) | None if files.contains_key(TEMPLATE_FILE) || !has_config => {
             files.insert(TEMPLATE_FILE.to_owned(), text.into());
         }

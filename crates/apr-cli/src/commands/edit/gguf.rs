@@ -67,6 +67,7 @@ pub(super) fn run(args: &EditArgs, context: &Context) -> Outcome {
 /// The file, and its lock where the edit replaces it.
 fn open_to_edit(args: &EditArgs, context: &Context) -> Outcome<(Option<LockedFile>, FileSource)> {
     if args.output.as_deref().is_none_or(|output| revise::is_same(&args.model, output)) {
+        // Before the file is read, since a change that was interrupted is undone first.
         let lock = revise::lock(&args.model, context)?;
         let source = lock.source()?;
         return Ok((Some(lock), source));
@@ -143,6 +144,7 @@ fn replace_front(
     lock: &LockedFile,
     context: &Context,
 ) -> Outcome {
+    // If the write is interrupted, these undo it.
     let mut old_front = vec![0; front.len()];
     source.read_at(0, &mut old_front)?;
     let revision = Revision {

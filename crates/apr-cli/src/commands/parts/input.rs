@@ -50,6 +50,7 @@ pub(super) fn describe(
     let states = states.map_or_else(|| vec![None; names.len()], |(_, states)| states);
     let mut files = Vec::new();
     for (file, etag) in reader.files().iter().zip(states) {
+        // Digests tell more than times, and a server tells the states of its files.
         let is_timed = !takes_digests && !remote;
         let modified = if is_timed { Some(modified(&path_of(&file.name, model))?) } else { None };
         files.push(FileInput {

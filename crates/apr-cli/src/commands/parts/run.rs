@@ -46,6 +46,8 @@ pub(in crate::commands) fn run_part(args: &RunPartArgs, context: &Context) -> Ou
                 Some(_) => written::run(&open, part, context)?,
                 None => reported::run(&open, part, context)?,
             };
+
+            // It comes last: where a result is, the part's file is whole.
             on_disk::write(&open.result_path(part), &result.encode(), true)?;
             result
         }

@@ -88,6 +88,8 @@ pub(super) fn typed(
     }
 
     let job = JobWords { command: name.to_owned(), options };
+
+    // What a plan can't say is refused when it is made, and not by each part.
     let cli = parsed(&job, Path::new(""))?;
     Ok((job, cli))
 }
@@ -125,11 +127,13 @@ pub(super) fn parsed(job: &JobWords, folder: &Path) -> Outcome<Cli> {
             None => words.push(format!("--{key}")),
             Some(texts) if *is_positional => positional.extend(texts.into_iter().map(placed)),
             Some(texts) => {
+                // In one word, so that no value is taken for an option.
                 words.extend(texts.into_iter().map(|text| format!("--{key}={}", placed(text))));
             }
         }
     }
 
+    // A path that begins with a dash is no option either.
     words.push("--".to_owned());
     words.extend(positional);
     let (matches, _) =

@@ -55,10 +55,14 @@ pub(super) fn plan(
         planned.check()?;
         size_of(&planned, &job, args)
     })?;
+
+    // The first plan tells the size of shards; the second one cuts by it.
     let job = Job { target: PlanOptions { shard_size: Some(size), ..job.target }, ..job };
     let replace = plan.job.options.contains_key("overwrite");
     let warnings = job.plan(&source, |planned| {
         let path = folder.join(&output);
+
+        // Nothing is written to it: an output that can't be made is found before parts run.
         drop(Output::create(
             &path,
             planned.layout(),

@@ -105,6 +105,7 @@ fn inputs(
     for (name, tensor) in found {
         let value = match &name {
             Some(name) => {
+                // An .npy file names no array: its reader calls it so.
                 named(name).or_else(|| only(&needed).filter(|_| single && name == "array"))
             }
             None => only(&needed),

@@ -42,6 +42,8 @@ impl Given {
         }
 
         let nothing = given.texts.is_empty() && args.input.is_empty() && args.tokens.is_empty();
+
+        // Otherwise standard input is the model.
         if nothing && args.model.as_os_str() != "-" {
             given.texts.extend(piped_text()?);
         }
@@ -92,6 +94,8 @@ fn piped_text() -> Outcome<Option<String>> {
 
 fn bounded_text(from: impl Read, path: &Path) -> Outcome<String> {
     let mut bytes = Vec::new();
+
+    // One byte more tells a text that is too long.
     let read = from.take(MAX_TEXT as u64 + 1).read_to_end(&mut bytes);
     read.map_err(|error| io_error(&error, path))?;
     if bytes.len() > MAX_TEXT {

@@ -31,6 +31,8 @@ impl<'a> Output<'a> {
             ))
         })?;
         let name = path.file_name().unwrap_or_default().to_string_lossy();
+
+        // Dropped at once: this only asks whether the file may be written.
         AtomicOutput::create(Target::File(path.to_path_buf()), args.overwrite, [&*name])?;
         Ok(Some(Self { path, kind, overwrite: args.overwrite }))
     }

@@ -171,6 +171,8 @@ impl<'l> Looking<'l> {
                 "the model takes {most} tokens: the last {left_out} of '{text}' are left out"
             ));
         }
+
+        // Nothing is padded to a length that nobody states, or that a file makes huge.
         if self.is_siglip() && most < 4096 {
             let text = self.job.facts.config("text_config");
             let padding = text.and_then(|text| text.get("pad_token_id")?.as_i64()).unwrap_or(1);
@@ -190,6 +192,8 @@ impl<'l> Looking<'l> {
 
     fn look(&self, path: &Path) -> Outcome<Seen> {
         let named = |error: Error| error.in_file(path.display());
+
+        // The file and its pixels are in memory at the same time.
         let most = self.job.context.max_memory() / 2;
         let len = std::fs::metadata(path).map_err(|error| io_error(&error, path))?.len();
         if len > most {

@@ -224,6 +224,7 @@ impl Listening<'_> {
         let vocabulary = Vocabulary::of(self.job)?;
         let width = logits.shape().last().copied().unwrap_or(1).max(1);
         let best = |row: &[f32]| {
+            // `max_by` takes the last of equals: from behind, that is the first.
             (0..row.len()).rev().max_by(|&a, &b| row[a].total_cmp(&row[b])).unwrap_or_default()
         };
         let frames: Vec<usize> = logits.floats()?.chunks_exact(width).map(best).collect();
@@ -236,6 +237,8 @@ impl Listening<'_> {
         let window = WINDOWS.into_iter().find(|(rate, ..)| *rate == sound.rate);
         let (rate, window, before) =
             window.ok_or_else(|| Error::version("the model hears 8 and 16 kHz"))?;
+
+        // The shape that silero's models have for it, and zeros before the first window.
         let mut state = Value::Tensor(Tensor::new(vec![2, 1, 128], vec![0.0_f32; 256])?);
         let mut seen = vec![0.0; before];
         let mut probabilities = Vec::with_capacity(sound.samples.len().div_ceil(window));
@@ -288,6 +291,8 @@ impl Vocabulary {
         };
         let found = apr_tokenizer::vocabulary(job.reader, usize::MAX)?.ok_or_else(lacking)?;
         let size = found.tokens.iter().map(|token| token.id + 1).max().unwrap_or_default();
+
+        // A huge id in a file must not decide how much memory is taken.
         let mut letters =
             vec![String::new(); usize::try_from(size).unwrap_or_default().min(1 << 20)];
         for token in found.tokens {
@@ -297,12 +302,15 @@ impl Vocabulary {
             }
         }
 
+        // Transformers' CTC models take the padding for the blank.
         let blank = job
             .facts
             .config("pad_token_id")
             .and_then(Json::as_u64)
             .and_then(|id| usize::try_from(id).ok());
         let settings = job.facts.file("tokenizer_config.json");
+
+        // Transformers' `Wav2Vec2CTCTokenizer` has the same default.
         let between = settings
             .and_then(|settings| settings.get("word_delimiter_token")?.as_str())
             .unwrap_or("|");

@@ -140,6 +140,7 @@ fn each(
     let tokens = Tokens::of(job.reader, job.context)?;
     let mut reports = Vec::with_capacity(texts.len());
     for text in texts {
+        // A template writes down the tokens that begin and end a text itself.
         let (prompt, ends) =
             if job.args.chat { (Some(as_chat(job, text)?), false) } else { (None, true) };
         let mut given = tokens.encode(prompt.as_deref().unwrap_or(text), ends, job.context)?;
@@ -322,6 +323,8 @@ impl Writing<'_> {
         let start = self.shown.min(end);
         self.shown = end;
         let new = &self.text[start..end];
+
+        // A model may write what steers a terminal.
         let shown: String =
             new.chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t')).collect();
         let mut out = io::stdout().lock();

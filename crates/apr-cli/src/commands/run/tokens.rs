@@ -39,6 +39,7 @@ pub(super) fn apart<T: Send + 'static>(
     loop {
         match receiver.recv_timeout(GLANCE) {
             Ok(done) => return Ok(done?),
+            // The thread panicked, and dropped the sender.
             Err(RecvTimeoutError::Disconnected) => {
                 return Err(
                     Error::format(format!("{what} can't be used: reading it failed")).into()

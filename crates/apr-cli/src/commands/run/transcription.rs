@@ -125,6 +125,8 @@ impl<'w> Whisper<'w> {
             .file("generation_config.json")
             .and_then(|file| file.get("max_length")?.as_u64());
         let length = length.or_else(|| job.facts.config("max_length").and_then(Json::as_u64));
+
+        // All of OpenAI's models have 448.
         let positions =
             job.facts.config("max_target_positions").and_then(Json::as_u64).unwrap_or(448);
         let longest = usize::try_from(length.unwrap_or(positions).min(positions)).unwrap_or(448);
@@ -149,6 +151,8 @@ impl<'w> Whisper<'w> {
             let states = self
                 .parts
                 .encode(vec![(self.input.clone(), self.window(&spectrum, all, place)?)])?;
+
+            // The language is heard in the first window only.
             let begin = match &begin {
                 Some(begin) => begin,
                 None => begin.insert(self.begin(&states)?),
@@ -267,6 +271,8 @@ impl<'w> Whisper<'w> {
         while begin.len() + written.len() < self.longest {
             let mut logits = decoder.next(&next)?;
             self.special.rule_out(&mut logits, &written, self.times());
+
+            // `max_by` takes the last of equals: from behind, that is the first.
             let best = (0..logits.len())
                 .rev()
                 .max_by(|&a, &b| logits[a].total_cmp(&logits[b]))

@@ -113,6 +113,9 @@ impl Decoder<'_> {
         let mut outputs = wanted.iter().zip(outcome.outputs);
         let (_, logits) =
             outputs.next().ok_or_else(|| Error::format("the decoder made nothing"))?;
+
+        // Optimum names them so where they come out and where they go in. What this step does not
+        // make anew stays.
         self.past.extend(
             outputs.map(|(name, value)| (name.replacen("present.", "past_key_values.", 1), value)),
         );

@@ -84,6 +84,7 @@ impl Vm<'_> {
         let mut verdict = verdict(&module, &name);
         let meaning = match allowed(&module, &name) {
             Some(meaning) => meaning,
+            // What is known to be dangerous can't be opted in.
             None if verdict == Verdict::Unknown && opted_in() => {
                 verdict = Verdict::Allowed;
                 Meaning::Class
@@ -124,6 +125,7 @@ impl Vm<'_> {
                 (items.remove(0), items)
             }
             _ => {
+                // Arguments by keyword, which nothing here looks at.
                 if self.opcode == op::NEWOBJ_EX {
                     self.pop()?;
                 }

@@ -29,6 +29,7 @@ impl Vm<'_> {
 
     pub(super) fn float(&mut self) -> Result<()> {
         let node = match self.opcode {
+            // The one number of pickle that is big-endian.
             op::BINFLOAT => Node::Float(f64::from_be_bytes(self.input.array()?)),
             _ => text::float(&self.input.line()?)?,
         };

@@ -151,6 +151,7 @@ impl<'a> TokenizerKeys<'a> {
             .enumerate()
             .map(|(id, text)| (id, text.as_str(), self.token_type(id)))
             .filter(|&(id, text, token_type)| {
+                // In vocabularies of WordPiece, padding has the letter that begins a word.
                 token_type != UNUSED || text.strip_prefix('\u{2581}').unwrap_or(text) != padding(id)
             })
     }

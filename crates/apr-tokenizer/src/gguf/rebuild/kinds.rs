@@ -155,6 +155,7 @@ pub(super) fn characters<'a>(
         json!({ "type": "Fuse" }),
     ];
     if prefix {
+        // The space that was put before the text goes away again.
         decoders.push(json!({ "type": "Strip", "content": " ", "start": 1, "stop": 0 }));
     }
 
@@ -190,6 +191,7 @@ fn unknown<'a>(keys: &TokenizerKeys<'a>) -> Option<&'a str> {
 
 /// `bert`: WordPiece.
 pub(super) fn words<'a>(keys: &TokenizerKeys<'a>, warnings: &mut Vec<String>) -> TokenizerFile<'a> {
+    // GGUF marks the pieces that begin a word, BERT's files those that go on.
     let text = |text: &str, token_type: i32| match (text.strip_prefix(SPACE), token_type) {
         (_, CONTROL | UNKNOWN) => text.to_owned(),
         (Some(word), _) => word.to_owned(),
@@ -209,6 +211,7 @@ pub(super) fn words<'a>(keys: &TokenizerKeys<'a>, warnings: &mut Vec<String>) ->
     let lowers = keys.flag("normalizer.lowercase").unwrap_or(true);
     let post_processor = match (
         keys.id("bos_token_id").or_else(|| keys.id("cls_token_id")),
+        // GGUF spells the key so.
         keys.id("seperator_token_id"),
     ) {
         (Some(cls), Some(sep)) => template(keys, Some(cls), Some(sep), [None, None]),
