@@ -51,7 +51,8 @@ impl Array {
         let skip = usize::try_from(start % self.width).unwrap_or_default();
         let count = (skip + buf.len()).div_ceil(self.bytes_of_one());
         let mut elements = vec![0; count * self.bytes_of_one()];
-        if self.header.by_columns {
+        // A single number has no columns, whatever its header says.
+        if self.header.by_columns && !self.header.shape.is_empty() {
             self.gather(source, first, &mut elements)?;
         } else {
             source.read_at(self.offset + first * self.width, &mut elements)?;

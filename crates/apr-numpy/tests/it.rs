@@ -54,6 +54,17 @@ fn every_array_has_the_bytes_that_numpy_gives_by_rows() {
     }
 }
 
+/// Its header says that it lies by columns, of which a single number has none.
+#[test]
+fn a_swapped_number_by_columns_is_read() {
+    let mut header = b"{'descr': '>f4', 'fortran_order': True, 'shape': (), }".to_vec();
+    header.resize(117, b' ');
+    header.push(b'\n');
+    let file = [b"\x93NUMPY\x01\0\x76\0", &header[..], &1.0_f32.to_be_bytes()].concat();
+    let reader = open(file).expect("an array");
+    assert_eq!(bytes_of(&reader, 0, 4), 1.0_f32.to_le_bytes());
+}
+
 #[test]
 fn what_holds_no_numbers_is_left_out_or_refused_by_name() {
     let reader = open(fixture("numpy", "mixed.npz")).expect("one array is read");

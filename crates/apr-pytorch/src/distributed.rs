@@ -10,6 +10,7 @@
 //! __1_0.distcp    ...
 //! ```
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
@@ -34,6 +35,18 @@ pub const METADATA: &str = ".metadata";
 /// Pieces of one tensor: all are compared with each other.
 const MAX_PIECES: usize = 4096;
 
+/// Attributes that are looked at to find others, at most: objects of the metadata may share one
+/// state with as many as there are objects.
+const MAX_WORK: u64 = 100_000_000;
+
+/// Bytes of all tensors together, as in a file: so many, and so many times those of the files. Each
+/// piece may repeat what is stored.
+const FREE_BYTES: u64 = 1 << 30;
+const MAX_GROWTH: u64 = 16;
+
+/// Longest name of a file.
+const MAX_FILE_NAME: usize = 255;
+
 /// Opens a distributed checkpoint: its tensors as they were before they were cut, whatever
 /// processes had their pieces.
 ///
@@ -56,7 +69,8 @@ pub fn open_distributed(
 
     let outcome = run(Input::new(metadata, 0, metadata.len(), limits), &policy, limits);
     let root = outcome.root.map_err(in_metadata)?;
-    let (items, values) = Index { heap: &outcome.heap }.read(root).map_err(in_metadata)?;
+    let (items, values) =
+        Index { heap: &outcome.heap, work: Cell::new(0) }.read(root).map_err(in_metadata)?;
     let mut reader = DistributedReader::new(&values);
     let mut files = Files { set, limits, options, by_name: BTreeMap::new() };
     for item in items {
@@ -65,7 +79,7 @@ pub fn open_distributed(
         reader.add(tensor)?;
     }
 
-    reader.finish(files, metadata.len());
+    reader.finish(files, metadata.len())?;
     Ok(reader)
 }
 
@@ -87,6 +101,8 @@ struct Described {
 /// The metadata's values.
 struct Index<'a> {
     heap: &'a Heap,
+    /// Attributes that were looked at.
+    work: Cell<u64>,
 }
 
 impl Index<'_> {
@@ -100,6 +116,7 @@ impl Index<'_> {
             tensors.zip(places).ok_or_else(|| bad("list no tensors, or no places of them"))?;
         let mut by_piece = HashMap::new();
         for &(key, place) in places {
+            self.check_work()?;
             let name = self.field(key, "fqn").and_then(|name| self.heap.text(name));
             let name = name.ok_or_else(|| bad("give a place to something without a name"))?;
             let offsets = self
@@ -113,6 +130,7 @@ impl Index<'_> {
 
         let (mut items, mut values) = (Vec::new(), Vec::new());
         for &(name, described) in tensors {
+            self.check_work()?;
             let name = self.heap.text(name).ok_or_else(|| bad("have a tensor without a name"))?;
 
             // `BytesStorageMetadata` has none: it describes a pickled value.
@@ -146,14 +164,28 @@ impl Index<'_> {
             // What was compressed on its way to the file needs more than its place.
             let plain =
                 self.field(place, "transform_descriptors").is_none_or(|how| self.is_empty(how));
-            let file = self.heap.text(self.field(place, "relative_path")?)?.to_owned();
+            let file = self.heap.text(self.field(place, "relative_path")?)?;
+            let file = Some(file).filter(|file| file.len() <= MAX_FILE_NAME)?.to_owned();
             let offset = self.heap.unsigned(self.field(place, "offset")?)?;
             let len = self.heap.unsigned(self.field(place, "length")?)?;
             plain.then_some(Described { offsets, sizes, file, offset, len })
         };
 
-        let pieces: Option<Vec<_>> = chunks.iter().map(piece).collect();
-        Some(Item { name: name.to_owned(), size: self.numbers(size)?, pieces: pieces? })
+        let pieces = chunks.iter().map(piece).collect::<Option<Vec<_>>>()?;
+
+        // A piece has a place of its own, but a list may have one piece a thousand times.
+        let mut starts = HashSet::new();
+        if !pieces.iter().all(|piece| starts.insert(&piece.offsets)) {
+            return None;
+        }
+        Some(Item { name: name.to_owned(), size: self.numbers(size)?, pieces })
+    }
+
+    fn check_work(&self) -> Result<()> {
+        if self.work.get() <= MAX_WORK {
+            return Ok(());
+        }
+        Err(Error::memory("the metadata of a distributed checkpoint repeat themselves too often"))
     }
 
     fn is_empty(&self, id: Id) -> bool {
@@ -163,7 +195,10 @@ impl Index<'_> {
     /// An attribute of an instance.
     fn field(&self, id: Id, name: &str) -> Option<Id> {
         match self.heap.get(id) {
-            Node::Object(Some(state)) => self.heap.entry(*state, name),
+            Node::Object(Some(state)) => {
+                self.work.set(self.work.get().saturating_add(self.heap.size(*state) as u64));
+                self.heap.entry(*state, name)
+            }
             _ => None,
         }
     }
@@ -329,17 +364,21 @@ struct Tensor {
 /// do in the tensor.
 struct Run<'a> {
     piece: &'a Piece,
+    /// Which of the pieces it is.
+    position: usize,
     offset: u64,
     len: u64,
 }
 
 impl Tensor {
-    /// The run from a byte on. The innermost dimension is counted in bytes.
-    fn run(&self, byte: u64) -> Option<Run<'_>> {
+    /// The run from a byte on, in the piece `near` or the next one that holds it: the rows of
+    /// pieces side by side come in turns. The innermost dimension is counted in bytes.
+    fn run(&self, byte: u64, near: usize) -> Option<Run<'_>> {
         let width = self.info.dtype.block_bytes();
         let dims = self.info.shape.dims();
         let Some(last) = dims.len().checked_sub(1) else {
-            return Some(Run { piece: self.pieces.first()?, offset: byte, len: self.len - byte });
+            let (piece, len) = (self.pieces.first()?, self.len - byte);
+            return Some(Run { piece, position: 0, offset: byte, len });
         };
         let mut index = vec![0; dims.len()];
         let mut rest = byte / width;
@@ -349,7 +388,7 @@ impl Tensor {
             rest /= dim;
         }
 
-        let holds = |piece: &&Piece| {
+        let holds = |piece: &Piece| {
             let ranges = piece.offsets.iter().zip(&piece.sizes);
             index
                 .iter()
@@ -357,7 +396,9 @@ impl Tensor {
                 .all(|(at, (offset, size))| (*offset..offset + size).contains(at))
         };
 
-        let piece = self.pieces.iter().find(holds)?;
+        let in_turn = (near..self.pieces.len()).chain(0..near.min(self.pieces.len()));
+        let position = in_turn.into_iter().find(|&at| holds(&self.pieces[at]))?;
+        let piece = &self.pieces[position];
         let local: Vec<u64> =
             index.iter().zip(&piece.offsets).map(|(at, offset)| at - offset).collect();
         let element =
@@ -374,20 +415,21 @@ impl Tensor {
         }
 
         let within = byte % width;
-        Some(Run { piece, offset: element * width + within, len: left * width - within })
+        let (offset, len) = (element * width + within, left * width - within);
+        Some(Run { piece, position, offset, len })
     }
 
     fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
-        let (mut position, mut rest) = (offset, buf);
+        let (mut position, mut rest, mut near) = (offset, buf, 0);
         while !rest.is_empty() {
             let run = self
-                .run(position)
+                .run(position, near)
                 .ok_or_else(|| Error::corrupt("no piece holds this part of it"))?;
             let len = usize::try_from(run.len).map_or(rest.len(), |len| len.min(rest.len()));
             let (head, tail) = rest.split_at_mut(len);
             run.piece.reader.read_tensor(0, run.offset, head)?;
             position += len as u64;
-            rest = tail;
+            (rest, near) = (tail, run.position);
         }
         Ok(())
     }
@@ -440,7 +482,7 @@ impl DistributedReader {
         Ok(())
     }
 
-    fn finish(&mut self, files: Files<'_>, metadata_len: u64) {
+    fn finish(&mut self, files: Files<'_>, metadata_len: u64) -> Result<()> {
         let mut numbered: Vec<_> = files.by_name.into_iter().collect();
         numbered.sort_by_key(|(_, (number, _))| *number);
         let info = |(name, (_, source)): (String, (usize, Arc<dyn ByteSource>))| FileInfo {
@@ -449,9 +491,20 @@ impl DistributedReader {
         };
         self.files = numbered.into_iter().map(info).collect();
         self.files.push(FileInfo { name: METADATA.into(), len: metadata_len });
+        let total = |sum: u64, len: u64| sum.saturating_add(len);
+        let stored = self.files.iter().map(|file| file.len).fold(0, total);
+        let allowed = FREE_BYTES.saturating_add(stored.saturating_mul(MAX_GROWTH));
+        let needed = self.assembled.iter().map(|tensor| tensor.len).fold(0, total);
+        if needed > allowed {
+            let message =
+                format!("its tensors have {needed} bytes; {allowed} are allowed for its files");
+            return Err(Error::memory(message));
+        }
+
         let pieces: usize = self.assembled.iter().map(|tensor| tensor.pieces.len()).sum();
         self.fields = json!({ "container": "distributed", "kind": "distributed checkpoint of \
             PyTorch", "pieces": pieces });
+        Ok(())
     }
 }
 

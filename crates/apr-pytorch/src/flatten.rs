@@ -176,6 +176,8 @@ impl Walk<'_> {
             self.path.push('.');
         }
 
+        // A key is copied at each visit, and a text of the file may be one for many of them.
+        self.spend(key.len() / 64)?;
         self.path.push_str(key);
         self.depth += 1;
         let result = self.visit(id);

@@ -3,8 +3,9 @@
 
 use apr_core::{ByteSource, Error, Limits, Result};
 
-/// Bytes fetched at a time.
+/// Most bytes fetched at a time, and how many at first: many a pickle is short.
 const WINDOW: usize = 1 << 16;
+const FIRST_WINDOW: usize = 1 << 9;
 
 /// Longest line of a text opcode, in bytes.
 const MAX_LINE: usize = 1 << 20;
@@ -74,7 +75,8 @@ impl<'a> Input<'a> {
     }
 
     fn fetch(&mut self) -> Result<()> {
-        let len = usize::try_from(self.end - self.position).map_or(WINDOW, |left| left.min(WINDOW));
+        let window = (2 * self.window.len()).clamp(FIRST_WINDOW, WINDOW);
+        let len = usize::try_from(self.end - self.position).map_or(window, |left| left.min(window));
         self.window.resize(len, 0);
         self.window_start = self.position;
         self.source.read_at(self.position, &mut self.window)

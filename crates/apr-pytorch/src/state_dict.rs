@@ -63,7 +63,8 @@ fn contents(
     let end = pickle.offset + pickle.len;
     let outcome = run(Input::new(source, pickle.offset, end, limits), &policy, limits);
     let root = outcome.root?;
-    let warnings = scan::check_rest(source, outcome.end, end, limits)?;
+    let mut rest = scan::Rest::new(source, limits);
+    let warnings = rest.check(outcome.end, end)?;
 
     // `torch.jit.load` reads the other pickles too.
     for other in archive
@@ -72,7 +73,7 @@ fn contents(
         .filter(|entry| scan::is_pickle_in_archive(&entry.name) && entry.name != pickle.name)
     {
         other.check_packing()?;
-        scan::check_rest(source, other.offset, other.offset + other.len, limits)?;
+        rest.check(other.offset, other.offset + other.len)?;
     }
     let (storages, checksums) = storages(archive, folder)?;
     let header_fields = header_fields(source, archive, folder, limits)?;

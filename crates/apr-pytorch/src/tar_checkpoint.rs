@@ -208,7 +208,11 @@ impl Part<'_> {
     }
 
     fn number(&mut self) -> Result<u64> {
-        let bytes = Input::new(self.source, self.position, self.end, self.limits).array()?;
+        let mut bytes = [0; 8];
+        if self.end.saturating_sub(self.position) < bytes.len() as u64 {
+            return Err(Error::corrupt("a number is cut off").at(self.position));
+        }
+        self.source.read_at(self.position, &mut bytes)?;
         self.position += 8;
         Ok(u64::from_le_bytes(bytes))
     }

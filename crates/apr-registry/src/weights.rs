@@ -1,5 +1,7 @@
 //! Which file of a model's folder holds the weights, by what the formats' entries say of names.
 
+use std::collections::HashSet;
+
 use apr_core::{Error, Format, Result};
 
 use crate::formats::FORMATS;
@@ -33,7 +35,7 @@ const WEIGHTS: [&str; 12] = [
 impl InFolder {
     /// Whether a file stands for a model by its extension, given the others at the top of the
     /// folder.
-    fn stands_for_a_model(&self, name: &str, top: &[&str]) -> bool {
+    fn stands_for_a_model(&self, name: &str, top: &HashSet<&str>) -> bool {
         self.names.is_empty()
             && self.has_extension_of(name)
             && match (self.shards, shard_number(name)) {
@@ -48,6 +50,7 @@ impl InFolder {
     /// extension.
     fn candidates<'n>(&self, top: &[&'n str]) -> Candidates<'n> {
         let ending = if let Shards::Index(ending) = self.shards { Some(ending) } else { None };
+        let names: HashSet<&str> = top.iter().copied().collect();
         let is_index = |name: &&&str| ending.is_some_and(|ending| name.ends_with(ending));
         Candidates {
             named: top.iter().find(|name| self.names.contains(name)).copied(),
@@ -56,7 +59,11 @@ impl InFolder {
             } else {
                 Vec::new()
             },
-            files: top.iter().filter(|name| self.stands_for_a_model(name, top)).copied().collect(),
+            files: top
+                .iter()
+                .filter(|name| self.stands_for_a_model(name, &names))
+                .copied()
+                .collect(),
         }
     }
 }
@@ -154,11 +161,13 @@ fn check_one_model(top: &[&str]) -> Result<()> {
         return Ok(());
     }
 
+    // Folders may have a hundred thousand files.
+    let names: HashSet<&str> = top.iter().copied().collect();
     let is_model = |name: &str| {
         FORMATS.iter().any(|entry| entry.in_folder.has_extension_of(name))
             && shard_number(name).is_none_or(|(number, _)| number == 1)
             // A manifest and its first shard are one.
-            && !has_manifest(name, top)
+            && !has_manifest(name, &names)
     };
 
     let models: Vec<&str> = top.iter().filter(|name| is_model(name)).copied().collect();
@@ -179,11 +188,11 @@ fn check_one_model(top: &[&str]) -> Result<()> {
 }
 
 /// Whether the manifest of a shard is there.
-fn has_manifest(name: &str, top: &[&str]) -> bool {
+fn has_manifest(name: &str, top: &HashSet<&str>) -> bool {
     let manifests = FORMATS.iter().filter(|entry| entry.in_folder.shards == Shards::Manifest);
     let mut extensions = manifests.flat_map(|entry| entry.in_folder.extensions);
     shard_stem(name).is_some_and(|stem| {
-        extensions.any(|extension| top.contains(&&*format!("{stem}.{extension}")))
+        extensions.any(|extension| top.contains(&*format!("{stem}.{extension}")))
     })
 }
 

@@ -194,6 +194,7 @@ impl Vm<'_> {
     }
 
     fn add_tensor(&mut self, tensor: Tensor) -> Result<Id> {
+        self.heap.charge(tensor.shape.len() + tensor.strides.len())?;
         let position = u32::try_from(self.heap.tensors.len()).unwrap_or(u32::MAX);
         self.heap.tensors.push(tensor);
         self.heap.add(Node::Tensor(position))

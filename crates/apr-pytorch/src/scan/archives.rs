@@ -75,6 +75,9 @@ impl Scan<'_> {
         let kind = kind(&archive);
         let cache = Arc::new(Cache::default());
         for entry in archive.entries.iter().filter(|entry| entry.compressed > 0) {
+            if self.looks == 0 {
+                break;
+            }
             self.zip_entry(place, section, entry, kind, &cache);
         }
 
@@ -94,6 +97,11 @@ impl Scan<'_> {
             return self.problem(place, &format!("'{}' is encrypted", Escaped::short(&entry.name)));
         }
 
+        let paid = if entry.is_stored() { Ok(()) } else { self.pay(entry.len) };
+        if let Err(error) = paid {
+            let name = Escaped::short(&entry.name);
+            return self.problem(place, &format!("'{name}': {}", error.message()));
+        }
         let content = match entry.open(section, cache) {
             Ok(content) => content,
             Err(error) => return self.problem(place, error.message()),
@@ -165,6 +173,9 @@ impl Scan<'_> {
 
             // A file may claim any count: each round reads on, or fails at the end.
             for _ in 0..count {
+                if !self.may_look(place) {
+                    break;
+                }
                 let (triple, next) = self.pickle_at(place, position)?;
                 position = what.after(place, &triple, next)?;
             }

@@ -30,6 +30,11 @@ const MAX_DEPTH: usize = 8;
 const FREE_BYTES: u64 = 1 << 30;
 const MAX_GROWTH: u64 = 64;
 
+/// Places that are looked at: so many in any file, and one more for so many of its bytes. An entry
+/// of an archive takes more, but entries can share their bytes.
+const FREE_LOOKS: u64 = 10_000;
+const BYTES_OF_A_LOOK: u64 = 64;
+
 /// Bytes that tell what a file is: a TAR header.
 const HEAD_LEN: u64 = 512;
 
@@ -175,18 +180,44 @@ struct Scan<'a> {
     report: ScanReport,
     /// Bytes that may still be decoded.
     budget: u64,
+    /// Places that may still be looked at.
+    looks: u64,
 }
 
 impl<'a> Scan<'a> {
     fn new(source: &dyn ByteSource, limits: &'a Limits) -> Self {
         let budget = FREE_BYTES.saturating_add(source.len().saturating_mul(MAX_GROWTH));
-        Self { limits, report: ScanReport::new(""), budget }
+        let looks = FREE_LOOKS.saturating_add(source.len() / BYTES_OF_A_LOOK);
+        Self { limits, report: ScanReport::new(""), budget, looks }
+    }
+
+    /// Pays for one more place; false if there were too many, which is said once.
+    fn may_look(&mut self, place: &Place<'_>) -> bool {
+        if self.looks == 1 {
+            self.problem(place, "the file has more in it than is looked through");
+        }
+        self.looks = self.looks.saturating_sub(1);
+        self.looks > 0
+    }
+
+    /// Pays for bytes that are decoded.
+    ///
+    /// # Errors
+    /// E008 when there were too many.
+    fn pay(&mut self, decoded: u64) -> Result<()> {
+        let left = self.budget.checked_sub(decoded);
+        self.budget =
+            left.ok_or_else(|| Error::memory("it decodes to more bytes than are looked through"))?;
+        Ok(())
     }
 
     /// Looks at bytes of any kind; returns what they are, unless nothing says that.
     fn look(&mut self, place: &Place<'_>) -> Option<&'static str> {
         if place.depth > MAX_DEPTH {
             self.problem(place, "lies in more layers than are looked through");
+            return None;
+        }
+        if !self.may_look(place) {
             return None;
         }
 
@@ -242,13 +273,43 @@ pub(crate) fn check_rest(
     end: u64,
     limits: &Limits,
 ) -> Result<Vec<String>> {
-    if start >= end {
-        return Ok(Vec::new());
+    Rest::new(source, limits).check(start, end)
+}
+
+/// What nobody needs to read of a file: pickles beside the checkpoint's. What is spent on one of
+/// them is not there for the next.
+pub(crate) struct Rest<'a> {
+    source: &'a dyn ByteSource,
+    scan: Scan<'a>,
+}
+
+impl<'a> Rest<'a> {
+    pub(crate) fn new(source: &'a dyn ByteSource, limits: &'a Limits) -> Self {
+        Self { source, scan: Scan::new(source, limits) }
     }
 
-    let mut scan = Scan::new(source, limits);
-    scan.stream(&Place { start, end, expected: Expected::Pickle, ..Place::whole(source) });
-    match scan.report.findings().find(|finding| finding.verdict != Verdict::Allowed) {
+    /// As [`check_rest`].
+    ///
+    /// # Errors
+    /// E001 for a name that is not allowed, E008 when there is too much to look through.
+    pub(crate) fn check(&mut self, start: u64, end: u64) -> Result<Vec<String>> {
+        if start >= end {
+            return Ok(Vec::new());
+        }
+
+        self.scan.report.pickles.clear();
+        let whole = Place::whole(self.source);
+        self.scan.stream(&Place { start, end, expected: Expected::Pickle, ..whole });
+        if self.scan.looks == 0 {
+            let message = "there is more beside the checkpoint's pickle than is looked through";
+            return Err(Error::memory(message).at(start));
+        }
+        verdict(&self.scan.report, start, end)
+    }
+}
+
+fn verdict(report: &ScanReport, start: u64, end: u64) -> Result<Vec<String>> {
+    match report.findings().find(|finding| finding.verdict != Verdict::Allowed) {
         Some(Finding { module, name, offset, .. }) => {
             let (module, name) = (Escaped::short(module), Escaped::short(name));
             let message = format!(

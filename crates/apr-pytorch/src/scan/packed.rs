@@ -18,6 +18,10 @@ const NAMED: &[(&[u8], &str)] = &[
     (b"ZF0x", "compressed file of joblib before 0.10"),
 ];
 
+/// Longest header of an array that is read, in bytes: NumPy reads 10,000 unless it is told to trust
+/// the file.
+const MAX_NPY_HEADER: u64 = 1 << 16;
+
 impl Scan<'_> {
     /// Looks into what is compressed; returns what it is.
     pub(super) fn packed(&mut self, place: &Place<'_>, head: &[u8]) -> Option<&'static str> {
@@ -62,7 +66,7 @@ impl Scan<'_> {
         // No header says the length in a way that can be trusted, so all is decoded once to learn
         // it.
         let (len, end) = inflated_len(place.source, (start, place.end), wrapper, self.budget)?;
-        self.budget -= len;
+        self.pay(len)?;
         let cache = Arc::new(Cache::default());
         let decoded = Inflated::new(place.source, (start, end - start), len, wrapper, &cache)?;
         self.look(&place.decoded(&decoded, name));
@@ -70,7 +74,12 @@ impl Scan<'_> {
     }
 
     fn lz4(&mut self, place: &Place<'_>) -> Result<()> {
-        let decoded = lz4::decode(place.source, place.start, place.end, self.limits.max_metadata)?;
+        let most = self.limits.max_metadata.min(self.budget);
+        let decoded = lz4::decode(place.source, place.start, place.end, most);
+
+        // What is too long was decoded up to there all the same.
+        self.pay(decoded.as_ref().map_or(most, |decoded| decoded.len() as u64))?;
+        let decoded = decoded?;
         self.look(&place.decoded(&decoded as &dyn ByteSource, "lz4"));
         Ok(())
     }
@@ -101,6 +110,10 @@ fn npy_values(place: &Place<'_>, head: &[u8]) -> Result<Option<u64>> {
         _ => return Err(damaged()),
     };
 
+    // Headers of a hundred bytes are usual; the bytes may be what a small file decodes to.
+    if len > MAX_NPY_HEADER {
+        return Err(damaged());
+    }
     let header =
         read_vec(place.source, place.start + first, len.min(place.len())).map_err(|_| damaged())?;
     let header = String::from_utf8_lossy(&header);

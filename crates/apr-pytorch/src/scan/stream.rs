@@ -22,8 +22,12 @@ impl Scan<'_> {
                 return any;
             }
 
-            if self.report.pickles.len() == MAX_PICKLES {
+            // Of those that are no pickles there may be one for each two bytes.
+            if self.report.pickles.len() == MAX_PICKLES || number == MAX_PICKLES {
                 self.problem(place, &format!("only the first {MAX_PICKLES} pickles are looked at"));
+                return any;
+            }
+            if !self.may_look(place) {
                 return any;
             }
 

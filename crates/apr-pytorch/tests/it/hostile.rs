@@ -308,3 +308,35 @@ fn eight_bit_floats_come_by_an_untyped_storage() {
     assert_eq!(reader.tensors()[0].dtype, apr_core::DType::F8_E4M3);
     assert_eq!(bytes_of(&reader, 0, 4), [2, 3, 4, 5, 6, 7]);
 }
+
+/// A ZIP archive that lists one stored entry so many times.
+fn listed(content: &[u8], times: u16) -> Vec<u8> {
+    let mut crc = apr_core::digest::Crc32::new();
+    crc.update(content);
+    let crc = crc.value().to_le_bytes();
+    let len = u32::try_from(content.len()).expect("it is short").to_le_bytes();
+    let sizes = [crc, len, len].concat();
+    let local = [b"PK\x03\x04\x14\0\0\0\0\0\0\0\0\0", &sizes[..], b"\x01\0\0\0a"].concat();
+    let entry =
+        [b"PK\x01\x02\x14\0\x14\0\0\0\0\0\0\0\0\0", &sizes[..], b"\x01\0", &[0; 16], b"a"].concat();
+    let directory = entry.repeat(usize::from(times));
+    let count = times.to_le_bytes();
+    let start = u32::try_from(local.len() + content.len()).expect("it is short").to_le_bytes();
+    let size = u32::try_from(directory.len()).expect("it is short").to_le_bytes();
+    let end = [b"PK\x05\x06\0\0\0\0", &count[..], &count, &size, &start, &[0; 2]].concat();
+    [&local, content, &directory, &end].concat()
+}
+
+#[test]
+fn archives_that_list_one_archive_eight_times_are_looked_into_so_far_and_no_further() {
+    let file = (0..7).fold(b"hello".to_vec(), |content, _| listed(&content, 8));
+    let report = apr_pytorch::scan(file, "zips.bin", &Limits::default()).expect("a report");
+    assert_eq!(report.problems.iter().filter(|what| what.contains("more in it")).count(), 1);
+}
+
+#[test]
+fn two_bytes_that_are_a_pickle_are_looked_at_a_few_thousand_times() {
+    let file = b"N.".repeat(200_000);
+    let report = apr_pytorch::scan(file, "n.bin", &Limits::default()).expect("a report");
+    assert!(report.problems.iter().any(|what| what.contains("only the first")));
+}

@@ -106,6 +106,8 @@ impl Vm<'_> {
             )));
         }
 
+        // Its texts may be those of an earlier opcode, and are copied for each.
+        self.heap.charge((module.len() + name.len()) / 16)?;
         self.heap.add(Node::Global(Box::new(Global { module, name, meaning })))
     }
 
