@@ -25,6 +25,9 @@ use serde_json::Value as Json;
 /// Deepest nesting of an expression.
 const MAX_DEPTH: usize = 32;
 
+/// Bytes of an expression: each operator of a sum is a level of its tree.
+const MAX_TEXT: usize = 4096;
+
 /// What an expression comes to.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Value {
@@ -202,6 +205,10 @@ impl Expression {
     /// # Errors
     /// E001 when the text is not an expression.
     pub(crate) fn parse(text: &str) -> Result<Self> {
+        if text.len() > MAX_TEXT {
+            let message = format!("an expression of {} bytes; {MAX_TEXT} are allowed", text.len());
+            return Err(Error::memory(message));
+        }
         let mut parser = Parser { rest: text.chars().peekable(), depth: 0 };
         let whole = parser.conditional().filter(|_| parser.next_token().is_none());
         whole.ok_or_else(|| Error::format(format!("'{text}' is not an expression")))
@@ -473,6 +480,8 @@ mod tests {
         {
             assert!(Expression::parse(text).is_err(), "{text}");
         }
+        let long = "1+".repeat(1 << 20) + "1";
+        assert_eq!(Expression::parse(&long).unwrap_err().code(), apr_core::Code::Memory);
     }
 
     #[test]

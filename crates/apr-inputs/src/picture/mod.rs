@@ -16,6 +16,9 @@ pub use decode::decode;
 pub use prepare::{PixelSettings, Side};
 pub use resize::Filter;
 
+/// Pixels of a picture that a preprocessor asks for: far more than any model takes.
+const MAX_PIXELS: usize = 1 << 25;
+
 /// A picture in red, green and blue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Picture {

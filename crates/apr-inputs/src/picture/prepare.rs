@@ -3,7 +3,7 @@
 use apr_core::{Error, Result};
 use serde_json::Value as Json;
 
-use super::{Filter, Picture};
+use super::{Filter, MAX_PIXELS, Picture};
 
 /// A size that a preprocessor asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -144,9 +144,7 @@ impl Picture {
     /// # Errors
     /// E008 for a size that is too large.
     pub fn middle(&self, height: usize, width: usize) -> Result<Self> {
-        const MAX_SIDE: usize = 1 << 14;
-
-        if height > MAX_SIDE || width > MAX_SIDE {
+        if height.saturating_mul(width) > MAX_PIXELS {
             return Err(Error::memory(format!("a part of {width} x {height} is too large")));
         }
 

@@ -8,7 +8,7 @@ use std::f64::consts::PI;
 
 use apr_core::{Error, Result};
 
-use super::Picture;
+use super::{MAX_PIXELS, Picture};
 
 /// Bits of a weight behind the point.
 const PRECISION: u32 = 22;
@@ -122,7 +122,8 @@ impl Picture {
     /// The picture in another size.
     ///
     /// # Errors
-    /// E001 for a size without pixels, or of a picture without pixels.
+    /// E001 for a size without pixels, or of a picture without pixels; E008 for one of more than
+    /// 2^25 pixels.
     pub fn resized(&self, width: usize, height: usize, filter: Filter) -> Result<Self> {
         const MAX_SIDE: usize = 1 << 16;
 
@@ -133,6 +134,10 @@ impl Picture {
             return Err(Error::format(format!(
                 "a picture of {old_width} x {old_height} can't be brought to {width} x {height}"
             )));
+        }
+        // It is made wide first, then high.
+        if width.saturating_mul(height.max(self.height)) > MAX_PIXELS {
+            return Err(Error::memory(format!("a picture of {width} x {height} is too large")));
         }
         if filter == Filter::Nearest {
             return Ok(self.nearest(width, height));

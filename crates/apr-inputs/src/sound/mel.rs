@@ -5,7 +5,13 @@ use std::f64::consts::PI;
 use apr_core::{Error, Result};
 
 /// Points of a frame.
-const MAX_POINTS: usize = 1 << 16;
+const MAX_POINTS: usize = 1 << 14;
+/// A frame takes the product of its points and their prime factors: the largest factor, and the
+/// points up to which any will do.
+const MAX_PRIME: usize = 64;
+const MAX_ODD_POINTS: usize = 4096;
+/// Values of a spectrum: three hours of sound for the largest models.
+const MAX_VALUES: usize = 1 << 27;
 /// Least power that the logarithm sees.
 const FLOOR: f64 = 1e-10;
 /// What is this much below the loudest, as a power of ten, is cut off.
@@ -41,7 +47,8 @@ impl LogMel {
     pub fn new(settings: MelSettings) -> Result<Self> {
         let MelSettings { points, hop, mels, .. } = settings;
         let fits = (2..=MAX_POINTS).contains(&points)
-            && (1..=points * 64).contains(&hop)
+            && (1..=points).contains(&hop)
+            && (points <= MAX_ODD_POINTS || largest_prime(points) <= MAX_PRIME)
             && (1..=4096).contains(&mels);
         if !fits || settings.filterbank.len() != mels * (points / 2 + 1) {
             let found = settings.filterbank.len();
@@ -60,7 +67,7 @@ impl LogMel {
     /// The spectrum of samples, `[mels, frames]`, with a frame for each whole hop.
     ///
     /// # Errors
-    /// E001 for fewer samples than the half of a frame.
+    /// E001 for fewer samples than the half of a frame, E008 for more frames than fit in memory.
     pub fn spectrum(&self, samples: &[f32]) -> Result<Vec<f32>> {
         let MelSettings { points, hop, mels, ref filterbank } = self.settings;
         let (half, frequencies) = (points / 2, points / 2 + 1);
@@ -72,6 +79,10 @@ impl LogMel {
         }
 
         let frames = samples.len() / hop;
+        if mels.saturating_mul(frames) > MAX_VALUES {
+            let message = format!("a spectrum of {mels} bands and {frames} frames is too large");
+            return Err(Error::memory(message));
+        }
         let mut made = vec![0.0_f64; mels * frames];
         let mut frame = vec![(0.0, 0.0); points];
         let mut out = vec![(0.0, 0.0); points];
@@ -126,6 +137,19 @@ impl LogMel {
     }
 }
 
+/// The largest prime factor of a number above 1.
+fn largest_prime(mut number: usize) -> usize {
+    let mut factor = 2;
+    while factor * factor <= number {
+        if number.is_multiple_of(factor) {
+            number /= factor;
+        } else {
+            factor += 1;
+        }
+    }
+    number
+}
+
 /// A place beyond an end, mirrored there without repeating the last sample.
 fn mirrored(place: i64, length: usize) -> usize {
     let last = length as i64 - 1;
@@ -168,9 +192,15 @@ mod tests {
             mels,
             filterbank: vec![1.0; weights],
         };
-        for settings in
-            [of(400, 0, 80, 80 * 201), of(400, 160, 80, 10), of(0, 1, 1, 1), of(1 << 30, 1, 1, 1)]
-        {
+        for settings in [
+            of(400, 0, 80, 80 * 201),
+            of(400, 401, 80, 80 * 201),
+            of(400, 160, 80, 10),
+            of(0, 1, 1, 1),
+            of(1 << 30, 1, 1, 1),
+            // A prime: each frame would take the square of its points.
+            of(16_381, 160, 1, 8191),
+        ] {
             assert!(LogMel::new(settings).is_err());
         }
         assert!(LogMel::new(of(8, 4, 1, 5)).unwrap().spectrum(&[0.0; 4]).is_err());

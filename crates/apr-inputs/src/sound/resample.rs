@@ -12,7 +12,8 @@ use apr_core::{Error, Result};
 const CROSSINGS: f64 = 6.0;
 /// Cut-off as a part of half the lower rate.
 const ROLL_OFF: f64 = 0.99;
-/// Highest rate of a sound, in Hz.
+/// Lowest and highest rate of a sound, in Hz.
+const MIN_RATE: u32 = 1000;
 const MAX_RATE: u32 = 1 << 20;
 /// Taps of all filters together.
 const MAX_TAPS: usize = 1 << 22;
@@ -20,9 +21,9 @@ const MAX_TAPS: usize = 1 << 22;
 /// Samples at another rate.
 ///
 /// # Errors
-/// E001 for a rate of 0, or one that no sound has.
+/// E001 for a rate that no sound has.
 pub fn resample(samples: &[f32], from: u32, to: u32) -> Result<Vec<f32>> {
-    if [from, to].iter().any(|rate| !(1..=MAX_RATE).contains(rate)) {
+    if [from, to].iter().any(|rate| !(MIN_RATE..=MAX_RATE).contains(rate)) {
         return Err(Error::format(format!("a sound at {from} Hz can't be brought to {to} Hz")));
     }
     if from == to {
@@ -105,10 +106,10 @@ mod tests {
         assert_eq!(resample(&[0.5; 441], 44_100, 16_000).unwrap().len(), 160);
         assert_eq!(resample(&[0.5; 3], 16_000, 44_101).unwrap().len(), 9);
         assert!(resample(&[], 8_000, 16_000).unwrap().is_empty());
-        assert!(resample(&[0.5], 0, 16_000).is_err());
+        assert!(resample(&[0.5], 0, 16_000).is_err() && resample(&[0.5], 1, 16_000).is_err());
         assert!(resample(&[0.5], u32::MAX, 16_000).is_err());
         assert!(
-            resample(&[0.5; 100], 1, 1 << 20).is_err(),
+            resample(&[0.5; 100], 1001, 1 << 20).is_err(),
             "a filter for each of a million samples"
         );
     }

@@ -15,6 +15,11 @@ const MAX_REPETITIONS: u64 = 100_000;
 /// Bytes that a text may grow to on its way.
 const MAX_GROWN: u64 = 256 << 20;
 
+/// Times that a template may put a text. Models have one.
+const MAX_TEXTS: usize = 4;
+/// Memory of a token beside its text.
+const BYTES_OF_A_TOKEN: u64 = 100;
+
 /// The parts that do something with a text. The model is a table, and looked at by the library.
 #[derive(Deserialize)]
 struct Parts {
@@ -24,6 +29,8 @@ struct Parts {
     pre_tokenizer: Json,
     #[serde(default)]
     decoder: Json,
+    #[serde(default)]
+    post_processor: Json,
 }
 
 /// What is known of a pipeline.
@@ -50,7 +57,7 @@ pub(super) fn check(json: &[u8]) -> Result<Bounds> {
     let parts: Parts = serde_json::from_slice(json)
         .map_err(|error| Error::format(format!("the tokenizer is no JSON: {error}")))?;
     let mut growth = 1;
-    for part in [&parts.normalizer, &parts.pre_tokenizer] {
+    for part in [&parts.normalizer, &parts.pre_tokenizer, &parts.post_processor] {
         check_part(part, &mut growth)?;
     }
     // A token is decoded from a text of some bytes.
@@ -74,10 +81,32 @@ fn check_part(part: &Json, growth: &mut u64) -> Result<()> {
                 let replaced = pattern.map_or(1, |pattern| pattern.len().max(1));
                 *growth = growth.saturating_mul((content.len().div_ceil(replaced) as u64).max(1));
             }
+            match fields.get("type").and_then(Json::as_str) {
+                // A byte beyond ASCII becomes a letter of two bytes.
+                Some("ByteLevel") => *growth = growth.saturating_mul(2),
+                Some("TemplateProcessing") => check_template(fields, growth)?,
+                _ => {}
+            }
             fields.values().try_for_each(|part| check_part(part, growth))
         }
         Json::Array(parts) => parts.iter().try_for_each(|part| check_part(part, growth)),
         _ => Ok(()),
+    }
+}
+
+/// Counts how often a template puts a text, whose tokens take more memory than its bytes.
+fn check_template(fields: &serde_json::Map<String, Json>, growth: &mut u64) -> Result<()> {
+    let pieces = fields.get("single").and_then(Json::as_array);
+    let texts = pieces.into_iter().flatten().filter(|piece| piece.get("Sequence").is_some());
+    match texts.count() {
+        0 | 1 => Ok(()),
+        texts if texts <= MAX_TEXTS => {
+            *growth = growth.saturating_mul(texts as u64 * BYTES_OF_A_TOKEN);
+            Ok(())
+        }
+        texts => Err(Error::memory(format!(
+            "the tokenizer puts a text {texts} times where {MAX_TEXTS} are allowed"
+        ))),
     }
 }
 
@@ -168,6 +197,26 @@ mod tests {
 
     fn split(pattern: &str) -> String {
         serde_json::json!({ "type": "Split", "pattern": { "Regex": pattern } }).to_string()
+    }
+
+    #[test]
+    fn letters_of_two_bytes_and_texts_put_again_and_again_make_a_text_longer() {
+        let bytes = |times| {
+            let step = serde_json::json!({ "type": "ByteLevel" });
+            serde_json::json!({ "type": "Sequence", "normalizers": vec![step; times] }).to_string()
+        };
+        assert_eq!(of(&bytes(3), "null").unwrap().growth, 8);
+        assert!(of(&bytes(40), "null").is_err());
+
+        let template = |texts| {
+            let text = serde_json::json!({ "Sequence": { "id": "A", "type_id": 0 } });
+            let single = vec![text; texts];
+            let json = serde_json::json!({ "type": "TemplateProcessing", "single": single });
+            check(serde_json::json!({ "post_processor": json }).to_string().as_bytes())
+        };
+        assert_eq!(template(1).unwrap().growth, 1);
+        assert_eq!(template(2).unwrap().growth, 2 * BYTES_OF_A_TOKEN);
+        assert!(template(200_000).is_err());
     }
 
     #[test]

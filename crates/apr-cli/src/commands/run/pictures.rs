@@ -204,6 +204,7 @@ impl<'l> Looking<'l> {
         }
 
         let bytes = std::fs::read(path).map_err(|error| io_error(&error, path))?;
+        super::tokens::silence();
         let picture = decode(&bytes, most).map_err(named)?;
         let (values, height, width) = self.settings.apply(&picture).map_err(named)?;
         let pixels = Tensor::new(vec![1, 3, height, width], values)?;

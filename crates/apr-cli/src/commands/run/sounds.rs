@@ -87,6 +87,7 @@ pub(super) fn read(job: &Job<'_>, path: &Path, rate: u32) -> Outcome<Read> {
     let file = path.display().to_string();
 
     // Samples take four bytes each, and those at the model's rate as well.
+    super::tokens::silence();
     let (sound, warnings) =
         decode(bytes, usize::try_from(left / 6).unwrap_or(usize::MAX)).map_err(named)?;
     let odd = sound.check().map_err(named)?;

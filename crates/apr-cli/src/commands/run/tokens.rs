@@ -60,7 +60,7 @@ pub(super) fn apart<T: Send + 'static>(
 }
 
 /// Panics that become errors are not reported as well.
-fn silence() {
+pub(super) fn silence() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let before = panic::take_hook();
