@@ -1,8 +1,10 @@
 //! Where a tensor of the checkpoint is used.
 
+use std::collections::HashSet;
+
 use serde::Serialize;
 
-use crate::{Body, Graph, MAX_DEPTH, Node, Op, Origin, ValueId};
+use crate::{Body, Function, Graph, MAX_DEPTH, Node, Op, Origin, ValueId};
 
 /// A node that reads a tensor.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -35,7 +37,7 @@ pub struct Use {
 /// ```
 #[must_use]
 pub fn uses(graph: &Graph, tensor: &str, most: usize) -> Vec<Use> {
-    let mut search = Search { graph, most, found: Vec::new() };
+    let mut search = Search { graph, most, found: Vec::new(), unused: HashSet::new() };
     let is_it = |id: ValueId| match &graph.body.value(id).origin {
         Origin::Weight(weight) => weight.tensor == tensor,
         _ => false,
@@ -48,6 +50,9 @@ struct Search<'g> {
     graph: &'g Graph,
     most: usize,
     found: Vec<Use>,
+    /// Functions, by their place in memory, and parameters that nothing in them reads: functions
+    /// that each call the next one twice have 2^n ways to the last.
+    unused: HashSet<(*const Function, ValueId)>,
 }
 
 impl Search<'_> {
@@ -75,7 +80,14 @@ impl Search<'_> {
             match function.and_then(|function| Some((function, *function.body.inputs.get(input)?)))
             {
                 Some((function, parameter)) => {
-                    self.body(&function.body, path, depth + 1, &|id| id == parameter);
+                    let key = (std::ptr::from_ref(function), parameter);
+                    let before = self.found.len();
+                    if !self.unused.contains(&key) {
+                        self.body(&function.body, path, depth + 1, &|id| id == parameter);
+                    }
+                    if self.found.len() == before {
+                        self.unused.insert(key);
+                    }
                 }
                 None => self.add(path, &node.op, input),
             }
@@ -124,5 +136,26 @@ mod tests {
             [Use { node: "layers.1/attention/query".into(), op: "MatMul".into(), input: 1 }]
         );
         assert!(uses(&graph, "w2", 10).is_empty() && uses(&graph, "w1", 0).is_empty());
+    }
+
+    #[test]
+    fn functions_that_call_one_another_twice_are_searched_once() {
+        let mut graph = GraphBuilder::new(17);
+        let mut previous = Op::new("", "Relu");
+        for number in 0..60 {
+            let mut inner = BodyBuilder::default();
+            let x = inner.parameter("x");
+            let given = if number == 0 { inner.float(1.0) } else { x };
+            let once = inner.call(&previous, [given]).output("once");
+            let twice = inner.call(&previous, [given]).output("twice");
+            let sum = inner.op("Add", [once, twice]).output("sum");
+            inner.output("y", sum, Meaning::Unknown);
+            previous = graph.function("local", &format!("f{number}"), inner);
+        }
+        let body = graph.body();
+        let w = body.weight("w", ElementType::F32, [2]);
+        let y = body.call(&previous, [w]).output("called");
+        body.output("y", y, Meaning::Unknown);
+        assert!(uses(&graph.finish(), "w", 10).is_empty());
     }
 }

@@ -58,9 +58,10 @@ pub(crate) fn stretched(shape: &[usize], target: &[usize]) -> Vec<usize> {
         .collect()
 }
 
-/// The product of sizes, known not to overflow because a tensor of that shape exists.
+/// The product of sizes, known not to overflow because a tensor of that shape exists. Beside a size
+/// of 0, the others may be any.
 pub(crate) fn count(shape: &[usize]) -> usize {
-    elements(shape).unwrap_or(usize::MAX)
+    if shape.contains(&0) { 0 } else { elements(shape).unwrap_or(usize::MAX) }
 }
 
 /// Sizes before, at and after an axis.

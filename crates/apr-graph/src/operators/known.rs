@@ -164,6 +164,9 @@ fn expand(call: &Call<'_>) -> Option<Vec<Dim>> {
 fn repeat(call: &Call<'_>) -> Option<Vec<Dim>> {
     let times = usize::try_from(*call.ints(1)?.first()?).ok()?;
     let dims = call.dims(0)?;
+    if dims.is_empty() {
+        return Some(Vec::new());
+    }
     (dims.len().checked_mul(times)? <= MAX_KNOWN).then(|| vec![dims; times].concat())
 }
 

@@ -109,6 +109,9 @@ fn split(call: &mut Call<'_>) -> Result<(), String> {
 
 /// Parts of one size; since version 18 the last may be smaller.
 fn even_parts(total: &Dim, parts: u64, uneven: bool) -> Result<Vec<Dim>, String> {
+    if parts == 0 {
+        return Ok(Vec::new());
+    }
     let count = usize::try_from(parts).unwrap_or(usize::MAX);
     let number = Dim::fixed(parts);
     if let Some(part) = total.exact_quotient(&number) {
@@ -120,7 +123,7 @@ fn even_parts(total: &Dim, parts: u64, uneven: bool) -> Result<Vec<Dim>, String>
 
     let Some(total) = total.size() else { return Ok(vec![Dim::Unknown; count]) };
     let part = total.div_ceil(parts);
-    let last = total.saturating_sub(part * (parts - 1));
+    let last = total.saturating_sub(part.saturating_mul(parts - 1));
     let mut sizes = vec![Dim::fixed(part); count];
     if let Some(size) = sizes.last_mut() {
         *size = Dim::fixed(last);

@@ -2,7 +2,7 @@ use std::fmt::Write;
 
 use super::rules::{DOMAINS, lists};
 use super::*;
-use crate::{AttributeValue, Op};
+use crate::{AttributeValue, ElementType, GraphBuilder, Meaning, Op, infer};
 
 /// As the `fixtures/graph/schemas.txt` has it, which another path made from the schemas of `onnx`
 /// and `onnxruntime`.
@@ -89,4 +89,16 @@ fn every_rule_names_an_operator() {
             assert!(!Operator::versions(domain, name).is_empty(), "{name}");
         }
     }
+}
+
+#[test]
+fn nothing_repeated_very_often_and_a_split_without_parts_are_no_panics() {
+    let mut graph = GraphBuilder::new(18);
+    let body = graph.body();
+    let (empty, times) = (body.ints(&[]), body.ints(&[1 << 62]));
+    let tiled = body.op("Tile", [empty, times]).output("tiled");
+    body.output("tiled", tiled, Meaning::Unknown);
+    let x = body.input("x", ElementType::F32, [4.into()], Meaning::Unknown);
+    let [] = body.op("Split", [x]).attribute("axis", 0_i64).outputs("parts");
+    infer(&mut graph.finish());
 }

@@ -58,14 +58,14 @@ fn levels_within(scene: &Scene, most: usize) -> Option<usize> {
     None
 }
 
-/// The scene with so many levels of groups; those below have nothing in them but their ports.
+/// The scene with so many levels of groups; those below are empty.
 fn opened(scene: &Scene, levels: usize) -> Scene {
     let item = |item: &Item| {
         let mut item = item.clone();
         if let ItemKind::Group { scene, .. } = &mut item.kind {
             *scene = Arc::new(match levels.checked_sub(1) {
                 Some(levels) => opened(scene, levels),
-                None => closed(scene),
+                None => Scene::default(),
             });
         }
         item
@@ -73,13 +73,10 @@ fn opened(scene: &Scene, levels: usize) -> Scene {
     Scene {
         items: scene.items.iter().map(item).collect(),
         edges: scene.edges.clone(),
-        ..closed(scene)
+        inputs: scene.inputs.clone(),
+        outputs: scene.outputs.clone(),
+        is_partial: false,
     }
-}
-
-/// The ports of a scene.
-fn closed(scene: &Scene) -> Scene {
-    Scene { inputs: scene.inputs.clone(), outputs: scene.outputs.clone(), ..Scene::default() }
 }
 
 #[cfg(test)]

@@ -84,7 +84,7 @@ fn repeat(call: &mut Call<'_>) -> Result<Vec<Value>> {
         let next =
             outputs.next().ok_or_else(|| Error::format("the body of a loop has no outputs"))?;
         goes_on = truth(next.tensor()?)?;
-        state = outputs.by_ref().take(call.inputs.len() - 2).collect();
+        state = outputs.by_ref().take(call.inputs.len().saturating_sub(2)).collect();
         collected.add(call, outputs)?;
         round += 1;
     }
@@ -146,6 +146,7 @@ fn scan_batches(call: &mut Call<'_>, body: &Body, scanned: usize) -> Result<Vec<
             if results.len() <= position {
                 results.push(Vec::new());
             }
+            call.environment.hold(&output)?;
             results[position].push(output.tensor()?.clone());
         }
     }
@@ -211,16 +212,18 @@ fn scan_one(
     for (position, (at, reversed)) in out.into_iter().enumerate() {
         let Some(joined) = collected.stack(call, position, at, reversed)? else { break };
         // What lies past the length of a shorter batch is filled up with zeros.
-        state.push(if len < whole { padded(&joined, whole)?.into() } else { joined.into() });
+        state.push(if len < whole { padded(call, &joined, whole)?.into() } else { joined.into() });
     }
 
     Ok(state)
 }
 
-fn padded(tensor: &Tensor, len: usize) -> Result<Tensor> {
+fn padded(call: &Call<'_>, tensor: &Tensor, len: usize) -> Result<Tensor> {
     let mut shape = tensor.shape().to_vec();
+    shape[0] = len;
+    call.room_like(&shape, tensor)?;
     shape[0] = len
-        .checked_sub(shape[0])
+        .checked_sub(tensor.shape()[0])
         .ok_or_else(|| Error::format("an output is longer than what is scanned"))?;
     let zeros = crate::moving::filled_like(tensor, shape)?;
     crate::moving::joined(&[tensor, &zeros], 0)
@@ -245,7 +248,10 @@ fn map(call: &mut Call<'_>) -> Result<Vec<Value>> {
             });
         }
         let outputs = call.environment.run_body(body, inputs)?;
-        results.iter_mut().zip(outputs).for_each(|(result, output)| result.push(output));
+        for (result, output) in results.iter_mut().zip(outputs) {
+            call.environment.hold(&output)?;
+            result.push(output);
+        }
     }
 
     Ok(results.into_iter().map(Value::Sequence).collect())

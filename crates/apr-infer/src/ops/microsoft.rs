@@ -209,6 +209,13 @@ impl Places {
             return Err(Error::format("the cache does not fit the new keys or values"));
         }
 
+        let fits = |past: &usize| {
+            past.checked_add(new.len).is_some_and(|end| end <= self.capacity) && *past <= kept
+        };
+        if self.past.len() != new.batch || !self.past.iter().all(fits) {
+            return Err(Error::format("the new keys or values do not fit the queries"));
+        }
+
         let old = past.map_or(Ok(&[][..]), Tensor::values::<f32>)?;
         let values = new.tensor.values::<f32>()?;
         for (number, out) in out.chunks_mut((self.capacity * new.size).max(1)).enumerate() {
@@ -247,6 +254,9 @@ fn turned(call: &Call<'_>, heads: Heads, places: &Places) -> Result<Heads> {
     let given = call.optional(9)?.map(Tensor::integers).transpose()?;
     if given.as_ref().is_some_and(|given| given.len() != heads.batch * heads.len) {
         return Err(Error::format("a position is expected for each token"));
+    }
+    if given.is_none() && places.past.len() != heads.batch {
+        return Err(Error::format("queries and keys are not as many"));
     }
 
     let Heads { tensor, batch, heads, len, size } = heads;

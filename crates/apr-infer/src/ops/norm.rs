@@ -276,7 +276,12 @@ fn grouped(call: &Call<'_>, groups: usize, by_group: bool) -> Result<Vec<Value>>
     let (&[n, channels], inner) =
         shape.split_first_chunk::<2>().ok_or_else(|| Error::format("channels are expected"))?;
     let expected = if by_group { groups } else { channels };
-    if groups == 0 || channels % groups != 0 || scale.len() != expected || bias.len() != expected {
+    if groups == 0
+        || groups > channels.max(1)
+        || channels % groups != 0
+        || scale.len() != expected
+        || bias.len() != expected
+    {
         return Err(Error::format(format!(
             "{channels} channels, {groups} groups and the scale do not go together"
         )));

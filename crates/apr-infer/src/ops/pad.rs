@@ -68,10 +68,15 @@ fn pad(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let total = call.room_like(&shape, tensor)?.max(call.room_like(&shape, &value)?);
 
     // For each dimension: where the elements of each place come from, as an offset.
+    for &size in &shape {
+        call.room_for(&[size], size_of::<Option<usize>>() as u64)?;
+    }
     let steps = strides(tensor.shape());
     let sources: Vec<Vec<Option<usize>>> = (0..rank)
         .map(|dim| {
-            let of = |at: usize| source(at as i64 - before[dim], tensor.shape()[dim], &mode);
+            let of = |at: usize| {
+                source((at as i64).saturating_sub(before[dim]), tensor.shape()[dim], &mode)
+            };
             (0..shape[dim]).map(|at| of(at).map(|at| at * steps[dim])).collect()
         })
         .collect();

@@ -172,6 +172,10 @@ fn unpool(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let own = (0..inner.len()).map(full).collect::<Option<Vec<_>>>();
     let own = [&outer[..], &own.ok_or_else(|| Error::format("the output has no size"))?].concat();
 
+    if crate::tensor::elements(&own).is_none_or(|count| count == 0) && !indices.is_empty() {
+        return Err(Error::format("the output has no elements that an index could name"));
+    }
+
     // Indices are those of the shape that the pool would have had as input; the output may be
     // larger.
     let shape = match call.optional(2)? {
@@ -348,6 +352,9 @@ fn max_roi_pool(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let &[n, channels, height, width] = x.shape() else {
         return Err(Error::format("images are expected"));
     };
+    if regions.rank() != 2 || regions.shape()[1] != 5 {
+        return Err(Error::format("regions of five numbers are expected"));
+    }
     let pooled = sizes(&call.ints("pooled_shape").unwrap_or_default())?;
     let &[rows, columns] = &pooled[..] else {
         return Err(Error::format("pooled_shape has two sizes"));

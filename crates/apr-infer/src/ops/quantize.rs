@@ -272,7 +272,7 @@ fn dequantized(
     let zeros = zeros(&scales, zero)?;
     let of = |(at, value): (usize, i64)| {
         let at = scales.at(at);
-        (value - zeros[at]) as f32 * scales.scales[at]
+        value.saturating_sub(zeros[at]) as f32 * scales.scales[at]
     };
     let values = x.integers()?.into_iter().enumerate().map(of).collect();
     from_floats(values, shape, to)

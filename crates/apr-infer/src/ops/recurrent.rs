@@ -331,7 +331,7 @@ impl Layer<'_> {
     }
 
     fn clipped(&self, x: f32) -> f32 {
-        x.clamp(-self.clip, self.clip)
+        if self.clip > 0.0 { x.clamp(-self.clip, self.clip) } else { x }
     }
 
     fn plain(&self, given: &[f32], recurrent: &[f32], h: &mut [f32]) {

@@ -124,11 +124,13 @@ fn tensor_scatter(call: &mut Call<'_>) -> Result<Vec<Value>> {
     if at == 0
         || updates.rank() != tensor.rank()
         || starts.len() != batches
-        || updates.len() != before * len * after
+        || updates.shape()[..at] != tensor.shape()[..at]
+        || updates.shape()[at + 1..] != tensor.shape()[at + 1..]
     {
         return Err(Error::format("the update does not fit the cache"));
     }
-    let mut ranges = Vec::with_capacity(before * len);
+    let ranges = call.room_for(&[before, len], size_of::<(usize, usize)>() as u64)?;
+    let mut ranges = Vec::with_capacity(ranges);
     for outer in 0..before {
         let start = starts[outer * batches / before.max(1)];
         for step in 0..len {

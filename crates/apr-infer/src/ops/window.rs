@@ -126,7 +126,10 @@ impl Windows {
         self.output[dim] = room / stride + 1;
 
         // A window that would begin in the padding after the image is left out.
-        if ceil && room % stride != 0 && self.output[dim] * stride < size + self.before[dim] {
+        if ceil
+            && room % stride != 0
+            && self.output[dim].saturating_mul(stride) < padded - self.after[dim]
+        {
             self.output[dim] += 1;
         }
 

@@ -338,3 +338,28 @@ fn boxes_whose_score_is_nan_come_last() {
     assert_eq!(chosen.len(), count, "no box covers another one");
     assert!(chosen[..numbers].iter().all(|&at| !nan[at]));
 }
+
+#[test]
+fn shapes_without_elements_have_none_whatever_else_is_in_them() {
+    let empty = Tensor::new::<f32>(vec![1 << 20, 0], Vec::new()).expect("no elements");
+    let tiled = run("Tile", &[empty, ints(&[1, 1 << 24])], &[]).expect("nothing is made");
+    assert_eq!(tiled[0].tensor().expect("a tensor").shape(), [1 << 20, 0]);
+    let row = Tensor::new::<f32>(vec![1 << 10, 1], vec![0.0; 1 << 10]).expect("a column");
+    let tiled = run("Tile", &[row, ints(&[0, 1 << 24])], &[]).expect("nothing is made");
+    assert!(tiled[0].tensor().expect("a tensor").is_empty());
+}
+
+#[test]
+fn settings_that_make_no_sense_are_no_panics() {
+    let x = floats(&[1, 2, 2]);
+    let weights = [floats(&[1, 1, 2]), floats(&[1, 1, 1])];
+    let clip = [("hidden_size", AttributeValue::Int(1)), ("clip", AttributeValue::Float(-1.0))];
+    let _ = run("RNN", &[x, weights[0].clone(), weights[1].clone()], &clip);
+    let pads = ints(&[i64::MIN, i64::MAX]);
+    let _ = run("Pad", &[floats(&[4]), pads], &[]);
+    let norm = [("num_groups", AttributeValue::Int(1 << 62))];
+    let (x, none) = (floats(&[4, 0, 2]), floats(&[0]));
+    assert!(run("GroupNormalization", &[x, none.clone(), none], &norm).is_err());
+    let halves = [("num_outputs", AttributeValue::Int(100_000_000))];
+    assert!(run("Split", &[floats(&[4])], &halves).is_err());
+}
