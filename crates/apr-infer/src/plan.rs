@@ -45,8 +45,15 @@ impl Plans {
     /// E003 with the names of all operators that are not known, E001 for functions that call
     /// themselves.
     pub(crate) fn of(graph: &Graph) -> Result<Self> {
-        let functions = vec![Known::Nothing; graph.functions.len()];
-        let mut planner = Planner { graph, plans: Self::default(), functions, unknown: Vec::new() };
+        // Of two functions of one name, the first counts.
+        let ops = graph.functions.iter().enumerate().map(|(at, function)| (&function.op, at));
+        let mut planner = Planner {
+            graph,
+            by_op: ops.rev().collect(),
+            plans: Self::default(),
+            functions: vec![Known::Nothing; graph.functions.len()],
+            unknown: Vec::new(),
+        };
         planner.body(&graph.body, &graph.opsets, 0)?;
         let Planner { plans, mut unknown, .. } = planner;
         if unknown.is_empty() {
@@ -107,6 +114,8 @@ enum Known {
 
 struct Planner<'a> {
     graph: &'a Graph,
+    /// Positions of functions by what calls them.
+    by_op: HashMap<&'a Op, usize>,
     plans: Plans,
     /// In the order of the graph's functions.
     functions: Vec<Known>,
@@ -147,8 +156,7 @@ impl Planner<'_> {
         opsets: &[Opset],
         depth: usize,
     ) -> Result<(Option<Action>, usize)> {
-        if let Some(position) = self.graph.functions.iter().position(|function| function.op == *op)
-        {
+        if let Some(&position) = self.by_op.get(op) {
             let height = self.function(position, depth)?;
             return Ok((Some(Action::Function(position)), height));
         }

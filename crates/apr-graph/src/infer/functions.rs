@@ -7,7 +7,10 @@ use super::inference::Signature;
 use super::merge::merge;
 use crate::finding::node_path;
 use crate::operators::{Input, Known};
-use crate::{Attribute, AttributeValue, FunctionId, Node, Severity, ValueType};
+use crate::{
+    Attribute, AttributeValue, Body, Constant, ConstantData, FunctionId, Node, Origin, Severity,
+    ValueType,
+};
 
 /// What tells calls apart.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -88,6 +91,9 @@ impl Engine<'_> {
         }
 
         let definition = &self.functions[function];
+
+        // The body is kept for each way of calling it, with the constants in it.
+        self.left = self.left.saturating_sub(constant_bytes(&definition.body) / BYTES_OF_A_NODE);
         let mut body = definition.body.clone();
         let mut absent = HashSet::new();
         let parameters = body.inputs.clone();
@@ -125,6 +131,32 @@ impl Engine<'_> {
         self.cache.insert(key, self.signatures.len() - 1);
         Ok(Some(self.signatures.len() - 1))
     }
+}
+
+/// Bytes of constants that count as a node.
+const BYTES_OF_A_NODE: u64 = 1024;
+
+/// Bytes of the constants in a body, without those of bodies in it.
+fn constant_bytes(body: &Body) -> u64 {
+    let of = |constant: &Constant| match &constant.data {
+        ConstantData::Bytes(bytes) => bytes.len(),
+        ConstantData::Texts(texts) => texts.iter().map(Vec::len).sum(),
+    };
+    let values = body.values.iter().map(|value| match &value.origin {
+        Origin::Constant(constant) => of(constant),
+        _ => 0,
+    });
+    let attributes = body.nodes.iter().flat_map(|node| &node.attributes);
+    let attributes = attributes.map(|attribute| match &attribute.value {
+        AttributeValue::Tensor(constant) => of(constant),
+        AttributeValue::Tensors(constants) => constants.iter().map(of).sum(),
+        AttributeValue::Ints(numbers) => size_of_val(&numbers[..]),
+        AttributeValue::Floats(numbers) => size_of_val(&numbers[..]),
+        AttributeValue::Texts(texts) => texts.iter().map(Vec::len).sum(),
+        AttributeValue::Text(bytes) | AttributeValue::Opaque(bytes) => bytes.len(),
+        _ => 0,
+    });
+    values.chain(attributes).fold(0, |sum, bytes| sum.saturating_add(bytes as u64))
 }
 
 /// What of an input tells calls apart.

@@ -52,6 +52,11 @@ impl Sizes {
             return Err(wrong());
         }
         let windows = Windows::of(call, input, kernel.to_vec())?;
+
+        // The columns that `each` makes on each thread: of a small input, pads can make many.
+        let places = PLACES.min(count(&windows.output));
+        let columns = [call.workers().count(), in_group, windows.window_len(), places];
+        call.room(&columns, ElementType::F32)?;
         Ok(Self { batch, groups, channels: in_group, filters: filters / groups, windows })
     }
 

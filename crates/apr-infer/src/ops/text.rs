@@ -1,5 +1,7 @@
 //! Texts.
 
+use std::collections::HashSet;
+
 use apr_core::{Error, Result};
 use apr_graph::ElementType;
 
@@ -68,19 +70,18 @@ fn by_spaces(text: &str, most: usize) -> Vec<String> {
 
 fn normalise(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let x = call.tensor(0)?;
-    let stop = call.texts("stopwords").unwrap_or_default();
     let exact = call.flag("is_case_sensitive", false);
+    let same = |text: &str| if exact { text.to_owned() } else { text.to_lowercase() };
+    let stop = call.texts("stopwords").unwrap_or_default();
+    let stop: HashSet<String> = stop.iter().map(|word| same(word)).collect();
     let change = call.text("case_change_action", "NONE");
     let cased = |text: &str| match change.as_str() {
         "LOWER" => text.to_lowercase(),
         "UPPER" => text.to_uppercase(),
         _ => text.to_owned(),
     };
-    let is_stop = |text: &String| match exact {
-        true => stop.contains(text),
-        false => stop.iter().any(|word| word.to_lowercase() == text.to_lowercase()),
-    };
-    let kept = x.values::<String>()?.iter().filter(|text| !is_stop(text)).map(|text| cased(text));
+    let texts = x.values::<String>()?.iter().filter(|text| !stop.contains(&same(text)));
+    let kept = texts.map(|text| cased(text));
     let mut kept: Vec<String> = kept.collect();
 
     // What is left of nothing is an empty text.
