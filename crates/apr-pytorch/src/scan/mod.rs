@@ -200,15 +200,17 @@ impl<'a> Scan<'a> {
         self.looks > 0
     }
 
-    /// Pays for bytes that are decoded.
+    /// Pays for bytes that are decoded. After too many, nothing more is.
     ///
     /// # Errors
     /// E008 when there were too many.
     fn pay(&mut self, decoded: u64) -> Result<()> {
         let left = self.budget.checked_sub(decoded);
-        self.budget =
-            left.ok_or_else(|| Error::memory("it decodes to more bytes than are looked through"))?;
-        Ok(())
+        self.budget = left.unwrap_or(0);
+        match left {
+            Some(_) => Ok(()),
+            None => Err(Error::memory("it decodes to more bytes than are looked through")),
+        }
     }
 
     /// Looks at bytes of any kind; returns what they are, unless nothing says that.
@@ -300,7 +302,7 @@ impl<'a> Rest<'a> {
         self.scan.report.pickles.clear();
         let whole = Place::whole(self.source);
         self.scan.stream(&Place { start, end, expected: Expected::Pickle, ..whole });
-        if self.scan.looks == 0 {
+        if self.scan.looks == 0 || self.scan.budget == 0 {
             let message = "there is more beside the checkpoint's pickle than is looked through";
             return Err(Error::memory(message).at(start));
         }

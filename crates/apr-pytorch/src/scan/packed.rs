@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use apr_archive::{Cache, Inflated, Wrapper, inflated_len};
-use apr_core::{ByteSource, Error, Result, read_vec};
+use apr_core::{ByteSource, Code, Error, Result, read_vec};
 
 use super::{Place, Scan, lz4};
 
@@ -65,7 +65,11 @@ impl Scan<'_> {
     ) -> Result<()> {
         // No header says the length in a way that can be trusted, so all is decoded once to learn
         // it.
-        let (len, end) = inflated_len(place.source, (start, place.end), wrapper, self.budget)?;
+        let inflated = inflated_len(place.source, (start, place.end), wrapper, self.budget);
+        if inflated.as_ref().is_err_and(|error| error.code() == Code::Memory) {
+            self.budget = 0;
+        }
+        let (len, end) = inflated?;
         self.pay(len)?;
         let cache = Arc::new(Cache::default());
         let decoded = Inflated::new(place.source, (start, end - start), len, wrapper, &cache)?;
