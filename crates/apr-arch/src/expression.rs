@@ -10,8 +10,9 @@
 //! | `+` `-` | |
 //! | `*` `/` `%` | division rounds down |
 //! | `!` `-` | of what follows |
-//! | `name` `a.b` `list[index]` `12` `0.5` `'text'` `true` `(...)` | |
+//! | `name` `a.b` `list[index]` `12` `0.5` `'text'` `true` `[1, 2]` `(...)` | |
 //! | `ratio(a, b)` `sqrt(a)` | the quotient as it is, and the square root |
+//! | `length(list)` `largest(list)` | how many elements it has, and the largest of its numbers |
 //!
 //! What can't be computed (an unknown name, text times a number, division by zero) is not an error
 //! but no value: a family then simply expects less.
@@ -102,6 +103,7 @@ pub(crate) enum Expression {
     Constant(Value),
     Name(String),
     Element(Box<Self>, Box<Self>),
+    List(Vec<Self>),
     Not(Box<Self>),
     Negative(Box<Self>),
     Binary(Operator, Box<Self>, Box<Self>),
@@ -113,6 +115,8 @@ pub(crate) enum Expression {
 pub(crate) enum Function {
     Ratio,
     Sqrt,
+    Length,
+    Largest,
 }
 
 impl Function {
@@ -121,14 +125,21 @@ impl Function {
         match name {
             "ratio" => Some((Self::Ratio, 2)),
             "sqrt" => Some((Self::Sqrt, 1)),
+            "length" => Some((Self::Length, 1)),
+            "largest" => Some((Self::Largest, 1)),
             _ => None,
         }
     }
 
-    fn apply(self, arguments: &[f64]) -> Option<Value> {
+    fn apply(self, arguments: &[Value]) -> Option<Value> {
         let number = match (self, arguments) {
-            (Self::Ratio, [a, b]) => a / b,
-            (Self::Sqrt, [a]) => a.sqrt(),
+            (Self::Ratio, [a, b]) => a.as_number()? / b.as_number()?,
+            (Self::Sqrt, [a]) => a.as_number()?.sqrt(),
+            (Self::Length, [Value::List(items)]) => items.len() as f64,
+            (Self::Largest, [Value::List(items)]) => {
+                let numbers: Option<Vec<f64>> = items.iter().map(Value::as_number).collect();
+                numbers?.into_iter().reduce(f64::max)?
+            }
             _ => return None,
         };
         number.is_finite().then_some(Value::Number(number))
@@ -223,6 +234,9 @@ impl Expression {
                 let index = index.value(lookup)?.as_size()?;
                 list.value(lookup)?.element(index)
             }
+            Self::List(items) => {
+                items.iter().map(|item| item.value(lookup)).collect::<Option<_>>().map(Value::List)
+            }
             Self::Not(inner) => Some(Value::Truth(!inner.value(lookup)?.as_truth()?)),
             Self::Negative(inner) => Some(Value::Number(-inner.value(lookup)?.as_number()?)),
             Self::Binary(operator, left, right) => {
@@ -238,9 +252,9 @@ impl Expression {
                 if is_so { then.value(lookup) } else { otherwise.as_ref()?.value(lookup) }
             }
             Self::Call(function, arguments) => {
-                let numbers: Option<Vec<f64>> =
-                    arguments.iter().map(|argument| argument.value(lookup)?.as_number()).collect();
-                function.apply(&numbers?)
+                let values: Option<Vec<Value>> =
+                    arguments.iter().map(|argument| argument.value(lookup)).collect();
+                function.apply(&values?)
             }
         }
     }
@@ -258,7 +272,9 @@ impl Expression {
                 let parts = [Some(when), Some(then), otherwise.as_ref()];
                 parts.into_iter().flatten().any(|part| part.mentions(name))
             }
-            Self::Call(_, arguments) => arguments.iter().any(|argument| argument.mentions(name)),
+            Self::Call(_, inner) | Self::List(inner) => {
+                inner.iter().any(|inner| inner.mentions(name))
+            }
         }
     }
 
@@ -366,6 +382,14 @@ impl Parser<'_> {
             return self.eat(")").then_some(inner);
         }
 
+        if self.eat("[") {
+            let mut items = vec![self.conditional()?];
+            while self.eat(",") {
+                items.push(self.conditional()?);
+            }
+            return self.eat("]").then_some(Expression::List(items));
+        }
+
         if self.eat("'") {
             let text = self.take_while(|character| character != '\'');
             return self.eat("'").then_some(Expression::Constant(Value::Text(text)));
@@ -449,6 +473,20 @@ mod tests {
             (number("sqrt(-1)"), number("ratio(1, 0)"), number("sqrt(act)")),
             (None, None, None)
         );
+    }
+
+    #[test]
+    fn lists_are_written_and_measured() {
+        let number = |text| value(text).and_then(|value| value.as_number());
+        assert_eq!(number("[3, 4, heads][2]"), Some(6.0));
+        assert_eq!(number("length(conv_dim) + length([1])"), Some(3.0));
+        assert_eq!(number("largest(conv_dim)"), Some(512.0));
+        for text in ["length(heads)", "largest([act])", "[heads, unknown][0]", "[1, 2][2]"] {
+            assert_eq!(number(text), None, "{text}");
+        }
+        for text in ["[", "[]", "[1,", "[1 2]", "length()"] {
+            assert!(Expression::parse(text).is_err(), "{text}");
+        }
     }
 
     #[test]
