@@ -124,6 +124,11 @@ impl Printer {
         }
     }
 
+    /// Several odd things, one a line.
+    pub(crate) fn warn_all(&self, messages: impl IntoIterator<Item = String>) {
+        messages.into_iter().for_each(|message| self.warn(&message));
+    }
+
     /// Something that only the curious want to know.
     pub(crate) fn detail(&self, message: &str) {
         if self.level >= Level::Debug {

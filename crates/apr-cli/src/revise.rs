@@ -10,6 +10,8 @@ use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::signals;
 
+const UNDONE: &str = "a change that had been interrupted was undone";
+
 /// An `.apr` file that is to be changed.
 pub(crate) struct Changing {
     pub(crate) reader: Apr2Reader,
@@ -44,9 +46,17 @@ pub(crate) fn open_to_change(
 pub(crate) fn lock(path: &Path, context: &Context) -> Outcome<LockedFile> {
     let locked = LockedFile::open(path)?;
     if locked.was_undone() {
-        context.printer.warn("a change that had been interrupted was undone");
+        context.printer.warn(UNDONE);
     }
     Ok(locked)
+}
+
+/// Undoes an interrupted change of a file that is to be changed in place, before anything reads it.
+pub(crate) fn undo_interrupted(path: &Path, context: &Context) -> Outcome {
+    if LockedFile::undo_interrupted(path)? {
+        context.printer.warn(UNDONE);
+    }
+    Ok(())
 }
 
 /// Whether two paths lead to the same file.
@@ -143,7 +153,8 @@ impl Changing {
 
         copy.write_all(&revision.tail)?;
         context.sources.check_unchanged()?;
-        Ok(copy.commit()?)
+        context.printer.warn_all(copy.commit()?.warnings());
+        Ok(())
     }
 }
 

@@ -86,8 +86,9 @@ impl AtomicOutput {
     /// Puts everything in place, under the locks of what is replaced.
     ///
     /// # Errors
-    /// E007; then no file is replaced, as far as the system can undo it.
-    pub fn commit(mut self) -> Result<()> {
+    /// E007; then no file is replaced, as far as the system can undo it. That a folder can't be
+    /// synced is no error, because the new files are in their places by then.
+    pub fn commit(mut self) -> Result<Committed> {
         self.finished.extend(self.current.take());
         for (path, partial) in &self.finished {
             partial.file.sync_all().map_err(|error| io_error(&error, path))?;
@@ -111,7 +112,8 @@ impl AtomicOutput {
         placed.iter().for_each(|placed| undo::forget(&placed.path));
         drop(placed);
         self.made_folders.clear();
-        folders.iter().try_for_each(|folder| sync_folder(folder))
+        let unsynced = folders.iter().filter_map(|folder| sync_folder(folder).err()).collect();
+        Ok(Committed { unsynced })
     }
 
     fn place(&self, path: &Path, partial: Partial, several: bool) -> Result<Placed> {
@@ -193,6 +195,23 @@ impl AtomicOutput {
         let current = self.current.as_ref().map(|(path, partial)| (path.as_path(), &partial.file));
         current.ok_or_else(|| {
             Error::io(IoCause::Other, "bytes came before the name of the first file")
+        })
+    }
+}
+
+/// Files that are in their places under their names, with contents that are on disk.
+#[derive(Debug)]
+#[must_use = "what may not survive a crash of the system is to be reported"]
+pub struct Committed {
+    unsynced: Vec<Error>,
+}
+
+impl Committed {
+    /// A sentence for each folder that could not be synced: a crash of the system may still undo
+    /// the names in it.
+    pub fn warnings(&self) -> impl Iterator<Item = String> + '_ {
+        self.unsynced.iter().map(|error| {
+            format!("{error}: the output is in place, but a power failure may undo its new name")
         })
     }
 }

@@ -30,11 +30,17 @@ impl LockedFile {
         self.check_unchanged()?;
         self.check_ends(&ends)?;
         undo::write(&self.path, &self.file, &ends)?;
-        sync_folder(parent(&self.path))?;
+        if let Err(error) = sync_folder(parent(&self.path)) {
+            // Without it a crash could leave the change and not what undoes it.
+            remove_undo(&self.path)?;
+            return Err(error);
+        }
+
         let failed = |error: &io::Error| io_error(error, &self.path);
         if let Err(error) = self.write_ends(&ends) {
             // Where even this fails, the undo file stays.
-            undo::restore(&self.file, &ends).map_err(|_| interrupted(&failed(&error)))?;
+            undo::restore(&self.file, &ends)
+                .map_err(|_| interrupted(&failed(&error), &self.path))?;
             remove_undo(&self.path)?;
             return Err(failed(&error));
         }
@@ -72,10 +78,11 @@ fn remove_undo(path: &std::path::Path) -> Result<()> {
     fs::remove_file(&undo_path).map_err(|error| io_error(&error, &undo_path))
 }
 
-fn interrupted(error: &Error) -> Error {
+fn interrupted(error: &Error, path: &std::path::Path) -> Error {
     let message = format!(
-        "{}; the change could not be undone yet: `apr edit` with the file's name undoes it",
-        error.message()
+        "{}; the change could not be undone yet; undo it: {}",
+        error.message(),
+        undo::command(path)
     );
     let told = Error::io(IoCause::Other, message);
     error.file().into_iter().fold(told, Error::in_file)

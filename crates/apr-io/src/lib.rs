@@ -42,7 +42,7 @@ mod undo;
 
 #[cfg(feature = "hub")]
 pub use apr_hub as hub;
-pub use atomic::{AtomicOutput, Target};
+pub use atomic::{AtomicOutput, Committed, Target};
 #[cfg(feature = "infer")]
 pub use crew::Crew;
 pub use error::io_error;

@@ -38,6 +38,19 @@ impl LockedFile {
         Ok(Self { file: Arc::new(file), path, before, undone })
     }
 
+    /// Undoes an interrupted change of a file, where there was one; `false` where nothing had to be
+    /// undone. A file beside which no undo file lies is not opened at all.
+    ///
+    /// # Errors
+    /// Those of [`open`](Self::open).
+    pub fn undo_interrupted(path: &Path) -> Result<bool> {
+        let is_left = |path: PathBuf| undo::path_of(&path).symlink_metadata().is_ok();
+        if !path.canonicalize().is_ok_and(is_left) {
+            return Ok(false);
+        }
+        Self::open(path).map(|locked| locked.was_undone())
+    }
+
     /// Whether a change that had been interrupted was undone.
     #[must_use]
     pub fn was_undone(&self) -> bool {

@@ -45,7 +45,8 @@ pub fn save<M: Serialize + ?Sized>(
     let mut output = AtomicOutput::create(Target::File(path.to_path_buf()), true, [])?;
     let saved = aprn::save_to(&mut output, model, kind, &options, &mut fill_random);
     saved.map_err(|error| error.in_file(path.display()))?;
-    output.commit()
+    // A caller that needs more than an atomic replacement writes through `AtomicOutput` itself.
+    output.commit().map(drop)
 }
 
 /// Loads a model.

@@ -135,8 +135,8 @@ pub(crate) fn check_readable(file: &File, path: &Path) -> Result<()> {
     let _ = file.unlock();
     match state {
         Ok(Some(State::Torn)) => {
-            let message = "a change of this file was interrupted; `apr edit` with its name and no \
-                option undoes it";
+            let message =
+                format!("a change of this file was interrupted; undo it: {}", command(path));
             Err(Error::corrupt(message).in_file(path.display()))
         }
         _ => Ok(()),
@@ -174,6 +174,11 @@ pub(crate) fn roll_back(file: &File, path: &Path) -> Result<bool> {
 
     fs::remove_file(&undo_path).map_err(failed)?;
     Ok(state == State::Torn)
+}
+
+/// The command that undoes an interrupted change, as a shell takes it.
+pub(crate) fn command(path: &Path) -> String {
+    format!("`apr edit '{}'`", path.display().to_string().replace('\'', r"'\''"))
 }
 
 fn in_the_way(undo_path: &Path) -> Error {

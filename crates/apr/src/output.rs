@@ -124,10 +124,10 @@ impl Output {
 
         // What was read in two states may look damaged.
         sources.check_unchanged()?;
-        let report = report?;
+        let mut report = report?;
         sources.finish()?;
         match self.0 {
-            Kind::Files(files) => files.commit()?,
+            Kind::Files(files) => report.conversion.warnings.extend(files.commit()?.warnings()),
             Kind::Stream(mut stream) => stream.flush()?,
         }
 

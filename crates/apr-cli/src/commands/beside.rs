@@ -16,16 +16,16 @@ pub(super) fn beside_log(log: Option<&Path>, context: &Context) -> Printer {
     if log.is_some_and(Output::is_stdout) { context.printer.aside() } else { context.printer }
 }
 
-pub(super) fn write_sarif(path: &Path, log: &serde_json::Value) -> Outcome {
+pub(super) fn write_sarif(path: &Path, log: &serde_json::Value, printer: &Printer) -> Outcome {
     let mut text = Vec::new();
     write_json(&mut text, log)?;
     text.push(b'\n');
-    write_text(path, &text, true)
+    write_text(path, &text, true, printer)
 }
 
 /// Writes a file beside the report: whole or not at all, or to what is no file, such as a pipe or -
 /// for standard output.
-pub(super) fn write_text(path: &Path, text: &[u8], overwrite: bool) -> Outcome {
+pub(super) fn write_text(path: &Path, text: &[u8], overwrite: bool, printer: &Printer) -> Outcome {
     if Output::is_stdout(path) {
         return Ok(io::stdout().lock().write_all(text)?);
     }
@@ -35,5 +35,6 @@ pub(super) fn write_text(path: &Path, text: &[u8], overwrite: bool) -> Outcome {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let mut output = AtomicOutput::create(Target::File(path.into()), overwrite, [&*name])?;
     output.write_all(text)?;
-    Ok(output.commit()?)
+    printer.warn_all(output.commit()?.warnings());
+    Ok(())
 }

@@ -84,7 +84,8 @@ pub(super) fn run(args: &GraphArgs, context: &Context) -> Outcome {
     }
     match (drawn, &args.output) {
         (Some(text), path) => {
-            write_text(path.as_deref().unwrap_or(Path::new("-")), text.as_bytes(), args.overwrite)
+            let path = path.as_deref().unwrap_or(Path::new("-"));
+            write_text(path, text.as_bytes(), args.overwrite, &context.printer)
         }
         (None, None) => context.printer.report(&graph, |out, graph| render(out, graph, args)),
         (None, Some(path)) => {
@@ -93,7 +94,7 @@ pub(super) fn run(args: &GraphArgs, context: &Context) -> Outcome {
 
             // Files get no colours.
             let text: Vec<u8> = strip_bytes(&text).flatten().copied().collect();
-            write_text(path, &text, args.overwrite)
+            write_text(path, &text, args.overwrite, &context.printer)
         }
     }
 }

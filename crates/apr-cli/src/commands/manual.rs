@@ -42,7 +42,8 @@ pub(super) fn write_pages(dir: &Path, context: &Context) -> Outcome {
     signals::stop_cleanly(&context.interrupt)?;
     let mut output = AtomicOutput::create(Target::Folder(dir.into()), true, [])?;
     write_page(command, "", &mut output)?;
-    Ok(output.commit()?)
+    context.printer.warn_all(output.commit()?.warnings());
+    Ok(())
 }
 
 /// The command with the rare options, too, whose help the pages would leave out.

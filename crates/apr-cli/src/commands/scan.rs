@@ -39,7 +39,7 @@ pub(super) fn run(args: &ScanArgs, context: &Context) -> Outcome {
 
     let summary = ScanSummary::of(reports);
     if let Some(path) = &args.sarif {
-        write_sarif(path, &sarif::of_scans(&summary))?;
+        write_sarif(path, &sarif::of_scans(&summary), &context.printer)?;
     }
 
     let all = files.len() == 1 || context.printer.shows_detail();

@@ -34,6 +34,11 @@ pub(super) fn sign(args: &SignArgs, context: &Context) -> Outcome {
         ));
     };
     let key = secrets::read_signing(key)?;
+    if args.output.is_none() {
+        // Readers refuse the file until then, and what it is can't be told without reading it.
+        revise::undo_interrupted(&args.model, context)?;
+    }
+
     let report = if is_manifest(&args.model)? {
         sign_manifest(args, key, context)
     } else {
@@ -94,7 +99,7 @@ fn sign_manifest(args: &SignArgs, key: SigningKey, context: &Context) -> Outcome
     let mut file = AtomicOutput::replacing(lock);
     file.write_all(&manifest.encode())?;
     context.sources.check_unchanged()?;
-    file.commit()?;
+    context.printer.warn_all(file.commit()?.warnings());
     Ok(SignReport {
         file: args.model.display().to_string(),
         signer,

@@ -59,7 +59,7 @@ pub(super) fn run(args: &ValidateArgs, context: &Context) -> Outcome {
         report.bytes_read as f64 / seconds / 1e9
     ));
     if let Some(path) = &args.sarif {
-        write_sarif(path, &sarif::of_validation(&report))?;
+        write_sarif(path, &sarif::of_validation(&report), &printer)?;
     }
 
     printer.report(&report, render)?;
@@ -147,7 +147,7 @@ fn does_not_open(
     context: &Context,
 ) -> Outcome {
     if let Some(path) = args.sarif.as_ref().filter(|_| error.code() != Code::Io) {
-        write_sarif(path, &sarif::of_error(&args.model.display().to_string(), &error))?;
+        write_sarif(path, &sarif::of_error(&args.model.display().to_string(), &error), &printer)?;
     }
     scan_pickles(args, error, printer, context)
 }
@@ -176,7 +176,7 @@ fn scan_pickles(args: &ValidateArgs, error: Error, printer: Printer, context: &C
         return Err(error.into());
     }
     if let Some(path) = &args.sarif {
-        write_sarif(path, &sarif::of_scan(&scan, &error.to_string()))?;
+        write_sarif(path, &sarif::of_scan(&scan, &error.to_string()), &printer)?;
     }
 
     let refusal = Refusal { file: scan.file.clone(), valid: false, error: error.to_string(), scan };

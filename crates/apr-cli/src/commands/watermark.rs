@@ -71,7 +71,10 @@ fn embed(args: &EmbedArgs, context: &Context) -> Outcome {
             Output::create(&args.output, layout, &files, args.overwrite, &context.interrupt)?;
         let aside = output.is_stream();
         let bar = Bar::new(&context.printer, planned.report().bytes_in);
+        let told = planned.report().warnings.len();
         let written = output.write(planned, &context.sources, &pipeline, &bar)?;
+        let later = written.conversion.warnings.iter().skip(told);
+        context.printer.warn_all(later.cloned());
         Ok::<_, Failure>((written.conversion, aside))
     })?;
 

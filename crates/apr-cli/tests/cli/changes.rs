@@ -90,6 +90,54 @@ fn a_change_that_died_halfway_is_undone_by_the_next() {
     assert_eq!(sandbox.files().len(), files - 1);
 }
 
+/// What an error puts between backquotes: a command that the reader is told to run.
+fn advice(run: &crate::support::Run) -> String {
+    let quoted = run.stderr.split('`').nth(1).unwrap_or_else(|| panic!("no command: {run}"));
+    let arguments = quoted.strip_prefix("apr ").unwrap_or_else(|| panic!("{quoted}"));
+    format!("\"$APR\" {arguments}")
+}
+
+#[test]
+fn the_command_that_readers_name_undoes_an_interrupted_change() {
+    let Interrupted { sandbox, before, torn, undo, .. } = Interrupted::new();
+    for name in ["m.apr", "it's a model.apr"] {
+        sandbox.write(name, &torn);
+        sandbox.write(&format!(".{name}.undo"), &undo);
+        let refused = sandbox.run(&["inspect", name]).fails(4, &["E002", "interrupted"]);
+        let command = advice(&refused);
+        let undone = sandbox.shell(&command).ok().text();
+        assert!(undone.contains("undone") && undone.contains("as it was before"), "{undone}");
+        assert!(sandbox.read(name) == before);
+        assert!(!sandbox.path(&format!(".{name}.undo")).exists());
+        sandbox.run(&["validate", name]).clean();
+
+        // Done once; a second time there is nothing to undo.
+        sandbox.shell(&command).fails(2, &["no change is asked for"]);
+    }
+
+    sandbox.write("m.apr", &torn);
+    sandbox.write(".m.apr.undo", &undo);
+    let report = sandbox.apr("edit m.apr --json").ok().json();
+    assert_eq!(report["undone"], true);
+    assert!(sandbox.read("m.apr") == before);
+}
+
+#[test]
+fn whatever_changes_a_file_in_place_undoes_an_interrupted_change_first() {
+    let Interrupted { sandbox, torn, undo, .. } = Interrupted::new();
+    for line in [
+        "sign m.apr --key signer",
+        "license issue m.apr --licensee Ann --key signer",
+        "edit m.apr --set a=1",
+        "edit m.apr --drop steps --force",
+    ] {
+        sandbox.write("m.apr", &torn);
+        sandbox.write(".m.apr.undo", &undo);
+        sandbox.apr(line).ok().says(&["interrupted", "undone"]);
+        sandbox.apr("validate m.apr").ok();
+    }
+}
+
 #[test]
 fn every_command_that_reads_refuses_a_file_in_which_a_change_was_interrupted() {
     let Interrupted { sandbox, torn, .. } = Interrupted::new();

@@ -76,6 +76,27 @@ fn qa_98_a_full_disk_leaves_the_old_file_whole() {
     assert_eq!(sandbox.files(), ["m.safetensors", "old.apr"]);
 }
 
+/// A folder that can be written to and not read, so that it can't be synced.
+#[test]
+fn a_folder_that_can_not_be_synced_is_a_warning_since_the_output_is_in_place() {
+    let sandbox = Sandbox::new().with("m.safetensors", small_safetensors());
+    // Nothing is closed to root.
+    let run = sandbox.shell(
+        r#"mkdir blind && chmod 755 . && chmod 644 m.safetensors
+        [ "$(id -u)" = 0 ] && chown 65534 blind && other="setpriv --reuid 65534 --clear-groups"
+        chmod 300 blind
+        $other "$APR" convert m.safetensors -o blind/m.apr; echo "exit $?"
+        $other "$APR" validate blind/m.apr -q; echo "exit $?"
+        chmod 700 blind"#,
+    );
+    if run.stderr.contains("setpriv:") {
+        eprintln!("skipped: this user can't run programs as another one");
+        return;
+    }
+    let run = run.says(&["warning", "blind", "the output is in place", "power failure"]);
+    assert!(run.text().matches("exit 0").count() == 2, "{run}");
+}
+
 #[test]
 fn qa_98_a_pipe_that_does_not_fit_the_cache_is_e007_and_leaves_nothing() {
     let sandbox = Sandbox::new();

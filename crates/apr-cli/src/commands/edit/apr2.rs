@@ -49,6 +49,7 @@ pub(super) fn run(args: &EditArgs, context: &Context) -> Outcome {
         dropped_tensors: dropped,
         dropped_signatures: 0,
         dropped_licence: false,
+        undone: false,
     };
 
     if !report.changed && args.output.is_none() {
@@ -286,7 +287,10 @@ fn rewrite(
     let source = args.model.display().to_string();
     Job::copy(target).plan(&context.source(&view, &source)?, |planned| {
         let bar = Bar::new(&context.printer, planned.report().bytes_in);
-        Output::from(sink).write(planned, &context.sources, &context.pipeline()?, &bar)?;
+        let told = planned.report().warnings.len();
+        let pipeline = context.pipeline()?;
+        let done = Output::from(sink).write(planned, &context.sources, &pipeline, &bar)?;
+        context.printer.warn_all(done.conversion.warnings.into_iter().skip(told));
         Ok(())
     })
 }

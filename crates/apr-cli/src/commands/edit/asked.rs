@@ -3,15 +3,17 @@
 use crate::args::EditArgs;
 use crate::failure::{Failure, Outcome};
 
-/// Refuses an edit that asks for nothing.
-pub(super) fn check_asked(args: &EditArgs) -> Outcome {
+/// Whether an edit asks for a change.
+pub(super) fn is_any(args: &EditArgs) -> bool {
     let lists = [&args.set, &args.unset, &args.rename, &args.drop];
-    if lists.iter().all(|list| list.is_empty()) && args.chat_template.is_none() {
-        let message = "no change is asked for: name one with --set, --unset, --rename, --drop or \
-            --chat-template";
-        return Err(Failure::Usage(message.to_owned()));
-    }
-    Ok(())
+    lists.iter().any(|list| !list.is_empty()) || args.chat_template.is_some()
+}
+
+/// The refusal of an edit that asks for nothing, of a file in which no change was interrupted.
+pub(super) fn nothing() -> Failure {
+    let message = "no change is asked for: name one with --set, --unset, --rename, --drop or \
+        --chat-template";
+    Failure::Usage(message.to_owned())
 }
 
 /// Refuses to take tensors out of what may be the only copy of them.

@@ -53,6 +53,7 @@ pub(super) fn run(args: &EditArgs, context: &Context) -> Outcome {
         dropped_tensors: dropped,
         dropped_signatures: 0,
         dropped_licence: false,
+        undone: false,
     };
 
     match (front, lock) {
@@ -194,7 +195,10 @@ fn rewrite(
                     .warn(&format!("not kept: {}, {}: {}", loss.name, loss.what, loss.why));
             });
             let bar = Bar::new(&context.printer, planned.report().bytes_in);
-            Output::from(sink).write(planned, &context.sources, &context.pipeline()?, &bar)?;
+            let told = planned.report().warnings.len();
+            let pipeline = context.pipeline()?;
+            let done = Output::from(sink).write(planned, &context.sources, &pipeline, &bar)?;
+            context.printer.warn_all(done.conversion.warnings.into_iter().skip(told));
             Ok(())
         },
     )

@@ -1,6 +1,7 @@
 //! What an edit did.
 
 use std::io::{self, Write};
+use std::path::Path;
 
 use apr::Escaped;
 use serde::Serialize;
@@ -18,10 +19,31 @@ pub(super) struct EditReport {
     pub(super) dropped_tensors: usize,
     pub(super) dropped_signatures: usize,
     pub(super) dropped_licence: bool,
+    /// Whether all that was done is to undo a change that had been interrupted.
+    pub(super) undone: bool,
+}
+
+impl EditReport {
+    /// Of an edit that undid an interrupted change and asked for none of its own.
+    pub(super) fn undone(model: &Path) -> Self {
+        Self {
+            file: model.display().to_string(),
+            changed: true,
+            written: true,
+            in_place: true,
+            dropped_tensors: 0,
+            dropped_signatures: 0,
+            dropped_licence: false,
+            undone: true,
+        }
+    }
 }
 
 pub(super) fn render(out: &mut dyn Write, report: &EditReport) -> io::Result<()> {
     let how = match report {
+        EditReport { undone: true, .. } => {
+            "the interrupted change was undone; the file is as it was before it"
+        }
         EditReport { written: false, .. } => "unchanged: it is so already",
         EditReport { in_place: true, .. } => "changed in place",
         _ => "written",

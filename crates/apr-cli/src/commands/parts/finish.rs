@@ -116,7 +116,7 @@ fn finish_written(
         let (name, bytes) =
             (output.rsplit('/').next().unwrap_or_default().to_owned(), manifest.encode());
         // It is written last, and only here: whoever sees it sees a whole model.
-        on_disk::write(&written::file_path(open, &name)?, &bytes, true)?;
+        on_disk::write(&written::file_path(open, &name)?, &bytes, true, context)?;
         files.push(FileInfo { name, len: bytes.len() as u64 });
     }
 

@@ -71,7 +71,7 @@ pub(in crate::commands) fn plan(args: &PlanArgs, context: &Context) -> Outcome {
         warnings.push(warning);
     }
 
-    on_disk::write(&args.output, &plan.encode(), args.overwrite)?;
+    on_disk::write(&args.output, &plan.encode(), args.overwrite, context)?;
     let reads = plan.parts.iter().map(|part| part.reads.iter().map(|read| read.len).sum());
     let report = PlanReport {
         plan: args.output.display().to_string(),

@@ -48,7 +48,7 @@ pub(in crate::commands) fn run_part(args: &RunPartArgs, context: &Context) -> Ou
             };
 
             // It comes last: where a result is, the part's file is whole.
-            on_disk::write(&open.result_path(part), &result.encode(), true)?;
+            on_disk::write(&open.result_path(part), &result.encode(), true, context)?;
             result
         }
     };

@@ -51,7 +51,7 @@ fn show(
     part: &Runnable,
     session: &Session<'_>,
 ) -> Outcome {
-    let output = Output::of(job.args)?;
+    let output = Output::of(job.args, &job.context.printer)?;
     let body = &part.graph.body;
     let outputs =
         || body.outputs.iter().map(|id| body.value(*id).name.as_str()).collect::<Vec<_>>();

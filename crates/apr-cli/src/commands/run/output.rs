@@ -9,18 +9,20 @@ use apr_ops::run::ArrayFile;
 use crate::args::RunArgs;
 use crate::commands::beside::write_text;
 use crate::failure::{Failure, Outcome};
+use crate::printer::Printer;
 
 /// Where arrays are written.
 pub(super) struct Output<'a> {
     path: &'a Path,
     kind: ArrayFile,
     overwrite: bool,
+    printer: &'a Printer,
 }
 
 impl<'a> Output<'a> {
     /// What `--output` asks for. A file that is there, or whose kind is not known, is refused
     /// before anything runs.
-    pub(super) fn of(args: &'a RunArgs) -> Outcome<Option<Self>> {
+    pub(super) fn of(args: &'a RunArgs, printer: &'a Printer) -> Outcome<Option<Self>> {
         let Some(path) = args.output.as_deref() else { return Ok(None) };
         let extension =
             path.extension().map(|extension| extension.to_string_lossy()).unwrap_or_default();
@@ -34,11 +36,11 @@ impl<'a> Output<'a> {
 
         // Dropped at once: this only asks whether the file may be written.
         AtomicOutput::create(Target::File(path.to_path_buf()), args.overwrite, [&*name])?;
-        Ok(Some(Self { path, kind, overwrite: args.overwrite }))
+        Ok(Some(Self { path, kind, overwrite: args.overwrite, printer }))
     }
 
     /// Writes arrays, all of them or nothing.
     pub(super) fn write(&self, arrays: &[(String, Tensor)]) -> Outcome {
-        write_text(self.path, &self.kind.bytes(arrays)?, self.overwrite)
+        write_text(self.path, &self.kind.bytes(arrays)?, self.overwrite, self.printer)
     }
 }

@@ -68,7 +68,7 @@ pub(super) fn run(
     part: &Runnable,
     session: &Session<'_>,
 ) -> Outcome {
-    let output = Output::of(job.args)?;
+    let output = Output::of(job.args, &job.context.printer)?;
     let looking = Looking::of(job, &part.graph.body, session, texts)?;
     let results = paths.iter().map(|path| looking.look(path)).collect::<Outcome<Vec<_>>>()?;
     if let Some(output) = output {

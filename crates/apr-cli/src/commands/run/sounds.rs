@@ -127,7 +127,7 @@ pub(super) fn run(
     part: &Runnable,
     session: &Session<'_>,
 ) -> Outcome {
-    let output = Output::of(job.args)?;
+    let output = Output::of(job.args, &job.context.printer)?;
     let listening = Listening { job, body: &part.graph.body, session };
     let results = paths.iter().map(|path| listening.hear(path)).collect::<Outcome<Vec<_>>>()?;
     if let Some(output) = output {

@@ -78,7 +78,7 @@ pub(super) fn run(
     part: &Runnable,
     session: &Session<'_>,
 ) -> Outcome {
-    let output = Output::of(job.args)?;
+    let output = Output::of(job.args, &job.context.printer)?;
     let reading = Reading {
         job,
         body: &part.graph.body,
