@@ -1,17 +1,14 @@
 //! What the caches hold: shown, cleared, verified.
 
 use std::fs;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::time::SystemTime;
 
 use apr_core::{Progress, Result};
 
-use crate::digest::Check;
-use crate::hub::is_hex;
+use crate::digest::{file_agrees, is_digest};
 use crate::lock::{Lock, disk};
-use crate::retry::check_interrupt;
 use crate::url_cache::UrlCache;
 
 /// How the names of repositories' folders start.
@@ -148,7 +145,7 @@ impl Caches {
 
         let mut damaged = Vec::new();
         for (path, digest) in files {
-            if !agrees(&path, &digest, progress, interrupt)? {
+            if !file_agrees(&path, &digest, progress, interrupt)? {
                 damaged.push(Damage { name: holding.name.clone(), path });
             }
         }
@@ -194,31 +191,9 @@ fn blobs(folder: &Path) -> Vec<PathBuf> {
 /// A blob, and the digest that its name is.
 fn digest_of(path: &Path) -> Option<(PathBuf, String)> {
     let name = path.file_name()?.to_str()?;
-    (is_hex(name, 40) || is_hex(name, 64)).then(|| (path.to_path_buf(), name.to_owned()))
+    is_digest(name).then(|| (path.to_path_buf(), name.to_owned()))
 }
 
 fn last_use(found: &fs::Metadata) -> Option<SystemTime> {
     found.accessed().ok().max(found.modified().ok())
-}
-
-fn agrees(
-    path: &Path,
-    digest: &str,
-    progress: &dyn Progress,
-    interrupt: &AtomicBool,
-) -> Result<bool> {
-    let failed = |error: std::io::Error| disk(&error, path);
-    let mut file = fs::File::open(path).map_err(failed)?;
-    let mut check = Check::new(digest, file.metadata().map_err(failed)?.len());
-    let mut piece = vec![0; 1 << 20];
-    loop {
-        check_interrupt(interrupt)?;
-        match file.read(&mut piece).map_err(failed)? {
-            0 => return Ok(check.finish().agrees),
-            read => {
-                check.update(&piece[..read]);
-                progress.advance(read as u64);
-            }
-        }
-    }
 }

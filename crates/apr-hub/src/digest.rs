@@ -1,11 +1,18 @@
 //! The two digests that a hub has of its files.
 
 use std::fmt::Write as _;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
 
+use apr_core::{Error, Progress, Result};
 use sha1::Sha1;
 use sha2::{Digest, Sha256};
 
 use crate::hub::is_hex;
+use crate::lock::disk;
+use crate::retry::check_interrupt;
 
 /// Compares bytes with the digest that a hub has of them.
 pub(crate) struct Check {
@@ -64,6 +71,46 @@ impl Check {
             }
         }
     }
+}
+
+/// Whether a text is a digest that [`Check`] compares with: a SHA-256, or git's SHA-1 of a blob.
+pub(crate) fn is_digest(text: &str) -> bool {
+    is_hex(text, 40) || is_hex(text, 64)
+}
+
+/// Whether a file has this digest; all of it is read.
+///
+/// # Errors
+/// E007 for a file that can't be read, and when the user interrupts.
+pub(crate) fn file_agrees(
+    path: &Path,
+    digest: &str,
+    progress: &dyn Progress,
+    interrupt: &AtomicBool,
+) -> Result<bool> {
+    let failed = |error: std::io::Error| disk(&error, path);
+    let mut file = File::open(path).map_err(failed)?;
+    let mut check = Check::new(digest, file.metadata().map_err(failed)?.len());
+    let mut piece = vec![0; 1 << 20];
+    loop {
+        check_interrupt(interrupt)?;
+        match file.read(&mut piece).map_err(failed)? {
+            0 => return Ok(check.finish().agrees),
+            read => {
+                check.update(&piece[..read]);
+                progress.advance(read as u64);
+            }
+        }
+    }
+}
+
+/// A file of the cache is not the one that its server has.
+pub(crate) fn damaged(path: &Path, digest: &str) -> Error {
+    let message = format!(
+        "the file in the cache is damaged: its digest is not {digest}; remove it, and it is fetched \
+         again (`apr cache verify` finds all such files)"
+    );
+    Error::checksum(message).in_file(path.display())
 }
 
 /// Lower-case hexadecimal digits.

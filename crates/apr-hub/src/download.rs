@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use apr_core::{Code, Error, IoCause, Progress, Result};
 
-use crate::digest::{Check, Checked};
+use crate::digest::{Check, Checked, damaged, file_agrees, is_digest};
 use crate::hub_cache::SnapshotEntry;
 use crate::journal::Journal;
 use crate::lock::{Lock, disk};
@@ -251,6 +251,11 @@ impl Download {
 
         // Another program may have fetched it while this one waited for the lock.
         if self.target.entry.is_there(path, self.len) {
+            let interrupt = &self.resource.client.settings.interrupt;
+            let etag = &self.target.etag;
+            if is_digest(etag) && !file_agrees(path, etag, &(), interrupt)? {
+                return Err(damaged(path, etag));
+            }
             self.lock().file =
                 Some(Arc::new(File::open(path).map_err(|error| disk(&error, path))?));
             self.target.entry.add(path, None)?;

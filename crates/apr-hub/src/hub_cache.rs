@@ -14,7 +14,8 @@ use std::path::{Path, PathBuf};
 
 use apr_core::Result;
 
-use crate::hub::{RemoteFile, Repository, is_commit, is_hex};
+use crate::digest::is_digest;
+use crate::hub::{RemoteFile, Repository, is_commit};
 use crate::location::{HubLocation, is_plain};
 use crate::lock::disk;
 
@@ -167,7 +168,7 @@ fn list(folder: &Path, prefix: &str, files: &mut Vec<RemoteFile>) {
         } else if let Ok(metadata) = path.metadata() {
             let target = fs::read_link(&path).ok();
             let etag = target.as_deref().and_then(Path::file_name).and_then(|etag| etag.to_str());
-            let etag = etag.filter(|etag| is_hex(etag, 40) || is_hex(etag, 64)).map(str::to_owned);
+            let etag = etag.filter(|etag| is_digest(etag)).map(str::to_owned);
             files.push(RemoteFile { name, len: Some(metadata.len()), etag });
         }
     }

@@ -3,15 +3,16 @@
 mod download;
 mod open;
 mod prefetch;
+mod verify;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use apr_core::{Error, IoCause, Result};
 
 use crate::choose::{Choice, Chosen, choose, kind_of};
-use crate::hub::{RemoteFile, Repository, did_you_mean};
+use crate::hub::{RemoteFile, Repository, did_you_mean, is_hex};
 use crate::location::{HubLocation, Location, encode_path, path_of};
 use crate::lookup::{Hub, Kind};
 use crate::nearest::nearest;
@@ -20,6 +21,8 @@ use crate::source::{Reading, RemoteSource};
 use crate::url_cache::UrlCache;
 
 pub use download::Downloaded;
+use verify::CachedFile;
+
 pub use open::Found;
 
 /// A location that was looked up.
@@ -39,6 +42,10 @@ pub struct Place {
     reading: Arc<Reading>,
     /// What was opened over the network, by its name.
     opened: Arc<Mutex<BTreeMap<String, RemoteSource>>>,
+    /// What was opened of the cache, by its name, where its digest is known.
+    cached: Arc<Mutex<BTreeMap<String, Arc<CachedFile>>>>,
+    /// Files whose digests were asked for.
+    claimed: Arc<Mutex<BTreeSet<String>>>,
 }
 
 impl Hub {
@@ -101,6 +108,8 @@ impl Place {
             chosen,
             reading: Arc::default(),
             opened: Arc::default(),
+            cached: Arc::default(),
+            claimed: Arc::default(),
         })
     }
 
@@ -164,12 +173,23 @@ impl Place {
         }
     }
 
-    /// The SHA-256 of the files of weights, as far as the hub gives them.
+    /// What a hub says that the SHA-256 of a file is: it has that of files in LFS, and git's SHA-1
+    /// of others. What other servers call the state of a file may be anything.
+    #[must_use]
+    pub fn sha256_of(&self, file: &RemoteFile) -> Option<String> {
+        self.repository().and(file.etag.clone()).filter(|etag| is_hex(etag, 64))
+    }
+
+    /// The SHA-256 of the files of weights, as far as the hub gives them. What is asked here is
+    /// written down as true: [`finish`](Self::finish) compares these files with them.
     #[must_use]
     pub fn digests(&self) -> Vec<(String, String)> {
         let weights = self.files.iter().filter(|file| self.chosen.weights.contains(&file.name));
-        let digest = |file: &RemoteFile| file.etag.clone().filter(|etag| etag.len() == 64);
-        weights.filter_map(|file| Some((file.name.clone(), digest(file)?))).collect()
+        let digests: Vec<(String, String)> =
+            weights.filter_map(|file| Some((file.name.clone(), self.sha256_of(file)?))).collect();
+        let mut claimed = self.claimed.lock().unwrap_or_else(PoisonError::into_inner);
+        claimed.extend(digests.iter().map(|(name, _)| name.clone()));
+        digests
     }
 
     /// The folder of the cache with the files of a commit, under their own names.

@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use apr_core::{Code, Error, IoCause, Result};
 
 use crate::client::{Answer, Ask, Client, cut, cut_by};
+use crate::digest::is_digest;
 use crate::headers::text;
-use crate::hub::is_hex;
 use crate::location::shown_url;
 use crate::notes::Notes;
 use crate::retry::{Patience, Trouble, check_interrupt};
@@ -482,7 +482,7 @@ impl Resource {
 
     /// What the hub calls the bytes, where it said so.
     pub(crate) fn linked(&self) -> Option<String> {
-        self.lock().linked.clone().filter(|etag| is_hex(etag, 40) || is_hex(etag, 64))
+        self.lock().linked.clone().filter(|etag| is_digest(etag))
     }
 
     /// The state of the file, as its server names it.

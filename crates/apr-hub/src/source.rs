@@ -7,6 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use apr_core::{ByteSource, Error, Result};
 
+use crate::digest::{Check, is_digest};
 use crate::download::{Download, Target};
 use crate::resource::Resource;
 
@@ -35,6 +36,10 @@ pub(crate) struct Reading {
     is_open: AtomicBool,
     /// All of it is going to be read.
     is_whole: AtomicBool,
+    /// It is kept in the cache.
+    is_kept: AtomicBool,
+    /// It is not, and what comes is compared with its digest.
+    is_compared: AtomicBool,
     /// Windows that are being fetched ahead.
     ahead: AtomicUsize,
 }
@@ -46,6 +51,23 @@ impl Reading {
 
     pub(crate) fn whole(&self) {
         self.is_whole.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn keep(&self) {
+        self.whole();
+        self.is_kept.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn compare(&self) {
+        self.is_compared.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn compares(&self) -> bool {
+        self.is_compared.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn keeps(&self) -> bool {
+        self.is_kept.load(Ordering::Relaxed)
     }
 }
 
@@ -63,6 +85,14 @@ struct Inner {
     reading: Arc<Reading>,
     windows: Mutex<Windows>,
     changed: Condvar,
+    /// The digest of what comes, where that is wanted and the file is not cached.
+    streamed: Mutex<Option<Streamed>>,
+}
+
+/// The digest of a file, as far as it came without a gap.
+struct Streamed {
+    at: u64,
+    check: Check,
 }
 
 /// Ranges of the file by where they start; they do not overlap.
@@ -147,6 +177,7 @@ impl RemoteSource {
             reading: Arc::clone(reading),
             windows: Mutex::new(windows),
             changed: Condvar::new(),
+            streamed: Mutex::default(),
         }))
     }
 
@@ -166,6 +197,52 @@ impl RemoteSource {
         let target = inner.target.clone()?;
         let begin = || Download::new(Arc::clone(&inner.resource), inner.len, target, inner.whole());
         Some(Arc::clone(inner.download.get_or_init(begin)))
+    }
+
+    /// Hashes from now on what comes, if the file's digest is known.
+    pub(crate) fn hash_what_comes(&self) {
+        let inner = &self.0;
+        let etag = inner.target.as_ref().map(|target| &target.etag);
+        let Some(etag) = etag.filter(|etag| is_digest(etag)) else { return };
+        let windows = inner.lock();
+        inner
+            .streamed()
+            .get_or_insert_with(|| Streamed { at: 0, check: Check::new(etag, inner.len) });
+        inner.hash(&windows);
+    }
+
+    /// Compares what came with the file's digest; what did not come yet is fetched.
+    ///
+    /// # Errors
+    /// E004 where it is another one, and those of a read.
+    pub(crate) fn check_streamed(&self) -> Result<()> {
+        self.hash_what_comes();
+        let inner = &self.0;
+        let mut rest = vec![0; 1 << 20];
+        loop {
+            let at = inner.streamed().as_ref().map_or(inner.len, |streamed| streamed.at);
+            let left = usize::try_from(inner.len - at).unwrap_or(usize::MAX);
+            if left == 0 {
+                break;
+            }
+            let piece = left.min(rest.len());
+            self.read_at(at, &mut rest[..piece])?;
+
+            // Where a window of it came only now, that one was hashed already.
+            if let Some(streamed) = inner.streamed().as_mut().filter(|found| found.at == at) {
+                streamed.check.update(&rest[..piece]);
+                streamed.at += piece as u64;
+            }
+        }
+
+        let checked = inner.streamed().take().map(|streamed| streamed.check.finish());
+        if checked.is_none_or(|checked| checked.agrees) {
+            return Ok(());
+        }
+        let etag = inner.target.as_ref().map_or("", |target| &target.etag);
+        let message =
+            format!("what came is not the file that the hub has: its digest is not {etag}");
+        Err(Error::checksum(message).in_file(&inner.resource.name))
     }
 }
 
@@ -218,6 +295,24 @@ impl Inner {
 
     fn lock(&self) -> MutexGuard<'_, Windows> {
         self.windows.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn streamed(&self) -> MutexGuard<'_, Option<Streamed>> {
+        self.streamed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Hashes the windows that follow without a gap.
+    fn hash(&self, windows: &Windows) {
+        let mut streamed = self.streamed();
+        let Some(Streamed { at, check }) = streamed.as_mut() else { return };
+        while let Some((&start, Window::Ready { bytes, .. })) =
+            windows.ranges.range(..=*at).next_back()
+        {
+            let known = usize::try_from(*at - start).unwrap_or(usize::MAX);
+            let Some(news) = bytes.get(known..).filter(|news| !news.is_empty()) else { return };
+            check.update(news);
+            *at += news.len() as u64;
+        }
     }
 
     /// Serves the bytes from `at` on, waits for those that are on the way, or says what to fetch.
@@ -305,6 +400,7 @@ impl Inner {
             Err(error) => Window::Failed { end, error },
         };
         windows.ranges.insert(start, window);
+        self.hash(&windows);
         windows.forget();
         drop(windows);
         self.changed.notify_all();

@@ -18,6 +18,8 @@ pub(crate) struct Remote {
     pub(crate) places: Arc<Mutex<Vec<Place>>>,
     /// Companions are going to be read.
     pub(crate) companions: Arc<AtomicBool>,
+    /// All of what is opened is going to be read.
+    pub(crate) whole: Arc<AtomicBool>,
 }
 
 impl fmt::Debug for Remote {

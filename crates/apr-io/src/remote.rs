@@ -70,8 +70,15 @@ impl Sources {
         places.iter().for_each(Place::note_kept);
     }
 
+    /// All of the models that are opened from now on is going to be read, so that what comes past
+    /// the cache can be compared with its digest.
+    pub fn expect_whole(&self) {
+        self.remote.whole.store(true, Ordering::Relaxed);
+    }
+
     /// Where an open model comes from: its location, its commit, and the SHA-256 of its files of
-    /// weights.
+    /// weights, which [`finish`](Self::finish) then compares with what was read. Without the cache
+    /// there are digests only if [all is read](Self::expect_whole).
     #[must_use]
     pub fn provenance(&self, path: &Path) -> Option<Metadata> {
         let location = Location::parse(path.to_str()?)?.ok()?;
@@ -83,7 +90,9 @@ impl Sources {
             metadata.set("revision", repository.commit.as_str());
         }
 
-        let digests = place.digests();
+        let keep = self.remote.hub.get().is_some_and(|hub| hub.settings().keep);
+        let is_checked = keep || self.remote.whole.load(Ordering::Relaxed);
+        let digests = if is_checked { place.digests() } else { Vec::new() };
         if !digests.is_empty() {
             metadata.set(
                 "sha256_of",
@@ -176,17 +185,22 @@ impl Sources {
     }
 
     /// All of the models that are open is going to be read; what was opened over the network is
-    /// kept in the cache, unless the settings say otherwise.
+    /// kept in the cache, unless the settings say otherwise. What the cache has is compared with its
+    /// digest from now on.
     pub fn keep_whole(&self) {
         let places = self.remote.places.lock().unwrap_or_else(PoisonError::into_inner);
         let keep = self.remote.hub.get().is_some_and(|hub| hub.settings().keep);
-        places.iter().for_each(if keep { Place::keep_whole } else { Place::read_whole });
+        let compare = self.remote.whole.load(Ordering::Relaxed);
+        places.iter().for_each(|place| match keep {
+            true => place.keep_whole(),
+            false => place.stream_whole(compare),
+        });
     }
 
-    /// Waits until what is kept in the cache is whole, and agrees with its digests.
+    /// Waits until what is kept in the cache is whole, and what was read agrees with its digests.
     ///
     /// # Errors
-    /// E004 for a file that is not the one that its server has, E007 when it can't be fetched or
+    /// E004 for a file that is not the one that its server has, or that the cache has damaged, E007 when it can't be fetched or
     /// written.
     pub fn finish(&self) -> Result<()> {
         let places = self.remote.places.lock().unwrap_or_else(PoisonError::into_inner).clone();

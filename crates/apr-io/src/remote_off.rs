@@ -72,6 +72,9 @@ impl Sources {
     /// The companions of models that are opened from now on are going to be read.
     pub fn expect_companions(&self) {}
 
+    /// All of the models that are opened from now on is going to be read.
+    pub fn expect_whole(&self) {}
+
     /// All of the models that are open is going to be read.
     pub fn read_whole(&self) {}
 

@@ -294,6 +294,9 @@ impl Convert {
         then: impl FnOnce(Planned<'_>, &Self, &Sources) -> Result<R, JobError>,
     ) -> Result<R, JobError> {
         let sources = self.sources.clone();
+        if self.job.prefix.is_none() {
+            sources.expect_whole();
+        }
         let reader = if self.with_companions || wants_companions(layout.format) {
             sources.expect_companions();
             sources.open_model_with_companions(&self.source, &self.open)?

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use apr::Escaped;
 use apr_core::counted;
-use apr_hub::{Downloaded, Place, RemoteFile};
+use apr_hub::{Downloaded, Place};
 use serde::Serialize;
 
 use crate::args::{DownloadArgs, TensorsArgs};
@@ -168,14 +168,12 @@ fn listed(path: &Path, context: &Context) -> Outcome<ListReport> {
     let place = folder.place();
     let repository = place.repository();
 
-    // The ETag of a file in LFS is its SHA-256; git's SHA-1 of others has 40 digits.
-    let sha256 = |file: &RemoteFile| file.etag.clone().filter(|etag| etag.len() == 64);
     let files = place.files().iter().map(|file| ListedFile {
         name: file.name.clone(),
         bytes: file.len,
         kind: place.kind_of(&file.name),
         cached: place.is_cached(file),
-        sha256: sha256(file),
+        sha256: place.sha256_of(file),
     });
 
     Ok(ListReport {

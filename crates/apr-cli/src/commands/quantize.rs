@@ -11,6 +11,7 @@ use crate::model::Model;
 
 /// Quantizes a model.
 pub(super) fn run(args: &QuantizeArgs, context: &Context) -> Outcome {
+    convert::expect_whole(args.prefix.as_deref(), context);
     let (job, model) = job(args, context)?;
     convert::write(&job, &model, Destination::of(&args.write), Vec::new(), context)
 }

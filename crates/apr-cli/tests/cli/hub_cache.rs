@@ -470,6 +470,69 @@ fn an_import_writes_down_where_the_model_comes_from() {
     sandbox.apr("validate s.safetensors --source").fails(5, &["does not say where it comes from"]);
 }
 
+/// A blob of the cache is damaged after it was fetched: its bytes do not become those of a model that
+/// is said to come from the hub.
+#[test]
+fn what_the_cache_has_damaged_is_not_imported() {
+    let (hub, sandbox) = (hub_with_llama(), Sandbox::new());
+    at(&hub, &sandbox, "download hf://tiny/llama").ok();
+    for (name, is_large) in [("model.safetensors", true), ("generation_config.json", false)] {
+        let good = fs::read(locate::fixture("tiny-llama").join(name)).expect("a fixture");
+        let digest = if is_large { sha256(&good) } else { git_sha1(&good) };
+        let blob = format!("{LLAMA}/blobs/{digest}");
+        let mut bad = good.clone();
+        let last = bad.len() - 5;
+        bad[last] ^= 1;
+        sandbox.write(&blob, &bad);
+        for options in ["", " --no-cache", " --offline"] {
+            at(&hub, &sandbox, &format!("import hf://tiny/llama -o m.apr{options}"))
+                .fails(5, &["E004", "damaged", &digest, "apr cache verify"]);
+            assert!(!sandbox.path("m.apr").exists());
+        }
+        at(&hub, &sandbox, "convert hf://tiny/llama -o m.gguf").fails(5, &["E004", &digest]);
+        fs::remove_file(sandbox.path(&blob)).expect("it is there");
+        at(&hub, &sandbox, "import hf://tiny/llama -o m.apr").ok();
+        at(&hub, &sandbox, "validate m.apr --source").ok().says(&["Source", "1 digest"]);
+        fs::remove_file(sandbox.path("m.apr")).expect("it is there");
+    }
+}
+
+#[test]
+fn what_came_past_the_cache_is_compared_with_its_digest_too() {
+    let (hub, sandbox) = (hub_with_llama(), Sandbox::new());
+    at(&hub, &sandbox, "import hf://tiny/llama -o m.apr --no-cache").ok();
+    let source = sandbox.apr("inspect m.apr --json").ok().json()["metadata"]["source"].clone();
+    let bytes = fs::read(locate::fixture("tiny-llama/model.safetensors")).expect("a fixture");
+    assert_eq!(source["sha256_of"]["model.safetensors"], sha256(&bytes).as_str());
+    let part = "convert hf://tiny/llama -o part.apr --no-cache --prefix model.layers.0. --relaxed";
+    at(&hub, &sandbox, part).ok();
+    let part = sandbox.apr("inspect part.apr --json").ok().json()["metadata"]["source"].clone();
+    // Most of the file was not read.
+    assert!(part["sha256_of"].is_null() && part["revision"].is_string(), "{part}");
+    // The header comes first, by itself.
+    for (file, good) in [("/store/", 1), ("/README.md", 0)] {
+        hub.fault(file, Fault::Flip, good, 1);
+        at(&hub, &sandbox, "import hf://tiny/llama -o again.apr --no-cache")
+            .fails(5, &["E004", "its digest is not"]);
+        assert!(!sandbox.path("again.apr").exists());
+    }
+}
+
+/// The cache of other servers knows the digest of what it fetched.
+#[test]
+fn what_the_cache_of_a_server_has_damaged_is_not_imported() {
+    let (hub, sandbox) = (TestHub::start(), Sandbox::new());
+    hub.put_file("/m.safetensors", small_safetensors());
+    let location = format!("{}/m.safetensors", hub.url());
+    at(&hub, &sandbox, &format!("import {location} -o a.apr --insecure")).ok();
+    let kept = sandbox.files().into_iter().find(|file| file.ends_with("/m.safetensors"));
+    let kept = kept.expect("it is in the cache");
+    let mut bad = sandbox.read(&kept);
+    *bad.last_mut().expect("bytes") ^= 1;
+    sandbox.write(&kept, &bad);
+    at(&hub, &sandbox, &format!("import {location} -o b.apr --insecure")).fails(5, &["E004"]);
+}
+
 #[test]
 fn lint_wants_a_pinned_revision() {
     let (hub, sandbox) = (hub_with_llama(), Sandbox::new());

@@ -27,6 +27,12 @@ pub enum Found {
     Remote(RemoteSource),
 }
 
+/// A file that was looked for: in the cache, with its digest where that is known, or on its server.
+enum Looked {
+    Cached(PathBuf, Option<String>),
+    Remote(RemoteSource),
+}
+
 /// Where the file of a URL goes.
 fn listed_target(cache: Arc<UrlCache>, url: &str, etag: Option<String>) -> Target {
     let name = UrlCache::name_of(url);
@@ -52,14 +58,19 @@ impl Place {
         }
         match self.look(name)? {
             // Where two open it at the same time, both go on with the first one's.
-            Found::Remote(source) => {
-                Ok(Found::Remote(self.sources().entry(name.to_owned()).or_insert(source).clone()))
+            Looked::Remote(source) => {
+                let source = self.sources().entry(name.to_owned()).or_insert(source).clone();
+                self.begin_late(&source);
+                Ok(Found::Remote(source))
             }
-            local => Ok(local),
+            Looked::Cached(path, digest) => {
+                self.remember_cached(name, &path, digest);
+                Ok(Found::Local(path))
+            }
         }
     }
 
-    fn look(&self, name: &str) -> Result<Found> {
+    fn look(&self, name: &str) -> Result<Looked> {
         if !is_plain(name) {
             return Err(Error::format("the name leads out of the model's folder").in_file(name));
         }
@@ -73,7 +84,7 @@ impl Place {
                     .ok_or_else(|| self.absent(name))?;
                 let file = RemoteFile { name: format!("{}{name}", self.base), ..file.clone() };
                 if let Some(path) = folder.file(&repository.commit, &file) {
-                    return Ok(Found::Local(path));
+                    return Ok(Looked::Cached(path, file.etag));
                 }
                 let resource = self.hub_resource(location, repository, &file.name);
                 let entry = SnapshotEntry {
@@ -83,7 +94,7 @@ impl Place {
                     name: file.name.clone(),
                 };
                 let target = |etag: &str| Target::in_snapshot(&entry, etag);
-                Ok(Found::Remote(match file.len {
+                Ok(Looked::Remote(match file.len {
                     Some(len) => RemoteSource::of_len(
                         resource,
                         len,
@@ -102,7 +113,7 @@ impl Place {
     }
 
     /// Opens an object of a bucket.
-    fn look_in(&self, store: &Store, location: &S3Location, name: &str) -> Result<Found> {
+    fn look_in(&self, store: &Store, location: &S3Location, name: &str) -> Result<Looked> {
         let file =
             self.files.iter().find(|file| file.name == name).ok_or_else(|| self.absent(name))?;
         let (cache, url) =
@@ -110,7 +121,7 @@ impl Place {
         if let Some((path, cached)) = cache.find(&url)
             && cached.is_same(file.len, file.etag.as_deref())
         {
-            return Ok(Found::Local(path));
+            return Ok(Looked::Cached(path, Some(cached.sha256)));
         }
         let object = S3Location { key: format!("{}{name}", self.base), ..location.clone() };
         let signing = (store.clone(), object.clone());
@@ -133,24 +144,24 @@ impl Place {
             }
         };
 
-        Ok(Found::Remote(source))
+        Ok(Looked::Remote(source))
     }
 
     /// Opens the file of a URL; one that is in the cache is asked for its state alone.
-    fn look_at(&self, url: &str) -> Result<Found> {
+    fn look_at(&self, url: &str) -> Result<Looked> {
         let cache = Arc::new(UrlCache::new(&self.hub.client.settings.cache));
         let (resource, known) = (self.url_resource(url), cache.find(url));
-        if let Some((path, _)) = known.as_ref().filter(|_| self.hub.client.settings.offline) {
+        if let Some((path, cached)) = known.as_ref().filter(|_| self.hub.client.settings.offline) {
             self.hub
                 .notes
                 .add(format!("{}: offline, so what is in the cache is used", resource.name));
-            return Ok(Found::Local(path.clone()));
+            return Ok(Looked::Cached(path.clone(), Some(cached.sha256.clone())));
         }
 
         if let Some((path, cached)) = known {
             match resource.first_bytes(1) {
                 Ok(_) if cached.is_same(resource.len(), resource.etag().as_deref()) => {
-                    return Ok(Found::Local(path));
+                    return Ok(Looked::Cached(path, Some(cached.sha256)));
                 }
                 Ok(_) => {}
                 Err(error) if is_about_the_network(&error) => {
@@ -159,14 +170,14 @@ impl Place {
                         resource.name,
                         error.message()
                     ));
-                    return Ok(Found::Local(path));
+                    return Ok(Looked::Cached(path, Some(cached.sha256)));
                 }
                 Err(error) => return Err(error),
             }
         }
 
         let target = |resource: &Resource| Some(listed_target(cache, url, resource.etag()));
-        Ok(Found::Remote(RemoteSource::open(resource, target, &self.reading)?))
+        Ok(Looked::Remote(RemoteSource::open(resource, target, &self.reading)?))
     }
 
     fn absent(&self, name: &str) -> Error {

@@ -20,9 +20,10 @@ impl Place {
     }
 
     /// The same, and what was opened is kept in the cache: it is fetched from now on, in the
-    /// background, and read there.
+    /// background, and read there. What was there before is compared with its digest meanwhile.
     pub fn keep_whole(&self) {
-        self.reading.whole();
+        self.reading.keep();
+        self.check_cached();
         let downloads: Vec<_> =
             self.sources().values().filter_map(RemoteSource::download).collect();
         // One after the other, each by many ranges; one that is read before its turn begins at
@@ -37,16 +38,36 @@ impl Place {
         }
     }
 
-    /// Waits until what is kept is whole and checked.
+    /// All of the model is going to be read, past the cache. What was opened of the cache is
+    /// compared with its digest meanwhile; what comes, too, where `compare` says so: what nobody
+    /// read of it is fetched for that at the [end](Self::finish).
+    pub fn stream_whole(&self, compare: bool) {
+        self.reading.whole();
+        self.check_cached();
+        if compare {
+            self.reading.compare();
+            self.sources().values().for_each(RemoteSource::hash_what_comes);
+        }
+    }
+
+    /// Waits until what is kept is whole, and what was read or claimed has its digest.
     ///
     /// # Errors
     /// E004 when a file is not the one that the hub has, E007 when it can't be fetched or written.
     pub fn finish(&self) -> Result<()> {
+        for name in self.claimed() {
+            // One that nothing was read of, and maybe nobody opened.
+            self.open(&name)?;
+        }
         let opened = self.sources().clone();
-        opened
-            .values()
-            .filter_map(RemoteSource::begun)
-            .try_for_each(|download| download.finish(&()))
+        for source in opened.values() {
+            match source.begun() {
+                Some(download) => download.finish(&())?,
+                None if self.reading.compares() => source.check_streamed()?,
+                None => {}
+            }
+        }
+        self.finish_cached()
     }
 
     /// Notes what is kept of files that were not fetched to their end.

@@ -27,6 +27,7 @@ use crate::{model, secrets, signals};
 
 /// Packs a model and its companions into an `.apr` file.
 pub(super) fn import(args: &ImportArgs, context: &Context) -> Outcome {
+    expect_whole(args.prefix.as_deref(), context);
     let (job, model) = import_job(args, context)?;
     write(&job, &model, Destination::of(&args.write), Vec::new(), context)
 }
@@ -77,6 +78,7 @@ pub(super) fn convert(args: &ConvertArgs, context: &Context) -> Outcome {
         }
         return analyze::run(&view, &model.name, context);
     }
+    expect_whole(args.prefix.as_deref(), context);
     let (job, model) = convert_job(args, context)?;
     write(&job, &model, Destination::of(&args.write), Vec::new(), context)
 }
@@ -116,8 +118,16 @@ pub(super) fn export(args: &ExportArgs, context: &Context) -> Outcome {
         ..Job::new(contain(target, &args.container, context)?)
     };
 
+    expect_whole(None, context);
     let (job, model) = opened(job, &args.model, context)?;
     write(&job, &model, Destination::of(&args.write), Vec::new(), context)
+}
+
+/// Says that all of a model is going to be read, unless only the tensors of a prefix are.
+pub(super) fn expect_whole(prefix: Option<&str>, context: &Context) {
+    if prefix.is_none() {
+        context.sources.expect_whole();
+    }
 }
 
 /// Opens the model that a job is done with; the job then knows where it comes from.
