@@ -239,6 +239,9 @@ fn advice_about(error: &Error) -> Option<String> {
         }
         (_, Some(IoCause::NotFound | IoCause::Interrupted)) => None,
         (Code::Format, _) => advice_about_format(error.message()),
+        (Code::Memory, _) if error.message().ends_with(apr_core::Work::OVER) => {
+            Some("raise --max-work, if the model is to be trusted".to_owned())
+        }
         (Code::Memory, _) if error.file().is_none() => {
             Some("raise --max-memory or APR_RAM_LIMIT".to_owned())
         }

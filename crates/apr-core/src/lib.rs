@@ -50,6 +50,7 @@ mod sink;
 mod source;
 mod stored;
 mod text;
+mod work;
 
 pub use checkpoint::{
     CheckpointReader, CheckpointWriter, ChunkEncoder, Companion, FileInfo, Layout, Loss, Notes,
@@ -75,3 +76,4 @@ pub use sink::{MemoryFolder, Sink};
 pub use source::{ByteSource, SourceSet, read_vec};
 pub use stored::{Encoded, Part, ReadEncoded, Stored, StoredForm, StoredRange, Sum};
 pub use text::{counted, grouped, number};
+pub use work::Work;

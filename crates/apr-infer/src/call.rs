@@ -11,12 +11,25 @@ use crate::weight::Weight;
 use crate::workers::Workers;
 use crate::{Tensor, Value};
 
+/// Multiplications of a product of matrices that are a step of work.
+const MULTIPLICATIONS: u64 = 16;
+
+fn product_of(numbers: &[usize]) -> u64 {
+    numbers.iter().fold(1, |product: u64, &number| product.saturating_mul(number as u64))
+}
+
 /// What a run gives its operators.
 pub(crate) trait Environment {
     fn workers(&self) -> &dyn Workers;
 
     /// Bytes that may still be allocated.
     fn free_bytes(&self) -> u64;
+
+    /// Counts steps of work.
+    ///
+    /// # Errors
+    /// E008 over the budget.
+    fn spend(&self, steps: u64) -> Result<()>;
 
     /// Runs a body in an attribute of the node, with its inputs.
     fn run_body(&mut self, body: &Body, inputs: Vec<Value>) -> Result<Vec<Value>>;
@@ -165,6 +178,24 @@ impl<'a> Call<'a> {
 
     pub(crate) fn workers(&self) -> &dyn Workers {
         self.environment.workers()
+    }
+
+    /// Counts work beyond looking at each element of the inputs and outputs once: as many steps as
+    /// the product of some numbers.
+    ///
+    /// # Errors
+    /// E008 over the budget.
+    pub(crate) fn work(&self, numbers: &[usize]) -> Result<()> {
+        self.environment.spend(product_of(numbers))
+    }
+
+    /// Counts a product of matrices, or what is computed as one, by how often two numbers are
+    /// multiplied.
+    ///
+    /// # Errors
+    /// E008 over the budget.
+    pub(crate) fn multiplications(&self, numbers: &[usize]) -> Result<()> {
+        self.environment.spend(product_of(numbers) / MULTIPLICATIONS)
     }
 
     /// The number of elements of a tensor that is about to be made, when memory allows it.

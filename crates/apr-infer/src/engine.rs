@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use apr_core::{CheckpointReader, Error, Result};
+use apr_core::{CheckpointReader, Error, Result, Work};
 use apr_graph::{Graph, Origin, ValueId};
 
 use crate::Value;
@@ -39,6 +39,8 @@ pub struct Outcome {
     pub outputs: Vec<Value>,
     /// Most bytes that values took at the same time, between two nodes.
     pub peak_bytes: u64,
+    /// Steps of work that it took ([`apr_core::Work`]).
+    pub work: u64,
     /// Whether a tap stopped the run.
     pub stopped: bool,
 }
@@ -50,6 +52,9 @@ impl Session<'_> {
     /// out. `wanted` are names of values, outputs or not, or of the nodes that make them; only what
     /// they need is run. Those within a function that is called begin with the name of the call:
     /// `layers.3/attention/shares`.
+    ///
+    /// Unless [`RunLimits::max_work`] says otherwise, a run may take 10^10 steps of work, and for
+    /// each element of `inputs` 10^5 and 8 times as many as there are elements of weights.
     ///
     /// # Errors
     /// With the name of the node at fault: E001 for inputs that do not fit, or numbers out of
@@ -65,7 +70,9 @@ impl Session<'_> {
         let wanted = self.wanted(wanted)?;
         let needed = needed(&wanted);
         let plan: &Plan = &self.plan(&needed);
-        let mut machine = Machine::new(self, workers, tap, within(&wanted));
+        let given = inputs.iter().map(|(_, value)| value.elements()).sum();
+        let work = Work::new(self.work_limit(given));
+        let mut machine = Machine::new(self, workers, &work, tap, within(&wanted));
         let mut frame = Frame::new(body);
         for (name, value) in inputs {
             let id = body.inputs.iter().copied().find(|id| body.value(*id).name == name);
@@ -101,7 +108,7 @@ impl Session<'_> {
             }
         }
 
-        Ok(Outcome { outputs, peak_bytes, stopped })
+        Ok(Outcome { outputs, peak_bytes, work: work.spent(), stopped })
     }
 
     /// Names of the inputs that a run needs for what is `wanted`, and that are not `given`.

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use apr_core::{Code, Error, Result};
+use apr_core::{Code, Error, Result, Work};
 use apr_graph::{AttributeValue, Body, Node, Origin, ValueId};
 
 use crate::action::Action;
@@ -21,6 +21,9 @@ use crate::wanted;
 use crate::weight::Weight;
 use crate::workers::Workers;
 use crate::{Tensor, Value};
+
+/// Steps of work that a node is, whatever it computes.
+const NODE: u64 = 1000;
 
 /// The values of a body that is running.
 pub(crate) struct Frame<'f> {
@@ -53,7 +56,7 @@ pub(crate) struct Machine<'m> {
     workers: &'m dyn Workers,
     tap: &'m mut dyn Tap,
     live: Live,
-    steps: u64,
+    work: &'m Work,
     stopped: bool,
     /// Paths of values within calls that are wanted, and those that are there.
     wanted: Vec<String>,
@@ -64,20 +67,12 @@ impl<'m> Machine<'m> {
     pub(crate) fn new(
         session: &'m Session<'m>,
         workers: &'m dyn Workers,
+        work: &'m Work,
         tap: &'m mut dyn Tap,
         wanted: Vec<String>,
     ) -> Self {
-        let live = Live::default();
-        Self {
-            session,
-            workers,
-            tap,
-            live,
-            steps: 0,
-            stopped: false,
-            wanted,
-            within: HashMap::new(),
-        }
+        let (live, within) = (Live::default(), HashMap::new());
+        Self { session, workers, tap, live, work, stopped: false, wanted, within }
     }
 
     /// Most bytes alive at a time, whether the tap stopped the run, and the values within calls
@@ -152,15 +147,8 @@ impl<'m> Machine<'m> {
     }
 
     /// Counts a node, or a round of a loop, whose body may be empty.
-    fn step(&mut self) -> Result<()> {
-        self.steps += 1;
-        if self.steps > self.session.limits.max_steps {
-            return Err(Error::memory(format!(
-                "more than {} nodes were run",
-                self.session.limits.max_steps
-            )));
-        }
-        Ok(())
+    fn step(&self) -> Result<()> {
+        self.work.spend(NODE)
     }
 
     fn run_node(
@@ -322,8 +310,14 @@ impl<'m> Machine<'m> {
         opset: i64,
         inputs: Vec<Option<Value>>,
     ) -> Result<Vec<Value>> {
+        if operator.reads_all() {
+            self.work.spend(inputs.iter().flatten().map(Value::elements).sum())?;
+        }
         let mut inner = Inner { machine: self, frame };
-        operator.run(&mut Call { node, scope: frame.scope, opset, inputs, environment: &mut inner })
+        let mut call = Call { node, scope: frame.scope, opset, inputs, environment: &mut inner };
+        let outputs = operator.run(&mut call)?;
+        self.work.spend(outputs.iter().map(Value::elements).sum())?;
+        Ok(outputs)
     }
 
     /// Runs a chain: as one, or node by node where its inputs are no attention's.
@@ -401,6 +395,7 @@ impl<'m> Machine<'m> {
             defaults: &function.defaults,
             around: frame.scope,
         };
+        self.work.spend(function.body.values.len() as u64)?;
         let mut called = Frame::new(&function.body);
         called.scope = Some(&scope);
         path.clone_into(&mut called.path);
@@ -436,8 +431,13 @@ impl Environment for Inner<'_, '_, '_> {
         self.machine.free_bytes()
     }
 
+    fn spend(&self, steps: u64) -> Result<()> {
+        self.machine.work.spend(steps)
+    }
+
     fn run_body(&mut self, body: &Body, inputs: Vec<Value>) -> Result<Vec<Value>> {
         self.machine.step()?;
+        self.machine.work.spend(body.values.len() as u64)?;
         let mut frame = Frame::new(body);
         frame.around = Some(self.frame);
         frame.scope = self.frame.scope;

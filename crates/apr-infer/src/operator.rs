@@ -45,6 +45,12 @@ impl Operator {
         Self { decodes: true, ..self }
     }
 
+    /// Whether it looks at all elements of its inputs. What moves elements looks at those that it
+    /// moves.
+    pub(crate) fn reads_all(&self) -> bool {
+        self.widens
+    }
+
     pub(crate) fn run(&self, call: &mut Call<'_>) -> Result<Vec<Value>> {
         let half = call.inputs.iter().flatten().filter_map(half_of).next();
         match half.filter(|_| self.widens) {

@@ -18,13 +18,22 @@ pub struct RunLimits {
     /// Bytes of all values that are alive at the same time, and of weights that are kept in memory;
     /// 4 GiB by default. Weights are kept where they take no more than half of it.
     pub max_memory: u64,
-    /// Nodes that are run in all, those of loops counted each time; a thousand million by default.
-    pub max_steps: u64,
+    /// Steps of work of one run ([`apr_core::Work`]); a node is a thousand, and so is each round of
+    /// a loop. By default as many as [`Session::run`] says.
+    pub max_work: Option<u64>,
 }
+
+/// Steps that every run may take, which is some seconds.
+const WORK: u64 = 10_000_000_000;
+/// Steps for each element that is given: a hundred nodes.
+const WORK_BY_ELEMENT: u64 = 100_000;
+/// Steps for each element that is given and each of the weights. A product of matrices takes a
+/// sixteenth of one; images may become larger on the way.
+const WORK_BY_WEIGHT: u64 = 8;
 
 impl Default for RunLimits {
     fn default() -> Self {
-        Self { max_memory: 4 << 30, max_steps: 1_000_000_000 }
+        Self { max_memory: 4 << 30, max_work: None }
     }
 }
 
@@ -39,6 +48,8 @@ pub struct Session<'a> {
     pub(crate) limits: RunLimits,
     /// Bytes that weights take once they are all read and kept.
     kept_bytes: u64,
+    /// Elements of all weights.
+    weight_elements: u64,
     /// Constants, small weights and handles of large ones, by body and value.
     given: HashMap<(usize, ValueId), Value>,
 }
@@ -67,6 +78,7 @@ impl<'a> Session<'a> {
             store: Store::new(weights),
             limits,
             kept_bytes: 0,
+            weight_elements: 0,
             given: HashMap::new(),
             large: Vec::new(),
         };
@@ -117,7 +129,19 @@ impl<'a> Session<'a> {
         self.limits.max_memory.saturating_sub(self.kept_bytes)
     }
 
+    /// Steps of work that a run may take, given so many elements: what real models take grows with
+    /// their weights and with what they are given, and what a file of some kilobytes asks for may
+    /// not.
+    pub(crate) fn work_limit(&self, given: u64) -> u64 {
+        let by_weights = self.weight_elements.saturating_mul(WORK_BY_WEIGHT);
+        let by_element = by_weights.saturating_add(WORK_BY_ELEMENT);
+        let usual = given.saturating_mul(by_element).saturating_add(WORK);
+        self.limits.max_work.unwrap_or(usual)
+    }
+
     fn ready(&mut self, weight: Weight<'a>) -> Result<Value> {
+        let elements = weight.decoded_bytes() / size_of::<u16>() as u64;
+        self.weight_elements = self.weight_elements.saturating_add(elements);
         if weight.decoded_bytes() <= SMALL {
             return weight.decode(&self.store).map(Value::Tensor);
         }

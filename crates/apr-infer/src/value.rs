@@ -9,6 +9,9 @@ use crate::Tensor;
 use crate::convert::is_half;
 use crate::matrix::{Matrix, Scaling};
 
+/// Steps of work that an item of a sequence is.
+const ITEM: u64 = 64;
+
 /// A weight of a session that is not decoded yet.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WeightHandle {
@@ -102,6 +105,17 @@ impl Value {
             Self::Sequence(_) => "a sequence",
             Self::Optional(Some(_)) => "an optional value",
             Self::Optional(None) => "an optional value that is missing",
+        }
+    }
+
+    /// Elements of the tensors in it, and bytes of texts; what is not decoded has none.
+    pub(crate) fn elements(&self) -> u64 {
+        match self {
+            Self::Tensor(tensor) if tensor.element() == ElementType::Text => tensor.bytes(),
+            Self::Tensor(tensor) => tensor.len() as u64,
+            Self::Weight(_) | Self::Optional(None) => 0,
+            Self::Sequence(values) => values.iter().map(|value| ITEM + value.elements()).sum(),
+            Self::Optional(Some(value)) => value.elements(),
         }
     }
 

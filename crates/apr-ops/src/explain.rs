@@ -132,9 +132,15 @@ fn explanation(code: Code) -> Option<ErrorExplanation> {
         ),
         Code::Memory => (
             "Out of Memory",
-            "The job would take more memory than the limit allows, or a file asks for more than it \
-             justifies.",
-            &["a low --max-memory or APR_RAM_LIMIT", "very large metadata", "a hostile file"],
+            "The job would take more memory or work than the limit allows, or a file asks for more \
+             than it justifies.",
+            &[
+                "a low --max-memory or APR_RAM_LIMIT",
+                "very large metadata",
+                "a model with a loop that has no end",
+                "a low --max-work",
+                "a hostile file",
+            ],
             &[
                 "Raise the limit that the message names.",
                 "Be wary of files that claim sizes they don't have.",

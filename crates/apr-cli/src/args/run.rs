@@ -83,6 +83,10 @@ pub(crate) struct RunArgs {
     /// How many labels, or words for a gap, are shown
     #[arg(long, value_name = "N", default_value_t = 5)]
     pub(crate) top: usize,
+    /// Steps of work that each run of a graph may take, such as 1e12; a step is about a nanosecond
+    /// [default: by the sizes of the weights and of what goes in]
+    #[arg(long, value_name = "N", value_parser = parse_steps)]
+    pub(crate) max_work: Option<u64>,
     /// What the head is for, such as CausalLM [default: what the configuration says]
     #[arg(long, value_name = "TASK")]
     pub(crate) task: Option<String>,
@@ -95,6 +99,16 @@ pub(crate) enum PoolingWay {
     Cls,
     Max,
     Last,
+}
+
+/// A whole number, as `1000000000` or `1e9`.
+fn parse_steps(text: &str) -> Result<u64, String> {
+    let whole = text.parse().ok();
+    let float = || text.parse::<f64>().ok().filter(|steps| (1.0..=u64::MAX as f64).contains(steps));
+    whole
+        .or_else(|| float().map(|steps| steps as u64))
+        .filter(|&steps| steps > 0)
+        .ok_or_else(|| format!("'{text}' is not a number of steps from 1 on"))
 }
 
 fn parse_temperature(text: &str) -> Result<f32, String> {

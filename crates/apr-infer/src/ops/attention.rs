@@ -129,6 +129,8 @@ pub(super) fn attend(
         )));
     }
 
+    call.multiplications(&[q.batch, q.heads, q.len, k.len, q.size.saturating_add(v.size)])?;
+    call.work(&[q.batch, q.heads, q.len, k.len])?;
     let shape = vec![q.batch, q.heads, q.len, v.size];
     let mut out = pool::any(call.room(&shape, ElementType::F32)?);
 

@@ -75,7 +75,7 @@ fn repeat(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let mut collected = Collected::default();
     let mut round = 0_i64;
 
-    // A loop without a count and a condition has no end (ONNX's `Loop`): the limit of steps is one.
+    // A loop without a count and a condition has no end (ONNX's `Loop`): the budget of work is one.
     while goes_on && most.is_none_or(|most| round < most) {
         let mut inputs =
             vec![Tensor::scalar(round).into(), Tensor::truths(Vec::new(), vec![1])?.into()];
@@ -250,7 +250,7 @@ fn map(call: &mut Call<'_>) -> Result<Vec<Value>> {
         let outputs = call.environment.run_body(body, inputs)?;
         for (result, output) in results.iter_mut().zip(outputs) {
             call.environment.hold(&output)?;
-            result.push(output);
+            result.push(output.tensor()?.clone().into());
         }
     }
 

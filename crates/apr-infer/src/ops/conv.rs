@@ -57,7 +57,17 @@ impl Sizes {
         let places = PLACES.min(count(&windows.output));
         let columns = [call.workers().count(), in_group, windows.window_len(), places];
         call.room(&columns, ElementType::F32)?;
-        Ok(Self { batch, groups, channels: in_group, filters: filters / groups, windows })
+        let sizes = Self { batch, groups, channels: in_group, filters: filters / groups, windows };
+        sizes.count(call)?;
+        Ok(sizes)
+    }
+
+    /// Counts the products, and the windows, whose elements are put into columns.
+    fn count(&self, call: &Call<'_>) -> Result<()> {
+        let windows = self.batch.saturating_mul(self.groups).saturating_mul(self.channels);
+        let elements = self.windows.window_len().saturating_mul(count(&self.windows.output));
+        call.work(&[windows, elements])?;
+        call.multiplications(&[windows, elements, self.filters])
     }
 
     /// Shape of the output.
@@ -353,7 +363,9 @@ fn turned_sizes(call: &Call<'_>, x: &[usize], weights: &[usize]) -> Result<Sizes
         turned_size(&mut windows, dim, extra, wanted, &auto)?;
     }
 
-    Ok(Sizes { batch, groups, channels: filters, filters: channels / groups, windows })
+    let sizes = Sizes { batch, groups, channels: filters, filters: channels / groups, windows };
+    sizes.count(call)?;
+    Ok(sizes)
 }
 
 /// Sizes in an attribute, which must be so many.

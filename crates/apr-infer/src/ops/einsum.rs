@@ -154,6 +154,7 @@ fn einsum(call: &mut Call<'_>) -> Result<Vec<Value>> {
         .map(|(tensor, labels)| steps(tensor.shape(), labels, &order))
         .collect();
     let inner = count(&sizes[shape.len()..]);
+    call.work(&[total, inner, tensors.len()])?;
     let mut products = vec![1.0_f64; call.room(&[total, inner], ElementType::F64)?];
     for (values, steps) in values.iter().zip(&steps) {
         let mut at = 0;

@@ -152,6 +152,7 @@ fn non_zero(call: &mut Call<'_>) -> Result<Vec<Value>> {
     }
 
     let x = call.tensor(0)?;
+    call.work(&[x.len()])?;
 
     // The bits of a half are no number: negative zero would count.
     let widened = x.widened()?;

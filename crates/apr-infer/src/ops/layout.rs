@@ -379,6 +379,7 @@ fn compress(call: &mut Call<'_>) -> Result<Vec<Value>> {
         .map(|(at, _)| at)
         .collect();
     let tensor = call.tensor(0)?;
+    call.work(&[call.tensor(1)?.len()])?;
     let (tensor, at) = match call.optional_int("axis") {
         Some(at) => (tensor.clone(), axis(at, tensor.rank())?),
         None => (tensor.clone().reshaped(vec![tensor.len()])?, 0),

@@ -72,6 +72,7 @@ fn determinant(call: &mut Call<'_>) -> Result<Vec<Value>> {
     if rows != columns {
         return Err(Error::format(format!("a matrix of {rows} x {columns} has no determinant")));
     }
+    call.work(&[count(outer), rows, rows, rows])?;
     let values = x.doubles()?;
     let of =
         |number: usize| eliminated(values[number * rows * rows..][..rows * rows].to_vec(), rows);

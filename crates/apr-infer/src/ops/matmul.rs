@@ -21,6 +21,9 @@ pub(super) const TABLE: &[Operator] = &[
     computes("com.microsoft::FusedMatMul", fused),
 ];
 
+/// Rows whose products take as long as reading the other matrix.
+const PASSES: usize = 16;
+
 /// How two stacks of matrices are multiplied.
 pub(super) struct Stacks {
     /// Shape of the result.
@@ -66,6 +69,14 @@ impl Stacks {
         });
         Ok(Self { shape, rows: *rows, depth: *depth, columns: *columns, starts })
     }
+
+    /// Counts the products.
+    ///
+    /// # Errors
+    /// E008 over the budget of work.
+    pub(super) fn count(&self, call: &Call<'_>) -> Result<()> {
+        call.multiplications(&[self.starts.len(), self.rows, self.depth, self.columns])
+    }
 }
 
 /// The same, where the result fits the memory.
@@ -75,6 +86,7 @@ impl Stacks {
 pub(super) fn stacks(call: &Call<'_>, a: &[usize], b: &[usize]) -> Result<Stacks> {
     let stacks = Stacks::of(call, a, b)?;
     call.room_for(&stacks.shape, size_of::<f64>() as u64)?;
+    stacks.count(call)?;
     Ok(stacks)
 }
 
@@ -98,6 +110,7 @@ fn matmul(call: &mut Call<'_>) -> Result<Vec<Value>> {
             }
             let shape = [outer, &[matrix.width()]].concat();
             let mut out = crate::pool::any(call.room(&shape, ElementType::F32)?);
+            call.multiplications(&[count(outer).max(PASSES), depth, matrix.width()])?;
             let left = Left::in_rows(a.values()?, count(outer), depth);
             product(left, Right::Stored(&matrix), &mut out, call.workers())?;
             return Ok(vec![Tensor::new(shape, out)?.into()]);
@@ -232,6 +245,7 @@ fn single_gemm(
 
     let (row_step, depth_step) = if turn_a { (1, second) } else { (second, 1) };
     let shape = vec![rows, right.width()];
+    call.multiplications(&[rows.max(PASSES), depth, right.width()])?;
     let mut out = crate::pool::any(call.room(&shape, ElementType::F32)?);
     product(
         Left { values: a.values()?, rows, depth, row_step, depth_step },

@@ -482,6 +482,8 @@ fn matmul_n_bits(call: &mut Call<'_>) -> Result<Vec<Value>> {
 
     let zeros = zero_points(call.optional(3)?, sizes)?;
     let shape = [outer, &[sizes.count]].concat();
+    call.multiplications(&[count(outer), depth, sizes.count])?;
+    call.work(&[depth, sizes.count])?;
     let mut out = crate::pool::any(call.room(&shape, ElementType::F32)?);
     let packed = Packed { rows, scales, zeros, sizes };
     product(

@@ -374,6 +374,7 @@ fn local_response(call: &mut Call<'_>) -> Result<Vec<Value>> {
     }
 
     let (before, channels, after) = around(x.shape(), 1);
+    call.work(&[before, channels, after, size.min(channels)])?;
     let values = x.doubles()?;
     let mut out = Vec::with_capacity(values.len());
     for n in 0..before {

@@ -37,7 +37,12 @@ fn windows(call: &Call<'_>, x: &Tensor) -> Result<(usize, Windows)> {
         x.shape().split_first_chunk::<2>().ok_or_else(|| Error::format("channels are expected"))?;
     let kernel =
         sizes(&call.ints("kernel_shape").ok_or_else(|| Error::format("kernel_shape is missing"))?)?;
-    Ok((count(outer), Windows::of(call, input, kernel)?))
+    let windows = Windows::of(call, input, kernel)?;
+
+    // Each element of a window is found by itself.
+    let places = [count(outer), count(&windows.output), windows.window_len()];
+    call.work(&[&places[..], &[input.len() + 1]].concat())?;
+    Ok((count(outer), windows))
 }
 
 fn output_shape(x: &Tensor, windows: &Windows) -> Vec<usize> {
@@ -203,6 +208,9 @@ fn unpool(call: &mut Call<'_>) -> Result<Vec<Value>> {
 /// Most points along a side of a bin: more would take long, and tell nothing.
 const MAX_POINTS: usize = 1 << 10;
 
+/// Steps of work that a point is, which lies between four pixels.
+const POINT: usize = 10;
+
 /// How regions are brought to one size.
 struct Align {
     /// Sizes of images and of what regions become.
@@ -269,9 +277,20 @@ impl Align {
         Bins { start, width, points }
     }
 
+    /// Bins of a region, down and across.
+    fn sides(&self, [x1, y1, x2, y2]: [f64; 4]) -> [Bins; 2] {
+        [self.bins(y1, y2, self.rows), self.bins(x1, x2, self.columns)]
+    }
+
+    /// Points of a region.
+    fn points(&self, region: [f64; 4]) -> usize {
+        let [down, across] = self.sides(region);
+        (self.rows.saturating_mul(self.columns)).saturating_mul(down.points * across.points)
+    }
+
     /// What a region of one channel becomes.
-    fn region(&self, image: &[f64], [x1, y1, x2, y2]: [f64; 4], out: &mut Vec<f64>) {
-        let (down, across) = (self.bins(y1, y2, self.rows), self.bins(x1, x2, self.columns));
+    fn region(&self, image: &[f64], region: [f64; 4], out: &mut Vec<f64>) {
+        let [down, across] = self.sides(region);
         for bin in 0..self.rows * self.columns {
             let sample = |point: usize| {
                 let y = down.at(bin / self.columns, point / across.points);
@@ -303,6 +322,7 @@ fn roi_align(call: &mut Call<'_>) -> Result<Vec<Value>> {
     }
 
     for (region, &batch) in regions.as_chunks::<4>().0.iter().zip(&batches) {
+        call.work(&[channels, align.points(*region), POINT])?;
         let batch = super::gather::position(batch, n)?;
         for channel in 0..channels {
             let image = &values[(batch * channels + channel) * height * width..][..height * width];
@@ -363,6 +383,10 @@ fn max_roi_pool(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let shape = vec![regions.shape().first().copied().unwrap_or(0), channels, rows, columns];
     let mut out = Vec::with_capacity(call.room(&shape, ElementType::F64)?);
     let values = x.doubles()?;
+
+    // A bin may be as large as the image.
+    let bins = rows.saturating_mul(columns);
+    call.work(&[shape[0], channels, bins, height.saturating_mul(width)])?;
     for region in regions.doubles()?.as_chunks::<5>().0 {
         let batch = super::gather::position(region[0] as i64, n)?;
         let [left, top, right, bottom] = [1, 2, 3, 4].map(|at| (region[at] * scale).round());

@@ -208,6 +208,9 @@ fn run(call: &mut Call<'_>, kind: Kind) -> Result<Vec<Value>> {
     let mut h = shape.state(call, 5, batch_first)?;
     let mut c = if kind == Kind::Lstm { shape.state(call, 6, batch_first)? } else { Vec::new() };
     let Shape { steps, batch, inputs, hidden, directions } = shape;
+    let products = kind.gates().saturating_mul(inputs.saturating_add(hidden));
+    call.multiplications(&[steps, directions, batch, hidden, products])?;
+    call.work(&[steps, directions, batch, hidden, kind.gates()])?;
     let mut y = vec![0.0; steps * directions * batch * hidden];
     for number in 0..directions {
         let layer = layer(call, kind, number, (batch, inputs, hidden))?;

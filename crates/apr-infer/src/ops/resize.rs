@@ -17,6 +17,9 @@ pub(super) const TABLE: &[Operator] = &[
     computes("AffineGrid", affine_grid),
 ];
 
+/// Steps of work that a place in an image is.
+const POINT: usize = 10;
+
 /// Elements of the input that one of the output is made of, with weights. Empty: the value outside
 /// of the image.
 type Taps = Vec<(usize, f64)>;
@@ -96,6 +99,12 @@ impl Method {
         let weights: Vec<_> = (first..2 - first).map(of).collect();
         let sum: f64 = if self.antialias { weights.iter().sum() } else { 1.0 };
         (first, weights.into_iter().map(|weight| weight / sum).collect())
+    }
+
+    /// Most neighbours that an element of the output is made of.
+    fn most_taps(&self, line: Line) -> usize {
+        let scale = if self.antialias { line.scale.min(1.0) } else { 1.0 };
+        (4.0 / scale).ceil() as usize
     }
 
     /// Whether the neighbour on the left is the one that counts.
@@ -271,6 +280,10 @@ fn resized(
 
     // An element's weights are products of those along each dimension: one after the other will do.
     for (dim, line) in lines.iter().enumerate().filter(|(_, line)| method.changes(**line)) {
+        let most = method.most_taps(*line);
+        call.room_for(&[line.output, most], size_of::<(usize, f64)>() as u64)?;
+        let (before, _, after) = around(&now, dim);
+        call.work(&[line.output, most, before.saturating_mul(after).saturating_add(POINT)])?;
         let taps: Vec<_> = (0..line.output).map(|at| method.taps(at, *line)).collect();
         let sizes = around(&now, dim);
         let mut out = vec![0.0; call.room(&[sizes.0, line.output, sizes.2], ElementType::F64)?];
@@ -445,6 +458,8 @@ fn grid_sample(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let (padding, align) = (call.text("padding_mode", "zeros"), call.flag("align_corners", false));
     let shape = [&[n, channels], &grid.shape()[1..=rank]].concat();
     let mut out = Vec::with_capacity(call.room(&shape, ElementType::F64)?);
+    let neighbours = if mode == "cubic" { 4_usize } else { 2 }.pow(rank as u32);
+    call.work(&[&shape[..], &[neighbours, POINT]].concat())?;
     let (values, points) = (x.doubles()?, grid.doubles()?);
     let (image, per_image) = (count(inner), count(&grid.shape()[1..=rank]) * rank);
     for batch in 0..n {

@@ -11,9 +11,8 @@ use crate::{Tensor, Value};
 pub(super) const TABLE: &[Operator] = &[
     moves("SequenceEmpty", |_| Ok(vec![Value::Sequence(Vec::new())])),
     moves("SequenceConstruct", |call| {
-        let values =
-            (0..call.inputs.len()).map(|at| call.value(at).cloned()).collect::<Result<_>>()?;
-        Ok(vec![Value::Sequence(values)])
+        let one = |at| call.tensor(at).cloned().map(Value::from);
+        Ok(vec![Value::Sequence((0..call.inputs.len()).map(one).collect::<Result<_>>()?)])
     }),
     moves("SequenceLength", |call| Ok(vec![Tensor::scalar(sequence(call)?.len() as i64).into()])),
     moves("SequenceAt", |call| {
@@ -28,7 +27,7 @@ pub(super) const TABLE: &[Operator] = &[
         } else {
             values.len()
         };
-        values.insert(at, call.value(1)?.clone());
+        values.insert(at, call.tensor(1)?.clone().into());
         Ok(vec![Value::Sequence(values)])
     }),
     moves("SequenceErase", |call| {

@@ -123,6 +123,15 @@ fn transform(values: &[(f64, f64)], sign: f64) -> Vec<(f64, f64)> {
     (0..len).map(at).collect()
 }
 
+/// Counts transforms of a length, each step of which is a sine and a cosine.
+fn count_transforms(call: &Call<'_>, lines: usize, length: usize) -> Result<()> {
+    const SINE: usize = 20;
+
+    // Halves, as long as they are even, then all pairs of what is left.
+    let halves = length.max(1).trailing_zeros();
+    call.work(&[lines, length, (length >> halves).saturating_add(halves as usize), SINE])
+}
+
 /// A signal's elements as complex numbers: its last dimension is 1 or 2.
 fn complex(tensor: &Tensor) -> Result<Vec<(f64, f64)>> {
     let values = tensor.doubles()?;
@@ -220,6 +229,7 @@ fn dft(call: &mut Call<'_>) -> Result<Vec<Value>> {
     shape[at] = transform.kept();
     let mut out = vec![(0.0, 0.0); call.room(&shape, ElementType::C128)?];
     call.room(&[length], ElementType::C128)?;
+    count_transforms(call, sizes.0.saturating_mul(sizes.2), length)?;
     transform.run(&complex(x)?, &mut out);
     shape.push(if transform.is_real() { 1 } else { 2 });
     let out =
@@ -260,6 +270,7 @@ fn stft(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let kept = if call.flag("onesided", true) { frame / 2 + 1 } else { frame };
     let shape = vec![batch, frames, kept, 2];
     let mut out = Vec::with_capacity(call.room(&shape, ElementType::F64)?);
+    count_transforms(call, batch.saturating_mul(frames), frame)?;
     let values = complex(x)?;
     for row in 0..batch * frames {
         let start = row / frames * len + row % frames * step;

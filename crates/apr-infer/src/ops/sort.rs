@@ -18,6 +18,9 @@ use crate::{Tensor, Value};
 pub(super) const TABLE: &[Operator] =
     &[moves("TopK", top), moves("Unique", unique), moves("NonMaxSuppression", non_max_suppression)];
 
+/// Steps of work for each element that is sorted.
+const COMPARISONS: usize = 20;
+
 /// NaN is above all numbers, and like any other NaN, as in NumPy. Sorting panics without an order
 /// of everything.
 fn order<T: PartialOrd>(a: &T, b: &T) -> Ordering {
@@ -53,6 +56,7 @@ fn top(call: &mut Call<'_>) -> Result<Vec<Value>> {
         None => call.int("k", -1),
     };
     let at = axis(call.int("axis", -1), tensor.rank())?;
+    call.work(&[tensor.len(), COMPARISONS])?;
     let len = tensor.shape()[at];
     let k = usize::try_from(k).ok().filter(|&k| k <= len);
     let k = k.ok_or_else(|| Error::format(format!("there are {len} elements to choose from")))?;
@@ -76,6 +80,7 @@ fn top(call: &mut Call<'_>) -> Result<Vec<Value>> {
 
 fn unique(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let tensor = call.tensor(0)?;
+    call.work(&[tensor.len(), COMPARISONS])?;
     let (tensor, at) = match call.optional_int("axis") {
         Some(at) => (tensor.clone(), axis(at, tensor.rank())?),
         None => (tensor.clone().reshaped(vec![tensor.len()])?, 0),
@@ -158,6 +163,9 @@ fn non_max_suppression(call: &mut Call<'_>) -> Result<Vec<Value>> {
     for row in 0..batches * classes {
         let (batch, class) = (row / classes, row % classes);
         let (boxes, scores) = (&boxes[batch * count..][..count], &scores[row * count..][..count]);
+
+        // Each box is compared with all that were chosen before it.
+        call.work(&[count, most.min(count).saturating_add(COMPARISONS)])?;
         for at in chosen_boxes(boxes, scores, most, overlap, least) {
             chosen.extend([batch as i64, class as i64, at as i64]);
         }

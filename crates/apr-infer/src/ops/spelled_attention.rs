@@ -31,6 +31,9 @@ pub(crate) fn attend(call: &Call<'_>, divides: bool, axis: i64) -> Result<Option
         return Ok(None);
     }
 
+    scores.count(call)?;
+    mixed.count(call)?;
+    call.work(&scores.shape)?;
     let mut out = pool::any(call.room(&mixed.shape, ElementType::F32)?);
     let most = query_blocks(scores.rows).map(|block| block.len()).max().unwrap_or(0);
     call.room(&[call.workers().count(), most, scores.columns], ElementType::F32)?;

@@ -29,6 +29,7 @@ fn concat(call: &mut Call<'_>) -> Result<Vec<Value>> {
 
 fn split(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let x = call.tensor(0)?;
+    call.work(&[x.bytes() as usize])?;
     let delimiter = call.text("delimiter", "");
     let most = call.optional_int("maxsplit").and_then(|most| usize::try_from(most).ok());
     let parts = |text: &String| -> Vec<String> {
@@ -70,6 +71,7 @@ fn by_spaces(text: &str, most: usize) -> Vec<String> {
 
 fn normalise(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let x = call.tensor(0)?;
+    call.work(&[x.bytes() as usize])?;
     let exact = call.flag("is_case_sensitive", false);
     let same = |text: &str| if exact { text.to_owned() } else { text.to_lowercase() };
     let stop = call.texts("stopwords").unwrap_or_default();

@@ -56,9 +56,13 @@ fn operators_that_are_not_known_are_all_named_before_anything_runs() {
 #[test]
 fn a_value_within_the_graph_may_be_wanted_and_only_what_it_needs_runs() {
     let graph = chain(&["Exp", "Neg", "Sqrt"]);
-    let outputs =
-        run(&graph, Tensor::row(vec![0.0_f32]), &["step_0"], limits(|limits| limits.max_steps = 1))
-            .unwrap();
+    let outputs = run(
+        &graph,
+        Tensor::row(vec![0.0_f32]),
+        &["step_0"],
+        limits(|limits| limits.max_work = Some(1500)),
+    )
+    .unwrap();
     assert_eq!(outputs[0].tensor().unwrap().values::<f32>().unwrap(), [1.0]);
     assert!(
         run(&graph, Tensor::row(vec![0.0_f32]), &["no_such_value"], RunLimits::default()).is_err()
@@ -131,11 +135,11 @@ fn a_loop_without_end_meets_the_limit() {
         &endless(),
         Tensor::scalar(0.0_f32),
         &["y"],
-        limits(|limits| limits.max_steps = 10_000),
+        limits(|limits| limits.max_work = Some(10_000_000)),
     )
     .unwrap_err();
     assert_eq!(error.code(), Code::Memory);
-    assert!(error.message().contains("more than 10000 nodes"), "{error}");
+    assert!(error.message().contains("more than 10,000,000 steps of work"), "{error}");
 }
 
 #[test]
@@ -288,7 +292,7 @@ fn values_within_calls_are_named_by_their_paths() {
     let inverse = (-1.0_f32).exp();
     assert_eq!(found, [inverse, -inverse, 1.0, -1.0, -1.0]);
     // Only the first call runs.
-    let few = limits(|limits| limits.max_steps = 3);
+    let few = limits(|limits| limits.max_work = Some(3500));
     assert!(run(&graph, Tensor::row(vec![0.0_f32]), &["layers.0/attention/grown"], few).is_ok());
     for name in ["layers.2/attention/grown", "layers.0/attention", "layers.0/", "attention/grown"] {
         assert!(

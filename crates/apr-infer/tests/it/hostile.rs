@@ -20,7 +20,7 @@ fn nothing() -> impl CheckpointReader {
 fn limits() -> RunLimits {
     let mut limits = RunLimits::default();
     limits.max_memory = MEMORY;
-    limits.max_steps = 100_000;
+    limits.max_work = Some(100_000_000);
     limits
 }
 
@@ -362,4 +362,72 @@ fn settings_that_make_no_sense_are_no_panics() {
     assert!(run("GroupNormalization", &[x, none.clone(), none], &norm).is_err());
     let halves = [("num_outputs", AttributeValue::Int(100_000_000))];
     assert!(run("Split", &[floats(&[4])], &halves).is_err());
+}
+
+/// Of each of these a few bytes of a file ask for minutes or years.
+#[test]
+fn work_that_grows_faster_than_what_goes_in_meets_the_budget() {
+    use AttributeValue::{Float, Int, Ints};
+    let f = floats;
+    let zeros = |shape: &[usize]| {
+        Tensor::new(shape.to_vec(), vec![0.0_f32; shape.iter().product()]).expect("a tensor")
+    };
+    type Case = (&'static str, Vec<Tensor>, Vec<(&'static str, AttributeValue)>);
+    let cases: Vec<Case> = vec![
+        ("DFT", vec![f(&[1, 100_003, 1])], vec![]),
+        ("LRN", vec![f(&[1, 100_000, 2])], vec![("size", Int(i64::MAX))]),
+        (
+            "AveragePool",
+            vec![f(&[1, 1, 500, 500])],
+            vec![("kernel_shape", Ints(vec![101, 101])), ("pads", Ints(vec![50; 4]))],
+        ),
+        ("MaxPool", vec![f(&[1, 1, 500, 500])], vec![("kernel_shape", Ints(vec![250, 250]))]),
+        (
+            "RoiAlign",
+            vec![f(&[1, 1, 4, 4]), f(&[100, 4]), ints(&[0; 100])],
+            vec![("sampling_ratio", Int(1000)), ("output_height", Int(8))],
+        ),
+        (
+            "MaxRoiPool",
+            vec![f(&[1, 1, 300, 300]), zeros(&[50, 5])],
+            vec![("pooled_shape", Ints(vec![30, 30])), ("spatial_scale", Float(1.0))],
+        ),
+        (
+            "NonMaxSuppression",
+            vec![zeros(&[1, 60_000, 4]), zeros(&[1, 1, 60_000]), Tensor::scalar(i64::MAX)],
+            vec![],
+        ),
+        ("Det", vec![f(&[600, 600])], vec![]),
+        ("MatMul", vec![f(&[1500, 1500]), zeros(&[1500, 1500])], vec![]),
+        ("Conv", vec![f(&[1, 64, 100, 100]), f(&[1000, 64, 5, 5])], vec![]),
+        (
+            "Attention",
+            vec![f(&[1, 1, 3000, 64]), f(&[1, 1, 20_000, 64]), f(&[1, 1, 20_000, 64])],
+            vec![],
+        ),
+        (
+            "GridSample",
+            vec![f(&[1, 1, 4, 4]), zeros(&[1, 900, 900, 2])],
+            vec![("mode", text("cubic"))],
+        ),
+    ];
+    for (operator, inputs, attributes) in cases {
+        refused(operator, run(operator, &inputs, &attributes), Code::Memory);
+    }
+}
+
+#[test]
+fn sequences_hold_tensors_and_nothing_else() {
+    let mut graph = GraphBuilder::new(21);
+    let body = graph.body();
+    let x = body.input("x", ElementType::F32, [], Meaning::Unknown);
+    let inner = body.op("SequenceConstruct", [x, x]).output("inner");
+    let y = body.op("SequenceConstruct", [inner, inner]).output("y");
+    body.output("y", y, Meaning::Unknown);
+    let graph = graph.finish();
+    let reader = nothing();
+    let session = Engine::prepare(&graph, &reader, limits()).expect("a session");
+    let inputs = vec![("x".to_owned(), Value::from(floats(&[1])))];
+    let outcome = session.run(inputs, &["y"], &Alone, &mut Unwatched);
+    refused("a sequence of sequences", outcome.map(|outcome| outcome.outputs), Code::Format);
 }

@@ -122,6 +122,8 @@ pub struct RunReport {
     pub outputs: Vec<ArrayReport>,
     /// Most bytes that values took at the same time, between two nodes.
     pub peak_bytes: u64,
+    /// Steps of work that the run took, as --max-work bounds them.
+    pub work: u64,
 }
 
 /// An output.
@@ -156,6 +158,7 @@ pub fn report(file: &str, part: &str, names: &[&str], outcome: &Outcome) -> Resu
         part: part.to_owned(),
         outputs: outputs.collect::<Result<_>>()?,
         peak_bytes: outcome.peak_bytes,
+        work: outcome.work,
     })
 }
 

@@ -62,6 +62,7 @@ impl Job<'_> {
     ) -> Outcome<Session<'a>> {
         let mut limits = RunLimits::default();
         limits.max_memory = self.context.max_memory();
+        limits.max_work = self.args.max_work;
         Ok(Engine::prepare(&part.graph, weights, limits)?)
     }
 

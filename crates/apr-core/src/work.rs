@@ -1,0 +1,80 @@
+//! A budget of work: what a file may ask for besides memory.
+
+use alloc::format;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use crate::{Error, Result, grouped};
+
+/// How many steps may be spent on what a file asks for.
+///
+/// A few bytes can ask for work without end: a loop that has none, a table of a thousand columns
+/// that is looked up for each of a million rows. So the loops count. A step is about a nanosecond
+/// of one core: an element that is read or written, a few multiplications of a fast kernel. It is
+/// counted before the work is done, and does not depend on the machine or on the number of threads.
+///
+/// ```
+/// use apr_core::Work;
+///
+/// let work = Work::new(1000);
+/// work.spend(999)?;
+/// assert!(work.spend(2).is_err());
+/// # Ok::<(), apr_core::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Work {
+    spent: AtomicU64,
+    limit: u64,
+}
+
+impl Work {
+    /// What every error over a budget says.
+    pub const OVER: &'static str = "steps of work";
+
+    /// A budget of so many steps.
+    #[must_use]
+    pub const fn new(limit: u64) -> Self {
+        Self { spent: AtomicU64::new(0), limit }
+    }
+
+    /// Counts steps that are about to be done.
+    ///
+    /// # Errors
+    /// E008 over the budget.
+    pub fn spend(&self, steps: u64) -> Result<()> {
+        let add = |spent: u64| Some(spent.saturating_add(steps));
+        let before =
+            self.spent.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).unwrap_or(u64::MAX);
+        if before.saturating_add(steps) > self.limit {
+            return Err(Error::memory(format!(
+                "this takes more than {} {}",
+                grouped(self.limit),
+                Self::OVER
+            )));
+        }
+        Ok(())
+    }
+
+    /// Steps that were spent.
+    #[must_use]
+    pub fn spent(&self) -> u64 {
+        self.spent.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Code;
+
+    #[test]
+    fn what_is_spent_once_is_spent() {
+        let work = Work::new(10);
+        assert!(work.spend(10).is_ok());
+        let over = work.spend(1).unwrap_err();
+        assert_eq!(over.code(), Code::Memory);
+        assert!(over.message().contains(Work::OVER));
+        assert!(work.spend(u64::MAX).is_err());
+        assert_eq!(work.spent(), u64::MAX);
+        assert!(work.spend(0).is_err());
+    }
+}
