@@ -59,6 +59,8 @@ impl Context {
         let password = secrets::given_password(args.password_file.as_deref())?;
         options.keys.unlock = secrets::unlock(args.key.as_deref(), password.as_ref())?;
         options.limits.max_metadata = args.max_metadata.unwrap_or(options.limits.max_metadata);
+        let max_memory = args.max_memory.unwrap_or(DEFAULT_MEMORY);
+        options.keys.max_memory = max_memory;
         let cores = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
         let json = args.json || config.defaults.output_format == OutputFormat::Json;
         let interrupt = Interrupt::default();
@@ -73,7 +75,7 @@ impl Context {
             has_password_file: args.password_file.is_some(),
             encryption: None,
             threads: args.threads.unwrap_or(cores),
-            max_memory: args.max_memory.unwrap_or(DEFAULT_MEMORY),
+            max_memory,
             hub: hub.clone(),
             arch: args.arch.clone(),
             arch_files: args.arch_file.clone(),

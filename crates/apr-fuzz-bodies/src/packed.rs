@@ -57,7 +57,10 @@ pub fn decode_block(data: &[u8]) {
 /// Opens the input as an encrypted APR2 file, without keys, by password and by key, and reads
 /// everything.
 pub fn open_encrypted(data: &[u8]) {
-    let open = |unlock| apr2::open_with_keys(data.to_vec(), NAME, &limits(), &Keys { unlock });
+    let open = |unlock| {
+        let keys = Keys { unlock, ..Keys::default() };
+        apr2::open_with_keys(data.to_vec(), NAME, &limits(), &keys)
+    };
     let Ok(locked) = open(vec![]) else { return };
     use_sealed(&locked);
     let mut keys = vec![Unlock::Identity(DecryptionKey::from_bytes(&IDENTITY))];

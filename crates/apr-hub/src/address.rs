@@ -11,30 +11,58 @@ use ureq::unversioned::transport::NextTimeout;
 /// What an error of the resolver says of an address that is refused.
 pub(crate) const REFUSED: &str = "a redirect leads to a private address";
 
-/// Resolves names to addresses that everybody can reach, and refuses others.
-///
-/// The addresses that are checked are the ones that are connected to: a name that means another
-/// machine a moment later gains nothing.
-#[derive(Default)]
-pub(crate) struct PublicOnly(DefaultResolver);
+/// Where a redirect from one server to another may lead.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// To addresses that everybody can reach.
+    Public,
+    /// To private networks too, since the user named a server in one; never to an address of the
+    /// link, where clouds keep the credentials of their machines.
+    Private,
+}
 
-impl fmt::Debug for PublicOnly {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("PublicOnly")
+impl Reach {
+    fn refuses(self, address: IpAddr) -> bool {
+        is_of_the_link(address) || self == Self::Public && is_private(address)
+    }
+
+    /// Whether a URL's host is written as an address that is refused: known without asking anybody.
+    pub(crate) fn refuses_literal(self, uri: &Uri) -> bool {
+        let host = uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
+        self == Self::Public && is_local_name(host)
+            || host.parse::<IpAddr>().is_ok_and(|address| self.refuses(address))
     }
 }
 
-impl Resolver for PublicOnly {
+/// Resolves names to addresses within reach, and refuses others.
+///
+/// The addresses that are checked are the ones that are connected to: a name that means another
+/// machine a moment later gains nothing.
+pub(crate) struct Within(pub(crate) Reach, DefaultResolver);
+
+impl Within {
+    pub(crate) fn new(reach: Reach) -> Self {
+        Self(reach, DefaultResolver::default())
+    }
+}
+
+impl fmt::Debug for Within {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Within").field(&self.0).finish()
+    }
+}
+
+impl Resolver for Within {
     fn resolve(
         &self,
         uri: &Uri,
         config: &Config,
         timeout: NextTimeout,
     ) -> Result<ResolvedSocketAddrs, ureq::Error> {
-        let found = self.0.resolve(uri, config, timeout)?;
+        let found = self.1.resolve(uri, config, timeout)?;
 
         // One is enough: which of them is connected to is not known here.
-        if found.iter().any(|address| is_private(address.ip())) {
+        if found.iter().any(|address| self.0.refuses(address.ip())) {
             return Err(ureq::Error::Io(std::io::Error::new(
                 std::io::ErrorKind::PermissionDenied,
                 REFUSED,
@@ -111,6 +139,22 @@ const PRIVATE_V4: [(Ipv4Addr, u32); 14] = [
     (Ipv4Addr::new(240, 0, 0, 0), 4),
 ];
 
+/// Whether an address is one of the link (169.254.0.0/16, fe80::/10), or the one at which a cloud
+/// serves credentials outside it.
+fn is_of_the_link(address: IpAddr) -> bool {
+    const CREDENTIALS: [IpAddr; 2] = [
+        // Amazon's over IPv6, Alibaba's.
+        IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)),
+        IpAddr::V4(Ipv4Addr::new(100, 100, 100, 200)),
+    ];
+    let address = unmapped(address);
+    let of_link = match address {
+        IpAddr::V4(address) => address.is_link_local(),
+        IpAddr::V6(address) => address.is_unicast_link_local(),
+    };
+    of_link || CREDENTIALS.contains(&address)
+}
+
 fn is_private_v4(address: Ipv4Addr) -> bool {
     let network = |address: Ipv4Addr, prefix: u32| address.to_bits() >> (u32::BITS - prefix);
     PRIVATE_V4.iter().any(|&(start, prefix)| network(address, prefix) == network(start, prefix))
@@ -157,6 +201,26 @@ mod tests {
         for address in ["1.1.1.1", "172.32.0.1", "2606:4700::1111", "::ffff:8.8.8.8", "100.128.0.1"]
         {
             assert!(!is_private(address.parse().expect(address)), "{address}");
+        }
+    }
+
+    #[test]
+    fn addresses_of_the_link_are_never_within_reach() {
+        for host in [
+            "169.254.169.254",
+            "[fe80::1]",
+            "[::ffff:169.254.1.1]",
+            "100.100.100.200",
+            "[fd00:ec2::254]",
+        ] {
+            let uri = format!("https://{host}/latest").parse().expect(host);
+            assert!(Reach::Private.refuses_literal(&uri), "{host}");
+            assert!(Reach::Public.refuses_literal(&uri), "{host}");
+        }
+        for host in ["127.0.0.1", "10.0.0.1", "[::1]", "localhost"] {
+            let uri = format!("https://{host}/x").parse().expect(host);
+            assert!(!Reach::Private.refuses_literal(&uri), "{host}");
+            assert!(Reach::Public.refuses_literal(&uri), "{host}");
         }
     }
 

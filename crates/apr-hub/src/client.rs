@@ -13,7 +13,7 @@ use ureq::tls::TlsConfig;
 use ureq::unversioned::transport::DefaultConnector;
 use ureq::{Agent, Body, Proxy};
 
-use crate::address::{self, PublicOnly};
+use crate::address::{self, Reach, Within};
 use crate::headers::{parse_content_range, text};
 use crate::location::shown_url;
 use crate::retry::{Patience, Trouble};
@@ -123,6 +123,8 @@ pub(crate) struct Client {
     plain: OnceLock<Agent>,
     /// For addresses that a public server named.
     public: OnceLock<Agent>,
+    /// For addresses that a server in a private network named.
+    private_too: OnceLock<Agent>,
     /// Hosts that the user named, and whether they are private.
     private: Mutex<HashMap<String, bool>>,
     requests: AtomicU64,
@@ -136,6 +138,7 @@ impl Client {
             any: OnceLock::new(),
             plain: OnceLock::new(),
             public: OnceLock::new(),
+            private_too: OnceLock::new(),
             private: Mutex::default(),
             requests: 0.into(),
             bytes: 0.into(),
@@ -248,16 +251,21 @@ impl Client {
         ask: &Ask<'_>,
         token: Option<&Token>,
     ) -> Result<RawAnswer, Trouble> {
-        let is_trusted = authority(uri) == authority(start) || self.may_be_private(start);
-        if !is_trusted && address::is_private_literal(uri) {
+        // The server that the user named may be anywhere; where it leads to is judged.
+        let reach =
+            (authority(uri) != authority(start)).then(|| match self.may_be_private(start) {
+                true => Reach::Private,
+                false => Reach::Public,
+            });
+        if reach.is_some_and(|reach| reach.refuses_literal(uri)) {
             return Err(Trouble::Final(refused(address::REFUSED, uri)));
         }
 
-        let agent = match uri.scheme_str() {
-            _ if !is_trusted => self.public(),
+        let agent = match (reach, uri.scheme_str()) {
+            (Some(reach), _) => self.within(reach),
             // A proxy may be spoken to by https.
-            Some("http") if Proxy::try_from_env().is_none() => self.plain(),
-            _ => self.any(),
+            (None, Some("http")) if Proxy::try_from_env().is_none() => self.plain(),
+            (None, _) => self.any(),
         };
 
         // Ranges count bytes as they are encoded (RFC 9110, section 14.1.2): only plain ones are
@@ -314,13 +322,14 @@ impl Client {
         self.plain.get_or_init(|| config(TlsConfig::default()).new_agent())
     }
 
-    fn public(&self) -> &Agent {
-        self.public.get_or_init(|| {
-            Agent::with_parts(
-                config(tls::config()),
-                DefaultConnector::default(),
-                PublicOnly::default(),
-            )
+    fn within(&self, reach: Reach) -> &Agent {
+        let agent = match reach {
+            Reach::Public => &self.public,
+            Reach::Private => &self.private_too,
+        };
+        agent.get_or_init(|| {
+            let connector = DefaultConnector::default();
+            Agent::with_parts(config(tls::config()), connector, Within::new(reach))
         })
     }
 }

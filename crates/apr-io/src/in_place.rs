@@ -5,7 +5,7 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 
 use apr_core::{Error, IoCause, Result};
 use apr_registry::apr2::Revision;
@@ -28,6 +28,7 @@ impl LockedFile {
             tail: [&revision.old_tail, &revision.tail],
         };
         self.check_unchanged()?;
+        self.check_one_name()?;
         self.check_ends(&ends)?;
         undo::write(&self.path, &self.file, &ends)?;
         if let Err(error) = sync_folder(parent(&self.path)) {
@@ -46,6 +47,19 @@ impl LockedFile {
         }
 
         remove_undo(&self.path)
+    }
+
+    /// Refuses a file that has other names: what they stand for, maybe a backup, would change too.
+    fn check_one_name(&self) -> Result<()> {
+        let names = self.file.metadata().map_err(|error| io_error(&error, &self.path))?.nlink();
+        if names <= 1 {
+            return Ok(());
+        }
+        let message = format!(
+            "the file has {names} names (hard links), and a change in place would show under all \
+             of them; `-o` with its own name and `--overwrite` gives this name a file of its own"
+        );
+        Err(Error::io(IoCause::Other, message).in_file(self.path.display()))
     }
 
     fn write_ends(&self, ends: &Ends<'_>) -> io::Result<()> {

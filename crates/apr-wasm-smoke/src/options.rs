@@ -81,7 +81,7 @@ impl Options {
             .map(|password| Unlock::Password(password.as_bytes().to_vec().into()));
         let identity =
             self.identity.as_ref().map(|key| Unlock::Identity(DecryptionKey::from_bytes(key)));
-        Keys { unlock: password.into_iter().chain(identity).collect() }
+        Keys { unlock: password.into_iter().chain(identity).collect(), ..Keys::default() }
     }
 
     /// What opens an APRN file.

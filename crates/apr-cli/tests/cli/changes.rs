@@ -322,3 +322,23 @@ fn what_a_link_points_at_is_changed_and_rewritten() {
     assert_eq!(left["tensors"].as_array().map(Vec::len), Some(3));
     assert!(!sandbox.files().iter().any(|name| name == "folder/link.apr"));
 }
+
+#[test]
+fn a_backup_by_hard_links_is_not_changed_through_the_other_name() {
+    let sandbox = workshop();
+    let before = sandbox.read("plain.apr");
+    fs::hard_link(sandbox.path("plain.apr"), sandbox.path("backup.apr")).expect("links");
+    let lines =
+        ["edit plain.apr --set a=1", "sign plain.apr --key signer", "edit plain.apr --drop steps"];
+    for line in &lines[..2] {
+        sandbox.apr(line).fails(1, &["E007", "2 names (hard links)", "-o", "--overwrite"]);
+        assert!(sandbox.read("plain.apr") == before, "{line}");
+    }
+
+    // What the error advises, and what writes a new file anyway.
+    sandbox.apr(&format!("{} -o plain.apr --overwrite", lines[0])).ok();
+    assert!(sandbox.read("plain.apr") != before && sandbox.read("backup.apr") == before);
+    sandbox.apr(&format!("{} --force", lines[2])).ok();
+    assert!(sandbox.read("backup.apr") == before);
+    assert!(!sandbox.path(".plain.apr.undo").exists());
+}

@@ -347,5 +347,13 @@ fn costs_of_a_password_that_nobody_would_ask_for_are_e008_before_anything_is_com
         );
         run.fails(4, &["E008", "sealed.apr"]);
     }
+
+    // What is bearable by itself still keeps to the memory limit.
+    sandbox.write("sealed.apr", &file);
+    let line = "decrypt sealed.apr -o x.apr --password-file password --max-memory";
+    sandbox.apr(&format!("{line} 16MiB")).fails(4, &["E008", "19456 KiB", "--max-memory"]);
+    assert!(!sandbox.path("x.apr").exists());
+    sandbox.apr(&format!("{line} 32MiB")).ok();
+    std::fs::remove_file(sandbox.path("x.apr")).expect("ours");
     assert!(!sandbox.path("x.apr").exists());
 }

@@ -206,6 +206,24 @@ fn a_public_server_leads_to_no_private_address() {
 }
 
 #[test]
+fn a_server_of_a_private_network_leads_to_no_address_of_the_link() {
+    let (hub, sandbox) = (TestHub::start(), Sandbox::new());
+    hub.put_file("/m.safetensors", small_safetensors());
+    let url = format!("{}/m.safetensors", hub.url());
+    for target in [
+        "http://169.254.169.254/latest/meta-data",
+        "https://169.254.169.254/latest/meta-data",
+        "https://[fe80::1]/x",
+        "https://[::ffff:169.254.169.254]/x",
+        "https://[fd00:ec2::254]/x",
+    ] {
+        hub.fault("/m.safetensors", Fault::Redirect(target.to_owned()), 0, 1);
+        let run = sandbox.apr(&format!("inspect {url} --insecure"));
+        run.fails(1, &["E007", "a redirect leads to a private address"]);
+    }
+}
+
+#[test]
 fn an_answer_of_a_hub_that_makes_no_sense_is_an_error() {
     let (hub, sandbox) = (TestHub::start(), Sandbox::new());
     for (body, said) in [

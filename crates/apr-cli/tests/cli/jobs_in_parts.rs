@@ -2,6 +2,7 @@
 //! writes and reports.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 
 use apr_testkit::hub::TestHub;
 use apr_testkit::locate;
@@ -559,4 +560,37 @@ fn a_plan_that_leaves_something_out_makes_no_model_valid() {
         sandbox.write("plan.json", shorter.to_string());
         sandbox.apr("run-part plan.json 2").fails(4, &["E001", "that the model"]);
     }
+}
+
+#[test]
+fn links_out_of_the_folder_of_a_plan_are_not_followed() {
+    let sandbox = model();
+    sandbox.write("precious", "mine");
+    sandbox.apr("plan --parts 2 -o job/plan.json convert m.safetensors -o job/out.apr").ok();
+    let plan = sandbox.read("job/plan.json");
+    let plan: Value = serde_json::from_slice(&plan).expect("JSON");
+    let shard = plan["parts"][0]["file"].as_str().expect("a name");
+    let refused = ["E007", "a link leads out of the folder of the plan"];
+
+    for (link, target) in [
+        (format!("job/{shard}"), "../precious"),
+        (format!("job/{shard}"), "../not-there"),
+        ("job/plan.parts".to_owned(), ".."),
+    ] {
+        symlink(target, sandbox.path(&link)).expect("links");
+        sandbox.apr("run-part job/plan.json 0").fails(1, &refused);
+        assert_eq!(sandbox.read("precious"), b"mine");
+        assert!(!sandbox.path("not-there").exists() && !sandbox.path("00000.json").exists());
+        fs::remove_file(sandbox.path(&link)).expect("ours");
+        let _ = fs::remove_file(sandbox.path(&format!("job/{shard}")));
+    }
+
+    sandbox.apr("run-part job/plan.json 0").ok();
+    sandbox.apr("run-part job/plan.json 1").ok();
+    symlink("../precious", sandbox.path("job/out.apr")).expect("links");
+    sandbox.apr("finish job/plan.json").fails(1, &refused);
+    assert_eq!(sandbox.read("precious"), b"mine");
+    fs::remove_file(sandbox.path("job/out.apr")).expect("ours");
+    sandbox.apr("finish job/plan.json").ok();
+    sandbox.apr("validate job/out.apr").ok();
 }

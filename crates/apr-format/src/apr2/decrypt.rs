@@ -6,6 +6,7 @@ use apr_core::{ByteSource, Error, Result};
 
 use super::header::Header;
 use super::layout::Place;
+use super::seal::Keys;
 pub(super) use crate::crypto::Unlock;
 use crate::crypto::{EncrBlock, FileKey, mac_header};
 use crate::sealed::{SEALED_CHUNK, TAG_LEN};
@@ -29,14 +30,14 @@ pub(super) fn unlock(
     block: &[u8],
     header: &Header,
     [metadata, index]: [&[u8]; 2],
-    keys: &[Unlock],
+    keys: &Keys,
 ) -> Result<(Option<Opened>, usize)> {
     let block = EncrBlock::decode(block)?;
     let locks = block.stanzas().len();
-    if keys.is_empty() {
+    if keys.unlock.is_empty() {
         return Ok((None, locks));
     }
-    let key = block.unlock(keys)?;
+    let key = block.unlock_within(&keys.unlock, keys.max_memory)?;
     block.verify(&key, &[&mac_header(&header.encode()), metadata, index])?;
     Ok((Some(Opened { key, salt: block.salt() }), locks))
 }

@@ -6,6 +6,7 @@ use apr_core::{ByteSource, Result};
 
 use super::header::Header;
 use super::layout::Place;
+use super::seal::Keys;
 
 pub(super) const LOCKED: &str = "the model is encrypted, and this build has no encryption";
 
@@ -20,7 +21,7 @@ pub(super) fn unlock(
     _block: &[u8],
     _header: &Header,
     _front: [&[u8]; 2],
-    _keys: &[Unlock],
+    _keys: &Keys,
 ) -> Result<(Option<Opened>, usize)> {
     Ok((None, 0))
 }

@@ -18,10 +18,19 @@ const MAX_ENCR_LEN: u64 = 1 << 20;
 const ENCR: [u8; 4] = *b"ENCR";
 
 /// What opens an encrypted model: passwords and private keys, each tried in turn.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct Keys {
     /// Passwords and private keys.
     pub unlock: Vec<Unlock>,
+    /// Bytes that the key of a password may take to derive. The file says what it takes.
+    pub max_memory: u64,
+}
+
+impl Default for Keys {
+    /// No keys; 1 GiB, the most that any file may ask for.
+    fn default() -> Self {
+        Self { unlock: Vec::new(), max_memory: 1 << 30 }
+    }
 }
 
 /// Whether the tensors are encrypted, and the key to them.
@@ -79,7 +88,7 @@ impl Encryption {
         let block_len = align(16 + len, BLOCK_ALIGNMENT).unwrap_or(u64::MAX);
         let block = read_vec(source, start, block_len)?;
         let (opened, locks) =
-            unlock(&block, header, front, &keys.unlock).map_err(|error| error.at(start))?;
+            unlock(&block, header, front, keys).map_err(|error| error.at(start))?;
         Ok(Self { seal: opened.map_or(Seal::Locked, Seal::Open), block_len, locks })
     }
 }

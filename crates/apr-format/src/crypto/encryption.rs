@@ -282,6 +282,14 @@ impl EncrBlock {
     /// E005 when none fits, and nothing else is said; E008 when there is no memory to try a
     /// password.
     pub fn unlock(&self, keys: &[Unlock]) -> Result<FileKey> {
+        self.unlock_within(keys, u64::MAX)
+    }
+
+    /// [`unlock`](Self::unlock), with at most so many bytes of memory for the key of a password.
+    ///
+    /// # Errors
+    /// Those of [`unlock`](Self::unlock), and E008 where a password that has to be tried needs more.
+    pub fn unlock_within(&self, keys: &[Unlock], max_memory: u64) -> Result<FileKey> {
         let identities = keys.iter().filter_map(|key| match key {
             Unlock::Identity(identity) => Some(identity),
             Unlock::Password(_) => None,
@@ -295,7 +303,8 @@ impl EncrBlock {
             Unlock::Identity(_) => None,
         });
         let by_password = passwords.flat_map(|password| {
-            self.stanzas.iter().filter_map(move |stanza| stanza.unwrap_by_password(password))
+            let unwrap = move |stanza: &Stanza| stanza.unwrap_by_password(password, max_memory);
+            self.stanzas.iter().filter_map(unwrap)
         });
         for unwrapped in by_identity.chain(by_password) {
             match unwrapped {

@@ -64,6 +64,21 @@ impl Argon2Costs {
         self.params().map(|_| ())
     }
 
+    /// Refuses costs whose memory exceeds so many bytes.
+    ///
+    /// # Errors
+    /// E008.
+    pub(super) fn check_memory(self, max_memory: u64) -> Result<()> {
+        if u64::from(self.m) << 10 > max_memory {
+            return Err(Error::memory(format!(
+                "the password's key takes {} KiB to derive, more than the memory limit of \
+                 {max_memory} bytes; raise it with --max-memory",
+                self.m
+            )));
+        }
+        Ok(())
+    }
+
     /// Memory times passes.
     pub(super) fn work(self) -> u64 {
         u64::from(self.m) * u64::from(self.t)

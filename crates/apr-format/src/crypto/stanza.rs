@@ -117,9 +117,12 @@ impl Stanza {
     pub(super) fn unwrap_by_password(
         &self,
         password: &[u8],
+        max_memory: u64,
     ) -> Option<Result<Zeroizing<[u8; 32]>>> {
         let Self::Password { salt, costs, wrapped } = self else { return None };
-        Some(password_key(password, salt, *costs).and_then(|key| wrapped.open(&key)))
+        let derived =
+            costs.check_memory(max_memory).and_then(|()| password_key(password, salt, *costs));
+        Some(derived.and_then(|key| wrapped.open(&key)))
     }
 
     /// The file key, if the stanza is for the pair of `identity`, whose public key has the tag

@@ -109,7 +109,8 @@ fn write(model: &Model, options: &WriteOptions, piece: usize) -> Vec<u8> {
 }
 
 fn open(file: Vec<u8>, keys: &[Unlock]) -> apr_core::Result<Apr2Reader> {
-    apr2::open_with_keys(file, "model.apr", &Limits::default(), &Keys { unlock: keys.to_vec() })
+    let keys = Keys { unlock: keys.to_vec(), ..Keys::default() };
+    apr2::open_with_keys(file, "model.apr", &Limits::default(), &keys)
 }
 
 fn assert_holds(reader: &Apr2Reader, model: &Model) {

@@ -45,7 +45,10 @@ fn storages() -> Vec<Storage> {
 }
 
 fn options() -> OpenOptions {
-    let keys = Keys { unlock: vec![Unlock::Password(b"correct horse".to_vec().into())] };
+    let keys = Keys {
+        unlock: vec![Unlock::Password(b"correct horse".to_vec().into())],
+        ..Keys::default()
+    };
     OpenOptions { keys, ..OpenOptions::default() }
 }
 

@@ -116,7 +116,9 @@ fn finish_written(
         let (name, bytes) =
             (output.rsplit('/').next().unwrap_or_default().to_owned(), manifest.encode());
         // It is written last, and only here: whoever sees it sees a whole model.
-        on_disk::write(&written::file_path(open, &name)?, &bytes, true, context)?;
+        let path = written::file_path(open, &name)?;
+        open.check_inside(&path)?;
+        on_disk::write(&path, &bytes, true, context)?;
         files.push(FileInfo { name, len: bytes.len() as u64 });
     }
 

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use apr::{ByteSource, Error, Sink, read_vec};
-use apr_io::{AtomicOutput, FileSource, Target};
+use apr::{ByteSource, Error, IoCause, Sink, read_vec};
+use apr_io::{AtomicOutput, FileSource, Target, io_error};
 use apr_ops::parts::{PartResult, PartsPlan};
 
 use crate::args::Cli;
@@ -68,6 +68,26 @@ impl OpenPlan {
         let result =
             PartResult::parse(&bytes, &path.display().to_string(), &context.options.limits).ok()?;
         (result.plan == self.digest && result.part == part).then_some(result)
+    }
+
+    /// Refuses to write to a path that links lead out of the plan's folder: a plan may come from
+    /// somebody else, and so may what lies beside it.
+    ///
+    /// # Errors
+    /// E007.
+    pub(super) fn check_inside(&self, path: &Path) -> Outcome {
+        let folder = Path::new(".").join(self.folder());
+        let real = |path: &Path| path.canonicalize().map_err(|error| io_error(&error, path));
+        let root = real(&folder)?;
+        let path = Path::new(".").join(path);
+        let existing = path.ancestors().find(|path| path.symlink_metadata().is_ok());
+
+        // A link that leads nowhere would be followed as soon as its target is there.
+        if existing.is_some_and(|existing| real(existing).is_ok_and(|at| at.starts_with(root))) {
+            return Ok(());
+        }
+        let message = "a link leads out of the folder of the plan, where parts write nothing";
+        Err(Error::io(IoCause::Other, message).in_file(path.display()).into())
     }
 
     /// The command that does a part.

@@ -48,6 +48,7 @@ pub(in crate::commands) fn run_part(args: &RunPartArgs, context: &Context) -> Ou
             };
 
             // It comes last: where a result is, the part's file is whole.
+            open.check_inside(&open.result_path(part))?;
             on_disk::write(&open.result_path(part), &result.encode(), true, context)?;
             result
         }

@@ -168,7 +168,7 @@ fn encryption(plan: &PartsPlan, context: &Context) -> Outcome<Option<Encrypt>> {
     if context.options.keys.unlock.is_empty() {
         return Err(secrets::locked(context.key.as_deref(), "the plan's output"));
     }
-    let key = block.unlock(&context.options.keys.unlock)?;
+    let key = block.unlock_within(&context.options.keys.unlock, context.max_memory())?;
     // One key must not encrypt two things: a plan that was changed is another job.
     block.verify(&key, &[&plan.authenticated()])?;
     Ok(Some(Encrypt { block, key, hide_metadata: false }))
@@ -192,6 +192,10 @@ pub(super) fn run(open: &OpenPlan, part: usize, context: &Context) -> Outcome<Pa
     let path = open.folder().join(&output.path);
     let report = job.plan(&source, |planned| {
         check_same(plan, part, &planned)?;
+        let files = planned.report().files.iter();
+        files
+            .map(|file| path.with_file_name(&file.name))
+            .try_for_each(|path| open.check_inside(&path))?;
         signals::stop_cleanly(&context.interrupt)?;
         let (layout, files) = (planned.layout(), planned.report().files.clone());
         let bar = Bar::new(&context.printer, planned.report().bytes_in);

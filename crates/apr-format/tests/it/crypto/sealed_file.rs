@@ -203,7 +203,7 @@ fn what_a_sealed_file_is_is_known_without_its_key() {
     let open = |unlock: Vec<Unlock>| {
         let file =
             std::fs::read(locate::fixture("valid/apr2/sealed.apr")).expect("the fixture is there");
-        let keys = Keys { unlock };
+        let keys = Keys { unlock, ..Keys::default() };
         apr2::open_with_keys(file, "sealed.apr", &Limits::default(), &keys)
             .expect("its names and shapes are readable")
     };
