@@ -114,7 +114,11 @@ fn add_findings(scan: &ScanReport, rules: &mut Rules, results: &mut Vec<Value>) 
             Verdict::Dangerous => ("dangerous", "error"),
             _ => ("unknown", "warning"),
         };
-        let action = if matches!(finding.action, Action::Call) { "call" } else { "import" };
+        let action = match finding.action {
+            Action::Call => "call",
+            Action::Import => "import",
+            Action::Change => "change",
+        };
         let rule = format!("pickle/{kind}-{action}");
         rules.insert(
             rule.clone(),

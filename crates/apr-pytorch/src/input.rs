@@ -28,6 +28,17 @@ impl<'a> Input<'a> {
         Self { source, position: start, end, budget_end, window: Vec::new(), window_start: start }
     }
 
+    /// The same without a limit on pickled bytes, for who keeps nothing of them.
+    pub(crate) fn unlimited(source: &'a dyn ByteSource, start: u64, end: u64) -> Self {
+        let (window, budget_end) = (Vec::new(), u64::MAX);
+        Self { source, position: start, end, budget_end, window, window_start: start }
+    }
+
+    /// The same bytes from `start` on, without a limit.
+    pub(crate) fn again_from(&self, start: u64) -> Self {
+        Self::unlimited(self.source, start, self.end)
+    }
+
     pub(crate) fn position(&self) -> u64 {
         self.position
     }
@@ -108,8 +119,7 @@ impl<'a> Input<'a> {
     /// Goes past the next `len` bytes, which do not count as pickled.
     pub(crate) fn skip(&mut self, len: u64) -> Result<()> {
         if len > self.remaining() {
-            let message =
-                format!("{len} bytes of an array are expected here, but the file ends before them");
+            let message = format!("{len} bytes are expected here, but the file ends before them");
             return Err(Error::corrupt(message).at(self.position));
         }
         self.position += len;

@@ -138,6 +138,10 @@ fn render_file(out: &mut dyn Write, file: &ScanReport) -> io::Result<()> {
         writeln!(out, "  {ODD}odd{ODD:#}        {}", Escaped(warning))?;
     }
 
+    for note in file.notes.iter().take(SHOWN) {
+        writeln!(out, "  {DIM}note       {}{DIM:#}", Escaped(note))?;
+    }
+
     let broken = file.pickles.iter().filter_map(|pickle| {
         let problem = pickle.problem.as_ref()?;
         let at = if pickle.entry.is_empty() {
@@ -192,6 +196,7 @@ fn render_finding(out: &mut dyn Write, pickle: &PickleReport, finding: &Finding)
     let action = match finding.action {
         Action::Call => "call",
         Action::Import => "import",
+        Action::Change => "change",
     };
     let name = format!("{}.{}", finding.module, finding.name);
     let (name, opcode, offset) = (Escaped::short(&name), finding.opcode, finding.offset);

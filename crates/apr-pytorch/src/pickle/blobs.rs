@@ -10,6 +10,10 @@ const MOST_BYTES: usize = 64 << 20;
 /// Shortest base64 text that is decoded.
 const SHORTEST: usize = 16;
 
+/// How bytes are written in text, and what reads them.
+const ENCODINGS: [(&str, fn(&[u8]) -> Option<Vec<u8>>); 2] =
+    [("base64", base64), ("hexadecimal digits", hexadecimal)];
+
 /// Bytes that a pickle carries as a value.
 #[derive(Debug)]
 pub(crate) struct Blob {
@@ -25,8 +29,8 @@ pub(crate) enum BlobBytes {
     Lying(u64, u64),
     /// Here, because they were escaped.
     Unescaped(Vec<u8>),
-    /// Here, because they were base64.
-    Base64(Vec<u8>),
+    /// Here, because they were written in text, by this encoding.
+    Encoded(&'static str, Vec<u8>),
 }
 
 /// The values kept so far.
@@ -55,9 +59,11 @@ impl Blobs {
         for token in bytes.split(|byte| !is_text(byte)).filter(|token| token.len() >= SHORTEST) {
             // Most texts are words: all of one is decoded only where its start looks like a
             // payload.
-            let start = base64(&token[..SHORTEST]).filter(|start| is_worth_a_look(start));
-            if let Some(decoded) = start.and_then(|_| base64(token)) {
-                self.keep(offset, BlobBytes::Base64(decoded));
+            for (by, decode) in ENCODINGS {
+                let start = decode(&token[..SHORTEST]).filter(|start| is_worth_a_look(start));
+                if let Some(decoded) = start.and_then(|_| decode(token)) {
+                    self.keep(offset, BlobBytes::Encoded(by, decoded));
+                }
             }
         }
     }
@@ -65,7 +71,7 @@ impl Blobs {
     fn keep(&mut self, offset: u64, bytes: BlobBytes) {
         let copied = match &bytes {
             BlobBytes::Lying(..) => 0,
-            BlobBytes::Unescaped(bytes) | BlobBytes::Base64(bytes) => bytes.len(),
+            BlobBytes::Unescaped(bytes) | BlobBytes::Encoded(_, bytes) => bytes.len(),
         };
         if self.list.len() < MOST && self.copied + copied <= MOST_BYTES {
             self.copied += copied;
@@ -119,6 +125,12 @@ fn base64(text: &[u8]) -> Option<Vec<u8>> {
     Some(decoded)
 }
 
+/// Decodes hexadecimal digits of either case; one that is left over at the end is not looked at.
+fn hexadecimal(text: &[u8]) -> Option<Vec<u8>> {
+    let digits = &text[..text.len() / 2 * 2];
+    base16ct::mixed::decode_vec(digits).ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -133,5 +145,7 @@ mod tests {
         }
         assert_eq!(base64(b"-_-_"), base64(b"+/+/"));
         assert_eq!(base64(b"a b"), None);
+        assert_eq!(hexadecimal(b"666f6F62"), Some(b"foob".to_vec()));
+        assert_eq!(hexadecimal(b"66 f"), None);
     }
 }

@@ -227,6 +227,17 @@ pub(crate) fn allowed(module: &str, name: &str) -> Option<Meaning> {
             "PosixPath" | "WindowsPath" | "PurePosixPath" | "PureWindowsPath",
         )
         | ("torch.torch_version", "TorchVersion") => Meaning::Inert,
+        // States of random number generators.
+        (
+            "numpy.random._pickle" | "numpy.random",
+            "__randomstate_ctor" | "__generator_ctor" | "__bit_generator_ctor",
+        )
+        | ("numpy.random.bit_generator", "SeedSequence" | "__pyx_unpickle_SeedSequence")
+        | ("numpy.random._mt19937", "MT19937")
+        | ("numpy.random._pcg64", "PCG64" | "PCG64DXSM")
+        | ("numpy.random._philox", "Philox")
+        | ("numpy.random._sfc64", "SFC64") => Meaning::Inert,
+        ("uuid", "UUID") => Meaning::Class,
         ("copyreg" | "copy_reg", "_reconstructor") => Meaning::Reconstructor,
         ("argparse", "Namespace")
         | ("deepspeed.runtime.fp16.loss_scaler", "LossScaler" | "DynamicLossScaler")
@@ -258,18 +269,40 @@ fn is_element(name: &str) -> bool {
     ELEMENTS.iter().any(|element| element.name.strip_suffix("Storage") == Some(name))
 }
 
+/// The modules below `torch.nn`, each with the classes or functions that it defines
+/// (`fixtures/scan/torch_names.py`). What a module imports is not among them: by
+/// `torch.nn.functional` one gets at all of NumPy.
+const TORCH_NAMES: &str = include_str!("torch_names.txt");
+
 /// Classes of PyTorch's modules, and of TorchScript, which only exist inside its archives.
 fn holder(module: &str, name: &str) -> Option<Meaning> {
     if module.starts_with("__torch__.") || module == "__torch__" {
         return Some(Meaning::Class);
     }
-    module.strip_prefix("torch.nn.")?;
-    let class = name.starts_with(|first: char| first.is_ascii_uppercase());
-    if class {
-        Some(Meaning::Class)
-    } else {
-        (module == "torch.nn.functional").then_some(Meaning::Inert)
+    if !module.starts_with("torch.nn.") && !module.starts_with("torch.ao.nn.") {
+        return None;
     }
+
+    // Until PyTorch 1.12, quantized modules were defined where they are only imported today.
+    let moved = module.strip_prefix("torch.nn.").map(|rest| format!("torch.ao.nn.{rest}"));
+    let of_release_1_5 = (module, name) == ("torch.nn.modules.linear", "_LinearWithBias");
+    if !of_release_1_5 && !defines(module, name) && !moved.is_some_and(|at| defines(&at, name)) {
+        return None;
+    }
+    Some(if module == "torch.nn.functional" { Meaning::Inert } else { Meaning::Class })
+}
+
+/// Whether a module defines a name, or is the one that has the names of those below it, too.
+fn defines(module: &str, name: &str) -> bool {
+    let joins = module == "torch.nn.modules" && !name.starts_with('_');
+    let is_asked = |listed: &str| match listed.strip_prefix(module) {
+        Some(rest) => rest.is_empty() || joins && rest.starts_with('.'),
+        None => false,
+    };
+    TORCH_NAMES
+        .lines()
+        .filter_map(|line| line.split_once(' '))
+        .any(|(listed, names)| is_asked(listed) && names.split(' ').any(|defined| defined == name))
 }
 
 /// Modules that reach the system whatever is taken from them.
@@ -479,6 +512,14 @@ mod tests {
             ("numpy", "object_"),
             ("datetime", "sys"),
             ("torch.nn.modules.x", "lower"),
+            ("torch.nn.modules.x", "Upper"),
+            ("torch.nn.functional", "np"),
+            ("torch.nn.functional", "torch"),
+            ("torch.nn.functional", "Callable"),
+            ("torch.nn.modules.module", "OrderedDict"),
+            ("torch.nn.utils.rnn", "Iterable"),
+            ("torch.nn.parallel.distributed", "Any"),
+            ("torch.nn", "modules"),
         ] {
             assert_eq!(allowed(module, name), None, "{module}.{name}");
             assert_eq!(verdict(module, name), Verdict::Unknown, "{module}.{name}");
@@ -494,6 +535,12 @@ mod tests {
             ("torch", "FloatTensor"),
             ("collections", "OrderedDict"),
             ("torch.nn.modules.linear", "Linear"),
+            ("torch.nn.modules.container", "Sequential"),
+            ("torch.nn.parameter", "Parameter"),
+            ("torch.nn.modules", "Linear"),
+            ("torch.nn.functional", "relu"),
+            ("torch.nn.quantized.dynamic.modules.linear", "Linear"),
+            ("torch.ao.nn.quantized.modules.conv", "Conv2d"),
             ("__torch__.torch.nn", "Module"),
             ("numpy.core.multiarray", "scalar"),
             ("numpy._core.multiarray", "_reconstruct"),

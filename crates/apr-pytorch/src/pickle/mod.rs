@@ -9,6 +9,7 @@ pub(crate) mod globals;
 pub(crate) mod numpy;
 pub(crate) mod opcode;
 pub(crate) mod shown;
+pub(crate) mod sweep;
 pub(crate) mod text;
 pub(crate) mod uses;
 pub(crate) mod value;

@@ -4,11 +4,14 @@ macro_rules! opcodes {
     ($($name:ident = $code:expr;)*) => {
         $(pub(crate) const $name: u8 = $code;)*
 
+        /// The name of a byte that is no opcode.
+        pub(crate) const UNKNOWN: &str = "an unknown opcode";
+
         /// The opcode's name as `pickletools` writes it.
         pub(crate) fn name(code: u8) -> &'static str {
             match code {
                 $($name => stringify!($name),)*
-                _ => "an unknown opcode",
+                _ => UNKNOWN,
             }
         }
     };

@@ -24,6 +24,8 @@ pub enum Action {
     Import,
     /// It is called, or an instance of it is made.
     Call,
+    /// It is itself given a state: attributes of a class, function or module are replaced.
+    Change,
 }
 
 /// A name and its first use.

@@ -10,10 +10,11 @@ mod literals;
 
 use std::collections::HashMap;
 
-use apr_core::{Error, Limits, Result};
+use apr_core::{Code, Error, Limits, Result};
 
 use super::blobs::Blobs;
 use super::opcode as op;
+use super::sweep::sweep;
 use super::uses::Uses;
 use super::value::{EMPTY_TUPLE, FALSE, Heap, Id, NONE, Node, OPAQUE, Storage, TRUE, Tensor};
 use crate::input::Input;
@@ -65,6 +66,8 @@ pub(crate) struct Outcome {
     pub(crate) blobs: Blobs,
     /// Whether it places arrays as joblib does.
     pub(crate) has_file_arrays: bool,
+    /// Why only the names of the rest were looked at, where it is longer than is read.
+    pub(crate) swept: Option<Error>,
     /// Where the stream went on after the pickle.
     pub(crate) end: u64,
     pub(crate) root: Result<Id>,
@@ -72,7 +75,7 @@ pub(crate) struct Outcome {
 
 /// Runs the machine from the input's position to the pickle's `STOP`.
 pub(crate) fn run(input: Input<'_>, policy: &Policy<'_>, limits: &Limits) -> Outcome {
-    let len = input.remaining().min(limits.max_metadata);
+    let (start, len) = (input.position(), input.remaining().min(limits.max_metadata));
     let mut vm = Vm {
         input,
         policy,
@@ -88,9 +91,21 @@ pub(crate) fn run(input: Input<'_>, policy: &Policy<'_>, limits: &Limits) -> Out
         opcode: 0,
     };
 
-    let root = vm.run();
-    let (end, blobs) = (vm.input.position(), vm.blobs);
-    Outcome { end, heap: vm.heap, uses: vm.uses, blobs, has_file_arrays: vm.has_file_arrays, root }
+    let mut root = vm.run();
+    let swept = match &root {
+        // What the machine has no room for, Python has. Arrays within the stream are no opcodes.
+        Err(error) if policy.lenient && error.code() == Code::Memory && !vm.has_file_arrays => {
+            let error = error.clone();
+            let mut rest = vm.input.again_from(start);
+            root = sweep(&mut rest, vm.at, &mut vm.uses).map(|()| OPAQUE);
+            vm.input = rest;
+            Some(error)
+        }
+        _ => None,
+    };
+
+    let (end, blobs, has_file_arrays) = (vm.input.position(), vm.blobs, vm.has_file_arrays);
+    Outcome { end, heap: vm.heap, uses: vm.uses, blobs, has_file_arrays, swept, root }
 }
 
 pub(super) struct Vm<'a> {
@@ -230,7 +245,7 @@ impl Vm<'_> {
 
     fn mark(&mut self) -> Result<()> {
         if self.marks.len() == MAX_MARKS {
-            return Err(Error::format(format!(
+            return Err(Error::memory(format!(
                 "the pickle opens more than {MAX_MARKS} containers at a time"
             )));
         }

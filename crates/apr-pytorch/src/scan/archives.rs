@@ -47,7 +47,9 @@ impl Scan<'_> {
         let Ok(section) = Section::new(place.source, place.start, place.len()) else { return };
         let found = Archive::survey(&section, self.limits);
         if found.is_ok_and(|(archive, ..)| !archive.entries.is_empty()) {
-            self.warn(place, "an archive follows other bytes");
+            if !is_tflite(place.source, place.start) {
+                self.warn(place, "an archive follows other bytes");
+            }
             self.zip(place);
         }
     }
@@ -62,6 +64,7 @@ impl Scan<'_> {
         // Distributed checkpoints write archives one after the other into a file.
         let is_one_of_several = shift > 0 && front == *b"PK\x03\x04";
         if shift > 0
+            && !is_tflite(section, 0)
             && !(is_one_of_several
                 && place.entry.is_empty()
                 && self.report.file.ends_with(".distcp"))
@@ -287,4 +290,11 @@ fn is_loaded(kind: Kind, name: &str) -> bool {
 /// Bytes of a tensor, which may start like a pickle by chance.
 fn is_storage(kind: Kind, name: &str) -> bool {
     kind == Kind::Torch && (name.starts_with("data/") || name.contains("/data/"))
+}
+
+/// Whether these are the bytes of a TFLite model, whose metadata (labels, vocabularies) are an
+/// archive at its end.
+fn is_tflite(source: &dyn ByteSource, start: u64) -> bool {
+    let mut head = [0; 8];
+    source.read_at(start, &mut head).is_ok() && head[4..] == *b"TFL3"
 }

@@ -17,6 +17,9 @@ pub struct ScanReport {
     pub pickles: Vec<PickleReport>,
     /// What is odd about the file around its pickles, and what they hold that nothing reads.
     pub warnings: Vec<String>,
+    /// What was looked at less closely than the rest, and why; no judgement on the file.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
     /// What could not be looked into, and why.
     pub problems: Vec<String>,
 }
@@ -87,6 +90,7 @@ impl ScanReport {
             kind: "no pickle".to_owned(),
             pickles: Vec::new(),
             warnings: Vec::new(),
+            notes: Vec::new(),
             problems: Vec::new(),
         }
     }

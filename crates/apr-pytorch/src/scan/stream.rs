@@ -95,6 +95,11 @@ impl Scan<'_> {
     }
 
     fn add(&mut self, place: &Place<'_>, position: u64, outcome: Outcome) {
+        if let Some(error) = &outcome.swept {
+            self.report.notes.push(place.says(&format!(
+                "only the names that it imports were looked at from here on, not its values: {error}"
+            )));
+        }
         let problem = outcome.root.err().map(|error| error.to_string());
         self.report.pickles.push(report(place, position, outcome.uses.findings, problem));
         let Blobs { list, dropped, .. } = outcome.blobs;
@@ -122,11 +127,9 @@ impl Scan<'_> {
             BlobBytes::Unescaped(bytes) => {
                 self.look(&place.decoded(bytes as &dyn ByteSource, &format!("value at byte {at}")));
             }
-            BlobBytes::Base64(bytes) => {
-                self.look(&place.decoded(
-                    bytes as &dyn ByteSource,
-                    &format!("base64 in the value at byte {at}"),
-                ));
+            BlobBytes::Encoded(by, bytes) => {
+                let within = format!("{by} in the value at byte {at}");
+                self.look(&place.decoded(bytes as &dyn ByteSource, &within));
             }
         }
     }
@@ -153,7 +156,7 @@ fn would_run(whole: bool, findings: &[Finding]) -> bool {
         })
     };
     let odd = |finding: &&Finding| finding.verdict != Verdict::Allowed;
-    findings.iter().any(|finding| odd(&finding) && (whole || finding.action == Action::Call))
+    findings.iter().any(|finding| odd(&finding) && (whole || finding.action != Action::Import))
         && findings
             .iter()
             .filter(odd)

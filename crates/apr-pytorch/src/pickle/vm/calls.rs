@@ -158,6 +158,12 @@ impl Vm<'_> {
         let target = self.top()?;
         self.heap.charge(self.heap.size(state))?;
         self.has_file_arrays |= matches!(self.heap.get(target), Node::FileArray);
+        if let Some(Global { module, name, .. }) = self.heap.global(target) {
+            // No checkpoint does that: states are for instances.
+            let (module, name) = (module.clone(), name.clone());
+            self.record(&module, &name, Action::Change, Verdict::Dangerous);
+        }
+
         let result = self.set_state(target, state);
         // Where an array ends must be known, or what follows is not opcodes.
         if self.policy.lenient
