@@ -14,7 +14,10 @@ pub struct Facts {
     known: BTreeMap<String, Json>,
     files: BTreeMap<String, Json>,
     ends: Vec<i64>,
-    context: Option<usize>,
+    /// What a GGUF file says of its context.
+    pub(super) stated_context: Option<usize>,
+    /// Rows of the table of positions.
+    pub(super) position_rows: Option<usize>,
     pooling: Option<i64>,
 }
 
@@ -53,9 +56,19 @@ impl Facts {
             }
         }
 
+        facts.position_rows = super::context::position_rows(reader.tensors());
         facts.read_keys(reader)?;
         facts.read_ends();
         Ok(facts)
+    }
+
+    /// Those of one file alone.
+    #[cfg(test)]
+    pub(super) fn of_file(name: &str, json: Json) -> Self {
+        let files = [(name.to_owned(), json)].into();
+        let mut facts = Self { files, ..Self::default() };
+        facts.read_ends();
+        facts
     }
 
     /// What a GGUF file says in its keys.
@@ -86,7 +99,7 @@ impl Facts {
         }
 
         let architecture = keys.text("general.architecture").unwrap_or_default();
-        self.context = number(&format!("{architecture}.context_length"))
+        self.stated_context = number(&format!("{architecture}.context_length"))
             .and_then(|size| usize::try_from(size).ok());
         self.pooling = number(&format!("{architecture}.pooling_type"));
         if let Some(Value::Array(apr_core::Array::String(labels))) =
@@ -102,24 +115,27 @@ impl Facts {
         Ok(())
     }
 
+    /// What ends a text: the generation's own settings say it alone; what other files say counts
+    /// where they do not.
     fn read_ends(&mut self) {
-        for file in ["generation_config.json", "config.json"] {
-            match self.file(file).and_then(|json| json.get("eos_token_id")) {
-                Some(Json::Array(list)) => {
-                    self.ends.extend(list.clone().iter().filter_map(Json::as_i64));
-                }
-                Some(id) => self.ends.extend(id.as_i64()),
-                None => {}
+        let of = |file: &str| match self.file(file).and_then(|json| json.get("eos_token_id")) {
+            Some(Json::Array(list)) => list.iter().filter_map(Json::as_i64).collect::<Vec<_>>(),
+            id => id.and_then(Json::as_i64).into_iter().collect(),
+        };
+        let own = of("generation_config.json");
+        if own.is_empty() {
+            let stated = of("config.json");
+            self.ends.extend(stated);
+            self.ends.extend(self.known.get("tokenizer.eos_token_id").and_then(Json::as_i64));
+            if let Some(Json::Array(list)) = self.known.get("tokenizer.eos_token_ids") {
+                self.ends.extend(list.iter().filter_map(Json::as_i64));
             }
+        } else {
+            self.ends = own;
         }
 
-        self.ends.extend(self.known.get("tokenizer.eos_token_id").and_then(Json::as_i64));
-        if let Some(Json::Array(list)) = self.known.get("tokenizer.eos_token_ids") {
-            self.ends.extend(list.iter().filter_map(Json::as_i64));
-        }
-
-        self.ends.sort_unstable();
-        self.ends.dedup();
+        let mut seen = std::collections::BTreeSet::new();
+        self.ends.retain(|id| seen.insert(*id));
     }
 
     /// A fact under its key of the metadata, such as `tokenizer.chat_template` or `labels`.
@@ -140,7 +156,7 @@ impl Facts {
         self.file("config.json")?.get(key)
     }
 
-    /// Tokens that end a text.
+    /// Tokens that end a text, the one that is stated first before others.
     #[must_use]
     pub fn ends(&self) -> &[i64] {
         &self.ends
@@ -186,32 +202,6 @@ impl Facts {
             None if class.ends_with("LMHeadModel") => "CausalLM".to_owned(),
             None => String::new(),
         })
-    }
-
-    /// Most tokens of a text.
-    #[must_use]
-    pub fn context(&self) -> Option<usize> {
-        let size = |json: &Json| usize::try_from(json.as_u64()?).ok();
-        let text = self.config("text_config");
-        let own = [
-            "max_position_embeddings",
-            "n_positions",
-            "max_sequence_length",
-            "max_target_positions",
-        ];
-        let own = own.iter().find_map(|key| size(self.config(key).or_else(|| text?.get(*key))?));
-
-        // The first rows of RoBERTa's positions stand for padding.
-        let shifted = self
-            .config("model_type")
-            .and_then(Json::as_str)
-            .is_some_and(|kind| kind.contains("roberta"));
-        let padding = self.config("pad_token_id").and_then(size).unwrap_or(1);
-        let own = own.map(|own| if shifted { own.saturating_sub(padding + 1) } else { own });
-        let sentence = self
-            .file("sentence_bert_config.json")
-            .and_then(|json| size(json.get("max_seq_length")?));
-        [own, sentence, self.context].into_iter().flatten().min()
     }
 
     /// How token vectors become one, and whether it is brought to length 1; `None` where the model

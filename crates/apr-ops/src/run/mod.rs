@@ -1,8 +1,10 @@
 //! Running what a model computes.
 
 mod arrays;
+mod context;
 mod facts;
 mod files;
+mod generation;
 mod scores;
 mod speech;
 mod whisper;
@@ -16,6 +18,10 @@ use apr_source::naming::canonical;
 pub use arrays::{ArrayReport, RunReport, arrays_of, from_json, report};
 pub use facts::{Facts, Pooling};
 pub use files::ArrayFile;
+pub use generation::{
+    Chooser, Generation, GenerationOptions, LogProbability, Processor, TokenLogProbabilities,
+    Written, log_probabilities,
+};
 pub use scores::{largest, normalize, pool, sigmoid, softmax};
 pub use speech::{Spoken, collapsed, spoken};
 pub use whisper::{Segment, WhisperTokens};

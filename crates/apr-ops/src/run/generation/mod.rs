@@ -1,0 +1,192 @@
+//! How the tokens of an answer are chosen: by what a model's `generation_config.json` says, as
+//! transformers understands it, and by what the user says instead.
+
+mod processors;
+mod settings;
+
+use apr_infer::{Sampler, Sampling};
+use apr_registry::{Error, Result};
+use serde::Serialize;
+
+pub use processors::{Processor, Written};
+
+use super::{Facts, largest};
+
+/// What the user says; `None` leaves it to the model.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct GenerationOptions {
+    /// Divides the logits; 0 takes the likeliest token.
+    pub temperature: Option<f32>,
+    /// Most tokens that are considered; 0 for all.
+    pub top_k: Option<usize>,
+    /// Tokens are considered until their probabilities reach this sum.
+    pub top_p: Option<f32>,
+    /// Tokens are considered that have this share of the largest probability.
+    pub min_p: Option<f32>,
+    /// Divides the logits of tokens that were there already.
+    pub repeat_penalty: Option<f32>,
+    /// Is taken off the logits of tokens that were generated already.
+    pub presence_penalty: Option<f32>,
+    /// Most tokens that are generated.
+    pub max_tokens: Option<usize>,
+    /// Where the random numbers begin.
+    pub seed: u64,
+}
+
+/// How tokens are chosen.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Generation {
+    processors: Vec<Processor>,
+    samples: bool,
+    seed: u64,
+    max_new: Option<usize>,
+    max_length: Option<usize>,
+    forced_end: Option<Vec<i64>>,
+    ends: Vec<i64>,
+    stops: Vec<String>,
+    ignored: Vec<String>,
+}
+
+impl Generation {
+    /// By a model's own settings and the user's.
+    #[must_use]
+    pub fn of(facts: &Facts, options: &GenerationOptions) -> Self {
+        settings::read(facts, options)
+    }
+
+    /// Whether tokens are drawn, rather than the likeliest one taken.
+    #[must_use]
+    pub fn samples(&self) -> bool {
+        self.samples
+    }
+
+    /// Tokens that end a text.
+    #[must_use]
+    pub fn ends(&self) -> &[i64] {
+        &self.ends
+    }
+
+    /// Texts that end one, by the model's settings.
+    #[must_use]
+    pub fn stops(&self) -> &[String] {
+        &self.stops
+    }
+
+    /// Keys of the model's settings that ask for something that is not done, with their values.
+    #[must_use]
+    pub fn ignored(&self) -> &[String] {
+        &self.ignored
+    }
+
+    /// Most tokens to generate behind so many; `None` where nothing says.
+    #[must_use]
+    pub fn most(&self, given: usize) -> Option<usize> {
+        self.max_new.or_else(|| Some(self.max_length?.saturating_sub(given)))
+    }
+
+    /// Begins to choose: behind these tokens, where the model's encoder was given those.
+    #[must_use]
+    pub fn begin(&self, given: &[i64], encoder: &[i64], most: usize) -> Chooser {
+        let mut processors = self.processors.clone();
+        for processor in &mut processors {
+            if let Processor::ForcedEos(length, _) = processor {
+                *length = given.len().saturating_add(most);
+            }
+        }
+
+        let temperature = if self.samples { 1.0 } else { 0.0 };
+        let sampling = Sampling { temperature, seed: self.seed, ..Sampling::default() };
+        Chooser {
+            processors,
+            sampler: Sampler::new(sampling),
+            tokens: given.to_vec(),
+            given: given.len(),
+            encoder: encoder.to_vec(),
+        }
+    }
+}
+
+/// Chooses one token after the other.
+#[derive(Debug, Clone)]
+pub struct Chooser {
+    processors: Vec<Processor>,
+    sampler: Sampler,
+    /// All so far.
+    tokens: Vec<i64>,
+    given: usize,
+    encoder: Vec<i64>,
+}
+
+impl Chooser {
+    /// Changes logits as the settings say.
+    pub fn process(&self, logits: &mut [f32]) {
+        let written = Written { tokens: &self.tokens, given: self.given, encoder: &self.encoder };
+        self.processors.iter().for_each(|processor| processor.apply(logits, written));
+    }
+
+    /// The next token by processed logits, which then is one of those so far.
+    ///
+    /// # Errors
+    /// E001 where no logit is a number, or the settings leave no token.
+    pub fn choose(&mut self, logits: &[f32]) -> Result<i64> {
+        if logits.iter().all(|logit| *logit == f32::NEG_INFINITY) {
+            return Err(Error::format("the settings for generation rule out every token"));
+        }
+        let token = self.sampler.choose(logits);
+        let token = token.ok_or_else(|| Error::format("no logit is a number"))?;
+        let token = i64::try_from(token).unwrap_or(i64::MAX);
+        self.tokens.push(token);
+        Ok(token)
+    }
+}
+
+/// A token, and the logarithm of its probability by the model alone.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct LogProbability {
+    /// Its number.
+    pub id: i64,
+    /// As the vocabulary spells it, where that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub token: Option<String>,
+    /// Natural logarithm.
+    pub logprob: f64,
+}
+
+/// A token that was generated, and the likeliest ones at its place.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct TokenLogProbabilities {
+    /// The token.
+    #[serde(flatten)]
+    pub chosen: LogProbability,
+    /// The likeliest first.
+    pub top: Vec<LogProbability>,
+}
+
+/// The logarithms of the probabilities of a token and of the `count` likeliest, by logits as the
+/// model made them; `name` spells a token.
+#[must_use]
+pub fn log_probabilities(
+    logits: &[f32],
+    token: i64,
+    count: usize,
+    name: impl Fn(i64) -> Option<String>,
+) -> TokenLogProbabilities {
+    let values: Vec<f64> = logits.iter().map(|logit| f64::from(*logit)).collect();
+    let highest = values.iter().copied().filter(|value| !value.is_nan());
+    let highest = highest.fold(f64::NEG_INFINITY, f64::max);
+    let sum: f64 =
+        values.iter().filter(|value| !value.is_nan()).map(|value| (value - highest).exp()).sum();
+    let of = |id: i64| LogProbability {
+        id,
+        token: name(id),
+        logprob: usize::try_from(id)
+            .ok()
+            .and_then(|at| values.get(at))
+            .map_or(f64::NAN, |value| value - highest - sum.ln()),
+    };
+    let top = largest(&values, count).into_iter().map(|at| of(i64::try_from(at).unwrap_or(-1)));
+    TokenLogProbabilities { chosen: of(token), top: top.collect() }
+}
+
+#[cfg(test)]
+mod tests;

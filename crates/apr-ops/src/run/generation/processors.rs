@@ -1,0 +1,285 @@
+//! What changes the logits before a token is chosen.
+//!
+//! Names, order and arithmetic are those of transformers' logits processors; sums are in double
+//! precision where theirs are in single.
+
+use super::super::softmax;
+
+/// The tokens that a change may depend on.
+#[derive(Debug, Clone, Copy)]
+pub struct Written<'w> {
+    /// All tokens so far: those that were given, and those that were generated.
+    pub tokens: &'w [i64],
+    /// How many of them were given.
+    pub given: usize,
+    /// What an encoder was given; none for a model that has no encoder.
+    pub encoder: &'w [i64],
+}
+
+/// A change to the logits.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Processor {
+    /// Adds to the last token of each sequence where the others of it stand before; a sequence that
+    /// must not come has minus infinity.
+    SequenceBias(Vec<(Vec<i64>, f32)>),
+    /// Raises the logits of what the encoder was given.
+    EncoderRepetitionPenalty(f32),
+    /// Divides the positive and multiplies the negative logits of tokens that were there already
+    /// (Keskar et al. 2019).
+    RepetitionPenalty(f32),
+    /// Lowers the logits of tokens that were generated already.
+    PresencePenalty(f32),
+    /// Rules out what would repeat so many tokens.
+    NoRepeatNgram(usize),
+    /// Rules out what would repeat so many tokens of the encoder's.
+    EncoderNoRepeatNgram(usize),
+    /// Rules out the ends of a text below this length, given tokens among it.
+    MinLength(usize, Vec<i64>),
+    /// Rules out the ends of a text before so many tokens are generated.
+    MinNewTokens(usize, Vec<i64>),
+    /// The only token that may follow the first one.
+    ForcedBos(i64),
+    /// The only tokens that may be the last of a text of this length.
+    ForcedEos(usize, Vec<i64>),
+    /// Makes numbers of what is none.
+    RemoveInvalid,
+    /// Raises the ends of a text by a power of the factor once so many tokens are generated.
+    ExponentialDecay {
+        /// Tokens that are generated before.
+        start: usize,
+        /// The base of the power.
+        factor: f64,
+        /// What ends a text.
+        ends: Vec<i64>,
+    },
+    /// Rules out tokens.
+    Suppress(Vec<i64>),
+    /// Rules out tokens as the first that is generated; `true` where that is the one behind a
+    /// forced one.
+    SuppressFirst(Vec<i64>, bool),
+    /// Divides all logits.
+    Temperature(f32),
+    /// Keeps so many of the largest.
+    TopK(usize),
+    /// Keeps the largest until their probabilities reach this sum (Holtzman et al. 2019).
+    TopP(f64),
+    /// Keeps those that are at least this share of the largest as probable (Nguyen et al. 2024).
+    MinP(f64),
+    /// Keeps those that are nearest to the entropy, up to this probability (Meister et al. 2022).
+    TypicalP(f64),
+    /// Keeps those of this probability and more (Hewitt et al. 2022).
+    EpsilonCutoff(f64),
+    /// The same with a bound that falls with the entropy.
+    EtaCutoff(f64),
+}
+
+impl Processor {
+    /// Changes the logits of what may follow `written`.
+    pub fn apply(&self, logits: &mut [f32], written: Written<'_>) {
+        let tokens = written.tokens;
+        match self {
+            Self::SequenceBias(biases) => add_biases(logits, tokens, biases),
+            Self::EncoderRepetitionPenalty(penalty) => {
+                penalize(logits, written.encoder, 1.0 / penalty);
+            }
+            Self::RepetitionPenalty(penalty) => penalize(logits, tokens, *penalty),
+            Self::PresencePenalty(penalty) => {
+                let generated = tokens.get(written.given..).unwrap_or_default();
+                each_once(logits, generated, |logit| *logit -= penalty);
+            }
+            Self::NoRepeatNgram(size) => no_repeat(logits, tokens, tokens, *size),
+            Self::EncoderNoRepeatNgram(size) => {
+                no_repeat(logits, tokens, written.encoder, *size);
+            }
+            Self::MinLength(least, ends) if tokens.len() < *least => rule_out(logits, ends),
+            Self::MinNewTokens(least, ends) if tokens.len() < written.given + least => {
+                rule_out(logits, ends);
+            }
+            Self::ForcedBos(token) if tokens.len() == 1 => force(logits, &[*token]),
+            Self::ForcedEos(length, ends) if tokens.len() + 1 == *length => force(logits, ends),
+            Self::RemoveInvalid => logits.iter_mut().for_each(make_number),
+            Self::ExponentialDecay { start, factor, ends } => {
+                let beyond = tokens.len().saturating_sub(written.given + start);
+                raise(logits, ends, *factor, beyond);
+            }
+            Self::Suppress(list) => rule_out(logits, list),
+            Self::SuppressFirst(list, forced)
+                if tokens.len() == written.given + usize::from(*forced && written.given <= 1) =>
+            {
+                rule_out(logits, list);
+            }
+            Self::Temperature(temperature) => {
+                logits.iter_mut().for_each(|logit| *logit /= temperature);
+            }
+            Self::TopK(count) => top_k(logits, *count),
+            Self::TopP(share) => top_p(logits, *share),
+            Self::MinP(share) => min_p(logits, *share),
+            Self::TypicalP(mass) => typical_p(logits, *mass),
+            Self::EpsilonCutoff(bound) => cut_off(logits, *bound),
+            Self::EtaCutoff(epsilon) => {
+                let bound = epsilon.min(epsilon.sqrt() * (-entropy(&softmax(logits))).exp());
+                cut_off(logits, bound);
+            }
+            // What does not hold at this length.
+            Self::MinLength(..)
+            | Self::MinNewTokens(..)
+            | Self::ForcedBos(_)
+            | Self::ForcedEos(..)
+            | Self::SuppressFirst(..) => {}
+        }
+    }
+}
+
+/// The logit of a token, where the model has it.
+fn at(logits: &mut [f32], token: i64) -> Option<&mut f32> {
+    usize::try_from(token).ok().and_then(|token| logits.get_mut(token))
+}
+
+fn rule_out(logits: &mut [f32], tokens: &[i64]) {
+    tokens.iter().for_each(|token| {
+        if let Some(logit) = at(logits, *token) {
+            *logit = f32::NEG_INFINITY;
+        }
+    });
+}
+
+fn force(logits: &mut [f32], tokens: &[i64]) {
+    logits.fill(f32::NEG_INFINITY);
+    tokens.iter().for_each(|token| {
+        if let Some(logit) = at(logits, *token) {
+            *logit = 0.0;
+        }
+    });
+}
+
+/// Changes the logit of each of the tokens, however often it is there.
+fn each_once(logits: &mut [f32], tokens: &[i64], change: impl Fn(&mut f32)) {
+    let mut tokens = tokens.to_vec();
+    tokens.sort_unstable();
+    tokens.dedup();
+    tokens.into_iter().for_each(|token| {
+        if let Some(logit) = at(logits, token) {
+            change(logit);
+        }
+    });
+}
+
+fn penalize(logits: &mut [f32], tokens: &[i64], penalty: f32) {
+    each_once(logits, tokens, |logit| {
+        *logit = if *logit < 0.0 { *logit * penalty } else { *logit / penalty };
+    });
+}
+
+fn add_biases(logits: &mut [f32], tokens: &[i64], biases: &[(Vec<i64>, f32)]) {
+    for (sequence, bias) in biases {
+        if let Some((last, before)) = sequence.split_last()
+            && tokens.ends_with(before)
+            && let Some(logit) = at(logits, *last)
+        {
+            *logit += bias;
+        }
+    }
+}
+
+/// Rules out every token that would end a sequence of `size` tokens that `among` has already.
+fn no_repeat(logits: &mut [f32], tokens: &[i64], among: &[i64], size: usize) {
+    let Some(start) = (tokens.len() + 1).checked_sub(size) else { return };
+    let before = &tokens[start..];
+    for window in among.windows(size) {
+        if let Some(last) = window.strip_prefix(before) {
+            rule_out(logits, last);
+        }
+    }
+}
+
+fn make_number(logit: &mut f32) {
+    *logit = if logit.is_nan() { 0.0 } else { logit.clamp(f32::MIN, f32::MAX) };
+}
+
+fn raise(logits: &mut [f32], ends: &[i64], factor: f64, beyond: usize) {
+    if beyond == 0 {
+        return;
+    }
+    let power = factor.powf(beyond as f64) - 1.0;
+    each_once(logits, ends, |logit| {
+        if logit.is_finite() {
+            *logit = single(f64::from(*logit) + f64::from(logit.abs()) * power);
+        }
+    });
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "logits have single precision")]
+fn single(value: f64) -> f32 {
+    value as f32
+}
+
+/// Positions from the smallest value to the largest.
+fn ascending(values: &[f32]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..values.len()).collect();
+    order.sort_by(|&a, &b| values[a].total_cmp(&values[b]));
+    order
+}
+
+fn top_k(logits: &mut [f32], count: usize) {
+    let order = ascending(logits);
+    let Some(&last) = order.len().checked_sub(count.max(1)).and_then(|at| order.get(at)) else {
+        return;
+    };
+    // Equal ones stay together.
+    let least = logits[last];
+    keep(logits, |logit, _| logit >= least);
+}
+
+fn top_p(logits: &mut [f32], share: f64) {
+    let (order, shares) = (ascending(logits), softmax(logits));
+    let Some((_, others)) = order.split_last() else { return };
+    let mut sum = 0.0;
+    for &at in others {
+        sum += shares[at];
+        if sum > 1.0 - share {
+            break;
+        }
+        logits[at] = f32::NEG_INFINITY;
+    }
+}
+
+fn min_p(logits: &mut [f32], share: f64) {
+    let shares = softmax(logits);
+    let bound = share * shares.iter().copied().fold(0.0, f64::max);
+    keep(logits, |_, at| shares[at] >= bound);
+}
+
+fn cut_off(logits: &mut [f32], bound: f64) {
+    let shares = softmax(logits);
+    let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    keep(logits, |logit, at| shares[at] >= bound || logit >= largest);
+}
+
+fn typical_p(logits: &mut [f32], mass: f64) {
+    let shares = softmax(logits);
+    let entropy = entropy(&shares);
+    let distance: Vec<f64> = shares.iter().map(|share| (-share.ln() - entropy).abs()).collect();
+    let mut order: Vec<usize> = (0..logits.len()).collect();
+    order.sort_by(|&a, &b| distance[a].total_cmp(&distance[b]));
+    let mut sum = 0.0;
+    let below = order.iter().take_while(|&&at| {
+        sum += shares[at];
+        sum < mass
+    });
+    let last = below.count().min(order.len().saturating_sub(1));
+    let Some((&first, &last)) = order.first().zip(order.get(last)) else { return };
+    keep(logits, |_, at| at == first || distance[at] <= distance[last]);
+}
+
+/// The entropy of probabilities, in nats.
+fn entropy(shares: &[f64]) -> f64 {
+    -shares.iter().filter(|share| **share > 0.0).map(|share| share * share.ln()).sum::<f64>()
+}
+
+fn keep(logits: &mut [f32], stays: impl Fn(f32, usize) -> bool) {
+    for (at, logit) in logits.iter_mut().enumerate() {
+        if !stays(*logit, at) {
+            *logit = f32::NEG_INFINITY;
+        }
+    }
+}
