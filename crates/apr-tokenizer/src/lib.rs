@@ -21,5 +21,5 @@ pub mod gguf;
 mod merging;
 mod vocabulary;
 
-pub use merging::Merging;
+pub use merging::{MergedPiece, Merging};
 pub use vocabulary::{Token, Tokenizer, Vocabulary, read_tokenizer, vocabulary, warning};

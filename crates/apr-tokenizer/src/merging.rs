@@ -73,7 +73,13 @@ impl Merging {
             Some(Value::Bool(flag)) => flag,
             _ => default,
         };
-        let id = |name: &str| key(name).and_then(|value| value.as_i64());
+
+        // What lies beyond the vocabulary, as the largest number of 32 bits does, is no token.
+        let count = pieces.len() as i64;
+        let id = |name: &str| {
+            let id = key(name).and_then(|value| value.as_i64());
+            id.filter(|id| (0..count).contains(id))
+        };
         let mut spelled: Vec<usize> =
             (0..pieces.len()).filter(|&at| SPELLED.contains(&kinds[at])).collect();
         spelled.retain(|&at| !pieces[at].is_empty());
@@ -83,8 +89,8 @@ impl Merging {
         Ok(Self {
             spelled,
             ids: pieces.iter().cloned().zip(0..).collect(),
-            bos: id("bos_token_id").or(Some(1)),
-            eos: id("eos_token_id").or(Some(2)),
+            bos: if key("bos_token_id").is_some() { id("bos_token_id") } else { Some(1) },
+            eos: if key("eos_token_id").is_some() { id("eos_token_id") } else { Some(2) },
             unknown: id("unknown_token_id"),
             adds_bos: flag("add_bos_token", true),
             adds_eos: flag("add_eos_token", false),
@@ -101,24 +107,51 @@ impl Merging {
     /// # Errors
     /// E001 for a character that is neither a token nor bytes of the vocabulary.
     pub fn encode(&self, text: &str, ends: bool) -> Result<Vec<i64>> {
-        let mut tokens: Vec<i64> = self.bos.filter(|_| self.adds_bos && ends).into_iter().collect();
-        let mut rest = text;
+        Ok(self.pieces(text, ends)?.into_iter().map(|piece| piece.id).collect())
+    }
+
+    /// The same with the place of each token in the text.
+    ///
+    /// # Errors
+    /// Those of [`Merging::encode`].
+    pub fn pieces(&self, text: &str, ends: bool) -> Result<Vec<MergedPiece>> {
+        let begin = self.bos.filter(|_| self.adds_bos && ends);
+        let mut made: Vec<_> =
+            begin.map(|id| MergedPiece { id, start: 0, end: 0 }).into_iter().collect();
+        let (mut rest, mut place) = (text, 0);
         while !rest.is_empty() {
             let (plain, special) = self.until_special(rest);
             if !plain.is_empty() {
-                // Behind a special token, a text begins again.
-                let prefix = if self.adds_space { SPACE } else { "" };
-                let spaced = format!("{prefix}{}", plain.replace(' ', SPACE));
-                self.merge(&spaced)
-                    .into_iter()
-                    .try_for_each(|piece| self.push(piece, &mut tokens))?;
+                self.plain(plain, place, &mut made)?;
+                place += plain.chars().count();
             }
-            tokens.extend(special.map(|at| at as i64));
-            rest = &rest[plain.len() + special.map_or(0, |at| self.pieces[at].len())..];
+            let spelled = special.map_or("", |at| self.pieces[at].as_str());
+            let end = place + spelled.chars().count();
+            made.extend(special.map(|at| MergedPiece { id: at as i64, start: place, end }));
+            place = end;
+            rest = &rest[plain.len() + spelled.len()..];
         }
 
-        tokens.extend(self.eos.filter(|_| self.adds_eos && ends));
-        Ok(tokens)
+        let end = self.eos.filter(|_| self.adds_eos && ends);
+        made.extend(end.map(|id| MergedPiece { id, start: place, end: place }));
+        Ok(made)
+    }
+
+    /// The tokens of a text without special ones, which begins at this character.
+    fn plain(&self, text: &str, place: usize, made: &mut Vec<MergedPiece>) -> Result<()> {
+        // Behind a special token, a text begins again.
+        let prefix = if self.adds_space { SPACE } else { "" };
+        let spaced = format!("{prefix}{}", text.replace(' ', SPACE));
+
+        // The space before a text counts as a part of the first character.
+        let (mut at, added) = (0, usize::from(self.adds_space));
+        for piece in self.merge(&spaced) {
+            let start = place + usize::saturating_sub(at, added);
+            at += piece.chars().count();
+            let end = place + usize::saturating_sub(at, added).max(1);
+            self.push(piece, |id| made.push(MergedPiece { id, start, end }))?;
+        }
+        Ok(())
     }
 
     /// The text before the first special token that it spells out, and that token.
@@ -131,16 +164,14 @@ impl Merging {
         }
     }
 
-    fn push(&self, piece: &str, tokens: &mut Vec<i64>) -> Result<()> {
+    fn push(&self, piece: &str, mut take: impl FnMut(i64)) -> Result<()> {
         if let Some(&id) = self.ids.get(piece) {
-            tokens.push(id as i64);
+            take(id as i64);
             return Ok(());
         }
         for byte in piece.bytes() {
             let id = self.ids.get(&format!("<0x{byte:02X}>")).map(|&id| id as i64).or(self.unknown);
-            tokens.push(
-                id.ok_or_else(|| Error::format(format!("no token has the character '{piece}'")))?,
-            );
+            take(id.ok_or_else(|| Error::format(format!("no token has the character '{piece}'")))?);
         }
         Ok(())
     }
@@ -216,6 +247,23 @@ impl Merging {
         tokens.iter().flat_map(|token| self.bytes(*token)).collect()
     }
 
+    /// The bytes of tokens in a row, with the names of those that stand for no text.
+    #[must_use]
+    pub fn spelled_out(&self, tokens: &[i64]) -> Vec<u8> {
+        let bytes = |token: &i64| match self.token(*token).filter(|_| self.is_special(*token)) {
+            Some(name) => name.as_bytes().to_vec(),
+            None => self.bytes(*token),
+        };
+        tokens.iter().flat_map(bytes).collect()
+    }
+
+    /// Whether a token stands for no text.
+    #[must_use]
+    pub fn is_special(&self, token: i64) -> bool {
+        let kind = usize::try_from(token).ok().and_then(|at| self.kinds.get(at));
+        kind.is_some_and(|kind| SILENT.contains(kind))
+    }
+
     /// The id of a token.
     #[must_use]
     pub fn id(&self, token: &str) -> Option<i64> {
@@ -227,6 +275,17 @@ impl Merging {
     pub fn token(&self, id: i64) -> Option<&str> {
         self.pieces.get(usize::try_from(id).ok()?).map(String::as_str)
     }
+}
+
+/// A token of a text, and its place there in characters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MergedPiece {
+    /// Its number.
+    pub id: i64,
+    /// Where it begins.
+    pub start: usize,
+    /// Where it ends; where it begins, for a token that stands for no part of the text.
+    pub end: usize,
 }
 
 /// Two neighbours that make a token.
@@ -282,6 +341,9 @@ mod tests {
         let vocabulary = vocabulary();
         assert_eq!(vocabulary.encode("abab!", true).unwrap(), [1, 8, 7, 3]);
         assert_eq!(vocabulary.encode("", true).unwrap(), [1]);
+        let places = vocabulary.pieces("abab!", true).unwrap();
+        let places: Vec<_> = places.iter().map(|piece| (piece.start, piece.end)).collect();
+        assert_eq!(places, [(0, 0), (0, 2), (2, 4), (4, 5)]);
         assert!(vocabulary.encode("x", true).is_err(), "neither a token nor a byte");
     }
 

@@ -6,7 +6,7 @@ use clap::{Arg, Command};
 type Example = (&'static str, &'static str);
 
 /// By the words of the command.
-const EXAMPLES: [(&str, &[Example]); 39] = [
+const EXAMPLES: [(&str, &[Example]); 40] = [
     (
         "",
         &[
@@ -104,6 +104,20 @@ const EXAMPLES: [(&str, &[Example]); 39] = [
         ],
     ),
     (
+        "tokenize",
+        &[
+            (
+                "apr tokenize llama.gguf --prompt \"Once upon a time\"",
+                "ids, tokens and their places",
+            ),
+            ("apr tokenize tiny-llama --tokens 256,49,50 --decode", "the text of ids"),
+            (
+                "apr tokenize model.apr --input text.txt --no-special-tokens --json",
+                "without the tokens that begin and end a text",
+            ),
+        ],
+    ),
+    (
         "run",
         &[
             ("apr run model.onnx --input pixels.npy", "one array in, arrays out"),
@@ -118,6 +132,10 @@ const EXAMPLES: [(&str, &[Example]); 39] = [
             ),
             ("apr run MiniLM --prompt \"a text\" -o vector.npy", "a vector"),
             ("apr run whisper-tiny --input speech.mp3 --timestamps", "what is said, and when"),
+            (
+                "apr run whisper-tiny --input speech.mp3 --want features -o mel.npy",
+                "the log-mel spectrogram that goes in",
+            ),
             (
                 "apr run clip --input cat.jpg --prompt \"a cat\" --prompt \"a dog\"",
                 "which text fits",

@@ -13,6 +13,7 @@ mod remote;
 mod run;
 pub(crate) mod settings;
 mod shard;
+mod tokenize;
 mod upgrade;
 mod watermark;
 mod write;
@@ -39,6 +40,7 @@ pub(crate) use quantize::{Dequantized, QuantizeArgs, QuantizeOptions, Requantize
 pub(crate) use remote::{DownloadArgs, RemoteArgs};
 pub(crate) use run::{PoolingWay, RunArgs};
 pub(crate) use shard::{JoinArgs, ShardArgs};
+pub(crate) use tokenize::TokenizeArgs;
 pub(crate) use upgrade::UpgradeArgs;
 pub(crate) use watermark::{DetectArgs, EmbedArgs, WatermarkAction};
 pub(crate) use write::{Precision, WriteArgs};
@@ -189,6 +191,8 @@ pub(crate) enum Command {
     Graph(GraphArgs),
     /// Run a model: texts, sounds, pictures or arrays in, and what it makes of them out
     Run(RunArgs),
+    /// Cut texts into tokens by a model's own tokenizer, or decode ids of tokens; needs no weights
+    Tokenize(TokenizeArgs),
     /// Pack a model with its configuration and tokenizer into one .apr file
     Import(ImportArgs),
     /// Convert between formats and precisions

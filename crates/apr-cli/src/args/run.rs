@@ -16,12 +16,16 @@ pub(crate) struct RunArgs {
     /// .webp); NAME= says which input an array is for
     #[arg(short, long, value_name = "[NAME=]FILE", value_parser = parse_named_file)]
     pub(crate) input: Vec<(Option<String>, PathBuf)>,
-    /// What should come out: outputs, or any other value by its path, such as
-    /// layers.3/attention/shares [default: the outputs]
+    /// What should come out: outputs, any other value by its path, such as
+    /// layers.3/attention/shares, or `features`: what goes in, made of texts, audio or images
+    /// [default: the outputs]
     #[arg(
         long,
         value_name = "NAME",
-        conflicts_with_all = ["max_tokens", "top_k", "top_p", "seed", "pooling", "top"],
+        conflicts_with_all = [
+            "max_tokens", "temperature", "top_k", "top_p", "min_p", "repeat_penalty",
+            "presence_penalty", "logprobs", "seed", "pooling", "top",
+        ],
     )]
     pub(crate) want: Vec<String>,
     /// Write what comes out as arrays: .npy, .npz, .safetensors, .json
@@ -34,37 +38,71 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "NAME")]
     pub(crate) part: Option<String>,
     /// A text that goes in, read by the model's own tokenizer; a pipe gives one as well
-    #[arg(long, value_name = "TEXT", conflicts_with = "tokens")]
+    #[arg(long, value_name = "TEXT", conflicts_with = "tokens", allow_hyphen_values = true)]
     pub(crate) prompt: Vec<String>,
     /// Give the text as a message of a chat, by the model's own template
     #[arg(long, conflicts_with = "tokens")]
     pub(crate) chat: bool,
     /// What the chat begins with: who the model is to be
-    #[arg(long, value_name = "TEXT", requires = "chat")]
+    #[arg(long, value_name = "TEXT", requires = "chat", allow_hyphen_values = true)]
     pub(crate) system: Option<String>,
     /// Go on from these tokens, ids with commas between them
-    #[arg(long, value_name = "IDS", value_delimiter = ',', conflicts_with = "input")]
+    #[arg(
+        long, value_name = "IDS", value_delimiter = ',', conflicts_with = "input",
+        allow_hyphen_values = true, value_parser = parse_token
+    )]
     pub(crate) tokens: Vec<i64>,
-    /// Most tokens to add
-    #[arg(long, value_name = "N", default_value_t = 128)]
-    pub(crate) max_tokens: usize,
-    /// How freely tokens are chosen; 0 takes the likeliest
-    #[arg(long, value_name = "T", default_value_t = 0.0, value_parser = parse_temperature)]
-    pub(crate) temperature: f32,
-    /// Choose among this many tokens; 0 for all
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub(crate) top_k: usize,
-    /// Choose among the likeliest tokens that together have this probability
-    #[arg(long, value_name = "P", default_value_t = 1.0, value_parser = parse_probability)]
-    pub(crate) top_p: f32,
-    /// Where the random numbers begin
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub(crate) seed: u64,
+    /// Maximum number of tokens to generate, of speech for each file [default: what the model's
+    /// settings say, else 128; no limit for speech]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub(crate) max_tokens: Option<usize>,
+    /// Sampling temperature; 0 = greedy [default: what the model's settings say, else 0]
+    #[arg(
+        long, value_name = "T", allow_negative_numbers = true, value_parser = parse_temperature
+    )]
+    pub(crate) temperature: Option<f32>,
+    /// Sample from this many tokens; 0 for all [default: what the model's settings say, else 0]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub(crate) top_k: Option<usize>,
+    /// Nucleus sampling: keep the smallest set of tokens with total probability P [default: what
+    /// the model's settings say, else 1]
+    #[arg(
+        long, value_name = "P", allow_negative_numbers = true, value_parser = parse_probability
+    )]
+    pub(crate) top_p: Option<f32>,
+    /// Sample from tokens with at least this share of the largest probability [default: what the
+    /// model's settings say, else 0]
+    #[arg(long, value_name = "P", allow_negative_numbers = true, value_parser = parse_share)]
+    pub(crate) min_p: Option<f32>,
+    /// Repetition penalty: divides the logits of tokens in the prompt or the answer so far
+    /// [default: what the model's settings say, else 1]
+    #[arg(
+        long, value_name = "X", allow_negative_numbers = true, value_parser = parse_penalty,
+        visible_alias = "repetition-penalty"
+    )]
+    pub(crate) repeat_penalty: Option<f32>,
+    /// Presence penalty: is taken off the logits of tokens in the answer so far [default: 0]
+    #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = parse_finite)]
+    pub(crate) presence_penalty: Option<f32>,
+    /// Give the logarithm of the probability of each token, and of the N likeliest at its place: in
+    /// --json, else on standard error
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub(crate) logprobs: Option<usize>,
+    /// Random seed [default: 0]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub(crate) seed: Option<u64>,
     /// Stop before this text, or with --tokens after this id
     #[arg(
-        long, value_name = "TEXT", value_parser = clap::builder::NonEmptyStringValueParser::new()
+        long, value_name = "TEXT", allow_hyphen_values = true,
+        value_parser = clap::builder::NonEmptyStringValueParser::new()
     )]
     pub(crate) stop: Vec<String>,
+    /// What stands between several answers; \\n, \\t, \\0 and \\\\ are a line break, a tab, NUL and a
+    /// backslash [default: a line break]
+    #[arg(
+        long, value_name = "TEXT", allow_hyphen_values = true, value_parser = parse_separator
+    )]
+    pub(crate) separator: Option<Separator>,
     /// Leave out the end of a text that is longer than the model's context
     #[arg(long)]
     pub(crate) truncate: bool,
@@ -111,20 +149,71 @@ fn parse_steps(text: &str) -> Result<u64, String> {
         .ok_or_else(|| format!("'{text}' is not a number of steps from 1 on"))
 }
 
-fn parse_temperature(text: &str) -> Result<f32, String> {
-    let number: f32 = text.parse().map_err(|_| format!("'{text}' is not a number"))?;
-    if number.is_finite() && number >= 0.0 {
-        Ok(number)
-    } else {
-        Err("it is a number from 0 on".to_owned())
+/// What stands between answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Separator(pub(crate) String);
+
+fn parse_separator(text: &str) -> Result<Separator, String> {
+    let mut made = String::new();
+    let mut rest = text.chars();
+    while let Some(letter) = rest.next() {
+        made.push(match (letter, letter == '\\') {
+            (_, true) => match rest.next() {
+                Some('n') => '\n',
+                Some('t') => '\t',
+                Some('0') => '\0',
+                Some('\\') => '\\',
+                other => {
+                    let other = other.map(String::from).unwrap_or_default();
+                    return Err(format!("\\{other} is not known: \\n, \\t, \\0 and \\\\ are"));
+                }
+            },
+            (letter, false) => letter,
+        });
     }
+    Ok(Separator(made))
+}
+
+/// An id of a token.
+pub(super) fn parse_token(text: &str) -> Result<i64, String> {
+    // Graphs and tokenizers have ids of 32 bits.
+    let id: Option<u32> = text.trim().parse().ok();
+    id.map(i64::from).ok_or_else(|| "a token is a whole number from 0 on".to_owned())
+}
+
+fn number(text: &str, what: &str, fits: impl Fn(f32) -> bool) -> Result<f32, String> {
+    let number: f32 = text.parse().map_err(|_| format!("'{text}' is not a number"))?;
+    if number.is_finite() && fits(number) { Ok(number) } else { Err(format!("it is {what}")) }
+}
+
+fn parse_temperature(text: &str) -> Result<f32, String> {
+    number(text, "a number from 0 on", |number| number >= 0.0)
 }
 
 fn parse_probability(text: &str) -> Result<f32, String> {
-    let number: f32 = text.parse().map_err(|_| format!("'{text}' is not a number"))?;
-    if number > 0.0 && number <= 1.0 {
-        Ok(number)
-    } else {
-        Err("it is a number above 0, up to 1".to_owned())
+    number(text, "a number above 0, up to 1", |number| number > 0.0 && number <= 1.0)
+}
+
+fn parse_share(text: &str) -> Result<f32, String> {
+    number(text, "a number from 0 to 1", |number| (0.0..=1.0).contains(&number))
+}
+
+fn parse_penalty(text: &str) -> Result<f32, String> {
+    number(text, "a number above 0", |number| number > 0.0)
+}
+
+fn parse_finite(text: &str) -> Result<f32, String> {
+    number(text, "a number", |_| true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn separators_may_be_what_is_hard_to_type() {
+        assert_eq!(parse_separator("a\\n\\0-\\\\"), Ok(Separator("a\n\0-\\".to_owned())));
+        assert!(parse_separator("\\x").is_err());
+        assert!(parse_separator("\\").is_err());
     }
 }

@@ -74,7 +74,7 @@ fn a_pipe_and_a_file_give_a_prompt_too() {
         sandbox.run(&["run", LLAMA, "--max-tokens", "12", "--prompt", "Once upon"]).ok().text();
     assert_eq!(sandbox.piped(&line, b"Once upon\n").ok().text(), by_option);
     assert_eq!(sandbox.apr(&format!("{line} --input prompt.txt")).ok().text(), by_option);
-    assert_eq!(by_option, "998\n\n");
+    assert_eq!(by_option, "998\n");
     let both =
         sandbox.apr(&format!("{line} --input prompt.txt --input prompt.txt --json")).ok().json();
     assert_eq!(both.as_array().map(Vec::len), Some(2));
@@ -108,7 +108,7 @@ fn qa_49_a_text_beyond_the_context_is_said() {
     let cut = sandbox
         .run(&["run", LLAMA, "--prompt", &long, "--truncate", "--max-tokens", "1", "--json"])
         .ok();
-    assert!(cut.stderr.contains("137 of the text's 201 tokens"), "{}", cut.stderr);
+    assert!(cut.stderr.contains("138 of the text's 201 tokens"), "{}", cut.stderr);
     let full = sandbox.run(&[
         "run",
         LLAMA,

@@ -16,8 +16,10 @@ mod stream;
 use std::sync::Arc;
 
 use apr_core::{CheckpointReader, Error, KeyValues, Result};
-use apr_tokenizer::Merging;
 use apr_tokenizer::gguf::{Options, tokenizer_files, tokenizer_key_values};
+use apr_tokenizer::{MergedPiece, Merging};
+
+use serde::Serialize;
 
 use pipeline::Pipeline;
 pub use stream::TextStream;
@@ -112,6 +114,32 @@ fn from_keys(keys: &KeyValues) -> Result<(TextTokens, Vec<String>)> {
     ))
 }
 
+/// A token of a text.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Piece {
+    /// Its number.
+    pub id: i64,
+    /// As the vocabulary spells it.
+    pub token: String,
+    /// Where its part of the text begins, in characters of the text.
+    pub start: usize,
+    /// Where its part of the text ends, in characters; where it begins, for a token that stands for
+    /// no part of it.
+    pub end: usize,
+    /// Whether it is none of the text, but marks its beginning, end or a role.
+    pub special: bool,
+}
+
+fn check_length(text: &str) -> Result<()> {
+    if text.len() > MAX_TEXT {
+        return Err(Error::memory(format!(
+            "the text has {} bytes, and {MAX_TEXT} at most are cut into tokens",
+            text.len()
+        )));
+    }
+    Ok(())
+}
+
 /// A model's tokenizer.
 #[derive(Debug, Clone)]
 pub struct TextTokens(Kind);
@@ -129,19 +157,36 @@ impl TextTokens {
     /// # Errors
     /// E001 for a character that the vocabulary lacks, E008 for a text that is too long.
     pub fn encode(&self, text: &str, ends: bool) -> Result<Vec<i64>> {
-        if text.len() > MAX_TEXT {
-            return Err(Error::memory(format!(
-                "the text has {} bytes, and {MAX_TEXT} at most are cut into tokens",
-                text.len()
-            )));
-        }
+        check_length(text)?;
         match &self.0 {
             Kind::Merging(merging) => merging.encode(text, ends),
             Kind::Pipeline(pipeline) => pipeline.encode(text, ends),
         }
     }
 
-    /// The same with `most` tokens at most: of a longer text the end is left out, and the tokens
+    /// The tokens of a text, each with its spelling and its place; `ends` as for
+    /// [`TextTokens::encode`].
+    ///
+    /// # Errors
+    /// Those of [`TextTokens::encode`].
+    pub fn pieces(&self, text: &str, ends: bool) -> Result<Vec<Piece>> {
+        check_length(text)?;
+        match &self.0 {
+            Kind::Merging(merging) => {
+                let piece = |piece: MergedPiece| Piece {
+                    token: merging.token(piece.id).unwrap_or_default().to_owned(),
+                    id: piece.id,
+                    start: piece.start,
+                    end: piece.end,
+                    special: merging.is_special(piece.id),
+                };
+                Ok(merging.pieces(text, ends)?.into_iter().map(piece).collect())
+            }
+            Kind::Pipeline(pipeline) => pipeline.pieces(text, ends),
+        }
+    }
+
+    /// [`TextTokens::encode`] with `most` tokens at most: of a longer text the end is left out, and the tokens
     /// that end it stay. The second value is how many were left out.
     ///
     /// # Errors
@@ -171,6 +216,19 @@ impl TextTokens {
                 Ok(String::from_utf8_lossy(&merging.text_of(tokens)).into_owned())
             }
             Kind::Pipeline(pipeline) => pipeline.decode(tokens),
+        }
+    }
+
+    /// The text of tokens with the names of those that stand for no text.
+    ///
+    /// # Errors
+    /// E001 where the tokenizer can't say.
+    pub fn decode_all(&self, tokens: &[i64]) -> Result<String> {
+        match &self.0 {
+            Kind::Merging(merging) => {
+                Ok(String::from_utf8_lossy(&merging.spelled_out(tokens)).into_owned())
+            }
+            Kind::Pipeline(pipeline) => pipeline.decode_all(tokens),
         }
     }
 

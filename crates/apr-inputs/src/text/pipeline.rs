@@ -3,6 +3,7 @@
 use apr_core::{Error, Escaped, Result};
 use tokenizers::Tokenizer;
 
+use super::Piece;
 use super::bounds::{self, Bounds};
 use crate::guard::guarded;
 
@@ -38,9 +39,37 @@ impl Pipeline {
         Ok(encoding.get_ids().iter().map(|id| i64::from(*id)).collect())
     }
 
+    pub(super) fn pieces(&self, text: &str, ends: bool) -> Result<Vec<Piece>> {
+        self.bounds.check_text(text)?;
+        let encode =
+            || self.tokenizer.encode_char_offsets(text, ends).map_err(|error| wrong(&*error));
+        let encoding = guarded(WHAT, encode)?;
+        let special = self.tokenizer.get_added_tokens_decoder();
+        let piece = |(at, id): (usize, &u32)| {
+            let (start, end) = encoding.get_offsets().get(at).copied().unwrap_or_default();
+            let added = encoding.get_special_tokens_mask().get(at) == Some(&1);
+            Piece {
+                id: i64::from(*id),
+                token: encoding.get_tokens().get(at).cloned().unwrap_or_default(),
+                start,
+                end,
+                special: added || special.get(id).is_some_and(|token| token.special),
+            }
+        };
+        Ok(encoding.get_ids().iter().enumerate().map(piece).collect())
+    }
+
     pub(super) fn decode(&self, tokens: &[i64]) -> Result<String> {
+        self.text(tokens, true)
+    }
+
+    pub(super) fn decode_all(&self, tokens: &[i64]) -> Result<String> {
+        self.text(tokens, false)
+    }
+
+    fn text(&self, tokens: &[i64], plain: bool) -> Result<String> {
         let ids: Vec<u32> = tokens.iter().filter_map(|token| u32::try_from(*token).ok()).collect();
-        guarded(WHAT, || self.tokenizer.decode(&ids, true).map_err(|error| wrong(&*error)))
+        guarded(WHAT, || self.tokenizer.decode(&ids, plain).map_err(|error| wrong(&*error)))
     }
 
     pub(super) fn id(&self, token: &str) -> Option<i64> {

@@ -144,3 +144,14 @@ fn a_damaged_tokenizer_is_an_error_and_no_panic() {
         }
     }
 }
+
+#[test]
+fn places_in_a_text_are_those_of_the_library() {
+    let (library, merging) = (from_files("spm"), from_keys("spm"));
+    for row in json("tokenizers/ids.json")["spm"].as_array().unwrap() {
+        let text = row["of"].as_str().unwrap();
+        let theirs = library.pieces(text, true).unwrap();
+        assert_eq!(theirs.iter().map(|piece| piece.id).collect::<Vec<_>>(), ids(&row["whole"]));
+        assert_eq!(merging.pieces(text, true).unwrap(), theirs, "{text}");
+    }
+}

@@ -64,7 +64,8 @@ impl Facts {
         let by_distance = kind.contains("t5") || kind == "switch_transformers";
         let own = ["max_target_positions", "max_decoder_position_embeddings"];
         let all = ["max_position_embeddings"];
-        let found = self.configured(&own).or_else(|| self.configured(&all)).filter(|_| !by_distance);
+        let found =
+            self.configured(&own).or_else(|| self.configured(&all)).filter(|_| !by_distance);
         found.or(self.position_rows).filter(|size| *size > 0)
     }
 
@@ -93,7 +94,8 @@ impl Facts {
         let text = file.and_then(|file| file.get("text_config"));
         let rope = ["rope_scaling", "rope_parameters"];
         let stretched = |place: &Json| {
-            let rope = rope.iter().find_map(|key| place.get(*key).filter(|rope| rope.is_object()))?;
+            let rope =
+                rope.iter().find_map(|key| place.get(*key).filter(|rope| rope.is_object()))?;
             let kind = rope.get("rope_type").or_else(|| rope.get("type"))?.as_str()?;
             let original = size(rope.get("original_max_position_embeddings")?)?;
             let factor = rope.get("factor")?.as_f64().filter(|factor| *factor >= 1.0)?;

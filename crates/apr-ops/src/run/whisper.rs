@@ -21,10 +21,6 @@ pub struct WhisperTokens {
     pub translate: Option<i64>,
     /// Says that no marks of time follow; they come behind it.
     pub no_times: Option<i64>,
-    /// Never come.
-    suppressed: Vec<i64>,
-    /// Do not come first.
-    not_first: Vec<i64>,
     /// Last mark of time that may come first.
     first_time: Option<i64>,
 }
@@ -38,15 +34,6 @@ impl WhisperTokens {
             both.iter().flatten().find_map(|file| file.get(key).filter(|value| !value.is_null()))
         };
         let number = |key: &str| entry(key).and_then(Json::as_i64);
-        let list = |key: &str| -> Vec<i64> {
-            entry(key)
-                .and_then(Json::as_array)
-                .into_iter()
-                .flatten()
-                .filter_map(Json::as_i64)
-                .collect()
-        };
-
         let map = |key: &str| entry(key).and_then(Json::as_object).into_iter().flatten();
         let task = |name: &str| {
             map("task_to_id").find(|(key, _)| *key == name).and_then(|(_, id)| id.as_i64())
@@ -60,8 +47,6 @@ impl WhisperTokens {
             transcribe: task("transcribe"),
             translate: task("translate"),
             no_times: number("no_timestamps_token_id"),
-            suppressed: list("suppress_tokens"),
-            not_first: list("begin_suppress_tokens"),
             first_time: number("max_initial_timestamp_index"),
         })
     }
@@ -79,21 +64,9 @@ impl WhisperTokens {
         written.iter().copied().filter(|id| *id < mark).collect()
     }
 
-    /// Leaves out of the logits what may not come behind `written`.
-    pub fn rule_out(&self, logits: &mut [f32], written: &[i64], times: bool) {
-        for id in &self.suppressed {
-            silence(logits, *id, id.saturating_add(1));
-        }
-        if written.is_empty() {
-            self.not_first.iter().for_each(|id| silence(logits, *id, id.saturating_add(1)));
-        }
-        if times {
-            self.rule_out_times(logits, written);
-        }
-    }
-
-    /// Marks of time come in pairs, and never go back.
-    fn rule_out_times(&self, logits: &mut [f32], written: &[i64]) {
+    /// Leaves out of the logits what may not come behind `written` where marks of time are wanted:
+    /// these come in pairs, and never go back.
+    pub fn rule_out(&self, logits: &mut [f32], written: &[i64]) {
         let (mark, all) = (self.first_mark(), logits.len() as i64);
         self.no_times.into_iter().for_each(|id| silence(logits, id, id.saturating_add(1)));
         let is_mark = |id: &i64| *id >= mark;
@@ -241,7 +214,7 @@ mod tests {
         let allowed = |written: &[i64]| -> Vec<usize> {
             let mut logits = vec![0.0_f32; 16];
             logits[4] = 9.0;
-            tokens.rule_out(&mut logits, written, true);
+            tokens.rule_out(&mut logits, written);
             (0..16).filter(|&id| logits[id] > f32::NEG_INFINITY).collect()
         };
         assert_eq!(allowed(&[]), [10, 11, 12]);

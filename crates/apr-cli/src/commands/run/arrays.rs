@@ -36,12 +36,21 @@ pub(super) fn of_text(
     part: &Runnable,
     session: &Session<'_>,
 ) -> Outcome {
+    show(job, text_inputs(job, texts, &part.graph.body)?, part, session)
+}
+
+/// A text, or tokens, as the inputs of a graph.
+pub(super) fn text_inputs(
+    job: &Job<'_>,
+    texts: &[String],
+    body: &Body,
+) -> Outcome<Vec<(String, Value)>> {
     let ids = match texts {
-        [] => job.args.tokens.clone(),
+        [] => texts::within(job, job.args.tokens.clone())?,
         [text] => texts::ids(job, &Tokens::of(job.reader, job.context)?, text)?,
         _ => return Err(Failure::Usage("--want is for one text at a time".to_owned())),
     };
-    show(job, texts::inputs(&part.graph.body, &ids)?, part, session)
+    texts::inputs(body, &ids)
 }
 
 /// Runs a graph, and shows what is wanted.
@@ -91,7 +100,7 @@ fn show(
 }
 
 /// The arrays of all files, each as the type that the graph expects.
-fn inputs(
+pub(super) fn inputs(
     job: &Job<'_>,
     found: Vec<(Option<String>, Tensor)>,
     graph: &Graph,
@@ -101,7 +110,7 @@ fn inputs(
     let named = |name: &str| open.iter().find(|value| value.name == name).copied();
     let needed: Vec<_> = open.iter().filter(|value| value.origin == Origin::Input).collect();
     let single = job.args.input.len() == 1;
-    let mut inputs = Vec::with_capacity(found.len());
+    let mut inputs: Vec<(String, Value)> = Vec::with_capacity(found.len());
     for (name, tensor) in found {
         let value = match &name {
             Some(name) => {
@@ -111,6 +120,10 @@ fn inputs(
             None => only(&needed),
         };
         let Some(value) = value else { return Err(no_such_input(name.as_deref(), body)) };
+        if inputs.iter().any(|(given, _)| *given == value.name) {
+            let name = Escaped(&value.name);
+            return Err(Failure::Usage(format!("--input: the input '{name}' is given twice")));
+        }
         let expected = value.element().unwrap_or(tensor.element());
         let message = |error: apr::Error| Failure::Model(error.for_tensor(&value.name));
         inputs.push((value.name.clone(), Value::Tensor(tensor.cast(expected).map_err(message)?)));
@@ -148,7 +161,7 @@ fn no_such_input(name: Option<&str>, body: &Body) -> Failure {
     })
 }
 
-fn render(out: &mut dyn Write, output: &ArrayReport) -> io::Result<()> {
+pub(super) fn render(out: &mut dyn Write, output: &ArrayReport) -> io::Result<()> {
     let shape: Vec<String> = output.shape.iter().map(ToString::to_string).collect();
     writeln!(
         out,

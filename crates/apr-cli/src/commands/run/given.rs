@@ -73,14 +73,14 @@ fn extension(path: &Path) -> String {
         .unwrap_or_default()
 }
 
-fn read_text(path: &Path) -> Outcome<String> {
+pub(super) fn read_text(path: &Path) -> Outcome<String> {
     let file = std::fs::File::open(path).map_err(|error| io_error(&error, path))?;
     bounded_text(file, path)
 }
 
 /// The text of a pipe, without the line break that `echo` puts at its end; `None` where there is no
 /// pipe, or nothing in it.
-fn piped_text() -> Outcome<Option<String>> {
+pub(super) fn piped_text() -> Outcome<Option<String>> {
     let stdin = std::io::stdin();
     if stdin.is_terminal() {
         return Ok(None);

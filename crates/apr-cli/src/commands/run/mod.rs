@@ -1,6 +1,9 @@
 //! `apr run`.
 
+mod answers;
 mod arrays;
+mod features;
+mod generation;
 mod given;
 mod job;
 mod output;
@@ -8,6 +11,7 @@ mod pictures;
 mod sounds;
 mod text;
 mod texts;
+pub(super) mod tokenize;
 mod tokens;
 mod transcription;
 mod writing;
@@ -49,9 +53,12 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome {
         workers: Crew::new(context.threads()),
     };
 
+    check_tokens(&job)?;
     let given = Given::of(&job)?;
-    if !(args.want.is_empty() || given.sounds.is_empty() && given.pictures.is_empty()) {
-        let message = "--want is for arrays and texts: give the sound or picture as an array";
+    let media = !(given.sounds.is_empty() && given.pictures.is_empty());
+    if media && !args.want.is_empty() && !features::are_wanted(args) {
+        let message = "--want is for arrays and texts: give the sound or picture as an array \
+            (--want features -o FILE makes one)";
         return Err(Failure::Usage(message.to_owned()));
     }
 
@@ -63,6 +70,9 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome {
     let past = writes && goes_on && args.want.is_empty();
     let options = GraphOptions { past, task: args.task.clone(), ..GraphOptions::default() };
     with_graphs(&source, &options, |weights, parts| {
+        if features::are_wanted(args) && !features::is_a_value(parts, args) {
+            return features::run(&job, given, parts);
+        }
         if args.part.is_none()
             && goes_on
             && args.want.is_empty()
@@ -136,22 +146,40 @@ fn check_options(args: &RunArgs, transcribes: bool, writes: bool) -> Outcome {
         return Err(Failure::Usage(message.to_owned()));
     }
 
-    let of_texts = args.chat || args.temperature > 0.0 || !args.stop.is_empty();
-    if of_texts && !writes {
-        let message = match args.want.is_empty() {
-            true => {
-                "--chat, --temperature and --stop are for models that go on with texts, and this \
-                 one gets none"
-            }
-            false => {
-                "--chat, --temperature and --stop are for going on with a text, and --want reads \
-                 it only"
-            }
+    let of_texts = args.chat || !args.stop.is_empty() || args.logprobs.is_some();
+    let of_generation = [args.max_tokens, args.top_k].iter().any(Option::is_some)
+        || args.seed.is_some()
+        || [args.temperature, args.top_p, args.min_p, args.repeat_penalty, args.presence_penalty]
+            .iter()
+            .any(Option::is_some)
+        || args.separator.is_some();
+    let writes_nothing = !(writes || transcribes);
+    if of_texts && !writes || of_generation && writes_nothing {
+        let why = match args.want.is_empty() {
+            true => "are for models that go on with texts, and this one gets none",
+            false => "are for going on with a text, and --want reads it only",
         };
-        return Err(Failure::Usage(message.to_owned()));
+        let message = format!(
+            "--chat, --stop, --logprobs, --separator, --max-tokens and the options of sampling, \
+             such as --temperature, {why}"
+        );
+        return Err(Failure::Usage(message));
     }
 
     Ok(())
+}
+
+/// Refuses tokens that the model does not have.
+fn check_tokens(job: &Job<'_>) -> Outcome {
+    let Some(size) = job.facts.vocabulary() else { return Ok(()) };
+    let is_beyond = |token: &&i64| usize::try_from(**token).map_or(true, |token| token >= size);
+    match job.args.tokens.iter().find(is_beyond) {
+        Some(token) => Err(Failure::Usage(format!(
+            "--tokens: {token} is beyond the model's vocabulary of {size} tokens, 0 to {}",
+            size - 1
+        ))),
+        None => Ok(()),
+    }
 }
 
 /// The part that runs.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use apr::{Error, Escaped};
 use apr_graph::{Body, Meaning, ValueId};
 use apr_infer::{Session, Tensor, Value};
-use apr_inputs::picture::{PixelSettings, decode};
+use apr_inputs::picture::{Picture, PixelSettings, decode};
 use apr_io::io_error;
 use apr_ops::run::{Runnable, largest, sigmoid, softmax};
 use serde::Serialize;
@@ -69,8 +69,9 @@ pub(super) fn run(
     session: &Session<'_>,
 ) -> Outcome {
     let output = Output::of(job.args, &job.context.printer)?;
-    let looking = Looking::of(job, &part.graph.body, session, texts)?;
-    let results = paths.iter().map(|path| looking.look(path)).collect::<Outcome<Vec<_>>>()?;
+    let looking = Looking::of(job, &part.graph.body, texts)?;
+    let results =
+        paths.iter().map(|path| looking.look(path, session)).collect::<Outcome<Vec<_>>>()?;
     if let Some(output) = output {
         output.write(&[("embeddings".to_owned(), vectors(&results)?)])?;
     }
@@ -84,6 +85,25 @@ pub(super) fn run(
             render(out, &seen.made)
         })
     })
+}
+
+/// What goes into the model for each picture, and for the texts beside it.
+pub(super) fn features(
+    job: &Job<'_>,
+    paths: &[PathBuf],
+    texts: &[String],
+    body: &Body,
+) -> Outcome<Vec<Vec<(String, Value)>>> {
+    let looking = Looking::of(job, body, texts)?;
+    let inputs = |path: &PathBuf| {
+        let (_, pixels) = looking.pixels(path)?;
+        match &looking.texts[..] {
+            [] => Ok(vec![(looking.input().to_owned(), pixels.into())]),
+            [(_, ids)] => looking.inputs(&pixels, ids),
+            _ => Err(Failure::Usage("--want is for one text at a time".to_owned())),
+        }
+    };
+    paths.iter().map(inputs).collect()
 }
 
 fn vectors(results: &[Seen]) -> Outcome<Tensor> {
@@ -101,19 +121,13 @@ fn vectors(results: &[Seen]) -> Outcome<Tensor> {
 struct Looking<'l> {
     job: &'l Job<'l>,
     body: &'l Body,
-    session: &'l Session<'l>,
     /// Texts, and their tokens.
     texts: Vec<(String, Vec<i64>)>,
     settings: PixelSettings,
 }
 
 impl<'l> Looking<'l> {
-    fn of(
-        job: &'l Job<'l>,
-        body: &'l Body,
-        session: &'l Session<'l>,
-        texts: &[String],
-    ) -> Outcome<Self> {
+    fn of(job: &'l Job<'l>, body: &'l Body, texts: &[String]) -> Outcome<Self> {
         let input = body
             .inputs
             .iter()
@@ -138,7 +152,7 @@ impl<'l> Looking<'l> {
 
         let settings = PixelSettings::from_json(config, expected)?;
         let takes_text = meaning(body, &body.inputs, Meaning::TokenIds).is_some();
-        if takes_text && texts.is_empty() {
+        if takes_text && texts.is_empty() && !super::features::are_wanted(job.args) {
             return Err(Failure::Usage(
                 "give texts that may fit the picture: --prompt \"a cat\" --prompt \"a dog\""
                     .to_owned(),
@@ -149,8 +163,8 @@ impl<'l> Looking<'l> {
             return Err(Failure::Usage("the model takes pictures alone, without texts".to_owned()));
         }
 
-        let mut looking = Self { job, body, session, texts: Vec::new(), settings };
-        if takes_text {
+        let mut looking = Self { job, body, texts: Vec::new(), settings };
+        if takes_text && !texts.is_empty() {
             let tokens = Tokens::of(job.reader, job.context)?;
             for text in texts {
                 let ids = looking.ids(&tokens, text)?;
@@ -166,6 +180,14 @@ impl<'l> Looking<'l> {
     fn ids(&self, tokens: &Tokens, text: &str) -> Outcome<Vec<i64>> {
         let most = self.job.facts.context().unwrap_or(usize::MAX);
         let (mut ids, left_out) = tokens.encode_at_most(text, most, self.job.context)?;
+        if left_out > 0 && !self.job.args.truncate {
+            return Err(Failure::Usage(format!(
+                "the text '{}' is {} tokens long, and the model takes {most}; --truncate leaves \
+                 out the end",
+                Escaped::short(text),
+                most.saturating_add(left_out)
+            )));
+        }
         if left_out > 0 {
             self.job.warn(&format!(
                 "the model takes {most} tokens: the last {left_out} of '{text}' are left out"
@@ -190,7 +212,8 @@ impl<'l> Looking<'l> {
             .is_some_and(|kind| kind.contains("siglip"))
     }
 
-    fn look(&self, path: &Path) -> Outcome<Seen> {
+    /// The picture of a file, and its pixels as the model gets them.
+    fn pixels(&self, path: &Path) -> Outcome<(Picture, Tensor)> {
         let named = |error: Error| error.in_file(path.display());
 
         // The file and its pixels are in memory at the same time.
@@ -207,9 +230,15 @@ impl<'l> Looking<'l> {
         super::tokens::silence();
         let picture = decode(&bytes, most).map_err(named)?;
         let (values, height, width) = self.settings.apply(&picture).map_err(named)?;
-        let pixels = Tensor::new(vec![1, 3, height, width], values)?;
-        let made =
-            if self.texts.is_empty() { self.alone(pixels)? } else { self.beside_texts(&pixels)? };
+        Ok((picture, Tensor::new(vec![1, 3, height, width], values)?))
+    }
+
+    fn look(&self, path: &Path, session: &Session<'_>) -> Outcome<Seen> {
+        let (picture, pixels) = self.pixels(path)?;
+        let made = match self.texts.is_empty() {
+            true => self.alone(pixels, session)?,
+            false => self.beside_texts(&pixels, session)?,
+        };
         Ok(Seen {
             picture: path.display().to_string(),
             width: picture.width,
@@ -218,8 +247,13 @@ impl<'l> Looking<'l> {
         })
     }
 
-    fn one(&self, inputs: Vec<(String, Value)>, wanted: &str) -> Outcome<Vec<f32>> {
-        let outcome = self.job.run(self.session, inputs, &[wanted])?;
+    fn one(
+        &self,
+        session: &Session<'_>,
+        inputs: Vec<(String, Value)>,
+        wanted: &str,
+    ) -> Outcome<Vec<f32>> {
+        let outcome = self.job.run(session, inputs, &[wanted])?;
         let value =
             outcome.outputs.first().ok_or_else(|| Error::format("the model made nothing"))?;
         Ok(value.tensor()?.floats()?.into_owned())
@@ -229,40 +263,50 @@ impl<'l> Looking<'l> {
         meaning(self.body, list, what)
     }
 
-    fn alone(&self, pixels: Tensor) -> Outcome<Made> {
-        let input = self.name(&self.body.inputs, Meaning::Pixels).unwrap_or_default().to_owned();
-        let inputs = vec![(input, pixels.into())];
+    /// Name of the input that pixels go into.
+    fn input(&self) -> &str {
+        self.name(&self.body.inputs, Meaning::Pixels).unwrap_or_default()
+    }
+
+    fn alone(&self, pixels: Tensor, session: &Session<'_>) -> Outcome<Made> {
+        let inputs = vec![(self.input().to_owned(), pixels.into())];
         let output = |what| self.name(&self.body.outputs, what);
         if let Some(logits) = output(Meaning::Logits) {
             return Ok(Made::Classification {
-                labels: labels(self.job, &self.one(inputs, logits)?),
+                labels: labels(self.job, &self.one(session, inputs, logits)?),
             });
         }
         let pooled = output(Meaning::Pooled).or_else(|| output(Meaning::HiddenStates));
         let pooled = pooled
             .ok_or_else(|| Error::version("what the model makes of a picture is not known"))?;
-        Ok(Made::Embedding { vector: self.one(inputs, pooled)? })
+        Ok(Made::Embedding { vector: self.one(session, inputs, pooled)? })
     }
 
-    fn beside_texts(&self, pixels: &Tensor) -> Outcome<Made> {
+    /// A picture and a text as the inputs of the graph.
+    fn inputs(&self, pixels: &Tensor, ids: &[i64]) -> Outcome<Vec<(String, Value)>> {
+        let mut inputs = Vec::new();
+        for id in &self.body.inputs {
+            let value = self.body.value(*id);
+            let row = |row: Vec<i64>| Tensor::new(vec![1, row.len()], row).map(Value::from);
+            let value_of = match value.meaning {
+                Meaning::TokenIds => row(ids.to_vec())?,
+                Meaning::AttentionMask => row(vec![1; ids.len()])?,
+                Meaning::Pixels => pixels.clone().into(),
+                _ => continue,
+            };
+            inputs.push((value.name.clone(), value_of));
+        }
+        Ok(inputs)
+    }
+
+    fn beside_texts(&self, pixels: &Tensor, session: &Session<'_>) -> Outcome<Made> {
         let logits = self.name(&self.body.outputs, Meaning::Logits);
         let logits =
             logits.ok_or_else(|| Error::version("the model does not say how well texts fit"))?;
         let mut found = Vec::with_capacity(self.texts.len());
         for (_, ids) in &self.texts {
-            let mut inputs = Vec::new();
-            for id in &self.body.inputs {
-                let value = self.body.value(*id);
-                let row = |row: Vec<i64>| Tensor::new(vec![1, row.len()], row).map(Value::from);
-                let value_of = match value.meaning {
-                    Meaning::TokenIds => row(ids.clone())?,
-                    Meaning::AttentionMask => row(vec![1; ids.len()])?,
-                    Meaning::Pixels => pixels.clone().into(),
-                    _ => continue,
-                };
-                inputs.push((value.name.clone(), value_of));
-            }
-            found.extend(self.one(inputs, logits)?.first().copied());
+            let inputs = self.inputs(pixels, ids)?;
+            found.extend(self.one(session, inputs, logits)?.first().copied());
         }
 
         let scores = if self.is_siglip() { sigmoid(&found) } else { softmax(&found) };

@@ -145,6 +145,39 @@ pub(super) fn run(
     })
 }
 
+/// What goes into the model for each sound.
+pub(super) fn features(
+    job: &Job<'_>,
+    paths: &[PathBuf],
+    body: &Body,
+) -> Outcome<Vec<Vec<(String, Value)>>> {
+    let inputs = |path: &PathBuf| {
+        let Read { sound, .. } = read(job, path, model_rate(job))?;
+        let waveform = meaning(body, &body.inputs, Meaning::Waveform);
+        let (input, samples) = match waveform {
+            Some(input) => (input, waveform_of(job, &sound)?),
+            None if detects_speech(body) => ("input", samples_of(sound.samples)?),
+            None => return Err(Failure::Usage("the model takes no sound".to_owned())),
+        };
+        Ok(vec![(input.to_owned(), samples.into())])
+    };
+    paths.iter().map(inputs).collect()
+}
+
+fn samples_of(samples: Vec<f32>) -> Outcome<Tensor> {
+    Ok(Tensor::new(vec![1, samples.len()], samples)?)
+}
+
+/// Samples as the model's feature extractor makes them.
+fn waveform_of(job: &Job<'_>, sound: &Sound) -> Outcome<Tensor> {
+    let wants_normal =
+        job.facts.get("audio_config").and_then(|config| config.get("do_normalize")?.as_bool());
+    samples_of(match wants_normal {
+        Some(true) => sound.normalized(),
+        _ => sound.samples.clone(),
+    })
+}
+
 /// What was made, as one array.
 fn rows(results: &[Heard]) -> Outcome<Tensor> {
     let row = |heard: &Heard| match &heard.made {
@@ -183,14 +216,7 @@ impl Listening<'_> {
     fn listen(&self, sound: &Sound) -> Outcome<Made> {
         let input = meaning(self.body, &self.body.inputs, Meaning::Waveform);
         let input = input.ok_or_else(|| Failure::Usage("the model takes no sound".to_owned()))?;
-        let wants_normal = self
-            .job
-            .facts
-            .get("audio_config")
-            .and_then(|config| config.get("do_normalize")?.as_bool());
-        let samples =
-            if wants_normal == Some(true) { sound.normalized() } else { sound.samples.clone() };
-        let samples = Tensor::new(vec![1, samples.len()], samples)?;
+        let samples = waveform_of(self.job, sound)?;
         let output = |what| meaning(self.body, &self.body.outputs, what);
         let made = |name: &str| self.one(vec![(input.to_owned(), samples.into())], name);
         if let Some(name) = output(Meaning::Logits) {

@@ -1,16 +1,16 @@
 //! Texts that a language model goes on with, or answers with another text.
 
-use std::io::{self, Write};
-use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use apr_graph::Meaning;
-use apr_infer::{LanguageModel, Memory, Sampler, Sampling, Session, Tensor, Value};
+use apr_infer::{LanguageModel, Memory, Session, Tensor, Value};
 use apr_inputs::chat::{self, Chat, Message, Template};
 use apr_inputs::text::TextStream;
-use apr_io::io_error;
+use apr_ops::run::{Generation, TokenLogProbabilities, log_probabilities};
 use serde::Serialize;
 
+use super::answers::Answers;
+use super::generation;
 use super::job::{Job, UntilInterrupted};
 use super::tokens::{Tokens, apart};
 use super::writing::{Decoder, Parts};
@@ -29,9 +29,15 @@ struct Continued {
     /// The text that they are, where the model's tokenizer is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     text: Option<String>,
-    /// Why no more were added: `end` for a token that ends a text, `stop` for what --stop says,
-    /// `max_tokens`, `context` where the model takes no more.
+    /// Why no more were added: `end` for a token that ends a text, `stop` for what --stop or the
+    /// model's settings say, `max_tokens`, `context` where the model takes no more.
     ended: &'static str,
+    /// Of each token that was added, where --logprobs asks for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    logprobs: Option<Vec<TokenLogProbabilities>>,
+    /// What the model's settings ask for and is not done.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    ignored: Vec<String>,
 }
 
 /// Whatever says what may follow.
@@ -64,20 +70,21 @@ impl Next for Reader<'_> {
 struct Begin {
     /// The tokens before the first that is written.
     tokens: Vec<i64>,
-    /// How many more fit the model.
-    room: usize,
+    /// What the encoder was given.
+    encoder: Vec<i64>,
+    /// How many fit the model, these among them.
+    context: Option<usize>,
 }
 
 /// Goes on with each text.
 pub(super) fn run(job: &Job<'_>, texts: &[String], session: &Session<'_>) -> Outcome {
     let language = LanguageModel::new(session)?;
-    each(job, texts, |tokens, prompt, given| {
+    let settings = generation::settings(job);
+    let context = job.facts.context();
+    each(job, texts, context.map(|context| context.saturating_sub(1)), |asked| {
         let reader = Reader { job, language: &language, memory: Memory::default() };
-        let room =
-            job.facts.context().map_or(usize::MAX, |context| context.saturating_sub(given.len()));
-        // The last token that fits leads to one more, which need not.
-        let begin = Begin { tokens: given.clone(), room: room.saturating_add(1) };
-        write(job, reader, begin, tokens, (prompt, given))
+        let tokens = asked.given.clone();
+        write(job, reader, &settings, Begin { tokens, encoder: Vec::new(), context }, asked)
     })
 }
 
@@ -89,19 +96,12 @@ pub(super) fn answer(job: &Job<'_>, texts: &[String], parts: &Parts<'_>) -> Outc
             "the model does not say with which token it begins a text: {advice}"
         ))
     })?;
-    let beams = ["generation_config.json", "config.json"].into_iter().find_map(|file| {
-        job.facts.file(file)?.get("num_beams")?.as_u64().filter(|beams| *beams > 1)
-    });
-    if let Some(beams) = beams {
-        job.warn(&format!(
-            "the model's settings ask for a search with {beams} beams; one is followed"
-        ));
-    }
-
-    each(job, texts, |tokens, prompt, given| {
-        let states = parts.encode(read_by(parts, &given)?)?;
-        let begin = Begin { tokens: vec![start], room: usize::MAX };
-        write(job, parts.decoder(states)?, begin, tokens, (prompt, given))
+    let settings = generation::settings(job);
+    let context = job.facts.decoder_context();
+    each(job, texts, job.facts.context(), |asked| {
+        let states = parts.encode(read_by(parts, &asked.given)?)?;
+        let begin = Begin { tokens: vec![start], encoder: asked.given.clone(), context };
+        write(job, parts.decoder(states)?, &settings, begin, asked)
     })
 }
 
@@ -120,11 +120,21 @@ fn read_by(parts: &Parts<'_>, given: &[i64]) -> Outcome<Vec<(String, Value)>> {
     Ok(inputs)
 }
 
-/// Writes something for each text, or for the tokens that are given.
+/// What a text is written for.
+struct Asked<'a, 'o> {
+    tokens: Option<&'a Tokens>,
+    prompt: Option<String>,
+    given: Vec<i64>,
+    answers: &'a mut Answers<'o>,
+}
+
+/// Writes something for each text, or for the tokens that are given; `kept` is how many of a text
+/// --truncate leaves.
 fn each(
     job: &Job<'_>,
     texts: &[String],
-    one: impl Fn(Option<&Tokens>, Option<String>, Vec<i64>) -> Outcome<Continued>,
+    kept: Option<usize>,
+    mut one: impl FnMut(Asked<'_, '_>) -> Outcome<Continued>,
 ) -> Outcome {
     if job.args.output.is_some() {
         return Err(Failure::Usage(
@@ -132,8 +142,12 @@ fn each(
         ));
     }
 
+    let mut answers = Answers::of(job);
     if texts.is_empty() {
-        let report = one(None, None, job.args.tokens.clone())?;
+        let mut given = job.args.tokens.clone();
+        fit(job, &mut given, kept)?;
+        let asked = Asked { tokens: None, prompt: None, given, answers: &mut answers };
+        let report = one(asked)?;
         return job.context.printer.report(&report, |out, _| writeln!(out));
     }
 
@@ -144,20 +158,19 @@ fn each(
         let (prompt, ends) =
             if job.args.chat { (Some(as_chat(job, text)?), false) } else { (None, true) };
         let mut given = tokens.encode(prompt.as_deref().unwrap_or(text), ends, job.context)?;
-        fit(job, &mut given)?;
+        fit(job, &mut given, kept)?;
         if given.is_empty() {
             return Err(Failure::Usage(
                 "the text is empty, so there is nothing to go on from".to_owned(),
             ));
         }
 
-        reports.push(one(Some(&tokens), prompt, given)?);
-        if !job.context.json {
-            writeln!(io::stdout())
-                .map_err(|error| io_error(&error, Path::new("standard output")))?;
-        }
+        answers.begin()?;
+        let asked = Asked { tokens: Some(&tokens), prompt, given, answers: &mut answers };
+        reports.push(one(asked)?);
     }
 
+    answers.finish()?;
     match reports.as_slice() {
         [report] => job.context.printer.report(report, |_, _| Ok(())),
         reports => job.context.printer.report(&reports, |_, _| Ok(())),
@@ -187,21 +200,21 @@ fn as_chat(job: &Job<'_>, text: &str) -> Outcome<String> {
     })
 }
 
-/// Refuses what is longer than the model's context, or leaves out its beginning where that is
-/// wanted.
-fn fit(job: &Job<'_>, given: &mut Vec<i64>) -> Outcome {
-    let Some(context) = job.facts.context().filter(|context| given.len() > *context) else {
-        return Ok(());
-    };
+/// Refuses what is longer than the model's context, or leaves out its end where that is wanted:
+/// then `kept` tokens stay.
+fn fit(job: &Job<'_>, given: &mut Vec<i64>, kept: Option<usize>) -> Outcome {
     let count = given.len();
+    let context = job.facts.context().filter(|context| count > *context);
+    let Some((context, kept)) = context.zip(kept) else { return Ok(()) };
     if !job.args.truncate {
+        let what = if job.args.tokens.is_empty() { "the text is" } else { "--tokens is" };
         return Err(Failure::Usage(format!(
-            "the text is {count} tokens long, and the model's context has {context}; --truncate \
+            "{what} {count} tokens long, and the model's context has {context}; --truncate \
              leaves out the end"
         )));
     }
-    job.warn(&format!("the last {} of the text's {count} tokens are left out", count - context));
-    given.truncate(context);
+    job.warn(&format!("the last {} of the text's {count} tokens are left out", count - kept));
+    given.truncate(kept);
     Ok(())
 }
 
@@ -209,46 +222,42 @@ fn fit(job: &Job<'_>, given: &mut Vec<i64>) -> Outcome {
 fn write(
     job: &Job<'_>,
     mut writer: impl Next,
+    settings: &Generation,
     begin: Begin,
-    tokens: Option<&Tokens>,
-    (prompt, given): (Option<String>, Vec<i64>),
+    asked: Asked<'_, '_>,
 ) -> Outcome<Continued> {
-    let args = job.args;
-    let sampling = Sampling {
-        temperature: args.temperature,
-        top_k: args.top_k,
-        top_p: args.top_p,
-        seed: args.seed,
-    };
-
-    let mut sampler = Sampler::new(sampling);
-    let stream = tokens.map(|tokens| TextStream::behind(&tokens.0, &begin.tokens)).transpose()?;
+    let most = generation::most(job, settings, begin.tokens.len());
+    let room = begin.context.map_or(usize::MAX, |size| size.saturating_sub(begin.tokens.len()));
+    let mut chooser = settings.begin(&begin.tokens, &begin.encoder, most);
+    let stream = asked.tokens.map(|tokens| TextStream::behind(&tokens.0, &begin.tokens));
     let mut writing = Writing {
-        stream,
-        stops: &args.stop,
-        quiet: job.context.json,
+        stream: stream.transpose()?,
+        stops: [&job.args.stop[..], settings.stops()].concat(),
+        answers: asked.answers,
         text: String::new(),
         shown: 0,
     };
 
-    let (mut added, mut next) = (Vec::new(), begin.tokens);
+    let name = |id: i64| asked.tokens.and_then(|tokens| tokens.0.token(id));
+    let (mut added, mut next, mut logprobs) = (Vec::new(), begin.tokens, Vec::new());
     let ended = loop {
-        if added.len() >= args.max_tokens {
+        if added.len() >= most {
             break "max_tokens";
         }
-        if added.len() >= begin.room {
-            let context = job.facts.context().unwrap_or_default();
-            job.warn(&format!("the model's context of {context} tokens is full"));
+        if added.len() >= room {
+            let context = begin.context.unwrap_or_default();
+            job.warn(&format!("ended: context: the model's context of {context} tokens is full"));
             break "context";
         }
-        let logits = writer.next(&next)?;
-        let token = sampler
-            .choose(&logits)
-            .ok_or_else(|| Failure::General("no logit is a number".to_owned()))?;
-        let token = i64::try_from(token).unwrap_or(i64::MAX);
-        if job.facts.ends().contains(&token) {
+
+        let mut logits = writer.next(&next)?;
+        let own = job.args.logprobs.map(|count| (logits.clone(), count));
+        chooser.process(&mut logits);
+        let token = chooser.choose(&logits)?;
+        if settings.ends().contains(&token) {
             break "end";
         }
+        logprobs.extend(own.map(|(own, count)| log_probabilities(&own, token, count, name)));
         added.push(token);
         if writing.add(token)? {
             break "stop";
@@ -257,20 +266,30 @@ fn write(
     };
 
     let text = writing.finish()?;
-    Ok(Continued { prompt, given, added, text: tokens.map(|_| text), ended })
+    let logprobs = job.args.logprobs.map(|_| logprobs);
+    generation::show_logprobs(job, logprobs.as_deref())?;
+    Ok(Continued {
+        prompt: asked.prompt,
+        given: asked.given,
+        added,
+        text: asked.tokens.map(|_| text),
+        ended,
+        logprobs,
+        ignored: settings.ignored().to_vec(),
+    })
 }
 
 /// The text as it grows, shown as far as it is whole characters.
-struct Writing<'a> {
+struct Writing<'a, 'o> {
     /// `None` where tokens are shown by their numbers.
     stream: Option<TextStream<'a>>,
-    stops: &'a [String],
-    quiet: bool,
+    stops: Vec<String>,
+    answers: &'a mut Answers<'o>,
     text: String,
     shown: usize,
 }
 
-impl Writing<'_> {
+impl Writing<'_, '_> {
     /// Adds a token; true where the text has come to what it stops at.
     fn add(&mut self, token: i64) -> Outcome<bool> {
         let stop = match &mut self.stream {
@@ -301,15 +320,12 @@ impl Writing<'_> {
             self.text.push_str(if is_cut { "" } else { &rest });
         }
         self.show(true)?;
+        self.answers.end(&self.text);
         Ok(self.text)
     }
 
     /// Writes what is new; what may be a part of what the text stops at, only at the end.
     fn show(&mut self, all: bool) -> Outcome {
-        if self.quiet {
-            return Ok(());
-        }
-
         let held = if all {
             0
         } else {
@@ -322,13 +338,6 @@ impl Writing<'_> {
 
         let start = self.shown.min(end);
         self.shown = end;
-        let new = &self.text[start..end];
-
-        // A model may write what steers a terminal.
-        let shown: String =
-            new.chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t')).collect();
-        let mut out = io::stdout().lock();
-        let written = out.write_all(shown.as_bytes()).and_then(|()| out.flush());
-        Ok(written.map_err(|error| io_error(&error, Path::new("standard output")))?)
+        self.answers.write(&self.text[start..end])
     }
 }

@@ -320,6 +320,21 @@ pub(super) fn ids(job: &Job<'_>, tokens: &Tokens, text: &str) -> Outcome<Vec<i64
     }
 }
 
+/// Tokens that the user gave, as many as the model takes.
+pub(super) fn within(job: &Job<'_>, mut ids: Vec<i64>) -> Outcome<Vec<i64>> {
+    let count = ids.len();
+    let Some(most) = job.facts.context().filter(|most| count > *most) else { return Ok(ids) };
+    if !job.args.truncate {
+        return Err(Failure::Usage(format!(
+            "--tokens is {count} tokens long, and the model takes {most}; --truncate leaves out \
+             the end"
+        )));
+    }
+    job.warn(&format!("the model takes {most} tokens: the last {} are left out", count - most));
+    ids.truncate(most);
+    Ok(ids)
+}
+
 /// A text as the inputs of a graph.
 pub(super) fn inputs(body: &Body, ids: &[i64]) -> Outcome<Vec<(String, Value)>> {
     let needed = |id: &&ValueId| body.value(**id).origin == Origin::Input;

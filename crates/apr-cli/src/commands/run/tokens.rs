@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use std::{panic, thread};
 
 use apr::{CheckpointReader, Error, IoCause};
-use apr_inputs::text::{TextTokens, TokenizerSource};
+use apr_inputs::text::{Piece, TextTokens, TokenizerSource};
 
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
@@ -100,6 +100,21 @@ impl Tokens {
     pub(super) fn encode(&self, text: &str, ends: bool, context: &Context) -> Outcome<Vec<i64>> {
         let (tokens, text) = (Arc::clone(&self.0), text.to_owned());
         apart("the tokenizer", context, move || tokens.encode(&text, ends))
+    }
+
+    /// The tokens of a text with their places; `ends` adds those that begin and end one.
+    pub(super) fn pieces(&self, text: &str, ends: bool, context: &Context) -> Outcome<Vec<Piece>> {
+        let (tokens, text) = (Arc::clone(&self.0), text.to_owned());
+        apart("the tokenizer", context, move || tokens.pieces(&text, ends))
+    }
+
+    /// The text of tokens; `all` spells out those that stand for no text.
+    pub(super) fn decode(&self, ids: &[i64], all: bool, context: &Context) -> Outcome<String> {
+        let (tokens, ids) = (Arc::clone(&self.0), ids.to_vec());
+        apart("the tokenizer", context, move || match all {
+            true => tokens.decode_all(&ids),
+            false => tokens.decode(&ids),
+        })
     }
 
     /// The tokens of a text that has this many at most, and how many it has more.

@@ -5,14 +5,16 @@ use std::path::{Path, PathBuf};
 
 use apr::{CheckpointReader, Error, Escaped};
 use apr_core::{DType, keys};
-use apr_graph::Meaning;
+use apr_graph::{Body, Meaning};
 use apr_infer::{Tensor, Value};
 use apr_inputs::sound::{LogMel, MelSettings};
-use apr_ops::run::WhisperTokens;
+use apr_ops::run::{Generation, Segment, WhisperTokens};
 use apr_source::companions::learn_from;
 use serde::Serialize;
 use serde_json::Value as Json;
 
+use super::answers::Answers;
+use super::generation;
 use super::job::Job;
 use super::sounds::{Read, SoundReport, model_rate, read, setting};
 use super::tokens::Tokens;
@@ -43,6 +45,11 @@ struct Transcribed {
     segments: Vec<Said>,
     /// Tokens of all windows, with marks of time.
     tokens: Vec<i64>,
+    /// Why the writing ended: `end` of the sound, or `max_tokens`.
+    ended: &'static str,
+    /// What the model's settings ask for and is not done.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    ignored: Vec<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -62,37 +69,63 @@ pub(super) fn run(job: &Job<'_>, paths: &[PathBuf], parts: &Parts<'_>) -> Outcom
     }
 
     let whisper = Whisper::of(job, parts)?;
-    let results = paths.iter().map(|path| whisper.transcribe(path)).collect::<Outcome<Vec<_>>>()?;
+    let mut answers = Answers::of(job);
+    let mut results = Vec::with_capacity(paths.len());
+    for path in paths {
+        let said = whisper.transcribe(path)?;
+        if !job.args.timestamps {
+            answers.begin()?;
+            answers.write(&said.text)?;
+            answers.end(&said.text);
+        }
+        results.push(said);
+    }
+
     let report = TranscriptionReport { file: job.name.to_owned(), results };
+    if !job.args.timestamps {
+        answers.finish()?;
+        return job.context.printer.report(&report, |_, _| Ok(()));
+    }
     job.context.printer.report(&report, |out, report| {
         report.results.iter().try_for_each(|said| {
             if paths.len() > 1 {
                 writeln!(out, "{BOLD}{}{BOLD:#}", Escaped(&said.sound.file))?;
             }
-            render(out, said, job.args.timestamps)
+            render(out, said)
         })
     })
 }
 
-struct Whisper<'w> {
-    job: &'w Job<'w>,
-    parts: &'w Parts<'w>,
-    tokens: Tokens,
-    special: WhisperTokens,
+/// The log-mel spectrum of each sound, as long as the sound is, and one window at least.
+pub(super) fn features(
+    job: &Job<'_>,
+    paths: &[PathBuf],
+    body: &Body,
+) -> Outcome<Vec<Vec<(String, Value)>>> {
+    let hearing = Hearing::of(job, body)?;
+    let inputs = |path: &PathBuf| {
+        let (spectrum, _) = hearing.spectrum(job, path)?;
+        let frames = spectrum.len() / hearing.mels;
+        let spectrum = Tensor::new(vec![1, hearing.mels, frames], spectrum)?;
+        Ok(vec![(hearing.input.clone(), spectrum.into())])
+    };
+    paths.iter().map(inputs).collect()
+}
+
+/// How a Whisper hears: the settings of its spectrum.
+struct Hearing {
     mel: LogMel,
+    /// Name of the input.
     input: String,
     mels: usize,
     /// Frames of a window.
     frames: usize,
     hop: usize,
     rate: u32,
-    /// Most tokens of a window.
-    longest: usize,
 }
 
-impl<'w> Whisper<'w> {
-    fn of(job: &'w Job<'w>, parts: &'w Parts<'w>) -> Outcome<Self> {
-        let body = parts.encoder.0;
+impl Hearing {
+    fn of(job: &Job<'_>, body: &Body) -> Outcome<Self> {
         let input = body
             .inputs
             .iter()
@@ -114,6 +147,39 @@ impl<'w> Whisper<'w> {
         let (points, hop) = (number("n_fft", 400), number("hop_length", 160));
         let mel =
             LogMel::new(MelSettings { points, hop, mels, filterbank: filterbank(job.reader)? })?;
+        Ok(Self { mel, input: input.name.clone(), mels, frames, hop, rate: model_rate(job) })
+    }
+
+    /// Samples of a window.
+    fn window(&self) -> usize {
+        self.frames * self.hop
+    }
+
+    /// The spectrum of a file's sound, row by row.
+    fn spectrum(&self, job: &Job<'_>, path: &Path) -> Outcome<(Vec<f32>, SoundReport)> {
+        let Read { mut sound, report } = read(job, path, self.rate)?;
+
+        // A short sound is a window with silence behind it; of a longer one, the spectrum is made
+        // as a whole.
+        sound.samples.resize(sound.samples.len().max(self.window()), 0.0);
+        Ok((self.mel.spectrum(&sound.samples)?, report))
+    }
+}
+
+struct Whisper<'w> {
+    job: &'w Job<'w>,
+    parts: &'w Parts<'w>,
+    tokens: Tokens,
+    special: WhisperTokens,
+    hearing: Hearing,
+    settings: Generation,
+    /// Most tokens of a window.
+    longest: usize,
+}
+
+impl<'w> Whisper<'w> {
+    fn of(job: &'w Job<'w>, parts: &'w Parts<'w>) -> Outcome<Self> {
+        let hearing = Hearing::of(job, parts.encoder.0)?;
         let special = WhisperTokens::of(job.facts).ok_or_else(|| {
             let advice = "put the model's generation_config.json beside it";
             Error::version(format!(
@@ -131,34 +197,41 @@ impl<'w> Whisper<'w> {
             job.facts.config("max_target_positions").and_then(Json::as_u64).unwrap_or(448);
         let longest = usize::try_from(length.unwrap_or(positions).min(positions)).unwrap_or(448);
         let tokens = Tokens::of(job.reader, job.context)?;
-        let (input, rate) = (input.name.clone(), model_rate(job));
-        Ok(Self { job, parts, tokens, special, mel, input, mels, frames, hop, rate, longest })
+        let settings = generation::settings(job);
+        Ok(Self { job, parts, tokens, special, hearing, settings, longest })
     }
 
     fn transcribe(&self, path: &Path) -> Outcome<Transcribed> {
-        let Read { mut sound, report } = read(self.job, path, self.rate)?;
-        let window = self.frames * self.hop;
-
-        // A short sound is a window with silence behind it; of a longer one, the spectrum is made
-        // as a whole.
-        sound.samples.resize(sound.samples.len().max(window), 0.0);
-        let spectrum = self.mel.spectrum(&sound.samples)?;
-        let all = spectrum.len() / self.mels;
-        let step = window as f64 / f64::from(self.rate) / (self.frames / FRAMES_A_STEP) as f64;
+        let hearing = &self.hearing;
+        let (spectrum, report) = hearing.spectrum(self.job, path)?;
+        let all = spectrum.len() / hearing.mels;
+        let (window, frames) = (hearing.window(), hearing.frames);
+        let step = window as f64 / f64::from(hearing.rate) / (frames / FRAMES_A_STEP) as f64;
         let (mut place, mut begin, mut segments, mut written) = (0, None, Vec::new(), Vec::new());
-        while place < all {
-            let here = self.frames.min(all - place);
+        let mut left = self.job.args.max_tokens.unwrap_or(usize::MAX);
+        while place < all && left > 0 {
+            let here = frames.min(all - place);
             let states = self
                 .parts
-                .encode(vec![(self.input.clone(), self.window(&spectrum, all, place)?)])?;
+                .encode(vec![(hearing.input.clone(), self.window(&spectrum, all, place)?)])?;
 
             // The language is heard in the first window only.
             let begin = match &begin {
                 Some(begin) => begin,
                 None => begin.insert(self.begin(&states)?),
             };
-            let tokens = self.write(states, begin)?;
-            let (parts, moved) = self.special.segments(&tokens, (here / FRAMES_A_STEP) as i64);
+            let tokens = self.write(states, begin, left)?;
+            left = left.saturating_sub(tokens.len());
+            let steps = (here / FRAMES_A_STEP) as i64;
+            let (mut parts, moved) = self.special.segments(&tokens, steps);
+
+            // What a next window would write again stays where there is none.
+            let whole: usize = parts.iter().map(|part| part.tokens.len()).sum();
+            if left == 0 && whole < tokens.len() {
+                let start = parts.last().map_or(0, |part| part.end);
+                parts.push(Segment { start, end: steps, tokens: tokens[whole..].to_vec() });
+            }
+
             for part in parts {
                 let seconds =
                     |steps: i64| place as f64 / FRAMES_A_STEP as f64 * step + steps as f64 * step;
@@ -196,18 +269,21 @@ impl<'w> Whisper<'w> {
             text,
             segments,
             tokens: written,
+            ended: if left == 0 { "max_tokens" } else { "end" },
+            ignored: self.settings.ignored().to_vec(),
         })
     }
 
     /// The part of a spectrum that begins at a frame, with nothing behind its end.
     fn window(&self, spectrum: &[f32], all: usize, place: usize) -> Outcome<Value> {
-        let here = self.frames.min(all - place);
-        let mut values = Vec::with_capacity(self.mels * self.frames);
+        let (mels, frames) = (self.hearing.mels, self.hearing.frames);
+        let here = frames.min(all - place);
+        let mut values = Vec::with_capacity(mels * frames);
         for row in spectrum.chunks_exact(all) {
             values.extend_from_slice(&row[place..place + here]);
-            values.extend(std::iter::repeat_n(0.0, self.frames - here));
+            values.extend(std::iter::repeat_n(0.0, frames - here));
         }
-        Ok(Tensor::new(vec![1, self.mels, self.frames], values)?.into())
+        Ok(Tensor::new(vec![1, mels, frames], values)?.into())
     }
 
     /// The tokens that a text begins with: the language, which the model hears where the user does
@@ -264,31 +340,36 @@ impl<'w> Whisper<'w> {
         Ok(likeliest.map_or(self.special.start, |(_, id)| *id))
     }
 
-    /// What is said in a window, the likeliest token each time.
-    fn write(&self, states: Value, begin: &[i64]) -> Outcome<Vec<i64>> {
+    /// What is said in a window, in so many tokens at most.
+    fn write(&self, states: Value, begin: &[i64], left: usize) -> Outcome<Vec<i64>> {
         let mut decoder = self.parts.decoder(states)?;
         let (mut written, mut next) = (Vec::new(), begin.to_vec());
-        while begin.len() + written.len() < self.longest {
+        let room = self.longest.saturating_sub(begin.len());
+        let room = match self.job.args.max_tokens {
+            Some(_) => room,
+            None => room.min(self.settings.most(begin.len()).unwrap_or(room)),
+        };
+        let mut chooser = self.settings.begin(begin, &[], room);
+        while written.len() < room.min(left) {
             let mut logits = decoder.next(&next)?;
-            self.special.rule_out(&mut logits, &written, self.times());
-
-            // `max_by` takes the last of equals: from behind, that is the first.
-            let best = (0..logits.len())
-                .rev()
-                .max_by(|&a, &b| logits[a].total_cmp(&logits[b]))
-                .unwrap_or_default();
-            let token = i64::try_from(best).unwrap_or(i64::MAX);
-            if token == self.special.end {
+            chooser.process(&mut logits);
+            if self.times() {
+                self.special.rule_out(&mut logits, &written);
+            }
+            let token = chooser.choose(&logits)?;
+            if self.settings.ends().contains(&token) {
                 return Ok(written);
             }
             written.push(token);
             next = vec![token];
         }
 
-        self.job.warn(&format!(
-            "a window has more than {} tokens; the rest of its text is left out",
-            self.longest
-        ));
+        if room <= left {
+            self.job.warn(&format!(
+                "ended: context: a window has more than {} tokens; the rest of its text is left out",
+                room + begin.len()
+            ));
+        }
         Ok(written)
     }
 }
@@ -321,10 +402,8 @@ fn filterbank(reader: &dyn CheckpointReader) -> Outcome<Vec<f32>> {
     Ok(floats(&tensor.bytes))
 }
 
-fn render(out: &mut dyn Write, said: &Transcribed, times: bool) -> io::Result<()> {
-    if !times {
-        return writeln!(out, "{}", Escaped(&said.text));
-    }
+/// The parts of a text, and when each is said.
+fn render(out: &mut dyn Write, said: &Transcribed) -> io::Result<()> {
     said.segments.iter().try_for_each(|part| {
         let text = part.text.trim();
         writeln!(out, "{DIM}{:>8.2} to {:.2}{DIM:#}  {}", part.start, part.end, Escaped(text))

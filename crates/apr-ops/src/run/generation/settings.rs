@@ -233,9 +233,11 @@ fn bounds(made: &mut Generation, entries: &mut Entries<'_>) {
     let decay = entries.get("exponential_decay_length_penalty", |value| {
         Some((count(value.get(0)?)?, value.get(1)?.as_f64()?))
     });
-    made.processors.extend(
-        decay.map(|(start, factor)| Processor::ExponentialDecay { start, factor, ends }),
-    );
+    made.processors.extend(decay.map(|(start, factor)| Processor::ExponentialDecay {
+        start,
+        factor,
+        ends,
+    }));
     made.processors.extend(entries.tokens("suppress_tokens").map(Processor::Suppress));
     let first = entries.tokens("begin_suppress_tokens");
     made.processors.extend(first.map(|first| Processor::SuppressFirst(first, forced.is_some())));
@@ -277,10 +279,14 @@ fn name_ignored(made: &mut Generation, entries: Entries<'_>, is_own: bool) {
     made.ignored = entries.ignored;
     for (key, value) in entries.file.into_iter().flatten() {
         let neutral_at = NOT_DONE.iter().find(|(name, _)| name == key).map(|(_, at)| *at);
-        let number = value.as_f64().or_else(|| value.as_bool().map(|flag| f64::from(u8::from(flag))));
+        let number =
+            value.as_f64().or_else(|| value.as_bool().map(|flag| f64::from(u8::from(flag))));
         let is_off = value.is_null()
             || value.as_array().is_some_and(Vec::is_empty)
             || number.zip(neutral_at).is_some_and(|(number, at)| at.contains(&number));
+        // Whisper's language and task are said by options.
+        let is_whispers = key == "forced_decoder_ids" && is_of_whisper(entries.file);
+        let is_off = is_off || is_whispers;
         let is_known = entries.used.contains(&key.as_str())
             || NEUTRAL.contains(&key.as_str())
             || OF_WHISPER.contains(&key.as_str());
@@ -288,6 +294,11 @@ fn name_ignored(made: &mut Generation, entries: Entries<'_>, is_own: bool) {
             made.ignored.push(named(key, value));
         }
     }
+}
+
+fn is_of_whisper(file: Option<&Map<String, Json>>) -> bool {
+    let has = |key: &str| file.is_some_and(|file| file.contains_key(key));
+    has("no_timestamps_token_id") || has("max_target_positions")
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "settings have single precision")]

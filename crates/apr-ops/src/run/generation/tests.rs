@@ -60,10 +60,10 @@ fn options_go_before_the_models_settings() {
     };
     let greedy = of(&options);
     assert!(!greedy.samples());
-    assert_eq!((greedy.most(100), &greedy.processors[..]), (
-        Some(3),
-        &[Processor::PresencePenalty(0.5)][..]
-    ));
+    assert_eq!(
+        (greedy.most(100), &greedy.processors[..]),
+        (Some(3), &[Processor::PresencePenalty(0.5)][..])
+    );
     let mut chooser = greedy.begin(&[1], &[], 3);
     chooser.tokens = vec![1, 2, 2];
     let mut logits = [1.0, 1.0, 1.0];
@@ -88,8 +88,7 @@ fn what_is_not_done_is_named() {
         "constraints": null, "of_my_own": [1], "eos_token_id": [7, 2, 7]
     });
     let settings = by_file(&config, &GenerationOptions::default());
-    let expected =
-        ["top_p (\"much\")", "guidance_scale (1.5)", "num_beams (4)", "of_my_own ([1])"];
+    let expected = ["top_p (\"much\")", "guidance_scale (1.5)", "num_beams (4)", "of_my_own ([1])"];
     assert_eq!(settings.ignored(), expected);
     assert_eq!(settings.ends(), [7, 2]);
 
@@ -110,7 +109,8 @@ fn settings_that_leave_no_token_are_an_error() {
 
 #[test]
 fn log_probabilities_are_those_of_the_logits() {
-    let made = log_probabilities(&[0.0, 3.0_f32.ln(), f32::NAN], 0, 2, |id| Some(format!("<{id}>")));
+    let made =
+        log_probabilities(&[0.0, 3.0_f32.ln(), f32::NAN], 0, 2, |id| Some(format!("<{id}>")));
     assert!((made.chosen.logprob - 0.25_f64.ln()).abs() < 1e-6);
     assert_eq!(made.chosen.token.as_deref(), Some("<0>"));
     let top: Vec<i64> = made.top.iter().map(|one| one.id).collect();

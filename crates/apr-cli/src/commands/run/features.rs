@@ -1,0 +1,116 @@
+//! What goes into a model, as arrays: the ids of tokens, the log-mel spectrum or the waveform, the
+//! values of pixels.
+
+use apr_graph::{Body, Meaning};
+use apr_infer::{Data, Tensor, Value};
+use apr_ops::run::{Runnable, report};
+
+use super::given::Given;
+use super::job::{Job, meaning};
+use super::output::Output;
+use super::{arrays, pictures, sounds, transcription};
+use crate::args::RunArgs;
+use crate::failure::{Failure, Outcome};
+
+/// The value of --want that stands for them.
+const NAME: &str = "features";
+
+/// Whether they are asked for.
+pub(super) fn are_wanted(args: &RunArgs) -> bool {
+    args.want.iter().any(|name| name == NAME)
+}
+
+/// Whether a part that runs has a value of this name, which is meant then.
+pub(super) fn is_a_value(parts: &[Runnable], args: &RunArgs) -> bool {
+    let runs = |part: &&Runnable| args.part.as_ref().is_none_or(|name| *name == part.name);
+    parts
+        .iter()
+        .filter(runs)
+        .any(|part| part.graph.body.values.iter().any(|value| value.name == NAME))
+}
+
+/// Makes them, and shows or writes them. Nothing of the model runs.
+pub(super) fn run(job: &Job<'_>, given: Given, parts: &[Runnable]) -> Outcome {
+    if job.args.want.len() > 1 {
+        let message = "--want features stands alone: it is what goes in, and nothing runs";
+        return Err(Failure::Usage(message.to_owned()));
+    }
+    let part = part_for(job, &given, parts)?;
+    let body = &part.graph.body;
+    let rows = if !given.sounds.is_empty() {
+        match meaning(body, &body.inputs, Meaning::Mel) {
+            Some(_) => transcription::features(job, &given.sounds, body)?,
+            None => sounds::features(job, &given.sounds, body)?,
+        }
+    } else if !given.pictures.is_empty() {
+        pictures::features(job, &given.pictures, &given.texts, body)?
+    } else if !given.arrays.is_empty() {
+        vec![arrays::inputs(job, given.arrays, &part.graph)?]
+    } else {
+        vec![arrays::text_inputs(job, &given.texts, body)?]
+    };
+
+    let (names, outputs): (Vec<String>, Vec<Value>) = stacked(rows)?.into_iter().unzip();
+    if let Some(output) = Output::of(job.args, &job.context.printer)? {
+        let array = |(name, value): (&String, &Value)| Ok((name.clone(), value.tensor()?.clone()));
+        let arrays = names.iter().zip(&outputs).map(array).collect::<apr::Result<Vec<_>>>()?;
+        output.write(&arrays)?;
+    }
+
+    let outcome = apr_infer::Outcome { outputs, peak_bytes: 0, work: 0, stopped: false };
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let report = report(job.name, &part.name, &names, &outcome)?;
+    job.context.printer.report(&report, |out, report| {
+        report.outputs.iter().try_for_each(|output| arrays::render(out, output))
+    })
+}
+
+/// The part of the model that takes what is given: the one that is named, or the first that does.
+fn part_for<'p>(job: &Job<'_>, given: &Given, parts: &'p [Runnable]) -> Outcome<&'p Runnable> {
+    if job.args.part.is_some() {
+        return super::chosen(parts, job.args.part.as_deref());
+    }
+    let takes = |body: &Body| {
+        let has = |what| meaning(body, &body.inputs, what).is_some();
+        if !given.sounds.is_empty() {
+            has(Meaning::Mel) || has(Meaning::Waveform) || sounds::detects_speech(body)
+        } else if !given.pictures.is_empty() {
+            has(Meaning::Pixels)
+        } else {
+            !given.arrays.is_empty() || has(Meaning::TokenIds)
+        }
+    };
+    parts.iter().find(|part| takes(&part.graph.body)).ok_or_else(|| {
+        Failure::Usage("the model takes nothing of the kind that is given".to_owned())
+    })
+}
+
+/// What goes in for several files, one beside the other along the first dimension.
+fn stacked(rows: Vec<Vec<(String, Value)>>) -> Outcome<Vec<(String, Value)>> {
+    let mut rows = rows.into_iter();
+    let Some(mut all) = rows.next() else { return Ok(Vec::new()) };
+    for row in rows {
+        for ((_, first), (_, other)) in all.iter_mut().zip(row) {
+            let joined = joined(first.tensor()?, other.tensor()?)?;
+            *first = joined.into();
+        }
+    }
+    Ok(all)
+}
+
+fn joined(first: &Tensor, other: &Tensor) -> Outcome<Tensor> {
+    let (inner, others) = (first.shape().get(1..), other.shape().get(1..));
+    if inner != others {
+        let message = "files of different lengths make no one array: give one at a time";
+        return Err(Failure::Usage(message.to_owned()));
+    }
+    let mut shape = first.shape().to_vec();
+    if let (Some(rows), Some(more)) = (shape.first_mut(), other.shape().first()) {
+        *rows += more;
+    }
+    Ok(match (first.data(), other.data()) {
+        (Data::F32(a), Data::F32(b)) => Tensor::new(shape, [&a[..], &b[..]].concat())?,
+        (Data::I64(a), Data::I64(b)) => Tensor::new(shape, [&a[..], &b[..]].concat())?,
+        _ => return Err(Failure::Usage("give one file at a time".to_owned())),
+    })
+}

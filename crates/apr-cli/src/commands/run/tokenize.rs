@@ -1,0 +1,147 @@
+//! `apr tokenize`.
+
+use std::io::{self, IsTerminal, Write};
+
+use apr::Escaped;
+use apr_inputs::text::Piece;
+use serde::Serialize;
+
+use super::given::{piped_text, read_text};
+use super::tokens::Tokens;
+use crate::args::TokenizeArgs;
+use crate::context::Context;
+use crate::failure::{Failure, Outcome};
+use crate::model;
+use crate::printer::DIM;
+
+#[derive(Debug, Serialize)]
+struct TokenizeReport {
+    /// The model.
+    file: String,
+    /// One for each text.
+    results: Vec<Tokenized>,
+}
+
+#[derive(Debug, Serialize)]
+struct Tokenized {
+    /// The text; absent where ids were given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    text: Option<String>,
+    /// Ids of the tokens.
+    ids: Vec<i64>,
+    /// The tokens, with their places where a text was given.
+    tokens: Vec<Shown>,
+    /// The text that they decode to, by --decode.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    decoded: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum Shown {
+    Placed(Piece),
+    Alone { id: i64, token: String },
+}
+
+/// Cuts texts into tokens, or decodes ids.
+pub(in crate::commands) fn run(args: &TokenizeArgs, context: &Context) -> Outcome {
+    let model = model::look_with_companions(&args.model, context)?;
+    model.reader.warnings().iter().for_each(|warning| context.printer.warn(warning));
+    let tokens = Tokens::of(&*model.reader, context)?;
+    let results = if args.tokens.is_empty() {
+        texts(args)?
+            .into_iter()
+            .map(|text| cut(&tokens, text, args, context))
+            .collect::<Outcome<Vec<_>>>()?
+    } else {
+        vec![named(&tokens, args, context)?]
+    };
+
+    let report = TokenizeReport { file: model.name, results };
+    context.printer.report(&report, |out, report| {
+        let several = report.results.len() > 1;
+        report.results.iter().enumerate().try_for_each(|(number, result)| {
+            if number > 0 {
+                writeln!(out)?;
+            }
+            render(out, result, several)
+        })
+    })
+}
+
+fn texts(args: &TokenizeArgs) -> Outcome<Vec<String>> {
+    let mut texts = args.prompt.clone();
+    for path in &args.input {
+        texts.push(read_text(path)?);
+    }
+    if texts.is_empty() && args.model.as_os_str() != "-" {
+        texts.extend(piped_text()?);
+    }
+    if texts.is_empty() {
+        let message = "give a text: --prompt TEXT, --input FILE or a pipe; or ids: --tokens 1,15,7";
+        return Err(Failure::Usage(message.to_owned()));
+    }
+    Ok(texts)
+}
+
+fn cut(
+    tokens: &Tokens,
+    text: String,
+    args: &TokenizeArgs,
+    context: &Context,
+) -> Outcome<Tokenized> {
+    let pieces = tokens.pieces(&text, !args.no_special_tokens, context)?;
+    let ids: Vec<i64> = pieces.iter().map(|piece| piece.id).collect();
+    let decoded = decoded(tokens, &ids, args, context)?;
+    let tokens = pieces.into_iter().map(Shown::Placed).collect();
+    Ok(Tokenized { text: Some(text), ids, tokens, decoded })
+}
+
+/// What ids stand for.
+fn named(tokens: &Tokens, args: &TokenizeArgs, context: &Context) -> Outcome<Tokenized> {
+    let name = |id: &i64| {
+        let token = tokens.0.token(*id).ok_or_else(|| {
+            Failure::Usage(format!("--tokens: {id} is not in the model's vocabulary"))
+        })?;
+        Ok(Shown::Alone { id: *id, token })
+    };
+    let shown = args.tokens.iter().map(name).collect::<Outcome<Vec<_>>>()?;
+    let decoded = decoded(tokens, &args.tokens, args, context)?;
+    Ok(Tokenized { text: None, ids: args.tokens.clone(), tokens: shown, decoded })
+}
+
+fn decoded(
+    tokens: &Tokens,
+    ids: &[i64],
+    args: &TokenizeArgs,
+    context: &Context,
+) -> Outcome<Option<String>> {
+    match args.decode {
+        true => tokens.decode(ids, !args.no_special_tokens, context).map(Some),
+        false => Ok(None),
+    }
+}
+
+/// The decoded text byte for byte where it goes to a file or program, or one token a line.
+fn render(out: &mut dyn Write, result: &Tokenized, several: bool) -> io::Result<()> {
+    if let Some(text) = &result.decoded {
+        if io::stdout().is_terminal() {
+            return writeln!(out, "{}", Escaped(text));
+        }
+        return out.write_all(text.as_bytes());
+    }
+    if let Some(text) = result.text.as_ref().filter(|_| several) {
+        writeln!(out, "{DIM}{}{DIM:#}", Escaped::short(text))?;
+    }
+    let width = result.ids.iter().map(|id| id.to_string().len()).max().unwrap_or(1);
+    result.tokens.iter().try_for_each(|token| match token {
+        Shown::Alone { id, token } => writeln!(out, "{id:>width$}  {}", Escaped(token)),
+        Shown::Placed(piece) => {
+            let place = match piece.start == piece.end {
+                true => String::new(),
+                false => format!("  {DIM}{}..{}{DIM:#}", piece.start, piece.end),
+            };
+            writeln!(out, "{:>width$}  {}{place}", piece.id, Escaped(&piece.token))
+        }
+    })
+}

@@ -1,0 +1,244 @@
+//! `apr run`: the context of a model, how tokens are chosen, what leaves the program; and
+//! `apr tokenize`.
+
+use std::fs;
+
+use apr_testkit::locate;
+use serde_json::{Value, json};
+
+use crate::support::Sandbox;
+
+const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures");
+const LLAMA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/tiny-llama");
+
+/// A copy of the small LLaMA whose settings for generation are these.
+fn with_settings(sandbox: &Sandbox, settings: &Value) -> String {
+    for name in ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"] {
+        sandbox.write(&format!("m/{name}"), fs::read(format!("{LLAMA}/{name}")).expect("a file"));
+    }
+    sandbox.write("m/generation_config.json", settings.to_string());
+    "m".to_owned()
+}
+
+fn ones(count: usize) -> String {
+    vec!["49"; count].join(",")
+}
+
+#[test]
+fn the_context_holds_in_every_container() {
+    let sandbox = Sandbox::new();
+    // Nothing ends this text but the context.
+    let endless = json!({ "eos_token_id": 258, "suppress_tokens": [258] });
+    let folder = with_settings(&sandbox, &endless);
+    sandbox.apr(&format!("import {folder} -o m.apr")).ok();
+    sandbox.apr(&format!("export {folder} -o m.gguf")).ok();
+    sandbox.apr(&format!("import m.gguf -o of_gguf.apr")).ok();
+    sandbox.apr(&format!("export {folder} --format onnx -o onnx")).ok();
+    for model in [&folder, "m.apr", "m.gguf", "of_gguf.apr", "onnx"] {
+        let run = |rest: &str| sandbox.apr(&format!("run {model} {rest}"));
+        run(&format!("--tokens {}", ones(65))).fails(2, &["65 tokens", "64", "--truncate"]);
+        let most = if model == "onnx" { "--want logits" } else { "" };
+        run(&format!("--tokens {} {most}", ones(65))).fails(2, &["--truncate"]);
+        let full = run(&format!("--tokens {} --max-tokens 9 --json", ones(60))).ok();
+        let report = full.json();
+        if report["ended"] != "end" {
+            let added = report["added"].as_array().expect("tokens").len();
+            assert_eq!((added, &report["ended"]), (4, &json!("context")), "{model}: {report}");
+            assert!(full.stderr.contains("ended: context"), "{model}: {}", full.stderr);
+        }
+    }
+    let full = sandbox.apr(&format!("run {folder} --tokens {} --json", ones(64))).ok().json();
+    assert_eq!((&full["added"], &full["ended"]), (&json!([]), &json!("context")));
+    let cut = format!("run m.gguf --tokens {} --truncate --json --max-tokens 5", ones(80));
+    let cut = sandbox.apr(&cut).ok();
+    assert_eq!(cut.json()["added"].as_array().map(Vec::len), Some(1));
+    assert!(cut.stderr.contains("last 17"), "{}", cut.stderr);
+}
+
+#[test]
+fn texts_beside_pictures_are_refused_beyond_the_context() {
+    let sandbox = Sandbox::new();
+    let (model, picture) =
+        (format!("{FIXTURES}/run/tiny-clip"), format!("{FIXTURES}/picture/a.png"));
+    let long = "a ".repeat(60);
+    let line = ["run", &model, "--input", &picture, "--prompt", &long];
+    sandbox.run(&line).fails(2, &["--truncate", "tokens long"]);
+    sandbox.run(&[&line[..], &["--truncate"]].concat()).ok().says(&["left out"]);
+}
+
+#[test]
+fn settings_for_generation_count_or_are_named() {
+    let sandbox = Sandbox::new();
+    let settings = json!({ "eos_token_id": [10, 257], "num_beams": 3, "max_new_tokens": 1 });
+    let model = with_settings(&sandbox, &settings);
+    let run = |rest: &[&str]| {
+        sandbox.run(&[&["run", &*model, "--prompt", "12+34=", "--json"], rest].concat()).ok()
+    };
+    let made = run(&[]);
+    assert_eq!(made.json()["ignored"], json!(["num_beams (3)"]));
+    assert_eq!((&made.json()["text"], &made.json()["ended"]), (&json!("4"), &json!("max_tokens")));
+    assert!(made.stderr.contains("num_beams (3)"), "{}", made.stderr);
+    let made = run(&["--max-tokens", "9"]).json();
+    assert_eq!((&made["text"], &made["ended"]), (&json!("46"), &json!("end")), "two ends");
+
+    let settings = json!({ "eos_token_id": 257, "suppress_tokens": [52], "stop_strings": ["5"] });
+    let model = with_settings(&sandbox, &settings);
+    let run = |rest: &[&str]| {
+        let line = [&["run", &*model, "--prompt", "12+34=", "--json"], rest].concat();
+        sandbox.run(&line).ok().json()
+    };
+    assert_eq!((&run(&[])["text"], &run(&[])["ended"]), (&json!(""), &json!("stop")));
+}
+
+#[test]
+fn penalties_and_probabilities_are_options() {
+    let sandbox = Sandbox::new();
+    let run = |rest: &[&str]| {
+        let line = [&["run", LLAMA, "--prompt", "11+11=", "--json"], rest].concat();
+        sandbox.run(&line).ok()
+    };
+    assert_eq!(run(&[]).json()["text"], "22\n");
+    assert_ne!(run(&["--presence-penalty", "30"]).json()["text"], "22\n");
+    assert_ne!(run(&["--repeat-penalty", "90"]).json()["text"], "22\n");
+    let made = run(&["--logprobs", "2"]).json();
+    let first = &made["logprobs"][0];
+    assert_eq!((&first["token"], &first["id"]), (&json!("2"), &json!(50)));
+    assert_eq!(first["top"].as_array().map(Vec::len), Some(2));
+    let logprob = |value: &Value| value["logprob"].as_f64().expect("a number");
+    assert!(logprob(first) <= 0.0 && logprob(&first["top"][0]) >= logprob(&first["top"][1]));
+    let idle = run(&["--top-k", "3", "--seed", "4"]);
+    assert!(idle.stderr.contains("--top-k, --seed changes nothing"), "{}", idle.stderr);
+    assert!(run(&["--min-p", "0.1", "--temperature", "1"]).stderr.is_empty());
+}
+
+#[test]
+fn values_may_begin_with_hyphens_and_errors_name_the_option() {
+    let sandbox = Sandbox::new().with("ids.json", "[[1, 2]]");
+    let run = |rest: &[&str]| sandbox.run(&[&["run", LLAMA, "--max-tokens", "1"], rest].concat());
+    run(&["--prompt", "- item"]).ok();
+    run(&["--prompt", "--json"]).ok();
+    run(&["--prompt", "a", "--stop", "-"]).ok();
+    for (option, value) in [
+        ("--temperature", "-1"),
+        ("--top-p", "-0.5"),
+        ("--top-p", "2"),
+        ("--min-p", "-1"),
+        ("--min-p", "nan"),
+        ("--top-k", "-1"),
+        ("--repeat-penalty", "0"),
+        ("--presence-penalty", "inf"),
+        ("--logprobs", "-1"),
+        ("--seed", "-1"),
+        ("--separator", "\\x"),
+    ] {
+        run(&["--prompt", "a", option, value]).fails(2, &[option, value]);
+    }
+    run(&["--tokens", "1,-1"]).fails(2, &["--tokens", "-1"]);
+    run(&["--tokens", "1,x"]).fails(2, &["--tokens", "x"]);
+    run(&["--tokens", "1,259"]).fails(2, &["--tokens", "259", "0 to 258"]);
+    sandbox
+        .apr(&format!("run {LLAMA} -i input_ids=ids.json -i input_ids=ids.json"))
+        .fails(2, &["--input", "input_ids", "twice"]);
+}
+
+#[test]
+fn answers_leave_the_program_byte_for_byte() {
+    let sandbox = Sandbox::new();
+    let run = |rest: &[&str]| {
+        let line = [&["run", LLAMA, "--prompt", "12+34=", "--prompt", "11+11="], rest].concat();
+        sandbox.run(&line).ok()
+    };
+    assert_eq!(sandbox.apr(&format!("run {LLAMA} --prompt 12+34=")).ok().text(), "46\n");
+    let mixed = run(&[]);
+    assert_eq!(mixed.text(), "46\n\n22\n");
+    assert!(mixed.stderr.contains("--separator"), "{}", mixed.stderr);
+    let apart = run(&["--separator", "\\0"]);
+    assert_eq!((apart.text().as_str(), apart.stderr.as_str()), ("46\n\u{0}22\n", ""));
+    assert_eq!(run(&["--json"]).json().as_array().map(Vec::len), Some(2));
+}
+
+#[test]
+fn whispers_keep_the_number_of_tokens() {
+    let sandbox = Sandbox::new();
+    let line = format!(
+        "run {FIXTURES}/run/tiny-whisper --input {FIXTURES}/sound/a.wav --language en --json"
+    );
+    let whole = sandbox.apr(&line).ok().json();
+    let tokens = whole["results"][0]["tokens"].as_array().expect("tokens").clone();
+    assert!(tokens.len() > 3, "{whole}");
+    let cut = sandbox.apr(&format!("{line} --max-tokens 3")).ok().json();
+    assert_eq!(cut["results"][0]["tokens"], json!(tokens[..3]));
+    assert_eq!(cut["results"][0]["ended"], "max_tokens");
+}
+
+#[test]
+fn what_goes_in_is_written() {
+    let sandbox = Sandbox::new();
+    let features = |model: &str, rest: &[&str]| {
+        let model = format!("{FIXTURES}/{model}");
+        let line = [&["run", &*model, "--want", "features", "--json"], rest].concat();
+        sandbox.run(&line).ok().json()["outputs"].clone()
+    };
+    let tokens = features("tiny-llama", &["--prompt", "12"]);
+    assert_eq!(
+        (&tokens[0]["name"], &tokens[0]["values"]),
+        (&json!("input_ids"), &json!([256, 49, 50]))
+    );
+    let sound = format!("{FIXTURES}/sound/a.wav");
+    let waveform = features("run/tiny-wav2vec2", &["--input", &sound, "-o", "wave.npy"]);
+    assert_eq!(waveform[0]["name"], "input_values");
+    let picture = format!("{FIXTURES}/picture/a.png");
+    let pixels = features("run/tiny-vit", &["--input", &picture, "--input", &picture]);
+    assert_eq!((&pixels[0]["name"], &pixels[0]["shape"][0]), (&json!("pixel_values"), &json!(2)));
+    let mel = features("run/tiny-whisper", &["--input", &sound]);
+    assert_eq!(
+        (&mel[0]["name"], &mel[0]["shape"]),
+        (&json!("input_features"), &json!([1, 16, 100]))
+    );
+
+    // What is written goes in again.
+    let again = sandbox.apr(&format!(
+        "run {FIXTURES}/run/tiny-wav2vec2 --input input_values=wave.npy --want logits --json"
+    ));
+    assert_eq!(again.ok().json()["outputs"][0]["name"], "logits");
+    sandbox
+        .apr(&format!("run {FIXTURES}/run/tiny-vit -i {picture} --want features --want logits"))
+        .fails(2, &["stands alone"]);
+}
+
+#[test]
+fn texts_are_cut_and_tokens_decoded_by_any_tokenizer() {
+    let sandbox = Sandbox::new();
+    sandbox.apr(&format!("import {LLAMA} -o m.apr")).ok();
+    sandbox.apr(&format!("export {LLAMA} -o m.gguf")).ok();
+    for model in [LLAMA, "m.apr", "m.gguf"] {
+        let cut = sandbox.run(&["tokenize", model, "--prompt", "-aé", "--decode", "--json"]);
+        let cut = cut.ok().json()["results"][0].clone();
+        assert_eq!(cut["ids"], json!([256, 45, 97, 195, 169]), "{model}");
+        assert_eq!(cut["decoded"], "<s>-aé", "{model}");
+        let token = &cut["tokens"][2];
+        assert_eq!(
+            (&token["token"], &token["start"], &token["end"]),
+            (&json!("a"), &json!(1), &json!(2))
+        );
+        assert_eq!(cut["tokens"][0]["special"], true, "{model}");
+    }
+    let plain = format!("tokenize {LLAMA} --no-special-tokens");
+    let text = sandbox.piped(&format!("{plain} --decode"), b"a b\n").ok().text();
+    assert_eq!(text, "a b");
+    assert_eq!(sandbox.piped(&plain, b"a").ok().text(), "97  a  0..1\n");
+    let named = sandbox.apr(&format!("tokenize {LLAMA} --tokens 49,257 --decode")).ok().text();
+    assert_eq!(named, "1</s>");
+    sandbox.apr(&format!("tokenize {LLAMA} --tokens 999")).fails(2, &["--tokens", "999"]);
+    sandbox.apr("tokenize nowhere --prompt a").fails(3, &["nowhere"]);
+}
+
+#[test]
+fn vocabularies_alone_cut_texts_too() {
+    let Some(folder) = locate::shared_data("gguf") else { return };
+    let name = "ggerganov_llama.cpp__ggml-vocab-llama-spm.gguf";
+    let path = folder.join(name).display().to_string();
+    let line = ["tokenize", &path, "--prompt", "Hello World", "--json"];
+    let made = Sandbox::new().run(&line).ok().json();
+    assert_eq!(made["results"][0]["ids"], json!([1, 15043, 2787]));
+}
