@@ -61,13 +61,20 @@ impl PixelSettings {
         };
         let normal = channels("mean").zip(channels("std")).filter(|_| flag("do_normalize", true));
         let factor = config.get("rescale_factor").and_then(Json::as_f64).unwrap_or(1.0 / 255.0);
+        let (size, crop) = match (share(config), size) {
+            // ConvNeXT's processor: small pictures lose their border, large ones their ratio.
+            (Some(share), Side::Shorter(side) | Side::Both { height: side, .. }) => {
+                by_share(side, share)?
+            }
+            (None, size) => (size, crop.filter(|_| flag("do_center_crop", true))),
+        };
         if flag("do_pad", false) {
             return Err(Error::version("the preprocessor pads pictures, which is not known here"));
         }
 
         Ok(Self {
             size: flag("do_resize", true).then_some((size, filter)),
-            crop: crop.filter(|_| flag("do_center_crop", true)),
+            crop,
             factor: if flag("do_rescale", true) { factor } else { 1.0 },
             normal,
         })
@@ -116,6 +123,29 @@ impl Side {
             }
         }
     }
+}
+
+/// The share of a picture that is left of it, where a processor of transformers says so; timm's
+/// have no `size` beside it.
+fn share(config: &Json) -> Option<f64> {
+    config.get("size")?;
+    config.get("crop_pct")?.as_f64()
+}
+
+/// Where the middle of a picture is cut out that is `share` of it, and how large it is before.
+fn by_share(side: usize, share: f64) -> Result<(Side, Option<(usize, usize)>)> {
+    /// From this side on nothing is cut out.
+    const LARGE: usize = 384;
+    if side >= LARGE {
+        return Ok((Side::Both { height: side, width: side }, None));
+    }
+    let whole = side as f64 / share;
+    if !(share > 0.0 && whole <= MAX_PIXELS as f64) {
+        return Err(Error::format(format!("a picture can't lose all but {share} of it")));
+    }
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "in range")]
+    let whole = whole as usize;
+    Ok((Side::Shorter(whole), Some((side, side))))
 }
 
 /// A number, or an object of sides.

@@ -6,7 +6,8 @@ use super::files::Files;
 use super::learnt::Learnt;
 
 /// Steps that are reported under their own names.
-const STEPS: [&str; 12] = [
+const STEPS: [&str; 13] = [
+    "crop_pct",
     "do_resize",
     "do_rescale",
     "do_normalize",
@@ -70,6 +71,15 @@ fn from_processor(
         if let Some(value) = processor.get(key).filter(plain) {
             config.insert(key.to_owned(), value.clone());
         }
+    }
+
+    // What transformers' class takes where the file does not say.
+    let is_convnext = ["image_processor_type", "feature_extractor_type"]
+        .iter()
+        .filter_map(|key| processor.get(*key)?.as_str())
+        .any(|class| class.starts_with("ConvNext"));
+    if is_convnext {
+        config.entry("crop_pct").or_insert(json!(0.875));
     }
 
     config
