@@ -79,6 +79,13 @@ pub enum Value {
     Weight(WeightHandle),
     /// Values in a row.
     Sequence(Vec<Value>),
+    /// Values by keys, both in rows; keys are integers or texts.
+    Map {
+        /// The keys, each once.
+        keys: Tensor,
+        /// As many values.
+        values: Tensor,
+    },
     /// A value that may be missing.
     Optional(Option<Box<Value>>),
 }
@@ -103,6 +110,7 @@ impl Value {
             Self::Tensor(_) => "a tensor",
             Self::Weight(_) => "a weight",
             Self::Sequence(_) => "a sequence",
+            Self::Map { .. } => "a map",
             Self::Optional(Some(_)) => "an optional value",
             Self::Optional(None) => "an optional value that is missing",
         }
@@ -115,6 +123,7 @@ impl Value {
             Self::Tensor(tensor) => tensor.len() as u64,
             Self::Weight(_) | Self::Optional(None) => 0,
             Self::Sequence(values) => values.iter().map(|value| ITEM + value.elements()).sum(),
+            Self::Map { keys, values } => ITEM + (keys.len() + values.len()) as u64,
             Self::Optional(Some(value)) => value.elements(),
         }
     }
@@ -125,6 +134,7 @@ impl Value {
             Self::Tensor(tensor) => vec![tensor],
             Self::Weight(_) | Self::Optional(None) => Vec::new(),
             Self::Sequence(values) => values.iter().flat_map(Self::tensors).collect(),
+            Self::Map { keys, values } => vec![keys, values],
             Self::Optional(Some(value)) => value.tensors(),
         }
     }

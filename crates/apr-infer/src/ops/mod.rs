@@ -12,6 +12,7 @@ mod elementwise;
 mod gather;
 mod generate;
 mod layout;
+mod learning;
 mod loss;
 mod matmul;
 mod microsoft;
@@ -50,6 +51,7 @@ pub(crate) const TABLES: &[&[Operator]] = &[
     gather::TABLE,
     generate::TABLE,
     layout::TABLE,
+    learning::TABLE,
     loss::TABLE,
     matmul::TABLE,
     microsoft::TABLE,

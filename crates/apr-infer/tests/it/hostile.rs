@@ -431,3 +431,86 @@ fn sequences_hold_tensors_and_nothing_else() {
     let outcome = session.run(inputs, &["y"], &Alone, &mut Unwatched);
     refused("a sequence of sequences", outcome.map(|outcome| outcome.outputs), Code::Format);
 }
+
+/// Runs an operator of classical machine learning.
+fn learned(operator: &str, x: Tensor, attributes: &[(&str, AttributeValue)]) -> Result<Vec<Value>> {
+    let mut graph = GraphBuilder::new(21);
+    graph.opset("ai.onnx.ml", 3);
+    let body = graph.body();
+    let input = body.input("x", x.element(), [], Meaning::Unknown);
+    let mut node = body.call(&Op::new("ai.onnx.ml", operator), [input]);
+    for (name, value) in attributes {
+        node = node.attribute(name, value.clone());
+    }
+    let y = node.output("y");
+    body.output("y", y, Meaning::Unknown);
+    let graph = graph.finish();
+    let reader = nothing();
+    let session = Engine::prepare(&graph, &reader, limits())?;
+    Ok(session.run(vec![("x".to_owned(), x.into())], &["y"], &Alone, &mut Unwatched)?.outputs)
+}
+
+#[test]
+fn trees_that_lead_in_circles_or_nowhere_end() {
+    use AttributeValue::{Floats, Int, Ints};
+    let texts = |list: &[&str]| {
+        AttributeValue::Texts(list.iter().map(|text| text.as_bytes().to_vec()).collect())
+    };
+    let tree = |yes: i64, no: i64, feature: i64, target: i64| {
+        learned(
+            "TreeEnsembleRegressor",
+            floats(&[1, 2]),
+            &[
+                ("n_targets", Int(1)),
+                ("nodes_treeids", Ints(vec![0; 3])),
+                ("nodes_nodeids", Ints(vec![0, 1, 2])),
+                ("nodes_featureids", Ints(vec![feature; 3])),
+                ("nodes_modes", texts(&["BRANCH_LEQ", "BRANCH_LEQ", "LEAF"])),
+                ("nodes_values", Floats(vec![f32::NAN, 0.0, 0.0])),
+                ("nodes_truenodeids", Ints(vec![yes, yes, 0])),
+                ("nodes_falsenodeids", Ints(vec![no, no, 0])),
+                ("target_treeids", Ints(vec![0])),
+                ("target_nodeids", Ints(vec![2])),
+                ("target_ids", Ints(vec![target])),
+                ("target_weights", Floats(vec![1.5])),
+            ],
+        )
+    };
+    assert_eq!(tree(1, 2, 0, 0).unwrap()[0].tensor().unwrap().values::<f32>().unwrap(), [1.5]);
+    for (what, [yes, no, feature, target]) in [
+        ("a circle", [1, 0, 0, 0]),
+        ("a node that is not there", [7, 2, 0, 0]),
+        ("a feature that is not there", [1, 2, 2, 0]),
+        ("a negative feature", [1, 2, -1, 0]),
+        ("a target that is not there", [1, 2, 0, 1]),
+    ] {
+        refused(what, tree(yes, no, feature, target), Code::Format);
+    }
+}
+
+#[test]
+fn settings_of_models_must_fit_their_features() {
+    use AttributeValue::{Floats, Int, Ints};
+    let f = |list: &[f32]| Floats(list.to_vec());
+    let cases: Vec<(&str, Vec<(&str, AttributeValue)>)> = vec![
+        ("LinearRegressor", vec![("coefficients", f(&[1.0])), ("targets", Int(i64::MAX))]),
+        ("LinearClassifier", vec![("coefficients", f(&[])), ("classlabels_ints", Ints(vec![1]))]),
+        ("SVMRegressor", vec![("coefficients", f(&[1.0])), ("n_supports", Int(i64::MAX))]),
+        (
+            "SVMClassifier",
+            vec![
+                ("classlabels_ints", Ints(vec![1, 2])),
+                ("vectors_per_class", Ints(vec![i64::MAX, i64::MAX])),
+            ],
+        ),
+        ("Scaler", vec![("scale", f(&[1.0, 2.0, 3.0]))]),
+        ("Imputer", vec![("imputed_value_floats", f(&[]))]),
+        ("LabelEncoder", vec![("keys_floats", f(&[1.0])), ("values_int64s", Ints(vec![]))]),
+        ("ZipMap", vec![("classlabels_int64s", Ints(vec![1]))]),
+        ("DictVectorizer", vec![("int64_vocabulary", Ints(vec![1]))]),
+        ("Normalizer", vec![("norm", text("L3"))]),
+    ];
+    for (operator, attributes) in cases {
+        refused(operator, learned(operator, floats(&[3, 2]), &attributes), Code::Format);
+    }
+}

@@ -131,7 +131,7 @@ pub struct RunReport {
 pub struct ArrayReport {
     /// Name in the graph.
     pub name: String,
-    /// `f32`, `i64`, `text`; `sequence` and `nothing` for what is no array.
+    /// `f32`, `i64`, `text`; `sequence`, `map` and `nothing` for what is no array.
     #[serde(rename = "type")]
     pub element: String,
     /// Dimensions, outermost first.
@@ -141,7 +141,7 @@ pub struct ArrayReport {
     pub values: Vec<Json>,
     /// Elements that are not shown.
     pub omitted: usize,
-    /// What a sequence holds.
+    /// What a sequence holds; the keys and values of a map.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub items: Vec<ArrayReport>,
 }
@@ -181,6 +181,11 @@ pub(super) fn array_report(name: &str, value: &Value, shown: usize) -> Result<Ar
                 .enumerate()
                 .map(|(at, value)| array_report(&at.to_string(), value, shown));
             return Ok(ArrayReport { items: items.collect::<Result<_>>()?, ..plain("sequence") });
+        }
+        Value::Map { keys, values } => {
+            let item = |name, tensor: &Tensor| array_report(name, &tensor.clone().into(), shown);
+            let items = vec![item("keys", keys)?, item("values", values)?];
+            return Ok(ArrayReport { items, ..plain("map") });
         }
         Value::Optional(Some(value)) => return array_report(name, value, shown),
         Value::Optional(None) | Value::Weight(_) => return Ok(plain("nothing")),
