@@ -31,6 +31,12 @@ pub(crate) trait Environment {
     /// E008 over the budget.
     fn spend(&self, steps: u64) -> Result<()>;
 
+    /// How many times random numbers were drawn in this run before; one more from now on.
+    fn draw(&mut self) -> u64;
+
+    /// Where random numbers begin.
+    fn seed(&self) -> u64;
+
     /// Runs a body in an attribute of the node, with its inputs.
     fn run_body(&mut self, body: &Body, inputs: Vec<Value>) -> Result<Vec<Value>>;
 

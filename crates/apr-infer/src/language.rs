@@ -3,6 +3,7 @@
 use apr_core::{Error, Result};
 use apr_graph::{Body, Dim, Meaning, ValueId};
 
+use crate::ops::random::Random;
 use crate::session::Session;
 use crate::tap::Tap;
 use crate::workers::Workers;
@@ -191,14 +192,14 @@ impl Default for Sampling {
 #[derive(Debug, Clone)]
 pub struct Sampler {
     sampling: Sampling,
-    state: u64,
+    random: Random,
 }
 
 impl Sampler {
     /// Begins with the seed.
     #[must_use]
     pub fn new(sampling: Sampling) -> Self {
-        Self { sampling, state: sampling.seed }
+        Self { sampling, random: Random::new(sampling.seed) }
     }
 
     /// The next token; `None` where no logit is a number.
@@ -224,7 +225,7 @@ impl Sampler {
             sum >= f64::from(self.sampling.top_p)
         });
         weights.truncate(enough.map_or(weights.len(), |at| at + 1));
-        let mut left = self.random() * weights.iter().sum::<f64>();
+        let mut left = self.random.number() * weights.iter().sum::<f64>();
         let chosen = weights.iter().position(|weight| {
             left -= weight;
             left < 0.0
@@ -232,15 +233,6 @@ impl Sampler {
 
         // Rounding may leave a little after the last weight.
         Some(order[chosen.unwrap_or(weights.len() - 1)])
-    }
-
-    /// A number from 0 to 1, without 1: SplitMix64 (Steele, Lea and Flood 2014).
-    fn random(&mut self) -> f64 {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.state;
-        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((mixed ^ mixed >> 31) >> 11) as f64 / (1_u64 << 53) as f64
     }
 }
 

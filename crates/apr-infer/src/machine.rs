@@ -57,6 +57,8 @@ pub(crate) struct Machine<'m> {
     tap: &'m mut dyn Tap,
     live: Live,
     work: &'m Work,
+    /// How many times random numbers were drawn.
+    draws: u64,
     stopped: bool,
     /// Paths of values within calls that are wanted, and those that are there.
     wanted: Vec<String>,
@@ -72,7 +74,7 @@ impl<'m> Machine<'m> {
         wanted: Vec<String>,
     ) -> Self {
         let (live, within) = (Live::default(), HashMap::new());
-        Self { session, workers, tap, live, work, stopped: false, wanted, within }
+        Self { session, workers, tap, live, work, draws: 0, stopped: false, wanted, within }
     }
 
     /// Most bytes alive at a time, whether the tap stopped the run, and the values within calls
@@ -433,6 +435,15 @@ impl Environment for Inner<'_, '_, '_> {
 
     fn spend(&self, steps: u64) -> Result<()> {
         self.machine.work.spend(steps)
+    }
+
+    fn draw(&mut self) -> u64 {
+        self.machine.draws += 1;
+        self.machine.draws - 1
+    }
+
+    fn seed(&self) -> u64 {
+        self.machine.session.limits.seed
     }
 
     fn run_body(&mut self, body: &Body, inputs: Vec<Value>) -> Result<Vec<Value>> {

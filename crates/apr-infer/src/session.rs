@@ -21,6 +21,8 @@ pub struct RunLimits {
     /// Steps of work of one run ([`apr_core::Work`]); a node is a thousand, and so is each round of
     /// a loop. By default as many as [`Session::run`] says.
     pub max_work: Option<u64>,
+    /// Where the random numbers of nodes begin that have no `seed`; 0 by default.
+    pub seed: u64,
 }
 
 /// Steps that every run may take, which is some seconds.
@@ -33,7 +35,7 @@ const WORK_BY_WEIGHT: u64 = 8;
 
 impl Default for RunLimits {
     fn default() -> Self {
-        Self { max_memory: 4 << 30, max_work: None }
+        Self { max_memory: 4 << 30, max_work: None, seed: 0 }
     }
 }
 

@@ -23,6 +23,19 @@ pub(super) const TABLE: &[Operator] = &[
     moves("Dropout", dropout),
 ];
 
+/// Drops elements at random, as in training; those that are kept make up for them.
+fn dropped(call: &mut Call<'_>, x: &Tensor, ratio: f64) -> Result<Vec<Value>> {
+    if !(0.0..1.0).contains(&ratio) {
+        return Err(Error::format(format!("a ratio of {ratio} is not from 0 to below 1")));
+    }
+    call.room(x.shape(), ElementType::F64)?;
+    let kept = super::random::kept(call, x.len(), ratio)?;
+    let of = |(value, kept): (f64, &u8)| if *kept == 1 { value / (1.0 - ratio) } else { 0.0 };
+    let values = x.doubles()?.into_iter().zip(&kept).map(of).collect();
+    let y = from_doubles(values, x.shape().to_vec(), x.element())?;
+    Ok(vec![y.into(), Tensor::truths(x.shape().to_vec(), kept)?.into()])
+}
+
 fn constant(call: &mut Call<'_>) -> Result<Vec<Value>> {
     if let Some(tensor) = tensor_attribute(call, "value")? {
         return Ok(vec![tensor.into()]);
@@ -175,12 +188,12 @@ fn dropout(call: &mut Call<'_>) -> Result<Vec<Value>> {
         Some(flag) => flag.values::<u8>()?.first() == Some(&1),
         None => false,
     };
-    if training && ratio != 0.0 {
-        return Err(Error::version("dropout in training drops at random, which is not done here"));
-    }
-
     let x = call.tensor(0)?.clone();
     let shape = x.shape().to_vec();
+    if training && ratio != 0.0 {
+        return dropped(call, &x, ratio);
+    }
+
     call.room(&shape, ElementType::F32)?;
     let all = vec![1; x.len()];
 

@@ -25,11 +25,11 @@ pub(super) const TABLE: &[Operator] = &[
     computes("com.microsoft::MatMulNBits", matmul_n_bits).decodes(),
 ];
 
-fn unsupported(what: &str) -> Error {
+pub(super) fn unsupported(what: &str) -> Error {
     Error::version(format!("{what} is not computed here"))
 }
 
-fn positive(call: &Call<'_>, name: &str) -> Result<usize> {
+pub(super) fn positive(call: &Call<'_>, name: &str) -> Result<usize> {
     let value = usize::try_from(call.int(name, 0)).unwrap_or(0);
     if value == 0 { Err(Error::format(format!("{name} is missing"))) } else { Ok(value) }
 }
@@ -82,29 +82,67 @@ fn projections(call: &Call<'_>, heads: usize) -> Result<[Heads; 3]> {
 
 /// Which keys count, as ONNX Runtime has it: a length for each batch, or a number for each key, 0
 /// for none.
-struct Padding {
+pub(super) struct Padding {
     keys: Vec<i64>,
-    /// Steps along batch, query and key; empty where there are lengths.
-    steps: Option<[usize; 3]>,
+    form: Form,
+}
+
+/// How a padding mask says which keys count.
+#[derive(Clone, Copy)]
+enum Form {
+    /// By how many there are.
+    Lengths,
+    /// By the ends of all batches, and then their beginnings.
+    Bounds(usize),
+    /// By a number for each; steps along batch, query and key.
+    Numbers([usize; 3]),
 }
 
 impl Padding {
-    fn of(mask: &Tensor, batch: usize, queries: usize, keys: usize) -> Result<Self> {
-        let steps = match *mask.shape() {
-            [len] if len == batch => None,
-            [rows, len] if rows == batch && len == keys => Some([keys, 0, 1]),
+    pub(super) fn of(mask: &Tensor, batch: usize, queries: usize, keys: usize) -> Result<Self> {
+        let form = match *mask.shape() {
+            [len] if len == batch => Form::Lengths,
+            [rows, len] if rows == batch && len == keys => Form::Numbers([keys, 0, 1]),
             [rows, own, len] if rows == batch && own == queries && len == keys => {
-                Some([queries * keys, keys, 1])
+                Form::Numbers([queries * keys, keys, 1])
             }
             _ => return Err(unsupported(&format!("a padding mask of {:?}", mask.shape()))),
         };
-        Ok(Self { keys: mask.integers()?, steps })
+        Ok(Self { keys: mask.integers()?, form })
+    }
+
+    /// The same, where the ends of all batches may come before their beginnings.
+    pub(super) fn bounded(
+        mask: &Tensor,
+        batch: usize,
+        queries: usize,
+        keys: usize,
+    ) -> Result<Self> {
+        match *mask.shape() {
+            [len] if len == 2 * batch => {
+                Ok(Self { keys: mask.integers()?, form: Form::Bounds(batch) })
+            }
+            _ => Self::of(mask, batch, queries, keys),
+        }
     }
 
     fn counts(&self, batch: usize, query: usize, key: usize) -> bool {
-        match self.steps {
-            None => (key as i64) < self.keys[batch],
-            Some(steps) => self.keys[batch * steps[0] + query * steps[1] + key * steps[2]] > 0,
+        match self.form {
+            Form::Lengths => (key as i64) < self.keys[batch],
+            Form::Bounds(batches) => {
+                (self.keys[batches + batch]..self.keys[batch]).contains(&(key as i64))
+            }
+            Form::Numbers(steps) => {
+                self.keys[batch * steps[0] + query * steps[1] + key * steps[2]] > 0
+            }
+        }
+    }
+
+    /// Adds a number to the scores of keys that do not count. ONNX Runtime adds no negative
+    /// infinity: a row without keys still has shares.
+    pub(super) fn add(&self, batch: usize, query: usize, masked: f32, row: &mut [f32]) {
+        for (key, score) in row.iter_mut().enumerate() {
+            *score += if self.counts(batch, query, key) { 0.0 } else { masked };
         }
     }
 }
@@ -130,11 +168,8 @@ fn multi_head(call: &mut Call<'_>) -> Result<Vec<Value>> {
 
     let add = |batch: usize, head: usize, query: usize, row: &mut [f32]| {
         mask.apply(batch, head, query, row);
-        let Some(padding) = &padding else { return };
-        for (key, score) in row.iter_mut().enumerate() {
-            // ONNX Runtime adds a number, not negative infinity: a row without keys still has
-            // shares.
-            *score += if padding.counts(batch, query, key) { 0.0 } else { masked };
+        if let Some(padding) = &padding {
+            padding.add(batch, query, masked, row);
         }
     };
 

@@ -2,13 +2,16 @@
 
 mod activation;
 mod attention;
+mod bert;
 mod binary;
 mod cast;
 mod control;
 mod conv;
 mod cumulative;
+mod deform;
 mod einsum;
 mod elementwise;
+mod flex;
 mod gather;
 mod generate;
 mod layout;
@@ -16,10 +19,12 @@ mod learning;
 mod loss;
 mod matmul;
 mod microsoft;
+mod ngrams;
 mod norm;
 mod pad;
 mod pool;
 mod quantize;
+pub(crate) mod random;
 mod real;
 mod recurrent;
 mod reduce;
@@ -31,7 +36,9 @@ mod signal;
 mod softmax;
 mod sort;
 pub(crate) mod spelled_attention;
+mod states;
 mod text;
+mod training;
 mod unary;
 mod vector;
 mod window;
@@ -42,12 +49,15 @@ use crate::operator::Operator;
 pub(crate) const TABLES: &[&[Operator]] = &[
     activation::TABLE,
     attention::TABLE,
+    bert::TABLE,
     binary::TABLE,
     cast::TABLE,
     control::TABLE,
     conv::TABLE,
     cumulative::TABLE,
+    deform::TABLE,
     einsum::TABLE,
+    flex::TABLE,
     gather::TABLE,
     generate::TABLE,
     layout::TABLE,
@@ -55,10 +65,12 @@ pub(crate) const TABLES: &[&[Operator]] = &[
     loss::TABLE,
     matmul::TABLE,
     microsoft::TABLE,
+    ngrams::TABLE,
     norm::TABLE,
     pad::TABLE,
     pool::TABLE,
     quantize::TABLE,
+    random::TABLE,
     recurrent::TABLE,
     reduce::TABLE,
     resize::TABLE,
@@ -68,6 +80,8 @@ pub(crate) const TABLES: &[&[Operator]] = &[
     signal::TABLE,
     softmax::TABLE,
     sort::TABLE,
+    states::TABLE,
     text::TABLE,
+    training::TABLE,
     unary::TABLE,
 ];

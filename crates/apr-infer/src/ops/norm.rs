@@ -34,7 +34,7 @@ fn moments(row: impl ExactSizeIterator<Item = f64> + Clone, centred: bool) -> (f
 
 /// Brings rows of `len` elements to mean 0 (if `centred`) and deviation 1; returns means and
 /// inverse deviations.
-fn normalise_rows(
+pub(super) fn normalise_rows(
     call: &Call<'_>,
     values: &mut [f32],
     len: usize,

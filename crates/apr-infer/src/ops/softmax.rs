@@ -109,6 +109,12 @@ fn along(
     Ok(vec![transposed(&result, &order)?.into()])
 }
 
+/// Shares along the last dimension.
+pub(super) fn softmax(call: &Call<'_>, tensor: Tensor) -> Result<Tensor> {
+    let len = tensor.shape().last().copied().unwrap_or(1);
+    rows(call, tensor, len, single_softmax_row, softmax_row::<f64>)
+}
+
 /// Changes rows of `len` elements.
 pub(super) fn rows(
     call: &Call<'_>,
