@@ -57,6 +57,16 @@ WAV2VEC2 = dict(
     conv_dim=(24, 20, 16), conv_kernel=(10, 3, 2), conv_stride=(5, 2, 2), num_conv_pos_embeddings=6,
     num_conv_pos_embedding_groups=4,
 )
+STAGES = dict(num_channels=3, hidden_sizes=[24, 40, 56], depths=[2, 1, 3])
+RESNET = STAGES | dict(embedding_size=18)
+CONVNEXT = STAGES | dict(num_stages=3, patch_size=4, image_size=64)
+DINOV2 = dict(
+    hidden_size=320, mlp_ratio=3, num_hidden_layers=3, num_attention_heads=5, image_size=30, patch_size=6, num_channels=3,
+)
+MAMBA = dict(
+    vocab_size=1003, hidden_size=200, state_size=9, num_hidden_layers=3, expand=2, conv_kernel=4, pad_token_id=0,
+    bos_token_id=1, eos_token_id=2,
+)
 # transformers has no class for these: another one computes the same, and its configuration is changed.
 RENAMED = {
     "minicpm": dict(
@@ -171,4 +181,17 @@ CASES = {
     "wav2vec2": ("sound", "Wav2Vec2Model", WAV2VEC2),
     "wav2vec2_ctc": ("sound", "Wav2Vec2ForCTC", WAV2VEC2),
     "wav2vec2_layer": ("sound", "Wav2Vec2ForCTC", WAV2VEC2 | dict(feat_extract_norm="layer", do_stable_layer_norm=True, conv_bias=True, num_conv_pos_embeddings=7)),
+    "resnet": ("vision", "ResNetModel", RESNET),
+    "resnet_classifier": ("vision", "ResNetForImageClassification", RESNET | dict(num_labels=5, downsample_in_bottleneck=True)),
+    "resnet_basic": ("vision", "ResNetForImageClassification", RESNET | dict(num_labels=5, layer_type="basic", downsample_in_first_stage=True, hidden_act="gelu")),
+    "resnet_gray": ("vision", "ResNetModel", RESNET | dict(num_channels=1, embedding_size=24)),
+    "convnext": ("vision", "ConvNextModel", CONVNEXT),
+    "convnext_classifier": ("vision", "ConvNextForImageClassification", CONVNEXT | dict(num_labels=5, layer_norm_eps=0.1, layer_scale_init_value=0.5, hidden_act="relu")),
+    "convnext_unscaled": ("vision", "ConvNextForImageClassification", CONVNEXT | dict(num_labels=5, layer_scale_init_value=0.0)),
+    "dinov2": ("vision", "Dinov2Model", DINOV2),
+    "dinov2_classifier": ("vision", "Dinov2ForImageClassification", DINOV2 | dict(num_labels=5)),
+    "dinov2_gated": ("vision", "Dinov2ForImageClassification", DINOV2 | dict(num_labels=5, use_swiglu_ffn=True, qkv_bias=False, use_mask_token=False, layer_norm_eps=0.01)),
+    "mamba": ("recurrent", "MambaForCausalLM", MAMBA),
+    "mamba_model": ("recurrent", "MambaModel", MAMBA | dict(conv_kernel=2, state_size=16, expand=1)),
+    "mamba_bias": ("recurrent", "MambaForCausalLM", MAMBA | dict(use_bias=True, use_conv_bias=False, time_step_rank=5, tie_word_embeddings=False, hidden_act="gelu")),
 }

@@ -67,6 +67,12 @@ def saved(case, kind, settings, folder):
         for tensor in model.parameters():
             # Norms and biases start as ones and zeros, and would hide what is done with them.
             tensor.add_(torch.randn_like(tensor) * (0.1 if tensor.dim() == 1 else 0.04))
+        for name, buffer in model.named_buffers():
+            # What training would have left.
+            if name.endswith("running_mean"):
+                buffer.normal_(0.0, 0.2)
+            if name.endswith("running_var"):
+                buffer.uniform_(0.4, 2.0)
     model.save_pretrained(folder)
     return model
 
@@ -74,7 +80,9 @@ def saved(case, kind, settings, folder):
 # Tasks and kinds of models of fixtures/families, by the end of the class's name and by the family.
 TEST_OF_FAMILY = dict(t5="seq2seq", whisper="seq2seq", vit="vision", wav2vec2="sound", clip="dual", siglip="dual") | {
     family: "encoder" for family in ("bert", "roberta", "distilbert", "modernbert")
-}
+} | {family: "vision" for family in ("resnet", "convnext", "dinov2", "swin")} | dict(mamba="recurrent", hubert="sound")
+# Those that take pictures of any size.
+ANY_SIZE = ("resnet", "convnext", "dinov2")
 
 
 def test_of(family, name):
@@ -312,12 +320,16 @@ def text(model, apr, folder, worst):
 
 def vision(model, apr, folder, worst):
     parts = sessions(apr, folder)
-    for batch in (1, 3):
-        config = getattr(model.config, "vision_config", None) or model.config
-        pixels = torch.randn(batch, config.num_channels, config.image_size, config.image_size)
+    config = getattr(model.config, "vision_config", None) or model.config
+    size = getattr(config, "image_size", 64)
+    shapes = [(1, size, size), (3, size, size)]
+    if config.model_type in ANY_SIZE:
+        shapes += [(2, 61, 76), (1, 75, 50)]
+    for batch, height, width in shapes:
+        pixels = torch.randn(batch, config.num_channels, height, width)
         with torch.no_grad():
             theirs = model(pixels)
-        compare_all(worst, f"batch {batch}", parts["model"](dict(pixel_values=pixels)), theirs)
+        compare_all(worst, f"{batch} of {height} x {width}", parts["model"](dict(pixel_values=pixels)), theirs)
 
 
 def dual(model, apr, folder, worst):
@@ -385,9 +397,46 @@ def seq2seq(model, apr, folder, worst):
                     worst.add(f"step {step} {name}", value, layer.keys if name.endswith("key") else layer.values)
 
 
+def recurrent(model, apr, folder, worst):
+    """Left-padded texts, then token after token from the states that were kept."""
+    parts = sessions(apr, folder)
+    plain = sessions(apr, folder, past=False)
+    session, plain = parts["model"], plain["model"]
+    output = session.outputs[0]
+    for batch, length, pads in ((1, 9, [0]), (3, 11, [0, 4, 1])):
+        tokens, mask = left_padded(model, batch, length, pads)
+        with torch.no_grad():
+            theirs = model(tokens, attention_mask=mask, use_cache=True)
+        feeds = dict(input_ids=tokens, attention_mask=mask)
+        worst.add(f"without past, batch {batch}", plain(feeds)[output], theirs[output])
+        past = {
+            name: np.zeros((batch, *shape[1:]), np.float32)
+            for name, shape in session.shapes.items() if name.startswith("past_")
+        }
+        ours = session(feeds | past)
+        worst.add(f"prefill, batch {batch}", ours[output], theirs[output])
+        for step in range(STEPS):
+            add_states(worst, f"step {step}, batch {batch}", ours, theirs.cache_params)
+            token = some_tokens(model, batch, 1)
+            with torch.no_grad():
+                theirs = model(token, cache_params=theirs.cache_params, use_cache=True)
+            mask = torch.cat([mask, torch.ones(batch, 1, dtype=torch.long)], 1)
+            past = {name.replace("present", "past"): value for name, value in ours.items() if "present" in name}
+            ours = session(dict(input_ids=token, attention_mask=mask) | past)
+            worst.add(f"step {step}, batch {batch}", ours[output], theirs[output])
+
+
+def add_states(worst, where, results, cache):
+    for number, layer in enumerate(cache.layers):
+        ours = results[f"present_conv.{number}"]
+        # The oldest input that transformers keeps is used no more.
+        worst.add(f"{where} present_conv.{number}", ours, layer.conv_states[0][..., -ours.shape[2] :])
+        worst.add(f"{where} present_ssm.{number}", results[f"present_ssm.{number}"], layer.recurrent_states[0])
+
+
 TESTS = dict(
     decoder=decoder, classifier=classifier, encoder=encoder, text=text, vision=vision, dual=dual, sound=sound,
-    seq2seq=seq2seq,
+    seq2seq=seq2seq, recurrent=recurrent,
 )
 
 

@@ -78,7 +78,7 @@ impl<'m> Model<'m> {
 
     /// A place in a stack of layers, or outside of its layers.
     pub(crate) fn place<'p>(&'p self, stack: &'p str) -> Place<'p> {
-        Place { model: self, stack, layer: None }
+        Place { model: self, stack, stage: None, layer: None }
     }
 
     /// Error about an option of the family's table.
@@ -89,29 +89,39 @@ impl<'m> Model<'m> {
     }
 }
 
-/// Where a block stands: in which stack, and in which of its layers.
+/// Where a block stands: in which stack, in which of its stages where it has some, and in which
+/// layer.
 #[derive(Clone, Copy)]
 pub(crate) struct Place<'p> {
     pub(crate) model: &'p Model<'p>,
     pub(crate) stack: &'p str,
+    stage: Option<u64>,
     layer: Option<u64>,
 }
 
 impl<'p> Place<'p> {
+    /// The same in one of the stages.
+    pub(crate) fn stage(self, stage: u64) -> Self {
+        Self { stage: Some(stage), ..self }
+    }
+
     /// The same in one of the layers.
     pub(crate) fn layer(self, layer: u64) -> Self {
         Self { layer: Some(layer), ..self }
     }
 
-    fn json(self, option: &str) -> Option<Json> {
+    /// What placeholders stand for here.
+    fn numbers(self) -> Vec<(&'p str, u64)> {
         let index = self.model.settings.layer_index(self.stack);
-        match self.layer {
-            Some(layer) => {
-                // Expressions may say `layer`, whatever the stack calls its placeholder.
-                self.model.settings.option(self.stack, option, &[(index, layer), ("layer", layer)])
-            }
-            None => self.model.settings.option(self.stack, option, &[]),
-        }
+        let stage = self.stage.map(|stage| ("stage", stage));
+
+        // Expressions may say `layer`, whatever the stack calls its placeholder.
+        let layer = self.layer.map(|layer| [(index, layer), ("layer", layer)]);
+        stage.into_iter().chain(layer.into_iter().flatten()).collect()
+    }
+
+    fn json(self, option: &str) -> Option<Json> {
+        self.model.settings.option(self.stack, option, &self.numbers())
     }
 
     fn error(self, option: &str, what: &str) -> Error {
@@ -144,6 +154,19 @@ impl<'p> Place<'p> {
 
     pub(crate) fn size(self, option: &str) -> Result<u64> {
         self.required(option, self.size_or_none(option)?)
+    }
+
+    /// Option `head`.
+    ///
+    /// # Errors
+    /// E003 when the family has none for the task.
+    pub(crate) fn required_head(self) -> Result<String> {
+        self.text_or_none("head")?.ok_or_else(|| {
+            let (family, task) = (self.model.family().family().name(), self.model.settings.task());
+            Error::version(format!(
+                "the graph of family {family} has no head for the task '{task}'"
+            ))
+        })
     }
 
     /// A text, where the option has a value.
@@ -207,11 +230,9 @@ impl<'p> Place<'p> {
         self.numbered(part, &[])
     }
 
-    /// The same, with numbers for other placeholders than the layer.
+    /// The same, with numbers for other placeholders than stage and layer.
     pub(crate) fn numbered(self, part: &str, more: &[(&str, u64)]) -> Option<String> {
-        let index = self.model.settings.layer_index(self.stack);
-        let mut numbers = more.to_vec();
-        numbers.extend(self.layer.iter().flat_map(|layer| [(index, *layer), ("layer", *layer)]));
+        let numbers = [more, &self.numbers()].concat();
         let names = self.model.settings.weights(self.stack, part, &numbers);
         let is_there =
             |name: &&String| self.model.has(name) || self.model.has(&format!("{name}.weight"));

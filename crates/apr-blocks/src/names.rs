@@ -5,10 +5,16 @@ use apr_core::{Error, Result};
 
 /// How many inputs are computed at once. Names of sizes are those that Optimum gives them.
 pub(crate) const BATCH: &str = "batch_size";
+/// Rows of pixels, where a model takes pictures of any size.
+pub(crate) const HEIGHT: &str = "height";
+/// Pixels in a row.
+pub(crate) const WIDTH: &str = "width";
 /// Tokens of a text, or samples of a sound.
 pub(crate) const SEQUENCE: &str = "sequence_length";
 /// Tokens that were read before.
 pub(crate) const PAST: &str = "past_sequence_length";
+/// Both, where nothing says how many were read before.
+pub(crate) const ALL_SEQUENCE: &str = "total_sequence_length";
 /// What an encoder reads.
 pub(crate) const ENCODER_SEQUENCE: &str = "encoder_sequence_length";
 /// What a decoder writes.
@@ -22,9 +28,11 @@ const OPTIONS: &[&str] = &[
     "attention",
     "attention_cap",
     "attention_scale",
+    "block",
     "causal",
     "channels",
     "convolution_strides",
+    "convolutions",
     "embedding_scale",
     "end_id",
     "expert_alpha",
@@ -33,6 +41,7 @@ const OPTIONS: &[&str] = &[
     "experts_per_token",
     "feature_activation",
     "feature_norms",
+    "final_norm_eps",
     "front",
     "fused",
     "head",
@@ -41,6 +50,7 @@ const OPTIONS: &[&str] = &[
     "heads",
     "hidden",
     "image",
+    "inner_activation",
     "intermediate",
     "kv_heads",
     "latent_dim",
@@ -62,6 +72,7 @@ const OPTIONS: &[&str] = &[
     "pooler_activation",
     "position_groups",
     "position_numbers",
+    "position_resize",
     "qkv_limit",
     "query_key_norm",
     "query_key_norm_eps",
@@ -81,8 +92,17 @@ const OPTIONS: &[&str] = &[
     "router_groups",
     "router_normal",
     "router_scale",
+    "shortcut",
+    "stages",
+    "state_size",
+    "stem_activation",
+    "stem_pool",
+    "stem_stride",
     "still_dim",
+    "stride",
+    "strided",
     "tied",
+    "time_rank",
     "token_type_input",
     "turned_dim",
     "value_dim",
@@ -91,6 +111,7 @@ const OPTIONS: &[&str] = &[
 
 /// Parts that weights play.
 const WEIGHTS: &[&str] = &[
+    "attention_layer_scale",
     "attention_norm",
     "attention_post_norm",
     "class_vector",
@@ -102,7 +123,10 @@ const WEIGHTS: &[&str] = &[
     "cross_post_norm",
     "cross_query",
     "cross_value",
+    "decay",
     "down",
+    "downsampling",
+    "downsampling_norm",
     "embedding_norm",
     "expert_down",
     "expert_gate",
@@ -126,8 +150,14 @@ const WEIGHTS: &[&str] = &[
     "latent",
     "latent_norm",
     "latent_up",
+    "layer_scale",
     "logit_bias",
     "logit_scale",
+    "mixer_convolution",
+    "mixer_in",
+    "mixer_norm",
+    "mixer_out",
+    "mlp_layer_scale",
     "mlp_norm",
     "mlp_post_norm",
     "output",
@@ -157,12 +187,17 @@ const WEIGHTS: &[&str] = &[
     "router_bias",
     "score",
     "second_convolution",
+    "selection",
     "shared_down",
     "shared_gate",
     "shared_share",
     "shared_up",
+    "shortcut",
+    "shortcut_norm",
     "sinks",
+    "skip",
     "stack_norm",
+    "time",
     "token_types",
     "tokens",
     "up",

@@ -35,6 +35,10 @@ pub enum Meaning {
     PresentKey,
     /// Values of earlier tokens and these ones.
     PresentValue,
+    /// What is kept of earlier tokens, as much however many they were, `[batch, channels, ..]`.
+    PastState,
+    /// The same of earlier tokens and these ones.
+    PresentState,
     /// What the encoder made of its input.
     EncoderStates,
     /// Vectors after the last layer, `[batch, sequence, hidden]`.

@@ -9,6 +9,9 @@ use crate::tap::Tap;
 use crate::workers::Workers;
 use crate::{Tensor, Value};
 
+/// Most numbers of one state; those of a model of 2.8 billion weights have 81,920.
+const MAX_STATE: usize = 1 << 26;
+
 /// A session whose graph continues texts, and what its inputs and outputs are for.
 #[derive(Debug)]
 pub struct LanguageModel<'s, 'a> {
@@ -72,10 +75,13 @@ impl<'s, 'a> LanguageModel<'s, 'a> {
             |meaning| body.outputs.iter().filter(move |id| body.value(**id).meaning == meaning);
         let name = |id: &ValueId| body.value(*id).name.clone();
         let keys = pasts(Meaning::PastKey).zip(presents(Meaning::PresentKey).map(name));
+        let states = pasts(Meaning::PastState).zip(presents(Meaning::PresentState).map(name));
         let cache: Vec<_> = keys
             .chain(pasts(Meaning::PastValue).zip(presents(Meaning::PresentValue).map(name)))
+            .chain(states)
             .collect();
-        let past = pasts(Meaning::PastKey).chain(pasts(Meaning::PastValue)).count();
+        let kept = [Meaning::PastKey, Meaning::PastValue, Meaning::PastState];
+        let past: usize = kept.into_iter().map(|meaning| pasts(meaning).count()).sum();
 
         // `zip` ends with the shorter list, so an input without its output shows here.
         if past != cache.len() {
@@ -142,7 +148,7 @@ impl<'s, 'a> LanguageModel<'s, 'a> {
         Ok(logits[logits.len() - vocabulary..].to_vec())
     }
 
-    /// Keys and values of no tokens.
+    /// Keys and values of no tokens, and states before any.
     fn nothing(&self) -> Result<Vec<Value>> {
         let body = &self.session.graph.body;
         let empty = |id: &ValueId| {
@@ -155,14 +161,19 @@ impl<'s, 'a> LanguageModel<'s, 'a> {
             };
             let shape: Vec<usize> =
                 value.shape().unwrap_or_default().iter().enumerate().map(size).collect();
-            if shape.is_empty() || !shape.contains(&0) {
+            let is_state = value.meaning == Meaning::PastState;
+            if shape.is_empty() || is_state == shape.contains(&0) {
                 return Err(Error::version(format!(
                     "'{}' has no size for earlier tokens",
                     value.name
                 )));
             }
             let element = value.element().unwrap_or(apr_graph::ElementType::F32);
-            crate::cast::from_floats(Vec::new(), shape, element).map(Value::from)
+            let len = shape.iter().try_fold(1_usize, |len, side| len.checked_mul(*side));
+            let len = len.filter(|len| *len <= MAX_STATE).ok_or_else(|| {
+                Error::memory(format!("the state '{}' of {shape:?} is too large", value.name))
+            })?;
+            crate::cast::from_floats(vec![0.0; len], shape, element).map(Value::from)
         };
 
         self.cache.iter().map(|(id, _)| empty(id)).collect()

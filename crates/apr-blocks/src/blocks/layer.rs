@@ -79,7 +79,9 @@ impl Writer<'_> {
     /// where the norms `attention_norm`, `cross_norm` and `mlp_norm` stand: `before` their block
     /// (the default), or `after` its sum, `norm(x + attention(x))`. `attention_post_norm` and so on
     /// are between a block and its sum. Option `residual`: `serial`, or `parallel` where both
-    /// blocks work on the layer's input. `residual_scale` is a factor of what is added.
+    /// blocks work on the layer's input. `residual_scale` is a factor of what is added,
+    /// `attention_layer_scale` and so on are vectors of such factors (LayerScale: Touvron et al.
+    /// 2021, <https://arxiv.org/abs/2103.17239>).
     pub(crate) fn layer(
         &mut self,
         place: Place<'_>,
@@ -145,6 +147,10 @@ impl Writer<'_> {
         made: ValueId,
     ) -> Result<ValueId> {
         let mut made = self.norm_of(place, &format!("{block}_post_norm"), made)?;
+        if let Some(scale) = place.tensor_or_none(&format!("{block}_layer_scale")) {
+            let scale = self.tensor(&scale)?;
+            made = self.make("Mul", &format!("{block}_layer_scaled"), [made, scale]);
+        }
         if let Some(scale) = place.number_or_none("residual_scale")?.filter(|scale| *scale != 1.0) {
             made = self.scaled(&format!("{block}_scaled"), made, scale);
         }

@@ -167,10 +167,7 @@ fn classes(w: &mut Writer<'_>, place: Place<'_>, pixels: ValueId) -> Result<()> 
             Some(_) => w.slice("patches", states, 1, 1, i64::MAX),
             None => states,
         };
-        let turned = w.transpose("by_channel", patches, [0, 2, 1]);
-        let mean = w.mean("mean", turned);
-        let axis = w.ints(&[-1]);
-        let mean = w.make("Squeeze", "mean_vector", [mean, axis]);
+        let mean = w.mean_vector(patches);
         w.outer_linear("scores", mean, &place.module("score")?)
     })?;
     w.body().output("logits", logits, Meaning::Logits);

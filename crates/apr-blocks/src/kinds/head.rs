@@ -1,6 +1,6 @@
 //! Heads: what becomes of the vectors after the last layer.
 
-use apr_core::{Error, Result};
+use apr_core::Result;
 use apr_graph::{ElementType, Meaning, ValueId, View};
 
 use crate::blocks::activation::Activation;
@@ -10,13 +10,16 @@ use crate::writer::{Writer, signed};
 
 /// Writes the head that option `head` names, and its outputs:
 ///
-/// - `states`: the vectors themselves, and one for the whole where the checkpoint has a `pooler`;
+/// - `states`: the vectors themselves, and one for the whole where the checkpoint has a `pooler`, or
+///   option `pool` says which it is: the `first`, or the `mean`;
 /// - `language`: scores of the next token;
 /// - `masked_language`: scores of each token, from its vector through a dense layer and a norm;
 /// - `last_token`: scores of classes, from the last token that is no padding;
 /// - `pooled`: scores of classes, from the pooler;
 /// - `first_token`: scores of classes, from the first token, through a dense layer where the
 ///   checkpoint has it;
+/// - `mean_token`: scores of classes, from the mean of all vectors;
+/// - `first_and_mean`: scores of classes, from the first vector and the mean of the others in a row;
 /// - `each_token`: scores of classes for each token;
 /// - `span`: scores of the first and the last token of an answer.
 ///
@@ -28,13 +31,7 @@ pub(crate) fn write(
     x: ValueId,
     tokens: Option<ValueId>,
 ) -> Result<()> {
-    let Some(head) = place.text_or_none("head")? else {
-        let (family, task) = (place.model.family().family().name(), place.model.settings.task());
-        return Err(Error::version(format!(
-            "the graph of family {family} has no head for the task '{task}'"
-        )));
-    };
-
+    let head = place.required_head()?;
     let logits = match (head.as_str(), tokens) {
         ("states", _) => return states(w, place, x),
         ("span", _) => return span(w, place, x),
@@ -46,6 +43,19 @@ pub(crate) fn write(
             scores(w, place, pooled)?
         }
         ("first_token", _) => first_token(w, place, x)?,
+        ("mean_token", _) => {
+            let mean = w.scope("pooler", |w| w.mean_vector(x));
+            scores(w, place, mean)?
+        }
+        ("first_and_mean", _) => {
+            let both = w.scope("pooler", |w| {
+                let first = w.first_vector(x);
+                let others = w.slice("others", x, 1, 1, i64::MAX);
+                let mean = w.mean_vector(others);
+                w.concat("first_and_mean", &[first, mean], -1)
+            });
+            scores(w, place, both)?
+        }
         ("each_token", _) => {
             let x = w.scope("head", |w| dense(w, place, x))?;
             scores(w, place, x)?
@@ -61,6 +71,13 @@ fn states(w: &mut Writer<'_>, place: Place<'_>, x: ValueId) -> Result<()> {
     w.body().output("last_hidden_state", x, Meaning::HiddenStates);
     if let Some(pooler) = place.module_or_none("pooler") {
         let pooled = w.pooled(place, x, &pooler)?;
+        w.body().output("pooler_output", pooled, Meaning::Pooled);
+    } else if let Some(pool) = place.text_or_none("pool")? {
+        let pooled = w.scope("pooler", |w| match pool.as_str() {
+            "first" => Ok(w.first_vector(x)),
+            "mean" => Ok(w.mean_vector(x)),
+            other => Err(place.unknown("pool", other)),
+        })?;
         w.body().output("pooler_output", pooled, Meaning::Pooled);
     }
     Ok(())

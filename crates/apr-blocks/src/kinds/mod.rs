@@ -7,4 +7,6 @@ pub(crate) mod encoder_decoder;
 pub(crate) mod head;
 pub(crate) mod sound;
 pub(crate) mod stack;
+pub(crate) mod stages;
+pub(crate) mod state_space;
 pub(crate) mod vision;

@@ -6,10 +6,9 @@ use apr_graph::{Dim, ElementType, Meaning, ValueId, View};
 use super::head;
 use super::stack::{Around, layers};
 use crate::blocks::attention::Heads;
-use crate::blocks::convolution::Convolution;
 use crate::blocks::norm::Norm;
 use crate::model::{Model, Place};
-use crate::names::BATCH;
+use crate::names::{BATCH, HEIGHT, WIDTH};
 use crate::writer::{Writer, signed};
 
 /// Writes the graph of a model of images (ViT: Dosovitskiy et al. 2020,
@@ -21,10 +20,14 @@ pub(crate) fn write(model: &Model<'_>, w: &mut Writer<'_>, stack: &str) -> Resul
     head::write(w, place, x, None)
 }
 
-/// The input, `[batch, channels, height, width]`.
+/// The input, `[batch, channels, height, width]`; of any size where option `image` has no value.
 pub(crate) fn pixels(w: &mut Writer<'_>, place: Place<'_>) -> Result<ValueId> {
-    let (channels, size) = (place.size("channels")?, place.size("image")?);
-    let shape = [Dim::symbol(BATCH), Dim::fixed(channels), Dim::fixed(size), Dim::fixed(size)];
+    let channels = Dim::fixed(place.size("channels")?);
+    let [height, width] = match place.size_or_none("image")? {
+        Some(size) => [Dim::fixed(size), Dim::fixed(size)],
+        None => [Dim::symbol(HEIGHT), Dim::symbol(WIDTH)],
+    };
+    let shape = [Dim::symbol(BATCH), channels, height, width];
     Ok(w.body().input("pixel_values", ElementType::F32, shape, Meaning::Pixels))
 }
 
@@ -38,9 +41,9 @@ pub(crate) fn encoded(w: &mut Writer<'_>, place: Place<'_>, pixels: ValueId) -> 
 /// A vector for each patch, by a convolution whose kernel is as large as its step; one for the
 /// whole in front, learned positions, and a norm, where the family has them.
 fn embeddings(w: &mut Writer<'_>, place: Place<'_>, pixels: ValueId) -> Result<ValueId> {
-    let (patch, hidden) = (place.size("patch")?, signed(place.size("hidden")?));
-    let convolution = Convolution { strides: vec![patch, patch], padding: vec![0, 0], groups: 1 };
-    let patches = w.convolution("patches", &convolution, pixels, &place.module("patches")?)?;
+    let (patch, hidden) = (place.size_or_none("patch")?, signed(place.size("hidden")?));
+    let module = place.module("patches")?;
+    let patches = w.map_convolution("patches", pixels, &module, patch, Some(0))?;
     let rows = w.reshape("rows", patches, &[0, hidden, -1]);
     let mut x = w.transpose("by_patch", rows, [0, 2, 1]);
     if let Some(class) = place.tensor_or_none("class_vector") {
@@ -53,7 +56,11 @@ fn embeddings(w: &mut Writer<'_>, place: Place<'_>, pixels: ValueId) -> Result<V
     }
 
     if let Some(positions) = place.tensor_or_none("positions") {
-        let positions = w.tensor(&positions)?;
+        let positions = if place.size_or_none("image")?.is_some() {
+            w.tensor(&positions)?
+        } else {
+            w.resized_positions(place, &positions, patches)?
+        };
         x = w.make("Add", "with_positions", [x, positions]);
     }
 

@@ -61,6 +61,11 @@ fn families_of_today_are_named_imported_judged_and_given_back() {
         ("siglip_vision", "SigLIP"),
         ("llama_5", "LLaMA"),
         ("gemma3_5", "Gemma 3"),
+        ("resnet", "ResNet"),
+        ("resnet_basic", "ResNet"),
+        ("convnext", "ConvNeXT"),
+        ("dinov2_classifier", "DINOv2"),
+        ("mamba", "Mamba"),
     ] {
         let model = TinyModel::new(case);
         let sandbox = model.sandbox().with("m/chat_template.jinja", "{{ messages }}");

@@ -44,6 +44,7 @@ mod round_trip;
 mod run;
 mod run_engine;
 mod run_media;
+mod run_newer;
 mod run_options;
 mod run_texts;
 mod sarif;

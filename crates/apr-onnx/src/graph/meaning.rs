@@ -31,6 +31,9 @@ const OUTPUTS: [(&str, Meaning); 8] = [
     ("text_embeds", Meaning::Pooled),
 ];
 
+/// Kinds of states as transformers.js calls them.
+const STATES: [&str; 3] = ["_conv.", "_ssm.", "_recurrent."];
+
 /// Notes what the inputs and outputs of the main body are for.
 pub(super) fn find(body: &mut Body) {
     for id in body.inputs.clone() {
@@ -47,6 +50,17 @@ pub(super) fn find(body: &mut Body) {
 fn of(names: &[(&str, Meaning)], name: &str, key: Meaning, value: Meaning) -> Meaning {
     // `past_key_values.0.key`, `present.0.decoder.value`
     let is_cache = name.starts_with("past") || name.starts_with("present");
+    // `past_conv.0`, `present_ssm.0`
+    let is_state = |start: &str| {
+        let rest = name.strip_prefix(start);
+        rest.is_some_and(|rest| STATES.iter().any(|kind| rest.starts_with(kind)))
+    };
+    if is_state("past") {
+        return Meaning::PastState;
+    }
+    if is_state("present") {
+        return Meaning::PresentState;
+    }
     match name.rsplit(['.', '_']).next() {
         Some("key") if is_cache => return key,
         Some("value") if is_cache => return value,

@@ -35,7 +35,7 @@ impl GraphWishes {
     pub(super) fn idle_past(&self, models: &[(String, Graph)]) -> Option<String> {
         let takes_past = |(_, graph): &(String, Graph)| {
             let mut inputs = graph.body.inputs.iter().map(|input| graph.body.value(*input).meaning);
-            inputs.any(|meaning| meaning == Meaning::PastKey)
+            inputs.any(|meaning| matches!(meaning, Meaning::PastKey | Meaning::PastState))
         };
         let is_idle = self.with_past && !models.iter().any(takes_past);
         is_idle.then(|| {

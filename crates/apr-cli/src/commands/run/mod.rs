@@ -102,7 +102,10 @@ fn dispatch(
 ) -> Outcome {
     let body = &part.graph.body;
     let reads = |what| meaning(body, &body.inputs, what).is_some();
-    let generates = task.map_or_else(|| reads(Meaning::PastKey), |task| task == GENERATES);
+    let generates = task.map_or_else(
+        || reads(Meaning::PastKey) || reads(Meaning::PastState),
+        |task| task == GENERATES,
+    );
     let has_logits = meaning(body, &body.outputs, Meaning::Logits).is_some();
     let has_text =
         !(given.texts.is_empty() && job.args.tokens.is_empty()) && given.pictures.is_empty();

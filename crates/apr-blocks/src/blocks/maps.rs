@@ -1,0 +1,164 @@
+//! Layers over maps of features, `[batch, channels, height, width]`.
+
+use apr_core::{Error, Result};
+use apr_graph::ValueId;
+
+use super::activation::Activation;
+use super::convolution::Convolution;
+use super::norm::Norm;
+use crate::model::Place;
+use crate::writer::{Writer, signed};
+
+/// Most convolutions of a layer; ResNet has two or three.
+const MAX_CONVOLUTIONS: u64 = 64;
+
+impl Writer<'_> {
+    /// The convolution of a module over a map, as far apart as `stride` says, or as its kernel is
+    /// large. `padding`: zeros on either side; `None` as many as leave the map's size as it is.
+    pub(crate) fn map_convolution(
+        &mut self,
+        name: &str,
+        x: ValueId,
+        module: &str,
+        stride: Option<u64>,
+        padding: Option<u64>,
+    ) -> Result<ValueId> {
+        let weight = format!("{module}.weight");
+        let dims = self.model.using(&weight)?;
+        let &[_, _, height, width] = dims.as_slice() else {
+            return Err(Error::format("a kernel over maps has four dimensions").for_tensor(&weight));
+        };
+        let around = |side: u64| padding.unwrap_or(side / 2);
+        let convolution = Convolution {
+            strides: vec![stride.unwrap_or(height), stride.unwrap_or(width)],
+            padding: vec![around(height), around(width)],
+            groups: 1,
+        };
+        self.convolution(name, &convolution, x, module)
+    }
+
+    /// A norm of each place of a map by a module, as option `norm` says: `batch`, or else one over
+    /// the channels.
+    pub(crate) fn map_norm(
+        &mut self,
+        place: Place<'_>,
+        name: &str,
+        x: ValueId,
+        module: &str,
+    ) -> Result<ValueId> {
+        if place.text("norm")? == "batch" {
+            return self.batch_norm(name, x, module, place.number("norm_eps")?);
+        }
+        let norm = Norm::of(place)?;
+        self.scope(name, |w| {
+            let last = w.transpose("channels_last", x, [0, 2, 3, 1]);
+            let normal = w.norm("norm", norm, last, module)?;
+            Ok(w.transpose("channels_first", normal, [0, 3, 1, 2]))
+        })
+    }
+
+    /// `(x - mean) / sqrt(variance + eps) * gamma + beta` of each channel, with the mean and the
+    /// variance that training left (Ioffe and Szegedy 2015, <https://arxiv.org/abs/1502.03167>).
+    #[expect(clippy::cast_possible_truncation, reason = "the operator takes single precision")]
+    pub(crate) fn batch_norm(
+        &mut self,
+        name: &str,
+        x: ValueId,
+        module: &str,
+        eps: f64,
+    ) -> Result<ValueId> {
+        let mut inputs = vec![x];
+        for part in ["weight", "bias", "running_mean", "running_var"] {
+            inputs.push(self.tensor(&format!("{module}.{part}"))?);
+        }
+        Ok(self.op("BatchNormalization", inputs).attribute("epsilon", eps as f32).output(name))
+    }
+
+    /// `activation(x' + convolutions(x))`, each convolution with its norm and all but the last with
+    /// an activation (He et al. 2015, <https://arxiv.org/abs/1512.03385>). Options: `convolutions`,
+    /// how many; `stride` of the one that is `strided`; `inner_activation`, `activation`;
+    /// `shortcut`, whether `x'` is a convolution of `x` with the same stride, or `x` itself.
+    pub(crate) fn residual_convolutions(
+        &mut self,
+        place: Place<'_>,
+        x: ValueId,
+    ) -> Result<ValueId> {
+        let (count, stride) = (place.size("convolutions")?, place.size("stride")?);
+        let strided = place.size("strided")?;
+        let inner = Activation::of(place, "inner_activation")?;
+        if count > MAX_CONVOLUTIONS {
+            return Err(Error::memory(format!("a layer has {count} convolutions")));
+        }
+
+        let mut made = x;
+        for number in 0..count {
+            let part = |part| {
+                let name = place.numbered(part, &[("conv", number)]);
+                name.ok_or_else(|| Error::format("a convolution has no name"))
+            };
+            let (module, norm) = (part("convolution")?, part("convolution_norm")?);
+            let step = if number == strided { stride } else { 1 };
+            made = self.scope(&format!("convolution.{number}"), |w| -> Result<ValueId> {
+                let made = w.map_convolution("convolution", made, &module, Some(step), None)?;
+                let made = w.map_norm(place, "norm", made, &norm)?;
+                let is_last = number + 1 == count;
+                Ok(if is_last { made } else { w.activate("activation", inner, made) })
+            })?;
+        }
+
+        let kept = if place.truth("shortcut")? {
+            let (module, norm) = (place.module("shortcut")?, place.module("shortcut_norm")?);
+            self.scope("shortcut", |w| {
+                let x = w.map_convolution("convolution", x, &module, Some(stride), None)?;
+                w.map_norm(place, "norm", x, &norm)
+            })?
+        } else {
+            x
+        };
+        let sum = self.make("Add", "sum", [made, kept]);
+        Ok(self.activate("activation", Activation::of(place, "activation")?, sum))
+    }
+
+    /// `x + scale * down(activation(up(norm(convolution(x)))))`: a convolution of each channel by
+    /// itself, then a feed-forward network of each place (ConvNeXt: Liu et al. 2022,
+    /// <https://arxiv.org/abs/2201.03545>). The scale where the checkpoint has `layer_scale`.
+    pub(crate) fn depthwise_layer(&mut self, place: Place<'_>, x: ValueId) -> Result<ValueId> {
+        let module = place.module("convolution")?;
+        let weight = format!("{module}.weight");
+        let dims = self.model.using(&weight)?;
+        let &[channels, 1, height, width] = dims.as_slice() else {
+            return Err(Error::format("this is no kernel of each channel").for_tensor(&weight));
+        };
+        let convolution = Convolution {
+            strides: vec![1, 1],
+            padding: vec![height / 2, width / 2],
+            groups: channels,
+        };
+        let made = self.convolution("convolution", &convolution, x, &module)?;
+        let made = self.transpose("channels_last", made, [0, 2, 3, 1]);
+        let made = self.norm("norm", Norm::of(place)?, made, &place.module("convolution_norm")?)?;
+        let mut made = self.feed_forward(place, "mlp", made)?;
+        if let Some(scale) = place.tensor_or_none("layer_scale") {
+            let scale = self.tensor(&scale)?;
+            made = self.make("Mul", "scaled", [made, scale]);
+        }
+        let made = self.transpose("channels_first", made, [0, 3, 1, 2]);
+        Ok(self.make("Add", "sum", [x, made]))
+    }
+
+    /// The mean of each channel of a map, `[batch, channels, 1, 1]`.
+    pub(crate) fn map_mean(&mut self, name: &str, x: ValueId) -> ValueId {
+        self.make("GlobalAveragePool", name, [x])
+    }
+
+    /// The largest of each 3 x 3 places, every second of them.
+    pub(crate) fn largest_nearby(&mut self, name: &str, x: ValueId) -> ValueId {
+        let pool = self.op("MaxPool", [x]).attribute("kernel_shape", [3, 3]);
+        pool.attribute("strides", [2, 2]).attribute("pads", [1, 1, 1, 1]).output(name)
+    }
+
+    /// `[batch, channels, 1, 1]` as `[batch, channels]`.
+    pub(crate) fn flat(&mut self, name: &str, x: ValueId, channels: u64) -> ValueId {
+        self.reshape(name, x, &[0, signed(channels)])
+    }
+}

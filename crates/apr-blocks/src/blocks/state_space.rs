@@ -1,0 +1,182 @@
+//! Selective state spaces (Mamba: Gu and Dao 2023, <https://arxiv.org/abs/2312.00752>).
+
+use apr_core::{Error, Result};
+use apr_graph::{BodyBuilder, Meaning, ValueId};
+
+use super::activation::Activation;
+use crate::model::Place;
+use crate::writer::{Writer, signed};
+
+/// Sizes of a state space.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct StateSpace {
+    /// Channels, each of which has a state of its own.
+    pub(crate) channels: u64,
+    /// Numbers in a state.
+    pub(crate) state: u64,
+    /// Inputs of a channel that its convolution sees.
+    pub(crate) kernel: u64,
+    /// Width of what the steps in time are made of.
+    time_rank: u64,
+}
+
+/// What is kept of the tokens so far, as much however many they are.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct States {
+    /// The last inputs of the convolution, `[batch, channels, kernel - 1]`.
+    pub(crate) convolution: ValueId,
+    /// `[batch, channels, state]`.
+    pub(crate) state: ValueId,
+}
+
+impl StateSpace {
+    /// Options `intermediate`, `state_size` and `time_rank`; the kernel is the one of the
+    /// checkpoint.
+    pub(crate) fn of(place: Place<'_>) -> Result<Self> {
+        let tensor = format!("{}.weight", place.module("mixer_convolution")?);
+        let dims = place.model.using(&tensor)?;
+        let kernel = dims.last().copied().filter(|kernel| dims.len() == 3 && *kernel > 1);
+        let kernel = kernel.ok_or_else(|| {
+            Error::format("the kernel of a state space sees two inputs at least").for_tensor(tensor)
+        })?;
+        Ok(Self {
+            channels: place.size("intermediate")?,
+            state: place.size("state_size")?,
+            kernel,
+            time_rank: place.size("time_rank")?,
+        })
+    }
+}
+
+impl Writer<'_> {
+    /// `out(scan(activation(convolution(x))) * silu(gate))`, where `in` makes `x` and the gate.
+    /// `counts` is 0 where a token is padding, `[batch, sequence, 1]`. Returns what is kept, too.
+    pub(crate) fn state_space(
+        &mut self,
+        place: Place<'_>,
+        x: ValueId,
+        counts: ValueId,
+        past: Option<States>,
+    ) -> Result<(ValueId, States)> {
+        let sizes = StateSpace::of(place)?;
+        let channels = sizes.channels;
+        self.scope("mixer", |w| {
+            let x = w.make("Mul", "counted", [x, counts]);
+            let both = w.linear_part(place, "mixer_in", x)?;
+            let [x, gate] = w.split("parts", both, -1, [channels, channels]);
+            let (x, convolution) =
+                w.causal_convolution(place, sizes, x, past.map(|past| past.convolution))?;
+            let x = w.make("Mul", "convolved_and_counted", [x, counts]);
+
+            let (mixed, state) =
+                w.scope("scan", |w| w.scanned(place, sizes, x, past.map(|past| past.state)))?;
+            let gate = w.activate("gate", Activation::Silu, gate);
+            let gated = w.make("Mul", "gated", [mixed, gate]);
+            Ok((w.linear_part(place, "mixer_out", gated)?, States { convolution, state }))
+        })
+    }
+
+    /// A convolution of each channel over itself and the inputs before, and an activation. `x` is
+    /// `[batch, sequence, channels]`. Returns the last inputs, too.
+    fn causal_convolution(
+        &mut self,
+        place: Place<'_>,
+        sizes: StateSpace,
+        x: ValueId,
+        past: Option<ValueId>,
+    ) -> Result<(ValueId, ValueId)> {
+        let before = signed(sizes.kernel - 1);
+        let module = place.module("mixer_convolution")?;
+        let activation = Activation::of(place, "activation")?;
+        self.scope("convolution", |w| {
+            let x = w.transpose("by_channel", x, [0, 2, 1]);
+            let all = match past {
+                Some(past) => w.concat("with_past", &[past, x], 2),
+                None => {
+                    let (pads, zero) = (w.ints(&[0, 0, before, 0, 0, 0]), w.float(0.0));
+                    w.make("Pad", "with_zeros", [x, pads, zero])
+                }
+            };
+            let last = w.slice("last_inputs", all, 2, -before, i64::MAX);
+            let kernel = w.tensor(&format!("{module}.weight"))?;
+            let bias = format!("{module}.bias");
+            let bias = w.model.has(&bias).then(|| w.tensor(&bias)).transpose()?;
+            let node = w.op("Conv", [all, kernel].into_iter().chain(bias));
+            let made = node.attribute("group", signed(sizes.channels)).output("convolution");
+            let made = w.transpose("by_token", made, [0, 2, 1]);
+            Ok((w.activate("activation", activation, made), last))
+        })
+    }
+
+    /// `h = exp(t A) h + t x B` from token to token, and of each `h C + D x`, where `t` (the step
+    /// in time), `B` and `C` depend on the token. `x` is `[batch, sequence, channels]`. Returns the
+    /// last `h`, too.
+    fn scanned(
+        &mut self,
+        place: Place<'_>,
+        sizes: StateSpace,
+        x: ValueId,
+        past: Option<ValueId>,
+    ) -> Result<(ValueId, ValueId)> {
+        let StateSpace { channels, state, time_rank, .. } = sizes;
+        let selection = self.linear_part(place, "selection", x)?;
+        let [time, input, output] =
+            self.split("selected", selection, -1, [time_rank, state, state]);
+        let time = self.linear_part(place, "time", time)?;
+        let time = self.make("Softplus", "step", [time]);
+        let timed = self.make("Mul", "timed", [time, x]);
+
+        // The checkpoint has the logarithm of the decay.
+        let decay = self.tensor(&place.module("decay")?)?;
+        let decay = self.make("Exp", "decay", [decay]);
+        let decay = self.make("Neg", "decay_rate", [decay]);
+
+        let first = match past {
+            Some(past) => past,
+            None => {
+                let batch = self.length("batch", x, 0);
+                let rest = self.ints(&[signed(channels), signed(state)]);
+                let shape = self.concat("state_shape", &[batch, rest], 0);
+                let zero = self.float(0.0);
+                self.make("Expand", "no_state", [zero, shape])
+            }
+        };
+        let node = self.op("Scan", [first, decay, time, timed, input, output]);
+        let node = node.attribute("body", scan_body().finish()).attribute("num_scan_inputs", 4);
+        let node = node.attribute("scan_input_axes", [1, 1, 1, 1]);
+        let [last, _, mixed] = node.attribute("scan_output_axes", [1]).outputs("scan");
+
+        let skip = self.tensor(&place.module("skip")?)?;
+        let skipped = self.make("Mul", "skipped", [x, skip]);
+        Ok((self.make("Add", "sum", [mixed, skipped]), last))
+    }
+}
+
+/// One token of the scan. The decay goes from one token to the next as it is, since a body in a
+/// function sees nothing of what is around it in all runtimes.
+fn scan_body() -> BodyBuilder {
+    let mut body = BodyBuilder::default();
+    let (before, decay) = (body.parameter("state"), body.parameter("decay"));
+    let (time, timed) = (body.parameter("time"), body.parameter("timed"));
+    let (input, output) = (body.parameter("input"), body.parameter("output"));
+    let (row, column) = (body.ints(&[1]), body.ints(&[-1]));
+    let mut make =
+        |op: &str, name: &str, inputs: &[ValueId]| body.op(op, inputs.iter().copied()).output(name);
+
+    let time = make("Unsqueeze", "time_column", &[time, column]);
+    let rate = make("Mul", "rate", &[time, decay]);
+    let share = make("Exp", "share", &[rate]);
+    let kept = make("Mul", "kept", &[share, before]);
+    let timed = make("Unsqueeze", "timed_column", &[timed, column]);
+    let input = make("Unsqueeze", "input_row", &[input, row]);
+    let fresh = make("Mul", "fresh", &[timed, input]);
+    let state = make("Add", "next_state", &[kept, fresh]);
+    let output = make("Unsqueeze", "output_column", &[output, column]);
+    let mixed = make("MatMul", "mixed_column", &[state, output]);
+    let mixed = make("Squeeze", "mixed", &[mixed, column]);
+    let same = make("Identity", "same_decay", &[decay]);
+    for (name, value) in [("state_out", state), ("decay_out", same), ("mixed_out", mixed)] {
+        body.output(name, value, Meaning::Unknown);
+    }
+    body
+}
