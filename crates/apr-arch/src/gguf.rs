@@ -8,6 +8,7 @@
 //! | `keys` | hyperparameters: key, type, the first of `value` that has one, `when` they are written |
 //! | `layouts` | canonical name to how GGUF's values come from Hugging Face's |
 //! | `config` | entries of `config.json`, over the keys of a GGUF file |
+//! | `computes` | options of the graph that llama.cpp computes otherwise than these entries say |
 //!
 //! Keys that do not start with `general.` or `tokenizer.` have the architecture in front. Names in
 //! the expressions of `keys` are dimensions of the family, else entries of the configuration;
@@ -46,6 +47,9 @@ pub(crate) struct GgufFile {
     without_config: Vec<String>,
     #[serde(default)]
     config: Vec<ConfigEntry>,
+    /// Options of the graph that llama.cpp computes with, whatever the file's keys say.
+    #[serde(default)]
+    computes: BTreeMap<String, String>,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -76,6 +80,10 @@ struct ConfigEntry {
     /// Whether a whole number is written with a point: some configurations tell 2 from 2.0.
     #[serde(default)]
     real: bool,
+    /// Whether the entry is null where no value can be computed: left out, it would be what the
+    /// class of the model takes then.
+    #[serde(default)]
+    or_null: bool,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -191,11 +199,14 @@ impl GgufFile {
     pub(crate) fn on_top_of(self, base: &Self) -> Self {
         let mut layouts = if self.own_layouts { BTreeMap::new() } else { base.layouts.clone() };
         layouts.extend(self.layouts);
+        let mut computes = base.computes.clone();
+        computes.extend(self.computes);
         Self {
             architecture: self.architecture.or_else(|| base.architecture.clone()),
             keys: replaced(&base.keys, self.keys, &self.without_keys, |entry| &entry.key),
             config: replaced(&base.config, self.config, &self.without_config, |entry| &entry.key),
             layouts,
+            computes,
             without_tensors: self.without_tensors.or_else(|| base.without_tensors.clone()),
             ..self
         }
@@ -240,6 +251,7 @@ pub(crate) struct Gguf {
     /// By canonical pattern.
     pub(crate) layouts: Vec<(String, Layout)>,
     config: Vec<ConfigRule>,
+    pub(crate) computes: BTreeMap<String, Expression>,
 }
 
 #[derive(Debug)]
@@ -259,6 +271,7 @@ struct ConfigRule {
     values: Vec<Expression>,
     when: Option<Expression>,
     real: bool,
+    or_null: bool,
 }
 
 #[derive(Debug)]
@@ -312,9 +325,12 @@ impl Gguf {
                 values: all(&entry.value)?,
                 when: parsed(&entry.when)?,
                 real: entry.real,
+                or_null: entry.or_null,
             })
         });
 
+        let computes =
+            file.computes.iter().map(|(name, text)| Ok((name.clone(), Expression::parse(text)?)));
         let variants = file
             .variants
             .iter()
@@ -331,6 +347,7 @@ impl Gguf {
                 .map(|(name, entry)| Ok((name.clone(), Layout::parse(entry)?)))
                 .collect::<Result<_>>()?,
             config: config.collect::<Result<_>>()?,
+            computes: computes.collect::<Result<_>>()?,
         }))
     }
 
@@ -406,7 +423,9 @@ impl Gguf {
                 Some(Value::Number(number)) if rule.real => Some(number.into()),
                 value => value.and_then(|value| value.to_json()),
             };
-            let Some(value) = value else { continue };
+            let Some(value) = value.or_else(|| rule.or_null.then_some(Json::Null)) else {
+                continue;
+            };
             match rule.key.split_once('.') {
                 None => config.insert(rule.key.clone(), value),
                 Some((object, key)) => {

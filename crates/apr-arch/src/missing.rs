@@ -143,6 +143,12 @@ impl Search<'_> {
             return self.missing.push(canonical);
         }
 
+        // GGUF may have it in one piece, or in several.
+        let cuts = self.expected.family.cuts(&canonical);
+        if cuts.iter().any(|cut| self.present.names.contains(cut.as_str())) {
+            return;
+        }
+
         match stack {
             Some(stack) => self.miss_stack(stack),
             None if self.expected.family.is_written_in(position, GGUF) => {

@@ -2,13 +2,14 @@
 //! place.
 
 use apr_arch::{Families, GGUF};
+use apr_core::counted;
 use apr_gguf::{derived, key_values};
-use apr_registry::{CheckpointReader, Result, keys};
+use apr_registry::{CheckpointReader, DType, Result, keys};
 use apr_source::naming::{NAMES, original};
 use apr_source::{Architecture, Source};
 use apr_tokenizer::gguf::{self as tokenizer, tokenizer_files, tokenizer_key_values};
 
-use super::{GgufExport, Restored, export, restore};
+use super::{GgufExport, Restored, export, restore_to};
 
 /// Files whose content the pairs of a GGUF file have.
 const IN_PAIRS: &[&str] = &[
@@ -99,16 +100,17 @@ fn from_pairs(mut export: GgufExport<'_>) -> GgufExport<'_> {
 }
 
 /// A checkpoint in GGUF's layout for Hugging Face's libraries: names, layout, `config.json` and the
-/// files of the tokenizer; with what the user should know.
+/// files of the tokenizer; with what the user should know. Blocks that can't stay become `decode_to`.
 ///
 /// # Errors
-/// Those of [`restore`](restore()).
+/// Those of [`restore`](super::restore()).
 pub fn from_gguf<'a>(
     reader: &'a dyn CheckpointReader,
     families: &Families,
     architecture: &Architecture,
+    decode_to: DType,
 ) -> Result<(Restored<'a>, Vec<String>)> {
-    let mut restored = restore(reader, families, architecture)?;
+    let mut restored = restore_to(reader, families, architecture, decode_to)?;
     restored.view.add_companion("config.json", restored.config.clone());
     let pairs = key_values(reader.metadata())?.unwrap_or_default();
     let of_tokenizer: Vec<_> = pairs
@@ -122,13 +124,21 @@ pub fn from_gguf<'a>(
     let in_files = |key: &str| derived.get(key).is_some() && !MODEL_CARD.contains(&key);
     restored.view.metadata_mut().retain(|key| !in_files(key));
     // Weights are of use without a tokenizer, so its failure only warns.
-    let warnings = match tokenizer_files(&of_tokenizer) {
+    let mut warnings = match tokenizer_files(&of_tokenizer) {
         Ok((files, warnings)) => {
             files.into_iter().for_each(|(name, bytes)| restored.view.add_companion(&name, bytes));
             warnings
         }
         Err(error) => vec![format!("without tokenizer files: {}", error.message())],
     };
+
+    if let Some(first) = restored.decoded.first() {
+        let count = counted(restored.decoded.len() as u64, "quantized tensor");
+        warnings.push(format!(
+            "{count} become {decode_to} ({first} first): llama.cpp has their elements in another \
+             order, and blocks can't follow"
+        ));
+    }
 
     Ok((restored, warnings))
 }

@@ -3,6 +3,7 @@
 
 mod differences;
 mod dtypes;
+mod otherwise;
 mod tensors;
 
 use std::collections::HashSet;
@@ -23,6 +24,7 @@ use differences::{
     beyond_family, forget_what_is_held, is_stretched, missing_output, other_activation, unstretched,
 };
 use dtypes::{recorded_file_type, required_dtype};
+use otherwise::computed_otherwise;
 use tensors::{OF_VISION, Plan, is_of_vision};
 
 pub use dtypes::file_type;
@@ -125,6 +127,7 @@ pub fn export<'a>(source: &Source<'a>, tokenizer: Vec<KeyValue>) -> Result<GgufE
     let held = Described::of(view.metadata(), view.tensors(), source.families())
         .map(|described| described.config(model.family()));
     let held = held.unwrap_or_default();
+    warnings.extend(computed_otherwise(source.families(), model, &facts.config, &held));
     let other = other_activation(&facts.config, &held);
     forget_what_is_held(view.metadata_mut(), &held, other.is_some());
     warnings.extend(other);

@@ -342,7 +342,7 @@ fn pooling_of(config: &Map<String, Value>) -> Option<u32> {
 /// name, whatever the version of `transformers` that wrote it: `rope_theta`,
 /// `rope_local_base_freq`, `partial_rotary_factor`, and `rope_scaling` with `rope_type`. A
 /// `rope_scaling` that is not an object stays.
-fn normalised(mut config: Map<String, Value>) -> Map<String, Value> {
+pub(super) fn normalised(mut config: Map<String, Value>) -> Map<String, Value> {
     if let Some(Value::Object(text)) = config.remove("text_config") {
         config.extend(text);
     }

@@ -17,8 +17,8 @@ use apr_source::naming::NAMES;
 use apr_view::{Change, Cut, Origin, Turned, View};
 use serde_json::{Map, Value};
 
+use super::factors::add_factors;
 use super::hyperparameters::{config_value, layer_types};
-use super::rope;
 
 /// A checkpoint in Hugging Face's layout.
 pub struct Restored<'a> {
@@ -26,8 +26,13 @@ pub struct Restored<'a> {
     pub view: View<'a>,
     /// The text of `config.json`.
     pub config: Vec<u8>,
+    /// The same as entries.
+    pub entries: Map<String, Value>,
     /// What Hugging Face's models have no place for.
     pub losses: Vec<Loss>,
+    /// Names of the tensors whose blocks are decoded, since their elements lie otherwise than
+    /// Hugging Face has them.
+    pub decoded: Vec<String>,
 }
 
 /// The keys of a GGUF file, and the names of its tensors.
@@ -63,7 +68,7 @@ impl<'m> Described<'m> {
     /// `layer_types` as configurations have them, or `rope.fraction`: the share of a head's
     /// dimensions that is rotated. A hyperparameter with one value a layer, all of them equal, is
     /// that value.
-    fn entry(&self, name: &str) -> Option<Value> {
+    pub(super) fn entry(&self, name: &str) -> Option<Value> {
         if let Some(tensor) = name.strip_prefix("has.") {
             return Some(self.tensors.contains_key(tensor).into());
         }
@@ -154,16 +159,29 @@ pub fn described(
 /// A checkpoint in GGUF's layout (a GGUF file, or what was imported from one) as Hugging Face's
 /// models have it, with the `config.json` that `transformers` needs.
 ///
-/// Quantized tensors stay quantized where whole rows are moved.
+/// Quantized tensors stay quantized where whole rows are moved. Those whose elements have to be
+/// moved or changed one by one are read as single precision.
 ///
 /// # Errors
-/// E001 when the checkpoint is not in GGUF's layout, when its family is not known, or when a tensor
-/// is quantized whose values would have to be changed one by one. E002 and E007 when a tensor can't
-/// be read that becomes part of the configuration.
+/// E001 when the checkpoint is not in GGUF's layout, or when its family is not known. E002 and E007
+/// when a tensor can't be read that becomes part of the configuration.
 pub fn restore<'a>(
     reader: &'a dyn CheckpointReader,
     families: &Families,
     architecture: &Architecture,
+) -> Result<Restored<'a>> {
+    restore_to(reader, families, architecture, DType::F32)
+}
+
+/// The same with floats of another dtype in place of blocks that can't stay.
+///
+/// # Errors
+/// Those of [`restore`].
+pub fn restore_to<'a>(
+    reader: &'a dyn CheckpointReader,
+    families: &Families,
+    architecture: &Architecture,
+    decode_to: DType,
 ) -> Result<Restored<'a>> {
     let original = reader.metadata();
     let described = Described::of(original, reader.tensors(), families);
@@ -186,10 +204,11 @@ pub fn restore<'a>(
     }
 
     let naming = naming_for(family, &config);
-    let mut plan = Plan { reader, model: &model, naming, tensors: Vec::new(), losses: Vec::new() };
+    let (tensors, losses, decoded) = (Vec::new(), Vec::new(), Vec::new());
+    let mut plan = Plan { reader, model: &model, naming, decode_to, tensors, losses, decoded };
     plan.add_all()?;
-    let Plan { tensors, mut losses, .. } = plan;
-    add_rope(reader, &model, &mut config, &mut losses)?;
+    let Plan { tensors, mut losses, decoded, .. } = plan;
+    losses.extend(add_factors(reader, &model, &described, &mut config)?);
     losses.extend(window);
     config.insert("torch_dtype".to_owned(), torch_dtype(reader.tensors()).into());
 
@@ -201,8 +220,8 @@ pub fn restore<'a>(
     let mut described = config.clone();
     described.remove("model_type");
     target.set(keys::ARCHITECTURE, described);
-    let config = serde_json::to_vec_pretty(&config).unwrap_or_default();
-    Ok(Restored { view, config, losses })
+    let text = serde_json::to_vec_pretty(&config).unwrap_or_default();
+    Ok(Restored { view, config: text, entries: config, losses, decoded })
 }
 
 /// Mistral's class takes a window of 4096 tokens where the configuration has none, and llama.cpp's
@@ -263,8 +282,10 @@ struct Plan<'p, 'a> {
     reader: &'a dyn CheckpointReader,
     model: &'p FamilyModel<'p>,
     naming: Naming,
+    decode_to: DType,
     tensors: Vec<(TensorInfo, Origin)>,
     losses: Vec<Loss>,
+    decoded: Vec<String>,
 }
 
 impl Plan<'_, '_> {
@@ -305,12 +326,18 @@ impl Plan<'_, '_> {
     /// Adds the tensor that the one at this position was cut out of, once the last of its parts has
     /// come.
     fn add_joined(&mut self, position: usize, whole: &str) -> Result<()> {
-        let names = self.model.family().cuts(whole);
-        let find = |name: &String| {
+        let find = |name: &str| {
             let is_it = |position: &usize| self.model.canonical(*position) == Some(name);
             (0..self.reader.tensors().len()).find(is_it)
         };
-        let positions: Vec<Option<usize>> = names.iter().map(find).collect();
+
+        // Some files have the whole as well.
+        if find(whole).is_some() {
+            return Ok(());
+        }
+
+        let names = self.model.family().cuts(whole);
+        let positions: Vec<Option<usize>> = names.iter().map(|name| find(name)).collect();
 
         // Each of the parts comes by here, but their whole is added once.
         if positions.iter().flatten().max() != Some(&position) {
@@ -325,13 +352,36 @@ impl Plan<'_, '_> {
             let alone = || Error::format(format!("{name} is missing, which goes together with it"));
             let part = part.ok_or_else(|| alone().for_tensor(&info.name))?;
             let cut = self.model.gguf_cut(name)?.ok_or_else(unknown)?;
-            parts.push((&self.reader.tensors()[part], part, rows_of(cut)?));
+            parts.push((self.reader.tensors()[part].clone(), part, rows_of(cut)?));
+        }
+
+        // Elements of blocks can't be woven, and parts may be of several types.
+        let is_decoded = parts.iter().any(|(info, ..)| info.dtype.is_quantized());
+        if is_decoded {
+            parts.iter_mut().for_each(|(info, ..)| self.decode(info));
         }
 
         let shape = self.model.shape_of(whole).ok_or_else(unknown)?;
         let (info, change) = Change::joined(&parts, shape, &self.name(whole))?;
-        self.tensors.push((info, Origin::Changed(change)));
+        self.add_changed(info, change, is_decoded);
         Ok(())
+    }
+
+    /// Gives a quantized tensor the dtype that its blocks are decoded to.
+    fn decode(&self, info: &mut TensorInfo) {
+        if info.dtype.is_quantized() {
+            info.dtype = self.decode_to;
+        }
+    }
+
+    fn add_changed(&mut self, info: TensorInfo, change: Change, is_decoded: bool) {
+        let change = if is_decoded {
+            self.decoded.push(info.name.clone());
+            change.of_decoded(self.decode_to)
+        } else {
+            change
+        };
+        self.tensors.push((info, Origin::Changed(change)));
     }
 
     fn add_parts(&mut self, position: usize, stack: &str) -> Result<()> {
@@ -365,25 +415,28 @@ impl Plan<'_, '_> {
     fn add_one(&mut self, position: usize, canonical: &str) -> Result<()> {
         let source = &self.reader.tensors()[position];
         let mut info = source.clone();
-        let origin = match self.model.gguf_layout(canonical)? {
-            GgufLayout::Same => Origin::Base(position),
+        let layout = self.model.gguf_layout(canonical)?;
+        let is_by_element = matches!(layout, GgufLayout::Add(_) | GgufLayout::Transposed);
+        let is_decoded = is_by_element && source.dtype.is_quantized();
+        if is_decoded {
+            self.decode(&mut info);
+        }
+
+        let change = match layout {
+            GgufLayout::Same => None,
             GgufLayout::Swap([outer, a, b, inner]) => {
                 // GGUF has the two sizes in the other order already, so swapping turns it back.
-                Origin::Changed(Change::rows(source, position, [outer, b, a, inner])?)
+                Some(Change::rows(source, position, [outer, b, a, inner])?)
             }
-            GgufLayout::Add(constant) => {
-                Origin::Changed(Change::sum(&mut info, position, -constant)?)
-            }
-            GgufLayout::Groups(order) => {
-                Origin::Changed(Change::grouped(source, position, order, true)?)
-            }
-            GgufLayout::Transposed => Origin::Changed(Change::transposed(&mut info, position)?),
+            GgufLayout::Add(constant) => Some(Change::sum(&mut info, position, -constant)?),
+            GgufLayout::Groups(order) => Some(Change::grouped(source, position, order, true)?),
+            GgufLayout::Transposed => Some(Change::transposed(&mut info, position)?),
             GgufLayout::SkipRows(skipped) => {
                 let rows = source.shape.dims().first().and_then(|rows| rows.checked_add(skipped));
                 let (Some(rows), Ok(skipped)) = (rows, i64::try_from(skipped)) else {
                     return Err(Error::format("it has too many rows").for_tensor(&source.name));
                 };
-                Origin::Changed(Change::some_rows(&mut info, position, -skipped, rows)?)
+                Some(Change::some_rows(&mut info, position, -skipped, rows)?)
             }
             _ => {
                 return Err(Error::format("its layout is not known to this version")
@@ -392,71 +445,12 @@ impl Plan<'_, '_> {
         };
 
         info.name = self.name(canonical);
-        self.tensors.push((info, origin));
+        match change {
+            None => self.tensors.push((info, Origin::Base(position))),
+            Some(change) => self.add_changed(info, change, is_decoded),
+        }
         Ok(())
     }
-}
-
-/// Puts factors of rotary positions into the configuration, where Hugging Face's models have them.
-fn add_rope(
-    reader: &dyn CheckpointReader,
-    model: &FamilyModel<'_>,
-    config: &mut Map<String, Value>,
-    losses: &mut Vec<Loss>,
-) -> Result<()> {
-    let factors = |name: &str| -> Result<Option<Vec<f32>>> {
-        let is_it = |position: &usize| model.canonical(*position) == Some(name);
-        let Some(position) = (0..reader.tensors().len()).find(is_it) else { return Ok(None) };
-        read_factors(reader, position).map(Some)
-    };
-    if let Some(factors) = factors("rope_freqs.weight")? {
-        let theta = config.get("rope_theta").and_then(Value::as_f64).unwrap_or(10_000.0);
-        match rope::llama3_settings(&factors, theta) {
-            Some(settings) => drop(config.insert("rope_scaling".to_owned(), settings)),
-            None => losses.push(Loss {
-                name: "rope_freqs.weight".to_owned(),
-                what: "left out".to_owned(),
-                why: "its factors are not LLaMA 3's, and config.json has no place for others"
-                    .to_owned(),
-            }),
-        }
-    }
-
-    let both = (factors("rope_factors_long.weight")?, factors("rope_factors_short.weight")?);
-    if let (Some(long), Some(short)) = both {
-        // Phi-3's class in transformers 4 takes these three entries alone, and no `rope_type`.
-        let settings = serde_json::json!({
-            "type": "longrope", "long_factor": shortest(&long), "short_factor": shortest(&short),
-        });
-        config.insert("rope_scaling".to_owned(), settings);
-    }
-
-    Ok(())
-}
-
-/// Singles as the shortest decimals that lead back to them.
-fn shortest(factors: &[f32]) -> Vec<f64> {
-    factors
-        .iter()
-        .map(|factor| factor.to_string().parse().unwrap_or_else(|_| f64::from(*factor)))
-        .collect()
-}
-
-/// Reads a vector of single precision.
-fn read_factors(reader: &dyn CheckpointReader, position: usize) -> Result<Vec<f32>> {
-    /// Longer ones belong to no head.
-    const LONGEST: u64 = 1 << 16;
-    let info = &reader.tensors()[position];
-
-    // The length is the file's word, and that much memory is taken.
-    let len = usize::try_from(info.byte_len()?).ok().filter(|&len| len as u64 <= 4 * LONGEST);
-    let (DType::F32, Some(len)) = (info.dtype, len) else {
-        return Err(Error::format("it should hold a factor for each rotary frequency")
-            .for_tensor(&info.name));
-    };
-    let mut bytes = vec![0; len];
-    reader.read_tensor(position, 0, &mut bytes)?;
-    Ok(bytes.as_chunks::<4>().0.iter().map(|factor| f32::from_le_bytes(*factor)).collect())
 }
 
 /// The dtype of most matrices' elements; of those that are quantized, what they are computed in.

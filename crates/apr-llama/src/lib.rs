@@ -36,6 +36,7 @@
 mod companions;
 mod described;
 mod export;
+mod factors;
 mod hyperparameters;
 mod import;
 mod rope;
@@ -43,4 +44,4 @@ mod rope;
 pub use companions::{from_gguf, is_in_gguf_layout, to_gguf};
 pub use described::describe;
 pub use export::{GgufExport, export, file_type};
-pub use import::{Restored, described, restore};
+pub use import::{Restored, described, restore, restore_to};

@@ -176,10 +176,17 @@ pub(super) fn attention_factor(config: &Map<String, Value>) -> Option<f64> {
     // The formulas are those of llama.cpp's converter for Phi-3.
     match rope.get("rope_type")?.as_str()?.to_ascii_lowercase().as_str() {
         _ if scale <= 1.0 => Some(1.0),
-        "su" | "longrope" => Some((1.0 + scale.ln() / original.ln()).sqrt()),
+        "su" | "longrope" => Some(longrope_factor(longest, original)),
         "yarn" => Some(0.1 * scale.ln() + 1.0),
         _ => None,
     }
+}
+
+/// What LongRoPE multiplies attention by where texts may be so much longer than those that the model
+/// was trained on.
+pub(super) fn longrope_factor(longest: f64, original: f64) -> f64 {
+    let scale = longest / original;
+    if scale <= 1.0 { 1.0 } else { (1.0 + scale.ln() / original.ln()).sqrt() }
 }
 
 #[cfg(test)]

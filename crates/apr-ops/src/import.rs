@@ -43,7 +43,7 @@ use crate::inline::{InlineValidator, ValidationConfig, ValidationError};
 use structure::{errors_and_warnings, structural_misfits};
 
 pub use error::ImportError;
-pub use foreign::{Foreign, restore};
+pub use foreign::{Foreign, restore, restore_to};
 pub(crate) use structure::{
     COMPARED, expected_mels, false_claim, filterbank_misfit, misfits, vocabulary_misfit,
 };

@@ -76,7 +76,7 @@ impl Change {
     /// # Errors
     /// E001 when the parts do not make up such a tensor, or their elements are not plain.
     pub fn joined(
-        parts: &[(&TensorInfo, usize, Cut)],
+        parts: &[(TensorInfo, usize, Cut)],
         shape: Shape,
         name: &str,
     ) -> Result<(TensorInfo, Self)> {
@@ -86,11 +86,13 @@ impl Change {
         };
         let mut parts = parts.to_vec();
         parts.sort_by_key(|(_, _, cut)| cut.first);
-        let &(first, _, cut) = parts.first().ok_or_else(unfit)?;
-        let whole = Whole::of(&shape, cut, first.dtype).ok_or_else(unfit)?;
+        let (dtype, first) =
+            parts.first().map(|(info, _, cut)| (info.dtype, *cut)).ok_or_else(unfit)?;
+        let whole = Whole::of(&shape, first, dtype).ok_or_else(unfit)?;
         let mut woven = Vec::with_capacity(parts.len());
         let mut next = 0;
-        for &(info, position, cut) in &parts {
+        for (info, position, cut) in &parts {
+            let (position, cut) = (*position, *cut);
             if info.dtype.block_len() != 1 || info.dtype.is_quantized() {
                 return Err(needs_floats(info, "it can be joined"));
             }
@@ -105,7 +107,7 @@ impl Change {
             return Err(unfit());
         }
 
-        let info = TensorInfo { name: name.to_owned(), dtype: first.dtype, shape };
+        let info = TensorInfo { name: name.to_owned(), dtype, shape };
         Ok((info, Self(Kind::Woven(Woven { parts: woven }))))
     }
 }
@@ -246,8 +248,13 @@ mod tests {
         }
         let shapes: Vec<&[u64]> = shapes.iter().map(Vec::as_slice).collect();
         let base = model(&shapes, &parts);
-        let parts =
-            base.tensors().iter().zip(cuts).enumerate().map(|(at, (info, cut))| (info, at, *cut));
+        let parts = base
+            .tensors()
+            .iter()
+            .cloned()
+            .zip(cuts)
+            .enumerate()
+            .map(|(at, (info, cut))| (info, at, *cut));
         let parts: Vec<_> = parts.collect();
         let (info, change) =
             Change::joined(&parts, shape.to_vec().into(), "whole").expect("joined");
@@ -312,7 +319,7 @@ mod tests {
         let part = &base.tensors()[1];
         for shape in [[12, 2], [8, 2], [10, 2]] {
             assert!(
-                Change::joined(&[(part, 1, values)], Shape::from(shape), "whole").is_err(),
+                Change::joined(&[(part.clone(), 1, values)], Shape::from(shape), "whole").is_err(),
                 "no keys"
             );
         }

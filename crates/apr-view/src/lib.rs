@@ -30,6 +30,7 @@
 
 pub mod chunks;
 mod cut;
+mod decoded;
 mod filter;
 mod first_use;
 mod four_bits;

@@ -30,6 +30,8 @@ pub(crate) enum Kind {
     Woven(Woven),
     /// Four-bit floats, put together.
     FourBits(FourBits),
+    /// The same of tensors whose blocks are decoded to this dtype first.
+    Decoded(Box<Kind>, DType),
 }
 
 /// A run of bytes.
@@ -281,17 +283,31 @@ impl Change {
         Ok(Self(Kind::Pieces(pieces.collect())))
     }
 
+    /// The same change of tensors whose blocks are decoded to plain floats of this dtype as they are
+    /// read; others are read as they are. It was made for tensors of that dtype.
+    #[must_use]
+    pub fn of_decoded(self, dtype: DType) -> Self {
+        Self(Kind::Decoded(Box::new(self.0), dtype))
+    }
+
     /// Positions in the base of the tensors it is made of, in the order of their first use.
     pub(crate) fn sources(&self) -> Vec<usize> {
-        let pieces = match &self.0 {
-            Kind::Pieces(pieces) => pieces,
-            Kind::Rows(Rows { tensor, .. })
-            | Kind::Strided(Strided { tensor, .. })
-            | Kind::Sum { tensor, .. } => {
+        self.0.sources()
+    }
+}
+
+impl Kind {
+    fn sources(&self) -> Vec<usize> {
+        let pieces = match self {
+            Self::Pieces(pieces) => pieces,
+            Self::Rows(Rows { tensor, .. })
+            | Self::Strided(Strided { tensor, .. })
+            | Self::Sum { tensor, .. } => {
                 return vec![*tensor];
             }
-            Kind::FourBits(rows) => return rows.sources(),
-            Kind::Woven(woven) => return woven.parts.iter().map(|(part, _)| part.tensor).collect(),
+            Self::FourBits(rows) => return rows.sources(),
+            Self::Decoded(kind, _) => return kind.sources(),
+            Self::Woven(woven) => return woven.parts.iter().map(|(part, _)| part.tensor).collect(),
         };
 
         let mut seen = std::collections::BTreeSet::new();

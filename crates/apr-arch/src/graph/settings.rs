@@ -107,6 +107,15 @@ impl<'a> GraphSettings<'a> {
         alternatives.iter().find_map(|alternative| self.compute(alternative, numbers)?.to_json())
     }
 
+    /// The same as llama.cpp computes it, where the configuration is what a GGUF file leads to.
+    #[must_use]
+    pub fn gguf_option(&self, stack: &str, name: &str, numbers: &[(&str, u64)]) -> Option<Json> {
+        let gguf = self.model.family.gguf.as_ref();
+        let computed = gguf.and_then(|gguf| gguf.computes.get(name));
+        let computed = computed.and_then(|expression| self.compute(expression, numbers)?.to_json());
+        computed.or_else(|| self.option(stack, name, numbers))
+    }
+
     /// Canonical names of the tensors, or of the modules, that may play a part in a stack; the
     /// first that a checkpoint has does.
     #[must_use]

@@ -172,7 +172,7 @@ fn what_was_exported_comes_back() {
         let export = exported_with_tokens(&case);
         let Case { name, json, reader } = &case;
         let restored = restore(&export.view, families(), &Architecture::Auto);
-        let Restored { view, config, losses } =
+        let Restored { view, config, losses, .. } =
             restored.unwrap_or_else(|error| panic!("{name}: {error}"));
         assert_eq!(losses, [], "{name}");
         let config: Value = serde_json::from_slice(&config).expect("JSON");

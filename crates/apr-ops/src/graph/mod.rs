@@ -10,14 +10,17 @@ use apr_blocks::{GraphOptions, graphs};
 use apr_core::Progress;
 use apr_graph::outline::{NodeView, Place};
 use apr_graph::{Cost, Findings, Graph, Inference, Use, check, cost, infer, upgrade, uses};
-use apr_registry::{Error, Pipeline, Result};
+use apr_llama::is_in_gguf_layout;
+use apr_registry::{CheckpointReader, Error, Pipeline, Result, onnx};
 use apr_source::Source;
-use apr_view::named;
+use apr_view::{View, named};
 use serde::Serialize;
 
 pub use difference::{NodeChange, StructureDiff};
 pub use report::{CostReport, EndReport, GraphReport, PartReport, PartSummary, report, summaries};
 
+use crate::import::restore;
+use crate::inline::ValidationConfig;
 use crate::own_graph::own_graph;
 use crate::tensors::{TensorRow, TensorsOptions, list};
 
@@ -66,8 +69,10 @@ pub fn computed(source: &Source<'_>, options: &GraphOptions) -> Result<Computed>
     {
         return Ok(own);
     }
-    let Some(family) = source.family()? else { return Err(without_family(source.name())) };
-    let found = graphs(family, source.reader().tensors(), options)?;
+    let view = for_graphs(source)?;
+    let restored = source.through(&view);
+    let Some(family) = restored.family()? else { return Err(without_family(source.name())) };
+    let found = graphs(family, view.tensors(), options)?;
     let parts = found.parts.into_iter().map(|part| Part::new(part.name, part.graph)).collect();
     Ok(Computed {
         origin: Origin::Family(family.family().name().to_owned()),
@@ -75,6 +80,30 @@ pub fn computed(source: &Source<'_>, options: &GraphOptions) -> Result<Computed>
         unused: found.unused,
     })
 }
+
+/// The model as graphs of families expect it: with the names, the layout and the configuration of
+/// Hugging Face, whatever the file has.
+///
+/// # Errors
+/// E003 where no family is known, or the file of a GGUF model says what no configuration can; E001,
+/// E002 and E007 where it can't be brought into that form.
+pub(crate) fn for_graphs<'a>(source: &Source<'a>) -> Result<View<'a>> {
+    if source.family()?.is_none() {
+        return Err(without_family(source.name()));
+    }
+    if !is_in_gguf_layout(source.reader()) {
+        return Ok(restore(source, &onnx::FORMAT, ValidationConfig::off())?.prepared.view);
+    }
+
+    let restored = apr_llama::restore(source.reader(), source.families(), source.architecture())?;
+    match restored.losses.iter().find(|loss| loss.name.starts_with(ROTARY)) {
+        Some(loss) => Err(Error::version(loss.why.clone()).for_tensor(&loss.name)),
+        None => Ok(restored.view),
+    }
+}
+
+/// How GGUF's tensors of factors for rotary positions begin.
+const ROTARY: &str = "rope_";
 
 /// The graph of the model's file, where that has one.
 ///

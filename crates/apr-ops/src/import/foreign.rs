@@ -7,6 +7,7 @@ use apr_source::adapter::is_adapter;
 use apr_source::naming::{canonical, original};
 use apr_source::{Architecture, Source};
 use apr_view::View;
+use serde_json::{Map, Value};
 
 use super::structure::{contradiction, errors_and_warnings, misfits, unknown_architecture};
 use super::{FamilyNote, Prepared, add_learnt, note};
@@ -20,6 +21,9 @@ pub struct Foreign<'a> {
     pub dtypes: Vec<Option<DType>>,
     /// What the format has no place for.
     pub losses: Vec<Loss>,
+    /// The configuration that the keys and tensors of a GGUF file lead to, where that is what the
+    /// model came from.
+    pub config: Option<Map<String, Value>>,
 }
 
 /// Prepares a checkpoint for a format other than `.apr`: under the names and in the layout that it
@@ -33,12 +37,26 @@ pub fn restore<'a>(
     format: &'static Format,
     validation: ValidationConfig,
 ) -> Result<Foreign<'a>> {
+    restore_to(source, format, validation, DType::F32)
+}
+
+/// The same with floats of another dtype in place of quantized tensors that can't stay so, since the
+/// format has their elements in another order.
+///
+/// # Errors
+/// Those of [`restore`].
+pub fn restore_to<'a>(
+    source: &Source<'a>,
+    format: &'static Format,
+    validation: ValidationConfig,
+    decode_to: DType,
+) -> Result<Foreign<'a>> {
     let reader = source.reader();
-    let Layout { view, dtypes, losses, warnings } = layout(source, format)?;
+    let Layout { view, dtypes, losses, warnings, config } = layout(source, format, decode_to)?;
     if !validation.structure && !validation.reads_values() {
         let validator = InlineValidator::new(validation);
         let prepared = Prepared { view, validator, family: None, misfits: Vec::new(), warnings };
-        return Ok(Foreign { prepared, dtypes, losses });
+        return Ok(Foreign { prepared, dtypes, losses, config });
     }
 
     // Names and shapes are judged as they come, values as they go.
@@ -70,7 +88,7 @@ pub fn restore<'a>(
         prepared.misfits.extend(contradiction);
     }
 
-    Ok(Foreign { prepared, dtypes, losses })
+    Ok(Foreign { prepared, dtypes, losses, config })
 }
 
 /// Names and layout in a target format.
@@ -79,22 +97,30 @@ struct Layout<'a> {
     dtypes: Vec<Option<DType>>,
     losses: Vec<Loss>,
     warnings: Vec<String>,
+    config: Option<Map<String, Value>>,
 }
 
 impl<'a> Layout<'a> {
     /// All there is to say is in the view.
     fn of(view: View<'a>) -> Self {
-        Self { view, dtypes: Vec::new(), losses: Vec::new(), warnings: Vec::new() }
+        let (dtypes, losses, warnings) = (Vec::new(), Vec::new(), Vec::new());
+        Self { view, dtypes, losses, warnings, config: None }
     }
 }
 
-fn layout<'a>(source: &Source<'a>, format: &'static Format) -> Result<Layout<'a>> {
+fn layout<'a>(
+    source: &Source<'a>,
+    format: &'static Format,
+    decode_to: DType,
+) -> Result<Layout<'a>> {
     match format.convention {
         Convention::LlamaCpp => {
             let GgufExport { view, dtypes, losses, warnings } = to_gguf(source)?;
-            Ok(Layout { view, dtypes, losses, warnings })
+            Ok(Layout { view, dtypes, losses, warnings, config: None })
         }
-        Convention::Framework if is_in_gguf_layout(source.reader()) => out_of_gguf(source),
+        Convention::Framework if is_in_gguf_layout(source.reader()) => {
+            out_of_gguf(source, decode_to)
+        }
         Convention::Whisper => Ok(Layout::of(for_apr1(source)?)),
         _ => Ok(Layout::of(original(source, format)?)),
     }
@@ -104,7 +130,7 @@ fn layout<'a>(source: &Source<'a>, format: &'static Format) -> Result<Layout<'a>
 ///
 /// # Errors
 /// E001 where there are no tensors, or they can't be taken back.
-fn out_of_gguf<'a>(source: &Source<'a>) -> Result<Layout<'a>> {
+fn out_of_gguf<'a>(source: &Source<'a>, decode_to: DType) -> Result<Layout<'a>> {
     let reader = source.reader();
     if reader.tensors().is_empty() {
         return Err(Error::format(
@@ -119,9 +145,9 @@ fn out_of_gguf<'a>(source: &Source<'a>) -> Result<Layout<'a>> {
         });
     }
 
-    let (Restored { view, losses, .. }, warnings) =
-        from_gguf(reader, source.families(), source.architecture())?;
-    Ok(Layout { losses, warnings, ..Layout::of(view) })
+    let (Restored { view, losses, entries, .. }, warnings) =
+        from_gguf(reader, source.families(), source.architecture(), decode_to)?;
+    Ok(Layout { losses, warnings, config: Some(entries), ..Layout::of(view) })
 }
 
 /// The notice of what is written under the names of a GGUF file.

@@ -2,13 +2,12 @@
 
 use apr_blocks::graphs;
 use apr_graph::{Graph, infer, inline, upgrade};
-use apr_llama::described;
 use apr_registry::onnx::write::{Model, Properties};
 use apr_registry::{CheckpointReader, Loss, Metadata, PlanOptions, keys, onnx};
 use apr_source::Source;
 use apr_source::naming::canonical;
 use apr_view::{Unpacked, View};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::description::Job;
 use super::error::JobError;
@@ -17,7 +16,7 @@ use super::wishes::GraphWishes;
 
 use crate::bind::{Binder, Storage};
 use crate::graph::without_family;
-use crate::import::{Foreign, restore};
+use crate::import::Foreign;
 use crate::own_graph::own_graph;
 
 /// Bytes of tensors that are kept so that transposed ones are read in long pieces; twice as many
@@ -41,9 +40,9 @@ impl Job {
             return Err(JobError::Request(message).into());
         }
 
-        let foreign = restore(&source.through(reader), self.target.format, self.validation);
-        let Foreign { mut prepared, mut losses, .. } = foreign.map_err(JobError::from)?;
-        state_configuration(&mut prepared.view, source);
+        let foreign = self.foreign(&source.through(reader)).map_err(JobError::from)?;
+        let Foreign { mut prepared, mut losses, config, .. } = foreign;
+        state_configuration(&mut prepared.view, config);
         let metadata = prepared.view.metadata().clone();
         let storage = Storage {
             precision: self.weights.precision,
@@ -169,15 +168,14 @@ struct Computation<'v> {
     models: Vec<(String, Graph)>,
 }
 
-/// Writes down what GGUF's pairs say of the model, as its configuration would: graphs are made by
+/// Writes down what a GGUF file says of the model, as its configuration would: graphs are made by
 /// that.
-pub(super) fn state_configuration(view: &mut View<'_>, source: &Source<'_>) {
-    let described = described(source.reader(), source.families(), source.architecture());
-    for key in [keys::MODEL_TYPE, keys::ARCHITECTURE] {
-        if let Some(stated) = described.as_ref().and_then(|described| described.get(key)) {
-            view.metadata_mut().set(key, stated.clone());
-        }
+pub(super) fn state_configuration(view: &mut View<'_>, config: Option<Map<String, Value>>) {
+    let Some(mut config) = config else { return };
+    if let Some(model_type) = config.remove("model_type") {
+        view.metadata_mut().set(keys::MODEL_TYPE, model_type);
     }
+    view.metadata_mut().set(keys::ARCHITECTURE, config);
 }
 
 /// What the file says beside graph and tensors: as the file that the model came from did.

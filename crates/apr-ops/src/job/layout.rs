@@ -1,7 +1,7 @@
 //! A model under the names and in the layout of its target.
 
 use apr_quantize::place;
-use apr_registry::{Convention, PlanOptions, QuantizedTypes, Result as ModelResult};
+use apr_registry::{Convention, DType, PlanOptions, QuantizedTypes, Result as ModelResult};
 use apr_source::Source;
 use apr_view::{Unpacked, View};
 
@@ -10,7 +10,7 @@ use super::error::JobError;
 use super::planned::{Parts, Planned};
 
 use crate::convert::ConvertOptions;
-use crate::import::{Foreign, PrepareOptions, prepare, restore};
+use crate::import::{Foreign, PrepareOptions, prepare, restore_to};
 use crate::inline::{InlineValidator, ValidationConfig};
 
 /// The key of what people call the model.
@@ -78,9 +78,8 @@ impl Job {
             reader.metadata_mut().set(NAME, title);
         }
 
-        let Foreign { mut prepared, dtypes, losses } =
-            restore(&source.through(&reader), self.target.format, self.validation)
-                .map_err(JobError::from)?;
+        let Foreign { mut prepared, dtypes, losses, .. } =
+            self.foreign(&source.through(&reader)).map_err(JobError::from)?;
         if title.is_some() {
             // The model itself has no name that could get lost.
             prepared.view.metadata_mut().remove(NAME);
@@ -98,6 +97,13 @@ impl Job {
         }
 
         then(Planned::new(self, source, &view, parts)?)
+    }
+
+    /// The model under the names and in the layout of the output. Quantized tensors that can't stay so
+    /// become what all are wished to become.
+    pub(super) fn foreign<'a>(&self, source: &Source<'a>) -> ModelResult<Foreign<'a>> {
+        let decode_to = self.weights.dequantize.unwrap_or(DType::F32);
+        restore_to(source, self.target.format, self.validation, decode_to)
     }
 
     /// Whether tensors stay quantized, in a format that has integers and scales in their place.

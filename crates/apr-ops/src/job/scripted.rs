@@ -21,7 +21,7 @@ use super::description::Job;
 use super::error::JobError;
 use super::planned::{Parts, Planned};
 
-use crate::import::{Foreign, restore};
+use crate::import::Foreign;
 use crate::own_graph::own_graph;
 
 /// Version of ONNX's operators that programs are written from, or a newer one.
@@ -43,9 +43,9 @@ impl Job {
             return Err(JobError::Request(message).into());
         }
 
-        let foreign = restore(&source.through(reader), self.target.format, self.validation);
-        let Foreign { mut prepared, losses, .. } = foreign.map_err(JobError::from)?;
-        state_configuration(&mut prepared.view, source);
+        let foreign = self.foreign(&source.through(reader)).map_err(JobError::from)?;
+        let Foreign { mut prepared, losses, config, .. } = foreign;
+        state_configuration(&mut prepared.view, config);
         let mut view = View::new(&prepared.view);
         view.keep_companions(|name| name != onnx::skeleton::COMPANION);
         let mut warnings = prepared.warnings.clone();

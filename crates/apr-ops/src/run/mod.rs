@@ -11,7 +11,7 @@ mod whisper;
 
 use apr_blocks::{GraphOptions, graphs};
 use apr_graph::Graph;
-use apr_registry::{CheckpointReader, Error, Result, onnx};
+use apr_registry::{CheckpointReader, Error, Result};
 use apr_source::Source;
 use apr_source::naming::canonical;
 
@@ -26,9 +26,7 @@ pub use scores::{largest, normalize, pool, sigmoid, softmax};
 pub use speech::{Spoken, collapsed, spoken};
 pub use whisper::{Segment, WhisperTokens};
 
-use crate::graph::without_family;
-use crate::import::restore;
-use crate::inline::ValidationConfig;
+use crate::graph::{for_graphs, without_family};
 use crate::own_graph::own_graph;
 
 /// A graph that can run.
@@ -57,14 +55,10 @@ pub fn with_graphs<R, E: From<Error>>(
     {
         return then(source.reader(), &[Runnable { name: "model".to_owned(), graph }]);
     }
-    let Some(family) = source.family()? else { return Err(without_family(source.name()).into()) };
-    let found = graphs(family, source.reader().tensors(), options)?;
-
-    // Graphs of families expect Hugging Face's layout, whatever the file has.
-    let foreign = restore(source, &onnx::FORMAT, ValidationConfig::off())?;
-    let view = foreign.prepared.view;
+    let view = for_graphs(source)?;
     let restored = source.through(&view);
     let Some(family) = restored.family()? else { return Err(without_family(source.name()).into()) };
+    let found = graphs(family, view.tensors(), options)?;
     let parts = found
         .parts
         .into_iter()

@@ -4,6 +4,7 @@ use apr_core::{CheckpointReader, DType, Error, Result};
 use apr_tensor::cast::{can_cast, cast_float};
 
 use super::{Change, Kind, Piece, Rows};
+use crate::decoded::Decoded;
 use crate::four_bits::FourBits;
 use crate::windows::Windows;
 
@@ -27,20 +28,35 @@ impl Change {
         offset: u64,
         buf: &mut [u8],
     ) -> Result<()> {
-        match &self.0 {
-            Kind::Pieces(pieces) => read_pieces(pieces, base, offset, buf),
-            Kind::Rows(rows) => rows.read(base, offset, buf),
-            Kind::Sum { tensor, from, constant } => aligned(4, offset, buf, |offset, buf| {
+        self.0.read(base, windows, offset, buf)
+    }
+}
+
+impl Kind {
+    fn read(
+        &self,
+        base: &dyn CheckpointReader,
+        windows: Option<&Windows>,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> Result<()> {
+        match self {
+            Self::Pieces(pieces) => read_pieces(pieces, base, offset, buf),
+            Self::Rows(rows) => rows.read(base, offset, buf),
+            Self::Sum { tensor, from, constant } => aligned(4, offset, buf, |offset, buf| {
                 read_sum(base, (*tensor, *from), *constant, offset, buf)
             }),
-            Kind::Strided(strided) => aligned(strided.element, offset, buf, |offset, buf| {
+            Self::Strided(strided) => aligned(strided.element, offset, buf, |offset, buf| {
                 strided.read(base, windows, offset, buf)
             }),
-            Kind::FourBits(rows) => {
+            Self::FourBits(rows) => {
                 aligned(FourBits::block(), offset, buf, |offset, buf| rows.read(base, offset, buf))
             }
-            Kind::Woven(woven) => {
+            Self::Woven(woven) => {
                 aligned(woven.element(), offset, buf, |offset, buf| woven.read(base, offset, buf))
+            }
+            Self::Decoded(kind, dtype) => {
+                kind.read(&Decoded { base, dtype: *dtype }, windows, offset, buf)
             }
         }
     }

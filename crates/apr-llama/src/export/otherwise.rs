@@ -1,0 +1,280 @@
+//! What llama.cpp computes otherwise than the configuration says.
+//!
+//! Two configurations are compared by what the family's graph makes of them: the model's own, and
+//! the one that the file's keys lead back to, which is what llama.cpp computes.
+
+use std::collections::BTreeSet;
+
+use apr_arch::{Families, FamilyModel, GraphSettings};
+use apr_registry::{Metadata, keys};
+use serde_json::{Map, Value};
+
+use crate::hyperparameters::normalised;
+
+/// Options that change no number, have a warning of their own (activations), or are sizes that the
+/// tensors have.
+const ELSEWHERE: [&str; 26] = [
+    "activation",
+    "end_id",
+    "experts",
+    "head",
+    "head_activation",
+    "head_dim",
+    "heads",
+    "hidden",
+    "intermediate",
+    "kv_heads",
+    "latent_dim",
+    "layers",
+    "mask_input",
+    "max_positions",
+    "padding_id",
+    "pool",
+    "pooler_activation",
+    "relative_buckets",
+    "rotary_config",
+    "rotary_share",
+    "still_dim",
+    "task",
+    "tied",
+    "token_type_input",
+    "turned_dim",
+    "value_dim",
+];
+
+/// Most layers that are looked at: patterns repeat long before.
+const MAX_LAYERS: u64 = 256;
+
+/// Settings of rotary positions, and what they are where they are not stated.
+const ROTARY: [(&str, Option<f64>); 8] = [
+    ("factor", None),
+    ("original_max_position_embeddings", None),
+    ("attention_factor", None),
+    ("beta_fast", Some(32.0)),
+    ("beta_slow", Some(1.0)),
+    ("mscale", None),
+    ("mscale_all_dim", None),
+    ("truncate", Some(1.0)),
+];
+
+/// What is said of each entry of the configuration that llama.cpp does not follow. `config` has one
+/// name for each entry, as [`normalised`] makes it; `held` is what the file's keys lead back to.
+pub(super) fn computed_otherwise(
+    families: &Families,
+    model: &FamilyModel<'_>,
+    config: &Map<String, Value>,
+    held: &Map<String, Value>,
+) -> Vec<String> {
+    let comparison = Comparison { families, model, held };
+    let mut warnings = comparison.options(config);
+    warnings.extend(rotary_settings(config, held));
+    warnings
+}
+
+struct Comparison<'c> {
+    families: &'c Families,
+    model: &'c FamilyModel<'c>,
+    held: &'c Map<String, Value>,
+}
+
+/// The values of an option outside of layers and in each of them, by stack.
+type Values = Vec<Option<Value>>;
+
+impl Comparison<'_> {
+    fn options(&self, config: &Map<String, Value>) -> Vec<String> {
+        let Some(names) = self.names() else { return Vec::new() };
+        let computed = self.all(self.held, &names, Way::OfLlama);
+        let own = self.all(config, &names, Way::Stated);
+        let mut entries = BTreeSet::new();
+        let mut warnings = Vec::new();
+        for (place, name) in names.iter().enumerate() {
+            if is_alike(&own[place], &computed[place]) {
+                continue;
+            }
+
+            let causes = self.causes(config, name, (&own[place], &computed[place]));
+            if causes.is_empty() {
+                warnings.push(format!(
+                    "llama.cpp computes with another '{name}' than the configuration says, and GGUF \
+                     can't say otherwise for this architecture: results will differ"
+                ));
+            }
+            entries.extend(causes);
+        }
+
+        let said = entries.into_iter().map(|entry| self.sentence(config, &entry));
+        said.chain(warnings).collect()
+    }
+
+    fn sentence(&self, config: &Map<String, Value>, entry: &str) -> String {
+        let own = config.get(entry).map_or_else(|| "absent".to_owned(), short);
+        let instead = match self.held.get(entry).filter(|held| !held.is_null()) {
+            Some(held) if Some(held) != config.get(entry) => format!("with {}", short(held)),
+            _ => "as if it were not there".to_owned(),
+        };
+        format!(
+            "config.json's '{entry}' is {own}, but llama.cpp computes {instead}, and GGUF can't say \
+             otherwise for this architecture: results will differ"
+        )
+    }
+
+    /// Names of the options that are compared; `None` where the family has no graph.
+    fn names(&self) -> Option<Vec<String>> {
+        let settings = self.model.graph_settings(None)?;
+        let (options, _) = settings.names();
+        let compared = options.into_iter().filter(|name| !ELSEWHERE.contains(name));
+        Some(compared.map(str::to_owned).collect())
+    }
+
+    /// The values of all these options.
+    fn all(&self, config: &Map<String, Value>, names: &[String], way: Way) -> Vec<Values> {
+        let mut metadata = Metadata::new();
+        let family = self.model.family().name();
+        let model_type = config.get("model_type").and_then(Value::as_str).unwrap_or(family);
+        metadata.set(keys::MODEL_TYPE, model_type);
+        metadata.set(keys::ARCHITECTURE, config.clone());
+
+        // Dimensions that the configuration leaves open are the same for both.
+        let Ok(model) = self.families.apply(family, &[], &metadata) else { return Vec::new() };
+        let Some(settings) = model.graph_settings(None) else { return Vec::new() };
+        let mut stacks: Vec<&str> = settings.stacks().collect();
+        stacks.push("");
+        let values = |name: &String| {
+            stacks.iter().flat_map(|stack| of_stack(&settings, stack, name, way)).collect()
+        };
+        names.iter().map(values).collect()
+    }
+
+    /// Entries of the configuration without which, or with what is held of which, the option is what
+    /// llama.cpp computes; where no single one is enough, those that change it at all.
+    fn causes(
+        &self,
+        config: &Map<String, Value>,
+        name: &str,
+        (own, computed): (&Values, &Values),
+    ) -> Vec<String> {
+        let names = [name.to_owned()];
+        let changed = config.keys().filter_map(|entry| {
+            let mut changed = config.clone();
+            match self.held.get(entry) {
+                Some(held) if Some(held) != config.get(entry) => {
+                    changed.insert(entry.clone(), held.clone())
+                }
+                _ => changed.remove(entry),
+            };
+            Some((entry, self.all(&changed, &names, Way::Stated).into_iter().next()?))
+        });
+        let changed: Vec<(&String, Values)> = changed.collect();
+        let those = |is_cause: &dyn Fn(&Values) -> bool| -> Vec<String> {
+            let causes = changed.iter().filter(|(_, values)| is_cause(values));
+            causes.map(|(entry, _)| (*entry).clone()).collect()
+        };
+        let enough = those(&|values| is_alike(values, computed));
+        // Without some entries nothing can be computed any more, which explains nothing.
+        let is_involved = |values: &Values| values.len() == own.len() && !is_alike(values, own);
+        if enough.is_empty() { those(&is_involved) } else { enough }
+    }
+}
+
+/// By what an option is computed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// The configuration.
+    Stated,
+    /// The configuration, and what llama.cpp does whatever it says.
+    OfLlama,
+}
+
+fn of_stack(settings: &GraphSettings<'_>, stack: &str, name: &str, way: Way) -> Values {
+    let number = |name: &str| settings.option(stack, name, &[]).and_then(|value| value.as_u64());
+    let layers = number("layers").unwrap_or_default().min(MAX_LAYERS);
+    let longest = number("max_positions").unwrap_or(u64::MAX);
+    let index = settings.layer_index(stack);
+    let read = |numbers: &[(&str, u64)]| {
+        let value = match way {
+            Way::Stated => settings.option(stack, name, numbers),
+            Way::OfLlama => settings.gguf_option(stack, name, numbers),
+        };
+        // No text reaches beyond such a window.
+        let is_open = |value: &Value| value.as_u64().is_some_and(|window| window >= longest);
+        value.filter(|value| name != "window" || !is_open(value))
+    };
+    let in_layer = |layer| read(&[(index, layer), ("layer", layer)]);
+    std::iter::once(read(&[])).chain((0..layers).map(in_layer)).collect()
+}
+
+/// Whether an option has the same value everywhere, in single precision. No value is the same as 0
+/// and as false.
+fn is_alike(own: &Values, computed: &Values) -> bool {
+    const NEAR: f64 = 1e-6;
+    let number = |value: &Option<Value>| match value {
+        None => Some(0.0),
+        Some(Value::Bool(truth)) => Some(f64::from(u8::from(*truth))),
+        Some(value) => value.as_f64(),
+    };
+
+    let same = |(own, computed): (&Option<Value>, &Option<Value>)| {
+        // What can't be computed by either is told by whoever needs it.
+        match (number(own), number(computed)) {
+            (Some(a), Some(b)) => (a - b).abs() <= NEAR * a.abs().max(b.abs()),
+            _ => own == computed,
+        }
+    };
+    own.len() == computed.len() && own.iter().zip(computed).all(same)
+}
+
+/// A value as one line that a sentence can hold.
+fn short(value: &Value) -> String {
+    /// Lists of layers are longer.
+    const LONGEST: usize = 60;
+    let text = value.to_string();
+    match text.char_indices().nth(LONGEST) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text,
+    }
+}
+
+/// Settings of stretched positions that differ where both are stretched in the same way.
+fn rotary_settings(config: &Map<String, Value>, held: &Map<String, Value>) -> Vec<String> {
+    let held = normalised(held.clone());
+    let object = |config: &Map<String, Value>| config.get("rope_scaling")?.as_object().cloned();
+    let (Some(own), Some(mut held)) = (object(config), object(&held)) else { return Vec::new() };
+    // ggml rounds the bounds of YaRN's ramp to whole dimensions, whatever the model does.
+    held.insert("truncate".to_owned(), true.into());
+    let kind = own.get("rope_type").and_then(Value::as_str).unwrap_or("default");
+    if kind == "default" || held.get("rope_type").and_then(Value::as_str) != Some(kind) {
+        return Vec::new();
+    }
+
+    let number = |rope: &Map<String, Value>, key: &str, usual: Option<f64>| match rope.get(key) {
+        Some(Value::Bool(truth)) => Some(f64::from(u8::from(*truth))),
+        Some(value) => value.as_f64(),
+        None => usual,
+    };
+    let differs = |key: &str, usual: Option<f64>| {
+        // transformers takes 0 for nothing, and one of the two alone for none.
+        let both = ["mscale", "mscale_all_dim"];
+        if both.contains(&key) && both.iter().any(|key| number(&own, key, Some(0.0)) == Some(0.0)) {
+            return false;
+        }
+        match (number(&own, key, usual), number(&held, key, usual)) {
+            (Some(a), Some(b)) => (a - b).abs() > 1e-6 * a.abs().max(b.abs()),
+            (Some(_), None) => own.contains_key(key),
+            _ => false,
+        }
+    };
+
+    let differing = ROTARY.iter().filter(|(key, usual)| differs(key, *usual));
+    let sentence = |(key, _): &(&str, Option<f64>)| {
+        let own = own.get(*key).map_or_else(|| "absent".to_owned(), short);
+        let instead = held.get(*key).map_or_else(
+            || "as if it were not there".to_owned(),
+            |held| format!("with {}", short(held)),
+        );
+        format!(
+            "config.json's '{key}' of rotary positions is {own}, but llama.cpp computes {instead}, \
+             and GGUF can't say otherwise for this architecture: results will differ"
+        )
+    };
+    differing.map(sentence).collect()
+}
