@@ -63,7 +63,7 @@ impl Job<'_> {
         let mut limits = RunLimits::default();
         limits.max_memory = self.context.max_memory();
         limits.max_work = self.args.max_work;
-        limits.seed = self.args.seed;
+        limits.seed = self.args.seed.unwrap_or_default();
         Ok(Engine::prepare(&part.graph, weights, limits)?)
     }
 
