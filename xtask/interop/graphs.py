@@ -10,9 +10,10 @@ steps with keys and values of earlier tokens.
     python graphs.py APR --families FOLDER        those of fixtures/families: configurations as they were saved by
                                                   transformers 4 and 5, and the smallest sizes
     python graphs.py --exported FOLDER OUT        a Hugging Face folder beside OUT/plain and OUT/past, which were exported
-                                                  from it before
+                                                  from it before (programs for torch as OUT/plain.pt and OUT/past.pt)
 
-With APR_GRAPH_ENGINE=apr, `apr run` computes the files instead of onnxruntime.
+With APR_GRAPH_ENGINE=apr, `apr run` computes the files instead of onnxruntime; with APR_GRAPH_ENGINE=torchscript, torch
+computes what `apr export --format torchscript` writes.
 
 Needs torch, transformers 5.23, onnx and onnxruntime.
 """
@@ -38,7 +39,7 @@ transformers.utils.logging.disable_progress_bar()
 transformers.utils.logging.set_verbosity_error()
 
 TOLERANCE = 1e-4
-# What computes the graphs: onnxruntime, or `apr run`.
+# What computes the graphs: onnxruntime, `apr run`, or torch.
 ENGINE = os.environ.get("APR_GRAPH_ENGINE", "onnxruntime")
 STEPS = 10
 
@@ -164,9 +165,46 @@ class OwnSession:
         return {output["name"]: np.array(output["values"], np.float32).reshape(output["shape"]) for output in outputs}
 
 
+class ScriptSession:
+    """A method of a program, with the inputs and outputs of the ONNX file of the same part, which stand in the same order."""
+
+    def __init__(self, program, method, path):
+        self.method = getattr(program, method)
+        graph = onnx.load(path, load_external_data=False).graph
+        self.shapes = {port.name: [dim.dim_value for dim in port.type.tensor_type.shape.dim] for port in graph.input}
+        self.inputs = list(self.shapes)
+        self.outputs = [port.name for port in graph.output]
+
+    def __call__(self, feeds):
+        with torch.no_grad():
+            results = self.method(*(torch.as_tensor(np.asarray(feeds[name])) for name in self.inputs))
+        results = [results] if isinstance(results, torch.Tensor) else results
+        return {name: result.numpy() for name, result in zip(self.outputs, results, strict=True)}
+
+
+def program_of(apr, folder, past):
+    """What apr writes of a model for torch."""
+    with tempfile.TemporaryDirectory() as out:
+        command = [apr, "export", str(folder), "-o", f"{out}/model.pt", "--format", "torchscript"]
+        done = subprocess.run(command + ["--with-past"] * past, capture_output=True, text=True)
+        if done.returncode != 0 or "no program" in done.stderr:
+            raise RuntimeError(done.stderr.strip())
+        return torch.jit.load(f"{out}/model.pt")
+
+
+def methods(program, files):
+    """All parts of a model as methods of one program."""
+    if len(files) == 1:
+        return {path.stem: ScriptSession(program, "forward", path) for path in files}
+    return {path.stem: ScriptSession(program, path.stem, path) for path in files} | {"": program}
+
+
 def sessions(apr, folder, past=True):
     """All parts of a folder's model, by name. `apr` is the program, or the folder of what it exported before."""
     if Path(apr).is_dir():
+        if ENGINE == "torchscript":
+            way = Path(apr) / ("past" if past else "plain")
+            return methods(torch.jit.load(f"{way}.pt"), list(way.glob("*.onnx")))
         return {path.stem: Session(str(path)) for path in (Path(apr) / ("past" if past else "plain")).glob("*.onnx")}
     with tempfile.TemporaryDirectory() as out:
         command = [apr, "export", str(folder), "-o", f"{out}/model", "--format", "onnx"]
@@ -178,6 +216,8 @@ def sessions(apr, folder, past=True):
         files = sorted(Path(out).rglob("*.onnx")) or [Path(out) / "model"]
         if ENGINE == "apr":
             return {path.stem: OwnSession(apr, path) for path in files}
+        if ENGINE == "torchscript":
+            return methods(program_of(apr, folder, past), files)
         return {path.stem: Session(str(path)) for path in files}
 
 
@@ -378,6 +418,11 @@ def seq2seq(model, apr, folder, worst):
             theirs = call(tokens, None)
         fixed = {} if mask is None else dict(encoder_attention_mask=mask)
         ours = first(fixed | dict(input_ids=tokens, encoder_hidden_states=ours))
+        if "" in parts:
+            # The program's `forward` does both.
+            with torch.no_grad():
+                both = parts[""](*feeds.values(), tokens)
+            worst.add(f"forward, batch {batch}", both[0].numpy(), theirs[output])
         worst.add(f"prefill, batch {batch}", ours[output], theirs[output])
         crossed = {name: value for name, value in ours.items() if ".encoder." in name}
         for name, value in crossed.items():

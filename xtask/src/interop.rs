@@ -48,6 +48,9 @@ pub(crate) fn run(steps: &mut Steps) {
         steps.run("graphs of families do so for odd sizes and rare options", || {
             reference::check_graphs(&target_dir().join("debug/apr"), "onnxruntime")
         });
+        steps.run("torch computes with programs what transformers computes", || {
+            reference::check_graphs(&target_dir().join("debug/apr"), "torchscript")
+        });
         steps.run("apr run computes what transformers computes", || {
             reference::check_graphs(&target_dir().join("debug/apr"), "apr")
         });

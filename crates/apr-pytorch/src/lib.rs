@@ -151,5 +151,6 @@ pub use pickle::uses::{Action, Finding, Verdict};
 pub use plan::{WriteOptions, plan, plan_script};
 pub use reader::{PytorchReader, open, open_with};
 pub use scan::{FileVerdict, PickleReport, Reached, ScanReport, scan, scan_other};
+pub use script::Method;
 pub use shards::{open_index, open_index_with};
 pub use writer::PytorchWriter;

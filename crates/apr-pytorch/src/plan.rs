@@ -6,7 +6,6 @@ use apr_core::{
     DType, Error, FileInfo, Layout, Loss, Metadata, PlannedTensor, Result, TensorInfo,
     check_file_name, keys,
 };
-use apr_graph::Graph;
 use serde_json::{Map, Value};
 
 use crate::flatten::MAX_NAME;
@@ -14,7 +13,7 @@ use crate::pickle::build::MAX_DIMS;
 use crate::pickle::encode::{self, Item, Kind, Object};
 use crate::pickle::globals::{storage_class, untyped_name};
 use crate::record::{END_RECORDS_LEN, Record};
-use crate::script::{Module, program};
+use crate::script::{Method, Module, program};
 use crate::writer::{BYTE_ORDER, Plan, PytorchWriter, VERSION};
 
 /// Longest name of the folder that all entries are in; PyTorch's ZIP library stops at 512 bytes for
@@ -83,10 +82,11 @@ pub fn plan(
     archive(tensors, &storages, front, losses(metadata), options)
 }
 
-/// Plans a TorchScript archive: the tensors as parameters of modules, and a `forward` that computes
-/// what the graph says, for `torch.jit.load` from 1.13 on. Weights of the graph name the tensors,
-/// and may look at them in any way; their stored types may differ from those that it computes with.
-/// Without a graph there are parameters only.
+/// Plans a TorchScript archive: the tensors as parameters of modules, and methods that compute what
+/// their graphs say, for `torch.jit.load` from 1.13 on. One that is called `forward` runs the model;
+/// where none is, and an encoder and a decoder are among them, a `forward` calls these two. Weights
+/// of the graphs name the tensors, and may look at them in any way; their stored types may differ
+/// from those that are computed with. Without methods there are parameters only.
 ///
 /// ```
 /// use apr_core::{CheckpointWriter, DType, Metadata, Shape, TensorInfo};
@@ -104,7 +104,12 @@ pub fn plan(
 ///
 /// let weight =
 ///     TensorInfo { name: "fc.weight".into(), dtype: DType::F32, shape: Shape::from([2, 1]) };
-/// let writer = plan_script(&[weight], &Metadata::new(), Some(&graph), &WriteOptions::default())?;
+/// let writer = plan_script(
+///     &[weight],
+///     &Metadata::new(),
+///     &[("forward", &graph)],
+///     &WriteOptions::default(),
+/// )?;
 /// assert_eq!(writer.layout().tensors.len(), 1);
 /// # Ok::<(), apr_core::Error>(())
 /// ```
@@ -115,7 +120,7 @@ pub fn plan(
 pub fn plan_script(
     tensors: &[TensorInfo],
     metadata: &Metadata,
-    graph: Option<&Graph>,
+    methods: &[Method<'_>],
     options: &WriteOptions,
 ) -> Result<PytorchWriter> {
     if options.named_files {
@@ -123,7 +128,7 @@ pub fn plan_script(
     }
 
     let storages = Storages::of(tensors, metadata)?;
-    let (root, source) = program(tensors, graph)?;
+    let (root, source) = program(tensors, methods)?;
     let mut items: Vec<Option<Item<'_>>> = storages.items(tensors)?.into_iter().map(Some).collect();
     if let Some(item) = items.iter().flatten().find(|item| matches!(item.kind, Kind::Untyped(_))) {
         return Err(Error::format(

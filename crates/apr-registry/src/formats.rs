@@ -194,8 +194,13 @@ pub(crate) static FORMATS: &[Registration] = &[
                 file_name: options.file_name.clone(),
                 named_files: options.folder,
             };
-            let graph = options.models.first().map(|model| &model.graph);
-            let weights = apr_pytorch::plan_script(tensors, metadata, graph, &write_options)?;
+            // One is what the model computes; several are its parts, by their names.
+            let is_one = options.models.len() == 1;
+            let name = |file_name| if is_one { "forward" } else { file_name };
+            let methods = options.models.iter();
+            let methods: Vec<apr_pytorch::Method<'_>> =
+                methods.map(|model| (name(model.file_name.as_str()), &model.graph)).collect();
+            let weights = apr_pytorch::plan_script(tensors, metadata, &methods, &write_options)?;
             Ok(Box::new(WithCompanions::new(weights, companions, options.folder)))
         }),
         ..told_apart(&apr_pytorch::SCRIPT)

@@ -47,7 +47,7 @@ fn judge(script: &str, arguments: &[&str], folder: &Path) {
 }
 
 /// Writes a Hugging Face folder of a case: its configuration, and weights that are made up.
-fn made_up(sandbox: &Sandbox, case: &str) {
+pub(crate) fn made_up(sandbox: &Sandbox, case: &str) {
     let path = locate::fixture("families").join(case).with_extension("json");
     let json: Value =
         serde_json::from_slice(&std::fs::read(path).expect("a fixture")).expect("JSON");

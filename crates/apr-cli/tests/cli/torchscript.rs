@@ -10,6 +10,7 @@ use apr_graph::{ElementType, GraphBuilder, Meaning};
 use apr_testkit::locate;
 use apr_testkit::peers::agreed;
 
+use crate::onnx_families::made_up;
 use crate::support::{Sandbox, small_safetensors};
 
 fn tiny_llama() -> String {
@@ -19,12 +20,19 @@ fn tiny_llama() -> String {
 /// Runs a script of the peers.
 #[track_caller]
 fn python(sandbox: &Sandbox, script: &str, arguments: &[&str]) {
+    python_with(sandbox, &[], script, arguments);
+}
+
+/// The same, with these variables of the environment.
+#[track_caller]
+fn python_with(sandbox: &Sandbox, env: &[(&str, &str)], script: &str, arguments: &[&str]) {
     let python = std::env::var("APR_GRAPH_PYTHON").unwrap_or_else(|_| "python3".to_owned());
     let script = locate::workspace().join("xtask/interop").join(script);
     let mut command = Command::new(python);
     let output = command
         .arg(script)
         .args(arguments)
+        .envs(env.iter().copied())
         .current_dir(sandbox.path(""))
         .output()
         .expect("a Python");
@@ -54,6 +62,47 @@ fn a_program_computes_what_the_graph_computes() {
             python(&sandbox, "torchscript.py", &[&script, &inputs, &outputs]);
         }
     });
+}
+
+/// Encoders with decoders are one program with a method for each part, and a `forward` for both;
+/// the others have operators that most programs have not.
+#[test]
+fn programs_of_families_compute_what_transformers_computes() {
+    const CASES: [&str; 5] = ["t5", "whisper", "mixtral", "clip", "wav2vec2_ctc"];
+
+    let sandbox = Sandbox::new();
+    let mut files = Vec::new();
+    for case in CASES {
+        made_up(&sandbox, case);
+        for (way, option) in [("plain", ""), ("past", "--with-past")] {
+            let out = format!("{case}_out/{way}");
+            sandbox.apr(&format!("export {case} --format onnx -o {out} {option}")).ok();
+            let script = format!("export {case} --format torchscript -o {out}.pt {option}");
+            let run = sandbox.apr(&script).ok();
+            assert!(!run.to_string().contains("no program"), "{run}");
+            let idle = way == "past" && ["clip", "wav2vec2_ctc"].contains(&case);
+            assert_eq!(run.to_string().contains("--with-past changes nothing"), idle, "{run}");
+            files.push((format!("{out}.pt"), sandbox.read(&format!("{out}.pt"))));
+        }
+    }
+    agreed("torch/families", &files, || {
+        for case in CASES {
+            let arguments = ["--exported", case, &format!("{case}_out")];
+            python_with(&sandbox, &[("APR_GRAPH_ENGINE", "torchscript")], "graphs.py", &arguments);
+        }
+    });
+}
+
+/// What a file computes by itself, no task and no cache changes.
+#[test]
+fn options_that_a_file_with_a_graph_can_not_follow_are_refused() {
+    let sandbox = Sandbox::new();
+    sandbox.run(&["export", &tiny_llama(), "--format", "onnx", "-o", "m.onnx"]).ok();
+    for option in ["--with-past", "--task CausalLM"] {
+        sandbox
+            .apr(&format!("export m.onnx --format torchscript -o m.pt {option}"))
+            .fails(2, &["a graph of its own"]);
+    }
 }
 
 #[test]

@@ -108,13 +108,8 @@ impl Job {
         source: &Source<'v>,
         mut graph: Graph,
     ) -> Result<Computation<'v>, JobError> {
-        let GraphWishes { opset, with_past, task, .. } = &self.graph;
-        if *with_past || task.is_some() {
-            let message = "the model has a graph of its own: --with-past and --task are for graphs \
-                that a family makes";
-            return Err(JobError::Request(message.to_owned()));
-        }
-
+        self.graph.check_own()?;
+        let GraphWishes { opset, .. } = &self.graph;
         let other = opset.filter(|opset| graph.opset("") != Some(*opset));
         let graph = match other {
             Some(opset) => {

@@ -51,7 +51,11 @@ impl Job {
         let mut warnings = prepared.warnings.clone();
         let mut target = self.target.clone();
         match self.program(&source.through(&prepared.view))? {
-            Program::Graph(graph) => target.models = vec![Model::new(&target.file_name, graph)],
+            Program::Graphs(graphs) => {
+                warnings.extend(self.graph.idle_past(&graphs));
+                let models = graphs.into_iter().map(|(name, graph)| Model::new(&name, graph));
+                target.models = models.collect();
+            }
             Program::Unknown(why) => {
                 warnings.push(format!("the output has parameters, and no program: {why}"));
             }
@@ -91,12 +95,13 @@ impl Job {
     /// What the model computes, with the names that its tensors have.
     fn program(&self, source: &Source<'_>) -> Result<Program, JobError> {
         if let Some((mut graph, _)) = own_graph(source)? {
+            self.graph.check_own()?;
             // The program is written for operators of this version on.
             if graph.opset("").is_some_and(|opset| opset < OPSET) {
                 infer(&mut graph);
                 graph = upgrade(&graph, OPSET)?;
             }
-            return written_out(&graph);
+            return Ok(Program::Graphs(vec![("forward".to_owned(), written_out(&graph)?)]));
         }
 
         let Some(family) = source.family()? else {
@@ -114,41 +119,32 @@ impl Job {
             Err(error) => return Err(error.into()),
         };
 
-        let names: Vec<&str> = found.parts.iter().map(|part| part.name).collect();
-        if names.len() > 1 {
-            return Ok(Program::Unknown(format!(
-                "the model has several parts ({})",
-                names.join(", ")
-            )));
-        }
-
-        let Some(part) = found.parts.into_iter().next() else {
-            return Ok(Program::Unknown(
-                "the family says nothing of what its models compute".to_owned(),
-            ));
-        };
-        let mut graph = part.graph;
         let known = canonical(source.reader(), family);
         let tensors = known.tensors().iter().zip(source.reader().tensors());
-        let names =
+        let names: HashMap<String, String> =
             tensors.map(|(canonical, own)| (canonical.name.clone(), own.name.clone())).collect();
-        rename(&mut graph.body, &names);
-        written_out(&graph)
+        let graphs = found.parts.into_iter().map(|part| {
+            let mut graph = part.graph;
+            rename(&mut graph.body, &names);
+            Ok((part.name.to_owned(), written_out(&graph)?))
+        });
+        Ok(Program::Graphs(graphs.collect::<Result<_, JobError>>()?))
     }
 }
 
 /// What is known of what a model computes.
 enum Program {
-    Graph(Graph),
+    /// By the names of the parts.
+    Graphs(Vec<(String, Graph)>),
     /// Why nothing is.
     Unknown(String),
 }
 
 /// The graph without functions, and with the types of all values.
-fn written_out(graph: &Graph) -> Result<Program, JobError> {
+fn written_out(graph: &Graph) -> Result<Graph, JobError> {
     let mut graph = inline(graph)?;
     infer(&mut graph);
-    Ok(Program::Graph(graph))
+    Ok(graph)
 }
 
 /// Gives the tensors that a body names other names.

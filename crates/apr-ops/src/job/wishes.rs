@@ -4,6 +4,7 @@ use apr_blocks::GraphOptions;
 use apr_graph::{Graph, Meaning};
 use apr_registry::CheckpointReader;
 
+use super::error::JobError;
 use crate::bind::{Blocks, Storage};
 
 /// What is wanted of the graph of a model.
@@ -28,6 +29,19 @@ impl GraphWishes {
     /// As the families' blocks take them.
     pub(super) fn options(&self, opset: i64) -> GraphOptions {
         GraphOptions { past: self.with_past, opset, task: self.task.clone() }
+    }
+
+    /// Refuses what a model's own graph can't be asked for.
+    ///
+    /// # Errors
+    /// [`JobError::Request`].
+    pub(super) fn check_own(&self) -> Result<(), JobError> {
+        if self.with_past || self.task.is_some() {
+            let message = "the model has a graph of its own: --with-past and --task are for graphs \
+                that a family makes";
+            return Err(JobError::Request(message.to_owned()));
+        }
+        Ok(())
     }
 
     /// What to say where nothing of the model takes earlier keys and values, and they were wished

@@ -4,7 +4,8 @@ use std::collections::HashMap;
 
 use apr_core::{Error, Result, TensorInfo};
 use apr_graph::{
-    Attribute, AttributeValue, Body, Constant, ElementType, Node, Origin, ValueId, View, WeightRef,
+    Attribute, AttributeValue, Body, Constant, Dim, ElementType, Node, Origin, ValueId, View,
+    WeightRef,
 };
 
 use super::modules::access;
@@ -62,6 +63,11 @@ impl<'a> Emitter<'a> {
         rank.ok_or_else(|| {
             Error::version("the graph does not say how many dimensions its input has")
         })
+    }
+
+    /// The shape of a value, as far as it is known.
+    pub(super) fn shape_of(&self, value: ValueId) -> Option<&[Dim]> {
+        self.body.value(value).shape()
     }
 
     /// Sizes of a value that are known.

@@ -15,12 +15,16 @@
 //! shapes are made, are Python's numbers on the way.
 //!
 //! `forward` takes the graph's inputs in order, under their names with `_` for what a name can't
-//! have, and returns a tuple of its outputs, or the one that there is.
+//! have, and returns a tuple of its outputs, or the one that there is. Where a model has several
+//! graphs, each is a method of its own, and `forward` calls the encoder's and then the decoder's.
 
+mod chain;
 mod emit;
-mod forward;
+mod layers;
+mod method;
 mod modules;
 mod operators;
+mod picked;
 mod shapes;
 mod text;
 
@@ -29,22 +33,34 @@ use apr_graph::Graph;
 
 pub(crate) use modules::Module;
 
-/// The modules of a model, and the source of their classes. Without a graph the model has
-/// parameters and no `forward`.
+/// A method of a program: its name, and what it computes.
+pub type Method<'a> = (&'a str, &'a Graph);
+
+/// The modules of a model, and the source of their classes. Without methods the model has
+/// parameters alone. Where none of them is `forward`, that runs an encoder and a decoder among
+/// them, if they are there.
 ///
 /// # Errors
 /// E001 for names that modules can't have, or a weight that is not among the tensors; E003 for an
 /// operator that has no counterpart in the source, with its node.
-pub(crate) fn program(tensors: &[TensorInfo], graph: Option<&Graph>) -> Result<(Module, String)> {
+pub(crate) fn program(tensors: &[TensorInfo], methods: &[Method<'_>]) -> Result<(Module, String)> {
     let mut root = Module::of(tensors)?;
-    let forward = match graph {
-        Some(graph) => forward::forward(graph, tensors)?,
-        None => String::new(),
-    };
+    let mut code = String::new();
+    for (name, graph) in methods {
+        if !text::is_identifier(name) || root.has(name) {
+            let message = format!("the model can't have a method '{name}' beside its tensors");
+            return Err(Error::format(message));
+        }
+        code += &method::method(name, graph, tensors)?;
+    }
+    if methods.iter().all(|(name, _)| *name != "forward") {
+        code += &chain::forward(methods);
+    }
+
     let source = root.classes(tensors, "")?;
-    let forward = forward.replace("__torch__.Root", &format!("__torch__.{}", root.class));
-    if source.len() + forward.len() > 1 << 30 {
+    let code = code.replace(method::ROOT, &format!("__torch__.{}", root.class));
+    if source.len() + code.len() > 1 << 30 {
         return Err(Error::memory("the program is longer than 1 GiB"));
     }
-    Ok((root, source + &forward))
+    Ok((root, source + &code))
 }

@@ -32,6 +32,13 @@ impl Module {
         Ok(root)
     }
 
+    /// Whether the outermost module has a tensor or module of this name.
+    pub(super) fn has(&self, name: &str) -> bool {
+        let tensors = self.tensors.iter().map(|(known, _)| known);
+        let modules = self.modules.iter().map(|(known, _)| known);
+        tensors.chain(modules).any(|known| known == name)
+    }
+
     fn add(&mut self, rest: &str, position: usize, name: &str) -> Result<()> {
         let mut module = self;
         let mut parts: Vec<&str> = rest.split('.').collect();

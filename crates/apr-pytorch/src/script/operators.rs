@@ -1,25 +1,38 @@
 //! Operators of ONNX as calls of `torch`.
 
-use apr_core::{Error, Result};
+use apr_core::Result;
 use apr_graph::{AttributeValue, ElementType, Node, ValueId};
 
 use super::emit::{Emitter, unknown};
+use super::layers::learnt;
+use super::picked::{picked, scattered};
 use super::text::{dtype, flag, list, number, tensor};
 
 /// Operators that are one function of tensors, whatever their number of inputs.
-const SIMPLE: [(&str, &str); 38] = [
+const SIMPLE: [(&str, &str); 51] = [
     ("Abs", "torch.abs"),
+    ("Acos", "torch.acos"),
+    ("Acosh", "torch.acosh"),
     ("Add", "torch.add"),
     ("And", "torch.logical_and"),
+    ("Asin", "torch.asin"),
+    ("Asinh", "torch.asinh"),
     ("Atan", "torch.atan"),
+    ("Atanh", "torch.atanh"),
+    ("BitwiseAnd", "torch.bitwise_and"),
+    ("BitwiseNot", "torch.bitwise_not"),
+    ("BitwiseOr", "torch.bitwise_or"),
+    ("BitwiseXor", "torch.bitwise_xor"),
     ("Ceil", "torch.ceil"),
     ("Cos", "torch.cos"),
+    ("Cosh", "torch.cosh"),
     ("Equal", "torch.eq"),
     ("Erf", "torch.erf"),
     ("Exp", "torch.exp"),
     ("Floor", "torch.floor"),
     ("Greater", "torch.gt"),
     ("GreaterOrEqual", "torch.ge"),
+    ("HardSwish", "torch.hardswish"),
     ("IsNaN", "torch.isnan"),
     ("Less", "torch.lt"),
     ("LessOrEqual", "torch.le"),
@@ -27,6 +40,7 @@ const SIMPLE: [(&str, &str); 38] = [
     ("MatMul", "torch.matmul"),
     ("Max", "torch.maximum"),
     ("Min", "torch.minimum"),
+    ("Mish", "torch.mish"),
     ("Mul", "torch.mul"),
     ("Neg", "torch.neg"),
     ("Not", "torch.logical_not"),
@@ -38,6 +52,7 @@ const SIMPLE: [(&str, &str); 38] = [
     ("Sigmoid", "torch.sigmoid"),
     ("Sign", "torch.sign"),
     ("Sin", "torch.sin"),
+    ("Sinh", "torch.sinh"),
     ("Softplus", "torch.softplus"),
     ("Sqrt", "torch.sqrt"),
     ("Sub", "torch.sub"),
@@ -57,16 +72,24 @@ pub(super) fn emit(emitter: &mut Emitter<'_>, node: &Node) -> Result<()> {
     let expression = match &*node.op.name {
         "Split" => return split(emitter, node),
         "TopK" => return top_k(emitter, node),
-        "Cast" | "Identity" | "Clip" | "Div" | "Gelu" | "LeakyRelu" | "Softmax" | "LogSoftmax" => {
-            elementwise(emitter, node)?
-        }
+        "Cast" | "Identity" | "Clip" | "Div" | "Mod" | "Gelu" | "LeakyRelu" | "Elu"
+        | "HardSigmoid" | "NonZero" | "Softmax" | "LogSoftmax" => elementwise(emitter, node)?,
         "Reshape" | "Expand" | "Transpose" | "Unsqueeze" | "Squeeze" | "Concat" | "Flatten"
         | "Tile" => arranged(emitter, node)?,
-        "Gather" | "GatherElements" | "Slice" | "Trilu" => picked(emitter, node)?,
+        "Gather" | "GatherElements" | "GatherND" | "Slice" | "Trilu" => picked(emitter, node)?,
+        "ScatterElements" | "ScatterND" => scattered(emitter, node)?,
         "ReduceMean" | "ReduceSum" | "ReduceMax" | "ReduceMin" | "ReduceL2" | "ArgMax"
         | "ArgMin" | "CumSum" => reduced(emitter, node)?,
         "Range" | "ConstantOfShape" => made(emitter, node)?,
-        "LayerNormalization" | "Gemm" | "Conv" => learnt(emitter, node)?,
+        "LayerNormalization"
+        | "InstanceNormalization"
+        | "BatchNormalization"
+        | "Gemm"
+        | "Conv"
+        | "MaxPool"
+        | "AveragePool"
+        | "GlobalAveragePool"
+        | "GlobalMaxPool" => learnt(emitter, node)?,
         _ => return Err(unknown()),
     };
 
@@ -89,7 +112,7 @@ fn simple(emitter: &mut Emitter<'_>, node: &Node, function: &str) -> Result<()> 
     emitter.set(node, &expression)
 }
 
-fn first(emitter: &mut Emitter<'_>, node: &Node) -> Result<(ValueId, String)> {
+pub(super) fn first(emitter: &mut Emitter<'_>, node: &Node) -> Result<(ValueId, String)> {
     let x = emitter.input(node, 0)?;
     Ok((x, emitter.tensor(x)?))
 }
@@ -105,6 +128,20 @@ fn elementwise(emitter: &mut Emitter<'_>, node: &Node) -> Result<String> {
         }
         "Clip" => clipped(emitter, node, tensor)?,
         "Div" => quotient(emitter, node, x, &tensor)?,
+        "Mod" => {
+            let divisor = emitter.input(node, 1)?;
+            let divisor = emitter.tensor(divisor)?;
+            let is_of_c = node.int("fmod").unwrap_or(0) != 0;
+            let function = if is_of_c { "torch.fmod" } else { "torch.remainder" };
+            format!("{function}({tensor}, {divisor})")
+        }
+        "Elu" => format!("torch.elu({tensor}, {})", number(node.float("alpha").unwrap_or(1.0))),
+        "HardSigmoid" => {
+            let alpha = number(node.float("alpha").unwrap_or(0.2));
+            let beta = number(node.float("beta").unwrap_or(0.5));
+            format!("torch.clamp(torch.add(torch.mul({tensor}, {alpha}), {beta}), 0, 1)")
+        }
+        "NonZero" => format!("torch.permute(torch.nonzero({tensor}), [1, 0])"),
         "Gelu" if node.text("approximate") == Some("tanh") => gelu_by_tanh(&tensor),
         "Gelu" => format!("torch.gelu({tensor})"),
         "LeakyRelu" => {
@@ -214,62 +251,6 @@ fn axes(emitter: &mut Emitter<'_>, node: &Node) -> Result<Option<Vec<i64>>> {
     }
 }
 
-fn picked(emitter: &mut Emitter<'_>, node: &Node) -> Result<String> {
-    let (x, tensor) = first(emitter, node)?;
-    if &*node.op.name == "Slice" {
-        return slice(emitter, node, x, tensor);
-    }
-
-    if &*node.op.name == "Trilu" {
-        let k = match node.input(1) {
-            Some(k) => emitter.list(k)?.concat(),
-            None => "0".to_owned(),
-        };
-        let function =
-            if node.int("upper").unwrap_or(1) == 0 { "torch.tril" } else { "torch.triu" };
-        return Ok(format!("{function}({tensor}, {k})"));
-    }
-
-    let rank = emitter.rank(x)?;
-    let axis = emitter.axis(node.int("axis").unwrap_or(0), rank)?;
-    let places = emitter.input(node, 1)?;
-    if &*node.op.name == "GatherElements" {
-        return Ok(format!("torch.gather({tensor}, {axis}, {})", emitter.tensor(places)?));
-    }
-    if let Some((items, true)) = emitter.ints(places)? {
-        return Ok(format!("torch.select({tensor}, {axis}, {})", items.concat()));
-    }
-
-    let mut indices = vec!["None".to_owned(); axis];
-    indices.push(emitter.tensor(places)?);
-    Ok(format!("torch.index({tensor}, annotate(List[Optional[Tensor]], {}))", list(&indices)))
-}
-
-fn slice(emitter: &mut Emitter<'_>, node: &Node, x: ValueId, tensor: String) -> Result<String> {
-    let rank = emitter.rank(x)?;
-    let (starts, ends) = (emitter.input(node, 1)?, emitter.input(node, 2)?);
-    let (starts, ends) = (emitter.list(starts)?, emitter.list(ends)?);
-    let axes = match node.input(3) {
-        Some(axes) => emitter.numbers(axes)?,
-        None => (0..starts.len()).filter_map(|axis| i64::try_from(axis).ok()).collect(),
-    };
-    let steps = match node.input(4) {
-        Some(steps) => emitter.numbers(steps)?,
-        None => vec![1; starts.len()],
-    };
-    if steps.iter().any(|step| *step < 1) {
-        return Err(Error::version("TorchScript has no slices that go backwards"));
-    }
-
-    let mut sliced = tensor;
-    for (((start, end), axis), step) in starts.iter().zip(&ends).zip(axes).zip(steps) {
-        let axis = emitter.axis(axis, rank)?;
-        sliced = format!("torch.slice({sliced}, {axis}, {start}, {end}, {step})");
-    }
-
-    Ok(sliced)
-}
-
 fn reshaped(emitter: &mut Emitter<'_>, node: &Node, tensor: &str) -> Result<String> {
     let shape = emitter.input(node, 1)?;
     let keeps = node.int("allowzero").unwrap_or(0) == 0;
@@ -288,6 +269,9 @@ fn reduced(emitter: &mut Emitter<'_>, node: &Node) -> Result<String> {
     };
     let function = match name {
         "CumSum" => return summed_up(emitter, node, &tensor),
+        "ArgMax" | "ArgMin" if node.int("select_last_index").unwrap_or(0) != 0 => {
+            return last_place(emitter, node, x, &tensor);
+        }
         "ArgMax" => return Ok(position("torch.argmax")),
         "ArgMin" => return Ok(position("torch.argmin")),
         "ReduceMean" => "torch.mean",
@@ -302,6 +286,16 @@ fn reduced(emitter: &mut Emitter<'_>, node: &Node) -> Result<String> {
         "torch.norm" => format!("torch.norm({tensor}, 2, {axes:?}, {keeps})"),
         function => format!("{function}({tensor}, {axes:?}, {keeps})"),
     })
+}
+
+/// The last of several places: the first one from the back.
+fn last_place(emitter: &mut Emitter<'_>, node: &Node, x: ValueId, tensor: &str) -> Result<String> {
+    let rank = emitter.rank(x)?;
+    let axis = emitter.axis(node.int("axis").unwrap_or(0), rank)?;
+    let keeps = flag(node.int("keepdims").unwrap_or(1) != 0);
+    let function = if &*node.op.name == "ArgMax" { "torch.argmax" } else { "torch.argmin" };
+    let from_back = format!("{function}(torch.flip({tensor}, [{axis}]), {axis}, {keeps})");
+    Ok(format!("torch.rsub({from_back}, torch.size({tensor}, {axis}) - 1)"))
 }
 
 fn summed_up(emitter: &mut Emitter<'_>, node: &Node, tensor: &str) -> Result<String> {
@@ -343,80 +337,6 @@ fn made(emitter: &mut Emitter<'_>, node: &Node) -> Result<String> {
     Ok(format!("torch.arange({}, dtype=4)", bounds.join(", ")))
 }
 
-fn learnt(emitter: &mut Emitter<'_>, node: &Node) -> Result<String> {
-    match &*node.op.name {
-        "LayerNormalization" => layer_norm(emitter, node),
-        "Gemm" => gemm(emitter, node),
-        _ => convolution(emitter, node),
-    }
-}
-
-fn layer_norm(emitter: &mut Emitter<'_>, node: &Node) -> Result<String> {
-    let (_, tensor) = first(emitter, node)?;
-    let scale = emitter.input(node, 1)?;
-    let dims = emitter
-        .sizes(scale)
-        .ok_or_else(|| Error::version("the sizes of its scale are not known"))?;
-    let scale = emitter.tensor(scale)?;
-    let bias = match node.input(2) {
-        Some(bias) => emitter.tensor(bias)?,
-        None => "None".to_owned(),
-    };
-    let epsilon = number(node.float("epsilon").unwrap_or(1e-5));
-    Ok(format!("torch.layer_norm({tensor}, {dims:?}, {scale}, {bias}, {epsilon})"))
-}
-
-fn gemm(emitter: &mut Emitter<'_>, node: &Node) -> Result<String> {
-    let mut sides = Vec::new();
-    for (position, attribute) in [(0, "transA"), (1, "transB")] {
-        let side = emitter.input(node, position)?;
-        let side = emitter.tensor(side)?;
-        let is_turned = node.int(attribute).unwrap_or(0) != 0;
-        sides.push(if is_turned { format!("torch.permute({side}, [1, 0])") } else { side });
-    }
-
-    let factor =
-        |name: &str| node.float(name).filter(|factor| (*factor - 1.0).abs() > 0.0).map(number);
-    let mut product = format!("torch.matmul({})", sides.join(", "));
-    if let Some(alpha) = factor("alpha") {
-        product = format!("torch.mul({product}, {alpha})");
-    }
-
-    let Some(bias) = node.input(2) else { return Ok(product) };
-    let mut bias = emitter.tensor(bias)?;
-    if let Some(beta) = factor("beta") {
-        bias = format!("torch.mul({bias}, {beta})");
-    }
-
-    Ok(format!("torch.add({product}, {bias})"))
-}
-
-fn convolution(emitter: &mut Emitter<'_>, node: &Node) -> Result<String> {
-    let (x, tensor) = first(emitter, node)?;
-    let axes = emitter.rank(x)?.saturating_sub(2);
-    let weight = emitter.input(node, 1)?;
-    let weight = emitter.tensor(weight)?;
-    let bias = match node.input(2) {
-        Some(bias) => emitter.tensor(bias)?,
-        None => "None".to_owned(),
-    };
-    let ones = vec![1; axes];
-    let pads = node.ints("pads").map_or_else(|| vec![0; 2 * axes], <[i64]>::to_vec);
-    let (begins, ends) = pads.split_at(pads.len() / 2);
-    let pads_itself = !matches!(node.text("auto_pad"), None | Some("NOTSET" | "VALID"));
-    if begins != ends || pads_itself {
-        return Err(Error::version("padding that differs before and after is not written"));
-    }
-
-    let (strides, dilations) =
-        (node.ints("strides").unwrap_or(&ones), node.ints("dilations").unwrap_or(&ones));
-    let (none, groups) = (vec![0; axes], node.int("group").unwrap_or(1));
-    Ok(format!(
-        "torch.convolution({tensor}, {weight}, {bias}, {strides:?}, {begins:?}, {dilations:?}, \
-         False, {none:?}, {groups})"
-    ))
-}
-
 fn split(emitter: &mut Emitter<'_>, node: &Node) -> Result<()> {
     let (x, tensor) = first(emitter, node)?;
     let rank = emitter.rank(x)?;
@@ -448,6 +368,6 @@ fn top_k(emitter: &mut Emitter<'_>, node: &Node) -> Result<()> {
 }
 
 /// A list of sizes, which may be empty.
-fn sizes(items: &[String]) -> String {
+pub(super) fn sizes(items: &[String]) -> String {
     if items.is_empty() { "annotate(List[int], [])".to_owned() } else { list(items) }
 }

@@ -1,0 +1,71 @@
+//! A method that runs a graph: one statement for each node.
+
+use apr_core::{Error, Result, TensorInfo};
+use apr_graph::{Body, Graph, Node, Origin, ValueId};
+
+use super::emit::{Emitter, unknown};
+use super::{operators, shapes};
+
+/// What the class of methods is called until it has its name.
+pub(super) const ROOT: &str = "__torch__.Root";
+
+/// A method of the class [`ROOT`].
+pub(super) fn method(name: &str, graph: &Graph, tensors: &[TensorInfo]) -> Result<String> {
+    if let Some(function) = graph.functions.first() {
+        return Err(Error::format(format!(
+            "the graph still has functions, such as {}",
+            function.op
+        )));
+    }
+
+    let body = &graph.body;
+    let mut emitter = Emitter::new(body, tensors);
+    let mut inputs = Vec::new();
+    for input in inputs_alone(body) {
+        inputs.push(format!(",\n    {}: Tensor", emitter.take(input)));
+    }
+
+    for node in &body.nodes {
+        self::node(&mut emitter, node).map_err(|error| of_node(&error, node))?;
+    }
+
+    let outputs =
+        body.outputs.iter().map(|&output| emitter.tensor(output)).collect::<Result<Vec<_>>>()?;
+    let result = match outputs.as_slice() {
+        [] => return Err(Error::format("the graph has no outputs")),
+        [only] => only.clone(),
+        several => format!("({})", several.join(", ")),
+    };
+
+    let (inputs, kind, lines) = (inputs.concat(), result_type(body), emitter.finish());
+    Ok(format!("  def {name}(self: {ROOT}{inputs}) -> {kind}:\n{lines}    return {result}\n"))
+}
+
+/// The inputs of a body; older files list weights among them.
+pub(super) fn inputs_alone(body: &Body) -> impl Iterator<Item = ValueId> {
+    let is_input = |input: &ValueId| matches!(body.value(*input).origin, Origin::Input);
+    body.inputs.iter().copied().filter(is_input)
+}
+
+/// The type of what the method returns.
+pub(super) fn result_type(body: &Body) -> String {
+    match body.outputs.len() {
+        1 => "Tensor".to_owned(),
+        several => format!("Tuple[{}]", vec!["Tensor"; several].join(", ")),
+    }
+}
+
+fn of_node(error: &Error, node: &Node) -> Error {
+    Error::new(error.code(), format!("node '{}' ({}): {}", node.name, node.op, error.message()))
+}
+
+/// Writes a node.
+fn node(emitter: &mut Emitter<'_>, node: &Node) -> Result<()> {
+    if !node.op.domain.is_empty() {
+        return Err(unknown());
+    }
+    if shapes::emit(emitter, node)? {
+        return Ok(());
+    }
+    operators::emit(emitter, node)
+}
