@@ -79,7 +79,7 @@ pub fn of_scans(summary: &ScanSummary) -> Value {
             FileVerdict::Dangerous => ("dangerous", "error"),
             verdict => (verdict.word(), "warning"),
         };
-        let rule = format!("scan/{word}");
+        let rule = format!("scan/{}", word.replace(' ', "-"));
         rules.insert(rule.clone(), format!("apr scan calls the file {word}"));
         results.push(result(
             &rule,
@@ -90,6 +90,7 @@ pub fn of_scans(summary: &ScanSummary) -> Value {
             None,
         ));
         add_findings(scan, &mut rules, &mut results);
+        add_remarks(scan, &mut rules, &mut results);
         let remarks = [("warning", &scan.warnings), ("problem", &scan.problems)];
         for (kind, text) in
             remarks.into_iter().flat_map(|(kind, list)| list.iter().map(move |text| (kind, text)))
@@ -101,6 +102,21 @@ pub fn of_scans(summary: &ScanSummary) -> Value {
     }
 
     log(&rules, &results)
+}
+
+/// What was found in files that are no pickles.
+fn add_remarks(scan: &ScanReport, rules: &mut Rules, results: &mut Vec<Value>) {
+    for remark in &scan.remarks {
+        let level = if remark.verdict == FileVerdict::Dangerous { "error" } else { "warning" };
+        let rule = format!("content/{}", remark.verdict.word().replace(' ', "-"));
+        rules
+            .insert(rule.clone(), format!("content that apr scan calls {}", remark.verdict.word()));
+        let text = match remark.entry.as_str() {
+            "" => remark.message.clone(),
+            entry => format!("'{entry}': {}", remark.message),
+        };
+        results.push(result(&rule, level, &text, &scan.file, None, None));
+    }
 }
 
 /// The names of a scan that are not harmless.

@@ -150,7 +150,10 @@ pub use options::OpenOptions;
 pub use pickle::uses::{Action, Finding, Verdict};
 pub use plan::{WriteOptions, plan, plan_script};
 pub use reader::{PytorchReader, open, open_with};
-pub use scan::{FileVerdict, PickleReport, Reached, ScanReport, scan, scan_other};
+pub use scan::{
+    Examine, FileVerdict, Leaf, PickleReport, Reached, Remark, ScanReport, scan, scan_other,
+    scan_with,
+};
 pub use script::Method;
 pub use shards::{open_index, open_index_with};
 pub use writer::PytorchWriter;

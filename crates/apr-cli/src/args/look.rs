@@ -125,6 +125,9 @@ pub(crate) struct ScanArgs {
     /// Files and folders, or - for standard input; of a folder, all that is in it and below
     #[arg(required = true, value_name = "PATH")]
     pub(crate) paths: Vec<PathBuf>,
+    /// Exit with 0 where nothing was found, although files of unknown kinds were not examined
+    #[arg(long)]
+    pub(crate) allow_unexamined: bool,
     /// Write what was found as SARIF, for code scanning services; - is standard output
     #[arg(long, value_name = "FILE")]
     pub(crate) sarif: Option<PathBuf>,

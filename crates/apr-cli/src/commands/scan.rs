@@ -5,7 +5,9 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use anstyle::Style;
-use apr::pytorch::{Action, FileVerdict, Finding, PickleReport, Reached, ScanReport, Verdict};
+use apr::pytorch::{
+    Action, FileVerdict, Finding, PickleReport, Reached, Remark, ScanReport, Verdict,
+};
 use apr::{Code, Error, Escaped};
 use apr_core::counted;
 use apr_io::io_error;
@@ -45,7 +47,12 @@ pub(super) fn run(args: &ScanArgs, context: &Context) -> Outcome {
     let all = files.len() == 1 || context.printer.shows_detail();
     beside_log(args.sarif.as_deref(), context)
         .report(&summary, |out, summary| render(out, summary, all))?;
-    if summary.verdict == FileVerdict::Clean { Ok(()) } else { Err(Failure::Validation) }
+    let passes = match summary.verdict {
+        FileVerdict::Clean => true,
+        FileVerdict::NotExamined => args.allow_unexamined,
+        _ => false,
+    };
+    if passes { Ok(()) } else { Err(Failure::Validation) }
 }
 
 /// One of several files that can't be read is a finding, the only one an error.
@@ -101,6 +108,7 @@ fn render(out: &mut dyn Write, summary: &ScanSummary, all: bool) -> io::Result<(
         (summary.dangerous, "dangerous"),
         (summary.unreadable, "unreadable"),
         (summary.suspicious, "suspicious"),
+        (summary.not_examined, "not examined"),
         (summary.clean, "clean"),
     ];
     let counts: Vec<String> = counts
@@ -119,7 +127,7 @@ fn render(out: &mut dyn Write, summary: &ScanSummary, all: bool) -> io::Result<(
 fn style_of(verdict: FileVerdict) -> Style {
     match verdict {
         FileVerdict::Clean => GOOD,
-        FileVerdict::Suspicious | FileVerdict::Unreadable => ODD,
+        FileVerdict::NotExamined | FileVerdict::Suspicious | FileVerdict::Unreadable => ODD,
         FileVerdict::Dangerous => BAD,
     }
 }
@@ -134,6 +142,9 @@ fn render_file(out: &mut dyn Write, file: &ScanReport) -> io::Result<()> {
         file.kind
     )?;
     render_findings(out, file)?;
+    for remark in file.remarks.iter().take(SHOWN) {
+        render_remark(out, remark)?;
+    }
     for warning in file.warnings.iter().take(SHOWN) {
         writeln!(out, "  {ODD}odd{ODD:#}        {}", Escaped(warning))?;
     }
@@ -157,6 +168,20 @@ fn render_file(out: &mut dyn Write, file: &ScanReport) -> io::Result<()> {
     }
 
     Ok(())
+}
+
+fn render_remark(out: &mut dyn Write, remark: &Remark) -> io::Result<()> {
+    let word = match remark.verdict {
+        FileVerdict::Dangerous => "DANGEROUS",
+        FileVerdict::NotExamined => "unknown",
+        _ => "odd",
+    };
+    let style = style_of(remark.verdict);
+    write!(out, "  {style}{word:<9}{style:#}  ")?;
+    if !remark.entry.is_empty() {
+        write!(out, "'{}': ", Escaped::short(&remark.entry))?;
+    }
+    writeln!(out, "{}", Escaped(&remark.message))
 }
 
 /// The names that a file's pickles use; the harmless ones by their number.

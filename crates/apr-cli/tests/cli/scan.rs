@@ -129,10 +129,13 @@ fn the_shared_files_are_judged_as_their_names_say() {
         sandbox.run(&["scan", folder.to_str().expect("plain"), "--json"]).fails(5, &[]).json();
     for file in summary["files"].as_array().expect("files") {
         let name = file["file"].as_str().expect("a name");
-        let harmless = ["benign", "not_a_pickle"].iter().any(|part| name.contains(part));
+        let harmless = name.contains("benign");
+        let unknown = name.contains("not_a_pickle");
         let unreadable = ["bad_pytorch", "password"].iter().any(|part| name.contains(part));
         let expected = if harmless {
             "clean"
+        } else if unknown {
+            "not-examined"
         } else if unreadable {
             "unreadable"
         } else {
@@ -147,4 +150,45 @@ fn the_shared_files_are_judged_as_their_names_say() {
         let broken = file["file"].as_str().is_some_and(|name| name.contains("broken"));
         assert_eq!(file["verdict"], if broken { "unreadable" } else { "clean" }, "{file:#}");
     }
+}
+
+#[test]
+fn what_is_no_pickle_is_judged_or_said_to_be_not_examined() {
+    let folder = fixtures().join("content");
+    let expected: Value =
+        serde_json::from_slice(&fs::read(folder.join("expected.json")).expect("there"))
+            .expect("JSON");
+    let sandbox = Sandbox::new();
+    let summary =
+        sandbox.run(&["scan", folder.to_str().expect("plain"), "--json"]).fails(5, &[]).json();
+    let files = summary["files"].as_array().expect("files");
+    for (name, expected) in expected.as_object().expect("an object") {
+        let path = folder.join(name).display().to_string();
+        let report = files.iter().find(|file| file["file"] == path.as_str()).expect(name);
+        assert_eq!(report["verdict"], expected["verdict"], "{name}: {report:#}");
+        let said = format!("{} {}", report["remarks"], report["warnings"]);
+        assert!(said.contains(expected["says"].as_str().expect("text")), "{name}: {report:#}");
+    }
+    assert!(!sandbox.path("canary").exists());
+}
+
+#[test]
+fn what_was_not_examined_is_not_clean_unless_that_is_allowed() {
+    let sandbox = Sandbox::new()
+        .with("m/model.safetensors", crate::support::small_safetensors())
+        .with("m/weights.xyz", [7, 0, 255, 254, 3]);
+    sandbox.apr("scan m").fails(5, &["not examined", "weights.xyz", "1 clean"]);
+    sandbox.apr("scan m/weights.xyz").fails(5, &["not examined", "no format that is known"]);
+    sandbox.apr("scan m --allow-unexamined").clean().says(&["1 not examined"]);
+    sandbox.write("m/a.pkl", b"cos\nsystem\n(S'id'\ntR.");
+    sandbox.apr("scan m --allow-unexamined").fails(5, &["dangerous"]);
+}
+
+#[test]
+fn templates_inside_of_models_are_judged() {
+    let sandbox = Sandbox::new();
+    crate::support::model_folder(&sandbox, "model");
+    sandbox.write("model/tokenizer_config.json", br#"{"chat_template": "{{ ''.__class__ }}"}"#);
+    sandbox.apr("import model -o m.apr").ok();
+    sandbox.apr("scan m.apr").fails(5, &["dangerous", "__class__"]);
 }

@@ -5,10 +5,14 @@ use std::sync::Arc;
 use apr_archive::{Archive, Cache, Entry, Section};
 use apr_core::{ByteSource, Error, Escaped, Result};
 
-use super::{Expected, MAX_PICKLES, Place, Reached, Scan, is_pickle, is_surely_pickle};
+use super::{
+    Content, Expected, FileVerdict, MAX_PICKLES, PickleReport, Place, Reached, Remark, Scan,
+    is_pickle, is_surely_pickle,
+};
 use crate::input::Input;
 use crate::legacy::sized;
 use crate::pickle::build::storage_class;
+use crate::pickle::uses::Verdict;
 use crate::pickle::{Outcome, Persistent, Policy, run};
 use crate::tar;
 
@@ -43,15 +47,21 @@ impl Scan<'_> {
     }
 
     /// Python finds an archive by its end, whatever stands in front.
-    pub(super) fn zip_at_the_end(&mut self, place: &Place<'_>) {
-        let Ok(section) = Section::new(place.source, place.start, place.len()) else { return };
+    ///
+    /// Returns whether there was one.
+    pub(super) fn zip_at_the_end(&mut self, place: &Place<'_>) -> bool {
+        let Ok(section) = Section::new(place.source, place.start, place.len()) else {
+            return false;
+        };
         let found = Archive::survey(&section, self.limits);
-        if found.is_ok_and(|(archive, ..)| !archive.entries.is_empty()) {
+        let found = found.is_ok_and(|(archive, ..)| !archive.entries.is_empty());
+        if found {
             if !is_tflite(place.source, place.start) {
                 self.warn(place, "an archive follows other bytes");
             }
             self.zip(place);
         }
+        found
     }
 
     /// Looks at the last archive; returns how many bytes stand in front of it that are archives
@@ -116,7 +126,18 @@ impl Scan<'_> {
         };
         let reached = if is_loaded(kind, &entry.name) { place.reached } else { Reached::Nobody };
         let before = self.report.pickles.len();
-        self.look(&Place { expected: expected(kind, entry, &head), reached, ..inner });
+        let meant = content_of(kind, &entry.name);
+        let expected = expected(kind, entry, &head);
+        self.look(&Place { expected, reached, kind: meant, ..inner });
+
+        // TorchScript's positions in the source, which no Python unpickles: only harm counts.
+        if kind == Kind::Torch && entry.name.ends_with(".debug_pkl") {
+            let is_harmful = |pickle: &PickleReport| {
+                pickle.findings.iter().any(|finding| finding.verdict == Verdict::Dangerous)
+            };
+            let debug = self.report.pickles.split_off(before);
+            self.report.pickles.extend(debug.into_iter().filter(is_harmful));
+        }
         let found = self.report.pickles.len() > before;
         if marked {
             self.warn_of_mark(place, entry, found);
@@ -147,14 +168,21 @@ impl Scan<'_> {
             Ok(members) => members,
             Err(error) => return self.problem(place, &error.to_string()),
         };
+        self.tar_paths(place);
         let torch = ["storages", "pickle"]
             .iter()
             .all(|name| members.iter().any(|member| member.plain_name() == *name));
+        let kind = if torch { Content::Part } else { Content::File };
         for member in members {
             let start = place.start + member.offset;
             let within = place.within(&member.name);
-            let inner =
-                Place { start, end: start + member.len, expected: Expected::Pickle, ..within };
+            let inner = Place {
+                start,
+                end: start + member.len,
+                expected: Expected::Pickle,
+                kind,
+                ..within
+            };
             match member.plain_name() {
                 "storages" if torch => self.listed(&inner, Listed::Storages),
                 "tensors" if torch => self.listed(&inner, Listed::Tensors),
@@ -165,6 +193,24 @@ impl Scan<'_> {
                     self.look(&Place { expected, ..inner });
                 }
             }
+        }
+    }
+
+    /// Members and links that lead out of the folder into which an archive is unpacked.
+    fn tar_paths(&mut self, place: &Place<'_>) {
+        let section = Section::new(place.source, place.start, place.len());
+        let paths = section.and_then(|section| tar::paths(&section)).unwrap_or_default();
+        let out: Vec<&String> = paths.iter().filter(|path| leads_out(path)).collect();
+        if let [first, ..] = out.as_slice() {
+            let (count, first) = (out.len(), Escaped::short(first));
+            self.report.remarks.push(Remark {
+                entry: place.entry.clone(),
+                verdict: FileVerdict::Dangerous,
+                message: format!(
+                    "paths that leave the folder into which the archive is unpacked: '{first}' \
+                     ({count} in all)"
+                ),
+            });
         }
     }
 
@@ -280,6 +326,20 @@ fn base_name(name: &str) -> Option<&str> {
         None => Some(name),
         Some((_, rest)) if !rest.contains('/') => Some(rest),
         Some(_) => None,
+    }
+}
+
+/// Whether unpacking an archive would write an entry outside of its folder.
+fn leads_out(name: &str) -> bool {
+    name.starts_with(['/', '\\']) || name.split(['/', '\\']).any(|part| part == "..")
+}
+
+/// What an entry is to the loader of the archive.
+fn content_of(kind: Kind, name: &str) -> Content {
+    match kind {
+        Kind::Any => Content::File,
+        Kind::Torch if name.ends_with(".py") && name.contains("code/") => Content::Code,
+        Kind::Torch => Content::Part,
     }
 }
 

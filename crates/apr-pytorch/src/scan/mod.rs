@@ -7,13 +7,16 @@
 //! whatever it is called.
 
 mod archives;
+mod content;
 mod lz4;
 mod packed;
 mod report;
 mod stream;
 
+use apr_archive::Section;
 use apr_core::{ByteSource, Error, Escaped, Limits, Result, read_vec};
 
+pub use content::{Examine, Leaf, Remark};
 pub use report::{FileVerdict, PickleReport, Reached, ScanReport};
 
 use crate::pickle::uses::{Finding, Verdict};
@@ -56,11 +59,35 @@ const HEAD_LEN: u64 = 512;
 /// # Errors
 /// E007 when reading fails.
 pub fn scan<S: ByteSource>(source: S, name: &str, limits: &Limits) -> Result<ScanReport> {
+    scan_all(source, name, limits, None)
+}
+
+/// The same, with somebody who judges what is no pickle.
+///
+/// # Errors
+/// E007 when reading fails.
+pub fn scan_with<S: ByteSource>(
+    source: S,
+    name: &str,
+    limits: &Limits,
+    examiner: &dyn Examine,
+) -> Result<ScanReport> {
+    scan_all(source, name, limits, Some(examiner))
+}
+
+fn scan_all<S: ByteSource>(
+    source: S,
+    name: &str,
+    limits: &Limits,
+    examiner: Option<&dyn Examine>,
+) -> Result<ScanReport> {
     let mut head = [0; 2];
     let marked = source.read_at(0, &mut head).is_ok() && is_pickle(&head);
     let expected =
         if marked || is_surely_pickle(name) { Expected::Pickle } else { Expected::Anything };
-    scan_by(&source, name, limits, |scan, place| scan.look(&Place { expected, ..place }))
+    scan_by(&source, name, (limits, examiner), |scan, place| {
+        scan.look(&Place { expected, ..place })
+    })
 }
 
 /// The same for a file that is known to be of a format without pickles. It is only looked at for a
@@ -70,7 +97,7 @@ pub fn scan<S: ByteSource>(source: S, name: &str, limits: &Limits) -> Result<Sca
 /// E007 when reading fails.
 pub fn scan_other<S: ByteSource>(source: S, name: &str, limits: &Limits) -> Result<ScanReport> {
     // Its first bytes are a length or a number, and may be those of a compressed stream by chance.
-    scan_by(&source, name, limits, |scan, place| {
+    scan_by(&source, name, (limits, None), |scan, place| {
         let found = scan.stream(&place);
         scan.zip_at_the_end(&place);
         found.then_some("pickle")
@@ -80,12 +107,12 @@ pub fn scan_other<S: ByteSource>(source: S, name: &str, limits: &Limits) -> Resu
 fn scan_by<'a>(
     source: &'a dyn ByteSource,
     name: &str,
-    limits: &Limits,
+    (limits, examiner): (&Limits, Option<&dyn Examine>),
     look: impl FnOnce(&mut Scan<'_>, Place<'a>) -> Option<&'static str>,
 ) -> Result<ScanReport> {
     // A file that can't be read at all is an error, one that can't be read to its end a finding.
     read_vec(source, 0, source.len().min(HEAD_LEN)).map_err(|error| error.in_file(name))?;
-    let mut scan = Scan::new(source, limits);
+    let mut scan = Scan { examiner, ..Scan::new(source, limits) };
     scan.report.file = name.to_owned();
     if let Some(kind) = look(&mut scan, Place::whole(source)) {
         kind.clone_into(&mut scan.report.kind);
@@ -115,7 +142,20 @@ struct Place<'a> {
     decoded: bool,
     reached: Reached,
     expected: Expected,
+    /// What its bytes are to a loader.
+    kind: Content,
     depth: usize,
+}
+
+/// What bytes are to a loader.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Content {
+    /// A file, which may be of any format.
+    File,
+    /// A part of TorchScript's code.
+    Code,
+    /// A part of something else: the value of a pickle, a storage.
+    Part,
 }
 
 impl<'a> Place<'a> {
@@ -128,6 +168,7 @@ impl<'a> Place<'a> {
             decoded: false,
             reached: Reached::Loader,
             expected: Expected::Anything,
+            kind: Content::File,
             depth: 0,
         }
     }
@@ -144,8 +185,9 @@ impl<'a> Place<'a> {
 
     /// The same in a source that was decoded from this one.
     fn decoded<'b>(&self, source: &'b dyn ByteSource, name: &str) -> Place<'b> {
-        let Self { entry, reached, expected, depth, .. } = self.within(name);
+        let Self { entry, reached, expected, kind, depth, .. } = self.within(name);
         Place {
+            kind,
             source,
             start: 0,
             end: source.len(),
@@ -177,6 +219,7 @@ impl<'a> Place<'a> {
 
 struct Scan<'a> {
     limits: &'a Limits,
+    examiner: Option<&'a dyn Examine>,
     report: ScanReport,
     /// Bytes that may still be decoded.
     budget: u64,
@@ -188,7 +231,7 @@ impl<'a> Scan<'a> {
     fn new(source: &dyn ByteSource, limits: &'a Limits) -> Self {
         let budget = FREE_BYTES.saturating_add(source.len().saturating_mul(MAX_GROWTH));
         let looks = FREE_LOOKS.saturating_add(source.len() / BYTES_OF_A_LOOK);
-        Self { limits, report: ScanReport::new(""), budget, looks }
+        Self { limits, examiner: None, report: ScanReport::new(""), budget, looks }
     }
 
     /// Pays for one more place; false if there were too many, which is said once.
@@ -254,8 +297,26 @@ impl<'a> Scan<'a> {
         let found = self.stream(place);
 
         // Loaders find a ZIP archive by its end, whatever stands before it.
-        self.zip_at_the_end(place);
+        let has_archive = self.zip_at_the_end(place);
+        if !found && !has_archive {
+            self.examine(place);
+        }
         found.then_some("pickle")
+    }
+
+    /// Lets others judge what is no pickle.
+    fn examine(&mut self, place: &Place<'_>) {
+        let Some(examiner) = self.examiner.filter(|_| place.kind != Content::Part) else { return };
+        let Ok(section) = Section::new(place.source, place.start, place.len()) else { return };
+        let outermost = || self.report.file.rsplit('/').next().unwrap_or_default().to_owned();
+        let name = match place.entry.rsplit(" > ").next() {
+            None | Some("") => outermost(),
+            Some(name) => name.to_owned(),
+        };
+        let is_torchscript = place.kind == Content::Code;
+        let found = examiner.examine(&Leaf { source: &section, name: &name, is_torchscript });
+        let remark = |(verdict, message)| Remark { entry: place.entry.clone(), verdict, message };
+        self.report.remarks.extend(found.into_iter().map(remark));
     }
 
     fn problem(&mut self, place: &Place<'_>, what: &str) {

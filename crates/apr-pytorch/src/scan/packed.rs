@@ -14,7 +14,6 @@ const NAMED: &[(&[u8], &str)] = &[
     (b"BZh", "bzip2 stream"),
     (b"\xfd7zXZ\0", "XZ stream"),
     (b"\x28\xb5\x2f\xfd", "Zstandard stream"),
-    (b"\x89HDF\r\n\x1a\n", "HDF5 file, where Keras keeps code as well as weights"),
     (b"ZF0x", "compressed file of joblib before 0.10"),
 ];
 

@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use super::content::Remark;
 use crate::pickle::uses::{Finding, Verdict};
 
 /// What a scan found.
@@ -15,6 +16,9 @@ pub struct ScanReport {
     pub kind: String,
     /// Each pickle of the file.
     pub pickles: Vec<PickleReport>,
+    /// What was found in what is no pickle.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub remarks: Vec<Remark>,
     /// What is odd about the file around its pickles, and what they hold that nothing reads.
     pub warnings: Vec<String>,
     /// What was looked at less closely than the rest, and why; no judgement on the file.
@@ -26,11 +30,13 @@ pub struct ScanReport {
 
 /// The judgement on a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub enum FileVerdict {
     /// All of it was looked into, and nothing in it would run anything but what tensors are made
     /// by.
     Clean,
+    /// Some of it is of a kind that is not looked into, and the rest holds nothing odd.
+    NotExamined,
     /// It uses names that are not known to be harmless, or is packed as no loader packs.
     Suspicious,
     /// Some of it could not be looked into, and the rest holds nothing dangerous.
@@ -45,6 +51,7 @@ impl FileVerdict {
     pub fn word(self) -> &'static str {
         match self {
             Self::Clean => "clean",
+            Self::NotExamined => "not examined",
             Self::Suspicious => "suspicious",
             Self::Unreadable => "unreadable",
             Self::Dangerous => "dangerous",
@@ -89,6 +96,7 @@ impl ScanReport {
             verdict: FileVerdict::Clean,
             kind: "no pickle".to_owned(),
             pickles: Vec::new(),
+            remarks: Vec::new(),
             warnings: Vec::new(),
             notes: Vec::new(),
             problems: Vec::new(),
@@ -119,6 +127,7 @@ impl ScanReport {
             let pickles = self.pickles.iter().filter(|pickle| reached(pickle.reached));
             pickles.flat_map(|pickle| &pickle.findings).map(|finding| finding.verdict).max()
         };
+        let remarked = self.remarks.iter().map(|remark| remark.verdict).max();
         let broken = self.pickles.iter().any(|pickle| pickle.problem.is_some());
         self.verdict = if worst(&|reached| reached != Reached::Nobody) == Some(Verdict::Dangerous) {
             FileVerdict::Dangerous
@@ -131,5 +140,6 @@ impl ScanReport {
         } else {
             FileVerdict::Clean
         };
+        self.verdict = self.verdict.max(remarked.unwrap_or(FileVerdict::Clean));
     }
 }

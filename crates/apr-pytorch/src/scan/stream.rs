@@ -2,7 +2,7 @@
 
 use apr_core::ByteSource;
 
-use super::{Expected, MAX_PICKLES, PickleReport, Place, Reached, Scan, is_pickle};
+use super::{Content, Expected, MAX_PICKLES, PickleReport, Place, Reached, Scan, is_pickle};
 use crate::input::Input;
 use crate::legacy::MAGIC;
 use crate::pickle::uses::{Action, Finding, Verdict};
@@ -117,7 +117,8 @@ impl Scan<'_> {
     fn value(&mut self, place: &Place<'_>, blob: &Blob) {
         let reached =
             if place.reached == Reached::Nobody { Reached::Nobody } else { Reached::Value };
-        let place = Place { reached, expected: Expected::Anything, ..place.clone() };
+        let place =
+            Place { reached, expected: Expected::Anything, kind: Content::Part, ..place.clone() };
         let at = blob.offset;
         match &blob.bytes {
             BlobBytes::Lying(start, end) => {

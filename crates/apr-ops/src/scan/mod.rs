@@ -1,13 +1,32 @@
 //! What loading files would run: one file, or many.
+//!
+//! Pickles are found by [`pytorch::scan`], through archives and compression. What is no pickle is
+//! judged here: programs, TensorFlow's graphs, TorchScript's code, configurations, templates, YAML.
+//! Whatever is of no known kind is *not examined*, which is never the same as clean.
+
+mod examine;
+mod executable;
+mod jinja;
+mod json;
+mod tensorflow;
+mod text;
+
+use std::sync::Arc;
 
 use apr_core::counted;
 use apr_registry::numpy::{NPY, NPZ};
 use apr_registry::onnx;
-use apr_registry::pytorch::{self, FileVerdict, PICKLE, ScanReport, TAR, ZIP};
+use apr_registry::pytorch::{self, FileVerdict, PICKLE, Remark, ScanReport, TAR, ZIP};
 use apr_registry::{
-    ByteSource, Escaped, HEAD_LEN, Limits, Result, may_hold_code, read_vec, recognise,
+    ByteSource, CheckpointReader, Escaped, Format, HEAD_LEN, Limits, Metadata, Result, apr2, gguf,
+    keys, may_hold_code, read_vec, recognise,
 };
 use serde::Serialize;
+
+use examine::{Examiner, Found};
+
+/// What an import has learnt of a model's tokenizer.
+const TEMPLATE_KEY: &str = "tokenizer.chat_template";
 
 /// What a scan of several files found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -16,6 +35,8 @@ pub struct ScanSummary {
     pub verdict: FileVerdict,
     /// How many files are clean.
     pub clean: usize,
+    /// How many were not examined as a whole, with nothing odd in the rest.
+    pub not_examined: usize,
     /// How many are suspicious.
     pub suspicious: usize,
     /// How many could not be looked into as a whole.
@@ -34,6 +55,7 @@ impl ScanSummary {
         Self {
             verdict: files.iter().map(|file| file.verdict).max().unwrap_or(FileVerdict::Clean),
             clean: count(FileVerdict::Clean),
+            not_examined: count(FileVerdict::NotExamined),
             suspicious: count(FileVerdict::Suspicious),
             unreadable: count(FileVerdict::Unreadable),
             dangerous: count(FileVerdict::Dangerous),
@@ -63,18 +85,20 @@ pub fn may_hold_pickles(head: &[u8]) -> bool {
 ///
 /// # Errors
 /// E007 when reading fails.
-pub fn scan_file<S: ByteSource>(source: S, name: &str, limits: &Limits) -> Result<ScanReport> {
+pub fn scan_file<S: ByteSource + 'static>(
+    source: S,
+    name: &str,
+    limits: &Limits,
+) -> Result<ScanReport> {
+    let source = Arc::new(source);
     let head =
         read_vec(&source, 0, source.len().min(HEAD_LEN)).map_err(|error| error.in_file(name))?;
+    let examiner = Examiner { limits };
     let format = match recognise(&head) {
-        Some(format) if !may_hold_pickles(&head) => format,
-        _ => return pytorch::scan(source, name, limits),
+        Some(format) if !may_hold_pickles(&head) && !may_hold_code(format) => format,
+        // What may hold code is examined as far as it can be.
+        _ => return pytorch::scan_with(source, name, limits, &examiner),
     };
-    if may_hold_code(format) {
-        let problem =
-            format!("this is {}, which this version of apr does not look into", format.name);
-        return Ok(ScanReport::unreadable(name, format.name, problem));
-    }
 
     let mut report = pytorch::scan_other(&source, name, limits)?;
     if report.pickles.is_empty() {
@@ -83,8 +107,49 @@ pub fn scan_file<S: ByteSource>(source: S, name: &str, limits: &Limits) -> Resul
     if *format == onnx::FORMAT {
         judge_onnx(&mut report, onnx::scan::scan(&source, limits));
     }
+    for (verdict, message) in templates(Arc::clone(&source), name, format, limits) {
+        report.verdict = report.verdict.max(verdict);
+        report.remarks.push(Remark { entry: String::new(), verdict, message });
+    }
 
     Ok(report)
+}
+
+/// What the templates and configurations inside a model reach for. A model that does not open has
+/// none that anybody would use.
+fn templates<S: ByteSource + 'static>(
+    source: S,
+    name: &str,
+    format: &Format,
+    limits: &Limits,
+) -> Found {
+    let metadata = if *format == gguf::FORMAT {
+        gguf::open(source, name, limits).map(|reader| reader.metadata().clone())
+    } else if *format == apr2::FORMAT {
+        apr2::open(source, name, limits).map(|reader| reader.metadata().clone())
+    } else {
+        return Found::new();
+    };
+    metadata.map(|metadata| of_metadata(&metadata)).unwrap_or_default()
+}
+
+/// Templates among GGUF's pairs, what an import has learnt, and the files that it keeps.
+fn of_metadata(metadata: &Metadata) -> Found {
+    let mut found = metadata.text(TEMPLATE_KEY).map(jinja::judge).unwrap_or_default();
+    for pair in metadata.key_values().ok().flatten().iter().flat_map(|pairs| pairs.iter()) {
+        let text = pair.text().filter(|_| pair.key.contains("chat_template"));
+        found.extend(text.map(jinja::judge).unwrap_or_default());
+    }
+
+    for (name, content) in metadata.object(keys::FILES).into_iter().flatten() {
+        let judged = content.as_str().map(|text| text::judge(name, text.as_bytes()));
+        found.extend(judged.and_then(Result::ok).flatten().unwrap_or_default());
+    }
+
+    // Nothing loads a file of an .apr model by itself.
+    found.retain(|(verdict, _)| *verdict > FileVerdict::NotExamined);
+    found.dedup();
+    found
 }
 
 /// Adds what an ONNX model reaches besides its file: Python, and files outside of its folder.

@@ -1,0 +1,95 @@
+//! Files that are no pickles: what loading them would run, or that nothing here knows.
+
+use apr_registry::pytorch::{Examine, FileVerdict, Leaf};
+use apr_registry::{ByteSource, HEAD_LEN, Limits, may_hold_code, read_vec, recognise};
+
+use super::{executable, tensorflow, text};
+
+/// Offsets at which HDF5's signature may stand: 0, 512, and each double of that.
+const HDF5_OFFSETS: u32 = 24;
+
+const HDF5: &[u8] = b"\x89HDF\r\n\x1a\n";
+
+/// What says of a file that it is a picture or a sound, which nothing runs.
+const MEDIA: [&[u8]; 8] =
+    [b"\x89PNG\r\n", b"\xff\xd8\xff", b"GIF8", b"RIFF", b"fLaC", b"OggS", b"ID3", b"BM"];
+
+/// What is found in one file; nothing where it was examined and is harmless.
+pub(super) type Found = Vec<(FileVerdict, String)>;
+
+/// Judges files by their bytes, and by their names where loaders go by those.
+pub(super) struct Examiner<'a> {
+    pub(super) limits: &'a Limits,
+}
+
+impl Examine for Examiner<'_> {
+    fn examine(&self, leaf: &Leaf<'_>) -> Found {
+        self.judge(leaf).unwrap_or_else(|error| not_examined(&error.to_string()))
+    }
+}
+
+impl Examiner<'_> {
+    fn judge(&self, leaf: &Leaf<'_>) -> apr_registry::Result<Found> {
+        let source = leaf.source;
+        if source.is_empty() {
+            return Ok(Vec::new());
+        }
+        if leaf.is_torchscript {
+            return text::torchscript(&self.read(source)?);
+        }
+
+        let head = read_vec(source, 0, source.len().min(HEAD_LEN))?;
+        if let Some(what) = executable::kind(&head) {
+            let message = format!("this is {what}, whatever its name says");
+            return Ok(vec![(FileVerdict::Dangerous, message)]);
+        }
+        if MEDIA.iter().any(|magic| head.starts_with(magic)) {
+            return Ok(Vec::new());
+        }
+        if is_hdf5(source)? {
+            let why = "HDF5: Keras may keep Lambda layers in it, which this version does not read";
+            return Ok(not_examined(why));
+        }
+
+        match recognise(&head) {
+            Some(format) if may_hold_code(format) => {
+                return Ok(not_examined(&format!("{} is not looked into", format.name)));
+            }
+            Some(_) => return Ok(Vec::new()),
+            None => {}
+        }
+        if let Some(found) = tensorflow::judge(leaf, self.limits)? {
+            return Ok(found);
+        }
+        if let Some(found) = text::judge(leaf.name, &self.read(source)?)? {
+            return Ok(found);
+        }
+        Ok(not_examined("no format that is known, so nothing is known of what loads it"))
+    }
+
+    /// The bytes of a small file.
+    ///
+    /// # Errors
+    /// E007 when reading fails, E008 for a long one.
+    fn read(&self, source: &dyn ByteSource) -> apr_registry::Result<Vec<u8>> {
+        self.limits.check_companion(source.len())?;
+        read_vec(source, 0, source.len())
+    }
+}
+
+pub(super) fn not_examined(why: &str) -> Found {
+    vec![(FileVerdict::NotExamined, why.to_owned())]
+}
+
+/// HDF5 may have a block of somebody else's bytes in front.
+fn is_hdf5(source: &dyn ByteSource) -> apr_registry::Result<bool> {
+    let mut signature = [0; HDF5.len()];
+    let offsets = std::iter::once(0).chain((0..HDF5_OFFSETS).map(|power| 512_u64 << power));
+    for offset in offsets.take_while(|offset| offset + HDF5.len() as u64 <= source.len()) {
+        source.read_at(offset, &mut signature)?;
+        if signature == HDF5 {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}

@@ -1,0 +1,163 @@
+//! Templates of chats: what reaches from a template into Python.
+//!
+//! Engines that are no sandbox give a template every attribute (CVE-2024-34359): from `''.__class__`
+//! the way leads to all that is loaded. No chat needs a name with two underscores, or attributes
+//! by computed names. Expressions are cut into words and texts; nothing is evaluated.
+
+use apr_registry::Escaped;
+use apr_registry::pytorch::FileVerdict;
+
+use super::examine::Found;
+
+/// Filters that take an attribute by a name which may be computed.
+const BY_NAME: [&str; 1] = ["attr"];
+
+/// Judges a template.
+pub(super) fn judge(template: &str) -> Found {
+    let mut found = Found::new();
+    for expression in expressions(template) {
+        for token in tokens(expression) {
+            let verdict = match &token {
+                Token::Word(word) if is_private(word) => FileVerdict::Dangerous,
+                Token::Text(text) if text.split(['.', ' ', '[']).any(is_private) => {
+                    FileVerdict::Dangerous
+                }
+                Token::Text(text) if text.contains("__") => FileVerdict::Suspicious,
+                Token::Filter(name) if BY_NAME.contains(name) => FileVerdict::Suspicious,
+                _ => continue,
+            };
+            match &token {
+                Token::Word(text) | Token::Filter(text) => add(&mut found, verdict, text),
+                Token::Text(text) => add(&mut found, verdict, text),
+            }
+        }
+    }
+    found
+}
+
+fn add(found: &mut Found, verdict: FileVerdict, what: &str) {
+    let message = format!("its template reaches for Python's inside by '{}'", Escaped::short(what));
+    if !found.iter().any(|(_, known)| *known == message) && found.len() < 20 {
+        found.push((verdict, message));
+    }
+}
+
+/// `__class__`, `__globals__` and the like.
+fn is_private(word: &str) -> bool {
+    word.len() > 4 && word.starts_with("__") && word.ends_with("__")
+}
+
+/// What stands between the marks of expressions and of statements. A mark without its end reaches
+/// to the end of the template.
+fn expressions(template: &str) -> Vec<&str> {
+    let mut expressions = Vec::new();
+    let mut rest = template;
+    while let Some(at) = rest.find("{{").into_iter().chain(rest.find("{%")).min() {
+        let end = if rest[at..].starts_with("{{") { "}}" } else { "%}" };
+        let inside = &rest[at + 2..];
+        let len = length(inside, end);
+        expressions.push(&inside[..len]);
+        rest = inside.get(len + 2..).unwrap_or_default();
+    }
+    expressions
+}
+
+/// Bytes up to the end mark, which within a text is none.
+fn length(inside: &str, end: &str) -> usize {
+    let mut rest = inside;
+    while let Some(first) = rest.chars().next() {
+        if rest.starts_with(end) {
+            return inside.len() - rest.len();
+        }
+        rest = match first {
+            '"' | '\'' => quoted(&rest[1..], first).1,
+            _ => &rest[first.len_utf8()..],
+        };
+    }
+    inside.len()
+}
+
+enum Token<'a> {
+    Word(&'a str),
+    Filter(&'a str),
+    Text(String),
+}
+
+fn tokens(expression: &str) -> Vec<Token<'_>> {
+    let mut tokens = Vec::new();
+    let mut rest = expression;
+    let mut after_bar = false;
+    while let Some(first) = rest.chars().next() {
+        if first == '"' || first == '\'' {
+            let (text, left) = quoted(&rest[1..], first);
+            tokens.push(Token::Text(text));
+            rest = left;
+        } else if first.is_alphanumeric() || first == '_' {
+            let len = rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len());
+            let word = &rest[..len];
+            tokens.push(if after_bar { Token::Filter(word) } else { Token::Word(word) });
+            rest = &rest[len..];
+        } else {
+            after_bar = first == '|' || after_bar && first.is_whitespace();
+            rest = &rest[first.len_utf8()..];
+            continue;
+        }
+        after_bar = false;
+    }
+    tokens
+}
+
+/// A text up to its closing quote, with Python's escapes decoded, and what follows it.
+fn quoted(rest: &str, quote: char) -> (String, &str) {
+    let mut text = String::new();
+    let mut chars = rest.char_indices();
+    while let Some((at, c)) = chars.next() {
+        if c == quote {
+            return (text, &rest[at + c.len_utf8()..]);
+        }
+        if c != '\\' {
+            text.push(c);
+            continue;
+        }
+        let Some((_, escape)) = chars.next() else { break };
+        let digits = match escape {
+            'x' => 2,
+            'u' => 4,
+            'U' => 8,
+            other => {
+                text.push(other);
+                continue;
+            }
+        };
+        let code: String = chars.by_ref().take(digits).map(|(_, c)| c).collect();
+        let decoded = u32::from_str_radix(&code, 16).ok().and_then(char::from_u32);
+        text.extend(decoded);
+    }
+    (text, "")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ways_into_python_are_found_however_they_are_spelled() {
+        for (template, expected) in [
+            ("{% for m in messages %}{{ m['role'] + ': ' + m.content | trim }}{% endfor %}", None),
+            ("text with __class__ outside of expressions", None),
+            ("{{ bos_token }}{% set x = namespace(a=1) %}", None),
+            ("{{ ''.__class__.__mro__ }}", Some(FileVerdict::Dangerous)),
+            ("{% if x['__globals__'] %}{% endif %}", Some(FileVerdict::Dangerous)),
+            (r"{{ x['\x5f\x5fclass\x5f\x5f'] }}", Some(FileVerdict::Dangerous)),
+            (r"{{ x['\u005f_init__'] }}", Some(FileVerdict::Dangerous)),
+            ("{{ x['__cl' ~ 'ass__'] }}", Some(FileVerdict::Suspicious)),
+            ("{{ x | attr('a' ~ y) }}", Some(FileVerdict::Suspicious)),
+            ("{{ x|map(attribute='__init__.__globals__') }}", Some(FileVerdict::Dangerous)),
+            ("{{ '}}' ~ x.__class__ }}", Some(FileVerdict::Dangerous)),
+            ("{{ x.__class__", Some(FileVerdict::Dangerous)),
+        ] {
+            let worst = judge(template).into_iter().map(|(verdict, _)| verdict).max();
+            assert_eq!(worst, expected, "{template}");
+        }
+    }
+}
