@@ -126,6 +126,11 @@ pub(crate) fn check_graphs(apr: &Path, engine: &str) -> Outcome {
         .arg(apr))
 }
 
+/// Runs all official tests of operators.
+pub(crate) fn check_node_suite(apr: &Path) -> Outcome {
+    run(program(graph_python()).arg("xtask/interop/node_suite.py").arg(apr))
+}
+
 /// Compares every layer's hidden states and attention with transformers'.
 pub(crate) fn check_inside(apr: &Path) -> Outcome {
     run(program(graph_python()).arg("xtask/interop/inside.py").arg(apr))

@@ -11,7 +11,7 @@ use std::fmt::Write;
 
 use apr_core::digest::Crc32;
 use apr_graph::ElementType;
-use apr_infer::{Data, Tensor};
+use apr_infer::{Data, Tensor, Value};
 use apr_registry::{Error, Result};
 use serde_json::{Map, Value as Json, json};
 
@@ -43,13 +43,24 @@ impl ArrayFile {
         }
     }
 
-    /// The bytes of a file with these arrays.
+    /// The bytes of a file with these values; those of a sequence or a map are JSON alone.
     ///
     /// # Errors
-    /// E003 for elements that the format has no type for, and for several arrays in a format of
-    /// one.
-    pub fn bytes(self, arrays: &[(String, Tensor)]) -> Result<Vec<u8>> {
-        match (self, arrays) {
+    /// E003 for elements and values that the format has no type for, and for several arrays in a
+    /// format of one.
+    pub fn bytes(self, values: &[(String, Value)]) -> Result<Vec<u8>> {
+        if self == Self::Json {
+            return json_file(values);
+        }
+        let array = |(name, value): &(String, Value)| match value.tensor() {
+            Ok(tensor) => Ok((name.clone(), tensor.clone())),
+            Err(_) => Err(Error::version(format!(
+                "'{name}' is {}, which is written as .json alone",
+                value.kind()
+            ))),
+        };
+        let arrays = values.iter().map(array).collect::<Result<Vec<_>>>()?;
+        match (self, &arrays[..]) {
             (Self::Npy, [(_, tensor)]) => npy(tensor),
             (Self::Npy, _) => {
                 let count = arrays.len();
@@ -57,9 +68,9 @@ impl ArrayFile {
                     ".npy holds one array, and there are {count}: write .npz or .safetensors"
                 )))
             }
-            (Self::Npz, _) => npz(arrays),
-            (Self::Safetensors, _) => safetensors(arrays),
-            (Self::Json, _) => json_file(arrays),
+            (Self::Npz, _) => npz(&arrays),
+            (Self::Safetensors, _) => safetensors(&arrays),
+            (Self::Json, _) => json_file(values),
         }
     }
 }
@@ -207,16 +218,36 @@ fn safetensors(arrays: &[(String, Tensor)]) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-fn json_file(arrays: &[(String, Tensor)]) -> Result<Vec<u8>> {
+fn json_file(values: &[(String, Value)]) -> Result<Vec<u8>> {
     let mut fields = Map::new();
-    for (name, tensor) in arrays {
-        let report = array_report(name, &tensor.clone().into(), usize::MAX)?;
-        let mut values = report.values.into_iter();
-        fields.insert(name.clone(), nested(tensor.shape(), &mut values));
+    for (name, value) in values {
+        fields.insert(name.clone(), json_of(value)?);
     }
     let mut bytes = Json::Object(fields).to_string().into_bytes();
     bytes.push(b'\n');
     Ok(bytes)
+}
+
+/// Nested lists; sequences are lists, maps objects, and `null` what is missing.
+fn json_of(value: &Value) -> Result<Json> {
+    Ok(match value {
+        Value::Sequence(items) => items.iter().map(json_of).collect::<Result<_>>()?,
+        Value::Map { keys, values } => {
+            let key = |json: Json| match json {
+                Json::String(text) => text,
+                other => other.to_string(),
+            };
+            let list = |tensor: &Tensor| array_report("", &tensor.clone().into(), usize::MAX);
+            let (keys, values) = (list(keys)?.values, list(values)?.values);
+            Json::Object(keys.into_iter().map(key).zip(values).collect())
+        }
+        Value::Optional(Some(value)) => json_of(value)?,
+        Value::Optional(None) | Value::Weight(_) => Json::Null,
+        Value::Tensor(tensor) => {
+            let report = array_report("", value, usize::MAX)?;
+            nested(tensor.shape(), &mut report.values.into_iter())
+        }
+    })
 }
 
 /// Elements as lists inside lists.
@@ -232,7 +263,11 @@ mod tests {
     use apr_registry::Limits;
 
     use super::*;
-    use crate::run::{arrays_of, from_json};
+    use crate::run::arrays_of;
+
+    fn values() -> Vec<(String, Value)> {
+        arrays().into_iter().map(|(name, tensor)| (name, tensor.into())).collect()
+    }
 
     fn arrays() -> Vec<(String, Tensor)> {
         let numbers =
@@ -247,18 +282,25 @@ mod tests {
     #[test]
     fn arrays_come_back_from_every_kind_of_file() {
         for (kind, name) in [(ArrayFile::Npz, "a.npz"), (ArrayFile::Safetensors, "a.safetensors")] {
-            let bytes = kind.bytes(&arrays()).unwrap();
+            let bytes = kind.bytes(&values()).unwrap();
             let reader = apr_registry::open(bytes, name, &Limits::default()).unwrap();
             let mut found = arrays_of(&*reader).unwrap();
             found.sort_by_key(|(name, _)| arrays().iter().position(|(there, _)| there == name));
             assert_eq!(found, arrays(), "{name}");
         }
-        let bytes = ArrayFile::Npy.bytes(&arrays()[..1]).unwrap();
+        let bytes = ArrayFile::Npy.bytes(&values()[..1]).unwrap();
         let reader = apr_registry::open(bytes, "a.npy", &Limits::default()).unwrap();
         assert_eq!(arrays_of(&*reader).unwrap()[0].1, arrays()[0].1);
-        let text = String::from_utf8(ArrayFile::Json.bytes(&arrays()[1..]).unwrap()).unwrap();
+        let text = String::from_utf8(ArrayFile::Json.bytes(&values()[1..]).unwrap()).unwrap();
         assert_eq!(text, "{\"one\":7,\"row\":[-1,1099511627776]}\n");
-        assert_eq!(from_json(&text).unwrap().len(), 2);
-        assert!(ArrayFile::Npy.bytes(&arrays()).is_err());
+        let map = Value::Map {
+            keys: Tensor::row(vec![3_i64, 5]),
+            values: Tensor::row(vec![0.5_f32, 1.5]),
+        };
+        let several = vec![("many".to_owned(), Value::Sequence(vec![map, Value::Optional(None)]))];
+        let text = String::from_utf8(ArrayFile::Json.bytes(&several).unwrap()).unwrap();
+        assert_eq!(text, "{\"many\":[{\"3\":0.5,\"5\":1.5},null]}\n");
+        assert!(ArrayFile::Npz.bytes(&several).is_err());
+        assert!(ArrayFile::Npy.bytes(&values()).is_err());
     }
 }

@@ -5,6 +5,8 @@ mod context;
 mod facts;
 mod files;
 mod generation;
+mod given;
+mod protobuf;
 mod scores;
 mod speech;
 mod whisper;
@@ -15,13 +17,14 @@ use apr_registry::{CheckpointReader, Error, Result};
 use apr_source::Source;
 use apr_source::naming::canonical;
 
-pub use arrays::{ArrayReport, RunReport, arrays_of, from_json, report};
+pub use arrays::{ArrayReport, RunReport, arrays_of, report};
 pub use facts::{Facts, Pooling};
 pub use files::ArrayFile;
 pub use generation::{
     Chooser, Generation, GenerationOptions, LogProbability, Processor, TokenLogProbabilities,
     Written, log_probabilities,
 };
+pub use given::Given;
 pub use scores::{largest, normalize, pool, sigmoid, softmax};
 pub use speech::{Spoken, collapsed, spoken};
 pub use whisper::{Segment, WhisperTokens};

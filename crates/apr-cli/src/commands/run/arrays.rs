@@ -4,8 +4,8 @@ use std::io::{self, Write};
 
 use apr::Escaped;
 use apr_graph::{Body, Graph, Meaning, Origin, Value as GraphValue};
-use apr_infer::{Session, Tensor, Value};
-use apr_ops::run::{ArrayReport, Runnable, report};
+use apr_infer::{Session, Value};
+use apr_ops::run::{ArrayReport, Given, Runnable, report};
 
 use super::job::{Job, meaning};
 use super::output::Output;
@@ -21,7 +21,7 @@ const SHOWN: usize = 12;
 
 pub(super) fn run(
     job: &Job<'_>,
-    arrays: Vec<(Option<String>, Tensor)>,
+    arrays: Vec<(Option<String>, Given)>,
     part: &Runnable,
     session: &Session<'_>,
 ) -> Outcome {
@@ -85,11 +85,8 @@ fn show(
 
     let outcome = job.run(session, inputs, &wanted)?;
     if let Some(output) = output {
-        let array =
-            |(name, value): (&&str, &Value)| Ok(((*name).to_owned(), value.tensor()?.clone()));
-        let arrays =
-            wanted.iter().zip(&outcome.outputs).map(array).collect::<apr::Result<Vec<_>>>()?;
-        output.write(&arrays)?;
+        let named = |(name, value): (&&str, &Value)| ((*name).to_owned(), value.clone());
+        output.write_values(&wanted.iter().zip(&outcome.outputs).map(named).collect::<Vec<_>>())?;
     }
 
     let report = report(job.name, &part.name, &wanted, &outcome)?;
@@ -102,7 +99,7 @@ fn show(
 /// The arrays of all files, each as the type that the graph expects.
 pub(super) fn inputs(
     job: &Job<'_>,
-    found: Vec<(Option<String>, Tensor)>,
+    found: Vec<(Option<String>, Given)>,
     graph: &Graph,
 ) -> Outcome<Vec<(String, Value)>> {
     let body = &graph.body;
@@ -111,7 +108,7 @@ pub(super) fn inputs(
     let needed: Vec<_> = open.iter().filter(|value| value.origin == Origin::Input).collect();
     let single = job.args.input.len() == 1;
     let mut inputs: Vec<(String, Value)> = Vec::with_capacity(found.len());
-    for (name, tensor) in found {
+    for (name, given) in found {
         let value = match &name {
             Some(name) => {
                 // An .npy file names no array: its reader calls it so.
@@ -124,9 +121,8 @@ pub(super) fn inputs(
             let name = Escaped(&value.name);
             return Err(Failure::Usage(format!("--input: the input '{name}' is given twice")));
         }
-        let expected = value.element().unwrap_or(tensor.element());
         let message = |error: apr::Error| Failure::Model(error.for_tensor(&value.name));
-        inputs.push((value.name.clone(), Value::Tensor(tensor.cast(expected).map_err(message)?)));
+        inputs.push((value.name.clone(), given.value(&value.kind).map_err(message)?));
     }
 
     Ok(inputs)

@@ -4,10 +4,9 @@ use std::io::{IsTerminal, Read};
 use std::path::{Path, PathBuf};
 
 use apr::Error;
-use apr_infer::Tensor;
 use apr_inputs::text::MAX_TEXT;
 use apr_io::io_error;
-use apr_ops::run::{arrays_of, from_json};
+use apr_ops::run::{Given as Array, arrays_of};
 
 use super::job::Job;
 use super::{pictures, sounds};
@@ -21,7 +20,7 @@ pub(super) struct Given {
     pub(super) texts: Vec<String>,
     pub(super) sounds: Vec<PathBuf>,
     pub(super) pictures: Vec<PathBuf>,
-    pub(super) arrays: Vec<(Option<String>, Tensor)>,
+    pub(super) arrays: Vec<(Option<String>, Array)>,
 }
 
 impl Given {
@@ -114,7 +113,7 @@ fn named_arrays(
     name: Option<&str>,
     path: &Path,
     context: &Context,
-) -> Outcome<Vec<(Option<String>, Tensor)>> {
+) -> Outcome<Vec<(Option<String>, Array)>> {
     let mut arrays = read_arrays(path, context)?;
     if let Some(name) = name {
         let [(own, _)] = arrays.as_mut_slice() else {
@@ -127,12 +126,29 @@ fn named_arrays(
     Ok(arrays)
 }
 
-fn read_arrays(path: &Path, context: &Context) -> Outcome<Vec<(Option<String>, Tensor)>> {
-    if extension(path) == "json" {
-        let text = std::fs::read_to_string(path).map_err(|error| io_error(&error, path))?;
-        return Ok(from_json(&text).map_err(|error| error.in_file(path.display()))?);
+fn read_arrays(path: &Path, context: &Context) -> Outcome<Vec<(Option<String>, Array)>> {
+    match extension(path).as_str() {
+        "json" => {
+            let text = std::fs::read_to_string(path).map_err(|error| io_error(&error, path))?;
+            return Ok(Array::from_json(&text).map_err(|error| error.in_file(path.display()))?);
+        }
+        "pb" => return Ok(vec![message(path, context)?]),
+        _ => {}
     }
     let reader = model::open_plain(path, context)?.reader;
     let arrays = arrays_of(&*reader).map_err(|error| error.in_file(path.display()))?;
-    Ok(arrays.into_iter().map(|(name, tensor)| (Some(name), tensor)).collect())
+    Ok(arrays.into_iter().map(|(name, tensor)| (Some(name), Array::Array(tensor))).collect())
+}
+
+/// A message of ONNX, whose type the input that it is for says. A tensor has a name of its own.
+fn message(path: &Path, context: &Context) -> Outcome<(Option<String>, Array)> {
+    let mut bytes = Vec::new();
+    let most = context.max_memory() / 2;
+    let file = std::fs::File::open(path).map_err(|error| io_error(&error, path))?;
+    file.take(most + 1).read_to_end(&mut bytes).map_err(|error| io_error(&error, path))?;
+    if bytes.len() as u64 > most {
+        let message = format!("the file has more than {most} bytes: raise --max-memory");
+        return Err(Error::memory(message).in_file(path.display()).into());
+    }
+    Ok(Array::from_protobuf(bytes))
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use apr_infer::Tensor;
+use apr_infer::{Tensor, Value};
 use apr_io::{AtomicOutput, Target};
 use apr_ops::run::ArrayFile;
 
@@ -41,6 +41,12 @@ impl<'a> Output<'a> {
 
     /// Writes arrays, all of them or nothing.
     pub(super) fn write(&self, arrays: &[(String, Tensor)]) -> Outcome {
+        let value = |(name, array): &(String, Tensor)| (name.clone(), array.clone().into());
+        self.write_values(&arrays.iter().map(value).collect::<Vec<_>>())
+    }
+
+    /// Writes what came out of a graph, all of it or nothing.
+    pub(super) fn write_values(&self, arrays: &[(String, Value)]) -> Outcome {
         write_text(self.path, &self.kind.bytes(arrays)?, self.overwrite, self.printer)
     }
 }

@@ -1,0 +1,157 @@
+//! What goes into a graph, as files have it: what it is, the type of the graph's input says.
+
+use apr_graph::{ElementType, ValueType};
+use apr_infer::{Tensor, Value};
+use apr_registry::{Error, Result};
+use serde_json::Value as Json;
+
+use super::arrays::nested;
+use super::protobuf;
+
+/// Most lists inside lists.
+const DEEPEST: usize = 32;
+
+/// Something that goes in, before its type is known.
+#[derive(Debug, Clone)]
+pub enum Given {
+    /// An array.
+    Array(Tensor),
+    /// Nested lists: an array, or a sequence of arrays; an object: a map; `null`: nothing.
+    Json(Json),
+    /// A message of ONNX: `TensorProto`, `SequenceProto`, `OptionalProto` or `MapProto`.
+    Protobuf(Vec<u8>),
+}
+
+impl Given {
+    /// What a JSON text has: the fields of an object by their names, or one value, which has none.
+    ///
+    /// # Errors
+    /// E001 where the text is not JSON.
+    pub fn from_json(text: &str) -> Result<Vec<(Option<String>, Self)>> {
+        let wrong = |error| Error::format(format!("this is no JSON: {error}"));
+        Ok(match serde_json::from_str(text).map_err(wrong)? {
+            Json::Object(fields) => {
+                fields.into_iter().map(|(name, json)| (Some(name), Self::Json(json))).collect()
+            }
+            json => vec![(None, Self::Json(json))],
+        })
+    }
+
+    /// A message of ONNX; a tensor may have a name.
+    #[must_use]
+    pub fn from_protobuf(bytes: Vec<u8>) -> (Option<String>, Self) {
+        (protobuf::name(&bytes), Self::Protobuf(bytes))
+    }
+
+    /// It as a value of a type; elements are cast to those of the type.
+    ///
+    /// # Errors
+    /// E001 for what is no such value, E003 for elements that are not computed with.
+    pub fn value(&self, kind: &ValueType) -> Result<Value> {
+        match self {
+            Self::Json(json) => from_json(json, kind, DEEPEST),
+            Self::Protobuf(bytes) => protobuf::value(bytes, kind, DEEPEST),
+            Self::Array(tensor) => match kind {
+                ValueType::Unknown => Ok(tensor.clone().into()),
+                ValueType::Tensor(_) | ValueType::SparseTensor(_) => array(tensor, kind),
+                ValueType::Optional(inner) => {
+                    self.value(inner).map(|value| Value::Optional(Some(Box::new(value))))
+                }
+                ValueType::Sequence(_) | ValueType::Map(..) => Err(Error::format(
+                    "one array is no sequence and no map: .json and ONNX's .pb give these",
+                )),
+            },
+        }
+    }
+}
+
+/// The type of the elements, where it says one.
+pub(super) fn element(kind: &ValueType) -> Option<ElementType> {
+    match kind {
+        ValueType::Tensor(tensor) | ValueType::SparseTensor(tensor) => tensor.element,
+        _ => None,
+    }
+}
+
+/// A tensor with the elements that a type says.
+pub(super) fn array(tensor: &Tensor, kind: &ValueType) -> Result<Value> {
+    tensor.cast(element(kind).unwrap_or(tensor.element())).map(Value::from)
+}
+
+/// A map of keys and values of one type.
+///
+/// # Errors
+/// E001 where they are not as many, or keys are there twice.
+pub(super) fn map(keys: Tensor, values: Tensor) -> Result<Value> {
+    if keys.len() != values.len() {
+        return Err(Error::format(format!("{} keys have {} values", keys.len(), values.len())));
+    }
+    Ok(Value::Map { keys, values })
+}
+
+fn from_json(json: &Json, kind: &ValueType, deepest: usize) -> Result<Value> {
+    let deepest =
+        deepest.checked_sub(1).ok_or_else(|| Error::format("values are too deep in each other"))?;
+    match (kind, json) {
+        (ValueType::Optional(_), Json::Null) => Ok(Value::Optional(None)),
+        (ValueType::Optional(inner), _) => {
+            let value = from_json(json, inner, deepest)?;
+            Ok(Value::Optional(Some(Box::new(value))))
+        }
+        (ValueType::Sequence(inner), Json::Array(items)) => {
+            let items = items.iter().map(|item| from_json(item, inner, deepest));
+            Ok(Value::Sequence(items.collect::<Result<_>>()?))
+        }
+        (ValueType::Sequence(_), _) => Err(Error::format("a sequence is a list in JSON")),
+        (ValueType::Map(key, inner), Json::Object(fields)) => {
+            let keys = Tensor::row(fields.keys().cloned().collect()).cast(*key)?;
+            let values = nested(&fields.values().cloned().collect())?;
+            let values = match element(inner) {
+                Some(element) => values.cast(element)?,
+                None => values,
+            };
+            map(keys, values)
+        }
+        (ValueType::Map(..), _) => Err(Error::format("a map is an object in JSON")),
+        _ => array(&nested(json)?, kind),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use apr_graph::TensorType;
+
+    use super::*;
+
+    fn floats() -> ValueType {
+        ValueType::Tensor(TensorType { element: Some(ElementType::F32), shape: None })
+    }
+
+    fn parsed(text: &str, kind: &ValueType) -> Result<Value> {
+        let mut given = Given::from_json(text).unwrap();
+        given.remove(0).1.value(kind)
+    }
+
+    #[test]
+    fn the_type_of_an_input_says_what_lists_are() {
+        let of = ValueType::Sequence(Box::new(floats()));
+        let Value::Sequence(items) = parsed("[[1, 2], [3]]", &of).unwrap() else { panic!() };
+        assert_eq!(items[1].tensor().unwrap().values::<f32>().unwrap(), [3.0]);
+        assert!(parsed("[[1, 2], [3]]", &floats()).is_err());
+        let of = ValueType::Optional(Box::new(floats()));
+        assert!(matches!(parsed("null", &of).unwrap(), Value::Optional(None)));
+        let of = ValueType::Map(ElementType::I64, Box::new(floats()));
+        let Value::Map { keys, values } = parsed(r#"{"x": {"4": 0.5}}"#, &of).unwrap() else {
+            panic!()
+        };
+        assert_eq!(keys.values::<i64>().unwrap(), [4]);
+        assert_eq!(values.values::<f32>().unwrap(), [0.5]);
+        assert!(parsed(r#"{"x": {"four": 0.5}}"#, &of).is_err());
+    }
+
+    #[test]
+    fn an_array_is_no_sequence() {
+        let of = ValueType::Sequence(Box::new(floats()));
+        assert!(Given::Array(Tensor::row(vec![1.0_f32])).value(&of).is_err());
+    }
+}
