@@ -1,9 +1,11 @@
 //! What a format knows of its file beside tensors and metadata: checksum, signatures, shards.
 
 use alloc::format;
+use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
 
+use serde::Serialize;
 use serde_json::Value;
 
 use crate::digest::Digest;
@@ -113,6 +115,15 @@ pub struct Features {
     pub alignment: Option<u64>,
 }
 
+/// Data of a file that are no tensors of its checkpoint: the numbers and texts of a graph.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Unlisted {
+    /// What they are, in the plural.
+    pub what: String,
+    /// Their names in the file.
+    pub names: Vec<String>,
+}
+
 /// What only the reader of a format can say. Readers over other readers have no business here: they
 /// pass on the [`Container`]. A default is what holds for a format that has no such thing.
 pub trait ContainerFacts: Send + Sync {
@@ -120,6 +131,11 @@ pub trait ContainerFacts: Send + Sync {
     /// none.
     fn header_fields(&self) -> Value {
         Value::Null
+    }
+
+    /// Data that are not among the tensors, by what they are.
+    fn unlisted(&self) -> &[Unlisted] {
+        &[]
     }
 
     /// How the file is laid out.
@@ -212,6 +228,12 @@ impl<'a> Container<'a> {
     #[must_use]
     pub fn header_fields(self) -> Value {
         self.facts.map_or(Value::Null, ContainerFacts::header_fields)
+    }
+
+    /// Those of [`ContainerFacts::unlisted`].
+    #[must_use]
+    pub fn unlisted(self) -> &'a [Unlisted] {
+        self.facts.map_or(&[], ContainerFacts::unlisted)
     }
 
     /// Those of [`ContainerFacts::features`].

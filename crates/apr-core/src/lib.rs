@@ -57,7 +57,7 @@ pub use checkpoint::{
     PlannedTensor, TensorInfo,
 };
 pub use container::{
-    Container, ContainerFacts, Extent, ExtentKind, Features, FileChecksum, Signed,
+    Container, ContainerFacts, Extent, ExtentKind, Features, FileChecksum, Signed, Unlisted,
 };
 pub use dtype::{DType, DTypeKind};
 pub use due::Due;

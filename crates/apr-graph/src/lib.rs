@@ -70,7 +70,7 @@ pub use infer::{Inference, MAX_DEPTH, Signature, infer};
 pub use inline::inline;
 pub use meaning::Meaning;
 pub use node::{Attribute, AttributeValue, Name, Node, Op};
-pub use operators::{AttributeKind, Occurs, Operator, Parameter, Setting, TypeSet};
+pub use operators::{AttributeKind, Occurs, Operator, Parameter, Setting, TypeSet, first_cast};
 pub use upgrade::upgrade;
 pub use uses::{Use, uses};
 pub use value::{Constant, ConstantData, Origin, TensorType, Value, ValueType, View, WeightRef};

@@ -16,6 +16,9 @@ pub const METADATA: &str = "onnx";
 /// there.
 pub const TENSORS: &str = "tensors";
 
+/// Entry of [`METADATA`]: what of the file a graph has no words for, and how many of each there are.
+pub const UNSAID: &str = "unsaid";
+
 /// Longest value of a pair that is kept as metadata. The file around the tensors has all of it.
 const LONGEST: u64 = 64 << 10;
 
@@ -53,6 +56,7 @@ pub(crate) fn metadata(
         add_text(&mut entry, "graph_doc", graph.doc, &mut walker)?;
     }
 
+    add(&mut entry, UNSAID, unsaid(model));
     add_text(&mut entry, "doc", model.doc, &mut walker)?;
     add(&mut entry, "metadata", pairs(&model.properties, &mut walker)?);
     let mut metadata = Metadata::new();
@@ -99,6 +103,22 @@ fn pairs(properties: &[Property], walker: &mut Walker<'_>) -> Result<Map<String,
         pairs.insert(property.key.clone(), property.text(walker)?.into());
     }
     Ok(pairs)
+}
+
+/// What of the file a graph has no words for, by what it is.
+fn unsaid(model: &Model) -> Map<String, Value> {
+    let main = model.graph.iter();
+    let main_nodes = || model.graph.iter().flat_map(|graph| &graph.nodes);
+    let counts = [
+        ("training information", model.training.len()),
+        ("device configurations", model.devices.len()),
+        ("quantization annotations", main.clone().map(|graph| graph.quantization.len()).sum()),
+        ("notes of the graph", main.map(|graph| graph.properties.len()).sum()),
+        ("notes of nodes", main_nodes().filter(|node| !node.properties.is_empty()).count()),
+        ("devices of nodes", main_nodes().filter(|node| !node.devices.is_empty()).count()),
+    ];
+    let some = counts.into_iter().filter(|(_, count)| *count > 0);
+    some.map(|(what, count)| (what.to_owned(), count.into())).collect()
 }
 
 /// Domain to version; ONNX's own is `ai.onnx`.

@@ -1,8 +1,8 @@
 //! Lists of tensors, with statistics where asked for.
 
-use apr_core::{Progress, StoredForm, Sum};
+use apr_core::{Progress, StoredForm, Sum, Unlisted};
 use apr_registry::digest::ChunkSums;
-use apr_registry::{CheckpointReader, DType, Pipeline, Result, Shape};
+use apr_registry::{CheckpointReader, DType, Limits, Pipeline, Result, Shape, onnx};
 use apr_tensor::stats::{Histogram, Moments, Stats};
 use apr_view::chunks::{Chunk, chunks, take};
 use apr_view::nearest;
@@ -46,6 +46,20 @@ pub struct TensorsReport {
     pub total: usize,
     /// Those that were asked for.
     pub tensors: Vec<TensorRow>,
+    /// Data of the file that are no tensors of the checkpoint.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unlisted: Vec<UnlistedData>,
+}
+
+/// Data of a file that are not in the list: numbers and texts that its graph reads by itself.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct UnlistedData {
+    /// What they are, in the plural.
+    pub what: String,
+    /// How many they are.
+    pub count: usize,
+    /// Their names in the file.
+    pub names: Vec<String>,
 }
 
 /// A tensor in the list.
@@ -122,7 +136,21 @@ pub fn list<P: Pipeline>(
         SortBy::DType => rows.sort_by_key(|row| row.dtype),
     }
 
-    Ok(TensorsReport { file: file.to_owned(), total: tensors.len(), tensors: rows })
+    let unlisted = unlisted(reader)?;
+    Ok(TensorsReport { file: file.to_owned(), total: tensors.len(), tensors: rows, unlisted })
+}
+
+/// Data that the file has beside its tensors, or the file that the checkpoint came from.
+fn unlisted(reader: &dyn CheckpointReader) -> Result<Vec<UnlistedData>> {
+    let own = reader.container().unlisted().to_vec();
+    let found =
+        if own.is_empty() { onnx::skeleton::unlisted(reader, &Limits::default())? } else { own };
+    let rows = found.into_iter().map(|Unlisted { what, names }| UnlistedData {
+        what,
+        count: names.len(),
+        names,
+    });
+    Ok(rows.collect())
 }
 
 /// Position of the tensor called `name`, or the names most like it.

@@ -7,7 +7,8 @@ use apr::{CheckpointReader, Escaped};
 use apr_core::counted;
 use apr_ops::elements::{Selection, ValuesReport, elements};
 use apr_ops::tensors::{
-    HistogramReport, SortBy, TensorRow, TensorsOptions, TensorsReport, find, histogram, list,
+    HistogramReport, SortBy, TensorRow, TensorsOptions, TensorsReport, UnlistedData, find,
+    histogram, list,
 };
 use apr_view::parse_search;
 use serde::{Serialize, Serializer};
@@ -204,7 +205,11 @@ fn render(out: &mut dyn Write, report: &TensorsReport, args: &TensorsArgs) -> io
     } else {
         String::new()
     };
-    writeln!(out, "{DIM}{of}{total}, {}{DIM:#}", human::bytes(bytes))
+    writeln!(out, "{DIM}{of}{total}, {}{DIM:#}", human::bytes(bytes))?;
+    for UnlistedData { what, count, .. } in &report.unlisted {
+        writeln!(out, "{DIM}not listed: {what} ({}){DIM:#}", human::count(*count as u64))?;
+    }
+    Ok(())
 }
 
 fn render_heading(

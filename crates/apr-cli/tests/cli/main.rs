@@ -27,6 +27,7 @@ mod onnx;
 mod onnx_export;
 mod onnx_families;
 mod onnx_looks;
+mod onnx_rewritten;
 mod parts;
 mod pytorch;
 mod qa_container;

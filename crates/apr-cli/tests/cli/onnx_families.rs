@@ -5,13 +5,12 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::Path;
-use std::process::Command;
 
 use apr_testkit::locate;
 use apr_testkit::peers::agreed;
 use serde_json::{Value, json};
 
-use crate::support::{Sandbox, f32s, safetensors, safetensors_header, scrambled};
+use crate::support::{Sandbox, f32s, judge, safetensors, safetensors_header, scrambled};
 
 /// Names of the files of a model that generates text from what an encoder makes of its input.
 const ENCODER_DECODER: &[&str] = &["decoder_model", "decoder_with_past_model", "encoder_model"];
@@ -26,25 +25,6 @@ const CASES: [(&str, &[&str]); 6] = [
     ("t5", ENCODER_DECODER),
     ("whisper", ENCODER_DECODER),
 ];
-
-/// Runs a script of `xtask/interop`, which ends with 1 where something is wrong.
-#[track_caller]
-fn judge(script: &str, arguments: &[&str], folder: &Path) {
-    let python = std::env::var("APR_GRAPH_PYTHON").unwrap_or_else(|_| "python3".to_owned());
-    let script = locate::workspace().join("xtask/interop").join(script);
-    let output = Command::new(python)
-        .arg(script)
-        .args(arguments)
-        .current_dir(folder)
-        .output()
-        .expect("a Python");
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(
-        output.status.success(),
-        "{arguments:?}: {text}{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-}
 
 /// Writes a Hugging Face folder of a case: its configuration, and weights that are made up.
 pub(crate) fn made_up(sandbox: &Sandbox, case: &str) {

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use apr::DType;
 use apr_testkit::apr2::{Apr2Builder, Apr2Entry};
+use apr_testkit::locate;
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;
 
@@ -323,4 +324,23 @@ pub(crate) fn model_folder(sandbox: &Sandbox, folder: &str) -> Vec<(String, Vec<
     ];
     files.iter().for_each(|(name, bytes)| sandbox.write(&format!("{folder}/{name}"), bytes));
     files.map(|(name, bytes)| (name.to_owned(), bytes.to_vec())).to_vec()
+}
+
+/// Runs a script of `xtask/interop`, which ends with 1 where something is wrong.
+#[track_caller]
+pub(crate) fn judge(script: &str, arguments: &[&str], folder: &Path) {
+    let python = std::env::var("APR_GRAPH_PYTHON").unwrap_or_else(|_| "python3".to_owned());
+    let script = locate::workspace().join("xtask/interop").join(script);
+    let output = Command::new(python)
+        .arg(script)
+        .args(arguments)
+        .current_dir(folder)
+        .output()
+        .expect("a Python");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success(),
+        "{arguments:?}: {text}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
 }

@@ -95,6 +95,24 @@ impl TypeSet {
     }
 }
 
+/// The first version of ONNX's operators in which `Cast` reads and makes such elements.
+///
+/// ```
+/// use apr_graph::{ElementType, first_cast};
+///
+/// assert_eq!(first_cast(ElementType::BF16), Some(13));
+/// assert_eq!(first_cast(ElementType::F8E4M3), Some(19));
+/// ```
+#[must_use]
+pub fn first_cast(element: ElementType) -> Option<i64> {
+    let takes = |parameters: &[Parameter]| {
+        parameters.iter().all(|one| allows(one.types.tensor, Some(element)))
+    };
+    let versions = Operator::versions("", "Cast").iter();
+    let casts = versions.filter(|version| takes(&version.inputs) && takes(&version.outputs));
+    casts.map(|version| version.since).min()
+}
+
 fn allows(mask: u32, element: Option<ElementType>) -> bool {
     match element {
         Some(element) => mask >> element.onnx_code() & 1 == 1,

@@ -1,8 +1,8 @@
 //! Attributes of nodes.
 
-use apr_core::Result;
 use apr_core::protobuf::Span;
-use apr_graph::{Attribute, AttributeValue, Constant};
+use apr_core::{Error, Escaped, Result};
+use apr_graph::{Attribute, AttributeValue, Constant, ElementType};
 
 use super::bodies::Frames;
 use super::converter::Converter;
@@ -18,6 +18,10 @@ impl Converter<'_> {
         scope: &Scope,
         frames: &mut Frames,
     ) -> Result<Attribute> {
+        if let Some(value) = self.sparse_constant(node, attribute, scope) {
+            return Ok(Attribute { name: self.name("value"), value });
+        }
+
         let name = self.name(&attribute.name);
         let value = if attribute.reference.is_empty() {
             self.value(node, attribute, scope, frames)?
@@ -72,7 +76,39 @@ impl Converter<'_> {
         span.map_or_else(|| Ok(Vec::new()), |span| self.walker.bytes(span))
     }
 
+    /// The sparse tensor of a `Constant`, where its data are in another file: a dense one of the
+    /// checkpoint. Others are kept as they are.
+    fn sparse_constant(
+        &self,
+        node: &proto::Node,
+        attribute: &proto::Attribute,
+        scope: &Scope,
+    ) -> Option<AttributeValue> {
+        let tensor = attribute.sparse_tensor.as_ref().filter(|tensor| {
+            [&tensor.values, &tensor.indices].into_iter().any(proto::Tensor::is_outside)
+        })?;
+        let element = ElementType::from_onnx_code(tensor.values.data_type)?;
+        let is_held = element != ElementType::F4E2M1
+            && (element.dtype().is_some() || (1..8).contains(&element.bits()));
+        let is_constant = node.op_type == "Constant" && node.domain.is_empty() && is_held;
+        is_constant.then(|| {
+            AttributeValue::Weight(self.small.weight(&scope.tensor(node, attribute, None)))
+        })
+    }
+
     fn opaque(&mut self, attribute: &proto::Attribute) -> Result<AttributeValue> {
+        let sparse = attribute.sparse_tensor.iter().map(|tensor| &**tensor);
+        let mut parts = sparse
+            .chain(&attribute.sparse_tensors)
+            .flat_map(|tensor| [&tensor.values, &tensor.indices]);
+        if parts.any(proto::Tensor::is_outside) {
+            let message = format!(
+                "attribute '{}' holds sparse tensors whose data are in another file, which this \
+                 version of apr does not read",
+                Escaped::short(&attribute.name)
+            );
+            return Err(Error::version(message).at(attribute.span.offset));
+        }
         self.walker.bytes(attribute.span).map(AttributeValue::Opaque)
     }
 

@@ -66,12 +66,17 @@ impl Frame {
             .attributes
             .iter()
             .any(|attribute| matches!(attribute.value, AttributeValue::Weight(_)));
-        let tensor = node.attributes.iter().find_map(|attribute| attribute.tensor.as_ref());
-        if let (true, Some(tensor), Some(Some(output))) =
-            (made.op.is("Constant") && is_weight, tensor, made.outputs.first())
+        let kind = node.attributes.iter().find_map(|attribute| {
+            let dense =
+                attribute.tensor.as_ref().map(|dense| tensor_type(dense.data_type, &dense.dims));
+            let sparse = attribute.sparse_tensor.as_ref();
+            dense.or(sparse.map(|sparse| tensor_type(sparse.values.data_type, &sparse.dims)))
+        });
+        if let (true, Some(kind), Some(Some(output))) =
+            (made.op.is("Constant") && is_weight, kind, made.outputs.first())
         {
             let output = *output;
-            self.body.value_mut(output).kind = tensor_type(tensor.data_type, &tensor.dims);
+            self.body.value_mut(output).kind = kind;
         }
     }
 

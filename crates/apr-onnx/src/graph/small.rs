@@ -6,7 +6,7 @@ use apr_core::{Error, Result};
 use apr_graph::{Constant, ConstantData, ElementType, View, WeightRef};
 
 use crate::proto::Tensor;
-use crate::reader::OnnxReader;
+use crate::reader::{OnnxReader, fills_no_byte};
 
 /// Reads small tensors.
 pub(crate) struct SmallTensors<'a> {
@@ -36,7 +36,7 @@ impl<'a> SmallTensors<'a> {
                 ConstantData::Texts(texts?)
             }
             ElementType::C128 => ConstantData::Bytes(self.bytes(tensor, element, &shape, walker)?),
-            _ if self.reader.is_constant(path) => {
+            _ if self.reader.is_constant(path) || is_nowhere_else(element, &shape) => {
                 ConstantData::Bytes(self.bytes(tensor, element, &shape, walker)?)
             }
             _ => return Ok(None),
@@ -68,4 +68,10 @@ impl<'a> SmallTensors<'a> {
         let views = if transposed { vec![View::Transposed(vec![1, 0])] } else { Vec::new() };
         WeightRef { tensor: tensor.to_owned(), views }
     }
+}
+
+/// Whether no dtype of a checkpoint holds such elements.
+fn is_nowhere_else(element: ElementType, shape: &[u64]) -> bool {
+    let count = shape.iter().try_fold(1_u64, |count, dim| count.checked_mul(*dim));
+    count.is_some_and(|count| fills_no_byte(element, count))
 }

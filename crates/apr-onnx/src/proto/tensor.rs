@@ -106,6 +106,14 @@ impl Tensor {
         }
     }
 
+    /// Whether its data are in another file.
+    #[must_use]
+    pub fn is_outside(&self) -> bool {
+        /// What `data_location` says then.
+        const EXTERNAL: i32 = 1;
+        self.location == EXTERNAL
+    }
+
     /// The dimensions.
     ///
     /// # Errors

@@ -29,21 +29,27 @@ pub(crate) fn dense(tensor: &Tensor, files: &mut Files<'_>) -> Result<Built> {
     let at = |error: Error| error.at(tensor.span.offset);
     let dims = tensor.shape()?;
     let kind = element(tensor.data_type).map_err(at)?;
-    let dtype = match dtype_of(kind) {
-        Ok(dtype) => dtype,
-        Err(why) => return Ok(Built::LeftOut(why)),
-    };
+    if kind == ElementType::Text {
+        return Ok(Built::LeftOut("text"));
+    }
+
     let shape = Shape::from(dims);
     let too_large =
         || at(Error::format(format!("its shape {shape} has more elements than can be counted")));
     let count = shape.elements().ok_or_else(too_large)?;
     let packed_len = kind.stored_len(count).ok_or_else(too_large)?;
-    if dtype == DType::F4_E2M1 && count % 2 == 1 {
+
+    // What no dtype holds is found too: the graph reads it, and its skeleton keeps it.
+    let packed = packed(tensor, kind, count, packed_len, files).map_err(at)?;
+    packed.check_len(packed_len).map_err(at)?;
+    let dtype = match dtype_of(kind) {
+        Ok(dtype) => dtype,
+        Err(why) => return Ok(Built::LeftOut(why)),
+    };
+    if fills_no_byte(kind, count) {
         return Ok(Built::LeftOut("an odd number of 4-bit floats, which fill no byte"));
     }
 
-    let packed = packed(tensor, kind, count, packed_len, files).map_err(at)?;
-    packed.check_len(packed_len).map_err(at)?;
     let content = match narrow(kind) {
         Some(narrow) => Content::narrow(packed, narrow, count),
         None => Content::whole(packed, packed_len),
@@ -72,6 +78,11 @@ fn dtype_of(kind: ElementType) -> Result<DType, &'static str> {
         ElementType::F4E2M1 => Ok(DType::F4_E2M1),
         kind => kind.dtype().ok_or("elements that no dtype holds"),
     }
+}
+
+/// Whether elements are floats of 4 bits of which the last fills half a byte: no dtype holds them.
+pub(crate) fn fills_no_byte(kind: ElementType, count: u64) -> bool {
+    kind == ElementType::F4E2M1 && count % 2 == 1
 }
 
 /// How integers of less than a byte are packed.

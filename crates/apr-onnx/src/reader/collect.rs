@@ -6,6 +6,7 @@ use apr_core::{Error, Escaped, Limits, Result, Shape, TensorInfo, counted};
 use apr_graph::ElementType;
 use serde_json::{Map, Value};
 
+use super::Naming;
 use super::build::{self, Built};
 use super::content::Content;
 use super::external::Files;
@@ -48,8 +49,8 @@ pub(super) struct Item {
     pub(super) info: TensorInfo,
     pub(super) content: Content,
     pub(super) owner: Owner,
-    /// Whether it is a part of the graph and no weight.
-    pub(super) is_constant: bool,
+    /// What it is where it is a part of the graph and no weight.
+    pub(super) constant: Option<&'static str>,
 }
 
 impl<'a> Collected<'a> {
@@ -126,33 +127,50 @@ impl<'a> Collected<'a> {
 
         let is_scalar = shape.elements() == Some(1);
         // The graph reads its own tensors as dense ones alone.
-        let is_small = content.len <= SMALL && matches!(found, Found::Dense(_));
-        let is_constant = is_small && self.is_constant(&name, kind, is_scalar, owner);
-        self.tensors.push(Item {
-            info: TensorInfo { name, dtype, shape },
-            content,
-            owner,
-            is_constant,
-        });
+        let is_dense = matches!(found, Found::Dense(_));
+        let is_small = content.len <= SMALL && is_dense;
+        let constant = match owner {
+            // An attribute with several holds all of them or none.
+            Owner::List => is_dense.then_some("tensors in lists of an operator's settings"),
+            _ if is_small => self.constant(&name, kind, is_scalar, owner),
+            _ => None,
+        };
+
+        let info = TensorInfo { name, dtype, shape };
+        self.tensors.push(Item { info, content, owner, constant });
         Ok(())
     }
 
-    /// Whether a small tensor is a part of the graph: integers that shapes depend on, settings of
-    /// operators, single numbers. All others are weights.
-    fn is_constant(&self, name: &str, kind: i32, is_scalar: bool, owner: Owner) -> bool {
+    /// What a small tensor is that is a part of the graph: integers that shapes depend on, settings
+    /// of operators, single numbers. All others are weights.
+    fn constant(
+        &self,
+        name: &str,
+        kind: i32,
+        is_scalar: bool,
+        owner: Owner,
+    ) -> Option<&'static str> {
         let of_node = matches!(owner, Owner::MainConstant | Owner::InnerConstant);
         let decides = matches!(
             ElementType::from_onnx_code(kind),
             Some(ElementType::I64 | ElementType::I32 | ElementType::Bool)
         );
-        decides || owner == Owner::Setting || is_scalar && of_node || self.shaping.contains(name)
+        if owner == Owner::Setting {
+            Some("settings of operators")
+        } else if decides {
+            Some("tensors of integers or truth values of 1 KiB at most, on which shapes may depend")
+        } else if self.shaping.contains(name) {
+            Some("tensors of floats on which shapes depend")
+        } else {
+            (is_scalar && of_node).then_some("single numbers of the computation")
+        }
     }
 
     /// Names of the tensors that are parts of the graph.
     pub(super) fn constants(&self) -> HashSet<String> {
         self.tensors
             .iter()
-            .filter(|item| item.is_constant)
+            .filter(|item| item.constant.is_some())
             .map(|item| item.info.name.clone())
             .collect()
     }
@@ -165,7 +183,7 @@ impl<'a> Collected<'a> {
             .tensors
             .iter()
             .filter(of_main)
-            .filter(|item| item.info.dtype.is_float() && !item.is_constant);
+            .filter(|item| item.info.dtype.is_float() && item.constant.is_none());
         floats
             .map(|item| {
                 let TensorInfo { name, shape, .. } = &item.info;
@@ -178,6 +196,23 @@ impl<'a> Collected<'a> {
                 }
             })
             .collect()
+    }
+
+    /// Tensors that no dtype holds, and, where those are no weights, parts of the graph; by what
+    /// they are.
+    pub(super) fn unlisted(&self, naming: Naming) -> BTreeMap<String, Vec<String>> {
+        let mut unlisted = BTreeMap::<_, Vec<String>>::new();
+        for (what, name) in &self.left_out {
+            unlisted.entry(format!("tensors of {what}")).or_default().push(name.clone());
+        }
+        for Item { info, constant, .. } in
+            self.tensors.iter().filter(|_| naming == Naming::Revealed)
+        {
+            if let Some(what) = constant {
+                unlisted.entry((*what).to_owned()).or_default().push(info.name.clone());
+            }
+        }
+        unlisted
     }
 
     /// What the report says of tensors that are not there, or not as they are in the file.

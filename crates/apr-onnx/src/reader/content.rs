@@ -63,11 +63,12 @@ impl Content {
         }
     }
 
-    /// The range of a file that holds the bytes, if in another order.
-    pub(crate) fn stored_flat(&self) -> Option<StoredRange> {
-        match (&self.packed, self.narrow) {
-            (Packed::Flat(range), None) => Some(*range),
-            _ => None,
+    /// The range of a file that holds the elements, if in another order or packed, and how they are
+    /// packed there.
+    pub(crate) fn stored_flat(&self) -> Option<(StoredRange, Option<Narrow>)> {
+        match &self.packed {
+            Packed::Flat(range) => Some((*range, self.narrow)),
+            Packed::Numbers(_) | Packed::Sparse(_) => None,
         }
     }
 
@@ -129,6 +130,18 @@ impl Content {
 }
 
 impl Narrow {
+    /// Bytes of so many elements.
+    pub(crate) fn packed_len(self, count: u64) -> u64 {
+        let per_byte = u64::from(8 / self.bits);
+        count.div_ceil(per_byte)
+    }
+
+    /// The bits of an element; `None` where it has more than fit.
+    pub(crate) fn pack(self, element: u8) -> Option<u8> {
+        let bits = element & (0xff >> (8 - self.bits));
+        (self.elements(bits).next() == Some(element)).then_some(bits)
+    }
+
     fn elements(self, byte: u8) -> impl Iterator<Item = u8> {
         let shift = 8 - self.bits;
         (0..8 / self.bits).map(move |at| {
@@ -183,5 +196,22 @@ mod tests {
             pairs.elements(0b1101_1000).map(u8::cast_signed).collect::<Vec<_>>(),
             [0, -2, 1, -1]
         );
+    }
+
+    #[test]
+    fn elements_that_fit_are_packed_and_others_refused() {
+        for bits in [2, 4] {
+            for is_signed in [false, true] {
+                let narrow = Narrow { bits, is_signed };
+                let fitting = (0..=u8::MAX).filter(|&element| narrow.pack(element).is_some());
+                let mut expected: Vec<u8> = (0..1 << bits)
+                    .map(|value: u8| narrow.elements(value).next().expect("an element"))
+                    .collect();
+                expected.sort_unstable();
+                assert_eq!(fitting.collect::<Vec<_>>(), expected);
+            }
+        }
+        assert_eq!(Narrow { bits: 4, is_signed: true }.pack((-8_i8).cast_unsigned()), Some(8));
+        assert_eq!(Narrow { bits: 4, is_signed: true }.pack(8), None);
     }
 }

@@ -9,14 +9,13 @@ use apr_core::{Error, Escaped, FileInfo, IoCause, Result, SourceSet, StoredRange
 use super::content::Source;
 use crate::proto::Tensor;
 
-/// What `data_location` says where the data are outside.
-const EXTERNAL: i32 = 1;
-
 /// The model's file, and those that it names.
 pub(crate) struct Files<'a> {
     set: Option<&'a dyn SourceSet>,
     pub(crate) sources: Vec<Source>,
     pub(crate) infos: Vec<FileInfo>,
+    /// What tensors have in files beside the model's own.
+    pub(crate) found: Vec<StoredRange>,
     by_name: HashMap<String, usize>,
 }
 
@@ -31,7 +30,7 @@ pub(crate) struct Place {
 impl<'a> Files<'a> {
     pub(crate) fn new(source: Source, name: &str, set: Option<&'a dyn SourceSet>) -> Self {
         let infos = vec![FileInfo { name: name.to_owned(), len: source.len() }];
-        Self { set, sources: vec![source], infos, by_name: HashMap::new() }
+        Self { set, sources: vec![source], infos, found: Vec::new(), by_name: HashMap::new() }
     }
 
     /// Files that were opened before.
@@ -42,7 +41,8 @@ impl<'a> Files<'a> {
             .skip(1)
             .map(|(file, info)| (info.name.clone(), file))
             .collect();
-        Self { set: None, sources: sources.to_vec(), infos: infos.to_vec(), by_name }
+        let (sources, infos) = (sources.to_vec(), infos.to_vec());
+        Self { set: None, sources, infos, found: Vec::new(), by_name }
     }
 
     /// The `expected` bytes of a tensor in another file.
@@ -65,7 +65,9 @@ impl<'a> Files<'a> {
             return Err(Error::corrupt(message).at(place.offset).in_file(&place.location));
         }
 
-        Ok(StoredRange { file, offset: place.offset, len })
+        let range = StoredRange { file, offset: place.offset, len };
+        self.found.push(range);
+        Ok(range)
     }
 
     fn open(&mut self, location: &str) -> Result<usize> {
@@ -116,7 +118,7 @@ pub(crate) fn check_location(location: &str) -> Result<()> {
 impl Place {
     /// What a tensor says; `None` where its data are in the model's file.
     pub(crate) fn of(tensor: &Tensor, walker: &mut Walker<'_>) -> Result<Option<Self>> {
-        if tensor.location != EXTERNAL {
+        if !tensor.is_outside() {
             return Ok(None);
         }
 

@@ -17,8 +17,8 @@ use std::sync::Arc;
 use apr_core::protobuf::Walker;
 use apr_core::{
     ByteSource, CheckpointReader, Companion, Container, ContainerFacts, Error, FileInfo, Format,
-    HEAD_LEN, Limits, Metadata, Result, SourceSet, Stored, StoredRange, TensorInfo, has_no, keys,
-    read_vec,
+    HEAD_LEN, Limits, Metadata, Result, SourceSet, Stored, StoredRange, TensorInfo, Unlisted,
+    has_no, keys, read_vec,
 };
 use serde_json::Value;
 
@@ -27,8 +27,10 @@ use crate::names::{self, Revealed};
 use crate::proto::{Model, Tensor};
 use crate::scan;
 use crate::skeleton::{COMPANION, Uncut};
+pub(crate) use build::{fills_no_byte, narrow};
 pub(crate) use collect::SMALL;
 use collect::{Collected, Item};
+pub(crate) use content::Narrow;
 use content::{Content, Source};
 use external::Files;
 pub(crate) use external::{Place, check_location};
@@ -46,9 +48,13 @@ pub struct OnnxReader {
     metadata: Metadata,
     fields: Value,
     warnings: Vec<String>,
+    /// Data that are not among the tensors.
+    unlisted: Vec<Unlisted>,
     limits: Limits,
     /// Names in the file of tensors that are parts of the graph.
     constants: HashSet<String>,
+    /// What tensors have in files beside the model's own.
+    outside: Vec<StoredRange>,
     /// Name in the file to what the graph reveals.
     revealed: BTreeMap<String, Revealed>,
     /// The file around the tensors.
@@ -151,6 +157,7 @@ fn read_unnamed(
 
     let mut reader = OnnxReader {
         constants: collected.constants(),
+        unlisted: Vec::new(),
         warnings: collected.warnings(),
         revealed: BTreeMap::new(),
         companion: None,
@@ -160,12 +167,17 @@ fn read_unnamed(
         metadata,
         fields,
         limits: *limits,
+        outside: std::mem::take(&mut collected.files.found),
         sources: collected.files.sources.clone(),
         files: collected.files.infos.clone(),
     };
 
+    let mut unlisted = collected.unlisted(naming);
     if naming == Naming::Revealed {
-        reader.reveal(&mut collected)?;
+        let numbers = reader.reveal(&mut collected)?;
+        if !numbers.is_empty() {
+            unlisted.insert("numbers that an exporter put among the weights".into(), numbers);
+        }
     }
 
     for Item { info, content, .. } in collected.tensors {
@@ -175,8 +187,15 @@ fn read_unnamed(
 
     if let Some(model) = reader.model() {
         let warnings = scan::of_model(model).warnings();
+        let lists = paths::lists_of_learnt_models(model);
+        if !lists.is_empty() {
+            unlisted.insert("lists in attributes of ai.onnx.ml operators".into(), lists);
+        }
         reader.warnings.extend(warnings);
     }
+
+    let unlisted = unlisted.into_iter();
+    reader.unlisted = unlisted.map(|(what, names)| Unlisted { what, names }).collect();
 
     reader.offer_skeleton();
     Ok(reader)
@@ -184,11 +203,14 @@ fn read_unnamed(
 
 impl OnnxReader {
     /// Gives tensors the names and the layout that the graph reveals, and takes its constants out.
-    fn reveal(&mut self, collected: &mut Collected<'_>) -> Result<()> {
-        let Message::Model(model) = &self.content else { return Ok(()) };
-        let Some(graph) = &model.graph else { return Ok(()) };
+    /// Returns those that only the nodes show to be constants.
+    fn reveal(&mut self, collected: &mut Collected<'_>) -> Result<Vec<String>> {
+        let Message::Model(model) = &self.content else { return Ok(Vec::new()) };
+        let Some(graph) = &model.graph else { return Ok(Vec::new()) };
         let mut walker = Walker::new(&self.sources[0], &self.limits);
         let names = names::reveal(graph, &collected.candidates(), &mut walker)?;
+        let mut numbers: Vec<String> = names.constants.iter().cloned().collect();
+        numbers.sort_unstable();
         self.constants.extend(names.constants);
         let constants = &self.constants;
         collected.tensors.retain(|item| !constants.contains(&item.info.name));
@@ -200,7 +222,7 @@ impl OnnxReader {
         }
 
         self.note_names();
-        Ok(())
+        Ok(numbers)
     }
 
     /// Offers the file around the tensors as a companion, unless it is too large for one.
@@ -221,8 +243,9 @@ impl OnnxReader {
 
     /// The files as the skeleton is cut out of them.
     fn uncut(&self) -> Uncut<'_> {
-        let tensors = self.flat_ranges().map(|(_, range)| range).collect();
-        Uncut { files: &self.files, sources: &self.sources, tensors }
+        let flat = self.contents.iter().filter_map(Content::stored_flat);
+        let tensors = flat.map(|(range, _)| range).collect();
+        Uncut { files: &self.files, sources: &self.sources, tensors, outside: &self.outside }
     }
 
     /// Says which tensors have other names than in the file, and how many are constants of the
@@ -243,17 +266,10 @@ impl OnnxReader {
         describe::note_names(&mut self.metadata, &self.revealed);
     }
 
-    /// The range of a file that a tensor's bytes are, whichever way they are read.
-    pub(crate) fn flat_range(&self, tensor: usize) -> Option<StoredRange> {
+    /// The range of a file that a tensor's elements are, whichever way they are read, and how they
+    /// are packed there.
+    pub(crate) fn flat_range(&self, tensor: usize) -> Option<(StoredRange, Option<Narrow>)> {
         self.contents[tensor].stored_flat()
-    }
-
-    /// The tensors that are ranges of files.
-    pub(crate) fn flat_ranges(&self) -> impl Iterator<Item = (usize, StoredRange)> {
-        self.contents
-            .iter()
-            .enumerate()
-            .filter_map(|(at, content)| Some((at, content.stored_flat()?)))
     }
 
     /// What the checkpoint calls a tensor, and whether it has its transpose.
@@ -312,6 +328,10 @@ impl OnnxReader {
 impl ContainerFacts for OnnxReader {
     fn header_fields(&self) -> Value {
         self.fields.clone()
+    }
+
+    fn unlisted(&self) -> &[Unlisted] {
+        &self.unlisted
     }
 }
 

@@ -30,6 +30,8 @@ pub(crate) enum Owner {
     InnerConstant,
     /// It is a setting of an operator.
     Setting,
+    /// It is one of several in a setting of an operator.
+    List,
 }
 
 /// Where nodes are: in the model's graph, or in the body of a node or function, which is part of
@@ -189,11 +191,11 @@ fn in_attribute<'m>(
     }
 
     for (position, tensor) in attribute.tensors.iter().enumerate() {
-        take(scope.tensor(node, attribute, Some(position)), Found::Dense(tensor), owner)?;
+        take(scope.tensor(node, attribute, Some(position)), Found::Dense(tensor), Owner::List)?;
     }
 
     for (position, tensor) in attribute.sparse_tensors.iter().enumerate() {
-        take(scope.tensor(node, attribute, Some(position)), Found::Sparse(tensor), owner)?;
+        take(scope.tensor(node, attribute, Some(position)), Found::Sparse(tensor), Owner::List)?;
     }
 
     // The reader takes at most 100 messages inside each other, so this ends.
@@ -206,4 +208,19 @@ fn in_attribute<'m>(
     }
 
     Ok(())
+}
+
+/// What operators of ai.onnx.ml have in lists instead of tensors: trees, coefficients, words.
+pub(crate) fn lists_of_learnt_models(model: &Model) -> Vec<String> {
+    let nodes = model.graph.iter().flat_map(|graph| &graph.nodes);
+    let learnt = nodes.filter(|node| node.domain == "ai.onnx.ml");
+    let is_list = |attribute: &&Attribute| {
+        let Attribute { floats, integers, texts, .. } = attribute;
+        floats.len().max(integers.len()).max(texts.len()) > 0
+    };
+    let lists = learnt.flat_map(|node| {
+        let lists = node.attributes.iter().filter(is_list);
+        lists.map(|list| Scope::default().of_attribute(node, list, None))
+    });
+    lists.collect()
 }

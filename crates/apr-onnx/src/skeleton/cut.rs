@@ -10,7 +10,12 @@ use crate::reader::SMALL;
 /// What a checkpoint calls the companion.
 pub const COMPANION: &str = "model.onnx.graph";
 
-pub(super) const MAGIC: &[u8; 8] = b"APRONNX\x01";
+/// The first bytes; the last of them is the version.
+pub(super) const MAGIC: &[u8; 7] = b"APRONNX";
+
+/// In version 1, what is kept of another file lies between tensors; since version 2 it may hold
+/// tensors as well.
+pub(super) const VERSIONS: [u8; 2] = [1, 2];
 
 /// Bytes in front of the header.
 pub(super) const HEAD: usize = 12;
@@ -48,6 +53,8 @@ pub(crate) struct Uncut<'a> {
     pub(crate) files: &'a [FileInfo],
     pub(crate) sources: &'a [Arc<dyn ByteSource>],
     pub(crate) tensors: Vec<StoredRange>,
+    /// What the model has in other files: these tensors, and those that only the graph reads.
+    pub(crate) outside: &'a [StoredRange],
 }
 
 impl Uncut<'_> {
@@ -65,6 +72,7 @@ impl Uncut<'_> {
         let header = self.header();
         let json = header.json();
         let mut skeleton = MAGIC.to_vec();
+        skeleton.extend(VERSIONS.last());
         skeleton.extend(u32::try_from(json.len()).unwrap_or(u32::MAX).to_le_bytes());
         skeleton.extend(json);
         let mut at = 0;
@@ -88,12 +96,16 @@ impl Uncut<'_> {
         let mut budget = MAX_BETWEEN;
         let mut data = Vec::with_capacity(self.files.len() - 1);
         for (position, file) in self.files.iter().enumerate().skip(1) {
-            let kept = between(&ranges(&self.tensors, position, 0), file.len);
-            let total: u64 = kept.iter().map(|(_, len)| len).sum();
-            // A file whose gaps are beyond the budget comes back with zeros in them.
+            let gaps = between(&ranges(&self.tensors, position, SMALL), file.len);
+            let total: u64 = gaps.iter().map(|(_, len)| len).sum();
             let rest = budget.checked_sub(total);
             budget = rest.unwrap_or(budget);
-            let kept = if rest.is_some() { kept } else { Vec::new() };
+
+            // Where the gaps are beyond the budget, what no tensor has comes back as zeros.
+            let kept = match rest {
+                Some(_) => gaps,
+                None => common(&ranges(self.outside, position, 0), &gaps),
+            };
             data.push(Data { file: file.name.clone(), len: file.len, kept });
         }
         let name = self.files[0].name.rsplit(['/', '\\']).next().unwrap_or_default();
@@ -136,6 +148,23 @@ fn ranges(tensors: &[StoredRange], file: usize, least: u64) -> Vec<(u64, u64)> {
     ranges
 }
 
+/// What is in both of two lists of ranges, each in order and without overlaps.
+fn common(one: &[(u64, u64)], other: &[(u64, u64)]) -> Vec<(u64, u64)> {
+    let mut both = Vec::new();
+    let mut rest = other;
+    for &(offset, len) in one {
+        let end = offset + len;
+        // A range of the other list may reach into the next of this one.
+        let passed = rest.iter().take_while(|(start, held)| start + held <= offset).count();
+        rest = &rest[passed..];
+        for &(start, held) in rest.iter().take_while(|(start, _)| *start < end) {
+            let (low, high) = (start.max(offset), (start + held).min(end));
+            both.push((low, high - low));
+        }
+    }
+    both
+}
+
 /// What lies between ranges of a file of this length.
 fn between(ranges: &[(u64, u64)], len: u64) -> Vec<(u64, u64)> {
     let ends = [0].into_iter().chain(ranges.iter().map(|(offset, len)| offset + len));
@@ -144,4 +173,26 @@ fn between(ranges: &[(u64, u64)], len: u64) -> Vec<(u64, u64)> {
         .filter(|(end, start)| end < start)
         .map(|(end, start)| (end, start - end))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_two_lists_share_is_what_each_byte_is_in() {
+        let lists: [&[(u64, u64)]; 5] =
+            [&[], &[(0, 10)], &[(1, 2), (4, 3), (9, 1)], &[(2, 4), (6, 1), (8, 2)], &[(5, 1)]];
+        let has = |list: &[(u64, u64)], byte: u64| {
+            list.iter().any(|(start, len)| (*start..start + len).contains(&byte))
+        };
+        for one in lists {
+            for other in lists {
+                let both = common(one, other);
+                for byte in 0..10 {
+                    assert_eq!(has(&both, byte), has(one, byte) && has(other, byte));
+                }
+            }
+        }
+    }
 }

@@ -1,6 +1,7 @@
-//! A file with holes, and files of which only the length is known.
+//! Files with holes.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use apr_core::{ByteSource, Error, IoCause, Result, SourceSet};
 
@@ -31,6 +32,42 @@ impl Holed {
             at = offset.checked_add(hole).filter(|end| *end <= len)?;
         }
         (from == bytes.len()).then_some(Self { bytes, parts, len })
+    }
+
+    /// The file of `len` bytes of which `bytes` has these ranges, one after the other; `None` where
+    /// they are out of order or past its end.
+    pub(super) fn of_parts(bytes: Vec<u8>, kept: &[(u64, u64)], len: u64) -> Option<Self> {
+        let (mut parts, mut at, mut from) = (Vec::with_capacity(kept.len()), 0_u64, 0_usize);
+        for &(offset, part) in kept {
+            offset.checked_sub(at)?;
+            at = offset.checked_add(part).filter(|end| *end <= len)?;
+            parts.push((offset, from, part));
+            from = from.checked_add(usize::try_from(part).ok()?)?;
+        }
+        (from == bytes.len()).then_some(Self { bytes, parts, len })
+    }
+
+    /// A range cut where parts begin and end: the bytes that are there, and the lengths of what is
+    /// not.
+    pub(super) fn pieces(&self, offset: u64, len: u64) -> Vec<std::result::Result<&[u8], u64>> {
+        let end = offset.saturating_add(len);
+        let (mut pieces, mut at) = (Vec::new(), offset);
+        let first = self.parts.partition_point(|(start, _, held)| start + held <= offset);
+        for &(start, _, held) in self.parts[first..].iter().take_while(|(start, ..)| *start < end) {
+            let (low, high) = (start.max(at), (start + held).min(end));
+            let Some(kept) = self.kept(low, high - low).filter(|kept| !kept.is_empty()) else {
+                continue;
+            };
+            if low > at {
+                pieces.push(Err(low - at));
+            }
+            pieces.push(Ok(kept));
+            at = high;
+        }
+        if end > at {
+            pieces.push(Err(end - at));
+        }
+        pieces
     }
 
     /// Whether a part of the range is not there.
@@ -79,20 +116,20 @@ impl ByteSource for Holed {
     }
 }
 
-/// Other files, of which the lengths are known.
+/// The other files of a model, with what is kept of them.
 #[derive(Debug)]
-pub(super) struct Absent(BTreeMap<String, u64>);
+pub(super) struct Others(BTreeMap<String, Arc<Holed>>);
 
-impl Absent {
-    pub(super) fn new(files: impl Iterator<Item = (String, u64)>) -> Self {
+impl Others {
+    pub(super) fn new(files: impl Iterator<Item = (String, Arc<Holed>)>) -> Self {
         Self(files.collect())
     }
 }
 
-impl SourceSet for Absent {
+impl SourceSet for Others {
     fn open(&self, name: &str) -> Result<Box<dyn ByteSource>> {
         match self.0.get(name) {
-            Some(len) => Ok(Box::new(Zeros(*len))),
+            Some(file) => Ok(Box::new(Kept(Arc::clone(file)))),
             None => Err(Error::io(
                 IoCause::NotFound,
                 "the model's file names it, and its length is not known",
@@ -105,20 +142,24 @@ impl SourceSet for Absent {
     }
 }
 
-/// A file of zeros.
-struct Zeros(u64);
+/// A file of which nothing is read but what is kept: zeros in its holes would be taken for values.
+struct Kept(Arc<Holed>);
 
-impl ByteSource for Zeros {
+impl ByteSource for Kept {
     fn len(&self) -> u64 {
-        self.0
+        self.0.len
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
-        if offset.checked_add(buf.len() as u64).is_none_or(|end| end > self.0) {
+        let len = buf.len() as u64;
+        if offset.checked_add(len).is_none_or(|end| end > self.0.len) {
             return Err(Error::corrupt("the file of the tensors ends before this").at(offset));
         }
-        buf.fill(0);
-        Ok(())
+        if self.0.lacks(offset, len) {
+            let message = "the skeleton of the ONNX file does not hold this part of the file";
+            return Err(Error::corrupt(message).at(offset));
+        }
+        self.0.read_at(offset, buf)
     }
 }
 
@@ -151,19 +192,48 @@ mod tests {
         assert!(Holed::new(vec![0; 3], 0, &[(2, 2)], 10).is_none(), "too few bytes");
         assert!(Holed::new(vec![0; 3], 0, &[(u64::MAX, 2)], 10).is_none());
     }
+
     #[test]
-    fn other_files_are_as_long_as_they_were_and_no_others_are_there() {
-        let absent = Absent::new([("weights.bin".to_owned(), 8)].into_iter());
-        assert_eq!(absent.list(), Ok(vec!["weights.bin".to_owned()]));
-        assert_eq!(absent.open("other.bin").map(|_| ()).unwrap_err().code(), apr_core::Code::Io);
-        let zeros = absent.open("weights.bin").expect("it is there");
-        let mut buf = [7; 4];
-        assert_eq!((zeros.len(), zeros.read_at(4, &mut buf), buf), (8, Ok(()), [0; 4]));
-        for offset in [5, u64::MAX] {
-            assert_eq!(
-                zeros.read_at(offset, &mut buf).unwrap_err().code(),
-                apr_core::Code::Corrupt
-            );
+    fn of_other_files_nothing_is_read_but_what_is_kept() {
+        // A file 0..10 of which 1..3 and 6..8 are kept.
+        let file = Holed::of_parts(vec![1, 2, 6, 7], &[(1, 2), (6, 2)], 10).expect("it fits");
+        let others = Others::new([("weights.bin".to_owned(), Arc::new(file))].into_iter());
+        assert_eq!(others.list(), Ok(vec!["weights.bin".to_owned()]));
+        assert_eq!(others.open("other.bin").map(|_| ()).unwrap_err().code(), apr_core::Code::Io);
+        let kept = others.open("weights.bin").expect("it is there");
+        assert_eq!(kept.len(), 10);
+        for start in 0..=10_u64 {
+            for len in 0..=3 {
+                let mut buf = vec![99; usize::try_from(len).expect("small")];
+                let is_kept = (start..start + len).all(|at| [1, 2, 6, 7].contains(&at));
+                match kept.read_at(start, &mut buf) {
+                    Ok(()) => assert!(
+                        is_kept && (start..).zip(&buf).all(|(at, byte)| at == u64::from(*byte)),
+                        "{start} {len}"
+                    ),
+                    Err(error) => {
+                        let is_outside = !is_kept || start + len > 10;
+                        assert!(
+                            is_outside && error.code() == apr_core::Code::Corrupt,
+                            "{start} {len}"
+                        );
+                    }
+                }
+            }
         }
+        assert!(kept.read_at(u64::MAX, &mut [0; 4]).is_err());
+        assert!(Holed::of_parts(vec![0; 2], &[(1, 3)], 10).is_none(), "too few bytes");
+        assert!(Holed::of_parts(vec![0; 2], &[(4, 1), (3, 1)], 10).is_none(), "out of order");
+        assert!(Holed::of_parts(vec![0; 2], &[(9, 2)], 10).is_none(), "past the end");
+    }
+
+    #[test]
+    fn a_range_is_cut_where_parts_begin_and_end() {
+        let file = Holed::of_parts(vec![1, 2, 6, 7], &[(1, 2), (6, 2)], 10).expect("it fits");
+        assert_eq!(file.pieces(0, 10), [Err(1), Ok(&[1, 2][..]), Err(3), Ok(&[6, 7][..]), Err(2)]);
+        assert_eq!(file.pieces(2, 5), [Ok(&[2][..]), Err(3), Ok(&[6][..])]);
+        assert_eq!(file.pieces(1, 2), [Ok(&[1, 2][..])]);
+        assert_eq!(file.pieces(3, 3), [Err(3)]);
+        assert_eq!(file.pieces(3, 0), []);
     }
 }

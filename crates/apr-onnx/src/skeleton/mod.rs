@@ -2,7 +2,7 @@
 //! file again.
 //!
 //! ```text
-//! "APRONNX\x01"   8 bytes
+//! "APRONNX\x02"   8 bytes
 //! length          u32 of the header
 //! header          JSON: {"file": "model.onnx", "len": 90210, "holes": [[offset, len], ...],
 //!                        "data": [{"file": "model.onnx_data", "len": 81920,
@@ -11,8 +11,10 @@
 //! ```
 //!
 //! A hole is the data of one or several tensors. Small ones stay, so that the graph can be told
-//! from this alone. `data` are the other files that the model's tensors are in. What lies between
-//! the tensors there is kept up to 4 MiB; beyond, it is taken for padding, and becomes zeros.
+//! from this alone. `data` are the other files that the model's tensors are in. What is no large
+//! tensor of the checkpoint there is kept, up to 4 MiB; beyond, only what the graph reads is, and
+//! the rest is taken for padding, and becomes zeros. Files of version 1 keep what lies between the
+//! tensors, or none of it.
 
 mod cut;
 mod holed;
@@ -21,12 +23,14 @@ mod writer;
 
 use std::sync::Arc;
 
-use apr_core::{ByteSource, CheckpointReader, Error, Limits, Result, check_file_name};
+use apr_core::{
+    ByteSource, CheckpointReader, Error, Limits, Result, StoredRange, Unlisted, check_file_name,
+};
 use apr_graph::Graph;
 
 use crate::reader::{OnnxReader, open_skeleton};
-use cut::{HEAD, Header, MAGIC};
-use holed::{Absent, Holed};
+use cut::{HEAD, Header, MAGIC, VERSIONS};
+use holed::{Holed, Others};
 
 pub use cut::COMPANION;
 pub(crate) use cut::Uncut;
@@ -39,7 +43,7 @@ struct Skeleton {
     /// The model's file. The data of large tensors are zeros.
     own: Arc<Holed>,
     /// What is kept of the other files, in the order of the header.
-    others: Vec<Vec<u8>>,
+    others: Vec<Arc<Holed>>,
 }
 
 impl Skeleton {
@@ -47,7 +51,8 @@ impl Skeleton {
         let bad = |what: &str| {
             Error::corrupt(format!("the skeleton of the ONNX file {what}")).in_file(COMPANION)
         };
-        let head = bytes.get(..HEAD).filter(|head| head.starts_with(MAGIC));
+        let is_ours = |head: &&[u8]| head.starts_with(MAGIC) && VERSIONS.contains(&head[7]);
+        let head = bytes.get(..HEAD).filter(is_ours);
         let head = head.ok_or_else(|| bad("has another beginning"))?;
         let json_len = u32::from_le_bytes([head[8], head[9], head[10], head[11]]);
         limits.check_metadata(json_len.into())?;
@@ -59,17 +64,20 @@ impl Skeleton {
         let header: Header = serde_json::from_slice(json)
             .map_err(|error| bad(&format!("has a bad header: {error}")))?;
         check_file_name(&header.file)?;
-        let mut others = Vec::new();
-        let mut kept = Vec::new();
-        for (_, len) in header.data.iter().flat_map(|data| &data.kept) {
-            let len = usize::try_from(*len).ok();
-            kept.push(len.ok_or_else(|| bad("is cut off"))?);
-        }
+        let mut others = Vec::with_capacity(header.data.len());
 
         // From the last one back, so that only what is split off is moved.
-        for len in kept.into_iter().rev() {
-            let start = bytes.len().checked_sub(len).filter(|start| *start >= HEAD + json_len);
-            others.push(bytes.split_off(start.ok_or_else(|| bad("is cut off"))?));
+        for data in header.data.iter().rev() {
+            let kept = data
+                .kept
+                .iter()
+                .try_fold(0_usize, |sum, (_, len)| sum.checked_add(usize::try_from(*len).ok()?));
+            let start = kept.and_then(|kept| bytes.len().checked_sub(kept));
+            let start = start.filter(|start| *start >= HEAD + json_len);
+            let kept = bytes.split_off(start.ok_or_else(|| bad("is cut off"))?);
+            let other = Holed::of_parts(kept, &data.kept, data.len);
+            let other = other.ok_or_else(|| bad("keeps what is past the end of a file"))?;
+            others.push(Arc::new(other));
         }
 
         others.reverse();
@@ -81,15 +89,18 @@ impl Skeleton {
     /// The model, under the names of its file or under those that the graph reveals.
     fn open(&self, limits: &Limits, as_stored: bool) -> Result<OnnxReader> {
         let source: Arc<dyn ByteSource> = Arc::<Holed>::clone(&self.own);
-        let others = Absent::new(self.header.data.iter().map(|data| (data.file.clone(), data.len)));
+        let names = self.header.data.iter().map(|data| data.file.clone());
+        let others = Others::new(names.zip(self.others.iter().cloned()));
         open_skeleton(&source, &self.header.file, &others, limits, as_stored)
     }
 
-    /// What is kept of another file between two places.
-    fn kept(&self, file: usize, start: u64, len: u64) -> Option<&[u8]> {
-        let before: usize = self.header.data[..file].iter().map(|data| data.kept.len()).sum();
-        let position = self.header.data[file].kept.iter().position(|kept| *kept == (start, len))?;
-        self.others.get(before + position).map(Vec::as_slice)
+    /// Whether a part of a range of the model's files is not here.
+    fn lacks(&self, range: StoredRange) -> bool {
+        let file = match range.file.checked_sub(1) {
+            None => Some(&self.own),
+            Some(other) => self.others.get(other),
+        };
+        file.is_none_or(|file| file.lacks(range.offset, range.len))
     }
 }
 
@@ -101,6 +112,17 @@ impl Skeleton {
 pub fn graph_of(reader: &dyn CheckpointReader, limits: &Limits) -> Result<Option<Graph>> {
     let Some(bytes) = read_companion(reader)? else { return Ok(None) };
     Skeleton::parse(bytes, limits)?.open(limits, false)?.graph()
+}
+
+/// What the ONNX file that a checkpoint came from has beside tensors; nothing where it did not come
+/// from one.
+///
+/// # Errors
+/// E002 for a damaged companion, E007 when reading fails, E008 over the limits.
+pub fn unlisted(reader: &dyn CheckpointReader, limits: &Limits) -> Result<Vec<Unlisted>> {
+    let Some(bytes) = read_companion(reader)? else { return Ok(Vec::new()) };
+    let model = Skeleton::parse(bytes, limits)?.open(limits, false)?;
+    Ok(model.container().unlisted().to_vec())
 }
 
 /// The companion of a checkpoint that has the ONNX file around the tensors.

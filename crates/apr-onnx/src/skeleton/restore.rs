@@ -9,7 +9,7 @@ use apr_core::{
 
 use super::writer::RestoredWriter;
 use super::{COMPANION, Skeleton};
-use crate::reader::OnnxReader;
+use crate::reader::{Narrow, OnnxReader};
 use crate::write::OnnxWriter;
 use crate::write::message::Piece;
 
@@ -24,8 +24,7 @@ pub struct RestoreOptions {
 
 /// Plans the ONNX file that a skeleton was cut out of, with these tensors in it: under the names,
 /// in the layout and with the dtypes that they had in the file. Where no value changed, the file is
-/// the same byte for byte. Other files with data are written beside it; what lay between the
-/// tensors there is zeros.
+/// the same byte for byte. Other files with data are written beside it.
 ///
 /// A tensor that is a constant of the graph may be missing, and is then what it was. One that the
 /// file holds in a form that has no room for other values must have its own.
@@ -56,12 +55,22 @@ pub fn tensors(skeleton: Vec<u8>, limits: &Limits) -> Result<Vec<TensorInfo>> {
     Ok(Skeleton::parse(skeleton, limits)?.open(limits, true)?.tensors().to_vec())
 }
 
+/// Where a tensor goes.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    range: StoredRange,
+    /// Its position among those that were given.
+    position: usize,
+    /// How its elements are packed there, and how many they are.
+    packing: Option<(Narrow, u64)>,
+}
+
 struct Restoration {
     skeleton: Skeleton,
     /// The file with holes, under the names that it has.
     reader: Arc<OnnxReader>,
-    /// Where tensors go, and their positions.
-    ranges: Vec<(StoredRange, usize)>,
+    /// Where tensors go.
+    ranges: Vec<Place>,
     /// Tensors that must be what they were: position, and position in the file.
     same: Vec<(usize, usize)>,
 }
@@ -79,10 +88,7 @@ impl Restoration {
             let flat = self.reader.flat_range(stored);
             let Some(&position) = by_name.get(info.name.as_str()) else {
                 // Small data are still in the skeleton; what was cut out has to be given.
-                let is_gone = flat.is_some_and(|range| {
-                    range.file > 0 || self.skeleton.own.lacks(range.offset, range.len)
-                });
-                if is_gone {
+                if flat.is_some_and(|(range, _)| self.skeleton.lacks(range)) {
                     let message = "the ONNX file has this tensor, and the checkpoint lacks it";
                     return Err(Error::format(message).for_tensor(&info.name));
                 }
@@ -92,7 +98,11 @@ impl Restoration {
             is_used[position] = true;
             check_kind(info, &tensors[position])?;
             match flat {
-                Some(range) => self.ranges.push((range, position)),
+                Some((range, narrow)) => {
+                    let count = info.shape.elements().unwrap_or_default();
+                    let packing = narrow.map(|narrow| (narrow, count));
+                    self.ranges.push(Place { range, position, packing });
+                }
                 None => self.same.push((position, stored)),
             }
         }
@@ -108,7 +118,7 @@ impl Restoration {
 
     /// The files as pieces.
     fn files(&mut self, options: &RestoreOptions) -> Result<Vec<(String, Vec<Piece>)>> {
-        self.ranges.sort_by_key(|(range, _)| (range.file, range.offset, range.len));
+        self.ranges.sort_by_key(|place| (place.range.file, place.range.offset, place.range.len));
         let mut ranges = self.ranges.as_slice();
         let own = if options.file_name.is_empty() {
             &self.skeleton.header.file
@@ -121,7 +131,7 @@ impl Restoration {
         let mut files = Vec::new();
         for (file, (name, len)) in names.enumerate() {
             let (own, rest) =
-                ranges.split_at(ranges.partition_point(|(range, _)| range.file <= file));
+                ranges.split_at(ranges.partition_point(|place| place.range.file <= file));
             ranges = rest;
             files.push((name.clone(), self.pieces(file, len, own)?));
         }
@@ -130,14 +140,14 @@ impl Restoration {
     }
 
     /// A file as pieces: tensors, and what lies between them.
-    fn pieces(&self, file: usize, len: u64, ranges: &[(StoredRange, usize)]) -> Result<Vec<Piece>> {
+    fn pieces(&self, file: usize, len: u64, ranges: &[Place]) -> Result<Vec<Piece>> {
         let mut pieces = Vec::new();
         let mut at = 0;
-        let mut last: Option<(StoredRange, usize)> = None;
-        for &(range, position) in ranges {
+        let mut last: Option<StoredRange> = None;
+        for &Place { range, position, packing } in ranges {
             if range.offset < at && range.len > 0 {
                 // Tied tensors have the same bytes, which are written once.
-                if last.is_some_and(|(other, _)| other == range) {
+                if last == Some(range) {
                     continue;
                 }
                 let name = Escaped::short(&self.skeleton.header.file);
@@ -149,9 +159,12 @@ impl Restoration {
             }
 
             self.between(file, at, range.offset, &mut pieces)?;
-            pieces.push(Piece::Hole(position, range.len));
+            pieces.push(match packing {
+                None => Piece::Hole(position, range.len),
+                Some((narrow, count)) => Piece::Packed(position, narrow, count),
+            });
             at = at.max(range.offset + range.len);
-            last = Some((range, position));
+            last = Some(range);
         }
 
         self.between(file, at, len, &mut pieces)?;
@@ -162,8 +175,11 @@ impl Restoration {
     fn between(&self, file: usize, start: u64, end: u64, pieces: &mut Vec<Piece>) -> Result<()> {
         let Some(len) = end.checked_sub(start).filter(|len| *len > 0) else { return Ok(()) };
         if let Some(other) = file.checked_sub(1) {
-            let kept = self.skeleton.kept(other, start, len);
-            pieces.push(kept.map_or(Piece::Zeros(len), |kept| Piece::Bytes(kept.to_vec())));
+            let between = self.skeleton.others[other].pieces(start, len).into_iter();
+            pieces.extend(between.map(|piece| match piece {
+                Ok(kept) => Piece::Bytes(kept.to_vec()),
+                Err(len) => Piece::Zeros(len),
+            }));
             return Ok(());
         }
         let kept = self.skeleton.own.kept(start, len).ok_or_else(|| {

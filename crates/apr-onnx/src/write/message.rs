@@ -1,5 +1,7 @@
 //! Protobuf messages with holes where the weights come.
 
+use crate::reader::Narrow;
+
 /// A message under construction: its bytes, and holes of known lengths that tensors fill while the
 /// file is written.
 ///
@@ -18,6 +20,9 @@ pub(crate) enum Piece {
     Bytes(Vec<u8>),
     /// The bytes of a tensor: its number among the weights, and its length.
     Hole(usize, u64),
+    /// The elements of a tensor, of which several fill a byte: its number among the weights, how
+    /// they are packed, and how many they are. They come as bytes of their own.
+    Packed(usize, Narrow, u64),
     /// Bytes between two tensors.
     Zeros(u64),
 }
@@ -28,6 +33,7 @@ impl Piece {
         match self {
             Self::Bytes(bytes) => bytes.len() as u64,
             Self::Hole(_, len) | Self::Zeros(len) => *len,
+            Self::Packed(_, narrow, count) => narrow.packed_len(*count),
         }
     }
 }
@@ -100,9 +106,10 @@ impl Message {
     }
 
     /// Adds the bytes of a weight, which come later.
-    pub(crate) fn hole(&mut self, field: u32, weight: usize, len: u64) {
+    pub(crate) fn hole(&mut self, field: u32, hole: Piece) {
+        let len = hole.len();
         self.delimited(field, len);
-        self.pieces.push(Piece::Hole(weight, len));
+        self.pieces.push(hole);
         self.len += len;
     }
 
@@ -170,7 +177,7 @@ mod tests {
     #[test]
     fn the_length_counts_the_holes() {
         let mut tensor = Message::default();
-        tensor.hole(9, 0, 300);
+        tensor.hole(9, Piece::Hole(0, 300));
         let mut message = Message::default();
         message.message(5, tensor);
         message.int(1, 1);

@@ -27,6 +27,7 @@ use apr_core::{Error, Loss, Result, TensorInfo, check_file_name};
 use apr_graph::Graph;
 
 pub use self::model::{Properties, ir_version};
+pub use self::weights::holds;
 pub use self::writer::OnnxWriter;
 
 use self::message::Message;

@@ -6,6 +6,7 @@ use apr_core::{DType, Error, Result, TensorInfo};
 use apr_graph::{ElementType, ValueType, WeightRef};
 
 use super::message::{Message, Piece};
+use crate::reader::narrow;
 
 /// Tensors below this many bytes stay in the file; so does onnx's own library.
 const ALWAYS_INSIDE: u64 = 1 << 10;
@@ -61,14 +62,15 @@ impl<'a> Weights<'a> {
         let position = self.position(weight)?;
         let info = &self.tensors[position];
         let (element, dims) = stated(info, kind)?;
-        let len = info.byte_len()?;
+        let hole = hole(position, info, element, &dims)?;
+        let len = hole.len();
         let mut message = Message::default();
         dims.iter().for_each(|&dim| message.int(1, dim.cast_signed()));
         message.int(2, i64::from(element.onnx_code()));
         message.some_text(8, name);
         match &mut self.outside {
             Some(outside) if len >= ALWAYS_INSIDE => {
-                let offset = outside.place(position, len)?;
+                let offset = outside.place(hole)?;
                 // In the order in which onnx's own library writes the entries.
                 for (key, value) in [("offset", offset), ("length", len)] {
                     if key == "offset" {
@@ -78,7 +80,7 @@ impl<'a> Weights<'a> {
                 }
                 message.int(14, 1);
             }
-            _ => message.hole(9, position, len),
+            _ => message.hole(9, hole),
         }
 
         Ok(message)
@@ -110,7 +112,8 @@ impl<'a> Weights<'a> {
 }
 
 impl Outside {
-    fn place(&mut self, position: usize, len: u64) -> Result<u64> {
+    fn place(&mut self, hole: Piece) -> Result<u64> {
+        let len = hole.len();
         let alignment = if len >= MAPPED { PAGE } else { ALIGNMENT };
         let offset = self.len.checked_next_multiple_of(alignment);
         let end = offset.and_then(|offset| offset.checked_add(len));
@@ -120,7 +123,7 @@ impl Outside {
         if offset > self.len {
             self.pieces.push(Piece::Zeros(offset - self.len));
         }
-        self.pieces.push(Piece::Hole(position, len));
+        self.pieces.push(hole);
         self.len = end;
         Ok(offset)
     }
@@ -152,8 +155,9 @@ fn stated(info: &TensorInfo, kind: &ValueType) -> Result<(ElementType, Vec<u64>)
     };
     let elements = dims.iter().try_fold(1_u64, |product, &dim| product.checked_mul(dim));
     let len = elements.and_then(|elements| element.stored_len(elements));
-    let is_packed = element.bits() < 8 && info.dtype == DType::U8;
-    if len != Some(info.byte_len()?) || (own != Some(element) && !is_packed) {
+    let is_packed = element.bits() < 8 && info.dtype == DType::U8 && len == Some(info.byte_len()?);
+    let is_same = own == Some(element) && len == Some(info.byte_len()?);
+    if !is_same && !is_packed && !is_as_checkpoints_have(info, element, &dims) {
         let shape = info.shape.dims();
         let message = format!(
             "the graph takes it for {element} {dims:?}, but it is {} {shape:?}",
@@ -163,6 +167,34 @@ fn stated(info: &TensorInfo, kind: &ValueType) -> Result<(ElementType, Vec<u64>)
     }
 
     Ok((element, dims))
+}
+
+/// Whether the tensor is of elements below a byte as the reader gives them: integers as bytes of
+/// their own, floats packed.
+fn is_as_checkpoints_have(info: &TensorInfo, element: ElementType, dims: &[u64]) -> bool {
+    holds(info.dtype, element) && info.shape.dims() == dims
+}
+
+/// Whether a dtype of the checkpoint is how a reader gives elements of this type.
+#[must_use]
+pub fn holds(dtype: DType, element: ElementType) -> bool {
+    match (dtype, element) {
+        (DType::F4_E2M1, ElementType::F4E2M1) => true,
+        (DType::I8 | DType::U8, element) => {
+            let is_signed = narrow(element).map(|narrow| narrow.is_signed);
+            is_signed.map_or(element.dtype() == Some(dtype), |is| is == (dtype == DType::I8))
+        }
+        _ => element.dtype() == Some(dtype),
+    }
+}
+
+/// The place of a tensor's elements.
+fn hole(position: usize, info: &TensorInfo, element: ElementType, dims: &[u64]) -> Result<Piece> {
+    let as_bytes = narrow(element).filter(|_| is_as_checkpoints_have(info, element, dims));
+    Ok(match (as_bytes, info.shape.elements()) {
+        (Some(narrow), Some(count)) => Piece::Packed(position, narrow, count),
+        _ => Piece::Hole(position, info.byte_len()?),
+    })
 }
 
 fn unknown(info: &TensorInfo) -> Error {

@@ -4,10 +4,12 @@ use std::collections::VecDeque;
 
 use apr_core::digest::ChunkSums;
 use apr_core::{
-    CheckpointWriter, Due, FileInfo, Layout, Loss, Notes, PlannedTensor, Result, Sink, TensorInfo,
+    CheckpointWriter, Due, Error, FileInfo, Layout, Loss, Notes, PlannedTensor, Result, Sink,
+    TensorInfo,
 };
 
 use super::message::Piece;
+use crate::reader::Narrow;
 
 /// ONNX models being written; [`plan`](super::plan) makes it.
 ///
@@ -25,6 +27,46 @@ pub struct OnnxWriter {
     /// Whether the sink hears the files' names.
     named: bool,
     due: Due,
+    /// How the elements of the layout's tensors are packed.
+    packings: Vec<Option<Narrow>>,
+    packer: Packer,
+}
+
+/// Elements of a tensor that do not fill a byte yet.
+#[derive(Debug, Default)]
+struct Packer {
+    byte: u8,
+    /// Bits of it that are filled.
+    filled: u32,
+}
+
+impl Packer {
+    /// The bytes that these elements fill.
+    fn pack(&mut self, narrow: Narrow, elements: &[u8]) -> Result<Vec<u8>> {
+        let mut bytes = Vec::with_capacity(elements.len());
+        for &element in elements {
+            let bits = narrow.pack(element).ok_or_else(|| {
+                let shown = i32::from(element.cast_signed());
+                let shown = if narrow.is_signed { shown } else { i32::from(element) };
+                let message = format!("its value {shown} does not fit {} bits", narrow.bits);
+                Error::format(message)
+            })?;
+
+            self.byte |= bits << self.filled;
+            self.filled += narrow.bits;
+            if self.filled == u8::BITS {
+                bytes.push(self.byte);
+                *self = Self::default();
+            }
+        }
+        Ok(bytes)
+    }
+
+    /// The last byte of a tensor, where its elements do not fill it.
+    fn rest(&mut self) -> Option<u8> {
+        let Self { byte, filled } = std::mem::take(self);
+        (filled > 0).then_some(byte)
+    }
 }
 
 impl OnnxWriter {
@@ -38,12 +80,19 @@ impl OnnxWriter {
         let mut layout = Layout { losses, ..Layout::default() };
         // Several files can't do without their names.
         let named = named || files.len() > 1;
+        let mut packings = Vec::new();
         let mut queues = VecDeque::with_capacity(files.len());
         for (file, (name, pieces)) in files.into_iter().enumerate() {
             let mut offset = 0;
             for piece in &pieces {
-                if let Piece::Hole(source, len) = *piece {
+                let planned = match *piece {
+                    Piece::Hole(source, len) => Some((source, len, None)),
+                    Piece::Packed(source, narrow, count) => Some((source, count, Some(narrow))),
+                    Piece::Bytes(_) | Piece::Zeros(_) => None,
+                };
+                if let Some((source, len, packing)) = planned {
                     layout.tensors.push(PlannedTensor { source, file, offset, len });
+                    packings.push(packing);
                 }
                 offset += piece.len();
             }
@@ -53,7 +102,16 @@ impl OnnxWriter {
 
         let names =
             layout.tensors.iter().map(|planned| tensors[planned.source].name.clone()).collect();
-        Self { layout, names, files: queues, file: 0, named, due: Due::default() }
+        Self {
+            layout,
+            names,
+            files: queues,
+            file: 0,
+            named,
+            due: Due::default(),
+            packings,
+            packer: Packer::default(),
+        }
     }
 
     /// Writes what comes before the bytes of the next tensor, past tensors without any.
@@ -73,7 +131,7 @@ impl OnnxWriter {
             match pieces.pop_front() {
                 Some(Piece::Bytes(bytes)) => sink.write_all(&bytes)?,
                 Some(Piece::Zeros(len)) => write_zeros(sink, len)?,
-                Some(Piece::Hole(..)) => return Ok(()),
+                Some(Piece::Hole(..) | Piece::Packed(..)) => return Ok(()),
                 None => {
                     self.files.pop_front();
                     self.file += 1;
@@ -117,12 +175,24 @@ impl CheckpointWriter for OnnxWriter {
         bytes: &[u8],
         _sums: Option<ChunkSums>,
     ) -> Result<()> {
+        let at = self.due.position();
         self.due.take(&self.layout, &self.names, bytes.len() as u64)?;
-        sink.write_all(bytes)?;
-        match self.due.complete(&self.layout) {
-            Some(_) => self.go_on(sink),
-            None => Ok(()),
+        match self.packings.get(at).copied().flatten() {
+            None => sink.write_all(bytes)?,
+            Some(narrow) => {
+                let packed = self.packer.pack(narrow, bytes);
+                let packed = packed.map_err(|error| error.for_tensor(&self.names[at]))?;
+                sink.write_all(&packed)?;
+            }
         }
+
+        if self.due.complete(&self.layout).is_none() {
+            return Ok(());
+        }
+        if let Some(last) = self.packer.rest() {
+            sink.write_all(&[last])?;
+        }
+        self.go_on(sink)
     }
 
     fn finish(&mut self, sink: &mut dyn Sink, _notes: &Notes) -> Result<()> {

@@ -52,7 +52,7 @@ fn tensors_that_share_their_bytes_are_tied() {
 
 #[test]
 fn small_models_come_back_byte_for_byte() {
-    for name in MODELS {
+    for name in MODELS.into_iter().chain(["outside/model.onnx"]) {
         let path = locate::fixture("onnx").join(name);
         let reader = open(&path, &Limits::default()).expect("a sound file");
         for (file, bytes) in rewritten(&reader, "model.onnx").files() {
@@ -84,6 +84,18 @@ fn broken_copies_end_in_an_error_or_an_answer_within_bounded_memory() {
         let ((), peak) = peak_memory(|| use_all(broken));
         assert!(peak < 16 << 20, "{peak}");
     }
+}
+
+/// What the graph reads by itself is in the skeleton, also where it lay in another file, and
+/// nothing of it is read as zeros.
+#[test]
+fn the_skeleton_has_what_only_the_graph_reads() {
+    let folder = apr_io::ModelFolder::open(&locate::fixture("onnx/outside")).expect("a folder");
+    let reader =
+        apr_onnx::open_in(&folder, "model.onnx", &Limits::default()).expect("a sound file");
+    let own = reader.graph().expect("a graph").expect("a graph");
+    let restored = apr_onnx::skeleton::graph_of(&reader, &Limits::default());
+    assert_eq!(restored.expect("a skeleton").expect("a graph").body, own.body);
 }
 
 #[test]

@@ -66,7 +66,7 @@ fn the_skeleton_of_a_real_model_has_its_graph() {
     }
 }
 
-/// Numbers of the schema, sparse tensors and elements of four bits have no room for other values.
+/// Numbers of the schema and sparse tensors have no room for other values.
 #[test]
 fn values_that_changed_go_where_there_is_room_and_are_refused_by_name_elsewhere() {
     let folder = FolderInMemory::from([(
@@ -96,7 +96,8 @@ fn values_that_changed_go_where_there_is_room_and_are_refused_by_name_elsewhere(
     for (position, info) in
         reader.tensors().iter().enumerate().filter(|(_, info)| info.shape.elements() != Some(0))
     {
-        let is_range = reader.tensor_slice(position).is_some();
+        // Integers below a byte are packed again where they lay side by side.
+        let is_range = reader.tensor_slice(position).is_some() || info.name.ends_with("_raw");
         match restored(&info.name) {
             Ok(file) => assert!(is_range && file != same, "{}", info.name),
             Err(error) => {

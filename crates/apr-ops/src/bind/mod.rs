@@ -21,10 +21,11 @@ use std::collections::{HashMap, HashSet};
 
 use apr_core::counted;
 use apr_graph::{
-    AttributeValue, Body, Dim, ElementType, Graph, Node, NodeId, Origin as From, ValueId,
-    ValueType, WeightRef,
+    AttributeValue, Body, Dim, ElementType, Graph, Node, NodeId, Op, Origin as From, Value,
+    ValueId, ValueType, WeightRef,
 };
 use apr_quantize::TensorTarget;
+use apr_registry::onnx::write::holds;
 use apr_registry::{CheckpointReader, DType, Error, Loss, Result, TensorInfo};
 use apr_tensor::cast::can_cast;
 use apr_view::{Change, Origin, Parts};
@@ -134,7 +135,8 @@ impl<'a> Binder<'a> {
     }
 
     /// What a tensor of the base is stored as.
-    fn stored(&self, info: &TensorInfo) -> DType {
+    fn stored(&self, position: usize) -> DType {
+        let info = &self.base.tensors()[position];
         let Storage { precision, dequantize, .. } = self.storage;
         if info.dtype.is_quantized() {
             return dequantize.unwrap_or(DType::F32);
@@ -214,6 +216,7 @@ impl<'b, 'a> Binding<'b, 'a> {
     }
 
     fn body(mut self, body: &mut Body) -> Result<()> {
+        hold_constants(body);
         self.names = body.values.iter().map(|value| value.name.clone()).collect();
         let mut weights = self.weights(body)?;
 
@@ -270,8 +273,8 @@ impl<'b, 'a> Binding<'b, 'a> {
         let Some(parts) = parts else { return Ok(None) };
 
         // Where a node casts it anyway, another one turns it, and its bytes are copied as they lie.
-        let stored = ElementType::from_dtype(self.binder.stored(info));
-        let is_cast = |weight: &&Weight| weight.element.is_some() && weight.element != stored;
+        let stored = self.binder.stored(weight.position);
+        let is_cast = |weight: &&Weight| !is_held(stored, weight.element);
         if parts.iter().any(Strides::is_turned) && alike.iter().any(is_cast) {
             return Ok(None);
         }
@@ -294,19 +297,18 @@ impl<'b, 'a> Binding<'b, 'a> {
         };
 
         let info = TensorInfo { shape: strides.dims().to_vec().into(), ..base.clone() };
-        let stored = self.binder.stored(base);
-        let of_stored = ElementType::from_dtype(stored);
+        let stored = self.binder.stored(position);
         let name = body.value(value).name.clone();
         let tensor = self.binder.add(&name, info, origin, stored);
         let origin = From::Weight(WeightRef::whole(tensor));
-        if element.is_none() || of_stored == element {
+        if is_held(stored, element) {
             body.value_mut(value).origin = origin;
             return Ok(());
         }
 
         // The file's tensor keeps the name, and what is cast gets another.
         self.give_way(body, value, "cast");
-        let kind = typed(of_stored, strides.dims());
+        let kind = typed(ElementType::from_dtype(stored), strides.dims());
         let raw = body.add_value(name, kind, origin);
         self.cast(body, raw, value, element);
         Ok(())
@@ -329,9 +331,9 @@ impl<'b, 'a> Binding<'b, 'a> {
         let Weight { value, ref reference, position, element } = *weight;
         let info = self.binder.base.tensors()[position].clone();
         let mut dims = info.shape.dims().to_vec();
-        let stored = ElementType::from_dtype(self.binder.stored(&info));
+        let stored = self.binder.stored(position);
         let is_stored = self.parts(position).is_none() && !self.raw.contains_key(&position);
-        if is_stored && reference.views.is_empty() && (element.is_none() || element == stored) {
+        if is_stored && reference.views.is_empty() && is_held(stored, element) {
             check_shape(body, weight, &dims)?;
             self.store_as_it_is(body, weight, info);
             return Ok(());
@@ -355,7 +357,7 @@ impl<'b, 'a> Binding<'b, 'a> {
     /// Stores all of a tensor as the value that looks at it.
     fn store_as_it_is(&mut self, body: &mut Body, weight: &Weight, info: TensorInfo) {
         let Weight { value, position, element, .. } = *weight;
-        let stored = self.binder.stored(&info);
+        let stored = self.binder.stored(position);
         self.binder.note_dequantized(&info);
         let name = body.value(value).name.clone();
         let tensor = self.binder.add(&name, info, Origin::Base(position), stored);
@@ -364,7 +366,7 @@ impl<'b, 'a> Binding<'b, 'a> {
         self.whole.insert((position, element), value);
     }
 
-    /// Weights in attributes: `Constant` nodes of other programs.
+    /// Weights in settings of operators. They are as the operator takes them.
     fn attributes(&mut self, body: &mut Body) -> Result<()> {
         for node in &mut body.nodes {
             let name = node
@@ -404,6 +406,41 @@ impl<'b, 'a> Binding<'b, 'a> {
         }
         Ok(())
     }
+}
+
+/// Makes weights of what `Constant` nodes hold, so that their looks and types count: a node has no
+/// place for either.
+fn hold_constants(body: &mut Body) {
+    let nodes = std::mem::take(&mut body.nodes);
+    let (mut held, mut rest) = (Vec::new(), Vec::with_capacity(nodes.len()));
+    for node in nodes {
+        let value = node.attribute("value");
+        match (value, node.outputs.as_slice()) {
+            (Some(AttributeValue::Weight(weight)), &[Some(output)]) if node.op.is("Constant") => {
+                let weight = weight.clone();
+                if body.outputs.contains(&output) {
+                    // What a body gives back is made by a node.
+                    let Value { name, kind, .. } = body.value(output).clone();
+                    let held = body.add_value(format!("{name}/held"), kind, From::Weight(weight));
+                    let (inputs, attributes) = (vec![Some(held)], Vec::new());
+                    rest.push(Node { op: Op::onnx("Identity"), inputs, attributes, ..node });
+                } else {
+                    held.push((output, weight));
+                }
+            }
+            _ => rest.push(node),
+        }
+    }
+
+    rebuild(body, rest);
+    for (output, weight) in held {
+        body.value_mut(output).origin = From::Weight(weight);
+    }
+}
+
+/// Whether the stored elements are those that the graph looks at, where it says what they are.
+fn is_held(stored: DType, element: Option<ElementType>) -> bool {
+    element.is_none_or(|element| holds(stored, element))
 }
 
 /// Refuses a tensor whose shape is not the one that the graph counts on.

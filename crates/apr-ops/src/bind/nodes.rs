@@ -8,7 +8,7 @@ use apr_registry::{Error, Result, TensorInfo};
 use apr_view::Origin;
 
 use super::look::{check_order, check_reshape, check_slice};
-use super::{Binding, typed};
+use super::{Binding, is_held, typed};
 
 impl Binding<'_, '_> {
     /// All of a tensor, in the type that the graph computes with.
@@ -38,7 +38,7 @@ impl Binding<'_, '_> {
         element: Option<ElementType>,
     ) -> ValueId {
         let info = self.binder.base.tensors()[position].clone();
-        let stored = self.binder.stored(&info);
+        let stored = self.binder.stored(position);
         let kind = typed(ElementType::from_dtype(stored), info.shape.dims());
         let raw = match self.raw.get(&position) {
             Some(raw) => *raw,
@@ -57,11 +57,7 @@ impl Binding<'_, '_> {
             }
         };
 
-        if element.is_none() || element == ElementType::from_dtype(stored) {
-            raw
-        } else {
-            self.cast_anew(body, raw, element)
-        }
+        if is_held(stored, element) { raw } else { self.cast_anew(body, raw, element) }
     }
 
     /// A value that is a tensor of the list.

@@ -25,12 +25,12 @@ mod recipe;
 mod report;
 mod work;
 
-use apr_core::{Layout, Progress};
+use apr_core::{Layout, Progress, Unlisted};
 use apr_quantize::{QualityGate, QuantizationReport, TensorTarget};
 use apr_registry::apr2::CompanionFile;
 use apr_registry::{
     CheckpointReader, CheckpointWriter, DType, Loss, Metadata, Notes, Pipeline, PlanOptions,
-    Result, Sink, TensorInfo, keys,
+    Result, Sink, TensorInfo, keys, onnx,
 };
 use apr_tensor::cast::can_cast;
 use serde_json::json;
@@ -135,7 +135,7 @@ pub fn plan(
         tensors,
         rounding: Rounding::default(),
         quantization: None,
-        losses: writer.layout().losses.clone(),
+        losses: losses(reader, &*writer),
         validation: None,
         warnings: warnings(reader).into_iter().chain(options.warnings.iter().cloned()).collect(),
         learnt: Learnt::default(),
@@ -185,6 +185,21 @@ fn warnings(reader: &dyn CheckpointReader) -> Vec<String> {
         warnings.push(format!("not carried along: {}", reader.left_out().join(", ")));
     }
     warnings
+}
+
+/// What the target has no place for: with the graph of an ONNX file goes what only that holds.
+fn losses(reader: &dyn CheckpointReader, writer: &dyn CheckpointWriter) -> Vec<Loss> {
+    let mut losses = writer.layout().losses.clone();
+    let graph = losses.iter().find(|loss| loss.name == onnx::skeleton::COMPANION).cloned();
+    let unlisted = reader.container().unlisted().iter().filter(|data| !data.names.is_empty());
+    losses.extend(graph.iter().flat_map(|graph| {
+        unlisted.clone().map(|Unlisted { what, names }| Loss {
+            name: names.iter().take(3).cloned().collect::<Vec<_>>().join(", "),
+            what: format!("{} of the graph: {what}", names.len()),
+            why: graph.why.clone(),
+        })
+    }));
+    losses
 }
 
 fn describe(

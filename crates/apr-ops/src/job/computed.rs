@@ -1,9 +1,10 @@
 //! A model for a format that says what it computes.
 
 use apr_blocks::graphs;
-use apr_graph::{Graph, infer, inline, upgrade};
+use apr_core::counted;
+use apr_graph::{Body, Graph, Operator, Origin, check, infer, inline, upgrade};
 use apr_registry::onnx::write::{Model, Properties};
-use apr_registry::{CheckpointReader, Loss, Metadata, PlanOptions, keys, onnx};
+use apr_registry::{CheckpointReader, Error, Loss, Metadata, PlanOptions, keys, onnx};
 use apr_source::Source;
 use apr_source::naming::canonical;
 use apr_view::{Unpacked, View};
@@ -12,12 +13,14 @@ use serde_json::{Map, Value};
 use super::description::Job;
 use super::error::JobError;
 use super::planned::{Parts, Planned};
-use super::wishes::GraphWishes;
 
 use crate::bind::{Binder, Storage};
 use crate::graph::without_family;
 use crate::import::Foreign;
 use crate::own_graph::own_graph;
+
+/// The first version of ONNX's format in which weights need not be inputs.
+const WITH_FREE_WEIGHTS: i64 = 4;
 
 /// Bytes of tensors that are kept so that transposed ones are read in long pieces; twice as many
 /// are in memory.
@@ -50,7 +53,8 @@ impl Job {
             blocks: self.graph.blocks,
         };
         let restored = source.through(&prepared.view);
-        let Computation { mut view, models } = self.computation(&restored, &storage)?;
+        let Computation { mut view, models, mut warnings } =
+            self.computation(&restored, &storage)?;
 
         // A graph's file has no place for them: `lost_metadata` tells what is lost.
         *view.metadata_mut() = Metadata::new();
@@ -60,22 +64,35 @@ impl Job {
         let (unpacked, parts) = Unpacked::beside(&view);
         let mut binder = Binder::new(&unpacked, &parts, storage);
         let mut bound_models = Vec::with_capacity(models.len());
+        let properties = properties(&metadata);
         for (name, graph) in models {
             // The binder does not look into functions.
             let mut graph = inline(&graph).map_err(JobError::from)?;
+            let before = first_error(&mut graph.clone());
+            let is_old = properties.ir_version < WITH_FREE_WEIGHTS;
+            if is_old || storage.precision.is_some() {
+                let released = release_weights(&mut graph.body);
+                warnings.extend((released > 0 && !is_old).then(|| no_inputs_any_more(released)));
+            }
             binder.bind(&mut graph).map_err(JobError::from)?;
 
             // The nodes that were added make values of unknown types.
-            infer(&mut graph);
+            match (first_error(&mut graph), before) {
+                (Some(error), None) => return Err(invalid(&name, &error).into()),
+                (_, Some(error)) => {
+                    warnings.push(format!("the graph was not valid before: {error}"))
+                }
+                (None, None) => {}
+            }
             bound_models.push((name, graph));
         }
 
         let (mut bound, unused) = binder.finish();
+        bound.warnings.extend(warnings);
         bound.warnings.extend(self.graph.idle_past(&bound_models));
         losses.extend(unused);
         losses.extend(lost_metadata(&metadata));
-        let job =
-            Self { target: self.target_of(bound_models, &properties(&metadata))?, ..self.clone() };
+        let job = Self { target: self.target_of(bound_models, &properties)?, ..self.clone() };
         let bound_view = View::of(&unpacked, bound.tensors).read_in_order(WINDOW);
         let warnings = prepared.warnings.iter().cloned().chain(bound.warnings).collect();
         let tensors = (bound_view.tensors(), bound.targets);
@@ -90,16 +107,18 @@ impl Job {
         storage: &Storage,
     ) -> Result<Computation<'v>, JobError> {
         if let Some((graph, _)) = own_graph(source)? {
-            return self.own_computation(source, graph);
+            return self.own_computation(source, graph, storage);
         }
         let Some(family) = source.family()? else {
             return Err(without_family(source.name()).into());
         };
-        let options = self.graph.options(self.graph.opset(source.reader(), storage));
+        let opset = self.graph.opset(source.reader(), storage)?;
+        let options = self.graph.options(opset.version);
         let found = graphs(family, source.reader().tensors(), &options)?;
         let models =
             found.parts.into_iter().map(|part| (part.name.to_owned(), part.graph)).collect();
-        Ok(Computation { view: canonical(source.reader(), family), models })
+        let view = canonical(source.reader(), family);
+        Ok(Computation { view, models, warnings: opset.raised.into_iter().collect() })
     }
 
     /// The graph of the file that the model came from, with the operators that are wished for.
@@ -107,21 +126,28 @@ impl Job {
         &self,
         source: &Source<'v>,
         mut graph: Graph,
+        storage: &Storage,
     ) -> Result<Computation<'v>, JobError> {
         self.graph.check_own()?;
-        let GraphWishes { opset, .. } = &self.graph;
-        let other = opset.filter(|opset| graph.opset("") != Some(*opset));
-        let graph = match other {
-            Some(opset) => {
-                // Some operators are changed by the types of what they read.
-                infer(&mut graph);
-                upgrade(&graph, opset)?
-            }
-            None => graph,
+
+        // A graph of other operators alone has no version of ONNX's.
+        let own = graph.opset("");
+        let usual = own.or(self.graph.opset).unwrap_or_else(Operator::newest);
+        let opset = self.graph.at_least(usual, source.reader(), storage)?;
+        let graph = if own.is_none_or(|own| own == opset.version) {
+            graph
+        } else {
+            // Some operators are changed by the types of what they read.
+            infer(&mut graph);
+            upgrade(&graph, opset.version)?
         };
 
         let stem = self.target.file_name.rsplit_once('.').map_or("model", |(stem, _)| stem);
-        Ok(Computation { view: View::new(source.reader()), models: vec![(stem.to_owned(), graph)] })
+        Ok(Computation {
+            view: View::new(source.reader()),
+            models: vec![(stem.to_owned(), graph)],
+            warnings: opset.raised.into_iter().collect(),
+        })
     }
 
     /// The layout of the output with these models in it.
@@ -161,6 +187,41 @@ struct Computation<'v> {
     view: View<'v>,
     /// Names of the parts, and their graphs.
     models: Vec<(String, Graph)>,
+    /// What is other than usual or as it was.
+    warnings: Vec<String>,
+}
+
+/// Takes the weights out of the inputs: the older format wants them there, and nobody gives them.
+/// Returns how many they are.
+fn release_weights(body: &mut Body) -> usize {
+    let mut inputs = std::mem::take(&mut body.inputs);
+    let before = inputs.len();
+    inputs.retain(|input| body.value(*input).origin == Origin::Input);
+    body.inputs = inputs;
+    before - body.inputs.len()
+}
+
+/// What is said of weights that a caller could give instead of those of the file.
+fn no_inputs_any_more(count: usize) -> String {
+    let weights = counted(count as u64, "weight");
+    format!("{weights} can't be given as inputs any more: their type is that of --precision now")
+}
+
+/// The first thing that makes a graph one that ONNX does not allow. Types of values are inferred.
+fn first_error(graph: &mut Graph) -> Option<String> {
+    let inferred = infer(graph).findings;
+    let checked = check(graph);
+    let mut errors = checked.errors().chain(inferred.errors());
+    errors.next().map(ToString::to_string)
+}
+
+/// What a graph that became invalid ends with.
+fn invalid(name: &str, error: &str) -> JobError {
+    let message = format!(
+        "with these weights the graph would not be valid: {error}; another --opset or --precision \
+         may do"
+    );
+    Error::version(message).in_file(name).into()
 }
 
 /// Writes down what a GGUF file says of the model, as its configuration would: graphs are made by
@@ -213,7 +274,18 @@ fn lost_metadata(metadata: &Metadata) -> Vec<Loss> {
         what: "metadata".into(),
         why: "the file says what the model computes, and nothing else of it".into(),
     };
-    metadata.iter().filter(lost).map(loss).collect()
+    metadata.iter().filter(lost).map(loss).chain(unsaid(metadata)).collect()
+}
+
+/// What the ONNX file said that a graph has no words for.
+fn unsaid(metadata: &Metadata) -> impl Iterator<Item = Loss> {
+    let entry = metadata.object(onnx::METADATA).and_then(|entry| entry.get(onnx::UNSAID));
+    let counts = entry.and_then(Value::as_object).into_iter().flatten();
+    counts.map(|(what, count)| Loss {
+        name: what.clone(),
+        what: format!("{count} in the ONNX file"),
+        why: "the graph is written anew, and apr does not keep them then".into(),
+    })
 }
 
 /// Whether a safetensors header's text says no more than that the file is a model.

@@ -1,8 +1,9 @@
 //! What is wanted of the graph of a model.
 
 use apr_blocks::GraphOptions;
-use apr_graph::{Graph, Meaning};
-use apr_registry::CheckpointReader;
+use apr_graph::{ElementType, Graph, Meaning, first_cast};
+use apr_registry::{CheckpointReader, DType, DTypeKind, Error};
+use apr_tensor::cast::can_cast;
 
 use super::error::JobError;
 use crate::bind::{Blocks, Storage};
@@ -58,12 +59,67 @@ impl GraphWishes {
         })
     }
 
-    /// The operators' version: blocks of quantized tensors need a newer one than the rest.
-    pub(super) fn opset(&self, reader: &dyn CheckpointReader, storage: &Storage) -> i64 {
+    /// The operators' version for a graph that is made anew: what the weights ask for, and the
+    /// usual one otherwise.
+    pub(super) fn opset(
+        &self,
+        reader: &dyn CheckpointReader,
+        storage: &Storage,
+    ) -> Result<Opset, JobError> {
         const USUAL: i64 = 17;
         const WITH_BLOCKS: i64 = 21;
         let has_blocks = reader.tensors().iter().any(|info| info.dtype.is_quantized());
         let keeps_blocks = has_blocks && storage.dequantize.is_none();
-        self.opset.unwrap_or(if keeps_blocks { WITH_BLOCKS } else { USUAL })
+        self.at_least(if keeps_blocks { WITH_BLOCKS } else { USUAL }, reader, storage)
     }
+
+    /// The operators' version: the one that is wished for, or this one; later where a type of the
+    /// weights came to ONNX after it.
+    pub(super) fn at_least(
+        &self,
+        usual: i64,
+        reader: &dyn CheckpointReader,
+        storage: &Storage,
+    ) -> Result<Opset, JobError> {
+        let version = self.opset.unwrap_or(usual);
+        let Some((since, dtype)) = casts(reader, storage).filter(|(since, _)| *since > version)
+        else {
+            return Ok(Opset { version, raised: None });
+        };
+        if self.opset.is_some() {
+            let message = format!(
+                "weights of {dtype} need --opset {since} or later, since which ONNX's Cast knows \
+                 them; --precision fp16 or fp32 does with {version}"
+            );
+            return Err(Error::version(message).into());
+        }
+
+        let raised = format!(
+            "operators of version {since} instead of {version}: before, ONNX's Cast does not know \
+             {dtype}"
+        );
+        Ok(Opset { version: since, raised: Some(raised) })
+    }
+}
+
+/// A version of ONNX's operators.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Opset {
+    pub(super) version: i64,
+    /// Why it is a later one than the usual.
+    pub(super) raised: Option<String>,
+}
+
+/// The first version of ONNX's operators that casts all floats as they are stored, and the dtype
+/// that asks for it.
+fn casts(reader: &dyn CheckpointReader, storage: &Storage) -> Option<(i64, DType)> {
+    let floats = reader.tensors().iter().filter(|info| {
+        let is_float = matches!(info.dtype.kind(), DTypeKind::Float | DTypeKind::MiniFloat);
+        is_float && info.shape.elements() != Some(1)
+    });
+    let stored = floats.map(|info| {
+        let changes = |to: &DType| info.dtype.is_float() && can_cast(info.dtype, *to);
+        storage.precision.filter(changes).unwrap_or(info.dtype)
+    });
+    stored.filter_map(|dtype| Some((first_cast(ElementType::from_dtype(dtype)?)?, dtype))).max()
 }

@@ -1,0 +1,110 @@
+//! ONNX models that are written anew keep every tensor, wherever it lay. onnx and onnxruntime judge
+//! the files in `cargo xtask interop`; those that they agreed with are the ones that are written
+//! here.
+
+use apr_testkit::locate;
+use apr_testkit::peers::agreed;
+
+use crate::support::{Sandbox, judge};
+
+/// The files of a model of which all tensors lie in another file, in a folder `outside`.
+fn outside(sandbox: &Sandbox) -> [&'static str; 2] {
+    let files = ["model.onnx", "all.bin"];
+    for file in files {
+        let bytes = std::fs::read(locate::fixture("onnx/outside").join(file)).expect("a fixture");
+        sandbox.write(&format!("outside/{file}"), bytes);
+    }
+    files
+}
+
+#[test]
+fn what_lies_in_another_file_comes_back_byte_for_byte() {
+    let sandbox = Sandbox::new();
+    let files = outside(&sandbox);
+    sandbox.apr("convert outside/model.onnx -o model.apr --relaxed").ok();
+    sandbox.apr("convert outside/model.onnx -o folder --format safetensors --relaxed").ok();
+    for (from, to) in [("model.apr", "from_apr"), ("folder", "from_folder")] {
+        sandbox.apr(&format!("convert {from} -o {to} --format onnx --relaxed")).ok();
+        for file in files {
+            let (before, after) = (format!("outside/{file}"), format!("{to}/{file}"));
+            assert!(sandbox.read(&before) == sandbox.read(&after), "{after}");
+        }
+    }
+}
+
+#[test]
+fn every_type_of_tensor_is_kept_when_the_graph_is_written_anew() {
+    let sandbox = Sandbox::new();
+    outside(&sandbox);
+    sandbox.apr("convert outside/model.onnx -o model.apr --relaxed").ok();
+    sandbox.apr("convert outside/model.onnx -o folder --format safetensors --relaxed").ok();
+    let written = [("outside/model.onnx", "file"), ("model.apr", "apr"), ("folder", "folder")];
+    let files: Vec<_> = written
+        .map(|(from, to)| {
+            let path = format!("{to}.onnx");
+            sandbox.apr(&format!("convert {from} -o {path} --opset 26 --relaxed")).ok();
+            let bytes = sandbox.read(&path);
+            (path, bytes)
+        })
+        .into();
+    agreed("onnx/outside", &files, || {
+        let paths = files.iter().map(|(path, _)| path.as_str());
+        let arguments: Vec<&str> =
+            ["tensors", "outside/model.onnx"].into_iter().chain(paths).collect();
+        judge("onnx_rewritten.py", &arguments, &sandbox.path(""));
+    });
+}
+
+#[test]
+fn what_is_not_listed_is_said_and_what_a_file_of_weights_has_no_place_for_is_lost() {
+    let sandbox = Sandbox::new();
+    outside(&sandbox);
+    let not_listed = [
+        "not listed: tensors of complex numbers of 128 bits (3)",
+        "not listed: tensors of integers or truth values of 1 KiB at most, on which shapes may \
+         depend (7)",
+        "not listed: tensors of text (1)",
+    ];
+    sandbox.apr("tensors outside/model.onnx").ok().says(&not_listed);
+    sandbox.apr("convert outside/model.onnx -o model.apr --relaxed").ok().says(&["68 tensors"]);
+    sandbox.apr("tensors model.apr").ok().says(&not_listed);
+    let report = sandbox.apr("tensors model.apr --json").ok().json();
+    let unlisted = report["unlisted"].as_array().expect("a list");
+    let of_text = unlisted.iter().find(|row| row["what"] == "tensors of text").expect("a row");
+    assert_eq!((&of_text["count"], &of_text["names"][0]), (&1.into(), &"texts".into()));
+    sandbox
+        .apr("convert outside/model.onnx -o alone.safetensors --relaxed")
+        .ok()
+        .says(&["model.onnx.graph (companion file)", "texts (1 of the graph: tensors of text)"]);
+}
+
+#[test]
+fn weights_that_are_inputs_get_another_precision_in_a_valid_file() {
+    let sandbox = Sandbox::new();
+    let original = locate::fixture("onnx/old.onnx").display().to_string();
+    let mut files = Vec::new();
+    for (precision, opset, tolerance) in
+        [("fp16", 7, "1e-3"), ("bf16", 13, "1e-2"), ("f8_e4m3", 19, "0.1")]
+    {
+        let path = format!("{precision}.onnx");
+        let line = format!("convert {original} -o {path} --precision {precision} --relaxed");
+        let run = sandbox.apr(&line).ok();
+        let raised = format!("operators of version {opset} instead of 7");
+        assert_eq!(run.to_string().contains(&raised), opset > 7, "{run}");
+        let report = sandbox.apr(&format!("graph {path} --json")).ok().json();
+        let inputs = report["parts"][0]["inputs"].as_array().expect("a list");
+        assert_eq!(inputs.len(), 1, "weights are no inputs any more");
+        files.push((path, tolerance));
+    }
+    sandbox
+        .apr(&format!("convert {original} -o no.onnx --precision bf16 --opset 12 --relaxed"))
+        .fails(4, &["E003", "weights of bf16 need --opset 13 or later"]);
+
+    let written: Vec<_> =
+        files.iter().map(|(path, _)| (path.clone(), sandbox.read(path))).collect();
+    agreed("onnx/inputs", &written, || {
+        for (path, tolerance) in &files {
+            judge("onnx_rewritten.py", &["outputs", &original, path, tolerance], &sandbox.path(""));
+        }
+    });
+}
