@@ -63,6 +63,11 @@ CONVNEXT = STAGES | dict(num_stages=3, patch_size=4, image_size=64)
 DINOV2 = dict(
     hidden_size=320, mlp_ratio=3, num_hidden_layers=3, num_attention_heads=5, image_size=30, patch_size=6, num_channels=3,
 )
+SWIN = dict(
+    image_size=38, patch_size=2, num_channels=3, embed_dim=24, depths=[2, 3, 1], num_heads=[2, 3, 4], window_size=5,
+    mlp_ratio=2.5,
+)
+HUBERT = dict(WAV2VEC2)
 MAMBA = dict(
     vocab_size=1003, hidden_size=200, state_size=9, num_hidden_layers=3, expand=2, conv_kernel=4, pad_token_id=0,
     bos_token_id=1, eos_token_id=2,
@@ -194,4 +199,12 @@ CASES = {
     "mamba": ("recurrent", "MambaForCausalLM", MAMBA),
     "mamba_model": ("recurrent", "MambaModel", MAMBA | dict(conv_kernel=2, state_size=16, expand=1)),
     "mamba_bias": ("recurrent", "MambaForCausalLM", MAMBA | dict(use_bias=True, use_conv_bias=False, time_step_rank=5, tie_word_embeddings=False, hidden_act="gelu")),
+    # Sides of 19, 10 and 5 places: windows with zeros at the end, a merge of an odd map, and windows as large as it.
+    "swin": ("vision", "SwinModel", SWIN),
+    "swin_classifier": ("vision", "SwinForImageClassification", SWIN | dict(num_labels=5, use_absolute_embeddings=True, qkv_bias=False, window_size=4, layer_norm_eps=0.1)),
+    "swin_padded": ("vision", "SwinModel", SWIN | dict(image_size=43, patch_size=3, hidden_act="relu", window_size=3)),
+    "swin_wide": ("vision", "SwinModel", SWIN | dict(image_size=[24, 38], window_size=3)),
+    "hubert": ("sound", "HubertModel", HUBERT),
+    "hubert_ctc": ("sound", "HubertForCTC", HUBERT),
+    "hubert_batch": ("sound", "HubertForCTC", HUBERT | dict(feat_extract_norm="layer", do_stable_layer_norm=True, conv_bias=True, conv_pos_batch_norm=True, feat_proj_layer_norm=False)),
 }

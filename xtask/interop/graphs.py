@@ -362,7 +362,8 @@ def vision(model, apr, folder, worst):
     parts = sessions(apr, folder)
     config = getattr(model.config, "vision_config", None) or model.config
     size = getattr(config, "image_size", 64)
-    shapes = [(1, size, size), (3, size, size)]
+    height, width = size if isinstance(size, (list, tuple)) else (size, size)
+    shapes = [(1, height, width), (3, height, width)]
     if config.model_type in ANY_SIZE:
         shapes += [(2, 61, 76), (1, 75, 50)]
     for batch, height, width in shapes:

@@ -11,7 +11,7 @@ use memchr::memmem;
 use crate::family::Family;
 
 /// Bases before the families that extend them. Where names alone can't tell, the first family wins.
-const TEXTS: [&str; 41] = [
+const TEXTS: [&str; 43] = [
     include_str!("../families/llama.toml"),
     include_str!("../families/mistral.toml"),
     include_str!("../families/qwen2.toml"),
@@ -53,6 +53,8 @@ const TEXTS: [&str; 41] = [
     include_str!("../families/convnext.toml"),
     include_str!("../families/dinov2.toml"),
     include_str!("../families/mamba.toml"),
+    include_str!("../families/swin.toml"),
+    include_str!("../families/hubert.toml"),
 ];
 
 /// The families as far as they have been read: most runs need one of them.

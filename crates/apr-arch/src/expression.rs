@@ -12,6 +12,7 @@
 //! | `!` `-` | of what follows |
 //! | `name` `a.b` `list[index]` `12` `0.5` `'text'` `true` `[1, 2]` `(...)` | |
 //! | `ratio(a, b)` `sqrt(a)` | the quotient as it is, and the square root |
+//! | `power(a, b)` | a to the power of b |
 //! | `length(list)` `largest(list)` | how many elements it has, and the largest of its numbers |
 //!
 //! What can't be computed (an unknown name, text times a number, division by zero) is not an error
@@ -115,6 +116,7 @@ pub(crate) enum Expression {
 pub(crate) enum Function {
     Ratio,
     Sqrt,
+    Power,
     Length,
     Largest,
 }
@@ -125,6 +127,7 @@ impl Function {
         match name {
             "ratio" => Some((Self::Ratio, 2)),
             "sqrt" => Some((Self::Sqrt, 1)),
+            "power" => Some((Self::Power, 2)),
             "length" => Some((Self::Length, 1)),
             "largest" => Some((Self::Largest, 1)),
             _ => None,
@@ -135,6 +138,7 @@ impl Function {
         let number = match (self, arguments) {
             (Self::Ratio, [a, b]) => a.as_number()? / b.as_number()?,
             (Self::Sqrt, [a]) => a.as_number()?.sqrt(),
+            (Self::Power, [a, b]) => a.as_number()?.powf(b.as_number()?),
             (Self::Length, [Value::List(items)]) => items.len() as f64,
             (Self::Largest, [Value::List(items)]) => {
                 let numbers: Option<Vec<f64>> = items.iter().map(Value::as_number).collect();
@@ -468,6 +472,7 @@ mod tests {
         let number = |text| value(text).and_then(|value| value.as_number());
         assert_eq!(number("ratio(heads, 4)"), Some(1.5));
         assert_eq!(number("sqrt(heads * heads / 1)"), Some(6.0));
+        assert_eq!(number("3 * power(2, heads - 4)"), Some(12.0));
         assert_eq!(number("ratio(1.4, sqrt(2))"), Some(1.4 / 2_f64.sqrt()));
         assert_eq!(
             (number("sqrt(-1)"), number("ratio(1, 0)"), number("sqrt(act)")),

@@ -122,6 +122,7 @@ fn parts(model: &Model<'_>, kind: &str, past: bool) -> Result<Vec<Part>> {
         "encoder" => one(part(model, "model", |w| kinds::encoder::write(model, w, ENCODER))?),
         "vision" => one(part(model, "model", |w| kinds::vision::write(model, w, "vision"))?),
         "stages" => one(part(model, "model", |w| kinds::stages::write(model, w))?),
+        "windows" => one(part(model, "model", |w| kinds::windows::write(model, w))?),
         "state_space" => one(part(model, "model", |w| kinds::state_space::write(model, w, past))?),
         "sound" => one(part(model, "model", |w| kinds::sound::write(model, w))?),
         "text_and_vision" => one(part(model, "model", |w| kinds::dual::write(model, w))?),

@@ -33,8 +33,11 @@ impl<'a> FamilyModel<'a> {
             .dimensions
             .entry("architectures")
             .and_then(|names| Some(names.get(0)?.as_str()?.to_owned()));
-        if class.is_some_and(|class| class.ends_with("LMHeadModel")) {
-            return "CausalLM".to_owned();
+        // A backbone makes maps of several layers, which is another head.
+        for (end, task) in [("LMHeadModel", "CausalLM"), ("Backbone", "Backbone")] {
+            if class.as_ref().is_some_and(|class| class.ends_with(end)) {
+                return task.to_owned();
+            }
         }
         self.dimensions
             .entry("task")

@@ -17,3 +17,4 @@ pub(crate) mod norm;
 pub(crate) mod relative;
 pub(crate) mod rotary;
 pub(crate) mod state_space;
+pub(crate) mod windows;

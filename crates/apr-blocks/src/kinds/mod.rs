@@ -10,3 +10,4 @@ pub(crate) mod stack;
 pub(crate) mod stages;
 pub(crate) mod state_space;
 pub(crate) mod vision;
+pub(crate) mod windows;

@@ -48,7 +48,11 @@ pub(crate) fn write(model: &Model<'_>, w: &mut Writer<'_>) -> Result<()> {
     let samples = w.body().input("input_values", ElementType::F32, samples, Meaning::Waveform);
     let x = w.scope("features", |w| features(w, place, samples))?;
     let x = w.scope("projection", |w| {
-        let x = w.norm("norm", Norm::of(place)?, x, &place.module("feature_norm")?)?;
+        // HuBERT may go without it.
+        let x = match place.truth_or("feature_projection_norm", true)? {
+            true => w.norm("norm", Norm::of(place)?, x, &place.module("feature_norm")?)?,
+            false => x,
+        };
         w.outer_linear("dense", x, &place.module("feature_projection")?)
     })?;
     let x = w.scope("embeddings", |w| with_positions(w, place, x))?;
@@ -115,22 +119,16 @@ fn features(w: &mut Writer<'_>, place: Place<'_>, samples: ValueId) -> Result<Va
     Ok(w.transpose("by_frame", x, [0, 2, 1]))
 }
 
-/// Adds what a wide, grouped convolution makes of the frames around each. Its kernel is a direction
-/// and a length for each of its places in time (weight norm: Salimans and Kingma 2016,
-/// <https://arxiv.org/abs/1602.07868>).
+/// Adds what a wide, grouped convolution makes of the frames around each. Option `position_norm`:
+/// `batch` where a norm stands before it, and the kernel is stored as it is.
 fn with_positions(w: &mut Writer<'_>, place: Place<'_>, x: ValueId) -> Result<ValueId> {
-    let direction = place.module("position_direction")?;
-    let dims = w.model.using(&direction)?;
-    let width = *dims
-        .last()
-        .ok_or_else(|| Error::format("a kernel has no dimension").for_tensor(&direction))?;
-    let length = w.tensor(&place.module("position_length")?)?;
+    let (kernel, width) = position_kernel(w, place)?;
     let activation = Activation::of(place, "feature_activation")?;
-    let kernel = w.tensor(&direction)?;
-    let norm = w.euclidean("direction_length", kernel, [0, 1]);
-    let unit = w.make("Div", "unit", [kernel, norm]);
-    let kernel = w.make("Mul", "kernel", [unit, length]);
-    let frames = w.transpose("by_channel", x, [0, 2, 1]);
+    let mut frames = w.transpose("by_channel", x, [0, 2, 1]);
+    if place.text_or_none("position_norm")?.is_some() {
+        // The epsilon is PyTorch's default, since transformers states none here.
+        frames = w.batch_norm("norm", frames, &place.module("position_norm")?, 1e-5)?;
+    }
     let convolution = Convolution {
         strides: vec![1],
         padding: vec![width / 2],
@@ -144,4 +142,33 @@ fn with_positions(w: &mut Writer<'_>, place: Place<'_>, x: ValueId) -> Result<Va
     let made = w.activate("activation", activation, made);
     let made = w.transpose("by_frame", made, [0, 2, 1]);
     Ok(w.make("Add", "with_positions", [x, made]))
+}
+
+/// The kernel of the convolution of positions, and how wide it is. It is a direction and a length
+/// for each of its places in time (weight norm: Salimans and Kingma 2016,
+/// <https://arxiv.org/abs/1602.07868>), unless the option `position_norm` has a value.
+fn position_kernel(w: &mut Writer<'_>, place: Place<'_>) -> Result<(ValueId, u64)> {
+    let is_plain = match place.text_or_none("position_norm")?.as_deref() {
+        None => false,
+        Some("batch") => true,
+        Some(other) => return Err(place.unknown("position_norm", other)),
+    };
+    let direction = if is_plain {
+        format!("{}.weight", place.module("position_convolution")?)
+    } else {
+        place.module("position_direction")?
+    };
+    let dims = w.model.using(&direction)?;
+    let width = *dims
+        .last()
+        .ok_or_else(|| Error::format("a kernel has no dimension").for_tensor(&direction))?;
+    let kernel = w.tensor(&direction)?;
+    if is_plain {
+        return Ok((kernel, width));
+    }
+
+    let length = w.tensor(&place.module("position_length")?)?;
+    let norm = w.euclidean("direction_length", kernel, [0, 1]);
+    let unit = w.make("Div", "unit", [kernel, norm]);
+    Ok((w.make("Mul", "kernel", [unit, length]), width))
 }

@@ -29,7 +29,8 @@ pub(crate) fn write(model: &Model<'_>, w: &mut Writer<'_>) -> Result<()> {
     head(w, place, x)
 }
 
-fn stages(place: Place<'_>) -> Result<u64> {
+/// How many stages a model has, option `stages`.
+pub(crate) fn stages(place: Place<'_>) -> Result<u64> {
     let stages = place.size("stages")?;
     if stages > MAX_STAGES {
         return Err(Error::memory(format!(

@@ -23,12 +23,18 @@ pub(crate) fn write(model: &Model<'_>, w: &mut Writer<'_>, stack: &str) -> Resul
 /// The input, `[batch, channels, height, width]`; of any size where option `image` has no value.
 pub(crate) fn pixels(w: &mut Writer<'_>, place: Place<'_>) -> Result<ValueId> {
     let channels = Dim::fixed(place.size("channels")?);
-    let [height, width] = match place.size_or_none("image")? {
-        Some(size) => [Dim::fixed(size), Dim::fixed(size)],
+    let [height, width] = match size_of(place)? {
+        Some((height, width)) => [Dim::fixed(height), Dim::fixed(width)],
         None => [Dim::symbol(HEIGHT), Dim::symbol(WIDTH)],
     };
     let shape = [Dim::symbol(BATCH), channels, height, width];
     Ok(w.body().input("pixel_values", ElementType::F32, shape, Meaning::Pixels))
+}
+
+/// Rows of a picture and pixels in a row: option `image`, and `image_width` where that differs.
+pub(crate) fn size_of(place: Place<'_>) -> Result<Option<(u64, u64)>> {
+    let Some(height) = place.size_or_none("image")? else { return Ok(None) };
+    Ok(Some((height, place.size_or_none("image_width")?.unwrap_or(height))))
 }
 
 /// Vectors of the patches, after that of the whole where the family has one.

@@ -69,6 +69,23 @@ fn a_task_without_a_head_is_named() {
 }
 
 #[test]
+fn a_backbone_is_no_model_of_states() {
+    let case = Case::named("resnet").with("architectures", json!(["ResNetBackbone"]));
+    assert_eq!(
+        error(&case),
+        "E003: the graph of family resnet has no head for the task 'Backbone'"
+    );
+}
+
+#[test]
+fn windows_that_a_map_is_smaller_than_are_refused() {
+    // Transformers makes them smaller, and then has no positions for them.
+    let case = Case::named("swin").with("window_size", json!(11));
+    let message = "E003: a map of 10 x 10 can't be cut into windows of 11 x 11";
+    assert_eq!(error(&case), message);
+}
+
+#[test]
 fn a_setting_that_the_table_refuses_is_explained() {
     let case = Case::named("bert").with("position_embedding_type", json!("relative_key"));
     assert_eq!(

@@ -66,6 +66,8 @@ fn families_of_today_are_named_imported_judged_and_given_back() {
         ("convnext", "ConvNeXT"),
         ("dinov2_classifier", "DINOv2"),
         ("mamba", "Mamba"),
+        ("swin_classifier", "Swin Transformer"),
+        ("hubert_ctc", "HuBERT"),
     ] {
         let model = TinyModel::new(case);
         let sandbox = model.sandbox().with("m/chat_template.jinja", "{{ messages }}");

@@ -20,7 +20,7 @@ fn expected() -> Value {
 fn labels_of_pictures_are_those_of_transformers_in_every_kind_of_model() {
     let sandbox = Sandbox::new();
     let expected = expected();
-    for kind in ["resnet", "convnext", "dinov2"] {
+    for kind in ["resnet", "convnext", "dinov2", "swin"] {
         let line = format!("run {RUN}/tiny-{kind} --input {PICTURES}/a.png --json");
         let report = sandbox.apr(&line).ok().json();
         let labels = report["results"][0]["labels"].as_array().expect("labels");

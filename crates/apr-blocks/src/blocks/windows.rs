@@ -1,0 +1,261 @@
+//! Attention within windows of a map (Swin: Liu et al. 2021, <https://arxiv.org/abs/2103.14030>).
+
+use apr_core::{Error, Result};
+use apr_graph::ValueId;
+
+use super::attention::Given;
+use super::norm::Norm;
+use crate::model::Place;
+use crate::writer::{Writer, signed};
+
+/// What a place of another region gets on top of its score.
+const APART: f64 = -100.0;
+
+/// Most places of a map along a side: a picture of 4,096 pixels in patches of 4.
+const MAX_SIDE: u64 = 1024;
+
+/// Largest side of a window, whose pairs of places are a constant; models have up to 12.
+const MAX_WINDOW: u64 = 32;
+
+/// A map, and how a layer cuts it into windows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Windows {
+    height: u64,
+    width: u64,
+    /// Side of a window.
+    side: u64,
+    /// How far the windows are shifted.
+    shift: u64,
+    channels: u64,
+}
+
+impl Windows {
+    /// Options `window_side` and `shift`, of a map of this size with option `hidden` channels.
+    /// Windows that are as large as the map are not shifted.
+    ///
+    /// # Errors
+    /// E003 for windows that are larger than the map: their positions fit no other size.
+    pub(crate) fn of(place: Place<'_>, [height, width]: [u64; 2]) -> Result<Self> {
+        let (side, channels) = (place.size("window_side")?, place.size("hidden")?);
+        let smaller = height.min(width);
+        let is_too_large = height.max(width) > MAX_SIDE || side > MAX_WINDOW;
+        if side == 0 || side > smaller || is_too_large {
+            return Err(Error::version(format!(
+                "a map of {height} x {width} can't be cut into windows of {side} x {side}"
+            )));
+        }
+        let shift = if side == smaller { 0 } else { place.size("shift")? };
+        if shift >= side {
+            return Err(Error::format(format!("windows of {side} are shifted by {shift}")));
+        }
+        Ok(Self { height, width, side, shift, channels })
+    }
+
+    /// Sides of the map that is made of whole windows.
+    fn whole(self) -> [u64; 2] {
+        [self.height, self.width].map(|length| length.div_ceil(self.side) * self.side)
+    }
+
+    fn area(self) -> u64 {
+        self.side * self.side
+    }
+
+    /// For each pair of places of a window, the row of the table of positions, `[area * area]`:
+    /// `2 side - 1` distances down, and as many to the right.
+    fn distances(self) -> Vec<i64> {
+        let side = signed(self.side);
+        let places = || (0..side).flat_map(|row| (0..side).map(move |column| (row, column)));
+        let row = |(down, right): (i64, i64)| (down + side - 1) * (2 * side - 1) + right + side - 1;
+        places()
+            .flat_map(|from| places().map(move |to| row((from.0 - to.0, from.1 - to.1))))
+            .collect()
+    }
+
+    /// For each place of each window the number of its region, `[windows * area]`: what a shift has
+    /// brought together from two sides of the map does not see each other.
+    fn regions(self) -> Vec<i64> {
+        let [height, width] = self.whole();
+        let region = |at: u64, length: u64| {
+            i64::from(at >= length - self.side) + i64::from(at >= length - self.shift)
+        };
+        let starts = |length: u64| (0..length / self.side).map(move |window| window * self.side);
+        let mut regions = Vec::new();
+        for (top, left) in starts(height).flat_map(|top| starts(width).map(move |left| (top, left)))
+        {
+            for row in top..top + self.side {
+                let right = (left..left + self.side).map(|column| region(column, width));
+                regions.extend(right.map(|right| 3 * region(row, height) + right));
+            }
+        }
+        regions
+    }
+}
+
+impl Writer<'_> {
+    /// Rows of the table of positions for each pair of places, `[area, area]`.
+    pub(crate) fn window_distances(&mut self, windows: Windows) -> ValueId {
+        let area = signed(windows.area());
+        let distances = self.ints(&windows.distances());
+        self.reshape("distances", distances, &[area, area])
+    }
+
+    /// What is added to the scores of places that a shift brought together, `[windows, 1, area,
+    /// area]`; `None` where nothing is shifted.
+    pub(crate) fn window_mask(&mut self, windows: Windows) -> Option<ValueId> {
+        if windows.shift == 0 {
+            return None;
+        }
+        let area = signed(windows.area());
+        let regions = self.ints(&windows.regions());
+        let row = self.reshape("regions", regions, &[-1, 1, 1, area]);
+        let column = self.transpose("regions_turned", row, [0, 1, 3, 2]);
+        let together = self.make("Equal", "together", [row, column]);
+        let (zero, apart) = (self.float(0.0), self.float(APART));
+        Some(self.make("Where", "mask", [together, zero, apart]))
+    }
+
+    /// `x + attention(norm(x))` within windows, then the same with the feed-forward network. `x` is
+    /// `[batch, height * width, channels]`. Scores have a term by the distance of the places, from
+    /// the table `relative`.
+    pub(crate) fn window_layer(
+        &mut self,
+        place: Place<'_>,
+        windows: Windows,
+        x: ValueId,
+        distances: ValueId,
+        mask: Option<ValueId>,
+    ) -> Result<ValueId> {
+        let normal =
+            self.norm("attention_norm", Norm::of(place)?, x, &place.module("attention_norm")?)?;
+        let cut = self.scope("windows", |w| w.cut_into(windows, normal));
+        let table = place.name("relative").unwrap_or_default();
+        let bias = self.relative_bias(distances, &table)?;
+        let mask = match mask {
+            Some(mask) => self.scope("mask", |w| {
+                let heads = signed(place.size("heads")?);
+                let area = signed(windows.area());
+                let sum = w.make("Add", "bias_and_mask", [bias, mask]);
+                // The windows of each picture in the batch.
+                let batch = w.length("batch", x, 0);
+                let ones = w.ints(&[1, 1, 1, 1]);
+                let shape = w.concat("shape", &[batch, ones], 0);
+                let sum = w.unsqueeze("of_a_picture", sum, &[0]);
+                let all = w.make("Expand", "of_all_pictures", [sum, shape]);
+                Ok::<_, Error>(w.reshape("by_window", all, &[-1, heads, area, area]))
+            })?,
+            None => bias,
+        };
+        let given = Given { mask: Some(mask), turn: None, past: None };
+        let (made, _) = self.attention(place, cut, None, given)?;
+        let made = self.scope("map", |w| w.put_together(windows, made));
+        let x = self.make("Add", "attention_sum", [x, made]);
+
+        let normal = self.norm("mlp_norm", Norm::of(place)?, x, &place.module("mlp_norm")?)?;
+        let made = self.feed_forward(place, "mlp", normal)?;
+        Ok(self.make("Add", "mlp_sum", [x, made]))
+    }
+
+    /// Windows of a map, `[batch * windows, area, channels]`.
+    fn cut_into(&mut self, windows: Windows, x: ValueId) -> ValueId {
+        let Windows { height, width, side, shift, channels } = windows;
+        let [whole_height, whole_width] = windows.whole();
+        let map = self.reshape("map", x, &[0, signed(height), signed(width), signed(channels)]);
+        let map = self.padded("padded", map, whole_height - height, whole_width - width);
+        let map = self.rolled("shifted", map, shift, shift);
+        let (rows, columns) = (signed(whole_height / side), signed(whole_width / side));
+        let (side, channels) = (signed(side), signed(channels));
+        let split = self.reshape("split", map, &[0, rows, side, columns, side, channels]);
+        let split = self.transpose("by_window", split, [0, 1, 3, 2, 4, 5]);
+        self.reshape("windows", split, &[-1, side * side, channels])
+    }
+
+    /// The map of its windows again, `[batch, height * width, channels]`.
+    fn put_together(&mut self, windows: Windows, x: ValueId) -> ValueId {
+        let Windows { height, width, side, shift, channels } = windows;
+        let whole = windows.whole();
+        let [rows, columns] = whole.map(|length| signed(length / side));
+        let [whole_height, whole_width] = whole;
+        let (side, channels) = (signed(side), signed(channels));
+        let split = self.reshape("split", x, &[-1, rows, columns, side, side, channels]);
+        let split = self.transpose("by_row", split, [0, 1, 3, 2, 4, 5]);
+        let sides = [-1, signed(whole_height), signed(whole_width), channels];
+        let mut map = self.reshape("whole", split, &sides);
+        if shift > 0 {
+            map = self.rolled("shifted_back", map, whole_height - shift, whole_width - shift);
+        }
+        if whole_height > height {
+            map = self.slice("rows", map, 1, 0, signed(height));
+        }
+        if whole_width > width {
+            map = self.slice("columns", map, 2, 0, signed(width));
+        }
+        self.reshape("flat", map, &[0, signed(height * width), channels])
+    }
+
+    /// A map, `[batch, height, width, channels]`, with rows and columns of zeros at its end.
+    fn padded(&mut self, name: &str, x: ValueId, rows: u64, columns: u64) -> ValueId {
+        if rows == 0 && columns == 0 {
+            return x;
+        }
+        let pads = self.ints(&[0, 0, 0, 0, 0, signed(rows), signed(columns), 0]);
+        let zero = self.float(0.0);
+        self.make("Pad", name, [x, pads, zero])
+    }
+
+    /// The map that starts so many rows and columns later; those before come last.
+    fn rolled(&mut self, name: &str, x: ValueId, rows: u64, columns: u64) -> ValueId {
+        self.scope(name, |w| {
+            let mut map = x;
+            for (axis, by) in [(1, rows), (2, columns)] {
+                if by > 0 {
+                    let later = w.slice("later", map, axis, signed(by), i64::MAX);
+                    let before = w.slice("before", map, axis, 0, signed(by));
+                    map = w.concat("rolled", &[later, before], axis);
+                }
+            }
+            map
+        })
+    }
+
+    /// Two by two places of a map as one, through a norm and a linear layer: `[batch, places / 4, 2
+    /// * channels]`.
+    pub(crate) fn merged_places(
+        &mut self,
+        place: Place<'_>,
+        x: ValueId,
+        [height, width]: [u64; 2],
+    ) -> Result<ValueId> {
+        let channels = signed(place.size("hidden")?);
+        let map = self.reshape("map", x, &[0, signed(height), signed(width), channels]);
+        let map = self.padded("padded", map, height % 2, width % 2);
+        let (rows, columns) = (signed(height.div_ceil(2)), signed(width.div_ceil(2)));
+        let split = self.reshape("split", map, &[0, rows, 2, columns, 2, channels]);
+        // Of the four, those of the left column come first.
+        let split = self.transpose("by_place", split, [0, 1, 3, 4, 2, 5]);
+        let four = self.reshape("four", split, &[0, rows * columns, 4 * channels]);
+        let norm = Norm::of(place)?.with_eps(1e-5);
+        let normal = self.norm("norm", norm, four, &place.module("downsampling_norm")?)?;
+        self.outer_linear("dense", normal, &place.module("downsampling")?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_that_a_shift_brought_together_are_apart() {
+        let windows = Windows { height: 4, width: 3, side: 2, shift: 1, channels: 1 };
+        assert_eq!(windows.whole(), [4, 4]);
+        // Rows 0, 1 are one region, 2 another and 3 a third; columns likewise.
+        let regions = [0, 0, 0, 0, 1, 2, 1, 2, 3, 3, 6, 6, 4, 5, 7, 8];
+        assert_eq!(windows.regions(), regions);
+    }
+
+    #[test]
+    fn distances_are_rows_of_the_table() {
+        let windows = Windows { height: 2, width: 2, side: 2, shift: 0, channels: 1 };
+        let distances = [4, 3, 1, 0, 5, 4, 2, 1, 7, 6, 4, 3, 8, 7, 5, 4];
+        assert_eq!(windows.distances(), distances);
+    }
+}
