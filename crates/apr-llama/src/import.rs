@@ -225,8 +225,8 @@ pub fn restore_to<'a>(
 }
 
 /// Mistral's class takes a window of 4096 tokens where the configuration has none, and llama.cpp's
-/// converter writes none for it: the configuration then says so, and the loss is told, also where
-/// the model only has Mistral's name.
+/// converter writes none for it: the configuration then says so, and the loss is told where the model
+/// is of the generation that had one, also where it only has Mistral's name.
 fn missing_window(
     described: &Described<'_>,
     family: &Family,
@@ -234,6 +234,8 @@ fn missing_window(
 ) -> Option<Loss> {
     const WINDOW: &str = "sliding_window";
     const MISTRAL: &str = "mistral";
+    /// `rope_theta` of the models that had a window.
+    const OF_FIRST: f64 = 10_000.0;
 
     if config.get(WINDOW).is_some_and(|window| !window.is_null()) {
         return None;
@@ -247,11 +249,16 @@ fn missing_window(
         .filter_map(|key| named(key));
     let is_called_so =
         family.name() == "llama" && names.into_iter().any(|name| name.contains(MISTRAL));
+    // From version 0.2 on, Mistral's models have another base and see all tokens.
+    let theta = described.entry("rope.freq_base").and_then(|theta| theta.as_f64());
     if !is_mistral && !is_called_so {
         return None;
     }
     if is_mistral {
         config.insert(WINDOW.to_owned(), Value::Null);
+    }
+    if theta.is_some_and(|theta| theta != OF_FIRST) {
+        return None;
     }
 
     Some(Loss {

@@ -12,7 +12,9 @@ use apr_testkit::llama_cpp::AsGguf;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use crate::support::{Case, cases, exported, exported_with_tokens, families, named, read};
+use crate::support::{
+    Case, cases, exported, exported_with_tokens, families, named, read, with_config,
+};
 
 fn hex(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
@@ -413,6 +415,69 @@ fn one_value_a_layer_is_the_value_where_all_are_equal() {
     export.view.metadata_mut().set("gguf", json!({ "kv": pairs }));
     let again = restore(&export.view, families(), &Architecture::Auto).expect("restored").config;
     assert_eq!(String::from_utf8(again), String::from_utf8(config));
+}
+
+/// Factors of `transformers.modeling_rope_utils` for other bounds than those of LLaMA 3:
+/// `(1 / theta ** (arange(0, 8, 2) / 8)) / ROPE_INIT_FUNCTIONS["llama3"](config, "cpu")[0]`.
+#[test]
+fn factors_that_no_llama_3_has_come_back_as_lists() {
+    const FACTORS: [f64; 4] = [1.0, 2.412_509_441_375_732_4, 8.0, 8.0];
+
+    let settings = json!({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 2.0,
+        "high_freq_factor": 5.0, "original_max_position_embeddings": 500});
+    let case = with_config("llama3", &json!({"rope_scaling": settings}));
+    let export = exported(&case.reader, "llama3");
+    let restored = restore(&export.view, families(), &Architecture::Auto).expect("it comes back");
+    assert_eq!(restored.losses, []);
+    let scaling = &restored.entries["rope_scaling"];
+    assert_eq!(
+        (&scaling["rope_type"], &scaling["attention_factor"], &scaling["factor"]),
+        (&json!("longrope"), &json!(1.0), &json!(1.0))
+    );
+    for key in ["long_factor", "short_factor"] {
+        let found = scaling[key].as_array().expect("a list").iter().filter_map(Value::as_f64);
+        let found: Vec<f64> = found.collect();
+        assert_eq!(found.len(), FACTORS.len());
+        let is_close = |(a, b): (&f64, &f64)| (a - b).abs() < 1e-6 * b;
+        assert!(found.iter().zip(&FACTORS).all(is_close), "{found:?}");
+    }
+}
+
+/// Files of DeepSeek from before llama.cpp cut the projection of keys and values in two.
+#[test]
+fn a_projection_that_was_not_cut_comes_back() {
+    let case = named("deepseek_v2_lite");
+    let mut export = exported_with_tokens(&case);
+    let original = case.reader.tensors().iter().enumerate();
+    let original: Vec<_> =
+        original.filter(|(_, info)| info.name.ends_with("kv_b_proj.weight")).collect();
+    export.view.drop_tensors(|name| name.ends_with("_b.weight"));
+    for (layer, (position, info)) in original.iter().enumerate() {
+        let whole = TensorInfo { name: format!("blk.{layer}.attn_kv_b.weight"), ..(*info).clone() };
+        export.view.add(whole, read(&case.reader, *position));
+    }
+
+    // A key's length then was that of a head.
+    let pairs =
+        apr_gguf::key_values(export.view.metadata()).expect("pairs").expect("keys").to_vec();
+    let mut pairs: Vec<KeyValue> =
+        pairs.into_iter().filter(|pair| !pair.key.ends_with("_length_mla")).collect();
+    for (key, length) in [("key", 18_u32), ("value", 7)] {
+        let key = format!("deepseek2.attention.{key}_length");
+        pairs.retain(|pair| pair.key != key);
+        pairs.push(KeyValue::new(key, length));
+    }
+    export.view.metadata_mut().set_key_values(pairs.iter().collect());
+
+    let restored = restore(&export.view, families(), &Architecture::Auto).expect("it comes back");
+    for key in ["qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "kv_lora_rank"] {
+        assert_eq!(restored.entries[key], case.json["config"][key], "{key}");
+    }
+    assert_eq!(restored.entries["q_lora_rank"], Value::Null, "its class has another default");
+    for (position, info) in original {
+        let at = restored.view.tensors().iter().position(|found| found.name == info.name);
+        assert_eq!(read(&restored.view, at.expect("it is there")), read(&case.reader, position));
+    }
 }
 
 /// The numbers are those of `LlamaFileType` in the package gguf 0.18, but for `Q2_0`, which it does

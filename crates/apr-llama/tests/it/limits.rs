@@ -39,6 +39,11 @@ fn a_window_that_gguf_does_not_hold_is_reported() {
     let (config, losses) =
         restored(&pairs, &mut export.view, &Architecture::Named("mistral".to_owned()));
     assert_eq!((losses.len(), config.get("sliding_window")), (1, Some(&Value::Null)));
+    // Later models, whose base is another one, never had a window.
+    let mut later = pairs.clone();
+    later.retain(|pair| pair.key != "llama.rope.freq_base");
+    later.push(KeyValue::new("llama.rope.freq_base", 1e6_f32));
+    assert_eq!(restored(&later, &mut export.view, &Architecture::Auto).1, []);
     pairs.push(KeyValue::new("llama.attention.sliding_window", 4096_u32));
     let (config, losses) = restored(&pairs, &mut export.view, &Architecture::Auto);
     assert_eq!(
@@ -316,4 +321,59 @@ fn another_activation_than_llama_cpps_is_told() {
     // One GELU is as good as another for llama.cpp.
     let case = with_config("gemma", &json!({"hidden_act": "gelu", "hidden_activation": null}));
     assert_eq!(exported(&case.reader, "gemma").warnings, Vec::<String>::new());
+}
+
+/// What llama.cpp computes otherwise, as its `models/*.cpp` and `llama-context.cpp` do: no windows for
+/// LLaMA's architecture, Qwen2, StarCoder2 and Phi-3; Gemma's scale by the width of heads, and a
+/// pattern of 6; every fourth layer of SmolLM3 without positions; GPT-2's scale without regard to
+/// layers; T5's distance of 128; YaRN's ramp in whole dimensions, and one `mscale`; groups of experts
+/// ranked by their two best.
+#[test]
+fn what_llama_cpp_computes_otherwise_is_said() {
+    let yarn = json!({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16,
+        "rope_theta": 1e4, "mscale": 1.0, "mscale_all_dim": 0.5});
+    let windows = json!({"use_sliding_window": true, "sliding_window": 5, "max_window_layers": 1,
+        "layer_types": ["full_attention", "sliding_attention"]});
+    let cases = [
+        ("mistral", json!({"sliding_window": 5}), "'sliding_window' is 5"),
+        ("qwen2", windows, "'sliding_window' is 5"),
+        ("starcoder2", json!({"sliding_window": 5}), "'sliding_window' is 5"),
+        ("phi3", json!({"sliding_window": 5}), "'sliding_window' is 5"),
+        ("gemma2", json!({"query_pre_attn_scalar": 100}), "'query_pre_attn_scalar' is 100"),
+        ("gemma3", json!({"query_pre_attn_scalar": 100}), "'query_pre_attn_scalar' is 100"),
+        (
+            "gpt2",
+            json!({"scale_attn_by_inverse_layer_idx": true}),
+            "'scale_attn_by_inverse_layer_idx'",
+        ),
+        ("smollm3", json!({"no_rope_layers": [0, 1]}), "'no_rope_layers' is [0,1]"),
+        (
+            "t5",
+            json!({"relative_attention_max_distance": 20}),
+            "'relative_attention_max_distance' is 20",
+        ),
+        ("gpt_oss", json!({}), "'truncate' of rotary positions is false"),
+        (
+            "deepseek_v2_lite",
+            json!({"rope_parameters": yarn}),
+            "'mscale' of rotary positions is 1.0",
+        ),
+        ("deepseek_v2", json!({}), "another 'router_group_score'"),
+        ("qwen3_moe", json!({"norm_topk_prob": false}), "'norm_topk_prob' is false"),
+    ];
+    for (name, entries, expected) in cases {
+        let case = with_config(name, &entries);
+        let GgufExport { warnings, .. } = exported(&case.reader, name);
+        assert!(warnings.iter().any(|warning| warning.contains(expected)), "{name}: {warnings:?}");
+    }
+
+    // A window that no text is longer than, and the numbers of released models.
+    for (name, entries) in [
+        ("mistral", json!({"sliding_window": 40})),
+        ("gemma2", json!({"query_pre_attn_scalar": 12})),
+        ("deepseek_v2_lite", json!({})),
+    ] {
+        let case = with_config(name, &entries);
+        assert_eq!(exported(&case.reader, name).warnings, [""; 0], "{name}");
+    }
 }

@@ -178,3 +178,43 @@ fn rows_are_left_out_and_come_back_as_zeros() {
         );
     }
 }
+
+/// A matrix of blocks of eight bits, turned: what `block::dequantize` makes of it, which is compared
+/// with ggml's own elsewhere, the other way round.
+#[test]
+fn blocks_are_decoded_where_elements_are_moved() {
+    let weights = model("U8", &[1], &[0]);
+    let mut base = View::new(&*weights);
+    let mut info = TensorInfo { name: "q".to_owned(), dtype: DType::Q8_0, shape: [3, 64].into() };
+    let scale = |block: u8| [0, 0x3c + block % 3];
+    let blocks = (0..6_u8).flat_map(|block| {
+        let elements = (0..32_u8).map(move |at| at.wrapping_mul(7).wrapping_add(block));
+        scale(block).into_iter().chain(elements)
+    });
+    let blocks: Vec<u8> = blocks.collect();
+    let mut values = Vec::new();
+    apr_tensor::block::dequantize(DType::Q8_0, &blocks, 64, &mut values);
+    base.add(info.clone(), blocks);
+    for dtype in [DType::F32, DType::F16] {
+        info.dtype = dtype;
+        info.shape = [3, 64].into();
+        let change = Change::transposed(&mut info, 1).expect("a matrix").of_decoded(dtype);
+        let width = usize::try_from(dtype.block_bytes()).expect("few bytes");
+        let turned = (0..64).flat_map(|column| (0..3).map(move |row| row * 64 + column));
+        let wide: Vec<u8> = turned.flat_map(|at: usize| values[at].to_le_bytes()).collect();
+        let mut expected = Vec::new();
+        apr_tensor::cast::cast_float(DType::F32, dtype, &wide, &mut expected);
+        let expected = if dtype == DType::F32 { wide } else { expected };
+        let mut found = vec![0; 192 * width];
+        change.read(&base, None, 0, &mut found).expect("bytes");
+        assert_eq!(found, expected, "{dtype}");
+
+        // Ends that split elements.
+        let mut part = vec![0; 101];
+        change.read(&base, None, 33, &mut part).expect("bytes");
+        assert_eq!(part, expected[33..134], "{dtype}");
+        let windows = crate::windows::Windows::of(1 << 10);
+        change.read(&base, Some(&windows), 0, &mut found).expect("bytes");
+        assert_eq!(found, expected, "{dtype}");
+    }
+}
