@@ -182,14 +182,17 @@ fn copy(mut from: File, to: &Spool, context: &Context) -> apr::Result<()> {
     // A read that waits goes on waiting after a signal: another thread does the waiting, and ends
     // with the process.
     let (sender, pieces) = mpsc::sync_channel(AHEAD);
-    thread::spawn(move || {
+    let read = move || {
         while let Some(read) = next_piece(&mut from) {
             let failed = read.is_err();
             if sender.send(read).is_err() || failed {
                 return;
             }
         }
-    });
+    };
+    thread::Builder::new()
+        .spawn(read)
+        .map_err(|error| Error::memory(format!("the system gives no thread: {error}")))?;
     loop {
         if context.interrupt.0.load(Ordering::Relaxed) {
             return Err(Error::io(IoCause::Interrupted, "interrupted"));

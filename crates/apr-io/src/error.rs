@@ -6,6 +6,9 @@ use apr_core::{Error, IoCause};
 /// E007 for an operating system error on `path`.
 #[must_use]
 pub fn io_error(error: &io::Error, path: &Path) -> Error {
+    if error.kind() == io::ErrorKind::OutOfMemory {
+        return Error::memory(error.to_string()).in_file(path.display());
+    }
     let cause = match error.kind() {
         io::ErrorKind::NotFound => IoCause::NotFound,
         io::ErrorKind::AlreadyExists => IoCause::AlreadyExists,

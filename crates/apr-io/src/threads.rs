@@ -158,7 +158,10 @@ impl Pipeline for Threads {
 
         thread::scope(|scope| {
             for _ in 1..self.threads.get().min(tasks.max(1)) {
-                scope.spawn(work);
+                // With fewer threads than were asked for, the driver does more itself.
+                if thread::Builder::new().spawn_scoped(scope, work).is_err() {
+                    break;
+                }
             }
             let stop = StopOnDrop { board: &board, changed: &changed };
             let result = drive();

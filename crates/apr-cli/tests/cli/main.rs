@@ -23,6 +23,7 @@ mod hub_faults;
 mod interruption;
 mod jobs_in_parts;
 mod llama_cpp;
+mod memory;
 mod onnx;
 mod onnx_export;
 mod onnx_families;

@@ -34,7 +34,9 @@ pub(super) fn apart<T: Send + 'static>(
 
     // Whoever has given up does not listen any more.
     let run = move || drop(sender.send(work()));
-    thread::Builder::new().stack_size(STACK).spawn(run)?;
+    thread::Builder::new().stack_size(STACK).spawn(run).map_err(|error| {
+        Error::memory(format!("the system gives no memory for {what}'s thread: {error}"))
+    })?;
     let start = Instant::now();
     loop {
         match receiver.recv_timeout(GLANCE) {

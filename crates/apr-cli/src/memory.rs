@@ -1,0 +1,159 @@
+//! What happens where the system gives no more memory (`ulimit -v`, a container's limit): E008, and
+//! no crash.
+//!
+//! Most of the program asks for memory in ways that can't fail, and the standard library ends the
+//! process by SIGABRT where they do. So the allocator notes that it failed, and the signal then
+//! leads to the error. A thread that can't be made is a panic, which is looked at as well. The
+//! stack of the main thread grows on demand, and there is no error for a page that it does not get:
+//! it is made to grow at once, while there is a limit to be told.
+
+#![expect(
+    unsafe_code,
+    reason = "an allocator and the handler of a signal are unsafe by their nature; both do nothing \
+        but call the system's"
+)]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::hint::black_box;
+use std::io;
+use std::os::fd::AsFd;
+use std::panic;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::process::{Resource, getrlimit};
+use signal_hook::consts::SIGABRT;
+use signal_hook::low_level;
+
+/// Bytes of the main thread's stack that are there from the beginning.
+const STACK: usize = 1 << 20;
+/// Bytes beside it without which nothing can begin.
+const LEAST: u64 = 2 << 20;
+
+const MESSAGE: &[u8] = b"error: E008: the system gives no more memory (see `ulimit -v` and the \
+    limits of containers)\n  raise the limit, or work with less: --threads 1, --max-memory\n";
+const DOCUMENT: &[u8] = b"{\"error\":{\"code\":\"E008\",\"message\":\"the system gives no more \
+    memory\",\"file\":null,\"tensor\":null,\"offset\":null}}\n";
+
+/// Whether an allocation failed.
+static FAILED: AtomicBool = AtomicBool::new(false);
+/// Whether errors are documents as well.
+static JSON: AtomicBool = AtomicBool::new(false);
+
+#[global_allocator]
+static ALLOCATOR: Noting = Noting;
+
+/// The system's allocator, which notes that it gave nothing.
+struct Noting;
+
+impl Noting {
+    fn noted(place: *mut u8) -> *mut u8 {
+        if place.is_null() {
+            FAILED.store(true, Ordering::Relaxed);
+        }
+        place
+    }
+}
+
+// SAFETY: every call goes to the system's allocator as it came, and its result back.
+unsafe impl GlobalAlloc for Noting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller keeps the contract of `alloc`.
+        Self::noted(unsafe { System.alloc(layout) })
+    }
+
+    unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
+        // SAFETY: the caller keeps the contract of `dealloc`.
+        unsafe { System.dealloc(place, layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller keeps the contract of `alloc_zeroed`.
+        Self::noted(unsafe { System.alloc_zeroed(layout) })
+    }
+
+    unsafe fn realloc(&self, place: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // SAFETY: the caller keeps the contract of `realloc`.
+        Self::noted(unsafe { System.realloc(place, layout, size) })
+    }
+}
+
+/// Prepares for the end of memory; an error where it is there already.
+pub(crate) fn prepare() -> Result<(), ExitCode> {
+    let limit = getrlimit(Resource::As).current;
+    if let (Some(limit), Some(used)) = (limit, address_space())
+        && limit.saturating_sub(used) < STACK as u64 + LEAST
+    {
+        tell();
+        return Err(ExitCode::from(1));
+    }
+    if limit.is_some() {
+        grow_stack();
+    }
+
+    // SAFETY: the handler reads atomics, writes to open files and ends the process, which a handler
+    // may do at any time.
+    let registered = unsafe { low_level::register(SIGABRT, on_abort) };
+
+    // Without it, a crash stays a crash.
+    drop(registered);
+    let before = panic::take_hook();
+    panic::set_hook(Box::new(move |info| {
+        if is_about_threads(info) {
+            tell();
+            low_level::exit(1);
+        }
+        before(info);
+    }));
+    Ok(())
+}
+
+/// Errors are documents on standard output, too.
+pub(crate) fn tell_as_json(json: bool) {
+    JSON.store(json, Ordering::Relaxed);
+}
+
+fn on_abort() {
+    if FAILED.load(Ordering::Relaxed) {
+        tell();
+        low_level::exit(1);
+    }
+}
+
+/// Whether the standard library could not make a thread, or give it a stack for signals.
+fn is_about_threads(info: &panic::PanicHookInfo<'_>) -> bool {
+    let payload = info.payload();
+    let text = payload.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+    text.is_some_and(|text| {
+        text.starts_with("failed to spawn thread")
+            || text.starts_with("failed to allocate an alternative stack")
+    })
+}
+
+/// Says it without asking for memory.
+fn tell() {
+    let _ = rustix::io::write(io::stderr().as_fd(), MESSAGE);
+    if JSON.load(Ordering::Relaxed) {
+        let _ = rustix::io::write(io::stdout().as_fd(), DOCUMENT);
+    }
+}
+
+/// Bytes of addresses that are in use.
+fn address_space() -> Option<u64> {
+    let pages = std::fs::read_to_string("/proc/self/statm").ok()?;
+    let pages: u64 = pages.split_whitespace().next()?.parse().ok()?;
+    Some(pages * rustix::param::page_size() as u64)
+}
+
+/// Touches the stack down to its depth, so that the system gives it now.
+#[inline(never)]
+fn grow_stack() {
+    let mut stack = [0_u8; STACK];
+    for page in stack.chunks_mut(1 << 12) {
+        if let Some(byte) = page.first_mut() {
+            *byte = black_box(1);
+        }
+    }
+    black_box(&mut stack);
+}
