@@ -195,7 +195,7 @@ fn pictures_that_are_no_pictures_are_errors() {
     let sandbox = Sandbox::new().with("empty.png", "").with("text.jpg", "no picture");
     let run = |file: &str| sandbox.apr(&format!("run {RUN}/tiny-vit --input {file}"));
     run("empty.png").fails(4, &["empty.png", "empty"]);
-    run("text.jpg").fails(4, &["text.jpg", "PNG, JPEG and WebP"]);
+    run("text.jpg").fails(4, &["text.jpg", "PNG, JPEG, WebP, GIF, BMP and TIFF"]);
     run(&format!("{PICTURES}/a.png --max-memory 5KB")).fails(4, &["E008"]);
     sandbox
         .apr(&format!("run {RUN}/tiny-bert --input {PICTURES}/a.png"))

@@ -9,6 +9,8 @@ mod decode;
 #[cfg(not(feature = "images"))]
 #[path = "decode_off.rs"]
 mod decode;
+#[cfg(feature = "images")]
+mod jpeg;
 mod prepare;
 mod resize;
 

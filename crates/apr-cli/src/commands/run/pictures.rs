@@ -20,7 +20,8 @@ use crate::failure::{Failure, Outcome};
 use crate::printer::{BOLD, DIM};
 
 /// Extensions of picture files.
-pub(super) const EXTENSIONS: [&str; 4] = ["png", "jpg", "jpeg", "webp"];
+pub(super) const EXTENSIONS: [&str; 8] =
+    ["png", "jpg", "jpeg", "webp", "gif", "bmp", "tif", "tiff"];
 
 /// What the model made of all pictures.
 #[derive(Debug, Serialize)]
