@@ -12,8 +12,8 @@ pub(crate) struct RunArgs {
     /// File, folder, shard index, or - for standard input
     pub(crate) model: PathBuf,
     /// What goes in, several times where there are several: arrays (.npy, .npz, .safetensors,
-    /// .json, ONNX's .pb), texts (.txt), sounds (.wav, .flac, .mp3, .ogg), pictures (.png, .jpg,
-    /// .webp); NAME= says which input an array is for
+    /// .json, ONNX's .pb), texts (.txt), audio (.wav, .aiff, .flac, .mp3, .ogg), images (.png, .jpg,
+    /// .webp, .gif, .bmp, .tiff); NAME= says which input an array is for
     #[arg(short, long, value_name = "[NAME=]FILE", value_parser = parse_named_file)]
     pub(crate) input: Vec<(Option<String>, PathBuf)>,
     /// What should come out: outputs, any other value by its path, such as

@@ -1,4 +1,4 @@
-//! Sound files: WAV, FLAC, MP3, Ogg Vorbis.
+//! Sound files: WAV, AIFF, FLAC, MP3, Ogg Vorbis.
 
 use std::io::{Cursor, ErrorKind};
 
@@ -12,6 +12,7 @@ use symphonia::core::meta::MetadataOptions;
 use symphonia::core::packet::Packet;
 
 use super::Sound;
+use super::repair::repair;
 use crate::guard::guarded;
 
 /// Channels of a sound.
@@ -32,7 +33,8 @@ pub fn decode(bytes: Vec<u8>, most: usize) -> Result<(Sound, Vec<String>)> {
     guarded("the sound", || read(bytes, most))
 }
 
-fn read(bytes: Vec<u8>, most: usize) -> Result<(Sound, Vec<String>)> {
+fn read(mut bytes: Vec<u8>, most: usize) -> Result<(Sound, Vec<String>)> {
+    repair(&mut bytes);
     let stream = MediaSourceStream::new(Box::new(Cursor::new(bytes)), Default::default());
     let (format, metadata) = (FormatOptions::default(), MetadataOptions::default());
     let mut format = symphonia::default::get_probe()
@@ -153,7 +155,7 @@ fn too_long(frames: u64, most: usize) -> Error {
 fn wrong(error: &SoundError) -> Error {
     match error {
         SoundError::Unsupported(what) => Error::version(format!(
-            "the sound can't be read ({what}): WAV, FLAC, MP3 and Ogg Vorbis can"
+            "the sound can't be read ({what}): WAV, AIFF, FLAC, MP3 and Ogg Vorbis can"
         )),
         SoundError::LimitError(what) => {
             Error::memory(format!("the sound asks for too much: {what}"))

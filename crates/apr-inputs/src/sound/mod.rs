@@ -6,6 +6,8 @@ mod decode;
 #[path = "decode_off.rs"]
 mod decode;
 mod mel;
+#[cfg(feature = "audio")]
+mod repair;
 mod resample;
 
 use apr_core::{Error, Result};

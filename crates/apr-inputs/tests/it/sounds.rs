@@ -56,6 +56,20 @@ fn files_of_every_kind_have_the_samples_of_libsndfile() {
     }
 }
 
+/// RF64, G.711, AIFF, and FLAC with wrong block lengths: `fixtures/sound/kinds.py`.
+#[test]
+fn kinds_of_files_have_the_samples_of_libsndfile() {
+    let expected: Json = serde_json::from_slice(&file("kinds.json")).unwrap();
+    for (name, row) in expected.as_object().unwrap() {
+        let (sound, warnings) = decode(file(&format!("kinds/{name}")), MOST).unwrap();
+        assert_eq!(warnings, Vec::<String>::new(), "{name}");
+        assert_eq!(Some(sound.samples.len() as u64), row["count"].as_u64(), "{name}");
+        let ours = sound.samples.iter().step_by(row["step"].as_u64().unwrap() as usize);
+        let off = furthest(ours, &numbers(&row["samples"]));
+        assert!(off <= 1e-6, "{name}: {off}");
+    }
+}
+
 #[test]
 fn other_rates_are_those_of_torchaudio() {
     let expected = expected();
@@ -96,7 +110,8 @@ fn qa_64_empty_and_damaged_files_are_errors() {
         Code::Version
     );
     assert_eq!(decode(file("a.flac"), 1000).unwrap_err().code(), Code::Memory);
-    for name in ["a.wav", "a.flac", "a.mp3", "a.ogg", "c.wav", "d.wav"] {
+    let kinds = ["kinds/rf64.wav", "kinds/a_law_extensible.wav", "kinds/24.aiff"];
+    for name in ["a.wav", "a.flac", "a.mp3", "a.ogg", "c.wav", "d.wav"].into_iter().chain(kinds) {
         let whole = file(name);
         let (length, _) =
             decode(whole.clone(), MOST).map(|(sound, rest)| (sound.samples.len(), rest)).unwrap();

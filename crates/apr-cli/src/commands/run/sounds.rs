@@ -19,7 +19,8 @@ use crate::failure::{Failure, Outcome};
 use crate::printer::{BOLD, DIM};
 
 /// Extensions of sound files.
-pub(super) const EXTENSIONS: [&str; 5] = ["wav", "flac", "mp3", "ogg", "oga"];
+pub(super) const EXTENSIONS: [&str; 8] =
+    ["wav", "rf64", "aiff", "aif", "flac", "mp3", "ogg", "oga"];
 /// Rate of models that do not say theirs.
 const USUAL_RATE: u32 = 16_000;
 /// Samples of a window of silero's models, and those before it that they see again, at 16 and at 8
