@@ -120,6 +120,7 @@ fn parts(model: &Model<'_>, kind: &str, past: bool) -> Result<Vec<Part>> {
     Ok(match kind {
         "decoder" => one(part(model, "model", |w| kinds::decoder::write(model, w, past))?),
         "encoder" => one(part(model, "model", |w| kinds::encoder::write(model, w, ENCODER))?),
+        "whole_encoder_decoder" => one(part(model, "model", |w| kinds::whole::write(model, w))?),
         "vision" => one(part(model, "model", |w| kinds::vision::write(model, w, "vision"))?),
         "stages" => one(part(model, "model", |w| kinds::stages::write(model, w))?),
         "windows" => one(part(model, "model", |w| kinds::windows::write(model, w))?),

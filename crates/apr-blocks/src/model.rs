@@ -232,7 +232,11 @@ impl<'p> Place<'p> {
 
     /// The same, with numbers for other placeholders than stage and layer.
     pub(crate) fn numbered(self, part: &str, more: &[(&str, u64)]) -> Option<String> {
-        let numbers = [more, &self.numbers()].concat();
+        let mut numbers = [more, &self.numbers()].concat();
+
+        // Layers that share their weights with others say which ones they have.
+        let shared = ["group", "inner"].into_iter().filter(|_| self.layer.is_some());
+        numbers.extend(shared.filter_map(|name| Some((name, self.json(name)?.as_u64()?))));
         let names = self.model.settings.weights(self.stack, part, &numbers);
         let is_there =
             |name: &&String| self.model.has(name) || self.model.has(&format!("{name}.weight"));

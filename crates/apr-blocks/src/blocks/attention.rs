@@ -4,6 +4,7 @@
 use apr_core::Result;
 use apr_graph::ValueId;
 
+use super::disentangled::Distances;
 use super::norm::Norm;
 use super::rotary::{Rotary, Turn};
 use crate::model::Place;
@@ -37,6 +38,8 @@ pub(crate) struct Given {
     pub(crate) turn: Option<Turn>,
     /// Keys and values of earlier tokens.
     pub(crate) past: Option<KeyValue>,
+    /// How far tokens are from each other.
+    pub(crate) distances: Option<Distances>,
 }
 
 impl Heads {
@@ -85,7 +88,13 @@ impl Writer<'_> {
             }
             let all = w.with_past(KeyValue { key, value }, given.past);
             let sinks = place.tensor_or_none("sinks");
-            let mixed = w.mixed(&heads, query, all, given.mask, sinks.as_deref())?;
+            let mask = match given.distances {
+                Some(distances) => {
+                    w.with_distances(place, &heads, query, key, given.mask, distances)?
+                }
+                None => given.mask,
+            };
+            let mixed = w.mixed(&heads, query, all, mask, sinks.as_deref())?;
             let output = w.linear_part(place, "output", mixed)?;
             Ok((output, all))
         })
@@ -107,14 +116,10 @@ impl Writer<'_> {
                 let query = self.linear_part(place, "query", x)?;
                 let key = self.linear_part(place, "key", x)?;
                 let value = self.linear_part(place, "value", x)?;
-                let query = self.limited(place, "query_limited", query)?;
-                let key = self.limited(place, "key_limited", key)?;
-                let value = self.limited(place, "value_limited", value)?;
                 (query, key, value)
             }
             Some("rows") => {
                 let all = self.linear_part(place, "qkv", x)?;
-                let all = self.limited(place, "qkv_limited", all)?;
                 let lengths = [count * head_dim, kv_heads * head_dim, kv_heads * head_dim];
                 let [query, key, value] = self.split("qkv_parts", all, -1, lengths);
                 (query, key, value)
@@ -133,11 +138,15 @@ impl Writer<'_> {
 
         let query = self.head_norm(place, "query_norm", query, "query_heads", count, head_dim)?;
         let key = self.head_norm(place, "key_norm", key, "key_heads", kv_heads, head_dim)?;
+        let query = self.limited(place, "query_limited", query)?;
+        let key = self.limited(place, "key_limited", key)?;
+        let value = self.limited(place, "value_limited", value)?;
         let value = self.reshape("value_heads", value, &[0, 0, signed(kv_heads), signed(head_dim)]);
         Ok((query, KeyValue { key, value }))
     }
 
-    /// `min(max(x, -limit), limit)`, where option `qkv_limit` has a value (OLMo, DBRX).
+    /// `min(max(x, -limit), limit)`, where option `qkv_limit` has a value (OLMo, DBRX). OLMoE does
+    /// so behind the norms of queries and keys.
     fn limited(&mut self, place: Place<'_>, name: &str, x: ValueId) -> Result<ValueId> {
         let Some(limit) = place.number_or_none("qkv_limit")? else { return Ok(x) };
         let (low, high) = (self.float(-limit), self.float(limit));

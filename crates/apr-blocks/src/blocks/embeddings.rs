@@ -7,23 +7,61 @@ use crate::model::Place;
 use crate::writer::{Writer, signed};
 
 impl Writer<'_> {
-    /// A row of the table `tokens` for each token, times option `embedding_scale`.
+    /// A row of the table `tokens` for each token, times option `embedding_scale`, through the
+    /// linear layer `token_projection` where the checkpoint has it.
     pub(crate) fn token_vectors(&mut self, place: Place<'_>, tokens: ValueId) -> Result<ValueId> {
         let table = self.tensor(&place.module("tokens")?)?;
         let x = self.make("Gather", "tokens", [table, tokens]);
         let scale = place.number_or_none("embedding_scale")?.filter(|scale| *scale != 1.0);
-        Ok(scale.map_or(x, |scale| self.scaled("scaled", x, scale)))
+        let x = scale.map_or(x, |scale| self.scaled("scaled", x, scale));
+        self.projected("token_projection", x, place.module_or_none("token_projection"))
     }
 
-    /// Adds a row of the table `positions` for each position, where the family has that.
-    pub(crate) fn with_learned_positions(
+    /// The linear layer of a module, where there is one; else `x` itself.
+    pub(crate) fn projected(
+        &mut self,
+        name: &str,
+        x: ValueId,
+        module: Option<String>,
+    ) -> Result<ValueId> {
+        match module {
+            Some(module) => self.outer_linear(name, x, &module),
+            None => Ok(x),
+        }
+    }
+
+    /// Whether vectors of positions are added to those of tokens: option `position_table` says
+    /// `sinusoids`, or the checkpoint has the table `positions`.
+    pub(crate) fn has_positions(place: Place<'_>) -> Result<bool> {
+        Ok(place.tensor_or_none("positions").is_some()
+            || place.text_or_none("position_table")?.is_some())
+    }
+
+    /// Adds a row of the table `positions` for each position, where the family has that. Option
+    /// `position_offset`: rows before that of the first position. Where the checkpoint has no
+    /// table, option `position_table` may say that it is computed: `sinusoids`.
+    pub(crate) fn with_positions(
         &mut self,
         place: Place<'_>,
         x: ValueId,
         positions: ValueId,
     ) -> Result<ValueId> {
-        let Some(table) = place.tensor_or_none("positions") else { return Ok(x) };
-        let table = self.tensor(&table)?;
+        let table = match place.tensor_or_none("positions") {
+            Some(table) => self.tensor(&table)?,
+            None => match place.text_or_none("position_table")?.as_deref() {
+                Some("sinusoids") => self.sinusoids(place)?,
+                Some(other) => return Err(place.unknown("position_table", other)),
+                None => return Ok(x),
+            },
+        };
+        let offset = place.size_or_none("position_offset")?.filter(|offset| *offset > 0);
+        let positions = match offset {
+            Some(offset) => {
+                let offset = self.int(signed(offset));
+                self.make("Add", "position_rows", [positions, offset])
+            }
+            None => positions,
+        };
         let positions = self.make("Gather", "positions", [table, positions]);
         Ok(self.make("Add", "with_positions", [x, positions]))
     }

@@ -19,6 +19,9 @@ enum Residual {
     /// Both work on the layer's input (GPT-J,
     /// <https://github.com/kingoflolz/mesh-transformer-jax>).
     Parallel,
+    /// As the first, and each block's result is added to its input behind the norm (BLOOM's
+    /// `apply_residual_connection_post_layernorm`).
+    Normed,
 }
 
 impl Residual {
@@ -26,6 +29,7 @@ impl Residual {
         match place.text_or_none("residual")?.as_deref() {
             None | Some("serial") => Ok(Self::Serial),
             Some("parallel") => Ok(Self::Parallel),
+            Some("normed") => Ok(Self::Normed),
             Some(other) => Err(place.unknown("residual", other)),
         }
     }
@@ -78,10 +82,10 @@ impl Writer<'_> {
     /// `x + attention(norm(x))`, then the same with the feed-forward network. Option `norms` says
     /// where the norms `attention_norm`, `cross_norm` and `mlp_norm` stand: `before` their block
     /// (the default), or `after` its sum, `norm(x + attention(x))`. `attention_post_norm` and so on
-    /// are between a block and its sum. Option `residual`: `serial`, or `parallel` where both
-    /// blocks work on the layer's input. `residual_scale` is a factor of what is added,
-    /// `attention_layer_scale` and so on are vectors of such factors (LayerScale: Touvron et al.
-    /// 2021, <https://arxiv.org/abs/2103.17239>).
+    /// are between a block and its sum. Option `residual`: `serial`, `parallel` where both blocks
+    /// work on the layer's input, or `normed` where sums are with what the norms made of it.
+    /// `residual_scale` is a factor of what is added, `attention_layer_scale` and so on are vectors
+    /// of such factors (LayerScale: Touvron et al. 2021, <https://arxiv.org/abs/2103.17239>).
     pub(crate) fn layer(
         &mut self,
         place: Place<'_>,
@@ -98,7 +102,8 @@ impl Writer<'_> {
         } else {
             self.attention(place, before, rotary, given)?
         };
-        let mut middle = self.added(place, norms, "attention", x, attended)?;
+        let base = if residual == Residual::Normed { before } else { x };
+        let mut middle = self.added(place, norms, "attention", base, attended)?;
         let mut made = None;
         if let Some(encoded) = encoded {
             let before = self.norm_before(place, norms, "cross", middle)?;
@@ -108,14 +113,15 @@ impl Writer<'_> {
         }
 
         let into_mlp = match residual {
-            Residual::Serial => self.norm_before(place, norms, "mlp", middle)?,
+            Residual::Serial | Residual::Normed => self.norm_before(place, norms, "mlp", middle)?,
             // One norm serves both blocks where there is no second one.
             Residual::Parallel if place.module_or_none("mlp_norm").is_none() => before,
             Residual::Parallel => self.norm_before(place, norms, "mlp", x)?,
         };
 
         let made_by_mlp = self.feed_forward_or_experts(place, into_mlp)?;
-        let x = self.added(place, norms, "mlp", middle, made_by_mlp)?;
+        let base = if residual == Residual::Normed { into_mlp } else { middle };
+        let x = self.added(place, norms, "mlp", base, made_by_mlp)?;
         Ok(Made { x, cache, encoded: made })
     }
 

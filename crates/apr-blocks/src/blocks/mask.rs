@@ -37,6 +37,13 @@ impl Writer<'_> {
         self.unsqueeze("counts_by_key", counts, &[1, 2])
     }
 
+    /// Truths for pairs of which neither is padding, `[batch, 1, queries, keys]`, from those for
+    /// keys, where the queries are the same tokens.
+    pub(crate) fn mutual(&mut self, counts: ValueId) -> ValueId {
+        let by_query = self.transpose("counts_by_query", counts, [0, 1, 3, 2]);
+        self.make("And", "counts_by_pair", [counts, by_query])
+    }
+
     /// 0 where a position may be seen, the lowest number elsewhere.
     pub(crate) fn additive(&mut self, name: &str, seen: ValueId) -> ValueId {
         let (zero, hidden) = (self.float(0.0), self.float(HIDDEN));

@@ -20,7 +20,7 @@ const STACK: &str = "";
 struct Inputs {
     tokens: ValueId,
     attention_mask: ValueId,
-    positions: ValueId,
+    positions: Option<ValueId>,
     past: Vec<KeyValue>,
 }
 
@@ -29,9 +29,13 @@ struct Inputs {
 pub(crate) fn write(model: &Model<'_>, w: &mut Writer<'_>, with_past: bool) -> Result<()> {
     let place = model.place(STACK);
     let inputs = inputs(w, place, with_past)?;
+    let has_final_norm = place.truth_or("final_norm", true)?;
     let x = w.scope("embeddings", |w| {
         let x = w.token_vectors(place, inputs.tokens)?;
-        let x = w.with_learned_positions(place, x, inputs.positions)?;
+        let x = match inputs.positions {
+            Some(positions) => w.with_positions(place, x, positions)?,
+            None => x,
+        };
         w.norm_part(Norm::of(place)?, "norm", x, place.module_or_none("embedding_norm"))
     })?;
     let field = w.scope("mask", |w| {
@@ -48,15 +52,18 @@ pub(crate) fn write(model: &Model<'_>, w: &mut Writer<'_>, with_past: bool) -> R
 
     let around = Around {
         field: Some(field),
-        position_ids: Some(inputs.positions),
+        position_ids: inputs.positions,
         past: &inputs.past,
         is_cached: with_past,
         ..Around::NOTHING
     };
 
     let made = layers(w, place, x, &around)?;
-    let x =
-        w.norm_part(Norm::of(place)?, "final_norm", made.x, place.module_or_none("final_norm"))?;
+    // Option `final_norm`: some old files have one that nothing uses.
+    let last = place.module_or_none("final_norm");
+    let last = last.filter(|_| has_final_norm);
+    let x = w.norm_part(Norm::of(place)?, "final_norm", made.x, last)?;
+    let x = w.projected("output_projection", x, place.module_or_none("output_projection"))?;
     head::write(w, place, x, Some(inputs.tokens))?;
     for (layer, cache) in made.cache.iter().enumerate() {
         outputs_of_cache(w, layer, *cache, "");
@@ -65,16 +72,19 @@ pub(crate) fn write(model: &Model<'_>, w: &mut Writer<'_>, with_past: bool) -> R
     Ok(())
 }
 
+/// Option `position_input`: whether positions are given, which is so unless it is false.
 fn inputs(w: &mut Writer<'_>, place: Place<'_>, with_past: bool) -> Result<Inputs> {
     let (batch, sequence) = (Dim::symbol(BATCH), Dim::symbol(SEQUENCE));
     let past = if with_past { Dim::symbol(PAST) } else { Dim::integer(0) };
+    let has_positions = place.truth_or("position_input", true)?;
     let body = w.body();
     let row = [batch.clone(), sequence.clone()];
     let tokens = body.input("input_ids", ElementType::I64, row.clone(), Meaning::TokenIds);
     let all = [batch, past.plus(&sequence)];
     let attention_mask =
         body.input("attention_mask", ElementType::I64, all, Meaning::AttentionMask);
-    let positions = body.input("position_ids", ElementType::I64, row, Meaning::PositionIds);
+    let positions = has_positions
+        .then(|| body.input("position_ids", ElementType::I64, row, Meaning::PositionIds));
     let mut inputs = Inputs { tokens, attention_mask, positions, past: Vec::new() };
     for layer in 0..if with_past { place.layers()? } else { 0 } {
         inputs.past.push(cache_inputs(w, place.layer(layer), layer, "", &past)?);

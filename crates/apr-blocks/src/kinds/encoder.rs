@@ -25,7 +25,8 @@ pub(crate) fn write(model: &Model<'_>, w: &mut Writer<'_>, stack: &str) -> Resul
     head::write(w, place, x, Some(tokens))
 }
 
-/// Vectors of the tokens after the last layer and its norm.
+/// Vectors of the tokens after the last layer and its norm. Option `embedding_masked`: those of
+/// padding are 0 before the first layer (DeBERTa).
 pub(crate) fn encoded(
     w: &mut Writer<'_>,
     place: Place<'_>,
@@ -34,14 +35,24 @@ pub(crate) fn encoded(
     attention_mask: Option<ValueId>,
 ) -> Result<ValueId> {
     let count = w.length("token_count", tokens, 1);
+    let masks_embeddings = place.truth("embedding_masked")?;
     let mut positions = None;
     let x = w.scope("embeddings", |w| {
         let x = w.token_vectors(place, tokens)?;
         let x = w.with_token_types(place, x, types)?;
         let numbers = position_numbers(w, place, tokens, count)?;
         positions = Some(numbers);
-        let x = w.with_learned_positions(place, x, numbers)?;
-        w.norm_part(Norm::of(place)?, "norm", x, place.module_or_none("embedding_norm"))
+        let x = w.with_positions(place, x, numbers)?;
+        let x = w.norm_part(Norm::of(place)?, "norm", x, place.module_or_none("embedding_norm"))?;
+        let x = w.projected("projection", x, place.module_or_none("embedding_projection"))?;
+        match attention_mask.filter(|_| masks_embeddings) {
+            Some(mask) => {
+                let counts = w.cast("counts", mask, ElementType::F32);
+                let counts = w.unsqueeze("counts_by_token", counts, &[2]);
+                Ok(w.make("Mul", "without_padding", [x, counts]))
+            }
+            None => Ok(x),
+        }
     })?;
     let field = w.scope("mask", |w| {
         let counts = attention_mask.map(|mask| w.counting(mask));

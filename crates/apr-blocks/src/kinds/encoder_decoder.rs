@@ -1,10 +1,10 @@
 //! Encoders with decoders: models that write one text from another, or from sound.
 
 use apr_core::Result;
-use apr_graph::{Dim, ElementType, Meaning};
+use apr_graph::{Dim, ElementType, Meaning, ValueId};
 
 use super::decoder::{cache_inputs, outputs_of_cache};
-use super::stack::{Around, layers};
+use super::stack::{Around, Stacked, layers};
 use super::{encoder, head, sound};
 use crate::blocks::attention::KeyValue;
 use crate::blocks::layer::{Encoded, Source};
@@ -16,7 +16,7 @@ use crate::writer::Writer;
 
 /// Names of the stacks in the family's table.
 pub(crate) const ENCODER: &str = "encoder";
-const DECODER: &str = "decoder";
+pub(crate) const DECODER: &str = "decoder";
 
 /// What the decoder's graph is given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,6 +59,30 @@ pub(crate) fn write_decoder(model: &Model<'_>, w: &mut Writer<'_>, memory: Memor
     });
     let tokens = w.body().input("input_ids", ElementType::I64, row, Meaning::TokenIds);
     let (past, source) = inputs_of_memory(w, place, memory)?;
+    let is_cached = memory != Memory::States(false);
+    let made = decoded(w, place, tokens, &past, source, mask, is_cached)?;
+    head::write(w, place, made.x, Some(tokens))?;
+    for (layer, cache) in made.cache.iter().enumerate() {
+        outputs_of_cache(w, layer, *cache, "decoder.");
+        if let Some(encoded) = made.encoded.get(layer) {
+            outputs_of_cache(w, layer, *encoded, "encoder.");
+        }
+    }
+
+    Ok(())
+}
+
+/// What the decoder's layers make of tokens, after the last norm. `mask` is 1 where the encoder's
+/// text is no padding.
+pub(crate) fn decoded(
+    w: &mut Writer<'_>,
+    place: Place<'_>,
+    tokens: ValueId,
+    past: &[KeyValue],
+    source: Vec<Source>,
+    mask: Option<ValueId>,
+    is_cached: bool,
+) -> Result<Stacked> {
     let mask = mask.map(|mask| {
         w.scope("encoder_mask", |w| {
             let counts = w.counting(mask);
@@ -73,38 +97,25 @@ pub(crate) fn write_decoder(model: &Model<'_>, w: &mut Writer<'_>, memory: Memor
         let x = w.token_vectors(place, tokens)?;
 
         // Families with relative positions have no table of them.
-        if place.tensor_or_none("positions").is_none() {
-            return Ok(x);
-        }
-        let numbers = w.positions_in_a_row(queries, before);
-        w.with_learned_positions(place, x, numbers)
+        let x = if Writer::has_positions(place)? {
+            let numbers = w.positions_in_a_row(queries, before);
+            w.with_positions(place, x, numbers)?
+        } else {
+            x
+        };
+        w.norm_part(Norm::of(place)?, "norm", x, place.module_or_none("embedding_norm"))
     })?;
     let field = w.scope("mask", |w| {
         let keys = before.map_or(queries, |before| w.make("Add", "key_count", [before, queries]));
         let (queries, keys) = w.positions(queries, keys);
         Field { sight: Sight::Before, queries, keys, counts: None }
     });
-    let is_cached = memory != Memory::States(false);
-    let around = Around {
-        field: Some(field),
-        past: &past,
-        encoded: &encoded,
-        is_cached,
-        position_ids: None,
-    };
-
+    let around =
+        Around { field: Some(field), past, encoded: &encoded, is_cached, position_ids: None };
     let made = layers(w, place, x, &around)?;
     let x =
         w.norm_part(Norm::of(place)?, "final_norm", made.x, place.module_or_none("final_norm"))?;
-    head::write(w, place, x, Some(tokens))?;
-    for (layer, cache) in made.cache.iter().enumerate() {
-        outputs_of_cache(w, layer, *cache, "decoder.");
-        if let Some(encoded) = made.encoded.get(layer) {
-            outputs_of_cache(w, layer, *encoded, "encoder.");
-        }
-    }
-
-    Ok(())
+    Ok(Stacked { x, ..made })
 }
 
 /// The inputs that stand for what was read and written before: earlier keys and values, and what

@@ -21,6 +21,10 @@ use crate::writer::{Writer, signed};
 /// - `mean_token`: scores of classes, from the mean of all vectors;
 /// - `first_and_mean`: scores of classes, from the first vector and the mean of the others in a row;
 /// - `each_token`: scores of classes for each token;
+/// - `one_of_each_token`: one score for each token, through a dense layer where the checkpoint has
+///   it;
+/// - `end_token`: scores of classes, from the last token that is option `end_id`, through a dense
+///   layer;
 /// - `span`: scores of the first and the last token of an answer.
 ///
 /// # Errors
@@ -35,6 +39,13 @@ pub(crate) fn write(
     let logits = match (head.as_str(), tokens) {
         ("states", _) => return states(w, place, x),
         ("span", _) => return span(w, place, x),
+        ("one_of_each_token", _) => {
+            let x = w.scope("head", |w| dense(w, place, x))?;
+            let column = scores(w, place, x)?;
+            let axis = w.ints(&[-1]);
+            w.make("Squeeze", "logits", [column, axis])
+        }
+        ("end_token", Some(tokens)) => end_token(w, place, x, tokens)?,
         ("language", _) => language(w, place, x)?,
         ("masked_language", _) => masked_language(w, place, x)?,
         ("last_token", Some(tokens)) => last_token(w, place, x, tokens)?,
@@ -138,6 +149,19 @@ fn first_token(w: &mut Writer<'_>, place: Place<'_>, x: ValueId) -> Result<Value
     let x = w.scope("head", |w| {
         let first = w.first_vector(x);
         dense(w, place, first)
+    })?;
+    scores(w, place, x)
+}
+
+/// Scores of the last token that ends a text.
+fn end_token(w: &mut Writer<'_>, place: Place<'_>, x: ValueId, tokens: ValueId) -> Result<ValueId> {
+    let end = place.size("end_id")?;
+    let x = w.scope("head", |w| {
+        let end = w.int(signed(end));
+        let is_end = w.make("Equal", "is_end", [tokens, end]);
+        let last = w.place_of("last", is_end, true);
+        let x = w.vector_at("end", x, last);
+        dense(w, place, x)
     })?;
     scores(w, place, x)
 }

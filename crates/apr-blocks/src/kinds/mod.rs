@@ -10,4 +10,5 @@ pub(crate) mod stack;
 pub(crate) mod stages;
 pub(crate) mod state_space;
 pub(crate) mod vision;
+pub(crate) mod whole;
 pub(crate) mod windows;

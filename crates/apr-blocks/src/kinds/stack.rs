@@ -4,6 +4,7 @@ use apr_core::{Error, Result};
 use apr_graph::ValueId;
 
 use crate::blocks::attention::{Given, Heads, KeyValue};
+use crate::blocks::disentangled::Distances;
 use crate::blocks::layer::{Encoded, Source};
 use crate::blocks::mask::Field;
 use crate::blocks::rotary::{Rotary, Turn};
@@ -42,10 +43,11 @@ pub(crate) struct Stacked {
 /// What a layer looks at its tokens with: its window, and the table of its relative positions.
 type Lens = (Option<u64>, Option<String>);
 
-/// Masks and rotations, each once however many layers have it.
+/// Masks, rotations and distances, each once however many layers have it.
 struct Shared {
     masks: Vec<(Lens, Option<ValueId>)>,
     turns: Vec<(Rotary, Turn)>,
+    distances: Option<Distances>,
 }
 
 /// The window of a layer's attention; `None` reaches everything. Option `window`: 0 or no value is
@@ -64,6 +66,7 @@ pub(crate) fn layers(
     let count = place.layers()?;
     let shared = shared(w, place, count, around)?;
     let mut stacked = Stacked { x, cache: Vec::new(), encoded: Vec::new() };
+    let counts = around.field.and_then(|field| field.counts);
     let mut table = None;
     for layer in 0..count {
         let place = place.layer(layer);
@@ -78,6 +81,9 @@ pub(crate) fn layers(
             around,
             &mut stacked,
         )?;
+        if layer == 0 {
+            stacked.x = w.with_neighbours(place, x, stacked.x, counts)?;
+        }
     }
 
     Ok(stacked)
@@ -98,6 +104,7 @@ fn shared(w: &mut Writer<'_>, place: Place<'_>, count: u64, around: &Around<'_>)
         rotaries.extend(rotary.filter(|rotary| !rotaries.contains(rotary)));
     }
 
+    let distances = w.distances(place, around.field)?;
     let masks = match around.field {
         Some(field) => w.scope("mask", |w| masks(w, place, field, &lenses))?,
         None => vec![None; lenses.len()],
@@ -112,16 +119,18 @@ fn shared(w: &mut Writer<'_>, place: Place<'_>, count: u64, around: &Around<'_>)
         turns.push((rotary, turn));
     }
 
-    Ok(Shared { masks: lenses.into_iter().zip(masks).collect(), turns })
+    Ok(Shared { masks: lenses.into_iter().zip(masks).collect(), turns, distances })
 }
 
-/// What is added to the scores, for each lens.
+/// What is added to the scores, for each lens. Options: `mutual_mask`, where padding sees nothing;
+/// `alibi`, where scores have a slope.
 fn masks(
     w: &mut Writer<'_>,
     place: Place<'_>,
     field: Field,
     lenses: &[Lens],
 ) -> Result<Vec<Option<ValueId>>> {
+    let mutual = place.truth("mutual_mask")?;
     let mut windows: Vec<Option<u64>> = Vec::new();
     for (window, _) in lenses {
         if !windows.contains(window) {
@@ -129,7 +138,13 @@ fn masks(
         }
     }
 
-    let masks = w.masks(field, &windows);
+    let counts = match field.counts.filter(|_| mutual) {
+        Some(counts) => Some(w.mutual(counts)),
+        None => field.counts,
+    };
+    let masks = w.masks(Field { counts, ..field }, &windows);
+    let slopes =
+        if place.truth("alibi")? { Some(w.slopes(field, place.size("heads")?)?) } else { None };
     let is_relative = lenses.iter().any(|(_, table)| table.is_some());
     let buckets = is_relative.then(|| w.buckets(place, field)).transpose()?;
     let mut of_lenses = Vec::new();
@@ -139,13 +154,14 @@ fn masks(
             .zip(&masks)
             .find(|(known, _)| *known == window)
             .and_then(|(_, mask)| *mask);
-        let (Some(table), Some(buckets)) = (table, buckets) else {
-            of_lenses.push(mask);
-            continue;
+        let bias = match (table, buckets) {
+            (Some(table), Some(buckets)) => Some(w.relative_bias(buckets, table)?),
+            _ => slopes,
         };
-        let bias = w.relative_bias(buckets, table)?;
-        of_lenses
-            .push(Some(mask.map_or(bias, |mask| w.make("Add", "bias_and_mask", [bias, mask]))));
+        of_lenses.push(match (bias, mask) {
+            (Some(bias), Some(mask)) => Some(w.make("Add", "bias_and_mask", [bias, mask])),
+            (bias, mask) => bias.or(mask),
+        });
     }
 
     Ok(of_lenses)
@@ -185,6 +201,8 @@ fn layer_call(
         ("encoder_mask", encoded.and_then(|encoded| encoded.mask)),
         ("encoder_key", made.map(|made| made.key)),
         ("encoder_value", made.map(|made| made.value)),
+        ("distance_vectors", shared.distances.map(|distances| distances.vectors)),
+        ("distance_rows", shared.distances.map(|distances| distances.rows)),
     ];
     let function = place.function_name();
     let results = w.call(&function, &format!("layers.{layer}"), inputs, |w, inputs| {
@@ -207,11 +225,11 @@ fn layer_body(
     w: &mut Writer<'_>,
     place: Place<'_>,
     rotary: Option<&Rotary>,
-    inputs: [Option<ValueId>; 10],
+    inputs: [Option<ValueId>; 12],
     is_cached: bool,
 ) -> Result<Vec<(&'static str, ValueId)>> {
     let [x, mask, cos, sin, past_key, past_value, states, ref encoder @ ..] = inputs;
-    let [encoder_mask, encoder_key, encoder_value] = *encoder;
+    let [encoder_mask, encoder_key, encoder_value, vectors, rows] = *encoder;
     let x = x.ok_or_else(|| Error::format("a layer needs an input"))?;
     let pair = |key: Option<ValueId>, value: Option<ValueId>| {
         key.zip(value).map(|(key, value)| KeyValue { key, value })
@@ -220,8 +238,9 @@ fn layer_body(
     let source =
         states.map(Source::States).or_else(|| pair(encoder_key, encoder_value).map(Source::Made));
     let encoded = source.map(|source| Encoded { source, mask: encoder_mask });
-    let made =
-        w.layer(place, x, rotary, Given { mask, turn, past: pair(past_key, past_value) }, encoded)?;
+    let distances = vectors.zip(rows).map(|(vectors, rows)| Distances { vectors, rows });
+    let given = Given { mask, turn, past: pair(past_key, past_value), distances };
+    let made = w.layer(place, x, rotary, given, encoded)?;
     let mut results = vec![("output", made.x)];
     if is_cached {
         results.extend([("present_key", made.cache.key), ("present_value", made.cache.value)]);
