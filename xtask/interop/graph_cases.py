@@ -72,6 +72,31 @@ MAMBA = dict(
     vocab_size=1003, hidden_size=200, state_size=9, num_hidden_layers=3, expand=2, conv_kernel=4, pad_token_id=0,
     bos_token_id=1, eos_token_id=2,
 )
+BART = dict(
+    d_model=320, vocab_size=1003, max_position_embeddings=40, encoder_layers=3, decoder_layers=2, encoder_ffn_dim=448,
+    decoder_ffn_dim=416, encoder_attention_heads=5, decoder_attention_heads=4, pad_token_id=1, bos_token_id=0,
+    eos_token_id=2, decoder_start_token_id=2,
+)
+MARIAN = BART | dict(pad_token_id=0, eos_token_id=2, decoder_start_token_id=0, scale_embedding=True, activation_function="swish")
+SMALL_EMBEDDINGS = ENCODER | dict(embedding_size=72)
+ALBERT = SMALL_EMBEDDINGS | dict(num_hidden_layers=5, num_hidden_groups=2, inner_group_num=2)
+DEBERTA = ENCODER | dict(
+    relative_attention=True, position_buckets=8, max_relative_positions=30, norm_rel_ebd="layer_norm",
+    pos_att_type=["p2c", "c2p"], share_att_key=True, position_biased_input=False, type_vocab_size=0,
+)
+DEBERTA_2 = DEBERTA | dict(
+    position_buckets=-1, max_relative_positions=6, share_att_key=False, position_biased_input=True, type_vocab_size=3,
+    conv_kernel_size=3, conv_act="gelu", conv_groups=2,
+)
+MPNET = {name: value for name, value in ENCODER.items() if name != "type_vocab_size"} | dict(pad_token_id=1)
+OPT = dict(
+    hidden_size=320, ffn_dim=448, vocab_size=1003, num_hidden_layers=3, num_attention_heads=5, max_position_embeddings=64,
+    pad_token_id=1, bos_token_id=2, eos_token_id=2,
+)
+BLOOM = dict(hidden_size=320, n_layer=3, n_head=5, vocab_size=1003, bos_token_id=1, eos_token_id=2, pad_token_id=3)
+GPTJ = GPT2 | dict(rotary_dim=24)
+OLMOE = DECODER | dict(num_experts=6, num_experts_per_tok=2)
+EXAONE4 = DECODER | dict(num_hidden_layers=5, sliding_window=5, sliding_window_pattern=4)
 # transformers has no class for these: another one computes the same, and its configuration is changed.
 RENAMED = {
     "minicpm": dict(
@@ -207,4 +232,70 @@ CASES = {
     "hubert": ("sound", "HubertModel", HUBERT),
     "hubert_ctc": ("sound", "HubertForCTC", HUBERT),
     "hubert_batch": ("sound", "HubertForCTC", HUBERT | dict(feat_extract_norm="layer", do_stable_layer_norm=True, conv_bias=True, conv_pos_batch_norm=True, feat_proj_layer_norm=False)),
+    "bart": ("seq2seq", "BartForConditionalGeneration", BART),
+    "bart_model": ("seq2seq", "BartModel", BART | dict(activation_function="relu")),
+    "bart_untied": ("seq2seq", "BartForConditionalGeneration", BART | dict(tie_word_embeddings=False, scale_embedding=True)),
+    "bart_classifier": ("ended", "BartForSequenceClassification", BART | dict(num_labels=5)),
+    "bart_qa": ("ended", "BartForQuestionAnswering", BART),
+    "mbart": ("seq2seq", "MBartForConditionalGeneration", BART | dict(scale_embedding=True)),
+    "mbart_classifier": ("ended", "MBartForSequenceClassification", BART | dict(num_labels=5)),
+    "marian": ("seq2seq", "MarianMTModel", MARIAN),
+    "marian_model": ("seq2seq", "MarianModel", MARIAN | dict(scale_embedding=False)),
+    "marian_apart": ("seq2seq", "MarianMTModel", MARIAN | dict(share_encoder_decoder_embeddings=False, decoder_vocab_size=1031)),
+    "electra": ("encoder", "ElectraModel", SMALL_EMBEDDINGS),
+    "electra_same": ("encoder", "ElectraModel", ENCODER | dict(embedding_size=320)),
+    "electra_mlm": ("encoder", "ElectraForMaskedLM", SMALL_EMBEDDINGS | dict(hidden_act="relu")),
+    "electra_discriminator": ("encoder", "ElectraForPreTraining", SMALL_EMBEDDINGS | dict(hidden_act="relu")),
+    "electra_classifier": ("encoder", "ElectraForSequenceClassification", SMALL_EMBEDDINGS | dict(num_labels=5)),
+    "electra_tokens": ("encoder", "ElectraForTokenClassification", SMALL_EMBEDDINGS | dict(num_labels=5)),
+    "electra_qa": ("encoder", "ElectraForQuestionAnswering", SMALL_EMBEDDINGS),
+    "albert": ("encoder", "AlbertModel", ALBERT),
+    "albert_one_group": ("encoder", "AlbertModel", SMALL_EMBEDDINGS | dict(hidden_act="gelu", layer_norm_eps=1e-5)),
+    "albert_mlm": ("encoder", "AlbertForMaskedLM", ALBERT),
+    "albert_classifier": ("encoder", "AlbertForSequenceClassification", ALBERT | dict(num_labels=5)),
+    "albert_tokens": ("encoder", "AlbertForTokenClassification", ALBERT | dict(num_labels=5)),
+    "albert_qa": ("encoder", "AlbertForQuestionAnswering", ALBERT),
+    "opt": ("decoder", "OPTForCausalLM", OPT),
+    "opt_after": ("decoder", "OPTForCausalLM", OPT | dict(do_layer_norm_before=False, word_embed_proj_dim=72)),
+    "opt_narrow": ("decoder", "OPTForCausalLM", OPT | dict(word_embed_proj_dim=72, tie_word_embeddings=False, activation_function="gelu")),
+    "opt_plain": ("decoder", "OPTModel", OPT | dict(enable_bias=False, _remove_final_layer_norm=True)),
+    "opt_classifier": ("classifier", "OPTForSequenceClassification", OPT | dict(num_labels=5, word_embed_proj_dim=72)),
+    "opt_qa": ("classifier", "OPTForQuestionAnswering", OPT),
+    "bloom": ("decoder", "BloomForCausalLM", BLOOM),
+    "bloom_normed": ("decoder", "BloomForCausalLM", BLOOM | dict(apply_residual_connection_post_layernorm=True, n_head=4, tie_word_embeddings=False)),
+    "bloom_model": ("decoder", "BloomModel", BLOOM | dict(n_head=20)),
+    "bloom_classifier": ("classifier", "BloomForSequenceClassification", BLOOM | dict(num_labels=5)),
+    "bloom_tokens": ("classifier", "BloomForTokenClassification", BLOOM | dict(num_labels=5)),
+    "bloom_qa": ("classifier", "BloomForQuestionAnswering", BLOOM),
+    "gptj": ("decoder", "GPTJForCausalLM", GPTJ),
+    "gptj_wide": ("decoder", "GPTJForCausalLM", GPTJ | dict(rotary_dim=64, n_inner=444, activation_function="relu")),
+    "gptj_model": ("decoder", "GPTJModel", GPTJ),
+    "gptj_classifier": ("classifier", "GPTJForSequenceClassification", GPTJ | dict(num_labels=5, pad_token_id=0)),
+    "gptj_qa": ("classifier", "GPTJForQuestionAnswering", GPTJ | dict(pad_token_id=0)),
+    "deberta_v3": ("encoder", "DebertaV2Model", DEBERTA),
+    "deberta_v2": ("encoder", "DebertaV2Model", DEBERTA_2),
+    "deberta_v2_c2p": ("encoder", "DebertaV2Model", DEBERTA | dict(pos_att_type="c2p", norm_rel_ebd="none", position_buckets=4)),
+    "deberta_v2_p2c": ("encoder", "DebertaV2Model", DEBERTA_2 | dict(pos_att_type=["p2c"], max_relative_positions=-1)),
+    "deberta_v2_plain": ("encoder", "DebertaV2Model", ENCODER),
+    "deberta_v2_mlm": ("encoder", "DebertaV2ForMaskedLM", DEBERTA | dict(hidden_act="relu")),
+    "deberta_v2_mlm_new": ("encoder", "DebertaV2ForMaskedLM", DEBERTA | dict(legacy=False)),
+    "deberta_v2_classifier": ("encoder", "DebertaV2ForSequenceClassification", DEBERTA | dict(num_labels=5, pooler_hidden_act="relu")),
+    "deberta_v2_tokens": ("encoder", "DebertaV2ForTokenClassification", DEBERTA | dict(num_labels=5)),
+    "deberta_v2_qa": ("encoder", "DebertaV2ForQuestionAnswering", DEBERTA_2),
+    "mpnet": ("encoder", "MPNetModel", MPNET),
+    "mpnet_mlm": ("encoder", "MPNetForMaskedLM", MPNET | dict(hidden_act="relu")),
+    "mpnet_classifier": ("encoder", "MPNetForSequenceClassification", MPNET | dict(num_labels=5)),
+    "mpnet_tokens": ("encoder", "MPNetForTokenClassification", MPNET | dict(num_labels=5)),
+    "mpnet_qa": ("encoder", "MPNetForQuestionAnswering", MPNET),
+    "olmoe": ("decoder", "OlmoeForCausalLM", OLMOE | dict(clip_qkv=0.7, norm_topk_prob=True)),
+    "olmoe_plain": ("decoder", "OlmoeForCausalLM", OLMOE | dict(num_key_value_heads=5)),
+    "nomic_bert": ("encoder", "NomicBertModel", ENCODER),
+    "nomic_bert_mlm": ("encoder", "NomicBertForMaskedLM", ENCODER | dict(hidden_act="gelu")),
+    "nomic_bert_classifier": ("encoder", "NomicBertForSequenceClassification", ENCODER | dict(num_labels=5)),
+    "nomic_bert_tokens": ("encoder", "NomicBertForTokenClassification", ENCODER | dict(num_labels=5)),
+    "exaone4": ("decoder", "Exaone4ForCausalLM", EXAONE4),
+    "exaone4_full": ("decoder", "Exaone4ForCausalLM", DECODER | dict(
+        num_attention_heads=4, num_key_value_heads=2, head_dim=48, sliding_window=None, layer_types=["full_attention"] * 3,
+        tie_word_embeddings=True)),
+    "exaone4_classifier": ("classifier", "Exaone4ForSequenceClassification", EXAONE4 | dict(num_labels=5)),
 }

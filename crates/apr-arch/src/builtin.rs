@@ -11,7 +11,7 @@ use memchr::memmem;
 use crate::family::Family;
 
 /// Bases before the families that extend them. Where names alone can't tell, the first family wins.
-const TEXTS: [&str; 43] = [
+const TEXTS: [&str; 56] = [
     include_str!("../families/llama.toml"),
     include_str!("../families/mistral.toml"),
     include_str!("../families/qwen2.toml"),
@@ -55,6 +55,19 @@ const TEXTS: [&str; 43] = [
     include_str!("../families/mamba.toml"),
     include_str!("../families/swin.toml"),
     include_str!("../families/hubert.toml"),
+    include_str!("../families/bart.toml"),
+    include_str!("../families/mbart.toml"),
+    include_str!("../families/marian.toml"),
+    include_str!("../families/electra.toml"),
+    include_str!("../families/albert.toml"),
+    include_str!("../families/mpnet.toml"),
+    include_str!("../families/deberta_v2.toml"),
+    include_str!("../families/nomic_bert.toml"),
+    include_str!("../families/opt.toml"),
+    include_str!("../families/bloom.toml"),
+    include_str!("../families/gptj.toml"),
+    include_str!("../families/olmoe.toml"),
+    include_str!("../families/exaone4.toml"),
 ];
 
 /// The families as far as they have been read: most runs need one of them.

@@ -321,8 +321,8 @@ fn is_no_type(name: &str) -> bool {
 /// What the models of a class of `transformers` may be called, the longest name first:
 /// `cliptextmodel`, `cliptext` of `CLIPTextModelWithProjection`.
 fn model_names(class: &str) -> Vec<String> {
-    const ENDINGS: [&str; 6] =
-        ["WithProjection", "Model", "PreTrained", "LMHead", "DoubleHeads", "Encoder"];
+    const ENDINGS: [&str; 7] =
+        ["WithProjection", "MTModel", "Model", "PreTrained", "LMHead", "DoubleHeads", "Encoder"];
 
     // `MaskFormer` names no task: a capital has to follow.
     let end = class.match_indices("For").map(|(at, _)| at).find(|&at| {
@@ -370,7 +370,7 @@ mod tests {
 
     #[test]
     fn a_model_type_of_no_table_is_unknown_whatever_its_tensors_are_called() {
-        for stranger in ["exaone4", "helium", "hunyuan_v1_dense", "arcee", "seed_oss", "ernie4_5"] {
+        for stranger in ["jamba", "helium", "hunyuan_v1_dense", "arcee", "seed_oss", "ernie4_5"] {
             assert_eq!(identified(&json!({ "model_type": stranger })), None, "{stranger}");
             // The class of a known family makes the model none.
             let architecture = json!({ "architectures": ["LlamaForCausalLM"] });
@@ -450,7 +450,12 @@ mod tests {
             ("GPT2LMHeadModel", "gpt2"),
             ("GPTNeoXForCausalLM", "gpt_neox"),
             ("Gemma3ForConditionalGeneration", "gemma3"),
+            ("DebertaV2Model", "deberta_v2"),
+            ("MBartForConditionalGeneration", "mbart"),
             ("MT5ForConditionalGeneration", "t5"),
+            ("MarianMTModel", "marian"),
+            ("NomicBertModel", "nomic_bert"),
+            ("OPTForCausalLM", "opt"),
             ("Qwen2MoeForCausalLM", "qwen2_moe"),
             ("T5EncoderModel", "t5"),
             ("ViTForImageClassification", "vit"),
@@ -459,7 +464,7 @@ mod tests {
         ] {
             assert_eq!(families.of_class(class).map(Family::name), Some(family), "{class}");
         }
-        for class in ["HeliumForCausalLM", "NomicBertModel", "ForCausalLM", "Model", ""] {
+        for class in ["HeliumForCausalLM", "NeoBertModel", "ForCausalLM", "Model", ""] {
             assert!(families.of_class(class).is_none(), "{class}");
         }
     }

@@ -33,8 +33,12 @@ impl<'a> FamilyModel<'a> {
             .dimensions
             .entry("architectures")
             .and_then(|names| Some(names.get(0)?.as_str()?.to_owned()));
-        // A backbone makes maps of several layers, which is another head.
-        for (end, task) in [("LMHeadModel", "CausalLM"), ("Backbone", "Backbone")] {
+        // A backbone makes maps of several layers, which is another head; Marian's class translates.
+        for (end, task) in [
+            ("LMHeadModel", "CausalLM"),
+            ("Backbone", "Backbone"),
+            ("MTModel", "ConditionalGeneration"),
+        ] {
             if class.as_ref().is_some_and(|class| class.ends_with(end)) {
                 return task.to_owned();
             }

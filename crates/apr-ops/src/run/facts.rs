@@ -200,6 +200,8 @@ impl Facts {
             Some((_, task)) => task.to_owned(),
             // GPT-2's class is `GPT2LMHeadModel`.
             None if class.ends_with("LMHeadModel") => "CausalLM".to_owned(),
+            // Marian's is `MarianMTModel`.
+            None if class.ends_with("MTModel") => "ConditionalGeneration".to_owned(),
             None => String::new(),
         })
     }
