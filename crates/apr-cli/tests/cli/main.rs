@@ -45,6 +45,7 @@ mod reference;
 mod round_trip;
 mod run;
 mod run_engine;
+mod run_families;
 mod run_media;
 mod run_newer;
 mod run_options;
