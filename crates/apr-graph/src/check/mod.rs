@@ -77,9 +77,10 @@ impl<'g> Checker<'g> {
     }
 
     fn opsets(&mut self) {
-        let mut seen = HashSet::new();
+        // Exporters repeat a domain; only versions that contradict each other are wrong.
+        let mut seen = HashMap::new();
         for opset in &self.graph.opsets {
-            if !seen.insert(&opset.domain) {
+            if *seen.entry(&opset.domain).or_insert(opset.version) != opset.version {
                 self.findings.add(
                     Severity::Error,
                     "",

@@ -3,12 +3,19 @@
 
 use super::call::{Call, Rule};
 use super::elementwise::like_first;
-use crate::{AttributeValue, Dim, ElementType, TensorType};
+use crate::{AttributeValue, Dim, ElementType, TensorType, ValueType};
 
 pub(super) const RULES: &[(&str, Rule)] = &[
     ("ArrayFeatureExtractor", extract),
     ("Binarizer", like_first),
+    ("CastMap", |call| {
+        // As many as the map has, or as it says.
+        let count = call.int("max_map").filter(|_| call.text("map_form") == Some("SPARSE"));
+        call.set_shape(0, vec![Dim::fixed(1), count.map_or(Dim::Unknown, Dim::integer)]);
+        Ok(())
+    }),
     ("CategoryMapper", encode),
+    ("DictVectorizer", vectorize),
     ("FeatureVectorizer", join),
     ("Imputer", like_first),
     ("LabelEncoder", encode),
@@ -22,6 +29,7 @@ pub(super) const RULES: &[(&str, Rule)] = &[
     ("TreeEnsemble", |call| targets(call, "n_targets")),
     ("TreeEnsembleClassifier", classify),
     ("TreeEnsembleRegressor", |call| targets(call, "n_targets")),
+    ("ZipMap", zip),
 ];
 
 pub(super) const TRAINING: &[(&str, Rule)] =
@@ -103,12 +111,41 @@ fn one_hot(call: &mut Call<'_>) -> Result<(), String> {
     Ok(())
 }
 
+/// The values of a map in the places of a vocabulary.
+fn vectorize(call: &mut Call<'_>) -> Result<(), String> {
+    let width = labels(call, &["string_vocabulary", "int64_vocabulary"])
+        .map_or(Dim::Unknown, |(count, _)| Dim::fixed(count));
+    let element = match call.kind(0) {
+        ValueType::Map(_, value) => match &**value {
+            ValueType::Tensor(tensor) => tensor.element,
+            _ => None,
+        },
+        _ => None,
+    };
+    call.set(0, TensorType { element, shape: Some(vec![Dim::fixed(1), width]) });
+    Ok(())
+}
+
+/// A map for each row.
+fn zip(call: &mut Call<'_>) -> Result<(), String> {
+    if let Some((_, key)) = labels(call, &["classlabels_int64s", "classlabels_strings"]) {
+        let value = ValueType::tensor(ElementType::F32, []);
+        call.set_kind(0, ValueType::Sequence(Box::new(ValueType::Map(key, Box::new(value)))));
+    }
+    Ok(())
+}
+
 /// The label of each row, and a score for each label. A machine of vectors may have scores for
 /// pairs of labels instead.
 fn classify(call: &mut Call<'_>) -> Result<(), String> {
     let found = labels(call, &["classlabels_ints", "classlabels_int64s", "classlabels_strings"]);
-    let known = found.filter(|_| call.operator.name != "SVMClassifier");
-    let width = known.map_or(Dim::Unknown, |(count, _)| Dim::fixed(count));
+    let count = match call.list("vectors_per_class").filter(|_| found.is_some()) {
+        Some(classes) if call.attribute("prob_a").is_some() => Some(classes.len() as u64),
+        // Two classes have one pair, and a score each.
+        Some(classes) => Some((classes.len() * classes.len().saturating_sub(1) / 2).max(2) as u64),
+        None => found.map(|(count, _)| count),
+    };
+    let width = count.map_or(Dim::Unknown, Dim::fixed);
     let rows = match call.shape(0) {
         Some([rows, _]) => Some(rows.clone()),
         _ => None,

@@ -53,6 +53,10 @@ fn kind(json: &Json) -> ValueType {
         });
         return ValueType::Sequence(Box::new(same.unwrap_or(element)));
     }
+    if let Some(map) = json.get("map") {
+        let value = ValueType::tensor(element(&map[1]), []);
+        return ValueType::Map(element(&map[0]), Box::new(value));
+    }
     match json.get("optional") {
         Some(Json::Null) => ValueType::Optional(Box::default()),
         Some(inner) => ValueType::Optional(Box::new(kind(inner))),
@@ -229,6 +233,9 @@ fn compare(ours: &ValueType, theirs: &ValueType, tally: &mut Tally) -> Result<()
         | (ValueType::Optional(ours), ValueType::Optional(theirs)) => {
             return compare(ours, theirs, tally);
         }
+        (ValueType::Map(key, ours), ValueType::Map(other, theirs)) if key == other => {
+            return compare(ours, theirs, tally);
+        }
         // An optional value that is there looks like the value.
         (ValueType::Optional(ours), theirs) => return compare(ours, theirs, tally),
         (ours, ValueType::Optional(theirs)) => return compare(ours, theirs, tally),
@@ -317,7 +324,9 @@ fn most_unknown(known: Known) -> (usize, usize) {
 
 /// The tests of operators that are run elsewhere, and those that only say types and shapes.
 fn all() -> Vec<Json> {
-    let archives = ["infer/node_tests.zip", "infer/microsoft.zip", "graph/nodes.zip"].map(tests);
+    let archives =
+        ["infer/node_tests.zip", "infer/microsoft.zip", "infer/learning.zip", "graph/nodes.zip"]
+            .map(tests);
     archives
         .iter()
         .flat_map(|text| text.lines())

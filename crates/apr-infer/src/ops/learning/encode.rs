@@ -112,18 +112,18 @@ fn default_of(call: &Call<'_>, to: &Tensor) -> Result<Tensor> {
 /// Version 1: places in a list of texts, and back.
 pub(super) fn classes(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let texts = call.texts("classes_strings").unwrap_or_default();
-    let ints = (0..texts.len() as i64).collect();
-    both_ways(call, texts, ints)
+    let ints: Vec<_> = (0..texts.len() as i64).collect();
+    both_ways(call, &texts, &ints)
 }
 
 pub(super) fn categories(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let texts = call.texts("cats_strings").unwrap_or_default();
     let ints = call.ints("cats_int64s").unwrap_or_default();
-    both_ways(call, texts, ints)
+    both_ways(call, &texts, &ints)
 }
 
 /// Texts as numbers, or numbers as texts.
-fn both_ways(call: &Call<'_>, texts: Vec<String>, ints: Vec<i64>) -> Result<Vec<Value>> {
+fn both_ways(call: &Call<'_>, texts: &[String], ints: &[i64]) -> Result<Vec<Value>> {
     if texts.len() != ints.len() {
         return Err(Error::format(format!("{} texts have {} numbers", texts.len(), ints.len())));
     }
@@ -142,7 +142,7 @@ fn both_ways(call: &Call<'_>, texts: Vec<String>, ints: Vec<i64>) -> Result<Vec<
     let default = call.text("default_string", "_Unused");
     let longest = texts.iter().map(String::len).max().unwrap_or(0).max(default.len());
     call.room_for(&shape, (size_of::<String>() + longest) as u64)?;
-    let by_int: HashMap<i64, &String> = ints.iter().copied().zip(&texts).collect();
+    let by_int: HashMap<i64, &String> = ints.iter().copied().zip(texts).collect();
     let of = |int: i64| by_int.get(&int).map_or_else(|| default.clone(), |text| (*text).clone());
     let found: Vec<String> = x.integers()?.into_iter().map(of).collect();
     Ok(vec![Tensor::new(shape, found)?.into()])

@@ -91,7 +91,7 @@ fn probit(x: f64) -> f64 {
 
     let x = 2.0 * x - 1.0;
     let log = ((1.0 - x) * (1.0 + x)).ln();
-    let v = 2.0 / (3.14159 * A) + 0.5 * log;
+    let v = 2.0 / (std::f64::consts::PI * A) + 0.5 * log;
     std::f64::consts::SQRT_2 * (-v + (v * v - log / A).sqrt()).sqrt().copysign(x)
 }
 

@@ -261,7 +261,11 @@ fn apart(call: &Call<'_>) -> Result<Forest> {
     }
     call.work(&[len + weights.len(), STEP as usize])?;
 
-    let (members, mut ranges) = members(tensor_attribute(call, "membership_values")?)?;
+    let members = match tensor_attribute(call, "membership_values")? {
+        Some(values) => values.doubles()?,
+        None => Vec::new(),
+    };
+    let mut ranges = ranges(&members).into_iter();
     let place = |at: i64| usize::try_from(at).unwrap_or(usize::MAX);
     let next = |at: i64, is_leaf: i64| match is_leaf {
         0 => Next::Node(place(at)),
@@ -288,9 +292,8 @@ fn apart(call: &Call<'_>) -> Result<Forest> {
     Ok(Forest { roots, branches, votes, members })
 }
 
-/// The members of all nodes, and the range of each node: NaN ends one.
-fn members(values: Option<Tensor>) -> Result<(Vec<f64>, std::vec::IntoIter<(usize, usize)>)> {
-    let values = values.map_or(Ok(Vec::new()), |values| values.doubles())?;
+/// The range of each node among the members of all nodes: NaN ends one.
+fn ranges(values: &[f64]) -> Vec<(usize, usize)> {
     let mut ranges = Vec::new();
     let mut start = 0;
     for (at, value) in values.iter().enumerate() {
@@ -302,5 +305,5 @@ fn members(values: Option<Tensor>) -> Result<(Vec<f64>, std::vec::IntoIter<(usiz
     if start < values.len() {
         ranges.push((start, values.len()));
     }
-    Ok((values, ranges.into_iter()))
+    ranges
 }
