@@ -298,4 +298,14 @@ CASES = {
         num_attention_heads=4, num_key_value_heads=2, head_dim=48, sliding_window=None, layer_types=["full_attention"] * 3,
         tie_word_embeddings=True)),
     "exaone4_classifier": ("classifier", "Exaone4ForSequenceClassification", EXAONE4 | dict(num_labels=5)),
+    # Of config.json only what stands here is left: the rest is as the classes have it.
+    "resnet_defaults": ("vision", "ResNetModel", dict(depths=[1, 1, 2, 1])),
+    "resnet_default_depths": ("vision", "ResNetModel", dict(hidden_sizes=[24, 40, 56, 64])),
+    "convnext_defaults": ("vision", "ConvNextForImageClassification", dict(depths=[1, 1, 2, 1], image_size=64)),
+    "dinov2_defaults": ("vision", "Dinov2Model", dict(num_hidden_layers=1, image_size=56)),
+    "dinov2_default_depth": ("vision", "Dinov2ForImageClassification", dict(hidden_size=24)),
+    "swin_defaults": ("vision", "SwinModel", dict(depths=[2, 1, 1, 1])),
+    "swin_default_depths": ("vision", "SwinForImageClassification", dict(embed_dim=24)),
+    "mamba_defaults": ("recurrent", "MambaForCausalLM", dict(num_hidden_layers=1)),
+    "mamba_default_depth": ("recurrent", "MambaForCausalLM", dict(hidden_size=40, vocab_size=1003, initializer_range=0.02)),
 }

@@ -50,7 +50,15 @@ def made(case, folder):
     model = saved(case, getattr(transformers, name), settings, folder)
     if case in RENAMED:
         change_config(folder, RENAMED[case])
+    if "_default" in case:
+        strip_config(folder, {"model_type", "architectures", *settings})
     return model, test
+
+
+def strip_config(folder, kept):
+    path = folder / "config.json"
+    config = json.loads(path.read_text())
+    path.write_text(json.dumps({key: value for key, value in config.items() if key in kept}))
 
 
 def change_config(folder, changes):

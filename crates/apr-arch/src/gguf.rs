@@ -29,6 +29,8 @@ use crate::name_list::Names;
 #[serde(deny_unknown_fields)]
 pub(crate) struct GgufFile {
     pub(crate) architecture: Option<String>,
+    /// Without an architecture: why no file of the one that llama.cpp has is written.
+    pub(crate) refused: Option<String>,
     #[serde(default)]
     variants: Vec<VariantEntry>,
     recognized: Option<String>,

@@ -78,6 +78,9 @@ pub fn export<'a>(source: &Source<'a>, tokenizer: Vec<KeyValue>) -> Result<GgufE
 
     if model.gguf_architecture().is_none() {
         let title = model.family().title();
+        if let Some(why) = model.gguf_refusal() {
+            return Err(Error::version(format!("no GGUF file of {title} is written: {why}")));
+        }
         return Err(Error::format(format!(
             "llama.cpp has no models of the family {title}, so GGUF can't hold one"
         )));

@@ -14,6 +14,13 @@ impl<'a> FamilyModel<'a> {
         self.in_gguf_layout
     }
 
+    /// Why GGUF can't hold the model, though llama.cpp has models of the family; `None` where the
+    /// family's table says nothing of that.
+    #[must_use]
+    pub fn gguf_refusal(&self) -> Option<&str> {
+        self.family.file.gguf.refused.as_deref()
+    }
+
     /// How GGUF's values of the tensor with this canonical name come from Hugging Face's.
     ///
     /// # Errors

@@ -56,3 +56,11 @@ fn a_model_of_states_goes_on_as_in_transformers() {
     let states = ["past_conv.0", "past_ssm.0", "past_conv.1", "past_ssm.1"];
     assert_eq!(names[2..], states);
 }
+
+#[test]
+fn gguf_says_why_it_holds_none_of_them() {
+    let sandbox = Sandbox::new();
+    let run = |kind: &str| sandbox.apr(&format!("convert {RUN}/tiny-{kind} -o m.gguf"));
+    run("mamba").fails(4, &["E003", "no GGUF file of Mamba is written: llama.cpp keeps"]);
+    run("resnet").fails(4, &["llama.cpp has no models of the family ResNet"]);
+}
