@@ -1,5 +1,5 @@
-//! Values in ONNX's messages: `TensorProto`, `SequenceProto`, `OptionalProto` and `MapProto`, as the
-//! inputs of its tests are (<https://github.com/onnx/onnx/blob/main/onnx/onnx-data.proto>).
+//! Values in ONNX's messages: `TensorProto`, `SequenceProto`, `OptionalProto` and `MapProto`, as
+//! the inputs of its tests are (<https://github.com/onnx/onnx/blob/main/onnx/onnx-data.proto>).
 
 use apr_core::protobuf::decode_varint;
 use apr_graph::{ElementType, ValueType};

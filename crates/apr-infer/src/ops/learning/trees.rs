@@ -201,7 +201,8 @@ impl Binary {
             }
         }
 
-        // Votes for the first class alone stand for the second one, and what they leave for the first.
+        // Votes for the first class alone stand for the second one, and what they leave for the
+        // first.
         let positive = scores[1].or(scores[0]).unwrap_or(0.0);
         let least = match (scores, self.one_voted && self.all_positive) {
             ([Some(first), Some(_)], _) => first,
