@@ -162,11 +162,21 @@ impl Facts {
         &self.ends
     }
 
-    /// The token that a decoder begins with, where it stands behind an encoder.
+    /// The token that a decoder begins with, where it stands behind an encoder: as the files say, or
+    /// else as in transformers, by the class of the configuration or with the token that begins a
+    /// text.
     #[must_use]
     pub fn decoder_start(&self) -> Option<i64> {
-        let id = |file: &str| self.file(file)?.get("decoder_start_token_id")?.as_i64();
-        id("generation_config.json").or_else(|| id("config.json"))
+        let id = |key: &str| {
+            let of = |file: &str| self.file(file)?.get(key)?.as_i64();
+            of("generation_config.json").or_else(|| of("config.json"))
+        };
+        let of_class = match self.config("model_type").and_then(Json::as_str) {
+            Some("bart") => Some(2),
+            Some("marian") => Some(58_100),
+            _ => None,
+        };
+        id("decoder_start_token_id").or(of_class).or_else(|| id("bos_token_id"))
     }
 
     /// The special tokens by their roles: `bos_token`, `eos_token`.
@@ -265,5 +275,23 @@ impl Pooling {
             Self::Max => "max",
             Self::Last => "last",
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// `BartConfig`, `MarianConfig` and `GenerationMixin` of transformers 5.23.
+    #[test]
+    fn a_decoder_begins_with_what_it_begins_with_in_transformers() {
+        let start = |config: Json| Facts::of_file("config.json", config).decoder_start();
+        assert_eq!(start(json!({ "model_type": "t5", "decoder_start_token_id": 0 })), Some(0));
+        assert_eq!(start(json!({ "model_type": "bart", "bos_token_id": 0 })), Some(2));
+        assert_eq!(start(json!({ "model_type": "marian" })), Some(58_100));
+        assert_eq!(start(json!({ "model_type": "mbart", "bos_token_id": 5 })), Some(5));
+        assert_eq!(start(json!({ "model_type": "t5" })), None);
     }
 }
