@@ -153,7 +153,8 @@ fn healthy(name: &str, count: u64, gamma: f32) -> Vec<f32> {
     // 24 bits are what an f32 holds of a number between 0 and 1.
     let random = |at| (scrambled(seed.wrapping_add(at)) >> 40) as f32 / (1 << 24) as f32;
     let spread = |at| SPREAD * (2.0 * random(at) - 1.0);
-    let is_norm = name.to_ascii_lowercase().contains("norm");
+    let norms = ["norm", "ln_", "_ln."];
+    let is_norm = norms.iter().any(|part| name.to_ascii_lowercase().contains(part));
     match (is_norm, name.ends_with(".bias")) {
         (true, false) => (0..count).map(|at| gamma + spread(at)).collect(),
         (_, true) => vec![0.0; usize::try_from(count).expect("tiny")],
