@@ -12,9 +12,9 @@ use crate::writer::Writer;
 impl Writer<'_> {
     /// Behind the first layer, what a convolution over neighbouring tokens makes of the vectors
     /// before it, `norm(layer + activation(convolution(x)))`, and 0 for padding (DeBERTa v2: He et
-    /// al. 2020, <https://arxiv.org/abs/2006.03654>). Modules `between` and `between_norm`, options
-    /// `between_activation` and `between_groups`. `counts` are the keys that are no padding,
-    /// `[batch, 1, 1, keys]`.
+    /// al. 2020, <https://arxiv.org/abs/2006.03654>), where option `between` holds. Modules `between`
+    /// and `between_norm`, options `between_activation` and `between_groups`. `counts` are the keys
+    /// that are no padding, `[batch, 1, 1, keys]`.
     pub(crate) fn with_neighbours(
         &mut self,
         place: Place<'_>,
@@ -22,7 +22,10 @@ impl Writer<'_> {
         layer: ValueId,
         counts: Option<ValueId>,
     ) -> Result<ValueId> {
-        let Some(module) = place.module_or_none("between") else { return Ok(layer) };
+        if !place.truth("between")? {
+            return Ok(layer);
+        }
+        let module = place.module("between")?;
         let counts = counts
             .ok_or_else(|| Error::format("a convolution over tokens needs to know the padding"))?;
         let tensor = format!("{module}.weight");

@@ -20,10 +20,11 @@ pub(crate) struct Distances {
 }
 
 impl Writer<'_> {
-    /// The table `distances`, through the norm `distance_norm` where the checkpoint has it, and the
-    /// row of each pair; `None` where the checkpoint has no table. Options: `distance_limit`, the
-    /// farthest distance, and `distance_buckets`: 0, or half as many rows as there are, of which
-    /// the outer half stands for ever more distances each.
+    /// The table `distances`, through the norm `distance_norm` where option `distances_normed`
+    /// holds, and the row of each pair; `None` where nothing looks at distances, or the checkpoint
+    /// has no table. Options: `distance_limit`, the farthest distance, and `distance_buckets`: 0,
+    /// or half as many rows as there are, of which the outer half stands for ever more distances
+    /// each.
     pub(crate) fn distances(
         &mut self,
         place: Place<'_>,
@@ -32,6 +33,10 @@ impl Writer<'_> {
         let (Some(table), Some(field)) = (place.tensor_or_none("distances"), field) else {
             return Ok(None);
         };
+        if !place.truth("content_to_position")? && !place.truth("position_to_content")? {
+            return Ok(None);
+        }
+
         let limit = place.size("distance_limit")?;
         let buckets = place.size_or_none("distance_buckets")?.unwrap_or(0);
         let span = if buckets > 0 { buckets } else { limit };
@@ -39,7 +44,9 @@ impl Writer<'_> {
             let message = format!("distances up to {span} need {} rows", span.saturating_mul(2));
             return Err(Error::format(message).for_tensor(&table));
         }
-        let norm = (Norm::of(place)?, place.module_or_none("distance_norm"));
+        let is_normed = place.truth("distances_normed")?;
+        let module = is_normed.then(|| place.module("distance_norm")).transpose()?;
+        let norm = (Norm::of(place)?, module);
         self.scope("distances", |w| {
             let vectors = w.tensor(&table)?;
             let vectors = w.norm_part(norm.0, "norm", vectors, norm.1)?;

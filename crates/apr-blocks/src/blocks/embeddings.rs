@@ -31,9 +31,11 @@ impl Writer<'_> {
     }
 
     /// Whether vectors of positions are added to those of tokens: option `position_table` says
-    /// `sinusoids`, or the checkpoint has the table `positions`.
+    /// `sinusoids`, or the checkpoint has the table `positions`, and option `learned_positions` is
+    /// not false (DeBERTa v3 has a table that nothing uses).
     pub(crate) fn has_positions(place: Place<'_>) -> Result<bool> {
-        Ok(place.tensor_or_none("positions").is_some()
+        let is_learned = place.truth_or("learned_positions", true)?;
+        Ok(is_learned && place.tensor_or_none("positions").is_some()
             || place.text_or_none("position_table")?.is_some())
     }
 
@@ -46,6 +48,10 @@ impl Writer<'_> {
         x: ValueId,
         positions: ValueId,
     ) -> Result<ValueId> {
+        if !Self::has_positions(place)? {
+            return Ok(x);
+        }
+
         let table = match place.tensor_or_none("positions") {
             Some(table) => self.tensor(&table)?,
             None => match place.text_or_none("position_table")?.as_deref() {
