@@ -18,6 +18,8 @@ use crate::names::NameGroups;
 use member::{Member, counts, inputs, member, numbers, tell_namesakes};
 
 pub use description::Description;
+use mismatch::without_outer_ones;
+
 pub use mismatch::Mismatch;
 
 /// A checkpoint, seen as a member of a family.
@@ -230,6 +232,15 @@ impl<'a> FamilyModel<'a> {
         let shape = self.family.tensors[found.tensor].shape.as_ref()?;
         let dims = shape.iter().map(|dim| self.dimensions.value(dim, &found.numbers)?.as_size());
         dims.collect::<Option<Vec<u64>>>().map(Into::into)
+    }
+
+    /// The shape that the tensor with this canonical name has in Hugging Face's layout, where `shape`
+    /// lacks no more than outermost dimensions of 1, of which ggml's tensors have no trace.
+    #[must_use]
+    pub fn with_outer_ones(&self, canonical: &str, shape: &Shape) -> Option<Shape> {
+        let whole = self.shape_of(canonical)?;
+        let is_same = without_outer_ones(whole.dims()) == without_outer_ones(shape.dims());
+        (is_same && whole != *shape).then_some(whole)
     }
 }
 

@@ -451,6 +451,9 @@ impl Plan<'_, '_> {
             }
         };
 
+        if let Some(whole) = self.model.with_outer_ones(canonical, &info.shape) {
+            info.shape = whole;
+        }
         info.name = self.name(canonical);
         match change {
             None => self.tensors.push((info, Origin::Base(position))),

@@ -103,11 +103,22 @@ impl std::fmt::Display for Mismatch {
     }
 }
 
+/// Dimensions from the first on that is not 1.
+pub(super) fn without_outer_ones(dims: &[u64]) -> &[u64] {
+    let first = dims.iter().position(|&dim| dim != 1).unwrap_or(dims.len());
+    &dims[first..]
+}
+
 impl FamilyModel<'_> {
     /// Where the configuration leads to another shape than the tensor's.
     fn misshaped(&self, position: usize, info: &TensorInfo) -> Option<Mismatch> {
         // Most shapes fit, and are compared without computing what a message needs.
-        self.expected_dims(position).filter(|dims| **dims != *info.shape.dims())?;
+        let differs = |dims: &[u64]| {
+            // ggml's tensors have no trace of outermost dimensions of 1.
+            let [own, expected] = [info.shape.dims(), dims].map(without_outer_ones);
+            dims != info.shape.dims() && !(self.in_gguf_layout && own == expected)
+        };
+        self.expected_dims(position).filter(|dims| differs(dims))?;
         let (expected, formula) = self.expected_shape(position)?;
         Some(Mismatch::Shape {
             name: info.name.clone(),

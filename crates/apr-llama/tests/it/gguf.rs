@@ -443,6 +443,25 @@ fn factors_that_no_llama_3_has_come_back_as_lists() {
     }
 }
 
+/// ggml's tensors have no outermost dimensions of 1, so that a file which llama.cpp quantized has none:
+/// the score of the shared expert is a vector there.
+#[test]
+fn dimensions_of_one_come_back() {
+    let case = named("qwen2_moe");
+    let mut export = exported_with_tokens(&case);
+    export.view.drop_outer_ones();
+    let restored = restore(&export.view, families(), &Architecture::Auto).expect("it comes back");
+    for info in case.reader.tensors() {
+        let found = restored.view.tensors().iter().find(|found| found.name == info.name);
+        assert_eq!(found.map(|found| &found.shape), Some(&info.shape), "{}", info.name);
+    }
+    let file = AsGguf::new(&export.view);
+    let described = apr_llama::described(&file, families(), &Architecture::Auto);
+    let described = described.expect("a family");
+    let model = families().apply("qwen2_moe", file.tensors(), &described).expect("known");
+    assert_eq!(model.mismatches(file.tensors()), []);
+}
+
 /// Files of DeepSeek from before llama.cpp cut the projection of keys and values in two.
 #[test]
 fn a_projection_that_was_not_cut_comes_back() {
