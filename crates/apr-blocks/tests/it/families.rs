@@ -171,3 +171,18 @@ fn another_task_has_another_head() {
     );
     assert_eq!(graphs.unused, ["lm_head.weight"]);
 }
+
+/// What Microsoft published of DeBERTa v3 has a table of positions that the configuration rules
+/// out.
+#[test]
+fn a_table_that_the_configuration_rules_out_is_no_part_of_the_graph() {
+    let mut case = Case::named("deberta_v2");
+    let plain = case.graphs(&GraphOptions::default()).expect("it has a graph");
+    let mut table = case.tensors[0].clone();
+    table.name = "embeddings.position_embeddings.weight".to_owned();
+    table.shape = [40, 32].into();
+    case.tensors.push(table);
+    let graphs = case.graphs(&GraphOptions::default()).expect("it has a graph");
+    assert_eq!(graphs.parts, plain.parts);
+    assert_eq!(graphs.unused, ["embeddings.position_embeddings.weight"]);
+}
