@@ -141,8 +141,7 @@ def check(apr, case, folder):
     model = model(model.config_class(**settings)).eval()
     saved, ours, theirs = folder / "saved", folder / "ours", folder / "theirs"
     model.save_pretrained(saved)
-    past = ["--with-past"] if case.endswith("-past") else []
-    subprocess.run([apr, "export", saved, "--format", "onnx", "-o", ours, "-q", *past], check=True)
+    subprocess.run([apr, "export", saved, "--format", "onnx", "-o", ours, "-q", "--task", task], check=True)
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         main_export(str(saved), output=theirs, task=task, no_post_process=True, do_validation=False)
     return [*compare_names(case, ours, theirs), *run(case, kind, model, ours)]

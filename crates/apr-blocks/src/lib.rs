@@ -23,6 +23,7 @@ mod blocks;
 mod kinds;
 mod model;
 mod names;
+mod task;
 mod writer;
 
 use apr_arch::FamilyModel;
@@ -31,6 +32,8 @@ use apr_graph::{Graph, Opset};
 
 use crate::model::Model;
 use crate::writer::Writer;
+
+pub use crate::task::{class_for, task_asks_past};
 
 /// Lowest and highest version of ONNX's operators that blocks are written in.
 const OPSETS: std::ops::RangeInclusive<i64> = 17..=23;
@@ -42,8 +45,9 @@ pub struct GraphOptions {
     pub past: bool,
     /// Version of ONNX's operators.
     pub opset: i64,
-    /// What the head is for, such as `CausalLM`; no text for no head. `None`: as `architectures` of
-    /// the configuration says.
+    /// What the head is for: a task as Optimum names it, such as `text-generation-with-past`, which
+    /// stands for `past` too; or the end of a class, such as `CausalLM`; no text for no head. `None`:
+    /// as `architectures` of the configuration says.
     pub task: Option<String>,
 }
 
@@ -81,12 +85,16 @@ pub fn graphs(
     tensors: &[TensorInfo],
     options: &GraphOptions,
 ) -> Result<Graphs> {
-    let settings = model.graph_settings(options.task.as_deref()).ok_or_else(|| {
+    let without_graph = || {
         Error::version(format!(
             "the family {} has no [graph]: what its models compute is not known",
             model.family().name()
         ))
-    })?;
+    };
+    model.graph_settings(None).ok_or_else(without_graph)?;
+    let asked = options.task.as_deref();
+    let class = asked.map(|asked| task::class_of(model, asked)).transpose()?;
+    let settings = model.graph_settings(class.as_deref()).ok_or_else(without_graph)?;
     if !OPSETS.contains(&options.opset) {
         let (first, last) = (OPSETS.start(), OPSETS.end());
         return Err(Error::version(format!(
@@ -103,12 +111,10 @@ pub fn graphs(
         )));
     }
 
-    let kind = settings.kind().ok_or_else(|| {
-        let (family, task) = (settings.model().family().name(), settings.task());
-        Error::version(format!("family {family} has no graph of a model for the task '{task}'"))
-    })?;
+    let kind = settings.kind().ok_or_else(|| task::lacks(settings.model(), settings.task()))?;
+    let past = options.past || asked.is_some_and(task_asks_past);
     let model = Model::new(settings, tensors, options.opset);
-    let parts = parts(&model, &kind, options.past)?;
+    let parts = parts(&model, &kind, past)?;
     Ok(Graphs { parts, unused: model.unused() })
 }
 

@@ -161,12 +161,8 @@ impl<'p> Place<'p> {
     /// # Errors
     /// E003 when the family has none for the task.
     pub(crate) fn required_head(self) -> Result<String> {
-        self.text_or_none("head")?.ok_or_else(|| {
-            let (family, task) = (self.model.family().family().name(), self.model.settings.task());
-            Error::version(format!(
-                "the graph of family {family} has no head for the task '{task}'"
-            ))
-        })
+        let lacks = || crate::task::lacks(self.model.family(), self.model.settings.task());
+        self.text_or_none("head")?.ok_or_else(lacks)
     }
 
     /// A text, where the option has a value.

@@ -244,7 +244,8 @@ pub(crate) struct GraphArgs {
     /// Version of ONNX's operators [default: the file's; else 17]
     #[arg(long, value_name = "N")]
     pub(crate) opset: Option<i64>,
-    /// What the head is for, such as CausalLM [default: what the configuration says]
+    /// What the head is for, such as text-generation or CausalLM [default: what the configuration
+    /// says]
     #[arg(long, value_name = "TASK")]
     pub(crate) task: Option<String>,
 }

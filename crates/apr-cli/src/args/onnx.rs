@@ -24,8 +24,9 @@ pub(crate) struct OnnxArgs {
     /// generating token by token
     #[arg(long)]
     pub(crate) with_past: bool,
-    /// What the head is for, such as CausalLM; an empty text for no head [default: as the
-    /// configuration says]
+    /// What the head is for: a task as Optimum names it (text-generation-with-past, fill-mask, ...),
+    /// or the end of a class (CausalLM); an empty text for no head [default: as the configuration
+    /// says]
     #[arg(long, hide_short_help = true, value_name = "TASK")]
     pub(crate) task: Option<String>,
     /// Multiply quantized matrices by onnxruntime's MatMulNBits, which needs no copy of them in

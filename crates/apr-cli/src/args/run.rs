@@ -125,7 +125,8 @@ pub(crate) struct RunArgs {
     /// [default: by the sizes of the weights and of what goes in]
     #[arg(long, value_name = "N", value_parser = parse_steps)]
     pub(crate) max_work: Option<u64>,
-    /// What the head is for, such as CausalLM [default: what the configuration says]
+    /// What the head is for, such as text-generation or CausalLM [default: what the configuration
+    /// says]
     #[arg(long, value_name = "TASK")]
     pub(crate) task: Option<String>,
 }

@@ -288,3 +288,49 @@ fn weights_of_2_gib_and_more_lie_beside_their_graph() {
     sandbox.apr("export large -o m.onnx --external-data never").fails(4, &refused);
     assert!(!sandbox.path("m.onnx").exists());
 }
+
+/// Optimum's names of tasks stand for the classes that it exports for them.
+#[test]
+fn a_task_may_be_called_as_optimum_calls_it() {
+    let sandbox = Sandbox::new();
+    let export = |case: &str, options: &str, out: &str| {
+        sandbox.apr(&format!("export {case} --format onnx -o {out} {options}"))
+    };
+    // The case, Optimum's task, and the same said otherwise.
+    for (case, task, options) in [
+        ("bert_mlm", "fill-mask", ""),
+        ("bert_mlm", "feature-extraction", "--task="),
+        ("bert_classifier", "text-classification", ""),
+        ("bert_tokens", "token-classification", ""),
+        ("bert_qa", "question-answering", ""),
+        ("gpt2", "text-generation", ""),
+        ("gpt2", "text-generation-with-past", "--with-past"),
+        ("gpt2", "causal-lm-with-past", "--with-past"),
+        ("whisper", "automatic-speech-recognition-with-past", "--with-past"),
+        ("wav2vec2_ctc", "automatic-speech-recognition", ""),
+        ("vit_classifier", "image-classification", ""),
+        ("clip", "zero-shot-image-classification", ""),
+        ("t5", "text2text-generation-with-past", "--with-past"),
+    ] {
+        made_up(&sandbox, case);
+        export(case, &format!("--task {task}"), &format!("{case}_{task}")).ok();
+        export(case, options, &format!("{case}_{task}_same")).ok();
+        for part in ["model", "encoder_model", "decoder_model", "decoder_with_past_model"] {
+            let path = |folder: String| sandbox.path(&format!("{folder}/{part}.onnx"));
+            let files = [path(format!("{case}_{task}")), path(format!("{case}_{task}_same"))]
+                .map(|path| std::fs::read(path).ok());
+            assert_eq!(files[0], files[1], "{case} {task} {part}");
+        }
+    }
+
+    export("bert_mlm", "--task text-generatoin", "x")
+        .fails(4, &["E001", "text-generatoin", "text-generation-with-past", "fill-mask"]);
+    export("bert_mlm", "--task fill-mask-with-past", "x").fails(4, &["E001", "no task"]);
+    let lacks = ["E003", "text-generation", "it has feature-extraction, fill-mask"];
+    export("bert_mlm", "--task text-generation", "x").fails(4, &lacks);
+    let script = "export bert_mlm --format torchscript -o x.pt --task text-generation";
+    sandbox.apr(script).fails(4, &lacks);
+    export("bert_mlm", "--task feature-extraction-with-past", "idle")
+        .ok()
+        .says(&["feature-extraction-with-past changes nothing"]);
+}

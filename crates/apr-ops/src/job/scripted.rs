@@ -112,8 +112,8 @@ impl Job {
         let options = self.graph.options(self.graph.opset.unwrap_or(OPSET));
         let found = match graphs(family, source.reader().tensors(), &options) {
             Ok(found) => found,
-            // A family without blocks, or an option that no block knows.
-            Err(error) if error.code() == Code::Version => {
+            // A family without blocks, or an option that no block knows; not what was asked for.
+            Err(error) if error.code() == Code::Version && self.graph.task.is_none() => {
                 return Ok(Program::Unknown(error.message().to_owned()));
             }
             Err(error) => return Err(error.into()),

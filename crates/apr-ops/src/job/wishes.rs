@@ -1,6 +1,6 @@
 //! What is wanted of the graph of a model.
 
-use apr_blocks::GraphOptions;
+use apr_blocks::{GraphOptions, task_asks_past};
 use apr_graph::{ElementType, Graph, Meaning, first_cast};
 use apr_registry::{CheckpointReader, DType, DTypeKind, Error};
 use apr_tensor::cast::can_cast;
@@ -15,7 +15,8 @@ pub struct GraphWishes {
     pub opset: Option<i64>,
     /// Keys and values of earlier tokens go in, and those of all tokens come out.
     pub with_past: bool,
-    /// What the head is for, such as `CausalLM`; `None`: as the configuration says.
+    /// What the head is for, by Optimum's name of the task or as `CausalLM`; `None`: as the
+    /// configuration says.
     pub task: Option<String>,
     /// How quantized tensors stay quantized.
     pub blocks: Blocks,
@@ -52,11 +53,14 @@ impl GraphWishes {
             let mut inputs = graph.body.inputs.iter().map(|input| graph.body.value(*input).meaning);
             inputs.any(|meaning| matches!(meaning, Meaning::PastKey | Meaning::PastState))
         };
-        let is_idle = self.with_past && !models.iter().any(takes_past);
-        is_idle.then(|| {
-            "the model has no keys and values of earlier tokens, so --with-past changes nothing"
-                .to_owned()
-        })
+        let by_task = self.task.as_deref().filter(|task| task_asks_past(task));
+        if !(self.with_past || by_task.is_some()) || models.iter().any(takes_past) {
+            return None;
+        }
+        let asked = by_task.filter(|_| !self.with_past).unwrap_or("--with-past");
+        Some(format!(
+            "the model has no keys and values of earlier tokens, so {asked} changes nothing"
+        ))
     }
 
     /// The operators' version for a graph that is made anew: what the weights ask for, and the

@@ -16,7 +16,7 @@ mod tokens;
 mod transcription;
 mod writing;
 
-use apr_blocks::GraphOptions;
+use apr_blocks::{GraphOptions, class_for};
 use apr_graph::{Body, Meaning};
 use apr_infer::Session;
 use apr_io::Crew;
@@ -43,7 +43,9 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome {
     let source = Source::new(&*model.reader, context.families()?)
         .named(&model.name)
         .taken_for(&architecture);
-    let task = args.task.clone().or_else(|| facts.task());
+    let own = facts.task();
+    let asked = args.task.as_deref().map(|task| class_for(task, own.as_deref()).into_owned());
+    let task = asked.or_else(|| own.clone());
     let job = Job {
         args,
         context,

@@ -184,7 +184,10 @@ impl Reading<'_> {
     fn is_filled(&self, logits: &Tensor) -> bool {
         let labels = self.job.facts.get("num_labels").and_then(Json::as_u64);
         let width = logits.shape().last().map(|width| *width as u64);
-        let task = self.job.args.task.clone().or_else(|| self.job.facts.task());
+        let own = self.job.facts.task();
+        let asked = self.job.args.task.as_deref();
+        let asked = asked.map(|task| apr_blocks::class_for(task, own.as_deref()).into_owned());
+        let task = asked.or(own);
         task.map_or(labels != width, |task| task != "TokenClassification")
     }
 

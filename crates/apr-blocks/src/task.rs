@@ -1,0 +1,153 @@
+//! What a head is for: by a class of transformers, or as Optimum names tasks.
+
+use std::borrow::Cow;
+
+use apr_arch::{FamilyModel, GraphSettings};
+use apr_core::{Error, Result};
+
+/// Ends the name of a task that takes earlier keys and values.
+const WITH_PAST: &str = "-with-past";
+
+/// A task as Optimum names it.
+struct Task {
+    name: &'static str,
+    /// What classes of transformers have after `For`, the usual one first; no text is no head.
+    classes: &'static [&'static str],
+    /// Whether there is one with earlier keys and values.
+    goes_on: bool,
+}
+
+const fn task(name: &'static str, classes: &'static [&'static str], goes_on: bool) -> Task {
+    Task { name, classes, goes_on }
+}
+
+const TASKS: [Task; 15] = [
+    task("feature-extraction", &[""], true),
+    task("text-generation", &["CausalLM"], true),
+    task("text2text-generation", &["ConditionalGeneration"], true),
+    task("fill-mask", &["MaskedLM"], false),
+    task("text-classification", &["SequenceClassification"], false),
+    task("token-classification", &["TokenClassification"], false),
+    task("question-answering", &["QuestionAnswering"], false),
+    task("multiple-choice", &["MultipleChoice"], false),
+    task("image-classification", &["ImageClassification"], false),
+    task("zero-shot-image-classification", &[""], false),
+    task("automatic-speech-recognition", &["ConditionalGeneration", "CTC"], true),
+    task("audio-classification", &["AudioClassification", "SequenceClassification"], false),
+    task("audio-frame-classification", &["AudioFrameClassification"], false),
+    task("audio-xvector", &["XVector"], false),
+    task("image-to-text", &["ConditionalGeneration"], true),
+];
+
+/// Other names of the same tasks.
+const SYNONYMS: [(&str, &str); 13] = [
+    ("causal-lm", "text-generation"),
+    ("default", "feature-extraction"),
+    ("sentence-similarity", "feature-extraction"),
+    ("image-feature-extraction", "feature-extraction"),
+    ("masked-lm", "fill-mask"),
+    ("sequence-classification", "text-classification"),
+    ("zero-shot-classification", "text-classification"),
+    ("seq2seq-lm", "text2text-generation"),
+    ("summarization", "text2text-generation"),
+    ("translation", "text2text-generation"),
+    ("speech2seq-lm", "automatic-speech-recognition"),
+    ("audio-ctc", "automatic-speech-recognition"),
+    ("vision2seq-lm", "image-to-text"),
+];
+
+/// A task that was asked for, if it is one of Optimum's, and whether with earlier keys and values.
+fn named(asked: &str) -> Option<(&'static Task, bool)> {
+    let (name, past) = match asked.strip_suffix(WITH_PAST) {
+        Some(name) => (name, true),
+        None => (asked, false),
+    };
+    let usual = SYNONYMS.iter().find(|(other, _)| *other == name).map_or(name, |(_, usual)| usual);
+    TASKS.iter().find(|task| task.name == usual && (task.goes_on || !past)).map(|task| (task, past))
+}
+
+/// Whether a task's name asks for earlier keys and values.
+#[must_use]
+pub fn task_asks_past(asked: &str) -> bool {
+    named(asked).is_some_and(|(_, past)| past)
+}
+
+/// What a class of transformers for a task has after `For`. Of several, the model's `own` is taken
+/// if it is one of them; what is no task of Optimum's is taken for such an end itself.
+///
+/// ```
+/// assert_eq!(apr_blocks::class_for("text-generation-with-past", None), "CausalLM");
+/// assert_eq!(apr_blocks::class_for("automatic-speech-recognition", Some("CTC")), "CTC");
+/// assert_eq!(apr_blocks::class_for("MaskedLM", None), "MaskedLM");
+/// ```
+#[must_use]
+pub fn class_for<'a>(asked: &'a str, own: Option<&str>) -> Cow<'a, str> {
+    let Some((task, _)) = named(asked) else { return Cow::Borrowed(asked) };
+    let is_own = |class: &&&str| Some(**class) == own;
+    let class = task.classes.iter().find(is_own).or(task.classes.first());
+    Cow::Borrowed(class.copied().unwrap_or_default())
+}
+
+/// The end of a class that a model of a family has for a task.
+///
+/// # Errors
+/// E001 for a name that is neither a task of Optimum nor the end of a class, with those there are;
+/// E003 for one that the family has no head for, with those that it has.
+pub(crate) fn class_of<'a>(model: &FamilyModel<'_>, asked: &'a str) -> Result<Cow<'a, str>> {
+    let Some((task, _)) = named(asked) else {
+        // Ends of classes are written with capitals, and no text is no head.
+        if asked.is_empty() || asked.starts_with(|c: char| c.is_ascii_uppercase()) {
+            return has(model, asked)
+                .then_some(Cow::Borrowed(asked))
+                .ok_or_else(|| lacks(model, asked));
+        }
+        let names = TASKS.map(|task| match task.goes_on {
+            true => format!("{0}, {0}{WITH_PAST}", task.name),
+            false => task.name.to_owned(),
+        });
+        let message = format!(
+            "there is no task '{asked}'; tasks are {}, or the end of a class as CausalLM",
+            names.join(", ")
+        );
+        return Err(Error::format(message));
+    };
+
+    let own = model.graph_settings(None).map(|settings| settings.task().to_owned());
+    let usual = class_for(asked, own.as_deref());
+    if has(model, &usual) {
+        return Ok(usual);
+    }
+    let other = task.classes.iter().find(|class| has(model, class));
+    other.map(|class| Cow::Borrowed(*class)).ok_or_else(|| lacks(model, asked))
+}
+
+/// The error about a task that a family has no graph for.
+pub(crate) fn lacks(model: &FamilyModel<'_>, asked: &str) -> Error {
+    let has = |task: &&Task| task.classes.iter().any(|class| has(model, class));
+    let known: Vec<&str> = TASKS.iter().filter(has).map(|task| task.name).collect();
+    let known = match known.as_slice() {
+        [] => String::new(),
+        known => format!("; it has {}", known.join(", ")),
+    };
+    let family = model.family().name();
+    Error::version(format!("family {family} has no graph of a model for the task '{asked}'{known}"))
+}
+
+/// Whether a family has a graph and a head of this end of a class.
+fn has(model: &FamilyModel<'_>, class: &str) -> bool {
+    model.graph_settings(Some(class)).is_some_and(|settings| has_head(&settings))
+}
+
+/// Whether the graph has a head for its task, as far as the family's table tells.
+fn has_head(settings: &GraphSettings<'_>) -> bool {
+    let Some(kind) = settings.kind() else { return false };
+    let stack = match kind.as_str() {
+        "encoder_decoder" => "decoder",
+        "vision" => "vision",
+        "encoder" => "encoder",
+        "decoder" | "sound" | "stages" | "state_space" => "",
+        // Those for two sides have no heads by task.
+        _ => return settings.task().is_empty(),
+    };
+    settings.option(stack, "head", &[]).is_some()
+}
