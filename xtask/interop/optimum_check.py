@@ -68,6 +68,9 @@ CASES = {
     "t5-past": ("T5ForConditionalGeneration", T5, "text2text-generation-with-past", "Seq2SeqLM"),
     "whisper": ("WhisperForConditionalGeneration", WHISPER, "automatic-speech-recognition", "SpeechSeq2Seq"),
     "whisper-past": ("WhisperForConditionalGeneration", WHISPER, "automatic-speech-recognition-with-past", "SpeechSeq2Seq"),
+    "t5-merged": ("T5ForConditionalGeneration", T5, "text2text-generation-with-past", "Seq2SeqLM"),
+    "whisper-merged": (
+        "WhisperForConditionalGeneration", WHISPER, "automatic-speech-recognition-with-past", "SpeechSeq2Seq"),
     "wav2vec2": ("Wav2Vec2ForCTC", SOUND, "automatic-speech-recognition", "CTC"),
     "vit": ("ViTForImageClassification", PICTURE, "image-classification", "ImageClassification"),
     "clip": ("CLIPModel", CLIP, "zero-shot-image-classification", "ZeroShotImageClassification"),
@@ -89,6 +92,9 @@ def signature(path):
 def compare_names(case, ours, theirs):
     """What is named otherwise, as sentences."""
     files = [{path.name for path in folder.glob("*.onnx")} for folder in (ours, theirs)]
+    if case.endswith("-merged"):
+        # Optimum leaves the two files there that it merged.
+        files[1] -= {"decoder_model.onnx", "decoder_with_past_model.onnx"}
     if files[0] != files[1]:
         yield f"files {sorted(files[0])}, Optimum's are {sorted(files[1])}"
     for name in sorted(files[0] & files[1]):
@@ -107,13 +113,15 @@ def generated(case, kind, model, ours):
     """Tokens of Optimum's class and of transformers."""
     mask = {"attention_mask": torch.ones_like(IDS), "pad_token_id": 0, "eos_token_id": None} if kind == "CausalLM" else {}
     inputs = torch.randn(1, 80, 3000) if kind == "SpeechSeq2Seq" else IDS
-    settings = mask | {"max_new_tokens": 12, "do_sample": False, "use_cache": case.endswith("-past")}
+    settings = mask | {"max_new_tokens": 12, "do_sample": False, "use_cache": case.endswith(("-past", "-merged"))}
     return [one.generate(inputs, **settings) for one in (ours, model)]
 
 
 def run(case, kind, model, folder):
     """What differs when Optimum's class runs the files in a folder, as sentences."""
-    options = {"use_cache": case.endswith("-past")} if kind in ("CausalLM", "Seq2SeqLM", "SpeechSeq2Seq") else {}
+    options = {"use_cache": case.endswith(("-past", "-merged"))} if kind in ("CausalLM", "Seq2SeqLM", "SpeechSeq2Seq") else {}
+    if case.endswith("-merged"):
+        options["use_merged"] = True
     ours = getattr(optimum.onnxruntime, f"ORTModelFor{kind}").from_pretrained(folder, use_io_binding=False, **options)
     if options:
         mine, theirs = generated(case, kind, model, ours)
@@ -141,9 +149,11 @@ def check(apr, case, folder):
     model = model(model.config_class(**settings)).eval()
     saved, ours, theirs = folder / "saved", folder / "ours", folder / "theirs"
     model.save_pretrained(saved)
-    subprocess.run([apr, "export", saved, "--format", "onnx", "-o", ours, "-q", "--task", task], check=True)
+    is_merged = case.endswith("-merged")
+    merged = ["--merged"] if is_merged else []
+    subprocess.run([apr, "export", saved, "--format", "onnx", "-o", ours, "-q", "--task", task, *merged], check=True)
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        main_export(str(saved), output=theirs, task=task, no_post_process=True, do_validation=False)
+        main_export(str(saved), output=theirs, task=task, no_post_process=not is_merged, do_validation=False)
     return [*compare_names(case, ours, theirs), *run(case, kind, model, ours)]
 
 

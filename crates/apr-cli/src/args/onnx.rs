@@ -24,6 +24,10 @@ pub(crate) struct OnnxArgs {
     /// generating token by token
     #[arg(long)]
     pub(crate) with_past: bool,
+    /// Write the decoder of an encoder-decoder as one file, decoder_model_merged.onnx, as
+    /// transformers.js loads it; implies --with-past
+    #[arg(long, hide_short_help = true)]
+    pub(crate) merged: bool,
     /// What the head is for: a task as Optimum names it (text-generation-with-past, fill-mask, ...),
     /// or the end of a class (CausalLM); an empty text for no head [default: as the configuration
     /// says]
@@ -52,6 +56,7 @@ impl OnnxArgs {
         GraphWishes {
             opset: self.opset,
             with_past: self.with_past,
+            merged: self.merged,
             task: self.task.clone(),
             blocks: if self.matmul_nbits { Blocks::MatMulNBits } else { Blocks::Dequantized },
         }

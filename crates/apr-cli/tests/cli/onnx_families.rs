@@ -83,6 +83,30 @@ fn exports_of_families_compute_what_transformers_computes() {
             }));
         }
     }
+    for case in ["t5", "whisper"] {
+        let folder = format!("{case}_out/merged");
+        sandbox.apr(&format!("export {case} --format onnx -o {folder} --merged")).ok();
+        let [encoder, merged] = ["encoder_model", "decoder_model_merged"]
+            .map(|part| sandbox.read(&format!("{folder}/{part}.onnx")));
+        let alone = sandbox.read(&format!("{case}_out/past/decoder_model.onnx"));
+        // Both branches read the same weights; the second one's nodes are what is more.
+        let weights = |bytes: &[u8]| {
+            sandbox.write("one.onnx", bytes);
+            let report = sandbox.apr("inspect one.onnx --json").ok().json();
+            report["parameters"].as_u64().expect("a number")
+        };
+        // Each branch has its own numbers, such as an epsilon.
+        assert!(weights(&merged) < weights(&alone) + 50, "{case}");
+        assert!(!sandbox.path(&format!("{folder}/decoder_model.onnx")).exists());
+        files.push((format!("{folder}/encoder_model.onnx"), encoder));
+        files.push((format!("{folder}/decoder_model_merged.onnx"), merged));
+    }
+    for (case, said) in [("gpt2", "--merged changes nothing"), ("bert", "--merged changes nothing")]
+    {
+        let folder = format!("{case}_out/idle");
+        let run = sandbox.apr(&format!("export {case} --format onnx -o {folder} --merged"));
+        run.ok().says(&[said]);
+    }
     agreed("onnx/families", &files, || {
         for (case, _) in CASES {
             judge("graphs.py", &["--exported", case, &format!("{case}_out")], &sandbox.path(""));

@@ -55,6 +55,8 @@ impl Job {
         let restored = source.through(&prepared.view);
         let Computation { mut view, models, mut warnings } =
             self.computation(&restored, &storage)?;
+        let (models, idle) = self.graph.merge(models)?;
+        warnings.extend(idle);
 
         // A graph's file has no place for them: `lost_metadata` tells what is lost.
         *view.metadata_mut() = Metadata::new();

@@ -43,6 +43,11 @@ impl Job {
             return Err(JobError::Request(message).into());
         }
 
+        if self.graph.merged {
+            let message = "a program has all parts of a model as methods: --merged is for ONNX";
+            return Err(JobError::Request(message.to_owned()).into());
+        }
+
         let foreign = self.foreign(&source.through(reader)).map_err(JobError::from)?;
         let Foreign { mut prepared, losses, config, .. } = foreign;
         state_configuration(&mut prepared.view, config);

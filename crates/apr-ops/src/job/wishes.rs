@@ -1,7 +1,7 @@
 //! What is wanted of the graph of a model.
 
 use apr_blocks::{GraphOptions, task_asks_past};
-use apr_graph::{ElementType, Graph, Meaning, first_cast};
+use apr_graph::{ElementType, Graph, Meaning, either, first_cast, infer, inline};
 use apr_registry::{CheckpointReader, DType, DTypeKind, Error};
 use apr_tensor::cast::can_cast;
 
@@ -15,6 +15,9 @@ pub struct GraphWishes {
     pub opset: Option<i64>,
     /// Keys and values of earlier tokens go in, and those of all tokens come out.
     pub with_past: bool,
+    /// The decoder with and without earlier keys and values is one model, which an input tells
+    /// which of them to compute.
+    pub merged: bool,
     /// What the head is for, by Optimum's name of the task or as `CausalLM`; `None`: as the
     /// configuration says.
     pub task: Option<String>,
@@ -30,7 +33,39 @@ impl GraphWishes {
 
     /// As the families' blocks take them.
     pub(super) fn options(&self, opset: i64) -> GraphOptions {
-        GraphOptions { past: self.with_past, opset, task: self.task.clone() }
+        GraphOptions { past: self.with_past || self.merged, opset, task: self.task.clone() }
+    }
+
+    /// The parts of a model as they are wished for: the decoder's two as one, and what to say where
+    /// there are no two.
+    pub(super) fn merge(
+        &self,
+        mut models: Vec<(String, Graph)>,
+    ) -> Result<(Vec<(String, Graph)>, Option<String>), JobError> {
+        const FIRST: &str = "decoder_model";
+        const NEXT: &str = "decoder_with_past_model";
+
+        let place = |wanted: &str| models.iter().position(|(name, _)| name == wanted);
+        if !self.merged {
+            return Ok((models, None));
+        }
+        let (Some(first), Some(next)) = (place(FIRST), place(NEXT)) else {
+            let takes_past = self.idle_past(&models).is_none();
+            let idle = "the model is one graph, which is written as with --with-past: --merged \
+                changes nothing";
+            return Ok((models, takes_past.then(|| idle.to_owned())));
+        };
+
+        // The types of outputs say what is empty where they are not made.
+        let written_out = |at: usize| {
+            let mut graph = inline(&models[at].1)?;
+            infer(&mut graph);
+            Ok::<_, JobError>(graph)
+        };
+        let merged = either("use_cache_branch", &written_out(next)?, &written_out(first)?)?;
+        models[first] = ("decoder_model_merged".to_owned(), merged);
+        models.remove(next);
+        Ok((models, None))
     }
 
     /// Refuses what a model's own graph can't be asked for.
@@ -38,9 +73,9 @@ impl GraphWishes {
     /// # Errors
     /// [`JobError::Request`].
     pub(super) fn check_own(&self) -> Result<(), JobError> {
-        if self.with_past || self.task.is_some() {
-            let message = "the model has a graph of its own: --with-past and --task are for graphs \
-                that a family makes";
+        if self.with_past || self.merged || self.task.is_some() {
+            let message = "the model has a graph of its own: --with-past, --merged and --task are \
+                for graphs that a family makes";
             return Err(JobError::Request(message.to_owned()));
         }
         Ok(())
@@ -53,11 +88,15 @@ impl GraphWishes {
             let mut inputs = graph.body.inputs.iter().map(|input| graph.body.value(*input).meaning);
             inputs.any(|meaning| matches!(meaning, Meaning::PastKey | Meaning::PastState))
         };
-        let by_task = self.task.as_deref().filter(|task| task_asks_past(task));
-        if !(self.with_past || by_task.is_some()) || models.iter().any(takes_past) {
+        if models.iter().any(takes_past) {
             return None;
         }
-        let asked = by_task.filter(|_| !self.with_past).unwrap_or("--with-past");
+        let asked = match self.task.as_deref().filter(|task| task_asks_past(task)) {
+            _ if self.with_past => "--with-past",
+            _ if self.merged => "--merged",
+            Some(task) => task,
+            None => return None,
+        };
         Some(format!(
             "the model has no keys and values of earlier tokens, so {asked} changes nothing"
         ))
