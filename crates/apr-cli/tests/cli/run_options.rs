@@ -90,6 +90,20 @@ fn settings_for_generation_count_or_are_named() {
     assert_eq!((&run(&[])["text"], &run(&[])["ended"]), (&json!(""), &json!("stop")));
 }
 
+/// What transformers generates by the same file: `fixtures/run/settings.py`.
+#[test]
+fn settings_lead_to_the_tokens_of_transformers() {
+    let sandbox = Sandbox::new();
+    let text = fs::read_to_string(locate::fixture("run/settings.json")).expect("the fixture");
+    let expected: Value = serde_json::from_str(&text).expect("JSON");
+    let prompt = expected["prompt"].as_str().expect("a text");
+    for case in expected["cases"].as_array().expect("cases") {
+        let model = with_settings(&sandbox, &case["settings"]);
+        let made = sandbox.run(&["run", &model, "--prompt", prompt, "--json"]).clean().json();
+        assert_eq!((&made["added"], &made["ended"]), (&case["added"], &case["ended"]), "{case}");
+    }
+}
+
 #[test]
 fn penalties_and_probabilities_are_options() {
     let sandbox = Sandbox::new();

@@ -114,6 +114,11 @@ fn dispatch(
     let writes = has_text && ((generates && has_logits) || given.texts.is_empty());
     let wants = !job.args.want.is_empty();
     check_options(job.args, false, writes && !wants)?;
+    let has_answers = writes && !wants || !given.sounds.is_empty();
+    if job.args.separator.is_some() && !has_answers {
+        let message = "--separator is for what a model writes, and this one writes nothing";
+        return Err(Failure::Usage(message.to_owned()));
+    }
     if !given.sounds.is_empty() {
         let hears = reads(Meaning::Waveform) || sounds::detects_speech(body);
         return if hears {
@@ -156,8 +161,7 @@ fn check_options(args: &RunArgs, transcribes: bool, writes: bool) -> Outcome {
         || args.seed.is_some()
         || [args.temperature, args.top_p, args.min_p, args.repeat_penalty, args.presence_penalty]
             .iter()
-            .any(Option::is_some)
-        || args.separator.is_some();
+            .any(Option::is_some);
     let writes_nothing = !(writes || transcribes);
     if of_texts && !writes || of_generation && writes_nothing {
         let why = match args.want.is_empty() {
@@ -165,8 +169,8 @@ fn check_options(args: &RunArgs, transcribes: bool, writes: bool) -> Outcome {
             false => "are for going on with a text, and --want reads it only",
         };
         let message = format!(
-            "--chat, --stop, --logprobs, --separator, --max-tokens and the options of sampling, \
-             such as --temperature, {why}"
+            "--chat, --stop, --logprobs, --max-tokens and the options of sampling, such as \
+             --temperature, {why}"
         );
         return Err(Failure::Usage(message));
     }

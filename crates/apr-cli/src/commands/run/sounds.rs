@@ -12,6 +12,7 @@ use apr_ops::run::{Pooling, Runnable, Spoken, collapsed, normalize, pool, spoken
 use serde::Serialize;
 use serde_json::Value as Json;
 
+use super::answers::Answers;
 use super::job::{Job, meaning};
 use super::output::Output;
 use super::texts::{Label, labels, render_labels};
@@ -135,7 +136,22 @@ pub(super) fn run(
         output.write(&[("values".to_owned(), rows(&results)?)])?;
     }
 
+    let text = |heard: &Heard| match &heard.made {
+        Made::Transcription { text } => Some(text.clone()),
+        _ => None,
+    };
+    let texts: Option<Vec<String>> = results.iter().map(text).collect();
     let report = SoundsReport { file: job.name.to_owned(), results };
+    if let Some(texts) = texts {
+        let mut answers = Answers::of(job);
+        for text in &texts {
+            answers.begin()?;
+            answers.write(text)?;
+            answers.end(text);
+        }
+        answers.finish()?;
+        return job.context.printer.report(&report, |_, _| Ok(()));
+    }
     job.context.printer.report(&report, |out, report| {
         report.results.iter().try_for_each(|heard| {
             if paths.len() > 1 {
