@@ -15,8 +15,7 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::hint::black_box;
-use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::BorrowedFd;
 use std::panic;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -37,6 +36,8 @@ const DOCUMENT: &[u8] = b"{\"error\":{\"code\":\"E008\",\"message\":\"the system
 
 /// Whether an allocation failed.
 static FAILED: AtomicBool = AtomicBool::new(false);
+/// Whether there is a limit: then the C library, too, may end the process where it gets nothing.
+static LIMITED: AtomicBool = AtomicBool::new(false);
 /// Whether errors are documents as well.
 static JSON: AtomicBool = AtomicBool::new(false);
 
@@ -88,6 +89,7 @@ pub(crate) fn prepare() -> Result<(), ExitCode> {
         return Err(ExitCode::from(1));
     }
     if limit.is_some() {
+        LIMITED.store(true, Ordering::Relaxed);
         grow_stack();
     }
 
@@ -114,7 +116,7 @@ pub(crate) fn tell_as_json(json: bool) {
 }
 
 fn on_abort() {
-    if FAILED.load(Ordering::Relaxed) {
+    if FAILED.load(Ordering::Relaxed) || LIMITED.load(Ordering::Relaxed) {
         tell();
         low_level::exit(1);
     }
@@ -133,9 +135,12 @@ fn is_about_threads(info: &panic::PanicHookInfo<'_>) -> bool {
 
 /// Says it without asking for memory.
 fn tell() {
-    let _ = rustix::io::write(io::stderr().as_fd(), MESSAGE);
+    // The handles of the standard library have buffers, which would have to be made.
+    // SAFETY: nothing closes the standard streams.
+    let (out, err) = unsafe { (BorrowedFd::borrow_raw(1), BorrowedFd::borrow_raw(2)) };
+    let _ = rustix::io::write(err, MESSAGE);
     if JSON.load(Ordering::Relaxed) {
-        let _ = rustix::io::write(io::stdout().as_fd(), DOCUMENT);
+        let _ = rustix::io::write(out, DOCUMENT);
     }
 }
 

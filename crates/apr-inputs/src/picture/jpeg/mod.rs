@@ -145,7 +145,7 @@ impl Decoder {
         let mut needed = 3 * (self.width as u64) * (self.height as u64);
         for plane in &mut self.components {
             // Fractions of the largest plane have no rule in libjpeg.
-            if across % plane.across != 0 || down % plane.down != 0 {
+            if !across.is_multiple_of(plane.across) || !down.is_multiple_of(plane.down) {
                 return None;
             }
             plane.width = (self.width * plane.across).div_ceil(across);

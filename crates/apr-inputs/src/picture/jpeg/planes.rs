@@ -16,7 +16,8 @@ pub(super) fn enlarged(
     // The nearer row, and the one behind it, for a row of the picture.
     let pair = |at: usize| {
         let near = at / 2;
-        let far = if at % 2 == 0 { near.saturating_sub(1) } else { (near + 1).min(height - 1) };
+        let far =
+            if at.is_multiple_of(2) { near.saturating_sub(1) } else { (near + 1).min(height - 1) };
         (rows(near), rows(far))
     };
     let mut made = Vec::with_capacity(size.0 * size.1);
@@ -30,7 +31,7 @@ pub(super) fn enlarged(
             }
             (1, 2) => {
                 let (near, far) = pair(at);
-                high(near, far, if at % 2 == 0 { 1 } else { 2 })
+                high(near, far, if at.is_multiple_of(2) { 1 } else { 2 })
             }
             (across, down) => repeated(rows(at / down), across),
         };

@@ -62,7 +62,7 @@ impl Scan {
             _ => (decoder.width.div_ceil(8 * across), decoder.height.div_ceil(8 * down)),
         };
         for unit in 0..units.0 * units.1 {
-            if decoder.restart > 0 && unit > 0 && unit % decoder.restart == 0 {
+            if decoder.restart > 0 && unit > 0 && unit.is_multiple_of(decoder.restart) {
                 state.bits.restart()?;
                 state.before.fill(0);
                 state.run = 0;
