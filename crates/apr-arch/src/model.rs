@@ -234,8 +234,8 @@ impl<'a> FamilyModel<'a> {
         dims.collect::<Option<Vec<u64>>>().map(Into::into)
     }
 
-    /// The shape that the tensor with this canonical name has in Hugging Face's layout, where `shape`
-    /// lacks no more than outermost dimensions of 1, of which ggml's tensors have no trace.
+    /// The shape that the tensor with this canonical name has in Hugging Face's layout, where
+    /// `shape` lacks no more than outermost dimensions of 1, of which ggml's tensors have no trace.
     #[must_use]
     pub fn with_outer_ones(&self, canonical: &str, shape: &Shape) -> Option<Shape> {
         let whole = self.shape_of(canonical)?;

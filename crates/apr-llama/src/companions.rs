@@ -100,7 +100,8 @@ fn from_pairs(mut export: GgufExport<'_>) -> GgufExport<'_> {
 }
 
 /// A checkpoint in GGUF's layout for Hugging Face's libraries: names, layout, `config.json` and the
-/// files of the tokenizer; with what the user should know. Blocks that can't stay become `decode_to`.
+/// files of the tokenizer; with what the user should know. Blocks that can't stay become
+/// `decode_to`.
 ///
 /// # Errors
 /// Those of [`restore`](super::restore()).

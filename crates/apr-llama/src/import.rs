@@ -225,8 +225,8 @@ pub fn restore_to<'a>(
 }
 
 /// Mistral's class takes a window of 4096 tokens where the configuration has none, and llama.cpp's
-/// converter writes none for it: the configuration then says so, and the loss is told where the model
-/// is of the generation that had one, also where it only has Mistral's name.
+/// converter writes none for it: the configuration then says so, and the loss is told where the
+/// model is of the generation that had one, also where it only has Mistral's name.
 fn missing_window(
     described: &Described<'_>,
     family: &Family,

@@ -182,8 +182,8 @@ pub(super) fn attention_factor(config: &Map<String, Value>) -> Option<f64> {
     }
 }
 
-/// What LongRoPE multiplies attention by where texts may be so much longer than those that the model
-/// was trained on.
+/// What LongRoPE multiplies attention by where texts may be so much longer than those that the
+/// model was trained on.
 pub(super) fn longrope_factor(longest: f64, original: f64) -> f64 {
     let scale = longest / original;
     if scale <= 1.0 { 1.0 } else { (1.0 + scale.ln() / original.ln()).sqrt() }

@@ -6,8 +6,8 @@ use apr_tensor::cast::cast_float;
 use crate::strided::usize_of;
 use crate::values::read_quantized;
 
-/// Reads the elements of quantized tensors as floats of `dtype`. Its descriptions of tensors are the
-/// base's.
+/// Reads the elements of quantized tensors as floats of `dtype`. Its descriptions of tensors are
+/// the base's.
 pub(crate) struct Decoded<'b> {
     pub(crate) base: &'b dyn CheckpointReader,
     pub(crate) dtype: DType,

@@ -283,8 +283,8 @@ impl Change {
         Ok(Self(Kind::Pieces(pieces.collect())))
     }
 
-    /// The same change of tensors whose blocks are decoded to plain floats of this dtype as they are
-    /// read; others are read as they are. It was made for tensors of that dtype.
+    /// The same change of tensors whose blocks are decoded to plain floats of this dtype as they
+    /// are read; others are read as they are. It was made for tensors of that dtype.
     #[must_use]
     pub fn of_decoded(self, dtype: DType) -> Self {
         Self(Kind::Decoded(Box::new(self.0), dtype))

@@ -145,8 +145,8 @@ impl Comparison<'_> {
         names.iter().map(values).collect()
     }
 
-    /// Entries of the configuration without which, or with what is held of which, the option is what
-    /// llama.cpp computes; where no single one is enough, those that change it at all.
+    /// Entries of the configuration without which, or with what is held of which, the option is
+    /// what llama.cpp computes; where no single one is enough, those that change it at all.
     fn causes(
         &self,
         config: &Map<String, Value>,

@@ -443,8 +443,8 @@ fn factors_that_no_llama_3_has_come_back_as_lists() {
     }
 }
 
-/// ggml's tensors have no outermost dimensions of 1, so that a file which llama.cpp quantized has none:
-/// the score of the shared expert is a vector there.
+/// ggml's tensors have no outermost dimensions of 1, so that a file which llama.cpp quantized has
+/// none: the score of the shared expert is a vector there.
 #[test]
 fn dimensions_of_one_come_back() {
     let case = named("qwen2_moe");

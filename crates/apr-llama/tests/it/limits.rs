@@ -323,11 +323,11 @@ fn another_activation_than_llama_cpps_is_told() {
     assert_eq!(exported(&case.reader, "gemma").warnings, Vec::<String>::new());
 }
 
-/// What llama.cpp computes otherwise, as its `models/*.cpp` and `llama-context.cpp` do: no windows for
-/// LLaMA's architecture, Qwen2, StarCoder2 and Phi-3; Gemma's scale by the width of heads, and a
-/// pattern of 6; every fourth layer of SmolLM3 without positions; GPT-2's scale without regard to
-/// layers; T5's distance of 128; YaRN's ramp in whole dimensions, and one `mscale`; groups of experts
-/// ranked by their two best.
+/// What llama.cpp computes otherwise, as its `models/*.cpp` and `llama-context.cpp` do: no windows
+/// for LLaMA's architecture, Qwen2, StarCoder2 and Phi-3; Gemma's scale by the width of heads, and
+/// a pattern of 6; every fourth layer of SmolLM3 without positions; GPT-2's scale without regard to
+/// layers; T5's distance of 128; YaRN's ramp in whole dimensions, and one `mscale`; groups of
+/// experts ranked by their two best.
 #[test]
 fn what_llama_cpp_computes_otherwise_is_said() {
     let yarn = json!({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16,

@@ -40,8 +40,8 @@ pub fn restore<'a>(
     restore_to(source, format, validation, DType::F32)
 }
 
-/// The same with floats of another dtype in place of quantized tensors that can't stay so, since the
-/// format has their elements in another order.
+/// The same with floats of another dtype in place of quantized tensors that can't stay so, since
+/// the format has their elements in another order.
 ///
 /// # Errors
 /// Those of [`restore`].

@@ -99,8 +99,8 @@ impl Job {
         then(Planned::new(self, source, &view, parts)?)
     }
 
-    /// The model under the names and in the layout of the output. Quantized tensors that can't stay so
-    /// become what all are wished to become.
+    /// The model under the names and in the layout of the output. Quantized tensors that can't stay
+    /// so become what all are wished to become.
     pub(super) fn foreign<'a>(&self, source: &Source<'a>) -> ModelResult<Foreign<'a>> {
         let decode_to = self.weights.dequantize.unwrap_or(DType::F32);
         restore_to(source, self.target.format, self.validation, decode_to)

@@ -98,8 +98,8 @@ fn imports_from_hugging_face_are_exported_alike() {
     }
 }
 
-/// Models of which a GGUF file has another head, or none, so that another graph comes back; a window
-/// that is longer than any text changes nothing.
+/// Models of which a GGUF file has another head, or none, so that another graph comes back; a
+/// window that is longer than any text changes nothing.
 const OTHER_HEADS: [&str; 8] = [
     "bert",
     "bert_classifier",
@@ -118,9 +118,9 @@ fn graphs_of(reader: &dyn CheckpointReader) -> Option<Vec<(String, Graph)>> {
     Some(found.parts.into_iter().map(|part| (part.name, part.graph)).collect())
 }
 
-/// Whether the graphs of the GGUF file of a model, and of an `.apr` made of that, are the model's own:
-/// the same nodes over tensors of the same names and shapes, with the same constants. `None` where the
-/// model has no graph, or becomes no GGUF file; and what is said of the way there.
+/// Whether the graphs of the GGUF file of a model, and of an `.apr` made of that, are the model's
+/// own: the same nodes over tensors of the same names and shapes, with the same constants. `None`
+/// where the model has no graph, or becomes no GGUF file; and what is said of the way there.
 fn keeps_graphs(model: &Model) -> Option<(bool, Vec<String>)> {
     let (families, reader) = (Families::builtin(), open(model));
     let expected = graphs_of(&reader)?;
@@ -167,8 +167,8 @@ const OF_TRAINING: [&str; 9] = [
     "vocab_size",
 ];
 
-/// Each number and truth of the configurations is changed in turn. What then changes the model's graph
-/// changes that of its GGUF file, too, or something is said.
+/// Each number and truth of the configurations is changed in turn. What then changes the model's
+/// graph changes that of its GGUF file, too, or something is said.
 #[test]
 fn no_entry_of_a_configuration_is_lost_in_silence() {
     let mut silent = Vec::new();

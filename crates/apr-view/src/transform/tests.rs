@@ -179,8 +179,8 @@ fn rows_are_left_out_and_come_back_as_zeros() {
     }
 }
 
-/// A matrix of blocks of eight bits, turned: what `block::dequantize` makes of it, which is compared
-/// with ggml's own elsewhere, the other way round.
+/// A matrix of blocks of eight bits, turned: what `block::dequantize` makes of it, which is
+/// compared with ggml's own elsewhere, the other way round.
 #[test]
 fn blocks_are_decoded_where_elements_are_moved() {
     let weights = model("U8", &[1], &[0]);
