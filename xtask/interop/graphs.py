@@ -106,6 +106,10 @@ def test_of(family, name):
     """The test for a class of a family; `None` where it has no graph."""
     if name.endswith(NO_GRAPH) and family != "electra":
         return None
+    if name.endswith("MultipleChoice"):
+        return "choices"
+    if name.endswith("ForAudioClassification"):
+        return "mel"
     if "Encoder" in name:
         return "encoder"
     if family in ("clip", "siglip") and ("Vision" in name or "Image" in name):
@@ -120,7 +124,7 @@ def test_of(family, name):
 
 
 CLASSIFIERS = ("SequenceClassification", "TokenClassification", "QuestionAnswering")
-NO_GRAPH = ("ForPreTraining", "ForAudioClassification")
+NO_GRAPH = ("ForPreTraining",)
 
 
 def made_of_fixture(path, folder):
@@ -327,11 +331,34 @@ def classifier(model, apr, folder, worst):
     # Without padding there are no batches.
     for lengths in ([7], [5, 9, 2])[: 1 if model.config.pad_token_id is None else 2]:
         tokens, mask = right_padded(model, lengths)
-        feeds = dict(input_ids=tokens, attention_mask=mask, position_ids=positions_of(mask))
-        feeds = {name: value for name, value in feeds.items() if name in parts["model"].inputs}
+        feeds = dict(input_ids=tokens, attention_mask=mask)
         with torch.no_grad():
             theirs = model(**feeds)
         compare_all(worst, f"batch {len(lengths)}", parts["model"](feeds), theirs)
+
+
+def choices(model, apr, folder, worst):
+    """Texts of several answers each."""
+    session = sessions(apr, folder)["model"]
+    for batch, count in ((1, 2), (2, 3)):
+        tokens, mask = right_padded(model, [7, 9, 2, 5, 3, 8][: batch * count])
+        feeds = {"input_ids": tokens, "attention_mask": mask}
+        if "token_type_ids" in session.inputs:
+            feeds["token_type_ids"] = torch.randint(0, model.config.type_vocab_size, tokens.shape)
+        feeds = {name: value.reshape(batch, count, -1) for name, value in feeds.items()}
+        with torch.no_grad():
+            theirs = model(**feeds)
+        compare_all(worst, f"batch {batch}", session(feeds), theirs)
+
+
+def mel(model, apr, folder, worst):
+    """A classifier of log-mel spectrograms."""
+    session = sessions(apr, folder)["model"]
+    for batch in (1, 3):
+        features = torch.randn(batch, model.config.num_mel_bins, 2 * model.config.max_source_positions)
+        with torch.no_grad():
+            theirs = model(features)
+        compare_all(worst, f"batch {batch}", session(dict(input_features=features)), theirs)
 
 
 def right_padded(model, lengths, end=None):
@@ -554,7 +581,7 @@ def add_states(worst, where, results, cache):
 
 TESTS = dict(
     decoder=decoder, classifier=classifier, encoder=encoder, ended=ended, text=text, vision=vision, dual=dual,
-    sound=sound, seq2seq=seq2seq, recurrent=recurrent,
+    sound=sound, seq2seq=seq2seq, recurrent=recurrent, choices=choices, mel=mel,
 )
 
 

@@ -1,5 +1,5 @@
 //! The numbers that shapes are made of: from the configuration, or else from the tensors
-//! themselves.
+//! themselves, or else as the family's configuration class has them by default.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -7,7 +7,9 @@ use std::sync::LazyLock;
 use apr_core::{Metadata, Shape, keys};
 use serde_json::{Map, Value as Json};
 
+use crate::defaults;
 use crate::expression::{Expression, Value};
+use crate::families::is_no_type;
 use crate::family::{Family, FamilyTensor};
 
 /// Hyperparameters as `config.json` states them.
@@ -20,13 +22,47 @@ static NO_CONFIG: LazyLock<Config> = LazyLock::new(Config::new);
 pub(crate) struct Told<'a> {
     pub(crate) config: &'a Config,
     pub(crate) model_type: Option<&'a str>,
+    /// What the configuration means by omitting a key; nothing where there is no configuration.
+    defaults: &'a Config,
 }
 
 impl<'a> Told<'a> {
-    pub(crate) fn by(metadata: &'a Metadata) -> Self {
-        Self {
-            config: metadata.object(keys::ARCHITECTURE).unwrap_or(&NO_CONFIG),
-            model_type: metadata.text(keys::MODEL_TYPE),
+    pub(crate) fn by(metadata: &'a Metadata, family: &Family) -> Self {
+        let config = metadata.object(keys::ARCHITECTURE).unwrap_or(&NO_CONFIG);
+        let model_type = metadata.text(keys::MODEL_TYPE);
+        // A configuration that names neither class nor type may be of another family.
+        let is_told = model_type.is_some_and(|name| !is_no_type(name))
+            || config.contains_key("architectures");
+        let defaults = defaults::of(family, model_type).filter(|_| is_told && !config.is_empty());
+        Self { config, model_type, defaults: defaults.unwrap_or(&NO_CONFIG) }
+    }
+
+    /// The configuration's entry under a dotted path, which may be null; also under another name
+    /// that its class has for it (`attribute_map` of transformers).
+    fn stated(self, path: &str) -> Option<&'a Json> {
+        entry(self.config, path).or_else(|| {
+            let names = self.defaults.get("attribute_map")?.as_object()?;
+            let called = names.get(path).and_then(Json::as_str);
+            let others = names.iter().filter(|(_, name)| *name == path).map(|(other, _)| other);
+            called
+                .into_iter()
+                .chain(others.map(String::as_str))
+                .find_map(|name| self.config.get(name))
+        })
+    }
+
+    /// What the configuration means by not stating the entry. An object, such as the settings of
+    /// rotary positions, has defaults as a whole, also where it is null; only a part with a
+    /// configuration of its own has them entry by entry.
+    fn default(self, path: &str) -> Option<&'a Json> {
+        let default = entry(self.defaults, path)?;
+        let object = path.split_once('.').map_or("", |(object, _)| object);
+        let is_whole = !object.ends_with("_config")
+            && self.config.get(object).is_some_and(|object| !object.is_null());
+        match self.stated(path) {
+            None if !is_whole => Some(default),
+            Some(Json::Null) if default.is_object() => Some(default),
+            _ => None,
         }
     }
 
@@ -34,25 +70,54 @@ impl<'a> Told<'a> {
     /// `architectures` has after `For`, such as `CausalLM`, or no text.
     fn value(self, path: &str) -> Option<Value> {
         match path {
-            "model_type" => return self.model_type.map(|name| Value::Text(name.to_owned())),
+            "model_type" => self.model_type.map(|name| Value::Text(name.to_owned())),
             "task" => {
                 let class =
                     self.config.get("architectures").and_then(|names| names.get(0)?.as_str());
                 let task =
                     class.and_then(|class| class.split_once("For")).map_or("", |(_, task)| task);
-                return Some(Value::Text(task.to_owned()));
+                Some(Value::Text(task.to_owned()))
             }
-            _ => {}
+            _ => Value::of(self.stated(path)?),
         }
-
-        let mut parts = path.split('.');
-        let mut json = self.config.get(parts.next()?)?;
-        for part in parts {
-            json = json.get(part)?;
-        }
-
-        Value::of(json)
     }
+
+    /// The same, or else the default; the truth is whether it is one.
+    fn value_or_default(self, path: &str) -> Option<(Value, bool)> {
+        let stated = self.value(path).map(|value| (value, false));
+        stated.or_else(|| Some((Value::of(self.default(path)?)?, true)))
+    }
+}
+
+/// The entry under a dotted path.
+fn entry<'c>(config: &'c Config, path: &str) -> Option<&'c Json> {
+    let mut parts = path.split('.');
+    let first = config.get(parts.next()?)?;
+    parts.try_fold(first, |json, part| json.get(part))
+}
+
+/// The first alternative that can be computed. `value` computes one, and says whether a default of
+/// the configuration's class went into it; an entry that the configuration states, and that a later
+/// alternative names, comes before such a default.
+pub(crate) fn first_of(
+    alternatives: &[Expression],
+    mut value: impl FnMut(&Expression) -> Option<(Value, bool)>,
+    stated: impl Fn(&str) -> Option<Value>,
+) -> Option<(Value, bool)> {
+    let mut rest = alternatives.iter();
+    let (first, by_default) = rest.find_map(&mut value)?;
+    if by_default && let Some(other) = rest.find_map(|other| stated(other.as_name()?)) {
+        return Some((other, false));
+    }
+    Some((first, by_default))
+}
+
+/// A dimension that was computed, or could not be.
+#[derive(Debug, Clone, Default)]
+struct Resolved {
+    value: Option<Value>,
+    /// Whether a default of the configuration's class went into it.
+    by_default: bool,
 }
 
 /// Dimensions of one checkpoint of a family.
@@ -62,7 +127,7 @@ pub(crate) struct Dimensions<'a> {
     told: Told<'a>,
     /// Read off the tensors.
     observed: BTreeMap<&'a str, Value>,
-    resolved: BTreeMap<&'a str, Option<Value>>,
+    resolved: BTreeMap<&'a str, Resolved>,
 }
 
 impl<'a> Dimensions<'a> {
@@ -89,7 +154,10 @@ impl<'a> Dimensions<'a> {
                 // Only a dimension by itself can be read off; a product could be of many.
                 let Some(name) = expression.as_name() else { continue };
                 let open = self.told.config.is_empty()
-                    || self.resolved.get(name).is_some_and(Option::is_none);
+                    || self
+                        .resolved
+                        .get(name)
+                        .is_some_and(|dimension| dimension.value.is_none() || dimension.by_default);
                 if open && self.family.dimensions.contains_key(name) {
                     self.observed.entry(name).or_insert(Value::Number(dim as f64));
                 }
@@ -108,35 +176,53 @@ impl<'a> Dimensions<'a> {
 
     /// Computes a dimension, and on the way those it is made of; a name within its own definition
     /// is the configuration's.
-    fn resolve(&mut self, name: &'a str, within: &mut Vec<&'a str>) -> Option<Value> {
+    fn resolve(&mut self, name: &'a str, within: &mut Vec<&'a str>) -> Resolved {
         if let Some(known) = self.resolved.get(name) {
             return known.clone();
         }
 
-        // Without a configuration, what the tensors show is better than what a definition falls
-        // back on.
         let observed = self.observed.get(name).cloned();
-        let family = self.family;
+        let (family, told) = (self.family, self.told);
         within.push(name);
-        let stated = family.dimensions.get(name).into_iter().flatten().find_map(|alternative| {
-            alternative.value(&mut |inner| match family.dimensions.get_key_value(inner) {
-                Some((inner, _)) if !within.contains(&inner.as_str()) => {
-                    self.resolve(inner, within)
-                }
-                _ => self.told.value(inner),
-            })
-        });
+        let alternatives = family.dimensions.get(name).map_or(&[][..], Vec::as_slice);
+        let value = |alternative: &Expression| {
+            let mut by_default = false;
+            let value =
+                alternative.value(&mut |inner| match family.dimensions.get_key_value(inner) {
+                    Some((inner, _)) if !within.contains(&inner.as_str()) => {
+                        let inner = self.resolve(inner, within);
+                        by_default |= inner.by_default;
+                        inner.value
+                    }
+                    _ => {
+                        let (value, is_default) = told.value_or_default(inner)?;
+                        by_default |= is_default;
+                        Some(value)
+                    }
+                });
+            Some((value?, by_default))
+        };
+        let computed = first_of(alternatives, value, |name| told.value(name));
 
         within.pop();
-        let value =
-            if self.told.config.is_empty() { observed.or(stated) } else { stated.or(observed) };
+
+        // Without a configuration, what the tensors show is better than what a definition falls
+        // back on; and a checkpoint whose tensors contradict a default has no such configuration.
+        let observed = observed.map(|value| Resolved { value: Some(value), by_default: false });
+        let computed =
+            computed.map(|(value, by_default)| Resolved { value: Some(value), by_default });
+        let is_weak = |computed: &Resolved| told.config.is_empty() || computed.by_default;
+        let dimension = match (computed, observed) {
+            (Some(computed), Some(observed)) if is_weak(&computed) => observed,
+            (computed, observed) => computed.or(observed).unwrap_or_default(),
+        };
 
         // Half-way through another definition a name may have meant the configuration's.
         if within.is_empty() {
-            self.resolved.insert(name, value.clone());
+            self.resolved.insert(name, dimension.clone());
         }
 
-        value
+        dimension
     }
 
     pub(crate) fn value(&self, expression: &Expression, numbers: &[(&str, u64)]) -> Option<Value> {
@@ -150,25 +236,63 @@ impl<'a> Dimensions<'a> {
         numbers: &[(&str, u64)],
         task: Option<&str>,
     ) -> Option<Value> {
-        expression.value(&mut |name| {
+        self.computed(expression, numbers, task).map(|(value, _)| value)
+    }
+
+    /// The first alternative that can be computed, with another task than the configuration's.
+    pub(crate) fn first_of(
+        &self,
+        alternatives: &[Expression],
+        numbers: &[(&str, u64)],
+        task: Option<&str>,
+    ) -> Option<Value> {
+        let value = |alternative: &Expression| self.computed(alternative, numbers, task);
+        first_of(alternatives, value, |name| self.stated(name)).map(|(value, _)| value)
+    }
+
+    /// The value, and whether a default of the configuration's class went into it.
+    fn computed(
+        &self,
+        expression: &Expression,
+        numbers: &[(&str, u64)],
+        task: Option<&str>,
+    ) -> Option<(Value, bool)> {
+        let mut by_default = false;
+        let value = expression.value(&mut |name| {
             let number = numbers.iter().find(|(index, _)| *index == name);
             match (number, task, self.resolved.get(name)) {
                 (Some((_, number)), ..) => Some(Value::Number(*number as f64)),
                 (None, Some(task), _) if name == "task" => Some(Value::Text(task.to_owned())),
-                (None, _, Some(resolved)) => resolved.clone(),
-                (None, _, None) => self.told.value(name),
+                (None, _, Some(resolved)) => {
+                    by_default |= resolved.by_default;
+                    resolved.value.clone()
+                }
+                (None, _, None) => {
+                    let (value, is_default) = self.told.value_or_default(name)?;
+                    by_default |= is_default;
+                    Some(value)
+                }
             }
-        })
+        });
+        Some((value?, by_default))
     }
 
-    /// An entry of the configuration as it is, objects included.
+    /// An entry that the configuration states, where no dimension has its name.
+    fn stated(&self, name: &str) -> Option<Value> {
+        if self.resolved.contains_key(name) { None } else { self.told.value(name) }
+    }
+
+    /// An entry of the configuration as it is, objects included, or else the default.
     pub(crate) fn entry(&self, path: &str) -> Option<Json> {
         if matches!(path, "model_type" | "task") {
             return self.told.value(path)?.to_json();
         }
-        let mut parts = path.split('.');
-        let first = self.told.config.get(parts.next()?)?;
-        parts.try_fold(first, |json, part| json.get(part)).filter(|json| !json.is_null()).cloned()
+        self.stated_entry(path).or_else(|| self.told.default(path).cloned())
+    }
+
+    /// The same where the configuration itself has the entry.
+    pub(crate) fn stated_entry(&self, path: &str) -> Option<Json> {
+        self.told.stated(path).filter(|json| !json.is_null()).cloned()
     }
 
     pub(crate) fn size(&self, expression: &Expression) -> Option<u64> {
@@ -184,22 +308,31 @@ impl<'a> Dimensions<'a> {
         self.told.config.is_empty()
     }
 
-    /// A dimension, else an entry of the configuration.
+    /// A dimension, else an entry of the configuration, or else its default.
     pub(crate) fn named_value(&self, name: &str) -> Option<Value> {
-        self.dimension(name).or_else(|| self.told.value(name))
+        let named = self.resolved(name).or_else(|| self.told_or_default(name));
+        named.map(|(value, _)| value)
     }
 
-    /// A dimension of the family.
-    pub(crate) fn dimension(&self, name: &str) -> Option<Value> {
-        self.resolved.get(name).cloned().flatten()
+    /// An entry of the configuration or else its default, and whether it is one.
+    pub(crate) fn told_or_default(&self, name: &str) -> Option<(Value, bool)> {
+        self.told.value_or_default(name)
+    }
+
+    /// A dimension of the family, and whether a default of the configuration's class went into it.
+    pub(crate) fn resolved(&self, name: &str) -> Option<(Value, bool)> {
+        let dimension = self.resolved.get(name)?;
+        Some((dimension.value.clone()?, dimension.by_default))
     }
 
     pub(crate) fn named(&self, name: &str) -> Option<u64> {
-        self.resolved.get(name)?.as_ref()?.as_size()
+        self.resolved.get(name)?.value.as_ref()?.as_size()
     }
 
     /// Dimensions that are whole numbers, by name.
     pub(crate) fn sizes(&self) -> impl Iterator<Item = (&str, u64)> {
-        self.resolved.iter().filter_map(|(name, value)| Some((*name, value.as_ref()?.as_size()?)))
+        self.resolved
+            .iter()
+            .filter_map(|(name, value)| Some((*name, value.value.as_ref()?.as_size()?)))
     }
 }

@@ -314,7 +314,7 @@ fn least((share, of): (usize, usize), total: usize) -> usize {
 }
 
 /// Whether a model type says nothing about the model.
-fn is_no_type(name: &str) -> bool {
+pub(crate) fn is_no_type(name: &str) -> bool {
     ["", "auto", "unknown"].iter().any(|none| name.eq_ignore_ascii_case(none))
 }
 

@@ -15,12 +15,14 @@
 //! `config.NAME` is only the latter. In those of `config` and `recognized` they are keys of the
 //! file, `has.TENSOR`, and `rows.TENSOR`.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, HashSet};
 
 use apr_core::{Error, Result};
 use serde::Deserialize;
 use serde_json::{Map, Value as Json};
 
+use crate::dimensions::first_of;
 use crate::expression::{Expression, Value};
 use crate::name_list::Names;
 
@@ -302,6 +304,15 @@ pub(crate) struct CutLayout {
 /// Looks up the value of a name.
 pub(crate) type Lookup<'l> = &'l mut dyn FnMut(&str) -> Option<Value>;
 
+/// Which values of a lookup are only defaults of the configuration's class.
+#[derive(Clone, Copy)]
+pub(crate) struct Defaults<'l> {
+    /// The lookup sets it when it gives a default.
+    pub(crate) were_used: &'l Cell<bool>,
+    /// Entries that the configuration states.
+    pub(crate) stated: &'l dyn Fn(&str) -> Option<Value>,
+}
+
 impl Gguf {
     /// # Errors
     /// E001 when an expression is malformed.
@@ -376,7 +387,7 @@ impl Gguf {
         self.recognized.as_ref().map(|when| holds(when, lookup))
     }
 
-    /// Hyperparameters in llama.cpp's order.
+    /// Hyperparameters in llama.cpp's order. `defaults` tells which names are only defaults.
     ///
     /// # Errors
     /// E001 when one that llama.cpp needs is not there, or is not of its type; `source` tells what
@@ -384,6 +395,7 @@ impl Gguf {
     pub(crate) fn keys(
         &self,
         lookup: Lookup<'_>,
+        defaults: Defaults<'_>,
         source: impl Fn(&str) -> String,
     ) -> Result<Vec<(String, GgufValue)>> {
         let architecture = self.architecture(lookup).to_owned();
@@ -394,7 +406,12 @@ impl Gguf {
             }
 
             let key = absolute(&entry.key, &architecture);
-            match entry.values.iter().find_map(|value| value.value(lookup)) {
+            let computed = |value: &Expression| {
+                defaults.were_used.set(false);
+                let value = value.value(lookup)?;
+                Some((value, defaults.were_used.get()))
+            };
+            match first_of(&entry.values, computed, defaults.stated).map(|(value, _)| value) {
                 Some(value) => pairs.push((
                     key.clone(),
                     entry.kind.of(&value).map_err(|error| error.for_key(&key))?,
@@ -553,10 +570,16 @@ mod tests {
         }
     }
 
+    fn no_defaults(were_used: &Cell<bool>) -> Defaults<'_> {
+        Defaults { were_used, stated: &|_| None }
+    }
+
     #[test]
     fn keys_are_those_whose_condition_holds() {
         let gguf = Gguf::parse(&file(BASE)).expect("parses").expect("a table");
-        let keys = gguf.keys(&mut lookup, str::to_owned).expect("all there");
+        let keys = gguf
+            .keys(&mut lookup, no_defaults(&Cell::new(false)), str::to_owned)
+            .expect("all there");
         let expected = [
             ("base.block_count", GgufValue::U32(3)),
             ("base.rope.type", GgufValue::String("b".to_owned())),
@@ -568,8 +591,9 @@ mod tests {
     #[test]
     fn a_missing_hyperparameter_is_named() {
         let gguf = Gguf::parse(&file(BASE)).expect("parses").expect("a table");
-        let error =
-            gguf.keys(&mut |_| None, |name| format!("num_{name}")).expect_err("layers are unknown");
+        let error = gguf
+            .keys(&mut |_| None, no_defaults(&Cell::new(false)), |name| format!("num_{name}"))
+            .expect_err("layers are unknown");
         assert_eq!(
             error.to_string(),
             "E001: config.json has no 'num_layers', which llama.cpp needs as base.block_count"
@@ -590,7 +614,7 @@ mod tests {
         );
         let gguf = Gguf::parse(&child.on_top_of(&file(BASE))).expect("parses").expect("a table");
         let keys: Vec<String> = gguf
-            .keys(&mut lookup, str::to_owned)
+            .keys(&mut lookup, no_defaults(&Cell::new(false)), str::to_owned)
             .expect("all there")
             .into_iter()
             .map(|(key, _)| key)

@@ -13,6 +13,7 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 
 mod builtin;
+mod defaults;
 mod dimensions;
 mod expression;
 mod families;

@@ -54,7 +54,7 @@ impl<'a> FamilyModel<'a> {
         let matches = names.matches(family, &naming).into_iter();
         let mut members: Vec<Option<Member>> =
             matches.map(|matched| member(family, matched?)).collect();
-        let mut dimensions = Dimensions::new(family, Told::by(metadata));
+        let mut dimensions = Dimensions::new(family, Told::by(metadata, family));
         // What was imported has other names, but values as they were.
         let in_gguf_layout = naming.convention == GGUF || gguf_values(metadata);
         if naming.convention == GGUF {

@@ -49,11 +49,25 @@ pub struct GraphOptions {
     /// stands for `past` too; or the end of a class, such as `CausalLM`; no text for no head. `None`:
     /// as `architectures` of the configuration says.
     pub task: Option<String>,
+    /// Canonical names of the heads that differ from the table of tokens which the configuration
+    /// ties them to ([`tied_heads`]): they count, as in transformers. `None` where nobody compared
+    /// them; they are then taken for copies.
+    pub untied: Option<Vec<String>>,
+}
+
+/// A head that the configuration ties to the table of tokens, and that the checkpoint has
+/// nevertheless. Both are canonical names of tensors.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TiedHead {
+    /// The head.
+    pub head: String,
+    /// The table of tokens.
+    pub table: String,
 }
 
 impl Default for GraphOptions {
     fn default() -> Self {
-        Self { past: true, opset: 17, task: None }
+        Self { past: true, opset: 17, task: None, untied: None }
     }
 }
 
@@ -113,9 +127,43 @@ pub fn graphs(
 
     let kind = settings.kind().ok_or_else(|| task::lacks(settings.model(), settings.task()))?;
     let past = options.past || asked.is_some_and(task_asks_past);
-    let model = Model::new(settings, tensors, options.opset);
+    let untied = options.untied.as_deref().unwrap_or_default();
+    let model = Model::new(settings, tensors, options.opset).with_untied(untied);
     let parts = parts(&model, &kind, past)?;
     Ok(Graphs { parts, unused: model.unused() })
+}
+
+/// The heads whose weights the graphs leave out in favour of the table of tokens, although the
+/// checkpoint has both. Whether they are the same is in the values.
+///
+/// # Errors
+/// E001 when the configuration says something else than true or false of it; E003 for a task that
+/// the family has no model for.
+pub fn tied_heads(
+    model: &FamilyModel<'_>,
+    tensors: &[TensorInfo],
+    options: &GraphOptions,
+) -> Result<Vec<TiedHead>> {
+    let class = options.task.as_deref().map(|asked| task::class_of(model, asked)).transpose()?;
+    let Some(settings) = model.graph_settings(class.as_deref()) else {
+        return Ok(Vec::new());
+    };
+    let stacks: Vec<&str> = std::iter::once("").chain(settings.stacks()).collect();
+    let model = Model::new(settings, tensors, options.opset);
+    let mut heads = Vec::new();
+    for stack in stacks {
+        let place = model.place(stack);
+        let table = place.tensor_or_none("tokens");
+        if let (true, Some(table), Some(head)) =
+            (place.truth("tied")?, table, place.module_or_none("head"))
+        {
+            let head = TiedHead { head: format!("{head}.weight"), table };
+            if !heads.contains(&head) {
+                heads.push(head);
+            }
+        }
+    }
+    Ok(heads)
 }
 
 /// The graphs of a kind of model.
@@ -132,6 +180,7 @@ fn parts(model: &Model<'_>, kind: &str, past: bool) -> Result<Vec<Part>> {
         "windows" => one(part(model, "model", |w| kinds::windows::write(model, w))?),
         "state_space" => one(part(model, "model", |w| kinds::state_space::write(model, w, past))?),
         "sound" => one(part(model, "model", |w| kinds::sound::write(model, w))?),
+        "mel" => one(part(model, "model", |w| kinds::sound::write_mel(model, w, ENCODER))?),
         "text_and_vision" => one(part(model, "model", |w| kinds::dual::write(model, w))?),
         "text_side" => one(part(model, "model", |w| kinds::dual::write_text(model, w))?),
         "vision_side" => one(part(model, "model", |w| kinds::dual::write_vision(model, w))?),

@@ -17,6 +17,8 @@ pub(crate) struct Model<'m> {
     pub(crate) opset: i64,
     /// Dimensions of the tensors, by canonical name.
     tensors: BTreeMap<&'m str, Vec<u64>>,
+    /// Heads that are not the table of tokens, whatever the configuration says.
+    untied: &'m [String],
     used: RefCell<BTreeSet<String>>,
     /// Those of the graph that is being written.
     pub(crate) functions: RefCell<Vec<Function>>,
@@ -38,9 +40,20 @@ impl<'m> Model<'m> {
             settings,
             opset,
             tensors: named.collect(),
+            untied: &[],
             used: RefCell::new(BTreeSet::new()),
             functions: RefCell::new(Vec::new()),
         }
+    }
+
+    /// The same where these heads count although the configuration ties them.
+    pub(crate) fn with_untied(self, untied: &'m [String]) -> Self {
+        Self { untied, ..self }
+    }
+
+    /// Whether the head counts although the configuration ties it.
+    pub(crate) fn is_untied(&self, head: &str) -> bool {
+        self.untied.iter().any(|name| name == head)
     }
 
     pub(crate) fn family(&self) -> &'m FamilyModel<'m> {

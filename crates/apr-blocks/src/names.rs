@@ -11,6 +11,8 @@ pub(crate) const HEIGHT: &str = "height";
 pub(crate) const WIDTH: &str = "width";
 /// Tokens of a text, or samples of a sound.
 pub(crate) const SEQUENCE: &str = "sequence_length";
+/// Answers that a question is given with.
+pub(crate) const CHOICES: &str = "num_choices";
 /// Tokens that were read before.
 pub(crate) const PAST: &str = "past_sequence_length";
 /// Both, where nothing says how many were read before.
@@ -35,6 +37,7 @@ const OPTIONS: &[&str] = &[
     "block",
     "causal",
     "channels",
+    "choices",
     "content_to_position",
     "convolution_strides",
     "convolutions",
@@ -174,12 +177,14 @@ const WEIGHTS: &[&str] = &[
     "head_bias",
     "head_dense",
     "head_norm",
+    "head_projection",
     "key",
     "key_norm",
     "latent",
     "latent_norm",
     "latent_up",
     "layer_scale",
+    "layer_shares",
     "logit_bias",
     "logit_scale",
     "mixer_convolution",

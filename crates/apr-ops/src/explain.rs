@@ -69,13 +69,19 @@ fn explanation(code: Code) -> Option<ErrorExplanation> {
             ],
         ),
         Code::Version => (
-            "Unsupported Version",
-            "The file was written by a newer version, or uses a feature that this one does not \
-             read.",
-            &["a newer apr wrote it", "compression, encryption or a dtype that this version lacks"],
+            "Unsupported Version or Model",
+            "The file was written by a newer version, uses a feature that this one does not read, \
+             or holds a model whose family or parts this one does not know.",
+            &[
+                "a newer apr wrote it",
+                "compression, encryption or a dtype that this version lacks",
+                "a model_type that no family has, a task without a head, an option without a block",
+            ],
             &[
                 "Update apr.",
                 "Have the file written again without the feature that the message names.",
+                "Take the model for one of a family that computes the same, by --arch NAME.",
+                "Describe its family in a table, for --arch-file FILE (docs/families.md).",
             ],
         ),
         Code::Checksum => (

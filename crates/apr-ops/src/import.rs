@@ -40,7 +40,7 @@ use serde::Serialize;
 use serde_json::Map;
 
 use crate::inline::{InlineValidator, ValidationConfig, ValidationError};
-use structure::{errors_and_warnings, structural_misfits};
+use structure::{errors_and_warnings, folded_norms, structural_misfits};
 
 pub use error::ImportError;
 pub use foreign::{Foreign, restore, restore_to};
@@ -161,7 +161,8 @@ fn of_family<'a>(
     let view = canonical(reader, model);
     let mismatches =
         if validation.structure { model.mismatches(reader.tensors()) } else { Vec::new() };
-    let (misfits, warnings) = errors_and_warnings(misfits(mismatches), validation.complete);
+    let (mut misfits, warnings) = errors_and_warnings(misfits(mismatches), validation.complete);
+    misfits.extend(folded_norms(reader, model).filter(|_| validation.structure));
     Prepared {
         validator: InlineValidator::for_checkpoint(validation, reader.tensors(), Some(model)),
         family: Some(note(model, &view, reader)),

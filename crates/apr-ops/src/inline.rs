@@ -85,6 +85,11 @@ pub enum Claim {
         /// As the file names it.
         name: String,
     },
+    /// The ONNX file has norms plus a constant, which the exporter computed.
+    FoldedNorms {
+        /// How many norms there are.
+        norms: u64,
+    },
     /// The tokenizer has ids that the embedding has no row for.
     Vocabulary {
         /// Tokens of the tokenizer.

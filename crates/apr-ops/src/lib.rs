@@ -29,6 +29,7 @@ pub mod scan;
 mod sha256;
 pub mod shards;
 pub mod tensors;
+pub mod tied;
 pub mod validate;
 
 pub use sha256::sha256;

@@ -223,12 +223,15 @@ impl FolderCheckpoint {
 
 /// What of a configuration's entry describes the network: scalars, short lists of them (the
 /// channels of convolutions), those of a part with a configuration of its own (`text_config`), and
-/// how positions and quantized weights are to be computed with. Tables of labels are neither.
+/// how positions and quantized weights are to be computed with. Null, too: it means that there is
+/// none, where a missing entry means the default. Tables of labels are neither.
 fn hyperparameter(key: &str, value: &Value, top: bool) -> Option<Value> {
     /// Longest list that is kept.
     const LONGEST: usize = 256;
     /// Entries that are objects; those of rotary positions may have one for each kind of layer.
-    const OBJECTS: [&str; 5] = [
+    const OBJECTS: [&str; 7] = [
+        "text_config",
+        "vision_config",
         "rope_parameters",
         "rope_scaling",
         "full_attention",
@@ -249,7 +252,7 @@ fn hyperparameter(key: &str, value: &Value, top: bool) -> Option<Value> {
                 .filter_map(|(key, value)| Some((key.clone(), hyperparameter(key, value, false)?)));
             Some(Value::Object(entries.collect()))
         }
-        value => is_scalar(value).then(|| value.clone()),
+        value => (is_scalar(value) || value.is_null()).then(|| value.clone()),
     }
 }
 

@@ -111,7 +111,8 @@ impl<'a> GraphSettings<'a> {
     pub fn option(&self, stack: &str, name: &str, numbers: &[(&str, u64)]) -> Option<Json> {
         let own = self.table.stacks.get(stack).and_then(|stack| stack.options.get(name));
         let alternatives = own.or_else(|| self.table.general.options.get(name))?;
-        alternatives.iter().find_map(|alternative| self.compute(alternative, numbers)?.to_json())
+        let task = Some(self.task.as_str());
+        self.model.dimensions.first_of(alternatives, numbers, task)?.to_json()
     }
 
     /// The same as llama.cpp computes it, where the configuration is what a GGUF file leads to.
@@ -135,10 +136,17 @@ impl<'a> GraphSettings<'a> {
         patterns.filter_map(|pattern| pattern.name("", number)).collect()
     }
 
-    /// An entry of the configuration by its dotted path.
+    /// An entry of the configuration by its dotted path, or else the default that transformers'
+    /// class has for it.
     #[must_use]
     pub fn config(&self, path: &str) -> Option<Json> {
         self.model.dimensions.entry(path)
+    }
+
+    /// An entry that the configuration itself has.
+    #[must_use]
+    pub fn stated(&self, path: &str) -> Option<Json> {
+        self.model.dimensions.stated_entry(path)
     }
 
     fn compute(&self, expression: &Expression, numbers: &[(&str, u64)]) -> Option<Value> {

@@ -1,11 +1,13 @@
 //! What GGUF has of a model: its layout of the values, its parts and its keys.
 
+use std::cell::Cell;
+
 use apr_core::{Error, Result};
 use serde_json::Value as Json;
 
 use super::FamilyModel;
 use crate::expression::{Expression, Value};
-use crate::gguf::{GgufCut, GgufLayout, GgufValue, Layout};
+use crate::gguf::{Defaults, GgufCut, GgufLayout, GgufValue, Layout};
 
 impl<'a> FamilyModel<'a> {
     /// Whether values lie as GGUF has them, and not as in Hugging Face's checkpoints.
@@ -109,14 +111,25 @@ impl<'a> FamilyModel<'a> {
     ) -> Result<Vec<(String, GgufValue)>> {
         let Some(gguf) = &self.family.gguf else { return Ok(Vec::new()) };
         let told = |name: &str| entry(name).and_then(|json| Value::of(&json));
-        let mut lookup = |name: &str| match name.strip_prefix("config.") {
-            Some(name) => told(name),
-            None => self
-                .dimensions
-                .dimension(name)
-                .or_else(|| told(name))
-                .or_else(|| self.dimensions.named_value(name)),
+        let were_used = Cell::new(false);
+        let default = |name: &str| {
+            let (value, is_default) = self.dimensions.told_or_default(name)?;
+            were_used.set(were_used.get() || is_default);
+            Some(value)
         };
-        gguf.keys(&mut lookup, |name| self.family.source_of_dimension(name))
+        let mut lookup = |name: &str| {
+            if let Some(name) = name.strip_prefix("config.") {
+                return told(name).or_else(|| default(name));
+            }
+            if let Some((value, is_default)) = self.dimensions.resolved(name) {
+                were_used.set(were_used.get() || is_default);
+                return Some(value);
+            }
+            told(name).or_else(|| default(name))
+        };
+        let is_dimension = |name: &str| self.dimensions.resolved(name).is_some();
+        let stated = |name: &str| if is_dimension(name) { None } else { told(name) };
+        let defaults = Defaults { were_used: &were_used, stated: &stated };
+        gguf.keys(&mut lookup, defaults, |name| self.family.source_of_dimension(name))
     }
 }

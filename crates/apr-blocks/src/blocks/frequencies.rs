@@ -66,15 +66,17 @@ impl<'p> Rotation<'p> {
     pub(crate) fn of(place: Place<'p>) -> Result<Self> {
         let config = |path: &str| place.model.settings.config(path);
         let object = |json: Json| match json {
-            Json::Object(entries) => Some(entries),
+            Json::Object(entries) if !entries.is_empty() => Some(entries),
             _ => None,
         };
         let entries = match place.text_or_none("rotary_config")? {
             Some(path) if path.is_empty() => Map::new(),
             Some(path) => config(&path).and_then(object).unwrap_or_default(),
+            // What is stated under either name comes before the default under one of them.
             None => ["rope_parameters", "rope_scaling"]
                 .iter()
-                .find_map(|path| object(config(path)?))
+                .find_map(|path| object(place.model.settings.stated(path)?))
+                .or_else(|| object(config("rope_parameters")?))
                 .unwrap_or_default(),
         };
 

@@ -1,7 +1,7 @@
 //! Rotary positions: pairs of a head's dimensions, turned by an angle that grows with the position
 //! (Su et al. 2021, <https://arxiv.org/abs/2104.09864>).
 
-use apr_core::Result;
+use apr_core::{Error, Result};
 use apr_graph::{Constant, ElementType, ValueId};
 
 use super::frequencies::{Frequencies, Inverse, Rotation};
@@ -67,6 +67,11 @@ impl Rotary {
             Some(dim) => dim,
             None => share.map_or(head_dim, part),
         };
+        if dim > head_dim {
+            let message =
+                format!("rotary positions turn {dim} dimensions of heads that have {head_dim}");
+            return Err(Error::format(message));
+        }
         Ok(Some(Self { layout, dim, frequencies: rotation.frequencies(dim)? }))
     }
 }

@@ -24,7 +24,8 @@ struct Inputs {
     past: Vec<KeyValue>,
 }
 
-/// Writes the graph of a decoder. `with_past`: earlier keys and values are inputs, all of them are
+/// Writes the graph of a decoder. Option `causal`: whether a token sees only those before it, as it
+/// does unless the option says otherwise. `with_past`: earlier keys and values are inputs, all of them are
 /// outputs.
 pub(crate) fn write(model: &Model<'_>, w: &mut Writer<'_>, with_past: bool) -> Result<()> {
     let place = model.place(STACK);
@@ -38,16 +39,12 @@ pub(crate) fn write(model: &Model<'_>, w: &mut Writer<'_>, with_past: bool) -> R
         };
         w.norm_part(Norm::of(place)?, "norm", x, place.module_or_none("embedding_norm"))
     })?;
+    let sight = if place.truth_or("causal", true)? { Sight::Before } else { Sight::All };
     let field = w.scope("mask", |w| {
         let queries = w.length("query_count", inputs.tokens, 1);
         let keys = w.length("key_count", inputs.attention_mask, 1);
         let (queries, keys) = w.positions(queries, keys);
-        Field {
-            sight: Sight::Before,
-            queries,
-            keys,
-            counts: Some(w.counting(inputs.attention_mask)),
-        }
+        Field { sight, queries, keys, counts: Some(w.counting(inputs.attention_mask)) }
     });
 
     let around = Around {
@@ -83,8 +80,20 @@ fn inputs(w: &mut Writer<'_>, place: Place<'_>, with_past: bool) -> Result<Input
     let all = [batch, past.plus(&sequence)];
     let attention_mask =
         body.input("attention_mask", ElementType::I64, all, Meaning::AttentionMask);
-    let positions = has_positions
-        .then(|| body.input("position_ids", ElementType::I64, row, Meaning::PositionIds));
+    // Classifiers read a text once: Optimum's classes give them no positions, and those of
+    // transformers number the tokens in a row.
+    let head = place.text_or_none("head")?;
+    let is_asked = with_past || matches!(head.as_deref(), None | Some("states" | "language"));
+    let positions = match (has_positions, is_asked) {
+        (false, _) => None,
+        (true, true) => {
+            Some(body.input("position_ids", ElementType::I64, row, Meaning::PositionIds))
+        }
+        (true, false) => {
+            let count = w.length("token_count", tokens, 1);
+            Some(w.positions_in_a_row(count, None))
+        }
+    };
     let mut inputs = Inputs { tokens, attention_mask, positions, past: Vec::new() };
     for layer in 0..if with_past { place.layers()? } else { 0 } {
         inputs.past.push(cache_inputs(w, place.layer(layer), layer, "", &past)?);

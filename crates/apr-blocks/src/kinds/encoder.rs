@@ -8,12 +8,16 @@ use super::stack::{Around, layers};
 use crate::blocks::mask::{Field, Sight};
 use crate::blocks::norm::Norm;
 use crate::model::{Model, Place};
-use crate::names::{BATCH, SEQUENCE};
+use crate::names::{BATCH, CHOICES, SEQUENCE};
 use crate::writer::Writer;
 
-/// Writes the graph of an encoder.
+/// Writes the graph of an encoder. Option `choices`: whether each text comes with several answers,
+/// of which one is chosen.
 pub(crate) fn write(model: &Model<'_>, w: &mut Writer<'_>, stack: &str) -> Result<()> {
     let place = model.place(stack);
+    if place.truth("choices")? {
+        return write_choices(w, place);
+    }
     let row = [Dim::symbol(BATCH), Dim::symbol(SEQUENCE)];
     let tokens = w.body().input("input_ids", ElementType::I64, row.clone(), Meaning::TokenIds);
     let mask =
@@ -23,6 +27,32 @@ pub(crate) fn write(model: &Model<'_>, w: &mut Writer<'_>, stack: &str) -> Resul
         types.then(|| w.body().input("token_type_ids", ElementType::I64, row, Meaning::TokenTypes));
     let x = encoded(w, place, tokens, types, Some(mask))?;
     head::write(w, place, x, Some(tokens))
+}
+
+/// The same for texts of several answers each, `[batch, choices, sequence]`, which are read as texts
+/// of their own.
+fn write_choices(w: &mut Writer<'_>, place: Place<'_>) -> Result<()> {
+    let input = |w: &mut Writer<'_>, name: &str, meaning: Meaning| {
+        let shape = [Dim::symbol(BATCH), Dim::symbol(CHOICES), Dim::symbol(SEQUENCE)];
+        w.body().input(name, ElementType::I64, shape, meaning)
+    };
+    let tokens = input(w, "input_ids", Meaning::TokenIds);
+    let mask = input(w, "attention_mask", Meaning::AttentionMask);
+    let types = place.truth("token_type_input")?;
+    let types = types.then(|| input(w, "token_type_ids", Meaning::TokenTypes));
+
+    let length = w.length("answer_length", tokens, 2);
+    let all = w.ints(&[-1]);
+    let rows = w.concat("rows", &[all, length], 0);
+    let mut row = |name: &str, x: ValueId| w.make("Reshape", name, [x, rows]);
+    let tokens_of_rows = row("token_rows", tokens);
+    let mask = row("mask_rows", mask);
+    let types = types.map(|types| row("type_rows", types));
+    let x = encoded(w, place, tokens_of_rows, types, Some(mask))?;
+
+    let (batch, choices) = (w.length("batch", tokens, 0), w.length("choices", tokens, 1));
+    let sizes = w.concat("sizes", &[batch, choices], 0);
+    head::write_choices(w, place, x, sizes)
 }
 
 /// Vectors of the tokens after the last layer and its norm. Option `embedding_masked`: those of

@@ -25,6 +25,7 @@ use crate::writer::{Writer, signed};
 ///   it;
 /// - `end_token`: scores of classes, from the last token that is option `end_id`, through a dense
 ///   layer;
+/// - `mean_frame`: scores of classes, from the mean of all vectors after a projection;
 /// - `span`: scores of the first and the last token of an answer.
 ///
 /// # Errors
@@ -36,9 +37,46 @@ pub(crate) fn write(
     tokens: Option<ValueId>,
 ) -> Result<()> {
     let head = place.required_head()?;
-    let logits = match (head.as_str(), tokens) {
-        ("states", _) => return states(w, place, x),
-        ("span", _) => return span(w, place, x),
+    match head.as_str() {
+        "states" => return states(w, place, x),
+        "span" => return span(w, place, x),
+        _ => {}
+    }
+    let logits = logits(w, place, &head, x, tokens)?;
+    w.body().output("logits", logits, Meaning::Logits);
+    Ok(())
+}
+
+/// Writes the head that option `head` names where each text is an answer to choose, and its output:
+/// one score for each, `[batch, choices]`. `sizes` are those two numbers.
+///
+/// # Errors
+/// E003 when it names none that makes one score of a text.
+pub(crate) fn write_choices(
+    w: &mut Writer<'_>,
+    place: Place<'_>,
+    x: ValueId,
+    sizes: ValueId,
+) -> Result<()> {
+    let head = place.text("head")?;
+    if !matches!(head.as_str(), "pooled" | "first_token") {
+        return Err(place.unknown("head", &head));
+    }
+    let scores = logits(w, place, &head, x, None)?;
+    let logits = w.scope("head", |w| w.make("Reshape", "by_choice", [scores, sizes]));
+    w.body().output("logits", logits, Meaning::Logits);
+    Ok(())
+}
+
+/// Scores, by the head of this name.
+fn logits(
+    w: &mut Writer<'_>,
+    place: Place<'_>,
+    head: &str,
+    x: ValueId,
+    tokens: Option<ValueId>,
+) -> Result<ValueId> {
+    Ok(match (head, tokens) {
         ("one_of_each_token", _) => {
             let x = w.scope("head", |w| dense(w, place, x))?;
             let column = scores(w, place, x)?;
@@ -71,11 +109,9 @@ pub(crate) fn write(
             let x = w.scope("head", |w| dense(w, place, x))?;
             scores(w, place, x)?
         }
-        _ => return Err(place.unknown("head", &head)),
-    };
-
-    w.body().output("logits", logits, Meaning::Logits);
-    Ok(())
+        ("mean_frame", _) => mean_frame(w, place, x)?,
+        _ => return Err(place.unknown("head", head)),
+    })
 }
 
 fn states(w: &mut Writer<'_>, place: Place<'_>, x: ValueId) -> Result<()> {
@@ -166,7 +202,19 @@ fn end_token(w: &mut Writer<'_>, place: Place<'_>, x: ValueId, tokens: ValueId) 
     scores(w, place, x)
 }
 
+/// Scores of classes of the mean of all vectors, `[batch, frames, hidden]`, each of which goes
+/// through the module `head_projection` first.
+fn mean_frame(w: &mut Writer<'_>, place: Place<'_>, x: ValueId) -> Result<ValueId> {
+    let projection = place.module("head_projection")?;
+    let mean = w.scope("head", |w| -> Result<ValueId> {
+        let projected = w.outer_linear("projection", x, &projection)?;
+        Ok(w.mean_vector(projected))
+    })?;
+    scores(w, place, mean)
+}
+
 fn span(w: &mut Writer<'_>, place: Place<'_>, x: ValueId) -> Result<()> {
+    let x = w.scope("head", |w| dense(w, place, x))?;
     let both = scores(w, place, x)?;
     let (start, end) = w.scope("head", |w| {
         let [start, end] = w.split("ends", both, -1, [1, 1]);
@@ -208,11 +256,13 @@ fn masked_language(w: &mut Writer<'_>, place: Place<'_>, x: ValueId) -> Result<V
 }
 
 /// `x W^T + b`, times option `logit_scale`, through `logit_cap tanh(logits / logit_cap)`. W is the
-/// table of the tokens where option `tied` holds, or where it says nothing and the checkpoint has
-/// no other.
+/// table of the tokens where option `tied` holds, unless the head is known to differ from it, or
+/// where the option says nothing and the checkpoint has no other.
 pub(crate) fn language(w: &mut Writer<'_>, place: Place<'_>, x: ValueId) -> Result<ValueId> {
     w.scope("head", |w| {
-        let is_tied = place.truth_or("tied", place.module_or_none("head").is_none())?;
+        let own = place.module_or_none("head");
+        let is_untied = own.as_ref().is_some_and(|own| w.model.is_untied(&format!("{own}.weight")));
+        let is_tied = place.truth_or("tied", own.is_none())? && !is_untied;
         let weight = if is_tied {
             let table = place.module("tokens")?;
             let dims = w.model.using(&table)?;

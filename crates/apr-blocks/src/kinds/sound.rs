@@ -11,7 +11,7 @@ use crate::blocks::layer::Norms;
 use crate::blocks::norm::Norm;
 use crate::model::{Model, Place};
 use crate::names::{BATCH, SEQUENCE};
-use crate::writer::Writer;
+use crate::writer::{Writer, signed};
 
 /// Most convolutions in front of a model; wav2vec2 has seven.
 const MAX_CONVOLUTIONS: u64 = 64;
@@ -20,6 +20,52 @@ const MAX_CONVOLUTIONS: u64 = 64;
 /// <https://arxiv.org/abs/2212.04356>): two convolutions over time, the second of which halves its
 /// length, fixed positions, layers, a norm.
 pub(crate) fn encoded_mel(w: &mut Writer<'_>, place: Place<'_>) -> Result<ValueId> {
+    states_of_mel(w, place).map(|(_, last)| last)
+}
+
+/// Writes the graph of a model that reads a log-mel spectrogram and writes no text (Whisper's
+/// classifier of sounds).
+pub(crate) fn write_mel(model: &Model<'_>, w: &mut Writer<'_>, stack: &str) -> Result<()> {
+    let place = model.place(stack);
+    let (inputs, last) = states_of_mel(w, place)?;
+    let x = w.shared_by_layers(place, &inputs, last)?.unwrap_or(last);
+    head::write(w, place, x, None)
+}
+
+impl Writer<'_> {
+    /// The sum of what goes into each layer and of the last states, by shares that are the softmax
+    /// of the weight `layer_shares`; `None` where the checkpoint has no such weight.
+    fn shared_by_layers(
+        &mut self,
+        place: Place<'_>,
+        inputs: &[ValueId],
+        last: ValueId,
+    ) -> Result<Option<ValueId>> {
+        let Some(shares) = place.tensor_or_none("layer_shares") else { return Ok(None) };
+        let all: Vec<ValueId> = inputs.iter().copied().chain(std::iter::once(last)).collect();
+        let dims = self.model.using(&shares)?;
+        if dims != [all.len() as u64] {
+            let message = format!("shares of {dims:?} layers for {} states", all.len());
+            return Err(Error::format(message).for_tensor(&shares));
+        }
+
+        self.scope("layer_sum", |w| {
+            let weights = w.tensor(&shares)?;
+            let shares = w.op("Softmax", [weights]).attribute("axis", -1).output("shares");
+            let shares = w.reshape("column", shares, &[1, signed(all.len() as u64), 1, 1]);
+            let states: Vec<ValueId> =
+                all.iter().map(|state| w.unsqueeze("layer", *state, &[1])).collect();
+            let stacked = w.concat("stacked", &states, 1);
+            let shared = w.make("Mul", "shared", [stacked, shares]);
+            let sum = w.sum("sum", shared, 1);
+            let axis = w.ints(&[1]);
+            Ok(Some(w.make("Squeeze", "states", [sum, axis])))
+        })
+    }
+}
+
+/// What goes into each layer, and the states after the last one and its norm.
+fn states_of_mel(w: &mut Writer<'_>, place: Place<'_>) -> Result<(Vec<ValueId>, ValueId)> {
     let positions = place.size("max_positions")?;
     let shape = [Dim::symbol(BATCH), Dim::fixed(place.size("mels")?), Dim::fixed(2 * positions)];
     let mel = w.body().input("input_features", ElementType::F32, shape, Meaning::Mel);
@@ -36,7 +82,9 @@ pub(crate) fn encoded_mel(w: &mut Writer<'_>, place: Place<'_>) -> Result<ValueI
         Ok(w.make("Add", "with_positions", [x, table]))
     })?;
     let made = layers(w, place, x, &Around::NOTHING)?;
-    w.norm_part(Norm::of(place)?, "final_norm", made.x, place.module_or_none("final_norm"))
+    let norm = place.module_or_none("final_norm");
+    let last = w.norm_part(Norm::of(place)?, "final_norm", made.x, norm)?;
+    Ok((made.inputs, last))
 }
 
 /// Writes the graph of a model of a waveform (wav2vec 2.0: Baevski et al. 2020,
@@ -59,17 +107,22 @@ pub(crate) fn write(model: &Model<'_>, w: &mut Writer<'_>) -> Result<()> {
     let (norm, module) = (Norm::of(place)?, place.module("stack_norm")?);
 
     // Where norms stand before their blocks, that of the stack is after its layers.
-    let x = match Norms::of(place)? {
+    let (made, last) = match Norms::of(place)? {
         Norms::After => {
             let x = w.norm("first_norm", norm, x, &module)?;
-            layers(w, place, x, &Around::NOTHING)?.x
+            let made = layers(w, place, x, &Around::NOTHING)?;
+            let last = made.x;
+            (made, last)
         }
         Norms::Before => {
             let made = layers(w, place, x, &Around::NOTHING)?;
-            w.norm("final_norm", norm, made.x, &module)?
+            let last = w.norm("final_norm", norm, made.x, &module)?;
+            (made, last)
         }
     };
 
+    // Shares are of the states before the last norm, as transformers collects them here.
+    let x = w.shared_by_layers(place, &made.inputs, made.x)?.unwrap_or(last);
     head::write(w, place, x, None)
 }
 

@@ -38,6 +38,8 @@ pub(crate) struct Stacked {
     pub(crate) cache: Vec<KeyValue>,
     /// Keys and values of the encoder's states, by layer.
     pub(crate) encoded: Vec<KeyValue>,
+    /// What goes into each layer.
+    pub(crate) inputs: Vec<ValueId>,
 }
 
 /// What a layer looks at its tokens with: its window, and the table of its relative positions.
@@ -65,13 +67,14 @@ pub(crate) fn layers(
 ) -> Result<Stacked> {
     let count = place.layers()?;
     let shared = shared(w, place, count, around)?;
-    let mut stacked = Stacked { x, cache: Vec::new(), encoded: Vec::new() };
+    let mut stacked = Stacked { x, cache: Vec::new(), encoded: Vec::new(), inputs: Vec::new() };
     let counts = around.field.and_then(|field| field.counts);
     let mut table = None;
     for layer in 0..count {
         let place = place.layer(layer);
         // A layer without a table of relative positions has that of the one before.
         table = place.tensor_or_none("relative").or(table);
+        stacked.inputs.push(stacked.x);
         layer_call(
             w,
             place,

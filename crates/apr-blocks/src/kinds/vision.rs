@@ -21,6 +21,7 @@ pub(crate) fn write(model: &Model<'_>, w: &mut Writer<'_>, stack: &str) -> Resul
 }
 
 /// The input, `[batch, channels, height, width]`; of any size where option `image` has no value.
+/// Option `image`: a size, or a height and a width.
 pub(crate) fn pixels(w: &mut Writer<'_>, place: Place<'_>) -> Result<ValueId> {
     let channels = Dim::fixed(place.size("channels")?);
     let [height, width] = match size_of(place)? {
@@ -45,7 +46,8 @@ pub(crate) fn encoded(w: &mut Writer<'_>, place: Place<'_>, pixels: ValueId) -> 
 }
 
 /// A vector for each patch, by a convolution whose kernel is as large as its step; one for the
-/// whole in front, learned positions, and a norm, where the family has them.
+/// whole in front, learned positions, and a norm, where the family has them. Option `patch`:
+/// the side of one that is square, or no value.
 fn embeddings(w: &mut Writer<'_>, place: Place<'_>, pixels: ValueId) -> Result<ValueId> {
     let (patch, hidden) = (place.size_or_none("patch")?, signed(place.size("hidden")?));
     let module = place.module("patches")?;

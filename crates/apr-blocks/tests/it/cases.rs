@@ -53,7 +53,6 @@ impl Case {
     pub(crate) fn metadata(&self) -> Metadata {
         let mut config = self.config.clone();
         let model_type = config.remove("model_type").expect("a model type");
-        config.retain(|_, value| !value.is_null());
         let mut metadata = Metadata::new();
         metadata.set("model_type", model_type);
         metadata.set("architecture", config);

@@ -6,14 +6,12 @@ use apr_graph::{Graph, Severity, check, infer};
 use crate::cases::Case;
 
 /// Cases whose task no head is for, or whose parts have no block.
-const WITHOUT_GRAPH: [&str; 7] = [
+const WITHOUT_GRAPH: [&str; 5] = [
     "albert_pretraining",
     "bert_pretraining",
     "falcon_serial",
-    "wav2vec2_classifier",
     "wav2vec2_pretraining",
     "wav2vec2_ctc_layer",
-    "whisper_classifier",
 ];
 
 fn with_graph() -> Vec<Case> {

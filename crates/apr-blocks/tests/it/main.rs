@@ -3,5 +3,6 @@
 //! checks that the graphs are still those.
 
 mod cases;
+mod defaults;
 mod families;
 mod refused;

@@ -40,6 +40,9 @@ pub(crate) struct RunArgs {
     /// A text that goes in, read by the model's own tokenizer; a pipe gives one as well
     #[arg(long, value_name = "TEXT", conflicts_with = "tokens", allow_hyphen_values = true)]
     pub(crate) prompt: Vec<String>,
+    /// Text that has the answer to --prompt, for models that answer questions about a text
+    #[arg(long, value_name = "TEXT", requires = "prompt", allow_hyphen_values = true)]
+    pub(crate) context: Option<String>,
     /// Give the text as a message of a chat, by the model's own template
     #[arg(long, conflicts_with = "tokens")]
     pub(crate) chat: bool,

@@ -73,7 +73,6 @@ fn graphs_of(path: &PathBuf) -> String {
         serde_json::from_slice(&std::fs::read(path).expect("it is there")).expect("it is JSON");
     let mut config = json["config"].as_object().expect("a configuration").clone();
     let model_type = config.remove("model_type").expect("a model type");
-    config.retain(|_, value| !value.is_null());
     let mut metadata = Metadata::new();
     metadata.set("model_type", model_type);
     metadata.set("architecture", config);

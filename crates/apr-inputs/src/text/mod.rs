@@ -6,6 +6,7 @@
 
 #[cfg(feature = "text")]
 mod bounds;
+mod pair;
 #[cfg(feature = "text")]
 mod pipeline;
 #[cfg(not(feature = "text"))]
@@ -21,6 +22,7 @@ use apr_tokenizer::{MergedPiece, Merging};
 
 use serde::Serialize;
 
+pub use pair::{PairWindow, Windows};
 use pipeline::Pipeline;
 pub use stream::TextStream;
 

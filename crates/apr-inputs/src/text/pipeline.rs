@@ -1,10 +1,13 @@
 //! `tokenizer.json`, run by the library that it was written for.
 
+use std::ops::Range;
+
 use apr_core::{Error, Escaped, Result};
-use tokenizers::Tokenizer;
+use tokenizers::{Encoding, Tokenizer};
 
 use super::Piece;
 use super::bounds::{self, Bounds};
+use super::{PairWindow, Windows};
 use crate::guard::guarded;
 
 /// For errors.
@@ -59,6 +62,33 @@ impl Pipeline {
         Ok(encoding.get_ids().iter().enumerate().map(piece).collect())
     }
 
+    pub(super) fn pair(
+        &self,
+        question: &str,
+        text: &str,
+        windows: Windows,
+    ) -> Result<Vec<PairWindow>> {
+        self.bounds.check_text(question)?;
+        self.bounds.check_text(text)?;
+        let (encoding, own) = guarded(WHAT, || {
+            let own = self.tokenizer.encode_fast(question, false);
+            let pair = self.tokenizer.encode((question, text), true);
+            Ok((pair.map_err(|error| wrong(&*error))?, own.map_err(|error| wrong(&*error))?.len()))
+        })?;
+
+        // The library would cut it, too, but version 0.23.2 loses windows then.
+        let whole = Whole::of(&encoding, own);
+        let around = whole.ids.len() - whole.text.len();
+        let room = windows.most.checked_sub(around).filter(|room| *room > windows.shared);
+        let room = room.ok_or_else(|| {
+            Error::format(format!(
+                "the question takes {around} of {} tokens, and leaves no room for the text",
+                windows.most
+            ))
+        })?;
+        Ok(whole.windows(room, room - windows.shared))
+    }
+
     pub(super) fn decode(&self, tokens: &[i64]) -> Result<String> {
         self.text(tokens, true)
     }
@@ -78,6 +108,75 @@ impl Pipeline {
 
     pub(super) fn token(&self, id: i64) -> Option<String> {
         self.tokenizer.id_to_token(u32::try_from(id).ok()?)
+    }
+}
+
+/// The tokens of a question and of all of a text.
+struct Whole<'e> {
+    encoding: &'e Encoding,
+    ids: Vec<i64>,
+    types: Vec<i64>,
+    /// The tokens of the text.
+    text: Range<usize>,
+}
+
+impl<'e> Whole<'e> {
+    /// The first `question` tokens that are no special ones are the question's.
+    fn of(encoding: &'e Encoding, question: usize) -> Self {
+        let numbers = |numbers: &[u32]| numbers.iter().map(|number| i64::from(*number)).collect();
+        let special = encoding.get_special_tokens_mask().iter().enumerate();
+        let ordinary = special.filter(|(_, special)| **special == 0).map(|(at, _)| at);
+        let of_text: Vec<usize> = ordinary.skip(question).collect();
+        let text = match (of_text.first(), of_text.last()) {
+            (Some(first), Some(last)) => *first..last + 1,
+            _ => encoding.len()..encoding.len(),
+        };
+        let (ids, types) = (numbers(encoding.get_ids()), numbers(encoding.get_type_ids()));
+        Self { encoding, ids, types, text }
+    }
+
+    /// Windows of `room` tokens of the text, each `step` tokens after the one before.
+    fn windows(&self, room: usize, step: usize) -> Vec<PairWindow> {
+        let mut windows = Vec::new();
+        let mut start = self.text.start;
+        loop {
+            let end = (start + room).min(self.text.end);
+            windows.push(self.window(start..end));
+            if end == self.text.end {
+                return windows;
+            }
+            start += step;
+        }
+    }
+
+    fn window(&self, part: Range<usize>) -> PairWindow {
+        let cut = |all: &[i64]| {
+            [&all[..self.text.start], &all[part.clone()], &all[self.text.end..]].concat()
+        };
+        let mut words = vec![None; self.text.start];
+        words.extend(self.words(part.clone()).into_iter().map(Some));
+        words.extend(vec![None; self.ids.len() - self.text.end]);
+        PairWindow { ids: cut(&self.ids), types: cut(&self.types), words }
+    }
+
+    /// Where the words lie that these tokens are of, as far as they are in the part. Where a
+    /// tokenizer knows no words, each token is one.
+    fn words(&self, part: Range<usize>) -> Vec<Range<usize>> {
+        let offsets = &self.encoding.get_offsets()[part.clone()];
+        let words = &self.encoding.get_word_ids()[part];
+        let mut spans: Vec<Range<usize>> = offsets.iter().map(|(from, to)| *from..*to).collect();
+        let is_one = |at: usize| words[at].is_some() && words[at] == words[at + 1];
+        for at in 0..spans.len().saturating_sub(1) {
+            if is_one(at) {
+                spans[at + 1].start = spans[at].start;
+            }
+        }
+        for at in (0..spans.len().saturating_sub(1)).rev() {
+            if is_one(at) {
+                spans[at].end = spans[at + 1].end;
+            }
+        }
+        spans
     }
 }
 

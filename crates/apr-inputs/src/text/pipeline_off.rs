@@ -2,7 +2,7 @@
 
 use apr_core::{Error, Result};
 
-use super::Piece;
+use super::{PairWindow, Piece, Windows};
 
 /// No pipeline ever is.
 #[derive(Debug, Clone)]
@@ -16,6 +16,10 @@ impl Pipeline {
     }
 
     pub(super) fn encode(&self, _: &str, _: bool) -> Result<Vec<i64>> {
+        match *self {}
+    }
+
+    pub(super) fn pair(&self, _: &str, _: &str, _: Windows) -> Result<Vec<PairWindow>> {
         match *self {}
     }
 

@@ -6,6 +6,7 @@ mod report;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use apr_arch::Family;
 use apr_blocks::{GraphOptions, graphs};
 use apr_core::Progress;
 use apr_graph::outline::{NodeView, Place};
@@ -71,7 +72,7 @@ pub fn computed(source: &Source<'_>, options: &GraphOptions) -> Result<Computed>
     }
     let view = for_graphs(source)?;
     let restored = source.through(&view);
-    let Some(family) = restored.family()? else { return Err(without_family(source.name())) };
+    let Some(family) = restored.family()? else { return Err(without_family(source)) };
     let found = graphs(family, view.tensors(), options)?;
     let parts = found.parts.into_iter().map(|part| Part::new(part.name, part.graph)).collect();
     Ok(Computed {
@@ -89,7 +90,7 @@ pub fn computed(source: &Source<'_>, options: &GraphOptions) -> Result<Computed>
 /// E002 and E007 where it can't be brought into that form.
 pub(crate) fn for_graphs<'a>(source: &Source<'a>) -> Result<View<'a>> {
     if source.family()?.is_none() {
-        return Err(without_family(source.name()));
+        return Err(without_family(source));
     }
     if !is_in_gguf_layout(source.reader()) {
         return Ok(restore(source, &onnx::FORMAT, ValidationConfig::off())?.prepared.view);
@@ -131,10 +132,26 @@ pub fn usual_size(symbol: &str) -> u64 {
 }
 
 /// What a model without a family and a graph of its own ends with.
-pub(crate) fn without_family(name: &str) -> Error {
-    let message = "apr does not know this model's family, and so not what it computes; --arch NAME \
-        names a family, --arch-file FILE describes one";
-    Error::version(message).in_file(name)
+pub(crate) fn without_family(source: &Source<'_>) -> Error {
+    Error::version(unknown_family(source)).in_file(source.name())
+}
+
+/// That no family is known for a model: what it says of itself, which families there are, and how
+/// to name or describe one.
+pub(crate) fn unknown_family(source: &Source<'_>) -> String {
+    let families = source.families();
+    let said = match families.stranger(source.reader().metadata()) {
+        Some(name) => format!("the model says '{name}', which is no family that apr knows"),
+        None => "nothing in the model names its family, and its tensors are not called as those \
+                 of a known one"
+            .to_owned(),
+    };
+    let names: Vec<&str> = families.iter().map(Family::name).collect();
+    format!(
+        "{said}, so what it computes is not known. --arch NAME takes it for one of the known \
+         families ({}); --arch-file FILE describes another (docs/families.md)",
+        names.join(", ")
+    )
 }
 
 impl Computed {

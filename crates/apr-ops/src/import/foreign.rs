@@ -2,14 +2,16 @@
 
 use apr_arch::FamilyModel;
 use apr_llama::{GgufExport, Restored, described, from_gguf, is_in_gguf_layout, to_gguf};
-use apr_registry::{CheckpointReader, Convention, DType, Error, Format, Loss, Result, keys};
+use apr_registry::{CheckpointReader, Convention, DType, Error, Format, Loss, Result, keys, onnx};
 use apr_source::adapter::is_adapter;
 use apr_source::naming::{canonical, original};
 use apr_source::{Architecture, Source};
 use apr_view::View;
 use serde_json::{Map, Value};
 
-use super::structure::{contradiction, errors_and_warnings, misfits, unknown_architecture};
+use super::structure::{
+    contradiction, errors_and_warnings, folded_norms, misfits, unknown_architecture,
+};
 use super::{FamilyNote, Prepared, add_learnt, note};
 use crate::inline::{InlineValidator, ValidationConfig};
 
@@ -53,6 +55,13 @@ pub fn restore_to<'a>(
 ) -> Result<Foreign<'a>> {
     let reader = source.reader();
     let Layout { view, dtypes, losses, warnings, config } = layout(source, format, decode_to)?;
+    let has_graph = std::ptr::eq(format, &onnx::FORMAT);
+    let folded = if has_graph { None } else { source.family()? };
+    let folded = folded.and_then(|model| folded_norms(reader, model));
+    if let Some(folded) = folded.as_ref().filter(|_| !validation.structure) {
+        // Nothing judges names and shapes here, and the values would be wrong in silence.
+        return Err(Error::format(folded.message.clone()).for_tensor(&folded.tensor));
+    }
     if !validation.structure && !validation.reads_values() {
         let validator = InlineValidator::new(validation);
         let prepared = Prepared { view, validator, family: None, misfits: Vec::new(), warnings };
@@ -68,6 +77,7 @@ pub fn restore_to<'a>(
     let complete = validation.complete || format.convention == Convention::LlamaCpp;
     let (mut misfits, odd) =
         errors_and_warnings(mismatches.map(misfits).unwrap_or_default(), complete);
+    misfits.extend(folded);
     if found.is_none() && format.convention == Convention::Framework && validation.structure {
         misfits.extend(unknown_architecture(reader));
     }

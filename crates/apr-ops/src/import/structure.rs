@@ -1,7 +1,8 @@
 //! What names, shapes and metadata show to be wrong, before any value is read.
 
-use apr_arch::{Families, FamilyModel, Mismatch};
+use apr_arch::{Families, FamilyModel, GgufLayout, Mismatch};
 use apr_core::counted;
+use apr_registry::onnx::{METADATA, TENSORS};
 use apr_registry::{CheckpointReader, Convention, Metadata, TensorInfo, keys};
 use apr_source::adapter::is_adapter;
 use apr_source::{Architecture, Source, is_unpacked};
@@ -80,6 +81,42 @@ pub(super) fn unknown_architecture(reader: &dyn CheckpointReader) -> Option<Vali
              can't be checked"
         ),
         reason: Box::new(ValidationReason::Claim(Claim::Architecture { name })),
+    })
+}
+
+/// Norms of an ONNX file that are not what the family stores. Gemma's models compute with
+/// `1 + weight`: an exporter that folds constants writes the sum, under a name of its own. The graph
+/// shows only a product with it then; weights that nothing was computed with keep their names.
+pub(super) fn folded_norms(
+    reader: &dyn CheckpointReader,
+    model: &FamilyModel<'_>,
+) -> Option<ValidationError> {
+    let entry = reader.metadata().object(METADATA)?.get(TENSORS)?.as_object()?;
+    let constant = |position: usize| {
+        let canonical = model.canonical(position)?;
+        match model.gguf_layout(canonical) {
+            Ok(GgufLayout::Add(constant)) => Some(constant),
+            _ => None,
+        }
+    };
+    let tensors = reader.tensors().iter().enumerate();
+    let found: Vec<(&str, f32)> = tensors
+        .filter(|(_, info)| entry.contains_key(&info.name))
+        .filter_map(|(position, info)| Some((info.name.as_str(), constant(position)?)))
+        .collect();
+    let (first, constant) = *found.first()?;
+    let norms = found.len() as u64;
+    Some(ValidationError {
+        tensor: first.to_owned(),
+        level: Level::Error,
+        message: format!(
+            "{} of the ONNX file hold {constant} + weight, which the exporter computed, and not \
+             the weights of the {} family: take the model from the checkpoint that it was exported \
+             from, or run the ONNX file itself",
+            counted(norms, "norm"),
+            model.family().title()
+        ),
+        reason: Box::new(ValidationReason::Claim(Claim::FoldedNorms { norms })),
     })
 }
 

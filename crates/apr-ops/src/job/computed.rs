@@ -18,6 +18,7 @@ use crate::bind::{Binder, Storage};
 use crate::graph::without_family;
 use crate::import::Foreign;
 use crate::own_graph::own_graph;
+use crate::tied::with_untied;
 
 /// The first version of ONNX's format in which weights need not be inputs.
 const WITH_FREE_WEIGHTS: i64 = 4;
@@ -112,15 +113,17 @@ impl Job {
             return self.own_computation(source, graph, storage);
         }
         let Some(family) = source.family()? else {
-            return Err(without_family(source.name()).into());
+            return Err(without_family(source).into());
         };
         let opset = self.graph.opset(source.reader(), storage)?;
         let options = self.graph.options(opset.version);
+        let (options, untied) = with_untied(source, &options)?;
         let found = graphs(family, source.reader().tensors(), &options)?;
         let models =
             found.parts.into_iter().map(|part| (part.name.to_owned(), part.graph)).collect();
         let view = canonical(source.reader(), family);
-        Ok(Computation { view, models, warnings: opset.raised.into_iter().collect() })
+        let warnings = opset.raised.into_iter().chain(untied).collect();
+        Ok(Computation { view, models, warnings })
     }
 
     /// The graph of the file that the model came from, with the operators that are wished for.

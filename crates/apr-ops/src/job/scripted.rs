@@ -21,8 +21,10 @@ use super::description::Job;
 use super::error::JobError;
 use super::planned::{Parts, Planned};
 
+use crate::graph::unknown_family;
 use crate::import::Foreign;
 use crate::own_graph::own_graph;
+use crate::tied::with_untied;
 
 /// Version of ONNX's operators that programs are written from, or a newer one.
 const OPSET: i64 = 17;
@@ -55,7 +57,7 @@ impl Job {
         view.keep_companions(|name| name != onnx::skeleton::COMPANION);
         let mut warnings = prepared.warnings.clone();
         let mut target = self.target.clone();
-        match self.program(&source.through(&prepared.view))? {
+        match self.program(&source.through(&prepared.view), &mut warnings)? {
             Program::Graphs(graphs) => {
                 warnings.extend(self.graph.idle_past(&graphs));
                 let models = graphs.into_iter().map(|(name, graph)| Model::new(&name, graph));
@@ -98,7 +100,11 @@ impl Job {
     }
 
     /// What the model computes, with the names that its tensors have.
-    fn program(&self, source: &Source<'_>) -> Result<Program, JobError> {
+    fn program(
+        &self,
+        source: &Source<'_>,
+        warnings: &mut Vec<String>,
+    ) -> Result<Program, JobError> {
         if let Some((mut graph, _)) = own_graph(source)? {
             self.graph.check_own()?;
             // The program is written for operators of this version on.
@@ -110,11 +116,11 @@ impl Job {
         }
 
         let Some(family) = source.family()? else {
-            return Ok(Program::Unknown(
-                "apr does not know the model's family; --arch NAME names one".to_owned(),
-            ));
+            return Ok(Program::Unknown(unknown_family(source)));
         };
         let options = self.graph.options(self.graph.opset.unwrap_or(OPSET));
+        let (options, untied) = with_untied(source, &options)?;
+        warnings.extend(untied);
         let found = match graphs(family, source.reader().tensors(), &options) {
             Ok(found) => found,
             // A family without blocks, or an option that no block knows; not what was asked for.

@@ -33,7 +33,8 @@ impl GraphWishes {
 
     /// As the families' blocks take them.
     pub(super) fn options(&self, opset: i64) -> GraphOptions {
-        GraphOptions { past: self.with_past || self.merged, opset, task: self.task.clone() }
+        let past = self.with_past || self.merged;
+        GraphOptions { past, opset, task: self.task.clone(), untied: None }
     }
 
     /// The parts of a model as they are wished for: the decoder's two as one, and what to say where

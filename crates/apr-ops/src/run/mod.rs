@@ -31,6 +31,7 @@ pub use whisper::{Segment, WhisperTokens};
 
 use crate::graph::{for_graphs, without_family};
 use crate::own_graph::own_graph;
+use crate::tied::with_untied;
 
 /// A graph that can run.
 #[derive(Debug)]
@@ -60,8 +61,9 @@ pub fn with_graphs<R, E: From<Error>>(
     }
     let view = for_graphs(source)?;
     let restored = source.through(&view);
-    let Some(family) = restored.family()? else { return Err(without_family(source.name()).into()) };
-    let found = graphs(family, view.tensors(), options)?;
+    let Some(family) = restored.family()? else { return Err(without_family(source).into()) };
+    let (options, _) = with_untied(&restored, options)?;
+    let found = graphs(family, view.tensors(), &options)?;
     let parts = found
         .parts
         .into_iter()

@@ -9,6 +9,7 @@ mod job;
 mod output;
 mod pictures;
 mod sounds;
+mod spans;
 mod text;
 mod texts;
 pub(super) mod tokenize;
@@ -21,6 +22,7 @@ use apr_graph::{Body, Meaning};
 use apr_infer::Session;
 use apr_io::Crew;
 use apr_ops::run::{Facts, Runnable, with_graphs};
+use apr_ops::tied::with_untied;
 use apr_source::Source;
 
 use self::given::Given;
@@ -71,6 +73,8 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome {
     let goes_on = !(given.texts.is_empty() && given.sounds.is_empty() && args.tokens.is_empty());
     let past = writes && goes_on && args.want.is_empty();
     let options = GraphOptions { past, task: args.task.clone(), ..GraphOptions::default() };
+    let (options, warnings) = with_untied(&source, &options)?;
+    warnings.iter().for_each(|warning| context.printer.warn(warning));
     with_graphs(&source, &options, |weights, parts| {
         if features::are_wanted(args) && !features::is_a_value(parts, args) {
             return features::run(&job, given, parts);
@@ -137,6 +141,12 @@ fn dispatch(
 
     match reads(Meaning::TokenIds) {
         false => Err(takes_no("text", body)),
+        true if spans::answers(body) && !wants => spans::run(job, &given.texts, part, session),
+        true if job.args.context.is_some() => {
+            let message = "--context is for models that answer questions about a text, and this \
+                           one does not";
+            Err(Failure::Usage(message.to_owned()))
+        }
         true if wants => arrays::of_text(job, &given.texts, part, session),
         true if writes => text::run(job, &given.texts, session),
         true => texts::run(job, &given.texts, part, session),

@@ -1,0 +1,91 @@
+//! What configurations say, leave out, or say wrongly.
+
+use std::fs;
+use std::path::Path;
+
+use apr_testkit::locate;
+use serde_json::{Value, json};
+
+use crate::support::Sandbox;
+
+/// tiny-llama, with another configuration.
+fn llama(change: impl Fn(&mut serde_json::Map<String, Value>)) -> Sandbox {
+    let sandbox = Sandbox::new();
+    let folder = locate::fixture("tiny-llama");
+    for name in ["model.safetensors", "tokenizer.json", "tokenizer_config.json"] {
+        sandbox.write(&format!("m/{name}"), fs::read(folder.join(name)).expect("the fixture"));
+    }
+    let text = fs::read(folder.join("config.json")).expect("the fixture");
+    let mut config: serde_json::Map<String, Value> = serde_json::from_slice(&text).expect("JSON");
+    change(&mut config);
+    sandbox.write("m/config.json", serde_json::to_vec(&config).expect("JSON"));
+    sandbox
+}
+
+const RUN: &str = "run m --tokens 256,84,104,101 --max-tokens 6 --json";
+
+#[test]
+fn a_head_that_differs_from_its_table_is_not_tied_to_it() {
+    let expected = llama(|_| {}).apr(RUN).ok().json();
+    let sandbox =
+        llama(|config| drop(config.insert("tie_word_embeddings".to_owned(), true.into())));
+    let found = sandbox.apr(RUN);
+    assert!(found.stderr.contains("not tied, as in transformers"), "{}", found.stderr);
+    assert_eq!(found.ok().json()["added"], expected["added"]);
+
+    // The graph that is written has the head, and the report says why.
+    let report = sandbox.apr("export m -o m.onnx --json").ok().json();
+    assert!(report["warnings"].to_string().contains("not tied"), "{report}");
+    let names = sandbox.apr("tensors m.onnx").ok().text();
+    assert!(names.contains("lm_head"), "{names}");
+}
+
+#[test]
+fn a_configuration_without_a_key_is_the_one_with_the_default() {
+    let omitted = ["head_dim", "rope_theta", "hidden_act", "attention_bias", "tie_word_embeddings"];
+    let sandbox = llama(|config| config.retain(|key, _| !omitted.contains(&key.as_str())));
+    let expected = llama(|_| {}).apr(RUN).ok().json();
+    assert_eq!(sandbox.apr(RUN).ok().json()["added"], expected["added"]);
+
+    // What is null is none, and survives an import.
+    let sandbox = llama(|config| {
+        config.insert("model_type".to_owned(), "mistral".into());
+        config.insert("architectures".to_owned(), json!(["MistralForCausalLM"]));
+        config.insert("sliding_window".to_owned(), Value::Null);
+    });
+    sandbox.apr("import m -o m.apr").ok();
+    let metadata = sandbox.apr("inspect m.apr --json").ok().json();
+    assert!(metadata.to_string().contains("\"sliding_window\":null"), "{metadata}");
+}
+
+#[test]
+fn an_unknown_family_is_named_and_so_are_the_known_ones() {
+    let sandbox = llama(|config| {
+        config.insert("model_type".to_owned(), "exotic".into());
+    });
+    let said =
+        ["E003", "'exotic'", "llama", "whisper", "--arch NAME", "--arch-file", "docs/families.md"];
+    sandbox.apr(RUN).fails(4, &said);
+    sandbox.apr("graph m").fails(4, &said);
+    sandbox.apr("export m -o m.onnx").fails(4, &said);
+    assert!(sandbox.apr("explain E003").ok().text().contains("--arch-file"));
+}
+
+/// Optimum writes Gemma's norms as `1 + weight` (`fixtures/optimum/gemma.py`).
+#[test]
+fn norms_that_an_exporter_added_one_to_are_refused() {
+    let sandbox = Sandbox::new();
+    let folder = locate::fixture("optimum/gemma");
+    copy(&folder, &sandbox);
+    let said = ["3 norms", "1 + weight"];
+    sandbox.apr("import g -o g.apr").fails(5, &said);
+    sandbox.apr("export g -o h --format safetensors").fails(4, &said);
+    // The file itself computes with what it has.
+    sandbox.apr("run g --tokens 5,6,7 --max-tokens 2").ok();
+}
+
+fn copy(folder: &Path, sandbox: &Sandbox) {
+    for name in ["config.json", "model.onnx"] {
+        sandbox.write(&format!("g/{name}"), fs::read(folder.join(name)).expect("the fixture"));
+    }
+}

@@ -1,0 +1,50 @@
+//! A question and the text that has its answer, as the tokens of one input.
+
+use std::ops::Range;
+
+use apr_core::{Error, Result};
+
+use super::{Kind, MAX_TEXT, TextTokens};
+
+/// How a long text is cut into windows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Windows {
+    /// Tokens of a window at most, those of the question included.
+    pub most: usize,
+    /// Tokens of the text that a window shares with the one before.
+    pub shared: usize,
+}
+
+/// A question with as much of the text as fits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PairWindow {
+    /// Ids of the tokens.
+    pub ids: Vec<i64>,
+    /// 0 for tokens of the question, 1 for those of the text, as far as the model tells them apart.
+    pub types: Vec<i64>,
+    /// Of each token of the text, where the word that it is of lies: bytes of the text. `None` for
+    /// tokens of the question and special ones.
+    pub words: Vec<Option<Range<usize>>>,
+}
+
+impl TextTokens {
+    /// The tokens of a question and a text, which may take several windows.
+    ///
+    /// # Errors
+    /// E001 where the tokenizer can't be used, or the question leaves no room for the text; E003
+    /// for a tokenizer without such pairs, E008 for texts that are too long.
+    pub fn pair(&self, question: &str, text: &str, windows: Windows) -> Result<Vec<PairWindow>> {
+        if question.len().saturating_add(text.len()) > MAX_TEXT {
+            return Err(Error::memory(format!(
+                "question and text have {} bytes, and {MAX_TEXT} at most are cut into tokens",
+                question.len().saturating_add(text.len())
+            )));
+        }
+        match &self.0 {
+            Kind::Merging(_) => Err(Error::version(
+                "this tokenizer does not say how a question and a text become one input",
+            )),
+            Kind::Pipeline(pipeline) => pipeline.pair(question, text, windows),
+        }
+    }
+}
