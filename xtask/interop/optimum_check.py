@@ -57,6 +57,8 @@ CASES = {
     "mistral-past": ("MistralForCausalLM", GROUPED, "text-generation-with-past", "CausalLM"),
     "qwen2-past": ("Qwen2ForCausalLM", GROUPED, "text-generation-with-past", "CausalLM"),
     "qwen3-past": ("Qwen3ForCausalLM", GROUPED | {"head_dim": 8}, "text-generation-with-past", "CausalLM"),
+    "llama-classifier": ("LlamaForSequenceClassification", TEXT | {"pad_token_id": 0}, "text-classification", "SequenceClassification"),
+    "gpt2-classifier": ("GPT2ForSequenceClassification", GPT2 | {"pad_token_id": 0}, "text-classification", "SequenceClassification"),
     "phi-past": ("PhiForCausalLM", TEXT, "text-generation-with-past", "CausalLM"),
     # Without groups: Optimum's class gives Phi-3 as many heads of keys as of queries.
     "phi3-past": ("Phi3ForCausalLM", TEXT | {"pad_token_id": 0}, "text-generation-with-past", "CausalLM"),

@@ -81,7 +81,8 @@ fn inputs(w: &mut Writer<'_>, place: Place<'_>, with_past: bool) -> Result<Input
     let attention_mask =
         body.input("attention_mask", ElementType::I64, all, Meaning::AttentionMask);
     // Classifiers read a text once: Optimum's classes give them no positions, and those of
-    // transformers number the tokens in a row.
+    // transformers number the tokens in a row, or those that are no padding (option
+    // `position_numbers`: `counted`).
     let head = place.text_or_none("head")?;
     let is_asked = with_past || matches!(head.as_deref(), None | Some("states" | "language"));
     let positions = match (has_positions, is_asked) {
@@ -89,10 +90,14 @@ fn inputs(w: &mut Writer<'_>, place: Place<'_>, with_past: bool) -> Result<Input
         (true, true) => {
             Some(body.input("position_ids", ElementType::I64, row, Meaning::PositionIds))
         }
-        (true, false) => {
-            let count = w.length("token_count", tokens, 1);
-            Some(w.positions_in_a_row(count, None))
-        }
+        (true, false) => Some(match place.text_or_none("position_numbers")?.as_deref() {
+            None => {
+                let count = w.length("token_count", tokens, 1);
+                w.positions_in_a_row(count, None)
+            }
+            Some("counted") => counted(w, attention_mask),
+            Some(other) => return Err(place.unknown("position_numbers", other)),
+        }),
     };
     let mut inputs = Inputs { tokens, attention_mask, positions, past: Vec::new() };
     for layer in 0..if with_past { place.layers()? } else { 0 } {
@@ -100,6 +105,15 @@ fn inputs(w: &mut Writer<'_>, place: Place<'_>, with_past: bool) -> Result<Input
     }
 
     Ok(inputs)
+}
+
+/// The number of each token among those that count, from 0 on; -1 for padding.
+fn counted(w: &mut Writer<'_>, attention_mask: ValueId) -> ValueId {
+    let axis = w.int(1);
+    let sums = w.make("CumSum", "counted_tokens", [attention_mask, axis]);
+    let counts = w.make("Mul", "numbers", [sums, attention_mask]);
+    let one = w.int(1);
+    w.make("Sub", "positions", [counts, one])
 }
 
 /// Keys and values of a layer as inputs: `past_key_values.0.key`, or with `of` in between, such as
