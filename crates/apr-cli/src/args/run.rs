@@ -12,8 +12,8 @@ pub(crate) struct RunArgs {
     /// File, folder, shard index, or - for standard input
     pub(crate) model: PathBuf,
     /// What goes in, several times where there are several: arrays (.npy, .npz, .safetensors,
-    /// .json, ONNX's .pb), texts (.txt), audio (.wav, .aiff, .flac, .mp3, .ogg), images (.png, .jpg,
-    /// .webp, .gif, .bmp, .tiff); NAME= says which input an array is for
+    /// .json, ONNX's .pb), texts (.txt), audio (.wav, .aiff, .flac, .mp3, .ogg), images (.png,
+    /// .jpg, .webp, .gif, .bmp, .tiff); NAME= says which input an array is for
     #[arg(short, long, value_name = "[NAME=]FILE", value_parser = parse_named_file)]
     pub(crate) input: Vec<(Option<String>, PathBuf)>,
     /// What should come out: outputs, any other value by its path, such as
@@ -100,7 +100,7 @@ pub(crate) struct RunArgs {
         value_parser = clap::builder::NonEmptyStringValueParser::new()
     )]
     pub(crate) stop: Vec<String>,
-    /// What stands between several answers; \\n, \\t, \\0 and \\\\ are a line break, a tab, NUL and a
+    /// What stands between several answers; \n, \t, \0 and \\ are a line break, a tab, NUL and a
     /// backslash [default: a line break]
     #[arg(
         long, value_name = "TEXT", allow_hyphen_values = true, value_parser = parse_separator

@@ -188,8 +188,8 @@ impl TextTokens {
         }
     }
 
-    /// [`TextTokens::encode`] with `most` tokens at most: of a longer text the end is left out, and the tokens
-    /// that end it stay. The second value is how many were left out.
+    /// [`TextTokens::encode`] with `most` tokens at most: of a longer text the end is left out, and
+    /// the tokens that end it stay. The second value is how many were left out.
     ///
     /// # Errors
     /// Those of [`TextTokens::encode`].

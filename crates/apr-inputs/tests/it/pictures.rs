@@ -47,7 +47,8 @@ fn files_of_every_kind_have_the_pixels_of_pillow() {
     }
 }
 
-/// EXIF data, first frames, 16 bits, and JPEG's ways to sample colours: `fixtures/picture/kinds.py`.
+/// EXIF data, first frames, 16 bits, and JPEG's ways to sample colours:
+/// `fixtures/picture/kinds.py`.
 #[test]
 fn kinds_of_files_have_the_pixels_of_pillow() {
     let expected: Json = serde_json::from_slice(&file("kinds.json")).unwrap();

@@ -366,7 +366,8 @@ impl<'w> Whisper<'w> {
 
         if room <= left {
             self.job.warn(&format!(
-                "ended: context: a window has more than {} tokens; the rest of its text is left out",
+                "ended: context: a window has more than {} tokens; the rest of its text is left \
+                 out",
                 room + begin.len()
             ));
         }
