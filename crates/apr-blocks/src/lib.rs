@@ -28,7 +28,7 @@ mod writer;
 
 use apr_arch::FamilyModel;
 use apr_core::{Error, Result, TensorInfo};
-use apr_graph::{Graph, Opset};
+use apr_graph::{Graph, Operator, Opset, infer, upgrade};
 
 use crate::model::Model;
 use crate::writer::Writer;
@@ -37,6 +37,8 @@ pub use crate::task::{class_for, task_asks_past};
 
 /// Lowest and highest version of ONNX's operators that blocks are written in.
 const OPSETS: std::ops::RangeInclusive<i64> = 17..=23;
+/// Lowest version that graphs are converted to, from those of blocks.
+const OLDEST: i64 = 11;
 
 /// What is wanted of the graphs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -109,8 +111,8 @@ pub fn graphs(
     let asked = options.task.as_deref();
     let class = asked.map(|asked| task::class_of(model, asked)).transpose()?;
     let settings = model.graph_settings(class.as_deref()).ok_or_else(without_graph)?;
-    if !OPSETS.contains(&options.opset) {
-        let (first, last) = (OPSETS.start(), OPSETS.end());
+    let (first, last) = (OLDEST, Operator::newest());
+    if !(first..=last).contains(&options.opset) {
         return Err(Error::version(format!(
             "graphs are written with opset {first} to {last}, not {}",
             options.opset
@@ -128,8 +130,16 @@ pub fn graphs(
     let kind = settings.kind().ok_or_else(|| task::lacks(settings.model(), settings.task()))?;
     let past = options.past || asked.is_some_and(task_asks_past);
     let untied = options.untied.as_deref().unwrap_or_default();
-    let model = Model::new(settings, tensors, options.opset).with_untied(untied);
-    let parts = parts(&model, &kind, past)?;
+    let written = options.opset.clamp(*OPSETS.start(), *OPSETS.end());
+    let model = Model::new(settings, tensors, (written, options.opset)).with_untied(untied);
+    let mut parts = parts(&model, &kind, past)?;
+    if !OPSETS.contains(&options.opset) {
+        for part in &mut parts {
+            // Some operators are changed by the types of what they read.
+            infer(&mut part.graph);
+            part.graph = upgrade(&part.graph, options.opset)?;
+        }
+    }
     Ok(Graphs { parts, unused: model.unused() })
 }
 

@@ -14,7 +14,10 @@ const MAX_LAYERS: u64 = 4096;
 /// A checkpoint of a family, while its graphs are built.
 pub(crate) struct Model<'m> {
     pub(crate) settings: GraphSettings<'m>,
+    /// Version of ONNX's operators that blocks are written in.
     pub(crate) opset: i64,
+    /// Version that they are converted to.
+    pub(crate) wanted_opset: i64,
     /// Dimensions of the tensors, by canonical name.
     tensors: BTreeMap<&'m str, Vec<u64>>,
     /// Heads that are not the table of tokens, whatever the configuration says.
@@ -25,7 +28,12 @@ pub(crate) struct Model<'m> {
 }
 
 impl<'m> Model<'m> {
-    pub(crate) fn new(settings: GraphSettings<'m>, tensors: &[TensorInfo], opset: i64) -> Self {
+    /// `opsets` are the version that blocks are written in, and the one that they are converted to.
+    pub(crate) fn new(
+        settings: GraphSettings<'m>,
+        tensors: &[TensorInfo],
+        opsets: (i64, i64),
+    ) -> Self {
         let family = settings.model();
         let dims = |name: &str, info: &TensorInfo| {
             // Shapes of GGUF may be others; the graph has Hugging Face's.
@@ -38,7 +46,8 @@ impl<'m> Model<'m> {
         });
         Self {
             settings,
-            opset,
+            opset: opsets.0,
+            wanted_opset: opsets.1,
             tensors: named.collect(),
             untied: &[],
             used: RefCell::new(BTreeSet::new()),

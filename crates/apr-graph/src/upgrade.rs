@@ -1,6 +1,7 @@
-//! Operators of an older version of ONNX, in the words of a newer one.
+//! Operators of a version of ONNX, in the words of another one.
 
 mod edit;
+mod lower;
 mod steps;
 
 use std::collections::HashSet;
@@ -11,22 +12,23 @@ use self::edit::Edit;
 use crate::finding::node_path;
 use crate::{AttributeValue, Body, Graph, MAX_DEPTH, Operator, Opset};
 
-/// The same graph with the operators of a newer version of ONNX. Other domains stay.
+/// The same graph with the operators of another version of ONNX, 11 or later where it is older than
+/// the graph's. Other domains stay.
 ///
 /// Some conversions need types: run [`crate::infer`] before. Values that are added have no types
-/// yet.
+/// yet, and types that an older version does not take are for a check to find.
 ///
 /// # Errors
-/// E003 where the version is older than the graph's or not known, or where an operator does not go
-/// along: with its name and that of the node.
+/// E003 where the version is too old or not known, or where an operator does not go along: with its
+/// name and that of the node.
 pub fn upgrade(graph: &Graph, to: i64) -> Result<Graph> {
     let from = graph
         .opset("")
         .ok_or_else(|| Error::version("the graph does not say which version of ONNX it has"))?;
-    if to < from || to > Operator::newest() {
-        let newest = Operator::newest();
+    let (oldest, newest) = (lower::OLDEST.min(from), Operator::newest());
+    if !(oldest..=newest).contains(&to) {
         return Err(Error::version(format!(
-            "operators of version {from} become those of {from} to {newest}, not {to}"
+            "operators of version {from} become those of {oldest} to {newest}, not {to}"
         )));
     }
 
@@ -39,11 +41,6 @@ pub fn upgrade(graph: &Graph, to: i64) -> Result<Graph> {
             .iter()
             .find(|set| set.domain.is_empty())
             .map_or(from, |set| set.version);
-        if own > to {
-            let message =
-                format!("the function {} has version {own} already, not {to}", function.op);
-            return Err(Error::version(message));
-        }
         set_version(&mut function.opsets, to);
         Upgrade { from: own, to }.body(&mut function.body, &format!("{}/", function.op), 0)?;
     }
@@ -104,6 +101,9 @@ impl Upgrade {
 
     /// Takes a node from version to version.
     fn node(self, edit: &mut Edit<'_>) -> Result<(), String> {
+        if self.to < self.from {
+            return lower::node(edit, self.from, self.to);
+        }
         let mut version = self.from;
         while edit.node.op.domain.is_empty() {
             let versions = Operator::versions("", &edit.node.op.name);

@@ -13,7 +13,7 @@ use crate::proto::{Model, Property};
 pub const METADATA: &str = "onnx";
 
 /// Entry of [`METADATA`]: tensor to its `name` in the ONNX file, and whether it is `transposed`
-/// there.
+/// there; its `shape` there, where it has dimensions of 1 behind the first.
 pub const TENSORS: &str = "tensors";
 
 /// Entry of [`METADATA`]: what of the file a graph has no words for, and how many of each there are.
@@ -72,7 +72,10 @@ pub(crate) fn note_names(metadata: &mut Metadata, revealed: &BTreeMap<String, Re
     }
     let mut entry = metadata.object(METADATA).cloned().unwrap_or_default();
     let names = revealed.iter().map(|(stored, found)| {
-        let place = json!({ "name": stored, "transposed": found.transposed });
+        let mut place = json!({ "name": stored, "transposed": found.transposed });
+        if let (Some(shape), Some(place)) = (&found.stored_shape, place.as_object_mut()) {
+            place.insert("shape".into(), shape.clone().into());
+        }
         (found.name.clone(), place)
     });
     entry.insert(TENSORS.into(), Value::Object(names.collect()));

@@ -34,6 +34,10 @@ pub(crate) struct Revealed {
     pub(crate) name: String,
     /// Whether the parameter is its transpose.
     pub(crate) transposed: bool,
+    /// Whether the parameter has no dimensions of 1 behind the first: a vector.
+    pub(crate) squeezed: bool,
+    /// The shape in the file, where it is squeezed.
+    pub(crate) stored_shape: Option<Vec<u64>>,
 }
 
 /// A tensor whose name may be nobody's.
@@ -41,6 +45,8 @@ pub(crate) struct Revealed {
 pub(crate) struct Candidate<'m> {
     pub(crate) name: &'m str,
     pub(crate) rank: usize,
+    /// Whether all dimensions behind the first are 1.
+    pub(crate) is_column: bool,
     /// Whether it is one number.
     pub(crate) is_scalar: bool,
     /// Whether it is small enough to be a part of the graph.
@@ -61,6 +67,9 @@ pub(crate) struct Names {
     pub(crate) revealed: HashMap<String, Revealed>,
     /// Numbers that an exporter put among the weights.
     pub(crate) constants: HashSet<String>,
+    /// Tensors whose names go to others that ask for them: what an exporter gave a normalisation
+    /// that has no parameters of its own.
+    makeshift: HashSet<String>,
     /// Whether the names in the file are known to be those of other modules.
     is_certain: bool,
 }
@@ -88,6 +97,7 @@ pub(crate) fn reveal(
         names.revealed.extend(others.revealed);
     }
 
+    names.drop_makeshift();
     names.keep_unique(candidates);
     Ok(names)
 }
@@ -151,12 +161,33 @@ impl Names {
             return Ok(());
         }
 
-        if let Some(revealed) =
-            revealed(&path, leaf(node, position, candidate.rank), flipped, candidate.rank)
-        {
+        // Dimensions that an operator spreads a vector along are none of the parameter's.
+        let squeezed = ["Mul", "Add"].contains(&node.op_type.as_str())
+            && candidate.is_column
+            && (2..=4).contains(&candidate.rank);
+        let leaf = leaf(node, position, &candidate);
+        if let Some(revealed) = revealed(&path, leaf, (flipped, squeezed), &candidate) {
+            // A norm of groups is an instance norm that changes nothing, and then scale and bias.
+            if node.op_type == "InstanceNormalization" {
+                self.makeshift.insert(candidate.name.to_owned());
+            }
             self.revealed.insert(candidate.name.to_owned(), revealed);
         }
         Ok(())
+    }
+
+    /// Makes constants of what only stands in for parameters that another tensor has.
+    fn drop_makeshift(&mut self) {
+        let own = self.revealed.iter().filter(|(name, _)| !self.makeshift.contains(*name));
+        let taken: HashSet<&str> = own.map(|(_, found)| found.name.as_str()).collect();
+        let idle = self.makeshift.iter().filter(|name| {
+            self.revealed.get(*name).is_some_and(|found| taken.contains(found.name.as_str()))
+        });
+        let idle: Vec<String> = idle.cloned().collect();
+        for name in idle {
+            self.revealed.remove(&name);
+            self.constants.insert(name);
+        }
     }
 
     /// Drops names that another tensor has.
@@ -211,25 +242,29 @@ fn module(node: &Node, walker: &mut Walker<'_>) -> Result<Option<String>> {
     Ok(Some(module.replace('/', ".")))
 }
 
-/// The name in a module, and whether the module has the transpose.
+/// The name in a module, and how the module has the tensor.
 fn revealed(
     path: &str,
     leaf: Option<(&str, bool)>,
-    flipped: bool,
-    rank: usize,
+    (flipped, squeezed): (bool, bool),
+    candidate: &Candidate<'_>,
 ) -> Option<Revealed> {
     let (leaf, turned) = leaf.filter(|_| !path.is_empty())?;
-    Some(Revealed { name: format!("{path}.{leaf}"), transposed: rank == 2 && turned != flipped })
+    let transposed = candidate.rank == 2 && turned != flipped && !squeezed;
+    Some(Revealed { name: format!("{path}.{leaf}"), transposed, squeezed, stored_shape: None })
 }
 
 /// What an input of an operator is called in its module, and whether the module has its transpose.
-fn leaf(node: &Node, position: usize, rank: usize) -> Option<(&'static str, bool)> {
-    let leaf = match (node.op_type.as_str(), position, rank) {
+fn leaf(node: &Node, position: usize, candidate: &Candidate<'_>) -> Option<(&'static str, bool)> {
+    let leaf = match (node.op_type.as_str(), position, candidate.rank) {
         // PyTorch's linear layer multiplies by the transpose of its weight.
         ("MatMul", 1, 2) => return Some(("weight", true)),
         ("Gemm", 1, _) => return Some(("weight", !is_set(node, "transB"))),
         ("Gather" | "GatherND", 0, _) | ("Mul", _, 1) => "weight",
         ("Gemm", 2, _) | ("Add", _, 1) => "bias",
+        // Scale and bias of a norm of groups, before dimensions that follow the channels.
+        ("Mul", _, 2..=4) if candidate.is_column => "weight",
+        ("Add", _, 2..=4) if candidate.is_column => "bias",
         // What is added to a whole sequence: the table of positions, of which every row is used.
         ("Add", _, 2) => "embed_positions.weight",
         ("BatchNormalization", 3, _) => "running_mean",
@@ -269,7 +304,13 @@ mod tests {
         let graph = Graph { nodes, ..Graph::default() };
         let candidates: Vec<_> = candidates
             .iter()
-            .map(|&(name, rank)| Candidate { name, rank, is_scalar: rank == 0, is_small: true })
+            .map(|&(name, rank)| Candidate {
+                name,
+                rank,
+                is_column: name.ends_with("column"),
+                is_scalar: rank == 0,
+                is_small: true,
+            })
             .collect();
         let bytes: &[u8] = &[];
         let names = reveal(&graph, &candidates, &mut Walker::new(&bytes, &Limits::default()))
@@ -360,5 +401,31 @@ mod tests {
             ("onnx::MatMul_9".to_owned(), "lm_head.weight".to_owned(), true),
         ];
         assert_eq!(revealed(nodes, &[("lm_head.weight", 2), ("onnx::MatMul_9", 2)]), expected);
+    }
+
+    #[test]
+    fn a_norm_of_groups_has_its_scale_and_bias_and_no_stand_ins() {
+        let nodes = vec![
+            node("/norm/InstanceNormalization", "InstanceNormalization", &["x", "/a", "/b"], "y"),
+            node("/norm/Mul", "Mul", &["y", "onnx::Mul_column"], "z"),
+            node("/norm/Add", "Add", &["z", "onnx::Add_column"], "u"),
+            node("/other/InstanceNormalization", "InstanceNormalization", &["u", "/c", "/d"], "v"),
+        ];
+        let candidates = [
+            ("/a", 1),
+            ("/b", 1),
+            ("/c", 1),
+            ("/d", 1),
+            ("onnx::Mul_column", 2),
+            ("onnx::Add_column", 2),
+        ];
+        let named = [
+            ("/c", "other.weight"),
+            ("/d", "other.bias"),
+            ("onnx::Add_column", "norm.bias"),
+            ("onnx::Mul_column", "norm.weight"),
+        ];
+        let expected = named.map(|(from, to)| (from.to_owned(), to.to_owned(), false));
+        assert_eq!(revealed(nodes, &candidates), expected);
     }
 }

@@ -27,6 +27,13 @@ pub fn as_stored(reader: &dyn CheckpointReader) -> Result<View<'_>> {
         if place.is_some_and(|place| place.get("transposed") == Some(&Value::Bool(true))) {
             origin = Origin::Changed(Change::transposed(&mut stored, position)?);
         }
+        if let Some(shape) = place.and_then(|place| shape_of(place.get("shape")?)) {
+            // The elements are the same, so nothing of them changes.
+            let dims: Option<u64> = shape.iter().try_fold(1_u64, |all, dim| all.checked_mul(*dim));
+            if dims.is_some() && dims == stored.shape.elements() {
+                stored.shape = shape.into();
+            }
+        }
         if let Some(name) = place.and_then(|place| place.get("name")?.as_str()) {
             name.clone_into(&mut stored.name);
         }
@@ -36,4 +43,9 @@ pub fn as_stored(reader: &dyn CheckpointReader) -> Result<View<'_>> {
     let mut view = View::of(reader, tensors);
     view.metadata_mut().remove(keys::TIED);
     Ok(view)
+}
+
+/// Dimensions as metadata have them.
+fn shape_of(value: &Value) -> Option<Vec<u64>> {
+    value.as_array()?.iter().map(Value::as_u64).collect()
 }

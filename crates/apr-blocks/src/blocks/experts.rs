@@ -188,11 +188,16 @@ impl Writer<'_> {
             let share = w.make("GatherND", "my_share", [share, rows]);
             let share = w.unsqueeze("share_column", share, &[1]);
             let part = w.make("Mul", "part", [made, share]);
-            // ScatterND can add since opset 16.
-            let sum = w
-                .op("ScatterND", [sum, rows, part])
-                .attribute("reduction", "add")
-                .output("next_sum");
+            // ScatterND can add since opset 16. Before, what is there is added: each row comes once.
+            let sum = if w.model.wanted_opset < 16 {
+                let there = w.make("GatherND", "there", [sum, rows]);
+                let part = w.make("Add", "more", [there, part]);
+                w.make("ScatterND", "next_sum", [sum, rows, part])
+            } else {
+                w.op("ScatterND", [sum, rows, part])
+                    .attribute("reduction", "add")
+                    .output("next_sum")
+            };
             Ok(vec![("next_sum", sum)])
         })?;
         Ok(results[0])

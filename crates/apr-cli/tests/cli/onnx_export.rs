@@ -203,7 +203,7 @@ fn options_that_would_do_nothing_are_refused() {
     let sandbox = Sandbox::new();
     let source = tiny_llama();
     let cases: [(&[&str], i32, &str); 5] = [
-        (&["-o", "m.onnx", "--quantize", "q8_0"], 2, "quantize into an .apr or .gguf file first"),
+        (&["-o", "m.onnx", "--quantize", "q4_k_m"], 2, "blocks of q8_0, q4_0 and q4_1"),
         (&["-o", "m.onnx", "--opset", "5"], 4, "opset"),
         (&["-o", "m.onnx", "--shard-size", "1MB"], 2, "--shard-size"),
         (&["-o", "m.safetensors", "--with-past"], 2, "--with-past"),
@@ -214,4 +214,24 @@ fn options_that_would_do_nothing_are_refused() {
         sandbox.run(&line).fails(code, &[expected]);
     }
     assert!(sandbox.files().is_empty());
+}
+
+#[test]
+fn quantizing_on_the_way_writes_what_quantizing_before_writes() {
+    let sandbox = Sandbox::new();
+    let model = tiny_llama();
+    sandbox.run(&["quantize", &model, "--type", "q8_0", "-o", "q8_0.apr"]).ok();
+    sandbox.run(&["export", "q8_0.apr", "--format", "onnx", "-o", "two"]).ok();
+    let line = ["export", &model, "--format", "onnx", "-o", "one", "--quantize", "q8_0"];
+    sandbox.run(&line).ok().says(&["what quantization cost is not measured here"]);
+    assert!(sandbox.read("one/model.onnx") == sandbox.read("two/model.onnx"));
+
+    // A model of its own graph gets the operators that say blocks.
+    sandbox.run(&["export", &model, "-o", "m.onnx", "--precision", "fp32"]).ok();
+    sandbox
+        .apr("convert m.onnx -o small.onnx --quantize q4_0 --relaxed")
+        .ok()
+        .says(&["operators of version 21"]);
+    assert!(sandbox.read("small.onnx").len() * 3 < sandbox.read("m.onnx").len());
+    sandbox.apr("graph small.onnx").ok().says(&["ai.onnx 21"]);
 }

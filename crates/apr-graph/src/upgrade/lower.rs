@@ -9,20 +9,19 @@ pub(super) const OLDEST: i64 = 11;
 
 /// Operators that an older version knows under the same name, and with the same meaning for what it
 /// takes: later versions only added types, and attributes that [`Edit::fits`] finds.
-const SAME: [&str; 81] = [
+#[rustfmt::skip]
+const SAME: [&str; 88] = [
     "Abs", "Acos", "Add", "And", "ArgMax", "ArgMin", "Asin", "Atan", "Cast", "Ceil", "Clip",
     "Concat", "Constant", "ConstantOfShape", "Conv", "ConvTranspose", "Cos", "Cosh", "CumSum",
     "DepthToSpace", "Div", "Einsum", "Elu", "Equal", "Erf", "Exp", "Expand", "Flatten", "Floor",
     "GRU", "Gather", "GatherElements", "GatherND", "Gemm", "GlobalAveragePool", "GlobalMaxPool",
     "Greater", "Identity", "If", "InstanceNormalization", "IsInf", "IsNaN", "LRN", "LSTM",
-    "LeakyRelu", "Less", "Log", "Loop", "MatMul", "MaxPool", "Max", "Mean", "Min", "Mod", "Mul",
-    "Neg", "NonZero", "Not", "OneHot", "Or", "PRelu", "Pow", "RNN", "Range", "Reciprocal",
-    "Relu", "Reshape", "Round", "ScatterElements", "ScatterND", "Shape", "Sigmoid", "Sign", "Sin",
-    "Slice", "Sqrt", "Sub", "Tanh", "Tile", "TopK", "Transpose",
+    "LeakyRelu", "Less", "Log", "Loop", "MatMul", "Max", "MaxPool", "Mean", "Min", "Mod", "Mul",
+    "Neg", "NonZero", "Not", "OneHot", "Or", "PRelu", "Pow", "RNN", "Range", "Reciprocal", "Relu",
+    "Reshape", "Round", "ScatterElements", "ScatterND", "Shape", "Sigmoid", "Sign", "Sin", "Size",
+    "Slice", "Softplus", "Softsign", "SpaceToDepth", "Sqrt", "Sub", "Sum", "Tanh", "Tile", "TopK",
+    "Transpose", "Where", "Xor",
 ];
-/// Further ones.
-const ALSO: [&str; 7] =
-    ["AveragePool", "Size", "Softplus", "Softsign", "SpaceToDepth", "Sum", "Where", "Xor"];
 
 type Step = fn(&mut Edit<'_>) -> Result<(), String>;
 
@@ -39,9 +38,12 @@ fn step(name: &str, since: i64) -> Option<Step> {
         ("Squeeze" | "Unsqueeze" | "ReduceSum", 13) => |edit| input_to_ints(edit, "axes", 1),
         (name, 18) if name.starts_with("Reduce") => |edit| input_to_ints(edit, "axes", 1),
         ("Pad", _) => pads_that_were_known,
-        (name, _) if SAME.contains(&name) || ALSO.contains(&name) => |_| Ok(()),
-        (name, _) if name.starts_with("Reduce") || matches!(name, "Split" | "Softmax") => |_| Ok(()),
-        ("LogSoftmax" | "Squeeze" | "Unsqueeze" | "BatchNormalization", _) => |_| Ok(()),
+        (name, _) if SAME.contains(&name) => |_| Ok(()),
+        (name, _) if name.starts_with("Reduce") || matches!(name, "Split" | "Softmax") => {
+            |_| Ok(())
+        }
+        ("LogSoftmax" | "Squeeze" | "Unsqueeze", _) => |_| Ok(()),
+        ("LessOrEqual" | "GreaterOrEqual" | "BatchNormalization", _) => |_| Ok(()),
         _ => return None,
     })
 }
@@ -100,8 +102,7 @@ fn input_to_ints(edit: &mut Edit<'_>, name: &str, position: usize) -> Result<(),
         edit.node.inputs.truncate(position);
         return Ok(());
     }
-    let values =
-        ints_of(edit, position).ok_or_else(|| format!("its '{name}' are no constants"))?;
+    let values = ints_of(edit, position).ok_or_else(|| format!("its '{name}' are no constants"))?;
     edit.node.inputs.truncate(position);
     edit.set(name, AttributeValue::Ints(values));
     Ok(())

@@ -215,7 +215,7 @@ fn a_group_normalization_without_its_scale_is_refused() {
 }
 
 #[test]
-fn versions_that_are_not_said_or_newer_in_a_function_are_refused() {
+fn versions_that_are_not_said_are_refused_and_a_function_gets_the_models() {
     let mut old = graph(11, &[2], |main, x| main.op("Relu", [x]).output("y"));
     let mut builder = GraphBuilder::new(11);
     let mut body = BodyBuilder::default();
@@ -226,9 +226,51 @@ fn versions_that_are_not_said_or_newer_in_a_function_are_refused() {
     let mut function = builder.finish().functions.remove(0);
     function.opsets = vec![Opset { domain: "".into(), version: 17 }];
     old.functions.push(function);
-    let error = upgrade(&old, 13).unwrap_err().to_string();
-    assert_eq!(error, "E003: the function apr::block has version 17 already, not 13");
-    assert_eq!(upgrade(&old, 18).unwrap().functions[0].opsets[0].version, 18);
+    for to in [13, 18] {
+        assert_eq!(upgrade(&old, to).unwrap().functions[0].opsets[0].version, to);
+    }
     old.opsets.clear();
     assert!(upgrade(&old, 18).unwrap_err().to_string().contains("does not say which version"));
+}
+
+#[test]
+fn operators_become_older_ones_of_the_same_meaning() {
+    let newer = graph(18, &[2, 3, 8], |main, x| {
+        let axes = main.ints(&[-1]);
+        let y = main.op("ReduceMean", [x, axes]).output("mean");
+        let scale = main.weight("scale", ElementType::F32, [1]);
+        let y = main.op("LayerNormalization", [y, scale]).attribute("epsilon", 1e-6).output("norm");
+        let last = main.op("Shape", [y]).attribute("start", -1).output("last");
+        let first = main.op("Shape", [y]).attribute("end", 1).output("first");
+        let most = main.op("Max", [last, first]).output("most");
+        let is_less = main.op("LessOrEqual", [first, most]).output("is_less");
+        let y = main.op("Where", [is_less, y, y]).output("chosen");
+        main.op("Softmax", [y]).attribute("axis", -1).output("shares")
+    });
+    let mut found = Vec::new();
+    for to in [16, 14, 11] {
+        let (_, ops) = upgraded(&newer, to);
+        found.push(ops.join(" "));
+    }
+    let norm = "ReduceMean ReduceMean Sub Mul ReduceMean Add Sqrt Div Mul";
+    assert_eq!(
+        found,
+        [
+            format!("{norm} Shape Shape Max LessOrEqual Where Softmax"),
+            format!("{norm} Shape Slice Shape Slice Max LessOrEqual Where Softmax"),
+            format!("{norm} Shape Slice Shape Slice Greater Where Less Equal Or Where Softmax"),
+        ]
+    );
+}
+
+#[test]
+fn what_an_older_version_can_not_say_is_refused_by_name() {
+    let newer = graph(20, &[2, 8], |main, x| main.op("Gelu", [x]).output("gelu"));
+    let error = upgrade(&newer, 17).unwrap_err();
+    assert!(error.message().contains("Gelu does not go to version 17"), "{error}");
+    let summed =
+        graph(17, &[2, 8], |main, x| main.op("Softmax", [x]).attribute("axis", 0).output("shares"));
+    let error = upgrade(&summed, 12).unwrap_err();
+    assert!(error.message().contains("axis 0 is not known to be the last"), "{error}");
+    assert_eq!(upgrade(&summed, 10).unwrap_err().code(), apr_core::Code::Version);
 }

@@ -64,9 +64,13 @@ impl<'a> SmallTensors<'a> {
 
     /// A tensor of the checkpoint, as the graph uses it. `path` is its name in the file.
     pub(crate) fn weight(&self, path: &str) -> WeightRef {
-        let (tensor, transposed) = self.reader.name_of(path);
-        let views = if transposed { vec![View::Transposed(vec![1, 0])] } else { Vec::new() };
-        WeightRef { tensor: tensor.to_owned(), views }
+        let Some(found) = self.reader.revealed(path) else { return WeightRef::whole(path) };
+        let mut views = Vec::new();
+        if found.transposed {
+            views.push(View::Transposed(vec![1, 0]));
+        }
+        views.extend(found.stored_shape.clone().map(View::Reshaped));
+        WeightRef { tensor: found.name.clone(), views }
     }
 }
 

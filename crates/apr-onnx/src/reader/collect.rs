@@ -191,6 +191,7 @@ impl<'a> Collected<'a> {
                 Candidate {
                     name,
                     rank: shape.dims().len(),
+                    is_column: shape.dims().iter().skip(1).all(|dim| *dim == 1),
                     is_scalar,
                     is_small: item.content.len <= SMALL,
                 }
@@ -256,6 +257,10 @@ impl Item {
         if let (true, &[rows, columns]) = (found.transposed, self.info.shape.dims()) {
             self.info.shape = Shape::from([columns, rows]);
             self.content.turn([rows, columns], self.info.dtype.block_bytes());
+        }
+        if found.squeezed {
+            let channels = self.info.shape.dims().iter().take(1).copied();
+            self.info.shape = channels.collect::<Vec<_>>().into();
         }
         std::mem::replace(&mut self.info.name, found.name.clone())
     }

@@ -216,8 +216,9 @@ impl OnnxReader {
         collected.tensors.retain(|item| !constants.contains(&item.info.name));
         for item in &mut collected.tensors {
             if let Some(found) = names.revealed.get(&item.info.name) {
+                let stored_shape = found.squeezed.then(|| item.info.shape.dims().to_vec());
                 let name = item.rename(found);
-                self.revealed.insert(name, found.clone());
+                self.revealed.insert(name, Revealed { stored_shape, ..found.clone() });
             }
         }
 
@@ -272,11 +273,9 @@ impl OnnxReader {
         self.contents[tensor].stored_flat()
     }
 
-    /// What the checkpoint calls a tensor, and whether it has its transpose.
-    pub(crate) fn name_of<'n>(&'n self, stored: &'n str) -> (&'n str, bool) {
-        self.revealed
-            .get(stored)
-            .map_or((stored, false), |found| (found.name.as_str(), found.transposed))
+    /// What the graph reveals about a tensor, by its name in the file.
+    pub(crate) fn revealed(&self, stored: &str) -> Option<&Revealed> {
+        self.revealed.get(stored)
     }
 
     /// Whether a tensor is a part of the graph itself.

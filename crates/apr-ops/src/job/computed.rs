@@ -13,6 +13,8 @@ use serde_json::{Map, Value};
 use super::description::Job;
 use super::error::JobError;
 use super::planned::{Parts, Planned};
+use super::quantized::Quantized;
+use super::wishes::WITH_BLOCKS;
 
 use crate::bind::{Binder, Storage};
 use crate::graph::without_family;
@@ -35,15 +37,7 @@ impl Job {
         source: &Source<'_>,
         then: impl FnOnce(Planned<'_>) -> Result<R, E>,
     ) -> Result<R, E> {
-        if let Some(quantize) = &self.weights.quantize {
-            let message = format!(
-                "a graph does not say how to quantize to {}: quantize into an .apr or .gguf file \
-                 first, and export that",
-                quantize.choices.scheme
-            );
-            return Err(JobError::Request(message).into());
-        }
-
+        self.check_blocks()?;
         let foreign = self.foreign(&source.through(reader)).map_err(JobError::from)?;
         let Foreign { mut prepared, mut losses, config, .. } = foreign;
         state_configuration(&mut prepared.view, config);
@@ -64,7 +58,13 @@ impl Job {
 
         // The graph is written anew; the old one's skeleton is of no use.
         view.keep_companions(|name| name != onnx::skeleton::COMPANION);
-        let (unpacked, parts) = Unpacked::beside(&view);
+        let (quantized, more) = self.quantized(&view, &restored)?;
+        warnings.extend(more);
+        let base: &dyn CheckpointReader = match &quantized {
+            Some(quantized) => quantized,
+            None => &view,
+        };
+        let (unpacked, parts) = Unpacked::beside(base);
         let mut binder = Binder::new(&unpacked, &parts, storage);
         let mut bound_models = Vec::with_capacity(models.len());
         let properties = properties(&metadata);
@@ -103,6 +103,35 @@ impl Job {
         then(Planned::new(&job, source, &bound_view, parts)?)
     }
 
+    /// Refuses what blocks that are made on the way do not go along with.
+    fn check_blocks(&self) -> Result<(), JobError> {
+        let Some(quantize) = &self.weights.quantize else { return Ok(()) };
+        let scheme = quantize.choices.scheme;
+        let message = if self.weights.precision.is_some() {
+            format!("--precision and {scheme} are two types for the same tensors")
+        } else if self.weights.gate.is_some() {
+            "a graph is written without measuring what quantization cost: quantize into an .apr or \
+             .gguf file first, and export that"
+                .to_owned()
+        } else if self.graph.opset.is_some_and(|opset| opset < WITH_BLOCKS) {
+            format!("blocks need --opset {WITH_BLOCKS} or later")
+        } else {
+            return Ok(());
+        };
+        Err(JobError::Request(message))
+    }
+
+    /// The tensors in blocks, where that is asked for, and what is odd about them.
+    fn quantized<'v>(
+        &self,
+        view: &'v View<'_>,
+        source: &Source<'_>,
+    ) -> Result<(Option<Quantized<'v>>, Vec<String>), JobError> {
+        let Some(asked) = &self.weights.quantize else { return Ok((None, Vec::new())) };
+        let (quantized, warnings) = Quantized::new(view, source.reader(), source.family()?, asked)?;
+        Ok((Some(quantized), warnings))
+    }
+
     /// What the model computes: as the file that it came from says, or else its family.
     fn computation<'v>(
         &self,
@@ -115,7 +144,7 @@ impl Job {
         let Some(family) = source.family()? else {
             return Err(without_family(source).into());
         };
-        let opset = self.graph.opset(source.reader(), storage)?;
+        let opset = self.graph.opset(source.reader(), storage, self.weights.quantize.is_some())?;
         let options = self.graph.options(opset.version);
         let (options, untied) = with_untied(source, &options)?;
         let found = graphs(family, source.reader().tensors(), &options)?;
@@ -138,6 +167,8 @@ impl Job {
         // A graph of other operators alone has no version of ONNX's.
         let own = graph.opset("");
         let usual = own.or(self.graph.opset).unwrap_or_else(Operator::newest);
+        let is_raised = self.weights.quantize.is_some() && usual < WITH_BLOCKS;
+        let usual = if is_raised { WITH_BLOCKS } else { usual };
         let opset = self.graph.at_least(usual, source.reader(), storage)?;
         let graph = if own.is_none_or(|own| own == opset.version) {
             graph
@@ -151,7 +182,7 @@ impl Job {
         Ok(Computation {
             view: View::new(source.reader()),
             models: vec![(stem.to_owned(), graph)],
-            warnings: opset.raised.into_iter().collect(),
+            warnings: is_raised.then(blocks_raise).into_iter().chain(opset.raised).collect(),
         })
     }
 
@@ -194,6 +225,11 @@ struct Computation<'v> {
     models: Vec<(String, Graph)>,
     /// What is other than usual or as it was.
     warnings: Vec<String>,
+}
+
+/// What is said where blocks ask for a later version than the file has.
+fn blocks_raise() -> String {
+    format!("operators of version {WITH_BLOCKS}: before, ONNX's DequantizeLinear knows no blocks")
 }
 
 /// Takes the weights out of the inputs: the older format wants them there, and nobody gives them.

@@ -27,6 +27,7 @@ mod error;
 mod exported;
 mod layout;
 mod planned;
+mod quantized;
 mod scripted;
 mod weights;
 mod wishes;

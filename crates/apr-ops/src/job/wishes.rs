@@ -109,11 +109,11 @@ impl GraphWishes {
         &self,
         reader: &dyn CheckpointReader,
         storage: &Storage,
+        quantizes: bool,
     ) -> Result<Opset, JobError> {
         const USUAL: i64 = 17;
-        const WITH_BLOCKS: i64 = 21;
         let has_blocks = reader.tensors().iter().any(|info| info.dtype.is_quantized());
-        let keeps_blocks = has_blocks && storage.dequantize.is_none();
+        let keeps_blocks = quantizes || has_blocks && storage.dequantize.is_none();
         self.at_least(if keeps_blocks { WITH_BLOCKS } else { USUAL }, reader, storage)
     }
 
@@ -145,6 +145,9 @@ impl GraphWishes {
         Ok(Opset { version: since, raised: Some(raised) })
     }
 }
+
+/// The first version of ONNX's operators whose `DequantizeLinear` knows blocks.
+pub(super) const WITH_BLOCKS: i64 = 21;
 
 /// A version of ONNX's operators.
 #[derive(Debug, Clone, PartialEq, Eq)]

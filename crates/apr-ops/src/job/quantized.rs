@@ -1,0 +1,145 @@
+//! Weights that are quantized while they are read, for files whose graph says what blocks mean.
+
+use apr_arch::FamilyModel;
+use apr_core::{
+    CheckpointReader, Container, DType, Error, Result, Stored, TensorInfo, counted, pass_on,
+};
+use apr_quantize::{Quantization, plan};
+use apr_tensor::block::quantize;
+use apr_tensor::element::widen_f32;
+
+use super::error::JobError;
+
+/// The types of blocks that the nodes of a graph can say.
+const SAID: [DType; 3] = [DType::Q8_0, DType::Q4_0, DType::Q4_1];
+
+/// Blocks that are made at a time.
+const BLOCKS_AT_ONCE: u64 = 2048;
+
+/// A checkpoint of which some tensors are seen in blocks.
+pub(super) struct Quantized<'a> {
+    base: &'a dyn CheckpointReader,
+    tensors: Vec<TensorInfo>,
+}
+
+impl<'a> Quantized<'a> {
+    /// The tensors of `base` as a scheme wants them, and what is other than it wants; `reader` has
+    /// the same tensors, under the names that the family was found by.
+    ///
+    /// # Errors
+    /// A scheme whose blocks no node says, importance weights, and what the plan refuses.
+    pub(super) fn new(
+        base: &'a dyn CheckpointReader,
+        reader: &dyn CheckpointReader,
+        family: Option<&FamilyModel<'_>>,
+        asked: &Quantization,
+    ) -> Result<(Self, Vec<String>), JobError> {
+        let scheme = asked.choices.scheme;
+        let is_said = SAID.iter().any(|dtype| dtype.name() == scheme.to_string());
+        if !is_said || asked.weighting.is_some() {
+            let message = format!(
+                "the graph of an ONNX file says blocks of q8_0, q4_0 and q4_1, without importance \
+                 weights: quantize to {scheme} in an .apr or .gguf file first, and export that"
+            );
+            return Err(JobError::Request(message));
+        }
+
+        let planned = plan(reader, family, asked).map_err(JobError::unsuited)?;
+        let mut warnings = planned.warnings;
+        let mut others = 0;
+        let mut tensors = base.tensors().to_vec();
+        for (info, target) in tensors.iter_mut().zip(planned.targets) {
+            let Some(dtype) = target.map(|target| target.dtype) else { continue };
+            if !dtype.is_quantized() || !info.dtype.is_float() {
+                continue;
+            }
+            let to = if SAID.contains(&dtype) { dtype } else { DType::Q8_0 };
+            if to.stored_len(&info.shape).is_some() {
+                others += usize::from(to != dtype);
+                info.dtype = to;
+            }
+        }
+
+        if others > 0 {
+            warnings.push(format!(
+                "{} that {scheme} wants in blocks which no node says become q8_0",
+                counted(others as u64, "tensor")
+            ));
+        }
+        warnings.push(
+            "what quantization cost is not measured here; `apr quantize` into an .apr or .gguf \
+             file measures it"
+                .to_owned(),
+        );
+        Ok((Self { base, tensors }, warnings))
+    }
+
+    fn is_changed(&self, tensor: usize) -> bool {
+        self.tensors[tensor].dtype != self.base.tensors()[tensor].dtype
+    }
+
+    /// Makes the blocks from `first` on, and appends them.
+    fn blocks(&self, tensor: usize, first: u64, count: u64, out: &mut Vec<u8>) -> Result<()> {
+        let (from, to) = (&self.base.tensors()[tensor], self.tensors[tensor].dtype);
+        let of_block = to.block_len() * from.dtype.block_bytes();
+        let mut bytes = vec![0; usize::try_from(count * of_block).unwrap_or_default()];
+        self.base.read_tensor(tensor, first * of_block, &mut bytes)?;
+        let mut values = Vec::new();
+        widen_f32(from.dtype, &bytes, &mut values);
+        if values.iter().any(|value| !value.is_finite()) {
+            let message = format!("it has values that are NaN or infinite, which {to} can't hold");
+            return Err(Error::format(message).for_tensor(&from.name));
+        }
+
+        // These types look at no more than a block at a time.
+        let row_len = usize::try_from(to.block_len()).unwrap_or(1);
+        quantize(to, &values, row_len, None, out);
+        Ok(())
+    }
+}
+
+impl CheckpointReader for Quantized<'_> {
+    pass_on!(base: format, metadata, files, companions, read_companion, left_out, warnings);
+
+    fn tensors(&self) -> &[TensorInfo] {
+        &self.tensors
+    }
+
+    fn stored(&self, tensor: usize) -> Stored<'_> {
+        if self.is_changed(tensor) {
+            Stored::derived_from(self.base, &[tensor])
+        } else {
+            self.base.stored(tensor)
+        }
+    }
+
+    fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
+        if !self.is_changed(tensor) {
+            return self.base.read_tensor(tensor, offset, buf);
+        }
+
+        let bytes = self.tensors[tensor].dtype.block_bytes();
+        let (mut filled, mut blocks) = (0, Vec::new());
+        while filled < buf.len() {
+            let at = offset + filled as u64;
+            let left = (buf.len() - filled) as u64;
+            let count = (at % bytes + left).div_ceil(bytes).min(BLOCKS_AT_ONCE);
+            blocks.clear();
+            self.blocks(tensor, at / bytes, count, &mut blocks)?;
+            let made = &blocks[usize::try_from(at % bytes).unwrap_or_default()..];
+            let len = made.len().min(buf.len() - filled);
+            buf[filled..filled + len].copy_from_slice(&made[..len]);
+            filled += len;
+        }
+
+        Ok(())
+    }
+
+    fn tensor_slice(&self, tensor: usize) -> Option<&[u8]> {
+        if self.is_changed(tensor) { None } else { self.base.tensor_slice(tensor) }
+    }
+
+    fn container(&self) -> Container<'_> {
+        self.base.container().altered()
+    }
+}
