@@ -159,7 +159,7 @@ pub fn tied_heads(
         return Ok(Vec::new());
     };
     let stacks: Vec<&str> = std::iter::once("").chain(settings.stacks()).collect();
-    let model = Model::new(settings, tensors, options.opset);
+    let model = Model::new(settings, tensors, (options.opset, options.opset));
     let mut heads = Vec::new();
     for stack in stacks {
         let place = model.place(stack);

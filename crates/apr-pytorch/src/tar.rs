@@ -103,11 +103,11 @@ fn text(field: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
+/// Gets a header, and where its content lies: offset and length in bytes.
+type TakeHeader<'a> = dyn FnMut(&[u8], u64, u64) -> Result<()> + 'a;
+
 /// Hands over each header, and where its content lies, up to the empty block that ends the archive.
-fn each_header(
-    source: &dyn ByteSource,
-    take: &mut dyn FnMut(&[u8], u64, u64) -> Result<()>,
-) -> Result<()> {
+fn each_header(source: &dyn ByteSource, take: &mut TakeHeader<'_>) -> Result<()> {
     let mut position = 0;
     while position < source.len() {
         let header = read_vec(source, position, BLOCK)?;

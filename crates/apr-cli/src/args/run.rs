@@ -147,8 +147,13 @@ pub(crate) enum PoolingWay {
 fn parse_steps(text: &str) -> Result<u64, String> {
     let whole = text.parse().ok();
     let float = || text.parse::<f64>().ok().filter(|steps| (1.0..=u64::MAX as f64).contains(steps));
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "it is within the range, and may be rounded"
+    )]
+    let rounded = |steps: f64| steps as u64;
     whole
-        .or_else(|| float().map(|steps| steps as u64))
+        .or_else(|| float().map(rounded))
         .filter(|&steps| steps > 0)
         .ok_or_else(|| format!("'{text}' is not a number of steps from 1 on"))
 }

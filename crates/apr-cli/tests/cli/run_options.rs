@@ -32,7 +32,7 @@ fn the_context_holds_in_every_container() {
     let folder = with_settings(&sandbox, &endless);
     sandbox.apr(&format!("import {folder} -o m.apr")).ok();
     sandbox.apr(&format!("export {folder} -o m.gguf")).ok();
-    sandbox.apr(&format!("import m.gguf -o of_gguf.apr")).ok();
+    sandbox.apr("import m.gguf -o of_gguf.apr").ok();
     sandbox.apr(&format!("export {folder} --format onnx -o onnx")).ok();
     for model in [&folder, "m.apr", "m.gguf", "of_gguf.apr", "onnx"] {
         let run = |rest: &str| sandbox.apr(&format!("run {model} {rest}"));

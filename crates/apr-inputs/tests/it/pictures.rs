@@ -142,13 +142,13 @@ fn empty_and_damaged_pictures_are_errors() {
         for len in (1..whole.len() * 9 / 10).step_by(whole.len() / 60 + 1) {
             // A JPEG that is cut off is shown as far as it goes by all decoders, and what is cut
             // off a GIF may be its second frame.
-            let _ = decode(&whole[..len], MOST).map(|picture| {
+            if let Ok(picture) = decode(&whole[..len], MOST) {
                 assert!(
                     name.ends_with("jpg") || name.ends_with("gif"),
                     "{name} {len} {}",
                     picture.width
-                )
-            });
+                );
+            }
         }
         for at in (0..whole.len()).step_by(whole.len() / 150 + 1) {
             let mut bytes = whole.clone();

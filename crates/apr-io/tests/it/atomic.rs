@@ -36,7 +36,7 @@ fn nothing_is_under_the_name_before_the_commit_and_nothing_left_after_a_drop() {
     output.write_all(b"new content").expect("there is room");
     output.patch(0, b"NEW").expect("within what was written");
     assert!(output.patch(9, b"too long").is_err());
-    output.commit().expect("can be renamed");
+    assert_eq!(output.commit().expect("can be renamed").warnings().count(), 0);
     assert_eq!(names(folder.path()), ["model.apr"]);
     assert_eq!(fs::read(&path).expect("replaced"), b"NEW content");
 }
@@ -64,7 +64,7 @@ fn folders_are_made_for_the_files_and_vanish_with_them() {
             output.write_all(name.as_bytes()).expect("there is room");
         }
         if commit {
-            output.commit().expect("can be renamed");
+            assert_eq!(output.commit().expect("can be renamed").warnings().count(), 0);
         }
     };
     write(false);
@@ -86,7 +86,7 @@ fn a_link_keeps_pointing_at_what_was_replaced() {
     let mut output = AtomicOutput::create(Target::File(link.clone()), true, ["link.apr"])
         .expect("may be replaced");
     output.write_all(b"new").expect("there is room");
-    output.commit().expect("can be renamed");
+    assert_eq!(output.commit().expect("can be renamed").warnings().count(), 0);
     assert!(link.is_symlink());
     assert_eq!(fs::read(&real).expect("replaced"), b"new");
 }
@@ -101,7 +101,7 @@ fn permissions_of_the_replaced_file_stay() {
     let mut output = AtomicOutput::create(Target::File(path.clone()), true, ["secret.apr"])
         .expect("may be replaced");
     output.write_all(b"new").expect("there is room");
-    output.commit().expect("can be renamed");
+    assert_eq!(output.commit().expect("can be renamed").warnings().count(), 0);
     assert_eq!(path.metadata().expect("there").permissions().mode() & 0o777, 0o600);
 }
 
@@ -121,7 +121,7 @@ fn a_file_that_another_process_changes_is_not_replaced_meanwhile() {
     assert!(error.message().contains("another process is changing the file"), "{error}");
     assert_eq!(fs::read(&path).expect("still there"), b"old");
     drop(locked);
-    write().expect("nobody has it");
+    assert_eq!(write().expect("nobody has it").warnings().count(), 0);
     assert_eq!(
         (fs::read(&path).expect("replaced"), names(folder.path())),
         (b"new".to_vec(), vec!["m.apr".to_owned()])
@@ -136,7 +136,7 @@ fn what_replaces_a_locked_file_keeps_the_lock_until_then() {
     let mut output = AtomicOutput::replacing(LockedFile::open(&path).expect("nobody has it"));
     output.write_all(b"new").expect("there is room");
     assert!(LockedFile::open(&path).is_err());
-    output.commit().expect("it is ours");
+    assert_eq!(output.commit().expect("it is ours").warnings().count(), 0);
     assert_eq!(fs::read(&path).expect("replaced"), b"new");
     LockedFile::open(&path).expect("nobody has it");
 
@@ -173,7 +173,7 @@ fn of_several_files_all_are_replaced_or_none() {
     drop(locked);
     assert_eq!(names(folder.path()), ["a", "c"]);
     assert_eq!(fs::read(folder.path().join("a")).expect("there"), b"old");
-    write().expect("nobody has it");
+    assert_eq!(write().expect("nobody has it").warnings().count(), 0);
     assert_eq!(names(folder.path()), ["a", "b", "c"]);
     for name in ["a", "b", "c"] {
         assert_eq!(fs::read(folder.path().join(name)).expect("there"), b"new");

@@ -90,7 +90,7 @@ fn broken_copies_end_in_an_error_or_an_answer_within_bounded_memory() {
 /// nothing of it is read as zeros.
 #[test]
 fn the_skeleton_has_what_only_the_graph_reads() {
-    let folder = apr_io::ModelFolder::open(&locate::fixture("onnx/outside")).expect("a folder");
+    let folder = apr_io::ModelFolder::open(locate::fixture("onnx/outside")).expect("a folder");
     let reader =
         apr_onnx::open_in(&folder, "model.onnx", &Limits::default()).expect("a sound file");
     let own = reader.graph().expect("a graph").expect("a graph");

@@ -83,7 +83,7 @@ impl Job {
             match (first_error(&mut graph), before) {
                 (Some(error), None) => return Err(invalid(&name, &error).into()),
                 (_, Some(error)) => {
-                    warnings.push(format!("the graph was not valid before: {error}"))
+                    warnings.push(format!("the graph was not valid before: {error}"));
                 }
                 (None, None) => {}
             }

@@ -25,6 +25,9 @@ pub struct GraphWishes {
     pub blocks: Blocks,
 }
 
+/// The parts of a model by their names, and a warning where merging changed nothing.
+pub(super) type Merged = (Vec<(String, Graph)>, Option<String>);
+
 impl GraphWishes {
     /// Whether nothing is wished for, so that any format will do.
     pub(super) fn is_empty(&self) -> bool {
@@ -39,10 +42,7 @@ impl GraphWishes {
 
     /// The parts of a model as they are wished for: the decoder's two as one, and what to say where
     /// there are no two.
-    pub(super) fn merge(
-        &self,
-        mut models: Vec<(String, Graph)>,
-    ) -> Result<(Vec<(String, Graph)>, Option<String>), JobError> {
+    pub(super) fn merge(&self, mut models: Vec<(String, Graph)>) -> Result<Merged, JobError> {
         const FIRST: &str = "decoder_model";
         const NEXT: &str = "decoder_with_past_model";
 

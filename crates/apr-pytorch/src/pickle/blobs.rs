@@ -10,9 +10,11 @@ const MOST_BYTES: usize = 64 << 20;
 /// Shortest base64 text that is decoded.
 const SHORTEST: usize = 16;
 
+/// Reads bytes that are written in text; `None` where they are not.
+type Decode = fn(&[u8]) -> Option<Vec<u8>>;
+
 /// How bytes are written in text, and what reads them.
-const ENCODINGS: [(&str, fn(&[u8]) -> Option<Vec<u8>>); 2] =
-    [("base64", base64), ("hexadecimal digits", hexadecimal)];
+const ENCODINGS: [(&str, Decode); 2] = [("base64", base64), ("hexadecimal digits", hexadecimal)];
 
 /// Bytes that a pickle carries as a value.
 #[derive(Debug)]

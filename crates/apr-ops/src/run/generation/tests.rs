@@ -15,6 +15,7 @@ fn ids(json: &Json) -> Vec<i64> {
 }
 
 fn numbers(json: &Json) -> Vec<f32> {
+    #[expect(clippy::cast_possible_truncation, reason = "the numbers were written as f32")]
     let number = |value: &Json| value.as_f64().map_or(f32::NEG_INFINITY, |value| value as f32);
     json.as_array().unwrap().iter().map(number).collect()
 }
@@ -28,7 +29,8 @@ fn every_key_changes_logits_as_in_transformers() {
     for case in fixture().as_array().unwrap() {
         let settings = by_file(&case["config"], &GenerationOptions::default());
         assert!(settings.ignored().is_empty(), "{case}");
-        let (tokens, given) = (ids(&case["tokens"]), case["given"].as_u64().unwrap() as usize);
+        let (tokens, given) =
+            (ids(&case["tokens"]), usize::try_from(case["given"].as_u64().unwrap()).unwrap());
         let most = settings.most(given).unwrap_or(20);
         let mut chooser = settings.begin(&tokens[..given], &ids(&case["encoder"]), most);
         chooser.tokens.clone_from(&tokens);
