@@ -117,8 +117,8 @@ pub(crate) fn set_up_transformers() -> Outcome {
     run_pip(pip.args(["--requirement", "xtask/requirements-graphs.txt"]))
 }
 
-/// Lets an engine, `onnxruntime`, `torchscript` or `apr`, compute exported models of all families, beside
-/// transformers.
+/// Lets an engine, `onnxruntime`, `torchscript` or `apr`, compute exported models of all families,
+/// beside transformers.
 pub(crate) fn check_graphs(apr: &Path, engine: &str) -> Outcome {
     run(program(graph_python())
         .env("APR_GRAPH_ENGINE", engine)

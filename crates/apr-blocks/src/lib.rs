@@ -48,8 +48,8 @@ pub struct GraphOptions {
     /// Version of ONNX's operators.
     pub opset: i64,
     /// What the head is for: a task as Optimum names it, such as `text-generation-with-past`, which
-    /// stands for `past` too; or the end of a class, such as `CausalLM`; no text for no head. `None`:
-    /// as `architectures` of the configuration says.
+    /// stands for `past` too; or the end of a class, such as `CausalLM`; no text for no head.
+    /// `None`: as `architectures` of the configuration says.
     pub task: Option<String>,
     /// Canonical names of the heads that differ from the table of tokens which the configuration
     /// ties them to ([`tied_heads`]): they count, as in transformers. `None` where nobody compared

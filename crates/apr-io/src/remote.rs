@@ -185,8 +185,8 @@ impl Sources {
     }
 
     /// All of the models that are open is going to be read; what was opened over the network is
-    /// kept in the cache, unless the settings say otherwise. What the cache has is compared with its
-    /// digest from now on.
+    /// kept in the cache, unless the settings say otherwise. What the cache has is compared with
+    /// its digest from now on.
     pub fn keep_whole(&self) {
         let places = self.remote.places.lock().unwrap_or_else(PoisonError::into_inner);
         let keep = self.remote.hub.get().is_some_and(|hub| hub.settings().keep);
@@ -200,8 +200,8 @@ impl Sources {
     /// Waits until what is kept in the cache is whole, and what was read agrees with its digests.
     ///
     /// # Errors
-    /// E004 for a file that is not the one that its server has, or that the cache has damaged, E007 when it can't be fetched or
-    /// written.
+    /// E004 for a file that is not the one that its server has, or that the cache has damaged,
+    /// E007 when it can't be fetched or written.
     pub fn finish(&self) -> Result<()> {
         let places = self.remote.places.lock().unwrap_or_else(PoisonError::into_inner).clone();
         places.iter().try_for_each(Place::finish)

@@ -16,7 +16,8 @@ pub const METADATA: &str = "onnx";
 /// there; its `shape` there, where it has dimensions of 1 behind the first.
 pub const TENSORS: &str = "tensors";
 
-/// Entry of [`METADATA`]: what of the file a graph has no words for, and how many of each there are.
+/// Entry of [`METADATA`]: what of the file a graph has no words for, and how many of each there
+/// are.
 pub const UNSAID: &str = "unsaid";
 
 /// Longest value of a pair that is kept as metadata. The file around the tensors has all of it.

@@ -83,7 +83,8 @@ pub fn plan(
 }
 
 /// Plans a TorchScript archive: the tensors as parameters of modules, and methods that compute what
-/// their graphs say, for `torch.jit.load` from 1.13 on. One that is called `forward` runs the model;
+/// their graphs say, for `torch.jit.load` from 1.13 on. One that is called `forward` runs the
+/// model;
 /// where none is, and an encoder and a decoder are among them, a `forward` calls these two. Weights
 /// of the graphs name the tensors, and may look at them in any way; their stored types may differ
 /// from those that are computed with. Without methods there are parameters only.

@@ -33,7 +33,8 @@ impl<'a> FamilyModel<'a> {
             .dimensions
             .entry("architectures")
             .and_then(|names| Some(names.get(0)?.as_str()?.to_owned()));
-        // A backbone makes maps of several layers, which is another head; Marian's class translates.
+        // A backbone makes maps of several layers, which is another head; Marian's class
+        // translates.
         for (end, task) in [
             ("LMHeadModel", "CausalLM"),
             ("Backbone", "Backbone"),

@@ -1,4 +1,5 @@
-//! Positions as a slope of the scores (ALiBi: Press et al. 2021, <https://arxiv.org/abs/2108.12409>).
+//! Positions as a slope of the scores (ALiBi: Press et al. 2021,
+//! <https://arxiv.org/abs/2108.12409>).
 
 use apr_core::{Error, Result};
 use apr_graph::{Constant, ElementType, ValueId};
@@ -45,7 +46,8 @@ fn slopes_of(heads: u64) -> Vec<f32> {
 mod tests {
     use super::slopes_of;
 
-    /// Those of the paper's own code, `get_slopes` of <https://github.com/ofirpress/attention_with_linear_biases>.
+    /// Those of the paper's own code, `get_slopes` of
+    /// <https://github.com/ofirpress/attention_with_linear_biases>.
     #[test]
     fn slopes_are_those_of_the_paper() {
         assert_eq!(

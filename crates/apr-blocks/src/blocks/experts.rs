@@ -188,7 +188,8 @@ impl Writer<'_> {
             let share = w.make("GatherND", "my_share", [share, rows]);
             let share = w.unsqueeze("share_column", share, &[1]);
             let part = w.make("Mul", "part", [made, share]);
-            // ScatterND can add since opset 16. Before, what is there is added: each row comes once.
+            // ScatterND can add since opset 16. Before, what is there is added: each row comes
+            // once.
             let sum = if w.model.wanted_opset < 16 {
                 let there = w.make("GatherND", "there", [sum, rows]);
                 let part = w.make("Add", "more", [there, part]);

@@ -25,8 +25,8 @@ struct Inputs {
 }
 
 /// Writes the graph of a decoder. Option `causal`: whether a token sees only those before it, as it
-/// does unless the option says otherwise. `with_past`: earlier keys and values are inputs, all of them are
-/// outputs.
+/// does unless the option says otherwise. `with_past`: earlier keys and values are inputs, all of
+/// them are outputs.
 pub(crate) fn write(model: &Model<'_>, w: &mut Writer<'_>, with_past: bool) -> Result<()> {
     let place = model.place(STACK);
     let inputs = inputs(w, place, with_past)?;

@@ -29,8 +29,8 @@ pub(crate) fn write(model: &Model<'_>, w: &mut Writer<'_>, stack: &str) -> Resul
     head::write(w, place, x, Some(tokens))
 }
 
-/// The same for texts of several answers each, `[batch, choices, sequence]`, which are read as texts
-/// of their own.
+/// The same for texts of several answers each, `[batch, choices, sequence]`, which are read as
+/// texts of their own.
 fn write_choices(w: &mut Writer<'_>, place: Place<'_>) -> Result<()> {
     let input = |w: &mut Writer<'_>, name: &str, meaning: Meaning| {
         let shape = [Dim::symbol(BATCH), Dim::symbol(CHOICES), Dim::symbol(SEQUENCE)];

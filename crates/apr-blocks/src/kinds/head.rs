@@ -10,8 +10,8 @@ use crate::writer::{Writer, signed};
 
 /// Writes the head that option `head` names, and its outputs:
 ///
-/// - `states`: the vectors themselves, and one for the whole where the checkpoint has a `pooler`, or
-///   option `pool` says which it is: the `first`, or the `mean`;
+/// - `states`: the vectors themselves, and one for the whole where the checkpoint has a `pooler`,
+///   or option `pool` says which it is: the `first`, or the `mean`;
 /// - `language`: scores of the next token;
 /// - `masked_language`: scores of each token, from its vector through a dense layer and a norm;
 /// - `last_token`: scores of classes, from the last token that is no padding;
@@ -19,7 +19,8 @@ use crate::writer::{Writer, signed};
 /// - `first_token`: scores of classes, from the first token, through a dense layer where the
 ///   checkpoint has it;
 /// - `mean_token`: scores of classes, from the mean of all vectors;
-/// - `first_and_mean`: scores of classes, from the first vector and the mean of the others in a row;
+/// - `first_and_mean`: scores of classes, from the first vector and the mean of the others in a
+///   row;
 /// - `each_token`: scores of classes for each token;
 /// - `one_of_each_token`: one score for each token, through a dense layer where the checkpoint has
 ///   it;

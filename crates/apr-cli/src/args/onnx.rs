@@ -28,7 +28,8 @@ pub(crate) struct OnnxArgs {
     /// transformers.js loads it; implies --with-past
     #[arg(long, hide_short_help = true)]
     pub(crate) merged: bool,
-    /// What the head is for: a task as Optimum names it (text-generation-with-past, fill-mask, ...),
+    /// What the head is for: a task as Optimum names it (text-generation-with-past, fill-mask,
+    /// ...),
     /// or the end of a class (CausalLM); an empty text for no head [default: as the configuration
     /// says]
     #[arg(long, hide_short_help = true, value_name = "TASK")]

@@ -470,8 +470,8 @@ fn an_import_writes_down_where_the_model_comes_from() {
     sandbox.apr("validate s.safetensors --source").fails(5, &["does not say where it comes from"]);
 }
 
-/// A blob of the cache is damaged after it was fetched: its bytes do not become those of a model that
-/// is said to come from the hub.
+/// A blob of the cache is damaged after it was fetched: its bytes do not become those of a model
+/// that is said to come from the hub.
 #[test]
 fn what_the_cache_has_damaged_is_not_imported() {
     let (hub, sandbox) = (hub_with_llama(), Sandbox::new());

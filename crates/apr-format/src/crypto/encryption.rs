@@ -288,7 +288,8 @@ impl EncrBlock {
     /// [`unlock`](Self::unlock), with at most so many bytes of memory for the key of a password.
     ///
     /// # Errors
-    /// Those of [`unlock`](Self::unlock), and E008 where a password that has to be tried needs more.
+    /// Those of [`unlock`](Self::unlock), and E008 where a password that has to be tried needs
+    /// more.
     pub fn unlock_within(&self, keys: &[Unlock], max_memory: u64) -> Result<FileKey> {
         let identities = keys.iter().filter_map(|key| match key {
             Unlock::Identity(identity) => Some(identity),

@@ -95,8 +95,8 @@ impl Comparison<'_> {
             let causes = self.causes(config, name, (&own[place], &computed[place]));
             if causes.is_empty() {
                 warnings.push(format!(
-                    "llama.cpp computes with another '{name}' than the configuration says, and GGUF \
-                     can't say otherwise for this architecture: results will differ"
+                    "llama.cpp computes with another '{name}' than the configuration says, and \
+                     GGUF can't say otherwise for this architecture: results will differ"
                 ));
             }
             entries.extend(causes);
@@ -113,8 +113,8 @@ impl Comparison<'_> {
             _ => "as if it were not there".to_owned(),
         };
         format!(
-            "config.json's '{entry}' is {own}, but llama.cpp computes {instead}, and GGUF can't say \
-             otherwise for this architecture: results will differ"
+            "config.json's '{entry}' is {own}, but llama.cpp computes {instead}, and GGUF can't \
+             say otherwise for this architecture: results will differ"
         )
     }
 

@@ -85,7 +85,8 @@ pub(super) fn unknown_architecture(reader: &dyn CheckpointReader) -> Option<Vali
 }
 
 /// Norms of an ONNX file that are not what the family stores. Gemma's models compute with
-/// `1 + weight`: an exporter that folds constants writes the sum, under a name of its own. The graph
+/// `1 + weight`: an exporter that folds constants writes the sum, under a name of its own. The
+/// graph
 /// shows only a product with it then; weights that nothing was computed with keep their names.
 pub(super) fn folded_norms(
     reader: &dyn CheckpointReader,

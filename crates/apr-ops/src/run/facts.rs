@@ -162,7 +162,8 @@ impl Facts {
         &self.ends
     }
 
-    /// The token that a decoder begins with, where it stands behind an encoder: as the files say, or
+    /// The token that a decoder begins with, where it stands behind an encoder: as the files say,
+    /// or
     /// else as in transformers, by the class of the configuration or with the token that begins a
     /// text.
     #[must_use]

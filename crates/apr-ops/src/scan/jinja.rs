@@ -1,6 +1,7 @@
 //! Templates of chats: what reaches from a template into Python.
 //!
-//! Engines that are no sandbox give a template every attribute (CVE-2024-34359): from `''.__class__`
+//! Engines that are no sandbox give a template every attribute (CVE-2024-34359): from
+//! `''.__class__`
 //! the way leads to all that is loaded. No chat needs a name with two underscores, or attributes
 //! by computed names. Expressions are cut into words and texts; nothing is evaluated.
 

@@ -172,10 +172,7 @@ mod tests {
                 r#"{"class_name": "enable_unsafe_deserialization", "module": "keras.config"}"#,
                 Some(Dangerous),
             ),
-            (
-                r#"{"__class__": "LinearRegression", "__module__": "sklearn.linear_model", "__loader__": "ObjectNode"}"#,
-                None,
-            ),
+            (r#"{"__class__": "Lasso", "__module__": "sklearn.svm", "__loader__": "x"}"#, None),
             (
                 r#"{"__class__": "system", "__module__": "os", "__loader__": "FunctionNode"}"#,
                 Some(Suspicious),

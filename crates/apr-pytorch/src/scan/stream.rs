@@ -97,7 +97,8 @@ impl Scan<'_> {
     fn add(&mut self, place: &Place<'_>, position: u64, outcome: Outcome) {
         if let Some(error) = &outcome.swept {
             self.report.notes.push(place.says(&format!(
-                "only the names that it imports were looked at from here on, not its values: {error}"
+                "only the names that it imports were looked at from here on, not its values: \
+                 {error}"
             )));
         }
         let problem = outcome.root.err().map(|error| error.to_string());

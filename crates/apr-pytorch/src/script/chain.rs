@@ -46,7 +46,8 @@ pub(super) fn forward(methods: &[Method<'_>]) -> String {
     let several = reads.outputs.len() > 1;
     let part = if several { format!("[{states}]") } else { String::new() };
     format!(
-        "  def forward(self: {ROOT}{parameters}) -> {}:\n    states = (self.{encoder}({})){part}\n    \
+        "  def forward(self: {ROOT}{parameters}) -> {}:\n    \
+         states = (self.{encoder}({})){part}\n    \
          return self.{decoder}({})\n",
         result_type(writes),
         read.join(", "),
