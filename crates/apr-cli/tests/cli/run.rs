@@ -100,7 +100,7 @@ fn what_does_not_fit_is_said_with_its_name() {
         2,
         &["input_ids, attention_mask, position_ids", "--input NAME=FILE", "--prompt TEXT"],
     );
-    run("-i odd.json").fails(4, &["odd.json", "not as long"]);
+    run("-i input_ids=odd.json").fails(4, &["input_ids", "not as long"]);
     run("-i x.json").fails(2, &["no input 'nobody'"]);
     run("-i ids.json --want nothing").fails(1, &["no value 'nothing'"]);
     run("-i ids.json --max-memory 4KB").fails(1, &["E008", "node '"]);
