@@ -147,9 +147,10 @@ fn an_unknown_kind_is_named() {
 
 #[test]
 fn an_opset_that_blocks_are_not_written_in_is_named() {
-    let options = GraphOptions { opset: 11, ..GraphOptions::default() };
+    let options = GraphOptions { opset: 10, ..GraphOptions::default() };
     let error = Case::named("llama").graphs(&options).expect_err("too old").to_string();
-    assert_eq!(error, "E003: graphs are written with opset 17 to 23, not 11");
+    assert!(error.starts_with("E003: graphs are written with opset 11 to 2"), "{error}");
+    assert!(error.ends_with(", not 10"), "{error}");
 }
 
 #[test]
