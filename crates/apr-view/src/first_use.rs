@@ -33,7 +33,8 @@ struct Place {
 }
 
 /// What is in the names of heads.
-const HEADS: [&str; 9] = [
+const HEADS: [&str; 10] = [
+    "predictions",
     "head",
     "embed_out",
     "qa_outputs",
