@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use apr_core::{ByteSource, Error, Result};
+use apr_core::{ByteSource, Error, Result, Work};
 use miniz_oxide::inflate::TINFLStatus;
 use miniz_oxide::inflate::core::{DecompressorOxide, decompress_with_limit, inflate_flags};
 
@@ -23,6 +23,12 @@ pub const MAX_RATIO: u64 = 1032;
 
 /// States kept of one stream, besides the last ones.
 const STATES_OF_ONE: u64 = 64;
+
+/// How often a stream may be decoded, on average, and pages more: a pass or a few over all of it,
+/// and a state to begin from for each piece. A view that jumps from page to page would have one
+/// decoded for each of its elements.
+const TIMES: u64 = 8;
+const FREE_PAGES: u64 = 64;
 
 /// How far back DEFLATE refers.
 const WINDOW: usize = 1 << 15;
@@ -154,6 +160,8 @@ pub struct Inflated<S> {
     len: u64,
     id: u64,
     cache: Arc<Cache>,
+    /// Bytes that are decoded, however often.
+    work: Work,
 }
 
 impl<S: ByteSource> Inflated<S> {
@@ -189,6 +197,7 @@ impl<S: ByteSource> Inflated<S> {
             len,
             id,
             cache: Arc::clone(cache),
+            work: Work::of_file(len.saturating_mul(TIMES).saturating_add(FREE_PAGES * PAGE)),
         })
     }
 
@@ -218,6 +227,7 @@ impl<S: ByteSource> Inflated<S> {
 
     fn decode_page(&self, number: u64, state: &mut State) -> Result<Arc<[u8]>> {
         let len = PAGE.min(self.len - number * PAGE);
+        self.work.spend(len)?;
         let mut page = Vec::with_capacity(usize::try_from(len).unwrap_or_default());
         let decoded =
             state.decode(&self.stream, &self.source, len, |bytes| page.extend_from_slice(bytes))?;

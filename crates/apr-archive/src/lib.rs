@@ -32,6 +32,7 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 
 mod decoded;
+mod directory;
 mod inflate;
 mod section;
 mod zip;

@@ -9,19 +9,14 @@ use std::sync::Arc;
 use apr_core::{ByteSource, Error, Escaped, Limits, Result, read_vec};
 
 use crate::decoded::Decoded;
+use crate::directory::{Directory, locate, locate_loosely, u16_at, u32_at, u64_at};
 use crate::inflate::{Cache, Inflated, Wrapper};
 use crate::section::Section;
 
 const LOCAL: [u8; 4] = *b"PK\x03\x04";
-const CENTRAL: [u8; 4] = *b"PK\x01\x02";
-const END: [u8; 4] = *b"PK\x05\x06";
-const END64: [u8; 4] = *b"PK\x06\x06";
-const LOCATOR64: [u8; 4] = *b"PK\x06\x07";
+pub(crate) const CENTRAL: [u8; 4] = *b"PK\x01\x02";
 const LOCAL_LEN: u64 = 30;
 const CENTRAL_LEN: usize = 46;
-const END_LEN: u64 = 22;
-const END64_LEN: u64 = 56;
-const LOCATOR_LEN: u64 = 20;
 
 /// Flags: bit 0 and 6 encryption, 13 masked headers, 3 sizes after the data.
 const ENCRYPTED: u16 = 1 | 1 << 6 | 1 << 13;
@@ -105,16 +100,53 @@ impl Archive {
     /// E002 where there is no directory to go by, E007 when reading fails, E008 over a limit.
     pub fn survey(source: &dyn ByteSource, limits: &Limits) -> Result<(Self, u64, Vec<String>)> {
         let mut odd = Vec::new();
-        let (place, shift) = locate_loosely(source)?;
-        let mut archive = Self::directory(source, place, limits)?;
-        if let Some((_, name)) = archive.twice() {
+        let places = locate_loosely(source)?;
+        if places.len() > 1 {
+            odd.push(
+                "it has two directories, and loaders differ in which one they read".to_owned(),
+            );
+        }
+
+        let (mut archive, mut failed) = (Self::default(), None);
+        for &(place, shift) in &places {
+            match Self::directory(source, place, limits) {
+                Ok(found) => archive.add(source, found, (place, shift), &mut odd)?,
+                Err(error) => failed = Some(error),
+            }
+        }
+        match failed {
+            Some(error) if archive.entries.is_empty() => return Err(error),
+            Some(error) => odd.push(error.message().to_owned()),
+            None => {}
+        }
+
+        let (place, shift) = places[0];
+        if places.len() == 1 {
+            odd.extend(
+                archive.check_overlaps(place.offset).err().map(|error| error.message().to_owned()),
+            );
+            odd.extend(archive.unlisted(source, place.offset));
+        }
+        Ok((archive, shift, odd))
+    }
+
+    /// Adds the entries of a directory, whose places are too small by `shift`, and says what is odd
+    /// about them.
+    fn add(
+        &mut self,
+        source: &dyn ByteSource,
+        found: Self,
+        (place, shift): (Directory, u64),
+        odd: &mut Vec<String>,
+    ) -> Result<()> {
+        if let Some((_, name)) = found.twice() {
             odd.push(format!(
                 "two entries are named '{}', and loaders differ in which one they read",
                 Escaped::short(name)
             ));
         }
 
-        for entry in &mut archive.entries {
+        for mut entry in found.entries {
             entry.header = entry.header.saturating_add(shift);
             odd.extend(check_name(&entry.name).err().map(|error| error.message().to_owned()));
             let agreed = entry.agree(source, place.offset);
@@ -124,13 +156,9 @@ impl Archive {
             };
             odd.extend(agreed.err().map(|error| error.message().to_owned()));
             entry.offset = entry.place;
+            self.entries.push(entry);
         }
-
-        odd.extend(
-            archive.check_overlaps(place.offset).err().map(|error| error.message().to_owned()),
-        );
-        odd.extend(archive.unlisted(source, place.offset));
-        Ok((archive, shift, odd))
+        Ok(())
     }
 
     /// The entries by the directory alone.
@@ -451,138 +479,6 @@ impl<'a> Zip64<'a> {
     }
 }
 
-/// Where the directory is.
-#[derive(Debug, Clone, Copy)]
-struct Directory {
-    offset: u64,
-    len: u64,
-    /// How many entries it has.
-    count: u64,
-}
-
-impl Directory {
-    /// As the record at the end of the file says.
-    fn narrow(record: &[u8]) -> Self {
-        let (len, offset) = (u64::from(u32_at(record, 12)), u64::from(u32_at(record, 16)));
-        Self { offset, len, count: u64::from(u16_at(record, 10)) }
-    }
-
-    /// As the ZIP64 record says, if there is one before `end`; and where that record is.
-    fn wide(source: &dyn ByteSource, end: u64) -> Result<Option<(Self, u64)>> {
-        let Some(locator_at) = end.checked_sub(LOCATOR_LEN) else { return Ok(None) };
-        let locator = read_vec(source, locator_at, LOCATOR_LEN)?;
-        if locator[..4] != LOCATOR64 {
-            return Ok(None);
-        }
-
-        let at = u64_at(&locator, 8);
-        if at.checked_add(END64_LEN).is_none_or(|after| after > locator_at) {
-            return Err(
-                Error::corrupt("the ZIP64 record is not where its locator says").at(locator_at)
-            );
-        }
-
-        let record = read_vec(source, at, END64_LEN)?;
-        if record[..4] != END64 {
-            return Err(Error::corrupt("the ZIP64 record lacks its signature").at(at));
-        }
-
-        Ok(Some((Self::wide_record(&record), at)))
-    }
-
-    /// As a ZIP64 record says.
-    fn wide_record(record: &[u8]) -> Self {
-        Self { offset: u64_at(record, 48), len: u64_at(record, 40), count: u64_at(record, 32) }
-    }
-
-    /// Whether a reader that ignores ZIP64 finds the same directory as this one, or none.
-    fn is_same_or_none(self, narrow: Self) -> bool {
-        let same = |narrow: u64, wide: u64, absent: u64| narrow == wide || narrow == absent;
-        let max = u64::from(u32::MAX);
-        same(narrow.offset, self.offset, max)
-            && same(narrow.len, self.len, max)
-            && same(narrow.count, self.count, u16::MAX.into())
-    }
-}
-
-/// The directory, which must end where the end records begin.
-fn locate(source: &dyn ByteSource) -> Result<Directory> {
-    let end = find_end(source, source.len())?;
-    let record = read_vec(source, end, END_LEN)?;
-
-    // All ones send to the ZIP64 record (APPNOTE 4.4.1.4).
-    if u16_at(&record, 4) != 0 && u16_at(&record, 4) != u16::MAX {
-        return Err(Error::format("the archive spans several disks").at(end));
-    }
-
-    let narrow = Directory::narrow(&record);
-    let (directory, directory_end) = match Directory::wide(source, end)? {
-        Some((wide, at)) if !wide.is_same_or_none(narrow) => {
-            return Err(Error::corrupt("the archive's two end records disagree").at(at));
-        }
-        Some(found) => found,
-        None => (narrow, end),
-    };
-
-    if directory.offset.checked_add(directory.len) != Some(directory_end) {
-        return Err(Error::corrupt(
-            "the archive's directory does not end where its end record begins",
-        )
-        .at(end));
-    }
-    Ok(directory)
-}
-
-/// The same as Python finds it: the directory lies in front of its end record, whatever stands
-/// before or after. Also by how much the places in it are too small.
-fn locate_loosely(source: &dyn ByteSource) -> Result<(Directory, u64)> {
-    let strict = match locate(source) {
-        Ok(place) => return Ok((place, 0)),
-        Err(error) => error,
-    };
-    let tail_len = source.len().min(END_LEN + u64::from(u16::MAX));
-    let start = source.len() - tail_len;
-    let tail = read_vec(source, start, tail_len)?;
-    let last = tail
-        .len()
-        .checked_sub(22)
-        .and_then(|last| (0..=last).rev().find(|&at| tail[at..at + 4] == END));
-    let Some(at) = last else { return Err(strict) };
-    let record = &tail[at..];
-    let (mut said, mut end) = (Directory::narrow(record), start + at as u64);
-
-    // The wide record is looked for where it must be, not where its locator says.
-    let wide = end.checked_sub(LOCATOR_LEN + END64_LEN);
-    let wide = wide
-        .map(|wide| Ok((wide, read_vec(source, wide, END64_LEN + LOCATOR_LEN)?)))
-        .transpose()?;
-    if let Some((at, wide)) =
-        wide.filter(|(_, wide)| wide[..4] == END64 && wide[56..60] == LOCATOR64)
-    {
-        (said, end) = (Directory::wide_record(&wide), at);
-    }
-    let offset = end.checked_sub(said.len).ok_or(strict)?;
-    Ok((Directory { offset, ..said }, offset.saturating_sub(said.offset)))
-}
-
-/// The end record: the last one whose comment reaches exactly to the end of the file.
-fn find_end(source: &dyn ByteSource, file_len: u64) -> Result<u64> {
-    // A comment's length has 16 bits, so the record begins within these bytes.
-    let tail_len = file_len.min(END_LEN + u64::from(u16::MAX));
-    let start = file_len - tail_len;
-    let tail = read_vec(source, start, tail_len)?;
-    let fits = |&at: &usize| {
-        let record = &tail[at..];
-        record[..4] == END && END_LEN + u64::from(u16_at(record, 20)) == record.len() as u64
-    };
-    let last = tail.len().checked_sub(22).and_then(|last| (0..=last).rev().find(fits));
-    let at = last.ok_or_else(|| {
-        Error::corrupt("the ZIP archive is truncated: it has no end record, or bytes follow it")
-            .at(file_len)
-    })?;
-    Ok(start + at as u64)
-}
-
 /// Accepts relative names that stay inside, as a tool that unpacks the archive would need.
 fn check_name(name: &str) -> Result<()> {
     let parts = || name.split('/');
@@ -599,16 +495,4 @@ fn check_name(name: &str) -> Result<()> {
         )));
     }
     Ok(())
-}
-
-fn u16_at(bytes: &[u8], at: usize) -> u16 {
-    u16::from_le_bytes([bytes[at], bytes[at + 1]])
-}
-
-fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
-}
-
-fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    u64::from(u32_at(bytes, at)) | u64::from(u32_at(bytes, at + 4)) << 32
 }

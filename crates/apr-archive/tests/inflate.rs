@@ -86,6 +86,20 @@ fn memory_does_not_grow_with_the_stream() {
     assert!(peak < (MAX_PAGES + 16) << 20, "{peak}");
 }
 
+/// As a view does whose elements lie in another page each.
+#[test]
+fn jumping_from_page_to_page_ends_when_it_decodes_far_more_than_there_is() {
+    let plain = vec![7; 20 << 20];
+    let source = inflated(compress_to_vec(&plain, 1), plain.len() as u64).expect("a stream");
+    let jumps = (0..1000).map(|jump| jump * 19 % 20 * PAGE);
+    let read: Vec<_> = jumps.map(|place| source.read_at(place, &mut [0; 4])).collect();
+    let done = read.iter().take_while(|read| read.is_ok()).count();
+    assert!((100..300).contains(&done), "{done} jumps");
+    let error = read[done].as_ref().expect_err("over the budget");
+    assert_eq!(error.code(), Code::Memory);
+    assert!(error.message().ends_with(apr_core::Work::NOT_JUSTIFIED), "{error}");
+}
+
 #[test]
 fn the_declared_length_must_be_the_true_one() {
     let plain = text(70_000);

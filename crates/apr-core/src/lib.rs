@@ -50,6 +50,8 @@ mod sink;
 mod source;
 mod stored;
 mod text;
+// Small processors count 32 bits at once, and nothing that a budget of work binds runs there.
+#[cfg(target_has_atomic = "64")]
 mod work;
 
 pub use checkpoint::{
@@ -76,4 +78,5 @@ pub use sink::{MemoryFolder, Sink};
 pub use source::{ByteSource, SourceSet, read_vec};
 pub use stored::{Encoded, Part, ReadEncoded, Stored, StoredForm, StoredRange, Sum};
 pub use text::{counted, grouped, number};
+#[cfg(target_has_atomic = "64")]
 pub use work::Work;

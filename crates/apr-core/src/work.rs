@@ -24,16 +24,27 @@ use crate::{Error, Result, grouped};
 pub struct Work {
     spent: AtomicU64,
     limit: u64,
+    /// Whether the limit follows from the file alone, and nobody can raise it.
+    is_of_file: bool,
 }
 
 impl Work {
     /// What every error over a budget says.
     pub const OVER: &'static str = "steps of work";
 
-    /// A budget of so many steps.
+    /// What every error over a budget says that follows from a file's size.
+    pub const NOT_JUSTIFIED: &'static str = "which the size of the file does not justify";
+
+    /// A budget of so many steps, which the caller chose.
     #[must_use]
     pub const fn new(limit: u64) -> Self {
-        Self { spent: AtomicU64::new(0), limit }
+        Self { spent: AtomicU64::new(0), limit, is_of_file: false }
+    }
+
+    /// A budget of so many steps, which follows from the size of what asks for them.
+    #[must_use]
+    pub const fn of_file(limit: u64) -> Self {
+        Self { spent: AtomicU64::new(0), limit, is_of_file: true }
     }
 
     /// Counts steps that are about to be done.
@@ -45,11 +56,11 @@ impl Work {
         let before =
             self.spent.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).unwrap_or(u64::MAX);
         if before.saturating_add(steps) > self.limit {
-            return Err(Error::memory(format!(
-                "this takes more than {} {}",
-                grouped(self.limit),
-                Self::OVER
-            )));
+            let over = format!("this takes more than {} {}", grouped(self.limit), Self::OVER);
+            return Err(Error::memory(match self.is_of_file {
+                true => format!("{over}, {}", Self::NOT_JUSTIFIED),
+                false => over,
+            }));
         }
         Ok(())
     }
@@ -76,5 +87,8 @@ mod tests {
         assert!(work.spend(u64::MAX).is_err());
         assert_eq!(work.spent(), u64::MAX);
         assert!(work.spend(0).is_err());
+
+        let over = Work::of_file(0).spend(1).unwrap_err();
+        assert!(over.message().ends_with(Work::NOT_JUSTIFIED));
     }
 }

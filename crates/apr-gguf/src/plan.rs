@@ -187,7 +187,19 @@ fn too_large() -> Error {
 /// Refuses what our own reader or llama.cpp would refuse, and gives the tensor's length.
 fn check_tensor(tensor: &TensorInfo) -> Result<u64> {
     encode::check_tensor(tensor)?;
-    tensor.byte_len()
+    let len = tensor.byte_len()?;
+
+    // One without elements has a length whatever its rows are, and yet no reader takes it.
+    let (row, block) = (tensor.shape.row_len(), tensor.dtype.block_len());
+    if !row.is_multiple_of(block) {
+        let message = format!(
+            "rows of {row} elements are not a multiple of the {block} in a block of {}",
+            tensor.dtype
+        );
+        return Err(Error::format(message).for_tensor(&tensor.name));
+    }
+
+    Ok(len)
 }
 
 /// The pairs of the source, or the few that say what the model is.

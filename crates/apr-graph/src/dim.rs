@@ -46,6 +46,8 @@ enum Factor {
 const MAX_PRODUCTS: usize = 16;
 /// Most factors in a product; a larger one is unknown.
 const MAX_FACTORS: usize = 8;
+/// Longest name of a symbol in bytes; a longer one is unknown. Every size that comes of it has it.
+const MAX_SYMBOL: usize = 1024;
 /// Most symbols and numbers in a size, those in quotients included; a larger one is unknown. So no
 /// chain of nodes can make a size that is long or deep.
 const MAX_WEIGHT: usize = 64;
@@ -63,9 +65,12 @@ impl Dim {
         Self::Known(Sum(if value == 0 { Vec::new() } else { vec![(Vec::new(), value)] }))
     }
 
-    /// A size that is known when the model runs: `batch`.
+    /// A size that is known when the model runs: `batch`. One with a name of over 1 KiB is unknown.
     #[must_use]
     pub fn symbol(name: &str) -> Self {
+        if name.len() > MAX_SYMBOL {
+            return Self::Unknown;
+        }
         Self::Known(Sum(vec![(vec![Factor::Symbol(name.into())], 1)]))
     }
 
@@ -73,6 +78,9 @@ impl Dim {
     /// name, whatever is in it.
     #[must_use]
     pub fn parse(text: &str) -> Self {
+        if text.len() > MAX_SYMBOL {
+            return Self::Unknown;
+        }
         parse_sum(text).unwrap_or_else(|| Self::symbol(text))
     }
 
@@ -206,7 +214,8 @@ impl Dim {
 impl Factor {
     fn weight(&self) -> usize {
         match self {
-            Self::Symbol(_) => 1,
+            // A long name counts as several.
+            Self::Symbol(name) => 1 + name.len() / 64,
             Self::Quotient(parts) => parts.0.weight() + parts.1.weight(),
         }
     }
@@ -430,6 +439,13 @@ mod tests {
         }
         assert_eq!(Dim::parse("what (ever)").to_string(), "what (ever)");
         assert_eq!(Dim::parse("").to_string(), "");
+    }
+
+    #[test]
+    fn names_too_long_for_a_size_are_unknown() {
+        assert_eq!(Dim::parse(&"n".repeat(MAX_SYMBOL + 1)), Dim::Unknown);
+        assert_eq!(Dim::symbol(&"n".repeat(MAX_SYMBOL + 1)), Dim::Unknown);
+        assert_ne!(Dim::parse(&"n".repeat(MAX_SYMBOL)), Dim::Unknown);
     }
 
     #[test]

@@ -118,6 +118,27 @@ pub(crate) struct Mark {
     omitted: u64,
 }
 
+/// Longest path that findings have, in bytes.
+const MAX_PATH: usize = 1024;
+
+/// The path of a node for findings, where a long one is cut: each node in a body has the path of
+/// all around it in its own.
+pub(crate) fn shown_path(prefix: &str, position: usize, node: &crate::Node) -> String {
+    if prefix.len() + node.name.len() <= MAX_PATH {
+        return node_path(prefix, position, node);
+    }
+    format!("{}{}", cut(prefix), cut(&node.name))
+}
+
+/// The front of a long name.
+pub(crate) fn cut(name: &str) -> String {
+    if name.len() <= MAX_PATH / 2 {
+        return name.to_owned();
+    }
+    let end = name.floor_char_boundary(MAX_PATH / 2);
+    format!("{}...", &name[..end])
+}
+
 /// The path of a node: its name, or its operator and place where it has none.
 pub(crate) fn node_path(prefix: &str, position: usize, node: &crate::Node) -> String {
     if node.name.is_empty() {

@@ -2,17 +2,25 @@
 
 use std::collections::{HashMap, HashSet};
 
-use apr_core::{Error, Result};
+use apr_core::{Error, Result, Work};
 
 use crate::finding::node_path;
+use crate::infer::{Versions, attribute_bytes, constant_bytes, steps};
 use crate::{
-    Attribute, AttributeValue, Body, Function, Graph, MAX_DEPTH, Node, Op, Opset, Origin, ValueId,
-    ValueType,
+    Attribute, AttributeValue, Body, Function, Graph, MAX_DEPTH, Name, Node, Op, Opset, Origin,
+    ValueId, ValueType,
 };
 
-/// Most nodes that functions are written out to. Functions that call functions can stand for any
-/// number.
-const MAX_NODES: usize = 1 << 20;
+/// Steps that any graph may take: a node, a value or a place in a list each, and so many bytes of a
+/// name. Functions that call functions can stand for any number of nodes.
+const FREE: u64 = 100_000;
+/// Steps for each step that it takes to go through the graph once: some hundred layers that are one
+/// function.
+const TIMES: u64 = 256;
+/// Most steps for what is written more than once: a million nodes.
+const MOST: u64 = 8_000_000;
+/// Bytes of names that are a step.
+const BYTES_OF_A_STEP: usize = 16;
 
 /// The same graph without functions: in the place of each call are the function's nodes, under the
 /// call's name: `layers.3/attention/scores`.
@@ -22,18 +30,23 @@ const MAX_NODES: usize = 1 << 20;
 ///
 /// # Errors
 /// E001 where functions call themselves, or are called with more than they take; E003 where a
-/// function's operators are of another version than the graph's; E008 where there would be more
-/// than a million nodes.
+/// function's operators are of another version than the graph's; E008 where that is much more work
+/// than the graph's size justifies ([`Work`]).
 pub fn inline(graph: &Graph) -> Result<Graph> {
-    up_to(MAX_NODES, graph)
+    let bodies = graph.functions.iter().map(|function| &function.body).chain([&graph.body]);
+    let once = bodies.map(steps).fold(0, u64::saturating_add);
+    let more = once.saturating_mul(TIMES).saturating_add(FREE).min(MOST);
+    up_to(&Work::of_file(once.saturating_mul(4).saturating_add(more)), graph)
 }
 
-fn up_to(most: usize, graph: &Graph) -> Result<Graph> {
+fn up_to(work: &Work, graph: &Graph) -> Result<Graph> {
     let mut inliner = Inliner {
         functions: graph.functions.iter().map(|function| (&function.op, function)).collect(),
+        versions: Versions::new(&graph.opsets),
         opsets: graph.opsets.clone(),
+        agreed: HashSet::new(),
         active: Vec::new(),
-        left: most,
+        work,
     };
 
     let body = inliner.whole(&graph.body, Names::default(), Settings::Kept, 0)?;
@@ -48,13 +61,16 @@ fn up_to(most: usize, graph: &Graph) -> Result<Graph> {
     Ok(Graph { opsets: opsets.cloned().collect(), functions: Vec::new(), body })
 }
 
+/// What a call gives, its function's defaults included.
+type Given = HashMap<Name, AttributeValue>;
+
 /// What references to the attributes of the call around become.
 #[derive(Clone, Copy)]
 enum Settings<'a> {
     /// There is no call around.
     Kept,
     /// These.
-    OfCall(&'a [Attribute]),
+    OfCall(&'a Given),
 }
 
 /// Where values of a body are in the body that it is copied to; `None` where the call left one out.
@@ -91,10 +107,13 @@ impl Names {
 }
 
 struct Inliner<'g> {
+    work: &'g Work,
     functions: HashMap<&'g Op, &'g Function>,
     opsets: Vec<Opset>,
+    versions: Versions,
+    /// Functions whose operators are of the graph's versions.
+    agreed: HashSet<&'g Op>,
     active: Vec<&'g Op>,
-    left: usize,
 }
 
 /// What a copy is made of.
@@ -143,6 +162,7 @@ impl Inliner<'_> {
             )));
         }
 
+        self.spend_values(body, prefix)?;
         let mut moved = Body { values: body.values.clone(), ..Body::default() };
         (moved.inputs, moved.outputs) = (body.inputs.clone(), body.outputs.clone());
         moved.name.clone_from(&body.name);
@@ -171,6 +191,22 @@ impl Inliner<'_> {
         Ok(moved)
     }
 
+    /// Counts what is about to be copied: places in lists, and bytes.
+    fn spend(&self, places: usize, bytes: usize) -> Result<()> {
+        self.work.spend((places + bytes / BYTES_OF_A_STEP) as u64)
+    }
+
+    /// Counts a body's values, which get names that begin with this, and its constants.
+    fn spend_values(&self, body: &Body, prefix: &str) -> Result<()> {
+        body.values.iter().try_for_each(|value| {
+            let constant = match &value.origin {
+                Origin::Constant(constant) => constant_bytes(constant),
+                _ => 0,
+            };
+            self.spend(1, prefix.len() + value.name.len() + constant)
+        })
+    }
+
     /// Copies the nodes of a body to the end of another.
     fn nodes(
         &mut self,
@@ -183,6 +219,9 @@ impl Inliner<'_> {
             let place = |id: &Option<ValueId>| {
                 id.and_then(|id| places.get(id.0 as usize).copied().flatten())
             };
+            let lists = node.inputs.len() + node.outputs.len() + node.attributes.len();
+            let bytes = 2 * names.prefix.len() + node.name.len();
+            self.spend(1 + lists, bytes)?;
             let path = node_path(&names.prefix, position, node);
             let copy = Node {
                 name: if node.name.is_empty() { String::new() } else { path.clone() },
@@ -195,19 +234,12 @@ impl Inliner<'_> {
 
             match self.functions.get(&node.op).copied() {
                 Some(function) => self.call(function, copy, &path, from.depth, into, names)?,
-                None => self.push(copy, into)?,
+                None => {
+                    into.add_node(copy);
+                }
             }
         }
 
-        Ok(())
-    }
-
-    fn push(&mut self, node: Node, into: &mut Body) -> Result<()> {
-        self.left = self
-            .left
-            .checked_sub(1)
-            .ok_or_else(|| Error::memory("functions stand for more nodes than a graph may have"))?;
-        into.add_node(node);
         Ok(())
     }
 
@@ -225,8 +257,11 @@ impl Inliner<'_> {
         for attribute in &node.attributes {
             let value = match (&attribute.value, from.settings) {
                 (AttributeValue::OfCall(name), Settings::OfCall(given)) => {
-                    match given.iter().find(|given| given.name == *name) {
-                        Some(given) => given.value.clone(),
+                    match given.get(name) {
+                        Some(given) => {
+                            self.spend(0, attribute_bytes(given))?;
+                            given.clone()
+                        }
                         // What the call does not give is left out here, too.
                         None => continue,
                     }
@@ -274,13 +309,17 @@ impl Inliner<'_> {
             return Err(problem("is called with more than it has"));
         }
 
-        self.same_opsets(function, path)?;
-        let mut settings = call.attributes;
-        let missing =
-            |default: &&Attribute| !settings.iter().any(|given| given.name == default.name);
-        let defaults: Vec<_> = function.defaults.iter().filter(missing).cloned().collect();
-        settings.extend(defaults);
+        if self.agreed.insert(op) {
+            self.same_opsets(function, path)?;
+        }
+        let mut settings = Given::new();
+        let defaults = function.defaults.iter().cloned();
+        for attribute in call.attributes.into_iter().chain(defaults) {
+            self.spend(1, attribute_bytes(&attribute.value))?;
+            settings.entry(attribute.name).or_insert(attribute.value);
+        }
 
+        self.spend_values(body, path)?;
         let outer = std::mem::replace(&mut names.prefix, format!("{path}/"));
         let (places, passed) = placed(body, &call.inputs, &call.outputs, into, names);
         self.active.push(op);
@@ -291,7 +330,7 @@ impl Inliner<'_> {
         for (source, output) in passed {
             let input = places.get(source.0 as usize).copied().flatten();
             let name = names.unique(format!("{path}/{}", body.value(source).name));
-            self.push(identity(name, input, output), into)?;
+            into.add_node(identity(name, input, output));
         }
 
         Ok(())
@@ -300,14 +339,17 @@ impl Inliner<'_> {
     /// The graph's operators must be those of the function.
     fn same_opsets(&mut self, function: &Function, path: &str) -> Result<()> {
         for opset in &function.opsets {
-            match self.opsets.iter().find(|other| other.domain == opset.domain) {
-                None => self.opsets.push(opset.clone()),
-                Some(other) if other.version == opset.version => {}
+            match self.versions.of(&opset.domain) {
+                None => {
+                    self.versions.add(opset);
+                    self.opsets.push(opset.clone());
+                }
+                Some(other) if other == opset.version => {}
                 Some(other) => {
                     let domain = if opset.domain.is_empty() { "ai.onnx" } else { &opset.domain };
                     return Err(Error::version(format!(
                         "node '{path}': {} has version {} of {domain}, and the graph {}",
-                        function.op, opset.version, other.version
+                        function.op, opset.version, other
                     )));
                 }
             }
@@ -483,7 +525,7 @@ mod tests {
         let x = graph.body().input("x", ElementType::F32, [], Meaning::Unknown);
         let y = graph.body().call(&callee, [x]).output("call");
         graph.body().output("y", y, Meaning::Unknown);
-        let error = up_to(10_000, &graph.finish()).unwrap_err();
+        let error = up_to(&Work::new(10_000), &graph.finish()).unwrap_err();
         assert_eq!(error.code(), apr_core::Code::Memory);
     }
 

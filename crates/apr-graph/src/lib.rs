@@ -75,4 +75,6 @@ pub use node::{Attribute, AttributeValue, Name, Node, Op};
 pub use operators::{AttributeKind, Occurs, Operator, Parameter, Setting, TypeSet, first_cast};
 pub use upgrade::upgrade;
 pub use uses::{Use, uses};
-pub use value::{Constant, ConstantData, Origin, TensorType, Value, ValueType, View, WeightRef};
+pub use value::{
+    Constant, ConstantData, MAX_RANK, Origin, TensorType, Value, ValueType, View, WeightRef,
+};

@@ -9,7 +9,7 @@ use std::collections::HashSet;
 use apr_core::{Error, Result};
 
 use self::edit::Edit;
-use crate::finding::node_path;
+use crate::finding::{cut, shown_path};
 use crate::{AttributeValue, Body, Graph, MAX_DEPTH, Operator, Opset};
 
 /// The same graph with the operators of another version of ONNX, 11 or later where it is older than
@@ -67,9 +67,9 @@ impl Upgrade {
         let nodes = std::mem::take(&mut body.nodes);
         let outputs: HashSet<_> = body.outputs.iter().copied().collect();
         for (position, mut node) in nodes.into_iter().enumerate() {
-            let path = node_path(prefix, position, &node);
+            let path = shown_path(prefix, position, &node);
             for attribute in &mut node.attributes {
-                let prefix = format!("{path}/{}/", attribute.name);
+                let prefix = format!("{path}/{}/", cut(&attribute.name));
                 match &mut attribute.value {
                     AttributeValue::Body(inner) => self.body(inner, &prefix, depth + 1)?,
                     AttributeValue::Bodies(inner) => {

@@ -1,6 +1,6 @@
 //! Where a tensor of the checkpoint is used.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use serde::Serialize;
 
@@ -37,7 +37,9 @@ pub struct Use {
 /// ```
 #[must_use]
 pub fn uses(graph: &Graph, tensor: &str, most: usize) -> Vec<Use> {
-    let mut search = Search { graph, most, found: Vec::new(), unused: HashSet::new() };
+    let functions = graph.functions.iter().rev().map(|function| (&function.op, function));
+    let functions = functions.collect();
+    let mut search = Search { functions, most, found: Vec::new(), unused: HashSet::new() };
     let is_it = |id: ValueId| match &graph.body.value(id).origin {
         Origin::Weight(weight) => weight.tensor == tensor,
         _ => false,
@@ -47,7 +49,7 @@ pub fn uses(graph: &Graph, tensor: &str, most: usize) -> Vec<Use> {
 }
 
 struct Search<'g> {
-    graph: &'g Graph,
+    functions: HashMap<&'g Op, &'g Function>,
     most: usize,
     found: Vec<Use>,
     /// Functions, by their place in memory, and parameters that nothing in them reads: functions
@@ -72,7 +74,7 @@ impl Search<'_> {
     }
 
     fn node(&mut self, node: &Node, path: &str, depth: usize, is_it: &dyn Fn(ValueId) -> bool) {
-        let function = self.graph.function(&node.op);
+        let function = self.functions.get(&node.op).copied();
         for (input, value) in node.inputs.iter().enumerate() {
             if !value.is_some_and(is_it) {
                 continue;

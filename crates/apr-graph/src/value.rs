@@ -146,6 +146,10 @@ impl ValueType {
     }
 }
 
+/// Most dimensions of a tensor, as in NumPy and torch. Files have up to eight; a file could state
+/// thousands, and a chain of nodes could make millions.
+pub const MAX_RANK: usize = 64;
+
 /// The type of a tensor.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct TensorType {

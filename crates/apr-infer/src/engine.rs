@@ -1,11 +1,13 @@
 //! From a graph and its weights to a session that runs.
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 
 use apr_core::{CheckpointReader, Error, Result, Work};
 use apr_graph::{Graph, Origin, ValueId};
 
 use crate::Value;
+use crate::action::read_by_bodies;
 use crate::machine::{Frame, Machine};
 use crate::plan::Plan;
 use crate::session::{RunLimits, Session};
@@ -121,6 +123,20 @@ impl Session<'_> {
         Ok(self.missing_of(&plan, is_given))
     }
 
+    /// The same with those that only a branch or the body of a loop reads: a run needs them where
+    /// it comes there.
+    ///
+    /// # Errors
+    /// E001 where a wanted value does not exist.
+    pub fn absent(&self, given: &[(String, Value)], wanted: &[&str]) -> Result<Vec<&str>> {
+        let plan = self.plan(&needed(&self.wanted(wanted)?));
+        let body = &self.graph.body;
+        let is_given = |id| given.iter().any(|(name, _)| *name == body.value(id).name);
+        let within = plan.nodes.iter().flat_map(|node| read_by_bodies(&body.nodes[node.node]));
+        let within: HashSet<ValueId> = within.collect();
+        Ok(self.unmet(&plan, is_given, |id| within.contains(id)))
+    }
+
     /// Whether there is a value with a name, as [`run`](Self::run) takes it.
     #[must_use]
     pub fn has(&self, name: &str) -> bool {
@@ -143,9 +159,20 @@ impl Session<'_> {
     }
 
     fn missing_of(&self, plan: &Plan, is_given: impl Fn(ValueId) -> bool) -> Vec<&str> {
+        self.unmet(plan, is_given, |_| false)
+    }
+
+    /// Names of the inputs that nobody gave and nodes read, and those that are `wanted` besides.
+    fn unmet(
+        &self,
+        plan: &Plan,
+        is_given: impl Fn(ValueId) -> bool,
+        wanted: impl Fn(&ValueId) -> bool,
+    ) -> Vec<&str> {
         let body = &self.graph.body;
         let reads = |id: &ValueId| {
-            plan.nodes.iter().any(|node| body.nodes[node.node].inputs.contains(&Some(*id)))
+            let mut nodes = plan.nodes.iter().map(|node| &body.nodes[node.node]);
+            wanted(id) || nodes.any(|node| node.inputs.contains(&Some(*id)))
         };
         let missing = |id: &&ValueId| {
             body.value(**id).origin == Origin::Input && !is_given(**id) && reads(id)

@@ -11,6 +11,7 @@
 pub mod apr2;
 pub mod corrupt;
 mod counting;
+pub mod excessive;
 mod folder;
 pub mod ggml;
 pub mod gguf;
@@ -25,6 +26,6 @@ mod sparse;
 
 pub use counting::CountingSource;
 pub use folder::FolderInMemory;
-pub use peak::{PeakAlloc, peak_memory};
+pub use peak::{PeakAlloc, asked_memory, peak_memory};
 pub use read_all::read_everything;
 pub use sparse::SparseSource;

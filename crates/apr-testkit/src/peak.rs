@@ -1,4 +1,4 @@
-//! How much memory a piece of code holds at most.
+//! How much memory a piece of code holds at most, and how much it asks for.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -21,6 +21,20 @@ pub struct PeakAlloc;
 thread_local! {
     static LIVE: Cell<isize> = const { Cell::new(0) };
     static PEAK: Cell<isize> = const { Cell::new(0) };
+    static ASKED: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Runs `code`; the second value is how many bytes it asked for, all in all, on this thread. It is
+/// the same in every run, and grows with the work where work makes values.
+///
+/// # Panics
+/// When the binary's allocator is not [`PeakAlloc`]: it would see nothing.
+pub fn asked_memory<T>(code: impl FnOnce() -> T) -> (T, u64) {
+    let before = ASKED.get();
+    drop(std::hint::black_box(Box::new(0_u8)));
+    assert!(ASKED.get() > before, "PeakAlloc is not this binary's allocator");
+    let result = code();
+    (result, ASKED.get() - before)
 }
 
 /// Runs `code`; the second value is the most bytes it held at once, in memory that this thread
@@ -45,6 +59,8 @@ fn count(change: isize) {
     });
     if let Ok(live) = live {
         let _ = PEAK.try_with(|peak| peak.set(peak.get().max(live)));
+        let asked = u64::try_from(change).unwrap_or(0);
+        let _ = ASKED.try_with(|sum| sum.set(sum.get().wrapping_add(asked)));
     }
 }
 

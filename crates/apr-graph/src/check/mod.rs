@@ -5,10 +5,11 @@ pub(crate) mod order;
 
 use std::collections::{HashMap, HashSet};
 
-use crate::finding::node_path;
+use crate::finding::{cut, shown_path};
+use crate::infer::Versions;
 use crate::{
-    Body, Constant, ConstantData, Findings, Function, Graph, MAX_DEPTH, Node, Op, Operator, Opset,
-    Origin, Severity, Value,
+    Body, Constant, ConstantData, Findings, Function, Graph, MAX_DEPTH, Node, Op, Operator, Origin,
+    Severity, Value,
 };
 
 /// Checks names, order, operators and functions. Types are checked by [`crate::infer`].
@@ -42,7 +43,8 @@ pub fn check(graph: &Graph) -> Findings {
     };
     checker.opsets();
     checker.functions();
-    let place = Place { prefix: String::new(), opsets: &graph.opsets, function: None, depth: 0 };
+    let versions = Versions::new(&graph.opsets);
+    let place = Place { prefix: String::new(), opsets: &versions, function: None, depth: 0 };
     checker.body(&graph.body, None, &place);
     checker.model();
     checker.findings
@@ -59,7 +61,7 @@ struct Checker<'g> {
 /// Where a body stands.
 struct Place<'p> {
     prefix: String,
-    opsets: &'p [Opset],
+    opsets: &'p Versions,
     /// The function that it is in.
     function: Option<&'p Function>,
     depth: usize,
@@ -70,9 +72,9 @@ impl<'g> Checker<'g> {
         self.findings.add(Severity::Error, place.prefix.trim_end_matches('/'), message);
     }
 
-    fn once(&mut self, severity: Severity, node: String, message: String) {
+    fn once(&mut self, severity: Severity, node: &dyn Fn() -> String, message: String) {
         if self.said.insert(message.clone()) {
-            self.findings.add(severity, node, message);
+            self.findings.add(severity, node(), message);
         }
     }
 
@@ -121,9 +123,12 @@ impl<'g> Checker<'g> {
         }
 
         self.self_calls();
+        let of_graph = Versions::new(&graph.opsets);
         for function in &graph.functions {
-            let opsets = if function.opsets.is_empty() { &graph.opsets } else { &function.opsets };
-            let prefix = format!("{}/", function.op);
+            let has_own = !function.opsets.is_empty();
+            let own = has_own.then(|| Versions::new(&function.opsets));
+            let opsets = own.as_ref().unwrap_or(&of_graph);
+            let prefix = format!("{}/", cut(&function.op.to_string()));
             let place = Place { prefix, opsets, function: Some(function), depth: 0 };
             self.body(&function.body, None, &place);
             if let Some((value, _)) = function.body.weights().next() {
@@ -201,8 +206,11 @@ impl<'g> Checker<'g> {
             self.node(node, position, place);
             for attribute in &node.attributes {
                 for inner in attribute.value.bodies() {
-                    let prefix =
-                        format!("{}/{}/", node_path(&place.prefix, position, node), attribute.name);
+                    let prefix = format!(
+                        "{}/{}/",
+                        shown_path(&place.prefix, position, node),
+                        cut(&attribute.name)
+                    );
                     let inside = Place { prefix, depth: place.depth + 1, ..*place };
                     self.body(inner, Some(body), &inside);
                 }
@@ -265,7 +273,7 @@ impl<'g> Checker<'g> {
                 let value = body.value(*output);
                 let again = std::mem::replace(&mut made[output.0 as usize], true);
                 if again || !matches!(value.origin, Origin::Node(_)) {
-                    let path = node_path(&place.prefix, position, node);
+                    let path = shown_path(&place.prefix, position, node);
                     let message = format!("it makes '{}', which is there already", value.name);
                     self.findings.add(Severity::Error, path, message);
                 }
@@ -293,7 +301,7 @@ impl<'g> Checker<'g> {
         let mut of_circle = vec![None; body.nodes.len()];
         for (number, circle) in circles.iter().enumerate() {
             circle.iter().for_each(|node| of_circle[*node] = Some(number));
-            let path = |node: &usize| node_path(&place.prefix, *node, &body.nodes[*node]);
+            let path = |node: &usize| shown_path(&place.prefix, *node, &body.nodes[*node]);
             let names: Vec<_> = circle.iter().map(path).collect();
             self.findings.add(
                 Severity::Error,
@@ -307,7 +315,7 @@ impl<'g> Checker<'g> {
             if of_circle[reader].is_some() && of_circle[reader] == of_circle[maker] {
                 continue;
             }
-            let path = |node: usize| node_path(&place.prefix, node, &body.nodes[node]);
+            let path = |node: usize| shown_path(&place.prefix, node, &body.nodes[node]);
             let message = format!(
                 "it reads '{}', which '{}' makes later",
                 body.value(value).name,

@@ -3,12 +3,13 @@
 use std::collections::HashSet;
 
 use super::{Checker, Place};
-use crate::finding::node_path;
-use crate::{AttributeKind, AttributeValue, Node, Occurs, Operator, Severity};
+use crate::finding::shown_path;
+use crate::{AttributeKind, AttributeValue, Findings, Node, Occurs, Operator, Severity};
 
 impl Checker<'_> {
     pub(super) fn node(&mut self, node: &Node, position: usize, place: &Place<'_>) {
-        let path = node_path(&place.prefix, position, node);
+        // A path may be long, and most nodes need none.
+        let path = || shown_path(&place.prefix, position, node);
         let mut problems = repeated_attributes(node);
         problems.extend(branches_with_inputs(node));
         problems.extend(references(node, place));
@@ -17,25 +18,29 @@ impl Checker<'_> {
         } else if !Operator::knows_domain(&node.op.domain) {
             let message =
                 format!("operators of the domain '{}' are not known here", node.op.domain);
-            self.once(Severity::Notice, path.clone(), message);
+            self.once(Severity::Notice, &path, message);
         } else {
             problems.extend(self.operator_problems(node, &path, place));
         }
 
         for problem in problems {
-            self.findings.add(Severity::Error, path.clone(), problem);
+            self.findings.add(Severity::Error, path(), problem);
         }
     }
 
-    fn operator_problems(&mut self, node: &Node, path: &str, place: &Place<'_>) -> Vec<String> {
+    fn operator_problems(
+        &mut self,
+        node: &Node,
+        path: &dyn Fn() -> String,
+        place: &Place<'_>,
+    ) -> Vec<String> {
         let domain = &*node.op.domain;
-        let stated =
-            place.opsets.iter().find(|opset| &*opset.domain == domain).map(|opset| opset.version);
+        let stated = place.opsets.of(domain);
         let named = if domain.is_empty() { "ai.onnx" } else { domain };
         let Some(version) = stated else {
             let message =
                 format!("the graph does not say which version of {named}'s operators it has");
-            self.once(Severity::Error, path.to_owned(), message);
+            self.once(Severity::Error, path, message);
             return Vec::new();
         };
 
@@ -57,7 +62,7 @@ impl Checker<'_> {
                 // The table of another vendor's operators has those that models contain.
                 None if !domain.is_empty() => {
                     let message = format!("the operator '{}' is not known here", node.op);
-                    self.once(Severity::Notice, path.to_owned(), message);
+                    self.once(Severity::Notice, path, message);
                     Vec::new()
                 }
                 None => vec![format!("there is no operator '{}'", node.op.name)],
@@ -108,11 +113,11 @@ fn call_problems(node: &Node, function: &crate::Function) -> Vec<String> {
         problems.push(format!("it has {} outputs, and the function {outputs}", node.outputs.len()));
     }
 
-    for name in &function.required {
-        if node.attribute(name).is_none() {
-            problems.push(format!("the function needs the attribute '{name}'"));
-        }
-    }
+    let given: HashSet<_> = node.attributes.iter().map(|attribute| &attribute.name).collect();
+    // A list that repeats its names is gone through as far as different ones would go.
+    let required = function.required.iter().take(given.len() + Findings::MOST);
+    let missing = required.filter(|name| !given.contains(name));
+    problems.extend(missing.map(|name| format!("the function needs the attribute '{name}'")));
 
     problems
 }

@@ -1,6 +1,6 @@
 use super::*;
 use crate::{
-    Attribute, AttributeValue, BodyBuilder, Dim, ElementType, GraphBuilder, Meaning, Name,
+    Attribute, AttributeValue, BodyBuilder, Dim, ElementType, GraphBuilder, Meaning, Name, Opset,
     ValueType,
 };
 

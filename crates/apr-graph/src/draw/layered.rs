@@ -15,6 +15,11 @@ const BEND_GAP: f64 = 14.0;
 /// Space between layers.
 const LAYER_GAP: f64 = 34.0;
 
+/// Bends that a drawing may have for each of its boxes, and a few more. A node that reads what a
+/// thousand layers made would have a million of them.
+const BENDS_OF_A_BOX: usize = 64;
+const FREE_BENDS: usize = 1000;
+
 /// A box to be placed.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Shape {
@@ -121,14 +126,22 @@ fn layers(count: usize, edges: &[(Place, Place)], first: usize, last: usize) -> 
 }
 
 /// Cuts edges where they pass a layer. Edges that come out of one place share their bends as long
-/// as they go down together. Returns the vertices that each edge passes, its ends included.
+/// as they go down together. Edges for which there are too many are straight, and have no say in
+/// the order. Returns the vertices that each edge passes, its ends included.
 fn bend(shapes: &[Shape], edges: &[(Place, Place)], vertices: &mut Vec<Vertex>) -> Vec<Vec<usize>> {
     let mut shared = std::collections::HashMap::new();
     let mut linked = std::collections::HashSet::new();
     let mut chains = Vec::with_capacity(edges.len());
+    let mut left = BENDS_OF_A_BOX * shapes.len() + FREE_BENDS;
     for &(from, to) in edges {
         let goes_up = from.0 > to.0;
         let (upper, lower) = if goes_up { (to, from) } else { (from, to) };
+        let between = vertices[lower.0].layer.saturating_sub(vertices[upper.0].layer + 1);
+        let Some(rest) = left.checked_sub(between) else {
+            chains.push(vec![from.0, to.0]);
+            continue;
+        };
+        left = rest;
         let mut chain = vec![upper.0];
         for layer in vertices[upper.0].layer + 1..vertices[lower.0].layer {
             let key = (upper, goes_up.then_some(lower), layer);
@@ -262,6 +275,17 @@ mod tests {
     fn borders_are_the_first_and_the_last_layer() {
         let placed = lay_out(&boxes(4), &[edge(0, 1), edge(1, 3), edge(2, 3)], 1, 1);
         assert!(placed.boxes[0].1 < placed.boxes[1].1 && placed.boxes[2].1 < placed.boxes[3].1);
+    }
+
+    #[test]
+    fn edges_that_pass_too_many_layers_are_straight() {
+        const COUNT: usize = 2000;
+        let chain = (1..COUNT).map(|to| edge(to - 1, to));
+        let edges: Vec<_> = chain.chain((0..COUNT - 1).map(|from| edge(from, COUNT - 1))).collect();
+        let placed = lay_out(&boxes(COUNT), &edges, 0, 0);
+        let points: usize = placed.routes.iter().map(Vec::len).sum();
+        assert!(points < 2 * (BENDS_OF_A_BOX * COUNT + FREE_BENDS + 2 * edges.len()), "{points}");
+        assert_eq!(placed.routes[2 * COUNT - 4].len(), 2);
     }
 
     #[test]

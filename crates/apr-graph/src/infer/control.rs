@@ -2,8 +2,9 @@
 
 use std::collections::HashSet;
 
-use super::engine::{Around, Engine, Made, Scope, bodies_mut, size};
+use super::engine::{Around, Engine, Made, Scope, bodies_mut, steps};
 use super::merge::{either, merge, without_shape};
+use crate::finding::cut;
 use crate::{Body, Dim, ElementType, Node, Operator, TensorType, ValueType};
 
 /// A body that carries states from one run to the next.
@@ -57,7 +58,7 @@ impl Engine<'_> {
             value.kind = merge(&value.kind, kind.clone())
                 .map_err(|error| format!("input '{}' of '{name}': {error}", value.name))?;
         }
-        let scope = Scope { prefix: format!("{}{name}/", scope.prefix), ..*scope };
+        let scope = Scope { prefix: format!("{}{}/", scope.prefix, cut(name)), ..*scope };
         self.body(body, Some(around), HashSet::new(), &scope, calls);
         Ok(body.outputs.iter().map(|output| body.value(*output).kind.clone()).collect())
     }
@@ -150,7 +151,7 @@ impl Engine<'_> {
 
     /// The body as it was, while there is work left for following it again.
     fn copy(&mut self, body: &Body) -> Option<Body> {
-        let cost = size(body).saturating_mul(2);
+        let cost = steps(body).saturating_mul(2);
         (self.left > cost).then(|| {
             self.left -= cost;
             body.clone()

@@ -1,14 +1,16 @@
 //! The walk over a body's nodes.
 
 use std::collections::{HashMap, HashSet};
+use std::rc::Rc;
 
 use super::functions::Key;
 use super::inference::{Inference, MAX_DEPTH, Signature};
 use super::merge::{merge, without_shape};
-use crate::finding::node_path;
+use super::versions::Versions;
+use crate::finding::shown_path;
 use crate::operators::{self, Call, Input, Known, elements, known, type_of};
 use crate::{
-    Attribute, AttributeValue, Body, Dim, Findings, Function, Graph, Node, Op, Operator, Opset,
+    AttributeValue, Body, Dim, Findings, Function, Graph, MAX_RANK, Name, Node, Op, Operator,
     Origin, Severity, ValueId, ValueType,
 };
 
@@ -16,13 +18,16 @@ use crate::{
 pub(super) struct Engine<'g> {
     pub(super) functions: &'g [Function],
     pub(super) by_op: HashMap<&'g Op, usize>,
-    pub(super) opsets: &'g [Opset],
+    /// Versions of the graph's operators, and of each function's that has its own.
+    opsets: Rc<Versions>,
+    of_functions: Vec<Option<Rc<Versions>>>,
     pub(super) cache: HashMap<Key, usize>,
     pub(super) signatures: Vec<Signature>,
     /// Functions that are being followed now.
     pub(super) active: Vec<usize>,
     pub(super) findings: Findings,
-    /// Nodes that may still be followed before repeated work is given up.
+    /// Steps that may still be done before repeated work is given up: a node, a value, a place in
+    /// a list each.
     pub(super) left: u64,
     /// Sizes that may still be kept, so that the types take no more memory than the graph
     /// justifies.
@@ -35,9 +40,9 @@ pub(super) struct Engine<'g> {
 pub(super) struct Scope<'s> {
     /// Path of the node around, with a slash; empty for the main body.
     pub(super) prefix: String,
-    pub(super) opsets: &'s [Opset],
+    pub(super) opsets: &'s Versions,
     /// Attributes of the call of the function around.
-    pub(super) of_call: &'s [Attribute],
+    pub(super) of_call: &'s HashMap<Name, AttributeValue>,
     pub(super) depth: usize,
 }
 
@@ -85,7 +90,8 @@ impl<'g> Engine<'g> {
         Self {
             functions: &graph.functions,
             by_op,
-            opsets: &graph.opsets,
+            opsets: Rc::new(Versions::new(&graph.opsets)),
+            of_functions: vec![None; graph.functions.len()],
             cache: HashMap::new(),
             signatures: Vec::new(),
             active: Vec::new(),
@@ -102,8 +108,12 @@ impl<'g> Engine<'g> {
 
         // Both grow with the graph, so that a small file can't ask for much work or memory.
         self.room = (size(body) + functions).saturating_mul(32).saturating_add(1 << 20);
-        self.left = (size(body) + functions).saturating_mul(8).saturating_add(100_000);
-        let scope = Scope { prefix: String::new(), opsets: self.opsets, of_call: &[], depth: 0 };
+        let steps_of_functions: u64 =
+            self.functions.iter().map(|function| steps(&function.body)).sum();
+        self.left = (steps(body) + steps_of_functions).saturating_mul(8).saturating_add(100_000);
+        let opsets = Rc::clone(&self.opsets);
+        let of_call = HashMap::new();
+        let scope = Scope { prefix: String::new(), opsets: &opsets, of_call: &of_call, depth: 0 };
         let mut calls = Vec::new();
         self.body(body, None, HashSet::new(), &scope, &mut calls);
         Inference { findings: self.findings, calls, signatures: self.signatures }
@@ -155,12 +165,14 @@ impl<'g> Engine<'g> {
             return facts;
         }
 
+        self.ranks(body, scope);
         self.origins(body, around, &mut facts, scope);
-        self.left = self.left.saturating_sub(body.nodes.len() as u64);
+        self.ranks(body, scope);
+        self.left = self.left.saturating_sub(own_steps(body));
         for position in 0..body.nodes.len() {
             // The node is taken out meanwhile, so that the body can be read and changed.
             let mut node = std::mem::replace(&mut body.nodes[position], placeholder());
-            let path = |node: &Node| node_path(&scope.prefix, position, node);
+            let path = |node: &Node| shown_path(&scope.prefix, position, node);
             match self.node(&mut node, Around { body, facts: &facts }, scope, position, calls) {
                 Ok(made) => {
                     for problem in &made.problems {
@@ -218,6 +230,26 @@ impl<'g> Engine<'g> {
         }
     }
 
+    /// Takes declared shapes away that no tensor has, so that no node copies them.
+    fn ranks(&mut self, body: &mut Body, scope: &Scope<'_>) {
+        for value in &mut body.values {
+            if let Some(problem) = impossible_rank(&mut value.kind) {
+                let message = format!("value '{}': {problem}", value.name);
+                self.findings.add(Severity::Error, scope.prefix.trim_end_matches('/'), message);
+            }
+        }
+    }
+
+    /// The versions that a function's operators have.
+    pub(super) fn versions(&mut self, function: usize) -> Rc<Versions> {
+        let own = &self.functions[function].opsets;
+        if own.is_empty() {
+            return Rc::clone(&self.opsets);
+        }
+        let known = self.of_functions[function].get_or_insert_with(|| Rc::new(Versions::new(own)));
+        Rc::clone(known)
+    }
+
     fn node(
         &mut self,
         node: &mut Node,
@@ -236,7 +268,7 @@ impl<'g> Engine<'g> {
             return Ok(Made::nothing(node));
         };
         if node.bodies().next().is_some() {
-            let prefix = format!("{}/", node_path(&scope.prefix, position, node));
+            let prefix = format!("{}/", shown_path(&scope.prefix, position, node));
             return self.control(node, operator, around, scope, prefix, calls);
         }
 
@@ -246,9 +278,10 @@ impl<'g> Engine<'g> {
         let shapes = operators::rule(operator).map_or(Ok(()), |rule| rule(&mut call)).err();
         let elements = elements::apply(&mut call).err();
         known::fill(&mut call);
+        let nested = call.outputs.iter_mut().filter_map(impossible_nesting).next();
         let mut made = Made { kinds: call.outputs, known: call.known, problems: Vec::new() };
         let sizes = made.kinds.iter_mut().filter_map(impossible_sizes).next();
-        made.problems.extend(elements.into_iter().chain(shapes).chain(sizes));
+        made.problems.extend(elements.into_iter().chain(shapes).chain(nested).chain(sizes));
         Ok(made)
     }
 
@@ -302,9 +335,6 @@ impl<'g> Engine<'g> {
     }
 }
 
-/// Most dimensions of a tensor. Files have up to eight; a chain of nodes could make millions.
-const MAX_RANK: usize = 64;
-
 /// Takes a shape away that no tensor has, and says why.
 fn impossible_sizes(kind: &mut ValueType) -> Option<String> {
     let ValueType::Tensor(tensor) = kind else { return None };
@@ -320,6 +350,34 @@ fn impossible_sizes(kind: &mut ValueType) -> Option<String> {
     Some(problem)
 }
 
+/// Most types within each other. ONNX has optional sequences of tensors, maps in sequences.
+const MAX_NESTED: usize = 8;
+
+/// Takes a type away that holds more types than there are reasons for, and says so: a chain of
+/// nodes could put any number around each other.
+fn impossible_nesting(kind: &mut ValueType) -> Option<String> {
+    let (mut inner, mut depth) = (&*kind, 0);
+    while let ValueType::Sequence(next) | ValueType::Optional(next) | ValueType::Map(_, next) =
+        inner
+    {
+        (inner, depth) = (next, depth + 1);
+    }
+    (depth > MAX_NESTED).then(|| {
+        *kind = ValueType::Unknown;
+        format!("the result has more than {MAX_NESTED} types within each other")
+    })
+}
+
+/// Takes a shape away that has more dimensions than a tensor can have, and says so.
+fn impossible_rank(kind: &mut ValueType) -> Option<String> {
+    let (ValueType::Tensor(tensor) | ValueType::SparseTensor(tensor)) = kind else { return None };
+    let rank = tensor.shape.as_ref().map_or(0, Vec::len);
+    (rank > MAX_RANK).then(|| {
+        tensor.shape = None;
+        format!("it is declared with {rank} dimensions, more than {MAX_RANK}")
+    })
+}
+
 /// What a type and contents take of the room for sizes.
 fn weight(kind: &ValueType, known: Option<&Known>) -> u64 {
     let shape = match kind {
@@ -330,14 +388,9 @@ fn weight(kind: &ValueType, known: Option<&Known>) -> u64 {
     dims.map(|dim| dim.weight() as u64).sum()
 }
 
-/// The operator of a node, in the version that the body states.
-pub(crate) fn operator(node: &Node, opsets: &[Opset]) -> Option<&'static Operator> {
-    Operator::of(&node.op, version(&node.op.domain, opsets))
-}
-
-/// The version of a domain's operators: the newest where the graph states none.
-pub(crate) fn version(domain: &str, opsets: &[Opset]) -> i64 {
-    opsets.iter().find(|opset| *opset.domain == *domain).map_or(i64::MAX, |opset| opset.version)
+/// The operator of a node, in the version that the body states; the newest where it states none.
+fn operator(node: &Node, opsets: &Versions) -> Option<&'static Operator> {
+    Operator::of(&node.op, opsets.of(&node.op.domain).unwrap_or(i64::MAX))
 }
 
 /// A node with what is known of its inputs.
@@ -349,7 +402,7 @@ pub(super) fn read<'a>(
 ) -> Call<'a> {
     let inputs = node.inputs.iter().map(|input| input.and_then(|id| around.input(id))).collect();
     let mut call = Call::new(node, operator, inputs);
-    call.of_call = scope.of_call;
+    call.of_call = Some(scope.of_call);
     call
 }
 
@@ -376,6 +429,26 @@ pub(super) fn size(body: &Body) -> u64 {
         }
     }
     count
+}
+
+/// Steps that it takes to go through a body once, those in it included.
+pub(crate) fn steps(body: &Body) -> u64 {
+    let mut count = 0;
+    let mut open = vec![(body, 0)];
+    while let Some((body, depth)) = open.pop() {
+        count += own_steps(body);
+        if depth < MAX_DEPTH {
+            open.extend(body.nodes.iter().flat_map(Node::bodies).map(|inner| (inner, depth + 1)));
+        }
+    }
+    count
+}
+
+/// Steps of a body without those in it: its values, and its nodes with what they name.
+fn own_steps(body: &Body) -> u64 {
+    let of_node = |node: &Node| 1 + node.inputs.len() + node.outputs.len() + node.attributes.len();
+    let nodes: usize = body.nodes.iter().map(of_node).sum();
+    (nodes + body.values.len() + body.inputs.len() + body.outputs.len()) as u64
 }
 
 /// What stands in a node's place while it is away.

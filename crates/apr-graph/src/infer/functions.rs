@@ -1,14 +1,14 @@
 //! Calls of functions: each kind of call is followed once.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use super::engine::{Around, Engine, Made, Scope};
 use super::inference::Signature;
 use super::merge::merge;
-use crate::finding::node_path;
+use crate::finding::shown_path;
 use crate::operators::{Input, Known};
 use crate::{
-    Attribute, AttributeValue, Body, Constant, ConstantData, FunctionId, Node, Origin, Severity,
+    AttributeValue, Body, Constant, ConstantData, FunctionId, Name, Node, Origin, Severity,
     ValueType,
 };
 
@@ -16,9 +16,9 @@ use crate::{
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Key {
     function: usize,
-    /// `None` where an input is left out.
+    /// `None` where an input is left out; those at the end are not here.
     inputs: Vec<Option<(ValueType, Option<Known>)>>,
-    /// The attributes as text; calls with attributes are few.
+    /// The call's own attributes as text; calls with attributes are few.
     attributes: String,
 }
 
@@ -44,26 +44,32 @@ impl Engine<'_> {
             return Err(format!("it is called with {given} inputs, and the function has {taken}"));
         }
 
-        let attributes = attributes(node, scope.of_call, &definition.defaults);
+        // What tells calls apart takes the time of what this node names, and of no more.
         let inputs =
             node.inputs.iter().map(|input| input.and_then(|id| around.input(id)).map(telling));
         let mut inputs: Vec<_> = inputs.collect();
-        // The function may have more parameters than this call gives.
-        inputs.resize(definition.body.inputs.len(), None);
+        inputs.truncate(inputs.iter().rposition(Option::is_some).map_or(0, |last| last + 1));
+        let handed = handed_on(node, scope.of_call) / BYTES_OF_A_STEP;
+        self.left = self.left.saturating_sub(handed);
+        if handed > 0 && self.left == 0 {
+            self.give_up(&|| shown_path(&scope.prefix, position, node));
+            return Ok(Made::nothing(node));
+        }
+        let attributes = attributes(node, scope.of_call);
         let text = if attributes.is_empty() { String::new() } else { format!("{attributes:?}") };
         let key = Key { function, inputs, attributes: text };
         let signature = match self.cache.get(&key) {
             Some(signature) => Some(*signature),
             None => {
-                self.follow(key, &attributes, scope, &|| node_path(&scope.prefix, position, node))?
+                self.follow(key, attributes, scope, &|| shown_path(&scope.prefix, position, node))?
             }
         };
 
         let Some(signature) = signature else { return Ok(Made::nothing(node)) };
         calls[place] = Some(signature);
         let body = &self.signatures[signature].body;
-        let mut kinds: Vec<_> =
-            body.outputs.iter().map(|output| body.value(*output).kind.clone()).collect();
+        let wanted = body.outputs.iter().take(node.outputs.len());
+        let mut kinds: Vec<_> = wanted.map(|output| body.value(*output).kind.clone()).collect();
         kinds.resize(node.outputs.len(), ValueType::Unknown);
         Ok(Made::of(kinds))
     }
@@ -72,7 +78,7 @@ impl Engine<'_> {
     fn follow(
         &mut self,
         key: Key,
-        attributes: &[Attribute],
+        attributes: Vec<(Name, AttributeValue)>,
         scope: &Scope<'_>,
         path: &dyn Fn() -> String,
     ) -> Result<Option<usize>, String> {
@@ -82,22 +88,27 @@ impl Engine<'_> {
         }
 
         if self.left == 0 {
-            if !std::mem::replace(&mut self.gave_up, true) {
-                let message = "functions are called with too many kinds of inputs; what they make \
-                    is not followed from here";
-                self.findings.add(Severity::Notice, path(), message);
-            }
+            self.give_up(path);
             return Ok(None);
         }
 
         let definition = &self.functions[function];
 
         // The body is kept for each way of calling it, with the constants in it.
-        self.left = self.left.saturating_sub(constant_bytes(&definition.body) / BYTES_OF_A_NODE);
+        let constants = constants_bytes(&definition.body) / BYTES_OF_A_NODE;
+        self.left = self.left.saturating_sub(constants + definition.defaults.len() as u64);
+        let mut of_call: HashMap<_, _> = HashMap::new();
+        let defaults = definition.defaults.iter();
+        let defaults = defaults.map(|default| (default.name.clone(), default.value.clone()));
+        for (name, value) in attributes.into_iter().chain(defaults) {
+            of_call.entry(name).or_insert(value);
+        }
         let mut body = definition.body.clone();
         let mut absent = HashSet::new();
         let parameters = body.inputs.clone();
-        for (id, given) in parameters.iter().zip(&key.inputs) {
+        // The function may have more parameters than this call gives.
+        let given = key.inputs.iter().map(Option::as_ref).chain(std::iter::repeat(None));
+        for (id, given) in parameters.iter().zip(given) {
             match given {
                 None => {
                     absent.insert(*id);
@@ -110,11 +121,11 @@ impl Engine<'_> {
             }
         }
 
-        let opsets = if definition.opsets.is_empty() { self.opsets } else { &definition.opsets };
+        let opsets = self.versions(function);
         let inner = Scope {
             prefix: format!("{}/", path()),
-            opsets,
-            of_call: attributes,
+            opsets: &opsets,
+            of_call: &of_call,
             depth: scope.depth + 1,
         };
 
@@ -131,32 +142,61 @@ impl Engine<'_> {
         self.cache.insert(key, self.signatures.len() - 1);
         Ok(Some(self.signatures.len() - 1))
     }
+
+    /// Says once that calls are not followed any more.
+    fn give_up(&mut self, path: &dyn Fn() -> String) {
+        if !std::mem::replace(&mut self.gave_up, true) {
+            let message = "functions are called with too many kinds of inputs; what they make is \
+                not followed from here";
+            self.findings.add(Severity::Notice, path(), message);
+        }
+    }
 }
 
-/// Bytes of constants that count as a node.
+/// Bytes of constants that count as a step.
 const BYTES_OF_A_NODE: u64 = 1024;
+/// Bytes of attributes that count as a step where they become text.
+const BYTES_OF_A_STEP: u64 = 64;
 
-/// Bytes of the constants in a body, without those of bodies in it.
-fn constant_bytes(body: &Body) -> u64 {
-    let of = |constant: &Constant| match &constant.data {
+/// Bytes of a constant's elements.
+pub(crate) fn constant_bytes(constant: &Constant) -> usize {
+    match &constant.data {
         ConstantData::Bytes(bytes) => bytes.len(),
         ConstantData::Texts(texts) => texts.iter().map(Vec::len).sum(),
-    };
+    }
+}
+
+/// Bytes of the constants in a body, without those of bodies in it.
+fn constants_bytes(body: &Body) -> u64 {
     let values = body.values.iter().map(|value| match &value.origin {
-        Origin::Constant(constant) => of(constant),
+        Origin::Constant(constant) => constant_bytes(constant),
         _ => 0,
     });
     let attributes = body.nodes.iter().flat_map(|node| &node.attributes);
-    let attributes = attributes.map(|attribute| match &attribute.value {
-        AttributeValue::Tensor(constant) => of(constant),
-        AttributeValue::Tensors(constants) => constants.iter().map(of).sum(),
+    let attributes = attributes.map(|attribute| attribute_bytes(&attribute.value));
+    values.chain(attributes).fold(0, |sum, bytes| sum.saturating_add(bytes as u64))
+}
+
+/// Bytes of the constants in an attribute.
+pub(crate) fn attribute_bytes(value: &AttributeValue) -> usize {
+    match value {
+        AttributeValue::Tensor(constant) => constant_bytes(constant),
+        AttributeValue::Tensors(constants) => constants.iter().map(constant_bytes).sum(),
         AttributeValue::Ints(numbers) => size_of_val(&numbers[..]),
         AttributeValue::Floats(numbers) => size_of_val(&numbers[..]),
         AttributeValue::Texts(texts) => texts.iter().map(Vec::len).sum(),
         AttributeValue::Text(bytes) | AttributeValue::Opaque(bytes) => bytes.len(),
         _ => 0,
-    });
-    values.chain(attributes).fold(0, |sum, bytes| sum.saturating_add(bytes as u64))
+    }
+}
+
+/// Bytes of attributes that a call hands on from the call around.
+fn handed_on(node: &Node, of_call: &HashMap<Name, AttributeValue>) -> u64 {
+    let bytes = |value: &AttributeValue| match value {
+        AttributeValue::OfCall(outer) => of_call.get(outer).map_or(0, attribute_bytes) as u64,
+        _ => 0,
+    };
+    node.attributes.iter().map(|attribute| bytes(&attribute.value)).sum()
 }
 
 /// What of an input tells calls apart.
@@ -169,29 +209,14 @@ fn telling(input: Input<'_>) -> (ValueType, Option<Known>) {
     (input.kind.clone(), known.cloned())
 }
 
-/// The attributes of a call: its own, with those of the call around put in, and the function's
-/// defaults.
-fn attributes(node: &Node, of_call: &[Attribute], defaults: &[Attribute]) -> Vec<Attribute> {
-    let mut all = Vec::new();
-    for attribute in &node.attributes {
-        match &attribute.value {
-            AttributeValue::OfCall(name) => {
-                // Where the call around gives nothing and there is no default, this call has none.
-                let outer = of_call.iter().find(|outer| outer.name == *name);
-                all.extend(outer.map(|outer| Attribute {
-                    name: attribute.name.clone(),
-                    value: outer.value.clone(),
-                }));
-            }
-            _ => all.push(attribute.clone()),
-        }
-    }
-
-    for default in defaults {
-        if !all.iter().any(|attribute| attribute.name == default.name) {
-            all.push(default.clone());
-        }
-    }
-
-    all
+/// The attributes of a call, without the function's defaults: those that the call around gives are
+/// put in.
+fn attributes(node: &Node, of_call: &HashMap<Name, AttributeValue>) -> Vec<(Name, AttributeValue)> {
+    let value = |value: &AttributeValue| match value {
+        // Where the call around gives nothing and there is no default, this call has none.
+        AttributeValue::OfCall(outer) => of_call.get(outer).cloned(),
+        own => Some(own.clone()),
+    };
+    let attributes = node.attributes.iter();
+    attributes.filter_map(|own| Some((own.name.clone(), value(&own.value)?))).collect()
 }

@@ -5,10 +5,14 @@ mod engine;
 mod functions;
 mod inference;
 mod merge;
+mod versions;
 
 use crate::Graph;
 
+pub(crate) use engine::steps;
+pub(crate) use functions::{attribute_bytes, constant_bytes};
 pub use inference::{Inference, MAX_DEPTH, Signature};
+pub(crate) use versions::Versions;
 
 /// Finds out the type of each value, and writes it to [`crate::Value::kind`].
 ///

@@ -498,3 +498,18 @@ fn a_loop_whose_body_makes_too_little_is_an_error() {
     let found = infer(&mut graph.finish()).findings;
     assert_eq!(found.list[0].message, "Loop: 'body' has 1 outputs, which are too few");
 }
+
+#[test]
+fn types_nested_by_a_chain_are_given_up() {
+    let mut graph = GraphBuilder::new(17);
+    let main = graph.body();
+    let mut x = main.input("x", ElementType::F32, [2.into()], Meaning::Unknown);
+    for _ in 0..10_000 {
+        x = main.op("Optional", [x]).output("o");
+    }
+    main.output("y", x, Meaning::Unknown);
+    let mut graph = graph.finish();
+    let found = infer(&mut graph).findings;
+    let given_up = |finding: &crate::Finding| finding.message.contains("types within each other");
+    assert!(found.list.iter().any(given_up));
+}

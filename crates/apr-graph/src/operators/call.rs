@@ -1,11 +1,11 @@
 //! What a rule sees of a node, and what it says about it.
 
+use std::collections::HashMap;
 use std::rc::Rc;
 
 use super::operator::Operator;
 use crate::{
-    Attribute, AttributeValue, Constant, ConstantData, Dim, ElementType, Node, TensorType,
-    ValueType,
+    AttributeValue, Constant, ConstantData, Dim, ElementType, Name, Node, TensorType, ValueType,
 };
 
 /// Most elements of a tensor whose contents are followed, and of a constant whose elements are
@@ -101,7 +101,7 @@ pub(crate) struct Call<'a> {
     pub(crate) operator: &'static Operator,
     pub(crate) inputs: Vec<Option<Input<'a>>>,
     /// Attributes of the call of the function around.
-    pub(crate) of_call: &'a [Attribute],
+    pub(crate) of_call: Option<&'a HashMap<Name, AttributeValue>>,
     pub(crate) outputs: Vec<ValueType>,
     pub(crate) known: Vec<Option<Known>>,
 }
@@ -114,7 +114,7 @@ impl<'a> Call<'a> {
     ) -> Self {
         let outputs = vec![ValueType::Unknown; node.outputs.len()];
         let known = vec![None; node.outputs.len()];
-        Self { node, operator, inputs, of_call: &[], outputs, known }
+        Self { node, operator, inputs, of_call: None, outputs, known }
     }
 
     /// The version of the operator.
@@ -171,11 +171,7 @@ impl<'a> Call<'a> {
     pub(crate) fn attribute(&self, name: &str) -> Option<&AttributeValue> {
         let own = self.node.attribute(name);
         let own = match own {
-            Some(AttributeValue::OfCall(of_call)) => self
-                .of_call
-                .iter()
-                .find(|attribute| attribute.name == *of_call)
-                .map(|attribute| &attribute.value),
+            Some(AttributeValue::OfCall(outer)) => self.of_call.and_then(|given| given.get(outer)),
             _ => own,
         };
         own.or_else(|| self.operator.setting(name)?.default.as_ref())

@@ -46,7 +46,12 @@ pub(super) const TABLE: &[Operator] = &[
     moves("SplitToSequence", split),
     moves("ConcatFromSequence", concat),
     moves("Optional", |call| {
-        Ok(vec![Value::Optional(call.optional_value(0).cloned().map(Box::new))])
+        // ONNX has optional tensors and sequences; a chain could nest them without end.
+        let inner = call.optional_value(0);
+        if matches!(inner, Some(Value::Optional(_))) {
+            return Err(Error::format("an optional value can't hold another one"));
+        }
+        Ok(vec![Value::Optional(inner.cloned().map(Box::new))])
     }),
     moves("OptionalHasElement", |call| {
         let has = !matches!(call.optional_value(0), None | Some(Value::Optional(None)));

@@ -1,0 +1,62 @@
+//! Files that ask for more work than their size justifies take no more than that.
+
+use std::path::Path;
+
+use apr_fuzz_bodies::{read_gguf, read_numpy, read_onnx, read_pytorch, read_safetensors};
+use apr_testkit::excessive::{self, Construct};
+use apr_testkit::{PeakAlloc, asked_memory, peak_memory};
+
+#[global_allocator]
+static ALLOCATOR: PeakAlloc = PeakAlloc;
+
+/// Bytes that any file may ask for: what is written once, tables that are read, budgets that are
+/// free.
+const FREE: u64 = 24 << 20;
+
+/// How much faster than the file what is asked for may grow.
+const FASTER: u64 = 3;
+
+fn body(construct: &Construct) -> fn(&[u8]) {
+    match Path::new(construct.file).extension().and_then(|extension| extension.to_str()) {
+        Some("onnx") => read_onnx,
+        Some("pkl" | "pt") => read_pytorch,
+        Some("safetensors") => read_safetensors,
+        Some("gguf") => read_gguf,
+        Some("npy" | "npz") => read_numpy,
+        other => panic!("no body reads {other:?}"),
+    }
+}
+
+/// Reads a file of two sizes, and compares what was asked for.
+fn grows_no_faster(construct: &Construct, sizes: [usize; 2]) {
+    let body = body(construct);
+    let [(few, asked_few), (many, asked_many)] = sizes.map(|size| {
+        let file = construct.of_size(size);
+        (file.len() as u64, asked_memory(|| body(&file)).1)
+    });
+    let most = asked_few.saturating_mul(FASTER * many.div_ceil(few)).saturating_add(FREE);
+    assert!(
+        asked_many <= most,
+        "{}: {few} bytes asked for {asked_few}, and {many} for {asked_many}",
+        construct.name
+    );
+}
+
+#[test]
+fn work_grows_no_faster_than_the_file() {
+    for construct in excessive::all() {
+        grows_no_faster(&construct, [2000, 16_000]);
+    }
+}
+
+#[test]
+#[ignore = "takes minutes: `cargo test -p apr-fuzz-bodies -- --ignored`"]
+fn work_grows_no_faster_than_files_of_a_megabyte() {
+    for construct in excessive::all() {
+        eprintln!("{}", construct.name);
+        grows_no_faster(&construct, [100_000, 1_000_000]);
+        let file = construct.of_size(1_000_000);
+        let (_, peak) = peak_memory(|| body(&construct)(&file));
+        assert!(peak < 1 << 30, "{}: {peak} bytes", construct.name);
+    }
+}

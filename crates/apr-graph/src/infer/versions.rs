@@ -1,0 +1,27 @@
+//! Versions of operators by domain: a file may state any number of them.
+
+use std::collections::HashMap;
+
+use crate::{Name, Opset};
+
+/// The version of each domain; of one that is stated twice, the first.
+#[derive(Debug, Default)]
+pub(crate) struct Versions(HashMap<Name, i64>);
+
+impl Versions {
+    pub(crate) fn new(opsets: &[Opset]) -> Self {
+        let mut versions = Self(HashMap::with_capacity(opsets.len()));
+        opsets.iter().for_each(|opset| versions.add(opset));
+        versions
+    }
+
+    /// Adds a domain, unless it is there.
+    pub(crate) fn add(&mut self, opset: &Opset) {
+        self.0.entry(opset.domain.clone()).or_insert(opset.version);
+    }
+
+    /// The version of a domain's operators; `None` where none is stated.
+    pub(crate) fn of(&self, domain: &str) -> Option<i64> {
+        self.0.get(domain).copied()
+    }
+}
