@@ -1,8 +1,9 @@
 //! What statements are made of: variables, expressions, parameters.
 
 use std::collections::HashMap;
+use std::rc::Rc;
 
-use apr_core::{Error, Result, TensorInfo};
+use apr_core::{Error, Result, TensorInfo, Work};
 use apr_graph::{
     Attribute, AttributeValue, Body, Constant, Dim, ElementType, Node, Origin, ValueId, View,
     WeightRef,
@@ -20,13 +21,35 @@ pub(super) enum Form {
     Ints(Vec<String>, bool),
 }
 
+/// Longest expression of an integer that is repeated where it is used; a longer one becomes a
+/// variable. A value that is multiplied by itself sixty times would be 2^60 factors.
+const LONGEST: usize = 120;
+
+/// Bytes of source that any body may take, those that are copied on the way included, and bytes for
+/// each of its nodes and values.
+const FREE: u64 = 256 << 20;
+const BYTES_EACH: u64 = 4096;
+
+impl Form {
+    /// Bytes of the source.
+    fn len(&self) -> u64 {
+        match self {
+            Self::Tensor(expression) => expression.len() as u64,
+            Self::Ints(items, _) => items.iter().map(|item| 16 + item.len() as u64).sum(),
+        }
+    }
+}
+
 /// A body on its way to a source.
 pub(super) struct Emitter<'a> {
     body: &'a Body,
-    dtypes: HashMap<&'a str, Option<ElementType>>,
+    dtypes: Rc<HashMap<&'a str, Option<ElementType>>>,
     forms: HashMap<ValueId, Form>,
     variables: Variables,
     lines: String,
+    work: Rc<Work>,
+    /// Spaces in front of a statement.
+    indent: usize,
 }
 
 impl<'a> Emitter<'a> {
@@ -36,13 +59,72 @@ impl<'a> Emitter<'a> {
             .iter()
             .map(|info| (info.name.as_str(), ElementType::from_dtype(info.dtype)))
             .collect();
+        let size = (body.nodes.len() + body.values.len()) as u64;
         Self {
+            work: Rc::new(Work::of_file(FREE.saturating_add(size.saturating_mul(BYTES_EACH)))),
             body,
-            dtypes,
+            dtypes: Rc::new(dtypes),
             forms: HashMap::new(),
             variables: Variables::default(),
             lines: String::new(),
+            indent: 4,
         }
+    }
+
+    /// Writes the body of a loop, which sees the values around it and their variables.
+    pub(super) fn within(
+        &mut self,
+        body: &Body,
+        write: impl FnOnce(&mut Emitter<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let mut forms = HashMap::new();
+        for (id, value) in (0..).map(ValueId).zip(&body.values) {
+            if let Origin::Outer(outer) = value.origin {
+                forms.insert(id, self.form(outer)?);
+            }
+        }
+        let mut inner = Emitter {
+            work: Rc::clone(&self.work),
+            body,
+            dtypes: Rc::clone(&self.dtypes),
+            forms,
+            variables: std::mem::take(&mut self.variables),
+            lines: std::mem::take(&mut self.lines),
+            indent: self.indent + 2,
+        };
+        let written = write(&mut inner);
+        (self.variables, self.lines) = (inner.variables, inner.lines);
+        written
+    }
+
+    /// A variable that nothing else is called.
+    pub(super) fn name(&mut self, like: &str) -> String {
+        self.variables.of(like)
+    }
+
+    /// Writes a statement that gives a new variable, called like this, a value.
+    pub(super) fn variable(&mut self, like: &str, expression: &str) -> String {
+        let variable = self.variables.of(like);
+        self.line(&format!("{variable} = {expression}"));
+        variable
+    }
+
+    /// Takes a variable for a value of the body.
+    pub(super) fn bind(&mut self, value: ValueId, variable: &str) {
+        self.forms.insert(value, Form::Tensor(variable.to_owned()));
+    }
+
+    /// Writes a statement that makes a value of the body, a tensor.
+    pub(super) fn define(&mut self, value: ValueId, expression: &str) {
+        let form = self.assign(&self.body.value(value).name.clone(), expression);
+        self.forms.insert(value, form);
+    }
+
+    /// Writes a statement.
+    pub(super) fn line(&mut self, statement: &str) {
+        self.lines.extend(std::iter::repeat_n(' ', self.indent));
+        self.lines.push_str(statement);
+        self.lines.push('\n');
     }
 
     /// Takes an input of the body as a tensor; returns its variable.
@@ -145,6 +227,7 @@ impl<'a> Emitter<'a> {
 
     fn form(&mut self, value: ValueId) -> Result<Form> {
         if let Some(form) = self.forms.get(&value) {
+            self.work.spend(form.len())?;
             return Ok(form.clone());
         }
 
@@ -218,11 +301,17 @@ impl<'a> Emitter<'a> {
         }
     }
 
+    /// An integer as it is written where it is used: a long expression is computed once.
+    pub(super) fn short(&mut self, expression: String) -> String {
+        if expression.len() <= LONGEST {
+            return expression;
+        }
+        self.variable("size", &expression)
+    }
+
     /// Writes a statement that makes a tensor of this expression.
     fn assign(&mut self, name: &str, expression: &str) -> Form {
-        let variable = self.variables.of(name);
-        self.lines.push_str(&format!("    {variable} = {expression}\n"));
-        Form::Tensor(variable)
+        Form::Tensor(self.variable(name, expression))
     }
 
     /// The node's one output is a tensor.
@@ -230,8 +319,7 @@ impl<'a> Emitter<'a> {
         let &[Some(output)] = node.outputs.as_slice() else {
             return Err(Error::version("outputs beside the first are not written"));
         };
-        let form = self.assign(&self.body.value(output).name.clone(), expression);
-        self.forms.insert(output, form);
+        self.define(output, expression);
         Ok(())
     }
 
@@ -253,7 +341,7 @@ impl<'a> Emitter<'a> {
                 self.forms.insert(*output, Form::Tensor(variable));
             }
         }
-        self.lines.push_str(&format!("    {targets}= {expression}\n"));
+        self.line(&format!("{targets}= {expression}"));
     }
 }
 

@@ -26,7 +26,7 @@ pub(super) fn method(name: &str, graph: &Graph, tensors: &[TensorInfo]) -> Resul
     }
 
     for node in &body.nodes {
-        self::node(&mut emitter, node).map_err(|error| of_node(&error, node))?;
+        self::node(&mut emitter, node)?;
     }
 
     let outputs =
@@ -59,8 +59,12 @@ fn of_node(error: &Error, node: &Node) -> Error {
     Error::new(error.code(), format!("node '{}' ({}): {}", node.name, node.op, error.message()))
 }
 
-/// Writes a node.
-fn node(emitter: &mut Emitter<'_>, node: &Node) -> Result<()> {
+/// Writes a node; errors name it.
+pub(super) fn node(emitter: &mut Emitter<'_>, node: &Node) -> Result<()> {
+    unnamed(emitter, node).map_err(|error| of_node(&error, node))
+}
+
+fn unnamed(emitter: &mut Emitter<'_>, node: &Node) -> Result<()> {
     if !node.op.domain.is_empty() {
         return Err(unknown());
     }

@@ -25,7 +25,9 @@ mod method;
 mod modules;
 mod operators;
 mod picked;
+mod scan;
 mod shapes;
+mod spatial;
 mod text;
 
 use apr_core::{Error, Result, TensorInfo};

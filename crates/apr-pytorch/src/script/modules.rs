@@ -17,6 +17,8 @@ pub(crate) struct Module {
     /// Names, and positions of the tensors.
     pub(crate) tensors: Vec<(String, usize)>,
     pub(crate) modules: Vec<(String, Module)>,
+    /// What each name is: the position of a module, or `None` for a tensor.
+    names: HashMap<String, Option<usize>>,
 }
 
 impl Module {
@@ -34,9 +36,7 @@ impl Module {
 
     /// Whether the outermost module has a tensor or module of this name.
     pub(super) fn has(&self, name: &str) -> bool {
-        let tensors = self.tensors.iter().map(|(known, _)| known);
-        let modules = self.modules.iter().map(|(known, _)| known);
-        tensors.chain(modules).any(|known| known == name)
+        self.names.contains_key(name)
     }
 
     fn add(&mut self, rest: &str, position: usize, name: &str) -> Result<()> {
@@ -51,24 +51,24 @@ impl Module {
 
         let clash = || Error::format("a module and a tensor have the same name").for_tensor(name);
         for part in parts {
-            if module.tensors.iter().any(|(known, _)| known == part) {
-                return Err(clash());
-            }
-            let known = module.modules.iter().position(|(known, _)| known == part);
-            let at = known.unwrap_or_else(|| {
-                module.modules.push((part.to_owned(), Self::default()));
-                module.modules.len() - 1
-            });
+            let at = match module.names.get(part) {
+                Some(Some(at)) => *at,
+                Some(None) => return Err(clash()),
+                None => {
+                    module.names.insert(part.to_owned(), Some(module.modules.len()));
+                    module.modules.push((part.to_owned(), Self::default()));
+                    module.modules.len() - 1
+                }
+            };
             module = &mut module.modules[at].1;
         }
 
         // Every module has a field `training`.
-        if own.is_empty()
-            || own == "training"
-            || module.modules.iter().any(|(known, _)| known == own)
-        {
+        let is_module = matches!(module.names.get(own), Some(Some(_)));
+        if own.is_empty() || own == "training" || is_module {
             return Err(clash());
         }
+        module.names.insert(own.to_owned(), None);
         module.tensors.push((own.to_owned(), position));
         Ok(())
     }

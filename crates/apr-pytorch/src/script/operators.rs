@@ -6,6 +6,8 @@ use apr_graph::{AttributeValue, ElementType, Node, ValueId};
 use super::emit::{Emitter, unknown};
 use super::layers::learnt;
 use super::picked::{picked, scattered};
+use super::scan::scan;
+use super::spatial::{padded, resized};
 use super::text::{dtype, flag, list, number, tensor};
 
 /// Operators that are one function of tensors, whatever their number of inputs.
@@ -72,6 +74,7 @@ pub(super) fn emit(emitter: &mut Emitter<'_>, node: &Node) -> Result<()> {
     let expression = match &*node.op.name {
         "Split" => return split(emitter, node),
         "TopK" => return top_k(emitter, node),
+        "Scan" => return scan(emitter, node),
         "Cast" | "Identity" | "Clip" | "Div" | "Mod" | "Gelu" | "LeakyRelu" | "Elu"
         | "HardSigmoid" | "NonZero" | "Softmax" | "LogSoftmax" => elementwise(emitter, node)?,
         "Reshape" | "Expand" | "Transpose" | "Unsqueeze" | "Squeeze" | "Concat" | "Flatten"
@@ -81,6 +84,8 @@ pub(super) fn emit(emitter: &mut Emitter<'_>, node: &Node) -> Result<()> {
         "ReduceMean" | "ReduceSum" | "ReduceMax" | "ReduceMin" | "ReduceL2" | "ArgMax"
         | "ArgMin" | "CumSum" => reduced(emitter, node)?,
         "Range" | "ConstantOfShape" => made(emitter, node)?,
+        "Pad" => padded(emitter, node)?,
+        "Resize" => resized(emitter, node)?,
         "LayerNormalization"
         | "InstanceNormalization"
         | "BatchNormalization"
@@ -227,9 +232,15 @@ fn arranged(emitter: &mut Emitter<'_>, node: &Node) -> Result<String> {
 /// `Unsqueeze` and `Squeeze`, whose axes are an input or, in older operators, an attribute.
 fn squeezed(emitter: &mut Emitter<'_>, node: &Node, x: ValueId, tensor: String) -> Result<String> {
     let axes = axes(emitter, node)?;
-    let rank = emitter.rank(x)?;
     let grows = &*node.op.name == "Unsqueeze";
+    let function = if grows { "torch.unsqueeze" } else { "torch.squeeze" };
     let Some(axes) = axes else { return Ok(format!("torch.squeeze({tensor})")) };
+
+    // One axis is counted alike, and the bodies of loops do not say how many there are.
+    if let [axis] = axes[..] {
+        return Ok(format!("{function}({tensor}, {axis})"));
+    }
+    let rank = emitter.rank(x)?;
     let rank = if grows { rank + axes.len() } else { rank };
     let mut counted =
         axes.iter().map(|&axis| emitter.axis(axis, rank)).collect::<Result<Vec<_>>>()?;
@@ -239,7 +250,6 @@ fn squeezed(emitter: &mut Emitter<'_>, node: &Node, x: ValueId, tensor: String) 
     if !grows {
         counted.reverse();
     }
-    let function = if grows { "torch.unsqueeze" } else { "torch.squeeze" };
     Ok(counted.into_iter().fold(tensor, |tensor, axis| format!("{function}({tensor}, {axis})")))
 }
 

@@ -79,7 +79,8 @@ fn counted(emitter: &mut Emitter<'_>, node: &Node) -> Result<Option<Form>> {
         |side: &[String], position: usize| side[if side.len() == 1 { 0 } else { position }].clone();
     let items =
         (0..len).map(|position| format!("({} {sign} {})", at(&a, position), at(&b, position)));
-    Ok(Some(Form::Ints(items.collect(), a_scalar && b_scalar)))
+    let items = items.map(|item| emitter.short(item)).collect();
+    Ok(Some(Form::Ints(items, a_scalar && b_scalar)))
 }
 
 fn concat(emitter: &mut Emitter<'_>, node: &Node) -> Result<Option<Form>> {

@@ -1,6 +1,6 @@
 //! Names and numbers in TorchScript's source.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 
 use apr_core::{Error, Result};
 use apr_graph::{Constant, ConstantData, ElementType};
@@ -16,24 +16,40 @@ const TAKEN: [&str; 36] = [
 /// Most elements of a constant that is written in the source.
 const MOST: usize = 1 << 16;
 
-/// Variables, each called after a value and unlike all others.
+/// Longest name of a variable, without its number. A variable is named again by everything that
+/// reads it.
+const LONGEST: usize = 200;
+
+/// Variables, each called after a value and unlike all others: with the number that the next of
+/// this name may get.
 #[derive(Debug, Default)]
-pub(super) struct Variables(HashSet<String>);
+pub(super) struct Variables(HashMap<String, u64>);
 
 impl Variables {
     /// A new one.
     pub(super) fn of(&mut self, value: &str) -> String {
-        let mut name: String =
-            value.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
+        let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
+        let mut name: String = value.chars().take(LONGEST).map(plain).collect();
         if name.is_empty()
             || name.starts_with(|c: char| c.is_ascii_digit())
             || TAKEN.contains(&name.as_str())
         {
             name.insert(0, '_');
         }
-        let numbered = (1_u64..).map(|number| format!("{name}_{number}"));
-        let mut candidates = std::iter::once(name.clone()).chain(numbered);
-        candidates.find(|name| self.0.insert(name.clone())).unwrap_or_default()
+        let Some(mut number) = self.0.get(&name).copied() else {
+            self.0.insert(name.clone(), 1);
+            return name;
+        };
+
+        loop {
+            let candidate = format!("{name}_{number}");
+            number += 1;
+            if !self.0.contains_key(&candidate) {
+                self.0.insert(candidate.clone(), 1);
+                self.0.insert(name, number);
+                return candidate;
+            }
+        }
     }
 }
 
@@ -152,6 +168,9 @@ mod tests {
         let mut variables = Variables::default();
         assert_eq!(variables.of("layers.0/scores"), "layers_0_scores");
         assert_eq!(variables.of("layers/0.scores"), "layers_0_scores_1");
+        assert_eq!(variables.of("layers 0 scores"), "layers_0_scores_2");
+        assert_eq!(variables.of("layers_0_scores_1"), "layers_0_scores_1_1");
+        assert_eq!(variables.of(&"n".repeat(1 << 20)).len(), LONGEST);
         assert_eq!(variables.of("0"), "_0");
         assert_eq!(variables.of("self"), "_self");
         assert!(is_identifier("weight") && !is_identifier("0") && !is_identifier("class"));
