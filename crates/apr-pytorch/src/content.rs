@@ -25,6 +25,15 @@ impl Content {
         }
     }
 
+    /// What reading all of it costs, as bytes that are read in a row.
+    pub(crate) fn cost(&self) -> u64 {
+        match self {
+            Self::Stored(view) => view.cost(),
+            Self::Quantized(quantized) => quantized.len.max(quantized.view.cost()),
+            Self::Sparse(cells) => cells.len,
+        }
+    }
+
     /// The part of the file that holds the values.
     pub(crate) fn view(&self) -> &View {
         match self {

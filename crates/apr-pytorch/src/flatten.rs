@@ -8,12 +8,18 @@ use crate::pickle::{Heap, Id, Node};
 /// Containers inside each other.
 const MAX_DEPTH: usize = 128;
 
-/// Values visited. A pickle of a kilobyte may hold each of its containers twice in the next, and so
-/// on.
-const MAX_VISITS: usize = 4 << 20;
+/// Most values visited: for each of the pickle, and so many more. A pickle of a kilobyte may hold
+/// each of its containers twice in the next, and so on.
+const VISITS_EACH: usize = 16;
+const FREE_VISITS: usize = 1 << 16;
 
 /// Longest tensor name in bytes, as in the other formats.
 pub(crate) const MAX_NAME: usize = 65_535;
+
+/// Most bytes of names: for each of the values, and so many more. All tensors in a container have
+/// its name in theirs.
+const NAME_BYTES_EACH: u64 = 256;
+const FREE_NAME_BYTES: u64 = 1 << 20;
 
 /// Most plain values kept, and the longest text among them.
 const MAX_VALUES: usize = 1024;
@@ -48,14 +54,16 @@ pub(crate) struct Flat {
 
 /// Tensors of kinds that are not read are an error, unless their names are outside `prefix`.
 pub(crate) fn flatten(heap: &Heap, root: Id, prefix: &str, limits: &Limits) -> Result<Flat> {
+    let places = heap.places();
+    let names = (places as u64).saturating_mul(NAME_BYTES_EACH).saturating_add(FREE_NAME_BYTES);
     let mut walk = Walk {
         heap,
         prefix,
         path: String::new(),
         depth: 0,
-        visits: 0,
+        left: places.saturating_mul(VISITS_EACH).saturating_add(FREE_VISITS),
         names: 0,
-        max_names: limits.max_index,
+        max_names: names.min(limits.max_index),
         flat: Flat::default(),
     };
     walk.visit(root)?;
@@ -67,7 +75,8 @@ struct Walk<'a> {
     prefix: &'a str,
     path: String,
     depth: usize,
-    visits: usize,
+    /// Visits that may still be made.
+    left: usize,
     /// Bytes of the names so far.
     names: u64,
     max_names: u64,
@@ -124,12 +133,10 @@ impl Walk<'_> {
 
     /// Pays for looking at `values` of them.
     fn spend(&mut self, values: usize) -> Result<()> {
-        self.visits = self.visits.saturating_add(values);
-        if self.visits > MAX_VISITS {
-            return Err(Error::memory(
-                "the checkpoint repeats its containers more often than makes sense",
-            ));
-        }
+        let left = self.left.checked_sub(values);
+        self.left = left.ok_or_else(|| {
+            Error::memory("the checkpoint repeats its containers more often than makes sense")
+        })?;
         Ok(())
     }
 

@@ -127,14 +127,19 @@ impl<'a> Input<'a> {
         Ok(())
     }
 
-    /// The bytes up to a line feed, which is consumed and left out.
+    /// The bytes up to a line feed, which is consumed and left out; without a limit, the first of
+    /// them.
+    ///
+    /// # Errors
+    /// E002 at the end of the file, E007 when reading fails, E008 for a longer line.
     pub(crate) fn line(&mut self) -> Result<Vec<u8>> {
         let mut line = Vec::new();
         loop {
             match self.byte()? {
                 b'\n' => return Ok(line),
+                _ if line.len() == MAX_LINE && self.budget_end == u64::MAX => {}
                 _ if line.len() == MAX_LINE => {
-                    return Err(Error::format("a line of more than 1 MiB").at(self.position));
+                    return Err(Error::memory("a line of more than 1 MiB").at(self.position));
                 }
                 byte => line.push(byte),
             }

@@ -147,6 +147,7 @@ mod writer;
 pub use distributed::{DistributedReader, METADATA, open_distributed};
 pub use format::{FORMAT, PICKLE, SCRIPT, TAR, ZIP};
 pub use options::OpenOptions;
+pub use pickle::globals::verdict as verdict_on;
 pub use pickle::uses::{Action, Finding, Verdict};
 pub use plan::{WriteOptions, plan, plan_script};
 pub use reader::{PytorchReader, open, open_with};

@@ -306,9 +306,9 @@ impl PytorchReader {
                 );
             }
 
-            budget = budget.checked_sub(content.len()).ok_or_else(|| {
-                let message = "the tensors up to this one take more than 16 times the file's \
-                    length, and over 1 GiB";
+            budget = budget.checked_sub(content.cost()).ok_or_else(|| {
+                let message = "reading the tensors up to this one takes more than 16 times the \
+                    file's length, and over 1 GiB";
                 Error::memory(message).for_tensor(&name)
             })?;
             let info = TensorInfo { name, dtype, shape: Shape::from(shape) };

@@ -22,12 +22,14 @@ pub(crate) struct Member {
 pub(crate) fn recognise(head: &[u8]) -> bool {
     head.get(..512).is_some_and(|header| {
         // The field of the checksum itself counts as spaces (POSIX, ustar).
-        let sum: u64 = header
-            .iter()
-            .enumerate()
-            .map(|(i, &b)| u64::from(if (148..156).contains(&i) { b' ' } else { b }))
-            .sum();
-        header[0] != 0 && octal(&header[148..156]) == Some(sum)
+        let counted = |(i, &b): (usize, &u8)| if (148..156).contains(&i) { b' ' } else { b };
+        let bytes = || header.iter().enumerate().map(counted);
+        // Old programs added signed bytes, and readers take either sum.
+        let sum: u64 = bytes().map(u64::from).sum();
+        let signed: i64 = bytes().map(|byte| i64::from(byte.cast_signed())).sum();
+        let said = octal(&header[148..156]);
+        header[0] != 0
+            && (said == Some(sum) || said.is_some() && said == u64::try_from(signed).ok())
     })
 }
 
@@ -54,48 +56,143 @@ pub(crate) fn all_members(source: &dyn ByteSource) -> Result<Vec<Member>> {
     Ok(members)
 }
 
-/// Every path that unpacking the archive writes to or links to, however it is spelled: in the
-/// header (POSIX's prefix included), in a PAX record, as GNU's long name.
-pub(crate) fn paths(source: &dyn ByteSource) -> Result<Vec<String>> {
-    let mut paths = Vec::new();
-    each_header(source, &mut |header, offset, len| {
-        let content = || read_vec(source, offset, len.min(MAX_PATHS));
-        match header[156] {
-            b'L' | b'K' => paths.push(text(&content()?)),
-            b'x' | b'g' => paths.extend(pax_paths(&content()?)),
-            kind => {
-                let (name, prefix) = (text(&header[..100]), text(&header[345..500]));
-                let is_posix = &header[257..263] == b"ustar\0" && !prefix.is_empty();
-                paths.push(if is_posix { format!("{prefix}/{name}") } else { name });
-                if matches!(kind, b'1' | b'2') {
-                    paths.push(text(&header[157..257]));
-                }
-            }
-        }
-        Ok(())
-    })?;
-    Ok(paths)
+/// What unpacking an archive writes, as Python and GNU tar read it.
+#[derive(Debug, Default)]
+pub(crate) struct Survey {
+    /// Members with content, under the names that they get.
+    pub(crate) members: Vec<Member>,
+    /// Every path that is written to or linked to, however it is spelled: in the header (POSIX's
+    /// prefix included), in a PAX record, as GNU's long name.
+    pub(crate) paths: Vec<String>,
+    /// What is odd about the archive.
+    pub(crate) odd: Vec<String>,
+    /// Why it was not read to its end.
+    pub(crate) problem: Option<Error>,
 }
 
-/// The paths in a PAX header: records of `LENGTH KEY=VALUE` and a line feed.
-fn pax_paths(mut records: &[u8]) -> Vec<String> {
-    let mut paths = Vec::new();
+/// Reads an archive for a scan: to the end of the file, and with what stands in extended headers.
+pub(crate) fn survey(source: &dyn ByteSource) -> Survey {
+    let mut survey = Survey::default();
+    survey.problem = survey.read(source).err();
+    survey
+}
+
+impl Survey {
+    fn read(&mut self, source: &dyn ByteSource) -> Result<()> {
+        let (mut position, mut has_ended) = (0, false);
+        // What the headers in front of a member say of it.
+        let (mut long_name, mut long_size) = (None, None);
+        while position < source.len() {
+            let header = read_vec(source, position, BLOCK.min(source.len() - position))?;
+            if header.iter().all(|&byte| byte == 0) {
+                has_ended = true;
+                position += BLOCK;
+                continue;
+            }
+            if has_ended && self.odd.is_empty() {
+                self.odd.push("bytes follow the end of the archive".to_owned());
+            }
+            if !recognise(&header) {
+                return Err(Error::corrupt("a TAR header is damaged").at(position));
+            }
+
+            let said = size(&header[124..136])
+                .ok_or_else(|| Error::corrupt("a TAR member has no size").at(position))?;
+            let kind = header[156];
+            let is_extension = matches!(kind, b'L' | b'K' | b'x' | b'g' | b'X');
+            // Links, devices and folders have no content, whatever their size says.
+            let is_bare = matches!(kind, b'1'..=b'6');
+            let len = match long_size.filter(|_| !is_extension) {
+                Some(long) if long != said => {
+                    self.odd.push(
+                        "a member has two sizes, and loaders differ in which they read".into(),
+                    );
+                    long
+                }
+                _ if is_bare && said > 0 => {
+                    self.odd
+                        .push("a link or folder has a size, which loaders read or ignore".into());
+                    0
+                }
+                _ => said,
+            };
+
+            let offset = position + BLOCK;
+            let end = offset.checked_add(len).filter(|&end| end <= source.len());
+            let end = end.ok_or_else(|| {
+                Error::corrupt("a TAR member reaches past the end of the file").at(position)
+            })?;
+            let content = || read_vec(source, offset, len.min(MAX_PATHS));
+            match kind {
+                b'L' => long_name = Some(text(&content()?)),
+                b'K' => self.paths.push(text(&content()?)),
+                b'x' | b'g' | b'X' => {
+                    let records = content()?;
+                    let value = |key| pax(&records, key).pop();
+                    long_name = value("path=").or(long_name);
+                    long_size = value("size=").and_then(|size| size.parse().ok()).or(long_size);
+                    self.paths.extend(pax(&records, "linkpath="));
+                }
+                _ => {
+                    let name = long_name.take().unwrap_or_else(|| name_of(&header));
+                    long_size = None;
+                    if matches!(kind, b'1' | b'2') {
+                        self.paths.push(text(&header[157..257]));
+                    }
+                    self.paths.push(name.clone());
+                    // A type that nobody knows is a plain file.
+                    if !is_bare {
+                        self.add(Member { name, offset, len })?;
+                    }
+                }
+            }
+            position = end.checked_next_multiple_of(BLOCK).unwrap_or(u64::MAX);
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, member: Member) -> Result<()> {
+        if self.members.len() == MAX_MEMBERS {
+            return Err(Error::corrupt("a TAR archive has too many members").at(member.offset));
+        }
+        self.members.push(member);
+        Ok(())
+    }
+}
+
+/// The name in a header, with POSIX's prefix.
+fn name_of(header: &[u8]) -> String {
+    let (name, prefix) = (text(&header[..100]), text(&header[345..500]));
+    let is_posix = &header[257..263] == b"ustar\0" && !prefix.is_empty();
+    if is_posix { format!("{prefix}/{name}") } else { name }
+}
+
+/// A size: octal digits, or a number of its own where the first bit is set (GNU).
+fn size(field: &[u8]) -> Option<u64> {
+    match field {
+        [0x80, rest @ ..] => rest
+            .iter()
+            .try_fold(0_u64, |size, &byte| Some(size.checked_mul(256)? | u64::from(byte))),
+        _ if field.iter().all(|byte| matches!(byte, 0 | b' ')) => Some(0),
+        _ => octal(field),
+    }
+}
+
+/// The values of a key, with its `=`, in a PAX header: records of `LENGTH KEY=VALUE` and a line
+/// feed.
+fn pax(mut records: &[u8], key: &str) -> Vec<String> {
+    let mut values = Vec::new();
     while let Some(space) = records.iter().position(|&byte| byte == b' ') {
         let len = std::str::from_utf8(&records[..space]).ok().and_then(|len| len.parse().ok());
         let Some(len) = len.filter(|&len: &usize| len > space && len <= records.len()) else {
             break;
         };
         let (record, rest) = records.split_at(len);
-        for key in [&b"path="[..], b"linkpath="] {
-            paths.extend(
-                record[space + 1..]
-                    .strip_prefix(key)
-                    .map(|path| text(path.strip_suffix(b"\n").unwrap_or(path))),
-            );
-        }
+        let value = record[space + 1..].strip_prefix(key.as_bytes());
+        values.extend(value.map(|value| text(value.strip_suffix(b"\n").unwrap_or(value))));
         records = rest;
     }
-    paths
+    values
 }
 
 fn text(field: &[u8]) -> String {

@@ -4,8 +4,15 @@ use apr_core::{ByteSource, DType, Error, Result};
 
 use crate::pickle::Tensor;
 
-/// Bytes of a storage held at a time while a view is gathered.
+/// Bytes of a storage held at a time while a view is gathered: few after a jump, and twice as many
+/// each time that reading goes on.
 const WINDOW: u64 = 1 << 18;
+const AFTER_A_JUMP: u64 = 512;
+
+/// Bytes that lie together, below which a view is gathered element by element.
+const LONG_RUN: u64 = 64;
+/// What an element costs then, as bytes that are read in a row.
+const COST: u64 = 8;
 
 /// A part of the file.
 #[derive(Debug, Clone, Copy)]
@@ -95,19 +102,13 @@ impl View {
             return source.read_at(self.offset + start, buf);
         }
 
-        // A run lies flat in the file: the innermost dimension, or an element where that one is
-        // strided.
-        let (mut outer, mut run) = (&self.dims[..], self.width);
-        if let Some((&(dim, stride), rest)) =
-            self.dims.split_last().filter(|((_, stride), _)| *stride == self.width)
-        {
-            (outer, run) = (rest, dim * stride);
-        }
+        let (outer, run) = self.runs();
         let mut window = Window {
             source,
             start: self.offset,
             end: self.offset + self.span,
             at: 0,
+            len: AFTER_A_JUMP,
             bytes: Vec::new(),
         };
 
@@ -121,7 +122,17 @@ impl View {
             let piece =
                 usize::try_from(run - within).map_or(rest.len(), |left| left.min(rest.len()));
             let (head, tail) = rest.split_at_mut(piece);
-            window.read(self.offset + place(outer, index) + within, head)?;
+            let place = self.offset + place(outer, index);
+            if self.repeats() {
+                let mut element = [0; 16];
+                let width = usize::try_from(self.width).unwrap_or_default();
+                window.read(place, &mut element[..width])?;
+                let element = element[..width].iter().cycle();
+                let skipped = usize::try_from(within % self.width).unwrap_or_default();
+                head.iter_mut().zip(element.skip(skipped)).for_each(|(to, byte)| *to = *byte);
+            } else {
+                window.read(place + within, head)?;
+            }
             position += piece as u64;
             rest = tail;
         }
@@ -129,12 +140,39 @@ impl View {
         Ok(())
     }
 
+    /// Whether the innermost dimension has one element again and again.
+    fn repeats(&self) -> bool {
+        matches!(self.dims.last(), Some((_, 0))) && self.width <= 16
+    }
+
+    /// The dimensions around what is read at once, and how many bytes of the tensor that is: the
+    /// innermost dimension where it lies flat or repeats one element, or else an element.
+    fn runs(&self) -> (&[(u64, u64)], u64) {
+        match self.dims.split_last() {
+            Some((&(dim, stride), rest)) if stride == self.width || self.repeats() => {
+                (rest, dim * self.width)
+            }
+            _ => (&self.dims, self.width),
+        }
+    }
+
+    /// What reading all of it costs, as bytes that are read in a row.
+    pub(crate) fn cost(&self) -> u64 {
+        let is_slow = !self.is_flat() && !self.is_turned() && self.runs().1 < LONG_RUN;
+        if is_slow { self.len.saturating_mul(COST) } else { self.len }
+    }
+
     /// A request for whole rows of a transposed matrix: the first row and their number.
     fn columns(&self, start: u64, len: u64) -> Option<(u64, u64)> {
-        let [(_, down), (columns, across)] = self.dims[..] else { return None };
+        let [_, (columns, _)] = self.dims[..] else { return None };
         let row = columns * self.width;
         let whole = start.is_multiple_of(row) && len.is_multiple_of(row) && len > row;
-        (down == self.width && across > self.width && whole).then(|| (start / row, len / row))
+        (self.is_turned() && whole).then(|| (start / row, len / row))
+    }
+
+    /// Whether it is a transposed matrix.
+    fn is_turned(&self) -> bool {
+        matches!(self.dims[..], [(_, down), (_, across)] if down == self.width && across > down)
     }
 
     /// Reads such rows column by column, for that is how they lie.
@@ -191,6 +229,8 @@ struct Window<'a> {
     start: u64,
     end: u64,
     at: u64,
+    /// Bytes of the next read.
+    len: u64,
     bytes: Vec<u8>,
 }
 
@@ -207,8 +247,12 @@ impl Window<'_> {
         }
 
         if self.held(offset, buf.len()).is_none() {
+            let before = self.at + self.bytes.len() as u64;
+            let goes_on = (self.at..before + self.len).contains(&offset);
+            self.len = if goes_on { WINDOW.min(self.len * 2) } else { AFTER_A_JUMP };
             self.at = offset.max(self.start);
-            let len = usize::try_from(WINDOW.min(self.end - self.at)).unwrap_or_default();
+            let wanted = self.len.max(buf.len() as u64);
+            let len = usize::try_from(wanted.min(self.end - self.at)).unwrap_or_default();
             self.bytes.resize(len, 0);
             self.source.read_at(self.at, &mut self.bytes)?;
         }

@@ -107,7 +107,7 @@ fn a_folder_is_scanned_to_its_last_file() {
 fn a_format_without_pickles_is_scanned_for_one_all_the_same() {
     // A pickle may start with these letters: `G` is a number of eight bytes.
     let sandbox = Sandbox::new()
-        .with("m.gguf", b"GGUF\x03\0\0\0\0")
+        .with("m.gguf", [&b"GGUF\x03\0\0\0"[..], &[0; 16]].concat())
         .with("m.pkl", b"GGUF\x03\0\0\0\x00cos\nsystem\n(S'touch canary'\ntR.");
     sandbox.apr("scan m.gguf").clean().says(&["clean", "GGUF"]);
     sandbox.apr("scan m.pkl").fails(5, &["dangerous", "os.system"]);
@@ -168,6 +168,35 @@ fn what_is_no_pickle_is_judged_or_said_to_be_not_examined() {
         assert_eq!(report["verdict"], expected["verdict"], "{name}: {report:#}");
         let said = format!("{} {}", report["remarks"], report["warnings"]);
         assert!(said.contains(expected["says"].as_str().expect("text")), "{name}: {report:#}");
+    }
+    assert!(!sandbox.path("canary").exists());
+}
+
+#[test]
+fn no_evasion_is_clean() {
+    let folder = fixtures().join("evasions");
+    let expected: Value =
+        serde_json::from_slice(&fs::read(folder.join("expected.json")).expect("there"))
+            .expect("JSON");
+    let expected = expected.as_object().expect("an object");
+    assert!(expected.len() >= 200, "{}", expected.len());
+    let sandbox = Sandbox::new();
+    let summary =
+        sandbox.run(&["scan", folder.to_str().expect("plain"), "--json"]).fails(5, &[]).json();
+    let files = summary["files"].as_array().expect("files");
+    let order = ["clean", "not-examined", "suspicious", "unreadable", "dangerous"];
+    let rank = |verdict: &Value| order.iter().position(|known| verdict == known);
+    for (name, expected) in expected {
+        // Some are folders, whose worst file counts.
+        let path = folder.join(name).display().to_string();
+        let within = |file: &&Value| {
+            let rest = file["file"].as_str().and_then(|file| file.strip_prefix(&path));
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        let worst =
+            files.iter().filter(within).map(|file| &file["verdict"]).max_by_key(|v| rank(v));
+        assert_eq!(worst.expect(name), &expected["verdict"], "{name}");
+        assert_ne!(expected["verdict"], "clean", "{name}");
     }
     assert!(!sandbox.path("canary").exists());
 }

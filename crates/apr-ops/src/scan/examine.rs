@@ -43,20 +43,21 @@ impl Examiner<'_> {
             let message = format!("this is {what}, whatever its name says");
             return Ok(vec![(FileVerdict::Dangerous, message)]);
         }
-        if MEDIA.iter().any(|magic| head.starts_with(magic)) {
-            return Ok(Vec::new());
+        if let Some(found) = hdf5(source)? {
+            return Ok(found);
         }
-        if is_hdf5(source)? {
-            let why = "HDF5: Keras may keep Lambda layers in it, which this version does not read";
-            return Ok(not_examined(why));
+        let is_media = MEDIA.iter().any(|magic| head.starts_with(magic));
+        if is_media && !text::is_text(leaf.name, &head) {
+            return Ok(Vec::new());
         }
 
         match recognise(&head) {
             Some(format) if may_hold_code(format) => {
                 return Ok(not_examined(&format!("{} is not looked into", format.name)));
             }
-            Some(_) => return Ok(Vec::new()),
-            None => {}
+            Some(format) if format.id == "tflite" => return super::tflite::judge(source),
+            Some(_) if !text::is_text(leaf.name, &head) => return Ok(Vec::new()),
+            _ => {}
         }
         if let Some(found) = tensorflow::judge(leaf, self.limits)? {
             return Ok(found);
@@ -79,6 +80,15 @@ impl Examiner<'_> {
 
 pub(super) fn not_examined(why: &str) -> Found {
     vec![(FileVerdict::NotExamined, why.to_owned())]
+}
+
+/// What is said of HDF5, whatever its first bytes are.
+///
+/// # Errors
+/// E007 when reading fails.
+pub(super) fn hdf5(source: &dyn ByteSource) -> apr_registry::Result<Option<Found>> {
+    let why = "HDF5: Keras may keep Lambda layers in it, which this version does not read";
+    Ok(is_hdf5(source)?.then(|| not_examined(why)))
 }
 
 /// HDF5 may have a block of somebody else's bytes in front.

@@ -13,13 +13,21 @@ use super::examine::Found;
 /// Filters that take an attribute by a name which may be computed.
 const BY_NAME: [&str; 1] = ["attr"];
 
+/// Names of Jinja's own from which a way leads into Python, and which no chat needs.
+const WAYS: [&str; 2] = ["cycler", "lipsum"];
+
 /// Judges a template.
 pub(super) fn judge(template: &str) -> Found {
     let mut found = Found::new();
     for expression in expressions(template) {
-        for token in tokens(expression) {
+        let tokens = tokens(expression);
+        if let Some(name) = joined(&tokens) {
+            add(&mut found, FileVerdict::Suspicious, &name);
+        }
+        for token in tokens {
             let verdict = match &token {
                 Token::Word(word) if is_private(word) => FileVerdict::Dangerous,
+                Token::Word(word) if WAYS.contains(word) => FileVerdict::Suspicious,
                 Token::Text(text) if text.split(['.', ' ', '[']).any(is_private) => {
                     FileVerdict::Dangerous
                 }
@@ -42,6 +50,35 @@ fn add(found: &mut Found, verdict: FileVerdict, what: &str) {
         found.push((verdict, message));
     }
 }
+
+/// A private name that the texts of an expression make where they are put together.
+fn joined(tokens: &[Token<'_>]) -> Option<String> {
+    let texts = tokens.iter().filter_map(|token| match token {
+        Token::Text(text) => Some(text.as_str()),
+        _ => None,
+    });
+    let texts: Vec<&str> = texts.collect();
+    // Each alone is judged anyway.
+    let mut parts = texts.windows(2).flat_map(|_| INSIDE).filter(|name| {
+        let whole: String = texts.concat();
+        whole.contains(&format!("__{name}__"))
+    });
+    parts.next().map(|name| format!("__{name}__"))
+}
+
+/// What Python keeps in its objects, between two underscores on each side.
+const INSIDE: [&str; 10] = [
+    "base",
+    "bases",
+    "builtins",
+    "class",
+    "dict",
+    "getattribute",
+    "globals",
+    "import",
+    "init",
+    "mro",
+];
 
 /// `__class__`, `__globals__` and the like.
 fn is_private(word: &str) -> bool {
@@ -125,6 +162,28 @@ fn quoted(rest: &str, quote: char) -> (String, &str) {
             'x' => 2,
             'u' => 4,
             'U' => 8,
+            '0'..='7' => {
+                let mut code = escape.to_digit(8).unwrap_or_default();
+                while let Some(digit) = chars.clone().next().and_then(|(_, c)| c.to_digit(8)) {
+                    if code >= 64 {
+                        break;
+                    }
+                    chars.next();
+                    code = code * 8 + digit;
+                }
+                text.extend(char::from_u32(code & 0xff));
+                continue;
+            }
+            // A letter by its name, which is hardly ever written otherwise than to hide it.
+            'N' => {
+                let name: String = chars
+                    .by_ref()
+                    .map(|(_, c)| c)
+                    .take_while(|c| *c != '}' && *c != quote)
+                    .collect();
+                text.push_str(if name == "{LOW LINE" { "_" } else { "__" });
+                continue;
+            }
             other => {
                 text.push(other);
                 continue;

@@ -1,6 +1,6 @@
 //! Configurations in JSON: classes that loaders import by name, code that they run, templates.
 
-use apr_registry::pytorch::FileVerdict;
+use apr_registry::pytorch::{self, FileVerdict, Verdict};
 use apr_registry::{Error, Escaped, Result};
 use serde_json::{Map, Value};
 
@@ -19,8 +19,20 @@ const KERAS: [&str; 8] = [
     "tf_keras",
 ];
 
-/// Parts of Keras whose functions reach files and settings (CVE-2025-8747, CVE-2025-9906).
-const GADGETS: [&str; 5] = ["config", "saving", "src.config", "src.saving", "utils"];
+/// Parts of Keras whose functions only compute. Those of others reach files and settings
+/// (CVE-2025-8747, CVE-2025-9906, CVE-2025-12058).
+const HARMLESS: [&str; 10] = [
+    "activations",
+    "backend",
+    "constraints",
+    "initializers",
+    "layers",
+    "losses",
+    "metrics",
+    "ops",
+    "optimizers",
+    "regularizers",
+];
 
 /// Modules whose classes skops makes without being told to trust them.
 const SKOPS: [&str; 6] = ["builtins", "collections", "numpy", "scipy", "sklearn", "xgboost"];
@@ -62,8 +74,12 @@ pub(super) fn judge_value(value: &Value) -> Found {
 
 fn judge_object(object: &Map<String, Value>, found: &mut Found) {
     for (key, value) in object {
-        if key.contains("chat_template") {
-            templates(value, found);
+        if let Some(text) = value.as_str() {
+            found.extend(jinja::judge(text));
+            setting(key, text, found);
+        }
+        if key == "weight_map" {
+            shards(value, found);
         }
         if key == "auto_map" || key == "custom_pipelines" {
             let names = Escaped::short(&value.to_string()).to_string();
@@ -82,22 +98,122 @@ fn judge_object(object: &Map<String, Value>, found: &mut Found) {
     }
     if let Some(class) = text("class_name") {
         keras(class, text("module"), found);
+        if let Some(config) = object.get("config") {
+            keras_config(class, config, found);
+        }
+    }
+    if let (Some(kind), true) = (text("type"), object.contains_key("idx"))
+        && !kind.starts_with("sentence_transformers.")
+    {
+        let message = format!(
+            "sentence-transformers imports the module {} where it is told to trust the model",
+            Escaped::short(kind)
+        );
+        found.push((FileVerdict::Suspicious, message));
+    }
+    if object.contains_key("_class_name") {
+        diffusers(object, found);
     }
     if let (Some(module), true) = (text("__module__"), object.contains_key("__loader__")) {
         skops(module, text("__class__").unwrap_or_default(), found);
     }
 }
 
-/// One template, several by name, or several with names.
-fn templates(value: &Value, found: &mut Found) {
-    match value {
-        Value::String(text) => found.extend(jinja::judge(text)),
-        Value::Array(items) => items.iter().for_each(|item| {
-            templates(item.get("template").unwrap_or(item), found);
-        }),
-        Value::Object(named) => named.values().for_each(|value| templates(value, found)),
-        _ => {}
+/// Libraries whose classes configurations name as a matter of course.
+const LIBRARIES: [&str; 12] = [
+    "diffusers",
+    "hydra",
+    "lightning",
+    "mlflow",
+    "nemo",
+    "omegaconf",
+    "onnxruntime",
+    "optimum",
+    "pytorch_lightning",
+    "sentence_transformers",
+    "torch",
+    "transformers",
+];
+
+fn is_of_library(name: &str) -> bool {
+    LIBRARIES.contains(&name.split('.').next().unwrap_or_default())
+}
+
+/// A setting by which a library imports a name: Hydra and what stands on it, MLflow, PEFT.
+pub(super) fn setting(key: &str, value: &str, found: &mut Found) {
+    let (who, what) = match key {
+        "_target_" | "target" => ("Hydra, or a program like it,", value.rsplit_once('.')),
+        "loader_module" => ("MLflow", Some((value, ""))),
+        "parent_library" => ("PEFT", Some((value, ""))),
+        _ => return,
+    };
+    let Some((module, name)) = what else { return };
+    let verdict = match pytorch::verdict_on(module, name) {
+        Verdict::Dangerous => FileVerdict::Dangerous,
+        // Many a program calls something its target.
+        _ if key == "target" || value.is_empty() || is_of_library(value) => return,
+        _ => FileVerdict::Suspicious,
+    };
+    found.push((verdict, format!("{who} imports {}", Escaped::short(value))));
+}
+
+/// Files of weights that an index names.
+fn shards(map: &Value, found: &mut Found) {
+    let names = map.as_object().into_iter().flatten().filter_map(|(_, name)| name.as_str());
+    let out = |name: &&str| {
+        name.starts_with(['/', '\\']) || name.split(['/', '\\']).any(|part| part == "..")
+    };
+    if let Some(name) = names.into_iter().find(out) {
+        let message = format!("its weights lie outside of its folder: '{}'", Escaped::short(name));
+        found.push((FileVerdict::Dangerous, message));
     }
+}
+
+/// Pipelines of diffusers: each part is the name of a library and a class.
+fn diffusers(object: &Map<String, Value>, found: &mut Found) {
+    for (key, value) in object {
+        let Some([Value::String(module), Value::String(class)]) =
+            value.as_array().map(Vec::as_slice)
+        else {
+            continue;
+        };
+        if !is_of_library(module) && !module.starts_with("stable_diffusion") {
+            let message = format!(
+                "diffusers imports {}.{} for '{}' where it is told to trust the model",
+                Escaped::short(module),
+                Escaped::short(class),
+                Escaped::short(key)
+            );
+            found.push((FileVerdict::Suspicious, message));
+        }
+    }
+}
+
+/// Layers of Keras whose configuration reaches files or code.
+fn keras_config(class: &str, config: &Value, found: &mut Found) {
+    let text = |key: &str| config.get(key).and_then(Value::as_str);
+    let (verdict, message) = match class {
+        "TorchModuleWrapper" => {
+            (FileVerdict::Dangerous, "a layer that unpickles a module of PyTorch".to_owned())
+        }
+        "TFSMLayer" | "JaxLayer" | "FlaxLayer" => {
+            (FileVerdict::Suspicious, format!("a layer that runs another program ({class})"))
+        }
+        "TFOpLambda" => {
+            let function = text("function").unwrap_or_default();
+            let reaches = ["io.", "numpy_function", "py_function", "raw_ops.", "print"];
+            if !reaches.iter().any(|start| function.starts_with(start)) {
+                return;
+            }
+            (FileVerdict::Dangerous, format!("a layer calls tf.{}", Escaped::short(function)))
+        }
+        _ => {
+            let files = ["vocabulary", "idf_weights", "filepath"];
+            let Some(file) = files.iter().find_map(|key| text(key)) else { return };
+            (FileVerdict::Suspicious, format!("a layer reads a file: '{}'", Escaped::short(file)))
+        }
+    };
+    found.push((verdict, message));
 }
 
 /// Keras imports `module` and takes `class_name` from it.
@@ -113,14 +229,12 @@ fn keras(class: &str, module: Option<&str>, found: &mut Found) {
             None => rest.is_empty().then_some(rest),
         })
     };
-    let is_function = class.starts_with(|first: char| first.is_lowercase());
+    let is_function = class.starts_with(|first: char| first.is_lowercase() || first == '_');
     let (verdict, what) = match KERAS.iter().find_map(|outer| within(outer)) {
         Some(part) => {
-            let is_gadget = GADGETS.iter().any(|gadget| {
-                part.strip_prefix(gadget)
-                    .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
-            });
-            if !(is_function && is_gadget) {
+            let part = part.strip_prefix("src.").unwrap_or(part);
+            let is_harmless = HARMLESS.contains(&part.split('.').next().unwrap_or_default());
+            if !is_function || is_harmless {
                 return;
             }
             (FileVerdict::Dangerous, "a function of Keras that reaches files or settings")

@@ -10,13 +10,15 @@ mod jinja;
 mod json;
 mod tensorflow;
 mod text;
+mod tflite;
+mod yaml;
 
 use std::sync::Arc;
 
 use apr_core::counted;
 use apr_registry::numpy::{NPY, NPZ};
 use apr_registry::onnx;
-use apr_registry::pytorch::{self, FileVerdict, PICKLE, Remark, ScanReport, TAR, ZIP};
+use apr_registry::pytorch::{self, FileVerdict, Leaf, PICKLE, Remark, ScanReport, TAR, ZIP};
 use apr_registry::{
     ByteSource, CheckpointReader, Escaped, Format, HEAD_LEN, Limits, Metadata, Result, apr2, gguf,
     keys, may_hold_code, read_vec, recognise,
@@ -78,7 +80,8 @@ pub fn may_hold_pickles(head: &[u8]) -> bool {
 /// use apr_ops::scan::scan_file;
 /// use apr_registry::{Limits, pytorch::FileVerdict};
 ///
-/// let report = scan_file(b"GGUF\x03\0\0\0".to_vec(), "model.gguf", &Limits::default())?;
+/// let empty = [&b"GGUF\x03\0\0\0"[..], &[0; 16]].concat();
+/// let report = scan_file(empty, "model.gguf", &Limits::default())?;
 /// assert_eq!((report.verdict, &*report.kind), (FileVerdict::Clean, "GGUF"));
 /// # Ok::<(), apr_registry::Error>(())
 /// ```
@@ -95,7 +98,11 @@ pub fn scan_file<S: ByteSource + 'static>(
         read_vec(&source, 0, source.len().min(HEAD_LEN)).map_err(|error| error.in_file(name))?;
     let examiner = Examiner { limits };
     let format = match recognise(&head) {
-        Some(format) if !may_hold_pickles(&head) && !may_hold_code(format) => format,
+        Some(format)
+            if !may_hold_pickles(&head) && !may_hold_code(format) && !text::is_plain(&head) =>
+        {
+            format
+        }
         // What may hold code is examined as far as it can be.
         _ => return pytorch::scan_with(source, name, limits, &examiner),
     };
@@ -105,40 +112,70 @@ pub fn scan_file<S: ByteSource + 'static>(
         format.name.clone_into(&mut report.kind);
     }
     if *format == onnx::FORMAT {
-        judge_onnx(&mut report, onnx::scan::scan(&source, limits));
+        let found = onnx::scan::scan(&source, limits);
+        // TensorFlow's graphs are messages of the same kind of fields.
+        let leaf = Leaf { source: &source, name, is_torchscript: false };
+        let graph = match &found {
+            Err(_) => tensorflow::judge(&leaf, limits).ok().flatten(),
+            Ok(_) => None,
+        };
+        match graph {
+            Some(graph) => {
+                "TensorFlow graph".clone_into(&mut report.kind);
+                remark(&mut report, graph);
+            }
+            None => judge_onnx(&mut report, found),
+        }
     }
-    for (verdict, message) in templates(Arc::clone(&source), name, format, limits) {
-        report.verdict = report.verdict.max(verdict);
-        report.remarks.push(Remark { entry: String::new(), verdict, message });
+    // Its mark may be in bytes that a reader of HDF5 goes past.
+    let mut found = examine::hdf5(&source)?.unwrap_or_default();
+    if format.id == "tflite" {
+        found.extend(tflite::judge(&source)?);
     }
+    match templates(Arc::clone(&source), name, format, limits) {
+        Ok(more) => found.extend(more),
+        Err(error) => {
+            report.problems.push(error.to_string());
+            report.verdict = report.verdict.max(FileVerdict::Unreadable);
+        }
+    }
+    remark(&mut report, found);
 
     Ok(report)
 }
 
-/// What the templates and configurations inside a model reach for. A model that does not open has
-/// none that anybody would use.
+fn remark(report: &mut ScanReport, found: Found) {
+    for (verdict, message) in found {
+        report.verdict = report.verdict.max(verdict);
+        report.remarks.push(Remark { entry: String::new(), verdict, message });
+    }
+}
+
+/// What the templates and configurations inside a model reach for.
+///
+/// # Errors
+/// Those of the reader: other readers may get at a template where this one does not.
 fn templates<S: ByteSource + 'static>(
     source: S,
     name: &str,
     format: &Format,
     limits: &Limits,
-) -> Found {
+) -> Result<Found> {
     let metadata = if *format == gguf::FORMAT {
-        gguf::open(source, name, limits).map(|reader| reader.metadata().clone())
+        gguf::open(source, name, limits)?.metadata().clone()
     } else if *format == apr2::FORMAT {
-        apr2::open(source, name, limits).map(|reader| reader.metadata().clone())
+        apr2::open(source, name, limits)?.metadata().clone()
     } else {
-        return Found::new();
+        return Ok(Found::new());
     };
-    metadata.map(|metadata| of_metadata(&metadata)).unwrap_or_default()
+    Ok(of_metadata(&metadata))
 }
 
 /// Templates among GGUF's pairs, what an import has learnt, and the files that it keeps.
 fn of_metadata(metadata: &Metadata) -> Found {
     let mut found = metadata.text(TEMPLATE_KEY).map(jinja::judge).unwrap_or_default();
     for pair in metadata.key_values().ok().flatten().iter().flat_map(|pairs| pairs.iter()) {
-        let text = pair.text().filter(|_| pair.key.contains("chat_template"));
-        found.extend(text.map(jinja::judge).unwrap_or_default());
+        found.extend(pair.text().map(jinja::judge).unwrap_or_default());
     }
 
     for (name, content) in metadata.object(keys::FILES).into_iter().flatten() {

@@ -15,18 +15,28 @@ use apr_registry::{Escaped, Limits, Result};
 use super::examine::Found;
 
 /// Operators that run Python, or reach files that are no weights, vocabularies or checkpoints.
-const DANGEROUS: [&str; 12] = [
+pub(super) const DANGEROUS: [&str; 22] = [
+    "CreateSummaryDbWriter",
+    "CreateSummaryFileWriter",
+    "DatasetToTFRecord",
     "DebugIdentity",
     "DebugIdentityV2",
     "DebugIdentityV3",
     "EagerPyFunc",
     "ImmutableConst",
+    "LMDBReader",
     "MatchingFiles",
     "PyFunc",
     "PyFuncStateless",
     "ReadFile",
+    "RemoteCall",
+    "RpcCall",
+    "SaveDataset",
+    "SaveDatasetV2",
     "SqlDataset",
+    "WholeFileReader",
     "WholeFileReaderV2",
+    "WriteSummary",
     "WriteFile",
 ];
 
@@ -64,11 +74,55 @@ pub(super) fn judge(leaf: &Leaf<'_>, limits: &Limits) -> Result<Option<Found>> {
         }
     }
 
-    let found = DANGEROUS.iter().filter(|name| operators.contains(**name)).map(|name| {
+    Ok(Some(found(&operators)))
+}
+
+/// What is said of operators.
+fn found(operators: &BTreeSet<String>) -> Found {
+    let known = DANGEROUS.iter().filter(|name| operators.contains(**name)).map(|name| {
         let message = format!("the operator {name} runs Python or reaches files when it is run");
         (FileVerdict::Dangerous, message)
     });
-    Ok(Some(found.collect()))
+    let mut found: Found = known.collect();
+    if operators.contains(PRINTS_TO_A_FILE) {
+        let message = "the operator PrintV2 writes to a file when it is run".to_owned();
+        found.push((FileVerdict::Dangerous, message));
+    }
+    // Operators that a library adds have a namespace: `Addons>Name`.
+    if let Some(name) = operators.iter().find(|name| name.contains('>')) {
+        let message = format!("the operator {} is none of TensorFlow's own", Escaped::short(name));
+        found.push((FileVerdict::Suspicious, message));
+    }
+    found
+}
+
+/// Stands for `PrintV2` with a file for its stream.
+const PRINTS_TO_A_FILE: &str = "PrintV2 to a file";
+
+/// A graph as text: `op: "NAME"`, where the text may be in parts.
+pub(super) fn judge_text(text: &str) -> Found {
+    let mut operators = BTreeSet::new();
+    for (at, _) in text.match_indices("op") {
+        let value = text[at + 2..].trim_start().strip_prefix(':').map(str::trim_start);
+        let mut rest = value.unwrap_or_default();
+        let mut name = String::new();
+        while let Some(quote) = rest.chars().next().filter(|c| ['"', '\''].contains(c)) {
+            let Some((part, more)) = rest[1..].split_once(quote) else { break };
+            name.push_str(part);
+            rest = more.trim_start();
+        }
+        operators.insert(name);
+    }
+    if text.contains("output_stream") && text.contains("file://") {
+        operators.insert(PRINTS_TO_A_FILE.to_owned());
+    }
+    let mut found = found(&operators);
+    if operators.iter().any(|name| name.contains('\\')) {
+        found.extend(super::examine::not_examined(
+            "a graph whose operators are written with escapes",
+        ));
+    }
+    found
 }
 
 /// Collects the operators of the graph at the end of a path of fields.
@@ -147,19 +201,56 @@ fn node(
             if name.len() <= MAX_NAME && name.chars().all(|c| c.is_ascii_graphic()) {
                 operators.insert(name);
             }
+        } else if field.number == 5 && prints_to_a_file(walker, field.message()?)? {
+            operators.insert(PRINTS_TO_A_FILE.to_owned());
         }
     }
     Ok(())
 }
 
+/// Whether an attribute is a stream that is a file: `output_stream` of `PrintV2`.
+fn prints_to_a_file(walker: &mut Walker<'_>, mut attribute: Message) -> Result<bool> {
+    let (mut is_stream, mut is_file) = (false, false);
+    while let Some(field) = attribute.next(walker)? {
+        match field.number {
+            1 => is_stream = field.text(walker)? == "output_stream",
+            2 => {
+                let mut value = field.message()?;
+                while let Some(field) = value.next(walker)? {
+                    // Bytes, or a number of another kind.
+                    let is_short = field.number == 2
+                        && field.range().is_ok_and(|range| range.len <= MAX_NAME as u64);
+                    if is_short {
+                        is_file |= field.bytes(walker)?.starts_with(b"file://");
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(is_stream && is_file)
+}
+
 /// The configurations of Keras' layers are JSON in there; one of a Lambda names its function.
 fn lambda_layers(leaf: &Leaf<'_>) -> Result<Found> {
-    const LAMBDA: &[u8] = b"\"class_name\": \"Lambda\"";
     let bytes = apr_registry::read_vec(leaf.source, 0, leaf.source.len().min(64 << 20))?;
-    let has_lambda = bytes.windows(LAMBDA.len()).any(|window| window == LAMBDA);
-    let message = || {
-        let name = Escaped::short(leaf.name);
-        (FileVerdict::Dangerous, format!("'{name}' has a Lambda layer, which is Python's bytecode"))
-    };
-    Ok(has_lambda.then(message).into_iter().collect())
+    let mut found = Found::new();
+    let mut rest = &bytes[..];
+    // Between the configurations are lengths and names; each begins with a bracket.
+    while let Some(at) = rest.iter().position(|&byte| byte == b'{') {
+        rest = &rest[at..];
+        let mut values = serde_json::Deserializer::from_slice(rest).into_iter();
+        match values.next() {
+            Some(Ok(value)) => {
+                found.extend(super::json::judge_value(&value));
+                rest = &rest[values.byte_offset().max(1)..];
+            }
+            // A length may have been the bracket.
+            _ => rest = &rest[1..],
+        }
+        if found.len() > 100 {
+            break;
+        }
+    }
+    Ok(found)
 }

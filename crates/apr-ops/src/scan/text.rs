@@ -4,7 +4,7 @@ use apr_registry::pytorch::FileVerdict;
 use apr_registry::{Escaped, Result};
 
 use super::examine::{Found, not_examined};
-use super::{jinja, json};
+use super::{jinja, json, tensorflow, yaml};
 
 /// Sources that a library imports where a model's folder is trusted or loaded from a hub, by the
 /// start of their names.
@@ -47,12 +47,20 @@ const TORCHSCRIPT: [&str; 9] = [
     "rpc_sync(",
 ];
 
-/// Tags of YAML that make what PyYAML's unsafe loaders call or import.
-const YAML_TAGS: [&str; 2] = ["!!python/", "tag:yaml.org,2002:python/"];
+/// Whether loaders take a file for text, although its first bytes are those of another format: by
+/// its name, or because it holds nothing else.
+pub(super) fn is_text(name: &str, head: &[u8]) -> bool {
+    let base = name.rsplit('/').next().unwrap_or_default();
+    let extension = base.rsplit_once('.').map_or("", |(_, extension)| extension);
+    let named = ["cfg", "conf", "ipynb", "jinja", "jinja2", "json", "md", "py", "toml", "txt"];
+    is_plain(head) || named.contains(&extension) || ["yaml", "yml"].contains(&extension)
+}
 
-/// Those of them that are plain values.
-const YAML_VALUES: [&str; 11] =
-    ["bool", "bytes", "complex", "dict", "float", "int", "list", "long", "none", "str", "tuple"];
+/// Whether bytes are those of text in UTF-8 or the like.
+pub(super) fn is_plain(head: &[u8]) -> bool {
+    let is_letter = |byte: &u8| matches!(byte, b'\t' | b'\n' | b'\r' | b' '..=b'~' | 0x80..);
+    !head.is_empty() && head.iter().all(is_letter)
+}
 
 /// Judges a text by its name and content; `None` for what is no text.
 ///
@@ -61,28 +69,52 @@ const YAML_VALUES: [&str; 11] =
 pub(super) fn judge(name: &str, bytes: &[u8]) -> Result<Option<Found>> {
     let base = name.rsplit('/').next().unwrap_or_default();
     let extension = base.rsplit_once('.').map_or("", |(_, extension)| extension);
-    let Ok(text) = std::str::from_utf8(bytes) else {
+    let text = std::str::from_utf8(bytes).ok().filter(|text| !text.contains('\0'));
+    let Some(text) = text else {
         return Ok((extension == "model" && is_sentencepiece(bytes)).then(Vec::new));
     };
-    if text.contains('\0') {
-        return Ok((extension == "model" && is_sentencepiece(bytes)).then(Vec::new));
-    }
 
-    let start = text.trim_start_matches('\u{feff}').trim_start();
-    Ok(Some(match extension.to_ascii_lowercase().as_str() {
-        "py" | "pyw" => python(base, text),
-        "jinja" | "jinja2" | "j2" => jinja::judge(text),
-        "yaml" | "yml" => yaml(text),
+    let extension = extension.to_ascii_lowercase();
+    let mut found = match extension.as_str() {
+        "py" | "pyw" => return Ok(Some(python(base, text))),
         "ipynb" => not_examined("a notebook, whose cells run where somebody runs it"),
         "sh" | "bat" | "ps1" | "js" | "lua" | "rb" | "pl" => {
             not_examined("a program's source, which nothing here understands")
         }
-        "jsonl" => Vec::new(),
-        _ if start.starts_with(['{', '[']) => json::judge(bytes)?,
-        _ if start.starts_with('<') => xml(text),
-        // A loader may go by the content.
-        _ => yaml(text),
-    }))
+        "pbtxt" | "prototxt" => tensorflow::judge_text(text),
+        "toml" | "cfg" | "ini" => installed(text),
+        _ => Found::new(),
+    };
+
+    // A loader may go by the content.
+    let start = text.trim_start_matches('\u{feff}').trim_start();
+    let may_be_json =
+        !["jinja", "jinja2", "j2", "jsonl", "md", "toml", "txt", "cfg", "ini", "yaml", "yml"]
+            .contains(&extension.as_str());
+    if start.starts_with(['{', '['])
+        && may_be_json
+        && !start.starts_with("{{")
+        && !start.starts_with("{%")
+    {
+        found.extend(json::judge(bytes)?);
+    } else {
+        found.extend(yaml::judge(text));
+        found.extend(jinja::judge(text));
+    }
+    if start.starts_with('<') {
+        found.extend(xml(text));
+    }
+    Ok(Some(found))
+}
+
+/// Settings of projects: what runs code of the folder when it is installed.
+fn installed(text: &str) -> Found {
+    if text.contains("backend-path")
+        || text.contains("[options.entry_points]") && text.contains("attr:")
+    {
+        return not_examined("installing this folder runs Python in it");
+    }
+    Found::new()
 }
 
 /// SentencePiece's vocabulary: messages in fields 1 to 5, up to the very end.
@@ -155,7 +187,13 @@ fn calls_builtin(text: &str, call: &str) -> bool {
 /// # Errors
 /// None: what is no text is said to be unread.
 pub(super) fn torchscript(bytes: &[u8]) -> Result<Found> {
+    // Its parser takes spaces, line ends and comments between any two words.
     let text = String::from_utf8_lossy(bytes);
+    let text: String = text
+        .lines()
+        .flat_map(|line| line.split('#').next().unwrap_or_default().chars())
+        .filter(|c| !c.is_whitespace() && *c != '\\')
+        .collect();
     let called = TORCHSCRIPT.iter().filter(|call| text.contains(**call));
     let found = called.map(|call| {
         let name = call.trim_end_matches('(');
@@ -165,39 +203,52 @@ pub(super) fn torchscript(bytes: &[u8]) -> Result<Found> {
     Ok(found.collect())
 }
 
-fn yaml(text: &str) -> Found {
-    let mut found = Found::new();
-    for line in text.lines() {
-        // A comment holds no tag; one within a text is rare, and looks worse than it is.
-        let line = line.split(" #").next().filter(|line| !line.trim_start().starts_with('#'));
-        for tag in YAML_TAGS {
-            for (at, _) in line.iter().flat_map(|line| line.match_indices(tag)) {
-                let rest = &line.unwrap_or_default()[at + tag.len()..];
-                let kind: String =
-                    rest.chars().take_while(|c| !c.is_whitespace() && *c != '>').collect();
-                let is_value = YAML_VALUES.contains(&kind.as_str());
-                if !is_value && found.len() < 20 {
-                    let kind = Escaped::short(&kind);
-                    let message = format!("YAML's tag !!python/{kind} imports or calls a name");
-                    found.push((FileVerdict::Dangerous, message));
-                }
-            }
-        }
-    }
-    found
-}
-
 /// XML, such as PMML: entities read files and URLs, or grow without end.
 fn xml(text: &str) -> Found {
-    let Some(at) = text.find("<!ENTITY") else { return Found::new() };
-    let declared: String = text[at..].chars().take_while(|c| *c != '>').collect();
-    let outside = declared.contains("SYSTEM") || declared.contains("PUBLIC");
-    let (verdict, what) = if outside {
-        (FileVerdict::Dangerous, "an entity that reads a file or a URL")
-    } else {
-        (FileVerdict::Suspicious, "an entity of its own, which may grow without end")
-    };
-    vec![(verdict, format!("XML declares {what}: {}", Escaped::short(&declared)))]
+    let mut found = Found::new();
+    let declarations = text.match_indices("<!").map(|(at, _)| &text[at..]);
+    for rest in
+        declarations.filter(|rest| ["<!ENTITY", "<!DOCTYPE"].iter().any(|d| rest.starts_with(d)))
+    {
+        let declared: String = rest.chars().take_while(|c| !['>', '['].contains(c)).collect();
+        let is_entity = declared.starts_with("<!ENTITY");
+        let is_outside = ["SYSTEM", "PUBLIC"].iter().any(|word| declared.contains(word));
+        let (verdict, what) = match (is_entity, is_outside) {
+            (true, true) => (FileVerdict::Dangerous, "an entity that reads a file or a URL"),
+            (true, false) => {
+                (FileVerdict::Suspicious, "an entity of its own, which may grow without end")
+            }
+            (false, true) => (FileVerdict::Suspicious, "a type that is read from a file or a URL"),
+            (false, false) => continue,
+        };
+        // Pages of the web name a type that no browser fetches.
+        if !is_entity && declared.to_ascii_lowercase().contains("html") || found.len() == 20 {
+            continue;
+        }
+        found.push((verdict, format!("XML declares {what}: {}", Escaped::short(&declared))));
+    }
+
+    if text.contains("http://www.w3.org/2001/XInclude") {
+        let message = "XML includes other files or URLs".to_owned();
+        found.push((FileVerdict::Suspicious, message));
+    }
+    let declared = text.split("?>").next().unwrap_or_default().to_ascii_lowercase();
+    let encoding = declared.split_once("encoding").map(|(_, rest)| {
+        rest.trim_start_matches([' ', '=', '"', '\'', '\n', '\t'])
+            .chars()
+            .take(12)
+            .collect::<String>()
+    });
+    let known = ["utf-8", "us-ascii", "ascii", "iso-8859-1", "latin1", "windows-1252"];
+    if encoding.is_some_and(|name| {
+        declared.starts_with("<?xml") && !known.iter().any(|k| name.starts_with(k))
+    }) {
+        found.extend(not_examined("XML of an encoding that is not read"));
+    }
+    if text.contains("<script") || text.contains("javascript:") {
+        found.extend(not_examined("a page whose scripts run in a browser"));
+    }
+    found
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
-//! The list of names a checkpoint may use, closed by default, and of those that give an attack
-//! away.
+//! The list of names a checkpoint may use, closed by default.
 
 use apr_core::DType;
 
+use super::dangers::{is_dangerous_name, is_in_dangerous_module, leaves};
 use super::element::Element;
 use super::uses::Verdict;
 
@@ -305,153 +305,9 @@ fn defines(module: &str, name: &str) -> bool {
         .any(|(listed, names)| is_asked(listed) && names.split(' ').any(|defined| defined == name))
 }
 
-/// Modules that reach the system whatever is taken from them.
-const DANGEROUS_MODULES: &[&str] = &[
-    "_aix_support",
-    "_osx_support",
-    "_posixsubprocess",
-    "_pyrepl",
-    "_thread",
-    "aiohttp",
-    "asyncio",
-    "bdb",
-    "cProfile",
-    "cgitb",
-    "cloudpickle",
-    "code",
-    "codeop",
-    "commands",
-    "concurrent",
-    "ctypes",
-    "dbm",
-    "dill",
-    "distutils",
-    "doctest",
-    "ensurepip",
-    "faulthandler",
-    "fileinput",
-    "ftplib",
-    "gc",
-    "glob",
-    "http",
-    "httplib",
-    "idlelib",
-    "imaplib",
-    "imp",
-    "importlib",
-    "inspect",
-    "io",
-    "_io",
-    "joblib",
-    "lib2to3",
-    "linecache",
-    "marshal",
-    "mmap",
-    "multiprocessing",
-    "nt",
-    "ntpath",
-    "os",
-    "pathlib",
-    "pdb",
-    "pickle",
-    "_pickle",
-    "pip",
-    "pkgutil",
-    "platform",
-    "popen2",
-    "poplib",
-    "posix",
-    "posixpath",
-    "profile",
-    "pty",
-    "pydoc",
-    "requests",
-    "resource",
-    "runpy",
-    "sched",
-    "shelve",
-    "shutil",
-    "signal",
-    "site",
-    "smtplib",
-    "socket",
-    "socketserver",
-    "ssl",
-    "subprocess",
-    "sys",
-    "telnetlib",
-    "tempfile",
-    "test",
-    "threading",
-    "timeit",
-    "trace",
-    "tracemalloc",
-    "types",
-    "urllib",
-    "urllib2",
-    "uuid",
-    "venv",
-    "webbrowser",
-    "winreg",
-    "xmlrpc",
-    "zipimport",
-    "numpy.f2py",
-    "numpy.testing",
-    "torch._dynamo",
-    "torch._inductor",
-    "torch.distributed",
-    "torch.fx",
-    "torch.hub",
-    "torch.jit.unsupported_tensor_ops",
-    "torch.multiprocessing",
-    "torch.package",
-    "torch.utils",
-];
-
-/// Names that reach the system although their module is otherwise harmless.
-const DANGEROUS_NAMES: &[(&str, &[&str])] = &[
-    (
-        "builtins",
-        &[
-            "eval",
-            "exec",
-            "execfile",
-            "compile",
-            "open",
-            "file",
-            "getattr",
-            "setattr",
-            "delattr",
-            "apply",
-            "breakpoint",
-            "__import__",
-            "globals",
-            "locals",
-            "vars",
-            "input",
-            "raw_input",
-            "map",
-            "filter",
-            "reload",
-            "type",
-            "super",
-            "memoryview",
-            "help",
-            "print",
-        ],
-    ),
-    ("functools", &["partial", "reduce", "partialmethod"]),
-    ("operator", &["attrgetter", "itemgetter", "methodcaller", "call"]),
-    ("logging", &["FileHandler"]),
-    ("torch", &["load", "save", "compile", "import_ir_module"]),
-    ("torch.serialization", &["load", "save"]),
-    ("torch.storage", &["_load_from_bytes"]),
-    ("torch.jit", &["load", "save", "script"]),
-    ("numpy", &["load", "save", "loads", "memmap", "fromfile"]),
-];
-
-/// The judgement on a name.
-pub(crate) fn verdict(module: &str, name: &str) -> Verdict {
+/// The judgement on a name that a file asks to import: whether a checkpoint may, and what it
+/// reaches.
+pub fn verdict(module: &str, name: &str) -> Verdict {
     if allowed(module, name).is_some() {
         Verdict::Allowed
     } else if is_dangerous_name(module, name) || is_in_dangerous_module(module) || leaves(name) {
@@ -459,30 +315,6 @@ pub(crate) fn verdict(module: &str, name: &str) -> Verdict {
     } else {
         Verdict::Unknown
     }
-}
-
-fn is_dangerous_name(module: &str, name: &str) -> bool {
-    // The same modules as Python 2 calls them, and as their parts in C are called.
-    let alias = match module {
-        "__builtin__" | "__builtins__" => "builtins",
-        "_functools" => "functools",
-        "_operator" => "operator",
-        other => other,
-    };
-    let first = name.split('.').next().unwrap_or_default();
-    DANGEROUS_NAMES.iter().any(|(outer, names)| *outer == alias && names.contains(&first))
-}
-
-fn is_in_dangerous_module(module: &str) -> bool {
-    let within = |outer: &str| {
-        module.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
-    };
-    DANGEROUS_MODULES.iter().any(|outer| within(outer))
-}
-
-/// Whether a dotted name leads out of its module, however harmless, through what that imports.
-fn leaves(name: &str) -> bool {
-    name.contains('.') && name.split('.').any(|part| DANGEROUS_MODULES.contains(&part))
 }
 
 #[cfg(test)]

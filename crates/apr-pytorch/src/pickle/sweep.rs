@@ -62,8 +62,9 @@ impl Sweep<'_, '_, '_> {
             op::PROTO => self.skip(1)?,
             op::FRAME => self.skip(8)?,
             op::PUT => {
-                let key = self.line_number()?;
-                self.memoize(key);
+                if let Some(key) = self.line_number()? {
+                    self.memoize(key);
+                }
             }
             op::BINPUT => {
                 let key = self.number::<1>()?;
@@ -86,7 +87,7 @@ impl Sweep<'_, '_, '_> {
             op::SHORT_BINSTRING | op::SHORT_BINUNICODE => self.text::<1>()?,
             op::BINSTRING | op::BINUNICODE => self.text::<4>()?,
             op::BINUNICODE8 => self.text::<8>()?,
-            op::GET => self.line_number().map(|key| self.recall(key))?,
+            op::GET => self.line_number().map(|key| self.recall(key?))?,
             op::BINGET => self.number::<1>().map(|key| self.recall(key))?,
             op::LONG_BINGET => self.number::<4>().map(|key| self.recall(key))?,
             _ => {
@@ -152,10 +153,8 @@ impl Sweep<'_, '_, '_> {
         Ok(bytes.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte)))
     }
 
-    fn line_number(&mut self) -> Result<u64> {
-        let line = self.input.line()?;
-        let number = std::str::from_utf8(&line).ok().and_then(|text| text.trim().parse().ok());
-        number.ok_or_else(|| Error::format("an invalid number").at(self.input.position()))
+    fn line_number(&mut self) -> Result<Option<u64>> {
+        self.input.line().map(|line| super::text::memo_key(&line))
     }
 
     fn name(&mut self) -> Result<Rc<str>> {

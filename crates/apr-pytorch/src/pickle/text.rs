@@ -27,6 +27,11 @@ pub(super) fn integer(line: &[u8]) -> Result<Node> {
     Ok(text.parse().map_or(Node::BigInt, Node::Int))
 }
 
+/// The argument of `GET` and `PUT`; Python reads underscores between digits, too.
+pub(super) fn memo_key(line: &[u8]) -> Option<u64> {
+    std::str::from_utf8(line).ok()?.trim().replace('_', "").parse().ok()
+}
+
 /// `LONG1` and `LONG4`: two's complement, little-endian.
 pub(super) fn long(bytes: &[u8]) -> Node {
     if bytes.len() > 16 {
@@ -74,6 +79,18 @@ pub(super) fn quoted(line: &[u8]) -> Result<Vec<u8>> {
                 bytes.push(code.ok_or_else(|| Error::format("a string with a bad \\x escape"))?);
                 rest = &rest[2..];
             }
+            b'0'..=b'7' => {
+                // Up to three digits, of which Python keeps eight bits.
+                let len = 1 + rest.iter().take(2).take_while(|b| matches!(b, b'0'..=b'7')).count();
+                let digits = std::iter::once(escape).chain(&rest[..len - 1]);
+                let code = digits.fold(0_u32, |code, digit| code << 3 | u32::from(digit - b'0'));
+                bytes.push((code & 0xff) as u8);
+                rest = &rest[len - 1..];
+            }
+            b'a' => bytes.push(7),
+            b'b' => bytes.push(8),
+            b'v' => bytes.push(11),
+            b'f' => bytes.push(12),
             // Python keeps the backslash of an escape that it does not know.
             other => bytes.extend([b'\\', *other]),
         }
@@ -90,6 +107,12 @@ pub(super) fn raw_unicode(line: &[u8]) -> Result<String> {
         let digits = match tail {
             [b'u', ..] if *first == b'\\' => 4,
             [b'U', ..] if *first == b'\\' => 8,
+            // Of two backslashes, the second begins no escape.
+            [b'\\', tail @ ..] if *first == b'\\' => {
+                text.push_str(r"\\");
+                rest = tail;
+                continue;
+            }
             _ => {
                 text.push(char::from(*first));
                 rest = tail;
@@ -122,6 +145,8 @@ mod tests {
         assert!(matches!(long(&[0xff, 0]), Node::Int(255)));
         assert!(matches!(long(&[]), Node::Int(0)));
         assert_eq!(quoted(br"'a\x41\n\q'"), Ok(b"aA\n\\q".to_vec()));
+        assert_eq!(quoted(br"'\157\163\0\x41\f'"), Ok(b"os\0A\x0c".to_vec()));
+        assert_eq!(raw_unicode(br"\\u0041\u0041").as_deref(), Ok(r"\\u0041A"));
         assert!(quoted(b"'a").is_err() && quoted(br"'\x4'").is_err() && quoted(b"'").is_err());
         assert_eq!(
             raw_unicode("a\\u00e9\u{e9}".as_bytes()).map(|s| s.starts_with("a\u{e9}")),

@@ -199,6 +199,17 @@ impl Heap {
         }
     }
 
+    /// How many values there are, and places in containers: what it takes to look at each once.
+    pub(crate) fn places(&self) -> usize {
+        let held = self.nodes.iter().map(|node| match node {
+            Node::Dict(pairs) => 2 * pairs.len(),
+            Node::List(items) | Node::Set(items) => items.len(),
+            Node::Tuple(items) => items.len(),
+            _ => 0,
+        });
+        held.fold(self.nodes.len(), usize::saturating_add)
+    }
+
     pub(crate) fn max_nodes(&self) -> usize {
         self.max_nodes
     }

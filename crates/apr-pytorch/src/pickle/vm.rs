@@ -15,6 +15,7 @@ use apr_core::{Code, Error, Limits, Result};
 use super::blobs::Blobs;
 use super::opcode as op;
 use super::sweep::sweep;
+use super::text;
 use super::uses::Uses;
 use super::value::{EMPTY_TUPLE, FALSE, Heap, Id, NONE, Node, OPAQUE, Storage, TRUE, Tensor};
 use crate::input::Input;
@@ -119,7 +120,7 @@ pub(super) struct Vm<'a> {
     depth: usize,
     stack: Vec<Id>,
     marks: Vec<usize>,
-    memo: HashMap<u32, Id>,
+    memo: HashMap<u64, Id>,
     /// Offset of the opcode at work.
     at: u64,
     opcode: u8,
@@ -217,9 +218,12 @@ impl Vm<'_> {
             op::EXT1 | op::EXT2 | op::EXT4 => self.extension(),
             // Protocol 5 hands these over beside the pickle (PEP 574), and a file has nothing
             // beside it.
-            op::NEXT_BUFFER | op::READONLY_BUFFER => {
-                Err(self.bad("asks for a buffer from outside the file"))
+            op::NEXT_BUFFER => {
+                self.refuse("asks for a buffer from outside the file")?;
+                self.push(OPAQUE)
             }
+            // Python does nothing where the value is one of the file's.
+            op::READONLY_BUFFER => self.refuse("asks for a buffer from outside the file"),
             code => Err(Error::format(format!("byte 0x{code:02x} is not a pickle opcode"))),
         }
     }
@@ -300,39 +304,43 @@ impl Vm<'_> {
         }
     }
 
-    fn memo_key(&mut self) -> Result<u32> {
-        match self.opcode {
+    /// The number of a stored value; in a scan, `None` for one that is none.
+    fn memo_key(&mut self) -> Result<Option<u64>> {
+        Ok(Some(match self.opcode {
             op::GET | op::PUT => {
-                let line = self.input.line()?;
-                let key = std::str::from_utf8(&line).ok().and_then(|text| text.trim().parse().ok());
-                key.ok_or_else(|| self.bad("has an invalid number"))
+                let key = text::memo_key(&self.input.line()?);
+                if key.is_none() {
+                    self.refuse("has an invalid number")?;
+                }
+                return Ok(key);
             }
-            op::BINGET | op::BINPUT => Ok(self.input.byte()?.into()),
-            _ => Ok(u32::from_le_bytes(self.input.array()?)),
-        }
+            op::BINGET | op::BINPUT => self.input.byte()?.into(),
+            _ => u32::from_le_bytes(self.input.array()?).into(),
+        }))
     }
 
     fn recall(&mut self) -> Result<()> {
         let key = self.memo_key()?;
-        let id = self
-            .memo
-            .get(&key)
-            .copied()
-            .ok_or_else(|| self.bad(&format!("recalls {key}, which was never stored")));
+        let id = key.and_then(|key| self.memo.get(&key).copied()).ok_or_else(|| {
+            let key = key.unwrap_or_default();
+            self.bad(&format!("recalls {key}, which was never stored"))
+        });
         let id = self.tolerate(id)?;
         self.push(id)
     }
 
     fn memoize(&mut self) -> Result<()> {
         let key = match self.opcode {
-            op::MEMOIZE => u32::try_from(self.memo.len()).unwrap_or(u32::MAX),
+            op::MEMOIZE => Some(self.memo.len() as u64),
             _ => self.memo_key()?,
         };
         if self.memo.len() >= self.heap.max_nodes() {
             return Err(Error::memory("the pickle stores more values than its length justifies"));
         }
         let top = self.top()?;
-        self.memo.insert(key, top);
+        if let Some(key) = key {
+            self.memo.insert(key, top);
+        }
         Ok(())
     }
 }

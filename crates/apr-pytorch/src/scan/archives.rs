@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use apr_archive::{Archive, Cache, Entry, Section};
-use apr_core::{ByteSource, Error, Escaped, Result};
+use apr_core::{ByteSource, Error, Escaped, Result, read_vec};
 
 use super::{
     Content, Expected, FileVerdict, MAX_PICKLES, PickleReport, Place, Reached, Remark, Scan,
@@ -18,6 +18,10 @@ use crate::tar;
 
 /// Pickles that PyTorch's loaders read from their archives, without the folder.
 const LOADED: [&str; 4] = ["data.pkl", "constants.pkl", "bytecode.pkl", "mobile_debug_handles.pkl"];
+
+/// Operators that read and write files, or call other machines.
+const REACHING_OPERATORS: [&str; 5] =
+    ["aten::from_file", "aten::save", "image::read_file", "image::write_file", "prim::rpc_"];
 
 /// What decides which entries of an archive a loader reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -128,7 +132,11 @@ impl Scan<'_> {
         let before = self.report.pickles.len();
         let meant = content_of(kind, &entry.name);
         let expected = expected(kind, entry, &head);
-        self.look(&Place { expected, reached, kind: meant, ..inner });
+        let torch = place.torch || kind == Kind::Torch;
+        self.look(&Place { expected, reached, kind: meant, torch, ..inner });
+        if kind == Kind::Torch && base_name(&entry.name) == Some("bytecode.pkl") {
+            self.bytecode(place, &*content);
+        }
 
         // TorchScript's positions in the source, which no Python unpickles: only harm counts.
         if kind == Kind::Torch && entry.name.ends_with(".debug_pkl") {
@@ -150,6 +158,26 @@ impl Scan<'_> {
         }
     }
 
+    /// Operators of TorchScript for mobile devices, which are texts in a pickle.
+    fn bytecode(&mut self, place: &Place<'_>, content: &dyn ByteSource) {
+        let bytes = self.limits.check_companion(content.len());
+        let bytes = match bytes.and_then(|()| read_vec(content, 0, content.len())) {
+            Ok(bytes) => bytes,
+            Err(error) => return self.problem(place, &error.to_string()),
+        };
+        for operator in REACHING_OPERATORS {
+            if bytes.windows(operator.len()).any(|window| window == operator.as_bytes()) {
+                self.report.remarks.push(Remark {
+                    entry: place.entry.clone(),
+                    verdict: FileVerdict::Dangerous,
+                    message: format!(
+                        "its bytecode calls {operator}, which reaches files or other machines"
+                    ),
+                });
+            }
+        }
+    }
+
     /// Says what an entry's mark of encryption is worth, given whether a pickle was found in its
     /// content.
     fn warn_of_mark(&mut self, place: &Place<'_>, entry: &Entry, found: bool) {
@@ -162,13 +190,18 @@ impl Scan<'_> {
     }
 
     pub(super) fn tar(&mut self, place: &Place<'_>) {
-        let result = Section::new(place.source, place.start, place.len());
-        let members = result.and_then(|section| tar::all_members(&section));
-        let members = match members {
-            Ok(members) => members,
+        let survey = match Section::new(place.source, place.start, place.len()) {
+            Ok(section) => tar::survey(&section),
             Err(error) => return self.problem(place, &error.to_string()),
         };
-        self.tar_paths(place);
+        self.tar_paths(place, &survey.paths);
+        for what in survey.odd {
+            self.warn(place, &what);
+        }
+        if let Some(error) = survey.problem {
+            self.problem(place, &error.to_string());
+        }
+        let members = survey.members;
         let torch = ["storages", "pickle"]
             .iter()
             .all(|name| members.iter().any(|member| member.plain_name() == *name));
@@ -197,9 +230,7 @@ impl Scan<'_> {
     }
 
     /// Members and links that lead out of the folder into which an archive is unpacked.
-    fn tar_paths(&mut self, place: &Place<'_>) {
-        let section = Section::new(place.source, place.start, place.len());
-        let paths = section.and_then(|section| tar::paths(&section)).unwrap_or_default();
+    fn tar_paths(&mut self, place: &Place<'_>, paths: &[String]) {
         let out: Vec<&String> = paths.iter().filter(|path| leads_out(path)).collect();
         if let [first, ..] = out.as_slice() {
             let (count, first) = (out.len(), Escaped::short(first));
@@ -339,7 +370,25 @@ fn content_of(kind: Kind, name: &str) -> Content {
     match kind {
         Kind::Any => Content::File,
         Kind::Torch if name.ends_with(".py") && name.contains("code/") => Content::Code,
-        Kind::Torch => Content::Part,
+        Kind::Torch if is_of_torch(name) => Content::Part,
+        // Whatever else is in there may be for another loader.
+        Kind::Torch => Content::File,
+    }
+}
+
+/// Whether an entry is one of those that PyTorch writes, and is no file of its own.
+fn is_of_torch(name: &str) -> bool {
+    let is_number = |name: &str| !name.is_empty() && name.bytes().all(|b| b.is_ascii_digit());
+    let within =
+        base_name(name).unwrap_or_else(|| name.split_once('/').map_or(name, |(_, rest)| rest));
+    match within.rsplit_once('/') {
+        Some(("data" | "constants" | "tensors", name)) => is_number(name),
+        Some((".data", name)) => name == "serialization_id",
+        Some(_) => name.ends_with(".debug_pkl"),
+        None => {
+            let known = ["version", "byteorder", ".format_version", ".storage_alignment"];
+            known.contains(&within) || LOADED.contains(&within)
+        }
     }
 }
 

@@ -9,12 +9,39 @@ const WINDOW: usize = 1 << 16;
 /// Largest block of the format.
 const MAX_BLOCK: usize = 4 << 20;
 
-/// Decodes the frame at `start`, to no more than `most` bytes.
+/// Decodes the frames from `start` on, to no more than `most` bytes together; frames that hold no
+/// data are gone past.
 ///
 /// # Errors
 /// E002 for a damaged frame, E003 for one with a dictionary, E007 when reading fails, E008 over
 /// `most`.
 pub(super) fn decode(source: &dyn ByteSource, start: u64, end: u64, most: u64) -> Result<Vec<u8>> {
+    let mut decoded = Vec::new();
+    let mut position = start;
+    while end.saturating_sub(position) >= 8 {
+        let head = read_vec(source, position, 8)?;
+        match head[..4] {
+            [4, 0x22, 0x4d, 0x18] => {
+                position = frame(source, (position, end), most, &mut decoded)?;
+            }
+            [0x50..=0x5f, 0x2a, 0x4d, 0x18] => {
+                let len = u32::from_le_bytes([head[4], head[5], head[6], head[7]]);
+                position = position.saturating_add(8 + u64::from(len));
+            }
+            _ => break,
+        }
+    }
+    Ok(decoded)
+}
+
+/// Decodes one frame; returns where it ends.
+fn frame(
+    source: &dyn ByteSource,
+    (start, end): (u64, u64),
+    most: u64,
+    decoded: &mut Vec<u8>,
+) -> Result<u64> {
+    let first = decoded.len();
     let head = read_vec(source, start, end.saturating_sub(start).min(19))?;
     let damaged = || Error::corrupt("an LZ4 frame is damaged").at(start);
     let &flags = head.get(4).ok_or_else(damaged)?;
@@ -26,13 +53,12 @@ pub(super) fn decode(source: &dyn ByteSource, start: u64, end: u64, most: u64) -
 
     // Magic, two bytes of flags, perhaps the length, and a checksum of the header.
     let mut position = start + 7 + if has_len { 8 } else { 0 };
-    let mut decoded = Vec::new();
     loop {
         let size = read_vec(source, position, 4)?;
         let size = u32::from_le_bytes([size[0], size[1], size[2], size[3]]);
         position += 4;
         if size == 0 {
-            return Ok(decoded);
+            return Ok(position + if flags & 4 != 0 { 4 } else { 0 });
         }
 
         let (stored, len) = (size >> 31 == 1, u64::from(size & 0x7fff_ffff));
@@ -45,7 +71,7 @@ pub(super) fn decode(source: &dyn ByteSource, start: u64, end: u64, most: u64) -
         if stored {
             decoded.extend(block);
         } else {
-            let from = decoded.len().saturating_sub(WINDOW);
+            let from = decoded.len().saturating_sub(WINDOW).max(first);
 
             // A byte of LZ4 makes 255 at most.
             let mut output = vec![0; MAX_BLOCK.min(block.len().saturating_mul(256))];

@@ -8,7 +8,9 @@
 
 mod archives;
 mod content;
+mod joined;
 mod lz4;
+mod npy;
 mod packed;
 mod report;
 mod stream;
@@ -144,6 +146,8 @@ struct Place<'a> {
     expected: Expected,
     /// What its bytes are to a loader.
     kind: Content,
+    /// Whether an archive of PyTorch's is around them.
+    torch: bool,
     depth: usize,
 }
 
@@ -169,6 +173,7 @@ impl<'a> Place<'a> {
             reached: Reached::Loader,
             expected: Expected::Anything,
             kind: Content::File,
+            torch: false,
             depth: 0,
         }
     }
@@ -185,9 +190,10 @@ impl<'a> Place<'a> {
 
     /// The same in a source that was decoded from this one.
     fn decoded<'b>(&self, source: &'b dyn ByteSource, name: &str) -> Place<'b> {
-        let Self { entry, reached, expected, kind, depth, .. } = self.within(name);
+        let Self { entry, reached, expected, kind, torch, depth, .. } = self.within(name);
         Place {
             kind,
+            torch,
             source,
             start: 0,
             end: source.len(),
@@ -276,20 +282,24 @@ impl<'a> Scan<'a> {
 
         if head.starts_with(b"PK\x03\x04") || head.starts_with(b"PK\x05\x06") {
             self.zip(place);
+            self.also_pickle(place);
             return Some("ZIP archive");
         }
 
         if head.starts_with(b"\x93NUMPY") {
             self.npy(place, &head);
+            self.also_pickle(place);
             return Some("NumPy array");
         }
 
         if let Some(kind) = self.packed(place, &head) {
+            self.also_pickle(place);
             return Some(kind);
         }
 
         if tar::recognise(&head) {
             self.tar(place);
+            self.also_pickle(place);
             return Some("TAR archive");
         }
 
@@ -302,6 +312,13 @@ impl<'a> Scan<'a> {
             self.examine(place);
         }
         found.then_some("pickle")
+    }
+
+    /// The marks of other formats are opcodes, too, and `pickle.load` goes by nothing else.
+    fn also_pickle(&mut self, place: &Place<'_>) {
+        if place.depth == 0 || place.kind == Content::File {
+            self.stream(&Place { expected: Expected::Anything, ..place.clone() });
+        }
     }
 
     /// Lets others judge what is no pickle.

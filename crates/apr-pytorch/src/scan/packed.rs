@@ -5,7 +5,8 @@ use std::sync::Arc;
 use apr_archive::{Cache, Inflated, Wrapper, inflated_len};
 use apr_core::{ByteSource, Code, Error, Result, read_vec};
 
-use super::{Place, Scan, lz4};
+use super::joined::Joined;
+use super::{Expected, HEAD_LEN, Place, Scan, lz4, npy};
 
 /// What is told by its first bytes, and not looked into.
 const NAMED: &[(&[u8], &str)] = &[
@@ -16,10 +17,6 @@ const NAMED: &[(&[u8], &str)] = &[
     (b"\x28\xb5\x2f\xfd", "Zstandard stream"),
     (b"ZF0x", "compressed file of joblib before 0.10"),
 ];
-
-/// Longest header of an array that is read, in bytes: NumPy reads 10,000 unless it is told to trust
-/// the file.
-const MAX_NPY_HEADER: u64 = 1 << 16;
 
 impl Scan<'_> {
     /// Looks into what is compressed; returns what it is.
@@ -33,9 +30,11 @@ impl Scan<'_> {
             [0x1f, 0x8b, 8, ..] => ("gzip stream", self.gzip(place, head)),
             // The two bytes of a zlib header are a multiple of 31 (RFC 1950).
             [0x78, flags, ..] if (0x7800 + u16::from(*flags)).is_multiple_of(31) => {
-                ("zlib stream", self.inflate(place, place.start, Wrapper::Zlib, "zlib"))
+                ("zlib stream", self.zlib(place))
             }
-            [4, 0x22, 0x4d, 0x18, ..] => ("LZ4 stream", self.lz4(place)),
+            [4, 0x22, 0x4d, 0x18, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => {
+                ("LZ4 stream", self.lz4(place))
+            }
             [0x5d, 0, 0, _, _, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, ..] => {
                 self.problem(place, "this is a LZMA stream; it is not looked into");
                 return Some("LZMA stream");
@@ -50,18 +49,51 @@ impl Scan<'_> {
         Some(kind)
     }
 
+    /// Members one after the other, which are one content (RFC 1952, section 2.2).
     fn gzip(&mut self, place: &Place<'_>, head: &[u8]) -> Result<()> {
-        let start = place.start + gzip_header(head)?;
-        self.inflate(place, start, Wrapper::Raw, "gzip")
+        let mut joined = Joined::default();
+        let (mut start, mut head) = (place.start, head.to_vec());
+        loop {
+            let from = start + gzip_header(&head)?;
+            let (member, end) = match self.inflated(place, from, Wrapper::Raw) {
+                Ok(member) => member,
+                // What was read so far is read by loaders, too.
+                Err(error) if start > place.start => {
+                    self.problem(place, &error.to_string());
+                    break;
+                }
+                Err(error) => return Err(error),
+            };
+            joined.push(Box::new(member));
+
+            // The checksum and the length of the content, and then perhaps zeros.
+            start = end.saturating_add(8);
+            head = read_vec(
+                place.source,
+                start.min(place.end),
+                place.end.saturating_sub(start).min(HEAD_LEN),
+            )?;
+            if !head.starts_with(&[0x1f, 0x8b, 8]) || !self.may_look(place) {
+                break;
+            }
+        }
+        self.look(&place.decoded(&joined, "gzip"));
+        Ok(())
     }
 
-    fn inflate(
+    fn zlib(&mut self, place: &Place<'_>) -> Result<()> {
+        let (decoded, _) = self.inflated(place, place.start, Wrapper::Zlib)?;
+        self.look(&place.decoded(&decoded, "zlib"));
+        Ok(())
+    }
+
+    /// What a stream decodes to, and where it ends.
+    fn inflated<'a>(
         &mut self,
-        place: &Place<'_>,
+        place: &Place<'a>,
         start: u64,
         wrapper: Wrapper,
-        name: &str,
-    ) -> Result<()> {
+    ) -> Result<(Inflated<&'a dyn ByteSource>, u64)> {
         // No header says the length in a way that can be trusted, so all is decoded once to learn
         // it.
         let inflated = inflated_len(place.source, (start, place.end), wrapper, self.budget);
@@ -71,9 +103,7 @@ impl Scan<'_> {
         let (len, end) = inflated?;
         self.pay(len)?;
         let cache = Arc::new(Cache::default());
-        let decoded = Inflated::new(place.source, (start, end - start), len, wrapper, &cache)?;
-        self.look(&place.decoded(&decoded, name));
-        Ok(())
+        Ok((Inflated::new(place.source, (start, end - start), len, wrapper, &cache)?, end))
     }
 
     fn lz4(&mut self, place: &Place<'_>) -> Result<()> {
@@ -89,48 +119,33 @@ impl Scan<'_> {
 
     /// An array of NumPy's: its values are a pickle if they are objects.
     pub(super) fn npy(&mut self, place: &Place<'_>, head: &[u8]) {
-        let result = npy_values(place, head);
-        match result {
-            Ok(Some(start)) => {
-                let within = place.within("array of objects");
-                self.stream(&Place { start, expected: super::Expected::Pickle, ..within });
+        let array = match npy::read(place, head) {
+            Ok(array) => array,
+            Err(error) => return self.problem(place, &error.to_string()),
+        };
+        if let Some(what) = array.odd {
+            self.warn(place, what);
+        }
+
+        let start = array.values;
+        let expected = match array.holds {
+            npy::Holds::Objects => Expected::Pickle,
+            npy::Holds::Unknown => Expected::Anything,
+            npy::Holds::Numbers(len) => {
+                // Another array may follow: `numpy.save` writes into open files.
+                let rest = start.saturating_add(len);
+                let mut magic = [0; 6];
+                let follows = rest < place.end && place.source.read_at(rest, &mut magic).is_ok();
+                if follows && magic == *b"\x93NUMPY" {
+                    let within = place.within("next array");
+                    self.look(&Place { start: rest, ..within });
+                }
+                return;
             }
-            Ok(None) => {}
-            Err(error) => self.problem(place, &error.to_string()),
-        }
+        };
+        let within = place.within("array of objects");
+        self.stream(&Place { start, expected, ..within });
     }
-}
-
-/// Where the values start, if they are a pickle. The header is a Python dictionary of three
-/// entries, written as text.
-fn npy_values(place: &Place<'_>, head: &[u8]) -> Result<Option<u64>> {
-    let damaged = || Error::corrupt("the array's header is damaged").at(place.start);
-    let (len, first) = match *head {
-        [_, _, _, _, _, _, 1, _, a, b, ..] => (u64::from(u16::from_le_bytes([a, b])), 10),
-        [_, _, _, _, _, _, 2..=3, _, a, b, c, d, ..] => {
-            (u64::from(u32::from_le_bytes([a, b, c, d])), 12)
-        }
-        _ => return Err(damaged()),
-    };
-
-    // Headers of a hundred bytes are usual; the bytes may be what a small file decodes to.
-    if len > MAX_NPY_HEADER {
-        return Err(damaged());
-    }
-    let header =
-        read_vec(place.source, place.start + first, len.min(place.len())).map_err(|_| damaged())?;
-    let header = String::from_utf8_lossy(&header);
-    let descr = header
-        .split_once("descr")
-        .and_then(|(_, rest)| rest.split_once(':'))
-        .ok_or_else(damaged)?
-        .1;
-
-    // Up to the next key: a text, or a list of fields, whose names may have any letter.
-    let descr = descr.split("fortran_order").next().unwrap_or(descr);
-    let dtypes = descr.split(['\'', '"']).map(|text| text.trim_start_matches(['|', '<', '>', '=']));
-    let objects = dtypes.into_iter().any(|text| matches!(text, "O" | "O4" | "O8" | "object"));
-    Ok(objects.then_some(place.start + first + len))
 }
 
 /// Length of the header in front of a gzip member's stream (RFC 1952, section 2.3).

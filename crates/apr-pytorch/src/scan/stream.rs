@@ -18,8 +18,13 @@ impl Scan<'_> {
         let (mut legacy, mut any) = (false, false);
         for number in 0.. {
             // Raw storages follow the pickles of a legacy checkpoint.
-            if position >= place.end || (legacy && number == LEGACY_PICKLES) {
+            if position >= place.end {
                 return any;
+            }
+            if legacy && number == LEGACY_PICKLES {
+                // A program may go on unpickling all the same.
+                let rest = Place { start: position, expected: Expected::Anything, ..place.clone() };
+                return self.stream(&rest) || any;
             }
 
             // Of those that are no pickles there may be one for each two bytes.
@@ -94,7 +99,13 @@ impl Scan<'_> {
         }
     }
 
-    fn add(&mut self, place: &Place<'_>, position: u64, outcome: Outcome) {
+    fn add(&mut self, place: &Place<'_>, position: u64, mut outcome: Outcome) {
+        for finding in outcome.uses.findings.iter_mut().filter(|_| !place.torch) {
+            // Elsewhere than in PyTorch's archives, this would be a package that lies beside.
+            if finding.module.split('.').next() == Some("__torch__") {
+                finding.verdict = finding.verdict.max(Verdict::Unknown);
+            }
+        }
         if let Some(error) = &outcome.swept {
             self.report.notes.push(place.says(&format!(
                 "only the names that it imports were looked at from here on, not its values: \
@@ -154,13 +165,13 @@ fn would_run(whole: bool, findings: &[Finding]) -> bool {
         text.split('.').all(|part| {
             let mut letters = part.chars();
             letters.next().is_some_and(|first| first.is_alphabetic() || first == '_')
-                && letters.all(|letter| letter.is_alphanumeric() || letter == '_')
+                && letters.all(|letter| letter.is_alphanumeric() || "_-".contains(letter))
         })
     };
     let odd = |finding: &&Finding| finding.verdict != Verdict::Allowed;
-    findings.iter().any(|finding| odd(&finding) && (whole || finding.action != Action::Import))
-        && findings
-            .iter()
-            .filter(odd)
-            .all(|finding| is_name(&finding.module) && is_name(&finding.name))
+    findings.iter().filter(odd).any(|finding| {
+        (whole || finding.action != Action::Import)
+            && is_name(&finding.module)
+            && is_name(&finding.name)
+    })
 }

@@ -21,7 +21,10 @@ impl Vm<'_> {
                 };
                 text::long(&self.input.take(len)?)
             }
-            _ => text::integer(&self.input.line()?)?,
+            _ => {
+                let line = self.input.line()?;
+                self.literal(text::integer(&line))?
+            }
         };
 
         self.push_node(node)
@@ -31,9 +34,17 @@ impl Vm<'_> {
         let node = match self.opcode {
             // The one number of pickle that is big-endian.
             op::BINFLOAT => Node::Float(f64::from_be_bytes(self.input.array()?)),
-            _ => text::float(&self.input.line()?)?,
+            _ => {
+                let line = self.input.line()?;
+                self.literal(text::float(&line))?
+            }
         };
         self.push_node(node)
+    }
+
+    /// In a scan, goes past a value that Python may write otherwise: `0x1f`, `1_000`.
+    fn literal(&self, node: Result<Node>) -> Result<Node> {
+        if self.policy.lenient { Ok(node.unwrap_or(Node::Opaque)) } else { node }
     }
 
     /// A four-byte length. Python reads some of them as signed and refuses a negative one; so does
@@ -49,7 +60,10 @@ impl Vm<'_> {
     /// Python 2's strings, which are text in every checkpoint.
     pub(super) fn byte_string(&mut self) -> Result<()> {
         let bytes = match self.opcode {
-            op::STRING => text::quoted(&self.input.line()?)?,
+            op::STRING => match text::quoted(&self.input.line()?) {
+                Err(_) if self.policy.lenient => return self.push_node(Node::Opaque),
+                bytes => bytes?,
+            },
             op::SHORT_BINSTRING => {
                 let len = self.input.byte()?.into();
                 self.input.take(len)?
@@ -71,7 +85,10 @@ impl Vm<'_> {
     pub(super) fn string(&mut self) -> Result<()> {
         let len = match self.opcode {
             op::UNICODE => {
-                let text = text::raw_unicode(&self.input.line()?)?;
+                let text = match text::raw_unicode(&self.input.line()?) {
+                    Err(_) if self.policy.lenient => return self.push_node(Node::Opaque),
+                    text => text?,
+                };
                 self.look_inside(text.as_bytes(), false);
                 return self.push_node(Node::Str(text.into()));
             }
@@ -83,9 +100,14 @@ impl Vm<'_> {
         // Python lets lone surrogates through; no name has them.
         let bytes = self.input.take(len)?;
         self.look_inside(&bytes, true);
-        let text = String::from_utf8(bytes);
-        let text = text.map_err(|_| self.bad("holds text that is not UTF-8"))?;
-        self.push_node(Node::Str(text.into()))
+        let node = match String::from_utf8(bytes) {
+            Ok(text) => Node::Str(text.into()),
+            Err(_) => {
+                self.refuse("holds text that is not UTF-8")?;
+                Node::Opaque
+            }
+        };
+        self.push_node(node)
     }
 
     pub(super) fn bytes(&mut self) -> Result<()> {
