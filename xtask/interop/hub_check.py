@@ -21,11 +21,13 @@ REPO = "tiny/llama"
 class Hub:
     """The test hub, which counts what it sends."""
 
-    def __init__(self):
+    def __init__(self, *settings):
         self.process = subprocess.Popen(
             [HUB, f"{REPO}={MODEL}"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
         )
         self.url = self.process.stdout.readline().strip()
+        for setting in settings:
+            self.process.stdin.write(setting + "\n")
 
     def count(self):
         """Requests, bytes, and bytes of the store, since it was asked last."""
@@ -101,6 +103,44 @@ def both_at_once_fetch_the_weights_once(hub):
         assert stored == once, f"{stored} bytes of weights were fetched, and not {once}"
 
 
+def a_mirror_that_lists_no_digests_is_shared_too(_):
+    hub = Hub("names")
+    with tempfile.TemporaryDirectory() as home:
+        report = apr(home, hub, "download", f"hf://{REPO}", "--all")
+        assert report["fetched"] == report["bytes"], report
+        hub.count()
+        path, total = client(home, hub, OFFLINE).splitlines()
+        assert hashlib.sha256(pathlib.Path(path).read_bytes()).hexdigest() == pathlib.Path(path).resolve().name
+        assert int(total) == report["bytes"], (total, report["bytes"])
+        folder = client(home, hub, DOWNLOAD)
+        assert hub.count()[2] == 0, "the client fetched weights that apr had fetched"
+        mine = {name: os.readlink(f"{folder}/{name}") for name in os.listdir(folder)}
+    with tempfile.TemporaryDirectory() as home:
+        folder = client(home, hub, DOWNLOAD)
+        assert mine == {name: os.readlink(f"{folder}/{name}") for name in os.listdir(folder)}
+        hub.count()
+        assert apr(home, hub, "download", f"hf://{REPO}", "--all")["fetched"] == 0
+        apr(home, hub, "import", f"hf://{REPO}", "-o", f"{home}/m.apr")
+        assert hub.count()[2] == 0, "apr fetched weights that the client had fetched"
+    hub.process.kill()
+
+
+def a_branch_with_slashes_is_the_same_for_both(_):
+    names = ["feature/branch", "refs/pr/1", "v1+2"]
+    hub = Hub(*(f"branch {REPO} {name}" for name in names))
+    script = f"from huggingface_hub import snapshot_download; print(snapshot_download('{REPO}', revision=%r%s))"
+    for name in names:
+        with tempfile.TemporaryDirectory() as home:
+            apr(home, hub, "download", f"hf://{REPO}@{name}/model.safetensors")
+            apr(home, hub, "download", f"hf://{REPO}@{name}", "--all")
+            client(home, hub, script % (name, ", local_files_only=True"))
+        with tempfile.TemporaryDirectory() as home:
+            client(home, hub, script % (name, ""))
+            assert apr(home, hub, "inspect", f"hf://{REPO}@{name}", "--offline")["tensor_count"] == 21
+            assert apr(home, hub, "download", f"hf://{REPO}@{name}", "--all")["fetched"] == 0
+    hub.process.kill()
+
+
 def a_model_in_a_store_that_speaks_s3(hub):
     import boto3
     from moto.server import ThreadedMotoServer
@@ -131,6 +171,14 @@ def a_model_in_a_store_that_speaks_s3(hub):
         assert "no object" in apr(home, hub, "inspect", "s3://models/nothing", code=3, **env)["error"]["message"]
         error = apr(home, hub, "inspect", "s3://nobucket/x", code=3, **env)["error"]["message"]
         assert "nobucket" in error, error
+        # A key is no path: what is between two slashes may be empty.
+        for name, body in [("a//m.safetensors", "model.safetensors"), ("a/m.safetensors", "config.json")]:
+            s3.upload_file(f"{MODEL}/{body}", "models", name)
+        for _ in range(2):
+            report = apr(home, hub, "download", "s3://models/a//m.safetensors", **env)
+            assert report["bytes"] == size("model.safetensors"), report
+            apr(home, hub, "download", "s3://models/a/m.safetensors", **env)
+        assert apr(home, hub, "inspect", "s3://models/a//", **env)["tensor_count"] == 21
         # As AWS's own programs, by a profile.
         pathlib.Path(f"{home}/.aws").mkdir()
         pathlib.Path(f"{home}/.aws/credentials").write_text(
@@ -138,6 +186,13 @@ def a_model_in_a_store_that_speaks_s3(hub):
         )
         report = apr(home, hub, "inspect", "s3://models/a b/llama", AWS_PROFILE="lab", APR_CACHE=f"{home}/other")
         assert report["tensor_count"] == 21
+        # One that does not exist is an error, whatever keys are there.
+        for profile, code, there in [("lab", 0, True), ("lap", 4, False)]:
+            script = "import boto3; boto3.client('s3', region_name='x')"
+            own = {"PATH": os.environ["PATH"], "HOME": home, "AWS_PROFILE": profile, **keys}
+            done = subprocess.run([sys.executable, "-c", script], env=own, capture_output=True, text=True)
+            assert (done.returncode == 0) == there, done.stderr
+            apr(home, hub, "inspect", "s3://models/a b/llama", code=code, AWS_PROFILE=profile, **env)
     server.stop()
 
 
@@ -231,6 +286,12 @@ def a_certificate_is_checked(hub):
         assert "no safe connection" in error, error
         assert apr(home, hub, "inspect", url, SSL_CERT_FILE=path)["tensor_count"] == 21
         assert apr(home, hub, "diff", url, MODEL, SSL_CERT_FILE=path)["same"]
+        for name in ["REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"]:
+            script = f"import requests; requests.get({url!r}).raise_for_status()"
+            own = {"PATH": os.environ["PATH"], name: path}
+            done = subprocess.run([sys.executable, "-c", script], env=own, capture_output=True, text=True)
+            assert done.returncode == 0, done.stderr
+            assert apr(home, hub, "inspect", url, **{name: path})["tensor_count"] == 21
 
 
 def main():
@@ -239,6 +300,8 @@ def main():
         what_apr_fetched_is_a_hit_of_the_client,
         what_the_client_fetched_is_a_hit_of_apr,
         both_at_once_fetch_the_weights_once,
+        a_mirror_that_lists_no_digests_is_shared_too,
+        a_branch_with_slashes_is_the_same_for_both,
         a_model_in_a_store_that_speaks_s3,
         a_signature_is_that_of_aws,
         a_certificate_is_checked,

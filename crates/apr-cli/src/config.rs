@@ -1,5 +1,6 @@
 //! The user's `config.toml`.
 
+use std::num::NonZeroU64;
 use std::path::PathBuf;
 
 use etcetera::BaseStrategy;
@@ -15,6 +16,15 @@ pub(crate) struct Config {
     pub(crate) inspect: Inspect,
     pub(crate) debug: Debug,
     pub(crate) validate: Validate,
+    pub(crate) hub: Hub,
+}
+
+/// `[hub]`
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Hub {
+    /// Seconds.
+    pub(crate) timeout: Option<NonZeroU64>,
 }
 
 /// `[defaults]`

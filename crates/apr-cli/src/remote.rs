@@ -1,19 +1,25 @@
 //! How models on hubs and servers are read.
 
+use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use apr_hub::{Caches, Choice, Holding, Hub, Settings, default_cache};
 use apr_io::{Interrupt, Sources};
 use serde::Serialize;
 
 use crate::args::RemoteArgs;
+use crate::config::Config;
 use crate::failure::Outcome;
 use crate::progress::Bar;
 
 /// What opens files, with a hub client that is made when the first remote model is opened.
-pub(crate) fn sources(args: &RemoteArgs, interrupt: &Interrupt) -> Sources {
+pub(crate) fn sources(args: &RemoteArgs, config: &Config, interrupt: &Interrupt) -> Sources {
     let (offline, insecure, keep) = (args.offline, args.insecure, !args.no_cache);
+    let configured = config.hub.timeout.map(NonZeroU64::get);
+    let configured = configured.filter(|_| std::env::var_os(Settings::TIMEOUT_VARIABLE).is_none());
+    let timeout = args.timeout.or(configured).map(|it| it.min(Settings::LONGEST_TIMEOUT));
     let interrupt = Arc::clone(&interrupt.0);
     let choice = Choice {
         file: args.hub_file.clone(),
@@ -26,6 +32,7 @@ pub(crate) fn sources(args: &RemoteArgs, interrupt: &Interrupt) -> Sources {
         settings.insecure = insecure;
         settings.interrupt = Arc::clone(&interrupt);
         settings.keep = keep;
+        settings.timeout = timeout.map_or(settings.timeout, Duration::from_secs);
         Ok(Hub::new(settings).choosing(choice.clone()))
     })
 }

@@ -6,11 +6,14 @@ use apr_io::{Interrupt, Sources};
 use serde::Serialize;
 
 use crate::args::RemoteArgs;
+use crate::config::Config;
 use crate::failure::Outcome;
 use crate::progress::Bar;
 
 /// What opens files.
-pub(crate) fn sources(_args: &RemoteArgs, _interrupt: &Interrupt) -> Sources {
+pub(crate) fn sources(_args: &RemoteArgs, config: &Config, _interrupt: &Interrupt) -> Sources {
+    // A file of a user's machine is read by every build.
+    let _ = config.hub.timeout;
     Sources::default()
 }
 

@@ -1,7 +1,7 @@
 //! Requests: where redirects may lead, who gets the token, and how often something is tried again.
 
-use std::collections::HashMap;
-use std::io::Read;
+use std::collections::{HashMap, HashSet};
+use std::io::ErrorKind;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -11,13 +11,15 @@ use apr_core::{Error, IoCause, Result};
 use ureq::http::{HeaderMap, Uri};
 use ureq::tls::TlsConfig;
 use ureq::unversioned::transport::DefaultConnector;
-use ureq::{Agent, Body, Proxy};
+use ureq::{Agent, Body};
 
 use crate::address::{self, Reach, Within};
-use crate::headers::{parse_content_range, text};
+use crate::answer::{Answer, Pace, cut};
+use crate::headers::text;
 use crate::location::shown_url;
+use crate::proxy::{Named, Proxies};
 use crate::retry::{Patience, Trouble};
-use crate::settings::{Settings, Token, variable};
+use crate::settings::{Settings, Token};
 use crate::tls;
 
 /// Redirects that are followed before the answer is given up.
@@ -25,9 +27,6 @@ const MOST_REDIRECTS: usize = 8;
 
 /// How long a connection may take to be made.
 const CONNECT: Duration = Duration::from_secs(15);
-
-/// How long a server may be silent, unless `HF_HUB_DOWNLOAD_TIMEOUT` says so.
-const SILENCE: u64 = 30;
 
 /// Connections that are kept for the next request.
 const IDLE: usize = 32;
@@ -46,73 +45,6 @@ pub(crate) struct Ask<'a> {
     pub(crate) found: Option<&'a dyn Fn(String)>,
 }
 
-/// What a server answered, after redirects.
-pub(crate) struct Answer {
-    pub(crate) status: u16,
-    pub(crate) headers: HeaderMap,
-    /// Of the answer before the first redirect to another server: what the hub says of a file that
-    /// is stored elsewhere.
-    pub(crate) first: HeaderMap,
-    pub(crate) body: Body,
-    /// The address that answered.
-    pub(crate) url: String,
-}
-
-impl Answer {
-    /// A header as text.
-    pub(crate) fn header(&self, name: &str) -> Option<&str> {
-        text(&self.headers, name)
-    }
-
-    /// The range of a partial answer, and the length of the whole.
-    pub(crate) fn content_range(&self) -> Option<(Range<u64>, u64)> {
-        parse_content_range(self.header("content-range")?)
-    }
-
-    /// The state of the file, to be compared with a later one: its tag, unless that is a weak one,
-    /// which says nothing of bytes; otherwise when it was changed.
-    pub(crate) fn etag(&self) -> Option<&str> {
-        let strong = self.header("etag").filter(|etag| !etag.starts_with("W/"));
-        strong.or_else(|| self.header("last-modified"))
-    }
-
-    /// The whole body, of at most `limit` bytes.
-    ///
-    /// # Errors
-    /// E007 when it is cut, E008 when it is longer.
-    pub(crate) fn read_all(mut self, limit: u64) -> Result<Vec<u8>, Trouble> {
-        let mut bytes = Vec::new();
-        let stated = self.body.content_length();
-
-        // One byte more than is allowed, so that a longer answer is noticed.
-        let read = self.body.as_reader().take(limit + 1).read_to_end(&mut bytes);
-        if bytes.len() as u64 > limit {
-            let message = format!("the server's answer is longer than {limit} bytes");
-            return Err(Trouble::Final(Error::memory(message).in_file(shown_url(&self.url))));
-        }
-        let is_short = stated.is_some_and(|stated| stated > bytes.len() as u64);
-        match read {
-            Ok(_) if !is_short => Ok(bytes),
-            Ok(_) => Err(Trouble::Passing(cut(&self.url))),
-            Err(error) => Err(Trouble::Passing(cut_by(&error, &self.url))),
-        }
-    }
-}
-
-/// What a connection that ended early is.
-pub(crate) fn cut(url: &str) -> Error {
-    Error::io(IoCause::Network, "the connection was cut before the answer was complete")
-        .in_file(shown_url(url))
-}
-
-pub(crate) fn cut_by(error: &std::io::Error, url: &str) -> Error {
-    let timed_out = error.get_ref().is_some_and(|inner| inner.to_string().contains("timeout"));
-    if timed_out || error.kind() == std::io::ErrorKind::TimedOut {
-        return Error::io(IoCause::Network, "the server fell silent").in_file(shown_url(url));
-    }
-    cut(url)
-}
-
 /// Makes requests.
 #[derive(Debug)]
 pub(crate) struct Client {
@@ -127,6 +59,9 @@ pub(crate) struct Client {
     private_too: OnceLock<Agent>,
     /// Hosts that the user named, and whether they are private.
     private: Mutex<HashMap<String, bool>>,
+    proxies: Proxies,
+    /// Servers, by scheme, host and port, that are known to send ranges of files.
+    ranged: Mutex<HashSet<String>>,
     requests: AtomicU64,
     bytes: AtomicU64,
 }
@@ -140,6 +75,8 @@ impl Client {
             public: OnceLock::new(),
             private_too: OnceLock::new(),
             private: Mutex::default(),
+            proxies: Proxies::from_env(),
+            ranged: Mutex::default(),
             requests: 0.into(),
             bytes: 0.into(),
         }
@@ -175,14 +112,66 @@ impl Client {
             };
 
             let headers = answer.first.clone();
-            match answer.read_all(limit) {
-                Ok(bytes) => {
-                    self.received(bytes.len());
-                    return Ok((bytes, headers));
-                }
+            match self.read_all(answer, limit) {
+                Ok(bytes) => return Ok((bytes, headers)),
                 Err(trouble) => patience.wait(trouble)?,
             }
         }
+    }
+
+    /// The whole body of an answer, of at most `limit` bytes.
+    ///
+    /// # Errors
+    /// Those of [`Answer::read`], and E008 where it is longer.
+    pub(crate) fn read_all(&self, mut answer: Answer, limit: u64) -> Result<Vec<u8>, Trouble> {
+        let stated = answer.body.content_length();
+        let (mut bytes, mut piece) = (Vec::new(), vec![0; 1 << 16]);
+        loop {
+            let read = answer.read(self, &mut piece)?;
+            if read == 0 {
+                break;
+            }
+            bytes.extend_from_slice(&piece[..read]);
+            if bytes.len() as u64 > limit {
+                let message = format!("the server's answer is longer than {limit} bytes");
+                let error = Error::memory(message).in_file(shown_url(&answer.url));
+                return Err(Trouble::Final(error));
+            }
+        }
+
+        if stated.is_some_and(|stated| stated > bytes.len() as u64) {
+            return Err(Trouble::Passing(cut(&answer.url)));
+        }
+        Ok(bytes)
+    }
+
+    /// Notes that the server of an address sends ranges of files.
+    pub(crate) fn learn_ranges(&self, url: &str) {
+        let mut ranged = self.ranged.lock().unwrap_or_else(PoisonError::into_inner);
+        ranged.extend(server_of(url));
+    }
+
+    /// Whether the server of an address is known to send ranges of files, or to lead to one that
+    /// does.
+    pub(crate) fn has_ranges(&self, url: &str) -> bool {
+        let ranged = self.ranged.lock().unwrap_or_else(PoisonError::into_inner);
+        server_of(url).is_some_and(|server| ranged.contains(&server))
+    }
+
+    /// What ended an answer before its end.
+    pub(crate) fn cut_by(&self, error: &std::io::Error, url: &str) -> Error {
+        let timed_out = error.get_ref().is_some_and(|inner| inner.to_string().contains("timeout"));
+        if timed_out || error.kind() == ErrorKind::TimedOut {
+            let message = format!("the server fell silent{}", self.patience());
+            return Error::io(IoCause::Network, message).in_file(shown_url(url));
+        }
+        cut(url)
+    }
+
+    /// How long a server may be silent, for the end of a message.
+    fn patience(&self) -> String {
+        let seconds = self.settings.timeout.as_secs();
+        format!(" for {seconds} s; --timeout SECONDS waits longer")
     }
 
     /// Asks once, and follows redirects.
@@ -210,7 +199,7 @@ impl Client {
             };
             let Some(target) = target else {
                 let first = first.unwrap_or_else(|| answer.headers().clone());
-                return finished(answer, uri.to_string(), first);
+                return self.finished(answer, uri.to_string(), first);
             };
             let next = join(&uri, target)
                 .map_err(|error| Trouble::Final(error.in_file(shown_url(ask.url))))?;
@@ -229,6 +218,25 @@ impl Client {
 
         let message = format!("the server redirects more than {MOST_REDIRECTS} times");
         Err(Trouble::Final(Error::io(IoCause::Other, message).in_file(shown_url(ask.url))))
+    }
+
+    fn finished(
+        &self,
+        answer: RawAnswer,
+        url: String,
+        first: HeaderMap,
+    ) -> Result<Answer, Trouble> {
+        let RawAnswer { status, headers, body } = answer;
+        if !text(&headers, "content-encoding")
+            .is_none_or(|encoding| encoding.eq_ignore_ascii_case("identity"))
+        {
+            let message = "the server compresses what it sends, though it was asked not to";
+            return Err(Trouble::Final(
+                Error::io(IoCause::Other, message).in_file(shown_url(&url)),
+            ));
+        }
+        let pace = Pace::new(self);
+        Ok(Answer { status, headers, first, body, url, pace })
     }
 
     fn check_scheme(&self, uri: &Uri) -> Result<(), Trouble> {
@@ -261,16 +269,21 @@ impl Client {
             return Err(Trouble::Final(refused(address::REFUSED, uri)));
         }
 
+        let named = self.proxies.of(uri);
         let agent = match (reach, uri.scheme_str()) {
+            // It is the proxy that looks the name up, and its own address is nobody's redirect.
+            _ if named.is_some() => self.any(),
             (Some(reach), _) => self.within(reach),
-            // A proxy may be spoken to by https.
-            (None, Some("http")) if Proxy::try_from_env().is_none() => self.plain(),
+            (None, Some("http")) => Ok(self.plain()),
             (None, _) => self.any(),
         };
+        let agent = agent.map_err(Trouble::Final)?;
 
         // Ranges count bytes as they are encoded (RFC 9110, section 14.1.2): only plain ones are
         // the file's.
-        let mut request = agent.get(uri.clone()).header("Accept-Encoding", "identity");
+        let proxy = named.map(Named::proxy).transpose().map_err(Trouble::Final)?;
+        let request = agent.get(uri.clone()).config().proxy(proxy).build();
+        let mut request = request.header("Accept-Encoding", "identity");
         if let Some(range) = &ask.range {
             // The last byte of a range is one of it (RFC 9110, section 14.1.2).
             request = request
@@ -288,7 +301,13 @@ impl Client {
         }
 
         self.requests.fetch_add(1, Ordering::Relaxed);
-        let answer = request.call().map_err(|error| of_transport(&error, uri))?;
+        let answer = request.call().map_err(|error| {
+            let trouble = self.of_transport(&error, uri);
+            match named {
+                Some(named) => trouble.map(|error| named.named(&error)),
+                None => trouble,
+            }
+        })?;
         let (parts, body) = answer.into_parts();
         let answer = RawAnswer { status: parts.status.as_u16(), headers: parts.headers, body };
         match answer.status {
@@ -305,8 +324,7 @@ impl Client {
         let mut known = self.private.lock().unwrap_or_else(PoisonError::into_inner);
         *known.entry(host).or_insert_with(|| {
             // Behind a proxy, names are looked up by the proxy: here they may lead nowhere.
-            let proxied = Proxy::try_from_env().is_some_and(|proxy| !proxy.is_no_proxy(start));
-            if proxied {
+            if self.proxies.of(start).is_some() {
                 address::is_private_literal(start)
             } else {
                 address::is_private_host(start)
@@ -314,24 +332,80 @@ impl Client {
         })
     }
 
-    fn any(&self) -> &Agent {
-        self.any.get_or_init(|| config(tls::config()).new_agent())
+    fn any(&self) -> Result<&Agent> {
+        made(&self.any, || Ok(self.config(tls::config()?).new_agent()))
     }
 
     fn plain(&self) -> &Agent {
-        self.plain.get_or_init(|| config(TlsConfig::default()).new_agent())
+        self.plain.get_or_init(|| self.config(TlsConfig::default()).new_agent())
     }
 
-    fn within(&self, reach: Reach) -> &Agent {
+    fn within(&self, reach: Reach) -> Result<&Agent> {
         let agent = match reach {
             Reach::Public => &self.public,
             Reach::Private => &self.private_too,
         };
-        agent.get_or_init(|| {
-            let connector = DefaultConnector::default();
-            Agent::with_parts(config(tls::config()), connector, Within::new(reach))
+        made(agent, || {
+            let config = self.config(tls::config()?);
+            Ok(Agent::with_parts(config, DefaultConnector::default(), Within::new(reach)))
         })
     }
+
+    fn config(&self, tls: TlsConfig) -> ureq::config::Config {
+        let silence = self.settings.timeout;
+        Agent::config_builder()
+            .user_agent(concat!("apr/", env!("CARGO_PKG_VERSION")))
+            .http_status_as_error(false)
+            // Redirects are followed in `ask_once`, which checks where each leads.
+            .max_redirects(0)
+            .max_redirects_will_error(false)
+            .timeout_connect(Some(silence.min(CONNECT)))
+            .timeout_recv_response(Some(silence))
+            .timeout_per_read(Some(silence))
+            .max_idle_connections(2 * IDLE)
+            .max_idle_connections_per_host(IDLE)
+            .tls_config(tls)
+            .build()
+    }
+
+    /// What kept a request from being answered.
+    fn of_transport(&self, error: &ureq::Error, uri: &Uri) -> Trouble {
+        let host = uri.host().unwrap_or_default();
+        let at = shown_url(&uri.to_string());
+        let network = |message: String| Error::io(IoCause::Network, message).in_file(&at);
+        let lasting =
+            |message: String| Trouble::Final(Error::io(IoCause::Other, message).in_file(&at));
+        match error {
+            ureq::Error::Io(error) => of_io(error, host, network, lasting),
+            ureq::Error::HostNotFound => Trouble::Unreachable(network(unknown_host(host))),
+            ureq::Error::ConnectionFailed => {
+                Trouble::Unreachable(network(format!("no connection to '{host}'")))
+            }
+            ureq::Error::Timeout(ureq::Timeout::Connect | ureq::Timeout::Resolve) => {
+                Trouble::Unreachable(network(format!("'{host}' does not answer")))
+            }
+            ureq::Error::Timeout(_) => {
+                Trouble::Passing(network(format!("'{host}' fell silent{}", self.patience())))
+            }
+            ureq::Error::Protocol(error) => {
+                Trouble::Passing(network(format!("'{host}' does not speak HTTP: {error}")))
+            }
+            ureq::Error::ConnectProxyFailed(error) => {
+                Trouble::Passing(network(format!("no connection to '{host}': {error}")))
+            }
+            ureq::Error::Rustls(error) => lasting(unsafe_connection(host, error)),
+            other => lasting(format!("the request to '{host}' failed: {other}")),
+        }
+    }
+}
+
+/// An agent that is made when it is needed first.
+fn made(agent: &OnceLock<Agent>, make: impl FnOnce() -> Result<Agent>) -> Result<&Agent> {
+    if let Some(agent) = agent.get() {
+        return Ok(agent);
+    }
+    let new = make()?;
+    Ok(agent.get_or_init(|| new))
 }
 
 struct RawAnswer {
@@ -346,37 +420,6 @@ impl RawAnswer {
     }
 }
 
-fn finished(answer: RawAnswer, url: String, first: HeaderMap) -> Result<Answer, Trouble> {
-    let RawAnswer { status, headers, body } = answer;
-    if !text(&headers, "content-encoding")
-        .is_none_or(|encoding| encoding.eq_ignore_ascii_case("identity"))
-    {
-        let message = "the server compresses what it sends, though it was asked not to";
-        return Err(Trouble::Final(Error::io(IoCause::Other, message).in_file(shown_url(&url))));
-    }
-    Ok(Answer { status, headers, first, body, url })
-}
-
-fn config(tls: TlsConfig) -> ureq::config::Config {
-    let silence = variable("HF_HUB_DOWNLOAD_TIMEOUT")
-        .and_then(|seconds| seconds.parse().ok())
-        .unwrap_or(SILENCE);
-    let silence = Duration::from_secs(silence.max(1));
-    Agent::config_builder()
-        .user_agent(concat!("apr/", env!("CARGO_PKG_VERSION")))
-        .http_status_as_error(false)
-        // Redirects are followed in `ask_once`, which checks where each leads.
-        .max_redirects(0)
-        .max_redirects_will_error(false)
-        .timeout_connect(Some(CONNECT))
-        .timeout_recv_response(Some(silence))
-        .timeout_per_read(Some(silence))
-        .max_idle_connections(2 * IDLE)
-        .max_idle_connections_per_host(IDLE)
-        .tls_config(tls)
-        .build()
-}
-
 fn parse(url: &str) -> Result<Uri, Trouble> {
     let uri: Result<Uri, _> = url.parse();
     uri.ok().filter(|uri| uri.host().is_some()).ok_or_else(|| {
@@ -387,11 +430,11 @@ fn parse(url: &str) -> Result<Uri, Trouble> {
 /// Where a redirect leads.
 fn join(base: &Uri, target: &str) -> Result<Uri> {
     let wrong = || Error::io(IoCause::Other, "the server redirects to what is no address");
-    let target = target.split('#').next().unwrap_or_default();
+    let target = escaped(target.split('#').next().unwrap_or_default());
     let scheme = base.scheme_str().unwrap_or("https");
     let authority = base.authority().map_or("", |authority| authority.as_str());
     let absolute = if target.contains("://") {
-        target.to_owned()
+        target
     } else if target.starts_with("//") {
         format!("{scheme}:{target}")
     } else if target.starts_with('/') {
@@ -402,6 +445,19 @@ fn join(base: &Uri, target: &str) -> Result<Uri> {
     };
 
     absolute.parse::<Uri>().ok().filter(|uri| uri.host().is_some()).ok_or_else(wrong)
+}
+
+/// A target whose characters are those of an address: some servers send names as they are.
+fn escaped(target: &str) -> String {
+    let odd = |c: char| c == ' ' || "\"<>\\^`{|}".contains(c);
+    target.chars().fold(String::new(), |mut escaped, c| {
+        if odd(c) {
+            escaped.push_str(&format!("%{:02X}", u32::from(c)));
+        } else {
+            escaped.push(c);
+        }
+        escaped
+    })
 }
 
 fn check_redirect(from: &Uri, to: &Uri, insecure: bool) -> Result<(), Trouble> {
@@ -424,32 +480,15 @@ fn authority(uri: &Uri) -> (Option<&str>, Option<String>, Option<u16>) {
     (uri.scheme_str(), uri.host().map(str::to_ascii_lowercase), port)
 }
 
-fn refused(message: &str, uri: &Uri) -> Error {
-    Error::io(IoCause::Other, message).in_file(shown_url(&uri.to_string()))
+/// Scheme, host and port of an address.
+pub(crate) fn server_of(url: &str) -> Option<String> {
+    let uri: Uri = url.parse().ok()?;
+    let (scheme, host, port) = authority(&uri);
+    Some(format!("{}://{}:{}", scheme?, host?, port?))
 }
 
-/// What kept a request from being answered.
-fn of_transport(error: &ureq::Error, uri: &Uri) -> Trouble {
-    let host = uri.host().unwrap_or_default();
-    let at = shown_url(&uri.to_string());
-    let network = |message: String| Error::io(IoCause::Network, message).in_file(&at);
-    let lasting = |message: String| Trouble::Final(Error::io(IoCause::Other, message).in_file(&at));
-    match error {
-        ureq::Error::Io(error) => of_io(error, host, network, lasting),
-        ureq::Error::HostNotFound => Trouble::Unreachable(network(unknown_host(host))),
-        ureq::Error::ConnectionFailed => {
-            Trouble::Unreachable(network(format!("no connection to '{host}'")))
-        }
-        ureq::Error::Timeout(ureq::Timeout::Connect | ureq::Timeout::Resolve) => {
-            Trouble::Unreachable(network(format!("'{host}' does not answer")))
-        }
-        ureq::Error::Timeout(_) => Trouble::Passing(network(format!("'{host}' fell silent"))),
-        ureq::Error::Protocol(error) => {
-            Trouble::Passing(network(format!("'{host}' does not speak HTTP: {error}")))
-        }
-        ureq::Error::Rustls(error) => lasting(unsafe_connection(host, error)),
-        other => lasting(format!("the request to '{host}' failed: {other}")),
-    }
+fn refused(message: &str, uri: &Uri) -> Error {
+    Error::io(IoCause::Other, message).in_file(shown_url(&uri.to_string()))
 }
 
 /// What the operating system, or the connection that it made, says against a request.
@@ -513,6 +552,7 @@ mod tests {
             ("/x?y=1", "https://host:1/x?y=1"),
             ("x", "https://host:1/a/x"),
             ("//other/x#y", "https://other/x"),
+            ("/a b.gguf?q={}", "https://host:1/a%20b.gguf?q=%7B%7D"),
         ] {
             assert_eq!(join(&base, target).expect(target).to_string(), expected);
         }

@@ -1,10 +1,13 @@
 //! What a hub says about a repository: its commit, its files, and why it refuses.
 
+use std::cell::RefCell;
+
 use apr_core::{Error, IoCause, Result};
 use serde_json::Value;
 use ureq::http::HeaderMap;
 
-use crate::client::{Answer, Ask, Client};
+use crate::answer::Answer;
+use crate::client::{Ask, Client};
 use crate::headers::{LONGEST_FILE, text};
 use crate::location::{HubLocation, encode_path, encode_segment, is_plain};
 use crate::nearest::nearest;
@@ -43,13 +46,41 @@ pub struct Repository {
 }
 
 impl Client {
-    /// Asks the hub for a repository.
-    pub(crate) fn repository(&self, location: &HubLocation) -> Result<Repository> {
+    /// Asks the hub for a repository. Where no revision has the name up to the first slash, the
+    /// hub's list of revisions says where the name ends; the location that is meant is returned
+    /// too.
+    pub(crate) fn repository(&self, location: &HubLocation) -> Result<(HubLocation, Repository)> {
+        let meant = RefCell::new(None);
+        let refusal = |answer: Answer| {
+            if answer.status == 404 {
+                meant.replace(self.longer_revision(location));
+            }
+            // The explanation may cost requests.
+            match *meant.borrow() {
+                Some(_) => Error::io(IoCause::NotFound, "no such revision"),
+                None => self.hub_error(location, &answer).in_file(location),
+            }
+        };
+        let found = self.at_revision(location, refusal);
+        match meant.take() {
+            None => Ok((location.clone(), found?)),
+            Some(meant) => {
+                let refusal = |answer: Answer| self.hub_error(&meant, &answer).in_file(&meant);
+                let found = self.at_revision(&meant, refusal)?;
+                Ok((meant, found))
+            }
+        }
+    }
+
+    fn at_revision(
+        &self,
+        location: &HubLocation,
+        refusal: impl Fn(Answer) -> Error,
+    ) -> Result<Repository> {
         let endpoint = &self.settings.endpoint;
         let (repo, revision) = (encode_path(&location.repo), encode_segment(location.revision()));
         let url = format!("{endpoint}/api/models/{repo}/revision/{revision}?blobs=true");
         let ask = Ask { url: &url, token: self.settings.token.as_ref(), ..Ask::default() };
-        let refusal = |answer: Answer| self.hub_error(location, &answer).in_file(location);
         let (json, _) = self.read(&ask, LONGEST_LISTING, refusal)?;
         parse(&json, location)
     }
@@ -65,7 +96,7 @@ impl Client {
             (401 | 403, "GatedRepo") => io(
                 IoCause::Other,
                 format!(
-                    "the access to {repo} has to be asked for, at {page} ({}); {}",
+                    "access to {repo} is restricted ({}): request it at {page}; {}",
                     answer.status,
                     self.whose()
                 ),
@@ -87,13 +118,10 @@ impl Client {
                     format!("there is no repository {repo}, or it is private{who}"),
                 )
             }
-            (401, _) => io(
-                IoCause::Other,
-                format!("the hub wants to know who asks (401); {}", self.whose()),
-            ),
-            (403, _) => {
-                io(IoCause::Other, format!("the hub forbids it (403){said}; {}", self.whose()))
+            (401, _) => {
+                io(IoCause::Other, format!("authentication required (401){said}; {}", self.whose()))
             }
+            (403, _) => io(IoCause::Other, format!("access denied (403){said}; {}", self.whose())),
             (status, _) => {
                 io(IoCause::Other, format!("the hub answers with status {status}{said}"))
             }
@@ -104,8 +132,7 @@ impl Client {
     fn whose(&self) -> String {
         match &self.settings.token {
             Some(token) => format!("the token of {} was used", token.origin),
-            None => "no token was used: HF_TOKEN is not set, and `hf auth login` has left none"
-                .to_owned(),
+            None => "no token was used: set HF_TOKEN, or run `hf auth login`".to_owned(),
         }
     }
 
@@ -127,13 +154,29 @@ impl Client {
     }
 
     fn near_revisions(&self, location: &HubLocation) -> String {
+        let names = self.revisions(location);
+        did_you_mean(&nearest(location.revision(), names.iter().map(String::as_str), 5))
+    }
+
+    /// The branches and tags of a repository.
+    fn revisions(&self, location: &HubLocation) -> Vec<String> {
         let url =
             format!("{}/api/models/{}/refs", self.settings.endpoint, encode_path(&location.repo));
-        let Some(refs) = self.json(&url) else { return String::new() };
-        let names = ["branches", "tags"].iter().filter_map(|kind| refs.get(kind)?.as_array());
-        let names: Vec<&str> =
-            names.flatten().filter_map(|entry| entry.get("name")?.as_str()).collect();
-        did_you_mean(&nearest(location.revision(), names.iter().copied(), 5))
+        let Some(refs) = self.json(&url) else { return Vec::new() };
+        let lists = ["branches", "tags"].iter().filter_map(|kind| refs.get(kind)?.as_array());
+        let names = lists.flatten().filter_map(|entry| entry.get("name")?.as_str());
+        names.map(str::to_owned).collect()
+    }
+
+    /// What a location means whose revision has slashes, if it has such a one.
+    fn longer_revision(&self, location: &HubLocation) -> Option<HubLocation> {
+        let longer: Vec<HubLocation> = location.longer().collect();
+        if longer.is_empty() {
+            return None;
+        }
+        let names = self.revisions(location);
+        let is_there = |longer: &HubLocation| names.iter().any(|name| name == longer.revision());
+        longer.into_iter().rev().find(is_there)
     }
 
     fn ids(&self, url: &str) -> Vec<String> {
@@ -146,7 +189,7 @@ impl Client {
         let ask = Ask { url, token: self.settings.token.as_ref(), ..Ask::default() };
         // Once: nobody should wait for a hint.
         let answer = self.ask_once(&ask).ok().filter(|answer| answer.status == 200)?;
-        serde_json::from_slice(&answer.read_all(LONGEST_LISTING).ok()?).ok()
+        serde_json::from_slice(&self.read_all(answer, LONGEST_LISTING).ok()?).ok()
     }
 }
 
@@ -166,6 +209,12 @@ pub(crate) fn parse(json: &[u8], location: &HubLocation) -> Result<Repository> {
     let wrong = |what: &str| {
         Error::format(format!("the hub's answer is not understood: {what}")).in_file(location)
     };
+    if json.trim_ascii_start().starts_with(b"<") {
+        // That of a network's sign-in page, or of a server that is no hub.
+        return Err(wrong(
+            "it is a web page; check HF_ENDPOINT, the proxy and the network's login",
+        ));
+    }
     let answer: Value = serde_json::from_slice(json).map_err(|error| wrong(&error.to_string()))?;
     let commit = answer.get("sha").and_then(Value::as_str).filter(|commit| is_commit(commit));
     let commit = commit.ok_or_else(|| wrong("it names no commit"))?.to_owned();

@@ -3,14 +3,15 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// The keys of a section, in lower case; none where there is no such file or section.
-pub(crate) fn section(path: &Path, name: &str) -> BTreeMap<String, String> {
-    read(&std::fs::read_to_string(path).unwrap_or_default(), name)
+/// The sections of a file by their names, each with its keys in lower case; none where there is no
+/// such file.
+pub(crate) fn sections(path: &Path) -> BTreeMap<String, BTreeMap<String, String>> {
+    read(&std::fs::read_to_string(path).unwrap_or_default())
 }
 
-fn read(text: &str, name: &str) -> BTreeMap<String, String> {
-    let mut is_ours = false;
+fn read(text: &str) -> BTreeMap<String, BTreeMap<String, String>> {
     let mut found = BTreeMap::new();
+    let mut current: Option<&mut BTreeMap<String, String>> = None;
     for line in text.lines() {
         // What is indented belongs to a setting of several lines, and a comment to nobody.
         if line.starts_with([' ', '\t', '#', ';']) {
@@ -18,9 +19,9 @@ fn read(text: &str, name: &str) -> BTreeMap<String, String> {
         }
         if let Some(section) = line.trim().strip_prefix('[').and_then(|line| line.strip_suffix(']'))
         {
-            is_ours = section.trim() == name;
-        } else if let Some((key, value)) = line.split_once('=').filter(|_| is_ours) {
-            found.insert(key.trim().to_lowercase(), value.trim().to_owned());
+            current = Some(found.entry(section.trim().to_owned()).or_default());
+        } else if let (Some(keys), Some((key, value))) = (&mut current, line.split_once('=')) {
+            keys.insert(key.trim().to_lowercase(), value.trim().to_owned());
         }
     }
 
@@ -35,10 +36,11 @@ mod tests {
     fn a_section_has_its_keys_and_no_others() {
         let text =
             "# c\n[default]\nregion = a\n[profile x]\nRegion=b\ns3 =\n  max = 3\n\n[y]\nregion=c\n";
+        let found = read(text);
         assert_eq!(
-            read(text, "profile x"),
+            found["profile x"],
             [("region".into(), "b".into()), ("s3".into(), String::new())].into()
         );
-        assert!(read(text, "z").is_empty());
+        assert_eq!(found.keys().collect::<Vec<_>>(), ["default", "profile x", "y"]);
     }
 }

@@ -42,6 +42,12 @@ impl Journal {
         self.done.iter().any(|(from, to)| *from <= start && end <= *to)
     }
 
+    /// Where the bytes end that are there from `at` on: at `at`, where it is not.
+    pub(crate) fn end_of(&self, at: u64) -> u64 {
+        let holding = self.done.iter().find(|(from, to)| *from <= at && at < *to);
+        holding.map_or(at, |(_, to)| *to)
+    }
+
     /// Adds a range.
     pub(crate) fn add(&mut self, start: u64, end: u64) {
         let at = self.done.partition_point(|(from, _)| *from < start);
@@ -75,6 +81,7 @@ mod tests {
         assert_eq!(journal.done, [(0, 30), (50, 60)]);
         assert!(journal.has(5, 30) && !journal.has(25, 51));
         assert_eq!(journal.total(), 40);
+        assert_eq!([0, 29, 30, 55].map(|at| journal.end_of(at)), [30, 30, 30, 60]);
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("j");
         journal.write(&path).expect("room");

@@ -10,8 +10,10 @@
 #![forbid(unsafe_code)]
 
 mod address;
+mod answer;
 #[doc(hidden)]
 pub mod answers;
+mod aws;
 mod choose;
 mod client;
 mod contents;
@@ -28,6 +30,7 @@ mod lookup;
 mod nearest;
 mod notes;
 mod place;
+mod proxy;
 mod resource;
 mod retry;
 mod s3;
@@ -35,6 +38,7 @@ mod settings;
 mod source;
 mod tls;
 mod url_cache;
+mod whole;
 
 pub use choose::{Choice, Chosen};
 pub use contents::{Caches, Damage, Holding};

@@ -50,6 +50,9 @@ pub struct S3Location {
 /// The schemes that name something remote.
 const SCHEMES: [&str; 4] = ["hf://", "https://", "http://", "s3://"];
 
+/// Parts of a path that may belong to the name of a revision.
+const LONGEST_REVISION: usize = 8;
+
 /// Kinds of repositories that hold no models.
 const NOT_MODELS: [&str; 3] = ["datasets", "spaces", "buckets"];
 
@@ -106,7 +109,7 @@ impl fmt::Display for HubLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "hf://{}", self.repo)?;
         if let Some(revision) = &self.revision {
-            write!(f, "@{}", revision.replace('/', "%2F"))?;
+            write!(f, "@{}", revision.replace('%', "%25").replace('/', "%2F"))?;
         }
         if self.path.is_empty() { Ok(()) } else { write!(f, "/{}", self.path) }
     }
@@ -152,13 +155,28 @@ impl HubLocation {
         Ok(Self { repo, revision, path })
     }
 
+    /// What else the location may name, since branches and tags have slashes: the same with one
+    /// more part of the path in the revision, and with two, and so on.
+    pub(crate) fn longer(&self) -> impl Iterator<Item = Self> {
+        let ends = self.path.match_indices('/').map(|(at, _)| at).chain([self.path.len()]);
+        let longer = ends.filter_map(|end| {
+            let (more, rest) = self.path.split_at(end);
+            let revision = Some(format!("{}/{}", self.revision.as_deref()?, unescaped(more)));
+            let path = rest.trim_start_matches('/').to_owned();
+            Some(Self { repo: self.repo.clone(), revision, path })
+        });
+        let is_path = |location: &Self| is_plain(location.revision());
+        longer.filter(is_path).take(LONGEST_REVISION)
+    }
+
     /// The revision to ask for.
     pub(crate) fn revision(&self) -> &str {
         self.revision.as_deref().unwrap_or("main")
     }
 }
 
-/// Revisions as `refs/pr/3` have slashes, which elsewhere are written `%2F`.
+/// Revisions as `refs/pr/3` have slashes. Elsewhere they are written `%2F`, or the hub is asked
+/// where the revision ends ([`HubLocation::longer`]).
 fn long_revision(revision: Option<&str>, path: &str) -> (Option<String>, String) {
     let (kind, after) = split(path);
     let (number, rest) = split(after);
@@ -166,11 +184,30 @@ fn long_revision(revision: Option<&str>, path: &str) -> (Option<String>, String)
         Some("refs") if ["pr", "convert"].contains(&kind) && !number.is_empty() => {
             (Some(format!("refs/{kind}/{number}")), rest.to_owned())
         }
-        revision => (
-            revision.map(|revision| revision.replace("%2F", "/").replace("%2f", "/")),
-            path.to_owned(),
-        ),
+        revision => (revision.map(unescaped), path.to_owned()),
     }
+}
+
+/// Text without the escapes of a URL, or as it is where those make no sense.
+fn unescaped(text: &str) -> String {
+    percent_decoded(text).unwrap_or_else(|| text.to_owned())
+}
+
+/// Text without the escapes of a URL; `None` where they are none, or the text is no UTF-8.
+pub(crate) fn percent_decoded(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        if byte != b'%' {
+            bytes.push(byte);
+            continue;
+        }
+        let mut digit = || char::from(rest.next()?).to_digit(16);
+        let (high, low) = (digit()?, digit()?);
+        bytes.push(u8::try_from(high * 16 + low).ok()?);
+    }
+
+    String::from_utf8(bytes).ok()
 }
 
 fn check_repo(repo: &str) -> Result<()> {
@@ -199,8 +236,13 @@ impl S3Location {
 
 /// Whether a name stays in its folder and is what people may see.
 pub(crate) fn is_plain(name: &str) -> bool {
-    let is_part = |part: &str| !part.is_empty() && part != "." && part != "..";
-    name.split('/').all(is_part) && !name.contains('\\') && !name.chars().any(char::is_control)
+    stays_inside(name) && !name.split('/').any(str::is_empty)
+}
+
+/// The same of the key of an object, which is no path: parts of it may be empty.
+pub(crate) fn stays_inside(key: &str) -> bool {
+    let leads_out = key.split('/').any(|part| part == "." || part == "..");
+    !key.is_empty() && !leads_out && !key.contains('\\') && !key.chars().any(char::is_control)
 }
 
 /// The first part of a path, and the rest.
@@ -277,6 +319,10 @@ mod tests {
             ("hf://a/b@main/x/y.gguf", "a/b", Some("main"), "x/y.gguf"),
             ("hf://a/b@refs/pr/3/x.gguf", "a/b", Some("refs/pr/3"), "x.gguf"),
             ("hf://a/b@feature%2Fone/x.gguf", "a/b", Some("feature/one"), "x.gguf"),
+            ("hf://a/b@v1%2B2%20%e4%b8%80", "a/b", Some("v1+2 \u{4e00}"), ""),
+            ("hf://a/b@100%", "a/b", Some("100%"), ""),
+            // Where the revision ends, the hub has to be asked.
+            ("hf://a/b@feature/one/x.gguf", "a/b", Some("feature"), "one/x.gguf"),
             ("hf://models/a/b/x", "a/b", None, "x"),
             ("HF://a/b", "a/b", None, ""),
         ];
@@ -287,6 +333,19 @@ mod tests {
                 "{text}"
             );
         }
+    }
+
+    #[test]
+    fn a_revision_may_reach_into_the_path() {
+        let Some(Ok(Location::Hub(hub))) = Location::parse("hf://a/b@feature/x%2Fy/m.gguf") else {
+            panic!("a hub's")
+        };
+        let longer: Vec<(String, String)> =
+            hub.longer().map(|hub| (hub.revision().to_owned(), hub.path)).collect();
+        let expected = [("feature/x/y", "m.gguf"), ("feature/x/y/m.gguf", "")];
+        assert_eq!(longer, expected.map(|(revision, path)| (revision.into(), path.into())));
+        let whole = HubLocation { path: String::new(), ..hub };
+        assert_eq!(whole.longer().count(), 0);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::choose::Choice;
 use crate::client::Client;
 use crate::hub::{RemoteFile, Repository};
 use crate::hub_cache::RepositoryFolder;
-use crate::location::{HubLocation, Location, S3Location};
+use crate::location::{HubLocation, Location, S3Location, percent_decoded};
 use crate::notes::Notes;
 use crate::resource::renamed;
 use crate::s3::Store;
@@ -76,6 +76,8 @@ impl Hub {
                 format!("hf://{org}/{repo}@{revision}")
             }
             [org, repo, "resolve" | "blob" | "raw" | "tree", revision, file] => {
+                // Of a location, the path is taken as it is.
+                let file = percent_decoded(file).unwrap_or_else(|| file.to_owned());
                 format!("hf://{org}/{repo}@{revision}/{file}")
             }
             _ => return location.clone(),
@@ -86,7 +88,7 @@ impl Hub {
 
     /// Looks up what is below a key; who may not list a bucket may still read an object.
     pub(crate) fn objects(&self, location: S3Location) -> Result<Kind> {
-        let store = Store::from_env();
+        let store = Store::from_env()?;
         let is_folder = location.key.is_empty() || location.key.ends_with('/');
         let files = if self.client.settings.offline {
             UrlCache::new(&self.client.settings.cache).objects(&location)
@@ -103,15 +105,17 @@ impl Hub {
         Ok(Kind::Objects { location, store, files })
     }
 
-    pub(crate) fn repository(&self, location: HubLocation) -> Result<Kind> {
-        let cached = |repo: &str| RepositoryFolder::new(&self.client.settings.hub_cache, repo);
-        let folder = cached(&location.repo);
-        let known = folder.repository(&location);
+    pub(crate) fn repository(&self, location: &HubLocation) -> Result<Kind> {
+        let folder = RepositoryFolder::new(&self.client.settings.hub_cache, &location.repo);
+
+        // A revision that has slashes may be longer than the location alone shows.
+        let mut meant = [location.clone()].into_iter().chain(location.longer());
+        let known = meant.find_map(|meant| Some((folder.repository(&meant)?, meant)));
         if self.client.settings.offline {
-            let repository = known.ok_or_else(|| {
+            let (repository, location) = known.ok_or_else(|| {
                 let message =
                     "this is not in the cache, and apr is offline (HF_HUB_OFFLINE or --offline)";
-                Error::io(IoCause::NotFound, message).in_file(&location)
+                Error::io(IoCause::NotFound, message).in_file(location)
             })?;
             self.notes.add(format!(
                 "{location}: offline, so what is in the cache is used: commit {}",
@@ -120,8 +124,8 @@ impl Hub {
             return Ok(Kind::Repository { location, repository, folder });
         }
 
-        match self.client.repository(&location) {
-            Ok(repository) => {
+        match self.client.repository(location) {
+            Ok((location, repository)) => {
                 for name in &repository.odd {
                     self.notes.add(format!(
                         "{location}: a file is left out, since its name leads out of \
@@ -132,7 +136,7 @@ impl Hub {
             }
             // What was found wrong with the request would be wrong with the cache too.
             Err(error) => match known.filter(|_| is_about_the_network(&error)) {
-                Some(repository) => {
+                Some((repository, location)) => {
                     let why = error.message();
                     let commit = &repository.commit;
                     self.notes.add(format!(

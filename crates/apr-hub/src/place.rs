@@ -1,5 +1,6 @@
 //! A location that was looked up: which files are there, and how to read them.
 
+mod complete;
 mod download;
 mod open;
 mod prefetch;
@@ -13,7 +14,7 @@ use apr_core::{Error, IoCause, Result};
 
 use crate::choose::{Choice, Chosen, choose, kind_of};
 use crate::hub::{RemoteFile, Repository, did_you_mean, is_hex};
-use crate::location::{HubLocation, Location, encode_path, path_of};
+use crate::location::{HubLocation, Location, encode_path, is_plain, path_of};
 use crate::lookup::{Hub, Kind};
 use crate::nearest::nearest;
 use crate::notes::Notes;
@@ -55,7 +56,7 @@ impl Hub {
     /// E007 for what is not there or not for this user, and where there is no network.
     pub fn place(&self, location: &Location) -> Result<Place> {
         let kind = match self.as_hub(location) {
-            Location::Hub(hub) => self.repository(hub)?,
+            Location::Hub(hub) => self.repository(&hub)?,
             Location::Url(url) => Kind::Url(url),
             Location::S3(s3) => self.objects(s3).map_err(|error| error.in_file(location))?,
         };
@@ -83,7 +84,16 @@ impl Place {
 
         let files = match &kind {
             Kind::Repository { repository, .. } => below(&repository.files, &base),
-            Kind::Objects { files, .. } => below(files, &base),
+            Kind::Objects { files, .. } => {
+                let (files, odd): (Vec<_>, Vec<_>) =
+                    below(files, &base).into_iter().partition(|file| is_plain(&file.name));
+                for RemoteFile { name, .. } in odd {
+                    hub.notes.add(format!(
+                        "{location}: '{name}' is left out: it is no name of a file in this folder"
+                    ));
+                }
+                files
+            }
             Kind::Url(_) => file
                 .iter()
                 .map(|name| RemoteFile { name: name.clone(), len: None, etag: None })
@@ -177,7 +187,11 @@ impl Place {
     /// of others. What other servers call the state of a file may be anything.
     #[must_use]
     pub fn sha256_of(&self, file: &RemoteFile) -> Option<String> {
-        self.repository().and(file.etag.clone()).filter(|etag| is_hex(etag, 64))
+        self.repository()?;
+        // One that lists none may have said so when the file was opened.
+        let opened = || self.sources().get(&file.name).and_then(RemoteSource::digest);
+        let digest = file.etag.clone().or_else(opened).or_else(|| self.cached_digest(&file.name));
+        digest.filter(|etag| is_hex(etag, 64))
     }
 
     /// The SHA-256 of the files of weights, as far as the hub gives them. What is asked here is
@@ -259,7 +273,8 @@ fn within(path: &str, files: &[RemoteFile]) -> Option<(String, Option<String>)> 
         let base = if base.is_empty() { String::new() } else { format!("{base}/") };
         return Some((base, Some(file.to_owned())));
     }
-    let folder = format!("{}/", path.trim_end_matches('/'));
+    // Keys of objects may have several slashes one after the other.
+    let folder = if path.ends_with('/') { path.to_owned() } else { format!("{path}/") };
     files.iter().any(|file| file.name.starts_with(&folder)).then_some((folder, None))
 }
 

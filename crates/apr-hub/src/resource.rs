@@ -1,23 +1,26 @@
 //! One file on a server: where it is now, in which state, and ranges of it.
 
 use std::cell::Cell;
-use std::io::{Read, Seek, SeekFrom, Write};
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use apr_core::{Code, Error, IoCause, Result};
 
-use crate::client::{Answer, Ask, Client, cut, cut_by};
-use crate::digest::is_digest;
+use crate::answer::{Answer, cut};
+use crate::client::{Ask, Client, server_of};
 use crate::headers::text;
-use crate::location::shown_url;
+use crate::location::{is_plain, shown_url};
 use crate::notes::Notes;
 use crate::retry::{Patience, Trouble, check_interrupt};
 use crate::settings::Token;
+use crate::whole::{Whole, spool};
 
-/// The longest file that is fetched whole because its server serves no ranges.
-const LONGEST_WHOLE: u64 = 8 << 30;
+/// The longest file that is read whole without a word.
+const NOTED: u64 = 64 << 10;
+
+/// The longest name of bytes that a file system takes, with what is added to it.
+const LONGEST_NAME: usize = 200;
 
 /// How a request that is refused is explained: by whoever knows what was asked for.
 pub(crate) type Explain = dyn Fn(&Answer) -> Error + Send + Sync;
@@ -38,6 +41,8 @@ pub(crate) struct Resource {
     pub(crate) state: Mutex<State>,
     /// Held by whoever asks where the file is.
     pub(crate) asking: Mutex<()>,
+    /// Bytes of it that came over the network.
+    pub(crate) received: AtomicU64,
 }
 
 /// Where a file is asked for.
@@ -73,8 +78,10 @@ pub(crate) struct State {
     is_here: bool,
     /// The state of the file at that address.
     pub(crate) etag: Option<String>,
-    /// The whole file, where the server serves no ranges.
-    whole: Option<Arc<std::fs::File>>,
+    /// The one answer that the file comes as, where the server sends no ranges.
+    whole: Option<Arc<Whole>>,
+    /// The server sends ranges.
+    is_ranged: bool,
     /// What the hub calls the bytes, where it said so.
     pub(crate) linked: Option<String>,
 }
@@ -106,11 +113,14 @@ impl Stream<'_> {
         while done < buf.len() {
             check_interrupt(&resource.client.settings.interrupt)
                 .map_err(|error| error.in_file(&resource.name))?;
-            if let Some(file) = resource.lock().whole.clone() {
+            let whole = resource.lock().whole.clone();
+            if let Some(whole) = whole {
                 let (at, rest) = (self.range.start, &mut buf[done..]);
-                file.read_exact_at(rest, at).map_err(|error| resource.disk(&error).at(at))?;
-                self.range.start += rest.len() as u64;
-                return Ok(());
+                if whole.read_at(resource, at, rest)? {
+                    self.range.start += rest.len() as u64;
+                    return Ok(());
+                }
+                resource.forget_whole(&whole);
             }
 
             let (got, trouble) = self.receive(&mut buf[done..]);
@@ -131,6 +141,23 @@ impl Stream<'_> {
         Ok(())
     }
 
+    /// Asks for the bytes, and waits until they begin to come.
+    ///
+    /// # Errors
+    /// Those of [`Resource::read`].
+    pub(crate) fn begin(&mut self) -> Result<()> {
+        while self.coming.is_none() && self.resource.lock().whole.is_none() {
+            match self.resource.open(&self.range) {
+                Ok(coming) => self.coming = coming,
+                Err(trouble) => self
+                    .patience
+                    .wait(trouble)
+                    .map_err(|error| renamed(&error, &self.resource.name))?,
+            }
+        }
+        Ok(())
+    }
+
     /// Receives some bytes, after asking for them where nothing is on its way.
     fn receive(&mut self, buf: &mut [u8]) -> (usize, Option<Trouble>) {
         if self.coming.is_none() {
@@ -146,8 +173,7 @@ impl Stream<'_> {
         let (got, trouble) = self.resource.receive(answer, &mut buf[..len]);
         self.range.start += got as u64;
         if got == left {
-            // The connection is used again only where the end of the answer was seen.
-            let _ = answer.body.as_reader().read(&mut [0]);
+            answer.end();
             self.coming = None;
         }
 
@@ -174,6 +200,7 @@ impl Resource {
         let mut answer = self.send(0..wanted, None)?;
         match (answer.status, answer.content_range()) {
             (206, Some((range, len))) if range.start == 0 => {
+                self.check_len(&answer, len)?;
                 self.learn(&answer, len);
 
                 // A server may send more than it was asked for.
@@ -184,8 +211,7 @@ impl Resource {
                 if let Some(trouble) = trouble {
                     return Err(trouble);
                 }
-                // The connection is used again only where the end of the answer was seen.
-                let _ = answer.body.as_reader().read(&mut [0]);
+                answer.end();
                 Ok(bytes)
             }
             // An empty file has no range that could be sent (RFC 9110, section 15.5.17).
@@ -194,11 +220,10 @@ impl Resource {
                 Ok(Vec::new())
             }
             (200, _) => {
-                let file = self.keep_whole(&mut answer)?;
+                let whole = self.read_in_order(answer)?;
                 let len = self.lock().len.unwrap_or_default();
                 let mut bytes = vec![0; usize::try_from(wanted.min(len)).unwrap_or_default()];
-                file.read_exact_at(&mut bytes, 0)
-                    .map_err(|error| Trouble::Final(self.disk(&error)))?;
+                whole.read_at(self, 0, &mut bytes).map_err(Trouble::Final)?;
                 Ok(bytes)
             }
             _ => Err(self.refusal(&answer)),
@@ -215,15 +240,19 @@ impl Resource {
 
     /// A range that comes piece by piece, by one request unless that is cut.
     pub(crate) fn stream(&self, range: Range<u64>) -> Stream<'_> {
-        let patience = Patience::new(&self.client.settings.interrupt);
-        Stream { resource: self, range, coming: None, patience }
+        Stream { resource: self, range, coming: None, patience: self.patience() }
+    }
+
+    /// How often something is tried again.
+    pub(crate) fn patience(&self) -> Patience<'_> {
+        Patience::new(&self.client.settings.interrupt)
     }
 
     /// Asks for a range. What comes may end before it does; `None` where the server sends whole
     /// files only, and this one was kept.
     fn open(&self, range: &Range<u64>) -> Result<Option<Coming>, Trouble> {
         let etag = self.lock().etag.clone();
-        let mut answer = self.send(range.clone(), etag.as_deref())?;
+        let answer = self.send(range.clone(), etag.as_deref())?;
         match (answer.status, answer.content_range()) {
             (206, Some((sent, len))) => {
                 self.check_same(&answer, len)?;
@@ -242,7 +271,7 @@ impl Resource {
             (200, _) if etag.is_some() && answer.etag() != etag.as_deref() => {
                 Err(Trouble::Final(self.changed()))
             }
-            (200, _) => self.keep_whole(&mut answer).map(|_| None),
+            (200, _) => self.read_in_order(answer).map(|_| None),
             (416, _) => Err(Trouble::Final(self.changed())),
             _ => Err(self.refusal(&answer)),
         }
@@ -344,6 +373,10 @@ impl Resource {
     }
 
     fn learn(&self, answer: &Answer, len: u64) {
+        if answer.status == 206 && !std::mem::replace(&mut self.lock().is_ranged, true) {
+            self.client.learn_ranges(&self.first_address());
+        }
+
         let mut state = self.lock();
         state.len = Some(len);
         if let Some(etag) = answer.etag() {
@@ -351,7 +384,7 @@ impl Resource {
         }
         // The hub names the bytes in its own answer, before it redirects to where they are.
         let linked = text(&answer.first, "x-linked-etag").or_else(|| text(&answer.first, "etag"));
-        state.linked = linked.map(|etag| etag.trim_matches('"').to_owned()).or(state.linked.take());
+        state.linked = linked.and_then(blob_name).or(state.linked.take());
     }
 
     /// Compares the state of the file with what was known of it.
@@ -374,59 +407,118 @@ impl Resource {
 
     /// Reads what comes until a buffer is full; where it ends early, why.
     fn receive(&self, answer: &mut Answer, buf: &mut [u8]) -> (usize, Option<Trouble>) {
-        let url = answer.url.clone();
-        let mut reader = answer.body.as_reader();
         let mut done = 0;
         while done < buf.len() {
-            if let Err(error) = check_interrupt(&self.client.settings.interrupt) {
-                return (done, Some(Trouble::Final(error.in_file(&self.name))));
-            }
-            match reader.read(&mut buf[done..]) {
-                Ok(0) => return (done, Some(Trouble::Passing(cut(&url)))),
-                Ok(read) => {
-                    self.client.received(read);
-                    done += read;
-                }
-                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(error) => return (done, Some(Trouble::Passing(cut_by(&error, &url)))),
+            match self.receive_some(answer, &mut buf[done..]) {
+                Ok(0) => return (done, Some(Trouble::Passing(cut(&answer.url)))),
+                Ok(read) => done += read,
+                Err(trouble) => return (done, Some(trouble)),
             }
         }
 
         (done, None)
     }
 
-    /// Keeps the whole answer in a file without a name.
-    fn keep_whole(&self, answer: &mut Answer) -> Result<Arc<std::fs::File>, Trouble> {
-        let final_ = |error: Error| Trouble::Final(error.in_file(&self.name));
-        let stated = answer.body.content_length();
-        if stated.is_some_and(|len| len > LONGEST_WHOLE) {
-            let message = "the server sends no ranges of files, and this one is too long to be \
-                fetched whole to look at it; `apr download` it first";
-            return Err(final_(Error::io(IoCause::Other, message)));
-        }
-
-        self.notes.add(format!(
-            "{}: the server sends no ranges of files, so the whole file is fetched",
-            self.name
-        ));
-        let folder = self.client.settings.cache.join("spool");
-        std::fs::create_dir_all(&folder).map_err(|error| final_(self.disk(&error)))?;
-        let mut file = tempfile::tempfile_in(&folder).map_err(|error| final_(self.disk(&error)))?;
-        let len = self.copy(answer, &mut file)?;
-        if stated.is_some_and(|stated| stated != len) {
-            return Err(Trouble::Passing(cut(&answer.url)));
-        }
-
-        self.check_len(len)?;
-        self.learn(answer, len);
-        file.seek(SeekFrom::Start(0)).map_err(|error| final_(self.disk(&error)))?;
-        let file = Arc::new(file);
-        self.lock().whole = Some(Arc::clone(&file));
-        Ok(file)
+    /// Reads some bytes of what comes; none are its end.
+    pub(crate) fn receive_some(
+        &self,
+        answer: &mut Answer,
+        buf: &mut [u8],
+    ) -> Result<usize, Trouble> {
+        let read = answer.read(&self.client, buf)?;
+        self.received.fetch_add(read as u64, Ordering::Relaxed);
+        Ok(read)
     }
 
-    fn check_len(&self, len: u64) -> Result<(), Trouble> {
-        match self.lock().len {
+    /// Takes the answer of a server that sends no ranges: what is wanted of the file is read from
+    /// it, up to its end where that is wanted.
+    fn read_in_order(&self, answer: Answer) -> Result<Arc<Whole>, Trouble> {
+        if let Some(whole) = &self.lock().whole {
+            return Ok(Arc::clone(whole));
+        }
+        let stated = answer.body.content_length();
+        if let Some(len) = stated {
+            self.check_len(&answer, len)?;
+            self.learn(&answer, len);
+        }
+
+        // Of what is shorter, everything is read anyway.
+        if stated.is_none_or(|len| len > NOTED) {
+            self.notes.add(format!(
+                "{} sends no ranges of files: each is read from its beginning, as far as needed",
+                server_of(&answer.url).unwrap_or_else(|| "the server".to_owned())
+            ));
+        }
+
+        let whole = Whole::new(answer, spool(self).map_err(Trouble::Final)?);
+        if stated.is_none() {
+            // Where it ends is seen at its end alone.
+            whole.keep_all(self)?;
+        }
+        Ok(Arc::clone(self.lock().whole.get_or_insert(whole)))
+    }
+
+    /// Asks for the file from `at` on, where its server sent no ranges before: an answer that comes
+    /// whole is read up to there.
+    ///
+    /// # Errors
+    /// Those of [`read`](Self::read).
+    pub(crate) fn open_from(&self, at: u64) -> Result<Answer, Trouble> {
+        let (etag, len) = (self.etag(), self.len());
+        let mut answer = self.send(at..len.unwrap_or(u64::MAX), etag.as_deref())?;
+        match (answer.status, answer.content_range()) {
+            (206, Some((sent, len))) if sent.start == at => {
+                self.check_same(&answer, len)?;
+                return Ok(answer);
+            }
+            (200, _) if etag.as_deref() == answer.etag() => {}
+            (200 | 206 | 416, _) => return Err(Trouble::Final(self.changed())),
+            _ => return Err(self.refusal(&answer)),
+        }
+
+        if let Some(len) = answer.body.content_length() {
+            self.check_len(&answer, len)?;
+        }
+        let (mut left, mut piece) = (at, vec![0; 1 << 17]);
+        while left > 0 {
+            let most = usize::try_from(left).map_or(piece.len(), |left| left.min(piece.len()));
+            match self.receive_some(&mut answer, &mut piece[..most])? {
+                0 => return Err(Trouble::Passing(cut(&answer.url))),
+                read => left -= read as u64,
+            }
+        }
+        Ok(answer)
+    }
+
+    /// Learns from an answer whose length was not stated how long it was.
+    ///
+    /// # Errors
+    /// E004 where the hub says otherwise.
+    pub(crate) fn learn_end(&self, answer: &Answer, len: u64) -> Result<(), Trouble> {
+        self.check_len(answer, len)?;
+        self.learn(answer, len);
+        Ok(())
+    }
+
+    /// Whether the server sends ranges, as far as that is known.
+    pub(crate) fn is_ranged(&self) -> bool {
+        self.lock().is_ranged || self.client.has_ranges(&self.first_address())
+    }
+
+    /// The one answer that the file comes as, for one who reads it to its end and keeps it.
+    pub(crate) fn take_whole(&self) -> Option<Arc<Whole>> {
+        self.lock().whole.take()
+    }
+
+    /// Forgets the answer that somebody else took over.
+    fn forget_whole(&self, gone: &Arc<Whole>) {
+        self.lock().whole.take_if(|whole| Arc::ptr_eq(whole, gone));
+    }
+
+    fn check_len(&self, answer: &Answer, len: u64) -> Result<(), Trouble> {
+        // The hub may have said so where it led elsewhere.
+        let linked = text(&answer.first, "x-linked-size").and_then(|size| size.parse().ok());
+        match self.lock().len.or(linked) {
             Some(known) if known != len => {
                 let message =
                     format!("the server sends {len} bytes of it, where {known} are expected");
@@ -436,37 +528,11 @@ impl Resource {
         }
     }
 
-    fn copy(&self, answer: &mut Answer, file: &mut std::fs::File) -> Result<u64, Trouble> {
-        let url = answer.url.clone();
-        let mut reader = answer.body.as_reader();
-        let (mut piece, mut len) = (vec![0; 1 << 17], 0_u64);
-        loop {
-            check_interrupt(&self.client.settings.interrupt).map_err(Trouble::Final)?;
-            let read = match reader.read(&mut piece) {
-                Ok(0) => return Ok(len),
-                Ok(read) => read,
-                Err(error) => return Err(Trouble::Passing(cut_by(&error, &url))),
-            };
-            self.client.received(read);
-            len += read as u64;
-
-            // The server may state no length, or a wrong one.
-            if len > LONGEST_WHOLE {
-                let message = format!(
-                    "the server sends more than {LONGEST_WHOLE} bytes, and no ranges of files"
-                );
-                return Err(Trouble::Final(Error::memory(message).in_file(&self.name)));
-            }
-
-            file.write_all(&piece[..read]).map_err(|error| Trouble::Final(self.disk(&error)))?;
-        }
-    }
-
     fn refusal(&self, answer: &Answer) -> Trouble {
         Trouble::Final((self.explain)(answer).in_file(&self.name))
     }
 
-    fn disk(&self, error: &std::io::Error) -> Error {
+    pub(crate) fn disk(&self, error: &std::io::Error) -> Error {
         Error::io(IoCause::Other, error.to_string()).in_file(&self.name)
     }
 
@@ -480,15 +546,22 @@ impl Resource {
         self.lock().len
     }
 
-    /// What the hub calls the bytes, where it said so.
+    /// What the hub calls the bytes, where it said so: under this name they are cached.
     pub(crate) fn linked(&self) -> Option<String> {
-        self.lock().linked.clone().filter(|etag| is_digest(etag))
+        self.lock().linked.clone()
     }
 
     /// The state of the file, as its server names it.
     pub(crate) fn etag(&self) -> Option<String> {
         self.lock().etag.clone()
     }
+}
+
+/// The name of the bytes that a tag stands for, as Hugging Face's client makes it: a digest where
+/// the hub gives one, and what else its servers send; `None` where it can't be a file's name.
+fn blob_name(etag: &str) -> Option<String> {
+    let name = etag.trim_start_matches(['W', '/']).trim_matches('"');
+    (is_plain(name) && !name.contains('/') && name.len() <= LONGEST_NAME).then(|| name.to_owned())
 }
 
 /// An error about an address, as one about the file that the user named.

@@ -15,6 +15,10 @@ const MOST: u32 = 5;
 /// The same where nobody answers: that seldom passes in a moment.
 const MOST_UNREACHABLE: u32 = 2;
 
+/// Windows in which a server is too slow before a request is given up. Bytes that come do not make
+/// up for them.
+const MOST_SLOW: u32 = 2;
+
 /// The first wait; each is twice the one before.
 const FIRST_WAIT: Duration = Duration::from_millis(200);
 
@@ -34,6 +38,8 @@ pub(crate) enum Trouble {
     Final(Error),
     /// It may pass.
     Passing(Error),
+    /// Bytes come, and fewer than somebody can wait for.
+    Slow(Error),
     /// Nobody answers.
     Unreachable(Error),
     /// The server says when to come back.
@@ -62,10 +68,22 @@ impl Trouble {
         }
     }
 
+    /// The same with another error.
+    pub(crate) fn map(self, change: impl FnOnce(Error) -> Error) -> Self {
+        match self {
+            Self::Final(error) => Self::Final(change(error)),
+            Self::Passing(error) => Self::Passing(change(error)),
+            Self::Slow(error) => Self::Slow(change(error)),
+            Self::Unreachable(error) => Self::Unreachable(change(error)),
+            Self::Later(error, wait) => Self::Later(change(error), wait),
+        }
+    }
+
     fn error(self) -> Error {
         match self {
             Self::Final(error)
             | Self::Passing(error)
+            | Self::Slow(error)
             | Self::Unreachable(error)
             | Self::Later(error, _) => error,
         }
@@ -85,12 +103,13 @@ fn parse_retry_after(text: &str, now: SystemTime) -> Option<Duration> {
 /// Counts failures in a row, and waits between tries.
 pub(crate) struct Patience<'a> {
     failures: u32,
+    slow: u32,
     interrupt: &'a AtomicBool,
 }
 
 impl<'a> Patience<'a> {
     pub(crate) fn new(interrupt: &'a AtomicBool) -> Self {
-        Self { failures: 0, interrupt }
+        Self { failures: 0, slow: 0, interrupt }
     }
 
     /// Something came: failures are counted anew.
@@ -104,11 +123,14 @@ impl<'a> Patience<'a> {
     /// E007 where it makes none, and when the user interrupts.
     pub(crate) fn wait(&mut self, trouble: Trouble) -> Result<()> {
         self.failures += 1;
+        self.slow += u32::from(matches!(trouble, Trouble::Slow(_)));
         let wait = match &trouble {
+            Trouble::Slow(_) if self.slow < MOST_SLOW => self.backoff(),
             Trouble::Passing(_) if self.failures < MOST => self.backoff(),
             Trouble::Unreachable(_) if self.failures < MOST_UNREACHABLE => self.backoff(),
             Trouble::Later(_, wait) if self.failures < MOST => *wait,
             Trouble::Final(_) => return Err(trouble.error()),
+            Trouble::Slow(_) => return Err(given_up(self.slow, trouble.error())),
             _ => return Err(given_up(self.failures, trouble.error())),
         };
         sleep(wait, self.interrupt)

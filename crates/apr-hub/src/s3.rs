@@ -3,20 +3,19 @@
 //! A request is signed in its query (AWS Signature Version 4), so that ranges of an object are
 //! asked for as those of any other file are.
 
-use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use apr_core::{Error, IoCause, Result};
-use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
 
-use crate::client::{Answer, Ask, Client};
+use crate::answer::Answer;
+use crate::aws::{Asker, Profile};
+use crate::client::{Ask, Client};
 use crate::digest::hex;
 use crate::headers::LONGEST_FILE;
 use crate::hub::RemoteFile;
-use crate::ini;
-use crate::location::{S3Location, encode_path, encode_segment, is_plain};
-use crate::settings::{expand, variable};
+use crate::location::{S3Location, encode_path, encode_segment, percent_decoded, stays_inside};
+use crate::settings::variable;
 
 /// Seconds that an address is good for.
 const GOOD_FOR: u32 = 3600;
@@ -31,16 +30,6 @@ const MOST_OBJECTS: usize = 100_000;
 /// stores send some.
 const MOST_EMPTY_PAGES: usize = 100;
 
-/// Who asks.
-#[derive(Clone)]
-struct Credentials {
-    key: String,
-    secret: String,
-    session: Option<String>,
-    /// The variables or the profile that they were taken from.
-    origin: String,
-}
-
 /// A store, and who asks it.
 #[derive(Clone)]
 pub(crate) struct Store {
@@ -49,54 +38,32 @@ pub(crate) struct Store {
     region: String,
     /// The bucket is a part of the path, and not of the host.
     path_style: bool,
-    credentials: Option<Credentials>,
+    asker: Asker,
 }
 
 impl Store {
     /// The store that the environment and the profile of AWS's programs name.
-    pub(crate) fn from_env() -> Self {
-        let profile = variable("AWS_PROFILE").unwrap_or_else(|| "default".to_owned());
-        let file = |name: &str, usual: &str| -> PathBuf {
-            variable(name).map_or_else(|| expand(usual.to_owned()), expand)
-        };
-        let secrets =
-            ini::section(&file("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials"), &profile);
-
-        // In AWS's configuration, all profiles but the default one have `profile` before their
-        // names.
-        let name =
-            if profile == "default" { profile.clone() } else { format!("profile {profile}") };
-        let config = ini::section(&file("AWS_CONFIG_FILE", "~/.aws/config"), &name);
-        let setting = |key: &str| secrets.get(key).or_else(|| config.get(key)).cloned();
+    ///
+    /// # Errors
+    /// E001 for a profile that does not exist, and for one half of a key.
+    pub(crate) fn from_env() -> Result<Self> {
+        let profile = Profile::from_env()?;
         let region = variable("AWS_REGION")
             .or_else(|| variable("AWS_DEFAULT_REGION"))
-            .or_else(|| setting("region"));
+            .or_else(|| profile.setting("region"));
         let endpoint = variable("AWS_ENDPOINT_URL_S3").or_else(|| variable("AWS_ENDPOINT_URL"));
-        let endpoint = endpoint.or_else(|| setting("endpoint_url"));
+        let endpoint = endpoint.or_else(|| profile.setting("endpoint_url"));
         let region = region.unwrap_or_else(|| "us-east-1".to_owned());
-        let from_env = variable("AWS_ACCESS_KEY_ID").zip(variable("AWS_SECRET_ACCESS_KEY")).map(
-            |(key, secret)| {
-                let session = variable("AWS_SESSION_TOKEN");
-                Credentials { key, secret, session, origin: "AWS_ACCESS_KEY_ID".to_owned() }
-            },
-        );
-        let from_profile = || {
-            let (key, secret) =
-                setting("aws_access_key_id").zip(setting("aws_secret_access_key"))?;
-            let origin = format!("the profile '{profile}'");
-            Some(Credentials { key, secret, session: setting("aws_session_token"), origin })
-        };
-
-        Self {
+        Ok(Self {
             // Stores of others seldom have a host for each bucket.
             path_style: endpoint.is_some(),
             endpoint: endpoint.map_or_else(
                 || format!("https://s3.{region}.amazonaws.com"),
                 |endpoint| endpoint.trim_end_matches('/').to_owned(),
             ),
-            credentials: from_env.or_else(from_profile),
+            asker: profile.asker()?,
             region,
-        }
+        })
     }
 
     /// The address of an object, good for an hour.
@@ -118,7 +85,7 @@ impl Store {
         let (base, path) = self.place(bucket, key);
         let mut pairs: Vec<(String, String)> =
             query.iter().map(|(key, value)| (encode_segment(key), encode_segment(value))).collect();
-        let Some(credentials) = &self.credentials else {
+        let Asker::Key(credentials) = &self.asker else {
             return format!(
                 "{base}{path}{}",
                 joined(&mut pairs).map_or_else(String::new, |query| format!("?{query}"))
@@ -192,10 +159,7 @@ impl Store {
 
     /// Why a store refuses.
     pub(crate) fn explain(&self, answer: &Answer, location: &S3Location) -> Error {
-        let who = match &self.credentials {
-            Some(credentials) => format!("the key of {} was used", credentials.origin),
-            None => "no key was used: neither AWS_ACCESS_KEY_ID nor a profile is there".to_owned(),
-        };
+        let who = self.asker.to_string();
         let (bucket, key) = (&location.bucket, &location.key);
         match (answer.status, answer.header("x-amz-bucket-region")) {
             (300..=399, Some(region)) => {
@@ -212,32 +176,14 @@ impl Store {
                 IoCause::NotFound,
                 format!("the bucket '{bucket}' has no '{key}', or is not there"),
             ),
-            (400 | 401 | 403, _) => Error::io(
-                IoCause::Other,
-                format!("the store does not give it to us ({}); {who}", answer.status),
-            ),
+            (400 | 401 | 403, _) => {
+                Error::io(IoCause::Other, format!("access denied ({}); {who}", answer.status))
+            }
             (status, _) => {
                 Error::io(IoCause::Other, format!("the store answers with status {status}"))
             }
         }
     }
-}
-
-impl Credentials {
-    fn sign(&self, day: &str, region: &str, text: &str) -> String {
-        let start = format!("AWS4{}", self.secret).into_bytes();
-        let key = [day, region, "s3", "aws4_request"]
-            .iter()
-            .fold(start, |key, part| keyed(&key, part.as_bytes()));
-        hex(&keyed(&key, text.as_bytes()))
-    }
-}
-
-fn keyed(key: &[u8], message: &[u8]) -> Vec<u8> {
-    // A key of any length is one.
-    let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(key) else { return Vec::new() };
-    mac.update(message);
-    mac.finalize().into_bytes().to_vec()
 }
 
 /// `20130524T000000Z`
@@ -272,10 +218,17 @@ pub(crate) fn objects(page: &str) -> impl Iterator<Item = RemoteFile> {
 }
 
 fn object(xml: &str) -> Option<RemoteFile> {
-    let name = decoded(&unescaped(elements(xml, "Key").next()?))?;
+    // The list is asked for with the encoding of forms, whose space is a plus.
+    let name = unescaped(elements(xml, "Key").next()?).replace('+', "%20");
+    let name = percent_decoded(&name)?;
     let len = elements(xml, "Size").next()?.parse().ok().filter(|&len| len <= LONGEST_FILE)?;
     let etag = elements(xml, "ETag").next().map(unescaped);
-    is_plain(&name).then_some(RemoteFile { name, len: Some(len), etag })
+    // What ends with a slash stands for a folder, and has no bytes.
+    (stays_inside(&name) && !name.ends_with('/')).then_some(RemoteFile {
+        name,
+        len: Some(len),
+        etag,
+    })
 }
 
 fn unescaped(text: &str) -> String {
@@ -291,42 +244,28 @@ fn unescaped(text: &str) -> String {
     pairs.iter().fold(text.to_owned(), |text, (from, to)| text.replace(from, to))
 }
 
-/// Text without the escapes of a URL; `None` where it is no UTF-8.
-fn decoded(text: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
-        match byte {
-            b'%' => {
-                let mut digit = || char::from(rest.next()?).to_digit(16);
-                let (high, low) = (digit()?, digit()?);
-                bytes.push(u8::try_from(high * 16 + low).ok()?);
-            }
-            b'+' => bytes.push(b' '),
-            byte => bytes.push(byte),
-        }
-    }
-
-    String::from_utf8(bytes).ok()
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::aws::Credentials;
+
+    fn key() -> Credentials {
+        Credentials {
+            key: "AKIAIOSFODNN7EXAMPLE".into(),
+            secret: "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY".into(),
+            session: None,
+            origin: "an example".into(),
+        }
+    }
 
     fn example() -> Store {
         Store {
             endpoint: "https://s3.amazonaws.com".into(),
             region: "us-east-1".into(),
             path_style: false,
-            credentials: Some(Credentials {
-                key: "AKIAIOSFODNN7EXAMPLE".into(),
-                secret: "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY".into(),
-                session: None,
-                origin: "an example".into(),
-            }),
+            asker: Asker::Key(key()),
         }
     }
 
@@ -343,7 +282,7 @@ mod tests {
         let text = format!(
             "AWS4-HMAC-SHA256\n20130524T000000Z\n20130524/us-east-1/s3/aws4_request\n{digest}"
         );
-        let signature = example().credentials.expect("a key").sign("20130524", "us-east-1", &text);
+        let signature = key().sign("20130524", "us-east-1", &text);
         assert_eq!(signature, "aeeed9bbccd4d02ee5c0109b86d86835f995330da4c265957d157751f604d404");
     }
 
@@ -355,7 +294,7 @@ mod tests {
             56&X-Amz-Credential=AKIAIOSFODNN7EXAMPLE%2F20130524%2Fus-east-1%2Fs3%2Faws4_request&X-A\
             mz-Date=20130524T000000Z&X-Amz-Expires=3600&X-Amz-SignedHeaders=host&X-Amz-Signature=";
         assert!(url.starts_with(start), "{url}");
-        let anonymous = Store { credentials: None, ..example() };
+        let anonymous = Store { asker: Asker::Anyone(None), ..example() };
         assert_eq!(anonymous.signed("a.b", "c d", &[], at), "https://s3.amazonaws.com/a.b/c%20d");
     }
 

@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use apr_core::{Error, Result};
 use etcetera::BaseStrategy;
@@ -30,15 +31,32 @@ pub struct Settings {
     pub keep: bool,
     /// Allow `http` beyond this machine.
     pub insecure: bool,
+    /// How long a server may be silent, and the window over which it has to send at least
+    /// [`LEAST_RATE`](Self::LEAST_RATE) bytes a second: `HF_HUB_DOWNLOAD_TIMEOUT`.
+    pub timeout: Duration,
     /// Stops waiting and fetching when it is set.
     pub interrupt: Arc<AtomicBool>,
 }
 
 impl Settings {
+    /// Bytes a second that all servers together have to send at least, while something is waited
+    /// for.
+    pub const LEAST_RATE: u64 = 1024;
+
+    /// The variable that names another timeout.
+    pub const TIMEOUT_VARIABLE: &str = "HF_HUB_DOWNLOAD_TIMEOUT";
+
+    /// Seconds of the longest timeout: a day, which is as good as none.
+    pub const LONGEST_TIMEOUT: u64 = 86_400;
+
+    /// How long a server may be silent where nothing else is said.
+    pub const TIMEOUT: Duration = Duration::from_secs(30);
+
     /// Reads the environment; `cache` is the folder of what is not Hugging Face's.
     ///
     /// # Errors
-    /// E007 when a token's file can't be read, E001 for an endpoint that is no address.
+    /// E001 for an endpoint that is no address, a token that no header can carry, or a timeout that
+    /// is no number of seconds.
     pub fn from_env(cache: PathBuf) -> Result<Self> {
         let endpoint = variable("HF_ENDPOINT").unwrap_or_else(|| ENDPOINT.to_owned());
         let endpoint = endpoint.trim_end_matches('/').to_owned();
@@ -53,15 +71,28 @@ impl Settings {
             variable("HF_HUB_CACHE").or_else(|| variable("HUGGINGFACE_HUB_CACHE")).map(expand);
         Ok(Self {
             endpoint,
-            token: Token::from_env(&home),
+            token: Token::from_env(&home)?,
             hub_cache: hub_cache.unwrap_or_else(|| home.join("hub")),
             cache,
             offline: is_set("HF_HUB_OFFLINE") || is_set("TRANSFORMERS_OFFLINE"),
             keep: true,
             insecure: false,
+            timeout: timeout_from_env()?,
             interrupt: Arc::default(),
         })
     }
+}
+
+/// The timeout that the variable of Hugging Face's client names.
+fn timeout_from_env() -> Result<Duration> {
+    const NAME: &str = Settings::TIMEOUT_VARIABLE;
+
+    let Some(text) = variable(NAME) else { return Ok(Settings::TIMEOUT) };
+    let seconds = text.trim().parse().ok().filter(|&seconds: &u64| seconds > 0);
+    let seconds = seconds.ok_or_else(|| {
+        Error::format(format!("{NAME} is '{text}'; it is a number of seconds, 1 or more"))
+    })?;
+    Ok(Duration::from_secs(seconds.min(Settings::LONGEST_TIMEOUT)))
 }
 
 /// The folder of what is cached of other servers: `APR_CACHE`, or `apr` in the user's cache folder.
@@ -80,14 +111,15 @@ pub fn default_cache() -> Result<PathBuf> {
 
 /// The folder of Hugging Face's programs.
 fn hub_home() -> PathBuf {
-    let cache =
-        || variable("XDG_CACHE_HOME").map(expand).unwrap_or_else(|| expand("~/.cache".to_owned()));
+    let cache = || variable("XDG_CACHE_HOME").map(expand).unwrap_or_else(|| expand("~/.cache"));
     variable("HF_HOME").map_or_else(|| cache().join("huggingface"), expand)
 }
 
-/// A variable that is there and not empty.
+/// A variable that is set and not empty, without the line ends that a value read from a file has.
 pub(crate) fn variable(name: &str) -> Option<String> {
-    std::env::var(name).ok().filter(|value| !value.is_empty())
+    let value = std::env::var(name).ok()?;
+    let value = value.trim_matches(['\r', '\n']);
+    (!value.is_empty()).then(|| value.to_owned())
 }
 
 /// Whether a switch is on, by the words that Hugging Face's client takes.
@@ -96,15 +128,40 @@ fn is_set(name: &str) -> bool {
         .is_some_and(|value| ["1", "on", "yes", "true"].contains(&value.to_lowercase().as_str()))
 }
 
-/// A path whose `~` is the home folder.
-pub(crate) fn expand(path: String) -> PathBuf {
+/// A path whose `~` is the home folder, and in which `$NAME` and `${NAME}` are variables, as
+/// Hugging Face's client reads it. What is no variable stays as it is.
+pub(crate) fn expand(path: impl AsRef<str>) -> PathBuf {
     let home =
         || etcetera::choose_base_strategy().ok().map(|folders| folders.home_dir().to_path_buf());
+    let path = with_variables(path.as_ref(), |name| std::env::var(name).ok());
     match path.strip_prefix('~').filter(|rest| rest.is_empty() || rest.starts_with('/')).zip(home())
     {
         Some((rest, home)) => home.join(rest.trim_start_matches('/')),
         None => path.into(),
     }
+}
+
+fn with_variables(text: &str, value: impl Fn(&str) -> Option<String>) -> String {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let (mut expanded, mut rest) = (String::new(), text);
+    while let Some((before, after)) = rest.split_once('$') {
+        expanded.push_str(before);
+        let (name, end) = match after.strip_prefix('{').and_then(|after| after.split_once('}')) {
+            Some((name, end)) => (name, end),
+            None => after.split_at(after.find(|c| !is_part(c)).unwrap_or(after.len())),
+        };
+        match value(name).filter(|_| !name.is_empty()) {
+            Some(value) => {
+                expanded.push_str(&value);
+                rest = end;
+            }
+            None => {
+                expanded.push('$');
+                rest = after;
+            }
+        }
+    }
+    expanded + rest
 }
 
 /// A secret that servers are asked with. It shows where it came from, and never itself.
@@ -123,30 +180,46 @@ impl Token {
     }
 
     /// `HF_TOKEN`, or what is in the file that `HF_TOKEN_PATH` names or `hf auth login` wrote.
-    fn from_env(home: &std::path::Path) -> Option<Self> {
+    ///
+    /// # Errors
+    /// E001 for a token that no header can carry.
+    fn from_env(home: &std::path::Path) -> Result<Option<Self>> {
+        if is_set("HF_HUB_DISABLE_IMPLICIT_TOKEN") {
+            return Ok(None);
+        }
+
         for name in ["HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"] {
-            if let Some(secret) = variable(name).and_then(|secret| cleaned(&secret)) {
-                return Some(Self::new(secret, name));
+            if let Some(token) =
+                variable(name).map(|secret| Self::read(&secret, name)).transpose()?
+            {
+                return Ok(token);
             }
         }
+
         let path = variable("HF_TOKEN_PATH").map_or_else(|| home.join("token"), expand);
-        // A file that is not there or not readable is no token, as for Hugging Face's own client.
-        let secret = cleaned(&std::fs::read_to_string(&path).ok()?)?;
-        Some(Self::new(secret, path.display().to_string()))
+        // A file that is missing or not readable is no token, as for Hugging Face's own client.
+        let Ok(text) = std::fs::read_to_string(&path) else { return Ok(None) };
+        Self::read(&text, &path.display().to_string())
+    }
+
+    /// A token as a variable or file has it; `None` where only white space is there.
+    fn read(text: &str, origin: &str) -> Result<Option<Self>> {
+        let secret = text.replace(['\r', '\n'], "");
+        let secret = secret.trim();
+        if !secret.chars().all(|c| c.is_ascii_graphic()) {
+            let message = format!(
+                "the token of {origin} has a space or another character that no token has; set it \
+                 to the token alone"
+            );
+            return Err(Error::format(message));
+        }
+        Ok((!secret.is_empty()).then(|| Self::new(secret, origin)))
     }
 
     /// The header that carries it.
     pub(crate) fn header(&self) -> String {
         format!("Bearer {}", self.secret)
     }
-}
-
-/// A token without the line ends that files have; `None` where nothing is left that a header can
-/// carry.
-fn cleaned(secret: &str) -> Option<String> {
-    let secret = secret.replace(['\r', '\n'], "");
-    let secret = secret.trim();
-    (!secret.is_empty() && secret.chars().all(|c| c.is_ascii_graphic())).then(|| secret.to_owned())
 }
 
 impl fmt::Debug for Token {
@@ -167,9 +240,26 @@ mod tests {
     }
 
     #[test]
+    fn variables_in_a_path_are_expanded_and_what_is_none_stays() {
+        let value = |name: &str| (name == "HOME").then(|| "/h".to_owned());
+        for (text, expected) in [
+            ("$HOME/x", "/h/x"),
+            ("${HOME}x/$", "/hx/$"),
+            ("$HOMES/${NO}/$", "$HOMES/${NO}/$"),
+            ("a${HOME", "a${HOME"),
+            ("plain", "plain"),
+        ] {
+            assert_eq!(with_variables(text, value), expected);
+        }
+    }
+
+    #[test]
     fn line_ends_around_a_token_are_no_part_of_it() {
-        assert_eq!(cleaned(" hf_x\r\n").as_deref(), Some("hf_x"));
-        assert_eq!(cleaned("\n"), None);
-        assert_eq!(cleaned("two words"), None);
+        let read = |text: &str| Token::read(text, "HF_TOKEN");
+        let token = read(" hf_x\r\n").expect("a token").expect("one that is not empty");
+        assert_eq!(token.header(), "Bearer hf_x");
+        assert!(read("\n").expect("nothing is wrong with it").is_none());
+        let error = read("two words").expect_err("no header carries it");
+        assert!(!error.to_string().contains("words"), "{error}");
     }
 }

@@ -20,8 +20,17 @@ const LONGEST_HEAD: u64 = 1 << 20;
 /// The longest file that is fetched whole before somebody reads it.
 pub(crate) const LONGEST_COMPANION: u64 = 16 << 20;
 
-/// What is fetched at once where everything is going to be read.
+/// What is fetched at once where everything is going to be read, of a file of any length.
 const WINDOW: u64 = 8 << 20;
+
+/// The most that is fetched at once.
+const LONGEST_WINDOW: u64 = 32 << 20;
+
+/// Requests for a file, where its windows may be long enough: each waits for the server once.
+const FEW: u64 = 5;
+
+/// What may lie between two ranges that are read, and is fetched with them.
+const GAP: u64 = 4 << 10;
 
 /// Windows of all files that are fetched at the same time.
 const AT_ONCE: usize = 8;
@@ -66,6 +75,11 @@ impl Reading {
         self.is_compared.load(Ordering::Relaxed)
     }
 
+    /// Some tensors are read, and not all of the file.
+    fn reads_tensors(&self) -> bool {
+        self.is_open.load(Ordering::Relaxed) && !self.is_whole.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn keeps(&self) -> bool {
         self.is_kept.load(Ordering::Relaxed)
     }
@@ -106,6 +120,8 @@ struct Windows {
     streak: u32,
     /// Nothing before this is fetched ahead: it was fetched, and may have been used up since.
     frontier: u64,
+    /// Ranges of tensors that are going to be read, sorted and apart.
+    expected: Vec<(u64, u64)>,
 }
 
 enum Window {
@@ -186,6 +202,28 @@ impl RemoteSource {
         self.0.resource.etag()
     }
 
+    /// These ranges are going to be read as a whole, each from its beginning on: they are fetched
+    /// by long requests.
+    pub(crate) fn expect(&self, ranges: impl IntoIterator<Item = (u64, u64)>) {
+        let mut windows = self.0.lock();
+        windows.expected.extend(ranges.into_iter().filter(|(start, end)| start < end));
+        windows.expected.sort_unstable();
+        let mut merged: Vec<(u64, u64)> = Vec::new();
+        for (start, end) in windows.expected.drain(..) {
+            match merged.last_mut() {
+                Some((_, last)) if start <= *last + GAP => *last = end.max(*last),
+                _ => merged.push((start, end)),
+            }
+        }
+        windows.expected = merged;
+    }
+
+    /// The digest that its bytes are compared with, where it is known.
+    pub(crate) fn digest(&self) -> Option<String> {
+        let etag = self.0.target.as_ref().map(|target| target.etag.clone());
+        etag.filter(|etag| is_digest(etag))
+    }
+
     /// The file on its way into the cache, if it is.
     pub(crate) fn begun(&self) -> Option<Arc<Download>> {
         self.0.download.get().cloned()
@@ -195,20 +233,19 @@ impl RemoteSource {
     pub(crate) fn download(&self) -> Option<Arc<Download>> {
         let inner = &self.0;
         let target = inner.target.clone()?;
-        let begin = || Download::new(Arc::clone(&inner.resource), inner.len, target, inner.whole());
+        let begin = || Download::new(Arc::clone(&inner.resource), inner.len, target, inner.head());
         Some(Arc::clone(inner.download.get_or_init(begin)))
     }
 
     /// Hashes from now on what comes, if the file's digest is known.
     pub(crate) fn hash_what_comes(&self) {
-        let inner = &self.0;
-        let etag = inner.target.as_ref().map(|target| &target.etag);
-        let Some(etag) = etag.filter(|etag| is_digest(etag)) else { return };
-        let windows = inner.lock();
-        inner
-            .streamed()
-            .get_or_insert_with(|| Streamed { at: 0, check: Check::new(etag, inner.len) });
-        inner.hash(&windows);
+        self.0.hash_what_comes();
+    }
+
+    /// Notes that the cache can't keep the file, if so: it is read without it from now on, and what
+    /// comes is compared with its digest.
+    pub(crate) fn leave_cache(&self, download: &Download) -> bool {
+        self.0.leave_cache(download)
     }
 
     /// Compares what came with the file's digest; what did not come yet is fetched.
@@ -263,8 +300,10 @@ impl ByteSource for RemoteSource {
             return Err(Error::corrupt(message).at(offset).in_file(&inner.resource.name));
         };
 
-        if let Some(download) = inner.download.get() {
-            return download.read(offset, buf);
+        if let Some(download) = inner.download.get()
+            && inner.read_cached(download, offset, buf)?
+        {
+            return Ok(());
         }
 
         let mut at = offset;
@@ -285,10 +324,44 @@ impl ByteSource for RemoteSource {
 }
 
 impl Inner {
-    /// All bytes of the file, where they are here.
-    fn whole(&self) -> Option<Vec<u8>> {
+    /// Reads by way of the cache; `false` where that can't keep the file, and has not these bytes.
+    fn read_cached(&self, download: &Arc<Download>, offset: u64, buf: &mut [u8]) -> Result<bool> {
+        match download.read(offset, buf) {
+            Err(_) if self.leave_cache(download) => Ok(download.read_kept(offset, buf)),
+            read => read.map(|()| true),
+        }
+    }
+
+    fn leave_cache(&self, download: &Download) -> bool {
+        let Some(error) = download.lost() else { return false };
+        self.resource.notes.add(format!(
+            "the cache can't be written ({}), so what comes over the network is not kept; \
+             HF_HUB_CACHE and APR_CACHE name other folders, --no-cache asks for none",
+            error.message()
+        ));
+
+        // What was hashed of the file in the cache need not come again.
+        if let Some((at, check)) = download.take_hashed() {
+            self.streamed().get_or_insert(Streamed { at, check });
+        }
+        self.hash_what_comes();
+        true
+    }
+
+    /// Hashes from now on what comes, if the file's digest is known.
+    fn hash_what_comes(&self) {
+        let etag = self.target.as_ref().map(|target| &target.etag);
+        let Some(etag) = etag.filter(|etag| is_digest(etag)) else { return };
+        let windows = self.lock();
+        self.streamed()
+            .get_or_insert_with(|| Streamed { at: 0, check: Check::new(etag, self.len) });
+        self.hash(&windows);
+    }
+
+    /// The first bytes of the file, where they are here.
+    fn head(&self) -> Option<Vec<u8>> {
         match self.lock().ranges.get(&0)? {
-            Window::Ready { bytes, .. } if bytes.len() as u64 == self.len => Some(bytes.clone()),
+            Window::Ready { bytes, .. } => Some(bytes.clone()),
             _ => None,
         }
     }
@@ -326,10 +399,16 @@ impl Inner {
                 .map(|(&start, window)| (start, window.end(start)));
             let Some((start, _)) = found.filter(|&(_, window_end)| window_end > at) else {
                 let next = windows.ranges.range(at..).next().map_or(self.len, |(&start, _)| start);
-                let until = self.until(&mut windows, at, end).min(next);
-                windows.ranges.insert(at, Window::Loading { end: until });
+                let before = found.map_or(0, |(_, window_end)| window_end);
+                let (from, until) = match windows.expected_around(at) {
+                    Some((from, until)) if self.reading.reads_tensors() => {
+                        (from.max(before), end.max(until).min(next))
+                    }
+                    _ => (at, self.until(&mut windows, at, end).min(next)),
+                };
+                windows.ranges.insert(from, Window::Loading { end: until });
                 windows.frontier = windows.frontier.max(until);
-                return Ok(Step::Fetch(at, until));
+                return Ok(Step::Fetch(from, until));
             };
 
             match windows.ranges.get(&start) {
@@ -353,7 +432,7 @@ impl Inner {
         windows.last_end = end;
         windows.streak = if follows { windows.streak + 1 } else { 0 };
         if self.reading.is_whole.load(Ordering::Relaxed) {
-            return end.max(at + WINDOW).min(self.len);
+            return end.max(at + self.window()).min(self.len);
         }
         if self.reading.is_open.load(Ordering::Relaxed) {
             return end;
@@ -361,6 +440,13 @@ impl Inner {
         let least = (HEAD << windows.streak.min(4)).min(LONGEST_HEAD);
         // A header that is longer is asked for as a whole: what follows it are tensors.
         if end - at >= HEAD { end } else { (at + least).min(self.len) }
+    }
+
+    /// What is fetched at once where all of the file is going to be read: few requests for one that
+    /// is not long, and many at the same time for others.
+    fn window(&self) -> u64 {
+        let few = self.len.div_ceil(FEW);
+        if few <= LONGEST_WINDOW { few.max(WINDOW) } else { WINDOW }
     }
 
     fn serve(&self, windows: &mut Windows, start: u64, at: u64, buf: &mut [u8]) -> usize {
@@ -409,14 +495,15 @@ impl Inner {
     /// Fetches what follows, on threads of its own, as far as there is room.
     fn fetch_ahead(inner: &Arc<Self>, from: u64) {
         let mut windows = inner.lock();
+        let window = inner.window();
         for _ in 0..AT_ONCE {
             let at = windows.frontier.max(from);
             let next = windows.ranges.range(at..).next().map_or(inner.len, |(&start, _)| start);
-            let end = (at + WINDOW).min(next);
+            let end = (at + window).min(next);
 
-            // What is fetched ahead is less than is kept, so that nothing is dropped before it is
-            // read.
-            let is_far = at >= from + AT_ONCE as u64 * WINDOW;
+            // With the window that is being read, what is fetched ahead is less than is kept, so
+            // that nothing is dropped before it is read.
+            let is_far = at + 2 * window > from + KEPT;
             if at >= end || is_far || inner.reading.ahead.load(Ordering::Relaxed) >= AT_ONCE {
                 return;
             }
@@ -434,6 +521,15 @@ impl Inner {
 }
 
 impl Windows {
+    /// What is fetched at once around a place in a range that is going to be read as a whole. It
+    /// does not depend on who comes first of those who read one piece each.
+    fn expected_around(&self, at: u64) -> Option<(u64, u64)> {
+        let after = self.expected.partition_point(|(start, _)| *start <= at);
+        let (start, end) = self.expected[after.checked_sub(1)?];
+        let from = start + (at - start) / LONGEST_WINDOW * LONGEST_WINDOW;
+        (at < end).then(|| (from, end.min(from + LONGEST_WINDOW)))
+    }
+
     /// Drops the ranges that were used least recently, while there are more bytes than are kept.
     fn forget(&mut self) {
         let len = |window: &Window| {

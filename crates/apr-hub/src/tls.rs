@@ -1,31 +1,72 @@
-//! How encrypted connections are made: rustls, a provider without C, the system's roots or bundled
-//! ones.
+//! How encrypted connections are made: rustls, a provider without C, and the roots that a variable
+//! names, the system trusts, or Mozilla publishes.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
+use apr_core::{Error, IoCause, Result};
 use rustls::crypto::CryptoProvider;
+use rustls_native_certs::{CertificateResult, load_certs_from_paths, load_native_certs};
 use ureq::tls::{Certificate, RootCerts, TlsConfig, TlsProvider};
 
+use crate::settings::variable;
+
+/// Variables of other programs that name certificates to trust, a file or a folder of them: those
+/// of Python's `requests`, of curl and of AWS's programs. They count where `SSL_CERT_FILE` and
+/// `SSL_CERT_DIR` are not set.
+const BUNDLES: [&str; 3] = ["REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "AWS_CA_BUNDLE"];
+
 /// The configuration; without a provider for this processor, `https` is an error of the connection.
-pub(crate) fn config() -> TlsConfig {
-    let builder = TlsConfig::builder().provider(TlsProvider::Rustls).root_certs(roots());
-    match provider() {
+///
+/// # Errors
+/// E007 where a variable names certificates and there are none.
+pub(crate) fn config() -> Result<TlsConfig> {
+    let builder = TlsConfig::builder().provider(TlsProvider::Rustls).root_certs(roots()?);
+    Ok(match provider() {
         Some(provider) => builder.unversioned_rustls_crypto_provider(Arc::new(provider)).build(),
         None => builder.build(),
-    }
+    })
 }
 
-/// The roots that the system trusts, or `SSL_CERT_FILE` names; Mozilla's where there are none.
-fn roots() -> RootCerts {
-    let found = rustls_native_certs::load_native_certs();
+/// The roots that a variable names, or the system trusts; Mozilla's where the system has none.
+fn roots() -> Result<RootCerts> {
+    let named = |name: &str| variable(name).map(|path| format!("{name}={path}"));
+    let standard: Vec<String> =
+        ["SSL_CERT_FILE", "SSL_CERT_DIR"].into_iter().filter_map(named).collect();
+    let other = || BUNDLES.iter().find_map(|name| Some((*name, variable(name)?)));
+
+    let (found, origin) = if !standard.is_empty() {
+        (load_native_certs(), Some(standard.join(" and ")))
+    } else if let Some((name, path)) = other() {
+        let path = PathBuf::from(path);
+        let (file, folder) =
+            if path.is_dir() { (None, Some(&*path)) } else { (Some(&*path), None) };
+        let origin = format!("{name}={}", path.display());
+        (load_certs_from_paths(file, folder), Some(origin))
+    } else {
+        (load_native_certs(), None)
+    };
+
     if found.certs.is_empty() {
-        return RootCerts::WebPki;
+        // Whoever names certificates wants no others to be trusted in their place.
+        return origin
+            .map_or(Ok(RootCerts::WebPki), |origin| Err(no_certificates(&origin, &found)));
     }
+
     let certificates = found
         .certs
         .iter()
         .map(|certificate| Certificate::from_der(certificate.as_ref()).to_owned());
-    RootCerts::from(certificates.collect::<Vec<_>>())
+    Ok(RootCerts::from(certificates.collect::<Vec<_>>()))
+}
+
+fn no_certificates(origin: &str, found: &CertificateResult) -> Error {
+    let why = found.errors.first().map_or_else(String::new, |error| format!(" ({error})"));
+    let message = format!(
+        "{origin} names no certificates in PEM format{why}, so no server can be trusted; correct \
+         or unset it"
+    );
+    Error::io(IoCause::Other, message)
 }
 
 /// Why `https` can't be spoken here, if so.

@@ -62,7 +62,10 @@ impl UrlCache {
         let (scheme, rest) = url.split_once("://").unwrap_or(("https", url));
         let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
         let host = authority.rsplit('@').next().unwrap_or_default().replace(':', "_");
-        let parts = path_of(url).split('/').filter(|part| !part.is_empty()).map(safe);
+        // What is between two slashes is a folder too, whose name no other part of a path has.
+        let path = path_of(url).trim_end_matches('/');
+        let parts = path.split('/').map(|part| if part.is_empty() { "%" } else { part });
+        let parts = parts.filter(|_| !path.is_empty()).map(safe);
         let mut name = [safe(&scheme.to_lowercase()), safe(&host.to_lowercase())]
             .into_iter()
             .chain(parts)
@@ -96,7 +99,8 @@ impl UrlCache {
     /// A file that is there whole.
     pub(crate) fn find(&self, url: &str) -> Option<(PathBuf, Cached)> {
         let name = Self::name_of(url);
-        let cached = self.list().remove(&name)?;
+        // Names are made plain: two addresses may have the same one.
+        let cached = self.list().remove(&name).filter(|cached| cached.url == shown_url(url))?;
         let path = self.path(&name);
         path.metadata().is_ok_and(|found| found.len() == cached.len).then_some((path, cached))
     }
@@ -186,9 +190,11 @@ mod tests {
     fn a_url_has_a_place_of_its_own_in_the_folder() {
         for (url, name) in [
             ("https://host/a/b.gguf", "https/host/a/b.gguf"),
-            ("http://user:secret@Host:81/a//b", "http/host_81/a/b"),
-            ("https://host/../..//etc/passwd", "https/host/_/_/etc/passwd"),
+            ("http://user:secret@Host:81/a/b/", "http/host_81/a/b"),
+            ("s3://bucket/a//b", "s3/bucket/a/%/b"),
+            ("https://host/../..//etc/passwd", "https/host/_/_/%/etc/passwd"),
             ("https://host", "https/host"),
+            ("https://host//", "https/host"),
         ] {
             assert_eq!(UrlCache::name_of(url), name);
         }

@@ -1,10 +1,13 @@
 //! Models on hubs and servers, opened as those of folders are.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
-use apr_core::{ByteSource, CheckpointReader, Error, Metadata, Result, SourceSet, counted};
+use apr_core::{
+    ByteSource, CheckpointReader, Error, Metadata, Result, SourceSet, StoredRange, counted,
+};
 use apr_hub::{Found, Hub, Location, Place, Settings};
 use apr_registry::OpenOptions;
 use serde_json::{Map, Value};
@@ -160,6 +163,32 @@ impl Sources {
     pub fn read_whole(&self) {
         let places = self.remote.places.lock().unwrap_or_else(PoisonError::into_inner);
         places.iter().for_each(Place::read_whole);
+    }
+
+    /// These tensors of an open model are going to be read as a whole, so that each comes by few
+    /// requests where it comes over the network.
+    pub fn expect_tensors(
+        &self,
+        path: &Path,
+        reader: &dyn CheckpointReader,
+        tensors: impl IntoIterator<Item = usize>,
+    ) {
+        let Some(Ok(location)) = path.to_str().and_then(Location::parse) else { return };
+        let places = self.remote.places.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(place) = places.iter().rev().find(|place| *place.location() == location) else {
+            return;
+        };
+
+        let mut ranges: BTreeMap<usize, Vec<(u64, u64)>> = BTreeMap::new();
+        for tensor in tensors {
+            let StoredRange { file, offset, len } = reader.stored(tensor).range;
+            ranges.entry(file).or_default().push((offset, offset.saturating_add(len)));
+        }
+        for (file, ranges) in ranges {
+            if let Some(file) = reader.files().get(file) {
+                place.expect(&file.name, ranges);
+            }
+        }
     }
 
     /// Whether a remote path stands for several files.

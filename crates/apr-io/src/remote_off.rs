@@ -24,6 +24,15 @@ impl Sources {
         Err(no_network(path))
     }
 
+    /// Tensors of a remote model are going to be read: there are none.
+    pub fn expect_tensors(
+        &self,
+        _path: &Path,
+        _reader: &dyn CheckpointReader,
+        _tensors: impl IntoIterator<Item = usize>,
+    ) {
+    }
+
     /// Whether a remote path stands for several files.
     ///
     /// # Errors

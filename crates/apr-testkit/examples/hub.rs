@@ -1,16 +1,21 @@
 //! Serves folders as repositories of a hub on this machine:
 //! `cargo run -p apr-testkit --example hub -- ORG/REPO=FOLDER…`.
 //!
-//! It prints its address, for `HF_ENDPOINT`, and each request with what was sent. Lines on standard
-//! input change it: `delay MILLISECONDS`, `rate BYTES` a second over all connections, `cut EVERY`,
-//! `heal`, `count` (requests, bytes, and those of the store, since it was asked last), `log` (the
-//! requests since then, each with the milliseconds since the first).
+//! It prints its address, for `HF_ENDPOINT`. Lines on standard input change it:
+//!
+//! - `delay MILLISECONDS` before each answer, `rate BYTES` a second over all connections;
+//! - `cut EVERY`, `trickle MILLISECONDS` (between two bytes), `noranges` (whole files, whatever
+//!   range is asked for), `names` (lists of files without lengths and digests);
+//! - `branch ORG/REPO NAME` of the newest commit;
+//! - `heal` of all that but `names` and `branch`;
+//! - `count` (requests, bytes, and those of the store, since it was asked last), `log` (the
+//!   requests since then, each with the milliseconds since the first).
 
 use std::io::BufRead;
 use std::path::Path;
 use std::time::Duration;
 
-use apr_testkit::hub::{Request, TestHub};
+use apr_testkit::hub::{Fault, Request, TestHub};
 
 fn main() {
     let hub = TestHub::start();
@@ -20,12 +25,21 @@ fn main() {
     }
     println!("{}", hub.url());
     for line in std::io::stdin().lock().lines().map_while(Result::ok) {
-        let (word, number) = line.split_once(' ').unwrap_or((&line, "0"));
-        let number: u64 = number.parse().expect("a number");
+        let (word, rest) = line.split_once(' ').unwrap_or((&line, ""));
+        let number = || rest.parse().expect("a number");
         match word {
-            "delay" => hub.delay(Duration::from_millis(number)),
-            "rate" => hub.rate(number),
-            "cut" => hub.cut_every(number),
+            "delay" => hub.delay(Duration::from_millis(number())),
+            "rate" => hub.rate(number()),
+            "cut" => hub.cut_every(number()),
+            "noranges" => hub.fault("/", Fault::NoRanges, 0, u32::MAX),
+            "names" => hub.list_names_alone(),
+            "branch" => {
+                let (repo, name) = rest.split_once(' ').expect("ORG/REPO NAME");
+                hub.branch(repo, name);
+            }
+            "trickle" => {
+                hub.fault("/", Fault::Trickle(1, Duration::from_millis(number())), 0, u32::MAX);
+            }
             "heal" => hub.heal(),
             "count" => {
                 let requests = hub.requests();
@@ -50,7 +64,7 @@ fn main() {
                 }
                 println!();
             }
-            _ => panic!("delay, rate, cut, heal, count or log"),
+            _ => panic!("delay, rate, cut, noranges, names, branch, trickle, heal, count or log"),
         }
     }
 }

@@ -8,7 +8,7 @@ pub(crate) struct DownloadArgs {
     /// Locations that start with hf://, https:// or s3://
     #[arg(required = true, value_name = "LOCATION")]
     pub(crate) models: Vec<PathBuf>,
-    /// Every file of the repository, and not only those of one model
+    /// All files of the repository, not only one model's
     #[arg(long)]
     pub(crate) all: bool,
 }
@@ -17,24 +17,31 @@ pub(crate) struct DownloadArgs {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Models on hubs and servers")]
 pub(crate) struct RemoteArgs {
-    /// Use what is in the cache, and no network
+    /// Use the cache only, no network
     #[arg(long, global = true, hide_short_help = true)]
     pub(crate) offline: bool,
-    /// Keep no copy in the cache of what is read over the network
+    /// Do not cache what is read over the network
     #[arg(long, global = true, hide_short_help = true)]
     pub(crate) no_cache: bool,
-    /// The weights to take of a repository with several models
+    /// Weights file of a repository with several models
     #[arg(long = "file", global = true, hide_short_help = true, value_name = "NAME")]
     pub(crate) hub_file: Option<String>,
-    /// Of a repository's weights, only files whose names match, such as '*Q8_0*'
+    /// Only weights files whose names match a glob, such as '*Q8_0*'
     #[arg(long, global = true, hide_short_help = true, value_name = "GLOB")]
     pub(crate) include: Vec<String>,
-    /// No files of a repository whose names match
+    /// Exclude files whose names match a glob
     #[arg(long, global = true, hide_short_help = true, value_name = "GLOB")]
     pub(crate) exclude: Vec<String>,
-    /// Allow http, which is not encrypted, beyond this machine
+    /// Allow unencrypted http beyond this machine
     #[arg(long, global = true, hide_short_help = true)]
     pub(crate) insecure: bool,
+    /// Time that a server may be silent; within it, at least 1 KiB a second has to come
+    /// [default: 30]
+    #[arg(
+        long, global = true, hide_short_help = true, value_name = "SECONDS",
+        value_parser = clap::value_parser!(u64).range(1..=86_400),
+    )]
+    pub(crate) timeout: Option<u64>,
 }
 
 impl RemoteArgs {

@@ -192,6 +192,7 @@ fn the_library_converts_what_is_on_a_hub() {
         offline: false,
         keep: true,
         insecure: false,
+        timeout: Settings::TIMEOUT,
         interrupt: Arc::default(),
     };
     let convert = || {

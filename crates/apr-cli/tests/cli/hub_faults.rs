@@ -100,7 +100,8 @@ fn a_gated_repository_says_where_to_ask() {
     let (hub, sandbox) = (hub_with_llama(), Sandbox::new());
     hub.make_gated("tiny/llama");
     let page = format!("{}/tiny/llama", hub.url());
-    at(&hub, &sandbox, "inspect hf://tiny/llama").fails(1, &["E007", "has to be asked for", &page]);
+    at(&hub, &sandbox, "inspect hf://tiny/llama")
+        .fails(1, &["E007", "is restricted", "request it at", &page]);
 }
 
 #[test]
@@ -228,6 +229,7 @@ fn an_answer_of_a_hub_that_makes_no_sense_is_an_error() {
     let (hub, sandbox) = (TestHub::start(), Sandbox::new());
     for (body, said) in [
         ("", "not understood"),
+        ("<html>Sign in</html>", "it is a web page"),
         ("[]", "names no commit"),
         ("{\"sha\":\"../../x\",\"siblings\":[]}", "names no commit"),
         ("{\"sha\":\"0123456789012345678901234567890123456789\"}", "lists no files"),

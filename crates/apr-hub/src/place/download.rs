@@ -19,7 +19,8 @@ pub struct Downloaded {
     pub path: PathBuf,
     /// Length in bytes.
     pub len: u64,
-    /// Bytes that came over the network: none of a file that was there.
+    /// Bytes of it that came over the network, what was tried again included: none of a file that
+    /// was there.
     pub fetched: u64,
 }
 
@@ -31,16 +32,16 @@ enum Begun {
 
 fn finished((name, begun): (String, Begun), progress: &dyn Progress) -> Result<Downloaded> {
     let (path, fetched) = match begun {
-        Begun::Here(path) => (path, 0),
+        Begun::Here(path) => {
+            progress.advance(path.metadata().map_or(0, |found| found.len()));
+            (path, 0)
+        }
         Begun::Coming(download) => {
             download.finish(progress)?;
-            (download.path(), download.moved())
+            (download.path(), download.received())
         }
     };
     let len = path.metadata().map_err(|error| disk(&error, &path))?.len();
-    if fetched == 0 {
-        progress.advance(len);
-    }
     Ok(Downloaded { name, path, len, fetched })
 }
 
@@ -49,7 +50,8 @@ impl Place {
     /// the network.
     ///
     /// # Errors
-    /// Those of [`open`](Self::open) and [`finish`](Self::finish).
+    /// Those of [`open`](Self::open) and [`finish`](Self::finish), and E007 where shards of the
+    /// model are absent.
     pub fn download(
         &self,
         names: &[String],
@@ -63,6 +65,13 @@ impl Place {
         };
         let is_small = |name: &&String| len(name).is_some_and(|len| len <= SMALL);
         let (small, large): (Vec<&String>, Vec<&String>) = names.iter().partition(is_small);
+
+        // Before what is large, so that nobody waits for what can't be complete.
+        self.check_numbers(names)?;
+        for name in self.indexes(names) {
+            let index = finished((name.clone(), self.begin(name)?), &())?;
+            self.check_index(name, &index.path)?;
+        }
 
         // Small files come beside the large ones, and not after them.
         let (large, small) = std::thread::scope(|scope| {
@@ -106,8 +115,8 @@ impl Place {
             Found::Remote(source) => source,
         };
         let download = source.download().ok_or_else(|| {
-            let message = "the hub does not say what the file's digest is, so there is no place \
-                for it in the cache";
+            let message = "the hub sends no ETag of the file, so there is no place for it in the \
+                cache; other commands read it without that";
             Error::io(IoCause::Other, message).in_file(self.name_of(name))
         })?;
         download.start();

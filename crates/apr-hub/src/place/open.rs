@@ -1,12 +1,13 @@
 //! Files of a place, opened: in the cache, or on their server.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use apr_core::{Error, IoCause, Result};
 
 use super::{Place, beside};
-use crate::client::Answer;
+use crate::answer::Answer;
+use crate::digest::is_digest;
 use crate::download::{Entry, Target};
 use crate::hub::{RemoteFile, Repository, did_you_mean};
 use crate::hub_cache::SnapshotEntry;
@@ -31,6 +32,13 @@ pub enum Found {
 enum Looked {
     Cached(PathBuf, Option<String>),
     Remote(RemoteSource),
+}
+
+/// The digest of a file of a snapshot, which is a link to a blob of that name.
+fn digest_of_link(path: &Path) -> Option<String> {
+    let target = std::fs::read_link(path).ok()?;
+    let name = target.file_name()?.to_str()?;
+    is_digest(name).then(|| name.to_owned())
 }
 
 /// Where the file of a URL goes.
@@ -84,7 +92,8 @@ impl Place {
                     .ok_or_else(|| self.absent(name))?;
                 let file = RemoteFile { name: format!("{}{name}", self.base), ..file.clone() };
                 if let Some(path) = folder.file(&repository.commit, &file) {
-                    return Ok(Looked::Cached(path, file.etag));
+                    let digest = file.etag.or_else(|| digest_of_link(&path));
+                    return Ok(Looked::Cached(path, digest));
                 }
                 let resource = self.hub_resource(location, repository, &file.name);
                 let entry = SnapshotEntry {
@@ -94,15 +103,14 @@ impl Place {
                     name: file.name.clone(),
                 };
                 let target = |etag: &str| Target::in_snapshot(&entry, etag);
-                Ok(Looked::Remote(match file.len {
-                    Some(len) => RemoteSource::of_len(
-                        resource,
-                        len,
-                        file.etag.as_deref().map(target),
-                        &self.reading,
-                    ),
-                    None => {
-                        let linked = |resource: &Resource| resource.linked().as_deref().map(target);
+                Ok(Looked::Remote(match (file.len, &file.etag) {
+                    (Some(len), Some(etag)) => {
+                        RemoteSource::of_len(resource, len, Some(target(etag)), &self.reading)
+                    }
+                    // A hub that lists no digests names the bytes where it gives them.
+                    (len, _) => {
+                        resource.lock().len = len;
+                        let linked = |resource: &Resource| Some(target(&resource.linked()?));
                         RemoteSource::open(resource, linked, &self.reading)?
                     }
                 }))
@@ -225,6 +233,7 @@ impl Place {
             notes: self.hub.notes.clone(),
             state: Mutex::new(State::default()),
             asking: Mutex::new(()),
+            received: 0.into(),
         }
     }
 }
@@ -238,10 +247,7 @@ fn url_error(answer: &Answer) -> Error {
         }
         401 | 403 => Error::io(
             IoCause::Other,
-            format!(
-                "the server does not give it to everybody ({status}); apr sends no password to \
-                 this server"
-            ),
+            format!("access denied ({status}): apr sends no password or token to this server"),
         ),
         _ => Error::io(IoCause::Other, format!("the server answers with status {status}")),
     }

@@ -14,6 +14,14 @@ impl Place {
         self.reading.opened();
     }
 
+    /// These ranges of a file are going to be read as a whole: they are fetched by long requests.
+    pub fn expect(&self, file: &str, ranges: impl IntoIterator<Item = (u64, u64)>) {
+        let source = self.sources().get(file).cloned();
+        if let Some(source) = source {
+            source.expect(ranges);
+        }
+    }
+
     /// All of the model is going to be read, so that what comes next is fetched ahead.
     pub fn read_whole(&self) {
         self.reading.whole();
@@ -62,7 +70,14 @@ impl Place {
         let opened = self.sources().clone();
         for source in opened.values() {
             match source.begun() {
-                Some(download) => download.finish(&())?,
+                Some(download) => match download.finish(&()) {
+                    Err(_) if source.leave_cache(&download) => {
+                        if !download.is_verified() {
+                            source.check_streamed()?;
+                        }
+                    }
+                    finished => finished?,
+                },
                 None if self.reading.compares() => source.check_streamed()?,
                 None => {}
             }
@@ -90,7 +105,7 @@ impl Place {
         }
 
         let companions = self.files.iter().filter(|file| {
-            let is_short = file.len.is_some_and(|len| len <= LONGEST_COMPANION);
+            let is_short = file.len.is_none_or(|len| len <= LONGEST_COMPANION);
             with_companions && is_short && self.chosen.companions.contains(&file.name)
         });
 

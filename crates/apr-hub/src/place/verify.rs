@@ -47,6 +47,12 @@ impl Place {
         cached.entry(name.to_owned()).or_insert_with(file);
     }
 
+    /// The digest of a file that is read where the cache has it.
+    pub(super) fn cached_digest(&self, name: &str) -> Option<String> {
+        let cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
+        cached.get(name).map(|file| file.digest.clone())
+    }
+
     fn cached_files(&self) -> Vec<Arc<CachedFile>> {
         let cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
         cached.values().cloned().collect()

@@ -36,7 +36,9 @@ impl State {
             return self.file(asked, &content, fault.as_ref());
         }
         if let Some(rest) = asked.path().strip_prefix("/api/models") {
-            return self.api(asked, rest.trim_start_matches('/'));
+            let mut answer = self.api(asked, rest.trim_start_matches('/'));
+            self.spoil(&mut answer, fault.as_ref());
+            return answer;
         }
 
         self.resolve(asked, fault.as_ref())
@@ -94,9 +96,12 @@ impl State {
     fn info(&self, asked: &Asked, repo: &str, revision: &str) -> Answer {
         let (repository, commit) = match self.at(asked, repo, revision) {
             Ok(found) => found,
-            Err(answer) => return answer,
+            Err(answer) => return *answer,
         };
         let siblings = repository.commits[&commit].iter().map(|(name, content)| {
+            if self.lists_names_alone {
+                return json!({ "rfilename": name });
+            }
             let mut entry =
                 json!({ "rfilename": name, "size": content.len, "blobId": content.etag });
             if content.large {
@@ -118,7 +123,7 @@ impl State {
     fn tree(&self, asked: &Asked, repo: &str, revision: &str) -> Answer {
         let (repository, commit) = match self.at(asked, repo, revision) {
             Ok(found) => found,
-            Err(answer) => return answer,
+            Err(answer) => return *answer,
         };
         let entries = repository.commits[&commit].iter().map(|(name, content)| {
             let mut entry =
@@ -152,17 +157,18 @@ impl State {
         asked: &Asked,
         repo: &str,
         revision: &str,
-    ) -> Result<(&Repository, String), Answer> {
-        let repository = self.repositories.get(repo).ok_or_else(|| absent("RepoNotFound"))?;
+    ) -> Result<(&Repository, String), Box<Answer>> {
+        let repository =
+            self.repositories.get(repo).ok_or_else(|| Box::new(absent("RepoNotFound")))?;
         let token = asked.header("authorization").and_then(|value| value.strip_prefix("Bearer "));
         if repository.token.as_deref().is_some_and(|wanted| token != Some(wanted)) {
-            return Err(Answer::new(401, "Invalid username or password.")
-                .with("X-Error-Code", "RepoNotFound"));
+            let answer = Answer::new(401, "Invalid username or password.");
+            return Err(Box::new(answer.with("X-Error-Code", "RepoNotFound")));
         }
         let commit = repository.branches.get(revision).cloned();
         let commit = commit
             .or_else(|| repository.commits.contains_key(revision).then(|| revision.to_owned()));
-        Ok((repository, commit.ok_or_else(|| absent("RevisionNotFound"))?))
+        Ok((repository, commit.ok_or_else(|| Box::new(absent("RevisionNotFound")))?))
     }
 
     /// `/ORG/REPO/resolve/REVISION/FILE`
@@ -174,7 +180,7 @@ impl State {
         let repo = format!("{org}/{name}");
         let (repository, commit) = match self.at(asked, &repo, &decoded(revision)) {
             Ok(found) => found,
-            Err(answer) => return answer,
+            Err(answer) => return *answer,
         };
         if repository.gated {
             return Answer::new(403, "Access to model is restricted")
@@ -268,6 +274,7 @@ impl State {
     fn spoil(&mut self, answer: &mut Answer, fault: Option<&Fault>) {
         match fault {
             Some(Fault::Cut(after)) => answer.cut = Some((*after, Duration::ZERO)),
+            Some(Fault::Trickle(at_once, pause)) => answer.trickle = Some((*at_once, *pause)),
             Some(Fault::Stall(after, stall)) => answer.cut = Some((*after, *stall)),
             Some(Fault::Flip) => {
                 if let Some(byte) = answer.body.to_mut().last_mut() {

@@ -2,11 +2,15 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use super::content::Body;
 use super::line::Line;
+
+/// Bytes that are handed to the system at a time.
+const SENT_AT_ONCE: usize = 256 << 10;
 
 /// A request as it came.
 pub(super) struct Asked {
@@ -49,11 +53,14 @@ pub(super) struct Answer {
     /// How much of the body is sent before the connection is cut, and how long nothing is sent
     /// before.
     pub(super) cut: Option<(u64, Duration)>,
+    /// Bytes of the body that are sent at a time, and the pause before each.
+    pub(super) trickle: Option<(usize, Duration)>,
 }
 
 impl Answer {
     pub(super) fn new(status: u16, body: impl Into<Body>) -> Self {
-        Self { status, headers: Vec::new(), body: body.into(), stated: None, cut: None }
+        let (body, headers) = (body.into(), Vec::new());
+        Self { status, headers, body, stated: None, cut: None, trickle: None }
     }
 
     pub(super) fn with(mut self, name: &str, value: impl Into<String>) -> Self {
@@ -102,7 +109,13 @@ impl Connection {
     }
 
     /// Sends an answer, as fast as the line is; `false` where the connection ends.
-    pub(super) fn send(&mut self, answer: &Answer, is_head: bool, line: &Line) -> bool {
+    pub(super) fn send(
+        &mut self,
+        answer: &Answer,
+        is_head: bool,
+        line: &Line,
+        written: &AtomicU64,
+    ) -> bool {
         let len = answer.stated.unwrap_or(answer.body.len() as u64);
         let mut text = format!("HTTP/1.1 {} X\r\nContent-Length: {len}\r\n", answer.status);
         for (name, value) in &answer.headers {
@@ -118,7 +131,15 @@ impl Connection {
         }
 
         let sent = usize::try_from(answer.planned()).expect("it fits");
-        if !line.pieces(&answer.body[..sent]).all(|piece| self.stream.write_all(piece).is_ok()) {
+        let (at_once, pause) = answer.trickle.unwrap_or((SENT_AT_ONCE, Duration::ZERO));
+        let mut pieces = line.pieces(&answer.body[..sent]).flat_map(|piece| piece.chunks(at_once));
+        let is_sent = pieces.all(|piece| {
+            thread::sleep(pause);
+            let is_sent = self.stream.write_all(piece).is_ok();
+            written.fetch_add(piece.len() as u64, Ordering::Relaxed);
+            is_sent
+        });
+        if !is_sent {
             return false;
         }
 

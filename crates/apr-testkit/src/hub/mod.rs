@@ -17,6 +17,7 @@ mod line;
 
 use std::collections::BTreeMap;
 use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -41,8 +42,10 @@ pub struct Request {
     pub at_store: bool,
     /// The status that was answered.
     pub status: u16,
-    /// Bytes of the body that were sent.
+    /// Bytes of the body that are sent, if the connection lasts.
     pub sent: u64,
+    /// Bytes of the body that the system took so far.
+    pub written: Arc<AtomicU64>,
     /// When it came.
     pub at: Instant,
 }
@@ -56,6 +59,8 @@ pub enum Fault {
     Cut(u64),
     /// Nothing more is sent after so many bytes of the body, for this long.
     Stall(u64, Duration),
+    /// So many bytes of the body are sent at a time, with this pause between them.
+    Trickle(usize, Duration),
     /// The body has one bit flipped.
     Flip,
     /// The file is said to be this much longer than it is.
@@ -105,6 +110,8 @@ struct State {
     uses: Option<u32>,
     signed: BTreeMap<u64, (String, u32)>,
     next_commit: u64,
+    /// Lists of files have their names alone.
+    lists_names_alone: bool,
     store_url: String,
 }
 
@@ -184,6 +191,11 @@ impl TestHub {
                 self.put(repo, name, std::fs::read(&path).expect("a file"));
             }
         }
+    }
+
+    /// Lists of files give neither lengths nor digests, as those of some mirrors.
+    pub fn list_names_alone(&self) {
+        self.lock().lists_names_alone = true;
     }
 
     /// Gives the newest commit of a repository another name.
@@ -281,13 +293,15 @@ fn serve(stream: TcpStream, state: &Mutex<State>, line: &Line, at_store: bool) {
             at_store,
             status: answer.status,
             sent: 0,
+            written: Arc::default(),
             at,
         };
 
         // Noted before it is sent: whoever has the answer finds the request.
+        let written = Arc::clone(&request.written);
         request.sent = if asked.method == "HEAD" { 0 } else { answer.planned() };
         state.lock().unwrap_or_else(PoisonError::into_inner).requests.push(request);
-        if !connection.send(&answer, asked.method == "HEAD", line) {
+        if !connection.send(&answer, asked.method == "HEAD", line, &written) {
             return;
         }
     }
