@@ -328,8 +328,8 @@ CASES = {
     "nomic_bert_tokens": ("encoder", "NomicBertForTokenClassification", ENCODER | dict(num_labels=5)),
     "exaone4": ("decoder", "Exaone4ForCausalLM", EXAONE4),
     "exaone4_full": ("decoder", "Exaone4ForCausalLM", DECODER | dict(
-        num_attention_heads=4, num_key_value_heads=2, head_dim=48, sliding_window=None, layer_types=["full_attention"] * 3,
-        tie_word_embeddings=True)),
+        num_attention_heads=4, num_key_value_heads=2, head_dim=48, sliding_window=None, layer_types=["full_attention"] * 5,
+        num_hidden_layers=5, tie_word_embeddings=True)),
     "exaone4_classifier": ("classifier", "Exaone4ForSequenceClassification", EXAONE4 | dict(num_labels=5)),
     # Of config.json only what stands here is left: the rest is as the classes have it.
     "resnet_defaults": ("vision", "ResNetModel", dict(depths=[1, 1, 2, 1])),
@@ -351,5 +351,6 @@ CASES = {
     "deberta_v2_defaults": ("encoder", "DebertaV2ForMaskedLM", dict(vocab_size=1003, hidden_size=312, intermediate_size=448, num_hidden_layers=2)),
     "mpnet_defaults": ("encoder", "MPNetForMaskedLM", dict(vocab_size=1003, num_hidden_layers=1)),
     "nomic_bert_defaults": ("encoder", "NomicBertForMaskedLM", dict(vocab_size=1003, num_hidden_layers=1)),
+    "exaone4_defaults": ("decoder", "Exaone4ForCausalLM", dict(vocab_size=1003, hidden_size=640, intermediate_size=448, num_hidden_layers=5)),
     "olmoe_defaults": ("decoder", "OlmoeForCausalLM", dict(vocab_size=1003, hidden_size=320, intermediate_size=48, num_hidden_layers=1)),
 }

@@ -87,6 +87,13 @@ pub fn export<'a>(source: &Source<'a>, tokenizer: Vec<KeyValue>) -> Result<GgufE
     }
 
     let facts = Facts::of(source)?;
+    if !is_configured(reader) {
+        return Err(Error::format(format!(
+            "the model has no configuration, and llama.cpp needs more than names and shapes show \
+             (heads, epsilon, rotary base): give the config.json of this {} by --config FILE",
+            model.family().title()
+        )));
+    }
 
     // What the configuration lacks is told by its name, before a tensor's layout is found to depend
     // on it.
@@ -137,6 +144,13 @@ pub fn export<'a>(source: &Source<'a>, tokenizer: Vec<KeyValue>) -> Result<GgufE
     let is_stranger = source.families().stranger(reader.metadata()).is_some();
     warnings.extend(beyond_family(view.metadata(), view.tensors(), is_stranger));
     Ok(GgufExport { view, dtypes, losses, warnings })
+}
+
+/// Whether there is a configuration, in the metadata or beside the weights.
+fn is_configured(reader: &dyn CheckpointReader) -> bool {
+    let in_metadata = reader.metadata().object(keys::ARCHITECTURE);
+    in_metadata.is_some_and(|config| !config.is_empty())
+        || reader.companions().iter().any(|companion| companion.name == "config.json")
 }
 
 fn unknown_family(metadata: &Metadata, families: &Families) -> Error {

@@ -347,21 +347,24 @@ pub(super) fn normalised(mut config: Map<String, Value>) -> Map<String, Value> {
         config.extend(text);
     }
 
-    // `transformers` writes null for what is not set.
-    config.retain(|_, value| !value.is_null());
+    // Null stays: a class may have another default for what is missing. Of rotary settings it is
+    // the same.
+    let is_rotary = |key: &str| key.contains("rope_") || key.contains("rotary_");
+    config.retain(|key, value| !value.is_null() || !is_rotary(key));
     let malformed = ["rope_parameters", "rope_scaling"].iter().find_map(|key| config.get(*key));
     let malformed = malformed.filter(|value| !value.is_object()).cloned();
     let object = |key: &str| {
         config.get(key).and_then(Value::as_object).cloned().filter(|object| !object.is_empty())
     };
-    let mut rope = object("rope_parameters").or_else(|| object("rope_scaling")).unwrap_or_default();
+    let mut rope = object("rope_scaling").or_else(|| object("rope_parameters")).unwrap_or_default();
     let local = rope.get("sliding_attention").and_then(|local| local.get("rope_theta")).cloned();
     // Version 5 of `transformers` keeps settings apart for each kind of attention.
     if let Some(Value::Object(global)) = rope.remove("full_attention") {
         rope = global;
     }
 
-    let first = |keys: &[&str]| keys.iter().find_map(|key| config.get(*key)).cloned();
+    let entry = |key: &str| config.get(key).filter(|value| !value.is_null());
+    let first = |keys: &[&str]| keys.iter().find_map(|key| entry(key)).cloned();
 
     // The names that llama.cpp's converter looks for.
     let theta = rope.get("rope_theta").cloned().or_else(|| {
@@ -532,6 +535,7 @@ mod tests {
     fn rotary_settings_have_one_name_each() {
         let old = json!({
             "rope_theta": 5e5, "rope_scaling": {"type": "linear", "factor": 2.0}, "x": null,
+            "rope_parameters": null,
         });
         let new =
             json!({"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 5e5}});
@@ -539,7 +543,7 @@ mod tests {
             let config = normalised(config.as_object().cloned().unwrap_or_default());
             assert_eq!(config["rope_theta"], json!(5e5));
             assert_eq!(config["rope_scaling"]["rope_type"], "linear");
-            assert!(!config.contains_key("x"));
+            assert!(config.get("x").is_none_or(Value::is_null));
         }
         let seeing = json!({"text_config": {"hidden_size": 3}, "hidden_size": 1});
         assert_eq!(normalised(seeing.as_object().cloned().unwrap_or_default())["hidden_size"], 3);

@@ -35,6 +35,9 @@ pub struct Restored<'a> {
     pub decoded: Vec<String>,
 }
 
+/// Most layers that are listed one by one, whatever a file says of their number.
+const MAX_LAYERS: u64 = 1 << 12;
+
 /// The keys of a GGUF file, and the names of its tensors.
 pub(super) struct Described<'m> {
     pairs: Arc<KeyValues>,
@@ -73,12 +76,14 @@ impl<'m> Described<'m> {
             return Some(self.tensors.contains_key(tensor).into());
         }
         if let Some(tensor) = name.strip_prefix("rows.") {
-            return self.tensors.get(tensor)?.shape.dims().first().map(|&rows| rows.into());
+            // Only matrices are asked for. ggml leaves out outer sizes of 1: a matrix of one row,
+            // as RoBERTa's table of types, has one dimension in a file that llama-quantize wrote.
+            let dims = self.tensors.get(tensor)?.shape.dims();
+            return Some(if let [rows, _, ..] = dims { (*rows).into() } else { 1.into() });
         }
 
         if name == "layer_types" {
-            let own = format!("{}.attention.sliding_window_pattern", self.architecture);
-            return layer_types(&config_value(&self.pairs.find(&own)?));
+            return self.layer_types();
         }
 
         if name == "rope.fraction" {
@@ -92,6 +97,19 @@ impl<'m> Described<'m> {
             Some(pair) => Some(of_all_layers(config_value(&pair))),
             None => self.pairs.find(name).map(|pair| config_value(&pair)),
         }
+    }
+
+    /// What the pattern of windows says. Without a window, every layer sees all; with one and no
+    /// pattern, nothing is said.
+    fn layer_types(&self) -> Option<Value> {
+        let own = |key: &str| self.pairs.find(&format!("{}.{key}", self.architecture));
+        if let Some(pattern) = own("attention.sliding_window_pattern") {
+            return layer_types(&config_value(&pattern));
+        }
+        let is_open = self.entry("attention.sliding_window").is_none_or(|window| window == 0);
+        let layers = self.entry("block_count")?.as_u64()?;
+        let see_all = (0..layers).map(|_| Value::from(false));
+        (is_open && layers <= MAX_LAYERS).then(|| layer_types(&see_all.collect()))?
     }
 
     fn family<'f>(
@@ -490,4 +508,27 @@ pub(super) fn rows_of(cut: GgufCut) -> Result<Cut> {
         _ => return Err(Error::format("its layout is not known to this version")),
     };
     Ok(Cut { groups, first, step, count, turned })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_matrix_without_outer_ones_has_one_row() {
+        let table = |dims: Vec<u64>| TensorInfo {
+            name: "token_types.weight".to_owned(),
+            dtype: DType::F32,
+            shape: dims.into(),
+        };
+        for (dims, rows) in [(vec![320], 1), (vec![1, 320], 1), (vec![2, 320], 2)] {
+            let table = table(dims);
+            let described = Described {
+                pairs: Arc::new([apr_gguf::KeyValue::new("a.b", 1_u32)].into_iter().collect()),
+                architecture: "bert".to_owned(),
+                tensors: HashMap::from([(table.name.clone(), &table)]),
+            };
+            assert_eq!(described.entry("rows.token_types.weight"), Some(rows.into()));
+        }
+    }
 }

@@ -106,12 +106,14 @@ pub(super) fn llama3_factors(config: &Map<String, Value>, head_dim: u64) -> Opti
         return None;
     }
 
-    // The defaults are those of llama.cpp's converter.
+    // The defaults are those of llama.cpp's converter, but for the length of the texts, where
+    // transformers takes another one.
     let number =
         |key: &str, default: f64| rope.get(key).and_then(Value::as_f64).unwrap_or(default) as f32;
     let base = config.get("rope_theta").and_then(Value::as_f64).unwrap_or(10_000.0) as f32;
+    let longest = config.get("max_position_embeddings").and_then(Value::as_f64).unwrap_or(8192.0);
     let (factor, context) =
-        (number("factor", 8.0), number("original_max_position_embeddings", 8192.0));
+        (number("factor", 8.0), number("original_max_position_embeddings", longest));
     let (low, high) = (number("low_freq_factor", 1.0), number("high_freq_factor", 4.0));
     let factor_of = |pair: u64| {
         let frequency = 1.0 / base.powf((2 * pair) as f32 / head_dim as f32);
@@ -170,8 +172,9 @@ pub(super) fn attention_factor(config: &Map<String, Value>) -> Option<f64> {
     long_and_short(config)?;
     let rope = config.get("rope_scaling")?;
     let original = rope.get("original_max_position_embeddings")?.as_f64()?;
-    let longest =
-        config.get("n_positions").or_else(|| config.get("max_position_embeddings"))?.as_f64()?;
+    let longest = ["n_positions", "max_position_embeddings"]
+        .iter()
+        .find_map(|key| config.get(*key)?.as_f64())?;
     let scale = longest / original;
     // The formulas are those of llama.cpp's converter for Phi-3.
     match rope.get("rope_type")?.as_str()?.to_ascii_lowercase().as_str() {

@@ -72,8 +72,9 @@ impl<'p> Rotation<'p> {
         let entries = match place.text_or_none("rotary_config")? {
             Some(path) if path.is_empty() => Map::new(),
             Some(path) => config(&path).and_then(object).unwrap_or_default(),
-            // What is stated under either name comes before the default under one of them.
-            None => ["rope_parameters", "rope_scaling"]
+            // What is stated under either name comes before the default under one of them;
+            // transformers takes the older name first.
+            None => ["rope_scaling", "rope_parameters"]
                 .iter()
                 .find_map(|path| object(place.model.settings.stated(path)?))
                 .or_else(|| object(config("rope_parameters")?))

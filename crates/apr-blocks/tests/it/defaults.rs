@@ -14,6 +14,9 @@ struct Understood {
     full: Map<String, Json>,
     /// What differs once a key is omitted, by that key.
     without: Map<String, Json>,
+    /// Other settings of rotary positions as changes of the case, where null is no entry, and what
+    /// differs then.
+    rotary: Vec<[Map<String, Json>; 2]>,
 }
 
 impl Understood {
@@ -27,15 +30,23 @@ impl Understood {
                 serde_json::from_slice(&std::fs::read(path).expect("readable")).expect("JSON");
             let object = |key: &str| json[key].as_object().expect("an object").clone();
             let name = path.file_stem().expect("a name").to_string_lossy();
-            (Case::named(&name), Self { full: object("full"), without: object("without") })
+            let rotary = json.get("rotary").cloned().map(serde_json::from_value);
+            let rotary = rotary.transpose().expect("pairs").unwrap_or_default();
+            let (full, without) = (object("full"), object("without"));
+            (Case::named(&name), Self { full, without, rotary })
         };
         paths.iter().map(read).collect()
     }
 
     /// The configuration that transformers sees without this key.
     fn whole(&self, key: &str) -> Map<String, Json> {
+        self.differing(self.without[key].as_object().expect("changes"))
+    }
+
+    /// The configuration that transformers sees, with these changes.
+    fn differing(&self, changes: &Map<String, Json>) -> Map<String, Json> {
         let mut whole = self.full.clone();
-        for (path, value) in self.without[key].as_object().expect("changes") {
+        for (path, value) in changes {
             set(&mut whole, path, Some(value.clone()));
         }
         whole
@@ -93,6 +104,32 @@ fn a_key_that_is_omitted_means_what_transformers_takes() {
         }
     }
 
+    assert!(wrong.is_empty(), "{} differ:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+/// Transformers writes down what it fills in, and its classes read that again: what is stated is
+/// what `graphs.py` compares with transformers.
+#[test]
+fn settings_of_rotary_positions_that_are_omitted_mean_what_transformers_takes() {
+    let (mut wrong, mut compared) = (Vec::new(), 0);
+    for (case, understood) in Understood::all() {
+        for [changes, differing] in &understood.rotary {
+            let mut changed = case.config.clone();
+            for (key, value) in changes {
+                set(&mut changed, key, (!value.is_null()).then(|| value.clone()));
+            }
+            let Ok(expected) = made(&case, understood.differing(differing)) else { continue };
+            compared += 1;
+            let changes = Json::from(changes.clone());
+            match made(&case, changed) {
+                Ok(found) if found == expected => {}
+                Ok(_) => wrong.push(format!("{} with {changes}: another graph", case.name)),
+                Err(error) => wrong.push(format!("{} with {changes}: {error}", case.name)),
+            }
+        }
+    }
+
+    assert!(compared > 300, "{compared} have graphs");
     assert!(wrong.is_empty(), "{} differ:\n{}", wrong.len(), wrong.join("\n"));
 }
 

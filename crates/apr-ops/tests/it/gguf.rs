@@ -1,6 +1,8 @@
 //! Imports and llama.cpp's layout: whichever way a model takes, it leads to the same file
 //! (`fixtures/gguf`).
 
+use std::collections::HashSet;
+
 use apr_arch::Families;
 use apr_blocks::GraphOptions;
 use apr_graph::Graph;
@@ -155,7 +157,8 @@ const CONTRADICTING: [&str; 4] =
     ["hidden_size", "kv_lora_rank", "original_max_position_embeddings", "tie_word_embeddings"];
 
 /// Ends of entries that no graph computes with.
-const OF_TRAINING: [&str; 9] = [
+const OF_TRAINING: [&str; 10] = [
+    "architectures",
     "_token_id",
     "_dropout",
     "_coef",
@@ -167,13 +170,18 @@ const OF_TRAINING: [&str; 9] = [
     "vocab_size",
 ];
 
-/// Each number and truth of the configurations is changed in turn. What then changes the model's
-/// graph changes that of its GGUF file, too, or something is said.
+/// Entries that transformers' models can't be without, or where it takes null for false.
+const NEVER_NULL: [&str; 5] =
+    ["n_group", "num_attention_heads", "parallel_attn", "routed_scaling_factor", "sliding_window"];
+
+/// Each entry of the configurations is changed in turn, is null, and is omitted. What then changes
+/// the model's graph changes that of its GGUF file, too, or something is said.
 #[test]
 fn no_entry_of_a_configuration_is_lost_in_silence() {
     let mut silent = Vec::new();
     // The others are the same models, stored otherwise or written by another version.
     let is_variant = |name: &str| ["_5", "16", "_mxfp4"].iter().any(|end| name.ends_with(end));
+    let mut types = HashSet::new();
     for mut model in llama_cpp::models() {
         let Some(own) = graphs_of(&open(&model)) else { continue };
         if is_variant(&model.name) || OTHER_HEADS.contains(&model.name.as_str()) {
@@ -181,35 +189,73 @@ fn no_entry_of_a_configuration_is_lost_in_silence() {
         }
 
         let config = model.json["config"].clone();
+        let is_first = types.insert(config["model_type"].clone());
         for (key, value) in config.as_object().expect("entries") {
             let is_idle = OF_TRAINING.iter().any(|end| key.ends_with(end));
-            let Some(changed) = changed(value) else { continue };
             if is_idle || CONTRADICTING.contains(&key.as_str()) {
                 continue;
             }
-            model.json["config"][key] = changed;
-            let is_moot = graphs_of(&open(&model)).is_none_or(|graphs| graphs == own);
-            if !is_moot
-                && let Some((false, warnings)) = keeps_graphs(&model)
-                && warnings.is_empty()
-            {
-                silent.push(format!("{}: {key}", model.name));
+            let may_be_null = is_first && !NEVER_NULL.contains(&key.as_str());
+            for other in others(value).into_iter().filter(|other| may_be_null || is_some(other)) {
+                set(&mut model, key, other.clone());
+                let is_moot = graphs_of(&open(&model)).is_none_or(|graphs| graphs == own);
+                if !is_moot
+                    && let Some((false, warnings)) = keeps_graphs(&model)
+                    && warnings.is_empty()
+                {
+                    let other = other.map_or("missing".to_owned(), |other| other.to_string());
+                    silent.push(format!("{}: {key} {other}", model.name));
+                }
+                set(&mut model, key, Some(value.clone()));
             }
-            model.json["config"][key] = value.clone();
         }
     }
     assert_eq!(silent, [""; 0]);
 }
 
-/// Another value of the same type.
-fn changed(value: &Value) -> Option<Value> {
+/// EXAONE 4 takes a missing window for one of its large model, which has layers without positions;
+/// the small one has none. Its file has to lead back to that.
+#[test]
+fn a_model_without_windows_comes_back_without_them() {
+    let models = llama_cpp::models();
+    let mut model = models.into_iter().find(|model| model.name == "exaone4").expect("a fixture");
+    set(&mut model, "sliding_window", Some(Value::Null));
+    let kinds = model.json["config"]["layer_types"].as_array().expect("a list").len();
+    set(&mut model, "layer_types", Some(vec!["full_attention"; kinds].into()));
+    let (is_same, warnings) = keeps_graphs(&model).expect("a graph and a file");
+    assert!(is_same && warnings.is_empty(), "{warnings:?}");
+}
+
+/// Sets an entry of the configuration, or removes it.
+fn set(model: &mut Model, key: &str, value: Option<Value>) {
+    let config = model.json["config"].as_object_mut().expect("entries");
     match value {
-        Value::Bool(truth) => Some((!truth).into()),
-        Value::Number(number) => match number.as_u64() {
-            Some(number) => Some((number + 1).into()),
-            None => Some((number.as_f64()? * 1.5).into()),
-        },
-        Value::Null => Some(3.into()),
-        _ => None,
+        Some(value) => config.insert(key.to_owned(), value),
+        None => config.remove(key),
+    };
+}
+
+/// Whether it is a value, and not null or none.
+fn is_some(value: &Option<Value>) -> bool {
+    value.as_ref().is_some_and(|value| !value.is_null())
+}
+
+/// Other values of the same type, null, and none at all, which may mean a default. A list of
+/// words becomes one of the same word.
+fn others(value: &Value) -> Vec<Option<Value>> {
+    let mut others = vec![None, Some(Value::Null)];
+    match value {
+        Value::Bool(truth) => others.push(Some((!truth).into())),
+        Value::Number(number) => others.push(Some(match number.as_u64() {
+            Some(number) => (number + 1).into(),
+            None => (number.as_f64().expect("a number") * 1.5).into(),
+        })),
+        Value::Null => others.push(Some(3.into())),
+        Value::Array(words) if words.iter().all(Value::is_string) => {
+            let alike = |word: &Value| Some(vec![word.clone(); words.len()].into());
+            others.extend(words.iter().map(alike));
+        }
+        _ => {}
     }
+    others
 }

@@ -1,0 +1,92 @@
+use super::*;
+
+fn file(text: &str) -> GgufFile {
+    toml::from_str(text).expect("a table")
+}
+
+const BASE: &str = r#"
+    architecture = "base"
+    keys = [
+        { key = "block_count", type = "u32", value = "layers", required = true },
+        { key = "rope.type", type = "string", value = "'a'", when = "kind == 1" },
+        { key = "rope.type", type = "string", value = "'b'", when = "kind == 2" },
+        { key = "general.file_type", type = "u32", value = ["file_type", "0"] },
+    ]
+    config = [
+        { key = "num_hidden_layers", value = "block_count" },
+        { key = "rope_scaling.type", value = "rope.type" },
+        { key = "rope_scaling.factor", value = "rope.factor" },
+    ]
+    layouts = { "a.weight" = { add = 1.0 } }
+"#;
+
+fn lookup(name: &str) -> Option<Value> {
+    match name {
+        "layers" | "block_count" => Some(Value::Number(3.0)),
+        "kind" => Some(Value::Number(2.0)),
+        "rope.factor" => Some(Value::Number(1.5)),
+        _ => None,
+    }
+}
+
+fn no_defaults(were_used: &Cell<bool>) -> Defaults<'_> {
+    Defaults { were_used, stated: &|_| None }
+}
+
+#[test]
+fn keys_are_those_whose_condition_holds() {
+    let gguf = Gguf::parse(&file(BASE)).expect("parses").expect("a table");
+    let keys =
+        gguf.keys(&mut lookup, no_defaults(&Cell::new(false)), str::to_owned).expect("all there");
+    let expected = [
+        ("base.block_count", GgufValue::U32(3)),
+        ("base.rope.type", GgufValue::String("b".to_owned())),
+        ("general.file_type", GgufValue::U32(0)),
+    ];
+    assert_eq!(keys, expected.map(|(key, value)| (key.to_owned(), value)));
+}
+
+#[test]
+fn a_missing_hyperparameter_is_named() {
+    let gguf = Gguf::parse(&file(BASE)).expect("parses").expect("a table");
+    let error = gguf
+        .keys(&mut |_| None, no_defaults(&Cell::new(false)), |name| format!("num_{name}"))
+        .expect_err("layers are unknown");
+    assert_eq!(
+        error.to_string(),
+        "E001: config.json has no 'num_layers', which llama.cpp needs as base.block_count"
+    );
+}
+
+#[test]
+fn a_child_replaces_keys_where_they_stand() {
+    let child = file(
+        r#"
+        architecture = "child"
+        without_keys = ["general.file_type"]
+        keys = [
+            { key = "rope.type", type = "string", value = "'c'" },
+            { key = "new", type = "bool", value = "true" },
+        ]
+    "#,
+    );
+    let gguf = Gguf::parse(&child.on_top_of(&file(BASE))).expect("parses").expect("a table");
+    let keys: Vec<String> = gguf
+        .keys(&mut lookup, no_defaults(&Cell::new(false)), str::to_owned)
+        .expect("all there")
+        .into_iter()
+        .map(|(key, _)| key)
+        .collect();
+    assert_eq!(keys, ["child.block_count", "child.rope.type", "child.new"]);
+    assert_eq!(gguf.layouts.len(), 1, "layouts are inherited");
+}
+
+#[test]
+fn a_configuration_is_made_of_what_the_file_has() {
+    let gguf = Gguf::parse(&file(BASE)).expect("parses").expect("a table");
+    let config = Json::from(gguf.config(&mut lookup));
+    assert_eq!(
+        config,
+        serde_json::json!({"num_hidden_layers": 3, "rope_scaling": {"factor": 1.5}})
+    );
+}
