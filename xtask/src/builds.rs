@@ -14,7 +14,7 @@ use crate::steps::{Outcome, Steps, Stop};
 use crate::system::install_packages;
 
 /// Layers 0 to 2, which build for wasm32 and use no files, threads, clocks or processes.
-pub(crate) const PORTABLE: [&str; 22] = [
+pub(crate) const PORTABLE: [&str; 23] = [
     "apr-core",
     "apr-tensor",
     "apr-archive",
@@ -37,6 +37,7 @@ pub(crate) const PORTABLE: [&str; 22] = [
     "apr-llama",
     "apr-watermark",
     "apr-ops",
+    "apr-run",
 ];
 
 /// The part of them that needs no standard library.
@@ -185,6 +186,7 @@ fn features(steps: &mut Steps) {
             (&["apr"], "std"),
             (&["apr-ops"], "std"),
             (&["apr-ops"], "std,quantize"),
+            (&["apr-run"], "std"),
         ]
         .iter()
         .try_for_each(|(names, features)| {

@@ -19,7 +19,7 @@ use apr_core::{Error, Result};
 use apr_graph::{ElementType, Graph, Node};
 use apr_infer::{Data, Engine, Flow, RunLimits, Step, Tap, Tensor, Unwatched, Value};
 use apr_io::{Crew, open_model_with_companions};
-use apr_ops::run::with_graphs;
+use apr_ops::graph::with_graphs;
 use apr_source::Source;
 use apr_tensor::stats::{Moments, Scratch};
 

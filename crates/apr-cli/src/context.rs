@@ -46,6 +46,8 @@ pub(crate) struct Context {
     hub: RemoteArgs,
     arch: Option<Arch>,
     arch_files: Vec<PathBuf>,
+    /// The file of `--config`.
+    pub(crate) model_config: Option<PathBuf>,
     families: OnceCell<Families>,
 }
 
@@ -68,7 +70,7 @@ impl Context {
             json,
             options,
             printer: Printer::new(log_level(args)?, json),
-            sources: remote::sources(hub, &interrupt),
+            sources: remote::sources(hub, &config, &interrupt),
             interrupt,
             key: args.key.clone(),
             password,
@@ -79,6 +81,7 @@ impl Context {
             hub: hub.clone(),
             arch: args.arch.clone(),
             arch_files: args.arch_file.clone(),
+            model_config: args.model_config.clone(),
             families: OnceCell::new(),
             config,
         })
@@ -101,8 +104,9 @@ impl Context {
             options,
             arch: args.arch.clone(),
             arch_files: args.arch_file.clone(),
+            model_config: args.model_config.clone(),
             families: OnceCell::new(),
-            sources: remote::sources(&self.hub.of_part(hub), &self.interrupt),
+            sources: remote::sources(&self.hub.of_part(hub), &self.config, &self.interrupt),
             ..self.clone()
         }
     }
@@ -111,7 +115,9 @@ impl Context {
     pub(crate) fn has_job_options(&self) -> bool {
         let opens =
             !self.options.pickle_classes.is_empty() || self.options.limits != Limits::default();
-        self.arch.is_some() || !self.arch_files.is_empty() || opens || self.hub.chooses()
+        let describes =
+            self.arch.is_some() || !self.arch_files.is_empty() || self.model_config.is_some();
+        describes || opens || self.hub.chooses()
     }
 
     /// The families that are known, with those that the user brought.

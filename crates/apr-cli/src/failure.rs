@@ -242,6 +242,8 @@ fn advice_about(error: &Error) -> Option<String> {
         (Code::Memory, _) if error.message().ends_with(apr_core::Work::OVER) => {
             Some("raise --max-work, if the model is to be trusted".to_owned())
         }
+        // Nothing raises this one.
+        (Code::Memory, _) if error.message().ends_with(apr_core::Work::NOT_JUSTIFIED) => None,
         (Code::Memory, _) if error.file().is_none() => {
             Some("raise --max-memory or APR_RAM_LIMIT".to_owned())
         }

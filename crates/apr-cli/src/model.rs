@@ -21,6 +21,9 @@ use crate::{secrets, signals};
 /// Name of standard input on the command line.
 const STDIN: &str = "-";
 
+/// Name of the companion that `--config` stands in for.
+const CONFIG: &str = "config.json";
+
 /// An opened model.
 pub(crate) struct Model {
     pub(crate) reader: Box<dyn CheckpointReader>,
@@ -103,11 +106,29 @@ fn described(
     context: &Context,
 ) -> Outcome<Box<dyn CheckpointReader>> {
     if reader.format().convention != Convention::LlamaCpp {
-        return Ok(reader);
+        return configured(reader, context);
+    }
+    if context.model_config.is_some() {
+        context.printer.warn("--config is not used: the keys of a GGUF file are its configuration");
     }
     // An unknown name is reported where a family is needed.
     let architecture = context.architecture().unwrap_or_default();
     Ok(describe(reader, context.families()?, &architecture))
+}
+
+/// With the configuration of `--config`, where the model has none.
+fn configured(
+    reader: Box<dyn CheckpointReader>,
+    context: &Context,
+) -> Outcome<Box<dyn CheckpointReader>> {
+    let Some(path) = &context.model_config else { return Ok(reader) };
+    if reader.companions().iter().any(|companion| companion.name == CONFIG) {
+        context.printer.warn("--config is not used: the model has a config.json of its own");
+        return Ok(reader);
+    }
+    let source = context.sources.open_file(path)?;
+    let configured = apr::with_config(reader, Box::new(source), &context.options.limits);
+    Ok(Box::new(configured.map_err(|error| error.in_file(path.display()))?))
 }
 
 /// Whether a model's tensors are encrypted, even if a key opens them.

@@ -19,6 +19,8 @@ mod crew;
 mod error;
 mod file;
 mod folder;
+#[cfg(feature = "infer")]
+mod host;
 mod identity;
 mod in_place;
 mod lock;
@@ -48,6 +50,8 @@ pub use crew::Crew;
 pub use error::io_error;
 pub use file::FileSource;
 pub use folder::ModelFolder;
+#[cfg(feature = "infer")]
+pub use host::NativeHost;
 pub use lock::LockedFile;
 pub use mapped::MappedFile;
 pub use model::{is_manifest, open_model, open_model_with_companions};

@@ -23,7 +23,6 @@ pub mod lint;
 mod own_graph;
 pub mod parts;
 pub mod physics;
-pub mod run;
 pub mod sarif;
 pub mod scan;
 mod sha256;

@@ -26,6 +26,17 @@
 //! # Ok::<(), apr::Error>(())
 //! ```
 //!
+//! With the feature `infer`, it runs:
+//!
+//! ```no_run
+//! # #[cfg(feature = "infer")] {
+//! let model = apr::Model::open("all-MiniLM-L6-v2")?;
+//! let vectors = model.embed(["a text", "another one"])?;
+//! # assert_eq!(vectors.len(), 2);
+//! # }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! Bytes that are in memory, as in a browser, need no files:
 //!
 //! ```
@@ -49,8 +60,10 @@
 //! | safetensors | files, shards | files, shards, folders | yes | quantized tensors as integers and scales |
 //! | GGUF | v1 to v3, both byte orders, splits | v3, splits | yes | all of ggml's types |
 //! | PyTorch | ZIP, pre-ZIP, TAR, TorchScript, shards, `.distcp`, `.pt2` | state dicts | yes | nothing in a file is run |
-//! | NumPy | `.npy`, `.npz` | | | no objects |
-//! | GGML, GGMF, GGJT | yes | | | eleven families |
+//! | ONNX | files of any version, external data | of models with a graph | | `graph`; opset 11 to 25 |
+//! | TorchScript | weights, as PyTorch | of models with a graph | | a `forward` that torch runs |
+//! | NumPy | `.npy`, `.npz` | no | | no objects |
+//! | GGML, GGMF, GGJT | yes | no | | eleven families |
 //! | APR1, APRN, dialects of APR v2 | yes | APR1, APRN | yes | `typed` |
 //!
 //! # Features
@@ -64,6 +77,8 @@
 //! | `encryption`, `signing` | AES-256-GCM for passwords and recipients; Ed25519 signatures |
 //! | `quantize` | tensors get ggml's types; they are read without it |
 //! | `hub` | models on hubs and servers: `hf://`, `https://`, `s3://` |
+//! | `infer` | models run: the module `run` |
+//! | `inputs` | tokenizers of every kind, chat templates, audio and image files |
 //! | `typed` | APRN, one model of a serde type in one file |
 //!
 //! # Modules
@@ -79,6 +94,7 @@
 //! | [`tokenizer`] | vocabularies, and GGUF's tokenizer keys |
 //! | [`quantize`] | schemes, mixes, importance, quantizers that you add |
 //! | [`llama`] | Hugging Face's layout and llama.cpp's, both ways |
+//! | `run` | running models on text, audio, images and arrays, with the feature `infer` |
 //! | [`watermark`] | a keyed mark in the weights |
 //! | `io` | files and threads, with the feature `native` |
 #![forbid(unsafe_code)]
@@ -91,6 +107,8 @@ mod import;
 mod model;
 #[cfg(feature = "native")]
 mod output;
+#[cfg(feature = "infer")]
+mod running;
 
 pub use apr_arch as arch;
 pub use apr_blocks as blocks;
@@ -106,6 +124,8 @@ pub use apr_quantize::{Quantization, Scheme};
 #[cfg(feature = "compression")]
 pub use apr_registry::codec::Choice as Compression;
 pub use apr_registry::*;
+#[cfg(feature = "infer")]
+pub use apr_run as run;
 pub use apr_source as source;
 pub use apr_source::{Architecture, Source};
 pub use apr_tokenizer as tokenizer;

@@ -168,6 +168,12 @@ impl Model {
         other.checked(self.checked(report))
     }
 
+    /// E007 where another program changed a file of the model since it was opened.
+    #[cfg(feature = "infer")]
+    pub(crate) fn check_unchanged(&self) -> Result<()> {
+        self.sources.check_unchanged()
+    }
+
     /// What was read in two states is neither right nor wrong.
     fn checked<T>(&self, result: Result<T>) -> Result<T> {
         self.sources.check_unchanged()?;

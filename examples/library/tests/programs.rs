@@ -27,3 +27,15 @@ fn values_of_a_tensor_are_shown() {
     let text = String::from_utf8(output.stdout).expect("text");
     assert_eq!(text.matches(',').count(), 7, "{text}");
 }
+
+#[test]
+fn a_prompt_is_completed() {
+    let output = run(env!("CARGO_BIN_EXE_generate"), &[MODEL, "12+34="]);
+    assert_eq!(String::from_utf8_lossy(&output.stdout).trim_end(), "46", "{output:?}");
+}
+
+#[test]
+fn a_model_that_writes_makes_no_vectors() {
+    let output = run(env!("CARGO_BIN_EXE_embed"), &[MODEL, "12+34="]);
+    assert!(String::from_utf8_lossy(&output.stderr).contains("no embeddings"), "{output:?}");
+}

@@ -54,6 +54,24 @@ fn logits_are_those_of_transformers_in_every_container() {
 }
 
 #[test]
+fn inputs_that_follow_from_the_tokens_need_not_be_given() {
+    let sandbox = sandbox();
+    let alone = json!({ "input_ids": [expected()["ids"]] });
+    sandbox.write("alone.json", alone.to_string());
+    sandbox.write("none.json", r#"{"attention_mask": [[1]]}"#);
+    sandbox.apr(&format!("export {FOLDER} --format onnx --with-past -o past")).ok();
+    for model in [FOLDER, "past/model.onnx"] {
+        let run = |rest: &str| sandbox.apr(&format!("run {model} --want logits {rest}"));
+        let whole = run("-i ids.json --json").ok().json();
+        let alone = run("-i alone.json --json").ok().json();
+        assert_eq!(whole["outputs"], alone["outputs"], "{model}");
+        assert_eq!(alone["assumed"][0]["name"], "attention_mask", "{model}");
+        run("-i alone.json").ok().says(&["not given: position_ids, taken as positions from 0"]);
+        run("-i none.json").fails(2, &["not given: ", "input_ids"]);
+    }
+}
+
+#[test]
 fn a_greedy_search_finds_the_tokens_that_transformers_finds() {
     let sandbox = Sandbox::new();
     for search in expected()["searches"].as_array().expect("searches") {
@@ -100,7 +118,7 @@ fn what_does_not_fit_is_said_with_its_name() {
         2,
         &["input_ids, attention_mask, position_ids", "--input NAME=FILE", "--prompt TEXT"],
     );
-    run("-i input_ids=odd.json").fails(4, &["input_ids", "not as long"]);
+    run("-i input_ids=odd.json").fails(4, &["odd.json", "input_ids", "not as long"]);
     run("-i x.json").fails(2, &["no input 'nobody'"]);
     run("-i ids.json --want nothing").fails(1, &["no value 'nothing'"]);
     run("-i ids.json --max-memory 4KB").fails(1, &["E008", "node '"]);

@@ -199,5 +199,5 @@ fn pictures_that_are_no_pictures_are_errors() {
     run(&format!("{PICTURES}/a.png --max-memory 5KB")).fails(4, &["E008"]);
     sandbox
         .apr(&format!("run {RUN}/tiny-bert --input {PICTURES}/a.png"))
-        .fails(2, &["takes no picture"]);
+        .fails(2, &["takes no image"]);
 }

@@ -28,14 +28,14 @@ impl<'a> Answers<'a> {
     }
 
     /// Begins an answer.
-    pub(super) fn begin(&mut self) -> Outcome {
+    pub(super) fn begin(&mut self) -> apr::Result<()> {
         let is_first = self.count == 0;
         self.count += 1;
         if is_first { Ok(()) } else { self.bytes(self.separator) }
     }
 
     /// Writes a part of the answer.
-    pub(super) fn write(&self, part: &str) -> Outcome {
+    pub(super) fn write(&self, part: &str) -> apr::Result<()> {
         if !self.is_terminal {
             return self.bytes(part);
         }
@@ -65,12 +65,12 @@ impl<'a> Answers<'a> {
         Ok(())
     }
 
-    fn bytes(&self, text: &str) -> Outcome {
+    fn bytes(&self, text: &str) -> apr::Result<()> {
         if self.job.context.json {
             return Ok(());
         }
         let mut out = io::stdout().lock();
         let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
-        Ok(written.map_err(|error| io_error(&error, Path::new("standard output")))?)
+        written.map_err(|error| io_error(&error, Path::new("standard output")))
     }
 }

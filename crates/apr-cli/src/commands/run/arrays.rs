@@ -3,14 +3,17 @@
 use std::io::{self, Write};
 
 use apr::Escaped;
+use apr::run::{
+    ArrayReport, AssumedInput, Prepared, RunReport, Tokenizer, assumed, known_inputs, report,
+    token_inputs,
+};
 use apr_graph::{Body, Graph, Meaning, Origin, Value as GraphValue};
-use apr_infer::{Session, Value};
-use apr_ops::run::{ArrayReport, Given, Runnable, report};
+use apr_infer::Value;
 
-use super::job::{Job, meaning};
+use super::given::GivenArray;
+use super::host;
+use super::job::{Job, outputs};
 use super::output::Output;
-use super::texts;
-use super::tokens::Tokens;
 use crate::commands::nearby;
 use crate::failure::{Failure, Outcome};
 use crate::human;
@@ -19,24 +22,15 @@ use crate::printer::{BOLD, DIM};
 /// Elements of an output that fit the terminal.
 const SHOWN: usize = 12;
 
-pub(super) fn run(
-    job: &Job<'_>,
-    arrays: Vec<(Option<String>, Given)>,
-    part: &Runnable,
-    session: &Session<'_>,
-) -> Outcome {
-    let inputs = inputs(job, arrays, &part.graph)?;
-    show(job, inputs, part, session)
+pub(super) fn run(job: &Job<'_>, arrays: Vec<GivenArray>, part: &Prepared<'_>) -> Outcome {
+    let inputs = inputs(job, arrays, part.graph())?;
+    show(job, inputs, part)
 }
 
 /// What is wanted of a text, or of tokens.
-pub(super) fn of_text(
-    job: &Job<'_>,
-    texts: &[String],
-    part: &Runnable,
-    session: &Session<'_>,
-) -> Outcome {
-    show(job, text_inputs(job, texts, &part.graph.body)?, part, session)
+pub(super) fn of_text(job: &Job<'_>, texts: &[String], part: &Prepared<'_>) -> Outcome {
+    let ids = text_ids(job, texts)?;
+    show(job, known_inputs(&part.graph().body, &ids)?, part)
 }
 
 /// A text, or tokens, as the inputs of a graph.
@@ -45,35 +39,39 @@ pub(super) fn text_inputs(
     texts: &[String],
     body: &Body,
 ) -> Outcome<Vec<(String, Value)>> {
-    let ids = match texts {
-        [] => texts::within(job, job.args.tokens.clone())?,
-        [text] => texts::ids(job, &Tokens::of(job.reader, job.context)?, text)?,
-        _ => return Err(Failure::Usage("--want is for one text at a time".to_owned())),
-    };
-    texts::inputs(body, &ids)
+    Ok(token_inputs(body, &text_ids(job, texts)?)?)
+}
+
+fn text_ids(job: &Job<'_>, texts: &[String]) -> Outcome<Vec<i64>> {
+    match texts {
+        [] => Ok(job.runner.token_ids(job.args.tokens.clone())?),
+        [text] => {
+            let host = host(job.context);
+            Ok(job.runner.text_ids(&Tokenizer::of(job.runner.reader(), &host)?, text)?)
+        }
+        _ => Err(Failure::Usage("--want is for one text at a time".to_owned())),
+    }
 }
 
 /// Runs a graph, and shows what is wanted.
-fn show(
-    job: &Job<'_>,
-    inputs: Vec<(String, Value)>,
-    part: &Runnable,
-    session: &Session<'_>,
-) -> Outcome {
+fn show(job: &Job<'_>, mut inputs: Vec<(String, Value)>, part: &Prepared<'_>) -> Outcome {
     let output = Output::of(job.args, &job.context.printer)?;
-    let body = &part.graph.body;
-    let outputs =
-        || body.outputs.iter().map(|id| body.value(*id).name.as_str()).collect::<Vec<_>>();
+    let session = part.session();
     let want = &job.args.want;
     let wanted =
-        if want.is_empty() { outputs() } else { want.iter().map(String::as_str).collect() };
+        if want.is_empty() { outputs(part) } else { want.iter().map(String::as_str).collect() };
     if let Some(name) = wanted.iter().find(|name| !session.has(name)) {
-        return Err(nearby::unknown("value", name, std::iter::once(&part.graph)));
+        return Err(nearby::unknown("value", name, std::iter::once(part.graph())));
     }
+
+    let absent = session.absent(&inputs, &wanted)?;
+    let (assumed, values): (Vec<_>, Vec<_>) =
+        assumed(&part.graph().body, &inputs, &absent)?.into_iter().unzip();
+    inputs.extend(assumed.iter().map(|input| input.name.clone()).zip(values));
 
     let missing = session.missing(&inputs, &wanted)?;
     if !missing.is_empty() {
-        let takes_texts = meaning(body, &body.inputs, Meaning::TokenIds).is_some();
+        let takes_texts = part.takes(Meaning::TokenIds);
         let texts = if takes_texts { ", and --prompt TEXT gives a text" } else { "" };
         let missing = missing.join(", ");
         let message = format!(
@@ -83,14 +81,15 @@ fn show(
         return Err(Failure::Usage(message));
     }
 
-    let outcome = job.run(session, inputs, &wanted)?;
+    let outcome = part.run(inputs, &wanted)?;
     if let Some(output) = output {
         let named = |(name, value): (&&str, &Value)| ((*name).to_owned(), value.clone());
         output.write_values(&wanted.iter().zip(&outcome.outputs).map(named).collect::<Vec<_>>())?;
     }
 
-    let report = report(job.name, &part.name, &wanted, &outcome)?;
+    let report = RunReport { assumed, ..report(job.name, part.name(), &wanted, &outcome)? };
     job.context.printer.report(&report, |out, report| {
+        render_assumed(out, &report.assumed)?;
         report.outputs.iter().try_for_each(|output| render(out, output))?;
         writeln!(out, "{DIM}{} of values at most{DIM:#}", human::bytes(report.peak_bytes))
     })
@@ -99,7 +98,7 @@ fn show(
 /// The arrays of all files, each as the type that the graph expects.
 pub(super) fn inputs(
     job: &Job<'_>,
-    found: Vec<(Option<String>, Given)>,
+    found: Vec<GivenArray>,
     graph: &Graph,
 ) -> Outcome<Vec<(String, Value)>> {
     let body = &graph.body;
@@ -108,7 +107,7 @@ pub(super) fn inputs(
     let needed: Vec<_> = open.iter().filter(|value| value.origin == Origin::Input).collect();
     let single = job.args.input.len() == 1;
     let mut inputs: Vec<(String, Value)> = Vec::with_capacity(found.len());
-    for (name, given) in found {
+    for GivenArray { name, value: given, path } in found {
         let value = match &name {
             Some(name) => {
                 // An .npy file names no array: its reader calls it so.
@@ -121,7 +120,9 @@ pub(super) fn inputs(
             let name = Escaped(&value.name);
             return Err(Failure::Usage(format!("--input: the input '{name}' is given twice")));
         }
-        let message = |error: apr::Error| Failure::Model(error.for_tensor(&value.name));
+        let message = |error: apr::Error| {
+            Failure::Model(error.for_tensor(&value.name).in_file(path.display()))
+        };
         inputs.push((value.name.clone(), given.value(&value.kind).map_err(message)?));
     }
 
@@ -155,6 +156,23 @@ fn no_such_input(name: Option<&str>, body: &Body) -> Failure {
         }
         None => format!("which input is it? {has}: --input NAME=FILE"),
     })
+}
+
+/// Says what inputs were taken for, those that became the same in one line.
+fn render_assumed(out: &mut dyn Write, assumed: &[AssumedInput]) -> io::Result<()> {
+    let alike = |one: &AssumedInput, other: &AssumedInput| {
+        one.value == other.value && one.shape == other.shape
+    };
+    for group in assumed.chunk_by(alike) {
+        let AssumedInput { name, shape, value } = &group[0];
+        let more = match group.len() - 1 {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        let name = Escaped(name);
+        writeln!(out, "{DIM}not given: {name}{more}, taken as {value} {shape:?}{DIM:#}")?;
+    }
+    Ok(())
 }
 
 pub(super) fn render(out: &mut dyn Write, output: &ArrayReport) -> io::Result<()> {

@@ -1,14 +1,16 @@
 //! What goes into a model, as arrays: the ids of tokens, the log-mel spectrum or the waveform, the
 //! values of pixels.
 
-use apr_graph::{Body, Meaning};
-use apr_infer::{Data, Tensor, Value};
-use apr_ops::run::{Runnable, report};
+use std::path::{Path, PathBuf};
 
-use super::given::Given;
-use super::job::{Job, meaning};
+use apr::run::{AudioFeatures, ImageFeatures, InputKind, Runnable, report};
+use apr_graph::Graph;
+use apr_infer::{Data, Tensor, Value};
+
+use super::arrays;
+use super::given::{Given, read_media};
+use super::job::Job;
 use super::output::Output;
-use super::{arrays, pictures, sounds, transcription};
 use crate::args::RunArgs;
 use crate::failure::{Failure, Outcome};
 
@@ -30,27 +32,14 @@ pub(super) fn is_a_value(parts: &[Runnable], args: &RunArgs) -> bool {
 }
 
 /// Makes them, and shows or writes them. Nothing of the model runs.
-pub(super) fn run(job: &Job<'_>, given: Given, parts: &[Runnable]) -> Outcome {
+pub(super) fn run(job: &Job<'_>, given: Given) -> Outcome {
     if job.args.want.len() > 1 {
         let message = "--want features stands alone: it is what goes in, and nothing runs";
         return Err(Failure::Usage(message.to_owned()));
     }
-    let part = part_for(job, &given, parts)?;
-    let body = &part.graph.body;
-    let rows = if !given.sounds.is_empty() {
-        match meaning(body, &body.inputs, Meaning::Mel) {
-            Some(_) => transcription::features(job, &given.sounds, body)?,
-            None => sounds::features(job, &given.sounds, body)?,
-        }
-    } else if !given.pictures.is_empty() {
-        pictures::features(job, &given.pictures, &given.texts, body)?
-    } else if !given.arrays.is_empty() {
-        vec![arrays::inputs(job, given.arrays, &part.graph)?]
-    } else {
-        vec![arrays::text_inputs(job, &given.texts, body)?]
-    };
-
-    let (names, outputs): (Vec<String>, Vec<Value>) = stacked(rows)?.into_iter().unzip();
+    let part = job.runner.part_taking(given.kind())?;
+    let (names, outputs): (Vec<String>, Vec<Value>) =
+        stacked(rows(job, given, &part.graph)?)?.into_iter().unzip();
     if let Some(output) = Output::of(job.args, &job.context.printer)? {
         let array = |(name, value): (&String, &Value)| Ok((name.clone(), value.tensor()?.clone()));
         let arrays = names.iter().zip(&outputs).map(array).collect::<apr::Result<Vec<_>>>()?;
@@ -65,24 +54,28 @@ pub(super) fn run(job: &Job<'_>, given: Given, parts: &[Runnable]) -> Outcome {
     })
 }
 
-/// The part of the model that takes what is given: the one that is named, or the first that does.
-fn part_for<'p>(job: &Job<'_>, given: &Given, parts: &'p [Runnable]) -> Outcome<&'p Runnable> {
-    if job.args.part.is_some() {
-        return super::chosen(parts, job.args.part.as_deref());
-    }
-    let takes = |body: &Body| {
-        let has = |what| meaning(body, &body.inputs, what).is_some();
-        if !given.sounds.is_empty() {
-            has(Meaning::Mel) || has(Meaning::Waveform) || sounds::detects_speech(body)
-        } else if !given.pictures.is_empty() {
-            has(Meaning::Pixels)
-        } else {
-            !given.arrays.is_empty() || has(Meaning::TokenIds)
+/// What goes in, for each file.
+fn rows(job: &Job<'_>, given: Given, graph: &Graph) -> Outcome<Vec<Vec<(String, Value)>>> {
+    let body = &graph.body;
+    let name = |path: &Path| path.display().to_string();
+    match given.kind() {
+        InputKind::Audio => {
+            let features = AudioFeatures::of(job.runner, body)?;
+            let inputs = |path: &PathBuf| -> Outcome<_> {
+                Ok(features.inputs(&name(path), read_media(path, job.context)?)?)
+            };
+            given.sounds.iter().map(inputs).collect()
         }
-    };
-    parts.iter().find(|part| takes(&part.graph.body)).ok_or_else(|| {
-        Failure::Usage("the model takes nothing of the kind that is given".to_owned())
-    })
+        InputKind::Image => {
+            let features = ImageFeatures::of(job.runner, body, &given.texts)?;
+            let inputs = |path: &PathBuf| -> Outcome<_> {
+                Ok(features.inputs(&name(path), &read_media(path, job.context)?)?)
+            };
+            given.pictures.iter().map(inputs).collect()
+        }
+        InputKind::Arrays => Ok(vec![arrays::inputs(job, given.arrays, graph)?]),
+        InputKind::Text => Ok(vec![arrays::text_inputs(job, &given.texts, body)?]),
+    }
 }
 
 /// What goes in for several files, one beside the other along the first dimension.

@@ -4,12 +4,12 @@ use std::io::{IsTerminal, Read};
 use std::path::{Path, PathBuf};
 
 use apr::Error;
+use apr::run::{Given as Array, InputKind, arrays_of};
 use apr_inputs::text::MAX_TEXT;
 use apr_io::io_error;
-use apr_ops::run::{Given as Array, arrays_of};
 
-use super::job::Job;
 use super::{pictures, sounds};
+use crate::args::RunArgs;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::model;
@@ -20,12 +20,20 @@ pub(super) struct Given {
     pub(super) texts: Vec<String>,
     pub(super) sounds: Vec<PathBuf>,
     pub(super) pictures: Vec<PathBuf>,
-    pub(super) arrays: Vec<(Option<String>, Array)>,
+    pub(super) arrays: Vec<GivenArray>,
+}
+
+/// An array of a file.
+pub(super) struct GivenArray {
+    /// Its name in the file, or the one that the user gave.
+    pub(super) name: Option<String>,
+    pub(super) value: Array,
+    /// The file.
+    pub(super) path: PathBuf,
 }
 
 impl Given {
-    pub(super) fn of(job: &Job<'_>) -> Outcome<Self> {
-        let args = job.args;
+    pub(super) fn of(args: &RunArgs, context: &Context) -> Outcome<Self> {
         let mut given = Self { texts: args.prompt.clone(), ..Self::default() };
         for (name, path) in &args.input {
             match (name, extension(path).as_str()) {
@@ -36,7 +44,11 @@ impl Given {
                 (None, picture) if pictures::EXTENSIONS.contains(&picture) => {
                     given.pictures.push(path.clone());
                 }
-                (name, _) => given.arrays.extend(named_arrays(name.as_deref(), path, job.context)?),
+                (name, _) => {
+                    let arrays = named_arrays(name.as_deref(), path, context)?;
+                    let of_file = |(name, value)| GivenArray { name, value, path: path.clone() };
+                    given.arrays.extend(arrays.into_iter().map(of_file));
+                }
             }
         }
 
@@ -49,6 +61,19 @@ impl Given {
 
         given.check()?;
         Ok(given)
+    }
+
+    /// What is given; texts beside images belong to these.
+    pub(super) fn kind(&self) -> InputKind {
+        if !self.sounds.is_empty() {
+            InputKind::Audio
+        } else if !self.pictures.is_empty() {
+            InputKind::Image
+        } else if !self.arrays.is_empty() {
+            InputKind::Arrays
+        } else {
+            InputKind::Text
+        }
     }
 
     /// Refuses what no model takes together.
@@ -70,6 +95,17 @@ fn extension(path: &Path) -> String {
     path.extension()
         .map(|extension| extension.to_string_lossy().to_ascii_lowercase())
         .unwrap_or_default()
+}
+
+/// The bytes of an audio or image file, which must fit the memory limit.
+pub(super) fn read_media(path: &Path, context: &Context) -> Outcome<Vec<u8>> {
+    let wrong = |error| io_error(&error, path);
+    let len = std::fs::metadata(path).map_err(wrong)?.len();
+    if len > context.max_memory() {
+        let message = format!("the file has {len} bytes: raise --max-memory");
+        return Err(Error::memory(message).in_file(path.display()).into());
+    }
+    Ok(std::fs::read(path).map_err(wrong)?)
 }
 
 pub(super) fn read_text(path: &Path) -> Outcome<String> {

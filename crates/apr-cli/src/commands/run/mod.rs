@@ -2,39 +2,31 @@
 
 mod answers;
 mod arrays;
+mod completion;
 mod features;
 mod generation;
 mod given;
 mod job;
 mod output;
 mod pictures;
+mod remedy;
 mod sounds;
 mod spans;
-mod text;
 mod texts;
 pub(super) mod tokenize;
-mod tokens;
 mod transcription;
-mod writing;
 
-use apr_blocks::{GraphOptions, class_for};
+use apr::run::{Facts, Host, Pooling, Prepared, RunOptions, Transcriber, with_runner};
 use apr_graph::{Body, Meaning};
-use apr_infer::Session;
-use apr_io::Crew;
-use apr_ops::run::{Facts, Runnable, with_graphs};
-use apr_ops::tied::with_untied;
+use apr_io::NativeHost;
 use apr_source::Source;
 
 use self::given::Given;
-use self::job::{Job, meaning};
-use self::writing::Parts;
-use crate::args::RunArgs;
+use self::job::Job;
+use crate::args::{PoolingWay, RunArgs};
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::model;
-
-/// What head has which class of transformers, as far as it decides what is done with the logits.
-const GENERATES: &str = "CausalLM";
 
 /// Runs a model.
 pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome {
@@ -45,20 +37,9 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome {
     let source = Source::new(&*model.reader, context.families()?)
         .named(&model.name)
         .taken_for(&architecture);
-    let own = facts.task();
-    let asked = args.task.as_deref().map(|task| class_for(task, own.as_deref()).into_owned());
-    let task = asked.or_else(|| own.clone());
-    let job = Job {
-        args,
-        context,
-        reader: &*model.reader,
-        name: &model.name,
-        facts: &facts,
-        workers: Crew::new(context.threads()),
-    };
 
-    check_tokens(&job)?;
-    let given = Given::of(&job)?;
+    check_tokens(args, &facts)?;
+    let given = Given::of(args, context)?;
     let media = !(given.sounds.is_empty() && given.pictures.is_empty());
     if media && !args.want.is_empty() && !features::are_wanted(args) {
         let message = "--want is for arrays and texts: give the sound or picture as an array \
@@ -67,55 +48,55 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome {
     }
 
     // A head that is no language model's reads a text once, so that nothing is kept.
-    let writes = task
-        .as_deref()
-        .is_none_or(|task| task == GENERATES || task.ends_with("ConditionalGeneration"));
     let goes_on = !(given.texts.is_empty() && given.sounds.is_empty() && args.tokens.is_empty());
-    let past = writes && goes_on && args.want.is_empty();
-    let options = GraphOptions { past, task: args.task.clone(), ..GraphOptions::default() };
-    let (options, warnings) = with_untied(&source, &options)?;
-    warnings.iter().for_each(|warning| context.printer.warn(warning));
-    with_graphs(&source, &options, |weights, parts| {
-        if features::are_wanted(args) && !features::is_a_value(parts, args) {
-            return features::run(&job, given, parts);
+    let mut options = options(args, context);
+    options.keeps_past = options.generates(&facts) && goes_on && args.want.is_empty();
+    let host = host(context);
+    with_runner(&source, &facts, &options, &host, |runner| {
+        let job = Job { args, context, runner, name: &model.name };
+        if features::are_wanted(args) && !features::is_a_value(runner.parts(), args) {
+            return features::run(&job, given);
         }
-        if args.part.is_none()
-            && goes_on
-            && args.want.is_empty()
-            && let Some(parts) = Parts::of(&job, parts, weights)?
-        {
-            let hears = !given.sounds.is_empty();
-            check_options(args, hears, !hears)?;
-            return match hears {
-                true => transcription::run(&job, &given.sounds, &parts),
-                false if parts.reads_text() => text::answer(&job, &given.texts, &parts),
-                false => Err(takes_no("text", parts.encoder.0)),
+        if args.part.is_none() && goes_on && args.want.is_empty() && runner.has_decoder() {
+            let transcribes = !given.sounds.is_empty();
+            check_options(args, transcribes, !transcribes)?;
+            return match (transcribes, Transcriber::fits(runner)) {
+                (true, _) => transcription::run(&job, &given.sounds),
+                (false, false) => completion::run_pair(&job, &given.texts),
+                (false, true) => Err(Failure::Usage("the model takes no text".to_owned())),
             };
         }
-        let part = chosen(parts, args.part.as_deref())?;
-        let session = job.session(part, weights)?;
-        dispatch(&job, given, task.as_deref(), part, &session)
+        dispatch(&job, given, runner.prepare()?)
+    })
+}
+
+/// What the options ask for, whatever goes in.
+fn options(args: &RunArgs, context: &Context) -> RunOptions {
+    let mut options = RunOptions::default();
+    options.task.clone_from(&args.task);
+    options.part.clone_from(&args.part);
+    options.max_memory = context.max_memory();
+    options.max_work = args.max_work;
+    options.seed = args.seed.unwrap_or_default();
+    options.truncate = args.truncate;
+    options.pooling = args.pooling.map(Into::into);
+    options.top = args.top;
+    options
+}
+
+/// Threads, the interrupt, and warnings with the options that help.
+fn host(context: &Context) -> impl Host {
+    let printer = context.printer;
+    NativeHost::new(context.threads(), context.interrupt.clone(), move |message: &str, remedy| {
+        printer.warn(&remedy::with_advice(message, remedy));
     })
 }
 
 /// Does with what is given what the model is for.
-fn dispatch(
-    job: &Job<'_>,
-    given: Given,
-    task: Option<&str>,
-    part: &Runnable,
-    session: &Session<'_>,
-) -> Outcome {
-    let body = &part.graph.body;
-    let reads = |what| meaning(body, &body.inputs, what).is_some();
-    let generates = task.map_or_else(
-        || reads(Meaning::PastKey) || reads(Meaning::PastState),
-        |task| task == GENERATES,
-    );
-    let has_logits = meaning(body, &body.outputs, Meaning::Logits).is_some();
+fn dispatch(job: &Job<'_>, given: Given, part: Prepared<'_>) -> Outcome {
     let has_text =
         !(given.texts.is_empty() && job.args.tokens.is_empty()) && given.pictures.is_empty();
-    let writes = has_text && ((generates && has_logits) || given.texts.is_empty());
+    let writes = has_text && (part.generates() || given.texts.is_empty());
     let wants = !job.args.want.is_empty();
     check_options(job.args, false, writes && !wants)?;
     let has_answers = writes && !wants || !given.sounds.is_empty();
@@ -123,33 +104,32 @@ fn dispatch(
         let message = "--separator is for what a model writes, and this one writes nothing";
         return Err(Failure::Usage(message.to_owned()));
     }
+    let body = &part.graph().body;
     if !given.sounds.is_empty() {
-        let hears = reads(Meaning::Waveform) || sounds::detects_speech(body);
-        return if hears {
-            sounds::run(job, &given.sounds, part, session)
-        } else {
-            Err(takes_no("sound", body))
-        };
+        if part.takes_waveforms() {
+            return sounds::run(job, &given.sounds, part);
+        }
+        return Err(takes_no("sound", body));
     }
 
     if !given.pictures.is_empty() {
-        return pictures::run(job, &given.pictures, &given.texts, part, session);
+        return pictures::run(job, &given.pictures, &given.texts, part);
     }
     if !has_text {
-        return arrays::run(job, given.arrays, part, session);
+        return arrays::run(job, given.arrays, &part);
     }
 
-    match reads(Meaning::TokenIds) {
+    match part.takes(Meaning::TokenIds) {
         false => Err(takes_no("text", body)),
-        true if spans::answers(body) && !wants => spans::run(job, &given.texts, part, session),
+        true if part.answers_questions() && !wants => spans::run(job, &given.texts, part),
         true if job.args.context.is_some() => {
             let message = "--context is for models that answer questions about a text, and this \
                            one does not";
             Err(Failure::Usage(message.to_owned()))
         }
-        true if wants => arrays::of_text(job, &given.texts, part, session),
-        true if writes => text::run(job, &given.texts, session),
-        true => texts::run(job, &given.texts, part, session),
+        true if wants => arrays::of_text(job, &given.texts, &part),
+        true if writes => completion::run_part(job, &given.texts, part),
+        true => texts::run(job, &given.texts, part),
     }
 }
 
@@ -189,10 +169,10 @@ fn check_options(args: &RunArgs, transcribes: bool, writes: bool) -> Outcome {
 }
 
 /// Refuses tokens that the model does not have.
-fn check_tokens(job: &Job<'_>) -> Outcome {
-    let Some(size) = job.facts.vocabulary() else { return Ok(()) };
+fn check_tokens(args: &RunArgs, facts: &Facts) -> Outcome {
+    let Some(size) = facts.vocabulary() else { return Ok(()) };
     let is_beyond = |token: &&i64| usize::try_from(**token).map_or(true, |token| token >= size);
-    match job.args.tokens.iter().find(is_beyond) {
+    match args.tokens.iter().find(is_beyond) {
         Some(token) => Err(Failure::Usage(format!(
             "--tokens: {token} is beyond the model's vocabulary of {size} tokens, 0 to {}",
             size - 1
@@ -201,18 +181,13 @@ fn check_tokens(job: &Job<'_>) -> Outcome {
     }
 }
 
-/// The part that runs.
-fn chosen<'p>(parts: &'p [Runnable], name: Option<&str>) -> Outcome<&'p Runnable> {
-    let names = || parts.iter().map(|part| part.name.as_str()).collect::<Vec<_>>();
-    match (name, parts) {
-        (None, [part]) => Ok(part),
-        (None, _) => Err(Failure::Usage(format!(
-            "the model has several parts; choose one: --part {}",
-            names().join(" or --part ")
-        ))),
-        (Some(name), parts) => parts.iter().find(|part| part.name == name).ok_or_else(|| {
-            let name = apr::Escaped(name);
-            Failure::Usage(format!("the model has no part '{name}'; it has {}", names().join(", ")))
-        }),
+impl From<PoolingWay> for Pooling {
+    fn from(way: PoolingWay) -> Self {
+        match way {
+            PoolingWay::Mean => Self::Mean,
+            PoolingWay::Cls => Self::First,
+            PoolingWay::Max => Self::Max,
+            PoolingWay::Last => Self::Last,
+        }
     }
 }

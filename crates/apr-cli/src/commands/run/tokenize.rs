@@ -3,11 +3,12 @@
 use std::io::{self, IsTerminal, Write};
 
 use apr::Escaped;
+use apr::run::Tokenizer;
 use apr_inputs::text::Piece;
 use serde::Serialize;
 
 use super::given::{piped_text, read_text};
-use super::tokens::Tokens;
+use super::host;
 use crate::args::TokenizeArgs;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
@@ -47,14 +48,15 @@ enum Shown {
 pub(in crate::commands) fn run(args: &TokenizeArgs, context: &Context) -> Outcome {
     let model = model::look_with_companions(&args.model, context)?;
     model.reader.warnings().iter().for_each(|warning| context.printer.warn(warning));
-    let tokens = Tokens::of(&*model.reader, context)?;
+    let host = host(context);
+    let tokens = Tokenizer::of(&*model.reader, &host)?;
     let results = if args.tokens.is_empty() {
         texts(args)?
             .into_iter()
-            .map(|text| cut(&tokens, text, args, context))
+            .map(|text| cut(&tokens, text, args))
             .collect::<Outcome<Vec<_>>>()?
     } else {
-        vec![named(&tokens, args, context)?]
+        vec![named(&tokens, args)?]
     };
 
     let report = TokenizeReport { file: model.name, results };
@@ -84,40 +86,30 @@ fn texts(args: &TokenizeArgs) -> Outcome<Vec<String>> {
     Ok(texts)
 }
 
-fn cut(
-    tokens: &Tokens,
-    text: String,
-    args: &TokenizeArgs,
-    context: &Context,
-) -> Outcome<Tokenized> {
-    let pieces = tokens.pieces(&text, !args.no_special_tokens, context)?;
+fn cut(tokens: &Tokenizer<'_>, text: String, args: &TokenizeArgs) -> Outcome<Tokenized> {
+    let pieces = tokens.pieces(&text, !args.no_special_tokens)?;
     let ids: Vec<i64> = pieces.iter().map(|piece| piece.id).collect();
-    let decoded = decoded(tokens, &ids, args, context)?;
+    let decoded = decoded(tokens, &ids, args)?;
     let tokens = pieces.into_iter().map(Shown::Placed).collect();
     Ok(Tokenized { text: Some(text), ids, tokens, decoded })
 }
 
 /// What ids stand for.
-fn named(tokens: &Tokens, args: &TokenizeArgs, context: &Context) -> Outcome<Tokenized> {
+fn named(tokens: &Tokenizer<'_>, args: &TokenizeArgs) -> Outcome<Tokenized> {
     let name = |id: &i64| {
-        let token = tokens.0.token(*id).ok_or_else(|| {
+        let token = tokens.vocabulary().token(*id).ok_or_else(|| {
             Failure::Usage(format!("--tokens: {id} is not in the model's vocabulary"))
         })?;
         Ok(Shown::Alone { id: *id, token })
     };
     let shown = args.tokens.iter().map(name).collect::<Outcome<Vec<_>>>()?;
-    let decoded = decoded(tokens, &args.tokens, args, context)?;
+    let decoded = decoded(tokens, &args.tokens, args)?;
     Ok(Tokenized { text: None, ids: args.tokens.clone(), tokens: shown, decoded })
 }
 
-fn decoded(
-    tokens: &Tokens,
-    ids: &[i64],
-    args: &TokenizeArgs,
-    context: &Context,
-) -> Outcome<Option<String>> {
+fn decoded(tokens: &Tokenizer<'_>, ids: &[i64], args: &TokenizeArgs) -> Outcome<Option<String>> {
     match args.decode {
-        true => tokens.decode(ids, !args.no_special_tokens, context).map(Some),
+        true => Ok(Some(tokens.decode(ids, !args.no_special_tokens)?)),
         false => Ok(None),
     }
 }

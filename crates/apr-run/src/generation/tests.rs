@@ -3,7 +3,7 @@
 use serde_json::{Value as Json, json};
 
 use super::*;
-use crate::run::Facts;
+use crate::Facts;
 
 fn fixture() -> Json {
     let path = apr_testkit::locate::fixture("run/logits.json");

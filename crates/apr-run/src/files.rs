@@ -263,7 +263,7 @@ mod tests {
     use apr_registry::Limits;
 
     use super::*;
-    use crate::run::arrays_of;
+    use crate::arrays_of;
 
     fn values() -> Vec<(String, Value)> {
         arrays().into_iter().map(|(name, tensor)| (name, tensor.into())).collect()

@@ -6,6 +6,8 @@ use apr_registry::{CheckpointReader, Error, Result, TensorInfo};
 use serde::Serialize;
 use serde_json::Value as Json;
 
+use crate::assumed::AssumedInput;
+
 /// Elements of an output that are shown.
 const SHOWN: usize = 100_000;
 /// Most dimensions of nested JSON.
@@ -102,6 +104,9 @@ pub struct RunReport {
     pub file: String,
     /// Which of its parts ran.
     pub part: String,
+    /// Inputs that were not given, and what they were taken for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub assumed: Vec<AssumedInput>,
     /// What came out.
     pub outputs: Vec<ArrayReport>,
     /// Most bytes that values took at the same time, between two nodes.
@@ -140,6 +145,7 @@ pub fn report(file: &str, part: &str, names: &[&str], outcome: &Outcome) -> Resu
     Ok(RunReport {
         file: file.to_owned(),
         part: part.to_owned(),
+        assumed: Vec::new(),
         outputs: outputs.collect::<Result<_>>()?,
         peak_bytes: outcome.peak_bytes,
         work: outcome.work,

@@ -8,7 +8,7 @@ use super::Facts;
 
 /// The tokens of a Whisper that do not stand for text, and when they may come.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct WhisperTokens {
+pub(crate) struct WhisperTokens {
     /// Begins every text.
     pub start: i64,
     /// Ends every text.
@@ -28,7 +28,7 @@ pub struct WhisperTokens {
 impl WhisperTokens {
     /// Of a model; `None` where its configuration does not name the tokens.
     #[must_use]
-    pub fn of(facts: &Facts) -> Option<Self> {
+    pub(crate) fn of(facts: &Facts) -> Option<Self> {
         let both = [facts.file("generation_config.json"), facts.file("config.json")];
         let entry = |key: &str| {
             both.iter().flatten().find_map(|file| file.get(key).filter(|value| !value.is_null()))
@@ -53,20 +53,20 @@ impl WhisperTokens {
 
     /// The first mark of time.
     #[must_use]
-    pub fn first_mark(&self) -> i64 {
+    pub(crate) fn first_mark(&self) -> i64 {
         self.no_times.map_or(i64::MAX, |id| id + 1)
     }
 
     /// The tokens of a text, without marks of time.
     #[must_use]
-    pub fn text_of(&self, written: &[i64]) -> Vec<i64> {
+    pub(crate) fn text_of(&self, written: &[i64]) -> Vec<i64> {
         let mark = self.first_mark();
         written.iter().copied().filter(|id| *id < mark).collect()
     }
 
     /// Leaves out of the logits what may not come behind `written` where marks of time are wanted:
     /// these come in pairs, and never go back.
-    pub fn rule_out(&self, logits: &mut [f32], written: &[i64]) {
+    pub(crate) fn rule_out(&self, logits: &mut [f32], written: &[i64]) {
         let (mark, all) = (self.first_mark(), logits.len() as i64);
         self.no_times.into_iter().for_each(|id| silence(logits, id, id.saturating_add(1)));
         let is_mark = |id: &i64| *id >= mark;
@@ -116,7 +116,7 @@ impl WhisperTokens {
     /// their steps the window may be moved on by; `None` for the whole of it. `steps` is how many
     /// it has.
     #[must_use]
-    pub fn segments(&self, written: &[i64], steps: i64) -> (Vec<Segment>, Option<i64>) {
+    pub(crate) fn segments(&self, written: &[i64], steps: i64) -> (Vec<TokenSegment>, Option<i64>) {
         let mark = self.first_mark();
         let marks: Vec<bool> = written.iter().map(|id| *id >= mark).collect();
         let step = |at: usize| written.get(at).map_or(0, |id| id - mark);
@@ -126,7 +126,11 @@ impl WhisperTokens {
         if cuts.is_empty() {
             let last = marks.iter().rposition(|mark| *mark).map(step).filter(|step| *step > 0);
             return (
-                vec![Segment { start: 0, end: last.unwrap_or(steps), tokens: written.to_vec() }],
+                vec![TokenSegment {
+                    start: 0,
+                    end: last.unwrap_or(steps),
+                    tokens: written.to_vec(),
+                }],
                 None,
             );
         }
@@ -144,7 +148,7 @@ impl WhisperTokens {
         for (number, &cut) in cuts.iter().enumerate() {
             let is_open = number + 1 == cuts.len() && !ends_once;
             let end = if is_open { cut - 2 } else { cut - 1 };
-            segments.push(Segment {
+            segments.push(TokenSegment {
                 start: step(start),
                 end: step(end),
                 tokens: written[start..cut].to_vec(),
@@ -166,7 +170,7 @@ fn silence(logits: &mut [f32], from: i64, to: i64) {
 
 /// A part of a text, and when it is said, in steps from the beginning of its window.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Segment {
+pub(crate) struct TokenSegment {
     /// When it begins.
     pub start: i64,
     /// When it ends.

@@ -7,7 +7,7 @@ use super::super::softmax;
 
 /// The tokens that a change may depend on.
 #[derive(Debug, Clone, Copy)]
-pub struct Written<'w> {
+pub(crate) struct Written<'w> {
     /// All tokens so far: those that were given, and those that were generated.
     pub tokens: &'w [i64],
     /// How many of them were given.
@@ -18,7 +18,7 @@ pub struct Written<'w> {
 
 /// A change to the logits.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Processor {
+pub(crate) enum Processor {
     /// Adds to the last token of each sequence where the others of it stand before; a sequence that
     /// must not come has minus infinity.
     SequenceBias(Vec<(Vec<i64>, f32)>),
@@ -75,7 +75,7 @@ pub enum Processor {
 
 impl Processor {
     /// Changes the logits of what may follow `written`.
-    pub fn apply(&self, logits: &mut [f32], written: Written<'_>) {
+    pub(crate) fn apply(&self, logits: &mut [f32], written: Written<'_>) {
         let tokens = written.tokens;
         match self {
             Self::SequenceBias(biases) => add_biases(logits, tokens, biases),

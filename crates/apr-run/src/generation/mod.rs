@@ -8,7 +8,7 @@ use apr_infer::{Sampler, Sampling};
 use apr_registry::{Error, Result};
 use serde::Serialize;
 
-pub use processors::{Processor, Written};
+pub(crate) use processors::{Processor, Written};
 
 use super::{Facts, largest};
 
@@ -165,7 +165,7 @@ pub struct TokenLogProbabilities {
 /// The logarithms of the probabilities of a token and of the `count` likeliest, by logits as the
 /// model made them; `name` spells a token.
 #[must_use]
-pub fn log_probabilities(
+pub(crate) fn log_probabilities(
     logits: &[f32],
     token: i64,
     count: usize,

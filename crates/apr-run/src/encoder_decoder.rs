@@ -1,71 +1,74 @@
-//! Models of two parts: an encoder that reads or listens, and a decoder that writes.
+//! Models of two parts: an encoder that reads text or audio, and a decoder that writes text.
 
 use std::collections::BTreeMap;
 
-use apr::{CheckpointReader, Error};
 use apr_graph::{Body, Meaning};
-use apr_infer::{Session, Tensor, Value};
-use apr_ops::run::Runnable;
+use apr_infer::{Tensor, Value};
+use apr_registry::Error;
 
-use super::job::{Job, meaning};
-use crate::failure::Outcome;
+use crate::error::RunResult;
+use crate::runner::{Prepared, Runner};
+
+/// Names of the parts: of the encoder, of the decoder for the first token, and for later ones.
+pub(crate) const PARTS: [&str; 3] = ["encoder_model", "decoder_model", "decoder_with_past_model"];
 
 /// The parts of such a model, ready to run.
-pub(super) struct Parts<'p> {
-    job: &'p Job<'p>,
-    pub(super) encoder: (&'p Body, Session<'p>),
-    first: (&'p Body, Session<'p>),
+pub(crate) struct EncoderDecoder<'p> {
+    pub(crate) encoder: Prepared<'p>,
+    first: Prepared<'p>,
     /// Goes on with the keys and values of earlier tokens.
-    rest: (&'p Body, Session<'p>),
+    rest: Prepared<'p>,
 }
 
-impl<'p> Parts<'p> {
+impl<'p> EncoderDecoder<'p> {
     /// Finds them; `None` for a model of other parts.
-    pub(super) fn of(
-        job: &'p Job<'p>,
-        parts: &'p [Runnable],
-        weights: &'p dyn CheckpointReader,
-    ) -> Outcome<Option<Self>> {
-        let named = |name: &str| parts.iter().find(|part| part.name == name);
-        let found =
-            (named("encoder_model"), named("decoder_model"), named("decoder_with_past_model"));
-        let (Some(encoder), Some(first), Some(rest)) = found else { return Ok(None) };
-        let ready = |part: &'p Runnable| {
-            Ok::<_, crate::failure::Failure>((&part.graph.body, job.session(part, weights)?))
+    pub(crate) fn of(runner: &Runner<'p>) -> RunResult<Option<Self>> {
+        if !runner.has_decoder() {
+            return Ok(None);
+        }
+        let prepared = |name: &str| {
+            let part = runner.parts().iter().find(|part| part.name == name);
+            runner.prepared(part.ok_or_else(|| Error::format(format!("missing part '{name}'")))?)
         };
-        Ok(Some(Self { job, encoder: ready(encoder)?, first: ready(first)?, rest: ready(rest)? }))
+        let [encoder, first, rest] = PARTS.map(prepared);
+        Ok(Some(Self { encoder: encoder?, first: first?, rest: rest? }))
     }
 
-    /// Whether the encoder reads texts, and not sounds.
-    pub(super) fn reads_text(&self) -> bool {
-        let body = self.encoder.0;
-        meaning(body, &body.inputs, Meaning::TokenIds).is_some()
+    /// Whether the encoder reads text, and not audio.
+    pub(crate) fn reads_text(&self) -> bool {
+        self.encoder.takes(Meaning::TokenIds)
     }
 
-    /// What the encoder makes of its input.
-    pub(super) fn encode(&self, inputs: Vec<(String, Value)>) -> Outcome<Value> {
-        let (body, session) = &self.encoder;
-        let name = meaning(body, &body.outputs, Meaning::EncoderStates)
-            .or_else(|| meaning(body, &body.outputs, Meaning::HiddenStates))
-            .ok_or_else(|| Error::version("the encoder makes nothing that is known"))?;
-        let outcome = self.job.run(session, inputs, &[name])?;
+    /// The graph of the encoder.
+    pub(crate) fn encoder_body(&self) -> &'p Body {
+        self.encoder.body()
+    }
+
+    /// The states that the encoder makes of its input.
+    pub(crate) fn encode(&self, inputs: Vec<(String, Value)>) -> RunResult<Value> {
+        let name = self
+            .encoder
+            .output(Meaning::EncoderStates)
+            .or_else(|| self.encoder.output(Meaning::HiddenStates))
+            .ok_or_else(|| Error::version("the encoder has no output of states"))?;
+        let outcome = self.encoder.run(inputs, &[name])?;
         Ok(outcome
             .outputs
             .into_iter()
             .next()
-            .ok_or_else(|| Error::format("the encoder made nothing"))?)
+            .ok_or_else(|| Error::format("the encoder has no output"))?)
     }
 
     /// A decoder that has written nothing yet.
-    pub(super) fn decoder(&self, states: Value) -> Outcome<Decoder<'_>> {
+    pub(crate) fn decoder(&self, states: Value) -> RunResult<Decoder<'_>> {
         let length = states.tensor()?.shape().get(1).copied().unwrap_or_default();
         Ok(Decoder { parts: self, states, length, past: BTreeMap::new() })
     }
 }
 
 /// A decoder, and what it keeps of what it wrote.
-pub(super) struct Decoder<'d> {
-    parts: &'d Parts<'d>,
+pub(crate) struct Decoder<'d> {
+    parts: &'d EncoderDecoder<'d>,
     states: Value,
     /// How many vectors the encoder made.
     length: usize,
@@ -75,9 +78,9 @@ pub(super) struct Decoder<'d> {
 
 impl Decoder<'_> {
     /// The logits of what follows these tokens.
-    pub(super) fn next(&mut self, tokens: &[i64]) -> Outcome<Vec<f32>> {
-        let (body, session) =
-            if self.past.is_empty() { &self.parts.first } else { &self.parts.rest };
+    pub(crate) fn next(&mut self, tokens: &[i64]) -> RunResult<Vec<f32>> {
+        let part = if self.past.is_empty() { &self.parts.first } else { &self.parts.rest };
+        let body = part.body();
         let mut inputs = Vec::new();
         for id in &body.inputs {
             let value = body.value(*id);
@@ -90,7 +93,7 @@ impl Decoder<'_> {
                     Some(kept) => kept.clone(),
                     None => {
                         return Err(Error::format(format!(
-                            "nothing was kept for '{}'",
+                            "missing keys and values for '{}'",
                             value.name
                         ))
                         .into());
@@ -102,17 +105,17 @@ impl Decoder<'_> {
             inputs.push((value.name.clone(), given));
         }
 
-        let logits = meaning(body, &body.outputs, Meaning::Logits);
-        let logits = logits.ok_or_else(|| Error::version("the decoder makes no logits"))?;
+        let logits = part.output(Meaning::Logits);
+        let logits = logits.ok_or_else(|| Error::version("the decoder has no output of logits"))?;
         let kept = |what| matches!(what, Meaning::PresentKey | Meaning::PresentValue);
         let presents =
             body.outputs.iter().map(|id| body.value(*id)).filter(|value| kept(value.meaning));
         let mut wanted = vec![logits];
         wanted.extend(presents.map(|value| value.name.as_str()));
-        let outcome = self.parts.job.run(session, inputs, &wanted)?;
+        let outcome = part.run(inputs, &wanted)?;
         let mut outputs = wanted.iter().zip(outcome.outputs);
         let (_, logits) =
-            outputs.next().ok_or_else(|| Error::format("the decoder made nothing"))?;
+            outputs.next().ok_or_else(|| Error::format("the decoder has no output"))?;
 
         // Optimum names them so where they come out and where they go in. What this step does not
         // make anew stays.

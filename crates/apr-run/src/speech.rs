@@ -5,7 +5,7 @@ use serde::Serialize;
 /// The tokens of a row in which each frame has one: repeated ones once, without those that stand
 /// for nothing (CTC: Graves et al. 2006).
 #[must_use]
-pub fn collapsed(frames: &[usize], blank: usize) -> Vec<usize> {
+pub(crate) fn collapsed(frames: &[usize], blank: usize) -> Vec<usize> {
     let mut last = blank;
     let mut tokens = Vec::new();
     for &frame in frames {
@@ -28,7 +28,7 @@ pub struct Spoken {
 
 /// Parts whose windows of this many seconds have a probability of a half and more.
 #[must_use]
-pub fn spoken(probabilities: &[f32], window: f64) -> Vec<Spoken> {
+pub(crate) fn spoken(probabilities: &[f32], window: f64) -> Vec<Spoken> {
     let mut parts: Vec<Spoken> = Vec::new();
     let likely = probabilities.iter().enumerate().filter(|(_, probability)| **probability >= 0.5);
     for (at, _) in likely {

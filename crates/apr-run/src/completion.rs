@@ -1,0 +1,449 @@
+//! Text generation: completions, chats, and the answers of an encoder and a decoder.
+
+use apr_graph::Meaning;
+use apr_infer::{LanguageModel, Memory, Tensor, Value};
+use apr_inputs::chat::{self, Chat, Message, Template};
+use apr_inputs::text::TextStream;
+use apr_registry::{Error, Result};
+use serde::Serialize;
+
+use crate::encoder_decoder::{Decoder, EncoderDecoder};
+use crate::error::{Remedy, RunError, RunResult};
+use crate::generation::{Generation, GenerationOptions, TokenLogProbabilities, log_probabilities};
+use crate::host::isolated;
+use crate::runner::{Prepared, Runner, UntilCancelled};
+use crate::tokens::Tokenizer;
+
+/// Maximum number of tokens where nothing says another one.
+const DEFAULT_TOKENS: usize = 128;
+
+/// How text is generated.
+#[derive(Debug, Clone, Default)]
+pub struct GenerateOptions {
+    /// How tokens are chosen, and how many; what is `None` is as the model's own settings say.
+    pub sampling: GenerationOptions,
+    /// Texts before which a completion ends; with [`Prompt::Tokens`], ids.
+    pub stops: Vec<String>,
+    /// Log probabilities of each token and of so many of the likeliest at its position.
+    pub logprobs: Option<usize>,
+}
+
+/// What a completion begins with.
+#[derive(Debug, Clone, Copy)]
+pub enum Prompt<'p> {
+    /// A text, as it is.
+    Text(&'p str),
+    /// A message of a chat, written by the model's own template.
+    Chat {
+        /// The system message before it.
+        system: Option<&'p str>,
+        /// The user's message.
+        message: &'p str,
+    },
+    /// Ids of tokens; so is what is written then.
+    Tokens(&'p [i64]),
+}
+
+/// What was generated.
+#[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
+pub struct Completion {
+    /// The text that a chat's template made.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt: Option<String>,
+    /// Tokens of the prompt.
+    pub given: Vec<i64>,
+    /// Tokens that were generated.
+    pub added: Vec<i64>,
+    /// Their text; `None` for [`Prompt::Tokens`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
+    /// Why generation ended: `end` for a token that ends a text, `stop` for a stop text,
+    /// `max_tokens`, or `context` where the model takes no more.
+    pub ended: &'static str,
+    /// Of each generated token, by [`GenerateOptions::logprobs`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub logprobs: Option<Vec<TokenLogProbabilities>>,
+    /// Settings of the model that are not supported, with their values.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ignored: Vec<String>,
+}
+
+/// Generates text with a language model, or with an encoder and a decoder.
+pub struct Generator<'g> {
+    runner: Runner<'g>,
+    model: Model<'g>,
+    settings: Generation,
+    options: GenerateOptions,
+    /// Read when the first text needs it.
+    tokenizer: Option<Tokenizer<'g>>,
+}
+
+enum Model<'g> {
+    /// Continues its prompt.
+    Decoder(Box<Prepared<'g>>),
+    /// Reads the prompt with the encoder, and writes behind this token.
+    EncoderDecoder(Box<EncoderDecoder<'g>>, i64),
+}
+
+/// Whatever computes the logits of the next token.
+trait Next {
+    /// The logits of what follows all tokens so far and these.
+    fn next(&mut self, tokens: &[i64]) -> RunResult<Vec<f32>>;
+}
+
+impl Next for Decoder<'_> {
+    fn next(&mut self, tokens: &[i64]) -> RunResult<Vec<f32>> {
+        Decoder::next(self, tokens)
+    }
+}
+
+/// A language model, and what it keeps of the text so far.
+struct Causal<'r> {
+    runner: Runner<'r>,
+    language: &'r LanguageModel<'r, 'r>,
+    memory: Memory,
+}
+
+impl Next for Causal<'_> {
+    fn next(&mut self, tokens: &[i64]) -> RunResult<Vec<f32>> {
+        let host = self.runner.host;
+        let mut tap = UntilCancelled(host);
+        Ok(self.language.next(&mut self.memory, tokens, host.workers(), &mut tap)?)
+    }
+}
+
+/// What a text begins with.
+struct Begin {
+    /// The tokens before the first that is written.
+    tokens: Vec<i64>,
+    /// What the encoder was given.
+    encoder: Vec<i64>,
+    /// How many fit the model, these among them.
+    context: Option<usize>,
+}
+
+/// What a completion is written for.
+struct Asked<'a> {
+    tokenizer: Option<&'a Tokenizer<'a>>,
+    prompt: Option<String>,
+    given: Vec<i64>,
+    sink: &'a mut dyn FnMut(&str) -> Result<()>,
+}
+
+impl<'g> Generator<'g> {
+    /// A generator for the whole model: its decoder, or its encoder and decoder.
+    ///
+    /// # Errors
+    /// E003 where the model generates no text, [`RunError::Request`] where it has several parts of
+    /// which none is chosen.
+    pub fn of(runner: &Runner<'g>, options: GenerateOptions) -> RunResult<Self> {
+        let pair = match runner.options().part {
+            None => EncoderDecoder::of(runner)?.filter(EncoderDecoder::reads_text),
+            Some(_) => None,
+        };
+        match pair {
+            Some(pair) => Self::of_pair(runner, pair, options),
+            None => Self::of_part(runner.prepare()?, options),
+        }
+    }
+
+    fn of_pair(
+        runner: &Runner<'g>,
+        pair: EncoderDecoder<'g>,
+        options: GenerateOptions,
+    ) -> RunResult<Self> {
+        let start = runner.facts.decoder_start().ok_or_else(|| {
+            Error::version("the model has no decoder_start_token_id: put its config.json beside it")
+        })?;
+        Ok(Self::new(*runner, Model::EncoderDecoder(Box::new(pair), start), options))
+    }
+
+    /// A generator for a part that continues texts.
+    ///
+    /// # Errors
+    /// E003 where it does not.
+    pub fn of_part(part: Prepared<'g>, options: GenerateOptions) -> RunResult<Self> {
+        LanguageModel::new(part.session())?;
+        let runner = part.runner;
+        Ok(Self::new(runner, Model::Decoder(Box::new(part)), options))
+    }
+
+    fn new(runner: Runner<'g>, model: Model<'g>, options: GenerateOptions) -> Self {
+        let settings = Generation::of(runner.facts, &options.sampling);
+        warn_ignored(&runner, &settings);
+        Self { runner, model, settings, options, tokenizer: None }
+    }
+
+    /// How tokens are chosen: by the model's settings and the options.
+    #[must_use]
+    pub fn settings(&self) -> &Generation {
+        &self.settings
+    }
+
+    /// Generates text behind a prompt; `sink` receives it as it grows, whole characters at a time.
+    ///
+    /// # Errors
+    /// [`RunError::Request`] for an empty prompt, or one longer than the model's context
+    /// ([`Remedy::Truncate`]); E003 where the model has no tokenizer or no chat template; those of
+    /// [`Session::run`](apr_infer::Session::run) and of `sink`.
+    pub fn generate(
+        &mut self,
+        prompt: Prompt<'_>,
+        sink: &mut dyn FnMut(&str) -> Result<()>,
+    ) -> RunResult<Completion> {
+        if !matches!(prompt, Prompt::Tokens(_)) && self.tokenizer.is_none() {
+            self.tokenizer = Some(Tokenizer::of(self.runner.reader, self.runner.host)?);
+        }
+        let (chat, given) = self.encoded(prompt)?;
+        let tokenizer = self.tokenizer.as_ref().filter(|_| !matches!(prompt, Prompt::Tokens(_)));
+        let given = self.fitting(given, tokenizer.is_none())?;
+        if given.is_empty() {
+            return Err(RunError::request("the prompt is empty"));
+        }
+        self.write(Asked { tokenizer, prompt: chat, given, sink })
+    }
+
+    /// A chat as its template writes it, and the tokens of the prompt.
+    fn encoded(&self, prompt: Prompt<'_>) -> RunResult<(Option<String>, Vec<i64>)> {
+        let encode = |text: &str, special| match &self.tokenizer {
+            Some(tokenizer) => tokenizer.encode(text, special),
+            None => Ok(Vec::new()),
+        };
+        Ok(match prompt {
+            Prompt::Tokens(ids) => (None, ids.to_vec()),
+            Prompt::Text(text) => (None, encode(text, true)?),
+            Prompt::Chat { system, message } => {
+                // A template writes the tokens that begin and end a text itself.
+                let text = self.chat(system, message)?;
+                let ids = encode(&text, false)?;
+                (Some(text), ids)
+            }
+        })
+    }
+
+    /// A message as the model's template writes it.
+    fn chat(&self, system: Option<&str>, text: &str) -> RunResult<String> {
+        let facts = self.runner.facts;
+        let template = facts.get("tokenizer.chat_template").and_then(Template::from_json);
+        let template = template.ok_or_else(|| {
+            let message = "the model has no chat template: put its chat_template.jinja beside it";
+            RunError::lacking(message, Remedy::NoChat)
+        })?;
+        let message = |role: &str, content: &str| Message {
+            role: role.to_owned(),
+            content: content.to_owned(),
+        };
+        let mut messages: Vec<Message> =
+            system.iter().map(|system| message("system", system)).collect();
+        messages.push(message("user", text));
+        let (tokens, now) = (facts.special_tokens(), self.runner.host.now());
+        Ok(isolated(self.runner.host, "the chat template", move || {
+            chat::render(&template, &Chat { messages: &messages, tokens: &tokens, now })
+        })?)
+    }
+
+    /// Refuses what is longer than the model's context, or leaves out its end where that is wanted.
+    fn fitting(&self, mut given: Vec<i64>, are_tokens: bool) -> RunResult<Vec<i64>> {
+        let facts = self.runner.facts;
+        let count = given.len();
+        let Some(context) = facts.context().filter(|context| count > *context) else {
+            return Ok(given);
+        };
+        if !self.runner.options.truncate {
+            let what = if are_tokens { "the tokens given are" } else { "the text is" };
+            return Err(RunError::with_remedy(
+                format!("{what} {count} tokens long, and the model's context has {context}"),
+                Remedy::Truncate,
+            ));
+        }
+        // What continues its prompt needs room for a token.
+        let kept = match self.model {
+            Model::Decoder(_) => context.saturating_sub(1),
+            Model::EncoderDecoder(..) => context,
+        };
+        self.runner
+            .warn(&format!("the last {} of the text's {count} tokens are left out", count - kept));
+        given.truncate(kept);
+        Ok(given)
+    }
+
+    fn write(&self, asked: Asked<'_>) -> RunResult<Completion> {
+        match &self.model {
+            Model::Decoder(part) => {
+                let language = LanguageModel::new(part.session())?;
+                let causal =
+                    Causal { runner: self.runner, language: &language, memory: Memory::default() };
+                let context = self.runner.facts.context();
+                let begin = Begin { tokens: asked.given.clone(), encoder: Vec::new(), context };
+                self.complete(causal, begin, asked)
+            }
+            Model::EncoderDecoder(parts, start) => {
+                let states = parts.encode(encoder_inputs(parts, &asked.given)?)?;
+                let context = self.runner.facts.decoder_context();
+                let begin = Begin { tokens: vec![*start], encoder: asked.given.clone(), context };
+                self.complete(parts.decoder(states)?, begin, asked)
+            }
+        }
+    }
+
+    /// Maximum number of tokens behind so many.
+    fn most(&self, given: usize) -> usize {
+        let most = self.settings.most(given).unwrap_or(DEFAULT_TOKENS);
+        if most == 0 && self.options.sampling.max_tokens.is_none() {
+            self.runner.host.warn(
+                &format!("the model's settings leave no token behind the {given} of the prompt"),
+                Some(Remedy::MaxTokens),
+            );
+        }
+        most
+    }
+
+    /// Adds tokens until something ends the text.
+    fn complete(
+        &self,
+        mut model: impl Next,
+        begin: Begin,
+        asked: Asked<'_>,
+    ) -> RunResult<Completion> {
+        let settings = &self.settings;
+        let most = self.most(begin.tokens.len());
+        let room = begin.context.map_or(usize::MAX, |size| size.saturating_sub(begin.tokens.len()));
+        let mut chooser = settings.begin(&begin.tokens, &begin.encoder, most);
+        let stream = asked.tokenizer.map(|tokenizer| tokenizer.stream(&begin.tokens));
+        let mut growing = GrowingText {
+            stream: stream.transpose()?,
+            stops: [&self.options.stops[..], settings.stops()].concat(),
+            sink: asked.sink,
+            text: String::new(),
+            shown: 0,
+        };
+
+        let name = |id: i64| asked.tokenizer.and_then(|tokenizer| tokenizer.vocabulary().token(id));
+        let (mut added, mut next, mut logprobs) = (Vec::new(), begin.tokens, Vec::new());
+        let ended = loop {
+            if added.len() >= most {
+                break "max_tokens";
+            }
+            if added.len() >= room {
+                let context = begin.context.unwrap_or_default();
+                self.runner.warn(&format!(
+                    "ended: context: the model's context of {context} tokens is full"
+                ));
+                break "context";
+            }
+
+            let mut logits = model.next(&next)?;
+            let own = self.options.logprobs.map(|count| (logits.clone(), count));
+            chooser.process(&mut logits);
+            let token = chooser.choose(&logits)?;
+            if settings.ends().contains(&token) {
+                break "end";
+            }
+            logprobs.extend(own.map(|(own, count)| log_probabilities(&own, token, count, name)));
+            added.push(token);
+            if growing.add(token)? {
+                break "stop";
+            }
+            next = vec![token];
+        };
+
+        let text = growing.finish()?;
+        Ok(Completion {
+            prompt: asked.prompt,
+            given: asked.given,
+            added,
+            text: asked.tokenizer.map(|_| text),
+            ended,
+            logprobs: self.options.logprobs.map(|_| logprobs),
+            ignored: settings.ignored().to_vec(),
+        })
+    }
+}
+
+/// Names the model's settings that are not supported.
+pub(crate) fn warn_ignored(runner: &Runner<'_>, settings: &Generation) {
+    if !settings.ignored().is_empty() {
+        runner.warn(&format!(
+            "settings of generation_config.json that are not supported: {}",
+            settings.ignored().join(", ")
+        ));
+    }
+}
+
+/// A text as the inputs of the encoder.
+fn encoder_inputs(parts: &EncoderDecoder<'_>, given: &[i64]) -> RunResult<Vec<(String, Value)>> {
+    let body = parts.encoder_body();
+    let mut inputs = Vec::new();
+    for value in body.inputs.iter().map(|id| body.value(*id)) {
+        let row = match value.meaning {
+            Meaning::TokenIds => given.to_vec(),
+            Meaning::AttentionMask => vec![1; given.len()],
+            _ => continue,
+        };
+        inputs.push((value.name.clone(), Tensor::new(vec![1, row.len()], row)?.into()));
+    }
+    Ok(inputs)
+}
+
+/// The text as it grows, handed on as far as it is whole characters.
+struct GrowingText<'a> {
+    /// `None` where tokens are written as their ids.
+    stream: Option<TextStream<'a>>,
+    stops: Vec<String>,
+    sink: &'a mut dyn FnMut(&str) -> Result<()>,
+    text: String,
+    shown: usize,
+}
+
+impl GrowingText<'_> {
+    /// Adds a token; true where the text has come to a stop text.
+    fn add(&mut self, token: i64) -> Result<bool> {
+        let stop = match &mut self.stream {
+            Some(stream) => {
+                self.text.push_str(&stream.push(token)?);
+                self.stops.iter().filter_map(|stop| self.text.find(stop.as_str())).min()
+            }
+            None => {
+                let space = if self.text.is_empty() { "" } else { " " };
+                self.text.push_str(&format!("{space}{token}"));
+                self.stops.iter().any(|stop| *stop == token.to_string()).then_some(self.text.len())
+            }
+        };
+
+        if let Some(at) = stop {
+            self.text.truncate(at);
+        }
+
+        self.show(false)?;
+        Ok(stop.is_some())
+    }
+
+    /// Hands on the rest, and returns the text.
+    fn finish(mut self) -> Result<String> {
+        if let Some(stream) = self.stream.take() {
+            let rest = stream.finish()?;
+            let is_cut = self.stops.iter().any(|stop| rest.contains(stop.as_str()));
+            self.text.push_str(if is_cut { "" } else { &rest });
+        }
+        self.show(true)?;
+        Ok(self.text)
+    }
+
+    /// Hands on what is new; what may be the beginning of a stop text, only at the end.
+    fn show(&mut self, all: bool) -> Result<()> {
+        let held = if all {
+            0
+        } else {
+            self.stops.iter().map(|stop| stop.len().saturating_sub(1)).max().unwrap_or(0)
+        };
+        let mut end = self.text.len().saturating_sub(held).max(self.shown.min(self.text.len()));
+        while !self.text.is_char_boundary(end) {
+            end -= 1;
+        }
+
+        let start = self.shown.min(end);
+        self.shown = end;
+        (self.sink)(&self.text[start..end])
+    }
+}

@@ -1,0 +1,69 @@
+//! Running models on text, audio, images and arrays.
+//!
+//! [`with_runner`] prepares a model and hands out a [`Runner`]; a [`Prepared`] part of it does the
+//! work:
+//!
+//! | input | task | entry |
+//! |---|---|---|
+//! | text | completion, text to text, chat | [`Generator`] |
+//! | text | embeddings, classification, token labels, fill-mask | [`TextEncoder`] |
+//! | a question and a text | extractive question answering | [`QuestionAnswering`] |
+//! | audio | transcription by Whisper | [`Transcriber`] |
+//! | audio | transcription by CTC, classification, embeddings, voice activity | [`AudioEncoder`] |
+//! | images | classification, embeddings, scores of candidate texts | [`ImageEncoder`] |
+//! | arrays | whatever the graph computes | [`Prepared::run`] |
+//!
+//! Nothing here opens files, starts threads or reads a clock: a [`Host`] lends them. Values are
+//! those of transformers, whose pipelines these tasks are.
+#![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
+
+mod arrays;
+mod assumed;
+mod audio;
+mod completion;
+mod context;
+mod encoder_decoder;
+mod error;
+mod facts;
+mod features;
+mod files;
+mod generation;
+mod given;
+mod host;
+mod images;
+mod protobuf;
+mod question_answering;
+mod runner;
+mod scores;
+mod speech;
+mod text_encoder;
+mod tokens;
+mod transcription;
+mod whisper;
+
+pub use apr_inputs::is_guarded;
+pub use apr_ops::graph::Runnable;
+pub use arrays::{ArrayReport, RunReport, arrays_of, report};
+pub use assumed::{AssumedInput, assumed};
+pub use audio::{AudioEncoder, AudioFile, AudioResult, AudioTask};
+pub use completion::{Completion, GenerateOptions, Generator, Prompt};
+pub use error::{Remedy, RunError, RunResult};
+pub use facts::{Facts, Pooling};
+pub use features::{AudioFeatures, ImageFeatures};
+pub use files::ArrayFile;
+pub use generation::{
+    Chooser, Generation, GenerationOptions, LogProbability, TokenLogProbabilities,
+};
+pub use given::Given;
+pub use host::{Host, NoHost};
+pub use images::{ImageEncoder, ImageResult, ImageTask, TextScore};
+pub use question_answering::{Answer, Answers, QuestionAnswering};
+pub use runner::{
+    InputKind, Prepared, RunOptions, Runner, known_inputs, token_inputs, with_runner,
+};
+pub use scores::{largest, normalize, pool, sigmoid, softmax};
+pub use speech::Spoken;
+pub use text_encoder::{Label, MaskToken, TextEncoder, TextTask, TokenLabel};
+pub use tokens::Tokenizer;
+pub use transcription::{Segment, Transcriber, Transcription, TranscriptionOptions};

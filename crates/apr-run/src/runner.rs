@@ -1,0 +1,417 @@
+//! A model that is ready to run, and its parts.
+
+use apr_blocks::{GraphOptions, class_for};
+use apr_core::Escaped;
+use apr_graph::{Body, Graph, Meaning, Node, Origin, ValueId};
+use apr_infer::{Engine, Flow, Outcome, RunLimits, Session, Step, Tap, Tensor, Value};
+use apr_ops::graph::{Runnable, with_graphs};
+use apr_ops::tied::with_untied;
+use apr_registry::{CheckpointReader, Error, IoCause};
+use apr_source::Source;
+
+use crate::audio::detects_speech;
+use crate::encoder_decoder::PARTS;
+use crate::error::{Remedy, RunError, RunResult};
+use crate::facts::{Facts, Pooling};
+use crate::host::Host;
+use crate::question_answering::ENDS;
+
+/// The class of transformers whose head continues texts.
+const GENERATES: &str = "CausalLM";
+
+/// What a run is to do, whatever goes in.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct RunOptions {
+    /// What the head is for, such as `CausalLM` or `text-classification`; that of the configuration
+    /// by default.
+    pub task: Option<String>,
+    /// The part of a model that has several, such as `encoder_model`.
+    pub part: Option<String>,
+    /// Keys and values of earlier tokens are kept, so that a text is continued token by token.
+    pub keeps_past: bool,
+    /// Bytes of all values and weights in memory; 4 GiB by default.
+    pub max_memory: u64,
+    /// Steps of work for each run of a graph ([`apr_core::Work`]); by default as many as
+    /// [`Session::run`] says.
+    pub max_work: Option<u64>,
+    /// Random seed; 0 by default.
+    pub seed: u64,
+    /// Leaves out the end of a text that is longer than the model's context, which is an error
+    /// otherwise.
+    pub truncate: bool,
+    /// How the states of tokens become one vector; as the model says by default, else their mean.
+    pub pooling: Option<Pooling>,
+    /// Number of labels, tokens or answers to return; 5 by default.
+    pub top: usize,
+}
+
+impl Default for RunOptions {
+    fn default() -> Self {
+        Self {
+            task: None,
+            part: None,
+            keeps_past: true,
+            max_memory: 4 << 30,
+            max_work: None,
+            seed: 0,
+            truncate: false,
+            pooling: None,
+            top: 5,
+        }
+    }
+}
+
+/// Calls `then` with a model that is ready to run.
+///
+/// # Errors
+/// E003 where the model has no graph and its family is not known, what reading its files ends with,
+/// and what `then` ends with.
+pub fn with_runner<R, E: From<Error>>(
+    source: &Source<'_>,
+    facts: &Facts,
+    options: &RunOptions,
+    host: &dyn Host,
+    then: impl FnOnce(&Runner<'_>) -> Result<R, E>,
+) -> Result<R, E> {
+    let graph_options = GraphOptions {
+        past: options.keeps_past,
+        task: options.task.clone(),
+        ..GraphOptions::default()
+    };
+    let (graph_options, warnings) = with_untied(source, &graph_options)?;
+    warnings.iter().for_each(|warning| host.warn(warning, None));
+    with_graphs(source, &graph_options, |weights, parts| {
+        then(&Runner { host, options, reader: source.reader(), weights, parts, facts })
+    })
+}
+
+/// A model, and what every task of it needs.
+#[derive(Clone, Copy)]
+pub struct Runner<'r> {
+    pub(crate) host: &'r dyn Host,
+    pub(crate) options: &'r RunOptions,
+    /// The model as its file has it.
+    pub(crate) reader: &'r dyn CheckpointReader,
+    /// Its tensors by the names that the graphs use.
+    weights: &'r dyn CheckpointReader,
+    parts: &'r [Runnable],
+    pub(crate) facts: &'r Facts,
+}
+
+impl<'r> Runner<'r> {
+    /// Its graphs: one, or several where an encoder and a decoder run apart.
+    #[must_use]
+    pub fn parts(&self) -> &'r [Runnable] {
+        self.parts
+    }
+
+    /// The model as its file has it.
+    #[must_use]
+    pub fn reader(&self) -> &'r dyn CheckpointReader {
+        self.reader
+    }
+
+    /// Whether it has an encoder, and a decoder that writes token by token.
+    #[must_use]
+    pub fn has_decoder(&self) -> bool {
+        PARTS.iter().all(|name| self.parts.iter().any(|part| part.name == *name))
+    }
+
+    /// What the model says about itself.
+    #[must_use]
+    pub fn facts(&self) -> &'r Facts {
+        self.facts
+    }
+
+    /// What the run is to do.
+    #[must_use]
+    pub fn options(&self) -> &'r RunOptions {
+        self.options
+    }
+
+    /// The class of transformers that the head belongs to, without the family's name.
+    pub(crate) fn task(&self) -> Option<String> {
+        task_of(self.facts, self.options)
+    }
+
+    /// The part that [`RunOptions::part`] names, or the only one, ready to run.
+    ///
+    /// # Errors
+    /// [`RunError::Request`] where it names none of several, or one that is not there, else those
+    /// of [`Engine::prepare`].
+    pub fn prepare(&self) -> RunResult<Prepared<'r>> {
+        self.prepared(self.part()?)
+    }
+
+    /// The part that [`RunOptions::part`] names, or the only one.
+    ///
+    /// # Errors
+    /// [`RunError::Request`] where it names none of several, or one that is not there.
+    pub fn part(&self) -> RunResult<&'r Runnable> {
+        let names =
+            || self.parts.iter().map(|part| part.name.as_str()).collect::<Vec<_>>().join(", ");
+        match (self.options.part.as_deref(), self.parts) {
+            (None, [part]) => Ok(part),
+            (None, _) => Err(RunError::with_remedy(
+                format!("the model has several parts: {}", names()),
+                Remedy::Part,
+            )),
+            (Some(name), parts) => parts.iter().find(|part| part.name == name).ok_or_else(|| {
+                let (name, names) = (Escaped(name), names());
+                RunError::request(format!("the model has no part '{name}'; it has {names}"))
+            }),
+        }
+    }
+
+    /// The part that [`RunOptions::part`] names, or the first one that takes this kind of input.
+    ///
+    /// # Errors
+    /// [`RunError::Request`] where there is none.
+    pub fn part_taking(&self, kind: InputKind) -> RunResult<&'r Runnable> {
+        if self.options.part.is_some() {
+            return self.part();
+        }
+        self.parts
+            .iter()
+            .find(|part| kind.fits(&part.graph.body))
+            .ok_or_else(|| RunError::request(format!("the model takes no {}", kind.name())))
+    }
+
+    pub(crate) fn prepared(&self, part: &'r Runnable) -> RunResult<Prepared<'r>> {
+        let mut limits = RunLimits::default();
+        limits.max_memory = self.options.max_memory;
+        limits.max_work = self.options.max_work;
+        limits.seed = self.options.seed;
+        let session = Engine::prepare(&part.graph, self.weights, limits)?;
+        Ok(Prepared { runner: *self, part, session })
+    }
+
+    pub(crate) fn warn(&self, message: &str) {
+        self.host.warn(message, None);
+    }
+}
+
+/// Whether a model with these facts writes texts, rather than reading them once.
+pub(crate) fn task_of(facts: &Facts, options: &RunOptions) -> Option<String> {
+    let own = facts.task();
+    let asked = options.task.as_deref().map(|task| class_for(task, own.as_deref()).into_owned());
+    asked.or(own)
+}
+
+impl RunOptions {
+    /// For texts that are read as a whole: no keys and values are kept.
+    #[must_use]
+    pub fn reading() -> Self {
+        Self { keeps_past: false, ..Self::default() }
+    }
+
+    /// Whether the head generates text, so that keeping keys and values pays.
+    #[must_use]
+    pub fn generates(&self, facts: &Facts) -> bool {
+        task_of(facts, self)
+            .is_none_or(|task| task == GENERATES || task.ends_with("ConditionalGeneration"))
+    }
+}
+
+/// A part of a model, ready to run any number of times.
+pub struct Prepared<'p> {
+    pub(crate) runner: Runner<'p>,
+    part: &'p Runnable,
+    pub(crate) session: Session<'p>,
+}
+
+impl<'p> Prepared<'p> {
+    /// The part's name: `model`, `encoder_model`.
+    #[must_use]
+    pub fn name(&self) -> &'p str {
+        &self.part.name
+    }
+
+    /// What it computes.
+    #[must_use]
+    pub fn graph(&self) -> &'p Graph {
+        &self.part.graph
+    }
+
+    pub(crate) fn body(&self) -> &'p Body {
+        &self.part.graph.body
+    }
+
+    /// The graph with its weights.
+    #[must_use]
+    pub fn session(&self) -> &Session<'p> {
+        &self.session
+    }
+
+    /// Whether an input means this.
+    #[must_use]
+    pub fn takes(&self, meaning: Meaning) -> bool {
+        self.input(meaning).is_some()
+    }
+
+    /// Whether it takes the samples of audio, rather than a spectrum.
+    #[must_use]
+    pub fn takes_waveforms(&self) -> bool {
+        self.takes(Meaning::Waveform) || detects_speech(self.body())
+    }
+
+    /// Whether it continues texts: by its head, or by the keys and values that it keeps.
+    #[must_use]
+    pub fn generates(&self) -> bool {
+        let generates = self.runner.task().map_or_else(
+            || self.takes(Meaning::PastKey) || self.takes(Meaning::PastState),
+            |task| task == GENERATES,
+        );
+        generates && self.output(Meaning::Logits).is_some()
+    }
+
+    /// Whether it says where an answer to a question starts and ends.
+    #[must_use]
+    pub fn answers_questions(&self) -> bool {
+        let body = self.body();
+        let names: Vec<&str> =
+            body.outputs.iter().map(|id| body.value(*id).name.as_str()).collect();
+        ENDS.iter().all(|end| names.contains(end))
+    }
+
+    pub(crate) fn input(&self, what: Meaning) -> Option<&'p str> {
+        meaning(self.body(), &self.body().inputs, what)
+    }
+
+    pub(crate) fn output(&self, what: Meaning) -> Option<&'p str> {
+        meaning(self.body(), &self.body().outputs, what)
+    }
+
+    /// Runs the graph: inputs by name in, the values called `wanted` out, in their order.
+    ///
+    /// # Errors
+    /// Those of [`Session::run`]; E007 where the [`Host`] cancels it.
+    pub fn run(&self, inputs: Vec<(String, Value)>, wanted: &[&str]) -> RunResult<Outcome> {
+        let host = self.runner.host;
+        let mut tap = UntilCancelled(host);
+        let outcome = self.session.run(inputs, wanted, host.workers(), &mut tap)?;
+        if outcome.stopped {
+            return Err(Error::io(IoCause::Interrupted, "interrupted").into());
+        }
+        Ok(outcome)
+    }
+
+    /// One array that comes out.
+    pub(crate) fn one(&self, inputs: Vec<(String, Value)>, wanted: &str) -> RunResult<Tensor> {
+        let outcome = self.run(inputs, &[wanted])?;
+        let value =
+            outcome.outputs.first().ok_or_else(|| Error::format("the graph has no output"))?;
+        Ok(value.tensor()?.clone())
+    }
+
+    /// Tokens as the inputs of the graph: ids, and a mask, types and positions where it takes them.
+    ///
+    /// # Errors
+    /// [`RunError::Request`] where it takes something else as well.
+    pub fn token_inputs(&self, ids: &[i64]) -> RunResult<Vec<(String, Value)>> {
+        token_inputs(self.body(), ids)
+    }
+}
+
+/// Tokens as the inputs of a graph: ids, and a mask, types and positions where it takes them.
+///
+/// # Errors
+/// [`RunError::Request`] where it takes something else as well.
+pub fn token_inputs(body: &Body, ids: &[i64]) -> RunResult<Vec<(String, Value)>> {
+    let inputs = known_inputs(body, ids)?;
+    let is_known = |name: &str| inputs.iter().any(|(known, _)| known == name);
+    let mut needed =
+        body.inputs.iter().map(|id| body.value(*id)).filter(|value| value.origin == Origin::Input);
+    match needed.find(|value| !is_known(&value.name)) {
+        Some(value) => {
+            let message = format!("missing input '{}'", Escaped(&value.name));
+            Err(RunError::with_remedy(message, Remedy::Arrays))
+        }
+        None => Ok(inputs),
+    }
+}
+
+/// Those of a graph's inputs that tokens are, and nothing of the others.
+///
+/// # Errors
+/// E003 where the graph takes tokens of a type that numbers have no place in.
+pub fn known_inputs(body: &Body, ids: &[i64]) -> RunResult<Vec<(String, Value)>> {
+    let mut inputs = Vec::new();
+    for value in body.inputs.iter().map(|id| body.value(*id)) {
+        let row = match value.meaning {
+            _ if value.origin != Origin::Input => continue,
+            Meaning::TokenIds => ids.to_vec(),
+            Meaning::AttentionMask => vec![1; ids.len()],
+            Meaning::TokenTypes => vec![0; ids.len()],
+            Meaning::PositionIds => (0..).take(ids.len()).collect(),
+            _ => continue,
+        };
+        let row = Tensor::new(vec![1, row.len()], row)?;
+        let row = row.cast(value.element().unwrap_or(row.element()))?;
+        inputs.push((value.name.clone(), Value::Tensor(row)));
+    }
+    Ok(inputs)
+}
+
+/// What people have for a model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum InputKind {
+    /// Text, or ids of tokens.
+    Text,
+    /// Audio files.
+    Audio,
+    /// Image files.
+    Image,
+    /// Arrays, by the names of inputs.
+    Arrays,
+}
+
+impl InputKind {
+    /// As errors call it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Text => "text",
+            Self::Audio => "audio",
+            Self::Image => "image",
+            Self::Arrays => "arrays",
+        }
+    }
+
+    /// Whether a graph takes it.
+    #[must_use]
+    pub fn fits(self, body: &Body) -> bool {
+        let takes = |what| meaning(body, &body.inputs, what).is_some();
+        match self {
+            Self::Text => takes(Meaning::TokenIds),
+            Self::Audio => takes(Meaning::Mel) || takes(Meaning::Waveform) || detects_speech(body),
+            Self::Image => takes(Meaning::Pixels),
+            Self::Arrays => true,
+        }
+    }
+}
+
+/// Stops a run that the host cancels.
+pub(crate) struct UntilCancelled<'h>(pub(crate) &'h dyn Host);
+
+impl Tap for UntilCancelled<'_> {
+    /// No node, until then: a run whose nodes are looked at is slower.
+    fn wants(&mut self, _: &str, _: &Node) -> bool {
+        self.0.is_cancelled()
+    }
+
+    fn before(&mut self, _: &str, _: &Node) {}
+
+    fn after(&mut self, _: &Step<'_>) -> Flow {
+        Flow::Stop
+    }
+}
+
+/// Name of the input or output that means something.
+pub(crate) fn meaning<'b>(body: &'b Body, list: &[ValueId], meaning: Meaning) -> Option<&'b str> {
+    list.iter()
+        .map(|id| body.value(*id))
+        .find(|value| value.meaning == meaning)
+        .map(|value| value.name.as_str())
+}

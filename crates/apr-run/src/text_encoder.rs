@@ -1,0 +1,291 @@
+//! Text that a model reads as a whole: embeddings, labels, and tokens for masks.
+
+use apr_core::Escaped;
+use apr_graph::Meaning;
+use apr_infer::Tensor;
+use apr_registry::Error;
+use serde::Serialize;
+use serde_json::Value as Json;
+
+use crate::error::{Remedy, RunError, RunResult};
+use crate::facts::Pooling;
+use crate::runner::{Prepared, Runner, task_of};
+use crate::scores::{largest, normalize, pool, sigmoid, softmax};
+use crate::tokens::Tokenizer;
+
+/// What a model makes of a text, by its head.
+#[derive(Debug, Clone, Serialize)]
+#[serde(tag = "task", rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum TextTask {
+    /// One vector for the text.
+    Embedding {
+        /// How the states of tokens became one vector: `mean`, `cls`, `max`, `last`, or `model`
+        /// where the graph does it.
+        pooling: &'static str,
+        /// Whether it was brought to length 1.
+        normalized: bool,
+        /// The vector.
+        vector: Vec<f32>,
+    },
+    /// Labels of the whole text, the likeliest first.
+    Classification {
+        /// At most [`RunOptions::top`](crate::RunOptions::top).
+        labels: Vec<Label>,
+    },
+    /// The likeliest label of each token.
+    TokenLabels {
+        /// In the order of the text.
+        tokens: Vec<TokenLabel>,
+    },
+    /// Tokens for each mask, the likeliest first.
+    FillMask {
+        /// In the order of the text.
+        gaps: Vec<Vec<MaskToken>>,
+    },
+}
+
+/// A label and its probability.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Label {
+    /// As the configuration names it.
+    pub label: String,
+    /// From 0 to 1.
+    pub score: f64,
+}
+
+/// The label of a token.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct TokenLabel {
+    /// As the vocabulary spells it.
+    pub token: String,
+    /// Its likeliest label.
+    #[serde(flatten)]
+    pub label: Label,
+}
+
+/// A token for a mask.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct MaskToken {
+    /// In the vocabulary.
+    pub id: i64,
+    /// Its text, or its spelling where it has none.
+    pub token: String,
+    /// Probability.
+    pub score: f64,
+}
+
+/// Reads texts with a model that reads them as a whole.
+///
+/// Its head decides what [`read`](Self::read) returns.
+pub struct TextEncoder<'e> {
+    part: Prepared<'e>,
+    tokenizer: Tokenizer<'e>,
+}
+
+impl<'e> TextEncoder<'e> {
+    /// A reader of texts for a part that takes tokens.
+    ///
+    /// # Errors
+    /// E003 where the model has no tokenizer, [`RunError::Request`] where the part takes no tokens.
+    pub fn of_part(part: Prepared<'e>) -> RunResult<Self> {
+        if !part.takes(Meaning::TokenIds) {
+            return Err(RunError::request("the model takes no text"));
+        }
+        let tokenizer = Tokenizer::of(part.runner.reader, part.runner.host)?;
+        Ok(Self { part, tokenizer })
+    }
+
+    /// Whether [`read`](Self::read) returns embeddings.
+    #[must_use]
+    pub fn embeds(&self) -> bool {
+        self.part.output(Meaning::Logits).is_none()
+    }
+
+    /// Reads a text.
+    ///
+    /// # Errors
+    /// [`RunError::Request`] for a text longer than the model's context ([`Remedy::Truncate`]) and
+    /// one without a mask where the model fills masks; E003 where nothing is known of its outputs;
+    /// those of [`Session::run`](apr_infer::Session::run).
+    pub fn read(&self, text: &str) -> RunResult<TextTask> {
+        let ids = self.part.runner.text_ids(&self.tokenizer, text)?;
+        if let Some(name) = self.part.output(Meaning::Logits) {
+            let logits = self.run(name, &ids)?;
+            return match logits.rank() {
+                2 => self.classes(&logits),
+                _ if self.fills_masks(&logits) => self.masks(&logits, &ids),
+                _ => self.token_labels(&logits, &ids),
+            };
+        }
+
+        let states = self
+            .part
+            .output(Meaning::HiddenStates)
+            .or_else(|| self.part.output(Meaning::EncoderStates));
+        if let Some(name) = states {
+            return self.embedding(&self.run(name, &ids)?);
+        }
+        let Some(pooled) = self.part.output(Meaning::Pooled) else {
+            return Err(RunError::with_remedy(
+                "the meaning of the model's outputs is not known, so they can't be shown as an \
+                 answer to a text",
+                Remedy::Arrays,
+            ));
+        };
+        let vector = self.run(pooled, &ids)?.floats()?.into_owned();
+        Ok(TextTask::Embedding { pooling: "model", normalized: false, vector })
+    }
+
+    fn run(&self, wanted: &str, ids: &[i64]) -> RunResult<Tensor> {
+        self.part.one(self.part.token_inputs(ids)?, wanted)
+    }
+
+    fn embedding(&self, states: &Tensor) -> RunResult<TextTask> {
+        let runner = &self.part.runner;
+        let known = runner.facts.pooling();
+        let (pooling, normalized) = match (runner.options.pooling, known) {
+            (Some(pooling), known) => (pooling, known.is_some_and(|(_, normalized)| normalized)),
+            (None, Some(known)) => known,
+            (None, None) => {
+                runner.host.warn(
+                    "the model does not say how to pool the states of tokens: their mean is taken",
+                    Some(Remedy::Pooling),
+                );
+                (Pooling::Mean, false)
+            }
+        };
+
+        let width = states.shape().last().copied().unwrap_or_default();
+        let mut vector = pool(&states.floats()?, width, pooling);
+        if normalized {
+            normalize(&mut vector);
+        }
+
+        Ok(TextTask::Embedding { pooling: pooling.name(), normalized, vector })
+    }
+
+    fn classes(&self, logits: &Tensor) -> RunResult<TextTask> {
+        Ok(TextTask::Classification { labels: self.part.runner.labels(&logits.floats()?) })
+    }
+
+    /// Whether the logits are those of tokens, and not of labels.
+    fn fills_masks(&self, logits: &Tensor) -> bool {
+        let Runner { facts, options, .. } = self.part.runner;
+        let labels = facts.get("num_labels").and_then(Json::as_u64);
+        let width = logits.shape().last().map(|width| *width as u64);
+        task_of(facts, options).map_or(labels != width, |task| task != "TokenClassification")
+    }
+
+    fn masks(&self, logits: &Tensor, ids: &[i64]) -> RunResult<TextTask> {
+        let vocabulary = self.tokenizer.vocabulary();
+        let special = self.part.runner.facts.special_tokens();
+        let mask =
+            special.iter().find(|(role, _)| role == "mask_token").map(|(_, token)| token.as_str());
+        let candidates = mask.into_iter().chain(["[MASK]", "<mask>"]);
+        let mask = candidates.filter_map(|token| vocabulary.id(token).map(|id| (token, id))).next();
+        let (spelled, mask) =
+            mask.ok_or_else(|| Error::version("the tokenizer has no mask token"))?;
+        let values = logits.floats()?;
+        let width = logits.shape().last().copied().unwrap_or(1).max(1);
+        let rows = ids.iter().zip(values.chunks_exact(width)).filter(|(id, _)| **id == mask);
+        let gaps: Vec<Vec<MaskToken>> = rows.map(|(_, row)| self.mask_tokens(row)).collect();
+        if gaps.is_empty() {
+            return Err(RunError::request(format!(
+                "the text has no mask: write {} where a word is missing",
+                Escaped(spelled)
+            )));
+        }
+
+        Ok(TextTask::FillMask { gaps })
+    }
+
+    fn mask_tokens(&self, logits: &[f32]) -> Vec<MaskToken> {
+        let vocabulary = self.tokenizer.vocabulary();
+        let scores = softmax(logits);
+        let token = |at: usize| {
+            let id = at as i64;
+            // The text of the token, or the name of one that has no text.
+            let text = vocabulary.decode(&[id]).unwrap_or_default().trim().to_owned();
+            let token =
+                if text.is_empty() { vocabulary.token(id).unwrap_or_default() } else { text };
+            MaskToken { id, token, score: scores[at] }
+        };
+        largest(&scores, self.part.runner.options.top).into_iter().map(token).collect()
+    }
+
+    fn token_labels(&self, logits: &Tensor, ids: &[i64]) -> RunResult<TextTask> {
+        let values = logits.floats()?;
+        let width = logits.shape().last().copied().unwrap_or(1).max(1);
+        let label = |(id, row): (&i64, &[f32])| {
+            let scores = softmax(row);
+            let best = largest(&scores, 1).first().copied().unwrap_or_default();
+            let label = Label { label: self.part.runner.facts.label(best), score: scores[best] };
+            TokenLabel { token: self.tokenizer.vocabulary().token(*id).unwrap_or_default(), label }
+        };
+        Ok(TextTask::TokenLabels {
+            tokens: ids.iter().zip(values.chunks_exact(width)).map(label).collect(),
+        })
+    }
+}
+
+impl Runner<'_> {
+    /// The likeliest labels. Where a model may give several, or has one alone, each has a
+    /// probability of its own.
+    pub(crate) fn labels(&self, logits: &[f32]) -> Vec<Label> {
+        let several = self.facts.config("problem_type").and_then(Json::as_str)
+            == Some("multi_label_classification");
+        let scores = if several || logits.len() == 1 { sigmoid(logits) } else { softmax(logits) };
+        let label = |at: usize| Label { label: self.facts.label(at), score: scores[at] };
+        largest(&scores, self.options.top).into_iter().map(label).collect()
+    }
+
+    /// The tokens of a text, as many as the model takes.
+    ///
+    /// # Errors
+    /// [`RunError::Request`] for more, unless they are to be left out.
+    pub fn text_ids(&self, tokenizer: &Tokenizer<'_>, text: &str) -> RunResult<Vec<i64>> {
+        let most = self.facts.context().unwrap_or(usize::MAX);
+        let (ids, left_out) = tokenizer.encode_at_most(text, most)?;
+
+        // Sentence encoders are meant to be given the beginning of longer texts.
+        let expected =
+            self.options.truncate || self.facts.file("sentence_bert_config.json").is_some();
+        match left_out {
+            0 => Ok(ids),
+            _ if expected => {
+                self.warn(&format!(
+                    "the model takes {most} tokens: the last {left_out} of the text are left out"
+                ));
+                Ok(ids)
+            }
+            _ => Err(RunError::with_remedy(
+                format!("the text is {} tokens long, and the model takes {most}", most + left_out),
+                Remedy::Truncate,
+            )),
+        }
+    }
+
+    /// Tokens that the caller gave, as many as the model takes.
+    ///
+    /// # Errors
+    /// [`RunError::Request`] for more, unless they are to be left out.
+    pub fn token_ids(&self, mut ids: Vec<i64>) -> RunResult<Vec<i64>> {
+        let count = ids.len();
+        let Some(most) = self.facts.context().filter(|most| count > *most) else {
+            return Ok(ids);
+        };
+        if !self.options.truncate {
+            return Err(RunError::with_remedy(
+                format!("the tokens given are {count}, and the model takes {most}"),
+                Remedy::Truncate,
+            ));
+        }
+        self.warn(&format!(
+            "the model takes {most} tokens: the last {} are left out",
+            count - most
+        ));
+        ids.truncate(most);
+        Ok(ids)
+    }
+}

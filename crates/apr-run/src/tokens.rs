@@ -1,0 +1,118 @@
+//! The tokenizer that came with a model.
+//!
+//! Its files come from a stranger, and the libraries that read them may panic or take forever on
+//! hostile ones: they run where the [`Host`] isolates them.
+
+use std::sync::Arc;
+
+use apr_inputs::text::{PairWindow, Piece, TextStream, TextTokens, TokenizerSource, Windows};
+use apr_registry::{CheckpointReader, Result};
+
+use crate::error::{Remedy, RunError, RunResult};
+use crate::host::{Host, isolated};
+
+/// What errors call it.
+const WHAT: &str = "the tokenizer";
+
+/// A model's tokenizer.
+#[derive(Clone)]
+pub struct Tokenizer<'h> {
+    host: &'h dyn Host,
+    tokens: Arc<TextTokens>,
+}
+
+impl<'h> Tokenizer<'h> {
+    /// Reads it; `None` where the model has none.
+    ///
+    /// # Errors
+    /// E001 for files that are no tokenizer, E003 for a kind that is not known, E008 over a limit.
+    pub fn find(reader: &dyn CheckpointReader, host: &'h dyn Host) -> Result<Option<Self>> {
+        let source = TokenizerSource::of(reader)?;
+        let Some((tokens, warnings)) = isolated(host, WHAT, move || source.read())? else {
+            return Ok(None);
+        };
+        warnings.iter().for_each(|warning| host.warn(warning, None));
+        Ok(Some(Self { host, tokens: Arc::new(tokens) }))
+    }
+
+    /// Reads it.
+    ///
+    /// # Errors
+    /// Those of [`find`](Self::find), and E003 where the model has none.
+    pub fn of(reader: &dyn CheckpointReader, host: &'h dyn Host) -> RunResult<Self> {
+        Self::find(reader, host)?.ok_or_else(|| {
+            let message = "the model has no tokenizer: put its tokenizer.json beside it";
+            RunError::lacking(message, Remedy::TokenIds)
+        })
+    }
+
+    /// The tokens of a text; `special` adds those that begin and end one.
+    ///
+    /// # Errors
+    /// E001 and E008 where the tokenizer fails.
+    pub fn encode(&self, text: &str, special: bool) -> Result<Vec<i64>> {
+        let text = text.to_owned();
+        self.isolated(move |tokens| tokens.encode(&text, special))
+    }
+
+    /// The tokens of a text that has this many at most, and how many it has more.
+    ///
+    /// # Errors
+    /// E001 and E008 where the tokenizer fails.
+    pub fn encode_at_most(&self, text: &str, most: usize) -> Result<(Vec<i64>, usize)> {
+        let text = text.to_owned();
+        self.isolated(move |tokens| tokens.encode_at_most(&text, most))
+    }
+
+    /// The tokens of a text with the bytes that they cover; `special` adds those that begin and end
+    /// one.
+    ///
+    /// # Errors
+    /// E001 and E008 where the tokenizer fails.
+    pub fn pieces(&self, text: &str, special: bool) -> Result<Vec<Piece>> {
+        let text = text.to_owned();
+        self.isolated(move |tokens| tokens.pieces(&text, special))
+    }
+
+    /// The windows of a question and a text.
+    pub(crate) fn pair(
+        &self,
+        question: &str,
+        text: &str,
+        windows: Windows,
+    ) -> Result<Vec<PairWindow>> {
+        let (question, text) = (question.to_owned(), text.to_owned());
+        self.isolated(move |tokens| tokens.pair(&question, &text, windows))
+    }
+
+    /// The text of tokens; `special` spells out those that stand for no text.
+    ///
+    /// # Errors
+    /// E001 and E008 where the tokenizer fails.
+    pub fn decode(&self, ids: &[i64], special: bool) -> Result<String> {
+        let ids = ids.to_vec();
+        self.isolated(move |tokens| match special {
+            true => tokens.decode_all(&ids),
+            false => tokens.decode(&ids),
+        })
+    }
+
+    /// The tokenizer itself, for lookups that can't hang.
+    #[must_use]
+    pub fn vocabulary(&self) -> &TextTokens {
+        &self.tokens
+    }
+
+    /// Decodes tokens one after the other, behind those of a prompt.
+    pub(crate) fn stream(&self, prompt: &[i64]) -> Result<TextStream<'_>> {
+        TextStream::behind(&self.tokens, prompt)
+    }
+
+    fn isolated<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&TextTokens) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let tokens = Arc::clone(&self.tokens);
+        isolated(self.host, WHAT, move || work(&tokens))
+    }
+}

@@ -1,0 +1,414 @@
+//! Speech transcribed by a Whisper, window by window (Radford et al. 2022).
+
+use apr_core::{DType, Escaped, keys};
+use apr_graph::{Body, Meaning};
+use apr_infer::{Tensor, Value};
+use apr_inputs::sound::{LogMel, MelSettings};
+use apr_registry::{CheckpointReader, Error};
+use apr_source::companions::learn_from;
+use serde::Serialize;
+use serde_json::Value as Json;
+
+use crate::audio::{AudioFile, Decoded, takes_no_audio};
+use crate::completion::warn_ignored;
+use crate::encoder_decoder::EncoderDecoder;
+use crate::error::{Remedy, RunError, RunResult};
+use crate::generation::{Generation, GenerationOptions};
+use crate::runner::Runner;
+use crate::tokens::Tokenizer;
+use crate::whisper::{TokenSegment, WhisperTokens};
+
+/// Frames of the spectrum for each state of the encoder.
+const FRAMES_A_STEP: usize = 2;
+
+/// How speech is transcribed.
+#[derive(Debug, Clone, Default)]
+pub struct TranscriptionOptions {
+    /// Source language, such as `en`; detected by default.
+    pub language: Option<String>,
+    /// Translate into English.
+    pub translate: bool,
+    /// The model is asked for the time of each segment.
+    pub timestamps: bool,
+    /// How tokens are chosen, and how many at most for each file.
+    pub sampling: GenerationOptions,
+}
+
+/// What was said.
+#[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
+pub struct Transcription {
+    /// The file.
+    pub sound: AudioFile,
+    /// `transcription`.
+    pub task: &'static str,
+    /// Its code, where the model knows several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub language: Option<String>,
+    /// All segments.
+    pub text: String,
+    /// Parts of the text with their times.
+    pub segments: Vec<Segment>,
+    /// Tokens of all windows, with those of times.
+    pub tokens: Vec<i64>,
+    /// Why transcription ended: `end` of the audio, or `max_tokens`.
+    pub ended: &'static str,
+    /// Settings of the model that are not supported, with their values.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ignored: Vec<String>,
+}
+
+/// A part of what was said.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Segment {
+    /// Seconds from the beginning.
+    pub start: f64,
+    /// Seconds from the beginning.
+    pub end: f64,
+    /// As the tokens spell it.
+    pub text: String,
+}
+
+/// How a Whisper's spectrum is made.
+pub(crate) struct LogMelInput {
+    mel: LogMel,
+    /// Name of the input.
+    input: String,
+    mels: usize,
+    /// Frames of a window.
+    frames: usize,
+    hop: usize,
+    rate: u32,
+}
+
+impl LogMelInput {
+    pub(crate) fn of(runner: &Runner<'_>, body: &Body) -> RunResult<Self> {
+        let input = body
+            .inputs
+            .iter()
+            .map(|id| body.value(*id))
+            .find(|value| value.meaning == Meaning::Mel);
+        let input = input.ok_or_else(takes_no_audio)?;
+        let sizes: Vec<usize> = input
+            .shape()
+            .unwrap_or_default()
+            .iter()
+            .filter_map(|dim| usize::try_from(dim.size()?).ok())
+            .collect();
+        let [.., mels, frames] = sizes[..] else {
+            return Err(Error::version("a spectrum of unknown size").into());
+        };
+        let number = |key: &str, usual: usize| {
+            runner
+                .audio_setting(key)
+                .and_then(|number| usize::try_from(number).ok())
+                .unwrap_or(usual)
+        };
+        let (points, hop) = (number("n_fft", 400), number("hop_length", 160));
+        let filterbank = filterbank(runner.reader)?;
+        let mel = LogMel::new(MelSettings { points, hop, mels, filterbank })?;
+        Ok(Self { mel, input: input.name.clone(), mels, frames, hop, rate: runner.audio_rate() })
+    }
+
+    /// Samples of a window.
+    fn window(&self) -> usize {
+        self.frames * self.hop
+    }
+
+    /// The spectrum of a file, row by row.
+    fn spectrum(
+        &self,
+        runner: &Runner<'_>,
+        name: &str,
+        bytes: Vec<u8>,
+    ) -> RunResult<(Vec<f32>, AudioFile)> {
+        let Decoded { mut sound, file } = runner.decode_audio(name, bytes, self.rate)?;
+
+        // A short file is a window with silence behind it; of a longer one, the spectrum is made
+        // as a whole.
+        sound.samples.resize(sound.samples.len().max(self.window()), 0.0);
+        Ok((self.mel.spectrum(&sound.samples)?, file))
+    }
+
+    /// The spectrum as the input of the graph, as long as the file is, and one window at least.
+    pub(crate) fn input(
+        &self,
+        runner: &Runner<'_>,
+        name: &str,
+        bytes: Vec<u8>,
+    ) -> RunResult<Vec<(String, Value)>> {
+        let (spectrum, _) = self.spectrum(runner, name, bytes)?;
+        let frames = spectrum.len() / self.mels;
+        let spectrum = Tensor::new(vec![1, self.mels, frames], spectrum)?;
+        Ok(vec![(self.input.clone(), spectrum.into())])
+    }
+}
+
+/// Transcribes speech with a Whisper.
+pub struct Transcriber<'t> {
+    runner: Runner<'t>,
+    options: TranscriptionOptions,
+    parts: EncoderDecoder<'t>,
+    tokenizer: Tokenizer<'t>,
+    special: WhisperTokens,
+    hearing: LogMelInput,
+    settings: Generation,
+    /// Most tokens of a window.
+    longest: usize,
+}
+
+impl<'t> Transcriber<'t> {
+    /// Whether a model has an encoder of audio and a decoder of text.
+    #[must_use]
+    pub fn fits(runner: &Runner<'_>) -> bool {
+        let encoder = runner.parts().iter().find(|part| part.name == "encoder_model");
+        encoder.is_some_and(|part| {
+            let body = &part.graph.body;
+            body.inputs.iter().any(|id| body.value(*id).meaning == Meaning::Mel)
+        })
+    }
+
+    /// A transcriber for a model that [fits](Self::fits).
+    ///
+    /// # Errors
+    /// [`RunError::Request`] where it does not; E003 where it lacks a tokenizer or the tokens that
+    /// begin a text.
+    pub fn of(runner: &Runner<'t>, options: TranscriptionOptions) -> RunResult<Self> {
+        let parts = EncoderDecoder::of(runner)?.ok_or_else(takes_no_audio)?;
+        let hearing = LogMelInput::of(runner, parts.encoder_body())?;
+        let facts = runner.facts;
+        let special = WhisperTokens::of(facts).ok_or_else(|| {
+            Error::version(
+                "the model does not say with which tokens a text begins: put its \
+                 generation_config.json beside it",
+            )
+        })?;
+        let length =
+            facts.file("generation_config.json").and_then(|file| file.get("max_length")?.as_u64());
+        let length = length.or_else(|| facts.config("max_length").and_then(Json::as_u64));
+
+        // All of OpenAI's models have 448.
+        let positions = facts.config("max_target_positions").and_then(Json::as_u64).unwrap_or(448);
+        let longest = usize::try_from(length.unwrap_or(positions).min(positions)).unwrap_or(448);
+        let tokenizer = Tokenizer::of(runner.reader, runner.host)?;
+        let settings = Generation::of(facts, &options.sampling);
+        warn_ignored(runner, &settings);
+        Ok(Self { runner: *runner, options, parts, tokenizer, special, hearing, settings, longest })
+    }
+
+    /// How tokens are chosen: by the model's settings and the options.
+    #[must_use]
+    pub fn settings(&self) -> &Generation {
+        &self.settings
+    }
+
+    /// Transcribes an audio file; `name` is for reports.
+    ///
+    /// # Errors
+    /// What decoding ends with (E001, E002, E003, E008), [`RunError::Request`] for a language that
+    /// the model does not know; those of [`Session::run`](apr_infer::Session::run).
+    pub fn transcribe(&self, name: &str, bytes: Vec<u8>) -> RunResult<Transcription> {
+        let hearing = &self.hearing;
+        let (spectrum, report) = hearing.spectrum(&self.runner, name, bytes)?;
+        let all = spectrum.len() / hearing.mels;
+        let (window, frames) = (hearing.window(), hearing.frames);
+        let step = window as f64 / f64::from(hearing.rate) / (frames / FRAMES_A_STEP) as f64;
+        let (mut place, mut begin, mut segments, mut written) = (0, None, Vec::new(), Vec::new());
+        let mut left = self.options.sampling.max_tokens.unwrap_or(usize::MAX);
+        while place < all && left > 0 {
+            let here = frames.min(all - place);
+            let states = self
+                .parts
+                .encode(vec![(hearing.input.clone(), self.window(&spectrum, all, place)?)])?;
+
+            // The language is detected in the first window only.
+            let begin = match &begin {
+                Some(begin) => begin,
+                None => begin.insert(self.begin(&states)?),
+            };
+            let tokens = self.write(states, begin, left)?;
+            left = left.saturating_sub(tokens.len());
+            let steps = (here / FRAMES_A_STEP) as i64;
+            let (mut parts, moved) = self.special.segments(&tokens, steps);
+
+            // What a next window would write again stays where there is none.
+            let whole: usize = parts.iter().map(|part| part.tokens.len()).sum();
+            if left == 0 && whole < tokens.len() {
+                let start = parts.last().map_or(0, |part| part.end);
+                parts.push(TokenSegment { start, end: steps, tokens: tokens[whole..].to_vec() });
+            }
+
+            for part in parts {
+                let seconds =
+                    |steps: i64| place as f64 / FRAMES_A_STEP as f64 * step + steps as f64 * step;
+                let text =
+                    self.tokenizer.vocabulary().decode(&self.special.text_of(&part.tokens))?;
+                written.extend(part.tokens);
+                segments.push(Segment { start: seconds(part.start), end: seconds(part.end), text });
+            }
+
+            let moved = moved
+                .and_then(|steps| usize::try_from(steps).ok())
+                .map_or(here, |steps| steps * FRAMES_A_STEP);
+
+            // A text that ends where it begins would be written for ever.
+            place += if moved == 0 { here } else { moved.min(here) };
+        }
+
+        let language = begin.and_then(|begin: Vec<i64>| {
+            self.special
+                .languages
+                .iter()
+                .find(|(_, id)| begin.contains(id))
+                .map(|(code, _)| code.clone())
+        });
+
+        let text = segments
+            .iter()
+            .map(|said: &Segment| said.text.as_str())
+            .collect::<String>()
+            .trim()
+            .to_owned();
+        Ok(Transcription {
+            sound: report,
+            task: "transcription",
+            language,
+            text,
+            segments,
+            tokens: written,
+            ended: if left == 0 { "max_tokens" } else { "end" },
+            ignored: self.settings.ignored().to_vec(),
+        })
+    }
+
+    /// The part of a spectrum that begins at a frame, with nothing behind its end.
+    fn window(&self, spectrum: &[f32], all: usize, place: usize) -> RunResult<Value> {
+        let (mels, frames) = (self.hearing.mels, self.hearing.frames);
+        let here = frames.min(all - place);
+        let mut values = Vec::with_capacity(mels * frames);
+        for row in spectrum.chunks_exact(all) {
+            values.extend_from_slice(&row[place..place + here]);
+            values.extend(std::iter::repeat_n(0.0, frames - here));
+        }
+        Ok(Tensor::new(vec![1, mels, frames], values)?.into())
+    }
+
+    /// The tokens that a text begins with: the language, which the model detects where it is not
+    /// given, and the task.
+    fn begin(&self, states: &Value) -> RunResult<Vec<i64>> {
+        let special = &self.special;
+        let mut begin = vec![special.start];
+        let wanted = self.options.language.as_deref();
+        if special.languages.is_empty() {
+            if wanted.is_some() || self.options.translate {
+                return Err(RunError::with_remedy(
+                    "the model knows one language",
+                    Remedy::NoLanguage,
+                ));
+            }
+        } else {
+            begin.push(self.language(wanted, states)?);
+            let task = if self.options.translate { special.translate } else { special.transcribe };
+            begin.extend(task);
+        }
+
+        begin.extend(special.no_times.filter(|_| !self.times()));
+        Ok(begin)
+    }
+
+    /// Whether marks of time are written: where they are asked for.
+    fn times(&self) -> bool {
+        self.options.timestamps && self.special.no_times.is_some()
+    }
+
+    fn language(&self, wanted: Option<&str>, states: &Value) -> RunResult<i64> {
+        let languages = &self.special.languages;
+        if let Some(wanted) = wanted {
+            let found = languages.iter().find(|(code, _)| code == wanted);
+            return found.map(|(_, id)| *id).ok_or_else(|| {
+                let codes: Vec<&str> = languages.iter().map(|(code, _)| code.as_str()).collect();
+                RunError::request(format!(
+                    "the model does not know the language '{}'; it knows {}",
+                    Escaped(wanted),
+                    codes.join(", ")
+                ))
+            });
+        }
+
+        let logits = self.parts.decoder(states.clone())?.next(&[self.special.start])?;
+        let logit = |id: i64| {
+            usize::try_from(id)
+                .ok()
+                .and_then(|id| logits.get(id).copied())
+                .unwrap_or(f32::NEG_INFINITY)
+        };
+
+        let likeliest =
+            languages.iter().rev().max_by(|(_, a), (_, b)| logit(*a).total_cmp(&logit(*b)));
+        Ok(likeliest.map_or(self.special.start, |(_, id)| *id))
+    }
+
+    /// What is said in a window, in so many tokens at most.
+    fn write(&self, states: Value, begin: &[i64], left: usize) -> RunResult<Vec<i64>> {
+        let mut decoder = self.parts.decoder(states)?;
+        let (mut written, mut next) = (Vec::new(), begin.to_vec());
+        let room = self.longest.saturating_sub(begin.len());
+        let room = match self.options.sampling.max_tokens {
+            Some(_) => room,
+            None => room.min(self.settings.most(begin.len()).unwrap_or(room)),
+        };
+        let mut chooser = self.settings.begin(begin, &[], room);
+        while written.len() < room.min(left) {
+            let mut logits = decoder.next(&next)?;
+            chooser.process(&mut logits);
+            if self.times() {
+                self.special.rule_out(&mut logits, &written);
+            }
+            let token = chooser.choose(&logits)?;
+            if self.settings.ends().contains(&token) {
+                return Ok(written);
+            }
+            written.push(token);
+            next = vec![token];
+        }
+
+        if room <= left {
+            self.runner.warn(&format!(
+                "ended: context: a window has more than {} tokens; the rest of its text is left \
+                 out",
+                room + begin.len()
+            ));
+        }
+        Ok(written)
+    }
+}
+
+/// The weights of the bands, which travel with the model or follow from its settings.
+fn filterbank(reader: &dyn CheckpointReader) -> RunResult<Vec<f32>> {
+    let floats = |bytes: &[u8]| {
+        bytes
+            .chunks_exact(4)
+            .map(|four| f32::from_le_bytes([four[0], four[1], four[2], four[3]]))
+            .collect()
+    };
+
+    let name = keys::MEL_FILTERBANK_TENSOR;
+    if let Some(position) =
+        reader.tensors().iter().position(|info| info.name == name && info.dtype == DType::F32)
+    {
+        let len = usize::try_from(reader.tensors()[position].byte_len()?)
+            .map_err(|_| Error::memory("a filterbank"))?;
+        let mut bytes = vec![0; len];
+        reader.read_tensor(position, 0, &mut bytes)?;
+        return Ok(floats(&bytes));
+    }
+    let learnt = learn_from(reader)?;
+    let tensor =
+        learnt.tensors.iter().find(|tensor| tensor.info.name == name).ok_or_else(|| {
+            Error::version(
+                "no audio preprocessor configuration: put the model's preprocessor_config.json \
+                 beside it",
+            )
+        })?;
+    Ok(floats(&tensor.bytes))
+}

@@ -1,0 +1,146 @@
+//! A model that runs: the tasks of [`run`](crate::run), a call each.
+
+use std::num::NonZeroUsize;
+use std::path::Path;
+
+use apr_io::{Interrupt, NativeHost, io_error};
+use apr_run::{
+    Facts, GenerateOptions, Generator, Prompt, Remedy, RunError, RunOptions, RunResult, Runner,
+    TextEncoder, TextTask, Transcriber, TranscriptionOptions, with_runner,
+};
+
+use crate::Model;
+
+impl Model {
+    /// Prepares the model for running, and calls `then` with it; `warn` receives warnings. What
+    /// runs several times, such as a chat, belongs into one call.
+    ///
+    /// ```
+    /// use apr::run::{GenerateOptions, Generator, Prompt, RunError, RunOptions};
+    ///
+    /// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/tiny-llama");
+    /// let model = apr::Model::open(path)?;
+    /// let warn = |message: &str, _| eprintln!("warning: {message}");
+    /// let answers = model.run_with(&RunOptions::default(), warn, |runner| {
+    ///     let mut generator = Generator::of(runner, GenerateOptions::default())?;
+    ///     let mut answer = |prompt| generator.generate(Prompt::Text(prompt), &mut |_| Ok(()));
+    ///     Ok([answer("12+34=")?, answer("20+22=")?])
+    /// })?;
+    /// assert_eq!(answers.map(|answer| answer.text.unwrap_or_default()), ["46\n", "42\n"]);
+    /// # Ok::<(), RunError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// E003 where the model has no graph and its family is not known, what reading its files ends
+    /// with, and what `then` ends with.
+    pub fn run_with<R>(
+        &self,
+        options: &RunOptions,
+        warn: impl Fn(&str, Option<Remedy>) + Sync,
+        then: impl FnOnce(&Runner<'_>) -> RunResult<R>,
+    ) -> RunResult<R> {
+        let threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
+        let host = NativeHost::new(threads, Interrupt::default(), warn);
+        let facts = Facts::of(self.reader())?;
+        let done = with_runner(&self.source(), &facts, options, &host, then);
+        self.check_unchanged()?;
+        done
+    }
+
+    /// Generates text behind a prompt, as the model's own settings say. Warnings are dropped:
+    /// [`run_with`](Self::run_with) hands them on.
+    ///
+    /// ```
+    /// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/tiny-llama");
+    /// let model = apr::Model::open(path)?;
+    /// assert_eq!(model.generate("12+34=")?, "46\n");
+    /// # Ok::<(), apr::run::RunError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`Generator::generate`].
+    pub fn generate(&self, prompt: &str) -> RunResult<String> {
+        self.run_with(
+            &RunOptions::default(),
+            |_, _| {},
+            |runner| {
+                let mut generator = Generator::of(runner, GenerateOptions::default())?;
+                let completion = generator.generate(Prompt::Text(prompt), &mut |_| Ok(()))?;
+                Ok(completion.text.unwrap_or_default())
+            },
+        )
+    }
+
+    /// What the model makes of texts that it reads as a whole, by its head: embeddings, labels, or
+    /// tokens for masks. Warnings are dropped: [`run_with`](Self::run_with) hands them on.
+    ///
+    /// # Errors
+    /// Those of [`TextEncoder::read`].
+    pub fn read_texts<T: AsRef<str>>(
+        &self,
+        texts: impl IntoIterator<Item = T>,
+    ) -> RunResult<Vec<TextTask>> {
+        let options = RunOptions::reading();
+        self.run_with(
+            &options,
+            |_, _| {},
+            |runner| {
+                let encoder = TextEncoder::of_part(runner.prepare()?)?;
+                texts.into_iter().map(|text| encoder.read(text.as_ref())).collect()
+            },
+        )
+    }
+
+    /// One vector for each text, as the model pools and normalizes. Warnings are dropped:
+    /// [`run_with`](Self::run_with) hands them on.
+    ///
+    /// ```no_run
+    /// let model = apr::Model::open("all-MiniLM-L6-v2")?;
+    /// let vectors = model.embed(["a text", "another one"])?;
+    /// assert_eq!(vectors[0].len(), 384);
+    /// # Ok::<(), apr::run::RunError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`TextEncoder::read`], and [`RunError::Request`] where its head makes no
+    /// embeddings.
+    pub fn embed<T: AsRef<str>>(
+        &self,
+        texts: impl IntoIterator<Item = T>,
+    ) -> RunResult<Vec<Vec<f32>>> {
+        let refusal = || RunError::request("the model's head makes no embeddings");
+        self.run_with(
+            &RunOptions::reading(),
+            |_, _| {},
+            |runner| {
+                let encoder = TextEncoder::of_part(runner.prepare()?)?;
+                if !encoder.embeds() {
+                    return Err(refusal());
+                }
+                let vector = |made| match made {
+                    TextTask::Embedding { vector, .. } => Ok(vector),
+                    _ => Err(refusal()),
+                };
+                texts.into_iter().map(|text| encoder.read(text.as_ref()).and_then(vector)).collect()
+            },
+        )
+    }
+
+    /// Transcribes an audio file with a Whisper. Warnings are dropped:
+    /// [`run_with`](Self::run_with) hands them on.
+    ///
+    /// # Errors
+    /// E007 when the file can't be read, otherwise those of [`Transcriber::transcribe`].
+    pub fn transcribe(&self, audio: impl AsRef<Path>) -> RunResult<String> {
+        let path = audio.as_ref();
+        let bytes = std::fs::read(path).map_err(|error| io_error(&error, path))?;
+        self.run_with(
+            &RunOptions::default(),
+            |_, _| {},
+            |runner| {
+                let transcriber = Transcriber::of(runner, TranscriptionOptions::default())?;
+                Ok(transcriber.transcribe(&path.display().to_string(), bytes)?.text)
+            },
+        )
+    }
+}
