@@ -1,6 +1,6 @@
 //! What the model's file says beside tensors and graph.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use apr_core::protobuf::{Span, Walker};
 use apr_core::{ByteSource, Limits, Metadata, Result};
@@ -19,6 +19,15 @@ pub const TENSORS: &str = "tensors";
 /// Entry of [`METADATA`]: what of the file a graph has no words for, and how many of each there
 /// are.
 pub const UNSAID: &str = "unsaid";
+
+/// Key of a pair of the model: a JSON list of the matrices that are the transpose of what their
+/// names say, in files that `apr` writes. ONNX multiplies by `[inputs, outputs]`, and checkpoints
+/// have `[outputs, inputs]`.
+pub const TRANSPOSED: &str = "apr.transposed";
+
+/// Key of a pair of the model: a JSON list of the floats that the graph computes with and that are
+/// no weights, in files that `apr` writes.
+pub const CONSTANTS: &str = "apr.constants";
 
 /// Longest value of a pair that is kept as metadata. The file around the tensors has all of it.
 const LONGEST: u64 = 64 << 10;
@@ -107,6 +116,15 @@ fn pairs(properties: &[Property], walker: &mut Walker<'_>) -> Result<Map<String,
         pairs.insert(property.key.clone(), property.text(walker)?.into());
     }
     Ok(pairs)
+}
+
+/// The names that a pair of the model lists, [`TRANSPOSED`] or [`CONSTANTS`]; none where its value
+/// is no list of texts.
+pub(crate) fn noted(model: &Model, key: &str, walker: &mut Walker<'_>) -> Result<HashSet<String>> {
+    let Some(found) = model.properties.iter().find(|property| property.key == key) else {
+        return Ok(HashSet::new());
+    };
+    Ok(serde_json::from_str(&found.text(walker)?).unwrap_or_default())
 }
 
 /// What of the file a graph has no words for, by what it is.

@@ -57,7 +57,7 @@ use apr_core::protobuf::decode_varint;
 use apr_core::{Alignments, Computes, Convention, Format, QuantizedTypes, Target};
 use apr_graph::ElementType;
 
-pub use describe::{METADATA, TENSORS, UNSAID};
+pub use describe::{CONSTANTS, METADATA, TENSORS, TRANSPOSED, UNSAID};
 pub use reader::{OnnxReader, open, open_as_stored, open_in};
 
 /// A model.

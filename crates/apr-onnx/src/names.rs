@@ -40,6 +40,13 @@ pub(crate) struct Revealed {
     pub(crate) stored_shape: Option<Vec<u64>>,
 }
 
+impl Revealed {
+    /// A matrix that the file says to be the transpose of what its name says.
+    pub(crate) fn transposed(name: &str) -> Self {
+        Self { name: name.to_owned(), transposed: true, squeezed: false, stored_shape: None }
+    }
+}
+
 /// A tensor whose name may be nobody's.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Candidate<'m> {

@@ -49,11 +49,14 @@ pub fn scan(source: &dyn ByteSource, limits: &Limits) -> Result<Scan> {
     let mut found = of_model(&model);
     let mut walker = Walker::new(source, limits);
     each_tensor(&model, &mut |name, tensor| {
-        if let Some(place) = Place::of(tensor, &mut walker)?
-            && check_location(&place.location).is_err()
-        {
-            found.outside.push((name, place.location));
+        let Some(last) = Place::of(tensor, &mut walker)? else { return Ok(()) };
+        // Of several, loaders may take another one than the last.
+        let mut locations = vec![last.location];
+        for property in tensor.external.iter().filter(|property| property.key == "location") {
+            locations.push(property.text(&mut walker)?);
         }
+        let outside = locations.into_iter().find(|location| check_location(location).is_err());
+        found.outside.extend(outside.map(|location| (name, location)));
         Ok(())
     })?;
     Ok(found)

@@ -7,6 +7,7 @@
 
 mod alike;
 mod compare;
+mod explained;
 mod metadata;
 mod options;
 mod pairing;
@@ -22,6 +23,7 @@ use apr_registry::{CheckpointReader, Pipeline, Result};
 use apr_tokenizer::vocabulary;
 
 pub use alike::{Alike, alike};
+pub use explained::Explained;
 pub use options::{DiffOptions, Side};
 pub use parts::{PartOfDiff, diff_in_parts, diff_part, diff_units};
 pub use report::{DiffReport, L2Gate, MetadataChange, TensorDiff, Verdict, VocabChanges};
@@ -92,6 +94,7 @@ fn judged(
         tensors,
         removed: pairing.removed,
         added: pairing.added,
+        explained: pairing.explained,
         vocab,
         metadata: metadata_changes(left, right)?,
         structure: None,

@@ -117,6 +117,50 @@ pub fn with_companions(
     Ok(checkpoint)
 }
 
+/// A checkpoint with a configuration that does not lie beside its weights: the bytes of a
+/// `config.json`, which becomes one of its companions.
+///
+/// # Errors
+/// E001 for what is no configuration, E007 when it can't be read, E008 when it exceeds the limits.
+pub fn with_config(
+    inner: Box<dyn CheckpointReader>,
+    config: Box<dyn ByteSource>,
+    limits: &Limits,
+) -> Result<FolderCheckpoint> {
+    limits.check_metadata(config.len())?;
+    let bytes = read_vec(&config, 0, config.len())?;
+    Metadata::parse(without_mark(&bytes))?;
+
+    let mut checkpoint = FolderCheckpoint {
+        metadata: inner.metadata().clone(),
+        warnings: inner.warnings().to_vec(),
+        companions: inner.companions().to_vec(),
+        left_out: inner.left_out().to_vec(),
+        inner,
+        beside: Vec::new(),
+        limits: *limits,
+    };
+
+    // What a container writes where nothing is known is no configuration.
+    let metadata = &mut checkpoint.metadata;
+    if metadata.text(keys::MODEL_TYPE).is_some_and(|name| ["", "unknown"].contains(&name)) {
+        metadata.remove(keys::MODEL_TYPE);
+    }
+    if metadata.object(keys::ARCHITECTURE).is_some_and(Map::is_empty) {
+        metadata.remove(keys::ARCHITECTURE);
+    }
+
+    checkpoint.companions.push(Companion { name: CONFIG.to_owned(), len: config.len() });
+    checkpoint.beside.push(Beside { source: config, kept: OnceLock::from(bytes) });
+    checkpoint.describe()?;
+    Ok(checkpoint)
+}
+
+/// A text without the mark of its byte order.
+fn without_mark(bytes: &[u8]) -> &[u8] {
+    bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes)
+}
+
 /// A checkpoint that was opened by itself, with a warning where it is one shard of several; `set`
 /// is the folder it is in.
 ///
@@ -199,7 +243,7 @@ impl FolderCheckpoint {
             return Ok(());
         };
         let bytes = self.read_companion(position)?;
-        let config = match Metadata::parse(bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes)) {
+        let config = match Metadata::parse(without_mark(&bytes)) {
             Ok(config) => config,
             Err(error) => {
                 self.warnings.push(error.in_file(CONFIG).to_string());

@@ -51,7 +51,7 @@ pub use apr_numpy as numpy;
 pub use apr_onnx as onnx;
 pub use apr_pytorch as pytorch;
 pub use apr_safetensors as safetensors;
-pub use folder::{FolderCheckpoint, alone, open_folder, with_companions};
+pub use folder::{FolderCheckpoint, alone, open_folder, with_companions, with_config};
 pub use formats::{may_hold_code, may_span_files};
 pub use in_folder::is_shard_name;
 pub use open::{UNKNOWN_FORMAT, is_manifest, open, open_in, recognise, recognise_file};

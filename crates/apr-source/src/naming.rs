@@ -7,7 +7,7 @@
 use std::collections::{HashMap, HashSet};
 
 use apr_arch::{CANONICAL, Families, Family, FamilyModel, GGUF, HUGGING_FACE, Naming, ONNX};
-use apr_registry::{CheckpointReader, Convention, Format, Result, keys};
+use apr_registry::{CheckpointReader, Convention, Format, Result, keys, onnx};
 use apr_view::View;
 use serde_json::{Map, Value, json};
 
@@ -91,7 +91,7 @@ pub fn original<'a>(source: &Source<'a>, target: &'static Format) -> Result<View
     if target.convention == Convention::Canonical {
         return Ok(view);
     }
-    if let Some(names) = source_names(source)? {
+    if let Some(names) = source_names(source, target)? {
         view.rename(|_, name| names.get(name).cloned());
     }
     if let Some(auxiliary) = reader.metadata().auxiliary_tensor() {
@@ -119,10 +119,19 @@ pub fn derived_keys<'l>(
 }
 
 /// Canonical name to source name; none where the checkpoint has the names of its source already.
-fn source_names(source: &Source<'_>) -> Result<Option<HashMap<String, String>>> {
+fn source_names(
+    source: &Source<'_>,
+    target: &'static Format,
+) -> Result<Option<HashMap<String, String>>> {
     let reader = source.reader();
     let record = reader.metadata().object(NAMES);
-    if record.is_none() && reader.format().convention != Convention::Canonical {
+
+    // An ONNX file that apr exported has canonical names: it gets them back, and a folder those
+    // that transformers loads.
+    let is_of_onnx = reader.metadata().object(onnx::METADATA).is_some();
+    let is_canonical = reader.format().convention == Convention::Canonical;
+    let has_own_names = if is_of_onnx { *target == onnx::FORMAT } else { !is_canonical };
+    if record.is_none() && has_own_names {
         return Ok(None);
     }
 

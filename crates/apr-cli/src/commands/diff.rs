@@ -9,7 +9,7 @@ use apr_blocks::GraphOptions;
 use apr_core::counted;
 use apr_io::io_error;
 use apr_ops::diff::{
-    DiffOptions, DiffReport, MetadataChange, Side, TensorDiff, Verdict, alike, diff,
+    DiffOptions, DiffReport, Explained, MetadataChange, Side, TensorDiff, Verdict, alike, diff,
 };
 use apr_ops::graph::{NodeChange, StructureDiff, computed};
 use apr_view::parse_search;
@@ -32,8 +32,16 @@ pub(super) fn run(args: &DiffArgs, context: &Context) -> Outcome {
     let options = options(args)?;
     let total = models.iter().flat_map(|model| model.reader.files()).map(|file| file.len).sum();
     let bar = Bar::new(&context.printer, total);
-    if options.filter.is_none() {
-        context.sources.read_whole();
+    match &options.filter {
+        None => context.sources.read_whole(),
+        Some(filter) => {
+            for (path, model) in [&args.left, &args.right].into_iter().zip(&models) {
+                let tensors = model.reader.tensors();
+                let wanted =
+                    (0..tensors.len()).filter(|&tensor| filter.is_match(&tensors[tensor].name));
+                context.sources.expect_tensors(path, &*model.reader, wanted);
+            }
+        }
     }
 
     let report = with_sides(&models, context, |left, right| {
@@ -136,6 +144,7 @@ fn render(
     {
         render_names(out, names, label)?;
     }
+    render_explained(out, &report.explained)?;
     report.metadata.iter().try_for_each(|change| render_change(out, change))?;
     render_rounded(out, report)?;
     report.structure.iter().try_for_each(|structure| render_structure(out, structure))?;
@@ -197,6 +206,15 @@ fn render_names(out: &mut dyn Write, names: &[String], label: &str) -> io::Resul
         writeln!(out, "{BAD}{label}{BAD:#}: {}", Escaped::short(name))?;
     }
     render_more(out, names.len(), SHOWN)
+}
+
+/// Tensors of one model that are no difference, by the reason.
+fn render_explained(out: &mut dyn Write, explained: &[Explained]) -> io::Result<()> {
+    for Explained { name, side, why } in explained.iter().take(SHOWN) {
+        let (name, why) = (Escaped::short(name), Escaped::short(why));
+        writeln!(out, "in the {side} model only, and no difference: {name} ({why})")?;
+    }
+    render_more(out, explained.len(), SHOWN)
 }
 
 /// What differs in what the models compute.

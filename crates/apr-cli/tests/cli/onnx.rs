@@ -35,6 +35,35 @@ fn an_exported_model_imports_as_its_weights_do() {
 }
 
 #[test]
+fn a_configuration_is_given_to_a_model_that_has_none() {
+    let sandbox = Sandbox::new();
+    let (model, config) =
+        (format!("{}/script.onnx", exports()), format!("{}/hf/config.json", exports()));
+    let lacks = ["no configuration", "--config FILE"];
+    sandbox.apr(&format!("convert {model} -o model.gguf")).fails(4, &lacks);
+    let lacks = ["no config.json", "--config FILE"];
+    sandbox.apr(&format!("convert {model} --format safetensors -o bare")).ok().says(&lacks);
+
+    sandbox.apr(&format!("import {model} -o bare.apr")).ok();
+    for source in [model.as_str(), "bare.apr"] {
+        sandbox.apr(&format!("convert {source} --config {config} -o model.gguf -f")).ok();
+        sandbox
+            .apr(&format!("diff {}/hf model.gguf --exit-code", exports()))
+            .ok()
+            .says(&["SAME: 21 of 21 tensors match"]);
+    }
+
+    sandbox.apr(&format!("convert {model} --config {config} --format safetensors -o whole")).ok();
+    let given = std::fs::read(&config).expect("a fixture");
+    assert!(sandbox.read("whole/config.json") == given, "the file that was given");
+    sandbox.write("none.json", "[]");
+    let odd = format!("import {model} --config none.json -o odd.apr");
+    sandbox.apr(&odd).fails(4, &["none.json"]);
+    let own = format!("inspect {}/hf --config none.json", exports());
+    sandbox.apr(&own).ok().says(&["--config is not used"]);
+}
+
+#[test]
 fn names_and_transpositions_that_the_graph_reveals_are_said() {
     let sandbox = Sandbox::new();
     let expected =

@@ -209,13 +209,24 @@ impl OnnxReader {
         let Some(graph) = &model.graph else { return Ok(Vec::new()) };
         let mut walker = Walker::new(&self.sources[0], &self.limits);
         let names = names::reveal(graph, &collected.candidates(), &mut walker)?;
-        let mut numbers: Vec<String> = names.constants.iter().cloned().collect();
+        let transposed = describe::noted(model, describe::TRANSPOSED, &mut walker)?;
+        let noted = describe::noted(model, describe::CONSTANTS, &mut walker)?;
+        // What the file says of large ones would be worth nothing: they are weights.
+        let is_noted =
+            |item: &&collect::Item| item.content.len <= SMALL && noted.contains(&item.info.name);
+        let noted = collected.tensors.iter().filter(is_noted).map(|item| item.info.name.clone());
+        let mut numbers: Vec<String> = names.constants.iter().cloned().chain(noted).collect();
         numbers.sort_unstable();
-        self.constants.extend(names.constants);
+        self.constants.extend(numbers.iter().cloned());
         let constants = &self.constants;
         collected.tensors.retain(|item| !constants.contains(&item.info.name));
         for item in &mut collected.tensors {
-            if let Some(found) = names.revealed.get(&item.info.name) {
+            let is_matrix = item.info.shape.dims().len() == 2;
+            if is_matrix && transposed.contains(&item.info.name) {
+                let found = Revealed::transposed(&item.info.name);
+                let name = item.rename(&found);
+                self.revealed.insert(name, found);
+            } else if let Some(found) = names.revealed.get(&item.info.name) {
                 let stored_shape = found.squeezed.then(|| item.info.shape.dims().to_vec());
                 let name = item.rename(found);
                 self.revealed.insert(name, Revealed { stored_shape, ..found.clone() });
@@ -253,13 +264,15 @@ impl OnnxReader {
     /// graph.
     fn note_names(&mut self) {
         let counted = |number: usize| apr_core::counted(number as u64, "tensor");
-        if !self.revealed.is_empty() {
-            let turned = self.revealed.values().filter(|found| found.transposed).count();
-            self.warnings.push(format!(
+        let renamed = || self.revealed.iter().filter(|(stored, found)| **stored != found.name);
+        if renamed().next().is_some() {
+            let turned = renamed().filter(|(_, found)| found.transposed).count();
+            let warning = format!(
                 "{} got names from the graph, of which {turned} are transposed to what the modules \
                  had",
-                counted(self.revealed.len())
-            ));
+                counted(renamed().count())
+            );
+            self.warnings.push(warning);
         }
         if let Some(fields) = self.fields.as_object_mut() {
             fields.insert("constants".into(), self.constants.len().into());

@@ -47,6 +47,14 @@ impl Strides {
         self.flat().is_some_and(|(_, _, [_, _, column])| column != 1)
     }
 
+    /// Whether it has other elements than a tensor of so many, or has them in another order.
+    pub(super) fn is_other(&self, elements: u64) -> bool {
+        let in_order = |(start, [groups, rows, columns], [.., column]): Flat| {
+            start == 0 && groups == 1 && rows == 1 && column == 1 && columns == elements
+        };
+        self.flat().is_some_and(|flat| !in_order(flat))
+    }
+
     /// Number of elements.
     pub(super) fn elements(&self) -> u64 {
         self.dims.iter().fold(1, |product, &dim| product.saturating_mul(dim))

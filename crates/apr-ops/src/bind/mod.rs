@@ -22,7 +22,7 @@ use std::collections::{HashMap, HashSet};
 use apr_core::counted;
 use apr_graph::{
     AttributeValue, Body, Dim, ElementType, Graph, Node, NodeId, Op, Origin as From, Value,
-    ValueId, ValueType, WeightRef,
+    ValueId, ValueType, View as Look, WeightRef,
 };
 use apr_quantize::TensorTarget;
 use apr_registry::onnx::write::holds;
@@ -40,6 +40,8 @@ pub struct Bound {
     pub tensors: Vec<(TensorInfo, Origin)>,
     /// What becomes of the tensors, by position.
     pub targets: Vec<Option<TensorTarget>>,
+    /// Names of the matrices that are the transpose of the checkpoint's.
+    pub transposed: Vec<String>,
     /// What was odd.
     pub warnings: Vec<String>,
 }
@@ -296,10 +298,21 @@ impl<'b, 'a> Binding<'b, 'a> {
             }
         };
 
+        let is_transposed = weight.reference.views == [Look::Transposed(vec![1, 0])];
+        let is_part =
+            !is_transposed && base.shape.elements().is_some_and(|all| strides.is_other(all));
+        if is_part && body.value(value).name.starts_with(&base.name) {
+            // Whoever reads the file must not take it for the tensor.
+            let name = self.unique(&format!("{}/part", base.name));
+            body.value_mut(value).name = name;
+        }
         let info = TensorInfo { shape: strides.dims().to_vec().into(), ..base.clone() };
         let stored = self.binder.stored(position);
         let name = body.value(value).name.clone();
         let tensor = self.binder.add(&name, info, origin, stored);
+        if is_transposed {
+            self.binder.bound.transposed.push(tensor.clone());
+        }
         let origin = From::Weight(WeightRef::whole(tensor));
         if is_held(stored, element) {
             body.value_mut(value).origin = origin;
@@ -317,7 +330,8 @@ impl<'b, 'a> Binding<'b, 'a> {
     /// Renames a value so that what it is made of can have its name.
     fn give_way(&mut self, body: &mut Body, value: ValueId, what: &str) {
         let name = self.unique(&format!("{}/{what}", body.value(value).name));
-        body.value_mut(value).name = name;
+        let free = std::mem::replace(&mut body.value_mut(value).name, name);
+        self.names.remove(&free);
     }
 
     fn unique(&mut self, name: &str) -> String {

@@ -9,6 +9,7 @@ use apr_source::naming::NAMES;
 use apr_view::chunks::{chunks, take};
 use globset::GlobMatcher;
 
+use super::explained::{Explained, explain};
 use super::options::{DiffOptions, Side};
 
 /// Positions of a tensor and its counterpart.
@@ -30,6 +31,8 @@ pub(super) struct Pairing {
     pub(super) added: Vec<String>,
     pub(super) lonely_elements: u64,
     pub(super) bytes_read: u64,
+    /// What one model alone has, and what is no difference.
+    pub(super) explained: Vec<Explained>,
 }
 
 /// Pairs tensors by name, then by canonical name; those left over by the digest of their bytes,
@@ -97,6 +100,7 @@ pub(super) fn pair<P: Pipeline>(
         progress,
     )?;
     pairing.pairs.sort_by_key(|pair| pair.left);
+    explain(&mut pairing, [left_side, right_side], options.read, pipeline, progress)?;
     Ok(pairing)
 }
 
@@ -233,13 +237,18 @@ impl Pairing {
         Ok(())
     }
 
+    /// Names of the tensors that only the left model has, or the right one.
+    pub(super) fn lonely_names(&mut self, left: bool) -> &mut Vec<String> {
+        if left { &mut self.removed } else { &mut self.added }
+    }
+
     fn lonely(&mut self, info: &TensorInfo, left: bool) {
         self.lonely_elements += info.shape.elements().unwrap_or_default();
-        if left { &mut self.removed } else { &mut self.added }.push(info.name.clone());
+        self.lonely_names(left).push(info.name.clone());
     }
 
     /// The digest that the file gives, or else that of the bytes; with `read` only the latter.
-    fn digest<P: Pipeline>(
+    pub(super) fn digest<P: Pipeline>(
         &mut self,
         reader: &dyn CheckpointReader,
         tensor: usize,

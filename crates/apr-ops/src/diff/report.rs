@@ -3,6 +3,7 @@
 use apr_registry::{DType, Shape};
 use serde::Serialize;
 
+use super::explained::Explained;
 use crate::graph::{Computed, StructureDiff};
 
 /// How a pair of tensors compares.
@@ -112,6 +113,9 @@ pub struct DiffReport {
     pub removed: Vec<String>,
     /// Names that only the right model has.
     pub added: Vec<String>,
+    /// Tensors that one model alone has, and that are no difference.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub explained: Vec<Explained>,
     /// Tokens, where both models carry a vocabulary.
     pub vocab: Option<VocabChanges>,
     /// Metadata that differs, provenance aside.

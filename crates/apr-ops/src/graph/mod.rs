@@ -2,6 +2,7 @@
 
 mod difference;
 mod report;
+mod runnable;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,6 +20,7 @@ use serde::Serialize;
 
 pub use difference::{NodeChange, StructureDiff};
 pub use report::{CostReport, EndReport, GraphReport, PartReport, PartSummary, report, summaries};
+pub use runnable::{Runnable, with_graphs};
 
 use crate::import::restore;
 use crate::inline::ValidationConfig;

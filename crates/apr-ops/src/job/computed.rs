@@ -1,8 +1,12 @@
 //! A model for a format that says what it computes.
 
+use std::collections::BTreeSet;
+
 use apr_blocks::graphs;
 use apr_core::counted;
-use apr_graph::{Body, Graph, Operator, Origin, check, infer, inline, upgrade};
+use apr_graph::{
+    Body, ElementType, Graph, Operator, Origin, Value as GraphValue, check, infer, inline, upgrade,
+};
 use apr_registry::onnx::write::{Model, Properties};
 use apr_registry::{CheckpointReader, Error, Loss, Metadata, PlanOptions, keys, onnx};
 use apr_source::Source;
@@ -67,7 +71,8 @@ impl Job {
         let (unpacked, parts) = Unpacked::beside(base);
         let mut binder = Binder::new(&unpacked, &parts, storage);
         let mut bound_models = Vec::with_capacity(models.len());
-        let properties = properties(&metadata);
+        let mut numbers = BTreeSet::new();
+        let mut properties = properties(&metadata);
         for (name, graph) in models {
             // The binder does not look into functions.
             let mut graph = inline(&graph).map_err(JobError::from)?;
@@ -87,6 +92,7 @@ impl Job {
                 }
                 (None, None) => {}
             }
+            numbers.extend(float_constants(&graph.body));
             bound_models.push((name, graph));
         }
 
@@ -95,6 +101,8 @@ impl Job {
         bound.warnings.extend(self.graph.idle_past(&bound_models));
         losses.extend(unused);
         losses.extend(lost_metadata(&metadata));
+        note(&mut properties, onnx::TRANSPOSED, &bound.transposed);
+        note(&mut properties, onnx::CONSTANTS, &numbers.into_iter().collect::<Vec<_>>());
         let job = Self { target: self.target_of(bound_models, &properties)?, ..self.clone() };
         let bound_view = View::of(&unpacked, bound.tensors).read_in_order(WINDOW);
         let warnings = prepared.warnings.iter().cloned().chain(bound.warnings).collect();
@@ -290,6 +298,23 @@ fn properties(metadata: &Metadata) -> Properties {
         metadata: pairs.collect(),
         ..Properties::default()
     }
+}
+
+/// Notes names for whoever reads the file, so that nothing has to be guessed.
+fn note(properties: &mut Properties, key: &str, names: &[String]) {
+    properties.metadata.retain(|(other, _)| other != key);
+    if !names.is_empty() {
+        properties.metadata.push((key.to_owned(), Value::from(names.to_vec()).to_string()));
+    }
+}
+
+/// Floats that the graph computes with, and that are no weights.
+fn float_constants(body: &Body) -> impl Iterator<Item = String> {
+    let is_constant = |value: &&GraphValue| {
+        let is_float = value.element().is_some_and(ElementType::is_float);
+        is_float && matches!(value.origin, Origin::Constant(_))
+    };
+    body.values.iter().filter(is_constant).map(|value| value.name.clone())
 }
 
 /// Metadata that nothing in the output says.

@@ -1,7 +1,9 @@
 //! A model under the names and in the layout of its target.
 
 use apr_quantize::place;
-use apr_registry::{Convention, DType, PlanOptions, QuantizedTypes, Result as ModelResult};
+use apr_registry::{
+    Computes, Convention, DType, PlanOptions, QuantizedTypes, Result as ModelResult,
+};
 use apr_source::Source;
 use apr_view::{Unpacked, View};
 
@@ -15,6 +17,11 @@ use crate::inline::{InlineValidator, ValidationConfig};
 
 /// The key of what people call the model.
 const NAME: &str = "model_name";
+
+/// The companion without which libraries find no model in a folder.
+const CONFIG: &str = "config.json";
+const NO_CONFIG: &str = "the folder has no config.json, which libraries need to load it: --config \
+    FILE adds one";
 
 impl Job {
     /// Plans a copy.
@@ -103,7 +110,16 @@ impl Job {
     /// so become what all are wished to become.
     pub(super) fn foreign<'a>(&self, source: &Source<'a>) -> ModelResult<Foreign<'a>> {
         let decode_to = self.weights.dequantize.unwrap_or(DType::F32);
-        restore_to(source, self.target.format, self.validation, decode_to)
+        let mut foreign = restore_to(source, self.target.format, self.validation, decode_to)?;
+        let is_known = source.family()?.is_some() && foreign.config.is_none();
+        let has_config = || source.reader().companions().iter().any(|file| file.name == CONFIG);
+        let is_for_libraries = self.target.folder
+            && self.target.format.convention == Convention::Framework
+            && self.computes() == Computes::Nothing;
+        if is_for_libraries && is_known && !has_config() {
+            foreign.prepared.warnings.push(NO_CONFIG.to_owned());
+        }
+        Ok(foreign)
     }
 
     /// Whether tensors stay quantized, in a format that has integers and scales in their place.

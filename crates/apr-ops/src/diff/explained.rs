@@ -1,0 +1,207 @@
+//! Tensors that one model alone has, and that are no difference between the two.
+//!
+//! Exporters to ONNX leave out what nothing reads, write a tied matrix once more, transposed, and
+//! put what shapes depend on among the weights.
+
+use apr_core::Progress;
+use apr_registry::onnx::METADATA;
+use apr_registry::{CheckpointReader, DType, Pipeline, Result, TensorInfo};
+use serde::Serialize;
+
+use super::options::Side;
+use super::pairing::Pairing;
+
+/// Modules and parameters that `transformers` gives every model, and that only a head or training
+/// reads.
+const IDLE: [&str; 3] = ["pooler", "masked_spec_embed", "mask_token"];
+
+/// Bytes that show whether a tensor has one value everywhere.
+const SAMPLE: u64 = 4 << 10;
+
+/// A tensor that one model alone has, and why that is no difference.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Explained {
+    /// Its name.
+    pub name: String,
+    /// `left` or `right`: the model that has it.
+    pub side: &'static str,
+    /// Why it changes nothing.
+    pub why: String,
+}
+
+/// Takes tensors that are no difference out of those that one model alone has.
+///
+/// # Errors
+/// E002 and E007 when bytes can't be read.
+pub(super) fn explain<P: Pipeline>(
+    pairing: &mut Pairing,
+    [left, right]: [Side<'_>; 2],
+    read: bool,
+    pipeline: &P,
+    progress: &dyn Progress,
+) -> Result<()> {
+    // Only what an exporter wrote is explained.
+    if is_exported(left) == is_exported(right) {
+        return Ok(());
+    }
+
+    for (own, side) in [(left, "left"), (right, "right")] {
+        let is_left = side == "left";
+        let lonely = std::mem::take(pairing.lonely_names(is_left));
+        for name in lonely {
+            let tensors = own.reader.tensors();
+            let position = tensors.iter().position(|info| info.name == name);
+            let why = match position {
+                Some(position) if is_exported(own) => {
+                    match copied(pairing, own, (position, is_left), read, pipeline, progress)? {
+                        Some(original) => Some(format!("a copy of {original}")),
+                        None => of_graph(own, position).map(str::to_owned),
+                    }
+                }
+                Some(position) => idle(own, position).map(str::to_owned),
+                None => None,
+            };
+            match (why, position) {
+                (Some(why), Some(position)) => {
+                    let elements = tensors[position].shape.elements().unwrap_or_default();
+                    pairing.lonely_elements = pairing.lonely_elements.saturating_sub(elements);
+                    pairing.explained.push(Explained { name, side, why });
+                }
+                _ => pairing.lonely_names(is_left).push(name),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether a model came from ONNX.
+fn is_exported(side: Side<'_>) -> bool {
+    side.reader.metadata().object(METADATA).is_some()
+}
+
+/// The matrix of the same model that a matrix is a copy of, where that one has a counterpart.
+fn copied<P: Pipeline>(
+    pairing: &mut Pairing,
+    own: Side<'_>,
+    (position, is_left): (usize, bool),
+    read: bool,
+    pipeline: &P,
+    progress: &dyn Progress,
+) -> Result<Option<String>> {
+    let tensors = own.reader.tensors();
+    let info = &tensors[position];
+    let is_matrix =
+        info.dtype.is_float() && info.shape.dims().iter().filter(|d| **d > 1).count() > 1;
+    if !is_matrix || is_constant(own.reader, position, info)? {
+        return Ok(None);
+    }
+
+    let paired = pairing.pairs.iter().map(|pair| if is_left { pair.left } else { pair.right });
+    let alike = |at: &usize| tensors[*at].dtype == info.dtype && tensors[*at].shape == info.shape;
+    let candidates: Vec<usize> = paired.filter(alike).collect();
+    if candidates.is_empty() {
+        return Ok(None);
+    }
+    let digest = pairing.digest(own.reader, position, read, pipeline, progress)?;
+    for other in candidates {
+        if pairing.digest(own.reader, other, read, pipeline, progress)? == digest {
+            return Ok(Some(tensors[other].name.clone()));
+        }
+    }
+    Ok(None)
+}
+
+/// Whether the beginning of a tensor has one value: then others are like it by chance.
+fn is_constant(reader: &dyn CheckpointReader, tensor: usize, info: &TensorInfo) -> Result<bool> {
+    let len = usize::try_from(info.byte_len()?.min(SAMPLE)).unwrap_or_default();
+    let mut bytes = vec![0; len];
+    reader.read_tensor(tensor, 0, &mut bytes)?;
+    let mut elements = bytes.chunks(usize::try_from(info.dtype.block_bytes()).unwrap_or(1).max(1));
+    let first = elements.next();
+    Ok(elements.all(|element| Some(element) == first))
+}
+
+/// Why a tensor that no module of the family has is none of its weights.
+fn of_graph(own: Side<'_>, position: usize) -> Option<&'static str> {
+    let TensorInfo { dtype, shape, .. } = &own.reader.tensors()[position];
+    if own.model.is_none_or(|model| model.canonical(position).is_some()) {
+        return None;
+    }
+    match dtype {
+        DType::I64 | DType::I32 | DType::BOOL => Some("integers of the graph, and no weight"),
+        _ => (shape.elements() == Some(1)).then_some("a number of the graph, and no weight"),
+    }
+}
+
+/// Why a tensor is left out by an exporter.
+fn idle(own: Side<'_>, position: usize) -> Option<&'static str> {
+    let name = &own.reader.tensors()[position].name;
+    let is_idle = name.split('.').any(|part| IDLE.contains(&part));
+    is_idle.then_some("no output of the ONNX graph depends on it")
+}
+
+#[cfg(test)]
+mod tests {
+    use apr_registry::{Limits, Serial};
+    use apr_view::View;
+    use serde_json::{Map, json};
+
+    use super::*;
+    use crate::diff::{DiffOptions, DiffReport, diff};
+
+    /// A model of matrices of two by two.
+    fn model(tensors: &[(&str, [f32; 4])]) -> Box<dyn CheckpointReader> {
+        let (mut header, mut bytes) = (Map::new(), Vec::new());
+        for (name, values) in tensors {
+            let place = [bytes.len(), bytes.len() + 16];
+            let entry = json!({ "dtype": "F32", "shape": [2, 2], "data_offsets": place });
+            header.insert((*name).to_owned(), entry);
+            bytes.extend(values.iter().flat_map(|value| value.to_le_bytes()));
+        }
+        let header = json!(header).to_string().into_bytes();
+        let file = [&(header.len() as u64).to_le_bytes()[..], &header, &bytes].concat();
+        apr_registry::open(file, "m.safetensors", &Limits::default()).expect("a sound file")
+    }
+
+    fn compared(left: &dyn CheckpointReader, right: &dyn CheckpointReader) -> DiffReport {
+        let side = |reader| Side { reader, name: "", model: None };
+        diff(side(left), side(right), &DiffOptions::default(), &Serial, &()).expect("a report")
+    }
+
+    #[test]
+    fn what_an_exporter_adds_and_leaves_out_is_no_difference() {
+        let (table, dense) = ([1.0, 2.0, 3.0, 4.0], [5.0, 6.0, 7.0, 8.0]);
+        let left = model(&[("table", table), ("head", table)]);
+        let right = model(&[("table", table), ("bert.pooler.dense.weight", dense)]);
+        let whole = compared(&*left, &*right);
+        assert!(!whole.same && whole.explained.is_empty(), "neither came from ONNX");
+
+        let mut exported = View::new(&*left);
+        exported.metadata_mut().set(METADATA, Map::new());
+        for (left, right) in [(&exported as &dyn CheckpointReader, &*right), (&*right, &exported)] {
+            let report = compared(left, right);
+            assert!(report.same && report.added.is_empty() && report.removed.is_empty());
+            let why: Vec<_> = report.explained.iter().map(|one| one.why.as_str()).collect();
+            assert!(why.contains(&"a copy of table"), "{why:?}");
+            assert!((report.similarity - 100.0).abs() < 1e-9);
+        }
+    }
+
+    #[test]
+    fn a_matrix_of_its_own_or_of_one_value_is_a_difference() {
+        let (zeros, table) = ([0.0; 4], [1.0, 2.0, 3.0, 4.0]);
+        let left = model(&[
+            ("zeros", zeros),
+            ("table", table),
+            ("more", zeros),
+            ("head", [9.0, 2.0, 3.0, 4.0]),
+        ]);
+        let right = model(&[("zeros", zeros), ("table", table), ("proj.weight", table)]);
+        let mut exported = View::new(&*left);
+        exported.metadata_mut().set(METADATA, Map::new());
+        let report = compared(&exported, &*right);
+        assert!(!report.same && report.explained.is_empty());
+        assert_eq!(report.removed, ["more", "head"]);
+        assert_eq!(report.added, ["proj.weight"]);
+    }
+}

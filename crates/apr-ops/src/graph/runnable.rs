@@ -1,0 +1,50 @@
+//! Graphs that can run, with the tensors that they use.
+
+use apr_blocks::{GraphOptions, graphs};
+use apr_graph::Graph;
+use apr_registry::{CheckpointReader, Error, Result};
+use apr_source::Source;
+use apr_source::naming::canonical;
+
+use super::{for_graphs, without_family};
+use crate::own_graph::own_graph;
+use crate::tied::with_untied;
+
+/// A graph that can run.
+#[derive(Debug)]
+pub struct Runnable {
+    /// Its name: `model`, `encoder_model`.
+    pub name: String,
+    /// What it computes.
+    pub graph: Graph,
+}
+
+/// Calls `then` with the graphs of a model, and with the tensors under the names that the graphs
+/// use.
+///
+/// # Errors
+/// E003 when the model has no graph and its family is not known, what reading the model ends with,
+/// and what `then` ends with.
+pub fn with_graphs<R, E: From<Error>>(
+    source: &Source<'_>,
+    options: &GraphOptions,
+    then: impl FnOnce(&dyn CheckpointReader, &[Runnable]) -> Result<R, E>,
+) -> Result<R, E> {
+    // The graph in the file has the head that it has: another one is the family's.
+    if options.task.is_none()
+        && let Some((graph, _)) = own_graph(source)?
+    {
+        return then(source.reader(), &[Runnable { name: "model".to_owned(), graph }]);
+    }
+    let view = for_graphs(source)?;
+    let restored = source.through(&view);
+    let Some(family) = restored.family()? else { return Err(without_family(source).into()) };
+    let (options, _) = with_untied(&restored, options)?;
+    let found = graphs(family, view.tensors(), &options)?;
+    let parts = found
+        .parts
+        .into_iter()
+        .map(|part| Runnable { name: part.name.to_owned(), graph: part.graph });
+    let named = canonical(&view, family);
+    then(&named, &parts.collect::<Vec<_>>())
+}
