@@ -181,11 +181,13 @@ class OwnSession:
     def __call__(self, feeds):
         arrays = self.path.with_suffix(".npz")
         np.savez(arrays, **{name: np.asarray(feeds[name]) for name in self.inputs})
-        done = subprocess.run([self.apr, "run", self.path, "-i", arrays, "--json"], capture_output=True, text=True)
+        values = self.path.with_suffix(".out.npz")
+        command = [self.apr, "run", self.path, "-i", arrays, "-o", values, "-f", "-q"]
+        done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode != 0:
             raise RuntimeError(done.stderr.strip())
-        outputs = json.loads(done.stdout)["outputs"]
-        return {output["name"]: np.array(output["values"], np.float32).reshape(output["shape"]) for output in outputs}
+        with np.load(values) as found:
+            return {name: found[name].astype(np.float32) for name in found.files}
 
 
 class ScriptSession:

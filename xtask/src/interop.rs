@@ -54,6 +54,9 @@ pub(crate) fn run(steps: &mut Steps) {
         steps.run("apr run computes what transformers computes", || {
             reference::check_graphs(&target_dir().join("debug/apr"), "apr")
         });
+        steps.run("GGUF files compute what transformers computes of their folders", || {
+            reference::check_gguf_graphs(&target_dir().join("debug/apr"))
+        });
         steps.run("apr run passes the official tests of ONNX", || {
             reference::check_node_suite(&target_dir().join("debug/apr"))
         });

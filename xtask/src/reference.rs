@@ -126,6 +126,12 @@ pub(crate) fn check_graphs(apr: &Path, engine: &str) -> Outcome {
         .arg(apr))
 }
 
+/// Lets `apr run`, onnxruntime and transformers compute GGUF files of all families that have them,
+/// beside transformers on the folders.
+pub(crate) fn check_gguf_graphs(apr: &Path) -> Outcome {
+    run(program(graph_python()).arg("xtask/interop/gguf_graphs.py").arg(apr))
+}
+
 /// Runs all official tests of operators.
 pub(crate) fn check_node_suite(apr: &Path) -> Outcome {
     run(program(graph_python()).arg("xtask/interop/node_suite.py").arg(apr))

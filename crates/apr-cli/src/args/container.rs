@@ -9,23 +9,23 @@ use clap::{Args, Subcommand, ValueEnum};
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Options of .apr output")]
 pub(crate) struct ContainerArgs {
-    /// Compress without loss: auto, lz4, zstd, zstd:LEVEL, best, or none, which also decompresses
-    /// [default: as the source is; auto where no codec is named]
+    /// Lossless compression: auto, lz4, zstd, zstd:LEVEL, best, or none, which decompresses
+    /// [default: as the source; auto without a value]
     #[arg(
         long, value_name = "CODEC", num_args = 0..=1, default_missing_value = "auto",
         value_parser = parse_compress
     )]
     pub(crate) compress: Option<Compress>,
-    /// Encrypt with the password of --password-file, APR_PASSWORD, or the one that is asked for
+    /// Encrypt with a password: --password-file, APR_PASSWORD or a prompt
     #[arg(long)]
     pub(crate) encrypt: bool,
-    /// Encrypt for the owner of this public key; may be given several times
+    /// Public key of a recipient; may be given several times
     #[arg(long, value_name = "PUB")]
     pub(crate) recipient: Vec<PathBuf>,
-    /// Encrypt the metadata too, all but the family and its dimensions
+    /// Encrypt metadata too, except the family and its dimensions
     #[arg(long, hide_short_help = true)]
     pub(crate) encrypt_metadata: bool,
-    /// Sign with this private key; may be given several times
+    /// Private key to sign with; may be given several times
     #[arg(long, value_name = "KEY", hide_short_help = true)]
     pub(crate) sign: Vec<PathBuf>,
 }
@@ -67,13 +67,13 @@ fn parse_compress(text: &str) -> Result<Compress, String> {
 /// Arguments of `keygen`.
 #[derive(Debug, Args)]
 pub(crate) struct KeygenArgs {
-    /// Where the private key goes; the public one goes beside it, with the extension .pub
+    /// Output path of the private key; the public key gets the extension .pub
     #[arg(short, long, value_name = "KEY")]
     pub(crate) output: PathBuf,
-    /// What the keys are for
+    /// Purpose of the keys
     #[arg(long = "for", value_enum, default_value = "signing")]
     pub(crate) purpose: KeyPurpose,
-    /// Replace what is there
+    /// Overwrite an existing output
     #[arg(short = 'f', long)]
     pub(crate) overwrite: bool,
 }
@@ -92,10 +92,10 @@ pub(crate) enum KeyPurpose {
 pub(crate) struct SignArgs {
     /// The .apr file, or the manifest of shards; the key is the one of --key
     pub(crate) model: PathBuf,
-    /// Write a signed copy instead; a manifest stays beside its shards
+    /// Write a signed copy; a manifest stays beside its shards
     #[arg(short, long, value_name = "PATH")]
     pub(crate) output: Option<PathBuf>,
-    /// Replace what is there
+    /// Overwrite an existing output
     #[arg(short = 'f', long)]
     pub(crate) overwrite: bool,
 }
@@ -105,11 +105,10 @@ pub(crate) struct SignArgs {
 pub(crate) struct VerifyArgs {
     /// The .apr file, or the manifest of shards
     pub(crate) model: PathBuf,
-    /// Public key that you trust; may be given several times
+    /// Trusted public key; may be given several times
     #[arg(long, value_name = "PUB", required = true)]
     pub(crate) trusted: Vec<PathBuf>,
-    /// Leave the tensors unread, which readers compare with their signed digests when they load
-    /// them
+    /// Skip the tensors: readers compare them with their signed digests on loading
     #[arg(long)]
     pub(crate) front: bool,
 }
@@ -119,20 +118,20 @@ pub(crate) struct VerifyArgs {
 pub(crate) struct EncryptArgs {
     /// File, folder, shard index, or - for standard input
     pub(crate) model: PathBuf,
-    /// Where to write; - is standard output
+    /// Output path; - for standard output
     #[arg(short, long, value_name = "PATH")]
     pub(crate) output: PathBuf,
-    /// Encrypt with the password of --password-file, APR_PASSWORD, or the one that is asked for
-    /// [default: where --password-file is given, or no recipient]
+    /// Encrypt with a password: --password-file, APR_PASSWORD or a prompt [default: where
+    /// --password-file is given, or no recipient]
     #[arg(long)]
     pub(crate) password: bool,
-    /// Encrypt for the owner of this public key; may be given several times
+    /// Public key of a recipient; may be given several times
     #[arg(long, value_name = "PUB")]
     pub(crate) recipient: Vec<PathBuf>,
-    /// Encrypt the metadata too, all but the family and its dimensions
+    /// Encrypt metadata too, except the family and its dimensions
     #[arg(long)]
     pub(crate) encrypt_metadata: bool,
-    /// Replace what is there
+    /// Overwrite an existing output
     #[arg(short = 'f', long)]
     pub(crate) overwrite: bool,
 }
@@ -142,10 +141,10 @@ pub(crate) struct EncryptArgs {
 pub(crate) struct DecryptArgs {
     /// The encrypted .apr file
     pub(crate) model: PathBuf,
-    /// Where to write; - is standard output
+    /// Output path; - for standard output
     #[arg(short, long, value_name = "PATH")]
     pub(crate) output: PathBuf,
-    /// Replace what is there
+    /// Overwrite an existing output
     #[arg(short = 'f', long)]
     pub(crate) overwrite: bool,
 }
@@ -153,24 +152,24 @@ pub(crate) struct DecryptArgs {
 /// What to do with a licence.
 #[derive(Debug, Subcommand)]
 pub(crate) enum LicenseAction {
-    /// Put a licence into a model, signed with --key, which signs the model too
+    /// Issue a licence within a model; --key signs both
     Issue(IssueArgs),
-    /// Show a model's licence, without saying whether it is genuine
+    /// Show a model's licence without verifying it
     Show {
         /// The .apr file
         model: PathBuf,
     },
-    /// Check that a licence is genuine, has not expired and covers this use
+    /// Verify a licence: signature, expiry and use
     Check {
         /// The .apr file
         model: PathBuf,
-        /// Public key of who issues licences; may be given several times
+        /// Public key of a trusted issuer; may be given several times
         #[arg(long, value_name = "PUB", required = true)]
         trusted: Vec<PathBuf>,
-        /// Who uses the model
+        /// User of the model
         #[arg(long)]
         licensee: Option<String>,
-        /// How many use it
+        /// Number of users
         #[arg(long, value_name = "N")]
         seats: Option<u64>,
     },
@@ -181,25 +180,25 @@ pub(crate) enum LicenseAction {
 pub(crate) struct IssueArgs {
     /// The .apr file
     pub(crate) model: PathBuf,
-    /// Who may use the model; only a hash of it is stored
+    /// Licensee; only a hash is stored
     #[arg(long, value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub(crate) licensee: String,
-    /// Until when, as 2027-01-31T00:00:00Z or 2027-01-31
+    /// Expiry, as 2027-01-31T00:00:00Z or 2027-01-31
     #[arg(long, value_name = "TIME")]
     pub(crate) expires: Option<String>,
-    /// How many may use it at a time
+    /// Maximum number of concurrent users
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) seats: Option<u64>,
-    /// What is allowed
+    /// Permitted uses
     #[arg(long, value_name = "TEXT")]
     pub(crate) terms: Option<String>,
-    /// Write a licensed copy instead
+    /// Write a licensed copy
     #[arg(short, long, value_name = "PATH")]
     pub(crate) output: Option<PathBuf>,
-    /// Replace what is there
+    /// Overwrite an existing output
     #[arg(short = 'f', long)]
     pub(crate) overwrite: bool,
-    /// Drop signatures by other keys, which would no longer hold
+    /// Drop signatures by other keys, which become invalid
     #[arg(long)]
     pub(crate) force: bool,
 }
@@ -219,19 +218,19 @@ pub(crate) struct EditArgs {
     /// Rename a tensor
     #[arg(long, value_name = "OLD=NEW")]
     pub(crate) rename: Vec<String>,
-    /// Leave out the tensors that match; it wants --output or --force
+    /// Drop tensors whose names match; needs --output or --force
     #[arg(long, value_name = "GLOB")]
     pub(crate) drop: Vec<String>,
-    /// Replace the chat template with this file's text
+    /// File with the new chat template
     #[arg(long, value_name = "FILE")]
     pub(crate) chat_template: Option<PathBuf>,
-    /// Write an edited copy instead
+    /// Write an edited copy
     #[arg(short, long, value_name = "PATH")]
     pub(crate) output: Option<PathBuf>,
-    /// Replace what is there
+    /// Overwrite an existing output
     #[arg(short = 'f', long)]
     pub(crate) overwrite: bool,
-    /// Take the tensors of --drop out of the file itself, where no copy is written
+    /// Drop tensors from the file itself, without --output
     #[arg(long)]
     pub(crate) force: bool,
 }

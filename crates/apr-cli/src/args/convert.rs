@@ -30,22 +30,22 @@ pub(crate) struct ImportArgs {
     pub(crate) source: PathBuf,
     #[command(flatten)]
     pub(crate) write: WriteArgs,
-    /// Refuse a source of another format
+    /// Required format of the source
     #[arg(
         long, value_name = "FORMAT", value_parser = parse_format(apr::formats()),
         hide_short_help = true
     )]
     pub(crate) from: Option<&'static Format>,
-    /// Licence of the model, where its files state none or a wrong one
+    /// Licence of the model, instead of the one its files state
     #[arg(long, value_name = "ID")]
     pub(crate) license: Option<String>,
-    /// Refuse a weights file with another SHA-256
+    /// Required SHA-256 of the weights file
     #[arg(long, value_name = "HEX", value_parser = parse_sha256, hide_short_help = true)]
     pub(crate) sha256: Option<Sha256>,
-    /// Only the entries of a checkpoint below this prefix, such as state_dict. or model.
+    /// Only checkpoint entries below this prefix, such as state_dict. or model.
     #[arg(long, value_name = "P", hide_short_help = true)]
     pub(crate) prefix: Option<String>,
-    /// Align tensors to 32 bytes, as GGUF does, or 64 [default: 64]
+    /// Tensor alignment: 32 bytes, as in GGUF, or 64 [default: 64]
     #[arg(long, value_name = "BYTES", value_parser = parse_alignment, hide_short_help = true)]
     pub(crate) align: Option<u32>,
     // What has a heading of its own comes last: what follows it would stand under it.
@@ -62,25 +62,23 @@ pub(crate) struct ConvertArgs {
     pub(crate) model: PathBuf,
     #[command(flatten)]
     pub(crate) write: WriteArgs,
-    /// Only the entries of a checkpoint below this prefix, such as state_dict. or model.
+    /// Only checkpoint entries below this prefix, such as state_dict. or model.
     #[arg(long, value_name = "P", hide_short_help = true)]
     pub(crate) prefix: Option<String>,
     /// Target format [default: by the output's extension]
     #[arg(long, value_name = "FORMAT", value_parser = parse_target())]
     pub(crate) format: Option<&'static Format>,
-    /// Cut .apr, safetensors or GGUF output into files of at most this many bytes of tensors, such
-    /// as 5GB
+    /// Maximum tensor bytes per shard of .apr, safetensors or GGUF output, such as 5GB
     #[arg(long, value_name = "SIZE", value_parser = parse_shard_size)]
     pub(crate) shard_size: Option<u64>,
-    /// Align tensors: .apr output to 32 or 64 bytes [default: 64], GGUF to any power of two
-    /// [default: the source's, or 32]
+    /// Tensor alignment: .apr 32 or 64 bytes [default: 64], GGUF any power of two [default: the
+    /// source's, else 32]
     #[arg(long, value_name = "BYTES", value_parser = parse_alignment, hide_short_help = true)]
     pub(crate) align: Option<u32>,
-    /// Store the tensors of .apr output in the order in which the model uses them, and flag the
-    /// file as made for streaming
+    /// Order the tensors of .apr output as the model uses them, for streaming
     #[arg(long, hide_short_help = true)]
     pub(crate) streaming: bool,
-    /// Judge every tensor of the source and write nothing
+    /// Validate every tensor of the source without writing
     #[arg(long, group = "look", hide_short_help = true)]
     pub(crate) analyze_source: bool,
     // What has a heading of its own comes last: what follows it would stand under it.
@@ -102,7 +100,7 @@ pub(crate) struct ExportArgs {
     /// Target format [default: by the output's extension; without one, a safetensors folder]
     #[arg(long, value_name = "FORMAT", value_parser = parse_target())]
     pub(crate) format: Option<&'static Format>,
-    /// Cut the output into files of at most this many bytes of tensors, such as 5GB
+    /// Maximum tensor bytes per shard, such as 5GB
     #[arg(long, value_name = "SIZE", value_parser = parse_shard_size)]
     pub(crate) shard_size: Option<u64>,
     // What has a heading of its own comes last: what follows it would stand under it.

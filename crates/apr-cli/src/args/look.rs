@@ -13,19 +13,19 @@ pub(crate) struct InspectArgs {
     /// Files, folders, shard indexes, or - for standard input
     #[arg(required = true, value_name = "MODEL")]
     pub(crate) models: Vec<PathBuf>,
-    /// Show the first tokens of the vocabulary and the special ones
+    /// Show special tokens and the beginning of the vocabulary
     #[arg(long)]
     pub(crate) vocab: bool,
-    /// Show the mel filterbank and how sound or images are prepared
+    /// Show audio and image preprocessing: mel filterbank, rates, sizes
     #[arg(long)]
     pub(crate) filters: bool,
-    /// Show how the tensors are quantized
+    /// Show quantization by dtype
     #[arg(long)]
     pub(crate) quantization: bool,
-    /// Show the fields of the format's header
+    /// Show the fields of the file header
     #[arg(long)]
     pub(crate) header: bool,
-    /// Show everything: header, vocabulary, all metadata, all files
+    /// Show everything: header, vocabulary, all metadata, all companion files
     #[arg(long)]
     pub(crate) full: bool,
 }
@@ -36,30 +36,30 @@ pub(crate) struct TensorsArgs {
     /// Files, folders, shard indexes, or - for standard input
     #[arg(required = true, value_name = "MODEL")]
     pub(crate) models: Vec<PathBuf>,
-    /// Read the tensors and show min, max, mean, std, L2, NaN, infinities and zeros
+    /// Read tensors and show min, max, mean, std, L2 norm, NaN, infinities and zeros
     #[arg(long)]
     pub(crate) stats: bool,
-    /// Show the distribution of one tensor
+    /// Histogram of one tensor
     #[arg(
         long, value_name = "NAME", conflicts_with_all = ["stats", "filter", "sort"],
         add = ArgValueCompleter::new(completion::tensors)
     )]
     pub(crate) hist: Option<String>,
-    /// Show values of a tensor: NAME, or a part of it as NAME[0:4, -1]
+    /// Show values of a tensor: NAME, or a slice, NAME[0:4, -1]
     #[arg(
         long, value_name = "NAME[RANGES]",
         conflicts_with_all = ["stats", "filter", "sort", "hist", "offset"],
         add = ArgValueCompleter::new(completion::tensors)
     )]
     pub(crate) values: Option<String>,
-    /// Only tensors whose name matches, such as '*.weight'; without a wildcard, whose name contains
-    /// it
+    /// Only tensors whose name matches a glob, such as '*.weight', or contains a text without
+    /// wildcards
     #[arg(long, value_name = "GLOB")]
     pub(crate) filter: Option<String>,
-    /// Order of the list
+    /// Sort order
     #[arg(long, value_enum, value_name = "BY", default_value = "offset")]
     pub(crate) sort: Sort,
-    /// Show where the tensors lie in the file
+    /// Show offsets within the file
     #[arg(long)]
     pub(crate) offset: bool,
 }
@@ -82,39 +82,37 @@ pub(crate) enum Sort {
 pub(crate) struct ValidateArgs {
     /// File, folder, shard index, or - for standard input
     pub(crate) model: PathBuf,
-    /// Check the file's checksum and the tensors' digests
+    /// Check the file's checksum and the digests of tensors
     #[arg(long)]
     pub(crate) checksum: bool,
-    /// Look for NaN and infinite values
+    /// Check for NaN and infinite values
     #[arg(long)]
     pub(crate) nan_check: bool,
-    /// Look for tensors of zeros
+    /// Check for tensors of all zeros
     #[arg(long)]
     pub(crate) zero_check: bool,
-    /// Check names and shapes against the model's family, and GGUF's hyperparameters
+    /// Check names, shapes and GGUF hyperparameters against the model family
     #[arg(long)]
     pub(crate) shapes: bool,
-    /// Check means and deviations of tensors against the model's family
+    /// Check means and standard deviations against the model family
     #[arg(long)]
     pub(crate) physics: bool,
-    /// Verify that a trusted key signed the model; the keys are those of --trusted and of the
-    /// configuration
+    /// Verify the signature against the keys of --trusted and of the configuration
     #[arg(long)]
     pub(crate) signature: bool,
-    /// Public key that you trust; may be given several times
+    /// Trusted public key; may be given several times
     #[arg(long, value_name = "PUB")]
     pub(crate) trusted: Vec<PathBuf>,
-    /// Compare the file's SHA-256 with this one
+    /// Expected SHA-256 of the file
     #[arg(long, value_name = "HEX", value_parser = parse_sha256)]
     pub(crate) sha256: Option<Sha256>,
-    /// Ask the hub that the model came from whether its commit still has the files whose digests
-    /// are written down
+    /// Compare recorded digests with those of the model's commit on its hub
     #[arg(long)]
     pub(crate) source: bool,
-    /// Write what was found, also what a pickle would run, as SARIF; - is standard output
+    /// Write findings, code in pickles included, as SARIF; - for standard output
     #[arg(long, value_name = "FILE")]
     pub(crate) sarif: Option<PathBuf>,
-    /// Fail on warnings too
+    /// Exit with 5 on warnings too
     #[arg(long)]
     pub(crate) strict: bool,
 }
@@ -122,13 +120,13 @@ pub(crate) struct ValidateArgs {
 /// Arguments of `scan`.
 #[derive(Debug, Args)]
 pub(crate) struct ScanArgs {
-    /// Files and folders, or - for standard input; of a folder, all that is in it and below
+    /// Files and folders, or - for standard input; folders are scanned recursively
     #[arg(required = true, value_name = "PATH")]
     pub(crate) paths: Vec<PathBuf>,
-    /// Exit with 0 where nothing was found, although files of unknown kinds were not examined
+    /// Exit with 0 although files of unknown formats were not examined
     #[arg(long)]
     pub(crate) allow_unexamined: bool,
-    /// Write what was found as SARIF, for code scanning services; - is standard output
+    /// Write findings as SARIF, for code scanning services; - for standard output
     #[arg(long, value_name = "FILE")]
     pub(crate) sarif: Option<PathBuf>,
 }
@@ -140,23 +138,22 @@ pub(crate) struct DiffArgs {
     pub(crate) left: PathBuf,
     /// The right model
     pub(crate) right: PathBuf,
-    /// JSON object of tensors that are called differently: left name to right name
+    /// JSON object that maps tensor names of the left model to those of the right
     #[arg(long, value_name = "FILE")]
     pub(crate) tensor_mapping: Option<PathBuf>,
-    /// Largest difference between two values that still counts as a match
+    /// Absolute tolerance for values
     #[arg(long, value_name = "X", default_value = "1e-6")]
     pub(crate) tolerance: f64,
-    /// Read tensors whose files state equal digests, too: a file may be damaged
+    /// Read tensors even where both files state equal digests
     #[arg(long)]
     pub(crate) read: bool,
-    /// Exit with 5 when the models differ
+    /// Exit with 5 if the models differ
     #[arg(long)]
     pub(crate) exit_code: bool,
-    /// Exit with 5 when the L2 distance is larger, or a tensor can't be compared
+    /// Exit with 5 if the L2 distance is larger, or a tensor can't be compared
     #[arg(long, value_name = "X", value_parser = super::quantize::parse_limit)]
     pub(crate) max_l2: Option<f64>,
-    /// Only tensors whose name matches, each with its own line; without a wildcard, whose name
-    /// contains it
+    /// Only tensors whose name matches a glob, or contains a text without wildcards; one line each
     #[arg(long, value_name = "GLOB")]
     pub(crate) tensors: Option<String>,
 }
@@ -166,19 +163,19 @@ pub(crate) struct DiffArgs {
 pub(crate) struct DebugArgs {
     /// The file, or - for standard input
     pub(crate) file: PathBuf,
-    /// Tell it as a drama
+    /// Tell the file's structure as a drama
     #[arg(long)]
     pub(crate) drama: bool,
-    /// Show bytes in hexadecimal
+    /// Hex dump
     #[arg(long, conflicts_with = "drama")]
     pub(crate) hex: bool,
     /// Show printable strings
     #[arg(long, conflicts_with_all = ["drama", "hex"])]
     pub(crate) strings: bool,
-    /// Most bytes or strings to show [default: 256 bytes, 100 strings]
+    /// Maximum number of bytes or strings [default: 256 bytes, 100 strings]
     #[arg(long, value_name = "N")]
     pub(crate) limit: Option<usize>,
-    /// Show the bytes of this tensor
+    /// Dump this tensor
     #[arg(
         long, value_name = "NAME", requires = "hex",
         add = ArgValueCompleter::new(completion::tensors)
@@ -191,7 +188,7 @@ pub(crate) struct DebugArgs {
 pub(crate) struct LintArgs {
     /// File, folder, shard index, or - for standard input
     pub(crate) model: PathBuf,
-    /// Exit with 5 when there is a warning
+    /// Exit with 5 on warnings
     #[arg(long)]
     pub(crate) strict: bool,
 }
@@ -203,7 +200,7 @@ pub(crate) struct ExplainArgs {
     /// A model, or an error code from E001 to E008
     #[arg(required_unless_present = "tensor", value_hint = clap::ValueHint::AnyPath)]
     pub(crate) subject: Option<OsString>,
-    /// Explain this tensor: of the model, or of any family where no model is given
+    /// Explain a tensor, of the model or of any family
     #[arg(long, value_name = "NAME", add = ArgValueCompleter::new(completion::tensors))]
     pub(crate) tensor: Option<String>,
 }
@@ -213,39 +210,38 @@ pub(crate) struct ExplainArgs {
 pub(crate) struct GraphArgs {
     /// File, folder, shard index, or - for standard input
     pub(crate) model: PathBuf,
-    /// What to write
+    /// Output format
     #[arg(long, value_enum, value_name = "FORMAT", default_value = "tree")]
     pub(crate) format: GraphFormat,
-    /// The file to write to, instead of standard output
+    /// Output file [default: standard output]
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
     /// Replace a file that exists
     #[arg(short = 'f', long, requires = "output")]
     pub(crate) overwrite: bool,
-    /// How deep groups are opened [default: as deep as it stays legible]
+    /// Depth to which blocks are expanded [default: as far as legible]
     #[arg(long, value_name = "N")]
     pub(crate) depth: Option<usize>,
     /// Show repeated layers one by one
     #[arg(long)]
     pub(crate) unfold: bool,
-    /// Show one node: what it reads and makes, and its attributes
+    /// Show one node: inputs, outputs and attributes
     #[arg(long, value_name = "NAME", conflicts_with_all = ["depth", "unfold"])]
     pub(crate) node: Option<String>,
-    /// The part of a model that has several, such as encoder_model
+    /// Part of a model that has several, such as encoder_model
     #[arg(long, value_name = "NAME")]
     pub(crate) part: Option<String>,
-    /// Size that costs are told for, such as sequence_length=512 [default: 1 for batches, 0 for the
-    /// past, else 128]
+    /// Size of a symbolic dimension for costs, such as sequence_length=512 [default: 1 for batches,
+    /// 0 for the past, else 128]
     #[arg(long, value_name = "NAME=N", value_parser = parse_named_size)]
     pub(crate) size: Vec<(String, u64)>,
-    /// With keys and values of earlier tokens going in and out
+    /// With the key-value cache as inputs and outputs
     #[arg(long)]
     pub(crate) with_past: bool,
-    /// Version of ONNX's operators [default: the file's; else 17]
+    /// ONNX opset version [default: the file's, else 17]
     #[arg(long, value_name = "N")]
     pub(crate) opset: Option<i64>,
-    /// What the head is for, such as text-generation or CausalLM [default: what the configuration
-    /// says]
+    /// Task of the head, such as text-generation or CausalLM [default: by the configuration]
     #[arg(long, value_name = "TASK")]
     pub(crate) task: Option<String>,
 }

@@ -47,7 +47,7 @@ pub(crate) use write::{Precision, WriteArgs};
 
 use crate::human::parse_size;
 
-/// One binary for every model file: look inside, check, convert.
+/// One binary for every model file: inspect, validate, convert, run.
 #[derive(Debug, Parser)]
 #[command(name = "apr", version, propagate_version = true, max_term_width = 100)]
 #[command(
@@ -101,41 +101,43 @@ pub(crate) struct GlobalArgs {
         hide_env = true
     )]
     pub(crate) color: Option<ColorWhen>,
-    /// Threads to work with [default: all cores]
+    /// Number of threads [default: all cores]
     #[arg(long, global = true, hide_short_help = true, value_name = "N", env = "APR_THREADS")]
     pub(crate) threads: Option<NonZeroUsize>,
-    /// Memory to stay within, such as 512M [default: 1GiB]
+    /// Memory limit, such as 512M [default: 1GiB]
     #[arg(
         long, global = true, hide_short_help = true, value_name = "SIZE", env = "APR_RAM_LIMIT",
         value_parser = parse_size
     )]
     pub(crate) max_memory: Option<u64>,
-    /// Largest metadata or header to accept [default: 100MiB]
+    /// Maximum size of metadata or a header [default: 100MiB]
     #[arg(
         long, global = true, hide_short_help = true, value_name = "SIZE", value_parser = parse_size
     )]
     pub(crate) max_metadata: Option<u64>,
-    /// Private key that opens an encrypted model, as PEM; commands that sign or mark take theirs by
-    /// it
+    /// Private key in PEM: decrypts an encrypted model; signs or watermarks in commands that do so
     #[arg(long, global = true, hide_short_help = true, value_name = "FILE")]
     pub(crate) key: Option<PathBuf>,
-    /// File or pipe whose first line is the password of an encrypted model; - is standard input
-    /// [default: APR_PASSWORD, or asked for]
+    /// File or pipe whose first line is the password of an encrypted model; - for standard input
+    /// [default: APR_PASSWORD, else a prompt]
     #[arg(long, global = true, hide_short_help = true, value_name = "FILE")]
     pub(crate) password_file: Option<PathBuf>,
     /// Read pickled objects of this class, such as __main__.Net, for their parameters; nothing of
     /// it is run
     #[arg(long, global = true, hide_short_help = true, value_name = "CLASS")]
     pub(crate) pickle_class: Vec<String>,
-    /// Family of the model, where detection fails or is wrong; auto detects it [default: auto]
+    /// Model family, where detection fails or is wrong [default: auto]
     #[arg(
         long, global = true, hide_short_help = true, value_name = "NAME", value_parser = parse_arch,
         add = ArgValueCandidates::new(completion::families)
     )]
     pub(crate) arch: Option<Arch>,
-    /// A family of your own, as a TOML file
+    /// TOML file that defines a model family; may be given several times
     #[arg(long, global = true, hide_short_help = true, value_name = "FILE")]
     pub(crate) arch_file: Vec<PathBuf>,
+    /// Configuration of a model that has none of its own, as its config.json
+    #[arg(long = "config", global = true, hide_short_help = true, value_name = "FILE")]
+    pub(crate) model_config: Option<PathBuf>,
 }
 
 /// What `--arch` names.
@@ -165,94 +167,91 @@ pub(crate) enum ColorWhen {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Show what a model is: family, size, dtypes, metadata; reads no tensor bytes
+    /// Show a model's family, size, dtypes and metadata without reading its weights
     #[command(visible_alias = "info")]
     Inspect(InspectArgs),
-    /// List the tensors, with statistics, a histogram or values
+    /// List tensors, with statistics, a histogram or values
     Tensors(TensorsArgs),
-    /// List the files of a repository on a hub, with sizes and what they are; of other models, the
-    /// tensors
+    /// List the files of a repository on a hub; for other models, the tensors
     Ls(TensorsArgs),
-    /// Check structure, checksums, shapes and values in one read
+    /// Validate structure, checksums, shapes and values in one read
     Validate(ValidateArgs),
-    /// List what loading files would run, and judge them: clean, suspicious, dangerous or
-    /// unreadable; runs nothing
+    /// Scan files for code that loading them would execute: clean, suspicious, dangerous,
+    /// unreadable or not examined
     Scan(ScanArgs),
     /// Compare two models: tensors, vocabulary, metadata
     Diff(DiffArgs),
-    /// Show raw bytes, strings, or the drama of a file, even if it does not open
+    /// Dump a file's bytes, strings or structure, even if it does not open
     Debug(DebugArgs),
-    /// Check for best practices: licence, model card, names, alignment
+    /// Check best practices: licence, model card, names, alignment
     Lint(LintArgs),
     /// Explain a model, one of its tensors, or an error code
     Explain(ExplainArgs),
-    /// Show what a model computes: its blocks and operators with shapes, as a tree or a picture;
-    /// reads no weights
+    /// Show a model's graph, blocks and operators with shapes, as a tree or an image; reads no
+    /// weights
     Graph(GraphArgs),
-    /// Run a model: texts, sounds, pictures or arrays in, and what it makes of them out
+    /// Run a model on text, audio, images or arrays
     Run(RunArgs),
-    /// Cut texts into tokens by a model's own tokenizer, or decode ids of tokens; needs no weights
+    /// Tokenize text with a model's tokenizer, or decode token ids; needs no weights
     Tokenize(TokenizeArgs),
     /// Pack a model with its configuration and tokenizer into one .apr file
     Import(ImportArgs),
     /// Convert between formats and precisions
     Convert(ConvertArgs),
-    /// Make a model smaller: blocks of few bits, by llama.cpp's rules and with its bytes, and a
-    /// report on what it costs
+    /// Quantize to GGML block types, with output identical to llama-quantize and a report of the
+    /// error
     Quantize(QuantizeArgs),
     /// Write a model in another format, as a file or as a folder with its configuration
     Export(ExportArgs),
-    /// Make a key pair for signing, or for receiving encrypted models
+    /// Generate a key pair for signing or for decryption
     Keygen(KeygenArgs),
     /// Sign a model, in place
     Sign(SignArgs),
-    /// Verify signatures against keys that you trust
+    /// Verify signatures against trusted keys
     Verify(VerifyArgs),
     /// Encrypt a model for a password, for recipients, or both
     Encrypt(EncryptArgs),
-    /// Write a model without its encryption
+    /// Decrypt a model
     Decrypt(DecryptArgs),
-    /// Issue, show or check a model's licence
+    /// Issue, show or check a licence within a model
     License {
         #[command(subcommand)]
         action: LicenseAction,
     },
-    /// Change metadata, names, or the chat template; in place where that fits
+    /// Edit metadata, tensor names or the chat template, in place where possible
     Edit(EditArgs),
-    /// Write a file of an older APR format as an .apr file of today
+    /// Upgrade a file of an older APR format to the current one
     Upgrade(UpgradeArgs),
-    /// Cut a model into .apr files of a size, with a manifest that stands for all of them, or into
-    /// parts of GGUF
+    /// Split a model into .apr shards with a manifest, or into GGUF splits
     Shard(ShardArgs),
-    /// Put the shards that a manifest names, or the parts of a GGUF model, together into one file
+    /// Join the shards of a manifest, or GGUF splits, into one file
     Join(JoinArgs),
-    /// Cut a job into parts that several processes or machines can do, and write down what each of
-    /// them reads and writes
+    /// Plan a job in parts for several processes or machines
     Plan(PlanArgs),
-    /// Do one part of a plan; one that is done already is left as it is
+    /// Run one part of a plan; a finished part is skipped
     RunPart(RunPartArgs),
-    /// Check that all parts of a plan are done, and put them together
+    /// Check that all parts of a plan are finished, and assemble their output
     Finish(FinishArgs),
-    /// Hide an id in the weights, or read it: whose copy of a model is this
+    /// Embed an id in the weights, or detect it
     Watermark {
         #[command(subcommand)]
         action: WatermarkAction,
     },
-    /// Fetch the files of a model into the cache, and nothing more
+    /// Download a model's files into the cache
     Download(DownloadArgs),
-    /// Show, clear or verify what was downloaded
+    /// Show, clear or verify the cache of downloads
     Cache {
         #[command(subcommand)]
         action: CacheAction,
     },
-    /// Print a completion script for a shell
+    /// Print a shell completion script
     Completions {
         /// The shell
         shell: Shell,
     },
-    /// Write the manual pages into a folder
+    /// Write manual pages into a folder
     Man {
-        /// The folder; made if need be
+        /// Output folder; created if missing
         dir: PathBuf,
     },
 }
@@ -260,21 +259,21 @@ pub(crate) enum Command {
 /// What to do with the cache.
 #[derive(Debug, Subcommand)]
 pub(crate) enum CacheAction {
-    /// Show where it is and what it holds
+    /// Show location and contents
     Info,
-    /// Remove what it holds
+    /// Remove cached files
     Clear {
-        /// Only this model: hf://ORG/REPO, or the address of a file
+        /// Only this model: hf://ORG/REPO, or the URL of a file
         #[arg(value_name = "MODEL")]
         model: Option<String>,
-        /// Only what was not used for so long, such as 30d
+        /// Only files not used for this long, such as 30d
         #[arg(long, value_name = "DAYS", value_parser = parse_days)]
         older: Option<u64>,
-        /// Show what would be removed, and remove nothing
+        /// Show what would be removed without removing it
         #[arg(long)]
         dry_run: bool,
     },
-    /// Compare the files with the digests that their server gave
+    /// Verify cached files against their server's digests
     Verify {
         /// Only this model
         #[arg(value_name = "MODEL")]

@@ -9,22 +9,19 @@ use clap::{Args, ValueEnum};
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Options of ONNX output")]
 pub(crate) struct OnnxArgs {
-    /// Version of ONNX's operators [default: the source's; else 17, or 21 where blocks stay
-    /// quantized]
+    /// ONNX opset version [default: the source's, else 17, or 21 with quantized blocks]
     #[arg(
         long, hide_short_help = true, value_name = "N",
         value_parser = clap::value_parser!(i64).range(1..=1000)
     )]
     pub(crate) opset: Option<i64>,
-    /// Where the bytes of tensors go: beside the model where it has 2 GiB or more, always, or never
-    /// [default: auto]
+    /// External data: beside the model at 2 GiB or more, always, or never [default: auto]
     #[arg(long, hide_short_help = true, value_enum, value_name = "WHEN")]
     pub(crate) external_data: Option<DataPlace>,
-    /// Take keys and values of earlier tokens as inputs, and give those of all tokens out: for
-    /// generating token by token
+    /// With the key-value cache as inputs and outputs, for generating token by token
     #[arg(long)]
     pub(crate) with_past: bool,
-    /// Write the decoder of an encoder-decoder as one file, decoder_model_merged.onnx, as
+    /// Write the decoder of an encoder-decoder model as decoder_model_merged.onnx, as
     /// transformers.js loads it; implies --with-past
     #[arg(long, hide_short_help = true)]
     pub(crate) merged: bool,
@@ -34,8 +31,7 @@ pub(crate) struct OnnxArgs {
     /// says]
     #[arg(long, hide_short_help = true, value_name = "TASK")]
     pub(crate) task: Option<String>,
-    /// Multiply quantized matrices by onnxruntime's MatMulNBits, which needs no copy of them in
-    /// floats
+    /// Use onnxruntime's MatMulNBits for quantized matrices, which needs no dequantized copy
     #[arg(long, hide_short_help = true)]
     pub(crate) matmul_nbits: bool,
 }

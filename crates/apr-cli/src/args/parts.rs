@@ -13,20 +13,19 @@ fn parse_parts(text: &str) -> Result<usize, String> {
 /// Arguments of `plan`.
 #[derive(Debug, Args)]
 pub(crate) struct PlanArgs {
-    /// Make about so many parts: fewer where single tensors are large
+    /// Number of parts, approximately: fewer where single tensors are large
     #[arg(long, value_name = "N", value_parser = parse_parts, required_unless_present = "max_part")]
     pub(crate) parts: Option<usize>,
-    /// Make no part with more bytes of tensors than this, such as 5GB, even if there are more of
-    /// them then
+    /// Maximum tensor bytes per part, such as 5GB; may raise the number of parts
     #[arg(long, value_name = "SIZE", value_parser = parse_shard_size)]
     pub(crate) max_part: Option<u64>,
-    /// Where to write the plan; what the job writes must be in the same folder or below
+    /// Output path of the plan; the job's output must be in its folder or below
     #[arg(short, long, value_name = "PLAN")]
     pub(crate) output: PathBuf,
-    /// Replace a plan that is there
+    /// Overwrite an existing plan
     #[arg(short = 'f', long)]
     pub(crate) overwrite: bool,
-    /// Go by sizes and times of change of the inputs, and leave their weights unread
+    /// Identify inputs by size and modification time, without reading their weights
     #[arg(long)]
     pub(crate) no_digests: bool,
     /// The job, as it would be typed without the parts: convert, import, quantize, encrypt,
@@ -45,7 +44,7 @@ pub(crate) struct PlanArgs {
 pub(crate) struct RunPartArgs {
     /// The plan
     pub(crate) plan: PathBuf,
-    /// The part, counted from 0
+    /// Part number, from 0
     pub(crate) part: usize,
 }
 

@@ -46,28 +46,28 @@ pub(crate) struct QuantizeOptions {
         add = ArgValueCandidates::new(completion::dtypes), hide_short_help = true
     )]
     pub(crate) output_type: Option<DType>,
-    /// Type of the tensors whose names match; may be given several times, the first match counts
+    /// Type of tensors whose names match; may be given several times, the first match counts
     #[arg(long, value_name = "GLOB=TYPE", value_parser = parse_rule, hide_short_help = true)]
     pub(crate) tensor_type: Vec<(String, DType)>,
-    /// The same type for all tensors, without the mix's exceptions
+    /// One type for all tensors, without the mix's exceptions
     #[arg(long, hide_short_help = true)]
     pub(crate) pure: bool,
-    /// Quantize again what is quantized already, which adds one error to the other
+    /// Requantize tensors that are quantized already; errors add up
     #[arg(long, hide_short_help = true)]
     pub(crate) requantize: bool,
-    /// Importance matrix of llama.cpp: GGUF, or the older .dat
+    /// llama.cpp importance matrix: GGUF, or the older .dat
     #[arg(long, value_name = "FILE", conflicts_with = "calibration", hide_short_help = true)]
     pub(crate) imatrix: Option<PathBuf>,
-    /// Samples as CSV, one a line: their mean squares weigh the columns of tensors that take such
-    /// samples
+    /// Calibration samples as CSV, one a line: their mean squares weigh the columns of tensors that
+    /// take such samples
     #[arg(long, value_name = "FILE", hide_short_help = true)]
     pub(crate) calibration: Option<PathBuf>,
-    /// Write nothing if the error exceeds 10 % of the weights' norm, 50 % in one tensor, or turns
-    /// them by 8 degrees
+    /// Quality gate: fail if the error exceeds 10 % of the weights' norm, 50 % in one tensor, or an
+    /// angle of 8 degrees
     #[arg(long)]
     pub(crate) quality_check: bool,
-    /// Write nothing if the error's norm exceeds this share of the weights' norm (in one tensor:
-    /// five times that)
+    /// Quality gate: maximum error norm relative to the weights' norm; five times that in one
+    /// tensor
     #[arg(long, value_name = "X", value_parser = parse_limit, hide_short_help = true)]
     pub(crate) max_drift: Option<f64>,
 }
@@ -82,13 +82,13 @@ pub(crate) struct RequantizeArgs {
         add = ArgValueCandidates::new(completion::schemes)
     )]
     pub(crate) quantize: Option<Scheme>,
-    /// Turn quantized tensors back into floats
+    /// Dequantize to floats
     #[arg(
         long, value_enum, ignore_case = true, value_name = "DTYPE",
         conflicts_with_all = ["quantize", "keep_quantization"]
     )]
     pub(crate) dequantize: Option<Dequantized>,
-    /// Leave quantized tensors as they are; this is the default
+    /// Keep quantized tensors as they are (the default)
     #[arg(long, conflicts_with = "quantize", hide_short_help = true)]
     pub(crate) keep_quantization: bool,
     #[command(flatten)]
@@ -109,13 +109,13 @@ pub(crate) struct QuantizeArgs {
     pub(crate) scheme: Scheme,
     #[command(flatten)]
     pub(crate) write: WriteArgs,
-    /// Only the entries of a checkpoint below this prefix, such as state_dict. or model.
+    /// Only checkpoint entries below this prefix, such as state_dict. or model.
     #[arg(long, value_name = "P", hide_short_help = true)]
     pub(crate) prefix: Option<String>,
     /// Target format [default: by the output's extension]
     #[arg(long, value_name = "FORMAT", value_parser = super::write::parse_target())]
     pub(crate) format: Option<&'static Format>,
-    /// Cut the output into files of at most this many bytes of tensors, such as 5GB
+    /// Maximum tensor bytes per shard, such as 5GB
     #[arg(long, value_name = "SIZE", value_parser = super::write::parse_shard_size)]
     pub(crate) shard_size: Option<u64>,
     // What has a heading of its own comes last: what follows it would stand under it.

@@ -11,14 +11,13 @@ use super::look::parse_named_file;
 pub(crate) struct RunArgs {
     /// File, folder, shard index, or - for standard input
     pub(crate) model: PathBuf,
-    /// What goes in, several times where there are several: arrays (.npy, .npz, .safetensors,
-    /// .json, ONNX's .pb), texts (.txt), audio (.wav, .aiff, .flac, .mp3, .ogg), images (.png,
-    /// .jpg, .webp, .gif, .bmp, .tiff); NAME= says which input an array is for
+    /// Input file, may be given several times: arrays (.npy, .npz, .safetensors, .json, ONNX .pb),
+    /// text (.txt), audio (.wav, .aiff, .flac, .mp3, .ogg), images (.png, .jpg, .webp, .gif, .bmp,
+    /// .tiff); NAME= names the graph input of an array
     #[arg(short, long, value_name = "[NAME=]FILE", value_parser = parse_named_file)]
     pub(crate) input: Vec<(Option<String>, PathBuf)>,
-    /// What should come out: outputs, any other value by its path, such as
-    /// layers.3/attention/shares, or `features`: what goes in, made of texts, audio or images
-    /// [default: the outputs]
+    /// Value to return: an output, an activation by its path, such as layers.3/attention/shares, or
+    /// `features`, the preprocessed input [default: all outputs]
     #[arg(
         long,
         value_name = "NAME",
@@ -28,108 +27,106 @@ pub(crate) struct RunArgs {
         ],
     )]
     pub(crate) want: Vec<String>,
-    /// Write what comes out as arrays: .npy, .npz, .safetensors, .json
+    /// Write the outputs as arrays: .npy, .npz, .safetensors, .json
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
-    /// Replace a file that is there
+    /// Overwrite an existing output
     #[arg(short = 'f', long, requires = "output")]
     pub(crate) overwrite: bool,
-    /// The part of a model that has several, such as encoder_model
+    /// Part of a model that has several, such as encoder_model
     #[arg(long, value_name = "NAME")]
     pub(crate) part: Option<String>,
-    /// A text that goes in, read by the model's own tokenizer; a pipe gives one as well
+    /// Prompt; also read from a pipe
     #[arg(long, value_name = "TEXT", conflicts_with = "tokens", allow_hyphen_values = true)]
     pub(crate) prompt: Vec<String>,
-    /// Text that has the answer to --prompt, for models that answer questions about a text
+    /// Text that contains the answer to --prompt, for extractive question answering
     #[arg(long, value_name = "TEXT", requires = "prompt", allow_hyphen_values = true)]
     pub(crate) context: Option<String>,
-    /// Give the text as a message of a chat, by the model's own template
+    /// Apply the model's chat template to the prompt
     #[arg(long, conflicts_with = "tokens")]
     pub(crate) chat: bool,
-    /// What the chat begins with: who the model is to be
+    /// System prompt of the chat
     #[arg(long, value_name = "TEXT", requires = "chat", allow_hyphen_values = true)]
     pub(crate) system: Option<String>,
-    /// Go on from these tokens, ids with commas between them
+    /// Prompt as token ids, comma-separated
     #[arg(
         long, value_name = "IDS", value_delimiter = ',', conflicts_with = "input",
         allow_hyphen_values = true, value_parser = parse_token
     )]
     pub(crate) tokens: Vec<i64>,
-    /// Maximum number of tokens to generate, of speech for each file [default: what the model's
-    /// settings say, else 128; no limit for speech]
+    /// Maximum number of tokens to generate, per audio file for speech [default: the model's own,
+    /// else 128; none for speech]
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub(crate) max_tokens: Option<usize>,
-    /// Sampling temperature; 0 = greedy [default: what the model's settings say, else 0]
+    /// Sampling temperature; 0 = greedy [default: the model's own, else 0]
     #[arg(
         long, value_name = "T", allow_negative_numbers = true, value_parser = parse_temperature
     )]
     pub(crate) temperature: Option<f32>,
-    /// Sample from this many tokens; 0 for all [default: what the model's settings say, else 0]
+    /// Top-k sampling: keep the K likeliest tokens; 0 = all [default: the model's own, else 0]
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub(crate) top_k: Option<usize>,
-    /// Nucleus sampling: keep the smallest set of tokens with total probability P [default: what
-    /// the model's settings say, else 1]
+    /// Nucleus sampling: keep the smallest set of tokens with total probability P [default: the
+    /// model's own, else 1]
     #[arg(
         long, value_name = "P", allow_negative_numbers = true, value_parser = parse_probability
     )]
     pub(crate) top_p: Option<f32>,
-    /// Sample from tokens with at least this share of the largest probability [default: what the
-    /// model's settings say, else 0]
+    /// Min-p sampling: keep tokens of at least P times the largest probability [default: the
+    /// model's own, else 0]
     #[arg(long, value_name = "P", allow_negative_numbers = true, value_parser = parse_share)]
     pub(crate) min_p: Option<f32>,
-    /// Repetition penalty: divides the logits of tokens in the prompt or the answer so far
-    /// [default: what the model's settings say, else 1]
+    /// Repetition penalty for tokens of the prompt and the answer [default: the model's own, else
+    /// 1]
     #[arg(
         long, value_name = "X", allow_negative_numbers = true, value_parser = parse_penalty,
         visible_alias = "repetition-penalty"
     )]
     pub(crate) repeat_penalty: Option<f32>,
-    /// Presence penalty: is taken off the logits of tokens in the answer so far [default: 0]
+    /// Presence penalty for tokens of the answer [default: 0]
     #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = parse_finite)]
     pub(crate) presence_penalty: Option<f32>,
-    /// Give the logarithm of the probability of each token, and of the N likeliest at its place: in
-    /// --json, else on standard error
+    /// Log probabilities of each generated token and of the N likeliest at its position; on
+    /// standard error without --json
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub(crate) logprobs: Option<usize>,
     /// Random seed [default: 0]
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub(crate) seed: Option<u64>,
-    /// Stop before this text, or with --tokens after this id
+    /// Stop text; with --tokens, a stop id
     #[arg(
         long, value_name = "TEXT", allow_hyphen_values = true,
         value_parser = clap::builder::NonEmptyStringValueParser::new()
     )]
     pub(crate) stop: Vec<String>,
-    /// What stands between several answers; \n, \t, \0 and \\ are a line break, a tab, NUL and a
-    /// backslash [default: a line break]
+    /// Separator of several answers; \n, \t, \0 and \\ are escapes [default: \n]
     #[arg(
         long, value_name = "TEXT", allow_hyphen_values = true, value_parser = parse_separator
     )]
     pub(crate) separator: Option<Separator>,
-    /// Leave out the end of a text that is longer than the model's context
+    /// Truncate text to the model's context
     #[arg(long)]
     pub(crate) truncate: bool,
-    /// The language that is spoken, such as en [default: what the model hears]
+    /// Source language of speech, such as en [default: detected]
     #[arg(long, value_name = "CODE")]
     pub(crate) language: Option<String>,
-    /// Write down in English what is said in another language
+    /// Translate speech into English
     #[arg(long)]
     pub(crate) translate: bool,
-    /// Write down when each part is said
+    /// Print timestamps of segments
     #[arg(long)]
     pub(crate) timestamps: bool,
-    /// How the vectors of tokens become one [default: what the model says, else mean]
+    /// Pooling of token embeddings [default: the model's own, else mean]
     #[arg(long, value_name = "WAY")]
     pub(crate) pooling: Option<PoolingWay>,
-    /// How many labels, or words for a gap, are shown
+    /// Number of labels, answers or mask tokens to return
     #[arg(long, value_name = "N", default_value_t = 5)]
     pub(crate) top: usize,
-    /// Steps of work that each run of a graph may take, such as 1e12; a step is about a nanosecond
-    /// [default: by the sizes of the weights and of what goes in]
+    /// Work limit of each graph run in steps of about a nanosecond, such as 1e12 [default: by the
+    /// sizes of weights and inputs]
     #[arg(long, value_name = "N", value_parser = parse_steps)]
     pub(crate) max_work: Option<u64>,
-    /// What the head is for, such as text-generation or CausalLM [default: what the configuration
-    /// says]
+    /// Task of the head, such as text-generation or CausalLM [default: by the configuration]
     #[arg(long, value_name = "TASK")]
     pub(crate) task: Option<String>,
 }

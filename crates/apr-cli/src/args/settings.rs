@@ -21,14 +21,18 @@ pub(crate) const ENVIRONMENT: [(&str, &str); 20] = [
     ("HF_HOME, HF_HUB_CACHE", "In place of ~/.cache/huggingface, and of hub in it."),
     ("HF_ENDPOINT", "The hub that hf:// means, in place of https://huggingface.co."),
     ("HF_HUB_OFFLINE", "1 is --offline."),
-    ("HF_HUB_DOWNLOAD_TIMEOUT", "Seconds that a server may be silent, in place of 30."),
+    ("HF_HUB_DOWNLOAD_TIMEOUT", "The default of --timeout, in seconds, in place of 30."),
     (
         "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN",
         "The key for s3://; by default that of the profile AWS_PROFILE in ~/.aws.",
     ),
     ("AWS_REGION, AWS_ENDPOINT_URL", "Where s3:// is."),
     ("HTTPS_PROXY, HTTP_PROXY, ALL_PROXY, NO_PROXY", "Proxies, and what goes without them."),
-    ("SSL_CERT_FILE, SSL_CERT_DIR", "Certificates to trust, in place of the system's."),
+    (
+        "SSL_CERT_FILE, SSL_CERT_DIR",
+        "Certificates to trust, in place of the system's; after them REQUESTS_CA_BUNDLE, \
+         CURL_CA_BUNDLE, AWS_CA_BUNDLE.",
+    ),
     (
         "APR_COMPLETE",
         "Set by the scripts of `apr completions`, which ask apr itself what a word may become.",
@@ -55,7 +59,7 @@ pub(crate) const FILES: [(&str, &str); 3] = [
 ];
 
 /// Keys of the configuration, their defaults, and what each is for.
-pub(crate) const KEYS: [(&str, &str, &str); 9] = [
+pub(crate) const KEYS: [(&str, &str, &str); 10] = [
     (
         "defaults.output_format",
         "\"text\"",
@@ -78,6 +82,7 @@ pub(crate) const KEYS: [(&str, &str, &str); 9] = [
         "Files of public keys that `apr validate` trusts; paths count from the configuration's \
          folder.",
     ),
+    ("hub.timeout", "30", "The default of --timeout; HF_HUB_DOWNLOAD_TIMEOUT wins over it."),
 ];
 
 #[cfg(test)]

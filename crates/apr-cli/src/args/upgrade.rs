@@ -7,9 +7,9 @@ use clap::Args;
 pub(crate) struct UpgradeArgs {
     /// A file of an older APR format
     pub(crate) old: PathBuf,
-    /// Where to write the .apr file of today; - is standard output
+    /// Output path; - for standard output
     pub(crate) new: PathBuf,
-    /// Replace what is there
+    /// Overwrite an existing output
     #[arg(short = 'f', long)]
     pub(crate) overwrite: bool,
 }

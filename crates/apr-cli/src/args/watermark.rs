@@ -6,10 +6,10 @@ use clap::{Args, Subcommand};
 /// What to do with a watermark.
 #[derive(Debug, Subcommand)]
 pub(crate) enum WatermarkAction {
-    /// Write a model with an id hidden in its weights, which the secret of --key finds again: a
-    /// file of 16 random bytes or more, or a private key
+    /// Embed an id in the weights, detectable with the secret of --key: 16 random bytes or more, or
+    /// a private key
     Embed(EmbedArgs),
-    /// Read the id that the secret of --key finds in the weights; exit 5 where it finds none
+    /// Detect the id with the secret of --key; exit with 5 if there is none
     Detect(DetectArgs),
 }
 
@@ -18,21 +18,20 @@ pub(crate) enum WatermarkAction {
 pub(crate) struct EmbedArgs {
     /// File, folder, shard index, or - for standard input
     pub(crate) model: PathBuf,
-    /// Where to write; - is standard output
+    /// Output path; - for standard output
     #[arg(short, long, value_name = "PATH")]
     pub(crate) output: PathBuf,
-    /// What the mark says: up to 60 bytes of text; up to 12 or 28 bytes it is read from fewer
-    /// weights
+    /// Id: up to 60 bytes of text; up to 12 or 28 bytes need fewer weights
     #[arg(long, value_name = "TEXT")]
     pub(crate) id: String,
-    /// How far weights move, in parts of their standard deviation [default: by the number of
+    /// Strength: change of weights relative to their standard deviation [default: by the number of
     /// weights]
     #[arg(long, value_name = "X")]
     pub(crate) strength: Option<f64>,
     /// Target format [default: by the output's extension]
     #[arg(long, value_name = "FORMAT", value_parser = super::write::parse_target())]
     pub(crate) format: Option<&'static Format>,
-    /// Replace what is there
+    /// Overwrite an existing output
     #[arg(short = 'f', long)]
     pub(crate) overwrite: bool,
 }
@@ -42,7 +41,7 @@ pub(crate) struct EmbedArgs {
 pub(crate) struct DetectArgs {
     /// File, folder, shard index, or - for standard input
     pub(crate) model: PathBuf,
-    /// Look for this id, which is found where too little of it is left to be read
+    /// Test for this id, which works where too little is left to read it
     #[arg(long, value_name = "TEXT")]
     pub(crate) id: Option<String>,
 }

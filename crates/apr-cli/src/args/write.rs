@@ -35,22 +35,22 @@ pub(super) fn parse_target() -> impl TypedValueParser<Value = &'static Format> {
 /// Arguments of every command that writes a model.
 #[derive(Debug, Args)]
 pub(crate) struct WriteArgs {
-    /// Where to write; - is standard output
+    /// Output path; - for standard output
     #[arg(short, long, value_name = "PATH", required_unless_present = "look")]
     pub(crate) output: Option<PathBuf>,
-    /// Replace what is there; it changes nothing else
+    /// Overwrite an existing output
     #[arg(short = 'f', long)]
     pub(crate) overwrite: bool,
-    /// Write tensors that fail validation, and record what is wrong with them
+    /// Write tensors that fail validation, and record the failures
     #[arg(long)]
     pub(crate) relaxed: bool,
-    /// Do what --relaxed does, and pass a quality gate that fails; it replaces no file
+    /// As --relaxed, and despite a failed quality gate; overwrites nothing
     #[arg(long, hide_short_help = true)]
     pub(crate) force: bool,
-    /// Cast floating-point tensors of 16 to 64 bits
+    /// Cast floating-point tensors of 16 to 64 bits to this type
     #[arg(long, value_enum, ignore_case = true, value_name = "DTYPE")]
     pub(crate) precision: Option<Precision>,
-    /// Show the size of every tensor and write nothing
+    /// Show the size of every tensor without writing
     #[arg(long, group = "look")]
     pub(crate) dry_run: bool,
 }

@@ -75,14 +75,19 @@ fn look(path: &Path, args: &TensorsArgs, context: &Context) -> Outcome<Look> {
     let model = open(path, context)?;
     model.reader.warnings().iter().for_each(|warning| context.printer.warn(warning));
     let found = match (&args.hist, &args.values) {
-        (Some(name), _) => Found::Histogram(distribution(&model, name, context)?),
+        (Some(name), _) => Found::Histogram(distribution(&model, path, name, context)?),
         (None, Some(part)) => Found::Values(values(&*model.reader, part)?),
-        (None, None) => Found::List(listed(&model, args, context)?),
+        (None, None) => Found::List(listed(&model, path, args, context)?),
     };
     Ok(Look { file: model.name, found })
 }
 
-fn listed(model: &Model, args: &TensorsArgs, context: &Context) -> Outcome<TensorsReport> {
+fn listed(
+    model: &Model,
+    path: &Path,
+    args: &TensorsArgs,
+    context: &Context,
+) -> Outcome<TensorsReport> {
     let filter = args.filter.as_deref().map(parse_search).transpose();
     let options = TensorsOptions {
         filter: filter.map_err(|error| Failure::Usage(error.message().to_owned()))?,
@@ -95,18 +100,31 @@ fn listed(model: &Model, args: &TensorsArgs, context: &Context) -> Outcome<Tenso
         stats: args.stats,
     };
 
-    let total = model.reader.tensors().iter().filter_map(|info| info.byte_len().ok()).sum();
-    if args.stats && args.filter.is_none() {
-        context.sources.read_whole();
+    let tensors = model.reader.tensors();
+    let total = tensors.iter().filter_map(|info| info.byte_len().ok()).sum();
+    match &options.filter {
+        _ if !args.stats => {}
+        None => context.sources.read_whole(),
+        Some(filter) => {
+            let wanted =
+                (0..tensors.len()).filter(|&tensor| filter.is_match(&tensors[tensor].name));
+            context.sources.expect_tensors(path, &*model.reader, wanted);
+        }
     }
 
     let bar = Bar::new(&context.printer, total);
     Ok(list(&*model.reader, &model.name, &options, &context.pipeline()?, &bar)?)
 }
 
-fn distribution(model: &Model, name: &str, context: &Context) -> Outcome<HistogramReport> {
+fn distribution(
+    model: &Model,
+    path: &Path,
+    name: &str,
+    context: &Context,
+) -> Outcome<HistogramReport> {
     let reader = &*model.reader;
     let tensor = find(reader, name).map_err(|similar| unknown_tensor(name, &similar))?;
+    context.sources.expect_tensors(path, reader, [tensor]);
     let bar = Bar::new(&context.printer, reader.tensors()[tensor].byte_len()?);
     Ok(histogram(reader, tensor, BINS, &context.pipeline()?, &bar)?)
 }

@@ -109,9 +109,13 @@ impl Sandbox {
         let settings = std::env::vars_os().map(|(name, _)| name);
         let settings = settings.filter(|name| {
             let name = name.to_string_lossy();
-            let starts = ["APR_", "XDG_", "CLICOLOR", "HF_", "HUGGING", "AWS_"];
+            let starts = ["APR_", "XDG_", "CLICOLOR", "HF_", "HUGGING", "AWS_", "SSL_CERT_"];
+            let is_bundle = name.ends_with("_CA_BUNDLE");
             let is_proxy = name.to_ascii_lowercase().ends_with("_proxy");
-            starts.iter().any(|start| name.starts_with(start)) || is_proxy || name == "NO_COLOR"
+            starts.iter().any(|start| name.starts_with(start))
+                || is_proxy
+                || is_bundle
+                || name == "NO_COLOR"
         });
         settings.for_each(|name| {
             command.env_remove(name);

@@ -242,7 +242,7 @@ fn completions_and_manual_pages_are_made() {
     }
     // The rare options are explained, too.
     let page = String::from_utf8(sandbox.read("pages/here/apr-convert.1")).expect("text");
-    assert!(page.contains("Importance matrix of llama.cpp"), "{page}");
+    assert!(page.contains("llama.cpp importance matrix"), "{page}");
 }
 
 /// What a shell offers for the last word.

@@ -17,7 +17,7 @@ use crate::failure::{Failure, Outcome};
 const COMMANDS: [&str; 6] = ["convert", "import", "quantize", "encrypt", "validate", "diff"];
 
 /// Options about a run, which are given where a part runs.
-const OF_RUNS: [&str; 11] = [
+const OF_RUNS: [&str; 12] = [
     "json",
     "quiet",
     "verbose",
@@ -29,6 +29,7 @@ const OF_RUNS: [&str; 11] = [
     "offline",
     "no-cache",
     "insecure",
+    "timeout",
 ];
 
 /// Options that need the whole job at once, and what to do instead.
