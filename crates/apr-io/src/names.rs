@@ -17,8 +17,5 @@ pub fn is_index(path: &Path) -> bool {
 /// Whether the path names a file that its neighbours complete: a part of a split GGUF model, or
 /// what describes the files of a distributed checkpoint.
 pub(crate) fn is_part(path: &Path) -> bool {
-    let is_one = |name: &str| {
-        apr_registry::gguf::is_part_name(name) || name == apr_registry::pytorch::METADATA
-    };
-    path.file_name().and_then(|name| name.to_str()).is_some_and(is_one)
+    path.file_name().and_then(|name| name.to_str()).is_some_and(apr_registry::is_part_name)
 }

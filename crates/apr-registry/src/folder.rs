@@ -202,6 +202,9 @@ fn shard_warning(inner: &dyn CheckpointReader, names: &[String]) -> Option<Strin
     })
 }
 
+/// What of an ONNX file is not its weights; it travels also where ONNX is not built in.
+const ONNX_SKELETON: &str = "model.onnx.graph";
+
 /// Configuration, tokenizer, chat template, model card and licence, by the names the hub uses.
 fn is_companion(name: &str) -> bool {
     let (folder, file) = name.rsplit_once('/').map_or(("", name), |(folder, file)| (folder, file));
@@ -212,7 +215,7 @@ fn is_companion(name: &str) -> bool {
             || (folder == "additional_chat_templates" && file.ends_with(".jinja"));
     }
     let extension = file.rsplit_once('.').map_or("", |(_, extension)| extension);
-    file == apr_onnx::skeleton::COMPANION
+    file == ONNX_SKELETON
         || ["json", "txt", "md", "model", "jinja", "tiktoken", "yaml", "yml"].contains(&extension)
         || ["LICENSE", "LICENCE", "NOTICE", "USE_POLICY"]
             .iter()

@@ -1,13 +1,15 @@
 //! The formats that apr knows. One that is added gets an entry here, and nothing else changes.
 
 use apr_core::{
-    ByteSource, CheckpointReader, CheckpointWriter, Error, Format, Limits, Metadata, Result,
-    SourceSet, TensorInfo,
+    ByteSource, CheckpointReader, CheckpointWriter, Format, Metadata, Result, SourceSet, TensorInfo,
 };
+#[cfg(feature = "onnx")]
+use apr_core::{Error, Limits};
 use apr_format::apr2::{self, CompanionFile};
 #[cfg(feature = "typed")]
 use apr_format::aprn;
 use apr_format::{apr1, dialect};
+#[cfg(feature = "gguf")]
 use apr_gguf::ggml;
 use apr_safetensors::Order;
 
@@ -48,7 +50,7 @@ pub(crate) struct Registration {
     pub(crate) in_folder: InFolder,
 }
 
-/// All formats. Where several would take a file, the first does.
+/// All formats that were built in. Where several would take a file, the first does.
 pub(crate) static FORMATS: &[Registration] = &[
     Registration {
         open: Some(|source, name, options| Ok(Box::new(open_apr2(source, name, options)?))),
@@ -116,6 +118,7 @@ pub(crate) static FORMATS: &[Registration] = &[
         },
         ..told_apart(&apr_safetensors::FORMAT)
     },
+    #[cfg(feature = "gguf")]
     Registration {
         open: Some(|source, name, options| {
             Ok(Box::new(apr_gguf::open(source, name, &options.limits)?))
@@ -141,22 +144,29 @@ pub(crate) static FORMATS: &[Registration] = &[
         },
         ..told_apart(&apr_gguf::FORMAT)
     },
+    #[cfg(feature = "gguf")]
     Registration {
         open: Some(|source, name, options| {
             Ok(Box::new(ggml::open(source, name, &options.limits, options.family.as_deref())?))
         }),
         ..told_apart(&ggml::FORMAT)
     },
+    #[cfg(feature = "numpy")]
     Registration { open: Some(open_numpy), ..told_apart(&apr_numpy::NPY) },
     // Before ZIP archives of any kind.
+    #[cfg(feature = "numpy")]
     Registration { open: Some(open_numpy), ..told_apart(&apr_numpy::NPZ) },
+    #[cfg(feature = "pytorch")]
     Registration { open: Some(open_pytorch), ..told_apart(&apr_pytorch::ZIP) },
+    #[cfg(feature = "pytorch")]
     Registration { open: Some(open_pytorch), ..told_apart(&apr_pytorch::TAR) },
+    #[cfg(feature = "pytorch")]
     Registration {
         open: Some(open_pytorch),
         open_set: Some(open_pickle_in),
         ..told_apart(&apr_pytorch::PICKLE)
     },
+    #[cfg(feature = "pytorch")]
     Registration {
         open: Some(open_pytorch),
         open_index: Some(|json, name, set, options| {
@@ -188,6 +198,7 @@ pub(crate) static FORMATS: &[Registration] = &[
         },
         ..told_apart(&apr_pytorch::FORMAT)
     },
+    #[cfg(all(feature = "onnx", feature = "pytorch"))]
     Registration {
         plan: Some(|tensors, metadata, companions, options| {
             let write_options = apr_pytorch::WriteOptions {
@@ -205,6 +216,7 @@ pub(crate) static FORMATS: &[Registration] = &[
         }),
         ..told_apart(&apr_pytorch::SCRIPT)
     },
+    #[cfg(feature = "onnx")]
     Registration {
         open: Some(|source, name, options| {
             Ok(Box::new(apr_onnx::open(source, name, &options.limits)?))
@@ -217,12 +229,14 @@ pub(crate) static FORMATS: &[Registration] = &[
         in_folder: InFolder { rank: 3, extensions: &["onnx"], ..InFolder::NONE },
         ..told_apart(&apr_onnx::FORMAT)
     },
+    #[cfg(feature = "onnx")]
     Registration {
         open: Some(|source, name, options| {
             Ok(Box::new(apr_onnx::open(source, name, &options.limits)?))
         }),
         ..told_apart(&apr_onnx::TENSOR)
     },
+    #[cfg(feature = "onnx")]
     told_apart(&apr_onnx::ORT),
     told_apart(&crate::unread::HDF5),
     told_apart(&crate::unread::TFLITE),
@@ -248,6 +262,22 @@ pub fn may_span_files(format: &Format) -> bool {
     FORMATS.iter().any(|entry| entry.spans_files && entry.format == format)
 }
 
+/// Whether a file's name says that others of its folder complete it: a part of a split GGUF model,
+/// or what describes the files of a distributed checkpoint.
+#[must_use]
+pub fn is_part_name(name: &str) -> bool {
+    #[cfg(feature = "gguf")]
+    if apr_gguf::is_part_name(name) {
+        return true;
+    }
+    #[cfg(feature = "pytorch")]
+    if name == apr_pytorch::METADATA {
+        return true;
+    }
+    let _ = name;
+    false
+}
+
 /// Whether loaders run code out of files of the format, and no reader here knows where that is.
 ///
 /// ```
@@ -258,11 +288,13 @@ pub fn may_hold_code(format: &Format) -> bool {
     *format == crate::unread::HDF5
 }
 
+#[cfg(feature = "pytorch")]
 fn open_pytorch(source: Bytes, name: &str, options: &OpenOptions) -> Result<Reader> {
     Ok(Box::new(apr_pytorch::open_with(source, name, &options.limits, &options.pytorch())?))
 }
 
 /// A pickle in a folder may describe other files there.
+#[cfg(feature = "pytorch")]
 fn open_pickle_in(set: &dyn SourceSet, name: &str, options: &OpenOptions) -> Result<Reader> {
     let source = set.open(name).map_err(|error| error.in_file(name))?;
     if name != apr_pytorch::METADATA {
@@ -271,6 +303,7 @@ fn open_pickle_in(set: &dyn SourceSet, name: &str, options: &OpenOptions) -> Res
     Ok(Box::new(apr_pytorch::open_distributed(&source, set, &options.limits, &options.pytorch())?))
 }
 
+#[cfg(feature = "numpy")]
 fn open_numpy(source: Bytes, name: &str, options: &OpenOptions) -> Result<Reader> {
     Ok(Box::new(apr_numpy::open(source, name, &options.limits)?))
 }
@@ -287,6 +320,7 @@ fn open_apr2(source: Bytes, name: &str, options: &OpenOptions) -> Result<apr2::A
     Ok(reader)
 }
 
+#[cfg(feature = "onnx")]
 fn plan_onnx(
     tensors: &[TensorInfo],
     _metadata: &Metadata,

@@ -46,13 +46,17 @@ pub use apr_format::codec;
 #[cfg(any(feature = "encryption", feature = "signing"))]
 pub use apr_format::crypto;
 pub use apr_format::{apr1, apr2, dialect};
+#[cfg(feature = "gguf")]
 pub use apr_gguf as gguf;
+#[cfg(feature = "numpy")]
 pub use apr_numpy as numpy;
+#[cfg(feature = "onnx")]
 pub use apr_onnx as onnx;
+#[cfg(feature = "pytorch")]
 pub use apr_pytorch as pytorch;
 pub use apr_safetensors as safetensors;
 pub use folder::{FolderCheckpoint, alone, open_folder, with_companions, with_config};
-pub use formats::{may_hold_code, may_span_files};
+pub use formats::{is_part_name, may_hold_code, may_span_files};
 pub use in_folder::is_shard_name;
 pub use open::{UNKNOWN_FORMAT, is_manifest, open, open_in, recognise, recognise_file};
 pub use options::{OpenOptions, PlanOptions};

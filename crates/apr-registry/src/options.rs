@@ -50,6 +50,7 @@ impl OpenOptions {
         apr_format::aprn::LoadOptions::default()
     }
 
+    #[cfg(feature = "pytorch")]
     pub(crate) fn pytorch(&self) -> apr_pytorch::OpenOptions {
         apr_pytorch::OpenOptions {
             classes: self.pickle_classes.clone(),
@@ -82,8 +83,10 @@ pub struct PlanOptions {
     pub canonical: bool,
     /// What the model computes, where the format says that: a file for each, in a folder if there
     /// are several.
+    #[cfg(feature = "onnx")]
     pub models: Vec<apr_onnx::write::Model>,
     /// Where an ONNX model has the bytes of its tensors.
+    #[cfg(feature = "onnx")]
     pub external_data: apr_onnx::write::ExternalData,
 }
 
@@ -102,7 +105,9 @@ impl PlanOptions {
             apr2: apr2::WriteOptions::default(),
             streaming: false,
             canonical: false,
+            #[cfg(feature = "onnx")]
             models: Vec::new(),
+            #[cfg(feature = "onnx")]
             external_data: apr_onnx::write::ExternalData::Auto,
         }
     }

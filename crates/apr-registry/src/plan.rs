@@ -17,9 +17,10 @@ impl PlanOptions {
     pub fn check(&self) -> Result<()> {
         let target = self.target()?;
         type Wish<'a> = (&'a str, bool, fn(&Target) -> bool);
-        let places_data = self.external_data != apr_onnx::write::ExternalData::Auto;
         let wanted: [Wish<'_>; 5] = [
-            ("--external-data works", places_data, |target| target.computes == Computes::Always),
+            ("--external-data works", self.places_data(), |target| {
+                target.computes == Computes::Always
+            }),
             ("--shard-size works", self.shard_size.is_some(), |target| target.shards),
             ("--streaming works", self.streaming, |target| target.streaming),
             ("--compress, --encrypt, --recipient and --sign work", self.apr2.seals(), |target| {
@@ -50,6 +51,17 @@ impl PlanOptions {
             }
             _ => Ok(()),
         }
+    }
+
+    #[cfg(feature = "onnx")]
+    fn places_data(&self) -> bool {
+        self.external_data != apr_onnx::write::ExternalData::Auto
+    }
+
+    #[cfg(not(feature = "onnx"))]
+    #[allow(clippy::unused_self, reason = "as with the feature")]
+    fn places_data(&self) -> bool {
+        false
     }
 }
 
@@ -120,6 +132,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg(feature = "formats")]
     fn options_that_a_format_lacks_are_refused() {
         let sharded = PlanOptions {
             shard_size: Some(1),

@@ -36,4 +36,4 @@ pub mod naming;
 mod source;
 
 pub use family::{Architecture, family_in, family_of, is_unpacked};
-pub use source::Source;
+pub use source::{Knowledge, Source};

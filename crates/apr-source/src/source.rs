@@ -1,6 +1,7 @@
 //! A model, and what is found out about it once.
 
 use std::cell::OnceCell;
+use std::sync::OnceLock;
 
 use apr_arch::{Families, FamilyModel};
 use apr_core::{CheckpointReader, Result};
@@ -34,15 +35,38 @@ pub struct Source<'a> {
     families: &'a Families,
     architecture: Architecture,
     family: OnceCell<Option<FamilyModel<'a>>>,
-    learnt: OnceCell<Learnt>,
+    own: Knowledge,
+    shared: Option<&'a Knowledge>,
+}
+
+/// What was found out about a model, for all the [`Source`]s that are made of it.
+#[derive(Default)]
+pub struct Knowledge {
+    /// The name of the family that was detected.
+    family: OnceLock<Option<String>>,
+    learnt: OnceLock<Learnt>,
 }
 
 impl<'a> Source<'a> {
     /// A model whose family is detected, without a name.
     #[must_use]
     pub fn new(reader: &'a dyn CheckpointReader, families: &'a Families) -> Self {
-        let (family, learnt) = (OnceCell::new(), OnceCell::new());
-        Self { reader, name: "", families, architecture: Architecture::Auto, family, learnt }
+        Self {
+            reader,
+            name: "",
+            families,
+            architecture: Architecture::Auto,
+            family: OnceCell::new(),
+            own: Knowledge::default(),
+            shared: None,
+        }
+    }
+
+    /// Keeps what is found out where other sources of the same reader, families and architecture
+    /// find it.
+    #[must_use]
+    pub fn sharing(self, knowledge: &'a Knowledge) -> Self {
+        Self { shared: Some(knowledge), ..self }
     }
 
     /// With what errors call it.
@@ -98,7 +122,15 @@ impl<'a> Source<'a> {
         if let Some(family) = self.family.get() {
             return Ok(family.as_ref());
         }
-        let found = family_of(self.reader, self.families, &self.architecture)?;
+        let known = self.knowledge().family.get().cloned();
+        let found = match known {
+            Some(None) => None,
+            // Detection looks at every family; one that is known is applied at once.
+            Some(Some(name)) => family_of(self.reader, self.families, &Architecture::Named(name))?,
+            None => family_of(self.reader, self.families, &self.architecture)?,
+        };
+        let name = found.as_ref().map(|model| model.family().name().to_owned());
+        self.knowledge().family.get_or_init(|| name);
         Ok(self.family.get_or_init(|| found).as_ref())
     }
 
@@ -124,11 +156,16 @@ impl<'a> Source<'a> {
     /// # Errors
     /// E007 and E008 when a companion can't be read.
     pub fn learnt(&self) -> Result<&Learnt> {
-        if let Some(learnt) = self.learnt.get() {
+        let learnt = &self.knowledge().learnt;
+        if let Some(learnt) = learnt.get() {
             return Ok(learnt);
         }
         let found = learn_from(self.reader)?;
-        Ok(self.learnt.get_or_init(|| found))
+        Ok(learnt.get_or_init(|| found))
+    }
+
+    fn knowledge(&self) -> &Knowledge {
+        self.shared.unwrap_or(&self.own)
     }
 }
 
@@ -195,5 +232,15 @@ mod tests {
         family(&source);
         source.learnt().expect("sound companions");
         assert_eq!(reader.counts(), (1, 2), "what was found is kept");
+
+        let knowledge = Knowledge::default();
+        let shared = || Source::new(&reader, &families).sharing(&knowledge);
+        assert_eq!(family(&shared()), "llama");
+        shared().learnt().expect("sound companions");
+        let after_one = reader.counts();
+        assert_eq!(family(&shared()), "llama");
+        shared().learnt().expect("sound companions");
+        let (looks, reads) = reader.counts();
+        assert_eq!((looks, reads), (after_one.0 + 1, after_one.1), "applied, not detected again");
     }
 }
