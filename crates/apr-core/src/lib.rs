@@ -71,7 +71,7 @@ pub use key_values::{Array, KeyValue, KeyValues, KeyValuesBuilder, Pair, Value};
 pub use limits::Limits;
 pub use metadata::{Brief, Metadata, keys};
 pub use pipeline::{Pipeline, Serial};
-pub use progress::Progress;
+pub use progress::{Phase, Progress};
 pub use shape::Shape;
 pub use shard_index::ShardIndex;
 pub use sink::{MemoryFolder, Sink};

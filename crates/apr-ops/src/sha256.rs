@@ -1,6 +1,6 @@
 //! SHA-256 of a file, which hubs publish beside their downloads (QA point 93).
 
-use apr_core::Progress;
+use apr_core::{Phase, Progress};
 use apr_registry::{ByteSource, Pipeline, Result};
 use sha2::{Digest, Sha256};
 
@@ -27,6 +27,7 @@ pub fn sha256<P: Pipeline>(
     const READ_LEN: usize = 1 << 20;
     let pieces: Vec<_> = pieces(source.len(), READ_LEN).collect();
     let mut hash = Sha256::new();
+    progress.begin(Phase::Hashing, source.len());
     let produce = |at: usize, bytes: &mut Vec<u8>| {
         source.read_at(pieces[at].offset, take(bytes, pieces[at].len))
     };

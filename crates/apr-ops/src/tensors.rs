@@ -1,6 +1,6 @@
 //! Lists of tensors, with statistics where asked for.
 
-use apr_core::{Progress, StoredForm, Sum, Unlisted};
+use apr_core::{Phase, Progress, StoredForm, Sum, Unlisted};
 use apr_registry::digest::ChunkSums;
 use apr_registry::{CheckpointReader, DType, Limits, Pipeline, Result, Shape, onnx};
 use apr_tensor::stats::{Histogram, Moments, Stats};
@@ -207,6 +207,7 @@ pub fn histogram<P: Pipeline>(
         )
     };
 
+    progress.begin(Phase::Measuring, len);
     pipeline.run(pieces.len(), produce, |at, slot: &mut HistogramPart| {
         moments.merge(&slot.moments);
         histogram.merge(&slot.histogram);
@@ -296,6 +297,7 @@ fn moments<P: Pipeline>(
         Ok(())
     };
 
+    progress.begin(Phase::Measuring, tasks.iter().map(|(.., chunk)| chunk.len as u64).sum());
     pipeline.run(tasks.len(), produce, |at, slot: &mut MomentsPart| {
         let (place, tensor, chunk) = tasks[at];
         result[place].merge(&slot.moments);

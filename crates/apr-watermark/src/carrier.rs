@@ -4,7 +4,9 @@ use std::collections::HashSet;
 use std::ops::Range;
 
 use apr_arch::FamilyModel;
-use apr_core::{CheckpointReader, DType, Error, Pipeline, Progress, Result, TensorInfo, keys};
+use apr_core::{
+    CheckpointReader, DType, Error, Phase, Pipeline, Progress, Result, TensorInfo, keys,
+};
 use apr_tensor::stats::{Moments, Scratch};
 use apr_view::chunks::take;
 use apr_view::values::{decode, read_quantized};
@@ -64,6 +66,10 @@ impl Carriers {
         let mut carriers = candidates(reader, model);
         let tasks = tasks(&carriers);
         let mut moments = vec![Moments::default(); carriers.len()];
+        let lens = tasks.iter().map(|(carrier, elements)| {
+            bytes_of(&reader.tensors()[carriers[*carrier].tensor], elements)
+        });
+        progress.begin(Phase::Watermarking, lens.sum());
         pipeline.run(
             tasks.len(),
             |at, slot: &mut Survey| {

@@ -1,6 +1,6 @@
 //! Finding a mark.
 
-use apr_core::{CheckpointReader, Pipeline, Progress, Result};
+use apr_core::{CheckpointReader, Phase, Pipeline, Progress, Result};
 use serde::Serialize;
 
 use super::carrier::{Carrier, Carriers, Values, bytes_of, tasks};
@@ -58,6 +58,10 @@ pub fn detect<P: Pipeline>(
     let apart: Vec<&Carrier> = carriers.apart().collect();
     let tasks = tasks(apart.iter().copied());
     let mut total = Correlation::default();
+    let lens = tasks
+        .iter()
+        .map(|(carrier, elements)| bytes_of(&reader.tensors()[apart[*carrier].tensor], elements));
+    progress.begin(Phase::Watermarking, lens.sum());
     pipeline.run(
         tasks.len(),
         |at, slot: &mut CorrelationPart| {

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use apr_core::{Error, IoCause, Progress, Result};
+use apr_core::{Error, IoCause, Phase, Progress, Result};
 
 use super::{Found, Place};
 use crate::download::Download;
@@ -73,6 +73,7 @@ impl Place {
             self.check_index(name, &index.path)?;
         }
 
+        progress.begin(Phase::Downloading, names.iter().filter_map(len).sum());
         // Small files come beside the large ones, and not after them.
         let (large, small) = std::thread::scope(|scope| {
             let small = scope.spawn(|| self.download_in_turn(&small, progress));

@@ -25,7 +25,7 @@ mod recipe;
 mod report;
 mod work;
 
-use apr_core::{Layout, Progress, Unlisted};
+use apr_core::{Layout, Phase, Progress, Unlisted};
 use apr_quantize::{QualityGate, QuantizationReport, TensorTarget};
 use apr_registry::apr2::CompanionFile;
 use apr_registry::{
@@ -41,7 +41,7 @@ pub use report::{ConvertReport, ConvertedTensor, Learnt, Rounding};
 use self::judge::Judge;
 use self::receive::{Received, Receiver, Target};
 use self::recipe::{Recipe, keep_forms, recipe};
-use self::work::{ChunkBuffers, Measures, Worker};
+use self::work::{ChunkBuffers, ChunkTask, Measures, TaskKind, Worker};
 use crate::inline::{InlineValidator, ValidationConfig};
 
 /// What a conversion changes.
@@ -293,6 +293,9 @@ impl Conversion {
         let (tasks, checks) = worker.tasks(&*writer)?;
         let produce = |at: usize, slot: &mut ChunkBuffers| worker.produce(tasks[at], &checks, slot);
 
+        let written = |task: &&ChunkTask| matches!(task.kind, TaskKind::Write | TaskKind::Encode);
+        let total = tasks.iter().filter(written).map(|task| task.chunk.len as u64).sum();
+        progress.begin(Phase::Converting, total);
         writer.begin(sink)?;
         let target = Target { writer: &mut *writer, sink: &mut *sink, progress };
         let mut receiver = Receiver::new(worker, &checks, target, Judge::new(validator));

@@ -1,6 +1,6 @@
 //! The values of pairs, side by side in chunks.
 
-use apr_core::Progress;
+use apr_core::{Phase, Progress};
 use apr_registry::{CheckpointReader, DType, Error, Pipeline, Result, TensorInfo};
 use apr_tensor::element::widen_f64;
 use apr_view::chunks::take;
@@ -134,6 +134,15 @@ pub(super) fn compare<P: Pipeline>(
             parts.extend(ranges(number, &left.tensors()[pairs[number].left]));
         }
     }
+
+    let bytes = |pair: &Pair| {
+        let left = left.tensors()[pair.left].byte_len().unwrap_or_default();
+        left + right.tensors()[pair.right].byte_len().unwrap_or_default()
+    };
+    let unequal =
+        pairs.iter().zip(&result).filter(|(_, found)| !found.identical && !found.incomparable);
+    let total = unequal.map(|(pair, _)| bytes(pair)).fold(0, u64::saturating_add);
+    progress.begin(Phase::Comparing, total);
 
     // Ranges are merged by "and", so that a pair is identical until one differs.
     for comparison in &mut result {

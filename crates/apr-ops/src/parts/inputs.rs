@@ -1,6 +1,6 @@
 //! What the parts read, held against what the plan says of it.
 
-use apr_core::{Progress, pass_on};
+use apr_core::{Phase, Progress, pass_on};
 use apr_registry::digest::{CHUNK_LEN, ChunkSums, Digest, TensorDigest};
 use apr_registry::{ByteSource, CheckpointReader, Pipeline, Result};
 use apr_view::chunks::{Chunk, pieces, take};
@@ -80,6 +80,7 @@ pub fn tensor_digests<P: Pipeline>(
     };
 
     let mut digest = TensorDigest::new();
+    progress.begin(Phase::Hashing, tasks.iter().map(|(.., chunk)| chunk.len as u64).sum());
     pipeline.run(tasks.len(), produce, |at, (bytes, sums)| {
         let (tensor, _, chunk) = tasks[at];
         match sums {
@@ -115,6 +116,7 @@ pub fn bytes_digest<P: Pipeline>(
     };
 
     let mut digest = TensorDigest::new();
+    progress.begin(Phase::Hashing, len);
     pipeline.run(chunks.len(), produce, |at, (_, sums)| {
         sums.iter().for_each(|sums| digest.append(*sums));
         progress.advance(chunks[at].len as u64);

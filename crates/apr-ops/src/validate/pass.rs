@@ -1,7 +1,7 @@
 //! One read of a checkpoint, and what is found in it.
 
 use apr_arch::FamilyModel;
-use apr_core::{Extent, ExtentKind, FileChecksum, Progress, StoredRange};
+use apr_core::{Extent, ExtentKind, FileChecksum, Phase, Progress, StoredRange};
 use apr_registry::digest::{CHUNK_LEN, Crc32, TensorDigest};
 use apr_registry::{CheckpointReader, Code, Error, Pipeline, Result};
 use apr_source::adapter::Adapter;
@@ -99,6 +99,7 @@ impl<'a> Pass<'a> {
             produce(reader, options, wants_sums, tasks[at], slot)
         };
         let mut bytes_read = 0;
+        progress.begin(Phase::Checking, tasks.iter().map(|task| task.chunk.len as u64).sum());
         pipeline.run(tasks.len(), produce, |at, slot| {
             self.consume(tasks[at], slot);
             bytes_read += tasks[at].chunk.len as u64;
