@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use crate::builds::PORTABLE;
+use crate::features;
 use crate::process::{cargo, output, program, run as run_program, say, workspace};
 use crate::steps::{Outcome, Steps, Stop, in_ci};
 use crate::tools::Tool;
@@ -43,6 +44,7 @@ pub(crate) fn run(steps: &mut Steps) {
         }
     });
     steps.run("dependencies: bans, licences, sources", dependencies);
+    steps.run("features: the table is true", features::check);
     steps.run("documentation", || {
         let mut doc = cargo(
             "doc",

@@ -2,6 +2,7 @@
 
 mod bench;
 mod builds;
+mod features;
 mod fuzz;
 mod interop;
 mod lint;
@@ -27,6 +28,8 @@ Usage: cargo xtask TASK
   ci     lint, then test
   builds  crates with few features, without std, for a bare processor and for the web; what is
          shipped there, its size and its test under Node
+  features  counts the crates of each feature of the library, for the table in its documentation;
+         --times builds each, too
   bench  figures against cp and Python's safetensors; --gb 1 4, --runs 5
   picture  draws docs/session.svg, the README's picture of a terminal, with the binary of today
   fuzz   every fuzz target for 60 seconds, or the seconds given; takes a nightly toolchain
@@ -53,6 +56,8 @@ fn main() -> ExitCode {
             test::run(&mut steps);
         }
         ["builds"] => builds::run(&mut steps),
+        ["features"] => features::run(&mut steps, false),
+        ["features", "--times"] => features::run(&mut steps, true),
         ["bench", ref arguments @ ..] => bench::run(&mut steps, arguments),
         ["picture"] => picture::run(&mut steps),
         ["fuzz"] => fuzz::run(&mut steps, "60"),

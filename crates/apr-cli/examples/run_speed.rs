@@ -12,7 +12,6 @@ use std::num::NonZeroUsize;
 use std::path::Path;
 use std::time::Instant;
 
-use apr::OpenOptions;
 use apr_arch::Families;
 use apr_blocks::GraphOptions;
 use apr_core::{Error, Result};
@@ -20,6 +19,7 @@ use apr_graph::{ElementType, Graph, Node};
 use apr_infer::{Data, Engine, Flow, RunLimits, Step, Tap, Tensor, Unwatched, Value};
 use apr_io::{Crew, open_model_with_companions};
 use apr_ops::graph::with_graphs;
+use apr_registry::OpenOptions;
 use apr_source::Source;
 use apr_tensor::stats::{Moments, Scratch};
 

@@ -4,11 +4,12 @@ use std::cell::OnceCell;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
-use apr::apr2::Encrypt;
-use apr::crypto::Unlock;
-use apr::{CheckpointReader, Limits, OpenOptions, Source};
 use apr_arch::{Families, Family, FamilyModel};
 use apr_io::{Interrupt, Sources, Threads, io_error};
+use apr_registry::apr2::Encrypt;
+use apr_registry::crypto::Unlock;
+use apr_registry::{CheckpointReader, Limits, OpenOptions};
+use apr_source::Source;
 use apr_source::{Architecture, family_of};
 use apr_view::nearest;
 use zeroize::Zeroizing;
@@ -211,7 +212,7 @@ fn ggml_family(args: &GlobalArgs) -> Option<String> {
 }
 
 fn is_ggml_family(name: &str) -> bool {
-    apr::gguf::ggml::architectures().any(|known| known == name)
+    apr_registry::gguf::ggml::architectures().any(|known| known == name)
 }
 
 fn choose_color(option: Option<ColorWhen>, config: Option<bool>) {

@@ -4,10 +4,11 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use anstyle::{AnsiColor, Style};
-use apr::{Code, DType, Error, Escaped, IoCause, JobError};
 use apr_ops::document::write_json;
 use apr_ops::inline::ValidationError;
+use apr_ops::job::JobError;
 use apr_quantize::QuantizationReport;
+use apr_registry::{Code, DType, Error, Escaped, IoCause};
 use serde_json::json;
 
 /// Misfits shown before the rest is only counted.
@@ -260,7 +261,7 @@ fn advice_about_format(message: &str) -> Option<String> {
     }
     // Other messages of E001 say what is wrong with this file, which the general advice doesn't
     // know.
-    message.starts_with(apr::UNKNOWN_FORMAT).then(|| general_advice(Code::Format))
+    message.starts_with(apr_registry::UNKNOWN_FORMAT).then(|| general_advice(Code::Format))
 }
 
 fn general_advice(code: Code) -> String {

@@ -9,9 +9,9 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
-use apr::{ByteSource, CheckpointReader, Convention, Error, IoCause};
 use apr_io::{FileSource, Spool, io_error, is_index, is_manifest, is_remote};
 use apr_llama::describe;
+use apr_registry::{ByteSource, CheckpointReader, Convention, Error, IoCause};
 
 use crate::config::cache_folder;
 use crate::context::Context;
@@ -60,7 +60,7 @@ pub(crate) fn open_to_look(path: &Path, context: &Context) -> Outcome<Model> {
     let options = &context.options;
     if name == STDIN {
         let (source, spool) = open_stdin(context)?;
-        let reader = apr::open(source, "standard input", options)?;
+        let reader = apr_registry::open(source, "standard input", options)?;
         return Ok(Model { reader: described(reader, context)?, name, notes: Vec::new(), spool });
     }
     let reader = described(context.sources.open_model(path, options)?, context)?;
@@ -80,7 +80,7 @@ fn unlocked(open: impl Fn(&Context) -> Outcome<Model>, context: &Context) -> Out
         return Ok(model);
     }
     let locked = || secrets::locked(context.key.as_deref(), &model.name);
-    let password = secrets::ask(&format!("Password of {}: ", apr::Escaped(&model.name)))?
+    let password = secrets::ask(&format!("Password of {}: ", apr_registry::Escaped(&model.name)))?
         .ok_or_else(locked)?;
     open(&context.with_password(password))
 }
@@ -127,7 +127,7 @@ fn configured(
         return Ok(reader);
     }
     let source = context.sources.open_file(path)?;
-    let configured = apr::with_config(reader, Box::new(source), &context.options.limits);
+    let configured = apr_registry::with_config(reader, Box::new(source), &context.options.limits);
     Ok(Box::new(configured.map_err(|error| error.in_file(path.display()))?))
 }
 
@@ -194,7 +194,7 @@ fn next_piece(from: &mut File) -> Option<std::io::Result<Vec<u8>>> {
     }
 }
 
-fn copy(mut from: File, to: &Spool, context: &Context) -> apr::Result<()> {
+fn copy(mut from: File, to: &Spool, context: &Context) -> apr_registry::Result<()> {
     /// Pieces read ahead.
     const AHEAD: usize = 16;
     /// How long a silent pipe keeps the interrupt flag from being looked at.

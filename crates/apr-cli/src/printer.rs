@@ -4,8 +4,8 @@ use std::io::{BufWriter, IsTerminal, Write};
 use std::os::fd::AsFd;
 
 use anstyle::{AnsiColor, Style};
-use apr::Escaped;
 use apr_ops::document::write_json;
+use apr_registry::Escaped;
 use serde::Serialize;
 
 use crate::failure::Outcome;

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use apr::apr2::{Apr2Reader, Changes, Flags, Revision, open_with_keys};
-use apr::{ByteSource, Error, IoCause, Sink};
 use apr_io::{AtomicOutput, FileSource, LockedFile, Target};
+use apr_registry::apr2::{Apr2Reader, Changes, Flags, Revision, open_with_keys};
+use apr_registry::{ByteSource, Error, IoCause, Sink};
 
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
@@ -76,7 +76,7 @@ fn read(source: FileSource, path: &Path, context: &Context) -> Outcome<Apr2Reade
     let name = path.display().to_string();
     let mut head = [0; 4];
     source.read_at(0, &mut head[..usize::try_from(source.len().min(4)).unwrap_or_default()])?;
-    if head != apr::apr2::MAGIC {
+    if head != apr_registry::apr2::MAGIC {
         let message = match &head {
             [b'{', ..] => {
                 "this is the manifest of a sharded model; `apr join` makes one file of it"

@@ -5,10 +5,12 @@ use std::io::{self, IsTerminal, Read};
 use std::os::fd::AsFd;
 use std::path::Path;
 
-use apr::apr2::Encrypt;
-use apr::crypto::{Argon2Costs, EncrBlock, Lock, PrivateKey, PublicKey, SigningKey, Unlock};
-use apr::{Code, Error};
 use apr_io::io_error;
+use apr_registry::apr2::Encrypt;
+use apr_registry::crypto::{
+    Argon2Costs, EncrBlock, Lock, PrivateKey, PublicKey, SigningKey, Unlock,
+};
+use apr_registry::{Code, Error};
 use zeroize::Zeroizing;
 
 use crate::failure::{Failure, Outcome};
@@ -77,9 +79,9 @@ fn read(path: &Path) -> Outcome<Zeroizing<String>> {
 }
 
 /// Random bytes from the operating system.
-pub(crate) fn random(bytes: &mut [u8]) -> apr::Result<()> {
+pub(crate) fn random(bytes: &mut [u8]) -> apr_registry::Result<()> {
     getrandom::fill(bytes)
-        .map_err(|error| Error::io(apr::IoCause::Other, format!("no randomness: {error}")))
+        .map_err(|error| Error::io(apr_registry::IoCause::Other, format!("no randomness: {error}")))
 }
 
 /// What `--key` and a password that was given open a model with.

@@ -5,11 +5,17 @@ use std::thread;
 
 use apr_core::{Error, IoCause, Pipeline, Result};
 
-/// A flag that a signal sets and a pass looks at between chunks.
+/// Cancels work: a flag that a signal or another thread sets, and a pass looks at between chunks.
+/// Clones share it.
 #[derive(Debug, Clone, Default)]
 pub struct Interrupt(pub Arc<AtomicBool>);
 
 impl Interrupt {
+    /// Has the work end at its next look, with E007; what it was writing is dropped.
+    pub fn cancel(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
     /// Whether work may go on.
     ///
     /// # Errors

@@ -20,7 +20,8 @@ use apr_registry::crypto::SigningKey;
 use apr_registry::{DType, Format, OpenOptions, PlanOptions, apr2, target_by_extension};
 use apr_source::{Architecture, Source};
 
-use crate::Output;
+use crate::output::Output;
+use crate::{ProgressFn, Step};
 
 /// Bytes of memory that a conversion may use for its buffers by default.
 const MEMORY: u64 = 1 << 28;
@@ -211,10 +212,28 @@ impl Convert {
         self
     }
 
-    /// What stops the conversion from another thread or a signal.
+    /// What cancels the conversion from another thread or a signal: nothing is written then.
     pub fn interrupt(mut self, interrupt: Interrupt) -> Self {
         self.interrupt = interrupt;
         self
+    }
+
+    /// Calls `tell` with each step.
+    ///
+    /// ```
+    /// use std::sync::{Arc, Mutex};
+    ///
+    /// # let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/tiny-llama");
+    /// let last = Arc::new(Mutex::new(None));
+    /// let seen = Arc::clone(&last);
+    /// let tell = move |step: apr::Step| *seen.lock().unwrap() = Some(step);
+    /// apr::convert(source).on_progress(tell).to_bytes()?;
+    /// let step = last.lock().unwrap().expect("it took steps");
+    /// assert_eq!((step.phase, step.done), (apr::Phase::Converting, step.total));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn on_progress(self, tell: impl Fn(Step) + 'static) -> Self {
+        self.progress(ProgressFn::new(tell))
     }
 
     /// Who hears how far it is.

@@ -13,7 +13,7 @@ use apr_registry::codec::Choice;
 use apr_registry::{DType, apr2};
 use apr_source::Architecture;
 
-use crate::{Convert, convert};
+use crate::convert::{Convert, convert};
 
 /// How to import.
 #[derive(Debug, Clone)]
@@ -116,7 +116,7 @@ pub fn apr_import(
 ///
 /// ```
 /// use apr::AprConverter;
-/// use apr::ops::inline::ValidationConfig;
+/// use apr::report::ValidationConfig;
 ///
 /// # let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/tiny-llama");
 /// let bytes = AprConverter::new()
@@ -126,7 +126,7 @@ pub fn apr_import(
 ///     .quantize(apr::Scheme::Int8)
 ///     .convert()?;
 /// assert!(bytes.starts_with(b"APR2"));
-/// # Ok::<(), apr::ops::import::ImportError>(())
+/// # Ok::<(), apr::report::ImportError>(())
 /// ```
 #[derive(Debug, Clone, Default)]
 #[must_use = "nothing is converted until `convert`"]

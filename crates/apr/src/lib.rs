@@ -1,9 +1,33 @@
 //! Model files: open, check, compare, convert, quantize, compress, encrypt, sign. Any size, in
 //! bounded memory, without running anything that a file holds.
 //!
+//! A model is opened, and a tensor of it read:
+//!
+//! ```
+//! # #[cfg(feature = "native")] {
+//! # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/tiny-llama/model.safetensors");
+//! let model = apr::Model::open(path)?;
+//! let norm: Vec<f32> = model.tensor("model.norm.weight")?.to_vec()?;
+//! # assert!(!norm.is_empty());
+//! # }
+//! # Ok::<(), apr::Error>(())
+//! ```
+//!
+//! Arrays become a model:
+//!
+//! ```
+//! # #[cfg(feature = "native")] {
+//! # let folder = tempfile::tempdir().expect("a folder");
+//! # let path = folder.path().join("model.safetensors");
+//! apr::write(&path).tensor("bias", [2], &[0.5_f32, -0.5]).metadata("license", "mit").finish()?;
+//! # }
+//! # Ok::<(), apr::Error>(())
+//! ```
+//!
 //! A file becomes another one, checked tensor by tensor on the way:
 //!
 //! ```
+//! # #[cfg(all(feature = "native", feature = "quantize", feature = "compression"))] {
 //! # let folder = tempfile::tempdir()?;
 //! # let output = folder.path().join("model.apr");
 //! # let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/tiny-llama");
@@ -12,25 +36,15 @@
 //!     .compress(apr::Compression::Auto)
 //!     .write(&output)?;
 //! println!("{} bytes became {}", report.conversion.bytes_in, report.conversion.bytes_out);
+//! # }
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A model is looked at, and checked:
-//!
-//! ```
-//! # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/tiny-llama");
-//! let model = apr::Model::open(path)?;
-//! let values = model.values("model.norm.weight", 0..4)?;
-//! assert_eq!(values.len(), 4);
-//! assert!(model.validate(apr::ops::validate::ValidateOptions::default())?.valid);
-//! # Ok::<(), apr::Error>(())
-//! ```
-//!
-//! With the feature `infer`, it runs:
+//! A model runs:
 //!
 //! ```no_run
 //! # #[cfg(feature = "infer")] {
-//! let model = apr::Model::open("all-MiniLM-L6-v2")?;
+//! let model = apr::Model::open("hf://sentence-transformers/all-MiniLM-L6-v2")?;
 //! let vectors = model.embed(["a text", "another one"])?;
 //! # assert_eq!(vectors.len(), 2);
 //! # }
@@ -68,74 +82,111 @@
 //!
 //! # Features
 //!
-//! | feature | what it adds |
-//! |---|---|
-//! | `native` | files, threads, [`convert`], [`Model`], [`apr_import`]; without it the crate builds for browsers |
-//! | `std` | what of the layers below `native` needs the standard library |
-//! | `compression` | the codecs of `.apr` files |
-//! | `zstd-encoder` | Zstandard written as well as read; half of all code |
-//! | `encryption`, `signing` | AES-256-GCM for passwords and recipients; Ed25519 signatures |
-//! | `quantize` | tensors get ggml's types; they are read without it |
-//! | `hub` | models on hubs and servers: `hf://`, `https://`, `s3://` |
-//! | `infer` | models run: the module `run` |
-//! | `inputs` | tokenizers of every kind, chat templates, audio and image files |
-//! | `typed` | APRN, one model of a serde type in one file |
+//! | feature | what it adds | crates | build, s |
+//! |---|---|---:|---:|
+//! | none | [`open`] and [`plan`] for `.apr` and safetensors, for browsers too | 29 | 0 |
+//! | `std` | kernels chosen by the processor's features at run time | 32 | 0 |
+//! | `native` | files and threads: [`Model`], [`Tensor`], [`write()`] | 41 | 0 |
+//! | `formats` | GGUF, PyTorch, ONNX, TorchScript, NumPy | 54 | 0 |
+//! | `ops` | families, graphs, [`convert`], [`apr_import`] and the reports of [`Model`] | 85 | 0 |
+//! | `quantize` | tensors get ggml's types; they are read without it | 85 | 0 |
+//! | `compression` | the codecs of `.apr` files | 44 | 0 |
+//! | `zstd-encoder` | Zstandard written as well as read; half of all code | 44 | 0 |
+//! | `encryption` | AES-256-GCM for passwords and recipients | 78 | 0 |
+//! | `signing` | Ed25519 signatures, licences | 65 | 0 |
+//! | `typed` | APRN, one model of a serde type in one file | 45 | 0 |
+//! | `ndarray` | tensors as arrays of that crate | 48 | 0 |
+//! | `hub` | models on hubs and servers: `hf://`, `https://`, `s3://` | 81 | 0 |
+//! | `infer` | models run: the module `run` | 94 | 0 |
+//! | `inputs` | tokenizers of every kind, chat templates, audio and image files | 180 | 0 |
+//!
+//! Crates are those that are compiled, our own included, and seconds those of an optimized build on
+//! two cores; from `formats` on with `native`. `cargo xtask features --times` counts and builds.
 //!
 //! # Modules
 //!
 //! | module | what it has |
 //! |---|---|
-//! | the root | the contracts, formats, readers and writers: [`open`], [`open_folder`], [`plan`] |
-//! | [`ops`] | passes and their reports: import, convert, inspect, validate, diff, lint, explain |
-//! | [`view`] | other looks at a checkpoint: names, order, rows, numbers |
-//! | [`arch`] | model families |
-//! | [`graph`] | what a model computes, and pictures of it; [`blocks`] has the families' |
-//! | [`source`] | what a model is before its weights are read: family, names, companions |
-//! | [`tokenizer`] | vocabularies, and GGUF's tokenizer keys |
-//! | [`quantize`] | schemes, mixes, importance, quantizers that you add |
-//! | [`llama`] | Hugging Face's layout and llama.cpp's, both ways |
+//! | the root | models, tensors, conversions, and the contracts that readers and writers fulfil |
+//! | [`format`](mod@format) | the formats, by name |
+//! | [`report`] | what conversions and passes report, and their options |
+//! | [`graph`] | what a model computes |
+//! | [`quantize`] | schemes, importance, quality gates, quantizers that you add |
+//! | [`seal`] | keys, encryption, signatures, licences |
+//! | [`typed`] | models of serde types |
 //! | `run` | running models on text, audio, images and arrays, with the feature `infer` |
 //! | [`watermark`] | a keyed mark in the weights |
-//! | `io` | files and threads, with the feature `native` |
+//! | [`job`] | conversions step by step, as front ends run them |
+//!
+//! What is not here is in the crates below (`apr-core`, `apr-ops` and so on), which promise less.
 #![forbid(unsafe_code)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
-#[cfg(feature = "native")]
+#[cfg(all(feature = "native", feature = "ops"))]
 mod convert;
-#[cfg(feature = "native")]
+pub mod format;
+#[cfg(feature = "ops")]
+pub mod graph;
+#[cfg(all(feature = "native", feature = "ops"))]
 mod import;
+#[cfg(feature = "ops")]
+pub mod job;
 #[cfg(feature = "native")]
 mod model;
-#[cfg(feature = "native")]
+#[cfg(all(feature = "native", feature = "ops"))]
 mod output;
+#[cfg(feature = "native")]
+mod progress;
+#[cfg(feature = "ops")]
+pub mod quantize;
+#[cfg(feature = "ops")]
+pub mod report;
+#[cfg(all(feature = "native", feature = "ops"))]
+mod reports;
 #[cfg(feature = "infer")]
 mod running;
-
-pub use apr_arch as arch;
-pub use apr_blocks as blocks;
-pub use apr_core::Progress;
-pub use apr_graph as graph;
+#[cfg(any(feature = "encryption", feature = "signing"))]
+pub mod seal;
 #[cfg(feature = "native")]
-pub use apr_io as io;
-pub use apr_llama as llama;
-pub use apr_ops as ops;
-pub use apr_ops::job::{GraphWishes, Job, JobError, JobReport, Planned, Weights};
-pub use apr_quantize as quantize;
+mod tensor;
+#[cfg(all(feature = "native", feature = "typed"))]
+pub mod typed;
+#[cfg(feature = "native")]
+mod write;
+
+#[cfg(feature = "ops")]
+pub use apr_arch::Families;
+pub use apr_core::{
+    ByteSource, CheckpointReader, CheckpointWriter, Code, Companion, DType, DTypeKind, Error,
+    FileInfo, Format, IoCause, Layout, Limits, Loss, MemoryFolder, Metadata, Notes, Phase,
+    Pipeline, Progress, Result, Serial, Shape, Sink, SourceSet, TensorInfo,
+};
+pub use apr_format::apr2::{CompanionFile, Keys};
+#[cfg(feature = "native")]
+pub use apr_io::{Interrupt, Sources};
+#[cfg(feature = "ops")]
 pub use apr_quantize::{Quantization, Scheme};
 #[cfg(feature = "compression")]
 pub use apr_registry::codec::Choice as Compression;
-pub use apr_registry::*;
+pub use apr_registry::{
+    FolderCheckpoint, OpenOptions, PlanOptions, StreamingLoader, TensorLoader, TensorReader, open,
+    open_folder, open_in, plan,
+};
 #[cfg(feature = "infer")]
 pub use apr_run as run;
-pub use apr_source as source;
-pub use apr_source::{Architecture, Source};
-pub use apr_tokenizer as tokenizer;
-pub use apr_view as view;
+#[cfg(feature = "ops")]
+pub use apr_source::Architecture;
+#[cfg(feature = "ops")]
 pub use apr_watermark as watermark;
-#[cfg(feature = "native")]
-pub use convert::{Convert, convert, title};
-#[cfg(feature = "native")]
+#[cfg(all(feature = "native", feature = "ops"))]
+pub use convert::{Convert, convert};
+#[cfg(all(feature = "native", feature = "ops"))]
 pub use import::{AprConverter, ImportOptions, apr_import};
 #[cfg(feature = "native")]
 pub use model::Model;
 #[cfg(feature = "native")]
-pub use output::Output;
+pub use progress::{ProgressFn, Step};
+#[cfg(feature = "native")]
+pub use tensor::{Element, Tensor};
+#[cfg(feature = "native")]
+pub use write::{ModelWriter, WriteElement, WriteReport, write};

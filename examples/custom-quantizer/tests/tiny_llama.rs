@@ -9,7 +9,8 @@ use custom_quantizer::BinaryQuantizer;
 fn a_model_is_quantized_by_a_type_that_the_library_does_not_know() {
     let bytes =
         std::fs::read(locate::fixture("tiny-llama/model.safetensors")).expect("the fixture");
-    let model = apr::open(bytes, "model.safetensors", &Limits::default()).expect("a model");
+    let model =
+        apr_registry::open(bytes, "model.safetensors", &Limits::default()).expect("a model");
     let mut registry = QuantizerRegistry::default();
     registry.register(Box::new(BinaryQuantizer));
 

@@ -22,10 +22,37 @@ fn a_model_shrinks_and_is_still_sound() {
 }
 
 #[test]
-fn values_of_a_tensor_are_shown() {
-    let output = run(env!("CARGO_BIN_EXE_read"), &[MODEL, "model.norm.weight"]);
-    let text = String::from_utf8(output.stdout).expect("text");
-    assert_eq!(text.matches(',').count(), 7, "{text}");
+fn tensors_are_listed_and_one_is_shown() {
+    let listed = run(env!("CARGO_BIN_EXE_list"), &[MODEL]);
+    let listed = String::from_utf8(listed.stdout).expect("text");
+    assert!(listed.contains("model.norm.weight bf16 [128]"), "{listed}");
+    let shown = run(env!("CARGO_BIN_EXE_read"), &[MODEL, "model.norm.weight"]);
+    let shown = String::from_utf8(shown.stdout).expect("text");
+    assert!(shown.starts_with("bf16 [128] ["), "{shown}");
+    assert_eq!(shown.matches(", ").count(), 127, "{shown}");
+}
+
+#[test]
+fn a_conversion_tells_how_far_it_is() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let output = folder.path().join("model.gguf");
+    let output = run(env!("CARGO_BIN_EXE_convert"), &[MODEL, output.to_str().expect("plain")]);
+    assert!(output.status.success(), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("converting 100 %"), "{output:?}");
+}
+
+#[test]
+fn what_is_written_is_read() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for name in ["model.safetensors", "model.gguf", "model.apr", "model.pt"] {
+        let path = folder.path().join(name);
+        let path = path.to_str().expect("a plain name");
+        let output = run(env!("CARGO_BIN_EXE_write"), &[path]);
+        assert!(output.status.success(), "{name}: {output:?}");
+        let shown = run(env!("CARGO_BIN_EXE_read"), &[path, "weight"]);
+        let expected = "f32 [2, 3] [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]\n";
+        assert_eq!(String::from_utf8_lossy(&shown.stdout), expected, "{name}: {shown:?}");
+    }
 }
 
 #[test]

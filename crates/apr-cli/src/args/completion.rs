@@ -3,9 +3,9 @@
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-use apr::{DType, OpenOptions};
 use apr_arch::{Families, Family};
 use apr_quantize::Scheme;
+use apr_registry::{DType, OpenOptions};
 use clap_complete::CompletionCandidate;
 
 /// Most names that are offered.
@@ -42,8 +42,9 @@ pub(super) fn tensors(typed: &OsStr) -> Vec<CompletionCandidate> {
     let Ok(reader) = apr_io::open_model(&model, &OpenOptions::default()) else { return Vec::new() };
     let names = reader.tensors().iter().map(|info| info.name.as_str());
     // What could steer a terminal is not offered.
-    let names =
-        names.filter(|name| name.starts_with(&*typed) && apr::Escaped(name).to_string() == *name);
+    let names = names.filter(|name| {
+        name.starts_with(&*typed) && apr_registry::Escaped(name).to_string() == *name
+    });
     names.take(MOST).map(|name| CompletionCandidate::new(name.to_owned())).collect()
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use apr::codec::Choice;
+use apr_registry::codec::Choice;
 use clap::{Args, Subcommand, ValueEnum};
 
 /// Options of `.apr` output.
@@ -58,7 +58,7 @@ fn parse_compress(text: &str) -> Result<Compress, String> {
         ("auto", None) => Some(Choice::Auto),
         ("best", None) => Some(Choice::Best),
         ("lz4", None) => Some(Choice::Lz4),
-        ("zstd", None) => Some(Choice::Zstd(apr::codec::DEFAULT_ZSTD_LEVEL)),
+        ("zstd", None) => Some(Choice::Zstd(apr_registry::codec::DEFAULT_ZSTD_LEVEL)),
         ("zstd", Some(number)) => Some(Choice::Zstd(level(number)?)),
         _ => return Err("expected auto, lz4, zstd, zstd:LEVEL, best or none".to_owned()),
     }))

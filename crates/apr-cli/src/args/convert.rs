@@ -1,6 +1,6 @@
 use std::path::PathBuf;
 
-use apr::Format;
+use apr_registry::Format;
 use clap::Args;
 
 use super::write::{WriteArgs, parse_format, parse_shard_size, parse_target};
@@ -32,7 +32,7 @@ pub(crate) struct ImportArgs {
     pub(crate) write: WriteArgs,
     /// Required format of the source
     #[arg(
-        long, value_name = "FORMAT", value_parser = parse_format(apr::formats()),
+        long, value_name = "FORMAT", value_parser = parse_format(apr_registry::formats()),
         hide_short_help = true
     )]
     pub(crate) from: Option<&'static Format>,

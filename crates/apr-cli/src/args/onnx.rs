@@ -1,8 +1,8 @@
 //! What is wanted of the graph, where an output says what the model computes.
 
-use apr::GraphWishes;
-use apr::onnx::write::ExternalData;
 use apr_ops::bind::Blocks;
+use apr_ops::job::GraphWishes;
+use apr_registry::onnx::write::ExternalData;
 use clap::{Args, ValueEnum};
 
 /// Options of output that says what the model computes.

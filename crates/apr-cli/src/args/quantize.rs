@@ -1,7 +1,7 @@
 use std::path::PathBuf;
 
-use apr::{DType, Format};
 use apr_quantize::Scheme;
+use apr_registry::{DType, Format};
 use clap::{Args, ValueEnum};
 use clap_complete::engine::ArgValueCandidates;
 

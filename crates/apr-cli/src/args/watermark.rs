@@ -1,6 +1,6 @@
 use std::path::PathBuf;
 
-use apr::Format;
+use apr_registry::Format;
 use clap::{Args, Subcommand};
 
 /// What to do with a watermark.

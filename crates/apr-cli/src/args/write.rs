@@ -1,6 +1,6 @@
 use std::path::PathBuf;
 
-use apr::{DType, Format};
+use apr_registry::{DType, Format};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 
@@ -23,13 +23,13 @@ pub(super) fn parse_format(
     PossibleValuesParser::new(values.collect::<Vec<_>>()).map(move |name| {
         let known = formats.iter().find(|(option, _)| *option == name);
         // The parser lets nothing else through.
-        known.map_or(&apr::apr2::FORMAT, |(_, format)| format)
+        known.map_or(&apr_registry::apr2::FORMAT, |(_, format)| format)
     })
 }
 
 /// A format to write.
 pub(super) fn parse_target() -> impl TypedValueParser<Value = &'static Format> {
-    parse_format(apr::targets())
+    parse_format(apr_registry::targets())
 }
 
 /// Arguments of every command that writes a model.

@@ -2,9 +2,9 @@
 
 use std::io::{self, Write};
 
-use apr::{CheckpointReader, Escaped};
 use apr_core::number;
 use apr_ops::analyze::{AnalyzeReport, AnalyzedTensor, analyze};
+use apr_registry::{CheckpointReader, Escaped};
 
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};

@@ -3,9 +3,10 @@
 use std::io::{self, Write};
 use std::path::Path;
 
-use apr::{Output, Sink};
+use apr::job::Output;
 use apr_io::{AtomicOutput, StreamSink, Target, io_error};
 use apr_ops::document::write_json;
+use apr_registry::Sink;
 
 use crate::context::Context;
 use crate::failure::Outcome;

@@ -4,9 +4,9 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use apr::Escaped;
 use apr_core::counted;
 use apr_io::io_error;
+use apr_registry::Escaped;
 use serde::Serialize;
 
 use crate::args::CacheAction;

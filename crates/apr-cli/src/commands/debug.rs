@@ -2,11 +2,11 @@
 
 use std::io::{self, Write};
 
-use apr::{ByteSource, CheckpointReader, Error, Escaped, HEAD_LEN, recognise};
 use apr_core::counted;
 use apr_ops::debug::{FoundString, HEX_ROW, HexRow, hex, strings};
 use apr_ops::tensors::find;
 use apr_ops::validate::{Level, ValidateOptions, ValidateReport, bytes_to_read, validate};
+use apr_registry::{ByteSource, CheckpointReader, Error, Escaped, HEAD_LEN, recognise};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -73,7 +73,7 @@ struct TensorBytes<'a> {
 }
 
 impl<'a> TensorBytes<'a> {
-    fn new(reader: &'a dyn CheckpointReader, tensor: usize) -> apr::Result<Self> {
+    fn new(reader: &'a dyn CheckpointReader, tensor: usize) -> apr_registry::Result<Self> {
         Ok(Self { reader, tensor, len: reader.tensors()[tensor].byte_len()? })
     }
 }
@@ -83,7 +83,7 @@ impl ByteSource for TensorBytes<'_> {
         self.len
     }
 
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> apr::Result<()> {
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> apr_registry::Result<()> {
         self.reader.read_tensor(self.tensor, offset, buf)
     }
 }
@@ -123,7 +123,7 @@ impl Play {
         play.size = source.len();
         play.magic = magic(&head);
         play.format = recognise(&head).map(|format| format.name);
-        match apr::open(source, &play.file, &context.options) {
+        match apr_registry::open(source, &play.file, &context.options) {
             Ok(reader) => play.tell(&*reader, context)?,
             Err(error) => play.failure = Some(error),
         }

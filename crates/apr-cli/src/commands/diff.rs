@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 use std::path::Path;
 
-use apr::{DType, Escaped};
 use apr_blocks::GraphOptions;
 use apr_core::counted;
 use apr_io::io_error;
@@ -12,6 +11,7 @@ use apr_ops::diff::{
     DiffOptions, DiffReport, Explained, MetadataChange, Side, TensorDiff, Verdict, alike, diff,
 };
 use apr_ops::graph::{NodeChange, StructureDiff, computed};
+use apr_registry::{DType, Escaped};
 use apr_view::parse_search;
 
 use crate::args::DiffArgs;

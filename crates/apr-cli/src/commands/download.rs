@@ -3,9 +3,9 @@
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use apr::Escaped;
 use apr_core::counted;
 use apr_hub::{Downloaded, Place};
+use apr_registry::Escaped;
 use serde::Serialize;
 
 use crate::args::{DownloadArgs, TensorsArgs};

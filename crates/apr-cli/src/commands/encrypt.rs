@@ -2,8 +2,10 @@
 
 use std::path::Path;
 
-use apr::{Error, Job, Output, title};
+use apr::job::{Output, title};
 use apr_ops::inline::ValidationConfig;
+use apr_ops::job::Job;
+use apr_registry::Error;
 
 use super::convert::{Destination, contain, write};
 use crate::args::{ContainerArgs, DecryptArgs, EncryptArgs};
@@ -59,7 +61,8 @@ fn rewritten(
     container: &ContainerArgs,
     context: &Context,
 ) -> Outcome<Job> {
-    let target = contain(Output::layout(&apr::apr2::FORMAT, Some(output)), container, context)?;
+    let target =
+        contain(Output::layout(&apr_registry::apr2::FORMAT, Some(output)), container, context)?;
     Ok(Job {
         validation: ValidationConfig::off(),
         opens: true,

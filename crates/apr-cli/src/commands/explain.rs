@@ -3,7 +3,6 @@
 use std::io::{self, Write};
 use std::path::Path;
 
-use apr::{Code, Escaped};
 use apr_arch::Description;
 use apr_blocks::GraphOptions;
 use apr_core::number;
@@ -13,6 +12,7 @@ use apr_ops::explain::{
     explain_tensor, known_tensor,
 };
 use apr_ops::graph::computed;
+use apr_registry::{Code, Escaped};
 use apr_source::Source;
 use apr_view::nearest;
 

@@ -4,7 +4,6 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use anstream::adapter::strip_bytes;
-use apr::Escaped;
 use apr_graph::draw::{Branch, Depth, beyond_mermaid, dot, mermaid, parameters, svg, tree};
 use apr_graph::outline::{AttributeView, Item, ItemKind, Place, Scene, ValueView};
 use apr_graph::{Findings, Severity};
@@ -12,6 +11,7 @@ use apr_ops::graph::{
     Computed, CostReport, EndReport, GraphReport, NodeReport, Origin, PartReport, computed, nodes,
     report,
 };
+use apr_registry::Escaped;
 use apr_source::Source;
 
 use super::beside::write_text;

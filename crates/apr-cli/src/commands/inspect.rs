@@ -3,8 +3,6 @@
 use std::io::{self, Write};
 use std::path::Path;
 
-use apr::gguf::{self, Pair};
-use apr::{CheckpointReader, Escaped, Metadata};
 use apr_arch::Description;
 use apr_blocks::GraphOptions;
 use apr_core::{counted, number};
@@ -12,6 +10,8 @@ use apr_ops::graph::{EndReport, PartSummary, computed};
 use apr_ops::inspect::{InspectReport, LONGEST_ARRAY, QuantizedType, inspect};
 use apr_ops::physics::is_filterbank;
 use apr_ops::tensors::{TensorRow, TensorsOptions, list};
+use apr_registry::gguf::{self, Pair};
+use apr_registry::{CheckpointReader, Escaped, Metadata};
 use apr_source::Source;
 use apr_source::companions::learn_from;
 use apr_tokenizer::{Vocabulary, vocabulary};

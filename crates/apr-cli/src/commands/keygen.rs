@@ -3,9 +3,9 @@
 use std::io;
 use std::path::Path;
 
-use apr::Sink;
-use apr::crypto::{KeyKind, PrivateKey};
 use apr_io::{AtomicOutput, Target};
+use apr_registry::Sink;
+use apr_registry::crypto::{KeyKind, PrivateKey};
 use serde::Serialize;
 use zeroize::Zeroizing;
 

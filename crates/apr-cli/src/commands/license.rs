@@ -4,9 +4,9 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::time::SystemTime;
 
-use apr::apr2::Changes;
-use apr::crypto::{Licence, LicenceBlock, Timestamp, hash_licensee, parse_time};
-use apr::{CheckpointReader, Code, Error, Escaped};
+use apr_registry::apr2::Changes;
+use apr_registry::crypto::{Licence, LicenceBlock, Timestamp, hash_licensee, parse_time};
+use apr_registry::{CheckpointReader, Code, Error, Escaped};
 use serde::Serialize;
 
 use crate::args::{IssueArgs, LicenseAction};

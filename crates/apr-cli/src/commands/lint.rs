@@ -2,9 +2,9 @@
 
 use std::io::{self, Write};
 
-use apr::Escaped;
 use apr_core::counted;
 use apr_ops::lint::{LintReport, Severity, lint};
+use apr_registry::Escaped;
 
 use crate::args::LintArgs;
 use crate::context::Context;

@@ -3,8 +3,8 @@
 use std::io::Write;
 use std::path::Path;
 
-use apr::Sink;
 use apr_io::{AtomicOutput, Target};
+use apr_registry::Sink;
 use clap::{Command, CommandFactory, ValueEnum};
 use clap_complete::Shell;
 use clap_complete::env::Shells;

@@ -1,8 +1,8 @@
 //! Names that are near to one that a graph does not have.
 
-use apr::Escaped;
 use apr_graph::Graph;
 use apr_graph::outline::NodeView;
+use apr_registry::Escaped;
 use apr_view::nearest;
 
 use crate::failure::Failure;

@@ -1,6 +1,6 @@
 //! `apr quantize`.
 
-use apr::Job;
+use apr_ops::job::Job;
 
 use super::convert::{self, Destination, contain, layout, target, validation};
 use super::weights::quantized;

@@ -3,7 +3,9 @@
 
 use std::path::Path;
 
-use apr::{CheckpointReader, Format, Job, Output, PlanOptions, title};
+use apr::job::{Output, title};
+use apr_ops::job::Job;
+use apr_registry::{CheckpointReader, Format, PlanOptions};
 
 use apr_ops::inline::ValidationConfig;
 
@@ -19,7 +21,8 @@ pub(super) fn shard(args: &ShardArgs, context: &Context) -> Outcome {
     let to = Destination { dry_run: args.dry_run, ..Destination::at(&args.output, args.overwrite) };
     let format = format_of(&args.output);
     let model = open_for(format, &args.model, context)?;
-    if model.reader.format() == &apr::apr2::FORMAT && format == &apr::apr2::FORMAT {
+    if model.reader.format() == &apr_registry::apr2::FORMAT && format == &apr_registry::apr2::FORMAT
+    {
         let target =
             PlanOptions { shard_size: Some(args.size), ..as_it_is(&*model.reader, &args.output) };
         return copy(&model, target, to, context);
@@ -47,7 +50,7 @@ pub(super) fn shard(args: &ShardArgs, context: &Context) -> Outcome {
 /// Puts shards together.
 pub(super) fn join(args: &JoinArgs, context: &Context) -> Outcome {
     let model = model::open(&args.manifest, context)?;
-    if model.reader.format() == &apr::gguf::FORMAT {
+    if model.reader.format() == &apr_registry::gguf::FORMAT {
         return join_gguf(&model, args, context);
     }
 
@@ -75,14 +78,14 @@ fn join_gguf(model: &Model, args: &JoinArgs, context: &Context) -> Outcome {
         return Err(Failure::Usage(message));
     }
 
-    if format_of(&args.output) != &apr::gguf::FORMAT && !Output::is_stdout(&args.output) {
+    if format_of(&args.output) != &apr_registry::gguf::FORMAT && !Output::is_stdout(&args.output) {
         let message =
             "parts of a GGUF model make one GGUF file; `apr convert` writes other formats";
         return Err(Failure::Usage(message.to_owned()));
     }
 
     check_parts(model, &args.manifest, &args.output)?;
-    let target = Output::layout(&apr::gguf::FORMAT, Some(&args.output));
+    let target = Output::layout(&apr_registry::gguf::FORMAT, Some(&args.output));
     let plain = model::open_plain(&args.manifest, context)?;
     write(
         &Job::copy(target),
@@ -107,7 +110,7 @@ fn check_parts(model: &Model, part: &Path, output: &Path) -> Outcome {
 fn format_of(output: &Path) -> &'static Format {
     let is_gguf =
         output.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"));
-    if is_gguf { &apr::gguf::FORMAT } else { &apr::apr2::FORMAT }
+    if is_gguf { &apr_registry::gguf::FORMAT } else { &apr_registry::apr2::FORMAT }
 }
 
 /// The output may take the manifest's place, but not a shard's: the manifest would then name a file
@@ -128,7 +131,7 @@ fn as_it_is(reader: &dyn CheckpointReader, output: &Path) -> PlanOptions {
     PlanOptions {
         alignment: features.alignment.and_then(|alignment| alignment.try_into().ok()),
         streaming: features.streaming,
-        ..Output::layout(&apr::apr2::FORMAT, Some(output))
+        ..Output::layout(&apr_registry::apr2::FORMAT, Some(output))
     }
 }
 

@@ -2,12 +2,12 @@
 
 use std::io::{self, Write};
 
-use apr::apr2::Changes;
-use apr::crypto::{PublicKey, SignBlock, SigningKey};
-use apr::{CheckpointReader, Code, Error, Escaped, Sink};
 use apr_io::{AtomicOutput, is_manifest};
 use apr_ops::shards::validate_all;
 use apr_ops::validate::{Level, ValidateOptions, bytes_to_read};
+use apr_registry::apr2::Changes;
+use apr_registry::crypto::{PublicKey, SignBlock, SigningKey};
+use apr_registry::{CheckpointReader, Code, Error, Escaped, Sink};
 use serde::Serialize;
 
 use crate::args::{SignArgs, VerifyArgs};
@@ -150,7 +150,7 @@ pub(super) fn verify(args: &VerifyArgs, context: &Context) -> Outcome {
         .and_then(|()| check_shards(&*reader))
         .and_then(|()| Ok(reader.container().check_uncovered()?))
         .and_then(|()| if args.front { Ok(()) } else { check_tensors(&*reader, context) });
-    let signer = |signer: &apr::crypto::Signer| SignerReport {
+    let signer = |signer: &apr_registry::crypto::Signer| SignerReport {
         key: signer.public.fingerprint(),
         valid: signer.valid,
         trusted: signer.trusted,

@@ -3,13 +3,13 @@
 use std::io::{self, Write};
 use std::path::Path;
 
-use apr::{CheckpointReader, Escaped};
 use apr_core::counted;
 use apr_ops::elements::{Selection, ValuesReport, elements};
 use apr_ops::tensors::{
     HistogramReport, SortBy, TensorRow, TensorsOptions, TensorsReport, UnlistedData, find,
     histogram, list,
 };
+use apr_registry::{CheckpointReader, Escaped};
 use apr_view::parse_search;
 use serde::{Serialize, Serializer};
 

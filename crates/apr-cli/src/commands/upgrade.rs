@@ -1,8 +1,10 @@
 //! `apr upgrade`: the conversion of older APR files, and what it changes.
 
-use apr::{CheckpointReader, Error, Job, Output};
+use apr::job::Output;
 use apr_core::counted;
 use apr_ops::inline::ValidationConfig;
+use apr_ops::job::Job;
+use apr_registry::{CheckpointReader, Error};
 use serde_json::Value;
 
 use super::convert::{Destination, write};
@@ -16,7 +18,7 @@ use crate::model;
 pub(super) fn run(args: &UpgradeArgs, context: &Context) -> Outcome {
     let model = model::open(&args.old, context)?;
     let changes = changes(&*model.reader).map_err(|error| error.in_file(&model.name))?;
-    let target = Output::layout(&apr::apr2::FORMAT, Some(&args.new));
+    let target = Output::layout(&apr_registry::apr2::FORMAT, Some(&args.new));
     let job = Job { validation: ValidationConfig::relaxed(), ..Job::new(target) };
     write(&job, &model, Destination::at(&args.new, args.overwrite), changes, context)
 }
@@ -27,11 +29,13 @@ pub(super) fn run(args: &UpgradeArgs, context: &Context) -> Outcome {
 /// E001 where there is nothing to upgrade.
 fn changes(reader: &dyn CheckpointReader) -> Result<Vec<String>, Error> {
     let format = reader.format();
-    if format == &apr::apr2::FORMAT {
+    if format == &apr_registry::apr2::FORMAT {
         return Err(Error::format("this is APR2 already; there is nothing to upgrade"));
     }
 
-    if ![&apr::apr1::FORMAT, &apr::aprn::FORMAT, &apr::dialect::FORMAT].contains(&format) {
+    if ![&apr_registry::apr1::FORMAT, &apr_registry::aprn::FORMAT, &apr_registry::dialect::FORMAT]
+        .contains(&format)
+    {
         let message =
             format!("this is {}, no older APR format; `apr import` packs it", format.name);
         return Err(Error::format(message));
@@ -49,7 +53,7 @@ fn changes(reader: &dyn CheckpointReader) -> Result<Vec<String>, Error> {
 
 /// Tensors that get another layout, by the dtype that they get.
 fn recoded(reader: &dyn CheckpointReader) -> Vec<String> {
-    if reader.format() == &apr::aprn::FORMAT {
+    if reader.format() == &apr_registry::aprn::FORMAT {
         // What is stored of its arrays is the packed payload; they are taken out as they are.
         return Vec::new();
     }

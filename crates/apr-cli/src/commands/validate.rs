@@ -3,8 +3,6 @@
 use std::collections::BTreeSet;
 use std::io::{self, Write};
 
-use apr::pytorch::{ScanReport, Verdict, scan};
-use apr::{ByteSource, Code, Error, Escaped, HEAD_LEN, IoCause};
 use apr_ops::graph::{Computed, of_file};
 use apr_ops::sarif;
 use apr_ops::scan::may_hold_pickles;
@@ -12,6 +10,8 @@ use apr_ops::shards::validate_all;
 use apr_ops::validate::{
     Check, Finding, Level, Status, ValidateOptions, ValidateReport, bytes_to_read,
 };
+use apr_registry::pytorch::{ScanReport, Verdict, scan};
+use apr_registry::{ByteSource, Code, Error, Escaped, HEAD_LEN, IoCause};
 
 use serde::Serialize;
 

@@ -4,11 +4,13 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::Path;
 
-use apr::{CheckpointReader, Escaped, Job, Loss, Output};
+use apr::job::Output;
 use apr_core::{counted, grouped};
 use apr_io::io_error;
 use apr_llama::{is_in_gguf_layout, restore as hugging_face_layout};
 use apr_ops::inline::ValidationConfig;
+use apr_ops::job::Job;
+use apr_registry::{CheckpointReader, Escaped, Loss};
 use apr_view::View;
 use apr_watermark::{Carriers, DetectReport, EmbedReport, MarkKey, Marked, detect as find};
 use serde::Serialize;

@@ -2,9 +2,11 @@
 
 use std::path::Path;
 
-use apr::{ByteSource, Error, Quantization, Scheme, Weights, read_vec};
 use apr_io::io_error;
+use apr_ops::job::Weights;
 use apr_quantize::{Choices, Imatrix, QualityGate, SchemeKind, Weighting, importance_from_csv};
+use apr_quantize::{Quantization, Scheme};
+use apr_registry::{ByteSource, Error, read_vec};
 use apr_view::parse_filter;
 
 use crate::args::{

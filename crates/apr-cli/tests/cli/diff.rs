@@ -1,6 +1,6 @@
 //! `apr diff`: what is the same, what is not, and what is only called differently.
 
-use apr::DType;
+use apr_registry::DType;
 use apr_testkit::apr2::{Apr2Builder, Apr2Entry};
 use serde_json::json;
 

@@ -1,7 +1,7 @@
 //! Claims about headers, inspection, round trips and comparison, over APRN files and today's
 //! containers.
 
-use apr::DType;
+use apr_registry::DType;
 use apr_testkit::apr2::{Apr2Builder, Apr2Entry};
 use apr_testkit::corrupt::overwrite;
 use serde_json::Value;

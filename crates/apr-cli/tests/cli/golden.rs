@@ -216,7 +216,8 @@ fn golden_explain() {
 #[test]
 fn golden_convert() {
     let sandbox = Sandbox::new().with("m.apr", rich().build());
-    let large = Apr2Entry::new("large", apr::DType::F32, &[4], &f32s(&[1e6, 1e-9, 0.1, 1.0]));
+    let large =
+        Apr2Entry::new("large", apr_registry::DType::F32, &[4], &f32s(&[1e6, 1e-9, 0.1, 1.0]));
     sandbox.write("large.apr", rich().entry(large).build());
     broken(&sandbox);
     tiny_llama(&sandbox);

@@ -209,7 +209,8 @@ fn the_library_converts_what_is_on_a_hub() {
     let _ = hub.requests();
     assert!(convert() == first, "the same bytes");
     assert_eq!(hub.requests().len(), 1);
-    let model = apr::open(first, "m.apr", &apr::Limits::default()).expect("a model");
+    let model =
+        apr_registry::open(first, "m.apr", &apr_registry::Limits::default()).expect("a model");
     assert_eq!(
         model.metadata().object("source").and_then(|source| source.get("url")),
         Some(&"hf://tiny/llama".into())

@@ -5,11 +5,11 @@
 use std::path::Path;
 use std::process::Command;
 
-use apr::onnx::write::Model;
-use apr::{DType, Limits, PlanOptions, Serial, TensorInfo};
 use apr_graph::{BodyBuilder, ElementType, Graph, GraphBuilder, Meaning, View as Look, infer};
 use apr_ops::bind::{Binder, Storage};
 use apr_ops::convert::{ConvertOptions, plan};
+use apr_registry::onnx::write::Model;
+use apr_registry::{DType, Limits, PlanOptions, Serial, TensorInfo};
 use apr_testkit::locate;
 use apr_testkit::peers::agreed;
 use apr_view::{Unpacked, View};
@@ -109,7 +109,8 @@ fn looks() -> Graph {
 
 #[test]
 fn what_a_graph_looks_at_is_what_onnxruntime_sees() {
-    let reader = apr::open(model(), "model.safetensors", &Limits::default()).expect("a model");
+    let reader =
+        apr_registry::open(model(), "model.safetensors", &Limits::default()).expect("a model");
     let mut view = View::new(&*reader);
     for name in ["q", "r"] {
         let (info, bytes) = quantized(name);
@@ -126,7 +127,7 @@ fn what_a_graph_looks_at_is_what_onnxruntime_sees() {
     let options = ConvertOptions { targets: bound.targets, ..ConvertOptions::default() };
     let target = PlanOptions {
         models: vec![Model::new("m.onnx", graph)],
-        ..PlanOptions::new(&apr::onnx::FORMAT, "m.onnx")
+        ..PlanOptions::new(&apr_registry::onnx::FORMAT, "m.onnx")
     };
     let mut file = Vec::new();
     let conversion = plan(&view, &options, &target).expect("a plan");

@@ -6,7 +6,7 @@
 
 use std::sync::LazyLock;
 
-use apr::DType;
+use apr_registry::DType;
 use apr_testkit::apr2::{Apr2Builder, Apr2Entry};
 use apr_testkit::corrupt::overwrite;
 

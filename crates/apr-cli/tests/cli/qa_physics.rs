@@ -1,6 +1,6 @@
 //! Points 26, 27, 31 and 41 of `docs/qa.md`, B: tensor physics and statistics.
 
-use apr::DType;
+use apr_registry::DType;
 use apr_testkit::apr2::{Apr2Builder, Apr2Entry};
 use serde_json::json;
 

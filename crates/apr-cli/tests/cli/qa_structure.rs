@@ -2,7 +2,7 @@
 //!
 //! Each test has a command accept the sound file and then meet the broken one under the same name.
 
-use apr::{DType, TensorInfo};
+use apr_registry::{DType, TensorInfo};
 use apr_testkit::apr2::{Apr2Builder, Apr2Entry, Apr2Footer};
 use apr_testkit::corrupt::{insert, overwrite};
 

@@ -4,9 +4,9 @@ use std::io::Write;
 use std::process::Stdio;
 use std::sync::Arc;
 
-use apr::{DType, Limits};
 use apr_io::FileSource;
 use apr_ops::inspect::inspect;
+use apr_registry::{DType, Limits};
 use apr_testkit::CountingSource;
 use apr_testkit::apr2::{Apr2Builder, Apr2Entry, Apr2Footer};
 
@@ -38,7 +38,8 @@ fn qa_51_inspect_reads_the_front_and_the_trailer_of_a_huge_file_and_no_more() {
         let source = CountingSource::new(Arc::new(
             FileSource::open(sandbox.path(name)).expect("it is there"),
         ));
-        let model = apr::open(source.clone(), name, &Limits::default()).expect("a sound file");
+        let model =
+            apr_registry::open(source.clone(), name, &Limits::default()).expect("a sound file");
         let report = inspect(&*model, name, None);
         assert_eq!((report.parameters, report.tensor_count), (HUGE, 1));
         assert!(source.bytes_read() < 1 << 20, "{} bytes of {name}", source.bytes_read());

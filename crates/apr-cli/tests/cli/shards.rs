@@ -84,7 +84,7 @@ fn every_command_reads_a_manifest_as_one_model() {
     for key in ["parameters", "tensor_count", "tensor_bytes", "dtypes", "metadata", "companions"] {
         assert_eq!(inspected[key], whole[key], "{key}");
     }
-    assert_eq!(inspected["format"], json!(&apr::apr2::FORMAT));
+    assert_eq!(inspected["format"], json!(&apr_registry::apr2::FORMAT));
     sandbox.apr("inspect cut.apr").clean().says(&["Manifest and shards", "cut-00002-of-00003.apr"]);
     let names = |model: &str| {
         let listed = sandbox.apr(&format!("tensors {model} --stats --json")).clean().json();

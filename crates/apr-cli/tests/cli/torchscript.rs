@@ -4,9 +4,10 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use apr::onnx::write::{Model, WriteOptions};
-use apr::{CheckpointWriter, JobError, Notes};
 use apr_graph::{ElementType, GraphBuilder, Meaning};
+use apr_ops::job::JobError;
+use apr_registry::onnx::write::{Model, WriteOptions};
+use apr_registry::{CheckpointWriter, Notes};
 use apr_testkit::locate;
 use apr_testkit::peers::agreed;
 
@@ -156,7 +157,10 @@ fn programs_of_operators_compute_what_onnxruntime_computes() {
         let (folder, label) = path.split_once("/onnx/").expect("in the collection");
         let program = format!("{}.pt", files.len());
         // By the library: five hundred starts of the program would prove no more.
-        match apr::convert(&model).format(&apr::pytorch::SCRIPT).write(sandbox.path(&program)) {
+        match apr::convert(&model)
+            .format(&apr_registry::pytorch::SCRIPT)
+            .write(sandbox.path(&program))
+        {
             Ok(_) => {
                 files.push((label.to_owned(), sandbox.read(&program)));
                 pairs.push_str(&format!("{folder}/onnx/{label}\t{program}\n"));
@@ -184,7 +188,8 @@ fn gelu_by_tanh() -> Vec<u8> {
     let y = main.op("Gelu", [x]).attribute("approximate", "tanh").output("y");
     main.output("y", y, Meaning::Unknown);
     let models = [Model::new("gelu.onnx", graph.finish())];
-    let mut writer = apr::onnx::write::plan(&models, &[], WriteOptions::default()).expect("a plan");
+    let mut writer =
+        apr_registry::onnx::write::plan(&models, &[], WriteOptions::default()).expect("a plan");
     let mut file = Vec::new();
     writer.begin(&mut file).expect("memory");
     writer.finish(&mut file, &Notes::default()).expect("memory");

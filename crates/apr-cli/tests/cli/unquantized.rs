@@ -1,7 +1,7 @@
 //! What a quantization leaves as it is, which options changed nothing, and what the file says of it
 //! (`docs/format/apr2.md`, "Metadata").
 
-use apr::DType;
+use apr_registry::DType;
 use apr_testkit::apr2::{Apr2Builder, Apr2Entry};
 use apr_testkit::gguf::{GgufBuilder, GgufEntry};
 use serde_json::{Value, json};

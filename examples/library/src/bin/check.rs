@@ -4,7 +4,7 @@ use std::env::args;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let model = apr::Model::open(args().nth(1).ok_or("check MODEL")?)?;
-    let report = model.validate(apr::ops::validate::ValidateOptions::default())?;
+    let report = model.validate(apr::report::ValidateOptions::default())?;
     report.checks.iter().for_each(|check| println!("{:?}: {}", check.check, check.detail));
     if report.valid { Ok(()) } else { Err("the model is damaged".into()) }
 }

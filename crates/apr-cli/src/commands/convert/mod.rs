@@ -5,12 +5,12 @@ mod write;
 
 use std::path::Path;
 
-use apr::{
-    ByteSource, Error, Format, Job, Output, PlanOptions, target_by_extension, targets, title,
-};
+use apr::job::{Output, title};
 use apr_ops::inline::ValidationConfig;
+use apr_ops::job::Job;
 use apr_ops::job::wants_companions;
 use apr_ops::sha256;
+use apr_registry::{ByteSource, Error, Format, PlanOptions, target_by_extension, targets};
 use apr_view::View;
 use base16ct::lower::encode_string;
 
@@ -54,7 +54,7 @@ pub(super) fn import_job(args: &ImportArgs, context: &Context) -> Outcome<(Job, 
         let message = format!("import writes .apr files; `apr convert` writes .{extension}");
         return Err(Failure::Usage(message));
     }
-    let target = layout(Output::layout(&apr::apr2::FORMAT, output), args.align, None)?;
+    let target = layout(Output::layout(&apr_registry::apr2::FORMAT, output), args.align, None)?;
     let job = Job {
         prefix: args.prefix.clone(),
         weights: weights::asked(&args.requantize, &args.write, &args.container, context)?,
@@ -155,7 +155,7 @@ pub(super) fn target(
     args: &WriteArgs,
 ) -> Outcome<PlanOptions> {
     let asked = match (asked, &args.output) {
-        (None, None) => Some(format_of(model).unwrap_or(&apr::apr2::FORMAT)),
+        (None, None) => Some(format_of(model).unwrap_or(&apr_registry::apr2::FORMAT)),
         (asked, _) => asked,
     };
     let output = args.output.as_deref();
@@ -255,7 +255,7 @@ fn export_format(args: &ExportArgs) -> Outcome<&'static Format> {
     let extension = output.and_then(Path::extension).and_then(|text| text.to_str());
     match (args.format, extension.map(target_by_extension)) {
         (Some(format), _) | (None, Some(Some(format))) => Ok(format),
-        (None, None) => Ok(&apr::safetensors::FORMAT),
+        (None, None) => Ok(&apr_registry::safetensors::FORMAT),
         (None, Some(None)) => {
             let message = "the output's extension names no format that is written; --format says \
                 which is meant";

@@ -2,11 +2,12 @@
 
 use std::io::{self, Write};
 
-use apr::{DType, Escaped, JobReport, Loss};
 use apr_core::counted;
 use apr_ops::convert::ConvertReport;
+use apr_ops::job::JobReport;
 use apr_ops::physics::Level;
 use apr_quantize::{Quality, TensorQuality, TypeQuality};
+use apr_registry::{DType, Escaped, Loss};
 use serde::Serialize;
 
 use crate::human;

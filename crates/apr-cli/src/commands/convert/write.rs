@@ -3,8 +3,10 @@
 use std::io::{IsTerminal, Write};
 use std::path::Path;
 
-use apr::crypto::Stanza;
-use apr::{Escaped, Job, Output, Planned};
+use apr::job::Output;
+use apr_ops::job::{Job, Planned};
+use apr_registry::Escaped;
+use apr_registry::crypto::Stanza;
 
 use super::render::{SHOWN, WriteReport, render, render_family, render_plan, render_validation};
 use crate::args::WriteArgs;

@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use apr::apr2::{Apr2Reader, Changes};
-use apr::gguf::KeyValue;
-use apr::{CheckpointReader, Error, Job, Metadata, Output, PlanOptions, keys};
+use apr::job::Output;
 use apr_io::io_error;
+use apr_ops::job::Job;
+use apr_registry::apr2::{Apr2Reader, Changes};
+use apr_registry::gguf::KeyValue;
+use apr_registry::{CheckpointReader, Error, Metadata, PlanOptions, keys};
 use apr_view::{View, parse_filter};
 use serde_json::{Map, Value};
 
@@ -92,7 +94,7 @@ fn warn_of_dropped_seals(report: &EditReport, context: &Context) {
 
 /// How many signatures a new file of a changed model does not have, and whether a licence.
 fn seals_to_drop(reader: &Apr2Reader, args: &EditArgs) -> Outcome<(usize, bool)> {
-    if reader.header().flags.contains(apr::apr2::Flags::ENCRYPTED) {
+    if reader.header().flags.contains(apr_registry::apr2::Flags::ENCRYPTED) {
         let message = "tensors of an encrypted model keep their places and names, and encrypted \
             metadata stay as they are; `apr decrypt` the model first";
         return Err(Failure::General(format!("{}: {message}", args.model.display())));
@@ -104,7 +106,7 @@ fn seals_to_drop(reader: &Apr2Reader, args: &EditArgs) -> Outcome<(usize, bool)>
 
 fn signature_count(block: Option<&[u8]>) -> usize {
     block
-        .and_then(|block| apr::crypto::SignBlock::decode(block).ok())
+        .and_then(|block| apr_registry::crypto::SignBlock::decode(block).ok())
         .map_or(0, |block| block.signatures().len())
 }
 
@@ -282,7 +284,7 @@ fn rewrite(
     view.rename(|_, name| changes.renames.get(name).cloned());
     let output = args.output.as_ref().unwrap_or(&args.model);
     let name = output.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let mut target = PlanOptions::new(&apr::apr2::FORMAT, name);
+    let mut target = PlanOptions::new(&apr_registry::apr2::FORMAT, name);
     target.alignment = u32::try_from(reader.header().flags.alignment()).ok();
     let source = args.model.display().to_string();
     Job::copy(target).plan(&context.source(&view, &source)?, |planned| {

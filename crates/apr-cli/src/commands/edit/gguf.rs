@@ -4,10 +4,12 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use apr::apr2::Revision;
-use apr::gguf::{self, GgufReader, KeyValues, PairEdits};
-use apr::{ByteSource, CheckpointReader, Error, IoCause, Job, Output, PlanOptions};
+use apr::job::Output;
 use apr_io::{AtomicOutput, FileSource, LockedFile, Target, io_error};
+use apr_ops::job::Job;
+use apr_registry::apr2::Revision;
+use apr_registry::gguf::{self, GgufReader, KeyValues, PairEdits};
+use apr_registry::{ByteSource, CheckpointReader, Error, IoCause, PlanOptions};
 use apr_view::{View, parse_filter};
 
 use super::asked::{check_loss, split};

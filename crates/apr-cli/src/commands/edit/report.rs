@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::path::Path;
 
-use apr::Escaped;
+use apr_registry::Escaped;
 use serde::Serialize;
 
 /// What became of the file.

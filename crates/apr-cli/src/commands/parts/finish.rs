@@ -2,9 +2,9 @@
 
 use std::io::{self, Write};
 
-use apr::{Escaped, FileInfo};
 use apr_core::counted;
 use apr_ops::parts::{self, Finished, PartResult};
+use apr_registry::{Escaped, FileInfo};
 use serde::Serialize;
 
 use super::on_disk::{self, OpenPlan};

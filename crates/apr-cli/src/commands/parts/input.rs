@@ -3,13 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
-use apr::Serial;
-use apr::{CheckpointReader, Error, FileInfo};
 use apr_io::{FileSource, is_remote};
 use apr_ops::parts::{
     CompanionInput, FileInput, Input, JobWords, SettingsFile, TensorInput, bytes_digest,
     front_digest, tensor_digests,
 };
+use apr_registry::Serial;
+use apr_registry::{CheckpointReader, Error, FileInfo};
 use base16ct::lower::encode_string;
 
 use super::on_disk::OpenPlan;
@@ -120,7 +120,7 @@ pub(super) fn check(input: &Input, model: &Model, context: &Context) -> Outcome 
 
 fn changed(file: &str, what: &str) -> Failure {
     let message = format!("{what} since the plan was made; make a new plan");
-    Error::checksum(message).in_file(apr::Escaped(file)).into()
+    Error::checksum(message).in_file(apr_registry::Escaped(file)).into()
 }
 
 /// How a file differs from the one of the plan; `state` is what its server calls it now.
@@ -148,7 +148,11 @@ pub(super) fn settings(job: &JobWords, folder: &Path) -> Outcome<Vec<SettingsFil
     let describe = |path: &str| {
         let file = FileSource::open(placed(path, folder))?;
         let blake3 = encode_string(&bytes_digest(&file, &Serial, &())?);
-        Ok(SettingsFile { path: path.to_owned(), size: apr::ByteSource::len(&file), blake3 })
+        Ok(SettingsFile {
+            path: path.to_owned(),
+            size: apr_registry::ByteSource::len(&file),
+            blake3,
+        })
     };
     paths.map(describe).collect()
 }
@@ -162,7 +166,7 @@ pub(super) fn check_settings(open: &OpenPlan) -> Outcome {
     match open.plan.settings.iter().find(|known| !found.contains(known)) {
         Some(known) => {
             let error = Error::checksum("it changed since the plan was made; make a new plan");
-            Err(error.in_file(apr::Escaped(&known.path)).into())
+            Err(error.in_file(apr_registry::Escaped(&known.path)).into())
         }
         None => Ok(()),
     }

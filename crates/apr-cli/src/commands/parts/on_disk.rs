@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use apr::{ByteSource, Error, IoCause, Sink, read_vec};
 use apr_io::{AtomicOutput, FileSource, Target, io_error};
 use apr_ops::parts::{PartResult, PartsPlan};
+use apr_registry::{ByteSource, Error, IoCause, Sink, read_vec};
 
 use crate::args::Cli;
 use crate::context::Context;
@@ -30,7 +30,7 @@ impl OpenPlan {
         let bytes = read(path, context)?;
         let plan = PartsPlan::parse(&bytes, &path.display().to_string(), &context.options.limits)?;
         if plan.apr != VERSION {
-            let made = apr::Escaped::short(&plan.apr).to_string();
+            let made = apr_registry::Escaped::short(&plan.apr).to_string();
             let message = format!(
                 "the plan was made by apr {made}, and this is {VERSION}; all parts are done by one \
                  version, or their bytes may differ"

@@ -3,9 +3,9 @@
 use std::io::{self, Write};
 use std::path::Path;
 
-use apr::Escaped;
 use apr_core::counted;
 use apr_ops::parts::{FORMAT_VERSION, MAX_PARTS, PartsPlan};
+use apr_registry::Escaped;
 use serde::Serialize;
 
 use super::draft::Draft;

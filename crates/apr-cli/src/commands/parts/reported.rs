@@ -4,12 +4,12 @@
 use std::ops::Range;
 use std::path::Path;
 
-use apr::{Error, FileInfo};
 use apr_ops::diff::{PartOfDiff, diff_in_parts, diff_part, diff_units};
 use apr_ops::graph::of_file;
 use apr_ops::parts::{PartResult, PartsPlan, PlannedPart, Read, smallest_size};
 use apr_ops::shards::{units, validate_units_of, validated_in_parts};
 use apr_ops::validate::PartFindings;
+use apr_registry::{Error, FileInfo};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 

@@ -2,8 +2,8 @@
 
 use std::io::{self, Write};
 
-use apr::Escaped;
 use apr_ops::parts::PartResult;
+use apr_registry::Escaped;
 use serde::Serialize;
 
 use super::on_disk::{self, OpenPlan};

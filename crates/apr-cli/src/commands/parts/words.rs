@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use apr::Error;
 use apr_io::is_remote;
 use apr_ops::parts::JobWords;
+use apr_registry::Error;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, CommandFactory, FromArgMatches};
 use serde_json::Value;
@@ -105,7 +105,7 @@ pub(super) fn parsed(job: &JobWords, folder: &Path) -> Outcome<Cli> {
     if !COMMANDS.contains(&job.command.as_str()) {
         return Err(wrong(format!(
             "the plan's job '{}' is not done in parts",
-            apr::Escaped::short(&job.command)
+            apr_registry::Escaped::short(&job.command)
         )));
     }
 
@@ -115,7 +115,7 @@ pub(super) fn parsed(job: &JobWords, folder: &Path) -> Outcome<Cli> {
         arguments(&command, &job.command).map(|arg| (key_of(arg), arg.is_positional())).collect();
     let (mut words, mut positional) = (vec![job.command.clone()], Vec::new());
     for (key, value) in &job.options {
-        let name = apr::Escaped::short(key);
+        let name = apr_registry::Escaped::short(key);
         let is_positional =
             known.get(key).ok_or_else(|| wrong(format!("the job has no option '{name}'")))?;
         check(&job.command, key).map_err(|failure| wrong(failure.message()))?;

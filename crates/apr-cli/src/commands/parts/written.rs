@@ -2,16 +2,17 @@
 
 use std::path::{Path, PathBuf};
 
-use apr::apr2::{self, Encrypt, FOOTER_LEN};
-use apr::crypto::EncrBlock;
-use apr::{
-    ByteSource, CheckpointReader, Code, Error, Escaped, FileInfo, Job, JobError, Output,
-    PlanOptions, Planned, read_vec,
-};
+use apr::job::Output;
 use apr_io::FileSource;
+use apr_ops::job::{Job, JobError, Planned};
 use apr_ops::parts::{
     Gate, OutputPlan, PartResult, PartsPlan, Pinned, PlannedPart, Read, Sealing, WrittenFile,
     WrittenReport, bytes_digest, check_relative,
+};
+use apr_registry::apr2::{self, Encrypt, FOOTER_LEN};
+use apr_registry::crypto::EncrBlock;
+use apr_registry::{
+    ByteSource, CheckpointReader, Code, Error, Escaped, FileInfo, PlanOptions, read_vec,
 };
 use base16ct::lower::{decode_vec, encode_string};
 

@@ -28,14 +28,14 @@ impl<'a> Answers<'a> {
     }
 
     /// Begins an answer.
-    pub(super) fn begin(&mut self) -> apr::Result<()> {
+    pub(super) fn begin(&mut self) -> apr_registry::Result<()> {
         let is_first = self.count == 0;
         self.count += 1;
         if is_first { Ok(()) } else { self.bytes(self.separator) }
     }
 
     /// Writes a part of the answer.
-    pub(super) fn write(&self, part: &str) -> apr::Result<()> {
+    pub(super) fn write(&self, part: &str) -> apr_registry::Result<()> {
         if !self.is_terminal {
             return self.bytes(part);
         }
@@ -65,7 +65,7 @@ impl<'a> Answers<'a> {
         Ok(())
     }
 
-    fn bytes(&self, text: &str) -> apr::Result<()> {
+    fn bytes(&self, text: &str) -> apr_registry::Result<()> {
         if self.job.context.json {
             return Ok(());
         }

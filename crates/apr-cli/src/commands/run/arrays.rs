@@ -2,13 +2,13 @@
 
 use std::io::{self, Write};
 
-use apr::Escaped;
 use apr::run::{
     ArrayReport, AssumedInput, Prepared, RunReport, Tokenizer, assumed, known_inputs, report,
     token_inputs,
 };
 use apr_graph::{Body, Graph, Meaning, Origin, Value as GraphValue};
 use apr_infer::Value;
+use apr_registry::Escaped;
 
 use super::given::GivenArray;
 use super::host;
@@ -120,7 +120,7 @@ pub(super) fn inputs(
             let name = Escaped(&value.name);
             return Err(Failure::Usage(format!("--input: the input '{name}' is given twice")));
         }
-        let message = |error: apr::Error| {
+        let message = |error: apr_registry::Error| {
             Failure::Model(error.for_tensor(&value.name).in_file(path.display()))
         };
         inputs.push((value.name.clone(), given.value(&value.kind).map_err(message)?));

@@ -42,7 +42,8 @@ pub(super) fn run(job: &Job<'_>, given: Given) -> Outcome {
         stacked(rows(job, given, &part.graph)?)?.into_iter().unzip();
     if let Some(output) = Output::of(job.args, &job.context.printer)? {
         let array = |(name, value): (&String, &Value)| Ok((name.clone(), value.tensor()?.clone()));
-        let arrays = names.iter().zip(&outputs).map(array).collect::<apr::Result<Vec<_>>>()?;
+        let arrays =
+            names.iter().zip(&outputs).map(array).collect::<apr_registry::Result<Vec<_>>>()?;
         output.write(&arrays)?;
     }
 

@@ -2,8 +2,8 @@
 
 use std::io::Write;
 
-use apr::Escaped;
 use apr::run::{Generation, TokenLogProbabilities};
+use apr_registry::Escaped;
 
 use super::job::Job;
 use crate::failure::Outcome;

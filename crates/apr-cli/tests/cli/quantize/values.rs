@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use apr::DType;
+use apr_registry::DType;
 use apr_testkit::apr2::{Apr2Builder, Apr2Entry};
 use apr_testkit::gguf::{GgufBuilder, GgufEntry};
 

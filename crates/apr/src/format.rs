@@ -1,0 +1,27 @@
+//! The formats, by name.
+//!
+//! ```
+//! use apr::format;
+//!
+//! assert_eq!(format::recognise(b"APR2").map(|format| format.id), Some(format::APR2.id));
+//! assert!(format::writable().any(|format| format == &format::SAFETENSORS));
+//! ```
+
+pub use apr_format::apr1::FORMAT as APR1;
+pub use apr_format::apr2::FORMAT as APR2;
+#[cfg(feature = "typed")]
+pub use apr_format::aprn::FORMAT as APRN;
+#[cfg(feature = "formats")]
+pub use apr_registry::gguf::FORMAT as GGUF;
+#[cfg(feature = "formats")]
+pub use apr_registry::gguf::ggml::FORMAT as GGML;
+#[cfg(feature = "formats")]
+pub use apr_registry::numpy::{NPY, NPZ};
+#[cfg(feature = "formats")]
+pub use apr_registry::onnx::FORMAT as ONNX;
+#[cfg(feature = "formats")]
+pub use apr_registry::pytorch::{FORMAT as PYTORCH, SCRIPT as TORCHSCRIPT};
+pub use apr_registry::safetensors::FORMAT as SAFETENSORS;
+pub use apr_registry::{
+    formats as all, recognise, recognise_file, target_by_extension, targets as writable,
+};

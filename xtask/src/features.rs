@@ -1,0 +1,107 @@
+//! What the features of the crate `apr` cost: the crates that are compiled for each, and the time.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use crate::process::{cargo, output, run as run_program, say, target_dir, workspace};
+use crate::steps::{Outcome, Steps, Stop};
+
+/// Whose documentation has the table.
+const LIBRARY: &str = "crates/apr/src/lib.rs";
+
+/// Features that are counted by themselves. The others come with `native`, as programs have them.
+const ALONE: [&str; 2] = ["none", "std"];
+
+/// The most crates of what reads and writes `.apr` and safetensors files.
+const SMALLEST: (&str, usize) = ("native", 60);
+
+/// Counts anew, and writes the counts into the table; with `times`, builds each and writes the
+/// seconds, too.
+pub(crate) fn run(steps: &mut Steps, times: bool) {
+    steps.run("features: crates", || {
+        let text = fs::read_to_string(library()).map_err(Stop::failed)?;
+        let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+        for line in &mut lines {
+            let Some((feature, mut cells)) = row_of(line) else { continue };
+            cells[2] = crates_of(feature)?.to_string();
+            if times {
+                cells[3] = format!("{:.0}", build(feature)?);
+            }
+            *line = format!("//! | {} |", cells.join(" | "));
+            say(format_args!("    {line}"));
+        }
+        fs::write(library(), lines.join("\n") + "\n").map_err(Stop::failed)
+    });
+}
+
+/// Compares the table with what is compiled.
+pub(crate) fn check() -> Outcome {
+    let text = fs::read_to_string(library()).map_err(Stop::failed)?;
+    let mut wrong = Vec::new();
+    for (feature, cells) in text.lines().filter_map(row_of) {
+        let found = crates_of(feature)?;
+        if cells[2] != found.to_string() {
+            wrong.push(format!("{feature} has {found} crates and not {}", cells[2]));
+        }
+        if feature == SMALLEST.0 && found > SMALLEST.1 {
+            wrong.push(format!("{feature} has more than {} crates", SMALLEST.1));
+        }
+    }
+    if wrong.is_empty() {
+        return Ok(());
+    }
+    Err(Stop::failed(format!("run `cargo xtask features`: {}", wrong.join("; "))))
+}
+
+fn library() -> PathBuf {
+    workspace().join(LIBRARY)
+}
+
+/// A row of the table: the feature, and the cells.
+fn row_of(line: &str) -> Option<(&str, Vec<String>)> {
+    let row = line.strip_prefix("//! | ")?.strip_suffix(" |")?;
+    let cells: Vec<String> = row.split(" | ").map(str::to_owned).collect();
+    let is_count = |cell: &String| cell.parse::<usize>().is_ok();
+    if cells.len() != 4 || !is_count(&cells[2]) {
+        return None;
+    }
+    let name = row.split(" | ").next()?;
+    Some((name.trim_matches('`'), cells))
+}
+
+/// The features that cargo is asked for.
+fn asked(feature: &str) -> String {
+    match feature {
+        "none" => String::new(),
+        _ if ALONE.contains(&feature) || feature == "native" => feature.to_owned(),
+        _ => format!("native,{feature}"),
+    }
+}
+
+fn crates_of(feature: &str) -> Result<usize, Stop> {
+    let features = asked(feature);
+    let mut tree = cargo("tree", ["--package", "apr", "--edges", "normal,build"]);
+    tree.args(["--no-default-features", "--features", &features, "--prefix", "none"]);
+    let listed = output(&mut tree).ok_or_else(|| Stop::failed("cargo tree ends with an error"))?;
+    let named = |line: &str| {
+        let mut words = line.split(' ');
+        Some((words.next()?.to_owned(), words.next()?.to_owned()))
+    };
+    Ok(listed.lines().filter_map(named).collect::<BTreeSet<_>>().len())
+}
+
+/// Seconds that an optimized build takes from nothing.
+fn build(feature: &str) -> Result<f64, Stop> {
+    let folder = target_dir().join("features");
+    if folder.exists() {
+        fs::remove_dir_all(&folder).map_err(Stop::failed)?;
+    }
+    let features = asked(feature);
+    let mut build = cargo("build", ["--package", "apr", "--release", "--quiet"]);
+    build.args(["--no-default-features", "--features", &features, "--target-dir"]).arg(&folder);
+    let start = Instant::now();
+    run_program(&mut build)?;
+    Ok(start.elapsed().as_secs_f64())
+}
