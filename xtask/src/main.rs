@@ -11,6 +11,7 @@ mod process;
 mod quality;
 mod reference;
 mod steps;
+mod surface;
 mod system;
 mod test;
 mod tools;
@@ -30,6 +31,8 @@ Usage: cargo xtask TASK
          shipped there, its size and its test under Node
   features  counts the crates of each feature of the library, for the table in its documentation;
          --times builds each, too
+  surface  the library's public items beside crates/apr/public-api.txt; with a REVISION, what has
+         become incompatible since
   bench  figures against cp and Python's safetensors; --gb 1 4, --runs 5
   picture  draws docs/session.svg, the README's picture of a terminal, with the binary of today
   fuzz   every fuzz target for 60 seconds, or the seconds given; takes a nightly toolchain
@@ -58,6 +61,8 @@ fn main() -> ExitCode {
         ["builds"] => builds::run(&mut steps),
         ["features"] => features::run(&mut steps, false),
         ["features", "--times"] => features::run(&mut steps, true),
+        ["surface"] => surface::run(&mut steps, None),
+        ["surface", revision] => surface::run(&mut steps, Some(revision)),
         ["bench", ref arguments @ ..] => bench::run(&mut steps, arguments),
         ["picture"] => picture::run(&mut steps),
         ["fuzz"] => fuzz::run(&mut steps, "60"),

@@ -1,5 +1,5 @@
-//! Conversions step by step, as front ends run them: a [`Job`] says what is wanted, is planned for a
-//! [`Source`], and the [`Planned`] job runs into a [`Sink`](crate::Sink).
+//! Conversions step by step, as front ends run them: a [`Job`] says what is wanted, is planned for
+//! a [`Source`], and the [`Planned`] job runs into a [`Sink`](crate::Sink).
 
 pub use apr_ops::job::{GraphWishes, Job, JobError, JobReport, Planned, Weights};
 pub use apr_source::{Knowledge, Source};

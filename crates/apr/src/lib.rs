@@ -5,7 +5,8 @@
 //!
 //! ```
 //! # #[cfg(feature = "native")] {
-//! # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/tiny-llama/model.safetensors");
+//! # let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/tiny-llama");
+//! # let path = format!("{folder}/model.safetensors");
 //! let model = apr::Model::open(path)?;
 //! let norm: Vec<f32> = model.tensor("model.norm.weight")?.to_vec()?;
 //! # assert!(!norm.is_empty());
@@ -144,6 +145,8 @@ pub mod report;
 #[cfg(all(feature = "native", feature = "ops"))]
 mod reports;
 #[cfg(feature = "infer")]
+pub mod run;
+#[cfg(feature = "infer")]
 mod running;
 #[cfg(any(feature = "encryption", feature = "signing"))]
 pub mod seal;
@@ -151,6 +154,8 @@ pub mod seal;
 mod tensor;
 #[cfg(all(feature = "native", feature = "typed"))]
 pub mod typed;
+#[cfg(feature = "ops")]
+pub mod watermark;
 #[cfg(feature = "native")]
 mod write;
 
@@ -172,12 +177,8 @@ pub use apr_registry::{
     FolderCheckpoint, OpenOptions, PlanOptions, StreamingLoader, TensorLoader, TensorReader, open,
     open_folder, open_in, plan,
 };
-#[cfg(feature = "infer")]
-pub use apr_run as run;
 #[cfg(feature = "ops")]
 pub use apr_source::Architecture;
-#[cfg(feature = "ops")]
-pub use apr_watermark as watermark;
 #[cfg(all(feature = "native", feature = "ops"))]
 pub use convert::{Convert, convert};
 #[cfg(all(feature = "native", feature = "ops"))]

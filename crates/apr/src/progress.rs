@@ -31,7 +31,9 @@ impl Step {
 /// ```
 /// use apr::{Phase, Progress, ProgressFn};
 ///
-/// let progress = ProgressFn::new(|step| println!("{} {:.0} %", step.phase, 100.0 * step.fraction()));
+/// let progress = ProgressFn::new(|step| {
+///     println!("{} {:.0} %", step.phase, 100.0 * step.fraction());
+/// });
 /// progress.begin(Phase::Converting, 200);
 /// progress.advance(50); // converting 25 %
 /// ```

@@ -2,13 +2,13 @@
 
 use std::io::{self, Write};
 
-use apr::run::{
-    ArrayReport, AssumedInput, Prepared, RunReport, Tokenizer, assumed, known_inputs, report,
-    token_inputs,
-};
 use apr_graph::{Body, Graph, Meaning, Origin, Value as GraphValue};
 use apr_infer::Value;
 use apr_registry::Escaped;
+use apr_run::{
+    ArrayReport, AssumedInput, Prepared, RunReport, Tokenizer, assumed, known_inputs, report,
+    token_inputs,
+};
 
 use super::given::GivenArray;
 use super::host;

@@ -1,6 +1,6 @@
 //! Generated text.
 
-use apr::run::{Completion, GenerateOptions, Generator, Prepared, Prompt};
+use apr_run::{Completion, GenerateOptions, Generator, Prepared, Prompt};
 
 use super::answers::Answers;
 use super::generation;

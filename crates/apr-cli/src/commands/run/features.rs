@@ -3,9 +3,9 @@
 
 use std::path::{Path, PathBuf};
 
-use apr::run::{AudioFeatures, ImageFeatures, InputKind, Runnable, report};
 use apr_graph::Graph;
 use apr_infer::{Data, Tensor, Value};
+use apr_run::{AudioFeatures, ImageFeatures, InputKind, Runnable, report};
 
 use super::arrays;
 use super::given::{Given, read_media};

@@ -2,8 +2,8 @@
 
 use std::io::Write;
 
-use apr::run::{Generation, TokenLogProbabilities};
 use apr_registry::Escaped;
+use apr_run::{Generation, TokenLogProbabilities};
 
 use super::job::Job;
 use crate::failure::Outcome;

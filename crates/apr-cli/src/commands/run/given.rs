@@ -3,10 +3,10 @@
 use std::io::{IsTerminal, Read};
 use std::path::{Path, PathBuf};
 
-use apr::run::{Given as Array, InputKind, arrays_of};
 use apr_inputs::text::MAX_TEXT;
 use apr_io::io_error;
 use apr_registry::Error;
+use apr_run::{Given as Array, InputKind, arrays_of};
 
 use super::{pictures, sounds};
 use crate::args::RunArgs;

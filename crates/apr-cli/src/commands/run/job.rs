@@ -1,6 +1,6 @@
 //! What every task of `apr run` gets.
 
-use apr::run::{GenerationOptions, Prepared, Runner};
+use apr_run::{GenerationOptions, Prepared, Runner};
 
 use crate::args::RunArgs;
 use crate::context::Context;

@@ -16,9 +16,9 @@ mod texts;
 pub(super) mod tokenize;
 mod transcription;
 
-use apr::run::{Facts, Host, Pooling, Prepared, RunOptions, Transcriber, with_runner};
 use apr_graph::{Body, Meaning};
 use apr_io::NativeHost;
+use apr_run::{Facts, Host, Pooling, Prepared, RunOptions, Transcriber, with_runner};
 use apr_source::Source;
 
 use self::given::Given;

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use apr::run::ArrayFile;
 use apr_infer::{Tensor, Value};
 use apr_io::{AtomicOutput, Target};
+use apr_run::ArrayFile;
 
 use crate::args::RunArgs;
 use crate::commands::beside::write_text;

@@ -3,9 +3,9 @@
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-use apr::run::{ImageEncoder, ImageResult, ImageTask, Prepared};
 use apr_infer::Tensor;
 use apr_registry::Escaped;
+use apr_run::{ImageEncoder, ImageResult, ImageTask, Prepared};
 use serde::Serialize;
 
 use super::given::read_media;

@@ -1,7 +1,7 @@
 //! What to change when a run is refused, in the words of the command line.
 
-use apr::run::{Remedy, RunError};
 use apr_registry::Error;
+use apr_run::{Remedy, RunError};
 
 use crate::failure::Failure;
 

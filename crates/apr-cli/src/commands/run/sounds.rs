@@ -3,9 +3,9 @@
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-use apr::run::{AudioEncoder, AudioResult, AudioTask, Prepared};
 use apr_infer::Tensor;
 use apr_registry::Escaped;
+use apr_run::{AudioEncoder, AudioResult, AudioTask, Prepared};
 use serde::Serialize;
 
 use super::answers::Answers;

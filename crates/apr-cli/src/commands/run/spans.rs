@@ -2,8 +2,8 @@
 
 use std::io::{self, Write};
 
-use apr::run::{Answer, Answers, Prepared, QuestionAnswering};
 use apr_registry::Escaped;
+use apr_run::{Answer, Answers, Prepared, QuestionAnswering};
 use serde::Serialize;
 
 use super::job::Job;

@@ -2,9 +2,9 @@
 
 use std::io::{self, Write};
 
-use apr::run::{Label, Prepared, TextEncoder, TextTask};
 use apr_infer::Tensor;
 use apr_registry::Escaped;
+use apr_run::{Label, Prepared, TextEncoder, TextTask};
 use serde::Serialize;
 
 use super::job::Job;

@@ -2,9 +2,9 @@
 
 use std::io::{self, IsTerminal, Write};
 
-use apr::run::Tokenizer;
 use apr_inputs::text::Piece;
 use apr_registry::Escaped;
+use apr_run::Tokenizer;
 use serde::Serialize;
 
 use super::given::{piped_text, read_text};

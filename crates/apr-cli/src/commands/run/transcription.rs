@@ -3,8 +3,8 @@
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-use apr::run::{Transcriber, Transcription, TranscriptionOptions};
 use apr_registry::Escaped;
+use apr_run::{Transcriber, Transcription, TranscriptionOptions};
 use serde::Serialize;
 
 use super::answers::Answers;

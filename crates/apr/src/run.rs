@@ -1,0 +1,22 @@
+//! Running models on text, audio, images and arrays.
+//!
+//! [`Model::run_with`](crate::Model::run_with) hands out a [`Runner`], of which each task is made:
+//!
+//! | input | task | entry |
+//! |---|---|---|
+//! | text | completion, text to text, chat | [`Generator`] |
+//! | text | embeddings, classification, token labels, fill-mask | [`TextEncoder`] |
+//! | a question and a text | extractive question answering | [`QuestionAnswering`] |
+//! | audio | transcription by Whisper | [`Transcriber`] |
+//! | audio | transcription by CTC, classification, embeddings, voice activity | [`AudioEncoder`] |
+//! | images | classification, embeddings, scores of candidate texts | [`ImageEncoder`] |
+//! | arrays | whatever the graph computes | [`Prepared::run`] |
+
+pub use apr_run::{
+    Answer, Answers, ArrayFile, AudioEncoder, AudioFile, AudioResult, AudioTask, Completion, Facts,
+    GenerateOptions, Generation, GenerationOptions, Generator, Given, Host, ImageEncoder,
+    ImageResult, ImageTask, InputKind, Label, LogProbability, MaskToken, Pooling, Prepared, Prompt,
+    QuestionAnswering, Remedy, RunError, RunOptions, RunResult, Runner, Segment, TextEncoder,
+    TextScore, TextTask, TokenLabel, TokenLogProbabilities, Tokenizer, Transcriber, Transcription,
+    TranscriptionOptions,
+};

@@ -1,0 +1,63 @@
+//! What the library `apr` promises: the list of its public items, and whether a change breaks it.
+
+use std::fs;
+use std::process::Command;
+
+use crate::process::{cargo, output, program, run as run_program, say, workspace};
+use crate::steps::{Outcome, Steps, Stop};
+use crate::tools::Tool;
+
+const PUBLIC_API: Tool = Tool { name: "cargo-public-api", version: "0.52.0" };
+const SEMVER_CHECKS: Tool = Tool { name: "cargo-semver-checks", version: "0.51.0" };
+
+/// The list, beside what it is of.
+const LIST: &str = "crates/apr/public-api.txt";
+
+/// What renews goldens.
+const RENEW: &str = "UPDATE_GOLDEN";
+
+/// Compares the public items with the list; with a revision, also what has become incompatible
+/// since.
+pub(crate) fn run(steps: &mut Steps, revision: Option<&str>) {
+    steps.run("the library's public items are those of the list", compare);
+    if let Some(revision) = revision {
+        steps.run(&format!("nothing is incompatible with {revision}"), || semver(revision));
+    }
+}
+
+fn compare() -> Outcome {
+    let mut public_api = stable(program(PUBLIC_API.installed_or_install()?));
+    public_api.args(["--package", "apr", "--all-features", "-sss"]);
+    let found = output(&mut public_api)
+        .ok_or_else(|| Stop::failed("cargo public-api ends with an error"))?;
+    let path = workspace().join(LIST);
+    if std::env::var_os(RENEW).is_some() {
+        return fs::write(path, found + "\n").map_err(Stop::failed);
+    }
+
+    let listed = fs::read_to_string(path).map_err(Stop::failed)?;
+    let without = |lines: &str, others: &str, sign: &str| {
+        let missing = |line: &&str| !others.lines().any(|other| other == *line);
+        lines.lines().filter(missing).map(|line| format!("{sign} {line}")).collect::<Vec<_>>()
+    };
+    let mut changes = without(&listed, &found, "-");
+    changes.extend(without(&found, &listed, "+"));
+    if changes.is_empty() {
+        return Ok(());
+    }
+    changes.iter().for_each(|change| say(format_args!("    {change}")));
+    Err(Stop::failed(format!("{LIST} differs; {RENEW}=1 renews it")))
+}
+
+fn semver(revision: &str) -> Outcome {
+    SEMVER_CHECKS.installed_or_install()?;
+    let mut check = stable(cargo("semver-checks", ["--package", "apr", "--all-features"]));
+    run_program(check.args(["--baseline-rev", revision]))
+}
+
+/// Descriptions of items are an unstable output of rustdoc, which a stable one makes for whoever
+/// says so.
+fn stable(mut command: Command) -> Command {
+    command.env("RUSTC_BOOTSTRAP", "1");
+    command
+}
