@@ -23,6 +23,7 @@ const FEWEST: usize = 5;
 /// A family that the metadata name, but the tensors contradict.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "what", rename = "family")]
+#[non_exhaustive]
 pub struct Contradiction {
     /// Title of the family that is named.
     pub told: String,

@@ -32,6 +32,7 @@ pub enum Kind {
 /// Values between two bounds, both included.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(from = "(f64, f64)", into = "(f64, f64)")]
+#[non_exhaustive]
 pub struct Range {
     /// Smallest value.
     pub low: f64,

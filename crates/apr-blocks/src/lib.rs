@@ -60,6 +60,7 @@ pub struct GraphOptions {
 /// A head that the configuration ties to the table of tokens, and that the checkpoint has
 /// nevertheless. Both are canonical names of tensors.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct TiedHead {
     /// The head.
     pub head: String,
@@ -75,6 +76,7 @@ impl Default for GraphOptions {
 
 /// A part of a model that is computed by itself.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct Part {
     /// As Optimum names its file: `model`, `encoder_model`, `decoder_with_past_model`.
     pub name: &'static str,
@@ -84,6 +86,7 @@ pub struct Part {
 
 /// What a model computes.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct Graphs {
     /// One, or several where an encoder and a decoder run apart.
     pub parts: Vec<Part>,

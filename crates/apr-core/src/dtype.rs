@@ -9,6 +9,7 @@ use crate::Shape;
 
 /// What the elements of a dtype are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum DTypeKind {
     /// IEEE or bfloat floats of 16 to 64 bits.
     Float,

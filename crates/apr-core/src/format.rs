@@ -115,6 +115,7 @@ pub enum Computes {
 
 /// What tensors can be aligned to, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Alignments {
     /// That is not for the caller to choose.
     Fixed,
@@ -126,6 +127,7 @@ pub enum Alignments {
 
 /// Quantized types that a format has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum QuantizedTypes {
     /// None.
     None,

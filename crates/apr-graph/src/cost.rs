@@ -15,6 +15,7 @@ use crate::{
 
 /// What nodes cost.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Totals {
     /// Operations on floats: two for each multiplication that is added up, one for each element of
     /// what else computes, none for what only moves elements.
@@ -44,6 +45,7 @@ impl Totals {
 
 /// A node of the main body, with all that it calls and repeats.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct NodeCost {
     /// Path of the node.
     pub path: String,
@@ -55,6 +57,7 @@ pub struct NodeCost {
 
 /// A function, as one kind of call has it.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct FunctionCost {
     /// Which function.
     pub function: FunctionId,
@@ -66,6 +69,7 @@ pub struct FunctionCost {
 
 /// What a graph costs for inputs of certain sizes.
 #[derive(Debug, Clone, Default)]
+#[non_exhaustive]
 pub struct Cost {
     /// All nodes.
     pub totals: Totals,

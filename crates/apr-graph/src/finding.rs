@@ -28,6 +28,7 @@ impl fmt::Display for Severity {
 
 /// Something found in a graph.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct Finding {
     /// How bad it is.
     pub severity: Severity,
@@ -50,6 +51,7 @@ impl fmt::Display for Finding {
 
 /// What was found, in the order of the nodes.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+#[non_exhaustive]
 pub struct Findings {
     /// The first [`Findings::MOST`].
     pub list: Vec<Finding>,

@@ -8,6 +8,7 @@ use crate::{Body, Function, Graph, MAX_DEPTH, Node, Op, Origin, ValueId};
 
 /// A node that reads a tensor.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct Use {
     /// Its path, through calls of functions: `layers.3/attention/query`.
     pub node: String,

@@ -27,6 +27,7 @@ pub struct Choice {
 
 /// The files of one model.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Chosen {
     /// Files of weights, with the index of their shards.
     pub weights: Vec<String>,

@@ -40,6 +40,7 @@ enum Kind {
 
 /// A file of a cache that is not what it should be.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Damage {
     /// What it belongs to.
     pub name: String,

@@ -20,6 +20,7 @@ const MOST_FILES: usize = 100_000;
 
 /// What a hub says of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct RemoteFile {
     /// Its path in the repository.
     pub name: String,
@@ -32,6 +33,7 @@ pub struct RemoteFile {
 
 /// A repository at a commit.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct Repository {
     /// Its full name, as the hub has it.
     pub id: String,

@@ -18,6 +18,7 @@ use apr_core::{Error, Result};
 /// # Ok::<(), apr_core::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Location {
     /// `hf://org/repo[@rev][/path]`
     Hub(HubLocation),
@@ -29,6 +30,7 @@ pub enum Location {
 
 /// A repository of a hub, or a file or folder in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct HubLocation {
     /// `org/repo`, or a name without an organisation.
     pub repo: String,
@@ -40,6 +42,7 @@ pub struct HubLocation {
 
 /// An object of a store that speaks S3, or a folder of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct S3Location {
     /// The bucket.
     pub bucket: String,

@@ -27,6 +27,7 @@ const LIST: &str = "checksum.json";
 
 /// A file that came from a server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Cached {
     /// Where it came from, without what may be secret.
     pub url: String,

@@ -6,6 +6,7 @@ use crate::Value;
 
 /// What is known of a node when it has run.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Step<'a> {
     /// Where the node is: names of calls and nodes, `layers.3/attention/scores`.
     pub path: &'a str,
@@ -19,6 +20,7 @@ pub struct Step<'a> {
 
 /// Whether a run goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Flow {
     /// With the next node.
     Continue,

@@ -21,6 +21,7 @@ use super::factors::add_factors;
 use super::hyperparameters::{config_value, layer_types};
 
 /// A checkpoint in Hugging Face's layout.
+#[non_exhaustive]
 pub struct Restored<'a> {
     /// The tensors.
     pub view: View<'a>,

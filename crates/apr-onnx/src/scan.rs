@@ -31,6 +31,7 @@ const PYTHON: [&str; 3] = ["PyOp", "PythonOp", "PyCustomOp"];
 
 /// What a model reaches besides its own file.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct Scan {
     /// Tensors whose data are said to lie outside of the model's folder, and where.
     pub outside: Vec<(String, String)>,

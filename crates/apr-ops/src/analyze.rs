@@ -13,6 +13,7 @@ use crate::tensors::{TensorsOptions, list};
 
 /// A tensor and what is to be said of it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct AnalyzedTensor {
     /// Canonical name, or that of the source where there is none.
     pub name: String,
@@ -30,6 +31,7 @@ pub struct AnalyzedTensor {
 
 /// The report of `apr convert --analyze-source`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct AnalyzeReport {
     /// What was opened.
     pub file: String,

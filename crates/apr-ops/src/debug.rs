@@ -8,6 +8,7 @@ pub const HEX_ROW: usize = 16;
 
 /// A run of printable text in a file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct FoundString {
     /// Where it starts, in bytes.
     pub offset: u64,
@@ -17,6 +18,7 @@ pub struct FoundString {
 
 /// A row of a hex dump.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct HexRow {
     /// Where it starts, in bytes.
     pub offset: u64,

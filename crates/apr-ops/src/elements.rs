@@ -19,6 +19,7 @@ pub struct Selection(Vec<Range<u64>>);
 
 /// The values of a part of a tensor: the report of `apr tensors --values`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct ValuesReport {
     /// The tensor.
     pub tensor: TensorRow,

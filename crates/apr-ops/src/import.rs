@@ -59,6 +59,7 @@ pub struct PrepareOptions {
 
 /// The family that a checkpoint was taken for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct FamilyNote {
     /// Name of the family.
     pub name: String,
@@ -73,6 +74,7 @@ pub struct FamilyNote {
 }
 
 /// A checkpoint ready to be written.
+#[non_exhaustive]
 pub struct Prepared<'a> {
     /// The checkpoint under its new names, with what its companions say.
     pub view: View<'a>,

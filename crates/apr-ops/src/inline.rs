@@ -108,6 +108,7 @@ pub enum Claim {
 
 /// A tensor that an import should not pass on.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct ValidationError {
     /// Name in the source.
     pub tensor: String,
@@ -168,6 +169,7 @@ impl ValidationError {
 
 /// What a validation came to.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
+#[non_exhaustive]
 pub struct ValidationReport {
     /// Tensors whose values were looked at.
     pub checked: usize,

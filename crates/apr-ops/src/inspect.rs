@@ -16,6 +16,7 @@ use crate::tensors::codec_name;
 
 /// The report of `apr inspect`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct InspectReport {
     /// What was opened.
     pub file: String,
@@ -75,6 +76,7 @@ pub struct InspectReport {
 
 /// What one dtype takes.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct DTypeShare {
     /// The dtype.
     pub dtype: DType,
@@ -90,6 +92,7 @@ pub struct DTypeShare {
 
 /// What one codec did.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct CodecShare {
     /// `lz4`, `zstd` or `entropy`, with `planes+` where bytes were sorted by place first, and `csr`
     /// or `bsr` of a sparse layout.
@@ -247,6 +250,7 @@ fn brief<S: Serializer>(metadata: &Metadata, serializer: S) -> Result<S::Ok, S::
 
 /// How the tensors of a model are quantized.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct QuantizationSummary {
     /// The scheme, where the file names one: `q4_k_m`.
     pub scheme: Option<String>,
@@ -264,6 +268,7 @@ pub struct QuantizationSummary {
 
 /// A quantized dtype of a model.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct QuantizedType {
     /// The dtype.
     pub dtype: DType,

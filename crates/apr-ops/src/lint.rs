@@ -32,6 +32,7 @@ pub enum Severity {
 
 /// What a remark is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub enum Topic {
     /// Licence, model card, provenance.
     Metadata,
@@ -73,6 +74,7 @@ pub struct Remark {
 
 /// The report of `apr lint`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct LintReport {
     /// What was opened.
     pub file: String,

@@ -184,6 +184,7 @@ fn bounds(range: Range) -> String {
 
 /// Which violations to look for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Physics {
     /// NaN and infinite values.
     pub finite: bool,

@@ -14,6 +14,7 @@ use crate::integrity::{Tally, check_parts, of_plain};
 
 /// What orders the list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum SortBy {
     /// As stored.
     #[default]
@@ -39,6 +40,7 @@ pub struct TensorsOptions {
 
 /// The report of `apr tensors`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct TensorsReport {
     /// What was opened.
     pub file: String,
@@ -53,6 +55,7 @@ pub struct TensorsReport {
 
 /// Data of a file that are not in the list: numbers and texts that its graph reads by itself.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct UnlistedData {
     /// What they are, in the plural.
     pub what: String,
@@ -64,6 +67,7 @@ pub struct UnlistedData {
 
 /// A tensor in the list.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct TensorRow {
     /// Name.
     pub name: String,
@@ -93,6 +97,7 @@ pub struct TensorRow {
 
 /// A tensor's distribution: the report of `apr tensors --hist`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct HistogramReport {
     /// The tensor, with statistics.
     pub tensor: TensorRow,

@@ -12,6 +12,7 @@ use apr_core::{Error, Result};
 
 /// Statistics of each column of a table.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct ColumnStatistics {
     /// Lines of numbers.
     pub samples: u64,

@@ -7,6 +7,7 @@ use super::role::Role;
 
 /// A tensor to choose a type for.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Candidate {
     /// GGUF's name, `blk.0.attn_v.weight`, which the rules know; the tensor's own where it has none
     /// in GGUF.

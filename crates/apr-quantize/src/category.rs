@@ -73,6 +73,7 @@ impl Category {
 
 /// Why a tensor is never quantized.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Kept {
     /// Its elements are not floats.
     NotFloat,

@@ -7,6 +7,7 @@ use super::scheme::Scheme;
 
 /// What a cast to another float type applies to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum Casts {
     /// Every tensor of floats.
     #[default]

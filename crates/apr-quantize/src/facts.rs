@@ -4,6 +4,7 @@ use apr_gguf::{Array, KeyValues, Value};
 
 /// Hyperparameters that decide about types.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct ModelFacts {
     /// As GGUF's `general.architecture`: `llama`, `falcon`.
     pub architecture: String,

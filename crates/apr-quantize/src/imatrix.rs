@@ -33,6 +33,7 @@ const READ_LEN: usize = 1 << 20;
 
 /// An importance matrix.
 #[derive(Debug, Clone, PartialEq, Default)]
+#[non_exhaustive]
 pub struct Imatrix {
     /// Importance by the GGUF name of the weight: one number a column, for each expert in turn.
     pub entries: BTreeMap<String, Vec<f32>>,

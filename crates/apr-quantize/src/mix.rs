@@ -14,6 +14,7 @@ use super::scheme::{Scheme, SchemeKind};
 
 /// A tensor's type, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Decision {
     /// The type to store; the candidate's own where it stays as it is.
     pub dtype: DType,
@@ -25,6 +26,7 @@ pub struct Decision {
 
 /// Why a tensor gets its type.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum DecisionReason {
     /// It is never quantized.
     Kept(Kept),

@@ -53,6 +53,7 @@ impl From<Scheme> for Quantization {
 
 /// What every tensor becomes, and what the user should know.
 #[derive(Debug, Clone, Default)]
+#[non_exhaustive]
 pub struct QuantizationPlan {
     /// By position.
     pub targets: Vec<Option<TensorTarget>>,

@@ -82,6 +82,7 @@ pub const DEGRADED_ABOVE: f64 = 0.05;
 
 /// That values moved further than [`DEGRADED_ABOVE`].
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct Degradation {
     /// Relative error of all quantized tensors together.
     pub relative_error: f64,

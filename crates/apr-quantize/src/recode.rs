@@ -23,6 +23,7 @@ const LONGEST_ROW: u64 = 4 << 20;
 
 /// What a tensor becomes.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct TensorTarget {
     /// The dtype.
     pub dtype: DType,

@@ -9,6 +9,7 @@ use super::category::{Category, Kept, is_matrix, kept, kept_elsewhere};
 
 /// What a tensor is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Role {
     /// Rows that the ids of tokens select.
     TokenEmbedding,

@@ -10,6 +10,7 @@ use apr_view::closest;
 
 /// How a scheme chooses the type of each tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum SchemeKind {
     /// Every tensor of floats becomes this float type.
     Cast,
@@ -179,6 +180,7 @@ const DTYPE_ALIASES: &[(&str, DType)] = &[
 
 /// A name that no scheme or type has.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct UnknownType {
     /// What was asked for.
     pub name: String,

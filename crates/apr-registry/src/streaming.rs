@@ -16,6 +16,7 @@ use crate::options::OpenOptions;
 
 /// A tensor in memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Tensor {
     /// Name, dtype and shape.
     pub info: TensorInfo,

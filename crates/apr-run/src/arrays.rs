@@ -117,6 +117,7 @@ pub struct RunReport {
 
 /// An output.
 #[derive(Debug, Serialize)]
+#[non_exhaustive]
 pub struct ArrayReport {
     /// Name in the graph.
     pub name: String,

@@ -30,6 +30,7 @@ pub struct GenerateOptions {
 
 /// What a completion begins with.
 #[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
 pub enum Prompt<'p> {
     /// A text, as it is.
     Text(&'p str),

@@ -255,6 +255,7 @@ impl Facts {
 
 /// How the vectors of tokens become one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Pooling {
     /// The mean of all.
     Mean,

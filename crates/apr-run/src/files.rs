@@ -19,6 +19,7 @@ use super::arrays::array_report;
 
 /// How arrays are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ArrayFile {
     /// One array.
     Npy,

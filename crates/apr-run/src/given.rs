@@ -13,6 +13,7 @@ const DEEPEST: usize = 32;
 
 /// Something that goes in, before its type is known.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub enum Given {
     /// An array.
     Array(Tensor),

@@ -53,6 +53,7 @@ pub enum ImageTask {
 
 /// How well a text fits an image.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct TextScore {
     /// The candidate.
     pub text: String,

@@ -19,6 +19,7 @@ pub(crate) fn collapsed(frames: &[usize], blank: usize) -> Vec<usize> {
 
 /// A part of a sound in which somebody speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct Spoken {
     /// Seconds from the beginning.
     pub start: f64,

@@ -47,6 +47,7 @@ pub enum TextTask {
 
 /// A label and its probability.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct Label {
     /// As the configuration names it.
     pub label: String,
@@ -56,6 +57,7 @@ pub struct Label {
 
 /// The label of a token.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct TokenLabel {
     /// As the vocabulary spells it.
     pub token: String,
@@ -66,6 +68,7 @@ pub struct TokenLabel {
 
 /// A token for a mask.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct MaskToken {
     /// In the vocabulary.
     pub id: i64,

@@ -60,6 +60,7 @@ pub struct Transcription {
 
 /// A part of what was said.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct Segment {
     /// Seconds from the beginning.
     pub start: f64,

@@ -16,6 +16,7 @@ use crate::writer::{Plan, SafetensorsWriter};
 
 /// Order of the tensors within a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum Order {
     /// As handed to [`plan`]: a file that was read keeps its order.
     #[default]

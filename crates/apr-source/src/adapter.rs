@@ -31,6 +31,7 @@ const HALVES: [(&str, bool); 8] = [
 
 /// An adapter.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct Adapter {
     /// `LoRA`, or what its configuration calls another kind.
     pub kind: String,

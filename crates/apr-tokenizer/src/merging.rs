@@ -279,6 +279,7 @@ impl Merging {
 
 /// A token of a text, and its place there in characters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct MergedPiece {
     /// Its number.
     pub id: i64,

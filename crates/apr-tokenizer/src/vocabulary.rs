@@ -20,6 +20,7 @@ pub use tokenizer::Tokenizer;
 
 /// The report of `apr inspect --vocab`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct Vocabulary {
     /// Where the tokens come from: `tokenizer.json`, `tokenizer.model`, `vocab.txt`, metadata.
     pub source: String,
@@ -31,6 +32,7 @@ pub struct Vocabulary {
 
 /// A token and its id.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct Token {
     /// Position in the embedding.
     pub id: u64,

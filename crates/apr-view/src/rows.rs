@@ -17,6 +17,7 @@ pub struct Cut {
 
 /// Where rows are columns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Turned {
     /// In neither.
     No,

@@ -79,6 +79,7 @@ impl<'a> Unpacked<'a> {
 
 /// Positions of what stands for a quantized tensor, in a checkpoint that [`Unpacked::beside`] made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Parts {
     /// The quants: signed where they have 8 bits, unsigned where they have 4, packed as described
     /// above.

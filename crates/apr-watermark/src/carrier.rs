@@ -27,6 +27,7 @@ const CLIP: f32 = 3.0;
 
 /// A tensor that carries a part of the mark.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct Carrier {
     /// Position in the checkpoint.
     pub tensor: usize,

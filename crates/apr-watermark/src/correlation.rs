@@ -23,6 +23,7 @@ pub struct Correlation {
 
 /// A symbol as it was read.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct SymbolScore {
     /// The byte.
     pub byte: u8,
@@ -34,6 +35,7 @@ pub struct SymbolScore {
 
 /// The frame that weights and chips suggest most.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct Reading {
     /// Its symbols.
     pub symbols: Vec<SymbolScore>,

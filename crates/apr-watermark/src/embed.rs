@@ -23,6 +23,7 @@ const STRONGEST: f64 = 0.05;
 
 /// What a mark does to a model.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct EmbedReport {
     /// The id.
     pub id: String,

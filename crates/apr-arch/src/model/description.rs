@@ -6,6 +6,7 @@ use super::FamilyModel;
 
 /// What a family says about its model, for `apr explain`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct Description {
     /// Title of the family.
     pub title: String,

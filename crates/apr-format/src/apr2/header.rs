@@ -83,6 +83,7 @@ impl Flags {
 
 /// The header's fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct Header {
     /// Format major version.
     pub version_major: u16,

@@ -49,6 +49,7 @@ const MAJOR: &str = "2";
 
 /// What a manifest says.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct Manifest {
     /// The files, in order; at least one.
     pub shards: Vec<ShardEntry>,
@@ -62,6 +63,7 @@ pub struct Manifest {
 
 /// One of the files.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ShardEntry {
     /// Plain name.
     pub file: String,
@@ -76,6 +78,7 @@ pub struct ShardEntry {
 
 /// What is in a sharded model.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct Contents {
     /// Metadata of the whole, without the texts of companions.
     pub metadata: Metadata,

@@ -27,6 +27,7 @@ const MAX_BLOCK: u64 = 1 << 20;
 
 /// The last 16 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct Footer {
     /// CRC-32 (IEEE) of all bytes before the footer.
     pub crc32: u32,

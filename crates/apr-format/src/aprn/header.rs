@@ -16,6 +16,7 @@ const VERSION_MAJOR: u8 = 1;
 
 /// How the payload is packed (`docs/format/older.md`, B).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum Compression {
     /// As it is.
     None,
@@ -115,6 +116,7 @@ impl Flags {
 
 /// The header's fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Header {
     /// Major version, 1.
     pub version_major: u8,

@@ -20,6 +20,7 @@ const MAX_DEPTH: usize = 128;
 /// What a file says about its model. Empty and absent is the same.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
+#[non_exhaustive]
 pub struct ModelMetadata {
     /// When the model was written: seconds since 1970 as text, as published programs have it, or
     /// ISO 8601.
@@ -133,6 +134,7 @@ pub struct License {
 
 /// What a licence allows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[non_exhaustive]
 pub enum LicenseTier {
     /// One person.
     #[default]

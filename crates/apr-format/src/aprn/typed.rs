@@ -25,6 +25,7 @@ use super::{Andon, LoadOptions, ModelType, Secret, bincode};
 /// assert_eq!(options.metadata.model_name.as_deref(), Some("spam"));
 /// ```
 #[derive(Debug, Clone, PartialEq, Default)]
+#[non_exhaustive]
 pub struct SaveOptions {
     /// How the payload is packed; Zstandard level 3 by default.
     pub compression: Compression,
@@ -252,6 +253,7 @@ pub fn load_from_bytes_with<M: DeserializeOwned>(
 
 /// What a file says about itself, without its payload.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct ModelInfo {
     /// The header.
     pub header: Header,

@@ -18,6 +18,7 @@ const RAW: u32 = 1 << 31;
 
 /// The `u32 n` before a block or a plane.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct BlockHead {
     /// Whether the body is the bytes as they are.
     pub raw: bool,

@@ -73,6 +73,7 @@ pub use planes::Element;
 /// How the bytes of a block, or of each of its planes, are made smaller: bits 0-3 of a tensor's
 /// flags.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+#[non_exhaustive]
 pub enum Codec {
     /// Code 0: not at all.
     None,
@@ -86,6 +87,7 @@ pub enum Codec {
 
 /// What is done to a block before the codec sees it: bits 4-7 of a tensor's flags.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+#[non_exhaustive]
 pub enum Filter {
     /// Code 0: nothing.
     None,

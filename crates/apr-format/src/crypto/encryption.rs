@@ -35,6 +35,7 @@ pub struct FileKey(Zeroizing<[u8; 32]>);
 
 /// What a file is to be opened with later.
 #[derive(Clone)]
+#[non_exhaustive]
 pub enum Lock {
     /// A password.
     Password {

@@ -2,6 +2,7 @@
 
 /// What a key is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum KeyKind {
     /// Ed25519.
     Signing,

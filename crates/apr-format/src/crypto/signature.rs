@@ -43,6 +43,7 @@ pub fn verify_ed25519(public: &[u8; 32], message: &[u8], signature: &[u8; 64]) -
 
 /// One signer's signature, not verified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Signature {
     /// The Ed25519 key it claims to be made with.
     pub public: [u8; 32],
@@ -74,6 +75,7 @@ pub struct SignBlock {
 
 /// What is known of one signer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Signer {
     /// The key in the file.
     pub public: PublicKey,
@@ -85,6 +87,7 @@ pub struct Signer {
 
 /// What is known of all signers, in the file's order.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Verification {
     /// One for each signature.
     pub signers: Vec<Signer>,

@@ -26,6 +26,7 @@ pub(super) struct Vocabulary {
 /// The bytes themselves are at
 /// [`GgmlReader::vocabulary_tokens`](super::GgmlReader::vocabulary_tokens).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Representation {
     /// `utf8`: all tokens are UTF-8 and stand as they are.
     Utf8,

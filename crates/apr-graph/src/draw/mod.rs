@@ -27,6 +27,7 @@ pub use tree::{Branch, tree};
 
 /// Which groups of a scene are shown with what is in them.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Depth {
     /// Groups down to this depth: 0 are those of the scene itself, closed.
     Levels(usize),

@@ -11,6 +11,7 @@ const MOST_BOXES: usize = 20_000;
 
 /// A picture would have more boxes than one can look at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct TooManyBoxes {
     /// How many there are.
     pub boxes: usize,

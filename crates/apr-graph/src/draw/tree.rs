@@ -5,6 +5,7 @@ use crate::outline::{Item, ItemKind, Scene};
 
 /// A row of the tree.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct Branch<'a> {
     /// The lines that lead to it: `│  ├─ `.
     pub lines: String,

@@ -7,6 +7,7 @@ pub const MAX_DEPTH: usize = 64;
 
 /// What [`crate::infer`] found.
 #[derive(Debug, Default)]
+#[non_exhaustive]
 pub struct Inference {
     /// Contradictions, and what was not followed.
     pub findings: Findings,
@@ -19,6 +20,7 @@ pub struct Inference {
 
 /// A function as it is called with certain types.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Signature {
     /// Which function.
     pub function: FunctionId,

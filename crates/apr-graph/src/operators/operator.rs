@@ -6,6 +6,7 @@ use crate::{AttributeValue, ElementType, ValueType};
 
 /// A version of an operator.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Operator {
     /// Who defines it; empty for ONNX.
     pub domain: &'static str,
@@ -25,6 +26,7 @@ pub struct Operator {
 
 /// An input or an output of an operator.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Parameter {
     /// What ONNX's documentation calls it.
     pub name: &'static str,
@@ -40,6 +42,7 @@ pub struct Parameter {
 
 /// How often a parameter occurs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Occurs {
     /// It must be there.
     Once,
@@ -51,6 +54,7 @@ pub enum Occurs {
 
 /// Sets of element types as bits, by their numbers in ONNX.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct TypeSet {
     /// Of tensors.
     pub tensor: u32,
@@ -122,6 +126,7 @@ fn allows(mask: u32, element: Option<ElementType>) -> bool {
 
 /// An attribute that an operator has.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Setting {
     /// Its name.
     pub name: &'static str,

@@ -10,6 +10,7 @@ use crate::{
 
 /// A node with all that it reads, makes and is set to.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct NodeView {
     /// Its path.
     pub name: String,
@@ -31,6 +32,7 @@ pub struct NodeView {
 
 /// A value that a node reads or makes.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct ValueView {
     /// Its name; empty where an optional one is left out.
     pub name: String,

@@ -8,6 +8,7 @@ use crate::TensorType;
 
 /// What is in a group, or in the whole graph: items, and what flows between them.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
+#[non_exhaustive]
 pub struct Scene {
     /// In the order they run.
     pub items: Vec<Item>,
@@ -25,6 +26,7 @@ pub struct Scene {
 
 /// A place on the border of a group.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct Port {
     /// Name of the value.
     pub name: String,
@@ -35,6 +37,7 @@ pub struct Port {
 
 /// A node, a group of them, or an input or output of the model.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct Item {
     /// Its name within the group: `attention`, `layers.0-79`.
     pub name: String,
@@ -55,6 +58,7 @@ pub struct Item {
 /// What an item is.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum ItemKind {
     /// What the caller gives.
     Input,
@@ -81,6 +85,7 @@ pub enum ItemKind {
 
 /// A weight that a node reads.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct WeightUse {
     /// Name of the tensor, or of the parameter of a function.
     pub tensor: String,
@@ -91,6 +96,7 @@ pub struct WeightUse {
 
 /// Something that flows.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
+#[non_exhaustive]
 pub struct Edge {
     /// Where it comes from.
     pub from: End,
@@ -101,6 +107,7 @@ pub struct Edge {
 /// One end of an edge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum End {
     /// An item, and which of the ports of its group.
     Item(usize, usize),

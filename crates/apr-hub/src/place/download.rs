@@ -12,6 +12,7 @@ use crate::lock::disk;
 
 /// A file that is in the cache.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct Downloaded {
     /// Its name in the place.
     pub name: String,

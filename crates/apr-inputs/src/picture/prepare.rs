@@ -21,6 +21,7 @@ pub enum Side {
 
 /// What a preprocessor does with a picture, in this order.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct PixelSettings {
     /// First, its size changes.
     pub size: Option<(Side, Filter)>,

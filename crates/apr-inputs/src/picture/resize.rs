@@ -15,6 +15,7 @@ const PRECISION: u32 = 22;
 
 /// What pixels are weighted with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Filter {
     /// The pixel that is nearest.
     Nearest,

@@ -118,6 +118,7 @@ fn from_keys(keys: &KeyValues) -> Result<(TextTokens, Vec<String>)> {
 
 /// A token of a text.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct Piece {
     /// Its number.
     pub id: i64,

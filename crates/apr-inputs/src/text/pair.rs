@@ -17,6 +17,7 @@ pub struct Windows {
 
 /// A question with as much of the text as fits.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PairWindow {
     /// Ids of the tokens.
     pub ids: Vec<i64>,

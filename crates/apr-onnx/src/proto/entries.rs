@@ -7,6 +7,7 @@ use super::walk::each;
 
 /// A set of operators: `OperatorSetIdProto`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct OperatorSet {
     /// Whose operators; empty for ONNX's own.
     pub domain: String,
@@ -17,6 +18,7 @@ pub struct OperatorSet {
 /// A key and a value: `StringStringEntryProto`. Values may be long, such as the stack trace of a
 /// node, and are not read.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct Property {
     /// The key.
     pub key: String,

@@ -36,6 +36,7 @@ pub struct Graph {
 
 /// Which tensors describe how another is quantized: `TensorAnnotation`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct QuantizationAnnotation {
     /// The tensor that is quantized.
     pub tensor: String,

@@ -109,6 +109,7 @@ pub struct Attribute {
 
 /// What the value of an attribute is: `AttributeProto.AttributeType`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum AttributeKind {
     /// A number with a fraction.
     Float,

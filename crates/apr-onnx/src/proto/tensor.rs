@@ -8,6 +8,7 @@ use super::walk::{each, push, small};
 
 /// A tensor: `TensorProto`. Its data are not read; it says where they lie.
 #[derive(Debug, Clone, PartialEq, Default)]
+#[non_exhaustive]
 pub struct Tensor {
     /// Name; empty in attributes.
     pub name: String,
@@ -33,6 +34,7 @@ pub struct Tensor {
 
 /// Elements as numbers of the schema, in the field that the element type asks for.
 #[derive(Debug, Clone, PartialEq, Default)]
+#[non_exhaustive]
 pub struct Typed {
     /// Single precision, and both parts of complex numbers.
     pub floats: Runs,
@@ -125,6 +127,7 @@ impl Tensor {
 
 /// A sparse tensor: `SparseTensorProto`.
 #[derive(Debug, Clone, PartialEq, Default)]
+#[non_exhaustive]
 pub struct SparseTensor {
     /// The elements that are not zero, in a row; its name is that of the whole.
     pub values: Tensor,

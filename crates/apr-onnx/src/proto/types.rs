@@ -8,6 +8,7 @@ use super::walk::{each, push, small};
 
 /// A value with its type: `ValueInfoProto`.
 #[derive(Debug, Clone, PartialEq, Default)]
+#[non_exhaustive]
 pub struct ValueInfo {
     /// Name.
     pub name: String,
@@ -21,6 +22,7 @@ pub struct ValueInfo {
 
 /// The type of a value: `TypeProto`.
 #[derive(Debug, Clone, PartialEq, Default)]
+#[non_exhaustive]
 pub struct Type {
     /// What it is.
     pub kind: TypeKind,
@@ -50,6 +52,7 @@ pub enum TypeKind {
 
 /// A dimension: `TensorShapeProto.Dimension`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct Dimension {
     /// Its size.
     pub size: Option<i64>,

@@ -38,6 +38,7 @@ const MAX_INSIDE: u64 = (1 << 31) - 1;
 
 /// Where the bytes of tensors go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum ExternalData {
     /// Into the model's file while that stays below 2 GiB.
     #[default]

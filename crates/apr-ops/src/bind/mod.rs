@@ -35,6 +35,7 @@ pub use self::storage::{Blocks, Storage};
 
 /// Graphs whose weights name the tensors of one list, each tensor as it is.
 #[derive(Debug, Default)]
+#[non_exhaustive]
 pub struct Bound {
     /// The tensors, and what of the checkpoint they are.
     pub tensors: Vec<(TensorInfo, Origin)>,

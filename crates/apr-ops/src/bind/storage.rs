@@ -4,6 +4,7 @@ use apr_registry::DType;
 
 /// How tensors are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct Storage {
     /// Floats of 16 to 64 bits become this dtype; `None`: they stay what they are.
     pub precision: Option<DType>,
@@ -16,6 +17,7 @@ pub struct Storage {
 
 /// How quantized tensors stay quantized.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum Blocks {
     /// As integers and scales that ONNX's own `DequantizeLinear` multiplies.
     #[default]

@@ -7,6 +7,7 @@ use crate::inline::ValidationError;
 
 /// Why a conversion ended early.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum ConvertError {
     /// The source can't be read or the target not be written.
     Model(Error),

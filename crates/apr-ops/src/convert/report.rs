@@ -11,6 +11,7 @@ use crate::inline::ValidationReport;
 
 /// A tensor's way through a conversion.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct ConvertedTensor {
     /// Name in the target.
     pub name: String,
@@ -29,6 +30,7 @@ pub struct ConvertedTensor {
 
 /// What a conversion did, or would do.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct ConvertReport {
     /// Format read.
     pub from: &'static Format,
@@ -63,6 +65,7 @@ pub struct ConvertReport {
 
 /// What a pass learns of the values.
 #[derive(Debug, Clone, PartialEq, Default)]
+#[non_exhaustive]
 pub struct Learnt {
     /// What the target can't hold, found on the way.
     pub losses: Vec<Loss>,
@@ -74,6 +77,7 @@ pub struct Learnt {
 
 /// How many elements a cast changed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct Rounding {
     /// Not representable, rounded to the nearest value.
     pub inexact: u64,

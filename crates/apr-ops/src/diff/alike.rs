@@ -5,6 +5,7 @@ use apr_source::Source;
 use apr_view::View;
 
 /// Two models as they can be compared.
+#[non_exhaustive]
 pub struct Alike<'a> {
     /// The left one.
     pub left: View<'a>,

@@ -26,6 +26,7 @@ pub enum Verdict {
 
 /// A tensor of the left model and its counterpart.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct TensorDiff {
     /// Name in the left model.
     pub name: String,
@@ -61,6 +62,7 @@ pub struct TensorDiff {
 
 /// A limit for the distance of two models.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct L2Gate {
     /// The largest Euclidean norm of the difference.
     pub limit: f64,
@@ -70,6 +72,7 @@ pub struct L2Gate {
 
 /// A metadata key whose values differ; `None` where it is missing.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct MetadataChange {
     /// The key; of a GGUF pair `gguf.` and its key.
     pub key: String,
@@ -81,6 +84,7 @@ pub struct MetadataChange {
 
 /// How many tokens came and went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct VocabChanges {
     /// In the right model only.
     pub added: usize,
@@ -90,6 +94,7 @@ pub struct VocabChanges {
 
 /// The report of `apr diff`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct DiffReport {
     /// The left model.
     pub left: String,

@@ -19,6 +19,7 @@ const SIMILAR: usize = 5;
 
 /// A model, explained.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct ModelExplanation {
     /// What was opened.
     pub file: String,
@@ -77,6 +78,7 @@ pub fn explain_model(
 
 /// A tensor, explained.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct TensorExplanation {
     /// Name in the checkpoint.
     pub name: String,

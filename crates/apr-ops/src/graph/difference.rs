@@ -10,6 +10,7 @@ use super::{Computed, Origin};
 
 /// What differs in what two models compute.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+#[non_exhaustive]
 pub struct StructureDiff {
     /// Nodes, inputs and outputs that only the left model has.
     pub removed: Vec<String>,

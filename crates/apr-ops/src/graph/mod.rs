@@ -29,6 +29,7 @@ use crate::tensors::{TensorRow, TensorsOptions, list};
 
 /// The graphs of a model.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct Computed {
     /// Where they come from.
     pub origin: Origin,
@@ -218,6 +219,7 @@ impl Part {
 
 /// A node, and the statistics of the weights that it reads.
 #[derive(Debug, Serialize)]
+#[non_exhaustive]
 pub struct NodeReport {
     /// The node.
     #[serde(flatten)]

@@ -12,6 +12,7 @@ use super::{Computed, Origin, Part, usual_size};
 
 /// What a model computes, as `apr graph` reports it.
 #[derive(Debug, Serialize)]
+#[non_exhaustive]
 pub struct GraphReport {
     /// What was opened.
     pub file: String,
@@ -28,6 +29,7 @@ pub struct GraphReport {
 
 /// A graph, as `apr graph` reports it.
 #[derive(Debug, Serialize)]
+#[non_exhaustive]
 pub struct PartReport {
     /// What it is.
     #[serde(flatten)]
@@ -40,6 +42,7 @@ pub struct PartReport {
 
 /// A graph without its structure, as `apr inspect` reports it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct PartSummary {
     /// Its name.
     pub name: String,
@@ -61,6 +64,7 @@ pub struct PartSummary {
 
 /// What a run of a graph costs.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct CostReport {
     /// For inputs of these sizes.
     pub sizes: BTreeMap<String, u64>,
@@ -80,6 +84,7 @@ pub struct CostReport {
 
 /// An input or output.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct EndReport {
     /// Its name.
     pub name: String,

@@ -12,6 +12,7 @@ use crate::tied::with_untied;
 
 /// A graph that can run.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Runnable {
     /// Its name: `model`, `encoder_model`.
     pub name: String,

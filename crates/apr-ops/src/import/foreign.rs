@@ -16,6 +16,7 @@ use super::{FamilyNote, Prepared, add_learnt, note};
 use crate::inline::{InlineValidator, ValidationConfig};
 
 /// A checkpoint ready for a format other than `.apr`.
+#[non_exhaustive]
 pub struct Foreign<'a> {
     /// What is written, and judged on the way.
     pub prepared: Prepared<'a>,

@@ -37,6 +37,7 @@ pub struct Planned<'a> {
 
 /// What a job did.
 #[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
 pub struct JobReport {
     /// Tensors, bytes, losses, and what was measured.
     #[serde(flatten)]

@@ -91,6 +91,7 @@ impl PartResult {
 /// What a part that writes has found.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct WrittenReport {
     /// Tensors that it wrote.
     pub tensors: usize,

@@ -13,6 +13,7 @@ use crate::convert::Rounding;
 
 /// A job whose parts are done.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct Finished {
     /// Tensors that were written.
     pub tensors: usize,

@@ -32,6 +32,7 @@ const TEMPLATE_KEY: &str = "tokenizer.chat_template";
 
 /// What a scan of several files found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct ScanSummary {
     /// The worst verdict on any file.
     pub verdict: FileVerdict,

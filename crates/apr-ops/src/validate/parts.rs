@@ -14,6 +14,7 @@ use super::{CheckOutcome, Finding, ValidateOptions, ValidateReport};
 
 /// What a part of a validation looks at as a whole: a tensor, or bytes between tensors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ValidateUnit {
     /// Where its bytes lie.
     pub range: StoredRange,
@@ -22,6 +23,7 @@ pub struct ValidateUnit {
 /// What a part of a validation found.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct PartFindings {
     /// How many units it has looked at.
     pub units: usize,

@@ -8,6 +8,7 @@ use crate::physics::Level;
 
 /// Something that is wrong or odd.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct Finding {
     /// How bad it is.
     pub level: Level,
@@ -100,6 +101,7 @@ pub enum Status {
 
 /// A check and its outcome.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct CheckOutcome {
     /// The check.
     pub check: Check,
@@ -111,6 +113,7 @@ pub struct CheckOutcome {
 
 /// The report of `apr validate`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct ValidateReport {
     /// What was opened.
     pub file: String,

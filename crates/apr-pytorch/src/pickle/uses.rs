@@ -30,6 +30,7 @@ pub enum Action {
 
 /// A name and its first use.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct Finding {
     /// Module as the pickle spells it.
     pub module: String,

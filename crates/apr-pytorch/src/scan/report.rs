@@ -7,6 +7,7 @@ use crate::pickle::uses::{Finding, Verdict};
 
 /// What a scan found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct ScanReport {
     /// Name the file was given.
     pub file: String,
@@ -61,6 +62,7 @@ impl FileVerdict {
 
 /// What one pickle would do.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct PickleReport {
     /// Where it is: the entry of an archive, and what it is wrapped in; empty where it is the file.
     pub entry: String,
@@ -80,6 +82,7 @@ pub struct PickleReport {
 /// Who would load a pickle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
+#[non_exhaustive]
 pub enum Reached {
     /// Whoever loads the file.
     Loader,

@@ -21,6 +21,7 @@ pub trait QuantizationHooks {
 /// The same type for every weight that can have it; vectors, norms and rows that blocks do not
 /// divide stay as they are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct UniformQuantization {
     /// The type.
     pub quant_type: QuantType,
@@ -34,6 +35,7 @@ impl QuantizationHooks for UniformQuantization {
 
 /// Other types for token embeddings and output, which small errors hurt more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct MixedPrecisionHooks {
     /// For all other weights.
     pub default_type: QuantType,

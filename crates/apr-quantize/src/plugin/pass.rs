@@ -16,6 +16,7 @@ const WARN_ABOVE: f64 = 0.05;
 
 /// What became of a tensor.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct TensorOutcome {
     /// Position in [`CheckpointReader::tensors`].
     pub tensor: usize,

@@ -142,6 +142,7 @@ impl Chooser {
 
 /// A token, and the logarithm of its probability by the model alone.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct LogProbability {
     /// Its number.
     pub id: i64,
@@ -154,6 +155,7 @@ pub struct LogProbability {
 
 /// A token that was generated, and the likeliest ones at its place.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct TokenLogProbabilities {
     /// The token.
     #[serde(flatten)]

@@ -9,6 +9,7 @@ const MAX_INLINE: usize = 1 << 20;
 
 /// What the companion files say about the model, as metadata and tensors of the container.
 #[derive(Debug, Clone, PartialEq, Default)]
+#[non_exhaustive]
 pub struct Learnt {
     /// Keys, each once, and their values.
     pub metadata: Vec<(String, Value)>,
@@ -20,6 +21,7 @@ pub struct Learnt {
 
 /// A tensor of the container that no weights file has.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct LearntTensor {
     /// Name, dtype and shape.
     pub info: TensorInfo,

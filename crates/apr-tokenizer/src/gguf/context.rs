@@ -10,6 +10,7 @@ use super::tokens::Tokens;
 
 /// What a user decides.
 #[derive(Debug, Clone, Copy, Default)]
+#[non_exhaustive]
 pub struct Options<'a> {
     /// `tokenizer.ggml.pre`, instead of the one that the files' splitting is found to be.
     pub pre: Option<&'a str>,
@@ -17,6 +18,7 @@ pub struct Options<'a> {
 
 /// A tokenizer as key-value pairs.
 #[derive(Debug, Clone, Default, PartialEq)]
+#[non_exhaustive]
 pub struct Tokenizer {
     /// Under `tokenizer.`, in the order in which llama.cpp's converter writes them.
     pub key_values: Vec<KeyValue>,

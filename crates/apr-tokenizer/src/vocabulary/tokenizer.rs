@@ -9,6 +9,7 @@ pub(crate) const MAX_TOKENS: usize = 2 << 20;
 
 /// Tokens by id, and what their file says of them.
 #[derive(Debug, Default)]
+#[non_exhaustive]
 pub struct Tokenizer {
     /// The companion that holds the tokens.
     pub file: String,

@@ -27,6 +27,7 @@ pub type FillRandom<'a> = dyn FnMut(&mut [u8]) -> Result<()> + 'a;
 
 /// For whom a payload is encrypted.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Protection {
     /// Whoever knows the password: Argon2id with 19 MiB, 2 passes, 1 lane.
     Password(Secret),
