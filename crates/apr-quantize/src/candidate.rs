@@ -21,6 +21,12 @@ pub struct Candidate {
 }
 
 impl Candidate {
+    /// A tensor by its name in GGUF, which says what it is for.
+    #[must_use]
+    pub fn new(name: impl Into<String>, dtype: DType, shape: impl Into<Shape>) -> Self {
+        Self { name: name.into(), dtype, shape: shape.into(), role: None }
+    }
+
     pub(super) fn category(&self) -> Category {
         match self.role {
             None => Category::of(&self.name),

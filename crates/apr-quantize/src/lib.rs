@@ -8,17 +8,13 @@
 //! [`QuantizationReport`] reports how far that moved its values.
 //!
 //! ```
-//! use apr_core::{DType, Shape};
+//! use apr_core::DType;
 //! use apr_quantize::{Candidate, Choices, ModelFacts, Scheme, assign};
 //!
-//! let tensor = |name: &str, dims| Candidate {
-//!     name: name.into(),
-//!     dtype: DType::F32,
-//!     shape: Shape::from(dims),
-//!     role: None,
-//! };
-//! let tensors =
-//!     [tensor("blk.0.attn_q.weight", [256, 256]), tensor("blk.0.attn_norm.weight", [1, 256])];
+//! let tensors = [
+//!     Candidate::new("blk.0.attn_q.weight", DType::F32, [256, 256]),
+//!     Candidate::new("blk.0.attn_norm.weight", DType::F32, [1, 256]),
+//! ];
 //! let decisions = assign(&tensors, &ModelFacts::default(), &Choices::new(Scheme::Q8_0))?;
 //! assert_eq!(decisions[0].dtype, DType::Q8_0);
 //! # Ok::<(), apr_core::Error>(())

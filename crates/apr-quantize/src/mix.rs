@@ -76,17 +76,14 @@ impl fmt::Display for DecisionReason {
 /// rules count in llama.cpp's.
 ///
 /// ```
-/// use apr_core::{DType, Shape};
+/// use apr_core::DType;
 /// use apr_quantize::{Candidate, Choices, ModelFacts, Scheme, assign};
 ///
-/// let candidates =
-///     ["token_embd.weight", "output.weight", "blk.0.attn_q.weight"].map(|name| Candidate {
-///         name: name.to_owned(),
-///         dtype: DType::F32,
-///         shape: Shape::from([512, 256]),
-///         role: None,
-///     });
-/// let facts = ModelFacts { architecture: "llama".to_owned(), layers: 1, ..ModelFacts::default() };
+/// let candidates = ["token_embd.weight", "output.weight", "blk.0.attn_q.weight"]
+///     .map(|name| Candidate::new(name, DType::F32, [512, 256]));
+/// let mut facts = ModelFacts::default();
+/// facts.architecture = "llama".to_owned();
+/// facts.layers = 1;
 /// let decisions = assign(&candidates, &facts, &Choices::new(Scheme::Q4_K_M))?;
 /// assert_eq!(
 ///     [decisions[0].dtype, decisions[1].dtype, decisions[2].dtype],
