@@ -14,7 +14,7 @@ use crate::steps::{Outcome, Steps, Stop};
 use crate::system::install_packages;
 
 /// Layers 0 to 2, which build for wasm32 and use no files, threads, clocks or processes.
-pub(crate) const PORTABLE: [&str; 23] = [
+pub(crate) const PORTABLE: [&str; 24] = [
     "apr-core",
     "apr-tensor",
     "apr-archive",
@@ -36,6 +36,7 @@ pub(crate) const PORTABLE: [&str; 23] = [
     "apr-quantize",
     "apr-llama",
     "apr-watermark",
+    "apr-scan",
     "apr-ops",
     "apr-run",
 ];

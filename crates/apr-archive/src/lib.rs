@@ -1,4 +1,5 @@
-//! ZIP archives whose entries are ranges of bytes, and DEFLATE streams that are read at any place.
+//! ZIP and TAR archives whose entries are ranges of bytes, and DEFLATE streams that are read at any
+//! place.
 //!
 //! ```text
 //! ZIP                                              decoded (what [`Archive::decoded`] gives)
@@ -27,7 +28,8 @@
 //! | the directory | [`Limits::max_index`](apr_core::Limits) | E008 |
 //! | an entry's size | 1,032 times its compressed bytes, which is all that DEFLATE can say | E002 |
 //!
-//! ZIP is described in PKWARE's APPNOTE, DEFLATE in RFC 1951, gzip in RFC 1952, zlib in RFC 1950.
+//! ZIP is described in PKWARE's APPNOTE, DEFLATE in RFC 1951, gzip in RFC 1952, zlib in RFC 1950, TAR
+//! in POSIX (`pax`).
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 
@@ -35,6 +37,7 @@ mod decoded;
 mod directory;
 mod inflate;
 mod section;
+pub mod tar;
 mod zip;
 
 pub use decoded::Decoded;

@@ -50,7 +50,7 @@ pub fn read_pytorch(data: &[u8]) {
     if let Ok(reader) = apr_registry::pytorch::open(data.to_vec(), NAME, &limits()) {
         use_reader(&reader);
     }
-    std::hint::black_box(apr_registry::pytorch::scan(data.to_vec(), NAME, &limits()))
+    std::hint::black_box(apr_scan::scan_pickles(data.to_vec(), NAME, &limits()))
         .expect("memory can be read");
 }
 

@@ -24,7 +24,6 @@ mod own_graph;
 pub mod parts;
 pub mod physics;
 pub mod sarif;
-pub mod scan;
 mod sha256;
 pub mod shards;
 pub mod tensors;

@@ -3,10 +3,9 @@
 use std::collections::BTreeMap;
 
 use apr_registry::Error;
-use apr_registry::pytorch::{Action, FileVerdict, ScanReport, Verdict};
+use apr_scan::{Action, FileVerdict, ScanReport, ScanSummary, Verdict};
 use serde_json::{Value, json};
 
-use crate::scan::ScanSummary;
 use crate::validate::{Level, ValidateReport};
 
 /// What a rule is about, by the identifier that its findings bear.

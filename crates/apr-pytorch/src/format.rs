@@ -1,8 +1,7 @@
 //! What PyTorch's containers say of themselves.
 
+use apr_archive::tar;
 use apr_core::{Alignments, Computes, Convention, Format, QuantizedTypes, Target};
-
-use crate::tar;
 
 /// Extensions that checkpoints have, whatever they are packed in.
 const EXTENSIONS: &[&str] = &["pt", "pth", "bin", "ckpt", "pkl", "tar"];

@@ -40,8 +40,8 @@
 //! over the machine that loads it. This crate's machine has values and no functions: a "call" looks
 //! the name up in a closed list and builds a tensor descriptor, a container, or nothing. A name
 //! that is not on the list refuses the file with the name and the offset of the opcode, before any
-//! later byte is looked at. [`scan`] goes on instead, lists every name, and looks into whatever a
-//! pickle may be packed in.
+//! later byte is looked at. [`PickleSurvey`] goes on instead and lists every name; `apr-scan` looks
+//! into whatever a pickle may be packed in.
 //!
 //! Allowed are the functions that rebuild tensors and parameters, storages, dtypes, plain
 //! containers, and classes of `torch.nn` and TorchScript, of which only the state is read: a module
@@ -133,12 +133,11 @@ mod program;
 mod quantized;
 mod reader;
 mod record;
-mod scan;
+mod rest;
 mod script;
 mod shards;
 mod sparse;
 mod state_dict;
-mod tar;
 mod tar_checkpoint;
 mod trainer;
 mod view;
@@ -147,14 +146,12 @@ mod writer;
 pub use distributed::{DistributedReader, METADATA, open_distributed};
 pub use format::{FORMAT, PICKLE, SCRIPT, TAR, ZIP};
 pub use options::OpenOptions;
+pub use pickle::blobs::{Blob, BlobBytes};
 pub use pickle::globals::verdict as verdict_on;
+pub use pickle::survey::PickleSurvey;
 pub use pickle::uses::{Action, Finding, Verdict};
 pub use plan::{WriteOptions, plan, plan_script};
 pub use reader::{PytorchReader, open, open_with};
-pub use scan::{
-    Examine, FileVerdict, Leaf, PickleReport, Reached, Remark, ScanReport, scan, scan_other,
-    scan_with,
-};
 pub use script::Method;
 pub use shards::{open_index, open_index_with};
 pub use writer::PytorchWriter;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 
-use apr_archive::Entry;
+use apr_archive::{Entry, tar};
 use apr_core::{
     ByteSource, CheckpointReader, Companion, Container, ContainerFacts, Error, Escaped, FileInfo,
     Format, Limits, Metadata, Part, Result, Shape, Stored, StoredRange, Sum, TensorInfo, keys,
@@ -16,7 +16,7 @@ use crate::contents::{Contents, Origin};
 use crate::flatten::{Flat, flatten};
 use crate::options::OpenOptions;
 use crate::view::Range;
-use crate::{archive, legacy, overlaps, scan, tar, tar_checkpoint, trainer};
+use crate::{archive, legacy, overlaps, rest, tar_checkpoint, trainer};
 
 /// Key of the plain values in the metadata: path to value.
 const VALUES: &str = "pytorch";
@@ -93,7 +93,7 @@ fn read(
     } else {
         // Protocols 0 and 1 have no mark of their own; PyTorch never used them for a file,
         // attackers do.
-        scan::check_rest(&*source, 0, source.len(), limits)?;
+        rest::check_rest(&*source, 0, source.len(), limits)?;
         return Err(Error::format(
             "this is not a PyTorch file: neither ZIP, TAR nor a pickle of protocol 2 or later",
         )

@@ -11,7 +11,7 @@ use crate::contents::{Checksums, Contents, Origin};
 use crate::input::Input;
 use crate::options::OpenOptions;
 use crate::pickle::{Persistent, Policy, run};
-use crate::scan;
+use crate::rest;
 use crate::view::Range;
 
 const PICKLE: &str = "data.pkl";
@@ -63,14 +63,14 @@ fn contents(
     let end = pickle.offset + pickle.len;
     let outcome = run(Input::new(source, pickle.offset, end, limits), &policy, limits);
     let root = outcome.root?;
-    let mut rest = scan::Rest::new(source, limits);
+    let mut rest = rest::Rest::new(source, limits);
     let warnings = rest.check(outcome.end, end)?;
 
     // `torch.jit.load` reads the other pickles too.
     for other in archive
         .entries
         .iter()
-        .filter(|entry| scan::is_pickle_in_archive(&entry.name) && entry.name != pickle.name)
+        .filter(|entry| rest::is_pickle_in_archive(&entry.name) && entry.name != pickle.name)
     {
         other.check_packing()?;
         rest.check(other.offset, other.offset + other.len)?;

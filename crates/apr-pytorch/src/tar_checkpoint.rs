@@ -13,8 +13,8 @@ use crate::options::OpenOptions;
 use crate::pickle::build::storage_class;
 use crate::pickle::vm::Numbered;
 use crate::pickle::{Heap, Id, Node, Persistent, Policy, Storage, Tensor, run};
-use crate::tar::{BLOCK, Member, all_members};
 use crate::view::Range;
+use apr_archive::tar::{BLOCK, Member, all_members};
 
 const MAX_DIMS: u64 = 64;
 
@@ -73,7 +73,7 @@ pub(crate) fn read(
     let outcome = run(input, &policy, limits);
     let root = outcome.root?;
     let warnings =
-        crate::scan::check_rest(source, outcome.end, pickle.offset + pickle.len, limits)?;
+        crate::rest::check_rest(source, outcome.end, pickle.offset + pickle.len, limits)?;
     let header_fields = Map::from_iter([("container".to_owned(), "TAR".into())]);
     Ok(Contents {
         checksums: HashMap::new(),

@@ -23,6 +23,7 @@ mod peak;
 pub mod peers;
 mod read_all;
 mod sparse;
+pub mod torch;
 
 pub use counting::CountingSource;
 pub use folder::FolderInMemory;

@@ -8,11 +8,11 @@ use anstyle::Style;
 use apr_core::counted;
 use apr_io::io_error;
 use apr_ops::sarif;
-use apr_ops::scan::{ScanSummary, scan_file};
-use apr_registry::pytorch::{
-    Action, FileVerdict, Finding, PickleReport, Reached, Remark, ScanReport, Verdict,
-};
 use apr_registry::{Code, Error, Escaped};
+use apr_scan::{
+    Action, FileVerdict, Finding, PickleReport, Reached, Remark, ScanReport, ScanSummary, Verdict,
+    scan_file,
+};
 
 use super::beside::{beside_log, write_sarif};
 use crate::args::ScanArgs;

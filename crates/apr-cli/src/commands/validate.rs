@@ -5,14 +5,12 @@ use std::io::{self, Write};
 
 use apr_ops::graph::{Computed, of_file};
 use apr_ops::sarif;
-use apr_ops::scan::may_hold_pickles;
 use apr_ops::shards::validate_all;
 use apr_ops::validate::{
     Check, Finding, Level, Status, ValidateOptions, ValidateReport, bytes_to_read,
 };
-use apr_registry::pytorch::{ScanReport, Verdict, scan};
 use apr_registry::{ByteSource, Code, Error, Escaped, HEAD_LEN, IoCause};
-
+use apr_scan::{ScanReport, Verdict, may_hold_pickles};
 use serde::Serialize;
 
 use super::beside::{beside_log, write_sarif};
@@ -169,7 +167,8 @@ fn scan_pickles(args: &ValidateArgs, error: Error, printer: Printer, context: &C
         return Err(error.into());
     }
 
-    let scan = scan(source, &path.display().to_string(), &context.options.limits)?;
+    let scan =
+        apr_scan::scan_pickles(source, &path.display().to_string(), &context.options.limits)?;
 
     // A pickle that names nothing runs nothing: what is wrong with the file is all there is to say.
     if scan.findings().next().is_none() {

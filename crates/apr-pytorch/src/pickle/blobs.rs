@@ -18,15 +18,16 @@ const ENCODINGS: [(&str, Decode); 2] = [("base64", base64), ("hexadecimal digits
 
 /// Bytes that a pickle carries as a value.
 #[derive(Debug)]
-pub(crate) struct Blob {
+pub struct Blob {
     /// Offset of the opcode with the value.
-    pub(crate) offset: u64,
-    pub(crate) bytes: BlobBytes,
+    pub offset: u64,
+    /// Where they are.
+    pub bytes: BlobBytes,
 }
 
 /// Where the bytes of a value are.
 #[derive(Debug)]
-pub(crate) enum BlobBytes {
+pub enum BlobBytes {
     /// In the source, from here to there.
     Lying(u64, u64),
     /// Here, because they were escaped.

@@ -10,12 +10,12 @@ pub(crate) mod globals;
 pub(crate) mod numpy;
 pub(crate) mod opcode;
 pub(crate) mod shown;
+pub(crate) mod survey;
 pub(crate) mod sweep;
 pub(crate) mod text;
 pub(crate) mod uses;
 pub(crate) mod value;
 pub(crate) mod vm;
 
-pub(crate) use blobs::{Blob, BlobBytes, Blobs};
 pub(crate) use value::{Derived, Heap, Id, Indices, Node, Scale, Sparse, Storage, Tensor};
 pub(crate) use vm::{Outcome, Persistent, Policy, run};

@@ -3,13 +3,11 @@
 use std::path::PathBuf;
 
 use apr_core::{CheckpointReader, Code, Error, Limits, Result};
-use apr_pytorch::{OpenOptions, PytorchReader, ScanReport};
+use apr_pytorch::{OpenOptions, PytorchReader};
 
 mod corruption;
 mod derived;
 mod hostile;
-mod malicious;
-mod pack;
 mod shards;
 mod today;
 mod torch;
@@ -34,19 +32,6 @@ fn open_with(file: Vec<u8>, options: &OpenOptions) -> Result<PytorchReader> {
 
 fn refused(file: Vec<u8>) -> Error {
     open(file).map(drop).expect_err("the file is refused")
-}
-
-fn scan(file: Vec<u8>) -> ScanReport {
-    apr_pytorch::scan(file, "model.pt", &Limits::default()).expect("a file in memory is readable")
-}
-
-/// Names that a scan lists, without repetition.
-fn names(report: &ScanReport) -> Vec<String> {
-    let mut names: Vec<_> =
-        report.findings().map(|finding| format!("{}.{}", finding.module, finding.name)).collect();
-    names.sort();
-    names.dedup();
-    names
 }
 
 /// The decoded bytes of a tensor, read in pieces of `piece` bytes.

@@ -1,7 +1,6 @@
 //! Names, dtypes, shapes and bytes against torch's own.
 
 use apr_core::keys;
-use apr_pytorch::Verdict;
 use apr_testkit::{CountingSource, locate, peak_memory};
 use serde_json::{Value, json};
 
@@ -41,9 +40,6 @@ fn every_tensor_is_what_torch_reads() {
     let expected: Value = serde_json::from_slice(&golden("expected.json")).expect("valid JSON");
     for (name, expected) in expected.as_object().expect("an object") {
         let Some(file) = read(name) else { return };
-        let verdict =
-            if name.contains("user_module") { Verdict::Unknown } else { Verdict::Allowed };
-        assert_eq!(scan(file.clone()).worst(), verdict, "{name}");
         let reader = open_with(file.clone(), &options(name))
             .unwrap_or_else(|error| panic!("{name}: {error}"));
         for piece in [1 << 20, 37, 8] {
@@ -106,14 +102,13 @@ fn every_shared_file_opens_or_is_refused_for_its_reason() {
     {
         let name = file.file_name().expect("a name").to_string_lossy().into_owned();
         let bytes = std::fs::read(&file).expect("readable");
-        let result = open(bytes.clone());
+        let result = open(bytes);
         if name.ends_with("broken.pt") {
             assert_eq!(result.map(drop).expect_err("three letters").code(), Code::Format);
         } else {
             let reader = result.unwrap_or_else(|error| panic!("{name}: {error}"));
             assert!(!reader.tensors().is_empty(), "{name}");
             apr_testkit::read_everything(&reader).expect("readable");
-            assert_eq!(scan(bytes).worst(), Verdict::Allowed, "{name}");
         }
     }
 }

@@ -1,10 +1,10 @@
 //! YAML: tags that import or call, and settings that name what is imported.
 
 use apr_registry::Escaped;
-use apr_registry::pytorch::FileVerdict;
 
-use super::examine::Found;
+use super::Found;
 use super::json;
+use crate::report::FileVerdict;
 
 /// Tags that make what PyYAML's unsafe loaders call or import.
 const TAGS: [&str; 2] = ["!!python/", "tag:yaml.org,2002:python/"];

@@ -1,6 +1,6 @@
 //! The scanners' own test files. Nothing here may ever load one with Python.
 
-use apr_pytorch::Verdict;
+use apr_scan::Verdict;
 use apr_testkit::locate;
 
 use super::*;

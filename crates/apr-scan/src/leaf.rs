@@ -3,20 +3,20 @@
 use apr_core::ByteSource;
 use serde::Serialize;
 
-use super::FileVerdict;
+use crate::report::FileVerdict;
 
 /// A file, or a file in an archive, in which no pickle, archive or array was found.
-pub struct Leaf<'a> {
+pub(crate) struct Leaf<'a> {
     /// Its bytes.
-    pub source: &'a dyn ByteSource,
+    pub(crate) source: &'a dyn ByteSource,
     /// Its name, with the folders in the archive.
-    pub name: &'a str,
+    pub(crate) name: &'a str,
     /// Whether it is part of the code of a TorchScript archive.
-    pub is_torchscript: bool,
+    pub(crate) is_torchscript: bool,
 }
 
 /// Judges what loaders of other formats than PyTorch's would run.
-pub trait Examine {
+pub(crate) trait Examine {
     /// What there is to say about these bytes: nothing where they were examined and are harmless.
     fn examine(&self, leaf: &Leaf<'_>) -> Vec<(FileVerdict, String)>;
 }

@@ -3,11 +3,11 @@
 //! A flatbuffer: the word at 0 leads to the root table, whose field 1 is a vector of tables
 //! (`OperatorCode`), whose field 1 is the name of a custom operator.
 
-use apr_registry::pytorch::FileVerdict;
 use apr_registry::{ByteSource, Escaped, Result, read_vec};
 
-use super::examine::{Found, not_examined};
 use super::tensorflow::DANGEROUS;
+use super::{Found, not_examined};
+use crate::report::FileVerdict;
 
 /// Operators that are looked at, and bytes of their names.
 const MOST: u32 = 10_000;
@@ -22,7 +22,7 @@ const FLEX: &str = "Flex";
 ///
 /// # Errors
 /// E007 when reading fails.
-pub(super) fn judge(source: &dyn ByteSource) -> Result<Found> {
+pub(crate) fn judge(source: &dyn ByteSource) -> Result<Found> {
     let Some(names) = custom_operators(source) else {
         return Ok(not_examined("the list of its operators is not where TensorFlow Lite has it"));
     };

@@ -6,9 +6,9 @@
 //! by computed names. Expressions are cut into words and texts; nothing is evaluated.
 
 use apr_registry::Escaped;
-use apr_registry::pytorch::FileVerdict;
 
-use super::examine::Found;
+use super::Found;
+use crate::report::FileVerdict;
 
 /// Filters that take an attribute by a name which may be computed.
 const BY_NAME: [&str; 1] = ["attr"];
@@ -17,7 +17,7 @@ const BY_NAME: [&str; 1] = ["attr"];
 const WAYS: [&str; 2] = ["cycler", "lipsum"];
 
 /// Judges a template.
-pub(super) fn judge(template: &str) -> Found {
+pub(crate) fn judge(template: &str) -> Found {
     let mut found = Found::new();
     for expression in expressions(template) {
         let tokens = tokens(expression);

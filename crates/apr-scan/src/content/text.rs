@@ -1,10 +1,10 @@
 //! Text: configurations, templates, sources of Python, YAML and XML.
 
-use apr_registry::pytorch::FileVerdict;
 use apr_registry::{Escaped, Result};
 
-use super::examine::{Found, not_examined};
+use super::{Found, not_examined};
 use super::{jinja, json, tensorflow, yaml};
+use crate::report::FileVerdict;
 
 /// Sources that a library imports where a model's folder is trusted or loaded from a hub, by the
 /// start of their names.
@@ -57,7 +57,7 @@ pub(super) fn is_text(name: &str, head: &[u8]) -> bool {
 }
 
 /// Whether bytes are those of text in UTF-8 or the like.
-pub(super) fn is_plain(head: &[u8]) -> bool {
+pub(crate) fn is_plain(head: &[u8]) -> bool {
     let is_letter = |byte: &u8| matches!(byte, b'\t' | b'\n' | b'\r' | b' '..=b'~' | 0x80..);
     !head.is_empty() && head.iter().all(is_letter)
 }
@@ -66,7 +66,7 @@ pub(super) fn is_plain(head: &[u8]) -> bool {
 ///
 /// # Errors
 /// E001 for JSON that is none.
-pub(super) fn judge(name: &str, bytes: &[u8]) -> Result<Option<Found>> {
+pub(crate) fn judge(name: &str, bytes: &[u8]) -> Result<Option<Found>> {
     let base = name.rsplit('/').next().unwrap_or_default();
     let extension = base.rsplit_once('.').map_or("", |(_, extension)| extension);
     let text = std::str::from_utf8(bytes).ok().filter(|text| !text.contains('\0'));

@@ -9,10 +9,11 @@
 use std::collections::BTreeSet;
 
 use apr_core::protobuf::{Message, Walker};
-use apr_registry::pytorch::{FileVerdict, Leaf};
 use apr_registry::{Escaped, Limits, Result};
 
-use super::examine::Found;
+use super::Found;
+use crate::leaf::Leaf;
+use crate::report::FileVerdict;
 
 /// Operators that run Python, or reach files that are no weights, vocabularies or checkpoints.
 pub(super) const DANGEROUS: [&str; 22] = [
@@ -47,7 +48,7 @@ const MAX_NAME: usize = 256;
 ///
 /// # Errors
 /// E001 and E002 for a `saved_model.pb` that is none, E007 when reading fails.
-pub(super) fn judge(leaf: &Leaf<'_>, limits: &Limits) -> Result<Option<Found>> {
+pub(crate) fn judge(leaf: &Leaf<'_>, limits: &Limits) -> Result<Option<Found>> {
     let base = leaf.name.rsplit('/').next().unwrap_or_default();
     if base == "keras_metadata.pb" {
         return Ok(Some(lambda_layers(leaf)?));
@@ -118,9 +119,7 @@ pub(super) fn judge_text(text: &str) -> Found {
     }
     let mut found = found(&operators);
     if operators.iter().any(|name| name.contains('\\')) {
-        found.extend(super::examine::not_examined(
-            "a graph whose operators are written with escapes",
-        ));
+        found.extend(super::not_examined("a graph whose operators are written with escapes"));
     }
     found
 }

@@ -2,8 +2,9 @@
 
 use serde::Serialize;
 
-use super::content::Remark;
-use crate::pickle::uses::{Finding, Verdict};
+use apr_pytorch::{Finding, Verdict};
+
+use crate::leaf::Remark;
 
 /// What a scan found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

@@ -3,7 +3,8 @@
 use apr_core::{ByteSource, Error, Result, read_vec};
 
 /// Bytes of a header, and what members are aligned to.
-pub(crate) const BLOCK: u64 = 512;
+pub const BLOCK: u64 = 512;
+
 /// Members looked at; a checkpoint has four.
 const MAX_MEMBERS: usize = 1024;
 
@@ -12,14 +13,17 @@ const MAX_PATHS: u64 = 1 << 16;
 
 /// A file in the archive.
 #[derive(Debug)]
-pub(crate) struct Member {
-    pub(crate) name: String,
-    pub(crate) offset: u64,
-    pub(crate) len: u64,
+pub struct Member {
+    /// Its path.
+    pub name: String,
+    /// Where its content starts in the archive.
+    pub offset: u64,
+    /// Bytes of it.
+    pub len: u64,
 }
 
 /// Whether the first block is a TAR header: its checksum is a strong sign.
-pub(crate) fn recognise(head: &[u8]) -> bool {
+pub fn recognise(head: &[u8]) -> bool {
     head.get(..512).is_some_and(|header| {
         // The field of the checksum itself counts as spaces (POSIX, ustar).
         let counted = |(i, &b): (usize, &u8)| if (148..156).contains(&i) { b' ' } else { b };
@@ -35,13 +39,13 @@ pub(crate) fn recognise(head: &[u8]) -> bool {
 
 impl Member {
     /// Its name without the folder that `tar` may put in front.
-    pub(crate) fn plain_name(&self) -> &str {
+    pub fn plain_name(&self) -> &str {
         self.name.trim_start_matches("./")
     }
 }
 
 /// The members, up to the empty block that ends the archive.
-pub(crate) fn all_members(source: &dyn ByteSource) -> Result<Vec<Member>> {
+pub fn all_members(source: &dyn ByteSource) -> Result<Vec<Member>> {
     let mut members = Vec::new();
     each_header(source, &mut |header, offset, len| {
         // Only plain files have content; PAX headers (`x`, `g`) say nothing a checkpoint needs.
@@ -58,20 +62,20 @@ pub(crate) fn all_members(source: &dyn ByteSource) -> Result<Vec<Member>> {
 
 /// What unpacking an archive writes, as Python and GNU tar read it.
 #[derive(Debug, Default)]
-pub(crate) struct Survey {
+pub struct Survey {
     /// Members with content, under the names that they get.
-    pub(crate) members: Vec<Member>,
+    pub members: Vec<Member>,
     /// Every path that is written to or linked to, however it is spelled: in the header (POSIX's
     /// prefix included), in a PAX record, as GNU's long name.
-    pub(crate) paths: Vec<String>,
+    pub paths: Vec<String>,
     /// What is odd about the archive.
-    pub(crate) odd: Vec<String>,
+    pub odd: Vec<String>,
     /// Why it was not read to its end.
-    pub(crate) problem: Option<Error>,
+    pub problem: Option<Error>,
 }
 
 /// Reads an archive for a scan: to the end of the file, and with what stands in extended headers.
-pub(crate) fn survey(source: &dyn ByteSource) -> Survey {
+pub fn survey(source: &dyn ByteSource) -> Survey {
     let mut survey = Survey::default();
     survey.problem = survey.read(source).err();
     survey

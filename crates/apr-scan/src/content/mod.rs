@@ -1,9 +1,17 @@
 //! Files that are no pickles: what loading them would run, or that nothing here knows.
 
-use apr_registry::pytorch::{Examine, FileVerdict, Leaf};
+mod executable;
+pub(crate) mod jinja;
+mod json;
+pub(crate) mod tensorflow;
+pub(crate) mod text;
+pub(crate) mod tflite;
+mod yaml;
+
 use apr_registry::{ByteSource, HEAD_LEN, Limits, may_hold_code, read_vec, recognise};
 
-use super::{executable, tensorflow, text};
+use crate::leaf::{Examine, Leaf};
+use crate::report::FileVerdict;
 
 /// Offsets at which HDF5's signature may stand: 0, 512, and each double of that.
 const HDF5_OFFSETS: u32 = 24;
@@ -15,11 +23,11 @@ const MEDIA: [&[u8]; 8] =
     [b"\x89PNG\r\n", b"\xff\xd8\xff", b"GIF8", b"RIFF", b"fLaC", b"OggS", b"ID3", b"BM"];
 
 /// What is found in one file; nothing where it was examined and is harmless.
-pub(super) type Found = Vec<(FileVerdict, String)>;
+pub(crate) type Found = Vec<(FileVerdict, String)>;
 
 /// Judges files by their bytes, and by their names where loaders go by those.
-pub(super) struct Examiner<'a> {
-    pub(super) limits: &'a Limits,
+pub(crate) struct Examiner<'a> {
+    pub(crate) limits: &'a Limits,
 }
 
 impl Examine for Examiner<'_> {
@@ -55,7 +63,7 @@ impl Examiner<'_> {
             Some(format) if may_hold_code(format) => {
                 return Ok(not_examined(&format!("{} is not looked into", format.name)));
             }
-            Some(format) if format.id == "tflite" => return super::tflite::judge(source),
+            Some(format) if format.id == "tflite" => return tflite::judge(source),
             Some(_) if !text::is_text(leaf.name, &head) => return Ok(Vec::new()),
             _ => {}
         }
@@ -78,7 +86,7 @@ impl Examiner<'_> {
     }
 }
 
-pub(super) fn not_examined(why: &str) -> Found {
+pub(crate) fn not_examined(why: &str) -> Found {
     vec![(FileVerdict::NotExamined, why.to_owned())]
 }
 
@@ -86,7 +94,7 @@ pub(super) fn not_examined(why: &str) -> Found {
 ///
 /// # Errors
 /// E007 when reading fails.
-pub(super) fn hdf5(source: &dyn ByteSource) -> apr_registry::Result<Option<Found>> {
+pub(crate) fn hdf5(source: &dyn ByteSource) -> apr_registry::Result<Option<Found>> {
     let why = "HDF5: Keras may keep Lambda layers in it, which this version does not read";
     Ok(is_hdf5(source)?.then(|| not_examined(why)))
 }

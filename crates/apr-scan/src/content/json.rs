@@ -1,11 +1,12 @@
 //! Configurations in JSON: classes that loaders import by name, code that they run, templates.
 
-use apr_registry::pytorch::{self, FileVerdict, Verdict};
+use apr_pytorch::{Verdict, verdict_on};
 use apr_registry::{Error, Escaped, Result};
 use serde_json::{Map, Value};
 
-use super::examine::{Found, not_examined};
 use super::jinja;
+use super::{Found, not_examined};
+use crate::report::FileVerdict;
 
 /// Modules whose classes Keras' own loader makes.
 const KERAS: [&str; 8] = [
@@ -148,7 +149,7 @@ pub(super) fn setting(key: &str, value: &str, found: &mut Found) {
         _ => return,
     };
     let Some((module, name)) = what else { return };
-    let verdict = match pytorch::verdict_on(module, name) {
+    let verdict = match verdict_on(module, name) {
         Verdict::Dangerous => FileVerdict::Dangerous,
         // Many a program calls something its target.
         _ if key == "target" || value.is_empty() || is_of_library(value) => return,

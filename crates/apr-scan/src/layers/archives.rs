@@ -2,19 +2,14 @@
 
 use std::sync::Arc;
 
-use apr_archive::{Archive, Cache, Entry, Section};
+use apr_archive::{Archive, Cache, Entry, Section, tar};
 use apr_core::{ByteSource, Error, Escaped, Result, read_vec};
 
-use super::{
-    Content, Expected, FileVerdict, MAX_PICKLES, PickleReport, Place, Reached, Remark, Scan,
-    is_pickle, is_surely_pickle,
-};
-use crate::input::Input;
-use crate::legacy::sized;
-use crate::pickle::build::storage_class;
-use crate::pickle::uses::Verdict;
-use crate::pickle::{Outcome, Persistent, Policy, run};
-use crate::tar;
+use apr_pytorch::{PickleSurvey, Verdict};
+
+use super::{Content, Expected, MAX_PICKLES, Place, Scan, is_pickle, is_surely_pickle};
+use crate::leaf::Remark;
+use crate::report::{FileVerdict, PickleReport, Reached};
 
 /// Pickles that PyTorch's loaders read from their archives, without the folder.
 const LOADED: [&str; 4] = ["data.pkl", "constants.pkl", "bytecode.pkl", "mobile_debug_handles.pkl"];
@@ -248,8 +243,7 @@ impl Scan<'_> {
     /// A count, then a pickle and raw numbers for each of so many, then pickles.
     fn listed(&mut self, place: &Place<'_>, what: Listed) {
         let result = self.pickle_at(place, place.start).and_then(|(count, mut position)| {
-            let count =
-                count.root.ok().and_then(|root| count.heap.unsigned(root)).unwrap_or_default();
+            let count = count.number().unwrap_or_default();
 
             // A file may claim any count: each round reads on, or fails at the end.
             for _ in 0..count {
@@ -272,19 +266,16 @@ impl Scan<'_> {
     }
 
     /// One pickle, whose names are noted, and where it ends.
-    fn pickle_at(&mut self, place: &Place<'_>, position: u64) -> Result<(Outcome, u64)> {
-        let policy =
-            Policy { lenient: true, joblib: false, classes: &[], persistent: Persistent::Storage };
-        let outcome =
-            run(Input::new(place.source, position, place.end, self.limits), &policy, self.limits);
-        let (next, broken) = (outcome.end, outcome.root.is_err());
-        if broken || !outcome.uses.findings.is_empty() {
+    fn pickle_at(&mut self, place: &Place<'_>, position: u64) -> Result<(PickleSurvey, u64)> {
+        let survey = PickleSurvey::read(place.source, (position, place.end), false, self.limits);
+        let (next, broken) = (survey.end, !survey.is_whole());
+        if broken || !survey.findings.is_empty() {
             self.stream(&Place { start: position, end: next.max(position + 1), ..place.clone() });
         }
         if broken {
             return Err(Error::corrupt("a list of storages or tensors is damaged").at(position));
         }
-        Ok((outcome, next))
+        Ok((survey, next))
     }
 }
 
@@ -297,16 +288,9 @@ enum Listed {
 
 impl Listed {
     /// Where the numbers that follow a pickle end.
-    fn after(self, place: &Place<'_>, triple: &Outcome, position: u64) -> Result<u64> {
+    fn after(self, place: &Place<'_>, triple: &PickleSurvey, position: u64) -> Result<u64> {
         let end = match self {
-            Self::Storages => {
-                let items = triple.root.as_ref().ok().and_then(|&root| triple.heap.items(root));
-                let class = items.and_then(|items| storage_class(&triple.heap, *items.get(2)?));
-                let class =
-                    class.ok_or_else(|| Error::format("a storage has no class").at(position))?;
-                let range = sized(place.source, position, class.width)?;
-                range.offset + range.len
-            }
+            Self::Storages => triple.storage_end(place.source)?,
             Self::Tensors => {
                 let mut dims = [0; 4];
                 place.source.read_at(position, &mut dims)?;

@@ -1,25 +1,35 @@
-//! Archives packed by hand, so that a test can get any part of one wrong.
+//! ZIP archives and PyTorch checkpoints packed by hand, so that a test can get any part of one
+//! wrong.
 
 /// An entry; the second name, flags and size are those of its own header.
 #[derive(Clone)]
-pub(crate) struct Entry {
-    pub(crate) name: String,
-    pub(crate) local_name: String,
-    pub(crate) data: Vec<u8>,
-    pub(crate) flags: u16,
-    pub(crate) local_flags: u16,
-    pub(crate) method: u16,
-    pub(crate) crc32: u32,
+pub struct Entry {
+    /// Name in the directory.
+    pub name: String,
+    /// Name in front of the content.
+    pub local_name: String,
+    /// The bytes, as they are stored.
+    pub data: Vec<u8>,
+    /// Flags in the directory.
+    pub flags: u16,
+    /// Flags in front of the content.
+    pub local_flags: u16,
+    /// Method of compression; the bytes are not compressed here.
+    pub method: u16,
+    /// CRC-32 in both.
+    pub crc32: u32,
     /// Added to the size in the directory.
-    pub(crate) longer: u32,
+    pub longer: u32,
     /// Taken off the place in the directory.
-    pub(crate) earlier: u32,
+    pub earlier: u32,
     /// Sizes and place in ZIP64 extra fields.
-    pub(crate) wide: bool,
+    pub wide: bool,
 }
 
 impl Entry {
-    pub(crate) fn new(name: &str, data: &[u8]) -> Self {
+    /// A stored entry with nothing wrong.
+    #[must_use]
+    pub fn new(name: &str, data: &[u8]) -> Self {
         Self {
             name: name.into(),
             local_name: name.into(),
@@ -52,7 +62,9 @@ fn fields<const N: usize>(values: [u32; N], wide: bool) -> ([u32; N], Vec<u8>) {
     ([u32::MAX; N], [&[9, 0, 2, 0, 7, 7, 1, 0][..], &small(8 * N), extra.as_flattened()].concat())
 }
 
-pub(crate) fn zip(entries: &[Entry]) -> Vec<u8> {
+/// An archive of these entries.
+#[must_use]
+pub fn zip(entries: &[Entry]) -> Vec<u8> {
     let (mut file, mut directory) = (Vec::new(), Vec::new());
     for entry in entries {
         let at = place(file.len()) - entry.earlier;
@@ -94,22 +106,20 @@ pub(crate) fn zip(entries: &[Entry]) -> Vec<u8> {
 }
 
 /// A checkpoint whose pickle is this, with one storage of eight bytes.
-pub(crate) fn checkpoint(pickle: &[u8]) -> Vec<u8> {
+#[must_use]
+pub fn checkpoint(pickle: &[u8]) -> Vec<u8> {
     zip(&entries(pickle))
 }
 
-pub(crate) fn entries(pickle: &[u8]) -> Vec<Entry> {
+/// The entries of that.
+#[must_use]
+pub fn entries(pickle: &[u8]) -> Vec<Entry> {
     vec![Entry::new("m/data.pkl", pickle), Entry::new("m/data/0", &[1, 2, 3, 4, 5, 6, 7, 8])]
 }
 
 /// A pickle of `{"w": tensor}`, with these arguments between the function and the call.
-pub(crate) fn tensor(
-    class: &str,
-    len: u64,
-    offset: u64,
-    shape: &[u64],
-    strides: &[u64],
-) -> Vec<u8> {
+#[must_use]
+pub fn tensor(class: &str, len: u64, offset: u64, shape: &[u64], strides: &[u64]) -> Vec<u8> {
     let tuple = |numbers: &[u64]| {
         format!("({}t", numbers.iter().map(|n| format!("L{n}L\n")).collect::<String>())
     };

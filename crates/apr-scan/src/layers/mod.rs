@@ -7,22 +7,17 @@
 //! whatever it is called.
 
 mod archives;
-mod content;
 mod joined;
 mod lz4;
 mod npy;
 mod packed;
-mod report;
 mod stream;
 
-use apr_archive::Section;
+use apr_archive::{Section, tar};
 use apr_core::{ByteSource, Error, Escaped, Limits, Result, read_vec};
 
-pub use content::{Examine, Leaf, Remark};
-pub use report::{FileVerdict, PickleReport, Reached, ScanReport};
-
-use crate::pickle::uses::{Finding, Verdict};
-use crate::tar;
+use crate::leaf::{Examine, Leaf, Remark};
+use crate::report::{Reached, ScanReport};
 
 /// Pickles looked at in one file or archive.
 const MAX_PICKLES: usize = 4096;
@@ -48,10 +43,10 @@ const HEAD_LEN: u64 = 512;
 ///
 /// ```
 /// use apr_core::Limits;
-/// use apr_pytorch::{FileVerdict, scan};
+/// use apr_scan::{FileVerdict, scan_pickles};
 ///
 /// let report =
-///     scan(b"cos\nsystem\n(S'echo hello'\ntR.".to_vec(), "model.bin", &Limits::default())?;
+///     scan_pickles(b"cos\nsystem\n(S'echo hello'\ntR.".to_vec(), "model.bin", &Limits::default())?;
 /// let finding = report.findings().next().unwrap();
 /// assert_eq!((&*finding.module, &*finding.name, finding.offset), ("os", "system", 0));
 /// assert_eq!(report.verdict, FileVerdict::Dangerous);
@@ -60,7 +55,7 @@ const HEAD_LEN: u64 = 512;
 ///
 /// # Errors
 /// E007 when reading fails.
-pub fn scan<S: ByteSource>(source: S, name: &str, limits: &Limits) -> Result<ScanReport> {
+pub fn scan_pickles<S: ByteSource>(source: S, name: &str, limits: &Limits) -> Result<ScanReport> {
     scan_all(source, name, limits, None)
 }
 
@@ -68,7 +63,7 @@ pub fn scan<S: ByteSource>(source: S, name: &str, limits: &Limits) -> Result<Sca
 ///
 /// # Errors
 /// E007 when reading fails.
-pub fn scan_with<S: ByteSource>(
+pub(crate) fn scan_with<S: ByteSource>(
     source: S,
     name: &str,
     limits: &Limits,
@@ -97,7 +92,11 @@ fn scan_all<S: ByteSource>(
 ///
 /// # Errors
 /// E007 when reading fails.
-pub fn scan_other<S: ByteSource>(source: S, name: &str, limits: &Limits) -> Result<ScanReport> {
+pub(crate) fn scan_other<S: ByteSource>(
+    source: S,
+    name: &str,
+    limits: &Limits,
+) -> Result<ScanReport> {
     // Its first bytes are a length or a number, and may be those of a compressed stream by chance.
     scan_by(&source, name, (limits, None), |scan, place| {
         let found = scan.stream(&place);
@@ -345,64 +344,6 @@ impl<'a> Scan<'a> {
     }
 }
 
-/// Refuses pickles between `start` and `end` that use a name which is not allowed; nobody needs to
-/// read them. Gives a warning where bytes follow that are not a pickle.
-pub(crate) fn check_rest(
-    source: &dyn ByteSource,
-    start: u64,
-    end: u64,
-    limits: &Limits,
-) -> Result<Vec<String>> {
-    Rest::new(source, limits).check(start, end)
-}
-
-/// What nobody needs to read of a file: pickles beside the checkpoint's. What is spent on one of
-/// them is not there for the next.
-pub(crate) struct Rest<'a> {
-    source: &'a dyn ByteSource,
-    scan: Scan<'a>,
-}
-
-impl<'a> Rest<'a> {
-    pub(crate) fn new(source: &'a dyn ByteSource, limits: &'a Limits) -> Self {
-        Self { source, scan: Scan::new(source, limits) }
-    }
-
-    /// As [`check_rest`].
-    ///
-    /// # Errors
-    /// E001 for a name that is not allowed, E008 when there is too much to look through.
-    pub(crate) fn check(&mut self, start: u64, end: u64) -> Result<Vec<String>> {
-        if start >= end {
-            return Ok(Vec::new());
-        }
-
-        self.scan.report.pickles.clear();
-        let whole = Place::whole(self.source);
-        self.scan.stream(&Place { start, end, expected: Expected::Pickle, ..whole });
-        if self.scan.looks == 0 || self.scan.budget == 0 {
-            let message = "there is more beside the checkpoint's pickle than is looked through";
-            return Err(Error::memory(message).at(start));
-        }
-        verdict(&self.scan.report, start, end)
-    }
-}
-
-fn verdict(report: &ScanReport, start: u64, end: u64) -> Result<Vec<String>> {
-    match report.findings().find(|finding| finding.verdict != Verdict::Allowed) {
-        Some(Finding { module, name, offset, .. }) => {
-            let (module, name) = (Escaped::short(module), Escaped::short(name));
-            let message = format!(
-                "a pickle in the file wants to import {module}.{name}; nothing of it was run"
-            );
-            Err(Error::format(message).at(*offset))
-        }
-        None => {
-            Ok(vec![format!("{} bytes after the checkpoint's pickle are not read", end - start)])
-        }
-    }
-}
-
 fn has_suffix(name: &str, suffix: &str) -> bool {
     name.rsplit_once('.').is_some_and(|(_, last)| last.eq_ignore_ascii_case(suffix))
 }
@@ -412,11 +353,6 @@ fn is_surely_pickle(name: &str) -> bool {
     ["pkl", "pickle", "p", "pk", "dill", "joblib", "ckpt", "pt", "pth"]
         .iter()
         .any(|s| has_suffix(name, s))
-}
-
-/// The same in PyTorch's archives, where the folder may be called `archive.pt`.
-pub(crate) fn is_pickle_in_archive(name: &str) -> bool {
-    has_suffix(name, "pkl") || has_suffix(name, "pickle")
 }
 
 fn is_pickle(head: &[u8]) -> bool {

@@ -1,31 +1,44 @@
-//! What loading files would run: one file, or many.
+//! What loading a file would execute, found without executing any of it.
 //!
-//! Pickles are found by [`pytorch::scan`], through archives and compression. What is no pickle is
-//! judged here: programs, TensorFlow's graphs, TorchScript's code, configurations, templates, YAML.
-//! Whatever is of no known kind is *not examined*, which is never the same as clean.
+//! ```text
+//! file ─ layers/: ZIP, TAR, gzip, zlib, LZ4, .npy, values of pickles, one after the other
+//!          ├─ a pickle     its names and calls, by apr-pytorch's machine, which calls nothing
+//!          └─ a leaf       content/: programs, TensorFlow and TFLite graphs, TorchScript code,
+//!                          Keras configurations, chat templates, YAML
+//! ```
+//!
+//! [`scan_file`] takes a file of any format; [`scan_pickles`] looks for pickles alone. Nothing is
+//! decided by names. A file is *dangerous* if something in it runs code or reaches files, processes
+//! or the network; *unreadable* if some layer could not be taken off; *suspicious* if a name is not
+//! known or the packing is odd; *not examined* if a part is of no known kind, which is never the
+//! same as *clean*.
+#![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 
-mod examine;
-mod executable;
-mod jinja;
-mod json;
-mod tensorflow;
-mod text;
-mod tflite;
-mod yaml;
+mod content;
+mod layers;
+mod leaf;
+mod report;
 
 use std::sync::Arc;
 
 use apr_core::counted;
 use apr_registry::numpy::{NPY, NPZ};
 use apr_registry::onnx;
-use apr_registry::pytorch::{self, FileVerdict, Leaf, PICKLE, Remark, ScanReport, TAR, ZIP};
+use apr_registry::pytorch::{PICKLE, TAR, ZIP};
 use apr_registry::{
     ByteSource, CheckpointReader, Escaped, Format, HEAD_LEN, Limits, Metadata, Result, apr2, gguf,
     keys, may_hold_code, read_vec, recognise,
 };
 use serde::Serialize;
 
-use examine::{Examiner, Found};
+use content::{Examiner, Found, jinja, tensorflow, text, tflite};
+use leaf::Leaf;
+
+pub use apr_pytorch::{Action, Finding, Verdict};
+pub use layers::scan_pickles;
+pub use leaf::Remark;
+pub use report::{FileVerdict, PickleReport, Reached, ScanReport};
 
 /// What an import has learnt of a model's tokenizer.
 const TEMPLATE_KEY: &str = "tokenizer.chat_template";
@@ -78,8 +91,8 @@ pub fn may_hold_pickles(head: &[u8]) -> bool {
 /// looked at for one all the same, since a loader may take it for one.
 ///
 /// ```
-/// use apr_ops::scan::scan_file;
-/// use apr_registry::{Limits, pytorch::FileVerdict};
+/// use apr_registry::Limits;
+/// use apr_scan::{FileVerdict, scan_file};
 ///
 /// let empty = [&b"GGUF\x03\0\0\0"[..], &[0; 16]].concat();
 /// let report = scan_file(empty, "model.gguf", &Limits::default())?;
@@ -105,10 +118,10 @@ pub fn scan_file<S: ByteSource + 'static>(
             format
         }
         // What may hold code is examined as far as it can be.
-        _ => return pytorch::scan_with(source, name, limits, &examiner),
+        _ => return layers::scan_with(source, name, limits, &examiner),
     };
 
-    let mut report = pytorch::scan_other(&source, name, limits)?;
+    let mut report = layers::scan_other(&source, name, limits)?;
     if report.pickles.is_empty() {
         format.name.clone_into(&mut report.kind);
     }
@@ -129,7 +142,7 @@ pub fn scan_file<S: ByteSource + 'static>(
         }
     }
     // Its mark may be in bytes that a reader of HDF5 goes past.
-    let mut found = examine::hdf5(&source)?.unwrap_or_default();
+    let mut found = content::hdf5(&source)?.unwrap_or_default();
     if format.id == "tflite" {
         found.extend(tflite::judge(&source)?);
     }

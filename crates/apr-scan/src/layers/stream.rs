@@ -2,11 +2,10 @@
 
 use apr_core::ByteSource;
 
-use super::{Content, Expected, MAX_PICKLES, PickleReport, Place, Reached, Scan, is_pickle};
-use crate::input::Input;
-use crate::legacy::MAGIC;
-use crate::pickle::uses::{Action, Finding, Verdict};
-use crate::pickle::{Blob, BlobBytes, Blobs, Node, Outcome, Persistent, Policy, run};
+use apr_pytorch::{Blob, BlobBytes, Finding, PickleSurvey, Verdict};
+
+use super::{Content, Expected, MAX_PICKLES, Place, Scan, is_pickle};
+use crate::report::{PickleReport, Reached};
 
 /// Pickles in front of a pre-ZIP file's storages.
 const LEGACY_PICKLES: usize = 5;
@@ -36,21 +35,18 @@ impl Scan<'_> {
                 return any;
             }
 
-            let outcome = self.lenient(place, position, true);
+            let survey = self.survey(place, position, true);
             if number == 0 {
-                legacy = outcome
-                    .root
-                    .as_ref()
-                    .is_ok_and(|&root| matches!(outcome.heap.get(root), Node::Int(MAGIC)));
+                legacy = survey.is_checkpoint_magic();
             }
 
-            let (broken, next) = (outcome.root.is_err(), outcome.end);
-            if self.is_one(place, position, &outcome, number) {
+            let (broken, next) = (!survey.is_whole(), survey.end);
+            if self.is_one(place, position, &survey, number) {
                 any = true;
-                if outcome.has_file_arrays {
-                    self.as_plain_pickle(place, position, &outcome.uses.findings);
+                if survey.has_file_arrays {
+                    self.as_plain_pickle(place, position, &survey.findings);
                 }
-                self.add(place, position, outcome);
+                self.add(place, position, survey);
             }
 
             if broken {
@@ -63,65 +59,65 @@ impl Scan<'_> {
         any
     }
 
-    fn lenient(&self, place: &Place<'_>, position: u64, joblib: bool) -> Outcome {
-        let policy =
-            Policy { lenient: true, joblib, classes: &[], persistent: Persistent::Storage };
-        run(
-            Input::new(place.source, position, place.end.min(place.source.len()), self.limits),
-            &policy,
-            self.limits,
-        )
+    fn survey(&self, place: &Place<'_>, position: u64, joblib: bool) -> PickleSurvey {
+        PickleSurvey::read(place.source, (position, place.end), joblib, self.limits)
     }
 
     /// Whether what was read here is a pickle. What follows one need not be one.
-    fn is_one(&self, place: &Place<'_>, position: u64, outcome: &Outcome, number: usize) -> bool {
-        let whole = outcome.root.is_ok();
+    fn is_one(
+        &self,
+        place: &Place<'_>,
+        position: u64,
+        survey: &PickleSurvey,
+        number: usize,
+    ) -> bool {
+        let whole = survey.is_whole();
         if place.expected == Expected::Pickle {
-            return number == 0 || whole || !outcome.uses.findings.is_empty();
+            return number == 0 || whole || !survey.findings.is_empty();
         }
         let mut head = [0; 2];
         let marked = place.source.read_at(position, &mut head).is_ok() && is_pickle(&head);
         // Two bytes such as `N.` are a whole pickle by chance.
-        let long = outcome.end - position > 2;
-        (whole && long && (marked || number > 0)) || would_run(whole, &outcome.uses.findings)
+        let long = survey.end - position > 2;
+        (whole && long && (marked || number > 0)) || survey.would_run(&survey.findings)
     }
 
     /// `pickle.load` takes the bytes of joblib's arrays for opcodes: what a payload in them would
     /// do is listed too.
     fn as_plain_pickle(&mut self, place: &Place<'_>, position: u64, known: &[Finding]) {
-        let outcome = self.lenient(place, position, false);
-        let new = |finding: &Finding| !known.iter().any(|other| other.offset == finding.offset);
-        let findings: Vec<Finding> = outcome.uses.findings.into_iter().filter(new).collect();
-        if would_run(outcome.root.is_ok(), &findings) {
+        let survey = self.survey(place, position, false);
+        let new = |finding: &&Finding| !known.iter().any(|other| other.offset == finding.offset);
+        let findings: Vec<Finding> = survey.findings.iter().filter(new).cloned().collect();
+        if survey.would_run(&findings) {
             self.warn(place, "bytes of an array are opcodes where it is loaded without joblib");
             let within = place.within("as pickle.load reads it");
             self.report.pickles.push(report(&within, position, findings, None));
         }
     }
 
-    fn add(&mut self, place: &Place<'_>, position: u64, mut outcome: Outcome) {
-        for finding in outcome.uses.findings.iter_mut().filter(|_| !place.torch) {
+    fn add(&mut self, place: &Place<'_>, position: u64, mut survey: PickleSurvey) {
+        for finding in survey.findings.iter_mut().filter(|_| !place.torch) {
             // Elsewhere than in PyTorch's archives, this would be a package that lies beside.
             if finding.module.split('.').next() == Some("__torch__") {
                 finding.verdict = finding.verdict.max(Verdict::Unknown);
             }
         }
-        if let Some(error) = &outcome.swept {
+        if let Some(error) = &survey.swept {
             self.report.notes.push(place.says(&format!(
                 "only the names that it imports were looked at from here on, not its values: \
                  {error}"
             )));
         }
-        let problem = outcome.root.err().map(|error| error.to_string());
-        self.report.pickles.push(report(place, position, outcome.uses.findings, problem));
-        let Blobs { list, dropped, .. } = outcome.blobs;
+        let problem = survey.problem.map(|error| error.to_string());
+        self.report.pickles.push(report(place, position, survey.findings, problem));
+        let dropped = survey.dropped;
         if dropped > 0 {
             self.problem(
                 place,
                 &format!("{dropped} values that may hold pickles are too many to be looked into"),
             );
         }
-        for blob in list {
+        for blob in survey.values {
             self.value(place, &blob);
         }
     }
@@ -156,22 +152,4 @@ fn report(
 ) -> PickleReport {
     let Place { entry, decoded, reached, .. } = place.clone();
     PickleReport { entry, offset, decoded, reached, findings, problem }
-}
-
-/// Whether names come from a pickle rather than from bytes that happen to be opcodes: Python could
-/// import them, and they are used by a pickle that is whole or calls one of them.
-fn would_run(whole: bool, findings: &[Finding]) -> bool {
-    let is_name = |text: &str| {
-        text.split('.').all(|part| {
-            let mut letters = part.chars();
-            letters.next().is_some_and(|first| first.is_alphabetic() || first == '_')
-                && letters.all(|letter| letter.is_alphanumeric() || "_-".contains(letter))
-        })
-    };
-    let odd = |finding: &&Finding| finding.verdict != Verdict::Allowed;
-    findings.iter().filter(odd).any(|finding| {
-        (whole || finding.action != Action::Import)
-            && is_name(&finding.module)
-            && is_name(&finding.name)
-    })
 }
