@@ -30,30 +30,6 @@ pub static FORMAT: Format = Format {
     }),
 };
 
-/// TorchScript: parameters with a program, where what the model computes is known.
-pub static SCRIPT: Format = Format {
-    id: "torchscript",
-    name: "TorchScript",
-    option: Some("torchscript"),
-    about: "PyTorch parameters with a program that computes, for torch.jit.load",
-    extensions: &[],
-    recognises: |_| false,
-    convention: Convention::Framework,
-    target: Some(Target {
-        // .pt stands for a state dict, unless --format says otherwise.
-        extensions: &["pt", "pth", "ts"],
-        file_name: "model.pt",
-        folder: true,
-        self_contained: false,
-        shards: false,
-        seals: false,
-        computes: Computes::IfKnown,
-        streaming: false,
-        alignments: Alignments::Fixed,
-        quantized: QuantizedTypes::None,
-    }),
-};
-
 /// A ZIP archive, whose directory tells whether it is PyTorch's.
 pub static ZIP: Format = Format {
     id: "zip",

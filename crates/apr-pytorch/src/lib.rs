@@ -144,7 +144,7 @@ mod view;
 mod writer;
 
 pub use distributed::{DistributedReader, METADATA, open_distributed};
-pub use format::{FORMAT, PICKLE, SCRIPT, TAR, ZIP};
+pub use format::{FORMAT, PICKLE, TAR, ZIP};
 pub use options::OpenOptions;
 pub use pickle::blobs::{Blob, BlobBytes};
 pub use pickle::globals::verdict as verdict_on;
@@ -152,6 +152,6 @@ pub use pickle::survey::PickleSurvey;
 pub use pickle::uses::{Action, Finding, Verdict};
 pub use plan::{WriteOptions, plan, plan_script};
 pub use reader::{PytorchReader, open, open_with};
-pub use script::Method;
+pub use script::ScriptModule;
 pub use shards::{open_index, open_index_with};
 pub use writer::PytorchWriter;

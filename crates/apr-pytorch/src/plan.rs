@@ -13,7 +13,7 @@ use crate::pickle::build::MAX_DIMS;
 use crate::pickle::encode::{self, Item, Kind, Object};
 use crate::pickle::globals::{storage_class, untyped_name};
 use crate::record::{END_RECORDS_LEN, Record};
-use crate::script::{Method, Module, program};
+use crate::script::ScriptModule;
 use crate::writer::{BYTE_ORDER, Plan, PytorchWriter, VERSION};
 
 /// Longest name of the folder that all entries are in; PyTorch's ZIP library stops at 512 bytes for
@@ -82,46 +82,16 @@ pub fn plan(
     archive(tensors, &storages, front, losses(metadata), options)
 }
 
-/// Plans a TorchScript archive: the tensors as parameters of modules, and methods that compute what
-/// their graphs say, for `torch.jit.load` from 1.13 on. One that is called `forward` runs the
-/// model;
-/// where none is, and an encoder and a decoder are among them, a `forward` calls these two. Weights
-/// of the graphs name the tensors, and may look at them in any way; their stored types may differ
-/// from those that are computed with. Without methods there are parameters only.
-///
-/// ```
-/// use apr_core::{CheckpointWriter, DType, Metadata, Shape, TensorInfo};
-/// use apr_graph::{Dim, ElementType, GraphBuilder, Meaning, infer};
-/// use apr_pytorch::{WriteOptions, plan_script};
-///
-/// let mut graph = GraphBuilder::new(17);
-/// let main = graph.body();
-/// let x = main.input("x", ElementType::F32, [Dim::symbol("n"), Dim::fixed(2)], Meaning::Unknown);
-/// let w = main.weight("fc.weight", ElementType::F32, [2, 1]);
-/// let y = main.op("MatMul", [x, w]).output("y");
-/// main.output("y", y, Meaning::Unknown);
-/// let mut graph = graph.finish();
-/// infer(&mut graph);
-///
-/// let weight =
-///     TensorInfo { name: "fc.weight".into(), dtype: DType::F32, shape: Shape::from([2, 1]) };
-/// let writer = plan_script(
-///     &[weight],
-///     &Metadata::new(),
-///     &[("forward", &graph)],
-///     &WriteOptions::default(),
-/// )?;
-/// assert_eq!(writer.layout().tensors.len(), 1);
-/// # Ok::<(), apr_core::Error>(())
-/// ```
+/// Plans a TorchScript archive: the tensors as parameters of modules, beside the source of their
+/// classes, for `torch.jit.load`. `apr-torchscript` writes the source.
 ///
 /// # Errors
-/// Those of [`plan`], and E001 for names that modules can't have; E003 for an operator that the
-/// program's language has no counterpart for, with its node.
+/// Those of [`plan`].
 pub fn plan_script(
     tensors: &[TensorInfo],
     metadata: &Metadata,
-    methods: &[Method<'_>],
+    root: &ScriptModule,
+    source: String,
     options: &WriteOptions,
 ) -> Result<PytorchWriter> {
     if options.named_files {
@@ -129,7 +99,6 @@ pub fn plan_script(
     }
 
     let storages = Storages::of(tensors, metadata)?;
-    let (root, source) = program(tensors, methods)?;
     let mut items: Vec<Option<Item<'_>>> = storages.items(tensors)?.into_iter().map(Some).collect();
     if let Some(item) = items.iter().flatten().find(|item| matches!(item.kind, Kind::Untyped(_))) {
         return Err(Error::format(
@@ -138,7 +107,7 @@ pub fn plan_script(
         .for_tensor(item.name));
     }
 
-    let pickle = encode::module(&object(&root, &mut items));
+    let pickle = encode::module(&object(root, &mut items));
     let front = vec![
         ("data.pkl", pickle),
         ("byteorder", BYTE_ORDER.to_vec()),
@@ -150,7 +119,7 @@ pub fn plan_script(
 }
 
 /// A module as it is pickled; each of the items is one module's.
-fn object<'a>(module: &'a Module, items: &mut [Option<Item<'a>>]) -> Object<'a> {
+fn object<'a>(module: &'a ScriptModule, items: &mut [Option<Item<'a>>]) -> Object<'a> {
     let tensors = module
         .tensors
         .iter()

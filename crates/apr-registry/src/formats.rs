@@ -198,7 +198,7 @@ pub(crate) static FORMATS: &[Registration] = &[
         },
         ..told_apart(&apr_pytorch::FORMAT)
     },
-    #[cfg(all(feature = "onnx", feature = "pytorch"))]
+    #[cfg(feature = "torchscript")]
     Registration {
         plan: Some(|tensors, metadata, companions, options| {
             let write_options = apr_pytorch::WriteOptions {
@@ -209,12 +209,12 @@ pub(crate) static FORMATS: &[Registration] = &[
             let is_one = options.models.len() == 1;
             let name = |file_name| if is_one { "forward" } else { file_name };
             let methods = options.models.iter();
-            let methods: Vec<apr_pytorch::Method<'_>> =
+            let methods: Vec<apr_torchscript::Method<'_>> =
                 methods.map(|model| (name(model.file_name.as_str()), &model.graph)).collect();
-            let weights = apr_pytorch::plan_script(tensors, metadata, &methods, &write_options)?;
+            let weights = apr_torchscript::plan(tensors, metadata, &methods, &write_options)?;
             Ok(Box::new(WithCompanions::new(weights, companions, options.folder)))
         }),
-        ..told_apart(&apr_pytorch::SCRIPT)
+        ..told_apart(&apr_torchscript::FORMAT)
     },
     #[cfg(feature = "onnx")]
     Registration {

@@ -55,6 +55,8 @@ pub use apr_onnx as onnx;
 #[cfg(feature = "pytorch")]
 pub use apr_pytorch as pytorch;
 pub use apr_safetensors as safetensors;
+#[cfg(feature = "torchscript")]
+pub use apr_torchscript as torchscript;
 pub use folder::{FolderCheckpoint, alone, open_folder, with_companions, with_config};
 pub use formats::{is_part_name, may_hold_code, may_span_files};
 pub use in_folder::is_shard_name;

@@ -20,8 +20,10 @@ pub use apr_registry::numpy::{NPY, NPZ};
 #[cfg(feature = "formats")]
 pub use apr_registry::onnx::FORMAT as ONNX;
 #[cfg(feature = "formats")]
-pub use apr_registry::pytorch::{FORMAT as PYTORCH, SCRIPT as TORCHSCRIPT};
+pub use apr_registry::pytorch::FORMAT as PYTORCH;
 pub use apr_registry::safetensors::FORMAT as SAFETENSORS;
+#[cfg(feature = "formats")]
+pub use apr_registry::torchscript::FORMAT as TORCHSCRIPT;
 pub use apr_registry::{
     formats as all, recognise, recognise_file, target_by_extension, targets as writable,
 };

@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 
 use apr_core::{DType, Error, Result, TensorInfo};
+use apr_pytorch::ScriptModule;
 
-use super::text::{is_identifier, quoted};
+use crate::text::{is_identifier, quoted};
 
 /// Deepest nesting of modules.
 const MAX_DEPTH: usize = 64;
@@ -15,8 +16,8 @@ pub(crate) struct Module {
     /// Class, without `__torch__.`.
     pub(crate) class: String,
     /// Names, and positions of the tensors.
-    pub(crate) tensors: Vec<(String, usize)>,
-    pub(crate) modules: Vec<(String, Module)>,
+    tensors: Vec<(String, usize)>,
+    modules: Vec<(String, Module)>,
     /// What each name is: the position of a module, or `None` for a tensor.
     names: HashMap<String, Option<usize>>,
 }
@@ -26,7 +27,7 @@ impl Module {
     ///
     /// # Errors
     /// E001 for names that can't be those of modules and their tensors.
-    pub(super) fn of(tensors: &[TensorInfo]) -> Result<Self> {
+    pub(crate) fn of(tensors: &[TensorInfo]) -> Result<Self> {
         let mut root = Self::default();
         for (position, info) in tensors.iter().enumerate() {
             root.add(&info.name, position, &info.name)?;
@@ -34,8 +35,15 @@ impl Module {
         Ok(root)
     }
 
+    /// What is pickled of it.
+    pub(crate) fn into_script(self) -> ScriptModule {
+        let modules = self.modules.into_iter();
+        let modules = modules.map(|(name, module)| (name, module.into_script())).collect();
+        ScriptModule { class: self.class, tensors: self.tensors, modules }
+    }
+
     /// Whether the outermost module has a tensor or module of this name.
-    pub(super) fn has(&self, name: &str) -> bool {
+    pub(crate) fn has(&self, name: &str) -> bool {
         self.names.contains_key(name)
     }
 
@@ -78,7 +86,7 @@ impl Module {
     ///
     /// # Errors
     /// E001 for names that no source can have.
-    pub(super) fn classes(&mut self, tensors: &[TensorInfo], forward: &str) -> Result<String> {
+    pub(crate) fn classes(&mut self, tensors: &[TensorInfo], forward: &str) -> Result<String> {
         let mut source = String::new();
         let mut known = HashMap::new();
         self.class(tensors, &mut known, &mut source)?;
@@ -136,7 +144,7 @@ fn field(name: &str, kind: &str) -> Result<String> {
 }
 
 /// The expression for a tensor of the model.
-pub(super) fn access(name: &str) -> Result<String> {
+pub(crate) fn access(name: &str) -> Result<String> {
     name.split('.').try_fold("self".to_owned(), |module, part| {
         Ok(if is_identifier(part) {
             format!("{module}.{part}")

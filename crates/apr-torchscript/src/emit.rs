@@ -9,12 +9,12 @@ use apr_graph::{
     WeightRef,
 };
 
-use super::modules::access;
-use super::text::{Variables, dtype, list, tensor};
+use crate::modules::access;
+use crate::text::{Variables, dtype, list, tensor};
 
 /// What a value of the graph is in the source.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Form {
+pub(crate) enum Form {
     /// A tensor: a variable, or an expression as short as one.
     Tensor(String),
     /// Integers, as expressions; one without a dimension, or several in a row.
@@ -41,7 +41,7 @@ impl Form {
 }
 
 /// A body on its way to a source.
-pub(super) struct Emitter<'a> {
+pub(crate) struct Emitter<'a> {
     body: &'a Body,
     dtypes: Rc<HashMap<&'a str, Option<ElementType>>>,
     forms: HashMap<ValueId, Form>,
@@ -54,7 +54,7 @@ pub(super) struct Emitter<'a> {
 
 impl<'a> Emitter<'a> {
     /// A body of which nothing is written yet, whose weights are these tensors.
-    pub(super) fn new(body: &'a Body, tensors: &'a [TensorInfo]) -> Self {
+    pub(crate) fn new(body: &'a Body, tensors: &'a [TensorInfo]) -> Self {
         let dtypes = tensors
             .iter()
             .map(|info| (info.name.as_str(), ElementType::from_dtype(info.dtype)))
@@ -72,7 +72,7 @@ impl<'a> Emitter<'a> {
     }
 
     /// Writes the body of a loop, which sees the values around it and their variables.
-    pub(super) fn within(
+    pub(crate) fn within(
         &mut self,
         body: &Body,
         write: impl FnOnce(&mut Emitter<'_>) -> Result<()>,
@@ -98,49 +98,49 @@ impl<'a> Emitter<'a> {
     }
 
     /// A variable that nothing else is called.
-    pub(super) fn name(&mut self, like: &str) -> String {
+    pub(crate) fn name(&mut self, like: &str) -> String {
         self.variables.of(like)
     }
 
     /// Writes a statement that gives a new variable, called like this, a value.
-    pub(super) fn variable(&mut self, like: &str, expression: &str) -> String {
+    pub(crate) fn variable(&mut self, like: &str, expression: &str) -> String {
         let variable = self.variables.of(like);
         self.line(&format!("{variable} = {expression}"));
         variable
     }
 
     /// Takes a variable for a value of the body.
-    pub(super) fn bind(&mut self, value: ValueId, variable: &str) {
+    pub(crate) fn bind(&mut self, value: ValueId, variable: &str) {
         self.forms.insert(value, Form::Tensor(variable.to_owned()));
     }
 
     /// Writes a statement that makes a value of the body, a tensor.
-    pub(super) fn define(&mut self, value: ValueId, expression: &str) {
+    pub(crate) fn define(&mut self, value: ValueId, expression: &str) {
         let form = self.assign(&self.body.value(value).name.clone(), expression);
         self.forms.insert(value, form);
     }
 
     /// Writes a statement.
-    pub(super) fn line(&mut self, statement: &str) {
+    pub(crate) fn line(&mut self, statement: &str) {
         self.lines.extend(std::iter::repeat_n(' ', self.indent));
         self.lines.push_str(statement);
         self.lines.push('\n');
     }
 
     /// Takes an input of the body as a tensor; returns its variable.
-    pub(super) fn take(&mut self, input: ValueId) -> String {
+    pub(crate) fn take(&mut self, input: ValueId) -> String {
         let name = self.variables.of(&self.body.value(input).name);
         self.forms.insert(input, Form::Tensor(name.clone()));
         name
     }
 
     /// The statements.
-    pub(super) fn finish(self) -> String {
+    pub(crate) fn finish(self) -> String {
         self.lines
     }
 
     /// The number of dimensions of a value.
-    pub(super) fn rank(&self, value: ValueId) -> Result<usize> {
+    pub(crate) fn rank(&self, value: ValueId) -> Result<usize> {
         let rank = self.body.value(value).shape().map(<[_]>::len);
         rank.ok_or_else(|| {
             Error::version("the graph does not say how many dimensions its input has")
@@ -148,26 +148,26 @@ impl<'a> Emitter<'a> {
     }
 
     /// The shape of a value, as far as it is known.
-    pub(super) fn shape_of(&self, value: ValueId) -> Option<&[Dim]> {
+    pub(crate) fn shape_of(&self, value: ValueId) -> Option<&[Dim]> {
         self.body.value(value).shape()
     }
 
     /// Sizes of a value that are known.
-    pub(super) fn sizes(&self, value: ValueId) -> Option<Vec<u64>> {
+    pub(crate) fn sizes(&self, value: ValueId) -> Option<Vec<u64>> {
         self.body.value(value).shape()?.iter().map(apr_graph::Dim::size).collect()
     }
 
-    pub(super) fn element(&self, value: ValueId) -> Option<ElementType> {
+    pub(crate) fn element(&self, value: ValueId) -> Option<ElementType> {
         self.body.value(value).element()
     }
 
     /// An input that must be there.
-    pub(super) fn input(&self, node: &Node, position: usize) -> Result<ValueId> {
+    pub(crate) fn input(&self, node: &Node, position: usize) -> Result<ValueId> {
         node.input(position).ok_or_else(|| Error::format(format!("input {position} is left out")))
     }
 
     /// An axis, counted from the front.
-    pub(super) fn axis(&self, axis: i64, rank: usize) -> Result<usize> {
+    pub(crate) fn axis(&self, axis: i64, rank: usize) -> Result<usize> {
         let rank_signed = i64::try_from(rank).unwrap_or(i64::MAX);
         let counted = if axis < 0 { axis + rank_signed } else { axis };
         let counted = usize::try_from(counted).ok().filter(|axis| *axis < rank.max(1));
@@ -175,7 +175,7 @@ impl<'a> Emitter<'a> {
     }
 
     /// A value as a tensor.
-    pub(super) fn tensor(&mut self, value: ValueId) -> Result<String> {
+    pub(crate) fn tensor(&mut self, value: ValueId) -> Result<String> {
         match self.form(value)? {
             Form::Tensor(expression) => Ok(expression),
             // In TorchScript's source dtypes are numbers, and 4 is `int64`.
@@ -188,7 +188,7 @@ impl<'a> Emitter<'a> {
     }
 
     /// A value as integers, where they are known one by one.
-    pub(super) fn ints(&mut self, value: ValueId) -> Result<Option<(Vec<String>, bool)>> {
+    pub(crate) fn ints(&mut self, value: ValueId) -> Result<Option<(Vec<String>, bool)>> {
         match self.form(value)? {
             Form::Ints(items, is_scalar) => Ok(Some((items, is_scalar))),
             Form::Tensor(expression) => Ok(self.elements(value, &expression)),
@@ -211,7 +211,7 @@ impl<'a> Emitter<'a> {
     }
 
     /// A value that must be integers: a shape, axes, starts.
-    pub(super) fn list(&mut self, value: ValueId) -> Result<Vec<String>> {
+    pub(crate) fn list(&mut self, value: ValueId) -> Result<Vec<String>> {
         let ints = self.ints(value)?;
         Ok(ints
             .ok_or_else(|| Error::version("how many sizes it takes is only known when it runs"))?
@@ -219,7 +219,7 @@ impl<'a> Emitter<'a> {
     }
 
     /// Numbers that are known now.
-    pub(super) fn numbers(&mut self, value: ValueId) -> Result<Vec<i64>> {
+    pub(crate) fn numbers(&mut self, value: ValueId) -> Result<Vec<i64>> {
         let items = self.list(value)?;
         let numbers = items.iter().map(|item| item.parse().ok()).collect::<Option<Vec<i64>>>();
         numbers.ok_or_else(|| Error::version("it takes axes that are only known when it runs"))
@@ -250,7 +250,7 @@ impl<'a> Emitter<'a> {
     }
 
     /// A tensor of the model, as the graph looks at it.
-    pub(super) fn weight(
+    pub(crate) fn weight(
         &self,
         weight: &WeightRef,
         element: Option<ElementType>,
@@ -302,7 +302,7 @@ impl<'a> Emitter<'a> {
     }
 
     /// An integer as it is written where it is used: a long expression is computed once.
-    pub(super) fn short(&mut self, expression: String) -> String {
+    pub(crate) fn short(&mut self, expression: String) -> String {
         if expression.len() <= LONGEST {
             return expression;
         }
@@ -315,7 +315,7 @@ impl<'a> Emitter<'a> {
     }
 
     /// The node's one output is a tensor.
-    pub(super) fn set(&mut self, node: &Node, expression: &str) -> Result<()> {
+    pub(crate) fn set(&mut self, node: &Node, expression: &str) -> Result<()> {
         let &[Some(output)] = node.outputs.as_slice() else {
             return Err(Error::version("outputs beside the first are not written"));
         };
@@ -324,14 +324,14 @@ impl<'a> Emitter<'a> {
     }
 
     /// The node's one output is this form.
-    pub(super) fn set_form(&mut self, node: &Node, form: Form) {
+    pub(crate) fn set_form(&mut self, node: &Node, form: Form) {
         if let Some(&Some(output)) = node.outputs.first() {
             self.forms.insert(output, form);
         }
     }
 
     /// The node's outputs are what the expression gives, in order.
-    pub(super) fn set_all(&mut self, node: &Node, expression: &str) {
+    pub(crate) fn set_all(&mut self, node: &Node, expression: &str) {
         let mut targets = String::new();
         for output in &node.outputs {
             let name = output.map_or("unused", |output| &self.body.value(output).name).to_owned();
@@ -346,7 +346,7 @@ impl<'a> Emitter<'a> {
 }
 
 /// The error of an operator that is not written.
-pub(super) fn unknown() -> Error {
+pub(crate) fn unknown() -> Error {
     Error::version("TorchScript's source is not written for this operator")
 }
 
@@ -366,7 +366,7 @@ fn constant_form(constant: &Constant) -> Result<Form> {
 }
 
 /// What a `Constant` node holds.
-pub(super) fn constant_node(emitter: &Emitter<'_>, node: &Node) -> Result<Form> {
+pub(crate) fn constant_node(emitter: &Emitter<'_>, node: &Node) -> Result<Form> {
     let [Attribute { name, value }] = node.attributes.as_slice() else { return Err(unknown()) };
     match (&**name, value) {
         ("value", AttributeValue::Tensor(constant)) => constant_form(constant),

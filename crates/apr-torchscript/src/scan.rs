@@ -3,8 +3,8 @@
 use apr_core::{Error, Result};
 use apr_graph::{AttributeValue, Body, Node};
 
-use super::emit::{Emitter, unknown};
-use super::method;
+use crate::emit::{Emitter, unknown};
+use crate::method;
 
 /// What a scan goes over, and what it makes.
 struct Layout {
@@ -48,7 +48,7 @@ impl Layout {
 }
 
 /// Writes the loop.
-pub(super) fn scan(emitter: &mut Emitter<'_>, node: &Node) -> Result<()> {
+pub(crate) fn scan(emitter: &mut Emitter<'_>, node: &Node) -> Result<()> {
     let Some(AttributeValue::Body(body)) = node.attribute("body") else { return Err(unknown()) };
     let layout = Layout::of(node, body)?;
     let mut inputs = Vec::new();

@@ -3,12 +3,12 @@
 use apr_core::Result;
 use apr_graph::{AttributeValue, ElementType, Node, ValueId};
 
-use super::emit::{Emitter, unknown};
-use super::layers::learnt;
-use super::picked::{picked, scattered};
-use super::scan::scan;
-use super::spatial::{padded, resized};
-use super::text::{dtype, flag, list, number, tensor};
+use crate::emit::{Emitter, unknown};
+use crate::layers::learnt;
+use crate::picked::{picked, scattered};
+use crate::scan::scan;
+use crate::spatial::{padded, resized};
+use crate::text::{dtype, flag, list, number, tensor};
 
 /// Operators that are one function of tensors, whatever their number of inputs.
 const SIMPLE: [(&str, &str); 51] = [
@@ -66,7 +66,7 @@ const SIMPLE: [(&str, &str); 51] = [
 ];
 
 /// Writes a node.
-pub(super) fn emit(emitter: &mut Emitter<'_>, node: &Node) -> Result<()> {
+pub(crate) fn emit(emitter: &mut Emitter<'_>, node: &Node) -> Result<()> {
     if let Some((_, function)) = SIMPLE.iter().find(|(name, _)| *name == &*node.op.name) {
         return simple(emitter, node, function);
     }
@@ -117,7 +117,7 @@ fn simple(emitter: &mut Emitter<'_>, node: &Node, function: &str) -> Result<()> 
     emitter.set(node, &expression)
 }
 
-pub(super) fn first(emitter: &mut Emitter<'_>, node: &Node) -> Result<(ValueId, String)> {
+pub(crate) fn first(emitter: &mut Emitter<'_>, node: &Node) -> Result<(ValueId, String)> {
     let x = emitter.input(node, 0)?;
     Ok((x, emitter.tensor(x)?))
 }
@@ -378,6 +378,6 @@ fn top_k(emitter: &mut Emitter<'_>, node: &Node) -> Result<()> {
 }
 
 /// A list of sizes, which may be empty.
-pub(super) fn sizes(items: &[String]) -> String {
+pub(crate) fn sizes(items: &[String]) -> String {
     if items.is_empty() { "annotate(List[int], [])".to_owned() } else { list(items) }
 }

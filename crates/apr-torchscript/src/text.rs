@@ -23,11 +23,11 @@ const LONGEST: usize = 200;
 /// Variables, each called after a value and unlike all others: with the number that the next of
 /// this name may get.
 #[derive(Debug, Default)]
-pub(super) struct Variables(HashMap<String, u64>);
+pub(crate) struct Variables(HashMap<String, u64>);
 
 impl Variables {
     /// A new one.
-    pub(super) fn of(&mut self, value: &str) -> String {
+    pub(crate) fn of(&mut self, value: &str) -> String {
         let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
         let mut name: String = value.chars().take(LONGEST).map(plain).collect();
         if name.is_empty()
@@ -54,7 +54,7 @@ impl Variables {
 }
 
 /// Whether a name can follow a dot.
-pub(super) fn is_identifier(name: &str) -> bool {
+pub(crate) fn is_identifier(name: &str) -> bool {
     let starts = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
     starts && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') && !TAKEN.contains(&name)
 }
@@ -63,7 +63,7 @@ pub(super) fn is_identifier(name: &str) -> bool {
 ///
 /// # Errors
 /// E001 for characters that the source can't have in a name.
-pub(super) fn quoted(name: &str) -> Result<String> {
+pub(crate) fn quoted(name: &str) -> Result<String> {
     if name.chars().any(|c| c.is_control() || c == '"' || c == '\\') {
         return Err(Error::format("TorchScript can't have a tensor of this name").for_tensor(name));
     }
@@ -71,7 +71,7 @@ pub(super) fn quoted(name: &str) -> Result<String> {
 }
 
 /// The number of a dtype in `torch`.
-pub(super) fn dtype(element: ElementType) -> Result<u8> {
+pub(crate) fn dtype(element: ElementType) -> Result<u8> {
     Ok(match element {
         ElementType::U8 => 0,
         ElementType::I8 => 1,
@@ -92,12 +92,12 @@ pub(super) fn dtype(element: ElementType) -> Result<u8> {
 }
 
 /// A truth value.
-pub(super) fn flag(is_true: bool) -> &'static str {
+pub(crate) fn flag(is_true: bool) -> &'static str {
     if is_true { "True" } else { "False" }
 }
 
 /// A list of what is written so.
-pub(super) fn list(items: &[String]) -> String {
+pub(crate) fn list(items: &[String]) -> String {
     format!("[{}]", items.join(", "))
 }
 
@@ -105,7 +105,7 @@ pub(super) fn list(items: &[String]) -> String {
 ///
 /// # Errors
 /// E003 for elements that the source has no numbers for, or too many.
-pub(super) fn tensor(constant: &Constant) -> Result<String> {
+pub(crate) fn tensor(constant: &Constant) -> Result<String> {
     let dtype = dtype(constant.element)?;
     let numbers = numbers(constant)?;
     if numbers.len() > MOST {
@@ -145,7 +145,7 @@ fn numbers(constant: &Constant) -> Result<Vec<String>> {
 }
 
 /// A float as the source has it.
-pub(super) fn number(float: f32) -> String {
+pub(crate) fn number(float: f32) -> String {
     if float.is_nan() {
         "float(\"nan\")".to_owned()
     } else if float.is_infinite() {

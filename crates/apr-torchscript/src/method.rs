@@ -3,14 +3,14 @@
 use apr_core::{Error, Result, TensorInfo};
 use apr_graph::{Body, Graph, Node, Origin, ValueId};
 
-use super::emit::{Emitter, unknown};
-use super::{operators, shapes};
+use crate::emit::{Emitter, unknown};
+use crate::{operators, shapes};
 
 /// What the class of methods is called until it has its name.
-pub(super) const ROOT: &str = "__torch__.Root";
+pub(crate) const ROOT: &str = "__torch__.Root";
 
 /// A method of the class [`ROOT`].
-pub(super) fn method(name: &str, graph: &Graph, tensors: &[TensorInfo]) -> Result<String> {
+pub(crate) fn method(name: &str, graph: &Graph, tensors: &[TensorInfo]) -> Result<String> {
     if let Some(function) = graph.functions.first() {
         return Err(Error::format(format!(
             "the graph still has functions, such as {}",
@@ -42,13 +42,13 @@ pub(super) fn method(name: &str, graph: &Graph, tensors: &[TensorInfo]) -> Resul
 }
 
 /// The inputs of a body; older files list weights among them.
-pub(super) fn inputs_alone(body: &Body) -> impl Iterator<Item = ValueId> {
+pub(crate) fn inputs_alone(body: &Body) -> impl Iterator<Item = ValueId> {
     let is_input = |input: &ValueId| matches!(body.value(*input).origin, Origin::Input);
     body.inputs.iter().copied().filter(is_input)
 }
 
 /// The type of what the method returns.
-pub(super) fn result_type(body: &Body) -> String {
+pub(crate) fn result_type(body: &Body) -> String {
     match body.outputs.len() {
         1 => "Tensor".to_owned(),
         several => format!("Tuple[{}]", vec!["Tensor"; several].join(", ")),
@@ -60,7 +60,7 @@ fn of_node(error: &Error, node: &Node) -> Error {
 }
 
 /// Writes a node; errors name it.
-pub(super) fn node(emitter: &mut Emitter<'_>, node: &Node) -> Result<()> {
+pub(crate) fn node(emitter: &mut Emitter<'_>, node: &Node) -> Result<()> {
     unnamed(emitter, node).map_err(|error| of_node(&error, node))
 }
 

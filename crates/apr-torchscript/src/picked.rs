@@ -3,12 +3,12 @@
 use apr_core::{Error, Result};
 use apr_graph::{Node, ValueId};
 
-use super::emit::{Emitter, unknown};
-use super::operators::first;
-use super::text::list;
+use crate::emit::{Emitter, unknown};
+use crate::operators::first;
+use crate::text::list;
 
 /// Writes a node that takes some of the elements of a tensor.
-pub(super) fn picked(emitter: &mut Emitter<'_>, node: &Node) -> Result<String> {
+pub(crate) fn picked(emitter: &mut Emitter<'_>, node: &Node) -> Result<String> {
     let (x, tensor) = first(emitter, node)?;
     if &*node.op.name == "Slice" {
         return slice(emitter, node, x, tensor);
@@ -105,7 +105,7 @@ fn indices(
 }
 
 /// Writes a node that replaces some of the elements of a tensor.
-pub(super) fn scattered(emitter: &mut Emitter<'_>, node: &Node) -> Result<String> {
+pub(crate) fn scattered(emitter: &mut Emitter<'_>, node: &Node) -> Result<String> {
     let (x, tensor) = first(emitter, node)?;
     let (places, updates) = (emitter.input(node, 1)?, emitter.input(node, 2)?);
     let updates = emitter.tensor(updates)?;

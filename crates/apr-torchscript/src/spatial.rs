@@ -3,12 +3,12 @@
 use apr_core::{Error, Result};
 use apr_graph::{ElementType, Node};
 
-use super::emit::{Emitter, unknown};
-use super::operators::first;
-use super::text::{flag, list};
+use crate::emit::{Emitter, unknown};
+use crate::operators::first;
+use crate::text::{flag, list};
 
 /// Adds a constant before and after.
-pub(super) fn padded(emitter: &mut Emitter<'_>, node: &Node) -> Result<String> {
+pub(crate) fn padded(emitter: &mut Emitter<'_>, node: &Node) -> Result<String> {
     if !matches!(node.text("mode"), None | Some("constant")) {
         return Err(Error::version("padding by what is there already is not written"));
     }
@@ -45,13 +45,13 @@ pub(super) fn padded(emitter: &mut Emitter<'_>, node: &Node) -> Result<String> {
             let number = if is_float { "float" } else { "int" };
             format!("{number}({})", emitter.tensor(value)?)
         }
-        (None, value) => super::text::number(value.unwrap_or(0.0)),
+        (None, value) => crate::text::number(value.unwrap_or(0.0)),
     };
     Ok(format!("torch.constant_pad_nd({tensor}, {}, {value})", list(&both)))
 }
 
 /// Resizes images, `[batch, channels, height, width]`, to a height and width.
-pub(super) fn resized(emitter: &mut Emitter<'_>, node: &Node) -> Result<String> {
+pub(crate) fn resized(emitter: &mut Emitter<'_>, node: &Node) -> Result<String> {
     let (x, tensor) = first(emitter, node)?;
     let sizes = node
         .input(3)

@@ -3,7 +3,7 @@
 use apr_core::Result;
 use apr_graph::{ElementType, Node};
 
-use super::emit::{Emitter, Form, constant_node};
+use crate::emit::{Emitter, Form, constant_node};
 
 /// Most integers that are followed one by one.
 const MOST: usize = 64;
@@ -11,7 +11,7 @@ const MOST: usize = 64;
 type Ints = (Vec<String>, bool);
 
 /// Writes a node whose inputs are integers; false where it is one for tensors.
-pub(super) fn emit(emitter: &mut Emitter<'_>, node: &Node) -> Result<bool> {
+pub(crate) fn emit(emitter: &mut Emitter<'_>, node: &Node) -> Result<bool> {
     let form = match &*node.op.name {
         "Constant" => Some(constant_node(emitter, node)?),
         "Shape" => Some(shape(emitter, node)?),

@@ -2,13 +2,13 @@
 
 use apr_graph::{Body, Meaning, ValueId};
 
-use super::Method;
-use super::method::{ROOT, inputs_alone, result_type};
-use super::text::Variables;
+use crate::Method;
+use crate::method::{ROOT, inputs_alone, result_type};
+use crate::text::Variables;
 
 /// A `forward` that reads with the encoder and goes on with the first method that takes its states;
 /// nothing where there are no such two. What the decoder takes besides is called `decoder_...`.
-pub(super) fn forward(methods: &[Method<'_>]) -> String {
+pub(crate) fn forward(methods: &[Method<'_>]) -> String {
     let Some((encoder, reads, states)) = methods.iter().find_map(|(name, graph)| {
         let states = with_meaning(&graph.body, &graph.body.outputs, Meaning::EncoderStates)?;
         Some((name, &graph.body, states))

@@ -3,12 +3,12 @@
 use apr_core::{Error, Result};
 use apr_graph::Node;
 
-use super::emit::{Emitter, unknown};
-use super::operators::first;
-use super::text::{flag, number};
+use crate::emit::{Emitter, unknown};
+use crate::operators::first;
+use crate::text::{flag, number};
 
 /// Writes a node that computes with weights.
-pub(super) fn learnt(emitter: &mut Emitter<'_>, node: &Node) -> Result<String> {
+pub(crate) fn learnt(emitter: &mut Emitter<'_>, node: &Node) -> Result<String> {
     match &*node.op.name {
         "LayerNormalization" => layer_norm(emitter, node),
         "InstanceNormalization" | "BatchNormalization" => norm_of_channels(emitter, node),
