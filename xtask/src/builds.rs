@@ -14,10 +14,11 @@ use crate::steps::{Outcome, Steps, Stop};
 use crate::system::install_packages;
 
 /// Layers 0 to 2, which build for wasm32 and use no files, threads, clocks or processes.
-pub(crate) const PORTABLE: [&str; 25] = [
+pub(crate) const PORTABLE: [&str; 26] = [
     "apr-core",
     "apr-tensor",
     "apr-archive",
+    "apr-crypto",
     "apr-format",
     "apr-graph",
     "apr-infer",
@@ -43,7 +44,7 @@ pub(crate) const PORTABLE: [&str; 25] = [
 ];
 
 /// The part of them that needs no standard library.
-const NO_STD: [&str; 3] = ["apr-core", "apr-tensor", "apr-format"];
+const NO_STD: [&str; 4] = ["apr-core", "apr-tensor", "apr-crypto", "apr-format"];
 
 /// Calls the portable crates from JavaScript.
 const SMOKE: &str = "apr-wasm-smoke";

@@ -17,9 +17,7 @@ pub mod apr2;
 pub mod aprn;
 #[cfg(feature = "compression")]
 pub mod codec;
-#[cfg(any(feature = "encryption", feature = "signing"))]
-pub mod crypto;
 pub mod dialect;
 mod older;
-#[cfg_attr(not(feature = "encryption"), expect(unreachable_pub, reason = "`crypto` exports it"))]
-mod sealed;
+
+pub use apr_crypto as crypto;

@@ -4,12 +4,11 @@ use alloc::vec::Vec;
 
 use apr_core::{ByteSource, Error, Result};
 
-use super::header::Header;
+use super::header::{Header, mac_header};
 use super::layout::Place;
 use super::seal::Keys;
 pub(super) use crate::crypto::Unlock;
-use crate::crypto::{EncrBlock, FileKey, mac_header};
-use crate::sealed::{SEALED_CHUNK, TAG_LEN};
+use crate::crypto::{EncrBlock, FileKey, SEALED_CHUNK, TAG_LEN};
 
 /// Why tensors can't be read without a key.
 pub(super) const LOCKED: &str = "the model is encrypted, and no key or password was given";

@@ -14,7 +14,7 @@ use super::compression::{Compressed, Compression};
 use super::encrypt::Encrypt;
 use super::index::IndexEntry;
 use super::options::WriteOptions;
-use crate::sealed::SEALED_CHUNK;
+use crate::crypto::SEALED_CHUNK;
 
 /// Length of the pieces that threads encode, in bytes: whole blocks of every codec, and whole
 /// encrypted chunks.

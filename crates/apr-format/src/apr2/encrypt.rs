@@ -5,8 +5,8 @@ use core::{fmt, mem};
 
 use apr_core::{DType, Metadata, TensorInfo, keys};
 
-use crate::crypto::{EncrBlock, FileKey, mac_header};
-use crate::sealed::{SEALED_CHUNK, TAG_LEN};
+use super::header::mac_header;
+use crate::crypto::{EncrBlock, FileKey, SEALED_CHUNK, TAG_LEN};
 
 /// Metadata that stay readable: what readers need to place tensors, and to say what the model is.
 const OPEN: [&str; 4] = [keys::APR_VERSION, keys::MODEL_TYPE, keys::ARCHITECTURE, keys::TIED];

@@ -247,3 +247,15 @@ impl Header {
         Ok(())
     }
 }
+
+/// The header as the MAC of an encrypted file takes it: without the flags SIGNED and LICENSED, which
+/// come after encryption.
+#[cfg(feature = "encryption")]
+#[must_use]
+pub fn mac_header(header: &[u8; 32]) -> [u8; 32] {
+    let mut header = *header;
+    let [a, b, c, d] = [header[8], header[9], header[10], header[11]];
+    let flags = u32::from_le_bytes([a, b, c, d]) & !Flags::SIGNED.union(Flags::LICENSED).0;
+    header[8..12].copy_from_slice(&flags.to_le_bytes());
+    header
+}

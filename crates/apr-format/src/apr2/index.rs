@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use apr_core::{DType, Error, Escaped, Result, Shape, StoredForm, TensorInfo};
 
 use super::header::{Flags, Header};
-use crate::sealed::plain_len;
+use crate::crypto::plain_len;
 
 /// `tensor_count` and a reserved word.
 pub(super) const INDEX_HEADER_LEN: usize = 8;

@@ -93,6 +93,8 @@ mod writer;
 pub use companion::CompanionFile;
 pub use encrypt::Encrypt;
 pub use format::FORMAT;
+#[cfg(feature = "encryption")]
+pub use header::mac_header;
 pub use header::{Flags, Header, MAGIC};
 pub use layout::FOOTER_LEN;
 pub use manifest::{Contents, Manifest, ShardEntry, is_manifest};

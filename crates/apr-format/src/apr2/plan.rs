@@ -14,7 +14,7 @@ use serde_json::Value;
 use super::header::Header;
 use super::index::{ENCRYPTED, INDEX_HEADER_LEN, IndexEntry, TIED, check_info};
 use super::layout::{BLOCK_ALIGNMENT, FOOTER_LEN, align};
-use crate::sealed::sealed_len;
+use crate::crypto::sealed_len;
 
 /// Room left in the front, so that a loss note or a small edit patches it instead of moving the
 /// data.

@@ -9,7 +9,7 @@ use apr_core::{ByteSource, Code, Error, Result, read_vec};
 use super::decrypt::{LOCKED, Opened, Unlock, unlock};
 use super::header::{Flags, Header};
 use super::layout::{BLOCK_ALIGNMENT, align};
-use crate::sealed::plain_len;
+use crate::crypto::plain_len;
 
 /// Stanzas for some ten thousand recipients; a longer block is not one.
 const MAX_ENCR_LEN: u64 = 1 << 20;

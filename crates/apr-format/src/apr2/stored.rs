@@ -20,7 +20,7 @@ use super::index::{BLOCK_HEADER_LEN, CODEC, LAYOUT, block_len};
 use super::layout::Place;
 use super::pool::Pool;
 use super::seal::Seal;
-use crate::sealed::{SEALED_CHUNK, TAG_LEN};
+use crate::crypto::{SEALED_CHUNK, TAG_LEN};
 
 /// Top bit of a block's length: its bytes are not compressed.
 const RAW: u32 = 1 << 31;

@@ -9,7 +9,7 @@ use super::Apr2Writer;
 use crate::apr2::belt::{Parcel, Work};
 use crate::apr2::encode::ENCODED_PIECE;
 use crate::apr2::index::BLOCK_HEADER_LEN;
-use crate::sealed::SEALED_CHUNK;
+use crate::crypto::SEALED_CHUNK;
 
 /// What is to become of the tensor that is due.
 #[derive(Debug, Default)]

@@ -7,7 +7,9 @@ use zeroize::Zeroizing;
 
 use super::{FillRandom, Protection, secret_key};
 use crate::aprn::Secret;
-use crate::crypto::{Argon2Costs, DecryptionKey, aead, aead_open, password_key, recipient_key};
+use crate::crypto::{
+    Argon2Costs, DecryptionKey, TAG_LEN, aead_open, aead_seal_into, password_key, recipient_key,
+};
 
 const INFO: &[u8] = b"apr-v1-encrypt";
 /// Bytes of the recipient's public key that stand in the file.
@@ -42,7 +44,7 @@ pub(in crate::aprn) fn seal(
     let mut nonce = [0; 12];
     random(&mut nonce)?;
     stored.extend_from_slice(&nonce);
-    aead::seal(&aead::cipher(&key), &nonce, &[], payload, &mut stored);
+    aead_seal_into(&key, &nonce, &[], payload, &mut stored);
     Ok(stored)
 }
 
@@ -75,7 +77,7 @@ pub(in crate::aprn) fn open_for_identity(stored: &[u8], identity: &Secret) -> Re
 
 fn open(key: &[u8; 32], sealed: &[u8]) -> Result<Vec<u8>> {
     let (nonce, sealed) = sealed.split_first_chunk().ok_or_else(too_short)?;
-    if sealed.len() < crate::sealed::TAG_LEN {
+    if sealed.len() < TAG_LEN {
         return Err(too_short());
     }
     aead_open(key, nonce, &[], sealed)

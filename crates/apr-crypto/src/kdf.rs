@@ -68,7 +68,7 @@ impl Argon2Costs {
     ///
     /// # Errors
     /// E008.
-    pub(super) fn check_memory(self, max_memory: u64) -> Result<()> {
+    pub(crate) fn check_memory(self, max_memory: u64) -> Result<()> {
         if u64::from(self.m) << 10 > max_memory {
             return Err(Error::memory(format!(
                 "the password's key takes {} KiB to derive, more than the memory limit of \
@@ -80,7 +80,7 @@ impl Argon2Costs {
     }
 
     /// Memory times passes.
-    pub(super) fn work(self) -> u64 {
+    pub(crate) fn work(self) -> u64 {
         u64::from(self.m) * u64::from(self.t)
     }
 
@@ -125,7 +125,7 @@ pub fn recipient_key(shared: &[u8; 32], info: &[u8]) -> Zeroizing<[u8; 32]> {
 }
 
 /// 32 bytes of HKDF-SHA256 (RFC 5869); the parts of `info` are joined.
-pub(super) fn hkdf_key(ikm: &[u8], salt: Option<&[u8]>, info: &[&[u8]]) -> Zeroizing<[u8; 32]> {
+pub(crate) fn hkdf_key(ikm: &[u8], salt: Option<&[u8]>, info: &[&[u8]]) -> Zeroizing<[u8; 32]> {
     let mut key = Zeroizing::new([0; 32]);
     Hkdf::<Sha256>::new(salt, ikm)
         .expand_multi_info(info, &mut *key)

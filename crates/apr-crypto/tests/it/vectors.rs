@@ -1,7 +1,7 @@
 //! Published vectors, through our functions where those reach.
 
 use apr_core::Code;
-use apr_format::crypto::{
+use apr_crypto::{
     Argon2Costs, DecryptionKey, SigningKey, aead_open, aead_seal, password_key, recipient_key,
     verify_ed25519,
 };

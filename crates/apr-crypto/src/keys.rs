@@ -8,11 +8,11 @@ use sha2::{Digest, Sha256};
 use zeroize::Zeroizing;
 
 #[cfg(feature = "encryption")]
-use super::decryption_key::DecryptionKey;
-use super::kind::KeyKind;
-use super::pem;
+use crate::decryption_key::DecryptionKey;
+use crate::kind::KeyKind;
+use crate::pem;
 #[cfg(feature = "signing")]
-use super::signing_key::SigningKey;
+use crate::signing_key::SigningKey;
 
 /// A private key of either kind.
 ///

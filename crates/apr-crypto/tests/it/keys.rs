@@ -1,7 +1,7 @@
 //! Keys as PEM.
 
 use apr_core::Code;
-use apr_format::crypto::{KeyKind, PrivateKey, PublicKey};
+use apr_crypto::{KeyKind, PrivateKey, PublicKey};
 use apr_testkit::locate;
 
 use super::{array, code};

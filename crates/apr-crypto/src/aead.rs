@@ -6,11 +6,11 @@ use alloc::vec::Vec;
 use apr_core::{Code, Error, Result};
 use zeroize::Zeroize;
 
-use super::wide;
 use crate::sealed::{NONCE_LEN, TAG_LEN};
+use crate::wide;
 
 /// E005. The message does not say what was tried and how it failed.
-pub(super) fn decryption_failed() -> Error {
+pub(crate) fn decryption_failed() -> Error {
     Error::new(
         Code::Decrypt,
         "decryption failed: the key or password is wrong, or the bytes were changed",
@@ -61,7 +61,7 @@ pub(crate) fn seal(
 ///
 /// # Errors
 /// E005.
-pub(super) fn open(
+pub(crate) fn open(
     cipher: &Cipher,
     nonce: &[u8; NONCE_LEN],
     aad: &[u8],
@@ -86,8 +86,19 @@ pub(super) fn open(
 #[must_use]
 pub fn aead_seal(key: &[u8; 32], nonce: &[u8; NONCE_LEN], aad: &[u8], plain: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(plain.len() + TAG_LEN);
-    seal(&cipher(key), nonce, aad, plain, &mut out);
+    aead_seal_into(key, nonce, aad, plain, &mut out);
     out
+}
+
+/// The same, appended to `out`.
+pub fn aead_seal_into(
+    key: &[u8; 32],
+    nonce: &[u8; NONCE_LEN],
+    aad: &[u8],
+    plain: &[u8],
+    out: &mut Vec<u8>,
+) {
+    seal(&cipher(key), nonce, aad, plain, out);
 }
 
 /// What [`aead_seal`] enciphered; the caller wipes it if it is a secret.

@@ -5,7 +5,7 @@ use core::fmt;
 
 use apr_core::Result;
 
-use super::aead::{self, decryption_failed};
+use crate::aead::{self, decryption_failed};
 use crate::sealed::{NONCE_LEN, SEALED_CHUNK, TAG_LEN, plain_len};
 
 /// Enciphers and deciphers the chunks of one tensor of one file.
@@ -18,7 +18,7 @@ impl fmt::Debug for TensorCipher {
 }
 
 impl TensorCipher {
-    pub(super) fn new(key: &[u8; 32]) -> Self {
+    pub(crate) fn new(key: &[u8; 32]) -> Self {
         Self(aead::cipher(key))
     }
 

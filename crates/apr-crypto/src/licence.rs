@@ -11,10 +11,10 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use sha2::Sha256;
 
-use super::block::{decode_block, encode_block};
-use super::keys::PublicKey;
-use super::signature::{sign_digest, verify_ed25519};
-use super::signing_key::SigningKey;
+use crate::block::{decode_block, encode_block};
+use crate::keys::PublicKey;
+use crate::signature::{sign_digest, verify_ed25519};
+use crate::signing_key::SigningKey;
 
 const LICN: [u8; 4] = *b"LICN";
 const CONTEXT: &[u8; 16] = b"apr2-licence-v1\0";

@@ -8,7 +8,7 @@ use zeroize::Zeroizing;
 
 /// An X25519 private key.
 #[derive(Clone)]
-pub struct DecryptionKey(pub(super) StaticSecret);
+pub struct DecryptionKey(pub(crate) StaticSecret);
 
 impl DecryptionKey {
     /// The key of these bytes; they are clamped as RFC 7748 §5 says whenever they are used.
@@ -38,7 +38,7 @@ impl DecryptionKey {
     pub fn shared(&self, public: &[u8; 32]) -> Result<Zeroizing<[u8; 32]>> {
         let shared = self.0.diffie_hellman(&x25519_dalek::PublicKey::from(*public));
         if !shared.was_contributory() {
-            return Err(super::aead::decryption_failed());
+            return Err(crate::aead::decryption_failed());
         }
         Ok(Zeroizing::new(shared.to_bytes()))
     }

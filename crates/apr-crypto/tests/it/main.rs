@@ -1,14 +1,17 @@
-//! Keys, encryption, signatures and licences, against published vectors and against files that
+//! Keys, encryption, signatures and licences, against published vectors and against keys that
 //! Python and openssl made.
 #![cfg(all(feature = "encryption", feature = "signing"))]
 
 mod blocks;
 mod chunks;
 mod keys;
-mod sealed_file;
 mod vectors;
 
 use apr_core::{Code, Result};
+use apr_testkit::PeakAlloc;
+
+#[global_allocator]
+static ALLOCATOR: PeakAlloc = PeakAlloc;
 
 /// Bytes from hex.
 fn hex(text: &str) -> Vec<u8> {

@@ -46,7 +46,7 @@ const ROUND_KEYS: usize = 15;
 const TEXT: u32 = 2;
 
 /// A key made ready. It is wiped when it is dropped.
-pub(super) struct Cipher {
+pub(crate) struct Cipher {
     round_keys: [[u8; BLOCK]; ROUND_KEYS],
     /// Powers 32 to 1 of the authentication key.
     powers: [[u8; REGISTER]; REGISTERS],
@@ -61,7 +61,7 @@ impl Drop for Cipher {
 
 impl Cipher {
     /// `None` where the processor lacks the instructions.
-    pub(super) fn new(key: &[u8; 32]) -> Option<Self> {
+    pub(crate) fn new(key: &[u8; 32]) -> Option<Self> {
         use std::arch::is_x86_feature_detected;
         let available = is_x86_feature_detected!("avx512f")
             && is_x86_feature_detected!("avx512bw")
@@ -75,7 +75,7 @@ impl Cipher {
 
     /// Appends the ciphertext of `plain` to `out`; returns the tag. There is no other data to
     /// authenticate.
-    pub(super) fn seal(
+    pub(crate) fn seal(
         &self,
         nonce: &[u8; NONCE_LEN],
         plain: &[u8],
@@ -88,7 +88,7 @@ impl Cipher {
 
     /// Deciphers `text` into `out`, which is as long; `false`, and `out` as it was, if the tag is
     /// not that of `text`.
-    pub(super) fn open(
+    pub(crate) fn open(
         &self,
         nonce: &[u8; NONCE_LEN],
         text: &[u8],

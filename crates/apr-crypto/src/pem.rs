@@ -13,7 +13,7 @@ use pkcs8::{
 };
 use zeroize::Zeroizing;
 
-use super::kind::KeyKind;
+use crate::kind::KeyKind;
 
 const ED25519: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.3.101.112");
 const X25519: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.3.101.110");
@@ -21,17 +21,17 @@ const PRIVATE: &str = "PRIVATE KEY";
 const PUBLIC: &str = "PUBLIC KEY";
 
 /// A private key's bytes, and those of the public key that PKCS#8 v2 adds.
-pub(super) struct PrivateBytes {
-    pub(super) kind: KeyKind,
-    pub(super) secret: Zeroizing<[u8; 32]>,
-    pub(super) public: Option<[u8; 32]>,
+pub(crate) struct PrivateBytes {
+    pub(crate) kind: KeyKind,
+    pub(crate) secret: Zeroizing<[u8; 32]>,
+    pub(crate) public: Option<[u8; 32]>,
 }
 
 /// Reads "PRIVATE KEY", version 1 or 2.
 ///
 /// # Errors
 /// E001 for anything else, E003 for a key of another algorithm.
-pub(super) fn read_private(pem: &str) -> Result<PrivateBytes> {
+pub(crate) fn read_private(pem: &str) -> Result<PrivateBytes> {
     check_label(pem, PRIVATE)?;
     let (_, document) = SecretDocument::from_pem(pem.trim()).map_err(|_| malformed(PRIVATE))?;
     let info: PrivateKeyInfoRef<'_> = document.decode_msg().map_err(|_| malformed(PRIVATE))?;
@@ -48,7 +48,7 @@ pub(super) fn read_private(pem: &str) -> Result<PrivateBytes> {
 }
 
 /// Writes "PRIVATE KEY", version 1, which every program reads.
-pub(super) fn write_private(kind: KeyKind, secret: &[u8; 32]) -> Zeroizing<String> {
+pub(crate) fn write_private(kind: KeyKind, secret: &[u8; 32]) -> Zeroizing<String> {
     // CurvePrivateKey is an octet string inside the octet string.
     let mut inner = Zeroizing::new([0; 34]);
     inner[..2].copy_from_slice(&[0x04, 32]);
@@ -63,7 +63,7 @@ pub(super) fn write_private(kind: KeyKind, secret: &[u8; 32]) -> Zeroizing<Strin
 ///
 /// # Errors
 /// E001 for anything else, E003 for a key of another algorithm.
-pub(super) fn read_public(pem: &str) -> Result<(KeyKind, [u8; 32])> {
+pub(crate) fn read_public(pem: &str) -> Result<(KeyKind, [u8; 32])> {
     check_label(pem, PUBLIC)?;
     let (_, document) = Document::from_pem(pem.trim()).map_err(|_| malformed(PUBLIC))?;
     let info: SubjectPublicKeyInfoRef<'_> = document.decode_msg().map_err(|_| malformed(PUBLIC))?;
@@ -71,7 +71,7 @@ pub(super) fn read_public(pem: &str) -> Result<(KeyKind, [u8; 32])> {
 }
 
 /// Writes "PUBLIC KEY".
-pub(super) fn write_public(kind: KeyKind, public: &[u8; 32]) -> String {
+pub(crate) fn write_public(kind: KeyKind, public: &[u8; 32]) -> String {
     BitStringRef::from_bytes(public)
         .map(|key| SubjectPublicKeyInfoRef { algorithm: algorithm(kind), subject_public_key: key })
         .and_then(|info| Document::encode_msg(&info))

@@ -7,17 +7,17 @@ use alloc::vec::Vec;
 use apr_core::{Error, Result};
 
 /// Length of a block's head in bytes.
-pub(super) const HEAD_LEN: usize = 16;
+pub(crate) const HEAD_LEN: usize = 16;
 const VERSION: u32 = 1;
 const ALIGNMENT: usize = 64;
 
 /// Length of a block with a body of `body_len` bytes, padding included; none when it is past 2^64.
-pub(super) fn block_len(body_len: u64) -> Option<u64> {
+pub(crate) fn block_len(body_len: u64) -> Option<u64> {
     body_len.checked_add(HEAD_LEN as u64)?.checked_next_multiple_of(ALIGNMENT as u64)
 }
 
 /// The block around `body`.
-pub(super) fn encode_block(kind: [u8; 4], body: &[u8]) -> Vec<u8> {
+pub(crate) fn encode_block(kind: [u8; 4], body: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(HEAD_LEN + body.len() + ALIGNMENT);
     out.extend_from_slice(&kind);
     out.extend_from_slice(&VERSION.to_le_bytes());
@@ -31,7 +31,7 @@ pub(super) fn encode_block(kind: [u8; 4], body: &[u8]) -> Vec<u8> {
 ///
 /// # Errors
 /// E002 when this is not a `kind` block, E003 for another version of it.
-pub(super) fn decode_head(kind: [u8; 4], head: &[u8; HEAD_LEN]) -> Result<u64> {
+pub(crate) fn decode_head(kind: [u8; 4], head: &[u8; HEAD_LEN]) -> Result<u64> {
     let [k0, k1, k2, k3, v0, v1, v2, v3, len @ ..] = *head;
     let name = kind.escape_ascii();
     if [k0, k1, k2, k3] != kind {
@@ -50,7 +50,7 @@ pub(super) fn decode_head(kind: [u8; 4], head: &[u8; HEAD_LEN]) -> Result<u64> {
 ///
 /// # Errors
 /// E002 when the bytes are not exactly one `kind` block, E003 for another version of it.
-pub(super) fn decode_block(kind: [u8; 4], bytes: &[u8]) -> Result<&[u8]> {
+pub(crate) fn decode_block(kind: [u8; 4], bytes: &[u8]) -> Result<&[u8]> {
     let name = kind.escape_ascii();
     let Some((head, rest)) = bytes.split_first_chunk() else {
         return Err(Error::corrupt(format!("the block '{name}' is cut off")));
@@ -71,14 +71,14 @@ pub(super) fn decode_block(kind: [u8; 4], bytes: &[u8]) -> Result<&[u8]> {
 }
 
 /// Takes fields off the front of a body.
-pub(super) struct Fields<'a>(pub(super) &'a [u8]);
+pub(crate) struct Fields<'a>(pub(crate) &'a [u8]);
 
 impl Fields<'_> {
     /// The next `N` bytes.
     ///
     /// # Errors
     /// E002 when there are fewer.
-    pub(super) fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
+    pub(crate) fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
         let (array, rest) = self
             .0
             .split_first_chunk()
@@ -91,7 +91,7 @@ impl Fields<'_> {
     ///
     /// # Errors
     /// E002 when fewer than four bytes are left.
-    pub(super) fn u32(&mut self) -> Result<u32> {
+    pub(crate) fn u32(&mut self) -> Result<u32> {
         self.array().map(u32::from_le_bytes)
     }
 }

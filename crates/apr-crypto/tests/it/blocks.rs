@@ -1,7 +1,7 @@
 //! The blocks ENCR, SIGN and LICN.
 
 use apr_core::Code;
-use apr_format::crypto::{
+use apr_crypto::{
     Argon2Costs, DecryptionKey, EncrBlock, Licence, LicenceBlock, LicenceViolation, Lock,
     PublicKey, SignBlock, SigningKey, Unlock, hash_licensee, parse_time, sign_digest,
 };

@@ -1,7 +1,7 @@
 //! A tensor's chunks.
 
 use apr_core::Code;
-use apr_format::crypto::{
+use apr_crypto::{
     DecryptionKey, EncrBlock, Lock, SEALED_CHUNK, TAG_LEN, TensorCipher, plain_len, sealed_len,
 };
 use proptest::prelude::*;

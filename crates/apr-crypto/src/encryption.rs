@@ -9,14 +9,14 @@ use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use zeroize::Zeroizing;
 
-use super::aead::decryption_failed;
-use super::block::{Fields, HEAD_LEN, block_len, decode_block, decode_head, encode_block};
-use super::decryption_key::DecryptionKey;
-use super::kdf::{Argon2Costs, hkdf_key};
-use super::random::Random;
-use super::stanza::{self, Stanza};
-use super::tensor::TensorCipher;
+use crate::aead::decryption_failed;
+use crate::block::{Fields, HEAD_LEN, block_len, decode_block, decode_head, encode_block};
+use crate::decryption_key::DecryptionKey;
+use crate::kdf::{Argon2Costs, hkdf_key};
+use crate::random::Random;
 use crate::sealed::SEALED_CHUNK;
+use crate::stanza::{self, Stanza};
+use crate::tensor::TensorCipher;
 
 const ENCR: [u8; 4] = *b"ENCR";
 /// The block says how tensors are cut.
@@ -341,16 +341,4 @@ fn check_work(costs: impl Iterator<Item = Argon2Costs>) -> Result<()> {
         ));
     }
     Ok(())
-}
-
-/// The header as the MAC takes it: without the flags SIGNED and LICENSED, which come after
-/// encryption.
-#[must_use]
-pub fn mac_header(header: &[u8; 32]) -> [u8; 32] {
-    use crate::apr2::Flags;
-    let mut header = *header;
-    let [a, b, c, d] = [header[8], header[9], header[10], header[11]];
-    let flags = u32::from_le_bytes([a, b, c, d]) & !Flags::SIGNED.union(Flags::LICENSED).0;
-    header[8..12].copy_from_slice(&flags.to_le_bytes());
-    header
 }

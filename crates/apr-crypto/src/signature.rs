@@ -6,9 +6,9 @@ use alloc::vec::Vec;
 use apr_core::digest::{Digest, TensorDigest};
 use apr_core::{Code, Error, Result};
 
-use super::block::{Fields, block_len, decode_block, encode_block};
-use super::keys::PublicKey;
-use super::signing_key::SigningKey;
+use crate::block::{Fields, block_len, decode_block, encode_block};
+use crate::keys::PublicKey;
+use crate::signing_key::SigningKey;
 
 const SIGN: [u8; 4] = *b"SIGN";
 const CONTEXT: &[u8; 13] = b"apr2-sign-v1\0";
@@ -154,7 +154,7 @@ impl SignBlock {
     }
 
     /// Drops the signatures that are not of a file with this digest, and returns how many.
-    pub(crate) fn retain_valid(&mut self, digest: &Digest) -> usize {
+    pub fn retain_valid(&mut self, digest: &Digest) -> usize {
         let message = sign_message(digest);
         let before = self.signatures.len();
         self.signatures

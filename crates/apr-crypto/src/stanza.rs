@@ -7,11 +7,11 @@ use apr_core::{Error, Result};
 use sha2::{Digest, Sha256};
 use zeroize::Zeroizing;
 
-use super::aead;
-use super::block::Fields;
-use super::decryption_key::DecryptionKey;
-use super::kdf::{Argon2Costs, password_key, recipient_key};
-use super::random::Random;
+use crate::aead;
+use crate::block::Fields;
+use crate::decryption_key::DecryptionKey;
+use crate::kdf::{Argon2Costs, password_key, recipient_key};
+use crate::random::Random;
 use crate::sealed::{NONCE_LEN, TAG_LEN};
 
 const PASSWORD: u32 = 1;
@@ -19,8 +19,8 @@ const RECIPIENT: u32 = 2;
 const INFO: &[u8] = b"apr-v2-encrypt";
 
 /// Encoded length of the two kinds, in bytes.
-pub(super) const PASSWORD_LEN: usize = 4 + 16 + 12 + Wrapped::LEN;
-pub(super) const RECIPIENT_LEN: usize = 4 + 32 + 8 + Wrapped::LEN;
+pub(crate) const PASSWORD_LEN: usize = 4 + 16 + 12 + Wrapped::LEN;
+pub(crate) const RECIPIENT_LEN: usize = 4 + 32 + 8 + Wrapped::LEN;
 
 /// A wrapped file key: who can unwrap it. Nothing in it is secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -80,7 +80,7 @@ impl Wrapped {
 
 impl Stanza {
     /// Wraps `file_key` for those who know `password`.
-    pub(super) fn for_password(
+    pub(crate) fn for_password(
         file_key: &[u8; 32],
         password: &[u8],
         costs: Argon2Costs,
@@ -94,7 +94,7 @@ impl Stanza {
     }
 
     /// Wraps `file_key` for the owner of `recipient`.
-    pub(super) fn for_recipient(
+    pub(crate) fn for_recipient(
         file_key: &[u8; 32],
         recipient: &[u8; 32],
         random: &mut dyn Random,
@@ -114,7 +114,7 @@ impl Stanza {
     }
 
     /// The file key, if `password` is the right one.
-    pub(super) fn unwrap_by_password(
+    pub(crate) fn unwrap_by_password(
         &self,
         password: &[u8],
         max_memory: u64,
@@ -127,7 +127,7 @@ impl Stanza {
 
     /// The file key, if the stanza is for the pair of `identity`, whose public key has the tag
     /// `own`.
-    pub(super) fn unwrap_by_identity(
+    pub(crate) fn unwrap_by_identity(
         &self,
         identity: &DecryptionKey,
         own: &[u8; 8],
@@ -142,7 +142,7 @@ impl Stanza {
         }
     }
 
-    pub(super) fn encode(&self, out: &mut Vec<u8>) {
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         match self {
             Self::Password { salt, costs, wrapped } => {
                 out.extend_from_slice(&PASSWORD.to_le_bytes());
@@ -163,7 +163,7 @@ impl Stanza {
 
     /// # Errors
     /// E002 for a stanza that is cut off, E003 for an unknown type.
-    pub(super) fn decode(fields: &mut Fields<'_>) -> Result<Self> {
+    pub(crate) fn decode(fields: &mut Fields<'_>) -> Result<Self> {
         match fields.u32()? {
             PASSWORD => {
                 let salt = fields.array()?;
@@ -185,7 +185,7 @@ impl Stanza {
 }
 
 /// First bytes of the SHA-256 of a public key.
-pub(super) fn tag(public: &[u8; 32]) -> [u8; 8] {
+pub(crate) fn tag(public: &[u8; 32]) -> [u8; 8] {
     let hash = Sha256::digest(public);
     let mut tag = [0; 8];
     tag.copy_from_slice(&hash[..8]);

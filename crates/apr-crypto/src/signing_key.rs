@@ -6,7 +6,7 @@ use ed25519_dalek::Signer;
 
 /// An Ed25519 private key.
 #[derive(Clone)]
-pub struct SigningKey(pub(super) ed25519_dalek::SigningKey);
+pub struct SigningKey(pub(crate) ed25519_dalek::SigningKey);
 
 impl SigningKey {
     /// The key with this seed (RFC 8032 §5.1.5).

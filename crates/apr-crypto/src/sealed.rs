@@ -5,7 +5,6 @@
 pub const SEALED_CHUNK: usize = 1 << 16;
 
 /// Length of a nonce in bytes.
-#[cfg(feature = "encryption")]
 pub const NONCE_LEN: usize = 12;
 
 /// Bytes that sealing adds to a chunk.

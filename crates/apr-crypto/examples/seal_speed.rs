@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use apr_format::crypto::{Argon2Costs, DecryptionKey, EncrBlock, Lock, password_key};
+use apr_crypto::{Argon2Costs, DecryptionKey, EncrBlock, Lock, password_key};
 
 const LEN: usize = 64 << 20;
 const RUNS: usize = 5;

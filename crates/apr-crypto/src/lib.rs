@@ -1,5 +1,8 @@
-//! Encryption, signatures and licences (`docs/format/sealing.md`). All integers are
-//! little-endian; `+` joins bytes; `"..."` is ASCII without a terminator unless `\0` is written.
+//! Encryption, signatures and licences of `.apr` files (`docs/format/sealing.md`): ciphers, keys, key
+//! derivation, and the blocks that hold what they give.
+//!
+//! Algorithms are RustCrypto's and dalek's, but for one kernel of AES-256-GCM on processors with
+//! AVX-512 (`wide.rs`), which tests compare with the `aes-gcm` crate. All integers are little-endian; `+` joins bytes; `"..."` is ASCII without a terminator unless `\0` is written.
 //!
 //! # Keys and what they open
 //!
@@ -46,7 +49,7 @@
 //!
 //! The length of a stanza follows from its type; a type unknown to the reader is E003. The length
 //! of the block must be exactly that of its stanzas. The HMAC takes the header with its flag bits
-//! SIGNED and LICENSED cleared ([`mac_header`]), so that a file can be signed and licensed without
+//! SIGNED and LICENSED cleared (`apr_format::apr2::mac_header`), so that a file can be signed and licensed without
 //! its key, and the metadata and the index as they are stored, without what pads them.
 //!
 //! # SIGN and LICN blocks
@@ -76,8 +79,19 @@
 //! Secrets are wiped from memory when dropped and are in no message and no `Debug` output.
 //! Randomness and time come from the caller.
 
+#![no_std]
+#![warn(clippy::alloc_instead_of_core, clippy::std_instead_of_alloc, clippy::std_instead_of_core)]
+#![deny(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
+
+#[cfg(any(feature = "encryption", feature = "signing"))]
+extern crate alloc;
+#[cfg(feature = "std")]
+extern crate std;
+
 #[cfg(feature = "encryption")]
-pub(crate) mod aead;
+mod aead;
+#[cfg(any(feature = "encryption", feature = "signing"))]
 mod block;
 #[cfg(feature = "encryption")]
 mod decryption_key;
@@ -85,12 +99,16 @@ mod decryption_key;
 mod encryption;
 #[cfg(feature = "encryption")]
 mod kdf;
+#[cfg(any(feature = "encryption", feature = "signing"))]
 mod keys;
+#[cfg(any(feature = "encryption", feature = "signing"))]
 mod kind;
 #[cfg(feature = "signing")]
 mod licence;
+#[cfg(any(feature = "encryption", feature = "signing"))]
 mod pem;
 mod random;
+mod sealed;
 #[cfg(feature = "signing")]
 mod signature;
 #[cfg(feature = "signing")]
@@ -106,22 +124,23 @@ mod wide;
 mod wide;
 
 #[cfg(feature = "encryption")]
-pub use crate::sealed::{NONCE_LEN, SEALED_CHUNK, TAG_LEN, plain_len, sealed_len};
-#[cfg(feature = "encryption")]
-pub use aead::{aead_open, aead_seal};
+pub use aead::{aead_open, aead_seal, aead_seal_into};
 #[cfg(feature = "encryption")]
 pub use decryption_key::DecryptionKey;
 #[cfg(feature = "encryption")]
-pub use encryption::{EncrBlock, FileKey, Lock, Unlock, mac_header};
+pub use encryption::{EncrBlock, FileKey, Lock, Unlock};
 #[cfg(feature = "signing")]
 pub use jiff::Timestamp;
 #[cfg(feature = "encryption")]
 pub use kdf::{Argon2Costs, password_key, recipient_key};
+#[cfg(any(feature = "encryption", feature = "signing"))]
 pub use keys::{PrivateKey, PublicKey};
+#[cfg(any(feature = "encryption", feature = "signing"))]
 pub use kind::KeyKind;
 #[cfg(feature = "signing")]
 pub use licence::{Licence, LicenceBlock, LicenceViolation, hash_licensee, parse_time};
 pub use random::Random;
+pub use sealed::{NONCE_LEN, SEALED_CHUNK, TAG_LEN, plain_len, sealed_len};
 #[cfg(feature = "signing")]
 pub use signature::{
     SignBlock, Signature, Signer, Verification, sign_digest, sign_message, verify_ed25519,
