@@ -14,7 +14,7 @@ use crate::steps::{Outcome, Steps, Stop};
 use crate::system::install_packages;
 
 /// Layers 0 to 2, which build for wasm32 and use no files, threads, clocks or processes.
-pub(crate) const PORTABLE: [&str; 26] = [
+pub(crate) const PORTABLE: [&str; 27] = [
     "apr-core",
     "apr-tensor",
     "apr-archive",
@@ -38,6 +38,7 @@ pub(crate) const PORTABLE: [&str; 26] = [
     "apr-quantize",
     "apr-llama",
     "apr-watermark",
+    "apr-bind",
     "apr-scan",
     "apr-ops",
     "apr-run",

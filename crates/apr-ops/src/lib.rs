@@ -6,7 +6,6 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 
 pub mod analyze;
-pub mod bind;
 pub mod convert;
 pub mod debug;
 pub mod diff;

@@ -1,6 +1,6 @@
 //! What is wanted of the graph, where an output says what the model computes.
 
-use apr_ops::bind::Blocks;
+use apr_bind::Blocks;
 use apr_ops::job::GraphWishes;
 use apr_registry::onnx::write::ExternalData;
 use clap::{Args, ValueEnum};

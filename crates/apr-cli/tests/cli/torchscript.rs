@@ -158,7 +158,7 @@ fn programs_of_operators_compute_what_onnxruntime_computes() {
         let program = format!("{}.pt", files.len());
         // By the library: five hundred starts of the program would prove no more.
         match apr::convert(&model)
-            .format(&apr_registry::pytorch::SCRIPT)
+            .format(&apr_registry::torchscript::FORMAT)
             .write(sandbox.path(&program))
         {
             Ok(_) => {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use apr_bind::{Binder, Storage};
 use apr_blocks::graphs;
 use apr_core::counted;
 use apr_graph::{
@@ -20,7 +21,6 @@ use super::planned::{Parts, Planned};
 use super::quantized::Quantized;
 use super::wishes::WITH_BLOCKS;
 
-use crate::bind::{Binder, Storage};
 use crate::graph::without_family;
 use crate::import::Foreign;
 use crate::own_graph::own_graph;
@@ -46,11 +46,10 @@ impl Job {
         let Foreign { mut prepared, mut losses, config, .. } = foreign;
         state_configuration(&mut prepared.view, config);
         let metadata = prepared.view.metadata().clone();
-        let storage = Storage {
-            precision: self.weights.precision,
-            dequantize: self.weights.dequantize,
-            blocks: self.graph.blocks,
-        };
+        let mut storage = Storage::default();
+        storage.precision = self.weights.precision;
+        storage.dequantize = self.weights.dequantize;
+        storage.blocks = self.graph.blocks;
         let restored = source.through(&prepared.view);
         let Computation { mut view, models, mut warnings } =
             self.computation(&restored, &storage)?;

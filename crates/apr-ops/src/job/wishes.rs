@@ -1,12 +1,12 @@
 //! What is wanted of the graph of a model.
 
+use apr_bind::{Blocks, Storage};
 use apr_blocks::{GraphOptions, task_asks_past};
 use apr_graph::{ElementType, Graph, Meaning, either, first_cast, infer, inline};
 use apr_registry::{CheckpointReader, DType, DTypeKind, Error};
 use apr_tensor::cast::can_cast;
 
 use super::error::JobError;
-use crate::bind::{Blocks, Storage};
 
 /// What is wanted of the graph of a model.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

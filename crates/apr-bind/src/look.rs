@@ -5,7 +5,7 @@ use apr_registry::{Error, Result, TensorInfo};
 
 /// Elements of a tensor, each index so many elements apart.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Strides {
+pub(crate) struct Strides {
     start: u64,
     dims: Vec<u64>,
     strides: Vec<u64>,
@@ -22,7 +22,7 @@ impl Strides {
     ///
     /// # Errors
     /// E001 for a look that the tensor's shape does not have.
-    pub(super) fn of(info: &TensorInfo, looks: &[Look]) -> Result<Option<Self>> {
+    pub(crate) fn of(info: &TensorInfo, looks: &[Look]) -> Result<Option<Self>> {
         let dims = info.shape.dims().to_vec();
         let mut strides =
             Self { start: 0, strides: row_major(&dims), dims, is_whole: looks.is_empty() };
@@ -38,17 +38,17 @@ impl Strides {
     }
 
     /// Sizes of the result.
-    pub(super) fn dims(&self) -> &[u64] {
+    pub(crate) fn dims(&self) -> &[u64] {
         &self.dims
     }
 
     /// Whether neighbours in it are none in the tensor.
-    pub(super) fn is_turned(&self) -> bool {
+    pub(crate) fn is_turned(&self) -> bool {
         self.flat().is_some_and(|(_, _, [_, _, column])| column != 1)
     }
 
     /// Whether it has other elements than a tensor of so many, or has them in another order.
-    pub(super) fn is_other(&self, elements: u64) -> bool {
+    pub(crate) fn is_other(&self, elements: u64) -> bool {
         let in_order = |(start, [groups, rows, columns], [.., column]): Flat| {
             start == 0 && groups == 1 && rows == 1 && column == 1 && columns == elements
         };
@@ -56,7 +56,7 @@ impl Strides {
     }
 
     /// Number of elements.
-    pub(super) fn elements(&self) -> u64 {
+    pub(crate) fn elements(&self) -> u64 {
         self.dims.iter().fold(1, |product, &dim| product.saturating_mul(dim))
     }
 
@@ -93,7 +93,7 @@ impl Strides {
 
     /// As three dimensions, of which rows or columns lie together; `None` for the whole tensor, and
     /// for what has more.
-    pub(super) fn flat(&self) -> Option<Flat> {
+    pub(crate) fn flat(&self) -> Option<Flat> {
         if self.is_whole {
             return None;
         }
@@ -136,7 +136,7 @@ fn row_major(dims: &[u64]) -> Vec<u64> {
 }
 
 /// Refuses what is no order of so many dimensions.
-pub(super) fn check_order(order: &[usize], rank: usize) -> Result<()> {
+pub(crate) fn check_order(order: &[usize], rank: usize) -> Result<()> {
     let mut sorted = order.to_vec();
     sorted.sort_unstable();
     if sorted.iter().copied().eq(0..rank) {
@@ -148,7 +148,7 @@ pub(super) fn check_order(order: &[usize], rank: usize) -> Result<()> {
 }
 
 /// Refuses a part that goes past the end.
-pub(super) fn check_slice(dims: &[u64], axis: usize, start: u64, len: u64) -> Result<()> {
+pub(crate) fn check_slice(dims: &[u64], axis: usize, start: u64, len: u64) -> Result<()> {
     let end = start.checked_add(len);
     if dims.get(axis).zip(end).is_some_and(|(&dim, end)| end <= dim) {
         return Ok(());
@@ -160,7 +160,7 @@ pub(super) fn check_slice(dims: &[u64], axis: usize, start: u64, len: u64) -> Re
 }
 
 /// Refuses dimensions of other elements.
-pub(super) fn check_reshape(from: &[u64], to: &[u64]) -> Result<()> {
+pub(crate) fn check_reshape(from: &[u64], to: &[u64]) -> Result<()> {
     let elements =
         |dims: &[u64]| dims.iter().try_fold(1_u64, |product, &dim| product.checked_mul(dim));
     if elements(from).is_some() && elements(from) == elements(to) {

@@ -7,12 +7,12 @@ use apr_graph::{
 use apr_registry::{Error, Result, TensorInfo};
 use apr_view::Origin;
 
-use super::look::{check_order, check_reshape, check_slice};
-use super::{Binding, is_held, typed};
+use crate::look::{check_order, check_reshape, check_slice};
+use crate::{Binding, is_held, typed};
 
 impl Binding<'_, '_> {
     /// All of a tensor, in the type that the graph computes with.
-    pub(super) fn whole(
+    pub(crate) fn whole(
         &mut self,
         body: &mut Body,
         position: usize,
@@ -61,7 +61,7 @@ impl Binding<'_, '_> {
     }
 
     /// A value that is a tensor of the list.
-    pub(super) fn stored_value(
+    pub(crate) fn stored_value(
         &mut self,
         body: &mut Body,
         name: &str,
@@ -76,7 +76,7 @@ impl Binding<'_, '_> {
     }
 
     /// What a look shows of a value of these sizes, and the sizes of that.
-    pub(super) fn look(
+    pub(crate) fn look(
         &mut self,
         body: &mut Body,
         value: ValueId,
@@ -194,21 +194,21 @@ impl Binding<'_, '_> {
         Ok((self.whole(body, position, element)?, dims))
     }
 
-    pub(super) fn reshaped(&mut self, body: &mut Body, value: ValueId, shape: &[u64]) -> ValueId {
+    pub(crate) fn reshaped(&mut self, body: &mut Body, value: ValueId, shape: &[u64]) -> ValueId {
         let shape: Vec<i64> = shape.iter().map(|&dim| signed(dim)).collect();
         let shape = self.constant(body, value, Constant::ints(&shape));
         self.make(body, "Reshape", value, &[value, shape], Vec::new())
     }
 
     /// A constant for a node that looks at a value.
-    pub(super) fn constant(&mut self, body: &mut Body, of: ValueId, constant: Constant) -> ValueId {
+    pub(crate) fn constant(&mut self, body: &mut Body, of: ValueId, constant: Constant) -> ValueId {
         let name = self.unique(&format!("{}/constant", body.value(of).name));
         let kind = typed(Some(constant.element), &constant.shape);
         body.add_value(name, kind, From::Constant(constant))
     }
 
     /// A node with one output, called after a value.
-    pub(super) fn make(
+    pub(crate) fn make(
         &mut self,
         body: &mut Body,
         op: &str,
@@ -223,7 +223,7 @@ impl Binding<'_, '_> {
     }
 
     /// A node that makes a value which is there.
-    pub(super) fn push(
+    pub(crate) fn push(
         &mut self,
         body: &Body,
         op: Op,
@@ -242,7 +242,7 @@ impl Binding<'_, '_> {
     }
 
     /// Makes a value of another one by a cast.
-    pub(super) fn cast(
+    pub(crate) fn cast(
         &mut self,
         body: &Body,
         from: ValueId,
@@ -253,7 +253,7 @@ impl Binding<'_, '_> {
         self.push(body, Op::onnx("Cast"), &[from], to, vec![attribute("to", i64::from(code))]);
     }
 
-    pub(super) fn cast_anew(
+    pub(crate) fn cast_anew(
         &mut self,
         body: &mut Body,
         from: ValueId,
@@ -273,7 +273,7 @@ impl Binding<'_, '_> {
 
     /// Lets a value be what another one is. A node that made the other for this one alone makes it
     /// now.
-    pub(super) fn alias(&mut self, body: &Body, of: ValueId, value: ValueId) {
+    pub(crate) fn alias(&mut self, body: &Body, of: ValueId, value: ValueId) {
         let is_shared = self.whole.values().chain(self.raw.values()).any(|known| *known == of)
             || self.nodes.iter().any(|node| node.inputs.contains(&Some(of)));
         match self.nodes.iter_mut().rfind(|node| node.outputs == [Some(of)]) {
@@ -286,7 +286,7 @@ impl Binding<'_, '_> {
     }
 }
 
-pub(super) fn attribute(name: &str, value: impl Into<AttributeValue>) -> Attribute {
+pub(crate) fn attribute(name: &str, value: impl Into<AttributeValue>) -> Attribute {
     Attribute { name: name.into(), value: value.into() }
 }
 

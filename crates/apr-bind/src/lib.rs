@@ -12,6 +12,9 @@
 //! | blocks of integers and scales | integers and scales, and nodes that multiply them: the same values, bit for bit |
 //! | other blocks | floats |
 
+#![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
+
 mod blocks;
 mod look;
 mod nodes;
@@ -30,8 +33,8 @@ use apr_registry::{CheckpointReader, DType, Error, Loss, Result, TensorInfo};
 use apr_tensor::cast::can_cast;
 use apr_view::{Change, Origin, Parts};
 
-use self::look::Strides;
-pub use self::storage::{Blocks, Storage};
+use look::Strides;
+pub use storage::{Blocks, Storage};
 
 /// Graphs whose weights name the tensors of one list, each tensor as it is.
 #[derive(Debug, Default)]

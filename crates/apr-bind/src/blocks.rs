@@ -9,9 +9,9 @@ use apr_graph::{Body, ElementType, Node, Op, Origin as From, ValueId, ValueType,
 use apr_registry::{DType, Result};
 use apr_view::{Origin, Parts};
 
-use super::nodes::attribute;
-use super::storage::Blocks;
-use super::{Binding, Weight, typed};
+use crate::nodes::attribute;
+use crate::storage::Blocks;
+use crate::{Binding, Weight, typed};
 
 /// Elements of a block.
 const BLOCK: u64 = 32;
@@ -30,7 +30,7 @@ struct Stored {
 
 impl Binding<'_, '_> {
     /// What stands for a tensor in blocks, where nodes can say what they mean.
-    pub(super) fn parts(&self, position: usize) -> Option<Parts> {
+    pub(crate) fn parts(&self, position: usize) -> Option<Parts> {
         let parts = self.binder.parts[position]?;
         let info = &self.binder.base.tensors()[position];
         let rank = info.shape.dims().len();
@@ -43,7 +43,7 @@ impl Binding<'_, '_> {
     }
 
     /// The values of a quantized tensor in single precision, where nodes can make them.
-    pub(super) fn of_blocks(
+    pub(crate) fn of_blocks(
         &mut self,
         body: &mut Body,
         position: usize,
@@ -131,7 +131,7 @@ impl Binding<'_, '_> {
     /// Lets the nodes that read a quantized weight read its parts, where there are operators for
     /// that: rows that are looked up, and where it is asked for, matrix products. Returns whether
     /// nothing else reads the weight.
-    pub(super) fn read_by_parts(&mut self, body: &mut Body, weight: &Weight) -> bool {
+    pub(crate) fn read_by_parts(&mut self, body: &mut Body, weight: &Weight) -> bool {
         let Some(parts) = self.parts(weight.position).filter(|parts| parts.mins.is_none()) else {
             return false;
         };
