@@ -14,7 +14,7 @@ use crate::steps::{Outcome, Steps, Stop};
 use crate::system::install_packages;
 
 /// Layers 0 to 2, which build for wasm32 and use no files, threads, clocks or processes.
-pub(crate) const PORTABLE: [&str; 27] = [
+pub(crate) const PORTABLE: [&str; 28] = [
     "apr-core",
     "apr-tensor",
     "apr-archive",
@@ -42,6 +42,7 @@ pub(crate) const PORTABLE: [&str; 27] = [
     "apr-scan",
     "apr-ops",
     "apr-run",
+    "apr-trace",
 ];
 
 /// The part of them that needs no standard library.
@@ -201,6 +202,7 @@ fn features(steps: &mut Steps) {
             (&["apr-ops"], "std"),
             (&["apr-ops"], "std,quantize"),
             (&["apr-run"], "std"),
+            (&["apr-trace"], "std"),
         ]
         .iter()
         .try_for_each(|(names, features)| {

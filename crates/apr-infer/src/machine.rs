@@ -135,7 +135,7 @@ impl<'m> Machine<'m> {
             let node = &frame.body.nodes[link.node];
             let is_wanted =
                 |path: &String| wanted::output_at(frame.body, &frame.path, node, path).is_some();
-            self.wanted.iter().any(is_wanted) || self.tap.wants(&path(&frame.path, node), node)
+            self.wanted.iter().any(is_wanted) || self.tap.splits(&path(&frame.path, node), node)
         });
         if is_seen || plan.chains.is_empty() { &plan.nodes } else { &plan.chained }
     }
@@ -190,7 +190,11 @@ impl<'m> Machine<'m> {
             return Ok(());
         }
 
-        let outputs = outputs?;
+        let mut outputs = outputs?;
+        if let Some(others) = watched.then(|| self.tap.replacement(&path, node, &outputs)).flatten()
+        {
+            outputs = others;
+        }
 
         // Inputs count as alive until here, since the operator held them while it ran.
         self.live.remove(&gone);

@@ -38,6 +38,20 @@ pub trait Tap {
 
     /// A node has run.
     fn after(&mut self, step: &Step<'_>) -> Flow;
+
+    /// Whether a node's own value has to be there, so that it is not computed as one with the nodes
+    /// around it, which would take less time and memory. Asked for nodes that may be fused, which
+    /// [`wants`](Self::wants) then does not hear of.
+    fn splits(&mut self, path: &str, node: &Node) -> bool {
+        self.wants(path, node)
+    }
+
+    /// Values to go on with instead of a watched node's outputs, as many and of the same types;
+    /// `None` for its own. Asked before [`after`](Self::after), which then sees these.
+    fn replacement(&mut self, path: &str, node: &Node, outputs: &[Value]) -> Option<Vec<Value>> {
+        let _ = (path, node, outputs);
+        None
+    }
 }
 
 /// Looks at nothing.

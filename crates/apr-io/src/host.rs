@@ -27,6 +27,7 @@ const STACK: usize = 64 << 20;
 pub struct NativeHost<W> {
     crew: Crew,
     interrupt: Interrupt,
+    begun: Instant,
     warn: W,
 }
 
@@ -37,7 +38,7 @@ impl<W: Fn(&str, Option<Remedy>) + Sync> NativeHost<W> {
     /// once.
     pub fn new(threads: NonZeroUsize, interrupt: Interrupt, warn: W) -> Self {
         silence_guarded_panics();
-        Self { crew: Crew::new(threads), interrupt, warn }
+        Self { crew: Crew::new(threads), interrupt, begun: Instant::now(), warn }
     }
 }
 
@@ -57,6 +58,25 @@ impl<W: Fn(&str, Option<Remedy>) + Sync> Host for NativeHost<W> {
     fn now(&self) -> i64 {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         i64::try_from(now).unwrap_or(0)
+    }
+
+    fn elapsed(&self) -> Option<Duration> {
+        Some(self.begun.elapsed())
+    }
+
+    fn side_by_side(
+        &self,
+        first: &mut (dyn FnMut() + Send),
+        second: &mut (dyn FnMut() + Send),
+    ) -> bool {
+        thread::scope(|scope| {
+            let builder = thread::Builder::new().stack_size(STACK);
+            let Ok(handle) = builder.spawn_scoped(scope, second) else { return false };
+            first();
+            // A panic of the second job goes on here.
+            handle.join().unwrap_or_else(|panic| panic::resume_unwind(panic));
+            true
+        })
     }
 
     fn isolate(&self, what: &str, work: Box<dyn FnOnce() + Send>) -> Result<()> {

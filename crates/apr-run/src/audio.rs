@@ -9,6 +9,7 @@ use serde_json::Value as Json;
 
 use crate::error::{Remedy, RunError, RunResult};
 use crate::facts::Pooling;
+use crate::features::AudioInput;
 use crate::runner::{Prepared, Runner, meaning};
 use crate::scores::{normalize, pool};
 use crate::speech::{Spoken, collapsed, spoken};
@@ -138,16 +139,17 @@ impl Runner<'_> {
         body: &Body,
         name: &str,
         bytes: Vec<u8>,
-    ) -> RunResult<(String, Tensor)> {
+    ) -> RunResult<AudioInput> {
         let waveform = meaning(body, &body.inputs, Meaning::Waveform);
         let (input, is_raw) = match waveform {
             Some(input) => (input, false),
             None if detects_speech(body) => ("input", true),
             None => return Err(takes_no_audio()),
         };
-        let Decoded { sound, .. } = self.decode_audio(name, bytes, self.audio_rate())?;
-        let samples = if is_raw { tensor(sound.samples)? } else { self.waveform(&sound)? };
-        Ok((input.to_owned(), samples))
+        let Decoded { sound, file } = self.decode_audio(name, bytes, self.audio_rate())?;
+        let values = if is_raw { tensor(sound.samples.clone())? } else { self.waveform(&sound)? };
+        let inputs = vec![(input.to_owned(), values.into())];
+        Ok(AudioInput { inputs, file, samples: sound.samples })
     }
 
     /// Samples as the model's feature extractor makes them.

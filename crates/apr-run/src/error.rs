@@ -18,6 +18,8 @@ pub enum Remedy {
     MaxTokens,
     /// The inputs as arrays, by their names.
     Arrays,
+    /// The name of the input that an array is for.
+    NameInput,
     /// Ids of tokens instead of a text.
     TokenIds,
     /// Candidate texts beside an image.

@@ -5,9 +5,22 @@ use apr_infer::Value;
 
 pub use crate::images::ImageFeatures;
 
+use crate::audio::AudioFile;
 use crate::error::RunResult;
 use crate::runner::{Runner, meaning};
 use crate::transcription::LogMelInput;
+
+/// An audio file as the inputs of a graph.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct AudioInput {
+    /// By their names.
+    pub inputs: Vec<(String, Value)>,
+    /// The file.
+    pub file: AudioFile,
+    /// Its samples at the rate of the model, from -1 to 1.
+    pub samples: Vec<f32>,
+}
 
 /// What goes into a graph for an audio file: its log-mel spectrum, or its waveform.
 pub struct AudioFeatures<'f> {
@@ -36,12 +49,17 @@ impl<'f> AudioFeatures<'f> {
     /// What decoding ends with; [`RunError::Request`](crate::RunError::Request) where the graph
     /// takes no audio.
     pub fn inputs(&self, name: &str, bytes: Vec<u8>) -> RunResult<Vec<(String, Value)>> {
+        Ok(self.read(name, bytes)?.inputs)
+    }
+
+    /// The same with the samples that they are made of.
+    ///
+    /// # Errors
+    /// Those of [`inputs`](Self::inputs).
+    pub fn read(&self, name: &str, bytes: Vec<u8>) -> RunResult<AudioInput> {
         match &self.mel {
-            Some(mel) => mel.input(&self.runner, name, bytes),
-            None => {
-                let (input, samples) = self.runner.waveform_input(self.body, name, bytes)?;
-                Ok(vec![(input, samples.into())])
-            }
+            Some(mel) => mel.read(&self.runner, name, bytes),
+            None => self.runner.waveform_input(self.body, name, bytes),
         }
     }
 }

@@ -1,12 +1,14 @@
 //! What goes into a graph, as files have it: what it is, the type of the graph's input says.
 
-use apr_graph::{ElementType, ValueType};
+use apr_core::Escaped;
+use apr_graph::{Body, ElementType, Origin, Value as GraphValue, ValueType};
 use apr_infer::{Tensor, Value};
 use apr_registry::{Error, Result};
 use serde_json::Value as Json;
 
 use super::arrays::nested;
 use super::protobuf;
+use crate::error::{Remedy, RunError, RunResult};
 
 /// Most lists inside lists.
 const DEEPEST: usize = 32;
@@ -21,6 +23,17 @@ pub enum Given {
     Json(Json),
     /// A message of ONNX: `TensorProto`, `SequenceProto`, `OptionalProto` or `MapProto`.
     Protobuf(Vec<u8>),
+}
+
+/// An array of a file.
+#[derive(Debug, Clone)]
+pub struct GivenArray {
+    /// Its name in the file, or the one that the user gave.
+    pub name: Option<String>,
+    /// What it is.
+    pub value: Given,
+    /// The file, for errors.
+    pub file: String,
 }
 
 impl Given {
@@ -64,6 +77,68 @@ impl Given {
             },
         }
     }
+}
+
+/// Arrays as the inputs of a graph, each as the type that the graph expects; `is_only_file` where
+/// all are of one file.
+///
+/// # Errors
+/// [`RunError::Request`] for names that the graph does not have or that are there twice; E001 for
+/// what is no value of an input's type.
+pub fn array_inputs(
+    body: &Body,
+    found: &[GivenArray],
+    is_only_file: bool,
+) -> RunResult<Vec<(String, Value)>> {
+    let open: Vec<&GraphValue> = body.inputs.iter().map(|id| body.value(*id)).collect();
+    let named = |name: &str| open.iter().find(|value| value.name == name).copied();
+    let needed: Vec<_> = open.iter().filter(|value| value.origin == Origin::Input).collect();
+    let mut inputs: Vec<(String, Value)> = Vec::with_capacity(found.len());
+    for GivenArray { name, value: given, file } in found {
+        let value = match name {
+            Some(name) => {
+                // An .npy file names no array: its reader calls it so.
+                named(name).or_else(|| only(&needed).filter(|_| is_only_file && name == "array"))
+            }
+            None => only(&needed),
+        };
+        let Some(value) = value else { return Err(no_such_input(name.as_deref(), body)) };
+        if inputs.iter().any(|(given, _)| *given == value.name) {
+            let name = Escaped(&value.name);
+            let message = format!("the input '{name}' is given twice");
+            return Err(RunError::with_remedy(message, Remedy::NameInput));
+        }
+        let named = |error: Error| error.for_tensor(&value.name).in_file(file);
+        inputs.push((value.name.clone(), given.value(&value.kind).map_err(named)?));
+    }
+
+    Ok(inputs)
+}
+
+/// The only input that a model needs.
+fn only<'v>(needed: &[&&'v GraphValue]) -> Option<&'v GraphValue> {
+    match needed {
+        [value] => Some(value),
+        _ => None,
+    }
+}
+
+/// A sentence about the inputs that a graph has.
+#[must_use]
+pub fn inputs_of(body: &Body) -> String {
+    let needed =
+        body.inputs.iter().map(|id| body.value(*id)).filter(|value| value.origin == Origin::Input);
+    let names: Vec<String> = needed.map(|value| Escaped(&value.name).to_string()).collect();
+    format!("the model has the inputs {}", names.join(", "))
+}
+
+fn no_such_input(name: Option<&str>, body: &Body) -> RunError {
+    let has = inputs_of(body);
+    let message = match name {
+        Some(name) => format!("there is no input '{}'; {has}", Escaped(name)),
+        None => format!("which input is it? {has}"),
+    };
+    RunError::with_remedy(message, Remedy::NameInput)
 }
 
 /// The type of the elements, where it says one.

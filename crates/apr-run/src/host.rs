@@ -1,6 +1,7 @@
 //! What a run takes from its surroundings: threads, the time, whoever reads warnings.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use apr_infer::{Alone, Workers};
 use apr_registry::{Error, Result};
@@ -23,6 +24,22 @@ pub trait Host: Sync {
 
     /// Seconds since 1970, for chat templates that print the date.
     fn now(&self) -> i64;
+
+    /// Time since any fixed moment, for measuring; `None` where there is no clock.
+    fn elapsed(&self) -> Option<Duration> {
+        None
+    }
+
+    /// Runs two jobs that wait for each other, each on a thread of its own, and returns when both
+    /// are done. `false`, with nothing run, where there are no threads.
+    fn side_by_side(
+        &self,
+        first: &mut (dyn FnMut() + Send),
+        second: &mut (dyn FnMut() + Send),
+    ) -> bool {
+        let _ = (first, second);
+        false
+    }
 
     /// Runs `work`, which hands a stranger's file (`what`) to a library that may panic or never
     /// return on a hostile one: on a thread of its own where there are threads, and with a limit of

@@ -50,12 +50,12 @@ pub use audio::{AudioEncoder, AudioFile, AudioResult, AudioTask};
 pub use completion::{Completion, GenerateOptions, Generator, Prompt};
 pub use error::{Remedy, RunError, RunResult};
 pub use facts::{Facts, Pooling};
-pub use features::{AudioFeatures, ImageFeatures};
+pub use features::{AudioFeatures, AudioInput, ImageFeatures};
 pub use files::ArrayFile;
 pub use generation::{
     Chooser, Generation, GenerationOptions, LogProbability, TokenLogProbabilities,
 };
-pub use given::Given;
+pub use given::{Given, GivenArray, array_inputs, inputs_of};
 pub use host::{Host, NoHost};
 pub use images::{ImageEncoder, ImageResult, ImageTask, TextScore};
 pub use question_answering::{Answer, Answers, QuestionAnswering};

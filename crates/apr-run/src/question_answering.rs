@@ -95,15 +95,29 @@ impl<'q> QuestionAnswering<'q> {
         Ok(self.tokenizer.pair(question, &self.text, windows)?)
     }
 
-    /// Probabilities that an answer starts, and that it ends, at each token of a window.
-    fn scores(&self, window: &PairWindow) -> RunResult<[Vec<f64>; 2]> {
+    /// The graph's inputs for a question and the beginning of the text, as much as fits a window;
+    /// and the number of windows.
+    ///
+    /// # Errors
+    /// E008 for a text that is too long.
+    pub fn inputs(&self, question: &str) -> RunResult<(Vec<(String, Value)>, usize)> {
+        let windows = self.windows(question)?;
+        let first = windows.first().ok_or_else(|| RunError::request("the text is empty"))?;
+        Ok((self.window_inputs(first)?, windows.len()))
+    }
+
+    fn window_inputs(&self, window: &PairWindow) -> RunResult<Vec<(String, Value)>> {
         let mut inputs = self.part.token_inputs(&window.ids)?;
         let types = self.part.input(Meaning::TokenTypes);
         if let Some((_, value)) = inputs.iter_mut().find(|(name, _)| Some(name.as_str()) == types) {
             *value = Value::from(Tensor::new(vec![1, window.types.len()], window.types.clone())?);
         }
+        Ok(inputs)
+    }
 
-        let outputs = self.part.run(inputs, &ENDS)?.outputs;
+    /// Probabilities that an answer starts, and that it ends, at each token of a window.
+    fn scores(&self, window: &PairWindow) -> RunResult<[Vec<f64>; 2]> {
+        let outputs = self.part.run(self.window_inputs(window)?, &ENDS)?.outputs;
         let [start, end] = outputs.as_slice() else {
             return Err(Error::format("the graph has no start and end of an answer").into());
         };

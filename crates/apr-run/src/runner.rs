@@ -124,6 +124,18 @@ impl<'r> Runner<'r> {
         self.facts
     }
 
+    /// Its tensors by the names that the graphs use.
+    #[must_use]
+    pub fn weights(&self) -> &'r dyn CheckpointReader {
+        self.weights
+    }
+
+    /// The surroundings of its runs.
+    #[must_use]
+    pub fn host(&self) -> &'r dyn Host {
+        self.host
+    }
+
     /// What the run is to do.
     #[must_use]
     pub fn options(&self) -> &'r RunOptions {
@@ -178,12 +190,31 @@ impl<'r> Runner<'r> {
             .ok_or_else(|| RunError::request(format!("the model takes no {}", kind.name())))
     }
 
-    pub(crate) fn prepared(&self, part: &'r Runnable) -> RunResult<Prepared<'r>> {
+    /// A part, ready to run.
+    ///
+    /// # Errors
+    /// Those of [`Engine::prepare`].
+    pub fn prepared(&self, part: &'r Runnable) -> RunResult<Prepared<'r>> {
+        self.prepared_with(part, self.weights)
+    }
+
+    /// A part with other weights of the same names and shapes, ready to run.
+    ///
+    /// # Errors
+    /// Those of [`Engine::prepare`].
+    pub fn prepared_with<'p>(
+        &self,
+        part: &'p Runnable,
+        weights: &'p dyn CheckpointReader,
+    ) -> RunResult<Prepared<'p>>
+    where
+        'r: 'p,
+    {
         let mut limits = RunLimits::default();
         limits.max_memory = self.options.max_memory;
         limits.max_work = self.options.max_work;
         limits.seed = self.options.seed;
-        let session = Engine::prepare(&part.graph, self.weights, limits)?;
+        let session = Engine::prepare(&part.graph, weights, limits)?;
         Ok(Prepared { runner: *self, part, session })
     }
 
@@ -226,6 +257,18 @@ impl<'p> Prepared<'p> {
     #[must_use]
     pub fn name(&self) -> &'p str {
         &self.part.name
+    }
+
+    /// The model that it is a part of.
+    #[must_use]
+    pub fn runner(&self) -> &Runner<'p> {
+        &self.runner
+    }
+
+    /// The part as the model has it.
+    #[must_use]
+    pub fn runnable(&self) -> &'p Runnable {
+        self.part
     }
 
     /// What it computes.
@@ -275,11 +318,15 @@ impl<'p> Prepared<'p> {
         ENDS.iter().all(|end| names.contains(end))
     }
 
-    pub(crate) fn input(&self, what: Meaning) -> Option<&'p str> {
+    /// Name of the input that means this.
+    #[must_use]
+    pub fn input(&self, what: Meaning) -> Option<&'p str> {
         meaning(self.body(), &self.body().inputs, what)
     }
 
-    pub(crate) fn output(&self, what: Meaning) -> Option<&'p str> {
+    /// Name of the output that means this.
+    #[must_use]
+    pub fn output(&self, what: Meaning) -> Option<&'p str> {
         meaning(self.body(), &self.body().outputs, what)
     }
 
@@ -288,9 +335,20 @@ impl<'p> Prepared<'p> {
     /// # Errors
     /// Those of [`Session::run`]; E007 where the [`Host`] cancels it.
     pub fn run(&self, inputs: Vec<(String, Value)>, wanted: &[&str]) -> RunResult<Outcome> {
-        let host = self.runner.host;
-        let mut tap = UntilCancelled(host);
-        let outcome = self.session.run(inputs, wanted, host.workers(), &mut tap)?;
+        self.run_watched(inputs, wanted, &mut UntilCancelled(self.runner.host))
+    }
+
+    /// The same with a tap, which stops it where the [`Host`] cancels it.
+    ///
+    /// # Errors
+    /// Those of [`run`](Self::run); E007 where the tap stops it.
+    pub fn run_watched(
+        &self,
+        inputs: Vec<(String, Value)>,
+        wanted: &[&str],
+        tap: &mut dyn Tap,
+    ) -> RunResult<Outcome> {
+        let outcome = self.session.run(inputs, wanted, self.runner.host.workers(), tap)?;
         if outcome.stopped {
             return Err(Error::io(IoCause::Interrupted, "interrupted").into());
         }

@@ -13,6 +13,7 @@ use crate::audio::{AudioFile, Decoded, takes_no_audio};
 use crate::completion::warn_ignored;
 use crate::encoder_decoder::EncoderDecoder;
 use crate::error::{Remedy, RunError, RunResult};
+use crate::features::AudioInput;
 use crate::generation::{Generation, GenerationOptions};
 use crate::runner::Runner;
 use crate::tokens::Tokenizer;
@@ -116,32 +117,28 @@ impl LogMelInput {
         self.frames * self.hop
     }
 
-    /// The spectrum of a file, row by row.
-    fn spectrum(
-        &self,
-        runner: &Runner<'_>,
-        name: &str,
-        bytes: Vec<u8>,
-    ) -> RunResult<(Vec<f32>, AudioFile)> {
-        let Decoded { mut sound, file } = runner.decode_audio(name, bytes, self.rate)?;
-
-        // A short file is a window with silence behind it; of a longer one, the spectrum is made
-        // as a whole.
-        sound.samples.resize(sound.samples.len().max(self.window()), 0.0);
-        Ok((self.mel.spectrum(&sound.samples)?, file))
+    /// The spectrum of samples, row by row.
+    ///
+    /// A short file is a window with silence behind it; of a longer one, the spectrum is made as a
+    /// whole.
+    fn spectrum(&self, samples: &mut Vec<f32>) -> RunResult<Vec<f32>> {
+        samples.resize(samples.len().max(self.window()), 0.0);
+        Ok(self.mel.spectrum(samples)?)
     }
 
     /// The spectrum as the input of the graph, as long as the file is, and one window at least.
-    pub(crate) fn input(
+    pub(crate) fn read(
         &self,
         runner: &Runner<'_>,
         name: &str,
         bytes: Vec<u8>,
-    ) -> RunResult<Vec<(String, Value)>> {
-        let (spectrum, _) = self.spectrum(runner, name, bytes)?;
+    ) -> RunResult<AudioInput> {
+        let Decoded { mut sound, file } = runner.decode_audio(name, bytes, self.rate)?;
+        let spectrum = self.spectrum(&mut sound.samples)?;
         let frames = spectrum.len() / self.mels;
         let spectrum = Tensor::new(vec![1, self.mels, frames], spectrum)?;
-        Ok(vec![(self.input.clone(), spectrum.into())])
+        let inputs = vec![(self.input.clone(), spectrum.into())];
+        Ok(AudioInput { inputs, file, samples: sound.samples })
     }
 }
 
@@ -210,7 +207,10 @@ impl<'t> Transcriber<'t> {
     /// the model does not know; those of [`Session::run`](apr_infer::Session::run).
     pub fn transcribe(&self, name: &str, bytes: Vec<u8>) -> RunResult<Transcription> {
         let hearing = &self.hearing;
-        let (spectrum, report) = hearing.spectrum(&self.runner, name, bytes)?;
+        let Decoded { mut sound, file: report } =
+            self.runner.decode_audio(name, bytes, hearing.rate)?;
+        let spectrum = hearing.spectrum(&mut sound.samples)?;
+        drop(sound);
         let all = spectrum.len() / hearing.mels;
         let (window, frames) = (hearing.window(), hearing.frames);
         let step = window as f64 / f64::from(hearing.rate) / (frames / FRAMES_A_STEP) as f64;
@@ -280,6 +280,36 @@ impl<'t> Transcriber<'t> {
             ended: if left == 0 { "max_tokens" } else { "end" },
             ignored: self.settings.ignored().to_vec(),
         })
+    }
+
+    /// The tokens that a text begins with, and those that are written behind them for the encoder's
+    /// states of one window: `most` at most.
+    ///
+    /// # Errors
+    /// Those of [`transcribe`](Self::transcribe).
+    pub fn window_tokens(&self, states: &Value, most: usize) -> RunResult<(Vec<i64>, Vec<i64>)> {
+        let begin = self.begin(states)?;
+        let mut written = Vec::new();
+        if most > 0 {
+            written = self.write(states.clone(), &begin, most)?;
+        }
+        Ok((begin, written))
+    }
+
+    /// The text of tokens, without those that stand for times and tasks.
+    ///
+    /// # Errors
+    /// E001 where the tokenizer fails.
+    pub fn text_of(&self, tokens: &[i64]) -> RunResult<String> {
+        Ok(self.tokenizer.vocabulary().decode(&self.special.text_of(tokens))?)
+    }
+
+    /// The encoder's states of a window, given as its inputs.
+    ///
+    /// # Errors
+    /// Those of [`Session::run`](apr_infer::Session::run).
+    pub fn states(&self, inputs: Vec<(String, Value)>) -> RunResult<Value> {
+        self.parts.encode(inputs)
     }
 
     /// The part of a spectrum that begins at a frame, with nothing behind its end.

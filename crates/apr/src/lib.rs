@@ -85,21 +85,21 @@
 //!
 //! | feature | what it adds | crates | build, s |
 //! |---|---|---:|---:|
-//! | none | [`open`] and [`plan`] for `.apr` and safetensors, for browsers too | 29 | 0 |
-//! | `std` | kernels chosen by the processor's features at run time | 32 | 0 |
-//! | `native` | files and threads: [`Model`], [`Tensor`], [`write()`] | 41 | 0 |
-//! | `formats` | GGUF, PyTorch, ONNX, TorchScript, NumPy | 54 | 0 |
-//! | `ops` | families, graphs, [`convert`], [`apr_import`] and the reports of [`Model`] | 85 | 0 |
-//! | `quantize` | tensors get ggml's types; they are read without it | 85 | 0 |
-//! | `compression` | the codecs of `.apr` files | 44 | 0 |
-//! | `zstd-encoder` | Zstandard written as well as read; half of all code | 44 | 0 |
-//! | `encryption` | AES-256-GCM for passwords and recipients | 78 | 0 |
-//! | `signing` | Ed25519 signatures, licences | 65 | 0 |
-//! | `typed` | APRN, one model of a serde type in one file | 45 | 0 |
-//! | `ndarray` | tensors as arrays of that crate | 48 | 0 |
-//! | `hub` | models on hubs and servers: `hf://`, `https://`, `s3://` | 81 | 0 |
-//! | `infer` | models run: the module `run` | 94 | 0 |
-//! | `inputs` | tokenizers of every kind, chat templates, audio and image files | 180 | 0 |
+//! | none | [`open`] and [`plan`] for `.apr` and safetensors, for browsers too | 30 | 0 |
+//! | `std` | kernels chosen by the processor's features at run time | 33 | 0 |
+//! | `native` | files and threads: [`Model`], [`Tensor`], [`write()`] | 42 | 0 |
+//! | `formats` | GGUF, PyTorch, ONNX, TorchScript, NumPy | 55 | 0 |
+//! | `ops` | families, graphs, [`convert`], [`apr_import`] and the reports of [`Model`] | 89 | 0 |
+//! | `quantize` | tensors get ggml's types; they are read without it | 89 | 0 |
+//! | `compression` | the codecs of `.apr` files | 45 | 0 |
+//! | `zstd-encoder` | Zstandard written as well as read; half of all code | 45 | 0 |
+//! | `encryption` | AES-256-GCM for passwords and recipients | 79 | 0 |
+//! | `signing` | Ed25519 signatures, licences | 66 | 0 |
+//! | `typed` | APRN, one model of a serde type in one file | 46 | 0 |
+//! | `ndarray` | tensors as arrays of that crate | 49 | 0 |
+//! | `hub` | models on hubs and servers: `hf://`, `https://`, `s3://` | 82 | 0 |
+//! | `infer` | models run: the modules `run` and `trace` | 99 | 0 |
+//! | `inputs` | tokenizers of every kind, chat templates, audio and image files | 185 | 0 |
 //!
 //! Crates are those that are compiled, our own included, and seconds those of an optimized build on
 //! two cores; from `formats` on with `native`. `cargo xtask features --times` counts and builds.
@@ -116,6 +116,7 @@
 //! | [`seal`] | keys, encryption, signatures, licences |
 //! | [`typed`] | models of serde types |
 //! | `run` | running models on text, audio, images and arrays, with the feature `infer` |
+//! | `trace` | what every step of a run takes and makes, with `infer` |
 //! | [`watermark`] | a keyed mark in the weights |
 //! | [`job`] | conversions step by step, as front ends run them |
 //!
@@ -152,6 +153,8 @@ mod running;
 pub mod seal;
 #[cfg(feature = "native")]
 mod tensor;
+#[cfg(feature = "infer")]
+pub mod trace;
 #[cfg(all(feature = "native", feature = "typed"))]
 pub mod typed;
 #[cfg(feature = "ops")]

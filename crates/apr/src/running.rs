@@ -9,9 +9,43 @@ use apr_run::{
     TextEncoder, TextTask, Transcriber, TranscriptionOptions, with_runner,
 };
 
+use apr_trace::{Payload, Subject, Trace, TraceOptions};
+
 use crate::Model;
 
 impl Model {
+    /// Runs a payload through the model, and returns what every step takes and makes; `warn`
+    /// receives warnings.
+    ///
+    /// ```
+    /// use apr::run::RunOptions;
+    /// use apr::trace::{Payload, TraceOptions};
+    ///
+    /// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/tiny-llama");
+    /// let model = apr::Model::open(path)?;
+    /// let options = TraceOptions::new(RunOptions::reading());
+    /// let trace = model.trace(&Payload::Tokens(vec![1, 5, 20]), &options, |_, _| {})?;
+    /// assert!(trace.steps().any(|(_, step)| step.path == "layers.1/attention"));
+    /// # Ok::<(), apr::run::RunError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`run_with`](Self::run_with), and of running the model.
+    pub fn trace(
+        &self,
+        payload: &Payload,
+        options: &TraceOptions,
+        warn: impl Fn(&str, Option<Remedy>) + Sync,
+    ) -> RunResult<Trace> {
+        let threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
+        let host = NativeHost::new(threads, Interrupt::default(), warn);
+        let facts = Facts::of(self.reader())?;
+        let subject = Subject { source: &self.source(), facts: &facts };
+        let traced = apr_trace::trace(subject, payload, options, &host, None);
+        self.check_unchanged()?;
+        traced
+    }
+
     /// Prepares the model for running, and calls `then` with it; `warn` receives warnings. What
     /// runs several times, such as a chat, belongs into one call.
     ///

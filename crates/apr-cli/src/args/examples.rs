@@ -6,7 +6,7 @@ use clap::{Arg, Command};
 type Example = (&'static str, &'static str);
 
 /// By the words of the command.
-const EXAMPLES: [(&str, &[Example]); 40] = [
+const EXAMPLES: [(&str, &[Example]); 41] = [
     (
         "",
         &[
@@ -139,6 +139,24 @@ const EXAMPLES: [(&str, &[Example]); 40] = [
             (
                 "apr run clip --input cat.jpg --prompt \"a cat\" --prompt \"a dog\"",
                 "which text fits",
+            ),
+        ],
+    ),
+    (
+        "trace",
+        &[
+            ("apr trace llama.gguf --prompt \"Once upon a time\"", "time and memory of each block"),
+            (
+                "apr trace whisper-tiny --input speech.wav --trace-payload",
+                "what every step makes, and what is predicted",
+            ),
+            (
+                "apr trace MiniLM --prompt \"a text\" --export trace.perfetto",
+                "every operator on a time line, for ui.perfetto.dev",
+            ),
+            (
+                "apr trace vit --input cat.jpg --dump-activations activations",
+                "every activation as .npy",
             ),
         ],
     ),

@@ -14,6 +14,7 @@ mod run;
 pub(crate) mod settings;
 mod shard;
 mod tokenize;
+mod trace;
 mod upgrade;
 mod watermark;
 mod write;
@@ -41,6 +42,7 @@ pub(crate) use remote::{DownloadArgs, RemoteArgs};
 pub(crate) use run::{PoolingWay, RunArgs};
 pub(crate) use shard::{JoinArgs, ShardArgs};
 pub(crate) use tokenize::TokenizeArgs;
+pub(crate) use trace::TraceArgs;
 pub(crate) use upgrade::UpgradeArgs;
 pub(crate) use watermark::{DetectArgs, EmbedArgs, WatermarkAction};
 pub(crate) use write::{Precision, WriteArgs};
@@ -192,6 +194,8 @@ pub(crate) enum Command {
     Graph(GraphArgs),
     /// Run a model on text, audio, images or arrays
     Run(RunArgs),
+    /// Trace a run: time and memory of every step, activations, attention, predictions
+    Trace(TraceArgs),
     /// Tokenize text with a model's tokenizer, or decode token ids; needs no weights
     Tokenize(TokenizeArgs),
     /// Pack a model with its configuration and tokenizer into one .apr file

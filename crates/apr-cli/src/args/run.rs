@@ -141,7 +141,7 @@ pub(crate) enum PoolingWay {
 }
 
 /// A whole number, as `1000000000` or `1e9`.
-fn parse_steps(text: &str) -> Result<u64, String> {
+pub(super) fn parse_steps(text: &str) -> Result<u64, String> {
     let whole = text.parse().ok();
     let float = || text.parse::<f64>().ok().filter(|steps| (1.0..=u64::MAX as f64).contains(steps));
     #[expect(

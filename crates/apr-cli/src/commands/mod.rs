@@ -29,6 +29,7 @@ mod several;
 mod shard;
 mod sign;
 mod tensors;
+mod trace;
 mod upgrade;
 mod validate;
 mod watermark;
@@ -52,6 +53,7 @@ pub(crate) fn run(command: Command, context: &Context) -> Outcome {
         Command::Explain(args) => explain::run(&args, context),
         Command::Graph(args) => graph::run(&args, context),
         Command::Run(args) => run::run(&args, context),
+        Command::Trace(args) => trace::run(&args, context),
         Command::Tokenize(args) => run::tokenize::run(&args, context),
         Command::Import(args) => convert::import(&args, context),
         Command::Convert(args) => convert::convert(&args, context),

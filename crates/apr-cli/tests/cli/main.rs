@@ -62,6 +62,7 @@ mod support;
 mod tensors;
 mod terminal;
 mod torchscript;
+mod trace;
 mod unquantized;
 mod upgrade;
 mod watermark;

@@ -5,8 +5,8 @@
 use std::path::Path;
 use std::process::Command;
 
-use apr_graph::{BodyBuilder, ElementType, Graph, GraphBuilder, Meaning, View as Look, infer};
 use apr_bind::{Binder, Storage};
+use apr_graph::{BodyBuilder, ElementType, Graph, GraphBuilder, Meaning, View as Look, infer};
 use apr_ops::convert::{ConvertOptions, plan};
 use apr_registry::onnx::write::Model;
 use apr_registry::{DType, Limits, PlanOptions, Serial, TensorInfo};

@@ -2,15 +2,14 @@
 
 use std::io::{self, Write};
 
-use apr_graph::{Body, Graph, Meaning, Origin, Value as GraphValue};
+use apr_graph::{Body, Graph, Meaning};
 use apr_infer::Value;
 use apr_registry::Escaped;
 use apr_run::{
-    ArrayReport, AssumedInput, Prepared, RunReport, Tokenizer, assumed, known_inputs, report,
-    token_inputs,
+    ArrayReport, AssumedInput, GivenArray, Prepared, RunReport, Tokenizer, array_inputs, assumed,
+    known_inputs, report, token_inputs,
 };
 
-use super::given::GivenArray;
 use super::host;
 use super::job::{Job, outputs};
 use super::output::Output;
@@ -22,7 +21,7 @@ use crate::printer::{BOLD, DIM};
 /// Elements of an output that fit the terminal.
 const SHOWN: usize = 12;
 
-pub(super) fn run(job: &Job<'_>, arrays: Vec<GivenArray>, part: &Prepared<'_>) -> Outcome {
+pub(super) fn run(job: &Job<'_>, arrays: &[GivenArray], part: &Prepared<'_>) -> Outcome {
     let inputs = inputs(job, arrays, part.graph())?;
     show(job, inputs, part)
 }
@@ -98,64 +97,10 @@ fn show(job: &Job<'_>, mut inputs: Vec<(String, Value)>, part: &Prepared<'_>) ->
 /// The arrays of all files, each as the type that the graph expects.
 pub(super) fn inputs(
     job: &Job<'_>,
-    found: Vec<GivenArray>,
+    found: &[GivenArray],
     graph: &Graph,
 ) -> Outcome<Vec<(String, Value)>> {
-    let body = &graph.body;
-    let open: Vec<&GraphValue> = body.inputs.iter().map(|id| body.value(*id)).collect();
-    let named = |name: &str| open.iter().find(|value| value.name == name).copied();
-    let needed: Vec<_> = open.iter().filter(|value| value.origin == Origin::Input).collect();
-    let single = job.args.input.len() == 1;
-    let mut inputs: Vec<(String, Value)> = Vec::with_capacity(found.len());
-    for GivenArray { name, value: given, path } in found {
-        let value = match &name {
-            Some(name) => {
-                // An .npy file names no array: its reader calls it so.
-                named(name).or_else(|| only(&needed).filter(|_| single && name == "array"))
-            }
-            None => only(&needed),
-        };
-        let Some(value) = value else { return Err(no_such_input(name.as_deref(), body)) };
-        if inputs.iter().any(|(given, _)| *given == value.name) {
-            let name = Escaped(&value.name);
-            return Err(Failure::Usage(format!("--input: the input '{name}' is given twice")));
-        }
-        let message = |error: apr_registry::Error| {
-            Failure::Model(error.for_tensor(&value.name).in_file(path.display()))
-        };
-        inputs.push((value.name.clone(), given.value(&value.kind).map_err(message)?));
-    }
-
-    Ok(inputs)
-}
-
-/// The only input that a model needs.
-fn only<'v>(needed: &[&&'v GraphValue]) -> Option<&'v GraphValue> {
-    match needed {
-        [value] => Some(value),
-        _ => None,
-    }
-}
-
-/// A sentence about the inputs that a graph has.
-pub(super) fn inputs_of(body: &Body) -> String {
-    let needed =
-        body.inputs.iter().map(|id| body.value(*id)).filter(|value| value.origin == Origin::Input);
-    let names: Vec<String> = needed.map(|value| Escaped(&value.name).to_string()).collect();
-    format!("the model has the inputs {}", names.join(", "))
-}
-
-fn no_such_input(name: Option<&str>, body: &Body) -> Failure {
-    let has = inputs_of(body);
-    Failure::Usage(match name {
-        Some(name) => {
-            format!(
-                "there is no input '{}'; {has}. --input NAME=FILE says which one a file is for",
-                Escaped(name)
-            )
-        }
-        None => format!("which input is it? {has}: --input NAME=FILE"),
-    })
+    Ok(array_inputs(&graph.body, found, job.args.input.len() == 1)?)
 }
 
 /// Says what inputs were taken for, those that became the same in one line.

@@ -32,7 +32,7 @@ pub(super) fn is_a_value(parts: &[Runnable], args: &RunArgs) -> bool {
 }
 
 /// Makes them, and shows or writes them. Nothing of the model runs.
-pub(super) fn run(job: &Job<'_>, given: Given) -> Outcome {
+pub(super) fn run(job: &Job<'_>, given: &Given) -> Outcome {
     if job.args.want.len() > 1 {
         let message = "--want features stands alone: it is what goes in, and nothing runs";
         return Err(Failure::Usage(message.to_owned()));
@@ -56,7 +56,7 @@ pub(super) fn run(job: &Job<'_>, given: Given) -> Outcome {
 }
 
 /// What goes in, for each file.
-fn rows(job: &Job<'_>, given: Given, graph: &Graph) -> Outcome<Vec<Vec<(String, Value)>>> {
+fn rows(job: &Job<'_>, given: &Given, graph: &Graph) -> Outcome<Vec<Vec<(String, Value)>>> {
     let body = &graph.body;
     let name = |path: &Path| path.display().to_string();
     match given.kind() {
@@ -74,7 +74,7 @@ fn rows(job: &Job<'_>, given: Given, graph: &Graph) -> Outcome<Vec<Vec<(String, 
             };
             given.pictures.iter().map(inputs).collect()
         }
-        InputKind::Arrays => Ok(vec![arrays::inputs(job, given.arrays, graph)?]),
+        InputKind::Arrays => Ok(vec![arrays::inputs(job, &given.arrays, graph)?]),
         InputKind::Text => Ok(vec![arrays::text_inputs(job, &given.texts, body)?]),
     }
 }

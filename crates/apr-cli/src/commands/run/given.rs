@@ -6,36 +6,35 @@ use std::path::{Path, PathBuf};
 use apr_inputs::text::MAX_TEXT;
 use apr_io::io_error;
 use apr_registry::Error;
-use apr_run::{Given as Array, InputKind, arrays_of};
+use apr_run::{Given as Array, GivenArray, InputKind, arrays_of};
 
 use super::{pictures, sounds};
-use crate::args::RunArgs;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::model;
 
 /// Everything that goes in, by its kind.
 #[derive(Default)]
-pub(super) struct Given {
-    pub(super) texts: Vec<String>,
-    pub(super) sounds: Vec<PathBuf>,
-    pub(super) pictures: Vec<PathBuf>,
-    pub(super) arrays: Vec<GivenArray>,
+pub(in crate::commands) struct Given {
+    pub(in crate::commands) texts: Vec<String>,
+    pub(in crate::commands) sounds: Vec<PathBuf>,
+    pub(in crate::commands) pictures: Vec<PathBuf>,
+    pub(in crate::commands) arrays: Vec<GivenArray>,
 }
 
-/// An array of a file.
-pub(super) struct GivenArray {
-    /// Its name in the file, or the one that the user gave.
-    pub(super) name: Option<String>,
-    pub(super) value: Array,
-    /// The file.
-    pub(super) path: PathBuf,
+/// What was typed of it.
+pub(in crate::commands) struct Asked<'a> {
+    pub(in crate::commands) files: &'a [(Option<String>, PathBuf)],
+    pub(in crate::commands) prompts: &'a [String],
+    pub(in crate::commands) tokens: &'a [i64],
+    /// Whether standard input is the model.
+    pub(in crate::commands) is_stdin_taken: bool,
 }
 
 impl Given {
-    pub(super) fn of(args: &RunArgs, context: &Context) -> Outcome<Self> {
-        let mut given = Self { texts: args.prompt.clone(), ..Self::default() };
-        for (name, path) in &args.input {
+    pub(in crate::commands) fn of(asked: &Asked<'_>, context: &Context) -> Outcome<Self> {
+        let mut given = Self { texts: asked.prompts.to_vec(), ..Self::default() };
+        for (name, path) in asked.files {
             match (name, extension(path).as_str()) {
                 (None, "txt") => given.texts.push(read_text(path)?),
                 (None, sound) if sounds::EXTENSIONS.contains(&sound) => {
@@ -46,16 +45,17 @@ impl Given {
                 }
                 (name, _) => {
                     let arrays = named_arrays(name.as_deref(), path, context)?;
-                    let of_file = |(name, value)| GivenArray { name, value, path: path.clone() };
+                    let file = path.display().to_string();
+                    let of_file = |(name, value)| GivenArray { name, value, file: file.clone() };
                     given.arrays.extend(arrays.into_iter().map(of_file));
                 }
             }
         }
 
-        let nothing = given.texts.is_empty() && args.input.is_empty() && args.tokens.is_empty();
+        let nothing = given.texts.is_empty() && asked.files.is_empty() && asked.tokens.is_empty();
 
         // Otherwise standard input is the model.
-        if nothing && args.model.as_os_str() != "-" {
+        if nothing && !asked.is_stdin_taken {
             given.texts.extend(piped_text()?);
         }
 
@@ -98,7 +98,7 @@ fn extension(path: &Path) -> String {
 }
 
 /// The bytes of an audio or image file, which must fit the memory limit.
-pub(super) fn read_media(path: &Path, context: &Context) -> Outcome<Vec<u8>> {
+pub(in crate::commands) fn read_media(path: &Path, context: &Context) -> Outcome<Vec<u8>> {
     let wrong = |error| io_error(&error, path);
     let len = std::fs::metadata(path).map_err(wrong)?.len();
     if len > context.max_memory() {

@@ -5,7 +5,7 @@ mod arrays;
 mod completion;
 mod features;
 mod generation;
-mod given;
+pub(super) mod given;
 mod job;
 mod output;
 mod pictures;
@@ -18,10 +18,10 @@ mod transcription;
 
 use apr_graph::{Body, Meaning};
 use apr_io::NativeHost;
-use apr_run::{Facts, Host, Pooling, Prepared, RunOptions, Transcriber, with_runner};
+use apr_run::{Facts, Host, Pooling, Prepared, RunOptions, Transcriber, inputs_of, with_runner};
 use apr_source::Source;
 
-use self::given::Given;
+use self::given::{Asked, Given};
 use self::job::Job;
 use crate::args::{PoolingWay, RunArgs};
 use crate::context::Context;
@@ -38,8 +38,14 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome {
         .named(&model.name)
         .taken_for(&architecture);
 
-    check_tokens(args, &facts)?;
-    let given = Given::of(args, context)?;
+    check_vocabulary(&args.tokens, &facts)?;
+    let asked = Asked {
+        files: &args.input,
+        prompts: &args.prompt,
+        tokens: &args.tokens,
+        is_stdin_taken: args.model.as_os_str() == "-",
+    };
+    let given = Given::of(&asked, context)?;
     let media = !(given.sounds.is_empty() && given.pictures.is_empty());
     if media && !args.want.is_empty() && !features::are_wanted(args) {
         let message = "--want is for arrays and texts: give the sound or picture as an array \
@@ -55,7 +61,7 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome {
     with_runner(&source, &facts, &options, &host, |runner| {
         let job = Job { args, context, runner, name: &model.name };
         if features::are_wanted(args) && !features::is_a_value(runner.parts(), args) {
-            return features::run(&job, given);
+            return features::run(&job, &given);
         }
         if args.part.is_none() && goes_on && args.want.is_empty() && runner.has_decoder() {
             let transcribes = !given.sounds.is_empty();
@@ -66,7 +72,7 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome {
                 (false, true) => Err(Failure::Usage("the model takes no text".to_owned())),
             };
         }
-        dispatch(&job, given, runner.prepare()?)
+        dispatch(&job, &given, runner.prepare()?)
     })
 }
 
@@ -85,7 +91,7 @@ fn options(args: &RunArgs, context: &Context) -> RunOptions {
 }
 
 /// Threads, the interrupt, and warnings with the options that help.
-fn host(context: &Context) -> impl Host {
+pub(super) fn host(context: &Context) -> impl Host {
     let printer = context.printer;
     NativeHost::new(context.threads(), context.interrupt.clone(), move |message: &str, remedy| {
         printer.warn(&remedy::with_advice(message, remedy));
@@ -93,7 +99,7 @@ fn host(context: &Context) -> impl Host {
 }
 
 /// Does with what is given what the model is for.
-fn dispatch(job: &Job<'_>, given: Given, part: Prepared<'_>) -> Outcome {
+fn dispatch(job: &Job<'_>, given: &Given, part: Prepared<'_>) -> Outcome {
     let has_text =
         !(given.texts.is_empty() && job.args.tokens.is_empty()) && given.pictures.is_empty();
     let writes = has_text && (part.generates() || given.texts.is_empty());
@@ -116,7 +122,7 @@ fn dispatch(job: &Job<'_>, given: Given, part: Prepared<'_>) -> Outcome {
         return pictures::run(job, &given.pictures, &given.texts, part);
     }
     if !has_text {
-        return arrays::run(job, given.arrays, &part);
+        return arrays::run(job, &given.arrays, &part);
     }
 
     match part.takes(Meaning::TokenIds) {
@@ -134,7 +140,7 @@ fn dispatch(job: &Job<'_>, given: Given, part: Prepared<'_>) -> Outcome {
 }
 
 fn takes_no(what: &str, body: &Body) -> Failure {
-    Failure::Usage(format!("the model takes no {what}; {}", arrays::inputs_of(body)))
+    Failure::Usage(format!("the model takes no {what}; {}", inputs_of(body)))
 }
 
 /// Refuses options that would do nothing.
@@ -169,10 +175,10 @@ fn check_options(args: &RunArgs, transcribes: bool, writes: bool) -> Outcome {
 }
 
 /// Refuses tokens that the model does not have.
-fn check_tokens(args: &RunArgs, facts: &Facts) -> Outcome {
+pub(super) fn check_vocabulary(tokens: &[i64], facts: &Facts) -> Outcome {
     let Some(size) = facts.vocabulary() else { return Ok(()) };
     let is_beyond = |token: &&i64| usize::try_from(**token).map_or(true, |token| token >= size);
-    match args.tokens.iter().find(is_beyond) {
+    match tokens.iter().find(is_beyond) {
         Some(token) => Err(Failure::Usage(format!(
             "--tokens: {token} is beyond the model's vocabulary of {size} tokens, 0 to {}",
             size - 1

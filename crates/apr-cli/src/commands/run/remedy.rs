@@ -13,6 +13,7 @@ pub(super) fn advice(remedy: Remedy) -> &'static str {
         Remedy::Part => "--part NAME chooses one",
         Remedy::MaxTokens => "--max-tokens says how many to generate",
         Remedy::Arrays => "give arrays, --input NAME=FILE",
+        Remedy::NameInput => "--input NAME=FILE says which one a file is for",
         Remedy::TokenIds => "give ids of tokens, --tokens 1,15,7",
         Remedy::CandidateTexts => "give texts that may fit: --prompt \"a cat\" --prompt \"a dog\"",
         Remedy::NoLanguage => "leave --language and --translate out",

@@ -1,0 +1,92 @@
+//! Arguments of `trace`.
+
+use std::path::PathBuf;
+
+use apr_trace::Level;
+use clap::{Args, ValueEnum};
+
+use super::look::parse_named_file;
+use super::run::{parse_steps, parse_token};
+
+/// Arguments of `trace`.
+#[derive(Debug, Args)]
+pub(crate) struct TraceArgs {
+    /// File, folder, shard index, or - for standard input
+    pub(crate) model: PathBuf,
+    /// Input file, may be given several times: arrays (.npy, .npz, .safetensors, .json, ONNX .pb),
+    /// text (.txt), audio (.wav, .flac, .mp3, ...), image (.png, .jpg, ...); NAME= names the graph
+    /// input of an array
+    #[arg(short, long, value_name = "[NAME=]FILE", value_parser = parse_named_file)]
+    pub(crate) input: Vec<(Option<String>, PathBuf)>,
+    /// Prompt; also read from a pipe
+    #[arg(long, value_name = "TEXT", conflicts_with = "tokens", allow_hyphen_values = true)]
+    pub(crate) prompt: Option<String>,
+    /// Text that contains the answer to --prompt, for extractive question answering
+    #[arg(long, value_name = "TEXT", requires = "prompt", allow_hyphen_values = true)]
+    pub(crate) context: Option<String>,
+    /// Apply the model's chat template to the prompt
+    #[arg(long, conflicts_with_all = ["tokens", "context"])]
+    pub(crate) chat: bool,
+    /// System prompt of the chat
+    #[arg(long, value_name = "TEXT", requires = "chat", allow_hyphen_values = true)]
+    pub(crate) system: Option<String>,
+    /// Prompt as token ids, comma-separated
+    #[arg(
+        long, value_name = "IDS", value_delimiter = ',', conflicts_with = "input",
+        allow_hyphen_values = true, value_parser = parse_token
+    )]
+    pub(crate) tokens: Vec<i64>,
+    /// Number of tokens to generate greedily and to trace behind the prompt [default: 0; 16 for
+    /// models with an encoder and a decoder]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub(crate) max_tokens: Option<usize>,
+    /// What one step is: an operator, a block such as attention, or a layer
+    #[arg(long, value_name = "LEVEL", value_enum, default_value_t = StepLevel::Block)]
+    pub(crate) level: StepLevel,
+    /// Show every step with shape, statistics, distribution and attention, and the top predictions
+    #[arg(long, visible_alias = "payload")]
+    pub(crate) trace_payload: bool,
+    /// Write the trace: .json, or .perfetto for ui.perfetto.dev and chrome://tracing
+    #[arg(long, value_name = "FILE")]
+    pub(crate) export: Option<PathBuf>,
+    /// Write every activation as DIR/PART/PATH.npy
+    #[arg(long, value_name = "DIR")]
+    pub(crate) dump_activations: Option<PathBuf>,
+    /// Overwrite existing outputs
+    #[arg(short = 'f', long)]
+    pub(crate) overwrite: bool,
+    /// Part of a model that has several, such as encoder_model
+    #[arg(long, value_name = "NAME")]
+    pub(crate) part: Option<String>,
+    /// Number of predictions to show
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    pub(crate) top: usize,
+    /// Truncate text to the model's context
+    #[arg(long)]
+    pub(crate) truncate: bool,
+    /// Work limit of each graph run in steps of about a nanosecond, such as 1e12 [default: by the
+    /// sizes of weights and inputs]
+    #[arg(long, value_name = "N", value_parser = parse_steps)]
+    pub(crate) max_work: Option<u64>,
+    /// Task of the head, such as text-generation or CausalLM [default: by the configuration]
+    #[arg(long, value_name = "TASK")]
+    pub(crate) task: Option<String>,
+}
+
+/// What one step is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum StepLevel {
+    Op,
+    Block,
+    Layer,
+}
+
+impl From<StepLevel> for Level {
+    fn from(level: StepLevel) -> Self {
+        match level {
+            StepLevel::Op => Self::Op,
+            StepLevel::Block => Self::Block,
+            StepLevel::Layer => Self::Layer,
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! Traces and activations as files.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use apr_infer::Value;
+use apr_io::{AtomicOutput, Target, io_error};
+use apr_ops::document::write_json;
+use apr_registry::{Error, IoCause};
+use apr_run::ArrayFile;
+use apr_trace::{Trace, perfetto};
+use tempfile::TempDir;
+
+use crate::args::TraceArgs;
+use crate::commands::beside::write_text;
+use crate::failure::{Failure, Outcome};
+use crate::printer::Printer;
+
+/// How a trace is written.
+#[derive(Clone, Copy)]
+enum Kind {
+    Json,
+    Perfetto,
+}
+
+/// Where a trace is written.
+pub(super) struct Export<'a> {
+    path: &'a Path,
+    kind: Kind,
+    overwrite: bool,
+}
+
+impl<'a> Export<'a> {
+    /// What `--export` asks for. A file that is there, or whose kind is not known, is refused
+    /// before anything runs.
+    pub(super) fn of(args: &'a TraceArgs) -> Outcome<Option<Self>> {
+        let Some(path) = args.export.as_deref() else { return Ok(None) };
+        let extension = path.extension().unwrap_or_default().to_string_lossy();
+        let kind = match extension.to_ascii_lowercase().as_str() {
+            "json" => Kind::Json,
+            "perfetto" | "pftrace" => Kind::Perfetto,
+            _ => {
+                let name = path.display();
+                let message = format!("{name}: a trace is written as .json or .perfetto");
+                return Err(Failure::Usage(message));
+            }
+        };
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+
+        // Dropped at once: this only asks whether the file may be written.
+        AtomicOutput::create(Target::File(path.to_path_buf()), args.overwrite, [&*name])?;
+        Ok(Some(Self { path, kind, overwrite: args.overwrite }))
+    }
+
+    /// Writes it, all of it or nothing.
+    pub(super) fn write(&self, trace: &Trace, printer: &Printer) -> Outcome {
+        let bytes = match self.kind {
+            Kind::Perfetto => perfetto(trace),
+            Kind::Json => {
+                let mut bytes = Vec::new();
+                write_json(&mut bytes, trace)?;
+                bytes.push(b'\n');
+                bytes
+            }
+        };
+        write_text(self.path, &bytes, self.overwrite, printer)
+    }
+}
+
+/// Activations on their way into a folder, which gets them when all are there.
+pub(super) struct Activations {
+    target: PathBuf,
+    /// Beside the target, so that files can be moved.
+    made: TempDir,
+    written: Vec<PathBuf>,
+    /// Values that are no arrays.
+    left_out: Vec<String>,
+}
+
+impl Activations {
+    /// What `--dump-activations` asks for. A folder that is there and not empty is refused before
+    /// anything runs.
+    pub(super) fn of(args: &TraceArgs) -> Outcome<Option<Self>> {
+        let Some(target) = args.dump_activations.clone() else { return Ok(None) };
+        let wrong = |error: std::io::Error| io_error(&error, &target);
+        if target.exists() {
+            let is_empty = fs::read_dir(&target).map_err(wrong)?.next().is_none();
+            if !is_empty && !args.overwrite {
+                let error = Error::io(IoCause::AlreadyExists, "the folder is not empty");
+                return Err(error.in_file(target.display()).into());
+            }
+        }
+        let parent = target.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let parent = parent.unwrap_or(Path::new("."));
+        let made = tempfile::Builder::new().prefix(".activations-").tempdir_in(parent);
+        let made = made.map_err(wrong)?;
+        Ok(Some(Self { target, made, written: Vec::new(), left_out: Vec::new() }))
+    }
+
+    /// Writes a value.
+    pub(super) fn write(
+        &mut self,
+        part: &str,
+        path: &str,
+        value: &Value,
+    ) -> apr_registry::Result<()> {
+        let named = [("array".to_owned(), value.clone())];
+        let Ok(bytes) = ArrayFile::Npy.bytes(&named) else {
+            self.left_out.push(path.to_owned());
+            return Ok(());
+        };
+        let place = Path::new(&component(part)).join(place_of(path));
+        let file = self.made.path().join(&place);
+        let folder = file.parent().unwrap_or(self.made.path());
+        fs::create_dir_all(folder)
+            .and_then(|()| fs::write(&file, bytes))
+            .map_err(|error| io_error(&error, &self.target.join(&place)))?;
+        self.written.push(place);
+        Ok(())
+    }
+
+    /// Moves all of them into the folder.
+    pub(super) fn finish(self, printer: &Printer) -> Outcome {
+        for place in &self.written {
+            let target = self.target.join(place);
+            let folder = target.parent().unwrap_or(&self.target);
+            fs::create_dir_all(folder)
+                .and_then(|()| fs::rename(self.made.path().join(place), &target))
+                .map_err(|error| io_error(&error, &target))?;
+        }
+        if !self.left_out.is_empty() {
+            let (count, first) = (self.left_out.len(), &self.left_out[0]);
+            printer.warn(&format!(
+                "{count} values are no arrays that .npy has a type for, and are not written, such \
+                 as {first}"
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Where the value of a path is within a folder: files name paths, so no component leads out of it.
+fn place_of(path: &str) -> PathBuf {
+    let mut place: PathBuf =
+        path.split('/').filter(|part| !part.is_empty()).map(component).collect();
+    let name = place.file_name().map_or_else(|| "value".into(), std::ffi::OsStr::to_os_string);
+    let mut name = name.to_string_lossy().into_owned();
+    name.push_str(".npy");
+    place.set_file_name(name);
+    place
+}
+
+/// A name that is a file's on every system.
+fn component(name: &str) -> String {
+    /// Most bytes of a file's name, less the extension.
+    const LONGEST: usize = 240;
+    let plain = |c: char| if c.is_control() || "\\/:*?\"<>|".contains(c) { '_' } else { c };
+    let mut name: String = name.chars().map(plain).collect();
+    if name.chars().all(|c| c == '.') {
+        name = "_".repeat(name.len().max(1));
+    }
+    while name.len() > LONGEST {
+        name.pop();
+    }
+    name
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_path_leads_out_of_the_folder() {
+        for (path, place) in [
+            ("layers.3/attention/query", "layers.3/attention/query.npy"),
+            ("/bert/encoder/Add_1", "bert/encoder/Add_1.npy"),
+            ("../../etc/passwd", "__/__/etc/passwd.npy"),
+            ("onnx::MatMul_12", "onnx__MatMul_12.npy"),
+            ("a\\..\\b", "a_.._b.npy"),
+            ("", "value.npy"),
+        ] {
+            assert_eq!(place_of(path), Path::new(place), "{path}");
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! `apr trace`.
+
+mod export;
+mod payload;
+mod render;
+
+use apr_run::{Facts, RunOptions};
+use apr_source::Source;
+use apr_trace::{Subject, TraceOptions, ValueSink, trace};
+
+use self::export::{Activations, Export};
+use crate::args::TraceArgs;
+use crate::commands::run::host;
+use crate::context::Context;
+use crate::failure::Outcome;
+use crate::model;
+
+/// Traces a model.
+pub(super) fn run(args: &TraceArgs, context: &Context) -> Outcome {
+    let export = Export::of(args)?;
+    let activations = Activations::of(args)?;
+    let model = model::open_with_companions(&args.model, context)?;
+    model.reader.warnings().iter().for_each(|warning| context.printer.warn(warning));
+    let facts = Facts::of(&*model.reader)?;
+    let payload = payload::of(args, &facts, context)?;
+    let architecture = context.architecture()?;
+    let source = Source::new(&*model.reader, context.families()?)
+        .named(&model.name)
+        .taken_for(&architecture);
+
+    let mut options = TraceOptions::new(run_options(args, context));
+    options.level = args.level.into();
+    options.payload = args.trace_payload;
+    options.max_tokens = args.max_tokens;
+    let subject = Subject { source: &source, facts: &facts };
+    let host = host(context);
+    let traced = match activations {
+        None => trace(subject, &payload, &options, &host, None)?,
+        Some(mut activations) => {
+            let mut write =
+                |part: &str, path: &str, value: &_| activations.write(part, path, value);
+            let sink: &mut ValueSink<'_> = &mut write;
+            let traced = trace(subject, &payload, &options, &host, Some(sink))?;
+            context.sources.check_unchanged()?;
+            activations.finish(&context.printer)?;
+            traced
+        }
+    };
+    context.sources.check_unchanged()?;
+    if let Some(export) = export {
+        export.write(&traced, &context.printer)?;
+    }
+
+    context.printer.report(&traced, |out, traced| match args.trace_payload {
+        true => render::payload(out, traced),
+        false => render::table(out, traced),
+    })
+}
+
+/// What the options ask for, whatever goes in.
+fn run_options(args: &TraceArgs, context: &Context) -> RunOptions {
+    let mut options = RunOptions::reading();
+    options.task.clone_from(&args.task);
+    options.part.clone_from(&args.part);
+    options.max_memory = context.max_memory();
+    options.max_work = args.max_work;
+    options.truncate = args.truncate;
+    options.top = args.top;
+    options
+}

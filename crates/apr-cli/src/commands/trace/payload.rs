@@ -1,0 +1,56 @@
+//! What goes in, as it was typed.
+
+use apr_run::Facts;
+use apr_trace::Payload;
+
+use crate::args::TraceArgs;
+use crate::commands::run::check_vocabulary;
+use crate::commands::run::given::{Asked, Given, read_media};
+use crate::context::Context;
+use crate::failure::{Failure, Outcome};
+
+/// What a model is to be given.
+pub(super) fn of(args: &TraceArgs, facts: &Facts, context: &Context) -> Outcome<Payload> {
+    check_vocabulary(&args.tokens, facts)?;
+    let prompts: Vec<String> = args.prompt.iter().cloned().collect();
+    let asked = Asked {
+        files: &args.input,
+        prompts: &prompts,
+        tokens: &args.tokens,
+        is_stdin_taken: args.model.as_os_str() == "-",
+    };
+    let given = Given::of(&asked, context)?;
+    if given.texts.len() + given.sounds.len() > 1 || given.pictures.len() > 1 {
+        let message = "a trace is of one input: give one text, sound or picture";
+        return Err(Failure::Usage(message.to_owned()));
+    }
+
+    let file = |path: &std::path::Path| -> Outcome<_> {
+        Ok((path.display().to_string(), read_media(path, context)?))
+    };
+    if let Some(path) = given.sounds.first() {
+        let (name, bytes) = file(path)?;
+        return Ok(Payload::Audio { name, bytes });
+    }
+    if let Some(path) = given.pictures.first() {
+        let (name, bytes) = file(path)?;
+        return Ok(Payload::Image { name, bytes, text: given.texts.first().cloned() });
+    }
+    if !given.arrays.is_empty() {
+        let is_only_file = args.input.len() == 1;
+        return Ok(Payload::Arrays { arrays: given.arrays, is_only_file });
+    }
+    if !args.tokens.is_empty() {
+        return Ok(Payload::Tokens(args.tokens.clone()));
+    }
+    let Some(prompt) = given.texts.first() else {
+        let message = "nothing to trace: --prompt TEXT, --tokens IDS, or --input FILE gives an \
+                       input";
+        return Err(Failure::Usage(message.to_owned()));
+    };
+    Ok(Payload::Text {
+        prompt: prompt.clone(),
+        chat: args.chat.then(|| args.system.clone()),
+        context: args.context.clone(),
+    })
+}

@@ -1,0 +1,210 @@
+//! `apr trace`: what every step makes, beside what transformers and NumPy say of it.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use serde_json::Value;
+
+use crate::support::Sandbox;
+
+const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures");
+
+/// What transformers computes: `fixtures/golden_traces/make.py`.
+fn golden(name: &str) -> Value {
+    let path = format!("{FIXTURES}/golden_traces/{name}.json");
+    serde_json::from_str(&fs::read_to_string(path).expect("the fixture")).expect("JSON")
+}
+
+fn ids(golden: &Value) -> String {
+    let ids: Vec<String> =
+        golden["ids"].as_array().expect("ids").iter().map(Value::to_string).collect();
+    ids.join(",")
+}
+
+/// The steps of a trace by their paths.
+fn steps(trace: &Value) -> BTreeMap<String, Value> {
+    let steps = trace["passes"].as_array().expect("passes").iter();
+    let steps = steps.flat_map(|pass| pass["steps"].as_array().expect("steps"));
+    steps.map(|step| (step["path"].as_str().expect("a path").to_owned(), step.clone())).collect()
+}
+
+fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap_or_else(|| panic!("{value} is no number"))
+}
+
+/// Whether statistics are those of the reference, which computed in another order.
+fn assert_close(path: &str, ours: &Value, theirs: &Value) {
+    assert_eq!(ours["shape"], theirs["shape"], "{path}");
+    let ours = &ours["statistics"];
+    assert_eq!(ours["count"], theirs["count"], "{path}");
+    let scale = number(&theirs["max"]).abs().max(number(&theirs["min"]).abs());
+    for name in ["min", "max", "mean", "std", "l2"] {
+        let (ours, theirs) = (number(&ours[name]), number(&theirs[name]));
+        let far = (ours - theirs).abs();
+        assert!(far <= 1e-5 * theirs.abs().max(scale), "{path}: {name} {ours}, not {theirs}");
+    }
+
+    assert_eq!(ours["largest_at"], theirs["largest_at"], "{path}");
+
+    // A value at the edge of a column may fall into the next one.
+    let counts = |of: &Value| -> Vec<f64> {
+        of["distribution"].as_array().expect("columns").iter().map(number).collect()
+    };
+    let moved: f64 =
+        counts(ours).iter().zip(counts(theirs)).map(|(ours, theirs)| (ours - theirs).abs()).sum();
+    assert!(moved <= 2.0 + 0.01 * number(&theirs["count"]), "{path}: {moved} moved");
+}
+
+#[test]
+fn qa_100_a_canonical_trace_is_that_of_transformers() {
+    let sandbox = Sandbox::new();
+    for (name, folder) in [("tiny-llama", "tiny-llama"), ("tiny-bert", "run/tiny-bert")] {
+        let golden = golden(name);
+        let line = format!(
+            "trace {FIXTURES}/{folder} --tokens {} --level op --trace-payload --json",
+            ids(&golden)
+        );
+        let trace = sandbox.apr(&line).ok().json();
+        assert_eq!(trace["version"], 1);
+        let steps = steps(&trace);
+        let values = golden["values"].as_object().expect("values");
+        assert!(values.len() >= 5);
+        for (path, theirs) in values {
+            let ours = steps.get(path).unwrap_or_else(|| panic!("{name} has no step {path}"));
+            assert_close(path, ours, theirs);
+        }
+
+        for layer in golden["attention"].as_array().expect("layers") {
+            let at = format!("layers.{}/attention", layer["layer"]);
+            let found = steps
+                .iter()
+                .find(|(path, step)| path.starts_with(&at) && step["attention"].is_object());
+            let (_, step) = found.expect("a softmax");
+            let theirs = layer["peak"].as_array().expect("heads").iter().map(number);
+            let ours = step["attention"]["peak"].as_array().expect("heads").iter().map(number);
+            for (ours, theirs) in ours.zip(theirs) {
+                assert!((ours - theirs).abs() < 1e-5, "{at}: {ours}, not {theirs}");
+            }
+            assert_eq!(step["attention"]["sums_to_one"], true);
+        }
+
+        let predictions = golden["predictions"].as_array().cloned().unwrap_or_default();
+        for (at, theirs) in predictions.iter().enumerate() {
+            let ours = &trace["predictions"][0]["top"][at];
+            assert_eq!(ours["id"], theirs["id"], "{name}");
+            let far = number(&ours["probability"]) - number(&theirs["probability"]);
+            assert!(far.abs() < 1e-5, "{name}: {ours}, not {theirs}");
+        }
+    }
+}
+
+#[test]
+fn a_table_has_a_row_for_each_block_and_the_total() {
+    let sandbox = Sandbox::new();
+    let trace = |rest: &str| {
+        sandbox.apr(&format!("trace {FIXTURES}/tiny-llama --prompt 12+34= {rest}")).ok()
+    };
+    let table = trace("");
+    table.says(&["Layer", "Time (ms)", "Memory (MB)", "layers.1/attention ", "TOTAL"]);
+    trace("--level layer").says(&["layers.0 ", "layers.1 ", "TOTAL"]);
+    trace("--level op").says(&["layers.0/attention/query ", "head/logits "]);
+
+    // The times of all steps are the total, at every level.
+    for level in ["op", "block", "layer"] {
+        let report = trace(&format!("--level {level} --json")).json();
+        let times: f64 = steps(&report).values().map(|step| number(&step["micros"])).sum();
+        let total = number(&report["micros"]);
+        assert!((times - total).abs() <= 1e-6 * total, "{level}: {times} of {total}");
+        let operators: u64 = steps(&report).values().filter_map(|s| s["operators"].as_u64()).sum();
+        assert_eq!(
+            Some(operators),
+            report["passes"][0]["operators"].as_array().map(|list| list.len() as u64)
+        );
+    }
+}
+
+#[test]
+fn qa_64_a_trace_is_json_on_standard_output_and_in_a_file() {
+    let sandbox = Sandbox::new();
+    let line = format!("trace {FIXTURES}/tiny-llama --prompt 12+34= --trace-payload");
+    sandbox.apr(&format!("{line} --export t.json --export-unknown")).fails(2, &["--export"]);
+    sandbox.apr(&format!("{line} --export t.json")).ok();
+    let file: Value = serde_json::from_slice(&sandbox.read("t.json")).expect("JSON");
+    assert_eq!(file["version"], 1);
+    assert_eq!(file["input"], "\"12+34=\"");
+    sandbox.apr(&format!("{line} --export t.json")).fails(1, &["t.json", "--overwrite"]);
+    sandbox.apr(&format!("{line} --export t.json -f")).ok();
+    sandbox.apr(&format!("{line} --export t.txt")).fails(2, &[".json or .perfetto"]);
+
+    // A damaged sound is an error, and nothing is written.
+    let sandbox = sandbox.with("broken.wav", b"RIFF\x24\0\0\0WAVEfmt ");
+    let line = format!("trace {FIXTURES}/run/tiny-whisper -i broken.wav --export broken.json");
+    sandbox.apr(&line).fails(4, &["broken.wav"]);
+    assert!(!sandbox.files().iter().any(|name| name.contains("broken.json")));
+}
+
+#[test]
+fn activations_are_what_run_returns_under_their_paths() {
+    let sandbox = Sandbox::new();
+    let model = format!("{FIXTURES}/tiny-llama");
+    sandbox.apr(&format!("trace {model} --tokens 1,5,20,7 --dump-activations act")).ok();
+    for path in ["layers.1/attention/query", "layers.0/mlp_sum", "embeddings/tokens"] {
+        sandbox.apr(&format!("run {model} --tokens 1,5,20,7 --want {path} -o want.npy -f")).ok();
+        assert_eq!(sandbox.read(&format!("act/model/{path}.npy")), sandbox.read("want.npy"));
+    }
+    sandbox
+        .apr(&format!("trace {model} --tokens 1,5 --dump-activations act"))
+        .fails(1, &["act", "--overwrite"]);
+    assert!(!sandbox.files().iter().any(|name| name.contains(".activations-")));
+}
+
+#[test]
+fn every_kind_of_model_and_input_is_traced() {
+    let sandbox = Sandbox::new();
+    let sound = format!("{FIXTURES}/sound/kinds");
+    let sound = first_with(&sound, "wav");
+    let picture = first_with(&format!("{FIXTURES}/picture/kinds"), "png");
+    for (model, input, wanted) in [
+        ("run/tiny-bert", "--prompt hello".to_owned(), "layers.1/mlp_norm"),
+        ("run/tiny-qa", "--tokens 2,5,9,3,7".to_owned(), "head"),
+        ("run/tiny-mamba", "--tokens 2,5,9,3,7".to_owned(), "layers.0/mixer"),
+        ("run/tiny-t5", "--prompt hello".to_owned(), "decoder_model"),
+        ("run/tiny-vit", format!("--input {picture}"), "pixel_values"),
+        ("run/tiny-clip", format!("--input {picture} --prompt cat"), "vision/layers.0/attention"),
+        ("run/tiny-resnet", format!("--input {picture}"), "stem"),
+        ("run/tiny-swin", format!("--input {picture}"), "stages.0.layers.1"),
+        ("run/tiny-convnext", format!("--input {picture}"), "stem"),
+        ("run/tiny-dinov2", format!("--input {picture}"), "embeddings"),
+        ("run/tiny-whisper", format!("--input {sound}"), "audio_input"),
+        ("run/tiny-wav2vec2", format!("--input {sound}"), "audio_input"),
+    ] {
+        let run = sandbox.apr(&format!("trace {FIXTURES}/{model} {input} --trace-payload"));
+        run.ok().says(&["Payload Trace: ", "Step 1: ", wanted]);
+    }
+}
+
+/// A file of a folder, the first by its name.
+fn first_with(folder: &str, extension: &str) -> String {
+    let files = fs::read_dir(folder).expect("the fixtures");
+    let mut names: Vec<String> = files
+        .map(|file| file.expect("a file").path().display().to_string())
+        .filter(|name| name.ends_with(extension))
+        .collect();
+    names.sort();
+    names.first().expect("a fixture").clone()
+}
+
+#[test]
+fn a_trace_of_nothing_or_too_much_is_refused() {
+    let sandbox = Sandbox::new();
+    let trace = |rest: &str| sandbox.apr(&format!("trace {FIXTURES}/tiny-llama {rest}"));
+    trace("").fails(2, &["--prompt TEXT"]);
+    trace("--tokens 9999").fails(2, &["beyond the model's vocabulary"]);
+    trace("-i a.wav").fails(3, &["a.wav"]);
+    trace(&format!("--prompt {}", "1+1=".repeat(200))).fails(2, &["--truncate"]);
+    let picture = first_with(&format!("{FIXTURES}/picture/kinds"), "png");
+    trace(&format!("-i {picture}")).fails(2, &["takes no image"]);
+    sandbox
+        .apr(&format!("trace {FIXTURES}/run/tiny-bert --prompt hello --chat"))
+        .fails(2, &["--chat"]);
+}

@@ -1,0 +1,34 @@
+//! Traces of runs: what every step of a model takes and makes.
+//!
+//! [`trace()`] runs a [`Payload`] through a model and returns a [`Trace`]: time and memory of each
+//! step, and with [`TraceOptions::payload`] statistics, attention and predictions. Steps are
+//! operators, blocks or layers, by their paths ([`Level`]).
+//!
+//! [`Passes`] says which parts of a model a payload runs and makes their inputs; [`Sites`] lists
+//! the operators of a graph through all calls of functions, with what each reads. Both serve
+//! whatever else looks at runs.
+//!
+//! Nothing here opens files, starts threads or reads a clock: a [`Host`](apr_run::Host) lends them.
+#![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
+
+mod attention;
+mod level;
+mod payload;
+mod perfetto;
+mod predictions;
+mod quiet;
+mod sites;
+mod statistics;
+mod trace;
+mod tracer;
+
+pub use attention::AttentionPattern;
+pub use level::Level;
+pub use payload::{Pass, Passes, Payload, RawInput, Subject, Written, generated, states_of};
+pub use perfetto::perfetto;
+pub use predictions::{Prediction, Predictions};
+pub use sites::{Site, Sites};
+pub use statistics::{ValueStatistics, sparkline};
+pub use trace::{InputTrace, PassTrace, StepTrace, Trace, TraceOptions, VERSION, trace};
+pub use tracer::{OperatorTrace, ValueSink, ValueTrace};

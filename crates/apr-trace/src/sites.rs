@@ -1,0 +1,230 @@
+//! A graph as the list of what runs: every operator with its path, through all calls of functions.
+
+use std::collections::{BTreeMap, HashMap};
+
+use apr_core::{Error, Result};
+use apr_graph::{Body, Graph, Meaning, Node, Origin, ValueId, WeightRef};
+
+/// Most operators that a trace follows: a model of a hundred layers has some ten thousand.
+const MOST: usize = 1 << 20;
+/// Most calls inside each other, as in the engine.
+const DEEPEST: usize = 64;
+
+/// An operator of a graph. What runs within loops and branches belongs to these.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Site {
+    /// Where it is, unique in the graph: `layers.3/attention/scores`.
+    pub path: String,
+    /// The operator: `MatMul`.
+    pub op: String,
+    /// Operators whose values it reads, as positions in the list.
+    pub reads: Vec<usize>,
+    /// Weights that it reads, as it looks at them.
+    pub weights: Vec<WeightRef>,
+    /// What its output is for, where that is an output of the model.
+    pub meaning: Option<Meaning>,
+    /// How many values it makes.
+    pub outputs: usize,
+}
+
+/// All operators of a graph, in the order of its nodes.
+#[derive(Debug, Clone, Default)]
+pub struct Sites {
+    list: Vec<Site>,
+    /// By the node's address and the path of a step.
+    by_step: HashMap<usize, HashMap<String, usize>>,
+}
+
+/// Where a value comes from.
+#[derive(Debug, Clone)]
+enum Source {
+    Site(usize),
+    Weight(WeightRef),
+    /// An input of the model, or a constant.
+    Other,
+}
+
+type Sources = BTreeMap<ValueId, Source>;
+
+impl Sites {
+    /// Those of a graph.
+    ///
+    /// # Errors
+    /// E008 where there are more than a million, or functions call each other too deeply.
+    pub fn of(graph: &Graph) -> Result<Self> {
+        let mut walk = Walk { graph, sites: Self::default(), taken: HashMap::new() };
+        let found = walk.body(&graph.body, "", Sources::new(), 0)?;
+        let mut sites = walk.sites;
+        for id in &graph.body.outputs {
+            if let Some(Source::Site(at)) = found.get(id) {
+                sites.list[*at].meaning = Some(graph.body.value(*id).meaning);
+            }
+        }
+        Ok(sites)
+    }
+
+    /// All of them.
+    #[must_use]
+    pub fn list(&self) -> &[Site] {
+        &self.list
+    }
+
+    /// The operator that a step of a run is; `None` for calls, and within loops and branches.
+    #[must_use]
+    pub fn find(&self, path: &str, node: &Node) -> Option<usize> {
+        self.by_step.get(&address(node))?.get(path).copied()
+    }
+
+    /// The last operator of each group whose value something outside reads, by the group's name in
+    /// the order of their first operators.
+    #[must_use]
+    pub fn ends<'s>(&'s self, group: impl Fn(&'s str) -> &'s str) -> Vec<(&'s str, usize)> {
+        let groups: Vec<&str> = self.list.iter().map(|site| group(&site.path)).collect();
+        let mut leaves = vec![false; self.list.len()];
+        for (at, site) in self.list.iter().enumerate() {
+            leaves[at] |= site.meaning.is_some();
+            for read in &site.reads {
+                leaves[*read] |= groups[*read] != groups[at];
+            }
+        }
+
+        let mut ends: Vec<(&str, usize)> = Vec::new();
+        let mut seen: HashMap<&str, usize> = HashMap::new();
+        for (at, name) in groups.iter().enumerate() {
+            let place = *seen.entry(name).or_insert_with(|| {
+                ends.push((name, at));
+                ends.len() - 1
+            });
+            let held = ends[place].1;
+            if leaves[at] || !leaves[held] {
+                ends[place].1 = at;
+            }
+        }
+        ends
+    }
+}
+
+fn address(node: &Node) -> usize {
+    std::ptr::from_ref(node) as usize
+}
+
+struct Walk<'g> {
+    graph: &'g Graph,
+    sites: Sites,
+    /// How often each path is taken: files may have a name twice.
+    taken: HashMap<String, usize>,
+}
+
+impl Walk<'_> {
+    /// Adds the operators of a body; where its values come from.
+    fn body(
+        &mut self,
+        body: &Body,
+        around: &str,
+        mut sources: Sources,
+        depth: usize,
+    ) -> Result<Sources> {
+        if depth > DEEPEST {
+            return Err(Error::memory("functions call each other too deeply to be traced"));
+        }
+        for (position, value) in body.values.iter().enumerate() {
+            let id = ValueId(u32::try_from(position).unwrap_or(u32::MAX));
+            if let Origin::Weight(weight) = &value.origin {
+                sources.entry(id).or_insert_with(|| Source::Weight(weight.clone()));
+            }
+        }
+
+        for node in &body.nodes {
+            let path = joined(around, &node.name);
+            let given = |id: &Option<ValueId>| {
+                id.and_then(|id| sources.get(&id).cloned()).unwrap_or(Source::Other)
+            };
+            if let Some(function) = self.graph.function(&node.op) {
+                let inputs = function.body.inputs.iter().copied();
+                let inner = inputs.zip(node.inputs.iter().map(given)).collect();
+                let made = self.body(&function.body, &path, inner, depth + 1)?;
+                for (own, inner) in node.outputs.iter().zip(&function.body.outputs) {
+                    if let (Some(own), Some(source)) = (own, made.get(inner)) {
+                        sources.insert(*own, source.clone());
+                    }
+                }
+                continue;
+            }
+
+            let mut read: Vec<Source> = node.inputs.iter().map(given).collect();
+            for inner in node.bodies() {
+                let outer = inner.values.iter().filter_map(|value| match value.origin {
+                    Origin::Outer(id) => Some(given(&Some(id))),
+                    _ => None,
+                });
+                read.extend(outer);
+                weights_of(inner, &mut |weight| read.push(Source::Weight(weight.clone())));
+            }
+            let at = self.add(body, node, path, read)?;
+            for id in node.outputs.iter().flatten() {
+                sources.insert(*id, Source::Site(at));
+            }
+        }
+
+        Ok(sources)
+    }
+
+    fn add(&mut self, body: &Body, node: &Node, path: String, read: Vec<Source>) -> Result<usize> {
+        let at = self.sites.list.len();
+        if at >= MOST {
+            return Err(Error::memory(format!("the graph has more than {MOST} operators")));
+        }
+
+        // Nodes without a name go by what they make.
+        let made = node.outputs.iter().flatten().next().map(|id| body.value(*id).name.as_str());
+        let own = match node.name.is_empty() {
+            true => joined(&path, made.unwrap_or_default()),
+            false => path.clone(),
+        };
+        let times = self.taken.entry(own.clone()).or_insert(0);
+        *times += 1;
+        let unique = if *times == 1 { own } else { format!("{own}#{times}") };
+        let mut site = Site {
+            path: unique,
+            op: node.op.name.to_string(),
+            reads: Vec::new(),
+            weights: Vec::new(),
+            meaning: None,
+            outputs: node.outputs.len(),
+        };
+        for source in read {
+            match source {
+                Source::Site(read) if !site.reads.contains(&read) => site.reads.push(read),
+                Source::Weight(weight) if !site.weights.contains(&weight) => {
+                    site.weights.push(weight);
+                }
+                _ => {}
+            }
+        }
+
+        self.sites.by_step.entry(address(node)).or_default().insert(path, at);
+        self.sites.list.push(site);
+        Ok(at)
+    }
+}
+
+/// Calls `then` with each weight that a body and those within it read.
+fn weights_of(body: &Body, then: &mut dyn FnMut(&WeightRef)) {
+    for value in &body.values {
+        if let Origin::Weight(weight) = &value.origin {
+            then(weight);
+        }
+    }
+    for inner in body.nodes.iter().flat_map(Node::bodies) {
+        weights_of(inner, then);
+    }
+}
+
+fn joined(around: &str, name: &str) -> String {
+    match (around.is_empty(), name.is_empty()) {
+        (true, _) => name.to_owned(),
+        (false, true) => around.to_owned(),
+        (false, false) => format!("{around}/{name}"),
+    }
+}

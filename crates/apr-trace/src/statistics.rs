@@ -1,0 +1,176 @@
+//! Statistics of a value: one pass over its elements, one more for their distribution.
+
+use apr_core::Result;
+use apr_infer::{Tensor, Value};
+use apr_tensor::stats::{Moments, Scratch};
+use serde::Serialize;
+
+/// Columns of a distribution.
+const COLUMNS: usize = 16;
+
+/// Statistics of a value's elements.
+///
+/// `min` to `l2` are over the finite ones, computed in double precision.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct ValueStatistics {
+    /// Elements.
+    pub count: u64,
+    /// Elements that are NaN.
+    pub nan: u64,
+    /// Elements that are infinite.
+    pub inf: u64,
+    /// Elements that are zero.
+    pub zeros: u64,
+    /// Smallest value.
+    pub min: Option<f64>,
+    /// Largest value.
+    pub max: Option<f64>,
+    /// Arithmetic mean.
+    pub mean: Option<f64>,
+    /// Population standard deviation.
+    pub std: Option<f64>,
+    /// Euclidean norm.
+    pub l2: f64,
+    /// Index of the element of the largest magnitude, along each dimension.
+    pub largest_at: Vec<usize>,
+    /// Number of elements in 16 columns of equal width from `min` to `max`; empty where nothing is
+    /// finite.
+    pub distribution: Vec<u64>,
+}
+
+impl ValueStatistics {
+    /// Those of a value; `None` where it is no array of numbers.
+    ///
+    /// # Errors
+    /// E003 for floats that are not computed with.
+    pub fn of(value: &Value) -> Result<Option<Self>> {
+        let Ok(tensor) = value.tensor() else { return Ok(None) };
+        if !tensor.element().is_float() {
+            return Ok(None);
+        }
+        let values = tensor.floats()?;
+        let stats = Moments::of_values(&values, &mut Scratch::default()).finish();
+        let distribution = match (stats.min, stats.max) {
+            (Some(min), Some(max)) => columns(&values, min, max),
+            _ => Vec::new(),
+        };
+        Ok(Some(Self {
+            count: stats.count,
+            nan: stats.nan,
+            inf: stats.inf,
+            zeros: stats.zeros,
+            min: stats.min,
+            max: stats.max,
+            mean: stats.mean,
+            std: stats.std,
+            l2: stats.l2,
+            largest_at: largest(tensor, &values),
+            distribution,
+        }))
+    }
+
+    /// The largest magnitude.
+    #[must_use]
+    pub fn magnitude(&self) -> f64 {
+        self.min.unwrap_or_default().abs().max(self.max.unwrap_or_default().abs())
+    }
+
+    /// The distribution as a line of blocks, the lowest values first.
+    #[must_use]
+    pub fn sparkline(&self) -> String {
+        sparkline(&self.distribution)
+    }
+}
+
+/// Counts as blocks of eight heights; none is a space.
+#[must_use]
+pub fn sparkline(counts: &[u64]) -> String {
+    const BLOCKS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+    let most = counts.iter().copied().max().unwrap_or_default().max(1);
+    let block = |count: &u64| match *count {
+        0 => ' ',
+        count => {
+            let height = u128::from(count) * BLOCKS.len() as u128;
+            let height = usize::try_from(height.div_ceil(u128::from(most))).unwrap_or(1);
+            BLOCKS[height.clamp(1, BLOCKS.len()) - 1]
+        }
+    };
+    counts.iter().map(block).collect()
+}
+
+fn columns(values: &[f32], min: f64, max: f64) -> Vec<u64> {
+    let mut counts = vec![0; COLUMNS];
+    let width = (max - min) / COLUMNS as f64;
+    for value in values.iter().filter(|value| value.is_finite()) {
+        let column = if width > 0.0 { (f64::from(*value) - min) / width } else { 0.0 };
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "not negative, and the largest value belongs to the last column"
+        )]
+        let column = (column as usize).min(COLUMNS - 1);
+        counts[column] += 1;
+    }
+    counts
+}
+
+/// Where the largest magnitude is; NaN and infinities count as such.
+fn largest(tensor: &Tensor, values: &[f32]) -> Vec<usize> {
+    let mut best = (0, -1.0_f32);
+    for (at, value) in values.iter().enumerate() {
+        let magnitude = if value.is_nan() { f32::INFINITY } else { value.abs() };
+        if magnitude > best.1 {
+            best = (at, magnitude);
+        }
+    }
+    index(best.0, tensor.shape())
+}
+
+/// The position of an element along each dimension.
+fn index(mut at: usize, shape: &[usize]) -> Vec<usize> {
+    let mut along = vec![0; shape.len()];
+    for (place, size) in along.iter_mut().zip(shape).rev() {
+        *place = at % (*size).max(1);
+        at /= (*size).max(1);
+    }
+    along
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn statistics(shape: &[usize], values: Vec<f32>) -> ValueStatistics {
+        let tensor = Tensor::new(shape.to_vec(), values).unwrap();
+        ValueStatistics::of(&tensor.into()).unwrap().unwrap()
+    }
+
+    /// `numpy.mean`, `numpy.std`, `numpy.linalg.norm`, `numpy.histogram(bins=16)` of 0 to 11.
+    #[test]
+    fn statistics_are_those_of_numpy() {
+        let found = statistics(&[3, 4], (0..12_u8).map(f32::from).collect());
+        assert_eq!((found.min, found.max, found.mean), (Some(0.0), Some(11.0), Some(5.5)));
+        let std = found.std.unwrap();
+        assert!((std - 3.452_052_529_534_663_4).abs() < 1e-12, "{std}");
+        assert!((found.l2 - 22.494_443_758_403_985).abs() < 1e-12, "{}", found.l2);
+        assert_eq!(found.largest_at, [2, 3]);
+        assert_eq!(found.distribution, [1, 1, 1, 0, 1, 1, 0, 1, 1, 0, 1, 1, 0, 1, 1, 1]);
+    }
+
+    #[test]
+    fn what_is_not_finite_is_counted_and_found() {
+        let found = statistics(&[2, 2], vec![1.0, -8.0, f32::NAN, 0.0]);
+        assert_eq!((found.nan, found.inf, found.zeros), (1, 0, 1));
+        assert_eq!((found.min, &found.largest_at[..]), (Some(-8.0), &[1, 0][..]));
+        assert_eq!(found.magnitude(), 8.0);
+        let nothing = statistics(&[1], vec![f32::INFINITY]);
+        assert_eq!((nothing.inf, nothing.sparkline()), (1, String::new()));
+    }
+
+    #[test]
+    fn a_line_of_blocks_is_as_high_as_its_counts() {
+        assert_eq!(sparkline(&[0, 1, 4, 8]), " ▁▄█");
+        assert_eq!(sparkline(&[0, 0]), "  ");
+    }
+}

@@ -1,0 +1,307 @@
+//! One model, step by step.
+
+use std::collections::HashMap;
+
+use apr_infer::{Outcome, Value};
+use apr_run::{AssumedInput, AudioFile, Host, RunOptions, RunResult, with_runner};
+use serde::Serialize;
+
+use crate::attention::AttentionPattern;
+use crate::level::Level;
+use crate::payload::{Pass, Passes, Payload, Subject, Written, generated, states_of};
+use crate::predictions::{Predictions, predictions};
+use crate::sites::Sites;
+use crate::tracer::{OperatorTrace, Tracer, ValueSink, ValueTrace, Watched};
+
+/// Version of the report.
+pub const VERSION: u32 = 1;
+/// How a model is traced.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct TraceOptions {
+    /// How it runs; whether keys and values are kept does not count, since a trace computes all
+    /// tokens at once.
+    pub run: RunOptions,
+    /// What one step is.
+    pub level: Level,
+    /// Looks at values: statistics, attention, NaN.
+    pub payload: bool,
+    /// Maximum number of tokens that are generated first and traced with the prompt; by default
+    /// none, or 16 where an encoder and a decoder run apart.
+    pub max_tokens: Option<usize>,
+}
+
+impl TraceOptions {
+    /// By blocks, without looking at values.
+    #[must_use]
+    pub fn new(run: RunOptions) -> Self {
+        let mut run = run;
+        run.keeps_past = false;
+        Self { run, level: Level::default(), payload: false, max_tokens: None }
+    }
+}
+
+/// A run, step by step.
+#[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
+pub struct Trace {
+    /// Version of this report: 1.
+    pub version: u32,
+    /// The model.
+    pub file: String,
+    /// What went in.
+    pub input: String,
+    /// What one step is.
+    pub level: Level,
+    /// Token ids and the text that were generated before the trace, and that it includes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub generated: Option<Written>,
+    /// The parts of the model that ran, one after the other.
+    pub passes: Vec<PassTrace>,
+    /// Microseconds of all operators; `None` without a clock.
+    pub micros: Option<f64>,
+    /// Most bytes that values took at the same time, between two operators.
+    pub peak_bytes: u64,
+    /// What the model predicts.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub predictions: Vec<Predictions>,
+}
+
+/// A part of a model that ran.
+#[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
+pub struct PassTrace {
+    /// Its name: `model`, `encoder_model`.
+    pub part: String,
+    /// Inputs that were not given, and what they were taken for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub assumed: Vec<AssumedInput>,
+    /// What went in.
+    pub inputs: Vec<InputTrace>,
+    /// The steps, in the order in which they began.
+    pub steps: Vec<StepTrace>,
+    /// All operators, in the order in which they ran.
+    pub operators: Vec<OperatorTrace>,
+    /// Microseconds of all operators; `None` without a clock.
+    pub micros: Option<f64>,
+    /// Most bytes that values took at the same time, between two operators.
+    pub peak_bytes: u64,
+    /// Steps of work, as a limit bounds them.
+    pub work: u64,
+}
+
+/// An input.
+#[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
+pub struct InputTrace {
+    /// Its name in the graph, or what it is where it is a file.
+    pub name: String,
+    /// What it is.
+    #[serde(flatten)]
+    pub value: ValueTrace,
+    /// The audio file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sound: Option<AudioFile>,
+}
+
+/// A step.
+#[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
+pub struct StepTrace {
+    /// Number of the step, from 1; inputs count too.
+    pub number: usize,
+    /// Where it is: `layers.3/attention`.
+    pub path: String,
+    /// How many operators ran.
+    pub operators: usize,
+    /// Microseconds of its operators; `None` without a clock.
+    pub micros: Option<f64>,
+    /// Most bytes that all values took while it ran, between two operators.
+    pub peak_bytes: u64,
+    /// Bytes of the values that its operators made.
+    pub made_bytes: u64,
+    /// The path of its result.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub result: Option<String>,
+    /// Its result, where values are looked at.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub value: Option<ValueTrace>,
+    /// Its attention, where it has some that is not computed as one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub attention: Option<AttentionPattern>,
+    /// Path of the first operator in it that made NaN or infinity.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub not_finite_at: Option<String>,
+}
+
+/// Traces a model. `sink` receives every value with its part and path, where there is one.
+///
+/// # Errors
+/// Those of [`with_runner`] and of running the model; what `sink` ends with.
+pub fn trace(
+    subject: Subject<'_>,
+    payload: &Payload,
+    options: &TraceOptions,
+    host: &dyn Host,
+    sink: Option<&mut ValueSink<'_>>,
+) -> RunResult<Trace> {
+    let Subject { source, facts } = subject;
+    let written = generated(subject, &options.run, host, payload, options.max_tokens)?;
+    let mut sink = sink;
+    with_runner(source, facts, &options.run, host, |runner| {
+        let passes = Passes::of(runner, payload)?;
+        let mut trace = Trace {
+            version: VERSION,
+            file: source.name().to_owned(),
+            input: payload.name(),
+            level: options.level,
+            generated: written.clone().filter(|written| !written.added.is_empty()),
+            passes: Vec::new(),
+            micros: None,
+            peak_bytes: 0,
+            predictions: Vec::new(),
+        };
+
+        let mut states = None;
+        for at in 0..passes.parts().len() {
+            let pass = passes.pass(at, payload, written.as_ref(), states.as_ref())?;
+            let sink = sink.as_mut().map(|sink| &mut **sink as &mut ValueSink<'_>);
+            let (traced, outcome) = run_pass(&pass, options, host, trace.next_number(), sink)?;
+            trace.predictions = predictions(&pass, &outcome, options.run.top)?;
+            states = states_of(&pass, &outcome);
+            trace.add(traced);
+        }
+        Ok(trace)
+    })
+}
+
+/// Runs a part, and numbers its steps from `first` on.
+fn run_pass(
+    pass: &Pass<'_>,
+    options: &TraceOptions,
+    host: &dyn Host,
+    first: usize,
+    sink: Option<&mut ValueSink<'_>>,
+) -> RunResult<(PassTrace, Outcome)> {
+    let sites = Sites::of(pass.part.graph())?;
+    let ends = sites.ends(|path| options.level.step_of(path));
+    let mut watched = Watched { looks_inside: options.payload, ..Watched::default() };
+    if options.payload {
+        watched.sites.extend(ends.iter().map(|(_, end)| *end));
+    }
+    watched.sink = match sink {
+        Some(sink) => Some((pass.part.name(), sink)),
+        None => None,
+    };
+
+    let inputs = input_traces(pass)?;
+    let mut tracer = Tracer::new(host, &sites, watched, host.elapsed());
+    let outcome = pass.part.run_watched(pass.inputs.clone(), &pass.outputs(), &mut tracer);
+    if let Some(error) = tracer.failed {
+        return Err(error.into());
+    }
+    let outcome = outcome?;
+    let mut steps = steps_of(&ends, &tracer, options.level);
+    for (at, step) in steps.iter_mut().enumerate() {
+        step.number = first + inputs.len() + at;
+    }
+
+    let operators = tracer.operators;
+    let traced = PassTrace {
+        part: pass.part.name().to_owned(),
+        assumed: pass.assumed.clone(),
+        inputs,
+        steps,
+        micros: sum(operators.iter().map(|operator| operator.micros)),
+        operators,
+        peak_bytes: outcome.peak_bytes,
+        work: outcome.work,
+    };
+    Ok((traced, outcome))
+}
+
+/// Files first, then the values that the graph is given.
+fn input_traces(pass: &Pass<'_>) -> RunResult<Vec<InputTrace>> {
+    let raw = pass.raw.iter().map(|raw| (raw.name, &raw.value, raw.sound.clone()));
+    let given = pass.inputs.iter().map(|(name, value)| (name.as_str(), value, None));
+    let traced = |(name, value, sound): (&str, &Value, _)| {
+        Ok(InputTrace { name: name.to_owned(), value: ValueTrace::of(value)?, sound })
+    };
+    raw.chain(given).map(traced).collect()
+}
+
+/// The operators by what they belong to.
+fn steps_of(ends: &[(&str, usize)], tracer: &Tracer<'_, '_>, level: Level) -> Vec<StepTrace> {
+    let mut steps: Vec<(StepTrace, usize)> =
+        ends.iter().map(|(path, end)| (StepTrace::new(path), *end)).collect();
+    let place: HashMap<&str, usize> =
+        ends.iter().enumerate().map(|(at, (path, _))| (*path, at)).collect();
+    for operator in &tracer.operators {
+        let Some(at) = place.get(level.step_of(&operator.path)) else { continue };
+        let (step, end) = &mut steps[*at];
+        step.operators += 1;
+        step.micros = sum([step.micros, operator.micros].into_iter().filter(Option::is_some));
+        step.peak_bytes = step.peak_bytes.max(operator.live_bytes);
+        step.made_bytes += operator.made_bytes;
+        if step.not_finite_at.is_none() && operator.not_finite.is_some_and(|count| count > 0) {
+            step.not_finite_at = Some(operator.path.clone());
+        }
+        if operator.site == *end {
+            step.result = Some(operator.path.clone());
+            step.value = tracer.values.get(end).cloned();
+        }
+    }
+
+    for (site, pattern) in &tracer.attention {
+        let path = tracer.sites().list()[*site].path.as_str();
+        if let Some(at) = place.get(level.step_of(path)) {
+            steps[*at].0.attention = Some(pattern.clone());
+        }
+    }
+    // What only sizes and masks come from runs nothing where a part of the graph is left out.
+    steps.into_iter().map(|(step, _)| step).filter(|step| step.operators > 0).collect()
+}
+
+/// The sum of all, where all are there.
+fn sum(micros: impl Iterator<Item = Option<f64>>) -> Option<f64> {
+    micros.sum()
+}
+
+impl StepTrace {
+    fn new(path: &str) -> Self {
+        Self {
+            number: 0,
+            path: path.to_owned(),
+            operators: 0,
+            micros: None,
+            peak_bytes: 0,
+            made_bytes: 0,
+            result: None,
+            value: None,
+            attention: None,
+            not_finite_at: None,
+        }
+    }
+}
+
+impl Trace {
+    /// The number of the next step.
+    fn next_number(&self) -> usize {
+        1 + self.passes.iter().map(|pass| pass.inputs.len() + pass.steps.len()).sum::<usize>()
+    }
+
+    fn add(&mut self, pass: PassTrace) {
+        self.peak_bytes = self.peak_bytes.max(pass.peak_bytes);
+        self.micros = match (self.micros, pass.micros) {
+            (Some(sum), Some(more)) => Some(sum + more),
+            (None, micros) => micros,
+            (sum, None) => sum,
+        };
+        self.passes.push(pass);
+    }
+
+    /// All steps, with the part that they belong to.
+    pub fn steps(&self) -> impl Iterator<Item = (&str, &StepTrace)> {
+        self.passes.iter().flat_map(|pass| pass.steps.iter().map(|step| (pass.part.as_str(), step)))
+    }
+}

@@ -1,0 +1,208 @@
+//! The tap that measures.
+
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+use apr_graph::Node;
+use apr_infer::{Flow, Step, Tap, Tensor, Value};
+use apr_registry::Result;
+use apr_run::Host;
+use serde::Serialize;
+
+use crate::attention::AttentionPattern;
+use crate::sites::Sites;
+use crate::statistics::ValueStatistics;
+
+/// An operator that ran.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct OperatorTrace {
+    /// Where it is: `layers.3/attention/scores`.
+    pub path: String,
+    /// The operator: `MatMul`.
+    pub op: String,
+    /// When it began, microseconds from the beginning of the trace; `None` without a clock.
+    pub start_us: Option<f64>,
+    /// How long it took, in microseconds.
+    pub micros: Option<f64>,
+    /// Bytes of all values when it was done.
+    pub live_bytes: u64,
+    /// Bytes of what it made.
+    pub made_bytes: u64,
+    /// Elements of its floats that are NaN or infinite, where values are looked at.
+    #[serde(skip_serializing_if = "is_none_or_zero")]
+    pub not_finite: Option<u64>,
+    /// Position of its site.
+    #[serde(skip)]
+    pub site: usize,
+}
+
+fn is_none_or_zero(count: &Option<u64>) -> bool {
+    count.is_none_or(|count| count == 0)
+}
+
+/// A value that was looked at.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct ValueTrace {
+    /// Dimensions, outermost first.
+    pub shape: Vec<usize>,
+    /// `f32`, `i64`; what it is in words where it is no array.
+    #[serde(rename = "type")]
+    pub element: String,
+    /// Of floats.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub statistics: Option<ValueStatistics>,
+}
+
+impl ValueTrace {
+    /// What a value is, with statistics where it is floats.
+    ///
+    /// # Errors
+    /// Those of [`ValueStatistics::of`].
+    pub fn of(value: &Value) -> Result<Self> {
+        let (shape, element) = match value.tensor() {
+            Ok(tensor) => (tensor.shape().to_vec(), tensor.element().name().to_owned()),
+            Err(_) => (Vec::new(), value.kind().to_owned()),
+        };
+        Ok(Self { shape, element, statistics: ValueStatistics::of(value)? })
+    }
+}
+
+/// Receives values, each with the name of the model's part and its path.
+pub type ValueSink<'s> = dyn FnMut(&str, &str, &Value) -> Result<()> + 's;
+
+/// What a tracer looks at.
+#[derive(Default)]
+pub(crate) struct Watched<'s> {
+    /// Values of these sites.
+    pub(crate) sites: HashSet<usize>,
+    /// Attention, and whether values are finite.
+    pub(crate) looks_inside: bool,
+    /// Receives every value, under the name of a part.
+    pub(crate) sink: Option<(&'s str, &'s mut ValueSink<'s>)>,
+}
+
+/// Measures a run.
+pub(crate) struct Tracer<'t, 's> {
+    host: &'t dyn Host,
+    sites: &'t Sites,
+    watched: Watched<'s>,
+    begun: Option<Duration>,
+    entered: Option<Duration>,
+    pub(crate) operators: Vec<OperatorTrace>,
+    pub(crate) values: HashMap<usize, ValueTrace>,
+    pub(crate) attention: Vec<(usize, AttentionPattern)>,
+    /// What looking at a value ended with.
+    pub(crate) failed: Option<apr_registry::Error>,
+}
+
+impl<'t, 's> Tracer<'t, 's> {
+    pub(crate) fn new(
+        host: &'t dyn Host,
+        sites: &'t Sites,
+        watched: Watched<'s>,
+        begun: Option<Duration>,
+    ) -> Self {
+        Self {
+            host,
+            sites,
+            watched,
+            begun,
+            entered: None,
+            operators: Vec::new(),
+            values: HashMap::new(),
+            attention: Vec::new(),
+            failed: None,
+        }
+    }
+
+    pub(crate) fn sites(&self) -> &'t Sites {
+        self.sites
+    }
+
+    fn look(&mut self, site: usize, step: &Step<'_>) -> Result<()> {
+        let path = &self.sites.list()[site].path;
+        let Some(value) = step.outputs.first() else { return Ok(()) };
+        if self.watched.sites.contains(&site) {
+            self.values.insert(site, ValueTrace::of(value)?);
+        }
+        if self.watched.looks_inside && is_softmax(step.node) {
+            let pattern = AttentionPattern::of(path, value);
+            self.attention.extend(pattern.map(|pattern| (site, pattern)));
+        }
+        if let Some((part, sink)) = &mut self.watched.sink {
+            sink(part, path, value)?;
+        }
+        Ok(())
+    }
+}
+
+fn is_softmax(node: &Node) -> bool {
+    node.op.is("Softmax")
+}
+
+/// Elements of floats that are not finite.
+fn not_finite(outputs: &[Value]) -> u64 {
+    let of = |value: &Value| {
+        let tensor = value.tensor().ok().filter(|tensor| tensor.element().is_float())?;
+        let values = tensor.floats().ok()?;
+        // A sum of products with zero is zero exactly where all are finite, and vectorizes.
+        let probe: f32 = values.iter().map(|value| value * 0.0).sum();
+        (probe != 0.0 || probe.is_nan())
+            .then(|| values.iter().filter(|value| !value.is_finite()).count() as u64)
+    };
+    outputs.iter().filter_map(of).sum()
+}
+
+impl Tap for Tracer<'_, '_> {
+    fn wants(&mut self, path: &str, node: &Node) -> bool {
+        self.sites.find(path, node).is_some() || self.host.is_cancelled()
+    }
+
+    fn before(&mut self, _: &str, _: &Node) {
+        self.entered = self.host.elapsed();
+    }
+
+    fn after(&mut self, step: &Step<'_>) -> Flow {
+        let now = self.host.elapsed();
+        if self.host.is_cancelled() {
+            return Flow::Stop;
+        }
+        let Some(site) = self.sites.find(step.path, step.node) else { return Flow::Continue };
+        let micros = |time: Duration| time.as_secs_f64() * 1e6;
+        let since = |from: Option<Duration>, to: Option<Duration>| {
+            from.zip(to).map(|(from, to)| micros(to.saturating_sub(from)))
+        };
+        let of = &self.sites.list()[site];
+        self.operators.push(OperatorTrace {
+            path: of.path.clone(),
+            op: of.op.clone(),
+            start_us: since(self.begun, self.entered),
+            micros: since(self.entered, now),
+            live_bytes: step.live_bytes,
+            made_bytes: step.outputs.iter().map(bytes).sum(),
+            not_finite: self.watched.looks_inside.then(|| not_finite(step.outputs)),
+            site,
+        });
+
+        match self.look(site, step) {
+            Ok(()) => Flow::Continue,
+            Err(error) => {
+                self.failed = Some(error);
+                Flow::Stop
+            }
+        }
+    }
+
+    fn splits(&mut self, path: &str, node: &Node) -> bool {
+        let is_seen = self.watched.sink.is_some()
+            || self.watched.looks_inside && is_softmax(node)
+            || self.sites.find(path, node).is_some_and(|site| self.watched.sites.contains(&site));
+        is_seen || self.host.is_cancelled()
+    }
+}
+
+fn bytes(value: &Value) -> u64 {
+    value.tensor().map_or(0, Tensor::bytes)
+}
