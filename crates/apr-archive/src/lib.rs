@@ -28,8 +28,8 @@
 //! | the directory | [`Limits::max_index`](apr_core::Limits) | E008 |
 //! | an entry's size | 1,032 times its compressed bytes, which is all that DEFLATE can say | E002 |
 //!
-//! ZIP is described in PKWARE's APPNOTE, DEFLATE in RFC 1951, gzip in RFC 1952, zlib in RFC 1950, TAR
-//! in POSIX (`pax`).
+//! ZIP is described in PKWARE's APPNOTE, DEFLATE in RFC 1951, gzip in RFC 1952, zlib in RFC 1950,
+//! TAR in POSIX (`pax`).
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 

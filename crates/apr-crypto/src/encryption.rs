@@ -195,7 +195,8 @@ impl EncrBlock {
         &self.stanzas
     }
 
-    /// Sets the MAC to that of the joined `parts`: header (see [`mac_header`]), metadata, index.
+    /// Sets the MAC to that of the joined `parts`: header, as `apr_format::apr2::mac_header` makes
+    /// it, metadata, index.
     pub fn authenticate(&mut self, key: &FileKey, parts: &[&[u8]]) {
         self.hmac = key.header_mac(&self.salt, parts);
     }

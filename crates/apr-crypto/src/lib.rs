@@ -1,8 +1,9 @@
-//! Encryption, signatures and licences of `.apr` files (`docs/format/sealing.md`): ciphers, keys, key
-//! derivation, and the blocks that hold what they give.
+//! Encryption, signatures and licences of `.apr` files (`docs/format/sealing.md`): ciphers, keys,
+//! key derivation, and the blocks that hold what they give.
 //!
 //! Algorithms are RustCrypto's and dalek's, but for one kernel of AES-256-GCM on processors with
-//! AVX-512 (`wide.rs`), which tests compare with the `aes-gcm` crate. All integers are little-endian; `+` joins bytes; `"..."` is ASCII without a terminator unless `\0` is written.
+//! AVX-512 (`wide.rs`), which tests compare with the `aes-gcm` crate. All integers are
+//! little-endian; `+` joins bytes; `"..."` is ASCII without a terminator unless `\0` is written.
 //!
 //! # Keys and what they open
 //!
@@ -49,8 +50,9 @@
 //!
 //! The length of a stanza follows from its type; a type unknown to the reader is E003. The length
 //! of the block must be exactly that of its stanzas. The HMAC takes the header with its flag bits
-//! SIGNED and LICENSED cleared (`apr_format::apr2::mac_header`), so that a file can be signed and licensed without
-//! its key, and the metadata and the index as they are stored, without what pads them.
+//! SIGNED and LICENSED cleared (`apr_format::apr2::mac_header`), so that a file can be signed and
+//! licensed without its key, and the metadata and the index as they are stored, without what pads
+//! them.
 //!
 //! # SIGN and LICN blocks
 //!

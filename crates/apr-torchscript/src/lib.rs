@@ -79,8 +79,8 @@ pub type Method<'a> = (&'a str, &'a Graph);
 /// ```
 ///
 /// # Errors
-/// Those of [`apr_pytorch::plan`], and E001 for names that modules can't have; E003 for an operator that the
-/// program's language has no counterpart for, with its node.
+/// Those of [`apr_pytorch::plan`], and E001 for names that modules can't have; E003 for an operator
+/// that the program's language has no counterpart for, with its node.
 pub fn plan(
     tensors: &[TensorInfo],
     metadata: &Metadata,

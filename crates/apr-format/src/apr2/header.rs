@@ -248,8 +248,8 @@ impl Header {
     }
 }
 
-/// The header as the MAC of an encrypted file takes it: without the flags SIGNED and LICENSED, which
-/// come after encryption.
+/// The header as the MAC of an encrypted file takes it: without the flags SIGNED and LICENSED,
+/// which come after encryption.
 #[cfg(feature = "encryption")]
 #[must_use]
 pub fn mac_header(header: &[u8; 32]) -> [u8; 32] {

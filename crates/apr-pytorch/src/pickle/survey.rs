@@ -87,8 +87,8 @@ impl PickleSurvey {
     /// in the TAR container.
     ///
     /// # Errors
-    /// E001 where its value describes no storage, E002 where the file is too short for it, E007 when
-    /// reading fails.
+    /// E001 where its value describes no storage, E002 where the file is too short for it, E007
+    /// when reading fails.
     pub fn storage_end(&self, source: &dyn ByteSource) -> Result<u64> {
         let items = self.root.and_then(|root| self.heap.items(root));
         let class = items.and_then(|items| storage_class(&self.heap, *items.get(2)?));

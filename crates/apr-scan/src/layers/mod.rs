@@ -45,8 +45,8 @@ const HEAD_LEN: u64 = 512;
 /// use apr_core::Limits;
 /// use apr_scan::{FileVerdict, scan_pickles};
 ///
-/// let report =
-///     scan_pickles(b"cos\nsystem\n(S'echo hello'\ntR.".to_vec(), "model.bin", &Limits::default())?;
+/// let pickle = b"cos\nsystem\n(S'echo hello'\ntR.".to_vec();
+/// let report = scan_pickles(pickle, "model.bin", &Limits::default())?;
 /// let finding = report.findings().next().unwrap();
 /// assert_eq!((&*finding.module, &*finding.name, finding.offset), ("os", "system", 0));
 /// assert_eq!(report.verdict, FileVerdict::Dangerous);
