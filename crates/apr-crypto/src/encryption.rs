@@ -62,7 +62,7 @@ pub enum Unlock {
 ///
 /// ```
 /// use apr_core::Code;
-/// use apr_format::crypto::{DecryptionKey, EncrBlock, Lock, Unlock};
+/// use apr_crypto::{DecryptionKey, EncrBlock, Lock, Unlock};
 ///
 /// // Never like this: randomness comes from the operating system.
 /// let mut random = |bytes: &mut [u8]| {

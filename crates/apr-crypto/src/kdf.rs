@@ -13,7 +13,7 @@ use zeroize::{Zeroize, Zeroizing};
 ///
 /// ```
 /// use apr_core::Code;
-/// use apr_format::crypto::Argon2Costs;
+/// use apr_crypto::Argon2Costs;
 ///
 /// assert!(Argon2Costs::default().check().is_ok());
 /// let bomb = Argon2Costs { m: u32::MAX, ..Argon2Costs::default() };

@@ -17,7 +17,7 @@ use crate::signing_key::SigningKey;
 /// A private key of either kind.
 ///
 /// ```
-/// use apr_format::crypto::{KeyKind, PrivateKey, PublicKey};
+/// use apr_crypto::{KeyKind, PrivateKey, PublicKey};
 ///
 /// // Never like this: the 32 bytes come from the operating system.
 /// let key = PrivateKey::generate(KeyKind::Signing, &[7; 32])?;

@@ -99,7 +99,7 @@ impl fmt::Display for LicenceViolation {
 /// ```
 /// // printf '00000000-0000-4000-8000-000000000000\0Example Ltd' | sha256sum
 /// let hash =
-///     apr_format::crypto::hash_licensee("00000000-0000-4000-8000-000000000000", "Example Ltd");
+///     apr_crypto::hash_licensee("00000000-0000-4000-8000-000000000000", "Example Ltd");
 /// assert_eq!(hash, "68947bdb49a90dd917d18e3ba492a5821d73848af2f8149d7c62edf21fb71763");
 /// ```
 #[must_use]
@@ -198,7 +198,7 @@ impl Licence {
 /// The LICN block: a licence, and the signature that binds it to one file.
 ///
 /// ```
-/// use apr_format::crypto::{
+/// use apr_crypto::{
 ///     Licence, LicenceBlock, LicenceViolation, PublicKey, SigningKey, hash_licensee, parse_time,
 /// };
 ///

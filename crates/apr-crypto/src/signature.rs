@@ -55,7 +55,7 @@ pub struct Signature {
 ///
 /// ```
 /// use apr_core::Code;
-/// use apr_format::crypto::{PublicKey, SignBlock, SigningKey, sign_digest};
+/// use apr_crypto::{PublicKey, SignBlock, SigningKey, sign_digest};
 ///
 /// let vendor = SigningKey::from_bytes(&[1; 32]);
 /// let digest = sign_digest(&[b"header", b"metadata", b"index", b"digests"]);
