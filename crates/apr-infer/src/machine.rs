@@ -190,11 +190,7 @@ impl<'m> Machine<'m> {
             return Ok(());
         }
 
-        let mut outputs = outputs?;
-        if let Some(others) = watched.then(|| self.tap.replacement(&path, node, &outputs)).flatten()
-        {
-            outputs = others;
-        }
+        let outputs = outputs?;
 
         // Inputs count as alive until here, since the operator held them while it ran.
         self.live.remove(&gone);

@@ -2,36 +2,19 @@
 
 use apr_core::Result;
 use apr_infer::{Tensor, Value};
-use apr_tensor::stats::{Moments, Scratch};
+use apr_tensor::stats::{Moments, Scratch, Stats};
 use serde::Serialize;
 
 /// Columns of a distribution.
 const COLUMNS: usize = 16;
 
 /// Statistics of a value's elements.
-///
-/// `min` to `l2` are over the finite ones, computed in double precision.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct ValueStatistics {
-    /// Elements.
-    pub count: u64,
-    /// Elements that are NaN.
-    pub nan: u64,
-    /// Elements that are infinite.
-    pub inf: u64,
-    /// Elements that are zero.
-    pub zeros: u64,
-    /// Smallest value.
-    pub min: Option<f64>,
-    /// Largest value.
-    pub max: Option<f64>,
-    /// Arithmetic mean.
-    pub mean: Option<f64>,
-    /// Population standard deviation.
-    pub std: Option<f64>,
-    /// Euclidean norm.
-    pub l2: f64,
+    /// As those of a tensor.
+    #[serde(flatten)]
+    pub stats: Stats,
     /// Index of the element of the largest magnitude, along each dimension.
     pub largest_at: Vec<usize>,
     /// Number of elements in 16 columns of equal width from `min` to `max`; empty where nothing is
@@ -55,25 +38,14 @@ impl ValueStatistics {
             (Some(min), Some(max)) => columns(&values, min, max),
             _ => Vec::new(),
         };
-        Ok(Some(Self {
-            count: stats.count,
-            nan: stats.nan,
-            inf: stats.inf,
-            zeros: stats.zeros,
-            min: stats.min,
-            max: stats.max,
-            mean: stats.mean,
-            std: stats.std,
-            l2: stats.l2,
-            largest_at: largest(tensor, &values),
-            distribution,
-        }))
+        Ok(Some(Self { stats, largest_at: largest(tensor, &values), distribution }))
     }
 
     /// The largest magnitude.
     #[must_use]
     pub fn magnitude(&self) -> f64 {
-        self.min.unwrap_or_default().abs().max(self.max.unwrap_or_default().abs())
+        let ends = [self.stats.min, self.stats.max].map(|end| end.unwrap_or_default().abs());
+        ends[0].max(ends[1])
     }
 
     /// The distribution as a line of blocks, the lowest values first.
@@ -150,10 +122,13 @@ mod tests {
     #[test]
     fn statistics_are_those_of_numpy() {
         let found = statistics(&[3, 4], (0..12_u8).map(f32::from).collect());
-        assert_eq!((found.min, found.max, found.mean), (Some(0.0), Some(11.0), Some(5.5)));
-        let std = found.std.unwrap();
+        assert_eq!(
+            (found.stats.min, found.stats.max, found.stats.mean),
+            (Some(0.0), Some(11.0), Some(5.5))
+        );
+        let std = found.stats.std.unwrap();
         assert!((std - 3.452_052_529_534_663_4).abs() < 1e-12, "{std}");
-        assert!((found.l2 - 22.494_443_758_403_985).abs() < 1e-12, "{}", found.l2);
+        assert!((found.stats.l2 - 22.494_443_758_403_985).abs() < 1e-12, "{}", found.stats.l2);
         assert_eq!(found.largest_at, [2, 3]);
         assert_eq!(found.distribution, [1, 1, 1, 0, 1, 1, 0, 1, 1, 0, 1, 1, 0, 1, 1, 1]);
     }
@@ -161,11 +136,11 @@ mod tests {
     #[test]
     fn what_is_not_finite_is_counted_and_found() {
         let found = statistics(&[2, 2], vec![1.0, -8.0, f32::NAN, 0.0]);
-        assert_eq!((found.nan, found.inf, found.zeros), (1, 0, 1));
-        assert_eq!((found.min, &found.largest_at[..]), (Some(-8.0), &[1, 0][..]));
+        assert_eq!((found.stats.nan, found.stats.inf, found.stats.zeros), (1, 0, 1));
+        assert_eq!((found.stats.min, &found.largest_at[..]), (Some(-8.0), &[1, 0][..]));
         assert_eq!(found.magnitude(), 8.0);
         let nothing = statistics(&[1], vec![f32::INFINITY]);
-        assert_eq!((nothing.inf, nothing.sparkline()), (1, String::new()));
+        assert_eq!((nothing.stats.inf, nothing.sparkline()), (1, String::new()));
     }
 
     #[test]

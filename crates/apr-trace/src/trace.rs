@@ -15,6 +15,7 @@ use crate::tracer::{OperatorTrace, Tracer, ValueSink, ValueTrace, Watched};
 
 /// Version of the report.
 pub const VERSION: u32 = 1;
+
 /// How a model is traced.
 #[derive(Debug, Clone)]
 #[non_exhaustive]

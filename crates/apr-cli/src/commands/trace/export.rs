@@ -109,7 +109,7 @@ impl Activations {
             self.left_out.push(path.to_owned());
             return Ok(());
         };
-        let place = Path::new(&component(part)).join(place_of(path));
+        let place = self.free(Path::new(&component(part)).join(place_of(path)));
         let file = self.made.path().join(&place);
         let folder = file.parent().unwrap_or(self.made.path());
         fs::create_dir_all(folder)
@@ -119,14 +119,31 @@ impl Activations {
         Ok(())
     }
 
+    /// A place that no other value has: names that differ may be those of one file.
+    fn free(&self, wanted: PathBuf) -> PathBuf {
+        let stem = wanted.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let numbered = |number: u32| wanted.with_file_name(format!("{stem}#{number}.npy"));
+        let candidates = std::iter::once(wanted.clone()).chain((2..).map(numbered));
+        let is_free = |place: &PathBuf| !self.made.path().join(place).exists();
+        candidates.into_iter().find(is_free).unwrap_or(wanted)
+    }
+
     /// Moves all of them into the folder.
     pub(super) fn finish(self, printer: &Printer) -> Outcome {
+        let held = count_files(&self.target);
         for place in &self.written {
             let target = self.target.join(place);
             let folder = target.parent().unwrap_or(&self.target);
             fs::create_dir_all(folder)
                 .and_then(|()| fs::rename(self.made.path().join(place), &target))
                 .map_err(|error| io_error(&error, &target))?;
+        }
+        let stayed = count_files(&self.target).saturating_sub(self.written.len());
+        if held > 0 && stayed > 0 {
+            printer.warn(&format!(
+                "{} has {stayed} files that this trace did not write",
+                self.target.display()
+            ));
         }
         if !self.left_out.is_empty() {
             let (count, first) = (self.left_out.len(), &self.left_out[0]);
@@ -137,6 +154,16 @@ impl Activations {
         }
         Ok(())
     }
+}
+
+/// Files in a folder and in those within it.
+fn count_files(folder: &Path) -> usize {
+    let Ok(entries) = fs::read_dir(folder) else { return 0 };
+    let count = |entry: fs::DirEntry| match entry.file_type() {
+        Ok(kind) if kind.is_dir() => count_files(&entry.path()),
+        _ => 1,
+    };
+    entries.flatten().map(count).sum()
 }
 
 /// Where the value of a path is within a folder: files name paths, so no component leads out of it.
@@ -181,5 +208,20 @@ mod tests {
         ] {
             assert_eq!(place_of(path), Path::new(place), "{path}");
         }
+    }
+
+    #[test]
+    fn values_whose_names_are_those_of_one_file_have_a_file_each() {
+        let made = TempDir::new().unwrap();
+        let target = made.path().join("dump");
+        let folder = TempDir::new().unwrap();
+        let mut activations =
+            Activations { target, made: folder, written: Vec::new(), left_out: Vec::new() };
+        let value: Value = apr_infer::Tensor::new(vec![1], vec![1.0_f32]).unwrap().into();
+        for path in ["a:b", "a_b", "a?b"] {
+            activations.write("model", path, &value).unwrap();
+        }
+        let places = ["model/a_b.npy", "model/a_b#2.npy", "model/a_b#3.npy"].map(PathBuf::from);
+        assert_eq!(activations.written, places);
     }
 }

@@ -122,10 +122,11 @@ fn value(out: &mut dyn Write, value: &ValueTrace, about: &str) -> io::Result<()>
     writeln!(out, "  Shape: {shape}{about}")?;
     let Some(found) = &value.statistics else { return Ok(()) };
     let shown = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), number);
-    let [mean, std, min, max] = [found.mean, found.std, found.min, found.max].map(shown);
+    let stats = &found.stats;
+    let [mean, std, min, max] = [stats.mean, stats.std, stats.min, stats.max].map(shown);
     writeln!(out, "  Stats: mean={mean}, std={std}, range=[{min}, {max}]")?;
-    if found.nan + found.inf > 0 {
-        writeln!(out, "  {ODD}⚠ {} NaN, {} infinite{ODD:#}", found.nan, found.inf)?;
+    if stats.nan + stats.inf > 0 {
+        writeln!(out, "  {ODD}⚠ {} NaN, {} infinite{ODD:#}", stats.nan, stats.inf)?;
     }
     let line = found.sparkline();
     if !line.trim().is_empty() {
@@ -136,7 +137,9 @@ fn value(out: &mut dyn Write, value: &ValueTrace, about: &str) -> io::Result<()>
 
 /// A norm that normalizes, and a value far from all others.
 fn remarks(out: &mut dyn Write, step: &StepTrace, statistics: &ValueStatistics) -> io::Result<()> {
-    let (Some(mean), Some(std)) = (statistics.mean, statistics.std) else { return Ok(()) };
+    let (Some(mean), Some(std)) = (statistics.stats.mean, statistics.stats.std) else {
+        return Ok(());
+    };
     let is_norm = step.path.contains("norm");
     if is_norm && mean.abs() < 0.1 && (0.5..2.0).contains(&std) {
         writeln!(out, "  {GOOD}✓ properly normalized{GOOD:#}")?;
