@@ -18,9 +18,9 @@ pub struct Description {
     pub purpose: Option<String>,
     /// How it is built.
     pub architecture: Option<String>,
-    /// What goes in.
+    /// Inputs, in words: `text`, `log-mel spectrogram`.
     pub input: Option<String>,
-    /// What comes out.
+    /// Outputs, in words.
     pub output: Option<String>,
 }
 

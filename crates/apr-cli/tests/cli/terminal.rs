@@ -464,5 +464,5 @@ fn only_commands_that_carry_files_along_say_what_they_leave() {
     for line in ["inspect dir", "tensors dir", "validate dir --strict"] {
         sandbox.apr(line).clean();
     }
-    sandbox.apr("import dir -o m.apr").ok().says(&["not carried along: train.py"]);
+    sandbox.apr("import dir -o m.apr").ok().says(&["not copied: train.py"]);
 }

@@ -182,7 +182,7 @@ fn read_companions(reader: &dyn CheckpointReader) -> Result<Vec<CompanionFile>> 
 fn warnings(reader: &dyn CheckpointReader) -> Vec<String> {
     let mut warnings = reader.warnings().to_vec();
     if !reader.left_out().is_empty() {
-        warnings.push(format!("not carried along: {}", reader.left_out().join(", ")));
+        warnings.push(format!("not copied: {}", reader.left_out().join(", ")));
     }
     warnings
 }
