@@ -97,6 +97,11 @@ pub(crate) fn check_sealed(apr: &Path) -> Outcome {
         .arg("fixtures/tiny-llama/model.safetensors"))
 }
 
+/// Lets onnx's checker judge the ONNX files in a folder, which tests wrote.
+pub(crate) fn check_written(folder: &Path) -> Outcome {
+    run(program(python()).arg("xtask/interop/onnx_written.py").arg(folder))
+}
+
 /// A Python with transformers and onnxruntime, once it was [set up](set_up_transformers).
 pub(crate) fn graph_python() -> PathBuf {
     std::env::var_os("APR_GRAPH_PYTHON")

@@ -1,8 +1,10 @@
 //! Everything that goldens, properties and small reference libraries prove; what live peers prove
 //! is in `interop`.
 
+use std::{fs, io};
+
 use crate::process::{cargo, program, run as run_program, target_dir, workspace};
-use crate::steps::Steps;
+use crate::steps::{Steps, Stop};
 use crate::{builds, reference};
 
 pub(crate) fn run(steps: &mut Steps) {
@@ -14,6 +16,7 @@ pub(crate) fn run(steps: &mut Steps) {
         )
     };
 
+    let written = target_dir().join("tmp/written-onnx");
     let (mut python, mut built) = (None, None);
     let fetch = |steps: &mut Steps| {
         python = steps.run("the Python reference environment", reference::set_up_python);
@@ -35,10 +38,23 @@ pub(crate) fn run(steps: &mut Steps) {
     steps.beside(builds::web, |steps| {
         steps.beside(checks, |steps| {
             if built.is_some() {
-                steps.run("tests of the workspace", || run_program(&mut tests()));
+                steps.run("tests of the workspace", || {
+                    fs::remove_dir_all(&written).or_else(unless_absent).map_err(Stop::failed)?;
+                    run_program(tests().env("APR_WRITTEN_ONNX", &written))
+                });
             }
         });
     });
+    if python.is_some() && built.is_some() {
+        steps.run("onnx's checker takes the files that tests wrote", || {
+            reference::check_written(&written)
+        });
+    }
+}
+
+/// What is not there needs no removal.
+fn unless_absent(error: io::Error) -> io::Result<()> {
+    if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) }
 }
 
 fn python_checks(steps: &mut Steps) {

@@ -24,6 +24,7 @@ pub mod peers;
 mod read_all;
 mod sparse;
 pub mod torch;
+pub mod written;
 
 pub use counting::CountingSource;
 pub use folder::FolderInMemory;

@@ -11,6 +11,7 @@ use std::time::Duration;
 use apr_registry::DType;
 use apr_testkit::apr2::{Apr2Builder, Apr2Entry};
 use apr_testkit::locate;
+use apr_testkit::written::Watch;
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;
 
@@ -102,7 +103,19 @@ impl Sandbox {
     pub(crate) fn shell(&self, script: &str) -> Run {
         let mut command = Command::new("sh");
         command.args(["-c", script]).env("APR", env!("CARGO_BIN_EXE_apr"));
-        Run::of(self.isolate(command))
+        self.watched(|| Run::of(self.isolate(command)))
+    }
+
+    /// A run whose ONNX files are kept for `onnx.checker`, where they are. What was invalid before
+    /// apr rewrote it may be so still, and apr says so.
+    fn watched(&self, run: impl FnOnce() -> Run) -> Run {
+        let watch = Watch::of(self.0.path());
+        let run = run();
+        let is_valid = run.code == Some(0) && !run.stderr.contains("was not valid before");
+        if let Some(watch) = watch.filter(|_| is_valid) {
+            watch.keep();
+        }
+        run
     }
 
     fn isolate(&self, mut command: Command) -> Command {
@@ -125,7 +138,7 @@ impl Sandbox {
     }
 
     pub(crate) fn run(&self, args: &[&str]) -> Run {
-        Run::of(self.command(args))
+        self.watched(|| Run::of(self.command(args)))
     }
 
     /// Runs the command with arguments that have no spaces in them.
@@ -136,16 +149,16 @@ impl Sandbox {
     /// Runs the command with this on standard input, through a pipe.
     pub(crate) fn piped(&self, line: &str, input: &[u8]) -> Run {
         let command = self.command(&line.split_whitespace().collect::<Vec<_>>());
-        Run::from(
-            assert_cmd::Command::from_std(command).write_stdin(input).timeout(PATIENCE).output(),
-        )
+        let mut command = assert_cmd::Command::from_std(command);
+        let command = command.write_stdin(input).timeout(PATIENCE);
+        self.watched(|| Run::from(command.output()))
     }
 
     /// Runs the command with these variables in its environment.
     pub(crate) fn with_env(&self, variables: &[(&str, &str)], line: &str) -> Run {
         let mut command = self.command(&line.split_whitespace().collect::<Vec<_>>());
         command.envs(variables.iter().copied());
-        Run::of(command)
+        self.watched(|| Run::of(command))
     }
 }
 
