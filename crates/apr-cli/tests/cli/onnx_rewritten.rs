@@ -4,6 +4,7 @@
 
 use apr_testkit::locate;
 use apr_testkit::peers::agreed;
+use serde_json::Value;
 
 use crate::support::{Sandbox, judge};
 
@@ -52,6 +53,47 @@ fn every_type_of_tensor_is_kept_when_the_graph_is_written_anew() {
         let arguments: Vec<&str> =
             ["tensors", "outside/model.onnx"].into_iter().chain(paths).collect();
         judge("onnx_rewritten.py", &arguments, &sandbox.path(""));
+    });
+}
+
+/// `fixtures/onnx/scarce.json` is what onnxruntime computes.
+#[test]
+fn sparse_constants_are_computed_and_become_dense_when_the_graph_is_written_anew() {
+    let sandbox = Sandbox::new();
+    for file in ["scarce.onnx", "scarce.json"] {
+        let bytes = std::fs::read(locate::fixture("onnx").join(file)).expect("a fixture");
+        sandbox.write(file, bytes);
+    }
+    let expected: Value = serde_json::from_slice(&sandbox.read("scarce.json")).expect("JSON");
+    sandbox.write("x.json", expected["x"].to_string());
+    sandbox.apr("convert scarce.onnx -o same.apr --relaxed").ok();
+    sandbox.apr("convert same.apr -o same.onnx --relaxed").ok();
+    assert!(sandbox.read("same.onnx") == sandbox.read("scarce.onnx"));
+    let written: Vec<_> = [("scarce.onnx", "file.onnx"), ("same.apr", "apr.onnx")]
+        .map(|(from, to)| {
+            sandbox.apr(&format!("convert {from} -o {to} --opset 21 --relaxed")).ok();
+            (to.to_owned(), sandbox.read(to))
+        })
+        .into();
+
+    let numbers = |json: &Value| -> Vec<f64> {
+        let rows = json.as_array().expect("rows").iter().flat_map(|row| row.as_array());
+        rows.flatten().map(|number| number.as_f64().expect("a number")).collect()
+    };
+    for truth in ["true", "false"] {
+        sandbox.write("truth.json", truth);
+        let wanted = numbers(&expected["y"][truth]);
+        for file in ["scarce.onnx", "same.apr", "file.onnx", "apr.onnx"] {
+            let line = format!("run {file} -i x=x.json -i truth=truth.json --json");
+            let report = sandbox.apr(&line).ok().json();
+            let values = report["outputs"][0]["values"].as_array().expect("values");
+            let found: Vec<_> = values.iter().filter_map(Value::as_f64).collect();
+            assert_eq!(found, wanted, "{file} {truth}");
+        }
+    }
+    agreed("onnx/sparse", &written, || {
+        judge("onnx_rewritten.py", &["tensors", "scarce.onnx", "file.onnx"], &sandbox.path(""));
+        judge("onnx_models.py", &["check", "file.onnx", "apr.onnx"], &sandbox.path(""));
     });
 }
 

@@ -76,17 +76,15 @@ impl Converter<'_> {
         span.map_or_else(|| Ok(Vec::new()), |span| self.walker.bytes(span))
     }
 
-    /// The sparse tensor of a `Constant`, where its data are in another file: a dense one of the
-    /// checkpoint. Others are kept as they are.
+    /// The sparse tensor of a `Constant`: a dense one of the checkpoint, as that of a sparse
+    /// initializer. What no tensor of a checkpoint holds is kept as it is.
     fn sparse_constant(
         &self,
         node: &proto::Node,
         attribute: &proto::Attribute,
         scope: &Scope,
     ) -> Option<AttributeValue> {
-        let tensor = attribute.sparse_tensor.as_ref().filter(|tensor| {
-            [&tensor.values, &tensor.indices].into_iter().any(proto::Tensor::is_outside)
-        })?;
+        let tensor = attribute.sparse_tensor.as_ref()?;
         let element = ElementType::from_onnx_code(tensor.values.data_type)?;
         let is_held = element != ElementType::F4E2M1
             && (element.dtype().is_some() || (1..8).contains(&element.bits()));
