@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use apr_arch::{Families, HUGGING_FACE, Kind, Mismatch};
+use apr_arch::{Families, HUGGING_FACE, Kind, Mismatch, TensorNameMapper};
 use apr_core::{DType, Metadata, TensorInfo};
 use apr_testkit::locate::fixture;
 use serde_json::Value;
@@ -72,6 +72,22 @@ fn every_tensor_is_known_and_has_the_expected_shape() {
             .map(|at| &tensors[at].name)
             .collect();
         assert!(unchecked.is_empty(), "{name}: no shape is expected of {unchecked:?}");
+    }
+}
+
+/// What torch saves of a state dict, or exports, has the names that transformers has in memory
+/// (`fixtures/families/in_memory.py`).
+#[test]
+fn names_in_memory_are_known_like_those_of_checkpoints() {
+    let bytes = std::fs::read(fixture("families/memory/names.json")).expect("it can be read");
+    let names: Value = serde_json::from_slice(&bytes).expect("it is JSON");
+    let families = Families::builtin();
+    for (family, pairs) in names.as_object().expect("families") {
+        let family = families.find(family).expect("it is built in");
+        for (memory, saved) in pairs.as_object().expect("names") {
+            let known = family.map_name(saved.as_str().expect("a name"));
+            assert!(known.is_some() && family.map_name(memory) == known, "{memory} {known:?}");
+        }
     }
 }
 
