@@ -35,11 +35,11 @@ pub struct Answers {
     pub answers: Vec<Answer>,
 }
 
-/// A span of the text.
+/// A span of the text; an empty one says that the text has no answer.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Answer {
     /// Probability that the answer starts here, times that of its end. Spans of the same text add
-    /// up.
+    /// up; that of no answer is the least of all windows.
     pub score: f64,
     /// First character of the text.
     pub start: usize,
@@ -77,13 +77,18 @@ impl<'q> QuestionAnswering<'q> {
     pub fn answer(&self, question: &str) -> RunResult<Answers> {
         let top = self.part.runner.options.top;
         let mut answers: Vec<Answer> = Vec::new();
+        let mut least_none = f64::INFINITY;
         for window in self.windows(question)? {
-            let ends = self.scores(&window)?;
+            let (ends, none) = self.scores(&window)?;
+            least_none = least_none.min(none);
             for (span, score) in spans(&ends, &window.words, 2 * top + 10) {
                 self.add(&mut answers, span, score);
             }
         }
 
+        if self.part.runner.options.no_answer {
+            answers.push(Answer { score: least_none, start: 0, end: 0, answer: String::new() });
+        }
         answers.sort_by(|one, other| other.score.total_cmp(&one.score));
         answers.truncate(top);
         Ok(Answers { task: "question_answering", question: question.to_owned(), answers })
@@ -115,14 +120,15 @@ impl<'q> QuestionAnswering<'q> {
         Ok(inputs)
     }
 
-    /// Probabilities that an answer starts, and that it ends, at each token of a window.
-    fn scores(&self, window: &PairWindow) -> RunResult<[Vec<f64>; 2]> {
+    /// Probabilities that an answer starts, and that it ends, at each token of a window, and that
+    /// there is none.
+    fn scores(&self, window: &PairWindow) -> RunResult<([Vec<f64>; 2], f64)> {
         let outputs = self.part.run(self.window_inputs(window)?, &ENDS)?.outputs;
         let [start, end] = outputs.as_slice() else {
             return Err(Error::format("the graph has no start and end of an answer").into());
         };
         let first = self.class_token();
-        let probabilities = |value: &Value| -> RunResult<Vec<f64>> {
+        let probabilities = |value: &Value| -> RunResult<(Vec<f64>, f64)> {
             let logits = value.tensor()?.floats()?;
             let counts = |at: usize| window.words[at].is_some() || Some(window.ids[at]) == first;
             let hidden = |(at, logit): (usize, &f32)| if counts(at) { *logit } else { HIDDEN };
@@ -131,12 +137,11 @@ impl<'q> QuestionAnswering<'q> {
             let mut scores = softmax(&logits);
 
             // The first token stands for no answer.
-            if let Some(first) = scores.first_mut() {
-                *first = 0.0;
-            }
-            Ok(scores)
+            let none = scores.first_mut().map_or(0.0, std::mem::take);
+            Ok((scores, none))
         };
-        Ok([probabilities(start)?, probabilities(end)?])
+        let ((starts, no_start), (ends, no_end)) = (probabilities(start)?, probabilities(end)?);
+        Ok(([starts, ends], no_start * no_end))
     }
 
     /// Id of the token that stands in front of all, which takes the share of no answer.

@@ -42,6 +42,8 @@ pub struct RunOptions {
     pub truncate: bool,
     /// How the states of tokens become one vector; as the model says by default, else their mean.
     pub pooling: Option<Pooling>,
+    /// Whether "no answer" is one of the answers to a question, as models of SQuAD 2.0 give it.
+    pub no_answer: bool,
     /// Number of labels, tokens or answers to return; 5 by default.
     pub top: usize,
 }
@@ -57,6 +59,7 @@ impl Default for RunOptions {
             seed: 0,
             truncate: false,
             pooling: None,
+            no_answer: false,
             top: 5,
         }
     }

@@ -142,7 +142,10 @@ pub(crate) struct DiffArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) tensor_mapping: Option<PathBuf>,
     /// Absolute tolerance for values
-    #[arg(long, value_name = "X", default_value = "1e-6")]
+    #[arg(
+        long, value_name = "X", default_value = "1e-6",
+        value_parser = super::quantize::parse_limit
+    )]
     pub(crate) tolerance: f64,
     /// Read tensors even where both files state equal digests
     #[arg(long)]

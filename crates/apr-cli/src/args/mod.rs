@@ -5,6 +5,7 @@ mod container;
 mod convert;
 pub(crate) mod examples;
 mod hints;
+mod hyphens;
 mod look;
 mod onnx;
 mod parts;
@@ -76,7 +77,7 @@ impl Cli {
 
     /// The command with all that its help has.
     pub(crate) fn command_with_help() -> clap::Command {
-        examples::with_examples(Self::command())
+        hyphens::with_hyphens(examples::with_examples(Self::command()))
     }
 }
 

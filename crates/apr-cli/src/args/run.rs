@@ -37,16 +37,19 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "NAME")]
     pub(crate) part: Option<String>,
     /// Prompt; also read from a pipe
-    #[arg(long, value_name = "TEXT", conflicts_with = "tokens", allow_hyphen_values = true)]
+    #[arg(long, value_name = "TEXT", conflicts_with = "tokens")]
     pub(crate) prompt: Vec<String>,
     /// Text that contains the answer to --prompt, for extractive question answering
-    #[arg(long, value_name = "TEXT", requires = "prompt", allow_hyphen_values = true)]
+    #[arg(long, value_name = "TEXT", requires = "prompt")]
     pub(crate) context: Option<String>,
+    /// Allow "no answer" to a question, with its probability, for models of SQuAD 2.0
+    #[arg(long, requires = "context")]
+    pub(crate) no_answer: bool,
     /// Apply the model's chat template to the prompt
     #[arg(long, conflicts_with = "tokens")]
     pub(crate) chat: bool,
     /// System prompt of the chat
-    #[arg(long, value_name = "TEXT", requires = "chat", allow_hyphen_values = true)]
+    #[arg(long, value_name = "TEXT", requires = "chat")]
     pub(crate) system: Option<String>,
     /// Prompt as token ids, comma-separated
     #[arg(
@@ -56,53 +59,47 @@ pub(crate) struct RunArgs {
     pub(crate) tokens: Vec<i64>,
     /// Maximum number of tokens to generate, per audio file for speech [default: the model's own,
     /// else 128; none for speech]
-    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    #[arg(long, value_name = "N")]
     pub(crate) max_tokens: Option<usize>,
     /// Sampling temperature; 0 = greedy [default: the model's own, else 0]
-    #[arg(
-        long, value_name = "T", allow_negative_numbers = true, value_parser = parse_temperature
-    )]
+    #[arg(long, value_name = "T", value_parser = parse_temperature)]
     pub(crate) temperature: Option<f32>,
     /// Top-k sampling: keep the K likeliest tokens; 0 = all [default: the model's own, else 0]
-    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    #[arg(long, value_name = "N")]
     pub(crate) top_k: Option<usize>,
     /// Nucleus sampling: keep the smallest set of tokens with total probability P [default: the
     /// model's own, else 1]
-    #[arg(
-        long, value_name = "P", allow_negative_numbers = true, value_parser = parse_probability
-    )]
+    #[arg(long, value_name = "P", value_parser = parse_probability)]
     pub(crate) top_p: Option<f32>,
     /// Min-p sampling: keep tokens of at least P times the largest probability [default: the
     /// model's own, else 0]
-    #[arg(long, value_name = "P", allow_negative_numbers = true, value_parser = parse_share)]
+    #[arg(long, value_name = "P", value_parser = parse_share)]
     pub(crate) min_p: Option<f32>,
     /// Repetition penalty for tokens of the prompt and the answer [default: the model's own, else
     /// 1]
     #[arg(
-        long, value_name = "X", allow_negative_numbers = true, value_parser = parse_penalty,
+        long, value_name = "X", value_parser = parse_penalty,
         visible_alias = "repetition-penalty"
     )]
     pub(crate) repeat_penalty: Option<f32>,
     /// Presence penalty for tokens of the answer [default: 0]
-    #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = parse_finite)]
+    #[arg(long, value_name = "X", value_parser = parse_finite)]
     pub(crate) presence_penalty: Option<f32>,
     /// Log probabilities of each generated token and of the N likeliest at its position; on
     /// standard error without --json
-    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    #[arg(long, value_name = "N")]
     pub(crate) logprobs: Option<usize>,
     /// Random seed [default: 0]
-    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
     /// Stop text; with --tokens, a stop id
     #[arg(
-        long, value_name = "TEXT", allow_hyphen_values = true,
+        long, value_name = "TEXT",
         value_parser = clap::builder::NonEmptyStringValueParser::new()
     )]
     pub(crate) stop: Vec<String>,
     /// Separator of several answers; \n, \t, \0 and \\ are escapes [default: \n]
-    #[arg(
-        long, value_name = "TEXT", allow_hyphen_values = true, value_parser = parse_separator
-    )]
+    #[arg(long, value_name = "TEXT", value_parser = parse_separator)]
     pub(crate) separator: Option<Separator>,
     /// Truncate text to the model's context
     #[arg(long)]

@@ -12,7 +12,7 @@ pub(crate) struct TokenizeArgs {
     /// File or folder with a tokenizer; a GGUF file with a vocabulary alone will do
     pub(crate) model: PathBuf,
     /// Text to tokenize; also read from a pipe
-    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    #[arg(long, value_name = "TEXT")]
     pub(crate) prompt: Vec<String>,
     /// Text file to tokenize
     #[arg(short, long, value_name = "FILE")]

@@ -171,8 +171,9 @@ fn moment(text: &str) -> Outcome<Timestamp> {
     } else {
         text.to_owned()
     };
-    parse_time(&whole)
-        .map_err(|_| Failure::Usage(format!("'{text}' is not a time such as 2027-01-31T00:00:00Z")))
+    parse_time(&whole).map_err(|_| {
+        Failure::Usage(format!("--expires '{text}' is not a time such as 2027-01-31T00:00:00Z"))
+    })
 }
 
 /// A random UUID, version 4 (RFC 9562 §5.4).

@@ -155,6 +155,37 @@ fn values_may_begin_with_hyphens_and_errors_name_the_option() {
         .fails(2, &["--input", "input_ids", "twice"]);
 }
 
+/// A number below zero is no option that is not known, and a text may begin as it likes.
+#[test]
+fn hyphens_begin_values_of_every_command() {
+    let sandbox = Sandbox::new();
+    for (line, option) in [
+        ("export x -o y.onnx --opset -1", "--opset"),
+        ("convert x -o y.apr --shard-size -5", "--shard-size"),
+        ("quantize x -o y.gguf --type q8_0 --max-drift -1", "--max-drift"),
+        ("diff x y --tolerance -1", "--tolerance"),
+        ("debug x --limit -1", "--limit"),
+        ("diff x y --tolerance nan", "--tolerance"),
+        ("run x --top -1", "--top"),
+        ("inspect x --threads -1", "--threads"),
+        ("inspect x --max-memory -1", "--max-memory"),
+        ("graph x --depth -1", "--depth"),
+    ] {
+        let run = sandbox.apr(line);
+        let value = line.split(' ').next_back().expect("a value");
+        run.fails(2, &[&format!("invalid value '{value}' for '{option}"), option]);
+    }
+    sandbox.apr(&format!("tokenize {LLAMA} --prompt -item")).ok();
+    sandbox.apr(&format!("import {LLAMA} -o m.apr")).ok();
+    sandbox.apr("keygen -o signer").ok();
+    let issue = ["license", "issue", "m.apr", "--key", "signer"];
+    let texts = ["--licensee", "-Ann & Co-", "--terms", "- one seat"];
+    let report = sandbox.run(&[&issue[..], &texts, &["--json"]].concat()).ok().to_string();
+    assert!(report.contains("\"terms\": \"- one seat\""), "{report}");
+    let embed = ["watermark", "embed", "m.apr", "-o", "marked.apr", "--key", "signer"];
+    sandbox.run(&[&embed[..], &["--id", "- a copy", "--strength", "0.1"]].concat()).ok();
+}
+
 #[test]
 fn answers_leave_the_program_byte_for_byte() {
     let sandbox = Sandbox::new();

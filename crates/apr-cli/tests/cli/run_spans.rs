@@ -31,8 +31,9 @@ fn answers_are_those_of_transformers() {
     for case in cases.as_array().expect("cases") {
         let text = |key: &str| case[key].as_str().expect("a text");
         let (question, context, top) = (text("question"), text("context"), case["top"].to_string());
-        let line =
-            ["run", "qa", "--prompt", question, "--context", context, "--top", &top, "--json"];
+        let mut line =
+            vec!["run", "qa", "--prompt", question, "--context", context, "--top", &top, "--json"];
+        line.extend((case["no_answer"] == true).then_some("--no-answer"));
         let report = sandbox.run(&line).ok().json();
         let result = &report["results"][0];
         assert_eq!(
@@ -62,6 +63,10 @@ fn answers_are_shown_with_their_places() {
         shown,
         "  9.91 %  The Work.  (characters 0 to 9)\n  7.77 %  The  (characters 0 to 3)\n"
     );
+    // What is not in the text has a place among the answers where it is asked for.
+    let line = ["run", "qa", "--prompt", "rights?", "--context", "The Work.", "--no-answer"];
+    let shown = sandbox.run(&line).ok().text();
+    assert!(shown.contains(" %  no answer\n"), "{shown}");
 }
 
 #[test]
@@ -69,6 +74,7 @@ fn a_question_needs_a_text_and_a_text_a_question() {
     let sandbox = model();
     sandbox.run(&["run", "qa", "--prompt", "Who?"]).fails(2, &["--context TEXT"]);
     sandbox.run(&["run", "qa", "--context", "The Work."]).fails(2, &["--prompt"]);
+    sandbox.run(&["run", "qa", "--prompt", "Who?", "--no-answer"]).fails(2, &["--context"]);
     let bert = locate::fixture("run/tiny-bert").display().to_string();
     let line = ["run", &bert, "--prompt", "Who?", "--context", "The Work."];
     sandbox.run(&line).fails(2, &["--context"]);

@@ -86,6 +86,7 @@ fn options(args: &RunArgs, context: &Context) -> RunOptions {
     options.seed = args.seed.unwrap_or_default();
     options.truncate = args.truncate;
     options.pooling = args.pooling.map(Into::into);
+    options.no_answer = args.no_answer;
     options.top = args.top;
     options
 }

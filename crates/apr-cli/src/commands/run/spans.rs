@@ -46,5 +46,8 @@ pub(super) fn run(job: &Job<'_>, questions: &[String], part: Prepared<'_>) -> Ou
 
 fn render(out: &mut dyn Write, answer: &Answer) -> io::Result<()> {
     let Answer { score, start, end, answer } = answer;
+    if answer.is_empty() {
+        return writeln!(out, "{:>6.2} %  no answer", 100.0 * score);
+    }
     writeln!(out, "{:>6.2} %  {}  (characters {start} to {end})", 100.0 * score, Escaped(answer))
 }
