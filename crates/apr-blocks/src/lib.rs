@@ -47,6 +47,8 @@ pub struct GraphOptions {
     pub past: bool,
     /// Version of ONNX's operators.
     pub opset: i64,
+    /// What is kept of earlier tokens by attention whose keys and values are made of a short vector.
+    pub latent_cache: LatentCache,
     /// What the head is for: a task as Optimum names it, such as `text-generation-with-past`, which
     /// stands for `past` too; or the end of a class, such as `CausalLM`; no text for no head.
     /// `None`: as `architectures` of the configuration says.
@@ -55,6 +57,20 @@ pub struct GraphOptions {
     /// ties them to ([`tied_heads`]): they count, as in transformers. `None` where nobody compared
     /// them; they are then taken for copies.
     pub untied: Option<Vec<String>>,
+}
+
+/// The cache of multi-head latent attention (DeepSeek-V2 and later).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LatentCache {
+    /// `key` is the short vector of a token, `[batch, 1, tokens, rank]`, and `value` the part of its
+    /// key that is rotated, as transformers 5 keeps them: for DeepSeek-V3, 71 times smaller than keys
+    /// and values of all heads.
+    #[default]
+    Latents,
+    /// Keys and values of every head, as transformers 4 keeps them, and as Optimum's
+    /// `ORTModelForCausalLM` expects them.
+    Heads,
 }
 
 /// A head that the configuration ties to the table of tokens, and that the checkpoint has
@@ -70,7 +86,13 @@ pub struct TiedHead {
 
 impl Default for GraphOptions {
     fn default() -> Self {
-        Self { past: true, opset: 17, task: None, untied: None }
+        Self {
+            past: true,
+            opset: 17,
+            latent_cache: LatentCache::default(),
+            task: None,
+            untied: None,
+        }
     }
 }
 
@@ -90,6 +112,9 @@ pub struct Part {
 pub struct Graphs {
     /// One, or several where an encoder and a decoder run apart.
     pub parts: Vec<Part>,
+    /// The cache of multi-head latent attention, where the model has such attention and takes earlier
+    /// keys and values.
+    pub latent_cache: Option<LatentCache>,
     /// Canonical names of the checkpoint's tensors that none of them uses.
     pub unused: Vec<String>,
 }
@@ -134,7 +159,9 @@ pub fn graphs(
     let past = options.past || asked.is_some_and(task_asks_past);
     let untied = options.untied.as_deref().unwrap_or_default();
     let written = options.opset.clamp(*OPSETS.start(), *OPSETS.end());
-    let model = Model::new(settings, tensors, (written, options.opset)).with_untied(untied);
+    let model = Model::new(settings, tensors, (written, options.opset))
+        .with_untied(untied)
+        .with_latent_cache(options.latent_cache);
     let mut parts = parts(&model, &kind, past)?;
     if !OPSETS.contains(&options.opset) {
         for part in &mut parts {
@@ -143,7 +170,9 @@ pub fn graphs(
             part.graph = upgrade(&part.graph, options.opset)?;
         }
     }
-    Ok(Graphs { parts, unused: model.unused() })
+    let is_latent = past && blocks::latent::is_latent(model.place(""))?;
+    let latent_cache = is_latent.then_some(options.latent_cache);
+    Ok(Graphs { parts, latent_cache, unused: model.unused() })
 }
 
 /// The heads whose weights the graphs leave out in favour of the table of tokens, although the

@@ -8,6 +8,8 @@ use apr_core::{Error, Result, TensorInfo};
 use apr_graph::Function;
 use serde_json::Value as Json;
 
+use crate::LatentCache;
+
 /// Most layers that a graph is written for; the deepest models have some 130.
 const MAX_LAYERS: u64 = 4096;
 
@@ -22,6 +24,7 @@ pub(crate) struct Model<'m> {
     tensors: BTreeMap<&'m str, Vec<u64>>,
     /// Heads that are not the table of tokens, whatever the configuration says.
     untied: &'m [String],
+    pub(crate) latent_cache: LatentCache,
     used: RefCell<BTreeSet<String>>,
     /// Those of the graph that is being written.
     pub(crate) functions: RefCell<Vec<Function>>,
@@ -50,6 +53,7 @@ impl<'m> Model<'m> {
             wanted_opset: opsets.1,
             tensors: named.collect(),
             untied: &[],
+            latent_cache: LatentCache::default(),
             used: RefCell::new(BTreeSet::new()),
             functions: RefCell::new(Vec::new()),
         }
@@ -58,6 +62,11 @@ impl<'m> Model<'m> {
     /// The same where these heads count although the configuration ties them.
     pub(crate) fn with_untied(self, untied: &'m [String]) -> Self {
         Self { untied, ..self }
+    }
+
+    /// The same with this cache of attention that has short vectors.
+    pub(crate) fn with_latent_cache(self, latent_cache: LatentCache) -> Self {
+        Self { latent_cache, ..self }
     }
 
     /// Whether the head counts although the configuration ties it.

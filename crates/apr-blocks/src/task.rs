@@ -17,6 +17,16 @@ struct Task {
     goes_on: bool,
 }
 
+impl Task {
+    /// Whether a family has a head for the task, as this class has it.
+    fn is_of(&self, model: &FamilyModel<'_>, class: &str) -> bool {
+        has(model, class) && (self.name != COMPARES || takes_both(model, class))
+    }
+}
+
+/// The task whose models compare texts and pictures.
+const COMPARES: &str = "zero-shot-image-classification";
+
 const fn task(name: &'static str, classes: &'static [&'static str], goes_on: bool) -> Task {
     Task { name, classes, goes_on }
 }
@@ -31,7 +41,7 @@ const TASKS: [Task; 15] = [
     task("question-answering", &["QuestionAnswering"], false),
     task("multiple-choice", &["MultipleChoice"], false),
     task("image-classification", &["ImageClassification"], false),
-    task("zero-shot-image-classification", &[""], false),
+    task(COMPARES, &[""], false),
     task("automatic-speech-recognition", &["ConditionalGeneration", "CTC"], true),
     task("audio-classification", &["AudioClassification", "SequenceClassification"], false),
     task("audio-frame-classification", &["AudioFrameClassification"], false),
@@ -114,17 +124,17 @@ pub(crate) fn class_of<'a>(model: &FamilyModel<'_>, asked: &'a str) -> Result<Co
 
     let own = model.graph_settings(None).map(|settings| settings.task().to_owned());
     let usual = class_for(asked, own.as_deref());
-    if has(model, &usual) {
+    if task.is_of(model, &usual) {
         return Ok(usual);
     }
-    let other = task.classes.iter().find(|class| has(model, class));
+    let other = task.classes.iter().find(|class| task.is_of(model, class));
     other.map(|class| Cow::Borrowed(*class)).ok_or_else(|| lacks(model, asked))
 }
 
 /// The error about a task that a family has no graph for.
 pub(crate) fn lacks(model: &FamilyModel<'_>, asked: &str) -> Error {
-    let has = |task: &&Task| task.classes.iter().any(|class| has(model, class));
-    let known: Vec<&str> = TASKS.iter().filter(has).map(|task| task.name).collect();
+    let is_of = |task: &&Task| task.classes.iter().any(|class| task.is_of(model, class));
+    let known: Vec<&str> = TASKS.iter().filter(is_of).map(|task| task.name).collect();
     let known = match known.as_slice() {
         [] => String::new(),
         known => format!("; it has {}", known.join(", ")),
@@ -138,16 +148,27 @@ fn has(model: &FamilyModel<'_>, class: &str) -> bool {
     model.graph_settings(Some(class)).is_some_and(|settings| has_head(&settings))
 }
 
+/// Whether models of this class take texts and pictures.
+fn takes_both(model: &FamilyModel<'_>, class: &str) -> bool {
+    let kind = model.graph_settings(Some(class)).and_then(|settings| settings.kind());
+    kind.is_some_and(|kind| kind == "text_and_vision")
+}
+
 /// Whether the graph has a head for its task, as far as the family's table tells.
 fn has_head(settings: &GraphSettings<'_>) -> bool {
     let Some(kind) = settings.kind() else { return false };
     let stack = match kind.as_str() {
-        "encoder_decoder" => "decoder",
+        "encoder_decoder" | "whole_encoder_decoder" => "decoder",
         "vision" => "vision",
-        "encoder" => "encoder",
-        "decoder" | "sound" | "stages" | "state_space" => "",
-        // Those for two sides have no heads by task.
-        _ => return settings.task().is_empty(),
+        "encoder" | "mel" => "encoder",
+        "decoder" | "sound" | "stages" | "windows" | "state_space" => "",
+        // Those for two sides have states or a projection, and the side of pictures a classifier.
+        other => {
+            let head = settings.option("vision", "head", &[]);
+            let classifies =
+                other == "vision_side" && head.is_some_and(|head| head == "mean_patch");
+            return settings.task().is_empty() || classifies;
+        }
     };
     settings.option(stack, "head", &[]).is_some()
 }

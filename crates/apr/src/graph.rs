@@ -1,6 +1,6 @@
 //! What a model computes: graphs of ONNX's operators, their shapes and costs, and pictures of them.
 
-pub use apr_blocks::GraphOptions;
+pub use apr_blocks::{GraphOptions, LatentCache};
 pub use apr_graph::{
     Attribute, AttributeValue, Body, Constant, ConstantData, Cost, Dim, ElementType, Function,
     Graph, Inference, Meaning, Name, Node, NodeId, Op, Opset, Origin, Sizes, TensorType, Totals,

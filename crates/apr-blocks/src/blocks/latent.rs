@@ -8,6 +8,7 @@ use super::attention::{Given, Heads, KeyValue};
 use super::frequencies::Rotation;
 use super::norm::Norm;
 use super::rotary::{Rotary, Turn};
+use crate::LatentCache;
 use crate::model::Place;
 use crate::writer::{Writer, signed};
 
@@ -40,8 +41,11 @@ impl Lengths {
 /// Heads, length of a key and length of a value in the cache of a layer.
 pub(crate) fn cache_dims(place: Place<'_>) -> Result<[u64; 3]> {
     if is_latent(place)? {
-        let lengths = Lengths::of(place)?;
-        return Ok([1, lengths.latent, lengths.turned]);
+        let Lengths { latent, turned, still, value } = Lengths::of(place)?;
+        return Ok(match place.model.latent_cache {
+            LatentCache::Latents => [1, latent, turned],
+            LatentCache::Heads => [Heads::of(place)?.heads, still + turned, value],
+        });
     }
     let heads = Heads::of(place)?;
     Ok([heads.kv_heads, heads.head_dim, heads.head_dim])
@@ -57,8 +61,8 @@ pub(crate) fn is_latent(place: Place<'_>) -> Result<bool> {
 }
 
 impl Writer<'_> {
-    /// The short vector and the turned part of the key are what is kept of a token: `key` and
-    /// `value` of the cache.
+    /// What is kept of a token is the short vector and the turned part of the key, as `key` and
+    /// `value` of the cache, or what they become for each head.
     pub(crate) fn latent_attention(
         &mut self,
         place: Place<'_>,
@@ -92,10 +96,20 @@ impl Writer<'_> {
                 }
                 _ => turned,
             };
-            let all = w.with_past(KeyValue { key: latent, value: turned }, given.past);
-            let expanded = w.expanded(place, &heads, &lengths, all)?;
+            let short = KeyValue { key: latent, value: turned };
+            let (cache, expanded) = match place.model.latent_cache {
+                LatentCache::Latents => {
+                    let all = w.with_past(short, given.past);
+                    (all, w.expanded(place, &heads, &lengths, all)?)
+                }
+                LatentCache::Heads => {
+                    let fresh = w.expanded(place, &heads, &lengths, short)?;
+                    let all = w.with_past(fresh, given.past);
+                    (all, all)
+                }
+            };
             let mixed = w.mixed(&heads, query, expanded, given.mask, None)?;
-            Ok((w.linear_part(place, "output", mixed)?, all))
+            Ok((w.linear_part(place, "output", mixed)?, cache))
         })
     }
 
@@ -131,17 +145,17 @@ impl Writer<'_> {
         place: Place<'_>,
         heads: &Heads,
         lengths: &Lengths,
-        cache: KeyValue,
+        short: KeyValue,
     ) -> Result<KeyValue> {
         let axis = self.ints(&[1]);
-        let latent = self.make("Squeeze", "latents", [cache.key, axis]);
+        let latent = self.make("Squeeze", "latents", [short.key, axis]);
         let both = self.linear_part(place, "latent_up", latent)?;
         let both = self.heads_of("key_and_value", both, heads.heads, lengths.still + lengths.value);
         let [still, value] =
             self.split("key_and_value_parts", both, -1, [lengths.still, lengths.value]);
         // The turned part is the same for all heads.
         let shape = self.ints(&[1, signed(heads.heads), 1, 1]);
-        let turned = self.make("Expand", "turned_of_all", [cache.value, shape]);
+        let turned = self.make("Expand", "turned_of_all", [short.value, shape]);
         Ok(KeyValue { key: self.concat("key", &[still, turned], -1), value })
     }
 }

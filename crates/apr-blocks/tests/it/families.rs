@@ -59,6 +59,22 @@ fn graphs_pass_the_checks_at_every_opset() {
     }
 }
 
+/// What the configuration says may be asked for by name, of every kind of graph.
+#[test]
+fn the_task_of_a_model_may_be_asked_for() {
+    let mut asked = 0;
+    for case in with_graph() {
+        let class = case.config["architectures"][0].as_str().expect("a class");
+        let Some((_, task)) = class.split_once("For") else { continue };
+        let options = GraphOptions { task: Some(task.to_owned()), ..GraphOptions::default() };
+        let own = case.graphs(&GraphOptions::default());
+        let found = case.graphs(&options);
+        assert!(found == own, "{}: {task}: {:?}", case.name, found.err());
+        asked += 1;
+    }
+    assert!(asked > 100, "{asked}");
+}
+
 #[test]
 fn outputs_have_the_shapes_of_the_model() {
     let of = |name: &str| -> Vec<Vec<String>> {

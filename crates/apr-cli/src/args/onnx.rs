@@ -25,15 +25,35 @@ pub(crate) struct OnnxArgs {
     /// transformers.js loads it; implies --with-past
     #[arg(long, hide_short_help = true)]
     pub(crate) merged: bool,
+    /// Key-value cache of multi-head latent attention (DeepSeek), for --with-past [default: latents]
+    #[arg(long, hide_short_help = true, value_enum, value_name = "FORM")]
+    pub(crate) latent_cache: Option<LatentCache>,
     /// What the head is for: a task as Optimum names it (text-generation-with-past, fill-mask,
-    /// ...),
-    /// or the end of a class (CausalLM); an empty text for no head [default: as the configuration
-    /// says]
+    /// ...), or the end of a class (CausalLM); an empty text for no head [default: as the
+    /// configuration says]
     #[arg(long, hide_short_help = true, value_name = "TASK")]
     pub(crate) task: Option<String>,
     /// Use onnxruntime's MatMulNBits for quantized matrices, which needs no dequantized copy
     #[arg(long, hide_short_help = true)]
     pub(crate) matmul_nbits: bool,
+}
+
+/// What is kept of earlier tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LatentCache {
+    /// The compressed vector and the rotated part of the key, once for all heads
+    Latents,
+    /// Keys and values of each head, as Optimum's ORTModelForCausalLM expects them
+    Heads,
+}
+
+impl From<LatentCache> for apr_blocks::LatentCache {
+    fn from(cache: LatentCache) -> Self {
+        match cache {
+            LatentCache::Latents => Self::Latents,
+            LatentCache::Heads => Self::Heads,
+        }
+    }
 }
 
 /// Where the bytes of tensors go.
@@ -54,6 +74,7 @@ impl OnnxArgs {
             opset: self.opset,
             with_past: self.with_past,
             merged: self.merged,
+            latent_cache: self.latent_cache.map(Into::into),
             task: self.task.clone(),
             blocks: if self.matmul_nbits { Blocks::MatMulNBits } else { Blocks::Dequantized },
         }

@@ -376,9 +376,55 @@ fn a_task_may_be_called_as_optimum_calls_it() {
     export("bert_mlm", "--task fill-mask-with-past", "x").fails(4, &["E001", "no task"]);
     let lacks = ["E003", "text-generation", "it has feature-extraction, fill-mask"];
     export("bert_mlm", "--task text-generation", "x").fails(4, &lacks);
+    let lacks_pictures =
+        ["E003", "zero-shot-image-classification'; it has feature-extraction, fill"];
+    export("bert_mlm", "--task zero-shot-image-classification", "x").fails(4, &lacks_pictures);
     let script = "export bert_mlm --format torchscript -o x.pt --task text-generation";
     sandbox.apr(script).fails(4, &lacks);
     export("bert_mlm", "--task feature-extraction-with-past", "idle")
         .ok()
         .says(&["feature-extraction-with-past changes nothing"]);
+}
+
+/// transformers 5 keeps the short vectors, Optimum's classes and transformers 4 what they become.
+#[test]
+fn a_latent_cache_may_be_keys_and_values_of_every_head() {
+    let sandbox = Sandbox::new();
+    let mut files = Vec::new();
+    for case in ["deepseek_v2_lite", "deepseek_v3"] {
+        made_up(&sandbox, case);
+        let export = |way: &str, options: &str| {
+            let line = format!("export {case} --format onnx -o {case}_out/{way} {options}");
+            sandbox.apr(&line).ok()
+        };
+        let run = export("plain", "--latent-cache heads");
+        run.says(&["no cache without --with-past, so --latent-cache changes nothing"]);
+        let run = export("past", "--with-past --latent-cache heads").to_string();
+        assert!(!run.contains("changes nothing"), "{run}");
+        export("latents", "--with-past --latent-cache latents");
+        export("default", "--with-past");
+        let [heads, latents, default] = ["past", "latents", "default"]
+            .map(|way| sandbox.read(&format!("{case}_out/{way}/model.onnx")));
+        assert!(latents == default && heads != latents);
+        files.push((format!("{case}_out/plain/model.onnx"), default));
+        files.push((format!("{case}_out/past/model.onnx"), heads));
+    }
+    agreed("onnx/latent_cache", &files, || {
+        for case in ["deepseek_v2_lite", "deepseek_v3"] {
+            judge("graphs.py", &["--exported", case, &format!("{case}_out")], &sandbox.path(""));
+        }
+    });
+
+    made_up(&sandbox, "gpt2");
+    for (format, file) in [("onnx", "gpt2.onnx"), ("torchscript", "gpt2.pt")] {
+        let line = format!("export gpt2 --format {format} -o {file} --latent-cache heads");
+        sandbox
+            .apr(&format!("{line} --with-past"))
+            .ok()
+            .says(&["the model has no latent attention, so --latent-cache changes nothing"]);
+    }
+    sandbox
+        .apr("convert gpt2.onnx -o again.onnx --latent-cache heads")
+        .fails(2, &["a graph of its own", "--latent-cache"]);
+    sandbox.apr("export gpt2 -o again.gguf --latent-cache heads").fails(2, &["--latent-cache"]);
 }

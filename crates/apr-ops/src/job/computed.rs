@@ -155,10 +155,11 @@ impl Job {
         let options = self.graph.options(opset.version);
         let (options, untied) = with_untied(source, &options)?;
         let found = graphs(family, source.reader().tensors(), &options)?;
+        let idle = self.graph.idle_latent_cache(&found);
         let models =
             found.parts.into_iter().map(|part| (part.name.to_owned(), part.graph)).collect();
         let view = canonical(source.reader(), family);
-        let warnings = opset.raised.into_iter().chain(untied).collect();
+        let warnings = opset.raised.into_iter().chain(untied).chain(idle).collect();
         Ok(Computation { view, models, warnings })
     }
 

@@ -129,6 +129,7 @@ impl Job {
             }
             Err(error) => return Err(error.into()),
         };
+        warnings.extend(self.graph.idle_latent_cache(&found));
 
         let known = canonical(source.reader(), family);
         let tensors = known.tensors().iter().zip(source.reader().tensors());

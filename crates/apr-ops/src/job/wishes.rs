@@ -1,7 +1,7 @@
 //! What is wanted of the graph of a model.
 
 use apr_bind::{Blocks, Storage};
-use apr_blocks::{GraphOptions, task_asks_past};
+use apr_blocks::{GraphOptions, Graphs, LatentCache, task_asks_past};
 use apr_graph::{ElementType, Graph, Meaning, either, first_cast, infer, inline};
 use apr_registry::{CheckpointReader, DType, DTypeKind, Error};
 use apr_tensor::cast::can_cast;
@@ -21,6 +21,9 @@ pub struct GraphWishes {
     /// What the head is for, by Optimum's name of the task or as `CausalLM`; `None`: as the
     /// configuration says.
     pub task: Option<String>,
+    /// What is kept of earlier tokens by attention whose keys and values are made of a short vector;
+    /// `None`: that vector.
+    pub latent_cache: Option<LatentCache>,
     /// How quantized tensors stay quantized.
     pub blocks: Blocks,
 }
@@ -37,7 +40,8 @@ impl GraphWishes {
     /// As the families' blocks take them.
     pub(super) fn options(&self, opset: i64) -> GraphOptions {
         let past = self.with_past || self.merged;
-        GraphOptions { past, opset, task: self.task.clone(), untied: None }
+        let latent_cache = self.latent_cache.unwrap_or_default();
+        GraphOptions { past, opset, latent_cache, task: self.task.clone(), untied: None }
     }
 
     /// The parts of a model as they are wished for: the decoder's two as one, and what to say where
@@ -74,9 +78,9 @@ impl GraphWishes {
     /// # Errors
     /// [`JobError::Request`].
     pub(super) fn check_own(&self) -> Result<(), JobError> {
-        if self.with_past || self.merged || self.task.is_some() {
-            let message = "the model has a graph of its own: --with-past, --merged and --task are \
-                for graphs that a family makes";
+        if self.with_past || self.merged || self.task.is_some() || self.latent_cache.is_some() {
+            let message = "the model has a graph of its own: --with-past, --merged, --task and \
+                --latent-cache are for graphs that a family makes";
             return Err(JobError::Request(message.to_owned()));
         }
         Ok(())
@@ -101,6 +105,17 @@ impl GraphWishes {
         Some(format!(
             "the model has no keys and values of earlier tokens, so {asked} changes nothing"
         ))
+    }
+
+    /// What to say where a cache of latent attention was wished for, and there is none.
+    pub(super) fn idle_latent_cache(&self, graphs: &Graphs) -> Option<String> {
+        let is_idle = self.latent_cache.is_some() && graphs.latent_cache.is_none();
+        let why = if self.options(0).past {
+            "the model has no latent attention"
+        } else {
+            "there is no cache without --with-past"
+        };
+        is_idle.then(|| format!("{why}, so --latent-cache changes nothing"))
     }
 
     /// The operators' version for a graph that is made anew: what the weights ask for, and the
