@@ -186,8 +186,12 @@ impl Families {
         match self.told(metadata) {
             Told::Family(family) => {
                 let names = NameGroups::of(tensors);
-                let (naming, _) = names.best_naming(family, least(TOLD, tensors.len()))?;
-                Some(FamilyModel::new(family, naming, &names, tensors, metadata))
+                match names.best_naming(family, least(TOLD, tensors.len())) {
+                    Some((naming, _)) => {
+                        Some(FamilyModel::new(family, naming, &names, tensors, metadata))
+                    }
+                    None => of_module(family, tensors, metadata),
+                }
             }
             Told::Stranger(_) => None,
             Told::Nothing => self.guess(&NameGroups::of(tensors), tensors, metadata),
@@ -201,7 +205,7 @@ impl Families {
         tensors: &[TensorInfo],
         metadata: &'a Metadata,
     ) -> Option<FamilyModel<'a>> {
-        let fewest_known = least(GUESSED, tensors.len()).max(FEWEST);
+        let fewest_known = least(GUESSED, modules(tensors)).max(FEWEST);
         let mut most = fewest_known;
         let mut best: Option<(usize, FamilyModel<'a>)> = None;
         let brought = self.brought.iter().map(|family| &**family);
@@ -252,7 +256,7 @@ impl Families {
         }
 
         let stranger = tensors.iter().find(|info| told.find(&info.name, &naming).is_none())?;
-        let most = least(GUESSED, tensors.len()).max(FEWEST);
+        let most = least(GUESSED, modules(tensors)).max(FEWEST);
         let alike = self.iter().find(|family| names.best_naming(family, most).is_some());
         Some(Contradiction {
             told: told.title().to_owned(),
@@ -309,9 +313,53 @@ impl Families {
     }
 }
 
+/// A checkpoint of one module of a model, whose names begin inside of it: an encoder that was saved
+/// or exported alone. Where several modules have such names, it is the one that misses least.
+fn of_module<'a>(
+    family: &'a Family,
+    tensors: &[TensorInfo],
+    metadata: &'a Metadata,
+) -> Option<FamilyModel<'a>> {
+    let least = least(TOLD, tensors.len());
+    let mut best: Option<(usize, FamilyModel<'a>)> = None;
+    let namings = family.namings().filter(|naming| naming.convention == HUGGING_FACE);
+    for naming in namings.collect::<Vec<_>>() {
+        for module in family.beginnings(&naming) {
+            let whole = |info: &TensorInfo| TensorInfo {
+                name: format!("{}{module}.{}", naming.prefix, info.name),
+                ..info.clone()
+            };
+            let whole: Vec<TensorInfo> = tensors.iter().map(whole).collect();
+            let names = NameGroups::of(&whole);
+            let Some((naming, _)) = names.best_naming(family, least) else { continue };
+            let model = FamilyModel::new(family, naming, &names, &whole, metadata);
+            let strange = model.mismatches_of_own_modules(&whole);
+            if best.as_ref().is_none_or(|(fewest, _)| strange < *fewest) {
+                best = Some((strange, model));
+            }
+        }
+    }
+    best.map(|(_, model)| model)
+}
+
 /// Fewest tensors out of `total` that are this share, and at least one.
 fn least((share, of): (usize, usize), total: usize) -> usize {
     total.saturating_mul(share).div_ceil(of).max(1)
+}
+
+/// How many of the tensors a guess is about: those whose names are paths of modules, where most are.
+/// Exporters of graphs leave values among the weights that they computed before, such as a mask
+/// `where`, and these say nothing of the family.
+fn modules(tensors: &[TensorInfo]) -> usize {
+    let paths = tensors.iter().filter(|info| is_path_of_module(&info.name)).count();
+    if paths * 2 > tensors.len() { paths } else { tensors.len() }
+}
+
+/// Whether a tensor is named as PyTorch names parameters of modules, `layers.0.weight`, and not as
+/// exporters name values of a graph: `unsqueeze_14`, `/layers.0/Constant_output_0`.
+#[must_use]
+pub fn is_path_of_module(name: &str) -> bool {
+    name.contains('.') && !name.contains('/')
 }
 
 /// Whether a model type says nothing about the model.
@@ -353,6 +401,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::model::Mismatch;
 
     fn llama_tensors() -> Vec<TensorInfo> {
         let families = Families::builtin();
@@ -384,6 +433,28 @@ mod tests {
             identified(&json!({ "architecture": { "architectures": ["HeliumForCausalLM"] } })),
             None
         );
+    }
+
+    /// Names are those of torch 2.15's exporter, for a model of two layers.
+    #[test]
+    fn values_that_an_exporter_computed_say_nothing_of_the_family() {
+        let families = Families::builtin();
+        let guessed = |values: &[&str]| {
+            let value = |name: &&str| TensorInfo {
+                name: (*name).to_owned(),
+                dtype: DType::F32,
+                shape: [1, 1, 7, 7].into(),
+            };
+            let mut tensors = llama_tensors();
+            tensors.extend(values.iter().map(value));
+            let metadata = Metadata::default();
+            let model = families.identify(&tensors, &metadata);
+            model.map(|model| model.family().name().to_owned())
+        };
+        let llama = Some("llama".to_owned());
+        assert_eq!(guessed(&["where", "unsqueeze_14", "unsqueeze_15"]), llama);
+        assert_eq!(guessed(&["/embeddings/Constant_2_output_0", "/a.0/Constant_output_0"]), llama);
+        assert_eq!(guessed(&["net.a", "net.b", "net.c"]), None, "modules of another model");
     }
 
     #[test]
@@ -468,5 +539,52 @@ mod tests {
         for class in ["HeliumForCausalLM", "NeoBertModel", "ForCausalLM", "Model", ""] {
             assert!(families.of_class(class).is_none(), "{class}");
         }
+    }
+
+    /// What each tensor of an encoder that was exported alone is, and how many are missing: of other
+    /// parts, and of its own.
+    fn of_encoder(family: &str, names: &[&str]) -> (Vec<Option<String>>, [usize; 2]) {
+        let named = |name: &&str| TensorInfo {
+            name: (*name).to_owned(),
+            dtype: DType::F32,
+            shape: [4].into(),
+        };
+        let tensors: Vec<TensorInfo> = names.iter().map(named).collect();
+        let config = json!({ "encoder_layers": 1, "decoder_layers": 1, "num_layers": 1 });
+        let metadata = json!({ "model_type": family, "architecture": config });
+        let metadata = Metadata::from(metadata.as_object().cloned().unwrap_or_default());
+        let families = Families::builtin();
+        let model = families.identify(&tensors, &metadata).expect("by its type");
+        let canonical = |position| model.canonical(position).map(str::to_owned);
+        let is_missing = |it: &Mismatch| matches!(it, Mismatch::Missing { .. });
+        let missing = model.mismatches(&tensors).into_iter().filter(is_missing).collect();
+        let (others, own) = model.of_other_parts(missing);
+        ((0..tensors.len()).map(canonical).collect(), [others.len(), own.len()])
+    }
+
+    #[test]
+    fn an_encoder_that_was_exported_alone_is_the_encoder_and_lacks_no_decoder() {
+        let layer = |norm: &str| {
+            let linear = ["self_attn.q_proj", "self_attn.v_proj", "self_attn.out_proj", "fc1"];
+            let module = linear.iter().copied().chain(["fc2", "self_attn_layer_norm", norm]);
+            module
+                .flat_map(|it| [format!("layers.0.{it}.weight"), format!("layers.0.{it}.bias")])
+                .chain(["layers.0.self_attn.k_proj.weight".to_owned()])
+                .collect::<Vec<_>>()
+        };
+        let layer = layer("final_layer_norm");
+        let mut names: Vec<&str> = layer.iter().map(String::as_str).collect();
+        names.extend(["layers.0.self_attn.k_proj.bias", "embed_positions.weight"]);
+        names.extend(["layernorm_embedding.weight", "layernorm_embedding.bias"]);
+        let (canonical, [others, own]) = of_encoder("bart", &names);
+        for name in &canonical {
+            assert!(name.as_ref().is_some_and(|it| it.starts_with("encoder.")), "{canonical:?}");
+        }
+        assert!(others > 20, "{others}");
+        assert_eq!(own, 0);
+
+        // A bias that is not there is one of the encoder's own.
+        let (_, [_, own]) = of_encoder("bart", &names[1..]);
+        assert_eq!(own, 1);
     }
 }

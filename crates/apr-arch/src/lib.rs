@@ -30,7 +30,7 @@ mod names;
 mod pattern;
 
 pub use dimensions::Config;
-pub use families::{Contradiction, Families};
+pub use families::{Contradiction, Families, is_path_of_module};
 pub use family::{CANONICAL, Family, GGUF, HUGGING_FACE, Naming, ONNX};
 pub use gguf::{GgufCut, GgufLayout, GgufTurned, GgufValue};
 pub use graph::GraphSettings;

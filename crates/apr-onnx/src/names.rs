@@ -24,6 +24,9 @@ const OPERATIONS: [&str; 8] =
 const ROTARY: &str = "rotary_emb";
 const FREQUENCIES: &str = "rotary_emb.inv_freq";
 
+/// The table of positions in its module.
+const POSITIONS: &str = "embed_positions.weight";
+
 /// Most nodes that a tensor passes on its way to the one that uses it; each is looked at once.
 const MAX_ALIASES: usize = 1 << 20;
 
@@ -34,7 +37,7 @@ pub(crate) struct Revealed {
     pub(crate) name: String,
     /// Whether the parameter is its transpose.
     pub(crate) transposed: bool,
-    /// Whether the parameter has no dimensions of 1 behind the first: a vector.
+    /// Whether the parameter is a vector, without the dimensions of 1 that the file has.
     pub(crate) squeezed: bool,
     /// The shape in the file, where it is squeezed.
     pub(crate) stored_shape: Option<Vec<u64>>,
@@ -54,6 +57,8 @@ pub(crate) struct Candidate<'m> {
     pub(crate) rank: usize,
     /// Whether all dimensions behind the first are 1.
     pub(crate) is_column: bool,
+    /// Whether it is a matrix of one row.
+    pub(crate) is_row: bool,
     /// Whether it is one number.
     pub(crate) is_scalar: bool,
     /// Whether it is small enough to be a part of the graph.
@@ -79,6 +84,9 @@ pub(crate) struct Names {
     makeshift: HashSet<String>,
     /// Whether the names in the file are known to be those of other modules.
     is_certain: bool,
+    /// Whether the outermost module is a stack of layers with embeddings, as an encoder that was
+    /// exported alone: what it adds by itself is a table of positions.
+    is_stack: bool,
 }
 
 /// Looks at the nodes that use the candidates, which are tensors of the model's main graph.
@@ -87,7 +95,8 @@ pub(crate) fn reveal(
     candidates: &[Candidate<'_>],
     walker: &mut Walker<'_>,
 ) -> Result<Names> {
-    let mut names = Names::default();
+    let is_stack = candidates.iter().any(|one| one.name.starts_with("layers."));
+    let mut names = Names { is_stack, ..Names::default() };
     let frequencies =
         candidates.iter().filter(|one| one.is_small && one.name.ends_with(FREQUENCIES));
     names.constants = frequencies.map(|one| one.name.to_owned()).collect();
@@ -104,6 +113,7 @@ pub(crate) fn reveal(
         names.revealed.extend(others.revealed);
     }
 
+    names.complete_paths(candidates);
     names.drop_makeshift();
     names.keep_unique(candidates);
     Ok(names)
@@ -170,9 +180,10 @@ impl Names {
 
         // Dimensions that an operator spreads a vector along are none of the parameter's.
         let squeezed = ["Mul", "Add"].contains(&node.op_type.as_str())
-            && candidate.is_column
-            && (2..=4).contains(&candidate.rank);
-        let leaf = leaf(node, position, &candidate);
+            && (candidate.is_column && (2..=4).contains(&candidate.rank)
+                || candidate.is_row && node.op_type == "Add");
+        let leaf = leaf(node, position, &candidate)
+            .filter(|(leaf, _)| !path.is_empty() || self.is_stack && *leaf == POSITIONS);
         if let Some(revealed) = revealed(&path, leaf, (flipped, squeezed), &candidate) {
             // A norm of groups is an instance norm that changes nothing, and then scale and bias.
             if node.op_type == "InstanceNormalization" {
@@ -181,6 +192,36 @@ impl Names {
             self.revealed.insert(candidate.name.to_owned(), revealed);
         }
         Ok(())
+    }
+
+    /// Puts modules in front that the scopes of nodes leave out: who calls a module of another one
+    /// enters its scope alone, while names of parameters have the whole path. OPT's
+    /// `model.decoder` has its nodes in `/decoder`. One path has to fit most of the tensors.
+    fn complete_paths(&mut self, candidates: &[Candidate<'_>]) {
+        let named = candidates.iter().filter(|one| !self.revealed.contains_key(one.name));
+        let modules: HashSet<&str> = named.filter_map(|one| module_of(one.name)).collect();
+        let paths = self.revealed.values().filter_map(|found| module_of(&found.name));
+        let paths: HashSet<&str> = paths.collect();
+        let fronts = modules.iter().flat_map(|module| {
+            let splits = module.match_indices('.').map(|(at, _)| module.split_at(at + 1));
+            splits.filter(|(_, rest)| paths.contains(rest)).map(|(front, _)| front)
+        });
+        let fronts: Vec<&str> = fronts.collect();
+        let Some(front) = fronts.first().copied() else { return };
+        let is_one = fronts.iter().all(|other| *other == front);
+        if !is_one || fronts.len() * 2 < paths.len() || paths.iter().any(|it| modules.contains(it))
+        {
+            return;
+        }
+
+        let inside =
+            modules.iter().filter_map(|module| module.strip_prefix(front)?.split('.').next());
+        let inside: HashSet<&str> = inside.collect();
+        for found in self.revealed.values_mut() {
+            if found.name.split('.').next().is_some_and(|first| inside.contains(first)) {
+                found.name.insert_str(0, front);
+            }
+        }
     }
 
     /// Makes constants of what only stands in for parameters that another tensor has.
@@ -211,6 +252,11 @@ impl Names {
             }
         }
     }
+}
+
+/// The path of the module that a parameter is in.
+fn module_of(name: &str) -> Option<&str> {
+    name.rsplit_once('.').map(|(module, _)| module)
 }
 
 /// Whether a name may be one that an exporter made up. Names of parameters are paths with dots.
@@ -256,9 +302,10 @@ fn revealed(
     (flipped, squeezed): (bool, bool),
     candidate: &Candidate<'_>,
 ) -> Option<Revealed> {
-    let (leaf, turned) = leaf.filter(|_| !path.is_empty())?;
+    let (leaf, turned) = leaf?;
     let transposed = candidate.rank == 2 && turned != flipped && !squeezed;
-    Some(Revealed { name: format!("{path}.{leaf}"), transposed, squeezed, stored_shape: None })
+    let name = if path.is_empty() { leaf.to_owned() } else { format!("{path}.{leaf}") };
+    Some(Revealed { name, transposed, squeezed, stored_shape: None })
 }
 
 /// What an input of an operator is called in its module, and whether the module has its transpose.
@@ -272,8 +319,10 @@ fn leaf(node: &Node, position: usize, candidate: &Candidate<'_>) -> Option<(&'st
         // Scale and bias of a norm of groups, before dimensions that follow the channels.
         ("Mul", _, 2..=4) if candidate.is_column => "weight",
         ("Add", _, 2..=4) if candidate.is_column => "bias",
+        // A vector that is added to every row.
+        ("Add", _, 2) if candidate.is_row => "bias",
         // What is added to a whole sequence: the table of positions, of which every row is used.
-        ("Add", _, 2) => "embed_positions.weight",
+        ("Add", _, 2) => POSITIONS,
         ("BatchNormalization", 3, _) => "running_mean",
         ("BatchNormalization", 4, _) => "running_var",
         (op, ..) if has_weight_and_bias(op) => ["weight", "bias"].get(position.checked_sub(1)?)?,
@@ -315,6 +364,7 @@ mod tests {
                 name,
                 rank,
                 is_column: name.ends_with("column"),
+                is_row: name.ends_with("row"),
                 is_scalar: rank == 0,
                 is_small: true,
             })
@@ -408,6 +458,39 @@ mod tests {
             ("onnx::MatMul_9".to_owned(), "lm_head.weight".to_owned(), true),
         ];
         assert_eq!(revealed(nodes, &[("lm_head.weight", 2), ("onnx::MatMul_9", 2)]), expected);
+    }
+
+    #[test]
+    fn scopes_that_lack_a_module_get_it_from_names_of_the_file() {
+        let nodes = vec![
+            node("/decoder/layers.0/fc1/MatMul", "MatMul", &["x", "onnx::MatMul_1"], "y"),
+            node("/decoder/layers.1/fc1/MatMul", "MatMul", &["y", "onnx::MatMul_2"], "z"),
+            node("/lm_head/MatMul", "MatMul", &["z", "onnx::MatMul_3"], "u"),
+        ];
+        let named =
+            [("model.decoder.layers.0.fc1.bias", 1), ("model.decoder.layers.1.fc1.bias", 1)];
+        let anonymous = [("onnx::MatMul_1", 2), ("onnx::MatMul_2", 2), ("onnx::MatMul_3", 2)];
+        let found = revealed(nodes, &[&named[..], &anonymous].concat());
+        let names: Vec<&str> = found.iter().map(|(_, name, _)| name.as_str()).collect();
+        let layers = ["model.decoder.layers.0.fc1.weight", "model.decoder.layers.1.fc1.weight"];
+        assert_eq!(names, [layers[0], layers[1], "lm_head.weight"]);
+    }
+
+    #[test]
+    fn a_row_is_a_bias_and_what_a_stack_of_layers_adds_are_its_positions() {
+        let nodes = || {
+            vec![
+                node("/layers.0/gate/Add", "Add", &["x", "onnx::Add_row"], "y"),
+                node("/Add", "Add", &["y", "onnx::Add_2"], "z"),
+            ]
+        };
+        let anonymous = [("onnx::Add_2", 2), ("onnx::Add_row", 2)];
+        let names = |candidates: &[(&str, usize)]| -> Vec<String> {
+            revealed(nodes(), candidates).into_iter().map(|(_, name, _)| name).collect()
+        };
+        let layered = [&anonymous[..], &[("layers.0.fc1.bias", 1)]].concat();
+        assert_eq!(names(&layered), ["embed_positions.weight", "layers.0.gate.bias"]);
+        assert_eq!(names(&anonymous), ["layers.0.gate.bias"]);
     }
 
     #[test]

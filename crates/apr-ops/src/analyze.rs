@@ -6,7 +6,7 @@ use apr_registry::{CheckpointReader, Pipeline, Result};
 use apr_tensor::stats::Stats;
 use serde::Serialize;
 
-use crate::import::misfits;
+use crate::import::family_misfits;
 use crate::inline::ValidationError;
 use crate::physics::{Level, Physics, Violation, expectation};
 use crate::tensors::{TensorsOptions, list};
@@ -81,8 +81,7 @@ pub fn analyze<P: Pipeline>(
             }
         })
         .collect();
-    let misfits =
-        model.map(|model| misfits(model.mismatches(reader.tensors()))).unwrap_or_default();
+    let misfits = model.map(|model| family_misfits(reader, model).0).unwrap_or_default();
     Ok(AnalyzeReport {
         file: file.to_owned(),
         family: model.map(|model| model.family().title().to_owned()),

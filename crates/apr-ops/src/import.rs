@@ -45,7 +45,7 @@ use structure::{errors_and_warnings, folded_norms, structural_misfits};
 pub use error::ImportError;
 pub use foreign::{Foreign, restore, restore_to};
 pub(crate) use structure::{
-    COMPARED, expected_mels, false_claim, filterbank_misfit, misfits, vocabulary_misfit,
+    COMPARED, expected_mels, false_claim, family_misfits, filterbank_misfit, vocabulary_misfit,
 };
 
 /// How a checkpoint is prepared.
@@ -161,9 +161,10 @@ fn of_family<'a>(
 ) -> Prepared<'a> {
     let validation = options.validation;
     let view = canonical(reader, model);
-    let mismatches =
-        if validation.structure { model.mismatches(reader.tensors()) } else { Vec::new() };
-    let (mut misfits, warnings) = errors_and_warnings(misfits(mismatches), validation.complete);
+    let (mismatches, part) =
+        if validation.structure { family_misfits(reader, model) } else { (Vec::new(), None) };
+    let (mut misfits, mut warnings) = errors_and_warnings(mismatches, validation.complete);
+    warnings.extend(part);
     misfits.extend(folded_norms(reader, model).filter(|_| validation.structure));
     Prepared {
         validator: InlineValidator::for_checkpoint(validation, reader.tensors(), Some(model)),

@@ -6,6 +6,7 @@ use apr_core::{Shape, TensorInfo};
 use serde::Serialize;
 
 use super::FamilyModel;
+use crate::mapper::TensorNameMapper;
 use crate::missing::{Expected, Present, part};
 
 /// A difference between a checkpoint and its family, known from names and shapes alone.
@@ -109,6 +110,13 @@ pub(super) fn without_outer_ones(dims: &[u64]) -> &[u64] {
     &dims[first..]
 }
 
+/// Whether a projection makes keys or values of what the encoder gives.
+fn is_of_encoder(canonical: &str) -> bool {
+    let is_cross = |part: &str| ["encoder_attn", "EncDecAttention"].contains(&part);
+    let makes_keys = |part: &str| ["k", "v", "k_proj", "v_proj"].contains(&part);
+    canonical.split('.').any(is_cross) && canonical.split('.').any(makes_keys)
+}
+
 impl FamilyModel<'_> {
     /// Where the configuration leads to another shape than the tensor's.
     fn misshaped(&self, position: usize, info: &TensorInfo) -> Option<Mismatch> {
@@ -185,6 +193,55 @@ impl FamilyModel<'_> {
 
         mismatches.extend(expected.missing(&present).into_iter().map(missing));
         mismatches
+    }
+
+    /// How many mismatches there are, without what modules that are absent as a whole have.
+    pub(crate) fn mismatches_of_own_modules(&self, tensors: &[TensorInfo]) -> usize {
+        let modules = self.modules();
+        let is_own = |mismatch: &Mismatch| {
+            let Mismatch::Missing { name } = mismatch else { return true };
+            let canonical = self.family.map_name(name);
+            canonical.is_none_or(|canonical| modules.contains(part(&canonical)))
+        };
+        self.mismatches(tensors).iter().filter(|mismatch| is_own(mismatch)).count()
+    }
+
+    /// The modules at the top that there is a tensor of.
+    fn modules(&self) -> BTreeSet<&str> {
+        self.members.iter().flatten().map(|member| part(&member.canonical)).collect()
+    }
+
+    /// Splits off what belongs to other parts of the model than these tensors: where a module with
+    /// layers is absent as a whole, such as the decoder of an encoder that was exported alone, what
+    /// is missing of absent modules. A decoder that takes keys and values of the encoder as inputs
+    /// has no weights that make them, in any layer; they are split off, too, where every tensor is
+    /// known.
+    #[must_use]
+    pub fn of_other_parts(&self, mismatches: Vec<Mismatch>) -> (Vec<Mismatch>, Vec<Mismatch>) {
+        let modules = self.modules();
+        let present = self.members.iter().flatten();
+        let tensors: BTreeSet<usize> = present.map(|member| member.tensor).collect();
+        let found = |mismatch: &Mismatch| {
+            let Mismatch::Missing { name } = mismatch else { return None };
+            let canonical = self.family.map_name(name)?;
+            let found = self.family.find_canonical(&canonical)?;
+            let is_layered = !found.numbers.is_empty();
+            let is_cached = is_of_encoder(&canonical) && !tensors.contains(&found.tensor);
+            Some((!modules.contains(part(&canonical)), is_layered, is_cached))
+        };
+        let missing: Vec<_> = mismatches.iter().map(found).collect();
+        let is_part = missing.iter().any(|found| matches!(found, Some((true, true, _))));
+        let is_known =
+            |mismatch: &Mismatch| !matches!(mismatch, Mismatch::Unexpected { extra: false, .. });
+        let all_known = mismatches.iter().all(is_known);
+        let (mut other, mut own) = (Vec::new(), Vec::new());
+        for (mismatch, found) in mismatches.into_iter().zip(missing) {
+            let is_other = found.is_some_and(|(is_of_absent, _, is_cached)| {
+                is_of_absent || is_cached && all_known
+            });
+            if is_part && is_other { other.push(mismatch) } else { own.push(mismatch) }
+        }
+        (other, own)
     }
 
     /// Whether a name that the family does not know starts as none of its tensors does.

@@ -192,6 +192,7 @@ impl<'a> Collected<'a> {
                     name,
                     rank: shape.dims().len(),
                     is_column: shape.dims().iter().skip(1).all(|dim| *dim == 1),
+                    is_row: matches!(shape.dims(), [1, columns] if *columns > 1),
                     is_scalar,
                     is_small: item.content.len <= SMALL,
                 }
@@ -259,8 +260,8 @@ impl Item {
             self.content.turn([rows, columns], self.info.dtype.block_bytes());
         }
         if found.squeezed {
-            let channels = self.info.shape.dims().iter().take(1).copied();
-            self.info.shape = channels.collect::<Vec<_>>().into();
+            let len = self.info.shape.dims().iter().copied().max();
+            self.info.shape = Vec::from_iter(len).into();
         }
         std::mem::replace(&mut self.info.name, found.name.clone())
     }

@@ -3,8 +3,9 @@
 //! Exporters to ONNX leave out what nothing reads, write a tied matrix once more, transposed, and
 //! put what shapes depend on among the weights.
 
+use apr_arch::is_path_of_module;
 use apr_core::Progress;
-use apr_registry::onnx::METADATA;
+use apr_registry::onnx::{METADATA, TENSORS};
 use apr_registry::{CheckpointReader, DType, Pipeline, Result, TensorInfo};
 use serde::Serialize;
 
@@ -17,6 +18,9 @@ const IDLE: [&str; 3] = ["pooler", "masked_spec_embed", "mask_token"];
 
 /// Bytes that show whether a tensor has one value everywhere.
 const SAMPLE: u64 = 4 << 10;
+
+/// Bytes of a vector that is looked at as a whole.
+const VECTOR: usize = 1 << 20;
 
 /// A tensor that one model alone has, and why that is no difference.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -71,7 +75,59 @@ pub(super) fn explain<P: Pipeline>(
             }
         }
     }
+    explain_unnamed(pairing, [left, right])
+}
+
+/// Where every weight of the checkpoint has its counterpart, takes out what the graph computes with
+/// besides and no module is known to have: slopes of ALiBi, tables of sines, biases of zeros for
+/// norms that have none. Operands of products with weights may be weights of an added module.
+fn explain_unnamed(pairing: &mut Pairing, [left, right]: [Side<'_>; 2]) -> Result<()> {
+    const WITH_WEIGHTS: [&str; 4] = ["MatMul", "Gemm", "Conv", "Gather"];
+    let (own, is_left) = if is_exported(left) { (left, true) } else { (right, false) };
+    if !pairing.lonely_names(!is_left).is_empty() {
+        return Ok(());
+    }
+
+    let is_unnamed = |name: &str| {
+        let entry = own.reader.metadata().object(METADATA).and_then(|entry| entry.get(TENSORS));
+        let stored = entry.and_then(|tensors| tensors.get(name)?.get("name")?.as_str());
+        let stored = stored.unwrap_or(name);
+        let operator = stored.strip_prefix("onnx::").or_else(|| stored.strip_prefix('/'));
+        operator.is_some_and(|operator| !WITH_WEIGHTS.iter().any(|it| operator.starts_with(it)))
+    };
+    for name in std::mem::take(pairing.lonely_names(is_left)) {
+        let tensors = own.reader.tensors();
+        let position = tensors.iter().position(|info| info.name == name);
+        let why = match (position.filter(|_| is_unnamed(&name)), own.model) {
+            (Some(at), Some(model)) if model.canonical(at).is_none() => {
+                Some("a value that the graph computes with, and no weight")
+            }
+            (Some(at), Some(_)) if name.ends_with(".bias") && is_zero(own.reader, at)? => {
+                Some("zeros, for a bias that the module does not have")
+            }
+            _ => None,
+        };
+        let (Some(why), Some(at)) = (why, position) else {
+            pairing.lonely_names(is_left).push(name);
+            continue;
+        };
+
+        let elements = tensors[at].shape.elements().unwrap_or_default();
+        pairing.lonely_elements = pairing.lonely_elements.saturating_sub(elements);
+        let side = if is_left { "left" } else { "right" };
+        pairing.explained.push(Explained { name, side, why: why.to_owned() });
+    }
     Ok(())
+}
+
+/// Whether all of a vector is 0.
+fn is_zero(reader: &dyn CheckpointReader, tensor: usize) -> Result<bool> {
+    let Ok(len @ ..=VECTOR) = usize::try_from(reader.tensors()[tensor].byte_len()?) else {
+        return Ok(false);
+    };
+    let mut bytes = vec![0; len];
+    reader.read_tensor(tensor, 0, &mut bytes)?;
+    Ok(bytes.iter().all(|byte| *byte == 0))
 }
 
 /// Whether a model came from ONNX.
@@ -123,13 +179,16 @@ fn is_constant(reader: &dyn CheckpointReader, tensor: usize, info: &TensorInfo) 
 
 /// Why a tensor that no module of the family has is none of its weights.
 fn of_graph(own: Side<'_>, position: usize) -> Option<&'static str> {
-    let TensorInfo { dtype, shape, .. } = &own.reader.tensors()[position];
+    let TensorInfo { name, dtype, shape } = &own.reader.tensors()[position];
     if own.model.is_none_or(|model| model.canonical(position).is_some()) {
         return None;
     }
     match dtype {
         DType::I64 | DType::I32 | DType::BOOL => Some("integers of the graph, and no weight"),
-        _ => (shape.elements() == Some(1)).then_some("a number of the graph, and no weight"),
+        _ if shape.elements() == Some(1) => Some("a number of the graph, and no weight"),
+        // A weight whose module the graph does not reveal is called by its operator.
+        _ => (!is_path_of_module(name) && !name.starts_with("onnx::"))
+            .then_some("a value that the exporter computed, and no weight"),
     }
 }
 
@@ -142,6 +201,7 @@ fn idle(own: Side<'_>, position: usize) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
+    use apr_arch::Families;
     use apr_registry::{Limits, Serial};
     use apr_view::View;
     use serde_json::{Map, json};
@@ -184,6 +244,67 @@ mod tests {
             let why: Vec<_> = report.explained.iter().map(|one| one.why.as_str()).collect();
             assert!(why.contains(&"a copy of table"), "{why:?}");
             assert!((report.similarity - 100.0).abs() < 1e-9);
+        }
+    }
+
+    /// torch's exporter computes masks and rotary factors for a length that is fixed.
+    #[test]
+    fn what_an_exporter_computed_is_no_difference_where_the_family_is_known() {
+        let families = Families::builtin();
+        let layer = |at: usize| {
+            let module = ["attention.self.query", "attention.self.key", "attention.output.dense"];
+            module.map(|module| (format!("encoder.layer.{at}.{module}.weight"), [at as f32; 4]))
+        };
+        let weights: Vec<_> = [layer(1), layer(2)].concat();
+        let named = |more: &[(&str, [f32; 4])]| {
+            let own = weights.iter().map(|(name, values)| (name.as_str(), *values));
+            model(&own.chain(more.iter().copied()).collect::<Vec<_>>())
+        };
+        let folder = named(&[]);
+        for (name, same) in [("where", true), ("onnx::MatMul_9", false), ("net.weight", false)] {
+            let file = named(&[(name, [8.0, 9.0, 10.0, 11.0])]);
+            let mut exported = View::new(&*file);
+            exported.metadata_mut().set(METADATA, Map::new());
+            exported.metadata_mut().set("model_type", "bert");
+            let metadata = exported.metadata().clone();
+            let family = families.identify(exported.tensors(), &metadata).expect("by its type");
+            let left = Side { reader: &exported, name: "", model: Some(&family) };
+            let right = Side { reader: &*folder, name: "", model: None };
+            let report =
+                diff(left, right, &DiffOptions::default(), &Serial, &()).expect("a report");
+            assert_eq!(report.same, same, "{name}: {:?}", report.explained);
+        }
+    }
+
+    #[test]
+    fn what_no_module_has_is_no_difference_where_all_weights_have_their_counterparts() {
+        let families = Families::builtin();
+        let layer = |at: usize| {
+            let module = ["Wqkv", "Wo"].map(|module| format!("layers.{at}.attn.{module}.weight"));
+            module.map(|name| (name, [at as f32 + 1.0; 4]))
+        };
+        let weights: Vec<_> = [layer(0), layer(1)].concat();
+        let bias = |value: f32| ("final_norm.bias", "/final_norm/Constant_output_0", [value; 4]);
+        for (name, stored, values, same) in [
+            ("slopes.weight", "onnx::Mul_7", [8.0, 9.0, 10.0, 11.0], true),
+            ("onnx::MatMul_7", "onnx::MatMul_7", [8.0, 9.0, 10.0, 11.0], false),
+            (bias(0.0).0, bias(0.0).1, bias(0.0).2, true),
+            (bias(1.0).0, bias(1.0).1, bias(1.0).2, false),
+        ] {
+            let own = || weights.iter().map(|(name, values)| (name.as_str(), *values));
+            let file = model(&own().chain([(name, values)]).collect::<Vec<_>>());
+            let folder = model(&own().collect::<Vec<_>>());
+            let mut exported = View::new(&*file);
+            let entry = json!({ TENSORS: { name: { "name": stored } } });
+            exported.metadata_mut().set(METADATA, entry);
+            exported.metadata_mut().set("model_type", "modernbert");
+            let metadata = exported.metadata().clone();
+            let family = families.identify(exported.tensors(), &metadata).expect("by its type");
+            let left = Side { reader: &exported, name: "", model: Some(&family) };
+            let right = Side { reader: &*folder, name: "", model: None };
+            let report =
+                diff(left, right, &DiffOptions::default(), &Serial, &()).expect("a report");
+            assert_eq!(report.same, same, "{name}: {:?}", report.explained);
         }
     }
 

@@ -10,7 +10,7 @@ use apr_view::View;
 use serde_json::{Map, Value};
 
 use super::structure::{
-    contradiction, errors_and_warnings, folded_norms, misfits, unknown_architecture,
+    contradiction, errors_and_warnings, family_misfits, folded_norms, misfits, unknown_architecture,
 };
 use super::{FamilyNote, Prepared, add_learnt, note};
 use crate::inline::{InlineValidator, ValidationConfig};
@@ -71,13 +71,15 @@ pub fn restore_to<'a>(
 
     // Names and shapes are judged as they come, values as they go.
     let found = source.family()?;
-    let mismatches =
-        found.filter(|_| validation.structure).map(|model| model.mismatches(reader.tensors()));
-
     // llama.cpp can't do with a part.
-    let complete = validation.complete || format.convention == Convention::LlamaCpp;
-    let (mut misfits, odd) =
-        errors_and_warnings(mismatches.map(misfits).unwrap_or_default(), complete);
+    let whole = format.convention == Convention::LlamaCpp;
+    let complete = validation.complete || whole;
+    let judged = |model| match whole {
+        true => (misfits(FamilyModel::mismatches(model, reader.tensors())), None),
+        false => family_misfits(reader, model),
+    };
+    let (mismatches, part) = found.filter(|_| validation.structure).map(judged).unwrap_or_default();
+    let (mut misfits, odd) = errors_and_warnings(mismatches, complete);
     misfits.extend(folded);
     if found.is_none() && format.convention == Convention::Framework && validation.structure {
         misfits.extend(unknown_architecture(reader));
@@ -91,7 +93,7 @@ pub fn restore_to<'a>(
     let family = model.as_ref().map(|model| FamilyNote { guessed, ..note(model, &view, reader) });
     let is_known = model.is_some();
     drop(model);
-    let warnings = warnings.into_iter().chain(odd).collect();
+    let warnings = warnings.into_iter().chain(odd).chain(part).collect();
     let mut prepared = Prepared { view, validator, family, misfits, warnings };
     if !is_known && validation.structure && matches!(source.architecture(), Architecture::Auto) {
         let contradiction =

@@ -166,19 +166,34 @@ pub(super) fn errors_and_warnings(
     let (errors, odd): (Vec<_>, Vec<_>) =
         misfits.into_iter().partition(|misfit| misfit.level == Level::Error);
     let mut warnings = Vec::new();
-    if !missing.is_empty() {
-        let count = counted(missing.len() as u64, "tensor");
-        warnings.push(format!(
-            "this is a part of a model: it lacks {count} of the family: {}",
-            listed(&missing)
-        ));
-    }
+    warnings.extend(part_of_model(&missing));
 
     if !odd.is_empty() {
         warnings.push(format!("not of the family, kept as they are: {}", listed(&odd)));
     }
 
     (errors, warnings)
+}
+
+/// Mismatches of a checkpoint with its family, and a sentence about those that are none in a graph:
+/// it has all that it computes with, and may be one of several that make a model.
+pub(crate) fn family_misfits(
+    reader: &dyn CheckpointReader,
+    model: &FamilyModel<'_>,
+) -> (Vec<ValidationError>, Option<String>) {
+    let mismatches = model.mismatches(reader.tensors());
+    let is_graph = reader.metadata().object(METADATA).is_some();
+    let (others, own) =
+        if is_graph { model.of_other_parts(mismatches) } else { (Vec::new(), mismatches) };
+    (misfits(own), part_of_model(&misfits(others)))
+}
+
+/// What is said of a part of a model that lacks these tensors.
+fn part_of_model(missing: &[ValidationError]) -> Option<String> {
+    let count = counted(missing.len() as u64, "tensor");
+    (!missing.is_empty()).then(|| {
+        format!("this is a part of a model: it lacks {count} of the family: {}", listed(missing))
+    })
 }
 
 /// The tensors that they are about.

@@ -9,7 +9,9 @@ use apr_source::companions::{Learnt, learn_from};
 
 use super::pass::Pass;
 use super::{Check, Level, hyperparameters};
-use crate::import::{expected_mels, false_claim, filterbank_misfit, misfits, vocabulary_misfit};
+use crate::import::{
+    expected_mels, false_claim, family_misfits, filterbank_misfit, vocabulary_misfit,
+};
 
 impl Pass<'_> {
     /// Whether names and shapes go with the family, or with one another in an adapter.
@@ -33,7 +35,13 @@ impl Pass<'_> {
         }
 
         let found = match (self.model, self.options.families) {
-            (Some(model), _) => misfits(model.mismatches(self.reader.tensors())),
+            (Some(model), _) => {
+                let (found, part) = family_misfits(self.reader, model);
+                if let Some(part) = part {
+                    self.find(Level::Warning, Check::Shapes, None, part);
+                }
+                found
+            }
             (None, Some(families)) => {
                 false_claim(self.reader, self.reader.metadata(), families).into_iter().collect()
             }
