@@ -201,8 +201,8 @@ def imported(apr, case, theirs, saved):
 
 
 def perturb(model):
-    """No two tensors alike, as in trained models: Optimum writes such once."""
-    for parameter in model.parameters():
+    """No two tensors alike, as in trained models: Optimum writes such once. Tables that are computed stay as they are."""
+    for parameter in filter(lambda parameter: parameter.requires_grad, model.parameters()):
         parameter.data.add_(0.05 * torch.randn_like(parameter))
 
 

@@ -236,9 +236,8 @@ impl FamilyModel<'_> {
         let all_known = mismatches.iter().all(is_known);
         let (mut other, mut own) = (Vec::new(), Vec::new());
         for (mismatch, found) in mismatches.into_iter().zip(missing) {
-            let is_other = found.is_some_and(|(is_of_absent, _, is_cached)| {
-                is_of_absent || is_cached && all_known
-            });
+            let is_other = found
+                .is_some_and(|(is_of_absent, _, is_cached)| is_of_absent || is_cached && all_known);
             if is_part && is_other { other.push(mismatch) } else { own.push(mismatch) }
         }
         (other, own)
