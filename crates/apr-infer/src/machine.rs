@@ -190,7 +190,11 @@ impl<'m> Machine<'m> {
             return Ok(());
         }
 
-        let outputs = outputs?;
+        let mut outputs = outputs?;
+        if let Some(others) = watched.then(|| self.tap.replacement(&path, node, &outputs)).flatten()
+        {
+            outputs = others;
+        }
 
         // Inputs count as alive until here, since the operator held them while it ran.
         self.live.remove(&gone);

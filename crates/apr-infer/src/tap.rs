@@ -45,6 +45,13 @@ pub trait Tap {
     fn splits(&mut self, path: &str, node: &Node) -> bool {
         self.wants(path, node)
     }
+
+    /// Values to go on with instead of a watched node's outputs, as many and of the same types;
+    /// `None` for its own. Asked before [`after`](Self::after), which then sees these.
+    fn replacement(&mut self, path: &str, node: &Node, outputs: &[Value]) -> Option<Vec<Value>> {
+        let _ = (path, node, outputs);
+        None
+    }
 }
 
 /// Looks at nothing.

@@ -64,6 +64,21 @@ impl<W: Fn(&str, Option<Remedy>) + Sync> Host for NativeHost<W> {
         Some(self.begun.elapsed())
     }
 
+    fn side_by_side(
+        &self,
+        first: &mut (dyn FnMut() + Send),
+        second: &mut (dyn FnMut() + Send),
+    ) -> bool {
+        thread::scope(|scope| {
+            let builder = thread::Builder::new().stack_size(STACK);
+            let Ok(handle) = builder.spawn_scoped(scope, second) else { return false };
+            first();
+            // A panic of the second job goes on here.
+            handle.join().unwrap_or_else(|panic| panic::resume_unwind(panic));
+            true
+        })
+    }
+
     fn isolate(&self, what: &str, work: Box<dyn FnOnce() + Send>) -> Result<()> {
         let (sender, receiver) = mpsc::channel();
 

@@ -30,6 +30,17 @@ pub trait Host: Sync {
         None
     }
 
+    /// Runs two jobs that wait for each other, each on a thread of its own, and returns when both
+    /// are done. `false`, with nothing run, where there are no threads.
+    fn side_by_side(
+        &self,
+        first: &mut (dyn FnMut() + Send),
+        second: &mut (dyn FnMut() + Send),
+    ) -> bool {
+        let _ = (first, second);
+        false
+    }
+
     /// Runs `work`, which hands a stranger's file (`what`) to a library that may panic or never
     /// return on a hostile one: on a thread of its own where there are threads, and with a limit of
     /// time where there is a clock.

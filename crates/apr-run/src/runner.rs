@@ -127,6 +127,12 @@ impl<'r> Runner<'r> {
         self.facts
     }
 
+    /// Its tensors by the names that the graphs use.
+    #[must_use]
+    pub fn weights(&self) -> &'r dyn CheckpointReader {
+        self.weights
+    }
+
     /// The surroundings of its runs.
     #[must_use]
     pub fn host(&self) -> &'r dyn Host {
@@ -192,11 +198,26 @@ impl<'r> Runner<'r> {
     /// # Errors
     /// Those of [`Engine::prepare`].
     pub fn prepared(&self, part: &'r Runnable) -> RunResult<Prepared<'r>> {
+        self.prepared_with(part, self.weights)
+    }
+
+    /// A part with other weights of the same names and shapes, ready to run.
+    ///
+    /// # Errors
+    /// Those of [`Engine::prepare`].
+    pub fn prepared_with<'p>(
+        &self,
+        part: &'p Runnable,
+        weights: &'p dyn CheckpointReader,
+    ) -> RunResult<Prepared<'p>>
+    where
+        'r: 'p,
+    {
         let mut limits = RunLimits::default();
         limits.max_memory = self.options.max_memory;
         limits.max_work = self.options.max_work;
         limits.seed = self.options.seed;
-        let session = Engine::prepare(&part.graph, self.weights, limits)?;
+        let session = Engine::prepare(&part.graph, weights, limits)?;
         Ok(Prepared { runner: *self, part, session })
     }
 
@@ -245,6 +266,12 @@ impl<'p> Prepared<'p> {
     #[must_use]
     pub fn runner(&self) -> &Runner<'p> {
         &self.runner
+    }
+
+    /// The part as the model has it.
+    #[must_use]
+    pub fn runnable(&self) -> &'p Runnable {
+        self.part
     }
 
     /// What it computes.

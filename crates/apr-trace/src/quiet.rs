@@ -28,6 +28,14 @@ impl Host for Quiet<'_> {
         self.0.elapsed()
     }
 
+    fn side_by_side(
+        &self,
+        first: &mut (dyn FnMut() + Send),
+        second: &mut (dyn FnMut() + Send),
+    ) -> bool {
+        self.0.side_by_side(first, second)
+    }
+
     fn isolate(&self, what: &str, work: Box<dyn FnOnce() + Send>) -> Result<()> {
         self.0.isolate(what, work)
     }
