@@ -70,6 +70,11 @@ pub(crate) fn run(steps: &mut Steps) {
         }
     }
 
+    if minilm.is_some() {
+        steps.run("a comparison of two models names the tensor that was damaged", || {
+            reference::check_damage(&target_dir().join("debug/apr"))
+        });
+    }
     if llama_cpp.and(minilm).is_some() {
         steps.run("llama.cpp quantizes to the same files", || ask("apr-cli", "llama_cpp::"));
         steps.run("llama.cpp loads, runs and equals what apr writes", || {

@@ -102,6 +102,13 @@ pub(crate) fn check_written(folder: &Path) -> Outcome {
     run(program(python()).arg("xtask/interop/onnx_written.py").arg(folder))
 }
 
+/// Damages tensors of models, and has `apr trace --diff` find them.
+pub(crate) fn check_damage(apr: &Path) -> Outcome {
+    let mut command = program(python());
+    command.arg("xtask/interop/damage.py").arg(apr).args(["fixtures/tiny-llama", "12+34="]);
+    run(command.arg(minilm()).arg("A man is eating a piece of bread."))
+}
+
 /// A Python with transformers and onnxruntime, once it was [set up](set_up_transformers).
 pub(crate) fn graph_python() -> PathBuf {
     std::env::var_os("APR_GRAPH_PYTHON")

@@ -13,6 +13,7 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 
 mod attention;
+mod diff;
 mod level;
 mod payload;
 mod perfetto;
@@ -24,6 +25,10 @@ mod trace;
 mod tracer;
 
 pub use attention::AttentionPattern;
+pub use diff::{
+    Blame, Divergence, PassDiff, StepDiff, TokenChoice, TokenDrift, TokensDrift, TraceDiff,
+    ValueDrift, WeightChange, WeightDrift, diff,
+};
 pub use level::Level;
 pub use payload::{Pass, Passes, Payload, RawInput, Subject, Written, generated, states_of};
 pub use perfetto::perfetto;

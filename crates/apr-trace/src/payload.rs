@@ -330,6 +330,39 @@ impl<'r> Passes<'r> {
         Ok(pass)
     }
 
+    /// The part at a position with the inputs that another model's part was given. A decoder gets
+    /// the states of its own encoder.
+    ///
+    /// # Errors
+    /// [`RunError::Request`] where inputs are missing.
+    pub fn pass_like(
+        &self,
+        at: usize,
+        other: &Pass<'_>,
+        before: Option<&Value>,
+    ) -> RunResult<Pass<'r>> {
+        let part = self.runner.prepared(self.parts[at])?;
+        let mut pass = Pass {
+            part,
+            inputs: Vec::new(),
+            assumed: Vec::new(),
+            raw: Vec::new(),
+            tokens: other.tokens.clone(),
+        };
+        let body = &pass.part.graph().body;
+        pass.inputs = inputs_like(body, other)?;
+        for (name, value) in &mut pass.inputs {
+            let mut inputs = body.inputs.iter().map(|id| body.value(*id));
+            let input = inputs.find(|input| input.name == *name);
+            let is_states = input.is_some_and(|input| input.meaning == Meaning::EncoderStates);
+            if let Some(states) = before.filter(|_| is_states) {
+                value.clone_from(states);
+            }
+        }
+        complete(&mut pass)?;
+        Ok(pass)
+    }
+
     fn inputs(
         &self,
         pass: &mut Pass<'r>,
@@ -433,6 +466,33 @@ impl<'r> Passes<'r> {
         pass.tokens = tokens;
         Ok(())
     }
+}
+
+/// The inputs of a graph that another pass was given: those of the same name, or meaning.
+pub(crate) fn inputs_like(body: &Body, pass: &Pass<'_>) -> RunResult<Vec<(String, Value)>> {
+    let original = &pass.part.graph().body;
+    let meaning = |name: &str| {
+        let mut values = original.inputs.iter().map(|id| original.value(*id));
+        values.find(|value| value.name == name).map(|value| value.meaning)
+    };
+    let mut inputs = Vec::new();
+    for value in body.inputs.iter().map(|id| body.value(*id)) {
+        let same = pass.inputs.iter().find(|(name, _)| *name == value.name);
+        let known = value.meaning != Meaning::Unknown;
+        let alike = || {
+            let mut given = pass.inputs.iter();
+            given.find(|(name, _)| known && meaning(name) == Some(value.meaning))
+        };
+        let Some((_, given)) = same.or_else(alike) else { continue };
+        let given = match (given.tensor(), value.element()) {
+            (Ok(tensor), Some(element)) if tensor.element() != element => {
+                tensor.cast(element).map_err(|error: Error| error.for_tensor(&value.name))?.into()
+            }
+            _ => given.clone(),
+        };
+        inputs.push((value.name.clone(), given));
+    }
+    Ok(inputs)
 }
 
 /// The states of an encoder among its outputs.

@@ -1,7 +1,7 @@
 //! What a model predicts, in words.
 
 use apr_graph::Meaning;
-use apr_infer::Outcome;
+use apr_infer::{Outcome, Tensor};
 use apr_run::{Facts, RunResult, Tokenizer, largest, softmax};
 use serde::Serialize;
 
@@ -120,4 +120,13 @@ fn positions(pass: &Pass<'_>, namer: &Namer<'_>, length: usize) -> Vec<usize> {
     let masks: Vec<usize> =
         (0..pass.tokens.len().min(length)).filter(|&at| Some(pass.tokens[at]) == mask).collect();
     if masks.is_empty() { vec![length - 1] } else { masks }
+}
+
+/// The logits of a pass, row by row, where it has one row for each token.
+pub(crate) fn token_logits(pass: &Pass<'_>, outcome: &Outcome) -> Option<Tensor> {
+    let name = pass.part.output(Meaning::Logits)?;
+    let at = pass.outputs().iter().position(|output| *output == name)?;
+    let tensor = outcome.outputs.get(at)?.tensor().ok()?;
+    let is_rows = matches!(tensor.shape(), [1, length, _] if *length == pass.tokens.len());
+    (is_rows && tensor.element().is_float()).then(|| tensor.clone())
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use apr_core::{Error, Result};
-use apr_graph::{Body, Graph, Meaning, Node, Origin, ValueId};
+use apr_graph::{Body, Graph, Meaning, Node, Origin, ValueId, WeightRef};
 
 /// Most operators that a trace follows: a model of a hundred layers has some ten thousand.
 const MOST: usize = 1 << 20;
@@ -20,8 +20,12 @@ pub struct Site {
     pub op: String,
     /// Operators whose values it reads, as positions in the list.
     pub reads: Vec<usize>,
+    /// Weights that it reads, as it looks at them.
+    pub weights: Vec<WeightRef>,
     /// What its output is for, where that is an output of the model.
     pub meaning: Option<Meaning>,
+    /// How many values it makes.
+    pub outputs: usize,
 }
 
 /// All operators of a graph, in the order of its nodes.
@@ -32,8 +36,16 @@ pub struct Sites {
     by_step: HashMap<usize, HashMap<String, usize>>,
 }
 
-/// The operators that values come from; those of inputs, weights and constants are not there.
-type Sources = BTreeMap<ValueId, usize>;
+/// Where a value comes from.
+#[derive(Debug, Clone)]
+enum Source {
+    Site(usize),
+    Weight(WeightRef),
+    /// An input of the model, or a constant.
+    Other,
+}
+
+type Sources = BTreeMap<ValueId, Source>;
 
 impl Sites {
     /// Those of a graph.
@@ -45,7 +57,7 @@ impl Sites {
         let found = walk.body(&graph.body, "", Sources::new(), 0)?;
         let mut sites = walk.sites;
         for id in &graph.body.outputs {
-            if let Some(at) = found.get(id) {
+            if let Some(Source::Site(at)) = found.get(id) {
                 sites.list[*at].meaning = Some(graph.body.value(*id).meaning);
             }
         }
@@ -116,39 +128,49 @@ impl Walk<'_> {
         if depth > DEEPEST {
             return Err(Error::memory("functions call each other too deeply to be traced"));
         }
+        for (position, value) in body.values.iter().enumerate() {
+            let id = ValueId(u32::try_from(position).unwrap_or(u32::MAX));
+            if let Origin::Weight(weight) = &value.origin {
+                sources.entry(id).or_insert_with(|| Source::Weight(weight.clone()));
+            }
+        }
+
         for node in &body.nodes {
             let path = joined(around, &node.name);
-            let given = |id: &Option<ValueId>| id.and_then(|id| sources.get(&id).copied());
+            let given = |id: &Option<ValueId>| {
+                id.and_then(|id| sources.get(&id).cloned()).unwrap_or(Source::Other)
+            };
             if let Some(function) = self.graph.function(&node.op) {
                 let inputs = function.body.inputs.iter().copied();
-                let inner = inputs.zip(node.inputs.iter().map(given));
-                let inner = inner.filter_map(|(id, site)| Some((id, site?))).collect();
+                let inner = inputs.zip(node.inputs.iter().map(given)).collect();
                 let made = self.body(&function.body, &path, inner, depth + 1)?;
                 for (own, inner) in node.outputs.iter().zip(&function.body.outputs) {
-                    if let (Some(own), Some(site)) = (own, made.get(inner)) {
-                        sources.insert(*own, *site);
+                    if let (Some(own), Some(source)) = (own, made.get(inner)) {
+                        sources.insert(*own, source.clone());
                     }
                 }
                 continue;
             }
 
-            let mut read: Vec<usize> = node.inputs.iter().filter_map(given).collect();
+            let mut read: Vec<Source> = node.inputs.iter().map(given).collect();
             for inner in node.bodies() {
-                read.extend(inner.values.iter().filter_map(|value| match value.origin {
-                    Origin::Outer(id) => given(&Some(id)),
+                let outer = inner.values.iter().filter_map(|value| match value.origin {
+                    Origin::Outer(id) => Some(given(&Some(id))),
                     _ => None,
-                }));
+                });
+                read.extend(outer);
+                weights_of(inner, &mut |weight| read.push(Source::Weight(weight.clone())));
             }
             let at = self.add(body, node, path, read)?;
             for id in node.outputs.iter().flatten() {
-                sources.insert(*id, at);
+                sources.insert(*id, Source::Site(at));
             }
         }
 
         Ok(sources)
     }
 
-    fn add(&mut self, body: &Body, node: &Node, path: String, read: Vec<usize>) -> Result<usize> {
+    fn add(&mut self, body: &Body, node: &Node, path: String, read: Vec<Source>) -> Result<usize> {
         let at = self.sites.list.len();
         if at >= MOST {
             return Err(Error::memory(format!("the graph has more than {MOST} operators")));
@@ -163,17 +185,39 @@ impl Walk<'_> {
         let times = self.taken.entry(own.clone()).or_insert(0);
         *times += 1;
         let unique = if *times == 1 { own } else { format!("{own}#{times}") };
-        let mut reads: Vec<usize> = Vec::new();
-        for site in read {
-            if !reads.contains(&site) {
-                reads.push(site);
+        let mut site = Site {
+            path: unique,
+            op: node.op.name.to_string(),
+            reads: Vec::new(),
+            weights: Vec::new(),
+            meaning: None,
+            outputs: node.outputs.len(),
+        };
+        for source in read {
+            match source {
+                Source::Site(read) if !site.reads.contains(&read) => site.reads.push(read),
+                Source::Weight(weight) if !site.weights.contains(&weight) => {
+                    site.weights.push(weight);
+                }
+                _ => {}
             }
         }
 
-        let site = Site { path: unique, op: node.op.name.to_string(), reads, meaning: None };
         self.sites.by_step.entry(address(node)).or_default().insert(path, at);
         self.sites.list.push(site);
         Ok(at)
+    }
+}
+
+/// Calls `then` with each weight that a body and those within it read.
+fn weights_of(body: &Body, then: &mut dyn FnMut(&WeightRef)) {
+    for value in &body.values {
+        if let Origin::Weight(weight) = &value.origin {
+            then(weight);
+        }
+    }
+    for inner in body.nodes.iter().flat_map(Node::bodies) {
+        weights_of(inner, then);
     }
 }
 

@@ -9,7 +9,7 @@ use apr_run::{
     TextEncoder, TextTask, Transcriber, TranscriptionOptions, with_runner,
 };
 
-use apr_trace::{Payload, Subject, Trace, TraceOptions};
+use apr_trace::{Payload, Subject, Trace, TraceDiff, TraceOptions};
 
 use crate::Model;
 
@@ -44,6 +44,48 @@ impl Model {
         let traced = apr_trace::trace(subject, payload, options, &host, None);
         self.check_unchanged()?;
         traced
+    }
+
+    /// Runs a payload through this model and another one, value by value, and returns where they
+    /// part and which weights to look at; `warn` receives warnings. `blame` is the number of weights
+    /// of the other model that are swapped for this one's, one at a time.
+    ///
+    /// ```
+    /// use apr::run::RunOptions;
+    /// use apr::trace::{Payload, TraceOptions};
+    ///
+    /// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/tiny-llama");
+    /// let (model, other) = (apr::Model::open(path)?, apr::Model::open(path)?);
+    /// let options = TraceOptions::new(RunOptions::reading());
+    /// let payload = Payload::Tokens(vec![1, 5, 20]);
+    /// let diff = model.trace_diff(&other, &payload, &options, 0, |_, _| {})?;
+    /// assert!(diff.is_equal() && diff.divergence().is_none());
+    /// # Ok::<(), apr::run::RunError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`trace`](Self::trace); a request where the models read a text as different tokens,
+    /// or have no part or value in common.
+    pub fn trace_diff(
+        &self,
+        other: &Self,
+        payload: &Payload,
+        options: &TraceOptions,
+        blame: usize,
+        warn: impl Fn(&str, Option<Remedy>) + Sync,
+    ) -> RunResult<TraceDiff> {
+        let threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
+        let host = NativeHost::new(threads, Interrupt::default(), warn);
+        let (facts, their_facts) = (Facts::of(self.reader())?, Facts::of(other.reader())?);
+        let (source, theirs) = (self.source(), other.source());
+        let subjects = [
+            Subject { source: &source, facts: &facts },
+            Subject { source: &theirs, facts: &their_facts },
+        ];
+        let compared = apr_trace::diff(subjects, payload, options, blame, &host);
+        self.check_unchanged()?;
+        other.check_unchanged()?;
+        compared
     }
 
     /// Prepares the model for running, and calls `then` with it; `warn` receives warnings. What

@@ -147,6 +147,10 @@ const EXAMPLES: [(&str, &[Example]); 41] = [
         &[
             ("apr trace llama.gguf --prompt \"Once upon a time\"", "time and memory of each block"),
             (
+                "apr trace llama llama-q4.gguf --diff --prompt \"Once upon a time\"",
+                "where two models part, and which weights to look at",
+            ),
+            (
                 "apr trace whisper-tiny --input speech.wav --trace-payload",
                 "what every step makes, and what is predicted",
             ),

@@ -13,6 +13,20 @@ use super::run::{parse_steps, parse_token};
 pub(crate) struct TraceArgs {
     /// File, folder, shard index, or - for standard input
     pub(crate) model: PathBuf,
+    /// Second model of --diff
+    #[arg(requires = "diff")]
+    pub(crate) other: Option<PathBuf>,
+    /// Compare two models step by step, and name the first step that adds drift out of line, with
+    /// the weights that it reads
+    #[arg(
+        long, requires = "other",
+        conflicts_with_all = ["trace_payload", "export", "dump_activations"]
+    )]
+    pub(crate) diff: bool,
+    /// With --diff, put the first model's weights in the place of the second's, one at a time, and
+    /// show what that does to the outputs: those of N weights that add most drift
+    #[arg(long, value_name = "N", requires = "diff", default_value_t = 0)]
+    pub(crate) blame: usize,
     /// Input file, may be given several times: arrays (.npy, .npz, .safetensors, .json, ONNX .pb),
     /// text (.txt), audio (.wav, .flac, .mp3, ...), image (.png, .jpg, ...); NAME= names the graph
     /// input of an array
@@ -37,7 +51,7 @@ pub(crate) struct TraceArgs {
     )]
     pub(crate) tokens: Vec<i64>,
     /// Number of tokens to generate greedily and to trace behind the prompt [default: 0; 16 for
-    /// models with an encoder and a decoder]
+    /// models with an encoder and a decoder, and with --diff]
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub(crate) max_tokens: Option<usize>,
     /// What one step is: an operator, a block such as attention, or a layer

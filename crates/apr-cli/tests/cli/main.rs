@@ -63,6 +63,7 @@ mod tensors;
 mod terminal;
 mod torchscript;
 mod trace;
+mod trace_diff;
 mod unquantized;
 mod upgrade;
 mod watermark;

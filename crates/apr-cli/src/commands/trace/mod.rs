@@ -1,5 +1,6 @@
 //! `apr trace`.
 
+mod diff;
 mod export;
 mod payload;
 mod render;
@@ -15,8 +16,15 @@ use crate::context::Context;
 use crate::failure::Outcome;
 use crate::model;
 
-/// Traces a model.
+/// Traces a model, or two of them.
 pub(super) fn run(args: &TraceArgs, context: &Context) -> Outcome {
+    match &args.other {
+        Some(other) => diff::run(args, other, context),
+        None => of_one(args, context),
+    }
+}
+
+fn of_one(args: &TraceArgs, context: &Context) -> Outcome {
     let export = Export::of(args)?;
     let activations = Activations::of(args)?;
     let model = model::open_with_companions(&args.model, context)?;

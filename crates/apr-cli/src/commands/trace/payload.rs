@@ -17,7 +17,10 @@ pub(super) fn of(args: &TraceArgs, facts: &Facts, context: &Context) -> Outcome<
         files: &args.input,
         prompts: &prompts,
         tokens: &args.tokens,
-        is_stdin_taken: args.model.as_os_str() == "-",
+        is_stdin_taken: [Some(&args.model), args.other.as_ref()]
+            .into_iter()
+            .flatten()
+            .any(|model| model.as_os_str() == "-"),
     };
     let given = Given::of(&asked, context)?;
     if given.texts.len() + given.sounds.len() > 1 || given.pictures.len() > 1 {

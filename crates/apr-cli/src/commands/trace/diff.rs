@@ -1,0 +1,252 @@
+//! Two models step by step (§4.8.5).
+
+use std::collections::BTreeSet;
+use std::io::{self, Write};
+use std::path::Path;
+
+use apr_registry::Escaped;
+use apr_run::Facts;
+use apr_source::Source;
+use apr_trace::{
+    Blame, Divergence, PassDiff, Subject, TokenChoice, TokensDrift, TraceDiff, TraceOptions,
+    WeightDrift, diff,
+};
+
+use super::render::RULE;
+use super::{payload, run_options};
+use crate::args::TraceArgs;
+use crate::commands::run::host;
+use crate::context::Context;
+use crate::failure::Outcome;
+use crate::human::shortened;
+use crate::model;
+use crate::printer::{BAD, BOLD, DIM, GOOD, ODD, columns};
+
+/// Columns of names at most, where the terminal does not say how wide it is.
+const WIDTH: usize = 50;
+/// Columns beside the name in a table.
+const BESIDE: usize = 42;
+/// Relative drift from which on a block of eight less is drawn.
+const BLOCKS: [f64; 8] = [0.01, 0.05, 0.15, 0.3, 0.5, 0.75, 1.0, 1.4];
+/// Weights of a step that are shown.
+const WEIGHTS: usize = 4;
+/// Unmatched steps that are shown.
+const UNMATCHED: usize = 8;
+
+/// Compares two models.
+pub(super) fn run(args: &TraceArgs, other: &Path, context: &Context) -> Outcome {
+    let models = [
+        model::open_with_companions(&args.model, context)?,
+        model::open_with_companions(other, context)?,
+    ];
+    let facts = [Facts::of(&*models[0].reader)?, Facts::of(&*models[1].reader)?];
+    let payload = payload::of(args, &facts[0], context)?;
+    let architecture = context.architecture()?;
+    let source = |at: usize| -> Outcome<Source<'_>> {
+        models[at].reader.warnings().iter().for_each(|warning| context.printer.warn(warning));
+        Ok(Source::new(&*models[at].reader, context.families()?)
+            .named(&models[at].name)
+            .taken_for(&architecture))
+    };
+    let (one, two) = (source(0)?, source(1)?);
+    let subjects =
+        [Subject { source: &one, facts: &facts[0] }, Subject { source: &two, facts: &facts[1] }];
+
+    let mut options = TraceOptions::new(run_options(args, context));
+    options.level = args.level.into();
+    options.max_tokens = args.max_tokens;
+    let found = diff(subjects, &payload, &options, args.blame, &host(context))?;
+    context.sources.check_unchanged()?;
+    context.printer.report(&found, render)
+}
+
+fn render(out: &mut dyn Write, diff: &TraceDiff) -> io::Result<()> {
+    let (one, two) = (Escaped(&diff.original), Escaped(&diff.other));
+    writeln!(out, "{BOLD}Trace Diff: {one} vs {two}{BOLD:#}\n{RULE}")?;
+    writeln!(out, "{DIM}input: {}{DIM:#}", Escaped::short(&diff.input))?;
+    for pass in &diff.passes {
+        if diff.passes.len() > 1 {
+            writeln!(out, "{DIM}{}{DIM:#}", Escaped(&pass.part))?;
+        }
+        steps(out, pass)?;
+        unmatched(out, "the first model", &pass.only_original)?;
+        unmatched(out, "the second model", &pass.only_other)?;
+    }
+
+    match diff.divergence() {
+        Some(found) => divergence(out, found)?,
+        None if diff.is_equal() => writeln!(out, "\n{GOOD}No drift at all{GOOD:#}")?,
+        None => {
+            writeln!(out, "\nNo divergence: no step adds drift out of line with the others")?;
+            let most = diff.passes.iter().flat_map(|pass| &pass.most_added);
+            if let Some(most) = most.max_by(|one, two| one.added.total_cmp(&two.added)) {
+                writeln!(
+                    out,
+                    "  {DIM}most is added at {} (step {}): {}{DIM:#}",
+                    Escaped(&most.path),
+                    most.step,
+                    share(most.added)
+                )?;
+            }
+        }
+    }
+    let more = diff.passes.iter().flat_map(|pass| &pass.divergences).skip(1);
+    for found in more {
+        writeln!(
+            out,
+            "  {ODD}also at {} (step {}), adds {}{ODD:#}",
+            Escaped(&found.path),
+            found.step,
+            share(found.added)
+        )?;
+    }
+    for pass in &diff.passes {
+        blame(out, &pass.blame)?;
+    }
+    if let Some(found) = &diff.tokens {
+        tokens(out, found)?;
+    }
+    writeln!(out, "{BOLD}Recommendation:{BOLD:#} {}", Escaped(&diff.recommendation))
+}
+
+fn steps(out: &mut dyn Write, pass: &PassDiff) -> io::Result<()> {
+    let longest = pass.steps.iter().map(|step| Escaped(&step.path).to_string().chars().count());
+    let room = columns().map_or(WIDTH, |columns| columns.saturating_sub(BESIDE).max(16));
+    let width = longest.max().unwrap_or_default().clamp(5, room);
+    writeln!(
+        out,
+        "{BOLD}{:>4}  {:<width$}  Original  Optimized    Drift    Added{BOLD:#}",
+        "Step", "Layer"
+    )?;
+    let marked: BTreeSet<usize> = pass.divergences.iter().map(|found| found.step).collect();
+    for step in &pass.steps {
+        let name = shortened(&Escaped(&step.path).to_string(), width);
+        let pad = width.saturating_sub(name.chars().count());
+        let Some(drift) = &step.drift else { continue };
+        write!(out, "{:>4}  {name}{:pad$}  ████████  ", step.number, "")?;
+        if let Some(shape) = &drift.other_shape {
+            writeln!(out, "{ODD}{:?} beside {shape:?}: not compared{ODD:#}", drift.shape)?;
+            continue;
+        }
+        let relative = drift.relative_l2;
+        let lost = BLOCKS.iter().filter(|least| relative >= **least).count();
+        let (left, mark) = (8 - lost, if marked.contains(&step.number) { " ⚠" } else { "" });
+        let added = step.added.map_or_else(|| "-".to_owned(), share);
+        writeln!(
+            out,
+            "{}{}   {:>7}  {added:>7}{ODD}{mark}{ODD:#}",
+            "█".repeat(left),
+            "░".repeat(lost),
+            share(relative)
+        )?;
+    }
+    writeln!(
+        out,
+        "{DIM}drift: |difference| / |original|, each model with its own values; added: what the \
+         step alone adds to equal inputs{DIM:#}"
+    )
+}
+
+/// A relative drift.
+fn share(drift: f64) -> String {
+    match drift {
+        0.0 => "0.000".to_owned(),
+        _ if drift < 5e-4 => format!("{drift:.0e}"),
+        _ if drift.is_infinite() => "inf".to_owned(),
+        _ if drift >= 1000.0 => format!("{drift:.1e}"),
+        _ => format!("{drift:.3}"),
+    }
+}
+
+fn unmatched(out: &mut dyn Write, whose: &str, paths: &[String]) -> io::Result<()> {
+    if paths.is_empty() {
+        return Ok(());
+    }
+    let shown: Vec<String> =
+        paths.iter().take(UNMATCHED).map(|path| Escaped(path).to_string()).collect();
+    let more = match paths.len().saturating_sub(UNMATCHED) {
+        0 => String::new(),
+        more => format!(", and {more} more (--json lists them)"),
+    };
+    writeln!(out, "{ODD}only in {whose}, not compared: {}{more}{ODD:#}", shown.join(", "))
+}
+
+fn divergence(out: &mut dyn Write, found: &Divergence) -> io::Result<()> {
+    let path = Escaped(&found.path);
+    writeln!(out, "\n{BAD}Divergence detected at: {path} (step {}){BAD:#}", found.step)?;
+    writeln!(out, "  Original mean: {:.4}", found.mean)?;
+    writeln!(out, "  Optimized mean: {:.4}", found.other_mean)?;
+    let usual = match found.usual {
+        Some(usual) => format!(", where others with weights of its type add {}", share(usual)),
+        None => ", and no other step has weights of its type".to_owned(),
+    };
+    writeln!(
+        out,
+        "  Drift: {}, of its inputs {}; it adds {} to equal inputs{usual}",
+        share(found.drift),
+        share(found.input_drift),
+        share(found.added)
+    )?;
+    for weight in found.weights.iter().take(WEIGHTS) {
+        weight_line(out, weight)?;
+    }
+    Ok(())
+}
+
+fn weight_line(out: &mut dyn Write, weight: &WeightDrift) -> io::Result<()> {
+    let other = weight.other_tensor.as_ref().map(|other| format!(" / {}", Escaped(other)));
+    let dtypes = match weight.dtype == weight.other_dtype {
+        true => weight.dtype.to_string(),
+        false => format!("{} to {}", weight.dtype, weight.other_dtype),
+    };
+    writeln!(
+        out,
+        "  Weight {}{}: {dtypes}, {}, differs by {}",
+        Escaped(&weight.tensor),
+        other.unwrap_or_default(),
+        weight.change.described(),
+        share(weight.relative_l2)
+    )
+}
+
+fn blame(out: &mut dyn Write, found: &[Blame]) -> io::Result<()> {
+    if found.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "\n{BOLD}Outputs with a weight of the first model in the second{BOLD:#}")?;
+    for blame in found {
+        writeln!(
+            out,
+            "  {}: drift {} instead of {} ({:.0} % less)",
+            Escaped(&blame.tensor),
+            share(blame.drift_without),
+            share(blame.drift),
+            100.0 * blame.share
+        )?;
+    }
+    Ok(())
+}
+
+fn tokens(out: &mut dyn Write, found: &TokensDrift) -> io::Result<()> {
+    let Some(first) = &found.first else {
+        if found.compared > 0 {
+            writeln!(out, "\nGenerated tokens: all {} are equal", found.compared)?;
+        }
+        return Ok(());
+    };
+    writeln!(out, "\nGenerated tokens: {} equal, then", first.at)?;
+    let choice = |out: &mut dyn Write, whose: &str, choice: &TokenChoice| {
+        let text = choice.text.as_ref().map_or_else(
+            || format!("token {}", choice.id),
+            |text| format!("\"{}\" ({})", Escaped(text), choice.id),
+        );
+        writeln!(
+            out,
+            "  {whose} {text}: probability {:.4}, by the other {:.4}",
+            if whose == "Original" { choice.probability } else { choice.other_probability },
+            if whose == "Original" { choice.other_probability } else { choice.probability }
+        )
+    };
+    choice(out, "Original", &first.original)?;
+    choice(out, "Optimized", &first.other)
+}

@@ -1,0 +1,137 @@
+//! `apr trace --diff`: where two models part. Point 75 of `docs/qa.md`.
+
+use std::fs;
+
+use serde_json::Value;
+
+use crate::support::Sandbox;
+
+const LLAMA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/tiny-llama");
+const BERT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/run/tiny-bert");
+
+/// Copies the tiny LLaMA, whose tensor `name` has its bytes changed: values in BF16.
+fn damaged(sandbox: &Sandbox, name: &str, change: impl Fn(&mut [u8])) {
+    for entry in fs::read_dir(LLAMA).expect("the fixture").flatten() {
+        let file = entry.file_name().into_string().expect("a name");
+        let mut bytes = fs::read(entry.path()).expect("a file");
+        if file == "model.safetensors" {
+            let len = bytes[..8].try_into().map(u64::from_le_bytes).expect("eight bytes");
+            let end = 8 + usize::try_from(len).expect("a small file");
+            let header: Value = serde_json::from_slice(&bytes[8..end]).expect("a header");
+            let offset = |at: usize| {
+                let offset = header[name]["data_offsets"][at].as_u64().expect("an offset");
+                end + usize::try_from(offset).expect("a small file")
+            };
+            change(&mut bytes[offset(0)..offset(1)]);
+        }
+        sandbox.write(&format!("broken/{file}"), bytes);
+    }
+}
+
+fn diff(sandbox: &Sandbox, other: &str) -> Value {
+    sandbox.apr(&format!("trace {LLAMA} {other} --diff --prompt 12+34= --json")).ok().json()
+}
+
+/// The first divergence of a model with one part.
+fn divergence(diff: &Value) -> Option<&Value> {
+    diff["passes"][0]["divergences"].get(0)
+}
+
+#[test]
+fn qa_75_equal_models_do_not_drift_in_any_container() {
+    let sandbox = Sandbox::new();
+    sandbox.apr(&format!("import {LLAMA} -o m.apr")).ok();
+    sandbox.apr(&format!("export {LLAMA} --format gguf -o m.gguf")).ok();
+    for other in [LLAMA, "m.apr", "m.gguf"] {
+        let diff = diff(&sandbox, other);
+        let steps = diff["passes"][0]["steps"].as_array().expect("steps");
+        assert!(steps.len() > 10, "{other}");
+        for step in steps {
+            assert_eq!(step["relative_l2"], 0.0, "{other}: {step}");
+        }
+        assert!(divergence(&diff).is_none() && diff["tokens"]["first"].is_null(), "{other}");
+    }
+    let shown = sandbox.apr(&format!("trace {BERT} {BERT} --diff --prompt word")).ok().text();
+    assert!(shown.contains("No drift at all"), "{shown}");
+}
+
+#[test]
+fn a_damaged_weight_is_named_behind_quantization() {
+    let sandbox = Sandbox::new();
+    let value = "model.layers.0.self_attn.v_proj.weight";
+    let down = "model.layers.1.mlp.down_proj.weight";
+    let flip = |bytes: &mut [u8]| bytes.iter_mut().skip(1).step_by(2).for_each(|it| *it ^= 0x80);
+    let clear = |bytes: &mut [u8]| bytes[..4096].fill(0);
+    for (name, kind) in [(value, "sign_flipped"), (down, "zeroed")] {
+        let change = |bytes: &mut [u8]| if kind == "zeroed" { clear(bytes) } else { flip(bytes) };
+        damaged(&sandbox, name, change);
+        for quantization in ["q8_0", "q4_0"] {
+            let line = format!("quantize broken -t {quantization} -o q.gguf -f --relaxed");
+            sandbox.apr(&line).ok();
+            let diff = diff(&sandbox, "q.gguf");
+            let found = divergence(&diff).unwrap_or_else(|| panic!("{name} {quantization}"));
+            assert_eq!(found["weights"][0]["tensor"], name);
+            assert_eq!(found["weights"][0]["change"]["kind"], kind, "{found}");
+            let recommendation = diff["recommendation"].as_str().expect("a sentence");
+            assert!(recommendation.contains(name), "{recommendation}");
+        }
+    }
+
+    let line = format!("trace {LLAMA} q.gguf --diff --prompt 12+34= --blame 1");
+    let shown = sandbox.apr(&line).ok().text();
+    for text in ["Divergence detected at: layers.1/mlp", "⚠", "Recommendation: Check MLP weight"]
+    {
+        assert!(shown.contains(text), "{shown}");
+    }
+    assert!(shown.contains("Outputs with a weight of the first model in the second"), "{shown}");
+}
+
+#[test]
+fn quantization_alone_is_no_divergence() {
+    let sandbox = Sandbox::new();
+    for quantization in ["q8_0", "q4_0", "q3_k_m"] {
+        sandbox.apr(&format!("quantize {LLAMA} -t {quantization} -o q.gguf -f")).ok();
+        let diff = diff(&sandbox, "q.gguf");
+        assert!(
+            divergence(&diff).is_none(),
+            "{quantization}: {}",
+            diff["passes"][0]["divergences"]
+        );
+        let last = diff["passes"][0]["steps"].as_array().and_then(|steps| steps.last()).cloned();
+        let drift = last.and_then(|step| step["relative_l2"].as_f64()).expect("a drift");
+        assert!(drift > 0.0 && drift < 0.3, "{quantization}: {drift}");
+    }
+}
+
+#[test]
+fn steps_that_one_model_alone_has_are_listed() {
+    let sandbox = Sandbox::new();
+    damaged(&sandbox, "lm_head.weight", |_| ());
+    let config = fs::read_to_string(format!("{LLAMA}/config.json")).expect("the fixture");
+    let mut config: Value = serde_json::from_str(&config).expect("JSON");
+    config["num_hidden_layers"] = 1.into();
+    sandbox.write("broken/config.json", config.to_string());
+    let line = format!("trace {LLAMA} broken --diff --prompt 12+34= --task CausalLM");
+    let shown = sandbox.apr(&line).ok().text();
+    assert!(shown.contains("only in the first model, not compared: layers.1/"), "{shown}");
+}
+
+#[test]
+fn what_can_not_be_compared_is_said() {
+    let sandbox = Sandbox::new();
+    let usage = |line: &str, says: &str| {
+        sandbox.apr(line).fails(2, &[says]);
+    };
+    usage(&format!("trace {LLAMA} --diff --tokens 1"), "<OTHER>");
+    usage(&format!("trace {LLAMA} {LLAMA} --tokens 1"), "--diff");
+    usage(&format!("trace {LLAMA} {LLAMA} --diff --tokens 1 --trace-payload"), "--trace-payload");
+    let line = format!("trace {LLAMA} {BERT} --diff --prompt word");
+    sandbox.apr(&line).fails(2, &["the models' vocabularies differ"]);
+
+    // A model that makes NaN is no reference.
+    damaged(&sandbox, "model.norm.weight", |bytes| bytes[..2].copy_from_slice(&[0xc0, 0x7f]));
+    let line = format!("trace broken {LLAMA} --diff --prompt 12+34= --json");
+    let diff = sandbox.apr(&line).ok().json();
+    let recommendation = diff["recommendation"].as_str().expect("a sentence");
+    assert!(recommendation.contains("The first model makes NaN from final_norm"), "{diff}");
+}

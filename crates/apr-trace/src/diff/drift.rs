@@ -1,0 +1,98 @@
+//! How far a value of one model is from that of another.
+
+use apr_graph::ElementType;
+use apr_infer::Value;
+use apr_tensor::drift::Drift;
+use serde::Serialize;
+
+/// The difference of a value of two models.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct ValueDrift {
+    /// Norm of the difference over the norm of the original; infinite (`null` in JSON) where the
+    /// original is zero or the other one has NaN.
+    pub relative_l2: f64,
+    /// Cosine between both; 1 where both are zero.
+    pub cosine: f64,
+    /// The largest difference of two elements.
+    pub max_abs: f64,
+    /// Mean of the original.
+    pub mean: f64,
+    /// Mean of the other one.
+    pub other_mean: f64,
+    /// Dimensions of the original.
+    pub shape: Vec<usize>,
+    /// Dimensions of the other one, where they differ; nothing else is measured then.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub other_shape: Option<Vec<usize>>,
+    /// NaN in the original.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub nan: u64,
+    /// NaN in the other one.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub other_nan: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(count: &u64) -> bool {
+    *count == 0
+}
+
+impl ValueDrift {
+    /// That of the floats that two steps made; `None` where they made none.
+    pub(crate) fn of(original: &[Value], other: &[Value]) -> Option<Self> {
+        let mut sums = Drift::default();
+        let mut found: Option<Self> = None;
+        for (one, two) in original.iter().zip(other) {
+            let (Ok(one), Ok(two)) = (one.tensor(), two.tensor()) else { continue };
+            if !(one.element().is_float() && two.element().is_float()) {
+                continue;
+            }
+            let entry = found.get_or_insert_with(|| Self {
+                relative_l2: 0.0,
+                cosine: 1.0,
+                max_abs: 0.0,
+                mean: 0.0,
+                other_mean: 0.0,
+                shape: one.shape().to_vec(),
+                other_shape: None,
+                nan: 0,
+                other_nan: 0,
+            });
+            if one.shape() != two.shape() {
+                entry.other_shape = Some(two.shape().to_vec());
+                return found;
+            }
+            let single = |tensor: &apr_infer::Tensor| tensor.cast(ElementType::F32).ok();
+            let (Some(one), Some(two)) = (single(one), single(two)) else { continue };
+            let (Ok(one), Ok(two)) = (one.values::<f32>(), two.values::<f32>()) else { continue };
+            sums.merge(&Drift::of(one, two));
+            if sums.non_finite > 0 {
+                let nan = |values: &[f32]| values.iter().filter(|value| value.is_nan()).count();
+                entry.nan += nan(one) as u64;
+                entry.other_nan += nan(two) as u64;
+            }
+            entry.mean += one.iter().map(|value| f64::from(*value)).sum::<f64>();
+            entry.other_mean += two.iter().map(|value| f64::from(*value)).sum::<f64>();
+        }
+
+        let entry = found.as_mut()?;
+        let count = sums.count.max(1) as f64;
+        entry.mean /= count;
+        entry.other_mean /= count;
+        entry.relative_l2 = sums.relative_error().unwrap_or(f64::INFINITY);
+        entry.cosine = sums.cosine().unwrap_or(f64::from(u8::from(sums.sum_squared_error == 0.0)));
+        entry.max_abs = sums.max_error();
+        if entry.other_nan > entry.nan {
+            entry.relative_l2 = f64::INFINITY;
+            entry.cosine = 0.0;
+        }
+        found
+    }
+
+    /// Whether it is measured.
+    #[must_use]
+    pub fn is_measured(&self) -> bool {
+        self.other_shape.is_none()
+    }
+}

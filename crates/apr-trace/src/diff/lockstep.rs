@@ -1,0 +1,184 @@
+//! Two runs side by side.
+
+use apr_graph::Node;
+use apr_infer::{Flow, Outcome, Step, Tap, Value};
+use apr_registry::{Code, Error, IoCause};
+use apr_run::{Host, RunError, RunResult};
+
+use super::drift::ValueDrift;
+use super::meeting::{Meeting, Side};
+use crate::payload::Pass;
+use crate::sites::Sites;
+
+/// A part of two models, and what of it is paired.
+pub(crate) struct Pairing {
+    pub(crate) sites: [Sites; 2],
+    /// Sites of the original and of the other one.
+    pub(crate) pairs: Vec<(usize, usize)>,
+    /// Pairs by the sites of both.
+    of_site: [Vec<Option<usize>>; 2],
+}
+
+impl Pairing {
+    pub(crate) fn new(sites: [Sites; 2], pairs: Vec<(usize, usize)>) -> Self {
+        let mut of_site = [&sites[0], &sites[1]].map(|sites| vec![None; sites.list().len()]);
+        for (number, (one, two)) in pairs.iter().enumerate() {
+            of_site[0][*one] = Some(number);
+            of_site[1][*two] = Some(number);
+        }
+        Self { sites, pairs, of_site }
+    }
+
+    /// The pair that a site of the original belongs to.
+    pub(crate) fn of_original(&self, site: usize) -> Option<usize> {
+        self.of_site[0][site]
+    }
+}
+
+/// How two runs go on from a pair of values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Course {
+    /// Each with its own: drift adds up.
+    Own,
+    /// Both with the original's: what is left is what each step adds.
+    Original,
+}
+
+/// What two runs came to.
+pub(crate) struct Met {
+    /// By pair; `None` where both did not run, or made no floats.
+    pub(crate) drifts: Vec<Option<ValueDrift>>,
+    pub(crate) outcomes: [Outcome; 2],
+}
+
+/// Runs a part of two models, pair by pair.
+pub(crate) fn lockstep(
+    passes: [&Pass<'_>; 2],
+    files: [&str; 2],
+    pairing: &Pairing,
+    course: Course,
+    host: &dyn Host,
+) -> RunResult<Met> {
+    let mut drifts: Vec<Option<ValueDrift>> = vec![None; pairing.pairs.len()];
+    let most = passes[0].part.runner().options().max_memory / 2;
+    let mut compare = |pair: usize, one: &[Value], two: &[Value]| {
+        drifts[pair] = ValueDrift::of(one, two);
+    };
+
+    let run = |side: Side, meeting: &Meeting<'_>| {
+        let pass = passes[usize::from(side == Side::Other)];
+        let mut walker = Walker { side, pairing, course, host, meeting };
+        let run = pass.part.run_watched(pass.inputs.clone(), &pass.outputs(), &mut walker);
+        meeting.leave(side);
+        run
+    };
+    let mut results: [Option<RunResult<Outcome>>; 2] = [None, None];
+    let [first, second] = &mut results;
+    let meeting = Meeting::new(true, most, &mut compare);
+    let is_parallel =
+        host.side_by_side(&mut || *first = Some(run(Side::Original, &meeting)), &mut || {
+            *second = Some(run(Side::Other, &meeting));
+        });
+    let mut failure = meeting.failure();
+    drop(meeting);
+    if !is_parallel {
+        let meeting = Meeting::new(false, most, &mut compare);
+        *first = Some(run(Side::Original, &meeting));
+        *second = Some(run(Side::Other, &meeting));
+        failure = meeting.failure();
+    }
+    if let Some(error) = failure {
+        return Err(error.into());
+    }
+
+    let [first, second] = results;
+    let name = |run: RunResult<Outcome>, file: &str| {
+        run.map_err(|error| match error {
+            RunError::Model(error) if error.code() == Code::Format => {
+                RunError::Model(error.in_file(file))
+            }
+            error => error,
+        })
+    };
+    let lost = || Err(RunError::from(Error::io(IoCause::Interrupted, "interrupted")));
+    let first = name(first.unwrap_or_else(lost), files[0])?;
+    let second = name(second.unwrap_or_else(lost), files[1])?;
+    Ok(Met { drifts, outcomes: [first, second] })
+}
+
+/// The tap of one of two runs.
+struct Walker<'w, 'c> {
+    side: Side,
+    pairing: &'w Pairing,
+    course: Course,
+    host: &'w dyn Host,
+    meeting: &'w Meeting<'c>,
+}
+
+impl Walker<'_, '_> {
+    fn pair(&self, path: &str, node: &Node) -> Option<usize> {
+        let side = usize::from(self.side == Side::Other);
+        let site = self.pairing.sites[side].find(path, node)?;
+        self.pairing.of_site[side][site]
+    }
+}
+
+fn has_floats(values: &[Value]) -> bool {
+    values.iter().any(|value| value.tensor().is_ok_and(|tensor| tensor.element().is_float()))
+}
+
+/// The original's values as the types of the other one's; `None` where their shapes differ.
+fn as_types_of(original: Vec<Value>, own: &[Value]) -> Option<Vec<Value>> {
+    if original.len() != own.len() {
+        return None;
+    }
+    let one = |(original, own): (Value, &Value)| {
+        let (one, two) = (original.tensor().ok()?, own.tensor().ok()?);
+        if one.shape() != two.shape() {
+            return None;
+        }
+        if one.element() == two.element() {
+            return Some(original);
+        }
+        one.cast(two.element()).ok().map(Value::from)
+    };
+    original.into_iter().zip(own).map(one).collect()
+}
+
+impl Tap for Walker<'_, '_> {
+    fn wants(&mut self, path: &str, node: &Node) -> bool {
+        self.pair(path, node).is_some() || self.host.is_cancelled()
+    }
+
+    fn before(&mut self, _: &str, _: &Node) {}
+
+    fn after(&mut self, step: &Step<'_>) -> Flow {
+        if self.host.is_cancelled() || self.meeting.has_failed() {
+            return Flow::Stop;
+        }
+        if self.side == Side::Original
+            && has_floats(step.outputs)
+            && let Some(pair) = self.pair(step.path, step.node)
+        {
+            self.meeting.original(pair, step.outputs.to_vec());
+        }
+        Flow::Continue
+    }
+
+    fn replacement(&mut self, path: &str, node: &Node, outputs: &[Value]) -> Option<Vec<Value>> {
+        if self.side == Side::Original || !has_floats(outputs) {
+            return None;
+        }
+        let pair = self.pair(path, node)?;
+        let original = self.meeting.other(pair, outputs.to_vec())?;
+        match self.course {
+            Course::Own => None,
+            Course::Original => as_types_of(original, outputs),
+        }
+    }
+
+    /// What a chain hides is not compared: its result shows what it adds.
+    fn splits(&mut self, _: &str, _: &Node) -> bool {
+        self.host.is_cancelled()
+    }
+}

@@ -1,0 +1,120 @@
+//! Which steps add more drift than others of their kind, and which weights explain it.
+
+use std::collections::BTreeMap;
+
+use apr_core::CheckpointReader;
+use apr_registry::Result;
+
+use super::drift::ValueDrift;
+use super::lockstep::Pairing;
+use super::weights::{WeightDrift, compare};
+
+/// Steps whose weights are looked at: those that add most, and those that add most for their kind.
+const LOOKED_AT: usize = 8;
+/// Times the usual drift of weights of the same type from which on a step is out of line.
+const OUT_OF_LINE: f64 = 3.0;
+/// What a step may add whatever its kind: sums in another order.
+const FLOOR: f64 = 1e-4;
+
+/// A step that adds drift.
+#[derive(Debug, Clone)]
+pub(crate) struct Suspect {
+    /// Position in the pairs.
+    pub(crate) pair: usize,
+    /// Drift that it adds to equal inputs.
+    pub(crate) added: f64,
+    /// The usual drift of the other steps whose weights have the same type; `None` where there is
+    /// none.
+    pub(crate) usual: Option<f64>,
+    /// Its weights, the one that changed most first.
+    pub(crate) weights: Vec<WeightDrift>,
+    /// Whether it is out of line.
+    pub(crate) is_out: bool,
+}
+
+impl Suspect {
+    /// How many times the usual drift it adds.
+    pub(crate) fn score(&self) -> f64 {
+        self.usual.map_or(1.0, |usual| self.added / usual.max(FLOOR))
+    }
+}
+
+/// The steps that add most drift for their kind, in the order in which they run. `local` is the
+/// drift of each pair where its inputs are the original's.
+pub(crate) fn suspects(
+    pairing: &Pairing,
+    local: &[Option<ValueDrift>],
+    readers: [&dyn CheckpointReader; 2],
+) -> Result<Vec<Suspect>> {
+    let measured = |pair: usize| {
+        local[pair].as_ref().filter(|drift| drift.is_measured()).map(|drift| drift.relative_l2)
+    };
+    let kinds: Vec<String> =
+        (0..pairing.pairs.len()).map(|pair| kind(pairing, pair, readers[1])).collect();
+    let mut by_kind: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
+    for (pair, kind) in kinds.iter().enumerate() {
+        by_kind.entry(kind).or_default().extend(measured(pair));
+    }
+    by_kind.values_mut().for_each(|drifts| drifts.sort_by(f64::total_cmp));
+
+    let mut found: Vec<Suspect> = (0..pairing.pairs.len())
+        .filter_map(|pair| {
+            let added = measured(pair).filter(|added| *added > FLOOR)?;
+            let usual = median_without(by_kind.get(kinds[pair].as_str())?, added);
+            Some(Suspect { pair, added, usual, weights: Vec::new(), is_out: false })
+        })
+        .collect();
+    // A kind of one step says nothing of what is usual: those that add most count, too.
+    found.sort_by(|one, other| other.added.total_cmp(&one.added));
+    let mut rest = found.split_off(found.len().min(LOOKED_AT));
+    rest.sort_by(|one, other| other.score().total_cmp(&one.score()));
+    rest.truncate(LOOKED_AT);
+    found.append(&mut rest);
+    for suspect in &mut found {
+        suspect.weights = weights(pairing, suspect.pair, readers)?;
+        let is_damaged = suspect.weights.iter().any(|weight| weight.change.is_damage());
+        suspect.is_out = is_damaged || suspect.score() >= OUT_OF_LINE;
+    }
+    found.sort_by_key(|suspect| suspect.pair);
+    Ok(found)
+}
+
+/// What steps are compared with each other by: the types of their weights in the other model.
+fn kind(pairing: &Pairing, pair: usize, reader: &dyn CheckpointReader) -> String {
+    let site = &pairing.sites[1].list()[pairing.pairs[pair].1];
+    let dtype = |tensor: &str| {
+        let found = reader.tensors().iter().find(|info| info.name == tensor);
+        found.map_or_else(String::new, |info| info.dtype.to_string())
+    };
+    let dtypes: Vec<String> = site.weights.iter().map(|weight| dtype(&weight.tensor)).collect();
+    // What has no weights adds nothing but rounding.
+    if dtypes.is_empty() { String::new() } else { dtypes.join(" ") }
+}
+
+/// The median of sorted values without one of them; of an even number the lower one, since of two
+/// steps one is as it should be.
+fn median_without(values: &[f64], own: f64) -> Option<f64> {
+    let middle = values.len().checked_sub(2)? / 2;
+    let position = values.partition_point(|value| *value < own);
+    Some(values[if position <= middle { middle + 1 } else { middle }])
+}
+
+/// The weights of a pair of steps, and of those before it that have no counterpart.
+fn weights(
+    pairing: &Pairing,
+    pair: usize,
+    readers: [&dyn CheckpointReader; 2],
+) -> Result<Vec<WeightDrift>> {
+    let (one, two) = pairing.pairs[pair];
+    let (ours, theirs) = (&pairing.sites[0].list()[one], &pairing.sites[1].list()[two]);
+    let mut found = Vec::new();
+    for (at, weight) in ours.weights.iter().enumerate() {
+        let same = theirs.weights.iter().find(|other| other.tensor == weight.tensor);
+        let same_place =
+            theirs.weights.get(at).filter(|_| ours.weights.len() == theirs.weights.len());
+        let Some(other) = same.or(same_place) else { continue };
+        found.extend(compare((readers[0], weight), (readers[1], other))?);
+    }
+    found.sort_by(|one, other| other.relative_l2.total_cmp(&one.relative_l2));
+    Ok(found)
+}
