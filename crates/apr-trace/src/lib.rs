@@ -12,18 +12,21 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 
+mod anomalies;
 mod attention;
 mod diff;
 mod level;
 mod payload;
 mod perfetto;
 mod predictions;
+mod profile;
 mod quiet;
 mod sites;
 mod statistics;
 mod trace;
 mod tracer;
 
+pub use anomalies::{Anomaly, AnomalyKind, AnomalyReport, anomalies};
 pub use attention::AttentionPattern;
 pub use diff::{
     Blame, Divergence, PassDiff, StepDiff, TokenChoice, TokenDrift, TokensDrift, TraceDiff,
@@ -33,6 +36,7 @@ pub use level::Level;
 pub use payload::{Pass, Passes, Payload, RawInput, Subject, Written, generated, states_of};
 pub use perfetto::perfetto;
 pub use predictions::{Prediction, Predictions};
+pub use profile::DeadNeurons;
 pub use sites::{Site, Sites};
 pub use statistics::{ValueStatistics, sparkline};
 pub use trace::{InputTrace, PassTrace, StepTrace, Trace, TraceOptions, VERSION, trace};

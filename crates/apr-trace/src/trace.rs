@@ -3,13 +3,15 @@
 use std::collections::HashMap;
 
 use apr_infer::{Outcome, Value};
-use apr_run::{AssumedInput, AudioFile, Host, RunOptions, RunResult, with_runner};
+use apr_registry::Code;
+use apr_run::{AssumedInput, AudioFile, Host, RunError, RunOptions, RunResult, with_runner};
 use serde::Serialize;
 
 use crate::attention::AttentionPattern;
 use crate::level::Level;
 use crate::payload::{Pass, Passes, Payload, Subject, Written, generated, states_of};
 use crate::predictions::{Predictions, predictions};
+use crate::profile::DeadNeurons;
 use crate::sites::Sites;
 use crate::tracer::{OperatorTrace, Tracer, ValueSink, ValueTrace, Watched};
 
@@ -130,6 +132,9 @@ pub struct StepTrace {
     /// Its attention, where it has some that is not computed as one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub attention: Option<AttentionPattern>,
+    /// What its activation function left at zero, where that is a ReLU.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub activations: Option<DeadNeurons>,
     /// Path of the first operator in it that made NaN or infinity.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub not_finite_at: Option<String>,
@@ -147,7 +152,14 @@ pub fn trace(
     sink: Option<&mut ValueSink<'_>>,
 ) -> RunResult<Trace> {
     let Subject { source, facts } = subject;
-    let written = generated(subject, &options.run, host, payload, options.max_tokens)?;
+    // A model that makes NaN generates nothing; a look at its values says where they begin.
+    let written = match generated(subject, &options.run, host, payload, options.max_tokens) {
+        Err(RunError::Model(error)) if options.payload && error.code() == Code::Format => {
+            host.warn(&format!("nothing is generated: {}", error.message()), None);
+            None
+        }
+        written => written?,
+    };
     let mut sink = sink;
     with_runner(source, facts, &options.run, host, |runner| {
         let passes = Passes::of(runner, payload)?;
@@ -226,7 +238,7 @@ fn input_traces(pass: &Pass<'_>) -> RunResult<Vec<InputTrace>> {
     let raw = pass.raw.iter().map(|raw| (raw.name, &raw.value, raw.sound.clone()));
     let given = pass.inputs.iter().map(|(name, value)| (name.as_str(), value, None));
     let traced = |(name, value, sound): (&str, &Value, _)| {
-        Ok(InputTrace { name: name.to_owned(), value: ValueTrace::of(value)?, sound })
+        Ok(InputTrace { name: name.to_owned(), value: ValueTrace::of_input(value)?, sound })
     };
     raw.chain(given).map(traced).collect()
 }
@@ -259,6 +271,12 @@ fn steps_of(ends: &[(&str, usize)], tracer: &Tracer<'_, '_>, level: Level) -> Ve
             steps[*at].0.attention = Some(pattern.clone());
         }
     }
+    for (site, found) in &tracer.activations {
+        let path = tracer.sites().list()[*site].path.as_str();
+        if let Some(at) = place.get(level.step_of(path)) {
+            steps[*at].0.activations = Some(found.clone());
+        }
+    }
     // What only sizes and masks come from runs nothing where a part of the graph is left out.
     steps.into_iter().map(|(step, _)| step).filter(|step| step.operators > 0).collect()
 }
@@ -280,6 +298,7 @@ impl StepTrace {
             result: None,
             value: None,
             attention: None,
+            activations: None,
             not_finite_at: None,
         }
     }

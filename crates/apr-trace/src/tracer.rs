@@ -10,6 +10,7 @@ use apr_run::Host;
 use serde::Serialize;
 
 use crate::attention::AttentionPattern;
+use crate::profile::{DeadNeurons, Profile, correlation};
 use crate::sites::Sites;
 use crate::statistics::ValueStatistics;
 
@@ -53,6 +54,12 @@ pub struct ValueTrace {
     /// Of floats.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub statistics: Option<ValueStatistics>,
+    /// Its positions and channels, where it is the result of a step.
+    #[serde(skip)]
+    pub(crate) profile: Option<Profile>,
+    /// [Correlation](correlation) of neighbours, where it is an input.
+    #[serde(skip)]
+    pub(crate) correlation: Option<f64>,
 }
 
 impl ValueTrace {
@@ -65,7 +72,18 @@ impl ValueTrace {
             Ok(tensor) => (tensor.shape().to_vec(), tensor.element().name().to_owned()),
             Err(_) => (Vec::new(), value.kind().to_owned()),
         };
-        Ok(Self { shape, element, statistics: ValueStatistics::of(value)? })
+        let statistics = ValueStatistics::of(value)?;
+        Ok(Self { shape, element, statistics, profile: None, correlation: None })
+    }
+
+    /// The same of a step's result.
+    pub(crate) fn of_result(value: &Value) -> Result<Self> {
+        Ok(Self { profile: Profile::of(value), ..Self::of(value)? })
+    }
+
+    /// The same of an input.
+    pub(crate) fn of_input(value: &Value) -> Result<Self> {
+        Ok(Self { correlation: correlation(value), ..Self::of(value)? })
     }
 }
 
@@ -93,6 +111,8 @@ pub(crate) struct Tracer<'t, 's> {
     pub(crate) operators: Vec<OperatorTrace>,
     pub(crate) values: HashMap<usize, ValueTrace>,
     pub(crate) attention: Vec<(usize, AttentionPattern)>,
+    /// What activation functions that cut at zero left.
+    pub(crate) activations: Vec<(usize, DeadNeurons)>,
     /// What looking at a value ended with.
     pub(crate) failed: Option<apr_registry::Error>,
 }
@@ -113,6 +133,7 @@ impl<'t, 's> Tracer<'t, 's> {
             operators: Vec::new(),
             values: HashMap::new(),
             attention: Vec::new(),
+            activations: Vec::new(),
             failed: None,
         }
     }
@@ -125,11 +146,18 @@ impl<'t, 's> Tracer<'t, 's> {
         let path = &self.sites.list()[site].path;
         let Some(value) = step.outputs.first() else { return Ok(()) };
         if self.watched.sites.contains(&site) {
-            self.values.insert(site, ValueTrace::of(value)?);
+            self.values.insert(site, ValueTrace::of_result(value)?);
         }
         if self.watched.looks_inside && is_softmax(step.node) {
             let pattern = AttentionPattern::of(path, value);
             self.attention.extend(pattern.map(|pattern| (site, pattern)));
+        }
+        if self.watched.looks_inside
+            && step.node.op.is("Relu")
+            && let Some(profile) = Profile::of(value)
+        {
+            let (dead, of, inputs) = (profile.dead, profile.width, profile.inputs());
+            self.activations.push((site, DeadNeurons { path: path.clone(), dead, of, inputs }));
         }
         if let Some((part, sink)) = &mut self.watched.sink {
             sink(part, path, value)?;
@@ -197,7 +225,7 @@ impl Tap for Tracer<'_, '_> {
 
     fn splits(&mut self, path: &str, node: &Node) -> bool {
         let is_seen = self.watched.sink.is_some()
-            || self.watched.looks_inside && is_softmax(node)
+            || self.watched.looks_inside && (is_softmax(node) || node.op.is("Relu"))
             || self.sites.find(path, node).is_some_and(|site| self.watched.sites.contains(&site));
         is_seen || self.host.is_cancelled()
     }

@@ -1,11 +1,13 @@
 //! Traces of runs: what every step of a model takes and makes.
 //!
 //! [`Model::trace`](crate::Model::trace) returns a [`Trace`],
-//! [`Model::trace_diff`](crate::Model::trace_diff) a [`TraceDiff`] of two models.
+//! [`Model::trace_diff`](crate::Model::trace_diff) a [`TraceDiff`] of two models, and
+//! [`anomalies`] looks for what is unlike a healthy model in a trace.
 
 pub use apr_trace::{
-    AttentionPattern, Blame, Divergence, InputTrace, Level, OperatorTrace, PassDiff, PassTrace,
-    Payload, Prediction, Predictions, StepDiff, StepTrace, TokenChoice, TokenDrift, TokensDrift,
-    Trace, TraceDiff, TraceOptions, ValueDrift, ValueStatistics, ValueTrace, WeightChange,
-    WeightDrift, Written, perfetto,
+    Anomaly, AnomalyKind, AnomalyReport, AttentionPattern, Blame, DeadNeurons, Divergence,
+    InputTrace, Level, OperatorTrace, PassDiff, PassTrace, Payload, Prediction, Predictions,
+    StepDiff, StepTrace, TokenChoice, TokenDrift, TokensDrift, Trace, TraceDiff, TraceOptions,
+    ValueDrift, ValueStatistics, ValueTrace, WeightChange, WeightDrift, Written, anomalies,
+    perfetto,
 };

@@ -147,6 +147,10 @@ const EXAMPLES: [(&str, &[Example]); 41] = [
         &[
             ("apr trace llama.gguf --prompt \"Once upon a time\"", "time and memory of each block"),
             (
+                "apr trace llama.gguf --prompt \"Once upon a time\" --detect-anomalies",
+                "what healthy models do not do",
+            ),
+            (
                 "apr trace llama llama-q4.gguf --diff --prompt \"Once upon a time\"",
                 "where two models part, and which weights to look at",
             ),

@@ -51,7 +51,7 @@ pub(crate) struct TraceArgs {
     )]
     pub(crate) tokens: Vec<i64>,
     /// Number of tokens to generate greedily and to trace behind the prompt [default: 0; 16 for
-    /// models with an encoder and a decoder, and with --diff]
+    /// models with an encoder and a decoder, and with --diff; 64 with --detect-anomalies]
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub(crate) max_tokens: Option<usize>,
     /// What one step is: an operator, a block such as attention, or a layer
@@ -60,6 +60,11 @@ pub(crate) struct TraceArgs {
     /// Show every step with shape, statistics, distribution and attention, and the top predictions
     #[arg(long, visible_alias = "payload")]
     pub(crate) trace_payload: bool,
+    /// Look for what healthy models do not do: NaN and where it began, explosions, dead neurons,
+    /// collapsed attention, repetition, words in silence, confident answers to noise; exit code 5
+    /// where there is some
+    #[arg(long, conflicts_with_all = ["diff", "trace_payload"])]
+    pub(crate) detect_anomalies: bool,
     /// Write the trace: .json, or .perfetto for ui.perfetto.dev and chrome://tracing
     #[arg(long, value_name = "FILE")]
     pub(crate) export: Option<PathBuf>,

@@ -324,6 +324,25 @@ pub(crate) fn small_safetensors() -> Vec<u8> {
     ])
 }
 
+/// Copies a model's folder to `broken`, with the bytes of a tensor changed.
+pub(crate) fn damaged(sandbox: &Sandbox, folder: &str, tensor: &str, change: impl Fn(&mut [u8])) {
+    for entry in fs::read_dir(folder).expect("a fixture").flatten() {
+        let file = entry.file_name().into_string().expect("a name");
+        let mut bytes = fs::read(entry.path()).expect("a file");
+        if file == "model.safetensors" {
+            let len = bytes[..8].try_into().map(u64::from_le_bytes).expect("eight bytes");
+            let end = 8 + usize::try_from(len).expect("a small file");
+            let header: Value = serde_json::from_slice(&bytes[8..end]).expect("a header");
+            let offset = |at: usize| {
+                let offset = header[tensor]["data_offsets"][at].as_u64().expect("an offset");
+                end + usize::try_from(offset).expect("a small file")
+            };
+            change(&mut bytes[offset(0)..offset(1)]);
+        }
+        sandbox.write(&format!("broken/{file}"), bytes);
+    }
+}
+
 /// A Hugging Face folder: weights and what travels with them, a file over a megabyte among it.
 pub(crate) fn model_folder(sandbox: &Sandbox, folder: &str) -> Vec<(String, Vec<u8>)> {
     let vocabulary: Map<String, Value> =

@@ -4,29 +4,10 @@ use std::fs;
 
 use serde_json::Value;
 
-use crate::support::Sandbox;
+use crate::support::{Sandbox, damaged};
 
 const LLAMA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/tiny-llama");
 const BERT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/run/tiny-bert");
-
-/// Copies the tiny LLaMA, whose tensor `name` has its bytes changed: values in BF16.
-fn damaged(sandbox: &Sandbox, name: &str, change: impl Fn(&mut [u8])) {
-    for entry in fs::read_dir(LLAMA).expect("the fixture").flatten() {
-        let file = entry.file_name().into_string().expect("a name");
-        let mut bytes = fs::read(entry.path()).expect("a file");
-        if file == "model.safetensors" {
-            let len = bytes[..8].try_into().map(u64::from_le_bytes).expect("eight bytes");
-            let end = 8 + usize::try_from(len).expect("a small file");
-            let header: Value = serde_json::from_slice(&bytes[8..end]).expect("a header");
-            let offset = |at: usize| {
-                let offset = header[name]["data_offsets"][at].as_u64().expect("an offset");
-                end + usize::try_from(offset).expect("a small file")
-            };
-            change(&mut bytes[offset(0)..offset(1)]);
-        }
-        sandbox.write(&format!("broken/{file}"), bytes);
-    }
-}
 
 fn diff(sandbox: &Sandbox, other: &str) -> Value {
     sandbox.apr(&format!("trace {LLAMA} {other} --diff --prompt 12+34= --json")).ok().json()
@@ -64,7 +45,7 @@ fn a_damaged_weight_is_named_behind_quantization() {
     let clear = |bytes: &mut [u8]| bytes[..4096].fill(0);
     for (name, kind) in [(value, "sign_flipped"), (down, "zeroed")] {
         let change = |bytes: &mut [u8]| if kind == "zeroed" { clear(bytes) } else { flip(bytes) };
-        damaged(&sandbox, name, change);
+        damaged(&sandbox, LLAMA, name, change);
         for quantization in ["q8_0", "q4_0"] {
             let line = format!("quantize broken -t {quantization} -o q.gguf -f --relaxed");
             sandbox.apr(&line).ok();
@@ -106,7 +87,7 @@ fn quantization_alone_is_no_divergence() {
 #[test]
 fn steps_that_one_model_alone_has_are_listed() {
     let sandbox = Sandbox::new();
-    damaged(&sandbox, "lm_head.weight", |_| ());
+    damaged(&sandbox, LLAMA, "lm_head.weight", |_| ());
     let config = fs::read_to_string(format!("{LLAMA}/config.json")).expect("the fixture");
     let mut config: Value = serde_json::from_str(&config).expect("JSON");
     config["num_hidden_layers"] = 1.into();
@@ -129,7 +110,9 @@ fn what_can_not_be_compared_is_said() {
     sandbox.apr(&line).fails(2, &["the models' vocabularies differ"]);
 
     // A model that makes NaN is no reference.
-    damaged(&sandbox, "model.norm.weight", |bytes| bytes[..2].copy_from_slice(&[0xc0, 0x7f]));
+    damaged(&sandbox, LLAMA, "model.norm.weight", |bytes| {
+        bytes[..2].copy_from_slice(&[0xc0, 0x7f]);
+    });
     let line = format!("trace broken {LLAMA} --diff --prompt 12+34= --json");
     let diff = sandbox.apr(&line).ok().json();
     let recommendation = diff["recommendation"].as_str().expect("a sentence");

@@ -140,8 +140,8 @@ pub struct Divergence {
 /// `blame` is the number of weights that are swapped for the original's, one at a time.
 ///
 /// # Errors
-/// Those of [`trace`](crate::trace()); [`RunError::Request`] where the models have no part, input or
-/// value in common, or read texts as different tokens.
+/// Those of [`trace`](crate::trace()); [`RunError::Request`] where the models have no part, input
+/// or value in common, or read texts as different tokens.
 pub fn diff(
     subjects: [Subject<'_>; 2],
     payload: &Payload,

@@ -1,5 +1,6 @@
 //! `apr trace`.
 
+mod anomalies;
 mod diff;
 mod export;
 mod payload;
@@ -38,8 +39,11 @@ fn of_one(args: &TraceArgs, context: &Context) -> Outcome {
 
     let mut options = TraceOptions::new(run_options(args, context));
     options.level = args.level.into();
-    options.payload = args.trace_payload;
+    options.payload = args.trace_payload || args.detect_anomalies;
     options.max_tokens = args.max_tokens;
+    if args.detect_anomalies {
+        options.max_tokens = options.max_tokens.or(Some(anomalies::TOKENS));
+    }
     let subject = Subject { source: &source, facts: &facts };
     let host = host(context);
     let traced = match activations {
@@ -59,6 +63,9 @@ fn of_one(args: &TraceArgs, context: &Context) -> Outcome {
         export.write(&traced, &context.printer)?;
     }
 
+    if args.detect_anomalies {
+        return anomalies::report(&traced, &context.printer);
+    }
     context.printer.report(&traced, |out, traced| match args.trace_payload {
         true => render::payload(out, traced),
         false => render::table(out, traced),

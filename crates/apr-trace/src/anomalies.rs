@@ -1,0 +1,366 @@
+//! What of a trace is unlike a healthy model.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::payload::Written;
+use crate::profile::Profile;
+use crate::trace::{PassTrace, StepTrace, Trace};
+
+/// Largest magnitude of a value; half precision ends at 65,504.
+const LARGEST: f64 = 1e6;
+/// Times the magnitude of the same step in other layers from which on a step explodes.
+const EXPLOSION: f64 = 8.0;
+/// A magnitude that is none to wonder about.
+const MODEST: f64 = 1.0;
+/// Steps of a kind, without the one in question, that say what is usual.
+const OTHERS: usize = 2;
+/// Inputs for which a neuron has to be zero to be dead.
+const INPUTS: usize = 100;
+/// The same for a value that no activation function made: what is zero there is not by chance.
+const FEW_INPUTS: usize = 4;
+/// Share of dead neurons to be told.
+const DEAD: f64 = 0.01;
+/// The same behind an activation function: some of its neurons wait for rare inputs.
+const DEAD_ACTIVATIONS: f64 = 0.1;
+/// Keys from which on attention to a single one is worth telling.
+const KEYS: usize = 8;
+/// Entropy, as a share of the largest, below which attention has collapsed, and above which it is
+/// the same everywhere.
+const COLLAPSED: (f64, f64) = (0.02, 0.9999);
+/// Tokens of a phrase that is looked for.
+const PHRASE: usize = 16;
+/// Times that a phrase may stand in a row.
+const REPEATED: usize = 5;
+/// Root mean square of silence.
+const SILENCE: f64 = 1e-4;
+/// Correlation of neighbours below which samples are noise.
+const NOISE: f64 = 0.1;
+/// Probability of a class from which on noise is answered with confidence.
+const CONFIDENT: f64 = 0.9;
+
+/// Anomalies of a run.
+#[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
+pub struct AnomalyReport {
+    /// Version of this report: 1.
+    pub version: u32,
+    /// The model.
+    pub file: String,
+    /// What went in.
+    pub input: String,
+    /// Steps that were looked at.
+    pub steps: usize,
+    /// What was found, in the order of the steps; what concerns the whole run last.
+    pub anomalies: Vec<Anomaly>,
+    /// What could not be judged, and why.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub not_judged: Vec<String>,
+}
+
+/// An anomaly.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct Anomaly {
+    /// Number of the step; `None` for the whole run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub step: Option<usize>,
+    /// Where it is: the path of the step, or `output`.
+    pub path: String,
+    /// What it is.
+    #[serde(flatten)]
+    pub kind: AnomalyKind,
+    /// The first and last position of the input that it affects, where that is not all of them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub positions: Option<(usize, usize)>,
+}
+
+/// What is unlike a healthy model.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum AnomalyKind {
+    /// NaN or infinity, at the first operator that makes them.
+    NotFinite {
+        /// Its path.
+        operator: String,
+        /// Elements that are not finite.
+        count: u64,
+    },
+    /// A value far above those of the same step in other layers, or above 10^6.
+    Explosion {
+        /// Root mean square of a typical position.
+        magnitude: f64,
+        /// What is usual.
+        usual: f64,
+        /// The largest magnitude of an element.
+        max: f64,
+    },
+    /// Channels that are zero for all inputs.
+    DeadNeurons {
+        /// How many.
+        dead: usize,
+        /// Of how many.
+        of: usize,
+        /// Positions that were looked at.
+        inputs: usize,
+    },
+    /// All heads attend to one and the same position, and it is not the first.
+    OneKey {
+        /// The largest probability, mean of heads and queries.
+        peak: f64,
+    },
+    /// All heads attend to every position alike.
+    EveryKey,
+    /// Rows of attention do not sum to 1.
+    Unnormalized,
+    /// Generated tokens repeat a phrase.
+    Repetition {
+        /// Ids of its tokens.
+        phrase: Vec<i64>,
+        /// How many times it stands in a row.
+        times: usize,
+    },
+    /// Words where the input is silent.
+    WordsInSilence {
+        /// The text.
+        text: String,
+    },
+    /// A class with high probability where the input is noise.
+    ConfidentOnNoise {
+        /// The class.
+        class: String,
+        /// Its probability.
+        probability: f64,
+    },
+}
+
+impl AnomalyKind {
+    /// What may be behind it.
+    #[must_use]
+    pub fn cause(&self) -> &'static str {
+        match self {
+            Self::NotFinite { .. } => "NaN in a weight, or an overflow of half precision before",
+            Self::Explosion { .. } => "weight corruption, or a scale that was applied twice",
+            Self::DeadNeurons { .. } => "aggressive pruning, zeroed rows, or ReLU saturation",
+            Self::OneKey { .. } => "keys or queries of one position dominate: weight corruption",
+            Self::EveryKey => "queries or keys are zero: weight corruption or pruning",
+            Self::Unnormalized => {
+                "a mask that leaves nothing, or a softmax along another dimension"
+            }
+            Self::Repetition { .. } => {
+                "quantization that is too coarse, or a model without training"
+            }
+            Self::WordsInSilence { .. } => "hallucination: no voice activity is required",
+            Self::ConfidentOnNoise { .. } => "a collapsed classifier: one class for every input",
+        }
+    }
+}
+
+/// Looks for anomalies in a trace with its payload (see
+/// [`TraceOptions::payload`](crate::TraceOptions)), of blocks.
+#[must_use]
+pub fn anomalies(trace: &Trace) -> AnomalyReport {
+    let mut report = AnomalyReport {
+        version: crate::VERSION,
+        file: trace.file.clone(),
+        input: trace.input.clone(),
+        steps: trace.steps().count(),
+        anomalies: Vec::new(),
+        not_judged: Vec::new(),
+    };
+    let mut is_broken = false;
+    for pass in &trace.passes {
+        let usual = Usual::of(pass);
+        for step in &pass.steps {
+            // What follows from NaN is no finding of its own.
+            if let Some(kind) = not_finite(pass, step).filter(|_| !is_broken) {
+                is_broken = true;
+                report.add(step, kind, None);
+            }
+            if !is_broken {
+                of_step(step, &usual, &mut report);
+            }
+        }
+    }
+
+    if let Some(written) = &trace.generated {
+        report.whole(repetition(written));
+    }
+    report.whole(words_in_silence(trace));
+    report.whole(confident_on_noise(trace));
+    report.note_limits(trace);
+    report
+}
+
+impl AnomalyReport {
+    fn add(&mut self, step: &StepTrace, kind: AnomalyKind, positions: Option<(usize, usize)>) {
+        let (step, path) = (Some(step.number), step.path.clone());
+        self.anomalies.push(Anomaly { step, path, kind, positions });
+    }
+
+    fn whole(&mut self, kind: Option<AnomalyKind>) {
+        let anomaly =
+            |kind| Anomaly { step: None, path: "output".to_owned(), kind, positions: None };
+        self.anomalies.extend(kind.map(anomaly));
+    }
+
+    fn note_limits(&mut self, trace: &Trace) {
+        let activations = trace.steps().filter_map(|(_, step)| step.activations.as_ref());
+        let most = activations.map(|found| found.inputs).max();
+        if let Some(inputs) = most.filter(|inputs| *inputs < INPUTS) {
+            self.not_judged.push(format!(
+                "dead neurons behind activation functions: {inputs} positions are too few, it \
+                 takes {INPUTS}"
+            ));
+        }
+        let layers = trace.passes.iter().map(|pass| Usual::of(pass).layers()).max();
+        if layers.is_none_or(|layers| layers <= OTHERS) {
+            self.not_judged.push(
+                "explosion against other layers: the model has too few of them, so only magnitudes \
+                 above 10^6 count"
+                    .to_owned(),
+            );
+        }
+    }
+}
+
+fn not_finite(pass: &PassTrace, step: &StepTrace) -> Option<AnomalyKind> {
+    let path = step.not_finite_at.as_ref()?;
+    let operator = pass.operators.iter().find(|operator| operator.path == *path)?;
+    let count = operator.not_finite?;
+
+    // Masks are made of infinities.
+    let is_mask = step.value.as_ref().is_some_and(|value| {
+        value.statistics.as_ref().is_some_and(|found| found.stats.nan == 0)
+            && step.path.contains("mask")
+    });
+    (!is_mask).then(|| AnomalyKind::NotFinite { operator: path.clone(), count })
+}
+
+fn of_step(step: &StepTrace, usual: &Usual, report: &mut AnomalyReport) {
+    let value = step.value.as_ref();
+    let profile = value.and_then(|value| value.profile.as_ref());
+    let statistics = value.and_then(|value| value.statistics.as_ref());
+    if let (Some(profile), Some(statistics)) = (profile, statistics) {
+        let (magnitude, max) = (profile.typical(), statistics.magnitude());
+        let usual = usual.without(step);
+        let is_alone = magnitude > MODEST
+            && usual.is_some_and(|usual| usual > 0.0 && magnitude > EXPLOSION * usual);
+        let is_mask = step.path.contains("mask");
+        if is_alone || max > LARGEST && max.is_finite() && !is_mask {
+            let usual = usual.unwrap_or(LARGEST);
+            let positions = profile.above(EXPLOSION * usual);
+            let all = (0, profile.inputs().saturating_sub(1));
+            let kind = AnomalyKind::Explosion { magnitude, usual, max };
+            report.add(step, kind, positions.filter(|range| *range != all));
+        }
+
+        let share = profile.dead as f64 / profile.width.max(1) as f64;
+        let is_value = !step.path.contains("mask") && !step.path.contains("rotary");
+        if is_value && profile.inputs() >= FEW_INPUTS && share >= DEAD && profile.dead > 1 {
+            let (dead, of, inputs) = (profile.dead, profile.width, profile.inputs());
+            report.add(step, AnomalyKind::DeadNeurons { dead, of, inputs }, None);
+        }
+    }
+    if let Some(found) = &step.activations {
+        let share = found.dead as f64 / found.of.max(1) as f64;
+        if found.inputs >= INPUTS && share >= DEAD_ACTIVATIONS {
+            let (dead, of, inputs) = (found.dead, found.of, found.inputs);
+            report.add(step, AnomalyKind::DeadNeurons { dead, of, inputs }, None);
+        }
+    }
+    let Some(found) = &step.attention else { return };
+    if !found.sums_to_one {
+        report.add(step, AnomalyKind::Unnormalized, None);
+    } else if found.keys >= KEYS {
+        let highest = found.entropy.iter().copied().fold(0.0, f64::max);
+        let lowest = found.entropy.iter().copied().fold(1.0, f64::min);
+        let peak = found.peak.iter().sum::<f64>() / found.peak.len().max(1) as f64;
+        let is_sink = found.focus.first().is_some_and(|(from, _)| *from == 0);
+        if found.is_one_key && highest < COLLAPSED.0 && !is_sink {
+            report.add(step, AnomalyKind::OneKey { peak }, None);
+        } else if lowest > COLLAPSED.1 && !found.entropy.is_empty() {
+            report.add(step, AnomalyKind::EveryKey, None);
+        }
+    }
+}
+
+/// Magnitudes of steps that layers have in common.
+struct Usual {
+    /// By the path without numbers: layer by layer, number of the step and magnitude.
+    kinds: BTreeMap<String, Vec<(usize, f64)>>,
+}
+
+impl Usual {
+    fn of(pass: &PassTrace) -> Self {
+        let mut kinds: BTreeMap<String, Vec<(usize, f64)>> = BTreeMap::new();
+        for step in &pass.steps {
+            let profile = step.value.as_ref().and_then(|value| value.profile.as_ref());
+            if let Some(magnitude) = profile.map(Profile::typical) {
+                kinds.entry(kind(&step.path)).or_default().push((step.number, magnitude));
+            }
+        }
+        Self { kinds }
+    }
+
+    /// The most steps of a kind.
+    fn layers(&self) -> usize {
+        self.kinds.values().map(Vec::len).max().unwrap_or_default()
+    }
+
+    /// What is usual for a step: the largest of the median of its kind and of the layers beside
+    /// it, since magnitudes grow from layer to layer.
+    fn without(&self, step: &StepTrace) -> Option<f64> {
+        let steps = self.kinds.get(&kind(&step.path)).filter(|steps| steps.len() > OTHERS)?;
+        let at = steps.iter().position(|(number, _)| *number == step.number)?;
+        let beside = [at.checked_sub(1), Some(at + 1)];
+        let beside = beside.into_iter().flatten().filter_map(|at| Some(steps.get(at)?.1));
+        let mut others: Vec<f64> =
+            steps.iter().filter(|(number, _)| *number != step.number).map(|it| it.1).collect();
+        others.sort_by(f64::total_cmp);
+        Some(beside.fold(others[others.len() / 2], f64::max))
+    }
+}
+
+/// A path without its numbers.
+fn kind(path: &str) -> String {
+    path.chars().filter(|character| !character.is_ascii_digit()).collect()
+}
+
+/// A phrase that stands more than five times in a row (QA 45).
+fn repetition(written: &Written) -> Option<AnomalyKind> {
+    let tokens = &written.added;
+    (1..=PHRASE).find_map(|len| {
+        (0..tokens.len()).find_map(|from| {
+            let phrase = tokens.get(from..from + len)?;
+            let rest = tokens[from..].chunks_exact(len);
+            let times = rest.take_while(|chunk| *chunk == phrase).count();
+            (times > REPEATED).then(|| AnomalyKind::Repetition { phrase: phrase.to_vec(), times })
+        })
+    })
+}
+
+/// Words where the sound is silent (QA 46).
+fn words_in_silence(trace: &Trace) -> Option<AnomalyKind> {
+    let sound = trace.passes.first()?.inputs.iter().find(|input| input.sound.is_some())?;
+    let stats = &sound.value.statistics.as_ref()?.stats;
+    let text = trace.generated.as_ref()?.text.as_ref()?;
+    let rms = stats.l2 / (stats.count.max(1) as f64).sqrt();
+    let has_words = text.chars().any(char::is_alphanumeric);
+    (rms < SILENCE && has_words).then(|| AnomalyKind::WordsInSilence { text: text.clone() })
+}
+
+/// A confident class where the input is noise (QA 47).
+fn confident_on_noise(trace: &Trace) -> Option<AnomalyKind> {
+    let inputs = trace.passes.first()?.inputs.iter();
+    let correlations = inputs.filter_map(|input| input.value.correlation);
+    let is_noise = correlations.fold(None, |most, it| Some(it.abs().max(most.unwrap_or(0.0))));
+    is_noise.filter(|most| *most < NOISE)?;
+    // Tokens are predicted at a position, classes of the whole input at none.
+    let classes = trace.predictions.iter().find(|it| it.position.is_none())?;
+    let first = classes.top.first().filter(|it| it.probability > CONFIDENT)?;
+    let class = first.text.clone().unwrap_or_else(|| first.id.to_string());
+    Some(AnomalyKind::ConfidentOnNoise { class, probability: first.probability })
+}
