@@ -2,6 +2,7 @@
 
 use std::io::{BufWriter, IsTerminal, Write};
 use std::os::fd::AsFd;
+use std::sync::Mutex;
 
 use anstyle::{AnsiColor, Style};
 use apr_ops::document::write_json;
@@ -51,6 +52,33 @@ pub(crate) fn strong(text: &str) -> String {
     }
 }
 
+/// Warnings that were shown, for reports that say nothing of them by themselves.
+static WARNINGS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+/// A report with the warnings that were shown on the way.
+#[derive(Serialize)]
+struct Warned<'r, R> {
+    #[serde(flatten)]
+    report: &'r R,
+    warnings: Vec<String>,
+}
+
+/// Writes a report as JSON; with the warnings that were shown, where it is an object without
+/// warnings of its own.
+fn write_warned<R: Serialize>(out: &mut dyn Write, report: &R) -> Outcome {
+    let warnings = WARNINGS.lock().map(|warnings| warnings.clone()).unwrap_or_default();
+    let is_silent = || {
+        let value = serde_json::to_value(report).ok();
+        value.is_some_and(|value| value.is_object() && value.get("warnings").is_none())
+    };
+    if !warnings.is_empty() && is_silent() {
+        write_json(&mut *out, &Warned { report, warnings })?;
+    } else {
+        write_json(&mut *out, report)?;
+    }
+    Ok(writeln!(out)?)
+}
+
 /// Prints reports and remarks.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Printer {
@@ -92,8 +120,7 @@ impl Printer {
         }
         let mut out = BufWriter::new(anstream::stdout().lock());
         if self.json {
-            write_json(&mut out, report)?;
-            writeln!(out)?;
+            write_warned(&mut out, report)?;
         } else if self.level > Level::Error {
             text(&mut out, report)?;
         }
@@ -108,8 +135,7 @@ impl Printer {
     ) -> Outcome {
         let mut err = anstream::stderr().lock();
         if self.json {
-            write_json(&mut err, report)?;
-            writeln!(err)?;
+            write_warned(&mut err, report)?;
         } else if self.level >= Level::Info {
             text(&mut err, report)?;
         }
@@ -119,6 +145,9 @@ impl Printer {
     /// Something odd that does not stop the command. Text from files is escaped here. A standard
     /// error that can't be written to does not stop it either.
     pub(crate) fn warn(&self, message: &str) {
+        if let Ok(mut warnings) = WARNINGS.lock() {
+            warnings.push(message.to_owned());
+        }
         if self.level >= Level::Warn {
             let _ = writeln!(anstream::stderr(), "{ODD}warning{ODD:#}: {}", Escaped(message));
         }
