@@ -9,6 +9,7 @@ use tempfile::TempPath;
 
 use crate::lock::{LockedFile, changed, lock_to_replace};
 use crate::partial::{Access, Leftovers, Partial, parent};
+use crate::pending::PendingFiles;
 use crate::{io_error, undo};
 
 /// What an [`AtomicOutput`] replaces.
@@ -81,6 +82,19 @@ impl AtomicOutput {
     /// E007.
     pub fn next_private_file(&mut self, name: &str) -> Result<()> {
         self.start(self.path_of(name), Some(Access::Exactly(0o600)))
+    }
+
+    /// The files so far, to be read before they appear.
+    ///
+    /// # Errors
+    /// E007.
+    pub fn pending(&self) -> Result<PendingFiles> {
+        let files = self.finished.iter().chain(&self.current);
+        let files = files.map(|(path, partial)| (path.as_path(), &partial.file));
+        match &self.target {
+            Target::File(path) => PendingFiles::new(files, parent(path), Some(path)),
+            Target::Folder(folder) => PendingFiles::new(files, folder, None),
+        }
     }
 
     /// Puts everything in place, under the locks of what is replaced.

@@ -30,6 +30,7 @@ mod names;
 #[cfg(feature = "hub")]
 mod network;
 mod partial;
+mod pending;
 #[cfg(feature = "hub")]
 mod remote;
 #[cfg(not(feature = "hub"))]
@@ -57,6 +58,7 @@ pub use mapped::MappedFile;
 pub use model::{is_manifest, open_model, open_model_with_companions};
 pub use names::is_index;
 pub use partial::Spool;
+pub use pending::PendingFiles;
 #[cfg(feature = "hub")]
 pub use remote::RemoteFolder;
 pub use remote::is_remote;

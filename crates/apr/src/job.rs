@@ -7,4 +7,4 @@ pub use apr_source::{Knowledge, Source};
 #[cfg(feature = "native")]
 pub use crate::convert::title;
 #[cfg(feature = "native")]
-pub use crate::output::Output;
+pub use crate::output::{Output, Written};

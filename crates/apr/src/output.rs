@@ -5,7 +5,7 @@ use std::path::Path;
 use apr_core::Progress;
 use apr_io::{AtomicOutput, Interrupt, Sources, StreamSink, Target};
 use apr_ops::job::{JobError, JobReport, Planned};
-use apr_registry::{FileInfo, Format, Pipeline, PlanOptions, Sink};
+use apr_registry::{CheckpointReader, FileInfo, Format, OpenOptions, Pipeline, PlanOptions, Sink};
 
 /// An output that nothing was written to yet.
 #[must_use = "the job still has to run"]
@@ -29,6 +29,12 @@ impl Output {
     #[must_use]
     pub fn is_stdout(path: &Path) -> bool {
         path.as_os_str() == "-" || path == Path::new("/dev/stdout")
+    }
+
+    /// Whether a path is standard output, a pipe or a device.
+    #[must_use]
+    pub fn is_stream_at(path: &Path) -> bool {
+        Self::is_stdout(path) || StreamSink::is_for(path)
     }
 
     /// The layout that a path asks for: where the format has folders, a path without its extension
@@ -109,12 +115,26 @@ impl Output {
     /// place, and E004 where what was downloaded is not what its server has. Files are then
     /// as they were before; a stream may have got a part.
     pub fn write<P: Pipeline>(
-        mut self,
+        self,
         planned: Planned<'_>,
         sources: &Sources,
         pipeline: &P,
         progress: &dyn Progress,
     ) -> Result<JobReport, JobError> {
+        self.run(planned, sources, pipeline, progress)?.commit()
+    }
+
+    /// Runs a job, and leaves its output where nobody sees it yet.
+    ///
+    /// # Errors
+    /// Those of [`write`](Self::write) that arise before the output is put in place.
+    pub fn run<P: Pipeline>(
+        mut self,
+        planned: Planned<'_>,
+        sources: &Sources,
+        pipeline: &P,
+        progress: &dyn Progress,
+    ) -> Result<Written, JobError> {
         let sink: &mut dyn Sink = match &mut self.0 {
             Kind::Files(files) => files,
             Kind::Stream(stream) => stream,
@@ -124,13 +144,44 @@ impl Output {
 
         // What was read in two states may look damaged.
         sources.check_unchanged()?;
-        let mut report = report?;
+        let report = report?;
         sources.finish()?;
-        match self.0 {
+        Ok(Written { output: self, report })
+    }
+}
+
+/// The complete output of a job, before it appears. Dropped without [`commit`](Self::commit), files
+/// vanish.
+pub struct Written {
+    output: Output,
+    report: JobReport,
+}
+
+impl Written {
+    /// Opens the model as it will be opened when it is in place, with its companions.
+    ///
+    /// # Errors
+    /// [`JobError::Request`] for a stream, else those of
+    /// [`PendingFiles::open_model`](apr_io::PendingFiles::open_model).
+    pub fn open(&self, options: &OpenOptions) -> Result<Box<dyn CheckpointReader>, JobError> {
+        match &self.output.0 {
+            Kind::Files(files) => Ok(files.pending()?.open_model(options)?),
+            Kind::Stream(_) => {
+                Err(JobError::Request("a stream can't be read back: name a file".to_owned()))
+            }
+        }
+    }
+
+    /// Puts the output in place.
+    ///
+    /// # Errors
+    /// E007 where it can't be; files are then as they were before.
+    pub fn commit(self) -> Result<JobReport, JobError> {
+        let mut report = self.report;
+        match self.output.0 {
             Kind::Files(files) => report.conversion.warnings.extend(files.commit()?.warnings()),
             Kind::Stream(mut stream) => stream.flush()?,
         }
-
         Ok(report)
     }
 }
