@@ -14,7 +14,7 @@ use crate::steps::{Outcome, Steps, Stop};
 use crate::system::install_packages;
 
 /// Layers 0 to 2, which build for wasm32 and use no files, threads, clocks or processes.
-pub(crate) const PORTABLE: [&str; 28] = [
+pub(crate) const PORTABLE: [&str; 29] = [
     "apr-core",
     "apr-tensor",
     "apr-archive",
@@ -43,6 +43,7 @@ pub(crate) const PORTABLE: [&str; 28] = [
     "apr-ops",
     "apr-run",
     "apr-trace",
+    "apr-quality",
 ];
 
 /// The part of them that needs no standard library.
@@ -203,6 +204,7 @@ fn features(steps: &mut Steps) {
             (&["apr-ops"], "std,quantize"),
             (&["apr-run"], "std"),
             (&["apr-trace"], "std"),
+            (&["apr-quality"], "std"),
         ]
         .iter()
         .try_for_each(|(names, features)| {

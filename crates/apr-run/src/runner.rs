@@ -15,6 +15,7 @@ use crate::error::{Remedy, RunError, RunResult};
 use crate::facts::{Facts, Pooling};
 use crate::host::Host;
 use crate::question_answering::ENDS;
+use crate::tokens::Tokenizer;
 
 /// The class of transformers whose head continues texts.
 const GENERATES: &str = "CausalLM";
@@ -219,6 +220,14 @@ impl<'r> Runner<'r> {
         limits.seed = self.options.seed;
         let session = Engine::prepare(&part.graph, weights, limits)?;
         Ok(Prepared { runner: *self, part, session })
+    }
+
+    /// The model's tokenizer; `None` where it has none.
+    ///
+    /// # Errors
+    /// Those of [`Tokenizer::find`].
+    pub fn tokenizer(&self) -> RunResult<Option<Tokenizer<'r>>> {
+        Ok(Tokenizer::find(self.reader, self.host)?)
     }
 
     pub(crate) fn warn(&self, message: &str) {

@@ -98,8 +98,8 @@
 //! | `typed` | APRN, one model of a serde type in one file | 46 | 0 |
 //! | `ndarray` | tensors as arrays of that crate | 49 | 0 |
 //! | `hub` | models on hubs and servers: `hf://`, `https://`, `s3://` | 82 | 0 |
-//! | `infer` | models run: the modules `run` and `trace` | 99 | 0 |
-//! | `inputs` | tokenizers of every kind, chat templates, audio and image files | 185 | 0 |
+//! | `infer` | models run: the modules `run`, `trace` and `quality` | 100 | 0 |
+//! | `inputs` | tokenizers of every kind, chat templates, audio and image files | 186 | 0 |
 //!
 //! Crates are those that are compiled, our own included, and seconds those of an optimized build on
 //! two cores; from `formats` on with `native`. `cargo xtask features --times` counts and builds.
@@ -117,6 +117,7 @@
 //! | [`typed`] | models of serde types |
 //! | `run` | running models on text, audio, images and arrays, with the feature `infer` |
 //! | `trace` | what every step of a run takes and makes, with `infer` |
+//! | `quality` | perplexity, divergence, distances of outputs, canaries, with `infer` |
 //! | [`watermark`] | a keyed mark in the weights |
 //! | [`job`] | conversions step by step, as front ends run them |
 //!
@@ -139,6 +140,8 @@ mod model;
 mod output;
 #[cfg(feature = "native")]
 mod progress;
+#[cfg(feature = "infer")]
+pub mod quality;
 #[cfg(feature = "ops")]
 pub mod quantize;
 #[cfg(feature = "ops")]

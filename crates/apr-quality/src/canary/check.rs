@@ -1,0 +1,323 @@
+//! Giving the inputs of a canary to a model, and judging its answers.
+
+use apr_core::Escaped;
+use apr_run::{RunError, RunResult, Runner};
+use serde::Serialize;
+
+use super::answer::answer;
+use super::{Canary, CanaryCase, CanaryModel, Expected, Load, Numbers, Tolerance};
+use crate::comparison::l2_and_cosine;
+use crate::error_rates::{edits, ratio};
+use crate::perplexity::Done;
+
+/// What a check found.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct CanaryReport {
+    /// The model that was checked.
+    pub file: String,
+    /// The model that the answers were recorded with.
+    pub recorded_with: String,
+    /// In the order of the canary file.
+    pub cases: Vec<CaseReport>,
+    /// Whether all passed.
+    pub passed: bool,
+}
+
+/// What a model answered to an input.
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
+#[non_exhaustive]
+pub struct CaseReport {
+    /// The input.
+    pub input: String,
+    /// The expected answer, in words.
+    pub expected: String,
+    /// The answer when the case was recorded.
+    pub original: String,
+    /// The answer now.
+    pub found: String,
+    /// Share of the expected tokens that came, from 0 to 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub token_accuracy: Option<f64>,
+    /// Insertions, deletions and changes of characters, divided by the expected characters.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub character_error_rate: Option<f64>,
+    /// Largest change of a token's probability at the first position, or the change of the
+    /// expected label's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub probability_change: Option<f64>,
+    /// Least cosine similarity of the arrays.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cosine: Option<f64>,
+    /// What is wrong; empty where the case passed.
+    pub failures: Vec<String>,
+}
+
+impl CaseReport {
+    /// Whether the answer is the expected one, within the tolerance.
+    #[must_use]
+    pub fn passed(&self) -> bool {
+        self.failures.is_empty()
+    }
+}
+
+/// Gives a model each input of a canary.
+///
+/// # Errors
+/// [`RunError::Request`] for a model of another type or vocabulary than the canary's; what loading
+/// the files and running the model end with.
+pub fn check(
+    runner: &Runner<'_>,
+    file: &str,
+    canary: &Canary,
+    load: &Load<'_>,
+    done: &mut Done<'_>,
+) -> RunResult<CanaryReport> {
+    check_model(&canary.model, &CanaryModel::of(file, runner.facts()))?;
+    let mut cases = Vec::with_capacity(canary.cases.len());
+    for (at, case) in canary.cases.iter().enumerate() {
+        let sample = case.input.sample(&case.name, load)?;
+        let found = answer(runner, &case.input, sample, case.max_tokens)?;
+        cases.push(judge(case, &found));
+        done(at + 1);
+    }
+    let passed = cases.iter().all(CaseReport::passed);
+    Ok(CanaryReport {
+        file: file.to_owned(),
+        recorded_with: canary.model.file.clone(),
+        cases,
+        passed,
+    })
+}
+
+/// Refuses a model that the canary was not made for.
+fn check_model(recorded: &CanaryModel, found: &CanaryModel) -> RunResult<()> {
+    if let (Some(recorded), Some(found)) = (&recorded.model_type, &found.model_type)
+        && recorded != found
+    {
+        return Err(RunError::request(format!(
+            "the canary was recorded with a model of type '{}', and this one is '{}'",
+            Escaped(recorded),
+            Escaped(found)
+        )));
+    }
+    if let (Some(recorded), Some(found)) = (recorded.vocab_size, found.vocab_size)
+        && recorded != found
+    {
+        return Err(RunError::request(format!(
+            "the canary was recorded with a vocabulary of {recorded} tokens, and this model has \
+             {found}"
+        )));
+    }
+    Ok(())
+}
+
+fn judge(case: &CanaryCase, found: &Expected) -> CaseReport {
+    let mut report = CaseReport {
+        input: case.name.clone(),
+        expected: in_words(&case.expected),
+        original: case.original.clone().unwrap_or_else(|| in_words(&case.expected)),
+        found: in_words(found),
+        ..CaseReport::default()
+    };
+    let tolerance = case.tolerance;
+    match (&case.expected, found) {
+        (Expected::Text { .. }, Expected::Text { .. }) => {
+            judge_text(&mut report, &case.expected, found, tolerance);
+        }
+        (Expected::Labels { labels: expected }, Expected::Labels { labels }) => {
+            let Some(best) = expected.first() else { return report };
+            let score = labels.iter().find(|one| one.label == best.label).map(|one| one.score);
+            let change = score.unwrap_or(0.0) - best.score;
+            report.probability_change = Some(change);
+            if labels.first().is_none_or(|first| first.label != best.label) {
+                report.failures.push("the likeliest label differs".to_owned());
+            }
+            within(&mut report, "the probability of the label", change, tolerance);
+        }
+        (Expected::Tokens { tokens: expected }, Expected::Tokens { tokens }) => {
+            let accuracy = accuracy(expected, tokens);
+            report.token_accuracy = Some(accuracy);
+            if expected != tokens {
+                report.failures.push("the tokens differ".to_owned());
+            }
+        }
+        (Expected::Arrays { arrays: expected }, Expected::Arrays { arrays }) => {
+            judge_arrays(&mut report, expected, arrays, tolerance);
+        }
+        _ => report.failures.push("the answer is of another kind".to_owned()),
+    }
+    report
+}
+
+/// Adds a failure where a change is larger than allowed, or no number.
+fn within(report: &mut CaseReport, what: &str, change: f64, tolerance: Tolerance) {
+    let most = tolerance.probability;
+    if change.is_nan() || change.abs() > most {
+        report.failures.push(format!("{what} changed by {change:+.4}, and {most} is allowed"));
+    }
+}
+
+fn judge_text(report: &mut CaseReport, expected: &Expected, found: &Expected, most: Tolerance) {
+    let Expected::Text { text: expected, tokens: expected_tokens, first: expected_first } =
+        expected
+    else {
+        return;
+    };
+    let Expected::Text { text, tokens, first } = found else { return };
+
+    let rate = error_rate(expected, text);
+    report.character_error_rate = Some(rate);
+    if rate > most.character_error_rate {
+        report.failures.push(format!(
+            "the character error rate is {:.1} %, and {:.1} % is allowed",
+            100.0 * rate,
+            100.0 * most.character_error_rate
+        ));
+    }
+    if !expected_tokens.is_empty() {
+        report.token_accuracy = Some(accuracy(expected_tokens, tokens));
+    }
+    if expected_first.is_empty() || first.is_empty() {
+        return;
+    }
+
+    // Of tokens that are in one list alone, the other model says no more than that they are less
+    // likely than its last.
+    let change = |one: &super::TokenProbability| {
+        let other = first.iter().find(|other| other.id == one.id)?;
+        Some(other.logprob.exp() - one.logprob.exp())
+    };
+    let changes = expected_first.iter().filter_map(change);
+    let worst = changes.reduce(|worst, one| if one.abs() > worst.abs() { one } else { worst });
+    let worst = worst.unwrap_or(-expected_first[0].logprob.exp());
+    report.probability_change = Some(worst);
+    within(report, "a probability at the first position", worst, most);
+    let same = |lists: [&[super::TokenProbability]; 2]| {
+        let [left, right] = lists.map(|list| list.first().map(|one| one.id));
+        left == right
+    };
+    if !same([expected_first, first]) {
+        report.failures.push("the likeliest first token differs".to_owned());
+    }
+}
+
+fn judge_arrays(report: &mut CaseReport, expected: &[Numbers], found: &[Numbers], most: Tolerance) {
+    for array in expected {
+        let Some(other) = found.iter().find(|other| other.name == array.name) else {
+            report.failures.push(format!("output '{}' is missing", Escaped::short(&array.name)));
+            continue;
+        };
+        if other.shape != array.shape {
+            report.failures.push(format!(
+                "output '{}' has shape {:?} and not {:?}",
+                Escaped::short(&array.name),
+                other.shape,
+                array.shape
+            ));
+            continue;
+        }
+        let (_, cosine) = l2_and_cosine(&array.values, &other.values);
+        let least = report.cosine.map_or(cosine, |least| least.min(cosine));
+        report.cosine = Some(least);
+        if cosine.is_nan() || cosine < most.cosine {
+            report.failures.push(format!(
+                "the cosine similarity of '{}' is {cosine:.4}, and {} is required",
+                Escaped::short(&array.name),
+                most.cosine
+            ));
+        }
+    }
+}
+
+/// Character error rate: edits divided by the expected characters; edits where none are expected.
+fn error_rate(expected: &str, found: &str) -> f64 {
+    let edits = strsim::levenshtein(expected, found);
+    ratio(edits, expected.chars().count().max(1))
+}
+
+/// Share of the expected items that came: 1 less the edits, never below 0.
+fn accuracy<T: PartialEq>(expected: &[T], found: &[T]) -> f64 {
+    (1.0 - ratio(edits(expected, found), expected.len().max(1))).max(0.0)
+}
+
+/// An answer as a line of text.
+fn in_words(answer: &Expected) -> String {
+    match answer {
+        Expected::Text { text, .. } => text.clone(),
+        Expected::Labels { labels } => labels
+            .first()
+            .map(|one| format!("{} ({:.1} %)", one.label, 100.0 * one.score))
+            .unwrap_or_default(),
+        Expected::Tokens { tokens } => tokens.join(" "),
+        Expected::Arrays { arrays } => arrays
+            .iter()
+            .map(|array| format!("{} {:?}", array.name, array.shape))
+            .collect::<Vec<_>>()
+            .join(", "),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{CanaryInput, LabelScore, TokenProbability};
+    use super::*;
+
+    fn case(expected: Expected) -> CanaryCase {
+        CanaryCase {
+            name: "one".to_owned(),
+            input: CanaryInput::text("x"),
+            max_tokens: None,
+            original: None,
+            expected,
+            tolerance: Tolerance::default(),
+        }
+    }
+
+    fn text(text: &str, first: &[(i64, f64)]) -> Expected {
+        let first = first.iter().map(|&(id, logprob)| TokenProbability { id, logprob }).collect();
+        let tokens = text.bytes().map(i64::from).collect();
+        Expected::Text { text: text.to_owned(), tokens, first }
+    }
+
+    #[test]
+    fn a_text_is_judged_by_its_characters() {
+        let expected = case(text("kitten", &[(1, -0.1), (2, -3.0)]));
+        let same = judge(&expected, &text("kitten", &[(1, -0.2), (3, -3.0)]));
+        assert!(same.passed() && same.token_accuracy == Some(1.0), "{same:?}");
+
+        // jiwer.cer("kitten", "sitting") == 0.5
+        let other = judge(&expected, &text("sitting", &[(2, -0.1), (1, -3.0)]));
+        assert_eq!(other.character_error_rate, Some(0.5));
+        assert_eq!(other.failures.len(), 3, "{other:?}");
+    }
+
+    #[test]
+    fn a_label_is_judged_by_its_name_and_its_probability() {
+        let of = |label: &str, score| LabelScore { label: label.to_owned(), score };
+        let expected = case(Expected::Labels { labels: vec![of("a", 0.9), of("b", 0.1)] });
+        let found = |a, b| Expected::Labels {
+            labels: if a > b { vec![of("a", a), of("b", b)] } else { vec![of("b", b), of("a", a)] },
+        };
+        assert!(judge(&expected, &found(0.85, 0.15)).passed());
+        assert_eq!(judge(&expected, &found(0.7, 0.3)).failures.len(), 1);
+        assert_eq!(judge(&expected, &found(0.2, 0.8)).failures.len(), 2);
+        assert!(!judge(&expected, &text("a", &[])).passed(), "another kind");
+    }
+
+    #[test]
+    fn arrays_are_judged_by_their_direction() {
+        let array = |values: &[f32]| Expected::Arrays {
+            arrays: vec![Numbers {
+                name: "embedding".to_owned(),
+                shape: vec![values.len()],
+                values: values.to_vec(),
+            }],
+        };
+        let expected = case(array(&[1.0, 0.0]));
+        assert!(judge(&expected, &array(&[0.99, 0.05])).passed());
+        assert!(!judge(&expected, &array(&[0.5, 0.5])).passed());
+        assert!(!judge(&expected, &array(&[f32::NAN, 0.5])).passed());
+        assert!(!judge(&expected, &array(&[1.0])).passed(), "another shape");
+    }
+}

@@ -1,0 +1,368 @@
+//! Canaries: inputs with the answers that a model is expected to give (seed 001 §4.8.4).
+//!
+//! A canary file is JSON:
+//!
+//! ```json
+//! {
+//!   "format": "apr-canary",
+//!   "version": 1,
+//!   "model": { "file": "tiny-llama", "model_type": "llama", "vocab_size": 64 },
+//!   "cases": [{
+//!     "name": "12+34=",
+//!     "input": { "kind": "text", "prompt": "12+34=" },
+//!     "max_tokens": 32,
+//!     "expected": {
+//!       "kind": "text", "text": "46", "tokens": [7, 9], "first": [{ "id": 7, "logprob": -0.01 }]
+//!     },
+//!     "tolerance": { "character_error_rate": 0.0, "probability": 0.1 }
+//!   }]
+//! }
+//! ```
+//!
+//! [`record`] makes the cases of one with a model, [`check`] gives them to another. Audio, images
+//! and arrays are in the file, or named with their SHA-256 and handed in by the caller.
+
+mod answer;
+mod check;
+mod input;
+
+use apr_registry::{Error, Result};
+use serde::{Deserialize, Serialize};
+
+pub use answer::record;
+pub use check::{CanaryReport, CaseReport, check};
+pub use input::{CanaryInput, Load};
+
+/// What the field `format` says.
+const FORMAT: &str = "apr-canary";
+
+/// The version that is written and read.
+const VERSION: u32 = 1;
+
+/// Bytes or tokens of the longest answer: comparing two takes time by their product.
+const LONGEST: usize = 100_000;
+
+/// A canary file.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Canary {
+    format: String,
+    version: u32,
+    /// What the answers were recorded with.
+    pub model: CanaryModel,
+    /// Inputs and answers.
+    pub cases: Vec<CanaryCase>,
+}
+
+/// The model of a canary, by which another one is told apart.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct CanaryModel {
+    /// File or folder.
+    pub file: String,
+    /// As its configuration says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model_type: Option<String>,
+    /// As its configuration says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vocab_size: Option<u64>,
+}
+
+/// An input, and the answer to it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CanaryCase {
+    /// What reports call it.
+    pub name: String,
+    /// What goes in.
+    pub input: CanaryInput,
+    /// Most tokens to generate; as the model says by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_tokens: Option<usize>,
+    /// What the model answered when the case was recorded, where that is not what is expected.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub original: Option<String>,
+    /// What must come out.
+    pub expected: Expected,
+    /// How far it may be from that.
+    #[serde(default)]
+    pub tolerance: Tolerance,
+}
+
+/// An answer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+#[non_exhaustive]
+pub enum Expected {
+    /// Generated text, greedily; also transcriptions, and answers to questions.
+    Text {
+        /// The text; ids of tokens for an input of tokens.
+        text: String,
+        /// Its tokens, where the model writes some; not compared where empty.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        tokens: Vec<i64>,
+        /// The likeliest tokens at the first position; not compared where empty.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        first: Vec<TokenProbability>,
+    },
+    /// Labels, the likeliest first; the first one must be the same.
+    Labels {
+        /// With their probabilities.
+        labels: Vec<LabelScore>,
+    },
+    /// The tokens of masks, or labels of tokens, in the order of the text.
+    Tokens {
+        /// The likeliest of each.
+        tokens: Vec<String>,
+    },
+    /// A vector, or the outputs of a graph.
+    Arrays {
+        /// By their names.
+        arrays: Vec<Numbers>,
+    },
+}
+
+/// A token and the natural logarithm of its probability.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TokenProbability {
+    /// In the vocabulary.
+    pub id: i64,
+    /// Natural logarithm.
+    pub logprob: f64,
+}
+
+/// A label and its probability.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LabelScore {
+    /// As the configuration names it.
+    pub label: String,
+    /// From 0 to 1.
+    pub score: f64,
+}
+
+/// An array of single-precision numbers.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Numbers {
+    /// Name of the output, or `embedding`.
+    pub name: String,
+    /// Outermost first.
+    pub shape: Vec<usize>,
+    /// In row-major order.
+    pub values: Vec<f32>,
+}
+
+/// How far an answer may be from what is expected.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Tolerance {
+    /// Most insertions, deletions and changes of characters, divided by the expected characters.
+    pub character_error_rate: f64,
+    /// Most that the probability of a token at the first position, or of the expected label, may
+    /// change.
+    pub probability: f64,
+    /// Least cosine similarity of arrays.
+    pub cosine: f64,
+}
+
+impl Default for Tolerance {
+    fn default() -> Self {
+        Self { character_error_rate: 0.0, probability: 0.1, cosine: 0.99 }
+    }
+}
+
+impl Canary {
+    /// A canary of these cases.
+    #[must_use]
+    pub fn new(model: CanaryModel, cases: Vec<CanaryCase>) -> Self {
+        Self { format: FORMAT.to_owned(), version: VERSION, model, cases }
+    }
+
+    /// Reads a canary file.
+    ///
+    /// ```
+    /// use apr_quality::Canary;
+    ///
+    /// let error = Canary::from_json(b"{\"format\": \"apr-canary\"").unwrap_err();
+    /// assert!(error.to_string().contains("is no canary file"));
+    /// ```
+    ///
+    /// # Errors
+    /// E001 for what is no canary file, has no case, or expects what can't be; E003 for a later
+    /// version.
+    pub fn from_json(bytes: &[u8]) -> Result<Self> {
+        #[derive(Deserialize)]
+        struct Head {
+            format: String,
+            version: u32,
+        }
+        let wrong =
+            |error: serde_json::Error| Error::format(format!("it is no canary file: {error}"));
+        let head: Head = serde_json::from_slice(bytes).map_err(wrong)?;
+        if head.format != FORMAT {
+            return Err(Error::format(format!("it is no canary file: 'format' is not {FORMAT}")));
+        }
+        if head.version != VERSION {
+            return Err(Error::version(format!(
+                "the canary file has version {}, and this reads {VERSION}",
+                head.version
+            )));
+        }
+        let canary: Self = serde_json::from_slice(bytes).map_err(wrong)?;
+        canary.check()?;
+        Ok(canary)
+    }
+
+    /// Refuses what can't be a reference.
+    fn check(&self) -> Result<()> {
+        if self.cases.is_empty() {
+            return Err(Error::format("the canary file has no case"));
+        }
+        for case in &self.cases {
+            let wrong = |what: &str| {
+                let name = apr_core::Escaped::short(&case.name);
+                Err(Error::format(format!("the canary '{name}' {what}")))
+            };
+            let Tolerance { character_error_rate, probability, cosine } = case.tolerance;
+            if [character_error_rate, probability].iter().any(|most| most.is_nan() || *most < 0.0) {
+                return wrong("has a tolerance that is not a number from 0 on");
+            }
+            if !(-1.0..=1.0).contains(&cosine) {
+                return wrong("has a cosine that is not between -1 and 1");
+            }
+            if let Some(what) = case.expected.fault() {
+                return wrong(what);
+            }
+        }
+        Ok(())
+    }
+
+    /// The file's bytes.
+    #[must_use]
+    pub fn to_json(&self) -> Vec<u8> {
+        let mut bytes = serde_json::to_vec_pretty(self).unwrap_or_default();
+        bytes.push(b'\n');
+        bytes
+    }
+}
+
+impl Expected {
+    /// What is wrong with it.
+    fn fault(&self) -> Option<&'static str> {
+        match self {
+            Self::Text { text, tokens, first } => {
+                if text.len().max(tokens.len()) > LONGEST {
+                    return Some("has an answer of over 100,000 bytes or tokens");
+                }
+                let is_log = |one: &TokenProbability| one.logprob <= 0.0;
+                (!first.iter().all(is_log)).then_some("has probabilities that are none")
+            }
+            Self::Labels { labels } => {
+                let is_share = |one: &LabelScore| (0.0..=1.0).contains(&one.score);
+                (!labels.iter().all(is_share)).then_some("has probabilities that are none")
+            }
+            Self::Tokens { .. } => None,
+            Self::Arrays { arrays } if !arrays.iter().all(Numbers::fits) => {
+                Some("has an array whose shape is not that of its values")
+            }
+            Self::Arrays { arrays } => {
+                let mut values = arrays.iter().flat_map(|array| &array.values);
+                let is_odd = values.any(|value| !value.is_finite());
+                is_odd.then_some("has an array with NaN or infinity, which is no reference")
+            }
+        }
+    }
+}
+
+impl Numbers {
+    fn fits(&self) -> bool {
+        let len = self.shape.iter().try_fold(1_usize, |len, size| len.checked_mul(*size));
+        len == Some(self.values.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn canary() -> Canary {
+        let case = |input, expected| CanaryCase {
+            name: "a".to_owned(),
+            input,
+            max_tokens: Some(4),
+            original: None,
+            expected,
+            tolerance: Tolerance::default(),
+        };
+        let text = Expected::Text {
+            text: "46".to_owned(),
+            tokens: vec![7, 9],
+            first: vec![TokenProbability { id: 7, logprob: -0.25 }],
+        };
+        let numbers =
+            Numbers { name: "out".to_owned(), shape: vec![1, 2], values: vec![0.5, -2.0] };
+        let label = LabelScore { label: "yes".to_owned(), score: 0.75 };
+        let cases = vec![
+            case(CanaryInput::text("12+34="), text),
+            case(
+                CanaryInput::file("a.npy", b"bytes", true),
+                Expected::Arrays { arrays: vec![numbers] },
+            ),
+            case(CanaryInput::Tokens { ids: vec![1] }, Expected::Labels { labels: vec![label] }),
+        ];
+        Canary::new(CanaryModel::default(), cases)
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let canary = canary();
+        assert_eq!(Canary::from_json(&canary.to_json()).unwrap(), canary);
+    }
+
+    #[test]
+    fn a_cut_file_is_no_canary() {
+        let bytes = canary().to_json();
+        for cut in 0..bytes.len() - 2 {
+            assert!(Canary::from_json(&bytes[..cut]).is_err(), "{cut}");
+        }
+    }
+
+    #[test]
+    fn a_flipped_bit_is_an_error_or_another_canary_that_can_be_one() {
+        let bytes = canary().to_json();
+        for bit in 0..bytes.len() * 8 {
+            let mut bytes = bytes.clone();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            let Ok(canary) = Canary::from_json(&bytes) else { continue };
+            assert!(canary.check().is_ok() && !canary.cases.is_empty(), "{bit}");
+            for case in &canary.cases {
+                let load = |_: &str| Err(Error::format("there are no files"));
+                let _ = case.input.sample(&case.name, &load);
+            }
+        }
+    }
+
+    #[test]
+    fn what_can_be_no_reference_is_refused() {
+        let text = String::from_utf8(canary().to_json()).unwrap();
+        let longest = "9".repeat(LONGEST + 1);
+        let deep = "[".repeat(100_000);
+        for (from, to) in [
+            ("-2.0", "1e39"),
+            ("-2.0", "null"),
+            ("-0.25", "0.25"),
+            ("0.75", "1.5"),
+            ("0.99", "2"),
+            ("\"46\"", &format!("\"{longest}\"")),
+            ("[\n              1,\n              2", "[18446744073709551615, 3"),
+            ("\"ids\": [", &format!("\"ids\": {deep}")),
+            ("\"max_tokens\": 4", "\"max_tokens\": -1"),
+        ] {
+            assert!(text.contains(from), "{from} in {text}");
+            let changed = text.replacen(from, to, 1);
+            assert!(Canary::from_json(changed.as_bytes()).is_err(), "{from} -> {to:.40}");
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! The outputs of two models on the same inputs (seed 001 §4.8.4).
+
+use apr_core::{Error, Escaped};
+use apr_graph::Meaning;
+use apr_run::{RunError, RunResult};
+use serde::Serialize;
+
+use crate::layers::{Drifts, LayerDrift};
+use crate::perplexity::Done;
+use crate::samples::Sample;
+use crate::subject::{Output, Subject, floats};
+
+/// How far outputs may be from each other.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Thresholds {
+    /// Most of the mean relative L2 distance.
+    pub mean_l2: f64,
+    /// Most of the largest relative L2 distance.
+    pub max_l2: f64,
+    /// Least of the mean cosine similarity.
+    pub cosine: f64,
+}
+
+impl Default for Thresholds {
+    /// Those of seed 001 §4.8.4.
+    fn default() -> Self {
+        Self { mean_l2: 0.1, max_l2: 0.5, cosine: 0.99 }
+    }
+}
+
+/// The outputs of two models.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct ComparisonReport {
+    /// Of each input and output.
+    pub results: Vec<OutputDistance>,
+    /// Mean over [`results`](Self::results).
+    pub mean_l2: f64,
+    /// Largest of [`results`](Self::results).
+    pub max_l2: f64,
+    /// Mean cosine similarity.
+    pub cosine: f64,
+    /// Share of positions, or of inputs, at which both models find the same token or label
+    /// likeliest; `None` for models without logits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub same_top: Option<f64>,
+    /// Of layers that both models have, in the order in which they run.
+    pub layers: Vec<LayerDrift>,
+    /// What was allowed.
+    pub thresholds: Thresholds,
+    /// Outputs that only one of the models has.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unmatched: Vec<String>,
+    /// Whether all thresholds are met.
+    pub passed: bool,
+}
+
+/// How far an output of B is from that of A.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct OutputDistance {
+    /// The input.
+    pub input: String,
+    /// The output, by A's name.
+    pub output: String,
+    /// Norm of the difference, divided by A's norm.
+    pub l2: f64,
+    /// Cosine of the angle between the two.
+    pub cosine: f64,
+    /// Rows of logits, and for how many of them the largest is at the same place.
+    #[serde(skip)]
+    top: Option<[usize; 2]>,
+}
+
+/// Gives two models the same samples, one at a time.
+///
+/// # Errors
+/// [`RunError::Request`] where the models have no output in common or outputs differ in shape; E001
+/// where A makes numbers that are not finite; those of [`Prepared::run`](apr_run::Prepared::run).
+pub fn compare(
+    a: &Subject<'_>,
+    b: &Subject<'_>,
+    samples: &[Sample],
+    thresholds: Thresholds,
+    done: &mut Done<'_>,
+) -> RunResult<ComparisonReport> {
+    let (mut results, mut unmatched) = (Vec::new(), Vec::new());
+    let mut drifts = Drifts::default();
+    let pooling = a.pooling().or_else(|| b.pooling());
+    for (at, sample) in samples.iter().enumerate() {
+        let (left, right) = (a.made(sample, pooling)?, b.made(sample, pooling)?);
+        drifts.add(&left.layers, &right.layers)?;
+        let pairs = paired(&left.outputs, &right.outputs);
+        if pairs.is_empty() {
+            return Err(RunError::request("the models have no output in common"));
+        }
+        if at == 0 {
+            unmatched = names_without_pair(&left.outputs, &right.outputs, &pairs);
+        }
+        for (left, right) in pairs {
+            results.push(distance(sample, left, right)?);
+        }
+        done(at + 1);
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "counts fit a double")]
+    let share = |part: usize, whole: usize| part as f64 / whole.max(1) as f64;
+    #[expect(clippy::cast_precision_loss, reason = "counts fit a double")]
+    let mean = |of: fn(&OutputDistance) -> f64| {
+        results.iter().map(of).sum::<f64>() / results.len().max(1) as f64
+    };
+    let (mean_l2, cosine) = (mean(|one| one.l2), mean(|one| one.cosine));
+    let max_l2 = results.iter().map(|one| one.l2).fold(0.0, f64::max);
+    let tops = results.iter().filter_map(|one| one.top);
+    let tops = tops.reduce(|sum, one| [sum[0] + one[0], sum[1] + one[1]]);
+    let passed =
+        mean_l2 <= thresholds.mean_l2 && max_l2 <= thresholds.max_l2 && cosine >= thresholds.cosine;
+    let same_top = tops.map(|[rows, same]| share(same, rows));
+    Ok(ComparisonReport {
+        results,
+        mean_l2,
+        max_l2,
+        cosine,
+        same_top,
+        layers: drifts.report(),
+        thresholds,
+        unmatched,
+        passed,
+    })
+}
+
+/// Outputs of the same meaning, or of the same name where that is not known.
+fn paired<'o>(left: &'o [Output], right: &'o [Output]) -> Vec<(&'o Output, &'o Output)> {
+    let pair = |one: &'o Output| {
+        let same_name = right.iter().find(|other| other.name == one.name);
+        let same_meaning = || {
+            let known = one.meaning != Meaning::Unknown;
+            let mut others = right.iter().filter(|other| known && other.meaning == one.meaning);
+            others.next().filter(|_| others.next().is_none())
+        };
+        Some((one, same_name.or_else(same_meaning)?))
+    };
+    left.iter().filter_map(pair).collect()
+}
+
+fn names_without_pair(
+    left: &[Output],
+    right: &[Output],
+    pairs: &[(&Output, &Output)],
+) -> Vec<String> {
+    let is_paired = |output: &Output| {
+        pairs.iter().any(|(one, other)| std::ptr::eq(*one, output) || std::ptr::eq(*other, output))
+    };
+    let all = left.iter().chain(right);
+    all.filter(|output| !is_paired(output)).map(|output| output.name.clone()).collect()
+}
+
+fn distance(sample: &Sample, left: &Output, right: &Output) -> RunResult<OutputDistance> {
+    let shapes = [left.tensor.shape(), right.tensor.shape()];
+    if shapes[0] != shapes[1] {
+        return Err(RunError::request(format!(
+            "output '{}' has shape {:?} in A and {:?} in B, so that they can't be compared",
+            Escaped(&left.name),
+            shapes[0],
+            shapes[1]
+        )));
+    }
+    let (a, b) = (floats(left)?, floats(right)?);
+    if a.iter().any(|value| !value.is_finite()) {
+        return Err(Error::format(format!(
+            "output '{}' of A is NaN or infinite for {}, so that it is no reference",
+            Escaped(&left.name),
+            Escaped(&sample.name)
+        ))
+        .into());
+    }
+    let width = shapes[0].last().copied().unwrap_or(1).max(1);
+    let top = (left.meaning == Meaning::Logits).then(|| agreement(&a, &b, width));
+    let (l2, cosine) = l2_and_cosine(&a, &b);
+    Ok(OutputDistance { input: sample.name.clone(), output: left.name.clone(), l2, cosine, top })
+}
+
+/// The relative L2 distance of `b` from `a`, and the cosine between them. What is not finite in `b`
+/// is infinitely far.
+pub(crate) fn l2_and_cosine(a: &[f32], b: &[f32]) -> (f64, f64) {
+    let [mut difference, mut norm_a, mut norm_b, mut product] = [0.0_f64; 4];
+    for (a, b) in a.iter().zip(b) {
+        let (a, b) = (f64::from(*a), f64::from(*b));
+        difference += (a - b) * (a - b);
+        norm_a += a * a;
+        norm_b += b * b;
+        product += a * b;
+    }
+    if !difference.is_finite() {
+        return (f64::INFINITY, 0.0);
+    }
+    if difference == 0.0 {
+        return (0.0, 1.0);
+    }
+    let norms = (norm_a * norm_b).sqrt();
+    (
+        if norm_a > 0.0 { (difference / norm_a).sqrt() } else { f64::INFINITY },
+        if norms > 0.0 { product / norms } else { 0.0 },
+    )
+}
+
+/// Rows, and for how many of them the largest number is at the same place.
+fn agreement(a: &[f32], b: &[f32], width: usize) -> [usize; 2] {
+    let top = |row: &[f32]| {
+        let best = row.iter().enumerate().max_by(|left, right| left.1.total_cmp(right.1));
+        best.map(|(at, _)| at)
+    };
+    let rows = a.chunks_exact(width).zip(b.chunks_exact(width));
+    rows.fold([0, 0], |[rows, same], (a, b)| [rows + 1, same + usize::from(top(a) == top(b))])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn distances_are_relative_to_the_first() {
+        // numpy: norm([3, 4] - [3, 5]) / norm([3, 4]) == 0.2; cosine 29 / (5 * sqrt(34))
+        let (l2, cosine) = l2_and_cosine(&[3.0, 4.0], &[3.0, 5.0]);
+        assert!((l2 - 0.2).abs() < 1e-12);
+        assert!((cosine - 29.0 / (5.0 * 34.0_f64.sqrt())).abs() < 1e-12);
+        assert_eq!(l2_and_cosine(&[1.0, 2.0], &[1.0, 2.0]), (0.0, 1.0));
+        assert_eq!(l2_and_cosine(&[1.0, 2.0], &[f32::NAN, 2.0]), (f64::INFINITY, 0.0));
+        assert_eq!(l2_and_cosine(&[0.0, 0.0], &[0.0, 1.0]), (f64::INFINITY, 0.0));
+    }
+
+    #[test]
+    fn the_largest_of_each_row_counts() {
+        assert_eq!(agreement(&[1.0, 2.0, 5.0, 4.0], &[0.0, 1.0, 1.0, 2.0], 2), [2, 1]);
+    }
+}

@@ -1,0 +1,117 @@
+//! What the layers of a model end with, and how far that is from what another one's end with.
+
+use std::collections::HashMap;
+
+use apr_core::Result;
+use apr_graph::{Graph, Node};
+use apr_infer::{Flow, Step, Tap, Tensor};
+use apr_run::Host;
+use apr_trace::{Level, Sites};
+use serde::Serialize;
+
+use crate::comparison::l2_and_cosine;
+
+/// How far a layer of B is from the same layer of A.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct LayerDrift {
+    /// Its path in the graph: `layers.3`.
+    pub layer: String,
+    /// Norm of the difference of what it ends with, divided by A's norm; mean over the inputs.
+    pub l2: f64,
+}
+
+/// The layers of a graph, each with the operator that it ends with.
+pub(crate) struct Layers {
+    sites: Sites,
+    /// Names by the positions of operators.
+    ends: HashMap<usize, String>,
+}
+
+impl Layers {
+    /// Those of a graph; `prefix` goes before their names.
+    pub(crate) fn of(graph: &Graph, prefix: &str) -> Result<Self> {
+        let sites = Sites::of(graph)?;
+        let ends = sites.ends(|path| Level::Layer.step_of(path));
+        let ends = ends.into_iter().map(|(name, site)| (site, format!("{prefix}{name}"))).collect();
+        Ok(Self { sites, ends })
+    }
+
+    fn name(&self, path: &str, node: &Node) -> Option<&str> {
+        self.ends.get(&self.sites.find(path, node)?).map(String::as_str)
+    }
+}
+
+/// Keeps what layers end with.
+pub(crate) struct LayerTap<'t> {
+    layers: &'t Layers,
+    host: &'t dyn Host,
+    /// Bytes that may still be kept.
+    room: u64,
+    pub(crate) values: Vec<(String, Tensor)>,
+}
+
+impl<'t> LayerTap<'t> {
+    /// Keeps so many bytes at most; layers beyond are left out.
+    pub(crate) fn new(layers: &'t Layers, host: &'t dyn Host, room: u64) -> Self {
+        Self { layers, host, room, values: Vec::new() }
+    }
+}
+
+impl Tap for LayerTap<'_> {
+    fn wants(&mut self, path: &str, node: &Node) -> bool {
+        self.layers.name(path, node).is_some() || self.host.is_cancelled()
+    }
+
+    fn before(&mut self, _: &str, _: &Node) {}
+
+    fn after(&mut self, step: &Step<'_>) -> Flow {
+        if self.host.is_cancelled() {
+            return Flow::Stop;
+        }
+        let tensor = step.outputs.first().and_then(|value| value.tensor().ok());
+        let tensor = tensor.filter(|tensor| tensor.element().is_float());
+        if let (Some(name), Some(tensor)) = (self.layers.name(step.path, step.node), tensor)
+            && tensor.bytes() <= self.room
+        {
+            self.room -= tensor.bytes();
+            self.values.push((name.to_owned(), tensor.clone()));
+        }
+        Flow::Continue
+    }
+}
+
+/// Sums of distances by layer, in the order in which layers run.
+#[derive(Default)]
+pub(crate) struct Drifts(Vec<(String, f64, usize)>);
+
+impl Drifts {
+    /// Adds what the layers of two models made of one input. Those that only one of them has, or
+    /// with other shapes, are left out.
+    pub(crate) fn add(&mut self, a: &[(String, Tensor)], b: &[(String, Tensor)]) -> Result<()> {
+        for (name, left) in a {
+            let Some((_, right)) = b.iter().find(|(other, _)| other == name) else { continue };
+            if left.shape() != right.shape() {
+                continue;
+            }
+            let (l2, _) = l2_and_cosine(&left.floats()?, &right.floats()?);
+            match self.0.iter_mut().find(|(known, ..)| known == name) {
+                Some((_, sum, count)) => {
+                    *sum += l2;
+                    *count += 1;
+                }
+                None => self.0.push((name.clone(), l2, 1)),
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn report(self) -> Vec<LayerDrift> {
+        #[expect(clippy::cast_precision_loss, reason = "counts fit a double")]
+        let mean = |(layer, sum, count): (String, f64, usize)| LayerDrift {
+            layer,
+            l2: sum / count as f64,
+        };
+        self.0.into_iter().map(mean).collect()
+    }
+}

@@ -1,0 +1,36 @@
+//! Judges models by what they compute.
+//!
+//! [`perplexity`] scores a text with one model, [`divergence`] compares the predictions of two on
+//! the same text: the figures of llama-perplexity, on the same tokens and [`Windows`]. [`compare`]
+//! gives two models of any kind the same [`Sample`]s, and [`check`] gives one the inputs of a
+//! [`Canary`], whose answers another gave.
+//!
+//! Models come as [`Prepared`](apr_run::Prepared) parts; threads, warnings and the interrupt come
+//! from their [`Host`](apr_run::Host). Weights are dequantized and multiplied by single-precision
+//! activations, so that what is compared are the weights.
+#![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
+
+mod canary;
+mod comparison;
+mod error_rates;
+mod layers;
+mod moments;
+mod perplexity;
+mod samples;
+mod scores;
+mod subject;
+mod windows;
+
+pub use canary::{
+    Canary, CanaryCase, CanaryInput, CanaryModel, CanaryReport, CaseReport, Expected, LabelScore,
+    Load, Numbers, TokenProbability, Tolerance, check, record,
+};
+pub use comparison::{ComparisonReport, OutputDistance, Thresholds, compare};
+pub use error_rates::{ErrorRates, transcription_errors};
+pub use layers::LayerDrift;
+pub use moments::{Distribution, Estimate, Percentile};
+pub use perplexity::{DivergenceReport, Done, PerplexityReport, divergence, perplexity};
+pub use samples::{SAMPLES, Sample, built_in};
+pub use subject::Subject;
+pub use windows::{WindowOptions, Windows};

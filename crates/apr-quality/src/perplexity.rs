@@ -1,0 +1,209 @@
+//! Perplexity of a text, and how far the predictions of one model are from those of another.
+
+use apr_run::{Prepared, RunError, RunResult};
+use serde::Serialize;
+
+use crate::moments::{Distribution, Estimate, PairMoments, mean_of};
+use crate::scores::{Logits, no_number};
+use crate::windows::{Window, Windows};
+
+/// Per cents of the distributions, as llama-perplexity prints them.
+const PERCENTS: [f64; 8] = [99.9, 99.0, 95.0, 90.0, 10.0, 5.0, 1.0, 0.1];
+
+/// Receives the number of windows that are done.
+pub type Done<'d> = dyn FnMut(usize) + 'd;
+
+/// Perplexity of a text.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct PerplexityReport {
+    /// Windows of the text.
+    pub chunks: usize,
+    /// Tokens of a window.
+    pub context: usize,
+    /// Tokens that were scored.
+    pub scored: usize,
+    /// Mean negative log-likelihood of a token, natural logarithm.
+    pub negative_log_likelihood: Estimate,
+    /// Its exponential.
+    pub perplexity: Estimate,
+}
+
+/// How the predictions of a model (Q) differ from those of another (base) on the same text.
+///
+/// The figures are those of `llama-perplexity --kl-divergence`, computed from probabilities that
+/// were not rounded to 16 bits.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct DivergenceReport {
+    /// Perplexity of the base.
+    pub base: PerplexityReport,
+    /// Perplexity of the other.
+    pub other: PerplexityReport,
+    /// Correlation of the logarithms of the two perplexities, from -1 to 1.
+    pub correlation: f64,
+    /// ln(PPL(Q) / PPL(base)).
+    pub log_ratio: Estimate,
+    /// PPL(Q) / PPL(base).
+    pub ratio: Estimate,
+    /// PPL(Q) - PPL(base).
+    pub difference: Estimate,
+    /// Kullback-Leibler divergence of a token's predictions from the base's, in nats.
+    pub kl_divergence: Distribution,
+    /// Change of the right token's probability, from -1 to 1.
+    pub probability_change: Distribution,
+    /// Root mean square of that change.
+    pub probability_rms: Estimate,
+    /// Share of tokens for which both models find the same token likeliest.
+    pub same_top: Estimate,
+}
+
+impl PerplexityReport {
+    fn of(windows: &Windows, scored: usize, likelihood: Estimate) -> Self {
+        Self {
+            chunks: windows.len(),
+            context: windows.context(),
+            scored,
+            negative_log_likelihood: likelihood,
+            perplexity: likelihood.exp(),
+        }
+    }
+}
+
+/// The perplexity of a text.
+///
+/// # Errors
+/// E003 for a model that does not continue texts, E001 where it gives no probabilities, and those
+/// of [`Prepared::run`].
+pub fn perplexity(
+    part: &Prepared<'_>,
+    windows: &Windows,
+    done: &mut Done<'_>,
+) -> RunResult<PerplexityReport> {
+    let (mut moments, mut scored) = (PairMoments::default(), 0);
+    for (chunk, window) in windows.iter().enumerate() {
+        let logits = Logits::of(part, &window)?;
+        let floats = logits.floats()?;
+        for (row, token) in logits.rows(&floats).zip(&window.targets) {
+            let likelihood = -row.get(*token);
+            if !likelihood.is_finite() {
+                return Err(no_number("the model", chunk));
+            }
+            moments.add([likelihood, 0.0]);
+            scored += 1;
+        }
+        done(chunk + 1);
+    }
+    Ok(PerplexityReport::of(windows, scored, moments.mean(0)))
+}
+
+/// What the comparison of two models adds up.
+#[derive(Default)]
+struct Sums {
+    /// Negative log-likelihoods of Q and of the base.
+    likelihoods: PairMoments,
+    divergences: Vec<f64>,
+    changes: Vec<f64>,
+    same: usize,
+}
+
+/// Compares the predictions of two models; their vocabularies are the same, and one window of each
+/// is in memory at a time.
+///
+/// # Errors
+/// [`RunError::Request`] for vocabularies of different sizes; else as [`perplexity`].
+pub fn divergence(
+    base: &Prepared<'_>,
+    other: &Prepared<'_>,
+    windows: &Windows,
+    done: &mut Done<'_>,
+) -> RunResult<DivergenceReport> {
+    let vocabulary = other.runner().facts().config("vocab_size");
+    let vocabulary = vocabulary.and_then(serde_json::Value::as_i64).unwrap_or(i64::MAX);
+    if let Some(token) = windows.tokens().iter().find(|token| **token >= vocabulary) {
+        return Err(RunError::request(format!(
+            "the vocabularies differ: the text has token {token}, and B has {vocabulary} tokens"
+        )));
+    }
+
+    let mut sums = Sums::default();
+    for (chunk, window) in windows.iter().enumerate() {
+        let (left, right) = (Logits::of(base, &window)?, Logits::of(other, &window)?);
+        if left.width() != right.width() {
+            return Err(RunError::request(format!(
+                "the vocabularies differ: {} tokens and {}",
+                left.width(),
+                right.width()
+            )));
+        }
+        sums.add(&left, &right, &window, chunk)?;
+        done(chunk + 1);
+    }
+    Ok(sums.report(windows))
+}
+
+impl Sums {
+    fn add(
+        &mut self,
+        base: &Logits,
+        other: &Logits,
+        window: &Window,
+        chunk: usize,
+    ) -> RunResult<()> {
+        let floats = [base.floats()?, other.floats()?];
+        let rows = base.rows(&floats[0]).zip(other.rows(&floats[1]));
+        for ((base, other), token) in rows.zip(&window.targets) {
+            let [p, q] = [base.get(*token), other.get(*token)];
+            // A token without a probability in the base adds nothing, whatever the other gives it.
+            let terms = base.iter().zip(other.iter()).filter(|(p, _)| *p > f64::NEG_INFINITY);
+            let divergence: f64 = terms.map(|(p, q)| p.exp() * (p - q)).sum();
+            for (name, value) in [("A", p), ("B", q), ("B", divergence)] {
+                if !value.is_finite() {
+                    return Err(no_number(name, chunk));
+                }
+            }
+            self.likelihoods.add([-q, -p]);
+            self.divergences.push(divergence);
+            self.changes.push(q.exp() - p.exp());
+            self.same += usize::from(base.top == other.top);
+        }
+        Ok(())
+    }
+
+    fn report(mut self, windows: &Windows) -> DivergenceReport {
+        let scored = self.divergences.len();
+        let [q, base] = [0, 1].map(|at| self.likelihoods.mean(at));
+        let covariance = self.likelihoods.covariance();
+        let [other, base_report] =
+            [q, base].map(|likelihood| PerplexityReport::of(windows, scored, likelihood));
+        let spread = |error: [f64; 2], covariance: f64| {
+            (error[0].powi(2) + error[1].powi(2) - 2.0 * covariance).max(0.0).sqrt()
+        };
+
+        let log_ratio = Estimate {
+            value: q.value - base.value,
+            error: spread([q.error, base.error], covariance),
+        };
+        let [ppl, base_ppl] = [other.perplexity, base_report.perplexity];
+        let difference = Estimate {
+            value: ppl.value - base_ppl.value,
+            error: spread([ppl.error, base_ppl.error], ppl.value * base_ppl.value * covariance),
+        };
+
+        let product = q.error * base.error;
+        let squares = mean_of(self.changes.iter().map(|change| change * change));
+        let same_flags = (0..scored).map(|at| if at < self.same { 1.0 } else { 0.0 });
+        DivergenceReport {
+            correlation: if product > 0.0 { covariance / product } else { 1.0 },
+            log_ratio,
+            ratio: log_ratio.exp(),
+            difference,
+            kl_divergence: Distribution::of(&mut self.divergences, &PERCENTS),
+            probability_rms: squares.sqrt(),
+            probability_change: Distribution::of(&mut self.changes, &PERCENTS),
+            same_top: mean_of(same_flags),
+            base: base_report,
+            other,
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! Inputs for a model of which nothing is given.
+
+use apr_graph::Meaning;
+use apr_run::{Given, RunResult, Runner};
+
+/// One input, in each form that a model may take.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct Sample {
+    /// What reports call it.
+    pub name: String,
+    /// A text.
+    pub text: Option<String>,
+    /// Ids of tokens, where there is no text or no tokenizer.
+    pub tokens: Vec<i64>,
+    /// An audio file.
+    pub audio: Option<Vec<u8>>,
+    /// An image file.
+    pub image: Option<Vec<u8>>,
+    /// Arrays by the names of inputs; one without a name is for the only input.
+    pub arrays: Vec<(Option<String>, Given)>,
+}
+
+/// Number of built-in samples.
+pub const SAMPLES: usize = 10;
+
+/// Sentences of several registers, with numbers, code and other scripts.
+const TEXTS: [&str; SAMPLES] = [
+    "The committee will publish its findings on the first Monday of next month.",
+    "Once upon a time there was a little girl who lived at the edge of a forest.",
+    "Water boils at 100 degrees Celsius at sea level, and at 93 in the mountains.",
+    "def add(left, right):\n    return left + right\n",
+    "I ordered the blue one, but the parcel that arrived was green. Can I exchange it?",
+    "Die Brücke wurde 1894 gebaut und im letzten Jahr erneuert.",
+    "12 + 34 = 46, and 46 * 2 = 92.",
+    "She said nothing, closed the book, and looked out of the window for a long while.",
+    "El tren sale a las ocho y llega antes del mediodía.",
+    "The film was far too long; the music alone was worth the ticket.",
+];
+
+/// Samples per second of the built-in sounds.
+const RATE: u32 = 16_000;
+
+/// Pixels of a side of the built-in images.
+const SIDE: u32 = 64;
+
+/// The built-in samples, in the forms that this model takes.
+///
+/// Texts are sentences, sounds are tones, sweeps and noise, images are gradients and patterns. They
+/// are the same for every model, so that two models are given the same.
+///
+/// # Errors
+/// What reading the tokenizer ends with.
+pub fn built_in(runner: &Runner<'_>) -> RunResult<Vec<Sample>> {
+    let takes = |what: Meaning| {
+        let mut bodies = runner.parts().iter().map(|part| &part.graph.body);
+        bodies.any(|body| body.inputs.iter().any(|id| body.value(*id).meaning == what))
+    };
+    let vocabulary = runner.facts().config("vocab_size").and_then(serde_json::Value::as_u64);
+    let text = takes(Meaning::TokenIds) && runner.tokenizer()?.is_some();
+    let sample = |at: usize| Sample {
+        name: format!("built-in {}", at + 1),
+        text: text.then(|| TEXTS[at].to_owned()),
+        tokens: random_tokens(at as u64, vocabulary.unwrap_or(256)),
+        audio: Some(sound(at)),
+        image: takes(Meaning::Pixels).then(|| picture(at)),
+        arrays: Vec::new(),
+    };
+    Ok((0..SAMPLES).map(sample).collect())
+}
+
+/// Steps of a generator of random numbers (Numerical Recipes' 64-bit congruences).
+fn random(state: &mut u64) -> u64 {
+    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    *state >> 33
+}
+
+fn random_tokens(seed: u64, vocabulary: u64) -> Vec<i64> {
+    let mut state = seed.wrapping_add(1);
+    let token = |_| i64::try_from(random(&mut state) % vocabulary.max(1)).unwrap_or(0);
+    (0..24).map(token).collect()
+}
+
+/// A WAV file of a second: tones of several heights, sweeps, beats and noise.
+fn sound(at: usize) -> Vec<u8> {
+    let mut state = at as u64 + 1;
+    #[expect(clippy::cast_precision_loss, reason = "small numbers")]
+    let sample = |position: u32| {
+        let time = f64::from(position) / f64::from(RATE);
+        let pitch = 110.0 * (1.0 + at as f64);
+        let tone = |pitch: f64| (std::f64::consts::TAU * pitch * time).sin();
+        let noise = random(&mut state) as f64 / f64::from(1_u32 << 31) * 2.0 - 1.0;
+        0.5 * match at % 4 {
+            0 => tone(pitch),
+            1 => tone(pitch * (1.0 + time)),
+            2 => tone(pitch) * tone(3.0),
+            _ => 0.5 * noise,
+        }
+    };
+    #[expect(clippy::cast_possible_truncation, reason = "samples lie between -1 and 1")]
+    let samples: Vec<i16> = (0..RATE).map(sample).map(|value| (value * 32767.0) as i16).collect();
+    let len = RATE * 2;
+    let mut file = Vec::with_capacity(44 + len as usize);
+    file.extend(b"RIFF");
+    file.extend((36 + len).to_le_bytes());
+    file.extend(b"WAVEfmt ");
+    file.extend(16_u32.to_le_bytes());
+    file.extend([1_u16, 1].map(u16::to_le_bytes).concat());
+    file.extend([RATE, RATE * 2].map(u32::to_le_bytes).concat());
+    file.extend([2_u16, 16].map(u16::to_le_bytes).concat());
+    file.extend(b"data");
+    file.extend(len.to_le_bytes());
+    samples.iter().for_each(|sample| file.extend(sample.to_le_bytes()));
+    file
+}
+
+/// A BMP file of 24 bits: gradients, stripes, boards and noise.
+fn picture(at: usize) -> Vec<u8> {
+    let mut state = at as u64 + 1;
+    let len = SIDE * SIDE * 3;
+    let mut file = Vec::with_capacity(54 + len as usize);
+    file.extend(b"BM");
+    file.extend([54 + len, 0, 54, 40, SIDE, SIDE].map(u32::to_le_bytes).concat());
+    file.extend([1_u16, 24].map(u16::to_le_bytes).concat());
+    file.extend([0, len, 2835, 2835, 0, 0].map(u32::to_le_bytes).concat());
+    let width = 2 + u32::try_from(at).unwrap_or(0);
+    for place in 0..SIDE * SIDE {
+        let (x, y) = (place % SIDE, place / SIDE);
+        let level = match at % 4 {
+            0 => 4 * x,
+            1 => 255 * (x / width % 2),
+            2 => 255 * ((x / width + y / width) % 2),
+            _ => u32::try_from(random(&mut state) % 256).unwrap_or(0),
+        };
+        let color = [level, 4 * y, 255 - level.min(255)];
+        file.extend(color.map(|part| u8::try_from(part).unwrap_or(255)));
+    }
+    file
+}

@@ -1,0 +1,123 @@
+//! What a model says of the tokens of a window.
+
+use std::borrow::Cow;
+
+use apr_graph::Meaning;
+use apr_infer::Tensor;
+use apr_registry::Error;
+use apr_run::{Prepared, RunError, RunResult, known_inputs};
+
+use crate::subject::completed;
+use crate::windows::Window;
+
+/// Logits of a window's scored positions, one row each.
+pub(crate) struct Logits {
+    tensor: Tensor,
+    first: usize,
+    rows: usize,
+    width: usize,
+}
+
+impl Logits {
+    /// Runs a model over a window.
+    pub(crate) fn of(part: &Prepared<'_>, window: &Window) -> RunResult<Self> {
+        let tensor = logits(part, &window.input)?;
+        let (len, rows) = (window.input.len(), window.targets.len());
+        let width = tensor.shape().last().copied().unwrap_or_default();
+        if tensor.shape() != [1, len, width] || width == 0 {
+            return Err(Error::version(format!(
+                "perplexity takes a model with logits for each token, of shape [1, {len}, \
+                 vocabulary], and these are {:?}",
+                tensor.shape()
+            ))
+            .into());
+        }
+        Ok(Self { tensor, first: window.first, rows, width })
+    }
+
+    /// Tokens of the vocabulary.
+    pub(crate) fn width(&self) -> usize {
+        self.width
+    }
+
+    /// All as floats, of which [`rows`](Self::rows) takes what is scored.
+    pub(crate) fn floats(&self) -> RunResult<Cow<'_, [f32]>> {
+        Ok(self.tensor.floats()?)
+    }
+
+    /// The scored rows, in the order of the window's targets.
+    pub(crate) fn rows<'f>(
+        &self,
+        floats: &'f [f32],
+    ) -> impl Iterator<Item = LogProbabilities<'f>> + use<'f> {
+        let rows = floats.chunks_exact(self.width).skip(self.first).take(self.rows);
+        rows.map(LogProbabilities::of)
+    }
+}
+
+/// All logits of a text.
+fn logits(part: &Prepared<'_>, ids: &[i64]) -> RunResult<Tensor> {
+    let body = &part.graph().body;
+    let mut outputs = body.outputs.iter().map(|id| body.value(*id));
+    let output = outputs.find(|value| value.meaning == Meaning::Logits).ok_or_else(|| {
+        Error::version("perplexity takes a language model, and this one has no logits")
+    })?;
+    let inputs = completed(part, known_inputs(body, ids)?)?;
+    let outcome = part.run(inputs, &[&output.name])?;
+    let value = outcome.outputs.into_iter().next();
+    let value = value.ok_or_else(|| Error::format("the graph has no output"))?;
+    Ok(value.tensor()?.clone())
+}
+
+/// Natural logarithms of the probabilities of all tokens.
+pub(crate) struct LogProbabilities<'f> {
+    logits: &'f [f32],
+    /// What is taken off a logit.
+    norm: f64,
+    /// Index of the likeliest.
+    pub(crate) top: usize,
+}
+
+impl<'f> LogProbabilities<'f> {
+    fn of(logits: &'f [f32]) -> Self {
+        let top = logits.iter().enumerate().max_by(|left, right| left.1.total_cmp(right.1));
+        let (top, highest) = top.map_or((0, 0.0), |(at, value)| (at, f64::from(*value)));
+        let sum: f64 = logits.iter().map(|logit| (f64::from(*logit) - highest).exp()).sum();
+        Self { logits, norm: highest + sum.ln(), top }
+    }
+
+    /// Of one token; NaN where the model has no such token, or no numbers.
+    pub(crate) fn get(&self, token: i64) -> f64 {
+        let at = usize::try_from(token).ok();
+        at.and_then(|at| self.logits.get(at)).map_or(f64::NAN, |it| f64::from(*it) - self.norm)
+    }
+
+    /// Of all.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = f64> + '_ {
+        self.logits.iter().map(|logit| f64::from(*logit) - self.norm)
+    }
+}
+
+/// The first place where a model gave no number.
+pub(crate) fn no_number(name: &str, chunk: usize) -> RunError {
+    RunError::from(Error::format(format!(
+        "{name} gives no probabilities in window {}: its logits are NaN or infinite",
+        chunk + 1
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn probabilities_sum_to_one_and_keep_the_order() {
+        let row = LogProbabilities::of(&[1.0, 3.0, 2.0]);
+        let sum: f64 = row.iter().map(f64::exp).sum();
+        assert!((sum - 1.0).abs() < 1e-12);
+        // scipy.special.log_softmax([1, 3, 2])[2] == -1.4076059644443804
+        assert!((row.get(2) + 1.407_605_964_444_380_4).abs() < 1e-12);
+        assert_eq!(row.top, 1);
+        assert!(row.get(3).is_nan() && row.get(-1).is_nan());
+    }
+}

@@ -1,0 +1,294 @@
+//! A model that is judged, and what it makes of a sample.
+
+use apr_graph::{Body, Meaning, Origin};
+use apr_infer::{Tensor, Value};
+use apr_registry::Error;
+use apr_run::{
+    AudioFeatures, ImageFeatures, Pooling, Prepared, Remedy, RunError, RunResult, Runner,
+    Tokenizer, assumed, known_inputs, normalize, pool,
+};
+
+use crate::layers::{LayerTap, Layers};
+use crate::samples::Sample;
+
+/// Name of the part that goes on with kept keys and values, and computes what another does.
+const WITH_PAST: &str = "decoder_with_past_model";
+
+/// A model whose parts are ready to run one after the other.
+pub struct Subject<'s> {
+    runner: Runner<'s>,
+    parts: Vec<Prepared<'s>>,
+    layers: Vec<Layers>,
+    tokenizer: Option<Tokenizer<'s>>,
+}
+
+/// What a model made of a sample.
+#[derive(Default)]
+pub(crate) struct Made {
+    pub(crate) outputs: Vec<Output>,
+    /// What layers end with, by their paths.
+    pub(crate) layers: Vec<(String, Tensor)>,
+}
+
+/// An array that a model made.
+#[derive(Debug, Clone)]
+pub(crate) struct Output {
+    /// Name in the graph, behind the part's where there are several.
+    pub(crate) name: String,
+    pub(crate) meaning: Meaning,
+    pub(crate) tensor: Tensor,
+}
+
+impl<'s> Subject<'s> {
+    /// Prepares the part that [`RunOptions::part`](apr_run::RunOptions::part) names, or all.
+    ///
+    /// # Errors
+    /// Those of [`Runner::prepared`], and what reading the tokenizer ends with.
+    pub fn of(runner: &Runner<'s>) -> RunResult<Self> {
+        let parts = match runner.options().part {
+            Some(_) => vec![runner.prepare()?],
+            None => {
+                let parts = runner.parts().iter().filter(|part| part.name != WITH_PAST);
+                parts.map(|part| runner.prepared(part)).collect::<RunResult<_>>()?
+            }
+        };
+        let layers = |part: &Prepared<'s>| {
+            let prefix = match parts.len() {
+                1 => String::new(),
+                _ => format!("{}/", part.name()),
+            };
+            Layers::of(part.graph(), &prefix)
+        };
+        let layers = parts.iter().map(layers).collect::<Result<_, _>>()?;
+        let takes_tokens = parts.iter().any(|part| part.takes(Meaning::TokenIds));
+        let tokenizer = if takes_tokens { runner.tokenizer()? } else { None };
+        Ok(Self { runner: *runner, parts, layers, tokenizer })
+    }
+
+    /// The model.
+    #[must_use]
+    pub fn runner(&self) -> &Runner<'s> {
+        &self.runner
+    }
+
+    /// Its parts.
+    #[must_use]
+    pub fn parts(&self) -> &[Prepared<'s>] {
+        &self.parts
+    }
+
+    /// Its tokenizer; `None` where it has none.
+    #[must_use]
+    pub fn tokenizer(&self) -> Option<&Tokenizer<'s>> {
+        self.tokenizer.as_ref()
+    }
+
+    /// How the model says that the states of a text's tokens become its vector, and whether that is
+    /// brought to length 1.
+    pub(crate) fn pooling(&self) -> Option<(Pooling, bool)> {
+        match self.parts.as_slice() {
+            [part] if part.takes(Meaning::TokenIds) => self.runner.facts().pooling(),
+            _ => None,
+        }
+    }
+
+    /// What the parts make of a sample: logits where there are some, else states, else all floats.
+    /// With a pooling, the states of tokens become a vector.
+    pub(crate) fn made(
+        &self,
+        sample: &Sample,
+        pooling: Option<(Pooling, bool)>,
+    ) -> RunResult<Made> {
+        let (mut made, mut states) = (Made::default(), None);
+        // Both models of a comparison have their layers' values at once.
+        let room = self.runner.options().max_memory / 4;
+        for (part, layers) in self.parts.iter().zip(&self.layers) {
+            let inputs = self.inputs(part, sample, states.as_ref())?;
+            let wanted = wanted(&part.graph().body);
+            let names: Vec<&str> = wanted.iter().map(|(name, _)| *name).collect();
+            let mut tap = LayerTap::new(layers, self.runner.host(), room);
+            let values = part.run_watched(inputs, &names, &mut tap)?.outputs;
+            made.layers.append(&mut tap.values);
+            for ((name, meaning), value) in wanted.into_iter().zip(values) {
+                let mut tensor = value.tensor()?.clone();
+                if matches!(meaning, Meaning::EncoderStates | Meaning::HiddenStates) {
+                    states = Some(tensor.clone());
+                }
+                let mut name = match self.parts.len() {
+                    1 => name.to_owned(),
+                    _ => format!("{}/{name}", part.name()),
+                };
+                if let (Some((pooling, is_normal)), Meaning::HiddenStates) = (pooling, meaning) {
+                    tensor = pooled(&tensor, pooling, is_normal)?;
+                    "embedding".clone_into(&mut name);
+                }
+                made.outputs.push(Output { name, meaning, tensor });
+            }
+        }
+        Ok(made)
+    }
+
+    fn inputs(
+        &self,
+        part: &Prepared<'_>,
+        sample: &Sample,
+        states: Option<&Tensor>,
+    ) -> RunResult<Vec<(String, Value)>> {
+        let body = &part.graph().body;
+        let takes = |what| part.takes(what);
+        let mut inputs = given(body, sample)?;
+
+        let is_decoder = takes(Meaning::EncoderStates);
+        if takes(Meaning::TokenIds) && inputs.is_empty() {
+            let ids = self.ids(sample, is_decoder)?;
+            // The mask of an encoder's states is as long as these.
+            let is_own = |name: &str| !(is_decoder && name.starts_with("encoder_"));
+            inputs.extend(known_inputs(body, &ids)?.into_iter().filter(|(name, _)| is_own(name)));
+        }
+        if let Some(states) = states.filter(|_| is_decoder) {
+            let name = input_of(body, Meaning::EncoderStates);
+            inputs.extend(name.map(|name| (name.to_owned(), states.clone().into())));
+        }
+
+        if let Some(audio) = &sample.audio
+            && (takes(Meaning::Mel) || part.takes_waveforms())
+        {
+            let features = AudioFeatures::of(&self.runner, body)?;
+            for (name, value) in features.inputs(&sample.name, audio.clone())? {
+                let value = first_window(body, &name, value)?;
+                inputs.push((name, value));
+            }
+        }
+        if let Some(image) = &sample.image
+            && takes(Meaning::Pixels)
+        {
+            let features = ImageFeatures::of(&self.runner, body, &[])?;
+            let known: Vec<String> = inputs.iter().map(|(name, _)| name.clone()).collect();
+            let pixels = features.inputs(&sample.name, image)?;
+            inputs.extend(pixels.into_iter().filter(|(name, _)| !known.contains(name)));
+        }
+        completed(part, inputs)
+    }
+
+    /// The tokens of a sample, as many as the model takes.
+    fn ids(&self, sample: &Sample, is_decoder: bool) -> RunResult<Vec<i64>> {
+        let mut ids = match (&sample.text, &self.tokenizer) {
+            (Some(text), Some(tokenizer)) => tokenizer.encode(text, !is_decoder)?,
+            _ => sample.tokens.clone(),
+        };
+        if is_decoder && let Some(start) = self.runner.facts().decoder_start() {
+            ids.insert(0, start);
+        }
+        if ids.is_empty() {
+            return Err(RunError::request(format!("the input {} has no tokens", sample.name)));
+        }
+        ids.truncate(self.runner.facts().context().unwrap_or(usize::MAX));
+        Ok(ids)
+    }
+}
+
+/// Adds the inputs that follow from those given.
+///
+/// # Errors
+/// [`RunError::Request`] where others are missing.
+pub(crate) fn completed(
+    part: &Prepared<'_>,
+    mut inputs: Vec<(String, Value)>,
+) -> RunResult<Vec<(String, Value)>> {
+    let body = &part.graph().body;
+    let is_given =
+        |inputs: &[(String, Value)], name: &str| inputs.iter().any(|(given, _)| given == name);
+    let needed = || {
+        let values = body.inputs.iter().map(|id| body.value(*id));
+        values.filter(|value| value.origin == Origin::Input).map(|value| value.name.as_str())
+    };
+    let missing: Vec<&str> = needed().filter(|name| !is_given(&inputs, name)).collect();
+    let found = assumed(body, &inputs, &missing)?;
+    inputs.extend(found.into_iter().map(|(input, value)| (input.name, value)));
+    match needed().find(|name| !is_given(&inputs, name)) {
+        Some(name) => {
+            let message = format!("missing input '{}'", apr_core::Escaped(name));
+            Err(RunError::with_remedy(message, Remedy::Arrays))
+        }
+        None => Ok(inputs),
+    }
+}
+
+/// The vector of a text.
+fn pooled(states: &Tensor, pooling: Pooling, is_normal: bool) -> RunResult<Tensor> {
+    let width = states.shape().last().copied().unwrap_or_default();
+    let mut vector = pool(&states.floats()?, width, pooling);
+    if is_normal {
+        normalize(&mut vector);
+    }
+    Ok(Tensor::new(vec![vector.len()], vector)?)
+}
+
+/// The arrays of a sample that are inputs of a graph.
+fn given(body: &Body, sample: &Sample) -> RunResult<Vec<(String, Value)>> {
+    let inputs = || {
+        let values = body.inputs.iter().map(|id| body.value(*id));
+        values.filter(|value| value.origin == Origin::Input)
+    };
+    let mut found = Vec::new();
+    for (name, array) in &sample.arrays {
+        let input = match name {
+            Some(name) => inputs().find(|value| value.name == *name),
+            None => inputs().next().filter(|_| inputs().count() == 1),
+        };
+        if let Some(input) = input {
+            found.push((input.name.clone(), array.value(&input.kind)?));
+        }
+    }
+    Ok(found)
+}
+
+/// As much of a spectrum as the graph takes at once.
+fn first_window(body: &Body, name: &str, value: Value) -> RunResult<Value> {
+    let input = body.inputs.iter().map(|id| body.value(*id)).find(|input| input.name == name);
+    let input = input.filter(|input| input.meaning == Meaning::Mel);
+    let most = input.and_then(|input| usize::try_from(input.shape()?.last()?.size()?).ok());
+    let tensor = value.tensor()?;
+    let (Some(most), [1, mels, frames]) = (most, tensor.shape()) else { return Ok(value) };
+    if *frames <= most {
+        return Ok(value);
+    }
+    let floats = tensor.floats()?;
+    let rows = floats.chunks_exact(*frames).flat_map(|row| &row[..most]);
+    Ok(Tensor::new(vec![1, *mels, most], rows.copied().collect::<Vec<f32>>())?.into())
+}
+
+fn input_of(body: &Body, what: Meaning) -> Option<&str> {
+    let mut values = body.inputs.iter().map(|id| body.value(*id));
+    values.find(|value| value.meaning == what).map(|value| value.name.as_str())
+}
+
+/// The outputs that are compared.
+fn wanted(body: &Body) -> Vec<(&str, Meaning)> {
+    let is_kept =
+        |what| matches!(what, Meaning::PresentKey | Meaning::PresentValue | Meaning::PresentState);
+    let outputs: Vec<_> = body
+        .outputs
+        .iter()
+        .map(|id| body.value(*id))
+        .filter(|value| !is_kept(value.meaning))
+        .filter(|value| value.element().is_none_or(apr_graph::ElementType::is_float))
+        .map(|value| (value.name.as_str(), value.meaning))
+        .collect();
+    let of = |what: &[Meaning]| {
+        let found = outputs.iter().filter(|(_, meaning)| what.contains(meaning));
+        found.copied().collect::<Vec<_>>()
+    };
+
+    let choices = [
+        of(&[Meaning::Logits]),
+        of(&[Meaning::HiddenStates, Meaning::EncoderStates]),
+        of(&[Meaning::Pooled]),
+    ];
+    choices.into_iter().find(|choice| !choice.is_empty()).unwrap_or(outputs)
+}
+
+/// The single-precision numbers of an output.
+pub(crate) fn floats(output: &Output) -> RunResult<Vec<f32>> {
+    Ok(output.tensor.floats().map_err(|error: Error| error.for_tensor(&output.name))?.into_owned())
+}

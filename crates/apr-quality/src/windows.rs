@@ -1,0 +1,174 @@
+//! A text as windows of tokens, cut and scored as llama-perplexity does.
+
+use apr_run::{Facts, RunError, RunResult, Tokenizer};
+
+/// Window where neither the caller nor the model says another one.
+const DEFAULT_CONTEXT: usize = 512;
+
+/// Windows of one length, side by side; what remains at the end is not used.
+///
+/// The first half of a window is context alone: tokens are scored from its middle on. Where the
+/// model begins texts with a token (BOS), that takes the place of each window's first token.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Windows {
+    tokens: Vec<i64>,
+    context: usize,
+    bos: Option<i64>,
+}
+
+/// One of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Window {
+    /// What the model is given.
+    pub(crate) input: Vec<i64>,
+    /// Position of the first token whose successor is scored.
+    pub(crate) first: usize,
+    /// The tokens that follow positions `first` to the last but one.
+    pub(crate) targets: Vec<i64>,
+}
+
+/// How a text is cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct WindowOptions {
+    /// Tokens of a window; 512 by default, or the model's context where that is shorter.
+    pub context: Option<usize>,
+    /// Most windows; all by default.
+    pub chunks: Option<usize>,
+}
+
+impl Windows {
+    /// Cuts a text.
+    ///
+    /// # Errors
+    /// [`RunError::Request`] for a text of fewer than two windows, a window of fewer than four
+    /// tokens, and one longer than the model's context; what the tokenizer ends with.
+    pub fn of_text(
+        text: &str,
+        tokenizer: &Tokenizer<'_>,
+        facts: &Facts,
+        options: WindowOptions,
+    ) -> RunResult<Self> {
+        let bos = leading_token(tokenizer)?;
+        let mut tokens: Vec<i64> = bos.into_iter().collect();
+        tokens.extend(tokenizer.encode(text, false)?);
+        Self::of_tokens(tokens, bos, facts.context(), options)
+    }
+
+    /// Cuts a list of tokens, whose windows begin with `bos` where there is one; `most` is the
+    /// model's context.
+    ///
+    /// # Errors
+    /// As [`of_text`](Self::of_text).
+    pub fn of_tokens(
+        mut tokens: Vec<i64>,
+        bos: Option<i64>,
+        most: Option<usize>,
+        options: WindowOptions,
+    ) -> RunResult<Self> {
+        let default = most.map_or(DEFAULT_CONTEXT, |most| most.min(DEFAULT_CONTEXT));
+        let context = options.context.unwrap_or(default);
+        if context < 4 {
+            return Err(RunError::request("a window has four tokens at least"));
+        }
+        if let Some(most) = most.filter(|most| context > *most) {
+            return Err(RunError::request(format!(
+                "a window of {context} tokens is longer than the model's context of {most}"
+            )));
+        }
+        if tokens.len() < 2 * context {
+            return Err(RunError::request(format!(
+                "the text has {} tokens, and two windows of {context} take {}: give a longer text \
+                 or a shorter window",
+                tokens.len(),
+                2 * context
+            )));
+        }
+
+        let chunks = (tokens.len() / context).min(options.chunks.unwrap_or(usize::MAX)).max(1);
+        tokens.truncate(chunks * context);
+        Ok(Self { tokens, context, bos })
+    }
+
+    /// Number of windows.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.tokens.len() / self.context
+    }
+
+    /// Whether there is none; never so for windows of a text.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.tokens.is_empty()
+    }
+
+    /// Tokens of a window.
+    #[must_use]
+    pub fn context(&self) -> usize {
+        self.context
+    }
+
+    /// The token that begins each window.
+    #[must_use]
+    pub fn bos(&self) -> Option<i64> {
+        self.bos
+    }
+
+    /// All tokens.
+    #[must_use]
+    pub fn tokens(&self) -> &[i64] {
+        &self.tokens
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Window> + '_ {
+        let first = self.context / 2;
+        self.tokens.chunks_exact(self.context).map(move |tokens| {
+            let mut input = tokens.to_vec();
+            input[0] = self.bos.unwrap_or(input[0]);
+            Window { input, first, targets: tokens[first + 1..].to_vec() }
+        })
+    }
+}
+
+/// The token that a tokenizer puts before a text.
+fn leading_token(tokenizer: &Tokenizer<'_>) -> RunResult<Option<i64>> {
+    let (plain, special) = (tokenizer.encode("a", false)?, tokenizer.encode("a", true)?);
+    let starts_so = plain.first() == special.first();
+    Ok(special.first().copied().filter(|_| !starts_so && special.len() > plain.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn windows(count: i64, bos: Option<i64>, options: WindowOptions) -> RunResult<Windows> {
+        Windows::of_tokens((0..count).collect(), bos, Some(8), options)
+    }
+
+    #[test]
+    fn the_second_half_of_each_window_is_scored() {
+        let all: Vec<Window> =
+            windows(19, None, WindowOptions::default()).unwrap().iter().collect();
+        let expected = [
+            Window { input: (0..8).collect(), first: 4, targets: vec![5, 6, 7] },
+            Window { input: (8..16).collect(), first: 4, targets: vec![13, 14, 15] },
+        ];
+        assert_eq!(all, expected);
+    }
+
+    #[test]
+    fn each_window_begins_with_bos_where_texts_do() {
+        let made = windows(16, Some(99), WindowOptions::default()).unwrap();
+        assert!(made.iter().all(|window| window.input[0] == 99 && window.input.len() == 8));
+    }
+
+    #[test]
+    fn windows_that_can_not_be_are_refused() {
+        let of = |context| WindowOptions { context: Some(context), chunks: None };
+        for (count, options) in [(15, of(8)), (100, of(9)), (100, of(3)), (0, of(8))] {
+            assert!(windows(count, None, options).is_err(), "{count} {options:?}");
+        }
+        let one = WindowOptions { context: Some(8), chunks: Some(1) };
+        assert_eq!(windows(100, None, one).unwrap().len(), 1);
+    }
+}
