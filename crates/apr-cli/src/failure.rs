@@ -7,6 +7,7 @@ use anstyle::{AnsiColor, Style};
 use apr_ops::document::write_json;
 use apr_ops::inline::ValidationError;
 use apr_ops::job::JobError;
+use apr_quality::CanaryReport;
 use apr_quantize::QuantizationReport;
 use apr_registry::{Code, DType, Error, Escaped, IoCause};
 use serde_json::json;
@@ -56,6 +57,13 @@ pub(crate) enum Failure {
         failures: Vec<String>,
         /// Everything that was measured.
         report: Box<QuantizationReport>,
+    },
+    /// The output answers otherwise than its canary expects; nothing was written.
+    Canary {
+        /// Answers that differ.
+        failures: Vec<String>,
+        /// All answers.
+        report: Box<CanaryReport>,
     },
     /// A tensor with values that no healthy model has; nothing was written.
     Unhealthy {
@@ -137,9 +145,11 @@ impl Failure {
             Self::General(_) => GENERAL,
             Self::Usage(_) => ARGUMENTS,
             Self::Told(code) => *code,
-            Self::Validation | Self::Misfit { .. } | Self::Unhealthy { .. } | Self::Gate { .. } => {
-                VALIDATION
-            }
+            Self::Validation
+            | Self::Misfit { .. }
+            | Self::Unhealthy { .. }
+            | Self::Gate { .. }
+            | Self::Canary { .. } => VALIDATION,
             Self::Model(error) | Self::Reported(error) => match (error.code(), error.cause()) {
                 (_, Some(IoCause::NotFound)) => NOT_FOUND,
                 (_, Some(IoCause::Interrupted)) => INTERRUPTED,
@@ -167,7 +177,7 @@ impl Failure {
             Self::Unhealthy { file, error, unfit: Some(dtype), .. } => {
                 format!("{}: {error}, which {dtype} can't hold", Escaped(file))
             }
-            Self::Gate { failures, .. } => {
+            Self::Gate { failures, .. } | Self::Canary { failures, .. } => {
                 let lines: String =
                     failures.iter().map(|failure| format!("\n  - {}", Escaped(failure))).collect();
                 format!("quality gate failed{lines}")
@@ -184,7 +194,7 @@ impl Failure {
                         .into(),
                 );
             }
-            Self::Gate { .. } => {
+            Self::Gate { .. } | Self::Canary { .. } => {
                 return Some("nothing was written; --force ignores the gate".into());
             }
             Self::Unhealthy { file, source_tensor, unfit, .. } => {
@@ -222,6 +232,10 @@ impl Failure {
             Self::Gate { failures, report } => json!({ "error": {
                 "code": null, "message": "quality gate failed", "failures": failures,
                 "quantization": report,
+            }}),
+            Self::Canary { failures, report } => json!({ "error": {
+                "code": null, "message": "quality gate failed", "failures": failures,
+                "canary": report,
             }}),
             Self::Unhealthy { file, error, .. } => json!({ "error": {
                 "code": null, "message": error.message, "file": file, "tensor": error.tensor,

@@ -54,6 +54,15 @@ pub(crate) fn open_plain(path: &Path, context: &Context) -> Outcome<Model> {
     Ok(Model { reader, name: path.display().to_string(), notes: context.tell_notes(), spool: None })
 }
 
+/// A model that is open already.
+pub(crate) fn opened(
+    reader: Box<dyn CheckpointReader>,
+    name: String,
+    context: &Context,
+) -> Outcome<Model> {
+    Ok(Model { reader: described(reader, context)?, name, notes: Vec::new(), spool: None })
+}
+
 /// Opens one to look at what is readable of it.
 pub(crate) fn open_to_look(path: &Path, context: &Context) -> Outcome<Model> {
     let name = path.display().to_string();

@@ -28,6 +28,20 @@ impl Bar {
         Self { bar, started: Instant::now(), shown: AtomicBool::new(!printer.shows_progress()) }
     }
 
+    /// One that counts steps, and not bytes.
+    pub(crate) fn counting(printer: &Printer, total: u64) -> Self {
+        let bar = Self::new(printer, total);
+        if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len}  {eta} left") {
+            bar.bar.set_style(style);
+        }
+        bar
+    }
+
+    /// So many steps are done.
+    pub(crate) fn reached(&self, steps: u64) {
+        self.advance(steps.saturating_sub(self.bar.position()));
+    }
+
     /// How long the job has taken.
     pub(crate) fn elapsed(&self) -> Duration {
         self.started.elapsed()

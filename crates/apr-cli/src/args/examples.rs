@@ -6,7 +6,7 @@ use clap::{Arg, Command};
 type Example = (&'static str, &'static str);
 
 /// By the words of the command.
-const EXAMPLES: [(&str, &[Example]); 41] = [
+const EXAMPLES: [(&str, &[Example]); 44] = [
     (
         "",
         &[
@@ -50,10 +50,48 @@ const EXAMPLES: [(&str, &[Example]); 41] = [
                 "one check, and fail on warnings",
             ),
             (
+                "apr validate model.apr small.gguf --quality",
+                "compare outputs on ten inputs; exit 5 when they are too far apart",
+            ),
+            (
+                "apr validate model.apr small.gguf --quality --text wiki.txt",
+                "perplexity and KL divergence, as llama-perplexity has them",
+            ),
+            (
                 "apr validate pytorch_model.bin --sarif found.sarif",
                 "what a pickle would run, for a code scanner",
             ),
         ],
+    ),
+    (
+        "canary",
+        &[
+            (
+                "apr canary create model.apr --prompt \"12+34=\" -o canary.json",
+                "record what the model answers",
+            ),
+            ("apr canary check small.gguf --canary canary.json", "exit 5 when an answer differs"),
+        ],
+    ),
+    (
+        "canary create",
+        &[
+            (
+                "apr canary create whisper --input speech.wav -o canary.json",
+                "a transcription; the file is named with its SHA-256",
+            ),
+            (
+                "apr canary create model.apr --prompt 2+2= --expect 4 -o canary.json",
+                "expect another answer than the model's own",
+            ),
+        ],
+    ),
+    (
+        "canary check",
+        &[(
+            "apr canary check small.gguf --canary canary.json --json",
+            "answers, error rates and failures for programs",
+        )],
     ),
     (
         "scan",

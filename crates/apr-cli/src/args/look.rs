@@ -82,6 +82,32 @@ pub(crate) enum Sort {
 pub(crate) struct ValidateArgs {
     /// File, folder, shard index, or - for standard input
     pub(crate) model: PathBuf,
+    /// Second model, whose outputs are compared with the first one's (--quality)
+    #[arg(value_name = "MODEL_B", requires = "quality")]
+    pub(crate) other: Option<PathBuf>,
+    /// Judge by outputs: two models on the same inputs, or one or two on --text
+    #[arg(long, conflicts_with_all = [
+        "checksum", "nan_check", "zero_check", "shapes", "physics", "signature", "trusted",
+        "sha256", "source", "sarif", "strict",
+    ])]
+    pub(crate) quality: bool,
+    /// Text for perplexity; with two models, also the KL divergence of their predictions
+    #[arg(long, value_name = "FILE", requires = "quality", conflicts_with = "input")]
+    pub(crate) text: Option<PathBuf>,
+    /// Tokens of a window of --text [default: 512, or the model's context where it is shorter]
+    #[arg(long, value_name = "N", requires = "text")]
+    pub(crate) context: Option<usize>,
+    /// Maximum number of windows of --text [default: all]
+    #[arg(long, value_name = "N", requires = "text")]
+    pub(crate) chunks: Option<usize>,
+    /// Input file for both models, may be given several times: text (.txt), audio, images, arrays
+    /// [default: ten built-in inputs that fit the model]
+    #[arg(short, long, value_name = "FILE", requires = "other")]
+    pub(crate) input: Vec<PathBuf>,
+    /// Maximum mean relative L2 distance of outputs; five times as much for the largest
+    /// [default: 0.1]
+    #[arg(long, value_name = "X", requires = "other", conflicts_with = "text")]
+    pub(crate) max_drift: Option<f64>,
     /// Check the file's checksum and the digests of tensors
     #[arg(long)]
     pub(crate) checksum: bool,

@@ -1,5 +1,6 @@
 //! What can be typed.
 
+mod canary;
 mod completion;
 mod container;
 mod convert;
@@ -27,6 +28,7 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use clap_complete::engine::ArgValueCandidates;
 
+pub(crate) use canary::{CanaryAction, CanaryCheckArgs, CanaryCreateArgs};
 pub(crate) use container::{
     Compress, ContainerArgs, DecryptArgs, EditArgs, EncryptArgs, IssueArgs, KeyPurpose, KeygenArgs,
     LicenseAction, SignArgs, VerifyArgs,
@@ -179,6 +181,11 @@ pub(crate) enum Command {
     Ls(TensorsArgs),
     /// Validate structure, checksums, shapes and values in one read
     Validate(ValidateArgs),
+    /// Record a model's answers to inputs, or check another model's answers against them
+    Canary {
+        #[command(subcommand)]
+        action: CanaryAction,
+    },
     /// Scan files for code that loading them would execute: clean, suspicious, dangerous,
     /// unreadable or not examined
     Scan(ScanArgs),

@@ -50,6 +50,10 @@ pub(crate) struct WriteArgs {
     /// Cast floating-point tensors of 16 to 64 bits to this type
     #[arg(long, value_enum, ignore_case = true, value_name = "DTYPE")]
     pub(crate) precision: Option<Precision>,
+    /// Quality gate: canary file, as written by canary create, that the output must pass before it
+    /// appears
+    #[arg(long, value_name = "FILE", hide_short_help = true, conflicts_with = "look")]
+    pub(crate) canary: Option<PathBuf>,
     /// Show the size of every tensor without writing
     #[arg(long, group = "look")]
     pub(crate) dry_run: bool,

@@ -3,6 +3,7 @@
 mod analyze;
 mod beside;
 mod cache;
+mod canary;
 mod convert;
 mod debug;
 mod diff;
@@ -22,8 +23,10 @@ mod lint;
 mod manual;
 mod nearby;
 mod parts;
+mod quality;
 mod quantize;
 mod run;
+mod running;
 mod scan;
 mod several;
 mod shard;
@@ -45,7 +48,9 @@ pub(crate) fn run(command: Command, context: &Context) -> Outcome {
     match command {
         Command::Inspect(args) => inspect::run(&args, context),
         Command::Tensors(args) => tensors::run(&args, context),
+        Command::Validate(args) if args.quality => quality::run(&args, context),
         Command::Validate(args) => validate::run(&args, context),
+        Command::Canary { action } => canary::run(&action, context),
         Command::Scan(args) => scan::run(&args, context),
         Command::Diff(args) => diff::run(&args, context),
         Command::Debug(args) => debug::run(&args, context),

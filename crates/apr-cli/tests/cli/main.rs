@@ -3,6 +3,7 @@
 mod adapters;
 mod anomalies;
 mod bad_input;
+mod canary;
 mod changes;
 mod cluster;
 mod configurations;
@@ -44,6 +45,7 @@ mod qa_family_tooling;
 mod qa_physics;
 mod qa_structure;
 mod qa_tooling;
+mod quality;
 mod quantize;
 mod reference;
 mod round_trip;

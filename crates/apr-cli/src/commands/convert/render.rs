@@ -6,6 +6,7 @@ use apr_core::counted;
 use apr_ops::convert::ConvertReport;
 use apr_ops::job::JobReport;
 use apr_ops::physics::Level;
+use apr_quality::CanaryReport;
 use apr_quantize::{Quality, TensorQuality, TypeQuality};
 use apr_registry::{DType, Escaped, Loss};
 use serde::Serialize;
@@ -23,6 +24,9 @@ pub(super) struct WriteReport {
     pub(super) job: JobReport,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) changes: Vec<String>,
+    /// How it answered the inputs of a canary.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) canary: Option<CanaryReport>,
 }
 
 pub(super) fn render_family(out: &mut dyn Write, report: &WriteReport) -> io::Result<()> {

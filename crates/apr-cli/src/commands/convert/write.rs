@@ -10,6 +10,7 @@ use apr_registry::crypto::Stanza;
 
 use super::render::{SHOWN, WriteReport, render, render_family, render_plan, render_validation};
 use crate::args::WriteArgs;
+use crate::commands::canary::{self, CanaryFile};
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::model::Model;
@@ -25,17 +26,36 @@ pub(crate) struct Destination<'a> {
     pub(crate) replace: bool,
     /// Write nothing, and report what would be written.
     pub(crate) dry_run: bool,
+    /// A canary file that the output must pass before it appears.
+    pub(crate) canary: Option<&'a Path>,
+    /// Write it although it does not.
+    pub(crate) despite_canary: bool,
 }
 
 impl<'a> Destination<'a> {
     /// A path; what is there is replaced if `replace`.
     pub(crate) fn at(output: &'a Path, replace: bool) -> Self {
-        Self { output: Some(output), replace, dry_run: false }
+        Self { output: Some(output), replace, dry_run: false, canary: None, despite_canary: false }
     }
 
     pub(crate) fn of(args: &'a WriteArgs) -> Self {
-        Self { output: args.output.as_deref(), replace: args.overwrite, dry_run: args.dry_run }
+        Self {
+            output: args.output.as_deref(),
+            replace: args.overwrite,
+            dry_run: args.dry_run,
+            canary: args.canary.as_deref(),
+            despite_canary: args.force,
+        }
     }
+}
+
+/// Reads a canary that an output must pass, before any work is done for that.
+fn read_canary(file: &Path, output: Option<&Path>) -> Outcome<CanaryFile> {
+    if output.is_some_and(Output::is_stream_at) {
+        let message = "--canary checks an output before it appears: name a file or a folder";
+        return Err(Failure::Usage(message.to_owned()));
+    }
+    CanaryFile::read(file)
 }
 
 /// Does a job, or with `--dry-run` reports what would be written. `changes` is what it does to the
@@ -47,6 +67,7 @@ pub(crate) fn write(
     changes: Vec<String>,
     context: &Context,
 ) -> Outcome {
+    let canary = to.canary.map(|file| read_canary(file, to.output)).transpose()?;
     warn_of_idle_password(job, model, context);
     let source = context.source(&*model.reader, &model.name)?;
     job.plan(&source, |planned| {
@@ -66,9 +87,12 @@ pub(crate) fn write(
         let output = Output::create(path, layout, &files, to.replace, &context.interrupt)?;
         let aside = output.is_stream();
         let bar = Bar::new(&context.printer, planned.report().bytes_in);
-        let mut job = output.write(planned, &context.sources, &context.pipeline()?, &bar)?;
+        let written = output.run(planned, &context.sources, &context.pipeline()?, &bar)?;
         let seconds = bar.elapsed().as_secs_f64();
         drop(bar);
+        let checked =
+            canary.as_ref().map(|canary| canary.gate(&written, &to, context)).transpose()?;
+        let mut job = written.commit()?;
 
         // The first of them were shown before it began.
         job.conversion.warnings.iter().skip(told).for_each(|warning| context.printer.warn(warning));
@@ -81,7 +105,7 @@ pub(crate) fn write(
             // On a terminal they are shown when they arise.
             job.conversion.warnings.extend(model.notes.iter().cloned().chain(context.tell_notes()));
         }
-        let report = WriteReport { job, changes };
+        let report = WriteReport { job, changes, canary: checked };
         let summary = |out: &mut dyn Write, report: &WriteReport| {
             let target = path.display().to_string();
             writeln!(
@@ -93,6 +117,7 @@ pub(crate) fn write(
             report.changes.iter().try_for_each(|change| writeln!(out, "  {}", Escaped(change)))?;
             render(out, &report.job.conversion)?;
             render_family(out, report)?;
+            report.canary.iter().try_for_each(|canary| canary::render_line(out, canary))?;
             render_validation(out, report)
         };
         if aside {

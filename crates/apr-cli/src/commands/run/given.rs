@@ -108,7 +108,7 @@ pub(in crate::commands) fn read_media(path: &Path, context: &Context) -> Outcome
     Ok(std::fs::read(path).map_err(wrong)?)
 }
 
-pub(super) fn read_text(path: &Path) -> Outcome<String> {
+pub(in crate::commands) fn read_text(path: &Path) -> Outcome<String> {
     let file = std::fs::File::open(path).map_err(|error| io_error(&error, path))?;
     bounded_text(file, path)
 }

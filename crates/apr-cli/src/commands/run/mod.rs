@@ -16,12 +16,16 @@ mod texts;
 pub(super) mod tokenize;
 mod transcription;
 
+use std::collections::BTreeSet;
+use std::sync::{Mutex, MutexGuard};
+
 use apr_graph::{Body, Meaning};
 use apr_io::NativeHost;
 use apr_run::{Facts, Host, Pooling, Prepared, RunOptions, Transcriber, inputs_of, with_runner};
 use apr_source::Source;
 
 use self::given::{Asked, Given};
+pub(super) use self::given::{read_media, read_text};
 use self::job::Job;
 use crate::args::{PoolingWay, RunArgs};
 use crate::context::Context;
@@ -96,6 +100,18 @@ pub(super) fn host(context: &Context) -> impl Host {
     let printer = context.printer;
     NativeHost::new(context.threads(), context.interrupt.clone(), move |message: &str, remedy| {
         printer.warn(&remedy::with_advice(message, remedy));
+    })
+}
+
+/// The same for many inputs of one model, each warning once.
+pub(super) fn terse_host(context: &Context) -> impl Host {
+    let printer = context.printer;
+    let told = Mutex::new(BTreeSet::new());
+    NativeHost::new(context.threads(), context.interrupt.clone(), move |message: &str, remedy| {
+        let is_new = |mut told: MutexGuard<'_, BTreeSet<String>>| told.insert(message.to_owned());
+        if told.lock().map_or(true, is_new) {
+            printer.warn(&remedy::with_advice(message, remedy));
+        }
     })
 }
 

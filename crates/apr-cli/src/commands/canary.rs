@@ -1,0 +1,286 @@
+//! `apr canary`.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use apr::job::Written;
+use apr_io::FileSource;
+use apr_quality::{Canary, CanaryInput, CanaryReport, CaseReport, Expected, check, record};
+use apr_registry::{ByteSource, Error, Escaped, Result, read_vec};
+use serde::Serialize;
+
+use super::beside::write_text;
+use super::convert::Destination;
+use super::running::{self, Opened};
+use crate::args::{CanaryAction, CanaryCheckArgs, CanaryCreateArgs};
+use crate::context::Context;
+use crate::failure::{Failure, Outcome};
+use crate::model;
+use crate::printer::{BAD, BOLD, DIM, GOOD};
+use crate::progress::Bar;
+
+/// Bytes of the largest canary file, and of the largest input that one names.
+const LARGEST: u64 = 256 << 20;
+
+/// Records a canary, or checks a model by one.
+pub(super) fn run(action: &CanaryAction, context: &Context) -> Outcome {
+    match action {
+        CanaryAction::Create(args) => create(args, context),
+        CanaryAction::Check(args) => check_model(args, context),
+    }
+}
+
+/// What was recorded.
+#[derive(Serialize)]
+struct CreateReport<'a> {
+    /// The model.
+    file: &'a str,
+    /// The canary file.
+    canary: String,
+    /// Names of the cases, each with the model's answer and whether it is the expected one.
+    cases: Vec<CreatedCase<'a>>,
+}
+
+#[derive(Serialize)]
+struct CreatedCase<'a> {
+    input: &'a str,
+    expected: &'a Expected,
+    /// The model's own answer, where another is expected.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    original: Option<&'a str>,
+}
+
+fn create(args: &CanaryCreateArgs, context: &Context) -> Outcome {
+    if args.expect.len() > args.prompt.len() {
+        return Err(Failure::Usage(format!(
+            "{} answers are expected of {} prompts",
+            args.expect.len(),
+            args.prompt.len()
+        )));
+    }
+    let folder = folder_of(&args.output);
+    let inputs = inputs(args, &folder)?;
+    if inputs.is_empty() {
+        let message = "a canary needs an input: --prompt, --input or --tokens";
+        return Err(Failure::Usage(message.to_owned()));
+    }
+
+    let opened = Opened::new(&args.model, context)?;
+    let load = |file: &str| read_input(&folder, file);
+    let mut canary = opened.with_runner(context, &running::generating(context), |runner| {
+        Ok(record(runner, opened.name(), inputs, args.max_tokens, &load)?)
+    })?;
+    for (case, text) in canary.cases.iter_mut().zip(&args.expect) {
+        expect(case, text);
+    }
+    write_text(&args.output, &canary.to_json(), args.overwrite, &context.printer)?;
+
+    let cases = canary.cases.iter().map(|case| CreatedCase {
+        input: &case.name,
+        expected: &case.expected,
+        original: case.original.as_deref(),
+    });
+    let report = CreateReport {
+        file: opened.name(),
+        canary: args.output.display().to_string(),
+        cases: cases.collect(),
+    };
+    let printer = match args.output.as_os_str() == "-" {
+        true => context.printer.aside(),
+        false => context.printer,
+    };
+    printer.report(&report, render_created)
+}
+
+/// Expects another answer than the model's.
+fn expect(case: &mut apr_quality::CanaryCase, wanted: &str) {
+    if let Expected::Text { text, .. } = &case.expected
+        && text != wanted
+    {
+        case.original = Some(text.clone());
+        case.expected =
+            Expected::Text { text: wanted.to_owned(), tokens: Vec::new(), first: Vec::new() };
+    }
+}
+
+fn inputs(args: &CanaryCreateArgs, folder: &Path) -> Outcome<Vec<(String, CanaryInput)>> {
+    let mut inputs = Vec::new();
+    for prompt in &args.prompt {
+        let input = CanaryInput::Text {
+            prompt: prompt.clone(),
+            chat: args.chat,
+            system: args.system.clone(),
+        };
+        inputs.push((prompt.clone(), input));
+    }
+    for path in &args.input {
+        let bytes = read_all(path)?;
+        let name = relative(path, folder);
+        inputs.push((name.clone(), CanaryInput::file(name, &bytes, args.embed)));
+    }
+    if !args.tokens.is_empty() {
+        let name = args.tokens.iter().map(i64::to_string).collect::<Vec<_>>().join(",");
+        inputs.push((name, CanaryInput::Tokens { ids: args.tokens.clone() }));
+    }
+    Ok(inputs)
+}
+
+/// A path as the canary file names it: relative to its folder where it lies within.
+fn relative(path: &Path, folder: &Path) -> String {
+    let whole = |path: &Path| path.canonicalize().ok();
+    let inner = whole(path).zip(whole(folder));
+    let inner = inner.and_then(|(path, folder)| Some(path.strip_prefix(folder).ok()?.to_owned()));
+    inner.unwrap_or_else(|| path.to_owned()).display().to_string()
+}
+
+fn folder_of(file: &Path) -> PathBuf {
+    match file.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder.to_owned(),
+        _ => PathBuf::from("."),
+    }
+}
+
+fn check_model(args: &CanaryCheckArgs, context: &Context) -> Outcome {
+    let canary = CanaryFile::read(&args.canary)?;
+    let report = canary.check(&Opened::new(&args.model, context)?, context)?;
+    context.printer.report(&report, render)?;
+    if report.passed { Ok(()) } else { Err(Failure::Validation) }
+}
+
+/// A canary file that was read.
+pub(in crate::commands) struct CanaryFile {
+    canary: Canary,
+    /// Where the files are that it names.
+    folder: PathBuf,
+}
+
+impl CanaryFile {
+    /// Reads one.
+    pub(in crate::commands) fn read(path: &Path) -> Outcome<Self> {
+        let canary = Canary::from_json(&read_all(path)?);
+        let canary = canary.map_err(|error| error.in_file(path.display()))?;
+        Ok(Self { canary, folder: folder_of(path) })
+    }
+
+    /// Checks a model by it.
+    fn check(&self, opened: &Opened, context: &Context) -> Outcome<CanaryReport> {
+        let load = |file: &str| read_input(&self.folder, file);
+        opened.with_runner(context, &running::generating(context), |runner| {
+            let cases = self.canary.cases.len() as u64;
+            let bar = Bar::counting(&context.printer, cases);
+            let mut done = |case: usize| bar.reached(case as u64);
+            Ok(check(runner, opened.name(), &self.canary, &load, &mut done)?)
+        })
+    }
+
+    /// Checks an output by it before that appears, which it does not where an answer differs,
+    /// unless it shall.
+    pub(in crate::commands) fn gate(
+        &self,
+        written: &Written,
+        to: &Destination<'_>,
+        context: &Context,
+    ) -> Outcome<CanaryReport> {
+        let reader = written.open(&context.options)?;
+        let name = to.output.unwrap_or(Path::new("-")).display().to_string();
+        let model = model::opened(reader, name, context)?;
+        let report = self.check(&Opened::of(model, context)?, context)?;
+        if report.passed || to.despite_canary {
+            return Ok(report);
+        }
+        let failed = report.cases.iter().filter(|case| !case.passed());
+        let failures = failed.map(failure).collect();
+        Err(Failure::Canary { failures, report: Box::new(report) })
+    }
+}
+
+/// What differs in an answer, in the words of seed 001 §4.8.4.
+fn failure(case: &CaseReport) -> String {
+    let differs = match case.expected == case.found {
+        true => case.failures.join(", "),
+        false => format!("expected \"{}\" got \"{}\"", case.expected, case.found),
+    };
+    format!("Canary \"{}\" failed: {differs}", case.input)
+}
+
+/// A file that a canary names, from the canary's folder. Nothing of it is shown unless its SHA-256
+/// is the recorded one.
+fn read_input(folder: &Path, file: &str) -> Result<Vec<u8>> {
+    read_all(&folder.join(file))
+}
+
+fn read_all(path: &Path) -> Result<Vec<u8>> {
+    // A pipe or a device that a canary names could be read for ever.
+    let file = FileSource::open(path)?;
+    let len = file.len();
+    if len > LARGEST {
+        let message = format!("the file has {len} bytes, and {LARGEST} are read");
+        return Err(Error::memory(message).in_file(path.display()));
+    }
+    read_vec(&file, 0, len).map_err(|error| error.in_file(path.display()))
+}
+
+fn render_created(out: &mut dyn Write, report: &CreateReport<'_>) -> io::Result<()> {
+    writeln!(out, "{} -> {}", Escaped(report.file), Escaped(&report.canary))?;
+    for case in &report.cases {
+        writeln!(out, "  {}", Escaped::short(case.input))?;
+        if let Some(original) = case.original {
+            let original = Escaped(original);
+            writeln!(out, "    the model answers \"{original}\", which is not expected")?;
+        }
+    }
+    Ok(())
+}
+
+/// The layout of seed 001 §4.8.4.
+pub(in crate::commands) fn render(out: &mut dyn Write, report: &CanaryReport) -> io::Result<()> {
+    writeln!(out, "{BOLD}Canary Test Results:{BOLD:#}")?;
+    for case in &report.cases {
+        render_case(out, case)?;
+    }
+    let failed = report.cases.iter().filter(|case| !case.passed()).count();
+    match failed {
+        0 => writeln!(out, "\n{GOOD}PASS{GOOD:#}  {} of {0}", report.cases.len()),
+        _ => writeln!(out, "\n{BAD}FAIL{BAD:#}  {failed} of {}", report.cases.len()),
+    }
+}
+
+/// What a gate found, among other lines about an output.
+pub(in crate::commands) fn render_line(
+    out: &mut dyn Write,
+    report: &CanaryReport,
+) -> io::Result<()> {
+    let (count, failed) =
+        (report.cases.len(), report.cases.iter().filter(|case| !case.passed()).count());
+    match failed {
+        0 => writeln!(out, "  canary: {count} of {count} answers as expected"),
+        _ => writeln!(out, "  {BAD}canary: {failed} of {count} answers differ{BAD:#}"),
+    }
+}
+
+fn render_case(out: &mut dyn Write, case: &CaseReport) -> io::Result<()> {
+    let mark = |ok: bool| if ok { (GOOD, "✓") } else { (BAD, "✗") };
+    writeln!(out, "\nInput:     {}", Escaped::short(&case.input))?;
+    writeln!(out, "Expected:  \"{}\"", Escaped(&case.expected))?;
+    for (title, answer, ok) in [
+        ("Original: ", &case.original, case.original == case.expected),
+        ("Optimized:", &case.found, case.passed()),
+    ] {
+        let (style, mark) = mark(ok);
+        writeln!(out, "{title} \"{}\" {style}{mark}{style:#}", Escaped(answer))?;
+    }
+
+    let percent = |share: f64| format!("{:.1}%", 100.0 * share);
+    let figures = [
+        ("Token-level accuracy", case.token_accuracy.map(percent)),
+        ("Character error rate", case.character_error_rate.map(percent)),
+        ("Probability change", case.probability_change.map(|change| format!("{change:+.4}"))),
+        ("Cosine similarity", case.cosine.map(|cosine| format!("{cosine:.6}"))),
+    ];
+    for (title, figure) in figures {
+        if let Some(figure) = figure {
+            writeln!(out, "{title}: {figure}")?;
+        }
+    }
+    case.failures.iter().try_for_each(|failure| writeln!(out, "  {DIM}{}{DIM:#}", Escaped(failure)))
+}

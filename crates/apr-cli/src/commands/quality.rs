@@ -1,0 +1,392 @@
+//! `apr validate --quality`: models judged by their outputs (seed 001 §4.8.4).
+
+use std::io::{self, Write};
+use std::path::Path;
+
+use apr_core::counted;
+use apr_ops::tensors::{TensorsOptions, list};
+use apr_quality::{
+    ComparisonReport, DivergenceReport, ErrorRates, Estimate, LayerDrift, Percentile,
+    PerplexityReport, Sample, Subject, Thresholds, WindowOptions, Windows, built_in, compare,
+    divergence, perplexity, transcription_errors,
+};
+use apr_registry::Escaped;
+use apr_run::{RunOptions, Runner};
+use serde::Serialize;
+
+use super::run::{read_media, read_text};
+use super::running::{self, Opened};
+use crate::args::ValidateArgs;
+use crate::context::Context;
+use crate::failure::{Failure, Outcome};
+use crate::human;
+use crate::printer::{BAD, BOLD, DIM, GOOD, ODD};
+use crate::progress::Bar;
+
+/// Width of the rules that frame a report.
+const RULE: usize = 63;
+
+/// Judges one model by a text, or two by their outputs.
+pub(super) fn run(args: &ValidateArgs, context: &Context) -> Outcome {
+    match (&args.other, &args.text) {
+        (None, None) => Err(Failure::Usage(
+            "--quality compares two models, or takes --text FILE for the perplexity of one"
+                .to_owned(),
+        )),
+        (None, Some(text)) => one(args, text, context),
+        (Some(other), Some(text)) => predictions(args, other, text, context),
+        (Some(other), None) => outputs(args, other, context),
+    }
+}
+
+/// Perplexity of one model.
+#[derive(Serialize)]
+struct OneReport<'a> {
+    file: &'a str,
+    text: String,
+    #[serde(flatten)]
+    perplexity: PerplexityReport,
+}
+
+fn one(args: &ValidateArgs, text: &Path, context: &Context) -> Outcome {
+    let opened = Opened::new(&args.model, context)?;
+    let options = running::reading(context, 1);
+    let report = opened.with_runner(context, &options, |runner| {
+        let windows = windows(args, text, runner)?;
+        let part = runner.prepare()?;
+        Ok(perplexity(&part, &windows, &mut counting(context, windows.len()))?)
+    })?;
+    let report =
+        OneReport { file: opened.name(), text: text.display().to_string(), perplexity: report };
+    context.printer.report(&report, |out, report| {
+        writeln!(out, "{BOLD}Perplexity: {}{BOLD:#}", Escaped(report.file))?;
+        render_text(out, &report.text, &report.perplexity)?;
+        writeln!(out, "PPL = {}", estimate(report.perplexity.perplexity, 4))
+    })
+}
+
+fn windows(args: &ValidateArgs, text: &Path, runner: &Runner<'_>) -> Outcome<Windows> {
+    let text = read_text(text)?;
+    let tokenizer = runner.tokenizer()?.ok_or_else(|| {
+        let message = "the model has no tokenizer: put its tokenizer.json beside it";
+        apr_registry::Error::version(message)
+    })?;
+    let mut options = WindowOptions::default();
+    options.context = args.context;
+    options.chunks = args.chunks;
+    Ok(Windows::of_text(&text, &tokenizer, runner.facts(), options)?)
+}
+
+/// Refuses a model with another vocabulary: a prediction is of the token that has the same number.
+fn same_tokens(args: &ValidateArgs, text: &Path, a: &Windows, right: &Runner<'_>) -> Outcome {
+    // Without a tokenizer of its own a model is taken for what it was made of.
+    if right.tokenizer()?.is_none() || windows(args, text, right)?.tokens() == a.tokens() {
+        return Ok(());
+    }
+    let message = "the vocabularies differ: A and B split the text into different tokens, so that \
+                   their predictions can't be compared";
+    Err(Failure::Usage(message.to_owned()))
+}
+
+/// Moves a bar on, one step for each window or input.
+fn counting(context: &Context, total: usize) -> impl FnMut(usize) {
+    let bar = Bar::counting(&context.printer, total as u64);
+    move |done| bar.reached(done as u64)
+}
+
+/// Two models, ready to run.
+fn with_both<R>(
+    models: [&Opened; 2],
+    options: &RunOptions,
+    context: &Context,
+    then: impl FnOnce(&Runner<'_>, &Runner<'_>) -> Outcome<R>,
+) -> Outcome<R> {
+    models[0]
+        .with_runner(context, options, |a| models[1].with_runner(context, options, |b| then(a, b)))
+}
+
+/// How the predictions of B differ from those of A.
+#[derive(Serialize)]
+struct PredictionsReport<'a> {
+    a: &'a str,
+    b: &'a str,
+    text: String,
+    #[serde(flatten)]
+    divergence: DivergenceReport,
+}
+
+fn predictions(args: &ValidateArgs, other: &Path, text: &Path, context: &Context) -> Outcome {
+    let [a, b] = [Opened::new(&args.model, context)?, Opened::new(other, context)?];
+    let options = running::reading(context, 2);
+    let found = with_both([&a, &b], &options, context, |left, right| {
+        let windows = windows(args, text, left)?;
+        same_tokens(args, text, &windows, right)?;
+        let parts = [left.prepare()?, right.prepare()?];
+        let mut done = counting(context, windows.len());
+        Ok(divergence(&parts[0], &parts[1], &windows, &mut done)?)
+    })?;
+    let report = PredictionsReport {
+        a: a.name(),
+        b: b.name(),
+        text: text.display().to_string(),
+        divergence: found,
+    };
+    context.printer.report(&report, render_predictions)
+}
+
+/// A model in the table of a comparison.
+#[derive(Serialize)]
+struct ModelSummary {
+    file: String,
+    tensors: usize,
+    parameters: u64,
+    nonzero_parameters: u64,
+    bytes: u64,
+}
+
+/// The outputs of two models.
+#[derive(Serialize)]
+struct OutputsReport {
+    a: ModelSummary,
+    b: ModelSummary,
+    inputs: usize,
+    #[serde(flatten)]
+    comparison: ComparisonReport,
+    /// Of what B transcribes, where what A does is right.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error_rates: Option<ErrorRates>,
+}
+
+fn outputs(args: &ValidateArgs, other: &Path, context: &Context) -> Outcome {
+    let [a, b] = [Opened::new(&args.model, context)?, Opened::new(other, context)?];
+    let given = given(args, context)?;
+    let mut thresholds = Thresholds::default();
+    if let Some(most) = args.max_drift {
+        // The seed's bounds are five times apart.
+        thresholds.mean_l2 = most;
+        thresholds.max_l2 = 5.0 * most;
+    }
+
+    // What is said in tones and noise would say nothing of a model.
+    let transcribes = given.iter().any(|sample| sample.audio.is_some());
+    let mut options = running::reading(context, 2);
+    options.keeps_past = transcribes;
+    let (inputs, comparison, error_rates) =
+        with_both([&a, &b], &options, context, |left, right| {
+            let samples = if given.is_empty() { built_in(left)? } else { given };
+            let subjects = [Subject::of(left)?, Subject::of(right)?];
+            let mut done = counting(context, samples.len());
+            let found = compare(&subjects[0], &subjects[1], &samples, thresholds, &mut done)?;
+            let rates = match transcribes {
+                true => transcription_errors(left, right, &samples)?,
+                false => None,
+            };
+            Ok((samples.len(), found, rates))
+        })?;
+    let [a, b] = [summary(&a, context)?, summary(&b, context)?];
+    let report = OutputsReport { a, b, inputs, comparison, error_rates };
+    context.printer.report(&report, render_outputs)?;
+    if report.comparison.passed { Ok(()) } else { Err(Failure::Validation) }
+}
+
+/// The inputs of the command line.
+fn given(args: &ValidateArgs, context: &Context) -> Outcome<Vec<Sample>> {
+    let sample = |path: &std::path::PathBuf| {
+        Ok(Sample::of_file(&path.display().to_string(), read_media(path, context)?)?)
+    };
+    args.input.iter().map(sample).collect()
+}
+
+fn summary(opened: &Opened, context: &Context) -> Outcome<ModelSummary> {
+    let reader = &*opened.model().reader;
+    let options = TensorsOptions { stats: true, ..TensorsOptions::default() };
+    let total = reader.tensors().iter().filter_map(|info| info.byte_len().ok()).sum();
+    let bar = Bar::new(&context.printer, total);
+    let list = list(reader, opened.name(), &options, &context.pipeline()?, &bar)?;
+    let zeros = list.tensors.iter().filter_map(|row| row.stats.as_ref()).map(|stats| stats.zeros);
+    let parameters: u64 = list.tensors.iter().map(|row| row.elements).sum();
+    Ok(ModelSummary {
+        file: opened.name().to_owned(),
+        tensors: list.total,
+        parameters,
+        nonzero_parameters: parameters - zeros.sum::<u64>(),
+        bytes: reader.files().iter().map(|file| file.len).sum(),
+    })
+}
+
+fn estimate(found: Estimate, digits: usize) -> String {
+    format!("{:.digits$} ± {:.digits$}", found.value, found.error)
+}
+
+fn render_text(out: &mut dyn Write, text: &str, found: &PerplexityReport) -> io::Result<()> {
+    writeln!(
+        out,
+        "{DIM}{}: {} of {} tokens, {} scored{DIM:#}",
+        Escaped(text),
+        counted(found.chunks as u64, "window"),
+        found.context,
+        counted(found.scored as u64, "token")
+    )
+}
+
+/// The rows of `llama-perplexity --kl-divergence`.
+fn render_predictions(out: &mut dyn Write, report: &PredictionsReport<'_>) -> io::Result<()> {
+    let found = &report.divergence;
+    writeln!(
+        out,
+        "{BOLD}Prediction Comparison: {} vs {}{BOLD:#}",
+        Escaped(report.a),
+        Escaped(report.b)
+    )?;
+    render_text(out, &report.text, &found.base)?;
+    let section = |out: &mut dyn Write, title: &str| writeln!(out, "\n{BOLD}{title}{BOLD:#}");
+    let row =
+        |out: &mut dyn Write, title: &str, value: String| writeln!(out, "{title:<28} {value}");
+
+    section(out, "Perplexity (A = base, B = Q)")?;
+    row(out, "Mean PPL(Q)", estimate(found.other.perplexity, 6))?;
+    row(out, "Mean PPL(base)", estimate(found.base.perplexity, 6))?;
+    row(out, "Cor(ln(PPL(Q)), ln(PPL(b)))", format!("{:.2} %", 100.0 * found.correlation))?;
+    row(out, "Mean ln(PPL(Q)/PPL(base))", estimate(found.log_ratio, 6))?;
+    row(out, "Mean PPL(Q)/PPL(base)", estimate(found.ratio, 6))?;
+    row(out, "Mean PPL(Q)-PPL(base)", estimate(found.difference, 6))?;
+
+    section(out, "KL divergence (nats)")?;
+    let kl = &found.kl_divergence;
+    row(out, "Mean", estimate(kl.mean, 6))?;
+    row(out, "Maximum", format!("{:.6}", kl.max))?;
+    percentiles(out, &kl.percentiles, kl.median, |value| format!("{value:.6}"))?;
+    row(out, "Minimum", format!("{:.6}", kl.min))?;
+
+    section(out, "Probability of the right token")?;
+    let percent = |value: f64| format!("{:.3} %", 100.0 * value);
+    let both =
+        |found: Estimate| format!("{:.3} ± {:.3} %", 100.0 * found.value, 100.0 * found.error);
+    let change = &found.probability_change;
+    row(out, "Mean Δp", both(change.mean))?;
+    row(out, "Maximum", percent(change.max))?;
+    percentiles(out, &change.percentiles, change.median, percent)?;
+    row(out, "Minimum", percent(change.min))?;
+    row(out, "RMS Δp", both(found.probability_rms))?;
+    row(out, "Same top p", both(found.same_top))
+}
+
+fn percentiles(
+    out: &mut dyn Write,
+    found: &[Percentile],
+    median: f64,
+    text: impl Fn(f64) -> String,
+) -> io::Result<()> {
+    let (above, below): (Vec<Percentile>, Vec<Percentile>) =
+        found.iter().partition(|one| one.percent > 50.0);
+    let row = |out: &mut dyn Write, title: String, value: f64| {
+        writeln!(out, "{title:<28} {}", text(value))
+    };
+    above.iter().try_for_each(|one| row(out, format!("{:.1} %", one.percent), one.value))?;
+    row(out, "Median".to_owned(), median)?;
+    below.iter().try_for_each(|one| row(out, format!("{:.1} %", one.percent), one.value))
+}
+
+/// The layout of seed 001 §4.8.4.
+fn render_outputs(out: &mut dyn Write, report: &OutputsReport) -> io::Result<()> {
+    let rule = "═".repeat(RULE);
+    let (a, b) = (&report.a, &report.b);
+    writeln!(
+        out,
+        "{BOLD}Quality Comparison: {} vs {}{BOLD:#}\n{rule}",
+        Escaped(&a.file),
+        Escaped(&b.file)
+    )?;
+    writeln!(out, "{:<18} {:>14} {:>14} {:>10}", "", "Original", "Optimized", "Δ")?;
+    let rows = [
+        ("Tensor count", [a.tensors as u64, b.tensors as u64], human::count as fn(u64) -> String),
+        ("Total params", [a.parameters, b.parameters], human::metric),
+        ("Non-zero params", [a.nonzero_parameters, b.nonzero_parameters], human::metric),
+        ("Size", [a.bytes, b.bytes], human::bytes),
+    ];
+    for (title, [left, right], text) in rows {
+        writeln!(
+            out,
+            "{title:<18} {:>14} {:>14} {:>10}",
+            text(left),
+            text(right),
+            change(left, right)
+        )?;
+    }
+
+    let found = &report.comparison;
+    let inputs = counted(report.inputs as u64, "test input");
+    writeln!(out, "\nOutput Comparison ({inputs}):")?;
+    let limits = found.thresholds;
+    let bounds = [
+        ("Mean L2 distance", found.mean_l2, limits.mean_l2, found.mean_l2 <= limits.mean_l2),
+        ("Max L2 distance", found.max_l2, limits.max_l2, found.max_l2 <= limits.max_l2),
+        ("Cosine similarity", found.cosine, limits.cosine, found.cosine >= limits.cosine),
+    ];
+    for (title, value, limit, passes) in bounds {
+        let (style, mark) = verdict(passes);
+        writeln!(out, "{title}: {value:.4} (threshold: {limit}) {style}{mark}{style:#}")?;
+    }
+    let percent = |share: f64| format!("{:.1}%", 100.0 * share);
+    let shares = [
+        ("Same top prediction", found.same_top),
+        ("Word error rate", report.error_rates.map(|rates| rates.word)),
+        ("Character error rate", report.error_rates.map(|rates| rates.character)),
+    ];
+    for (title, share) in shares {
+        if let Some(share) = share {
+            writeln!(out, "{title}: {}", percent(share))?;
+        }
+    }
+    let worst = found.results.iter().max_by(|one, other| one.l2.total_cmp(&other.l2));
+    if let Some(worst) = worst {
+        writeln!(
+            out,
+            "{DIM}largest distance: {} at '{}'{DIM:#}",
+            Escaped::short(&worst.input),
+            Escaped::short(&worst.output)
+        )?;
+    }
+    if !found.unmatched.is_empty() {
+        let names: Vec<String> =
+            found.unmatched.iter().map(|name| Escaped::short(name).to_string()).collect();
+        writeln!(out, "{DIM}not compared, as one model has it alone: {}{DIM:#}", names.join(", "))?;
+    }
+
+    render_layers(out, &found.layers)?;
+    let (style, mark) = verdict(found.passed);
+    let text = match found.passed {
+        true => "Optimized model within quality tolerance",
+        false => "Optimized model outside quality tolerance",
+    };
+    writeln!(out, "\n{BOLD}VERDICT:{BOLD:#} {style}{mark}{style:#} - {text}\n{rule}")
+}
+
+fn render_layers(out: &mut dyn Write, layers: &[LayerDrift]) -> io::Result<()> {
+    if layers.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "\nLayer-by-layer drift:")?;
+    let highest = layers.iter().map(|layer| layer.l2).fold(0.0, f64::max);
+    layers.iter().try_for_each(|layer| {
+        let name = Escaped::short(&layer.layer);
+        match layer.l2 >= highest && highest > 0.0 {
+            true => writeln!(out, "{name}: {:.4} {ODD}⚠{ODD:#} (highest drift)", layer.l2),
+            false => writeln!(out, "{name}: {:.4} {GOOD}✓{GOOD:#}", layer.l2),
+        }
+    })
+}
+
+fn verdict(passes: bool) -> (anstyle::Style, &'static str) {
+    if passes { (GOOD, "✓ PASS") } else { (BAD, "✗ FAIL") }
+}
+
+/// A change in per cent; `0` for none.
+fn change(before: u64, after: u64) -> String {
+    if before == after {
+        return "0".to_owned();
+    }
+    #[expect(clippy::cast_precision_loss, reason = "for reading")]
+    let percent = 100.0 * (after as f64 - before as f64) / (before.max(1) as f64);
+    format!("{percent:+.0}%")
+}

@@ -1,0 +1,64 @@
+//! Models that a command runs in order to judge them.
+
+use std::path::Path;
+
+use apr_run::{Facts, RunOptions, Runner, with_runner};
+
+use super::run::terse_host;
+use crate::context::Context;
+use crate::failure::Outcome;
+use crate::model::{self, Model};
+
+/// A model that was opened to be run.
+pub(super) struct Opened {
+    model: Model,
+    facts: Facts,
+}
+
+impl Opened {
+    pub(super) fn new(path: &Path, context: &Context) -> Outcome<Self> {
+        Self::of(model::open_with_companions(path, context)?, context)
+    }
+
+    pub(super) fn of(model: Model, context: &Context) -> Outcome<Self> {
+        model.reader.warnings().iter().for_each(|warning| context.printer.warn(warning));
+        let facts = Facts::of(&*model.reader)?;
+        Ok(Self { model, facts })
+    }
+
+    /// As the user wrote it.
+    pub(super) fn name(&self) -> &str {
+        &self.model.name
+    }
+
+    pub(super) fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// Calls `then` with the model, ready to run.
+    pub(super) fn with_runner<R>(
+        &self,
+        context: &Context,
+        options: &RunOptions,
+        then: impl FnOnce(&Runner<'_>) -> Outcome<R>,
+    ) -> Outcome<R> {
+        let source = context.source(&*self.model.reader, &self.model.name)?;
+        let mut options = options.clone();
+        options.keeps_past = options.keeps_past && options.generates(&self.facts);
+        with_runner(&source, &self.facts, &options, &terse_host(context), then)
+    }
+}
+
+/// Options for a model whose texts are continued.
+pub(super) fn generating(context: &Context) -> RunOptions {
+    let mut options = RunOptions::default();
+    options.max_memory = context.max_memory();
+    options
+}
+
+/// Options for one of two models that read inputs as a whole.
+pub(super) fn reading(context: &Context, models: u64) -> RunOptions {
+    let mut options = RunOptions::reading();
+    options.max_memory = context.max_memory() / models;
+    options
+}

@@ -1,0 +1,222 @@
+//! `apr validate --quality`. Expected figures are NumPy's (`fixtures/quality/predictions.py`).
+
+use std::fs;
+
+use apr_testkit::locate;
+use serde_json::Value;
+
+use crate::support::Sandbox;
+
+/// Sign, exponent and two bits of the mantissa of a bfloat16, as `predictions.py` has them.
+const KEPT: u8 = 0xE0;
+
+/// tiny-llama, a coarser copy of it, and a text of sums.
+fn models() -> Sandbox {
+    let sandbox = Sandbox::new();
+    let read = |name: &str| fs::read(locate::fixture(name)).expect("the fixture");
+    for name in ["config.json", "model.safetensors", "tokenizer.json"] {
+        let bytes = read(&format!("tiny-llama/{name}"));
+        sandbox.write(&format!("llama/{name}"), &bytes);
+        sandbox.write(&format!("coarse/{name}"), coarse(name, bytes));
+    }
+    sandbox.with("sums.txt", read("quality/sums.txt"))
+}
+
+fn coarse(name: &str, mut bytes: Vec<u8>) -> Vec<u8> {
+    if name == "model.safetensors" {
+        let header = u64::from_le_bytes(bytes[..8].try_into().expect("8 bytes"));
+        let start = 8 + usize::try_from(header).expect("a small file");
+        bytes[start..].iter_mut().step_by(2).for_each(|low| *low &= KEPT);
+    }
+    bytes
+}
+
+/// Compares numbers of two JSON values, wherever the second has some.
+fn agree(found: &Value, expected: &Value, path: &str) {
+    match expected {
+        Value::Object(fields) => {
+            for (name, expected) in fields {
+                agree(&found[name], expected, &format!("{path}/{name}"));
+            }
+        }
+        Value::Array(items) => {
+            for (at, expected) in items.iter().enumerate() {
+                agree(&found[at]["value"], expected, &format!("{path}/{at}"));
+            }
+        }
+        expected => {
+            let [left, right] =
+                [found, expected].map(|value| value.as_f64().unwrap_or_else(|| panic!("{path}")));
+            let tolerance = 1e-4 * right.abs() + 2e-6;
+            assert!((left - right).abs() <= tolerance, "{path}: {left} and {right}");
+        }
+    }
+}
+
+#[test]
+fn predictions_are_compared_as_numpy_computes() {
+    let sandbox = models();
+    let text = fs::read_to_string(locate::fixture("quality/predictions.json")).expect("JSON");
+    let mut expected: Value = serde_json::from_str(&text).expect("JSON");
+    let line = ["validate", "llama", "coarse", "--quality", "--text", "sums.txt", "--context", "9"];
+    let report = sandbox.run(&[&line[..], &["--json"]].concat()).ok().json();
+    let [base, other] = ["base", "other"].map(|key| expected[key].take());
+    agree(&report["base"]["perplexity"], &base, "base");
+    agree(&report["other"]["perplexity"], &other, "other");
+    assert_eq!(report["base"]["scored"], expected["scored"].take());
+    agree(&report["same_top"]["value"], &expected["same_top"].take(), "same_top");
+    let rest = expected.as_object_mut().expect("an object");
+    rest.retain(|_, value| !value.is_null());
+    agree(&report, &expected, "");
+}
+
+#[test]
+fn the_perplexity_of_one_model_is_that_of_both() {
+    let sandbox = models();
+    let text = ["--quality", "--text", "sums.txt", "--context", "9"];
+    let one = sandbox.run(&[&["validate", "llama"][..], &text, &["--json"]].concat()).ok().json();
+    let line = [&["validate", "llama", "llama"][..], &text, &["--json"]].concat();
+    let both = sandbox.run(&line).ok().json();
+    assert_eq!(one["perplexity"], both["base"]["perplexity"]);
+    assert_eq!(both["base"], both["other"]);
+    let divergence = &both["kl_divergence"];
+    assert_eq!((&divergence["max"], &divergence["min"]), (&0.0.into(), &0.0.into()));
+    assert_eq!(both["same_top"]["value"], 1.0);
+}
+
+#[test]
+fn outputs_of_a_coarser_model_are_near_and_of_a_damaged_one_are_not() {
+    let sandbox = models();
+    let compare = |other: &str, more: &[&str]| {
+        sandbox.run(&[&["validate", "llama", other, "--quality"][..], more].concat())
+    };
+    let same = compare("llama", &["--json"]).ok().json();
+    assert_eq!((&same["max_l2"], &same["cosine"]), (&0.0.into(), &1.0.into()));
+
+    sandbox.run(&["quantize", "llama", "--type", "q8_0", "-o", "q8.gguf"]).ok();
+    let parts = ["Original", "Optimized", "Output Comparison (10 test inputs)", "VERDICT: ✓ PASS"];
+    compare("q8.gguf", &[]).ok().says(&parts);
+    compare("q8.gguf", &["--max-drift", "0.000001"]).fails(5, &["VERDICT: ✗ FAIL"]);
+
+    let mut bytes = sandbox.read("llama/model.safetensors");
+    let middle = bytes.len() / 2;
+    bytes[middle..middle + 20_000].iter_mut().skip(1).step_by(2).for_each(|high| *high ^= 0x80);
+    sandbox.write("coarse/model.safetensors", bytes);
+    compare("coarse", &[]).fails(5, &["VERDICT: ✗ FAIL"]);
+}
+
+#[test]
+fn what_can_not_be_compared_is_refused() {
+    let sandbox = models();
+    let text = |context: &str| {
+        let line = ["validate", "llama", "--quality", "--text", "sums.txt", "--context", context];
+        sandbox.run(&line)
+    };
+    for (context, says) in [("3", "four tokens"), ("1000", "context of"), ("0", "four tokens")] {
+        text(context).fails(2, &[says]);
+    }
+    sandbox.write("short.txt", "1+1=2");
+    let line = ["validate", "llama", "--quality", "--text", "short.txt"];
+    sandbox.run(&line).fails(2, &["give a longer text"]);
+
+    for line in [
+        &["validate", "llama", "--quality"][..],
+        &["validate", "llama", "coarse"],
+        &["validate", "llama", "--text", "sums.txt"],
+        &["validate", "llama", "coarse", "--quality", "--checksum"],
+    ] {
+        sandbox.run(line).fails(2, &[]);
+    }
+}
+
+/// The model with a norm of NaN.
+fn with_nan(sandbox: &Sandbox) {
+    let mut bytes = sandbox.read("llama/model.safetensors");
+    let header = u64::from_le_bytes(bytes[..8].try_into().expect("8 bytes"));
+    let start = 8 + usize::try_from(header).expect("a small file");
+    let json: Value = serde_json::from_slice(&bytes[8..start]).expect("a header");
+    let place = &json["model.norm.weight"]["data_offsets"][0];
+    let place = start + usize::try_from(place.as_u64().expect("an offset")).expect("small");
+    bytes[place..place + 2].copy_from_slice(&[0xC0, 0x7F]);
+    sandbox.write("nan/model.safetensors", bytes);
+    for name in ["config.json", "tokenizer.json"] {
+        sandbox.write(&format!("nan/{name}"), sandbox.read(&format!("llama/{name}")));
+    }
+}
+
+#[test]
+fn a_model_that_computes_nan_is_no_reference() {
+    let sandbox = models();
+    with_nan(&sandbox);
+    let text = ["--quality", "--text", "sums.txt", "--context", "9"];
+    let run =
+        |models: &[&str], more: &[&str]| sandbox.run(&[&["validate"][..], models, more].concat());
+    run(&["nan", "llama"], &["--quality"]).fails(4, &["E001", "of A is NaN or infinite"]);
+    run(&["nan"], &text).fails(4, &["E001", "logits are NaN"]);
+    run(&["nan", "llama"], &text).fails(4, &["E001", "A gives no probabilities in window 1"]);
+    run(&["llama", "nan"], &text).fails(4, &["E001", "B gives no probabilities in window 1"]);
+
+    // The damage is in B: it fails, and is compared.
+    run(&["llama", "nan"], &["--quality"]).fails(5, &["VERDICT: ✗ FAIL"]);
+
+    let create = ["canary", "create", "nan", "--prompt", "1+1=", "-o", "canary.json"];
+    sandbox.run(&create).fails(4, &["E001"]);
+    assert!(!sandbox.path("canary.json").exists());
+}
+
+#[test]
+fn vocabularies_that_differ_are_refused() {
+    let sandbox = models();
+    let tokenizer = String::from_utf8(sandbox.read("llama/tokenizer.json")).expect("JSON");
+    let swapped = tokenizer.replace("\"1\": 49", "\"1\": 50").replace("\"2\": 50", "\"2\": 49");
+    assert_ne!(tokenizer, swapped);
+    sandbox.write("coarse/tokenizer.json", swapped);
+    let text = ["--quality", "--text", "sums.txt", "--context", "9"];
+    let line = [&["validate", "llama", "coarse"][..], &text].concat();
+    sandbox.run(&line).fails(2, &["the vocabularies differ"]);
+
+    let mamba = locate::fixture("run/tiny-mamba").display().to_string();
+    let line = [&["validate", "llama", &mamba][..], &text].concat();
+    sandbox.run(&line).fails(2, &["the vocabularies differ", "B has 61 tokens"]);
+    let bert = locate::fixture("run/tiny-bert").display().to_string();
+    let line = [&["validate", &bert][..], &text].concat();
+    sandbox.run(&line).fails(4, &["E003", "this one has no logits"]);
+    sandbox.run(&["validate", "llama", &bert, "--quality"]).fails(2, &["no output in common"]);
+}
+
+#[test]
+fn models_of_every_kind_are_compared_on_inputs_that_fit() {
+    let sandbox = Sandbox::new();
+    for (name, says) in [
+        ("tiny-bert", &["at 'embedding'", "layers.1:"][..]),
+        ("tiny-clip", &["Same top prediction: 100.0%"]),
+        ("tiny-convnext", &["Same top prediction: 100.0%"]),
+        ("tiny-mamba", &["Same top prediction: "]),
+        ("tiny-qa", &["VERDICT: ✓ PASS"]),
+        ("tiny-vit", &["Same top prediction: 100.0%"]),
+        ("tiny-wav2vec2", &["Layer-by-layer drift:"]),
+        ("tiny-whisper", &["encoder_model/layers.1: ", "decoder_model/layers.1: "]),
+    ] {
+        let model = locate::fixture(&format!("run/{name}")).display().to_string();
+        let copy = format!("{name}.apr");
+        sandbox.run(&["convert", &model, "--precision", "bf16", "-o", &copy]).ok();
+        let line = ["validate", &model, &copy, "--quality"];
+        sandbox.run(&line).ok().says(&["Output Comparison (10 test inputs)"]).says(says);
+    }
+}
+
+#[test]
+fn what_a_whisper_writes_is_compared_word_by_word() {
+    let sandbox = Sandbox::new();
+    let model = locate::fixture("run/tiny-whisper").display().to_string();
+    let sound = locate::fixture("run/../sound").display().to_string();
+    let mut sounds = fs::read_dir(sound).expect("a folder").flatten().map(|entry| entry.path());
+    let wav = sounds.find(|path| path.extension().is_some_and(|end| end == "wav"));
+    let wav = wav.expect("a sound").display().to_string();
+    sandbox.run(&["convert", &model, "--precision", "bf16", "-o", "w.apr"]).ok();
+    let line = ["validate", &model, &model, "--quality", "--input", &wav, "--json"];
+    let same = sandbox.run(&line).ok().json();
+    assert_eq!(same["error_rates"], serde_json::json!({ "word": 0.0, "character": 0.0 }));
+    let line = ["validate", &model, "w.apr", "--quality", "--input", &wav];
+    sandbox.run(&line).ok().says(&["1 test input)", "Word error rate", "Character error rate"]);
+}
