@@ -75,6 +75,13 @@ pub(crate) fn run(steps: &mut Steps) {
             reference::check_damage(&target_dir().join("debug/apr"))
         });
     }
+    if llama_cpp.is_some()
+        && steps.run("llama.cpp's programs", reference::set_up_llama_programs).is_some()
+    {
+        steps.run("llama-perplexity finds the perplexity and divergence that apr finds", || {
+            reference::check_perplexity(&target_dir().join("debug/apr"))
+        });
+    }
     if llama_cpp.and(minilm).is_some() {
         steps.run("llama.cpp quantizes to the same files", || ask("apr-cli", "llama_cpp::"));
         steps.run("llama.cpp loads, runs and equals what apr writes", || {

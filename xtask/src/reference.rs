@@ -75,6 +75,20 @@ pub(crate) fn check_with_llama_cpp(apr: &Path) -> Outcome {
     run(program(python()).arg("xtask/interop/llama_cpp_check.py").arg(apr).arg(minilm()))
 }
 
+/// Builds llama.cpp's programs, or uses those of the folder that `APR_LLAMA_PROGRAMS` names.
+pub(crate) fn set_up_llama_programs() -> Outcome {
+    run(program(python()).arg("xtask/interop/llama_programs.py").arg(llama_programs()))
+}
+
+fn llama_programs() -> PathBuf {
+    std::env::var_os("APR_LLAMA_PROGRAMS").map_or_else(|| folder().join("llama.cpp"), PathBuf::from)
+}
+
+/// Lets llama-perplexity compute what `apr validate --quality --text` does.
+pub(crate) fn check_perplexity(apr: &Path) -> Outcome {
+    run(program(python()).arg("xtask/interop/perplexity_check.py").arg(apr).arg(llama_programs()))
+}
+
 /// Installs Hugging Face's client and a store that speaks S3.
 pub(crate) fn set_up_hub_client() -> Outcome {
     pip(&["install", "--requirement", "xtask/requirements-hub.txt"])
