@@ -115,8 +115,22 @@ fn hint(error: &Error, args: &[OsString]) -> Option<String> {
             let arg = text(ContextKind::InvalidArg)?;
             if arg.starts_with('-') { of_option(arg, args) } else { of_positional(arg, args) }
         }
+        ErrorKind::MissingRequiredArgument => of_missing(error, args),
         _ => None,
     }
+}
+
+/// Two models for the command that compares outputs only when it is asked to.
+fn of_missing(error: &Error, args: &[OsString]) -> Option<String> {
+    let Some(ContextValue::Strings(missing)) = error.get(ContextKind::InvalidArg) else {
+        return None;
+    };
+    let lacks_quality = missing.iter().any(|arg| arg == "--quality");
+    (command(args)? == "validate" && lacks_quality).then(|| {
+        "`apr validate` takes one model at a time; with --quality, two are compared by what they \
+         compute"
+            .to_owned()
+    })
 }
 
 fn find(table: &[(&[&str], &str)], typed: &str) -> Option<String> {
