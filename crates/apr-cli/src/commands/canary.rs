@@ -95,7 +95,7 @@ fn create(args: &CanaryCreateArgs, context: &Context) -> Outcome {
 /// Expects another answer than the model's.
 fn expect(case: &mut apr_quality::CanaryCase, wanted: &str) {
     if let Expected::Text { text, .. } = &case.expected
-        && text != wanted
+        && text.trim() != wanted.trim()
     {
         case.original = Some(text.clone());
         case.expected =

@@ -82,12 +82,24 @@ fn a_folder_is_checked_before_it_appears() {
 #[test]
 fn another_answer_may_be_expected_than_the_models() {
     let sandbox = recorded();
-    let line = ["canary", "create", "llama", "--prompt", "1+1=", "--expect", "3\n", "-o", "c.json"];
+    let line = ["canary", "create", "llama", "--prompt", "1+1=", "--expect", "3", "-o", "c.json"];
     sandbox.run(&line).ok();
     let line = ["canary", "check", "llama", "--canary", "c.json", "--json"];
     let report = sandbox.run(&line).fails(5, &[]).json();
     let case = &report["cases"][0];
-    assert_eq!((&case["original"], &case["character_error_rate"]), (&"2\n".into(), &0.5.into()));
+    assert_eq!((&case["original"], &case["character_error_rate"]), (&"2\n".into(), &1.0.into()));
+}
+
+#[test]
+fn white_space_around_an_answer_is_not_compared() {
+    let sandbox = recorded();
+    let line = ["canary", "create", "llama", "--prompt", "1+1=", "--expect", "2", "-o", "c.json"];
+    sandbox.run(&line).ok();
+    sandbox.write(
+        "c.json",
+        String::from_utf8(sandbox.read("c.json")).expect("JSON").replace("\"2\\n\"", "\" 2\""),
+    );
+    sandbox.run(&["canary", "check", "llama", "--canary", "c.json"]).ok().says(&["PASS"]);
 }
 
 #[test]

@@ -166,7 +166,8 @@ fn judge_text(report: &mut CaseReport, expected: &Expected, found: &Expected, mo
     };
     let Expected::Text { text, tokens, first } = found else { return };
 
-    let rate = error_rate(expected, text);
+    // Models differ in the spaces and line breaks that they end with, which nobody reads.
+    let rate = error_rate(expected.trim(), text.trim());
     report.character_error_rate = Some(rate);
     if rate > most.character_error_rate {
         report.failures.push(format!(
