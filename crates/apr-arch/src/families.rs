@@ -347,9 +347,9 @@ fn least((share, of): (usize, usize), total: usize) -> usize {
     total.saturating_mul(share).div_ceil(of).max(1)
 }
 
-/// How many of the tensors a guess is about: those whose names are paths of modules, where most are.
-/// Exporters of graphs leave values among the weights that they computed before, such as a mask
-/// `where`, and these say nothing of the family.
+/// How many of the tensors a guess is about: those whose names are paths of modules, where most
+/// are. Exporters of graphs leave values among the weights that they computed before, such as a
+/// mask `where`, and these say nothing of the family.
 fn modules(tensors: &[TensorInfo]) -> usize {
     let paths = tensors.iter().filter(|info| is_path_of_module(&info.name)).count();
     if paths * 2 > tensors.len() { paths } else { tensors.len() }
@@ -541,8 +541,8 @@ mod tests {
         }
     }
 
-    /// What each tensor of an encoder that was exported alone is, and how many are missing: of other
-    /// parts, and of its own.
+    /// What each tensor of an encoder that was exported alone is, and how many are missing: of
+    /// other parts, and of its own.
     fn of_encoder(family: &str, names: &[&str]) -> (Vec<Option<String>>, [usize; 2]) {
         let named = |name: &&str| TensorInfo {
             name: (*name).to_owned(),

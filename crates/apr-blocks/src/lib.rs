@@ -47,7 +47,8 @@ pub struct GraphOptions {
     pub past: bool,
     /// Version of ONNX's operators.
     pub opset: i64,
-    /// What is kept of earlier tokens by attention whose keys and values are made of a short vector.
+    /// What is kept of earlier tokens by attention whose keys and values are made of a short
+    /// vector.
     pub latent_cache: LatentCache,
     /// What the head is for: a task as Optimum names it, such as `text-generation-with-past`, which
     /// stands for `past` too; or the end of a class, such as `CausalLM`; no text for no head.
@@ -63,9 +64,9 @@ pub struct GraphOptions {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LatentCache {
-    /// `key` is the short vector of a token, `[batch, 1, tokens, rank]`, and `value` the part of its
-    /// key that is rotated, as transformers 5 keeps them: for DeepSeek-V3, 71 times smaller than keys
-    /// and values of all heads.
+    /// `key` is the short vector of a token, `[batch, 1, tokens, rank]`, and `value` the part of
+    /// its key that is rotated, as transformers 5 keeps them: for DeepSeek-V3, 71 times smaller
+    /// than keys and values of all heads.
     #[default]
     Latents,
     /// Keys and values of every head, as transformers 4 keeps them, and as Optimum's
@@ -112,8 +113,8 @@ pub struct Part {
 pub struct Graphs {
     /// One, or several where an encoder and a decoder run apart.
     pub parts: Vec<Part>,
-    /// The cache of multi-head latent attention, where the model has such attention and takes earlier
-    /// keys and values.
+    /// The cache of multi-head latent attention, where the model has such attention and takes
+    /// earlier keys and values.
     pub latent_cache: Option<LatentCache>,
     /// Canonical names of the checkpoint's tensors that none of them uses.
     pub unused: Vec<String>,

@@ -47,8 +47,8 @@ impl Model {
     }
 
     /// Runs a payload through this model and another one, value by value, and returns where they
-    /// part and which weights to look at; `warn` receives warnings. `blame` is the number of weights
-    /// of the other model that are swapped for this one's, one at a time.
+    /// part and which weights to look at; `warn` receives warnings. `blame` is the number of
+    /// weights of the other model that are swapped for this one's, one at a time.
     ///
     /// ```
     /// use apr::run::RunOptions;

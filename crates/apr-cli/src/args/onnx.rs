@@ -25,7 +25,8 @@ pub(crate) struct OnnxArgs {
     /// transformers.js loads it; implies --with-past
     #[arg(long, hide_short_help = true)]
     pub(crate) merged: bool,
-    /// Key-value cache of multi-head latent attention (DeepSeek), for --with-past [default: latents]
+    /// Key-value cache of multi-head latent attention (DeepSeek), for --with-past
+    /// [default: latents]
     #[arg(long, hide_short_help = true, value_enum, value_name = "FORM")]
     pub(crate) latent_cache: Option<LatentCache>,
     /// What the head is for: a task as Optimum names it (text-generation-with-past, fill-mask,

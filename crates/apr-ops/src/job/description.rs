@@ -93,8 +93,8 @@ impl Job {
             ),
             (
                 !self.graph.is_empty() && self.computes() == Computes::Nothing,
-                "--opset, --with-past, --merged, --latent-cache, --task and --matmul-nbits are about \
-                 what a model computes, and the output does not say that",
+                "--opset, --with-past, --merged, --latent-cache, --task and --matmul-nbits are \
+                 about what a model computes, and the output does not say that",
             ),
             (
                 quantize.is_some() && dequantize.is_some(),

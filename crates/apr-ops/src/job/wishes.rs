@@ -21,8 +21,8 @@ pub struct GraphWishes {
     /// What the head is for, by Optimum's name of the task or as `CausalLM`; `None`: as the
     /// configuration says.
     pub task: Option<String>,
-    /// What is kept of earlier tokens by attention whose keys and values are made of a short vector;
-    /// `None`: that vector.
+    /// What is kept of earlier tokens by attention whose keys and values are made of a short
+    /// vector; `None`: that vector.
     pub latent_cache: Option<LatentCache>,
     /// How quantized tensors stay quantized.
     pub blocks: Blocks,
