@@ -2,7 +2,7 @@
 
 use clap::{Arg, Command};
 
-/// A command line, and what it does.
+/// A command line and its purpose.
 type Example = (&'static str, &'static str);
 
 /// By the words of the command.
@@ -10,56 +10,59 @@ const EXAMPLES: [(&str, &[Example]); 44] = [
     (
         "",
         &[
-            ("apr inspect model.gguf", "what a model is; reads no weights"),
+            ("apr inspect model.gguf", "show family, size, dtypes and metadata; reads no weights"),
             (
                 "apr import llama-folder -o llama.apr",
-                "pack a Hugging Face folder, and check every tensor",
+                "pack a Hugging Face folder into one file, and validate every tensor",
             ),
             (
                 "apr quantize llama.apr --type q4_k_m -o llama.gguf",
-                "blocks of 4 bits, with llama.cpp's bytes",
+                "quantize to 4-bit blocks, as llama-quantize does",
             ),
         ],
     ),
     (
         "inspect",
         &[
-            ("apr inspect model.safetensors", "family, size, dtypes, metadata"),
+            ("apr inspect model.safetensors", "show family, size, dtypes and metadata"),
             (
                 "apr inspect hf://openai/whisper-tiny",
-                "a model on a hub; only its header is fetched",
+                "inspect a model on a hub; fetches the header only",
             ),
-            ("apr inspect *.gguf --quantization", "how several models are quantized"),
-            ("apr inspect model.apr --json", "the same for programs"),
+            ("apr inspect *.gguf --quantization", "compare the quantization of several models"),
+            ("apr inspect model.apr --json", "print the report as JSON"),
         ],
     ),
     (
         "tensors",
         &[
-            ("apr tensors model.gguf --filter attn_q --stats", "statistics of some tensors"),
-            ("apr tensors model.apr --hist norm.weight", "the distribution of one"),
-            ("apr tensors model.apr --values 'lm_head.weight[0:4, -3:]'", "values of a part"),
+            (
+                "apr tensors model.gguf --filter attn_q --stats",
+                "statistics of the tensors whose names match",
+            ),
+            ("apr tensors model.apr --hist norm.weight", "histogram of one tensor"),
+            ("apr tensors model.apr --values 'lm_head.weight[0:4, -3:]'", "values of a slice"),
         ],
     ),
     (
         "validate",
         &[
-            ("apr validate model.apr", "all checks, in one read"),
+            ("apr validate model.apr", "run all checks"),
             (
                 "apr validate model.safetensors --nan-check --strict",
-                "one check, and fail on warnings",
+                "run one check, and exit with 5 on warnings",
             ),
             (
                 "apr validate model.apr small.gguf --quality",
-                "compare outputs on ten inputs; exit 5 when they are too far apart",
+                "compare outputs on ten inputs; exit with 5 beyond the tolerance",
             ),
             (
                 "apr validate model.apr small.gguf --quality --text wiki.txt",
-                "perplexity and KL divergence, as llama-perplexity has them",
+                "measure perplexity and KL divergence, as llama-perplexity does",
             ),
             (
                 "apr validate pytorch_model.bin --sarif found.sarif",
-                "what a pickle would run, for a code scanner",
+                "report code in a pickle as SARIF",
             ),
         ],
     ),
@@ -68,9 +71,9 @@ const EXAMPLES: [(&str, &[Example]); 44] = [
         &[
             (
                 "apr canary create model.apr --prompt \"12+34=\" -o canary.json",
-                "record what the model answers",
+                "record the model's answer",
             ),
-            ("apr canary check small.gguf --canary canary.json", "exit 5 when an answer differs"),
+            ("apr canary check small.gguf --canary canary.json", "exit with 5 if an answer differs"),
         ],
     ),
     (
@@ -78,11 +81,11 @@ const EXAMPLES: [(&str, &[Example]); 44] = [
         &[
             (
                 "apr canary create whisper --input speech.wav -o canary.json",
-                "a transcription; the file is named with its SHA-256",
+                "record a transcription, and the SHA-256 of the audio",
             ),
             (
                 "apr canary create model.apr --prompt 2+2= --expect 4 -o canary.json",
-                "expect another answer than the model's own",
+                "expect an answer other than the model's own",
             ),
         ],
     ),
@@ -90,54 +93,57 @@ const EXAMPLES: [(&str, &[Example]); 44] = [
         "canary check",
         &[(
             "apr canary check small.gguf --canary canary.json --json",
-            "answers, error rates and failures for programs",
+            "print answers, error rates and failures as JSON",
         )],
     ),
     (
         "scan",
         &[
-            ("apr scan checkpoint.pt", "what loading it would run; nothing of it is run"),
-            ("apr scan downloads --sarif -", "a folder, for a code scanner"),
+            ("apr scan checkpoint.pt", "scan one checkpoint; nothing in it is run"),
+            ("apr scan downloads --sarif -", "scan a folder, and write SARIF to standard output"),
         ],
     ),
     (
         "diff",
         &[
-            ("apr diff model.apr model.gguf", "what differs, and what a type rounds"),
-            ("apr diff a.apr b.apr --read --exit-code", "compare bytes; exit 5 when they differ"),
-            ("apr diff a.apr b.safetensors --max-l2 1.0", "a gate on the distance"),
+            ("apr diff model.apr model.gguf", "compare a model with its conversion"),
+            (
+                "apr diff a.apr b.apr --read --exit-code",
+                "compare values even where digests agree; exit with 5 on a difference",
+            ),
+            ("apr diff a.apr b.safetensors --max-l2 1.0", "exit with 5 beyond a distance"),
         ],
     ),
     (
         "debug",
         &[
-            ("apr debug broken.apr", "what can be said of a file that does not open"),
-            ("apr debug model.apr --hex --tensor norm.weight", "the first bytes of a tensor"),
+            ("apr debug broken.apr", "analyse a file that does not open"),
+            ("apr debug model.apr --hex --tensor norm.weight", "dump the first bytes of a tensor"),
         ],
     ),
     (
         "lint",
         &[
-            ("apr lint model.apr", "what could be better"),
-            ("apr lint llama-folder --strict", "exit 5 when there is a warning"),
+            ("apr lint model.apr", "check best practices"),
+            ("apr lint llama-folder --strict", "exit with 5 on warnings"),
         ],
     ),
     (
         "explain",
         &[
-            ("apr explain model.gguf", "what kind of model it is"),
-            ("apr explain model.apr --tensor norm.weight", "what a tensor is for"),
-            ("apr explain E002", "what an error means"),
+            ("apr explain model.gguf", "explain a model's architecture"),
+            ("apr explain model.apr --tensor norm.weight", "explain the purpose of a tensor"),
+            ("apr explain E002", "explain an error code"),
         ],
     ),
     (
         "graph",
         &[
-            ("apr graph llama-folder", "the structure as a tree; repeated layers are one row"),
-            ("apr graph model.onnx --format svg -o model.svg", "a picture"),
+            ("apr graph llama-folder", "print the graph as a tree; repeated layers are one row"),
+            ("apr graph model.onnx --format svg -o model.svg", "draw the graph as an image"),
             (
                 "apr graph model.onnx --node /encoder/layer.0/attention/MatMul",
-                "one node, and what it touches",
+                "show one node with its inputs and outputs",
             ),
         ],
     ),
@@ -146,37 +152,37 @@ const EXAMPLES: [(&str, &[Example]); 44] = [
         &[
             (
                 "apr tokenize llama.gguf --prompt \"Once upon a time\"",
-                "ids, tokens and their places",
+                "print ids, tokens and byte offsets",
             ),
-            ("apr tokenize tiny-llama --tokens 256,49,50 --decode", "the text of ids"),
+            ("apr tokenize tiny-llama --tokens 256,49,50 --decode", "decode token ids"),
             (
                 "apr tokenize model.apr --input text.txt --no-special-tokens --json",
-                "without the tokens that begin and end a text",
+                "tokenize a file without special tokens",
             ),
         ],
     ),
     (
         "run",
         &[
-            ("apr run model.onnx --input pixels.npy", "one array in, arrays out"),
+            ("apr run model.onnx --input pixels.npy", "run an ONNX model on one array"),
             (
                 "apr run model.onnx -i input_ids=ids.json -i attention_mask=mask.json --json",
-                "several, as JSON",
+                "run it on named inputs, and print the outputs as JSON",
             ),
-            ("apr run llama.gguf --prompt \"Once upon a time\"", "a text that goes on"),
+            ("apr run llama.gguf --prompt \"Once upon a time\"", "generate text"),
+            ("apr run chat.gguf --prompt \"What is a llama?\" --chat", "answer a chat message"),
+            ("apr run MiniLM --prompt \"a text\" -o vector.npy", "embed a text"),
             (
-                "apr run chat.gguf --prompt \"What is a llama?\" --chat",
-                "an answer, by the model's chat template",
+                "apr run whisper-tiny --input speech.mp3 --timestamps",
+                "transcribe speech with timestamps",
             ),
-            ("apr run MiniLM --prompt \"a text\" -o vector.npy", "a vector"),
-            ("apr run whisper-tiny --input speech.mp3 --timestamps", "what is said, and when"),
             (
                 "apr run whisper-tiny --input speech.mp3 --want features -o mel.npy",
-                "the log-mel spectrogram that goes in",
+                "write the log-mel spectrogram of the input",
             ),
             (
                 "apr run clip --input cat.jpg --prompt \"a cat\" --prompt \"a dog\"",
-                "which text fits",
+                "classify an image against texts (zero-shot)",
             ),
         ],
     ),
@@ -186,91 +192,91 @@ const EXAMPLES: [(&str, &[Example]); 44] = [
             ("apr trace llama.gguf --prompt \"Once upon a time\"", "time and memory of each block"),
             (
                 "apr trace llama.gguf --prompt \"Once upon a time\" --detect-anomalies",
-                "what healthy models do not do",
+                "find NaN, explosions, dead neurons and repetition",
             ),
             (
                 "apr trace llama llama-q4.gguf --diff --prompt \"Once upon a time\"",
-                "where two models part, and which weights to look at",
+                "find the step where two models diverge, and its weights",
             ),
             (
                 "apr trace whisper-tiny --input speech.wav --trace-payload",
-                "what every step makes, and what is predicted",
+                "activations, attention and predictions of every step",
             ),
             (
                 "apr trace MiniLM --prompt \"a text\" --export trace.perfetto",
-                "every operator on a time line, for ui.perfetto.dev",
+                "a timeline of every operator, for ui.perfetto.dev",
             ),
             (
                 "apr trace vit --input cat.jpg --dump-activations activations",
-                "every activation as .npy",
+                "write every activation as .npy",
             ),
         ],
     ),
     (
         "import",
         &[
+            ("apr import llama-folder -o llama.apr", "pack weights, configuration and tokenizer"),
             (
-                "apr import llama-folder -o llama.apr",
-                "weights, configuration and tokenizer in one file",
+                "apr import model.safetensors -o model.apr --quantize q8_0",
+                "quantize while importing",
             ),
-            ("apr import model.safetensors -o model.apr --quantize q8_0", "quantized on the way"),
             (
                 "apr import checkpoint.pt -o model.apr --prefix state_dict.",
-                "a part of a checkpoint",
+                "import one state dict of a training checkpoint",
             ),
         ],
     ),
     (
         "convert",
         &[
-            ("apr convert model.safetensors -o model.gguf", "the extension says the format"),
+            ("apr convert model.safetensors -o model.gguf", "convert by extension"),
             (
                 "apr convert model.apr -o small.apr --precision bf16 --compress",
-                "other floats, compressed without loss",
+                "cast to bf16, and compress without loss",
             ),
-            ("apr convert model.gguf -o back.safetensors --dequantize f16", "blocks as floats"),
+            ("apr convert model.gguf -o back.safetensors --dequantize f16", "dequantize"),
         ],
     ),
     (
         "quantize",
         &[
-            ("apr quantize model.safetensors --type q4_k_m -o model.gguf", "a mix of K-quants"),
+            (
+                "apr quantize model.safetensors --type q4_k_m -o model.gguf",
+                "quantize with a mix of K-quants",
+            ),
             (
                 "apr quantize model.apr -t q8_0 -o q.apr --max-drift 0.01",
-                "write nothing if it costs too much",
+                "fail if the quantization error is too large",
             ),
             (
                 "apr quantize llama-folder -t q4_k_m --imatrix imatrix.gguf -o q.gguf",
-                "weighed by an importance matrix",
+                "use an importance matrix",
             ),
         ],
     ),
     (
         "export",
         &[
-            ("apr export model.apr -o folder", "a folder as transformers load it"),
+            ("apr export model.apr -o folder", "write a folder that transformers loads"),
             (
                 "apr export model.gguf --format safetensors --dequantize f16 -o folder",
-                "from blocks to floats",
+                "dequantize a GGUF file into such a folder",
             ),
         ],
     ),
     (
         "keygen",
         &[
-            ("apr keygen -o signing.pem", "to sign with; signing.pem.pub is for others"),
-            ("apr keygen --for encryption -o anna.pem", "to receive encrypted models"),
+            ("apr keygen -o signing.pem", "key pair for signing: signing.pem and signing.pem.pub"),
+            ("apr keygen --for encryption -o anna.pem", "key pair for encryption"),
         ],
     ),
-    (
-        "sign",
-        &[("apr sign model.apr --key signing.pem", "in place, without reading the weights again")],
-    ),
+    ("sign", &[("apr sign model.apr --key signing.pem", "sign in place; reads no weights")]),
     (
         "verify",
         &[(
             "apr verify model.apr --trusted signing.pem.pub",
-            "who signed it, and that no byte was changed since",
+            "verify the signature and every tensor",
         )],
     ),
     (
@@ -278,81 +284,84 @@ const EXAMPLES: [(&str, &[Example]); 44] = [
         &[
             (
                 "apr encrypt model.apr -o sealed.apr --recipient anna.pem.pub",
-                "for the owner of a key",
+                "encrypt for a recipient",
             ),
             (
                 "apr encrypt model.apr -o sealed.apr --password-file -",
-                "for a password from standard input",
+                "encrypt with a password from standard input",
             ),
         ],
     ),
-    ("decrypt", &[("apr decrypt sealed.apr -o model.apr --key anna.pem", "with the private key")]),
+    (
+        "decrypt",
+        &[("apr decrypt sealed.apr -o model.apr --key anna.pem", "decrypt with a private key")],
+    ),
     (
         "license issue",
         &[(
             "apr license issue model.apr --licensee Anna --expires 2027-01-31 --key signing.pem",
-            "for a person, until a day",
+            "issue a licence to a person until a date",
         )],
     ),
-    ("license show", &[("apr license show model.apr", "what it says")]),
+    ("license show", &[("apr license show model.apr", "show the licence")]),
     (
         "license check",
         &[(
             "apr license check model.apr --trusted signing.pem.pub --licensee Anna",
-            "whether it covers this use",
+            "check that the licence covers a user",
         )],
     ),
     (
         "edit",
         &[
-            ("apr edit model.apr --set license=mit", "metadata, in place"),
-            ("apr edit model.apr --chat-template template.jinja", "another chat template"),
-            ("apr edit model.apr --drop 'vision.*' -o text.apr", "a copy without some tensors"),
+            ("apr edit model.apr --set license=mit", "set metadata in place"),
+            ("apr edit model.apr --chat-template template.jinja", "replace the chat template"),
+            (
+                "apr edit model.apr --drop 'vision.*' -o text.apr",
+                "write a copy without some tensors",
+            ),
         ],
     ),
-    ("upgrade", &[("apr upgrade old.apr new.apr", "a file of today, with the same weights")]),
+    ("upgrade", &[("apr upgrade old.apr new.apr", "rewrite an old file in the current format")]),
     (
         "shard",
         &[(
             "apr shard model.apr --size 5GB -o parts.apr",
-            "parts-00001-of-00004.apr ..., and a manifest",
+            "write parts-00001-of-00004.apr ... and the manifest parts.apr",
         )],
     ),
-    ("join", &[("apr join parts.apr -o model.apr", "the file that it was")]),
+    ("join", &[("apr join parts.apr -o model.apr", "join the shards of a manifest")]),
     (
         "plan",
         &[
             (
                 "apr plan --parts 8 -o plan.json quantize llama.apr -t q4_k_m -o small.apr",
-                "a job in 8 parts",
+                "plan a job in 8 parts",
             ),
             (
                 "apr plan --max-part 5GB -o plan.json convert hf://org/llama -o llama.apr",
-                "each reads its ranges only",
+                "limit the size of each part",
             ),
         ],
     ),
-    ("run-part", &[("apr run-part plan.json 0", "the first part; a second time, it is skipped")]),
-    (
-        "finish",
-        &[(
-            "apr finish plan.json",
-            "check all parts, and write the manifest; or what is still to do",
-        )],
-    ),
+    ("run-part", &[("apr run-part plan.json 0", "run the first part")]),
+    ("finish", &[("apr finish plan.json", "check all parts, and write the manifest")]),
     (
         "watermark embed",
         &[(
             "apr watermark embed model.apr -o annas.apr --id anna-2026 --key secret",
-            "a copy that says whose it is",
+            "mark a copy with the id of its recipient",
         )],
     ),
-    ("watermark detect", &[("apr watermark detect leaked.gguf --key secret", "whose copy it was")]),
+    (
+        "watermark detect",
+        &[("apr watermark detect leaked.gguf --key secret", "read the id of a leaked copy")],
+    ),
     (
         "ls",
         &[
-            ("apr ls hf://openai/whisper-tiny", "the files of a repository, and what they are"),
-            ("apr ls model.gguf", "the tensors of a model"),
+            ("apr ls hf://openai/whisper-tiny", "list the files of a repository"),
+            ("apr ls model.gguf", "list the tensors of a model"),
         ],
     ),
     (
@@ -360,32 +369,35 @@ const EXAMPLES: [(&str, &[Example]); 44] = [
         &[
             (
                 "apr download hf://openai/whisper-tiny",
-                "one model, into the cache that Python's client uses too",
+                "download one model into the Hugging Face cache",
             ),
-            ("apr download hf://org/model --file model-Q8_0.gguf", "one of several models"),
+            (
+                "apr download hf://org/model --file model-Q8_0.gguf",
+                "download one file of a repository with several models",
+            ),
         ],
     ),
-    ("cache info", &[("apr cache info", "where it is and what it holds")]),
+    ("cache info", &[("apr cache info", "show location and contents")]),
     (
         "cache clear",
         &[
-            ("apr cache clear --older 30d --dry-run", "what was not used for a month"),
-            ("apr cache clear hf://openai/whisper-tiny", "one model"),
+            ("apr cache clear --older 30d --dry-run", "show what was not used for 30 days"),
+            ("apr cache clear hf://openai/whisper-tiny", "remove one model"),
         ],
     ),
-    ("cache verify", &[("apr cache verify", "every file against its digest")]),
+    ("cache verify", &[("apr cache verify", "verify every file against its digest")]),
     (
         "completions",
         &[
             (
                 "apr completions bash > ~/.local/share/bash-completion/completions/apr",
-                "for bash, from the next shell on",
+                "install for bash",
             ),
-            ("apr completions fish > ~/.config/fish/completions/apr.fish", "for fish"),
-            ("apr completions zsh > ~/.zfunc/_apr", "for zsh, where ~/.zfunc is in fpath"),
+            ("apr completions fish > ~/.config/fish/completions/apr.fish", "install for fish"),
+            ("apr completions zsh > ~/.zfunc/_apr", "install for zsh, with ~/.zfunc in fpath"),
         ],
     ),
-    ("man", &[("apr man ~/.local/share/man/man1", "then: man apr")]),
+    ("man", &[("apr man ~/.local/share/man/man1", "write the manual pages")]),
 ];
 
 /// The examples of a command, by its words after `apr`.
@@ -461,6 +473,40 @@ mod tests {
             _ => vec![part.to_owned()],
         });
         words.collect()
+    }
+
+    /// Lines that begin with `apr` in the `sh` and `console` blocks of a page.
+    fn commands_of(page: &str) -> Vec<&str> {
+        let mut is_shell = false;
+        let mut lines = Vec::new();
+        for line in page.lines() {
+            if line.starts_with("```") {
+                is_shell = ["```sh", "```console"].contains(&line);
+            } else if is_shell {
+                lines.push(line.strip_prefix("$ ").unwrap_or(line));
+            }
+        }
+        lines.retain(|line| line.starts_with("apr "));
+        lines
+    }
+
+    #[test]
+    fn every_command_of_the_documentation_can_be_typed() {
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let pages = ["docs", "docs/commands"]
+            .into_iter()
+            .flat_map(|folder| std::fs::read_dir(root.join(folder)).expect("a folder"));
+        let pages = pages.map(|page| page.expect("a page").path());
+        let pages = pages.filter(|page| page.extension().is_some_and(|name| name == "md"));
+        for page in pages.chain([root.join("README.md")]) {
+            let text = std::fs::read_to_string(&page).expect("a page");
+            for line in commands_of(&text) {
+                let line = line.split(" #").next().unwrap_or_default();
+                let words = words_of(line.split(['>', '|']).next().unwrap_or_default());
+                let parsed = Cli::command_with_help().try_get_matches_from(words);
+                assert!(parsed.is_ok(), "{}: {line}: {}", page.display(), parsed.unwrap_err());
+            }
+        }
     }
 
     #[test]

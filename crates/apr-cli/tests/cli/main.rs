@@ -9,6 +9,7 @@ mod cluster;
 mod configurations;
 mod container;
 mod diff;
+mod documentation;
 mod edit;
 mod encryption;
 mod falsification;
