@@ -73,7 +73,10 @@ const EXAMPLES: [(&str, &[Example]); 44] = [
                 "apr canary create model.apr --prompt \"12+34=\" -o canary.json",
                 "record the model's answer",
             ),
-            ("apr canary check small.gguf --canary canary.json", "exit with 5 if an answer differs"),
+            (
+                "apr canary check small.gguf --canary canary.json",
+                "exit with 5 if an answer differs",
+            ),
         ],
     ),
     (
@@ -488,6 +491,15 @@ mod tests {
         }
         lines.retain(|line| line.starts_with("apr "));
         lines
+    }
+
+    #[test]
+    fn every_command_is_in_the_table_of_tasks() {
+        let page = include_str!("../../../../docs/commands.md");
+        for command in Cli::command_with_help().get_subcommands() {
+            let name = command.get_name();
+            assert!(page.contains(&format!("`{name}`")), "docs/commands.md does not have {name}");
+        }
     }
 
     #[test]
