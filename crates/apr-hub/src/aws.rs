@@ -42,11 +42,11 @@ pub(crate) enum Asker {
 impl fmt::Display for Asker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Key(credentials) => write!(f, "the key of {} was used", credentials.origin),
+            Self::Key(credentials) => write!(f, "used the key of {}", credentials.origin),
             Self::Anyone(Some(why)) => f.write_str(why),
-            Self::Anyone(None) => f.write_str(
-                "no key was used: AWS_ACCESS_KEY_ID is not set, and no profile has a key",
-            ),
+            Self::Anyone(None) => {
+                f.write_str("no key used: AWS_ACCESS_KEY_ID is not set, and no profile has a key")
+            }
         }
     }
 }
@@ -120,9 +120,8 @@ impl Profile {
     /// # Errors
     /// E001 for one half of a key.
     pub(crate) fn asker(&self) -> Result<Asker> {
-        let half = |have: &str, lack: &str| {
-            Error::format(format!("{have} is set, and {lack} is not: a key has both"))
-        };
+        let half =
+            |have: &str, lack: &str| Error::format(format!("{have} is set, but {lack} is not"));
         let names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY");
         match (variable(names.0), variable(names.1)) {
             (Some(key), Some(secret)) => {
@@ -160,9 +159,8 @@ impl Profile {
         let setting = ELSEWHERE.into_iter().find(|key| self.setting(key).is_some())?;
         let name = &self.name;
         Some(format!(
-            "no key was used: the profile '{name}' gets its key by {setting}, which apr does not \
-             do; set the variables that `aws configure export-credentials --profile {name} \
-             --format env` prints"
+            "no key used: {setting} of the profile '{name}' is not supported; set the variables \
+             that `aws configure export-credentials --profile {name} --format env` prints"
         ))
     }
 }

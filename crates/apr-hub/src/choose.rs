@@ -12,7 +12,7 @@ use apr_core::{Error, IoCause, Result};
 use globset::{Glob, GlobSet, GlobSetBuilder};
 
 use crate::hub::{RemoteFile, did_you_mean};
-use crate::nearest::nearest;
+use apr_view::nearest;
 
 /// What the user says about which files are meant.
 #[derive(Debug, Clone, Default)]
@@ -132,7 +132,7 @@ fn explanation(chosen: &Chosen, candidates: usize, rule: &str) -> String {
     };
     let (taken, others) = (listed(&chosen.weights), listed(&chosen.others));
     format!(
-        "{candidates} models are there; {taken} is taken ({rule}), and not {others}; --file names \
+        "{candidates} models found; selected {taken} ({rule}), not {others}; --file selects \
          another"
     )
 }
@@ -142,13 +142,12 @@ fn check_there(file: &str, names: &[&str]) -> Result<()> {
         return Ok(());
     }
     let near = nearest(file, names.iter().copied(), 5);
-    let message = format!("there is no file '{file}' to choose{}", did_you_mean(&near));
+    let message = format!("no file '{file}'{}", did_you_mean(&near));
     Err(Error::io(IoCause::NotFound, message))
 }
 
 fn patterns(texts: &[String]) -> Result<GlobSet> {
-    let wrong =
-        |error: globset::Error| Error::format(format!("this is no pattern of names: {error}"));
+    let wrong = |error: globset::Error| Error::format(format!("invalid glob: {error}"));
     let mut set = GlobSetBuilder::new();
     for text in texts {
         set.add(Glob::new(text).map_err(wrong)?);
@@ -221,7 +220,7 @@ fn preferred(mut groups: Vec<String>) -> (Vec<String>, &'static str) {
         ["model", "pytorch_model", "diffusion_pytorch_model"].contains(&stem)
     };
     if let Some(group) = groups.iter().find(usual) {
-        return (vec![group.clone()], "the name that models usually have");
+        return (vec![group.clone()], "the usual name");
     }
 
     let of_type =
@@ -360,7 +359,7 @@ mod tests {
     fn a_choice_is_explained_where_there_was_one() {
         let why =
             chosen(&["m-Q4_K_M.gguf", "m-Q8_0.gguf"], &Choice::default()).why.expect("a choice");
-        assert!(why.contains("m-Q4_K_M.gguf is taken") && why.contains("not m-Q8_0.gguf"), "{why}");
+        assert!(why.contains("selected m-Q4_K_M.gguf") && why.contains("not m-Q8_0.gguf"), "{why}");
         assert_eq!(chosen(&["model.safetensors"], &Choice::default()).why, None);
     }
 }

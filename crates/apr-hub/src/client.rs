@@ -162,7 +162,7 @@ impl Client {
     pub(crate) fn cut_by(&self, error: &std::io::Error, url: &str) -> Error {
         let timed_out = error.get_ref().is_some_and(|inner| inner.to_string().contains("timeout"));
         if timed_out || error.kind() == ErrorKind::TimedOut {
-            let message = format!("the server fell silent{}", self.patience());
+            let message = format!("the server stopped responding{}", self.patience());
             return Error::io(IoCause::Network, message).in_file(shown_url(url));
         }
         cut(url)
@@ -177,8 +177,7 @@ impl Client {
     /// Asks once, and follows redirects.
     pub(crate) fn ask_once(&self, ask: &Ask<'_>) -> Result<Answer, Trouble> {
         if self.settings.offline {
-            let message =
-                "this needs the network, and apr is offline (HF_HUB_OFFLINE or --offline)";
+            let message = "network access in offline mode (HF_HUB_OFFLINE or --offline)";
             return Err(Trouble::Final(
                 Error::io(IoCause::Other, message).in_file(shown_url(ask.url)),
             ));
@@ -244,11 +243,8 @@ impl Client {
         match uri.scheme_str() {
             Some("https") => tls::lacking().map_or(Ok(()), refuse),
             Some("http") if address::is_loopback(uri) || self.settings.insecure => Ok(()),
-            Some("http") => refuse(
-                "http is not encrypted, so anybody on the way can read and change what is sent; \
-                 use https, or --insecure if that is all right",
-            ),
-            _ => refuse("only https and http are spoken"),
+            Some("http") => refuse("http is not encrypted; use https, or allow it with --insecure"),
+            _ => refuse("unsupported protocol: expected https or http"),
         }
     }
 
@@ -385,10 +381,10 @@ impl Client {
                 Trouble::Unreachable(network(format!("'{host}' does not answer")))
             }
             ureq::Error::Timeout(_) => {
-                Trouble::Passing(network(format!("'{host}' fell silent{}", self.patience())))
+                Trouble::Passing(network(format!("'{host}' stopped responding{}", self.patience())))
             }
             ureq::Error::Protocol(error) => {
-                Trouble::Passing(network(format!("'{host}' does not speak HTTP: {error}")))
+                Trouble::Passing(network(format!("invalid HTTP response from '{host}': {error}")))
             }
             ureq::Error::ConnectProxyFailed(error) => {
                 Trouble::Passing(network(format!("no connection to '{host}': {error}")))
@@ -422,14 +418,14 @@ impl RawAnswer {
 
 fn parse(url: &str) -> Result<Uri, Trouble> {
     let uri: Result<Uri, _> = url.parse();
-    uri.ok().filter(|uri| uri.host().is_some()).ok_or_else(|| {
-        Trouble::Final(Error::format("this is no address of a file").in_file(shown_url(url)))
-    })
+    uri.ok()
+        .filter(|uri| uri.host().is_some())
+        .ok_or_else(|| Trouble::Final(Error::format("not a URL of a file").in_file(shown_url(url))))
 }
 
 /// Where a redirect leads.
 fn join(base: &Uri, target: &str) -> Result<Uri> {
-    let wrong = || Error::io(IoCause::Other, "the server redirects to what is no address");
+    let wrong = || Error::io(IoCause::Other, "the server redirects to an invalid URL");
     let target = escaped(target.split('#').next().unwrap_or_default());
     let scheme = base.scheme_str().unwrap_or("https");
     let authority = base.authority().map_or("", |authority| authority.as_str());
@@ -523,11 +519,14 @@ fn tls_error(error: &std::io::Error) -> Option<&rustls::Error> {
 }
 
 fn unsafe_connection(host: &str, error: &dyn std::fmt::Display) -> String {
-    format!("no safe connection to '{host}': {error}; SSL_CERT_FILE names certificates of your own")
+    format!(
+        "TLS connection to '{host}' failed: {error}; SSL_CERT_FILE sets the trusted \
+             certificates"
+    )
 }
 
 fn unknown_host(host: &str) -> String {
-    format!("there is no server '{host}', or no network")
+    format!("unknown host '{host}', or no network")
 }
 
 /// Whether the name of a server could not be looked up: the standard library has no kind for it.

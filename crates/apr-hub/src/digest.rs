@@ -107,8 +107,8 @@ pub(crate) fn file_agrees(
 /// A file of the cache is not the one that its server has.
 pub(crate) fn damaged(path: &Path, digest: &str) -> Error {
     let message = format!(
-        "the file in the cache is damaged: its digest is not {digest}; remove it, and it is \
-         fetched again (`apr cache verify` finds all such files)"
+        "damaged file in the cache: its digest is not {digest}; remove it to download it again \
+         (`apr cache verify` finds all damaged files)"
     );
     Error::checksum(message).in_file(path.display())
 }

@@ -220,7 +220,7 @@ impl Download {
             let (kept, len) = (journal.total(), self.len);
             self.resource
                 .notes
-                .add(format!("{}: {kept} of {len} bytes are here already", self.resource.name));
+                .add(format!("{}: resuming at {kept} of {len} bytes", self.resource.name));
             state.journal = journal;
         }
         if let Some(bytes) = &self.known {
@@ -336,10 +336,8 @@ impl Download {
         let _ = fs::remove_file(self.target.journal());
         let aside =
             if kept { format!("; it is kept as {}", rejected.display()) } else { String::new() };
-        let message = format!(
-            "what was downloaded is not the file that the hub has: its digest is not {}{aside}",
-            self.target.etag
-        );
+        let message =
+            format!("digest mismatch of the download: expected {}{aside}", self.target.etag);
         Error::new(Code::Checksum, message).in_file(&self.resource.name)
     }
 
@@ -383,8 +381,7 @@ impl Download {
                 0 => error.message().to_owned(),
                 kept => {
                     format!(
-                        "interrupted; {kept} of {} bytes are kept, and the next download goes on \
-                         there",
+                        "interrupted; {kept} of {} bytes are kept, and the next download resumes",
                         self.len
                     )
                 }

@@ -10,7 +10,7 @@ use crate::answer::Answer;
 use crate::client::{Ask, Client};
 use crate::headers::{LONGEST_FILE, text};
 use crate::location::{HubLocation, encode_path, encode_segment, is_plain};
-use crate::nearest::nearest;
+use apr_view::nearest;
 
 /// The longest listing of a repository.
 const LONGEST_LISTING: u64 = 64 << 20;
@@ -115,17 +115,14 @@ impl Client {
             (401 | 404, "RepoNotFound") | (404, _) => {
                 let near = self.near_repositories(repo);
                 let who = if near.is_empty() { format!("; {}", self.whose()) } else { near };
-                io(
-                    IoCause::NotFound,
-                    format!("there is no repository {repo}, or it is private{who}"),
-                )
+                io(IoCause::NotFound, format!("no repository {repo}, or it is private{who}"))
             }
             (401, _) => {
                 io(IoCause::Other, format!("authentication required (401){said}; {}", self.whose()))
             }
             (403, _) => io(IoCause::Other, format!("access denied (403){said}; {}", self.whose())),
             (status, _) => {
-                io(IoCause::Other, format!("the hub answers with status {status}{said}"))
+                io(IoCause::Other, format!("the hub responds with status {status}{said}"))
             }
         }
     }
@@ -133,8 +130,8 @@ impl Client {
     /// Which token was used, without the token.
     fn whose(&self) -> String {
         match &self.settings.token {
-            Some(token) => format!("the token of {} was used", token.origin),
-            None => "no token was used: set HF_TOKEN, or run `hf auth login`".to_owned(),
+            Some(token) => format!("used the token of {}", token.origin),
+            None => "no token used: set HF_TOKEN, or run `hf auth login`".to_owned(),
         }
     }
 
@@ -196,7 +193,7 @@ impl Client {
 }
 
 /// `; did you mean a, b`, or nothing.
-pub(crate) fn did_you_mean(names: &[String]) -> String {
+pub(crate) fn did_you_mean(names: &[&str]) -> String {
     if names.is_empty() { String::new() } else { format!("; did you mean {}?", names.join(", ")) }
 }
 
@@ -209,7 +206,7 @@ fn said(headers: &HeaderMap) -> String {
 
 pub(crate) fn parse(json: &[u8], location: &HubLocation) -> Result<Repository> {
     let wrong = |what: &str| {
-        Error::format(format!("the hub's answer is not understood: {what}")).in_file(location)
+        Error::format(format!("invalid response of the hub: {what}")).in_file(location)
     };
     if json.trim_ascii_start().starts_with(b"<") {
         // That of a network's sign-in page, or of a server that is no hub.

@@ -27,7 +27,6 @@ mod journal;
 mod location;
 mod lock;
 mod lookup;
-mod nearest;
 mod notes;
 mod place;
 mod proxy;

@@ -72,7 +72,7 @@ impl Location {
             "hf://" => HubLocation::parse(rest).map(Self::Hub),
             "s3://" => S3Location::parse(rest).map(Self::S3),
             _ if rest.is_empty() || rest.starts_with('/') => {
-                Err(Error::format("the address names no server"))
+                Err(Error::format("the URL has no host"))
             }
             _ => Ok(Self::Url(format!("{scheme}{rest}"))),
         };
@@ -146,9 +146,7 @@ impl HubLocation {
         let (revision, path) = long_revision(revision, path);
         check_repo(&repo)?;
         if revision.as_deref().is_some_and(|revision| revision.is_empty() || !is_plain(revision)) {
-            return Err(Error::format(
-                "the revision after '@' is no name of a branch, tag or commit",
-            ));
+            return Err(Error::format("the revision after '@' is not a branch, tag or commit"));
         }
 
         if !path.is_empty() && !is_plain(&path) {
@@ -222,7 +220,7 @@ fn check_repo(repo: &str) -> Result<()> {
         return Ok(());
     }
     Err(Error::format(format!(
-        "'{repo}' is no name of a repository; hf://ORG/REPO[@REVISION][/FILE] names a model"
+        "'{repo}' is not a repository name; expected hf://ORG/REPO[@REVISION][/FILE]"
     )))
 }
 
@@ -231,7 +229,7 @@ impl S3Location {
         let (bucket, key) = split(rest);
         let is_fit = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
         if bucket.is_empty() || !bucket.chars().all(is_fit) {
-            return Err(Error::format("s3://BUCKET/KEY names an object; this names no bucket"));
+            return Err(Error::format("missing bucket: expected s3://BUCKET/KEY"));
         }
         Ok(Self { bucket: bucket.to_owned(), key: key.to_owned() })
     }

@@ -35,7 +35,7 @@ impl Lock {
         loop {
             match try_take(path).map_err(|error| disk(&error, path))? {
                 Some(lock) => return Ok(lock),
-                None => notes.add(format!("{what}: another program fetches it; waiting for that")),
+                None => notes.add(format!("{what}: waiting for the download by another process")),
             }
             sleep(PAUSE, interrupt).map_err(|error| error.in_file(what))?;
         }

@@ -113,14 +113,11 @@ impl Hub {
         let known = meant.find_map(|meant| Some((folder.repository(&meant)?, meant)));
         if self.client.settings.offline {
             let (repository, location) = known.ok_or_else(|| {
-                let message =
-                    "this is not in the cache, and apr is offline (HF_HUB_OFFLINE or --offline)";
+                let message = "not in the cache, in offline mode (HF_HUB_OFFLINE or --offline)";
                 Error::io(IoCause::NotFound, message).in_file(location)
             })?;
-            self.notes.add(format!(
-                "{location}: offline, so what is in the cache is used: commit {}",
-                repository.commit
-            ));
+            self.notes
+                .add(format!("{location}: offline, using the cache: commit {}", repository.commit));
             return Ok(Kind::Repository { location, repository, folder });
         }
 
@@ -139,9 +136,7 @@ impl Hub {
                 Some((repository, location)) => {
                     let why = error.message();
                     let commit = &repository.commit;
-                    self.notes.add(format!(
-                        "{location}: {why}; what is in the cache is used: commit {commit}"
-                    ));
+                    self.notes.add(format!("{location}: {why}; using the cache: commit {commit}"));
                     Ok(Kind::Repository { location, repository, folder })
                 }
                 None => Err(renamed(&error, &location.to_string())),

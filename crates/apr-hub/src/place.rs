@@ -16,10 +16,10 @@ use crate::choose::{Choice, Chosen, choose, kind_of};
 use crate::hub::{RemoteFile, Repository, did_you_mean, is_hex};
 use crate::location::{HubLocation, Location, encode_path, is_plain, path_of};
 use crate::lookup::{Hub, Kind};
-use crate::nearest::nearest;
 use crate::notes::Notes;
 use crate::source::{Reading, RemoteSource};
 use crate::url_cache::UrlCache;
+use apr_view::nearest;
 
 pub use download::Downloaded;
 use verify::CachedFile;
@@ -73,7 +73,7 @@ impl Place {
             }
             Kind::Objects { location, files, .. } => {
                 within(&location.key, files).ok_or_else(|| {
-                    Error::io(IoCause::NotFound, format!("there is no object '{}'", location.key))
+                    Error::io(IoCause::NotFound, format!("no object '{}'", location.key))
                 })?
             }
             Kind::Url(url) => (

@@ -66,7 +66,7 @@ impl Named {
         let proxy = Proxy::new(&self.url).ok().filter(|_| is_spoken);
         proxy.ok_or_else(|| {
             let message = format!(
-                "{} is '{}': apr speaks to http:// and https:// proxies, and to no others (SOCKS)",
+                "{} is '{}': only http:// and https:// proxies are supported",
                 self.variable,
                 shown_url(&self.url)
             );

@@ -258,8 +258,7 @@ impl Resource {
                 self.check_same(&answer, len)?;
                 if sent.start != range.start {
                     let (sent, asked) = (sent.start, range.start);
-                    let message =
-                        format!("the server sends bytes from {sent} on, and not from {asked}");
+                    let message = format!("the server sends bytes from {sent}, not from {asked}");
                     return Err(Trouble::Final(
                         Error::io(IoCause::Other, message).in_file(&self.name),
                     ));
@@ -391,7 +390,7 @@ impl Resource {
     fn check_same(&self, answer: &Answer, len: u64) -> Result<(), Trouble> {
         let state = self.lock();
         if let Some(known) = state.len.filter(|&known| known != len) {
-            let message = format!("the server has {len} bytes of it, where {known} are expected");
+            let message = format!("the server states {len} bytes, expected {known}");
             return Err(Trouble::Final(Error::new(Code::Checksum, message).in_file(&self.name)));
         }
         match (&state.etag, answer.etag()) {
@@ -445,7 +444,8 @@ impl Resource {
         // Of what is shorter, everything is read anyway.
         if stated.is_none_or(|len| len > NOTED) {
             self.notes.add(format!(
-                "{} sends no ranges of files: each is read from its beginning, as far as needed",
+                "{} does not support range requests: each file is read from its beginning, as \
+                 far as needed",
                 server_of(&answer.url).unwrap_or_else(|| "the server".to_owned())
             ));
         }
@@ -520,8 +520,7 @@ impl Resource {
         let linked = text(&answer.first, "x-linked-size").and_then(|size| size.parse().ok());
         match self.lock().len.or(linked) {
             Some(known) if known != len => {
-                let message =
-                    format!("the server sends {len} bytes of it, where {known} are expected");
+                let message = format!("the server sends {len} bytes, expected {known}");
                 Err(Trouble::Final(Error::new(Code::Checksum, message).in_file(&self.name)))
             }
             _ => Ok(()),

@@ -50,19 +50,18 @@ impl Trouble {
     /// What a status stands for that may be another one in a while.
     pub(crate) fn of_status(status: u16, headers: &HeaderMap, uri: &Uri) -> Self {
         let what = match status {
-            429 => "the server has had too many requests (429)".to_owned(),
-            408 | 425 => format!("the server wants to be asked again ({status})"),
-            _ => format!("the server is in trouble ({status})"),
+            429 => "too many requests (429)".to_owned(),
+            408 | 425 => format!("the server is temporarily unavailable ({status})"),
+            _ => format!("server error ({status})"),
         };
         let asked = text(headers, "retry-after")
             .and_then(|text| parse_retry_after(text, SystemTime::now()));
         let trouble =
             |what: String| Error::io(IoCause::Network, what).in_file(shown_url(&uri.to_string()));
         match asked {
-            Some(wait) if wait > LONGEST_ASKED => Self::Final(trouble(format!(
-                "{what}; it may be asked again in {} s",
-                wait.as_secs()
-            ))),
+            Some(wait) if wait > LONGEST_ASKED => {
+                Self::Final(trouble(format!("{what}; retry in {} s", wait.as_secs())))
+            }
             Some(wait) => Self::Later(trouble(what), wait),
             None => Self::Passing(trouble(what)),
         }

@@ -133,7 +133,7 @@ impl Store {
                 client.read(&ask, LONGEST_PAGE, |answer| self.explain(&answer, location))?;
             let page = String::from_utf8_lossy(&page).into_owned();
             if !page.contains("<ListBucketResult") {
-                return Err(Error::format("the store's answer is no list of objects"));
+                return Err(Error::format("invalid response to a list request"));
             }
 
             let before = files.len();
@@ -164,23 +164,23 @@ impl Store {
         match (answer.status, answer.header("x-amz-bucket-region")) {
             (300..=399, Some(region)) => {
                 let message = format!(
-                    "the bucket '{bucket}' is in {region}, and {} was asked; set AWS_REGION",
+                    "the bucket '{bucket}' is in {region}, not in {}; set AWS_REGION",
                     self.region
                 );
                 Error::io(IoCause::Other, message)
             }
             (404, _) if key.is_empty() => {
-                Error::io(IoCause::NotFound, format!("there is no bucket '{bucket}'"))
+                Error::io(IoCause::NotFound, format!("no bucket '{bucket}'"))
             }
             (404, _) => Error::io(
                 IoCause::NotFound,
-                format!("the bucket '{bucket}' has no '{key}', or is not there"),
+                format!("no object '{key}' in the bucket '{bucket}', or no such bucket"),
             ),
             (400 | 401 | 403, _) => {
                 Error::io(IoCause::Other, format!("access denied ({}); {who}", answer.status))
             }
             (status, _) => {
-                Error::io(IoCause::Other, format!("the store answers with status {status}"))
+                Error::io(IoCause::Other, format!("the store responds with status {status}"))
             }
         }
     }

@@ -62,7 +62,7 @@ impl Settings {
         let endpoint = endpoint.trim_end_matches('/').to_owned();
         if !endpoint.starts_with("https://") && !endpoint.starts_with("http://") {
             let message =
-                format!("HF_ENDPOINT is '{}', which is no https:// address", shown_url(&endpoint));
+                format!("HF_ENDPOINT is '{}': expected an https:// URL", shown_url(&endpoint));
             return Err(Error::format(message));
         }
 
@@ -90,7 +90,7 @@ fn timeout_from_env() -> Result<Duration> {
     let Some(text) = variable(NAME) else { return Ok(Settings::TIMEOUT) };
     let seconds = text.trim().parse().ok().filter(|&seconds: &u64| seconds > 0);
     let seconds = seconds.ok_or_else(|| {
-        Error::format(format!("{NAME} is '{text}'; it is a number of seconds, 1 or more"))
+        Error::format(format!("{NAME} is '{text}': expected a number of seconds, 1 or more"))
     })?;
     Ok(Duration::from_secs(seconds.min(Settings::LONGEST_TIMEOUT)))
 }
@@ -104,8 +104,7 @@ pub fn default_cache() -> Result<PathBuf> {
         return Ok(folder.into());
     }
     let folders = etcetera::choose_base_strategy();
-    let missing =
-        |_| Error::io(apr_core::IoCause::NotFound, "there is no home folder; set APR_CACHE");
+    let missing = |_| Error::io(apr_core::IoCause::NotFound, "no home folder: set APR_CACHE");
     Ok(folders.map_err(missing)?.cache_dir().join("apr"))
 }
 

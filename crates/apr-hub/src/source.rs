@@ -277,8 +277,7 @@ impl RemoteSource {
             return Ok(());
         }
         let etag = inner.target.as_ref().map_or("", |target| &target.etag);
-        let message =
-            format!("what came is not the file that the hub has: its digest is not {etag}");
+        let message = format!("digest mismatch: expected {etag}");
         Err(Error::checksum(message).in_file(&inner.resource.name))
     }
 }
@@ -335,8 +334,8 @@ impl Inner {
     fn leave_cache(&self, download: &Download) -> bool {
         let Some(error) = download.lost() else { return false };
         self.resource.notes.add(format!(
-            "the cache can't be written ({}), so what comes over the network is not kept; \
-             HF_HUB_CACHE and APR_CACHE name other folders, --no-cache asks for none",
+            "can't write to the cache ({}), downloads are not kept; HF_HUB_CACHE and APR_CACHE \
+             set other folders, --no-cache silences this",
             error.message()
         ));
 

@@ -72,8 +72,8 @@ fn no_certificates(origin: &str, found: &CertificateResult) -> Error {
 /// Why `https` can't be spoken here, if so.
 pub(crate) fn lacking() -> Option<&'static str> {
     provider().is_none().then_some(
-        "this processor lacks what encrypted connections need (on x86-64: AES, PCLMUL, AVX2, BMI2 \
-         and ADX); download the file with another program",
+        "TLS needs processor features that are missing (on x86-64: AES, PCLMUL, AVX2, BMI2 and \
+         ADX); download the file with another program",
     )
 }
 

@@ -55,8 +55,8 @@ impl Whole {
                 return Ok(false);
             }
             if end > MOST_KEPT {
-                let message = "the server sends no ranges of files, and this one is too long to \
-                    be read in any order; `apr download` it first";
+                let message = "the server does not support range requests, and the file is too \
+                               long to buffer; `apr download` it first";
                 return Err(Error::memory(message).in_file(&resource.name));
             }
             inner.keep(resource, end)?;
@@ -82,8 +82,10 @@ impl Whole {
                 return resource.learn_end(answer, at);
             }
             if inner.at + read as u64 > MOST_KEPT {
-                let message =
-                    format!("the server sends more than {MOST_KEPT} bytes, and no ranges of files");
+                let message = format!(
+                    "the server sends more than {MOST_KEPT} bytes, without support for \
+                             range requests"
+                );
                 return Err(Trouble::Final(Error::memory(message).in_file(&resource.name)));
             }
             inner.put(&bite[..read]).map_err(|error| Trouble::Final(resource.disk(&error)))?;
@@ -173,8 +175,8 @@ pub(crate) fn spool(resource: &Resource) -> Result<File> {
     let file = std::fs::create_dir_all(&folder).and_then(|()| tempfile::tempfile_in(&folder));
     file.or_else(|_| tempfile::tempfile()).map_err(|error| {
         let message = format!(
-            "the server sends no ranges of files, and there is no room to keep what it sends: \
-             {error}; APR_CACHE names a folder for it"
+            "the server does not support range requests, and the file can't be buffered: \
+             {error}; APR_CACHE sets the folder"
         );
         Error::io(IoCause::Other, message).in_file(&resource.name)
     })

@@ -10,7 +10,7 @@ use globset::{GlobBuilder, GlobMatcher};
 pub fn parse_filter(pattern: &str) -> Result<GlobMatcher> {
     let glob = GlobBuilder::new(pattern).literal_separator(false).build();
     glob.map(|glob| glob.compile_matcher())
-        .map_err(|error| Error::format(format!("the filter is not a pattern: {error}")))
+        .map_err(|error| Error::format(format!("invalid glob: {error}")))
 }
 
 /// Parses a pattern that is looked for: without a wildcard, names that contain it match too.

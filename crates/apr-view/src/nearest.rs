@@ -37,19 +37,27 @@ pub fn nearest<'a>(
     scored.into_iter().take(count).map(|(_, candidate)| candidate).collect()
 }
 
-/// How alike two names are; 1 is equal. Names that nobody types are not compared letter by letter:
-/// that takes the product of their lengths.
+/// How alike two names are, whatever their case; 1 is equal. Names that nobody types are not
+/// compared letter by letter: that takes the product of their lengths.
 fn similarity(name: &str, candidate: &str) -> f64 {
     const LONGEST: usize = 300;
     match name.len().max(candidate.len()) > LONGEST {
         true => f64::from(u8::from(name == candidate)),
-        false => strsim::normalized_damerau_levenshtein(name, candidate),
+        false => {
+            let (name, candidate) = (name.to_lowercase(), candidate.to_lowercase());
+            strsim::normalized_damerau_levenshtein(&name, &candidate)
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn case_is_no_difference() {
+        assert_eq!(nearest("TINY/lama", ["tiny/llama", "org/bert"], 3), ["tiny/llama"]);
+    }
 
     #[test]
     fn names_of_megabytes_are_no_work() {

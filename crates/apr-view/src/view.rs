@@ -150,8 +150,8 @@ impl<'a> View<'a> {
             let more = if beginnings.len() > BEGINNINGS { " and others" } else { "" };
             let listed = beginnings.iter().take(BEGINNINGS).copied().collect::<Vec<_>>().join(", ");
             let there_are = match listed.as_str() {
-                "" => "no name has a part in front that ends with a dot".to_owned(),
-                listed => format!("the names start with {listed}{more}"),
+                "" => "no name has a prefix that ends with a dot".to_owned(),
+                listed => format!("prefixes in the file: {listed}{more}"),
             };
             return Err(Error::format(format!(
                 "no tensor's name starts with the prefix '{prefix}'; {there_are}"

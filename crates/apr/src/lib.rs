@@ -97,7 +97,7 @@
 //! | `signing` | Ed25519 signatures, licences | 66 | 0 |
 //! | `typed` | APRN, one model of a serde type in one file | 46 | 0 |
 //! | `ndarray` | tensors as arrays of that crate | 49 | 0 |
-//! | `hub` | models on hubs and servers: `hf://`, `https://`, `s3://` | 82 | 0 |
+//! | `hub` | models on hubs and servers: `hf://`, `https://`, `s3://` | 83 | 0 |
 //! | `infer` | models run: the modules `run`, `trace` and `quality` | 100 | 0 |
 //! | `inputs` | tokenizers of every kind, chat templates, audio and image files | 186 | 0 |
 //!

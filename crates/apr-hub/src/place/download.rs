@@ -117,8 +117,8 @@ impl Place {
             Found::Remote(source) => source,
         };
         let download = source.download().ok_or_else(|| {
-            let message = "the hub sends no ETag of the file, so there is no place for it in the \
-                cache; other commands read it without that";
+            let message = "the hub sends no ETag for the file, which the cache needs; other \
+                           commands read it without the cache";
             Error::io(IoCause::Other, message).in_file(self.name_of(name))
         })?;
         download.start();

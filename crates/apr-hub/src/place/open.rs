@@ -13,12 +13,12 @@ use crate::hub::{RemoteFile, Repository, did_you_mean};
 use crate::hub_cache::SnapshotEntry;
 use crate::location::{HubLocation, Location, S3Location, encode_path, encode_segment, is_plain};
 use crate::lookup::{Kind, is_about_the_network};
-use crate::nearest::nearest;
 use crate::resource::{Address, Explain, Resource, State};
 use crate::s3::Store;
 use crate::settings::Token;
 use crate::source::RemoteSource;
 use crate::url_cache::{ListedEntry, UrlCache};
+use apr_view::nearest;
 
 /// A file of a place.
 pub enum Found {
@@ -160,9 +160,7 @@ impl Place {
         let cache = Arc::new(UrlCache::new(&self.hub.client.settings.cache));
         let (resource, known) = (self.url_resource(url), cache.find(url));
         if let Some((path, cached)) = known.as_ref().filter(|_| self.hub.client.settings.offline) {
-            self.hub
-                .notes
-                .add(format!("{}: offline, so what is in the cache is used", resource.name));
+            self.hub.notes.add(format!("{}: offline, using the cache", resource.name));
             return Ok(Looked::Cached(path.clone(), Some(cached.sha256.clone())));
         }
 
@@ -174,7 +172,7 @@ impl Place {
                 Ok(_) => {}
                 Err(error) if is_about_the_network(&error) => {
                     self.hub.notes.add(format!(
-                        "{}: {}; what is in the cache is used",
+                        "{}: {}; using the cache",
                         resource.name,
                         error.message()
                     ));
@@ -190,7 +188,7 @@ impl Place {
 
     fn absent(&self, name: &str) -> Error {
         let near = nearest(name, self.files.iter().map(|file| file.name.as_str()), 3);
-        Error::io(IoCause::NotFound, format!("there is no such file{}", did_you_mean(&near)))
+        Error::io(IoCause::NotFound, format!("no such file{}", did_you_mean(&near)))
             .in_file(self.name_of(name))
     }
 
@@ -249,6 +247,6 @@ fn url_error(answer: &Answer) -> Error {
             IoCause::Other,
             format!("access denied ({status}): apr sends no password or token to this server"),
         ),
-        _ => Error::io(IoCause::Other, format!("the server answers with status {status}")),
+        _ => Error::io(IoCause::Other, format!("the server responds with status {status}")),
     }
 }
