@@ -60,7 +60,7 @@ impl Companion {
     /// What reading a companion ends with where there is none at that position.
     #[must_use]
     pub fn absent(position: usize) -> Error {
-        Error::format(alloc::format!("there is no companion {position}"))
+        Error::format(alloc::format!("no companion {position}"))
     }
 }
 

@@ -193,7 +193,7 @@ pub trait ContainerFacts: Send + Sync {
     /// E007 when it is absent, E002 and E004 when it is not the one that belongs here, otherwise as
     /// opening it.
     fn shard(&self, shard: usize) -> Result<&dyn CheckpointReader> {
-        Err(Error::format(format!("there is no shard {shard}")))
+        Err(Error::format(format!("no shard {shard}")))
     }
 }
 
@@ -294,7 +294,7 @@ impl<'a> Container<'a> {
     pub fn shard(self, shard: usize) -> Result<&'a dyn CheckpointReader> {
         match self.whole() {
             Some(facts) => facts.shard(shard),
-            None => Err(Error::format(format!("there is no shard {shard}"))),
+            None => Err(Error::format(format!("no shard {shard}"))),
         }
     }
 }

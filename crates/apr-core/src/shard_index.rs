@@ -124,7 +124,7 @@ impl<S> ShardIndex<S> {
     pub fn unread_warning(&self) -> Option<String> {
         let warning = || {
             format!(
-                "{}: metadata is not kept: {}",
+                "{}: metadata not copied: {}",
                 Escaped::short(&self.name),
                 self.unread.join(", ")
             )
@@ -298,7 +298,7 @@ mod tests {
         assert_eq!(index.shards(), ["1", "2"]);
         assert!(index.weights().eq([("a", "2"), ("b", "1"), ("c", "2")]));
         assert_eq!(index.total_size().and_then(Number::as_f64), Some(8.0));
-        assert_eq!(index.unread_warning().as_deref(), Some("m: metadata is not kept: by"));
+        assert_eq!(index.unread_warning().as_deref(), Some("m: metadata not copied: by"));
     }
 
     #[test]

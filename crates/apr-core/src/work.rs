@@ -56,7 +56,7 @@ impl Work {
         let before =
             self.spent.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).unwrap_or(u64::MAX);
         if before.saturating_add(steps) > self.limit {
-            let over = format!("this takes more than {} {}", grouped(self.limit), Self::OVER);
+            let over = format!("more than {} {} needed", grouped(self.limit), Self::OVER);
             return Err(Error::memory(match self.is_of_file {
                 true => format!("{over}, {}", Self::NOT_JUSTIFIED),
                 false => over,

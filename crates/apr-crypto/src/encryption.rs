@@ -146,7 +146,7 @@ impl EncrBlock {
     /// for Argon2 costs out of bounds, E008 for too many locks; what `random` fails with.
     pub fn seal(locks: &[Lock], random: &mut dyn Random) -> Result<(Self, FileKey)> {
         if locks.is_empty() {
-            return Err(Error::format("a file that nothing opens: name a password or a recipient"));
+            return Err(Error::format("encryption needs a password or a recipient"));
         }
 
         check_count(locks.len())?;

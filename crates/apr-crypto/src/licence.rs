@@ -81,7 +81,7 @@ impl fmt::Display for LicenceViolation {
         match self {
             Self::Expired { at } => write!(f, "the licence expired at {at}"),
             Self::LicenseeUnknown => {
-                f.write_str("the licence is for a named licensee; say who uses the file")
+                f.write_str("the licence is for a named licensee: pass the licensee")
             }
             Self::NotTheLicensee => f.write_str("the licence is for another licensee"),
             Self::SeatsExceeded { used, allowed } => {

@@ -110,9 +110,7 @@ fn check_label(pem: &str, wanted: &str) -> Result<()> {
         .split_once("-----BEGIN ")
         .and_then(|(_, rest)| rest.split_once("-----"))
         .map(|(label, _)| label)
-        .ok_or_else(|| {
-            Error::format("this is not a key in PEM: there is no line '-----BEGIN ...-----'")
-        })?;
+        .ok_or_else(|| Error::format("not a PEM key: no line '-----BEGIN ...-----'"))?;
     match label {
         _ if label == wanted => Ok(()),
         PUBLIC => Err(Error::format("this is a public key; a private one is needed")),
@@ -125,9 +123,7 @@ fn check_label(pem: &str, wanted: &str) -> Result<()> {
         "OPENSSH PRIVATE KEY" => {
             Err(Error::format("this is a key of OpenSSH; a key in PKCS#8 is needed"))
         }
-        _ => Err(Error::format(format!(
-            "this is not a key: the PEM is of another kind than '{wanted}'"
-        ))),
+        _ => Err(Error::format(format!("not the expected PEM key '{wanted}'"))),
     }
 }
 

@@ -36,11 +36,10 @@ pub fn from_ggml_type(number: u32) -> Option<DType> {
 
 /// Name of a type that ggml once had, and what to do with a file that has it.
 pub(crate) fn removed_type(number: u32) -> Option<(&'static str, &'static str)> {
-    const NEVER_LONG: &str = "convert the original model anew";
-    const REPACKED: &str =
-        "quantize the model anew as Q4_0, which llama.cpp repacks when it loads it";
+    const NEVER_LONG: &str = "convert the original model again";
+    const REPACKED: &str = "quantize the model again as Q4_0, which llama.cpp repacks on loading";
     const REPACKED_NL: &str =
-        "quantize the model anew as IQ4_NL, which llama.cpp repacks when it loads it";
+        "quantize the model again as IQ4_NL, which llama.cpp repacks on loading";
 
     Some(match number {
         4 => ("Q4_2", NEVER_LONG),

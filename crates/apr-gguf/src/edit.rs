@@ -107,7 +107,7 @@ fn pair(key: &str, old: Option<&Value>, text: &str) -> std::result::Result<KeyVa
              set it at once",
             old.type_name()
         ),
-        None => format!("'{text}' is no value that GGUF has a type for"),
+        None => format!("GGUF has no type for the value '{text}'"),
     })
 }
 

@@ -171,7 +171,7 @@ fn check_entry(
     let len = info.byte_len()?;
     if big_endian && swap::numbers(info.dtype).is_none() {
         let message = format!(
-            "the bytes of {} have no agreed order in big-endian files; write the file anew",
+            "{} has no defined byte order in big-endian files; convert the original model again",
             info.dtype
         );
         return Err(Error::version(message));

@@ -155,8 +155,7 @@ impl GgufReader {
     fn describe(&mut self, version: u32, endian: &str, alignment: Option<u64>, pairs: KeyValues) {
         self.metadata = derived(&pairs);
         if self.metadata.get(keys::MODEL_TYPE).is_none() {
-            let warning =
-                "no text general.architecture says what the model is; llama.cpp refuses such files";
+            let warning = "missing general.architecture; llama.cpp refuses such files";
             self.warn(in_file_warning(&self.files[0].name, warning));
         }
 

@@ -95,7 +95,9 @@ impl Around {
         };
         let (own, wanted) = (names(from), names(like));
         if let Some(more) = own.iter().find(|name| !wanted.contains(name)) {
-            return Err(Error::format(format!("only one of the two graphs gives '{more}' out")));
+            return Err(Error::format(format!(
+                "only one of the two graphs has the output '{more}'"
+            )));
         }
 
         let mut outputs = Vec::with_capacity(wanted.len());
@@ -156,7 +158,7 @@ fn given(branch: &mut Body, output: ValueId) -> ValueId {
 
 /// An output of nothing, in the place of one that only the other branch makes.
 fn empty(branch: &mut Body, like: &Value) -> Result<ValueId> {
-    let unknown = || Error::format(format!("the type of '{}' is not known", like.name));
+    let unknown = || Error::format(format!("unknown type of '{}'", like.name));
     let (element, dims) = like.element().zip(like.shape()).ok_or_else(unknown)?;
     let mut is_first = true;
     let shape: Vec<u64> = dims

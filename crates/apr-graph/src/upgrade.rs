@@ -22,9 +22,7 @@ use crate::{AttributeValue, Body, Graph, MAX_DEPTH, Operator, Opset};
 /// E003 where the version is too old or not known, or where an operator does not go along: with its
 /// name and that of the node.
 pub fn upgrade(graph: &Graph, to: i64) -> Result<Graph> {
-    let from = graph
-        .opset("")
-        .ok_or_else(|| Error::version("the graph does not say which version of ONNX it has"))?;
+    let from = graph.opset("").ok_or_else(|| Error::version("missing opset import of ONNX"))?;
     let (oldest, newest) = (lower::OLDEST.min(from), Operator::newest());
     if !(oldest..=newest).contains(&to) {
         return Err(Error::version(format!(

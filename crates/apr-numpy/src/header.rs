@@ -150,7 +150,7 @@ fn of_records(descr: &str) -> Error {
 
 fn objects_inside() -> Error {
     Error::format(
-        "this is an array of objects, which is a pickle; `apr scan` lists what it would run",
+        "object arrays are pickles and not supported; `apr scan` lists what they would execute",
     )
 }
 

@@ -104,7 +104,7 @@ pub(crate) fn check_byte_order(heap: &Heap, system: Id) -> Result<()> {
         Some(Node::Bool(false)) => {
             Err(Error::version("the checkpoint was written big-endian, which is not read"))
         }
-        _ => Err(Error::format("the file does not say in which byte order it was written")),
+        _ => Err(Error::format("unknown byte order of the file")),
     }
 }
 

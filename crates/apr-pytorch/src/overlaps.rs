@@ -26,8 +26,7 @@ pub(crate) fn warning<'a>(
         String::new()
     };
     Some(format!(
-        "tensors share bytes that are not the same tensor ({}{more}); written elsewhere, each \
-         becomes a copy of its own",
+        "different tensors share bytes ({}{more}); conversions write separate copies",
         names.join(", ")
     ))
 }

@@ -327,7 +327,7 @@ fn losses(metadata: &Metadata) -> Vec<Loss> {
     let loss = |(key, _): (&str, &Value)| Loss {
         name: key.into(),
         what: "metadata".into(),
-        why: "a state dict holds tensors and nothing else".into(),
+        why: "a state dict holds tensors only".into(),
     };
     metadata.iter().filter(lost).map(loss).collect()
 }

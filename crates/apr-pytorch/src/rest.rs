@@ -88,8 +88,7 @@ fn refuse<'f>(mut findings: impl Iterator<Item = &'f Finding>) -> Result<()> {
         return Ok(());
     };
     let (module, name) = (Escaped::short(&found.module), Escaped::short(&found.name));
-    let message =
-        format!("a pickle in the file wants to import {module}.{name}; nothing of it was run");
+    let message = format!("a pickle in the file imports {module}.{name}; nothing was executed");
     Err(Error::format(message).at(found.offset))
 }
 

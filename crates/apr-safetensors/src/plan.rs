@@ -208,7 +208,7 @@ fn losses(metadata: &Metadata) -> Vec<Loss> {
     let loss = |key: &str| Loss {
         name: key.into(),
         what: "metadata".into(),
-        why: "a safetensors header holds text in __metadata__ and nothing else".into(),
+        why: "__metadata__ of a safetensors header holds text only".into(),
     };
     lost.map(loss).collect()
 }

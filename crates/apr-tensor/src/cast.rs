@@ -46,7 +46,7 @@ pub const fn can_cast(from: DType, to: DType) -> bool {
 /// assert_eq!((counts.overflowed, counts.flushed, counts.inexact), (1, 1, 2));
 /// ```
 pub fn cast_float(from: DType, to: DType, bytes: &[u8], out: &mut Vec<u8>) -> CastCounts {
-    assert!(can_cast(from, to), "there is no cast from {from} to {to}");
+    assert!(can_cast(from, to), "no cast from {from} to {to}");
     match to {
         _ if from == to => {
             let whole = bytes.len() - bytes.len() % crate::element::len_of(from, 1);
@@ -74,7 +74,7 @@ pub fn cast_float(from: DType, to: DType, bytes: &[u8], out: &mut Vec<u8>) -> Ca
 ///
 /// For a dtype that `f32` [can't be cast](can_cast) to.
 pub fn cast_values(values: &[f32], to: DType, out: &mut Vec<u8>) -> CastCounts {
-    assert!(can_cast(DType::F32, to), "there is no cast to {to}");
+    assert!(can_cast(DType::F32, to), "no cast to {to}");
     match to {
         DType::F32 => cast::<wire::NativeF32, ToF32, 4>(values, out),
         DType::F16 => {

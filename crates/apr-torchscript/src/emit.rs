@@ -142,9 +142,7 @@ impl<'a> Emitter<'a> {
     /// The number of dimensions of a value.
     pub(crate) fn rank(&self, value: ValueId) -> Result<usize> {
         let rank = self.body.value(value).shape().map(<[_]>::len);
-        rank.ok_or_else(|| {
-            Error::version("the graph does not say how many dimensions its input has")
-        })
+        rank.ok_or_else(|| Error::version("unknown number of dimensions of its input"))
     }
 
     /// The shape of a value, as far as it is known.
@@ -171,7 +169,7 @@ impl<'a> Emitter<'a> {
         let rank_signed = i64::try_from(rank).unwrap_or(i64::MAX);
         let counted = if axis < 0 { axis + rank_signed } else { axis };
         let counted = usize::try_from(counted).ok().filter(|axis| *axis < rank.max(1));
-        counted.ok_or_else(|| Error::format(format!("there is no dimension {axis} among {rank}")))
+        counted.ok_or_else(|| Error::format(format!("no dimension {axis} of {rank}")))
     }
 
     /// A value as a tensor.
@@ -239,7 +237,7 @@ impl<'a> Emitter<'a> {
             }
             _ => {
                 return Err(Error::format(format!(
-                    "nothing makes '{}'",
+                    "no producer of '{}'",
                     self.body.value(value).name
                 )));
             }

@@ -23,9 +23,7 @@ pub(crate) fn learnt(emitter: &mut Emitter<'_>, node: &Node) -> Result<String> {
 fn layer_norm(emitter: &mut Emitter<'_>, node: &Node) -> Result<String> {
     let (_, tensor) = first(emitter, node)?;
     let scale = emitter.input(node, 1)?;
-    let dims = emitter
-        .sizes(scale)
-        .ok_or_else(|| Error::version("the sizes of its scale are not known"))?;
+    let dims = emitter.sizes(scale).ok_or_else(|| Error::version("unknown sizes of its scale"))?;
     let scale = emitter.tensor(scale)?;
     let bias = match node.input(2) {
         Some(bias) => emitter.tensor(bias)?,

@@ -19,8 +19,7 @@ impl Layout {
     fn of(node: &Node, body: &Body) -> Result<Self> {
         let scanned = node.int("num_scan_inputs").and_then(|count| usize::try_from(count).ok());
         let scanned = scanned.filter(|count| (1..=node.inputs.len()).contains(count));
-        let scanned =
-            scanned.ok_or_else(|| Error::format("it says not how many inputs it scans"))?;
+        let scanned = scanned.ok_or_else(|| Error::format("missing number of scan inputs"))?;
         let states = node.inputs.len() - scanned;
         let outputs = body.outputs.len().checked_sub(states);
         let outputs = outputs.ok_or_else(|| Error::format("its body returns fewer states"))?;

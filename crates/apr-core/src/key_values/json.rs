@@ -90,7 +90,7 @@ impl KeyValue {
         };
 
         let value = value().ok_or_else(|| {
-            let message = "is not of the type that it is said to be";
+            let message = "does not match its declared type";
             Error::format(format!(
                 "the metadata's 'gguf': the value of '{}' {message}",
                 Escaped::short(key)

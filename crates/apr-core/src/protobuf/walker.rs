@@ -61,7 +61,7 @@ impl<'a> Walker<'a> {
             None => {
                 let limit = self.limits.max_index;
                 Err(Error::memory(format!(
-                    "what describes the model takes more than the limit of {limit} bytes"
+                    "the model's description exceeds the limit of {limit} bytes"
                 )))
             }
         }

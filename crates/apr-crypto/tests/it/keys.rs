@@ -98,10 +98,10 @@ fn what_is_no_key_is_named_and_not_shown() {
         (RFC_PUBLIC.to_owned(), "public key"),
         (RFC_PRIVATE.replace("PRIVATE KEY", "ENCRYPTED PRIVATE KEY"), "passphrase"),
         (RFC_PRIVATE.replace("PRIVATE KEY", "OPENSSH PRIVATE KEY"), "OpenSSH"),
-        (RFC_PRIVATE.replace("PRIVATE KEY", "RSA PRIVATE KEY"), "another kind"),
+        (RFC_PRIVATE.replace("PRIVATE KEY", "RSA PRIVATE KEY"), "not the expected PEM key"),
         (RFC_PRIVATE.replace("dVhC", "dVh"), "malformed"),
-        ("secret".to_owned(), "not a key in PEM"),
-        (String::new(), "not a key in PEM"),
+        ("secret".to_owned(), "not a PEM key"),
+        (String::new(), "not a PEM key"),
     ];
     for (text, words) in cases {
         let error = PrivateKey::from_pem(&text).expect_err("it is not a private key");

@@ -101,15 +101,13 @@ fn entry(described: Described, index_start: u64, data_start: u64) -> Result<Entr
         return Err(locate(Error::format(message)));
     }
 
-    let dtype =
-        DTYPES.iter().find(|(known, _)| *known == dtype).map(|&(_, dtype)| dtype).ok_or_else(
-            || {
-                locate(Error::version(format!(
-                    "its dtype '{}' is not known",
-                    apr_core::Escaped::short(&dtype)
-                )))
-            },
-        )?;
+    let dtype = DTYPES
+        .iter()
+        .find(|(known, _)| *known == dtype)
+        .map(|&(_, dtype)| dtype)
+        .ok_or_else(|| {
+            locate(Error::version(format!("unknown dtype '{}'", apr_core::Escaped::short(&dtype))))
+        })?;
     let info = TensorInfo { name: name.clone(), dtype, shape: shape.into() };
     if info.byte_len()? != size {
         let message =

@@ -173,7 +173,7 @@ impl Oddities {
 
         if header.compressed != 0 {
             warnings.push(
-                "the header says that tensors are compressed; by their lengths they are not"
+                "the header states compressed tensors, but their lengths are uncompressed"
                     .to_string(),
             );
         }
@@ -281,10 +281,8 @@ fn section(
     sections: &mut Vec<Section>,
 ) -> Result<(u64, u64)> {
     let mut len = [0; 4];
-    let absent = || {
-        Error::corrupt(format!("the header says that there is {what}, but the file ends before it"))
-            .at(at)
-    };
+    let absent =
+        || Error::corrupt(format!("the header states {what}, but the file ends before it")).at(at);
     let start = at.checked_add(4).filter(|&start| start <= source.len()).ok_or_else(absent)?;
     source.read_at(at, &mut len)?;
     let len = u64::from(u32::from_le_bytes(len));

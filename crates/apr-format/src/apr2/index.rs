@@ -257,7 +257,7 @@ fn check_sizes(entry: &IndexEntry, len: u64) -> Result<()> {
                 "it is tied to another tensor, but flagged as compressed or sparse",
             )),
             _ => Err(Error::corrupt(format!(
-                "it is tied to another tensor, but the index gives it {size} bytes"
+                "tied to another tensor, but {size} bytes in the index"
             ))),
         };
     }

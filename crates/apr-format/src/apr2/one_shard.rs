@@ -38,9 +38,7 @@ pub fn plan_shard(
     let cut = Cut::plan(tensors, metadata, &companions, options, shard_size)?;
     if number >= cut.shards.len().max(1) {
         let count = cut.shards.len();
-        return Err(Error::format(format!(
-            "there is no shard {number}, counted from 0, of {count}"
-        )));
+        return Err(Error::format(format!("no shard {number}, numbered from 0, of {count}")));
     }
     if cut.shards.len() <= 1 {
         return Ok(Box::new(plan(tensors, metadata, companions, options)?));

@@ -303,7 +303,7 @@ impl Apr2Reader {
     /// decrypted, E007 when reading fails, E008 when it exceeds the address space.
     pub fn tensor_bytes(&self, name: &str) -> Result<Cow<'_, [u8]>> {
         let Some(tensor) = self.position(name) else {
-            return Err(Error::format("there is no such tensor")
+            return Err(Error::format("no such tensor")
                 .for_tensor(name)
                 .in_file(&self.files[0].name));
         };
@@ -530,8 +530,8 @@ impl Apr2Reader {
 
     pub(super) fn uncovered(&self, what: &str, offset: u64) -> Error {
         let message = format!(
-            "{what}, and nothing vouches for these bytes; `apr convert` writes the model without \
-             them"
+            "{what}, and the signature does not cover these bytes; `apr convert` writes the \
+             model without them"
         );
         Error::new(Code::Signature, message).at(offset).in_file(&self.files[0].name)
     }

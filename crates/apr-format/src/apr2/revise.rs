@@ -230,7 +230,7 @@ fn renamed_index(
 ) -> Result<(Vec<u8>, Option<Vec<Digest>>)> {
     let known: BTreeSet<&str> = entries.iter().map(|entry| entry.info.name.as_str()).collect();
     if let Some(unknown) = renames.keys().find(|name| !known.contains(name.as_str())) {
-        return Err(Error::format("there is no such tensor to be renamed").for_tensor(unknown));
+        return Err(Error::format("no such tensor to rename").for_tensor(unknown));
     }
 
     for entry in &mut entries {

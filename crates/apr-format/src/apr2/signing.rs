@@ -36,7 +36,7 @@ impl Manifest {
     /// signatures than a block holds.
     pub fn sign(&mut self, signers: &[SigningKey]) -> Result<usize> {
         if let Some(entry) = self.shards.iter().find(|entry| entry.signed_digest.is_none()) {
-            let message = "there is no digest of the shard that a signature could cover";
+            let message = "no digest of the shard for a signature to cover";
             return Err(Error::new(Code::Signature, message).in_file(&entry.file));
         }
 

@@ -120,7 +120,7 @@ pub(super) fn read_trailer(
 
     if signatures.is_some() && digests.is_none() {
         return Err(Error::corrupt(
-            "the file is signed, but has no digests, without which nothing covers its tensors",
+            "the file is signed, but has no digests, so that its tensors are not covered",
         )
         .at(position));
     }

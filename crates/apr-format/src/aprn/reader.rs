@@ -205,10 +205,7 @@ impl AprnReader {
         }
 
         if self.container.signature.is_some() && self.options.trusted_keys.is_empty() {
-            self.warnings.push(
-                "the file is signed; nobody was asked to trust its key, so it was not verified"
-                    .into(),
-            );
+            self.warnings.push("signature not verified: no trusted key given".into());
         }
 
         let header = &self.container.header;

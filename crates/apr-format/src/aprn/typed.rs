@@ -117,7 +117,7 @@ pub fn to_bytes<M: Serialize + ?Sized>(
     options: &SaveOptions,
 ) -> Result<Vec<u8>> {
     to_bytes_with(model, kind, options, &mut |_| {
-        Err(Error::format("encryption takes random bytes, and none were given"))
+        Err(Error::format("encryption needs random bytes, and none were given"))
     })
 }
 
@@ -246,7 +246,7 @@ pub fn load_from_bytes_with<M: DeserializeOwned>(
     options.check_signature(&container, &file)?;
     let payload = options.open_payload(&container, &file)?;
     let model = bincode::from_bytes(&payload).map_err(|error| {
-        Error::format(format!("the payload is not of the type asked for: {error}"))
+        Error::format(format!("the payload does not match the requested type: {error}"))
     })?;
     Ok(model)
 }

@@ -56,8 +56,8 @@ pub struct AprnWriter {
 pub fn plan(tensors: &[TensorInfo], metadata: &Metadata, file_name: &str) -> Result<AprnWriter> {
     let Some(origin) = metadata.get(keys::APRN) else {
         return Err(Error::format(
-            "APRN holds one model of a known type, such as a linear regression; only a checkpoint \
-             that was converted from APRN can become APRN again",
+            "APRN holds one model of a fixed set of types, such as a linear regression; only a \
+             checkpoint that was converted from APRN can be written as APRN",
         ));
     };
 
@@ -161,10 +161,11 @@ impl Origin {
             |what: &str, why: &str| Loss { name: "*".into(), what: what.into(), why: why.into() };
         let mut losses = Vec::new();
         if flags.contains(Flags::SIGNED) {
-            losses.push(loss("signature", "it does not hold for a file that is written anew"));
+            losses.push(loss("signature", "it is invalid for a rewritten file"));
         }
         if flags.contains(Flags::ENCRYPTED) {
-            losses.push(loss("encryption", "the payload was decrypted, and is written as it is"));
+            losses
+                .push(loss("encryption", "the payload was decrypted, and is written unencrypted"));
         }
         losses
     }

@@ -103,7 +103,7 @@ impl Header {
         let [major, minor] = self.version;
         if major != 2 {
             return Err(Error::version(format!(
-                "this is version {major}.{minor} of the format; 2 is known"
+                "unsupported version {major}.{minor} of the format; 2 is supported"
             ))
             .at(4));
         }
@@ -332,7 +332,7 @@ fn flag_warnings(
 
     if is_set(LZ4 | ZSTD) {
         warnings.push(
-            "the header says that tensors are compressed; by their lengths they are not".into(),
+            "the header states compressed tensors, but their lengths are uncompressed".into(),
         );
     }
 

@@ -34,7 +34,7 @@ pub(super) fn presented(
         12 => return k_quant(DType::Q4_K, shape, len),
         14 => return k_quant(DType::Q6_K, shape, len),
         30 => DType::BF16,
-        _ => return Err(Error::version(format!("the dtype number {code} is not known"))),
+        _ => return Err(Error::version(format!("unknown dtype number {code}"))),
     };
 
     if plain.stored_len(shape) == Some(len) {

@@ -91,7 +91,7 @@ impl Header {
         let (version, family) = (fields.u16("the version")?, fields.u8("the family")?);
         if version != 2 {
             return Err(Error::version(format!(
-                "this is version {version} of the format; 2 is known"
+                "unsupported version {version} of the format; 2 is supported"
             ))
             .at(4));
         }
@@ -208,7 +208,7 @@ fn presented(code: u8, shape: &Shape, elements: u64, len: u64) -> Result<(DType,
             let known =
                 name.map(|name| format!("it is {name}, whose scales the format has no place for"));
             return Err(Error::version(
-                known.unwrap_or_else(|| format!("the dtype number {code} is not known")),
+                known.unwrap_or_else(|| format!("unknown dtype number {code}")),
             ));
         }
     };

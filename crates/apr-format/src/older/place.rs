@@ -76,9 +76,7 @@ impl Parts {
     fn checksum_offset(&mut self, end: u64, len: u64) -> Result<Option<u64>> {
         let padded = end.checked_next_multiple_of(self.alignment).unwrap_or(end);
         if len == end || len == padded {
-            self.warnings.push(
-                "the file ends without the CRC-32 of its format: damage can't be told".into(),
-            );
+            self.warnings.push("no CRC-32 at the end of the file: damage can't be detected".into());
             return Ok(None);
         }
 
@@ -90,7 +88,7 @@ impl Parts {
 
         if len > padded + CRC_LEN {
             let unknown = len - padded - CRC_LEN;
-            self.warnings.push(format!("{unknown} bytes after the last tensor have no known use"));
+            self.warnings.push(format!("{unknown} unknown bytes after the last tensor"));
         }
 
         Ok(Some(len - CRC_LEN))
@@ -116,9 +114,7 @@ impl Parts {
 fn check_names(tensors: &[Entry]) -> Result<()> {
     let mut names = BTreeSet::new();
     match tensors.iter().find(|entry| !names.insert(entry.info.name.as_str())) {
-        Some(twice) => {
-            Err(Error::format("two tensors have this name").for_tensor(&twice.info.name))
-        }
+        Some(twice) => Err(Error::format("duplicate tensor name").for_tensor(&twice.info.name)),
         None => Ok(()),
     }
 }

@@ -80,11 +80,7 @@ fn advice() -> String {
 
 fn unknown(container: Container) -> Error {
     let origin = container.origin();
-    Error::format(format!(
-        "{origin}: the hyperparameters are those of no model known; {}",
-        advice()
-    ))
-    .at(container.len())
+    Error::format(format!("{origin}: unknown hyperparameters; {}", advice())).at(container.len())
 }
 
 fn ambiguous(found: &[Reading], container: Container) -> Error {

@@ -63,8 +63,8 @@ impl Encoding {
             }
             (2 | 3, Pairs { unclear: true }) => {
                 return Err(Error::version(format!(
-                    "{origin} stores {} in one of two layouts that only the program knows that \
-                     wrote it; convert the original model anew, or its f16 file",
+                    "{origin} stores {} in one of two layouts that the file does not \
+                     distinguish; convert the original model again, or its f16 file",
                     if number == 2 { "q4_0" } else { "q4_1" }
                 )));
             }
@@ -78,12 +78,10 @@ impl Encoding {
             (3, Halves) => OldBlock::Q4_1(Nibbles::Halves),
             (8, Pairs { .. } | Halves) => OldBlock::Q8_0,
             (2..=14, Unknown) => {
-                let message = format!(
-                    "{origin} has quantized tensors (type {number}) in a layout that is not known \
-                     here"
-                );
+                let message =
+                    format!("{origin} has quantized tensors (type {number}) in an unknown layout");
                 return Err(Error::version(format!(
-                    "{message}; convert the original model anew, or its f16 file"
+                    "{message}; convert the original model again, or its f16 file"
                 )));
             }
             _ => {

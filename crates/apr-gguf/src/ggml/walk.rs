@@ -45,7 +45,7 @@ impl Container {
             b"tjgg" => "ggjt",
             b"ggml" | b"ggmf" | b"ggjt" => {
                 return Err(Error::version(
-                    "big-endian GGML files are not supported; convert the original model anew",
+                    "big-endian GGML files are not supported; convert the original model again",
                 )
                 .at(0));
             }
@@ -61,11 +61,10 @@ impl Container {
         let container = Self { magic, version: Some(version) };
         match (magic, version) {
             ("ggmf", 1 | 100 | 101) | ("ggjt", 1..=3) => Ok(container),
-            _ => Err(Error::version(format!(
-                "{} of version {version} is not known",
-                container.magic
-            ))
-            .at(4)),
+            _ => {
+                Err(Error::version(format!("{} version {version} is unknown", container.magic))
+                    .at(4))
+            }
         }
     }
 

@@ -159,7 +159,7 @@ fn what_is_odd_but_harmless_is_told() {
 
     let reader = open(two().build()).expect("a sound file");
     assert!(
-        reader.warnings()[0].contains("no text general.architecture"),
+        reader.warnings()[0].contains("missing general.architecture"),
         "{:?}",
         reader.warnings()
     );

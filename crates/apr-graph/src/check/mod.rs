@@ -30,7 +30,7 @@ use crate::{
 /// assert!(
 ///     findings.list[0]
 ///         .to_string()
-///         .starts_with("error: node 'layers.0/act': there is no operator 'Relou'")
+///         .starts_with("error: node 'layers.0/act': no operator 'Relou'")
 /// );
 /// ```
 #[must_use]
@@ -100,8 +100,8 @@ impl<'g> Checker<'g> {
 
             if opset.domain.is_empty() && opset.version > Operator::newest() {
                 let message = format!(
-                    "operators are of version {}, and {} is the newest known here: newer ones are \
-                     taken for its",
+                    "opset {} is newer than {}, the latest supported: its operators are treated \
+                     as the latest",
                     opset.version,
                     Operator::newest()
                 );
@@ -248,7 +248,7 @@ impl<'g> Checker<'g> {
     fn origin(&mut self, value: &Value, used: bool, around: Option<&Body>, place: &Place<'_>) {
         match &value.origin {
             Origin::Missing if used => {
-                self.error(place, format!("value '{}' is read, and nothing makes it", value.name));
+                self.error(place, format!("value '{}' is used, but has no producer", value.name));
             }
             Origin::Outer(id)
                 if around.is_none_or(|around| around.values.len() <= id.0 as usize) =>
@@ -258,7 +258,7 @@ impl<'g> Checker<'g> {
             Origin::Constant(constant) if !has_its_bytes(constant) => {
                 self.error(
                     place,
-                    format!("constant '{}' has not as many elements as its shape says", value.name),
+                    format!("constant '{}' does not have the elements of its shape", value.name),
                 );
             }
             _ => {}
@@ -274,7 +274,7 @@ impl<'g> Checker<'g> {
                 let again = std::mem::replace(&mut made[output.0 as usize], true);
                 if again || !matches!(value.origin, Origin::Node(_)) {
                     let path = shown_path(&place.prefix, position, node);
-                    let message = format!("it makes '{}', which is there already", value.name);
+                    let message = format!("duplicate value '{}'", value.name);
                     self.findings.add(Severity::Error, path, message);
                 }
             }
@@ -282,10 +282,7 @@ impl<'g> Checker<'g> {
 
         for (value, made) in body.values.iter().zip(made) {
             if matches!(value.origin, Origin::Node(_)) && !made {
-                self.error(
-                    place,
-                    format!("value '{}' is of a node that does not make it", value.name),
-                );
+                self.error(place, format!("value '{}' is not an output of its node", value.name));
             }
         }
     }
@@ -317,7 +314,7 @@ impl<'g> Checker<'g> {
             }
             let path = |node: usize| shown_path(&place.prefix, node, &body.nodes[node]);
             let message = format!(
-                "it reads '{}', which '{}' makes later",
+                "it uses '{}', which '{}' produces later",
                 body.value(value).name,
                 path(maker)
             );

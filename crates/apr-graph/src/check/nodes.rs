@@ -16,8 +16,7 @@ impl Checker<'_> {
         if let Some(function) = self.functions.get(&node.op) {
             problems.extend(call_problems(node, function));
         } else if !Operator::knows_domain(&node.op.domain) {
-            let message =
-                format!("operators of the domain '{}' are not known here", node.op.domain);
+            let message = format!("unknown operator domain '{}'", node.op.domain);
             self.once(Severity::Notice, &path, message);
         } else {
             problems.extend(self.operator_problems(node, &path, place));
@@ -38,8 +37,7 @@ impl Checker<'_> {
         let stated = place.opsets.of(domain);
         let named = if domain.is_empty() { "ai.onnx" } else { domain };
         let Some(version) = stated else {
-            let message =
-                format!("the graph does not say which version of {named}'s operators it has");
+            let message = format!("missing opset import of {named}");
             self.once(Severity::Error, path, message);
             return Vec::new();
         };
@@ -61,11 +59,11 @@ impl Checker<'_> {
                 }
                 // The table of another vendor's operators has those that models contain.
                 None if !domain.is_empty() => {
-                    let message = format!("the operator '{}' is not known here", node.op);
+                    let message = format!("unknown operator '{}'", node.op);
                     self.once(Severity::Notice, path, message);
                     Vec::new()
                 }
-                None => vec![format!("there is no operator '{}'", node.op.name)],
+                None => vec![format!("no operator '{}'", node.op.name)],
             },
         }
     }
@@ -95,7 +93,10 @@ fn references(node: &Node, place: &Place<'_>) -> Option<String> {
         .find(|attribute| matches!(attribute.value, AttributeValue::OfCall(_)))?;
     let outside = place.function.is_none();
     outside.then(|| {
-        format!("attribute '{}' is one of a call, and this is no function", reference.name)
+        format!(
+            "attribute '{}' refers to a function's attribute, outside of a function",
+            reference.name
+        )
     })
 }
 
@@ -161,7 +162,7 @@ fn attributes(node: &Node, operator: &Operator) -> impl Iterator<Item = String> 
         };
         let kind = AttributeKind::of(&attribute.value).filter(|kind| *kind != setting.kind)?;
         Some(format!(
-            "attribute '{}' is {kind}, and {name} of version {version} takes {}",
+            "attribute '{}' is {kind}, but {name} of version {version} expects {}",
             attribute.name, setting.kind
         ))
     });

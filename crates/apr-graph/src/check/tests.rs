@@ -73,7 +73,7 @@ fn a_node_before_what_it_reads_is_named_with_it() {
     graph.body.nodes.swap(0, 1);
     assert_eq!(
         messages(&graph),
-        ["error: node 'layers.1': it reads 'layers.0', which 'layers.0' makes later"]
+        ["error: node 'layers.1': it uses 'layers.0', which 'layers.0' produces later"]
     );
 }
 
@@ -86,7 +86,7 @@ fn values_without_an_origin_and_twins_are_found() {
     let found = messages(&graph);
     assert_eq!(
         found,
-        ["error: value 'lost' is read, and nothing makes it", "error: two values are called 'x'"]
+        ["error: value 'lost' is used, but has no producer", "error: two values are called 'x'"]
     );
 }
 
@@ -96,9 +96,7 @@ fn a_value_that_two_nodes_make_is_found() {
     graph.body.nodes[1].outputs = graph.body.nodes[0].outputs.clone();
     let found = messages(&graph);
     assert!(
-        found.contains(
-            &"error: node 'layers.1': it makes 'layers.0', which is there already".to_owned()
-        ),
+        found.contains(&"error: node 'layers.1': duplicate value 'layers.0'".to_owned()),
         "{found:?}"
     );
 }
@@ -115,8 +113,8 @@ fn what_an_operator_does_not_take_is_found() {
         messages(&graph),
         [
             "error: node 'layers.0': it has 2 inputs, and Relu of version 14 has 1",
-            "error: node 'layers.1': attribute 'axis' is FLOAT, and Softmax of version 13 takes \
-             INT",
+            "error: node 'layers.1': attribute 'axis' is FLOAT, but Softmax of version 13 \
+             expects INT",
             "error: node 'layers.1': Softmax of version 13 has no attribute 'angle'",
             "error: node 'layers.2': Concat needs the attribute 'axis'",
         ]
@@ -141,7 +139,7 @@ fn an_unknown_domain_is_a_notice_said_once() {
     }
     assert_eq!(
         messages(&graph),
-        ["notice: node 'layers.0': operators of the domain 'com.example' are not known here"]
+        ["notice: node 'layers.0': unknown operator domain 'com.example'"]
     );
 }
 
@@ -244,9 +242,9 @@ fn values_of_other_bodies_and_constants_without_their_bytes_are_found() {
         messages(&graph),
         [
             "error: value 'around' is not in the body around",
-            "error: constant 'short' has not as many elements as its shape says",
-            "error: constant 'huge' has not as many elements as its shape says",
-            "error: constant 'texts' has not as many elements as its shape says",
+            "error: constant 'short' does not have the elements of its shape",
+            "error: constant 'huge' does not have the elements of its shape",
+            "error: constant 'texts' does not have the elements of its shape",
         ]
     );
 }
@@ -266,7 +264,8 @@ fn attributes_of_a_call_outside_of_a_function_and_branches_with_inputs_are_found
     assert_eq!(
         messages(&graph),
         [
-            "error: node 'layers.0': attribute 'alpha' is one of a call, and this is no function",
+            "error: node 'layers.0': attribute 'alpha' refers to a function's attribute, outside \
+             of a function",
             "error: node 'layers.1': a branch has 1 inputs, and gets none",
         ]
     );

@@ -19,7 +19,7 @@ pub struct TooManyBoxes {
 
 impl fmt::Display for TooManyBoxes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the picture would have {} boxes, more than {MOST_BOXES}", self.boxes)
+        write!(f, "the image would have {} boxes, more than {MOST_BOXES}", self.boxes)
     }
 }
 

@@ -306,7 +306,7 @@ fn stacked(kind: &ValueType, along: i64, size: Dim) -> ValueType {
 fn fit(node: &Node, mut kinds: Vec<ValueType>) -> Result<Made, String> {
     if kinds.len() < node.outputs.len() {
         return Err(format!(
-            "its body makes {} values, and the node has {} outputs",
+            "its body returns {} values, but the node has {} outputs",
             kinds.len(),
             node.outputs.len()
         ));

@@ -300,8 +300,8 @@ impl<'g> Engine<'g> {
             return (kind, known);
         }
         if !std::mem::replace(&mut self.room_said, true) {
-            let message = "shapes take more memory than the graph's size justifies, and are not \
-                followed from here";
+            let message = "shape inference stopped: shapes need more memory than the graph's \
+                           size justifies";
             self.findings.add(Severity::Notice, path(node), message);
         }
         (without_shape(&kind), None)

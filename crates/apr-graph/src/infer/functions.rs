@@ -146,8 +146,8 @@ impl Engine<'_> {
     /// Says once that calls are not followed any more.
     fn give_up(&mut self, path: &dyn Fn() -> String) {
         if !std::mem::replace(&mut self.gave_up, true) {
-            let message = "functions are called with too many kinds of inputs; what they make is \
-                not followed from here";
+            let message = "shape inference stopped: functions are called with too many input \
+                           types";
             self.findings.add(Severity::Notice, path(), message);
         }
     }

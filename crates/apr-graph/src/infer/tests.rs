@@ -114,7 +114,7 @@ fn inputs_of_other_types_than_the_operator_takes_are_errors() {
         [
             "error: node 'a': Add: input 'B' is of i64, and an earlier input of f32",
             "error: node 'b': Softmax: input 'input' is i64[2, 3], which Softmax of version 13 \
-             does not take",
+             does not support",
             "error: node 'c': MatMul: shapes [2, 3] and [4, 5]: sizes 3 and 4 differ",
         ]
     );

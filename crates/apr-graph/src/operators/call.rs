@@ -225,7 +225,7 @@ impl<'a> Call<'a> {
         let element = i32::try_from(code).ok().and_then(ElementType::from_onnx_code);
         element
             .map(Some)
-            .ok_or_else(|| format!("attribute '{name}' is {code}, which is no element type"))
+            .ok_or_else(|| format!("attribute '{name}' is {code}, not an element type"))
     }
 
     /// Says what an output's shape is.

@@ -140,7 +140,7 @@ fn range(call: &mut Call<'_>) -> Result<(), String> {
         let scalar =
             call.shape(position).is_none_or(|shape| shape.len() < 2 && shape.iter().all(single));
         if !scalar {
-            return Err(format!("{} is no single number", call.name_of(position)));
+            return Err(format!("{} is not a scalar", call.name_of(position)));
         }
     }
 

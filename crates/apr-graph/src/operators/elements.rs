@@ -43,7 +43,7 @@ fn bind(call: &Call<'_>) -> (Bound, Option<String>) {
             let (name, version) = (call.operator.name, call.operator.since);
             let input = call.name_of(position);
             problem.get_or_insert(format!(
-                "{input} is {kind}, which {name} of version {version} does not take"
+                "{input} is {kind}, which {name} of version {version} does not support"
             ));
         }
 

@@ -143,7 +143,7 @@ fn affine_grid(call: &mut Call<'_>) -> Result<(), String> {
             shape.push(Dim::fixed(pixels.len() as u64));
             shape
         }
-        _ => return Err(format!("a size of {} dimensions is no image", size.len())),
+        _ => return Err(format!("an image can't have {} dimensions", size.len())),
     };
     call.set_shape(0, shape);
     Ok(())

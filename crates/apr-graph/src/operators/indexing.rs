@@ -49,7 +49,7 @@ fn gather_nd(call: &mut Call<'_>) -> Result<(), String> {
     let (Some(data), Some(places)) = (call.shape(0), call.shape(1)) else { return Ok(()) };
     let batch = usize::try_from(call.int("batch_dims").unwrap_or(0)).unwrap_or(usize::MAX);
     let Some((coordinates, outer)) = places.split_last() else {
-        return Err("the places have no dimensions".to_owned());
+        return Err("the indices have no dimensions".to_owned());
     };
     let Some(coordinates) = coordinates.size().and_then(|count| usize::try_from(count).ok()) else {
         return Ok(());

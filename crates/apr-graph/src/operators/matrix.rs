@@ -17,7 +17,7 @@ pub(super) const RULES: &[(&str, Rule)] = &[
 /// The shape of the product of two stacks of matrices, as NumPy's `matmul` has it.
 pub(super) fn product_shape(a: &[Dim], b: &[Dim]) -> Result<Vec<Dim>, String> {
     let ([.., inner], true) = (a, !b.is_empty()) else {
-        return Err("a number without dimensions is no matrix".to_owned());
+        return Err("a scalar is not a matrix".to_owned());
     };
 
     // A vector counts as a row or a column, a dimension that the product does not keep.
@@ -28,7 +28,7 @@ pub(super) fn product_shape(a: &[Dim], b: &[Dim]) -> Result<Vec<Dim>, String> {
     let (columns, stack_b, inner_b) = match b {
         [stack @ .., inner, columns] => (Some(columns), stack, inner),
         [inner] => (None, &[][..], inner),
-        [] => return Err("a number without dimensions is no matrix".to_owned()),
+        [] => return Err("a scalar is not a matrix".to_owned()),
     };
     let problem = |error: String| format!("shapes {} and {}: {error}", show(a), show(b));
     same(inner, inner_b).map_err(problem)?;
@@ -80,7 +80,7 @@ fn det(call: &mut Call<'_>) -> Result<(), String> {
             same(rows, columns)?;
             call.set_shape(0, stack.to_vec());
         }
-        Some(_) => return Err("the input is no matrix".to_owned()),
+        Some(_) => return Err("the input is not a matrix".to_owned()),
     }
     Ok(())
 }

@@ -240,7 +240,7 @@ fn transpose(call: &mut Call<'_>) -> Result<(), String> {
         Some(order) if order.len() == shape.len() => axes(order, shape.len())?,
         Some(order) => {
             return Err(format!(
-                "'perm' has {} places, and the input {} dimensions",
+                "'perm' has {} entries, but the input has {} dimensions",
                 order.len(),
                 shape.len()
             ));

@@ -111,7 +111,7 @@ impl Edit<'_> {
                 self.input(position, name, Constant::ints(&values));
                 Ok(())
             }
-            Some(_) => Err(format!("'{name}' is no list of numbers")),
+            Some(_) => Err(format!("'{name}' is not a list of numbers")),
         }
     }
 }

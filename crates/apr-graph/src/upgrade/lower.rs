@@ -56,7 +56,7 @@ pub(super) fn node(edit: &mut Edit<'_>, from: i64, to: i64) -> Result<(), String
             break;
         };
         let step = step(now.name, now.since)
-            .ok_or_else(|| format!("version {} of it can't be said in older ones", now.since))?;
+            .ok_or_else(|| format!("version {} can't be expressed in older ones", now.since))?;
         let (name, since) = (now.name, now.since);
         step(edit)?;
 
@@ -137,7 +137,7 @@ fn softmax_of_the_last(edit: &mut Edit<'_>) -> Result<(), String> {
     let axis = edit.node.int("axis").unwrap_or(-1);
     let last = rank(edit, 0).and_then(|rank| i64::try_from(rank).ok()).map(|rank| rank - 1);
     if axis != -1 && Some(axis) != last {
-        return Err(format!("its axis {axis} is not known to be the last"));
+        return Err(format!("unknown whether axis {axis} is the last"));
     }
     edit.set("axis", last.unwrap_or(-1));
     Ok(())
@@ -208,7 +208,7 @@ fn normalise_by_parts(edit: &mut Edit<'_>) -> Result<(), String> {
     };
     let last = rank(edit, 0).and_then(|rank| i64::try_from(rank).ok()).map(|rank| rank - 1);
     if axis != -1 && Some(axis) != last {
-        return Err(format!("its axis {axis} is not known to be the last"));
+        return Err(format!("unknown whether axis {axis} is the last"));
     }
     edit.take("stash_type");
     let epsilon = match edit.take("epsilon") {

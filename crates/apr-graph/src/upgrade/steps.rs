@@ -59,7 +59,7 @@ fn broadcast_is_implied(edit: &mut Edit<'_>) -> Result<(), String> {
     let rank =
         |at: usize| edit.node.input(at).and_then(|id| edit.body.value(id).shape()).map(<[_]>::len);
     let (Some(first), Some(second)) = (rank(0), rank(1)) else {
-        return Err("its inputs have shapes that are not known".to_owned());
+        return Err("unknown shapes of its inputs".to_owned());
     };
     let axis = usize::try_from(axis).unwrap_or(first.saturating_sub(second));
     let behind = first.saturating_sub(axis + second);
@@ -88,7 +88,7 @@ fn unsqueeze_input(edit: &mut Edit<'_>, position: usize, behind: usize) {
 fn slope_is_widened(edit: &mut Edit<'_>) -> Result<(), String> {
     let shape = |at: usize| edit.node.input(at).and_then(|id| edit.body.value(id).shape());
     let (Some(x), Some(slope)) = (shape(0), shape(1)) else {
-        return Err("its inputs have shapes that are not known".to_owned());
+        return Err("unknown shapes of its inputs".to_owned());
     };
     let single = slope.iter().all(|size| size.as_integer() == Some(1));
     if slope.len() == 1 && !single && x.len() > 2 {
@@ -244,7 +244,7 @@ fn scales_are_of_channels(edit: &mut Edit<'_>) -> Result<(), String> {
         edit.node.input(0).and_then(|id| edit.body.value(id).shape()?.get(1)?.as_integer());
     let groups = edit.node.int("num_groups").filter(|groups| *groups > 0);
     let (Some(channels), Some(groups)) = (channels, groups) else {
-        return Err("its input has channels whose number is not known".to_owned());
+        return Err("unknown number of channels of its input".to_owned());
     };
     for (position, name) in [(1, "scale"), (2, "bias")] {
         let given = edit.node.input(position).ok_or_else(|| format!("it has no {name}"))?;

@@ -60,7 +60,7 @@ pub(crate) fn dense(tensor: &Tensor, files: &mut Files<'_>) -> Result<Built> {
 /// The type of a tensor's elements.
 pub(crate) fn element(code: i32) -> Result<ElementType> {
     if code == 0 {
-        return Err(Error::format("the tensor does not say what its elements are"));
+        return Err(Error::format("the tensor has no data type"));
     }
     let message = || {
         format!("the tensor has elements of type {code}, which this version of apr does not know")

@@ -111,7 +111,7 @@ pub(crate) fn check_location(location: &str) -> Result<()> {
     }
     let shown = Escaped::short(location);
     Err(Error::format(format!(
-        "its data are said to be in '{shown}', which is not a path inside the model's folder"
+        "its external data location '{shown}' is not a path inside the model's folder"
     )))
 }
 

@@ -153,7 +153,7 @@ impl<'a, 'w> Encoder<'a, 'w> {
                 }
                 Origin::Weight(weight) => {
                     let message = format!(
-                        "function '{}' has a weight of its own, which ONNX does not allow",
+                        "function '{}' contains a weight, which ONNX does not allow",
                         body.name
                     );
                     return Err(Error::format(message).for_tensor(&weight.tensor));

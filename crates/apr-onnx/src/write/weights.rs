@@ -95,10 +95,7 @@ impl<'a> Weights<'a> {
         }
 
         let Some(&position) = self.positions.get(tensor.as_str()) else {
-            return Err(Error::format(
-                "the graph uses this tensor, and the model does not have it",
-            )
-            .for_tensor(tensor));
+            return Err(Error::format("missing from the checkpoint").for_tensor(tensor));
         };
 
         if std::mem::replace(&mut self.used[position], true) {
@@ -159,10 +156,7 @@ fn stated(info: &TensorInfo, kind: &ValueType) -> Result<(ElementType, Vec<u64>)
     let is_same = own == Some(element) && len == Some(info.byte_len()?);
     if !is_same && !is_packed && !is_as_checkpoints_have(info, element, &dims) {
         let shape = info.shape.dims();
-        let message = format!(
-            "the graph takes it for {element} {dims:?}, but it is {} {shape:?}",
-            info.dtype
-        );
+        let message = format!("expected {element} {dims:?}, found {} {shape:?}", info.dtype);
         return Err(Error::format(message).for_tensor(&info.name));
     }
 

@@ -112,9 +112,9 @@ fn weights_that_the_checkpoint_does_not_have_so_are_refused_by_name() {
     let f32 = |dims: &[u64]| tensor("w", DType::F32, dims);
     assert!(planned(graph(), &[f32(&[4])], ExternalData::Auto).is_ok());
     for (tensors, message) in [
-        (vec![], "the model does not have it"),
-        (vec![f32(&[5])], "the graph takes it for f32 [4], but it is f32 [5]"),
-        (vec![tensor("w", DType::I32, &[4])], "the graph takes it for f32 [4], but it is i32 [4]"),
+        (vec![], "missing from the checkpoint"),
+        (vec![f32(&[5])], "expected f32 [4], found f32 [5]"),
+        (vec![tensor("w", DType::I32, &[4])], "expected f32 [4], found i32 [4]"),
     ] {
         let error = refused(graph(), &tensors);
         assert_eq!((error.code(), error.tensor()), (Code::Format, Some("w")), "{error}");
@@ -207,10 +207,7 @@ fn a_function_with_a_weight_of_its_own_is_refused() {
     let y = graph.body().call(&block, [x]).output("y");
     graph.body().output("y", y, Meaning::Unknown);
     let error = refused(graph.finish(), &[tensor("w", DType::F32, &[4])]);
-    assert_eq!(
-        error.message(),
-        "function 'Block' has a weight of its own, which ONNX does not allow"
-    );
+    assert_eq!(error.message(), "function 'Block' contains a weight, which ONNX does not allow");
 }
 
 /// A body with a node that has this body as an attribute.

@@ -231,9 +231,9 @@ impl Vm<'_> {
     fn protocol(&mut self) -> Result<()> {
         match self.input.byte()? {
             0..=5 => Ok(()),
-            other => {
-                Err(Error::version(format!("this is pickle protocol {other}; 0 to 5 are known")))
-            }
+            other => Err(Error::version(format!(
+                "unsupported pickle protocol {other}; 0 to 5 are supported"
+            ))),
         }
     }
 

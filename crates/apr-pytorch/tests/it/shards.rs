@@ -53,7 +53,7 @@ fn shards_are_read_in_the_order_of_their_names() {
         reader.files().iter().map(|file| file.name.as_str()).collect::<Vec<_>>(),
         ["1", "2"]
     );
-    assert_eq!(reader.warnings(), ["pytorch_model.bin.index.json: metadata is not kept: by"]);
+    assert_eq!(reader.warnings(), ["pytorch_model.bin.index.json: metadata not copied: by"]);
     let error =
         assert_refused(reader.read_tensor(3, 1, &mut [0]), Code::Corrupt, "E002: 2: tensor 'b'");
     assert_eq!(error.file(), Some("2"));

@@ -58,7 +58,7 @@ impl SparseReader {
         let block = u32::from_le_bytes([b0, b1, b2, b3]);
         if block == 0 || reserved != [0; 4] {
             return Err(
-                Error::corrupt("the header of the sparse matrix gives no size of blocks").at(0)
+                Error::corrupt("missing block size in the header of the sparse matrix").at(0)
             );
         }
         Self::open(matrix, SparseLayout::Bsr { block }, stored_len, read_at)

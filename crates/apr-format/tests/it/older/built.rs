@@ -250,8 +250,8 @@ fn flags_of_the_dialect_that_disagree_with_the_file_are_named() {
         ["the flag ROW_MAJOR is not set; matrices are taken for row-major"]
     );
     for (flag, words) in [
-        (0x1, "tensors are compressed"),
-        (0x2, "tensors are compressed"),
+        (0x1, "states compressed tensors"),
+        (0x2, "states compressed tensors"),
         (0x8, "the file is signed"),
         (0x10, "one shard of several"),
         (0x40, "the flag FILTERBANK is set, but"),
@@ -283,7 +283,7 @@ fn a_dialect_without_its_checksum_opens_with_a_warning() {
     let reader = open(file).expect("a sound file");
     assert!(reader.container().checksum().is_none());
     assert!(
-        reader.warnings().iter().any(|warning| warning.contains("without the CRC-32")),
+        reader.warnings().iter().any(|warning| warning.contains("no CRC-32")),
         "{:?}",
         reader.warnings()
     );

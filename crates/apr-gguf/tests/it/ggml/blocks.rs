@@ -178,7 +178,7 @@ fn blocks_of_two_possible_layouts_are_refused() {
         GgmlBuilder::gpt2().ftype(2).tensor(GgmlTensor::new("model/h0/w", 2, &[32], &[0; 20]));
     let error = refused(file.build());
     assert_eq!((error.code(), error.tensor()), (Code::Version, Some("model/h0/w")));
-    assert!(error.message().contains("convert the original model anew"), "{error}");
+    assert!(error.message().contains("convert the original model again"), "{error}");
     let file = GgmlBuilder::rwkv(101).tensor(GgmlTensor::new("emb.weight", 2, &[32], &[0; 20]));
     assert_eq!(refused(file.build()).code(), Code::Version);
 }

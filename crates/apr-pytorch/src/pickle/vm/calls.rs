@@ -113,7 +113,7 @@ impl Vm<'_> {
                 "is not known to be harmless"
             };
             return Err(Error::format(format!(
-                "the pickle wants to import {}.{}, which {danger}; nothing of it was run",
+                "the pickle imports {}.{}, which {danger}; nothing was executed",
                 Escaped::short(&module),
                 Escaped::short(&name)
             )));
