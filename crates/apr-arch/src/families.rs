@@ -42,7 +42,7 @@ impl std::fmt::Display for Contradiction {
         let Self { told, known, total, alike, .. } = self;
         write!(
             f,
-            "the configuration says {told}, but {known} of {total} tensors have names of that \
+            "the configuration has {told}, but {known} of {total} tensors have names of that \
              family"
         )?;
         match alike {
@@ -309,7 +309,7 @@ impl Families {
 
     fn unknown(&self, name: &str) -> Error {
         let names: Vec<&str> = self.iter().map(Family::name).collect();
-        Error::format(format!("there is no family '{name}'; known are {}", names.join(", ")))
+        Error::format(format!("no family '{name}'; known families: {}", names.join(", ")))
     }
 }
 

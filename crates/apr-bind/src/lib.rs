@@ -114,7 +114,7 @@ impl<'a> Binder<'a> {
         let losses = unused.map(|(info, _)| Loss {
             name: info.name.clone(),
             what: "tensor".into(),
-            why: "what the model computes does not use it".into(),
+            why: "not used by the model's graph".into(),
         });
         let losses = losses.collect();
 
@@ -123,8 +123,8 @@ impl<'a> Binder<'a> {
         for group in self.dequantized.chunk_by(|a, b| a == b) {
             let count = counted(group.len() as u64, "tensor");
             let message = format!(
-                "{count} of {} become f32: no node of the graph says what these blocks mean; \
-                 --dequantize f16 takes half the room",
+                "{count} of {} become f32: ONNX has no operator for this block type; \
+                 --dequantize f16 halves the size",
                 group[0]
             );
             self.bound.warnings.push(message);
@@ -134,10 +134,10 @@ impl<'a> Binder<'a> {
     }
 
     fn position(&self, tensor: &str) -> Result<usize> {
-        self.positions.get(tensor).copied().ok_or_else(|| {
-            Error::format("the graph uses this tensor, and the model does not have it")
-                .for_tensor(tensor)
-        })
+        self.positions
+            .get(tensor)
+            .copied()
+            .ok_or_else(|| Error::format("missing from the checkpoint").for_tensor(tensor))
     }
 
     /// What a tensor of the base is stored as.
@@ -470,7 +470,7 @@ fn check_shape(body: &Body, weight: &Weight, dims: &[u64]) -> Result<()> {
         return Ok(());
     }
     let kind = body.value(weight.value).tensor().map(ToString::to_string).unwrap_or_default();
-    let message = format!("the graph looks at it as {kind}, but the tensor makes that {dims:?}");
+    let message = format!("the graph expects {kind}, but the tensor has {dims:?}");
     Err(Error::format(message).for_tensor(&weight.reference.tensor))
 }
 

@@ -143,7 +143,7 @@ pub(crate) fn check_order(order: &[usize], rank: usize) -> Result<()> {
         return Ok(());
     }
     Err(Error::format(format!(
-        "the graph transposes it by {order:?}, and it has {rank} dimensions"
+        "the graph transposes it by {order:?}, but it has {rank} dimensions"
     )))
 }
 

@@ -130,12 +130,8 @@ pub fn graphs(
     tensors: &[TensorInfo],
     options: &GraphOptions,
 ) -> Result<Graphs> {
-    let without_graph = || {
-        Error::version(format!(
-            "the family {} has no [graph]: what its models compute is not known",
-            model.family().name()
-        ))
-    };
+    let without_graph =
+        || Error::version(format!("the family {} has no [graph]", model.family().name()));
     model.graph_settings(None).ok_or_else(without_graph)?;
     let asked = options.task.as_deref();
     let class = asked.map(|asked| task::class_of(model, asked)).transpose()?;
@@ -240,9 +236,7 @@ fn parts(model: &Model<'_>, kind: &str, past: bool) -> Result<Vec<Part>> {
             parts
         }
         other => {
-            return Err(Error::version(format!(
-                "[graph] has the kind '{other}', which is not known"
-            )));
+            return Err(Error::version(format!("unknown kind '{other}' in [graph]")));
         }
     })
 }

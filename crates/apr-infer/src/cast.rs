@@ -126,7 +126,7 @@ fn by_rules(values: Vec<f64>, shape: Vec<usize>, to: ElementType, rules: Rules) 
         }
         _ => match MiniFloat::of(to) {
             Some(format) => mini(format),
-            None => return Err(Error::version(format!("there is no cast to {to}"))),
+            None => return Err(Error::version(format!("no cast to {to}"))),
         },
     };
 

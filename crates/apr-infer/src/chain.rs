@@ -115,14 +115,14 @@ impl<'a> Search<'a> {
     /// The chain around a softmax.
     fn around(&self, position: usize) -> Option<Chain> {
         let softmax = self.link(position, "Softmax")?;
-        let shares = self.body.nodes[position].outputs.first().copied().flatten()?;
-        // Shares that something else reads have to be there as a value.
-        let (1, reader) = self.reads[shares.0 as usize] else { return None };
-        let mixed =
-            self.link(reader, "MatMul").filter(|mixed| self.input(*mixed, 0) == Some(shares))?;
+        let probs = self.body.nodes[position].outputs.first().copied().flatten()?;
+        // Probabilities that something else reads have to be there as a value.
+        let (1, reader) = self.reads[probs.0 as usize] else { return None };
+        let context =
+            self.link(reader, "MatMul").filter(|context| self.input(*context, 0) == Some(probs))?;
         let (scores, mask) = self.masked(self.input(softmax, 0))?;
-        let inputs = [scores.queries, scores.keys, self.input(mixed, 1), scores.number, mask];
-        let links = [scores.links, vec![softmax, mixed]].concat();
+        let inputs = [scores.queries, scores.keys, self.input(context, 1), scores.number, mask];
+        let links = [scores.links, vec![softmax, context]].concat();
         Some(Chain { links, inputs, divides: scores.divides })
     }
 

@@ -104,7 +104,7 @@ impl<'s, 'a> LanguageModel<'s, 'a> {
         tap: &mut dyn Tap,
     ) -> Result<Vec<f32>> {
         if tokens.is_empty() {
-            return Err(Error::format("there are no tokens to go on from"));
+            return Err(Error::format("no tokens to continue from"));
         }
 
         let past = memory.tokens.len();
@@ -141,7 +141,7 @@ impl<'s, 'a> LanguageModel<'s, 'a> {
         }
 
         let mut outputs = outcome.outputs.into_iter();
-        let logits = outputs.next().ok_or_else(|| Error::format("there are no logits"))?;
+        let logits = outputs.next().ok_or_else(|| Error::format("no logits"))?;
         memory.values = outputs.collect();
         let logits = logits.tensor()?.floats()?.into_owned();
         let vocabulary = logits.len() / given.len();

@@ -95,7 +95,7 @@ impl<'m> Machine<'m> {
         let (bytes, limit) = (self.live.bytes(), self.session.values_limit());
         if bytes > limit {
             return Err(Error::memory(format!(
-                "values take {bytes} bytes, more than the limit of {limit}"
+                "values need {bytes} bytes, more than the limit of {limit}"
             )));
         }
         Ok(())

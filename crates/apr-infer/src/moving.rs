@@ -46,7 +46,7 @@ pub(crate) fn transposed(tensor: &Tensor, order: &[usize]) -> Result<Tensor> {
     sorted.sort_unstable();
     if sorted != (0..tensor.rank()).collect::<Vec<_>>() {
         return Err(Error::format(format!(
-            "{order:?} is no order of {} dimensions",
+            "{order:?} is not a permutation of {} dimensions",
             tensor.rank()
         )));
     }
@@ -142,7 +142,7 @@ pub(crate) fn joined(tensors: &[&Tensor], axis: usize) -> Result<Tensor> {
     }
 
     let Some((first, rest)) = tensors.split_first() else {
-        return Err(Error::format("there is nothing to join"));
+        return Err(Error::format("nothing to concatenate"));
     };
     let mut shape = first.shape().to_vec();
     for other in rest {

@@ -61,10 +61,7 @@ impl Plans {
         }
         unknown.sort();
         unknown.dedup();
-        Err(Error::version(format!(
-            "the graph has operators that are not known here: {}",
-            unknown.join(", ")
-        )))
+        Err(Error::version(format!("unsupported operators: {}", unknown.join(", "))))
     }
 
     /// The plan of a body of the graph.

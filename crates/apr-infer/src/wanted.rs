@@ -32,7 +32,7 @@ impl Wanted {
         let call =
             calls(graph, body, name).find(|(_, function, rest)| has(graph, &function.body, rest));
         let (node, ..) =
-            call.ok_or_else(|| Error::format(format!("the model has no value '{name}'")))?;
+            call.ok_or_else(|| Error::format(format!("no value '{name}' in the model")))?;
         Ok(Self::Within {
             path: name.to_owned(),
             outputs: node.outputs.iter().flatten().copied().collect(),

@@ -96,9 +96,7 @@ impl Weight<'_> {
     pub(crate) fn decode_within(&self, store: &Store<'_>, free_bytes: u64) -> Result<Tensor> {
         let bytes = self.decoded_bytes();
         if bytes > free_bytes {
-            let message = format!(
-                "decoded as a whole, it takes {bytes} bytes, which do not fit the memory limit"
-            );
+            let message = format!("dequantized it needs {bytes} bytes, beyond the memory limit");
             return Err(Error::memory(message).for_tensor(&self.reference.tensor));
         }
         self.decode(store)

@@ -9,7 +9,5 @@ pub use crate::messages::{Chat, Message, Template};
 /// # Errors
 /// E003 always.
 pub fn render(_: &Template, _: &Chat<'_>) -> Result<String> {
-    Err(Error::version(
-        "this program was built without the feature `chat`, which chat templates need",
-    ))
+    Err(Error::version("chat templates need the feature `chat`, which this build lacks"))
 }

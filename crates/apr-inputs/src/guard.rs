@@ -23,8 +23,6 @@ pub(crate) fn guarded<T>(
     let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
     GUARDED.set(before);
     outcome.unwrap_or_else(|_| {
-        Err(apr_core::Error::format(format!(
-            "{what} can't be used: the library that reads it failed"
-        )))
+        Err(apr_core::Error::format(format!("{what} can't be read: its decoder failed")))
     })
 }

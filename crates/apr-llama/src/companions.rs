@@ -136,8 +136,8 @@ pub fn from_gguf<'a>(
     if let Some(first) = restored.decoded.first() {
         let count = counted(restored.decoded.len() as u64, "quantized tensor");
         warnings.push(format!(
-            "{count} become {decode_to} ({first} first): llama.cpp has their elements in another \
-             order, and blocks can't follow"
+            "{count} become {decode_to} ({first} first): llama.cpp orders their elements \
+             otherwise, within blocks"
         ));
     }
 

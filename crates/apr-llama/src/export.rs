@@ -58,15 +58,13 @@ pub struct GgufExport<'a> {
 pub fn export<'a>(source: &Source<'a>, tokenizer: Vec<KeyValue>) -> Result<GgufExport<'a>> {
     let reader = source.reader();
     if is_adapter(reader.tensors()) {
-        return Err(Error::format(
-            "this is an adapter, and apr writes GGUF files of whole models only",
-        ));
+        return Err(Error::format("adapters can't be exported to GGUF, only complete models"));
     }
 
     let model = source.family()?.ok_or_else(|| {
         match reader.tensors().iter().find(|info| is_of_vision(&info.name)) {
             Some(info) => Error::format(format!(
-                "this model sees, and apr writes no mmproj file: {OF_VISION}"
+                "the model has a vision tower, and mmproj export is not supported: {OF_VISION}"
             ))
             .for_tensor(&info.name),
             None => unknown_family(reader.metadata(), source.families()),
@@ -79,18 +77,16 @@ pub fn export<'a>(source: &Source<'a>, tokenizer: Vec<KeyValue>) -> Result<GgufE
     if model.gguf_architecture().is_none() {
         let title = model.family().title();
         if let Some(why) = model.gguf_refusal() {
-            return Err(Error::version(format!("no GGUF file of {title} is written: {why}")));
+            return Err(Error::version(format!("{title} can't be exported to GGUF: {why}")));
         }
-        return Err(Error::format(format!(
-            "llama.cpp has no models of the family {title}, so GGUF can't hold one"
-        )));
+        return Err(Error::format(format!("llama.cpp does not support the family {title}")));
     }
 
     let facts = Facts::of(source)?;
     if !is_configured(reader) {
         return Err(Error::format(format!(
-            "the model has no configuration, and llama.cpp needs more than names and shapes show \
-             (heads, epsilon, rotary base): give the config.json of this {} by --config FILE",
+            "missing configuration, which llama.cpp needs (heads, epsilon, rotary base): pass \
+             the config.json of this {} with --config FILE",
             model.family().title()
         )));
     }
@@ -126,9 +122,7 @@ pub fn export<'a>(source: &Source<'a>, tokenizer: Vec<KeyValue>) -> Result<GgufE
     set_keys(view.metadata_mut(), &keys);
     let mut warnings: Vec<String> = missing_output(&view, model).into_iter().collect();
     if let Some(kind) = scaling.filter(|kind| !is_stretched(kind, &keys, &view)) {
-        let why = format!(
-            "GGUF can't say for this architecture that positions are stretched by '{kind}'"
-        );
+        let why = format!("GGUF has no key for rope scaling '{kind}' in this architecture");
         losses.push(Loss { name: "rope_scaling".to_owned(), what: "left out".to_owned(), why });
         warnings.push(unstretched(&kind, &facts.config));
     }
@@ -155,12 +149,12 @@ fn is_configured(reader: &dyn CheckpointReader) -> bool {
 
 fn unknown_family(metadata: &Metadata, families: &Families) -> Error {
     match families.stranger(metadata) {
-        Some(told) => Error::format(format!(
-            "llama.cpp needs to know the family, and apr does not know '{told}'"
-        )),
-        None => Error::format(
-            "llama.cpp needs to know the family, and neither metadata nor names say it",
-        ),
+        Some(told) => {
+            Error::format(format!("GGUF needs the model family, and '{told}' is unknown"))
+        }
+        None => {
+            Error::format("GGUF needs the model family, and neither metadata nor names show it")
+        }
     }
 }
 

@@ -283,8 +283,7 @@ fn missing_window(
     Some(Loss {
         name: WINDOW.to_owned(),
         what: "not in the file".to_owned(),
-        why: "GGUF files of Mistral do not say how far attention looks back; all tokens are seen, \
-            as in llama.cpp"
+        why: "GGUF files of Mistral have no sliding window; attention is full, as in llama.cpp"
             .to_owned(),
     })
 }

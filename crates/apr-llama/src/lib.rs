@@ -26,7 +26,7 @@
 //! let refused = to_gguf(&Source::new(&*model, &families)).map(drop).unwrap_err();
 //! assert_eq!(
 //!     refused.message(),
-//!     "llama.cpp needs to know the family, and neither metadata nor names say it"
+//!     "GGUF needs the model family, and neither metadata nor names show it"
 //! );
 //! # Ok::<(), apr_core::Error>(())
 //! ```

@@ -82,7 +82,8 @@ impl Selection {
 }
 
 fn range(part: &str, dim: u64) -> Result<Range<u64>> {
-    let wrong = || Error::format(format!("'{part}' is no range of {dim}; try 3, 0:4, -1 or :"));
+    let wrong =
+        || Error::format(format!("'{part}' is not a valid range of {dim}; try 3, 0:4, -1 or :"));
     let index = |text: &str, default: u64| -> Option<u64> {
         match text.trim() {
             "" => Some(default),
@@ -122,9 +123,8 @@ pub fn elements(
     };
     let count = selection.count();
     if count > MOST {
-        let message = format!(
-            "{count} values are asked for, of which {MOST} can be shown at once; choose a part"
-        );
+        let message =
+            format!("{count} values requested, and {MOST} is the maximum; choose a smaller slice");
         return Err(Error::memory(message).for_tensor(&info.name));
     }
 

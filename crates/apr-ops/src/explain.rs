@@ -39,7 +39,7 @@ fn explanation(code: Code) -> Option<ErrorExplanation> {
     let (title, meaning, causes, steps): (_, _, &[_], &[_]) = match code {
         Code::Format => (
             "Invalid Format",
-            "The bytes are not a valid file of the format, or of any format that apr knows.",
+            "The bytes are not a valid file of the format, or of any supported format.",
             &[
                 "a wrong extension",
                 "a writer that broke the format's rules",
@@ -47,51 +47,49 @@ fn explanation(code: Code) -> Option<ErrorExplanation> {
             ],
             &[
                 "Look at the first bytes: `apr debug --hex FILE`.",
-                "Where they are text, fetch the file again: a web page, an answer of the hub or a \
-                 Git LFS pointer is no model.",
+                "If they are text, download the file again: it may be a web page, an error \
+                 message or a Git LFS pointer.",
                 "Ask the file's author which program wrote it.",
             ],
         ),
         Code::Corrupt => (
             "Corrupted Data",
-            "The payload does not match what the header says of it: bytes are missing, or sizes \
-             and offsets contradict each other. (Where all bytes are there and only a checksum \
-             differs, it is E004.)",
+            "The payload does not match the header: bytes are missing, or sizes and offsets \
+             contradict each other. (If all bytes are there and only a checksum differs, the \
+             error is E004.)",
             &[
                 "an interrupted download",
                 "bit rot, a disk error",
                 "a full disk while it was written",
             ],
             &[
-                "Run `apr validate --checksum FILE` to verify, and to see which tensors are whole.",
+                "Run `apr validate --checksum FILE` to see which tensors are intact.",
                 "Check the integrity of the file against its source: its size, its SHA-256.",
-                "Fetch the file again.",
+                "Download the file again.",
             ],
         ),
         Code::Version => (
             "Unsupported Version or Model",
-            "The file was written by a newer version, uses a feature that this one does not read, \
-             or holds a model whose family or parts this one does not know.",
+            "The file was written by a newer version, uses an unsupported feature, or contains a \
+             model of an unknown family.",
             &[
                 "a newer apr wrote it",
                 "compression, encryption or a dtype that this version lacks",
-                "a model_type that no family has, a task without a head, an option without a block",
+                "an unknown model_type, a task without a head, an option that the graph can't \
+                 express",
             ],
             &[
                 "Update apr.",
-                "Have the file written again without the feature that the message names.",
-                "Take the model for one of a family that computes the same, by --arch NAME.",
-                "Describe its family in a table, for --arch-file FILE (docs/families.md).",
+                "Write the file again without the feature that the message names.",
+                "Set a family of the same architecture with --arch NAME.",
+                "Define the family in a table for --arch-file FILE (docs/families.md).",
             ],
         ),
         Code::Checksum => (
             "Checksum Mismatch",
-            "The file is whole, but bytes of it do not match the checksum or digest that was \
-             stored with them. (Where bytes are missing, it is E002.)",
-            &[
-                "bit rot, a disk or memory error",
-                "an edit by a program that does not know the format",
-            ],
+            "The file is complete, but some bytes do not match their checksum or digest. (If \
+             bytes are missing, the error is E002.)",
+            &["bit rot, a disk or memory error", "an edit by another program"],
             &[
                 "Run `apr validate FILE` to see which tensors are damaged.",
                 "Replace the file; damaged weights can't be repaired from a checksum.",
@@ -104,26 +102,25 @@ fn explanation(code: Code) -> Option<ErrorExplanation> {
             &[
                 "Try the key again.",
                 "Run `apr inspect --header` to see how the file is encrypted.",
-                "Fetch it again.",
+                "Download the file again.",
             ],
         ),
         Code::Signature => (
             "Invalid Signature",
-            "A signature is missing where one is required, or was not made by a trusted key over \
-             these bytes.",
+            "A required signature is missing, or no trusted key made it over these bytes.",
             &[
                 "the model was changed after it was signed",
                 "it was signed by someone else",
                 "it was never signed",
             ],
             &[
-                "Get the model and the public key from their author.",
-                "Do not use the model until they agree.",
+                "Get the model and the public key from the author again.",
+                "Do not use the model until the signature is valid.",
             ],
         ),
         Code::Io => (
             "Input/Output Error",
-            "The operating system refused to read or write.",
+            "Reading or writing failed in the operating system.",
             &[
                 "a missing file or folder",
                 "missing permission",
@@ -138,18 +135,18 @@ fn explanation(code: Code) -> Option<ErrorExplanation> {
         ),
         Code::Memory => (
             "Out of Memory",
-            "The job would take more memory or work than the limit allows, or a file asks for more \
-             than it justifies.",
+            "The job needs more memory or work than the limit, or a file claims sizes that its \
+             length does not justify.",
             &[
                 "a low --max-memory or APR_RAM_LIMIT",
                 "very large metadata",
-                "a model with a loop that has no end",
+                "a model with an infinite loop",
                 "a low --max-work",
-                "a hostile file",
+                "a malicious file",
             ],
             &[
                 "Raise the limit that the message names.",
-                "Be wary of files that claim sizes they don't have.",
+                "Do not raise it for files that you do not trust.",
             ],
         ),
         _ => return None,

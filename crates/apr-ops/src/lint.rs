@@ -251,9 +251,8 @@ fn naming_of_family(reader: &dyn CheckpointReader, model: &FamilyModel<'_>, rema
     let missing = missing_names(reader, model);
     if model.is_guessed() {
         let title = model.family().title();
-        let message = format!(
-            "the family {title} is a guess by the tensors' names: no metadata say what the model is"
-        );
+        let message =
+            format!("the family {title} is guessed from tensor names: no metadata names it");
         remarks.add(Severity::Info, Topic::Metadata, message);
     }
 
@@ -303,17 +302,13 @@ fn not_of_family(name: &str, model: &FamilyModel<'_>, missing: &[String]) -> Str
 fn of_adapter(reader: &dyn CheckpointReader, remarks: &mut Remarks) -> Result<()> {
     let Some(adapter) = adapter_of(reader)? else { return Ok(()) };
     if adapter.base.is_none() {
-        let message = "the adapter does not say which model it is for (base_model_name_or_path in \
-            adapter_config.json)";
+        let message = "missing base model of the adapter (base_model_name_or_path in \
+                       adapter_config.json)";
         remarks.add(Severity::Warn, Topic::Metadata, message);
     }
 
     if adapter.alpha.is_none() {
-        remarks.add(
-            Severity::Warn,
-            Topic::Metadata,
-            "the adapter does not say its alpha (lora_alpha)",
-        );
+        remarks.add(Severity::Warn, Topic::Metadata, "missing alpha of the adapter (lora_alpha)");
     }
 
     for AdapterProblem { tensor, message } in adapter.problems {
@@ -327,7 +322,7 @@ fn naming_of_no_family(reader: &dyn CheckpointReader, remarks: &mut Remarks) {
     remarks.add(
         Severity::Info,
         Topic::Naming,
-        "the family is not known, so names are held against general rules only",
+        "unknown family: names are checked by general rules only",
     );
     for info in reader.tensors() {
         if let Some(better) = by_general_rules(&info.name, is_of_a_framework(reader)) {
@@ -405,8 +400,8 @@ fn compression(reader: &dyn CheckpointReader, remarks: &mut Remarks) {
         if info.byte_len().is_ok_and(|dense| form.raw_len >= dense) {
             let name = Escaped::short(&info.name);
             let message = format!(
-                "tensor '{name}' is stored as a sparse one, but is dense: plain, it would take \
-                 less room"
+                "tensor '{name}' is stored as sparse, but is dense: a dense layout would be \
+                 smaller"
             );
             remarks.add(Severity::Warn, Topic::Compression, message);
         }
@@ -424,7 +419,7 @@ fn structure(reader: &dyn CheckpointReader, remarks: &mut Remarks) -> Result<()>
         remarks.add(
             Severity::Warn,
             Topic::Structure,
-            format!("an import let {violations} pass; `validate` lists them"),
+            format!("imported with {violations}; `validate` lists them"),
         );
     }
 

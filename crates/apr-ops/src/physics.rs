@@ -1,4 +1,4 @@
-//! Whether a tensor's values are those of a healthy model (`docs/families.md`, "Ranges").
+//! Whether a tensor's values are plausible for a valid model (`docs/families.md`, "Ranges").
 
 use apr_arch::{FamilyModel, Kind, Range, TensorExpectation};
 use apr_registry::{DType, TensorInfo};
@@ -153,7 +153,7 @@ impl std::fmt::Display for Violation {
             Self::Mean { mean, expected, kind, .. } => {
                 write!(
                     f,
-                    "the mean of this {} is {}; {} is healthy",
+                    "the mean of this {} is {}, outside the expected {}",
                     kind.name(),
                     number(*mean),
                     bounds(*expected)
@@ -163,16 +163,12 @@ impl std::fmt::Display for Violation {
                 let (name, std) = (kind.name(), number(*std));
                 write!(
                     f,
-                    "the standard deviation of this {name} is {std}; {} is healthy",
+                    "the standard deviation of this {name} is {std}, outside the expected {}",
                     bounds(*expected)
                 )
             }
             Self::Negative { min } => {
-                write!(
-                    f,
-                    "a filterbank has no negative values, this one goes down to {}",
-                    number(*min)
-                )
+                write!(f, "negative values in a filterbank, down to {}", number(*min))
             }
         }
     }
@@ -328,7 +324,7 @@ mod tests {
         assert_eq!(found[0].level(), Level::Error);
         assert_eq!(
             found[0].to_string(),
-            "the mean of this norm weight (gamma) is 11; [0.5, 3] is healthy"
+            "the mean of this norm weight (gamma) is 11, outside the expected [0.5, 3]"
         );
         assert!(violations(&[1.0; 16], Some(Kind::NormGamma), "norm.weight").is_empty());
     }

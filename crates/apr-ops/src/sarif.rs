@@ -61,7 +61,7 @@ fn file_in(model: &str, name: &str) -> String {
 pub fn of_scan(scan: &ScanReport, error: &str) -> Value {
     let mut rules = Rules::from([(
         "apr/refused".to_owned(),
-        "the file was refused and nothing of it was run".to_owned(),
+        "the file was refused, and nothing was executed".to_owned(),
     )]);
     let mut results = vec![result("apr/refused", "error", error, &scan.file, None, None)];
     add_findings(scan, &mut rules, &mut results);

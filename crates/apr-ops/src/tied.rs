@@ -30,8 +30,8 @@ pub fn with_untied(
             continue;
         }
         warnings.push(format!(
-            "the configuration ties '{}' to '{}', and the checkpoint has other values there: they \
-             are not tied, as in transformers; tie_word_embeddings should be false",
+            "the configuration ties '{}' to '{}', but their values differ: they are not tied, as \
+             in transformers; tie_word_embeddings should be false",
             tied.head, tied.table
         ));
         untied.push(tied.head);

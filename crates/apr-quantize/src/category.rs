@@ -106,13 +106,13 @@ impl std::fmt::Display for Kept {
             Self::Vector => "a vector",
             Self::NotWeight => "the name does not end with 'weight'",
             Self::Norm => "a norm",
-            Self::Router => "it picks the experts",
-            Self::Position => "it embeds positions or token types",
-            Self::Small => "small, and sensitive",
+            Self::Router => "expert router",
+            Self::Position => "embedding of positions or token types",
+            Self::Small => "small and sensitive",
             Self::Bias => "a bias",
             Self::Buffer => "computed, not learnt",
             Self::Scale => "a scale or an offset",
-            Self::NoGain => "it would not get smaller",
+            Self::NoGain => "no smaller when quantized",
         })
     }
 }

@@ -40,7 +40,7 @@ pub(super) fn changes_something(
     let shown: Vec<String> =
         reasons.iter().take(SHOWN).map(|(why, count)| format!("{count} of them: {why}")).collect();
     let why = if shown.is_empty() { "there is none".to_owned() } else { shown.join("; ") };
-    Err(Error::format(format!("quantizing to {} changes no tensor ({why})", choices.scheme)))
+    Err(Error::format(format!("quantization to {} changes no tensor ({why})", choices.scheme)))
 }
 
 /// Patterns that no name matches, which are misspelt more often than not.
@@ -88,9 +88,9 @@ impl Idle<'_> {
         let dtype = self.choices.embedding_type?;
         self.is_same(&Choices { embedding_type: None, ..self.choices.clone() }).then(|| {
             let why = if self.has(&DecisionReason::Embedding) {
-                "they get that type anyway"
+                "they have that type anyway"
             } else {
-                "no tensor is known to hold them"
+                "no tensor is recognised as such"
             };
             format!("--embedding-type {dtype} changed nothing for the token embeddings: {why}")
         })
@@ -100,9 +100,9 @@ impl Idle<'_> {
         let dtype = self.choices.output_type?;
         self.is_same(&Choices { output_type: None, ..self.choices.clone() }).then(|| {
             let why = if self.has(&DecisionReason::Output) {
-                "it gets that type anyway"
+                "it has that type anyway"
             } else {
-                "no tensor of its own is known to be one, or it gets that type anyway"
+                "no tensor of its own is known to be one, or it has that type anyway"
             };
             format!("--output-type {dtype} changed nothing for the output matrix: {why}")
         })

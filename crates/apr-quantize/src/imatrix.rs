@@ -89,7 +89,7 @@ impl Imatrix {
         }
 
         if pairs.is_empty() {
-            return Err(Error::format("no importance matrix: no tensor is called '….in_sum2'"));
+            return Err(Error::format("not an importance matrix: no tensor '….in_sum2'"));
         }
 
         for (name, pair) in pairs {
@@ -113,7 +113,7 @@ impl Imatrix {
         let find = |key: &str| {
             pairs
                 .get(key)
-                .ok_or_else(|| Error::format(format!("no importance matrix: there is no {key}")))
+                .ok_or_else(|| Error::format(format!("not an importance matrix: missing {key}")))
         };
         let number = |key| {
             find(key).map(|value| value.as_u64().and_then(|it| u32::try_from(it).ok()).unwrap_or(0))
@@ -151,7 +151,7 @@ impl Imatrix {
         let mut matrix = Self::default();
         let entries = file.number("the number of entries")?;
         if entries < 1 {
-            return Err(Error::format("no importance matrix: it has no entries").at(0));
+            return Err(Error::format("not an importance matrix: no entries").at(0));
         }
 
         // Every entry takes bytes, so a large number of them ends with the file.
@@ -201,7 +201,7 @@ impl Imatrix {
         }
 
         if !values.is_empty() && values.iter().all(|&value| value == 0.0) {
-            return wrong("has nothing but zeros, by which no error would count".to_owned());
+            return wrong("has only zeros".to_owned());
         }
 
         self.entries.insert(name.to_owned(), values);

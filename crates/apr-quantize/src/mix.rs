@@ -54,10 +54,10 @@ impl fmt::Display for DecisionReason {
         match self {
             Self::Kept(why) => write!(f, "kept: {why}"),
             Self::AsAsked => f.write_str("as asked"),
-            Self::Mix(part) => write!(f, "the mix's rule for: {part}"),
-            Self::Embedding => f.write_str("as asked for the token embeddings"),
-            Self::Output => f.write_str("as asked for the output"),
-            Self::Override(pattern) => write!(f, "as asked for {pattern}"),
+            Self::Mix(part) => write!(f, "rule of the mix: {part}"),
+            Self::Embedding => f.write_str("as requested for the token embeddings"),
+            Self::Output => f.write_str("as requested for the output"),
+            Self::Override(pattern) => write!(f, "as requested for {pattern}"),
             Self::Fallback { wanted, row_len } => {
                 write!(
                     f,
@@ -124,8 +124,8 @@ pub fn assign(
         {
             let own = candidate.dtype;
             let message = format!(
-                "it is quantized already, as {own}; {dtype} adds to its error, and needs \
-                 --requantize"
+                "already quantized as {own}; pass --requantize to quantize it to {dtype}, which \
+                 adds to the error"
             );
             return Err(Error::format(message).for_tensor(&candidate.name));
         }

@@ -100,8 +100,8 @@ impl std::fmt::Display for Degradation {
         let (error, limit) = (100.0 * relative_error, 100.0 * limit);
         write!(
             f,
-            "degradation: quantization moved the values by {error:.1} %, {tensors} of {of} tensors \
-             by more than {limit:.0} %"
+            "degradation: relative quantization error {error:.1} %, above {limit:.0} % in \
+             {tensors} of {of} tensors"
         )
     }
 }

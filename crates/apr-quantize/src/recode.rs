@@ -37,10 +37,10 @@ impl TensorTarget {
     /// Refuses, in words, a dtype that can't be made of this one.
     fn check(&self, from: DType) -> Result<(), String> {
         if self.dtype.is_quantized() && !block::can_quantize(self.dtype) {
-            return Err(format!("this build does not make {}", self.dtype));
+            return Err(format!("this build can't quantize to {}", self.dtype));
         }
         if self.importance.is_none() && self.dtype != from && block::needs_importance(self.dtype) {
-            return Err(format!("{} is not made without importance", self.dtype));
+            return Err(format!("{} needs an importance matrix", self.dtype));
         }
         Ok(())
     }

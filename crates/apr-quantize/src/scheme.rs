@@ -198,7 +198,7 @@ impl fmt::Display for UnknownType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "no quantization type is called '{}'; the nearest are {}",
+            "unknown quantization type '{}'; did you mean {}?",
             self.name,
             self.nearest.join(", ")
         )

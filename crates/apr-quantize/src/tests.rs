@@ -254,9 +254,9 @@ fn reasons_say_what_happened() {
         [
             "rows of 288 are not a multiple of 256, the block of q4_k",
             "kept: a vector",
-            "the mix's rule for: output",
-            "as asked for the token embeddings",
-            "as asked for *attn_q*",
+            "rule of the mix: output",
+            "as requested for the token embeddings",
+            "as requested for *attn_q*",
             "as asked",
         ]
     );

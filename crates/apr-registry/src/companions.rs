@@ -24,14 +24,11 @@ impl<W: CheckpointWriter> WithCompanions<W> {
             return Self { weights, companions, layout };
         }
 
-        layout.losses.extend(
-            companions.into_iter().map(|file| Loss {
-                name: file.name,
-                what: "companion file".into(),
-                why: "a single file of weights holds no other files; write to a folder to keep it"
-                    .into(),
-            }),
-        );
+        layout.losses.extend(companions.into_iter().map(|file| Loss {
+            name: file.name,
+            what: "companion file".into(),
+            why: "a single weights file holds no other files; export to a folder to keep it".into(),
+        }));
         Self { weights, companions: Vec::new(), layout }
     }
 }

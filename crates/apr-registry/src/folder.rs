@@ -193,12 +193,9 @@ fn shard_warning(inner: &dyn CheckpointReader, names: &[String]) -> Option<Strin
     let stem = shard_stem(file).unwrap_or_default();
     let index = format!("{stem}.{extension}.index.json");
     Some(if names.contains(&index) {
-        format!("this is shard {number} of {count} alone; {index} names the whole model")
+        format!("this is only shard {number} of {count}; {index} stands for the model")
     } else {
-        format!(
-            "this is shard {number} of {count} alone; the folder lacks {index}, which names the \
-             whole model"
-        )
+        format!("this is only shard {number} of {count}; the folder has no {index}")
     })
 }
 

@@ -74,8 +74,7 @@ pub fn open<S: ByteSource + 'static>(
     };
 
     let Some(open) = entry.open else {
-        let message =
-            format!("this is {}, which this version of apr does not read", entry.format.name);
+        let message = format!("{} is recognised, not supported", entry.format.name);
         return Err(Error::format(message).in_file(name));
     };
     open(Box::new(source), name, &options.into())
@@ -140,7 +139,7 @@ fn shard_extension(index_json: &[u8]) -> Option<String> {
 }
 
 /// What a file of no known format is said to be.
-pub const UNKNOWN_FORMAT: &str = "this is not a model format that apr knows";
+pub const UNKNOWN_FORMAT: &str = "unknown model format";
 
 /// Refuses what downloads leave behind in place of a model.
 fn check_mistaken(head: &[u8], name: &str) -> Result<()> {
@@ -181,7 +180,7 @@ fn mistaken_for_a_model(head: &[u8]) -> Option<String> {
 
     if starts_with("version https://git-lfs") {
         return Some(
-            "this is a Git LFS pointer, not the model itself; `git lfs pull` fetches it".to_owned(),
+            "this is a Git LFS pointer, not the model; `git lfs pull` downloads it".to_owned(),
         );
     }
 
@@ -238,8 +237,8 @@ mod tests {
                 "a server's answer",
             ),
             ("{ \"error\" : 1}", "a server's answer"),
-            ("{\"errors\": 1}", "not a model format"),
-            ("some text", "not a model format"),
+            ("{\"errors\": 1}", "unknown model format"),
+            ("some text", "unknown model format"),
         ];
         for (content, expected) in cases {
             let error = open(content.as_bytes().to_vec(), "model", &Limits::default())

@@ -118,8 +118,8 @@ impl PlanOptions {
     /// E001 for a format that is only read.
     pub fn target(&self) -> Result<&'static Target> {
         let Format { name, target, .. } = self.format;
-        target.as_ref().ok_or_else(|| {
-            Error::format(format!("this version of apr reads {name}, and does not write it"))
-        })
+        target
+            .as_ref()
+            .ok_or_else(|| Error::format(format!("{name} is read-only: writing is not supported")))
     }
 }

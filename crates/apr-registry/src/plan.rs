@@ -146,7 +146,7 @@ mod tests {
         let cases = [
             (sharded, "--shard-size works for .apr, .safetensors, .gguf output"),
             (odd, "aligned to 32 or 64 bytes"),
-            (read_only, "does not write"),
+            (read_only, "writing is not supported"),
         ];
         for (options, expected) in cases {
             let error = plan(&[], &Metadata::new(), Vec::new(), &options).map(drop).unwrap_err();

@@ -141,7 +141,7 @@ impl TensorLoader {
 
     fn position(&self, name: &str) -> Result<usize> {
         let found = self.by_name.get(name).copied();
-        found.ok_or_else(|| self.located(Error::format("there is no such tensor")).for_tensor(name))
+        found.ok_or_else(|| self.located(Error::format("no such tensor")).for_tensor(name))
     }
 
     /// With the name of the model, unless the error names the file.
@@ -156,7 +156,7 @@ impl TensorLoader {
     fn read(&self, tensor: usize) -> Result<Arc<[u8]>> {
         let info = &self.reader.tensors()[tensor];
         let len = usize::try_from(info.byte_len()?)
-            .map_err(|_| Error::memory("it does not fit in memory").for_tensor(&info.name))?;
+            .map_err(|_| Error::memory("it exceeds memory").for_tensor(&info.name))?;
         let mut bytes = vec![0; len];
         let owner = self.owner(tensor);
         let stored = self.reader.stored(owner);
@@ -208,7 +208,7 @@ impl TensorLoader {
 
 /// The digest of a tensor's `len` bytes as they lie in the file.
 fn stored_digest(encoded: Encoded<'_>, len: u64) -> Result<Digest> {
-    let len = usize::try_from(len).map_err(|_| Error::memory("it does not fit in memory"))?;
+    let len = usize::try_from(len).map_err(|_| Error::memory("it exceeds memory"))?;
     let mut stored = vec![0; len];
     encoded.read_verbatim(0, &mut stored)?;
     let mut digest = TensorDigest::new();

@@ -45,8 +45,7 @@ impl<'a> TensorReader<'a> {
     /// E001 when there is no such tensor, or its dtype and shape do not go together.
     pub fn open(reader: &'a dyn CheckpointReader, name: &str) -> Result<Self> {
         let found = reader.tensors().iter().position(|info| info.name == name);
-        let tensor =
-            found.ok_or_else(|| Error::format("there is no such tensor").for_tensor(name))?;
+        let tensor = found.ok_or_else(|| Error::format("no such tensor").for_tensor(name))?;
         let len = reader.tensors()[tensor].byte_len()?;
         Ok(Self { reader, tensor, len, position: 0 })
     }

@@ -93,7 +93,7 @@ impl<'n> Candidates<'n> {
             (None, &[], &[]) => Ok(None),
             (None, indexes, files) => {
                 let many = [indexes, files].concat().join(", ");
-                Err(Error::format(format!("the folder holds several models; name one of {many}")))
+                Err(Error::format(format!("the folder has several models; name one of {many}")))
             }
         }
     }
@@ -147,8 +147,8 @@ pub(crate) fn find_weights(names: &[String]) -> Result<String> {
     let others: Vec<_> =
         top.iter().filter(|name| WEIGHTS.contains(&extension(name))).copied().collect();
     let found =
-        if others.is_empty() { String::new() } else { format!("; it holds {}", others.join(", ")) };
-    Err(Error::format(format!("the folder holds no weights that apr reads{found}")))
+        if others.is_empty() { String::new() } else { format!("; it has {}", others.join(", ")) };
+    Err(Error::format(format!("the folder has no supported weights file{found}")))
 }
 
 /// Refuses a folder of files that nothing makes one model: without a configuration, each file of
@@ -182,7 +182,7 @@ fn check_one_model(top: &[&str]) -> Result<()> {
     };
     let listed = models[..models.len().min(SHOWN)].join(", ");
     Err(Error::format(format!(
-        "the folder holds {} models; name one of {listed}{more}",
+        "the folder has {} models; name one of {listed}{more}",
         models.len()
     )))
 }
@@ -293,10 +293,10 @@ mod tests {
             "{error}"
         );
         let error = find_weights(&names[..1]).expect_err("no name that a folder's weights have");
-        assert!(error.message().ends_with("no weights that apr reads; it holds 00.pt"), "{error}");
+        assert!(error.message().ends_with("no supported weights file; it has 00.pt"), "{error}");
         assert!(
             find_weights(&[])
-                .is_err_and(|error| error.message().ends_with("no weights that apr reads"))
+                .is_err_and(|error| error.message().ends_with("no supported weights file"))
         );
     }
 

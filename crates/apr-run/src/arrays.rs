@@ -28,11 +28,10 @@ pub fn arrays_of(reader: &dyn CheckpointReader) -> Result<Vec<(String, Tensor)>>
 
 fn array(reader: &dyn CheckpointReader, position: usize, info: &TensorInfo) -> Result<Tensor> {
     let named = |error: Error| error.for_tensor(&info.name);
-    let unknown = || {
-        named(Error::version(format!("elements of dtype {} are not taken as input", info.dtype)))
-    };
+    let unknown =
+        || named(Error::version(format!("dtype {} is not supported as input", info.dtype)));
     let element = ElementType::from_dtype(info.dtype).ok_or_else(unknown)?;
-    let too_large = || named(Error::memory("it does not fit the memory"));
+    let too_large = || named(Error::memory("it exceeds the memory limit"));
     let sizes = info.shape.dims().iter().map(|&dim| usize::try_from(dim).map_err(|_| too_large()));
     let shape = sizes.collect::<Result<Vec<_>>>()?;
     let mut bytes = vec![0; usize::try_from(info.byte_len()?).map_err(|_| too_large())?];
@@ -57,7 +56,7 @@ pub(super) fn nested(json: &Json) -> Result<Tensor> {
 
     let mut leaves = Vec::new();
     collect(json, &shape, &mut leaves)?;
-    let uneven = || Error::format("numbers and texts are not of one kind");
+    let uneven = || Error::format("numbers and strings are mixed");
     if leaves.iter().all(|leaf| leaf.is_i64()) {
         return Tensor::new(
             shape,
@@ -86,14 +85,12 @@ fn collect<'j>(json: &'j Json, shape: &[usize], leaves: &mut Vec<&'j Json>) -> R
         (Json::Array(list), Some((len, inner))) if list.len() == *len => {
             list.iter().try_for_each(|json| collect(json, inner, leaves))
         }
-        (Json::Array(_), _) => {
-            Err(Error::format("lists side by side are not as long as each other"))
-        }
+        (Json::Array(_), _) => Err(Error::format("nested lists have different lengths")),
         (leaf, None) => {
             leaves.push(leaf);
             Ok(())
         }
-        _ => Err(Error::format("lists side by side are not as deep as each other")),
+        _ => Err(Error::format("nested lists have different depths")),
     }
 }
 

@@ -168,7 +168,7 @@ fn tensor(samples: Vec<f32>) -> RunResult<Tensor> {
 }
 
 pub(crate) fn takes_no_audio() -> RunError {
-    RunError::request("the model takes no audio")
+    RunError::request("the model has no audio input")
 }
 
 /// Reads audio with a model that reads it as a whole, or window by window.
@@ -222,7 +222,7 @@ impl<'e> AudioEncoder<'e> {
         let name = self
             .part
             .output(Meaning::HiddenStates)
-            .ok_or_else(|| Error::version("the meaning of the model's outputs is not known"))?;
+            .ok_or_else(|| Error::version("unknown meaning of the model's outputs"))?;
         let states = run(name)?;
         let width = states.shape().last().copied().unwrap_or_default();
         let mut vector = pool(&states.floats()?, width, Pooling::Mean);
@@ -302,7 +302,7 @@ struct Vocabulary {
 impl Vocabulary {
     fn of(runner: &Runner<'_>) -> RunResult<Self> {
         let lacking = || {
-            let message = "the model has no vocabulary of letters: put its vocab.json beside it";
+            let message = "missing vocab.json beside the model";
             RunError::lacking(message, Remedy::Arrays)
         };
         let found = apr_tokenizer::vocabulary(runner.reader, usize::MAX)?.ok_or_else(lacking)?;

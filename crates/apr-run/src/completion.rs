@@ -155,7 +155,7 @@ impl<'g> Generator<'g> {
         options: GenerateOptions,
     ) -> RunResult<Self> {
         let start = runner.facts.decoder_start().ok_or_else(|| {
-            Error::version("the model has no decoder_start_token_id: put its config.json beside it")
+            Error::version("missing decoder_start_token_id: put config.json beside the model")
         })?;
         Ok(Self::new(*runner, Model::EncoderDecoder(Box::new(pair), start), options))
     }
@@ -228,7 +228,7 @@ impl<'g> Generator<'g> {
         let facts = self.runner.facts;
         let template = facts.get("tokenizer.chat_template").and_then(Template::from_json);
         let template = template.ok_or_else(|| {
-            let message = "the model has no chat template: put its chat_template.jinja beside it";
+            let message = "missing chat template: put chat_template.jinja beside the model";
             RunError::lacking(message, Remedy::NoChat)
         })?;
         let message = |role: &str, content: &str| Message {
@@ -254,7 +254,7 @@ impl<'g> Generator<'g> {
         if !self.runner.options.truncate {
             let what = if are_tokens { "the tokens given are" } else { "the text is" };
             return Err(RunError::with_remedy(
-                format!("{what} {count} tokens long, and the model's context has {context}"),
+                format!("{what} {count} tokens long, beyond the model's context of {context}"),
                 Remedy::Truncate,
             ));
         }
@@ -264,7 +264,7 @@ impl<'g> Generator<'g> {
             Model::EncoderDecoder(..) => context,
         };
         self.runner
-            .warn(&format!("the last {} of the text's {count} tokens are left out", count - kept));
+            .warn(&format!("truncated: the last {} of {count} tokens of the text", count - kept));
         given.truncate(kept);
         Ok(given)
     }
@@ -293,7 +293,7 @@ impl<'g> Generator<'g> {
         let most = self.settings.most(given).unwrap_or(DEFAULT_TOKENS);
         if most == 0 && self.options.sampling.max_tokens.is_none() {
             self.runner.host.warn(
-                &format!("the model's settings leave no token behind the {given} of the prompt"),
+                &format!("the model's settings allow no token after the {given} of the prompt"),
                 Some(Remedy::MaxTokens),
             );
         }

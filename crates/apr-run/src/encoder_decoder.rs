@@ -50,7 +50,7 @@ impl<'p> EncoderDecoder<'p> {
             .encoder
             .output(Meaning::EncoderStates)
             .or_else(|| self.encoder.output(Meaning::HiddenStates))
-            .ok_or_else(|| Error::version("the encoder has no output of states"))?;
+            .ok_or_else(|| Error::version("the encoder has no output of hidden states"))?;
         let outcome = self.encoder.run(inputs, &[name])?;
         Ok(outcome
             .outputs
@@ -93,7 +93,7 @@ impl Decoder<'_> {
                     Some(kept) => kept.clone(),
                     None => {
                         return Err(Error::format(format!(
-                            "missing keys and values for '{}'",
+                            "missing key-value cache for '{}'",
                             value.name
                         ))
                         .into());
@@ -106,7 +106,7 @@ impl Decoder<'_> {
         }
 
         let logits = part.output(Meaning::Logits);
-        let logits = logits.ok_or_else(|| Error::version("the decoder has no output of logits"))?;
+        let logits = logits.ok_or_else(|| Error::version("the decoder has no logits output"))?;
         let kept = |what| matches!(what, Meaning::PresentKey | Meaning::PresentValue);
         let presents =
             body.outputs.iter().map(|id| body.value(*id)).filter(|value| kept(value.meaning));

@@ -55,10 +55,9 @@ impl ArrayFile {
         }
         let array = |(name, value): &(String, Value)| match value.tensor() {
             Ok(tensor) => Ok((name.clone(), tensor.clone())),
-            Err(_) => Err(Error::version(format!(
-                "'{name}' is {}, which is written as .json alone",
-                value.kind()
-            ))),
+            Err(_) => {
+                Err(Error::version(format!("'{name}' is {}, which only .json holds", value.kind())))
+            }
         };
         let arrays = values.iter().map(array).collect::<Result<Vec<_>>>()?;
         match (self, &arrays[..]) {
@@ -83,9 +82,7 @@ fn packed(tensor: &Tensor) -> Result<(&'static str, &'static str, Vec<u8>)> {
     match type_names(element) {
         Some((numpy, safetensors)) => Ok((numpy, safetensors, little_endian(tensor.data()))),
         None if element.is_float() => packed(&tensor.cast(ElementType::F32)?),
-        None => {
-            Err(Error::version(format!("arrays of {} are written as .json alone", element.name())))
-        }
+        None => Err(Error::version(format!("arrays of {} need .json", element.name()))),
     }
 }
 

@@ -42,7 +42,7 @@ impl Given {
     /// # Errors
     /// E001 where the text is not JSON.
     pub fn from_json(text: &str) -> Result<Vec<(Option<String>, Self)>> {
-        let wrong = |error| Error::format(format!("this is no JSON: {error}"));
+        let wrong = |error| Error::format(format!("not valid JSON: {error}"));
         Ok(match serde_json::from_str(text).map_err(wrong)? {
             Json::Object(fields) => {
                 fields.into_iter().map(|(name, json)| (Some(name), Self::Json(json))).collect()
@@ -71,9 +71,9 @@ impl Given {
                 ValueType::Optional(inner) => {
                     self.value(inner).map(|value| Value::Optional(Some(Box::new(value))))
                 }
-                ValueType::Sequence(_) | ValueType::Map(..) => Err(Error::format(
-                    "one array is no sequence and no map: .json and ONNX's .pb give these",
-                )),
+                ValueType::Sequence(_) | ValueType::Map(..) => {
+                    Err(Error::format("the input is a sequence or a map: use .json or an ONNX .pb"))
+                }
             },
         }
     }
@@ -105,7 +105,7 @@ pub fn array_inputs(
         let Some(value) = value else { return Err(no_such_input(name.as_deref(), body)) };
         if inputs.iter().any(|(given, _)| *given == value.name) {
             let name = Escaped(&value.name);
-            let message = format!("the input '{name}' is given twice");
+            let message = format!("duplicate input '{name}'");
             return Err(RunError::with_remedy(message, Remedy::NameInput));
         }
         let named = |error: Error| error.for_tensor(&value.name).in_file(file);
@@ -135,8 +135,8 @@ pub fn inputs_of(body: &Body) -> String {
 fn no_such_input(name: Option<&str>, body: &Body) -> RunError {
     let has = inputs_of(body);
     let message = match name {
-        Some(name) => format!("there is no input '{}'; {has}", Escaped(name)),
-        None => format!("which input is it? {has}"),
+        Some(name) => format!("no input '{}'; {has}", Escaped(name)),
+        None => format!("ambiguous input; {has}"),
     };
     RunError::with_remedy(message, Remedy::NameInput)
 }
@@ -167,7 +167,7 @@ pub(super) fn map(keys: Tensor, values: Tensor) -> Result<Value> {
 
 fn from_json(json: &Json, kind: &ValueType, deepest: usize) -> Result<Value> {
     let deepest =
-        deepest.checked_sub(1).ok_or_else(|| Error::format("values are too deep in each other"))?;
+        deepest.checked_sub(1).ok_or_else(|| Error::format("values are nested too deep"))?;
     match (kind, json) {
         (ValueType::Optional(_), Json::Null) => Ok(Value::Optional(None)),
         (ValueType::Optional(inner), _) => {

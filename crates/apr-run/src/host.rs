@@ -88,5 +88,5 @@ pub(crate) fn isolated<T: Send + 'static>(
         }),
     )?;
     let done = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
-    done.unwrap_or_else(|| Err(Error::format(format!("{what} can't be used: reading it failed"))))
+    done.unwrap_or_else(|| Err(Error::format(format!("{what} can't be used: its reader failed"))))
 }

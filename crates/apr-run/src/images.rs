@@ -124,14 +124,15 @@ impl<'e> ImageEncoder<'e> {
         let pooled = self.part.output(Meaning::Pooled);
         let pooled = pooled
             .or_else(|| self.part.output(Meaning::HiddenStates))
-            .ok_or_else(|| Error::version("the meaning of the model's outputs is not known"))?;
+            .ok_or_else(|| Error::version("unknown meaning of the model's outputs"))?;
         Ok(ImageTask::Embedding { vector: self.one(inputs, pooled)? })
     }
 
     fn beside_texts(&self, pixels: &Tensor) -> RunResult<ImageTask> {
-        let logits = self.part.output(Meaning::Logits).ok_or_else(|| {
-            Error::version("the model has no output that says how well texts fit")
-        })?;
+        let logits = self
+            .part
+            .output(Meaning::Logits)
+            .ok_or_else(|| Error::version("the model has no output logits_per_image"))?;
         let mut found = Vec::with_capacity(self.texts.len());
         for (_, ids) in &self.texts {
             let inputs = pair_inputs(self.part.body(), pixels, ids)?;
@@ -169,7 +170,7 @@ impl<'f> ImageFeatures<'f> {
             .iter()
             .map(|id| body.value(*id))
             .find(|value| value.meaning == Meaning::Pixels);
-        let input = input.ok_or_else(|| RunError::request("the model takes no image"))?;
+        let input = input.ok_or_else(|| RunError::request("the model has no image input"))?;
         let sides: Vec<usize> =
             input.shape().unwrap_or_default().iter().rev().take(2).map_while(side).collect();
         let expected = match sides[..] {
@@ -189,7 +190,7 @@ impl<'f> ImageFeatures<'f> {
         let settings = PixelSettings::from_json(config, expected)?;
         let takes_text = meaning(body, &body.inputs, Meaning::TokenIds).is_some();
         if !takes_text && !texts.is_empty() {
-            return Err(RunError::request("the model takes images alone, without texts"));
+            return Err(RunError::request("the model takes images only"));
         }
 
         let mut features = Self { runner: *runner, body, settings, texts: Vec::new() };
@@ -214,7 +215,7 @@ impl<'f> ImageFeatures<'f> {
         match &self.texts[..] {
             [] => Ok(vec![(input.to_owned(), pixels.into())]),
             [(_, ids)] => pair_inputs(self.body, &pixels, ids),
-            _ => Err(RunError::request("features are of one text at a time")),
+            _ => Err(RunError::request("features take one text at a time")),
         }
     }
 }
@@ -228,16 +229,14 @@ impl Runner<'_> {
             let count = most.saturating_add(left_out);
             return Err(RunError::with_remedy(
                 format!(
-                    "the text '{}' is {count} tokens long, and the model takes {most}",
+                    "the text '{}' is {count} tokens long, beyond the model's {most}",
                     Escaped::short(text),
                 ),
                 Remedy::Truncate,
             ));
         }
         if left_out > 0 {
-            self.warn(&format!(
-                "the model takes {most} tokens: the last {left_out} of '{text}' are left out"
-            ));
+            self.warn(&format!("truncated to {most} tokens: the last {left_out} of '{text}'"));
         }
 
         // SigLIP knows no padding mask: it was trained with as many tokens as fit. Nothing is

@@ -16,7 +16,7 @@ enum Field<'a> {
 }
 
 fn cut_off() -> Error {
-    Error::corrupt("a message of ONNX ends before its end")
+    Error::corrupt("truncated ONNX message")
 }
 
 /// The fields of a message, by their numbers. Numbers of 32 and 64 bits come as bytes.
@@ -80,7 +80,7 @@ pub(super) fn name(bytes: &[u8]) -> Option<String> {
 /// The value of a type that a message is.
 pub(super) fn value(bytes: &[u8], kind: &ValueType, deepest: usize) -> Result<Value> {
     let deepest =
-        deepest.checked_sub(1).ok_or_else(|| Error::format("values are too deep in each other"))?;
+        deepest.checked_sub(1).ok_or_else(|| Error::format("values are nested too deep"))?;
     match kind {
         ValueType::Sequence(inner) => {
             let items = messages(bytes)?.into_iter().map(|item| value(item, inner, deepest));
@@ -104,7 +104,7 @@ fn messages(bytes: &[u8]) -> Result<Vec<&[u8]>> {
     for field in fields(bytes) {
         match field? {
             (3 | 5..=7, Field::Bytes(message)) => found.push(message),
-            (4, _) => return Err(Error::version("sparse tensors are not taken as input")),
+            (4, _) => return Err(Error::version("sparse tensors are not supported as input")),
             _ => {}
         }
     }
@@ -132,7 +132,7 @@ fn entries(bytes: &[u8], key: ElementType, inner: &ValueType) -> Result<Value> {
         let one = tensor(value)?.cast(ElementType::F64)?;
         match one.values::<f64>()? {
             [number] => numbers.push(*number),
-            _ => return Err(Error::version("maps of arrays are not taken as input")),
+            _ => return Err(Error::version("maps of arrays are not supported as input")),
         }
     }
     map(keys, Tensor::row(numbers).cast(element)?)
@@ -150,13 +150,13 @@ fn tensor(bytes: &[u8]) -> Result<Tensor> {
             (5 | 7 | 11, field) => add(&mut numbers, field)?,
             (6, Field::Bytes(text)) => texts.push(String::from_utf8_lossy(text).into_owned()),
             (9, Field::Bytes(bytes)) => raw = Some(bytes),
-            (13, _) => return Err(Error::version("data in other files are not taken as input")),
+            (13, _) => return Err(Error::version("external data is not supported as input")),
             _ => {}
         }
     }
 
     let element = i32::try_from(code).ok().and_then(ElementType::from_onnx_code);
-    let element = element.ok_or_else(|| Error::format(format!("there is no data type {code}")))?;
+    let element = element.ok_or_else(|| Error::format(format!("unknown data type {code}")))?;
     let size =
         |dim: u64| usize::try_from(dim).map_err(|_| Error::format("a dimension is too large"));
     let shape = dims.into_iter().map(size).collect::<Result<Vec<_>>>()?;

@@ -64,7 +64,9 @@ impl<'q> QuestionAnswering<'q> {
     /// [`RunError::Request`] where it does not, E003 where the model has no tokenizer.
     pub fn of_part(part: Prepared<'q>, text: impl Into<String>) -> RunResult<Self> {
         if !part.answers_questions() {
-            return Err(RunError::request("the model answers no questions about a text"));
+            return Err(RunError::request(
+                "the model has no head for extractive question answering",
+            ));
         }
         let tokenizer = Tokenizer::of(part.runner.reader, part.runner.host)?;
         Ok(Self { part, tokenizer, text: text.into() })
@@ -125,7 +127,7 @@ impl<'q> QuestionAnswering<'q> {
     fn scores(&self, window: &PairWindow) -> RunResult<([Vec<f64>; 2], f64)> {
         let outputs = self.part.run(self.window_inputs(window)?, &ENDS)?.outputs;
         let [start, end] = outputs.as_slice() else {
-            return Err(Error::format("the graph has no start and end of an answer").into());
+            return Err(Error::format("the graph has no start and end logits").into());
         };
         let first = self.class_token();
         let probabilities = |value: &Value| -> RunResult<(Vec<f64>, f64)> {

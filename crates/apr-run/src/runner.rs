@@ -191,7 +191,7 @@ impl<'r> Runner<'r> {
         self.parts
             .iter()
             .find(|part| kind.fits(&part.graph.body))
-            .ok_or_else(|| RunError::request(format!("the model takes no {}", kind.name())))
+            .ok_or_else(|| RunError::request(format!("the model has no {} input", kind.name())))
     }
 
     /// A part, ready to run.

@@ -93,7 +93,7 @@ impl<'e> TextEncoder<'e> {
     /// E003 where the model has no tokenizer, [`RunError::Request`] where the part takes no tokens.
     pub fn of_part(part: Prepared<'e>) -> RunResult<Self> {
         if !part.takes(Meaning::TokenIds) {
-            return Err(RunError::request("the model takes no text"));
+            return Err(RunError::request("the model has no text input"));
         }
         let tokenizer = Tokenizer::of(part.runner.reader, part.runner.host)?;
         Ok(Self { part, tokenizer })
@@ -131,8 +131,7 @@ impl<'e> TextEncoder<'e> {
         }
         let Some(pooled) = self.part.output(Meaning::Pooled) else {
             return Err(RunError::with_remedy(
-                "the meaning of the model's outputs is not known, so they can't be shown as an \
-                 answer to a text",
+                "unknown meaning of the model's outputs",
                 Remedy::Arrays,
             ));
         };
@@ -151,10 +150,9 @@ impl<'e> TextEncoder<'e> {
             (Some(pooling), known) => (pooling, known.is_some_and(|(_, normalized)| normalized)),
             (None, Some(known)) => known,
             (None, None) => {
-                runner.host.warn(
-                    "the model does not say how to pool the states of tokens: their mean is taken",
-                    Some(Remedy::Pooling),
-                );
+                runner
+                    .host
+                    .warn("no pooling configuration found: mean pooling", Some(Remedy::Pooling));
                 (Pooling::Mean, false)
             }
         };
@@ -195,7 +193,7 @@ impl<'e> TextEncoder<'e> {
         let gaps: Vec<Vec<MaskToken>> = rows.map(|(_, row)| self.mask_tokens(row)).collect();
         if gaps.is_empty() {
             return Err(RunError::request(format!(
-                "the text has no mask: write {} where a word is missing",
+                "the text has no mask token: write {} for the missing word",
                 Escaped(spelled)
             )));
         }
@@ -257,13 +255,11 @@ impl Runner<'_> {
         match left_out {
             0 => Ok(ids),
             _ if expected => {
-                self.warn(&format!(
-                    "the model takes {most} tokens: the last {left_out} of the text are left out"
-                ));
+                self.warn(&format!("truncated to {most} tokens: the last {left_out} of the text"));
                 Ok(ids)
             }
             _ => Err(RunError::with_remedy(
-                format!("the text is {} tokens long, and the model takes {most}", most + left_out),
+                format!("the text is {} tokens long, beyond the model's {most}", most + left_out),
                 Remedy::Truncate,
             )),
         }
@@ -280,14 +276,11 @@ impl Runner<'_> {
         };
         if !self.options.truncate {
             return Err(RunError::with_remedy(
-                format!("the tokens given are {count}, and the model takes {most}"),
+                format!("{count} tokens given, beyond the model's {most}"),
                 Remedy::Truncate,
             ));
         }
-        self.warn(&format!(
-            "the model takes {most} tokens: the last {} are left out",
-            count - most
-        ));
+        self.warn(&format!("truncated to {most} tokens: the last {}", count - most));
         ids.truncate(most);
         Ok(ids)
     }

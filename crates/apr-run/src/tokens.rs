@@ -41,7 +41,7 @@ impl<'h> Tokenizer<'h> {
     /// Those of [`find`](Self::find), and E003 where the model has none.
     pub fn of(reader: &dyn CheckpointReader, host: &'h dyn Host) -> RunResult<Self> {
         Self::find(reader, host)?.ok_or_else(|| {
-            let message = "the model has no tokenizer: put its tokenizer.json beside it";
+            let message = "missing tokenizer: put tokenizer.json beside the model";
             RunError::lacking(message, Remedy::TokenIds)
         })
     }

@@ -176,10 +176,7 @@ impl<'t> Transcriber<'t> {
         let hearing = LogMelInput::of(runner, parts.encoder_body())?;
         let facts = runner.facts;
         let special = WhisperTokens::of(facts).ok_or_else(|| {
-            Error::version(
-                "the model does not say with which tokens a text begins: put its \
-                 generation_config.json beside it",
-            )
+            Error::version("missing start tokens: put generation_config.json beside the model")
         })?;
         let length =
             facts.file("generation_config.json").and_then(|file| file.get("max_length")?.as_u64());
@@ -333,7 +330,7 @@ impl<'t> Transcriber<'t> {
         if special.languages.is_empty() {
             if wanted.is_some() || self.options.translate {
                 return Err(RunError::with_remedy(
-                    "the model knows one language",
+                    "the model has one language",
                     Remedy::NoLanguage,
                 ));
             }
@@ -359,7 +356,7 @@ impl<'t> Transcriber<'t> {
             return found.map(|(_, id)| *id).ok_or_else(|| {
                 let codes: Vec<&str> = languages.iter().map(|(code, _)| code.as_str()).collect();
                 RunError::request(format!(
-                    "the model does not know the language '{}'; it knows {}",
+                    "unknown language '{}'; the model has {}",
                     Escaped(wanted),
                     codes.join(", ")
                 ))
@@ -405,8 +402,7 @@ impl<'t> Transcriber<'t> {
 
         if room <= left {
             self.runner.warn(&format!(
-                "ended: context: a window has more than {} tokens; the rest of its text is left \
-                 out",
+                "ended: context: a window has more than {} tokens; the rest of its text is lost",
                 room + begin.len()
             ));
         }
@@ -437,8 +433,8 @@ fn filterbank(reader: &dyn CheckpointReader) -> RunResult<Vec<f32>> {
     let tensor =
         learnt.tensors.iter().find(|tensor| tensor.info.name == name).ok_or_else(|| {
             Error::version(
-                "no audio preprocessor configuration: put the model's preprocessor_config.json \
-                 beside it",
+                "missing audio preprocessor configuration: put preprocessor_config.json beside \
+                 the model",
             )
         })?;
     Ok(floats(&tensor.bytes))

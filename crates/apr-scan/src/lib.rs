@@ -224,7 +224,7 @@ fn judge_onnx(report: &mut ScanReport, found: Result<onnx::scan::Scan>) {
         let count = counted(found.outside.len() as u64, "tensor");
         report
             .warnings
-            .push(format!("{count} lie outside of the model's folder: '{tensor}' in '{location}'"));
+            .push(format!("{count} outside the model's folder: '{tensor}' in '{location}'"));
         report.verdict = FileVerdict::Dangerous;
     }
 }

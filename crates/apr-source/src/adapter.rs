@@ -170,7 +170,7 @@ impl Adapter {
                     unfit(first, second, is_turned, told.filter(|_| !has_own))
                 }
                 [Some(alone), None] | [None, Some(alone)] => {
-                    Some((*alone, "its other half is missing".to_owned()))
+                    Some((*alone, "the other matrix of the pair is missing".to_owned()))
                 }
                 [None, None] => None,
             };
@@ -222,11 +222,11 @@ fn unfit<'t>(
         let (shape, other) = (&second.shape, &first.shape);
         return Some((
             second,
-            format!("its shape is {shape}, which does not go with the {other} of its other half"),
+            format!("shape {shape} does not match {other} of the other matrix of the pair"),
         ));
     };
     let told = told.filter(|told| *told != rank as f64)?;
-    Some((first, format!("its rank is {rank}, the configuration says {told}")))
+    Some((first, format!("rank {rank}, but the configuration states {told}")))
 }
 
 /// What a pair is for, which half of it a tensor is, and whether that is the one applied first.
@@ -338,10 +338,10 @@ mod tests {
     fn halves_that_do_not_go_together_are_named() {
         let a = tensor("q_proj.lora_A.weight", [4, 32]);
         let alone = held(std::slice::from_ref(&a), false, None);
-        assert_eq!(alone.problems[0].message, "its other half is missing");
+        assert_eq!(alone.problems[0].message, "the other matrix of the pair is missing");
         let other = held(&[a.clone(), tensor("q_proj.lora_B.weight", [16, 8])], false, None);
-        assert!(other.problems[0].message.contains("does not go with the"), "{:?}", other.problems);
+        assert!(other.problems[0].message.contains("does not match"), "{:?}", other.problems);
         let told = held(&[a, tensor("q_proj.lora_B.weight", [16, 4])], false, Some(8.0));
-        assert_eq!(told.problems[0].message, "its rank is 4, the configuration says 8");
+        assert_eq!(told.problems[0].message, "rank 4, but the configuration states 8");
     }
 }

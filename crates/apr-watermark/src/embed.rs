@@ -91,7 +91,7 @@ impl<'a> Marked<'a> {
             Some(strength) if strength > 0.0 && strength <= 1.0 => strength,
             Some(strength) => {
                 return Err(Error::format(format!(
-                    "a strength lies above 0 and up to 1, unlike {strength}"
+                    "strength is {strength}: expected above 0, up to 1"
                 )));
             }
             None => chosen_strength(weights, frame.bytes().len())?,
@@ -123,8 +123,8 @@ fn chosen_strength(weights: u64, symbols: usize) -> Result<f64> {
         return Ok(strength.max(WEAKEST));
     }
     Err(Error::format(format!(
-        "its {weights} weights in matrices of 4096 elements or more are too few to carry the id \
-         unnoticed; a strength of {strength:.2} would do, if it is asked for"
+        "its {weights} weights in matrices of 4096 elements or more are too few for the id at \
+         the default limit; pass a strength of {strength:.2} to embed it"
     )))
 }
 

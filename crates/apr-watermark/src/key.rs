@@ -28,9 +28,7 @@ impl MarkKey {
         // The labels of public keys in PEM end so: `RSA PUBLIC KEY`, too.
         let public = b"PUBLIC KEY-----";
         if secret.windows(public.len()).any(|window| window == public) {
-            return Err(Error::format(
-                "this is a public key; whoever has it could find the mark and take it out",
-            ));
+            return Err(Error::format("this is a public key; a watermark needs a secret"));
         }
         Ok(Self(blake3::derive_key(CONTEXT, secret)))
     }

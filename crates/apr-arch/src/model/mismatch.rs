@@ -75,30 +75,20 @@ impl Mismatch {
 impl std::fmt::Display for Mismatch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Unexpected { extra: false, .. } => {
-                f.write_str("models of this family have no such tensor")
-            }
+            Self::Unexpected { extra: false, .. } => f.write_str("not a tensor of this family"),
             Self::Unexpected { extra: true, .. } => {
-                f.write_str("it is not part of the family, and kept as it is")
+                f.write_str("not a tensor of the family, copied unchanged")
             }
-            Self::Missing { .. } => {
-                f.write_str("it is missing; models of this family and configuration have it")
-            }
+            Self::Missing { .. } => f.write_str("missing tensor of this family and configuration"),
             Self::Beyond { index, number, count, .. } => {
                 let index = index.replace('_', " ");
-                write!(
-                    f,
-                    "there is no {index} {number}: the configuration has {count}, counted from 0"
-                )
+                write!(f, "no {index} {number}: the configuration has {count}, numbered from 0")
             }
             Self::Twice { canonical, .. } => {
-                write!(f, "another tensor stands for {canonical} already")
+                write!(f, "another tensor has the canonical name {canonical}")
             }
             Self::Shape { shape, expected, formula, .. } => {
-                write!(
-                    f,
-                    "its shape is {shape}, but the configuration leads to {formula} = {expected}"
-                )
+                write!(f, "expected {expected} ({formula}), found {shape}")
             }
         }
     }

@@ -25,7 +25,7 @@ pub(super) const TABLE: &[Operator] = &[
 /// The element type with a number.
 pub(crate) fn element(code: i64) -> Result<ElementType> {
     let known = i32::try_from(code).ok().and_then(ElementType::from_onnx_code);
-    known.ok_or_else(|| Error::format(format!("{code} is no element type")))
+    known.ok_or_else(|| Error::format(format!("{code} is not an element type")))
 }
 
 fn run(call: &mut Call<'_>, to: ElementType) -> Result<Vec<Value>> {

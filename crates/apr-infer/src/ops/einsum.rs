@@ -28,7 +28,7 @@ impl Equation {
     fn parse(text: &str, tensors: &[&Tensor]) -> Result<Self> {
         let text: String = text.chars().filter(|c| !c.is_whitespace()).collect();
         let wrong =
-            || Error::format(format!("'{text}' is no equation of {} tensors", tensors.len()));
+            || Error::format(format!("'{text}' is not an equation of {} tensors", tensors.len()));
         let (left, right) = text
             .split_once("->")
             .map_or((text.as_str(), None), |(left, right)| (left, Some(right)));

@@ -52,7 +52,7 @@ fn constant(call: &mut Call<'_>) -> Result<Vec<Value>> {
         Some(AttributeValue::Ints(values)) => Tensor::row(values.clone()),
         Some(AttributeValue::Text(bytes)) => Tensor::scalar(text(bytes)),
         Some(AttributeValue::Texts(texts)) => Tensor::row(texts.iter().map(text).collect()),
-        _ => return Err(Error::version("a constant of this kind is not known here")),
+        _ => return Err(Error::version("unsupported kind of constant")),
     };
 
     Ok(vec![tensor.into()])

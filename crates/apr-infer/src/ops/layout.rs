@@ -43,7 +43,7 @@ pub(super) fn list(call: &Call<'_>, input: usize, attribute: &str) -> Result<Opt
 }
 
 fn reshape(call: &mut Call<'_>) -> Result<Vec<Value>> {
-    let wanted = list(call, 1, "shape")?.ok_or_else(|| Error::format("there is no shape"))?;
+    let wanted = list(call, 1, "shape")?.ok_or_else(|| Error::format("missing shape"))?;
     let allow_zero = call.flag("allowzero", false);
     let tensor = call.take(0)?;
     let mut shape = Vec::with_capacity(wanted.len());
@@ -60,7 +60,7 @@ fn reshape(call: &mut Call<'_>) -> Result<Vec<Value>> {
                 *tensor.shape().get(position).ok_or_else(missing)?
             }
             size => usize::try_from(size)
-                .map_err(|_| Error::format(format!("{wanted:?} is no shape")))?,
+                .map_err(|_| Error::format(format!("{wanted:?} is not a shape")))?,
         });
     }
 
@@ -99,7 +99,7 @@ fn squeeze(call: &mut Call<'_>) -> Result<Vec<Value>> {
 }
 
 fn unsqueeze(call: &mut Call<'_>) -> Result<Vec<Value>> {
-    let wanted = list(call, 1, "axes")?.ok_or_else(|| Error::format("there are no axes"))?;
+    let wanted = list(call, 1, "axes")?.ok_or_else(|| Error::format("missing axes"))?;
     let tensor = call.take(0)?;
     let new = axes(&wanted, tensor.rank() + wanted.len())?;
     let mut shape = tensor.shape().to_vec();
@@ -209,7 +209,7 @@ fn slice_range(size: usize, start: i64, end: i64, step: i64) -> Result<(usize, i
 }
 
 fn slice(call: &mut Call<'_>) -> Result<Vec<Value>> {
-    let missing = |what: &str| Error::format(format!("there are no {what}"));
+    let missing = |what: &str| Error::format(format!("missing {what}"));
     let starts = list(call, 1, "starts")?.ok_or_else(|| missing("starts"))?;
     let ends = list(call, 2, "ends")?.ok_or_else(|| missing("ends"))?;
     let tensor = call.tensor(0)?;

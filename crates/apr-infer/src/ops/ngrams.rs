@@ -151,7 +151,7 @@ fn count_runs(call: &mut Call<'_>) -> Result<Vec<Value>> {
             "IDF" if *count > 0.0 => weight,
             "IDF" => 0.0,
             "TFIDF" => *count * weight,
-            _ => return Err(Error::format(format!("there is no mode '{mode}'"))),
+            _ => return Err(Error::format(format!("unknown mode '{mode}'"))),
         };
     }
     let counts = counts.into_iter().map(|count| count as f32).collect();

@@ -35,10 +35,10 @@ fn source(at: i64, size: usize, mode: &str) -> Option<usize> {
 fn pad(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let mode = call.text("mode", "constant");
     if !["constant", "reflect", "edge", "wrap"].contains(&mode.as_str()) {
-        return Err(Error::format(format!("there is no way to pad called '{mode}'")));
+        return Err(Error::format(format!("unknown padding mode '{mode}'")));
     }
 
-    let pads = list(call, 1, "pads")?.ok_or_else(|| Error::format("there are no pads"))?;
+    let pads = list(call, 1, "pads")?.ok_or_else(|| Error::format("missing pads"))?;
     let tensor = call.tensor(0)?;
     let rank = tensor.rank();
     let axes = match call.optional(3)? {

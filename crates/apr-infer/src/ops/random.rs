@@ -118,7 +118,7 @@ fn multinomial(call: &mut Call<'_>) -> Result<Vec<Value>> {
     call.work(&[len, DRAW])?;
     call.work(&[rows, classes, DRAW])?;
     if classes == 0 {
-        return Err(Error::format("there are no classes"));
+        return Err(Error::format("missing classes"));
     }
 
     let mut random = Random::of(call);

@@ -112,7 +112,7 @@ pub(super) fn activation(name: &str, alpha: Option<f32>, beta: Option<f32>) -> R
             let (low, high) = (alpha.unwrap_or(f32::MIN), beta.unwrap_or(f32::MAX));
             Box::new(move |x| x.max(low).min(high))
         }
-        _ => return Err(Error::format(format!("there is no activation '{name}'"))),
+        _ => return Err(Error::format(format!("unknown activation '{name}'"))),
     })
 }
 

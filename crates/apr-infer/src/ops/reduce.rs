@@ -175,7 +175,7 @@ fn arg(call: &mut Call<'_>, largest: bool) -> Result<Vec<Value>> {
     let at = axis(call.int("axis", 0), tensor.rank())?;
     let len = tensor.shape()[at];
     if len == 0 {
-        return Err(Error::format("there is no element to choose"));
+        return Err(Error::format("no element to reduce"));
     }
 
     let moved = moved_last(tensor, &[at])?;

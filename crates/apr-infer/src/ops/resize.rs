@@ -206,7 +206,7 @@ fn lines_by_sizes(
     policy: &str,
 ) -> Result<Vec<Line>> {
     if wanted.len() != axes.len() || axes.iter().any(|&at| shape[at] == 0) {
-        return Err(Error::format(format!("the sizes {wanted:?} do not fit {shape:?}")));
+        return Err(Error::format(format!("the sizes {wanted:?} do not match {shape:?}")));
     }
 
     let scales: Vec<_> =

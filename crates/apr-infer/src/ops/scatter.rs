@@ -63,7 +63,7 @@ fn scattered(
         "mul" => combine(&mut data, updates, ranges, Product)?,
         "max" => combine(&mut data, updates, ranges, Largest)?,
         "min" => combine(&mut data, updates, ranges, Smallest)?,
-        other => return Err(Error::format(format!("there is no reduction '{other}'"))),
+        other => return Err(Error::format(format!("unknown reduction '{other}'"))),
     }
 
     tensor.like(tensor.shape().to_vec(), data)

@@ -79,7 +79,8 @@ fn sequence(call: &Call<'_>) -> Result<Vec<Value>> {
 fn place(call: &Call<'_>, input: usize, len: usize, inserts: bool) -> Result<usize> {
     let at = call.tensor(input)?.integer()?;
     let from_front = if at < 0 { at + len as i64 } else { at };
-    let outside = || Error::format(format!("place {at} is outside of a sequence of {len}"));
+    let outside =
+        || Error::format(format!("position {at} is out of range for a sequence of length {len}"));
     usize::try_from(from_front)
         .ok()
         .filter(|&at| at < len + usize::from(inserts))

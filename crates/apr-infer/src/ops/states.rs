@@ -89,7 +89,7 @@ fn attention(call: &mut Call<'_>) -> Result<Vec<Value>> {
         "gated" => Rule { gated: true, delta: false },
         "delta" => Rule { gated: false, delta: true },
         "gated_delta" => Rule { gated: true, delta: true },
-        _ => return Err(Error::format(format!("there is no update_rule '{name}'"))),
+        _ => return Err(Error::format(format!("unknown update_rule '{name}'"))),
     };
     let decay = rule.gated.then(|| per_token(call, 4, &sizes, [kv_heads * key, kv_heads]));
     let rate = rule.delta.then(|| per_token(call, 5, &sizes, [kv_heads, 1]));
@@ -168,7 +168,7 @@ fn convolution(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let swish = match call.text("activation", "none").as_str() {
         "none" => false,
         "silu" | "swish" => true,
-        other => return Err(Error::format(format!("there is no activation '{other}'"))),
+        other => return Err(Error::format(format!("unknown activation '{other}'"))),
     };
 
     let kept = size - 1;

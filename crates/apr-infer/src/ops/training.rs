@@ -97,7 +97,7 @@ fn momentum(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let looks_ahead = match call.text("mode", "standard").as_str() {
         "standard" => false,
         "nesterov" => true,
-        other => return Err(Error::format(format!("there is no mode '{other}'"))),
+        other => return Err(Error::format(format!("unknown mode '{other}'"))),
     };
     each(call, |weight, gradient, [moving]| {
         let gradient = norm * weight + gradient;

@@ -111,7 +111,7 @@ impl Windows {
             }
             "VALID" => (self.before[dim], self.after[dim]) = (0, 0),
             "NOTSET" | "" => {}
-            other => return Err(Error::format(format!("there is no auto_pad '{other}'"))),
+            other => return Err(Error::format(format!("unknown auto_pad '{other}'"))),
         }
 
         let padded =

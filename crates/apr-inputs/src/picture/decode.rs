@@ -35,7 +35,7 @@ fn read(bytes: &[u8], most: u64) -> Result<Picture> {
     let reader = reader.with_guessed_format().map_err(|error| Error::format(error.to_string()))?;
     if reader.format().is_none() {
         return Err(Error::version(
-            "the file is no picture of a kind that is read: PNG, JPEG, WebP, GIF, BMP and TIFF are",
+            "unsupported image format: expected PNG, JPEG, WebP, GIF, BMP or TIFF",
         ));
     }
 
@@ -48,7 +48,7 @@ fn read(bytes: &[u8], most: u64) -> Result<Picture> {
     if needed > most {
         let [width, height, needed] = [width.into(), height.into(), needed].map(grouped);
         return Err(Error::memory(format!(
-            "a picture of {width} x {height} takes {needed} bytes of memory"
+            "an image of {width} x {height} needs {needed} bytes of memory"
         )));
     }
 
@@ -93,23 +93,23 @@ fn colours(picture: DynamicImage) -> Result<RgbImage> {
             .flat_map(|four| [four[0], four[1], four[2]].map(upper))
             .collect(),
         DynamicImage::ImageRgb32F(_) | DynamicImage::ImageRgba32F(_) => {
-            return Err(Error::version("the pixels of the picture are floating-point numbers"));
+            return Err(Error::version("floating-point pixels are not supported"));
         }
         other => return Ok(other.into_rgb8()),
     };
     RgbImage::from_raw(width, height, pixels)
-        .ok_or_else(|| Error::format("the picture has not as many pixels as it says"))
+        .ok_or_else(|| Error::format("the image has fewer pixels than its header states"))
 }
 
 fn wrong(error: &ImageError) -> Error {
     let text = error.to_string();
     match error {
         ImageError::Limits(_) => {
-            Error::memory(format!("the picture is too large: {}", Escaped::short(&text)))
+            Error::memory(format!("the image is too large: {}", Escaped::short(&text)))
         }
         ImageError::Unsupported(_) => {
-            Error::version(format!("the picture can't be read: {}", Escaped::short(&text)))
+            Error::version(format!("can't decode the image: {}", Escaped::short(&text)))
         }
-        _ => Error::format(format!("the picture is damaged: {}", Escaped::short(&text))),
+        _ => Error::format(format!("damaged image: {}", Escaped::short(&text))),
     }
 }

@@ -9,7 +9,5 @@ use super::Picture;
 /// # Errors
 /// E003 always.
 pub fn decode(_: &[u8], _: u64) -> Result<Picture> {
-    Err(Error::version(
-        "this program was built without the feature `images`, which picture files need",
-    ))
+    Err(Error::version("image files need the feature `images`, which this build lacks"))
 }

@@ -49,7 +49,7 @@ impl PixelSettings {
         };
         let number = config.get("resample").and_then(Json::as_u64).unwrap_or(2);
         let filter = Filter::by_number(number).ok_or_else(|| {
-            Error::version(format!("the preprocessor's resample is {number}, which is not known"))
+            Error::version(format!("unknown resample {number} of the preprocessor"))
         })?;
         let crop = match config.get("crop_size").map(|crop| side(crop, false)).transpose()? {
             Some(Side::Both { height, width }) => Some((height, width)),
@@ -70,7 +70,7 @@ impl PixelSettings {
             (None, size) => (size, crop.filter(|_| flag("do_center_crop", true))),
         };
         if flag("do_pad", false) {
-            return Err(Error::version("the preprocessor pads pictures, which is not known here"));
+            return Err(Error::version("padding by the preprocessor is not supported"));
         }
 
         Ok(Self {
@@ -142,7 +142,9 @@ fn by_share(side: usize, share: f64) -> Result<(Side, Option<(usize, usize)>)> {
     }
     let whole = side as f64 / share;
     if !(share > 0.0 && whole <= MAX_PIXELS as f64) {
-        return Err(Error::format(format!("a picture can't lose all but {share} of it")));
+        return Err(Error::format(format!(
+            "crop_pct is {share}: expected a number between 0 and 1"
+        )));
     }
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "in range")]
     let whole = whole as usize;
@@ -165,7 +167,7 @@ fn side(size: &Json, by_shorter: bool) -> Result<Side> {
     match (of("height"), of("width"), of("shortest_edge"), of("longest_edge")) {
         (Some(height), Some(width), ..) => Ok(Side::Both { height, width }),
         (None, None, Some(short), None) => Ok(Side::Shorter(short)),
-        _ => Err(Error::version(format!("the preprocessor's size is {size}, which is not known"))),
+        _ => Err(Error::version(format!("unknown size {size} of the preprocessor"))),
     }
 }
 
@@ -176,7 +178,7 @@ impl Picture {
     /// E008 for a size that is too large.
     pub fn middle(&self, height: usize, width: usize) -> Result<Self> {
         if height.saturating_mul(width) > MAX_PIXELS {
-            return Err(Error::memory(format!("a part of {width} x {height} is too large")));
+            return Err(Error::memory(format!("a crop of {width} x {height} is too large")));
         }
 
         // As transformers: half of what is left over lies before, rounded down, and up where there

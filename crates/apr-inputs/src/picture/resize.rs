@@ -133,12 +133,12 @@ impl Picture {
         {
             let (old_width, old_height) = (self.width, self.height);
             return Err(Error::format(format!(
-                "a picture of {old_width} x {old_height} can't be brought to {width} x {height}"
+                "can't resize an image of {old_width} x {old_height} to {width} x {height}"
             )));
         }
         // It is made wide first, then high.
         if width.saturating_mul(height.max(self.height)) > MAX_PIXELS {
-            return Err(Error::memory(format!("a picture of {width} x {height} is too large")));
+            return Err(Error::memory(format!("an image of {width} x {height} is too large")));
         }
         if filter == Filter::Nearest {
             return Ok(self.nearest(width, height));

@@ -42,11 +42,10 @@ fn read(mut bytes: Vec<u8>, most: usize) -> Result<(Sound, Vec<String>)> {
         .map_err(|error| wrong(&error))?;
     let track = format
         .default_track(TrackType::Audio)
-        .ok_or_else(|| Error::format("the file has no sound"))?;
+        .ok_or_else(|| Error::format("the file has no audio track"))?;
     let (number, expected) = (track.id, track.num_frames);
     let parameters = track.codec_params.as_ref().and_then(|parameters| parameters.audio());
-    let parameters =
-        parameters.ok_or_else(|| Error::version("the file does not say how its sound is coded"))?;
+    let parameters = parameters.ok_or_else(|| Error::version("unknown audio codec of the file"))?;
     if let Some(frames) = expected.filter(|frames| *frames > most as u64) {
         return Err(too_long(frames, most));
     }
@@ -56,12 +55,11 @@ fn read(mut bytes: Vec<u8>, most: usize) -> Result<(Sound, Vec<String>)> {
     let decoder = decoder.map_err(|error| wrong(&error))?;
     let mut reading = Reading { decoder, most, sound: None, damaged: 0 };
     let cut = reading.all(&mut *format, number)?;
-    let sound =
-        reading.sound.ok_or_else(|| Error::format("the sound is empty: it has no samples"))?;
+    let sound = reading.sound.ok_or_else(|| Error::format("the audio is empty: no samples"))?;
     let mut warnings = Vec::new();
     if reading.damaged > 0 {
         warnings.push(format!(
-            "{} of the sound are damaged and left out",
+            "{} of the audio are damaged and skipped",
             apr_core::counted(reading.damaged as u64, "packet")
         ));
     }
@@ -70,9 +68,8 @@ fn read(mut bytes: Vec<u8>, most: usize) -> Result<(Sound, Vec<String>)> {
 
     // Some coders round the length up to whole blocks.
     if cut || expected.is_some_and(|expected| length + u64::from(sound.rate / 20) < expected) {
-        let expected = expected
-            .map_or_else(String::new, |expected| format!(" of the {expected} that it should have"));
-        warnings.push(format!("the file is cut off: there are {length} samples{expected}"));
+        let expected = expected.map_or_else(String::new, |expected| format!(" of {expected}"));
+        warnings.push(format!("the file is truncated: {length} samples{expected}"));
     }
 
     Ok((sound, warnings))
@@ -124,12 +121,17 @@ impl Reading {
 
     fn add(&mut self, interleaved: &[f32], rate: u32, channels: usize) -> Result<()> {
         if channels == 0 || channels > MAX_CHANNELS || rate == 0 {
-            return Err(Error::format(format!("a sound of {channels} channels at {rate} Hz")));
+            return Err(Error::format(format!(
+                "audio with {channels} channels at {rate} Hz is not supported"
+            )));
         }
 
         let sound = self.sound.get_or_insert_with(|| Sound { rate, channels, samples: Vec::new() });
         if (sound.rate, sound.channels) != (rate, channels) {
-            return Err(Error::version("the sound changes its rate or its channels on the way"));
+            return Err(Error::version(
+                "the sample rate or the number of channels changes within \
+                                       the file",
+            ));
         }
 
         let frames = interleaved.len() / channels;
@@ -148,18 +150,16 @@ impl Reading {
 
 fn too_long(frames: u64, most: usize) -> Error {
     Error::memory(format!(
-        "the sound has {frames} samples or more, and {most} at most fit the memory"
+        "the audio has {frames} samples or more, beyond the memory limit of {most}"
     ))
 }
 
 fn wrong(error: &SoundError) -> Error {
     match error {
         SoundError::Unsupported(what) => Error::version(format!(
-            "the sound can't be read ({what}): WAV, AIFF, FLAC, MP3 and Ogg Vorbis can"
+            "unsupported audio format ({what}): expected WAV, AIFF, FLAC, MP3 or Ogg Vorbis"
         )),
-        SoundError::LimitError(what) => {
-            Error::memory(format!("the sound asks for too much: {what}"))
-        }
-        error => Error::format(format!("the sound is damaged: {error}")),
+        SoundError::LimitError(what) => Error::memory(format!("the audio exceeds a limit: {what}")),
+        error => Error::format(format!("damaged audio: {error}")),
     }
 }

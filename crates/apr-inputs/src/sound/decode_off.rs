@@ -9,7 +9,5 @@ use super::Sound;
 /// # Errors
 /// E003 always.
 pub fn decode(_: Vec<u8>, _: usize) -> Result<(Sound, Vec<String>)> {
-    Err(Error::version(
-        "this program was built without the feature `audio`, which sound files need",
-    ))
+    Err(Error::version("audio files need the feature `audio`, which this build lacks"))
 }

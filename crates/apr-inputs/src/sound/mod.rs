@@ -52,10 +52,10 @@ impl Sound {
     /// E001 for a sound without samples, or with values that are no numbers.
     pub fn check(&self) -> Result<Vec<String>> {
         if self.samples.is_empty() {
-            return Err(Error::format("the sound is empty: it has no samples"));
+            return Err(Error::format("the audio is empty: no samples"));
         }
         if let Some(at) = self.samples.iter().position(|sample| !sample.is_finite()) {
-            return Err(Error::format(format!("sample {at} of the sound is {}", self.samples[at])));
+            return Err(Error::format(format!("sample {at} of the audio is {}", self.samples[at])));
         }
 
         let loudest = self.samples.iter().map(|sample| sample.abs()).fold(0.0, f32::max);
@@ -64,12 +64,12 @@ impl Sound {
         // What is compressed overshoots a little.
         if loudest > 1.5 {
             odd.push(format!(
-                "the samples go up to {loudest}, and models expect -1 to 1: the sound is not scaled"
+                "samples reach {loudest}, and models expect -1 to 1: the audio is not normalised"
             ));
         }
 
         if loudest == 0.0 {
-            odd.push("the sound is silent: all samples are 0".to_owned());
+            odd.push("the audio is silent: all samples are 0".to_owned());
         }
 
         Ok(odd)

@@ -24,7 +24,7 @@ const MAX_TAPS: usize = 1 << 22;
 /// E001 for a rate that no sound has.
 pub fn resample(samples: &[f32], from: u32, to: u32) -> Result<Vec<f32>> {
     if [from, to].iter().any(|rate| !(MIN_RATE..=MAX_RATE).contains(rate)) {
-        return Err(Error::format(format!("a sound at {from} Hz can't be brought to {to} Hz")));
+        return Err(Error::format(format!("can't resample audio from {from} Hz to {to} Hz")));
     }
     if from == to {
         return Ok(samples.to_vec());

@@ -44,7 +44,7 @@ impl Bounds {
     pub(super) fn check_text(self, text: &str) -> Result<()> {
         if self.growth.saturating_mul(text.len() as u64) > MAX_GROWN {
             return Err(Error::memory(format!(
-                "the tokenizer may make the text {} times longer, which is too much",
+                "the tokenizer may expand the text {} times, which is too much",
                 self.growth
             )));
         }
@@ -55,7 +55,7 @@ impl Bounds {
 /// Looks at a `tokenizer.json`.
 pub(super) fn check(json: &[u8]) -> Result<Bounds> {
     let parts: Parts = serde_json::from_slice(json)
-        .map_err(|error| Error::format(format!("the tokenizer is no JSON: {error}")))?;
+        .map_err(|error| Error::format(format!("the tokenizer is not valid JSON: {error}")))?;
     let mut growth = 1;
     for part in [&parts.normalizer, &parts.pre_tokenizer, &parts.post_processor] {
         check_part(part, &mut growth)?;

@@ -105,7 +105,7 @@ fn from_keys(keys: &KeyValues) -> Result<(TextTokens, Vec<String>)> {
     let (files, warnings) = tokenizer_files(&keys.to_vec())?;
     let json = files.iter().find(|(name, _)| name == "tokenizer.json");
     let (_, json) =
-        json.ok_or_else(|| Error::version("the model has no tokenizer, and says so"))?;
+        json.ok_or_else(|| Error::version("the model states that it has no tokenizer"))?;
 
     // What has no place in the files, or loses its number, changes no ids.
     let changes =
@@ -136,7 +136,7 @@ pub struct Piece {
 fn check_length(text: &str) -> Result<()> {
     if text.len() > MAX_TEXT {
         return Err(Error::memory(format!(
-            "the text has {} bytes, and {MAX_TEXT} at most are cut into tokens",
+            "the text has {} bytes, and at most {MAX_TEXT} are tokenized",
             text.len()
         )));
     }

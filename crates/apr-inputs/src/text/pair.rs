@@ -37,14 +37,14 @@ impl TextTokens {
     pub fn pair(&self, question: &str, text: &str, windows: Windows) -> Result<Vec<PairWindow>> {
         if question.len().saturating_add(text.len()) > MAX_TEXT {
             return Err(Error::memory(format!(
-                "question and text have {} bytes, and {MAX_TEXT} at most are cut into tokens",
+                "question and context have {} bytes, and at most {MAX_TEXT} are tokenized",
                 question.len().saturating_add(text.len())
             )));
         }
         match &self.0 {
-            Kind::Merging(_) => Err(Error::version(
-                "this tokenizer does not say how a question and a text become one input",
-            )),
+            Kind::Merging(_) => {
+                Err(Error::version("this tokenizer has no template for pairs of texts"))
+            }
             Kind::Pipeline(pipeline) => pipeline.pair(question, text, windows),
         }
     }

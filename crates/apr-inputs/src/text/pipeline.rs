@@ -82,7 +82,7 @@ impl Pipeline {
         let room = windows.most.checked_sub(around).filter(|room| *room > windows.shared);
         let room = room.ok_or_else(|| {
             Error::format(format!(
-                "the question takes {around} of {} tokens, and leaves no room for the text",
+                "the question takes {around} of {} tokens, which leaves no room for the context",
                 windows.most
             ))
         })?;
@@ -181,5 +181,5 @@ impl<'e> Whole<'e> {
 }
 
 fn wrong(error: &(dyn std::error::Error + Send + Sync)) -> Error {
-    Error::format(format!("the tokenizer can't be used: {}", Escaped::short(&error.to_string())))
+    Error::format(format!("unsupported tokenizer: {}", Escaped::short(&error.to_string())))
 }

@@ -11,7 +11,7 @@ pub(super) enum Pipeline {}
 impl Pipeline {
     pub(super) fn read(_: &[u8]) -> Result<Self> {
         Err(Error::version(
-            "this program was built without the feature `text`, which tokenizers of this kind need",
+            "tokenizers of this kind need the feature `text`, which this build lacks",
         ))
     }
 

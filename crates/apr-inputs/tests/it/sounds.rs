@@ -138,7 +138,7 @@ fn qa_64_empty_and_damaged_files_are_errors() {
 #[test]
 fn qa_40_samples_out_of_range_are_said() {
     let of = |samples: Vec<f32>| Sound { rate: 16_000, channels: 1, samples };
-    assert!(of(vec![0.0, -10.0]).check().unwrap()[0].contains("go up to 10"));
+    assert!(of(vec![0.0, -10.0]).check().unwrap()[0].contains("reach 10"));
     assert!(of(vec![0.0; 9]).check().unwrap()[0].contains("silent"));
     assert!(of(vec![0.1, f32::NAN]).check().is_err());
     assert!(of(Vec::new()).check().is_err());

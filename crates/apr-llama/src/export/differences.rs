@@ -38,8 +38,8 @@ pub(super) fn beyond_family(
     (!listed.is_empty()).then(|| {
         let listed = listed.join(", ");
         format!(
-            "GGUF can't express for this architecture, and llama.cpp computes without: {listed}; \
-             results will differ"
+            "no GGUF key for this architecture, ignored by llama.cpp: {listed}; results will \
+             differ"
         )
     })
 }

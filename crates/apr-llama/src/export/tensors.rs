@@ -120,7 +120,7 @@ impl<'p, 'a> Plan<'p, 'a> {
                 let is_seen = is_of_vision(&info.name);
                 self.lose(
                     &info.name,
-                    if is_seen { OF_VISION } else { "llama.cpp knows no such tensor" },
+                    if is_seen { OF_VISION } else { "llama.cpp has no such tensor" },
                 );
                 continue;
             };
@@ -144,7 +144,7 @@ impl<'p, 'a> Plan<'p, 'a> {
     /// Adds what becomes of a tensor that stays one, or is taken apart.
     fn add_known(&mut self, position: usize, canonical: &str) -> Result<()> {
         if self.model.is_without(canonical) {
-            self.lose(&self.reader.tensors()[position].name, "llama.cpp goes without it");
+            self.lose(&self.reader.tensors()[position].name, "not used by llama.cpp");
             return Ok(());
         }
 
@@ -187,7 +187,7 @@ impl<'p, 'a> Plan<'p, 'a> {
         }
 
         if self.names.contains(&name) {
-            self.lose(own, &format!("another tensor is llama.cpp's {name} already"));
+            self.lose(own, &format!("another tensor maps to llama.cpp's {name}"));
             return Ok(());
         }
 
@@ -202,12 +202,11 @@ impl<'p, 'a> Plan<'p, 'a> {
         let own = &self.reader.tensors()[position].name;
         if is_of_layer(canonical) {
             let architecture = self.model.gguf_architecture().unwrap_or_default();
-            let why = format!(
-                "llama.cpp's {architecture} has no place for it, and layers can't do without"
-            );
+            let why =
+                format!("llama.cpp's {architecture} has no such tensor, and the layer needs it");
             return Err(Error::format(why).for_tensor(own));
         }
-        self.lose(own, "llama.cpp has no place for it");
+        self.lose(own, "llama.cpp has no such tensor");
         Ok(())
     }
 
@@ -338,7 +337,7 @@ impl<'p, 'a> Plan<'p, 'a> {
             *origin = Origin::Changed(Change::some_rows(info, position, 0, tokens)?);
             self.losses.push(Loss {
                 name: self.reader.tensors()[position].name.clone(),
-                what: format!("the last {} left out", counted(rows - tokens, "row")),
+                what: format!("the last {} dropped", counted(rows - tokens, "row")),
                 why: format!("the tokenizer has {has}, and llama.cpp takes a row for each"),
             });
         }
@@ -361,7 +360,7 @@ fn rows_after(info: &TensorInfo, skipped: u64) -> Result<(u64, i64)> {
 
 /// Why tensors of vision are not in the file.
 pub(super) const OF_VISION: &str =
-    "llama.cpp keeps what sees in a file of its own (mmproj), which apr does not write";
+    "llama.cpp stores vision towers in an mmproj file, which is not supported";
 
 /// Whether a tensor is of the part that sees in a model that also reads, or between the two.
 pub(super) fn is_of_vision(name: &str) -> bool {

@@ -91,7 +91,7 @@ fn a_family_that_llama_cpp_does_not_have_is_refused() {
     let error =
         export(&Source::new(&reader, families()), Vec::new()).err().expect("no such models");
     assert!(
-        error.to_string().starts_with("E001: llama.cpp has no models of the family"),
+        error.to_string().starts_with("E001: llama.cpp does not support the family"),
         "{error}"
     );
 }
@@ -102,10 +102,7 @@ fn an_unknown_family_is_refused() {
         json["config"] = json!({"model_type": "strange"});
         json["tensors"] = json!({"a.weight": [3, 4]});
     });
-    assert_eq!(
-        message,
-        "E001: llama.cpp needs to know the family, and apr does not know 'strange'"
-    );
+    assert_eq!(message, "E001: GGUF needs the model family, and 'strange' is unknown");
 }
 
 /// Names as LLaVA's models have them.
@@ -117,7 +114,7 @@ fn what_sees_is_refused_or_left_out_by_name() {
         json["tensors"][projector] = json!([3, 4]);
     });
     assert!(
-        message.contains(projector) && message.contains("apr writes no mmproj file"),
+        message.contains(projector) && message.contains("mmproj export is not supported"),
         "{message}"
     );
 
@@ -134,7 +131,7 @@ fn an_adapter_is_no_model() {
     let message = refused("llama", |json| {
         json["tensors"] = json!({"q_proj.lora_A.weight": [2, 4], "q_proj.lora_B.weight": [4, 2]});
     });
-    assert_eq!(message, "E001: this is an adapter, and apr writes GGUF files of whole models only");
+    assert_eq!(message, "E001: adapters can't be exported to GGUF, only complete models");
 }
 
 /// All of `transformers` 5's settings stand under `rope_parameters`; those of a kind that GGUF
@@ -183,7 +180,7 @@ fn layers_without_a_place_are_refused() {
         json["config"] = dense["config"].clone();
         json["tensors"] = dense["tensors"].clone();
     });
-    assert!(message.contains("llama.cpp's qwen3moe has no place for it"), "{message}");
+    assert!(message.contains("llama.cpp's qwen3moe has no such tensor"), "{message}");
 }
 
 #[test]

@@ -220,7 +220,10 @@ fn overflow_loss(name: &str, to: DType, counts: CastCounts) -> Option<Loss> {
         name: name.to_owned(),
         what: match to.kind() {
             DTypeKind::MiniFloat => {
-                format!("{} became the largest that there is", counted(counts.overflowed, "value"))
+                format!(
+                    "{} clamped to the largest finite value",
+                    counted(counts.overflowed, "value")
+                )
             }
             _ => format!("{} became infinite", counted(counts.overflowed, "value")),
         },

@@ -42,7 +42,7 @@ pub(super) fn recipe(
     if can_cast(info.dtype, target.dtype) {
         return Ok(Recipe::Cast(target.dtype));
     }
-    Err(Error::format(format!("{} does not become {}", info.dtype, target.dtype))
+    Err(Error::format(format!("{} can't be converted to {}", info.dtype, target.dtype))
         .for_tensor(&info.name))
 }
 

@@ -98,9 +98,8 @@ impl ConvertReport {
         self.bytes_out = layout.total_len();
         if mismatches > 0 {
             let blocks = counted(mismatches, "compressed block");
-            let message = format!(
-                "{blocks} did not decode to what they were made of, and were stored uncompressed"
-            );
+            let message =
+                format!("{blocks} did not decode to the same bytes, and were stored uncompressed");
             self.warnings.push(message);
         }
     }

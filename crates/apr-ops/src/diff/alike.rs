@@ -30,7 +30,7 @@ pub fn alike<'a>(left: &Source<'a>, right: &Source<'a>) -> Alike<'a> {
             Ok(restored) => restored.view,
             Err(error) => {
                 warnings.push(format!(
-                    "values are compared as llama.cpp lays them out: {}",
+                    "values are compared in llama.cpp's layout: {}",
                     error.message()
                 ));
                 View::new(reader)

@@ -184,11 +184,11 @@ fn of_graph(own: Side<'_>, position: usize) -> Option<&'static str> {
         return None;
     }
     match dtype {
-        DType::I64 | DType::I32 | DType::BOOL => Some("integers of the graph, and no weight"),
-        _ if shape.elements() == Some(1) => Some("a number of the graph, and no weight"),
+        DType::I64 | DType::I32 | DType::BOOL => Some("integer constants of the graph"),
+        _ if shape.elements() == Some(1) => Some("a constant of the graph"),
         // A weight whose module the graph does not reveal is called by its operator.
         _ => (!is_path_of_module(name) && !name.starts_with("onnx::"))
-            .then_some("a value that the exporter computed, and no weight"),
+            .then_some("a value that the exporter computed"),
     }
 }
 

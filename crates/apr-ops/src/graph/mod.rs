@@ -144,15 +144,13 @@ pub(crate) fn without_family(source: &Source<'_>) -> Error {
 pub(crate) fn unknown_family(source: &Source<'_>) -> String {
     let families = source.families();
     let said = match families.stranger(source.reader().metadata()) {
-        Some(name) => format!("the model says '{name}', which is no family that apr knows"),
-        None => "nothing in the model names its family, and its tensors are not called as those \
-                 of a known one"
-            .to_owned(),
+        Some(name) => format!("unknown family '{name}'"),
+        None => "unknown family: no metadata names it, and the tensor names match none".to_owned(),
     };
     let names: Vec<&str> = families.iter().map(Family::name).collect();
     format!(
-        "{said}, so what it computes is not known. --arch NAME takes it for one of the known \
-         families ({}); --arch-file FILE describes another (docs/families.md)",
+        "{said}, so the graph can't be built. --arch NAME sets one of the known families ({}); \
+         --arch-file FILE defines another (docs/families.md)",
         names.join(", ")
     )
 }

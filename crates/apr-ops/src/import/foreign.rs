@@ -147,7 +147,7 @@ fn out_of_gguf<'a>(source: &Source<'a>, decode_to: DType) -> Result<Layout<'a>> 
     let reader = source.reader();
     if reader.tensors().is_empty() {
         return Err(Error::format(
-            "it holds a vocabulary and no tensors: there are no weights to write",
+            "the file has a vocabulary and no tensors: there are no weights to write",
         ));
     }
 
@@ -167,8 +167,8 @@ fn out_of_gguf<'a>(source: &Source<'a>, decode_to: DType) -> Result<Layout<'a>> 
 fn under_its_own_names(reader: &dyn CheckpointReader) -> String {
     let name = reader.metadata().text(keys::MODEL_TYPE).unwrap_or_default();
     format!(
-        "apr does not know the architecture '{name}': tensors keep GGUF's names and layout, and \
-         there is no config.json, so that libraries will not find a model in it"
+        "unknown architecture '{name}': tensors keep GGUF's names and layout, and no config.json \
+         is written, so that libraries can't load the model"
     )
 }
 

@@ -76,10 +76,7 @@ pub(super) fn unknown_architecture(reader: &dyn CheckpointReader) -> Option<Vali
     Some(ValidationError {
         tensor: reader.tensors().first()?.name.clone(),
         level: Level::Error,
-        message: format!(
-            "the file says '{name}', which is not an architecture that apr knows: names and shapes \
-             can't be checked"
-        ),
+        message: format!("unknown architecture '{name}': names and shapes are not checked"),
         reason: Box::new(ValidationReason::Claim(Claim::Architecture { name })),
     })
 }
@@ -169,7 +166,7 @@ pub(super) fn errors_and_warnings(
     warnings.extend(part_of_model(&missing));
 
     if !odd.is_empty() {
-        warnings.push(format!("not of the family, kept as they are: {}", listed(&odd)));
+        warnings.push(format!("not in the family, copied unchanged: {}", listed(&odd)));
     }
 
     (errors, warnings)
@@ -192,7 +189,7 @@ pub(crate) fn family_misfits(
 fn part_of_model(missing: &[ValidationError]) -> Option<String> {
     let count = counted(missing.len() as u64, "tensor");
     (!missing.is_empty()).then(|| {
-        format!("this is a part of a model: it lacks {count} of the family: {}", listed(missing))
+        format!("incomplete model: {count} of the family are missing: {}", listed(missing))
     })
 }
 
@@ -223,7 +220,10 @@ pub(crate) fn vocabulary_misfit<'m>(
     (tokens.saturating_sub(rows) > beyond).then(|| ValidationError {
         tensor: "token_embedding".to_owned(),
         level: Level::Error,
-        message: format!("the tokenizer has {has}, the embedding {takes}: the last ids have none"),
+        message: format!(
+            "the tokenizer has {has}, the embedding {takes}: the last ids have no \
+                          row"
+        ),
         reason: Box::new(ValidationReason::Claim(Claim::Vocabulary { tokens, rows })),
     })
 }
@@ -253,7 +253,7 @@ pub(crate) fn filterbank_misfit<'m>(
         tensor: keys::MEL_FILTERBANK_TENSOR.to_owned(),
         level: Level::Error,
         message: format!(
-            "the sound becomes {has}, but the configuration's num_mel_bins is {expected}"
+            "the preprocessor has {has}, but the configuration's num_mel_bins is {expected}"
         ),
         reason: Box::new(ValidationReason::Claim(Claim::Mels { filters, expected })),
     })

@@ -117,8 +117,8 @@ impl Job {
         let message = if self.weights.precision.is_some() {
             format!("--precision and {scheme} are two types for the same tensors")
         } else if self.weights.gate.is_some() {
-            "a graph is written without measuring what quantization cost: quantize into an .apr or \
-             .gguf file first, and export that"
+            "graph formats report no quantization error: quantize into an .apr or .gguf file \
+             first, and export that"
                 .to_owned()
         } else if self.graph.opset.is_some_and(|opset| opset < WITH_BLOCKS) {
             format!("blocks need --opset {WITH_BLOCKS} or later")
@@ -205,7 +205,7 @@ impl Job {
             let names: Vec<String> =
                 models.iter().map(|(name, _)| format!("{name}.onnx")).collect();
             let message = format!(
-                "the model has several parts ({}): name a folder for them",
+                "the model has several parts ({}): the output must be a folder",
                 names.join(", ")
             );
             return Err(JobError::Request(message));
@@ -237,7 +237,7 @@ struct Computation<'v> {
 
 /// What is said where blocks ask for a later version than the file has.
 fn blocks_raise() -> String {
-    format!("operators of version {WITH_BLOCKS}: before, ONNX's DequantizeLinear knows no blocks")
+    format!("opset {WITH_BLOCKS}, the first with blocks in DequantizeLinear")
 }
 
 /// Takes the weights out of the inputs: the older format wants them there, and nobody gives them.
@@ -338,7 +338,7 @@ fn lost_metadata(metadata: &Metadata) -> Vec<Loss> {
     let loss = |(key, _): (&str, &Value)| Loss {
         name: key.into(),
         what: "metadata".into(),
-        why: "the file says what the model computes, and nothing else of it".into(),
+        why: "the format stores the graph and its weights only".into(),
     };
     metadata.iter().filter(lost).map(loss).chain(unsaid(metadata)).collect()
 }
@@ -350,7 +350,7 @@ fn unsaid(metadata: &Metadata) -> impl Iterator<Item = Loss> {
     counts.map(|(what, count)| Loss {
         name: what.clone(),
         what: format!("{count} in the ONNX file"),
-        why: "the graph is written anew, and apr does not keep them then".into(),
+        why: "the graph is rebuilt without them".into(),
     })
 }
 

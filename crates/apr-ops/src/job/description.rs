@@ -89,20 +89,20 @@ impl Job {
             ),
             (
                 self.weights.change_dtypes() && self.naming == Naming::AsTheyAre,
-                "a copy changes no weights",
+                "a copy can't change weights",
             ),
             (
                 !self.graph.is_empty() && self.computes() == Computes::Nothing,
-                "--opset, --with-past, --merged, --latent-cache, --task and --matmul-nbits are \
-                 about what a model computes, and the output does not say that",
+                "--opset, --with-past, --merged, --latent-cache, --task and --matmul-nbits apply \
+                 to ONNX and TorchScript output only",
             ),
             (
                 quantize.is_some() && dequantize.is_some(),
-                "quantizing and dequantizing are two types for the same tensors",
+                "quantize and dequantize exclude each other",
             ),
             (
                 gate.is_some() && quantize.is_none() && precision.is_none(),
-                "a gate is about quantizing, and nothing is quantized",
+                "a quality gate applies to quantization only",
             ),
         ];
         match wrong.iter().find(|(is_wrong, _)| *is_wrong) {
@@ -121,8 +121,7 @@ impl Job {
         let is_sealed =
             signed.is_some_and(|signed| signed.signatures.is_some() || signed.licence.is_some());
         if is_sealed && !self.target.apr2.signs() {
-            warnings
-                .push("the source is signed, which holds for that file alone: the output is not");
+            warnings.push("the source is signed, the output is not");
         }
         if reader.container().features().encrypted && !self.target.apr2.encrypts() && !self.opens {
             warnings.push("the source is encrypted, and the output is not");

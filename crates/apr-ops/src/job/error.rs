@@ -96,7 +96,7 @@ impl std::fmt::Display for JobError {
                     || "its family".to_owned(),
                     |family| format!("the {} family", Escaped(family)),
                 );
-                write!(f, "{}: the tensors do not fit {family}", Escaped(file))?;
+                write!(f, "{}: the tensors do not match {family}", Escaped(file))?;
                 misfits.iter().try_for_each(|misfit| write!(f, "\n  {misfit}"))
             }
             Self::Unhealthy { file, error, unfit: None, .. } => {
@@ -124,7 +124,7 @@ impl From<JobError> for ImportError {
             JobError::Misfit { file, misfits, .. } => match misfits.into_iter().next() {
                 Some(first) => first.into(),
                 None => {
-                    Self::Model(Error::format("the tensors do not fit the family").in_file(file))
+                    Self::Model(Error::format("the tensors do not match the family").in_file(file))
                 }
             },
             JobError::Unhealthy { error, .. } => (*error).into(),
@@ -189,14 +189,14 @@ mod tests {
         let shown = misfit(Some("LLaMA"), vec![missing(), unexpected()]).to_string();
         assert!(
             shown.starts_with(
-                "m.gguf: the tensors do not fit the LLaMA family\n  tensor 'a.weight': "
+                "m.gguf: the tensors do not match the LLaMA family\n  tensor 'a.weight': "
             ),
             "{shown}"
         );
         assert_eq!(shown.lines().count(), 3, "names of a file make no lines: {shown}");
         assert_eq!(
             misfit(None, Vec::new()).to_string(),
-            "m.gguf: the tensors do not fit its family"
+            "m.gguf: the tensors do not match its family"
         );
         assert!(unhealthy(None).to_string().starts_with("m.gguf: tensor 'n.weight': "));
         assert!(
@@ -221,7 +221,7 @@ mod tests {
             of(misfit(None, vec![unexpected()])),
             "Name mapping failed: unknown tensor 'b\n.weight'"
         );
-        assert!(of(misfit(None, Vec::new())).contains("do not fit the family"));
+        assert!(of(misfit(None, Vec::new())).contains("do not match the family"));
         assert!(of(unhealthy(None)).starts_with("Tensor validation failed: n.weight - "));
         assert_eq!(of(gate()), "Quality gate failed: a is off, b, too");
         assert!(of(JobError::Request("no such thing".to_owned())).contains("no such thing"));

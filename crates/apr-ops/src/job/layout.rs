@@ -20,8 +20,7 @@ const NAME: &str = "model_name";
 
 /// The companion without which libraries find no model in a folder.
 const CONFIG: &str = "config.json";
-const NO_CONFIG: &str = "the folder has no config.json, which libraries need to load it: --config \
-    FILE adds one";
+const NO_CONFIG: &str = "no config.json in the folder, which libraries need: pass --config FILE";
 
 impl Job {
     /// Plans a copy.
@@ -138,8 +137,8 @@ impl Job {
     ) -> Result<R, E> {
         if !self.target.folder {
             let message = format!(
-                "{} has no quantized types: the integers and scales that stand for them are \
-                 described in a scales.json, which needs a folder; --dequantize f16 writes floats",
+                "{} has no quantized types: write integers and scales into a folder with a \
+                 scales.json, or floats with --dequantize f16",
                 self.target.format.name
             );
             return Err(JobError::Request(message).into());
@@ -150,8 +149,8 @@ impl Job {
             ValidationConfig { stop: self.validation.stop, ..ValidationConfig::integrity() };
         parts.validator = InlineValidator::new(integrity);
         parts.warnings.push(
-            "quantized tensors are written as integers with scales, which scales.json describes; \
-             --dequantize f16 writes floats that libraries use as they are"
+            "quantized tensors are written as integers and scales, described by scales.json; \
+             --dequantize f16 writes floats, which libraries load"
                 .to_owned(),
         );
 

@@ -121,15 +121,15 @@ mod tests {
                     weights: Weights { quantize: quantize.clone(), ..Weights::default() },
                     ..Job::copy(native.clone())
                 },
-                "a copy changes no weights",
+                "a copy can't change weights",
             ),
             (
                 weights(Weights { quantize, dequantize: Some(DType::F16), ..Weights::default() }),
-                "two types",
+                "exclude each other",
             ),
             (
                 weights(Weights { gate: Some(QualityGate::default()), ..Weights::default() }),
-                "nothing is quantized",
+                "applies to quantization only",
             ),
         ];
         for (job, expected) in jobs {

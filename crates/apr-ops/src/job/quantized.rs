@@ -38,8 +38,8 @@ impl<'a> Quantized<'a> {
         let is_said = SAID.iter().any(|dtype| dtype.name() == scheme.to_string());
         if !is_said || asked.weighting.is_some() {
             let message = format!(
-                "the graph of an ONNX file says blocks of q8_0, q4_0 and q4_1, without importance \
-                 weights: quantize to {scheme} in an .apr or .gguf file first, and export that"
+                "ONNX has operators for q8_0, q4_0 and q4_1 only, without importance weights: \
+                 quantize to {scheme} in an .apr or .gguf file first, and export that"
             );
             return Err(JobError::Request(message));
         }
@@ -62,13 +62,13 @@ impl<'a> Quantized<'a> {
 
         if others > 0 {
             warnings.push(format!(
-                "{} that {scheme} wants in blocks which no node says become q8_0",
+                "{} become q8_0: ONNX has no operator for the block types of {scheme}",
                 counted(others as u64, "tensor")
             ));
         }
         warnings.push(
-            "what quantization cost is not measured here; `apr quantize` into an .apr or .gguf \
-             file measures it"
+            "no quantization error is computed for this format; `apr quantize` into an .apr or \
+             .gguf file computes it"
                 .to_owned(),
         );
         Ok((Self { base, tensors }, warnings))
@@ -87,7 +87,7 @@ impl<'a> Quantized<'a> {
         let mut values = Vec::new();
         widen_f32(from.dtype, &bytes, &mut values);
         if values.iter().any(|value| !value.is_finite()) {
-            let message = format!("it has values that are NaN or infinite, which {to} can't hold");
+            let message = format!("NaN or infinite values, which {to} can't represent");
             return Err(Error::format(message).for_tensor(&from.name));
         }
 

@@ -39,14 +39,15 @@ impl Job {
     ) -> Result<R, E> {
         if let Some(quantize) = &self.weights.quantize {
             let message = format!(
-                "TorchScript has no type like {}: write an .apr or .gguf file",
+                "TorchScript has no type for {}: write an .apr or .gguf file",
                 quantize.choices.scheme
             );
             return Err(JobError::Request(message).into());
         }
 
         if self.graph.merged {
-            let message = "a program has all parts of a model as methods: --merged is for ONNX";
+            let message = "--merged applies to ONNX only: a TorchScript program has all parts as \
+                           methods";
             return Err(JobError::Request(message.to_owned()).into());
         }
 
@@ -64,7 +65,7 @@ impl Job {
                 target.models = models.collect();
             }
             Program::Unknown(why) => {
-                warnings.push(format!("the output has parameters, and no program: {why}"));
+                warnings.push(format!("the output has parameters only, no program: {why}"));
             }
         }
 
@@ -91,8 +92,7 @@ impl Job {
         let unasked = (blocks > 0 && self.weights.dequantize.is_none()).then(|| {
             let count = counted(blocks as u64, "quantized tensor");
             format!(
-                "{count} become f32: PyTorch has no such types; --dequantize f16 takes half \
-                the room"
+                "{count} become f32: PyTorch has no such types; --dequantize f16 halves the size"
             )
         });
 

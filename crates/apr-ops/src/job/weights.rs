@@ -151,9 +151,7 @@ fn without_blocks(weighting: &Weighting, scheme: Scheme) -> Option<String> {
         Weighting::Columns(_) => "the calibration",
     };
     let has_blocks = scheme.kind() == SchemeKind::Blocks;
-    (!has_blocks).then(|| {
-        format!("{what} changed nothing: it weighs errors in blocks, and {scheme} has none")
-    })
+    (!has_blocks).then(|| format!("{what} changed nothing: {scheme} has no blocks"))
 }
 
 /// Refuses a scheme whose types the target format does not have.

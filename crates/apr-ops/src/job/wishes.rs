@@ -56,8 +56,8 @@ impl GraphWishes {
         }
         let (Some(first), Some(next)) = (place(FIRST), place(NEXT)) else {
             let takes_past = self.idle_past(&models).is_none();
-            let idle = "the model is one graph, which is written as with --with-past: --merged \
-                changes nothing";
+            let idle = "--merged changed nothing: the model is a single graph, written as with \
+                        --with-past";
             return Ok((models, takes_past.then(|| idle.to_owned())));
         };
 
@@ -79,8 +79,8 @@ impl GraphWishes {
     /// [`JobError::Request`].
     pub(super) fn check_own(&self) -> Result<(), JobError> {
         if self.with_past || self.merged || self.task.is_some() || self.latent_cache.is_some() {
-            let message = "the model has a graph of its own: --with-past, --merged, --task and \
-                --latent-cache are for graphs that a family makes";
+            let message = "the file has its own graph: --with-past, --merged, --task and \
+                           --latent-cache apply to graphs of model families";
             return Err(JobError::Request(message.to_owned()));
         }
         Ok(())
@@ -102,9 +102,7 @@ impl GraphWishes {
             Some(task) => task,
             None => return None,
         };
-        Some(format!(
-            "the model has no keys and values of earlier tokens, so {asked} changes nothing"
-        ))
+        Some(format!("{asked} changed nothing: the model has no key-value cache"))
     }
 
     /// What to say where a cache of latent attention was wished for, and there is none.
@@ -147,16 +145,14 @@ impl GraphWishes {
         };
         if self.opset.is_some() {
             let message = format!(
-                "weights of {dtype} need --opset {since} or later, since which ONNX's Cast knows \
-                 them; --precision fp16 or fp32 does with {version}"
+                "weights of {dtype} need --opset {since} or later; for {version} pass \
+                 --precision fp16 or fp32"
             );
             return Err(Error::version(message).into());
         }
 
-        let raised = format!(
-            "operators of version {since} instead of {version}: before, ONNX's Cast does not know \
-             {dtype}"
-        );
+        let raised =
+            format!("opset {since} instead of {version}, the first whose Cast supports {dtype}");
         Ok(Opset { version: since, raised: Some(raised) })
     }
 }

@@ -88,7 +88,7 @@ impl Pass<'_> {
             }
 
             if part.findings.omitted > 0 {
-                let message = format!("{} findings more in the graph", part.findings.omitted);
+                let message = format!("{} more findings in the graph", part.findings.omitted);
                 self.find(Level::Warning, Check::Graph, None, message);
             }
         }
@@ -106,7 +106,7 @@ impl Pass<'_> {
         if let Some(recorded) = recorded.map(Vec::len).filter(|&recorded| recorded > 0) {
             let what = counted(recorded as u64, "violation");
             let message = format!(
-                "an import let {what} pass, which the metadata list under '{}'",
+                "imported with {what}, listed in the metadata under '{}'",
                 keys::VIOLATIONS
             );
             self.find(Level::Warning, Check::Shapes, None, message);
@@ -147,7 +147,7 @@ impl Pass<'_> {
                 "; all tensors match their digests, so the damage is in header, metadata, index or \
                  padding"
             }
-            (false, false) => "; the file has no digests that would tell where",
+            (false, false) => "; the file has no digests to locate the damage",
         };
 
         let message =
@@ -193,11 +193,10 @@ impl Pass<'_> {
 fn verify(signed: Option<&Signed>, trusted: &[[u8; 32]]) -> Result<()> {
     use apr_registry::crypto::{PublicKey, SignBlock};
     let block = signed.and_then(|signed| signed.signatures.as_deref());
-    let block = block.ok_or_else(|| {
-        Error::new(Code::Signature, "a signature is required, and the file has none")
-    })?;
+    let block =
+        block.ok_or_else(|| Error::new(Code::Signature, "missing signature, which is required"))?;
     if trusted.is_empty() {
-        let message = "a signature is required, and no key is trusted that could verify it";
+        let message = "signature not verified: no trusted key given";
         return Err(Error::new(Code::Signature, message));
     }
     let trusted: Vec<_> = trusted.iter().map(|key| PublicKey::Verifying(*key)).collect();
@@ -207,5 +206,5 @@ fn verify(signed: Option<&Signed>, trusted: &[[u8; 32]]) -> Result<()> {
 
 #[cfg(not(feature = "signing"))]
 fn verify(_signed: Option<&Signed>, _trusted: &[[u8; 32]]) -> Result<()> {
-    Err(Error::new(Code::Signature, "this build verifies no signatures"))
+    Err(Error::new(Code::Signature, "this build can't verify signatures (feature `signing`)"))
 }

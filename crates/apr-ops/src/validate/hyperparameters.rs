@@ -68,7 +68,7 @@ impl Network<'_> {
     fn wrong_size(&self, key: &str, needed: bool, least: u64) -> Option<String> {
         let name = self.name(key);
         match self.value(key) {
-            None => needed.then(|| format!("{name} is missing")),
+            None => needed.then(|| format!("missing {name}")),
             Some(Value::Array(layers)) if key == "attention.head_count" => {
                 (!integers(&layers)).then(|| format!("{name} is not a list of whole numbers"))
             }
@@ -225,7 +225,7 @@ mod tests {
     fn sizes_are_there_and_above_zero_where_a_network_is_built_from_them() {
         let keys: Vec<String> = of(&toy()).into_iter().map(|(_, message)| message).collect();
         let missing = ["block_count", "embedding_length", "attention.head_count"];
-        assert_eq!(keys, missing.map(|key| format!("'toy.{key}' is missing")));
+        assert_eq!(keys, missing.map(|key| format!("missing 'toy.{key}'")));
         assert_eq!(of(&sized().u32("toy.attention.head_count", 2)), []);
         let zero = sized().u32("toy.attention.head_count", 0);
         assert_only(&zero, Level::Error, &["head_count' is 0", "above zero"]);

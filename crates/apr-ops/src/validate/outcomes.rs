@@ -95,13 +95,13 @@ impl Pass<'_> {
         self.read(self.options.physics, String::new())?;
         Ok(self
             .family("ranges")
-            .unwrap_or_else(|_| "layer norms and projections, by their names".to_owned()))
+            .unwrap_or_else(|_| "layer norms and projections, guessed from names".to_owned()))
     }
 
     /// Of a check that reads the weights.
     fn read(&self, is_asked: bool, detail: String) -> Detail {
         if is_asked && self.reader.container().is_locked() {
-            return Err("the tensors are encrypted, and no key was given");
+            return Err("the tensors are encrypted: no key given");
         }
         asked(is_asked, detail)
     }
@@ -120,8 +120,8 @@ impl Pass<'_> {
     }
 
     fn family(&self, what: &str) -> Detail {
-        let model = self.model.ok_or("the family is not known")?;
-        let guessed = if model.is_guessed() { ", by the tensors' names" } else { "" };
+        let model = self.model.ok_or("unknown family")?;
+        let guessed = if model.is_guessed() { ", guessed from tensor names" } else { "" };
         Ok(format!("{what} of the {} family{guessed}", model.family().title()))
     }
 
@@ -148,7 +148,7 @@ impl Pass<'_> {
 }
 
 fn asked(is_asked: bool, detail: String) -> Detail {
-    if is_asked { Ok(detail) } else { Err("not asked for") }
+    if is_asked { Ok(detail) } else { Err("not requested") }
 }
 
 fn count(number: usize, noun: &str) -> String {

@@ -49,7 +49,7 @@ impl<'de> Deserialize<'de> for Finding {
         let FindingRecord { level, check, code, tensor, file, offset, message } = record;
         let known = |id: String| {
             let known = Code::ALL.iter().map(|code| code.id()).find(|known| *known == id);
-            known.ok_or_else(|| D::Error::custom("this is no error code"))
+            known.ok_or_else(|| D::Error::custom("not an error code"))
         };
         Ok(Self { level, check, code: code.map(known).transpose()?, tensor, file, offset, message })
     }

@@ -338,7 +338,7 @@ fn a_name_that_is_none_is_e001() {
     let mut loader = TensorLoader::open_in(&folder, "model.apr", &Limits::default(), BUDGET)
         .expect("a sound file");
     let error = loader.load_tensor("d").expect_err("there are three");
-    assert_eq!(error.to_string(), "E001: model.apr: tensor 'd': there is no such tensor");
+    assert_eq!(error.to_string(), "E001: model.apr: tensor 'd': no such tensor");
 }
 
 #[test]
@@ -407,7 +407,7 @@ fn a_folder_is_opened_by_its_manifest_and_a_shard_alone_says_so() {
     let alone = apr_registry::open(shard, "model-00002-of-00002.apr", &Limits::default())
         .expect("a file of its own");
     assert_eq!(alone.tensors().len(), 2);
-    assert!(alone.warnings()[0].contains("shard 2 of 2 alone"), "{:?}", alone.warnings());
+    assert!(alone.warnings()[0].contains("shard 2 of 2 only"), "{:?}", alone.warnings());
 
     let mut without = folder.clone();
     let manifest = without.0.remove("model.apr").expect("it was written");

@@ -133,7 +133,7 @@ impl Chooser {
             return Err(Error::format("the settings for generation rule out every token"));
         }
         let token = self.sampler.choose(logits);
-        let token = token.ok_or_else(|| Error::format("no logit is a number"))?;
+        let token = token.ok_or_else(|| Error::format("all logits are NaN"))?;
         let token = i64::try_from(token).unwrap_or(i64::MAX);
         self.tokens.push(token);
         Ok(token)

@@ -12,8 +12,8 @@ pub(super) fn kind(head: &[u8]) -> Option<&'static str> {
         [0xca, 0xfe, 0xba, 0xbe, 0, 0, 0, count, ..] if *count < 30 => {
             Some("a program or library for macOS (Mach-O, several processors)")
         }
-        [0xca, 0xfe, 0xba, 0xbe, ..] => Some("a class of Java"),
-        [b'#', b'!', b'/', ..] | [b'#', b'!', b' ', b'/', ..] => Some("a script that a shell runs"),
+        [0xca, 0xfe, 0xba, 0xbe, ..] => Some("a Java class"),
+        [b'#', b'!', b'/', ..] | [b'#', b'!', b' ', b'/', ..] => Some("an executable script"),
         _ => None,
     }
 }

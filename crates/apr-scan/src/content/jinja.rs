@@ -45,7 +45,7 @@ pub(crate) fn judge(template: &str) -> Found {
 }
 
 fn add(found: &mut Found, verdict: FileVerdict, what: &str) {
-    let message = format!("its template reaches for Python's inside by '{}'", Escaped::short(what));
+    let message = format!("its template accesses Python internals by '{}'", Escaped::short(what));
     if !found.iter().any(|(_, known)| *known == message) && found.len() < 20 {
         found.push((verdict, message));
     }

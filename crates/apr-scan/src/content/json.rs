@@ -47,9 +47,9 @@ const MOST: usize = 100;
 /// E001 for what is no JSON.
 pub(super) fn judge(bytes: &[u8]) -> Result<Found> {
     let value: Value = serde_json::from_slice(bytes)
-        .map_err(|error| Error::format(format!("it starts like JSON, and is none: {error}")))?;
+        .map_err(|error| Error::format(format!("invalid JSON: {error}")))?;
     if value.get("nbformat").is_some() {
-        return Ok(not_examined("a notebook, whose cells run where somebody runs it"));
+        return Ok(not_examined("a notebook with code cells"));
     }
     Ok(judge_value(&value))
 }
@@ -85,8 +85,8 @@ fn judge_object(object: &Map<String, Value>, found: &mut Found) {
         if key == "auto_map" || key == "custom_pipelines" {
             let names = Escaped::short(&value.to_string()).to_string();
             let message = format!(
-                "'{key}' names Python in the model's folder, which transformers runs where it is \
-                 told to trust the model: {names}"
+                "'{key}' names Python in the model's folder, which transformers runs with \
+                 trust_remote_code: {names}"
             );
             found.push((FileVerdict::Suspicious, message));
         }
@@ -94,7 +94,7 @@ fn judge_object(object: &Map<String, Value>, found: &mut Found) {
 
     let text = |key: &str| object.get(key).and_then(Value::as_str);
     if let (Some(handler), true) = (text("handler"), object.contains_key("modelName")) {
-        let message = format!("a server of models runs the handler '{}'", Escaped::short(handler));
+        let message = format!("inference servers run the handler '{}'", Escaped::short(handler));
         found.push((FileVerdict::Suspicious, message));
     }
     if let Some(class) = text("class_name") {
@@ -107,7 +107,7 @@ fn judge_object(object: &Map<String, Value>, found: &mut Found) {
         && !kind.starts_with("sentence_transformers.")
     {
         let message = format!(
-            "sentence-transformers imports the module {} where it is told to trust the model",
+            "sentence-transformers imports the module {} with trust_remote_code",
             Escaped::short(kind)
         );
         found.push((FileVerdict::Suspicious, message));
@@ -143,7 +143,7 @@ fn is_of_library(name: &str) -> bool {
 /// A setting by which a library imports a name: Hydra and what stands on it, MLflow, PEFT.
 pub(super) fn setting(key: &str, value: &str, found: &mut Found) {
     let (who, what) = match key {
-        "_target_" | "target" => ("Hydra, or a program like it,", value.rsplit_once('.')),
+        "_target_" | "target" => ("Hydra or a similar library", value.rsplit_once('.')),
         "loader_module" => ("MLflow", Some((value, ""))),
         "parent_library" => ("PEFT", Some((value, ""))),
         _ => return,
@@ -165,7 +165,7 @@ fn shards(map: &Value, found: &mut Found) {
         name.starts_with(['/', '\\']) || name.split(['/', '\\']).any(|part| part == "..")
     };
     if let Some(name) = names.into_iter().find(out) {
-        let message = format!("its weights lie outside of its folder: '{}'", Escaped::short(name));
+        let message = format!("weights outside the model's folder: '{}'", Escaped::short(name));
         found.push((FileVerdict::Dangerous, message));
     }
 }
@@ -180,7 +180,7 @@ fn diffusers(object: &Map<String, Value>, found: &mut Found) {
         };
         if !is_of_library(module) && !module.starts_with("stable_diffusion") {
             let message = format!(
-                "diffusers imports {}.{} for '{}' where it is told to trust the model",
+                "diffusers imports {}.{} for '{}' with trust_remote_code",
                 Escaped::short(module),
                 Escaped::short(class),
                 Escaped::short(key)
@@ -220,7 +220,7 @@ fn keras_config(class: &str, config: &Value, found: &mut Found) {
 /// Keras imports `module` and takes `class_name` from it.
 fn keras(class: &str, module: Option<&str>, found: &mut Found) {
     if ["Lambda", "__lambda__"].contains(&class) {
-        let message = "a Lambda layer, whose function is Python's bytecode or any name";
+        let message = "a Lambda layer, which contains Python bytecode or any function name";
         return found.push((FileVerdict::Dangerous, message.to_owned()));
     }
     let Some(module) = module else { return };
@@ -238,7 +238,7 @@ fn keras(class: &str, module: Option<&str>, found: &mut Found) {
             if !is_function || is_harmless {
                 return;
             }
-            (FileVerdict::Dangerous, "a function of Keras that reaches files or settings")
+            (FileVerdict::Dangerous, "a Keras function that accesses files or settings")
         }
         // Functions by name, and values: `builtins` here is not Python's module.
         None if module == "builtins"
@@ -247,7 +247,7 @@ fn keras(class: &str, module: Option<&str>, found: &mut Found) {
             return;
         }
         None if is_function => (FileVerdict::Dangerous, "a function of any module"),
-        None => (FileVerdict::Suspicious, "a class that is none of Keras"),
+        None => (FileVerdict::Suspicious, "a class outside Keras"),
     };
     let name = format!("{module}.{class}");
     found.push((verdict, format!("its configuration imports {what}: {}", Escaped::short(&name))));

@@ -48,7 +48,7 @@ impl Examiner<'_> {
 
         let head = read_vec(source, 0, source.len().min(HEAD_LEN))?;
         if let Some(what) = executable::kind(&head) {
-            let message = format!("this is {what}, whatever its name says");
+            let message = format!("this is {what}, despite its name");
             return Ok(vec![(FileVerdict::Dangerous, message)]);
         }
         if let Some(found) = hdf5(source)? {
@@ -61,7 +61,7 @@ impl Examiner<'_> {
 
         match recognise(&head) {
             Some(format) if may_hold_code(format) => {
-                return Ok(not_examined(&format!("{} is not looked into", format.name)));
+                return Ok(not_examined(&format!("{} is not unpacked", format.name)));
             }
             Some(format) if format.id == "tflite" => return tflite::judge(source),
             Some(_) if !text::is_text(leaf.name, &head) => return Ok(Vec::new()),
@@ -73,7 +73,7 @@ impl Examiner<'_> {
         if let Some(found) = text::judge(leaf.name, &self.read(source)?)? {
             return Ok(found);
         }
-        Ok(not_examined("no format that is known, so nothing is known of what loads it"))
+        Ok(not_examined("unknown format"))
     }
 
     /// The bytes of a small file.
@@ -95,7 +95,7 @@ pub(crate) fn not_examined(why: &str) -> Found {
 /// # Errors
 /// E007 when reading fails.
 pub(crate) fn hdf5(source: &dyn ByteSource) -> apr_registry::Result<Option<Found>> {
-    let why = "HDF5: Keras may keep Lambda layers in it, which this version does not read";
+    let why = "HDF5 is not examined: it may contain Keras Lambda layers";
     Ok(is_hdf5(source)?.then(|| not_examined(why)))
 }
 

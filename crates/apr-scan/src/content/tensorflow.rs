@@ -81,17 +81,17 @@ pub(crate) fn judge(leaf: &Leaf<'_>, limits: &Limits) -> Result<Option<Found>> {
 /// What is said of operators.
 fn found(operators: &BTreeSet<String>) -> Found {
     let known = DANGEROUS.iter().filter(|name| operators.contains(**name)).map(|name| {
-        let message = format!("the operator {name} runs Python or reaches files when it is run");
+        let message = format!("the operator {name} runs Python or accesses files");
         (FileVerdict::Dangerous, message)
     });
     let mut found: Found = known.collect();
     if operators.contains(PRINTS_TO_A_FILE) {
-        let message = "the operator PrintV2 writes to a file when it is run".to_owned();
+        let message = "the operator PrintV2 writes to a file".to_owned();
         found.push((FileVerdict::Dangerous, message));
     }
     // Operators that a library adds have a namespace: `Addons>Name`.
     if let Some(name) = operators.iter().find(|name| name.contains('>')) {
-        let message = format!("the operator {} is none of TensorFlow's own", Escaped::short(name));
+        let message = format!("the operator {} is not part of TensorFlow", Escaped::short(name));
         found.push((FileVerdict::Suspicious, message));
     }
     found

@@ -77,9 +77,9 @@ pub(crate) fn judge(name: &str, bytes: &[u8]) -> Result<Option<Found>> {
     let extension = extension.to_ascii_lowercase();
     let mut found = match extension.as_str() {
         "py" | "pyw" => return Ok(Some(python(base, text))),
-        "ipynb" => not_examined("a notebook, whose cells run where somebody runs it"),
+        "ipynb" => not_examined("a notebook with code cells"),
         "sh" | "bat" | "ps1" | "js" | "lua" | "rb" | "pl" => {
-            not_examined("a program's source, which nothing here understands")
+            not_examined("source code in a language that is not examined")
         }
         "pbtxt" | "prototxt" => tensorflow::judge_text(text),
         "toml" | "cfg" | "ini" => installed(text),
@@ -147,11 +147,11 @@ fn python(name: &str, text: &str) -> Found {
     let stem = name.trim_end_matches(".py");
     let loader = match stem {
         "hubconf" => "torch.hub",
-        "handler" => "a server of models",
+        "handler" => "an inference server",
         _ if LOADED_BY_TRANSFORMERS.iter().any(|start| stem.starts_with(start)) => {
-            "transformers, where it is told to trust the model"
+            "transformers with trust_remote_code"
         }
-        _ => return not_examined("a source of Python, which no loader of models runs by itself"),
+        _ => return not_examined("Python source that no loader runs by itself"),
     };
 
     let mut reached: Vec<&str> = REACHING.into_iter().filter(|name| imports(text, name)).collect();
@@ -162,7 +162,7 @@ fn python(name: &str, text: &str) -> Found {
     } else {
         format!("; it uses {}", reached.join(", ").replace('(', ""))
     };
-    vec![(FileVerdict::Suspicious, format!("a source of Python that {loader} runs{what}"))]
+    vec![(FileVerdict::Suspicious, format!("Python source that {loader} runs{what}"))]
 }
 
 fn imports(text: &str, module: &str) -> bool {
@@ -197,7 +197,7 @@ pub(super) fn torchscript(bytes: &[u8]) -> Result<Found> {
     let called = TORCHSCRIPT.iter().filter(|call| text.contains(**call));
     let found = called.map(|call| {
         let name = call.trim_end_matches('(');
-        let message = format!("its code calls {name}, which reaches files or other machines");
+        let message = format!("its code calls {name}, which accesses files or the network");
         (FileVerdict::Dangerous, message)
     });
     Ok(found.collect())

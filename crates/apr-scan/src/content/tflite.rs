@@ -32,10 +32,12 @@ pub(crate) fn judge(source: &dyn ByteSource) -> Result<Found> {
         let inner = name.strip_prefix(FLEX);
         let shown = Escaped::short(&name).to_string();
         if inner.is_some_and(|inner| DANGEROUS.contains(&inner)) {
-            let message = format!("the operator {shown} runs Python or reaches files");
+            let message = format!("the operator {shown} runs Python or accesses files");
             found.push((FileVerdict::Dangerous, message));
         } else if inner.is_none() && !KNOWN.iter().any(|known| name.starts_with(known)) {
-            found.extend(not_examined(&format!("the operator {shown} is code of the program")));
+            found.extend(not_examined(&format!(
+                "the operator {shown} is a custom operator of the program"
+            )));
         }
         found.truncate(20);
     }

@@ -35,7 +35,7 @@ pub(super) fn learn(files: &Files<'_>, learnt: &mut Learnt) {
     {
         learnt.warn(
             file,
-            &format!("it makes {mels} mels, but config.json's num_mel_bins is {expected}"),
+            &format!("it has {mels} mel bins, but config.json's num_mel_bins is {expected}"),
         );
     }
     match extractor.filterbank(&config, learnt) {

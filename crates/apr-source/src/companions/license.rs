@@ -1,8 +1,7 @@
 //! Licences: recognising their text, and telling what the strict ones forbid.
 
 /// The warning that the files of a model state no licence.
-pub const NO_LICENSE: &str =
-    "no licence is stated, so the terms of use do not travel with the model";
+pub const NO_LICENSE: &str = "no licence stated";
 
 /// Bytes of a licence's text that are looked at; the GPL has 35,000.
 const MAX_TEXT: usize = 256 << 10;

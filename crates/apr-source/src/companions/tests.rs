@@ -42,7 +42,7 @@ fn warnings(learnt: &Learnt) -> Vec<&str> {
         .warnings
         .iter()
         .map(String::as_str)
-        .filter(|warning| !warning.contains("no licence is stated"))
+        .filter(|warning| !warning.contains("no licence stated"))
         .collect()
 }
 
@@ -325,7 +325,7 @@ fn whisper_has_its_filterbank() {
     assert_eq!(filterbank.info.byte_len().unwrap(), filterbank.bytes.len() as u64);
     assert_eq!(
         warnings(&learnt),
-        ["preprocessor_config.json: it makes 128 mels, but config.json's num_mel_bins is 80"]
+        ["preprocessor_config.json: it has 128 mel bins, but config.json's num_mel_bins is 80"]
     );
     assert_eq!(*get(&learnt, "image_config"), Value::Null);
 }
@@ -439,8 +439,8 @@ fn truncated_and_exceeding_vocabularies_are_noticed() {
         (
             1000,
             Some(
-                "vocab.txt: it holds 900 tokens, but config.json's vocab_size is 1,000; is it \
-                 whole?",
+                "vocab.txt: it has 900 tokens, but config.json's vocab_size is 1,000; is it \
+                 complete?",
             ),
         ),
         (899, Some("vocab.txt: its ids go up to 899, but config.json's vocab_size is 899")),

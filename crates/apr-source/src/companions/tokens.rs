@@ -90,7 +90,7 @@ fn check_size(tokenizer: &Tokenizer, files: &Files<'_>, learnt: &mut Learnt) {
     } else if rows - tokens.min(rows) > rows.div_ceil(20) {
         learnt.warn(
             &tokenizer.file,
-            &format!("it holds {held}, but config.json's vocab_size is {expected}; is it whole?"),
+            &format!("it has {held}, but config.json's vocab_size is {expected}; is it complete?"),
         );
     }
 }

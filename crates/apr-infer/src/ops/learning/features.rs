@@ -53,7 +53,7 @@ pub(super) fn normalise(call: &mut Call<'_>) -> Result<Vec<Value>> {
         "MAX" => |row| row.iter().copied().fold(f64::NEG_INFINITY, f64::max),
         "L1" => |row| row.iter().map(|x| x.abs()).sum(),
         "L2" => |row| row.iter().map(|x| x * x).sum::<f64>().sqrt(),
-        _ => return Err(Error::format(format!("there is no norm '{norm}'"))),
+        _ => return Err(Error::format(format!("unknown norm '{norm}'"))),
     };
     for row in x.values.chunks_mut(x.width.max(1)) {
         let divisor = divisor(row);
@@ -124,7 +124,9 @@ pub(super) fn join(call: &mut Call<'_>) -> Result<Vec<Value>> {
             _ => return Err(Error::format(format!("{:?} are no columns", tensor.shape()))),
         };
         if widths.get(at).is_some_and(|&said| usize::try_from(said) != Ok(width)) {
-            return Err(Error::format(format!("input {at} has {width} columns, and not as said")));
+            return Err(Error::format(format!(
+                "input {at} has {width} columns, which does not match inputdimensions"
+            )));
         }
         parts.push((rows, width));
     }

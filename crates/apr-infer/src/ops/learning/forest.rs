@@ -28,7 +28,7 @@ impl Mode {
             "BRANCH_GT" => Self::Above,
             "BRANCH_EQ" => Self::Equal,
             "BRANCH_NEQ" => Self::Unequal,
-            _ => return Err(Error::format(format!("there is no mode '{name}' of a node"))),
+            _ => return Err(Error::format(format!("unknown node mode '{name}'"))),
         }))
     }
 
@@ -43,7 +43,7 @@ impl Mode {
             Self::Member,
         ];
         let found = usize::try_from(number).ok().and_then(|at| all.get(at));
-        found.copied().ok_or_else(|| Error::format(format!("there is no mode {number} of a node")))
+        found.copied().ok_or_else(|| Error::format(format!("unknown node mode {number}")))
     }
 }
 

@@ -38,7 +38,7 @@ pub(super) fn regress(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let x = Rows::of(call)?;
     let targets = usize::try_from(call.int("targets", 1)).unwrap_or(0);
     if targets == 0 {
-        return Err(Error::format("there are no targets"));
+        return Err(Error::format("missing targets"));
     }
     let transform = Transform::of(call)?;
     let mut out = products(call, &x, targets)?;
@@ -60,7 +60,7 @@ pub(super) fn classify(call: &mut Call<'_>) -> Result<Vec<Value>> {
         count => count,
     };
     if targets == 0 {
-        return Err(Error::format("there are no coefficients"));
+        return Err(Error::format("missing coefficients"));
     }
 
     let products = products(call, &x, targets)?;

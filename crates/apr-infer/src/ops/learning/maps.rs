@@ -83,7 +83,7 @@ pub(super) fn cast(call: &mut Call<'_>) -> Result<Vec<Value>> {
         "TO_FLOAT" => ElementType::F32,
         "TO_STRING" => ElementType::Text,
         "TO_INT64" => ElementType::I64,
-        other => return Err(Error::format(format!("there is no cast_to '{other}'"))),
+        other => return Err(Error::format(format!("unknown cast_to '{other}'"))),
     };
     let (keys, values) = entries(call)?;
     let mut order: Vec<(i64, usize)> =

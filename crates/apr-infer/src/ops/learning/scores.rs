@@ -25,7 +25,7 @@ impl Transform {
             "LOGISTIC" => Self::Logistic,
             "SOFTMAX_ZERO" => Self::SoftmaxZero,
             "PROBIT" => Self::Probit,
-            _ => return Err(Error::format(format!("there is no post_transform '{name}'"))),
+            _ => return Err(Error::format(format!("unknown post_transform '{name}'"))),
         })
     }
 
@@ -33,7 +33,7 @@ impl Transform {
     pub(super) fn numbered(number: i64) -> Result<Self> {
         let all = [Self::None, Self::Softmax, Self::Logistic, Self::SoftmaxZero, Self::Probit];
         let found = usize::try_from(number).ok().and_then(|at| all.get(at));
-        found.copied().ok_or_else(|| Error::format(format!("there is no post_transform {number}")))
+        found.copied().ok_or_else(|| Error::format(format!("unknown post_transform {number}")))
     }
 
     pub(super) fn apply(self, scores: &mut [f64]) {

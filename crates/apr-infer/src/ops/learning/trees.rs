@@ -87,7 +87,7 @@ pub(super) fn regress(call: &mut Call<'_>) -> Result<Vec<Value>> {
         "AVERAGE" => Aggregate::Average,
         "MIN" => Aggregate::Least,
         "MAX" => Aggregate::Most,
-        _ => return Err(Error::format(format!("there is no aggregate_function '{name}'"))),
+        _ => return Err(Error::format(format!("unknown aggregate_function '{name}'"))),
     };
     let forest = listed(call, "target", "target_ids")?;
     let (rows, out) = targets(call, &forest, aggregate, Transform::of(call)?)?;
@@ -231,7 +231,7 @@ pub(super) fn ensemble(call: &mut Call<'_>) -> Result<Vec<Value>> {
         1 => Aggregate::Sum,
         2 => Aggregate::Least,
         3 => Aggregate::Most,
-        other => return Err(Error::format(format!("there is no aggregate_function {other}"))),
+        other => return Err(Error::format(format!("unknown aggregate_function {other}"))),
     };
     let element = call.tensor(0)?.element();
     let forest = apart(call)?;

@@ -27,7 +27,7 @@ impl Kernel {
             "POLY" => Self::Poly { gamma, shift, degree },
             "RBF" => Self::Rbf { gamma },
             "SIGMOID" => Self::Sigmoid { gamma, shift },
-            _ => return Err(Error::format(format!("there is no kernel '{name}'"))),
+            _ => return Err(Error::format(format!("unknown kernel '{name}'"))),
         })
     }
 
