@@ -121,7 +121,7 @@ pub(crate) fn cache_folder() -> Outcome<PathBuf> {
         return Ok(folder.into());
     }
     let folders = etcetera::choose_base_strategy();
-    let folders = folders
-        .map_err(|_| Failure::General("there is no home folder; set APR_CACHE".to_owned()))?;
+    let folders =
+        folders.map_err(|_| Failure::General("no home folder: set APR_CACHE".to_owned()))?;
     Ok(folders.cache_dir().join("apr"))
 }

@@ -155,7 +155,7 @@ impl Context {
                 let similar = nearest(&named, known.iter().copied(), 3);
                 let names = if similar.is_empty() { known } else { similar };
                 Err(Failure::Usage(format!(
-                    "there is no family '{named}'; try {}",
+                    "no family '{named}'; did you mean {}?",
                     names.join(", ")
                 )))
             }
@@ -240,7 +240,7 @@ fn log_level(args: &GlobalArgs) -> Outcome<Level> {
         Ok("warn") => Ok(Level::Warn),
         Ok("debug" | "trace") => Ok(Level::Debug),
         Ok(other) => Err(Failure::Usage(format!(
-            "APR_LOG_LEVEL is '{other}'; it takes error, warn, info or debug"
+            "APR_LOG_LEVEL is '{other}': expected error, warn, info or debug"
         ))),
     }
 }

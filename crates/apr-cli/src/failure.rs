@@ -189,8 +189,8 @@ impl Failure {
         match self {
             Self::Misfit { .. } => {
                 return Some(
-                    "nothing was written; --relaxed takes the model as it is, --arch NAME as \
-                     another family"
+                    "nothing was written; --relaxed writes the model nevertheless, --arch NAME \
+                     sets the family"
                         .into(),
                 );
             }
@@ -205,7 +205,7 @@ impl Failure {
                     advice.push_str(&format!("; `{command}` shows its values"));
                 }
                 if unfit.is_none() {
-                    advice.push_str("; --relaxed takes it as it is");
+                    advice.push_str("; --relaxed writes it nevertheless");
                 }
                 return Some(advice);
             }
@@ -255,7 +255,7 @@ fn advice_about(error: &Error) -> Option<String> {
         (_, Some(IoCause::NotFound | IoCause::Interrupted)) => None,
         (Code::Format, _) => advice_about_format(error.message()),
         (Code::Memory, _) if error.message().ends_with(apr_core::Work::OVER) => {
-            Some("raise --max-work, if the model is to be trusted".to_owned())
+            Some("raise --max-work, if the model is trusted".to_owned())
         }
         // Nothing raises this one.
         (Code::Memory, _) if error.message().ends_with(apr_core::Work::NOT_JUSTIFIED) => None,
@@ -267,11 +267,11 @@ fn advice_about(error: &Error) -> Option<String> {
 }
 
 fn advice_about_format(message: &str) -> Option<String> {
-    if message.ends_with("nothing of it was run") {
-        return Some("`apr validate` lists everything that loading it would run".to_owned());
+    if message.ends_with("nothing was executed") {
+        return Some("`apr validate` lists everything that loading it would execute".to_owned());
     }
-    if message.starts_with("llama.cpp needs to know the family") {
-        return Some("--arch NAME takes it for a family that it is built like".to_owned());
+    if message.starts_with("GGUF needs the model family") {
+        return Some("--arch NAME sets a family of the same architecture".to_owned());
     }
     // Other messages of E001 say what is wrong with this file, which the general advice doesn't
     // know.
@@ -279,7 +279,7 @@ fn advice_about_format(message: &str) -> Option<String> {
 }
 
 fn general_advice(code: Code) -> String {
-    format!("`apr explain {code}` says more")
+    format!("`apr explain {code}` explains the error")
 }
 
 /// The command that shows a tensor's values; none where its name can't be typed.
@@ -311,7 +311,7 @@ fn misfit_message(file: &str, family: Option<&str>, misfits: &[ValidationError])
         || "its family".to_owned(),
         |family| format!("the {} family", Escaped(family)),
     );
-    let mut message = format!("{}: the tensors do not fit {family}", Escaped(file));
+    let mut message = format!("{}: the tensors do not match {family}", Escaped(file));
     for misfit in misfits.iter().take(SHOWN) {
         message.push_str(&format!("\n  {misfit}"));
     }

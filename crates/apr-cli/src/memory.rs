@@ -29,10 +29,10 @@ const STACK: usize = 1 << 20;
 /// Bytes beside it without which nothing can begin.
 const LEAST: u64 = 2 << 20;
 
-const MESSAGE: &[u8] = b"error: E008: the system gives no more memory (see `ulimit -v` and the \
-    limits of containers)\n  raise the limit, or work with less: --threads 1, --max-memory\n";
-const DOCUMENT: &[u8] = b"{\"error\":{\"code\":\"E008\",\"message\":\"the system gives no more \
-    memory\",\"file\":null,\"tensor\":null,\"offset\":null}}\n";
+const MESSAGE: &[u8] = b"error: E008: out of memory (see `ulimit -v` and the limits of \
+                         containers)\n  raise the limit, or use less: --threads 1, --max-memory\n";
+const DOCUMENT: &[u8] = b"{\"error\":{\"code\":\"E008\",\"message\":\"out of \
+                          memory\",\"file\":null,\"tensor\":null,\"offset\":null}}\n";
 
 /// Whether an allocation failed.
 static FAILED: AtomicBool = AtomicBool::new(false);

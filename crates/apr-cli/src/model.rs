@@ -118,7 +118,10 @@ fn described(
         return configured(reader, context);
     }
     if context.model_config.is_some() {
-        context.printer.warn("--config is not used: the keys of a GGUF file are its configuration");
+        context.printer.warn(
+            "--config changed nothing: the keys of a GGUF file are its \
+                              configuration",
+        );
     }
     // An unknown name is reported where a family is needed.
     let architecture = context.architecture().unwrap_or_default();
@@ -132,7 +135,7 @@ fn configured(
 ) -> Outcome<Box<dyn CheckpointReader>> {
     let Some(path) = &context.model_config else { return Ok(reader) };
     if reader.companions().iter().any(|companion| companion.name == CONFIG) {
-        context.printer.warn("--config is not used: the model has a config.json of its own");
+        context.printer.warn("--config changed nothing: the model has its own config.json");
         return Ok(reader);
     }
     let source = context.sources.open_file(path)?;
@@ -222,7 +225,7 @@ fn copy(mut from: File, to: &Spool, context: &Context) -> apr_registry::Result<(
     };
     thread::Builder::new()
         .spawn(read)
-        .map_err(|error| Error::memory(format!("the system gives no thread: {error}")))?;
+        .map_err(|error| Error::memory(format!("can't start a thread: {error}")))?;
     loop {
         if context.interrupt.0.load(Ordering::Relaxed) {
             return Err(Error::io(IoCause::Interrupted, "interrupted"));

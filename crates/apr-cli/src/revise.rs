@@ -10,7 +10,7 @@ use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::signals;
 
-const UNDONE: &str = "a change that had been interrupted was undone";
+const UNDONE: &str = "an interrupted change was undone";
 
 /// An `.apr` file that is to be changed.
 pub(crate) struct Changing {
@@ -35,8 +35,8 @@ pub(crate) fn open_to_change(
     };
     let reader = read(source.clone(), path, context)?;
     if output.is_none() && reader.header().flags.contains(Flags::SHARDED) {
-        let message = "this is a shard, which its manifest would no longer take for its own if it \
-            were changed; -o writes a copy, and `apr sign` signs a whole model by its manifest";
+        let message = "this is a shard, and its manifest states its digest; -o writes a copy, \
+                       and `apr sign` signs the manifest";
         return Err(Failure::General(format!("{}: {message}", path.display())));
     }
     Ok(Changing { reader, source, lock })
@@ -79,14 +79,12 @@ fn read(source: FileSource, path: &Path, context: &Context) -> Outcome<Apr2Reade
     if head != apr_registry::apr2::MAGIC {
         let message = match &head {
             [b'{', ..] => {
-                "this is the manifest of a sharded model; `apr join` makes one file of it"
+                "this is the manifest of a sharded model; `apr join` joins it into one file"
             }
-            b"APRN" | b"APR1" | b"APR\0" => {
-                "this is an older APR file; `apr upgrade` makes an .apr file of today of it"
-            }
+            b"APRN" | b"APR1" | b"APR\0" => "this is an older APR file; `apr upgrade` it first",
             _ => {
-                "this is not an .apr file; only .apr files hold signatures and licences, and `apr \
-                 convert` makes one"
+                "not an .apr file: only .apr files hold signatures and licences; `apr convert` \
+                 it first"
             }
         };
         return Err(Error::format(message).in_file(name).into());
@@ -161,7 +159,5 @@ impl Changing {
 /// Makes changes that never move a tensor.
 pub(crate) fn revise(reader: &Apr2Reader, changes: &Changes) -> Outcome<Revision> {
     let revision = reader.revise(changes)?;
-    revision.ok_or_else(|| {
-        Failure::General("the file has no room at its front for the change".to_owned())
-    })
+    revision.ok_or_else(|| Failure::General("the header has no room for the change".to_owned()))
 }

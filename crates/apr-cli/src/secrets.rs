@@ -31,8 +31,8 @@ pub(crate) fn read_signing(path: &Path) -> Outcome<SigningKey> {
     match read_private(path)? {
         PrivateKey::Signing(key) => Ok(key),
         _ => {
-            let message = "this key is for opening encrypted models; signing takes one of `apr \
-                keygen --for signing`";
+            let message = "this is an encryption key; signing needs one of `apr keygen --for \
+                           signing`";
             Err(Error::format(message).in_file(path.display()).into())
         }
     }
@@ -42,7 +42,7 @@ pub(crate) fn read_signing(path: &Path) -> Outcome<SigningKey> {
 pub(crate) fn read_public(path: &Path) -> Outcome<PublicKey> {
     let text = read(path)?;
     if text.contains("PRIVATE KEY") {
-        let message = "this is a private key, which should stay with its owner; name the .pub file";
+        let message = "this is a private key; pass the .pub file";
         return Err(Error::format(message).in_file(path.display()).into());
     }
     Ok(PublicKey::from_pem(&text).map_err(|error| error.in_file(path.display()))?)
@@ -55,7 +55,7 @@ pub(crate) fn read_trusted<P: AsRef<Path>>(
     let read = |path: &Path| match read_public(path)? {
         key @ PublicKey::Verifying(_) => Ok(key),
         PublicKey::Recipient(_) => {
-            let message = "this key is for encryption; it verifies no signatures";
+            let message = "this is an encryption key, which verifies no signatures";
             Err(Error::format(message).in_file(path.display()).into())
         }
     };
@@ -69,19 +69,18 @@ fn read(path: &Path) -> Outcome<Zeroizing<String>> {
     // A model that is named by mistake is not read into memory, and a pipe does not say its length.
     file.take(MAX_FILE + 1).read_to_end(&mut bytes).map_err(failed)?;
     if bytes.len() as u64 > MAX_FILE {
-        return Err(Error::format("this is not a key: it is too long")
-            .in_file(path.display())
-            .into());
+        return Err(Error::format("not a key: too long").in_file(path.display()).into());
     }
     let text = std::str::from_utf8(&bytes)
-        .map_err(|_| Error::format("this is not text").in_file(path.display()))?;
+        .map_err(|_| Error::format("not text").in_file(path.display()))?;
     Ok(Zeroizing::new(text.to_owned()))
 }
 
 /// Random bytes from the operating system.
 pub(crate) fn random(bytes: &mut [u8]) -> apr_registry::Result<()> {
-    getrandom::fill(bytes)
-        .map_err(|error| Error::io(apr_registry::IoCause::Other, format!("no randomness: {error}")))
+    getrandom::fill(bytes).map_err(|error| {
+        Error::io(apr_registry::IoCause::Other, format!("no random bytes from the system: {error}"))
+    })
 }
 
 /// What `--key` and a password that was given open a model with.
@@ -107,10 +106,7 @@ pub(crate) fn given_password(file: Option<&Path>) -> Outcome<Option<Zeroizing<Ve
     if let Some(path) = file {
         let line = first_line(path)?;
         if line.is_empty() {
-            return Err(Failure::Usage(format!(
-                "{}: the first line holds no password",
-                path.display()
-            )));
+            return Err(Failure::Usage(format!("{}: the first line is empty", path.display())));
         }
         return Ok(Some(line));
     }
@@ -133,7 +129,7 @@ fn first_line(path: &Path) -> Outcome<Zeroizing<Vec<u8>>> {
     let mut byte = [0];
     while file.read(&mut byte).map_err(|error| failed(&error))? > 0 && byte != *b"\n" {
         if line.len() == MAX_PASSWORD {
-            return Err(Error::format("this is not a password: the first line is too long")
+            return Err(Error::format("not a password: the first line is too long")
                 .in_file(path.display())
                 .into());
         }
@@ -162,8 +158,7 @@ fn new_password(given: Option<&Zeroizing<Vec<u8>>>) -> Outcome<Zeroizing<Vec<u8>
         return Ok(password.clone());
     }
     let Some(password) = ask("New password: ")? else {
-        let message =
-            "a password is needed: --password-file FILE, APR_PASSWORD, or a terminal to ask on";
+        let message = "missing password: pass --password-file FILE or set APR_PASSWORD";
         return Err(Failure::Usage(message.to_owned()));
     };
     match ask("Once more: ")? {
@@ -200,8 +195,8 @@ pub(crate) fn encryption(
         match read_public(path)? {
             PublicKey::Recipient(public) => locks.push(Lock::Recipient(public)),
             PublicKey::Verifying(_) => {
-                let message = "this key is for signatures; models are encrypted for one of `apr \
-                    keygen --for encryption`";
+                let message = "this is a signing key; encryption needs one of `apr keygen --for \
+                               encryption`";
                 return Err(Error::format(message).in_file(path.display()).into());
             }
         }
@@ -215,10 +210,12 @@ pub(crate) fn encryption(
 pub(crate) fn locked(key: Option<&Path>, name: &str) -> Failure {
     let message = match key {
         Some(_) => {
-            "the model is encrypted, and the file of --key holds no key of `apr keygen --for \
-             encryption`"
+            "the model is encrypted, and --key is not a key of `apr keygen --for encryption`"
         }
-        None => "the model is encrypted; --key FILE, --password-file FILE or APR_PASSWORD opens it",
+        None => {
+            "the model is encrypted: pass --key FILE or --password-file FILE, or set \
+                 APR_PASSWORD"
+        }
     };
     Error::new(Code::Decrypt, message).in_file(name).into()
 }

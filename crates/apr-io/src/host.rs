@@ -88,7 +88,7 @@ impl<W: Fn(&str, Option<Remedy>) + Sync> Host for NativeHost<W> {
             let _ = sender.send(());
         };
         thread::Builder::new().stack_size(STACK).spawn(run).map_err(|error| {
-            Error::memory(format!("the system gives no memory for {what}'s thread: {error}"))
+            Error::memory(format!("can't start the thread for {what}: {error}"))
         })?;
         let start = Instant::now();
         loop {
@@ -96,7 +96,7 @@ impl<W: Fn(&str, Option<Remedy>) + Sync> Host for NativeHost<W> {
                 Ok(()) => return Ok(()),
                 // The thread panicked, and dropped the sender.
                 Err(RecvTimeoutError::Disconnected) => {
-                    return Err(Error::format(format!("{what} can't be used: reading it failed")));
+                    return Err(Error::format(format!("{what} can't be used: its reader failed")));
                 }
                 Err(RecvTimeoutError::Timeout) if self.is_cancelled() => {
                     return Err(Error::io(IoCause::Interrupted, "interrupted"));

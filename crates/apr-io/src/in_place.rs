@@ -56,8 +56,8 @@ impl LockedFile {
             return Ok(());
         }
         let message = format!(
-            "the file has {names} names (hard links), and a change in place would show under all \
-             of them; `-o` with its own name and `--overwrite` gives this name a file of its own"
+            "the file has {names} hard links, and a change in place would affect all of them; \
+             `-o` with its own name and `--overwrite` writes a separate file"
         );
         Err(Error::io(IoCause::Other, message).in_file(self.path.display()))
     }
@@ -93,11 +93,8 @@ fn remove_undo(path: &std::path::Path) -> Result<()> {
 }
 
 fn interrupted(error: &Error, path: &std::path::Path) -> Error {
-    let message = format!(
-        "{}; the change could not be undone yet; undo it: {}",
-        error.message(),
-        undo::command(path)
-    );
+    let message =
+        format!("{}; the change was not undone; undo it: {}", error.message(), undo::command(path));
     let told = Error::io(IoCause::Other, message);
     error.file().into_iter().fold(told, Error::in_file)
 }

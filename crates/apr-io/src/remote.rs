@@ -53,7 +53,7 @@ impl Sources {
     pub fn place(&self, path: &Path) -> Result<RemoteFolder> {
         let text = path.to_str().unwrap_or_default();
         let location =
-            Location::parse(text).unwrap_or_else(|| Err(Error::format("this is no location")))?;
+            Location::parse(text).unwrap_or_else(|| Err(Error::format("not a remote location")))?;
         let place = self.hub()?.place(&location)?;
         self.remote.places.lock().unwrap_or_else(PoisonError::into_inner).push(place.clone());
         Ok(RemoteFolder { place, sources: self.clone() })
@@ -127,8 +127,7 @@ impl Sources {
     /// E004 for other digests, E001 where nothing is written down, otherwise those of
     /// [`place`](Self::place).
     pub fn check_provenance(&self, source: &Metadata) -> Result<String> {
-        let unknown =
-            || Error::format("the file does not say where it comes from, or not with digests");
+        let unknown = || Error::format("the file does not record its source, or not with digests");
         let recorded =
             source.object("sha256_of").filter(|digests| !digests.is_empty()).ok_or_else(unknown)?;
         let mut location = Location::parse(source.text("url").ok_or_else(unknown)?)
@@ -143,7 +142,7 @@ impl Sources {
             let file = found.iter().find(|file| file.name == *name);
             let is_same = file.is_some_and(|file| file.etag.as_deref() == digest.as_str());
             if !is_same {
-                let message = format!("'{name}' has not the SHA-256 there that is written down");
+                let message = format!("SHA-256 of '{name}' differs from the recorded one");
                 return Err(Error::checksum(message).in_file(&location));
             }
         }
@@ -207,7 +206,7 @@ impl Sources {
     pub fn open_remote_file(&self, path: &Path) -> Result<Box<dyn ByteSource>> {
         let folder = self.place(path)?;
         let Some(file) = folder.place.file() else {
-            let message = "this is a repository or folder, where one file of it is needed";
+            let message = "this is a repository or folder: name a file in it";
             return Err(Error::format(message).in_file(folder.place.location()));
         };
         folder.open(file).inspect(|_| folder.place.opened())

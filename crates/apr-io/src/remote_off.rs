@@ -100,7 +100,6 @@ impl Sources {
 }
 
 fn no_network(path: &Path) -> Error {
-    let message =
-        "this program was built without the network (its feature `hub`); download the model first";
+    let message = "this build has no network support (feature `hub`); download the model first";
     Error::format(message).in_file(path.display())
 }

@@ -87,6 +87,6 @@ fn seconds_since_1970() -> String {
 
 fn fill_random(bytes: &mut [u8]) -> Result<()> {
     getrandom::fill(bytes).map_err(|error| {
-        Error::io(IoCause::Other, format!("the system gives no random bytes: {error}"))
+        Error::io(IoCause::Other, format!("no random bytes from the system: {error}"))
     })
 }

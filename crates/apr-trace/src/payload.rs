@@ -537,7 +537,7 @@ fn complete(pass: &mut Pass<'_>) -> RunResult<()> {
 }
 
 fn takes_no(what: &str, body: &Body) -> RunError {
-    RunError::request(format!("the model takes no {what}; {}", apr_run::inputs_of(body)))
+    RunError::request(format!("the model has no {what} input; {}", apr_run::inputs_of(body)))
 }
 
 /// The token ids among arrays, where there is one row of them.

@@ -47,7 +47,7 @@ fn render_tensor(out: &mut dyn Write, tensor: &AnalyzedTensor) -> io::Result<()>
     };
     write!(out, "{style}[{mark}]{style:#} {}:", Escaped::short(&tensor.name))?;
     let Some(stats) = &tensor.stats else {
-        return writeln!(out, " {DIM}quantized, not decoded{DIM:#}");
+        return writeln!(out, " {DIM}quantized, not dequantized{DIM:#}");
     };
     if let Some(mean) = stats.mean {
         write!(out, " mean={}", number(mean))?;

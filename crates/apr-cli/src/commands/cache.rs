@@ -81,7 +81,7 @@ fn clear(model: Option<&str>, older: Option<u64>, dry_run: bool, context: &Conte
         && older.is_none()
     {
         return Err(Failure::General(format!(
-            "the cache holds nothing of '{name}'; `apr cache info` lists what it holds"
+            "'{name}' is not in the cache; `apr cache info` lists the contents"
         )));
     }
     let mut in_use = Vec::new();
@@ -110,8 +110,7 @@ fn verify(model: Option<&str>, context: &Context) -> Outcome {
         for path in &report.damaged {
             writeln!(out, "{BAD}damaged{BAD:#}: {}", Escaped(&path.display().to_string()))?;
         }
-        let verdict =
-            if report.valid { "all agree with their digests" } else { "remove the damaged files" };
+        let verdict = if report.valid { "all digests match" } else { "remove the damaged files" };
         writeln!(
             out,
             "{}, {}: {verdict}",
@@ -163,14 +162,14 @@ fn render(out: &mut dyn Write, report: &CacheReport) -> io::Result<()> {
         };
         let partial = match model.partial {
             0 => String::new(),
-            partial => format!(" {DIM}and {} not fetched to the end{DIM:#}", human::bytes(partial)),
+            partial => format!(" {DIM}and {} incomplete{DIM:#}", human::bytes(partial)),
         };
         let (bytes, files) = (human::bytes(model.bytes), human::count(model.files));
         writeln!(out, "{bytes:>10}  {files:>6}  {used:<12}  {}{partial}", Escaped(&model.name))?;
     }
 
     for name in &report.in_use {
-        writeln!(out, "kept, since a program fetches it: {}", Escaped(name))?;
+        writeln!(out, "kept, because a download is in progress: {}", Escaped(name))?;
     }
 
     let (files, bytes) = (counted(report.files, "file"), human::bytes(report.bytes));
@@ -185,7 +184,7 @@ fn render(out: &mut dyn Write, report: &CacheReport) -> io::Result<()> {
             let hub = hub.display().to_string();
             writeln!(
                 out,
-                "those of Hugging Face are in {}, which its own programs use too",
+                "models of Hugging Face are in {}, shared with its Python client",
                 Escaped(&hub)
             )
         }

@@ -153,10 +153,7 @@ fn render(
 
 fn render_changes(out: &mut dyn Write, report: &DiffReport) -> io::Result<()> {
     if report.tensors.is_empty() && !(report.added.is_empty() && report.removed.is_empty()) {
-        writeln!(
-            out,
-            "Weight Changes: nothing to compare, no tensor of one model is in the other"
-        )?;
+        writeln!(out, "Weight Changes: nothing to compare: the models have no tensor in common")?;
     } else {
         writeln!(
             out,
@@ -212,7 +209,7 @@ fn render_names(out: &mut dyn Write, names: &[String], label: &str) -> io::Resul
 fn render_explained(out: &mut dyn Write, explained: &[Explained]) -> io::Result<()> {
     for Explained { name, side, why } in explained.iter().take(SHOWN) {
         let (name, why) = (Escaped::short(name), Escaped::short(why));
-        writeln!(out, "in the {side} model only, and no difference: {name} ({why})")?;
+        writeln!(out, "in the {side} model only, without effect: {name} ({why})")?;
     }
     render_more(out, explained.len(), SHOWN)
 }
@@ -223,15 +220,15 @@ fn render_structure(out: &mut dyn Write, structure: &StructureDiff) -> io::Resul
         let (left, right) = (Escaped::short(left), Escaped::short(right));
         writeln!(
             out,
-            "{BAD}computes otherwise{BAD:#}: {}: {left} -> {right}",
+            "{BAD}computation differs{BAD:#}: {}: {left} -> {right}",
             Escaped::short(node)
         )?;
     }
 
     render_more(out, structure.changed.len(), SHOWN)?;
     for (names, label) in [
-        (&structure.removed, "computed by the left model only"),
-        (&structure.added, "computed by the right model only"),
+        (&structure.removed, "in the computation of the left model only"),
+        (&structure.added, "in the computation of the right model only"),
     ] {
         render_names(out, names, label)?;
     }
@@ -258,7 +255,7 @@ fn render_rounded(out: &mut dyn Write, report: &DiffReport) -> io::Result<()> {
         let count = counted(tensors.len() as u64, "tensor");
         writeln!(
             out,
-            "{count} rounded, {from} and {to}: off by {} at most, of {} that the types allow",
+            "{count} rounded, {from} and {to}: maximum error {}, within the types' {}",
             percent(off),
             percent(room)
         )?;
@@ -284,7 +281,7 @@ fn render_verdict(out: &mut dyn Write, report: &DiffReport) -> io::Result<()> {
     let mut verdict =
         format!("{alike} of {} match", counted(report.tensors.len() as u64, "tensor"));
     if rounded > 0 {
-        verdict.push_str(&format!(", {rounded} as close as their types allow"));
+        verdict.push_str(&format!(", {rounded} within the precision of their types"));
     }
 
     let read = human::bytes(report.bytes_read);
@@ -320,8 +317,8 @@ fn render_digests(out: &mut dyn Write, unread: usize, damaged: usize) -> io::Res
         let differ = if damaged == 1 { "differs" } else { "differ" };
         writeln!(
             out,
-            "{BAD}{tensors} {differ} though the files state equal digests{BAD:#}; `apr validate` \
-             finds the damaged file"
+            "{BAD}{tensors} {differ} although the digests are equal{BAD:#}; `apr validate` finds \
+             the damaged file"
         )?;
     }
 
@@ -359,7 +356,7 @@ fn render_tensor(out: &mut dyn Write, tensor: &TensorDiff, tolerance: f64) -> io
             let room = percent(tensor.allowed.unwrap_or_default());
             writeln!(
                 out,
-                "{ODD}ROUNDED{ODD:#} ({from} and {to}, off by {off} of {room} that the types allow)"
+                "{ODD}ROUNDED{ODD:#} ({from} and {to}, error {off}, within the types' {room})"
             )
         }
         Verdict::Drift => {

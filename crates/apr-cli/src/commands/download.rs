@@ -52,7 +52,7 @@ pub(super) fn run(args: &DownloadArgs, context: &Context) -> Outcome {
 fn fetch(path: &Path, all: bool, context: &Context) -> Outcome<DownloadReport> {
     if !apr_io::is_remote(path) {
         let message = format!(
-            "{} is no hf:// or https:// location, so there is nothing to download",
+            "{} is not a remote location: expected hf://, https:// or s3://",
             path.display()
         );
         return Err(Failure::Usage(message));
@@ -124,7 +124,7 @@ fn render(out: &mut dyn Write, report: &DownloadReport) -> io::Result<()> {
         human::bytes(report.bytes),
         human::bytes(report.fetched),
     );
-    writeln!(out, "{files}, {bytes}; {fetched} came over the network")?;
+    writeln!(out, "{files}, {bytes}; {fetched} downloaded")?;
     let folder = report.folder.as_deref().or_else(|| report.files.first()?.path.parent());
     match folder {
         Some(folder) => writeln!(out, "{DIM}in {}{DIM:#}", Escaped(&folder.display().to_string())),

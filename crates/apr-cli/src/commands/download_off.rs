@@ -5,9 +5,7 @@ use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 
 pub(super) fn run(_args: &DownloadArgs, _context: &Context) -> Outcome {
-    Err(Failure::General(
-        "this program was built without the network (its feature `hub`)".to_owned(),
-    ))
+    Err(Failure::General("this build has no network support (feature `hub`)".to_owned()))
 }
 
 /// Lists the tensors of a model.

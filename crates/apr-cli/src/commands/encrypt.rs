@@ -25,8 +25,7 @@ pub(super) fn encrypt_job(args: &EncryptArgs, context: &Context) -> Outcome<(Job
     // Standard input can be read once.
     let opened = model::open_to_look(&args.model, context)?;
     if model::is_encrypted(&*opened.reader) {
-        let message =
-            "the model is encrypted already; `apr decrypt` it first, to choose other keys";
+        let message = "the model is already encrypted; `apr decrypt` it first to change keys";
         return Err(Failure::General(format!("{}: {message}", opened.name)));
     }
 

@@ -125,22 +125,21 @@ fn render_code(out: &mut dyn Write, explanation: &ErrorExplanation) -> io::Resul
 fn render_model(out: &mut dyn Write, model: &ModelExplanation) -> io::Result<()> {
     if let Some(description) = &model.description {
         let size = description.size.as_ref().map_or_else(String::new, |size| format!(" ({size})"));
-        let guessed =
-            if description.guessed { ", to judge by the names of its tensors" } else { "" };
+        let guessed = if description.guessed { ", guessed from tensor names" } else { "" };
         let name = strong(&format!("{}{size}", Escaped(&description.title)));
         writeln!(out, "This is a {name} model{guessed}.")?;
     } else if let Some(adapter) = &model.adapter {
         writeln!(out, "This is a {}.", strong(&Escaped(&adapter.to_string()).to_string()))?;
         writeln!(
             out,
-            "It holds pairs of small matrices that are added to a model's own; alone it computes \
-             nothing."
+            "It contains low-rank updates for the weights of a base model, and does not run \
+             without it."
         )?;
     } else {
         let told = model.model_type.as_deref().filter(|told| *told != "unknown");
-        let told = told
-            .map_or_else(String::new, |told| format!(" and that calls itself '{}'", Escaped(told)));
-        writeln!(out, "This is a model of a family that apr does not know{told}.")?;
+        let told =
+            told.map_or_else(String::new, |told| format!(" (model_type '{}')", Escaped(told)));
+        writeln!(out, "This is a model of an unknown family{told}.")?;
     }
 
     model_facts(model).into_iter().try_for_each(|(label, fact)| {
@@ -185,7 +184,7 @@ fn render_tensor(out: &mut dyn Write, tensor: &TensorExplanation) -> io::Result<
         (Some(role), _) => item("Role", &Escaped(role).to_string())?,
         (None, Some(kind)) => item("Role", &format!("{}, by its name", kind.name()))?,
         (None, None) => {
-            item("Role", "unknown: the model's family does not have it, or is not known")?;
+            item("Role", "unknown: not a tensor of the model's family, or the family is unknown")?;
         }
     }
 
@@ -197,7 +196,7 @@ fn render_tensor(out: &mut dyn Write, tensor: &TensorExplanation) -> io::Result<
         item("Used by", &used_by(uses))?;
     }
 
-    let Some(stats) = &tensor.stats else { return item("Stats", "quantized, not decoded") };
+    let Some(stats) = &tensor.stats else { return item("Stats", "quantized, not dequantized") };
     let (style, verdict) = if tensor.violations.is_empty() {
         (GOOD, "Healthy".to_owned())
     } else {
@@ -226,7 +225,7 @@ fn used_by(uses: &[Use]) -> String {
         .map(|used| format!("{} ({})", Escaped(&used.node), Escaped(&used.op)));
     let nodes = nodes.collect::<Vec<_>>().join(", ");
     match uses.len() {
-        0 => "nothing that the model computes".to_owned(),
+        0 => "not used by the model's graph".to_owned(),
         count if count > SHOWN => format!("{nodes} and {} more", count - SHOWN),
         _ => nodes,
     }

@@ -52,9 +52,7 @@ pub(super) fn run(args: &GraphArgs, context: &Context) -> Outcome {
             found = found.upgraded(opset)?;
         }
         if args.with_past {
-            context
-                .printer
-                .warn("the file says what the model computes, so --with-past changes nothing");
+            context.printer.warn("--with-past changed nothing: the file has its own graph");
         }
     }
 
@@ -70,8 +68,8 @@ pub(super) fn run(args: &GraphArgs, context: &Context) -> Outcome {
     unknown_sizes(&graph, &args.size, context);
     if graph.parts.iter().any(|part| part.structure.is_partial) {
         context.printer.warn(
-            "functions call one another so often that the whole would be far larger than the \
-             graph: groups are shown closed below some level",
+            "the graph with all function calls expanded is too large: groups are collapsed below \
+             some depth",
         );
     }
     let drawn = drawn(&graph, args)?;
@@ -128,7 +126,7 @@ fn drawn(graph: &GraphReport, args: &GraphArgs) -> Outcome<Option<String>> {
     let [part] = text.as_slice() else {
         let names: Vec<&str> = graph.parts.iter().map(|part| part.summary.name.as_str()).collect();
         let message = format!(
-            "the model has several parts, and a picture shows one: --part {}",
+            "the model has several parts, and an image shows one: pass --part {}",
             names.join(" or --part ")
         );
         return Err(Failure::Usage(message));
@@ -158,8 +156,8 @@ fn show_node(source: &Source<'_>, found: &Computed, name: &str, context: &Contex
 
 fn render(out: &mut dyn Write, graph: &GraphReport, args: &GraphArgs) -> io::Result<()> {
     let origin = match &graph.origin {
-        Origin::File => "as its file says".to_owned(),
-        Origin::Family(name) => format!("as models of the family {} do", Escaped(name)),
+        Origin::File => "from its file".to_owned(),
+        Origin::Family(name) => format!("from the family {}", Escaped(name)),
     };
     writeln!(out, "What {} computes, {origin}:", Escaped(&graph.file))?;
     graph.parts.iter().try_for_each(|part| render_part(out, part, args))?;
@@ -205,7 +203,7 @@ pub(super) fn cost_text(cost: &CostReport) -> String {
         parts.push(format!("cache {} a token", human::bytes(cost.cache_bytes_per_token)));
     }
     if cost.unknown_nodes > 0 {
-        parts.push(format!("{} nodes of unknown size not counted", cost.unknown_nodes));
+        parts.push(format!("{} nodes of unknown size not included", cost.unknown_nodes));
     }
     parts.join(", ")
 }
@@ -224,9 +222,9 @@ fn unknown_sizes(graph: &GraphReport, sizes: &[(String, u64)], context: &Context
     let known =
         |symbol: &str| graph.parts.iter().any(|part| part.summary.cost.sizes.contains_key(symbol));
     for (symbol, _) in sizes.iter().filter(|(symbol, _)| !known(symbol)) {
-        context.printer.warn(&format!(
-            "no input has a size that is called '{symbol}', so --size changes nothing"
-        ));
+        context
+            .printer
+            .warn(&format!("--size changed nothing: no input has a dimension '{symbol}'"));
     }
 }
 
@@ -296,7 +294,7 @@ fn render_findings(out: &mut dyn Write, findings: &Findings) -> io::Result<()> {
     }
     let shown = findings.list.len().min(FINDINGS);
     let more = (findings.list.len() - shown) as u64 + findings.omitted;
-    if more > 0 { writeln!(out, "and {more} findings more; --json has them") } else { Ok(()) }
+    if more > 0 { writeln!(out, "and {more} more findings; --json lists them") } else { Ok(()) }
 }
 
 fn render_node(out: &mut dyn Write, report: &NodeReport) -> io::Result<()> {
@@ -317,7 +315,7 @@ fn render_node(out: &mut dyn Write, report: &NodeReport) -> io::Result<()> {
     for row in &report.weights {
         let figure = |value: Option<f64>| value.map_or_else(|| "none".to_owned(), apr_core::number);
         let stats = row.stats.as_ref().map_or_else(
-            || "quantized, not decoded".to_owned(),
+            || "quantized, not dequantized".to_owned(),
             |stats| format!("mean {}, std {}", figure(stats.mean), figure(stats.std)),
         );
         writeln!(
@@ -336,13 +334,13 @@ fn render_value(out: &mut dyn Write, label: &str, value: &ValueView) -> io::Resu
     let place = match &value.place {
         Place::LeftOut => return writeln!(out, "  {DIM}{label}{DIM:#} (left out)"),
         Place::Input => "an input".to_owned(),
-        Place::Node(name) => format!("made by {name}"),
+        Place::Node(name) => format!("output of {name}"),
         Place::Weight(name) => format!("tensor {name}"),
         Place::Constant(text) => format!("constant {text}"),
-        Place::Outer => "from the body around".to_owned(),
-        Place::Missing => "made by nothing".to_owned(),
-        Place::Readers(names) if names.is_empty() => "read by nothing".to_owned(),
-        Place::Readers(names) => format!("read by {}", names.join(", ")),
+        Place::Outer => "from the outer scope".to_owned(),
+        Place::Missing => "no producer".to_owned(),
+        Place::Readers(names) if names.is_empty() => "not used".to_owned(),
+        Place::Readers(names) => format!("used by {}", names.join(", ")),
     };
 
     let kind = value.kind.as_deref().unwrap_or("?");

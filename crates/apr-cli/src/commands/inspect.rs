@@ -52,13 +52,17 @@ pub(super) fn run(args: &InspectArgs, context: &Context) -> Outcome {
             render(out, &report.inspect, args)?;
             match &report.vocabulary {
                 Some(vocabulary) => render_vocabulary(out, vocabulary, &report.inspect.metadata)?,
-                None if args.vocab => writeln!(out, "\nThe model carries no vocabulary.")?,
+                None if args.vocab => writeln!(out, "\nThe model contains no vocabulary.")?,
                 None => {}
             }
             match &report.filters {
                 Some(filters) => render_filters(out, filters),
                 None if args.filters => {
-                    writeln!(out, "\nThe model carries no filterbank and no preprocessing.")
+                    writeln!(
+                        out,
+                        "\nThe model contains no filterbank and no preprocessing \
+                                   configuration."
+                    )
                 }
                 None => Ok(()),
             }
@@ -223,7 +227,7 @@ fn render_quantization(out: &mut dyn Write, report: &InspectReport) -> io::Resul
 
     match quantization.degradation {
         Some(error) => {
-            writeln!(out, "  {ODD}Degradation{ODD:#}: the values moved by {:.1} %", 100.0 * error)
+            writeln!(out, "  {ODD}Degradation{ODD:#}: relative error {:.1} %", 100.0 * error)
         }
         None => Ok(()),
     }
@@ -442,7 +446,7 @@ fn family_name(family: &Description) -> String {
     let size = family.size.as_ref().map_or_else(String::new, |size| format!(" ({size})"));
     let purpose =
         family.purpose.as_ref().map_or_else(String::new, |purpose| format!(", {purpose}"));
-    let guessed = if family.guessed { " (a guess by the tensors' names)" } else { "" };
+    let guessed = if family.guessed { " (guessed from tensor names)" } else { "" };
     Escaped(&format!("{}{size}{purpose}{guessed}", family.title)).to_string()
 }
 

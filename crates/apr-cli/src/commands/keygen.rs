@@ -26,7 +26,7 @@ struct KeyReport {
 pub(super) fn run(args: &KeygenArgs, context: &Context) -> Outcome {
     if args.output.as_os_str() == "-" {
         return Err(Failure::Usage(
-            "keys are written to files, which only their owner can read".to_owned(),
+            "keys can't be written to standard output: -o names a file".to_owned(),
         ));
     }
 
@@ -65,8 +65,8 @@ pub(super) fn run(args: &KeygenArgs, context: &Context) -> Outcome {
     };
 
     context.printer.report(&report, |out, report| -> io::Result<()> {
-        writeln!(out, "Private key: {} (keep it to yourself)", report.private)?;
-        writeln!(out, "Public key:  {} (give it to others)", report.public)?;
+        writeln!(out, "Private key: {} (keep it secret)", report.private)?;
+        writeln!(out, "Public key:  {} (share it)", report.public)?;
         writeln!(out, "{} {}", report.algorithm, report.fingerprint)
     })
 }

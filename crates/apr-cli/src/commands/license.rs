@@ -71,7 +71,8 @@ fn issue(args: &IssueArgs, context: &Context) -> Outcome {
 
     let Some(key) = &context.key else {
         return Err(Failure::Usage(
-            "name the issuer's private key: --key FILE; `apr keygen` makes one".to_owned(),
+            "missing private key of the issuer: pass --key FILE (`apr keygen` generates one)"
+                .to_owned(),
         ));
     };
     let key = secrets::read_signing(key)?;
@@ -84,15 +85,14 @@ fn issue(args: &IssueArgs, context: &Context) -> Outcome {
         let signatures = apr_core::counted(revision.dropped_signatures as u64, "signature");
         if !args.force {
             let message = format!(
-                "a licence changes what is signed: {signatures} by other keys would no longer hold"
+                "a licence changes the signed header: {signatures} by other keys would become \
+                 invalid"
             );
-            return Err(Failure::General(format!(
-                "{message}; --force drops them, and others can sign again"
-            )));
+            return Err(Failure::General(format!("{message}; --force drops them")));
         }
-        context.printer.warn(&format!(
-            "{signatures} by other keys dropped, which held for the model without this licence"
-        ));
+        context
+            .printer
+            .warn(&format!("dropped {signatures} by other keys, invalid with this licence"));
     }
 
     file.write(output, args.overwrite, &revision, context)?;
@@ -102,7 +102,7 @@ fn issue(args: &IssueArgs, context: &Context) -> Outcome {
 fn block(reader: &dyn CheckpointReader) -> Outcome<LicenceBlock> {
     let block = reader.container().signed()?.and_then(|signed| signed.licence);
     let block = block
-        .ok_or_else(|| Error::new(Code::Signature, "the file carries no licence"))
+        .ok_or_else(|| Error::new(Code::Signature, "the file contains no licence"))
         .map_err(|error| error.in_file(&reader.files()[0].name))?;
     Ok(LicenceBlock::decode(&block)?)
 }
@@ -144,7 +144,7 @@ fn render(out: &mut dyn Write, report: &LicenceReport) -> io::Result<()> {
     writeln!(out, "  Expires:  {}", report.expires.as_deref().unwrap_or("never"))?;
     match report.seats {
         Some(seats) => writeln!(out, "  Seats:    {seats}")?,
-        None => writeln!(out, "  Seats:    any number")?,
+        None => writeln!(out, "  Seats:    unlimited")?,
     }
 
     if !report.terms.is_empty() {

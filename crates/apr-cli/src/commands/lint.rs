@@ -52,7 +52,7 @@ fn render(out: &mut dyn Write, report: &LintReport) -> io::Result<()> {
 
     let (warnings, infos) = (report.count(Severity::Warn), report.count(Severity::Info));
     if report.remarks.is_empty() {
-        return writeln!(out, "{GOOD}nothing to remark{GOOD:#}");
+        return writeln!(out, "{GOOD}no findings{GOOD:#}");
     }
 
     writeln!(out, "\n{}, {}", counted(warnings as u64, "warning"), counted(infos as u64, "remark"))

@@ -26,7 +26,7 @@ pub(super) fn completions(shell: Shell) -> Outcome {
     let name =
         shell.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
     let shells = Shells::builtins();
-    let unknown = || Failure::General(format!("there is no completion for {name}"));
+    let unknown = || Failure::General(format!("no completion for {name}"));
     let completer = shells.completer(&name).ok_or_else(unknown)?;
     // In memory first: the reader may have gone.
     let mut script = Vec::new();

@@ -20,7 +20,7 @@ pub(super) fn unknown<'g>(
 ) -> Failure {
     let paths: Vec<String> = graphs.flat_map(|graph| NodeView::paths(graph, COMPARED)).collect();
     let similar = nearest(name, paths.iter().map(String::as_str), SHOWN);
-    let mut message = format!("there is no {what} '{}'", Escaped(name));
+    let mut message = format!("no {what} '{}'", Escaped(name));
     if !similar.is_empty() {
         message.push_str("; similar names:");
     }

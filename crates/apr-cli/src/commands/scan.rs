@@ -204,10 +204,7 @@ pub(super) fn render_findings(out: &mut dyn Write, scan: &ScanReport) -> io::Res
     let harmless = findings().count() - total;
     if harmless > 0 {
         let names = counted(harmless as u64, "harmless use");
-        writeln!(
-            out,
-            "  {DIM}{names} of names that make tensors and containers; --json lists them{DIM:#}"
-        )?;
+        writeln!(out, "  {DIM}{names} of allowed names; --json lists them{DIM:#}")?;
     }
 
     Ok(())
@@ -235,7 +232,7 @@ fn render_finding(out: &mut dyn Write, pickle: &PickleReport, finding: &Finding)
         write!(out, " of '{}'", Escaped::short(&pickle.entry))?;
     }
     if pickle.reached == Reached::Nobody {
-        write!(out, ", which no loader of this archive reads")?;
+        write!(out, ", not read by loaders of this archive")?;
     }
 
     writeln!(out, "{DIM:#}")

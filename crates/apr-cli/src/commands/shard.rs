@@ -57,8 +57,8 @@ pub(super) fn join(args: &JoinArgs, context: &Context) -> Outcome {
     if model.reader.container().shard_count() == 0 {
         let name = &model.name;
         let message = format!(
-            "'{name}' is not a manifest of .apr shards; `apr convert` writes any model as one .apr \
-             file"
+            "'{name}' is not a manifest of .apr shards; `apr convert` writes one .apr file from \
+             any model"
         );
         return Err(Failure::Usage(message));
     }
@@ -72,15 +72,14 @@ pub(super) fn join(args: &JoinArgs, context: &Context) -> Outcome {
 fn join_gguf(model: &Model, args: &JoinArgs, context: &Context) -> Outcome {
     if model.reader.files().len() < 2 {
         let message = format!(
-            "'{}' is not a part of a split model, whose names end in -00001-of-00002.gguf",
+            "'{}' is not a GGUF split: expected a name such as model-00001-of-00002.gguf",
             model.name
         );
         return Err(Failure::Usage(message));
     }
 
     if format_of(&args.output) != &apr_registry::gguf::FORMAT && !Output::is_stdout(&args.output) {
-        let message =
-            "parts of a GGUF model make one GGUF file; `apr convert` writes other formats";
+        let message = "GGUF splits are joined into a GGUF file; `apr convert` writes other formats";
         return Err(Failure::Usage(message.to_owned()));
     }
 
@@ -101,7 +100,7 @@ fn check_parts(model: &Model, part: &Path, output: &Path) -> Outcome {
     let Ok(target) = output.canonicalize() else { return Ok(()) };
     let mut parts = model.reader.files().iter().map(|file| part.with_file_name(&file.name));
     if parts.any(|part| part.canonicalize().is_ok_and(|part| part == target)) {
-        return Err(Failure::Usage(format!("'{}' is one of the parts", output.display())));
+        return Err(Failure::Usage(format!("'{}' is one of the splits", output.display())));
     }
     Ok(())
 }
@@ -138,8 +137,8 @@ fn as_it_is(reader: &dyn CheckpointReader, output: &Path) -> PlanOptions {
 /// Writes a model without changing anything about it.
 fn copy(model: &Model, target: PlanOptions, to: Destination<'_>, context: &Context) -> Outcome {
     if model::is_encrypted(&*model.reader) {
-        let message = "the model is encrypted, and its parts would not be; `apr decrypt` it first, \
-            or convert it with --shard-size and --recipient or --encrypt";
+        let message = "the model is encrypted, and its shards would not be; `apr decrypt` it \
+                       first, or convert it with --shard-size and --recipient or --encrypt";
         return Err(Failure::General(format!("{}: {message}", model.name)));
     }
     write(&Job::copy(target), model, to, Vec::new(), context)

@@ -30,7 +30,7 @@ struct SignReport {
 pub(super) fn sign(args: &SignArgs, context: &Context) -> Outcome {
     let Some(key) = &context.key else {
         return Err(Failure::Usage(
-            "name the private key: --key FILE; `apr keygen` makes one".to_owned(),
+            "missing private key: pass --key FILE (`apr keygen` generates one)".to_owned(),
         ));
     };
     let key = secrets::read_signing(key)?;
@@ -53,10 +53,10 @@ pub(super) fn sign(args: &SignArgs, context: &Context) -> Outcome {
         )?;
         if report.dropped_signatures > 0 {
             let dropped = apr_core::counted(report.dropped_signatures as u64, "signature");
-            writeln!(out, "{dropped} did not hold for the file as it is, and were dropped.")?;
+            writeln!(out, "Dropped {dropped} that were invalid for the file.")?;
         }
         if report.dropped_licence {
-            writeln!(out, "Its licence was for the unsigned file, and is gone.")?;
+            writeln!(out, "Dropped the licence, which was issued for the unsigned file.")?;
         }
         Ok(())
     })
@@ -81,7 +81,7 @@ fn sign_file(args: &SignArgs, key: SigningKey, context: &Context) -> Outcome<Sig
 fn sign_manifest(args: &SignArgs, key: SigningKey, context: &Context) -> Outcome<SignReport> {
     if args.output.is_some() {
         return Err(Failure::Usage(
-            "a manifest is signed in place, beside its shards; leave out --output".to_owned(),
+            "a manifest is signed in place, beside its shards; remove --output".to_owned(),
         ));
     }
 

@@ -148,7 +148,7 @@ fn values(reader: &dyn CheckpointReader, part: &str) -> Outcome<ValuesReport> {
 
 /// The failure for a name that no tensor has, with the names that may have been meant.
 pub(super) fn unknown_tensor(name: &str, similar: &[&str]) -> Failure {
-    let mut message = format!("there is no tensor '{}'", Escaped(name));
+    let mut message = format!("no tensor '{}'", Escaped(name));
     if !similar.is_empty() {
         message.push_str("; similar names:");
         for name in similar {

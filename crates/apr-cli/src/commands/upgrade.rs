@@ -30,14 +30,13 @@ pub(super) fn run(args: &UpgradeArgs, context: &Context) -> Outcome {
 fn changes(reader: &dyn CheckpointReader) -> Result<Vec<String>, Error> {
     let format = reader.format();
     if format == &apr_registry::apr2::FORMAT {
-        return Err(Error::format("this is APR2 already; there is nothing to upgrade"));
+        return Err(Error::format("already APR2: nothing to upgrade"));
     }
 
     if ![&apr_registry::apr1::FORMAT, &apr_registry::aprn::FORMAT, &apr_registry::dialect::FORMAT]
         .contains(&format)
     {
-        let message =
-            format!("this is {}, no older APR format; `apr import` packs it", format.name);
+        let message = format!("{} is not an older APR format; `apr import` packs it", format.name);
         return Err(Error::format(message));
     }
 

@@ -186,7 +186,7 @@ fn scan_pickles(args: &ValidateArgs, error: Error, printer: Printer, context: &C
 fn render_refusal(out: &mut dyn Write, refusal: &Refusal) -> io::Result<()> {
     writeln!(out, "{BOLD}=== {} ==={BOLD:#}", Escaped(&refusal.file))?;
     writeln!(out, "{BAD}refused{BAD:#}: {}", refusal.error)?;
-    writeln!(out, "\nNothing of it was run. Loading it in Python would:")?;
+    writeln!(out, "\nNothing was executed. Loading the file in Python would:")?;
     render_findings(out, &refusal.scan)?;
     render_own_classes(out, refusal)?;
     writeln!(out, "\n{BAD}INVALID{BAD:#}")
@@ -205,7 +205,8 @@ fn render_own_classes(out: &mut dyn Write, refusal: &Refusal) -> io::Result<()> 
         names.iter().map(|name| format!("--pickle-class {}", Escaped::short(name))).collect();
     writeln!(
         out,
-        "\nIf these are the model's own classes, their parameters can be read without them:"
+        "\nIf these are the model's own classes, their parameters can be read without executing \
+         code:"
     )?;
     writeln!(out, "  {}", options.join(" "))
 }

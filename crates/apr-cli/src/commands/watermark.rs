@@ -50,9 +50,8 @@ fn embed(args: &EmbedArgs, context: &Context) -> Outcome {
     let target = Output::layout(format, Some(&args.output));
     let model = open_for(format, &args.model, context)?;
     if is_in_gguf_layout(&*model.reader) {
-        let message = "llama.cpp's files have rows in another order and weights that are mostly \
-            quantized; mark the model that they were made of. `apr watermark detect` finds its \
-            mark in them";
+        let message = "GGUF files can't be marked: mark the model before it is converted; `apr \
+                       watermark detect` finds its mark in them";
         return Err(Failure::Usage(message.to_owned()));
     }
 
@@ -124,9 +123,7 @@ fn plain_layout<'a>(reader: &'a dyn CheckpointReader, context: &Context) -> Outc
         Ok(restored) => Ok(restored.view),
         Err(error) => {
             let message = error.message();
-            context
-                .printer
-                .warn(&format!("weights are looked at as llama.cpp lays them out: {message}"));
+            context.printer.warn(&format!("weights are compared in llama.cpp's layout: {message}"));
             Ok(View::new(reader))
         }
     }
@@ -135,7 +132,7 @@ fn plain_layout<'a>(reader: &'a dyn CheckpointReader, context: &Context) -> Outc
 /// The secret in the file of `--key`.
 fn read_key(context: &Context) -> Outcome<MarkKey> {
     let Some(path) = &context.key else {
-        return Err(Failure::Usage("name the file with the secret: --key FILE".to_owned()));
+        return Err(Failure::Usage("missing secret: pass --key FILE".to_owned()));
     };
     let mut secret = Vec::new();
     let read =
@@ -171,14 +168,13 @@ fn render_mark(out: &mut dyn Write, report: &MarkReport<'_>, output: &Path) -> i
     )?;
     writeln!(
         out,
-        "Strength: each moved by {:.2} % of its tensor's deviation; all together by {:.2} % of \
-         their norm",
+        "Strength: {:.2} % of the standard deviation per weight, {:.2} % of the norm in total",
         100.0 * strength,
         100.0 * relative_change
     )?;
     writeln!(
         out,
-        "{DIM}stands out by {expected_z:.0} deviations; {} written{DIM:#}",
+        "{DIM}expected z-score {expected_z:.0}; {} written{DIM:#}",
         human::bytes(report.bytes_out)
     )
 }
@@ -192,7 +188,7 @@ fn render_find(out: &mut dyn Write, report: &DetectReport, verbose: bool) -> io:
         }
         (true, None, None) => writeln!(
             out,
-            "{GOOD}FOUND{GOOD:#}: a mark of this key whose id can't be read any more"
+            "{GOOD}FOUND{GOOD:#}: a mark of this key, with an id that can't be read any more"
         )?,
         (true, _, Some(asked)) => {
             writeln!(out, "{GOOD}FOUND{GOOD:#}: {BOLD}{}{BOLD:#}", Escaped(asked))?;
@@ -214,13 +210,13 @@ fn render_find(out: &mut dyn Write, report: &DetectReport, verbose: bool) -> io:
     // Without an id the best of all frames is reported, which is well above zero where there is
     // nothing.
     let best = if asked.is_none() { "Best correlation" } else { "Correlation" };
-    writeln!(out, "{best}: {z:.1} deviations; that a key leads to as much by chance: {chance}")?;
+    writeln!(out, "{best}: z-score {z:.1}; probability by chance: {chance}")?;
     let looked_at =
         format!("{} weights of {}", grouped(*weights), counted(*tensors as u64, "tensor"));
     match detected {
         true => writeln!(
             out,
-            "{DIM}{looked_at}; moved by {:.2} % of their deviation{DIM:#}",
+            "{DIM}{looked_at}; strength {:.2} % of the standard deviation{DIM:#}",
             100.0 * strength
         )?,
         false => writeln!(out, "{DIM}{looked_at}{DIM:#}")?,

@@ -56,9 +56,8 @@ fn with_scheme(
         ("--calibration", options.calibration.is_some()),
     ];
     let idle = given.iter().find(|(_, given)| *given && scheme.kind() != SchemeKind::Blocks);
-    let warning = |(option, _): &(&str, bool)| {
-        format!("{option} changed nothing: it weighs errors in blocks, and {scheme} has none")
-    };
+    let warning =
+        |(option, _): &(&str, bool)| format!("{option} changed nothing: {scheme} has no blocks");
     Ok(Weights {
         quantize: Some(quantize),
         warnings: idle.map(warning).into_iter().collect(),
@@ -93,7 +92,7 @@ fn check_idle(options: &QuantizeOptions) -> Outcome {
     ];
     match given.iter().find(|(_, given)| *given) {
         Some((option, _)) => Err(Failure::Usage(format!(
-            "{option} is about quantizing; --quantize TYPE asks for that"
+            "{option} applies to quantization only: pass --quantize TYPE"
         ))),
         None => Ok(()),
     }

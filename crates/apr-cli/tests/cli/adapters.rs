@@ -25,12 +25,15 @@ fn an_adapter_is_told_by_its_folder_its_file_and_what_is_made_of_it() {
     let sandbox = adapter();
     sandbox.apr("import a -o a/m.apr").ok().says(&[
         TOLD,
-        "names as they are",
+        "names unchanged",
         "2 tensors without NaN",
     ]);
     for model in ["a", "a/adapter_model.safetensors", "a/m.apr"] {
         sandbox.apr(&format!("inspect {model}")).ok().says(&["adapter\n", TOLD]);
-        sandbox.apr(&format!("explain {model}")).ok().says(&[TOLD, "alone it computes nothing"]);
+        sandbox
+            .apr(&format!("explain {model}"))
+            .ok()
+            .says(&[TOLD, "It contains low-rank updates for the weights of a base model, and"]);
         let report = sandbox.apr(&format!("inspect {model} --json")).ok().json();
         let adapter = &report["adapter"];
         assert_eq!(
@@ -47,16 +50,18 @@ fn an_adapter_is_told_by_its_folder_its_file_and_what_is_made_of_it() {
             .says(&["1 pair of a LoRA adapter", "\nVALID"]);
         assert!(!run.to_string().contains("zero"), "{run}");
     }
-    sandbox.apr("convert a -o a.gguf").fails(4, &["E001", "this is an adapter"]);
+    sandbox
+        .apr("convert a -o a.gguf")
+        .fails(4, &["E001", "adapters can't be exported to GGUF, only complete models"]);
 }
 
 #[test]
 fn an_adapter_whose_halves_do_not_fit_is_not_valid() {
     let sandbox = adapter().with("a/adapter_config.json", CONFIG.replace("\"r\": 2", "\"r\": 8"));
-    sandbox.apr("validate a").fails(5, &[FIRST, "its rank is 2, the configuration says 8"]);
+    sandbox.apr("validate a").fails(5, &[FIRST, "rank 2, but the configuration states 8"]);
     let first = f32s(&[0.5; 8]);
     sandbox.write("a/adapter_model.safetensors", safetensors(&[(FIRST, "F32", &[2, 4], first)]));
-    sandbox.apr("validate a").fails(5, &["its other half is missing"]);
+    sandbox.apr("validate a").fails(5, &["the other matrix of the pair is missing"]);
 }
 
 #[test]
@@ -69,9 +74,10 @@ fn the_configuration_of_the_base_model_does_not_make_an_adapter_one() {
 #[test]
 fn an_adapter_that_does_not_say_what_it_is_for_is_remarked_on() {
     let sandbox = adapter().with("a/adapter_config.json", r#"{"peft_type": "LORA", "r": 2}"#);
-    sandbox
-        .apr("lint a")
-        .ok()
-        .says(&["does not say which model it is for", "does not say its alpha"]);
+    sandbox.apr("lint a").ok().says(&[
+        "missing base model of the adapter (base_model_name_or_path in \
+                 adapter_config.json)",
+        "missing alpha of the adapter (lora_alpha)",
+    ]);
     sandbox.apr("inspect a").ok().says(&["LoRA adapter: rank 2, on q_proj"]);
 }

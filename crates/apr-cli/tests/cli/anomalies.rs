@@ -115,7 +115,7 @@ fn qa_46_words_in_silence_are_found() {
     let report = report(&sandbox, &line);
     assert_eq!(of_kind(&report, "words_in_silence").len(), 1, "{report}");
     let warning = report["warnings"][0].as_str().expect("a warning");
-    assert!(warning.contains("the sound is silent"), "{warning}");
+    assert!(warning.contains("the audio is silent"), "{warning}");
 
     sandbox.write("noise.wav", sound(|at| scrambled(at).to_le_bytes()[0].into()));
     let line = line.replace("silence.wav", "noise.wav");

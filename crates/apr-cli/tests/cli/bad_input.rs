@@ -38,7 +38,7 @@ fn a_pipe_on_disk_is_refused_and_not_waited_for() {
     }
     sandbox.apr("debug --hex m.apr").fails(1, &["E007"]);
     sandbox.apr("debug --strings m.apr").fails(1, &["E007"]);
-    sandbox.apr("inspect folder").fails(4, &["E001", "folder", "no weights"]);
+    sandbox.apr("inspect folder").fails(4, &["E001", "folder", "no supported weights"]);
     sandbox.apr("inspect /dev/null").fails(1, &["E007", "a pipe or a device"]);
 }
 
@@ -46,7 +46,10 @@ fn a_pipe_on_disk_is_refused_and_not_waited_for() {
 fn a_folder_without_weights_says_what_it_holds() {
     let sandbox = Sandbox::new().with("folder/config.json", "{}").with("folder/model.h5", "");
     let run = sandbox.apr("inspect folder");
-    run.fails(4, &["E001", "folder", "no weights that apr reads", "it holds model.h5"]);
+    run.fails(
+        4,
+        &["E001", "folder", "the folder has no supported weights file", "it has model.h5"],
+    );
     sandbox.write("two/a.safetensors", small_safetensors());
     sandbox.write("two/b.safetensors", small_safetensors());
     sandbox.apr("inspect two").fails(4, &["E001", "name one of a.safetensors, b.safetensors"]);
@@ -89,7 +92,7 @@ fn an_empty_file_is_refused_as_such() {
 #[test]
 fn files_of_other_formats_are_named() {
     let cases: [(&[u8], &str); 2] = [
-        (b"\x1c\0\0\0TFL3\0\0\0\0\0\0\0\0\0\0\0\0", "which this version of apr does not read"),
+        (b"\x1c\0\0\0TFL3\0\0\0\0\0\0\0\0\0\0\0\0", "is recognised, not supported"),
         (b"\x89HDF\r\n\x1a\n\0\0\0\0\0\0\0\0", "HDF5"),
     ];
     for (bytes, what) in cases {
@@ -267,10 +270,9 @@ fn messages_about_files_and_prefixes_are_whole_sentences() {
         .with("unknown.bin", b"\x07\x00\x00\x00 nothing that anybody knows")
         .with("m.safetensors", small_safetensors())
         .with("flat.safetensors", safetensors(&[("weight", "F32", &[1], f32s(&[1.0]))]));
-    sandbox.apr("inspect unknown.bin").fails(
-        4,
-        &["not a model format that apr knows: neither a PyTorch checkpoint nor a file of GGML"],
-    );
+    sandbox
+        .apr("inspect unknown.bin")
+        .fails(4, &["unknown model format: neither a PyTorch checkpoint nor a file of GGML"]);
     // The start of a Parakeet file, as whisper.cpp's converter writes it.
     let mut head = vec![
         0x6767_6d6c_u32,
@@ -302,8 +304,8 @@ fn messages_about_files_and_prefixes_are_whole_sentences() {
     let run = sandbox.apr("convert m.safetensors -o x.apr --prefix model.");
     run.fails(
         4,
-        &["no tensor's name starts with the prefix 'model.'; the names start with layers."],
+        &["no tensor's name starts with the prefix 'model.'; prefixes in the file: layers."],
     );
     let run = sandbox.apr("convert flat.safetensors -o x.apr --prefix model.");
-    run.fails(4, &["the prefix 'model.'; no name has a part in front that ends with a dot"]);
+    run.fails(4, &["the prefix 'model.'; no name has a prefix that ends with a dot"]);
 }

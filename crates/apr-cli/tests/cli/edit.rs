@@ -91,15 +91,24 @@ fn tensors_leave_the_only_copy_of_a_model_only_by_force() {
 #[test]
 fn an_edit_that_changes_nothing_writes_nothing_and_says_so() {
     let sandbox = workshop();
-    sandbox.apr("edit plain.apr").fails(2, &["no change is asked for", "--set", "--chat-template"]);
-    sandbox.apr("edit plain.apr -o copy.apr").fails(2, &["no change is asked for"]);
+    sandbox.apr("edit plain.apr").fails(
+        2,
+        &[
+            "no change requested: pass --set, --unset, --rename, --drop or",
+            "--set",
+            "--chat-template",
+        ],
+    );
+    sandbox
+        .apr("edit plain.apr -o copy.apr")
+        .fails(2, &["no change requested: pass --set, --unset, --rename, --drop or"]);
     sandbox.apr("edit plain.apr --set note=1").clean().says(&["changed in place"]);
     sandbox.apr("sign plain.apr --key signer").ok();
     let before = sandbox.read("plain.apr");
     sandbox
         .apr("edit plain.apr --set note=1")
         .clean()
-        .says(&["plain.apr: unchanged: it is so already"]);
+        .says(&["plain.apr: unchanged: already up to date"]);
     let report = sandbox.apr("edit plain.apr --set note=1 --json").clean().json();
     assert_eq!(
         (&report["changed"], &report["written"], &report["in_place"]),

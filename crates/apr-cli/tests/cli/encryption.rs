@@ -148,15 +148,23 @@ fn what_is_encrypted_is_not_encrypted_again_and_what_is_not_is_not_decrypted() {
     sandbox.apr("encrypt plain.apr -o sealed.apr --recipient owner.pub").clean();
     for keys in ["", "--key owner"] {
         let run = sandbox.apr(&format!("encrypt sealed.apr -o x.apr --recipient other.pub {keys}"));
-        run.fails(1, &["encrypted already", "apr decrypt"]);
+        run.fails(
+            1,
+            &[
+                "the model is already encrypted; `apr decrypt` it first to change keys",
+                "apr decrypt",
+            ],
+        );
     }
     sandbox.apr("decrypt plain.apr -o x.apr").fails(4, &["E001", "plain.apr", "not encrypted"]);
     sandbox.apr("decrypt m.safetensors -o x.apr").fails(4, &["E001", "m.safetensors"]);
     sandbox
         .apr("encrypt plain.apr -o x.apr --recipient signer.pub")
-        .fails(4, &["signer.pub", "signatures"]);
+        .fails(4, &["signer.pub", "signing key"]);
     sandbox.apr("encrypt plain.apr -o x.apr --recipient owner").fails(4, &["owner", "private key"]);
-    sandbox.apr("encrypt plain.apr -o x.apr").fails(2, &["a password is needed"]);
+    sandbox
+        .apr("encrypt plain.apr -o x.apr")
+        .fails(2, &["missing password: pass --password-file FILE or set APR_PASSWORD"]);
     sandbox.apr("convert plain.apr -o x.apr --encrypt-metadata").fails(2, &["--encrypt-metadata"]);
     assert!(!sandbox.path("x.apr").exists());
     // An existing file stays what it is.
@@ -223,7 +231,7 @@ fn secrets_are_in_no_report_and_private_keys_are_their_owners_alone() {
 #[test]
 fn keys_are_replaced_only_when_asked() {
     let sandbox = workshop();
-    sandbox.apr("keygen -o -").fails(2, &["files"]);
+    sandbox.apr("keygen -o -").fails(2, &["a file"]);
     let (private, public) = (sandbox.read("signer"), sandbox.read("signer.pub"));
     sandbox.apr("keygen -o signer").fails(1, &["E007", "signer", "exists"]);
     // The public file alone is in the way, too.
@@ -268,11 +276,15 @@ fn a_password_may_come_through_a_pipe() {
     }
     sandbox
         .shell(r#""$APR" decrypt sealed.apr -o x.apr --password-file - < /dev/null"#)
-        .fails(2, &["no password"]);
+        .fails(2, &["the first line is empty"]);
     let endless = r#"tr '\0' a < /dev/zero | "$APR" decrypt sealed.apr -o x.apr --password-file -"#;
     sandbox.shell(endless).fails(4, &["too long"]);
     let endless = r#"tr '\0' a < /dev/zero | "$APR" decrypt sealed.apr -o x.apr --key /dev/stdin"#;
-    sandbox.shell(endless).fails(4, &["holds no key"]);
+    sandbox.shell(endless).fails(
+        4,
+        &["the model is encrypted, and --key is not a key of `apr \
+                                       keygen --for encryption"],
+    );
     assert!(!sandbox.path("x.apr").exists());
 }
 
@@ -294,7 +306,7 @@ fn a_password_file_locks_what_is_encrypted_for_recipients_too() {
         .ok();
     run.says(&[
         "warning: --password-file changed nothing",
-        "only recipients can open the output",
+        "only recipients can decrypt the output; add --encrypt to use the password too",
         "--encrypt",
     ]);
     let run = sandbox.apr("convert plain.apr -o b.apr --password-file password").ok();
@@ -313,7 +325,7 @@ fn reading_an_encrypted_model_needs_a_key_only_for_its_weights() {
     sandbox
         .apr("validate sealed.apr")
         .ok()
-        .says(&["pass  Tensor digests", "the tensors are encrypted, and no key"]);
+        .says(&["pass  Tensor digests", "the tensors are encrypted: no key given"]);
     sandbox.apr("lint sealed.apr").ok();
     for line in [
         "diff sealed.apr plain.apr",

@@ -30,7 +30,7 @@ fn an_export_gives_back_the_bytes_that_were_imported() {
         // As a file, it is the same weights; companions have no place there.
         for line in ["export m.apr -o back.safetensors -f", "convert m.apr -o back.safetensors -f"]
         {
-            sandbox.apr(line).ok().says(&["not kept: README.md, config.json"]);
+            sandbox.apr(line).ok().says(&["lost: README.md, config.json"]);
             assert_eq!(sandbox.read("back.safetensors"), model.safetensors(), "{family}: {line}");
         }
     }
@@ -123,7 +123,7 @@ fn names_alone_tell_olmo_and_cohere_from_gemma_and_llama() {
         sandbox
             .apr("import m.safetensors -o m.apr")
             .ok()
-            .says(&[&format!("{title} family (by its names)")]);
+            .says(&[&format!("{title} family (guessed from tensor names)")]);
     }
 }
 
@@ -131,7 +131,7 @@ fn names_alone_tell_olmo_and_cohere_from_gemma_and_llama() {
 fn an_import_of_an_import_is_the_same_model() {
     let sandbox = TinyModel::new("llama").sandbox();
     sandbox.apr("import m -o a.apr").clean();
-    sandbox.apr("import a.apr -o b.apr").clean().says(&["LLaMA family, names as they are"]);
+    sandbox.apr("import a.apr -o b.apr").clean().says(&["LLaMA family, names unchanged"]);
     sandbox.apr("convert a.apr -o c.apr").clean();
     for again in ["b.apr", "c.apr"] {
         assert_eq!(names(&sandbox, again), names(&sandbox, "a.apr"));

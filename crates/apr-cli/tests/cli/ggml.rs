@@ -71,7 +71,7 @@ fn qa_95_a_legacy_ggml_file_is_known_by_its_hyperparameters_or_by_what_the_user_
     sandbox.apr("diff m.bin m.apr --exit-code").ok().says(&["SAME: 12 of 12"]);
     sandbox
         .apr("import m.bin -o x.apr --arch bert")
-        .fails(5, &["the tensors do not fit the BERT family", "nothing was written"]);
+        .fails(5, &["the tensors do not match the BERT family", "nothing was written"]);
     sandbox.write("cut.bin", &legacy()[..300]);
     sandbox.apr("inspect cut.bin").fails(4, &["cut.bin"]);
 }

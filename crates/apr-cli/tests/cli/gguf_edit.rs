@@ -117,7 +117,7 @@ fn a_request_that_makes_no_sense_changes_nothing() {
     let sandbox = sandbox();
     let before = sandbox.read("m.gguf");
     let requests = [
-        ("", "no change is asked for"),
+        ("", "no change requested: pass --set, --unset, --rename, --drop or --chat-template"),
         ("--set llama.block_count=many", "of type u32"),
         ("--set general.alignment=64", "describes the file itself"),
         ("--unset split.count", "describes the file itself"),
@@ -182,10 +182,10 @@ fn parts_join_to_the_very_file_they_were_cut_from() {
     for part in ["cut-00001-of-00002.gguf", "cut-00002-of-00002.gguf"] {
         sandbox.apr(&format!("join {part} -o joined.gguf -f")).ok().says(&["4 tensors"]);
         assert_eq!(sandbox.read("joined.gguf"), sandbox.read("m.gguf"));
-        sandbox.apr(&format!("join {part} -o {part} -f")).fails(2, &["one of the parts"]);
+        sandbox.apr(&format!("join {part} -o {part} -f")).fails(2, &["is one of the splits"]);
         sandbox
             .apr(&format!("edit {part} --set general.name=x"))
-            .fails(1, &["of 2 parts", "apr join"]);
+            .fails(1, &["one of 2 splits", "apr join"]);
     }
     let counts = ["split.no", "split.count", "split.tensors.count"].map(|key| {
         let report = sandbox.apr("debug cut-00002-of-00002.gguf --strings").ok().text();
@@ -199,7 +199,7 @@ fn parts_join_to_the_very_file_they_were_cut_from() {
         .says(&["in 4 files"]);
     sandbox.apr("join small-00003-of-00004.gguf -o joined.gguf -f").ok();
     assert_eq!(sandbox.read("joined.gguf"), sandbox.read("m.gguf"));
-    sandbox.apr("join m.gguf -o k.gguf").fails(2, &["not a part"]);
+    sandbox.apr("join m.gguf -o k.gguf").fails(2, &["not a GGUF split"]);
     sandbox.apr("join small-00003-of-00004.gguf -o k.apr").fails(2, &["apr convert"]);
     sandbox.apr("shard m.gguf --size 1GB -o one.gguf").ok();
     assert_eq!(sandbox.read("one.gguf"), sandbox.read("m.gguf"));

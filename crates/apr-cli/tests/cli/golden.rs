@@ -80,8 +80,8 @@ fn rich() -> Apr2Builder {
         "architecture": { "hidden_size": 3, "vocab_size": 4 },
         "license": "mit",
         "vocab": ["<s>", "</s>", "a", "\u{1b}[31mred"],
-        "description": "a model made by hand, with a description that is longer than a line of a \
-                        report has room for",
+        "description": "a model made by hand, with a description that is longer than a line of \
+                        a report has room for",
         "files": { "config.json": "{}" },
     });
     sound().metadata(metadata.to_string())

@@ -20,11 +20,9 @@ fn a_tree_folds_layers_and_a_picture_shows_them_once() {
         "layers.1.attn.q_proj.weight",
         "std",
     ]);
-    sandbox
-        .apr(&line("--node attention/querie"))
-        .fails(1, &["there is no node", "attention/query"]);
+    sandbox.apr(&line("--node attention/querie")).fails(1, &["no node", "attention/query"]);
     for typed in ["layers.1/attention/querie", "layer.1/attention/query"] {
-        let expected = ["there is no node", "similar names:\n  layers.1/attention/query\n"];
+        let expected = ["no node", "similar names:\n  layers.1/attention/query\n"];
         sandbox.apr(&line(&format!("--node {typed}"))).fails(1, &expected);
     }
 }

@@ -198,7 +198,7 @@ fn a_part_that_is_done_is_skipped_and_one_whose_file_is_wrong_is_done_again() {
     sandbox.apr("plan --parts 3 -o plan.json convert m.safetensors -o out.apr").ok();
     sandbox.apr("finish plan.json").fails(5, &["3 parts of 3", "apr run-part plan.json 2"]);
     run_parts(&sandbox, "");
-    sandbox.apr("run-part plan.json 1").ok().says(&["done already; skipped"]);
+    sandbox.apr("run-part plan.json 1").ok().says(&["already finished; skipped"]);
     let skipped = sandbox.apr("run-part plan.json 1 --json").ok().json();
     assert_eq!(
         (&skipped["skipped"], &skipped["part"], &skipped["of"]),
@@ -261,16 +261,23 @@ fn an_input_that_changed_is_refused_and_named() {
     let before = sandbox.files();
     // A value of the last tensor: seen by the part that reads it, and by no other.
     sandbox.write("m.safetensors", with(good.len() - 4));
-    sandbox
-        .apr("run-part plan.json 2")
-        .fails(5, &["E004", "m.safetensors", "layers.7.weight", "the plan was made of"]);
+    sandbox.apr("run-part plan.json 2").fails(
+        5,
+        &[
+            "E004",
+            "m.safetensors",
+            "layers.7.weight",
+            "its digest differs from the plan's; make a new plan",
+        ],
+    );
     assert_eq!(sandbox.files(), before);
     // The header.
     let at = good.windows(9).position(|bytes| bytes == b"head.bias").expect("a name");
     sandbox.write("m.safetensors", with(at));
-    sandbox
-        .apr("run-part plan.json 0")
-        .fails(5, &["E004", "m.safetensors", "names, shapes and places"]);
+    sandbox.apr("run-part plan.json 0").fails(
+        5,
+        &["E004", "m.safetensors", "metadata, or names, shapes or offsets of tensors, changed"],
+    );
     sandbox.write("m.safetensors", small_safetensors());
     sandbox.apr("run-part plan.json 0").fails(5, &["E004", "m.safetensors", "its length changed"]);
     sandbox.write("m.safetensors", &good);
@@ -291,7 +298,7 @@ fn an_input_that_changed_is_refused_and_named() {
         .apr("plan --no-digests --parts 3 -o quick.json convert m.safetensors -o quick.apr")
         .ok();
     sandbox.write("m.safetensors", with(good.len() - 4));
-    sandbox.apr("run-part quick.json 0").fails(5, &["E004", "m.safetensors", "it was written to"]);
+    sandbox.apr("run-part quick.json 0").fails(5, &["E004", "m.safetensors", "it was modified"]);
 }
 
 /// A legacy importance matrix that says nothing of these tensors.
@@ -488,14 +495,18 @@ fn a_part_of_a_large_remote_model_leaves_the_rest_where_it_is() {
 fn what_can_not_be_done_in_parts_is_refused_with_a_reason() {
     let sandbox = model().with("plan.json", "{}");
     let plan = |job: &str| sandbox.apr(&format!("plan --parts 2 -o new.json {job}"));
-    plan("inspect m.safetensors").fails(2, &["'inspect' is not done in parts", "convert"]);
+    plan("inspect m.safetensors")
+        .fails(2, &["inspect' can't be split into parts; supported", "convert"]);
     plan("convert m.safetensors -o out.gguf").fails(2, &["parts are shards of an .apr model"]);
-    plan("convert m.safetensors -o -").fails(2, &["instead of a stream"]);
-    plan("convert - -o out.apr").fails(2, &["instead of a stream"]);
+    plan("convert m.safetensors -o -")
+        .fails(2, &["a job in parts reads and writes files, not streams"]);
+    plan("convert - -o out.apr").fails(2, &["a job in parts reads and writes files, not streams"]);
     plan("convert m.safetensors -o /elsewhere/out.apr").fails(2, &["below the folder of the plan"]);
-    plan("convert m.safetensors -o out.apr --threads 2").fails(2, &["--threads is about a run"]);
+    plan("convert m.safetensors -o out.apr --threads 2")
+        .fails(2, &["--threads is an option of the run, not of the job: pass it to"]);
     plan("convert m.safetensors -o out.apr --sign key").fails(2, &["`apr sign`"]);
-    plan("convert m.safetensors -o out.apr --parts 2").fails(2, &["stand before the job"]);
+    plan("convert m.safetensors -o out.apr --parts 2")
+        .fails(2, &["options of `apr plan` come before the job"]);
     plan("convert m.safetensors -o out.apr --dry-run").fails(2, &["writes nothing but the plan"]);
     plan("convert gone.safetensors -o out.apr").fails(3, &["gone.safetensors"]);
     sandbox.write("out-00001-of-00002.apr", "mine");
@@ -525,7 +536,7 @@ fn a_plan_that_is_not_sound_is_refused_and_nothing_outside_its_folder_is_touched
     let sandbox = model();
     sandbox.apr("plan --parts 3 -o in/plan.json convert m.safetensors -o in/out.apr").ok();
     let text = String::from_utf8(sandbox.read("in/plan.json")).expect("UTF-8");
-    sandbox.apr("run-part in/plan.json 3").fails(2, &["there is no part 3", "from 0 to 2"]);
+    sandbox.apr("run-part in/plan.json 3").fails(2, &["no part 3: the plan has", "from 0 to 2"]);
     sandbox.apr("run-part in/plan.json -1").fails(2, &[]);
     let changed = |from: &str, to: &str| {
         assert!(text.contains(from), "{from}");
@@ -576,7 +587,7 @@ fn links_out_of_the_folder_of_a_plan_are_not_followed() {
     let plan = sandbox.read("job/plan.json");
     let plan: Value = serde_json::from_slice(&plan).expect("JSON");
     let shard = plan["parts"][0]["file"].as_str().expect("a name");
-    let refused = ["E007", "a link leads out of the folder of the plan"];
+    let refused = ["E007", "a link leads out of the plan's folder, and parts write only below it"];
 
     for (link, target) in [
         (format!("job/{shard}"), "../precious"),

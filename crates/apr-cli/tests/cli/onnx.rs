@@ -39,7 +39,11 @@ fn a_configuration_is_given_to_a_model_that_has_none() {
     let sandbox = Sandbox::new();
     let (model, config) =
         (format!("{}/script.onnx", exports()), format!("{}/hf/config.json", exports()));
-    let lacks = ["no configuration", "--config FILE"];
+    let lacks = [
+        "missing configuration, which llama.cpp needs (heads, epsilon, rotary base): \
+                  pass the config.json of this",
+        "--config FILE",
+    ];
     sandbox.apr(&format!("convert {model} -o model.gguf")).fails(4, &lacks);
     let lacks = ["no config.json", "--config FILE"];
     sandbox.apr(&format!("convert {model} --format safetensors -o bare")).ok().says(&lacks);
@@ -60,7 +64,7 @@ fn a_configuration_is_given_to_a_model_that_has_none() {
     let odd = format!("import {model} --config none.json -o odd.apr");
     sandbox.apr(&odd).fails(4, &["none.json"]);
     let own = format!("inspect {}/hf --config none.json", exports());
-    sandbox.apr(&own).ok().says(&["--config is not used"]);
+    sandbox.apr(&own).ok().says(&["--config changed nothing: the model has its own config.json"]);
 }
 
 #[test]
@@ -118,7 +122,7 @@ fn a_graph_is_shown_as_the_file_has_it_through_apr_too() {
     let original = format!("{}/dynamo.onnx", exports());
     sandbox.apr(&format!("import {original} -o model.apr --relaxed")).ok();
     for model in [original.as_str(), "model.apr"] {
-        sandbox.apr(&format!("graph {model}")).ok().says(&["as its file says"]);
+        sandbox.apr(&format!("graph {model}")).ok().says(&["from its file"]);
     }
 }
 

@@ -131,7 +131,7 @@ fn weights_that_are_inputs_get_another_precision_in_a_valid_file() {
         let path = format!("{precision}.onnx");
         let line = format!("convert {original} -o {path} --precision {precision} --relaxed");
         let run = sandbox.apr(&line).ok();
-        let raised = format!("operators of version {opset} instead of 7");
+        let raised = format!("opset {opset} instead of 7");
         assert_eq!(run.to_string().contains(&raised), opset > 7, "{run}");
         let report = sandbox.apr(&format!("graph {path} --json")).ok().json();
         let inputs = report["parts"][0]["inputs"].as_array().expect("a list");

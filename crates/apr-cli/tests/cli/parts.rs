@@ -17,16 +17,16 @@ fn a_shard_alone_is_told_with_what_names_the_whole() {
         format!("validate {shard}"),
     ];
     for line in &lines {
-        let lacks = "shard 1 of 4 alone; the folder lacks model.safetensors.index.json";
+        let lacks = "only shard 1 of 4; the folder has no model.safetensors.index.json";
         let run = sandbox.apr(line).ok().says(&[lacks]);
-        assert_eq!(run.to_string().matches("alone").count(), 1, "{run}");
+        assert_eq!(run.to_string().matches("only shard").count(), 1, "{run}");
     }
     sandbox.write("m/model.safetensors.index.json", "{}");
     for line in &lines {
         sandbox
             .apr(line)
             .ok()
-            .says(&["shard 1 of 4 alone; model.safetensors.index.json names the whole model"]);
+            .says(&["only shard 1 of 4; model.safetensors.index.json stands for the model"]);
     }
 }
 
@@ -35,18 +35,20 @@ fn a_part_of_a_model_converts_with_a_warning_and_does_not_import() {
     let missing = "model.layers.1.mlp.up_proj.weight";
     let part = TinyModel::new("llama").without(missing).without("model.norm.weight");
     let sandbox = part.sandbox();
-    let told = ["this is a part of a model: it lacks 2 tensors of the family", missing];
-    sandbox.apr("import m -o m.apr").fails(5, &[missing, "it is missing"]);
+    let told = ["incomplete model: 2 tensors", missing];
+    sandbox
+        .apr("import m -o m.apr")
+        .fails(5, &[missing, "missing tensor of this family and configuration"]);
     sandbox.apr("convert m -o m.apr").ok().says(&told);
     // Without the configuration, a norm after the last layer may not belong to the model.
-    let told = ["this is a part of a model: it lacks 1 tensor of the family", missing];
+    let told = ["incomplete model: 1 tensor", missing];
     sandbox.apr("convert m/model.safetensors -o m.safetensors").ok().says(&told);
     // llama.cpp can't do with less.
     sandbox.apr("convert m -o m.gguf").fails(5, &[missing]);
     // What is there is judged as ever.
     let gamma = "model.layers.0.input_layernorm.weight";
     part.clone().resized(gamma, &[31]).write(&sandbox, "shape");
-    sandbox.apr("convert shape -o x.apr").fails(5, &[gamma, "its shape is [31]"]);
+    sandbox.apr("convert shape -o x.apr").fails(5, &[gamma, "found [31]"]);
     part.map(gamma, |value| value + 20.0).write(&sandbox, "value");
     sandbox.apr("convert value -o x.apr").fails(5, &[gamma, "the mean of this norm weight"]);
 }
@@ -60,7 +62,7 @@ fn a_gguf_file_of_an_unknown_architecture_leaves_under_its_own_names() {
         .entry(GgufEntry::new("blk.0.odd.weight", 0, &[2, 2], &weights))
         .build();
     let sandbox = Sandbox::new().with("s.gguf", file);
-    let unknown = "'strange', which is not an architecture that apr knows";
+    let unknown = "unknown architecture 'strange";
     sandbox.apr("convert s.gguf -o s.safetensors").fails(5, &[unknown]);
     let notice = "tensors keep GGUF's names and layout";
     sandbox.apr("convert s.gguf -o s.safetensors --relaxed").ok().says(&[notice, unknown]);
@@ -79,7 +81,10 @@ fn a_vocabulary_without_tensors_is_refused_for_that() {
         .build();
     let sandbox = Sandbox::new().with("v.gguf", vocabulary);
     for line in ["convert v.gguf -o v.safetensors", "export v.gguf -o v --format safetensors"] {
-        sandbox.apr(line).fails(4, &["E001", "it holds a vocabulary and no tensors"]);
+        sandbox.apr(line).fails(
+            4,
+            &["E001", "the file has a vocabulary and no tensors: there are no weights to"],
+        );
     }
 }
 

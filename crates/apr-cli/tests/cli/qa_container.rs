@@ -460,7 +460,7 @@ fn qa_42_a_tensor_that_claims_to_be_sparse_and_is_dense_warns() {
         let sandbox = Sandbox::new().with("m.apr", file);
         let run = sandbox.apr("lint m.apr");
         assert_eq!(
-            run.text().contains("layers.0.weight' is stored as a sparse one, but is dense"),
+            run.text().contains("tensor 'layers.0.weight' is stored as sparse, but is dense"),
             warns,
             "{run}"
         );

@@ -37,7 +37,7 @@ fn remarks(sandbox: &Sandbox, model: &str, topic: &str) -> Vec<(String, String)>
 fn qa_52_lint_warns_of_what_no_file_says() {
     let sandbox = TinyModel::new("llama").sandbox();
     sandbox.apr("import m -o m.apr").clean();
-    sandbox.apr("lint m.apr --strict").clean().says(&["nothing to remark"]);
+    sandbox.apr("lint m.apr --strict").clean().says(&["no findings"]);
 
     let bare = TinyModel::new("llama").sandbox();
     std::fs::remove_file(bare.path("m/README.md")).expect("it is there");
@@ -146,7 +146,7 @@ fn qa_66_a_name_that_is_almost_one_gets_the_names_like_it() {
             let run = sandbox.apr(&format!("{line} {name}"));
             run.fails(
                 1,
-                &[&format!("there is no tensor '{name}'"), "similar names", "encoder.conv1.weight"],
+                &[&format!("no tensor '{name}'"), "similar names", "encoder.conv1.weight"],
             );
         }
     }
@@ -156,9 +156,7 @@ fn qa_66_a_name_that_is_almost_one_gets_the_names_like_it() {
 fn qa_66_a_name_that_is_like_no_other_gets_the_least_unlike_ones() {
     let sandbox = TinyModel::new("whisper").sandbox();
     for line in ["explain m --tensor nonexistent", "explain --tensor nonexistent"] {
-        sandbox
-            .apr(line)
-            .fails(1, &["there is no tensor 'nonexistent'; similar names:", ".weight"]);
+        sandbox.apr(line).fails(1, &["no tensor 'nonexistent'; similar names:", ".weight"]);
     }
 }
 
@@ -222,7 +220,7 @@ fn qa_67_a_source_that_does_not_open_or_lacks_a_tensor_fails() {
     let name = "model.encoder.conv1.bias";
     let sandbox = TinyModel::new("whisper").without(name).sandbox();
     let run = sandbox.apr("convert m --analyze-source");
-    run.fails(5, &[&format!("[FAIL] {name}: it is missing"), "\nFAIL (1)"]);
+    run.fails(5, &[&format!("[FAIL] {name}: missing tensor"), "\nFAIL (1)"]);
     let mut cut = TinyModel::new("whisper").safetensors();
     cut.truncate(cut.len() - 1);
     sandbox.write("m/model.safetensors", cut);

@@ -97,7 +97,7 @@ fn qa_41_values_past_the_range_of_fp16_become_infinite_and_that_is_told() {
     let run = sandbox.apr("convert m.apr --precision fp16 -o h.safetensors").ok();
     run.says(&[
         "4 became infinite",
-        "not kept: large (4 values became infinite): they exceed the range of f16",
+        "lost: large (4 values became infinite): they exceed the range of f16",
     ]);
     let file = sandbox.read("h.safetensors");
     let halves: Vec<u16> = file[file.len() - 16..]

@@ -177,7 +177,7 @@ fn qa_71_every_section_of_the_configuration_has_its_effect() {
     );
     with("[validate]\nstrict = true\n", "validate m.apr").fails(5, &["1 bytes follow the footer"]);
     with("[validate]\nrequire_signature = true\n", "validate m.apr")
-        .fails(5, &["E006", "a signature is required"]);
+        .fails(5, &["E006", "missing signature, which is required"]);
 }
 
 #[test]

@@ -66,8 +66,8 @@ fn inputs_that_follow_from_the_tokens_need_not_be_given() {
         let alone = run("-i alone.json --json").ok().json();
         assert_eq!(whole["outputs"], alone["outputs"], "{model}");
         assert_eq!(alone["assumed"][0]["name"], "attention_mask", "{model}");
-        run("-i alone.json").ok().says(&["not given: position_ids, taken as positions from 0"]);
-        run("-i none.json").fails(2, &["not given: ", "input_ids"]);
+        run("-i alone.json").ok().says(&["default: position_ids = positions from 0"]);
+        run("-i none.json").fails(2, &["missing inputs: ", "input_ids"]);
     }
 }
 
@@ -118,7 +118,8 @@ fn what_does_not_fit_is_said_with_its_name() {
         2,
         &["input_ids, attention_mask, position_ids", "--input NAME=FILE", "--prompt TEXT"],
     );
-    run("-i input_ids=odd.json").fails(4, &["odd.json", "input_ids", "not as long"]);
+    run("-i input_ids=odd.json")
+        .fails(4, &["odd.json", "input_ids", "nested lists have different lengths"]);
     run("-i x.json").fails(2, &["no input 'nobody'"]);
     run("-i ids.json --want nothing").fails(1, &["no value 'nothing'"]);
     run("-i ids.json --max-memory 4KB").fails(1, &["E008", "node '"]);
@@ -147,10 +148,10 @@ fn any_value_within_the_blocks_is_shown_by_its_path() {
     assert_eq!(tokens["outputs"], json["outputs"]);
 
     let similar =
-        "there is no value 'layers.1/attention/share'; similar names:\n  layers.1/attention/shares";
+        "no value 'layers.1/attention/share'; similar names:\n  layers.1/attention/shares";
     let run = |rest: &str| sandbox.apr(&format!("run {FOLDER} --prompt 12 {rest}"));
     run("--want layers.1/attention/share").fails(1, &[similar]);
-    run("--want logits --chat").fails(2, &["--want reads it only"]);
+    run("--want logits --chat").fails(2, &["apply to text generation, which --want does not do"]);
     run("--want logits --max-tokens 3").fails(2, &["--max-tokens"]);
     run("--want logits --prompt 34").fails(2, &["one text at a time"]);
 }

@@ -71,7 +71,7 @@ fn families_of_llama_cpp_write_the_same_from_gguf() {
         } else {
             sandbox
                 .apr(&format!("convert {name} -o {name}.gguf"))
-                .says(&["llama.cpp has no models of the family"]);
+                .says(&["llama.cpp does not support the family"]);
             assert!(!sandbox.path(&format!("{name}.gguf")).exists(), "{name}");
         }
     }

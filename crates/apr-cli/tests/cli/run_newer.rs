@@ -61,6 +61,6 @@ fn a_model_of_states_goes_on_as_in_transformers() {
 fn gguf_says_why_it_holds_none_of_them() {
     let sandbox = Sandbox::new();
     let run = |kind: &str| sandbox.apr(&format!("convert {RUN}/tiny-{kind} -o m.gguf"));
-    run("mamba").fails(4, &["E003", "no GGUF file of Mamba is written: llama.cpp keeps"]);
-    run("resnet").fails(4, &["llama.cpp has no models of the family ResNet"]);
+    run("mamba").fails(4, &["E003", "Mamba can't be exported to GGUF: llama.cpp keeps"]);
+    run("resnet").fails(4, &["llama.cpp does not support the family ResNet"]);
 }

@@ -104,11 +104,11 @@ fn qa_49_a_text_beyond_the_context_is_said() {
     let long = "word ".repeat(40);
     sandbox
         .run(&["run", LLAMA, "--prompt", &long])
-        .fails(2, &["201 tokens", "context has 64", "--truncate"]);
+        .fails(2, &["201 tokens", "tokens long, beyond the model's context of 64", "--truncate"]);
     let cut = sandbox
         .run(&["run", LLAMA, "--prompt", &long, "--truncate", "--max-tokens", "1", "--json"])
         .ok();
-    assert!(cut.stderr.contains("138 of the text's 201 tokens"), "{}", cut.stderr);
+    assert!(cut.stderr.contains("truncated: the last 138 of 201"), "{}", cut.stderr);
     let full = sandbox.run(&[
         "run",
         LLAMA,
@@ -132,8 +132,8 @@ fn qa_49_a_text_beyond_the_context_is_said() {
 fn options_that_would_do_nothing_are_refused() {
     let sandbox = Sandbox::new();
     let run = |rest: &[&str]| sandbox.run(&[&["run", BERT, "--prompt", "a"], rest].concat());
-    run(&["--chat"]).fails(2, &["go on with texts"]);
-    run(&["--temperature", "1"]).fails(2, &["go on with texts"]);
+    run(&["--chat"]).fails(2, &["apply to text generation, and no text is given"]);
+    run(&["--temperature", "1"]).fails(2, &["apply to text generation, and no text is given"]);
     run(&["--language", "en"]).fails(2, &["Whisper"]);
     sandbox.run(&["run", LLAMA, "--prompt", "a", "--timestamps"]).fails(2, &["Whisper"]);
 }
@@ -145,7 +145,10 @@ fn a_model_without_a_tokenizer_says_what_to_do() {
     for file in ["tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"] {
         fs::remove_file(sandbox.path(&format!("bare/{file}"))).expect("a file");
     }
-    sandbox.apr("run bare --prompt x").fails(4, &["no tokenizer", "tokenizer.json", "--tokens"]);
+    sandbox.apr("run bare --prompt x").fails(
+        4,
+        &["missing tokenizer: put tokenizer.json beside the model", "tokenizer.json", "--tokens"],
+    );
     sandbox.write("bare/tokenizer.json", "{");
     sandbox.apr("run bare --prompt x").fails(4, &["tokenizer.json"]);
 }
@@ -154,7 +157,10 @@ fn a_model_without_a_tokenizer_says_what_to_do() {
 fn chats_go_through_the_models_template() {
     let sandbox = Sandbox::new();
     copy(&sandbox, LLAMA, "m");
-    sandbox.apr("run m --prompt hi --chat").fails(4, &["no chat template", "chat_template.jinja"]);
+    sandbox.apr("run m --prompt hi --chat").fails(
+        4,
+        &["missing chat template: put chat_template.jinja beside the model", "chat_template.jinja"],
+    );
     let template = "{{ bos_token }}{% for m in messages %}[{{ m.role }}]{{ m.content | trim }}{% \
         endfor %}[assistant]";
     sandbox.write("m/chat_template.jinja", template);
@@ -338,6 +344,8 @@ fn a_t5_answers_what_it_answers_in_transformers() {
     assert_eq!(report.ok().json()["text"], "mEsativerigm");
     // A text that the encoder does not take is said, and what is for sounds is no option here.
     let long = "a ".repeat(80);
-    sandbox.run(&["run", folder, "--prompt", &long]).fails(2, &["the model's context has 64"]);
+    sandbox
+        .run(&["run", folder, "--prompt", &long])
+        .fails(2, &["tokens long, beyond the model's context of 64"]);
     sandbox.apr(&format!("run {folder} --prompt a --timestamps")).fails(2, &["--timestamps"]);
 }

@@ -212,9 +212,14 @@ fn bytes_that_nobody_signed_are_e006_wherever_a_signature_is_checked() {
     let longer = [&file[..], b"more"].concat();
     for bytes in [flipped(&file, slack), flipped(&file, start + len), longer] {
         sandbox.write("dirty.apr", bytes);
-        sandbox
-            .apr("verify dirty.apr --front --trusted signer.pub")
-            .fails(5, &["E006", "nothing vouches"]);
+        sandbox.apr("verify dirty.apr --front --trusted signer.pub").fails(
+            5,
+            &[
+                "E006",
+                "and the signature does not cover these bytes; `apr convert` \
+                                 writes the model without them",
+            ],
+        );
         sandbox
             .apr("validate dirty.apr --signature --trusted signer.pub")
             .fails(5, &["E006", "INVALID"]);

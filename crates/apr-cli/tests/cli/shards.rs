@@ -118,8 +118,8 @@ fn a_folder_of_shards_opens_by_its_manifest() {
 fn a_shard_alone_opens_as_what_it_is() {
     let sandbox = sharded();
     sandbox.apr("tensors cut-00002-of-00003.apr").ok();
-    sandbox.apr("inspect cut-00002-of-00003.apr").ok().says(&["shard 2 of 3 alone", "manifest"]);
-    sandbox.apr("validate cut-00002-of-00003.apr").says(&["shard 2 of 3 alone"]);
+    sandbox.apr("inspect cut-00002-of-00003.apr").ok().says(&["shard 2 of 3 only", "manifest"]);
+    sandbox.apr("validate cut-00002-of-00003.apr").says(&["shard 2 of 3 only"]);
 }
 
 #[test]

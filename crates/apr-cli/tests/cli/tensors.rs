@@ -26,7 +26,7 @@ fn lists_fit_the_terminal_and_names_lose_their_middle() {
     for line in ["convert m.apr --dry-run --format safetensors", "inspect m.apr"] {
         let text = in_columns(&sandbox, "80", line).text();
         // Sentences below the list are left to the terminal to break.
-        let list = |line: &&str| !line.starts_with("  not kept:");
+        let list = |line: &&str| !line.starts_with("  lost:");
         assert!(text.lines().filter(list).all(|line| line.chars().count() <= 80), "{text}");
     }
     let text = in_columns(&sandbox, "40", "tensors m.apr").text();
@@ -118,7 +118,7 @@ fn values_are_those_of_the_ranges() {
         "0,2          8          9         10         11",
     ]);
     for (part, code, said) in [
-        ("cube[2]", 2, "'2' is no range of 2"),
+        ("cube[2]", 2, "2' is not a valid range of 2"),
         ("cube[0,0,0,0]", 2, "4 ranges"),
         ("cub", 1, "similar names"),
         ("cube[", 1, "no tensor"),
@@ -155,10 +155,7 @@ fn a_folder_of_several_models_is_not_taken_for_one() {
     sandbox.apr("convert dir/a.safetensors -o dir/c.pt").ok();
     for command in ["validate", "inspect", "lint", "import -o x.apr"] {
         let run = sandbox.apr(&format!("{command} dir"));
-        run.fails(
-            4,
-            &["E001", "the folder holds 3 models; name one of a.safetensors, b.apr, c.pt"],
-        );
+        run.fails(4, &["E001", "the folder has 3 models; name one of a.safetensors, b.apr, c.pt"]);
     }
     // A configuration says that they are one, for several programs.
     sandbox.write("dir/config.json", "{}");

@@ -83,7 +83,7 @@ fn programs_of_families_compute_what_transformers_computes() {
             let run = sandbox.apr(&script).ok();
             assert!(!run.to_string().contains("no program"), "{run}");
             let idle = way == "past" && ["clip", "wav2vec2_ctc", "swin", "dinov2"].contains(&case);
-            assert_eq!(run.to_string().contains("--with-past changes nothing"), idle, "{run}");
+            assert_eq!(run.to_string().contains("--with-past changed nothing"), idle, "{run}");
             files.push((format!("{out}.pt"), sandbox.read(&format!("{out}.pt"))));
         }
     }
@@ -101,9 +101,11 @@ fn options_that_a_file_with_a_graph_can_not_follow_are_refused() {
     let sandbox = Sandbox::new();
     sandbox.run(&["export", &tiny_llama(), "--format", "onnx", "-o", "m.onnx"]).ok();
     for option in ["--with-past", "--task CausalLM"] {
-        sandbox
-            .apr(&format!("export m.onnx --format torchscript -o m.pt {option}"))
-            .fails(2, &["a graph of its own"]);
+        sandbox.apr(&format!("export m.onnx --format torchscript -o m.pt {option}")).fails(
+            2,
+            &["the file has its own graph: --with-past, --merged, --task and --latent-cache apply \
+               to graphs of model families"],
+        );
     }
 }
 
@@ -121,7 +123,7 @@ fn a_program_is_a_checkpoint_too() {
 fn a_model_without_a_graph_has_parameters_only_and_says_so() {
     let sandbox = Sandbox::new().with("m.safetensors", small_safetensors());
     let run = sandbox.apr("export m.safetensors --format torchscript -o m.pt").ok();
-    run.says(&["parameters, and no program", "--arch NAME"]);
+    run.says(&["the output has parameters only, no program", "--arch NAME"]);
     sandbox.apr("diff m.pt m.safetensors --exit-code").ok();
 }
 

@@ -199,11 +199,11 @@ fn a_trace_of_nothing_or_too_much_is_refused() {
     let sandbox = Sandbox::new();
     let trace = |rest: &str| sandbox.apr(&format!("trace {FIXTURES}/tiny-llama {rest}"));
     trace("").fails(2, &["--prompt TEXT"]);
-    trace("--tokens 9999").fails(2, &["beyond the model's vocabulary"]);
+    trace("--tokens 9999").fails(2, &["not in the model's vocabulary"]);
     trace("-i a.wav").fails(3, &["a.wav"]);
     trace(&format!("--prompt {}", "1+1=".repeat(200))).fails(2, &["--truncate"]);
     let picture = first_with(&format!("{FIXTURES}/picture/kinds"), "png");
-    trace(&format!("-i {picture}")).fails(2, &["takes no image"]);
+    trace(&format!("-i {picture}")).fails(2, &["no image input"]);
     sandbox
         .apr(&format!("trace {FIXTURES}/run/tiny-bert --prompt hello --chat"))
         .fails(2, &["--chat"]);

@@ -42,7 +42,7 @@ fn the_family_says_what_an_embedding_is_whatever_its_name() {
     assert_eq!(told(&report, "decoder.token_embedding"), ("i8_row".to_owned(), None));
     assert_eq!(
         told(&report, "decoder.positional_embedding"),
-        kept("it embeds positions or token types")
+        kept("embedding of positions or token types")
     );
     assert_eq!(told(&report, "decoder.layer_norm.weight"), kept("a vector"));
     // It is the output matrix too, which a mix gives more bits.
@@ -53,7 +53,7 @@ fn the_family_says_what_an_embedding_is_whatever_its_name() {
         "q5_1"
     );
     let names = sandbox.apr("quantize m --type int8 -o w.apr -f").ok();
-    names.says(&["kept: it embeds positions or token types: ", "kept: a vector: "]);
+    names.says(&["kept: embedding of positions or token types: ", "kept: a vector: "]);
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn a_quantization_that_changes_no_tensor_is_an_error() {
     let vectors =
         safetensors(&[("a", "F32", &[64], weights(64)), ("b", "F32", &[32], weights(32))]);
     let sandbox = Sandbox::new().with("v.safetensors", vectors);
-    let why = "quantizing to q8_0 changes no tensor (2 of them: a vector)";
+    let why = "quantization to q8_0 changes no tensor (2 of them: a vector)";
     for line in ["quantize v.safetensors --type q8_0", "convert v.safetensors --quantize q8_0"] {
         sandbox.apr(&format!("{line} -o v.apr")).fails(4, &["E001", why]);
     }
@@ -102,9 +102,9 @@ fn options_that_change_nothing_say_so() {
     let cases = [
         (
             "m --type q8_0 --embedding-type q8_0",
-            "--embedding-type q8_0 changed nothing for the token embeddings: they get",
+            "--embedding-type q8_0 changed nothing for the token embeddings: they have",
         ),
-        ("net.safetensors --type q4_0 --embedding-type q8_0", "no tensor is known to hold them"),
+        ("net.safetensors --type q4_0 --embedding-type q8_0", "no tensor is recognised as such"),
         ("net.safetensors --type q4_0 --output-type q8_0", "--output-type q8_0 changed nothing"),
         ("m --type int8 --pure", "--pure changed nothing: there is no mix with int8"),
         (
@@ -117,10 +117,7 @@ fn options_that_change_nothing_say_so() {
         ),
         ("m --type q4_0 --tensor-type nowhere=q8_0", "no tensor's name matches nowhere"),
         ("m --type q4_0 --requantize", "--requantize changed nothing"),
-        (
-            "m --type fp16 --imatrix none.dat",
-            "--imatrix changed nothing: it weighs errors in blocks, and fp16 has none",
-        ),
+        ("m --type fp16 --imatrix none.dat", "--imatrix changed nothing: fp16 has no blocks"),
         ("m --type bf16 --calibration none.csv", "--calibration changed nothing"),
     ];
     for (line, note) in cases {
@@ -154,10 +151,7 @@ fn the_file_says_by_what_method_with_how_many_bits_and_what_it_cost() {
     assert_eq!((&written["type"], &written["degradation"]), (&json!("q8_0"), &Value::Null));
 
     let run = sandbox.apr("quantize m.safetensors --type q2_k --pure -o bad.apr").ok();
-    run.says(&[
-        "degradation: quantization moved the values by ",
-        "1 of 1 tensors by more than 5 %",
-    ]);
+    run.says(&["degradation: relative quantization error", "%, above 5 % in 1 of 1"]);
     let report =
         sandbox.apr("quantize m.safetensors --type q2_k --pure -o bad.apr -f --json").ok().json();
     let told = &report["quantization"]["degradation"];
@@ -168,7 +162,7 @@ fn the_file_says_by_what_method_with_how_many_bits_and_what_it_cost() {
     assert_eq!(told["relative_error"], report["quantization"]["total"]["relative_error"]);
     assert_eq!(&entry("bad.apr")["degradation"], told);
     sandbox.apr("validate bad.apr").ok();
-    sandbox.apr("inspect bad.apr --quantization").ok().says(&["Degradation: the values moved by "]);
+    sandbox.apr("inspect bad.apr --quantization").ok().says(&["Degradation: relative error "]);
     // It stays with the file, also in parts.
     sandbox.apr("shard bad.apr --size 1KB -o parts.apr").ok();
     assert_eq!(&entry("parts.apr")["degradation"], told);

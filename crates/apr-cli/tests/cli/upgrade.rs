@@ -38,7 +38,7 @@ fn real_files_are_inspected_validated_and_upgraded() {
         sandbox.apr("validate new.apr --checksum --nan-check").ok();
         // Quants keep their values, if in another layout.
         sandbox.apr("diff old.apr new.apr --tolerance 0 --exit-code").ok();
-        sandbox.apr("upgrade new.apr newer.apr").fails(4, &["APR2 already"]);
+        sandbox.apr("upgrade new.apr newer.apr").fails(4, &["already APR2: nothing to upgrade"]);
     }
 }
 
@@ -67,9 +67,11 @@ fn a_real_typed_model_is_upgraded_however_it_was_packed() {
             sandbox.apr("decrypt old.apr -o plain.apr").fails(4, &["E005"]);
             sandbox.apr("decrypt old.apr -o plain.apr --password-file password").ok();
             sandbox.apr("diff new.apr plain.apr --tolerance 0 --exit-code").ok();
-            sandbox
-                .apr("encrypt old.apr -o x.apr --password-file password")
-                .fails(1, &["encrypted already"]);
+            sandbox.apr("encrypt old.apr -o x.apr --password-file password").fails(
+                1,
+                &["the model is already encrypted; `apr decrypt` it first to change \
+                             keys"],
+            );
         }
     }
 }
@@ -110,7 +112,9 @@ fn what_changed_is_told_and_recorded() {
 #[test]
 fn only_older_files_are_upgraded() {
     let sandbox = Sandbox::new().with("m.safetensors", small_safetensors());
-    sandbox.apr("upgrade m.safetensors new.apr").fails(4, &["no older APR format", "apr import"]);
+    sandbox
+        .apr("upgrade m.safetensors new.apr")
+        .fails(4, &["is not an older APR format; `apr import` packs it", "apr import"]);
     assert_eq!(sandbox.files(), ["m.safetensors"]);
 }
 

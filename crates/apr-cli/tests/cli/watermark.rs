@@ -205,7 +205,9 @@ fn ggufs_other_names_and_row_order_hide_no_mark() {
     sandbox.apr("export l.apr -o l.gguf").ok();
     // Nothing is out of step: sums in another order differ in their last digits only.
     assert!((z("l.gguf") / before - 1.0).abs() < 1e-6);
-    sandbox
-        .apr("watermark embed l.gguf -o x.apr --key key --id a")
-        .fails(2, &["mark the model that they were made of"]);
+    sandbox.apr("watermark embed l.gguf -o x.apr --key key --id a").fails(
+        2,
+        &["GGUF files can't be marked: mark the model before it is converted; `apr \
+                     watermark detect` finds its mark in them"],
+    );
 }

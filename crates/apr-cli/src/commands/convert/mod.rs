@@ -222,7 +222,7 @@ pub(super) fn check_sha256(
         [file] => path.join(&file.name),
         files => {
             let message =
-                format!("--sha256 is the digest of one file; the model has {}", files.len());
+                format!("--sha256 applies to a single file; the model has {}", files.len());
             return Err(Failure::Usage(message));
         }
     };
@@ -257,8 +257,7 @@ fn export_format(args: &ExportArgs) -> Outcome<&'static Format> {
         (Some(format), _) | (None, Some(Some(format))) => Ok(format),
         (None, None) => Ok(&apr_registry::safetensors::FORMAT),
         (None, Some(None)) => {
-            let message = "the output's extension names no format that is written; --format says \
-                which is meant";
+            let message = "no format for the output's extension: pass --format FORMAT";
             Err(Failure::Usage(message.to_owned()))
         }
     }
@@ -278,7 +277,7 @@ pub(super) fn target_format(
         let mut options: Vec<&str> = targets().filter_map(|format| format.option).collect();
         options.sort_unstable();
         Failure::Usage(format!(
-            "the output's extension names no format; say --format {}",
+            "no format for the output's extension: pass --format {}",
             one_of(&options)
         ))
     })

@@ -33,21 +33,21 @@ pub(super) fn render_family(out: &mut dyn Write, report: &WriteReport) -> io::Re
     let Some(family) = &report.job.family else {
         // What an export writes was judged when it came in.
         if let Some(adapter) = &report.job.adapter {
-            return writeln!(out, "  {}, names as they are", Escaped(&adapter.to_string()));
+            return writeln!(out, "  {}, names unchanged", Escaped(&adapter.to_string()));
         }
         let judged = report.job.conversion.validation.is_some();
         return if judged {
-            writeln!(out, "  unknown family, names as they are (--arch NAME gives one)")
+            writeln!(out, "  unknown family, names unchanged (--arch NAME sets one)")
         } else {
             Ok(())
         };
     };
 
     let renamed = match family.renamed {
-        0 => "names as they are".to_owned(),
+        0 => "names unchanged".to_owned(),
         renamed => format!("{} renamed", counted(renamed as u64, "tensor")),
     };
-    let guessed = if family.guessed { " (by its names)" } else { "" };
+    let guessed = if family.guessed { " (guessed from tensor names)" } else { "" };
     writeln!(out, "  {} family{guessed}, {renamed}", Escaped(&family.title))
 }
 
@@ -82,12 +82,12 @@ pub(super) fn render_validation(out: &mut dyn Write, report: &WriteReport) -> io
 /// What is said of so many tensors in which nothing was found.
 fn healthy(checked: usize, report: &WriteReport) -> String {
     if checked == 0 && !report.job.conversion.tensors.is_empty() {
-        return "compressed tensors taken over as they are, digests checked".to_owned();
+        return "compressed tensors copied as stored, digests checked".to_owned();
     }
     let checked = counted(checked as u64, "tensor");
     match report.job.family {
-        Some(_) => format!("{checked} healthy"),
-        None => format!("{checked} without NaN or infinity; shapes were not checked"),
+        Some(_) => format!("{checked} valid"),
+        None => format!("{checked} without NaN or infinity; shapes not checked"),
     }
 }
 
@@ -119,7 +119,7 @@ fn render_losses(out: &mut dyn Write, report: &ConvertReport) -> io::Result<()> 
             String::new()
         };
         let (what, why) = (Escaped(&group[0].what), Escaped(&group[0].why));
-        writeln!(out, "  {ODD}not kept{ODD:#}: {}{more} ({what}): {why}", names.join(", "))?;
+        writeln!(out, "  {ODD}lost{ODD:#}: {}{more} ({what}): {why}", names.join(", "))?;
     }
     Ok(())
 }

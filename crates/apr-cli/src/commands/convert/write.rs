@@ -80,7 +80,7 @@ pub(crate) fn write(
         signals::stop_cleanly(&context.interrupt)?;
         if Output::is_stdout(path) && std::io::stdout().is_terminal() {
             return Err(Failure::Usage(
-                "a model would garble the terminal; redirect standard output".to_owned(),
+                "binary output to a terminal; redirect standard output".to_owned(),
             ));
         }
         let (layout, files) = (planned.layout(), planned.report().files.clone());
@@ -138,8 +138,8 @@ fn warn_of_idle_password(job: &Job, model: &Model, context: &Context) {
     let takes_password = |stanza: &Stanza| matches!(stanza, Stanza::Password { .. });
     let advice = match locks {
         Some(locks) if locks.iter().any(takes_password) => return,
-        Some(_) => "only recipients can open the output; --encrypt takes the password too",
-        None => "the output is not encrypted; --encrypt encrypts it with the password",
+        Some(_) => "only recipients can decrypt the output; add --encrypt to use the password too",
+        None => "the output is not encrypted; add --encrypt to use the password",
     };
     context.printer.warn(&format!("--password-file changed nothing: {advice}"));
 }

@@ -81,22 +81,18 @@ pub(super) fn run(args: &EditArgs, context: &Context) -> Outcome {
 fn warn_of_dropped_seals(report: &EditReport, context: &Context) {
     if report.dropped_signatures > 0 {
         let what = apr_core::counted(report.dropped_signatures as u64, "signature");
-        context
-            .printer
-            .warn(&format!("{what} dropped, which held for the model as it was: sign it again"));
+        context.printer.warn(&format!("{what} dropped, because the model changed: sign it again"));
     }
     if report.dropped_licence {
-        context
-            .printer
-            .warn("the licence was for the model as it was, and was dropped: issue it again");
+        context.printer.warn("licence dropped, because the model changed: issue it again");
     }
 }
 
 /// How many signatures a new file of a changed model does not have, and whether a licence.
 fn seals_to_drop(reader: &Apr2Reader, args: &EditArgs) -> Outcome<(usize, bool)> {
     if reader.header().flags.contains(apr_registry::apr2::Flags::ENCRYPTED) {
-        let message = "tensors of an encrypted model keep their places and names, and encrypted \
-            metadata stay as they are; `apr decrypt` the model first";
+        let message = "names and encrypted metadata of an encrypted model can't be edited; `apr \
+                       decrypt` it first";
         return Err(Failure::General(format!("{}: {message}", args.model.display())));
     }
     let seals = reader.container().signed()?;
@@ -147,7 +143,7 @@ fn changes(reader: &Apr2Reader, args: &EditArgs) -> Outcome<Changes> {
             } else {
                 format!("; do you mean {}?", similar.join(", "))
             };
-            let message = format!("there is no such tensor{hint}");
+            let message = format!("no such tensor{hint}");
             return Err(Error::format(message)
                 .for_tensor(name)
                 .in_file(args.model.display())
@@ -215,7 +211,7 @@ fn unset(metadata: &mut Metadata, key: &str) -> Outcome {
         metadata.set(top, object);
         Some(())
     });
-    removed.ok_or_else(|| Failure::Usage(format!("the metadata have no '{key}'")))
+    removed.ok_or_else(|| Failure::Usage(format!("no metadata key '{key}'")))
 }
 
 /// Replaces the chat template wherever the model has one: in the files that came with it, among
@@ -241,8 +237,8 @@ fn replace_template(metadata: &mut Metadata, text: &str) -> Outcome {
             files.insert(TEMPLATE_FILE.to_owned(), text.into());
         }
         Some(Value::Object(_)) => {
-            let message = "the template in the file is too long to be replaced; import the model \
-                again with the new one";
+            let message = "the chat template in the file is too long to be replaced; import the \
+                           model again with the new one";
             return Err(Failure::General(message.to_owned()));
         }
         _ => {}

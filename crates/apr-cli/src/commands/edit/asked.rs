@@ -11,8 +11,7 @@ pub(super) fn is_any(args: &EditArgs) -> bool {
 
 /// The refusal of an edit that asks for nothing, of a file in which no change was interrupted.
 pub(super) fn nothing() -> Failure {
-    let message = "no change is asked for: name one with --set, --unset, --rename, --drop or \
-        --chat-template";
+    let message = "no change requested: pass --set, --unset, --rename, --drop or --chat-template";
     Failure::Usage(message.to_owned())
 }
 
@@ -22,10 +21,8 @@ pub(super) fn check_loss(args: &EditArgs, dropped: usize, all: usize) -> Outcome
         return Ok(());
     }
     let tensors = apr_core::counted(all as u64, "tensor");
-    let message = format!(
-        "--drop would take {dropped} of {tensors} out of the file itself, where they can't be put \
-         back"
-    );
+    let message =
+        format!("--drop would remove {dropped} of {tensors} from the file itself, irreversibly");
     Err(Failure::Usage(format!(
         "{message}; -o PATH writes a copy without them, --force changes the file"
     )))

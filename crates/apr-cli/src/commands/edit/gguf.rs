@@ -82,9 +82,7 @@ fn open_to_edit(args: &EditArgs, context: &Context) -> Outcome<(Option<LockedFil
 fn check_whole(pairs: &KeyValues, name: &str) -> Outcome {
     let count = pairs.get("split.count").and_then(|count| count.as_u64()).unwrap_or_default();
     if count > 1 {
-        let message = format!(
-            "{name}: this is one of {count} parts of a model; `apr join` makes one file of them"
-        );
+        let message = format!("{name}: one of {count} splits of a model; `apr join` joins them");
         return Err(Failure::General(message));
     }
     Ok(())
@@ -117,7 +115,7 @@ fn changed<'a>(reader: &'a GgufReader, pairs: &KeyValues, args: &EditArgs) -> Ou
             } else {
                 format!("; do you mean {}?", similar.join(", "))
             };
-            let message = format!("there is no such tensor{hint}");
+            let message = format!("no such tensor{hint}");
             return Err(Error::format(message)
                 .for_tensor(old)
                 .in_file(args.model.display())
@@ -192,9 +190,7 @@ fn rewrite(
         &context.source(view, &source)?,
         |planned| {
             planned.report().losses.iter().for_each(|loss| {
-                context
-                    .printer
-                    .warn(&format!("not kept: {}, {}: {}", loss.name, loss.what, loss.why));
+                context.printer.warn(&format!("lost: {}, {}: {}", loss.name, loss.what, loss.why));
             });
             let bar = Bar::new(&context.printer, planned.report().bytes_in);
             let told = planned.report().warnings.len();

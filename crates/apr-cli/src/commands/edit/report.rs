@@ -24,7 +24,7 @@ pub(super) struct EditReport {
 }
 
 impl EditReport {
-    /// Of an edit that undid an interrupted change and asked for none of its own.
+    /// Of an edit that an interrupted change was undone and asked for none of its own.
     pub(super) fn undone(model: &Path) -> Self {
         Self {
             file: model.display().to_string(),
@@ -41,10 +41,8 @@ impl EditReport {
 
 pub(super) fn render(out: &mut dyn Write, report: &EditReport) -> io::Result<()> {
     let how = match report {
-        EditReport { undone: true, .. } => {
-            "the interrupted change was undone; the file is as it was before it"
-        }
-        EditReport { written: false, .. } => "unchanged: it is so already",
+        EditReport { undone: true, .. } => "an interrupted change was undone",
+        EditReport { written: false, .. } => "unchanged: already up to date",
         EditReport { in_place: true, .. } => "changed in place",
         _ => "written",
     };

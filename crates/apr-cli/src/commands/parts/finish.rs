@@ -159,7 +159,7 @@ fn render(out: &mut dyn Write, report: &FinishReport) -> io::Result<()> {
     for loss in found.losses.iter().take(SHOWN) {
         let (name, what, why) =
             (Escaped::short(&loss.name), Escaped(&loss.what), Escaped(&loss.why));
-        writeln!(out, "  {ODD}not kept{ODD:#}: {name} ({what}): {why}")?;
+        writeln!(out, "  {ODD}lost{ODD:#}: {name} ({what}): {why}")?;
     }
 
     if let Some(quantization) = &found.quantization {

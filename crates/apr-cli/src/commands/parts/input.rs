@@ -88,7 +88,7 @@ pub(super) fn describe(
 pub(super) fn check(input: &Input, model: &Model, context: &Context) -> Outcome {
     let reader = &*model.reader;
     if reader.files().len() != input.files.len() {
-        return Err(changed(&model.name, "the model got other files"));
+        return Err(changed(&model.name, "the files of the model changed"));
     }
 
     let names: Vec<&str> = input.files.iter().map(|file| file.name.as_str()).collect();
@@ -104,13 +104,13 @@ pub(super) fn check(input: &Input, model: &Model, context: &Context) -> Outcome 
     if encode_string(&front_digest(reader)) != input.front {
         return Err(changed(
             &model.name,
-            "metadata, or names, shapes and places of tensors, changed",
+            "metadata, or names, shapes or offsets of tensors, changed",
         ));
     }
 
     let found = companions(reader)?;
     match input.companions.iter().find(|known| !found.contains(known)) {
-        Some(known) => Err(changed(&known.name, "it changed or went away")),
+        Some(known) => Err(changed(&known.name, "it changed or was removed")),
         None if found.len() != input.companions.len() => {
             Err(changed(&model.name, "companions were added"))
         }
@@ -136,10 +136,10 @@ fn difference(
     let is_touched =
         known.modified.map(|time| Ok::<_, Failure>(modified(path)? != time)).transpose()?;
     if is_touched == Some(true) {
-        return Ok(Some("it was written to".to_owned()));
+        return Ok(Some("it was modified".to_owned()));
     }
     let is_other = known.etag.as_ref().zip(state).is_some_and(|(known, state)| *known != state);
-    Ok(is_other.then(|| "its server has another state of it".to_owned()))
+    Ok(is_other.then(|| "it changed on the server".to_owned()))
 }
 
 /// The other files that a job reads.

@@ -32,8 +32,8 @@ impl OpenPlan {
         if plan.apr != VERSION {
             let made = apr_registry::Escaped::short(&plan.apr).to_string();
             let message = format!(
-                "the plan was made by apr {made}, and this is {VERSION}; all parts are done by one \
-                 version, or their bytes may differ"
+                "the plan was made by apr {made}, and this is apr {VERSION}; all parts must run \
+                 with one version"
             );
             return Err(Error::version(message).in_file(path.display()).into());
         }
@@ -86,7 +86,7 @@ impl OpenPlan {
         if existing.is_some_and(|existing| real(existing).is_ok_and(|at| at.starts_with(root))) {
             return Ok(());
         }
-        let message = "a link leads out of the folder of the plan, where parts write nothing";
+        let message = "a link leads out of the plan's folder, and parts write only below it";
         Err(Error::io(IoCause::Other, message).in_file(path.display()).into())
     }
 

@@ -33,8 +33,8 @@ struct PlanReport {
 /// Cuts a job into parts.
 pub(in crate::commands) fn plan(args: &PlanArgs, context: &Context) -> Outcome {
     if context.has_job_options() {
-        let message = "options that say what the model is or how it is read belong to the job: \
-            they stand after its name";
+        let message = "options of the model and of reading it belong to the job: they come after \
+                       its name";
         return Err(Failure::Usage(message.to_owned()));
     }
 
@@ -56,7 +56,7 @@ pub(in crate::commands) fn plan(args: &PlanArgs, context: &Context) -> Outcome {
         _ => written::plan(args, empty, given, context)?,
     };
     if plan.parts.len() > MAX_PARTS {
-        let message = format!("that are {} parts; {MAX_PARTS} are possible", plan.parts.len());
+        let message = format!("{} parts exceed the maximum of {MAX_PARTS}", plan.parts.len());
         return Err(Failure::Usage(message));
     }
 
@@ -66,7 +66,7 @@ pub(in crate::commands) fn plan(args: &PlanArgs, context: &Context) -> Outcome {
         } else {
             "a part would be too large otherwise"
         };
-        let warning = format!("there are {} parts instead of {asked}: {why}", plan.parts.len());
+        let warning = format!("{} parts instead of {asked}: {why}", plan.parts.len());
         context.printer.warn(&warning);
         warnings.push(warning);
     }
@@ -93,14 +93,11 @@ fn render(out: &mut dyn Write, report: &PlanReport) -> io::Result<()> {
         counted(report.parts as u64, "part")
     )?;
     if let Some(size) = report.shard_size {
-        writeln!(
-            out,
-            "{DIM}the files will be those of one process with --shard-size {size}{DIM:#}"
-        )?;
+        writeln!(out, "{DIM}same files as one process with --shard-size {size}{DIM:#}")?;
     }
 
     let last = report.parts - 1;
     let typed = quoted(&report.plan).unwrap_or_else(|| plan.to_string());
-    writeln!(out, "  apr run-part {typed} 0     in any order, anywhere, up to {last}")?;
-    writeln!(out, "  apr finish {typed}         when all are done")
+    writeln!(out, "  apr run-part {typed} 0     up to {last}, in any order, on any machine")?;
+    writeln!(out, "  apr finish {typed}         when all parts are finished")
 }

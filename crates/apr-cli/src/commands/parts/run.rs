@@ -30,7 +30,7 @@ pub(in crate::commands) fn run_part(args: &RunPartArgs, context: &Context) -> Ou
     let open = OpenPlan::read(&args.plan, context)?;
     let (part, of) = (args.part, open.plan.parts.len());
     if part >= of {
-        let message = format!("there is no part {part}: the plan has {of}, from 0 to {}", of - 1);
+        let message = format!("no part {part}: the plan has {of}, from 0 to {}", of - 1);
         return Err(Failure::Usage(message));
     }
 
@@ -63,5 +63,5 @@ fn render(out: &mut dyn Write, report: &PartReport) -> io::Result<()> {
     if let Some(file) = &result.file {
         write!(out, ": {}, {}", Escaped(&file.name), human::bytes(file.size))?;
     }
-    if *skipped { writeln!(out, " {DIM}(done already; skipped){DIM:#}") } else { writeln!(out) }
+    if *skipped { writeln!(out, " {DIM}(already finished; skipped){DIM:#}") } else { writeln!(out) }
 }

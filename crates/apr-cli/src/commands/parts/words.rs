@@ -35,12 +35,12 @@ const OF_RUNS: [&str; 12] = [
 /// Options that need the whole job at once, and what to do instead.
 const WHOLE: [(&str, &str); 7] = [
     ("dry-run", "`apr plan` writes nothing but the plan"),
-    ("analyze-source", "it writes nothing that could be cut"),
-    ("sign", "`apr sign` signs the manifest when the parts are put together"),
-    ("sarif", "`apr finish` prints the report; --json prints it for programs"),
-    ("sha256", "the plan has digests of its own"),
+    ("analyze-source", "its output can't be split"),
+    ("sign", "sign the manifest with `apr sign` after `apr finish`"),
+    ("sarif", "`apr finish` prints the report, with --json as JSON"),
+    ("sha256", "the plan records digests"),
     ("source", "run `apr validate --source` for that"),
-    ("encrypt-metadata", "the manifest of shards describes the model to whoever reads it"),
+    ("encrypt-metadata", "the manifest of shards repeats the metadata"),
 ];
 
 /// Options whose values are paths.
@@ -71,7 +71,8 @@ pub(super) fn typed(
         return Err(Failure::Usage("there is no job".to_owned()));
     };
     if !COMMANDS.contains(&name) {
-        let message = format!("'{name}' is not done in parts; {} are", COMMANDS.join(", "));
+        let message =
+            format!("'{name}' can't be split into parts; supported: {}", COMMANDS.join(", "));
         return Err(Failure::Usage(message));
     }
 
@@ -104,7 +105,7 @@ pub(super) fn parsed(job: &JobWords, folder: &Path) -> Outcome<Cli> {
     let wrong = |message: String| Failure::Model(Error::format(message));
     if !COMMANDS.contains(&job.command.as_str()) {
         return Err(wrong(format!(
-            "the plan's job '{}' is not done in parts",
+            "the plan's job '{}' can't be split into parts",
             apr_registry::Escaped::short(&job.command)
         )));
     }
@@ -176,7 +177,7 @@ fn parse<'a>(words: impl Iterator<Item = &'a str>) -> Outcome<(ArgMatches, clap:
         let message = message_of(&error);
         let is_own =
             ["'--parts'", "'--max-part'", "'--no-digests'"].iter().any(|own| message.contains(own));
-        let advice = if is_own { "; options of `apr plan` stand before the job" } else { "" };
+        let advice = if is_own { "; options of `apr plan` come before the job" } else { "" };
         Failure::Usage(format!("the job: {message}{advice}"))
     })?;
     Ok((matches, command))
@@ -207,15 +208,15 @@ fn key_of(arg: &Arg) -> String {
 fn check(command: &str, key: &str) -> Outcome {
     if OF_RUNS.contains(&key) {
         let message = format!(
-            "--{key} is about a run and not about the job: give it to `apr plan` before the job, \
-             and to `apr run-part`"
+            "--{key} is an option of the run, not of the job: pass it to `apr plan` before the \
+             job, and to `apr run-part`"
         );
         return Err(Failure::Usage(message));
     }
     match WHOLE.iter().find(|(whole, _)| *whole == key) {
-        Some((_, advice)) => {
-            Err(Failure::Usage(format!("`apr {command} --{key}` is not done in parts: {advice}")))
-        }
+        Some((_, advice)) => Err(Failure::Usage(format!(
+            "`apr {command} --{key}` is not supported in parts: {advice}"
+        ))),
         None => Ok(()),
     }
 }
@@ -246,7 +247,7 @@ fn value_of(
 pub(super) fn portable(path: &str, folder: &Path) -> Outcome<String> {
     if path == "-" || path.starts_with("/dev/") {
         return Err(Failure::Usage(
-            "a job in parts reads and writes files: name one instead of a stream".to_owned(),
+            "a job in parts reads and writes files, not streams".to_owned(),
         ));
     }
     let real = real(Path::new(path))?;

@@ -95,8 +95,8 @@ pub(super) fn plan(
 /// Where the output goes, below the folder of the plan.
 fn output_of(plan: &PartsPlan, job: &Job) -> Outcome<String> {
     if job.target.format != &apr2::FORMAT {
-        let message = "parts are shards of an .apr model: name an output that ends in .apr; `apr \
-            convert` makes any format of the finished model";
+        let message = "parts are shards of an .apr model: name an output that ends in .apr, and \
+                       `apr convert` the finished model";
         return Err(Failure::Usage(message.to_owned()));
     }
 
@@ -224,9 +224,7 @@ fn output(plan: &PartsPlan) -> Outcome<&OutputPlan> {
 fn changed(error: JobError) -> Failure {
     match error {
         JobError::Model(error) if error.code() == Code::Checksum => {
-            let mut told = Error::checksum(
-                "its bytes are not those that the plan was made of; make a new plan",
-            );
+            let mut told = Error::checksum("its digest differs from the plan's; make a new plan");
             if let Some(file) = error.file() {
                 told = told.in_file(file);
             }
@@ -251,7 +249,7 @@ fn check_same(plan: &PartsPlan, part: usize, planned: &Planned<'_>) -> Outcome {
         return Ok(());
     }
     Err(Error::checksum(format!(
-        "what part {part} would write is not what the plan says of it; make a new plan"
+        "the output of part {part} differs from the plan; make a new plan"
     ))
     .into())
 }

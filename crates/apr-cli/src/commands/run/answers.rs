@@ -57,10 +57,7 @@ impl<'a> Answers<'a> {
             self.bytes("\n")?;
         }
         if self.is_mixed && self.count > 1 && !self.job.context.json {
-            self.job.warn(
-                "an answer has what stands between answers in it: --json keeps them apart, or \
-                 another --separator",
-            );
+            self.job.warn("an answer contains the separator: use --json, or another --separator");
         }
         Ok(())
     }

@@ -48,7 +48,7 @@ fn text_ids(job: &Job<'_>, texts: &[String]) -> Outcome<Vec<i64>> {
             let host = host(job.context);
             Ok(job.runner.text_ids(&Tokenizer::of(job.runner.reader(), &host)?, text)?)
         }
-        _ => Err(Failure::Usage("--want is for one text at a time".to_owned())),
+        _ => Err(Failure::Usage("--want takes one text at a time".to_owned())),
     }
 }
 
@@ -71,12 +71,9 @@ fn show(job: &Job<'_>, mut inputs: Vec<(String, Value)>, part: &Prepared<'_>) ->
     let missing = session.missing(&inputs, &wanted)?;
     if !missing.is_empty() {
         let takes_texts = part.takes(Meaning::TokenIds);
-        let texts = if takes_texts { ", and --prompt TEXT gives a text" } else { "" };
+        let texts = if takes_texts { ", or a text with --prompt TEXT" } else { "" };
         let missing = missing.join(", ");
-        let message = format!(
-            "the model needs inputs that are not given: {missing}: --input NAME=FILE gives \
-             one{texts}"
-        );
+        let message = format!("missing inputs: {missing}: pass --input NAME=FILE{texts}");
         return Err(Failure::Usage(message));
     }
 
@@ -90,7 +87,7 @@ fn show(job: &Job<'_>, mut inputs: Vec<(String, Value)>, part: &Prepared<'_>) ->
     job.context.printer.report(&report, |out, report| {
         render_assumed(out, &report.assumed)?;
         report.outputs.iter().try_for_each(|output| render(out, output))?;
-        writeln!(out, "{DIM}{} of values at most{DIM:#}", human::bytes(report.peak_bytes))
+        writeln!(out, "{DIM}peak memory of values {}{DIM:#}", human::bytes(report.peak_bytes))
     })
 }
 
@@ -115,7 +112,7 @@ fn render_assumed(out: &mut dyn Write, assumed: &[AssumedInput]) -> io::Result<(
             more => format!(" and {more} more"),
         };
         let name = Escaped(name);
-        writeln!(out, "{DIM}not given: {name}{more}, taken as {value} {shape:?}{DIM:#}")?;
+        writeln!(out, "{DIM}default: {name}{more} = {value} {shape:?}{DIM:#}")?;
     }
     Ok(())
 }

@@ -29,9 +29,7 @@ fn options(job: &Job<'_>) -> GenerateOptions {
 fn run(job: &Job<'_>, texts: &[String], mut generator: Generator<'_>) -> Outcome {
     generation::warn_idle(job, generator.settings());
     if job.args.output.is_some() {
-        return Err(Failure::Usage(
-            "--output writes arrays, and a text is none: use > FILE".to_owned(),
-        ));
+        return Err(Failure::Usage("--output writes arrays, not text: use > FILE".to_owned()));
     }
 
     let mut answers = Answers::of(job);

@@ -34,7 +34,8 @@ pub(super) fn is_a_value(parts: &[Runnable], args: &RunArgs) -> bool {
 /// Makes them, and shows or writes them. Nothing of the model runs.
 pub(super) fn run(job: &Job<'_>, given: &Given) -> Outcome {
     if job.args.want.len() > 1 {
-        let message = "--want features stands alone: it is what goes in, and nothing runs";
+        let message = "--want features can't be combined with other values: it is the \
+                       preprocessed input, and nothing runs";
         return Err(Failure::Usage(message.to_owned()));
     }
     let part = job.runner.part_taking(given.kind())?;
@@ -95,7 +96,7 @@ fn stacked(rows: Vec<Vec<(String, Value)>>) -> Outcome<Vec<(String, Value)>> {
 fn joined(first: &Tensor, other: &Tensor) -> Outcome<Tensor> {
     let (inner, others) = (first.shape().get(1..), other.shape().get(1..));
     if inner != others {
-        let message = "files of different lengths make no one array: give one at a time";
+        let message = "files of different lengths don't fit one array: pass one at a time";
         return Err(Failure::Usage(message.to_owned()));
     }
     let mut shape = first.shape().to_vec();
@@ -105,6 +106,6 @@ fn joined(first: &Tensor, other: &Tensor) -> Outcome<Tensor> {
     Ok(match (first.data(), other.data()) {
         (Data::F32(a), Data::F32(b)) => Tensor::new(shape, [&a[..], &b[..]].concat())?,
         (Data::I64(a), Data::I64(b)) => Tensor::new(shape, [&a[..], &b[..]].concat())?,
-        _ => return Err(Failure::Usage("give one file at a time".to_owned())),
+        _ => return Err(Failure::Usage("pass one file at a time".to_owned())),
     })
 }

@@ -22,7 +22,7 @@ pub(super) fn warn_idle(job: &Job<'_>, settings: &Generation) {
         of_sampling.iter().filter(|(_, given)| *given).map(|(name, _)| *name).collect();
     if !settings.samples() && !idle.is_empty() {
         job.warn(&format!(
-            "the likeliest token is taken, so {} changes nothing: --temperature 1 samples",
+            "{} changed nothing with greedy decoding: pass --temperature 1 to sample",
             idle.join(", ")
         ));
     }

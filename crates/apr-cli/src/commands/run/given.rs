@@ -84,7 +84,7 @@ impl Given {
             !self.pictures.is_empty() || !self.texts.is_empty(),
         ];
         if alone.iter().filter(|given| **given).count() > 1 {
-            let message = "give arrays, sounds, or texts and pictures; not several of these";
+            let message = "inputs must be arrays, audio, or text and images, not several of these";
             return Err(Failure::Usage(message.to_owned()));
         }
         Ok(())
@@ -102,7 +102,10 @@ pub(in crate::commands) fn read_media(path: &Path, context: &Context) -> Outcome
     let wrong = |error| io_error(&error, path);
     let len = std::fs::metadata(path).map_err(wrong)?.len();
     if len > context.max_memory() {
-        let message = format!("the file has {len} bytes: raise --max-memory");
+        let message = format!(
+            "the file ({len} bytes) exceeds the memory limit: raise \
+                               --max-memory"
+        );
         return Err(Error::memory(message).in_file(path.display()).into());
     }
     Ok(std::fs::read(path).map_err(wrong)?)
@@ -183,7 +186,10 @@ fn message(path: &Path, context: &Context) -> Outcome<(Option<String>, Array)> {
     let file = std::fs::File::open(path).map_err(|error| io_error(&error, path))?;
     file.take(most + 1).read_to_end(&mut bytes).map_err(|error| io_error(&error, path))?;
     if bytes.len() as u64 > most {
-        let message = format!("the file has more than {most} bytes: raise --max-memory");
+        let message = format!(
+            "the file exceeds the memory limit ({most} bytes): raise \
+                               --max-memory"
+        );
         return Err(Error::memory(message).in_file(path.display()).into());
     }
     Ok(Array::from_protobuf(bytes))

@@ -52,8 +52,8 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome {
     let given = Given::of(&asked, context)?;
     let media = !(given.sounds.is_empty() && given.pictures.is_empty());
     if media && !args.want.is_empty() && !features::are_wanted(args) {
-        let message = "--want is for arrays and texts: give the sound or picture as an array \
-            (--want features -o FILE makes one)";
+        let message = "--want takes arrays and texts: pass audio or an image as an array (--want \
+                       features -o FILE writes one)";
         return Err(Failure::Usage(message.to_owned()));
     }
 
@@ -73,7 +73,7 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome {
             return match (transcribes, Transcriber::fits(runner)) {
                 (true, _) => transcription::run(&job, &given.sounds),
                 (false, false) => completion::run_pair(&job, &given.texts),
-                (false, true) => Err(Failure::Usage("the model takes no text".to_owned())),
+                (false, true) => Err(Failure::Usage("the model has no text input".to_owned())),
             };
         }
         dispatch(&job, &given, runner.prepare()?)
@@ -124,7 +124,7 @@ fn dispatch(job: &Job<'_>, given: &Given, part: Prepared<'_>) -> Outcome {
     check_options(job.args, false, writes && !wants)?;
     let has_answers = writes && !wants || !given.sounds.is_empty();
     if job.args.separator.is_some() && !has_answers {
-        let message = "--separator is for what a model writes, and this one writes nothing";
+        let message = "--separator applies to generated text, and this model generates none";
         return Err(Failure::Usage(message.to_owned()));
     }
     let body = &part.graph().body;
@@ -146,8 +146,8 @@ fn dispatch(job: &Job<'_>, given: &Given, part: Prepared<'_>) -> Outcome {
         false => Err(takes_no("text", body)),
         true if part.answers_questions() && !wants => spans::run(job, &given.texts, part),
         true if job.args.context.is_some() => {
-            let message = "--context is for models that answer questions about a text, and this \
-                           one does not";
+            let message = "--context applies to extractive question answering, which is not this \
+                           model's task";
             Err(Failure::Usage(message.to_owned()))
         }
         true if wants => arrays::of_text(job, &given.texts, &part),
@@ -157,15 +157,15 @@ fn dispatch(job: &Job<'_>, given: &Given, part: Prepared<'_>) -> Outcome {
 }
 
 fn takes_no(what: &str, body: &Body) -> Failure {
-    Failure::Usage(format!("the model takes no {what}; {}", inputs_of(body)))
+    Failure::Usage(format!("the model has no {what} input; {}", inputs_of(body)))
 }
 
 /// Refuses options that would do nothing.
 fn check_options(args: &RunArgs, transcribes: bool, writes: bool) -> Outcome {
     let of_speech = args.language.is_some() || args.translate || args.timestamps;
     if of_speech && !transcribes {
-        let message = "--language, --translate and --timestamps are for models that write speech \
-            down, such as Whisper";
+        let message = "--language, --translate and --timestamps apply to speech recognition, \
+                       such as Whisper";
         return Err(Failure::Usage(message.to_owned()));
     }
 
@@ -178,8 +178,8 @@ fn check_options(args: &RunArgs, transcribes: bool, writes: bool) -> Outcome {
     let writes_nothing = !(writes || transcribes);
     if of_texts && !writes || of_generation && writes_nothing {
         let why = match args.want.is_empty() {
-            true => "are for models that go on with texts, and this one gets none",
-            false => "are for going on with a text, and --want reads it only",
+            true => "apply to text generation, and no text is given",
+            false => "apply to text generation, which --want does not do",
         };
         let message = format!(
             "--chat, --stop, --logprobs, --max-tokens and the options of sampling, such as \
@@ -197,7 +197,7 @@ pub(super) fn check_vocabulary(tokens: &[i64], facts: &Facts) -> Outcome {
     let is_beyond = |token: &&i64| usize::try_from(**token).map_or(true, |token| token >= size);
     match tokens.iter().find(is_beyond) {
         Some(token) => Err(Failure::Usage(format!(
-            "--tokens: {token} is beyond the model's vocabulary of {size} tokens, 0 to {}",
+            "--tokens: {token} is not in the model's vocabulary of {size} tokens, 0 to {}",
             size - 1
         ))),
         None => Ok(()),

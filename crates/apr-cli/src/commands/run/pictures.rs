@@ -60,7 +60,7 @@ fn vectors(results: &[ImageResult]) -> Outcome<Tensor> {
     let vector = |seen: &ImageResult| match &seen.made {
         ImageTask::Embedding { vector } => Ok(vector.clone()),
         _ => Err(Failure::Usage(
-            "--output writes vectors, and this model makes labels: use --json".to_owned(),
+            "--output writes arrays, and this model returns labels: use --json".to_owned(),
         )),
     };
     let rows = results.iter().map(vector).collect::<Outcome<Vec<_>>>()?;

@@ -8,16 +8,16 @@ use crate::failure::Failure;
 /// The option or file that helps.
 pub(super) fn advice(remedy: Remedy) -> &'static str {
     match remedy {
-        Remedy::Truncate => "--truncate leaves out the end",
-        Remedy::Pooling => "--pooling chooses another way",
-        Remedy::Part => "--part NAME chooses one",
-        Remedy::MaxTokens => "--max-tokens says how many to generate",
-        Remedy::Arrays => "give arrays, --input NAME=FILE",
-        Remedy::NameInput => "--input NAME=FILE says which one a file is for",
-        Remedy::TokenIds => "give ids of tokens, --tokens 1,15,7",
-        Remedy::CandidateTexts => "give texts that may fit: --prompt \"a cat\" --prompt \"a dog\"",
-        Remedy::NoLanguage => "leave --language and --translate out",
-        Remedy::NoChat => "leave --chat out",
+        Remedy::Truncate => "pass --truncate to shorten it",
+        Remedy::Pooling => "pass --pooling to choose another",
+        Remedy::Part => "pass --part NAME",
+        Remedy::MaxTokens => "pass --max-tokens",
+        Remedy::Arrays => "pass arrays with --input NAME=FILE",
+        Remedy::NameInput => "pass --input NAME=FILE",
+        Remedy::TokenIds => "pass token ids with --tokens 1,15,7",
+        Remedy::CandidateTexts => "pass candidate texts: --prompt \"a cat\" --prompt \"a dog\"",
+        Remedy::NoLanguage => "remove --language and --translate",
+        Remedy::NoChat => "remove --chat",
         _ => "see apr run --help",
     }
 }

@@ -72,7 +72,7 @@ fn rows(results: &[AudioResult]) -> Outcome<Tensor> {
         AudioTask::Embedding { vector } => Ok(vector.clone()),
         AudioTask::SpeechDetection { probabilities, .. } => Ok(probabilities.clone()),
         _ => Err(Failure::Usage(
-            "--output writes vectors, and this model makes texts or labels: use --json".to_owned(),
+            "--output writes arrays, and this model returns text or labels: use --json".to_owned(),
         )),
     };
 
@@ -80,7 +80,7 @@ fn rows(results: &[AudioResult]) -> Outcome<Tensor> {
     let width = rows.first().map_or(0, Vec::len);
     if rows.iter().any(|row| row.len() != width) {
         return Err(Failure::Usage(
-            "sounds of different lengths make no one array: give one at a time".to_owned(),
+            "audio files of different lengths don't fit one array: pass one at a time".to_owned(),
         ));
     }
 
@@ -94,7 +94,7 @@ fn render(out: &mut dyn Write, heard: &AudioResult) -> io::Result<()> {
         AudioTask::Embedding { vector } => render_vector(out, vector),
         AudioTask::SpeechDetection { spoken, .. } => {
             let seconds = heard.sound.seconds;
-            writeln!(out, "{DIM}somebody speaks, in a sound of {seconds:.2} seconds:{DIM:#}")?;
+            writeln!(out, "{DIM}speech segments in {seconds:.2} seconds of audio:{DIM:#}")?;
             if spoken.is_empty() {
                 writeln!(out, "nowhere")?;
             }

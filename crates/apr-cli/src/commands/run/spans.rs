@@ -22,11 +22,11 @@ struct AnswersReport {
 /// Answers questions by the text of `--context`.
 pub(super) fn run(job: &Job<'_>, questions: &[String], part: Prepared<'_>) -> Outcome {
     let Some(text) = &job.args.context else {
-        let message = "the model answers questions about a text: --prompt QUESTION --context TEXT";
+        let message = "extractive question answering needs --prompt QUESTION --context TEXT";
         return Err(Failure::Usage(message.to_owned()));
     };
     if job.args.output.is_some() {
-        let message = "--output writes vectors, and this model makes answers: use --json";
+        let message = "--output writes arrays, and this model returns answers: use --json";
         return Err(Failure::Usage(message.to_owned()));
     }
 

@@ -48,7 +48,8 @@ fn vectors(results: &[TextTask]) -> Outcome<Tensor> {
     let vector = |made: &TextTask| match made {
         TextTask::Embedding { vector, .. } => Ok(vector.clone()),
         _ => Err(Failure::Usage(
-            "--output writes vectors, and this model makes labels or words: use --json".to_owned(),
+            "--output writes arrays, and this model returns labels or tokens: use --json"
+                .to_owned(),
         )),
     };
     let rows = results.iter().map(vector).collect::<Outcome<Vec<_>>>()?;

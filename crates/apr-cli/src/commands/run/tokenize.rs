@@ -80,7 +80,8 @@ fn texts(args: &TokenizeArgs) -> Outcome<Vec<String>> {
         texts.extend(piped_text()?);
     }
     if texts.is_empty() {
-        let message = "give a text: --prompt TEXT, --input FILE or a pipe; or ids: --tokens 1,15,7";
+        let message = "missing text: pass --prompt TEXT, --input FILE or a pipe, or ids with \
+                       --tokens 1,15,7";
         return Err(Failure::Usage(message.to_owned()));
     }
     Ok(texts)

@@ -26,7 +26,7 @@ pub(super) fn run(job: &Job<'_>, paths: &[PathBuf]) -> Outcome {
     let args = job.args;
     if args.output.is_some() {
         return Err(Failure::Usage(
-            "--output writes arrays, and a text is none: use > FILE or --json".to_owned(),
+            "--output writes arrays, not text: use > FILE or --json".to_owned(),
         ));
     }
 

@@ -64,8 +64,8 @@ fn what_is_quantized_is_quantized_again_only_when_told() {
             2,
             &[
                 "tensor 'a.weight'",
-                "it is quantized already, as q8_0",
-                "q4_0 adds to its error",
+                "already quantized as q8_0",
+                "pass --requantize to quantize it to q4_0",
                 "--requantize",
             ],
         );
@@ -76,5 +76,5 @@ fn what_is_quantized_is_quantized_again_only_when_told() {
     }
     // The type that it has already is not a change, so nothing would be done.
     let run = sandbox.apr("quantize q.apr --type q8_0 -o same.apr");
-    run.fails(4, &["quantizing to q8_0 changes no tensor", "2 of them: q8_0 already"]);
+    run.fails(4, &["quantization to q8_0", "2 of them: q8_0 already"]);
 }

@@ -58,7 +58,7 @@ fn a_type_that_is_none_gets_the_names_like_it() {
         ("quantize m.safetensors -o q.apr --type q8_0 --output-type q80", "q8_0"),
     ];
     for (line, nearest) in cases {
-        sandbox.apr(line).fails(2, &["no quantization type is called", "the nearest are", nearest]);
+        sandbox.apr(line).fails(2, &["unknown quantization type", "did you mean", nearest]);
     }
     sandbox.apr("quantize m.safetensors -o q.apr").fails(2, &["--type"]);
     sandbox
