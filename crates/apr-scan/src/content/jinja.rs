@@ -16,6 +16,9 @@ const BY_NAME: [&str; 1] = ["attr"];
 /// Names of Jinja's own from which a way leads into Python, and which no chat needs.
 const WAYS: [&str; 2] = ["cycler", "lipsum"];
 
+/// Remarks of one verdict.
+const REMARKS: usize = 20;
+
 /// Judges a template.
 pub(crate) fn judge(template: &str) -> Found {
     let mut found = Found::new();
@@ -46,7 +49,9 @@ pub(crate) fn judge(template: &str) -> Found {
 
 fn add(found: &mut Found, verdict: FileVerdict, what: &str) {
     let message = format!("its template accesses Python internals by '{}'", Escaped::short(what));
-    if !found.iter().any(|(_, known)| *known == message) && found.len() < 20 {
+    // For each verdict, so that many harmless names hide none that is dangerous.
+    let of_verdict = found.iter().filter(|(known, _)| *known == verdict).count();
+    if of_verdict < REMARKS && !found.iter().any(|(_, known)| *known == message) {
         found.push((verdict, message));
     }
 }
@@ -59,11 +64,11 @@ fn joined(tokens: &[Token<'_>]) -> Option<String> {
     });
     let texts: Vec<&str> = texts.collect();
     // Each alone is judged anyway.
-    let mut parts = texts.windows(2).flat_map(|_| INSIDE).filter(|name| {
-        let whole: String = texts.concat();
-        whole.contains(&format!("__{name}__"))
-    });
-    parts.next().map(|name| format!("__{name}__"))
+    if texts.len() < 2 {
+        return None;
+    }
+    let whole = texts.concat();
+    INSIDE.iter().map(|name| format!("__{name}__")).find(|name| whole.contains(name))
 }
 
 /// What Python keeps in its objects, between two underscores on each side.
@@ -90,7 +95,7 @@ fn is_private(word: &str) -> bool {
 fn expressions(template: &str) -> Vec<&str> {
     let mut expressions = Vec::new();
     let mut rest = template;
-    while let Some(at) = rest.find("{{").into_iter().chain(rest.find("{%")).min() {
+    while let Some(at) = next_mark(rest) {
         let end = if rest[at..].starts_with("{{") { "}}" } else { "%}" };
         let inside = &rest[at + 2..];
         let len = length(inside, end);
@@ -98,6 +103,12 @@ fn expressions(template: &str) -> Vec<&str> {
         rest = inside.get(len + 2..).unwrap_or_default();
     }
     expressions
+}
+
+/// Where the next expression or statement begins. One walk looks for both marks: a look for each of
+/// them would go to the end of the template again and again where one of them is absent.
+fn next_mark(text: &str) -> Option<usize> {
+    text.as_bytes().windows(2).position(|pair| pair == b"{{" || pair == b"{%")
 }
 
 /// Bytes up to the end mark, which within a text is none.
@@ -202,6 +213,7 @@ mod tests {
 
     #[test]
     fn ways_into_python_are_found_however_they_are_spelled() {
+        let many: String = (0..30).map(|at| format!("{{{{ '__{at}' }}}}")).collect();
         for (template, expected) in [
             ("{% for m in messages %}{{ m['role'] + ': ' + m.content | trim }}{% endfor %}", None),
             ("text with __class__ outside of expressions", None),
@@ -215,6 +227,7 @@ mod tests {
             ("{{ x|map(attribute='__init__.__globals__') }}", Some(FileVerdict::Dangerous)),
             ("{{ '}}' ~ x.__class__ }}", Some(FileVerdict::Dangerous)),
             ("{{ x.__class__", Some(FileVerdict::Dangerous)),
+            (&format!("{}{{{{ x.__class__ }}}}", many), Some(FileVerdict::Dangerous)),
         ] {
             let worst = judge(template).into_iter().map(|(verdict, _)| verdict).max();
             assert_eq!(worst, expected, "{template}");

@@ -205,14 +205,23 @@ pub(super) fn torchscript(bytes: &[u8]) -> Result<Found> {
 
 /// XML, such as PMML: entities read files and URLs, or grow without end.
 fn xml(text: &str) -> Found {
+    /// Characters of a declaration that are looked at.
+    const DECLARATION: usize = 1024;
+    /// Remarks of one verdict.
+    const REMARKS: usize = 20;
+
     let mut found = Found::new();
     let declarations = text.match_indices("<!").map(|(at, _)| &text[at..]);
     for rest in
         declarations.filter(|rest| ["<!ENTITY", "<!DOCTYPE"].iter().any(|d| rest.starts_with(d)))
     {
-        let declared: String = rest.chars().take_while(|c| !['>', '['].contains(c)).collect();
+        // A declaration that ends nowhere would be copied as often as there are of them.
+        let declared = rest.chars().take_while(|c| !['>', '['].contains(c));
+        let declared: String = declared.take(DECLARATION).collect();
         let is_entity = declared.starts_with("<!ENTITY");
-        let is_outside = ["SYSTEM", "PUBLIC"].iter().any(|word| declared.contains(word));
+        // What stands behind so much is taken for the worst.
+        let is_cut = declared.len() >= DECLARATION;
+        let is_outside = is_cut || ["SYSTEM", "PUBLIC"].iter().any(|word| declared.contains(word));
         let (verdict, what) = match (is_entity, is_outside) {
             (true, true) => (FileVerdict::Dangerous, "an entity that reads a file or a URL"),
             (true, false) => {
@@ -222,7 +231,8 @@ fn xml(text: &str) -> Found {
             (false, false) => continue,
         };
         // Pages of the web name a type that no browser fetches.
-        if !is_entity && declared.to_ascii_lowercase().contains("html") || found.len() == 20 {
+        let is_page = !is_entity && declared.to_ascii_lowercase().contains("html");
+        if is_page || found.iter().filter(|(known, _)| *known == verdict).count() == REMARKS {
             continue;
         }
         found.push((verdict, format!("XML declares {what}: {}", Escaped::short(&declared))));
@@ -287,6 +297,15 @@ mod tests {
             ("n.ipynb", "{}", Some(NotExamined)),
         ] {
             assert_eq!(verdict(name, text), expected, "{name}: {text}");
+        }
+        let own = r#"<!ENTITY a "b">"#;
+        let far = " ".repeat(5000);
+        for (text, expected) in [
+            (format!("<?xml?>{}<!ENTITY e SYSTEM 'x'>", own.repeat(30)), Dangerous),
+            (format!("<?xml?><!ENTITY e {far} SYSTEM 'x'>"), Dangerous),
+            (format!("<?xml?><!DOCTYPE p {far} SYSTEM 'x'>"), Suspicious),
+        ] {
+            assert_eq!(verdict("m.pmml", &text), Some(expected), "{}", text.len());
         }
         let found = python("hubconf.py", "from os import path\nx.eval()\nexec (1)\nexec(2)");
         assert!(found[0].1.ends_with("it uses os, exec"), "{found:?}");
