@@ -121,7 +121,10 @@ fn starts_as_a_model(head: &[u8]) -> bool {
     let Some((1..=LATEST, 1)) = decode_varint(rest) else { return false };
     match rest.get(1..) {
         // In a Core ML model a message follows here, not the name of a producer.
-        Some([0x12, len, first, ..]) => *len == 0 || *first >= b' ',
+        Some([0x12, name @ ..]) => decode_varint(name).is_some_and(|(len, bytes)| {
+            let name = name.get(usize::try_from(bytes).unwrap_or(usize::MAX)..).unwrap_or_default();
+            len == 0 || name.first().is_some_and(|first| *first >= b' ')
+        }),
         Some([key, ..]) => FOLLOWING.contains(&u64::from(*key)),
         _ => false,
     }
