@@ -69,6 +69,8 @@ pub fn plan(
 ) -> Result<Apr1Writer> {
     let filterbank = tensors.iter().position(is_filterbank);
     let weights: Vec<usize> = (0..tensors.len()).filter(|&at| Some(at) != filterbank).collect();
+    // First, since no cast makes another model a Whisper.
+    let hyperparameters = Hyperparameters::of(metadata)?;
     let quantization = quantization(weights.iter().map(|&at| &tensors[at]))?;
     let vocabulary = Vocabulary::of(metadata, || merges_of(companions));
     let count = u16::try_from(weights.len()).map_err(|_| {
@@ -82,7 +84,7 @@ pub fn plan(
         tensors: count,
         flags: has(HAS_VOCABULARY, vocabulary.is_some())
             | has(HAS_FILTERBANK, filterbank.is_some()),
-        hyperparameters: Hyperparameters::of(metadata)?,
+        hyperparameters,
     };
 
     let mut front = header.encode();
