@@ -7,7 +7,7 @@ use apr_registry::Error;
 use serde::Serialize;
 use serde_json::Value as Json;
 
-use crate::error::{Remedy, RunError, RunResult};
+use crate::error::{Remedy, RunError, RunResult, absent};
 use crate::facts::Pooling;
 use crate::features::AudioInput;
 use crate::runner::{Prepared, Runner, meaning};
@@ -302,7 +302,7 @@ struct Vocabulary {
 impl Vocabulary {
     fn of(runner: &Runner<'_>) -> RunResult<Self> {
         let lacking = || {
-            let message = "missing vocab.json beside the model";
+            let message = absent("missing vocabulary of letters", "vocab.json");
             RunError::lacking(message, Remedy::Arrays)
         };
         let found = apr_tokenizer::vocabulary(runner.reader, usize::MAX)?.ok_or_else(lacking)?;

@@ -8,7 +8,7 @@ use apr_registry::{Error, Result};
 use serde::Serialize;
 
 use crate::encoder_decoder::{Decoder, EncoderDecoder};
-use crate::error::{Remedy, RunError, RunResult};
+use crate::error::{Remedy, RunError, RunResult, absent};
 use crate::generation::{Generation, GenerationOptions, TokenLogProbabilities, log_probabilities};
 use crate::host::isolated;
 use crate::runner::{Prepared, Runner, UntilCancelled};
@@ -155,7 +155,7 @@ impl<'g> Generator<'g> {
         options: GenerateOptions,
     ) -> RunResult<Self> {
         let start = runner.facts.decoder_start().ok_or_else(|| {
-            Error::version("missing decoder_start_token_id: put config.json beside the model")
+            Error::version(absent("missing decoder_start_token_id", "config.json"))
         })?;
         Ok(Self::new(*runner, Model::EncoderDecoder(Box::new(pair), start), options))
     }
@@ -228,7 +228,7 @@ impl<'g> Generator<'g> {
         let facts = self.runner.facts;
         let template = facts.get("tokenizer.chat_template").and_then(Template::from_json);
         let template = template.ok_or_else(|| {
-            let message = "missing chat template: put chat_template.jinja beside the model";
+            let message = absent("missing chat template", "chat_template.jinja");
             RunError::lacking(message, Remedy::NoChat)
         })?;
         let message = |role: &str, content: &str| Message {

@@ -30,6 +30,13 @@ pub enum Remedy {
     NoChat,
 }
 
+/// What a model lacks, and the file that has it. A folder is a model's by its config.json, and a
+/// packed model has its files within, so what is put beside it later changes nothing.
+pub(crate) fn absent(what: &str, file: &str) -> String {
+    let place = if file == "config.json" { "the model" } else { "the model's config.json" };
+    format!("{what}: put {file} beside {place}; for an .apr file, import that folder again")
+}
+
 /// Why a run did not happen.
 #[derive(Debug)]
 #[non_exhaustive]

@@ -123,13 +123,20 @@ fn only<'v>(needed: &[&&'v GraphValue]) -> Option<&'v GraphValue> {
     }
 }
 
-/// A sentence about the inputs that a graph has.
+/// A sentence about the inputs that a graph has, up to a hundred of them.
 #[must_use]
 pub fn inputs_of(body: &Body) -> String {
+    const LISTED: usize = 100;
+
     let needed =
         body.inputs.iter().map(|id| body.value(*id)).filter(|value| value.origin == Origin::Input);
-    let names: Vec<String> = needed.map(|value| Escaped(&value.name).to_string()).collect();
-    format!("the model has the inputs {}", names.join(", "))
+    let count = needed.clone().count();
+    let names = needed.take(LISTED).map(|value| Escaped(&value.name).to_string());
+    let names = names.collect::<Vec<_>>().join(", ");
+    match count.saturating_sub(LISTED) {
+        0 => format!("the model has the inputs {names}"),
+        more => format!("the model has the inputs {names} and {more} more"),
+    }
 }
 
 fn no_such_input(name: Option<&str>, body: &Body) -> RunError {

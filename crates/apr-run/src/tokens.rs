@@ -8,7 +8,7 @@ use std::sync::Arc;
 use apr_inputs::text::{PairWindow, Piece, TextStream, TextTokens, TokenizerSource, Windows};
 use apr_registry::{CheckpointReader, Result};
 
-use crate::error::{Remedy, RunError, RunResult};
+use crate::error::{Remedy, RunError, RunResult, absent};
 use crate::host::{Host, isolated};
 
 /// What errors call it.
@@ -41,7 +41,7 @@ impl<'h> Tokenizer<'h> {
     /// Those of [`find`](Self::find), and E003 where the model has none.
     pub fn of(reader: &dyn CheckpointReader, host: &'h dyn Host) -> RunResult<Self> {
         Self::find(reader, host)?.ok_or_else(|| {
-            let message = "missing tokenizer: put tokenizer.json beside the model";
+            let message = absent("missing tokenizer", "tokenizer.json");
             RunError::lacking(message, Remedy::TokenIds)
         })
     }

@@ -12,7 +12,7 @@ use serde_json::Value as Json;
 use crate::audio::{AudioFile, Decoded, takes_no_audio};
 use crate::completion::warn_ignored;
 use crate::encoder_decoder::EncoderDecoder;
-use crate::error::{Remedy, RunError, RunResult};
+use crate::error::{Remedy, RunError, RunResult, absent};
 use crate::features::AudioInput;
 use crate::generation::{Generation, GenerationOptions};
 use crate::runner::Runner;
@@ -176,7 +176,7 @@ impl<'t> Transcriber<'t> {
         let hearing = LogMelInput::of(runner, parts.encoder_body())?;
         let facts = runner.facts;
         let special = WhisperTokens::of(facts).ok_or_else(|| {
-            Error::version("missing start tokens: put generation_config.json beside the model")
+            Error::version(absent("missing start tokens", "generation_config.json"))
         })?;
         let length =
             facts.file("generation_config.json").and_then(|file| file.get("max_length")?.as_u64());
@@ -432,10 +432,8 @@ fn filterbank(reader: &dyn CheckpointReader) -> RunResult<Vec<f32>> {
     let learnt = learn_from(reader)?;
     let tensor =
         learnt.tensors.iter().find(|tensor| tensor.info.name == name).ok_or_else(|| {
-            Error::version(
-                "missing audio preprocessor configuration: put preprocessor_config.json beside \
-                 the model",
-            )
+            let what = "missing audio preprocessor configuration";
+            Error::version(absent(what, "preprocessor_config.json"))
         })?;
     Ok(floats(&tensor.bytes))
 }

@@ -18,6 +18,9 @@ use crate::failure::{Failure, Outcome};
 use crate::human;
 use crate::printer::{BOLD, DIM};
 
+/// Inputs that an error lists.
+const LISTED: usize = 20;
+
 /// Elements of an output that fit the terminal.
 const SHOWN: usize = 12;
 
@@ -72,7 +75,11 @@ fn show(job: &Job<'_>, mut inputs: Vec<(String, Value)>, part: &Prepared<'_>) ->
     if !missing.is_empty() {
         let takes_texts = part.takes(Meaning::TokenIds);
         let texts = if takes_texts { ", or a text with --prompt TEXT" } else { "" };
-        let missing = missing.join(", ");
+        let more = missing.len().saturating_sub(LISTED);
+        let mut missing = missing[..missing.len() - more].join(", ");
+        if more > 0 {
+            missing.push_str(&format!(" and {more} more"));
+        }
         let message = format!("missing inputs: {missing}: pass --input NAME=FILE{texts}");
         return Err(Failure::Usage(message));
     }

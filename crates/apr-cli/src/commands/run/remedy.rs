@@ -17,7 +17,10 @@ pub(super) fn advice(remedy: Remedy) -> &'static str {
         Remedy::TokenIds => "pass token ids with --tokens 1,15,7",
         Remedy::CandidateTexts => "pass candidate texts: --prompt \"a cat\" --prompt \"a dog\"",
         Remedy::NoLanguage => "remove --language and --translate",
-        Remedy::NoChat => "remove --chat",
+        Remedy::NoChat => {
+            "add one to an .apr or .gguf file with `apr edit MODEL --chat-template FILE`, or \
+             remove --chat"
+        }
         _ => "see apr run --help",
     }
 }
