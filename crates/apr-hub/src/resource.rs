@@ -126,7 +126,7 @@ impl Stream<'_> {
             let (got, trouble) = self.receive(&mut buf[done..]);
             done += got;
             if got > 0 {
-                self.patience.renew();
+                self.patience.renew(got);
             }
 
             if let Some(trouble) = trouble {

@@ -8,6 +8,7 @@ use ureq::http::{HeaderMap, Uri};
 
 use crate::headers::text;
 use crate::location::shown_url;
+use crate::settings::Settings;
 
 /// Failures in a row before a request is given up.
 const MOST: u32 = 5;
@@ -103,17 +104,27 @@ fn parse_retry_after(text: &str, now: SystemTime) -> Option<Duration> {
 pub(crate) struct Patience<'a> {
     failures: u32,
     slow: u32,
+    /// When the first failure of the row was.
+    first: Option<Instant>,
+    /// Bytes that came since.
+    came: u64,
     interrupt: &'a AtomicBool,
 }
 
 impl<'a> Patience<'a> {
     pub(crate) fn new(interrupt: &'a AtomicBool) -> Self {
-        Self { failures: 0, slow: 0, interrupt }
+        Self { failures: 0, slow: 0, first: None, came: 0, interrupt }
     }
 
-    /// Something came: failures are counted anew.
-    pub(crate) fn renew(&mut self) {
-        self.failures = 0;
+    /// Some bytes came. Failures are counted anew where they are as many as a server has to send
+    /// since the first failure: otherwise a server that sends a few bytes and falls silent, again
+    /// and again, would never be given up.
+    pub(crate) fn renew(&mut self, bytes: usize) {
+        let Some(first) = self.first else { return };
+        self.came += bytes as u64;
+        if self.came as f64 >= Settings::LEAST_RATE as f64 * first.elapsed().as_secs_f64() {
+            (self.failures, self.first, self.came) = (0, None, 0);
+        }
     }
 
     /// Waits until it makes sense to try again.
@@ -122,6 +133,7 @@ impl<'a> Patience<'a> {
     /// E007 where it makes none, and when the user interrupts.
     pub(crate) fn wait(&mut self, trouble: Trouble) -> Result<()> {
         self.failures += 1;
+        self.first.get_or_insert_with(Instant::now);
         self.slow += u32::from(matches!(trouble, Trouble::Slow(_)));
         let wait = match &trouble {
             Trouble::Slow(_) if self.slow < MOST_SLOW => self.backoff(),

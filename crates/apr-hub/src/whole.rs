@@ -109,7 +109,7 @@ impl Whole {
             match inner.receive(resource, &mut rest[done..]) {
                 Ok(read) => {
                     done += read;
-                    patience.renew();
+                    patience.renew(read);
                 }
                 Err(trouble) => inner.again(trouble, &mut patience, resource)?,
             }
@@ -128,7 +128,7 @@ impl Inner {
                 Ok(read) => {
                     self.at -= read as u64;
                     self.put(&bite[..read]).map_err(|error| resource.disk(&error))?;
-                    patience.renew();
+                    patience.renew(read);
                 }
                 Err(trouble) => self.again(trouble, &mut patience, resource)?,
             }
