@@ -101,7 +101,7 @@ fn explanation(code: Code) -> Option<ErrorExplanation> {
             &["a mistyped password", "another recipient's key", "a file damaged or tampered with"],
             &[
                 "Try the key again.",
-                "Run `apr inspect --header` to see how the file is encrypted.",
+                "Run `apr inspect --header FILE` to see how the file is encrypted.",
                 "Download the file again.",
             ],
         ),

@@ -76,9 +76,9 @@ pub(super) fn run(args: &GraphArgs, context: &Context) -> Outcome {
     if let Some(why) =
         drawn.as_deref().filter(|_| args.format == GraphFormat::Mermaid).and_then(beyond_mermaid)
     {
-        context.printer.warn(&format!(
-            "{why}; a smaller --depth may help, and --format svg has no such limit"
-        ));
+        let folded = |scene| beyond_mermaid(&mermaid(scene, &Depth::Levels(0))).is_none();
+        let helps = graph.parts.first().is_some_and(|part| folded(&part.structure));
+        context.printer.warn(&format!("{why}; {}", smaller(helps)));
     }
     match (drawn, &args.output) {
         (Some(text), path) => {
@@ -137,9 +137,20 @@ fn drawn(graph: &GraphReport, args: &GraphArgs) -> Outcome<Option<String>> {
     Ok(Some(match args.format {
         GraphFormat::Dot => dot(scene, &depth),
         GraphFormat::Mermaid => mermaid(scene, &depth),
-        _ => svg(scene, &depth)
-            .map_err(|error| Failure::Usage(format!("{error}; choose a smaller --depth")))?,
+        _ => svg(scene, &depth).map_err(|error| {
+            let helps = svg(scene, &Depth::Levels(0)).is_ok();
+            Failure::Usage(format!("{error}; {}", smaller(helps)))
+        })?,
     }))
+}
+
+/// What helps against a picture that is too large; groups can't be closed where a graph has none.
+fn smaller(depth_helps: bool) -> &'static str {
+    if depth_helps {
+        "a smaller --depth helps, and --format dot has no such limit"
+    } else {
+        "--format dot has no such limit"
+    }
 }
 
 fn show_node(source: &Source<'_>, found: &Computed, name: &str, context: &Context) -> Outcome {

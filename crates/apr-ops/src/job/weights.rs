@@ -164,18 +164,24 @@ fn check_types(scheme: Scheme, format: &Format) -> Result<(), JobError> {
              floats",
             format.name
         ),
-        QuantizedTypes::Unpacked if is_quantized => format!(
+        // Blocks of other schemes, or of the types that their mixes have, are more than that.
+        QuantizedTypes::Unpacked if is_quantized && is_integers_with_scales(scheme) => format!(
             "{} has no type like {scheme}: write an .apr or .gguf file; `apr export` makes \
              integers and scales of it",
             format.name
         ),
-        QuantizedTypes::None if is_quantized => {
+        QuantizedTypes::Unpacked | QuantizedTypes::None if is_quantized => {
             format!("{} has no type like {scheme}: write an .apr or .gguf file", format.name)
         }
         _ => return Ok(()),
     };
 
     Err(JobError::Request(advice))
+}
+
+/// Whether all tensors of the scheme can be written as integers with scales.
+fn is_integers_with_scales(scheme: Scheme) -> bool {
+    scheme.kind() == SchemeKind::Rows || scheme == Scheme::Q8_0
 }
 
 /// Bits that an element of the tensors that get quantized takes, scales included.

@@ -185,7 +185,8 @@ fn parse<'a>(words: impl Iterator<Item = &'a str>) -> Outcome<(ArgMatches, clap:
 
 fn message_of(error: &clap::Error) -> String {
     let text = error.render().to_string();
-    let message = text.split("\n\nUsage:").next().unwrap_or(&text);
+    // What follows is about the whole line: its usage, where help is, a tip that quotes the option.
+    let message = text.split("\n\n").next().unwrap_or(&text);
     message.trim_start_matches("error: ").trim_end().replace('\n', " ")
 }
 
