@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::process::{find_program, output, program, run as run_program, workspace};
 use crate::steps::{Outcome, Steps, Stop};
 
-const TARGETS: [&str; 18] = [
+const TARGETS: [&str; 19] = [
     "decode_block",
     "dequantize_any",
     "open_encrypted",
@@ -25,6 +25,7 @@ const TARGETS: [&str; 18] = [
     "read_safetensors",
     "roundtrip_apr2",
     "roundtrip_gguf",
+    "scan_any",
 ];
 
 /// Runs every target for `seconds`, starting from valid files. What it finds is in

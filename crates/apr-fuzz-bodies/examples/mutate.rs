@@ -12,7 +12,7 @@ use apr_testkit::{excessive, locate};
 
 type Body = fn(&[u8]);
 
-const BODIES: [(&str, Body); 18] = [
+const BODIES: [(&str, Body); 19] = [
     ("decode_block", bodies::decode_block),
     ("dequantize_any", bodies::dequantize_any),
     ("open_encrypted", bodies::open_encrypted),
@@ -31,6 +31,7 @@ const BODIES: [(&str, Body); 18] = [
     ("read_safetensors", bodies::read_safetensors),
     ("roundtrip_apr2", bodies::roundtrip_apr2),
     ("roundtrip_gguf", bodies::roundtrip_gguf),
+    ("scan_any", bodies::scan_any),
 ];
 
 /// Longest input, and longest time that one may take.

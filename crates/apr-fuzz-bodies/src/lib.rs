@@ -54,6 +54,15 @@ pub fn read_pytorch(data: &[u8]) {
         .expect("memory can be read");
 }
 
+/// Lists what loading the input would run, under each name that loaders go by.
+pub fn scan_any(data: &[u8]) {
+    for name in ["input", "config.json", "a.yaml", "a.jinja", "modeling_a.py", "a.pmml", "a.keras"]
+    {
+        std::hint::black_box(apr_scan::scan_file(data.to_vec(), name, &limits()))
+            .expect("memory can be read");
+    }
+}
+
 /// Reads the input as an array of NumPy's, or as several.
 pub fn read_numpy(data: &[u8]) {
     if let Ok(reader) = apr_registry::numpy::open(data.to_vec(), NAME, &limits()) {

@@ -2,7 +2,10 @@
 
 use std::path::Path;
 
-use apr_fuzz_bodies::{read_gguf, read_numpy, read_onnx, read_pytorch, read_safetensors};
+use apr_fuzz_bodies::{
+    read_apr1, read_apr2, read_aprn, read_ggml, read_gguf, read_numpy, read_onnx, read_pytorch,
+    read_safetensors, scan_any,
+};
 use apr_testkit::excessive::{self, Construct};
 use apr_testkit::{PeakAlloc, asked_memory, peak_memory};
 
@@ -23,13 +26,24 @@ fn body(construct: &Construct) -> fn(&[u8]) {
         Some("safetensors") => read_safetensors,
         Some("gguf") => read_gguf,
         Some("npy" | "npz") => read_numpy,
-        other => panic!("no body reads {other:?}"),
+        Some("apr") => |file| {
+            read_apr2(file);
+            read_apr1(file);
+            read_aprn(file);
+        },
+        Some("bin") => read_ggml,
+        // What has no reader is only scanned.
+        _ => |_| (),
     }
 }
 
-/// Reads a file of two sizes, and compares what was asked for.
+/// Reads and scans a file of two sizes, and compares what was asked for.
 fn grows_no_faster(construct: &Construct, sizes: [usize; 2]) {
-    let body = body(construct);
+    let reader = body(construct);
+    let body = |file: &[u8]| {
+        reader(file);
+        scan_any(file);
+    };
     let [(few, asked_few), (many, asked_many)] = sizes.map(|size| {
         let file = construct.of_size(size);
         (file.len() as u64, asked_memory(|| body(&file)).1)

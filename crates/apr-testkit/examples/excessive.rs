@@ -19,6 +19,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         let folder = folder.join(name);
         fs::create_dir_all(&folder)?;
         fs::write(folder.join(construct.file), construct.of_size(size))?;
+        for (name, bytes) in construct.beside() {
+            fs::write(folder.join(name), bytes)?;
+        }
     }
 
     Ok(())

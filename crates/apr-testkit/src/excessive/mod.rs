@@ -12,9 +12,13 @@
 //! }
 //! ```
 
+mod apr;
+mod beside;
 mod onnx;
 mod pickle;
 mod protobuf;
+mod run;
+mod scan;
 mod text;
 mod weights;
 
@@ -30,6 +34,21 @@ pub struct Construct {
 }
 
 impl Construct {
+    /// What a loader needs beside a file that is no model: names and contents.
+    #[must_use]
+    pub fn beside(&self) -> Vec<(&'static str, Vec<u8>)> {
+        let header = br#"{"w":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}"#;
+        let weights = [&(header.len() as u64).to_le_bytes()[..], header, &[1]].concat();
+        let weights = ("model.safetensors", weights);
+        match self.file {
+            "tokenizer.json" => {
+                vec![weights, ("config.json", br#"{"model_type":"llama"}"#.to_vec())]
+            }
+            "config.json" | "model.safetensors.index.json" => vec![weights],
+            _ => Vec::new(),
+        }
+    }
+
     /// The file with the most repetitions, among powers of two, that has no more than so many
     /// bytes.
     #[must_use]
@@ -49,5 +68,8 @@ impl Construct {
 
 /// All constructs, format by format.
 pub fn all() -> impl Iterator<Item = Construct> {
-    [onnx::ALL, pickle::ALL, text::ALL, weights::ALL].into_iter().flatten().copied()
+    [onnx::ALL, run::ALL, pickle::ALL, text::ALL, weights::ALL, scan::ALL, apr::ALL, beside::ALL]
+        .into_iter()
+        .flatten()
+        .copied()
 }

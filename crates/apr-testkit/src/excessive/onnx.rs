@@ -71,7 +71,13 @@ fn model(graph: &[u8]) -> Vec<u8> {
     model_with(graph, &[])
 }
 
-fn node(name: &str, op: &str, inputs: &[&str], outputs: &[&str], more: &[u8]) -> Vec<u8> {
+pub(super) fn node(
+    name: &str,
+    op: &str,
+    inputs: &[&str],
+    outputs: &[&str],
+    more: &[u8],
+) -> Vec<u8> {
     let inputs: Vec<u8> = inputs.iter().flat_map(|input| field(1, input)).collect();
     let outputs: Vec<u8> = outputs.iter().flat_map(|output| field(2, output)).collect();
     field(1, [inputs, outputs, field(3, name), field(4, op), more.to_vec()].concat())
@@ -82,19 +88,19 @@ fn call(name: &str, function: &str, inputs: &[&str], outputs: &[&str], more: &[u
     node(name, function, inputs, outputs, &[more, &field(7, "f")].concat())
 }
 
-fn attribute(name: &str, kind: u64, value: &[u8]) -> Vec<u8> {
+pub(super) fn attribute(name: &str, kind: u64, value: &[u8]) -> Vec<u8> {
     field(5, [&field(1, name)[..], value, &number(20, kind)].concat())
 }
 
-fn integer(name: &str, value: u64) -> Vec<u8> {
+pub(super) fn integer(name: &str, value: u64) -> Vec<u8> {
     attribute(name, 2, &number(3, value))
 }
 
-fn integers(name: &str, values: impl Iterator<Item = u64>) -> Vec<u8> {
+pub(super) fn integers(name: &str, values: impl Iterator<Item = u64>) -> Vec<u8> {
     attribute(name, 7, &values.flat_map(|value| number(8, value)).collect::<Vec<_>>())
 }
 
-fn body(name: &str, graph: &[u8]) -> Vec<u8> {
+pub(super) fn body(name: &str, graph: &[u8]) -> Vec<u8> {
     attribute(name, 5, &field(6, graph))
 }
 
@@ -108,7 +114,7 @@ fn value(name: &str, dims: &[Vec<u8>]) -> Vec<u8> {
     typed(name, 1, dims)
 }
 
-fn typed(name: &str, element: u64, dims: &[Vec<u8>]) -> Vec<u8> {
+pub(super) fn typed(name: &str, element: u64, dims: &[Vec<u8>]) -> Vec<u8> {
     let shape: Vec<u8> = dims.iter().flat_map(|dim| field(1, dim)).collect();
     let tensor = [number(1, element), field(2, shape)].concat();
     [field(1, name), field(2, field(1, tensor))].concat()
@@ -135,7 +141,7 @@ fn around(last: &str) -> Vec<u8> {
     [input("x", &[symbol("a"), symbol("b")]), field(12, field(1, last))].concat()
 }
 
-fn tensor(name: &str, dims: &[u64], element: u64, data: &[u8]) -> Vec<u8> {
+pub(super) fn tensor(name: &str, dims: &[u64], element: u64, data: &[u8]) -> Vec<u8> {
     let dims: Vec<u8> = dims.iter().flat_map(|dim| number(1, *dim)).collect();
     [dims, number(2, element), field(8, name), field(9, data)].concat()
 }
