@@ -494,6 +494,8 @@ fn what_the_cache_has_damaged_is_not_imported() {
             assert!(!sandbox.path("m.apr").exists());
         }
         at(&hub, &sandbox, "convert hf://tiny/llama -o m.gguf").fails(5, &["E004", &digest]);
+        // What the error advises.
+        at(&hub, &sandbox, "cache verify").fails(5, &[&digest]);
         fs::remove_file(sandbox.path(&blob)).expect("it is there");
         at(&hub, &sandbox, "import hf://tiny/llama -o m.apr").ok();
         at(&hub, &sandbox, "validate m.apr --source").ok().says(&["Source", "1 digest"]);

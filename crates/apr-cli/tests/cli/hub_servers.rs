@@ -167,6 +167,16 @@ fn an_import_goes_on_without_a_cache_that_cannot_be_written() {
     let again = sent(&hub.requests());
     assert!(again <= once + 1000, "{once} bytes without a cache, {again} with a bad one");
     sandbox.with_env(&env, "download hf://tiny/llama").fails(1, &["E007", "/dev/null/cache"]);
+    // What the warning advises.
+    let quiet = |env: &[(&str, &str)], line: &str| {
+        let run = sandbox.with_env(env, line).ok();
+        assert!(!run.to_string().contains("can't be written"), "{run}");
+    };
+    quiet(&env, "import hf://tiny/llama -o b.apr -f --no-cache");
+    for name in ["HF_HUB_CACHE", "APR_CACHE"] {
+        let other = sandbox.path(name).display().to_string();
+        quiet(&[env[0], (name, &other)], "import hf://tiny/llama -o b.apr -f");
+    }
     // What comes is still compared with its digest.
     hub.fault("/store/", Fault::Flip, 1, 1);
     sandbox.with_env(&env, "import hf://tiny/llama -o c.apr").fails(5, &["E004"]);
@@ -241,6 +251,32 @@ fn a_server_that_trickles_is_given_up() {
     sandbox
         .with_env(&[("HF_HUB_DOWNLOAD_TIMEOUT", "soon")], "inspect hf://a/b")
         .fails(4, &["HF_HUB_DOWNLOAD_TIMEOUT", "number of seconds"]);
+}
+
+#[test]
+fn a_server_that_sends_a_few_bytes_on_each_connection_is_given_up() {
+    for fault in [Fault::Cut(3), Fault::Stall(3, Duration::from_secs(2))] {
+        let (hub, sandbox) = (hub_with_llama(), Sandbox::new());
+        hub.fault("/store/", fault, 0, u32::MAX);
+        at(&hub, &sandbox, "download hf://tiny/llama/model.safetensors --timeout 1")
+            .fails(1, &["E007", "tried 5 times"]);
+        assert!(hub.requests().len() < 60, "{}", hub.requests().len());
+    }
+}
+
+#[test]
+fn a_longer_timeout_helps_with_a_slow_server() {
+    let line = "download hf://tiny/llama/config.json";
+    // One that makes pauses, and one that sends a quarter of a kilobyte a second.
+    for (fault, said) in [
+        (Fault::Trickle(100, Duration::from_millis(1100)), "--timeout SECONDS waits longer"),
+        (Fault::Trickle(5, Duration::from_millis(20)), "makes this window longer"),
+    ] {
+        let (hub, sandbox) = (hub_with_llama(), Sandbox::new());
+        hub.fault("/config.json", fault, 0, u32::MAX);
+        at(&hub, &sandbox, &format!("{line} --timeout 1")).fails(1, &["E007", said]);
+        at(&hub, &sandbox, &format!("{line} --timeout 30")).ok();
+    }
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The `apr` command from outside: what it prints, writes, refuses and leaves behind.
 
 mod adapters;
+mod advice;
 mod anomalies;
 mod bad_input;
 mod canary;

@@ -1,0 +1,243 @@
+//! Each text in the sources that names a command or an option is known here: as advice that these
+//! tests or others follow, or as a statement that advises nothing.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::{Advice, models, runs, seals};
+
+const FOLLOWED: [&[Advice]; 7] = [
+    models::OUTPUTS,
+    models::MODELS,
+    models::PICTURES,
+    models::HOSTILE,
+    seals::SEALS,
+    seals::JOBS,
+    runs::RUNS,
+];
+
+/// Parts of texts whose advice other tests follow, and those tests.
+const ELSEWHERE: &[(&str, &str)] = &[
+    ("`apr explain {code}` says more", "advice_about_hostile_files_helps"),
+    ("`apr debug --hex FILE`", "advice_about_hostile_files_helps"),
+    ("`apr validate --checksum FILE`", "advice_about_hostile_files_helps"),
+    ("`apr validate FILE`", "advice_about_hostile_files_helps"),
+    ("`apr inspect --header FILE`", "advice_about_hostile_files_helps"),
+    ("which is meant", "advice_about_outputs_helps"),
+    ("--json lists them{DIM:#}", "advice_about_outputs_helps"),
+    ("an APR1 file has one dtype; --precision casts", "advice_about_outputs_helps"),
+    ("--pickle-class {}", "advice_about_hostile_files_helps"),
+    ("apr tensors {file} --hist {tensor}", "advice_about_models_that_do_not_fit_helps"),
+    ("; --relaxed takes it as it is", "advice_about_models_that_do_not_fit_helps"),
+    ("mark the model that they were made of", "ggufs_other_names_and_row_order_hide_no_mark"),
+    ("`apr edit '{}'`", "the_command_that_readers_name_undoes_an_interrupted_change"),
+    (
+        "if `apr validate` finds the file sound, delete that undo file",
+        "a_backup_that_was_put_back_over_a_torn_file_is_never_mixed_with_what_was_there",
+    ),
+    (
+        "`-o` with its own name and `--overwrite`",
+        "a_backup_by_hard_links_is_not_changed_through_the_other_name",
+    ),
+    (
+        "; raise it with --max-memory",
+        "costs_of_a_password_that_nobody_would_ask_for_are_e008_before_anything_is_computed",
+    ),
+    ("without `--external-data never`", "weights_of_2_gib_and_more_lie_beside_their_graph"),
+    (
+        "; --dequantize f32 writes floats",
+        "weights_whose_type_the_graph_does_not_say_have_that_of_the_checkpoint",
+    ),
+    (
+        "with --arch NAME",
+        "qa_95_a_legacy_ggml_file_is_known_by_its_hyperparameters_or_by_what_the_user_says",
+    ),
+    ("--timeout SECONDS", "a_longer_timeout_helps_with_a_slow_server"),
+    (
+        "--file names another",
+        "a_repository_with_several_models_gives_the_one_that_the_rules_choose",
+    ),
+    ("or --insecure if that is all right", "a_public_server_leads_to_no_private_address"),
+    ("`apr cache verify` finds all such files", "what_the_cache_has_damaged_is_not_imported"),
+    (
+        "HF_HUB_CACHE and APR_CACHE name other folders, --no-cache asks for none",
+        "an_import_goes_on_without_a_cache_that_cannot_be_written",
+    ),
+];
+
+/// Parts of texts that name a command or an option, and advise nothing that a test could do.
+const STATEMENTS: &[&str] = &[
+    // What an option says of itself, or of others that it does not go with.
+    "changed nothing",
+    "changes nothing",
+    "is not used: ",
+    "no tensor matches --drop",
+    "--sha256 is the digest of one file",
+    "--drop would take {dropped} of {tensors}",
+    "--want is for one text at a time",
+    "--want features stands alone",
+    "--separator is for what a model writes",
+    "--context is for models that answer questions",
+    "--timestamps are for models that write speech",
+    "are for going on with a text",
+    "--chat, --stop, --logprobs, --max-tokens and the options of sampling",
+    "--tokens: {token} is beyond",
+    "--tokens: {id} is not in",
+    "are two types for the same tensors",
+    "their type is that of --precision now",
+    "are about what a model computes, and the output does not say that",
+    "a program has all parts of a model as methods: --merged is for ONNX",
+    "--with-past, --merged and --task are for graphs that a family makes",
+    "is not done in parts: {advice}",
+    "the files will be those of one process with --shard-size",
+    " works",
+    " work",
+    // What was asked for, which stays.
+    "apr is offline (HF_HUB_OFFLINE or --offline)",
+    // Parts of texts whose others are followed.
+    " or --part ",
+    ", and --prompt TEXT gives a text",
+    "--set KEY=VALUE",
+    "--rename OLD=NEW",
+    "findings more; --json has them",
+    "{nodes}; `apr graph` has {}",
+    // Limits of the system, of files of more than 8 GiB, and keys that somebody else has.
+    "the system gives no more memory",
+    "this one is too long to be read in any order; `apr download` it first",
+    "the file of --key holds no key of `apr keygen --for encryption`",
+    // It needs the program of another company.
+    "`aws configure export-credentials",
+    // For graphs that ONNX has no operators for in this version; which others do is not known.
+    "another --opset or --precision may do",
+    // Causes and remedies of a whole class of errors; each error of it names what helps.
+    "a low --max-memory or APR_RAM_LIMIT",
+    "a low --max-work",
+    "Take the model for one of a family that computes the same, by --arch NAME.",
+    "Describe its family in a table, for --arch-file FILE",
+    "see apr run --help",
+];
+
+#[test]
+fn every_text_that_names_a_command_or_an_option_is_followed_or_known_to_advise_nothing() {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the folder of all");
+    let (mut sources, mut tests) = (Vec::new(), String::new());
+    for file in rust_files(crates) {
+        let text = fs::read_to_string(&file).expect("UTF-8");
+        let path = file.strip_prefix(crates).expect("within").display().to_string();
+        let is_test = path.contains("/tests/") || path.ends_with("tests.rs");
+        let of_tools = ["apr-testkit/", "apr-fuzz-bodies/", "apr-interop/", "/examples/", "/args/"];
+        if is_test {
+            tests.push_str(&text);
+        } else if !of_tools.iter().any(|part| path.contains(part)) {
+            sources.push((path, text));
+        }
+    }
+
+    let followed: Vec<&str> = FOLLOWED.iter().flat_map(|all| all.iter().map(|one| one.2)).collect();
+    let elsewhere = ELSEWHERE.iter().map(|(part, _)| *part);
+    let known: Vec<&str> =
+        followed.into_iter().chain(elsewhere).chain(STATEMENTS.iter().copied()).collect();
+    let mut used = vec![false; known.len()];
+    let mut unknown = Vec::new();
+    for (path, text) in &sources {
+        let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+        for literal in literals(code).filter(|literal| names_something(literal)) {
+            let mut is_known = false;
+            for (part, used) in known.iter().zip(&mut used) {
+                if agree(&literal, part) {
+                    (is_known, *used) = (true, true);
+                }
+            }
+            if !is_known {
+                unknown.push(format!("{path}: {literal}"));
+            }
+        }
+    }
+    assert!(
+        unknown.is_empty(),
+        "nothing follows these, nor are they listed as statements:\n{}",
+        unknown.join("\n")
+    );
+    let first = known.len() - ELSEWHERE.len() - STATEMENTS.len();
+    let stale: Vec<_> = (first..known.len()).filter(|at| !used[*at]).map(|at| known[at]).collect();
+    assert!(stale.is_empty(), "no source says this any more: {stale:?}");
+    for (_, test) in ELSEWHERE {
+        assert!(tests.contains(&format!("fn {test}(")), "there is no test {test}");
+    }
+}
+
+fn names_something(literal: &str) -> bool {
+    // A command's text alone, or an option's name, is no sentence.
+    let has_option = literal.match_indices("--").any(|(at, _)| {
+        literal[at + 2..].starts_with(|next: char| next.is_ascii_lowercase() || next == '{')
+    });
+    literal.contains(' ') && (has_option || literal.contains("`apr "))
+}
+
+/// Whether a part, which may have values where the text has placeholders, belongs to the text.
+fn agree(literal: &str, part: &str) -> bool {
+    literal.contains(part)
+        || literal.split(['{', '}']).step_by(2).any(|piece| {
+            // One begins or ends where the other does.
+            let ends = piece.char_indices().map(|(at, _)| &piece[at..]);
+            let begins = piece.char_indices().map(|(at, _)| &piece[..at]).chain([piece]);
+            ends.filter(|end| part.starts_with(end)).any(names_something)
+                || begins.filter(|begin| part.ends_with(begin)).any(names_something)
+                || names_something(piece) && part.contains(piece)
+        })
+}
+
+fn rust_files(folder: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(folder).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() && path.file_name().is_some_and(|name| name != "target") {
+            files.extend(rust_files(&path));
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            files.push(path);
+        }
+    }
+    files.sort();
+    files
+}
+
+/// String literals of a source, without those in comments; lines that a backslash joins are one.
+fn literals(code: &str) -> impl Iterator<Item = String> {
+    let mut found = Vec::new();
+    let mut rest = code;
+    while let Some(at) = rest.find(['"', '/', '\'']) {
+        let tail = &rest[at..];
+        let len = if tail.starts_with("//") {
+            tail.find('\n').unwrap_or(tail.len())
+        } else if tail.starts_with('"') {
+            let raw = rest[..at].ends_with(['r', '#']) && !rest[..at].ends_with("br\\");
+            let len = literal_len(tail, raw);
+            let inner = tail.get(1..len - 1).unwrap_or_default();
+            let joined = inner.split("\\\n").map(str::trim_start).collect::<String>();
+            found.push(joined.replace("\\\"", "\""));
+            len
+        } else if tail.starts_with('\'') {
+            // A character, or a lifetime.
+            let inner = &tail[1..];
+            let skip = usize::from(inner.starts_with('\\'));
+            let next = inner.chars().nth(skip).map_or(0, char::len_utf8);
+            if inner[skip + next..].starts_with('\'') { 2 + skip + next } else { 1 }
+        } else {
+            1
+        };
+        rest = &tail[len..];
+    }
+    found.into_iter()
+}
+
+fn literal_len(tail: &str, raw: bool) -> usize {
+    let mut escaped = false;
+    for (at, byte) in tail.bytes().enumerate().skip(1) {
+        match byte {
+            b'"' if !escaped => return at + 1,
+            b'\\' if !raw => escaped = !escaped,
+            _ => escaped = false,
+        }
+    }
+    tail.len()
+}
