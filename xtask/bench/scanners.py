@@ -1,13 +1,18 @@
-"""What apr, picklescan and modelaudit say about the same files, and how long they take: a table for docs/benchmarks.md.
+"""What apr and four other scanners say about the same files, and how long they take: a table for docs/benchmarks.md.
 
-    python3 xtask/bench/scanners.py --apr target/dist/apr --bin VENV/bin [--shared FOLDER]
+    cargo xtask bench scanners
+    python3 xtask/bench/scanners.py --apr target/dist/apr --python VENV/bin/python --modelscan VENV2/bin/python [--shared FOLDER]
 
-VENV is a Python environment with picklescan and modelaudit. FOLDER is one with the folders `malicious`, `pytorch` and
-`whisper` of test files. Nothing here loads a file: each scanner runs as a program of its own.
+VENV has picklescan, modelaudit and fickling; VENV2 has modelscan, h5py and numpy below 2.3, which modelscan needs and
+modelaudit refuses. FOLDER has test files of many formats, those with a payload in `malicious`. Nothing here loads a file,
+and no scanner has a network. Each scanner judges all files in one process.
 """
 
 import argparse
+import collections
 import json
+import os
+import resource
 import shutil
 import subprocess
 import tempfile
@@ -17,88 +22,172 @@ from pathlib import Path
 FIXTURES = Path(__file__).resolve().parents[2] / "fixtures/scan"
 # Among the scanners' own test files, those without a payload; some are no pickle, one is an empty encrypted archive.
 HARMLESS = ("benign0", "bad_pytorch", "not_a_pickle", "password_protected")
-# What a scanner says: nothing found, something to look at, something dangerous, or an error.
-PASSED, WARNED, FOUND, ERROR = "passed", "warned", "found", "error"
+# What is in `content` without a payload.
+PLAIN = ("plain", "README.md", "chat_template.jinja", "unknown.bin", "user_block.h5", "notebook.ipynb", "train.py")
+# What a scanner says: dangerous, to be looked at, not examined (also errors and files that it skips), nothing found.
+FOUND, WARNED, UNEXAMINED, PASSED = "found", "warned of", "not examined", "passed"
+
+# Programs that print what a scanner says about each path on standard input: a line of JSON each.
+LOOP = """
+import json, os, sys, warnings
+warnings.simplefilter("ignore")
+def judged(files):
+    order = ["passed", "not examined", "warned of", "found"]
+    verdicts = []
+    for file in files:
+        try:
+            verdicts.append(says(file))
+        except BaseException:
+            verdicts.append("not examined")
+    return max(verdicts, key=order.index)
+out = os.fdopen(os.dup(1), "w")
+os.dup2(2, 1)
+for line in sys.stdin:
+    path = line.rstrip("\\n")
+    files = [os.path.join(at, name) for at, _, names in os.walk(path) for name in names] if os.path.isdir(path) else [path]
+    out.write(json.dumps([path, judged(files)]) + "\\n")
+    out.flush()
+"""
+PICKLESCAN = """
+from picklescan.scanner import scan_file_path
+from picklescan.scanner import SafetyLevel
+def says(path):
+    result = scan_file_path(path)
+    if result.issues_count:
+        return "found"
+    if result.scan_err or not result.scanned_files:
+        return "not examined"
+    return "warned of" if any(one.safety == SafetyLevel.Suspicious for one in result.globals) else "passed"
+"""
+MODELAUDIT = """
+import logging
+logging.disable(logging.CRITICAL)
+from modelaudit.core import scan_model_directory_or_file
+def says(path):
+    result = scan_model_directory_or_file(path, cache_enabled=False)
+    levels = {getattr(issue.severity, "value", issue.severity) for issue in result.issues}
+    if "critical" in levels:
+        return "found"
+    if "warning" in levels:
+        return "warned of"
+    return "passed" if result.success and result.files_scanned and not result.has_errors else "not examined"
+"""
+FICKLING = """
+import zipfile
+from fickling.analysis import Severity
+from fickling.loader import scan_file, scan_zip_archive
+def says(path):
+    is_archive = zipfile.is_zipfile(path)
+    result = (scan_zip_archive if is_archive else scan_file)(path, graceful=True)
+    if result.severity >= Severity.LIKELY_OVERTLY_MALICIOUS:
+        return "found"
+    if result.errors or not result.results:
+        return "not examined"
+    return "passed" if result.severity == Severity.LIKELY_SAFE else "warned of"
+"""
+MODELSCAN = """
+import logging
+logging.disable(logging.CRITICAL)
+from modelscan.modelscan import ModelScan
+scanner = ModelScan()
+def says(path):
+    result = scanner.scan(path)
+    levels = {issue["severity"] for issue in result["issues"]}
+    if levels & {"CRITICAL", "HIGH"}:
+        return "found"
+    if levels:
+        return "warned of"
+    return "passed" if result["summary"]["scanned"]["total_scanned"] and not result["errors"] else "not examined"
+"""
 
 
 def payload_files(shared):
-    """Each file, and whether loading it runs a payload."""
-    expected = json.loads((FIXTURES / "expected.json").read_text())
+    """Each file or folder, and whether loading it runs or reaches something that it should not."""
+    read = lambda name: json.loads((FIXTURES / name / "expected.json").read_text())
     files = {FIXTURES / name: bool(entry["names"]) or entry["verdict"] == "unreadable" and name.startswith("evil")
-             for name, entry in expected.items()}
+             for name, entry in read("").items()}
+    files |= {FIXTURES / "content" / name: not name.startswith(PLAIN) for name in read("content")}
+    files |= {FIXTURES / "evasions" / name: True for name in read("evasions")}
     if shared:
         for path in sorted((shared / "malicious").iterdir()):
             files[path] = not any(part in path.name for part in HARMLESS)
-        for path in [*sorted((shared / "pytorch").iterdir()), *sorted((shared / "whisper").glob("*.npz"))]:
-            files[path] = False
+        rest = sorted(path for path in shared.rglob("*") if path.is_file())
+        files |= {path: False for path in rest if path not in files}
     return files
 
 
-def apr_says(apr, path):
-    result = subprocess.run([apr, "scan", "--json", path], capture_output=True, check=False)
-    verdict = json.loads(result.stdout)["verdict"]
-    return {"clean": PASSED, "suspicious": WARNED, "unreadable": ERROR, "dangerous": FOUND}[verdict]
+def apr_says(apr, paths):
+    """All in one run: a folder is as bad as its worst file."""
+    order = [PASSED, UNEXAMINED, WARNED, FOUND]
+    names = {"clean": PASSED, "suspicious": WARNED, "unreadable": UNEXAMINED, "not-examined": UNEXAMINED, "dangerous": FOUND}
+    folder = paths[0].parents[1]
+    report = json.loads(subprocess.run([apr, "scan", "--json", folder], capture_output=True, check=False).stdout)
+    said = {}
+    for file in report["files"]:
+        top = folder / Path(*Path(file["file"]).relative_to(folder).parts[:2])
+        verdict = names[file["verdict"]]
+        said[top] = max(said.get(top, PASSED), verdict, key=order.index)
+    return said
 
 
-def picklescan_says(picklescan, path):
-    result = subprocess.run([picklescan, "-g", "-p", path], capture_output=True, check=False)
-    if result.returncode == 0 and b" - suspicious" in result.stdout + result.stderr:
-        return WARNED
-    return {0: PASSED, 1: FOUND}.get(result.returncode, ERROR)
+def peer_says(python, program, paths):
+    """A scanner's library, in a process without a network and without telemetry."""
+    environment = {**os.environ, "PROMPTFOO_DISABLE_TELEMETRY": "1", "NO_ANALYTICS": "1"}
+    with tempfile.TemporaryDirectory() as folder:
+        command = ["unshare", "-rn", python, "-c", program + LOOP]
+        result = subprocess.run(command, input="".join(f"{path}\n" for path in paths), cwd=folder, env=environment,
+                                stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False)
+    said = {Path(path): verdict for path, verdict in map(json.loads, result.stdout.splitlines())}
+    return {path: said.get(path, UNEXAMINED) for path in paths}
 
 
-def modelaudit_says(audit, path):
-    """Its exit code is the same for warnings and for what is critical."""
-    result = subprocess.run([*audit, "--format", "json", path], capture_output=True, check=False)
-    try:
-        issues = {issue["severity"] for issue in json.loads(result.stdout)["issues"]}
-    except (ValueError, KeyError):
-        return ERROR
-    if "critical" in issues:
-        return FOUND
-    return ERROR if result.returncode == 2 else WARNED if "warning" in issues else PASSED
-
-
-def seconds(command):
-    start = time.perf_counter()
-    subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
-    return time.perf_counter() - start
+def version(python, package):
+    program = f"import importlib.metadata as m; print(m.version({package!r}))"
+    return subprocess.run([python, "-c", program], capture_output=True, text=True, check=True).stdout.strip()
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--apr", type=Path, required=True)
-    parser.add_argument("--bin", type=Path, required=True)
+    parser.add_argument("--python", type=Path, required=True)
+    parser.add_argument("--modelscan", type=Path, required=True)
     parser.add_argument("--shared", type=Path)
     parser.add_argument("--verbose", action="store_true", help="name each file that a scanner judges otherwise")
     arguments = parser.parse_args()
-    picklescan, modelaudit = arguments.bin / "picklescan", arguments.bin / "modelaudit"
-    audit = [modelaudit, "scan", "--no-cache"]
-    scanners = {
-        "apr scan": (lambda path: apr_says(arguments.apr, path), [arguments.apr, "scan"]),
-        "picklescan": (lambda path: picklescan_says(picklescan, path), [picklescan, "-p"]),
-        "modelaudit": (lambda path: modelaudit_says(audit, path), audit),
-    }
+    python, scan = arguments.python.absolute(), arguments.modelscan.absolute()
+    scanners = {"`apr scan`": lambda paths: apr_says(arguments.apr.absolute(), paths)}
+    for name, program, of in [("picklescan", PICKLESCAN, python), ("modelaudit", MODELAUDIT, python),
+                              ("modelscan", MODELSCAN, scan), ("fickling", FICKLING, python)]:
+        scanners[f"{name} {version(of, name)}"] = lambda paths, program=program, of=of: peer_says(of, program, paths)
+
     files = payload_files(arguments.shared)
     payloads = sum(files.values())
     with tempfile.TemporaryDirectory() as folder:
+        # Each in a folder of its own, since a name is a hint for some scanners.
+        copies = {}
         for number, path in enumerate(files):
-            shutil.copy(path, Path(folder) / f"{number}-{path.name}")
-        print(f"| scanner | {payloads} files with a payload: found, warned of, not read, passed as clean "
-              f"| {len(files) - payloads} without: passed, warned of, not read, called dangerous | all in one run |")
-        print("|---|---|---|---|")
-        for name, (says, command) in scanners.items():
-            said = {path: says(path) for path in files}
-            counts = {hostile: [sum(said[path] == how for path in files if files[path] == hostile)
-                                for how in ((FOUND, WARNED, ERROR, PASSED) if hostile else (PASSED, WARNED, ERROR, FOUND))]
-                      for hostile in (True, False)}
-            took = seconds([*command, folder])
-            print(f"| {name} | {', '.join(map(str, counts[True]))} | {', '.join(map(str, counts[False]))} "
-                  f"| {took:.2f} s |", flush=True)
+            copy = Path(folder) / str(number) / path.name
+            copy.parent.mkdir()
+            (shutil.copytree if path.is_dir() else shutil.copy)(path, copy)
+            copies[copy] = path
+        print(f"| scanner | {payloads} with a payload: found | warned of | not examined | missed | {len(files) - payloads} "
+              "without: passed | not examined | false alarms | seconds | of a processor |")
+        print("|---|---|---|---|---|---|---|---|---|---|")
+        for name, says in scanners.items():
+            before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+            said = says(list(copies))
+            took, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
+            spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+            hostile = collections.Counter(said[copy] for copy, path in copies.items() if files[path])
+            benign = collections.Counter(said[copy] for copy, path in copies.items() if not files[path])
+            alarms = benign[FOUND] + benign[WARNED]
+            share = 100 * alarms / max(1, benign.total())
+            print(f"| {name} | {hostile[FOUND]} | {hostile[WARNED]} | {hostile[UNEXAMINED]} | {hostile[PASSED]} "
+                  f"| {benign[PASSED]} | {benign[UNEXAMINED]} | {alarms} ({share:.1f} %) | {took:.2f} | {spent:.2f} |", flush=True)
             if arguments.verbose:
-                for path, how in said.items():
-                    if how != (FOUND if files[path] else PASSED):
-                        print(f"    {path.name}: {how}, {'with' if files[path] else 'without'} a payload")
+                for copy, path in copies.items():
+                    if said[copy] != (FOUND if files[path] else PASSED):
+                        print(f"    {path}: {said[copy]}, {'with' if files[path] else 'without'} a payload")
 
 
 main()

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use crate::process::{cargo, program, run as run_program, target_dir, workspace};
 use crate::reference;
-use crate::steps::{Steps, Stop};
+use crate::steps::{Outcome, Steps, Stop};
 
 /// Runs `bench/bench.py`; `arguments` are passed on to it.
 pub(crate) fn run(steps: &mut Steps, arguments: &[&str]) {
@@ -55,6 +55,45 @@ pub(crate) fn run(steps: &mut Steps, arguments: &[&str]) {
         fs::remove_dir_all(&folder).map_err(Stop::failed)?;
         result
     });
+}
+
+/// What `apr scan` and four other scanners say about the same files.
+pub(crate) fn scanners(steps: &mut Steps) {
+    steps.run("four other scanners", reference::set_up_scanners);
+    steps.run("build as it is shipped", || build(&["-p", "apr-cli", "--bins"]));
+    steps.run("verdicts and times", || {
+        let mut command = program(reference::scanner_python());
+        command.arg(workspace().join("xtask/bench/scanners.py"));
+        command.arg("--apr").arg(target_dir().join("dist/apr"));
+        command.arg("--python").arg(reference::scanner_python());
+        command.arg("--modelscan").arg(reference::modelscan_python());
+        let shared = workspace().join("../shared/data");
+        if shared.is_dir() {
+            command.arg("--shared").arg(shared);
+        }
+        run_program(&mut command)
+    });
+}
+
+/// Every command over files that ask for more work than their size justifies.
+pub(crate) fn excessive(steps: &mut Steps, arguments: &[&str]) {
+    steps.run("build as it is shipped", || {
+        build(&["-p", "apr-cli", "-p", "apr-testkit", "--bins", "--examples"])
+    });
+    steps.run("every command ends in time or with E008", || {
+        let (folder, release) = (folder(), target_dir().join("dist"));
+        run_program(program(release.join("examples/excessive")).arg(&folder).arg("1000000"))?;
+        let mut command = program("python3");
+        command.arg(workspace().join("xtask/bench/excessive.py"));
+        command.arg("--apr").arg(release.join("apr")).arg(&folder).args(arguments);
+        let result = run_program(&mut command);
+        fs::remove_dir_all(&folder).map_err(Stop::failed)?;
+        result
+    });
+}
+
+fn build(what: &[&str]) -> Outcome {
+    run_program(cargo("build", ["--profile", "dist"]).args(what))
 }
 
 /// In memory where that is possible, so that the programs are measured and not the disk.

@@ -34,6 +34,8 @@ Usage: cargo xtask TASK
   surface  the library's public items beside crates/apr/public-api.txt; with a REVISION, what has
          become incompatible since
   bench  figures against cp and Python's safetensors; --gb 1 4, --runs 5
+  bench scanners  what apr scan and four other scanners say about the same files
+  bench excessive  every command over files that ask for more work than their size justifies
   picture  draws docs/session.svg, the README's picture of a terminal, with the binary of today
   fuzz   every fuzz target for 60 seconds, or the seconds given; takes a nightly toolchain
   quality  coverage, mutants, complexity, words, advisories, or those given, into docs/quality.md;
@@ -63,6 +65,8 @@ fn main() -> ExitCode {
         ["features", "--times"] => features::run(&mut steps, true),
         ["surface"] => surface::run(&mut steps, None),
         ["surface", revision] => surface::run(&mut steps, Some(revision)),
+        ["bench", "scanners"] => bench::scanners(&mut steps),
+        ["bench", "excessive", ref arguments @ ..] => bench::excessive(&mut steps, arguments),
         ["bench", ref arguments @ ..] => bench::run(&mut steps, arguments),
         ["picture"] => picture::run(&mut steps),
         ["fuzz"] => fuzz::run(&mut steps, "60"),

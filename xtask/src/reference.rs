@@ -168,6 +168,37 @@ pub(crate) fn check_inside(apr: &Path) -> Outcome {
     run(program(graph_python()).arg("xtask/interop/inside.py").arg(apr))
 }
 
+/// A Python with picklescan, modelaudit and fickling, once it was [set up](set_up_scanners).
+pub(crate) fn scanner_python() -> PathBuf {
+    std::env::var_os("APR_SCAN_PYTHON")
+        .map_or_else(|| folder().join("scanners/bin/python"), PathBuf::from)
+}
+
+/// A Python with modelscan, which needs a NumPy that modelaudit refuses.
+pub(crate) fn modelscan_python() -> PathBuf {
+    std::env::var_os("APR_MODELSCAN_PYTHON")
+        .map_or_else(|| folder().join("modelscan/bin/python"), PathBuf::from)
+}
+
+/// Makes virtual environments for other scanners, unless there are Pythons that have them.
+pub(crate) fn set_up_scanners() -> Outcome {
+    for (python, modules, requirements) in [
+        (scanner_python(), "picklescan, modelaudit, fickling", "scanners"),
+        (modelscan_python(), "modelscan", "modelscan"),
+    ] {
+        let has_all = ["-c", &format!("import {modules}; print(1)")];
+        if output(program(&python).args(has_all)).is_some() {
+            continue;
+        }
+        let environment = folder().join(requirements);
+        run(program("python3").args(["-m", "venv", "--clear"]).arg(&environment))?;
+        let mut pip = program(environment.join("bin/python"));
+        pip.args(["-m", "pip", "--quiet", "--disable-pip-version-check", "--no-input", "install"]);
+        run_pip(pip.args(["--requirement", &format!("xtask/requirements-{requirements}.txt")]))?;
+    }
+    Ok(())
+}
+
 /// A Python with Optimum, once it was [set up](set_up_optimum).
 fn optimum_python() -> PathBuf {
     std::env::var_os("APR_OPTIMUM_PYTHON")
