@@ -30,7 +30,7 @@ pub struct Work {
 
 impl Work {
     /// What every error over a budget says.
-    pub const OVER: &'static str = "steps of work";
+    pub const OVER: &'static str = "steps of work needed";
 
     /// What every error over a budget says that follows from a file's size.
     pub const NOT_JUSTIFIED: &'static str = "which the size of the file does not justify";
@@ -56,7 +56,7 @@ impl Work {
         let before =
             self.spent.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).unwrap_or(u64::MAX);
         if before.saturating_add(steps) > self.limit {
-            let over = format!("more than {} {} needed", grouped(self.limit), Self::OVER);
+            let over = format!("more than {} {}", grouped(self.limit), Self::OVER);
             return Err(Error::memory(match self.is_of_file {
                 true => format!("{over}, {}", Self::NOT_JUSTIFIED),
                 false => over,

@@ -270,7 +270,7 @@ fn a_longer_timeout_helps_with_a_slow_server() {
     // One that makes pauses, and one that sends a quarter of a kilobyte a second.
     for (fault, said) in [
         (Fault::Trickle(100, Duration::from_millis(1100)), "--timeout SECONDS waits longer"),
-        (Fault::Trickle(5, Duration::from_millis(20)), "makes this window longer"),
+        (Fault::Trickle(5, Duration::from_millis(20)), "raise --timeout SECONDS"),
     ] {
         let (hub, sandbox) = (hub_with_llama(), Sandbox::new());
         hub.fault("/config.json", fault, 0, u32::MAX);

@@ -22,7 +22,7 @@ pub(super) const OUTPUTS: &[Advice] = &[
     (
         "apr convert llama -o out",
         2,
-        "say --format apr, apr1, aprn, gguf, onnx, pytorch, safetensors or torchscript",
+        "pass --format apr, apr1, aprn, gguf, onnx, pytorch, safetensors or torchscript",
         // APR1 and APRN are for models of a few types, which their errors say.
         "for f in apr gguf onnx pytorch safetensors torchscript; do \
          apr convert llama -o out-$f --format $f; done",
@@ -31,14 +31,14 @@ pub(super) const OUTPUTS: &[Advice] = &[
         "apr convert m.apr -o l.safetensors; apr convert l.safetensors -o folder --format \
          safetensors",
         0,
-        "the folder has no config.json, which libraries need to load it: --config FILE adds one",
+        "no config.json in the folder, which libraries need: pass --config FILE",
         "apr convert l.safetensors -o folder2 --format safetensors --config llama/config.json; \
          test -s folder2/config.json",
     ),
     (
         "apr convert llama -o x.apr --pure",
         2,
-        "--quantize TYPE asks for that",
+        "applies to quantization only: pass --quantize TYPE",
         "apr convert llama -o x.apr --pure --quantize q8_0",
     ),
     (
@@ -50,7 +50,7 @@ pub(super) const OUTPUTS: &[Advice] = &[
     (
         "apr convert m.apr -o p.apr --password-file w.safetensors",
         0,
-        "--encrypt encrypts it with the password",
+        "the output is not encrypted; add --encrypt to use the password",
         "echo secret > word; apr convert m.apr -o p2.apr --password-file word --encrypt",
     ),
     (
@@ -82,7 +82,7 @@ pub(super) const OUTPUTS: &[Advice] = &[
     (
         "apr quantize llama -t q4_k -o q.gguf; apr convert q.gguf -o q.safetensors",
         2,
-        "--dequantize f16 writes floats",
+        "or floats with --dequantize f16",
         "apr convert q.gguf -o q.safetensors --dequantize f16",
     ),
     (
@@ -94,14 +94,14 @@ pub(super) const OUTPUTS: &[Advice] = &[
     (
         "apr export q.gguf --format torchscript -o q1.pt",
         0,
-        "PyTorch has no such types; --dequantize f16 takes half the room",
+        "PyTorch has no such types; --dequantize f16 halves the size",
         "apr export q.gguf --format torchscript -o q2.pt --dequantize f16 2> said; test ! -s said; \
          test $(wc -c < q2.pt) -lt $(wc -c < q1.pt)",
     ),
     (
         "apr export q.gguf -o q1.onnx",
         0,
-        "no node of the graph says what these blocks mean; --dequantize f16 takes half the room",
+        "ONNX has no operator for this block type; --dequantize f16 halves the size",
         "apr export q.gguf -o q2.onnx --dequantize f16 2> said; ! grep half said; \
          test $(wc -c < q2.onnx) -lt $(wc -c < q1.onnx)",
     ),
@@ -129,20 +129,20 @@ pub(super) const OUTPUTS: &[Advice] = &[
     (
         "apr export q8.gguf -o folder7 --format safetensors",
         0,
-        "--dequantize f16 writes floats that libraries use as they are",
+        "--dequantize f16 writes floats, which libraries load",
         "apr export q8.gguf -o folder8 --format safetensors --dequantize f16 2> said; \
          ! grep scales said",
     ),
     (
         "apr convert q.gguf -o r.gguf --quantize q8_0",
         2,
-        "needs --requantize",
+        "pass --requantize to quantize it to q8_0",
         "apr convert q.gguf -o r.gguf --quantize q8_0 --requantize",
     ),
     (
         "apr export llama -o z.onnx --quantize q8_0",
         0,
-        "`apr quantize` into an .apr or .gguf file measures it",
+        "`apr quantize` into an .apr or .gguf file computes it",
         "apr quantize llama -t q8_0 -o z.apr | grep -q error; \
          apr quantize llama -t q8_0 -o z.gguf | grep -q error",
     ),
@@ -155,8 +155,7 @@ pub(super) const OUTPUTS: &[Advice] = &[
     (
         "apr export llama -o x.onnx --opset 12 --precision bf16",
         4,
-        "need --opset 13 or later, since which ONNX's Cast knows them; --precision fp16 or fp32 \
-         does with 12",
+        "need --opset 13 or later; for 12 pass --precision fp16 or fp32",
         "apr export llama -o x.onnx --opset 13 --precision bf16; \
          apr export llama -o x2.onnx --opset 12 --precision fp16; \
          apr export llama -o x3.onnx --opset 12 --precision fp32",
@@ -183,8 +182,23 @@ pub(super) const OUTPUTS: &[Advice] = &[
     (
         "apr export llama -o x.h5",
         2,
-        "--format says which is meant",
+        "no format for the output's extension: pass --format FORMAT",
         "apr export llama -o x.h5 --format safetensors",
+    ),
+    (
+        "apr canary create m.apr -o c.json",
+        2,
+        "a canary needs an input: --prompt, --input or --tokens",
+        "apr canary create m.apr -o c.json --prompt 1+; \
+         apr canary create m.apr -o c2.json --tokens 1,15,7; echo 1+ > one.txt; \
+         apr canary create m.apr -o c3.json --input one.txt",
+    ),
+    (
+        "apr validate m.apr --quality",
+        2,
+        "--quality compares two models, or takes --text FILE for the perplexity of one",
+        "apr validate m.apr llama --quality; printf '12+34=46\n1+1=2\n' > sums.txt; \
+         apr validate m.apr --quality --text sums.txt",
     ),
 ];
 
@@ -193,37 +207,37 @@ pub(super) const MODELS: &[Advice] = &[
     (
         "apr import wide -o w.apr",
         5,
-        "--relaxed takes the model as it is, --arch NAME as another family",
+        "--relaxed writes the model nevertheless, --arch NAME sets the family",
         "apr import wide -o w.apr --relaxed; ! apr import wide -o w2.apr --arch mistral",
     ),
     (
         "apr convert other -o o.gguf",
         4,
-        "--arch NAME takes it for a family that it is built like",
+        "--arch NAME sets a family of the same architecture",
         "apr convert other -o o.gguf --arch llama",
     ),
     (
         "apr graph other",
         4,
-        "--arch NAME takes it for one of the known families",
+        "--arch NAME sets one of the known families",
         "apr graph other --arch llama",
     ),
     (
         "apr import other -o o.apr",
         0,
-        "--arch NAME gives one",
+        "--arch NAME sets one",
         "apr import other -o o2.apr --arch llama | grep -q 'LLaMA family'",
     ),
     (
         "apr convert w.apr -o w.gguf",
         5,
-        "--relaxed takes the model as it is",
+        "--relaxed writes the model nevertheless",
         "apr convert w.apr -o w.gguf --relaxed",
     ),
     (
         "apr convert m.apr -o l.safetensors; apr convert l.safetensors -o l.gguf",
         4,
-        "give the config.json of this LLaMA by --config FILE",
+        "pass the config.json of this LLaMA with --config FILE",
         "apr convert l.safetensors -o l.gguf --config llama/config.json",
     ),
     (
@@ -236,14 +250,14 @@ pub(super) const MODELS: &[Advice] = &[
     (
         "apr graph other",
         4,
-        "--arch-file FILE describes another (docs/families.md)",
+        "--arch-file FILE defines another (docs/families.md)",
         "sed '0,/^name = .*/s||name = \"fooma\"|; s|^model_types = .*|model_types = \
          [\"fooma\"]|' $FAMILIES/llama.toml > fooma.toml; apr graph other --arch-file fooma.toml",
     ),
     (
         "apr graph $FIXTURES/run/tiny-whisper --format svg -o w.svg",
         2,
-        "a picture shows one: --part encoder_model or --part decoder_model",
+        "an image shows one: pass --part encoder_model or --part decoder_model",
         "apr graph $FIXTURES/run/tiny-whisper --format svg -o w.svg --part encoder_model; \
          apr graph $FIXTURES/run/tiny-whisper --format svg -o w2.svg --part decoder_model",
     ),
@@ -283,13 +297,13 @@ pub(super) const HOSTILE: &[Advice] = &[
     (
         "apr convert m.pkl -o m.apr",
         4,
-        "`apr validate` lists everything that loading it would run",
+        "`apr validate` lists everything that loading it would execute",
         "apr validate m.pkl > list || grep -q \"os.system('id')\" list",
     ),
     (
         "apr inspect a.npy",
         4,
-        "`apr scan` lists what it would run",
+        "`apr scan` lists what they would execute",
         "apr scan a.npy > list || grep -q system list",
     ),
     (
@@ -355,7 +369,7 @@ fn advice_about_models_that_do_not_fit_helps() {
     let refused = sandbox.run(&["convert", "it's.safetensors", "-o", "n.apr"]).fails(5, &["NaN"]);
     let command = backquoted(&refused).remove(0);
     shell(&sandbox, &command).ok().says(&["a b"]);
-    refused.says(&["--relaxed takes it as it is"]);
+    refused.says(&["--relaxed writes it nevertheless"]);
     sandbox.run(&["convert", "it's.safetensors", "-o", "n.apr", "--relaxed"]).ok();
 }
 

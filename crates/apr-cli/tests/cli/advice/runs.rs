@@ -24,7 +24,7 @@ pub(super) const RUNS: &[Advice] = &[
     (
         "apr run m.apr --prompt 1+ --top-k 3",
         0,
-        "--temperature 1 samples",
+        "pass --temperature 1 to sample",
         "apr run m.apr --prompt 1+ --top-k 3 --temperature 1 2> said; test ! -s said",
     ),
     (
@@ -36,14 +36,13 @@ pub(super) const RUNS: &[Advice] = &[
     (
         "apr run m.apr --prompt $(printf '1+%.0s' $(seq 200))",
         2,
-        "--truncate leaves out the end",
+        "pass --truncate to shorten it",
         "apr run m.apr --prompt $(printf '1+%.0s' $(seq 200)) --truncate",
     ),
     (
         "apr run m.apr --chat --prompt 1+",
         4,
-        "`apr edit MODEL --chat-template FILE` gives an .apr or .gguf file one; or leave \
-         --chat out",
+        "add one to an .apr or .gguf file with `apr edit MODEL --chat-template FILE`, or remove --chat",
         "cp m.apr c.apr; apr edit c.apr --chat-template template; \
          apr run c.apr --chat --prompt 1+; apr convert m.apr -o c.gguf; \
          apr edit c.gguf --chat-template template; apr run c.gguf --chat --prompt 1+; \
@@ -52,7 +51,7 @@ pub(super) const RUNS: &[Advice] = &[
     (
         "apr run llama --chat --prompt 1+",
         4,
-        "put its chat_template.jinja into the model's folder, beside its config.json; for an .apr \
+        "put chat_template.jinja beside the model's config.json; for an .apr \
          file, import that folder again",
         "cp template llama/chat_template.jinja; apr run llama --chat --prompt 1+; \
          apr import llama -o again.apr; apr run again.apr --chat --prompt 1+",
@@ -60,8 +59,8 @@ pub(super) const RUNS: &[Advice] = &[
     (
         "apr run mute --prompt 1+",
         4,
-        "put its tokenizer.json into the model's folder, beside its config.json; for an .apr file, \
-         import that folder again; give ids of tokens, --tokens 1,15,7",
+        "put tokenizer.json beside the model's config.json; for an .apr file, \
+         import that folder again; pass token ids with --tokens 1,15,7",
         "apr run mute --tokens 1,15,7; apr import mute -o mute.apr; \
          cp llama/tokenizer.json mute; apr run mute --prompt 1+; \
          apr import mute -o heard.apr; apr run heard.apr --prompt 1+",
@@ -69,27 +68,27 @@ pub(super) const RUNS: &[Advice] = &[
     (
         "apr run m.apr --prompt a --prompt b --stop x --separator 4",
         0,
-        "--json keeps them apart, or another --separator",
+        "use --json, or another --separator",
         "apr run m.apr --prompt a --prompt b --stop x --json; \
          apr run m.apr --prompt a --prompt b --separator '|' 2> said; test ! -s said",
     ),
     (
         "apr tokenize m.apr",
         2,
-        "give a text: --prompt TEXT, --input FILE or a pipe; or ids: --tokens 1,15,7",
+        "pass --prompt TEXT, --input FILE or a pipe, or ids with --tokens 1,15,7",
         "apr tokenize m.apr --prompt 1+; apr tokenize m.apr --input template; \
          echo 1+ | apr tokenize m.apr; apr tokenize m.apr --tokens 1,15,7",
     ),
     (
         "apr run m.apr",
         2,
-        "--input NAME=FILE gives one, and --prompt TEXT gives a text",
+        "pass --input NAME=FILE, or a text with --prompt TEXT",
         "apr run m.apr --input input_ids=ids.npy; apr run m.apr --prompt 1+",
     ),
     (
         "apr run m.apr -i ids.npy",
         2,
-        "--input NAME=FILE says which one a file is for",
+        "pass --input NAME=FILE",
         "apr run m.apr --input input_ids=ids.npy",
     ),
     (
@@ -102,28 +101,28 @@ pub(super) const RUNS: &[Advice] = &[
     (
         "apr convert m.apr -o m.onnx; apr run m.onnx --prompt 1+",
         4,
-        "put its tokenizer.json into the model's folder, beside its config.json",
+        "put tokenizer.json beside the model's config.json",
         "apr run m.onnx --tokens 1,15,7; mkdir graph; cp m.onnx llama/config.json \
          llama/tokenizer.json graph; apr run graph/m.onnx --prompt 1+; apr run graph --prompt 1+",
     ),
     (
         "apr run $FIXTURES/run/tiny-clip -i $FIXTURES/picture/a.png",
         2,
-        "give texts that may fit: --prompt \"a cat\" --prompt \"a dog\"",
+        "pass candidate texts: --prompt \"a cat\" --prompt \"a dog\"",
         "apr run $FIXTURES/run/tiny-clip -i $FIXTURES/picture/a.png --prompt \"a cat\" \
          --prompt \"a dog\"",
     ),
     (
         "apr run $FIXTURES/run/tiny-vit -i $FIXTURES/picture/a.png --want logits",
         2,
-        "give the sound or picture as an array (--want features -o FILE makes one)",
+        "pass audio or an image as an array (--want features -o FILE writes one)",
         "apr run $FIXTURES/run/tiny-vit -i $FIXTURES/picture/a.png --want features -o f.npy; \
          apr run $FIXTURES/run/tiny-vit -i pixel_values=f.npy --want logits",
     ),
     (
         "apr run $FIXTURES/run/tiny-whisper -i ids.npy",
         2,
-        "the model has several parts: encoder_model, decoder_model; --part NAME chooses one",
+        "pass --part NAME",
         "apr run $FIXTURES/run/tiny-whisper -i $FIXTURES/sound/a.wav --want features -o s.npy; \
          apr run $FIXTURES/run/tiny-whisper --part encoder_model -i input_features=s.npy",
     ),
@@ -143,7 +142,7 @@ pub(super) const RUNS: &[Advice] = &[
     (
         "apr run $FIXTURES/run/tiny-clip -i $FIXTURES/picture/a.png --prompt a -o v.npy",
         2,
-        "--output writes vectors, and this model makes labels: use --json",
+        "--output writes arrays, and this model returns labels: use --json",
         "apr run $FIXTURES/run/tiny-clip -i $FIXTURES/picture/a.png --prompt a --json",
     ),
     (
@@ -155,7 +154,7 @@ pub(super) const RUNS: &[Advice] = &[
     (
         "apr run qa --prompt Who --context 'The Work.' -o v.npy",
         2,
-        "this model makes answers: use --json",
+        "this model returns answers: use --json",
         "apr run qa --prompt Who --context 'The Work.' --json",
     ),
     (
@@ -167,25 +166,25 @@ pub(super) const RUNS: &[Advice] = &[
     (
         "apr run pools --prompt a",
         0,
-        "their mean is taken; --pooling chooses another way",
+        "pass --pooling to choose another",
         "apr run pools --prompt a --pooling cls 2> said; test ! -s said",
     ),
     (
         "apr run short --prompt 1+",
         0,
-        "--max-tokens says how many to generate",
+        "pass --max-tokens",
         "apr run short --prompt 1+ --max-tokens 3 2> said; test ! -s said",
     ),
     (
         "apr run english -i $FIXTURES/sound/a.wav --language en",
         2,
-        "the model knows one language; leave --language and --translate out",
+        "remove --language and --translate",
         "apr run english -i $FIXTURES/sound/a.wav",
     ),
     (
         "apr run letters -i $FIXTURES/sound/a.wav",
         4,
-        "give arrays, --input NAME=FILE",
+        "pass arrays with --input NAME=FILE",
         "apr run $FIXTURES/run/tiny-wav2vec2 -i $FIXTURES/sound/a.wav --want features -o l.npy; \
          apr run letters --input input_values=l.npy",
     ),

@@ -7,46 +7,46 @@ pub(super) const SEALS: &[Advice] = &[
     (
         "apr sign m.apr",
         2,
-        "--key FILE; `apr keygen` makes one",
+        "pass --key FILE (`apr keygen` generates one)",
         "apr keygen -o signer; apr sign m.apr --key signer; apr verify m.apr \
          --trusted signer.pub",
     ),
     (
         "apr license issue m.apr --licensee Ann",
         2,
-        "--key FILE; `apr keygen` makes one",
+        "pass --key FILE (`apr keygen` generates one)",
         "apr license issue m.apr --licensee Ann --key signer",
     ),
     (
         "apr keygen -o reader --for encryption; apr sign m.apr --key reader",
         4,
-        "signing takes one of `apr keygen --for signing`",
+        "signing needs one of `apr keygen --for signing`",
         "apr keygen --for signing -o signer2; apr sign m.apr --key signer2",
     ),
     (
         "apr encrypt m.apr -o e.apr --recipient signer.pub",
         4,
-        "models are encrypted for one of `apr keygen --for encryption`",
+        "encryption needs one of `apr keygen --for encryption`",
         "apr keygen --for encryption -o reader2; \
          apr encrypt m.apr -o e.apr --recipient reader2.pub",
     ),
     (
         "apr convert e.apr -o d.safetensors",
         4,
-        "--key FILE, --password-file FILE or APR_PASSWORD opens it",
+        "pass --key FILE or --password-file FILE, or set APR_PASSWORD",
         "apr convert e.apr -o d.safetensors --key reader2",
     ),
     (
         "apr encrypt m.apr -o w.apr",
         2,
-        "a password is needed: --password-file FILE, APR_PASSWORD",
+        "missing password: pass --password-file FILE or set APR_PASSWORD",
         "apr encrypt m.apr -o w.apr --password-file word; \
          APR_PASSWORD=secret apr encrypt m.apr -o w2.apr",
     ),
     (
         "apr tensors w.apr --stats",
         4,
-        "--key FILE, --password-file FILE or APR_PASSWORD opens it",
+        "pass --key FILE or --password-file FILE, or set APR_PASSWORD",
         "apr tensors w.apr --stats --password-file word; \
          APR_PASSWORD=secret apr tensors w2.apr --stats",
     ),
@@ -60,25 +60,25 @@ pub(super) const SEALS: &[Advice] = &[
     (
         "apr sign llama/model.safetensors --key signer",
         4,
-        "`apr convert` makes one",
+        "`apr convert` it first",
         "apr convert llama/model.safetensors -o c.apr; apr sign c.apr --key signer",
     ),
     (
         "apr sign s.apr --key signer -o s2.apr",
         2,
-        "leave out --output",
+        "a manifest is signed in place, beside its shards; remove --output",
         "apr sign s.apr --key signer; apr verify s.apr --trusted signer.pub",
     ),
     (
         "apr edit s.apr --set a=b",
         4,
-        "`apr join` makes one file of it",
+        "`apr join` joins it into one file",
         "apr join s.apr -o j.apr; apr edit j.apr --set a=b",
     ),
     (
         "apr edit g-00001-of-*.gguf --set a=b",
         1,
-        "`apr join` makes one file of them",
+        "`apr join` joins them",
         "apr join g-00001-of-*.gguf -o j.gguf; apr edit j.gguf --set general.name=b",
     ),
     (
@@ -90,7 +90,7 @@ pub(super) const SEALS: &[Advice] = &[
     (
         "apr join m.apr -o j3.apr",
         2,
-        "`apr convert` writes any model as one .apr file",
+        "`apr convert` writes one .apr file from any model",
         "apr convert m.apr -o j3.apr",
     ),
     (
@@ -107,7 +107,7 @@ pub(super) const SEALS: &[Advice] = &[
     (
         "apr edit m.apr",
         2,
-        "name one with --set, --unset, --rename, --drop or --chat-template",
+        "pass --set, --unset, --rename, --drop or --chat-template",
         "cp m.apr n.apr; apr edit n.apr --set x=y; apr edit n.apr --unset x; \
          apr edit n.apr --rename lm_head.weight=n",
     ),
@@ -124,11 +124,11 @@ pub(super) const SEALS: &[Advice] = &[
         "--key FILE",
         "apr watermark detect m.apr --key signer || test $? = 5",
     ),
-    ("apr cache clear nothing", 1, "`apr cache info` lists what it holds", "apr cache info"),
+    ("apr cache clear nothing", 1, "`apr cache info` lists the contents", "apr cache info"),
     (
         "apr convert m.apr -o p9.apr --recipient reader.pub --password-file word",
         0,
-        "only recipients can open the output; --encrypt takes the password too",
+        "only recipients can decrypt the output; add --encrypt to use the password too",
         "apr convert m.apr -o p10.apr --recipient reader.pub --password-file word --encrypt; \
          apr decrypt p10.apr -o p11.apr --password-file word; \
          apr decrypt p10.apr -o p12.apr --key reader",
@@ -137,7 +137,7 @@ pub(super) const SEALS: &[Advice] = &[
         "apr import llama -o l.apr; apr sign l.apr --key signer; \
          apr license issue l.apr --licensee Ann --key signer2",
         1,
-        "--force drops them, and others can sign again",
+        "--force drops them",
         "apr license issue l.apr --licensee Ann --key signer2 --force; \
          apr sign l.apr --key signer; apr verify l.apr --trusted signer.pub",
     ),
@@ -145,25 +145,25 @@ pub(super) const SEALS: &[Advice] = &[
     (
         "apr edit e.apr --rename lm_head.weight=x --key reader2",
         1,
-        "`apr decrypt` the model first",
+        "`apr decrypt` it first",
         "apr decrypt e.apr -o e1.apr --key reader2; apr edit e1.apr --rename lm_head.weight=x",
     ),
     (
         "apr sign s-00001-of-*.apr --key signer",
         1,
-        "-o writes a copy, and `apr sign` signs a whole model by its manifest",
+        "-o writes a copy, and `apr sign` signs the manifest",
         "apr sign s-00001-of-*.apr --key signer -o copy.apr; apr sign s.apr --key signer",
     ),
     (
         "apr convert $FIXTURES/run/tiny-whisper -o o.apr --format apr1; apr edit o.apr --set a=b",
         4,
-        "`apr upgrade` makes an .apr file of today of it",
+        "this is an older APR file; `apr upgrade` it first",
         "apr upgrade o.apr new.apr; apr edit new.apr --set a=b",
     ),
     (
         "cp l.apr dirty.apr; echo more >> dirty.apr; apr verify dirty.apr --trusted signer.pub",
         5,
-        "nothing vouches for these bytes; `apr convert` writes the model without them",
+        "the signature does not cover these bytes; `apr convert` writes the model without them",
         "apr convert dirty.apr -o clean.apr; apr sign clean.apr --key signer; \
          apr verify clean.apr --trusted signer.pub",
     ),
@@ -187,7 +187,7 @@ pub(super) const JOBS: &[Advice] = &[
     (
         "apr plan --parts 2 -o p.json convert m.apr -o p.apr --threads 2",
         2,
-        "give it to `apr plan` before the job, and to `apr run-part`",
+        "pass it to `apr plan` before the job, and to `apr run-part`",
         "apr plan --parts 2 -o p.json --threads 2 convert m.apr -o p.apr; \
          apr run-part p.json 0 --threads 2; apr run-part p.json 1 --threads 2; \
          apr finish p.json",
@@ -201,14 +201,14 @@ pub(super) const JOBS: &[Advice] = &[
     (
         "apr plan --parts 2 -o g.json convert m.apr -o g.gguf",
         2,
-        "name an output that ends in .apr; `apr convert` makes any format",
+        "name an output that ends in .apr, and `apr convert` the finished model",
         "apr plan --parts 2 -o g.json convert m.apr -o g.apr; apr run-part g.json 0; \
          apr run-part g.json 1; apr finish g.json; apr convert g.apr -o g.gguf",
     ),
     (
         "apr plan --parts 2 -o v.json validate m.apr --sarif v.sarif",
         2,
-        "`apr finish` prints the report; --json prints it for programs",
+        "`apr finish` prints the report, with --json as JSON",
         "apr plan --parts 2 -o v.json validate m.apr; apr run-part v.json 0; \
          apr run-part v.json 1; apr finish v.json | grep -q pass; \
          apr finish v.json --json | grep -q '{'",
@@ -216,7 +216,7 @@ pub(super) const JOBS: &[Advice] = &[
     (
         "apr plan --parts 2 -o s.json convert m.apr -o s.apr --sign signer",
         2,
-        "`apr sign` signs the manifest when the parts are put together",
+        "sign the manifest with `apr sign` after `apr finish`",
         "apr plan --parts 2 -o s.json convert m.apr -o s.apr; apr run-part s.json 0; \
          apr run-part s.json 1; apr finish s.json; apr sign s.apr --key signer",
     ),
@@ -225,12 +225,12 @@ pub(super) const JOBS: &[Advice] = &[
         2,
         "run `apr validate --source` for that",
         // Nothing else than that the model does not say where it comes from.
-        "apr validate m.apr --source | grep -q 'does not say where it comes from'",
+        "apr validate m.apr --source | grep -q Source",
     ),
     (
         "apr plan -o w.json --max-part 1MB validate m.apr --parts 2",
         2,
-        "options of `apr plan` stand before the job",
+        "options of `apr plan` come before the job",
         "apr plan -o w.json --parts 2 validate m.apr",
     ),
 ];
