@@ -227,7 +227,7 @@ mod tests {
             ("{{ x|map(attribute='__init__.__globals__') }}", Some(FileVerdict::Dangerous)),
             ("{{ '}}' ~ x.__class__ }}", Some(FileVerdict::Dangerous)),
             ("{{ x.__class__", Some(FileVerdict::Dangerous)),
-            (&format!("{}{{{{ x.__class__ }}}}", many), Some(FileVerdict::Dangerous)),
+            (&format!("{many}{{{{ x.__class__ }}}}"), Some(FileVerdict::Dangerous)),
         ] {
             let worst = judge(template).into_iter().map(|(verdict, _)| verdict).max();
             assert_eq!(worst, expected, "{template}");

@@ -219,9 +219,8 @@ fn literals(code: &str) -> impl Iterator<Item = String> {
             let joined = inner.split("\\\n").map(str::trim_start).collect::<String>();
             found.push(joined.replace("\\\"", "\""));
             len
-        } else if tail.starts_with('\'') {
+        } else if let Some(inner) = tail.strip_prefix('\'') {
             // A character, or a lifetime.
-            let inner = &tail[1..];
             let skip = usize::from(inner.starts_with('\\'));
             let next = inner.chars().nth(skip).map_or(0, char::len_utf8);
             if inner[skip + next..].starts_with('\'') { 2 + skip + next } else { 1 }
