@@ -197,7 +197,7 @@ pub(super) const OUTPUTS: &[Advice] = &[
         "apr validate m.apr --quality",
         2,
         "--quality compares two models, or takes --text FILE for the perplexity of one",
-        "apr validate m.apr llama --quality; printf '12+34=46\n1+1=2\n' > sums.txt; \
+        "apr validate m.apr llama --quality; seq 100 199 > sums.txt; \
          apr validate m.apr --quality --text sums.txt",
     ),
 ];
