@@ -8,7 +8,7 @@
 //! use apr_testkit::excessive;
 //!
 //! for construct in excessive::all() {
-//!     assert!(construct.of_size(10_000).len() <= 10_000, "{}", construct.name);
+//!     assert!(construct.of_size(100_000).len() <= 100_000, "{}", construct.name);
 //! }
 //! ```
 
