@@ -583,7 +583,7 @@ mod tests {
         assert!(others > 20, "{others}");
         assert_eq!(own, 0);
 
-        // A bias that is not there is one of the encoder's own.
+        // A weight of the encoder that is missing is not excused.
         let (_, [_, own]) = of_encoder("bart", &names[1..]);
         assert_eq!(own, 1);
     }

@@ -9,9 +9,8 @@ use crate::Tensor;
 use crate::convert::is_half;
 use crate::matrix::{Matrix, Scaling};
 
-/// Steps of work that an item of a sequence is: its shape and its elements have memory of their
-/// own.
-const ITEM: u64 = 512;
+/// Steps of work that an item of a sequence is.
+const ITEM: u64 = 64;
 
 /// A weight of a session that is not decoded yet.
 #[derive(Debug, Clone, PartialEq)]

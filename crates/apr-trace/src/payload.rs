@@ -267,7 +267,12 @@ pub struct Pass<'p> {
     pub tokens: Vec<i64>,
 }
 
-impl Pass<'_> {
+impl<'p> Pass<'p> {
+    /// One without inputs yet.
+    pub(crate) fn of(part: Prepared<'p>, tokens: Vec<i64>) -> Self {
+        Self { part, inputs: Vec::new(), assumed: Vec::new(), raw: Vec::new(), tokens }
+    }
+
     /// The names of the part's outputs.
     #[must_use]
     pub fn outputs(&self) -> Vec<&str> {
@@ -314,14 +319,7 @@ impl<'r> Passes<'r> {
         written: Option<&Written>,
         before: Option<&Value>,
     ) -> RunResult<Pass<'r>> {
-        let part = self.runner.prepared(self.parts[at])?;
-        let mut pass = Pass {
-            part,
-            inputs: Vec::new(),
-            assumed: Vec::new(),
-            raw: Vec::new(),
-            tokens: Vec::new(),
-        };
+        let mut pass = Pass::of(self.runner.prepared(self.parts[at])?, Vec::new());
         match before {
             Some(states) => self.decoder_inputs(&mut pass, written, states)?,
             None => self.inputs(&mut pass, payload, written)?,
@@ -341,14 +339,7 @@ impl<'r> Passes<'r> {
         other: &Pass<'_>,
         before: Option<&Value>,
     ) -> RunResult<Pass<'r>> {
-        let part = self.runner.prepared(self.parts[at])?;
-        let mut pass = Pass {
-            part,
-            inputs: Vec::new(),
-            assumed: Vec::new(),
-            raw: Vec::new(),
-            tokens: other.tokens.clone(),
-        };
+        let mut pass = Pass::of(self.runner.prepared(self.parts[at])?, other.tokens.clone());
         let body = &pass.part.graph().body;
         pass.inputs = inputs_like(body, other)?;
         for (name, value) in &mut pass.inputs {

@@ -33,8 +33,8 @@ pub(crate) fn write_mel(model: &Model<'_>, w: &mut Writer<'_>, stack: &str) -> R
 }
 
 impl Writer<'_> {
-    /// The sum of what goes into each layer and of the last states, by shares that are the softmax
-    /// of the weight `layer_shares`; `None` where the checkpoint has no such weight.
+    /// The weighted sum of every layer's input and of the last states; the weights are the softmax
+    /// of `layer_shares`; `None` where the checkpoint has no such weight.
     fn shared_by_layers(
         &mut self,
         place: Place<'_>,
@@ -64,7 +64,7 @@ impl Writer<'_> {
     }
 }
 
-/// What goes into each layer, and the states after the last one and its norm.
+/// The input of each layer, and the states after the last one and its norm.
 fn states_of_mel(w: &mut Writer<'_>, place: Place<'_>) -> Result<(Vec<ValueId>, ValueId)> {
     let positions = place.size("max_positions")?;
     let shape = [Dim::symbol(BATCH), Dim::fixed(place.size("mels")?), Dim::fixed(2 * positions)];

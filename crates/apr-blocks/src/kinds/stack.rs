@@ -38,7 +38,7 @@ pub(crate) struct Stacked {
     pub(crate) cache: Vec<KeyValue>,
     /// Keys and values of the encoder's states, by layer.
     pub(crate) encoded: Vec<KeyValue>,
-    /// What goes into each layer.
+    /// The input of each layer.
     pub(crate) inputs: Vec<ValueId>,
 }
 

@@ -552,7 +552,7 @@ fn render_vocabulary(
     render_special_tokens(out, metadata)
 }
 
-/// What goes in and out of each graph, and what a run of it costs.
+/// Inputs and outputs of each graph, and the cost of a run.
 fn render_computes(out: &mut dyn Write, parts: &[PartSummary], full: bool) -> io::Result<()> {
     if parts.is_empty() {
         return Ok(());

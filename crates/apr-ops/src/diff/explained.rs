@@ -247,10 +247,26 @@ mod tests {
         }
     }
 
+    /// The difference of an ONNX file of a family, with its entry in the metadata, and a folder.
+    fn of_family(
+        (family, entry): (&str, serde_json::Value),
+        file: &dyn CheckpointReader,
+        folder: &dyn CheckpointReader,
+    ) -> DiffReport {
+        let mut exported = View::new(file);
+        exported.metadata_mut().set(METADATA, entry);
+        exported.metadata_mut().set("model_type", family);
+        let metadata = exported.metadata().clone();
+        let families = Families::builtin();
+        let model = families.identify(exported.tensors(), &metadata).expect("by its type");
+        let left = Side { reader: &exported, name: "", model: Some(&model) };
+        let right = Side { reader: folder, name: "", model: None };
+        diff(left, right, &DiffOptions::default(), &Serial, &()).expect("a report")
+    }
+
     /// torch's exporter computes masks and rotary factors for a length that is fixed.
     #[test]
     fn what_an_exporter_computed_is_no_difference_where_the_family_is_known() {
-        let families = Families::builtin();
         let layer = |at: usize| {
             let module = ["attention.self.query", "attention.self.key", "attention.output.dense"];
             module.map(|module| (format!("encoder.layer.{at}.{module}.weight"), [at as f32; 4]))
@@ -263,22 +279,13 @@ mod tests {
         let folder = named(&[]);
         for (name, same) in [("where", true), ("onnx::MatMul_9", false), ("net.weight", false)] {
             let file = named(&[(name, [8.0, 9.0, 10.0, 11.0])]);
-            let mut exported = View::new(&*file);
-            exported.metadata_mut().set(METADATA, Map::new());
-            exported.metadata_mut().set("model_type", "bert");
-            let metadata = exported.metadata().clone();
-            let family = families.identify(exported.tensors(), &metadata).expect("by its type");
-            let left = Side { reader: &exported, name: "", model: Some(&family) };
-            let right = Side { reader: &*folder, name: "", model: None };
-            let report =
-                diff(left, right, &DiffOptions::default(), &Serial, &()).expect("a report");
+            let report = of_family(("bert", json!({})), &*file, &*folder);
             assert_eq!(report.same, same, "{name}: {:?}", report.explained);
         }
     }
 
     #[test]
     fn what_no_module_has_is_no_difference_where_all_weights_have_their_counterparts() {
-        let families = Families::builtin();
         let layer = |at: usize| {
             let module = ["Wqkv", "Wo"].map(|module| format!("layers.{at}.attn.{module}.weight"));
             module.map(|name| (name, [at as f32 + 1.0; 4]))
@@ -294,16 +301,8 @@ mod tests {
             let own = || weights.iter().map(|(name, values)| (name.as_str(), *values));
             let file = model(&own().chain([(name, values)]).collect::<Vec<_>>());
             let folder = model(&own().collect::<Vec<_>>());
-            let mut exported = View::new(&*file);
             let entry = json!({ TENSORS: { name: { "name": stored } } });
-            exported.metadata_mut().set(METADATA, entry);
-            exported.metadata_mut().set("model_type", "modernbert");
-            let metadata = exported.metadata().clone();
-            let family = families.identify(exported.tensors(), &metadata).expect("by its type");
-            let left = Side { reader: &exported, name: "", model: Some(&family) };
-            let right = Side { reader: &*folder, name: "", model: None };
-            let report =
-                diff(left, right, &DiffOptions::default(), &Serial, &()).expect("a report");
+            let report = of_family(("modernbert", entry), &*file, &*folder);
             assert_eq!(report.same, same, "{name}: {:?}", report.explained);
         }
     }

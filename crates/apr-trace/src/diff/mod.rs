@@ -475,13 +475,8 @@ fn input_drift(pairing: &Pairing, drifts: &[Option<ValueDrift>], site: usize) ->
 /// The other pass with what the original was given: a decoder's states are the other encoder's.
 fn with_inputs_of<'p>(passes: [&Pass<'p>; 2]) -> RunResult<Pass<'p>> {
     let runner = passes[1].part.runner();
-    let mut alike = Pass {
-        part: runner.prepared(passes[1].part.runnable())?,
-        inputs: Vec::new(),
-        assumed: Vec::new(),
-        raw: Vec::new(),
-        tokens: passes[1].tokens.clone(),
-    };
+    let part = runner.prepared(passes[1].part.runnable())?;
+    let mut alike = Pass::of(part, passes[1].tokens.clone());
     alike.inputs = inputs_like(&alike.part.graph().body, passes[0])?;
     // What the original does not take is as it was.
     for (name, value) in &passes[1].inputs {

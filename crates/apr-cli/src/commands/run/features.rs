@@ -1,5 +1,5 @@
-//! What goes into a model, as arrays: the ids of tokens, the log-mel spectrum or the waveform, the
-//! values of pixels.
+//! The input features of a model as arrays: token ids, log-mel spectrogram or waveform, pixel
+//! values.
 
 use std::path::{Path, PathBuf};
 
@@ -56,7 +56,7 @@ pub(super) fn run(job: &Job<'_>, given: &Given) -> Outcome {
     })
 }
 
-/// What goes in, for each file.
+/// The input features of each file.
 fn rows(job: &Job<'_>, given: &Given, graph: &Graph) -> Outcome<Vec<Vec<(String, Value)>>> {
     let body = &graph.body;
     let name = |path: &Path| path.display().to_string();
@@ -80,7 +80,7 @@ fn rows(job: &Job<'_>, given: &Given, graph: &Graph) -> Outcome<Vec<Vec<(String,
     }
 }
 
-/// What goes in for several files, one beside the other along the first dimension.
+/// The input features of several files, stacked along the first dimension.
 fn stacked(rows: Vec<Vec<(String, Value)>>) -> Outcome<Vec<(String, Value)>> {
     let mut rows = rows.into_iter();
     let Some(mut all) = rows.next() else { return Ok(Vec::new()) };
