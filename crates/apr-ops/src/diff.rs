@@ -12,6 +12,7 @@ mod metadata;
 mod options;
 mod pairing;
 mod parts;
+mod positional;
 mod report;
 mod room;
 

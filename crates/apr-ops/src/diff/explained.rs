@@ -3,14 +3,17 @@
 //! Exporters to ONNX leave out what nothing reads, write a tied matrix once more, transposed, and
 //! put what shapes depend on among the weights.
 
+use std::collections::HashMap;
+
 use apr_arch::is_path_of_module;
 use apr_core::Progress;
-use apr_registry::onnx::{METADATA, TENSORS};
+use apr_registry::onnx::METADATA;
 use apr_registry::{CheckpointReader, DType, Pipeline, Result, TensorInfo};
 use serde::Serialize;
 
 use super::options::Side;
 use super::pairing::Pairing;
+use super::positional::described;
 
 /// Modules and parameters that `transformers` gives every model, and that only a head or training
 /// reads.
@@ -49,12 +52,16 @@ pub(super) fn explain<P: Pipeline>(
         return Ok(());
     }
 
+    let positions = [left, right].map(|side| {
+        let names = side.reader.tensors().iter().map(|info| info.name.as_str());
+        names.zip(0..).collect::<HashMap<&str, usize>>()
+    });
     for (own, side) in [(left, "left"), (right, "right")] {
         let is_left = side == "left";
         let lonely = std::mem::take(pairing.lonely_names(is_left));
         for name in lonely {
             let tensors = own.reader.tensors();
-            let position = tensors.iter().position(|info| info.name == name);
+            let position = positions[usize::from(!is_left)].get(name.as_str()).copied();
             let why = match position {
                 Some(position) if is_exported(own) => {
                     match copied(pairing, own, (position, is_left), read, pipeline, progress)? {
@@ -75,44 +82,37 @@ pub(super) fn explain<P: Pipeline>(
             }
         }
     }
-    explain_unnamed(pairing, [left, right])
+    explain_unnamed(pairing, [left, right], [&positions[0], &positions[1]])
 }
 
 /// Where every weight of the checkpoint has its counterpart, takes out what the graph computes with
-/// besides and no module is known to have: slopes of ALiBi, tables of sines, biases of zeros for
-/// norms that have none. Operands of products with weights may be weights of an added module.
-fn explain_unnamed(pairing: &mut Pairing, [left, right]: [Side<'_>; 2]) -> Result<()> {
-    const WITH_WEIGHTS: [&str; 4] = ["MatMul", "Gemm", "Conv", "Gather"];
+/// besides and modules have not: what positions are encoded with, and biases of zeros for norms
+/// that have none. Everything else may be a weight of an added module.
+fn explain_unnamed(
+    pairing: &mut Pairing,
+    [left, right]: [Side<'_>; 2],
+    positions: [&HashMap<&str, usize>; 2],
+) -> Result<()> {
     let (own, is_left) = if is_exported(left) { (left, true) } else { (right, false) };
-    if !pairing.lonely_names(!is_left).is_empty() {
+    let Some(model) = own.model.filter(|_| pairing.lonely_names(!is_left).is_empty()) else {
         return Ok(());
-    }
-
-    let is_unnamed = |name: &str| {
-        let entry = own.reader.metadata().object(METADATA).and_then(|entry| entry.get(TENSORS));
-        let stored = entry.and_then(|tensors| tensors.get(name)?.get("name")?.as_str());
-        let stored = stored.unwrap_or(name);
-        let operator = stored.strip_prefix("onnx::").or_else(|| stored.strip_prefix('/'));
-        operator.is_some_and(|operator| !WITH_WEIGHTS.iter().any(|it| operator.starts_with(it)))
     };
+
     for name in std::mem::take(pairing.lonely_names(is_left)) {
-        let tensors = own.reader.tensors();
-        let position = tensors.iter().position(|info| info.name == name);
-        let why = match (position.filter(|_| is_unnamed(&name)), own.model) {
-            (Some(at), Some(model)) if model.canonical(at).is_none() => {
-                Some("a value that the graph computes with, and no weight")
-            }
-            (Some(at), Some(_)) if name.ends_with(".bias") && is_zero(own.reader, at)? => {
+        let at = positions[usize::from(!is_left)].get(name.as_str()).copied();
+        let why = match at {
+            Some(at) if name.ends_with(".bias") && is_zero(own.reader, at)? => {
                 Some("zeros, for a bias that the module does not have")
             }
+            Some(at) if model.canonical(at).is_none() => described(own.reader, at)?,
             _ => None,
         };
-        let (Some(why), Some(at)) = (why, position) else {
+        let (Some(why), Some(at)) = (why, at) else {
             pairing.lonely_names(is_left).push(name);
             continue;
         };
 
-        let elements = tensors[at].shape.elements().unwrap_or_default();
+        let elements = own.reader.tensors()[at].shape.elements().unwrap_or_default();
         pairing.lonely_elements = pairing.lonely_elements.saturating_sub(elements);
         let side = if is_left { "left" } else { "right" };
         pairing.explained.push(Explained { name, side, why: why.to_owned() });
@@ -202,6 +202,7 @@ fn idle(own: Side<'_>, position: usize) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use apr_arch::Families;
+    use apr_registry::onnx::TENSORS;
     use apr_registry::{Limits, Serial};
     use apr_view::View;
     use serde_json::{Map, json};
@@ -293,7 +294,10 @@ mod tests {
         let weights: Vec<_> = [layer(0), layer(1)].concat();
         let bias = |value: f32| ("final_norm.bias", "/final_norm/Constant_output_0", [value; 4]);
         for (name, stored, values, same) in [
-            ("slopes.weight", "onnx::Mul_7", [8.0, 9.0, 10.0, 11.0], true),
+            ("sines.weight", "onnx::Expand_7", [0.0, 1.0, 0.6, 0.8], true),
+            ("onnx::Expand_7", "onnx::Expand_7", [0.0, 1.0, 0.6, 0.8], true),
+            ("scales.weight", "onnx::Mul_7", [8.0, 9.0, 10.0, 11.0], false),
+            ("onnx::Add_7", "onnx::Add_7", [8.0, 9.0, 10.0, 11.0], false),
             ("onnx::MatMul_7", "onnx::MatMul_7", [8.0, 9.0, 10.0, 11.0], false),
             (bias(0.0).0, bias(0.0).1, bias(0.0).2, true),
             (bias(1.0).0, bias(1.0).1, bias(1.0).2, false),
