@@ -27,6 +27,9 @@ const FREQUENCIES: &str = "rotary_emb.inv_freq";
 /// The table of positions in its module.
 const POSITIONS: &str = "embed_positions.weight";
 
+/// Most modules that scopes leave out in front.
+const LEFT_OUT: usize = 4;
+
 /// Most nodes that a tensor passes on its way to the one that uses it; each is looked at once.
 const MAX_ALIASES: usize = 1 << 20;
 
@@ -203,7 +206,9 @@ impl Names {
         let paths = self.revealed.values().filter_map(|found| module_of(&found.name));
         let paths: HashSet<&str> = paths.collect();
         let fronts = modules.iter().flat_map(|module| {
-            let splits = module.match_indices('.').map(|(at, _)| module.split_at(at + 1));
+            // A name may be of a million dots.
+            let dots = module.match_indices('.').take(LEFT_OUT);
+            let splits = dots.map(|(at, _)| module.split_at(at + 1));
             splits.filter(|(_, rest)| paths.contains(rest)).map(|(front, _)| front)
         });
         let fronts: Vec<&str> = fronts.collect();

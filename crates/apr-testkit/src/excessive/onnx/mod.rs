@@ -67,6 +67,7 @@ pub(super) const ALL: &[Construct] = &[
     onnx("onnx: a triangle of readers", layers_of_readers),
     onnx("onnx: paths of names", paths),
     onnx("onnx: deep paths of names", deep_paths),
+    onnx("onnx: a name of dots beside a product", name_of_dots),
     onnx("onnx: a long symbol", long_symbol),
     onnx("onnx: nested types", nested_types),
 ];
@@ -567,6 +568,12 @@ fn deep_paths(count: usize) -> Vec<u8> {
     let name = "/a".repeat(count);
     let nodes = each(count.min(200), |at| node(&name, "Relu", &["x"], &[&format!("y{at}")], &[]));
     model(&[nodes, around("y0")].concat())
+}
+
+fn name_of_dots(count: usize) -> Vec<u8> {
+    let product = node("/fc/MatMul", "MatMul", &["x", "onnx::MatMul_1"], &["y0"], &[]);
+    let weights = [matrix("onnx::MatMul_1"), matrix(&"a.".repeat(count))].concat();
+    model(&[product, weights, around("y0")].concat())
 }
 
 fn long_symbol(count: usize) -> Vec<u8> {
