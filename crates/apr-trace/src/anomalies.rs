@@ -171,8 +171,8 @@ pub fn anomalies(trace: &Trace) -> AnomalyReport {
         not_judged: Vec::new(),
     };
     let mut is_broken = false;
-    for pass in &trace.passes {
-        let usual = Usual::of(pass);
+    let usual: Vec<Usual> = trace.passes.iter().map(Usual::of).collect();
+    for (pass, usual) in trace.passes.iter().zip(&usual) {
         for step in &pass.steps {
             // What follows from NaN is no finding of its own.
             if let Some(kind) = not_finite(pass, step).filter(|_| !is_broken) {
@@ -180,7 +180,7 @@ pub fn anomalies(trace: &Trace) -> AnomalyReport {
                 report.add(step, kind, None);
             }
             if !is_broken {
-                of_step(step, &usual, &mut report);
+                of_step(step, usual, &mut report);
             }
         }
     }
@@ -190,7 +190,7 @@ pub fn anomalies(trace: &Trace) -> AnomalyReport {
     }
     report.whole(words_in_silence(trace));
     report.whole(confident_on_noise(trace));
-    report.note_limits(trace);
+    report.note_limits(trace, &usual);
     report
 }
 
@@ -206,7 +206,7 @@ impl AnomalyReport {
         self.anomalies.extend(kind.map(anomaly));
     }
 
-    fn note_limits(&mut self, trace: &Trace) {
+    fn note_limits(&mut self, trace: &Trace, usual: &[Usual]) {
         let activations = trace.steps().filter_map(|(_, step)| step.activations.as_ref());
         let most = activations.map(|found| found.inputs).max();
         if let Some(inputs) = most.filter(|inputs| *inputs < INPUTS) {
@@ -215,7 +215,7 @@ impl AnomalyReport {
                  takes {INPUTS}"
             ));
         }
-        let layers = trace.passes.iter().map(|pass| Usual::of(pass).layers()).max();
+        let layers = usual.iter().map(Usual::layers).max();
         if layers.is_none_or(|layers| layers <= OTHERS) {
             self.not_judged.push(
                 "explosion against other layers: the model has too few of them, so only magnitudes \
@@ -289,38 +289,57 @@ fn of_step(step: &StepTrace, usual: &Usual, report: &mut AnomalyReport) {
 
 /// Magnitudes of steps that layers have in common.
 struct Usual {
-    /// By the path without numbers: layer by layer, number of the step and magnitude.
-    kinds: BTreeMap<String, Vec<(usize, f64)>>,
+    /// By the path without numbers.
+    kinds: BTreeMap<String, Magnitudes>,
+}
+
+/// Magnitudes of steps of one kind.
+#[derive(Default)]
+struct Magnitudes {
+    /// Layer by layer, number of the step and magnitude.
+    layers: Vec<(usize, f64)>,
+    /// Smallest first.
+    sorted: Vec<f64>,
 }
 
 impl Usual {
     fn of(pass: &PassTrace) -> Self {
-        let mut kinds: BTreeMap<String, Vec<(usize, f64)>> = BTreeMap::new();
+        let mut kinds: BTreeMap<String, Magnitudes> = BTreeMap::new();
         for step in &pass.steps {
             let profile = step.value.as_ref().and_then(|value| value.profile.as_ref());
             if let Some(magnitude) = profile.map(Profile::typical) {
-                kinds.entry(kind(&step.path)).or_default().push((step.number, magnitude));
+                let found = kinds.entry(kind(&step.path)).or_default();
+                found.layers.push((step.number, magnitude));
+                found.sorted.push(magnitude);
             }
+        }
+        for found in kinds.values_mut() {
+            found.layers.sort_by_key(|(number, _)| *number);
+            found.sorted.sort_by(f64::total_cmp);
         }
         Self { kinds }
     }
 
     /// The most steps of a kind.
     fn layers(&self) -> usize {
-        self.kinds.values().map(Vec::len).max().unwrap_or_default()
+        self.kinds.values().map(|found| found.layers.len()).max().unwrap_or_default()
     }
 
     /// What is usual for a step: the largest of the median of its kind and of the layers beside
     /// it, since magnitudes grow from layer to layer.
     fn without(&self, step: &StepTrace) -> Option<f64> {
-        let steps = self.kinds.get(&kind(&step.path)).filter(|steps| steps.len() > OTHERS)?;
-        let at = steps.iter().position(|(number, _)| *number == step.number)?;
+        let Magnitudes { layers, sorted } =
+            self.kinds.get(&kind(&step.path)).filter(|found| found.layers.len() > OTHERS)?;
+        let at = layers.binary_search_by_key(&step.number, |(number, _)| *number).ok()?;
         let beside = [at.checked_sub(1), Some(at + 1)];
-        let beside = beside.into_iter().flatten().filter_map(|at| Some(steps.get(at)?.1));
-        let mut others: Vec<f64> =
-            steps.iter().filter(|(number, _)| *number != step.number).map(|it| it.1).collect();
-        others.sort_by(f64::total_cmp);
-        Some(beside.fold(others[others.len() / 2], f64::max))
+        let beside = beside.into_iter().flatten().filter_map(|at| Some(layers.get(at)?.1));
+
+        // The median of the others: those behind its own place move by one.
+        let own = layers[at].1;
+        let place = sorted.partition_point(|magnitude| magnitude.total_cmp(&own).is_lt());
+        let middle = (sorted.len() - 1) / 2;
+        let median = sorted[if place <= middle { middle + 1 } else { middle }];
+        Some(beside.fold(median, f64::max))
     }
 }
 

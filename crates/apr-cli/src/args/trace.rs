@@ -3,13 +3,14 @@
 use std::path::PathBuf;
 
 use apr_trace::Level;
-use clap::{Args, ValueEnum};
+use clap::{ArgGroup, Args, ValueEnum};
 
 use super::look::parse_named_file;
 use super::run::{parse_steps, parse_token};
 
 /// Arguments of `trace`.
 #[derive(Debug, Args)]
+#[command(group = ArgGroup::new("outputs").multiple(true))]
 pub(crate) struct TraceArgs {
     /// File, folder, shard index, or - for standard input
     pub(crate) model: PathBuf,
@@ -66,20 +67,23 @@ pub(crate) struct TraceArgs {
     #[arg(long, conflicts_with_all = ["diff", "trace_payload"])]
     pub(crate) detect_anomalies: bool,
     /// Write the trace: .json, or .perfetto for ui.perfetto.dev and chrome://tracing
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", group = "outputs")]
     pub(crate) export: Option<PathBuf>,
     /// Write every activation as DIR/PART/PATH.npy
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", group = "outputs")]
     pub(crate) dump_activations: Option<PathBuf>,
     /// Overwrite existing outputs
-    #[arg(short = 'f', long)]
+    #[arg(short = 'f', long, requires = "outputs")]
     pub(crate) overwrite: bool,
     /// Part of a model that has several, such as encoder_model
     #[arg(long, value_name = "NAME")]
     pub(crate) part: Option<String>,
-    /// Number of predictions to show
-    #[arg(long, value_name = "N", default_value_t = 5)]
-    pub(crate) top: usize,
+    /// Number of predictions that --trace-payload shows [default: 5]
+    #[arg(
+        long, value_name = "N", requires = "trace_payload",
+        conflicts_with_all = ["diff", "detect_anomalies"]
+    )]
+    pub(crate) top: Option<usize>,
     /// Truncate text to the model's context
     #[arg(long)]
     pub(crate) truncate: bool,

@@ -106,6 +106,8 @@ fn what_can_not_be_compared_is_said() {
     usage(&format!("trace {LLAMA} --diff --tokens 1"), "<OTHER>");
     usage(&format!("trace {LLAMA} {LLAMA} --tokens 1"), "--diff");
     usage(&format!("trace {LLAMA} {LLAMA} --diff --tokens 1 --trace-payload"), "--trace-payload");
+    usage(&format!("trace {LLAMA} {LLAMA} --diff --tokens 1 --top 3"), "--diff");
+    usage(&format!("trace {LLAMA} --tokens 1 -f"), "--export");
     let line = format!("trace {LLAMA} {BERT} --diff --prompt word");
     sandbox.apr(&line).fails(2, &["the models' vocabularies differ"]);
 
@@ -117,4 +119,6 @@ fn what_can_not_be_compared_is_said() {
     let diff = sandbox.apr(&line).ok().json();
     let recommendation = diff["recommendation"].as_str().expect("a sentence");
     assert!(recommendation.contains("The first model makes NaN from final_norm"), "{diff}");
+    let warning = diff["warnings"][0].to_string();
+    assert!(warning.contains("nothing is generated"), "{diff}");
 }

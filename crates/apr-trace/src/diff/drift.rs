@@ -22,7 +22,8 @@ pub struct ValueDrift {
     pub other_mean: f64,
     /// Dimensions of the original.
     pub shape: Vec<usize>,
-    /// Dimensions of the other one, where they differ; nothing else is measured then.
+    /// Dimensions of the other one, where they differ; nothing else is measured then, and the drift
+    /// is infinite.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub other_shape: Option<Vec<usize>>,
     /// NaN in the original.
@@ -61,6 +62,8 @@ impl ValueDrift {
             });
             if one.shape() != two.shape() {
                 entry.other_shape = Some(two.shape().to_vec());
+                entry.relative_l2 = f64::INFINITY;
+                entry.cosine = 0.0;
                 return found;
             }
             let single = |tensor: &apr_infer::Tensor| tensor.cast(ElementType::F32).ok();
@@ -94,5 +97,24 @@ impl ValueDrift {
     #[must_use]
     pub fn is_measured(&self) -> bool {
         self.other_shape.is_none()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use apr_infer::Tensor;
+
+    use super::*;
+
+    #[test]
+    fn values_of_other_shapes_are_not_equal() {
+        let values = |shape: &[usize]| -> Vec<Value> {
+            let zeros = vec![0.0_f32; shape.iter().product()];
+            vec![Tensor::new(shape.to_vec(), zeros).expect("as many as its shape").into()]
+        };
+        let drift = ValueDrift::of(&values(&[1, 2]), &values(&[2, 1])).expect("floats");
+        assert!(!drift.is_measured() && drift.relative_l2.is_infinite());
+        let drift = ValueDrift::of(&values(&[1, 2]), &values(&[1, 2])).expect("floats");
+        assert!(drift.is_measured() && drift.relative_l2 == 0.0);
     }
 }

@@ -1,6 +1,8 @@
 //! Two runs side by side.
 
-use apr_graph::Node;
+use std::collections::BTreeSet;
+
+use apr_graph::{Node, WeightRef};
 use apr_infer::{Flow, Outcome, Step, Tap, Value};
 use apr_registry::{Code, Error, IoCause};
 use apr_run::{Host, RunError, RunResult};
@@ -27,6 +29,28 @@ impl Pairing {
             of_site[1][*two] = Some(number);
         }
         Self { sites, pairs, of_site }
+    }
+
+    /// The weights that the operator of a pair reads, and those of operators before it up to the
+    /// next ones that have a counterpart.
+    pub(crate) fn weights_behind(&self, side: usize, pair: usize) -> Vec<&WeightRef> {
+        let (one, two) = self.pairs[pair];
+        let list = self.sites[side].list();
+        let mut open = vec![if side == 0 { one } else { two }];
+        let mut seen: BTreeSet<usize> = open.iter().copied().collect();
+        let mut found: Vec<&WeightRef> = Vec::new();
+        while let Some(at) = open.pop() {
+            found.extend(
+                list[at]
+                    .weights
+                    .iter()
+                    .filter(|weight| !found.contains(weight))
+                    .collect::<Vec<_>>(),
+            );
+            let unpaired = list[at].reads.iter().filter(|at| self.of_site[side][**at].is_none());
+            open.extend(unpaired.filter(|at| seen.insert(**at)));
+        }
+        found
     }
 
     /// The pair that a site of the original belongs to.
@@ -68,9 +92,9 @@ pub(crate) fn lockstep(
     let run = |side: Side, meeting: &Meeting<'_>| {
         let pass = passes[usize::from(side == Side::Other)];
         let mut walker = Walker { side, pairing, course, host, meeting };
-        let run = pass.part.run_watched(pass.inputs.clone(), &pass.outputs(), &mut walker);
-        meeting.leave(side);
-        run
+        // Also where the run panics: the other one would wait without end.
+        let _leaving = Leaving { side, meeting };
+        pass.part.run_watched(pass.inputs.clone(), &pass.outputs(), &mut walker)
     };
     let mut results: [Option<RunResult<Outcome>>; 2] = [None, None];
     let [first, second] = &mut results;
@@ -104,6 +128,18 @@ pub(crate) fn lockstep(
     let first = name(first.unwrap_or_else(lost), files[0])?;
     let second = name(second.unwrap_or_else(lost), files[1])?;
     Ok(Met { drifts, outcomes: [first, second] })
+}
+
+/// Tells the other run that this one has ended.
+struct Leaving<'l, 'c> {
+    side: Side,
+    meeting: &'l Meeting<'c>,
+}
+
+impl Drop for Leaving<'_, '_> {
+    fn drop(&mut self) {
+        self.meeting.leave(self.side);
+    }
 }
 
 /// The tap of one of two runs.

@@ -2,19 +2,20 @@
 
 mod blame;
 mod drift;
+mod file_names;
 mod generated;
 mod lockstep;
 mod meeting;
+mod recommendation;
 mod suspects;
 mod weights;
 
 use std::collections::{BTreeSet, HashMap};
 
-use apr_arch::FamilyModel;
+use apr_graph::Meaning;
 use apr_infer::{Outcome, Value};
 use apr_registry::Code;
-use apr_run::{Host, RunError, RunResult, Runner, Tokenizer, with_runner};
-use apr_source::Source;
+use apr_run::{AssumedInput, Host, RunError, RunResult, Runner, Tokenizer, with_runner};
 use serde::Serialize;
 
 pub use blame::Blame;
@@ -22,11 +23,13 @@ pub use drift::ValueDrift;
 pub use generated::{TokenChoice, TokenDrift, TokensDrift};
 pub use weights::{WeightChange, WeightDrift};
 
+use self::file_names::FileNames;
 use self::lockstep::{Course, Pairing, lockstep};
+use self::recommendation::recommended;
 use self::suspects::{Suspect, suspects};
 use crate::level::Level;
 use crate::payload::{Pass, Passes, Payload, Subject, Written, generated, inputs_like, states_of};
-use crate::quiet::Quiet;
+use crate::quiet::{Naming, Quiet};
 use crate::sites::Sites;
 use crate::trace::{TraceOptions, VERSION};
 
@@ -69,6 +72,15 @@ pub struct PassDiff {
     pub part: String,
     /// Operators of both models with the same path.
     pub paired: usize,
+    /// Inputs that were given to the original, and that the other model does not take.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub not_taken: Vec<String>,
+    /// Inputs of the original that were not given, and what they were taken for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub assumed: Vec<AssumedInput>,
+    /// Those of the other model that neither were given nor has the original.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub other_assumed: Vec<AssumedInput>,
     /// The steps, in the order of the original.
     pub steps: Vec<StepDiff>,
     /// Steps of the original that the other model does not have.
@@ -131,8 +143,12 @@ pub struct Divergence {
     pub mean: f64,
     /// Mean of the other one's value.
     pub other_mean: f64,
-    /// Its weights, the one that changed most first.
+    /// Its weights, the one that changed most first; also those of operators before it that have no
+    /// counterpart.
     pub weights: Vec<WeightDrift>,
+    /// Weights that could not be compared, and why.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub not_compared: Vec<String>,
 }
 
 /// Compares two models on a payload: the same inputs, value by value.
@@ -157,35 +173,24 @@ pub fn diff(
     // A model that makes NaN generates nothing; the comparison says where they begin. What else
     // ends a run ends that of the comparison, too.
     let written = match generated(one, &options.run, host, payload, most) {
-        Err(RunError::Model(error)) if error.code() == Code::Format => None,
+        Err(RunError::Model(error)) if error.code() == Code::Format => {
+            host.warn(&format!("nothing is generated: {}", error.message()), None);
+            None
+        }
         written => written?,
     };
-    let quiet = Quiet(host);
+    let second = Naming { host, model: two.source.name() };
     with_runner(one.source, one.facts, &options.run, host, |first| {
-        with_runner(two.source, two.facts, &options.run, &quiet, |second| {
+        with_runner(two.source, two.facts, &options.run, &second, |second| {
             check_vocabularies([first, second], payload)?;
             let files = [one.source.name(), two.source.name()];
             let job = Job { files, payload, options, blame, host, written: written.as_ref() };
             let mut found = job.run([first, second])?;
             found.name_as_in_files([&FileNames::of(one.source)?, &FileNames::of(two.source)?]);
-            found.recommendation = found.recommended();
+            found.recommendation = recommended(&found);
             Ok(found)
         })
     })
-}
-
-/// What the files call tensors that graphs call by canonical names.
-struct FileNames<'m>(Option<&'m FamilyModel<'m>>);
-
-impl<'m> FileNames<'m> {
-    fn of(source: &'m Source<'_>) -> RunResult<Self> {
-        Ok(Self(source.family()?))
-    }
-
-    fn name(&self, canonical: &str) -> String {
-        let named = self.0.and_then(|it| it.family().source_name(canonical, it.naming()));
-        named.unwrap_or_else(|| canonical.to_owned())
-    }
 }
 
 /// Refuses models that read a text as different tokens.
@@ -294,6 +299,9 @@ impl Job<'_> {
         let mut part = PassDiff {
             part: passes[0].part.name().to_owned(),
             paired: pairing.pairs.len(),
+            not_taken: not_taken(passes),
+            assumed: passes[0].assumed.clone(),
+            other_assumed: passes[1].assumed.clone(),
             steps: Vec::new(),
             only_original: self.unmatched(&pairing, 0),
             only_other: self.unmatched(&pairing, 1),
@@ -302,8 +310,16 @@ impl Job<'_> {
             most_added: Vec::new(),
             blame: Vec::new(),
         };
-        let nan = (0..pairing.pairs.len())
-            .find(|&pair| met.drifts[pair].as_ref().is_some_and(|drift| drift.nan > 0));
+        // Exporters guard rows that a mask hides whole by NaN within attention.
+        let ends: BTreeSet<usize> = pairing.sites[0]
+            .ends(|path| Level::Block.step_of(path))
+            .iter()
+            .map(|it| it.1)
+            .collect();
+        let nan = (0..pairing.pairs.len()).find(|&pair| {
+            let is_nan = met.drifts[pair].as_ref().is_some_and(|drift| drift.nan > 0);
+            is_nan && ends.contains(&pairing.pairs[pair].0)
+        });
         part.nan_in_original = nan.map(|pair| path_of(&pairing, pair).to_owned());
 
         let drifts = met.drifts.iter().flatten();
@@ -318,7 +334,8 @@ impl Job<'_> {
         part.steps = self.steps(&pairing, &met.drifts, local, before);
         if let Some(local) = local {
             let readers = passes.map(|pass| pass.part.runner().weights());
-            let suspects = suspects(&pairing, local, readers)?;
+            let most = self.options.run.max_memory;
+            let suspects = suspects(&pairing, local, readers, most)?;
             let of =
                 |suspect: &Suspect| self.divergence(&pairing, &met.drifts, suspect, &part.steps);
             let most_added = suspects.iter().map(of).collect();
@@ -423,6 +440,7 @@ impl Job<'_> {
             mean: drift.map_or(0.0, |drift| drift.mean),
             other_mean: drift.map_or(0.0, |drift| drift.other_mean),
             weights: suspect.weights.clone(),
+            not_compared: suspect.not_compared.clone(),
         }
     }
 }
@@ -451,6 +469,23 @@ fn nothing_paired(pairing: &Pairing) -> RunError {
         names(0),
         names(1)
     ))
+}
+
+/// Inputs of the first pass that the graph of the second has none like.
+fn not_taken(passes: [&Pass<'_>; 2]) -> Vec<String> {
+    let inputs = |pass: &Pass<'_>| -> Vec<(String, Meaning)> {
+        let body = &pass.part.graph().body;
+        let named = body.inputs.iter().map(|id| body.value(*id));
+        named.map(|value| (value.name.clone(), value.meaning)).collect()
+    };
+    let (ours, theirs) = (inputs(passes[0]), inputs(passes[1]));
+    let is_taken = |name: &str| {
+        let meaning = ours.iter().find(|(own, _)| own == name).map(|(_, meaning)| *meaning);
+        let known = meaning.filter(|meaning| *meaning != Meaning::Unknown);
+        theirs.iter().any(|(other, of)| other == name || known == Some(*of))
+    };
+    let given = passes[0].inputs.iter().map(|(name, _)| name);
+    given.filter(|name| !is_taken(name)).cloned().collect()
 }
 
 /// The largest drift of the nearest values before an operator that are compared.
@@ -512,51 +547,7 @@ impl TraceDiff {
     #[must_use]
     pub fn is_equal(&self) -> bool {
         let steps = self.passes.iter().flat_map(|pass| &pass.steps);
-        steps.filter_map(|step| step.drift.as_ref()).all(|drift| drift.relative_l2 == 0.0)
-    }
-
-    fn recommended(&self) -> String {
-        if let Some(path) = self.passes.iter().find_map(|pass| pass.nan_in_original.as_ref()) {
-            return format!("The first model makes NaN from {path} on, and is no reference");
-        }
-        let Some(found) = self.divergence() else {
-            let unmatched = self.passes.iter().flat_map(|pass| &pass.only_original).next();
-            return match (self.is_equal(), unmatched) {
-                (true, None) => "Nothing to do: no value differs".to_owned(),
-                (true, Some(_)) => "Nothing to do: no value that both have differs".to_owned(),
-                (false, _) => "No step stands out: drift comes from all of them alike".to_owned(),
-            };
-        };
-        let Some(weight) = found.weights.first().filter(|weight| weight.relative_l2 > 0.0) else {
-            return format!(
-                "Check what {} reads: its weights are equal, and what stands before it differs",
-                found.path
-            );
-        };
-        let (name, dtype) = (&weight.tensor, weight.other_dtype);
-        let kind = kind_of(&found.path, name);
-        match (weight.change.is_damage(), weight.dtype == dtype) {
-            (true, _) => format!("Check {kind} {name}: {}", weight.change.described()),
-            (false, false) => format!("Check {kind} quantization: {name} is {dtype}"),
-            (false, true) => format!("Check {kind} {name}: {}", weight.change.described()),
-        }
-    }
-}
-
-/// What people call a weight, by where it is.
-fn kind_of(path: &str, name: &str) -> &'static str {
-    let has = |word: &str| path.contains(word) || name.contains(word);
-    if has("norm") {
-        "layer norm weight"
-    } else if has("embed") {
-        "embedding weight"
-    } else if has("attn") || has("attention") {
-        "attention weight"
-    } else if has("mlp") || has("ffn") {
-        "MLP weight"
-    } else if has("conv") {
-        "convolution weight"
-    } else {
-        "weight"
+        let mut drifts = steps.filter_map(|step| step.drift.as_ref()).peekable();
+        drifts.peek().is_some() && drifts.all(|drift| drift.relative_l2 == 0.0)
     }
 }

@@ -1,13 +1,13 @@
 //! Which steps add more drift than others of their kind, and which weights explain it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
-use apr_core::CheckpointReader;
+use apr_core::{CheckpointReader, DType};
 use apr_registry::Result;
 
 use super::drift::ValueDrift;
 use super::lockstep::Pairing;
-use super::weights::{WeightDrift, compare};
+use super::weights::{Compared, WeightDrift, compare};
 
 /// Steps whose weights are looked at: those that add most, and those that add most for their kind.
 const LOOKED_AT: usize = 8;
@@ -28,6 +28,8 @@ pub(crate) struct Suspect {
     pub(crate) usual: Option<f64>,
     /// Its weights, the one that changed most first.
     pub(crate) weights: Vec<WeightDrift>,
+    /// Those that could not be compared, and why.
+    pub(crate) not_compared: Vec<String>,
     /// Whether it is out of line.
     pub(crate) is_out: bool,
 }
@@ -45,12 +47,16 @@ pub(crate) fn suspects(
     pairing: &Pairing,
     local: &[Option<ValueDrift>],
     readers: [&dyn CheckpointReader; 2],
+    most: u64,
 ) -> Result<Vec<Suspect>> {
     let measured = |pair: usize| {
         local[pair].as_ref().filter(|drift| drift.is_measured()).map(|drift| drift.relative_l2)
     };
+    let tensors = readers[1].tensors().iter();
+    let dtypes: HashMap<&str, DType> =
+        tensors.map(|info| (info.name.as_str(), info.dtype)).collect();
     let kinds: Vec<String> =
-        (0..pairing.pairs.len()).map(|pair| kind(pairing, pair, readers[1])).collect();
+        (0..pairing.pairs.len()).map(|pair| kind(pairing, pair, &dtypes)).collect();
     let mut by_kind: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
     for (pair, kind) in kinds.iter().enumerate() {
         by_kind.entry(kind).or_default().extend(measured(pair));
@@ -61,7 +67,8 @@ pub(crate) fn suspects(
         .filter_map(|pair| {
             let added = measured(pair).filter(|added| *added > FLOOR)?;
             let usual = median_without(by_kind.get(kinds[pair].as_str())?, added);
-            Some(Suspect { pair, added, usual, weights: Vec::new(), is_out: false })
+            let (weights, not_compared) = (Vec::new(), Vec::new());
+            Some(Suspect { pair, added, usual, weights, not_compared, is_out: false })
         })
         .collect();
     // A kind of one step says nothing of what is usual: those that add most count, too.
@@ -71,7 +78,7 @@ pub(crate) fn suspects(
     rest.truncate(LOOKED_AT);
     found.append(&mut rest);
     for suspect in &mut found {
-        suspect.weights = weights(pairing, suspect.pair, readers)?;
+        (suspect.weights, suspect.not_compared) = weights(pairing, suspect.pair, readers, most)?;
         let is_damaged = suspect.weights.iter().any(|weight| weight.change.is_damage());
         suspect.is_out = is_damaged || suspect.score() >= OUT_OF_LINE;
     }
@@ -80,15 +87,12 @@ pub(crate) fn suspects(
 }
 
 /// What steps are compared with each other by: the types of their weights in the other model.
-fn kind(pairing: &Pairing, pair: usize, reader: &dyn CheckpointReader) -> String {
+fn kind(pairing: &Pairing, pair: usize, dtypes: &HashMap<&str, DType>) -> String {
     let site = &pairing.sites[1].list()[pairing.pairs[pair].1];
-    let dtype = |tensor: &str| {
-        let found = reader.tensors().iter().find(|info| info.name == tensor);
-        found.map_or_else(String::new, |info| info.dtype.to_string())
-    };
-    let dtypes: Vec<String> = site.weights.iter().map(|weight| dtype(&weight.tensor)).collect();
+    let dtype = |tensor: &str| dtypes.get(tensor).map_or_else(String::new, DType::to_string);
     // What has no weights adds nothing but rounding.
-    if dtypes.is_empty() { String::new() } else { dtypes.join(" ") }
+    let dtypes: Vec<String> = site.weights.iter().map(|weight| dtype(&weight.tensor)).collect();
+    dtypes.join(" ")
 }
 
 /// The median of sorted values without one of them; of an even number the lower one, since of two
@@ -99,22 +103,28 @@ fn median_without(values: &[f64], own: f64) -> Option<f64> {
     Some(values[if position <= middle { middle + 1 } else { middle }])
 }
 
-/// The weights of a pair of steps, and of those before it that have no counterpart.
+/// The weights of a pair of steps, and of those before it that have no counterpart; and those that
+/// could not be compared, with the reason.
 fn weights(
     pairing: &Pairing,
     pair: usize,
     readers: [&dyn CheckpointReader; 2],
-) -> Result<Vec<WeightDrift>> {
-    let (one, two) = pairing.pairs[pair];
-    let (ours, theirs) = (&pairing.sites[0].list()[one], &pairing.sites[1].list()[two]);
-    let mut found = Vec::new();
-    for (at, weight) in ours.weights.iter().enumerate() {
-        let same = theirs.weights.iter().find(|other| other.tensor == weight.tensor);
-        let same_place =
-            theirs.weights.get(at).filter(|_| ours.weights.len() == theirs.weights.len());
-        let Some(other) = same.or(same_place) else { continue };
-        found.extend(compare((readers[0], weight), (readers[1], other))?);
+    most: u64,
+) -> Result<(Vec<WeightDrift>, Vec<String>)> {
+    let (ours, theirs) = (pairing.weights_behind(0, pair), pairing.weights_behind(1, pair));
+    let (mut found, mut not_compared) = (Vec::new(), Vec::new());
+    for (at, weight) in ours.iter().enumerate() {
+        let same = theirs.iter().find(|other| other.tensor == weight.tensor);
+        let same_place = theirs.get(at).filter(|_| ours.len() == theirs.len());
+        let Some(other) = same.or(same_place) else {
+            not_compared.push(format!("{} has no counterpart", weight.tensor));
+            continue;
+        };
+        match compare((readers[0], weight), (readers[1], other), most)? {
+            Compared::Drift(drift) => found.push(drift),
+            Compared::Not(why) => not_compared.push(format!("{} {why}", weight.tensor)),
+        }
     }
     found.sort_by(|one, other| other.relative_l2.total_cmp(&one.relative_l2));
-    Ok(found)
+    Ok((found, not_compared))
 }

@@ -12,7 +12,7 @@ use apr_trace::{
     WeightDrift, diff,
 };
 
-use super::render::RULE;
+use super::render::{RULE, dims};
 use super::{payload, run_options};
 use crate::args::TraceArgs;
 use crate::commands::run::host;
@@ -69,6 +69,7 @@ fn render(out: &mut dyn Write, diff: &TraceDiff) -> io::Result<()> {
             writeln!(out, "{DIM}{}{DIM:#}", Escaped(&pass.part))?;
         }
         steps(out, pass)?;
+        inputs(out, pass)?;
         unmatched(out, "the first model", &pass.only_original)?;
         unmatched(out, "the second model", &pass.only_other)?;
     }
@@ -158,6 +159,23 @@ fn share(drift: f64) -> String {
     }
 }
 
+fn inputs(out: &mut dyn Write, pass: &PassDiff) -> io::Result<()> {
+    for name in &pass.not_taken {
+        writeln!(out, "{ODD}the second model does not take the input {}{ODD:#}", Escaped(name))?;
+    }
+    for (whose, assumed) in [("", &pass.assumed), (" of the second model", &pass.other_assumed)] {
+        for input in assumed {
+            let (name, shape) = (Escaped(&input.name), dims(&input.shape));
+            writeln!(
+                out,
+                "{DIM}not given: {name}{whose}, taken as {} {shape}{DIM:#}",
+                input.value
+            )?;
+        }
+    }
+    Ok(())
+}
+
 fn unmatched(out: &mut dyn Write, whose: &str, paths: &[String]) -> io::Result<()> {
     if paths.is_empty() {
         return Ok(());
@@ -189,6 +207,9 @@ fn divergence(out: &mut dyn Write, found: &Divergence) -> io::Result<()> {
     )?;
     for weight in found.weights.iter().take(WEIGHTS) {
         weight_line(out, weight)?;
+    }
+    for weight in found.not_compared.iter().take(WEIGHTS) {
+        writeln!(out, "  {ODD}Not compared: {}{ODD:#}", Escaped(weight))?;
     }
     Ok(())
 }

@@ -17,6 +17,9 @@ use crate::context::Context;
 use crate::failure::Outcome;
 use crate::model;
 
+/// Predictions that are shown where --top does not say.
+const TOP: usize = 5;
+
 /// Traces a model, or two of them.
 pub(super) fn run(args: &TraceArgs, context: &Context) -> Outcome {
     match &args.other {
@@ -80,6 +83,6 @@ fn run_options(args: &TraceArgs, context: &Context) -> RunOptions {
     options.max_memory = context.max_memory();
     options.max_work = args.max_work;
     options.truncate = args.truncate;
-    options.top = args.top;
+    options.top = args.top.unwrap_or(TOP);
     options
 }
