@@ -172,6 +172,9 @@ impl<'m> Machine<'m> {
             Action::Operator { operator, opset } => {
                 let inputs =
                     self.inputs(frame, &node.inputs, planned, operator.decodes, &mut gone)?;
+                if watched {
+                    self.tap.reads(&path, node, &inputs);
+                }
                 self.operate(frame, node, operator, opset, inputs)
             }
             Action::Function(position) => {

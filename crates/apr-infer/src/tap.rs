@@ -36,6 +36,12 @@ pub trait Tap {
     /// A node is about to run.
     fn before(&mut self, path: &str, node: &Node);
 
+    /// What an operator is about to read, in the order of its inputs; functions are not asked for.
+    /// Weights may be undecoded ([`Value::Weight`]).
+    fn reads(&mut self, path: &str, node: &Node, inputs: &[Option<Value>]) {
+        let _ = (path, node, inputs);
+    }
+
     /// A node has run.
     fn after(&mut self, step: &Step<'_>) -> Flow;
 

@@ -1,7 +1,7 @@
 //! A model that is judged, and what it makes of a sample.
 
 use apr_graph::{Body, Meaning, Origin};
-use apr_infer::{Tensor, Value};
+use apr_infer::{Tap, Tensor, Value};
 use apr_registry::Error;
 use apr_run::{
     AudioFeatures, ImageFeatures, Pooling, Prepared, Remedy, RunError, RunResult, Runner,
@@ -168,6 +168,40 @@ impl<'s> Subject<'s> {
             inputs.extend(pixels.into_iter().filter(|(name, _)| !known.contains(name)));
         }
         completed(part, inputs)
+    }
+
+    /// Runs the parts on a sample, each watched by its tap.
+    ///
+    /// # Errors
+    /// Those of [`Prepared::run_watched`], and [`RunError::Request`] for inputs that are missing.
+    pub fn run_watched(&self, sample: &Sample, taps: &mut [&mut dyn Tap]) -> RunResult<()> {
+        let mut states = None;
+        for (part, tap) in self.parts.iter().zip(taps) {
+            let inputs = self.inputs(part, sample, states.as_ref())?;
+            let wanted = wanted(&part.graph().body);
+            let names: Vec<&str> = wanted.iter().map(|(name, _)| *name).collect();
+            let values = part.run_watched(inputs, &names, &mut **tap)?.outputs;
+            for ((_, meaning), value) in wanted.into_iter().zip(values) {
+                if matches!(meaning, Meaning::EncoderStates | Meaning::HiddenStates) {
+                    states = Some(value.tensor()?.clone());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs the first part on tokens as they are.
+    ///
+    /// # Errors
+    /// Those of [`Prepared::run_watched`], and [`RunError::Request`] for inputs that are missing.
+    pub fn run_tokens(&self, ids: &[i64], tap: &mut dyn Tap) -> RunResult<()> {
+        let Some(part) = self.parts.first() else { return Ok(()) };
+        let body = &part.graph().body;
+        let inputs = completed(part, known_inputs(body, ids)?)?;
+        let wanted = wanted(body);
+        let names: Vec<&str> = wanted.iter().map(|(name, _)| *name).collect();
+        part.run_watched(inputs, &names, tap)?;
+        Ok(())
     }
 
     /// The tokens of a sample, as many as the model takes.

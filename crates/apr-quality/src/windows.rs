@@ -120,6 +120,19 @@ impl Windows {
         &self.tokens
     }
 
+    /// What the model is given for each window.
+    pub fn inputs(&self) -> impl Iterator<Item = Vec<i64>> + '_ {
+        self.iter().map(|window| window.input)
+    }
+
+    /// The part of so many equal ones that is number `part` of them, counted from 0.
+    #[must_use]
+    pub fn part(&self, part: usize, of: usize) -> Self {
+        let bound = |part: usize| part * self.len() / of.max(1) * self.context;
+        let tokens = self.tokens[bound(part)..bound(part + 1)].to_vec();
+        Self { tokens, context: self.context, bos: self.bos }
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = Window> + '_ {
         let first = self.context / 2;
         self.tokens.chunks_exact(self.context).map(move |tokens| {

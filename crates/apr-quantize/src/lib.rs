@@ -47,7 +47,7 @@ pub use candidate::Candidate;
 pub use category::Kept;
 pub use choices::{Casts, Choices};
 pub use facts::ModelFacts;
-pub use imatrix::{Imatrix, Importance};
+pub use imatrix::{ColumnSums, Imatrix, ImatrixSums, Importance};
 pub use mix::{Decision, DecisionReason, assign};
 pub use plan::{Quantization, QuantizationPlan, Weighting, plan};
 pub use quality::{

@@ -7,6 +7,7 @@ mod convert;
 pub(crate) mod examples;
 mod hints;
 mod hyphens;
+mod imatrix;
 mod look;
 mod onnx;
 mod parts;
@@ -34,6 +35,7 @@ pub(crate) use container::{
     LicenseAction, SignArgs, VerifyArgs,
 };
 pub(crate) use convert::{ConvertArgs, ExportArgs, ImportArgs, Sha256};
+pub(crate) use imatrix::{ImatrixArgs, ImatrixForm, Part};
 pub(crate) use look::{
     DebugArgs, DiffArgs, ExplainArgs, GraphArgs, GraphFormat, InspectArgs, LintArgs, ScanArgs,
     Sort, TensorsArgs, ValidateArgs,
@@ -210,6 +212,8 @@ pub(crate) enum Command {
     Import(ImportArgs),
     /// Convert between formats and precisions
     Convert(ConvertArgs),
+    /// Measure an importance matrix, as llama-imatrix does, for quantize --imatrix
+    Imatrix(ImatrixArgs),
     /// Quantize to GGML block types, with output identical to llama-quantize and a report of the
     /// error
     Quantize(QuantizeArgs),

@@ -16,6 +16,7 @@ mod edit;
 mod encrypt;
 mod explain;
 mod graph;
+mod imatrix;
 mod inspect;
 mod keygen;
 mod license;
@@ -62,6 +63,7 @@ pub(crate) fn run(command: Command, context: &Context) -> Outcome {
         Command::Tokenize(args) => run::tokenize::run(&args, context),
         Command::Import(args) => convert::import(&args, context),
         Command::Convert(args) => convert::convert(&args, context),
+        Command::Imatrix(args) => imatrix::run(&args, context),
         Command::Quantize(args) => quantize::run(&args, context),
         Command::Export(args) => convert::export(&args, context),
         Command::Keygen(args) => keygen::run(&args, context),

@@ -21,7 +21,14 @@ pub(super) fn job(args: &QuantizeArgs, context: &Context) -> Outcome<(Job, Model
     let target = layout(target(&args.model, args.format, &args.write)?, None, args.shard_size)?;
     let job = Job {
         prefix: args.prefix.clone(),
-        weights: quantized(args.scheme, &args.options, &args.write, &args.container, context)?,
+        weights: quantized(
+            args.scheme,
+            &args.model,
+            &args.options,
+            &args.write,
+            &args.container,
+            context,
+        )?,
         validation: validation(&args.write),
         ..Job::new(contain(target, &args.container, context)?)
     };

@@ -9,6 +9,7 @@ use apr_quantize::{Quantization, Scheme};
 use apr_registry::{ByteSource, Error, read_vec};
 use apr_view::parse_filter;
 
+use super::imatrix;
 use crate::args::{
     Compress, ContainerArgs, Dequantized, Precision, QuantizeOptions, RequantizeArgs, WriteArgs,
 };
@@ -18,6 +19,7 @@ use crate::model;
 
 /// What a command that may quantize does to the weights.
 pub(super) fn asked(
+    model: &Path,
     args: &RequantizeArgs,
     write: &WriteArgs,
     container: &ContainerArgs,
@@ -29,28 +31,30 @@ pub(super) fn asked(
         check_idle(&args.options)?;
         return Ok(weights);
     };
-    with_scheme(scheme, &args.options, &weights, context)
+    with_scheme(scheme, model, &args.options, &weights, context)
 }
 
 /// What quantizing does to the weights, and whatever else is asked for.
 pub(super) fn quantized(
     scheme: Scheme,
+    model: &Path,
     options: &QuantizeOptions,
     write: &WriteArgs,
     container: &ContainerArgs,
     context: &Context,
 ) -> Outcome<Weights> {
-    with_scheme(scheme, options, &changes(options, write, container), context)
+    with_scheme(scheme, model, options, &changes(options, write, container), context)
 }
 
 /// The same weights, and quantized.
 fn with_scheme(
     scheme: Scheme,
+    model: &Path,
     options: &QuantizeOptions,
     weights: &Weights,
     context: &Context,
 ) -> Outcome<Weights> {
-    let quantize = quantize(scheme, options, context)?;
+    let quantize = quantize(scheme, model, options, context)?;
     let given = [
         ("--imatrix", options.imatrix.is_some()),
         ("--calibration", options.calibration.is_some()),
@@ -98,7 +102,12 @@ fn check_idle(options: &QuantizeOptions) -> Outcome {
     }
 }
 
-fn quantize(scheme: Scheme, options: &QuantizeOptions, context: &Context) -> Outcome<Quantization> {
+fn quantize(
+    scheme: Scheme,
+    model: &Path,
+    options: &QuantizeOptions,
+    context: &Context,
+) -> Outcome<Quantization> {
     let usage = |error: Error| Failure::Usage(error.message().to_owned());
     let overrides = options.tensor_type.iter();
     let overrides =
@@ -109,12 +118,7 @@ fn quantize(scheme: Scheme, options: &QuantizeOptions, context: &Context) -> Out
             matrix: read_imatrix(path, context)?,
             file: path.display().to_string(),
         }),
-        (None, Some(path)) => {
-            let bytes = std::fs::read(path).map_err(|error| io_error(&error, path))?;
-            let columns =
-                importance_from_csv(&bytes).map_err(|error| error.in_file(path.display()))?;
-            Some(Weighting::Columns(columns))
-        }
+        (None, Some(path)) => Some(calibration(path, model, context)?),
         (None, None) => None,
     };
 
@@ -128,6 +132,37 @@ fn quantize(scheme: Scheme, options: &QuantizeOptions, context: &Context) -> Out
     };
 
     Ok(Quantization { choices, weighting })
+}
+
+/// Importance by calibration data: a table of samples, or what a model is run on to measure it.
+fn calibration(path: &Path, model: &Path, context: &Context) -> Outcome<Weighting> {
+    if let Some(table) = table(path)? {
+        let columns = importance_from_csv(&table).map_err(|error| error.in_file(path.display()))?;
+        return Ok(Weighting::Columns(columns));
+    }
+    let matrix = imatrix::calibrated(path, model, context)?.means()?;
+    Ok(Weighting::Matrix { matrix, file: path.display().to_string() })
+}
+
+/// The bytes of a table of samples; `None` for a file that a model can be run on. What is not
+/// called a table is one where it has numbers alone.
+fn table(path: &Path) -> Outcome<Option<Vec<u8>>> {
+    let bytes = std::fs::read(path).map_err(|error| io_error(&error, path))?;
+    let is_called_so = path.extension().is_some_and(|end| end == "csv" || end == "tsv");
+    Ok((is_called_so || importance_from_csv(&bytes).is_ok()).then_some(bytes))
+}
+
+/// Refuses what would be measured anew for each part of a job.
+pub(super) fn check_for_parts(options: &QuantizeOptions) -> Outcome {
+    let Some(path) = &options.calibration else { return Ok(()) };
+    match table(path)? {
+        Some(_) => Ok(()),
+        None => Err(Failure::Usage(
+            "--calibration runs the model, which each part would do anew: measure with \
+             `apr imatrix`, and pass --imatrix"
+                .to_owned(),
+        )),
+    }
 }
 
 /// An importance matrix in either of its forms.

@@ -57,7 +57,13 @@ pub(super) fn import_job(args: &ImportArgs, context: &Context) -> Outcome<(Job, 
     let target = layout(Output::layout(&apr_registry::apr2::FORMAT, output), args.align, None)?;
     let job = Job {
         prefix: args.prefix.clone(),
-        weights: weights::asked(&args.requantize, &args.write, &args.container, context)?,
+        weights: weights::asked(
+            &args.source,
+            &args.requantize,
+            &args.write,
+            &args.container,
+            context,
+        )?,
         validation: validation(&args.write),
         license: args.license.clone(),
         source_sha256: args.sha256.as_ref().map(|digest| encode_string(digest)),
@@ -91,7 +97,13 @@ pub(super) fn convert_job(args: &ConvertArgs, context: &Context) -> Outcome<(Job
     let target = layout(target, args.align, args.shard_size)?;
     let job = Job {
         prefix: args.prefix.clone(),
-        weights: weights::asked(&args.requantize, &args.write, &args.container, context)?,
+        weights: weights::asked(
+            &args.model,
+            &args.requantize,
+            &args.write,
+            &args.container,
+            context,
+        )?,
         graph: args.graph.wishes(),
         // A part of a model is converted, too.
         validation: ValidationConfig { complete: false, ..validation(&args.write) },
@@ -112,7 +124,13 @@ pub(super) fn export(args: &ExportArgs, context: &Context) -> Outcome {
     // What went through an import was judged there; an export gives back what is in the file.
     let stop = validation(&args.write).stop;
     let job = Job {
-        weights: weights::asked(&args.requantize, &args.write, &args.container, context)?,
+        weights: weights::asked(
+            &args.model,
+            &args.requantize,
+            &args.write,
+            &args.container,
+            context,
+        )?,
         graph: args.graph.wishes(),
         validation: ValidationConfig { stop, ..ValidationConfig::integrity() },
         ..Job::new(contain(target, &args.container, context)?)

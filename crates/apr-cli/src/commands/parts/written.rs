@@ -21,7 +21,7 @@ use super::input;
 use super::on_disk::OpenPlan;
 use super::words::{parsed, values};
 use crate::args::{Command, PlanArgs};
-use crate::commands::{convert, encrypt, quantize};
+use crate::commands::{convert, encrypt, quantize, weights};
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::model::Model;
@@ -30,6 +30,13 @@ use crate::{secrets, signals};
 
 /// The job of a command that writes, and the model that it reads.
 fn job_of(command: &Command, context: &Context) -> Outcome<(Job, Model)> {
+    let quantize_options = match command {
+        Command::Convert(args) => Some(&args.requantize.options),
+        Command::Import(args) => Some(&args.requantize.options),
+        Command::Quantize(args) => Some(&args.options),
+        _ => None,
+    };
+    quantize_options.map_or(Ok(()), weights::check_for_parts)?;
     match command {
         Command::Convert(args) => convert::convert_job(args, context),
         Command::Import(args) => convert::import_job(args, context),

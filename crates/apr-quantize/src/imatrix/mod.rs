@@ -14,10 +14,14 @@
 //!
 //! The values that come out are those that llama-quantize computes from them, to the bit.
 
+mod sums;
+
 use std::collections::BTreeMap;
 
 use apr_core::{Array, CheckpointReader, DType, Error, Metadata, Result, Shape, Value};
 use apr_gguf::KeyValue;
+
+pub use sums::{ColumnSums, ImatrixSums};
 
 use super::category::{Category, matrices};
 
@@ -79,30 +83,10 @@ impl Imatrix {
     /// not finite, naming the weight; E002 and E007 when the bytes can't be read.
     pub fn from_checkpoint(reader: &dyn CheckpointReader) -> Result<Self> {
         let mut matrix = Self::described(reader.metadata())?;
-        let mut pairs: BTreeMap<&str, [Option<usize>; 2]> = BTreeMap::new();
-        for (i, info) in reader.tensors().iter().enumerate() {
-            for (place, end) in [SUMS, COUNTS].into_iter().enumerate() {
-                if let Some(name) = info.name.strip_suffix(end) {
-                    pairs.entry(name).or_default()[place] = Some(i);
-                }
-            }
+        for (name, (sums, counts)) in pairs(reader)? {
+            let values = means(&sums, &counts);
+            matrix.add(&name, values.map_err(|error| error.for_tensor(&name))?)?;
         }
-
-        if pairs.is_empty() {
-            return Err(Error::format("not an importance matrix: no tensor '….in_sum2'"));
-        }
-
-        for (name, pair) in pairs {
-            let [Some(sums), Some(counts)] = pair else {
-                return Err(Error::format(
-                    "the importance matrix has sums without counts, or the reverse",
-                )
-                .for_tensor(name));
-            };
-            let values = means(&read_f32(reader, sums)?, &read_f32(reader, counts)?);
-            matrix.add(name, values.map_err(|error| error.for_tensor(name))?)?;
-        }
-
         Ok(matrix)
     }
 
@@ -250,6 +234,30 @@ impl Imatrix {
     }
 }
 
+/// Sums and counts by the weight's name.
+fn pairs(reader: &dyn CheckpointReader) -> Result<BTreeMap<String, (Vec<f32>, Vec<f32>)>> {
+    let mut pairs: BTreeMap<&str, [Option<usize>; 2]> = BTreeMap::new();
+    for (i, info) in reader.tensors().iter().enumerate() {
+        for (place, end) in [SUMS, COUNTS].into_iter().enumerate() {
+            if let Some(name) = info.name.strip_suffix(end) {
+                pairs.entry(name).or_default()[place] = Some(i);
+            }
+        }
+    }
+    if pairs.is_empty() {
+        return Err(Error::format("not an importance matrix: no tensor '….in_sum2'"));
+    }
+
+    let read = |(name, pair): (&str, [Option<usize>; 2])| {
+        let [Some(sums), Some(counts)] = pair else {
+            let message = "the importance matrix has sums without counts, or the reverse";
+            return Err(Error::format(message).for_tensor(name));
+        };
+        Ok((name.to_owned(), (read_f32(reader, sums)?, read_f32(reader, counts)?)))
+    };
+    pairs.into_iter().map(read).collect()
+}
+
 /// Sums divided by their expert's count; 1 for an expert that was never asked.
 fn means(sums: &[f32], counts: &[f32]) -> Result<Vec<f32>> {
     if counts.is_empty() || sums.is_empty() || !sums.len().is_multiple_of(counts.len()) {
@@ -335,5 +343,4 @@ impl<'a> Legacy<'a> {
 }
 
 #[cfg(test)]
-#[path = "imatrix_tests.rs"]
 mod tests;

@@ -1,0 +1,271 @@
+//! `apr imatrix`: importance matrices, and the importance that `--calibration` measures on the way.
+
+use std::io::{self, Write};
+use std::path::Path;
+
+use apr::job::Output;
+use apr_core::counted;
+use apr_importance::{Inputs, MeasureOptions, Measured, measure};
+use apr_quality::{Sample, Subject, WindowOptions, Windows};
+use apr_quantize::{ColumnSums, ImatrixSums};
+use apr_registry::{Error, Escaped};
+use serde::Serialize;
+
+use super::beside::write_text;
+use super::run::{read_media, read_text};
+use super::running::{self, Opened};
+use crate::args::{ImatrixArgs, ImatrixForm, Part};
+use crate::context::Context;
+use crate::failure::{Failure, Outcome};
+use crate::model;
+use crate::printer::{BOLD, DIM, ODD};
+use crate::progress::Bar;
+
+/// Weights without a measurement that are shown.
+const SHOWN: usize = 8;
+
+/// What was measured, and written.
+#[derive(Serialize)]
+struct ImatrixReport {
+    file: String,
+    output: String,
+    form: &'static str,
+    datasets: Vec<String>,
+    /// Windows of the text, or inputs.
+    chunks: usize,
+    /// Tokens of a window; absent for inputs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    context: Option<usize>,
+    /// Files whose measurements were added.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    added: Vec<String>,
+    /// Weights that were measured.
+    weights: usize,
+    /// Experts that no token was given to, by the name of their stack.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    idle_experts: Vec<IdleExperts>,
+    /// Weights of products that were not measured.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    not_measured: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct IdleExperts {
+    weight: String,
+    idle: usize,
+    of: usize,
+}
+
+/// Measures a model, and writes the importance matrix.
+pub(super) fn run(args: &ImatrixArgs, context: &Context) -> Outcome {
+    if !args.overwrite && !Output::is_stdout(&args.output) && args.output.is_file() {
+        let error = Error::io(apr_registry::IoCause::AlreadyExists, "the output exists");
+        return Err(error.in_file(args.output.display()).into());
+    }
+    let added = args.add.iter().map(|path| read_sums(path, context));
+    let added = added.collect::<Outcome<Vec<_>>>()?;
+    let opened = Opened::new(&args.model, context)?;
+    let data = match &args.text {
+        Some(path) => Data::Text { path, args: WindowArgs::of(args) },
+        None => Data::Files(args.input.iter().map(|path| &**path).collect()),
+    };
+    let options = MeasureOptions::default();
+    let found = measured(&opened, &data, options.with_output(args.process_output), context)?;
+    let Found { measured: Measured { mut sums, not_measured, .. }, chunks, window } = found;
+    for more in added {
+        sums.merge(more).map_err(|error| error.in_file(opened.name()))?;
+    }
+
+    let is_dat = args.output.extension().is_some_and(|end| end.eq_ignore_ascii_case("dat"));
+    let form = args.output_format.unwrap_or(match is_dat {
+        true => ImatrixForm::Dat,
+        false => ImatrixForm::Gguf,
+    });
+    let (form, bytes) = match form {
+        ImatrixForm::Gguf => ("gguf", sums.to_gguf()?),
+        ImatrixForm::Dat => ("dat", sums.to_legacy()),
+    };
+    write_text(&args.output, &bytes, args.overwrite, &context.printer)?;
+
+    let report = ImatrixReport {
+        file: opened.name().to_owned(),
+        output: args.output.display().to_string(),
+        form,
+        chunks,
+        context: window,
+        added: args.add.iter().map(|path| path.display().to_string()).collect(),
+        weights: sums.entries.len(),
+        idle_experts: sums.entries.iter().filter_map(idle).collect(),
+        not_measured,
+        datasets: sums.datasets,
+    };
+    let printer = match Output::is_stdout(&args.output) {
+        true => context.printer.aside(),
+        false => context.printer,
+    };
+    printer.report(&report, render)
+}
+
+fn idle((name, entry): (&String, &ColumnSums)) -> Option<IdleExperts> {
+    let (idle, of) = (entry.idle(), entry.experts());
+    (idle > 0).then(|| IdleExperts { weight: name.clone(), idle, of })
+}
+
+/// What a model is measured on.
+enum Data<'d> {
+    Text { path: &'d Path, args: WindowArgs },
+    Files(Vec<&'d Path>),
+}
+
+/// How a text is cut.
+#[derive(Clone, Copy, Default)]
+struct WindowArgs {
+    options: WindowOptions,
+    part: Option<Part>,
+}
+
+impl WindowArgs {
+    fn of(args: &ImatrixArgs) -> Self {
+        let mut options = WindowOptions::default();
+        options.context = args.context;
+        options.chunks = args.chunks;
+        Self { options, part: args.part }
+    }
+}
+
+/// A measurement, and what it was made on.
+struct Found {
+    measured: Measured,
+    chunks: usize,
+    /// Tokens of a window.
+    window: Option<usize>,
+}
+
+/// The importance of a model's weights on a text, a sound, an image or arrays.
+pub(super) fn calibrated(
+    path: &Path,
+    model_path: &Path,
+    context: &Context,
+) -> Outcome<ImatrixSums> {
+    let opened = Opened::new(model_path, context)?;
+    let is_text = path.extension().is_some_and(|end| end.eq_ignore_ascii_case("txt"));
+    let data = match is_text {
+        true => Data::Text { path, args: WindowArgs::default() },
+        false => Data::Files(vec![path]),
+    };
+    Ok(measured(&opened, &data, MeasureOptions::default(), context)?.measured.sums)
+}
+
+fn measured(
+    opened: &Opened,
+    data: &Data<'_>,
+    options: MeasureOptions,
+    context: &Context,
+) -> Outcome<Found> {
+    let source = context.source(&*opened.model().reader, opened.name())?;
+    let model = source.family()?;
+    let found = opened.with_runner(context, &running::reading(context, 1), |runner| {
+        let subject = Subject::of(runner)?;
+        let (windows, samples);
+        let (inputs, dataset) = match data {
+            Data::Text { path, args } => {
+                windows = cut(path, *args, &subject)?;
+                (Inputs::Windows(&windows), path.display().to_string())
+            }
+            Data::Files(paths) => {
+                let sample = |path: &&Path| {
+                    Ok(Sample::of_file(&path.display().to_string(), read_media(path, context)?)?)
+                };
+                samples = paths.iter().map(sample).collect::<Outcome<Vec<_>>>()?;
+                let names = paths.iter().map(|path| path.display().to_string());
+                (Inputs::Samples(&samples), names.collect::<Vec<_>>().join(", "))
+            }
+        };
+        let bar = Bar::counting(&context.printer, inputs.len() as u64);
+        let mut done = |at: usize| bar.reached(at as u64);
+        let measured = measure(&subject, model, inputs, &dataset, options, &mut done)?;
+        let window = match inputs {
+            Inputs::Windows(windows) => Some(windows.context()),
+            Inputs::Samples(_) => None,
+        };
+        Ok(Found { measured, chunks: inputs.len(), window })
+    })?;
+    context.sources.check_unchanged()?;
+    Ok(found)
+}
+
+fn cut(path: &Path, args: WindowArgs, subject: &Subject<'_>) -> Outcome<Windows> {
+    if subject.parts().len() != 1 {
+        let message = "--text measures models of one part; give --input for an encoder and a \
+                       decoder";
+        return Err(Failure::Usage(message.to_owned()));
+    }
+    let text = read_text(path)?;
+    let tokenizer = subject.tokenizer().ok_or_else(|| {
+        Error::version("the model has no tokenizer: put its tokenizer.json beside it")
+    })?;
+    let windows = Windows::of_text(&text, tokenizer, subject.runner().facts(), args.options)?;
+    let Some(Part { number, of }) = args.part else { return Ok(windows) };
+    if of > windows.len() {
+        let windows = counted(windows.len() as u64, "window");
+        return Err(Failure::Usage(format!("--part {number}/{of}: the text has {windows}")));
+    }
+    Ok(windows.part(number - 1, of))
+}
+
+fn read_sums(path: &Path, context: &Context) -> Outcome<ImatrixSums> {
+    let model = model::open(path, context)?;
+    Ok(ImatrixSums::from_checkpoint(&*model.reader)
+        .map_err(|error| error.in_file(path.display()))?)
+}
+
+fn render(out: &mut dyn Write, report: &ImatrixReport) -> io::Result<()> {
+    writeln!(
+        out,
+        "{BOLD}{} -> {}{BOLD:#} ({})",
+        Escaped(&report.file),
+        Escaped(&report.output),
+        report.form
+    )?;
+    let measured = match report.context {
+        Some(tokens) => {
+            format!("{} of {tokens} tokens", counted(report.chunks as u64, "window"))
+        }
+        None => counted(report.chunks as u64, "input"),
+    };
+    let weights = counted(report.weights as u64, "weight");
+    writeln!(out, "  importance of {weights}, measured on {measured}")?;
+    let datasets: Vec<String> =
+        report.datasets.iter().map(|name| Escaped(name).to_string()).collect();
+    writeln!(out, "  {DIM}data: {}{DIM:#}", datasets.join(", "))?;
+    if !report.added.is_empty() {
+        writeln!(out, "  {DIM}added: {}{DIM:#}", Escaped(&report.added.join(", ")))?;
+    }
+    for idle in report.idle_experts.iter().take(SHOWN) {
+        writeln!(
+            out,
+            "  {ODD}{}: {} of {} experts were given no token{ODD:#}",
+            Escaped(&idle.weight),
+            idle.idle,
+            idle.of
+        )?;
+    }
+    let more = report.idle_experts.len().saturating_sub(SHOWN);
+    if more > 0 {
+        writeln!(out, "  {ODD}and experts of {more} more weights (--json lists them){ODD:#}")?;
+    }
+    if !report.not_measured.is_empty() {
+        let shown = report.not_measured.iter().take(SHOWN);
+        let names: Vec<String> = shown.map(|name| Escaped(name).to_string()).collect();
+        let more = match report.not_measured.len().saturating_sub(SHOWN) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        writeln!(
+            out,
+            "  {ODD}not measured, GGUF has them in another form: {}{more}{ODD:#}",
+            names.join(", ")
+        )?;
+    }
+    Ok(())
+}

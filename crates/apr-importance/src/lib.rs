@@ -1,0 +1,12 @@
+//! What weights matter, measured while a model runs.
+//!
+//! [`measure`] adds up the squares of what meets the columns of every weight
+//! ([`ImatrixSums`](apr_quantize::ImatrixSums)), as llama-imatrix does: quantizers then keep those
+//! columns most exact that are multiplied by the largest inputs.
+#![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
+
+mod measure;
+mod targets;
+
+pub use measure::{Inputs, MeasureOptions, Measured, measure};

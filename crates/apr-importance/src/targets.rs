@@ -1,0 +1,128 @@
+//! Which products of a graph say what of which weight.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+
+use apr_arch::{FamilyModel, GGUF, Naming};
+use apr_core::CheckpointReader;
+use apr_graph::{View, WeightRef};
+use apr_trace::Sites;
+
+/// Operators whose first input meets the columns of their second.
+const PRODUCTS: [&str; 2] = ["MatMul", "Gemm"];
+/// Names of weights that llama-imatrix measures begin so.
+const IN_LAYERS: &str = "blk.";
+/// The head of a language model.
+const OUTPUT: &str = "output.weight";
+
+/// A weight that a product says something of.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Target {
+    /// What quantizers call it: its GGUF name, or its own where GGUF does not have the family.
+    pub(crate) name: String,
+    pub(crate) expert: usize,
+    pub(crate) experts: usize,
+}
+
+/// The products of a part of a model.
+#[derive(Debug, Default)]
+pub(crate) struct Targets {
+    /// By the product's position among all operators.
+    pub(crate) of_site: HashMap<usize, Vec<Target>>,
+    /// Weights of products that have no name in GGUF.
+    pub(crate) nameless: BTreeSet<String>,
+}
+
+impl Targets {
+    /// Those of a graph.
+    pub(crate) fn of(sites: &Sites, names: &Names<'_>) -> Self {
+        let mut targets = Self::default();
+        // Rows of one weight that several products read meet the same inputs.
+        let mut seen: HashSet<Target> = HashSet::new();
+        for (at, site) in sites.list().iter().enumerate() {
+            // A bias comes behind the weight.
+            let Some(weight) = site.weights.first() else { continue };
+            if !PRODUCTS.contains(&site.op.as_str()) {
+                continue;
+            }
+            let found = names.targets(weight);
+            if found.is_empty() {
+                targets.nameless.insert(weight.tensor.clone());
+            }
+            let is_new = |target: &Target| names.is_measured(target) && seen.insert(target.clone());
+            let found: Vec<Target> = found.into_iter().filter(is_new).collect();
+            if !found.is_empty() {
+                targets.of_site.insert(at, found);
+            }
+        }
+        targets
+    }
+}
+
+/// What quantizers call the weights of a graph.
+pub(crate) struct Names<'n> {
+    model: Option<&'n FamilyModel<'n>>,
+    gguf: Option<&'n Naming>,
+    /// The file's own names, by canonical name.
+    own: HashMap<&'n str, &'n str>,
+    includes_output: bool,
+}
+
+impl<'n> Names<'n> {
+    pub(crate) fn new(
+        reader: &'n dyn CheckpointReader,
+        model: Option<&'n FamilyModel<'n>>,
+        gguf: Option<&'n Naming>,
+        includes_output: bool,
+    ) -> Self {
+        let infos = reader.tensors().iter().enumerate();
+        let own = infos.filter_map(|(at, info)| Some((model?.canonical(at)?, info.name.as_str())));
+        Self { model, gguf, own: own.collect(), includes_output }
+    }
+
+    /// Whether llama-imatrix measures a weight.
+    fn is_measured(&self, target: &Target) -> bool {
+        self.gguf.is_none()
+            || target.name.starts_with(IN_LAYERS)
+            || self.includes_output && target.name == OUTPUT
+    }
+
+    /// The weights that a graph's weight is or is part of; none without a name.
+    fn targets(&self, weight: &WeightRef) -> Vec<Target> {
+        let whole = |name: String| Target { name, expert: 0, experts: 1 };
+        let canonical = weight.tensor.as_str();
+        let (Some(model), Some(gguf)) = (self.model, self.gguf) else {
+            let own = self.own.get(canonical).copied().unwrap_or(canonical);
+            return vec![whole(own.to_owned())];
+        };
+
+        let family = model.family();
+        let experts = || {
+            let count = model.dimension("experts").and_then(|count| usize::try_from(count).ok());
+            count.unwrap_or(1)
+        };
+        let of_stack = |stack: &str, expert: u64| {
+            let expert = usize::try_from(expert).unwrap_or(usize::MAX);
+            Some(Target { name: family.source_name(stack, gguf)?, expert, experts: experts() })
+        };
+        if let Some((stack, expert)) = family.stack(canonical) {
+            return of_stack(&stack, expert).into_iter().collect();
+        }
+        let expert = weight.views.iter().find_map(|view| match view {
+            View::Slice { axis: 0, start, len: 1 } => Some(*start),
+            _ => None,
+        });
+        let cuts = family.cuts(canonical);
+        let names = if cuts.is_empty() { vec![canonical.to_owned()] } else { cuts };
+        let named = names.iter().filter_map(|name| match expert {
+            Some(expert) => of_stack(name, expert),
+            None => family.source_name(name, gguf).map(whole),
+        });
+        named.collect()
+    }
+}
+
+/// The naming of GGUF files of a model's family.
+pub(crate) fn gguf_naming(model: &FamilyModel<'_>) -> Option<Naming> {
+    let family = Some(model.family()).filter(|family| family.is_in_gguf());
+    family?.default_naming(GGUF)
+}
