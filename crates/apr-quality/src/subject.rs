@@ -22,6 +22,48 @@ pub struct Subject<'s> {
     tokenizer: Option<Tokenizer<'s>>,
 }
 
+/// How samples are read: both models of a comparison read them the same way.
+#[derive(Clone, Copy)]
+pub(crate) struct Reading<'r> {
+    /// How the states of a text's tokens become its vector, and whether that is brought to length
+    /// 1.
+    pub(crate) pooling: Option<(Pooling, bool)>,
+    tokenizer: Option<&'r Tokenizer<'r>>,
+    /// The token that a decoder behind an encoder begins with.
+    decoder_start: Option<i64>,
+    /// Most tokens of a text.
+    context: usize,
+}
+
+impl Reading<'_> {
+    /// What is the same for two models: where one does not say, what the other says.
+    pub(crate) fn shared<'r>(a: &'r Subject<'_>, b: &'r Subject<'_>) -> Reading<'r> {
+        let (a, b) = (a.reading(), b.reading());
+        Reading {
+            pooling: a.pooling.or(b.pooling),
+            tokenizer: a.tokenizer.or(b.tokenizer),
+            decoder_start: a.decoder_start.or(b.decoder_start),
+            context: a.context.min(b.context),
+        }
+    }
+
+    /// The tokens of a sample, as many as the model takes.
+    fn ids(&self, sample: &Sample, is_decoder: bool) -> RunResult<Vec<i64>> {
+        let mut ids = match (&sample.text, self.tokenizer) {
+            (Some(text), Some(tokenizer)) => tokenizer.encode(text, !is_decoder)?,
+            _ => sample.tokens.clone(),
+        };
+        if is_decoder && let Some(start) = self.decoder_start {
+            ids.insert(0, start);
+        }
+        if ids.is_empty() {
+            return Err(RunError::request(format!("the input {} has no tokens", sample.name)));
+        }
+        ids.truncate(self.context);
+        Ok(ids)
+    }
+}
+
 /// What a model made of a sample.
 #[derive(Default)]
 pub(crate) struct Made {
@@ -83,27 +125,54 @@ impl<'s> Subject<'s> {
         self.tokenizer.as_ref()
     }
 
-    /// How the model says that the states of a text's tokens become its vector, and whether that is
-    /// brought to length 1.
-    pub(crate) fn pooling(&self) -> Option<(Pooling, bool)> {
-        match self.parts.as_slice() {
-            [part] if part.takes(Meaning::TokenIds) => self.runner.facts().pooling(),
+    /// How it reads samples by itself.
+    pub(crate) fn reading(&self) -> Reading<'_> {
+        let facts = self.runner.facts();
+        let pooling = match self.parts.as_slice() {
+            [part] if part.takes(Meaning::TokenIds) => facts.pooling(),
             _ => None,
+        };
+        Reading {
+            pooling,
+            tokenizer: self.tokenizer.as_ref(),
+            decoder_start: facts.decoder_start(),
+            context: facts.context().unwrap_or(usize::MAX),
+        }
+    }
+
+    /// The outputs that [`made`](Self::made) returns, in its order.
+    pub(crate) fn outputs(&self, pooling: Option<(Pooling, bool)>) -> Vec<(String, Meaning)> {
+        let of_part = |part: &Prepared<'s>| {
+            let wanted = wanted(&part.graph().body);
+            let named = |(name, meaning)| (self.output_name(part, name, meaning, pooling), meaning);
+            wanted.into_iter().map(named).collect::<Vec<_>>()
+        };
+        self.parts.iter().flat_map(of_part).collect()
+    }
+
+    /// Name of an output in reports.
+    fn output_name(
+        &self,
+        part: &Prepared<'_>,
+        name: &str,
+        meaning: Meaning,
+        pooling: Option<(Pooling, bool)>,
+    ) -> String {
+        match self.parts.len() {
+            _ if pooling.is_some() && meaning == Meaning::HiddenStates => "embedding".to_owned(),
+            1 => name.to_owned(),
+            _ => format!("{}/{name}", part.name()),
         }
     }
 
     /// What the parts make of a sample: logits where there are some, else states, else all floats.
     /// With a pooling, the states of tokens become a vector.
-    pub(crate) fn made(
-        &self,
-        sample: &Sample,
-        pooling: Option<(Pooling, bool)>,
-    ) -> RunResult<Made> {
+    pub(crate) fn made(&self, sample: &Sample, reading: Reading<'_>) -> RunResult<Made> {
         let (mut made, mut states) = (Made::default(), None);
         // Both models of a comparison have their layers' values at once.
         let room = self.runner.options().max_memory / 4;
         for (part, layers) in self.parts.iter().zip(&self.layers) {
-            let inputs = self.inputs(part, sample, states.as_ref())?;
+            let inputs = self.inputs(part, sample, reading, states.as_ref())?;
             let wanted = wanted(&part.graph().body);
             let names: Vec<&str> = wanted.iter().map(|(name, _)| *name).collect();
             let mut tap = LayerTap::new(layers, self.runner.host(), room);
@@ -114,13 +183,11 @@ impl<'s> Subject<'s> {
                 if matches!(meaning, Meaning::EncoderStates | Meaning::HiddenStates) {
                     states = Some(tensor.clone());
                 }
-                let mut name = match self.parts.len() {
-                    1 => name.to_owned(),
-                    _ => format!("{}/{name}", part.name()),
-                };
-                if let (Some((pooling, is_normal)), Meaning::HiddenStates) = (pooling, meaning) {
+                let name = self.output_name(part, name, meaning, reading.pooling);
+                if let (Some((pooling, is_normal)), Meaning::HiddenStates) =
+                    (reading.pooling, meaning)
+                {
                     tensor = pooled(&tensor, pooling, is_normal)?;
-                    "embedding".clone_into(&mut name);
                 }
                 made.outputs.push(Output { name, meaning, tensor });
             }
@@ -132,6 +199,7 @@ impl<'s> Subject<'s> {
         &self,
         part: &Prepared<'_>,
         sample: &Sample,
+        reading: Reading<'_>,
         states: Option<&Tensor>,
     ) -> RunResult<Vec<(String, Value)>> {
         let body = &part.graph().body;
@@ -140,7 +208,7 @@ impl<'s> Subject<'s> {
 
         let is_decoder = takes(Meaning::EncoderStates);
         if takes(Meaning::TokenIds) && inputs.is_empty() {
-            let ids = self.ids(sample, is_decoder)?;
+            let ids = reading.ids(sample, is_decoder)?;
             // The mask of an encoder's states is as long as these.
             let is_own = |name: &str| !(is_decoder && name.starts_with("encoder_"));
             inputs.extend(known_inputs(body, &ids)?.into_iter().filter(|(name, _)| is_own(name)));
@@ -168,22 +236,6 @@ impl<'s> Subject<'s> {
             inputs.extend(pixels.into_iter().filter(|(name, _)| !known.contains(name)));
         }
         completed(part, inputs)
-    }
-
-    /// The tokens of a sample, as many as the model takes.
-    fn ids(&self, sample: &Sample, is_decoder: bool) -> RunResult<Vec<i64>> {
-        let mut ids = match (&sample.text, &self.tokenizer) {
-            (Some(text), Some(tokenizer)) => tokenizer.encode(text, !is_decoder)?,
-            _ => sample.tokens.clone(),
-        };
-        if is_decoder && let Some(start) = self.runner.facts().decoder_start() {
-            ids.insert(0, start);
-        }
-        if ids.is_empty() {
-            return Err(RunError::request(format!("the input {} has no tokens", sample.name)));
-        }
-        ids.truncate(self.runner.facts().context().unwrap_or(usize::MAX));
-        Ok(ids)
     }
 }
 

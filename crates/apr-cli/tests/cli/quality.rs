@@ -112,8 +112,22 @@ fn what_can_not_be_compared_is_refused() {
         let line = ["validate", "llama", "--quality", "--text", "sums.txt", "--context", context];
         sandbox.run(&line)
     };
-    for (context, says) in [("3", "four tokens"), ("1000", "context of"), ("0", "four tokens")] {
+    let most = usize::MAX.to_string();
+    for (context, says) in [
+        ("3", "--context"),
+        ("0", "--context"),
+        (&*most, "--context"),
+        ("4294967295", "context of"),
+        ("1000", "context of"),
+    ] {
         text(context).fails(2, &[says]);
+    }
+    let line = ["validate", "llama", "--quality", "--text", "sums.txt", "--chunks", "0"];
+    sandbox.run(&line).fails(2, &["--chunks"]);
+    for most in ["nan", "-1", "x"] {
+        let most = format!("--max-drift={most}");
+        let line = ["validate", "llama", "coarse", "--quality", &most];
+        sandbox.run(&line).fails(2, &["--max-drift"]);
     }
     sandbox.write("short.txt", "1+1=2");
     let line = ["validate", "llama", "--quality", "--text", "short.txt"];
@@ -182,6 +196,71 @@ fn vocabularies_that_differ_are_refused() {
     let line = [&["validate", &bert][..], &text].concat();
     sandbox.run(&line).fails(4, &["E003", "this one has no logits"]);
     sandbox.run(&["validate", "llama", &bert, "--quality"]).fails(2, &["no output in common"]);
+    sandbox.run(&["validate", "llama", "coarse", "--quality"]).fails(2, &["the tokenizers differ"]);
+}
+
+#[test]
+fn a_model_without_a_tokenizer_is_given_the_tokens_of_the_other() {
+    let sandbox = models();
+    let mut expected = None;
+    for (a, b) in [(true, true), (true, false), (false, true), (false, false)] {
+        for (model, has) in [("llama", a), ("coarse", b)] {
+            let path = sandbox.path(&format!("{model}/tokenizer.json"));
+            match has {
+                true => {
+                    fs::copy(locate::fixture("tiny-llama/tokenizer.json"), path).expect("ours");
+                }
+                false => fs::remove_file(path).unwrap_or_default(),
+            }
+        }
+        let line = ["validate", "llama", "coarse", "--quality", "--json"];
+        let found = sandbox.run(&[&line[..], &["--max-drift", "1"]].concat()).ok().json();
+        let text = ["--text", "sums.txt", "--context", "9"];
+        let of_text = sandbox.run(&[&line[..], &text].concat());
+        if a || b {
+            let found = [found["mean_l2"].clone(), of_text.ok().json()["kl_divergence"].clone()];
+            assert_eq!(found, *expected.get_or_insert(found.clone()), "{a} {b}");
+        } else {
+            of_text.fails(4, &["E003", "missing tokenizer"]);
+        }
+    }
+}
+
+#[test]
+fn a_text_is_read_once() {
+    let sandbox = models();
+    let sums = sandbox.read("sums.txt");
+    let line = "validate llama coarse --quality --text /dev/stdin --context 9 --json";
+    let piped = sandbox.piped(line, &sums).ok().json();
+    assert_eq!(piped["base"]["scored"], 256);
+}
+
+#[test]
+fn windows_are_no_longer_than_the_context_of_either_model() {
+    let sandbox = models();
+    let config = String::from_utf8(sandbox.read("coarse/config.json")).expect("JSON");
+    let mut config: Value = serde_json::from_str(&config).expect("JSON");
+    config["max_position_embeddings"] = 16.into();
+    sandbox.write("coarse/config.json", config.to_string());
+    for (a, b) in [("llama", "coarse"), ("coarse", "llama")] {
+        let line = ["validate", a, b, "--quality", "--text", "sums.txt"];
+        let found = sandbox.run(&[&line[..], &["--json"]].concat()).ok().json();
+        assert_eq!(found["base"]["context"], 16);
+        let line = [&line[..], &["--context", "17"]].concat();
+        sandbox.run(&line).fails(2, &["context of 16"]);
+    }
+}
+
+#[test]
+fn vocabularies_that_differ_behind_the_last_window_are_refused() {
+    let sandbox = models();
+    let tokenizer = String::from_utf8(sandbox.read("llama/tokenizer.json")).expect("JSON");
+    let swapped = tokenizer.replace("\"x\": 120", "\"x\": 121").replace("\"y\": 121", "\"y\": 120");
+    assert_ne!(tokenizer, swapped);
+    sandbox.write("coarse/tokenizer.json", swapped);
+    sandbox.write("x.txt", "1+2=3 1+2=3 1+2=3 1+2=3 x");
+    let line = ["validate", "llama", "coarse", "--quality", "--text", "x.txt", "--context", "9"];
+    sandbox.run(&line).fails(2, &["the vocabularies differ"]);
 }
 
 #[test]

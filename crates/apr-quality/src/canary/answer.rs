@@ -50,7 +50,7 @@ impl CanaryModel {
         Self {
             file: file.to_owned(),
             model_type: text("model_type"),
-            vocab_size: facts.config("vocab_size").and_then(serde_json::Value::as_u64),
+            vocab_size: facts.vocabulary().map(|size| size as u64),
         }
     }
 }
@@ -190,7 +190,9 @@ fn text_task(part: Prepared<'_>, text: &str) -> RunResult<Expected> {
 /// The outputs of the graph.
 fn arrays(runner: &Runner<'_>, sample: &Sample) -> RunResult<Expected> {
     let subject = Subject::of(runner)?;
-    let made = subject.made(sample, None)?.outputs;
+    let mut reading = subject.reading();
+    reading.pooling = None;
+    let made = subject.made(sample, reading)?.outputs;
     let array = |output: &crate::subject::Output| {
         Ok(numbers(&output.name, output.tensor.shape().to_vec(), floats(output)?))
     };

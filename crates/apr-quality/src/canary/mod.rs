@@ -63,7 +63,7 @@ pub struct CanaryModel {
     /// As its configuration says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model_type: Option<String>,
-    /// As its configuration says.
+    /// As its configuration or its metadata say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vocab_size: Option<u64>,
 }
