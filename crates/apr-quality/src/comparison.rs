@@ -47,6 +47,10 @@ pub struct ComparisonReport {
     pub same_top: Option<f64>,
     /// Of layers that both models have, in the order in which they run.
     pub layers: Vec<LayerDrift>,
+    /// Layers that were not compared for each input, as what they end with exceeds a quarter of
+    /// [`RunOptions::max_memory`](apr_run::RunOptions::max_memory).
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub layers_left_out: Vec<String>,
     /// What was allowed.
     pub thresholds: Thresholds,
     /// Outputs that only one of the models has.
@@ -118,13 +122,15 @@ pub fn compare(
     let passed =
         mean_l2 <= thresholds.mean_l2 && max_l2 <= thresholds.max_l2 && cosine >= thresholds.cosine;
     let same_top = tops.map(|[rows, same]| share(same, rows));
+    let (layers, layers_left_out) = drifts.report();
     Ok(ComparisonReport {
         results,
         mean_l2,
         max_l2,
         cosine,
         same_top,
-        layers: drifts.report(),
+        layers,
+        layers_left_out,
         thresholds,
         unmatched: names_without_pair(&outputs, &pairs),
         passed,

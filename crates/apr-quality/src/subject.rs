@@ -1,14 +1,15 @@
 //! A model that is judged, and what it makes of a sample.
 
+use apr_core::Escaped;
 use apr_graph::{Body, Meaning, Origin};
 use apr_infer::{Tensor, Value};
 use apr_registry::Error;
 use apr_run::{
     AudioFeatures, ImageFeatures, Pooling, Prepared, Remedy, RunError, RunResult, Runner,
-    Tokenizer, assumed, known_inputs, normalize, pool,
+    Tokenizer, assumed, inputs_of, known_inputs, normalize, pool,
 };
 
-use crate::layers::{LayerTap, Layers};
+use crate::layers::{LayerTap, LayerValues, Layers};
 use crate::samples::Sample;
 
 /// Name of the part that goes on with kept keys and values, and computes what another does.
@@ -68,8 +69,7 @@ impl Reading<'_> {
 #[derive(Default)]
 pub(crate) struct Made {
     pub(crate) outputs: Vec<Output>,
-    /// What layers end with, by their paths.
-    pub(crate) layers: Vec<(String, Tensor)>,
+    pub(crate) layers: LayerValues,
 }
 
 /// An array that a model made.
@@ -94,6 +94,15 @@ impl<'s> Subject<'s> {
                 parts.map(|part| runner.prepared(part)).collect::<RunResult<_>>()?
             }
         };
+        Self::of_parts(*runner, parts)
+    }
+
+    /// One part alone.
+    pub(crate) fn of_part(part: Prepared<'s>) -> RunResult<Self> {
+        Self::of_parts(*part.runner(), vec![part])
+    }
+
+    fn of_parts(runner: Runner<'s>, parts: Vec<Prepared<'s>>) -> RunResult<Self> {
         let layers = |part: &Prepared<'s>| {
             let prefix = match parts.len() {
                 1 => String::new(),
@@ -104,7 +113,7 @@ impl<'s> Subject<'s> {
         let layers = parts.iter().map(layers).collect::<Result<_, _>>()?;
         let takes_tokens = parts.iter().any(|part| part.takes(Meaning::TokenIds));
         let tokenizer = if takes_tokens { runner.tokenizer()? } else { None };
-        Ok(Self { runner: *runner, parts, layers, tokenizer })
+        Ok(Self { runner, parts, layers, tokenizer })
     }
 
     /// The model.
@@ -168,6 +177,7 @@ impl<'s> Subject<'s> {
     /// What the parts make of a sample: logits where there are some, else states, else all floats.
     /// With a pooling, the states of tokens become a vector.
     pub(crate) fn made(&self, sample: &Sample, reading: Reading<'_>) -> RunResult<Made> {
+        self.check_arrays(sample)?;
         let (mut made, mut states) = (Made::default(), None);
         // Both models of a comparison have their layers' values at once.
         let room = self.runner.options().max_memory / 4;
@@ -175,9 +185,10 @@ impl<'s> Subject<'s> {
             let inputs = self.inputs(part, sample, reading, states.as_ref())?;
             let wanted = wanted(&part.graph().body);
             let names: Vec<&str> = wanted.iter().map(|(name, _)| *name).collect();
-            let mut tap = LayerTap::new(layers, self.runner.host(), room);
+            let left = room.saturating_sub(made.layers.bytes());
+            let mut tap = LayerTap::new(layers, self.runner.host(), left);
             let values = part.run_watched(inputs, &names, &mut tap)?.outputs;
-            made.layers.append(&mut tap.values);
+            made.layers.append(tap.values);
             for ((name, meaning), value) in wanted.into_iter().zip(values) {
                 let mut tensor = value.tensor()?.clone();
                 if matches!(meaning, Meaning::EncoderStates | Meaning::HiddenStates) {
@@ -193,6 +204,23 @@ impl<'s> Subject<'s> {
             }
         }
         Ok(made)
+    }
+
+    /// Refuses arrays that no part takes.
+    fn check_arrays(&self, sample: &Sample) -> RunResult<()> {
+        let bodies = || self.parts.iter().map(|part| &part.graph().body);
+        let is_alone = sample.arrays.len() == 1;
+        let is_taken =
+            |name: Option<&str>| bodies().any(|body| input_for(body, name, is_alone).is_some());
+        let names = sample.arrays.iter().map(|(name, _)| name.as_deref());
+        let Some(name) = names.into_iter().find(|name| !is_taken(*name)) else { return Ok(()) };
+        let array = name.map_or_else(
+            || "the array without a name".to_owned(),
+            |name| format!("the array '{}'", Escaped(name)),
+        );
+        let has = bodies().map(inputs_of).collect::<Vec<_>>().join("; ");
+        let sample = Escaped(&sample.name);
+        Err(RunError::request(format!("{sample}: {array} is for no input: {has}")))
     }
 
     fn inputs(
@@ -259,7 +287,7 @@ pub(crate) fn completed(
     inputs.extend(found.into_iter().map(|(input, value)| (input.name, value)));
     match needed().find(|name| !is_given(&inputs, name)) {
         Some(name) => {
-            let message = format!("missing input '{}'", apr_core::Escaped(name));
+            let message = format!("missing input '{}'", Escaped(name));
             Err(RunError::with_remedy(message, Remedy::Arrays))
         }
         None => Ok(inputs),
@@ -278,21 +306,31 @@ fn pooled(states: &Tensor, pooling: Pooling, is_normal: bool) -> RunResult<Tenso
 
 /// The arrays of a sample that are inputs of a graph.
 fn given(body: &Body, sample: &Sample) -> RunResult<Vec<(String, Value)>> {
+    let mut found = Vec::new();
+    for (name, array) in &sample.arrays {
+        if let Some(input) = input_for(body, name.as_deref(), sample.arrays.len() == 1) {
+            let named = |error: Error| error.for_tensor(&input.name).in_file(&sample.name);
+            found.push((input.name.clone(), array.value(&input.kind).map_err(named)?));
+        }
+    }
+    Ok(found)
+}
+
+/// The input that an array is for: the one of its name, or the only one. An .npy file names no
+/// array, and its reader calls it `array`.
+fn input_for<'b>(
+    body: &'b Body,
+    name: Option<&str>,
+    is_alone: bool,
+) -> Option<&'b apr_graph::Value> {
     let inputs = || {
         let values = body.inputs.iter().map(|id| body.value(*id));
         values.filter(|value| value.origin == Origin::Input)
     };
-    let mut found = Vec::new();
-    for (name, array) in &sample.arrays {
-        let input = match name {
-            Some(name) => inputs().find(|value| value.name == *name),
-            None => inputs().next().filter(|_| inputs().count() == 1),
-        };
-        if let Some(input) = input {
-            found.push((input.name.clone(), array.value(&input.kind)?));
-        }
-    }
-    Ok(found)
+    let named = inputs().find(|value| name == Some(&*value.name));
+    let only = || inputs().next().filter(|_| inputs().count() == 1);
+    let has_no_name = name.is_none() || is_alone && name == Some("array");
+    named.or_else(|| only().filter(|_| has_no_name))
 }
 
 /// As much of a spectrum as the graph takes at once.

@@ -170,6 +170,7 @@ fn outputs(args: &ValidateArgs, other: &Path, context: &Context) -> Outcome {
             Ok((samples.len(), found, rates))
         })?;
     let [a, b] = [summary(&a, context)?, summary(&b, context)?];
+    context.sources.check_unchanged()?;
     let report = OutputsReport { a, b, inputs, comparison, error_rates };
     context.printer.report(&report, render_outputs)?;
     if report.comparison.passed { Ok(()) } else { Err(Failure::Validation) }
@@ -340,6 +341,10 @@ fn render_outputs(out: &mut dyn Write, report: &OutputsReport) -> io::Result<()>
     }
 
     render_layers(out, &found.layers)?;
+    if !found.layers_left_out.is_empty() {
+        let count = counted(found.layers_left_out.len() as u64, "layer");
+        writeln!(out, "{DIM}not compared for lack of memory: {count}; raise --max-memory{DIM:#}")?;
+    }
     let (style, mark) = verdict(found.passed);
     let text = match found.passed {
         true => "Optimized model within quality tolerance",

@@ -1,6 +1,9 @@
 //! `apr validate --quality`. Expected figures are NumPy's (`fixtures/quality/predictions.py`).
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::Write;
+use std::process::Stdio;
+use std::time::{Duration, SystemTime};
 
 use apr_testkit::locate;
 use serde_json::Value;
@@ -298,4 +301,60 @@ fn what_a_whisper_writes_is_compared_word_by_word() {
     assert_eq!(same["error_rates"], serde_json::json!({ "word": 0.0, "character": 0.0 }));
     let line = ["validate", &model, "w.apr", "--quality", "--input", &wav];
     sandbox.run(&line).ok().says(&["1 test input)", "Word error rate", "Character error rate"]);
+}
+
+#[test]
+fn arrays_are_for_inputs_that_the_model_has() {
+    let sandbox = models();
+    let run = |file: &str, json: &str| {
+        sandbox.write(file, json);
+        sandbox.run(&["validate", "llama", "llama", "--quality", "--input", file])
+    };
+    run("good.json", r#"{"input_ids": [[1, 5, 20]]}"#).ok();
+    for (json, says) in [
+        (r#"{"input_ids": [[1, 5, 20]], "bogus": [[1]]}"#, "the array 'bogus' is for no input"),
+        (r#"{"array": [[1]]}"#, "the array 'array' is for no input"),
+        ("[[1, 5, 20]]", "the array without a name is for no input"),
+    ] {
+        run("bad.json", json).fails(2, &["bad.json", says, "the model has the inputs input_ids"]);
+    }
+}
+
+#[test]
+fn layers_beyond_the_memory_limit_are_named() {
+    let sandbox = Sandbox::new();
+    let ids: Vec<i64> = (0..5000).map(|at| at % 50).collect();
+    sandbox.write("ids.json", serde_json::json!({ "input_ids": [ids] }).to_string());
+    let mamba = locate::fixture("run/tiny-mamba").display().to_string();
+    let line = ["validate", &mamba, &mamba, "--quality", "--input", "ids.json"];
+    let all = sandbox.run(&[&line[..], &["--json"]].concat()).ok().json();
+    assert_eq!(all["layers_left_out"], Value::Null);
+
+    let line = [&line[..], &["--max-memory", "17000000"]].concat();
+    let few = sandbox.run(&[&line[..], &["--json"]].concat()).ok().json();
+    let count = |key: &str| few[key].as_array().map_or(0, Vec::len);
+    assert!(count("layers_left_out") > 0, "{few}");
+    let whole = all["layers"].as_array().expect("layers").len();
+    assert_eq!(count("layers") + count("layers_left_out"), whole);
+    sandbox.run(&line).ok().says(&["not compared for lack of memory: ", "--max-memory"]);
+}
+
+#[test]
+fn a_model_that_changes_while_it_is_read_is_noticed() {
+    let sandbox = models();
+    sandbox.shell("mkfifo pipe.txt").clean();
+    let mut command = sandbox.command(&["validate", "llama", "coarse", "--quality"]);
+    command.args(["--input", "pipe.txt"]).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = command.spawn().expect("the command starts");
+    // It opens the pipe when both models are open.
+    let mut pipe = File::options().write(true).open(sandbox.path("pipe.txt")).expect("ours");
+    let model = File::options().write(true).open(sandbox.path("llama/model.safetensors"));
+    let later = SystemTime::now() + Duration::from_secs(5);
+    model.and_then(|model| model.set_modified(later)).expect("ours");
+    pipe.write_all(b"1+1=").expect("it is read");
+    drop(pipe);
+    let output = child.wait_with_output().expect("it ends");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("was changed by another program"), "{said}");
 }
