@@ -217,6 +217,21 @@ fn an_input_outside_of_the_canarys_folder_is_found_again() {
 }
 
 #[test]
+fn an_input_whose_name_is_not_utf_8_is_embedded() {
+    let sandbox = recorded();
+    let create = |more: &str| {
+        sandbox.shell(&format!(
+            "f=$(printf 'a\\377.txt'); printf 20+22= > \"$f\"; \
+             \"$APR\" canary create llama --input \"$f\" -o c.json {more}"
+        ))
+    };
+    create("").fails(2, &["not UTF-8", "pass --embed"]);
+    create("--embed").ok();
+    let line = ["canary", "check", "llama", "--canary", "c.json", "--json"];
+    assert_eq!(sandbox.run(&line).ok().json()["cases"][0]["found"], "42\n");
+}
+
+#[test]
 fn the_target_and_the_tokens_are_looked_at_before_the_model_runs() {
     let sandbox = recorded();
     let create = |model: &str, more: &[&str]| {
@@ -270,7 +285,11 @@ fn an_encrypted_output_is_checked_where_a_key_opens_it() {
     };
     convert("none.apr", &[]).fails(2, &["--canary", "encrypted", "--key FILE"]);
     assert!(!sandbox.path("none.apr").exists());
-    convert("good.apr", &["--key", "k"]).ok().says(&["canary: 3 of 3 answers as expected"]);
+    let says = ["canary: 3 of 3 answers as expected"];
+    convert("good.apr", &["--key", "k"]).ok().says(&says);
+    sandbox.write("word", "secret");
+    let password = ["--encrypt", "--password-file", "word"];
+    convert("better.apr", &password).ok().says(&says);
 
     let forced = convert("forced.apr", &["--force", "--json"]).ok();
     assert!(forced.stderr.contains("the canary was not checked"), "{}", forced.stderr);

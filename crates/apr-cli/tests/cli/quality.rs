@@ -321,6 +321,21 @@ fn arrays_are_for_inputs_that_the_model_has() {
 }
 
 #[test]
+fn an_array_of_an_npy_file_is_for_the_only_input() {
+    let sandbox = Sandbox::new();
+    let mut header =
+        b"{'descr': '<f4', 'fortran_order': False, 'shape': (1, 3, 32, 32), }".to_vec();
+    header.resize(117, b' ');
+    header.push(b'\n');
+    let pixels: Vec<u8> = (0..3 * 32 * 32_u16).flat_map(|at| f32::from(at).to_le_bytes()).collect();
+    let file = [&b"\x93NUMPY\x01\x00\x76\x00"[..], &header, &pixels].concat();
+    sandbox.write("pixels.npy", file);
+    let resnet = locate::fixture("run/tiny-resnet").display().to_string();
+    let line = ["validate", &resnet, &resnet, "--quality", "--input", "pixels.npy"];
+    sandbox.run(&line).ok().says(&["1 test input)"]);
+}
+
+#[test]
 fn layers_beyond_the_memory_limit_are_named() {
     let sandbox = Sandbox::new();
     let ids: Vec<i64> = (0..5000).map(|at| at % 50).collect();
