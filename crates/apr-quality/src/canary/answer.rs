@@ -113,7 +113,7 @@ impl<'r> Respondent<'r> {
         max_tokens: Option<usize>,
     ) -> RunResult<Expected> {
         let form = Form::of(sample);
-        let fits = |(known, task): &(Form, Task<'r>)| *known == form && task.allows(max_tokens);
+        let fits = |(known, task): &(Form, Task<'r>)| task.fits(*known, form, max_tokens);
         // What does not fit is dropped before its successor takes memory.
         let task = match self.task.take().filter(fits) {
             Some((_, task)) => task,
@@ -172,11 +172,15 @@ impl<'r> Task<'r> {
         })
     }
 
-    /// Whether it generates so many tokens at most, if it generates some.
-    fn allows(&self, max_tokens: Option<usize>) -> bool {
+    /// Whether what was prepared for inputs of a form serves those of another one, and generates so
+    /// many tokens at most.
+    fn fits(&self, known: Form, form: Form, max_tokens: Option<usize>) -> bool {
         match self {
-            Self::Generation(_, most) | Self::Transcription(_, most) => *most == max_tokens,
-            _ => true,
+            Self::Generation(_, most) => {
+                *most == max_tokens && matches!(form, Form::Text | Form::Tokens)
+            }
+            Self::Transcription(_, most) => *most == max_tokens && form == known,
+            _ => form == known,
         }
     }
 
@@ -323,7 +327,7 @@ mod tests {
 
     impl Folder {
         fn open() -> Self {
-            let names = ["config.json", "model.safetensors"];
+            let names = ["config.json", "model.safetensors", "tokenizer.json"];
             let file = |name: &str| {
                 let bytes = fs::read(locate::fixture("tiny-llama").join(name)).unwrap();
                 (name.to_owned(), CountingSource::new(bytes))
@@ -343,29 +347,35 @@ mod tests {
         }
     }
 
+    /// Bytes of the weights that are read for these inputs, each with its maximum of tokens.
+    fn read_for(inputs: &[(&CanaryInput, usize)]) -> u64 {
+        let folder = Folder::open();
+        let reader = open_folder(&folder, &Limits::default()).unwrap();
+        let families = Families::builtin();
+        let source = Source::new(&reader, &families);
+        let facts = Facts::of(&reader).unwrap();
+        let none = |_: &str| Err(apr_registry::Error::format("there are no files"));
+        with_runner(&source, &facts, &RunOptions::default(), &NoHost, |runner| {
+            let mut model = Respondent::of(runner);
+            for (input, max_tokens) in inputs {
+                let made = model.answer(input, &input.sample("one", &none)?, Some(*max_tokens))?;
+                let Expected::Text { tokens, .. } = made else { panic!("{made:?}") };
+                assert!(tokens.len() <= *max_tokens);
+            }
+            RunResult::Ok(folder.0["model.safetensors"].bytes_read())
+        })
+        .unwrap()
+    }
+
     #[test]
     fn a_model_is_prepared_once_for_all_cases() {
-        let read = |max_tokens: &[usize]| {
-            let folder = Folder::open();
-            let reader = open_folder(&folder, &Limits::default()).unwrap();
-            let families = Families::builtin();
-            let source = Source::new(&reader, &families);
-            let facts = Facts::of(&reader).unwrap();
-            let options = RunOptions::default();
-            with_runner(&source, &facts, &options, &NoHost, |runner| {
-                let mut model = Respondent::of(runner);
-                for max_tokens in max_tokens {
-                    let input = CanaryInput::Tokens { ids: vec![1, 5, 20] };
-                    let sample = Sample { tokens: vec![1, 5, 20], ..Sample::default() };
-                    let made = model.answer(&input, &sample, Some(*max_tokens))?;
-                    let Expected::Text { tokens, .. } = made else { panic!("{made:?}") };
-                    assert!(tokens.len() <= *max_tokens);
-                }
-                RunResult::Ok(folder.0["model.safetensors"].bytes_read())
-            })
-            .unwrap()
-        };
-        assert_eq!(read(&[2]), read(&[2, 2, 2]));
-        assert!(read(&[2]) < read(&[2, 3]), "another maximum is another generation");
+        let tokens = CanaryInput::Tokens { ids: vec![1, 5, 20] };
+        let text = CanaryInput::text("1+1=");
+        let once = read_for(&[(&tokens, 2)]);
+        assert_eq!(read_for(&[(&tokens, 2), (&text, 2), (&tokens, 2)]), once);
+        assert!(
+            read_for(&[(&text, 2), (&text, 3)]) > once,
+            "another maximum is another generation"
+        );
     }
 }
