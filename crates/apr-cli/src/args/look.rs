@@ -97,12 +97,14 @@ pub(crate) struct ValidateArgs {
     /// Tokens of a window of --text, at least 4 [default: 512, or the models' context where it is
     /// shorter]
     #[arg(
-        long, value_name = "N", requires = "text", value_parser = clap::value_parser!(u32).range(4..)
+        long, value_name = "N", requires = "text",
+        value_parser = clap::value_parser!(u32).range(4..)
     )]
     pub(crate) context: Option<u32>,
     /// Maximum number of windows of --text, at least 1 [default: all]
     #[arg(
-        long, value_name = "N", requires = "text", value_parser = clap::value_parser!(u32).range(1..)
+        long, value_name = "N", requires = "text",
+        value_parser = clap::value_parser!(u32).range(1..)
     )]
     pub(crate) chunks: Option<u32>,
     /// Input file for both models, may be given several times: text (.txt), audio, images, arrays
