@@ -19,15 +19,19 @@ import gguf
 import graphs
 import numpy as np
 from gguf_graphs import ALIKE
-from graph_cases import CASES
+from graph_cases import CASES, rope
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = ROOT / "fixtures/tiny-llama"
 TOKENIZER = ["tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"]
 EXACTLY = ["-ctk", "f32", "-ctv", "f32", "-fa", "off", "-t", "2"]
 WINDOW = 32
-KINDS = ["llama", "qwen2", "gemma2", "phi3", "gpt2", "falcon", "gpt_neox", "mixtral", "qwen2_moe", "qwen3_moe", "gpt_oss",
-         "deepseek_v2_lite"]
+KINDS = ["llama", "qwen2", "gemma2", "gpt2", "falcon", "gpt_neox", "mixtral", "qwen2_moe", "qwen3_moe", "gpt_oss",
+         "deepseek_v2"]
+# llama.cpp rounds the ramp of rotary positions. Files can't say so, and apr takes a file for the released model's, where it
+# is not rounded.
+ROUNDED = {"gpt_oss": rope("yarn", factor=4.0, original_max_position_embeddings=16, beta_fast=32.0, beta_slow=1.0,
+                           truncate=True)}
 # What llama.cpp has in another form: keys and values of DeepSeek are made from latent ones within attention.
 OPEN = ("attn_k_b", "attn_v_b", "attn_kv_b")
 TOLERANCE = 1e-3
@@ -55,7 +59,7 @@ def compare(name, folder, out, text):
     line = [PROGRAMS / "bin/llama-imatrix", "-m", model, "-f", text, "-o", theirs, "-c", WINDOW, "-b", WINDOW, "--no-ppl"]
     subprocess.run([*map(str, line), *EXACTLY], check=True, capture_output=True)
     expected = {name: values for name, values in read(theirs).items() if not any(part in name for part in OPEN)}
-    for source in (folder, model):
+    for source in [folder] if name in ROUNDED else [folder, model]:
         ours = out / "ours.gguf"
         apr("imatrix", source, "--text", text, "--context", WINDOW, "-f", "-o", ours)
         found = {name: values for name, values in read(ours).items() if not any(part in name for part in OPEN)}
@@ -82,7 +86,7 @@ def main(wanted):
             compare("tiny-llama", TINY, out, text)
         for case in wanted or KINDS:
             test, model, settings = CASES[case]
-            CASES[case] = test, model, settings | ALIKE[case]
+            CASES[case] = test, model, settings | ALIKE[case] | ROUNDED.get(case, {})
             folder = out / case
             graphs.made(case, folder)
             for file in TOKENIZER:

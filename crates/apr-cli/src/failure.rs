@@ -140,6 +140,11 @@ impl Failure {
         }
     }
 
+    /// Whether a signal ended the command.
+    pub(crate) fn is_interruption(&self) -> bool {
+        self.exit_code() == INTERRUPTED
+    }
+
     fn exit_code(&self) -> u8 {
         match self {
             Self::General(_) => GENERAL,

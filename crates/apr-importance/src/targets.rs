@@ -112,7 +112,13 @@ impl<'n> Names<'n> {
             _ => None,
         });
         let cuts = family.cuts(canonical);
-        let names = if cuts.is_empty() { vec![canonical.to_owned()] } else { cuts };
+        let names = match (cuts.is_empty(), expert) {
+            (true, _) => vec![canonical.to_owned()],
+            (false, Some(_)) => cuts,
+            // Keys and values that llama.cpp makes of latent ones within attention meet other
+            // inputs there.
+            (false, None) => Vec::new(),
+        };
         let named = names.iter().filter_map(|name| match expert {
             Some(expert) => of_stack(name, expert),
             None => family.source_name(name, gguf).map(whole),

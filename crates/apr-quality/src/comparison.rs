@@ -3,12 +3,13 @@
 use apr_core::{Error, Escaped};
 use apr_graph::Meaning;
 use apr_run::{RunError, RunResult};
+use apr_tensor::drift::Drift;
 use serde::Serialize;
 
 use crate::layers::{Drifts, LayerDrift};
 use crate::perplexity::Done;
 use crate::samples::Sample;
-use crate::subject::{Output, Subject, floats};
+use crate::subject::{Output, Reading, Subject, floats};
 
 /// How far outputs may be from each other.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -46,6 +47,10 @@ pub struct ComparisonReport {
     pub same_top: Option<f64>,
     /// Of layers that both models have, in the order in which they run.
     pub layers: Vec<LayerDrift>,
+    /// Layers that were not compared for each input, as what they end with exceeds a quarter of
+    /// [`RunOptions::max_memory`](apr_run::RunOptions::max_memory).
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub layers_left_out: Vec<String>,
     /// What was allowed.
     pub thresholds: Thresholds,
     /// Outputs that only one of the models has.
@@ -72,11 +77,13 @@ pub struct OutputDistance {
     top: Option<[usize; 2]>,
 }
 
-/// Gives two models the same samples, one at a time.
+/// Gives two models the same samples, one at a time: the same ids of tokens too, which are those of
+/// the other's tokenizer where a model has none.
 ///
 /// # Errors
-/// [`RunError::Request`] where the models have no output in common or outputs differ in shape; E001
-/// where A makes numbers that are not finite; those of [`Prepared::run`](apr_run::Prepared::run).
+/// [`RunError::Request`] where the models have no output in common, split a text into different
+/// tokens, or outputs differ in shape; E001 where A makes numbers that are not finite; those of
+/// [`Prepared::run`](apr_run::Prepared::run).
 pub fn compare(
     a: &Subject<'_>,
     b: &Subject<'_>,
@@ -84,21 +91,20 @@ pub fn compare(
     thresholds: Thresholds,
     done: &mut Done<'_>,
 ) -> RunResult<ComparisonReport> {
-    let (mut results, mut unmatched) = (Vec::new(), Vec::new());
-    let mut drifts = Drifts::default();
-    let pooling = a.pooling().or_else(|| b.pooling());
+    let reading = Reading::shared(a, b);
+    let outputs = [a, b].map(|model| model.outputs(reading.pooling));
+    let pairs = paired(&outputs[0], &outputs[1]);
+    if pairs.is_empty() {
+        return Err(RunError::request("the models have no output in common"));
+    }
+
+    let (mut results, mut drifts) = (Vec::new(), Drifts::default());
     for (at, sample) in samples.iter().enumerate() {
-        let (left, right) = (a.made(sample, pooling)?, b.made(sample, pooling)?);
+        check_tokens(a, b, sample)?;
+        let (left, right) = (a.made(sample, reading)?, b.made(sample, reading)?);
         drifts.add(&left.layers, &right.layers)?;
-        let pairs = paired(&left.outputs, &right.outputs);
-        if pairs.is_empty() {
-            return Err(RunError::request("the models have no output in common"));
-        }
-        if at == 0 {
-            unmatched = names_without_pair(&left.outputs, &right.outputs, &pairs);
-        }
-        for (left, right) in pairs {
-            results.push(distance(sample, left, right)?);
+        for [one, other] in &pairs {
+            results.push(distance(sample, &left.outputs[*one], &right.outputs[*other])?);
         }
         done(at + 1);
     }
@@ -116,43 +122,58 @@ pub fn compare(
     let passed =
         mean_l2 <= thresholds.mean_l2 && max_l2 <= thresholds.max_l2 && cosine >= thresholds.cosine;
     let same_top = tops.map(|[rows, same]| share(same, rows));
+    let (layers, layers_left_out) = drifts.report();
     Ok(ComparisonReport {
         results,
         mean_l2,
         max_l2,
         cosine,
         same_top,
-        layers: drifts.report(),
+        layers,
+        layers_left_out,
         thresholds,
-        unmatched,
+        unmatched: names_without_pair(&outputs, &pairs),
         passed,
     })
 }
 
-/// Outputs of the same meaning, or of the same name where that is not known.
-fn paired<'o>(left: &'o [Output], right: &'o [Output]) -> Vec<(&'o Output, &'o Output)> {
-    let pair = |one: &'o Output| {
-        let same_name = right.iter().find(|other| other.name == one.name);
-        let same_meaning = || {
-            let known = one.meaning != Meaning::Unknown;
-            let mut others = right.iter().filter(|other| known && other.meaning == one.meaning);
-            others.next().filter(|_| others.next().is_none())
-        };
-        Some((one, same_name.or_else(same_meaning)?))
+/// Refuses a text that two tokenizers split differently: outputs are compared token by token.
+fn check_tokens(a: &Subject<'_>, b: &Subject<'_>, sample: &Sample) -> RunResult<()> {
+    let (Some(text), Some(a), Some(b)) = (&sample.text, a.tokenizer(), b.tokenizer()) else {
+        return Ok(());
     };
-    left.iter().filter_map(pair).collect()
+    if a.encode(text, true)? == b.encode(text, true)? {
+        return Ok(());
+    }
+    Err(RunError::request(format!(
+        "the tokenizers differ: A and B split {} into different tokens, so that their outputs \
+         can't be compared",
+        Escaped(&sample.name)
+    )))
 }
 
-fn names_without_pair(
-    left: &[Output],
-    right: &[Output],
-    pairs: &[(&Output, &Output)],
-) -> Vec<String> {
-    let is_paired = |output: &Output| {
-        pairs.iter().any(|(one, other)| std::ptr::eq(*one, output) || std::ptr::eq(*other, output))
+/// Positions of outputs of the same name, or else of the same meaning.
+fn paired(left: &[(String, Meaning)], right: &[(String, Meaning)]) -> Vec<[usize; 2]> {
+    let pair = |(at, (name, meaning)): (usize, &(String, Meaning))| {
+        let same_name = right.iter().position(|(other, _)| other == name);
+        let same_meaning = || {
+            let known = *meaning != Meaning::Unknown;
+            let mut others = right.iter().enumerate();
+            let mut next = || others.find(|(_, (_, other))| known && other == meaning);
+            next().filter(|_| next().is_none()).map(|(other, _)| other)
+        };
+        Some([at, same_name.or_else(same_meaning)?])
     };
-    let all = left.iter().chain(right);
-    all.filter(|output| !is_paired(output)).map(|output| output.name.clone()).collect()
+    left.iter().enumerate().filter_map(pair).collect()
+}
+
+fn names_without_pair(outputs: &[Vec<(String, Meaning)>; 2], pairs: &[[usize; 2]]) -> Vec<String> {
+    let alone = |side: usize| {
+        let is_paired = move |at: &usize| pairs.iter().any(|pair| pair[side] == *at);
+        let names = outputs[side].iter().enumerate();
+        names.filter(move |(at, _)| !is_paired(at)).map(|(_, (name, _))| name.clone())
+    };
+    alone(0).chain(alone(1)).collect()
 }
 
 fn distance(sample: &Sample, left: &Output, right: &Output) -> RunResult<OutputDistance> {
@@ -183,25 +204,16 @@ fn distance(sample: &Sample, left: &Output, right: &Output) -> RunResult<OutputD
 /// The relative L2 distance of `b` from `a`, and the cosine between them. What is not finite in `b`
 /// is infinitely far.
 pub(crate) fn l2_and_cosine(a: &[f32], b: &[f32]) -> (f64, f64) {
-    let [mut difference, mut norm_a, mut norm_b, mut product] = [0.0_f64; 4];
-    for (a, b) in a.iter().zip(b) {
-        let (a, b) = (f64::from(*a), f64::from(*b));
-        difference += (a - b) * (a - b);
-        norm_a += a * a;
-        norm_b += b * b;
-        product += a * b;
-    }
-    if !difference.is_finite() {
+    let drift = Drift::of(a, b);
+    if drift.non_finite > 0 {
         return (f64::INFINITY, 0.0);
     }
-    if difference == 0.0 {
-        return (0.0, 1.0);
-    }
-    let norms = (norm_a * norm_b).sqrt();
-    (
-        if norm_a > 0.0 { (difference / norm_a).sqrt() } else { f64::INFINITY },
-        if norms > 0.0 { product / norms } else { 0.0 },
-    )
+    // The root of a square may be off by one bit.
+    let cosine = match drift.sum_squared_error == 0.0 {
+        true => 1.0,
+        false => drift.cosine().unwrap_or(0.0),
+    };
+    (drift.relative_error().unwrap_or(f64::INFINITY), cosine)
 }
 
 /// Rows, and for how many of them the largest number is at the same place.

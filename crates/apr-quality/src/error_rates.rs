@@ -28,8 +28,9 @@ impl Edits {
         let words = [right, found].map(|text| text.split_whitespace().collect::<Vec<_>>());
         self.words[0] += edits(&words[0], &words[1]);
         self.words[1] += words[0].len();
-        self.characters[0] += strsim::levenshtein(right, found);
-        self.characters[1] += right.chars().count();
+        let characters = [right, found].map(|text| text.chars().collect::<Vec<_>>());
+        self.characters[0] += edits(&characters[0], &characters[1]);
+        self.characters[1] += characters[0].len();
     }
 
     /// Of all texts; edits where the right ones are empty.
@@ -70,9 +71,38 @@ fn transcriber<'t>(runner: &Runner<'t>) -> RunResult<Transcriber<'t>> {
     Transcriber::of(runner, TranscriptionOptions { sampling, ..Default::default() })
 }
 
-/// Levenshtein distance of two lists.
+/// Items of a list that are compared with all of another one's.
+const PIECE: usize = 8192;
+
+/// Levenshtein distance of two lists. What lies between their common beginning and end is cut into
+/// pieces where it is long, so that time grows with the length and memory not at all; the distance
+/// is then an upper bound, as an edit that crosses two pieces counts twice.
 pub(crate) fn edits<T: PartialEq>(right: &[T], found: &[T]) -> usize {
-    strsim::generic_levenshtein(&List(right), &List(found))
+    edits_by_pieces(right, found, PIECE)
+}
+
+fn edits_by_pieces<T: PartialEq>(right: &[T], found: &[T], longest: usize) -> usize {
+    let [right, found] = without_common_ends(right, found);
+    let pieces = right.len().max(found.len()).div_ceil(longest);
+    let piece = |list: &[T], at: usize| {
+        let (each, rest) = (list.len() / pieces, list.len() % pieces);
+        let cut = |at: usize| each * at + rest * at / pieces;
+        cut(at)..cut(at + 1)
+    };
+    let distance = |at: usize| {
+        let [right, found] = [&right[piece(right, at)], &found[piece(found, at)]];
+        strsim::generic_levenshtein(&List(right), &List(found))
+    };
+    (0..pieces).map(distance).sum()
+}
+
+/// What two lists have apart from the items that both begin and end with.
+fn without_common_ends<'l, T: PartialEq>(left: &'l [T], right: &'l [T]) -> [&'l [T]; 2] {
+    let begin = left.iter().zip(right).take_while(|(one, other)| one == other).count();
+    let (left, right) = (&left[begin..], &right[begin..]);
+    let pairs = left.iter().rev().zip(right.iter().rev());
+    let end = pairs.take_while(|(one, other)| one == other).count();
+    [&left[..left.len() - end], &right[..right.len() - end]]
 }
 
 pub(crate) fn ratio(part: usize, whole: usize) -> f64 {
@@ -106,5 +136,26 @@ mod tests {
         let found = sums.rates();
         assert!((found.word - 0.4).abs() < 1e-12, "{found:?}");
         assert!((found.character - 6.0 / 19.0).abs() < 1e-12, "{found:?}");
+    }
+    #[test]
+    fn long_lists_are_compared_piece_by_piece() {
+        // Levenshtein distance of all 36 items: 2.
+        let right: Vec<u32> = (0..36).collect();
+        let found: Vec<u32> = [99].into_iter().chain(1..35).chain([98]).collect();
+        assert_eq!(edits_by_pieces(&right, &found, 100), 2);
+        assert_eq!(edits_by_pieces(&right, &found, 8), 2);
+        let found: Vec<u32> = (0..18).chain(19..35).chain([98]).collect();
+        assert_eq!(edits_by_pieces(&right, &found, 100), 2);
+        assert!((2..=6).contains(&edits_by_pieces(&right, &found, 8)));
+        assert_eq!(edits_by_pieces(&right, &[], 8), 36);
+        assert_eq!(edits_by_pieces::<u32>(&[], &[], 8), 0);
+    }
+
+    #[test]
+    fn an_edit_amid_a_million_items_takes_no_time() {
+        let right = vec![0_u8; 1_000_000];
+        let mut found = right.clone();
+        found[500_000] = 1;
+        assert_eq!(edits(&right, &found), 1);
     }
 }

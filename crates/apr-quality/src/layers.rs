@@ -48,13 +48,34 @@ pub(crate) struct LayerTap<'t> {
     host: &'t dyn Host,
     /// Bytes that may still be kept.
     room: u64,
-    pub(crate) values: Vec<(String, Tensor)>,
+    pub(crate) values: LayerValues,
+}
+
+/// What layers ended with, in the order in which they ran.
+#[derive(Default)]
+pub(crate) struct LayerValues {
+    /// By their paths.
+    pub(crate) kept: Vec<(String, Tensor)>,
+    /// Paths of those that there was no room for.
+    pub(crate) left_out: Vec<String>,
+}
+
+impl LayerValues {
+    pub(crate) fn append(&mut self, mut other: Self) {
+        self.kept.append(&mut other.kept);
+        self.left_out.append(&mut other.left_out);
+    }
+
+    /// Bytes of all that was kept.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.kept.iter().map(|(_, tensor)| tensor.bytes()).sum()
+    }
 }
 
 impl<'t> LayerTap<'t> {
-    /// Keeps so many bytes at most; layers beyond are left out.
+    /// Keeps so many bytes at most.
     pub(crate) fn new(layers: &'t Layers, host: &'t dyn Host, room: u64) -> Self {
-        Self { layers, host, room, values: Vec::new() }
+        Self { layers, host, room, values: LayerValues::default() }
     }
 }
 
@@ -71,11 +92,14 @@ impl Tap for LayerTap<'_> {
         }
         let tensor = step.outputs.first().and_then(|value| value.tensor().ok());
         let tensor = tensor.filter(|tensor| tensor.element().is_float());
-        if let (Some(name), Some(tensor)) = (self.layers.name(step.path, step.node), tensor)
-            && tensor.bytes() <= self.room
-        {
-            self.room -= tensor.bytes();
-            self.values.push((name.to_owned(), tensor.clone()));
+        if let (Some(name), Some(tensor)) = (self.layers.name(step.path, step.node), tensor) {
+            match self.room.checked_sub(tensor.bytes()) {
+                Some(room) => {
+                    self.room = room;
+                    self.values.kept.push((name.to_owned(), tensor.clone()));
+                }
+                None => self.values.left_out.push(name.to_owned()),
+            }
         }
         Flow::Continue
     }
@@ -83,35 +107,44 @@ impl Tap for LayerTap<'_> {
 
 /// Sums of distances by layer, in the order in which layers run.
 #[derive(Default)]
-pub(crate) struct Drifts(Vec<(String, f64, usize)>);
+pub(crate) struct Drifts {
+    sums: Vec<(String, f64, usize)>,
+    left_out: Vec<String>,
+}
 
 impl Drifts {
     /// Adds what the layers of two models made of one input. Those that only one of them has, or
-    /// with other shapes, are left out.
-    pub(crate) fn add(&mut self, a: &[(String, Tensor)], b: &[(String, Tensor)]) -> Result<()> {
-        for (name, left) in a {
-            let Some((_, right)) = b.iter().find(|(other, _)| other == name) else { continue };
+    /// with other shapes, are left out; those that exceed the memory of either are remembered.
+    pub(crate) fn add(&mut self, a: &LayerValues, b: &LayerValues) -> Result<()> {
+        for name in a.left_out.iter().chain(&b.left_out) {
+            if !self.left_out.contains(name) {
+                self.left_out.push(name.clone());
+            }
+        }
+        for (name, left) in &a.kept {
+            let Some((_, right)) = b.kept.iter().find(|(other, _)| other == name) else { continue };
             if left.shape() != right.shape() {
                 continue;
             }
             let (l2, _) = l2_and_cosine(&left.floats()?, &right.floats()?);
-            match self.0.iter_mut().find(|(known, ..)| known == name) {
+            match self.sums.iter_mut().find(|(known, ..)| known == name) {
                 Some((_, sum, count)) => {
                     *sum += l2;
                     *count += 1;
                 }
-                None => self.0.push((name.clone(), l2, 1)),
+                None => self.sums.push((name.clone(), l2, 1)),
             }
         }
         Ok(())
     }
 
-    pub(crate) fn report(self) -> Vec<LayerDrift> {
+    /// Means by layer, and the layers that were left out of an input at least.
+    pub(crate) fn report(self) -> (Vec<LayerDrift>, Vec<String>) {
         #[expect(clippy::cast_precision_loss, reason = "counts fit a double")]
         let mean = |(layer, sum, count): (String, f64, usize)| LayerDrift {
             layer,
             l2: sum / count as f64,
         };
-        self.0.into_iter().map(mean).collect()
+        (self.sums.into_iter().map(mean).collect(), self.left_out)
     }
 }

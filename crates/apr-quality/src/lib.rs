@@ -23,8 +23,9 @@ mod subject;
 mod windows;
 
 pub use canary::{
-    Canary, CanaryCase, CanaryInput, CanaryModel, CanaryReport, CaseReport, Expected, LabelScore,
-    Load, Numbers, TokenProbability, Tolerance, check, record,
+    AUDIO_EXTENSIONS, Canary, CanaryCase, CanaryInput, CanaryModel, CanaryReport, CaseReport,
+    Expected, IMAGE_EXTENSIONS, LabelScore, Load, Numbers, TokenProbability, Tolerance, check,
+    record,
 };
 pub use comparison::{ComparisonReport, OutputDistance, Thresholds, compare};
 pub use error_rates::{ErrorRates, transcription_errors};

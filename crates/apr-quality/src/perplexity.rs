@@ -7,8 +7,11 @@ use crate::moments::{Distribution, Estimate, PairMoments, mean_of};
 use crate::scores::{Logits, no_number};
 use crate::windows::{Window, Windows};
 
-/// Per cents of the distributions, as llama-perplexity prints them.
-const PERCENTS: [f64; 8] = [99.9, 99.0, 95.0, 90.0, 10.0, 5.0, 1.0, 0.1];
+/// Per cents of the distribution of divergences, as llama-perplexity prints them.
+const DIVERGENCE_PERCENTS: [f64; 8] = [99.9, 99.0, 95.0, 90.0, 10.0, 5.0, 1.0, 0.1];
+
+/// Per cents of the distribution of a probability's changes, as llama-perplexity prints them.
+const CHANGE_PERCENTS: [f64; 10] = [99.9, 99.0, 95.0, 90.0, 75.0, 25.0, 10.0, 5.0, 1.0, 0.1];
 
 /// Receives the number of windows that are done.
 pub type Done<'d> = dyn FnMut(usize) + 'd;
@@ -118,9 +121,9 @@ pub fn divergence(
     windows: &Windows,
     done: &mut Done<'_>,
 ) -> RunResult<DivergenceReport> {
-    let vocabulary = other.runner().facts().config("vocab_size");
-    let vocabulary = vocabulary.and_then(serde_json::Value::as_i64).unwrap_or(i64::MAX);
-    if let Some(token) = windows.tokens().iter().find(|token| **token >= vocabulary) {
+    let vocabulary = other.runner().facts().vocabulary().unwrap_or(usize::MAX);
+    let is_beyond = |token: &&i64| usize::try_from(**token).map_or(true, |at| at >= vocabulary);
+    if let Some(token) = windows.tokens().iter().find(is_beyond) {
         return Err(RunError::request(format!(
             "the vocabularies differ: the text has token {token}, and B has {vocabulary} tokens"
         )));
@@ -198,9 +201,9 @@ impl Sums {
             log_ratio,
             ratio: log_ratio.exp(),
             difference,
-            kl_divergence: Distribution::of(&mut self.divergences, &PERCENTS),
+            kl_divergence: Distribution::of(&mut self.divergences, &DIVERGENCE_PERCENTS),
             probability_rms: squares.sqrt(),
-            probability_change: Distribution::of(&mut self.changes, &PERCENTS),
+            probability_change: Distribution::of(&mut self.changes, &CHANGE_PERCENTS),
             same_top: mean_of(same_flags),
             base: base_report,
             other,

@@ -1,7 +1,7 @@
 //! Inputs for a model of which nothing is given.
 
 use apr_graph::Meaning;
-use apr_run::{Given, RunResult, Runner};
+use apr_run::{Given, Runner};
 
 /// One input, in each form that a model may take.
 #[derive(Debug, Clone, Default)]
@@ -47,26 +47,24 @@ const SIDE: u32 = 64;
 /// The built-in samples, in the forms that this model takes.
 ///
 /// Texts are sentences, sounds are tones, sweeps and noise, images are gradients and patterns. They
-/// are the same for every model, so that two models are given the same.
-///
-/// # Errors
-/// What reading the tokenizer ends with.
-pub fn built_in(runner: &Runner<'_>) -> RunResult<Vec<Sample>> {
+/// are the same for every model, so that two models are given the same. Ids of tokens stand in for
+/// texts where no model has a tokenizer.
+#[must_use]
+pub fn built_in(runner: &Runner<'_>) -> Vec<Sample> {
     let takes = |what: Meaning| {
         let mut bodies = runner.parts().iter().map(|part| &part.graph.body);
         bodies.any(|body| body.inputs.iter().any(|id| body.value(*id).meaning == what))
     };
-    let vocabulary = runner.facts().config("vocab_size").and_then(serde_json::Value::as_u64);
-    let text = takes(Meaning::TokenIds) && runner.tokenizer()?.is_some();
+    let vocabulary = runner.facts().vocabulary().unwrap_or(256) as u64;
     let sample = |at: usize| Sample {
         name: format!("built-in {}", at + 1),
-        text: text.then(|| TEXTS[at].to_owned()),
-        tokens: random_tokens(at as u64, vocabulary.unwrap_or(256)),
+        text: takes(Meaning::TokenIds).then(|| TEXTS[at].to_owned()),
+        tokens: random_tokens(at as u64, vocabulary),
         audio: Some(sound(at)),
         image: takes(Meaning::Pixels).then(|| picture(at)),
         arrays: Vec::new(),
     };
-    Ok((0..SAMPLES).map(sample).collect())
+    (0..SAMPLES).map(sample).collect()
 }
 
 /// Steps of a generator of random numbers (Numerical Recipes' 64-bit congruences).

@@ -1,14 +1,15 @@
 //! A model that is judged, and what it makes of a sample.
 
+use apr_core::Escaped;
 use apr_graph::{Body, Meaning, Origin};
 use apr_infer::{Tap, Tensor, Value};
 use apr_registry::Error;
 use apr_run::{
     AudioFeatures, ImageFeatures, Pooling, Prepared, Remedy, RunError, RunResult, Runner,
-    Tokenizer, assumed, known_inputs, normalize, pool,
+    Tokenizer, assumed, inputs_of, known_inputs, normalize, pool,
 };
 
-use crate::layers::{LayerTap, Layers};
+use crate::layers::{LayerTap, LayerValues, Layers};
 use crate::samples::Sample;
 
 /// Name of the part that goes on with kept keys and values, and computes what another does.
@@ -22,12 +23,53 @@ pub struct Subject<'s> {
     tokenizer: Option<Tokenizer<'s>>,
 }
 
+/// How samples are read: both models of a comparison read them the same way.
+#[derive(Clone, Copy)]
+pub(crate) struct Reading<'r> {
+    /// How the states of a text's tokens become its vector, and whether that is brought to length
+    /// 1.
+    pub(crate) pooling: Option<(Pooling, bool)>,
+    tokenizer: Option<&'r Tokenizer<'r>>,
+    /// The token that a decoder behind an encoder begins with.
+    decoder_start: Option<i64>,
+    /// Most tokens of a text.
+    context: usize,
+}
+
+impl Reading<'_> {
+    /// What is the same for two models: where one does not say, what the other says.
+    pub(crate) fn shared<'r>(a: &'r Subject<'_>, b: &'r Subject<'_>) -> Reading<'r> {
+        let (a, b) = (a.reading(), b.reading());
+        Reading {
+            pooling: a.pooling.or(b.pooling),
+            tokenizer: a.tokenizer.or(b.tokenizer),
+            decoder_start: a.decoder_start.or(b.decoder_start),
+            context: a.context.min(b.context),
+        }
+    }
+
+    /// The tokens of a sample, as many as the model takes.
+    fn ids(&self, sample: &Sample, is_decoder: bool) -> RunResult<Vec<i64>> {
+        let mut ids = match (&sample.text, self.tokenizer) {
+            (Some(text), Some(tokenizer)) => tokenizer.encode(text, !is_decoder)?,
+            _ => sample.tokens.clone(),
+        };
+        if is_decoder && let Some(start) = self.decoder_start {
+            ids.insert(0, start);
+        }
+        if ids.is_empty() {
+            return Err(RunError::request(format!("the input {} has no tokens", sample.name)));
+        }
+        ids.truncate(self.context);
+        Ok(ids)
+    }
+}
+
 /// What a model made of a sample.
 #[derive(Default)]
 pub(crate) struct Made {
     pub(crate) outputs: Vec<Output>,
-    /// What layers end with, by their paths.
-    pub(crate) layers: Vec<(String, Tensor)>,
+    pub(crate) layers: LayerValues,
 }
 
 /// An array that a model made.
@@ -52,6 +94,15 @@ impl<'s> Subject<'s> {
                 parts.map(|part| runner.prepared(part)).collect::<RunResult<_>>()?
             }
         };
+        Self::of_parts(*runner, parts)
+    }
+
+    /// One part alone.
+    pub(crate) fn of_part(part: Prepared<'s>) -> RunResult<Self> {
+        Self::of_parts(*part.runner(), vec![part])
+    }
+
+    fn of_parts(runner: Runner<'s>, parts: Vec<Prepared<'s>>) -> RunResult<Self> {
         let layers = |part: &Prepared<'s>| {
             let prefix = match parts.len() {
                 1 => String::new(),
@@ -62,7 +113,7 @@ impl<'s> Subject<'s> {
         let layers = parts.iter().map(layers).collect::<Result<_, _>>()?;
         let takes_tokens = parts.iter().any(|part| part.takes(Meaning::TokenIds));
         let tokenizer = if takes_tokens { runner.tokenizer()? } else { None };
-        Ok(Self { runner: *runner, parts, layers, tokenizer })
+        Ok(Self { runner, parts, layers, tokenizer })
     }
 
     /// The model.
@@ -83,44 +134,71 @@ impl<'s> Subject<'s> {
         self.tokenizer.as_ref()
     }
 
-    /// How the model says that the states of a text's tokens become its vector, and whether that is
-    /// brought to length 1.
-    pub(crate) fn pooling(&self) -> Option<(Pooling, bool)> {
-        match self.parts.as_slice() {
-            [part] if part.takes(Meaning::TokenIds) => self.runner.facts().pooling(),
+    /// How it reads samples by itself.
+    pub(crate) fn reading(&self) -> Reading<'_> {
+        let facts = self.runner.facts();
+        let pooling = match self.parts.as_slice() {
+            [part] if part.takes(Meaning::TokenIds) => facts.pooling(),
             _ => None,
+        };
+        Reading {
+            pooling,
+            tokenizer: self.tokenizer.as_ref(),
+            decoder_start: facts.decoder_start(),
+            context: facts.context().unwrap_or(usize::MAX),
+        }
+    }
+
+    /// The outputs that [`made`](Self::made) returns, in its order.
+    pub(crate) fn outputs(&self, pooling: Option<(Pooling, bool)>) -> Vec<(String, Meaning)> {
+        let of_part = |part: &Prepared<'s>| {
+            let wanted = wanted(&part.graph().body);
+            let named = |(name, meaning)| (self.output_name(part, name, meaning, pooling), meaning);
+            wanted.into_iter().map(named).collect::<Vec<_>>()
+        };
+        self.parts.iter().flat_map(of_part).collect()
+    }
+
+    /// Name of an output in reports.
+    fn output_name(
+        &self,
+        part: &Prepared<'_>,
+        name: &str,
+        meaning: Meaning,
+        pooling: Option<(Pooling, bool)>,
+    ) -> String {
+        match self.parts.len() {
+            _ if pooling.is_some() && meaning == Meaning::HiddenStates => "embedding".to_owned(),
+            1 => name.to_owned(),
+            _ => format!("{}/{name}", part.name()),
         }
     }
 
     /// What the parts make of a sample: logits where there are some, else states, else all floats.
     /// With a pooling, the states of tokens become a vector.
-    pub(crate) fn made(
-        &self,
-        sample: &Sample,
-        pooling: Option<(Pooling, bool)>,
-    ) -> RunResult<Made> {
+    pub(crate) fn made(&self, sample: &Sample, reading: Reading<'_>) -> RunResult<Made> {
+        self.check_arrays(sample)?;
         let (mut made, mut states) = (Made::default(), None);
         // Both models of a comparison have their layers' values at once.
         let room = self.runner.options().max_memory / 4;
         for (part, layers) in self.parts.iter().zip(&self.layers) {
-            let inputs = self.inputs(part, sample, states.as_ref())?;
+            let inputs = self.inputs(part, sample, reading, states.as_ref())?;
             let wanted = wanted(&part.graph().body);
             let names: Vec<&str> = wanted.iter().map(|(name, _)| *name).collect();
-            let mut tap = LayerTap::new(layers, self.runner.host(), room);
+            let left = room.saturating_sub(made.layers.bytes());
+            let mut tap = LayerTap::new(layers, self.runner.host(), left);
             let values = part.run_watched(inputs, &names, &mut tap)?.outputs;
-            made.layers.append(&mut tap.values);
+            made.layers.append(tap.values);
             for ((name, meaning), value) in wanted.into_iter().zip(values) {
                 let mut tensor = value.tensor()?.clone();
                 if matches!(meaning, Meaning::EncoderStates | Meaning::HiddenStates) {
                     states = Some(tensor.clone());
                 }
-                let mut name = match self.parts.len() {
-                    1 => name.to_owned(),
-                    _ => format!("{}/{name}", part.name()),
-                };
-                if let (Some((pooling, is_normal)), Meaning::HiddenStates) = (pooling, meaning) {
+                let name = self.output_name(part, name, meaning, reading.pooling);
+                if let (Some((pooling, is_normal)), Meaning::HiddenStates) =
+                    (reading.pooling, meaning)
+                {
                     tensor = pooled(&tensor, pooling, is_normal)?;
-                    "embedding".clone_into(&mut name);
                 }
                 made.outputs.push(Output { name, meaning, tensor });
             }
@@ -128,10 +206,28 @@ impl<'s> Subject<'s> {
         Ok(made)
     }
 
+    /// Refuses arrays that no part takes.
+    fn check_arrays(&self, sample: &Sample) -> RunResult<()> {
+        let bodies = || self.parts.iter().map(|part| &part.graph().body);
+        let is_alone = sample.arrays.len() == 1;
+        let is_taken =
+            |name: Option<&str>| bodies().any(|body| input_for(body, name, is_alone).is_some());
+        let names = sample.arrays.iter().map(|(name, _)| name.as_deref());
+        let Some(name) = names.into_iter().find(|name| !is_taken(*name)) else { return Ok(()) };
+        let array = name.map_or_else(
+            || "the array without a name".to_owned(),
+            |name| format!("the array '{}'", Escaped(name)),
+        );
+        let has = bodies().map(inputs_of).collect::<Vec<_>>().join("; ");
+        let sample = Escaped(&sample.name);
+        Err(RunError::request(format!("{sample}: {array} is for no input: {has}")))
+    }
+
     fn inputs(
         &self,
         part: &Prepared<'_>,
         sample: &Sample,
+        reading: Reading<'_>,
         states: Option<&Tensor>,
     ) -> RunResult<Vec<(String, Value)>> {
         let body = &part.graph().body;
@@ -140,7 +236,7 @@ impl<'s> Subject<'s> {
 
         let is_decoder = takes(Meaning::EncoderStates);
         if takes(Meaning::TokenIds) && inputs.is_empty() {
-            let ids = self.ids(sample, is_decoder)?;
+            let ids = reading.ids(sample, is_decoder)?;
             // The mask of an encoder's states is as long as these.
             let is_own = |name: &str| !(is_decoder && name.starts_with("encoder_"));
             inputs.extend(known_inputs(body, &ids)?.into_iter().filter(|(name, _)| is_own(name)));
@@ -175,9 +271,10 @@ impl<'s> Subject<'s> {
     /// # Errors
     /// Those of [`Prepared::run_watched`], and [`RunError::Request`] for inputs that are missing.
     pub fn run_watched(&self, sample: &Sample, taps: &mut [&mut dyn Tap]) -> RunResult<()> {
-        let mut states = None;
+        self.check_arrays(sample)?;
+        let (reading, mut states) = (self.reading(), None);
         for (part, tap) in self.parts.iter().zip(taps) {
-            let inputs = self.inputs(part, sample, states.as_ref())?;
+            let inputs = self.inputs(part, sample, reading, states.as_ref())?;
             let wanted = wanted(&part.graph().body);
             let names: Vec<&str> = wanted.iter().map(|(name, _)| *name).collect();
             let values = part.run_watched(inputs, &names, &mut **tap)?.outputs;
@@ -203,22 +300,6 @@ impl<'s> Subject<'s> {
         part.run_watched(inputs, &names, tap)?;
         Ok(())
     }
-
-    /// The tokens of a sample, as many as the model takes.
-    fn ids(&self, sample: &Sample, is_decoder: bool) -> RunResult<Vec<i64>> {
-        let mut ids = match (&sample.text, &self.tokenizer) {
-            (Some(text), Some(tokenizer)) => tokenizer.encode(text, !is_decoder)?,
-            _ => sample.tokens.clone(),
-        };
-        if is_decoder && let Some(start) = self.runner.facts().decoder_start() {
-            ids.insert(0, start);
-        }
-        if ids.is_empty() {
-            return Err(RunError::request(format!("the input {} has no tokens", sample.name)));
-        }
-        ids.truncate(self.runner.facts().context().unwrap_or(usize::MAX));
-        Ok(ids)
-    }
 }
 
 /// Adds the inputs that follow from those given.
@@ -241,7 +322,7 @@ pub(crate) fn completed(
     inputs.extend(found.into_iter().map(|(input, value)| (input.name, value)));
     match needed().find(|name| !is_given(&inputs, name)) {
         Some(name) => {
-            let message = format!("missing input '{}'", apr_core::Escaped(name));
+            let message = format!("missing input '{}'", Escaped(name));
             Err(RunError::with_remedy(message, Remedy::Arrays))
         }
         None => Ok(inputs),
@@ -260,21 +341,31 @@ fn pooled(states: &Tensor, pooling: Pooling, is_normal: bool) -> RunResult<Tenso
 
 /// The arrays of a sample that are inputs of a graph.
 fn given(body: &Body, sample: &Sample) -> RunResult<Vec<(String, Value)>> {
+    let mut found = Vec::new();
+    for (name, array) in &sample.arrays {
+        if let Some(input) = input_for(body, name.as_deref(), sample.arrays.len() == 1) {
+            let named = |error: Error| error.for_tensor(&input.name).in_file(&sample.name);
+            found.push((input.name.clone(), array.value(&input.kind).map_err(named)?));
+        }
+    }
+    Ok(found)
+}
+
+/// The input that an array is for: the one of its name, or the only one. An .npy file names no
+/// array, and its reader calls it `array`.
+fn input_for<'b>(
+    body: &'b Body,
+    name: Option<&str>,
+    is_alone: bool,
+) -> Option<&'b apr_graph::Value> {
     let inputs = || {
         let values = body.inputs.iter().map(|id| body.value(*id));
         values.filter(|value| value.origin == Origin::Input)
     };
-    let mut found = Vec::new();
-    for (name, array) in &sample.arrays {
-        let input = match name {
-            Some(name) => inputs().find(|value| value.name == *name),
-            None => inputs().next().filter(|_| inputs().count() == 1),
-        };
-        if let Some(input) = input {
-            found.push((input.name.clone(), array.value(&input.kind)?));
-        }
-    }
-    Ok(found)
+    let named = inputs().find(|value| name == Some(&*value.name));
+    let only = || inputs().next().filter(|_| inputs().count() == 1);
+    let has_no_name = name.is_none() || is_alone && name == Some("array");
+    named.or_else(|| only().filter(|_| has_no_name))
 }
 
 /// As much of a spectrum as the graph takes at once.

@@ -1,6 +1,7 @@
 //! A text as windows of tokens, cut and scored as llama-perplexity does.
 
-use apr_run::{Facts, RunError, RunResult, Tokenizer};
+use apr_registry::Error;
+use apr_run::{RunError, RunResult, Runner, Tokenizer};
 
 /// Window where neither the caller nor the model says another one.
 const DEFAULT_CONTEXT: usize = 512;
@@ -31,32 +32,48 @@ pub(crate) struct Window {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct WindowOptions {
-    /// Tokens of a window; 512 by default, or the model's context where that is shorter.
+    /// Tokens of a window; 512 by default, or the shortest context of the models.
     pub context: Option<usize>,
     /// Most windows; all by default.
     pub chunks: Option<usize>,
 }
 
 impl Windows {
-    /// Cuts a text.
+    /// Cuts a text for models that are compared by their predictions of it: all split it into the
+    /// same tokens, and each takes a whole window. A model without a tokenizer is given the tokens
+    /// of the others.
     ///
     /// # Errors
-    /// [`RunError::Request`] for a text of fewer than two windows, a window of fewer than four
-    /// tokens, and one longer than the model's context; what the tokenizer ends with.
-    pub fn of_text(
-        text: &str,
-        tokenizer: &Tokenizer<'_>,
-        facts: &Facts,
-        options: WindowOptions,
-    ) -> RunResult<Self> {
-        let bos = leading_token(tokenizer)?;
-        let mut tokens: Vec<i64> = bos.into_iter().collect();
-        tokens.extend(tokenizer.encode(text, false)?);
-        Self::of_tokens(tokens, bos, facts.context(), options)
+    /// [`RunError::Request`] for models that split the text into different tokens, a text of fewer
+    /// than two windows, a window of fewer than four tokens, one longer than a model's context, and
+    /// no window at all; E003 where no model has a tokenizer; what tokenizers end with.
+    pub fn of_text(text: &str, models: &[&Runner<'_>], options: WindowOptions) -> RunResult<Self> {
+        let mut found: Option<(Vec<i64>, Option<i64>)> = None;
+        for model in models {
+            let Some(tokenizer) = model.tokenizer()? else { continue };
+            let bos = leading_token(&tokenizer)?;
+            let mut tokens: Vec<i64> = bos.into_iter().collect();
+            tokens.extend(tokenizer.encode(text, false)?);
+            match &found {
+                Some((known, _)) if *known != tokens => {
+                    return Err(RunError::request(
+                        "the vocabularies differ: A and B split the text into different tokens, \
+                         so that their predictions can't be compared",
+                    ));
+                }
+                Some(_) => {}
+                None => found = Some((tokens, bos)),
+            }
+        }
+        let (tokens, bos) = found.ok_or_else(|| {
+            Error::version("missing tokenizer: put tokenizer.json beside the model's config.json")
+        })?;
+        let most = models.iter().filter_map(|model| model.facts().context()).min();
+        Self::of_tokens(tokens, bos, most, options)
     }
 
     /// Cuts a list of tokens, whose windows begin with `bos` where there is one; `most` is the
-    /// model's context.
+    /// shortest context of the models.
     ///
     /// # Errors
     /// As [`of_text`](Self::of_text).
@@ -76,16 +93,19 @@ impl Windows {
                 "a window of {context} tokens is longer than the model's context of {most}"
             )));
         }
-        if tokens.len() < 2 * context {
+        if options.chunks == Some(0) {
+            return Err(RunError::request("without a window no token is scored"));
+        }
+        let windows = tokens.len() / context;
+        if windows < 2 {
             return Err(RunError::request(format!(
-                "the text has {} tokens, and two windows of {context} take {}: give a longer text \
+                "the text has {} tokens, fewer than two windows of {context}: give a longer text \
                  or a shorter window",
-                tokens.len(),
-                2 * context
+                tokens.len()
             )));
         }
 
-        let chunks = (tokens.len() / context).min(options.chunks.unwrap_or(usize::MAX)).max(1);
+        let chunks = windows.min(options.chunks.unwrap_or(windows));
         tokens.truncate(chunks * context);
         Ok(Self { tokens, context, bos })
     }
@@ -181,7 +201,19 @@ mod tests {
         for (count, options) in [(15, of(8)), (100, of(9)), (100, of(3)), (0, of(8))] {
             assert!(windows(count, None, options).is_err(), "{count} {options:?}");
         }
+        let none = WindowOptions { context: Some(8), chunks: Some(0) };
+        assert!(windows(100, None, none).is_err());
+        for context in [usize::MAX, usize::MAX / 2 + 1] {
+            let error = Windows::of_tokens((0..9).collect(), None, None, of(context));
+            assert!(error.unwrap_err().to_string().contains("fewer than two windows"));
+        }
         let one = WindowOptions { context: Some(8), chunks: Some(1) };
         assert_eq!(windows(100, None, one).unwrap().len(), 1);
+    }
+
+    #[test]
+    fn the_shortest_window_scores_a_token() {
+        let made = windows(8, None, WindowOptions { context: Some(4), chunks: None }).unwrap();
+        assert!(made.iter().all(|window| window.targets.len() == 1));
     }
 }

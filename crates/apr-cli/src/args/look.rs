@@ -94,19 +94,29 @@ pub(crate) struct ValidateArgs {
     /// Text for perplexity; with two models, also the KL divergence of their predictions
     #[arg(long, value_name = "FILE", requires = "quality", conflicts_with = "input")]
     pub(crate) text: Option<PathBuf>,
-    /// Tokens of a window of --text [default: 512, or the model's context where it is shorter]
-    #[arg(long, value_name = "N", requires = "text")]
-    pub(crate) context: Option<usize>,
-    /// Maximum number of windows of --text [default: all]
-    #[arg(long, value_name = "N", requires = "text")]
-    pub(crate) chunks: Option<usize>,
+    /// Tokens of a window of --text, at least 4 [default: 512, or the models' context where it is
+    /// shorter]
+    #[arg(
+        long, value_name = "N", requires = "text",
+        value_parser = clap::value_parser!(u32).range(4..)
+    )]
+    pub(crate) context: Option<u32>,
+    /// Maximum number of windows of --text, at least 1 [default: all]
+    #[arg(
+        long, value_name = "N", requires = "text",
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
+    pub(crate) chunks: Option<u32>,
     /// Input file for both models, may be given several times: text (.txt), audio, images, arrays
     /// [default: ten built-in inputs that fit the model]
     #[arg(short, long, value_name = "FILE", requires = "other")]
     pub(crate) input: Vec<PathBuf>,
     /// Maximum mean relative L2 distance of outputs; five times as much for the largest
     /// [default: 0.1]
-    #[arg(long, value_name = "X", requires = "other", conflicts_with = "text")]
+    #[arg(
+        long, value_name = "X", requires = "other", conflicts_with = "text",
+        value_parser = super::quantize::parse_limit
+    )]
     pub(crate) max_drift: Option<f64>,
     /// Check the file's checksum and the digests of tensors
     #[arg(long)]

@@ -27,15 +27,43 @@ pub(super) fn write_sarif(path: &Path, log: &serde_json::Value, printer: &Printe
 /// Writes a file beside the report: whole or not at all, or to what is no file, such as a pipe or -
 /// for standard output.
 pub(super) fn write_text(path: &Path, text: &[u8], overwrite: bool, printer: &Printer) -> Outcome {
-    if Output::is_stdout(path) {
-        return Ok(io::stdout().lock().write_all(text)?);
+    TextFile::create(path, overwrite)?.write(text, printer)
+}
+
+/// Where [`write_text`] writes, before there is something to write.
+pub(super) enum TextFile<'p> {
+    Stdout,
+    Stream(&'p Path),
+    File(Box<AtomicOutput>),
+}
+
+impl<'p> TextFile<'p> {
+    /// Looks at the path before work is done for it: a file that exists is refused, unless
+    /// `overwrite`, and so is a folder that can't be written to.
+    pub(super) fn create(path: &'p Path, overwrite: bool) -> Outcome<Self> {
+        if Output::is_stdout(path) {
+            return Ok(Self::Stdout);
+        }
+        if StreamSink::is_for(path) {
+            return Ok(Self::Stream(path));
+        }
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let mut output = AtomicOutput::create(Target::File(path.into()), overwrite, [&*name])?;
+        output.write_all(&[])?;
+        Ok(Self::File(Box::new(output)))
     }
-    if StreamSink::is_for(path) {
-        return Ok(std::fs::write(path, text).map_err(|error| io_error(&error, path))?);
+
+    pub(super) fn write(self, text: &[u8], printer: &Printer) -> Outcome {
+        match self {
+            Self::Stdout => io::stdout().lock().write_all(text)?,
+            Self::Stream(path) => {
+                std::fs::write(path, text).map_err(|error| io_error(&error, path))?;
+            }
+            Self::File(mut output) => {
+                output.write_all(text)?;
+                printer.warn_all(output.commit()?.warnings());
+            }
+        }
+        Ok(())
     }
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let mut output = AtomicOutput::create(Target::File(path.into()), overwrite, [&*name])?;
-    output.write_all(text)?;
-    printer.warn_all(output.commit()?.warnings());
-    Ok(())
 }

@@ -1,16 +1,18 @@
 //! `apr canary`.
 
+use std::cell::RefCell;
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use apr::job::Written;
-use apr_io::FileSource;
+use apr_io::io_error;
 use apr_quality::{Canary, CanaryInput, CanaryReport, CaseReport, Expected, check, record};
-use apr_registry::{ByteSource, Error, Escaped, Result, read_vec};
+use apr_registry::{ByteSource, Error, Escaped, IoCause, Result, read_vec};
 use serde::Serialize;
 
-use super::beside::write_text;
+use super::beside::TextFile;
 use super::convert::Destination;
+use super::run::check_vocabulary;
 use super::running::{self, Opened};
 use crate::args::{CanaryAction, CanaryCheckArgs, CanaryCreateArgs};
 use crate::context::Context;
@@ -58,22 +60,23 @@ fn create(args: &CanaryCreateArgs, context: &Context) -> Outcome {
             args.prompt.len()
         )));
     }
-    let folder = folder_of(&args.output);
-    let inputs = inputs(args, &folder)?;
-    if inputs.is_empty() {
+    if args.prompt.is_empty() && args.input.is_empty() && args.tokens.is_empty() {
         let message = "a canary needs an input: --prompt, --input or --tokens";
         return Err(Failure::Usage(message.to_owned()));
     }
 
+    let output = TextFile::create(&args.output, args.overwrite)?;
+    let inputs = Inputs::read(args, |path| read_all(path, context))?;
     let opened = Opened::new(&args.model, context)?;
-    let load = |file: &str| read_input(&folder, file);
+    check_vocabulary(&args.tokens, opened.facts())?;
     let mut canary = opened.with_runner(context, &running::generating(context), |runner| {
-        Ok(record(runner, opened.name(), inputs, args.max_tokens, &load)?)
+        let load = |file: &str| inputs.take(file);
+        Ok(record(runner, opened.name(), inputs.all.clone(), args.max_tokens, &load)?)
     })?;
     for (case, text) in canary.cases.iter_mut().zip(&args.expect) {
-        expect(case, text);
+        expect(case, text)?;
     }
-    write_text(&args.output, &canary.to_json(), args.overwrite, &context.printer)?;
+    output.write(&canary.to_json(), &context.printer)?;
 
     let cases = canary.cases.iter().map(|case| CreatedCase {
         input: &case.name,
@@ -93,44 +96,82 @@ fn create(args: &CanaryCreateArgs, context: &Context) -> Outcome {
 }
 
 /// Expects another answer than the model's.
-fn expect(case: &mut apr_quality::CanaryCase, wanted: &str) {
-    if let Expected::Text { text, .. } = &case.expected
-        && text.trim() != wanted.trim()
-    {
+fn expect(case: &mut apr_quality::CanaryCase, wanted: &str) -> Outcome {
+    let Expected::Text { text, .. } = &case.expected else {
+        return Err(Failure::Usage(format!(
+            "--expect is for models that answer with text, and to '{}' this one does not",
+            Escaped::short(&case.name)
+        )));
+    };
+    if text.trim() != wanted.trim() {
         case.original = Some(text.clone());
         case.expected =
             Expected::Text { text: wanted.to_owned(), tokens: Vec::new(), first: Vec::new() };
     }
+    Ok(())
 }
 
-fn inputs(args: &CanaryCreateArgs, folder: &Path) -> Outcome<Vec<(String, CanaryInput)>> {
-    let mut inputs = Vec::new();
-    for prompt in &args.prompt {
-        let input = CanaryInput::Text {
-            prompt: prompt.clone(),
-            chat: args.chat,
-            system: args.system.clone(),
-        };
-        inputs.push((prompt.clone(), input));
-    }
-    for path in &args.input {
-        let bytes = read_all(path)?;
-        let name = relative(path, folder);
-        inputs.push((name.clone(), CanaryInput::file(name, &bytes, args.embed)));
-    }
-    if !args.tokens.is_empty() {
-        let name = args.tokens.iter().map(i64::to_string).collect::<Vec<_>>().join(",");
-        inputs.push((name, CanaryInput::Tokens { ids: args.tokens.clone() }));
-    }
-    Ok(inputs)
+/// The inputs of a canary that is recorded.
+struct Inputs {
+    /// With their names.
+    all: Vec<(String, CanaryInput)>,
+    /// Bytes of files that are named in it, which are read once.
+    files: RefCell<Vec<(String, Vec<u8>)>>,
 }
 
-/// A path as the canary file names it: relative to its folder where it lies within.
-fn relative(path: &Path, folder: &Path) -> String {
-    let whole = |path: &Path| path.canonicalize().ok();
-    let inner = whole(path).zip(whole(folder));
-    let inner = inner.and_then(|(path, folder)| Some(path.strip_prefix(folder).ok()?.to_owned()));
-    inner.unwrap_or_else(|| path.to_owned()).display().to_string()
+impl Inputs {
+    fn read(args: &CanaryCreateArgs, bytes_of: impl Fn(&Path) -> Result<Vec<u8>>) -> Outcome<Self> {
+        let (mut all, mut files) = (Vec::new(), Vec::new());
+        for prompt in &args.prompt {
+            let input = CanaryInput::Text {
+                prompt: prompt.clone(),
+                chat: args.chat,
+                system: args.system.clone(),
+            };
+            all.push((prompt.clone(), input));
+        }
+        for path in &args.input {
+            let bytes = bytes_of(path)?;
+            let name = match args.embed {
+                true => path.display().to_string(),
+                false => relative(path, &folder_of(&args.output))?,
+            };
+            all.push((name.clone(), CanaryInput::file(name.clone(), &bytes, args.embed)));
+            if !args.embed {
+                files.push((name, bytes));
+            }
+        }
+        if !args.tokens.is_empty() {
+            let name = args.tokens.iter().map(i64::to_string).collect::<Vec<_>>().join(",");
+            all.push((name, CanaryInput::Tokens { ids: args.tokens.clone() }));
+        }
+        Ok(Self { all, files: RefCell::new(files) })
+    }
+
+    /// The bytes of a file, which no other input needs.
+    fn take(&self, file: &str) -> Result<Vec<u8>> {
+        let mut files = self.files.borrow_mut();
+        let at = files.iter().position(|(name, _)| name == file);
+        let at = at.ok_or_else(|| {
+            Error::io(IoCause::NotFound, "it is no input of this canary").in_file(file)
+        })?;
+        Ok(files.swap_remove(at).1)
+    }
+}
+
+/// A path from a folder to a file, as the canary file in the folder names it.
+fn relative(path: &Path, folder: &Path) -> Outcome<String> {
+    let whole = |path: &Path| path.canonicalize().map_err(|error| io_error(&error, path));
+    let (whole_path, folder) = (whole(path)?, whole(folder)?);
+    let both = whole_path.components().zip(folder.components());
+    let shared = both.take_while(|(one, other)| one == other).count();
+    let up = folder.components().skip(shared).map(|_| Component::ParentDir);
+    let found: PathBuf = up.chain(whole_path.components().skip(shared)).collect();
+    found.to_str().map(str::to_owned).ok_or_else(|| {
+        let message =
+            "--input: the path is not UTF-8, so that a canary can't name it: pass --embed";
+        Failure::Usage(format!("{}: {message}", path.display()))
+    })
 }
 
 fn folder_of(file: &Path) -> PathBuf {
@@ -141,7 +182,7 @@ fn folder_of(file: &Path) -> PathBuf {
 }
 
 fn check_model(args: &CanaryCheckArgs, context: &Context) -> Outcome {
-    let canary = CanaryFile::read(&args.canary)?;
+    let canary = CanaryFile::read(&args.canary, context)?;
     let report = canary.check(&Opened::new(&args.model, context)?, context)?;
     context.printer.report(&report, render)?;
     if report.passed { Ok(()) } else { Err(Failure::Validation) }
@@ -156,15 +197,16 @@ pub(in crate::commands) struct CanaryFile {
 
 impl CanaryFile {
     /// Reads one.
-    pub(in crate::commands) fn read(path: &Path) -> Outcome<Self> {
-        let canary = Canary::from_json(&read_all(path)?);
+    pub(in crate::commands) fn read(path: &Path, context: &Context) -> Outcome<Self> {
+        let canary = Canary::from_json(&read_all(path, context)?);
         let canary = canary.map_err(|error| error.in_file(path.display()))?;
         Ok(Self { canary, folder: folder_of(path) })
     }
 
     /// Checks a model by it.
     fn check(&self, opened: &Opened, context: &Context) -> Outcome<CanaryReport> {
-        let load = |file: &str| read_input(&self.folder, file);
+        // Nothing of a file is shown unless its SHA-256 is the recorded one.
+        let load = |file: &str| read_all(&self.folder.join(file), context);
         opened.with_runner(context, &running::generating(context), |runner| {
             let cases = self.canary.cases.len() as u64;
             let bar = Bar::counting(&context.printer, cases);
@@ -203,15 +245,9 @@ fn failure(case: &CaseReport) -> String {
     format!("Canary \"{}\" failed: {differs}", case.input)
 }
 
-/// A file that a canary names, from the canary's folder. Nothing of it is shown unless its SHA-256
-/// is the recorded one.
-fn read_input(folder: &Path, file: &str) -> Result<Vec<u8>> {
-    read_all(&folder.join(file))
-}
-
-fn read_all(path: &Path) -> Result<Vec<u8>> {
+fn read_all(path: &Path, context: &Context) -> Result<Vec<u8>> {
     // A pipe or a device that a canary names could be read for ever.
-    let file = FileSource::open(path)?;
+    let file = context.sources.open_file(path)?;
     let len = file.len();
     if len > LARGEST {
         let message = format!("the file has {len} bytes, and {LARGEST} are read");
@@ -276,6 +312,7 @@ fn render_case(out: &mut dyn Write, case: &CaseReport) -> io::Result<()> {
         ("Character error rate", case.character_error_rate.map(percent)),
         ("Probability change", case.probability_change.map(|change| format!("{change:+.4}"))),
         ("Cosine similarity", case.cosine.map(|cosine| format!("{cosine:.6}"))),
+        ("Relative L2 distance", case.relative_l2.map(|distance| format!("{distance:.6}"))),
     ];
     for (title, figure) in figures {
         if let Some(figure) = figure {
@@ -283,4 +320,45 @@ fn render_case(out: &mut dyn Write, case: &CaseReport) -> io::Result<()> {
         }
     }
     case.failures.iter().try_for_each(|failure| writeln!(out, "  {DIM}{}{DIM:#}", Escaped(failure)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use apr_testkit::locate;
+
+    use super::*;
+
+    #[test]
+    fn each_input_is_read_once() {
+        let input = locate::fixture("quality/sums.txt");
+        let args = CanaryCreateArgs {
+            model: PathBuf::from("model"),
+            prompt: Vec::new(),
+            expect: Vec::new(),
+            input: vec![input.clone(), input],
+            tokens: Vec::new(),
+            chat: false,
+            system: None,
+            max_tokens: None,
+            embed: false,
+            output: locate::fixture("tiny-llama/canary.json"),
+            overwrite: false,
+        };
+        let reads = Cell::new(0);
+        let inputs = Inputs::read(&args, |_| {
+            reads.set(reads.get() + 1);
+            Ok(b"1+1=".to_vec())
+        });
+        let inputs = inputs.unwrap();
+        for (name, _) in &inputs.all {
+            assert_eq!(
+                (name.as_str(), inputs.take(name).unwrap()),
+                ("../quality/sums.txt", b"1+1=".to_vec())
+            );
+        }
+        assert!(inputs.take("../quality/sums.txt").is_err());
+        assert_eq!(reads.get(), 2);
+    }
 }

@@ -200,11 +200,7 @@ fn cut(path: &Path, args: WindowArgs, subject: &Subject<'_>) -> Outcome<Windows>
                        decoder";
         return Err(Failure::Usage(message.to_owned()));
     }
-    let text = read_text(path)?;
-    let tokenizer = subject.tokenizer().ok_or_else(|| {
-        Error::version("the model has no tokenizer: put its tokenizer.json beside it")
-    })?;
-    let windows = Windows::of_text(&text, tokenizer, subject.runner().facts(), args.options)?;
+    let windows = Windows::of_text(&read_text(path)?, &[subject.runner()], args.options)?;
     let Some(Part { number, of }) = args.part else { return Ok(windows) };
     if of > windows.len() {
         let windows = counted(windows.len() as u64, "window");

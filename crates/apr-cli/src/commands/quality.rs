@@ -48,16 +48,17 @@ struct OneReport<'a> {
     perplexity: PerplexityReport,
 }
 
-fn one(args: &ValidateArgs, text: &Path, context: &Context) -> Outcome {
+fn one(args: &ValidateArgs, path: &Path, context: &Context) -> Outcome {
+    let text = read_text(path)?;
     let opened = Opened::new(&args.model, context)?;
     let options = running::reading(context, 1);
     let report = opened.with_runner(context, &options, |runner| {
-        let windows = windows(args, text, runner)?;
+        let windows = windows(args, &text, &[runner])?;
         let part = runner.prepare()?;
         Ok(perplexity(&part, &windows, &mut counting(context, windows.len()))?)
     })?;
     let report =
-        OneReport { file: opened.name(), text: text.display().to_string(), perplexity: report };
+        OneReport { file: opened.name(), text: path.display().to_string(), perplexity: report };
     context.printer.report(&report, |out, report| {
         writeln!(out, "{BOLD}Perplexity: {}{BOLD:#}", Escaped(report.file))?;
         render_text(out, &report.text, &report.perplexity)?;
@@ -65,27 +66,11 @@ fn one(args: &ValidateArgs, text: &Path, context: &Context) -> Outcome {
     })
 }
 
-fn windows(args: &ValidateArgs, text: &Path, runner: &Runner<'_>) -> Outcome<Windows> {
-    let text = read_text(text)?;
-    let tokenizer = runner.tokenizer()?.ok_or_else(|| {
-        let message = "the model has no tokenizer: put its tokenizer.json beside it";
-        apr_registry::Error::version(message)
-    })?;
+fn windows(args: &ValidateArgs, text: &str, models: &[&Runner<'_>]) -> Outcome<Windows> {
     let mut options = WindowOptions::default();
-    options.context = args.context;
-    options.chunks = args.chunks;
-    Ok(Windows::of_text(&text, &tokenizer, runner.facts(), options)?)
-}
-
-/// Refuses a model with another vocabulary: a prediction is of the token that has the same number.
-fn same_tokens(args: &ValidateArgs, text: &Path, a: &Windows, right: &Runner<'_>) -> Outcome {
-    // Without a tokenizer of its own a model is taken for what it was made of.
-    if right.tokenizer()?.is_none() || windows(args, text, right)?.tokens() == a.tokens() {
-        return Ok(());
-    }
-    let message = "the vocabularies differ: A and B split the text into different tokens, so that \
-                   their predictions can't be compared";
-    Err(Failure::Usage(message.to_owned()))
+    options.context = args.context.map(|tokens| tokens as usize);
+    options.chunks = args.chunks.map(|windows| windows as usize);
+    Ok(Windows::of_text(text, models, options)?)
 }
 
 /// Moves a bar on, one step for each window or input.
@@ -115,12 +100,13 @@ struct PredictionsReport<'a> {
     divergence: DivergenceReport,
 }
 
-fn predictions(args: &ValidateArgs, other: &Path, text: &Path, context: &Context) -> Outcome {
+fn predictions(args: &ValidateArgs, other: &Path, path: &Path, context: &Context) -> Outcome {
+    // A pipe gives it once.
+    let text = read_text(path)?;
     let [a, b] = [Opened::new(&args.model, context)?, Opened::new(other, context)?];
     let options = running::reading(context, 2);
     let found = with_both([&a, &b], &options, context, |left, right| {
-        let windows = windows(args, text, left)?;
-        same_tokens(args, text, &windows, right)?;
+        let windows = windows(args, &text, &[left, right])?;
         let parts = [left.prepare()?, right.prepare()?];
         let mut done = counting(context, windows.len());
         Ok(divergence(&parts[0], &parts[1], &windows, &mut done)?)
@@ -128,7 +114,7 @@ fn predictions(args: &ValidateArgs, other: &Path, text: &Path, context: &Context
     let report = PredictionsReport {
         a: a.name(),
         b: b.name(),
-        text: text.display().to_string(),
+        text: path.display().to_string(),
         divergence: found,
     };
     context.printer.report(&report, render_predictions)
@@ -173,7 +159,7 @@ fn outputs(args: &ValidateArgs, other: &Path, context: &Context) -> Outcome {
     options.keeps_past = transcribes;
     let (inputs, comparison, error_rates) =
         with_both([&a, &b], &options, context, |left, right| {
-            let samples = if given.is_empty() { built_in(left)? } else { given };
+            let samples = if given.is_empty() { built_in(left) } else { given };
             let subjects = [Subject::of(left)?, Subject::of(right)?];
             let mut done = counting(context, samples.len());
             let found = compare(&subjects[0], &subjects[1], &samples, thresholds, &mut done)?;
@@ -184,6 +170,7 @@ fn outputs(args: &ValidateArgs, other: &Path, context: &Context) -> Outcome {
             Ok((samples.len(), found, rates))
         })?;
     let [a, b] = [summary(&a, context)?, summary(&b, context)?];
+    context.sources.check_unchanged()?;
     let report = OutputsReport { a, b, inputs, comparison, error_rates };
     context.printer.report(&report, render_outputs)?;
     if report.comparison.passed { Ok(()) } else { Err(Failure::Validation) }
@@ -354,6 +341,10 @@ fn render_outputs(out: &mut dyn Write, report: &OutputsReport) -> io::Result<()>
     }
 
     render_layers(out, &found.layers)?;
+    if !found.layers_left_out.is_empty() {
+        let count = counted(found.layers_left_out.len() as u64, "layer");
+        writeln!(out, "{DIM}not compared for lack of memory: {count}; raise --max-memory{DIM:#}")?;
+    }
     let (style, mark) = verdict(found.passed);
     let text = match found.passed {
         true => "Optimized model within quality tolerance",

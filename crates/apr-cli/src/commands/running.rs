@@ -31,11 +31,16 @@ impl Opened {
         &self.model.name
     }
 
+    /// What it says about itself.
+    pub(super) fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
     pub(super) fn model(&self) -> &Model {
         &self.model
     }
 
-    /// Calls `then` with the model, ready to run.
+    /// Calls `then` with the model, ready to run. What was read in two states is not judged.
     pub(super) fn with_runner<R>(
         &self,
         context: &Context,
@@ -45,7 +50,9 @@ impl Opened {
         let source = context.source(&*self.model.reader, &self.model.name)?;
         let mut options = options.clone();
         options.keeps_past = options.keeps_past && options.generates(&self.facts);
-        with_runner(&source, &self.facts, &options, &terse_host(context), then)
+        let done = with_runner(&source, &self.facts, &options, &terse_host(context), then);
+        context.sources.check_unchanged()?;
+        done
     }
 }
 

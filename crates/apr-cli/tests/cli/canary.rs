@@ -95,10 +95,10 @@ fn white_space_around_an_answer_is_not_compared() {
     let sandbox = recorded();
     let line = ["canary", "create", "llama", "--prompt", "1+1=", "--expect", "2", "-o", "c.json"];
     sandbox.run(&line).ok();
-    sandbox.write(
-        "c.json",
-        String::from_utf8(sandbox.read("c.json")).expect("JSON").replace("\"2\\n\"", "\" 2\""),
-    );
+    let recorded = String::from_utf8(sandbox.read("c.json")).expect("JSON");
+    let other = recorded.replace("\"2\\n\"", "\" 2\"");
+    assert_ne!(recorded, other);
+    sandbox.write("c.json", other);
     sandbox.run(&["canary", "check", "llama", "--canary", "c.json"]).ok().says(&["PASS"]);
 }
 
@@ -202,4 +202,98 @@ fn a_single_file_is_checked_with_the_companions_beside_it() {
     }
     let line = ["export", "llama", "--format", "onnx", "-o", "out/model.onnx"];
     sandbox.run(&[&line[..], &["--canary", "canary.json"]].concat()).ok();
+}
+
+#[test]
+fn an_input_outside_of_the_canarys_folder_is_found_again() {
+    let sandbox = recorded();
+    sandbox.write("data/sum.txt", "20+22=");
+    let create = ["canary", "create", "llama", "--input", "data/sum.txt", "-o", "far/off/c.json"];
+    sandbox.run(&create).ok();
+    let canary = String::from_utf8(sandbox.read("far/off/c.json")).expect("JSON");
+    assert!(canary.contains("\"../../data/sum.txt\""), "{canary}");
+    let line = ["canary", "check", "llama", "--canary", "far/off/c.json", "--json"];
+    assert_eq!(sandbox.run(&line).ok().json()["cases"][0]["found"], "42\n");
+}
+
+#[test]
+fn an_input_whose_name_is_not_utf_8_is_embedded() {
+    let sandbox = recorded();
+    let create = |more: &str| {
+        sandbox.shell(&format!(
+            "f=$(printf 'a\\377.txt'); printf 20+22= > \"$f\"; \
+             \"$APR\" canary create llama --input \"$f\" -o c.json {more}"
+        ))
+    };
+    create("").fails(2, &["not UTF-8", "pass --embed"]);
+    create("--embed").ok();
+    let line = ["canary", "check", "llama", "--canary", "c.json", "--json"];
+    assert_eq!(sandbox.run(&line).ok().json()["cases"][0]["found"], "42\n");
+}
+
+#[test]
+fn the_target_and_the_tokens_are_looked_at_before_the_model_runs() {
+    let sandbox = recorded();
+    let create = |model: &str, more: &[&str]| {
+        sandbox.run(&[&["canary", "create", model][..], more].concat())
+    };
+    let to = ["--prompt", "1+1=", "-o", "canary.json"];
+    create("gone", &to).fails(1, &["E007", "canary.json", "exists already"]);
+    create("gone", &["--prompt", "1+1=", "-o", "llama"]).fails(1, &["E007", "a folder"]);
+    create("gone", &["--prompt", "1+1=", "-o", "llama/config.json/c.json"]).fails(1, &["E007"]);
+
+    create("llama", &["--tokens", "1,259", "-o", "new/c.json"]).fails(2, &["--tokens: 259"]);
+    assert!(!sandbox.path("new").exists());
+}
+
+#[test]
+fn an_expected_answer_is_of_a_model_that_answers_with_text() {
+    let sandbox = Sandbox::new();
+    let bert = locate::fixture("run/tiny-bert").display().to_string();
+    let create = ["canary", "create", &bert, "--prompt", "a", "-o", "c.json"];
+    sandbox.run(&[&create[..], &["--expect", "b"]].concat()).fails(2, &["--expect", "'a'"]);
+    assert!(!sandbox.path("c.json").exists());
+    sandbox.run(&create).ok();
+}
+
+#[test]
+fn a_vector_is_near_in_length_too() {
+    let sandbox = Sandbox::new();
+    let bert = locate::fixture("run/tiny-bert").display().to_string();
+    sandbox.run(&["canary", "create", &bert, "--prompt", "a", "-o", "c.json"]).ok();
+    let mut canary: Value = serde_json::from_slice(&sandbox.read("c.json")).expect("JSON");
+    let values = &mut canary["cases"][0]["expected"]["arrays"][0]["values"];
+    for value in values.as_array_mut().expect("an embedding") {
+        *value = (2.0 * value.as_f64().expect("a number")).into();
+    }
+    sandbox.write("c.json", canary.to_string());
+    let line = ["canary", "check", &bert, "--canary", "c.json"];
+    let report = sandbox.run(&[&line[..], &["--json"]].concat()).fails(5, &[]).json();
+    let case = &report["cases"][0];
+    let near = |key: &str, to: f64| (case[key].as_f64().expect("a number") - to).abs() < 1e-6;
+    assert!(near("cosine", 1.0) && near("relative_l2", 0.5), "{case}");
+    sandbox.run(&line).fails(5, &["Relative L2 distance: 0.5", "0.15 is allowed"]);
+}
+
+#[test]
+fn an_encrypted_output_is_checked_where_a_key_opens_it() {
+    let sandbox = recorded();
+    sandbox.run(&["keygen", "--for", "encryption", "-o", "k"]).ok();
+    let convert = |output: &str, more: &[&str]| {
+        let line = ["convert", "llama", "--recipient", "k.pub", "--canary", "canary.json"];
+        sandbox.run(&[&line[..], &["-o", output], more].concat())
+    };
+    convert("none.apr", &[]).fails(2, &["--canary", "encrypted", "--key FILE"]);
+    assert!(!sandbox.path("none.apr").exists());
+    let says = ["canary: 3 of 3 answers as expected"];
+    convert("good.apr", &["--key", "k"]).ok().says(&says);
+    sandbox.write("word", "secret");
+    let password = ["--encrypt", "--password-file", "word"];
+    convert("better.apr", &password).ok().says(&says);
+
+    let forced = convert("forced.apr", &["--force", "--json"]).ok();
+    assert!(forced.stderr.contains("the canary was not checked"), "{}", forced.stderr);
+    let report = forced.json();
+    assert!(report["canary"].is_null() && report["warnings"][0].is_string(), "{report}");
+    assert!(sandbox.path("forced.apr").exists());
 }

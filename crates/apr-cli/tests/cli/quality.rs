@@ -1,6 +1,9 @@
 //! `apr validate --quality`. Expected figures are NumPy's (`fixtures/quality/predictions.py`).
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::Write;
+use std::process::Stdio;
+use std::time::{Duration, SystemTime};
 
 use apr_testkit::locate;
 use serde_json::Value;
@@ -112,8 +115,22 @@ fn what_can_not_be_compared_is_refused() {
         let line = ["validate", "llama", "--quality", "--text", "sums.txt", "--context", context];
         sandbox.run(&line)
     };
-    for (context, says) in [("3", "four tokens"), ("1000", "context of"), ("0", "four tokens")] {
+    let most = usize::MAX.to_string();
+    for (context, says) in [
+        ("3", "--context"),
+        ("0", "--context"),
+        (&*most, "--context"),
+        ("4294967295", "context of"),
+        ("1000", "context of"),
+    ] {
         text(context).fails(2, &[says]);
+    }
+    let line = ["validate", "llama", "--quality", "--text", "sums.txt", "--chunks", "0"];
+    sandbox.run(&line).fails(2, &["--chunks"]);
+    for most in ["nan", "-1", "x"] {
+        let most = format!("--max-drift={most}");
+        let line = ["validate", "llama", "coarse", "--quality", &most];
+        sandbox.run(&line).fails(2, &["--max-drift"]);
     }
     sandbox.write("short.txt", "1+1=2");
     let line = ["validate", "llama", "--quality", "--text", "short.txt"];
@@ -182,6 +199,71 @@ fn vocabularies_that_differ_are_refused() {
     let line = [&["validate", &bert][..], &text].concat();
     sandbox.run(&line).fails(4, &["E003", "this one has no logits"]);
     sandbox.run(&["validate", "llama", &bert, "--quality"]).fails(2, &["no output in common"]);
+    sandbox.run(&["validate", "llama", "coarse", "--quality"]).fails(2, &["the tokenizers differ"]);
+}
+
+#[test]
+fn a_model_without_a_tokenizer_is_given_the_tokens_of_the_other() {
+    let sandbox = models();
+    let mut expected = None;
+    for (a, b) in [(true, true), (true, false), (false, true), (false, false)] {
+        for (model, has) in [("llama", a), ("coarse", b)] {
+            let path = sandbox.path(&format!("{model}/tokenizer.json"));
+            match has {
+                true => {
+                    fs::copy(locate::fixture("tiny-llama/tokenizer.json"), path).expect("ours");
+                }
+                false => fs::remove_file(path).unwrap_or_default(),
+            }
+        }
+        let line = ["validate", "llama", "coarse", "--quality", "--json"];
+        let found = sandbox.run(&[&line[..], &["--max-drift", "1"]].concat()).ok().json();
+        let text = ["--text", "sums.txt", "--context", "9"];
+        let of_text = sandbox.run(&[&line[..], &text].concat());
+        if a || b {
+            let found = [found["mean_l2"].clone(), of_text.ok().json()["kl_divergence"].clone()];
+            assert_eq!(found, *expected.get_or_insert(found.clone()), "{a} {b}");
+        } else {
+            of_text.fails(4, &["E003", "missing tokenizer"]);
+        }
+    }
+}
+
+#[test]
+fn a_text_is_read_once() {
+    let sandbox = models();
+    let sums = sandbox.read("sums.txt");
+    let line = "validate llama coarse --quality --text /dev/stdin --context 9 --json";
+    let piped = sandbox.piped(line, &sums).ok().json();
+    assert_eq!(piped["base"]["scored"], 256);
+}
+
+#[test]
+fn windows_are_no_longer_than_the_context_of_either_model() {
+    let sandbox = models();
+    let config = String::from_utf8(sandbox.read("coarse/config.json")).expect("JSON");
+    let mut config: Value = serde_json::from_str(&config).expect("JSON");
+    config["max_position_embeddings"] = 16.into();
+    sandbox.write("coarse/config.json", config.to_string());
+    for (a, b) in [("llama", "coarse"), ("coarse", "llama")] {
+        let line = ["validate", a, b, "--quality", "--text", "sums.txt"];
+        let found = sandbox.run(&[&line[..], &["--json"]].concat()).ok().json();
+        assert_eq!(found["base"]["context"], 16);
+        let line = [&line[..], &["--context", "17"]].concat();
+        sandbox.run(&line).fails(2, &["context of 16"]);
+    }
+}
+
+#[test]
+fn vocabularies_that_differ_behind_the_last_window_are_refused() {
+    let sandbox = models();
+    let tokenizer = String::from_utf8(sandbox.read("llama/tokenizer.json")).expect("JSON");
+    let swapped = tokenizer.replace("\"x\": 120", "\"x\": 121").replace("\"y\": 121", "\"y\": 120");
+    assert_ne!(tokenizer, swapped);
+    sandbox.write("coarse/tokenizer.json", swapped);
+    sandbox.write("x.txt", "1+2=3 1+2=3 1+2=3 1+2=3 x");
+    let line = ["validate", "llama", "coarse", "--quality", "--text", "x.txt", "--context", "9"];
+    sandbox.run(&line).fails(2, &["the vocabularies differ"]);
 }
 
 #[test]
@@ -219,4 +301,75 @@ fn what_a_whisper_writes_is_compared_word_by_word() {
     assert_eq!(same["error_rates"], serde_json::json!({ "word": 0.0, "character": 0.0 }));
     let line = ["validate", &model, "w.apr", "--quality", "--input", &wav];
     sandbox.run(&line).ok().says(&["1 test input)", "Word error rate", "Character error rate"]);
+}
+
+#[test]
+fn arrays_are_for_inputs_that_the_model_has() {
+    let sandbox = models();
+    let run = |file: &str, json: &str| {
+        sandbox.write(file, json);
+        sandbox.run(&["validate", "llama", "llama", "--quality", "--input", file])
+    };
+    run("good.json", r#"{"input_ids": [[1, 5, 20]]}"#).ok();
+    for (json, says) in [
+        (r#"{"input_ids": [[1, 5, 20]], "bogus": [[1]]}"#, "the array 'bogus' is for no input"),
+        (r#"{"array": [[1]]}"#, "the array 'array' is for no input"),
+        ("[[1, 5, 20]]", "the array without a name is for no input"),
+    ] {
+        run("bad.json", json).fails(2, &["bad.json", says, "the model has the inputs input_ids"]);
+    }
+}
+
+#[test]
+fn an_array_of_an_npy_file_is_for_the_only_input() {
+    let sandbox = Sandbox::new();
+    let mut header =
+        b"{'descr': '<f4', 'fortran_order': False, 'shape': (1, 3, 32, 32), }".to_vec();
+    header.resize(117, b' ');
+    header.push(b'\n');
+    let pixels: Vec<u8> = (0..3 * 32 * 32_u16).flat_map(|at| f32::from(at).to_le_bytes()).collect();
+    let file = [&b"\x93NUMPY\x01\x00\x76\x00"[..], &header, &pixels].concat();
+    sandbox.write("pixels.npy", file);
+    let resnet = locate::fixture("run/tiny-resnet").display().to_string();
+    let line = ["validate", &resnet, &resnet, "--quality", "--input", "pixels.npy"];
+    sandbox.run(&line).ok().says(&["1 test input)"]);
+}
+
+#[test]
+fn layers_beyond_the_memory_limit_are_named() {
+    let sandbox = Sandbox::new();
+    let ids: Vec<i64> = (0..5000).map(|at| at % 50).collect();
+    sandbox.write("ids.json", serde_json::json!({ "input_ids": [ids] }).to_string());
+    let mamba = locate::fixture("run/tiny-mamba").display().to_string();
+    let line = ["validate", &mamba, &mamba, "--quality", "--input", "ids.json"];
+    let all = sandbox.run(&[&line[..], &["--json"]].concat()).ok().json();
+    assert_eq!(all["layers_left_out"], Value::Null);
+
+    let line = [&line[..], &["--max-memory", "17000000"]].concat();
+    let few = sandbox.run(&[&line[..], &["--json"]].concat()).ok().json();
+    let count = |key: &str| few[key].as_array().map_or(0, Vec::len);
+    assert!(count("layers_left_out") > 0, "{few}");
+    let whole = all["layers"].as_array().expect("layers").len();
+    assert_eq!(count("layers") + count("layers_left_out"), whole);
+    sandbox.run(&line).ok().says(&["not compared for lack of memory: ", "--max-memory"]);
+}
+
+#[test]
+fn a_model_that_changes_while_it_is_read_is_noticed() {
+    let sandbox = models();
+    sandbox.shell("mkfifo pipe.txt").clean();
+    let mut command = sandbox.command(&["validate", "llama", "coarse", "--quality"]);
+    command.args(["--input", "pipe.txt"]).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = command.spawn().expect("the command starts");
+    // It opens the pipe when both models are open.
+    let mut pipe = File::options().write(true).open(sandbox.path("pipe.txt")).expect("ours");
+    let model = File::options().write(true).open(sandbox.path("llama/model.safetensors"));
+    let later = SystemTime::now() + Duration::from_secs(5);
+    model.and_then(|model| model.set_modified(later)).expect("ours");
+    pipe.write_all(b"1+1=").expect("it is read");
+    drop(pipe);
+    let output = child.wait_with_output().expect("it ends");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("was changed by another program"), "{said}");
 }

@@ -4,8 +4,8 @@ use apr_graph::Meaning;
 use apr_registry::Result;
 use apr_run::{
     AudioEncoder, AudioTask, Facts, GenerateOptions, GenerationOptions, Generator, ImageEncoder,
-    ImageTask, Label, Prepared, Prompt, QuestionAnswering, RunError, RunResult, Runner,
-    TextEncoder, TextTask, Transcriber, TranscriptionOptions,
+    ImageTask, Label, Prompt, QuestionAnswering, RunError, RunResult, Runner, TextEncoder,
+    TextTask, Transcriber, TranscriptionOptions,
 };
 
 use super::{
@@ -31,10 +31,11 @@ pub fn record(
     max_tokens: Option<usize>,
     load: &Load<'_>,
 ) -> RunResult<Canary> {
+    let mut model = Respondent::of(runner);
     let mut cases = Vec::with_capacity(inputs.len());
     for (name, input) in inputs {
         let sample = input.sample(&name, load)?;
-        let expected = answer(runner, &input, sample, max_tokens)?;
+        let expected = model.answer(&input, &sample, max_tokens)?;
         let tolerance = Tolerance::default();
         cases.push(CanaryCase { name, input, max_tokens, original: None, expected, tolerance });
     }
@@ -50,56 +51,174 @@ impl CanaryModel {
         Self {
             file: file.to_owned(),
             model_type: text("model_type"),
-            vocab_size: facts.config("vocab_size").and_then(serde_json::Value::as_u64),
+            vocab_size: facts.vocabulary().map(|size| size as u64),
         }
     }
 }
 
-/// The answer to one input, as `apr run` gives it.
-pub(super) fn answer(
-    runner: &Runner<'_>,
-    input: &CanaryInput,
-    sample: Sample,
-    max_tokens: Option<usize>,
-) -> RunResult<Expected> {
-    let greedy = GenerationOptions { temperature: Some(0.0), max_tokens, ..Default::default() };
-    if runner.options().part.is_none() && runner.has_decoder() && sample.arrays.is_empty() {
-        return match sample.audio {
-            Some(audio) => transcription(runner, &sample.name, audio, greedy),
-            None => completion(Generator::of(runner, options(greedy))?, input, &sample),
-        };
+/// A model that answers inputs as `apr run` does. It is prepared for the first input, and again
+/// only where another one is of another form or has another maximum number of tokens.
+pub(super) struct Respondent<'r> {
+    runner: Runner<'r>,
+    task: Option<(Form, Task<'r>)>,
+}
+
+/// What an input is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Form {
+    Text,
+    Tokens,
+    Audio,
+    Image,
+    Arrays,
+}
+
+/// A model, prepared for inputs of one form.
+enum Task<'r> {
+    /// With the maximum number of tokens.
+    Generation(Box<Generator<'r>>, Option<usize>),
+    /// With the maximum number of tokens.
+    Transcription(Box<Transcriber<'r>>, Option<usize>),
+    Audio(Box<AudioEncoder<'r>>),
+    Image(Box<ImageEncoder<'r>>),
+    Text(Box<TextEncoder<'r>>),
+    /// What answers a question is prepared with the text that has the answer.
+    Questions,
+    Arrays(Box<Subject<'r>>),
+}
+
+impl Form {
+    fn of(sample: &Sample) -> Self {
+        match sample {
+            Sample { arrays, .. } if !arrays.is_empty() => Self::Arrays,
+            Sample { audio: Some(_), .. } => Self::Audio,
+            Sample { image: Some(_), .. } => Self::Image,
+            Sample { text: Some(_), .. } => Self::Text,
+            Sample { tokens, .. } if !tokens.is_empty() => Self::Tokens,
+            _ => Self::Arrays,
+        }
+    }
+}
+
+impl<'r> Respondent<'r> {
+    pub(super) fn of(runner: &Runner<'r>) -> Self {
+        Self { runner: *runner, task: None }
     }
 
-    let part = match runner.parts() {
-        [_] => runner.prepare()?,
-        _ if runner.options().part.is_some() => runner.prepare()?,
-        _ => return arrays(runner, &sample),
-    };
-    if let Some(audio) = sample.audio.clone() {
-        return match part.takes_waveforms() {
-            true => audio_task(part, &sample.name, audio),
-            false => arrays(runner, &sample),
+    /// The answer to one input.
+    pub(super) fn answer(
+        &mut self,
+        input: &CanaryInput,
+        sample: &Sample,
+        max_tokens: Option<usize>,
+    ) -> RunResult<Expected> {
+        let form = Form::of(sample);
+        let fits = |(known, task): &(Form, Task<'r>)| task.fits(*known, form, max_tokens);
+        // What does not fit is dropped before its successor takes memory.
+        let task = match self.task.take().filter(fits) {
+            Some((_, task)) => task,
+            None => Task::of(&self.runner, form, max_tokens)?,
         };
+        let (_, task) = self.task.insert((form, task));
+        if let Some(answer) = task.answer(&self.runner, input, sample)? {
+            return Ok(answer);
+        }
+        self.task = None;
+        let subject = Subject::of(&self.runner)?;
+        let made = arrays(&subject, sample);
+        self.task = Some((form, Task::Arrays(Box::new(subject))));
+        made
     }
-    if let Some(image) = &sample.image {
-        let made = ImageEncoder::of_part(part, &[])?.read(&sample.name, image)?.made;
-        return Ok(match made {
-            ImageTask::Classification { labels } => Expected::Labels { labels: scores(labels) },
-            ImageTask::Embedding { vector } => embedding(vector),
-            _ => return arrays(runner, &sample),
-        });
+}
+
+impl<'r> Task<'r> {
+    fn of(runner: &Runner<'r>, form: Form, max_tokens: Option<usize>) -> RunResult<Self> {
+        let greedy = GenerationOptions { temperature: Some(0.0), max_tokens, ..Default::default() };
+        let is_whole = runner.options().part.is_none();
+        if is_whole && runner.has_decoder() && form != Form::Arrays {
+            return match form {
+                Form::Audio if !Transcriber::fits(runner) => {
+                    Err(RunError::request("the model takes no audio"))
+                }
+                Form::Audio => {
+                    let options = TranscriptionOptions { sampling: greedy, ..Default::default() };
+                    let transcriber = Box::new(Transcriber::of(runner, options)?);
+                    Ok(Self::Transcription(transcriber, max_tokens))
+                }
+                _ => {
+                    let generator = Box::new(Generator::of(runner, options(greedy))?);
+                    Ok(Self::Generation(generator, max_tokens))
+                }
+            };
+        }
+
+        if is_whole && runner.parts().len() != 1 {
+            return Ok(Self::Arrays(Box::new(Subject::of(runner)?)));
+        }
+        let part = runner.prepare()?;
+        let reads = part.takes(Meaning::TokenIds);
+        Ok(match form {
+            Form::Audio if part.takes_waveforms() => {
+                Self::Audio(Box::new(AudioEncoder::of_part(part)?))
+            }
+            Form::Image => Self::Image(Box::new(ImageEncoder::of_part(part, &[])?)),
+            Form::Text | Form::Tokens if reads && part.generates() => {
+                let generator = Box::new(Generator::of_part(part, options(greedy))?);
+                Self::Generation(generator, max_tokens)
+            }
+            Form::Text if reads && part.answers_questions() => Self::Questions,
+            Form::Text if reads => Self::Text(Box::new(TextEncoder::of_part(part)?)),
+            _ => Self::Arrays(Box::new(Subject::of_part(part)?)),
+        })
     }
 
-    let has_text = sample.text.is_some() || !sample.tokens.is_empty();
-    if !sample.arrays.is_empty() || !has_text || !part.takes(Meaning::TokenIds) {
-        return arrays(runner, &sample);
+    /// Whether what was prepared for inputs of a form serves those of another one, and generates so
+    /// many tokens at most.
+    fn fits(&self, known: Form, form: Form, max_tokens: Option<usize>) -> bool {
+        match self {
+            Self::Generation(_, most) => {
+                *most == max_tokens && matches!(form, Form::Text | Form::Tokens)
+            }
+            Self::Transcription(_, most) => *most == max_tokens && form == known,
+            _ => form == known,
+        }
     }
-    if part.generates() {
-        return completion(Generator::of_part(part, options(greedy))?, input, &sample);
-    }
-    match &sample.text {
-        None => arrays(runner, &sample),
-        Some(text) => text_task(part, text),
+
+    /// `None` where the model's answer is of another kind, so that its outputs are all there is.
+    fn answer(
+        &mut self,
+        runner: &Runner<'_>,
+        input: &CanaryInput,
+        sample: &Sample,
+    ) -> RunResult<Option<Expected>> {
+        let audio = || sample.audio.clone().unwrap_or_default();
+        let text = sample.text.as_deref().unwrap_or_default();
+        Ok(Some(match self {
+            Self::Generation(generator, _) => completion(generator, input, sample)?,
+            Self::Transcription(transcriber, _) => {
+                let made = transcriber.transcribe(&sample.name, audio())?;
+                Expected::Text { text: made.text, tokens: made.tokens, first: Vec::new() }
+            }
+            Self::Audio(encoder) => audio_task(encoder.read(&sample.name, audio())?.made)?,
+            Self::Image(encoder) => {
+                let image = sample.image.as_deref().unwrap_or_default();
+                match encoder.read(&sample.name, image)?.made {
+                    ImageTask::Classification { labels } => {
+                        Expected::Labels { labels: scores(labels) }
+                    }
+                    ImageTask::Embedding { vector } => embedding(vector),
+                    _ => return Ok(None),
+                }
+            }
+            Self::Text(encoder) => text_task(encoder.read(text)?)?,
+            Self::Questions => {
+                let model = QuestionAnswering::of_part(runner.prepare()?, text)?;
+                let best = model.answer(text)?.answers.into_iter().next();
+                let text = best.map(|one| one.answer).unwrap_or_default();
+                Expected::Text { text, tokens: Vec::new(), first: Vec::new() }
+            }
+            Self::Arrays(subject) => arrays(subject, sample)?,
+        }))
     }
 }
 
@@ -108,7 +227,7 @@ fn options(sampling: GenerationOptions) -> GenerateOptions {
 }
 
 fn completion(
-    mut generator: Generator<'_>,
+    generator: &mut Generator<'_>,
     input: &CanaryInput,
     sample: &Sample,
 ) -> RunResult<Expected> {
@@ -138,22 +257,7 @@ fn completion(
     })
 }
 
-fn transcription(
-    runner: &Runner<'_>,
-    name: &str,
-    audio: Vec<u8>,
-    sampling: GenerationOptions,
-) -> RunResult<Expected> {
-    if !Transcriber::fits(runner) {
-        return Err(RunError::request("the model takes no audio"));
-    }
-    let options = TranscriptionOptions { sampling, ..Default::default() };
-    let made = Transcriber::of(runner, options)?.transcribe(name, audio)?;
-    Ok(Expected::Text { text: made.text, tokens: made.tokens, first: Vec::new() })
-}
-
-fn audio_task(part: Prepared<'_>, name: &str, audio: Vec<u8>) -> RunResult<Expected> {
-    let made = AudioEncoder::of_part(part)?.read(name, audio)?.made;
+fn audio_task(made: AudioTask) -> RunResult<Expected> {
     Ok(match made {
         AudioTask::Transcription { text } => {
             Expected::Text { text, tokens: Vec::new(), first: Vec::new() }
@@ -167,13 +271,8 @@ fn audio_task(part: Prepared<'_>, name: &str, audio: Vec<u8>) -> RunResult<Expec
     })
 }
 
-fn text_task(part: Prepared<'_>, text: &str) -> RunResult<Expected> {
-    if part.answers_questions() {
-        let made = QuestionAnswering::of_part(part, text)?.answer(text)?;
-        let text = made.answers.into_iter().next().map(|one| one.answer).unwrap_or_default();
-        return Ok(Expected::Text { text, tokens: Vec::new(), first: Vec::new() });
-    }
-    Ok(match TextEncoder::of_part(part)?.read(text)? {
+fn text_task(made: TextTask) -> RunResult<Expected> {
+    Ok(match made {
         TextTask::Embedding { vector, .. } => embedding(vector),
         TextTask::Classification { labels } => Expected::Labels { labels: scores(labels) },
         TextTask::TokenLabels { tokens } => {
@@ -188,9 +287,10 @@ fn text_task(part: Prepared<'_>, text: &str) -> RunResult<Expected> {
 }
 
 /// The outputs of the graph.
-fn arrays(runner: &Runner<'_>, sample: &Sample) -> RunResult<Expected> {
-    let subject = Subject::of(runner)?;
-    let made = subject.made(sample, None)?.outputs;
+fn arrays(subject: &Subject<'_>, sample: &Sample) -> RunResult<Expected> {
+    let mut reading = subject.reading();
+    reading.pooling = None;
+    let made = subject.made(sample, reading)?.outputs;
     let array = |output: &crate::subject::Output| {
         Ok(numbers(&output.name, output.tensor.shape().to_vec(), floats(output)?))
     };
@@ -207,4 +307,75 @@ fn embedding(vector: Vec<f32>) -> Expected {
 
 fn scores(labels: Vec<Label>) -> Vec<LabelScore> {
     labels.into_iter().map(|one| LabelScore { label: one.label, score: one.score }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::fs;
+
+    use apr_arch::Families;
+    use apr_registry::{ByteSource, Limits, SourceSet, open_folder};
+    use apr_run::{NoHost, RunOptions, with_runner};
+    use apr_source::Source;
+    use apr_testkit::{CountingSource, locate};
+
+    use super::*;
+
+    /// tiny-llama, which counts what is read of it.
+    struct Folder(BTreeMap<String, CountingSource<Vec<u8>>>);
+
+    impl Folder {
+        fn open() -> Self {
+            let names = ["config.json", "model.safetensors", "tokenizer.json"];
+            let file = |name: &str| {
+                let bytes = fs::read(locate::fixture("tiny-llama").join(name)).unwrap();
+                (name.to_owned(), CountingSource::new(bytes))
+            };
+            Self(names.map(file).into())
+        }
+    }
+
+    impl SourceSet for Folder {
+        fn open(&self, name: &str) -> Result<Box<dyn ByteSource>> {
+            let file = self.0.get(name).cloned();
+            file.map(|file| Box::new(file) as _).ok_or_else(|| apr_registry::Error::format("none"))
+        }
+
+        fn list(&self) -> Result<Vec<String>> {
+            Ok(self.0.keys().cloned().collect())
+        }
+    }
+
+    /// Bytes of the weights that are read for these inputs, each with its maximum of tokens.
+    fn read_for(inputs: &[(&CanaryInput, usize)]) -> u64 {
+        let folder = Folder::open();
+        let reader = open_folder(&folder, &Limits::default()).unwrap();
+        let families = Families::builtin();
+        let source = Source::new(&reader, &families);
+        let facts = Facts::of(&reader).unwrap();
+        let none = |_: &str| Err(apr_registry::Error::format("there are no files"));
+        with_runner(&source, &facts, &RunOptions::default(), &NoHost, |runner| {
+            let mut model = Respondent::of(runner);
+            for (input, max_tokens) in inputs {
+                let made = model.answer(input, &input.sample("one", &none)?, Some(*max_tokens))?;
+                let Expected::Text { tokens, .. } = made else { panic!("{made:?}") };
+                assert!(tokens.len() <= *max_tokens);
+            }
+            RunResult::Ok(folder.0["model.safetensors"].bytes_read())
+        })
+        .unwrap()
+    }
+
+    #[test]
+    fn a_model_is_prepared_once_for_all_cases() {
+        let tokens = CanaryInput::Tokens { ids: vec![1, 5, 20] };
+        let text = CanaryInput::text("1+1=");
+        let once = read_for(&[(&tokens, 2)]);
+        assert_eq!(read_for(&[(&tokens, 2), (&text, 2), (&tokens, 2)]), once);
+        assert!(
+            read_for(&[(&text, 2), (&text, 3)]) > once,
+            "another maximum is another generation"
+        );
+    }
 }

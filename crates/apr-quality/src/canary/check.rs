@@ -4,7 +4,7 @@ use apr_core::Escaped;
 use apr_run::{RunError, RunResult, Runner};
 use serde::Serialize;
 
-use super::answer::answer;
+use super::answer::Respondent;
 use super::{Canary, CanaryCase, CanaryModel, Expected, Load, Numbers, Tolerance};
 use crate::comparison::l2_and_cosine;
 use crate::error_rates::{edits, ratio};
@@ -49,6 +49,9 @@ pub struct CaseReport {
     /// Least cosine similarity of the arrays.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cosine: Option<f64>,
+    /// Largest relative L2 distance of the arrays; infinite where one is NaN or infinite.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub relative_l2: Option<f64>,
     /// What is wrong; empty where the case passed.
     pub failures: Vec<String>,
 }
@@ -74,10 +77,11 @@ pub fn check(
     done: &mut Done<'_>,
 ) -> RunResult<CanaryReport> {
     check_model(&canary.model, &CanaryModel::of(file, runner.facts()))?;
+    let mut model = Respondent::of(runner);
     let mut cases = Vec::with_capacity(canary.cases.len());
     for (at, case) in canary.cases.iter().enumerate() {
         let sample = case.input.sample(&case.name, load)?;
-        let found = answer(runner, &case.input, sample, case.max_tokens)?;
+        let found = model.answer(&case.input, &sample, case.max_tokens)?;
         cases.push(judge(case, &found));
         done(at + 1);
     }
@@ -218,9 +222,16 @@ fn judge_arrays(report: &mut CaseReport, expected: &[Numbers], found: &[Numbers]
             ));
             continue;
         }
-        let (_, cosine) = l2_and_cosine(&array.values, &other.values);
-        let least = report.cosine.map_or(cosine, |least| least.min(cosine));
-        report.cosine = Some(least);
+        let (l2, cosine) = l2_and_cosine(&array.values, &other.values);
+        report.cosine = Some(report.cosine.map_or(cosine, |least| least.min(cosine)));
+        report.relative_l2 = Some(report.relative_l2.map_or(l2, |most| most.max(l2)));
+        if l2 > most.relative_l2 {
+            report.failures.push(format!(
+                "the relative L2 distance of '{}' is {l2:.4}, and {} is allowed",
+                Escaped::short(&array.name),
+                most.relative_l2
+            ));
+        }
         if cosine.is_nan() || cosine < most.cosine {
             report.failures.push(format!(
                 "the cosine similarity of '{}' is {cosine:.4}, and {} is required",
@@ -233,13 +244,18 @@ fn judge_arrays(report: &mut CaseReport, expected: &[Numbers], found: &[Numbers]
 
 /// Character error rate: edits divided by the expected characters; edits where none are expected.
 fn error_rate(expected: &str, found: &str) -> f64 {
-    let edits = strsim::levenshtein(expected, found);
-    ratio(edits, expected.chars().count().max(1))
+    let [expected, found] = [expected, found].map(|text| text.chars().collect::<Vec<_>>());
+    edit_rate(&expected, &found)
 }
 
 /// Share of the expected items that came: 1 less the edits, never below 0.
 fn accuracy<T: PartialEq>(expected: &[T], found: &[T]) -> f64 {
-    (1.0 - ratio(edits(expected, found), expected.len().max(1))).max(0.0)
+    (1.0 - edit_rate(expected, found)).max(0.0)
+}
+
+/// Edits divided by the expected items; edits where none are expected.
+fn edit_rate<T: PartialEq>(expected: &[T], found: &[T]) -> f64 {
+    ratio(edits(expected, found), expected.len().max(1))
 }
 
 /// An answer as a line of text.
@@ -307,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn arrays_are_judged_by_their_direction() {
+    fn arrays_are_judged_by_their_direction_and_their_length() {
         let array = |values: &[f32]| Expected::Arrays {
             arrays: vec![Numbers {
                 name: "embedding".to_owned(),
@@ -318,6 +334,11 @@ mod tests {
         let expected = case(array(&[1.0, 0.0]));
         assert!(judge(&expected, &array(&[0.99, 0.05])).passed());
         assert!(!judge(&expected, &array(&[0.5, 0.5])).passed());
+        let longer = judge(&expected, &array(&[1.2, 0.0]));
+        assert!(!longer.passed() && longer.cosine == Some(1.0), "{longer:?}");
+        let mut lenient = expected.clone();
+        lenient.tolerance.relative_l2 = 0.25;
+        assert!(judge(&lenient, &array(&[1.2, 0.0])).passed());
         assert!(!judge(&expected, &array(&[f32::NAN, 0.5])).passed());
         assert!(!judge(&expected, &array(&[1.0])).passed(), "another shape");
     }

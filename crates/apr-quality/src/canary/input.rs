@@ -9,9 +9,9 @@ use sha2::{Digest, Sha256};
 use crate::samples::Sample;
 
 /// Extensions of audio files.
-const AUDIO: [&str; 8] = ["wav", "aif", "aiff", "flac", "mp3", "ogg", "oga", "rf64"];
+pub const AUDIO_EXTENSIONS: [&str; 8] = ["wav", "rf64", "aiff", "aif", "flac", "mp3", "ogg", "oga"];
 /// Extensions of image files.
-const IMAGES: [&str; 8] = ["png", "jpg", "jpeg", "webp", "gif", "bmp", "tif", "tiff"];
+pub const IMAGE_EXTENSIONS: [&str; 8] = ["png", "jpg", "jpeg", "webp", "gif", "bmp", "tif", "tiff"];
 
 /// Returns the bytes of a file that a canary names.
 pub type Load<'l> = dyn Fn(&str) -> Result<Vec<u8>> + 'l;
@@ -98,8 +98,8 @@ impl CanaryInput {
 fn fill(sample: &mut Sample, file: &str, bytes: Vec<u8>) -> Result<()> {
     let extension = file.rsplit_once('.').map(|(_, end)| end.to_ascii_lowercase());
     match extension.as_deref().unwrap_or_default() {
-        audio if AUDIO.contains(&audio) => sample.audio = Some(bytes),
-        image if IMAGES.contains(&image) => sample.image = Some(bytes),
+        audio if AUDIO_EXTENSIONS.contains(&audio) => sample.audio = Some(bytes),
+        image if IMAGE_EXTENSIONS.contains(&image) => sample.image = Some(bytes),
         "json" => {
             let text = String::from_utf8(bytes);
             let text = text.map_err(|_| Error::format("the text is not UTF-8").in_file(file))?;

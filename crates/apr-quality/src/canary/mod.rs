@@ -31,7 +31,7 @@ use serde::{Deserialize, Serialize};
 
 pub use answer::record;
 pub use check::{CanaryReport, CaseReport, check};
-pub use input::{CanaryInput, Load};
+pub use input::{AUDIO_EXTENSIONS, CanaryInput, IMAGE_EXTENSIONS, Load};
 
 /// What the field `format` says.
 const FORMAT: &str = "apr-canary";
@@ -39,7 +39,7 @@ const FORMAT: &str = "apr-canary";
 /// The version that is written and read.
 const VERSION: u32 = 1;
 
-/// Bytes or tokens of the longest answer: comparing two takes time by their product.
+/// Bytes or tokens of the longest answer, and tokens of the longest input.
 const LONGEST: usize = 100_000;
 
 /// A canary file.
@@ -63,7 +63,7 @@ pub struct CanaryModel {
     /// As its configuration says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model_type: Option<String>,
-    /// As its configuration says.
+    /// As its configuration or its metadata say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vocab_size: Option<u64>,
 }
@@ -163,13 +163,16 @@ pub struct Tolerance {
     /// Most that the probability of a token at the first position, or of the expected label, may
     /// change.
     pub probability: f64,
-    /// Least cosine similarity of arrays.
+    /// Least cosine similarity of vectors and arrays.
     pub cosine: f64,
+    /// Most of the relative L2 distance of vectors and arrays.
+    pub relative_l2: f64,
 }
 
 impl Default for Tolerance {
     fn default() -> Self {
-        Self { character_error_rate: 0.0, probability: 0.1, cosine: 0.99 }
+        // Vectors of one length with this cosine are 0.141 apart.
+        Self { character_error_rate: 0.0, probability: 0.1, cosine: 0.99, relative_l2: 0.15 }
     }
 }
 
@@ -225,12 +228,17 @@ impl Canary {
                 let name = apr_core::Escaped::short(&case.name);
                 Err(Error::format(format!("the canary '{name}' {what}")))
             };
-            let Tolerance { character_error_rate, probability, cosine } = case.tolerance;
-            if [character_error_rate, probability].iter().any(|most| most.is_nan() || *most < 0.0) {
+            let Tolerance { character_error_rate, probability, cosine, relative_l2 } =
+                case.tolerance;
+            let most = [character_error_rate, probability, relative_l2];
+            if most.iter().any(|most| most.is_nan() || *most < 0.0) {
                 return wrong("has a tolerance that is not a number from 0 on");
             }
             if !(-1.0..=1.0).contains(&cosine) {
                 return wrong("has a cosine that is not between -1 and 1");
+            }
+            if matches!(&case.input, CanaryInput::Tokens { ids } if ids.len() > LONGEST) {
+                return wrong("has an input of over 100,000 tokens");
             }
             if let Some(what) = case.expected.fault() {
                 return wrong(what);
@@ -259,11 +267,23 @@ impl Expected {
                 let is_log = |one: &TokenProbability| one.logprob <= 0.0;
                 (!first.iter().all(is_log)).then_some("has probabilities that are none")
             }
+            Self::Labels { labels } if labels.is_empty() => {
+                Some("expects labels, and has none: every answer would pass")
+            }
             Self::Labels { labels } => {
                 let is_share = |one: &LabelScore| (0.0..=1.0).contains(&one.score);
                 (!labels.iter().all(is_share)).then_some("has probabilities that are none")
             }
-            Self::Tokens { .. } => None,
+            Self::Tokens { tokens } if tokens.is_empty() => {
+                Some("expects tokens, and has none: every answer would pass")
+            }
+            Self::Tokens { tokens } => {
+                let len: usize = tokens.iter().map(|token| token.len().max(1)).sum();
+                (len > LONGEST).then_some("has an answer of over 100,000 bytes or tokens")
+            }
+            Self::Arrays { arrays } if arrays.iter().all(|array| array.values.is_empty()) => {
+                Some("expects arrays, and has no values: every answer would pass")
+            }
             Self::Arrays { arrays } if !arrays.iter().all(Numbers::fits) => {
                 Some("has an array whose shape is not that of its values")
             }
@@ -359,10 +379,40 @@ mod tests {
             ("[\n              1,\n              2", "[18446744073709551615, 3"),
             ("\"ids\": [", &format!("\"ids\": {deep}")),
             ("\"max_tokens\": 4", "\"max_tokens\": -1"),
+            ("\"relative_l2\": 0.15", "\"relative_l2\": -1"),
         ] {
             assert!(text.contains(from), "{from} in {text}");
             let changed = text.replacen(from, to, 1);
             assert!(Canary::from_json(changed.as_bytes()).is_err(), "{from} -> {to:.40}");
         }
+    }
+    #[test]
+    fn answers_that_every_model_would_give_are_refused() {
+        let refused = |expected: Expected| {
+            let mut canary = canary();
+            canary.cases[0].expected = expected;
+            let error = Canary::from_json(&canary.to_json()).unwrap_err().to_string();
+            assert!(error.contains("the canary 'a' "), "{error}");
+            error
+        };
+        let empty = Numbers { name: "out".to_owned(), shape: vec![1, 0], values: Vec::new() };
+        for expected in [
+            Expected::Labels { labels: Vec::new() },
+            Expected::Tokens { tokens: Vec::new() },
+            Expected::Arrays { arrays: Vec::new() },
+            Expected::Arrays { arrays: vec![empty] },
+        ] {
+            assert!(refused(expected).contains("every answer would pass"));
+        }
+        let many = Expected::Tokens { tokens: vec![String::new(); LONGEST + 1] };
+        assert!(refused(many).contains("over 100,000"));
+    }
+
+    #[test]
+    fn an_input_has_so_many_tokens_at_most() {
+        let mut canary = canary();
+        canary.cases[2].input = CanaryInput::Tokens { ids: vec![1; LONGEST + 1] };
+        let error = Canary::from_json(&canary.to_json()).unwrap_err().to_string();
+        assert!(error.contains("over 100,000 tokens"), "{error}");
     }
 }

@@ -3,10 +3,11 @@
 use std::io::{IsTerminal, Write};
 use std::path::Path;
 
-use apr::job::Output;
+use apr::job::{Output, Written};
 use apr_ops::job::{Job, Planned};
-use apr_registry::Escaped;
+use apr_quality::CanaryReport;
 use apr_registry::crypto::Stanza;
+use apr_registry::{Code, Escaped};
 
 use super::render::{SHOWN, WriteReport, render, render_family, render_plan, render_validation};
 use crate::args::WriteArgs;
@@ -50,12 +51,52 @@ impl<'a> Destination<'a> {
 }
 
 /// Reads a canary that an output must pass, before any work is done for that.
-fn read_canary(file: &Path, output: Option<&Path>) -> Outcome<CanaryFile> {
-    if output.is_some_and(Output::is_stream_at) {
+fn read_canary(
+    file: &Path,
+    job: &Job,
+    to: &Destination<'_>,
+    context: &Context,
+) -> Outcome<CanaryFile> {
+    if to.output.is_some_and(Output::is_stream_at) {
         let message = "--canary checks an output before it appears: name a file or a folder";
         return Err(Failure::Usage(message.to_owned()));
     }
-    CanaryFile::read(file)
+    if !to.despite_canary {
+        check_opens(job, context)?;
+    }
+    CanaryFile::read(file, context)
+}
+
+/// Refuses a canary for an encrypted output that could not be opened to be checked.
+fn check_opens(job: &Job, context: &Context) -> Outcome {
+    let Some(encryption) = &job.target.apr2.encryption else { return Ok(()) };
+    let keys = &context.options.keys;
+    match encryption.block.unlock_within(&keys.unlock, keys.max_memory) {
+        Ok(_) => Ok(()),
+        Err(error) if error.code() == Code::Decrypt => Err(Failure::Usage(
+            "--canary runs the output, which is encrypted, and no key that opens it was given: \
+             pass --key FILE or --password-file FILE, set APR_PASSWORD, or pass --force to write \
+             it unchecked"
+                .to_owned(),
+        )),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Checks an output by a canary. What goes wrong is a warning where the output is written anyway.
+fn gate(
+    canary: &CanaryFile,
+    written: &Written,
+    to: &Destination<'_>,
+    context: &Context,
+) -> Outcome<(Option<CanaryReport>, Option<String>)> {
+    match canary.gate(written, to, context) {
+        Ok(report) => Ok((Some(report), None)),
+        Err(failure) if to.despite_canary && !failure.is_interruption() => {
+            Ok((None, Some(format!("the canary was not checked: {}", failure.message()))))
+        }
+        Err(failure) => Err(failure),
+    }
 }
 
 /// Does a job, or with `--dry-run` reports what would be written. `changes` is what it does to the
@@ -67,7 +108,7 @@ pub(crate) fn write(
     changes: Vec<String>,
     context: &Context,
 ) -> Outcome {
-    let canary = to.canary.map(|file| read_canary(file, to.output)).transpose()?;
+    let canary = to.canary.map(|file| read_canary(file, job, &to, context)).transpose()?;
     warn_of_idle_password(job, model, context);
     let source = context.source(&*model.reader, &model.name)?;
     job.plan(&source, |planned| {
@@ -90,9 +131,12 @@ pub(crate) fn write(
         let written = output.run(planned, &context.sources, &context.pipeline()?, &bar)?;
         let seconds = bar.elapsed().as_secs_f64();
         drop(bar);
-        let checked =
-            canary.as_ref().map(|canary| canary.gate(&written, &to, context)).transpose()?;
+        let (checked, warning) = match &canary {
+            Some(canary) => gate(canary, &written, &to, context)?,
+            None => (None, None),
+        };
         let mut job = written.commit()?;
+        job.conversion.warnings.extend(warning);
 
         // The first of them were shown before it began.
         job.conversion.warnings.iter().skip(told).for_each(|warning| context.printer.warn(warning));

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 
 use apr_inputs::text::MAX_TEXT;
 use apr_io::io_error;
+use apr_quality::{AUDIO_EXTENSIONS, IMAGE_EXTENSIONS};
 use apr_registry::Error;
 use apr_run::{Given as Array, GivenArray, InputKind, arrays_of};
 
-use super::{pictures, sounds};
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::model;
@@ -37,10 +37,10 @@ impl Given {
         for (name, path) in asked.files {
             match (name, extension(path).as_str()) {
                 (None, "txt") => given.texts.push(read_text(path)?),
-                (None, sound) if sounds::EXTENSIONS.contains(&sound) => {
+                (None, sound) if AUDIO_EXTENSIONS.contains(&sound) => {
                     given.sounds.push(path.clone());
                 }
-                (None, picture) if pictures::EXTENSIONS.contains(&picture) => {
+                (None, picture) if IMAGE_EXTENSIONS.contains(&picture) => {
                     given.pictures.push(path.clone());
                 }
                 (name, _) => {

@@ -16,10 +16,6 @@ use super::texts::render_labels;
 use crate::failure::{Failure, Outcome};
 use crate::printer::BOLD;
 
-/// Extensions of image files.
-pub(super) const EXTENSIONS: [&str; 8] =
-    ["png", "jpg", "jpeg", "webp", "gif", "bmp", "tif", "tiff"];
-
 /// What the model made of all images.
 #[derive(Debug, Serialize)]
 struct PicturesReport {

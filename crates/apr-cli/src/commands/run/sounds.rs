@@ -16,10 +16,6 @@ use super::texts::render_labels;
 use crate::failure::{Failure, Outcome};
 use crate::printer::{BOLD, DIM};
 
-/// Extensions of audio files.
-pub(super) const EXTENSIONS: [&str; 8] =
-    ["wav", "rf64", "aiff", "aif", "flac", "mp3", "ogg", "oga"];
-
 /// What the model made of all files.
 #[derive(Debug, Serialize)]
 struct SoundsReport {

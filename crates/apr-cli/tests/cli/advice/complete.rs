@@ -30,6 +30,8 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("--pickle-class {}", "advice_about_hostile_files_helps"),
     ("apr tensors {file} --hist {tensor}", "advice_about_models_that_do_not_fit_helps"),
     ("; --relaxed writes it nevertheless", "advice_about_models_that_do_not_fit_helps"),
+    ("can't name it: pass --embed", "an_input_whose_name_is_not_utf_8_is_embedded"),
+    ("no key that opens it was given", "an_encrypted_output_is_checked_where_a_key_opens_it"),
     ("mark the model before it is converted", "ggufs_other_names_and_row_order_hide_no_mark"),
     ("`apr edit '{}'`", "the_command_that_readers_name_undoes_an_interrupted_change"),
     (
@@ -95,6 +97,7 @@ const STATEMENTS: &[&str] = &[
     "--expires '{text}' is not a time",
     "there is no cache without --with-past",
     "--canary checks an output before it appears",
+    "--expect is for models that answer with text",
     // What was asked for, which stays.
     "offline mode (HF_HUB_OFFLINE or --offline)",
     // Parts of texts whose others are followed.
