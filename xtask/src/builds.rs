@@ -44,6 +44,7 @@ pub(crate) const PORTABLE: [&str; 29] = [
     "apr-run",
     "apr-trace",
     "apr-quality",
+    "apr-importance",
 ];
 
 /// The part of them that needs no standard library.
@@ -205,6 +206,7 @@ fn features(steps: &mut Steps) {
             (&["apr-run"], "std"),
             (&["apr-trace"], "std"),
             (&["apr-quality"], "std"),
+            (&["apr-importance"], "std"),
         ]
         .iter()
         .try_for_each(|(names, features)| {

@@ -81,6 +81,11 @@ pub(crate) fn run(steps: &mut Steps) {
         steps.run("llama-perplexity finds the perplexity and divergence that apr finds", || {
             reference::check_perplexity(&target_dir().join("debug/apr"))
         });
+        if transformers.is_some() {
+            steps.run("llama-imatrix measures the importance that apr measures", || {
+                reference::check_imatrix(&target_dir().join("debug/apr"))
+            });
+        }
     }
     if llama_cpp.and(minilm).is_some() {
         steps.run("llama.cpp quantizes to the same files", || ask("apr-cli", "llama_cpp::"));

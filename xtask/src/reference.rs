@@ -89,6 +89,12 @@ pub(crate) fn check_perplexity(apr: &Path) -> Outcome {
     run(program(python()).arg("xtask/interop/perplexity_check.py").arg(apr).arg(llama_programs()))
 }
 
+/// Lets llama-imatrix measure what `apr imatrix` does.
+pub(crate) fn check_imatrix(apr: &Path) -> Outcome {
+    let mut command = program(graph_python());
+    run(command.arg("xtask/interop/imatrix_check.py").arg(apr).arg(llama_programs()))
+}
+
 /// Installs Hugging Face's client and a store that speaks S3.
 pub(crate) fn set_up_hub_client() -> Outcome {
     pip(&["install", "--requirement", "xtask/requirements-hub.txt"])

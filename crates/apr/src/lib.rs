@@ -98,7 +98,7 @@
 //! | `typed` | APRN, one model of a serde type in one file | 46 | 0 |
 //! | `ndarray` | tensors as arrays of that crate | 49 | 0 |
 //! | `hub` | models on hubs and servers: `hf://`, `https://`, `s3://` | 83 | 0 |
-//! | `infer` | models run: the modules `run`, `trace` and `quality` | 100 | 0 |
+//! | `infer` | models run: the modules `run`, `trace`, `quality` and `importance` | 101 | 0 |
 //! | `inputs` | tokenizers of every kind, chat templates, audio and image files | 186 | 0 |
 //!
 //! Crates are those that are compiled, our own included, and seconds those of an optimized build on
@@ -118,6 +118,7 @@
 //! | `run` | running models on text, audio, images and arrays, with the feature `infer` |
 //! | `trace` | what every step of a run takes and makes, with `infer` |
 //! | `quality` | perplexity, divergence, distances of outputs, canaries, with `infer` |
+//! | `importance` | importance matrices, measured while a model runs, with `infer` |
 //! | [`watermark`] | a keyed mark in the weights |
 //! | [`job`] | conversions step by step, as front ends run them |
 //!
@@ -132,6 +133,8 @@ pub mod format;
 pub mod graph;
 #[cfg(all(feature = "native", feature = "ops"))]
 mod import;
+#[cfg(feature = "infer")]
+pub mod importance;
 #[cfg(feature = "ops")]
 pub mod job;
 #[cfg(feature = "native")]

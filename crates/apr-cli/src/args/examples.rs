@@ -6,7 +6,7 @@ use clap::{Arg, Command};
 type Example = (&'static str, &'static str);
 
 /// By the words of the command.
-const EXAMPLES: [(&str, &[Example]); 44] = [
+const EXAMPLES: [(&str, &[Example]); 45] = [
     (
         "",
         &[
@@ -238,6 +238,20 @@ const EXAMPLES: [(&str, &[Example]); 44] = [
                 "cast to bf16, and compress without loss",
             ),
             ("apr convert model.gguf -o back.safetensors --dequantize f16", "dequantize"),
+        ],
+    ),
+    (
+        "imatrix",
+        &[
+            (
+                "apr imatrix model.gguf --text wiki.txt -o imatrix.gguf",
+                "measure on a text, in windows of 512 tokens",
+            ),
+            (
+                "apr imatrix model --text wiki.txt --part 2/2 --add 1.gguf -o imatrix.gguf",
+                "measure half of a text, and add the other half",
+            ),
+            ("apr imatrix whisper --input speech.wav -o imatrix.gguf", "measure on a sound"),
         ],
     ),
     (

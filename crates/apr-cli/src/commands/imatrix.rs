@@ -8,10 +8,10 @@ use apr_core::counted;
 use apr_importance::{Inputs, MeasureOptions, Measured, measure};
 use apr_quality::{Sample, Subject, WindowOptions, Windows};
 use apr_quantize::{ColumnSums, ImatrixSums};
-use apr_registry::{Error, Escaped};
+use apr_registry::Escaped;
 use serde::Serialize;
 
-use super::beside::write_text;
+use super::beside::TextFile;
 use super::run::{read_media, read_text};
 use super::running::{self, Opened};
 use crate::args::{ImatrixArgs, ImatrixForm, Part};
@@ -58,10 +58,7 @@ struct IdleExperts {
 
 /// Measures a model, and writes the importance matrix.
 pub(super) fn run(args: &ImatrixArgs, context: &Context) -> Outcome {
-    if !args.overwrite && !Output::is_stdout(&args.output) && args.output.is_file() {
-        let error = Error::io(apr_registry::IoCause::AlreadyExists, "the output exists");
-        return Err(error.in_file(args.output.display()).into());
-    }
+    let output = TextFile::create(&args.output, args.overwrite)?;
     let added = args.add.iter().map(|path| read_sums(path, context));
     let added = added.collect::<Outcome<Vec<_>>>()?;
     let opened = Opened::new(&args.model, context)?;
@@ -85,7 +82,7 @@ pub(super) fn run(args: &ImatrixArgs, context: &Context) -> Outcome {
         ImatrixForm::Gguf => ("gguf", sums.to_gguf()?),
         ImatrixForm::Dat => ("dat", sums.to_legacy()),
     };
-    write_text(&args.output, &bytes, args.overwrite, &context.printer)?;
+    output.write(&bytes, &context.printer)?;
 
     let report = ImatrixReport {
         file: opened.name().to_owned(),
@@ -248,7 +245,7 @@ fn render(out: &mut dyn Write, report: &ImatrixReport) -> io::Result<()> {
     }
     let more = report.idle_experts.len().saturating_sub(SHOWN);
     if more > 0 {
-        writeln!(out, "  {ODD}and experts of {more} more weights (--json lists them){ODD:#}")?;
+        writeln!(out, "  {ODD}and {more} more (--json lists them){ODD:#}")?;
     }
     if !report.not_measured.is_empty() {
         let shown = report.not_measured.iter().take(SHOWN);

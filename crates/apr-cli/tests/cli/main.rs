@@ -26,6 +26,7 @@ mod hub;
 mod hub_cache;
 mod hub_faults;
 mod hub_servers;
+mod imatrix;
 mod interruption;
 mod jobs_in_parts;
 mod llama_cpp;

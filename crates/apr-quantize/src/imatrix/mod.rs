@@ -234,8 +234,11 @@ impl Imatrix {
     }
 }
 
+/// Sums, and counts of rows.
+type Pair = (Vec<f32>, Vec<f32>);
+
 /// Sums and counts by the weight's name.
-fn pairs(reader: &dyn CheckpointReader) -> Result<BTreeMap<String, (Vec<f32>, Vec<f32>)>> {
+fn pairs(reader: &dyn CheckpointReader) -> Result<BTreeMap<String, Pair>> {
     let mut pairs: BTreeMap<&str, [Option<usize>; 2]> = BTreeMap::new();
     for (i, info) in reader.tensors().iter().enumerate() {
         for (place, end) in [SUMS, COUNTS].into_iter().enumerate() {
