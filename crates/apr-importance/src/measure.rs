@@ -61,7 +61,7 @@ impl MeasureOptions {
 pub struct Measured {
     /// Sums by the name that quantizers call a weight by.
     pub sums: ImatrixSums,
-    /// Weights of products that were not measured: GGUF has them in another form.
+    /// Weights of products that were not measured: GGUF has none of them, or in another form.
     pub not_measured: Vec<String>,
 }
 

@@ -31,7 +31,9 @@ pub use comparison::{ComparisonReport, OutputDistance, Thresholds, compare};
 pub use error_rates::{ErrorRates, transcription_errors};
 pub use layers::LayerDrift;
 pub use moments::{Distribution, Estimate, Percentile};
-pub use perplexity::{DivergenceReport, Done, PerplexityReport, divergence, perplexity};
+pub use perplexity::{
+    Distance, DivergenceReport, Done, PerplexityReport, Predictions, divergence, perplexity,
+};
 pub use samples::{SAMPLES, Sample, built_in};
 pub use subject::Subject;
 pub use windows::{WindowOptions, Windows};

@@ -1,10 +1,11 @@
 //! Perplexity of a text, and how far the predictions of one model are from those of another.
 
+use apr_core::Error;
 use apr_run::{Prepared, RunError, RunResult};
 use serde::Serialize;
 
 use crate::moments::{Distribution, Estimate, PairMoments, mean_of};
-use crate::scores::{Logits, no_number};
+use crate::scores::{LogProbabilities, Logits, no_number};
 use crate::windows::{Window, Windows};
 
 /// Per cents of the distribution of divergences, as llama-perplexity prints them.
@@ -132,17 +133,105 @@ pub fn divergence(
     let mut sums = Sums::default();
     for (chunk, window) in windows.iter().enumerate() {
         let (left, right) = (Logits::of(base, &window)?, Logits::of(other, &window)?);
-        if left.width() != right.width() {
-            return Err(RunError::request(format!(
-                "the vocabularies differ: {} tokens and {}",
-                left.width(),
-                right.width()
-            )));
-        }
+        check_widths(&left, &right)?;
         sums.add(&left, &right, &window, chunk)?;
         done(chunk + 1);
     }
     Ok(sums.report(windows))
+}
+
+/// What a model predicts on a text, to compare others with.
+pub struct Predictions(Vec<Logits>);
+
+impl Predictions {
+    /// Those of a model, in at most so many bytes.
+    ///
+    /// # Errors
+    /// E008 where they take more; else as [`perplexity`].
+    pub fn of(part: &Prepared<'_>, windows: &Windows, most: u64) -> RunResult<Self> {
+        let (mut kept, mut bytes) = (Vec::new(), 0);
+        for window in windows.iter() {
+            let logits = Logits::of(part, &window)?;
+            bytes += logits.bytes();
+            if bytes > most {
+                return Err(Error::memory(format!(
+                    "predictions of {} windows of {} tokens take more than {most} bytes",
+                    windows.len(),
+                    windows.context()
+                ))
+                .into());
+            }
+            kept.push(logits);
+        }
+        Ok(Self(kept))
+    }
+}
+
+/// How far predictions are from others, in two ways.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
+pub struct Distance {
+    /// KL divergence in nats, as [`divergence`] finds it: over the second half of each window.
+    pub divergence: f64,
+    /// KL divergence of predictions that are softened by a temperature, times its square, over all
+    /// positions. Where a model is nearly certain, divergence is a matter of few tokens, whose mean
+    /// over a short text says little; softened predictions differ by the logits of all of them
+    /// (Hinton et al. 2015, "Distilling the Knowledge in a Neural Network").
+    pub softened: f64,
+}
+
+impl Predictions {
+    /// How far those of another model with the same vocabulary are.
+    ///
+    /// # Errors
+    /// As [`divergence`].
+    pub fn distance(
+        &self,
+        other: &Prepared<'_>,
+        windows: &Windows,
+        temperature: f64,
+    ) -> RunResult<Distance> {
+        let mut found = [(0.0, 0_usize); 2];
+        for ((chunk, window), left) in windows.iter().enumerate().zip(&self.0) {
+            let right = Logits::of(other, &window)?;
+            check_widths(left, &right)?;
+            let floats = [left.floats()?, right.floats()?];
+            for (row, (p, q)) in
+                left.all_rows(&floats[0]).zip(right.all_rows(&floats[1])).enumerate()
+            {
+                found[1].0 += divergence_of(&p.softened(temperature), &q.softened(temperature));
+                found[1].1 += 1;
+                if left.is_scored(row) {
+                    found[0].0 += divergence_of(&p, &q);
+                    found[0].1 += 1;
+                }
+            }
+            if found.iter().any(|(sum, _)| !sum.is_finite()) {
+                return Err(no_number("B", chunk));
+            }
+        }
+        #[expect(clippy::cast_precision_loss, reason = "counts fit a double")]
+        let [divergence, softened] = found.map(|(sum, count)| sum / count.max(1) as f64);
+        Ok(Distance { divergence, softened: softened * temperature.powi(2) })
+    }
+}
+
+/// KL divergence. A token without a probability in the base adds nothing, whatever the other gives
+/// it.
+fn divergence_of(base: &LogProbabilities<'_>, other: &LogProbabilities<'_>) -> f64 {
+    let terms = base.iter().zip(other.iter()).filter(|(p, _)| *p > f64::NEG_INFINITY);
+    terms.map(|(p, q)| p.exp() * (p - q)).sum()
+}
+
+fn check_widths(left: &Logits, right: &Logits) -> RunResult<()> {
+    if left.width() == right.width() {
+        return Ok(());
+    }
+    Err(RunError::request(format!(
+        "the vocabularies differ: {} tokens and {}",
+        left.width(),
+        right.width()
+    )))
 }
 
 impl Sums {
@@ -157,9 +246,7 @@ impl Sums {
         let rows = base.rows(&floats[0]).zip(other.rows(&floats[1]));
         for ((base, other), token) in rows.zip(&window.targets) {
             let [p, q] = [base.get(*token), other.get(*token)];
-            // A token without a probability in the base adds nothing, whatever the other gives it.
-            let terms = base.iter().zip(other.iter()).filter(|(p, _)| *p > f64::NEG_INFINITY);
-            let divergence: f64 = terms.map(|(p, q)| p.exp() * (p - q)).sum();
+            let divergence = divergence_of(&base, &other);
             for (name, value) in [("A", p), ("B", q), ("B", divergence)] {
                 if !value.is_finite() {
                     return Err(no_number(name, chunk));

@@ -35,6 +35,11 @@ impl Logits {
         Ok(Self { tensor, first: window.first, rows, width })
     }
 
+    /// Bytes of all of them.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.tensor.bytes()
+    }
+
     /// Tokens of the vocabulary.
     pub(crate) fn width(&self) -> usize {
         self.width
@@ -52,6 +57,19 @@ impl Logits {
     ) -> impl Iterator<Item = LogProbabilities<'f>> + use<'f> {
         let rows = floats.chunks_exact(self.width).skip(self.first).take(self.rows);
         rows.map(LogProbabilities::of)
+    }
+
+    /// All rows, whether they are scored or not.
+    pub(crate) fn all_rows<'f>(
+        &self,
+        floats: &'f [f32],
+    ) -> impl Iterator<Item = LogProbabilities<'f>> + use<'f> {
+        floats.chunks_exact(self.width).map(LogProbabilities::of)
+    }
+
+    /// Whether a row is scored.
+    pub(crate) fn is_scored(&self, row: usize) -> bool {
+        (self.first..self.first + self.rows).contains(&row)
     }
 }
 
@@ -72,7 +90,9 @@ fn logits(part: &Prepared<'_>, ids: &[i64]) -> RunResult<Tensor> {
 /// Natural logarithms of the probabilities of all tokens.
 pub(crate) struct LogProbabilities<'f> {
     logits: &'f [f32],
-    /// What is taken off a logit.
+    /// What logits are divided by.
+    temperature: f64,
+    /// What is taken off a logit then.
     norm: f64,
     /// Index of the likeliest.
     pub(crate) top: usize,
@@ -81,20 +101,32 @@ pub(crate) struct LogProbabilities<'f> {
 impl<'f> LogProbabilities<'f> {
     fn of(logits: &'f [f32]) -> Self {
         let top = logits.iter().enumerate().max_by(|left, right| left.1.total_cmp(right.1));
-        let (top, highest) = top.map_or((0, 0.0), |(at, value)| (at, f64::from(*value)));
-        let sum: f64 = logits.iter().map(|logit| (f64::from(*logit) - highest).exp()).sum();
-        Self { logits, norm: highest + sum.ln(), top }
+        let top = top.map_or(0, |(at, _)| at);
+        Self { logits, temperature: 1.0, norm: 0.0, top }.softened(1.0)
+    }
+
+    /// Those of the same logits, divided by a temperature.
+    pub(crate) fn softened(&self, temperature: f64) -> Self {
+        let Self { logits, top, .. } = *self;
+        let scaled = |logit: &f32| f64::from(*logit) / temperature;
+        let highest = logits.get(top).map_or(0.0, scaled);
+        let sum: f64 = logits.iter().map(|logit| (scaled(logit) - highest).exp()).sum();
+        Self { logits, temperature, norm: highest + sum.ln(), top }
     }
 
     /// Of one token; NaN where the model has no such token, or no numbers.
     pub(crate) fn get(&self, token: i64) -> f64 {
         let at = usize::try_from(token).ok();
-        at.and_then(|at| self.logits.get(at)).map_or(f64::NAN, |it| f64::from(*it) - self.norm)
+        at.and_then(|at| self.logits.get(at)).map_or(f64::NAN, |it| self.of_logit(*it))
+    }
+
+    fn of_logit(&self, logit: f32) -> f64 {
+        f64::from(logit) / self.temperature - self.norm
     }
 
     /// Of all.
     pub(crate) fn iter(&self) -> impl Iterator<Item = f64> + '_ {
-        self.logits.iter().map(|logit| f64::from(*logit) - self.norm)
+        self.logits.iter().map(|logit| self.of_logit(*logit))
     }
 }
 
@@ -118,6 +150,8 @@ mod tests {
         // scipy.special.log_softmax([1, 3, 2])[2] == -1.4076059644443804
         assert!((row.get(2) + 1.407_605_964_444_380_4).abs() < 1e-12);
         assert_eq!(row.top, 1);
+        // scipy.special.log_softmax([0.5, 1.5, 1])[2] == -1.1802696706417346
+        assert!((row.softened(2.0).get(2) + 1.180_269_670_641_734_6).abs() < 1e-12);
         assert!(row.get(3).is_nan() && row.get(-1).is_nan());
     }
 }

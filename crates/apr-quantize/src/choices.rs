@@ -28,6 +28,9 @@ pub struct Choices {
     pub output_type: Option<DType>,
     /// Types of tensors whose name, as the candidates have it, matches; the first match counts.
     pub overrides: Vec<(GlobMatcher, DType)>,
+    /// Whether the overrides are what a search found: none of them is a wish of its own, which a
+    /// report would name as a reason, or as one that changed nothing.
+    pub searched: bool,
     /// Whether to give every weight the scheme's own type, without the rules of its mix.
     pub pure: bool,
     /// Whether there are importance weights.
@@ -47,6 +50,7 @@ impl Choices {
             embedding_type: None,
             output_type: None,
             overrides: Vec::new(),
+            searched: false,
             pure: false,
             has_importance: false,
             requantize: false,

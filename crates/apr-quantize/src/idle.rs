@@ -109,6 +109,9 @@ impl Idle<'_> {
     }
 
     fn overrides(&self) -> Vec<String> {
+        if self.choices.searched {
+            return Vec::new();
+        }
         let is_idle = |position: usize, pattern: &GlobMatcher| {
             let matches = self.candidates.iter().any(|candidate| pattern.is_match(&candidate.name));
             let mut overrides = self.choices.overrides.clone();

@@ -4,6 +4,7 @@ use std::fmt;
 
 use apr_core::{DType, DTypeKind, Error, Result};
 use apr_tensor::block;
+use globset::GlobMatcher;
 
 use super::candidate::Candidate;
 use super::category::{Category, EMBEDDING_OF_LAYERS, Kept, layer};
@@ -191,8 +192,11 @@ fn asked(
     choices: &Choices,
 ) -> Option<(DType, DecisionReason)> {
     let named = choices.overrides.iter().find(|(glob, _)| glob.is_match(&candidate.name));
-    let overridden = named
-        .map(|(glob, dtype)| (*dtype, DecisionReason::Override(glob.glob().glob().to_owned())));
+    let reason = |glob: &GlobMatcher| match choices.searched {
+        true => DecisionReason::AsAsked,
+        false => DecisionReason::Override(glob.glob().glob().to_owned()),
+    };
+    let overridden = named.map(|(glob, dtype)| (*dtype, reason(glob)));
     match category {
         Category::TokenEmbedding => {
             let embedding = choices.embedding_type.map(|dtype| (dtype, DecisionReason::Embedding));

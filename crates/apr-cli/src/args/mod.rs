@@ -42,7 +42,7 @@ pub(crate) use look::{
 };
 pub(crate) use onnx::OnnxArgs;
 pub(crate) use parts::{FinishArgs, PlanArgs, RunPartArgs};
-pub(crate) use quantize::{Dequantized, QuantizeArgs, QuantizeOptions, RequantizeArgs};
+pub(crate) use quantize::{Dequantized, QuantizeArgs, QuantizeOptions, RequantizeArgs, SearchArgs};
 pub(crate) use remote::{DownloadArgs, RemoteArgs};
 pub(crate) use run::{PoolingWay, RunArgs};
 pub(crate) use shard::{JoinArgs, ShardArgs};

@@ -104,9 +104,12 @@ pub(crate) struct QuantizeArgs {
     /// Type or mix of types
     #[arg(
         short = 't', short_alias = 's', long = "type", value_name = "TYPE",
-        value_parser = parse_scheme, add = ArgValueCandidates::new(completion::schemes)
+        value_parser = parse_scheme, add = ArgValueCandidates::new(completion::schemes),
+        required_unless_present = "search"
     )]
-    pub(crate) scheme: Scheme,
+    pub(crate) scheme: Option<Scheme>,
+    #[command(flatten)]
+    pub(crate) search: SearchArgs,
     #[command(flatten)]
     pub(crate) write: WriteArgs,
     /// Only checkpoint entries below this prefix, such as state_dict. or model.
@@ -123,6 +126,46 @@ pub(crate) struct QuantizeArgs {
     pub(crate) options: QuantizeOptions,
     #[command(flatten)]
     pub(crate) container: ContainerArgs,
+}
+
+/// Arguments about types that are chosen by their effect.
+#[derive(Debug, Args)]
+pub(crate) struct SearchArgs {
+    /// Choose the type of each tensor by its measured effect on the outputs: on --calibration, for
+    /// --bits-per-weight or --max-size
+    #[arg(
+        long, requires = "calibration", conflicts_with_all = [
+            "scheme", "embedding_type", "output_type", "tensor_type", "pure", "imatrix", "prefix",
+        ]
+    )]
+    pub(crate) search: bool,
+    /// Maximum bits per weight over all tensors, for --search
+    #[arg(
+        long, value_name = "N", requires = "search", conflicts_with = "max_size",
+        value_parser = parse_bits
+    )]
+    pub(crate) bits_per_weight: Option<f64>,
+    /// Maximum size of the output, for --search
+    #[arg(
+        long, value_name = "SIZE", requires = "search",
+        value_parser = crate::human::parse_size
+    )]
+    pub(crate) max_size: Option<u64>,
+    /// Tokens of a window of the text, for --search [default: 512, or the model's context where it
+    /// is shorter]
+    #[arg(long, value_name = "N", requires = "search", hide_short_help = true)]
+    pub(crate) context: Option<usize>,
+    /// Windows of the text, or its lines for a model that does not continue texts, for --search
+    /// [default: 40]
+    #[arg(long, value_name = "N", requires = "search", hide_short_help = true)]
+    pub(crate) chunks: Option<usize>,
+}
+
+fn parse_bits(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(bits) if (0.5..=64.0).contains(&bits) => Ok(bits),
+        _ => Err("expected bits per weight, such as 4.25".to_owned()),
+    }
 }
 
 const TYPES: &str = "\

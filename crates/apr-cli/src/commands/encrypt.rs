@@ -7,7 +7,7 @@ use apr_ops::inline::ValidationConfig;
 use apr_ops::job::Job;
 use apr_registry::Error;
 
-use super::convert::{Destination, contain, write};
+use super::convert::{Destination, Extras, contain, write};
 use crate::args::{ContainerArgs, DecryptArgs, EncryptArgs};
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
@@ -17,7 +17,7 @@ use crate::model::Model;
 /// Writes an encrypted copy.
 pub(super) fn encrypt(args: &EncryptArgs, context: &Context) -> Outcome {
     let (job, model) = encrypt_job(args, context)?;
-    write(&job, &model, Destination::at(&args.output, args.overwrite), Vec::new(), context)
+    write(&job, &model, Destination::at(&args.output, args.overwrite), Extras::default(), context)
 }
 
 /// What encrypting does, and with what.
@@ -50,7 +50,7 @@ pub(super) fn decrypt(args: &DecryptArgs, context: &Context) -> Outcome {
             .into());
     }
     let job = rewritten(&args.model, &args.output, &ContainerArgs::default(), context)?;
-    write(&job, &opened, Destination::at(&args.output, args.overwrite), Vec::new(), context)
+    write(&job, &opened, Destination::at(&args.output, args.overwrite), Extras::default(), context)
 }
 
 /// A job that changes nothing but how the container keeps the model.

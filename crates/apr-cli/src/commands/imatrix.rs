@@ -256,7 +256,7 @@ fn render(out: &mut dyn Write, report: &ImatrixReport) -> io::Result<()> {
         };
         writeln!(
             out,
-            "  {ODD}not measured, GGUF has them in another form: {}{more}{ODD:#}",
+            "  {ODD}not measured, as GGUF has no such weights: {}{more}{ODD:#}",
             names.join(", ")
         )?;
     }

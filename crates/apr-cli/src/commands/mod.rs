@@ -29,6 +29,7 @@ mod quantize;
 mod run;
 mod running;
 mod scan;
+mod search;
 mod several;
 mod shard;
 mod sign;

@@ -1,9 +1,11 @@
 //! `apr quantize`.
 
+use apr_importance::SearchReport;
 use apr_ops::job::Job;
 
-use super::convert::{self, Destination, contain, layout, target, validation};
-use super::weights::quantized;
+use super::convert::{self, Destination, Extras, contain, layout, target, validation};
+use super::search;
+use super::weights::{chosen, quantized};
 use crate::args::QuantizeArgs;
 use crate::context::Context;
 use crate::failure::Outcome;
@@ -12,25 +14,38 @@ use crate::model::Model;
 /// Quantizes a model.
 pub(super) fn run(args: &QuantizeArgs, context: &Context) -> Outcome {
     convert::expect_whole(args.prefix.as_deref(), context);
-    let (job, model) = job(args, context)?;
-    convert::write(&job, &model, Destination::of(&args.write), Vec::new(), context)
+    let (job, model, search) = found(args, context)?;
+    let extras = Extras { search, ..Extras::default() };
+    convert::write(&job, &model, Destination::of(&args.write), extras, context)
 }
 
 /// What quantizing does, and with what.
 pub(super) fn job(args: &QuantizeArgs, context: &Context) -> Outcome<(Job, Model)> {
-    let target = layout(target(&args.model, args.format, &args.write)?, None, args.shard_size)?;
+    let (job, model, _) = found(args, context)?;
+    Ok((job, model))
+}
+
+fn found(args: &QuantizeArgs, context: &Context) -> Outcome<(Job, Model, Option<SearchReport>)> {
+    let layout = layout(target(&args.model, args.format, &args.write)?, None, args.shard_size)?;
+    if args.search.search {
+        search::check_layout(&layout)?;
+    }
+    let QuantizeArgs { model, options, write, container, .. } = args;
+    let weights = match args.scheme {
+        Some(scheme) => Some(quantized(scheme, model, options, write, container, context)?),
+        None => None,
+    };
     let job = Job {
         prefix: args.prefix.clone(),
-        weights: quantized(
-            args.scheme,
-            &args.model,
-            &args.options,
-            &args.write,
-            &args.container,
-            context,
-        )?,
-        validation: validation(&args.write),
-        ..Job::new(contain(target, &args.container, context)?)
+        weights: weights.clone().unwrap_or_default(),
+        validation: validation(write),
+        ..Job::new(contain(layout, container, context)?)
     };
-    convert::opened(job, &args.model, context)
+    let (mut job, opened) = convert::opened(job, model, context)?;
+    let (None, Some(data)) = (weights, &options.calibration) else {
+        return Ok((job, opened, None));
+    };
+    let (quantization, report) = search::found(&args.search, data, &opened, &job, context)?;
+    job.weights = chosen(quantization, options, write, container);
+    Ok((job, opened, Some(report)))
 }

@@ -9,7 +9,7 @@ use apr_registry::{CheckpointReader, Format, PlanOptions};
 
 use apr_ops::inline::ValidationConfig;
 
-use super::convert::{Destination, layout, open_for, write};
+use super::convert::{Destination, Extras, layout, open_for, write};
 use crate::args::{JoinArgs, ShardArgs};
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
@@ -36,7 +36,7 @@ pub(super) fn shard(args: &ShardArgs, context: &Context) -> Outcome {
             &Job::copy(target),
             &model::open_plain(&args.model, context)?,
             to,
-            Vec::new(),
+            Extras::default(),
             context,
         );
     }
@@ -44,7 +44,7 @@ pub(super) fn shard(args: &ShardArgs, context: &Context) -> Outcome {
     let validation =
         if args.relaxed { ValidationConfig::relaxed() } else { ValidationConfig::strict() };
     let job = Job { title: title(&args.model), validation, ..Job::new(target) };
-    write(&job, &model, to, Vec::new(), context)
+    write(&job, &model, to, Extras::default(), context)
 }
 
 /// Puts shards together.
@@ -90,7 +90,7 @@ fn join_gguf(model: &Model, args: &JoinArgs, context: &Context) -> Outcome {
         &Job::copy(target),
         &plain,
         Destination::at(&args.output, args.overwrite),
-        Vec::new(),
+        Extras::default(),
         context,
     )
 }
@@ -141,5 +141,5 @@ fn copy(model: &Model, target: PlanOptions, to: Destination<'_>, context: &Conte
                        first, or convert it with --shard-size and --recipient or --encrypt";
         return Err(Failure::General(format!("{}: {message}", model.name)));
     }
-    write(&Job::copy(target), model, to, Vec::new(), context)
+    write(&Job::copy(target), model, to, Extras::default(), context)
 }

@@ -7,7 +7,7 @@ use apr_ops::job::Job;
 use apr_registry::{CheckpointReader, Error};
 use serde_json::Value;
 
-use super::convert::{Destination, write};
+use super::convert::{Destination, Extras, write};
 use crate::args::UpgradeArgs;
 use crate::context::Context;
 use crate::failure::Outcome;
@@ -20,7 +20,13 @@ pub(super) fn run(args: &UpgradeArgs, context: &Context) -> Outcome {
     let changes = changes(&*model.reader).map_err(|error| error.in_file(&model.name))?;
     let target = Output::layout(&apr_registry::apr2::FORMAT, Some(&args.new));
     let job = Job { validation: ValidationConfig::relaxed(), ..Job::new(target) };
-    write(&job, &model, Destination::at(&args.new, args.overwrite), changes, context)
+    write(
+        &job,
+        &model,
+        Destination::at(&args.new, args.overwrite),
+        Extras { changes, ..Extras::default() },
+        context,
+    )
 }
 
 /// What an upgrade does to a file.

@@ -46,6 +46,17 @@ pub(super) fn quantized(
     with_scheme(scheme, model, options, &changes(options, write, container), context)
 }
 
+/// What quantizing to types that were chosen does.
+pub(super) fn chosen(
+    mut quantization: Quantization,
+    options: &QuantizeOptions,
+    write: &WriteArgs,
+    container: &ContainerArgs,
+) -> Weights {
+    quantization.choices.requantize = options.requantize;
+    Weights { quantize: Some(quantization), ..changes(options, write, container) }
+}
+
 /// The same weights, and quantized.
 fn with_scheme(
     scheme: Scheme,

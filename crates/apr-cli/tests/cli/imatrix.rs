@@ -92,7 +92,7 @@ fn a_calibration_text_is_measured_on_the_way() {
     };
     assert!(same("two.apr") && !same("plain.apr"));
 
-    let line = format!("plan -o p.json --parts 2 -- {quantize} --calibration sums.txt -o p.gguf");
+    let line = format!("plan --parts 2 -o p.json {quantize} --calibration sums.txt -o p.gguf");
     sandbox.apr(&line).fails(2, &["`apr imatrix`", "--imatrix"]);
 }
 

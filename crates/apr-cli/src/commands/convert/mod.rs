@@ -14,7 +14,7 @@ use apr_registry::{ByteSource, Error, Format, PlanOptions, target_by_extension, 
 use apr_view::View;
 use base16ct::lower::encode_string;
 
-pub(super) use self::write::{Destination, show_warnings, write};
+pub(super) use self::write::{Destination, Extras, show_warnings, write};
 use super::{analyze, weights};
 use crate::args::{
     Compress, ContainerArgs, ConvertArgs, ExportArgs, ImportArgs, Sha256, WriteArgs,
@@ -29,7 +29,7 @@ use crate::{model, secrets, signals};
 pub(super) fn import(args: &ImportArgs, context: &Context) -> Outcome {
     expect_whole(args.prefix.as_deref(), context);
     let (job, model) = import_job(args, context)?;
-    write(&job, &model, Destination::of(&args.write), Vec::new(), context)
+    write(&job, &model, Destination::of(&args.write), Extras::default(), context)
 }
 
 /// What an import does, and with what.
@@ -86,7 +86,7 @@ pub(super) fn convert(args: &ConvertArgs, context: &Context) -> Outcome {
     }
     expect_whole(args.prefix.as_deref(), context);
     let (job, model) = convert_job(args, context)?;
-    write(&job, &model, Destination::of(&args.write), Vec::new(), context)
+    write(&job, &model, Destination::of(&args.write), Extras::default(), context)
 }
 
 /// What a conversion does, and with what.
@@ -138,7 +138,7 @@ pub(super) fn export(args: &ExportArgs, context: &Context) -> Outcome {
 
     expect_whole(None, context);
     let (job, model) = opened(job, &args.model, context)?;
-    write(&job, &model, Destination::of(&args.write), Vec::new(), context)
+    write(&job, &model, Destination::of(&args.write), Extras::default(), context)
 }
 
 /// Says that all of a model is going to be read, unless only the tensors of a prefix are.

@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 
 use apr_core::counted;
+use apr_importance::SearchReport;
 use apr_ops::convert::ConvertReport;
 use apr_ops::job::JobReport;
 use apr_ops::physics::Level;
@@ -24,6 +25,9 @@ pub(super) struct WriteReport {
     pub(super) job: JobReport,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) changes: Vec<String>,
+    /// How the types of tensors were chosen.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) search: Option<SearchReport>,
     /// How it answered the inputs of a canary.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) canary: Option<CanaryReport>,

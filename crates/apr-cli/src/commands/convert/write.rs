@@ -4,6 +4,7 @@ use std::io::{IsTerminal, Write};
 use std::path::Path;
 
 use apr::job::{Output, Written};
+use apr_importance::SearchReport;
 use apr_ops::job::{Job, Planned};
 use apr_quality::CanaryReport;
 use apr_registry::crypto::Stanza;
@@ -12,6 +13,7 @@ use apr_registry::{Code, Escaped};
 use super::render::{SHOWN, WriteReport, render, render_family, render_plan, render_validation};
 use crate::args::WriteArgs;
 use crate::commands::canary::{self, CanaryFile};
+use crate::commands::search;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::model::Model;
@@ -99,13 +101,21 @@ fn gate(
     }
 }
 
-/// Does a job, or with `--dry-run` reports what would be written. `changes` is what it does to the
-/// source, where the report is to say that.
+/// What a report has beside what a job did.
+#[derive(Default)]
+pub(crate) struct Extras {
+    /// What it does to the source, in words.
+    pub(crate) changes: Vec<String>,
+    /// How the types of tensors were chosen.
+    pub(crate) search: Option<SearchReport>,
+}
+
+/// Does a job, or with `--dry-run` reports what would be written.
 pub(crate) fn write(
     job: &Job,
     model: &Model,
     to: Destination<'_>,
-    changes: Vec<String>,
+    extras: Extras,
     context: &Context,
 ) -> Outcome {
     let canary = to.canary.map(|file| read_canary(file, job, &to, context)).transpose()?;
@@ -149,7 +159,8 @@ pub(crate) fn write(
             // On a terminal they are shown when they arise.
             job.conversion.warnings.extend(model.notes.iter().cloned().chain(context.tell_notes()));
         }
-        let report = WriteReport { job, changes, canary: checked };
+        let Extras { changes, search } = extras;
+        let report = WriteReport { job, changes, search, canary: checked };
         let summary = |out: &mut dyn Write, report: &WriteReport| {
             let target = path.display().to_string();
             writeln!(
@@ -160,6 +171,7 @@ pub(crate) fn write(
             )?;
             report.changes.iter().try_for_each(|change| writeln!(out, "  {}", Escaped(change)))?;
             render(out, &report.job.conversion)?;
+            report.search.iter().try_for_each(|found| search::render(out, found))?;
             render_family(out, report)?;
             report.canary.iter().try_for_each(|canary| canary::render_line(out, canary))?;
             render_validation(out, report)

@@ -33,7 +33,8 @@ const OF_RUNS: [&str; 12] = [
 ];
 
 /// Options that need the whole job at once, and what to do instead.
-const WHOLE: [(&str, &str); 7] = [
+const WHOLE: [(&str, &str); 8] = [
+    ("search", "types are chosen by running the model, which parts do not do"),
     ("dry-run", "`apr plan` writes nothing but the plan"),
     ("analyze-source", "its output can't be split"),
     ("sign", "sign the manifest with `apr sign` after `apr finish`"),

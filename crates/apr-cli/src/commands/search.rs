@@ -1,0 +1,192 @@
+//! `apr quantize --search`: types of tensors by what they do to the outputs.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use apr::job::Output;
+use apr_core::counted;
+use apr_importance::{Budget, CurvePoint, SearchData, SearchReport, Unchosen, search};
+use apr_ops::inline::ValidationConfig;
+use apr_ops::job::{Job, Weights};
+use apr_quality::{Sample, WindowOptions};
+use apr_quantize::{Imatrix, Quantization, Scheme, Weighting};
+use apr_registry::{Error, PlanOptions};
+use apr_run::Facts;
+use tempfile::TempDir;
+
+use super::run::{read_media, read_text, terse_host};
+use super::running;
+use crate::args::SearchArgs;
+use crate::context::Context;
+use crate::failure::{Failure, Outcome};
+use crate::model::{self, Model};
+use crate::printer::{BOLD, DIM, GOOD};
+use crate::progress::Bar;
+use crate::{human, signals};
+
+/// Windows of a text, or lines, on which effects are measured, where nobody says how many.
+const CHUNKS: usize = 40;
+
+/// Chooses types for a model that a job is to write.
+pub(super) fn found(
+    args: &SearchArgs,
+    data: &Path,
+    model: &Model,
+    job: &Job,
+    context: &Context,
+) -> Outcome<(Quantization, SearchReport)> {
+    let budget = match (args.bits_per_weight, args.max_size) {
+        (Some(bits), _) => Budget::BitsPerWeight(bits),
+        (None, Some(bytes)) => Budget::Bytes(bytes),
+        (None, None) => {
+            let message = "--search takes a size: --bits-per-weight N or --max-size SIZE";
+            return Err(Failure::Usage(message.to_owned()));
+        }
+    };
+    signals::stop_cleanly(&context.interrupt)?;
+    let unchosen = unchosen(job, model, data, context)?;
+    let reference = Reference::of(model, &job.target, context)?;
+    let model = reference.model.as_ref().unwrap_or(model);
+    let source = context.source(&*model.reader, &model.name)?;
+
+    let is_text = data.extension().is_some_and(|end| end.eq_ignore_ascii_case("txt"));
+    let chunks = args.chunks.unwrap_or(CHUNKS);
+    let continues = running::generating(context).generates(&Facts::of(&*model.reader)?);
+    let (text, samples);
+    let used = if is_text && continues {
+        text = read_text(data)?;
+        let mut options = WindowOptions::default();
+        options.context = args.context;
+        options.chunks = Some(chunks);
+        SearchData::Text { text: &text, options }
+    } else if is_text {
+        samples = lines(&read_text(data)?, chunks)?;
+        SearchData::Samples(&samples)
+    } else {
+        let name = data.display().to_string();
+        samples = vec![Sample::of_file(&name, read_media(data, context)?)?];
+        SearchData::Samples(&samples)
+    };
+    let options = running::reading(context, 1);
+    let mut bar = None;
+    let mut done = |at: usize, all: usize| {
+        let bar = bar.get_or_insert_with(|| Bar::counting(&context.printer, all as u64));
+        bar.reached(at as u64);
+    };
+    let host = terse_host(context);
+    let found = search(&source, used, budget, unchosen, &options, &host, &mut done)?;
+    Ok((found.quantization(&data.display().to_string())?, found.report))
+}
+
+/// The lines of a text, for a model that continues none.
+fn lines(text: &str, most: usize) -> Outcome<Vec<Sample>> {
+    let lines = text.lines().filter(|line| !line.trim().is_empty()).take(most).enumerate();
+    let sample =
+        |(at, line): (usize, &str)| Sample::of_file(&format!("line {}.txt", at + 1), line.into());
+    Ok(lines.map(sample).collect::<Result<_, _>>()?)
+}
+
+/// What the output has that is not chosen, by the plan of one whose weights are all of a type. Each
+/// tensor may be padded.
+fn unchosen(job: &Job, model: &Model, data: &Path, context: &Context) -> Outcome<Unchosen> {
+    const PADDING: u64 = 32;
+    let mut quantization = Quantization::to(Scheme::Q8_0);
+    // The file says what importance it was made with.
+    let mut matrix = Imatrix::default();
+    (matrix.datasets, matrix.chunk_count) = (vec![String::new()], 1);
+    let file = data.display().to_string();
+    quantization.weighting = Some(Weighting::Matrix { matrix, file });
+    let weights = Weights { quantize: Some(quantization), ..Weights::default() };
+    let job = Job { weights, ..job.clone() };
+    let source = context.source(&*model.reader, &model.name)?;
+    job.plan(&source, |planned| -> Outcome<Unchosen> {
+        let report = planned.report();
+        let (mut tensors, mut overhead) = (0, report.bytes_out);
+        for tensor in &report.tensors {
+            overhead = overhead.saturating_sub(tensor.bytes_after);
+            if tensor.to.is_quantized() {
+                overhead += PADDING;
+            } else {
+                tensors += tensor.bytes_after;
+            }
+        }
+        Ok(Unchosen { tensors, overhead })
+    })
+}
+
+/// The model in the layout of the output, where it has another: types are those of that layout's
+/// tensors.
+struct Reference {
+    model: Option<Model>,
+    /// Where it is, beside the output.
+    _folder: Option<TempDir>,
+}
+
+impl Reference {
+    fn of(model: &Model, layout: &PlanOptions, context: &Context) -> Outcome<Self> {
+        if model.reader.format() == layout.format {
+            return Ok(Self { model: None, _folder: None });
+        }
+        let folder = tempfile::Builder::new().prefix(".search-").tempdir();
+        let folder = folder.map_err(|error| apr_io::io_error(&error, &std::env::temp_dir()))?;
+        let path: PathBuf = match layout.folder {
+            true => folder.path().join("model"),
+            false => folder.path().join(&layout.file_name),
+        };
+        let plain = PlanOptions { shard_size: None, ..Output::layout(layout.format, Some(&path)) };
+        let job = Job { validation: ValidationConfig::relaxed(), ..Job::new(plain) };
+        let source = context.source(&*model.reader, &model.name)?;
+        job.plan(&source, |planned| -> Outcome {
+            planned.check()?;
+            let files = planned.report().files.clone();
+            let output =
+                Output::create(&path, planned.layout(), &files, false, &context.interrupt)?;
+            let bar = Bar::new(&context.printer, planned.report().bytes_in);
+            output.run(planned, &context.sources, &context.pipeline()?, &bar)?.commit()?;
+            Ok(())
+        })?;
+        let model = model::open_with_companions(&path, context)?;
+        Ok(Self { model: Some(model), _folder: Some(folder) })
+    }
+}
+
+/// Refuses a search for an output whose tensors have no types to choose.
+pub(super) fn check_layout(layout: &PlanOptions) -> Outcome {
+    if layout.target()?.seals || layout.format == &apr_registry::gguf::FORMAT {
+        return Ok(());
+    }
+    let message = format!(
+        "--search writes GGUF or .apr, which have such types; {} has not",
+        layout.format.name
+    );
+    Err(Error::version(message).into())
+}
+
+pub(super) fn render(out: &mut dyn Write, report: &SearchReport) -> io::Result<()> {
+    let runs = counted(report.trials as u64, "run");
+    writeln!(out, "  types chosen by their effect on outputs, measured in {runs} of the model:")?;
+    let of_text = report.curve.iter().any(|point| point.divergence.is_some());
+    let last = if of_text { "KL div." } else { "" };
+    writeln!(
+        out,
+        "  {BOLD}{:>6}  {:>10}  {:>10}  {:>10}  {last:>10}{BOLD:#}",
+        "Bits", "Size", "Expected", "Effect"
+    )?;
+    report.curve.iter().try_for_each(|point| row(out, point))?;
+    let effect = match of_text {
+        true => "4 x KL divergence of predictions at temperature 2",
+        false => "mean squared relative distance of outputs",
+    };
+    writeln!(out, "  {DIM}effect: {effect}{DIM:#}")
+}
+
+fn row(out: &mut dyn Write, point: &CurvePoint) -> io::Result<()> {
+    let (style, mark) = if point.chosen { (GOOD, " chosen") } else { (DIM, "") };
+    let size = human::bytes(point.bytes);
+    let divergence = point.divergence.map_or_else(String::new, |value| format!("{value:.3e}"));
+    writeln!(
+        out,
+        "  {style}{:>6.3}  {size:>10}  {:>10.3e}  {:>10.3e}  {divergence:>10}{mark}{style:#}",
+        point.bits_per_weight, point.expected, point.measured
+    )
+}

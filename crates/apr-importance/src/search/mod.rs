@@ -1,0 +1,300 @@
+//! Types of tensors, chosen by what they do to the outputs.
+
+mod choose;
+mod trial;
+mod units;
+
+use apr_core::{CheckpointReader, DType, Result};
+use apr_quality::{Sample, WindowOptions};
+use apr_quantize::{Imatrix, Quantization, Scheme, Weighting};
+use apr_run::{Host, RunError, RunOptions, RunResult};
+use apr_source::Source;
+use serde::Serialize;
+
+use self::choose::{choose, swapped};
+use self::trial::{Effect, Measure, Trials};
+use self::units::{Unit, fixed, units};
+
+/// What a model computes with while types are tried.
+#[derive(Debug, Clone, Copy)]
+pub enum SearchData<'d> {
+    /// A text, for a model that continues texts: effects are KL divergences of softened
+    /// predictions.
+    Text {
+        /// The text.
+        text: &'d str,
+        /// How it is cut.
+        options: WindowOptions,
+    },
+    /// Texts, sounds, images or arrays: effects are mean squares of the relative L2 distance of
+    /// outputs.
+    Samples(&'d [Sample]),
+}
+
+/// How large the model may become.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Budget {
+    /// Bits per weight, over all tensors.
+    BitsPerWeight(f64),
+    /// Bytes of the tensors and of what a file has besides.
+    Bytes(u64),
+}
+
+/// What of a file is not chosen, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Unchosen {
+    /// Tensors that are not quantized.
+    pub tensors: u64,
+    /// All that is no tensor.
+    pub overhead: u64,
+}
+
+/// A point of the curve of size against effect.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct CurvePoint {
+    /// Bits per weight, over all tensors.
+    pub bits_per_weight: f64,
+    /// Bytes of all tensors.
+    pub bytes: u64,
+    /// The sum of the effects of single tensors.
+    pub expected: f64,
+    /// The effect of all of them together.
+    pub measured: f64,
+    /// KL divergence in nats, of a text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub divergence: Option<f64>,
+    /// Whether it is what was chosen.
+    pub chosen: bool,
+}
+
+/// The type that was chosen for a tensor.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct ChosenType {
+    /// The tensor, by the name that the model has it under.
+    pub tensor: String,
+    /// Its type.
+    pub dtype: DType,
+    /// What quantizing it alone does to the outputs, in the unit of the curve.
+    pub effect: f64,
+}
+
+/// What a search came to.
+#[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
+pub struct SearchReport {
+    /// What effects are: `softened_divergence`, the KL divergence of predictions of temperature 2,
+    /// times 4; or `squared_distance`, relative to the outputs.
+    pub effect: &'static str,
+    /// Runs of the model on all of the data.
+    pub trials: usize,
+    /// Size against effect, the smallest first.
+    pub curve: Vec<CurvePoint>,
+    /// Types, in the order of the model's tensors.
+    pub types: Vec<ChosenType>,
+}
+
+/// A search, and what quantizers need to do what it found.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Found {
+    /// What was found.
+    pub report: SearchReport,
+    /// Importance, as the types were tried with.
+    pub matrix: Imatrix,
+}
+
+/// Sizes beside the one that is asked for that the curve has.
+const AROUND: [f64; 4] = [0.8, 0.9, 1.12, 1.25];
+
+/// Fixed mixes that are tried beside what the effects of single tensors say.
+const MIXES: usize = 4;
+/// Most exchanges that are tried at the end.
+const SWAPS: usize = 32;
+
+/// Chooses the type of each tensor of a model, so that the whole is no larger than the budget and
+/// computes what it did as nearly as it can; `done` hears of each run of the model, and how many there will be.
+///
+/// Each tensor is quantized alone, and its effect on the outputs measured, to one type near the
+/// budget; to other types it is taken to grow with the square of the error that inputs see, since
+/// the divergence of two distributions that are near is quadratic in their difference. Effects of
+/// tensors are taken to add up. Then bits go where they take off most effect. What comes of this is
+/// run beside llama.cpp's mixes that are nearly as large; from the best of them on bits are moved
+/// between pairs of tensors, as long as that helps.
+///
+/// # Errors
+/// [`RunError::Request`] for a budget that no types fit, or a model without tensors to quantize;
+/// E001 where tensors are quantized already; what running the model ends with.
+pub fn search(
+    source: &Source<'_>,
+    data: SearchData<'_>,
+    budget: Budget,
+    unchosen: Unchosen,
+    options: &RunOptions,
+    host: &dyn Host,
+    done: &mut dyn FnMut(usize, usize),
+) -> RunResult<Found> {
+    let trials = Trials::new(source, data, options, host)?;
+    let matrix = trials.importance()?;
+    let mut units = units(source, &matrix, options.max_memory)?;
+    let sizes = Sizes::of(source.reader(), &units, unchosen);
+    let budget = sizes.budget(budget);
+    let smallest = choose(&units, 0);
+    let least = units.iter().zip(&smallest).map(|(unit, at)| unit.choices[*at].bytes).sum();
+    if least > budget {
+        return Err(RunError::request(format!(
+            "the smallest types make {:.2} bits per weight, {} bytes, which is more than that",
+            sizes.bits(least),
+            sizes.total(least)
+        )));
+    }
+
+    let swaps = units.len().min(SWAPS);
+    let all = units.len() + AROUND.len() + MIXES + swaps;
+    let average = budget as f64 * 8.0 / sizes.quantized_elements as f64;
+    trials.with_effect(|measure| {
+        for at in 0..units.len() {
+            let (dtype, error) = units[at].near(average);
+            let effect = measure(&[(&units[at], dtype)])?.objective;
+            units[at].scale(effect, error);
+            done(at + 1, all);
+        }
+
+        let mut curve = Vec::new();
+        for (at, share) in AROUND.iter().enumerate() {
+            let wanted = (*share * budget as f64) as u64;
+            let found = Trial::of(&units, choose(&units, wanted.max(least)), measure)?;
+            curve.push(found.point(&units, &sizes, false));
+            done(units.len() + at + 1, all);
+        }
+
+        let mut best = Trial::of(&units, choose(&units, budget), measure)?;
+        let fixed = fixed(source, &mut units)?;
+        let within = fixed.into_iter().filter(|(_, bytes)| *bytes <= budget);
+        let mut near: Vec<_> = within.collect();
+        near.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+        near.truncate(MIXES);
+        for (at, (chosen, _)) in near.into_iter().enumerate() {
+            let mix = Trial::of(&units, chosen, measure)?;
+            if mix.effect.objective < best.effect.objective {
+                best = mix;
+            }
+            done(units.len() + AROUND.len() + at + 1, all);
+        }
+        for at in 0..swaps {
+            if let Some(chosen) = swapped(&units, &best.chosen, budget, at) {
+                let other = Trial::of(&units, chosen, measure)?;
+                if other.effect.objective < best.effect.objective {
+                    best = other;
+                }
+            }
+            done(units.len() + AROUND.len() + MIXES + at + 1, all);
+        }
+        curve.push(best.point(&units, &sizes, true));
+        curve.sort_by_key(|point| (point.bytes, !point.chosen));
+        curve.dedup_by_key(|point| point.bytes);
+        let chosen = best.chosen;
+
+        let types = units.iter().zip(&chosen).map(|(unit, at)| ChosenType {
+            tensor: unit.name.clone(),
+            dtype: unit.choices[*at].dtype,
+            effect: unit.choices[*at].effect,
+        });
+        let effect = match data {
+            SearchData::Text { .. } => "softened_divergence",
+            SearchData::Samples(_) => "squared_distance",
+        };
+        let report = SearchReport { effect, trials: all, curve, types: types.collect() };
+        Ok(Found { report, matrix: matrix.clone() })
+    })
+}
+
+impl Found {
+    /// The quantization that was found, with importance called by the name of its data.
+    #[must_use]
+    pub fn quantization(&self, data: &str) -> Result<Quantization> {
+        let mut found = Quantization::to(self.scheme());
+        let rule = |chosen: &ChosenType| Ok((apr_view::named(&chosen.tensor)?, chosen.dtype));
+        found.choices.overrides = self.report.types.iter().map(rule).collect::<Result<_>>()?;
+        found.choices.searched = true;
+        found.weighting =
+            Some(Weighting::Matrix { matrix: self.matrix.clone(), file: data.to_owned() });
+        Ok(found)
+    }
+
+    /// The scheme of the type that most of the tensors have.
+    fn scheme(&self) -> Scheme {
+        let count = |scheme: &&Scheme| {
+            let types = self.report.types.iter();
+            types.filter(|chosen| chosen.dtype == scheme.dtype()).count()
+        };
+        let blocks = Scheme::ALL.iter().filter(|scheme| scheme.dtype().is_quantized());
+        blocks.max_by_key(count).copied().unwrap_or(Scheme::Q8_0)
+    }
+}
+
+/// Types that were tried.
+struct Trial {
+    /// For each unit.
+    chosen: Vec<usize>,
+    effect: Effect,
+}
+
+impl Trial {
+    fn of(units: &[Unit], chosen: Vec<usize>, measure: &Measure<'_>) -> RunResult<Self> {
+        let types: Vec<(&Unit, DType)> =
+            units.iter().zip(&chosen).map(|(unit, at)| (unit, unit.choices[*at].dtype)).collect();
+        let effect = measure(&types)?;
+        Ok(Self { chosen, effect })
+    }
+
+    fn point(&self, units: &[Unit], sizes: &Sizes, chosen: bool) -> CurvePoint {
+        let choices = || units.iter().zip(&self.chosen).map(|(unit, at)| &unit.choices[*at]);
+        let bytes = choices().map(|choice| choice.bytes).sum();
+        CurvePoint {
+            bits_per_weight: sizes.bits(bytes),
+            bytes: sizes.total(bytes),
+            expected: choices().map(|choice| choice.effect).sum(),
+            measured: self.effect.objective,
+            divergence: self.effect.divergence,
+            chosen,
+        }
+    }
+}
+
+/// Sizes of all that is not chosen.
+struct Sizes {
+    unchosen: Unchosen,
+    elements: u64,
+    quantized_elements: u64,
+}
+
+impl Sizes {
+    fn of(reader: &dyn CheckpointReader, units: &[Unit], unchosen: Unchosen) -> Self {
+        let elements = |at: usize| reader.tensors()[at].shape.elements().unwrap_or_default();
+        let quantized = units.iter().map(|unit| elements(unit.position)).sum::<u64>();
+        Self {
+            unchosen,
+            elements: (0..reader.tensors().len()).map(elements).sum::<u64>().max(1),
+            quantized_elements: quantized.max(1),
+        }
+    }
+
+    /// Bytes that are left for what is quantized.
+    fn budget(&self, budget: Budget) -> u64 {
+        let all = match budget {
+            Budget::BitsPerWeight(bits) => (bits * self.elements as f64 / 8.0) as u64,
+            Budget::Bytes(bytes) => bytes.saturating_sub(self.unchosen.overhead),
+        };
+        all.saturating_sub(self.unchosen.tensors)
+    }
+
+    fn total(&self, quantized: u64) -> u64 {
+        self.unchosen.tensors + quantized
+    }
+
+    fn bits(&self, quantized: u64) -> f64 {
+        self.total(quantized) as f64 * 8.0 / self.elements as f64
+    }
+}
