@@ -4,6 +4,7 @@ use std::io::{self, Write};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use apr_core::{Code, Error, IoCause};
 use apr_io::{Interrupt, Threads, io_error};
@@ -11,6 +12,8 @@ use apr_qa::{Assessment, Category, Subject, assess, render};
 use apr_registry::OpenOptions;
 use apr_run::Facts;
 use clap::{Parser, Subcommand};
+use signal_hook::consts::TERM_SIGNALS;
+use signal_hook::flag;
 
 /// Bytes of memory that a pass and a run may use by default.
 const MEMORY: u64 = 1 << 30;
@@ -20,6 +23,7 @@ const GENERAL: u8 = 1;
 const NOT_FOUND: u8 = 3;
 const FORMAT: u8 = 4;
 const BELOW: u8 = 5;
+const INTERRUPTED: u8 = 130;
 
 /// Judge a model by the 100 points of the quality plan
 #[derive(Parser)]
@@ -81,6 +85,12 @@ fn judged(args: &Verify) -> Result<Assessment, Error> {
     let model = apr::Model::open_with(&args.model, &OpenOptions::default())?;
     let threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
     let interrupt = Interrupt::default();
+    // The first signal ends the work, and the temporary folder with it; the second the process.
+    for signal in TERM_SIGNALS {
+        let registered = flag::register_conditional_default(*signal, Arc::clone(&interrupt.0))
+            .and_then(|_| flag::register(*signal, Arc::clone(&interrupt.0)));
+        registered.map_err(|error| io_error(&error, Path::new("signals")))?;
+    }
     let pipeline = Threads::new(threads, MEMORY, interrupt.clone())?;
     let (source, facts) = (model.source(), Facts::of(model.reader())?);
     let subject = Subject {
@@ -117,6 +127,7 @@ fn print(report: &Assessment, args: &Verify) -> io::Result<()> {
 fn exit_code(error: &Error) -> u8 {
     match (error.code(), error.cause()) {
         (_, Some(IoCause::NotFound)) => NOT_FOUND,
+        (_, Some(IoCause::Interrupted)) => INTERRUPTED,
         (_, Some(IoCause::BrokenPipe)) => 0,
         (Code::Io, _) => GENERAL,
         (Code::Memory, _) if error.file().is_none() => GENERAL,

@@ -25,6 +25,8 @@ pub(crate) struct Ran {
     pub(crate) found: AnomalyReport,
     /// Whether it writes down what is said.
     pub(crate) transcribes: bool,
+    /// What is read beside a picture.
+    text: Option<String>,
     size: (u32, u32),
 }
 
@@ -77,7 +79,12 @@ impl Ran {
         let trace = traced(bench, &taken.payload)?;
         let found = anomalies(&trace);
         let Taken { payload, transcribes, size } = taken;
-        Ok(Self { kind: payload.kind(), trace, found, transcribes, size })
+        let kind = payload.kind();
+        let text = match payload {
+            Payload::Image { text, .. } => text,
+            _ => None,
+        };
+        Ok(Self { kind, trace, found, transcribes, text, size })
     }
 
     /// The first anomaly of a kind.
@@ -105,7 +112,7 @@ impl Ran {
                 bytes: sound(|at| crate::made::scrambled(at).to_le_bytes()[0].into()),
             },
             InputKind::Image => {
-                let (name, text) = ("noise".to_owned(), None);
+                let (name, text) = ("noise".to_owned(), self.text.clone());
                 Payload::Image { name, bytes: picture(self.size), text }
             }
             _ => return None,

@@ -12,6 +12,7 @@ use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::printer::DIM;
 use crate::progress::Bar;
+use crate::signals;
 
 /// Judges a model.
 pub(super) fn run(args: &ValidateArgs, context: &Context) -> Outcome {
@@ -28,6 +29,8 @@ pub(super) fn run(args: &ValidateArgs, context: &Context) -> Outcome {
     };
     let bar = Bar::new(&context.printer, bytes_to_read(reader));
     context.sources.read_whole();
+    // The temporary folder goes, too.
+    signals::stop_cleanly(&context.interrupt)?;
     let report = assess(&subject, None, &context.pipeline()?, &bar);
 
     // What was read in two states is not judged.

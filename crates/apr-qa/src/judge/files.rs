@@ -5,7 +5,7 @@ use std::path::Path;
 
 use apr::Compression;
 use apr::seal::{Encrypt, KeyKind, Keys, PrivateKey, PublicKey, SigningKey};
-use apr_core::{CheckpointReader, Code, Error};
+use apr_core::{CheckpointReader, Code, Error, counted};
 use apr_ops::validate::{Check, Level};
 use apr_registry::crypto::{DecryptionKey, EncrBlock, Lock, SignBlock, Unlock};
 use apr_registry::{OpenOptions, open};
@@ -130,40 +130,52 @@ fn signing_key(seed: u8) -> Result<SigningKey, Fault> {
     }
 }
 
-/// Whether the file is signed by a key.
-fn verify(file: Vec<u8>, key: [u8; 32]) -> apr_core::Result<()> {
-    let reader = opened(file, Keys::default())?;
+/// Checks that a model is signed by `key`, or by the keys that it says; returns how many signatures
+/// there are.
+fn verify(reader: &dyn CheckpointReader, key: Option<[u8; 32]>) -> apr_core::Result<usize> {
     let signed = reader.container().signed()?;
     let block = signed.as_ref().and_then(|signed| signed.signatures.as_deref());
     let missing = || Error::new(Code::Signature, "missing signature");
+    let block = SignBlock::decode(block.ok_or_else(missing)?)?;
     let digest = signed.as_ref().map(|signed| signed.digest).unwrap_or_default();
-    let verified = SignBlock::decode(block.ok_or_else(missing)?)?;
-    verified.verify(&digest, &[PublicKey::Verifying(key)]).check()
+    let own = block.signatures().iter().map(|signature| signature.public);
+    let keys: Vec<[u8; 32]> = key.map_or_else(|| own.collect(), |key| vec![key]);
+    for key in &keys {
+        block.verify(&digest, &[PublicKey::Verifying(*key)]).check()?;
+    }
+    Ok(keys.len())
 }
 
 pub(crate) fn signature(bench: &Bench<'_>) -> Judgement {
     let key = signing_key(7)?;
     let public = key.public_bytes();
     let file = packed(bench, |convert| convert.sign(key))?;
-    verify(file.clone(), public)?;
+    let verified =
+        |file: Vec<u8>| opened(file, Keys::default()).and_then(|it| verify(&*it, Some(public)));
+    verified(file.clone())?;
     let block = file.windows(4).rposition(|window| window == b"SIGN");
     // Head of the block, count and algorithm, and the public key come first.
     let at = block.ok_or_else(|| Fault::new("no signature was written"))? + 32 + 32 + 5;
     let mut broken = file.clone();
     broken[at] ^= 1;
-    let seen = match verify(broken, public) {
+    let seen = match verified(broken) {
         Err(error) if error.code() == Code::Signature => error.to_string(),
         Err(error) => return failed(format!("expected E006, found: {error}")),
-        Ok(()) => return failed("a changed signature was accepted"),
+        Ok(_) => return failed("a changed signature was accepted"),
     };
     let wrong = bench
         .findings(|finding| finding.check == Check::Signature && finding.level == Level::Error)?;
     if let Some(finding) = wrong.first() {
         return failed(finding.message.as_str());
     }
-    let own = match bench.reader().container().features().signed {
-        true => "the model is signed (by whom, --trusted tells); ",
-        false => "the model is not signed; ",
+    let is_signed = bench.reader().container().signed()?.is_some_and(|it| it.signatures.is_some());
+    let own = match is_signed.then(|| verify(bench.reader(), None)).transpose() {
+        Err(error) => return failed(error.to_string()),
+        Ok(Some(count)) => format!(
+            "{} of the model by the keys that it names; ",
+            counted(count as u64, "valid signature")
+        ),
+        Ok(None) => "the model is not signed; ".to_owned(),
     };
     passed(format!("{own}a made file verifies, and with a byte of it changed: {seen}"))
 }

@@ -170,9 +170,9 @@ pub(crate) fn file_size(bench: &Bench<'_>) -> Judgement {
     }
     let stated = bench.reader().container().header_fields()["file_size"].as_u64();
     match (stated, bench.reader().files()) {
-        (Some(stated), [file]) if stated == file.len => {
-            passed(format!("the footer says {stated} bytes, as many as there are; {seen}"))
-        }
+        (Some(stated), [file]) if stated == file.len => passed(format!(
+            "the footer says {stated} bytes, as the file has; of a made file: {seen}"
+        )),
         (Some(stated), [file]) => {
             failed(format!("the footer says {stated} bytes, the file has {}", file.len))
         }

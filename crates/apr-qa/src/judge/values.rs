@@ -67,19 +67,28 @@ fn of_kinds<'b>(bench: &'b Bench<'_>, kinds: &[Kind]) -> Vec<&'b str> {
     wanted.map(|(_, info)| &*info.name).collect()
 }
 
-/// Judges the statistics of tensors of these kinds.
-fn statistics(bench: &Bench<'_>, kinds: &[Kind], noun: &str, made: &str) -> Judgement {
+/// Judges the statistics of tensors of these kinds, which the point is about, and of others that
+/// are judged with them.
+fn statistics(
+    bench: &Bench<'_>,
+    (kinds, alike): (&[Kind], &[Kind]),
+    noun: &str,
+    made: &str,
+) -> Judgement {
     if let Some(why) = bench.skipped(Check::Physics)? {
         return absent(why);
     }
-    let names = of_kinds(bench, kinds);
+    let (names, others) = (of_kinds(bench, kinds), of_kinds(bench, alike));
     if names.is_empty() {
         return absent(format!("the model has no {noun} that is known"));
     }
     let findings = bench.findings(|finding| {
         finding.check == Check::Physics
             && !is_of_quants(finding)
-            && finding.tensor.as_deref().is_some_and(|tensor| names.contains(&tensor))
+            && finding
+                .tensor
+                .as_deref()
+                .is_some_and(|tensor| names.contains(&tensor) || others.contains(&tensor))
     })?;
     let healthy = format!("{} in the expected range", counted(names.len() as u64, noun));
     judged(&findings, &healthy, made)
@@ -95,27 +104,27 @@ fn is_of_quants(finding: &Finding) -> bool {
 
 pub(crate) fn norm_weights(bench: &Bench<'_>) -> Judgement {
     let seen = made_odd(floats("layer_norm.weight", &[8], &[11.0; 8]), is_of_physics)?;
-    statistics(bench, &[Kind::NormGamma], "norm weight", &seen)
+    statistics(bench, (&[Kind::NormGamma], &[]), "norm weight", &seen)
 }
 
 pub(crate) fn norm_biases(bench: &Bench<'_>) -> Judgement {
     let seen = made_odd(floats("layer_norm.bias", &[8], &[5.0; 8]), is_of_physics)?;
-    statistics(bench, &[Kind::NormBeta], "norm bias", &seen)
+    statistics(bench, (&[Kind::NormBeta], &[]), "norm bias", &seen)
 }
 
 pub(crate) fn embeddings(bench: &Bench<'_>) -> Judgement {
     let seen = in_made_model(bench, "model.embed_tokens.weight", |values| {
         values.iter_mut().for_each(|value| *value *= 35.0);
     })?;
-    statistics(bench, &[Kind::Embedding, Kind::Position], "embedding", &seen)
+    statistics(bench, (&[Kind::Embedding], &[Kind::Position]), "embedding", &seen)
 }
 
 pub(crate) fn linear_weights(bench: &Bench<'_>) -> Judgement {
     let seen = in_made_model(bench, "model.layers.0.self_attn.q_proj.weight", |values| {
         values.iter_mut().for_each(|value| *value += 1.0);
     })?;
-    let kinds = [Kind::Linear, Kind::Conv, Kind::Head, Kind::Bias, Kind::Scale];
-    statistics(bench, &kinds, "linear weight", &seen)
+    let kinds = (&[Kind::Linear, Kind::Conv, Kind::Head][..], &[Kind::Bias, Kind::Scale][..]);
+    statistics(bench, kinds, "linear weight", &seen)
 }
 
 /// What is found of a tensor of the made model, once it is changed.
