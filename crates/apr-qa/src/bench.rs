@@ -150,21 +150,42 @@ impl<'s> Bench<'s> {
     ) -> std::result::Result<Option<Output>, Fault> {
         let Some(program) = &self.subject.apr else { return Ok(None) };
         let mut command = Command::new(program);
-        // What the user has set must not change what is seen.
-        let own = std::env::vars_os().map(|(name, _)| name);
-        for name in own.filter(|name| name.to_string_lossy().starts_with("APR_")) {
-            command.env_remove(name);
-        }
-        command
-            .current_dir(folder)
-            .args(arguments)
-            .env("HOME", folder)
-            .env("XDG_CONFIG_HOME", folder)
-            .env("XDG_CACHE_HOME", folder)
-            .envs(environment.iter().copied())
-            .stdin(std::process::Stdio::null());
-        Ok(Some(command.output()?))
+        Ok(Some(isolated(command.args(arguments), folder, environment).output()?))
     }
+
+    /// What a shell script says in a folder, in which `$APR` is the program; `None` where there is
+    /// no such program or no shell.
+    pub(crate) fn shell(
+        &self,
+        folder: &Path,
+        script: &str,
+    ) -> std::result::Result<Option<Output>, Fault> {
+        let Some(program) = &self.subject.apr else { return Ok(None) };
+        let mut command = Command::new("sh");
+        match isolated(command.args(["-c", script]).env("APR", program), folder, &[]).output() {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            output => Ok(Some(output?)),
+        }
+    }
+}
+
+/// A command away from what the user has set, which must not change what is seen.
+fn isolated<'c>(
+    command: &'c mut Command,
+    folder: &Path,
+    environment: &[(&str, &str)],
+) -> &'c mut Command {
+    let own = std::env::vars_os().map(|(name, _)| name);
+    for name in own.filter(|name| name.to_string_lossy().starts_with("APR_")) {
+        command.env_remove(name);
+    }
+    command
+        .current_dir(folder)
+        .env("HOME", folder)
+        .env("XDG_CONFIG_HOME", folder)
+        .env("XDG_CACHE_HOME", folder)
+        .envs(environment.iter().copied())
+        .stdin(std::process::Stdio::null())
 }
 
 fn validate<P: Pipeline>(

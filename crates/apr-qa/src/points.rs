@@ -92,7 +92,9 @@ impl Point {
 }
 
 macro_rules! points {
-    ($($number:literal $heading:ident $judged:ident $judge:path, $name:literal: $claim:literal;)*) => {
+    ($(
+        $number:literal $heading:ident $judged:ident $judge:path, $name:literal: $claim:literal;
+    )*) => {
         /// All of them, by number.
         pub static POINTS: [Point; 100] = [$(Point {
             number: $number,

@@ -40,9 +40,7 @@ pub(crate) struct NotRun {
 impl From<RunError> for NotRun {
     fn from(error: RunError) -> Self {
         let is_broken = match &error {
-            RunError::Model(error) => {
-                matches!(error.code(), Code::Format | Code::Corrupt | Code::Checksum)
-            }
+            RunError::Model(error) => matches!(error.code(), Code::Corrupt | Code::Checksum),
             _ => false,
         };
         Self { is_broken, why: error.to_string() }
@@ -105,7 +103,7 @@ impl Ran {
     }
 
     /// What the model makes of noise; `None` where it takes neither sounds nor pictures.
-    pub(crate) fn on_noise(&self, bench: &Bench<'_>) -> Option<Result<AnomalyReport, NotRun>> {
+    pub(crate) fn on_noise(&self, bench: &Bench<'_>) -> Option<Result<Trace, NotRun>> {
         let payload = match self.kind {
             InputKind::Audio => Payload::Audio {
                 name: "noise".to_owned(),
@@ -117,7 +115,7 @@ impl Ran {
             }
             _ => return None,
         };
-        Some(traced(bench, &payload).map(|trace| anomalies(&trace)))
+        Some(traced(bench, &payload))
     }
 
     /// What the model makes of silence.

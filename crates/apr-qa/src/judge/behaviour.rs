@@ -2,10 +2,27 @@
 
 use apr_core::counted;
 use apr_run::{InputKind, Remedy, RunError};
-use apr_trace::{AnomalyKind, Payload, TraceOptions};
+use apr_trace::{AnomalyKind, Payload, TraceOptions, anomalies};
+
+use crate::made::Llama;
 
 use crate::bench::Bench;
-use crate::judgement::{Judgement, absent, failed, passed};
+use crate::judgement::{Fault, Judgement, absent, ensure, failed, passed};
+
+/// Anomalies of the made model with a changed weight.
+fn of_made(
+    bench: &Bench<'_>,
+    name: &str,
+    change: impl FnOnce(&mut [f32]),
+) -> Result<Vec<AnomalyKind>, Fault> {
+    let folder = bench.folder()?;
+    Llama::new().with(name, |weights| change(&mut weights.values)).write(&folder)?;
+    let mut options = TraceOptions::new(bench.run_options());
+    options.payload = true;
+    let payload = Payload::Tokens(vec![3, 14, 15, 9, 26, 5]);
+    let trace = apr::Model::open(&folder)?.trace(&payload, &options, |_, _| {})?;
+    Ok(anomalies(&trace).anomalies.into_iter().map(|anomaly| anomaly.kind).collect())
+}
 
 /// The model's run, or what becomes of the point without one.
 macro_rules! ran {
@@ -80,9 +97,16 @@ pub(crate) fn dead_neurons(bench: &Bench<'_>) -> Judgement {
         let path = &anomaly.path;
         return failed(format!("{dead} of {of} outputs of {path} are 0 for {inputs} positions"));
     }
+    let seen = of_made(bench, "model.layers.0.mlp.down_proj.weight", |values| {
+        let half = values.len() / 2;
+        values[..half].fill(0.0);
+    })?;
+    let is_dead = |kind: &&AnomalyKind| matches!(kind, AnomalyKind::DeadNeurons { .. });
+    ensure(seen.iter().any(|kind| is_dead(&kind)), "half of a made layer is dead, unnoticed")?;
     let limits = ran.found.not_judged.iter().filter(|limit| limit.starts_with("dead neurons"));
     let limits: Vec<String> = limits.map(|limit| format!("; not judged: {limit}")).collect();
-    passed(format!("none in {}{}", steps(ran), limits.concat()))
+    let limits = limits.concat();
+    passed(format!("none in {}{limits}; half of a made layer is found", steps(ran)))
 }
 
 pub(crate) fn explosions(bench: &Bench<'_>) -> Judgement {
@@ -97,7 +121,17 @@ pub(crate) fn explosions(bench: &Bench<'_>) -> Judgement {
         let path = &anomaly.path;
         return failed(format!("values of {path} reach {max:.3e}, where {usual:.3e} is usual"));
     }
-    passed(format!("none in {}", steps(ran)))
+    let seen = of_made(bench, "model.layers.0.mlp.up_proj.weight", |values| {
+        values.iter_mut().for_each(|value| *value *= 1e12);
+    })?;
+    let largest = seen.iter().find_map(|kind| match kind {
+        AnomalyKind::Explosion { max, .. } => Some(*max),
+        _ => None,
+    });
+    match largest {
+        Some(max) => passed(format!("none in {}; in a made layer: up to {max:.1e}", steps(ran))),
+        None => failed("a made layer that explodes goes unnoticed"),
+    }
 }
 
 pub(crate) fn repetition(bench: &Bench<'_>) -> Judgement {
@@ -134,12 +168,18 @@ pub(crate) fn silence(bench: &Bench<'_>) -> Judgement {
 
 pub(crate) fn noise(bench: &Bench<'_>) -> Judgement {
     let ran = finite!(bench);
-    let found = match ran.on_noise(bench) {
+    let trace = match ran.on_noise(bench) {
         None => return absent("the model takes neither sounds nor pictures"),
         Some(Err(not_run)) => return not_run.judgement(),
-        Some(Ok(found)) => found,
+        Some(Ok(trace)) => trace,
     };
-    let sure = found.anomalies.into_iter().find_map(|anomaly| match anomaly.kind {
+    if trace.classes().is_none() {
+        return absent("the model gives no classes, of which one could be sure");
+    }
+    if !trace.is_of_noise() {
+        return absent("the noise is none after the model's preprocessing");
+    }
+    let sure = anomalies(&trace).anomalies.into_iter().find_map(|anomaly| match anomaly.kind {
         AnomalyKind::ConfidentOnNoise { class, probability } => Some((class, probability)),
         _ => None,
     });

@@ -169,8 +169,20 @@ pub(crate) fn overwrite(bench: &Bench<'_>) -> Judgement {
     passed(format!("unasked: {}; asked, it was replaced", named(&error.to_string(), folder)))
 }
 
-pub(crate) fn full_disk(_: &Bench<'_>) -> Judgement {
-    absent("it takes a file system without room, which this program does not make")
+pub(crate) fn full_disk(bench: &Bench<'_>) -> Judgement {
+    let folder = made(bench)?;
+    let files = |folder: &Path| -> Result<usize, Fault> { Ok(fs::read_dir(folder)?.count()) };
+    let before = files(&folder)?;
+    // No file may have more than eight blocks of 512 bytes.
+    let script = "ulimit -f 8; exec \"$APR\" convert . -o out.apr";
+    let Some(output) = bench.shell(&folder, script)? else {
+        return absent("it takes the program `apr` beside this one, and a shell that limits files");
+    };
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let said = said.lines().find(|line| line.contains("E007"));
+    let said = said.ok_or_else(|| Fault::new("no E007 where files may have 4 KiB"))?;
+    ensure(files(&folder)? == before, "something was left")?;
+    passed(format!("where files may have 4 KiB: {said}; nothing was left"))
 }
 
 pub(crate) fn memory_limit(bench: &Bench<'_>) -> Judgement {
