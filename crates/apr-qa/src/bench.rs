@@ -4,7 +4,6 @@ use std::cell::{Cell, OnceCell};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::time::Duration;
 
 use apr_arch::FamilyModel;
 use apr_core::{CheckpointReader, Pipeline, Progress, Result};
@@ -22,6 +21,10 @@ use crate::judgement::Fault;
 use crate::points::Category;
 use crate::ran::{NotRun, Ran};
 use crate::subject::Subject;
+
+/// Why a point about the command line does not apply.
+pub(crate) const NO_PROGRAM: &str =
+    "the program `apr` is not beside this one, and the point is about its command line";
 
 /// The model, and what is known of it already.
 pub(crate) struct Bench<'s> {
@@ -197,9 +200,4 @@ fn validate<P: Pipeline>(
     let options = ValidateOptions { graphs: graphs.as_ref(), ..ValidateOptions::default() };
     let families = (source.family()?, source.families());
     validate_all(source.reader(), source.name(), families, options, pipeline, progress)
-}
-
-/// A duration in milliseconds.
-pub(crate) fn milliseconds(time: Duration) -> String {
-    format!("{:.1} ms", time.as_secs_f64() * 1e3)
 }

@@ -10,7 +10,7 @@ use apr_testkit::gguf::{GgufBuilder, GgufEntry};
 use apr_testkit::torch;
 use serde_json::Value;
 
-use crate::bench::Bench;
+use crate::bench::{Bench, NO_PROGRAM};
 use crate::judge::files::named;
 use crate::judge::tooling;
 use crate::judgement::{Fault, Judgement, absent, ensure, failed, passed};
@@ -208,9 +208,6 @@ pub(crate) fn shards(bench: &Bench<'_>) -> Judgement {
     ensure(text.contains(&shard.name), format!("the shard is not named: {text}"))?;
     passed(format!("12 tensors of {} files; without one: {text}", files.len()))
 }
-
-const NO_PROGRAM: &str = "the program `apr` is not beside this one, and the point is about its \
-                          command line";
 
 pub(crate) fn no_network(bench: &Bench<'_>) -> Judgement {
     let folder = bench.folder()?;

@@ -5,7 +5,7 @@ use std::process::Output;
 use std::time::{Duration, Instant};
 
 use apr::report::{JobError, ValidationConfig};
-use apr_core::{Code, Serial};
+use apr_core::{Code, Serial, counted};
 use apr_inputs::sound::decode;
 use apr_ops::analyze::analyze;
 use apr_ops::diff::{DiffReport, Side, diff};
@@ -19,7 +19,7 @@ use apr_testkit::SparseSource;
 use apr_testkit::apr2::{Apr2Builder, Apr2Entry, Apr2Footer};
 use apr_trace::{AnomalyKind, Payload, TraceOptions, anomalies};
 
-use crate::bench::{Bench, milliseconds};
+use crate::bench::{Bench, NO_PROGRAM};
 use crate::judgement::{Fault, Judgement, absent, ensure, failed, passed};
 use crate::made::{Llama, changed, opened, sound};
 
@@ -36,14 +36,9 @@ const GATE: &str = "model.layers.0.mlp.gate_proj.weight";
 /// A norm that is scaled.
 const NORM: &str = "model.norm.weight";
 
-const NO_PROGRAM: &str = "the program `apr` is not beside this one, and the point is about its \
-                          command line";
-
 pub(crate) fn inspect_speed(bench: &Bench<'_>) -> Judgement {
-    let begun = Instant::now();
-    let inspected = inspect(bench.reader(), bench.source().name(), bench.family());
-    let took = begun.elapsed();
-
+    let look = || inspect(bench.reader(), bench.source().name(), bench.family()).tensor_count;
+    let (tensors, took) = timed(|| Ok(look()))?;
     let entry =
         Apr2Entry { dims: vec![HUGE], size: Some(HUGE), ..Apr2Entry::of_bytes("huge", &[]) };
     let builder = Apr2Builder { digests: false, ..Apr2Builder::new().entry(entry) };
@@ -51,19 +46,32 @@ pub(crate) fn inspect_speed(bench: &Bench<'_>) -> Judgement {
     let footer = Apr2Footer { file_size: Some(start + HUGE + 16), ..builder.footer.clone() };
     let file = Apr2Builder { footer, ..builder }.build();
     let (front, end) = file.split_at(usize::try_from(start)?);
-    let begun = Instant::now();
-    let source = Ended { sparse: SparseSource::new(front.to_vec(), start + HUGE), end: end.into() };
-    let reader = apr_registry::open(source, "huge.apr", apr_registry::OpenOptions::default())?;
-    let report = inspect(&*reader, "huge.apr", None);
-    let huge = begun.elapsed();
-    ensure(report.parameters == HUGE, "another number of parameters was seen")?;
+    let (parameters, huge) = timed(|| {
+        let sparse = SparseSource::new(front.to_vec(), start + HUGE);
+        let source = Ended { sparse, end: end.to_vec() };
+        let reader = apr_registry::open(source, "huge.apr", apr_registry::OpenOptions::default())?;
+        Ok(inspect(&*reader, "huge.apr", None).parameters)
+    })?;
+    ensure(parameters == HUGE, "another number of parameters was seen")?;
     let seen = format!(
-        "the model's {} tensors in {}, a made file of 100 GB opened and inspected in {}",
-        inspected.tensor_count,
-        milliseconds(took),
-        milliseconds(huge)
+        "the model's headers ({}) in {:.1} ms, a made file of 100 GB opened and inspected in \
+         {:.1} ms",
+        counted(tensors as u64, "tensor"),
+        took.as_secs_f64() * 1e3,
+        huge.as_secs_f64() * 1e3
     );
     if took.max(huge) < INSPECT { passed(seen) } else { failed(seen) }
+}
+
+/// The shortest of three times that something takes: others may use the machine.
+fn timed<T>(work: impl Fn() -> apr_core::Result<T>) -> apr_core::Result<(T, Duration)> {
+    let once = || {
+        let begun = Instant::now();
+        work().map(|made| (made, begun.elapsed()))
+    };
+    let first = once()?;
+    let rest = [once()?, once()?];
+    Ok(rest.into_iter().fold(first, |best, next| if next.1 < best.1 { next } else { best }))
 }
 
 /// A file of zeros with something at its end.
@@ -103,11 +111,8 @@ pub(crate) fn lint(bench: &Bench<'_>) -> Judgement {
     match missing {
         Some(remark) => failed(format!("lint: {}", remark.message)),
         None => {
-            let warnings = bench.lint().count(Severity::Warn);
-            passed(format!(
-                "the model states its licence ({warnings} warnings of other things); \
-                            of a made file without: {seen}"
-            ))
+            let others = counted(bench.lint().count(Severity::Warn) as u64, "other warning");
+            passed(format!("the licence is stated ({others}); of a made file: {seen}"))
         }
     }
 }
