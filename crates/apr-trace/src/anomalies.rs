@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::payload::Written;
+use crate::predictions::Predictions;
 use crate::profile::Profile;
 use crate::trace::{PassTrace, StepTrace, Trace};
 
@@ -371,14 +372,26 @@ fn words_in_silence(trace: &Trace) -> Option<AnomalyKind> {
     (rms < SILENCE && has_words).then(|| AnomalyKind::WordsInSilence { text: text.clone() })
 }
 
+impl Trace {
+    /// Whether what went in is noise: neighbouring samples or pixels have little in common.
+    #[must_use]
+    pub fn is_of_noise(&self) -> bool {
+        let inputs = self.passes.first().into_iter().flat_map(|pass| &pass.inputs);
+        let correlations = inputs.filter_map(|input| input.value.correlation);
+        let most = correlations.fold(None, |most, it| Some(it.abs().max(most.unwrap_or(0.0))));
+        most.is_some_and(|most| most < NOISE)
+    }
+
+    /// The classes that are predicted of the input as a whole. Tokens are predicted at a position.
+    #[must_use]
+    pub fn classes(&self) -> Option<&Predictions> {
+        self.predictions.iter().find(|found| found.position.is_none())
+    }
+}
+
 /// A confident class where the input is noise (QA 47).
 fn confident_on_noise(trace: &Trace) -> Option<AnomalyKind> {
-    let inputs = trace.passes.first()?.inputs.iter();
-    let correlations = inputs.filter_map(|input| input.value.correlation);
-    let is_noise = correlations.fold(None, |most, it| Some(it.abs().max(most.unwrap_or(0.0))));
-    is_noise.filter(|most| *most < NOISE)?;
-    // Tokens are predicted at a position, classes of the whole input at none.
-    let classes = trace.predictions.iter().find(|it| it.position.is_none())?;
+    let classes = trace.classes().filter(|_| trace.is_of_noise())?;
     let first = classes.top.first().filter(|it| it.probability > CONFIDENT)?;
     let class = first.text.clone().unwrap_or_else(|| first.id.to_string());
     Some(AnomalyKind::ConfidentOnNoise { class, probability: first.probability })

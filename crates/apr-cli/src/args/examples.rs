@@ -53,6 +53,10 @@ const EXAMPLES: [(&str, &[Example]); 45] = [
                 "run one check, and exit with 5 on warnings",
             ),
             (
+                "apr validate model.apr --quality --min-score 60",
+                "score by 100 points; exit with 5 where fewer than 60 pass",
+            ),
+            (
                 "apr validate model.apr small.gguf --quality",
                 "compare outputs on ten inputs; exit with 5 beyond the tolerance",
             ),

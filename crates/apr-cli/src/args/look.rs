@@ -85,12 +85,18 @@ pub(crate) struct ValidateArgs {
     /// Second model, whose outputs are compared with the first one's (--quality)
     #[arg(value_name = "MODEL_B", requires = "quality")]
     pub(crate) other: Option<PathBuf>,
-    /// Judge by outputs: two models on the same inputs, or one or two on --text
+    /// Score one model by 100 points; compare the outputs of two, or one or two on --text
     #[arg(long, conflicts_with_all = [
         "checksum", "nan_check", "zero_check", "shapes", "physics", "signature", "trusted",
         "sha256", "source", "sarif", "strict",
     ])]
     pub(crate) quality: bool,
+    /// Minimum score: exit with 5 where fewer of the 100 points pass
+    #[arg(
+        long, value_name = "N", requires = "quality", conflicts_with_all = ["other", "text"],
+        value_parser = clap::value_parser!(u8).range(..=100)
+    )]
+    pub(crate) min_score: Option<u8>,
     /// Text for perplexity; with two models, also the KL divergence of their predictions
     #[arg(long, value_name = "FILE", requires = "quality", conflicts_with = "input")]
     pub(crate) text: Option<PathBuf>,

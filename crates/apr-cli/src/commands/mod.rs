@@ -24,6 +24,7 @@ mod lint;
 mod manual;
 mod nearby;
 mod parts;
+mod points;
 mod quality;
 mod quantize;
 mod run;

@@ -14,6 +14,7 @@ use apr_registry::Escaped;
 use apr_run::{RunOptions, Runner};
 use serde::Serialize;
 
+use super::points;
 use super::run::{read_media, read_text};
 use super::running::{self, Opened};
 use crate::args::ValidateArgs;
@@ -26,13 +27,10 @@ use crate::progress::Bar;
 /// Width of the rules that frame a report.
 const RULE: usize = 63;
 
-/// Judges one model by a text, or two by their outputs.
+/// Judges one model by the 100 points or by a text, or two by their outputs.
 pub(super) fn run(args: &ValidateArgs, context: &Context) -> Outcome {
     match (&args.other, &args.text) {
-        (None, None) => Err(Failure::Usage(
-            "--quality compares two models, or takes --text FILE for the perplexity of one"
-                .to_owned(),
-        )),
+        (None, None) => points::run(args, context),
         (None, Some(text)) => one(args, text, context),
         (Some(other), Some(text)) => predictions(args, other, text, context),
         (Some(other), None) => outputs(args, other, context),

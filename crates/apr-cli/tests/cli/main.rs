@@ -38,6 +38,7 @@ mod onnx_families;
 mod onnx_looks;
 mod onnx_rewritten;
 mod parts;
+mod points;
 mod pytorch;
 mod qa_container;
 mod qa_conversion;

@@ -137,8 +137,7 @@ fn what_can_not_be_compared_is_refused() {
     sandbox.run(&line).fails(2, &["give a longer text"]);
 
     for line in [
-        &["validate", "llama", "--quality"][..],
-        &["validate", "llama", "coarse"],
+        &["validate", "llama", "coarse"][..],
         &["validate", "llama", "--text", "sums.txt"],
         &["validate", "llama", "coarse", "--quality", "--checksum"],
     ] {

@@ -26,6 +26,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("pass --format FORMAT", "advice_about_outputs_helps"),
     ("more (--json lists them)", "advice_about_outputs_helps"),
     ("--json lists them{DIM:#}", "advice_about_outputs_helps"),
+    ("--json lists all points{DIM:#}", "a_model_has_a_score_of_100_points_under_four_headings"),
     ("an APR1 file has one dtype; --precision casts", "advice_about_outputs_helps"),
     ("--pickle-class {}", "advice_about_hostile_files_helps"),
     ("apr tensors {file} --hist {tensor}", "advice_about_models_that_do_not_fit_helps"),

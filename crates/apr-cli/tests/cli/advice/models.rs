@@ -193,13 +193,6 @@ pub(super) const OUTPUTS: &[Advice] = &[
          apr canary create m.apr -o c2.json --tokens 1,15,7; echo 1+ > one.txt; \
          apr canary create m.apr -o c3.json --input one.txt",
     ),
-    (
-        "apr validate m.apr --quality",
-        2,
-        "--quality compares two models, or takes --text FILE for the perplexity of one",
-        "apr validate m.apr llama --quality; seq 100 199 > sums.txt; \
-         apr validate m.apr --quality --text sums.txt",
-    ),
 ];
 
 /// Models that are not what their configuration says, or have none.

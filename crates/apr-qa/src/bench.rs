@@ -1,0 +1,203 @@
+//! What the judges work with: the model, what one read of it showed, and room for files.
+
+use std::cell::{Cell, OnceCell};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use apr_arch::FamilyModel;
+use apr_core::{CheckpointReader, Pipeline, Progress, Result};
+use apr_io::{NativeHost, io_error};
+use apr_ops::graph::of_file;
+use apr_ops::lint::{LintReport, lint};
+use apr_ops::shards::validate_all;
+use apr_ops::validate::{Check, CheckOutcome, Finding, Status, ValidateOptions, ValidateReport};
+use apr_registry::apr2;
+use apr_run::{Facts, Host, RunOptions};
+use apr_source::Source;
+use tempfile::TempDir;
+
+use crate::judgement::Fault;
+use crate::points::Category;
+use crate::ran::{NotRun, Ran};
+use crate::subject::Subject;
+
+/// Why a point about the command line does not apply.
+pub(crate) const NO_PROGRAM: &str =
+    "the program `apr` is not beside this one, and the point is about its command line";
+
+/// The model, and what is known of it already.
+pub(crate) struct Bench<'s> {
+    pub(crate) subject: &'s Subject<'s>,
+    host: Box<dyn Host + 's>,
+    validation: Option<ValidateReport>,
+    lint: LintReport,
+    ran: OnceCell<std::result::Result<Ran, NotRun>>,
+    folder: TempDir,
+    made: Cell<u32>,
+}
+
+impl<'s> Bench<'s> {
+    /// Reads the model once where the points of a category ask for its weights.
+    ///
+    /// # Errors
+    /// E002 and E007 when the model can't be read, E007 without room for temporary files.
+    pub(crate) fn new<P: Pipeline>(
+        subject: &'s Subject<'s>,
+        category: Option<Category>,
+        pipeline: &P,
+        progress: &dyn Progress,
+    ) -> Result<Self> {
+        let source = subject.source;
+        let reader = source.reader();
+        let is_read =
+            category.is_none_or(|only| matches!(only, Category::Format | Category::Physics));
+        let validation = if is_read { Some(validate(source, pipeline, progress)?) } else { None };
+        let folder = tempfile::Builder::new().prefix("apr-qa-").tempdir();
+        let folder = folder.map_err(|error| io_error(&error, &std::env::temp_dir()))?;
+        let host = NativeHost::new(subject.threads, subject.interrupt.clone(), |_: &str, _| {});
+        Ok(Self {
+            subject,
+            host: Box::new(host),
+            validation,
+            lint: lint(reader, source.name(), source.family()?)?,
+            ran: OnceCell::new(),
+            folder,
+            made: Cell::new(0),
+        })
+    }
+
+    pub(crate) fn reader(&self) -> &'s dyn CheckpointReader {
+        self.subject.source.reader()
+    }
+
+    pub(crate) fn source(&self) -> &'s Source<'s> {
+        self.subject.source
+    }
+
+    pub(crate) fn family(&self) -> Option<&FamilyModel<'s>> {
+        self.source().family().ok().flatten()
+    }
+
+    pub(crate) fn facts(&self) -> &'s Facts {
+        self.subject.facts
+    }
+
+    /// A host that keeps warnings to itself.
+    pub(crate) fn host(&self) -> &dyn Host {
+        &*self.host
+    }
+
+    pub(crate) fn lint(&self) -> &LintReport {
+        &self.lint
+    }
+
+    /// Whether the model is an APR2 file, which many points of the container are about.
+    pub(crate) fn is_apr2(&self) -> bool {
+        self.reader().format() == &apr2::FORMAT
+    }
+
+    /// What one read of the model found.
+    pub(crate) fn validation(&self) -> std::result::Result<&ValidateReport, Fault> {
+        self.validation.as_ref().ok_or_else(|| Fault::new("the model was not read"))
+    }
+
+    /// What a check of it came to.
+    pub(crate) fn check(&self, check: Check) -> std::result::Result<&CheckOutcome, Fault> {
+        let found = self.validation()?.checks.iter().find(|outcome| outcome.check == check);
+        found.ok_or_else(|| Fault::new("the check was not made"))
+    }
+
+    /// Why a check was not made.
+    pub(crate) fn skipped(&self, check: Check) -> std::result::Result<Option<&str>, Fault> {
+        let outcome = self.check(check)?;
+        Ok((outcome.status == Status::Skipped).then_some(&*outcome.detail))
+    }
+
+    /// Findings that `wanted` picks.
+    pub(crate) fn findings(
+        &self,
+        wanted: impl Fn(&Finding) -> bool,
+    ) -> std::result::Result<Vec<&Finding>, Fault> {
+        let findings = self.validation()?.findings.iter();
+        Ok(findings.filter(|finding| wanted(finding)).collect())
+    }
+
+    /// What the model computes on an input, which is made once.
+    pub(crate) fn ran(&self) -> std::result::Result<&Ran, &NotRun> {
+        self.ran.get_or_init(|| Ran::of(self)).as_ref()
+    }
+
+    /// Options for running a model that reads an input as a whole.
+    pub(crate) fn run_options(&self) -> RunOptions {
+        let mut options = RunOptions::reading();
+        options.max_memory = self.subject.max_memory;
+        options
+    }
+
+    /// A new folder for files.
+    pub(crate) fn folder(&self) -> std::result::Result<PathBuf, Fault> {
+        let number = self.made.get();
+        self.made.set(number + 1);
+        let folder = self.folder.path().join(number.to_string());
+        fs::create_dir(&folder)?;
+        Ok(folder)
+    }
+
+    /// What the program `apr` says in a folder; `None` where the program is not there.
+    pub(crate) fn apr(
+        &self,
+        folder: &Path,
+        arguments: &[&str],
+        environment: &[(&str, &str)],
+    ) -> std::result::Result<Option<Output>, Fault> {
+        let Some(program) = &self.subject.apr else { return Ok(None) };
+        let mut command = Command::new(program);
+        Ok(Some(isolated(command.args(arguments), folder, environment).output()?))
+    }
+
+    /// What a shell script says in a folder, in which `$APR` is the program; `None` where there is
+    /// no such program or no shell.
+    pub(crate) fn shell(
+        &self,
+        folder: &Path,
+        script: &str,
+    ) -> std::result::Result<Option<Output>, Fault> {
+        let Some(program) = &self.subject.apr else { return Ok(None) };
+        let mut command = Command::new("sh");
+        match isolated(command.args(["-c", script]).env("APR", program), folder, &[]).output() {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            output => Ok(Some(output?)),
+        }
+    }
+}
+
+/// A command away from what the user has set, which must not change what is seen.
+fn isolated<'c>(
+    command: &'c mut Command,
+    folder: &Path,
+    environment: &[(&str, &str)],
+) -> &'c mut Command {
+    let own = std::env::vars_os().map(|(name, _)| name);
+    for name in own.filter(|name| name.to_string_lossy().starts_with("APR_")) {
+        command.env_remove(name);
+    }
+    command
+        .current_dir(folder)
+        .env("HOME", folder)
+        .env("XDG_CONFIG_HOME", folder)
+        .env("XDG_CACHE_HOME", folder)
+        .envs(environment.iter().copied())
+        .stdin(std::process::Stdio::null())
+}
+
+fn validate<P: Pipeline>(
+    source: &Source<'_>,
+    pipeline: &P,
+    progress: &dyn Progress,
+) -> Result<ValidateReport> {
+    let graphs = of_file(source)?;
+    let options = ValidateOptions { graphs: graphs.as_ref(), ..ValidateOptions::default() };
+    let families = (source.family()?, source.families());
+    validate_all(source.reader(), source.name(), families, options, pipeline, progress)
+}

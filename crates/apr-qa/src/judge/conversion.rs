@@ -1,0 +1,196 @@
+//! Points 60 to 62, 79, 81 to 83 and 96 to 99: conversions of files that are made.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use apr::{Compression, Model, Scheme};
+use apr_core::{Code, DType, IoCause};
+use apr_testkit::apr2::{Apr2Builder, Apr2Entry};
+
+use crate::bench::Bench;
+use crate::judge::files::{code_of, named};
+use crate::judgement::{Fault, Judgement, absent, ensure, failed, passed};
+use crate::made::{Llama, floats, sound, spread};
+
+/// The made model, in a folder of its own.
+fn made(bench: &Bench<'_>) -> Result<PathBuf, Fault> {
+    let folder = bench.folder()?;
+    Llama::new().write(&folder)?;
+    Ok(folder)
+}
+
+/// A made file.
+fn written(bench: &Bench<'_>, file: &Apr2Builder) -> Result<PathBuf, Fault> {
+    let path = bench.folder()?.join("made.apr");
+    fs::write(&path, file.build())?;
+    Ok(path)
+}
+
+pub(crate) fn onnx(bench: &Bench<'_>) -> Judgement {
+    let path = bench.folder()?.join("model.onnx");
+    apr::convert(made(bench)?).format(&apr::format::ONNX).write(&path)?;
+    let model = Model::open(&path)?;
+    let computed = model.graphs(&apr::graph::GraphOptions::default())?;
+    let findings = computed.parts.iter().flat_map(|part| &part.findings.list);
+    let errors: Vec<String> = findings
+        .filter(|finding| finding.severity == apr_graph::Severity::Error)
+        .map(ToString::to_string)
+        .collect();
+    if let Some(error) = errors.first() {
+        return failed(error.as_str());
+    }
+    let nodes: usize = computed.parts.iter().map(|part| part.graph.body.nodes.len()).sum();
+    passed(format!(
+        "a made LLaMA as ONNX, {nodes} nodes: nothing that apr's own checker, which has the rules \
+         of onnx.checker, refuses"
+    ))
+}
+
+pub(crate) fn llama_cpp(_: &Bench<'_>) -> Judgement {
+    absent("llama.cpp is another program; the tests of apr load exports in it")
+}
+
+pub(crate) fn int8(bench: &Bench<'_>) -> Judgement {
+    // Sums of four are near a normal distribution, as weights are.
+    let parts: Vec<Vec<f32>> = (1..5).map(|seed| spread(seed, 256 * 1024)).collect();
+    let values: Vec<f32> =
+        (0..256 * 1024).map(|at| parts.iter().map(|part| part[at]).sum()).collect();
+    let path =
+        written(bench, &Apr2Builder::new().entry(floats("w.weight", &[256, 1024], &values)))?;
+    let len = fs::metadata(&path)?.len();
+    let share = |convert: apr::Convert| -> Result<f64, Fault> {
+        let (bytes, _) = convert.quantize(Scheme::Int8).to_bytes()?;
+        #[expect(clippy::cast_precision_loss, reason = "a small file")]
+        Ok(100.0 * bytes.len() as f64 / len as f64)
+    };
+    let plain = share(apr::convert(&path))?;
+    let compressed = share(apr::convert(&path).compress(Compression::Auto))?;
+    let seen = format!(
+        "a made tensor of 1 MiB in f32: {plain:.2} % of it as int8 with its scales, \
+         {compressed:.2} % compressed"
+    );
+    if plain < 26.0 && compressed < 25.0 { passed(seen) } else { failed(seen) }
+}
+
+/// Largest difference between the values of two models of the same tensors.
+fn difference(left: &Model, right: &Model) -> Result<f64, Fault> {
+    Ok(left.diff(right, &apr::report::DiffOptions::default())?.max_delta)
+}
+
+pub(crate) fn round_trip(bench: &Bench<'_>) -> Judgement {
+    let folder = bench.folder()?;
+    let [apr, onnx, back] = ["a.apr", "m.onnx", "b.apr"].map(|name| folder.join(name));
+    apr::convert(made(bench)?).write(&apr)?;
+    apr::convert(&apr).format(&apr::format::ONNX).write(&onnx)?;
+    apr::convert(&onnx).write(&back)?;
+    let (first, last) = (Model::open(&apr)?, Model::open(&back)?);
+    let values =
+        last.tensor("token_embedding").or_else(|_| last.tensor("model.embed_tokens.weight"));
+    ensure(values.is_ok(), "the embedding is not in the file that came back")?;
+    let most = difference(&first, &last)?;
+    let seen = format!("a made LLaMA, .apr to ONNX and back: largest difference {most}");
+    if most < 1e-5 { passed(seen) } else { failed(seen) }
+}
+
+pub(crate) fn quantized(bench: &Bench<'_>) -> Judgement {
+    let blocks = [vec![0, 0x3c], vec![7; 32]].concat();
+    let entry = Apr2Entry::new("w", DType::Q8_0, &[32], &blocks);
+    let path = written(bench, &Apr2Builder::new().entry(entry))?;
+    let gguf = bench.folder()?.join("made.gguf");
+    let llama = bench.folder()?;
+    Llama::new().write(&llama)?;
+    apr::convert(&llama).quantize(Scheme::Q8_0).format(&apr::format::GGUF).write(&gguf)?;
+    let source = Model::open(&gguf)?;
+    let count =
+        |model: &Model| model.tensors().iter().filter(|info| info.dtype == DType::Q8_0).count();
+    let target = bench.folder()?.join("made.apr");
+    apr::convert(&gguf).write(&target)?;
+    let (before, after) = (count(&source), count(&Model::open(&target)?));
+    ensure(before > 0 && before == after, format!("{before} tensors of q8_0 became {after}"))?;
+    let (bytes, _) = apr::convert(&path).to_bytes()?;
+    ensure(bytes.windows(34).any(|window| window == blocks), "blocks were coded anew")?;
+    passed(format!("{before} tensors of q8_0 in a made GGUF file are q8_0 in the .apr file"))
+}
+
+/// The dtypes of a made file after a conversion.
+fn cast(
+    bench: &Bench<'_>,
+    (from, bytes): (DType, &[u8]),
+    to: DType,
+) -> Result<(DType, Vec<f32>), Fault> {
+    let entry = Apr2Entry::new("w", from, &[2], bytes);
+    let path = written(bench, &Apr2Builder::new().entry(entry))?;
+    let target = bench.folder()?.join("cast.apr");
+    apr::convert(&path).precision(to).write(&target)?;
+    let model = Model::open(&target)?;
+    let values: Vec<f32> = model.tensor("w")?.to_vec()?;
+    Ok((model.tensors()[0].dtype, values))
+}
+
+pub(crate) fn to_bf16(bench: &Bench<'_>) -> Judgement {
+    let bytes = crate::made::bytes_of(&[1.0, 0.1]);
+    let (dtype, values) = cast(bench, (DType::F32, &bytes), DType::BF16)?;
+    let is_right = dtype == DType::BF16 && values == [1.0, f32::from_bits(0x3dcd_0000)];
+    let seen = format!("1 and 0.1 of a made f32 tensor are {dtype} {values:?}");
+    if is_right { passed(seen) } else { failed(seen) }
+}
+
+pub(crate) fn to_f32(bench: &Bench<'_>) -> Judgement {
+    let (dtype, values) = cast(bench, (DType::BF16, &[0x80, 0x3f, 0x49, 0xc0]), DType::F32)?;
+    let is_right = dtype == DType::F32 && values == [1.0, f32::from_bits(0xc049_0000)];
+    let seen = format!("1 and -3.140625 of a made bf16 tensor are {dtype} {values:?}");
+    if is_right { passed(seen) } else { failed(seen) }
+}
+
+pub(crate) fn output(bench: &Bench<'_>) -> Judgement {
+    let path = bench.folder()?.join("new/folders/out.apr");
+    let report = apr::convert(written(bench, &sound())?).write(&path)?;
+    let len = fs::metadata(&path)?.len();
+    let said = report.conversion.bytes_out;
+    ensure(len == said, format!("{said} bytes were reported, {len} are there"))?;
+    passed(format!("new/folders/out.apr was written, {len} bytes, and the folders made"))
+}
+
+pub(crate) fn overwrite(bench: &Bench<'_>) -> Judgement {
+    let path = bench.folder()?.join("there.apr");
+    fs::write(&path, b"precious")?;
+    let source = written(bench, &sound())?;
+    let error = apr::convert(&source).write(&path).err();
+    let error = error.ok_or_else(|| Fault::new("a file was replaced unasked"))?;
+    let is_right = matches!(
+        &error,
+        apr::report::JobError::Model(error) if error.cause() == Some(IoCause::AlreadyExists)
+    );
+    ensure(is_right, format!("another error: {error}"))?;
+    ensure(fs::read(&path)? == b"precious", "the file was changed")?;
+    apr::convert(&source).replace().write(&path)?;
+    ensure(fs::read(&path)?.starts_with(b"APR2"), "the file was not replaced when asked to")?;
+    let folder = path.parent().unwrap_or(Path::new("."));
+    passed(format!("unasked: {}; asked, it was replaced", named(&error.to_string(), folder)))
+}
+
+pub(crate) fn full_disk(bench: &Bench<'_>) -> Judgement {
+    let folder = made(bench)?;
+    let files = |folder: &Path| -> Result<usize, Fault> { Ok(fs::read_dir(folder)?.count()) };
+    let before = files(&folder)?;
+    // No file may have more than eight blocks of 512 bytes.
+    let script = "ulimit -f 8; exec \"$APR\" convert . -o out.apr";
+    let Some(output) = bench.shell(&folder, script)? else {
+        return absent("it takes the program `apr` beside this one, and a shell that limits files");
+    };
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let said = said.lines().find(|line| line.contains("E007"));
+    let said = said.ok_or_else(|| Fault::new("no E007 where files may have 4 KiB"))?;
+    ensure(files(&folder)? == before, "something was left")?;
+    passed(format!("where files may have 4 KiB: {said}; nothing was left"))
+}
+
+pub(crate) fn memory_limit(bench: &Bench<'_>) -> Judgement {
+    let source = written(bench, &sound())?;
+    let target = bench.folder()?.join("out.apr");
+    let error = apr::convert(&source).max_memory(1 << 10).write(&target).err();
+    let error = error.ok_or_else(|| Fault::new("a conversion ran in 1 KiB of memory"))?;
+    ensure(code_of(&error) == Some(Code::Memory), format!("another error: {error}"))?;
+    ensure(!target.exists(), "an output was left")?;
+    passed(format!("a conversion in 1 KiB: {error}; nothing was written"))
+}

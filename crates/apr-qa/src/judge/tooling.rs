@@ -1,0 +1,407 @@
+//! Points 51 to 59 and 63 to 75: what commands do, on the model and on files that are made.
+
+use std::fs;
+use std::process::Output;
+use std::time::{Duration, Instant};
+
+use apr::report::{JobError, ValidationConfig};
+use apr_core::{Code, Serial, counted};
+use apr_inputs::sound::decode;
+use apr_ops::analyze::analyze;
+use apr_ops::diff::{DiffReport, Side, diff};
+use apr_ops::explain::{error_code, known_tensor};
+use apr_ops::inspect::inspect;
+use apr_ops::lint::{Severity, lint as remarks_of};
+use apr_ops::physics::Violation;
+use apr_quality::{CanaryInput, check, record};
+use apr_run::{RunOptions, Runner};
+use apr_testkit::SparseSource;
+use apr_testkit::apr2::{Apr2Builder, Apr2Entry, Apr2Footer};
+use apr_trace::{AnomalyKind, Payload, TraceOptions, anomalies};
+
+use crate::bench::{Bench, NO_PROGRAM};
+use crate::judgement::{Fault, Judgement, absent, ensure, failed, passed};
+use crate::made::{Llama, changed, opened, sound};
+
+/// The longest that looking at a model may take.
+const INSPECT: Duration = Duration::from_millis(100);
+/// Bytes of the tensor in a huge file.
+const HUGE: u64 = 100_000_000_000;
+/// Bytes of a model without digests that is read once more.
+const AGAIN: u64 = 64 << 20;
+/// Samples of a sound that is read.
+const SAMPLES: usize = 1 << 20;
+/// A weight that is broken.
+const GATE: &str = "model.layers.0.mlp.gate_proj.weight";
+/// A norm that is scaled.
+const NORM: &str = "model.norm.weight";
+
+pub(crate) fn inspect_speed(bench: &Bench<'_>) -> Judgement {
+    let look = || inspect(bench.reader(), bench.source().name(), bench.family()).tensor_count;
+    let (tensors, took) = timed(|| Ok(look()))?;
+    let entry =
+        Apr2Entry { dims: vec![HUGE], size: Some(HUGE), ..Apr2Entry::of_bytes("huge", &[]) };
+    let builder = Apr2Builder { digests: false, ..Apr2Builder::new().entry(entry) };
+    let start = u64::from(builder.data_start());
+    let footer = Apr2Footer { file_size: Some(start + HUGE + 16), ..builder.footer.clone() };
+    let file = Apr2Builder { footer, ..builder }.build();
+    let (front, end) = file.split_at(usize::try_from(start)?);
+    let (parameters, huge) = timed(|| {
+        let sparse = SparseSource::new(front.to_vec(), start + HUGE);
+        let source = Ended { sparse, end: end.to_vec() };
+        let reader = apr_registry::open(source, "huge.apr", apr_registry::OpenOptions::default())?;
+        Ok(inspect(&*reader, "huge.apr", None).parameters)
+    })?;
+    ensure(parameters == HUGE, "another number of parameters was seen")?;
+    let seen = format!(
+        "the model's headers ({}) in {:.1} ms, a made file of 100 GB opened and inspected in \
+         {:.1} ms",
+        counted(tensors as u64, "tensor"),
+        took.as_secs_f64() * 1e3,
+        huge.as_secs_f64() * 1e3
+    );
+    if took.max(huge) < INSPECT { passed(seen) } else { failed(seen) }
+}
+
+/// The shortest of three times that something takes: others may use the machine.
+fn timed<T>(work: impl Fn() -> apr_core::Result<T>) -> apr_core::Result<(T, Duration)> {
+    let once = || {
+        let begun = Instant::now();
+        work().map(|made| (made, begun.elapsed()))
+    };
+    let first = once()?;
+    let rest = [once()?, once()?];
+    Ok(rest.into_iter().fold(first, |best, next| if next.1 < best.1 { next } else { best }))
+}
+
+/// A file of zeros with something at its end.
+#[derive(Debug)]
+struct Ended {
+    sparse: SparseSource,
+    end: Vec<u8>,
+}
+
+impl apr_core::ByteSource for Ended {
+    fn len(&self) -> u64 {
+        self.sparse.len() + self.end.len() as u64
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> apr_core::Result<()> {
+        let begin = self.sparse.len();
+        for (at, byte) in (offset..).zip(buf.iter_mut()) {
+            match at.checked_sub(begin).map(usize::try_from) {
+                None => self.sparse.read_at(at, std::slice::from_mut(byte))?,
+                Some(place) => {
+                    let found = place.ok().and_then(|place| self.end.get(place));
+                    let past = || apr_core::Error::corrupt("a read past the end").at(at);
+                    *byte = *found.ok_or_else(past)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+pub(crate) fn lint(bench: &Bench<'_>) -> Judgement {
+    let licence = |message: &str| message.contains("license'");
+    let report = remarks_of(&*opened(sound().build())?, "made.apr", None)?;
+    let warned = report.remarks.into_iter().find(|remark| licence(&remark.message));
+    let seen = warned.ok_or_else(|| Fault::new("lint said nothing of a missing licence"))?.message;
+    let missing = bench.lint().remarks.iter().find(|remark| licence(&remark.message));
+    match missing {
+        Some(remark) => failed(format!("lint: {}", remark.message)),
+        None => {
+            let others = counted(bench.lint().count(Severity::Warn) as u64, "other warning");
+            passed(format!("the licence is stated ({others}); of a made file: {seen}"))
+        }
+    }
+}
+
+/// What the program printed.
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+pub(crate) fn drama(bench: &Bench<'_>) -> Judgement {
+    let folder = bench.folder()?;
+    fs::write(folder.join("made.apr"), sound().build())?;
+    let Some(output) = bench.apr(&folder, &["debug", "made.apr", "--drama"], &[])? else {
+        return absent(NO_PROGRAM);
+    };
+    let shown = text(&output);
+    ensure(output.status.success(), "the program failed")?;
+    ensure(!output.stdout.contains(&0x1b), "there were escape sequences without a terminal")?;
+    let missing = ["ACT I", "ACT II", "ACT III"].into_iter().find(|act| !shown.contains(act));
+    match missing {
+        Some(act) => failed(format!("there is no {act}")),
+        None => passed("three acts in plain text, of a made file, without a terminal"),
+    }
+}
+
+pub(crate) fn no_tui(_: &Bench<'_>) -> Judgement {
+    absent("this version has no terminal interface")
+}
+
+pub(crate) fn no_merge(_: &Bench<'_>) -> Judgement {
+    absent("this version merges no models")
+}
+
+pub(crate) fn no_prune(_: &Bench<'_>) -> Judgement {
+    absent("this version prunes no models")
+}
+
+fn compared(left: Side<'_>, right: Side<'_>) -> Result<DiffReport, Fault> {
+    Ok(diff(left, right, &apr::report::DiffOptions::default(), &Serial, &())?)
+}
+
+pub(crate) fn identity(bench: &Bench<'_>) -> Judgement {
+    // Where no digests vouch for the bytes, they are read again.
+    let reader = bench.reader();
+    let has_digests = (0..reader.tensors().len()).all(|at| reader.stored(at).digest().is_some());
+    let bytes: u64 = reader.files().iter().map(|file| file.len).sum();
+    let is_compared = !reader.container().is_locked() && (has_digests || bytes < AGAIN);
+    let made = opened(sound().build())?;
+    let side = match is_compared {
+        true => Side { reader, name: bench.source().name(), model: bench.family() },
+        false => Side { reader: &*made, name: "made.apr", model: None },
+    };
+    let report = compared(side, side)?;
+    let what = if is_compared { "the model" } else { "a made file" };
+    let (similarity, count) = (report.similarity, report.tensors.len());
+    if report.same && similarity >= 100.0 {
+        return passed(format!("{what} beside itself: {similarity} % alike, {count} tensors"));
+    }
+    failed(format!("{what} is only {similarity} % like itself"))
+}
+
+pub(crate) fn change(_: &Bench<'_>) -> Judgement {
+    let left = opened(sound().build())?;
+    let right = opened(changed(|entry| entry.bytes[3] ^= 1))?;
+    let side = |reader| Side { reader, name: "made.apr", model: None };
+    let report = compared(side(&*left), side(&*right))?;
+    let differs = report.tensors.iter().filter(|pair| pair.max_delta.unwrap_or(0.0) > 0.0);
+    let names: Vec<&str> = differs.map(|pair| &*pair.name).collect();
+    ensure(!report.same, "a changed file is called the same")?;
+    ensure(names == ["b.weight"], format!("the tensors that differ are said to be {names:?}"))?;
+    passed(format!("one value of b.weight changed: named, {:.3} % alike", report.similarity))
+}
+
+/// A made model, opened.
+fn model(bench: &Bench<'_>, llama: &Llama) -> Result<apr::Model, Fault> {
+    let folder = bench.folder()?;
+    llama.write(&folder)?;
+    Ok(apr::Model::open(&folder)?)
+}
+
+/// A made model whose gate has NaN.
+fn with_nan() -> Llama {
+    Llama::new().with(GATE, |weights| weights.values[5] = f32::NAN)
+}
+
+fn tokens() -> Payload {
+    Payload::Tokens(vec![3, 14, 15, 9, 26, 5])
+}
+
+fn watching() -> TraceOptions {
+    let mut options = TraceOptions::new(RunOptions::reading());
+    options.payload = true;
+    options
+}
+
+pub(crate) fn trace_output(bench: &Bench<'_>) -> Judgement {
+    let trace = model(bench, &Llama::new())?.trace(&tokens(), &watching(), |_, _| {})?;
+    let json = serde_json::to_vec(&trace)?;
+    let back: serde_json::Value = serde_json::from_slice(&json)?;
+    let steps = back["passes"][0]["steps"].as_array().map_or(0, Vec::len);
+    ensure(steps > 4, format!("the trace of a made model has {steps} steps"))?;
+    let whole = crate::ran::sound(|at| if at % 64 < 32 { 1000 } else { -1000 });
+    if let Err(error) = decode(whole.clone(), SAMPLES) {
+        return absent(format!("this build reads no sounds: {error}"));
+    }
+    let damaged = [b"RIFX".as_slice(), &whole[4..20]].concat();
+    match decode(damaged, SAMPLES) {
+        Err(error) => {
+            passed(format!("{steps} steps of a made model in JSON; a damaged sound: {error}"))
+        }
+        Ok(_) => failed("a damaged sound was read"),
+    }
+}
+
+pub(crate) fn error_codes(_: &Bench<'_>) -> Judgement {
+    for code in Code::ALL {
+        let explained = error_code(code.id());
+        let steps = explained.map_or(0, |explained| explained.steps.len());
+        ensure(steps > 0, format!("{} is not explained", code.id()))?;
+    }
+    ensure(error_code("E999").is_none(), "E999 is explained")?;
+    passed(format!("all {} codes are explained with steps to take; E999 is not", Code::ALL.len()))
+}
+
+pub(crate) fn tensor_names(bench: &Bench<'_>) -> Judgement {
+    let families = bench.source().families();
+    let known = known_tensor(families, "model.layers.3.self_attn.q_proj.weight");
+    let role = known.ok().and_then(|known| Some(known.first()?.role.clone()));
+    let role = role.ok_or_else(|| Fault::new("a query projection is not explained"))?;
+    match known_tensor(families, "encodr.conv1.weight") {
+        Err(similar) if similar.iter().any(|name| name == "encoder.conv1.weight") => {
+            passed(format!("q_proj: {role}; 'encodr.conv1.weight': {}", similar.join(", ")))
+        }
+        Err(similar) => failed(format!("the names that are proposed are {similar:?}")),
+        Ok(_) => failed("a name that no family has is explained"),
+    }
+}
+
+pub(crate) fn analysis(bench: &Bench<'_>) -> Judgement {
+    let pass = |llama: &Llama| -> Result<(bool, Vec<Violation>), Fault> {
+        let model = model(bench, llama)?;
+        let source = model.source();
+        let report = analyze(source.reader(), source.name(), source.family()?, &Serial, &())?;
+        let all = report.tensors.into_iter().flat_map(|tensor| tensor.violations);
+        Ok((report.pass, all.collect()))
+    };
+    let (is_sound, violations) = pass(&Llama::new())?;
+    ensure(is_sound, format!("a sound source fails: {violations:?}"))?;
+    let (passes, violations) = pass(&with_nan())?;
+    ensure(!passes, "a source with NaN passes")?;
+    let seen = violations.first().ok_or_else(|| Fault::new("nothing says why"))?;
+    let folder = bench.folder()?;
+    Llama::new().write(&folder)?;
+    let path = folder.join("model.safetensors");
+    let bytes = fs::read(&path)?;
+    fs::write(&path, &bytes[..bytes.len() - 1])?;
+    let cut = apr::Model::open(&folder).err();
+    let cut = cut.ok_or_else(|| Fault::new("a source that was cut opens"))?;
+    passed(format!("a made source passes, with a NaN: {seen}; cut: {}", cut.message()))
+}
+
+/// A made model whose norm is eleven times too large.
+pub(crate) fn scaled() -> Llama {
+    Llama::new().with(NORM, |weights| weights.values.iter_mut().for_each(|value| *value *= 11.0))
+}
+
+pub(crate) fn inline_validation(bench: &Bench<'_>) -> Judgement {
+    let (folder, target) = (bench.folder()?, bench.folder()?.join("made.apr"));
+    scaled().write(&folder)?;
+    match apr::convert(&folder).write(&target) {
+        Err(JobError::Unhealthy { error, .. }) => {
+            ensure(!target.exists(), "an output was left")?;
+            passed(format!("a made norm with a mean of 11: {error}; nothing was written"))
+        }
+        Err(error) => failed(format!("another error: {error}")),
+        Ok(_) => failed("a norm with a mean of 11 was converted"),
+    }
+}
+
+pub(crate) fn relaxed(bench: &Bench<'_>) -> Judgement {
+    let (folder, target) = (bench.folder()?, bench.folder()?.join("made.apr"));
+    scaled().write(&folder)?;
+    let report = apr::convert(&folder).validate(ValidationConfig::relaxed()).write(&target)?;
+    let errors = report.conversion.validation.map_or(0, |validation| validation.errors.len());
+    ensure(errors == 1, format!("{errors} violations were reported"))?;
+    let model = apr::Model::open(&target)?;
+    let recorded = model.reader().metadata().get("violations");
+    let recorded = recorded.and_then(serde_json::Value::as_array).map_or(0, Vec::len);
+    ensure(recorded == 1, format!("{recorded} violations are in the file"))?;
+    passed("the norm of point 68 was written, reported, and recorded in the file")
+}
+
+pub(crate) fn cache_folder(bench: &Bench<'_>) -> Judgement {
+    let folder = bench.folder()?;
+    fs::create_dir_all(folder.join("here/spool"))?;
+    fs::write(folder.join("here/spool/left"), b"1234")?;
+    let environment = [("APR_CACHE", "here")];
+    let Some(output) = bench.apr(&folder, &["cache", "info", "--json"], &environment)? else {
+        return absent(NO_PROGRAM);
+    };
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+    let found = (report["folder"].as_str(), report["bytes"].as_u64());
+    ensure(found == (Some("here"), Some(4)), format!("the program says {found:?}"))?;
+    passed("with APR_CACHE=here, the program counts the 4 bytes that lie there")
+}
+
+pub(crate) fn configuration(bench: &Bench<'_>) -> Judgement {
+    let folder = bench.folder()?;
+    fs::write(folder.join("made.apr"), sound().build())?;
+    let is_json = |format: &str| -> Result<Option<bool>, Fault> {
+        let toml = format!("[defaults]\noutput_format = \"{format}\"\n");
+        fs::write(folder.join("my.toml"), toml)?;
+        let output = bench.apr(&folder, &["inspect", "made.apr"], &[("APR_CONFIG", "my.toml")])?;
+        let is_json =
+            |output: Output| serde_json::from_slice::<serde_json::Value>(&output.stdout).is_ok();
+        Ok(output.map(is_json))
+    };
+    match (is_json("json")?, is_json("text")?) {
+        (Some(true), Some(false)) => passed(
+            "an inspection is printed as JSON with output_format = \"json\", and not with \"text\"",
+        ),
+        (None, _) | (_, None) => absent(NO_PROGRAM),
+        found => failed(format!("printed as JSON with \"json\" and with \"text\": {found:?}")),
+    }
+}
+
+pub(crate) fn canary(bench: &Bench<'_>) -> Judgement {
+    let (whole, broken) = (model(bench, &Llama::new())?, model(bench, &regressed())?);
+    let load = |_: &str| Err(apr_core::Error::format("no files"));
+    let options = RunOptions::default();
+    let inputs = vec![("tokens".to_owned(), CanaryInput::Tokens { ids: vec![3, 14, 15] })];
+    let canary = whole.run_with(
+        &options,
+        |_, _| {},
+        |runner: &Runner<'_>| record(runner, "made", inputs, Some(4), &load),
+    )?;
+    let passes = |model: &apr::Model| {
+        model.run_with(
+            &options,
+            |_, _| {},
+            |runner: &Runner<'_>| check(runner, "made", &canary, &load, &mut |_| {}),
+        )
+    };
+    ensure(passes(&whole)?.passed, "the model that was recorded fails its own canary")?;
+    let report = passes(&broken)?;
+    ensure(!report.passed, "a model with other weights passes")?;
+    let failures = report.cases.into_iter().flat_map(|case| case.failures);
+    let why = failures.into_iter().next().unwrap_or_default();
+    passed(format!("a made model passes its canary, with a changed head: {why}"))
+}
+
+/// A made model whose head is turned around, so that it answers otherwise.
+fn regressed() -> Llama {
+    Llama::new().with("lm_head.weight", |weights| weights.values.reverse())
+}
+
+pub(crate) fn json(bench: &Bench<'_>) -> Judgement {
+    let report = inspect(bench.reader(), bench.source().name(), bench.family());
+    let mut bytes = Vec::new();
+    apr_ops::document::write_json(&mut bytes, &report)?;
+    let back: serde_json::Value = serde_json::from_slice(&bytes)?;
+    let tensors = back["tensor_count"].as_u64();
+    ensure(tensors == Some(report.tensor_count as u64), format!("{tensors:?} tensors"))?;
+    passed(format!("the model's inspection is {} bytes of JSON, and is read back", bytes.len()))
+}
+
+pub(crate) fn anomaly(bench: &Bench<'_>) -> Judgement {
+    let found = |llama: &Llama| -> Result<Vec<AnomalyKind>, Fault> {
+        let trace = model(bench, llama)?.trace(&tokens(), &watching(), |_, _| {})?;
+        let kinds = anomalies(&trace).anomalies.into_iter().map(|anomaly| anomaly.kind);
+        Ok(kinds.filter(|kind| matches!(kind, AnomalyKind::NotFinite { .. })).collect())
+    };
+    ensure(found(&Llama::new())?.is_empty(), "a sound model has NaN")?;
+    match &found(&with_nan())?[..] {
+        [AnomalyKind::NotFinite { operator, count }] => {
+            passed(format!("NaN in a made gate: {count} values are not finite from {operator} on"))
+        }
+        others => failed(format!("NaN in a made gate: {others:?}")),
+    }
+}
+
+pub(crate) fn trace_diff(bench: &Bench<'_>) -> Judgement {
+    let [one, other] = [model(bench, &Llama::new())?, model(bench, &Llama::new())?];
+    let options = TraceOptions::new(RunOptions::reading());
+    let same = one.trace_diff(&other, &tokens(), &options, 0, |_, _| {})?;
+    ensure(same.is_equal(), "equal made models drift")?;
+    let changed = model(bench, &regressed())?;
+    let found = one.trace_diff(&changed, &tokens(), &options, 0, |_, _| {})?;
+    ensure(!found.is_equal(), "a made model with another head does not drift")?;
+    let steps: usize = same.passes.iter().map(|pass| pass.steps.len()).sum();
+    passed(format!("{steps} steps of two equal made models, and no drift; another head drifts"))
+}
