@@ -75,6 +75,9 @@ pub(crate) fn run(steps: &mut Steps) {
             reference::check_damage(&target_dir().join("debug/apr"))
         });
     }
+    steps.run("types that are searched are nearer than mixes of the same size", || {
+        reference::check_search(&target_dir().join("debug/apr"))
+    });
     if llama_cpp.is_some()
         && steps.run("llama.cpp's programs", reference::set_up_llama_programs).is_some()
     {

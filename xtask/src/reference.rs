@@ -89,6 +89,11 @@ pub(crate) fn check_perplexity(apr: &Path) -> Outcome {
     run(program(python()).arg("xtask/interop/perplexity_check.py").arg(apr).arg(llama_programs()))
 }
 
+/// Compares types that `apr quantize --search` finds with llama.cpp's mixes.
+pub(crate) fn check_search(apr: &Path) -> Outcome {
+    run(program(python()).arg("xtask/interop/search_check.py").arg(apr))
+}
+
 /// Lets llama-imatrix measure what `apr imatrix` does.
 pub(crate) fn check_imatrix(apr: &Path) -> Outcome {
     let mut command = program(graph_python());

@@ -2,8 +2,8 @@
 //!
 //! [`measure`] adds up the squares of what meets the columns of every weight
 //! ([`ImatrixSums`](apr_quantize::ImatrixSums)), as llama-imatrix does: quantizers then keep those
-//! columns most exact that are multiplied by the largest inputs. [`search`] chooses the type of each
-//! tensor for a size, by what quantizing it does to the outputs.
+//! columns most exact that are multiplied by the largest inputs. [`search`] chooses the type of
+//! each tensor for a size, by what quantizing it does to the outputs.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 

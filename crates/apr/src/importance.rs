@@ -1,7 +1,8 @@
-//! Importance matrices: what weights matter, measured while a model runs as llama-imatrix does.
+//! What weights matter: importance matrices, measured while a model runs as llama-imatrix does, and
+//! types of tensors by their effect on the outputs.
 //!
-//! [`measure`] takes a model that [`Model::run_with`](crate::Model::run_with) lends; quantizers take
-//! the means of what it finds.
+//! [`measure`] takes a model that [`Model::run_with`](crate::Model::run_with) lends; quantizers
+//! take the means of what it finds.
 //!
 //! ```no_run
 //! use apr::importance::{Inputs, MeasureOptions, measure};
@@ -22,5 +23,8 @@
 //! # }
 //! ```
 
-pub use apr_importance::{Inputs, MeasureOptions, Measured, measure};
+pub use apr_importance::{
+    Budget, ChosenType, CurvePoint, Found, Inputs, MeasureOptions, Measured, SearchData,
+    SearchReport, Unchosen, measure, search,
+};
 pub use apr_quantize::{ColumnSums, ImatrixSums};

@@ -99,7 +99,7 @@
 //! | `ndarray` | tensors as arrays of that crate | 49 | 0 |
 //! | `hub` | models on hubs and servers: `hf://`, `https://`, `s3://` | 83 | 0 |
 //! | `infer` | models run: the modules `run`, `trace`, `quality` and `importance` | 101 | 0 |
-//! | `inputs` | tokenizers of every kind, chat templates, audio and image files | 186 | 0 |
+//! | `inputs` | tokenizers of every kind, chat templates, audio and image files | 187 | 0 |
 //!
 //! Crates are those that are compiled, our own included, and seconds those of an optimized build on
 //! two cores; from `formats` on with `native`. `cargo xtask features --times` counts and builds.

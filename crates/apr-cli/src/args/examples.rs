@@ -273,6 +273,10 @@ const EXAMPLES: [(&str, &[Example]); 45] = [
                 "apr quantize llama-folder -t q4_k_m --imatrix imatrix.gguf -o q.gguf",
                 "use an importance matrix",
             ),
+            (
+                "apr quantize llama --search --bits-per-weight 4.25 --calibration a.txt -o q.gguf",
+                "choose the type of each tensor by its effect on the outputs",
+            ),
         ],
     ),
     (

@@ -58,8 +58,8 @@ pub(crate) struct QuantizeOptions {
     /// llama.cpp importance matrix: GGUF, or the older .dat
     #[arg(long, value_name = "FILE", conflicts_with = "calibration", hide_short_help = true)]
     pub(crate) imatrix: Option<PathBuf>,
-    /// Calibration data: text, audio, image or arrays to run the model on, as `apr imatrix` does; or
-    /// samples as CSV, whose mean squares weigh columns
+    /// Calibration data: text, audio, image or arrays to run the model on, as `apr imatrix` does;
+    /// or samples as CSV, whose mean squares weigh columns
     #[arg(long, value_name = "FILE", hide_short_help = true)]
     pub(crate) calibration: Option<PathBuf>,
     /// Quality gate: fail if the error exceeds 10 % of the weights' norm, 50 % in one tensor, or an

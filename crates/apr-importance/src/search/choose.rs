@@ -4,9 +4,9 @@ use super::units::Unit;
 
 /// The choice for each unit, so that all together take at most so many bytes, or as few as they
 /// can, with as little effect as possible. Each step to a larger type is taken in the order of what
-/// it takes off for a byte, along the lower convex hull of a unit's choices, which is the best where
-/// the budget is used up (Shoham and Gersho 1988, "Efficient bit allocation for an arbitrary set of
-/// quantizers").
+/// it takes off for a byte, along the lower convex hull of a unit's choices, which is the best
+/// where the budget is used up (Shoham and Gersho 1988, "Efficient bit allocation for an arbitrary
+/// set of quantizers").
 pub(crate) fn choose(units: &[Unit], budget: u64) -> Vec<usize> {
     let mut steps: Vec<Step> =
         units.iter().enumerate().flat_map(|(at, unit)| hull(at, unit)).collect();

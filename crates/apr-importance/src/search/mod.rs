@@ -114,7 +114,8 @@ const MIXES: usize = 4;
 const SWAPS: usize = 32;
 
 /// Chooses the type of each tensor of a model, so that the whole is no larger than the budget and
-/// computes what it did as nearly as it can; `done` hears of each run of the model, and how many there will be.
+/// computes what it did as nearly as it can; `done` hears of each run of the model, and how many
+/// there will be.
 ///
 /// Each tensor is quantized alone, and its effect on the outputs measured, to one type near the
 /// budget; to other types it is taken to grow with the square of the error that inputs see, since
@@ -154,16 +155,16 @@ pub fn search(
     let all = units.len() + AROUND.len() + MIXES + swaps;
     let average = budget as f64 * 8.0 / sizes.quantized_elements as f64;
     trials.with_effect(|measure| {
-        for at in 0..units.len() {
-            let (dtype, error) = units[at].near(average);
-            let effect = measure(&[(&units[at], dtype)])?.objective;
-            units[at].scale(effect, error);
+        for (at, unit) in units.iter_mut().enumerate() {
+            let (dtype, error) = unit.near(average);
+            let effect = measure(&[(unit, dtype)])?.objective;
+            unit.scale(effect, error);
             done(at + 1, all);
         }
 
         let mut curve = Vec::new();
         for (at, share) in AROUND.iter().enumerate() {
-            let wanted = (*share * budget as f64) as u64;
+            let wanted = whole(*share * budget as f64);
             let found = Trial::of(&units, choose(&units, wanted.max(least)), measure)?;
             curve.push(found.point(&units, &sizes, false));
             done(units.len() + at + 1, all);
@@ -212,7 +213,9 @@ pub fn search(
 
 impl Found {
     /// The quantization that was found, with importance called by the name of its data.
-    #[must_use]
+    ///
+    /// # Errors
+    /// E001 for names that no pattern can be made of.
     pub fn quantization(&self, data: &str) -> Result<Quantization> {
         let mut found = Quantization::to(self.scheme());
         let rule = |chosen: &ChosenType| Ok((apr_view::named(&chosen.tensor)?, chosen.dtype));
@@ -232,6 +235,15 @@ impl Found {
         let blocks = Scheme::ALL.iter().filter(|scheme| scheme.dtype().is_quantized());
         blocks.max_by_key(count).copied().unwrap_or(Scheme::Q8_0)
     }
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "numbers of bytes, which saturate"
+)]
+fn whole(bytes: f64) -> u64 {
+    bytes as u64
 }
 
 /// Types that were tried.
@@ -284,7 +296,7 @@ impl Sizes {
     /// Bytes that are left for what is quantized.
     fn budget(&self, budget: Budget) -> u64 {
         let all = match budget {
-            Budget::BitsPerWeight(bits) => (bits * self.elements as f64 / 8.0) as u64,
+            Budget::BitsPerWeight(bits) => whole(bits * self.elements as f64 / 8.0),
             Budget::Bytes(bytes) => bytes.saturating_sub(self.unchosen.overhead),
         };
         all.saturating_sub(self.unchosen.tensors)
