@@ -4,23 +4,23 @@
 //! [`measure`] takes a model that [`Model::run_with`](crate::Model::run_with) lends; quantizers
 //! take the means of what it finds.
 //!
-//! ```no_run
+//! ```
 //! use apr::importance::{Inputs, MeasureOptions, measure};
 //! use apr::quality::{Subject, WindowOptions, Windows};
 //! use apr::run::{RunError, RunOptions};
 //!
-//! # fn main() -> Result<(), RunError> {
-//! let model = apr::Model::open("stories.gguf")?;
-//! let text = "Once upon a time there was a river. ".repeat(200);
-//! let sums = model.run_with(&RunOptions::reading(), |runner| {
+//! # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/tiny-llama");
+//! let model = apr::Model::open(path)?;
+//! let text = "12+34=46\n51+29=80\n".repeat(20);
+//! let warn = |message: &str, _| eprintln!("warning: {message}");
+//! let sums = model.run_with(&RunOptions::reading(), warn, |runner| {
 //!     let windows = Windows::of_text(&text, &[runner], WindowOptions::default())?;
 //!     let (subject, options) = (Subject::of(runner)?, MeasureOptions::default());
 //!     let inputs = Inputs::Windows(&windows);
-//!     Ok::<_, RunError>(measure(&subject, None, inputs, "river", options, &mut |_| ())?.sums)
+//!     Ok(measure(&subject, None, inputs, "sums", options, &mut |_| ())?.sums)
 //! })?;
-//! std::fs::write("imatrix.gguf", sums.to_gguf()?)?;
-//! # Ok(())
-//! # }
+//! assert_eq!(sums.means()?.datasets, ["sums"]);
+//! # Ok::<(), RunError>(())
 //! ```
 
 pub use apr_importance::{
