@@ -29,8 +29,8 @@ def apr(*arguments):
     return subprocess.run([APR, *map(str, arguments)], check=True, capture_output=True, text=True).stdout
 
 
-def compare(name, folder, model, calibration, judge, options):
-    for mix in MIXES:
+def compare(name, folder, model, calibration, judge, options, mixes=MIXES):
+    for mix in mixes:
         fixed, searched = folder / "fixed.gguf", folder / "searched.gguf"
         apr("quantize", model, "--type", mix, "--calibration", calibration, "-o", fixed, "-f", "--relaxed")
         size = fixed.stat().st_size
@@ -82,9 +82,9 @@ def main(minilm):
         judge = divergence(sums(folder / "b.txt", 2, 150), 64)
         compare("tiny-llama", folder, TINY, sums(folder / "a.txt", 1, 300), judge, window)
         if STORIES.exists():
-            window = ["--context", 128]
+            window = ["--context", 128, "--chunks", 12]
             seen, unseen = stories(folder / "c.txt", range(1, 9)), stories(folder / "d.txt", range(21, 27))
-            compare("stories260K", folder, STORIES, seen, divergence(unseen, 128), window)
+            compare("stories260K", folder, STORIES, seen, divergence(unseen, 128), window, ["q3_k_m", "q4_k_m"])
         if minilm:
             seen, texts = folder / "e.txt", []
             seen.write_text("\n".join(SENTENCES[:8]), encoding="utf-8")
