@@ -106,3 +106,60 @@ fn hull(unit: usize, of: &Unit) -> Vec<Step> {
     });
     steps.collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn units() -> Vec<Unit> {
+        // The second choice of the first one is above its hull, and the last one of the second one
+        // is larger and no better.
+        vec![
+            Unit::of_choices(&[(10, 8.0), (15, 7.9), (20, 2.0), (40, 1.0)]),
+            Unit::of_choices(&[(10, 3.0), (20, 1.0), (40, 1.0)]),
+        ]
+    }
+
+    #[test]
+    fn bytes_go_where_they_take_off_most() {
+        let units = units();
+        for (budget, expected) in [
+            (0, [0, 0]),
+            (20, [0, 0]),
+            (29, [0, 0]),
+            (30, [2, 0]),
+            (40, [2, 1]),
+            (59, [2, 1]),
+            (60, [3, 1]),
+            (1000, [3, 1]),
+        ] {
+            assert_eq!(choose(&units, budget), expected, "{budget}");
+        }
+    }
+
+    /// All choices that fit, tried one by one.
+    #[test]
+    fn where_the_budget_is_used_up_nothing_is_better() {
+        let units = units();
+        let effect = |chosen: &[usize]| -> f64 {
+            units.iter().zip(chosen).map(|(unit, at)| unit.choices[*at].effect).sum()
+        };
+        let bytes = |chosen: &[usize]| -> u64 {
+            units.iter().zip(chosen).map(|(unit, at)| unit.choices[*at].bytes).sum()
+        };
+        for budget in [20, 30, 40, 60] {
+            let all = (0..4).flat_map(|one| (0..3).map(move |other| [one, other]));
+            let within = all.filter(|chosen| bytes(chosen) <= budget);
+            let best = within.map(|chosen| effect(&chosen)).fold(f64::INFINITY, f64::min);
+            assert!((effect(&choose(&units, budget)) - best).abs() < 1e-12, "{budget}");
+        }
+    }
+
+    #[test]
+    fn an_exchange_stays_within_the_budget() {
+        let units = units();
+        assert_eq!(swapped(&units, &[2, 0], 30, 0), Some(vec![0, 1]));
+        assert_eq!(swapped(&units, &[2, 0], 30, 1), None);
+        assert_eq!(swapped(&units, &[0, 0], 20, 0), None, "nothing can get smaller");
+    }
+}

@@ -243,3 +243,25 @@ impl Unit {
         }
     }
 }
+
+#[cfg(test)]
+impl Unit {
+    /// One with choices of these bytes and effects.
+    pub(crate) fn of_choices(choices: &[(u64, f64)]) -> Self {
+        let choice = |&(bytes, effect): &(u64, f64)| Choice {
+            dtype: DType::Q8_0,
+            bytes,
+            effect,
+            error: effect,
+        };
+        Self {
+            position: 0,
+            name: String::new(),
+            choices: choices.iter().map(choice).collect(),
+            importance: None,
+            elements: 1,
+            row_len: 1,
+            share: 1.0,
+        }
+    }
+}
