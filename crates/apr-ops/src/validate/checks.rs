@@ -1,7 +1,7 @@
 //! What is checked beside the weights: names and shapes, hyperparameters, companions, checksum,
 //! signature.
 
-use apr_core::{Signed, counted};
+use apr_core::{Escaped, Signed, counted};
 use apr_graph::Severity;
 use apr_registry::{Code, Error, Metadata, Result, keys};
 use apr_source::adapter::{AdapterProblem, adapter_of, is_adapter};
@@ -92,6 +92,28 @@ impl Pass<'_> {
                 self.find(Level::Warning, Check::Graph, None, message);
             }
         }
+    }
+
+    /// Reads the companions that lie within the model's own files, such as a program's code: what
+    /// can't be read is damaged.
+    ///
+    /// # Errors
+    /// E007 and E008 when they can't be read for another reason than what is in them.
+    pub(super) fn check_companion_bytes(&mut self) -> Result<()> {
+        if !self.options.checksum || self.reader.container().is_locked() {
+            return Ok(());
+        }
+        let reader = self.reader;
+        for (position, companion) in reader.companions().iter().enumerate() {
+            let Err(error) = reader.read_companion(position) else { continue };
+            if matches!(error.code(), Code::Io | Code::Memory) {
+                return Err(error);
+            }
+            let message = format!("companion '{}': {}", Escaped(&companion.name), error.message());
+            let finding = self.find(Level::Error, Check::Structure, None, message);
+            (finding.code, finding.offset) = (Some(error.code().id()), error.offset());
+        }
+        Ok(())
     }
 
     /// Holds the tokenizer against the embedding and the filterbank against the configuration, and

@@ -84,6 +84,7 @@ impl<'a> Pass<'a> {
         self.check_shapes()?;
         self.check_hyperparameters();
         self.check_graph();
+        self.check_companion_bytes()?;
         self.check_companions()
     }
 
