@@ -60,9 +60,9 @@ impl From<LatentCache> for apr_blocks::LatentCache {
 /// Where the bytes of tensors go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum DataPlace {
-    /// Extras the model where it has 2 GiB or more
+    /// Beside the model where it has 2 GiB or more
     Auto,
-    /// Extras the model
+    /// Beside the model
     Always,
     /// Into the model's file
     Never,

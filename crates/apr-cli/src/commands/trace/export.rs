@@ -70,7 +70,7 @@ impl<'a> Export<'a> {
 /// Activations on their way into a folder, which gets them when all are there.
 pub(super) struct Activations {
     target: PathBuf,
-    /// Extras the target, so that files can be moved.
+    /// Beside the target, so that files can be moved.
     made: TempDir,
     written: Vec<PathBuf>,
     /// Values that are no arrays.
