@@ -75,7 +75,7 @@ pub(crate) fn run(steps: &mut Steps) {
             reference::check_damage(&target_dir().join("debug/apr"))
         });
     }
-    steps.run("types that are searched are as near as mixes of the same size, or nearer", || {
+    steps.run("types that are searched are nearer than mixes of the same size", || {
         reference::check_search(&target_dir().join("debug/apr"))
     });
     if llama_cpp.is_some()

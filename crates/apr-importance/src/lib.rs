@@ -13,5 +13,5 @@ mod targets;
 
 pub use measure::{Inputs, MeasureOptions, Measured, measure};
 pub use search::{
-    Budget, ChosenType, CurvePoint, Found, SearchData, SearchReport, Unchosen, search,
+    Budget, ChosenType, CurvePoint, Found, SearchData, SearchGoal, SearchReport, Unchosen, search,
 };

@@ -8,7 +8,7 @@ use apr_graph::Node;
 use apr_infer::{Flow, Step, Tap, Value};
 use apr_quality::{Done, Sample, Subject, Windows};
 use apr_quantize::{ColumnSums, ImatrixSums};
-use apr_run::{Host, RunResult};
+use apr_run::{Host, RunError, RunResult};
 use apr_trace::Sites;
 
 use crate::targets::{Names, Target, Targets, gguf_naming};
@@ -118,8 +118,17 @@ pub fn measure(
     for part in parts {
         let mut of_part = ImatrixSums::default();
         of_part.entries = part.found?;
-        sums.merge(of_part)?;
+        of_part.chunk_size = sums.chunk_size;
+        let targets = part.targets.of_site.into_values().flatten().map(|target| target.name);
+        not_measured.extend(targets.filter(|name| !of_part.entries.contains_key(name)));
         not_measured.extend(part.targets.nameless);
+        not_measured.extend(part.targets.others);
+        sums.merge(of_part)?;
+    }
+    if sums.entries.is_empty() {
+        return Err(RunError::request(
+            "nothing was measured: no product of the model reads a weight that has a name",
+        ));
     }
     Ok(Measured { sums, not_measured: not_measured.into_iter().collect() })
 }

@@ -9,6 +9,20 @@ use apr_trace::Sites;
 
 /// Operators whose first input meets the columns of their second.
 const PRODUCTS: [&str; 2] = ["MatMul", "Gemm"];
+/// Operators that multiply by weights, too, and are not looked into.
+const OTHERS: [&str; 9] = [
+    "Attention",
+    "Conv",
+    "ConvTranspose",
+    "If",
+    "Loop",
+    "MatMulInteger",
+    "MatMulNBits",
+    "QLinearMatMul",
+    "Scan",
+];
+/// Most experts that a configuration may say there are.
+const MOST_EXPERTS: usize = 4096;
 /// Names of weights that llama-imatrix measures begin so.
 const IN_LAYERS: &str = "blk.";
 /// The head of a language model.
@@ -30,17 +44,23 @@ pub(crate) struct Targets {
     pub(crate) of_site: HashMap<usize, Vec<Target>>,
     /// Weights of products that have no name in GGUF.
     pub(crate) nameless: BTreeSet<String>,
+    /// Weights of operators that are not looked into.
+    pub(crate) others: BTreeSet<String>,
 }
 
 impl Targets {
     /// Those of a graph.
     pub(crate) fn of(sites: &Sites, names: &Names<'_>) -> Self {
         let mut targets = Self::default();
-        // Rows of one weight that several products read meet the same inputs.
-        let mut seen: HashSet<Target> = HashSet::new();
+        // Parts of one weight that several products read, such as those of queries and keys, meet
+        // the same inputs; what layers share meets others in each.
+        let mut seen: HashSet<(Target, &[usize])> = HashSet::new();
         for (at, site) in sites.list().iter().enumerate() {
             // A bias comes behind the weight.
             let Some(weight) = site.weights.first() else { continue };
+            if OTHERS.contains(&site.op.as_str()) {
+                targets.others.extend(site.weights.iter().map(|weight| weight.tensor.clone()));
+            }
             if !PRODUCTS.contains(&site.op.as_str()) {
                 continue;
             }
@@ -48,7 +68,9 @@ impl Targets {
             if found.is_empty() {
                 targets.nameless.insert(weight.tensor.clone());
             }
-            let is_new = |target: &Target| names.is_measured(target) && seen.insert(target.clone());
+            let is_new = |target: &Target| {
+                names.is_measured(target) && seen.insert((target.clone(), &site.reads[..]))
+            };
             let found: Vec<Target> = found.into_iter().filter(is_new).collect();
             if !found.is_empty() {
                 targets.of_site.insert(at, found);
@@ -98,7 +120,7 @@ impl<'n> Names<'n> {
         let family = model.family();
         let experts = || {
             let count = model.dimension("experts").and_then(|count| usize::try_from(count).ok());
-            count.unwrap_or(1)
+            count.unwrap_or(1).min(MOST_EXPERTS)
         };
         let of_stack = |stack: &str, expert: u64| {
             let expert = usize::try_from(expert).unwrap_or(usize::MAX);

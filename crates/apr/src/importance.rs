@@ -25,6 +25,6 @@
 
 pub use apr_importance::{
     Budget, ChosenType, CurvePoint, Found, Inputs, MeasureOptions, Measured, SearchData,
-    SearchReport, Unchosen, measure, search,
+    SearchGoal, SearchReport, Unchosen, measure, search,
 };
 pub use apr_quantize::{ColumnSums, ImatrixSums};

@@ -1,5 +1,6 @@
 //! Arguments of `imatrix`.
 
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::{ArgGroup, Args, ValueEnum};
@@ -22,7 +23,7 @@ pub(crate) struct ImatrixArgs {
     pub(crate) context: Option<usize>,
     /// Maximum number of windows of --text [default: all]
     #[arg(long, value_name = "N", requires = "text")]
-    pub(crate) chunks: Option<usize>,
+    pub(crate) chunks: Option<NonZeroUsize>,
     /// Measure part K of N equal parts of --text; --add puts the parts together
     #[arg(long, value_name = "K/N", requires = "text", value_parser = parse_part)]
     pub(crate) part: Option<Part>,

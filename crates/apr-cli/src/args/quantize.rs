@@ -1,3 +1,4 @@
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use apr_quantize::Scheme;
@@ -158,7 +159,7 @@ pub(crate) struct SearchArgs {
     /// Windows of the text, or its lines for a model that does not continue texts, for --search
     /// [default: 40]
     #[arg(long, value_name = "N", requires = "search", hide_short_help = true)]
-    pub(crate) chunks: Option<usize>,
+    pub(crate) chunks: Option<NonZeroUsize>,
 }
 
 fn parse_bits(text: &str) -> Result<f64, String> {

@@ -1,13 +1,14 @@
 //! `apr imatrix`: importance matrices, and the importance that `--calibration` measures on the way.
 
 use std::io::{self, Write};
+use std::num::NonZeroUsize;
 use std::path::Path;
 
 use apr::job::Output;
 use apr_core::counted;
 use apr_importance::{Inputs, MeasureOptions, Measured, measure};
 use apr_quality::{Sample, Subject, WindowOptions, Windows};
-use apr_quantize::{ColumnSums, ImatrixSums};
+use apr_quantize::{ColumnSums, Imatrix, ImatrixSums};
 use apr_registry::Escaped;
 use serde::Serialize;
 
@@ -69,8 +70,8 @@ pub(super) fn run(args: &ImatrixArgs, context: &Context) -> Outcome {
     let options = MeasureOptions::default();
     let found = measured(&opened, &data, options.with_output(args.process_output), context)?;
     let Found { measured: Measured { mut sums, not_measured, .. }, chunks, window } = found;
-    for more in added {
-        sums.merge(more).map_err(|error| error.in_file(opened.name()))?;
+    for (path, more) in args.add.iter().zip(added) {
+        sums.merge(more).map_err(|error| error.in_file(path.display()))?;
     }
 
     let is_dat = args.output.extension().is_some_and(|end| end.eq_ignore_ascii_case("dat"));
@@ -125,7 +126,7 @@ impl WindowArgs {
     fn of(args: &ImatrixArgs) -> Self {
         let mut options = WindowOptions::default();
         options.context = args.context;
-        options.chunks = args.chunks;
+        options.chunks = args.chunks.map(NonZeroUsize::get);
         Self { options, part: args.part }
     }
 }
@@ -138,19 +139,34 @@ struct Found {
     window: Option<usize>,
 }
 
-/// The importance of a model's weights on a text, a sound, an image or arrays.
+/// The importance of a model's weights on a text, a sound, an image or arrays, and what the report
+/// has to say of it.
 pub(super) fn calibrated(
     path: &Path,
     model_path: &Path,
     context: &Context,
-) -> Outcome<ImatrixSums> {
+) -> Outcome<(Imatrix, Vec<String>)> {
+    if Output::is_stdout(model_path) {
+        let message = "--calibration runs the model before it is quantized, and standard input can \
+                       be read once: name a file";
+        return Err(Failure::Usage(message.to_owned()));
+    }
     let opened = Opened::new(model_path, context)?;
     let is_text = path.extension().is_some_and(|end| end.eq_ignore_ascii_case("txt"));
     let data = match is_text {
         true => Data::Text { path, args: WindowArgs::default() },
         false => Data::Files(vec![path]),
     };
-    Ok(measured(&opened, &data, MeasureOptions::default(), context)?.measured.sums)
+    let found = measured(&opened, &data, MeasureOptions::default(), context)?;
+    let Measured { sums, not_measured, .. } = found.measured;
+    let idle = sums.entries.iter().filter_map(idle).map(|found| {
+        let IdleExperts { weight, idle, of } = found;
+        format!("{weight}: {idle} of {of} experts were given no token of the calibration data")
+    });
+    let not_measured =
+        not_measured.iter().map(|name| format!("the importance of {name} was not measured"));
+    let notes = idle.chain(not_measured).collect();
+    Ok((sums.means()?, notes))
 }
 
 fn measured(
@@ -193,8 +209,7 @@ fn measured(
 
 fn cut(path: &Path, args: WindowArgs, subject: &Subject<'_>) -> Outcome<Windows> {
     if subject.parts().len() != 1 {
-        let message = "--text measures models of one part; give --input for an encoder and a \
-                       decoder";
+        let message = "a text measures models of one part only: give audio, an image or arrays";
         return Err(Failure::Usage(message.to_owned()));
     }
     let windows = Windows::of_text(&read_text(path)?, &[subject.runner()], args.options)?;
@@ -254,11 +269,7 @@ fn render(out: &mut dyn Write, report: &ImatrixReport) -> io::Result<()> {
             0 => String::new(),
             more => format!(" and {more} more"),
         };
-        writeln!(
-            out,
-            "  {ODD}not measured, as GGUF has no such weights: {}{more}{ODD:#}",
-            names.join(", ")
-        )?;
+        writeln!(out, "  {ODD}not measured: {}{more}{ODD:#}", names.join(", "))?;
     }
     Ok(())
 }

@@ -45,7 +45,8 @@ fn found(args: &QuantizeArgs, context: &Context) -> Outcome<(Job, Model, Option<
     let (None, Some(data)) = (weights, &options.calibration) else {
         return Ok((job, opened, None));
     };
-    let (quantization, report) = search::found(&args.search, data, &opened, &job, context)?;
+    let (quantization, report) =
+        search::found(&args.search, data, &opened, &job, write.output.as_deref(), context)?;
     job.weights = chosen(quantization, options, write, container);
     Ok((job, opened, Some(report)))
 }

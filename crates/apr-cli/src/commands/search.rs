@@ -1,16 +1,17 @@
 //! `apr quantize --search`: types of tensors by what they do to the outputs.
 
 use std::io::{self, Write};
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use apr::job::Output;
 use apr_core::counted;
-use apr_importance::{Budget, CurvePoint, SearchData, SearchReport, Unchosen, search};
+use apr_importance::{Budget, CurvePoint, SearchData, SearchGoal, SearchReport, Unchosen, search};
 use apr_ops::inline::ValidationConfig;
 use apr_ops::job::{Job, Weights};
 use apr_quality::{Sample, WindowOptions};
 use apr_quantize::{Imatrix, Quantization, Scheme, Weighting};
-use apr_registry::{Error, PlanOptions};
+use apr_registry::{Error, Escaped, PlanOptions};
 use apr_run::Facts;
 use tempfile::TempDir;
 
@@ -20,10 +21,12 @@ use crate::args::SearchArgs;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::model::{self, Model};
-use crate::printer::{BOLD, DIM, GOOD};
+use crate::printer::{BOLD, DIM, GOOD, ODD};
 use crate::progress::Bar;
 use crate::{human, signals};
 
+/// Tensors that the data do not reach which are shown.
+const SHOWN: usize = 8;
 /// Windows of a text, or lines, on which effects are measured, where nobody says how many.
 const CHUNKS: usize = 40;
 
@@ -33,6 +36,7 @@ pub(super) fn found(
     data: &Path,
     model: &Model,
     job: &Job,
+    output: Option<&Path>,
     context: &Context,
 ) -> Outcome<(Quantization, SearchReport)> {
     let budget = match (args.bits_per_weight, args.max_size) {
@@ -43,17 +47,18 @@ pub(super) fn found(
             return Err(Failure::Usage(message.to_owned()));
         }
     };
+    let is_text = data.extension().is_some_and(|end| end.eq_ignore_ascii_case("txt"));
+    let continues = is_text && running::generating(context).generates(&Facts::of(&*model.reader)?);
+    check_idle(args, is_text, continues)?;
     signals::stop_cleanly(&context.interrupt)?;
     let unchosen = unchosen(job, model, data, context)?;
-    let reference = Reference::of(model, &job.target, context)?;
+    let reference = Reference::of(model, &job.target, output, context)?;
     let model = reference.model.as_ref().unwrap_or(model);
     let source = context.source(&*model.reader, &model.name)?;
 
-    let is_text = data.extension().is_some_and(|end| end.eq_ignore_ascii_case("txt"));
-    let chunks = args.chunks.unwrap_or(CHUNKS);
-    let continues = running::generating(context).generates(&Facts::of(&*model.reader)?);
+    let chunks = args.chunks.map_or(CHUNKS, NonZeroUsize::get);
     let (text, samples);
-    let used = if is_text && continues {
+    let used = if continues {
         text = read_text(data)?;
         let mut options = WindowOptions::default();
         options.context = args.context;
@@ -74,26 +79,42 @@ pub(super) fn found(
         bar.reached(at as u64);
     };
     let host = terse_host(context);
-    let found = search(&source, used, budget, unchosen, &options, &host, &mut done)?;
-    Ok((found.quantization(&data.display().to_string())?, found.report))
+    let name = data.display().to_string();
+    let goal = SearchGoal { dataset: &name, budget, unchosen };
+    let found = search(&source, used, goal, &options, &host, &mut done)?;
+    Ok((found.quantization(&name)?, found.report))
+}
+
+/// Refuses options about windows where there are none.
+fn check_idle(args: &SearchArgs, is_text: bool, continues: bool) -> Outcome {
+    let idle = match (args.context, args.chunks) {
+        (Some(_), _) if !continues => "--context",
+        (_, Some(_)) if !is_text => "--chunks",
+        _ => return Ok(()),
+    };
+    let message = format!("{idle} cuts a text into windows, and these data are not cut");
+    Err(Failure::Usage(message))
 }
 
 /// The lines of a text, for a model that continues none.
 fn lines(text: &str, most: usize) -> Outcome<Vec<Sample>> {
+    if text.trim().is_empty() {
+        return Err(Failure::Usage("the calibration text is empty".to_owned()));
+    }
     let lines = text.lines().filter(|line| !line.trim().is_empty()).take(most).enumerate();
     let sample =
         |(at, line): (usize, &str)| Sample::of_file(&format!("line {}.txt", at + 1), line.into());
     Ok(lines.map(sample).collect::<Result<_, _>>()?)
 }
 
-/// What the output has that is not chosen, by the plan of one whose weights are all of a type. Each
-/// tensor may be padded.
+/// What the output has that is not chosen, by the plan of one whose weights are all of a type.
 fn unchosen(job: &Job, model: &Model, data: &Path, context: &Context) -> Outcome<Unchosen> {
-    const PADDING: u64 = 32;
+    const GGUF_ALIGNMENT: u64 = 32;
+    const APR_ALIGNMENT: u64 = 64;
     let mut quantization = Quantization::to(Scheme::Q8_0);
     // The file says what importance it was made with.
     let mut matrix = Imatrix::default();
-    (matrix.datasets, matrix.chunk_count) = (vec![String::new()], 1);
+    (matrix.datasets, matrix.chunk_count) = (vec![data.display().to_string()], 1);
     let file = data.display().to_string();
     quantization.weighting = Some(Weighting::Matrix { matrix, file });
     let weights = Weights { quantize: Some(quantization), ..Weights::default() };
@@ -101,16 +122,17 @@ fn unchosen(job: &Job, model: &Model, data: &Path, context: &Context) -> Outcome
     let source = context.source(&*model.reader, &model.name)?;
     job.plan(&source, |planned| -> Outcome<Unchosen> {
         let report = planned.report();
+        let alignment =
+            if planned.layout().target()?.seals { APR_ALIGNMENT } else { GGUF_ALIGNMENT };
         let (mut tensors, mut overhead) = (0, report.bytes_out);
         for tensor in &report.tensors {
-            overhead = overhead.saturating_sub(tensor.bytes_after);
-            if tensor.to.is_quantized() {
-                overhead += PADDING;
-            } else {
-                tensors += tensor.bytes_after;
+            let stored = tensor.bytes_after.next_multiple_of(alignment);
+            overhead = overhead.saturating_sub(stored);
+            if !tensor.to.is_quantized() {
+                tensors += stored;
             }
         }
-        Ok(Unchosen { tensors, overhead })
+        Ok(Unchosen { tensors, overhead, alignment })
     })
 }
 
@@ -123,12 +145,19 @@ struct Reference {
 }
 
 impl Reference {
-    fn of(model: &Model, layout: &PlanOptions, context: &Context) -> Outcome<Self> {
+    fn of(
+        model: &Model,
+        layout: &PlanOptions,
+        output: Option<&Path>,
+        context: &Context,
+    ) -> Outcome<Self> {
         if model.reader.format() == layout.format {
             return Ok(Self { model: None, _folder: None });
         }
-        let folder = tempfile::Builder::new().prefix(".search-").tempdir();
-        let folder = folder.map_err(|error| apr_io::io_error(&error, &std::env::temp_dir()))?;
+        let parent = output.and_then(Path::parent).filter(|path| !path.as_os_str().is_empty());
+        let parent = parent.unwrap_or(Path::new("."));
+        let folder = tempfile::Builder::new().prefix(".search-").tempdir_in(parent);
+        let folder = folder.map_err(|error| apr_io::io_error(&error, parent))?;
         let path: PathBuf = match layout.folder {
             true => folder.path().join("model"),
             false => folder.path().join(&layout.file_name),
@@ -177,7 +206,18 @@ pub(super) fn render(out: &mut dyn Write, report: &SearchReport) -> io::Result<(
         true => "4 x KL divergence of predictions at temperature 2",
         false => "mean squared relative distance of outputs",
     };
-    writeln!(out, "  {DIM}effect: {effect}{DIM:#}")
+    writeln!(out, "  {DIM}effect: {effect}{DIM:#}")?;
+    if !report.unreached.is_empty() {
+        let names = report.unreached.iter().take(SHOWN);
+        let names: Vec<String> = names.map(|name| Escaped(name).to_string()).collect();
+        let more = match report.unreached.len().saturating_sub(SHOWN) {
+            0 => String::new(),
+            more => format!(", and {more} more (--json lists them)"),
+        };
+        let names = names.join(", ");
+        writeln!(out, "  {ODD}not reached by the data, so q8_0: {names}{more}{ODD:#}")?;
+    }
+    Ok(())
 }
 
 fn row(out: &mut dyn Write, point: &CurvePoint) -> io::Result<()> {

@@ -65,7 +65,7 @@ fn with_scheme(
     weights: &Weights,
     context: &Context,
 ) -> Outcome<Weights> {
-    let quantize = quantize(scheme, model, options, context)?;
+    let (quantize, notes) = quantize(scheme, model, options, context)?;
     let given = [
         ("--imatrix", options.imatrix.is_some()),
         ("--calibration", options.calibration.is_some()),
@@ -75,7 +75,7 @@ fn with_scheme(
         |(option, _): &(&str, bool)| format!("{option} changed nothing: {scheme} has no blocks");
     Ok(Weights {
         quantize: Some(quantize),
-        warnings: idle.map(warning).into_iter().collect(),
+        warnings: idle.map(warning).into_iter().chain(notes).collect(),
         ..weights.clone()
     })
 }
@@ -118,18 +118,23 @@ fn quantize(
     model: &Path,
     options: &QuantizeOptions,
     context: &Context,
-) -> Outcome<Quantization> {
+) -> Outcome<(Quantization, Vec<String>)> {
     let usage = |error: Error| Failure::Usage(error.message().to_owned());
     let overrides = options.tensor_type.iter();
     let overrides =
         overrides.map(|(pattern, dtype)| Ok((parse_filter(pattern).map_err(usage)?, *dtype)));
+    let mut notes = Vec::new();
     let weighting = match (&options.imatrix, &options.calibration) {
         _ if scheme.kind() != SchemeKind::Blocks => None,
         (Some(path), _) => Some(Weighting::Matrix {
             matrix: read_imatrix(path, context)?,
             file: path.display().to_string(),
         }),
-        (None, Some(path)) => Some(calibration(path, model, context)?),
+        (None, Some(path)) => {
+            let (weighting, found) = calibration(path, model, context)?;
+            notes = found;
+            Some(weighting)
+        }
         (None, None) => None,
     };
 
@@ -142,33 +147,33 @@ fn quantize(
         ..Choices::new(scheme)
     };
 
-    Ok(Quantization { choices, weighting })
+    Ok((Quantization { choices, weighting }, notes))
 }
 
-/// Importance by calibration data: a table of samples, or what a model is run on to measure it.
-fn calibration(path: &Path, model: &Path, context: &Context) -> Outcome<Weighting> {
-    if let Some(table) = table(path)? {
-        let columns = importance_from_csv(&table).map_err(|error| error.in_file(path.display()))?;
-        return Ok(Weighting::Columns(columns));
+/// Importance by calibration data, a table of samples or what the model is run on to measure it; and
+/// what the report has to say of it.
+fn calibration(path: &Path, model: &Path, context: &Context) -> Outcome<(Weighting, Vec<String>)> {
+    if is_table(path) {
+        let bytes = std::fs::read(path).map_err(|error| io_error(&error, path))?;
+        let columns = importance_from_csv(&bytes).map_err(|error| error.in_file(path.display()))?;
+        return Ok((Weighting::Columns(columns), Vec::new()));
     }
-    let matrix = imatrix::calibrated(path, model, context)?.means()?;
-    Ok(Weighting::Matrix { matrix, file: path.display().to_string() })
+    let (matrix, notes) = imatrix::calibrated(path, model, context)?;
+    Ok((Weighting::Matrix { matrix, file: path.display().to_string() }, notes))
 }
 
-/// The bytes of a table of samples; `None` for a file that a model can be run on. What is not
-/// called a table is one where it has numbers alone.
-fn table(path: &Path) -> Outcome<Option<Vec<u8>>> {
-    let bytes = std::fs::read(path).map_err(|error| io_error(&error, path))?;
-    let is_called_so = path.extension().is_some_and(|end| end == "csv" || end == "tsv");
-    Ok((is_called_so || importance_from_csv(&bytes).is_ok()).then_some(bytes))
+/// Whether calibration data are a table of samples, and nothing to run a model on.
+fn is_table(path: &Path) -> bool {
+    let end = path.extension().and_then(|end| end.to_str()).unwrap_or_default();
+    ["csv", "tsv"].iter().any(|table| end.eq_ignore_ascii_case(table))
 }
 
 /// Refuses what would be measured anew for each part of a job.
 pub(super) fn check_for_parts(options: &QuantizeOptions) -> Outcome {
     let Some(path) = &options.calibration else { return Ok(()) };
-    match table(path)? {
-        Some(_) => Ok(()),
-        None => Err(Failure::Usage(
+    match is_table(path) {
+        true => Ok(()),
+        false => Err(Failure::Usage(
             "--calibration runs the model, which each part would do anew: measure with \
              `apr imatrix`, and pass --imatrix"
                 .to_owned(),

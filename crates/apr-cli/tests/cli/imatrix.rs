@@ -92,6 +92,8 @@ fn a_calibration_text_is_measured_on_the_way() {
     };
     assert!(same("two.apr") && !same("plain.apr"));
 
+    let piped = "quantize - --type q4_k_m --calibration sums.txt -o p.apr";
+    sandbox.piped(piped, &[]).fails(2, &["standard input can be read once"]);
     let line = format!("plan --parts 2 -o p.json {quantize} --calibration sums.txt -o p.gguf");
     sandbox.apr(&line).fails(2, &["`apr imatrix`", "--imatrix"]);
 }
@@ -100,7 +102,7 @@ fn a_calibration_text_is_measured_on_the_way() {
 fn sounds_and_pictures_are_measured_too() {
     let sandbox = sandbox();
     let line = format!("imatrix {RUN}/tiny-whisper --text sums.txt -o i.gguf");
-    sandbox.apr(&line).fails(2, &["give --input for an encoder and a decoder"]);
+    sandbox.apr(&line).fails(2, &["a text measures models of one part only"]);
     for (model, input, name) in [
         ("tiny-whisper", format!("{SOUND}/a.wav"), "encoder.layers.0.self_attn.q_proj"),
         ("tiny-vit", format!("{RUN}/../picture/a.png"), "encoder.layer.0"),
@@ -126,6 +128,10 @@ fn what_can_not_be_measured_is_refused_and_nothing_is_written() {
     refused(&format!("{line} --text sums.txt --part 1/9999"), 2, &["--part 1/9999", "window"]);
     sandbox.write("short.txt", "1+1=2");
     refused(&format!("{line} --text short.txt"), 2, &["the text has"]);
+    refused(&format!("{line} --text sums.txt --chunks 0"), 2, &["--chunks"]);
+    sandbox.apr(&format!("imatrix {LLAMA} --text sums.txt --context 8 -o 8.gguf")).ok();
+    let other = format!("{line} --text sums.txt --context 16 --add 8.gguf");
+    refused(&other, 4, &["8.gguf", "chunks of 8 tokens, not of 16"]);
     refused(&format!("{line} --text absent.txt"), 3, &["absent.txt"]);
     sandbox.write("other.gguf", "GGUF");
     refused(&format!("{line} --text sums.txt --add other.gguf"), 4, &["other.gguf"]);

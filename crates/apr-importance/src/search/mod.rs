@@ -12,7 +12,7 @@ use apr_source::Source;
 use serde::Serialize;
 
 use self::choose::{choose, swapped};
-use self::trial::{Effect, Measure, Trials};
+use self::trial::{Effect, Trials};
 use self::units::{Unit, fixed, units};
 
 /// What a model computes with while types are tried.
@@ -47,6 +47,19 @@ pub struct Unchosen {
     pub tensors: u64,
     /// All that is no tensor.
     pub overhead: u64,
+    /// What the length of each tensor is rounded up to in the file; 0 and 1 for nothing.
+    pub alignment: u64,
+}
+
+/// What a search is to find types for.
+#[derive(Debug, Clone, Copy)]
+pub struct SearchGoal<'g> {
+    /// What the data are called.
+    pub dataset: &'g str,
+    /// How large the model may become.
+    pub budget: Budget,
+    /// What else is in the file.
+    pub unchosen: Unchosen,
 }
 
 /// A point of the curve of size against effect.
@@ -93,6 +106,9 @@ pub struct SearchReport {
     pub curve: Vec<CurvePoint>,
     /// Types, in the order of the model's tensors.
     pub types: Vec<ChosenType>,
+    /// Tensors that the data do not reach, which are stored as `q8_0`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unreached: Vec<String>,
 }
 
 /// A search, and what quantizers need to do what it found.
@@ -113,9 +129,27 @@ const MIXES: usize = 4;
 /// Most exchanges that are tried at the end.
 const SWAPS: usize = 32;
 
+/// The scheme that a file of mostly one type is said to be of.
+const SCHEMES: [(DType, Scheme); 13] = [
+    (DType::Q2_K, Scheme::Q2_K),
+    (DType::Q3_K, Scheme::Q3_K_M),
+    (DType::IQ4_XS, Scheme::IQ4_XS),
+    (DType::IQ4_NL, Scheme::IQ4_NL),
+    (DType::Q4_0, Scheme::Q4_0),
+    (DType::Q4_1, Scheme::Q4_1),
+    (DType::Q4_K, Scheme::Q4_K_M),
+    (DType::Q5_0, Scheme::Q5_0),
+    (DType::Q5_1, Scheme::Q5_1),
+    (DType::Q5_K, Scheme::Q5_K_M),
+    (DType::Q6_K, Scheme::Q6_K),
+    // Halves are no scheme of blocks.
+    (DType::F16, Scheme::Q8_0),
+    (DType::Q8_0, Scheme::Q8_0),
+];
+
 /// Chooses the type of each tensor of a model, so that the whole is no larger than the budget and
-/// computes what it did as nearly as it can; `done` hears of each run of the model, and how many
-/// there will be.
+/// computes what it did as nearly as it can. `done` hears of each run of the model, and how many
+/// there will be at most.
 ///
 /// Each tensor is quantized alone, and its effect on the outputs measured, to one type near the
 /// budget; to other types it is taken to grow with the square of the error that inputs see, since
@@ -130,67 +164,72 @@ const SWAPS: usize = 32;
 pub fn search(
     source: &Source<'_>,
     data: SearchData<'_>,
-    budget: Budget,
-    unchosen: Unchosen,
+    goal: SearchGoal<'_>,
     options: &RunOptions,
     host: &dyn Host,
     done: &mut dyn FnMut(usize, usize),
 ) -> RunResult<Found> {
+    let SearchGoal { dataset, budget, unchosen } = goal;
+    if matches!(data, SearchData::Samples([])) {
+        return Err(RunError::request("there are no inputs to measure effects on"));
+    }
     let trials = Trials::new(source, data, options, host)?;
-    let matrix = trials.importance()?;
-    let mut units = units(source, &matrix, options.max_memory)?;
+    let matrix = trials.importance(dataset)?;
+    let mut units = units(source, &matrix, unchosen.alignment, options.max_memory, host)?;
     let sizes = Sizes::of(source.reader(), &units, unchosen);
     let budget = sizes.budget(budget);
-    let smallest = choose(&units, 0);
-    let least = units.iter().zip(&smallest).map(|(unit, at)| unit.choices[*at].bytes).sum();
-    if least > budget {
-        return Err(RunError::request(format!(
-            "the smallest types make {:.2} bits per weight, {} bytes, which is more than that",
-            sizes.bits(least),
-            sizes.total(least)
-        )));
-    }
+    sizes.check(&units, budget)?;
 
     let swaps = units.len().min(SWAPS);
-    let all = units.len() + AROUND.len() + MIXES + swaps;
+    let all = units.len() + AROUND.len() + 1 + MIXES + swaps;
     let average = budget as f64 * 8.0 / sizes.quantized_elements as f64;
     trials.with_effect(|measure| {
-        for (at, unit) in units.iter_mut().enumerate() {
+        let (mut runs, mut unreached) = (0, Vec::new());
+        let mut measure = |types: &[(&Unit, DType)]| {
+            let effect = measure(types)?;
+            runs += 1;
+            done(runs, all);
+            Ok(effect)
+        };
+        for unit in &mut units {
             let (dtype, error) = unit.near(average);
             let effect = measure(&[(unit, dtype)])?.objective;
             unit.scale(effect, error);
-            done(at + 1, all);
+            if effect == 0.0 && error > 0.0 {
+                unit.keep_safe();
+                unreached.push(unit.name.clone());
+            }
         }
+        let least = sizes.check(&units, budget)?;
 
         let mut curve = Vec::new();
-        for (at, share) in AROUND.iter().enumerate() {
-            let wanted = whole(*share * budget as f64);
-            let found = Trial::of(&units, choose(&units, wanted.max(least)), measure)?;
+        for share in AROUND {
+            let wanted = whole(share * budget as f64);
+            let found = Trial::of(&units, choose(&units, wanted.max(least)), &mut measure)?;
             curve.push(found.point(&units, &sizes, false));
-            done(units.len() + at + 1, all);
         }
 
-        let mut best = Trial::of(&units, choose(&units, budget), measure)?;
+        let mut best = Trial::of(&units, choose(&units, budget), &mut measure)?;
         let fixed = fixed(source, &mut units)?;
         let within = fixed.into_iter().filter(|(_, bytes)| *bytes <= budget);
         let mut near: Vec<_> = within.collect();
         near.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
         near.truncate(MIXES);
-        for (at, (chosen, _)) in near.into_iter().enumerate() {
-            let mix = Trial::of(&units, chosen, measure)?;
+        for (chosen, _) in near {
+            let mix = Trial::of(&units, chosen, &mut measure)?;
             if mix.effect.objective < best.effect.objective {
                 best = mix;
             }
-            done(units.len() + AROUND.len() + at + 1, all);
         }
-        for at in 0..swaps {
-            if let Some(chosen) = swapped(&units, &best.chosen, budget, at) {
-                let other = Trial::of(&units, chosen, measure)?;
-                if other.effect.objective < best.effect.objective {
-                    best = other;
-                }
+        let mut failed = 0;
+        for _ in 0..swaps {
+            let Some(chosen) = swapped(&units, &best.chosen, budget, failed) else { break };
+            let other = Trial::of(&units, chosen, &mut measure)?;
+            if other.effect.objective < best.effect.objective {
+                (best, failed) = (other, 0);
+            } else {
+                failed += 1;
             }
-            done(units.len() + AROUND.len() + MIXES + at + 1, all);
         }
         curve.push(best.point(&units, &sizes, true));
         curve.sort_by_key(|point| (point.bytes, !point.chosen));
@@ -206,7 +245,8 @@ pub fn search(
             SearchData::Text { .. } => "softened_divergence",
             SearchData::Samples(_) => "squared_distance",
         };
-        let report = SearchReport { effect, trials: all, curve, types: types.collect() };
+        let report =
+            SearchReport { effect, trials: runs, curve, types: types.collect(), unreached };
         Ok(Found { report, matrix: matrix.clone() })
     })
 }
@@ -228,12 +268,10 @@ impl Found {
 
     /// The scheme of the type that most of the tensors have.
     fn scheme(&self) -> Scheme {
-        let count = |scheme: &&Scheme| {
-            let types = self.report.types.iter();
-            types.filter(|chosen| chosen.dtype == scheme.dtype()).count()
+        let count = |(dtype, _): &&(DType, Scheme)| {
+            self.report.types.iter().filter(|chosen| chosen.dtype == *dtype).count()
         };
-        let blocks = Scheme::ALL.iter().filter(|scheme| scheme.dtype().is_quantized());
-        blocks.max_by_key(count).copied().unwrap_or(Scheme::Q8_0)
+        SCHEMES.iter().max_by_key(count).map_or(Scheme::Q8_0, |(_, scheme)| *scheme)
     }
 }
 
@@ -254,7 +292,11 @@ struct Trial {
 }
 
 impl Trial {
-    fn of(units: &[Unit], chosen: Vec<usize>, measure: &Measure<'_>) -> RunResult<Self> {
+    fn of(
+        units: &[Unit],
+        chosen: Vec<usize>,
+        measure: &mut dyn FnMut(&[(&Unit, DType)]) -> RunResult<Effect>,
+    ) -> RunResult<Self> {
         let types: Vec<(&Unit, DType)> =
             units.iter().zip(&chosen).map(|(unit, at)| (unit, unit.choices[*at].dtype)).collect();
         let effect = measure(&types)?;
@@ -291,6 +333,20 @@ impl Sizes {
             elements: (0..reader.tensors().len()).map(elements).sum::<u64>().max(1),
             quantized_elements: quantized.max(1),
         }
+    }
+
+    /// Refuses a budget that the smallest types exceed; their bytes.
+    fn check(&self, units: &[Unit], budget: u64) -> RunResult<u64> {
+        let smallest = choose(units, 0);
+        let least = units.iter().zip(&smallest).map(|(unit, at)| unit.choices[*at].bytes).sum();
+        if least <= budget {
+            return Ok(least);
+        }
+        Err(RunError::request(format!(
+            "the smallest types make {:.2} bits per weight, {} bytes, which is more than that",
+            self.bits(least),
+            self.total(least)
+        )))
     }
 
     /// Bytes that are left for what is quantized.

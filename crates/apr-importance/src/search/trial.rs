@@ -8,7 +8,7 @@ use apr_source::Source;
 use apr_view::{Origin, View};
 
 use super::SearchData;
-use super::units::Unit;
+use super::units::{Unit, check_not_cancelled};
 use crate::measure::{Inputs, MeasureOptions, measure};
 
 /// What all trials share.
@@ -49,6 +49,24 @@ impl<'t, 's> Trials<'t, 's> {
         Ok(Self { source, facts, data, options, host })
     }
 
+    /// Refuses more predictions than are kept in memory, before anything is measured.
+    fn check_predictions(&self, windows: &Windows) -> RunResult<()> {
+        let vocabulary = self.facts.vocabulary().unwrap_or_default() as u64;
+        let needed = (windows.tokens().len() as u64).saturating_mul(vocabulary).saturating_mul(4);
+        if needed <= self.options.max_memory {
+            return Ok(());
+        }
+        Err(Error::memory(format!(
+            "predictions of {} windows of {} tokens take {} MiB, more than a third of the limit on \
+             memory, {} MiB: take fewer or shorter windows, or raise the limit",
+            windows.len(),
+            windows.context(),
+            needed >> 20,
+            self.options.max_memory >> 20
+        ))
+        .into())
+    }
+
     fn windows(&self, runner: &Runner<'_>) -> RunResult<Option<Windows>> {
         match self.data {
             SearchData::Text { text, options } => {
@@ -59,9 +77,15 @@ impl<'t, 's> Trials<'t, 's> {
     }
 
     /// The importance of all weights.
-    pub(crate) fn importance(&self) -> RunResult<Imatrix> {
+    ///
+    /// # Errors
+    /// E008 where what the model predicts, which is kept later, takes too much memory.
+    pub(crate) fn importance(&self, dataset: &str) -> RunResult<Imatrix> {
         with_runner(self.source, &self.facts, &self.options, self.host, |runner| {
             let windows = self.windows(runner)?;
+            if let Some(windows) = &windows {
+                self.check_predictions(windows)?;
+            }
             let inputs = match (&windows, self.data) {
                 (Some(windows), _) => Inputs::Windows(windows),
                 (None, SearchData::Samples(samples)) => Inputs::Samples(samples),
@@ -70,7 +94,7 @@ impl<'t, 's> Trials<'t, 's> {
             let (subject, options) = (Subject::of(runner)?, MeasureOptions::default());
             let options = options.with_output(true);
             let family = self.source.family()?;
-            let found = measure(&subject, family, inputs, "", options, &mut |_| ())?;
+            let found = measure(&subject, family, inputs, dataset, options, &mut |_| ())?;
             Ok(found.sums.means()?)
         })
     }
@@ -116,7 +140,7 @@ impl<'t, 's> Trials<'t, 's> {
         types: &[(&Unit, DType)],
         measure: impl FnOnce(&Subject<'_>) -> RunResult<Effect>,
     ) -> RunResult<Effect> {
-        let view = stored_as(self.source.reader(), types)?;
+        let view = stored_as(self.source.reader(), types, self.host)?;
         let other = self.source.through(&view);
         with_runner(&other, &self.facts, &self.options, self.host, |runner| {
             let mut effect = measure(&Subject::of(runner)?)?;
@@ -134,11 +158,16 @@ fn first<'s, 'p>(subject: &'s Subject<'p>) -> RunResult<&'s apr_run::Prepared<'p
 }
 
 /// A model with tensors stored as other types.
-fn stored_as<'a>(base: &'a dyn CheckpointReader, types: &[(&Unit, DType)]) -> RunResult<View<'a>> {
+fn stored_as<'a>(
+    base: &'a dyn CheckpointReader,
+    types: &[(&Unit, DType)],
+    host: &dyn Host,
+) -> RunResult<View<'a>> {
     let infos = base.tensors().iter().cloned().enumerate();
     let mut tensors: Vec<_> =
         infos.map(|(position, info)| (info, Origin::Base(position))).collect();
     for (unit, dtype) in types {
+        check_not_cancelled(host)?;
         let (info, origin) = &mut tensors[unit.position];
         info.dtype = *dtype;
         *origin = Origin::Own(unit.as_type(base, *dtype)?);

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use apr_core::{CheckpointReader, DType, Error, Result};
+use apr_core::{CheckpointReader, DType, Error, IoCause, Result};
 use apr_quantize::{Imatrix, Quantization, Scheme, Weighting, plan};
-use apr_run::{RunError, RunResult};
+use apr_run::{Host, RunError, RunResult};
 use apr_source::Source;
 use apr_tensor::block::{dequantize, quantize};
 use apr_view::values::read;
@@ -14,6 +14,10 @@ const LONG_ROWS: [DType; 7] =
     [DType::Q2_K, DType::Q3_K, DType::IQ4_XS, DType::Q4_K, DType::Q5_K, DType::Q6_K, DType::Q8_0];
 /// Types for rows of a multiple of 32.
 const SHORT_ROWS: [DType; 5] = [DType::IQ4_NL, DType::Q4_1, DType::Q5_0, DType::Q5_1, DType::Q8_0];
+/// Effect of a tensor whose measured one is rounding.
+const LEAST_EFFECT: f64 = 1e-12;
+/// The type of tensors that the data do not reach.
+const UNREACHED: DType = DType::Q8_0;
 /// llama.cpp's mixes that are tried.
 const MIXES: [Scheme; 13] = [
     Scheme::Q2_K,
@@ -38,11 +42,11 @@ const STEP: usize = 1 << 20;
 pub(crate) struct Unit {
     pub(crate) position: usize,
     pub(crate) name: String,
-    /// The smallest first.
     pub(crate) choices: Vec<Choice>,
     pub(crate) importance: Option<Arc<[f32]>>,
     elements: u64,
     row_len: usize,
+    alignment: u64,
     /// Effect of an error of 1.
     share: f64,
 }
@@ -59,7 +63,13 @@ pub(crate) struct Choice {
 }
 
 /// All tensors that `apr quantize` would quantize.
-pub(crate) fn units(source: &Source<'_>, matrix: &Imatrix, most: u64) -> RunResult<Vec<Unit>> {
+pub(crate) fn units(
+    source: &Source<'_>,
+    matrix: &Imatrix,
+    alignment: u64,
+    most: u64,
+    host: &dyn Host,
+) -> RunResult<Vec<Unit>> {
     let reader = source.reader();
     let mut quantization = Quantization::to(Scheme::Q8_0);
     let weighting = Weighting::Matrix { matrix: matrix.clone(), file: String::new() };
@@ -69,9 +79,10 @@ pub(crate) fn units(source: &Source<'_>, matrix: &Imatrix, most: u64) -> RunResu
     for (position, target) in planned.targets.into_iter().enumerate() {
         let Some(target) = target.filter(|target| target.dtype.is_quantized()) else { continue };
         let info = &reader.tensors()[position];
-        if info.dtype.is_quantized() {
+        if info.dtype.is_quantized() || info.shape.elements().is_none_or(|count| count == 0) {
             continue;
         }
+        check_not_cancelled(host)?;
         let types: &[DType] = match info.shape.row_len() {
             len if len.is_multiple_of(256) => &LONG_ROWS,
             len if len.is_multiple_of(32) => &SHORT_ROWS,
@@ -90,21 +101,24 @@ pub(crate) fn units(source: &Source<'_>, matrix: &Imatrix, most: u64) -> RunResu
             importance: target.importance,
             elements,
             row_len: usize::try_from(info.shape.row_len()).unwrap_or(usize::MAX),
+            alignment: alignment.max(1),
             share: 0.0,
         };
         let values = unit.values(reader)?;
         let choice = |dtype: &DType| {
             let encoded = unit.encoded(&values, *dtype);
             let error = unit.error(&values, &encoded, *dtype);
-            Choice { dtype: *dtype, bytes: encoded.len() as u64, effect: 0.0, error }
+            Choice { dtype: *dtype, bytes: unit.stored(encoded.len() as u64), effect: 0.0, error }
         };
         unit.choices = types.iter().map(choice).collect();
         unit.choices.push(Choice {
             dtype: DType::F16,
-            bytes: elements * 2,
+            bytes: unit.stored(elements * 2),
             effect: 0.0,
             error: unit.rounded(&values),
         });
+        // Half precision may not hold a value.
+        unit.choices.retain(|choice| choice.error.is_finite());
         found.push(unit);
     }
     if found.is_empty() {
@@ -137,6 +151,14 @@ pub(crate) fn fixed(source: &Source<'_>, units: &mut [Unit]) -> RunResult<Vec<(V
     Ok(found)
 }
 
+/// Ends a search that the host cancels between two runs of the model.
+pub(crate) fn check_not_cancelled(host: &dyn Host) -> Result<()> {
+    match host.is_cancelled() {
+        true => Err(Error::io(IoCause::Interrupted, "interrupted")),
+        false => Ok(()),
+    }
+}
+
 impl Unit {
     /// The position of a type among the choices, which it is added to.
     fn choice(&mut self, reader: &dyn CheckpointReader, dtype: DType) -> Result<usize> {
@@ -148,8 +170,14 @@ impl Unit {
         let encoded = self.encoded(&values, dtype);
         let error = self.error(&values, &encoded, dtype);
         let effect = self.share * error;
-        self.choices.push(Choice { dtype, bytes: encoded.len() as u64, effect, error });
+        let bytes = self.stored(encoded.len() as u64);
+        self.choices.push(Choice { dtype, bytes, effect, error });
         Ok(self.choices.len() - 1)
+    }
+
+    /// Bytes that a tensor takes in the file.
+    fn stored(&self, bytes: u64) -> u64 {
+        bytes.next_multiple_of(self.alignment)
     }
 
     /// The tensor in single precision.
@@ -227,17 +255,27 @@ impl Unit {
         pairs.map(|(at, (a, b))| weight(at) * (f64::from(*a) - f64::from(*b)).powi(2)).sum()
     }
 
-    /// The largest type of at most so many bits per weight, or else the smallest, with its error.
+    /// The largest type of blocks of at most so many bits per weight that changes the weights, or
+    /// else the smallest, with its error. Half precision may change them by so little that what is
+    /// measured is rounding.
     pub(crate) fn near(&self, bits: f64) -> (DType, f64) {
         let of = |choice: &Choice| choice.bytes as f64 * 8.0 / self.elements.max(1) as f64;
-        let found = self.choices.iter().rev().find(|choice| of(choice) <= bits);
-        let found = found.or(self.choices.first());
-        found.map_or((DType::Q8_0, 0.0), |choice| (choice.dtype, choice.error))
+        let blocks = || {
+            self.choices.iter().filter(|choice| choice.dtype.is_quantized() && choice.error > 0.0)
+        };
+        let found = blocks().rev().find(|choice| of(choice) <= bits).or(blocks().next());
+        found.map_or((UNREACHED, 0.0), |choice| (choice.dtype, choice.error))
+    }
+
+    /// Leaves one choice, for a tensor that the data do not reach, so that nothing is known of what
+    /// it does.
+    pub(crate) fn keep_safe(&mut self) {
+        self.choices.retain(|choice| choice.dtype == UNREACHED);
     }
 
     /// Sets the effects of all types by that of one whose error is known.
     pub(crate) fn scale(&mut self, effect: f64, error: f64) {
-        self.share = if error > 0.0 { effect.max(0.0) / error } else { 0.0 };
+        self.share = if error > 0.0 { effect.max(LEAST_EFFECT) / error } else { 0.0 };
         for choice in &mut self.choices {
             choice.effect = self.share * choice.error;
         }
@@ -261,6 +299,7 @@ impl Unit {
             importance: None,
             elements: 1,
             row_len: 1,
+            alignment: 1,
             share: 1.0,
         }
     }

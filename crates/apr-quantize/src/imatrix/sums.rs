@@ -65,16 +65,15 @@ impl ColumnSums {
             let message = format!("inputs of {} numbers meet {} columns", rows.len(), self.columns);
             return Err(Error::format(message));
         }
-        let range = expert * self.columns..(expert + 1) * self.columns;
-        let (Some(sums), Some(count)) = (self.sums.get_mut(range), self.counts.get_mut(expert))
-        else {
+        let sums = self.sums.chunks_exact_mut(self.columns).nth(expert);
+        let (Some(sums), Some(count)) = (sums, self.counts.get_mut(expert)) else {
             return Err(Error::format(format!("there is no expert {expert}")));
         };
         for row in rows.chunks_exact(self.columns) {
             for (sum, value) in sums.iter_mut().zip(row) {
                 *sum += f64::from(*value) * f64::from(*value);
             }
-            *count += 1;
+            *count = count.saturating_add(1);
         }
         if sums.iter().any(|sum| !sum.is_finite()) {
             return Err(Error::format("an input of this weight is NaN or infinite"));
@@ -111,7 +110,10 @@ impl ColumnSums {
             )));
         }
         self.sums.iter_mut().zip(&other.sums).for_each(|(sum, more)| *sum += more);
-        self.counts.iter_mut().zip(&other.counts).for_each(|(count, more)| *count += more);
+        self.counts
+            .iter_mut()
+            .zip(&other.counts)
+            .for_each(|(count, more)| *count = count.saturating_add(*more));
         Ok(())
     }
 
@@ -165,8 +167,15 @@ impl ImatrixSums {
     /// Adds what was measured elsewhere, on the same model.
     ///
     /// # Errors
-    /// E001 for an entry of another shape, naming the weight.
+    /// E001 for an entry of another shape, naming the weight, and for other chunks, whose number
+    /// would mean nothing.
     pub fn merge(&mut self, other: Self) -> Result<()> {
+        if self.chunk_size != other.chunk_size {
+            return Err(Error::format(format!(
+                "it was measured in chunks of {} tokens, not of {}",
+                other.chunk_size, self.chunk_size
+            )));
+        }
         for (name, more) in other.entries {
             match self.entries.get_mut(&name) {
                 Some(own) => own.merge(&more).map_err(|error| error.for_tensor(&name))?,

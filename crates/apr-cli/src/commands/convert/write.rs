@@ -5,10 +5,12 @@ use std::path::Path;
 
 use apr::job::{Output, Written};
 use apr_importance::SearchReport;
+use apr_ops::convert::ConvertReport;
 use apr_ops::job::{Job, Planned};
 use apr_quality::CanaryReport;
 use apr_registry::crypto::Stanza;
 use apr_registry::{Code, Escaped};
+use serde::Serialize;
 
 use super::render::{SHOWN, WriteReport, render, render_family, render_plan, render_validation};
 use crate::args::WriteArgs;
@@ -110,6 +112,15 @@ pub(crate) struct Extras {
     pub(crate) search: Option<SearchReport>,
 }
 
+/// What would be written.
+#[derive(Serialize)]
+struct DryReport<'r> {
+    #[serde(flatten)]
+    plan: &'r ConvertReport,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    search: Option<&'r SearchReport>,
+}
+
 /// Does a job, or with `--dry-run` reports what would be written.
 pub(crate) fn write(
     job: &Job,
@@ -124,7 +135,11 @@ pub(crate) fn write(
     job.plan(&source, |planned| {
         let Some(path) = to.output.filter(|_| !to.dry_run) else {
             show_warnings(&planned, context);
-            return context.printer.report(planned.report(), render_plan);
+            let report = DryReport { plan: planned.report(), search: extras.search.as_ref() };
+            return context.printer.report(&report, |out, report| {
+                render_plan(out, report.plan)?;
+                report.search.iter().try_for_each(|found| search::render(out, found))
+            });
         };
         planned.check()?;
         let told = show_warnings(&planned, context);

@@ -35,7 +35,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("no key that opens it was given", "an_encrypted_output_is_checked_where_a_key_opens_it"),
     ("--bits-per-weight N or --max-size SIZE", "what_can_not_be_searched_is_refused"),
     ("--search writes GGUF or .apr", "what_can_not_be_searched_is_refused"),
-    ("give --input for an encoder and a decoder", "sounds_and_pictures_are_measured_too"),
+    ("can be read once: name a file", "a_calibration_text_is_measured_on_the_way"),
     ("`apr imatrix`, and pass --imatrix", "a_calibration_text_is_measured_on_the_way"),
     ("mark the model before it is converted", "ggufs_other_names_and_row_order_hide_no_mark"),
     ("`apr edit '{}'`", "the_command_that_readers_name_undoes_an_interrupted_change"),

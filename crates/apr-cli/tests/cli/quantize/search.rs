@@ -74,6 +74,23 @@ fn vectors_of_an_encoder_are_kept_near_too() {
     assert!(chosen.as_f64().expect("a number") <= 9.0, "{chosen}");
 }
 
+/// Halves of a tensor of halves change nothing, of which no effect can be measured.
+#[test]
+fn more_room_than_is_needed_loses_nothing() {
+    let sandbox = Sandbox::new();
+    sandbox.write("a.txt", sums(0, 60));
+    let line = format!(
+        "quantize {LLAMA} --search --bits-per-weight 18 --calibration a.txt --context 32 \
+         --chunks 2 -o s.gguf --json"
+    );
+    let report = sandbox.apr(&line).ok().json();
+    let types = report["search"]["types"].as_array().expect("types");
+    assert!(types.iter().all(|chosen| chosen["dtype"] == "f16"), "{types:?}");
+    let dry = line.replace("-o s.gguf", "--format gguf --dry-run");
+    let dry = sandbox.apr(&dry).ok().json();
+    assert_eq!(dry["search"]["types"], report["search"]["types"]);
+}
+
 #[test]
 fn what_can_not_be_searched_is_refused() {
     let sandbox = Sandbox::new();
@@ -89,6 +106,11 @@ fn what_can_not_be_searched_is_refused() {
     usage(&format!("{search} --bits-per-weight 4 --type q4_0"), &["--type"]);
     usage(&format!("quantize {LLAMA} --search --bits-per-weight 4 -o s.gguf"), &["--calibration"]);
     usage(&format!("quantize {LLAMA} -o s.gguf"), &["--type"]);
+    sandbox.write("empty.txt", "\n\n");
+    let bert = format!("quantize {BERT} --search --bits-per-weight 9 -o s.gguf --calibration");
+    usage(&format!("{bert} empty.txt"), &["empty"]);
+    usage(&format!("{bert} a.txt --context 32"), &["--context"]);
+    usage(&format!("{search} --bits-per-weight 6 --chunks 0"), &["--chunks"]);
     let folder = format!("quantize {LLAMA} --search --calibration a.txt --bits-per-weight 6");
     sandbox.apr(&format!("{folder} -o s.safetensors")).fails(4, &["GGUF or .apr"]);
     let plan = format!("plan --parts 2 -o p.json {search} --bits-per-weight 6");
