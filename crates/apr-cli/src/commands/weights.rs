@@ -150,8 +150,8 @@ fn quantize(
     Ok((Quantization { choices, weighting }, notes))
 }
 
-/// Importance by calibration data, a table of samples or what the model is run on to measure it; and
-/// what the report has to say of it.
+/// Importance by calibration data, a table of samples or what the model is run on to measure it;
+/// and what the report has to say of it.
 fn calibration(path: &Path, model: &Path, context: &Context) -> Outcome<(Weighting, Vec<String>)> {
     if is_table(path) {
         let bytes = std::fs::read(path).map_err(|error| io_error(&error, path))?;
