@@ -45,6 +45,7 @@ pub(crate) const PORTABLE: [&str; 30] = [
     "apr-trace",
     "apr-quality",
     "apr-importance",
+    "apr-prune",
 ];
 
 /// The part of them that needs no standard library.
@@ -207,6 +208,7 @@ fn features(steps: &mut Steps) {
             (&["apr-trace"], "std"),
             (&["apr-quality"], "std"),
             (&["apr-importance"], "std"),
+            (&["apr-prune"], "std"),
         ]
         .iter()
         .try_for_each(|(names, features)| {
