@@ -7,6 +7,7 @@ use anstyle::{AnsiColor, Style};
 use apr_ops::document::write_json;
 use apr_ops::inline::ValidationError;
 use apr_ops::job::JobError;
+use apr_prune::PruneReport;
 use apr_quality::CanaryReport;
 use apr_quantize::QuantizationReport;
 use apr_registry::{Code, DType, Error, Escaped, IoCause};
@@ -57,6 +58,13 @@ pub(crate) enum Failure {
         failures: Vec<String>,
         /// Everything that was measured.
         report: Box<QuantizationReport>,
+    },
+    /// Pruning moved values further than allowed; nothing was written.
+    Pruned {
+        /// What exceeds the gate.
+        failures: Vec<String>,
+        /// Everything that was measured.
+        report: Box<PruneReport>,
     },
     /// The output answers otherwise than its canary expects; nothing was written.
     Canary {
@@ -154,6 +162,7 @@ impl Failure {
             | Self::Misfit { .. }
             | Self::Unhealthy { .. }
             | Self::Gate { .. }
+            | Self::Pruned { .. }
             | Self::Canary { .. } => VALIDATION,
             Self::Model(error) | Self::Reported(error) => match (error.code(), error.cause()) {
                 (_, Some(IoCause::NotFound)) => NOT_FOUND,
@@ -182,7 +191,9 @@ impl Failure {
             Self::Unhealthy { file, error, unfit: Some(dtype), .. } => {
                 format!("{}: {error}, which {dtype} can't hold", Escaped(file))
             }
-            Self::Gate { failures, .. } | Self::Canary { failures, .. } => {
+            Self::Gate { failures, .. }
+            | Self::Pruned { failures, .. }
+            | Self::Canary { failures, .. } => {
                 let lines: String =
                     failures.iter().map(|failure| format!("\n  - {}", Escaped(failure))).collect();
                 format!("quality gate failed{lines}")
@@ -199,7 +210,7 @@ impl Failure {
                         .into(),
                 );
             }
-            Self::Gate { .. } | Self::Canary { .. } => {
+            Self::Gate { .. } | Self::Pruned { .. } | Self::Canary { .. } => {
                 return Some("nothing was written; --force ignores the gate".into());
             }
             Self::Unhealthy { file, source_tensor, unfit, .. } => {
@@ -237,6 +248,10 @@ impl Failure {
             Self::Gate { failures, report } => json!({ "error": {
                 "code": null, "message": "quality gate failed", "failures": failures,
                 "quantization": report,
+            }}),
+            Self::Pruned { failures, report } => json!({ "error": {
+                "code": null, "message": "quality gate failed", "failures": failures,
+                "pruning": report,
             }}),
             Self::Canary { failures, report } => json!({ "error": {
                 "code": null, "message": "quality gate failed", "failures": failures,
