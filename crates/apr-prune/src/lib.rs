@@ -5,10 +5,10 @@
 //! activations of a calibration run, magnitudes are weighed by the norm of the column's inputs
 //! (Wanda, Sun et al. 2023, arXiv:2306.11695), and each row loses its share.
 //!
-//! [`plan_layers`] drops whole layers, [`plan_widths`] attention heads and neurons. [`plan`] decides what is pruned by the model's family. [`PrunePlan::apply`] finds the thresholds,
-//! in a few passes over the weights and a bounded amount of memory, and gives a checkpoint that is
-//! pruned as it is read: whatever converts, quantizes or runs a checkpoint takes it.
-//!
+//! [`plan`] decides what is pruned by the model's family. [`PrunePlan::apply`] finds the
+//! thresholds, in a few passes over the weights and a bounded amount of memory, and gives a
+//! checkpoint that is pruned as it is read: whatever converts, quantizes or runs a checkpoint takes
+//! it. [`plan_layers`] drops whole layers, [`plan_widths`] attention heads and neurons, and
 //! [`sparsify`] stores what has many zeros without them.
 //!
 //! ```

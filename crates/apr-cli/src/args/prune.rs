@@ -101,8 +101,8 @@ pub(crate) struct PruneArgs {
     /// Drop layers: so many before the last one, or a list such as 3,7,9-11, counted from 0
     #[arg(long, value_name = "LAYERS", value_parser = parse_layers, hide_short_help = true)]
     pub(crate) prune_layers: Option<LayerChoice>,
-    /// Drop so many attention heads of every layer, those with the smallest weights; heads that share
-    /// keys and values go together
+    /// Drop so many attention heads of every layer, those with the smallest weights; heads that
+    /// share keys and values go together
     #[arg(long, value_name = "N", hide_short_help = true)]
     pub(crate) prune_heads: Option<NonZeroU64>,
     /// Drop so many neurons of every layer's feed-forward part, those with the smallest weights

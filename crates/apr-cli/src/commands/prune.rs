@@ -284,7 +284,8 @@ pub(super) fn render(out: &mut dyn Write, report: &PruneReport) -> io::Result<()
     let total = &report.total;
     writeln!(
         out,
-        "  pruned {} by {}: {:.2} % of {} weights are zero (before: {:.2} %), relative error {:.2} %",
+        "  pruned {} by {}: {:.2} % of {} weights are zero (before: {:.2} %), relative error \
+         {:.2} %",
         counted(report.tensors.len() as u64, "tensor"),
         report.method,
         100.0 * total.share(),
