@@ -46,7 +46,7 @@ COMMANDS = {
     "trace, anomalies": "trace {model} --detect-anomalies --json",
     "trace, two": "trace {model} {model} --diff --json",
     "canary create": "canary create {model} -o {out}.json --json",
-    "canary check": "canary check {model} {model} --json",
+    "canary check": "canary check {model} --canary {model} --json",
     "validate, quality": "validate {model} --quality --json",
     "validate, two": "validate {model} {model} --quality --json",
     "validate, text": "validate {model} {model} --quality --text {text} --context 8 --json",
