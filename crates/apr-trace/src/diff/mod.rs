@@ -149,6 +149,10 @@ pub struct Divergence {
     /// Weights that could not be compared, and why.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub not_compared: Vec<String>,
+    /// Bytes that [`RunOptions::max_memory`](apr_run::RunOptions) has to allow to compare all of
+    /// them, where it is the limit that prevents it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_needed: Option<u64>,
 }
 
 /// Compares two models on a payload: the same inputs, value by value.
@@ -441,6 +445,8 @@ impl Job<'_> {
             other_mean: drift.map_or(0.0, |drift| drift.other_mean),
             weights: suspect.weights.clone(),
             not_compared: suspect.not_compared.clone(),
+            // Each of the models has half of it.
+            memory_needed: suspect.needed.map(|needed| needed.saturating_mul(2)),
         }
     }
 }

@@ -175,6 +175,8 @@ pub(crate) enum Compared {
     Drift(WeightDrift),
     /// Why there is no comparison, as the end of a sentence that begins with its name.
     Not(String),
+    /// Bytes that it takes, more than the limit.
+    TooLarge(u64),
 }
 
 /// Compares a weight of two models in at most so many bytes.
@@ -194,7 +196,7 @@ pub(crate) fn compare(
     let is_turned = one.is_turned != two.is_turned;
     let needed = one.bytes(is_turned);
     if needed > most {
-        return Ok(Compared::Not(format!("takes {needed} bytes to compare, more than the limit")));
+        return Ok(Compared::TooLarge(needed));
     }
     let mut sums = if !is_turned {
         if (one.rows, one.columns) != (two.rows, two.columns) {
