@@ -4,6 +4,8 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use anstyle::{AnsiColor, Style};
+pub(crate) use apr_ops::command::ARGUMENTS;
+use apr_ops::command::{GENERAL, INTERRUPTED, VALIDATION, exit_code};
 use apr_ops::document::write_json;
 use apr_ops::inline::ValidationError;
 use apr_ops::job::JobError;
@@ -15,15 +17,6 @@ use serde_json::json;
 
 /// Misfits shown before the rest is only counted.
 const SHOWN: usize = 10;
-
-const GENERAL: u8 = 1;
-/// Arguments that make no sense.
-pub(crate) const ARGUMENTS: u8 = 2;
-const NOT_FOUND: u8 = 3;
-const FORMAT: u8 = 4;
-const VALIDATION: u8 = 5;
-/// What shells report for a process that Ctrl-C ended.
-const INTERRUPTED: u8 = 130;
 
 /// What a command, or a part of it, comes to.
 pub(crate) type Outcome<T = ()> = Result<T, Failure>;
@@ -164,16 +157,7 @@ impl Failure {
             | Self::Gate { .. }
             | Self::Pruned { .. }
             | Self::Canary { .. } => VALIDATION,
-            Self::Model(error) | Self::Reported(error) => match (error.code(), error.cause()) {
-                (_, Some(IoCause::NotFound)) => NOT_FOUND,
-                (_, Some(IoCause::Interrupted)) => INTERRUPTED,
-                (_, Some(IoCause::BrokenPipe)) => 0,
-                (Code::Io, _) => GENERAL,
-                // Without a file it is the budget that is too small.
-                (Code::Memory, _) if error.file().is_none() => GENERAL,
-                (Code::Checksum | Code::Signature, _) => VALIDATION,
-                _ => FORMAT,
-            },
+            Self::Model(error) | Self::Reported(error) => exit_code(error),
         }
     }
 

@@ -1,6 +1,7 @@
 //! Numbers for people, and sizes as people write them.
 
 pub(crate) use apr_core::grouped as count;
+pub(crate) use apr_ops::command::parse_size;
 
 /// Bytes in decimal units: `1.5 GB`.
 pub(crate) fn bytes(number: u64) -> String {
@@ -55,40 +56,6 @@ pub(crate) fn number(value: f64) -> String {
     }
 }
 
-/// Parses a size: bytes, or a number with `KB MB GB TB` (powers of 1000) or
-/// `K M G T KiB MiB GiB TiB` (powers of 1024).
-pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
-    let text = text.trim();
-    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-    let (number, unit) = text.split_at(digits);
-    let factor: u64 = match unit.trim().to_ascii_lowercase().as_str() {
-        "" | "b" => 1,
-        "kb" => 1000,
-        "mb" => 1000_u64.pow(2),
-        "gb" => 1000_u64.pow(3),
-        "tb" => 1000_u64.pow(4),
-        "k" | "kib" => 1 << 10,
-        "m" | "mib" => 1 << 20,
-        "g" | "gib" => 1 << 30,
-        "t" | "tib" => 1 << 40,
-        _ => return Err(format!("'{unit}' is not a unit of size; try 512M, 2GB or 1073741824")),
-    };
-
-    if let Ok(whole) = number.parse::<u64>() {
-        return whole.checked_mul(factor).ok_or_else(|| format!("'{text}' is too large"));
-    }
-
-    let fraction: f64 = number
-        .parse()
-        .map_err(|_| format!("'{text}' is not a size; try 512M, 2GB or 1073741824"))?;
-    #[allow(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "parsed digits are not negative; `as` saturates"
-    )]
-    Ok((fraction * factor as f64) as u64)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -126,16 +93,5 @@ mod tests {
             assert_eq!(number(value), expected);
             assert!(number(value).len() <= 9);
         }
-    }
-
-    #[test]
-    fn sizes_have_decimal_and_binary_units() {
-        assert_eq!(parse_size("1073741824"), Ok(1 << 30));
-        assert_eq!(parse_size("2GB"), Ok(2_000_000_000));
-        assert_eq!(parse_size("1.5 GiB"), Ok(3 << 29));
-        assert_eq!(parse_size("64m"), Ok(64 << 20));
-        assert!(parse_size("lots").is_err());
-        assert!(parse_size("5 parsecs").is_err());
-        assert!(parse_size("99999999999G").is_err());
     }
 }
