@@ -13,21 +13,14 @@ use apr_testkit::corrupt::overwrite;
 
 use crate::bench::Bench;
 use crate::judgement::{Fault, Judgement, ensure, failed, passed};
-use crate::made::Llama;
-
-/// The made model, in a folder of its own.
-fn made(bench: &Bench<'_>) -> Result<std::path::PathBuf, Fault> {
-    let folder = bench.folder()?;
-    Llama::new().write(&folder)?;
-    Ok(folder)
-}
+use crate::made::Made;
 
 /// The made model as bytes of an `.apr` file.
 fn packed(
     bench: &Bench<'_>,
     with: impl FnOnce(apr::Convert) -> apr::Convert,
 ) -> Result<Vec<u8>, Fault> {
-    Ok(with(apr::convert(made(bench)?)).to_bytes()?.0)
+    Ok(with(apr::convert(bench.folder_of(&Made::llama())?)).to_bytes()?.0)
 }
 
 /// A number of the header.
@@ -70,6 +63,9 @@ pub(crate) fn compression(bench: &Bench<'_>) -> Judgement {
     }
     let own = match own {
         0 => "no tensor of the model is compressed".to_owned(),
+        count if bench.unread()?.is_some() => {
+            format!("{count} tensors of the model are compressed, and encrypted, so not read")
+        }
         count => format!("{count} tensors of the model are compressed, and were read"),
     };
     passed(format!("{own}; a made file has {}, and with codec 15: {seen}", codecs.join(", ")))
@@ -84,7 +80,8 @@ pub(crate) fn shards(bench: &Bench<'_>) -> Judgement {
     }
     let folder = bench.folder()?;
     let path = folder.join("cut.apr");
-    let report = apr::convert(made(bench)?).shard_size(16 << 10).write(&path)?;
+    let report =
+        apr::convert(bench.folder_of(&Made::llama())?).shard_size(16 << 10).write(&path)?;
     let files: Vec<&str> = report.conversion.files.iter().map(|file| &*file.name).collect();
     ensure(files.len() > 2, format!("{} files were written", files.len()))?;
     apr::Model::open(&path)?.validate(apr::report::ValidateOptions::default())?;
