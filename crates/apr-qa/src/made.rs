@@ -54,13 +54,13 @@ pub(crate) fn changed(change: impl FnOnce(&mut Apr2Entry)) -> Vec<u8> {
 
 /// Opens a file in memory.
 pub(crate) fn opened(file: Vec<u8>) -> Result<Box<dyn CheckpointReader>> {
-    open(file, "made.apr", OpenOptions::default())
+    open(file, "test.apr", OpenOptions::default())
 }
 
 /// What `validate` finds in a file in memory.
 pub(crate) fn validated(file: Vec<u8>) -> Result<ValidateReport> {
     let reader = opened(file)?;
-    validate(&*reader, "made.apr", None, ValidateOptions::default(), &Serial, &())
+    validate(&*reader, "test.apr", None, ValidateOptions::default(), &Serial, &())
 }
 
 /// Checks that a file does not open, by this code; returns the code and the message.
@@ -218,7 +218,7 @@ impl Made {
             let shape = shape.iter().map(|&size| size as u64).collect();
             Weights { name: (*name).to_owned(), shape, values }
         });
-        let card = b"---\nlicense: mit\n---\n# A made model\n".to_vec();
+        let card = b"---\nlicense: mit\n---\n# A test model\n".to_vec();
         Self { config, tensors: tensors.collect(), files: vec![("README.md".to_owned(), card)] }
     }
 

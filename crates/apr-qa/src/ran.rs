@@ -181,8 +181,7 @@ fn taken(runner: &Runner<'_>) -> Result<Taken, RunError> {
         _ if takes(&[Meaning::TokenIds]) => Payload::Tokens(tokens),
         _ => {
             return Err(RunError::request(
-                "it takes neither text nor sound nor pictures, and only \
-                                          those are made here",
+                "it takes neither text nor audio nor images, and there are no other built-in inputs",
             ));
         }
     };

@@ -38,7 +38,7 @@ fn every_point_is_listed_with_what_was_seen() {
         .lines()
         .filter(|line| line.get(5..8).is_some_and(|number| number.trim().parse::<u8>().is_ok()));
     assert_eq!(points.count(), 100, "{shown}");
-    assert!(shown.contains("\npass  26  No NaN: none in 21 tensors; in a made file: "), "{shown}");
+    assert!(shown.contains("\npass  26  No NaN: none in 21 tensors; in a test file: "), "{shown}");
     assert!(shown.contains("\nn/a   25  WebAssembly: "), "{shown}");
     assert!(shown.contains("=== 100-Point Quality Assessment ===\nStructure (25 pts): 15/25"));
 }
@@ -227,20 +227,27 @@ fn what_was_hardly_tried_is_not_passed() {
 
 #[test]
 fn a_filterbank_that_the_network_does_not_take_fails() {
-    let bank = |mels: u64| {
+    let file = |metadata: &str| {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("m.apr");
         let entry = Apr2Entry::new("audio.mel_filterbank", DType::F32, &[80, 1], &[0; 320]);
-        let metadata =
-            format!("{{\"apr_version\":\"2.0.0\",\"architecture\":{{\"n_mels\":{mels}}}}}");
-        std::fs::write(&path, Apr2Builder::new().metadata(metadata).entry(entry).build())
-            .expect("a file");
+        let metadata = format!(r#"{{"apr_version":"2.0.0",{metadata}}}"#);
+        let file = Apr2Builder::new().metadata(metadata).entry(entry).build();
+        std::fs::write(&path, file).expect("a file");
         (folder, path)
     };
+    let bank = |mels: u64| file(&format!(r#""architecture":{{"n_mels":{mels}}}"#));
     let (_whole, fits) = bank(80);
     assert_seen(&fits, "physics", &[(48, "passed", "for 80 mels")]);
     let (_other, misfit) = bank(128);
     assert_seen(&misfit, "physics", &[(48, "failed", "80 mel filters")]);
+    // A name that no family has is no misfit of the filterbank.
+    let (_strange, strange) = file(r#""model_type":"whisper","architecture":{"n_mels":80}"#);
+    assert_seen(
+        &strange,
+        "physics",
+        &[(32, "failed", "of that family"), (48, "passed", "80 mels")],
+    );
 }
 
 #[test]

@@ -174,8 +174,8 @@ fn qa_49_qa_72_and_qa_74_are_judged_by_running_models() {
     let report = report(&Sandbox::new(), LLAMA);
     for (number, said) in [
         (49, "65 tokens given: "),
-        (72, "a made model passes its canary, with a changed head: "),
-        (74, "NaN in a made gate: 6 values are not finite from layers.0/mlp/gate on"),
+        (72, "a test model passes its canary, with a changed head: "),
+        (74, "NaN in a test gate: 6 values are not finite from layers.0/mlp/gate on"),
     ] {
         assert_eq!(report["points"][number - 1]["verdict"], "passed");
         assert!(seen(&report, number).starts_with(said), "{}", seen(&report, number));

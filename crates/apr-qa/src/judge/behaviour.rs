@@ -36,10 +36,10 @@ fn of_made(
     change: impl FnOnce(&mut [f32]),
 ) -> Result<AnomalyKind, Fault> {
     let sound = kinds(&made_run(bench, &Made::llama(), 0)?);
-    ensure(!sound.iter().any(&wanted), "the sound made model has the anomaly")?;
+    ensure(!sound.iter().any(&wanted), "the sound test model has the anomaly")?;
     let broken = Made::llama().with(name, |weights| change(&mut weights.values));
     let found = kinds(&made_run(bench, &broken, 0)?).into_iter().find(wanted);
-    found.ok_or_else(|| Fault::new("a made model with the anomaly goes unnoticed"))
+    found.ok_or_else(|| Fault::new("a test model with the anomaly goes unnoticed"))
 }
 
 /// The model's run, or what becomes of the point without one.
@@ -72,13 +72,13 @@ fn steps(ran: &crate::ran::Ran) -> String {
 fn rows_sum(rows: [f32; 4]) -> Result<bool, Fault> {
     let value = Tensor::new(vec![1, 2, 2], rows.to_vec())?.into();
     let pattern = AttentionPattern::of("made", &value);
-    Ok(pattern.ok_or_else(|| Fault::new("made attention is taken for none"))?.sums_to_one)
+    Ok(pattern.ok_or_else(|| Fault::new("test attention is taken for none"))?.sums_to_one)
 }
 
 pub(crate) fn softmax(bench: &Bench<'_>) -> Judgement {
     let ran = finite!(bench);
-    ensure(rows_sum([1.0, 0.0, 0.25, 0.75])?, "made rows that sum to 1 are said not to")?;
-    ensure(!rows_sum([1.0, 0.0, 0.25, 0.7])?, "a made row that sums to 0.95 goes unnoticed")?;
+    ensure(rows_sum([1.0, 0.0, 0.25, 0.75])?, "test rows that sum to 1 are said not to")?;
+    ensure(!rows_sum([1.0, 0.0, 0.25, 0.7])?, "a test row that sums to 0.95 goes unnoticed")?;
     let all = ran.trace.steps().filter_map(|(_, step)| Some((step, step.attention.as_ref()?)));
     let (mut layers, mut rows) = (0_u64, 0);
     for (step, attention) in all {
@@ -91,7 +91,7 @@ pub(crate) fn softmax(bench: &Bench<'_>) -> Judgement {
     match layers {
         0 => absent("the model has no attention whose probabilities are seen"),
         _ => passed(format!(
-            "all {rows} rows of attention in {} sum to 1; a made row that sums to 0.95 is found",
+            "all {rows} rows of attention in {} sum to 1; a test row that sums to 0.95 is found",
             counted(layers, "layer")
         )),
     }
@@ -117,7 +117,7 @@ pub(crate) fn tokens(bench: &Bench<'_>) -> Judgement {
     };
     let made = made_run(bench, &Made::repeating(), 1)?;
     let id = i64::try_from(REPEATED)?;
-    ensure(added(&made) == [id], format!("a made model generates {:?}", added(&made)))?;
+    ensure(added(&made) == [id], format!("a test model generates {:?}", added(&made)))?;
     let found = stranger(added(&made), REPEATED) == Some(id);
     ensure(found, format!("token {id} is said to be in a vocabulary of {REPEATED}"))?;
     match stranger(&written.added, size) {
@@ -126,8 +126,8 @@ pub(crate) fn tokens(bench: &Bench<'_>) -> Judgement {
             let most = written.added.iter().max().copied().unwrap_or_default();
             let count = counted(written.added.len() as u64, "token");
             passed(format!(
-                "{count} generated, ids up to {most}; the vocabulary has {size}; that a made model \
-                 generates token {id} is found where the vocabulary has {REPEATED}"
+                "{count} generated, ids up to {most}; the vocabulary has {size}; token {id} of a test \
+                 model is found to be beyond a vocabulary of {REPEATED}"
             ))
         }
     }
@@ -175,7 +175,7 @@ pub(crate) fn dead_neurons(bench: &Bench<'_>) -> Judgement {
         values[..half].fill(0.0);
     })?;
     passed(format!(
-        "none for {positions} positions in {}; half of a made layer is found",
+        "none for {positions} positions in {}; half of a test layer is found",
         counted(report.steps as u64, "step")
     ))
 }
@@ -198,9 +198,9 @@ pub(crate) fn explosions(bench: &Bench<'_>) -> Judgement {
     })?;
     match seen {
         AnomalyKind::Explosion { max, .. } => {
-            passed(format!("none in {}; in a made layer: up to {max:.1e}", steps(ran)))
+            passed(format!("none in {}; in a test layer: up to {max:.1e}", steps(ran)))
         }
-        _ => failed("a made layer that explodes goes unnoticed"),
+        _ => failed("a test layer that explodes goes unnoticed"),
     }
 }
 
@@ -220,9 +220,9 @@ pub(crate) fn repetition(bench: &Bench<'_>) -> Judgement {
     }
     let made = made_run(bench, &Made::repeating(), REPETITION)?;
     let found = kinds(&made).iter().any(is_repetition);
-    ensure(found, format!("a made model generates {:?}, unnoticed", added(&made)))?;
+    ensure(found, format!("a test model generates {:?}, unnoticed", added(&made)))?;
     passed(format!(
-        "{count} generated, and no phrase more than five times in a row; a made model that repeats \
+        "{count} generated, and no phrase more than five times in a row; a test model that repeats \
          a token is found"
     ))
 }

@@ -14,7 +14,7 @@ use crate::made::{Made, floats, sound, spread};
 
 /// A made file.
 fn written(bench: &Bench<'_>, file: &Apr2Builder) -> Result<PathBuf, Fault> {
-    let path = bench.folder()?.join("made.apr");
+    let path = bench.folder()?.join("test.apr");
     fs::write(&path, file.build())?;
     Ok(path)
 }
@@ -63,7 +63,7 @@ pub(crate) fn onnx(bench: &Bench<'_>) -> Judgement {
     };
     let seen = seen.ok_or_else(|| Fault::new("an operator that does not exist goes unnoticed"))?;
     passed(format!(
-        "a made LLaMA as ONNX, {nodes} nodes, {products} of them matrix products: nothing that \
+        "a test LLaMA as ONNX, {nodes} nodes, {products} of them matrix products: nothing that \
          apr's own checker, which has the rules of onnx.checker, refuses; with another operator: \
          {seen}"
     ))
@@ -89,7 +89,7 @@ pub(crate) fn int8(bench: &Bench<'_>) -> Judgement {
     let plain = share(apr::convert(&path))?;
     let compressed = share(apr::convert(&path).compress(Compression::Auto))?;
     let seen = format!(
-        "a made tensor of 1 MiB in f32: {plain:.2} % of it as int8 with its scales, \
+        "a test tensor of 1 MiB in f32: {plain:.2} % of it as int8 with its scales, \
          {compressed:.2} % compressed"
     );
     if plain < 26.0 && compressed < 25.0 { passed(seen) } else { failed(seen) }
@@ -122,7 +122,7 @@ pub(crate) fn round_trip(bench: &Bench<'_>) -> Judgement {
     ensure(apart > 1e-3, format!("a value that is 0.01 larger differs by {apart}"))?;
     let count = first.tensors().len();
     let seen = format!(
-        "a made LLaMA, .apr to ONNX and back: the same {count} tensors, largest difference {most}; \
+        "a test LLaMA, .apr to ONNX and back: the same {count} tensors, largest difference {most}; \
          with one value 0.01 larger: {apart:.3}"
     );
     if most < 1e-5 { passed(seen) } else { failed(seen) }
@@ -138,13 +138,13 @@ pub(crate) fn quantized(bench: &Bench<'_>) -> Judgement {
     let source = Model::open(&gguf)?;
     let count =
         |model: &Model| model.tensors().iter().filter(|info| info.dtype == DType::Q8_0).count();
-    let target = bench.folder()?.join("made.apr");
+    let target = bench.folder()?.join("test.apr");
     apr::convert(&gguf).write(&target)?;
     let (before, after) = (count(&source), count(&Model::open(&target)?));
     ensure(before > 0 && before == after, format!("{before} tensors of q8_0 became {after}"))?;
     let (bytes, _) = apr::convert(&path).to_bytes()?;
     ensure(bytes.windows(34).any(|window| window == blocks), "blocks were coded anew")?;
-    passed(format!("{before} tensors of q8_0 in a made GGUF file are q8_0 in the .apr file"))
+    passed(format!("{before} tensors of q8_0 in a test GGUF file are q8_0 in the .apr file"))
 }
 
 /// The dtypes of a made file after a conversion.
@@ -166,14 +166,14 @@ pub(crate) fn to_bf16(bench: &Bench<'_>) -> Judgement {
     let bytes = crate::made::bytes_of(&[1.0, 0.1]);
     let (dtype, values) = cast(bench, (DType::F32, &bytes), DType::BF16)?;
     let is_right = dtype == DType::BF16 && values == [1.0, f32::from_bits(0x3dcd_0000)];
-    let seen = format!("1 and 0.1 of a made f32 tensor are {dtype} {values:?}");
+    let seen = format!("1 and 0.1 of a test f32 tensor are {dtype} {values:?}");
     if is_right { passed(seen) } else { failed(seen) }
 }
 
 pub(crate) fn to_f32(bench: &Bench<'_>) -> Judgement {
     let (dtype, values) = cast(bench, (DType::BF16, &[0x80, 0x3f, 0x49, 0xc0]), DType::F32)?;
     let is_right = dtype == DType::F32 && values == [1.0, f32::from_bits(0xc049_0000)];
-    let seen = format!("1 and -3.140625 of a made bf16 tensor are {dtype} {values:?}");
+    let seen = format!("1 and -3.140625 of a test bf16 tensor are {dtype} {values:?}");
     if is_right { passed(seen) } else { failed(seen) }
 }
 

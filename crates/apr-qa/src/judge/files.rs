@@ -45,7 +45,7 @@ pub(crate) fn compression(bench: &Bench<'_>) -> Judgement {
     let file = packed(bench, |convert| convert.compress(Compression::Auto))?;
     let report = apr_ops::inspect::inspect(&*opened(file.clone(), Keys::default())?, "made", None);
     let codecs: Vec<String> = report.compression.iter().map(|share| share.codec.clone()).collect();
-    ensure(!codecs.is_empty(), "a made model was not compressed")?;
+    ensure(!codecs.is_empty(), "a test model was not compressed")?;
 
     let broken = overwrite(&file, flags_of(&file, "token_embedding")?, &15_u32.to_le_bytes());
     let seen = match opened(broken, Keys::default()) {
@@ -68,7 +68,7 @@ pub(crate) fn compression(bench: &Bench<'_>) -> Judgement {
         }
         count => format!("{count} tensors of the model are compressed, and were read"),
     };
-    passed(format!("{own}; a made file has {}, and with codec 15: {seen}", codecs.join(", ")))
+    passed(format!("{own}; a test file has {}, and with codec 15: {seen}", codecs.join(", ")))
 }
 
 pub(crate) fn shards(bench: &Bench<'_>) -> Judgement {
@@ -97,7 +97,7 @@ pub(crate) fn shards(bench: &Bench<'_>) -> Judgement {
         count => format!("all {count} shards of the model are there; "),
     };
     passed(format!(
-        "{own}a made model in {} files loads; without one: {}",
+        "{own}a test model in {} files loads; without one: {}",
         files.len(),
         named(&seen.to_string(), &folder,)
     ))
@@ -117,7 +117,7 @@ pub(crate) fn named(message: &str, folder: &Path) -> String {
 }
 
 fn opened(file: Vec<u8>, keys: Keys) -> apr_core::Result<Box<dyn CheckpointReader>> {
-    open(file, "made.apr", OpenOptions { keys, ..OpenOptions::default() })
+    open(file, "test.apr", OpenOptions { keys, ..OpenOptions::default() })
 }
 
 fn signing_key(seed: u8) -> Result<SigningKey, Fault> {
@@ -174,7 +174,7 @@ pub(crate) fn signature(bench: &Bench<'_>) -> Judgement {
         ),
         Ok(None) => "the model is not signed; ".to_owned(),
     };
-    passed(format!("{own}a made file verifies, and with a byte of it changed: {seen}"))
+    passed(format!("{own}a test file verifies, and with a byte of it changed: {seen}"))
 }
 
 pub(crate) fn encryption(bench: &Bench<'_>) -> Judgement {
@@ -201,5 +201,5 @@ pub(crate) fn encryption(bench: &Bench<'_>) -> Judgement {
         true => "the model is encrypted, and no key was given; ",
         false => "",
     };
-    passed(format!("{own}a made file opens with its key, and with another one: {seen}"))
+    passed(format!("{own}a test file opens with its key, and with another one: {seen}"))
 }

@@ -22,7 +22,7 @@ const QUERY: &str = "model.layers.0.self_attn.q_proj.weight";
 /// The import of a made model, in a folder of its own: what was reported, and the file.
 fn imported(bench: &Bench<'_>, llama: &Made) -> Result<(JobReport, Model), Fault> {
     let folder = bench.folder_of(llama)?;
-    let target = bench.folder()?.join("made.apr");
+    let target = bench.folder()?.join("test.apr");
     let report = import(&folder, &target)?;
     Ok((report, Model::open(&target)?))
 }
@@ -35,7 +35,7 @@ fn import(source: &Path, target: &Path) -> Result<JobReport, Fault> {
 /// Why the import of a made model is refused.
 fn refusal(bench: &Bench<'_>, llama: &Made) -> Result<JobError, Fault> {
     let folder = bench.folder_of(llama)?;
-    let target = bench.folder()?.join("made.apr");
+    let target = bench.folder()?.join("test.apr");
     let error = apr::convert(&folder).write(&target).err();
     let error = error.ok_or_else(|| Fault::new("the broken model was imported"))?;
     ensure(!target.exists(), "an output was left")?;
@@ -53,7 +53,7 @@ pub(crate) fn safetensors(bench: &Bench<'_>) -> Judgement {
     let mut made = Made::llama();
     let (report, model) = imported(bench, &made)?;
     let count = report.conversion.tensors.len();
-    ensure(count == made.tensors.len(), format!("{count} of a made file's tensors came out"))?;
+    ensure(count == made.tensors.len(), format!("{count} of a test file's tensors came out"))?;
     let values: Vec<f32> = model.tensor("layers.0.attn.q_proj.weight")?.to_vec()?;
     let own = made.weights(QUERY).map(|weights| &weights.values);
     ensure(own == Some(&values), "a query projection came out with other values")?;
@@ -62,7 +62,7 @@ pub(crate) fn safetensors(bench: &Bench<'_>) -> Judgement {
     let seen = unopened(bench, "model.safetensors", text)?;
     ensure(is_no_model(&seen), format!("another error: {seen}"))?;
     passed(format!(
-        "{count} tensors of a made file are imported, with the same values; a letter: {}",
+        "{count} tensors of a test file are imported, with the same values; a letter: {}",
         seen.message()
     ))
 }
@@ -78,12 +78,12 @@ const MALICIOUS: &[u8] = b"\x80\x02cos\nsystem\n(S'ls'\ntR.";
 pub(crate) fn pytorch(bench: &Bench<'_>) -> Judgement {
     let path = bench.folder()?.join("model.pt");
     fs::write(&path, torch::checkpoint(&torch::tensor("FloatStorage", 2, 0, &[2], &[1])))?;
-    let target = bench.folder()?.join("made.apr");
+    let target = bench.folder()?.join("test.apr");
     let report = import(&path, &target)?;
-    ensure(report.conversion.tensors.len() == 1, "a made checkpoint has another tensor")?;
+    ensure(report.conversion.tensors.len() == 1, "a test checkpoint has another tensor")?;
     let values: Vec<f32> = Model::open(&target)?.tensor("w")?.to_vec()?;
     let own = [[1, 2, 3, 4], [5, 6, 7, 8]].map(f32::from_le_bytes);
-    ensure(values == own, format!("the values of a made checkpoint are {values:?}"))?;
+    ensure(values == own, format!("the values of a test checkpoint are {values:?}"))?;
 
     // By itself, and within the archive that torch.save writes.
     let mut seen = String::new();
@@ -94,7 +94,7 @@ pub(crate) fn pytorch(bench: &Bench<'_>) -> Judgement {
         error.message().clone_into(&mut seen);
     }
     passed(format!(
-        "a made checkpoint is imported, with the same values; a pickle that calls os.system, in an \
+        "a test checkpoint is imported, with the same values; a pickle that calls os.system, in an \
          archive and by itself: {seen}"
     ))
 }
@@ -102,7 +102,7 @@ pub(crate) fn pytorch(bench: &Bench<'_>) -> Judgement {
 pub(crate) fn gguf(bench: &Bench<'_>) -> Judgement {
     let path = bench.folder()?.join("made.gguf");
     apr::convert(bench.folder_of(&Made::llama())?).format(&apr::format::GGUF).write(&path)?;
-    let report = import(&path, &bench.folder()?.join("made.apr"))?;
+    let report = import(&path, &bench.folder()?.join("test.apr"))?;
     let family = report.family.map(|family| family.title).unwrap_or_default();
     ensure(family == "LLaMA", format!("the family is said to be '{family}'"))?;
 
@@ -115,7 +115,7 @@ pub(crate) fn gguf(bench: &Bench<'_>) -> Judgement {
     match apr::convert(&path).to_bytes() {
         Err(JobError::Misfit { misfits, .. }) => {
             let why = misfits.first().map(|misfit| misfit.message.clone()).unwrap_or_default();
-            passed(format!("a made LLaMA is imported; of another architecture: {why}"))
+            passed(format!("a test LLaMA is imported; of another architecture: {why}"))
         }
         Err(error) => failed(format!("another error: {error}")),
         Ok(_) => failed("an architecture that nobody knows was imported"),
@@ -162,7 +162,7 @@ pub(crate) fn tokens(bench: &Bench<'_>) -> Judgement {
     ensure(cut == Some(VOCABULARY as u64 / 2), format!("{cut:?} tokens were imported"))?;
     let said = warnings.iter().find(|warning| warning.contains("is it complete?"));
     let said = said.ok_or_else(|| Fault::new("nothing was said of half a vocabulary"))?;
-    passed(format!("all {VOCABULARY} tokens of a made model; of half of them: {said}"))
+    passed(format!("all {VOCABULARY} tokens of a test model; of half of them: {said}"))
 }
 
 pub(crate) fn special_tokens(bench: &Bench<'_>) -> Judgement {
@@ -171,7 +171,7 @@ pub(crate) fn special_tokens(bench: &Bench<'_>) -> Judgement {
         let found = entry(&model, &format!("tokenizer.{role}_token_id"));
         ensure(found == &Value::from(id), format!("{role} is {found}, not {id}"))?;
     }
-    passed("unk, bos and eos of a made model are 0, 1 and 2, as in its tokenizer")
+    passed("unk, bos and eos of a test model are 0, 1 and 2, as in its tokenizer")
 }
 
 pub(crate) fn card(bench: &Bench<'_>) -> Judgement {
@@ -183,7 +183,7 @@ pub(crate) fn card(bench: &Bench<'_>) -> Judgement {
     let (report, _) = imported(bench, &bare)?;
     let said = report.conversion.warnings.iter().find(|warning| warning.contains("licence"));
     let said = said.ok_or_else(|| Fault::new("nothing was said of a missing licence"))?;
-    passed(format!("licence and card of a made model are in its metadata; without: {said}"))
+    passed(format!("licence and card of a test model are in its metadata; without: {said}"))
 }
 
 pub(crate) fn normalized(bench: &Bench<'_>) -> Judgement {
@@ -232,8 +232,8 @@ pub(crate) fn transposed(bench: &Bench<'_>) -> Judgement {
     let name = "model.layers.0.mlp.down_proj.weight";
     let turned = Made::llama().with(name, |weights| weights.shape.reverse());
     passed(format!(
-        "a made GPT-2's projection is transposed in GGUF, and as it was in safetensors made of that; \
-         a made weight that is turned itself: {}",
+        "a test GPT-2's projection is transposed in GGUF, and as it was in safetensors made of that; \
+         a test weight that is turned itself: {}",
         misfit(bench, &turned)?
     ))
 }
@@ -257,7 +257,7 @@ pub(crate) fn scaled(bench: &Bench<'_>) -> Judgement {
         error => return failed(format!("another error: {error}")),
     };
     passed(format!(
-        "the mean of a made Gemma's norm is {own:.3}, in GGUF {shifted:.3}, and as it was in \
+        "the mean of a test Gemma's norm is {own:.3}, in GGUF {shifted:.3}, and as it was in \
          safetensors made of that; a norm 11 times as large: {seen}"
     ))
 }
@@ -269,7 +269,7 @@ pub(crate) fn shards(bench: &Bench<'_>) -> Judgement {
     let files = written.conversion.files;
     let shard = files.iter().find(|file| file.name.contains("-00002-of-"));
     let shard = shard.ok_or_else(|| Fault::new("the model was not cut"))?;
-    let report = import(&cut, &bench.folder()?.join("made.apr"))?;
+    let report = import(&cut, &bench.folder()?.join("test.apr"))?;
     ensure(report.conversion.tensors.len() == 12, "the shards have other tensors")?;
     fs::remove_file(cut.join(&shard.name))?;
     let error = apr::convert(&cut).to_bytes().err();
@@ -283,13 +283,13 @@ pub(crate) fn no_network(bench: &Bench<'_>) -> Judgement {
     let folder = bench.folder()?;
     // Nothing listens at the port that discards.
     let environment = [("HF_ENDPOINT", "http://127.0.0.1:9"), ("NO_PROXY", "127.0.0.1")];
-    let arguments = ["import", "hf://made/model", "-o", "made.apr"];
+    let arguments = ["import", "hf://made/model", "-o", "test.apr"];
     let Some(output) = bench.apr(&folder, &arguments, &environment)? else {
         return absent(NO_PROGRAM);
     };
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     let said = said.lines().next().unwrap_or_default();
-    ensure(!output.status.success() && !folder.join("made.apr").exists(), "it succeeded")?;
+    ensure(!output.status.success() && !folder.join("test.apr").exists(), "it succeeded")?;
     ensure(said.contains("E007"), format!("another error: {said}"))?;
     passed(format!("where no hub answers: {said}"))
 }
@@ -304,7 +304,7 @@ pub(crate) fn sha256(bench: &Bench<'_>) -> Judgement {
     let digest = apr_ops::sha256(&source, &apr_core::Serial, &())?;
     let hex: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
     let run = |digest: &str| {
-        let arguments = ["import", "model.safetensors", "-o", "made.apr", "-f", "--sha256", digest];
+        let arguments = ["import", "model.safetensors", "-o", "test.apr", "-f", "--sha256", digest];
         bench.apr(&folder, &arguments, &[])
     };
     let (Some(right), Some(wrong)) = (run(&hex)?, run(&"0".repeat(64))?) else {
@@ -314,12 +314,12 @@ pub(crate) fn sha256(bench: &Bench<'_>) -> Judgement {
     ensure(right.status.success(), format!("the right digest was refused: {said}"))?;
     let said = String::from_utf8_lossy(&wrong.stderr).into_owned();
     ensure(said.contains("E004"), format!("another digest: {said}"))?;
-    passed("a made source is imported by its SHA-256, and by another one refused (E004)")
+    passed("a test source is imported by its SHA-256, and by another one refused (E004)")
 }
 
 pub(crate) fn licence(bench: &Bench<'_>) -> Judgement {
     let with = |licence: &str| -> Result<Option<String>, Fault> {
-        let card = format!("---\nlicense: {licence}\n---\n# A made model\n");
+        let card = format!("---\nlicense: {licence}\n---\n# A test model\n");
         let files = vec![("README.md".to_owned(), card.into_bytes())];
         let (report, _) = imported(bench, &Made { files, ..Made::llama() })?;
         let mut warnings = report.conversion.warnings.into_iter();
@@ -336,7 +336,7 @@ pub(crate) fn family(bench: &Bench<'_>) -> Judgement {
     for llama in [&Made::llama(), &untold] {
         let (report, _) = imported(bench, llama)?;
         let title = report.family.map(|family| family.title).unwrap_or_default();
-        ensure(title == "LLaMA", format!("a made LLaMA is taken for '{title}'"))?;
+        ensure(title == "LLaMA", format!("a test LLaMA is taken for '{title}'"))?;
     }
     let mut unknown = Made::llama();
     for weights in &mut unknown.tensors {
@@ -348,7 +348,7 @@ pub(crate) fn family(bench: &Bench<'_>) -> Judgement {
 
     let told = |made: &Made| -> Result<Option<String>, Fault> {
         let folder = bench.folder_of(made)?;
-        let output = bench.apr(&folder, &["import", ".", "-o", "made.apr"], &[])?;
+        let output = bench.apr(&folder, &["import", ".", "-o", "test.apr"], &[])?;
         Ok(output.map(|output| {
             let lines = [output.stdout, output.stderr].concat();
             let lines = String::from_utf8_lossy(&lines).into_owned();
@@ -359,9 +359,9 @@ pub(crate) fn family(bench: &Bench<'_>) -> Judgement {
     let (Some(known), Some(said)) = (told(&Made::llama())?, told(&unknown)?) else {
         return absent(NO_PROGRAM);
     };
-    ensure(known.is_empty(), format!("of a made LLaMA: {known}"))?;
+    ensure(known.is_empty(), format!("of a test LLaMA: {known}"))?;
     ensure(said.contains("--arch"), "an unknown family is imported without a word")?;
     passed(format!(
-        "a made LLaMA is found by its configuration and by its names; of other names: {said}"
+        "a test LLaMA is found by its configuration and by its names; of other names: {said}"
     ))
 }

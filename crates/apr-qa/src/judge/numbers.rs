@@ -40,17 +40,17 @@ pub(crate) fn audio_range(_: &Bench<'_>) -> Judgement {
         }
         heard => heard?,
     };
-    ensure(sound.samples == samples(1.0), "a made WAV file has other samples")?;
+    ensure(sound.samples == samples(1.0), "a test WAV file has other samples")?;
     ensure(odd.is_empty(), format!("a sound within the range: {}", odd.join(", ")))?;
     let (sound, loud) = heard(-10.0)?;
     ensure(sound.samples == samples(-10.0), "a loud WAV file was changed")?;
     let seen = loud.first().ok_or_else(|| Fault::new("an amplitude of 10 was not noticed"))?;
-    passed(format!("of two made WAV files, one reaches 1, and one 10: {seen}"))
+    passed(format!("of two test WAV files, one reaches 1, and one 10: {seen}"))
 }
 
 pub(crate) fn half_range(bench: &Bench<'_>) -> Judgement {
     let file = Apr2Builder::new().entry(floats("large", &[3], &[65_504.0, 65_520.0, 1e6]));
-    let path = bench.folder()?.join("made.apr");
+    let path = bench.folder()?.join("test.apr");
     std::fs::write(&path, file.build())?;
     let (_, report) = apr::convert(&path).precision(DType::F16).to_bytes()?;
     let overflowed = report.conversion.rounding.overflowed;
@@ -90,7 +90,7 @@ pub(crate) fn sparsity(bench: &Bench<'_>) -> Judgement {
     let dense = |message: &str| message.contains("is stored as sparse, but is dense");
     let remark = |filled: u32| -> Result<Option<String>, Fault> {
         let reader = opened(Apr2Builder::new().entry(sparse_matrix(filled)).build())?;
-        let remarks = lint(&*reader, "made.apr", None)?.remarks.into_iter();
+        let remarks = lint(&*reader, "test.apr", None)?.remarks.into_iter();
         Ok(remarks.map(|remark| remark.message).find(|message| dense(message)))
     };
     ensure(remark(1)?.is_none(), "a sparse tensor was called dense")?;
@@ -98,14 +98,14 @@ pub(crate) fn sparsity(bench: &Bench<'_>) -> Judgement {
     let own = bench.lint().remarks.iter().find(|remark| dense(&remark.message));
     match own {
         Some(remark) => failed(remark.message.as_str()),
-        None => passed(format!("no tensor of the model; in a made file: {seen}")),
+        None => passed(format!("no tensor of the model is so stored; in a test file: {seen}")),
     }
 }
 
 pub(crate) fn distance(_: &Bench<'_>) -> Judgement {
     let file = |values: &[f32]| opened(Apr2Builder::new().entry(floats("w", &[2], values)).build());
     let (left, right) = (file(&[1.0, 2.0])?, file(&[4.0, 6.0])?);
-    let side = |reader| Side { reader, name: "made.apr", model: None };
+    let side = |reader| Side { reader, name: "test.apr", model: None };
     let options = DiffOptions { max_l2: Some(1.0), ..DiffOptions::default() };
     let same = diff(side(&*left), side(&*left), &options, &Serial, &())?;
     ensure(same.l2_gate.is_some_and(|gate| gate.passed), "a file is too far from itself")?;

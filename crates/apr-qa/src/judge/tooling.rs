@@ -59,7 +59,7 @@ pub(crate) fn inspect_speed(bench: &Bench<'_>) -> Judgement {
         None => "the model inspected, without opening it",
     };
     let seen = format!(
-        "{what} ({}) in {:.1} ms, a made file of 100 GB opened and inspected in {:.1} ms",
+        "{what} ({}) in {:.1} ms, a test file of 100 GB opened and inspected in {:.1} ms",
         counted(tensors as u64, "tensor"),
         took.as_secs_f64() * 1e3,
         huge.as_secs_f64() * 1e3
@@ -108,7 +108,7 @@ impl apr_core::ByteSource for Ended {
 
 pub(crate) fn lint(bench: &Bench<'_>) -> Judgement {
     let licence = |message: &str| message.contains("license'");
-    let report = remarks_of(&*opened(sound().build())?, "made.apr", None)?;
+    let report = remarks_of(&*opened(sound().build())?, "test.apr", None)?;
     let warned = report.remarks.into_iter().find(|remark| licence(&remark.message));
     let seen = warned.ok_or_else(|| Fault::new("lint said nothing of a missing licence"))?.message;
     let missing = bench.lint().remarks.iter().find(|remark| licence(&remark.message));
@@ -116,7 +116,7 @@ pub(crate) fn lint(bench: &Bench<'_>) -> Judgement {
         Some(remark) => failed(format!("lint: {}", remark.message)),
         None => {
             let others = counted(bench.lint().count(Severity::Warn) as u64, "other warning");
-            passed(format!("the licence is stated ({others}); of a made file: {seen}"))
+            passed(format!("the licence is stated ({others}); of a test file: {seen}"))
         }
     }
 }
@@ -128,8 +128,8 @@ fn text(output: &Output) -> String {
 
 pub(crate) fn drama(bench: &Bench<'_>) -> Judgement {
     let folder = bench.folder()?;
-    fs::write(folder.join("made.apr"), sound().build())?;
-    let Some(output) = bench.apr(&folder, &["debug", "made.apr", "--drama"], &[])? else {
+    fs::write(folder.join("test.apr"), sound().build())?;
+    let Some(output) = bench.apr(&folder, &["debug", "test.apr", "--drama"], &[])? else {
         return absent(NO_PROGRAM);
     };
     let shown = text(&output);
@@ -138,7 +138,7 @@ pub(crate) fn drama(bench: &Bench<'_>) -> Judgement {
     let missing = ["ACT I", "ACT II", "ACT III"].into_iter().find(|act| !shown.contains(act));
     match missing {
         Some(act) => failed(format!("there is no {act}")),
-        None => passed("three acts in plain text, of a made file, without a terminal"),
+        None => passed("three acts in plain text, of a test file, without a terminal"),
     }
 }
 
@@ -178,7 +178,7 @@ pub(crate) fn identity(bench: &Bench<'_>) -> Judgement {
 pub(crate) fn change(_: &Bench<'_>) -> Judgement {
     let left = opened(sound().build())?;
     let right = opened(changed(|entry| entry.bytes[3] ^= 1))?;
-    let side = |reader| Side { reader, name: "made.apr", model: None };
+    let side = |reader| Side { reader, name: "test.apr", model: None };
     let report = compared(side(&*left), side(&*right), &Serial)?;
     let differs = report.tensors.iter().filter(|pair| pair.max_delta.unwrap_or(0.0) > 0.0);
     let names: Vec<&str> = differs.map(|pair| &*pair.name).collect();
@@ -232,7 +232,7 @@ pub(crate) fn trace_output(bench: &Bench<'_>) -> Judgement {
         step.is_some_and(|step| step["shape"].is_array() && step["statistics"]["mean"].is_number())
     };
     for path in ["layers.0/attention", "layers.0/mlp"] {
-        ensure(is_whole(path), format!("the trace of a made model tells nothing of {path}"))?;
+        ensure(is_whole(path), format!("the trace of a test model tells nothing of {path}"))?;
     }
 
     let whole = crate::ran::sound(|at| if at % 64 < 32 { 1000 } else { -1000 });
@@ -248,7 +248,7 @@ pub(crate) fn trace_output(bench: &Bench<'_>) -> Judgement {
         seen = error.ok_or_else(|| Fault(format!("a sound was read: {what}")))?.to_string();
     }
     passed(format!(
-        "{} steps of a made model in JSON; a made sound is read, and four damaged copies are not, \
+        "{} steps of a test model in JSON; a test sound is read, and four damaged copies are not, \
          the last: {seen}",
         steps.len()
     ))
@@ -297,7 +297,7 @@ pub(crate) fn analysis(bench: &Bench<'_>) -> Judgement {
     fs::write(&path, &bytes[..bytes.len() - 1])?;
     let cut = apr::Model::open(&folder).err();
     let cut = cut.ok_or_else(|| Fault::new("a source that was cut opens"))?;
-    passed(format!("a made source passes, with a NaN: {seen}; cut: {}", cut.message()))
+    passed(format!("a test source passes, with a NaN: {seen}; cut: {}", cut.message()))
 }
 
 /// A made model whose norm is eleven times too large.
@@ -306,11 +306,11 @@ pub(crate) fn scaled() -> Made {
 }
 
 pub(crate) fn inline_validation(bench: &Bench<'_>) -> Judgement {
-    let (folder, target) = (bench.folder_of(&scaled())?, bench.folder()?.join("made.apr"));
+    let (folder, target) = (bench.folder_of(&scaled())?, bench.folder()?.join("test.apr"));
     match apr::convert(&folder).write(&target) {
         Err(JobError::Unhealthy { error, .. }) => {
             ensure(!target.exists(), "an output was left")?;
-            passed(format!("a made norm with a mean of 11: {error}; nothing was written"))
+            passed(format!("a test norm with a mean of 11: {error}; nothing was written"))
         }
         Err(error) => failed(format!("another error: {error}")),
         Ok(_) => failed("a norm with a mean of 11 was converted"),
@@ -318,7 +318,7 @@ pub(crate) fn inline_validation(bench: &Bench<'_>) -> Judgement {
 }
 
 pub(crate) fn relaxed(bench: &Bench<'_>) -> Judgement {
-    let (folder, target) = (bench.folder_of(&scaled())?, bench.folder()?.join("made.apr"));
+    let (folder, target) = (bench.folder_of(&scaled())?, bench.folder()?.join("test.apr"));
     let report = apr::convert(&folder).validate(ValidationConfig::relaxed()).write(&target)?;
     let errors = report.conversion.validation.map_or(0, |validation| validation.errors.len());
     ensure(errors == 1, format!("{errors} violations were reported"))?;
@@ -345,11 +345,11 @@ pub(crate) fn cache_folder(bench: &Bench<'_>) -> Judgement {
 
 pub(crate) fn configuration(bench: &Bench<'_>) -> Judgement {
     let folder = bench.folder()?;
-    fs::write(folder.join("made.apr"), sound().build())?;
+    fs::write(folder.join("test.apr"), sound().build())?;
     let is_json = |format: &str| -> Result<Option<bool>, Fault> {
         let toml = format!("[defaults]\noutput_format = \"{format}\"\n");
         fs::write(folder.join("my.toml"), toml)?;
-        let output = bench.apr(&folder, &["inspect", "made.apr"], &[("APR_CONFIG", "my.toml")])?;
+        let output = bench.apr(&folder, &["inspect", "test.apr"], &[("APR_CONFIG", "my.toml")])?;
         let is_json =
             |output: Output| serde_json::from_slice::<serde_json::Value>(&output.stdout).is_ok();
         Ok(output.map(is_json))
@@ -385,7 +385,7 @@ pub(crate) fn canary(bench: &Bench<'_>) -> Judgement {
     ensure(!report.passed, "a model with other weights passes")?;
     let failures = report.cases.into_iter().flat_map(|case| case.failures);
     let why = failures.into_iter().next().unwrap_or_default();
-    passed(format!("a made model passes its canary, with a changed head: {why}"))
+    passed(format!("a test model passes its canary, with a changed head: {why}"))
 }
 
 /// A made model whose head is turned around, so that it answers otherwise.
@@ -395,21 +395,21 @@ fn regressed() -> Made {
 
 pub(crate) fn json(bench: &Bench<'_>) -> Judgement {
     let folder = bench.folder()?;
-    fs::write(folder.join("made.apr"), sound().build())?;
+    fs::write(folder.join("test.apr"), sound().build())?;
     let parsed = |arguments: &[&str]| -> Result<Option<Option<serde_json::Value>>, Fault> {
         let output = bench.apr(&folder, arguments, &[])?;
         Ok(output.map(|output| serde_json::from_slice(&output.stdout).ok()))
     };
-    let asked = parsed(&["inspect", "made.apr", "--json"])?;
-    let unasked = parsed(&["inspect", "made.apr"])?;
+    let asked = parsed(&["inspect", "test.apr", "--json"])?;
+    let unasked = parsed(&["inspect", "test.apr"])?;
     let (Some(asked), Some(unasked)) = (asked, unasked) else { return absent(NO_PROGRAM) };
     ensure(unasked.is_none(), "what is printed for people is taken for JSON, too")?;
     let report =
         asked.ok_or_else(|| Fault::new("an inspection is no JSON where that is asked for"))?;
     let tensors = &report["tensor_count"];
-    ensure(tensors == 3, format!("a made file with three tensors is said to have {tensors}"))?;
+    ensure(tensors == 3, format!("a test file with three tensors is said to have {tensors}"))?;
     passed(
-        "the program's inspection of a made file, with three tensors, is one JSON document where \
+        "the program's inspection of a test file, with three tensors, is one JSON document where \
          that is asked for, and none otherwise",
     )
 }
@@ -423,9 +423,9 @@ pub(crate) fn anomaly(bench: &Bench<'_>) -> Judgement {
     ensure(found(&Made::llama())?.is_empty(), "a sound model has NaN")?;
     match &found(&with_nan())?[..] {
         [AnomalyKind::NotFinite { operator, count }] => {
-            passed(format!("NaN in a made gate: {count} values are not finite from {operator} on"))
+            passed(format!("NaN in a test gate: {count} values are not finite from {operator} on"))
         }
-        others => failed(format!("NaN in a made gate: {others:?}")),
+        others => failed(format!("NaN in a test gate: {others:?}")),
     }
 }
 
@@ -433,10 +433,10 @@ pub(crate) fn trace_diff(bench: &Bench<'_>) -> Judgement {
     let [one, other] = [model(bench, &Made::llama())?, model(bench, &Made::llama())?];
     let options = TraceOptions::new(RunOptions::reading());
     let same = one.trace_diff(&other, &tokens(), &options, 0, |_, _| {})?;
-    ensure(same.is_equal(), "equal made models drift")?;
+    ensure(same.is_equal(), "equal test models drift")?;
     let changed = model(bench, &regressed())?;
     let found = one.trace_diff(&changed, &tokens(), &options, 0, |_, _| {})?;
-    ensure(!found.is_equal(), "a made model with another head does not drift")?;
+    ensure(!found.is_equal(), "a test model with another head does not drift")?;
     let steps: usize = same.passes.iter().map(|pass| pass.steps.len()).sum();
-    passed(format!("{steps} steps of two equal made models, and no drift; another head drifts"))
+    passed(format!("{steps} steps of two equal test models, and no drift; another head drifts"))
 }

@@ -26,7 +26,7 @@ fn first(findings: &[&Finding]) -> Option<String> {
 fn judged(findings: &[&Finding], healthy: &str, made: &str) -> Judgement {
     match first(findings) {
         Some(text) => failed(text),
-        None => passed(format!("{healthy}; in a made file: {made}")),
+        None => passed(format!("{healthy}; in a test file: {made}")),
     }
 }
 
@@ -109,7 +109,7 @@ pub(crate) fn norm_weights(bench: &Bench<'_>) -> Judgement {
 
 pub(crate) fn norm_biases(bench: &Bench<'_>) -> Judgement {
     let seen = made_odd(floats("layer_norm.bias", &[8], &[5.0; 8]), is_of_physics)?;
-    statistics(bench, (&[Kind::NormBeta], &[]), "norm bias", &seen)
+    statistics(bench, (&[Kind::NormBeta], &[]), "norm bias vector", &seen)
 }
 
 pub(crate) fn embeddings(bench: &Bench<'_>) -> Judgement {
@@ -168,7 +168,7 @@ fn misfits<'b>(
 }
 
 fn is_of_mels(finding: &Finding) -> bool {
-    finding.tensor.as_deref() == Some(keys::MEL_FILTERBANK_TENSOR)
+    finding.message.starts_with("the preprocessor has ")
 }
 
 fn is_of_vocabulary(finding: &Finding) -> bool {
@@ -194,7 +194,7 @@ pub(crate) fn shapes(bench: &Bench<'_>) -> Judgement {
     let gate = "model.layers.0.mlp.gate_proj.weight";
     let seen = refused_model(bench, Made::llama(), ("intermediate_size", 63), gate, "[63, 32]")?;
     let detail = &bench.check(Check::Shapes)?.detail;
-    passed(format!("{detail}: {}; of a made model: {seen}", tensors(bench)))
+    passed(format!("{detail}: {}; of a test model: {seen}", tensors(bench)))
 }
 
 /// What is said of a tensor of a made model, once its configuration has another number: an error
@@ -217,7 +217,7 @@ fn refused_model(
         Ok(error.map(|error| error.message))
     };
     if let Some(message) = of_tensor(&made)? {
-        return Err(Fault(format!("the sound made model was found fault with: {message}")));
+        return Err(Fault(format!("the sound test model was found fault with: {message}")));
     }
     made.config[key] = value.into();
     let message = of_tensor(&made)?;
@@ -249,7 +249,7 @@ pub(crate) fn vocabulary(bench: &Bench<'_>) -> Judgement {
     };
     let embedding = "model.embed_tokens.weight";
     let seen = refused_model(bench, Made::llama(), ("vocab_size", 65), embedding, "[65, 32]")?;
-    passed(format!("an embedding of {rows} rows for {stated}; of a made model: {seen}"))
+    passed(format!("an embedding of {rows} rows for {stated}; of a test model: {seen}"))
 }
 
 pub(crate) fn quants(bench: &Bench<'_>) -> Judgement {
@@ -305,7 +305,7 @@ pub(crate) fn positions(bench: &Bench<'_>) -> Judgement {
     let shape = format!("[{positions}, 32]");
     let seen = refused_model(bench, Made::gpt2(), ("n_positions", positions), POSITIONS, &shape)?;
     passed(format!(
-        "{} with as many rows as the configuration has positions; of a made model: {seen}",
+        "{} with as many rows as the configuration has positions; of a test model: {seen}",
         counted(names.len() as u64, "table")
     ))
 }
@@ -336,5 +336,5 @@ pub(crate) fn mels(bench: &Bench<'_>) -> Judgement {
     let Some(wanted) = wanted else {
         return absent("no configuration says how many mels the network takes");
     };
-    passed(format!("{} is {}, for {wanted} mels; of a made file: {seen}", bank.name, bank.shape))
+    passed(format!("{} is {}, for {wanted} mels; of a test file: {seen}", bank.name, bank.shape))
 }
