@@ -122,3 +122,24 @@ fn what_can_not_be_compared_is_said() {
     let warning = diff["warnings"][0].to_string();
     assert!(warning.contains("nothing is generated"), "{diff}");
 }
+
+#[test]
+fn a_weight_that_is_not_finite_is_named() {
+    let sandbox = Sandbox::new();
+    for (name, value) in [
+        ("model.layers.1.mlp.gate_proj.weight", [0xc0, 0x7f]),
+        ("model.layers.0.self_attn.q_proj.weight", [0x80, 0x7f]),
+        ("model.layers.0.self_attn.q_proj.weight", [0x80, 0xff]),
+    ] {
+        damaged(&sandbox, LLAMA, name, |bytes| bytes[..2].copy_from_slice(&value));
+        let diff = diff(&sandbox, "broken");
+        let found = divergence(&diff).unwrap_or_else(|| panic!("{name}: {diff}"));
+        assert_eq!((&found["weights"][0]["tensor"], &found["drift"]), (&name.into(), &Value::Null));
+        assert_eq!(found["weights"][0]["change"]["kind"], "not_finite", "{found}");
+        let recommendation = diff["recommendation"].as_str().expect("a sentence");
+        let said = format!("{name}: has NaN or infinite elements");
+        assert!(recommendation.ends_with(&said), "{recommendation}");
+        // No token is the likeliest of NaN.
+        assert!(diff.get("tokens").is_none(), "{diff}");
+    }
+}

@@ -276,7 +276,8 @@ impl Job<'_> {
         let mut states: [Option<Value>; 2] = [None, None];
         for at in 0..passes[0].parts().len() {
             let one = passes[0].pass(at, self.payload, self.written, states[0].as_ref())?;
-            let two = passes[1].pass_like(at, &one, states[1].as_ref())?;
+            let two = passes[1].pass_like(at, &one, states[1].as_ref());
+            let two = two.map_err(|error| self.unlike(&passes[1], at, error))?;
             let number = found.passes.iter().map(|pass| pass.steps.len()).sum();
             let (pass, outcomes) = self.pass([&one, &two], number)?;
             found.tokens =
@@ -288,6 +289,16 @@ impl Job<'_> {
             found.passes.push(pass);
         }
         Ok(found)
+    }
+
+    /// Why the second model can't be given what the first one was: what it lacks is no array that
+    /// anybody could add, where it takes no input of that kind.
+    fn unlike(&self, passes: &Passes<'_>, at: usize, error: RunError) -> RunError {
+        let kind = self.payload.kind();
+        match at == 0 && !kind.fits(&passes.parts()[at].graph.body) {
+            true => RunError::request(format!("the second model has no {} input", kind.name())),
+            false => error,
+        }
     }
 
     /// A part of both, whose steps are numbered from behind `before`.

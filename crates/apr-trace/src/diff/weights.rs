@@ -23,7 +23,7 @@ pub struct WeightDrift {
     pub dtype: DType,
     /// Its dtype in the other one.
     pub other_dtype: DType,
-    /// Norm of the difference over the norm of the original.
+    /// Norm of the difference over the norm of the original; infinite where elements are not finite.
     pub relative_l2: f64,
     /// Cosine between both.
     pub cosine: f64,
@@ -271,8 +271,9 @@ impl Pair {
     fn relative(&self) -> f64 {
         match (self.error == 0.0, self.squares > 0.0) {
             (true, _) => 0.0,
-            (false, true) => (self.error / self.squares).sqrt(),
-            (false, false) => f64::INFINITY,
+            // NaN and infinity are as far from a number as can be.
+            (false, true) if self.error.is_finite() => (self.error / self.squares).sqrt(),
+            (false, _) => f64::INFINITY,
         }
     }
 
