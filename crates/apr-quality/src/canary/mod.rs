@@ -240,6 +240,9 @@ impl Canary {
             if matches!(&case.input, CanaryInput::Tokens { ids } if ids.len() > LONGEST) {
                 return wrong("has an input of over 100,000 tokens");
             }
+            if matches!(&case.input, CanaryInput::Tokens { ids } if ids.iter().any(|id| *id < 0)) {
+                return wrong("has a token below 0");
+            }
             if let Some(what) = case.expected.fault() {
                 return wrong(what);
             }
