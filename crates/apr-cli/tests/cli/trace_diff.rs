@@ -143,3 +143,22 @@ fn a_weight_that_is_not_finite_is_named() {
         assert!(diff.get("tokens").is_none(), "{diff}");
     }
 }
+
+#[test]
+fn a_weight_that_exceeds_the_memory_limit_is_named_with_the_limit_that_would_do() {
+    let sandbox = Sandbox::new();
+    damaged(&sandbox, LLAMA, "lm_head.weight", |bytes| bytes.fill(0));
+    let line = |limit: &str| {
+        sandbox.apr(&format!("trace {LLAMA} broken --diff --prompt 12+34= --max-memory {limit}"))
+    };
+    let shown = line("500KB").ok().text();
+    let said = "Not compared: lm_head.weight takes 283,792 bytes to compare, beyond the 250,000";
+    assert!(shown.contains(said), "{shown}");
+    assert!(shown.contains("raise --max-memory to 1MiB to compare them"), "{shown}");
+    let shown = line("1MiB").ok().text();
+    assert!(shown.contains("Weight lm_head.weight: bf16, 100.0 % of it became zero"), "{shown}");
+    let json = sandbox
+        .apr(&format!("trace {LLAMA} broken --diff --prompt 12+34= --max-memory 500KB --json"));
+    let found = &json.ok().json()["passes"][0]["divergences"][0];
+    assert_eq!(found["memory_needed"], 2 * 283_792);
+}
