@@ -1,6 +1,6 @@
 //! What the model computes on an input that is made for it.
 
-use apr_core::Code;
+use apr_core::{Code, counted};
 use apr_graph::Meaning;
 use apr_quality::{Sample, Subject, bmp, built_in, wav};
 use apr_run::{InputKind, RunError, Runner, Transcriber, with_runner};
@@ -100,7 +100,7 @@ impl Ran {
         let anomaly = self.anomaly(is_such)?;
         match &anomaly.kind {
             AnomalyKind::NotFinite { operator, count } => {
-                Some(format!("{count} values are NaN or infinite from {operator} on"))
+                Some(format!("{} NaN or infinite from {operator} on", counted(*count, "value")))
             }
             _ => None,
         }
