@@ -136,7 +136,7 @@ points! {
         "Metadata of 200 MB are refused without taking memory.";
     17 Security Model format::utf8_names, "Names in UTF-8": "Names are UTF-8.";
     18 Security Model format::unique_names, "Unique names": "Names are unique.";
-    19 Structure Model format::dimensions, "Dimension limit": "Eight dimensions are the most.";
+    19 Structure Model format::dimensions, "Dimension limit": "A tensor has at most eight dimensions.";
     20 Structure Tool format::scalar, "Scalars": "A scalar has no dimensions.";
     21 Structure Tool format::dtypes, "Data types":
         "Every dtype is read; an undefined one is refused.";
@@ -166,7 +166,7 @@ points! {
         "Positional embeddings cover the context.";
     39 Metadata Run behaviour::tokens, "Token ids":
         "Tokens that a model puts out are in its vocabulary.";
-    40 Metadata Tool numbers::audio_range, "Audio range": "Audio input is -1 to 1.";
+    40 Metadata Tool numbers::audio_range, "Audio range": "Audio beyond -1 to 1 warns.";
     41 Weights Tool numbers::half_range, "F16 range":
         "Values beyond f16 become infinite, and that is reported.";
     42 Weights Tool numbers::sparsity, "Sparsity": "A sparse tensor that is dense warns.";
@@ -207,7 +207,7 @@ points! {
     67 Security Tool tooling::analysis, "Source analysis": "A broken source fails its analysis.";
     68 Security Tool tooling::inline_validation, "Inline validation":
         "A conversion stops at a bad tensor.";
-    69 Security Tool tooling::relaxed, "Forced conversion": "Who insists lets it pass.";
+    69 Security Tool tooling::relaxed, "Forced conversion": "A forced conversion goes on, and records why.";
     70 Security Tool tooling::cache_folder, "Cache folder":
         "The cache folder is the one that was set.";
     71 Metadata Tool tooling::configuration, "Configuration": "The configuration file is used.";
@@ -241,7 +241,7 @@ points! {
     90 Structure Tool import::shards, "Sharded import":
         "Shards are imported; a missing one is named.";
     91 Security Tool import::no_network, "Remote import":
-        "A remote import fails well without a network.";
+        "A remote import without a network is an error.";
     92 Security Elsewhere import::cached, "Cached import": "A second import comes from the cache.";
     93 Security Tool import::sha256, "Source digest": "The SHA-256 of a source is checked.";
     94 Metadata Tool import::licence, "Licence warning":
