@@ -87,7 +87,8 @@ impl ValueDrift {
         entry.relative_l2 = sums.relative_error().unwrap_or(f64::INFINITY);
         entry.cosine = sums.cosine().unwrap_or(f64::from(u8::from(sums.sum_squared_error == 0.0)));
         entry.max_abs = sums.max_error();
-        if is_infinite || entry.other_nan > entry.nan {
+        is_infinite |= entry.other_nan > entry.nan;
+        if is_infinite {
             entry.relative_l2 = f64::INFINITY;
             entry.cosine = 0.0;
         }
