@@ -180,6 +180,18 @@ impl Method {
         self.base() == Base::Required
     }
 
+    /// Whether a base is something else than one of the models: it has no weight.
+    #[must_use]
+    pub fn compares(self) -> bool {
+        self.base() != Base::Ignored
+    }
+
+    /// Whether it has a parameter of this name.
+    #[must_use]
+    pub fn has(self, parameter: &str) -> bool {
+        self.parameters().iter().any(|known| known.name == parameter)
+    }
+
     pub(crate) const fn base(self) -> Base {
         match self {
             Self::Average | Self::Linear | Self::Karcher | Self::Passthrough => Base::Ignored,

@@ -1,6 +1,7 @@
 //! What is merged, and how.
 
 mod parse;
+mod render;
 mod yaml;
 
 use std::collections::BTreeMap;
