@@ -56,7 +56,8 @@ pub(crate) fn configuration(
 
 /// The number of layers, and the lists that have an entry for each.
 fn relayer(config: &mut Map<String, Value>, layers: &[u64]) {
-    let count = |config: &Map<String, Value>| COUNTS.iter().find_map(|key| config.get(*key)?.as_u64());
+    let count =
+        |config: &Map<String, Value>| COUNTS.iter().find_map(|key| config.get(*key)?.as_u64());
     let Some(before) = count(config) else { return };
     for key in COUNTS {
         if config.get(key).and_then(Value::as_u64) == Some(before) {
@@ -209,7 +210,8 @@ mod tests {
 
     #[test]
     fn the_card_keeps_terms_and_quotes_what_it_shows() {
-        let recipe = Recipe { text: "a: '```'\n".into(), ..Recipe::new(crate::Method::Ties, Vec::new()) };
+        let recipe =
+            Recipe { text: "a: '```'\n".into(), ..Recipe::new(crate::Method::Ties, Vec::new()) };
         let main = b"---\nlicense: mit\ntags:\n- x\nlicense_link: \n---\n# A\nlicense: no\n";
         let card = card(&recipe, &["org/a", "b: c\n"], "merged", Some(main));
         assert!(card.starts_with("---\nbase_model:\n- org/a\n- \"b: c\\n\"\n"), "{card}");

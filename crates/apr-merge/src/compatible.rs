@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 use crate::beside::CONFIG;
 use crate::plan::Model;
 use crate::recipe::Recipe;
+use crate::vocabulary;
 
 /// What decides how weights are used: models that differ in it can't be merged.
 const STRUCTURE: [&str; 15] = [
@@ -36,10 +37,9 @@ const ODD: [&str; 5] =
 /// E001 with the first difference that matters, unless `relaxed`.
 pub(crate) fn check(recipe: &Recipe, models: &[Model<'_>], relaxed: bool) -> Result<Vec<String>> {
     let mut warnings = Vec::new();
-    let named: Vec<&Model<'_>> = models
-        .iter()
-        .filter(|model| recipe.models().contains(&model.name.as_str()))
-        .collect();
+    let names = recipe.models();
+    let is_named = |model: &&Model<'_>| names.contains(&model.name.as_str());
+    let named: Vec<&Model<'_>> = models.iter().filter(is_named).collect();
     let Some((first, others)) = named.split_first() else { return Ok(warnings) };
     let expected = config(first)?;
     for other in others {
@@ -59,6 +59,7 @@ pub(crate) fn check(recipe: &Recipe, models: &[Model<'_>], relaxed: bool) -> Res
             warnings.push(format!("{}: {message}", other.name));
         }
     }
+    warnings.extend(vocabulary::check(recipe, &named)?);
     Ok(warnings)
 }
 

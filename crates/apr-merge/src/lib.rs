@@ -26,6 +26,7 @@ mod recipe;
 mod report;
 mod rules;
 mod select;
+mod vocabulary;
 
 pub use merged::{MergeOptions, Merged};
 pub use method::{Method, UnknownMethod};

@@ -52,7 +52,7 @@ impl Default for MergeOptions<'_> {
 /// }
 /// let sources = ["a", "b"].map(|model| Source { model: model.into(), ..Source::default() });
 /// let recipe = Recipe::new(Method::Average, sources.into());
-/// let merged = Merged::plan(&recipe, &models, MergeOptions::default())?;
+/// let merged = Merged::plan(&recipe, &models, &MergeOptions::default())?;
 /// let mut bytes = [0; 4];
 /// merged.read_tensor(0, 0, &mut bytes)?;
 /// assert_eq!(f32::from_le_bytes(bytes), 2.0);
@@ -97,11 +97,7 @@ impl<'a> Merged<'a> {
     ///
     /// # Errors
     /// E001 with the first thing that does not fit: a parameter, a tensor, a shape, a configuration.
-    pub fn plan(
-        recipe: &Recipe,
-        models: &[Model<'a>],
-        options: MergeOptions<'a>,
-    ) -> Result<Self> {
+    pub fn plan(recipe: &Recipe, models: &[Model<'a>], options: &MergeOptions<'a>) -> Result<Self> {
         let mut warnings = compatible::check(recipe, models, options.relaxed)?;
         let plan = Planner::new(recipe, models, options.relaxed).plan()?;
         warnings.extend(plan.warnings);
@@ -126,7 +122,14 @@ impl<'a> Merged<'a> {
                     };
                     let (kernel, meter) = (OnceLock::new(), Meter::default());
                     let out = info.dtype;
-                    Made::Merged(Box::new(Computed { rule, elements, out, compared, kernel, meter }))
+                    Made::Merged(Box::new(Computed {
+                        rule,
+                        elements,
+                        out,
+                        compared,
+                        kernel,
+                        meter,
+                    }))
                 }
             });
             tensors.push(info);
@@ -251,11 +254,7 @@ impl Computed<'_> {
     }
 
     /// Calls `take` with the bytes of a range of elements, a block at a time.
-    fn compute(
-        &self,
-        range: std::ops::Range<u64>,
-        mut take: impl FnMut(&[u8]),
-    ) -> Result<()> {
+    fn compute(&self, range: std::ops::Range<u64>, mut take: impl FnMut(&[u8])) -> Result<()> {
         let kernel = self.kernel()?;
         let (count, row) = (self.elements.count(), self.elements.row_len());
         let step = if kernel.by_row() { (BLOCK / row).max(1) * row } else { BLOCK };
@@ -273,7 +272,8 @@ impl Computed<'_> {
             let skip = usize::try_from(start - first).unwrap_or_default();
             let take_count = usize::try_from(last - start).unwrap_or_default();
             let wanted = skip..skip + take_count;
-            let before = block.inputs.get(self.compared).and_then(|input| input.get(wanted.clone()));
+            let before =
+                block.inputs.get(self.compared).and_then(|input| input.get(wanted.clone()));
             let (Some(before), Some(after)) = (before, values.get(wanted)) else {
                 return Err(Error::corrupt("a block is shorter than its tensor"));
             };
@@ -293,9 +293,9 @@ impl Computed<'_> {
 
     fn read(&self, info: &TensorInfo, offset: u64, buf: &mut [u8]) -> Result<()> {
         let width = self.out.block_bytes();
-        let end = offset.checked_add(buf.len() as u64).filter(|end| {
-            self.elements.count().checked_mul(width).is_some_and(|len| *end <= len)
-        });
+        let end = offset
+            .checked_add(buf.len() as u64)
+            .filter(|end| self.elements.count().checked_mul(width).is_some_and(|len| *end <= len));
         let Some(end) = end else {
             return Err(Error::corrupt("the read ends past the tensor").at(offset));
         };
@@ -309,7 +309,9 @@ impl Computed<'_> {
             buf[at..at + len].copy_from_slice(&bytes[..len]);
             at += len;
         })
-        .map_err(|error| if error.tensor().is_some() { error } else { error.for_tensor(&info.name) })
+        .map_err(|error| {
+            if error.tensor().is_some() { error } else { error.for_tensor(&info.name) }
+        })
     }
 }
 

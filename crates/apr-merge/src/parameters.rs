@@ -99,8 +99,7 @@ const DARE: &[Parameter] =
 const GAMMA: Parameter = parameter("gamma", Scope::Others, Domain::Range(0.0, 1.0), Some(0.01));
 const BREADCRUMBS: &[Parameter] =
     &[INT8_MASK, flag("normalize", false), flag("rescale", false), LAMBDA, WEIGHT, DENSITY, GAMMA];
-const EPSILON: Parameter =
-    parameter("epsilon", Scope::Others, Domain::Range(0.0, 1.0), Some(0.15));
+const EPSILON: Parameter = parameter("epsilon", Scope::Others, Domain::Range(0.0, 1.0), Some(0.15));
 const DELLA: &[Parameter] =
     &[INT8_MASK, flag("normalize", true), flag("rescale", true), LAMBDA, WEIGHT, DENSITY, EPSILON];
 const DELLA_LINEAR: &[Parameter] =

@@ -131,7 +131,8 @@ impl<'r, 'a> Planner<'r, 'a> {
 
     fn position(&self, name: &str) -> Result<usize> {
         let found = self.models.iter().position(|opened| opened.model.name == name);
-        found.ok_or_else(|| Error::format(format!("no model '{}' was opened", Escaped::short(name))))
+        found
+            .ok_or_else(|| Error::format(format!("no model '{}' was opened", Escaped::short(name))))
     }
 
     /// The inputs that sources name, with the base.
@@ -200,11 +201,7 @@ impl<'r, 'a> Planner<'r, 'a> {
     }
 
     /// A merge of whole models: the tensors of the main one.
-    fn whole(
-        &mut self,
-        inputs: &Inputs<'_>,
-        main: usize,
-    ) -> Result<Vec<(TensorInfo, Making<'a>)>> {
+    fn whole(&mut self, inputs: &Inputs<'_>, main: usize) -> Result<Vec<(TensorInfo, Making<'a>)>> {
         let reader = Arc::clone(&self.models[main].model.reader);
         self.check_names(inputs, main)?;
         let counts: BTreeMap<String, u64> =
@@ -236,9 +233,7 @@ impl<'r, 'a> Planner<'r, 'a> {
             let Some(more) = more else { continue };
             let message = format!("it is missing in {}", main.label);
             if !self.relaxed {
-                return Err(Error::format(message)
-                    .for_tensor(&more.name)
-                    .in_file(&*other.label));
+                return Err(Error::format(message).for_tensor(&more.name).in_file(&*other.label));
             }
             let name = Escaped::short(&more.name).to_string();
             self.warnings.push(format!("{}: '{name}' is left out: {message}", other.label));
@@ -354,9 +349,9 @@ impl<'r, 'a> Planner<'r, 'a> {
             return Ok((info, Making::Copied(source)));
         }
         let dtype = self.recipe.dtype.unwrap_or_else(|| {
-            let dtypes = found.iter().filter_map(|input| {
-                working(input.reader.tensors()[input.tensor].dtype)
-            });
+            let dtypes = found
+                .iter()
+                .filter_map(|input| working(input.reader.tensors()[input.tensor].dtype));
             dtypes.reduce(promoted).unwrap_or(DType::F32)
         });
         let mut rule = Rule {
@@ -396,11 +391,15 @@ impl<'r, 'a> Planner<'r, 'a> {
             let checked = self.input(model, name).and_then(|input| {
                 let other = &input.reader.tensors()[input.tensor];
                 if other.shape != info.shape {
-                    let message =
-                        format!("expected {} as in the first model, found {}", info.shape, other.shape);
+                    let message = format!(
+                        "expected {} as in the first model, found {}",
+                        info.shape, other.shape
+                    );
                     return Err(Error::format(message).for_tensor(name).in_file(&**label));
                 }
-                if working(other.dtype).is_none() || other.dtype.block_len() > 1 && !other.dtype.is_quantized() {
+                if working(other.dtype).is_none()
+                    || other.dtype.block_len() > 1 && !other.dtype.is_quantized()
+                {
                     let message = format!("elements of {} can't be merged", other.dtype);
                     return Err(Error::format(message).for_tensor(name).in_file(&**label));
                 }

@@ -113,6 +113,7 @@
 //! | [`report`] | what conversions and passes report, and their options |
 //! | [`graph`] | what a model computes |
 //! | [`quantize`] | schemes, importance, quality gates, quantizers that you add |
+//! | [`merge`] | merging models by mergekit's methods and configurations |
 //! | [`seal`] | keys, encryption, signatures, licences |
 //! | [`typed`] | models of serde types |
 //! | `run` | running models on text, audio, images and arrays, with the feature `infer` |
@@ -137,6 +138,8 @@ mod import;
 pub mod importance;
 #[cfg(feature = "ops")]
 pub mod job;
+#[cfg(feature = "ops")]
+pub mod merge;
 #[cfg(feature = "native")]
 mod model;
 #[cfg(all(feature = "native", feature = "ops"))]

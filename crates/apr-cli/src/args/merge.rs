@@ -15,10 +15,11 @@ const ALIASES: [(&str, &str); 2] = [("linear", "weighted"), ("dare_linear", "dar
 fn parse_method() -> impl TypedValueParser<Value = Method> {
     let values = Method::ALL.map(|method| {
         let alias = ALIASES.iter().find(|(name, _)| *name == method.name());
-        PossibleValue::new(method.name()).help(method.title()).aliases(alias.map(|(_, alias)| *alias))
+        PossibleValue::new(method.name())
+            .help(method.title())
+            .aliases(alias.map(|(_, alias)| *alias))
     });
-    PossibleValuesParser::new(values)
-        .map(|name| name.parse().unwrap_or(Method::Average))
+    PossibleValuesParser::new(values).map(|name| name.parse().unwrap_or(Method::Average))
 }
 
 fn parse_parameter(text: &str) -> Result<(String, f64), String> {
@@ -27,7 +28,9 @@ fn parse_parameter(text: &str) -> Result<(String, f64), String> {
     let value = match value {
         "true" => 1.0,
         "false" => 0.0,
-        number => number.parse().ok().filter(|value: &f64| value.is_finite()).ok_or_else(expected)?,
+        number => {
+            number.parse().ok().filter(|value: &f64| value.is_finite()).ok_or_else(expected)?
+        }
     };
     Ok((name.to_owned(), value))
 }

@@ -56,11 +56,11 @@ fn a_model_has_a_score_of_100_points_under_four_headings() {
     run.says(&[
         "=== 100-Point Quality Assessment ===\nStructure (25 pts): 22/25",
         "Security (25 pts):  22/25",
-        "Weights (25 pts):   19/25",
+        "Weights (25 pts):   21/25",
         "Metadata (25 pts):  20/25",
-        "TOTAL: 83/100 (GOOD)",
+        "TOTAL: 85/100 (GOOD)",
         " 45  Repetition: tokens [10] were generated ",
-        "16 points not applicable; --json lists all points",
+        "14 points not applicable; --json lists all points",
     ]);
 
     let report = report(&sandbox, "m.apr");
@@ -71,11 +71,11 @@ fn a_model_has_a_score_of_100_points_under_four_headings() {
         assert!(!seen(&report, number).is_empty(), "{point}");
     }
     let count = |verdict: &str| with_verdict(&report, verdict).len();
-    assert_eq!((count("passed"), count("failed"), count("not_applicable")), (83, 1, 16));
-    assert_eq!((&report["passed"], &report["total"]), (&83.into(), &100.into()));
+    assert_eq!((count("passed"), count("failed"), count("not_applicable")), (85, 1, 14));
+    assert_eq!((&report["passed"], &report["total"]), (&85.into(), &100.into()));
     let headings = report["headings"].as_array().expect("headings").iter();
     let sum: u64 = headings.map(|score| score["passed"].as_u64().expect("a number")).sum();
-    assert_eq!(sum, 83);
+    assert_eq!(sum, 85);
     // Nothing is left behind, and nothing was written.
     assert_eq!(sandbox.files(), ["m.apr"]);
 }

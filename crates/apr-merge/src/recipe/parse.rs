@@ -38,7 +38,8 @@ pub fn parse(text: &str) -> Result<Vec<Recipe>> {
         let mut recipe = recipe(document)?;
         text.clone_into(&mut recipe.text);
         let name = recipe.name.as_deref();
-        if let Some(name) = name.filter(|name| recipes.iter().any(|r| r.name.as_deref() == Some(name)))
+        if let Some(name) =
+            name.filter(|name| recipes.iter().any(|r| r.name.as_deref() == Some(name)))
         {
             return Err(Error::format(format!("two merges have the name '{}'", short(name))));
         }
@@ -89,11 +90,9 @@ impl Keys {
     fn finish(self) -> Result<()> {
         match self.left.keys().next() {
             None => Ok(()),
-            Some(key) => Err(Error::format(format!(
-                "'{}' of {} is not supported",
-                short(key),
-                self.place
-            ))),
+            Some(key) => {
+                Err(Error::format(format!("'{}' of {} is not supported", short(key), self.place)))
+            }
         }
     }
 }
@@ -131,7 +130,9 @@ fn parts(keys: &mut Keys, method: Method) -> Result<Parts> {
         }
         (None, Some(slices)) => {
             let slices = list(slices, "slices")?;
-            Ok(Parts::Slices(slices.iter().map(|value| slice(value, method)).collect::<Result<_>>()?))
+            Ok(Parts::Slices(
+                slices.iter().map(|value| slice(value, method)).collect::<Result<_>>()?,
+            ))
         }
     }
 }
@@ -176,9 +177,8 @@ fn list(value: Value, name: &str) -> Result<Vec<Value>> {
 }
 
 fn layers(value: Option<Value>) -> Result<Range<u64>> {
-    let refused = || {
-        Error::format("'layer_range' is not two layers, the first and the one after the last")
-    };
+    let refused =
+        || Error::format("'layer_range' is not two layers, the first and the one after the last");
     let Some(Value::Array(bounds)) = value else { return Err(refused()) };
     match &bounds[..] {
         [first, end] => match (first.as_u64(), end.as_u64()) {
@@ -275,10 +275,7 @@ fn settings(value: Option<Value>, method: Method) -> Result<Settings> {
     let mut settings = Settings::new();
     for (name, value) in object {
         if !Method::is_parameter(&name) {
-            return Err(Error::format(format!(
-                "unknown parameter '{}' of {method}",
-                short(&name)
-            )));
+            return Err(Error::format(format!("unknown parameter '{}' of {method}", short(&name))));
         }
         settings.insert(name.clone(), setting(&value, &name)?);
     }
@@ -386,7 +383,10 @@ tokenizer_source: union
             (&format!("{head}{models}parameters: {{weight: .nan}}"), "not a number"),
             (&format!("{head}{models}dtype: int8"), "'int8'"),
             (&format!("{head}models: [{{model: a+b}}]"), "adapters"),
-            (&format!("{head}slices: [{{sources: [{{model: a, layer_range: [2, 1]}}]}}]"), "layer_range"),
+            (
+                &format!("{head}slices: [{{sources: [{{model: a, layer_range: [2, 1]}}]}}]"),
+                "layer_range",
+            ),
             (&format!("{head}slices: [{{sources: [{{model: a}}]}}]"), "layer_range"),
             (&format!("{head}{models}tokenizer: {{tokens: {{}}}}"), "'tokens'"),
             (&format!("{head}{models}---\n{head}{models}"), "need a 'name'"),

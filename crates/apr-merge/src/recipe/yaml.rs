@@ -182,8 +182,7 @@ mod tests {
     #[test]
     fn aliases_are_copies_and_keys_are_inherited() {
         let text = "a: &a {w: 1, d: 2}\nb: *a\nc:\n  <<: *a\n  d: 3\n";
-        let expected =
-            json!({"a": {"w": 1, "d": 2}, "b": {"w": 1, "d": 2}, "c": {"w": 1, "d": 3}});
+        let expected = json!({"a": {"w": 1, "d": 2}, "b": {"w": 1, "d": 2}, "c": {"w": 1, "d": 3}});
         assert_eq!(documents(text).unwrap(), [expected]);
     }
 

@@ -2,7 +2,7 @@
 //!
 //! An element's importance is the magnitude of its difference times the divergence of its row, of
 //! which both models' softmax is taken. What is above the median by one and a half times the range
-//! between the quartiles is taken over.
+//! between the quartiles is taken over; all three are elements, the lower ones where two would do.
 
 use std::marker::PhantomData;
 
@@ -59,16 +59,9 @@ impl<G: Grid> Fusion<G> {
             negatives += importance.iter().filter(|value| **value < 0.0).count() as u64;
             Ok(())
         })?;
-        let places: Vec<(u64, f64)> = [0.25, 0.5, 0.75]
+        let ranks: Vec<Rank> = [0.25, 0.5, 0.75]
             .into_iter()
-            .map(|quantile| {
-                let at = quantile * (count - 1) as f64;
-                (share(quantile, count - 1), at - libm::floor(at))
-            })
-            .collect();
-        let ranks: Vec<Rank> = places
-            .iter()
-            .flat_map(|&(at, _)| [at, (at + 1).min(count - 1)])
+            .map(|quantile| share(quantile, count - 1))
             .map(|rank| match rank < negatives {
                 true => Rank { series: 1, rank: negatives - 1 - rank },
                 false => Rank { series: 0, rank: rank - negatives },
@@ -87,16 +80,11 @@ impl<G: Grid> Fusion<G> {
                 Ok(())
             })
         })?;
-        let values: Vec<f64> = found
-            .iter()
-            .zip(&ranks)
-            .map(|(found, rank)| if rank.series == 1 { -found.magnitude } else { found.magnitude })
-            .collect();
-        let quantile = |at: usize| {
-            let (low, high) = (values[2 * at], values[2 * at + 1]);
-            G::q(low + places[at].1 * (high - low))
+        let value = |at: usize| match ranks[at].series {
+            1 => -found[at].magnitude,
+            _ => found[at].magnitude,
         };
-        let (first, median, third) = (quantile(0), quantile(1), quantile(2));
+        let (first, median, third) = (value(0), value(1), value(2));
         Ok(G::q(median + G::q(1.5 * G::q(third - first))))
     }
 }

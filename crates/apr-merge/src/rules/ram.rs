@@ -74,8 +74,7 @@ impl<G: Grid> Kernel for Ram<G> {
                 // These are floats of 32 bits until the end.
                 Some(factors) => {
                     let factor = |at: usize| if count == 1 { factors[at] } else { 1.0 };
-                    let scaled =
-                        shares.enumerate().map(|(at, value)| G::wide(value * factor(at)));
+                    let scaled = shares.enumerate().map(|(at, value)| G::wide(value * factor(at)));
                     let sum = scaled.fold(0.0, |sum, value| G::wide(sum + value));
                     G::q(G::wide(base + sum))
                 }

@@ -46,9 +46,7 @@ impl<G: Grid> Sce<G> {
     /// The differences at a position, or zeros where it was not selected.
     fn selected(&self, block: &Block, at: usize, out: &mut [f64]) {
         self.differences(block, at, out);
-        if self.kept != Kept::All
-            && !self.kept.has(variance::<G>(out), block.start + at as u64)
-        {
+        if self.kept != Kept::All && !self.kept.has(variance::<G>(out), block.start + at as u64) {
             out.fill(0.0);
         }
     }
@@ -68,17 +66,18 @@ impl<G: Grid> Sce<G> {
             0 => Keep::None,
             largest => Keep::Largest(largest),
         };
-        let kept = choose(&[keep], elements.count(), elements.dtype, &mut |visit: &mut Visit<'_>| {
-            elements.each(false, |block| {
-                variances.clear();
-                for at in 0..block.len() {
-                    self.differences(block, at, &mut differences);
-                    variances.push(variance::<G>(&differences));
-                }
-                visit(0, block.start, &variances);
-                Ok(())
-            })
-        })?;
+        let kept =
+            choose(&[keep], elements.count(), elements.dtype, &mut |visit: &mut Visit<'_>| {
+                elements.each(false, |block| {
+                    variances.clear();
+                    for at in 0..block.len() {
+                        self.differences(block, at, &mut differences);
+                        variances.push(variance::<G>(&differences));
+                    }
+                    visit(0, block.start, &variances);
+                    Ok(())
+                })
+            })?;
         Ok(kept.first().copied().unwrap_or(Kept::All))
     }
 
@@ -98,8 +97,7 @@ impl<G: Grid> Sce<G> {
         squares.iter_mut().for_each(|sum| *sum = G::q(*sum / count));
         let total = fold::<G>(squares.iter().copied());
         let equal = G::q(1.0 / squares.len().max(1) as f64);
-        let weight =
-            |square: f64| if total.abs() < LEAST { equal } else { G::q(square / total) };
+        let weight = |square: f64| if total.abs() < LEAST { equal } else { G::q(square / total) };
         self.weights = squares.into_iter().map(weight).collect();
         Ok(())
     }

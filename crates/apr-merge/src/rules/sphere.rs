@@ -65,9 +65,7 @@ impl<G: Grid> Kernel for Slerp<G> {
     fn apply(&self, block: &Block, out: &mut Vec<f64>) {
         let Coefficients { first, second, .. } = self.coefficients;
         let pairs = block.inputs[self.base].iter().zip(&block.inputs[self.other]);
-        out.extend(pairs.map(|(a, b)| {
-            G::q(G::wide(G::wide(first * a) + G::wide(second * b)))
-        }));
+        out.extend(pairs.map(|(a, b)| G::q(G::wide(G::wide(first * a) + G::wide(second * b)))));
     }
 }
 
@@ -235,8 +233,11 @@ impl<G: Grid> Kernel for NuSlerp<G> {
         let count = self.coefficients.len().max(1) as u64;
         let first = usize::try_from(block.start % count).unwrap_or_default();
         let coefficients = self.coefficients.iter().cycle().skip(first);
-        out.extend(coefficients.take(block.len()).enumerate().map(|(at, &coefficients)| {
-            self.element(block, at, coefficients)
-        }));
+        out.extend(
+            coefficients
+                .take(block.len())
+                .enumerate()
+                .map(|(at, &coefficients)| self.element(block, at, coefficients)),
+        );
     }
 }

@@ -144,9 +144,7 @@ impl<G: Grid> Kernel for MultiSlerp<G> {
         out.extend((0..block.len()).map(|at| {
             let merged = if self.cancelled {
                 let terms = self.weights.iter().enumerate();
-                fold::<G>(
-                    terms.map(|(model, weight)| G::q(self.value(block, model, at) * weight)),
-                )
+                fold::<G>(terms.map(|(model, weight)| G::q(self.value(block, model, at) * weight)))
             } else {
                 let mean = self.mean(block, at);
                 let tangent = self.tangent(block, at, mean);
@@ -198,7 +196,7 @@ pub(super) fn karcher<G: Grid>(rule: &Rule, elements: &Elements<'_>) -> Result<B
         inputs,
         first: None,
         steps: Vec::new(),
-        length: G::wide(norms.iter().map(|norm| norm / models as f64).sum()),
+        length: G::q(norms.iter().map(|norm| norm / models as f64).sum()),
         grid: PhantomData,
     };
     if !karcher.inputs.is_empty() {
@@ -233,7 +231,7 @@ impl<G: Grid> Karcher<G> {
     /// The mean after a step, before its length is made one.
     fn moved(&self, step: &Step, block: &Block, at: usize, mean: f64) -> f64 {
         let tangent = G::q(self.tangent(step, block, at, mean) / step.norm);
-        let (cosine, sine) = (G::wide(libm::cos(step.norm)), G::wide(libm::sin(step.norm)));
+        let (cosine, sine) = (G::q(libm::cos(step.norm)), G::q(libm::sin(step.norm)));
         G::q(G::q(cosine * mean) + G::q(sine * tangent))
     }
 
@@ -250,10 +248,7 @@ impl<G: Grid> Karcher<G> {
     }
 
     /// The length of what has these elements.
-    fn norm_of(
-        elements: &Elements<'_>,
-        value: impl Fn(&Block, usize) -> f64,
-    ) -> Result<f64> {
+    fn norm_of(elements: &Elements<'_>, value: impl Fn(&Block, usize) -> f64) -> Result<f64> {
         let mut square = 0.0_f64;
         elements.each(false, |block| {
             let values = (0..block.len()).map(|at| value(block, at));

@@ -62,7 +62,8 @@ impl<G: Grid> Stock<G> {
             for (sum, difference) in sums.squares.iter_mut().zip(&differences) {
                 *sum += difference * difference;
             }
-            let pairs = (0..differences.len()).flat_map(|i| (i + 1..differences.len()).map(move |j| (i, j)));
+            let pairs = (0..differences.len())
+                .flat_map(|i| (i + 1..differences.len()).map(move |j| (i, j)));
             for (sum, (i, j)) in sums.products.iter_mut().zip(pairs) {
                 *sum += G::q(differences[i] * differences[j]);
             }

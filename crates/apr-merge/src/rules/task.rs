@@ -19,9 +19,16 @@ const LEAST_WEIGHT: f64 = 1e-8;
 /// Which of a model's differences stay.
 enum Sparse {
     Ranked(Kept),
-    Drawn { draws: Draws, density: f64 },
+    Drawn {
+        draws: Draws,
+        density: f64,
+    },
     /// By the rank of the magnitude within its row.
-    ByRow { draws: Draws, density: f64, epsilon: f64 },
+    ByRow {
+        draws: Draws,
+        density: f64,
+        epsilon: f64,
+    },
 }
 
 /// A model that is added.

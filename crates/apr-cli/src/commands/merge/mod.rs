@@ -19,7 +19,9 @@ use apr_source::Source;
 
 use self::recipe::Description;
 pub(super) use self::render::render;
-use super::convert::{self, Destination, Extras, Subject, contain, layout, target_format, validation};
+use super::convert::{
+    self, Destination, Extras, Subject, contain, layout, target_format, validation,
+};
 use super::weights;
 use crate::args::MergeArgs;
 use crate::context::Context;
@@ -53,9 +55,7 @@ pub(super) fn run(args: &MergeArgs, context: &Context) -> Outcome {
 /// The layout of the output.
 fn target(args: &MergeArgs, first: Option<&Path>) -> Outcome<PlanOptions> {
     let output = args.write.output.as_deref();
-    let extension = |path: &Path| {
-        apr_registry::target_by_extension(path.extension()?.to_str()?)
-    };
+    let extension = |path: &Path| apr_registry::target_by_extension(path.extension()?.to_str()?);
     let like_first = || match first {
         Some(path) if path.is_dir() => Some(&safetensors::FORMAT),
         Some(path) => extension(path),
@@ -76,9 +76,7 @@ fn merge(
 ) -> Outcome {
     let sources: Vec<(&str, Source<'_>)> = opened
         .iter()
-        .map(|(name, model)| {
-            Ok((name.as_str(), context.source(&*model.reader, &model.name)?))
-        })
+        .map(|(name, model)| Ok((name.as_str(), context.source(&*model.reader, &model.name)?)))
         .collect::<Outcome<_>>()?;
     check_families(&sources)?;
     let mut models = inputs(&sources, opened, recipes)?;
@@ -93,12 +91,12 @@ fn merge(
     };
     for recipe in before {
         let options = MergeOptions { relaxed, poll: poll.clone() };
-        let merged = Merged::plan(recipe, &models, options)?;
+        let merged = Merged::plan(recipe, &models, &options)?;
         let name = recipe.name.clone().unwrap_or_default();
         models.push(Input { name, reader: Arc::new(merged) });
     }
     let options = MergeOptions { relaxed, poll };
-    let mut merged = Merged::plan(last, &models, options)?.with_record(job.target.format);
+    let mut merged = Merged::plan(last, &models, &options)?.with_record(job.target.format);
     let output = args.write.output.as_deref();
     if has_card(job) {
         let title = output.and_then(title_of).unwrap_or_else(|| "merged".to_owned());
@@ -164,8 +162,7 @@ fn inputs<'a>(
                 Arc::new(apr_view::View::new(&*model.reader))
             } else {
                 let format: &'static Format = &safetensors::FORMAT;
-                let Foreign { prepared, .. } =
-                    restore(source, format, ValidationConfig::off())?;
+                let Foreign { prepared, .. } = restore(source, format, ValidationConfig::off())?;
                 Arc::new(prepared.view)
             };
             Ok(Input { name: (*name).to_owned(), reader })

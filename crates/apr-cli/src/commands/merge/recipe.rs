@@ -32,9 +32,7 @@ pub(super) fn describe(args: &MergeArgs, context: &Context) -> Outcome<Descripti
 
 /// The file of the configuration: that of `--config`, or the only model where it is one.
 fn config(args: &MergeArgs, context: &Context) -> Outcome<Option<PathBuf>> {
-    let is_yaml = |path: &Path| {
-        path.extension().is_some_and(|end| end == "yml" || end == "yaml")
-    };
+    let is_yaml = |path: &Path| path.extension().is_some_and(|end| end == "yml" || end == "yaml");
     match (&context.model_config, &args.models[..]) {
         (Some(path), []) => Ok(Some(path.clone())),
         (Some(_), _) => {
