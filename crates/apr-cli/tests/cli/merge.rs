@@ -300,7 +300,7 @@ fn hostile_configurations_are_refused() {
         format!("merge_method: linear\nmodels: [{{model: {model}, parameters: {{weight: 1}}}}]\n")
     };
     for (text, code, parts) in [
-        (bomb, 1, &["copies by aliases included"][..]),
+        (bomb, 4, &["E008", "copies by aliases included"][..]),
         (linear("../secret"), 2, &["'../secret'", "pass --models-dir"]),
         (linear("/etc"), 2, &["'/etc'", "pass --models-dir"]),
         (linear("a-f32/../.."), 2, &["pass --models-dir"]),
