@@ -11,6 +11,7 @@
 //! observed from outside.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 
 mod beside;
 mod compatible;

@@ -89,8 +89,8 @@
 //! | `std` | kernels chosen by the processor's features at run time | 33 | 0 |
 //! | `native` | files and threads: [`Model`], [`Tensor`], [`write()`] | 42 | 0 |
 //! | `formats` | GGUF, PyTorch, ONNX, TorchScript, NumPy | 55 | 0 |
-//! | `ops` | families, graphs, [`convert`], [`apr_import`] and the reports of [`Model`] | 89 | 0 |
-//! | `quantize` | tensors get ggml's types; they are read without it | 89 | 0 |
+//! | `ops` | families, graphs, [`convert`], [`apr_import`] and the reports of [`Model`] | 90 | 0 |
+//! | `quantize` | tensors get ggml's types; they are read without it | 90 | 0 |
 //! | `compression` | the codecs of `.apr` files | 45 | 0 |
 //! | `zstd-encoder` | Zstandard written as well as read; half of all code | 45 | 0 |
 //! | `encryption` | AES-256-GCM for passwords and recipients | 79 | 0 |
@@ -98,8 +98,8 @@
 //! | `typed` | APRN, one model of a serde type in one file | 46 | 0 |
 //! | `ndarray` | tensors as arrays of that crate | 49 | 0 |
 //! | `hub` | models on hubs and servers: `hf://`, `https://`, `s3://` | 83 | 0 |
-//! | `infer` | models run: the modules `run`, `trace`, `quality` and `importance` | 101 | 0 |
-//! | `inputs` | tokenizers of every kind, chat templates, audio and image files | 187 | 0 |
+//! | `infer` | models run: the modules `run`, `trace`, `quality` and `importance` | 102 | 0 |
+//! | `inputs` | tokenizers of every kind, chat templates, audio and image files | 188 | 0 |
 //!
 //! Crates are those that are compiled, our own included, and seconds those of an optimized build on
 //! two cores; from `formats` on with `native`. `cargo xtask features --times` counts and builds.
