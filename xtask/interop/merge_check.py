@@ -209,7 +209,11 @@ def compare(apr, family, dtype):
             if name in CUT and tensor in models["a"]:
                 layer = [part for part in tensor.split(".") if part.isdigit()]
                 fraction = 0.3 + 0.2 * int(layer[0]) if layer else 0.3
-                apart[tied(name, models, tensor, fraction)] = 0
+                open_ = tied(name, models, tensor, fraction)
+                # Which elements are selected decides about the weights of all.
+                if name == "sce_selected" and open_.any():
+                    continue
+                apart[open_] = 0
             if method == "arcee_fusion":
                 # Divergences are small sums of terms that cancel: an element at the threshold may
                 # be chosen otherwise, by the rounding of exponentials.
