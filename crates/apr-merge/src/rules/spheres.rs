@@ -165,6 +165,10 @@ struct Step {
     after: f64,
 }
 
+/// Elements up to which the mean so far is kept between steps: 64 MiB. A larger tensor's is computed
+/// anew from the first step on.
+const KEPT: u64 = 1 << 23;
+
 /// The Karcher mean of the directions, with the mean of the lengths.
 struct Karcher<G> {
     /// Inputs that are not zero.
@@ -175,6 +179,8 @@ struct Karcher<G> {
     /// The length of the first mean; none where it vanishes.
     first: Option<f64>,
     steps: Vec<Step>,
+    /// The mean after the steps that are done, while they are looked for.
+    kept: Vec<f64>,
     length: f64,
     grid: PhantomData<G>,
 }
@@ -196,6 +202,7 @@ pub(super) fn karcher<G: Grid>(rule: &Rule, elements: &Elements<'_>) -> Result<B
         inputs,
         first: None,
         steps: Vec::new(),
+        kept: Vec::new(),
         length: G::q(norms.iter().map(|norm| norm / models as f64).sum()),
         grid: PhantomData,
     };
@@ -237,14 +244,40 @@ impl<G: Grid> Karcher<G> {
 
     /// The mean after all steps so far.
     fn mean(&self, block: &Block, at: usize) -> f64 {
+        if !self.kept.is_empty() {
+            let position = usize::try_from(block.start).unwrap_or_default() + at;
+            return self.kept[position];
+        }
         let start = match self.first {
             Some(norm) => G::q(self.start(block, at) / norm),
             None => self.unit(block, 0, at),
         };
-        self.steps.iter().fold(start, |mean, step| {
-            let moved = self.moved(step, block, at, mean);
-            if step.after > 0.0 { G::q(moved / step.after) } else { moved }
-        })
+        self.steps.iter().fold(start, |mean, step| self.after(step, block, at, mean))
+    }
+
+    /// The mean after a step.
+    fn after(&self, step: &Step, block: &Block, at: usize, mean: f64) -> f64 {
+        let moved = self.moved(step, block, at, mean);
+        if step.after > 0.0 { G::q(moved / step.after) } else { moved }
+    }
+
+    /// Keeps the mean after one more step, where there is room for it.
+    fn keep(&mut self, elements: &Elements<'_>, step: Option<&Step>) -> Result<()> {
+        let Some(count) =
+            usize::try_from(elements.count()).ok().filter(|_| elements.count() <= KEPT)
+        else {
+            return Ok(());
+        };
+        let mut kept = Vec::with_capacity(count);
+        elements.each(false, |block| {
+            kept.extend((0..block.len()).map(|at| {
+                let mean = self.mean(block, at);
+                step.map_or(mean, |step| self.after(step, block, at, mean))
+            }));
+            Ok(())
+        })?;
+        self.kept = kept;
+        Ok(())
     }
 
     /// The length of what has these elements.
@@ -261,6 +294,7 @@ impl<G: Grid> Karcher<G> {
     fn converge(&mut self, elements: &Elements<'_>, most: f64, tolerance: f64) -> Result<()> {
         let norm = Self::norm_of(elements, |block, at| self.start(block, at))?;
         self.first = (norm >= tolerance).then_some(norm);
+        self.keep(elements, None)?;
         while (self.steps.len() as f64) < most {
             let mut dots = vec![0.0_f64; self.inputs.len()];
             elements.each(false, |block| {
@@ -288,8 +322,10 @@ impl<G: Grid> Karcher<G> {
             step.after = Self::norm_of(elements, |block, at| {
                 self.moved(&step, block, at, self.mean(block, at))
             })?;
+            self.keep(elements, Some(&step))?;
             self.steps.push(step);
         }
+        self.kept = Vec::new();
         Ok(())
     }
 }
