@@ -14,7 +14,7 @@ use crate::steps::{Outcome, Steps, Stop};
 use crate::system::install_packages;
 
 /// Layers 0 to 2, which build for wasm32 and use no files, threads, clocks or processes.
-pub(crate) const PORTABLE: [&str; 31] = [
+pub(crate) const PORTABLE: [&str; 32] = [
     "apr-core",
     "apr-tensor",
     "apr-archive",
@@ -36,6 +36,7 @@ pub(crate) const PORTABLE: [&str; 31] = [
     "apr-tokenizer",
     "apr-source",
     "apr-quantize",
+    "apr-merge",
     "apr-llama",
     "apr-watermark",
     "apr-bind",
@@ -189,7 +190,7 @@ fn sysroot_without_std() -> Outcome<(String, PathBuf)> {
 fn features(steps: &mut Steps) {
     steps.run("clippy: crates with few of their features", || {
         [
-            (&["apr-view", "apr-quantize", "apr-watermark"][..], ""),
+            (&["apr-view", "apr-quantize", "apr-merge", "apr-watermark"][..], ""),
             (&["apr-quantize"], "std"),
             (&["apr-registry"], "std"),
             (&["apr-registry"], "std,gguf"),

@@ -63,6 +63,11 @@ pub(crate) fn run(steps: &mut Steps) {
         steps.run("every layer's states and attention within apr run are transformers'", || {
             reference::check_inside(&target_dir().join("debug/apr"))
         });
+        if steps.run("mergekit, to compare with", reference::set_up_mergekit).is_some() {
+            steps.run("mergekit merges models of six families to what apr makes of them", || {
+                reference::check_with_mergekit(&target_dir().join("debug/apr"))
+            });
+        }
         if steps.run("Optimum, to compare with", reference::set_up_optimum).is_some() {
             steps.run("Optimum names what apr exports alike, and runs it", || {
                 reference::check_with_optimum(&target_dir().join("debug/apr"))

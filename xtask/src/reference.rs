@@ -225,6 +225,12 @@ pub(crate) fn set_up_optimum() -> Outcome {
         return Ok(());
     }
 
+    share_environment("optimum")
+}
+
+/// Makes a virtual environment of this name with its requirements, which takes everything large from
+/// that of [`set_up_transformers`].
+fn share_environment(name: &str) -> Outcome {
     let packages = |python: &Path| {
         let asked = output(
             program(python).args(["-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]),
@@ -232,7 +238,7 @@ pub(crate) fn set_up_optimum() -> Outcome {
         asked.ok_or_else(|| Stop::failed("Python says not where its packages are"))
     };
 
-    let environment = folder().join("optimum");
+    let environment = folder().join(name);
     run(program("python3").args(["-m", "venv", "--clear"]).arg(&environment))?;
     let python = environment.join("bin/python");
     let (own, shared) = (packages(&python)?, packages(&graph_python())?);
@@ -247,7 +253,27 @@ pub(crate) fn set_up_optimum() -> Outcome {
         "install",
         "--no-deps",
     ]);
-    run_pip(pip.args(["--requirement", "xtask/requirements-optimum.txt"]))
+    run_pip(pip.args(["--requirement", &format!("xtask/requirements-{name}.txt")]))
+}
+
+/// A Python with mergekit, once it was [set up](set_up_mergekit).
+fn merge_python() -> PathBuf {
+    std::env::var_os("APR_MERGE_PYTHON")
+        .map_or_else(|| folder().join("merge/bin/python"), PathBuf::from)
+}
+
+/// Makes a virtual environment for mergekit, unless there is a Python that has it.
+pub(crate) fn set_up_mergekit() -> Outcome {
+    let has_it = ["-c", "import mergekit.merge, transformers; print(1)"];
+    if output(program(merge_python()).args(has_it)).is_some() {
+        return Ok(());
+    }
+    share_environment("merge")
+}
+
+/// Lets mergekit merge what `apr merge` does.
+pub(crate) fn check_with_mergekit(apr: &Path) -> Outcome {
+    run(program(merge_python()).arg("xtask/interop/merge_check.py").arg(apr))
 }
 
 /// Lets Optimum export and run tiny models of its families beside `apr`.

@@ -95,6 +95,11 @@ impl Context {
         Self { options, ..self.clone() }
     }
 
+    /// The same without `--config`, where that is not a model's.
+    pub(crate) fn without_config(&self) -> Self {
+        Self { model_config: None, ..self.clone() }
+    }
+
     /// The same for a job that was planned with these options.
     pub(crate) fn of_job(&self, args: &GlobalArgs, hub: &RemoteArgs) -> Self {
         let mut options = self.options.clone();

@@ -3,7 +3,9 @@
 use serde::Serialize;
 
 use crate::bench::Bench;
-use crate::judge::{behaviour, conversion, files, format, import, numbers, tooling, values};
+use crate::judge::{
+    behaviour, conversion, files, format, import, merging, numbers, tooling, values,
+};
 use crate::judgement::Judgement;
 
 /// What a quarter of the points is about, in the order of the quality plan.
@@ -190,13 +192,13 @@ points! {
         "The terminal interface shows the statistics of the command line.";
     56 Weights Model tooling::identity, "Identity": "A file is equal to itself.";
     57 Weights Tool tooling::change, "Changes": "A changed value is found.";
-    58 Weights Elsewhere tooling::no_merge, "Merge": "Merging averages.";
-    59 Weights Elsewhere tooling::no_merge, "TIES": "Merging by TIES masks by sign.";
+    58 Weights Tool merging::averages, "Merge": "Merging averages.";
+    59 Weights Tool merging::ties, "TIES": "Merging by TIES masks by sign.";
     60 Structure Tool conversion::onnx, "ONNX export": "An ONNX export passes ONNX's rules.";
     61 Structure Elsewhere conversion::llama_cpp, "GGUF export":
         "A GGUF export loads in llama.cpp.";
     62 Weights Tool conversion::int8, "int8": "int8 takes a quarter of f32.";
-    63 Weights Elsewhere tooling::no_prune, "Pruning":
+    63 Weights Tool pruning::share, "Pruning":
         "Pruning leaves the share that was asked for.";
     64 Security Tool tooling::trace_output, "Trace":
         "A trace is JSON; a damaged sound is an error.";

@@ -89,9 +89,9 @@
 //! | `std` | kernels chosen by the processor's features at run time | 33 | 0 |
 //! | `native` | files and threads: [`Model`], [`Tensor`], [`write()`] | 42 | 0 |
 //! | `formats` | GGUF, PyTorch, ONNX, TorchScript, NumPy | 55 | 0 |
-//! | `ops` | families, graphs, [`convert`], [`apr_import`] and the reports of [`Model`] | 89 | 0 |
-//! | `quantize` | tensors get ggml's types; they are read without it | 89 | 0 |
-//! | `prune` | pruning and sparse tensors: the module `prune` | 90 | 0 |
+//! | `ops` | families, graphs, [`convert`], [`apr_import`] and the reports of [`Model`] | 90 | 0 |
+//! | `quantize` | tensors get ggml's types; they are read without it | 90 | 0 |
+//! | `prune` | pruning and sparse tensors: the module `prune` | 91 | 0 |
 //! | `compression` | the codecs of `.apr` files | 45 | 0 |
 //! | `zstd-encoder` | Zstandard written as well as read; half of all code | 45 | 0 |
 //! | `encryption` | AES-256-GCM for passwords and recipients | 79 | 0 |
@@ -99,8 +99,8 @@
 //! | `typed` | APRN, one model of a serde type in one file | 46 | 0 |
 //! | `ndarray` | tensors as arrays of that crate | 49 | 0 |
 //! | `hub` | models on hubs and servers: `hf://`, `https://`, `s3://` | 83 | 0 |
-//! | `infer` | models run: the modules `run`, `trace`, `quality` and `importance` | 101 | 0 |
-//! | `inputs` | tokenizers of every kind, chat templates, audio and image files | 187 | 0 |
+//! | `infer` | models run: the modules `run`, `trace`, `quality` and `importance` | 102 | 0 |
+//! | `inputs` | tokenizers of every kind, chat templates, audio and image files | 188 | 0 |
 //!
 //! Crates are those that are compiled, our own included, and seconds those of an optimized build on
 //! two cores; from `formats` on with `native`. `cargo xtask features --times` counts and builds.
@@ -114,6 +114,7 @@
 //! | [`report`] | what conversions and passes report, and their options |
 //! | [`graph`] | what a model computes |
 //! | [`quantize`] | schemes, importance, quality gates, quantizers that you add |
+//! | [`merge`] | merging models by mergekit's methods and configurations |
 //! | `prune` | weights that become zero, layers that go, sparse tensors, with the feature `prune` |
 //! | [`seal`] | keys, encryption, signatures, licences |
 //! | [`typed`] | models of serde types |
@@ -139,6 +140,8 @@ mod import;
 pub mod importance;
 #[cfg(feature = "ops")]
 pub mod job;
+#[cfg(feature = "ops")]
+pub mod merge;
 #[cfg(feature = "native")]
 mod model;
 #[cfg(all(feature = "native", feature = "ops"))]

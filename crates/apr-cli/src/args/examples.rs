@@ -6,7 +6,7 @@ use clap::{Arg, Command};
 type Example = (&'static str, &'static str);
 
 /// By the words of the command.
-const EXAMPLES: [(&str, &[Example]); 45] = [
+const EXAMPLES: [(&str, &[Example]); 46] = [
     (
         "",
         &[
@@ -246,6 +246,17 @@ const EXAMPLES: [(&str, &[Example]); 45] = [
                 "apr convert model.apr -o half.apr --prune 0.5",
                 "set half of the weights of each matrix to zero, the smallest first",
             ),
+        ],
+    ),
+    (
+        "merge",
+        &[
+            ("apr merge a.apr b.apr -o merged.apr", "average two models"),
+            (
+                "apr merge base tuned1 tuned2 --strategy ties --density 0.5 -o merged",
+                "merge differences to the first model by TIES",
+            ),
+            ("apr merge --config merge.yml -o merged", "run a configuration of mergekit"),
         ],
     ),
     (

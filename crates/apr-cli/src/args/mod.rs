@@ -9,6 +9,7 @@ mod hints;
 mod hyphens;
 mod imatrix;
 mod look;
+mod merge;
 mod onnx;
 mod parts;
 mod prune;
@@ -41,6 +42,7 @@ pub(crate) use look::{
     DebugArgs, DiffArgs, ExplainArgs, GraphArgs, GraphFormat, InspectArgs, LintArgs, ScanArgs,
     Sort, TensorsArgs, ValidateArgs,
 };
+pub(crate) use merge::MergeArgs;
 pub(crate) use onnx::OnnxArgs;
 pub(crate) use parts::{FinishArgs, PlanArgs, RunPartArgs};
 pub(crate) use prune::{PruneArgs, PruneScope};
@@ -214,6 +216,8 @@ pub(crate) enum Command {
     Import(ImportArgs),
     /// Convert between formats and precisions
     Convert(ConvertArgs),
+    /// Merge models: average, slerp, TIES, DARE and the other methods of mergekit
+    Merge(MergeArgs),
     /// Measure an importance matrix, as llama-imatrix does, for quantize --imatrix
     Imatrix(ImatrixArgs),
     /// Quantize to GGML block types, with output identical to llama-quantize and a report of the

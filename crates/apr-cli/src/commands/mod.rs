@@ -22,6 +22,7 @@ mod keygen;
 mod license;
 mod lint;
 mod manual;
+mod merge;
 mod nearby;
 mod parts;
 mod points;
@@ -66,6 +67,7 @@ pub(crate) fn run(command: Command, context: &Context) -> Outcome {
         Command::Tokenize(args) => run::tokenize::run(&args, context),
         Command::Import(args) => convert::import(&args, context),
         Command::Convert(args) => convert::convert(&args, context),
+        Command::Merge(args) => merge::run(&args, context),
         Command::Imatrix(args) => imatrix::run(&args, context),
         Command::Quantize(args) => quantize::run(&args, context),
         Command::Export(args) => convert::export(&args, context),

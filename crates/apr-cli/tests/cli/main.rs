@@ -31,6 +31,7 @@ mod interruption;
 mod jobs_in_parts;
 mod llama_cpp;
 mod memory;
+mod merge;
 mod onnx;
 mod onnx_back;
 mod onnx_export;

@@ -146,14 +146,6 @@ pub(crate) fn no_tui(_: &Bench<'_>) -> Judgement {
     absent("this version has no terminal interface")
 }
 
-pub(crate) fn no_merge(_: &Bench<'_>) -> Judgement {
-    absent("this version merges no models")
-}
-
-pub(crate) fn no_prune(_: &Bench<'_>) -> Judgement {
-    absent("this version prunes no models")
-}
-
 fn compared(
     left: Side<'_>,
     right: Side<'_>,

@@ -14,7 +14,7 @@ use apr_registry::{ByteSource, Error, Format, PlanOptions, target_by_extension, 
 use apr_view::View;
 use base16ct::lower::encode_string;
 
-pub(super) use self::write::{Destination, Extras, show_warnings, write};
+pub(super) use self::write::{Destination, Extras, Subject, show_warnings, write, write_subject};
 use super::{analyze, prune, weights};
 use crate::args::{
     Compress, ContainerArgs, ConvertArgs, ExportArgs, ImportArgs, Sha256, WriteArgs,

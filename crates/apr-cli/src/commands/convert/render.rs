@@ -4,6 +4,7 @@ use std::io::{self, Write};
 
 use apr_core::counted;
 use apr_importance::SearchReport;
+use apr_merge::MergeReport;
 use apr_ops::convert::ConvertReport;
 use apr_ops::job::JobReport;
 use apr_ops::physics::Level;
@@ -41,6 +42,9 @@ pub(super) struct WriteReport {
     /// What is stored without zeros.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) sparse: Option<SparseReport>,
+    /// What was merged, and how far the result is from the base.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) merge: Option<MergeReport>,
     /// How it answered the inputs of a canary.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) canary: Option<CanaryReport>,

@@ -5,18 +5,19 @@ use std::path::Path;
 
 use apr::job::{Output, Written};
 use apr_importance::SearchReport;
+use apr_merge::MergeReport;
 use apr_ops::convert::ConvertReport;
 use apr_ops::job::{Job, Planned};
 use apr_prune::{LayerReport, PruneReport, SparseReport, WidthReport};
 use apr_quality::CanaryReport;
 use apr_registry::crypto::Stanza;
-use apr_registry::{Code, Escaped};
+use apr_registry::{CheckpointReader, Code, Escaped};
 use serde::Serialize;
 
 use super::render::{SHOWN, WriteReport, render, render_family, render_plan, render_validation};
 use crate::args::WriteArgs;
 use crate::commands::canary::{self, CanaryFile};
-use crate::commands::{prune, search};
+use crate::commands::{merge, prune, search};
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::model::Model;
@@ -104,9 +105,26 @@ fn gate(
     }
 }
 
+/// What a job is done with.
+#[derive(Clone, Copy)]
+pub(crate) struct Subject<'a> {
+    pub(crate) reader: &'a dyn CheckpointReader,
+    pub(crate) name: &'a str,
+    /// What the user was told of how it was fetched.
+    pub(crate) notes: &'a [String],
+}
+
+impl<'a> Subject<'a> {
+    fn of(model: &'a Model) -> Self {
+        Self { reader: &*model.reader, name: &model.name, notes: &model.notes }
+    }
+}
+
 /// What a report has beside what a job did.
 #[derive(Default)]
-pub(crate) struct Extras {
+pub(crate) struct Extras<'a> {
+    /// What a merge changed, once it is done.
+    pub(crate) merge: Option<&'a dyn Fn() -> MergeReport>,
     /// What it does to the source, in words.
     pub(crate) changes: Vec<String>,
     /// How the types of tensors were chosen.
@@ -143,12 +161,23 @@ pub(crate) fn write(
     job: &Job,
     model: &Model,
     to: Destination<'_>,
-    extras: Extras,
+    extras: Extras<'_>,
+    context: &Context,
+) -> Outcome {
+    write_subject(job, Subject::of(model), to, extras, context)
+}
+
+/// The same of what is no file.
+pub(crate) fn write_subject(
+    job: &Job,
+    model: Subject<'_>,
+    to: Destination<'_>,
+    extras: Extras<'_>,
     context: &Context,
 ) -> Outcome {
     let canary = to.canary.map(|file| read_canary(file, job, &to, context)).transpose()?;
-    warn_of_idle_password(job, model, context);
-    let source = context.source(&*model.reader, &model.name)?;
+    warn_of_idle_password(job, model.reader, context);
+    let source = context.source(model.reader, model.name)?;
     job.plan(&source, |planned| {
         let Some(path) = to.output.filter(|_| !to.dry_run) else {
             show_warnings(&planned, context);
@@ -202,15 +231,25 @@ pub(crate) fn write(
             // On a terminal they are shown when they arise.
             job.conversion.warnings.extend(model.notes.iter().cloned().chain(context.tell_notes()));
         }
-        let Extras { changes, search, pruning, layers, widths, sparse } = extras;
-        let report =
-            WriteReport { job, changes, search, pruning, layers, widths, sparse, canary: checked };
+        let Extras { changes, search, pruning, layers, widths, sparse, merge } = extras;
+        let merge = merge.map(|merged| merged());
+        let report = WriteReport {
+            job,
+            changes,
+            search,
+            pruning,
+            layers,
+            widths,
+            sparse,
+            merge,
+            canary: checked,
+        };
         let summary = |out: &mut dyn Write, report: &WriteReport| {
             let target = path.display().to_string();
             writeln!(
                 out,
                 "{BOLD}{}{BOLD:#} -> {BOLD}{}{BOLD:#}",
-                Escaped(&model.name),
+                Escaped(model.name),
                 Escaped(&target)
             )?;
             report.changes.iter().try_for_each(|change| writeln!(out, "  {}", Escaped(change)))?;
@@ -219,6 +258,7 @@ pub(crate) fn write(
             report.pruning.iter().try_for_each(|found| prune::render(out, found))?;
             report.sparse.iter().try_for_each(|found| prune::render_sparse(out, found))?;
             render(out, &report.job.conversion)?;
+            report.merge.iter().try_for_each(|merge| merge::render(out, merge))?;
             report.search.iter().try_for_each(|found| search::render(out, found))?;
             render_family(out, report)?;
             report.canary.iter().try_for_each(|canary| canary::render_line(out, canary))?;
@@ -234,8 +274,8 @@ pub(crate) fn write(
 
 /// Says that a password file was of no use: whoever named it may think that the output is encrypted
 /// with it.
-fn warn_of_idle_password(job: &Job, model: &Model, context: &Context) {
-    if !context.has_password_file || model::is_encrypted(&*model.reader) {
+fn warn_of_idle_password(job: &Job, reader: &dyn CheckpointReader, context: &Context) {
+    if !context.has_password_file || model::is_encrypted(reader) {
         return;
     }
     let locks = job.target.apr2.encryption.as_ref().map(|encryption| encryption.block.stanzas());

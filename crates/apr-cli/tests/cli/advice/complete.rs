@@ -60,6 +60,9 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "with --arch NAME",
         "qa_95_a_legacy_ggml_file_is_known_by_its_hyperparameters_or_by_what_the_user_says",
     ),
+    ("pass --t 0.001", "a_threshold_is_asked_for_and_given"),
+    ("pass --models-dir", "hostile_configurations_are_refused"),
+    ("a configuration with --config FILE", "a_configuration_of_slices_makes_a_deeper_model"),
     ("--timeout SECONDS", "a_longer_timeout_helps_with_a_slow_server"),
     (
         "--file selects another",
@@ -79,6 +82,7 @@ const STATEMENTS: &[&str] = &[
     "changed nothing",
     "changes nothing",
     "no tensor matches --drop",
+    "--config names its models",
     "--sha256 applies to a single file",
     "--drop would remove {dropped} of {tensors}",
     "--want takes one text at a time",

@@ -1,0 +1,171 @@
+//! `apr merge`.
+
+mod recipe;
+mod render;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use apr::job::title;
+use apr_merge::{MergeOptions, Merged, Model as Input, Recipe};
+use apr_ops::import::{Foreign, restore};
+use apr_ops::inline::ValidationConfig;
+use apr_ops::job::Job;
+use apr_registry::{
+    CheckpointReader, Convention, Error, Format, IoCause, PlanOptions, safetensors,
+};
+use apr_source::Source;
+
+use self::recipe::Description;
+pub(super) use self::render::render;
+use super::convert::{
+    self, Destination, Extras, Subject, contain, layout, target_format, validation,
+};
+use super::weights;
+use crate::args::MergeArgs;
+use crate::context::Context;
+use crate::failure::{Failure, Outcome};
+use crate::model::Model;
+
+/// Merges models.
+pub(super) fn run(args: &MergeArgs, context: &Context) -> Outcome {
+    context.sources.expect_whole();
+    let Description { recipes, is_file } = recipe::describe(args, context)?;
+    // It is the merge's, and no model's.
+    let context = &context.without_config();
+    let folder = args.models_dir.as_deref();
+    let named = recipe::locations(&recipes, is_file, folder)?;
+    let target = target(args, named.first().map(|(_, path)| path.as_path()))?;
+    let opened: Vec<(String, Model)> = named
+        .into_iter()
+        .map(|(name, path)| Ok((name, convert::open_for(target.format, &path, context)?)))
+        .collect::<Outcome<_>>()?;
+    let first = opened.first().map(|(_, model)| PathBuf::from(&model.name)).unwrap_or_default();
+    let job = Job {
+        weights: weights::asked(&first, &args.requantize, &args.write, &args.container, context)?,
+        // A part of a model is merged, too.
+        validation: ValidationConfig { complete: false, ..validation(&args.write) },
+        title: args.write.output.as_deref().and_then(title),
+        ..Job::new(contain(target, &args.container, context)?)
+    };
+    merge(&recipes, &opened, &job, args, context)
+}
+
+/// The layout of the output.
+fn target(args: &MergeArgs, first: Option<&Path>) -> Outcome<PlanOptions> {
+    let output = args.write.output.as_deref();
+    let extension = |path: &Path| apr_registry::target_by_extension(path.extension()?.to_str()?);
+    let like_first = || match first {
+        Some(path) if path.is_dir() => Some(&safetensors::FORMAT),
+        Some(path) => extension(path),
+        None => None,
+    };
+    let asked = args.format.or_else(|| output.and_then(extension)).or_else(like_first);
+    let format = target_format(Some(asked.unwrap_or(&safetensors::FORMAT)), output)?;
+    layout(apr::job::Output::layout(format, output), None, args.shard_size)
+}
+
+/// Plans the merges, one over the other, and writes the last one.
+fn merge(
+    recipes: &[Recipe],
+    opened: &[(String, Model)],
+    job: &Job,
+    args: &MergeArgs,
+    context: &Context,
+) -> Outcome {
+    let sources: Vec<(&str, Source<'_>)> = opened
+        .iter()
+        .map(|(name, model)| Ok((name.as_str(), context.source(&*model.reader, &model.name)?)))
+        .collect::<Outcome<_>>()?;
+    check_families(&sources)?;
+    let mut models = inputs(&sources, opened, recipes)?;
+    let relaxed = args.write.relaxed || args.write.force;
+    let interrupt = context.interrupt.clone();
+    let poll = Arc::new(move || match interrupt.0.load(Ordering::Relaxed) {
+        true => Err(Error::io(IoCause::Interrupted, "interrupted")),
+        false => Ok(()),
+    });
+    let Some((last, before)) = recipes.split_last() else {
+        return Err(Failure::Usage("there is nothing to merge".to_owned()));
+    };
+    for recipe in before {
+        let options = MergeOptions { relaxed, poll: poll.clone() };
+        let merged = Merged::plan(recipe, &models, &options)?;
+        let name = recipe.name.clone().unwrap_or_default();
+        models.push(Input { name, reader: Arc::new(merged) });
+    }
+    let options = MergeOptions { relaxed, poll };
+    let mut merged = Merged::plan(last, &models, &options)?.with_record(job.target.format);
+    let output = args.write.output.as_deref();
+    if has_card(job) {
+        let title = output.and_then(title_of).unwrap_or_else(|| "merged".to_owned());
+        merged = merged.with_card(&title)?;
+    }
+    let name = last.models().join(" + ");
+    let notes: Vec<String> = opened.iter().flat_map(|(_, model)| model.notes.clone()).collect();
+    let subject = Subject { reader: &merged, name: &name, notes: &notes };
+    let report = || merged.report();
+    let extras = Extras { merge: Some(&report), ..Extras::default() };
+    convert::write_subject(job, subject, Destination::of(&args.write), extras, context)
+}
+
+/// What people will call the output.
+fn title_of(path: &Path) -> Option<String> {
+    path.file_stem()?.to_str().map(str::to_owned)
+}
+
+/// Whether the output has room for a model card.
+fn has_card(job: &Job) -> bool {
+    job.target.folder || job.target.format.convention == Convention::Canonical
+}
+
+/// Models of one family, as far as that is known.
+fn check_families(sources: &[(&str, Source<'_>)]) -> Outcome {
+    let mut first: Option<(&str, String)> = None;
+    for (name, source) in sources {
+        let Some(family) = source.family()? else { continue };
+        let family = family.family().name().to_owned();
+        match &first {
+            Some((other, expected)) if *expected != family => {
+                let message =
+                    format!("it is of the {family} family, but '{other}' of the {expected} family");
+                return Err(Error::format(message).in_file(name).into());
+            }
+            Some(_) => {}
+            None => first = Some((name, family)),
+        }
+    }
+    Ok(())
+}
+
+/// The models under names that they share: their own where their formats have one convention, and
+/// otherwise those that frameworks have.
+fn inputs<'a>(
+    sources: &[(&str, Source<'a>)],
+    opened: &'a [(String, Model)],
+    recipes: &[Recipe],
+) -> Outcome<Vec<Input<'a>>> {
+    let convention = |model: &Model| model.reader.format().convention;
+    let mut conventions = opened.iter().map(|(_, model)| convention(model));
+    let first = conventions.next();
+    let is_sliced =
+        recipes.iter().any(|recipe| matches!(recipe.parts, apr_merge::Parts::Slices(_)));
+    // Pairs of a GGUF file do not follow slices of layers.
+    let alike = conventions.all(|other| Some(other) == first)
+        && !(is_sliced && first == Some(Convention::LlamaCpp));
+    sources
+        .iter()
+        .zip(opened)
+        .map(|((name, source), (_, model))| {
+            let reader: Arc<dyn CheckpointReader + 'a> = if alike {
+                Arc::new(apr_view::View::new(&*model.reader))
+            } else {
+                let format: &'static Format = &safetensors::FORMAT;
+                let Foreign { prepared, .. } = restore(source, format, ValidationConfig::off())?;
+                Arc::new(prepared.view)
+            };
+            Ok(Input { name: (*name).to_owned(), reader })
+        })
+        .collect()
+}

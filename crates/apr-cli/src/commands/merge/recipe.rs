@@ -1,0 +1,202 @@
+//! What a merge is described by: options, or a configuration.
+
+use std::path::{Component, Path, PathBuf};
+
+use apr_merge::{Method, Recipe, Setting, Settings, Source, parse};
+use apr_registry::{ByteSource, Error, Escaped, read_vec};
+
+use crate::args::MergeArgs;
+use crate::context::Context;
+use crate::failure::{Failure, Outcome};
+
+/// Bytes of a configuration that are read.
+const MAX_CONFIG: u64 = 4 << 20;
+
+/// The merges to do, one after the other.
+pub(super) struct Description {
+    pub(super) recipes: Vec<Recipe>,
+    /// Whether they come from a configuration, which names the models.
+    pub(super) is_file: bool,
+}
+
+/// Reads what is to be merged.
+pub(super) fn describe(args: &MergeArgs, context: &Context) -> Outcome<Description> {
+    let Some(path) = config(args, context)? else {
+        return Ok(Description { recipes: vec![of_options(args)?], is_file: false });
+    };
+    check_alone(args)?;
+    let mut recipes = read(&path, context)?;
+    recipes.iter_mut().for_each(|recipe| recipe.seed = args.seed);
+    Ok(Description { recipes, is_file: true })
+}
+
+/// The file of the configuration: that of `--config`, or the only model where it is one.
+fn config(args: &MergeArgs, context: &Context) -> Outcome<Option<PathBuf>> {
+    let is_yaml = |path: &Path| path.extension().is_some_and(|end| end == "yml" || end == "yaml");
+    match (&context.model_config, &args.models[..]) {
+        (Some(path), []) => Ok(Some(path.clone())),
+        (Some(_), _) => {
+            let message = "--config names its models: give it without others";
+            Err(Failure::Usage(message.to_owned()))
+        }
+        (None, [only]) if is_yaml(only) => Ok(Some(only.clone())),
+        (None, []) => {
+            let message = "no models: name two or more, or a configuration with --config FILE";
+            Err(Failure::Usage(message.to_owned()))
+        }
+        (None, _) => Ok(None),
+    }
+}
+
+/// A configuration says everything: options that would contradict it are refused.
+fn check_alone(args: &MergeArgs) -> Outcome {
+    let given = [
+        ("--strategy", args.strategy.is_some()),
+        ("--base", args.base.is_some()),
+        ("--weights", !args.weights.is_empty()),
+        ("--density", !args.density.is_empty()),
+        ("--t", args.t.is_some()),
+        ("--lambda", args.lambda.is_some()),
+        ("--normalize", args.normalize.is_some()),
+        ("--parameter", !args.parameter.is_empty()),
+    ];
+    match given.iter().find(|(_, given)| *given) {
+        Some((option, _)) => {
+            Err(Failure::Usage(format!("{option} and a configuration exclude each other")))
+        }
+        None => Ok(()),
+    }
+}
+
+fn read(path: &Path, context: &Context) -> Outcome<Vec<Recipe>> {
+    let in_file = |error: Error| error.in_file(path.display());
+    let file = context.sources.open_file(path)?;
+    if file.len() > MAX_CONFIG {
+        let message = format!("{} bytes are too many for a configuration", file.len());
+        return Err(in_file(Error::memory(message)).into());
+    }
+    let bytes = read_vec(&file, 0, file.len()).map_err(in_file)?;
+    let text = String::from_utf8(bytes)
+        .map_err(|_| in_file(Error::format("the configuration is not UTF-8")))?;
+    Ok(parse(&text).map_err(in_file)?)
+}
+
+/// The merge that options stand for.
+fn of_options(args: &MergeArgs) -> Outcome<Recipe> {
+    let name = |path: &Path| path.display().to_string();
+    let method = args.strategy.unwrap_or(match args.weights.is_empty() {
+        true => Method::Average,
+        false => Method::Linear,
+    });
+    let first = args.models.first().filter(|_| method.needs_base());
+    let base = args.base.as_ref().or(first).map(|path| name(path));
+    let sources = args.models.iter().map(|path| Source { model: name(path), ..Source::default() });
+    let mut recipe = Recipe::new(method, sources.collect());
+    recipe.base = base;
+    recipe.seed = args.seed;
+    spread(&mut recipe, args)?;
+    let mut set = |name: &str, value: Option<f64>| {
+        if let Some(value) = value {
+            recipe.settings.insert(name.to_owned(), value.into());
+        }
+    };
+    set("t", args.t.or((method == Method::Slerp).then_some(0.5)));
+    set("lambda", args.lambda);
+    set("normalize", args.normalize.map(|normalize| f64::from(u8::from(normalize))));
+    for (name, value) in &args.parameter {
+        set(name, Some(*value));
+    }
+    for name in recipe.settings.keys() {
+        if !method.has(name) {
+            return Err(Failure::Usage(format!("{method} has no parameter '{name}'")));
+        }
+    }
+    if method == Method::NearSwap && args.t.is_none() {
+        return Err(Failure::Usage("nearswap needs a threshold: pass --t 0.001".to_owned()));
+    }
+    recipe.text = recipe.to_yaml();
+    Ok(recipe)
+}
+
+/// Gives each model its weight and density.
+fn spread(recipe: &mut Recipe, args: &MergeArgs) -> Outcome {
+    let method = recipe.method;
+    let base = recipe.base.clone().filter(|_| method.needs_base() || args.base.is_some());
+    let apr_merge::Parts::Models(sources) = &mut recipe.parts else { return Ok(()) };
+    let is_base = |source: &Source| method.compares() && base.as_deref() == Some(&source.model);
+    let count = sources.iter().filter(|source| !is_base(source)).count();
+    let lists: [(&str, &[f64], bool); 2] =
+        [("weight", &args.weights, true), ("density", &args.density, false)];
+    for (name, values, is_needed) in lists {
+        if !method.has(name) {
+            if values.is_empty() {
+                continue;
+            }
+            return Err(Failure::Usage(format!("{method} has no parameter '{name}'")));
+        }
+        let values: Vec<f64> = match values {
+            [] if is_needed => vec![1.0; count],
+            [] => continue,
+            [one] if !is_needed => vec![*one; count],
+            several => several.to_vec(),
+        };
+        if values.len() != count {
+            let beside = if count < sources.len() { " that are not the base" } else { "" };
+            return Err(Failure::Usage(format!(
+                "{} values of '{name}' for {count} models{beside}",
+                values.len()
+            )));
+        }
+        for (source, value) in sources.iter_mut().filter(|source| !is_base(source)).zip(values) {
+            let settings: &mut Settings = &mut source.settings;
+            settings.insert(name.to_owned(), Setting::from(value));
+        }
+    }
+    Ok(())
+}
+
+/// The models that merges name, each with where it is; what an earlier merge makes is nowhere.
+pub(super) fn locations(
+    recipes: &[Recipe],
+    is_file: bool,
+    folder: Option<&Path>,
+) -> Outcome<Vec<(String, PathBuf)>> {
+    let mut found: Vec<(String, PathBuf)> = Vec::new();
+    let mut made: Vec<&str> = Vec::new();
+    for recipe in recipes {
+        for name in recipe.models() {
+            if made.contains(&name) || found.iter().any(|(known, _)| known == name) {
+                continue;
+            }
+            let path = if is_file { within(name, folder)? } else { PathBuf::from(name) };
+            found.push((name.to_owned(), path));
+        }
+        made.extend(recipe.name.as_deref());
+    }
+    Ok(found)
+}
+
+/// Where a model is that a configuration names: within the folder, or on a hub. A configuration may
+/// come from anybody.
+fn within(name: &str, folder: Option<&Path>) -> Outcome<PathBuf> {
+    let path = Path::new(name);
+    if name.contains("://") {
+        return Ok(path.to_path_buf());
+    }
+    let leaves = path.components().any(|part| part == Component::ParentDir);
+    let is_inside = folder.is_some_and(|folder| path.starts_with(folder));
+    if leaves || (path.is_absolute() && !is_inside) {
+        return Err(Failure::Usage(format!(
+            "the configuration names '{}', outside of the folder of its models: pass --models-dir \
+             DIR",
+            Escaped::short(name)
+        )));
+    }
+    let local = folder.map_or_else(|| path.to_path_buf(), |folder| folder.join(path));
+    let parts: Vec<&str> = name.split('/').collect();
+    let is_repository = parts.len() == 2 && parts.iter().all(|part| !part.is_empty());
+    if !local.exists() && is_repository {
+        return Ok(PathBuf::from(format!("hf://{name}")));
+    }
+    Ok(local)
+}

@@ -1,0 +1,344 @@
+//! Merging: what methods give is compared with mergekit in `apr-merge`; here is what the command
+//! does with it.
+
+use std::fs;
+
+use apr_testkit::locate;
+use serde_json::Value;
+
+use crate::support::{Sandbox, Tensor, f32s, safetensors};
+
+/// A model of one tensor.
+fn model(values: &[f32]) -> Vec<u8> {
+    let shape = [values.len() as u64];
+    let tensors: [Tensor<'_>; 1] = [("w", "F32", &shape, f32s(values))];
+    safetensors(&tensors)
+}
+
+/// The folders of `fixtures/merge`, as `a-f32` and so on.
+fn with_fixtures() -> Sandbox {
+    let sandbox = Sandbox::new();
+    for dtype in ["f32", "bf16"] {
+        for name in ["a", "b", "c"] {
+            for file in ["config.json", "model.safetensors"] {
+                let path = format!("{name}-{dtype}/{file}");
+                let bytes = fs::read(locate::fixture("merge").join(&path)).expect("there");
+                sandbox.write(&path, bytes);
+            }
+        }
+    }
+    sandbox
+}
+
+/// The elements of the only tensor of a model.
+fn values(sandbox: &Sandbox, model: &str) -> Vec<f64> {
+    let report = sandbox.apr(&format!("tensors {model} --values w --json")).ok().json();
+    numbers(&report["values"])
+}
+
+fn numbers(value: &Value) -> Vec<f64> {
+    match value {
+        Value::Array(values) => values.iter().flat_map(numbers).collect(),
+        Value::Object(object) => object.values().flat_map(numbers).collect(),
+        value => value.as_f64().into_iter().collect(),
+    }
+}
+
+/// The bytes of tensors, without the header.
+fn tensor_bytes(file: &[u8]) -> &[u8] {
+    let len = u64::from_le_bytes(file[..8].try_into().expect("eight bytes"));
+    &file[8 + usize::try_from(len).expect("short")..]
+}
+
+#[test]
+fn qa_58_merging_averages() {
+    let sandbox =
+        Sandbox::new().with("a.safetensors", model(&[1.0])).with("b.safetensors", model(&[3.0]));
+    sandbox
+        .apr("merge a.safetensors b.safetensors -o m.safetensors")
+        .ok()
+        .says(&["average of 2 models: 1 tensor merged", "100.000% from a.safetensors"]);
+    assert!(tensor_bytes(&sandbox.read("m.safetensors")) == f32s(&[2.0]));
+    sandbox.apr("merge a.safetensors b.safetensors -o m.apr").ok();
+    sandbox
+        .apr("merge a.safetensors b.safetensors --weights 1,3 --strategy weighted -o w.safetensors")
+        .ok();
+    assert!(tensor_bytes(&sandbox.read("w.safetensors")) == f32s(&[2.5]));
+}
+
+#[test]
+fn qa_59_ties_masks_what_disagrees() {
+    // Differences of 3, -1, 2 and of 2, 2, -2: the smallest of each goes, and then what
+    // contradicts the sign of the sum.
+    let sandbox = Sandbox::new()
+        .with("base.safetensors", model(&[10.0, 20.0, 30.0, 0.0]))
+        .with("a.safetensors", model(&[13.0, 19.0, 33.0, 0.5]))
+        .with("b.safetensors", model(&[12.0, 24.0, 28.0, 0.5]));
+    sandbox
+        .apr(
+            "merge base.safetensors a.safetensors b.safetensors --strategy ties --density 0.75 -o \
+             m.safetensors",
+        )
+        .ok();
+    // The first agree: their mean. In the second and third, the larger one alone.
+    let expected = f32s(&[12.5, 24.0, 33.0, 0.0]);
+    let found = sandbox.read("m.safetensors");
+    assert!(tensor_bytes(&found) == expected, "{:?}", tensor_bytes(&found));
+}
+
+#[test]
+fn falsification_22_an_average_does_not_depend_on_the_order() {
+    let sandbox = with_fixtures();
+    for dtype in ["f32", "bf16"] {
+        let merge = |order: [&str; 3], out: &str| {
+            let models = order.map(|name| format!("{name}-{dtype}")).join(" ");
+            sandbox.apr(&format!("merge {models} -o {out}.safetensors -f")).ok();
+            sandbox.read(&format!("{out}.safetensors"))
+        };
+        let first = merge(["a", "b", "c"], "first");
+        for order in [["b", "a", "c"], ["c", "b", "a"], ["b", "c", "a"]] {
+            let other = merge(order, "other");
+            assert!(tensor_bytes(&first) == tensor_bytes(&other), "{order:?} of {dtype}");
+        }
+    }
+}
+
+#[test]
+fn falsification_23_a_merge_has_the_models_type() {
+    let sandbox = with_fixtures();
+    for dtype in ["f32", "bf16"] {
+        sandbox.apr(&format!("merge a-{dtype} b-{dtype} -o m-{dtype}")).ok();
+        let inspect = |model: &str| sandbox.apr(&format!("inspect {model} --json")).ok().json();
+        let (before, after) = (inspect(&format!("a-{dtype}")), inspect(&format!("m-{dtype}")));
+        for key in ["family", "dtypes", "parameters"] {
+            assert_eq!(before[key], after[key], "{key} of {dtype}");
+        }
+        let config = |model: &str| sandbox.read(&format!("{model}-{dtype}/config.json"));
+        assert!(config("a") == config("m"));
+    }
+}
+
+#[test]
+fn falsification_25_weights_of_one_and_zero_give_the_first_model() {
+    let sandbox = with_fixtures();
+    for dtype in ["f32", "bf16"] {
+        sandbox.apr(&format!("merge a-{dtype} b-{dtype} --weights 1,0 -o m.safetensors -f")).ok();
+        let (first, merged) =
+            (sandbox.read(&format!("a-{dtype}/model.safetensors")), sandbox.read("m.safetensors"));
+        assert!(tensor_bytes(&first) == tensor_bytes(&merged), "{dtype}");
+    }
+}
+
+#[test]
+fn random_methods_depend_on_the_seed_alone_and_keep_all_at_density_one() {
+    let sandbox = with_fixtures();
+    let merge = |method: &str, options: &str, threads: u32| {
+        let line = format!(
+            "merge a-f32 b-f32 c-f32 --strategy {method} {options} -o m.safetensors -f \
+             --threads {threads}"
+        );
+        sandbox.apr(&line).ok();
+        tensor_bytes(&sandbox.read("m.safetensors")).to_vec()
+    };
+    for (method, whole) in [
+        ("dare_linear", "task_arithmetic"),
+        ("dare_ties", "ties --normalize false"),
+        ("della_linear", "task_arithmetic"),
+        ("della", "ties"),
+    ] {
+        let drawn = merge(method, "--density 0.5 --seed 7", 1);
+        assert!(drawn == merge(method, "--density 0.5 --seed 7", 2), "{method}");
+        assert!(drawn != merge(method, "--density 0.5 --seed 8", 2), "{method}");
+        let all = merge(method, "--density 1 --seed 7", 2);
+        assert!(all == merge(whole, "--density 1", 2), "{method}");
+    }
+}
+
+#[test]
+fn a_configuration_of_slices_makes_a_deeper_model() {
+    let text = "merge_method: passthrough\nslices:\n- sources:\n  - {model: a-f32, layer_range: [0, \
+                2]}\n- sources:\n  - {model: b-f32, layer_range: [1, 3]}\n";
+    let sandbox = with_fixtures().with("merge.yml", text);
+    for line in ["merge --config merge.yml -o deep", "merge merge.yml -o deep -f"] {
+        sandbox.apr(line).ok().says(&["passthrough of 2 models", "39 copied"]);
+        let config: Value =
+            serde_json::from_slice(&sandbox.read("deep/config.json")).expect("JSON");
+        assert_eq!(config["num_hidden_layers"], 4);
+        let card = String::from_utf8(sandbox.read("deep/README.md")).expect("text");
+        for part in ["base_model:\n- a-f32\n- b-f32\n", "tags:\n- mergekit\n- merge\n", text.trim()]
+        {
+            assert!(card.contains(part), "{card}");
+        }
+        sandbox.apr("validate deep").ok();
+    }
+}
+
+#[test]
+fn later_documents_merge_what_earlier_ones_made() {
+    let text = "name: first\nmerge_method: linear\nmodels:\n- {model: a.safetensors, parameters: \
+                {weight: 1}}\n- {model: b.safetensors, parameters: {weight: 3}}\n---\nmerge_method: \
+                linear\nmodels:\n- {model: first, parameters: {weight: 1}}\n- {model: \
+                c.safetensors, parameters: {weight: 1}}\n";
+    let sandbox = Sandbox::new()
+        .with("a.safetensors", model(&[1.0]))
+        .with("b.safetensors", model(&[3.0]))
+        .with("c.safetensors", model(&[7.5]))
+        .with("merge.yml", text);
+    sandbox.apr("merge merge.yml -o m.safetensors").ok();
+    assert!(tensor_bytes(&sandbox.read("m.safetensors")) == f32s(&[5.0]));
+}
+
+#[test]
+fn merges_go_into_every_format_and_are_quantized_on_the_way() {
+    let sandbox = with_fixtures();
+    sandbox
+        .apr("merge a-f32 b-f32 --strategy slerp --t 0.3 -o m.apr --quantize f8_e4m3")
+        .ok()
+        .says(&["slerp of 2 models", "quantized"]);
+    sandbox.apr("validate m.apr").ok();
+    sandbox.apr("merge a-f32 b-f32 --strategy slerp --t 0.3 -o m.apr -f").ok();
+    let metadata = sandbox.apr("inspect m.apr --full --json").ok().to_string();
+    for part in ["merge_method: slerp", "\\\"a-f32\\\"", "README.md"] {
+        assert!(metadata.contains(part), "no {part} in {metadata}");
+    }
+    // Files of different conventions are merged under the names that frameworks have.
+    sandbox.apr("import a-f32 -o a.apr").ok();
+    sandbox.apr("merge a.apr b-f32 -s slerp --t 0.3 -o mixed.safetensors").ok();
+    sandbox.apr("merge a-f32 b-f32 -s slerp --t 0.3 -o plain.safetensors").ok();
+    let (mixed, plain) = (sandbox.read("mixed.safetensors"), sandbox.read("plain.safetensors"));
+    assert!(tensor_bytes(&mixed) == tensor_bytes(&plain));
+}
+
+#[test]
+fn the_report_says_what_changed() {
+    let sandbox = with_fixtures();
+    let line = "merge a-f32 b-f32 c-f32 -s model_stock -o m --json";
+    let report = sandbox.apr(line).ok().json();
+    let merge = &report["merge"];
+    assert_eq!(merge["method"], "model_stock");
+    assert_eq!(merge["compared_with"], "a-f32");
+    assert_eq!((&merge["merged"], &merge["copied"]), (&30.into(), &0.into()));
+    assert_eq!(merge["tensors"].as_array().map(Vec::len), Some(30));
+    assert_eq!(merge["worst"].as_array().map(Vec::len), Some(10));
+    assert_eq!(merge["models"][0]["base"], true);
+    let worst = merge["worst"][0]["relative_error"].as_f64().expect("a number");
+    assert!(worst >= merge["total"]["relative_error"].as_f64().expect("a number"));
+    let plan = sandbox.apr("merge a-f32 b-f32 -o m2 --dry-run").ok();
+    plan.says(&["would write model.safetensors"]);
+    assert!(!sandbox.files().iter().any(|file| file.starts_with("m2")));
+}
+
+#[test]
+fn what_does_not_fit_is_refused_with_the_first_difference() {
+    let two: [Tensor<'_>; 2] = [("w", "F32", &[1], f32s(&[1.0])), ("x", "F32", &[1], f32s(&[1.0]))];
+    let sandbox = with_fixtures()
+        .with("a.safetensors", model(&[1.0]))
+        .with("two.safetensors", safetensors(&two))
+        .with("wide.safetensors", model(&[1.0, 2.0]))
+        .with("nan.safetensors", model(&[f32::NAN]));
+    for (models, parts) in [
+        ("a.safetensors wide.safetensors", &["wide.safetensors", "'w'", "[1]", "[2]"][..]),
+        ("a.safetensors two.safetensors", &["two.safetensors", "'x'", "missing in a.safetensors"]),
+        ("two.safetensors a.safetensors", &["a.safetensors", "'x'", "missing"]),
+        ("a.safetensors nan.safetensors", &["nan.safetensors", "'w'", "element 0 is NaN"]),
+    ] {
+        sandbox.apr(&format!("merge {models} -o m.safetensors")).fails(4, parts);
+        assert!(!sandbox.path("m.safetensors").exists(), "{models}");
+    }
+    // What is missing is copied from the base, and said so, if asked.
+    sandbox
+        .apr("merge two.safetensors a.safetensors -o m.safetensors --relaxed")
+        .ok()
+        .says(&["copied from two.safetensors: x"]);
+
+    let config = String::from_utf8(sandbox.read("b-f32/config.json")).expect("text");
+    let other = config.replace("\"num_attention_heads\": 4", "\"num_attention_heads\": 2");
+    sandbox.write("b-f32/config.json", other);
+    sandbox
+        .apr("merge a-f32 b-f32 -o m")
+        .fails(4, &["b-f32", "num_attention_heads is 2, but 4 in a-f32"]);
+}
+
+#[test]
+fn parameters_out_of_range_and_of_the_wrong_number_are_refused() {
+    let sandbox = with_fixtures();
+    for (options, code, parts) in [
+        ("-s ties --density 0", 4, &["density is 0", "a number above 0, up to 1"][..]),
+        ("-s ties --density 2", 4, &["density is 2"]),
+        ("-s linear --weights 1,2", 2, &["2 values of 'weight' for 3 models"]),
+        ("-s ties --weights 1", 2, &["1 values of 'weight' for 2 models that are not the base"]),
+        ("-s slerp --t 0.5", 4, &["slerp takes 2 models with the base, not 3"]),
+        ("-s linear --weights 1,-1,0", 4, &["weights whose sum is not zero"]),
+        ("-s average --density 0.5", 2, &["average has no parameter 'density'"]),
+        ("-s ties --parameter gamma=1", 2, &["ties has no parameter 'gamma'"]),
+        ("-s della --density 0.1", 4, &["must lie between 0 and 1"]),
+        ("-s blend", 2, &["blend"]),
+    ] {
+        sandbox.apr(&format!("merge a-f32 b-f32 c-f32 {options} -o m")).fails(code, parts);
+        assert!(!sandbox.path("m").exists(), "{options}");
+    }
+    sandbox.apr("merge -o m").fails(2, &["no models"]);
+    sandbox.apr("merge a-f32 nowhere -o m").fails(3, &["nowhere"]);
+}
+
+#[test]
+fn a_threshold_is_asked_for_and_given() {
+    let sandbox = with_fixtures();
+    sandbox.apr("merge a-f32 b-f32 -s nearswap -o m").fails(2, &["pass --t 0.001"]);
+    sandbox.apr("merge a-f32 b-f32 -s nearswap --t 0.001 -o m").ok();
+}
+
+#[test]
+fn hostile_configurations_are_refused() {
+    let mut bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n".to_owned();
+    for level in 1..12 {
+        let before = vec![format!("*a{}", level - 1); 9].join(", ");
+        bomb += &format!("a{level}: &a{level} [{before}]\n");
+    }
+    let sandbox = with_fixtures();
+    let linear = |model: &str| {
+        format!("merge_method: linear\nmodels: [{{model: {model}, parameters: {{weight: 1}}}}]\n")
+    };
+    for (text, code, parts) in [
+        (bomb, 4, &["E008", "copies by aliases included"][..]),
+        (linear("../secret"), 2, &["'../secret'", "pass --models-dir"]),
+        (linear("/etc"), 2, &["'/etc'", "pass --models-dir"]),
+        (linear("a-f32/../.."), 2, &["pass --models-dir"]),
+        (linear("a-f32") + "chat_template: auto\n", 4, &["'chat_template'", "not supported"]),
+        (linear("a-f32").replace("linear", "ties"), 4, &["ties needs a base model"]),
+        (linear("a-f32").replace("weight: 1", "weight: x"), 4, &["'weight' is \"x\""]),
+        ("a: [".to_owned(), 4, &["not valid YAML"]),
+        (
+            "merge_method: passthrough\nslices: [{sources: [{model: a-f32, layer_range: [2, 9]}]}]"
+                .to_owned(),
+            4,
+            &["slice 0 wants layers 2 to 9, of 3 that there are"],
+        ),
+    ] {
+        sandbox.write("merge.yml", &text);
+        sandbox.apr("merge merge.yml -o m").fails(code, parts);
+        assert!(!sandbox.path("m").exists(), "{text:.80}");
+    }
+    sandbox.write("merge.yml", linear("a-f32"));
+    sandbox.apr("merge merge.yml -o m --base b-f32").fails(2, &["--base", "exclude"]);
+    sandbox.apr("merge a-f32 --config merge.yml -o m").fails(2, &["--config names its models"]);
+    let absolute = sandbox.path("a-f32").display().to_string();
+    sandbox.write("merge.yml", linear(&absolute));
+    let folder = sandbox.path(".").display().to_string();
+    let folder = folder.trim_end_matches("/.");
+    sandbox.apr(&format!("merge merge.yml -o m --models-dir {folder}")).ok();
+}
+
+#[test]
+fn quantized_models_are_decoded_and_their_layers_stay_as_they_are() {
+    let sandbox = with_fixtures();
+    for name in ["a", "b"] {
+        sandbox.apr(&format!("quantize {name}-f32 -t int8 -o {name}.apr")).ok();
+    }
+    sandbox.apr("merge a.apr b.apr -o m.apr").ok();
+    let dtypes = sandbox.apr("inspect m.apr --json").ok().json()["dtypes"].to_string();
+    assert!(dtypes.contains("f32") && !dtypes.contains("int8"), "{dtypes}");
+    assert!(
+        values(&sandbox.with("one.safetensors", model(&[1.5])), "one.safetensors").contains(&1.5)
+    );
+}

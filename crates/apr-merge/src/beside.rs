@@ -1,0 +1,222 @@
+//! What goes along with the tensors: configuration, model card, record of the merge.
+
+use std::fmt::Write;
+
+use apr_core::{Convention, DType, Format, Metadata, keys};
+use serde_json::{Map, Value, json};
+
+use crate::recipe::Recipe;
+use crate::report::MergedModel;
+
+/// The companion with the hyperparameters.
+pub(crate) const CONFIG: &str = "config.json";
+
+/// The model card.
+pub(crate) const CARD: &str = "README.md";
+
+/// The metadata key of the record.
+const MERGE: &str = "merge";
+
+/// Keys for the number of layers.
+const COUNTS: [&str; 4] = ["num_hidden_layers", "n_layer", "n_layers", "num_layers"];
+
+/// Keys for the dtype of the weights.
+const DTYPES: [&str; 2] = ["torch_dtype", "dtype"];
+
+/// A configuration that fits the result; none where it does already, or is not JSON.
+pub(crate) fn configuration(
+    bytes: &[u8],
+    layers: Option<&[u64]>,
+    dtype: Option<DType>,
+) -> Option<Vec<u8>> {
+    let before: Map<String, Value> = serde_json::from_slice(bytes).ok()?;
+    let mut config = before.clone();
+    if let Some(layers) = layers {
+        relayer(&mut config, layers);
+    }
+    let name = match dtype {
+        Some(DType::F64) => Some("float64"),
+        Some(DType::F32) => Some("float32"),
+        Some(DType::F16) => Some("float16"),
+        Some(DType::BF16) => Some("bfloat16"),
+        _ => None,
+    };
+    for key in DTYPES {
+        if let (Some(name), Some(value)) = (name, config.get_mut(key)) {
+            *value = name.into();
+        }
+    }
+    if config == before {
+        return None;
+    }
+    let mut bytes = serde_json::to_vec_pretty(&config).ok()?;
+    bytes.push(b'\n');
+    Some(bytes)
+}
+
+/// The number of layers, and the lists that have an entry for each.
+fn relayer(config: &mut Map<String, Value>, layers: &[u64]) {
+    let count =
+        |config: &Map<String, Value>| COUNTS.iter().find_map(|key| config.get(*key)?.as_u64());
+    let Some(before) = count(config) else { return };
+    for key in COUNTS {
+        if config.get(key).and_then(Value::as_u64) == Some(before) {
+            config.insert(key.to_owned(), json!(layers.len()));
+        }
+    }
+    for value in config.values_mut() {
+        let Value::Array(values) = value else { continue };
+        if values.len() as u64 == before && before > 0 {
+            let of = |layer: &u64| values.get(usize::try_from(*layer).ok()?).cloned();
+            if let Some(chosen) = layers.iter().map(of).collect::<Option<Vec<Value>>>() {
+                *value = Value::Array(chosen);
+            }
+        }
+    }
+}
+
+/// The number of layers in the metadata.
+pub(crate) fn layers_in_metadata(metadata: &mut Metadata, layers: &[u64]) {
+    if let Some(mut architecture) = metadata.object(keys::ARCHITECTURE).cloned() {
+        relayer(&mut architecture, layers);
+        metadata.set(keys::ARCHITECTURE, architecture);
+    }
+}
+
+/// Writes down what was merged, where the format of the output keeps it.
+pub(crate) fn record(
+    metadata: &mut Metadata,
+    recipe: &Recipe,
+    models: &[MergedModel],
+    format: &Format,
+) {
+    let record = json!({
+        "method": recipe.method,
+        "models": models,
+        "seed": recipe.seed,
+        "configuration": recipe.text,
+        "tool": concat!("apr ", env!("CARGO_PKG_VERSION")),
+    });
+    if format.convention == Convention::Canonical {
+        metadata.set(MERGE, record);
+        return;
+    }
+    if format.convention != Convention::Framework {
+        return;
+    }
+    let mut header = metadata.object(keys::SAFETENSORS).cloned().unwrap_or_default();
+    let entries = header.entry("metadata").or_insert_with(|| Value::Object(Map::new()));
+    if let Value::Object(entries) = entries {
+        entries.entry("format").or_insert_with(|| "pt".into());
+        entries.insert(MERGE.to_owned(), record.to_string().into());
+    }
+    metadata.set(keys::SAFETENSORS, header);
+}
+
+/// The model card, with what hubs read in front: the models that it was made of, and tags. Terms
+/// come from the main model's card.
+pub(crate) fn card(recipe: &Recipe, models: &[&str], title: &str, main: Option<&[u8]>) -> String {
+    let mut card = "---\nbase_model:\n".to_owned();
+    for model in models {
+        let _ = writeln!(card, "- {}", quoted(model));
+    }
+    card += "library_name: transformers\n";
+    for line in main.map(terms).unwrap_or_default() {
+        card += &line;
+        card.push('\n');
+    }
+    card += "tags:\n- mergekit\n- merge\n---\n";
+    let _ = writeln!(card, "# {title}\n\nA merge of {} models, made with apr.\n", models.len());
+    card += "## Merge Details\n### Merge Method\n\n";
+    let name = recipe.method.title();
+    let method = match recipe.method.reference() {
+        Some(url) => format!("[{name}]({url})"),
+        None => name.to_owned(),
+    };
+    match &recipe.base {
+        Some(base) => {
+            let _ = writeln!(card, "{method}, with {} as the base.\n", code(base));
+        }
+        None => {
+            let _ = writeln!(card, "{method}.\n");
+        }
+    }
+    card += "### Models Merged\n\n";
+    for model in models.iter().filter(|model| recipe.base.as_deref() != Some(model)) {
+        let _ = writeln!(card, "* {}", code(model));
+    }
+    card += "\n### Configuration\n\n";
+    let fence = fence(&recipe.text);
+    let _ = writeln!(card, "{fence}yaml\n{}\n{fence}", recipe.text.trim_end());
+    card
+}
+
+/// A name in code.
+fn code(name: &str) -> String {
+    format!("`{}`", name.replace(['`', '\n', '\r'], "_"))
+}
+
+/// A name as a scalar of YAML.
+fn quoted(name: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
+    let starts_plain = name.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '/');
+    if starts_plain && name.chars().all(is_plain) {
+        return name.to_owned();
+    }
+    Value::from(name).to_string()
+}
+
+/// A fence that the text does not contain.
+fn fence(text: &str) -> String {
+    let mut fence = "```".to_owned();
+    while text.contains(&fence) {
+        fence.push('`');
+    }
+    fence
+}
+
+/// The lines about licences of a card's front matter.
+fn terms(card: &[u8]) -> Vec<String> {
+    let text = String::from_utf8_lossy(card);
+    let mut lines = text.trim_start_matches('\u{feff}').lines();
+    if lines.next().map(str::trim_end) != Some("---") {
+        return Vec::new();
+    }
+    lines
+        .take_while(|line| line.trim_end() != "---")
+        .filter(|line| line.starts_with("license"))
+        .filter(|line| line.split_once(':').is_some_and(|(_, value)| !value.trim().is_empty()))
+        .map(str::to_owned)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn configurations_follow_layers_and_dtype() {
+        let config = br#"{"num_hidden_layers": 2, "layer_types": ["x", "y"], "torch_dtype": "float32", "sizes": [1, 2, 3]}"#;
+        let bytes = configuration(config, Some(&[0, 1, 1]), Some(DType::BF16)).expect("changed");
+        let found: Value = serde_json::from_slice(&bytes).expect("JSON");
+        let expected = json!({
+            "num_hidden_layers": 3, "layer_types": ["x", "y", "y"], "torch_dtype": "bfloat16",
+            "sizes": [1, 2, 3],
+        });
+        assert_eq!(found, expected);
+        assert_eq!(configuration(config, None, Some(DType::F32)), None);
+        assert_eq!(configuration(b"[", Some(&[0]), None), None);
+    }
+
+    #[test]
+    fn the_card_keeps_terms_and_quotes_what_it_shows() {
+        let recipe =
+            Recipe { text: "a: '```'\n".into(), ..Recipe::new(crate::Method::Ties, Vec::new()) };
+        let main = b"---\nlicense: mit\ntags:\n- x\nlicense_link: \n---\n# A\nlicense: no\n";
+        let card = card(&recipe, &["org/a", "b: c\n"], "merged", Some(main));
+        assert!(card.starts_with("---\nbase_model:\n- org/a\n- \"b: c\\n\"\n"), "{card}");
+        assert!(card.contains("\nlicense: mit\ntags:"), "{card}");
+        assert!(card.contains("\n````yaml\na: '```'\n````\n"), "{card}");
+        assert!(card.contains("* `b: c_`"), "{card}");
+    }
+}

@@ -1,0 +1,110 @@
+//! The elements of one tensor in all models, a block at a time.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use apr_core::{CheckpointReader, DType, Error, Result, Shape};
+use apr_view::values;
+
+use crate::grid::{Grid, on_grid};
+
+/// Elements of a block: 512 KiB for each model.
+pub(crate) const BLOCK: u64 = 1 << 16;
+
+/// A tensor of a model.
+#[derive(Clone)]
+pub(crate) struct Input<'a> {
+    pub(crate) reader: Arc<dyn CheckpointReader + 'a>,
+    pub(crate) tensor: usize,
+    /// What errors call the model.
+    pub(crate) model: Arc<str>,
+}
+
+/// A tensor in all models that have a part in it.
+pub(crate) struct Elements<'a> {
+    pub(crate) inputs: Vec<Input<'a>>,
+    pub(crate) shape: Shape,
+    /// The dtype that all are brought to.
+    pub(crate) dtype: DType,
+    /// Whether NaN and infinity end the merge.
+    pub(crate) finite: bool,
+    /// Asked between blocks whether to go on.
+    pub(crate) poll: Arc<dyn Fn() -> Result<()> + Send + Sync + 'a>,
+}
+
+/// Consecutive elements of a tensor: those of each model.
+pub(crate) struct Block {
+    /// The first one's position in the tensor.
+    pub(crate) start: u64,
+    pub(crate) inputs: Vec<Vec<f64>>,
+}
+
+impl Block {
+    pub(crate) fn len(&self) -> usize {
+        self.inputs.first().map_or(0, Vec::len)
+    }
+}
+
+impl Elements<'_> {
+    /// Number of elements.
+    pub(crate) fn count(&self) -> u64 {
+        self.shape.elements().unwrap_or_default()
+    }
+
+    /// Elements of a row: those along the last dimension.
+    pub(crate) fn row_len(&self) -> u64 {
+        self.shape.row_len().max(1)
+    }
+
+    /// Reads a range of elements.
+    ///
+    /// # Errors
+    /// E002 where a value is not finite, with model and tensor, and what the readers say.
+    pub(crate) fn read(&self, range: Range<u64>) -> Result<Block> {
+        let inputs = self.inputs.iter().map(|input| self.read_one(input, range.clone()));
+        Ok(Block { start: range.start, inputs: inputs.collect::<Result<_>>()? })
+    }
+
+    fn read_one(&self, input: &Input<'_>, range: Range<u64>) -> Result<Vec<f64>> {
+        let place = |error: Error| error.in_file(&*input.model);
+        let info = &input.reader.tensors()[input.tensor];
+        let mut values =
+            values::read(&*input.reader, input.tensor, range.clone()).map_err(place)?;
+        if self.finite
+            && let Some(at) = values.iter().position(|value| !value.is_finite())
+        {
+            let position = range.start + at as u64;
+            let message = format!("element {position} is {}", values[at]);
+            return Err(place(Error::corrupt(message).for_tensor(&info.name)));
+        }
+        if info.dtype != self.dtype {
+            on_grid!(self.dtype, round(&mut values));
+        }
+        Ok(values)
+    }
+
+    /// Calls `take` with all elements, in order, in blocks of whole rows where `by_row`.
+    ///
+    /// # Errors
+    /// Those of [`read`](Self::read), and what `take` and the poll say.
+    pub(crate) fn each(
+        &self,
+        by_row: bool,
+        mut take: impl FnMut(&Block) -> Result<()>,
+    ) -> Result<()> {
+        let (count, row) = (self.count(), self.row_len());
+        let step = if by_row { (BLOCK / row).max(1) * row } else { BLOCK };
+        let mut start = 0;
+        while start < count {
+            (self.poll)()?;
+            let end = (start + step).min(count);
+            take(&self.read(start..end)?)?;
+            start = end;
+        }
+        Ok(())
+    }
+}
+
+fn round<G: Grid>(values: &mut [f64]) {
+    values.iter_mut().for_each(|value| *value = G::q(*value));
+}

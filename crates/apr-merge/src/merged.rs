@@ -1,0 +1,394 @@
+//! The checkpoint that a merge is: computed as it is read.
+
+use std::sync::{Arc, OnceLock};
+
+use apr_core::{
+    CheckpointReader, Companion, Container, DType, Error, FileInfo, Format, Metadata, Result,
+    Stored, StoredRange, TensorInfo,
+};
+use apr_tensor::cast::cast_float;
+
+use crate::elements::{BLOCK, Elements, Input};
+use crate::plan::{Making, Model, Planner};
+use crate::recipe::Recipe;
+use crate::report::{MergeReport, MergedModel, Meter, Sums, changes};
+use crate::rules::{Kernel, Rule};
+use crate::{beside, compatible};
+
+/// How a merge is done.
+pub struct MergeOptions<'a> {
+    /// What does not fit is copied from the base or first model, and values that are not finite
+    /// are let pass.
+    pub relaxed: bool,
+    /// Asked while tensors are measured whether to go on.
+    pub poll: Arc<dyn Fn() -> Result<()> + Send + Sync + 'a>,
+}
+
+impl Default for MergeOptions<'_> {
+    fn default() -> Self {
+        Self { relaxed: false, poll: Arc::new(|| Ok(())) }
+    }
+}
+
+/// Models, merged.
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use apr_merge::{MergeOptions, Merged, Method, Model, Recipe, Source};
+/// use apr_registry::{CheckpointReader, Limits};
+///
+/// let file = |value: f32| {
+///     let header = br#"{"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}"#;
+///     let mut file = (header.len() as u64).to_le_bytes().to_vec();
+///     file.extend_from_slice(header);
+///     file.extend_from_slice(&value.to_le_bytes());
+///     file
+/// };
+/// let mut models = Vec::new();
+/// for (name, value) in [("a", 1.0), ("b", 3.0)] {
+///     let reader = apr_registry::open(file(value), "model.safetensors", &Limits::default())?;
+///     models.push(Model { name: name.into(), reader: Arc::from(reader) });
+/// }
+/// let sources = ["a", "b"].map(|model| Source { model: model.into(), ..Source::default() });
+/// let recipe = Recipe::new(Method::Average, sources.into());
+/// let merged = Merged::plan(&recipe, &models, &MergeOptions::default())?;
+/// let mut bytes = [0; 4];
+/// merged.read_tensor(0, 0, &mut bytes)?;
+/// assert_eq!(f32::from_le_bytes(bytes), 2.0);
+/// # Ok::<(), apr_core::Error>(())
+/// ```
+pub struct Merged<'a> {
+    recipe: Recipe,
+    models: Vec<Model<'a>>,
+    main: Arc<dyn CheckpointReader + 'a>,
+    main_name: String,
+    tensors: Vec<TensorInfo>,
+    made: Vec<Made<'a>>,
+    metadata: Metadata,
+    files: Vec<FileInfo>,
+    companions: Vec<Companion>,
+    /// Companions that are not the main model's own.
+    own: Vec<Option<Vec<u8>>>,
+    warnings: Vec<String>,
+}
+
+/// A tensor of the result.
+enum Made<'a> {
+    Copied(Input<'a>),
+    Merged(Box<Computed<'a>>),
+}
+
+/// A tensor that is computed.
+struct Computed<'a> {
+    rule: Rule,
+    elements: Elements<'a>,
+    /// The dtype of the result.
+    out: DType,
+    /// The input that the result is compared with.
+    compared: usize,
+    kernel: OnceLock<Result<Box<dyn Kernel>>>,
+    meter: Meter,
+}
+
+impl<'a> Merged<'a> {
+    /// Plans a merge of models that are open, by the names that the recipe has for them. Nothing of
+    /// their tensors is read.
+    ///
+    /// # Errors
+    /// E001 with the first thing that does not fit: a parameter, a tensor, a shape, a configuration.
+    pub fn plan(recipe: &Recipe, models: &[Model<'a>], options: &MergeOptions<'a>) -> Result<Self> {
+        let mut warnings = compatible::check(recipe, models, options.relaxed)?;
+        let plan = Planner::new(recipe, models, options.relaxed).plan()?;
+        warnings.extend(plan.warnings);
+        let main_model = &models[plan.main];
+        let main = Arc::clone(&main_model.reader);
+        let mut tensors = Vec::with_capacity(plan.tensors.len());
+        let mut made = Vec::with_capacity(plan.tensors.len());
+        for (info, making) in plan.tensors {
+            made.push(match making {
+                Making::Copied(input) => Made::Copied(input),
+                Making::Merged { rule, inputs, dtype } => {
+                    let compared = rule.base.unwrap_or_else(|| {
+                        let is_main = |input: &Input<'_>| *input.model == *main_model.name;
+                        inputs.iter().position(is_main).unwrap_or_default()
+                    });
+                    let elements = Elements {
+                        inputs,
+                        shape: info.shape.clone(),
+                        dtype,
+                        finite: !options.relaxed,
+                        poll: Arc::clone(&options.poll),
+                    };
+                    let (kernel, meter) = (OnceLock::new(), Meter::default());
+                    let out = info.dtype;
+                    Made::Merged(Box::new(Computed {
+                        rule,
+                        elements,
+                        out,
+                        compared,
+                        kernel,
+                        meter,
+                    }))
+                }
+            });
+            tensors.push(info);
+        }
+        let files = models.iter().flat_map(|model| model.reader.files()).cloned().collect();
+        warnings.extend(main.warnings().iter().cloned());
+        let mut merged = Self {
+            recipe: recipe.clone(),
+            models: models.to_vec(),
+            main_name: main_model.name.clone(),
+            metadata: main.metadata().clone(),
+            companions: main.companions().to_vec(),
+            own: vec![None; main.companions().len()],
+            main,
+            tensors,
+            made,
+            files,
+            warnings,
+        };
+        merged.adapt(plan.layers.as_deref())?;
+        Ok(merged)
+    }
+
+    /// Fits configuration and metadata to the result.
+    fn adapt(&mut self, layers: Option<&[u64]>) -> Result<()> {
+        let dtype = self.tensors.iter().find(|info| info.dtype.is_float()).map(|info| info.dtype);
+        let name = beside::CONFIG;
+        let position = self.companions.iter().position(|file| file.name == name);
+        if let Some(position) = position {
+            let bytes = self.main.read_companion(position)?;
+            if let Some(bytes) = beside::configuration(&bytes, layers, dtype) {
+                self.replace(name, bytes);
+            }
+        }
+        if let Some(layers) = layers {
+            beside::layers_in_metadata(&mut self.metadata, layers);
+        }
+        Ok(())
+    }
+
+    fn replace(&mut self, name: &str, bytes: Vec<u8>) {
+        let companion = Companion { name: name.to_owned(), len: bytes.len() as u64 };
+        match self.companions.iter().position(|file| file.name == name) {
+            Some(position) => {
+                self.companions[position] = companion;
+                self.own[position] = Some(bytes);
+            }
+            None => {
+                self.companions.push(companion);
+                self.own.push(Some(bytes));
+            }
+        }
+    }
+
+    /// With a model card that says what was merged, in place of the main model's.
+    ///
+    /// # Errors
+    /// E007 and E008 when the main model's card can't be read.
+    pub fn with_card(mut self, title: &str) -> Result<Self> {
+        let position = self.main.companions().iter().position(|file| file.name == beside::CARD);
+        let card = position.map(|position| self.main.read_companion(position)).transpose()?;
+        let names: Vec<&str> = self.models.iter().map(|model| model.name.as_str()).collect();
+        let bytes = beside::card(&self.recipe, &names, title, card.as_deref());
+        self.replace(beside::CARD, bytes.into_bytes());
+        Ok(self)
+    }
+
+    /// With a record of the merge in the metadata: under the key `merge` of the native container,
+    /// or as text in the header that a safetensors file has.
+    #[must_use]
+    pub fn with_record(mut self, format: &'static Format) -> Self {
+        let models: Vec<MergedModel> = self.merged_models();
+        beside::record(&mut self.metadata, &self.recipe, &models, format);
+        self
+    }
+
+    fn merged_models(&self) -> Vec<MergedModel> {
+        let base = self.recipe.base.as_deref();
+        let models = self.models.iter().map(|model| MergedModel {
+            name: model.name.clone(),
+            bytes: model.reader.files().iter().map(|file| file.len).fold(0, u64::saturating_add),
+            base: base == Some(model.name.as_str()),
+        });
+        models.collect()
+    }
+
+    /// What was merged, and how far the tensors that were read moved.
+    #[must_use]
+    pub fn report(&self) -> MergeReport {
+        let measured = self.tensors.iter().zip(&self.made).filter_map(|(info, made)| match made {
+            Made::Merged(computed) => Some((info.name.as_str(), &computed.meter)),
+            Made::Copied(_) => None,
+        });
+        let merged = self.made.iter().filter(|made| matches!(made, Made::Merged(_))).count();
+        let (tensors, worst, total) = changes(measured);
+        MergeReport {
+            method: self.recipe.method,
+            models: self.merged_models(),
+            compared_with: self.main_name.clone(),
+            total,
+            merged,
+            copied: self.made.len() - merged,
+            tensors,
+            worst,
+        }
+    }
+
+    /// The first file of a model among [`files`](CheckpointReader::files).
+    fn first_file(&self, input: &Input<'_>) -> usize {
+        let before = self.models.iter().take_while(|model| *model.name != *input.model);
+        before.map(|model| model.reader.files().len()).sum()
+    }
+}
+
+impl Computed<'_> {
+    fn kernel(&self) -> Result<&dyn Kernel> {
+        let prepared = self.kernel.get_or_init(|| self.rule.prepare(&self.elements));
+        match prepared {
+            Ok(kernel) => Ok(&**kernel),
+            Err(error) => Err(error.clone()),
+        }
+    }
+
+    /// Calls `take` with the bytes of a range of elements, a block at a time.
+    fn compute(&self, range: std::ops::Range<u64>, mut take: impl FnMut(&[u8])) -> Result<()> {
+        let kernel = self.kernel()?;
+        let (count, row) = (self.elements.count(), self.elements.row_len());
+        let step = if kernel.by_row() { (BLOCK / row).max(1) * row } else { BLOCK };
+        let (mut values, mut wide, mut bytes) = (Vec::new(), Vec::new(), Vec::new());
+        let mut start = range.start;
+        while start < range.end {
+            // Blocks of whole rows, where the method needs them.
+            let first = if kernel.by_row() { start / row * row } else { start };
+            let end = (first + step).min(count);
+            let last = end.min(range.end);
+            let end = if kernel.by_row() { last.next_multiple_of(row).min(count) } else { last };
+            let block = self.elements.read(first..end)?;
+            values.clear();
+            kernel.apply(&block, &mut values);
+            let skip = usize::try_from(start - first).unwrap_or_default();
+            let take_count = usize::try_from(last - start).unwrap_or_default();
+            let wanted = skip..skip + take_count;
+            let before =
+                block.inputs.get(self.compared).and_then(|input| input.get(wanted.clone()));
+            let (Some(before), Some(after)) = (before, values.get(wanted)) else {
+                return Err(Error::corrupt("a block is shorter than its tensor"));
+            };
+            self.meter.add(start, last, Sums::of(before, after));
+            wide.clear();
+            wide.extend(after.iter().flat_map(|value| value.to_le_bytes()));
+            if self.out == DType::F64 {
+                take(&wide);
+            } else {
+                cast_float(DType::F64, self.out, &wide, &mut bytes);
+                take(&bytes);
+            }
+            start = last;
+        }
+        Ok(())
+    }
+
+    fn read(&self, info: &TensorInfo, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let width = self.out.block_bytes();
+        let end = offset
+            .checked_add(buf.len() as u64)
+            .filter(|end| self.elements.count().checked_mul(width).is_some_and(|len| *end <= len));
+        let Some(end) = end else {
+            return Err(Error::corrupt("the read ends past the tensor").at(offset));
+        };
+        let first = offset / width;
+        let mut skip = usize::try_from(offset - first * width).unwrap_or_default();
+        let mut at = 0;
+        self.compute(first..end.div_ceil(width), |bytes| {
+            let bytes = bytes.get(skip..).unwrap_or_default();
+            skip = 0;
+            let len = bytes.len().min(buf.len() - at);
+            buf[at..at + len].copy_from_slice(&bytes[..len]);
+            at += len;
+        })
+        .map_err(|error| {
+            if error.tensor().is_some() { error } else { error.for_tensor(&info.name) }
+        })
+    }
+}
+
+impl CheckpointReader for Merged<'_> {
+    fn format(&self) -> &'static Format {
+        self.main.format()
+    }
+
+    fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    fn tensors(&self) -> &[TensorInfo] {
+        &self.tensors
+    }
+
+    fn stored(&self, tensor: usize) -> Stored<'_> {
+        let inputs = match &self.made[tensor] {
+            Made::Copied(input) => std::slice::from_ref(input),
+            Made::Merged(computed) => &computed.elements.inputs[..],
+        };
+        let mut range = None;
+        let mut parts = Vec::new();
+        for input in inputs {
+            let first = self.first_file(input);
+            let shifted = |place: StoredRange| StoredRange { file: place.file + first, ..place };
+            let stored = Stored::derived_from(&*input.reader, &[input.tensor]);
+            range.get_or_insert(shifted(stored.range));
+            parts.extend(stored.parts().iter().map(|part| {
+                let mut part = *part;
+                (part.range, part.place) = (shifted(part.range), shifted(part.place));
+                part
+            }));
+        }
+        let nowhere = StoredRange { file: 0, offset: 0, len: 0 };
+        Stored::derived(range.unwrap_or(nowhere)).with_parts(parts)
+    }
+
+    fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
+        match &self.made[tensor] {
+            Made::Copied(input) => input.reader.read_tensor(input.tensor, offset, buf),
+            Made::Merged(computed) => computed.read(&self.tensors[tensor], offset, buf),
+        }
+    }
+
+    fn tensor_slice(&self, tensor: usize) -> Option<&[u8]> {
+        match &self.made[tensor] {
+            Made::Copied(input) => input.reader.tensor_slice(input.tensor),
+            Made::Merged(_) => None,
+        }
+    }
+
+    fn container(&self) -> Container<'_> {
+        self.main.container().altered()
+    }
+
+    fn files(&self) -> &[FileInfo] {
+        &self.files
+    }
+
+    fn companions(&self) -> &[Companion] {
+        &self.companions
+    }
+
+    fn read_companion(&self, companion: usize) -> Result<Vec<u8>> {
+        match self.own.get(companion) {
+            Some(Some(bytes)) => Ok(bytes.clone()),
+            Some(None) => self.main.read_companion(companion),
+            None => Err(Companion::absent(companion)),
+        }
+    }
+
+    fn left_out(&self) -> &[String] {
+        self.main.left_out()
+    }
+
+    fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+}

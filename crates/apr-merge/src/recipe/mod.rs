@@ -1,0 +1,187 @@
+//! What is merged, and how.
+
+mod parse;
+mod render;
+mod yaml;
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use apr_core::DType;
+
+pub use self::parse::parse;
+use crate::method::Method;
+
+/// A merge as it is described: mergekit's configuration, or what options of a command stand for.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Recipe {
+    /// What later merges of the same description call the result.
+    pub name: Option<String>,
+    /// How.
+    pub method: Method,
+    /// The model that others are compared with, as the description names it.
+    pub base: Option<String>,
+    /// The models, or the layers of them.
+    pub parts: Parts,
+    /// Parameters of the whole merge.
+    pub settings: Settings,
+    /// The dtype that elements are brought to before they are merged.
+    pub dtype: Option<DType>,
+    /// The dtype of the result.
+    pub out_dtype: Option<DType>,
+    /// Whose vocabulary the result has; none where the vocabularies are taken for the same.
+    pub tokenizer: Option<Tokenizer>,
+    /// Where random numbers begin.
+    pub seed: u64,
+    /// What the model card shows.
+    pub text: String,
+}
+
+/// Whose vocabulary the result has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Tokenizer {
+    /// That of the base, or of the first model.
+    Base,
+    /// All tokens of all models.
+    Union,
+    /// That of a model.
+    Model(String),
+}
+
+/// What a merge is put together from.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Parts {
+    /// Whole models.
+    Models(Vec<Source>),
+    /// Layers, in the order of the result.
+    Slices(Vec<Slice>),
+}
+
+/// A model that takes part.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Source {
+    /// As the description names it.
+    pub model: String,
+    /// Its layers that are meant.
+    pub layers: Range<u64>,
+    /// Its parameters.
+    pub settings: Settings,
+}
+
+/// Layers of the result, which the same layers of several models are merged into.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Slice {
+    /// Where they come from.
+    pub sources: Vec<Source>,
+    /// The base, where it is another than the merge's.
+    pub base: Option<String>,
+    /// Their parameters.
+    pub settings: Settings,
+}
+
+/// Parameters by their names.
+pub type Settings = BTreeMap<String, Setting>;
+
+/// A parameter: values by the tensor they are for.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Setting(pub Vec<Choice>);
+
+/// Values for the tensors whose names contain a text, or for all.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Choice {
+    /// The text.
+    pub filter: Option<String>,
+    /// One value, or several that are interpolated over the layers.
+    pub values: Vec<f64>,
+}
+
+impl From<f64> for Setting {
+    fn from(value: f64) -> Self {
+        Self(vec![Choice { filter: None, values: vec![value] }])
+    }
+}
+
+impl Setting {
+    /// The value for a tensor in a layer at `place`, from 0 for the first to 1 for the last. None
+    /// where no choice is for the tensor.
+    pub(crate) fn at(&self, tensor: &str, place: f64) -> Option<f64> {
+        let meant = |choice: &&Choice| match choice.filter.as_deref() {
+            None | Some("*") => true,
+            Some(text) => tensor.contains(text),
+        };
+        let values = &self.0.iter().find(meant)?.values;
+        let last = values.len().checked_sub(1)?;
+        let scaled = place * last as f64;
+        let low = (0..last).rev().find(|&at| at as f64 <= scaled).unwrap_or_default();
+        let (first, second) = (values[low], values[(low + 1).min(last)]);
+        let fraction = scaled - low as f64;
+        Some(if fraction == 0.0 { first } else { (1.0 - fraction) * first + fraction * second })
+    }
+}
+
+impl Recipe {
+    /// A merge of whole models without parameters.
+    #[must_use]
+    pub fn new(method: Method, models: Vec<Source>) -> Self {
+        Self {
+            name: None,
+            method,
+            base: None,
+            parts: Parts::Models(models),
+            settings: Settings::new(),
+            dtype: None,
+            out_dtype: None,
+            tokenizer: None,
+            seed: 0,
+            text: String::new(),
+        }
+    }
+
+    /// The models that it names, each once: those that are merged in their order, then the bases
+    /// and the one of the tokenizer, where they are not among them.
+    #[must_use]
+    pub fn models(&self) -> Vec<&str> {
+        let mut models: Vec<&str> = Vec::new();
+        let tokenizer = match &self.tokenizer {
+            Some(Tokenizer::Model(model)) => Some(model.as_str()),
+            _ => None,
+        };
+        let (sources, bases): (Vec<&str>, Vec<&str>) = match &self.parts {
+            Parts::Models(sources) => {
+                (sources.iter().map(|source| source.model.as_str()).collect(), Vec::new())
+            }
+            Parts::Slices(slices) => {
+                let sources = slices.iter().flat_map(|slice| &slice.sources);
+                let bases = slices.iter().filter_map(|slice| slice.base.as_deref());
+                (sources.map(|source| source.model.as_str()).collect(), bases.collect())
+            }
+        };
+        let all = sources.into_iter().chain(bases).chain(self.base.as_deref()).chain(tokenizer);
+        for model in all {
+            if !models.contains(&model) {
+                models.push(model);
+            }
+        }
+        models
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gradients_are_interpolated_and_filters_chosen() {
+        let gradient = Setting(vec![
+            Choice { filter: Some("mlp".into()), values: vec![0.1, 0.5, 0.9, 0.2] },
+            Choice { filter: Some("*".into()), values: vec![0.3] },
+        ]);
+        for (place, expected) in [(0.0, 0.1), (0.5, 0.7), (1.0, 0.2), (1.0 / 3.0, 0.5)] {
+            let found = gradient.at("layers.0.mlp.up", place).expect("a value");
+            assert!((found - expected).abs() < 1e-12, "{place}: {found}");
+        }
+        assert_eq!(gradient.at("norm", 0.7), Some(0.3));
+        let narrow = Setting(vec![Choice { filter: Some("mlp".into()), values: vec![1.0] }]);
+        assert_eq!(narrow.at("norm", 0.0), None);
+    }
+}

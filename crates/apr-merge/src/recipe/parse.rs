@@ -1,0 +1,398 @@
+//! mergekit's YAML.
+//!
+//! Every key is either understood or an error that names it: nothing is passed over.
+
+use std::ops::Range;
+
+use apr_core::{DType, Error, Escaped, Result};
+use serde_json::{Map, Value};
+
+use super::yaml;
+use super::{Choice, Parts, Recipe, Setting, Settings, Slice, Source, Tokenizer};
+use crate::method::Method;
+
+/// Layers, models or values of a list: more are a mistake, or meant to cost time.
+const MOST: usize = 10_000;
+
+/// Reads a configuration of mergekit: one merge, or several documents of which later ones may name
+/// earlier ones as models.
+///
+/// ```
+/// let text = "merge_method: linear\nmodels:\n- {model: a, parameters: {weight: 0.7}}\n- {model: b}\n\
+///             parameters: {weight: [0.2, 0.4]}\n";
+/// let recipes = apr_merge::parse(text)?;
+/// assert_eq!(recipes[0].models(), ["a", "b"]);
+/// # Ok::<(), apr_core::Error>(())
+/// ```
+///
+/// # Errors
+/// E001 for what is not YAML or not understood, with the key; E008 for what is too large.
+pub fn parse(text: &str) -> Result<Vec<Recipe>> {
+    let documents = yaml::documents(text)?;
+    if documents.is_empty() {
+        return Err(Error::format("the configuration is empty"));
+    }
+    let several = documents.len() > 1;
+    let mut recipes: Vec<Recipe> = Vec::new();
+    for document in &documents {
+        let mut recipe = recipe(document)?;
+        text.clone_into(&mut recipe.text);
+        let name = recipe.name.as_deref();
+        if let Some(name) =
+            name.filter(|name| recipes.iter().any(|r| r.name.as_deref() == Some(name)))
+        {
+            return Err(Error::format(format!("two merges have the name '{}'", short(name))));
+        }
+        recipes.push(recipe);
+    }
+    if several && recipes.iter().rev().skip(1).any(|recipe| recipe.name.is_none()) {
+        return Err(Error::format("of several merges, all but the last need a 'name'"));
+    }
+    Ok(recipes)
+}
+
+fn short(text: &str) -> String {
+    Escaped::short(text).to_string()
+}
+
+/// A mapping whose keys are taken out as they are understood.
+struct Keys {
+    place: String,
+    left: Map<String, Value>,
+}
+
+impl Keys {
+    fn of(value: &Value, place: &str) -> Result<Self> {
+        match value {
+            Value::Object(object) => {
+                // A key without a value is as good as absent.
+                let left = object.iter().filter(|(_, value)| !value.is_null());
+                let left = left.map(|(key, value)| (key.clone(), value.clone())).collect();
+                Ok(Self { place: place.to_owned(), left })
+            }
+            _ => Err(Error::format(format!("{place} is not a mapping"))),
+        }
+    }
+
+    fn take(&mut self, key: &str) -> Option<Value> {
+        self.left.remove(key)
+    }
+
+    fn text(&mut self, key: &str) -> Result<Option<String>> {
+        match self.take(key) {
+            None => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text)),
+            Some(_) => Err(Error::format(format!("'{key}' of {} is not text", self.place))),
+        }
+    }
+
+    /// Nothing may be left.
+    fn finish(self) -> Result<()> {
+        match self.left.keys().next() {
+            None => Ok(()),
+            Some(key) => {
+                Err(Error::format(format!("'{}' of {} is not supported", short(key), self.place)))
+            }
+        }
+    }
+}
+
+fn recipe(document: &Value) -> Result<Recipe> {
+    let mut keys = Keys::of(document, "the configuration")?;
+    let method = keys.text("merge_method")?;
+    let method = method.ok_or_else(|| Error::format("'merge_method' is missing"))?;
+    let method: Method = method.parse().map_err(|error| Error::format(format!("{error}")))?;
+    let mut recipe = Recipe::new(method, Vec::new());
+    recipe.name = keys.text("name")?;
+    recipe.base = keys.take("base_model").map(|value| model(&value)).transpose()?;
+    recipe.settings = settings(keys.take("parameters"), method)?;
+    recipe.dtype = dtype(&mut keys, "dtype")?;
+    recipe.out_dtype = dtype(&mut keys, "out_dtype")?;
+    recipe.tokenizer = tokenizer(&mut keys)?;
+    recipe.parts = parts(&mut keys, method)?;
+    keys.finish()?;
+    Ok(recipe)
+}
+
+fn parts(keys: &mut Keys, method: Method) -> Result<Parts> {
+    match (keys.take("models"), keys.take("slices")) {
+        (Some(_), Some(_)) => Err(Error::format("'models' and 'slices' exclude each other")),
+        (None, None) => Err(Error::format("'models' or 'slices' is missing")),
+        (Some(models), None) => {
+            let models = list(models, "models")?;
+            let sources = models.iter().map(|value| {
+                let mut keys = Keys::of(value, "an entry of 'models'")?;
+                let source = source(&mut keys, method, Range::default())?;
+                keys.finish()?;
+                Ok(source)
+            });
+            Ok(Parts::Models(sources.collect::<Result<_>>()?))
+        }
+        (None, Some(slices)) => {
+            let slices = list(slices, "slices")?;
+            Ok(Parts::Slices(
+                slices.iter().map(|value| slice(value, method)).collect::<Result<_>>()?,
+            ))
+        }
+    }
+}
+
+fn slice(value: &Value, method: Method) -> Result<Slice> {
+    let mut keys = Keys::of(value, "an entry of 'slices'")?;
+    let sources = list(keys.take("sources").unwrap_or_default(), "sources")?;
+    let sources = sources.iter().map(|value| {
+        let mut keys = Keys::of(value, "an entry of 'sources'")?;
+        let layers = layers(keys.take("layer_range"))?;
+        let source = source(&mut keys, method, layers)?;
+        keys.finish()?;
+        Ok(source)
+    });
+    let slice = Slice {
+        sources: sources.collect::<Result<_>>()?,
+        base: keys.take("base_model").map(|value| model(&value)).transpose()?,
+        settings: settings(keys.take("parameters"), method)?,
+    };
+    keys.finish()?;
+    Ok(slice)
+}
+
+fn source(keys: &mut Keys, method: Method, layers: Range<u64>) -> Result<Source> {
+    let value = keys.take("model");
+    let value = value.ok_or_else(|| Error::format(format!("{} has no 'model'", keys.place)))?;
+    Ok(Source {
+        model: model(&value)?,
+        layers,
+        settings: settings(keys.take("parameters"), method)?,
+    })
+}
+
+fn list(value: Value, name: &str) -> Result<Vec<Value>> {
+    match value {
+        Value::Array(values) if values.is_empty() || values.len() > MOST => {
+            Err(Error::format(format!("'{name}' has {} entries", values.len())))
+        }
+        Value::Array(values) => Ok(values),
+        _ => Err(Error::format(format!("'{name}' is not a list"))),
+    }
+}
+
+fn layers(value: Option<Value>) -> Result<Range<u64>> {
+    let refused =
+        || Error::format("'layer_range' is not two layers, the first and the one after the last");
+    let Some(Value::Array(bounds)) = value else { return Err(refused()) };
+    match &bounds[..] {
+        [first, end] => match (first.as_u64(), end.as_u64()) {
+            (Some(first), Some(end)) if first < end && end <= MOST as u64 => Ok(first..end),
+            _ => Err(refused()),
+        },
+        _ => Err(refused()),
+    }
+}
+
+/// A model's name: text, or the mapping that mergekit writes in its place.
+fn model(value: &Value) -> Result<String> {
+    let name = match value {
+        Value::String(name) => name.clone(),
+        Value::Object(_) => {
+            let mut keys = Keys::of(value, "a model")?;
+            let path = match keys.take("model").or_else(|| keys.take("path")) {
+                Some(Value::String(path)) => path,
+                Some(inner) => {
+                    let mut inner = Keys::of(&inner, "a model")?;
+                    let path = inner.text("path")?;
+                    let revision = inner.text("revision")?;
+                    inner.finish()?;
+                    let path = path.ok_or_else(|| Error::format("a model has no 'path'"))?;
+                    revision.map_or(path.clone(), |revision| format!("{path}@{revision}"))
+                }
+                None => return Err(Error::format("a model has no 'path'")),
+            };
+            keys.finish()?;
+            path
+        }
+        Value::Number(number) => number.to_string(),
+        _ => return Err(Error::format("a model's name is not text")),
+    };
+    if name.is_empty() {
+        return Err(Error::format("a model's name is empty"));
+    }
+    if let Some((base, adapter)) = name.split_once('+') {
+        return Err(Error::format(format!(
+            "adapters are not supported in a configuration: '{}' with '{}'",
+            short(base),
+            short(adapter)
+        )));
+    }
+    Ok(name)
+}
+
+fn dtype(keys: &mut Keys, key: &str) -> Result<Option<DType>> {
+    let Some(name) = keys.text(key)? else { return Ok(None) };
+    match name.strip_prefix("torch.").unwrap_or(&name) {
+        "float32" | "float" | "fp32" | "f32" => Ok(Some(DType::F32)),
+        "float16" | "half" | "fp16" | "f16" => Ok(Some(DType::F16)),
+        "bfloat16" | "bf16" => Ok(Some(DType::BF16)),
+        "float64" | "double" | "f64" => Ok(Some(DType::F64)),
+        "auto" => Ok(None),
+        other => Err(Error::format(format!(
+            "'{key}' is '{}': float64, float32, float16 and bfloat16 are supported",
+            short(other)
+        ))),
+    }
+}
+
+fn tokenizer(keys: &mut Keys) -> Result<Option<Tokenizer>> {
+    let of = |value: &Value| match value {
+        Value::String(text) if text == "base" => Ok(Tokenizer::Base),
+        Value::String(text) if text == "union" => Ok(Tokenizer::Union),
+        Value::String(text) => {
+            let name = text.strip_prefix("model:").unwrap_or(text);
+            model(&Value::from(name)).map(Tokenizer::Model)
+        }
+        other => model(other).map(Tokenizer::Model),
+    };
+    match (keys.take("tokenizer_source"), keys.take("tokenizer")) {
+        (Some(_), Some(_)) => {
+            Err(Error::format("'tokenizer_source' and 'tokenizer' exclude each other"))
+        }
+        (Some(source), None) => of(&source).map(Some),
+        (None, Some(tokenizer)) => {
+            let mut keys = Keys::of(&tokenizer, "'tokenizer'")?;
+            let source = keys.take("source").map_or(Ok(Tokenizer::Union), |value| of(&value))?;
+            keys.finish()?;
+            Ok(Some(source))
+        }
+        (None, None) => Ok(None),
+    }
+}
+
+/// Parameters, each of which some method has.
+fn settings(value: Option<Value>, method: Method) -> Result<Settings> {
+    let Some(value) = value else { return Ok(Settings::new()) };
+    let Value::Object(object) = value else {
+        return Err(Error::format("'parameters' is not a mapping"));
+    };
+    let mut settings = Settings::new();
+    for (name, value) in object {
+        if !Method::is_parameter(&name) {
+            return Err(Error::format(format!("unknown parameter '{}' of {method}", short(&name))));
+        }
+        settings.insert(name.clone(), setting(&value, &name)?);
+    }
+    Ok(settings)
+}
+
+fn setting(value: &Value, name: &str) -> Result<Setting> {
+    let is_choice = |value: &Value| value.is_object();
+    let choices = match value {
+        Value::Array(values) if values.iter().any(is_choice) => {
+            values.iter().map(|value| choice(value, name)).collect::<Result<_>>()?
+        }
+        Value::Object(_) => vec![choice(value, name)?],
+        value => vec![Choice { filter: None, values: numbers(value, name)? }],
+    };
+    Ok(Setting(choices))
+}
+
+fn choice(value: &Value, name: &str) -> Result<Choice> {
+    let mut keys = Keys::of(value, &format!("an entry of '{name}'"))?;
+    let values = keys.take("value");
+    let values =
+        values.ok_or_else(|| Error::format(format!("an entry of '{name}' has no 'value'")))?;
+    let choice = Choice { filter: keys.text("filter")?, values: numbers(&values, name)? };
+    keys.finish()?;
+    Ok(choice)
+}
+
+fn numbers(value: &Value, name: &str) -> Result<Vec<f64>> {
+    match value {
+        Value::Array(values) if values.is_empty() || values.len() > MOST => {
+            Err(Error::format(format!("'{name}' has {} values", values.len())))
+        }
+        Value::Array(values) => values.iter().map(|value| number(value, name)).collect(),
+        value => Ok(vec![number(value, name)?]),
+    }
+}
+
+fn number(value: &Value, name: &str) -> Result<f64> {
+    let number = match value {
+        Value::Bool(flag) => Some(if *flag { 1.0 } else { 0.0 }),
+        Value::Number(number) => number.as_f64(),
+        Value::String(text) => match text.as_str() {
+            "yes" | "on" => Some(1.0),
+            "no" | "off" => Some(0.0),
+            text => text.parse().ok(),
+        },
+        _ => None,
+    };
+    number.filter(|number| number.is_finite()).ok_or_else(|| {
+        Error::format(format!("'{name}' is {}, not a number", short(&value.to_string())))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_configuration_of_slices_is_understood_whole() {
+        let text = "
+merge_method: slerp
+base_model: {model: {path: org/a, revision: main}}
+slices:
+- sources:
+  - {model: a, layer_range: [0, 2]}
+  - model: b
+    layer_range: [0, 2]
+    parameters: {t: 0.3}
+  parameters:
+    t: [{filter: self_attn, value: [0, 0.5]}, {value: 0.5}]
+parameters: {t: 1}
+dtype: bfloat16
+out_dtype: float16
+tokenizer_source: union
+";
+        let recipes = parse(text).unwrap();
+        let [recipe] = &recipes[..] else { panic!("one merge") };
+        assert_eq!(recipe.method, Method::Slerp);
+        assert_eq!(recipe.base.as_deref(), Some("org/a@main"));
+        assert_eq!((recipe.dtype, recipe.out_dtype), (Some(DType::BF16), Some(DType::F16)));
+        assert_eq!(recipe.tokenizer, Some(Tokenizer::Union));
+        assert_eq!(recipe.models(), ["a", "b", "org/a@main"]);
+        let Parts::Slices(slices) = &recipe.parts else { panic!("slices") };
+        assert_eq!(slices[0].sources[1].layers, 0..2);
+        assert_eq!(slices[0].settings["t"].0[0].values, [0.0, 0.5]);
+    }
+
+    #[test]
+    fn what_is_not_understood_is_named() {
+        let head = "merge_method: linear\n";
+        let models = "models: [{model: a}]\n";
+        for (text, expected) in [
+            ("", "empty"),
+            ("- a", "not a mapping"),
+            ("models: []", "'merge_method' is missing"),
+            ("merge_method: linaer\nmodels: [{model: a}]", "did you mean linear"),
+            (head, "'models' or 'slices' is missing"),
+            (&format!("{head}models: []"), "0 entries"),
+            (&format!("{head}models: [{{weight: 1}}]"), "has no 'model'"),
+            (&format!("{head}{models}chat_template: auto"), "'chat_template'"),
+            (&format!("{head}{models}modules: {{}}"), "'modules'"),
+            (&format!("{head}{models}parameters: {{wieght: 1}}"), "'wieght'"),
+            (&format!("{head}{models}parameters: {{weight: heavy}}"), "not a number"),
+            (&format!("{head}{models}parameters: {{weight: .nan}}"), "not a number"),
+            (&format!("{head}{models}dtype: int8"), "'int8'"),
+            (&format!("{head}models: [{{model: a+b}}]"), "adapters"),
+            (
+                &format!("{head}slices: [{{sources: [{{model: a, layer_range: [2, 1]}}]}}]"),
+                "layer_range",
+            ),
+            (&format!("{head}slices: [{{sources: [{{model: a}}]}}]"), "layer_range"),
+            (&format!("{head}{models}tokenizer: {{tokens: {{}}}}"), "'tokens'"),
+            (&format!("{head}{models}---\n{head}{models}"), "need a 'name'"),
+        ] {
+            let error = parse(text).unwrap_err().to_string();
+            assert!(error.contains(expected), "{text}: {error}");
+        }
+    }
+}

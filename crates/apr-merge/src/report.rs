@@ -1,0 +1,161 @@
+//! What a merge changed.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+use serde::Serialize;
+
+use crate::method::Method;
+
+/// Tensors that a report names as changed most.
+const WORST: usize = 10;
+
+/// What a merge did.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct MergeReport {
+    /// How the models were merged.
+    pub method: Method,
+    /// The models, in their order.
+    pub models: Vec<MergedModel>,
+    /// The model that the result is compared with.
+    pub compared_with: String,
+    /// All tensors together, as far as they were read.
+    pub total: Change,
+    /// Tensors that were merged.
+    pub merged: usize,
+    /// Tensors that were copied from one model.
+    pub copied: usize,
+    /// What each merged tensor came to, in the order of the result.
+    pub tensors: Vec<TensorChange>,
+    /// The tensors that changed most.
+    pub worst: Vec<TensorChange>,
+}
+
+/// A model that took part.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct MergedModel {
+    /// As it was named.
+    pub name: String,
+    /// Bytes of its files.
+    pub bytes: u64,
+    /// Whether it was the base.
+    pub base: bool,
+}
+
+/// How far elements moved.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
+#[non_exhaustive]
+pub struct Change {
+    /// Norm of the difference, relative to the norm before.
+    pub relative_error: f64,
+    /// Cosine of the angle between before and after.
+    pub cosine: f64,
+    /// The largest difference of an element.
+    pub max_error: f64,
+}
+
+/// How far a tensor moved.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct TensorChange {
+    /// Its name in the result.
+    pub name: String,
+    /// From the compared model's.
+    #[serde(flatten)]
+    pub change: Change,
+}
+
+/// Sums over elements.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Sums {
+    before: f64,
+    after: f64,
+    product: f64,
+    difference: f64,
+    max: f64,
+}
+
+impl Sums {
+    pub(crate) fn of(before: &[f64], after: &[f64]) -> Self {
+        let mut sums = Self::default();
+        for (&before, &after) in before.iter().zip(after) {
+            let difference = after - before;
+            sums.before += before * before;
+            sums.after += after * after;
+            sums.product += before * after;
+            sums.difference += difference * difference;
+            sums.max = sums.max.max(difference.abs());
+        }
+        sums
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.before += other.before;
+        self.after += other.after;
+        self.product += other.product;
+        self.difference += other.difference;
+        self.max = self.max.max(other.max);
+    }
+
+    fn change(&self) -> Change {
+        let ratio = |a: f64, b: f64, none: f64| if b > 0.0 { a / b } else { none };
+        let (difference, before) = (libm::sqrt(self.difference), libm::sqrt(self.before));
+        let none = if difference > 0.0 { f64::MAX } else { 0.0 };
+        let lengths = before * libm::sqrt(self.after);
+        Change {
+            relative_error: ratio(difference, before, none),
+            cosine: ratio(self.product, lengths, if difference > 0.0 { 0.0 } else { 1.0 }),
+            max_error: self.max,
+        }
+    }
+}
+
+/// The sums of a tensor, which come from any thread in any order, and perhaps twice.
+#[derive(Default)]
+pub(crate) struct Meter(Mutex<Pieces>);
+
+#[derive(Default)]
+struct Pieces {
+    /// First and last element, and the sums of those between.
+    pieces: BTreeMap<u64, (u64, Sums)>,
+}
+
+impl Meter {
+    /// Adds the elements of a range, unless some of them were added before.
+    pub(crate) fn add(&self, start: u64, end: u64, sums: Sums) {
+        let Ok(mut pieces) = self.0.lock() else { return };
+        let pieces = &mut pieces.pieces;
+        let before = pieces.range(..end).next_back();
+        if before.is_none_or(|(_, (last, _))| *last <= start) {
+            pieces.insert(start, (end, sums));
+        }
+    }
+
+    /// The sums, put together in the order of the elements: the result does not depend on threads.
+    fn total(&self) -> Option<Sums> {
+        let pieces = self.0.lock().ok()?;
+        let mut total = Sums::default();
+        pieces.pieces.values().for_each(|(_, sums)| total.add(sums));
+        (!pieces.pieces.is_empty()).then_some(total)
+    }
+}
+
+/// The changes of tensors with these names and meters, all together, and the worst.
+pub(crate) fn changes<'t>(
+    tensors: impl Iterator<Item = (&'t str, &'t Meter)>,
+) -> (Vec<TensorChange>, Vec<TensorChange>, Change) {
+    let mut total = Sums::default();
+    let mut changes = Vec::new();
+    for (name, meter) in tensors {
+        let Some(sums) = meter.total() else { continue };
+        total.add(&sums);
+        changes.push(TensorChange { name: name.to_owned(), change: sums.change() });
+    }
+    let mut worst = changes.clone();
+    worst.sort_by(|a, b| b.change.relative_error.total_cmp(&a.change.relative_error));
+    worst.retain(|tensor| tensor.change.relative_error > 0.0);
+    worst.truncate(WORST);
+    (changes, worst, total.change())
+}

@@ -1,0 +1,27 @@
+//! Merging models: a [`Recipe`] says what is merged how, and [`Merged`] is the result, a checkpoint
+//! like any other.
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use apr::merge::{MergeOptions, Merged, Method, Model, Recipe, Source};
+//! use apr::{CheckpointReader, Limits};
+//!
+//! # let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/merge");
+//! # let read = |name: &str| std::fs::read(format!("{folder}/{name}/model.safetensors"));
+//! let mut models = Vec::new();
+//! for name in ["a-f32", "b-f32"] {
+//!     let reader = apr::open(read(name)?, "model.safetensors", &Limits::default())?;
+//!     models.push(Model { name: name.into(), reader: Arc::from(reader) });
+//! }
+//! let sources = ["a-f32", "b-f32"].map(|model| Source { model: model.into(), ..Source::default() });
+//! let recipe = Recipe::new(Method::Average, sources.into());
+//! let merged = Merged::plan(&recipe, &models, &MergeOptions::default())?;
+//! assert_eq!(merged.tensors().len(), 30);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+pub use apr_merge::{
+    Change, Choice, MergeOptions, MergeReport, Merged, MergedModel, Method, Model, Parts, Recipe,
+    Setting, Settings, Slice, Source, TensorChange, Tokenizer, UnknownMethod, parse,
+};
