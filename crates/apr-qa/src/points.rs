@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::bench::Bench;
 use crate::judge::{
-    behaviour, conversion, files, format, import, merging, numbers, tooling, values,
+    behaviour, conversion, files, format, import, merging, numbers, pruning, tooling, values,
 };
 use crate::judgement::Judgement;
 

@@ -7,6 +7,12 @@ use apr_graph::{Body, Graph, Meaning, Node, Origin, ValueId, WeightRef};
 
 /// Most operators that a trace follows: a model of a hundred layers has some ten thousand.
 const MOST: usize = 1 << 20;
+/// Most bytes of all paths: those of a model of ten thousand operators take one mebibyte, while the
+/// long name of a call stands before each operator of its function.
+const LONGEST: usize = 1 << 26;
+/// Most values and operators that are looked at, once for each call of their function: a model of a
+/// hundred layers has some hundred thousand.
+const LOOKS: usize = 1 << 24;
 /// Most calls inside each other, as in the engine.
 const DEEPEST: usize = 64;
 
@@ -51,9 +57,11 @@ impl Sites {
     /// Those of a graph.
     ///
     /// # Errors
-    /// E008 where there are more than a million, or functions call each other too deeply.
+    /// E008 where there are more than a million, their paths take more than 64 MiB, or functions
+    /// call each other too deeply or too often.
     pub fn of(graph: &Graph) -> Result<Self> {
-        let mut walk = Walk { graph, sites: Self::default(), taken: HashMap::new() };
+        let mut walk =
+            Walk { graph, sites: Self::default(), taken: HashMap::new(), paths: 0, looks: 0 };
         let found = walk.body(&graph.body, "", Sources::new(), 0)?;
         let mut sites = walk.sites;
         for id in &graph.body.outputs {
@@ -114,6 +122,10 @@ struct Walk<'g> {
     sites: Sites,
     /// How often each path is taken: files may have a name twice.
     taken: HashMap<String, usize>,
+    /// Bytes of all paths.
+    paths: usize,
+    /// Values and operators that were looked at.
+    looks: usize,
 }
 
 impl Walk<'_> {
@@ -127,6 +139,12 @@ impl Walk<'_> {
     ) -> Result<Sources> {
         if depth > DEEPEST {
             return Err(Error::memory("functions call each other too deeply to be traced"));
+        }
+        self.looks = self.looks.saturating_add(body.values.len() + body.nodes.len());
+        if self.looks > LOOKS {
+            return Err(Error::memory(format!(
+                "the calls of the graph's functions have more than {LOOKS} values and operators"
+            )));
         }
         for (position, value) in body.values.iter().enumerate() {
             let id = ValueId(u32::try_from(position).unwrap_or(u32::MAX));
@@ -182,6 +200,13 @@ impl Walk<'_> {
             true => joined(&path, made.unwrap_or_default()),
             false => path.clone(),
         };
+        self.paths = self.paths.saturating_add(own.len());
+        if self.paths > LONGEST {
+            return Err(Error::memory(format!(
+                "the paths of the graph's operators take more than {} MiB",
+                LONGEST >> 20
+            )));
+        }
         let times = self.taken.entry(own.clone()).or_insert(0);
         *times += 1;
         let unique = if *times == 1 { own } else { format!("{own}#{times}") };
