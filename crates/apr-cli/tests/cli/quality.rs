@@ -5,7 +5,7 @@ use std::io::Write;
 use std::process::Stdio;
 use std::time::{Duration, SystemTime};
 
-use apr_testkit::locate;
+use apr_testkit::{excessive, locate};
 use serde_json::Value;
 
 use crate::support::Sandbox;
@@ -382,4 +382,21 @@ fn a_model_that_changes_while_it_is_read_is_noticed() {
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains("was changed by another program"), "{said}");
+}
+
+/// A long name of a call stands before each operator of its function, and each call looks at all
+/// values of its function.
+#[test]
+fn paths_and_calls_of_a_graph_are_bounded() {
+    for name in [
+        "onnx: a function with a long name of its call",
+        "onnx: calls of a function with many values",
+    ] {
+        let construct = excessive::all().find(|construct| construct.name == name);
+        let file = construct.expect("a construct").of_size(1_000_000);
+        let sandbox =
+            Sandbox::new().with("m.onnx", file).with("t.txt", "Once upon a time. ".repeat(20));
+        sandbox.apr("validate m.onnx m.onnx --quality").says(&["E008"]);
+        sandbox.apr("imatrix m.onnx --text t.txt -o m.gguf").says(&["E008"]);
+    }
 }
