@@ -22,7 +22,7 @@ const NOT_FOUND: u8 = 3;
 const FORMAT: u8 = 4;
 const VALIDATION: u8 = 5;
 /// What shells report for a process that Ctrl-C ended.
-const INTERRUPTED: u8 = 130;
+pub(crate) const INTERRUPTED: u8 = 130;
 
 /// What a command, or a part of it, comes to.
 pub(crate) type Outcome<T = ()> = Result<T, Failure>;

@@ -23,6 +23,7 @@ mod peak;
 pub mod peers;
 mod read_all;
 mod sparse;
+pub mod tmux;
 pub mod torch;
 pub mod written;
 

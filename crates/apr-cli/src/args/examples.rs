@@ -210,6 +210,10 @@ const EXAMPLES: [(&str, &[Example]); 45] = [
                 "activations, attention and predictions of every step",
             ),
             (
+                "apr trace llama.gguf --prompt \"Once upon a time\" --interactive",
+                "walk through the steps on a screen",
+            ),
+            (
                 "apr trace MiniLM --prompt \"a text\" --export trace.perfetto",
                 "a timeline of every operator, for ui.perfetto.dev",
             ),

@@ -30,6 +30,8 @@ mod quantize;
 mod run;
 mod running;
 mod scan;
+#[cfg(feature = "tui")]
+mod screens;
 mod search;
 mod several;
 mod shard;

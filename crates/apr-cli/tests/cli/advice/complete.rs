@@ -60,6 +60,12 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "with --arch NAME",
         "qa_95_a_legacy_ggml_file_is_known_by_its_hyperparameters_or_by_what_the_user_says",
     ),
+    ("`apr trace A B --diff --interactive`", "two_models_are_compared_step_by_step"),
+    (
+        "`apr trace --trace-payload` prints the same",
+        "without_a_terminal_a_screen_says_what_to_use_instead",
+    ),
+    (": {instead} with --json", "without_a_terminal_a_screen_says_what_to_use_instead"),
     ("--timeout SECONDS", "a_longer_timeout_helps_with_a_slow_server"),
     (
         "--file selects another",
