@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::process::{Command, Output};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -33,7 +34,8 @@ impl Tmux {
     }
 
     /// Runs a shell script on a terminal of `(columns, rows)`. `prepare` sets the folder and the
-    /// variables that it runs with; `socket` is a path for tmux alone.
+    /// variables that it runs with; `socket` is a path for tmux alone,
+    /// which gets an ending.
     ///
     /// # Panics
     /// Where tmux can't be started.
@@ -44,7 +46,10 @@ impl Tmux {
         script: &str,
         prepare: impl Fn(Command) -> Command + 'static,
     ) -> Self {
-        let socket = socket.to_owned();
+        // The server before may still be ending.
+        static STARTED: AtomicUsize = AtomicUsize::new(0);
+        let number = STARTED.fetch_add(1, Ordering::Relaxed).to_string();
+        let socket = socket.with_extension(number);
         let call = move || {
             let mut command = Command::new("tmux");
             command.arg("-u").arg("-S").arg(&socket).args(["-f", "/dev/null"]);
@@ -81,6 +86,13 @@ impl Tmux {
     #[must_use]
     pub fn screen(&self) -> String {
         let output = self.run(&["capture-pane", "-p"]);
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// The same with the escape sequences of colours and weights.
+    #[must_use]
+    pub fn styled_screen(&self) -> String {
+        let output = self.run(&["capture-pane", "-p", "-e"]);
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 

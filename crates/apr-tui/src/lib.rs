@@ -6,6 +6,7 @@
 //! Whatever ends a screen leaves the terminal as it was: a key, a signal, an error or a panic.
 
 mod chart;
+mod explore;
 mod export;
 mod palette;
 mod prompt;
@@ -16,6 +17,7 @@ mod terminal;
 mod text;
 mod trace;
 
+pub use explore::{Job, Subject, explore};
 pub use palette::Palette;
 pub use terminal::{End, is_terminal};
 pub use trace::{TraceView, trace_screen};

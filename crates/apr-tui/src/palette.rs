@@ -60,6 +60,11 @@ impl Palette {
         self.color(Color::Red).add_modifier(Modifier::BOLD)
     }
 
+    /// A negative number on a map.
+    pub(crate) fn negative(self) -> Style {
+        self.color(Color::Magenta)
+    }
+
     /// Bars of a chart.
     pub(crate) fn bar(self) -> Style {
         self.color(Color::Blue)

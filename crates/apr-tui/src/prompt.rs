@@ -31,6 +31,11 @@ impl Prompt {
         Self { label, text: text.to_owned() }
     }
 
+    /// What is typed so far.
+    pub(crate) fn text(&self) -> &str {
+        &self.text
+    }
+
     pub(crate) fn key(&mut self, key: KeyEvent) -> Typed {
         let is_control = key.modifiers.contains(KeyModifiers::CONTROL);
         match key.code {

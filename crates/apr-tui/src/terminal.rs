@@ -119,3 +119,51 @@ pub(crate) fn show(screen: &mut dyn Screen, interrupt: &Interrupt) -> io::Result
 fn is_control(key: KeyEvent, letter: char) -> bool {
     key.modifiers.contains(KeyModifiers::CONTROL) && key.code == KeyCode::Char(letter)
 }
+
+#[cfg(test)]
+mod tests {
+    use apr_testkit::tmux::Tmux;
+    use ratatui::Frame;
+
+    use super::*;
+
+    struct Panics;
+
+    impl Screen for Panics {
+        fn draw(&mut self, _: &mut Frame<'_>) {
+            panic!("this screen panics");
+        }
+
+        fn key(&mut self, _: KeyEvent) -> Flow {
+            Flow::Stay
+        }
+    }
+
+    #[test]
+    #[ignore = "the test below runs it on a terminal of its own"]
+    fn a_screen_that_panics() {
+        let _ = show(&mut Panics, &Interrupt::default());
+    }
+
+    #[test]
+    fn a_panic_is_read_on_the_terminal_as_it_was() {
+        if !Tmux::is_there() {
+            return;
+        }
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().to_owned();
+        let program = std::env::current_exe().expect("this test");
+        let script = r#"stty -a > before
+            "$TEST" --ignored --exact terminal::tests::a_screen_that_panics --nocapture
+            stty -a > after
+            echo "all is over""#;
+        let tmux =
+            Tmux::start(&folder.path().join("tmux"), (80, 24), script, move |mut command| {
+                command.current_dir(&path).env("TEST", &program);
+                command
+            });
+        let _ = tmux.shows(&["this screen panics", "all is over"]);
+        let state = |name: &str| std::fs::read_to_string(folder.path().join(name)).expect("a file");
+        assert_eq!(state("before"), state("after"));
+    }
+}

@@ -50,6 +50,36 @@ pub(crate) fn cell(text: &str, columns: usize) -> String {
     format!("{shown}{:pad$}", "")
 }
 
+/// A text as lines of at most so many columns, broken between words where that is possible.
+pub(crate) fn wrapped(text: &str, columns: usize) -> Vec<String> {
+    // A character is never wider than two columns.
+    let columns = columns.max(2);
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let mut word = word;
+        let last = lines.len() - 1;
+        let used = width(&lines[last]);
+        if used > 0 && used + 1 + width(word) <= columns {
+            lines[last].push(' ');
+            lines[last].push_str(word);
+            continue;
+        }
+        if used > 0 {
+            lines.push(String::new());
+        }
+        while width(word) > columns {
+            let head = taken(word.chars(), columns);
+            let last = lines.len() - 1;
+            lines[last].push_str(&head);
+            lines.push(String::new());
+            word = &word[head.len()..];
+        }
+        let last = lines.len() - 1;
+        lines[last].push_str(word);
+    }
+    lines
+}
+
 /// Dimensions, outermost first.
 pub(crate) fn dims<T: ToString>(shape: &[T]) -> String {
     let sizes: Vec<String> = shape.iter().map(ToString::to_string).collect();
@@ -83,6 +113,14 @@ mod tests {
         assert_eq!(fit("name", 0), "");
         assert_eq!(cell("模型", 6), "模型  ");
         assert_eq!(width(&cell(&"模".repeat(5000), 9)), 9);
+    }
+
+    #[test]
+    fn lines_are_broken_between_words_where_there_are_some() {
+        assert_eq!(wrapped("one two three", 7), ["one two", "three"]);
+        assert_eq!(wrapped("abcdefgh ij", 3), ["abc", "def", "gh", "ij"]);
+        assert_eq!(wrapped("", 3), [""]);
+        assert_eq!(wrapped("模型", 1), ["模", "型"]);
     }
 
     #[test]

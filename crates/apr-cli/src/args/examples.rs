@@ -6,7 +6,7 @@ use clap::{Arg, Command};
 type Example = (&'static str, &'static str);
 
 /// By the words of the command.
-const EXAMPLES: [(&str, &[Example]); 45] = [
+const EXAMPLES: [(&str, &[Example]); 46] = [
     (
         "",
         &[
@@ -152,6 +152,13 @@ const EXAMPLES: [(&str, &[Example]); 45] = [
                 "apr graph model.onnx --node /encoder/layer.0/attention/MatMul",
                 "show one node with its inputs and outputs",
             ),
+        ],
+    ),
+    (
+        "tui",
+        &[
+            ("apr tui llama.gguf", "look at tensors, statistics, histograms and the graph"),
+            ("apr tui llama llama-q4.gguf --compare", "compare two models tensor by tensor"),
         ],
     ),
     (

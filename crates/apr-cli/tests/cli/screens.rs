@@ -178,7 +178,7 @@ fn ctrl_c_and_ctrl_z_give_the_terminal_back() {
     let script = format!(
         r#"stty -a > before
         "$APR" trace {LLAMA} --tokens 1,5 --interactive; echo "code $?"
-        stty -a > after"#
+        stty -a > after; echo "all is over""#
     );
     let tmux = on_terminal(&sandbox, (60, 20), &script);
     let _ = tmux.shows(&["YOU ARE HERE"]);
@@ -187,7 +187,7 @@ fn ctrl_c_and_ctrl_z_give_the_terminal_back() {
     tmux.resize((60, 20));
     let _ = tmux.shows(&["[q]uit", "YOU ARE HERE"]);
     tmux.keys(&["C-c"]);
-    let left = tmux.shows(&["code 130"]);
+    let left = tmux.shows(&["code 130", "all is over"]);
     assert!(!left.contains("Pipeline"), "{left}");
     assert_eq!(
         fs::read_to_string(sandbox.path("before")).ok(),
@@ -217,4 +217,192 @@ fn without_a_terminal_a_screen_says_what_to_use_instead() {
     sandbox.apr(&format!("{line} --json")).fails(2, &["no JSON", "apr trace --trace-payload"]);
     sandbox.apr(&format!("{line} --trace-payload")).fails(2, &["cannot be used with"]);
     sandbox.apr(&format!("trace {LLAMA} --tokens 1 --weights")).fails(2, &["--trace-payload"]);
+}
+
+/// A field of a protobuf message, whose number and length are small.
+fn field(number: u8, content: &[u8]) -> Vec<u8> {
+    let len = u8::try_from(content.len()).expect("short");
+    assert!(len < 128, "a length of one byte");
+    [&[number << 3 | 2, len], content].concat()
+}
+
+/// Two nodes that wait for each other: `a = Relu(b)`, `b = Relu(a)`.
+fn cyclic_onnx() -> Vec<u8> {
+    let node = |name: &[u8], input: &[u8], output: &[u8]| {
+        let fields =
+            [field(1, input), field(2, output), field(3, name), field(4, b"Relu")].concat();
+        field(1, &fields)
+    };
+    let graph = [
+        node(b"first", b"b", b"a"),
+        node(b"second", b"a", b"b"),
+        field(2, b"cyclic"),
+        field(12, &field(1, b"a")),
+    ];
+    // ModelProto: ir_version 8, a graph, and version 17 of the operators.
+    [&[8, 8][..], &field(7, &graph.concat()), &field(8, &[16, 17])].concat()
+}
+
+#[test]
+fn qa_54_a_graph_is_drawn_and_one_that_is_cyclic_too() {
+    if !Tmux::is_there() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let tmux = on_terminal(&sandbox, (80, 24), &format!(r#""$APR" tui {LLAMA}; echo "code $?""#));
+    let _ = tmux.shows(&["Tensors View", "21 tensors"]);
+    tmux.keys(&["g"]);
+    let screen = tmux.shows(&["Graph View", "input_ids", "361 k parameters, 163 nodes"]);
+    assert!(screen.contains("┌─") && screen.contains("1/10"), "{screen}");
+    tmux.keys(&["/"]);
+    tmux.keys(&["-l", "layers"]);
+    tmux.keys(&["Enter"]);
+    let _ = tmux.shows(&["━ layers.0-1 (×2) ▸", "apr::Layer", "295 k params", "▼"]);
+    tmux.keys(&["Enter"]);
+    let _ = tmux.shows(&["model › layers.0-1", "━ attention_norm ▸"]);
+    tmux.keys(&["Escape"]);
+    let _ = tmux.shows(&["━ layers.0-1 (×2) ▸"]);
+    tmux.keys(&["q"]);
+    let _ = tmux.shows(&["code 0"]);
+
+    let sandbox = Sandbox::new().with("cyclic.onnx", cyclic_onnx());
+    let script = r#""$APR" tui cyclic.onnx; echo "code $?""#;
+    let tmux = on_terminal(&sandbox, (80, 24), script);
+    let _ = tmux.shows(&["Tensors View", "0 tensors"]);
+    tmux.keys(&["g"]);
+    let _ = tmux.shows(&["Graph View", "nodes wait for each other: first -> second -> first"]);
+    let _ = tmux.shows(&["first", "second", "Relu"]);
+    tmux.keys(&["q"]);
+    let _ = tmux.shows(&["code 0"]);
+}
+
+#[test]
+fn qa_55_statistics_are_those_of_the_command_line() {
+    if !Tmux::is_there() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let report = sandbox.apr(&format!("tensors {LLAMA} --stats --json")).ok().json();
+    let inspect = sandbox.apr(&format!("inspect {LLAMA} --json")).ok().json();
+    let tensors = report["tensors"].as_array().unwrap();
+    let script = format!(r#""$APR" tui {LLAMA}; echo "code $?""#);
+    let tmux = on_terminal(&sandbox, (140, 45), &script);
+    let _ = tmux.shows(&["Tensors View"]);
+    tmux.keys(&["s", "a"]);
+    let last = tensors.last().unwrap()["name"].as_str().unwrap();
+    let screen = tmux.shows(&["All Tensors ─", last]);
+    for row in tensors {
+        let name = row["name"].as_str().unwrap();
+        let line = screen.lines().find(|line| line.contains(name)).unwrap_or_else(|| {
+            panic!("{name} is not on the screen:\n{screen}");
+        });
+        let line = &line[line.find(name).unwrap() + name.len()..];
+        let numbers: Vec<&str> = line.split_whitespace().collect();
+        assert_shown(numbers[0], &row["stats"]["mean"]);
+        assert_shown(numbers[1], &row["stats"]["std"]);
+    }
+    let parameters = behind(&screen.replace(',', ""), "Total Params:").to_owned();
+    assert_eq!(parameters, inspect["parameters"].to_string());
+    assert_eq!(behind(&screen, "Vocab:"), inspect["vocab_size"].to_string());
+
+    // The histogram has the same, and the file that is written is the command's report.
+    tmux.keys(&["h"]);
+    let screen = tmux.shows(&["[Histogram]", tensors[0]["name"].as_str().unwrap(), "Mean: "]);
+    for (label, name) in [("Mean:", "mean"), ("Std:", "std"), ("Min:", "min"), ("Max:", "max")] {
+        assert_shown(behind(&screen, label), &tensors[0]["stats"][name]);
+    }
+    tmux.keys(&["s", "e", "Enter"]);
+    let _ = tmux.shows(&["wrote stats.json"]);
+    tmux.keys(&["h", "e", "Enter"]);
+    let _ = tmux.shows(&["wrote histogram.json"]);
+    tmux.keys(&["x"]);
+    let _ = tmux.shows(&["VALID", "Names and shapes"]);
+    tmux.keys(&["e", "Enter"]);
+    let _ = tmux.shows(&["wrote validate.json"]);
+    tmux.keys(&["g"]);
+    let _ = tmux.shows(&["163 nodes"]);
+    tmux.keys(&["e", "Enter"]);
+    let _ = tmux.shows(&["wrote graph.json"]);
+    tmux.keys(&["q"]);
+    let _ = tmux.shows(&["code 0"]);
+    let written =
+        |name: &str| -> Value { serde_json::from_slice(&sandbox.read(name)).expect("JSON") };
+    assert_eq!(written("stats.json"), report);
+    let first = tensors[0]["name"].as_str().unwrap();
+    let histogram = sandbox.apr(&format!("tensors {LLAMA} --hist {first} --json")).ok().json();
+    assert_eq!(written("histogram.json"), histogram);
+    assert_eq!(written("validate.json"), sandbox.apr(&format!("validate {LLAMA} --json")).json());
+    assert_eq!(written("graph.json"), sandbox.apr(&format!("graph {LLAMA} --json")).ok().json());
+}
+
+#[test]
+fn a_model_that_shrinks_while_it_is_open_is_told() {
+    if !Tmux::is_there() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    sandbox.write_sparse("m.safetensors", 1 << 20);
+    let script = r#""$APR" tui m.safetensors; echo "code $?""#;
+    let tmux = on_terminal(&sandbox, (80, 24), script);
+    let _ = tmux.shows(&["1 tensor"]);
+    fs::File::options()
+        .write(true)
+        .open(sandbox.path("m.safetensors"))
+        .and_then(|file| file.set_len(1 << 10))
+        .expect("a file of one's own");
+    tmux.keys(&["h"]);
+    let _ = tmux.shows(&["E007"]);
+    tmux.keys(&["q"]);
+    let _ = tmux.shows(&["code 0"]);
+}
+
+#[test]
+fn a_model_is_explored_without_colours_where_that_is_asked_for() {
+    if !Tmux::is_there() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    for (setting, has_colors) in [("", true), ("NO_COLOR=1", false)] {
+        let script = format!(r#"{setting} "$APR" tui {LLAMA}; echo "code $?""#);
+        let tmux = on_terminal(&sandbox, (80, 24), &script);
+        let _ = tmux.shows(&["21 tensors"]);
+        let screen = tmux.styled_screen();
+        assert_eq!(screen.contains("38;5;6m"), has_colors, "{screen}");
+        tmux.keys(&["q"]);
+        let _ = tmux.shows(&["code 0"]);
+    }
+    let line = format!("tui {LLAMA}");
+    sandbox.apr(&line).fails(1, &["not a terminal", "`apr inspect`", "`apr tensors`"]);
+    sandbox.apr(&format!("{line} --json")).fails(2, &["`apr inspect`"]);
+    sandbox.apr("tui absent.apr").fails(1, &["not a terminal"]);
+    let tmux = on_terminal(&sandbox, (80, 24), r#""$APR" tui absent.apr; echo "code $?""#);
+    let _ = tmux.shows(&["absent.apr", "code 3"]);
+}
+
+#[test]
+fn two_models_are_compared_on_a_screen() {
+    if !Tmux::is_there() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    sandbox.apr(&format!("quantize {LLAMA} --type q4_0 -o q4.gguf")).ok();
+    let report = sandbox.apr(&format!("diff {LLAMA} q4.gguf --json")).ok().json();
+    let other = Sandbox::of(&sandbox.kept());
+    let tmux = on_terminal(&sandbox, (100, 30), &format!(r#""$APR" tui {LLAMA}"#));
+    let _ = tmux.shows(&["21 tensors"]);
+    tmux.keys(&["c"]);
+    let _ = tmux.shows(&["`apr tui A B --compare` compares two"]);
+    tmux.keys(&["q"]);
+
+    let script = format!(r#""$APR" tui {LLAMA} q4.gguf --compare; echo "code $?""#);
+    let tmux = on_terminal(&other, (100, 30), &script);
+    let screen = tmux.shows(&["Compare View", "Similarity: ", "v1: ", "v2: ", "(mean="]);
+    assert_shown(behind(&screen, "Max Δ:"), &report["max_delta"]);
+    assert_shown(behind(&screen, "L2 Dist:"), &report["l2"]);
+    tmux.keys(&["e", "Enter"]);
+    let _ = tmux.shows(&["wrote diff.json"]);
+    tmux.keys(&["q"]);
+    let _ = tmux.shows(&["code 0"]);
+    let written: Value = serde_json::from_slice(&other.read("diff.json")).expect("JSON");
+    assert_eq!(written, report);
 }

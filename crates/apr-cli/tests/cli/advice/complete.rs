@@ -65,6 +65,11 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "`apr trace --trace-payload` prints the same",
         "without_a_terminal_a_screen_says_what_to_use_instead",
     ),
+    (
+        "`apr inspect` and `apr tensors` print what a model is",
+        "a_model_is_explored_without_colours_where_that_is_asked_for",
+    ),
+    ("`apr tui A B --compare`", "two_models_are_compared_on_a_screen"),
     (": {instead} with --json", "without_a_terminal_a_screen_says_what_to_use_instead"),
     ("--timeout SECONDS", "a_longer_timeout_helps_with_a_slow_server"),
     (
