@@ -43,11 +43,11 @@ impl Explorer<'_> {
                 Constraint::Min(0),
             ])
             .areas(area);
-            let (done, total) = self.desk.meter.bytes();
+            let (done, total) = self.desk.meter(true).bytes();
             let ratio = (done as f64 / total.max(1) as f64).clamp(0.0, 1.0);
             let bar = Rect { x: bar.x + 2, width: bar.width.saturating_sub(4), ..bar };
             frame.render_widget(Gauge::default().ratio(ratio).gauge_style(self.palette.bar()), bar);
-            let line = format!("  checking: {}; Esc stops", self.progress());
+            let line = format!("  checking: {}", self.progress());
             frame.render_widget(Line::styled(line, self.palette.faint()), text);
             return;
         }

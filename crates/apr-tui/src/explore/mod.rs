@@ -348,8 +348,24 @@ impl<'m> Explorer<'m> {
         self.desk.ask(request);
     }
 
+    /// Gives up what is read for the view alone.
+    fn leave(&mut self) {
+        self.desk.cancel_looks();
+        if matches!(self.histogram, Loaded::Waiting) {
+            self.histogram = Loaded::Nothing;
+        }
+        for loaded in &mut self.compare.distributions {
+            if matches!(loaded, Loaded::Waiting) {
+                *loaded = Loaded::Nothing;
+            }
+        }
+    }
+
     /// Shows a view, and asks for what it needs.
     fn open(&mut self, view: View) {
+        if view != self.view {
+            self.leave();
+        }
         self.view = view;
         match view {
             View::Tensors => {}
@@ -364,6 +380,9 @@ impl<'m> Explorer<'m> {
             View::Graph if self.graph.is_nothing() => self.ask(Request::Graph),
             View::Compare if self.diff.is_nothing() && self.job.other.is_some() => {
                 self.ask(Request::Compare);
+            }
+            View::Compare if self.compare.distributions[0].is_nothing() => {
+                self.ask_distributions();
             }
             View::Checks if self.checks.is_nothing() => self.ask(Request::Checks),
             View::Vocabulary if self.vocabulary.is_nothing() => self.ask(Request::Vocabulary),
@@ -594,14 +613,17 @@ impl<'m> Explorer<'m> {
         frame.render_widget(Paragraph::new(line).wrap(Wrap { trim: false }), area);
     }
 
-    /// How far the pass is that runs.
+    /// How far what the view waits for is.
     fn progress(&self) -> String {
-        let (done, total) = self.desk.meter.bytes();
-        if self.desk.running_pass().is_none() || total == 0 {
+        let is_pass = matches!(self.view, View::Checks)
+            || self.view == View::Compare && matches!(self.diff, Loaded::Waiting);
+        let (done, total) = self.desk.meter(is_pass).bytes();
+        if total == 0 {
             return "reading...".to_owned();
         }
         let percent = u128::from(done.min(total)) * 100 / u128::from(total);
-        format!("{percent} %  {} of {}", bytes(done), bytes(total))
+        let stop = if is_pass { "; Esc stops" } else { "" };
+        format!("{percent} %  {} of {}{stop}", bytes(done), bytes(total))
     }
 }
 
@@ -674,7 +696,7 @@ impl Screen for Explorer<'_> {
     }
 
     fn tick(&mut self) -> bool {
-        let mut is_new = self.desk.running_pass().is_some();
+        let mut is_new = self.desk.is_running();
         while let Ok(answer) = self.answers.try_recv() {
             self.receive(answer);
             is_new = true;

@@ -42,8 +42,8 @@ struct Role {
 /// Tensors of the table, and what is known of each kind.
 #[derive(Debug, Default)]
 pub(super) struct Rows {
-    /// Norms, and tensors with violations, in the order of the file.
-    health: Vec<usize>,
+    /// Tensors with violations, the worst first, and norms; each in the order of the file.
+    health: Vec<(u8, usize)>,
     measured: Vec<usize>,
     shows_all: bool,
     roles: BTreeMap<&'static str, Role>,
@@ -53,15 +53,20 @@ pub(super) struct Rows {
 
 impl Rows {
     pub(super) fn add(&mut self, tensor: usize, found: &Measured<TensorRow>) {
-        let insert = |list: &mut Vec<usize>| {
-            if let Err(at) = list.binary_search(&tensor) {
-                list.insert(at, tensor);
+        fn insert<T: Ord>(list: &mut Vec<T>, item: T) {
+            if let Err(at) = list.binary_search(&item) {
+                list.insert(at, item);
             }
-        };
-        insert(&mut self.measured);
+        }
+        insert(&mut self.measured, tensor);
         let is_odd = !found.violations.is_empty();
+        let rank = match found.violations.first() {
+            Some((Level::Error, _)) => 0,
+            Some((Level::Warning, _)) => 1,
+            None => 2,
+        };
         if found.is_norm || is_odd {
-            insert(&mut self.health);
+            insert(&mut self.health, (rank, tensor));
         }
         let role = self.roles.entry(found.kind.unwrap_or("other")).or_default();
         role.tensors += 1;
@@ -70,12 +75,16 @@ impl Rows {
         }
     }
 
-    fn shown(&self) -> &[usize] {
-        if self.shows_all { &self.measured } else { &self.health }
+    /// The tensor in a row.
+    fn tensor(&self, row: usize) -> Option<usize> {
+        match self.shows_all {
+            true => self.measured.get(row).copied(),
+            false => self.health.get(row).map(|(_, tensor)| *tensor),
+        }
     }
 
     pub(super) fn len(&self) -> usize {
-        self.shown().len()
+        if self.shows_all { self.measured.len() } else { self.health.len() }
     }
 }
 
@@ -91,7 +100,7 @@ impl Explorer<'_> {
                 self.stats.cursor = Cursor::default();
             }
             KeyCode::Enter => {
-                let tensor = self.stats.shown().get(self.stats.cursor.at).copied();
+                let tensor = self.stats.tensor(self.stats.cursor.at);
                 if let Some(row) = tensor.and_then(|tensor| self.order.row(tensor)) {
                     self.cursor.at = row;
                     self.open(View::Histogram);
@@ -188,9 +197,9 @@ impl Explorer<'_> {
         self.stats.rows = usize::from(rows);
         let len = self.stats.len();
         let window = self.stats.cursor.window(len, self.stats.rows);
-        let tensors: Vec<usize> = self.stats.shown()[window.clone()].to_vec();
-        for ((y, at), tensor) in (inner.y + 1..).zip(window).zip(tensors) {
-            let Some(found) = self.statistics.get(&tensor) else { continue };
+        for (y, at) in (inner.y + 1..).zip(window) {
+            let found = self.stats.tensor(at).and_then(|tensor| self.statistics.get(&tensor));
+            let Some(found) = found else { continue };
             let is_here = at == self.stats.cursor.at;
             let line = self.health_row(found, room, is_here);
             let line_area = Rect { y, height: 1, ..inner };

@@ -46,6 +46,11 @@ impl Request {
         matches!(self, Self::Checks | Self::Compare | Self::Statistics(_))
     }
 
+    /// Whether it reads the values of a tensor for one view.
+    fn reads_values(&self) -> bool {
+        matches!(self, Self::Histogram(_) | Self::Distribution { .. } | Self::Values { .. })
+    }
+
     /// Whether this one is of no use any more where the other is wanted.
     fn is_replaced_by(&self, other: &Self) -> bool {
         match (self, other) {
@@ -117,8 +122,8 @@ struct State {
 pub(crate) struct Desk {
     state: Mutex<State>,
     wake: Condvar,
-    /// Of the pass that runs.
-    pub(crate) meter: Meter,
+    /// How far what is on the screen is, and how far the pass is.
+    meters: [Meter; 2],
 }
 
 impl Desk {
@@ -169,6 +174,22 @@ impl Desk {
         }
     }
 
+    /// How far a request of its kind is.
+    pub(crate) fn meter(&self, is_pass: bool) -> &Meter {
+        &self.meters[usize::from(is_pass)]
+    }
+
+    /// Gives up what reads tensors for the screen, as another view is shown.
+    pub(crate) fn cancel_looks(&self) {
+        let mut state = self.state();
+        state.looks.waiting.retain(|request| !request.reads_values());
+        if let Some((request, interrupt)) = &state.looks.running
+            && request.reads_values()
+        {
+            interrupt.cancel();
+        }
+    }
+
     /// Gives up passes, those that wait too.
     pub(crate) fn cancel_passes(&self) {
         let mut state = self.state();
@@ -179,9 +200,10 @@ impl Desk {
         }
     }
 
-    /// The pass that runs; statistics are none.
-    pub(crate) fn running_pass(&self) -> Option<Request> {
-        self.state().passes.running.as_ref().map(|(request, _)| request.clone())
+    /// Whether something is computed.
+    pub(crate) fn is_running(&self) -> bool {
+        let state = self.state();
+        state.looks.running.is_some() || state.passes.running.is_some()
     }
 
     /// Whether something is computed, or waits for it.
@@ -238,12 +260,10 @@ impl Desk {
 pub(crate) fn work(desk: &Desk, job: &Job<'_>, takes_passes: bool, answers: &Sender<Answer>) {
     let bench = Bench::of(job);
     while let Some((request, interrupt)) = desk.next(takes_passes) {
-        if takes_passes {
-            desk.meter.reset();
-        }
+        let meter = desk.meter(takes_passes);
+        meter.reset();
         let result = pipeline(job, interrupt).and_then(|threads| {
-            let progress: &dyn Progress = if takes_passes { &desk.meter } else { &() };
-            let report = answer(&request, &bench, &threads, progress)?;
+            let report = answer(&request, &bench, &threads, meter)?;
             // What was read in two states is not shown.
             (job.unchanged)()?;
             Ok(report)

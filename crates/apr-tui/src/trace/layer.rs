@@ -64,15 +64,17 @@ fn head(screen: &TraceScreen, stop: &Stop, columns: usize) -> Vec<Line<'static>>
         lines.push(Line::from(fit(&format!(" Input: {input}   Output: {output}"), columns)));
         let parameters = step.weights.as_ref().map(|weights| grouped(weights.parameters));
         let mut spans = vec![Span::raw(format!(
-            " Params: {}   Time: {}   Operators: {}",
+            " Params: {}   Time: {}   ",
             parameters.unwrap_or_else(|| "-".to_owned()),
-            millis(step.micros),
-            step.operators
+            millis(step.micros)
         ))];
-        if let Some(path) = &step.not_finite_at {
-            let text = format!("   NaN or infinity from {}", clean(path));
-            spans.push(Span::styled(text, screen.palette.bad()));
-        }
+        spans.push(match &step.not_finite_at {
+            Some(path) => {
+                let text = format!("NaN or infinity from {}", clean(path));
+                Span::styled(text, screen.palette.bad())
+            }
+            None => Span::raw(format!("Operators: {}", step.operators)),
+        });
         lines.push(Line::from(spans));
     } else if let Some(input) = stop.input(trace) {
         lines.push(Line::from(fit(&format!(" Shape: {output}"), columns)));
@@ -113,7 +115,12 @@ fn foot_lines(step: &StepTrace, palette: Palette) -> Vec<Line<'static>> {
     let mut lines = vec![match weights.and_then(|weights| weights.weight_statistics.as_ref()) {
         Some(stats) => {
             let [mean, std] = [stats.mean, stats.std].map(shown);
-            Line::from(format!(" Weight Stats: mean={mean}, std={std}"))
+            let mut spans = vec![Span::raw(format!(" Weight Stats: mean={mean}, std={std}"))];
+            if stats.nan + stats.inf > 0 {
+                let text = format!("  {} NaN, {} infinite", stats.nan, stats.inf);
+                spans.push(Span::styled(text, palette.bad()));
+            }
+            Line::from(spans)
         }
         None => Line::styled(" Weight Stats: it reads no weights", palette.faint()),
     }];
