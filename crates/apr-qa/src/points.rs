@@ -3,7 +3,9 @@
 use serde::Serialize;
 
 use crate::bench::Bench;
-use crate::judge::{behaviour, conversion, files, format, import, numbers, tooling, values};
+use crate::judge::{
+    behaviour, conversion, files, format, import, numbers, screens, tooling, values,
+};
 use crate::judgement::Judgement;
 
 /// What a quarter of the points is about, in the order of the quality plan.
@@ -183,8 +185,8 @@ points! {
         "Headers are enough: inspect takes less than 100 ms.";
     52 Metadata Model tooling::lint, "Lint": "Lint warns of a missing licence.";
     53 Metadata Tool tooling::drama, "Drama mode": "The drama works without a terminal.";
-    54 Structure Tool tooling::no_tui, "TUI graph": "The terminal interface draws the graph.";
-    55 Metadata Tool tooling::no_tui, "TUI statistics":
+    54 Structure Tool screens::graph, "TUI graph": "The terminal interface draws the graph.";
+    55 Metadata Tool screens::statistics, "TUI statistics":
         "The terminal interface shows the statistics of the command line.";
     56 Weights Model tooling::identity, "Identity": "A file is equal to itself.";
     57 Weights Tool tooling::change, "Changes": "A changed value is found.";

@@ -19,6 +19,7 @@ pub mod hub;
 pub mod llama_cpp;
 pub mod locate;
 pub mod older;
+pub mod onnx;
 mod peak;
 pub mod peers;
 mod read_all;

@@ -17,7 +17,7 @@ mod terminal;
 mod text;
 mod trace;
 
-pub use explore::{Job, Subject, explore};
+pub use explore::{Job, Subject, explore, picture};
 pub use palette::Palette;
 pub use terminal::{End, is_terminal};
 pub use trace::{TraceView, trace_screen};

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
+use apr_testkit::onnx::cyclic;
 use apr_testkit::tmux::Tmux;
 use serde_json::Value;
 
@@ -219,30 +220,6 @@ fn without_a_terminal_a_screen_says_what_to_use_instead() {
     sandbox.apr(&format!("trace {LLAMA} --tokens 1 --weights")).fails(2, &["--trace-payload"]);
 }
 
-/// A field of a protobuf message, whose number and length are small.
-fn field(number: u8, content: &[u8]) -> Vec<u8> {
-    let len = u8::try_from(content.len()).expect("short");
-    assert!(len < 128, "a length of one byte");
-    [&[number << 3 | 2, len], content].concat()
-}
-
-/// Two nodes that wait for each other: `a = Relu(b)`, `b = Relu(a)`.
-fn cyclic_onnx() -> Vec<u8> {
-    let node = |name: &[u8], input: &[u8], output: &[u8]| {
-        let fields =
-            [field(1, input), field(2, output), field(3, name), field(4, b"Relu")].concat();
-        field(1, &fields)
-    };
-    let graph = [
-        node(b"first", b"b", b"a"),
-        node(b"second", b"a", b"b"),
-        field(2, b"cyclic"),
-        field(12, &field(1, b"a")),
-    ];
-    // ModelProto: ir_version 8, a graph, and version 17 of the operators.
-    [&[8, 8][..], &field(7, &graph.concat()), &field(8, &[16, 17])].concat()
-}
-
 #[test]
 fn qa_54_a_graph_is_drawn_and_one_that_is_cyclic_too() {
     if !Tmux::is_there() {
@@ -265,7 +242,7 @@ fn qa_54_a_graph_is_drawn_and_one_that_is_cyclic_too() {
     tmux.keys(&["q"]);
     let _ = tmux.shows(&["code 0"]);
 
-    let sandbox = Sandbox::new().with("cyclic.onnx", cyclic_onnx());
+    let sandbox = Sandbox::new().with("cyclic.onnx", cyclic());
     let script = r#""$APR" tui cyclic.onnx; echo "code $?""#;
     let tmux = on_terminal(&sandbox, (80, 24), script);
     let _ = tmux.shows(&["Tensors View", "0 tensors"]);

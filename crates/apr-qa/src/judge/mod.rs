@@ -6,5 +6,10 @@ pub(crate) mod files;
 pub(crate) mod format;
 pub(crate) mod import;
 pub(crate) mod numbers;
+#[cfg(feature = "tui")]
+pub(crate) mod screens;
+#[cfg(not(feature = "tui"))]
+#[path = "screens_off.rs"]
+pub(crate) mod screens;
 pub(crate) mod tooling;
 pub(crate) mod values;

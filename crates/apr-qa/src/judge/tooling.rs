@@ -138,10 +138,6 @@ pub(crate) fn drama(bench: &Bench<'_>) -> Judgement {
     }
 }
 
-pub(crate) fn no_tui(_: &Bench<'_>) -> Judgement {
-    absent("this version has no terminal interface")
-}
-
 pub(crate) fn no_merge(_: &Bench<'_>) -> Judgement {
     absent("this version merges no models")
 }
@@ -187,7 +183,7 @@ pub(crate) fn change(_: &Bench<'_>) -> Judgement {
 }
 
 /// A made model, opened.
-fn model(bench: &Bench<'_>, llama: &Llama) -> Result<apr::Model, Fault> {
+pub(crate) fn model(bench: &Bench<'_>, llama: &Llama) -> Result<apr::Model, Fault> {
     let folder = bench.folder()?;
     llama.write(&folder)?;
     Ok(apr::Model::open(&folder)?)

@@ -172,7 +172,12 @@ impl Explorer<'_> {
         let columns = usize::from(area.width);
         let trail: Vec<&str> =
             self.graph_place.open.iter().map(|opened| opened.name.as_str()).collect();
-        let text = fit(&format!(" {}", trail.join(" › ")), columns);
+        let parts = match report.parts.len() {
+            0 | 1 => String::new(),
+            count => format!("  (part {} of {count}; ] next)", self.graph_place.part + 1),
+        };
+        let room = columns.saturating_sub(width(&parts) + 1);
+        let text = format!(" {}{parts}", fit(&trail.join(" › "), room));
         frame.render_widget(Line::styled(text, self.palette.heading()), head);
 
         let errors = part.findings.list.len();

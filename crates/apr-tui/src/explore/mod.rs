@@ -22,6 +22,7 @@ use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
+use std::time::Duration;
 
 use apr_arch::Families;
 use apr_core::human::bytes;
@@ -34,11 +35,13 @@ use apr_ops::tensors::{HistogramReport, TensorRow, TensorsReport};
 use apr_registry::{CheckpointReader, Result};
 use apr_source::{Architecture, Source};
 use apr_tokenizer::Vocabulary;
-use ratatui::Frame;
+use ratatui::backend::TestBackend;
+use ratatui::buffer::Cell;
 use ratatui::crossterm::event::{KeyCode, KeyEvent};
 use ratatui::layout::Rect;
 use ratatui::text::Line;
 use ratatui::widgets::{Paragraph, Wrap};
+use ratatui::{Frame, Terminal};
 
 use self::graph::GraphPlace;
 use self::list::Cursor;
@@ -92,6 +95,21 @@ pub struct Job<'m> {
 pub fn explore(job: &Job<'_>, palette: Palette, interrupt: &Interrupt) -> io::Result<End> {
     let desk = Desk::default();
     with_explorer(job, &desk, palette, |explorer| show(explorer, interrupt))
+}
+
+/// What the screen of a model shows after some keys, as rows of text: for whoever has no terminal.
+/// It waits for what the keys ask for.
+#[must_use]
+pub fn picture(job: &Job<'_>, keys: &str, (columns, rows): (u16, u16)) -> String {
+    let desk = Desk::default();
+    with_explorer(job, &desk, Palette::new(false), |explorer| {
+        explorer.settle();
+        for key in keys.chars() {
+            explorer.key(KeyEvent::from(KeyCode::Char(key)));
+            explorer.settle();
+        }
+        explorer.picture((columns, rows))
+    })
 }
 
 /// Calls `then` with a screen whose requests are answered.
@@ -195,6 +213,9 @@ impl View {
         }
     }
 }
+
+/// How long something that waits for the background sleeps.
+const PAUSE: Duration = Duration::from_millis(2);
 
 /// The keys that every view has.
 const VIEW_KEYS: [Key; 8] = [
@@ -327,6 +348,28 @@ impl<'m> Explorer<'m> {
         explorer.ask(Request::List);
         explorer.open(first);
         explorer
+    }
+
+    /// Waits until nothing is computed any more.
+    fn settle(&mut self) {
+        while self.desk.is_busy() {
+            self.tick();
+            thread::sleep(PAUSE);
+        }
+        self.tick();
+    }
+
+    /// The screen as text.
+    fn picture(&mut self, (columns, rows): (u16, u16)) -> String {
+        let Ok(mut terminal) = Terminal::new(TestBackend::new(columns, rows));
+        // A view that asks for as much as fits knows so once it was drawn.
+        let Ok(_) = terminal.draw(|frame| self.draw(frame));
+        self.settle();
+        let Ok(_) = terminal.draw(|frame| self.draw(frame));
+        let cells = terminal.backend().buffer().content();
+        let rows = cells.chunks(usize::from(columns).max(1));
+        let rows = rows.map(|row| row.iter().map(Cell::symbol).collect::<String>());
+        rows.collect::<Vec<_>>().join("\n")
     }
 
     /// The tensor that the views of one tensor show.

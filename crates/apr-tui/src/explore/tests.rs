@@ -8,12 +8,10 @@ use apr_arch::Families;
 use apr_registry::{CheckpointReader, Error, OpenOptions};
 use apr_source::Architecture;
 use apr_testkit::locate::fixture;
-use ratatui::Terminal;
-use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::work::Desk;
-use super::{Explorer, Job, Loaded, Subject, with_explorer};
+use super::{Explorer, Job, Subject, with_explorer};
 use crate::palette::Palette;
 use crate::screen::{Flow, Screen};
 use crate::snapshot::assert_snapshot;
@@ -84,48 +82,19 @@ fn press(screen: &mut Explorer<'_>, keys: &str) {
             key => KeyCode::Char(key),
         };
         screen.key(KeyEvent::new(code, KeyModifiers::NONE));
-        settle(screen);
+        screen.settle();
     }
 }
 
-/// Waits until everything that was asked for is there.
-fn settle(screen: &mut Explorer<'_>) {
-    let begun = Instant::now();
-    loop {
-        screen.tick();
-        let waits = matches!(screen.list, Loaded::Waiting)
-            || matches!(screen.inspect, Loaded::Waiting)
-            || matches!(screen.histogram, Loaded::Waiting)
-            || matches!(screen.graph, Loaded::Waiting)
-            || matches!(screen.diff, Loaded::Waiting)
-            || screen.compare.distributions.iter().any(|it| matches!(it, Loaded::Waiting))
-            || matches!(screen.checks, Loaded::Waiting)
-            || matches!(screen.vocabulary, Loaded::Waiting)
-            || screen.desk.is_busy();
-        if !waits {
-            // What was sent before the last look.
-            screen.tick();
-            return;
-        }
-        assert!(begun.elapsed() < Duration::from_secs(60), "nothing comes");
-        std::thread::sleep(Duration::from_millis(2));
-    }
-}
-
-fn drawn(screen: &mut Explorer<'_>, (columns, rows): (u16, u16)) -> String {
-    let mut terminal = Terminal::new(TestBackend::new(columns, rows)).expect("a backend");
-    // Views ask for what fits the size.
-    terminal.draw(|frame| screen.draw(frame)).expect("a frame");
-    settle(screen);
-    terminal.draw(|frame| screen.draw(frame)).expect("a frame");
-    terminal.backend().to_string()
+fn drawn(screen: &mut Explorer<'_>, size: (u16, u16)) -> String {
+    screen.picture(size)
 }
 
 #[test]
 fn every_view_is_drawn_at_three_sizes() {
     let model = tiny_llama();
     with_screen(&[model.reader()], |screen| {
-        settle(screen);
+        screen.settle();
         for (keys, name) in [
             ("t", "tensors"),
             ("x", "checks"),
@@ -149,7 +118,7 @@ fn every_view_is_drawn_at_three_sizes() {
 fn two_models_are_shown_beside_each_other() {
     let (model, other) = (tiny_llama(), tiny_llama());
     with_screen(&[model.reader(), other.reader()], |screen| {
-        settle(screen);
+        screen.settle();
         for size in SIZES {
             assert_snapshot("compare", size, &drawn(screen, size));
         }
@@ -164,7 +133,7 @@ fn two_models_are_shown_beside_each_other() {
 fn two_hundred_thousand_tensors_scroll_at_once() {
     let reader = of_names((0..200_000).map(|at| format!("layers.{at}.weight")));
     with_screen(&[&*reader], |screen| {
-        settle(screen);
+        screen.settle();
         press(screen, "G");
         let begun = Instant::now();
         for _ in 0..20 {
@@ -192,7 +161,7 @@ fn names_steer_nothing_and_any_size_can_be_drawn() {
     ];
     let reader = of_names(names.into_iter());
     with_screen(&[&*reader, &*reader], |screen| {
-        settle(screen);
+        screen.settle();
         for view in "tshvgcxb?".chars() {
             press(screen, &view.to_string());
             for columns in (1..150).step_by(13) {
@@ -221,7 +190,7 @@ fn what_fails_is_said_in_its_view() {
     };
     let desk = Desk::default();
     with_explorer(&job, &desk, Palette::new(true), |screen| {
-        settle(screen);
+        screen.settle();
         for view in "tsgxb".chars() {
             press(screen, &view.to_string());
             let text = drawn(screen, (80, 24));
@@ -234,7 +203,7 @@ fn what_fails_is_said_in_its_view() {
 fn keys_lead_from_view_to_view_and_filters_find() {
     let model = tiny_llama();
     with_screen(&[model.reader()], |screen| {
-        settle(screen);
+        screen.settle();
         press(screen, "/q_proj\n");
         let text = drawn(screen, (80, 24));
         assert!(text.contains("2 of 21 tensors") && text.contains("'q_proj'"), "{text}");

@@ -207,7 +207,6 @@ impl Desk {
     }
 
     /// Whether something is computed, or waits for it.
-    #[cfg(test)]
     pub(crate) fn is_busy(&self) -> bool {
         let state = self.state();
         let is_busy = |lane: &Lane| lane.running.is_some() || !lane.waiting.is_empty();

@@ -128,6 +128,13 @@ fn foot_lines(step: &StepTrace, palette: Palette) -> Vec<Line<'static>> {
         let text = format!("   {} {} {}", clean(&weight.tensor), weight.dtype, weight.shape);
         lines.push(Line::styled(text, palette.faint()));
     }
+    if !step.inputs.is_empty() {
+        lines.push(Line::from(" Reads:"));
+    }
+    for input in &step.inputs {
+        let text = format!("   {} {}", clean(&input.path), dims(&input.shape));
+        lines.push(Line::styled(text, palette.faint()));
+    }
     lines
 }
 
