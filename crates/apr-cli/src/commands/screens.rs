@@ -1,13 +1,13 @@
 //! What all screens need: a terminal, colours, signals, an exit code.
 
+use apr_io::Interrupt;
 use apr_tui::{End, Palette, is_terminal};
 
 use crate::context::Context;
 use crate::failure::{Failure, INTERRUPTED, Outcome};
 use crate::signals;
 
-/// Whether a screen can be shown; `instead` says what prints the same. From now on signals end the
-/// screen, which gives the terminal back.
+/// Whether a screen can be shown; `instead` says what prints the same.
 pub(super) fn check(context: &Context, instead: &str) -> Outcome {
     if context.json {
         let message = format!("a screen prints no JSON: {instead} with --json");
@@ -17,18 +17,19 @@ pub(super) fn check(context: &Context, instead: &str) -> Outcome {
         let message = format!("standard output is not a terminal: {instead}");
         return Err(Failure::General(message));
     }
-    signals::stop_cleanly(&context.interrupt)
+    Ok(())
 }
 
-/// With the colours that reports have.
-pub(super) fn palette() -> Palette {
+/// Shows a screen with the colours that reports have. From now on signals end it, and it gives the
+/// terminal back.
+pub(super) fn show(
+    context: &Context,
+    screen: impl FnOnce(Palette, &Interrupt) -> std::io::Result<End>,
+) -> Outcome {
+    signals::stop_cleanly(&context.interrupt)?;
     let choice = anstream::AutoStream::choice(&std::io::stdout());
-    Palette::new(choice != anstream::ColorChoice::Never)
-}
-
-/// What the command comes to after its screen.
-pub(super) fn ended(end: std::io::Result<End>) -> Outcome {
-    match end? {
+    let palette = Palette::new(choice != anstream::ColorChoice::Never);
+    match screen(palette, &context.interrupt)? {
         End::Quit => Ok(()),
         End::Interrupted => Err(Failure::Told(INTERRUPTED)),
     }

@@ -1,5 +1,7 @@
 //! `apr tui`.
 
+use std::path::Path;
+
 use apr_tui::{Job, Subject, explore};
 
 use crate::args::TuiArgs;
@@ -28,10 +30,10 @@ pub(super) fn run(args: &TuiArgs, context: &Context) -> Outcome {
         max_memory: context.max_memory(),
         unchanged: &unchanged,
     };
-    screens::ended(explore(&job, screens::palette(), &context.interrupt))
+    screens::show(context, |palette, interrupt| explore(&job, palette, interrupt))
 }
 
-fn opened(path: &std::path::Path, context: &Context) -> Outcome<Model> {
+fn opened(path: &Path, context: &Context) -> Outcome<Model> {
     let model = model::open_with_companions(path, context)?;
     model.reader.warnings().iter().for_each(|warning| context.printer.warn(warning));
     Ok(model)

@@ -20,7 +20,7 @@ use crate::text::{clean, fit, shown};
 pub(super) const HELP: [Key; 3] = [
     ("← →  p n  k j", "previous, next tensor of the list"),
     ("Enter", "values of the tensor"),
-    ("Esc", "back to the tensors"),
+    ("Esc", "back to the list"),
 ];
 
 /// What usually leads to values that no tensor of a kind has (seed 001 §4.13.4).
@@ -56,7 +56,7 @@ impl Explorer<'_> {
             KeyCode::Right | KeyCode::Down | KeyCode::Char('n' | 'j' | 'l') => true,
             KeyCode::Left | KeyCode::Up | KeyCode::Char('p' | 'k') => false,
             KeyCode::Enter => return self.open(View::Values),
-            KeyCode::Esc => return self.open(View::Tensors),
+            KeyCode::Esc => return self.open(self.origin),
             _ => return,
         };
         if self.step(is_forward) {

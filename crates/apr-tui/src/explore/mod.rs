@@ -274,6 +274,8 @@ struct Explorer<'m> {
     answers: Receiver<Answer>,
     palette: Palette,
     view: View,
+    /// The list that a tensor was chosen from.
+    origin: View,
     shows_help: bool,
     prompt: Option<(Asks, Prompt)>,
     message: Option<String>,
@@ -318,6 +320,7 @@ impl<'m> Explorer<'m> {
             answers,
             palette,
             view: View::Tensors,
+            origin: View::Tensors,
             shows_help: false,
             prompt: None,
             message: None,
@@ -408,6 +411,9 @@ impl<'m> Explorer<'m> {
     fn open(&mut self, view: View) {
         if view != self.view {
             self.leave();
+        }
+        if matches!(self.view, View::Tensors | View::Stats) {
+            self.origin = self.view;
         }
         self.view = view;
         match view {

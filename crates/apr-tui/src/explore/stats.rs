@@ -101,8 +101,8 @@ impl Explorer<'_> {
             }
             KeyCode::Enter => {
                 let tensor = self.stats.tensor(self.stats.cursor.at);
-                if let Some(row) = tensor.and_then(|tensor| self.order.row(tensor)) {
-                    self.cursor.at = row;
+                if let Some(tensor) = tensor {
+                    self.choose(tensor);
                     self.open(View::Histogram);
                 }
             }

@@ -131,6 +131,16 @@ impl Explorer<'_> {
         }
     }
 
+    /// Selects a tensor, and lists all of them where a filter hides it.
+    pub(super) fn choose(&mut self, tensor: usize) {
+        if self.order.row(tensor).is_none()
+            && let Loaded::Ready(list) = &self.list
+        {
+            self.order.filter(list, "");
+        }
+        self.cursor.at = self.order.row(tensor).unwrap_or_default();
+    }
+
     fn sort(&mut self) {
         let Loaded::Ready(list) = &self.list else { return };
         let tensor = self.order.tensor(self.cursor.at);

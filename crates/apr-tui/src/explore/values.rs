@@ -8,7 +8,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::Paragraph;
 
 use super::work::Request;
-use super::{Explorer, Key, Loaded, View};
+use super::{Explorer, Key, Loaded};
 use crate::text::{clean, fit, shown};
 
 pub(super) const HELP: [Key; 7] = [
@@ -18,7 +18,7 @@ pub(super) const HELP: [Key; 7] = [
     ("[ ]", "previous, next index of the outer dimensions"),
     ("n p", "next, previous tensor"),
     ("m", "numbers, or a map of magnitudes"),
-    ("Esc", "back to the tensors"),
+    ("Esc", "back to the list"),
 ];
 
 /// Columns of a number, with the space before it.
@@ -95,7 +95,7 @@ impl Explorer<'_> {
             KeyCode::Char(']') => corner.outer = (corner.outer + 1).min(outers.saturating_sub(1)),
             KeyCode::Char('[') => corner.outer = corner.outer.saturating_sub(1),
             KeyCode::Char('m') => corner.is_map = !corner.is_map,
-            KeyCode::Esc => return self.open(View::Tensors),
+            KeyCode::Esc => return self.open(self.origin),
             KeyCode::Char(letter @ ('n' | 'p')) => {
                 if !self.step(letter == 'n') {
                     return;

@@ -22,7 +22,7 @@ pub(super) fn lines(
     }
     if let Some(step) = stop.step(trace) {
         page.step(step);
-        let operators = trace.passes.iter().flat_map(|pass| &pass.operators);
+        let operators = stop.pass(trace).into_iter().flat_map(|pass| &pass.operators);
         page.heading("Operators");
         let prefix = format!("{}/", step.path);
         for operator in operators.filter(|it| it.path == step.path || it.path.starts_with(&prefix))

@@ -330,11 +330,13 @@ impl TraceScreen {
         let columns = usize::from(area.width).saturating_sub(12);
         let title = format!(" Drift to {} ", fit(&other, columns));
         let block = Block::bordered().title(title);
-        let step = diff
-            .passes
-            .iter()
-            .flat_map(|pass| &pass.steps)
-            .find(|step| stop.step(&self.view.trace).is_some_and(|own| own.path == step.path));
+        let trace = &self.view.trace;
+        let part = stop.pass(trace).map(|pass| pass.part.as_str());
+        let own = stop.step(trace);
+        let pass = diff.passes.iter().find(|pass| Some(pass.part.as_str()) == part);
+        let step = pass.and_then(|pass| {
+            pass.steps.iter().find(|step| own.is_some_and(|own| own.path == step.path))
+        });
         let mut lines = Vec::new();
         match step.and_then(|step| Some((step, step.drift.as_ref()?))) {
             None => lines.push(Line::styled(" nothing is compared here", self.palette.faint())),
@@ -345,11 +347,8 @@ impl TraceScreen {
                 let added = shown(step.added);
                 let [mean, theirs] = [drift.mean, drift.other_mean].map(|it| shown(Some(it)));
                 let mut spans = vec![Span::raw(format!(" mean={mean} → {theirs} added={added}"))];
-                let diverges = diff
-                    .passes
-                    .iter()
-                    .flat_map(|pass| &pass.divergences)
-                    .any(|found| found.step == step.number);
+                let mut divergences = pass.into_iter().flat_map(|pass| &pass.divergences);
+                let diverges = divergences.any(|found| found.step == step.number);
                 if diverges {
                     spans.push(Span::styled("  out of line", self.palette.bad()));
                 }

@@ -1,6 +1,6 @@
 //! Inputs, steps and predictions of a trace as one list.
 
-use apr_trace::{InputTrace, Predictions, StepTrace, Trace, ValueTrace};
+use apr_trace::{InputTrace, PassTrace, Predictions, StepTrace, Trace, ValueTrace};
 
 use crate::text::clean;
 
@@ -37,6 +37,14 @@ pub(crate) fn stops(trace: &Trace) -> Vec<Stop> {
 }
 
 impl Stop {
+    /// The part of the model that it belongs to: paths are unique within a part alone.
+    pub(crate) fn pass<'t>(&self, trace: &'t Trace) -> Option<&'t PassTrace> {
+        match self.what {
+            What::Input { pass, .. } | What::Step { pass, .. } => trace.passes.get(pass),
+            What::Output(_) => None,
+        }
+    }
+
     pub(crate) fn input<'t>(&self, trace: &'t Trace) -> Option<&'t InputTrace> {
         match self.what {
             What::Input { pass, at } => trace.passes.get(pass)?.inputs.get(at),

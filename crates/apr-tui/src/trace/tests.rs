@@ -156,3 +156,21 @@ fn any_size_and_any_name_can_be_drawn() {
         }
     }
 }
+
+/// Paths are unique within a part: the encoder and the decoder have layers of the same names.
+#[test]
+fn a_step_lists_the_operators_of_its_own_part() {
+    let model = apr::Model::open(fixture("run/tiny-t5")).expect("the fixture");
+    let mut options = TraceOptions::new(RunOptions::reading());
+    options.payload = true;
+    let payload = Payload::Tokens(vec![3, 4, 1]);
+    let trace = model.trace(&payload, &options, |_, _| {}).expect("a trace");
+    assert_eq!(trace.passes.len(), 2);
+    for stop in super::stops::stops(&trace) {
+        let Some(step) = stop.step(&trace) else { continue };
+        let lines = super::details::lines(&trace, &stop, 100, Palette::new(false));
+        let lines: Vec<String> = lines.iter().map(ToString::to_string).collect();
+        let heading = lines.iter().position(|line| line == " Operators").expect("a heading");
+        assert_eq!(lines.len() - heading - 1, step.operators, "{}: {lines:#?}", stop.name);
+    }
+}

@@ -14,5 +14,5 @@ pub(super) fn check(context: &Context) -> Outcome {
 
 pub(super) fn run(trace: Trace, diff: Option<TraceDiff>, context: &Context) -> Outcome {
     let view = TraceView { trace, diff };
-    screens::ended(trace_screen(view, screens::palette(), &context.interrupt))
+    screens::show(context, |palette, interrupt| trace_screen(view, palette, interrupt))
 }
