@@ -36,7 +36,7 @@ Usage: cargo xtask TASK
   bench  figures against cp and Python's safetensors; --gb 1 4, --runs 5
   bench scanners  what apr scan and four other scanners say about the same files
   bench excessive  every command over files that ask for more work than their size justifies
-  picture  draws docs/session.svg, the README's picture of a terminal, with the binary of today
+  picture  draws the pictures of a terminal in docs with the binary of today
   fuzz   every fuzz target for 60 seconds, or the seconds given; takes a nightly toolchain
   quality  coverage, mutants, complexity, words, advisories, or those given, into docs/quality.md;
            --sample 60

@@ -3,8 +3,9 @@
 
 use std::{fs, io};
 
-use crate::process::{cargo, program, run as run_program, target_dir, workspace};
-use crate::steps::{Steps, Stop};
+use crate::process::{cargo, find_program, program, run as run_program, target_dir, workspace};
+use crate::steps::{Outcome, Steps, Stop};
+use crate::system::install_packages;
 use crate::{builds, reference};
 
 pub(crate) fn run(steps: &mut Steps) {
@@ -22,6 +23,7 @@ pub(crate) fn run(steps: &mut Steps) {
         python = steps.run("the Python reference environment", reference::set_up_python);
         steps.run("the model all-MiniLM-L6-v2", reference::fetch_model);
         builds::set_up(steps);
+        steps.run("tmux, for tests of screens", set_up_tmux);
     };
     steps.beside(fetch, |steps| {
         built =
@@ -49,6 +51,13 @@ pub(crate) fn run(steps: &mut Steps) {
         steps.run("onnx's checker takes the files that tests wrote", || {
             reference::check_written(&written)
         });
+    }
+}
+
+fn set_up_tmux() -> Outcome {
+    match find_program(|name| name == "tmux") {
+        Some(_) => Ok(()),
+        None => install_packages(&["tmux"], "install tmux 3.0 or later"),
     }
 }
 

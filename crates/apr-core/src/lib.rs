@@ -35,6 +35,7 @@ mod error;
 mod escape;
 mod file_name;
 mod format;
+pub mod human;
 pub mod json;
 mod json_pieces;
 mod key_values;

@@ -158,6 +158,21 @@ fn unlisted(reader: &dyn CheckpointReader) -> Result<Vec<UnlistedData>> {
     Ok(rows.collect())
 }
 
+/// A tensor of the list with its statistics, in one read.
+///
+/// # Errors
+/// Those of [`list`].
+pub fn measured<P: Pipeline>(
+    reader: &dyn CheckpointReader,
+    tensor: usize,
+    pipeline: &P,
+    progress: &dyn Progress,
+) -> Result<TensorRow> {
+    let mut found = moments(reader, &[tensor], pipeline, progress)?;
+    let stats = found.pop().map(|moments| moments.finish());
+    Ok(TensorRow { stats, ..row(reader, tensor)? })
+}
+
 /// Position of the tensor called `name`, or the names most like it.
 ///
 /// # Errors

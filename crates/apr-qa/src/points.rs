@@ -4,7 +4,8 @@ use serde::Serialize;
 
 use crate::bench::Bench;
 use crate::judge::{
-    behaviour, conversion, files, format, import, merging, numbers, pruning, tooling, values,
+    behaviour, conversion, files, format, import, merging, numbers, pruning, screens, tooling,
+    values,
 };
 use crate::judgement::Judgement;
 
@@ -187,8 +188,8 @@ points! {
         "Headers are enough: inspect takes less than 100 ms.";
     52 Metadata Model tooling::lint, "Lint": "Lint warns of a missing licence.";
     53 Metadata Tool tooling::drama, "Drama mode": "The drama works without a terminal.";
-    54 Structure Elsewhere tooling::no_tui, "TUI graph": "The terminal interface draws the graph.";
-    55 Metadata Elsewhere tooling::no_tui, "TUI statistics":
+    54 Structure Tool screens::graph, "TUI graph": "The terminal interface draws the graph.";
+    55 Metadata Tool screens::statistics, "TUI statistics":
         "The terminal interface shows the statistics of the command line.";
     56 Weights Model tooling::identity, "Identity": "A file is equal to itself.";
     57 Weights Tool tooling::change, "Changes": "A changed value is found.";

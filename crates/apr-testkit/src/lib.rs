@@ -19,10 +19,12 @@ pub mod hub;
 pub mod llama_cpp;
 pub mod locate;
 pub mod older;
+pub mod onnx;
 mod peak;
 pub mod peers;
 mod read_all;
 mod sparse;
+pub mod tmux;
 pub mod torch;
 pub mod written;
 

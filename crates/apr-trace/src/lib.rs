@@ -15,6 +15,7 @@
 mod anomalies;
 mod attention;
 mod diff;
+mod file_names;
 mod level;
 mod payload;
 mod perfetto;
@@ -25,6 +26,7 @@ mod sites;
 mod statistics;
 mod trace;
 mod tracer;
+mod weights;
 
 pub use anomalies::{Anomaly, AnomalyKind, AnomalyReport, anomalies};
 pub use attention::AttentionPattern;
@@ -39,5 +41,6 @@ pub use predictions::{Prediction, Predictions};
 pub use profile::DeadNeurons;
 pub use sites::{Site, Sites};
 pub use statistics::{ValueStatistics, sparkline};
-pub use trace::{InputTrace, PassTrace, StepTrace, Trace, TraceOptions, VERSION, trace};
+pub use trace::{InputTrace, PassTrace, StepInput, StepTrace, Trace, TraceOptions, VERSION, trace};
 pub use tracer::{OperatorTrace, ValueSink, ValueTrace};
+pub use weights::{StepWeights, WeightTrace};

@@ -28,6 +28,8 @@ pub struct Site {
     pub reads: Vec<usize>,
     /// Weights that it reads, as it looks at them.
     pub weights: Vec<WeightRef>,
+    /// Inputs of the model that it reads, by name.
+    pub inputs: Vec<String>,
     /// What its output is for, where that is an output of the model.
     pub meaning: Option<Meaning>,
     /// How many values it makes.
@@ -47,7 +49,9 @@ pub struct Sites {
 enum Source {
     Site(usize),
     Weight(WeightRef),
-    /// An input of the model, or a constant.
+    /// An input of the model.
+    Input(String),
+    /// A constant.
     Other,
 }
 
@@ -62,7 +66,9 @@ impl Sites {
     pub fn of(graph: &Graph) -> Result<Self> {
         let mut walk =
             Walk { graph, sites: Self::default(), taken: HashMap::new(), paths: 0, looks: 0 };
-        let found = walk.body(&graph.body, "", Sources::new(), 0)?;
+        let body = &graph.body;
+        let input = |id: &ValueId| (*id, Source::Input(body.value(*id).name.clone()));
+        let found = walk.body(body, "", body.inputs.iter().map(input).collect(), 0)?;
         let mut sites = walk.sites;
         for id in &graph.body.outputs {
             if let Some(Source::Site(at)) = found.get(id) {
@@ -215,6 +221,7 @@ impl Walk<'_> {
             op: node.op.name.to_string(),
             reads: Vec::new(),
             weights: Vec::new(),
+            inputs: Vec::new(),
             meaning: None,
             outputs: node.outputs.len(),
         };
@@ -224,6 +231,7 @@ impl Walk<'_> {
                 Source::Weight(weight) if !site.weights.contains(&weight) => {
                     site.weights.push(weight);
                 }
+                Source::Input(name) if !site.inputs.contains(&name) => site.inputs.push(name),
                 _ => {}
             }
         }

@@ -8,12 +8,14 @@ use apr_run::{AssumedInput, AudioFile, Host, RunError, RunOptions, RunResult, wi
 use serde::Serialize;
 
 use crate::attention::AttentionPattern;
+use crate::file_names::FileNames;
 use crate::level::Level;
 use crate::payload::{Pass, Passes, Payload, Subject, Written, generated, states_of};
 use crate::predictions::{Predictions, predictions};
 use crate::profile::DeadNeurons;
 use crate::sites::Sites;
 use crate::tracer::{OperatorTrace, Tracer, ValueSink, ValueTrace, Watched};
+use crate::weights::{StepWeights, Weights};
 
 /// Version of the report.
 pub const VERSION: u32 = 1;
@@ -29,6 +31,8 @@ pub struct TraceOptions {
     pub level: Level,
     /// Looks at values: statistics, attention, NaN.
     pub payload: bool,
+    /// Reads the weights of each step once more, for their statistics; with `payload`.
+    pub weights: bool,
     /// Maximum number of tokens that are generated first and traced with the prompt; by default
     /// none, or 16 where an encoder and a decoder run apart.
     pub max_tokens: Option<usize>,
@@ -40,7 +44,7 @@ impl TraceOptions {
     pub fn new(run: RunOptions) -> Self {
         let mut run = run;
         run.keeps_past = false;
-        Self { run, level: Level::default(), payload: false, max_tokens: None }
+        Self { run, level: Level::default(), payload: false, weights: false, max_tokens: None }
     }
 }
 
@@ -129,6 +133,12 @@ pub struct StepTrace {
     /// Its result, where values are looked at.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub value: Option<ValueTrace>,
+    /// What it reads of other steps, and inputs of the model, where values are looked at.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub inputs: Vec<StepInput>,
+    /// The weights that it reads, where values are looked at.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub weights: Option<StepWeights>,
     /// Its attention, where it has some that is not computed as one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub attention: Option<AttentionPattern>,
@@ -138,6 +148,16 @@ pub struct StepTrace {
     /// Path of the first operator in it that made NaN or infinity.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub not_finite_at: Option<String>,
+}
+
+/// What a step reads.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct StepInput {
+    /// Path of the operator that made it, or name of the model's input.
+    pub path: String,
+    /// Dimensions, outermost first.
+    pub shape: Vec<usize>,
 }
 
 /// Traces a model. `sink` receives every value with its part and path, where there is one.
@@ -161,6 +181,7 @@ pub fn trace(
         written => written?,
     };
     let mut sink = sink;
+    let names = FileNames::of(source)?;
     with_runner(source, facts, &options.run, host, |runner| {
         let passes = Passes::of(runner, payload)?;
         let mut trace = Trace {
@@ -179,7 +200,8 @@ pub fn trace(
         for at in 0..passes.parts().len() {
             let pass = passes.pass(at, payload, written.as_ref(), states.as_ref())?;
             let sink = sink.as_mut().map(|sink| &mut **sink as &mut ValueSink<'_>);
-            let (traced, outcome) = run_pass(&pass, options, host, trace.next_number(), sink)?;
+            let first = trace.next_number();
+            let (traced, outcome) = run_pass(&pass, options, host, (first, &names), sink)?;
             trace.predictions = predictions(&pass, &outcome, options.run.top)?;
             states = states_of(&pass, &outcome);
             trace.add(traced);
@@ -193,7 +215,7 @@ fn run_pass(
     pass: &Pass<'_>,
     options: &TraceOptions,
     host: &dyn Host,
-    first: usize,
+    (first, names): (usize, &FileNames<'_>),
     sink: Option<&mut ValueSink<'_>>,
 ) -> RunResult<(PassTrace, Outcome)> {
     let sites = Sites::of(pass.part.graph())?;
@@ -217,6 +239,11 @@ fn run_pass(
     let mut steps = steps_of(&ends, &tracer, options.level);
     for (at, step) in steps.iter_mut().enumerate() {
         step.number = first + inputs.len() + at;
+    }
+    if options.payload {
+        add_inputs(&mut steps, &inputs, &tracer, options.level);
+        let mut weights = Weights::of(pass.part.runner().weights(), names, options.weights);
+        weights.add(&mut steps, &tracer, options.level)?;
     }
 
     let operators = tracer.operators;
@@ -281,6 +308,44 @@ fn steps_of(ends: &[(&str, usize)], tracer: &Tracer<'_, '_>, level: Level) -> Ve
     steps.into_iter().map(|(step, _)| step).filter(|step| step.operators > 0).collect()
 }
 
+/// What the steps read of each other and of the model's inputs, in the order of their operators.
+fn add_inputs(
+    steps: &mut [StepTrace],
+    given: &[InputTrace],
+    tracer: &Tracer<'_, '_>,
+    level: Level,
+) {
+    let list = tracer.sites().list();
+    let shapes: HashMap<usize, &[usize]> =
+        tracer.operators.iter().map(|operator| (operator.site, &*operator.shape)).collect();
+    let place = places(steps);
+    let mut found: Vec<Vec<StepInput>> = vec![Vec::new(); steps.len()];
+    for operator in &tracer.operators {
+        let site = &list[operator.site];
+        let own = level.step_of(&site.path);
+        let Some(inputs) = place.get(own).map(|at| &mut found[*at]) else { continue };
+        let made = site.reads.iter().filter(|read| level.step_of(&list[**read].path) != own);
+        let made = made.filter_map(|read| Some((list[*read].path.as_str(), *shapes.get(read)?)));
+        let named = |name: &String| {
+            let input = given.iter().find(|input| input.name == *name)?;
+            Some((input.name.as_str(), &*input.value.shape))
+        };
+        for (path, shape) in site.inputs.iter().filter_map(named).chain(made) {
+            if !inputs.iter().any(|input| input.path == path) {
+                inputs.push(StepInput { path: path.to_owned(), shape: shape.to_vec() });
+            }
+        }
+    }
+    for (step, inputs) in steps.iter_mut().zip(found) {
+        step.inputs = inputs;
+    }
+}
+
+/// Positions of steps by their paths.
+pub(crate) fn places(steps: &[StepTrace]) -> HashMap<String, usize> {
+    steps.iter().enumerate().map(|(at, step)| (step.path.clone(), at)).collect()
+}
+
 /// The sum of all, where all are there.
 fn sum(micros: impl Iterator<Item = Option<f64>>) -> Option<f64> {
     micros.sum()
@@ -297,6 +362,8 @@ impl StepTrace {
             made_bytes: 0,
             result: None,
             value: None,
+            inputs: Vec::new(),
+            weights: None,
             attention: None,
             activations: None,
             not_finite_at: None,

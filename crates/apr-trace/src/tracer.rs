@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use apr_graph::Node;
-use apr_infer::{Flow, Step, Tap, Tensor, Value};
+use apr_infer::{Data, Flow, Step, Tap, Tensor, Value};
 use apr_registry::Result;
 use apr_run::Host;
 use serde::Serialize;
@@ -13,6 +13,9 @@ use crate::attention::AttentionPattern;
 use crate::profile::{DeadNeurons, Profile, correlation};
 use crate::sites::Sites;
 use crate::statistics::ValueStatistics;
+
+/// Elements of a value that a trace keeps.
+const FIRST: usize = 16;
 
 /// An operator that ran.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -30,6 +33,8 @@ pub struct OperatorTrace {
     pub live_bytes: u64,
     /// Bytes of what it made.
     pub made_bytes: u64,
+    /// Dimensions of its first output; none of a scalar, and of what is no array.
+    pub shape: Vec<usize>,
     /// Elements of its floats that are NaN or infinite, where values are looked at.
     #[serde(skip_serializing_if = "is_none_or_zero")]
     pub not_finite: Option<u64>,
@@ -54,6 +59,9 @@ pub struct ValueTrace {
     /// Of floats.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub statistics: Option<ValueStatistics>,
+    /// The first elements in row-major order, 16 at most; none of texts.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub first: Vec<f64>,
     /// Its positions and channels, where it is the result of a step.
     #[serde(skip)]
     pub(crate) profile: Option<Profile>,
@@ -73,7 +81,8 @@ impl ValueTrace {
             Err(_) => (Vec::new(), value.kind().to_owned()),
         };
         let statistics = ValueStatistics::of(value)?;
-        Ok(Self { shape, element, statistics, profile: None, correlation: None })
+        let first = value.tensor().map(first).unwrap_or_default();
+        Ok(Self { shape, element, statistics, first, profile: None, correlation: None })
     }
 
     /// The same of a step's result.
@@ -84,6 +93,26 @@ impl ValueTrace {
     /// The same of an input.
     pub(crate) fn of_input(value: &Value) -> Result<Self> {
         Ok(Self { correlation: correlation(value), ..Self::of(value)? })
+    }
+}
+
+/// The first elements of a tensor.
+fn first(tensor: &Tensor) -> Vec<f64> {
+    fn widened<T: Copy>(values: &[T], widen: impl Fn(T) -> f64) -> Vec<f64> {
+        values.iter().take(FIRST).copied().map(widen).collect()
+    }
+    match tensor.data() {
+        Data::F32(values) => widened(values, f64::from),
+        Data::F64(values) => widened(values, |value| value),
+        Data::I8(values) => widened(values, f64::from),
+        Data::I16(values) => widened(values, f64::from),
+        Data::I32(values) => widened(values, f64::from),
+        Data::I64(values) => widened(values, |value| value as f64),
+        Data::U8(values) => widened(values, f64::from),
+        Data::U16(values) => widened(values, f64::from),
+        Data::U32(values) => widened(values, f64::from),
+        Data::U64(values) => widened(values, |value| value as f64),
+        Data::Text(_) => Vec::new(),
     }
 }
 
@@ -136,6 +165,10 @@ impl<'t, 's> Tracer<'t, 's> {
             activations: Vec::new(),
             failed: None,
         }
+    }
+
+    pub(crate) fn host(&self) -> &'t dyn Host {
+        self.host
     }
 
     pub(crate) fn sites(&self) -> &'t Sites {
@@ -210,6 +243,7 @@ impl Tap for Tracer<'_, '_> {
             micros: since(self.entered, now),
             live_bytes: step.live_bytes,
             made_bytes: step.outputs.iter().map(bytes).sum(),
+            shape: step.outputs.first().map(shape).unwrap_or_default(),
             not_finite: self.watched.looks_inside.then(|| not_finite(step.outputs)),
             site,
         });
@@ -229,6 +263,10 @@ impl Tap for Tracer<'_, '_> {
             || self.sites.find(path, node).is_some_and(|site| self.watched.sites.contains(&site));
         is_seen || self.host.is_cancelled()
     }
+}
+
+fn shape(value: &Value) -> Vec<usize> {
+    value.tensor().map(|tensor| tensor.shape().to_vec()).unwrap_or_default()
 }
 
 fn bytes(value: &Value) -> u64 {

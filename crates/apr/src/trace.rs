@@ -7,7 +7,7 @@
 pub use apr_trace::{
     Anomaly, AnomalyKind, AnomalyReport, AttentionPattern, Blame, DeadNeurons, Divergence,
     InputTrace, Level, OperatorTrace, PassDiff, PassTrace, Payload, Prediction, Predictions,
-    StepDiff, StepTrace, TokenChoice, TokenDrift, TokensDrift, Trace, TraceDiff, TraceOptions,
-    ValueDrift, ValueStatistics, ValueTrace, WeightChange, WeightDrift, Written, anomalies,
-    perfetto,
+    StepDiff, StepInput, StepTrace, StepWeights, TokenChoice, TokenDrift, TokensDrift, Trace,
+    TraceDiff, TraceOptions, ValueDrift, ValueStatistics, ValueTrace, WeightChange, WeightDrift,
+    WeightTrace, Written, anomalies, perfetto,
 };

@@ -6,7 +6,7 @@ use clap::{Arg, Command};
 type Example = (&'static str, &'static str);
 
 /// By the words of the command.
-const EXAMPLES: [(&str, &[Example]); 46] = [
+const EXAMPLES: [(&str, &[Example]); 47] = [
     (
         "",
         &[
@@ -155,6 +155,13 @@ const EXAMPLES: [(&str, &[Example]); 46] = [
         ],
     ),
     (
+        "tui",
+        &[
+            ("apr tui llama.gguf", "look at tensors, statistics, histograms and the graph"),
+            ("apr tui llama llama-q4.gguf --compare", "compare two models tensor by tensor"),
+        ],
+    ),
+    (
         "tokenize",
         &[
             (
@@ -208,6 +215,10 @@ const EXAMPLES: [(&str, &[Example]); 46] = [
             (
                 "apr trace whisper-tiny --input speech.wav --trace-payload",
                 "activations, attention and predictions of every step",
+            ),
+            (
+                "apr trace llama.gguf --prompt \"Once upon a time\" --interactive",
+                "walk through the steps on a screen",
             ),
             (
                 "apr trace MiniLM --prompt \"a text\" --export trace.perfetto",

@@ -30,6 +30,19 @@ pub(crate) struct InspectArgs {
     pub(crate) full: bool,
 }
 
+/// Arguments of `tui`.
+#[derive(Debug, Args)]
+pub(crate) struct TuiArgs {
+    /// File, folder, shard index, or - for standard input
+    pub(crate) model: PathBuf,
+    /// Second model of --compare
+    #[arg(requires = "compare")]
+    pub(crate) other: Option<PathBuf>,
+    /// Compare two models
+    #[arg(long, requires = "other")]
+    pub(crate) compare: bool,
+}
+
 /// Arguments of `tensors`.
 #[derive(Debug, Args)]
 pub(crate) struct TensorsArgs {

@@ -40,7 +40,7 @@ pub(crate) use convert::{ConvertArgs, ExportArgs, ImportArgs, Sha256};
 pub(crate) use imatrix::{ImatrixArgs, ImatrixForm, Part};
 pub(crate) use look::{
     DebugArgs, DiffArgs, ExplainArgs, GraphArgs, GraphFormat, InspectArgs, LintArgs, ScanArgs,
-    Sort, TensorsArgs, ValidateArgs,
+    Sort, TensorsArgs, TuiArgs, ValidateArgs,
 };
 pub(crate) use merge::MergeArgs;
 pub(crate) use onnx::OnnxArgs;
@@ -206,6 +206,8 @@ pub(crate) enum Command {
     /// Show a model's graph, blocks and operators with shapes, as a tree or an image; reads no
     /// weights
     Graph(GraphArgs),
+    /// Explore a model on a screen: tensors, statistics, histograms, values, graph, checks
+    Tui(TuiArgs),
     /// Run a model on text, audio, images or arrays
     Run(RunArgs),
     /// Trace a run: time and memory of every step, activations, attention, predictions

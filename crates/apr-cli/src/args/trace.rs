@@ -10,7 +10,10 @@ use super::run::{parse_steps, parse_token};
 
 /// Arguments of `trace`.
 #[derive(Debug, Args)]
-#[command(group = ArgGroup::new("outputs").multiple(true))]
+#[command(
+    group = ArgGroup::new("outputs").multiple(true),
+    group = ArgGroup::new("values").args(["trace_payload", "interactive"]),
+)]
 pub(crate) struct TraceArgs {
     /// File, folder, shard index, or - for standard input
     pub(crate) model: PathBuf,
@@ -24,6 +27,10 @@ pub(crate) struct TraceArgs {
         conflicts_with_all = ["trace_payload", "export", "dump_activations"]
     )]
     pub(crate) diff: bool,
+    /// Show the steps one at a time on a screen that keys drive; with --diff, with the drift of
+    /// each
+    #[arg(long, conflicts_with_all = ["trace_payload", "detect_anomalies"])]
+    pub(crate) interactive: bool,
     /// With --diff, put the first model's weights in the place of the second's, one at a time, and
     /// show what that does to the outputs: those of N weights that add most drift
     #[arg(long, value_name = "N", requires = "diff", default_value_t = 0)]
@@ -61,6 +68,9 @@ pub(crate) struct TraceArgs {
     /// Show every step with shape, statistics, distribution and attention, and the top predictions
     #[arg(long, visible_alias = "payload")]
     pub(crate) trace_payload: bool,
+    /// With --trace-payload, read the weights of each step once more, for their statistics
+    #[arg(long, requires = "trace_payload")]
+    pub(crate) weights: bool,
     /// Look for what healthy models do not do: NaN and where it began, explosions, dead neurons,
     /// collapsed attention, repetition, words in silence, confident answers to noise; exit code 5
     /// where there is some
@@ -78,9 +88,9 @@ pub(crate) struct TraceArgs {
     /// Part of a model that has several, such as encoder_model
     #[arg(long, value_name = "NAME")]
     pub(crate) part: Option<String>,
-    /// Number of predictions that --trace-payload shows [default: 5]
+    /// Number of predictions that --trace-payload and --interactive show [default: 5]
     #[arg(
-        long, value_name = "N", requires = "trace_payload",
+        long, value_name = "N", requires = "values",
         conflicts_with_all = ["diff", "detect_anomalies"]
     )]
     pub(crate) top: Option<usize>,

@@ -32,12 +32,19 @@ mod quantize;
 mod run;
 mod running;
 mod scan;
+#[cfg(feature = "tui")]
+mod screens;
 mod search;
 mod several;
 mod shard;
 mod sign;
 mod tensors;
 mod trace;
+#[cfg(feature = "tui")]
+mod tui;
+#[cfg(not(feature = "tui"))]
+#[path = "tui_off.rs"]
+mod tui;
 mod upgrade;
 mod validate;
 mod watermark;
@@ -62,6 +69,7 @@ pub(crate) fn run(command: Command, context: &Context) -> Outcome {
         Command::Lint(args) => lint::run(&args, context),
         Command::Explain(args) => explain::run(&args, context),
         Command::Graph(args) => graph::run(&args, context),
+        Command::Tui(args) => tui::run(&args, context),
         Command::Run(args) => run::run(&args, context),
         Command::Trace(args) => trace::run(&args, context),
         Command::Tokenize(args) => run::tokenize::run(&args, context),

@@ -223,7 +223,7 @@ pub(super) fn render(out: &mut dyn Write, report: &ValidateReport) -> io::Result
         writeln!(
             out,
             "{style}{mark}{style:#}  {:<16} {DIM}{}{DIM:#}",
-            title(outcome.check),
+            outcome.check.title(),
             outcome.detail
         )?;
     }
@@ -262,22 +262,5 @@ fn render_finding(out: &mut dyn Write, finding: &Finding) -> io::Result<()> {
     match finding.offset {
         Some(offset) => writeln!(out, " (at byte {offset})"),
         None => writeln!(out),
-    }
-}
-
-fn title(check: Check) -> &'static str {
-    match check {
-        Check::Structure => "Structure",
-        Check::Checksum => "File checksum",
-        Check::Digests => "Tensor digests",
-        Check::Finite => "NaN and infinity",
-        Check::Zeros => "Zero tensors",
-        Check::Shapes => "Names and shapes",
-        Check::Hyperparameters => "Hyperparameters",
-        Check::Graph => "Graph",
-        Check::Physics => "Physics",
-        Check::Signature => "Signature",
-        Check::Sha256 => "SHA-256",
-        Check::Source => "Source",
     }
 }

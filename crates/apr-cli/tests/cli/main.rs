@@ -65,6 +65,7 @@ mod run_spans;
 mod run_texts;
 mod sarif;
 mod scan;
+mod screens;
 mod seals;
 mod shards;
 mod support;

@@ -85,6 +85,27 @@ pub enum Check {
     Source,
 }
 
+impl Check {
+    /// As reports call it.
+    #[must_use]
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::Structure => "Structure",
+            Self::Checksum => "File checksum",
+            Self::Digests => "Tensor digests",
+            Self::Finite => "NaN and infinity",
+            Self::Zeros => "Zero tensors",
+            Self::Shapes => "Names and shapes",
+            Self::Hyperparameters => "Hyperparameters",
+            Self::Graph => "Graph",
+            Self::Physics => "Physics",
+            Self::Signature => "Signature",
+            Self::Sha256 => "SHA-256",
+            Self::Source => "Source",
+        }
+    }
+}
+
 /// What a check came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

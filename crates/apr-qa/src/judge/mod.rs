@@ -8,5 +8,10 @@ pub(crate) mod import;
 pub(crate) mod merging;
 pub(crate) mod numbers;
 pub(crate) mod pruning;
+#[cfg(feature = "tui")]
+pub(crate) mod screens;
+#[cfg(not(feature = "tui"))]
+#[path = "screens_off.rs"]
+pub(crate) mod screens;
 pub(crate) mod tooling;
 pub(crate) mod values;

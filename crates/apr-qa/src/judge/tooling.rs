@@ -142,10 +142,6 @@ pub(crate) fn drama(bench: &Bench<'_>) -> Judgement {
     }
 }
 
-pub(crate) fn no_tui(_: &Bench<'_>) -> Judgement {
-    absent("this version has no terminal interface")
-}
-
 fn compared(
     left: Side<'_>,
     right: Side<'_>,
@@ -180,7 +176,7 @@ pub(crate) fn change(_: &Bench<'_>) -> Judgement {
 }
 
 /// A made model, opened.
-fn model(bench: &Bench<'_>, llama: &Made) -> Result<apr::Model, Fault> {
+pub(crate) fn model(bench: &Bench<'_>, llama: &Made) -> Result<apr::Model, Fault> {
     Ok(apr::Model::open(bench.folder_of(llama)?)?)
 }
 

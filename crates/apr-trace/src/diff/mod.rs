@@ -2,7 +2,6 @@
 
 mod blame;
 mod drift;
-mod file_names;
 mod generated;
 mod lockstep;
 mod meeting;
@@ -23,10 +22,10 @@ pub use drift::ValueDrift;
 pub use generated::{TokenChoice, TokenDrift, TokensDrift};
 pub use weights::{WeightChange, WeightDrift};
 
-use self::file_names::FileNames;
 use self::lockstep::{Course, Pairing, lockstep};
 use self::recommendation::recommended;
 use self::suspects::{Suspect, suspects};
+use crate::file_names::FileNames;
 use crate::level::Level;
 use crate::payload::{Pass, Passes, Payload, Subject, Written, generated, inputs_like, states_of};
 use crate::quiet::{Naming, Quiet};

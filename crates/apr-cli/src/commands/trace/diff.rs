@@ -9,11 +9,11 @@ use apr_run::Facts;
 use apr_source::Source;
 use apr_trace::{
     Blame, Divergence, PassDiff, Subject, TokenChoice, TokensDrift, TraceDiff, TraceOptions,
-    WeightDrift, diff,
+    WeightDrift, diff, trace,
 };
 
 use super::render::{RULE, dims};
-use super::{payload, run_options};
+use super::{interactive, payload, run_options};
 use crate::args::TraceArgs;
 use crate::commands::run::host;
 use crate::context::Context;
@@ -30,6 +30,8 @@ const BESIDE: usize = 42;
 const BLOCKS: [f64; 8] = [0.01, 0.05, 0.15, 0.3, 0.5, 0.75, 1.0, 1.4];
 /// Weights of a step that are shown.
 const WEIGHTS: usize = 4;
+/// Tokens that are generated for a screen where --max-tokens does not say.
+const TOKENS: usize = 16;
 /// Unmatched steps that are shown.
 const UNMATCHED: usize = 8;
 
@@ -54,8 +56,16 @@ pub(super) fn run(args: &TraceArgs, other: &Path, context: &Context) -> Outcome 
 
     let mut options = TraceOptions::new(run_options(args, context));
     options.level = args.level.into();
-    options.max_tokens = args.max_tokens;
-    let found = diff(subjects, &payload, &options, args.blame, &host(context))?;
+    // What the screen shows of the first model is of the tokens that both were compared on.
+    options.max_tokens = args.max_tokens.or(args.interactive.then_some(TOKENS));
+    let host = host(context);
+    let found = diff(subjects, &payload, &options, args.blame, &host)?;
+    if args.interactive {
+        (options.payload, options.weights) = (true, true);
+        let traced = trace(subjects[0], &payload, &options, &host, None)?;
+        context.sources.check_unchanged()?;
+        return interactive::run(traced, Some(found), context);
+    }
     context.sources.check_unchanged()?;
     context.printer.report(&found, render)
 }

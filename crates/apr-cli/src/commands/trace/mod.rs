@@ -3,6 +3,11 @@
 mod anomalies;
 mod diff;
 mod export;
+#[cfg(feature = "tui")]
+mod interactive;
+#[cfg(not(feature = "tui"))]
+#[path = "interactive_off.rs"]
+mod interactive;
 mod payload;
 mod render;
 
@@ -22,6 +27,9 @@ const TOP: usize = 5;
 
 /// Traces a model, or two of them.
 pub(super) fn run(args: &TraceArgs, context: &Context) -> Outcome {
+    if args.interactive {
+        interactive::check(context)?;
+    }
     match &args.other {
         Some(other) => diff::run(args, other, context),
         None => of_one(args, context),
@@ -42,7 +50,8 @@ fn of_one(args: &TraceArgs, context: &Context) -> Outcome {
 
     let mut options = TraceOptions::new(run_options(args, context));
     options.level = args.level.into();
-    options.payload = args.trace_payload || args.detect_anomalies;
+    options.payload = args.trace_payload || args.interactive || args.detect_anomalies;
+    options.weights = args.weights || args.interactive;
     options.max_tokens = args.max_tokens;
     if args.detect_anomalies {
         options.max_tokens = options.max_tokens.or(Some(anomalies::TOKENS));
@@ -66,6 +75,9 @@ fn of_one(args: &TraceArgs, context: &Context) -> Outcome {
         export.write(&traced, &context.printer)?;
     }
 
+    if args.interactive {
+        return interactive::run(traced, None, context);
+    }
     if args.detect_anomalies {
         return anomalies::report(&traced, &context.printer);
     }

@@ -8,7 +8,7 @@ use apr_trace::{
     ValueTrace,
 };
 
-use crate::human::{bytes, number, shortened};
+use crate::human::{bytes, count, number, shortened};
 use crate::printer::{BOLD, DIM, GOOD, ODD, columns};
 
 /// Columns of names at most, where the terminal does not say how wide it is.
@@ -100,6 +100,14 @@ fn step(out: &mut dyn Write, step: &StepTrace) -> io::Result<()> {
     }
     if step.micros.is_some() {
         writeln!(out, "  Time: {} ms", millis(step.micros))?;
+    }
+    if let Some(weights) = &step.weights
+        && let Some(stats) = &weights.weight_statistics
+    {
+        let shown = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), number);
+        let (mean, std) = (shown(stats.mean), shown(stats.std));
+        let parameters = count(weights.parameters);
+        writeln!(out, "  Weights: mean={mean}, std={std} ({parameters} parameters)")?;
     }
     if let Some(pattern) = &step.attention {
         attention(out, pattern)?;

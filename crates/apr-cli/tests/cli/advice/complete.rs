@@ -63,6 +63,17 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("pass --t 0.001", "a_threshold_is_asked_for_and_given"),
     ("pass --models-dir", "hostile_configurations_are_refused"),
     ("a configuration with --config FILE", "a_configuration_of_slices_makes_a_deeper_model"),
+    ("`apr trace A B --diff --interactive`", "two_models_are_compared_step_by_step"),
+    (
+        "`apr trace --trace-payload` prints the same",
+        "without_a_terminal_a_screen_says_what_to_use_instead",
+    ),
+    (
+        "`apr inspect` and `apr tensors` print what a model is",
+        "a_model_is_explored_without_colours_where_that_is_asked_for",
+    ),
+    ("`apr tui A B --compare`", "two_models_are_compared_on_a_screen"),
+    (": {instead} with --json", "without_a_terminal_a_screen_says_what_to_use_instead"),
     ("--timeout SECONDS", "a_longer_timeout_helps_with_a_slow_server"),
     (
         "--file selects another",

@@ -6,14 +6,14 @@ use apr_arch::FamilyModel;
 use apr_run::RunResult;
 use apr_source::Source;
 
-pub(super) struct FileNames<'m> {
+pub(crate) struct FileNames<'m> {
     model: Option<&'m FamilyModel<'m>>,
     /// By canonical name.
     names: HashMap<&'m str, &'m str>,
 }
 
 impl<'m> FileNames<'m> {
-    pub(super) fn of(source: &'m Source<'_>) -> RunResult<Self> {
+    pub(crate) fn of(source: &'m Source<'_>) -> RunResult<Self> {
         let model = source.family()?;
         let tensors = source.reader().tensors().iter().enumerate();
         let named = |(position, info)| Some((model?.canonical(position)?, info));
@@ -23,7 +23,7 @@ impl<'m> FileNames<'m> {
     }
 
     /// The tensor's name in the file; that of its family, where the file has it within another.
-    pub(super) fn name(&self, canonical: &str) -> String {
+    pub(crate) fn name(&self, canonical: &str) -> String {
         let in_file = self.names.get(canonical).map(|name| (*name).to_owned());
         let of_family =
             || self.model.and_then(|it| it.family().source_name(canonical, it.naming()));

@@ -1,0 +1,18 @@
+//! A trace on a screen that keys drive.
+
+use apr_trace::{Trace, TraceDiff};
+use apr_tui::{TraceView, trace_screen};
+
+use crate::commands::screens;
+use crate::context::Context;
+use crate::failure::Outcome;
+
+/// Whether a screen can be shown, before anything runs for it.
+pub(super) fn check(context: &Context) -> Outcome {
+    screens::check(context, "`apr trace --trace-payload` prints the same")
+}
+
+pub(super) fn run(trace: Trace, diff: Option<TraceDiff>, context: &Context) -> Outcome {
+    let view = TraceView { trace, diff };
+    screens::show(context, |palette, interrupt| trace_screen(view, palette, interrupt))
+}

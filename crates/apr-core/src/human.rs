@@ -1,0 +1,100 @@
+//! Numbers and names as reports show them to people.
+
+use alloc::borrow::ToOwned;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+/// Bytes in decimal units: `1.5 GB`.
+#[must_use]
+pub fn bytes(number: u64) -> String {
+    const UNITS: [&str; 6] = ["KB", "MB", "GB", "TB", "PB", "EB"];
+    if number < 1000 {
+        return format!("{number} B");
+    }
+    let mut value = number as f64 / 1000.0;
+    let mut unit = 0;
+    // 999.95 would be shown as 1000.0.
+    while value >= 999.95 && unit + 1 < UNITS.len() {
+        value /= 1000.0;
+        unit += 1;
+    }
+    format!("{value:.1} {}", UNITS[unit])
+}
+
+/// A count with a prefix of a thousand, a million and so on: `1.5 G`.
+#[must_use]
+pub fn metric(number: u64) -> String {
+    const PREFIXES: [&str; 7] = ["", "k", "M", "G", "T", "P", "E"];
+    let mut value = number as f64;
+    let mut prefix = 0;
+    while value >= 999.95 && prefix + 1 < PREFIXES.len() {
+        value /= 1000.0;
+        prefix += 1;
+    }
+    if prefix == 0 { format!("{number} ") } else { format!("{value:.1} {}", PREFIXES[prefix]) }
+}
+
+/// A name in at most `width` characters: the middle of a longer one is left out, since beginnings
+/// and ends tell more.
+#[must_use]
+pub fn shortened(name: &str, width: usize) -> String {
+    let chars: Vec<char> = name.chars().collect();
+    if chars.len() <= width || width == 0 {
+        return name.to_owned();
+    }
+    let tail = (width - 1).div_ceil(2);
+    let head = width - 1 - tail;
+    let (head, tail) = (&chars[..head], &chars[chars.len() - tail..]);
+    format!("{}…{}", head.iter().collect::<String>(), tail.iter().collect::<String>())
+}
+
+/// A statistic in at most nine characters: four digits, in exponents when small or large.
+#[must_use]
+pub fn statistic(value: f64) -> String {
+    let magnitude = value.abs();
+    match magnitude {
+        0.0 => "0".to_owned(),
+        1e-3..10.0 => format!("{value:.4}"),
+        10.0..100.0 => format!("{value:.3}"),
+        100.0..1e5 => format!("{value:.1}"),
+        _ => format!("{value:.2e}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_rounded() {
+        assert_eq!(bytes(999), "999 B");
+        assert_eq!(bytes(999_999), "1.0 MB");
+        assert_eq!(bytes(1_500_000_000), "1.5 GB");
+    }
+
+    #[test]
+    fn long_names_lose_their_middle() {
+        assert_eq!(shortened("layers.10.attn.q_proj.weight", 15), "layers.….weight");
+        assert_eq!(shortened("größe", 5), "größe");
+        assert_eq!(shortened("größe", 4), "g…ße");
+        assert_eq!(shortened("weight", 1), "…");
+    }
+
+    #[test]
+    fn statistics_fit_nine_characters() {
+        let cases = [
+            (0.0, "0"),
+            (-5.97896, "-5.9790"),
+            (11.21, "11.210"),
+            (4095.61, "4095.6"),
+            (-0.0000267, "-2.67e-5"),
+            (-1.7e308, "-1.70e308"),
+            (99_999.96, "100000.0"),
+        ];
+        for (value, expected) in cases {
+            assert_eq!(statistic(value), expected);
+            assert!(statistic(value).len() <= 9);
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! Two models beside each other.
+
+use apr_core::grouped;
+use apr_ops::diff::{DiffReport, TensorDiff, Verdict};
+use apr_ops::tensors::HistogramReport;
+use ratatui::Frame;
+use ratatui::crossterm::event::{KeyCode, KeyEvent};
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::Style;
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Block, Paragraph};
+
+use super::list::Cursor;
+use super::work::Request;
+use super::{Explorer, Key, Loaded};
+use crate::text::{cell, clean, fit, shown};
+
+pub(super) const HELP: [Key; 4] = [
+    ("↑ ↓  k j", "previous, next pair of tensors"),
+    ("PgUp PgDn  G", "a page up, down; the last pair"),
+    ("r", "compare again"),
+    ("Esc", "stop comparing"),
+];
+
+/// Pairs of tensors, those that differ most first.
+#[derive(Debug, Default)]
+pub(super) struct Pairs {
+    order: Vec<usize>,
+    pub(super) cursor: Cursor,
+    rows: usize,
+    /// Of the selected pair, in both models.
+    pub(super) distributions: [Loaded<HistogramReport>; 2],
+}
+
+impl Pairs {
+    pub(super) fn list(&mut self, report: &DiffReport) {
+        self.order = (0..report.tensors.len()).collect();
+        let rank = |verdict: Verdict| match verdict {
+            Verdict::Drift | Verdict::Incomparable => 0,
+            Verdict::Rounded | Verdict::Reshaped => 1,
+            Verdict::Match => 2,
+            Verdict::Identical => 3,
+        };
+        let far = |at: usize| report.tensors[at].max_delta.unwrap_or_default();
+        self.order.sort_by(|&one, &two| {
+            let ranks = [one, two].map(|at| rank(report.tensors[at].verdict));
+            ranks[0].cmp(&ranks[1]).then(far(two).total_cmp(&far(one)))
+        });
+        self.cursor = Cursor::default();
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.order.len()
+    }
+}
+
+impl Explorer<'_> {
+    fn pair(&self) -> Option<&TensorDiff> {
+        let at = *self.compare.order.get(self.compare.cursor.at)?;
+        self.diff.ready()?.tensors.get(at)
+    }
+
+    /// Asks for how the values of the selected pair are distributed.
+    pub(super) fn ask_distributions(&mut self) {
+        let Some(pair) = self.pair() else { return };
+        let theirs = pair.other_name.as_ref().unwrap_or(&pair.name).clone();
+        let names = [pair.name.clone(), theirs];
+        self.compare.distributions = [Loaded::Waiting, Loaded::Waiting];
+        for (name, is_other) in names.into_iter().zip([false, true]) {
+            self.ask(Request::Distribution { name, is_other });
+        }
+    }
+
+    pub(super) fn key_of_compare(&mut self, key: KeyEvent) {
+        let (len, rows) = (self.compare.len(), self.compare.rows);
+        let before = self.compare.cursor.at;
+        if self.compare.cursor.key(key, len, rows) {
+            if self.compare.cursor.at != before {
+                self.ask_distributions();
+            }
+            return;
+        }
+        match key.code {
+            KeyCode::Esc => self.cancel(),
+            KeyCode::Char('r') if self.job.other.is_some() => self.ask(Request::Compare),
+            _ => {}
+        }
+    }
+
+    pub(super) fn draw_compare(&mut self, frame: &mut Frame<'_>, area: Rect) {
+        if self.job.other.is_none() {
+            let text = " one model: `apr tui A B --compare` compares two";
+            frame.render_widget(Line::styled(text, self.palette.faint()), area);
+            return;
+        }
+        let Loaded::Ready(report) = &self.diff else {
+            return self.draw_waiting(frame, area, &self.diff);
+        };
+        let [summary, table, distribution] =
+            Layout::vertical([Constraint::Length(4), Constraint::Min(4), Constraint::Length(5)])
+                .areas(area);
+        draw_summary(frame, summary, report);
+        let block = Block::bordered().title(" Tensor Comparison ");
+        let inner = block.inner(table);
+        frame.render_widget(block, table);
+
+        // Without room for names the angle is left out.
+        let has_cosine = inner.width >= 76;
+        let beside = if has_cosine { 46 } else { 35 };
+        let room = usize::from(inner.width).saturating_sub(beside);
+        let cosine = if has_cosine { format!(" {:>10}", "Cosine") } else { String::new() };
+        let heading =
+            format!(" {} {:>10} {:>10}{cosine}  Verdict", cell("Tensor", room), "Max Δ", "L2");
+        frame.render_widget(Line::styled(heading, self.palette.heading()), inner);
+        self.compare.rows = usize::from(inner.height.saturating_sub(1));
+        let window = self.compare.cursor.window(self.compare.order.len(), self.compare.rows);
+        for (y, at) in (inner.y + 1..).zip(window) {
+            let pair = &report.tensors[self.compare.order[at]];
+            let is_here = at == self.compare.cursor.at;
+            let style = if is_here { self.palette.selected() } else { Style::new() };
+            let [delta, l2, cosine] = [pair.max_delta, pair.l2, pair.cosine].map(shown);
+            let cosine = if has_cosine { format!(" {cosine:>10}") } else { String::new() };
+            let text =
+                format!(" {} {delta:>10} {l2:>10}{cosine}  ", cell(&clean(&pair.name), room));
+            let (verdict, mark) = match pair.verdict {
+                Verdict::Identical => ("identical", self.palette.faint()),
+                Verdict::Match => ("match", self.palette.good()),
+                Verdict::Reshaped => ("reshaped", self.palette.odd()),
+                Verdict::Rounded => ("rounded", self.palette.odd()),
+                Verdict::Drift => ("drift !!", self.palette.bad()),
+                Verdict::Incomparable => ("differs", self.palette.bad()),
+            };
+            let line = Line::from(vec![Span::styled(text, style), Span::styled(verdict, mark)]);
+            frame.render_widget(line, Rect { y, height: 1, ..inner });
+        }
+        self.draw_distributions(frame, distribution);
+    }
+
+    /// How the values of a pair are distributed, on one axis.
+    fn draw_distributions(&self, frame: &mut Frame<'_>, area: Rect) {
+        let name = self.pair().map(|pair| clean(&pair.name)).unwrap_or_default();
+        let columns = usize::from(area.width).saturating_sub(8);
+        let block = Block::bordered().title(format!(" {} ", fit(&name, columns)));
+        let inner = block.inner(area);
+        frame.render_widget(block, area);
+        let known: Vec<&HistogramReport> =
+            self.compare.distributions.iter().filter_map(Loaded::ready).collect();
+        let ends = known
+            .iter()
+            .filter(|report| !report.counts.is_empty())
+            .map(|report| (report.start, report.start + report.width * report.counts.len() as f64));
+        let range = ends.reduce(|one, two| (one.0.min(two.0), one.1.max(two.1)));
+        let Some(range) = range else {
+            let waiting = &self.compare.distributions[0];
+            return self.draw_waiting(frame, inner, waiting);
+        };
+
+        let bars = usize::from(inner.width).saturating_sub(26);
+        let mut lines = Vec::new();
+        for (label, loaded) in ["v1", "v2"].iter().zip(&self.compare.distributions) {
+            let Some(found) = loaded.ready() else {
+                lines.push(Line::from(format!(" {label}: ...")));
+                continue;
+            };
+            let mean = found.tensor.stats.as_ref().and_then(|stats| stats.mean);
+            lines.push(Line::from(vec![
+                Span::raw(format!(" {label}: ")),
+                Span::styled(strip(found, range, bars), self.palette.bar()),
+                Span::raw(format!(" (mean={})", shown(mean))),
+            ]));
+        }
+        let (low, high) = (shown(Some(range.0)), shown(Some(range.1)));
+        let gap = bars.saturating_sub(low.len() + high.len()).max(1);
+        lines.push(Line::styled(format!("     {low}{:gap$}{high}", ""), self.palette.faint()));
+        frame.render_widget(Paragraph::new(lines), inner);
+    }
+}
+
+fn draw_summary(frame: &mut Frame<'_>, area: Rect, report: &DiffReport) {
+    let block = Block::bordered().title(" Summary ");
+    let columns = usize::from(block.inner(area).width);
+    let is_changed = |pair: &&TensorDiff| {
+        !matches!(pair.verdict, Verdict::Identical | Verdict::Match | Verdict::Reshaped)
+    };
+    let changed = report.tensors.iter().filter(is_changed).count();
+    // Rounded down, so that only models without a difference are 100 % alike.
+    let similarity = (report.similarity * 100.0).floor() / 100.0;
+    let lines = [
+        format!(
+            " Similarity: {similarity}%  Changed: {} of {}  New: {}",
+            grouped(changed as u64),
+            apr_core::counted(report.tensors.len() as u64, "tensor"),
+            grouped(report.added.len() as u64)
+        ),
+        format!(
+            " Max Δ: {}  L2 Dist: {}  Removed: {}",
+            shown(Some(report.max_delta)),
+            shown(Some(report.l2)),
+            grouped(report.removed.len() as u64)
+        ),
+    ];
+    let lines = lines.map(|line| Line::from(fit(&line, columns))).to_vec();
+    frame.render_widget(Paragraph::new(lines).block(block), area);
+}
+
+/// A histogram as one row of shades on an axis that it shares with another.
+fn strip(report: &HistogramReport, (low, high): (f64, f64), columns: usize) -> String {
+    const SHADES: [char; 5] = ['░', '▒', '▓', '█', '█'];
+    let most = report.counts.iter().copied().max().unwrap_or_default().max(1);
+    let step = (high - low) / columns.max(1) as f64;
+    (0..columns)
+        .map(|column| {
+            // The fullest bin that reaches into the column.
+            let (start, end) = (low + step * column as f64, low + step * (column + 1) as f64);
+            let bins = report.counts.iter().enumerate().filter(|(at, _)| {
+                let bin = report.start + report.width * *at as f64;
+                bin < end && bin + report.width > start
+            });
+            match bins.map(|(_, count)| *count).max().unwrap_or_default() {
+                0 => ' ',
+                count => {
+                    let shade = u128::from(count) * 4 / u128::from(most);
+                    SHADES[usize::try_from(shade).unwrap_or(0).min(4)]
+                }
+            }
+        })
+        .collect()
+}

@@ -1,0 +1,303 @@
+//! What a model computes, as boxes with arrows.
+
+use std::sync::Arc;
+
+use apr_graph::draw::parameters;
+use apr_graph::outline::{End, Item, ItemKind, Scene};
+use apr_ops::graph::GraphReport;
+use ratatui::Frame;
+use ratatui::crossterm::event::{KeyCode, KeyEvent};
+use ratatui::layout::Rect;
+use ratatui::style::Style;
+use ratatui::text::Line;
+
+use super::list::Cursor;
+use super::tensors::three;
+use super::{Asks, Explorer, Key, Loaded};
+use crate::chart::put;
+use crate::text::{cell, clean, fit, width};
+
+pub(super) const HELP: [Key; 6] = [
+    ("↑ ↓  k j", "previous, next box"),
+    ("Enter", "open the group"),
+    ("Esc  Backspace", "back to what is around it"),
+    ("/", "find a box by its name, in all groups"),
+    ("[ ]", "previous, next part of the model"),
+    ("PgUp PgDn  G", "a page up, down; the last box"),
+];
+
+/// Rows of a box with the arrow below.
+const BOX: usize = 4;
+/// Columns of a box at most.
+const WIDEST: usize = 100;
+/// Groups within each other that a search looks into.
+const DEEPEST: usize = 64;
+
+/// Which group is shown, and which of its boxes is selected.
+#[derive(Debug, Default)]
+pub(super) struct GraphPlace {
+    part: usize,
+    /// Groups from the outermost to the one that is shown, with their places.
+    open: Vec<Opened>,
+    rows: usize,
+}
+
+#[derive(Debug)]
+struct Opened {
+    name: String,
+    scene: Arc<Scene>,
+    cursor: Cursor,
+}
+
+impl GraphPlace {
+    /// Begins at the first box of a part.
+    pub(super) fn open(&mut self, report: &GraphReport) {
+        let Some(part) = report.parts.get(self.part) else { return };
+        self.open = vec![Opened {
+            name: clean(&part.summary.name),
+            scene: Arc::new(part.structure.clone()),
+            cursor: Cursor::default(),
+        }];
+    }
+
+    pub(super) fn place(&self) -> String {
+        match self.open.last() {
+            Some(opened) => format!("{}/{}", opened.cursor.at + 1, opened.scene.items.len()),
+            None => "0/0".to_owned(),
+        }
+    }
+
+    fn enter(&mut self) {
+        let Some(opened) = self.open.last() else { return };
+        let Some(item) = opened.scene.items.get(opened.cursor.at) else { return };
+        if let Some(scene) = item.scene().filter(|scene| !scene.items.is_empty()) {
+            let (name, scene) = (clean(&item.name), Arc::clone(scene));
+            self.open.push(Opened { name, scene, cursor: Cursor::default() });
+        }
+    }
+
+    fn leave(&mut self) {
+        if self.open.len() > 1 {
+            self.open.pop();
+        }
+    }
+
+    /// Goes to the next box with this in its name, in the order they run, around the end.
+    fn find(&mut self, text: &str) -> bool {
+        let text = text.to_lowercase();
+        let Some(root) = self.open.first() else { return false };
+        let here: Vec<usize> = self.open.iter().map(|opened| opened.cursor.at).collect();
+        let mut found = Vec::new();
+        collect(&root.scene, &text, &mut Vec::new(), &mut found);
+        let next = found.iter().find(|path| **path > here).or_else(|| found.first());
+        let Some(path) = next.cloned() else { return false };
+        self.open.truncate(1);
+        for (depth, at) in path.iter().enumerate() {
+            if let Some(opened) = self.open.last_mut() {
+                opened.cursor.at = *at;
+            }
+            if depth + 1 < path.len() {
+                self.enter();
+            }
+        }
+        true
+    }
+}
+
+/// Paths of all boxes with a text in their names.
+fn collect(scene: &Scene, text: &str, path: &mut Vec<usize>, found: &mut Vec<Vec<usize>>) {
+    /// Boxes that a search finds at most.
+    const MOST: usize = 100_000;
+    if path.len() >= DEEPEST {
+        return;
+    }
+    for (at, item) in scene.items.iter().enumerate() {
+        if found.len() >= MOST {
+            return;
+        }
+        path.push(at);
+        if item.name.to_lowercase().contains(text) {
+            found.push(path.clone());
+        }
+        if let Some(inner) = item.scene() {
+            collect(inner, text, path, found);
+        }
+        path.pop();
+    }
+}
+
+impl Explorer<'_> {
+    pub(super) fn key_of_graph(&mut self, key: KeyEvent) {
+        let rows = self.graph_place.rows / BOX;
+        if let Some(opened) = self.graph_place.open.last_mut()
+            && opened.cursor.key(key, opened.scene.items.len(), rows)
+        {
+            return;
+        }
+        match key.code {
+            KeyCode::Enter => self.graph_place.enter(),
+            KeyCode::Esc | KeyCode::Backspace => self.graph_place.leave(),
+            KeyCode::Char('/') => self.ask_line(Asks::Find, "find", ""),
+            KeyCode::Char(letter @ ('[' | ']')) => self.other_part(letter == ']'),
+            _ => {}
+        }
+    }
+
+    fn other_part(&mut self, is_forward: bool) {
+        let Loaded::Ready(report) = &self.graph else { return };
+        let last = report.parts.len().saturating_sub(1);
+        let place = &mut self.graph_place;
+        place.part = match is_forward {
+            true => (place.part + 1).min(last),
+            false => place.part.saturating_sub(1),
+        };
+        place.open(report);
+    }
+
+    pub(super) fn find_in_graph(&mut self, text: &str) {
+        if !text.is_empty() && !self.graph_place.find(text) {
+            self.message = Some(format!("no box has '{text}' in its name"));
+        }
+    }
+
+    pub(super) fn draw_graph(&mut self, frame: &mut Frame<'_>, area: Rect) {
+        let Loaded::Ready(report) = &self.graph else {
+            return self.draw_waiting(frame, area, &self.graph);
+        };
+        let Some(part) = report.parts.get(self.graph_place.part) else {
+            frame.render_widget(Line::from(" the model has no graph"), area);
+            return;
+        };
+        let [head, body, foot] = three(area);
+        let columns = usize::from(area.width);
+        let trail: Vec<&str> =
+            self.graph_place.open.iter().map(|opened| opened.name.as_str()).collect();
+        let parts = match report.parts.len() {
+            0 | 1 => String::new(),
+            count => format!("  (part {} of {count}; ] next)", self.graph_place.part + 1),
+        };
+        let room = columns.saturating_sub(width(&parts) + 1);
+        let text = format!(" {}{parts}", fit(&trail.join(" › "), room));
+        frame.render_widget(Line::styled(text, self.palette.heading()), head);
+
+        let errors = part.findings.list.len();
+        let (text, style) = match part.findings.list.first() {
+            None => {
+                let text = format!(
+                    " {} parameters, {} nodes",
+                    parameters(part.summary.parameters),
+                    apr_core::grouped(part.summary.nodes)
+                );
+                (text, self.palette.faint())
+            }
+            Some(first) => {
+                let more =
+                    if errors > 1 { format!(" (and {} more)", errors - 1) } else { String::new() };
+                (format!(" ⚠ {}{more}", clean(&first.message)), self.palette.bad())
+            }
+        };
+        frame.render_widget(Line::styled(fit(&text, columns), style), foot);
+
+        let palette = self.palette;
+        self.graph_place.rows = usize::from(body.height);
+        let Some(opened) = self.graph_place.open.last_mut() else { return };
+        let boxes = (usize::from(body.height) + 1) / BOX;
+        let window = opened.cursor.window(opened.scene.items.len(), boxes);
+        for (number, at) in window.enumerate() {
+            let y = body.y + u16::try_from(number * BOX).unwrap_or_default();
+            let height =
+                u16::try_from(BOX).unwrap_or_default().min(body.bottom().saturating_sub(y));
+            let area = Rect { y, height, ..body };
+            let is_here = at == opened.cursor.at;
+            let style = if is_here { palette.here() } else { Style::new() };
+            draw_box(frame, area, &opened.scene, at, (style, palette.faint(), is_here));
+        }
+    }
+}
+
+/// A box, and the arrow to the next one where something flows there.
+fn draw_box(
+    frame: &mut Frame<'_>,
+    area: Rect,
+    scene: &Scene,
+    at: usize,
+    (style, faint, is_here): (Style, Style, bool),
+) {
+    let item = &scene.items[at];
+    let buffer = frame.buffer_mut();
+    let room = usize::from(area.width).saturating_sub(4).min(WIDEST);
+    let times = if item.times > 1 { format!(" (×{})", item.times) } else { String::new() };
+    let open = if item.scene().is_some_and(|scene| !scene.items.is_empty()) { " ▸" } else { "" };
+    let suffix = format!("{times}{open}");
+    let name = fit(&clean(&item.name), room.saturating_sub(width(&suffix) + 5));
+    let title = format!(" {name}{suffix} ");
+    let inner = room.saturating_sub(2);
+    let corners = if is_here {
+        ["┏", "━", "┓", "┃", "┗", "┛"]
+    } else {
+        ["┌", "─", "┐", "│", "└", "┘"]
+    };
+    let rest = inner.saturating_sub(width(&title) + 1);
+    let top =
+        format!("{}{}{title}{}{}", corners[0], corners[1], corners[1].repeat(rest), corners[2]);
+    put(buffer, area, (2, 0), &top, style);
+    put(buffer, area, (2, 1), corners[3], style);
+    put(buffer, area, (3, 1), &cell(&format!(" {}", about(scene, at, item)), inner), Style::new());
+    put(buffer, area, (u16::try_from(inner + 3).unwrap_or(u16::MAX), 1), corners[3], style);
+    let half = inner / 2;
+    let flows = scene.edges.iter().any(|edge| {
+        matches!((edge.from, edge.to), (End::Item(from, _), End::Item(to, _))
+            if from == at && to == at + 1)
+    });
+    let joint = match (flows, is_here) {
+        (true, true) => "┯",
+        (true, false) => "┬",
+        (false, _) => corners[1],
+    };
+    let bottom = format!(
+        "{}{}{joint}{}{}",
+        corners[4],
+        corners[1].repeat(half),
+        corners[1].repeat(inner.saturating_sub(half + 1)),
+        corners[5]
+    );
+    put(buffer, area, (2, 2), &bottom, style);
+    if flows {
+        put(buffer, area, (u16::try_from(half + 3).unwrap_or(u16::MAX), 3), "▼", faint);
+    }
+}
+
+/// What a box does, what comes out of it, and what it reads besides the box before.
+fn about(scene: &Scene, at: usize, item: &Item) -> String {
+    let what = match &item.kind {
+        ItemKind::Input => "input".to_owned(),
+        ItemKind::Output => "output".to_owned(),
+        ItemKind::Node { op, .. } => clean(op),
+        ItemKind::Group { function: Some(function), .. } => clean(function),
+        _ => "group".to_owned(),
+    };
+    let mut text = what;
+    if item.parameters > 0 {
+        text.push_str(&format!("  {} params", parameters(item.parameters)));
+    }
+    if let Some(output) = &item.output {
+        text.push_str(&format!("  {}", clean(output)));
+    }
+    let others: Vec<String> = scene
+        .edges
+        .iter()
+        .filter_map(|edge| match (edge.from, edge.to) {
+            (End::Item(from, _), End::Item(to, _)) if to == at && from + 1 != at => {
+                scene.items.get(from).map(|item| clean(&item.name))
+            }
+            (End::Border(port), End::Item(to, _)) if to == at => {
+                scene.inputs.get(port).map(|port| clean(&port.name))
+            }
+            _ => None,
+        })
+        .collect();
+    if !others.is_empty() {
+        text.push_str(&format!("  ◀ {}", others.join(", ")));
+    }
+    text
+}

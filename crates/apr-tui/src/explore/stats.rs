@@ -1,0 +1,295 @@
+//! The dashboard of statistics, which fills while tensors are read.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use apr_core::grouped;
+use apr_core::human::bytes;
+use apr_ops::physics::Level;
+use apr_ops::tensors::TensorRow;
+use apr_ops::validate::Status;
+use ratatui::Frame;
+use ratatui::crossterm::event::{KeyCode, KeyEvent};
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::Style;
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Block, Paragraph};
+
+use super::list::Cursor;
+use super::reports::Measured;
+use super::{Explorer, Key, Loaded, View};
+use crate::export::export;
+use crate::text::{cell, clean, fit, shown};
+
+pub(super) const HELP: [Key; 4] = [
+    ("↑ ↓  k j", "previous, next tensor"),
+    ("a", "all tensors, or norms and what is odd"),
+    ("Enter", "histogram of the tensor"),
+    ("Esc  r", "stop measuring, go on"),
+];
+
+/// Columns of the bar of a role.
+const BAR: usize = 16;
+
+/// What is known of the tensors of a kind.
+#[derive(Debug, Clone, Default)]
+struct Role {
+    tensors: usize,
+    /// Those with values that none of their kind should have.
+    odd: Vec<usize>,
+}
+
+/// Tensors of the table, and what is known of each kind.
+#[derive(Debug, Default)]
+pub(super) struct Rows {
+    /// Tensors with violations, the worst first, and norms; each in the order of the file.
+    health: Vec<(u8, usize)>,
+    measured: Vec<usize>,
+    shows_all: bool,
+    roles: BTreeMap<&'static str, Role>,
+    pub(super) cursor: Cursor,
+    rows: usize,
+}
+
+impl Rows {
+    pub(super) fn add(&mut self, tensor: usize, found: &Measured<TensorRow>) {
+        fn insert<T: Ord>(list: &mut Vec<T>, item: T) {
+            if let Err(at) = list.binary_search(&item) {
+                list.insert(at, item);
+            }
+        }
+        insert(&mut self.measured, tensor);
+        let is_odd = !found.violations.is_empty();
+        let rank = match found.violations.first() {
+            Some((Level::Error, _)) => 0,
+            Some((Level::Warning, _)) => 1,
+            None => 2,
+        };
+        if found.is_norm || is_odd {
+            insert(&mut self.health, (rank, tensor));
+        }
+        let role = self.roles.entry(found.kind.unwrap_or("other")).or_default();
+        role.tensors += 1;
+        if is_odd {
+            role.odd.push(tensor);
+        }
+    }
+
+    /// The tensor in a row.
+    fn tensor(&self, row: usize) -> Option<usize> {
+        match self.shows_all {
+            true => self.measured.get(row).copied(),
+            false => self.health.get(row).map(|(_, tensor)| *tensor),
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        if self.shows_all { self.measured.len() } else { self.health.len() }
+    }
+}
+
+impl Explorer<'_> {
+    pub(super) fn key_of_stats(&mut self, key: KeyEvent) {
+        let (len, rows) = (self.stats.len(), self.stats.rows);
+        if self.stats.cursor.key(key, len, rows) {
+            return;
+        }
+        match key.code {
+            KeyCode::Char('a') => {
+                self.stats.shows_all = !self.stats.shows_all;
+                self.stats.cursor = Cursor::default();
+            }
+            KeyCode::Enter => {
+                let tensor = self.stats.tensor(self.stats.cursor.at);
+                if let Some(tensor) = tensor {
+                    self.choose(tensor);
+                    self.open(View::Histogram);
+                }
+            }
+            KeyCode::Esc => self.cancel(),
+            KeyCode::Char('r') => self.measure(),
+            _ => {}
+        }
+    }
+
+    /// Writes what `apr tensors --stats --json` prints, once all tensors are measured.
+    pub(super) fn write_stats(&self, path: &Path) -> Result<String, String> {
+        let list = self.list.ready().ok_or("there is no report yet")?;
+        let (known, all) = (self.statistics.len(), list.tensors.len());
+        if known < all {
+            return Err(format!("{known} of {all} tensors are measured; wait for the others"));
+        }
+        let mut list = list.clone();
+        for (tensor, row) in list.tensors.iter_mut().enumerate() {
+            if let Some(found) = self.statistics.get(&tensor) {
+                row.stats.clone_from(&found.report.stats);
+            }
+        }
+        export(path, &list).map_err(|error| error.to_string())
+    }
+
+    pub(super) fn draw_stats(&mut self, frame: &mut Frame<'_>, area: Rect) {
+        let roles = u16::try_from(self.stats.roles.len().clamp(1, 8)).unwrap_or(1);
+        let is_low = area.height < 20;
+        let roles = if is_low { roles.min(3) } else { roles };
+        let [overview, health, distribution, score] = Layout::vertical([
+            Constraint::Length(4),
+            Constraint::Min(4),
+            Constraint::Length(roles + 2),
+            Constraint::Length(3),
+        ])
+        .areas(area);
+        self.draw_overview(frame, overview);
+        self.draw_health(frame, health);
+        self.draw_roles(frame, distribution);
+        self.draw_score(frame, score);
+    }
+
+    fn draw_overview(&self, frame: &mut Frame<'_>, area: Rect) {
+        let block = Block::bordered().title(" Overview ");
+        let inner = block.inner(area);
+        frame.render_widget(block, area);
+        let Loaded::Ready(report) = &self.inspect else {
+            return self.draw_waiting(frame, inner, &self.inspect);
+        };
+        let dtypes: Vec<String> =
+            report.dtypes.iter().take(3).map(|share| share.dtype.to_string()).collect();
+        let vocab = report.vocab_size.map_or_else(|| "-".to_owned(), grouped);
+        let family = report.family.as_ref().map(|family| family.title.as_str());
+        let family = family.or(report.model_type.as_deref()).unwrap_or("-");
+        let lines = [
+            format!(
+                " Total Params: {}  Tensors: {}  Size: {}",
+                grouped(report.parameters),
+                grouped(report.tensor_count as u64),
+                bytes(report.size)
+            ),
+            format!(" Dtypes: {}  Vocab: {vocab}  Arch: {}", dtypes.join(" "), clean(family)),
+        ];
+        let columns = usize::from(inner.width);
+        let lines = lines.map(|line| Line::from(fit(&line, columns))).to_vec();
+        frame.render_widget(Paragraph::new(lines), inner);
+    }
+
+    fn draw_health(&mut self, frame: &mut Frame<'_>, area: Rect) {
+        let known = self.statistics.len();
+        let all = self.job.model.reader.tensors().len();
+        let what = if self.stats.shows_all { "All Tensors" } else { "Layer Norm Health" };
+        let progress = if known < all {
+            let stopped = if self.measures { "" } else { ", stopped" };
+            format!("({} of {} read{stopped}) ", grouped(known as u64), grouped(all as u64))
+        } else {
+            String::new()
+        };
+        let block = Block::bordered().title(format!(" {what} {progress}"));
+        let inner = block.inner(area);
+        frame.render_widget(block, area);
+        if let Some(error) = &self.statistics_failed {
+            let line = Line::styled(format!(" {}", clean(error)), self.palette.bad());
+            frame.render_widget(line, inner);
+            return;
+        }
+
+        let room = usize::from(inner.width).saturating_sub(30);
+        let heading = format!(" {} {:>9} {:>9}  Status", cell("Tensor", room), "Mean", "Std");
+        frame.render_widget(Line::styled(heading, self.palette.heading()), inner);
+        let rows = inner.height.saturating_sub(1);
+        self.stats.rows = usize::from(rows);
+        let len = self.stats.len();
+        let window = self.stats.cursor.window(len, self.stats.rows);
+        for (y, at) in (inner.y + 1..).zip(window) {
+            let found = self.stats.tensor(at).and_then(|tensor| self.statistics.get(&tensor));
+            let Some(found) = found else { continue };
+            let is_here = at == self.stats.cursor.at;
+            let line = self.health_row(found, room, is_here);
+            let line_area = Rect { y, height: 1, ..inner };
+            frame.render_widget(line, line_area);
+        }
+        if len == 0 && known == all {
+            let text = " no norms, and nothing odd; a lists all tensors";
+            let line_area = Rect { y: inner.y + 1, height: inner.height.min(1), ..inner };
+            frame.render_widget(Line::styled(text, self.palette.faint()), line_area);
+        }
+    }
+
+    fn health_row(&self, found: &Measured<TensorRow>, room: usize, is_here: bool) -> Line<'static> {
+        let row = &found.report;
+        let (mean, std) = match &row.stats {
+            Some(stats) => (shown(stats.mean), shown(stats.std)),
+            None => ("-".to_owned(), "-".to_owned()),
+        };
+        let style = if is_here { self.palette.selected() } else { Style::new() };
+        let text = format!(" {} {mean:>9} {std:>9}  ", cell(&clean(&row.name), room));
+        let (status, mark) = match found.violations.first() {
+            None => ("✓ OK", self.palette.good()),
+            Some((Level::Warning, _)) => ("⚠ odd", self.palette.odd()),
+            Some((Level::Error, _)) => ("✗ BAD", self.palette.bad()),
+        };
+        Line::from(vec![Span::styled(text, style), Span::styled(status, mark)])
+    }
+
+    /// For each kind of tensor, how many are as they should be.
+    fn draw_roles(&self, frame: &mut Frame<'_>, area: Rect) {
+        let block = Block::bordered().title(" Weight Distribution ");
+        let inner = block.inner(area);
+        frame.render_widget(block, area);
+        // The odd ones first: there may be more than rows.
+        let mut roles: Vec<_> = self.stats.roles.iter().collect();
+        roles.sort_by_key(|(_, role)| std::cmp::Reverse(role.odd.len()));
+        let columns = usize::from(inner.width);
+        let lines: Vec<Line<'_>> = roles
+            .iter()
+            .map(|(kind, role)| {
+                let sound = role.tensors - role.odd.len();
+                let filled = sound * BAR / role.tensors.max(1);
+                let bar = format!("{}{}", "█".repeat(filled), "░".repeat(BAR - filled));
+                let (mark, style) = match role.odd.is_empty() {
+                    true => ("✓", self.palette.good()),
+                    false => ("✗", self.palette.bad()),
+                };
+                let head = format!(" {} ", cell(kind, 19));
+                let count = format!(" {sound}/{} as expected ", role.tensors);
+                let outlier = role.odd.first().map_or_else(String::new, |tensor| {
+                    let name = clean(&self.job.model.reader.tensors()[*tensor].name);
+                    let used = 24 + BAR + count.len() + 2;
+                    fit(&format!(" {name}"), columns.saturating_sub(used))
+                });
+                Line::from(vec![
+                    Span::raw(head),
+                    Span::styled(bar, self.palette.bar()),
+                    Span::raw(count),
+                    Span::styled(mark, style),
+                    Span::styled(outlier, self.palette.odd()),
+                ])
+            })
+            .collect();
+        frame.render_widget(Paragraph::new(lines), inner);
+    }
+
+    /// The checks of `apr validate`, where they were made.
+    fn draw_score(&self, frame: &mut Frame<'_>, area: Rect) {
+        let block = Block::bordered().title(" Validation Score ");
+        let inner = block.inner(area);
+        frame.render_widget(block, area);
+        let Loaded::Ready(checks) = &self.checks else {
+            let text = " not validated yet: x validates the model";
+            frame.render_widget(Line::styled(text, self.palette.faint()), inner);
+            return;
+        };
+        let made = checks.validation.checks.iter().filter(|it| it.status != Status::Skipped);
+        let passed = made.clone().filter(|check| check.status == Status::Pass).count();
+        let made = made.count().max(1);
+        let filled = passed * BAR / made;
+        let (verdict, style) = match checks.validation.valid {
+            true => ("VALID", self.palette.good()),
+            false => ("INVALID", self.palette.bad()),
+        };
+        let bar = format!(" {}{}", "█".repeat(filled), "░".repeat(BAR - filled));
+        let line = Line::from(vec![
+            Span::styled(bar, self.palette.bar()),
+            Span::raw(format!("  {passed}/{made} checks pass  ")),
+            Span::styled(verdict, style),
+        ]);
+        frame.render_widget(line, inner);
+    }
+}

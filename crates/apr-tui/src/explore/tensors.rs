@@ -1,0 +1,236 @@
+//! The list of tensors.
+
+use apr_core::human::{bytes, statistic};
+use apr_ops::tensors::{TensorRow, TensorsReport};
+use ratatui::Frame;
+use ratatui::crossterm::event::{KeyCode, KeyEvent};
+use ratatui::layout::Rect;
+use ratatui::style::Style;
+use ratatui::text::Line;
+
+use super::filter::Wanted;
+use super::{Asks, Explorer, Key, Loaded, View};
+use crate::text::{cell, clean};
+
+pub(super) const HELP: [Key; 6] = [
+    ("↑ ↓  k j", "previous, next tensor"),
+    ("PgUp PgDn  ^U ^D", "a page up, down"),
+    ("Home End  G", "the first, the last"),
+    ("/", "filter by words, or letters in order"),
+    ("o", "stored, name, size, dtype first"),
+    ("Enter", "histogram of the tensor"),
+];
+
+/// Columns of a shape at most.
+const WIDEST_SHAPE: usize = 20;
+/// Columns of a dtype at most.
+const WIDEST_DTYPE: usize = 10;
+/// Columns of a size, and spaces.
+const BESIDE: usize = 14;
+/// Columns from which on statistics are shown, where they are known.
+const WIDE: u16 = 120;
+
+/// What orders the list; as in `apr tensors`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Sort {
+    #[default]
+    Stored,
+    Name,
+    Size,
+    DType,
+}
+
+impl Sort {
+    fn next(self) -> Self {
+        match self {
+            Self::Stored => Self::Name,
+            Self::Name => Self::Size,
+            Self::Size => Self::DType,
+            Self::DType => Self::Stored,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Stored => "as stored",
+            Self::Name => "by name",
+            Self::Size => "by size",
+            Self::DType => "by dtype",
+        }
+    }
+}
+
+/// Tensors in the order that they are listed in.
+#[derive(Debug, Default)]
+pub(super) struct Order {
+    shown: Vec<usize>,
+    sort: Sort,
+    text: String,
+    /// Columns of dtypes and shapes.
+    widths: (usize, usize),
+}
+
+impl Order {
+    pub(super) fn list(&mut self, report: &TensorsReport) {
+        let widest = |text: fn(&TensorRow) -> String, least: usize, most: usize| {
+            let widths = report.tensors.iter().map(|row| text(row).len());
+            widths.max().unwrap_or_default().clamp(least, most)
+        };
+        self.widths = (
+            widest(|row| row.dtype.to_string(), 5, WIDEST_DTYPE),
+            widest(|row| row.shape.to_string(), 5, WIDEST_SHAPE),
+        );
+        self.arrange(report);
+    }
+
+    pub(super) fn filter(&mut self, report: &TensorsReport, text: &str) {
+        text.clone_into(&mut self.text);
+        self.arrange(report);
+    }
+
+    fn arrange(&mut self, report: &TensorsReport) {
+        let rows = &report.tensors;
+        self.shown = Wanted::new(&self.text).of(&rows.iter().map(|row| row.name.as_str()));
+        match self.sort {
+            Sort::Stored => {}
+            Sort::Name => self.shown.sort_by(|&a, &b| rows[a].name.cmp(&rows[b].name)),
+            Sort::Size => self.shown.sort_by_key(|&at| std::cmp::Reverse(rows[at].bytes)),
+            Sort::DType => self.shown.sort_by_key(|&at| rows[at].dtype),
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.shown.len()
+    }
+
+    /// The tensor in a row.
+    pub(super) fn tensor(&self, row: usize) -> Option<usize> {
+        self.shown.get(row).copied()
+    }
+
+    /// The row of a tensor.
+    pub(super) fn row(&self, tensor: usize) -> Option<usize> {
+        self.shown.iter().position(|shown| *shown == tensor)
+    }
+}
+
+impl Explorer<'_> {
+    pub(super) fn key_of_tensors(&mut self, key: KeyEvent) {
+        if self.cursor.key(key, self.order.len(), self.rows) {
+            return;
+        }
+        match key.code {
+            KeyCode::Enter => self.open(View::Histogram),
+            KeyCode::Char('/') => {
+                let text = self.order.text.clone();
+                self.ask_line(Asks::Filter, "filter", &text);
+            }
+            KeyCode::Esc => self.typed(Asks::Filter, "", true),
+            KeyCode::Char('o') => self.sort(),
+            _ => {}
+        }
+    }
+
+    /// Selects a tensor, and lists all of them where a filter hides it.
+    pub(super) fn choose(&mut self, tensor: usize) {
+        if self.order.row(tensor).is_none()
+            && let Loaded::Ready(list) = &self.list
+        {
+            self.order.filter(list, "");
+        }
+        self.cursor.at = self.order.row(tensor).unwrap_or_default();
+    }
+
+    fn sort(&mut self) {
+        let Loaded::Ready(list) = &self.list else { return };
+        let tensor = self.order.tensor(self.cursor.at);
+        self.order.sort = self.order.sort.next();
+        self.order.arrange(list);
+        self.cursor.at = tensor.and_then(|tensor| self.order.row(tensor)).unwrap_or_default();
+    }
+
+    pub(super) fn draw_tensors(&mut self, frame: &mut Frame<'_>, area: Rect) {
+        let Loaded::Ready(list) = &self.list else {
+            return self.draw_waiting(frame, area, &self.list);
+        };
+        let [head, rows, foot] = three(area);
+        let has_stats = area.width >= WIDE && !self.statistics.is_empty();
+        let stats_width = if has_stats { 40 } else { 0 };
+        let (dtype, shape) = self.order.widths;
+        let name = usize::from(area.width).saturating_sub(BESIDE + dtype + shape + stats_width);
+        let mut heading = format!(
+            " {} {} {} {:>9}",
+            cell("Name", name),
+            cell("Dtype", dtype),
+            cell("Shape", shape),
+            "Size"
+        );
+        if has_stats {
+            for label in ["Min", "Max", "Mean", "Std"] {
+                heading.push_str(&format!(" {label:>9}"));
+            }
+        }
+        frame.render_widget(Line::styled(heading, self.palette.heading()), head);
+
+        self.rows = usize::from(rows.height);
+        let window = self.cursor.window(self.order.len(), self.rows);
+        if has_stats && self.measures && window != self.preferred {
+            let shown = window.clone().filter_map(|at| self.order.tensor(at));
+            let unknown: Vec<usize> =
+                shown.filter(|tensor| !self.statistics.contains_key(tensor)).collect();
+            self.desk.prefer(&unknown);
+            self.preferred = window.clone();
+        }
+        for (y, at) in (rows.y..).zip(window) {
+            let Some(tensor) = self.order.tensor(at) else { break };
+            let row = &list.tensors[tensor];
+            let mut text = row_text(row, (name, dtype, shape));
+            if let Some(known) = self.statistics.get(&tensor).filter(|_| has_stats)
+                && let Some(stats) = &known.report.stats
+            {
+                for value in [stats.min, stats.max, stats.mean, stats.std] {
+                    let shown = value.map_or_else(|| "-".to_owned(), statistic);
+                    text.push_str(&format!(" {shown:>9}"));
+                }
+            }
+            let is_here = at == self.cursor.at;
+            let style = if is_here { self.palette.selected() } else { Style::new() };
+            let text = cell(&text, usize::from(rows.width));
+            frame.buffer_mut().set_stringn(rows.x, y, text, usize::from(rows.width), style);
+        }
+
+        let total: u64 = list.tensors.iter().map(|row| row.bytes).sum();
+        let of = if self.order.len() == list.total {
+            String::new()
+        } else {
+            format!("{} of ", apr_core::grouped(self.order.len() as u64))
+        };
+        let filter = match self.order.text.as_str() {
+            "" => String::new(),
+            text => format!(", filter '{}'", clean(text)),
+        };
+        let text = format!(
+            " {of}{}, {}, {}{filter}",
+            apr_core::counted(list.total as u64, "tensor"),
+            bytes(total),
+            self.order.sort.name()
+        );
+        frame.render_widget(Line::styled(text, self.palette.faint()), foot);
+    }
+}
+
+fn row_text(row: &TensorRow, (name, dtype, shape): (usize, usize, usize)) -> String {
+    format!(
+        " {} {} {} {:>9}",
+        cell(&clean(&row.name), name),
+        cell(&row.dtype.to_string(), dtype),
+        cell(&row.shape.to_string(), shape),
+        bytes(row.bytes)
+    )
+}
+
+/// A heading, rows, and a line below.
+pub(super) fn three(area: Rect) -> [Rect; 3] {
+    use ratatui::layout::{Constraint, Layout};
+    Layout::vertical([Constraint::Length(1), Constraint::Min(0), Constraint::Length(1)]).areas(area)
+}

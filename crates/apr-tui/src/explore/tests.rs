@@ -1,0 +1,234 @@
+//! Views at three sizes, of models small, odd and long.
+
+use std::fmt::Write;
+use std::num::NonZeroUsize;
+use std::time::{Duration, Instant};
+
+use apr_arch::Families;
+use apr_registry::{CheckpointReader, Error, OpenOptions};
+use apr_source::Architecture;
+use apr_testkit::locate::fixture;
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+
+use super::work::Desk;
+use super::{Explorer, Job, Subject, with_explorer};
+use crate::palette::Palette;
+use crate::screen::{Flow, Screen};
+use crate::snapshot::assert_snapshot;
+
+const SIZES: [(u16, u16); 3] = [(60, 20), (80, 24), (140, 45)];
+
+fn fine() -> apr_registry::Result<()> {
+    Ok(())
+}
+
+fn subject<'m>(
+    name: &'m str,
+    reader: &'m dyn CheckpointReader,
+    families: &'m Families,
+) -> Subject<'m> {
+    Subject { name, reader, families, architecture: Architecture::Auto }
+}
+
+/// Calls `then` with a screen of a model, and of another one where there is one.
+fn with_screen(readers: &[&dyn CheckpointReader], then: impl FnOnce(&mut Explorer<'_>)) {
+    let families = Families::builtin();
+    let job = Job {
+        model: subject("tiny", readers[0], &families),
+        other: readers.get(1).map(|reader| subject("other", *reader, &families)),
+        threads: NonZeroUsize::MIN,
+        max_memory: 1 << 28,
+        unchanged: &fine,
+    };
+    let desk = Desk::default();
+    with_explorer(&job, &desk, Palette::new(false), then);
+}
+
+fn tiny_llama() -> apr::Model {
+    apr::Model::open(fixture("tiny-llama")).expect("the fixture")
+}
+
+/// A safetensors file of one-byte tensors with these names.
+fn of_names(names: impl Iterator<Item = String>) -> Box<dyn CheckpointReader> {
+    let mut header = String::from("{");
+    let mut len = 0_usize;
+    for name in names {
+        let name = serde_json::Value::from(name);
+        let comma = if len > 0 { "," } else { "" };
+        let end = len + 1;
+        write!(
+            header,
+            r#"{comma}{name}:{{"dtype":"U8","shape":[1],"data_offsets":[{len},{end}]}}"#
+        )
+        .expect("text");
+        len = end;
+    }
+    header.push('}');
+    let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+    bytes.extend(header.into_bytes());
+    bytes.resize(bytes.len() + len, 7);
+    let mut options = OpenOptions::default();
+    options.limits.max_metadata = 1 << 28;
+    apr_registry::open(bytes, "long.safetensors", &options).expect("a model")
+}
+
+fn press(screen: &mut Explorer<'_>, keys: &str) {
+    for key in keys.chars() {
+        let code = match key {
+            '\n' => KeyCode::Enter,
+            '\u{1b}' => KeyCode::Esc,
+            '>' => KeyCode::Right,
+            '<' => KeyCode::Left,
+            key => KeyCode::Char(key),
+        };
+        screen.key(KeyEvent::new(code, KeyModifiers::NONE));
+        screen.settle();
+    }
+}
+
+fn drawn(screen: &mut Explorer<'_>, size: (u16, u16)) -> String {
+    screen.picture(size)
+}
+
+#[test]
+fn every_view_is_drawn_at_three_sizes() {
+    let model = tiny_llama();
+    with_screen(&[model.reader()], |screen| {
+        screen.settle();
+        for (keys, name) in [
+            ("t", "tensors"),
+            ("x", "checks"),
+            ("s", "stats"),
+            ("tj\n", "histogram"),
+            ("v", "values"),
+            ("gjjjjjj", "graph"),
+            ("\n", "graph-group"),
+            ("c", "compare-one"),
+            ("b", "vocabulary"),
+        ] {
+            press(screen, keys);
+            for size in SIZES {
+                assert_snapshot(name, size, &drawn(screen, size));
+            }
+        }
+    });
+}
+
+#[test]
+fn two_models_are_shown_beside_each_other() {
+    let (model, other) = (tiny_llama(), tiny_llama());
+    with_screen(&[model.reader(), other.reader()], |screen| {
+        screen.settle();
+        for size in SIZES {
+            assert_snapshot("compare", size, &drawn(screen, size));
+        }
+        let text = drawn(screen, (80, 24));
+        for part in ["Comparing: tiny vs other", "Similarity: 100%", "v1: ", "v2: ", "mean="] {
+            assert!(text.contains(part), "no {part} in\n{text}");
+        }
+    });
+}
+
+#[test]
+fn two_hundred_thousand_tensors_scroll_at_once() {
+    let reader = of_names((0..200_000).map(|at| format!("layers.{at}.weight")));
+    with_screen(&[&*reader], |screen| {
+        screen.settle();
+        press(screen, "G");
+        let begun = Instant::now();
+        for _ in 0..20 {
+            press(screen, "k");
+            let text = drawn(screen, (80, 24));
+            assert!(text.contains("/200000"), "{text}");
+        }
+        let frame = begun.elapsed() / 20;
+        // Two frames each, unoptimised: a list that is drawn as a whole takes seconds.
+        assert!(frame < Duration::from_millis(200), "{frame:?} for a frame");
+        press(screen, "/199999\n");
+        let text = drawn(screen, (80, 24));
+        assert!(text.contains("layers.199999.weight") && text.contains("1/1"), "{text}");
+    });
+}
+
+#[test]
+fn names_steer_nothing_and_any_size_can_be_drawn() {
+    let names = [
+        "a\u{1b}[31mred".to_owned(),
+        "模型.权重".repeat(40),
+        "e\u{301}".repeat(100),
+        "x".repeat(10_000),
+        "\u{202e}txet".to_owned(),
+    ];
+    let reader = of_names(names.into_iter());
+    with_screen(&[&*reader, &*reader], |screen| {
+        screen.settle();
+        for view in "tshvgcxb?".chars() {
+            press(screen, &view.to_string());
+            for columns in (1..150).step_by(13) {
+                for rows in (1..50).step_by(5) {
+                    let text = drawn(screen, (columns, rows));
+                    assert!(!text.contains(['\u{1b}', '\u{202e}']), "{text}");
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn what_fails_is_said_in_its_view() {
+    fn changed() -> apr_registry::Result<()> {
+        Err(Error::corrupt("the file was changed by another program"))
+    }
+    let model = tiny_llama();
+    let families = Families::builtin();
+    let job = Job {
+        model: subject("tiny", model.reader(), &families),
+        other: None,
+        threads: NonZeroUsize::MIN,
+        max_memory: 1 << 28,
+        unchanged: &changed,
+    };
+    let desk = Desk::default();
+    with_explorer(&job, &desk, Palette::new(true), |screen| {
+        screen.settle();
+        for view in "tsgxb".chars() {
+            press(screen, &view.to_string());
+            let text = drawn(screen, (80, 24));
+            assert!(text.contains("changed by another program"), "{view}: {text}");
+        }
+    });
+}
+
+#[test]
+fn keys_lead_from_view_to_view_and_filters_find() {
+    let model = tiny_llama();
+    with_screen(&[model.reader()], |screen| {
+        screen.settle();
+        press(screen, "/q_proj\n");
+        let text = drawn(screen, (80, 24));
+        assert!(text.contains("2 of 21 tensors") && text.contains("'q_proj'"), "{text}");
+        press(screen, "j\n");
+        let text = drawn(screen, (80, 24));
+        assert!(text.contains("Tensor: model.layers.1.self_attn.q_proj.weight"), "{text}");
+        assert!(text.contains("nothing unusual (linear weight)"), "{text}");
+        press(screen, "<");
+        assert!(drawn(screen, (80, 24)).contains("layers.0.self_attn.q_proj"));
+        press(screen, "\u{1b}\u{1b}oo");
+        let text = drawn(screen, (80, 24));
+        assert!(text.contains("21 tensors, 723.7 KB, by size"), "{text}");
+        press(screen, "g/softmax\n");
+        press(screen, "\u{1b}/shares\n");
+        let text = drawn(screen, (80, 24));
+        assert!(
+            text.contains("model › layers.0-1 › attention") && text.contains("━ shares"),
+            "{text}"
+        );
+        press(screen, "b/<pad>\n");
+        assert!(drawn(screen, (80, 24)).contains("258  <pad>"));
+        press(screen, "5?");
+        assert!(drawn(screen, (80, 24)).contains("open the group"));
+        press(screen, "q");
+        let quit = screen.key(KeyEvent::new(KeyCode::Char('q'), KeyModifiers::NONE));
+        assert_eq!(quit, Flow::Quit);
+    });
+}

@@ -1,0 +1,99 @@
+//! The tokens of a model.
+
+use apr_core::counted;
+use apr_tokenizer::Vocabulary;
+use ratatui::Frame;
+use ratatui::crossterm::event::{KeyCode, KeyEvent};
+use ratatui::layout::Rect;
+use ratatui::style::Style;
+use ratatui::text::Line;
+
+use super::filter::Wanted;
+use super::list::Cursor;
+use super::tensors::three;
+use super::{Asks, Explorer, Key, Loaded};
+use crate::text::{cell, clean};
+
+pub(super) const HELP: [Key; 4] = [
+    ("↑ ↓  k j", "previous, next token"),
+    ("PgUp PgDn", "a page up, down"),
+    ("/", "filter by the token's text"),
+    ("Esc", "all tokens"),
+];
+
+/// Tokens that are listed.
+#[derive(Debug, Default)]
+pub(super) struct Tokens {
+    shown: Vec<usize>,
+    text: String,
+    pub(super) cursor: Cursor,
+}
+
+impl Tokens {
+    pub(super) fn list(&mut self, found: Option<&Vocabulary>) {
+        let text = self.text.clone();
+        self.filter(found, &text);
+    }
+
+    pub(super) fn filter(&mut self, found: Option<&Vocabulary>, text: &str) {
+        let tokens = found.map(|found| found.tokens.as_slice()).unwrap_or_default();
+        text.clone_into(&mut self.text);
+        self.shown = Wanted::new(text).of(&tokens.iter().map(|token| token.text.as_str()));
+        self.cursor = Cursor::default();
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.shown.len()
+    }
+}
+
+impl Explorer<'_> {
+    pub(super) fn key_of_vocabulary(&mut self, key: KeyEvent) {
+        if self.tokens.cursor.key(key, self.tokens.len(), self.rows) {
+            return;
+        }
+        match key.code {
+            KeyCode::Char('/') => {
+                let text = self.tokens.text.clone();
+                self.ask_line(Asks::Filter, "filter", &text);
+            }
+            KeyCode::Esc => self.typed(Asks::Filter, "", true),
+            _ => {}
+        }
+    }
+
+    pub(super) fn draw_vocabulary(&mut self, frame: &mut Frame<'_>, area: Rect) {
+        let Loaded::Ready(found) = &self.vocabulary else {
+            return self.draw_waiting(frame, area, &self.vocabulary);
+        };
+        let Some(found) = found else {
+            let line = Line::styled(" the model contains no vocabulary", self.palette.faint());
+            frame.render_widget(line, area);
+            return;
+        };
+        let [head, rows, foot] = three(area);
+        frame.render_widget(Line::styled("        Id  Token", self.palette.heading()), head);
+        self.rows = usize::from(rows.height);
+        let room = usize::from(rows.width);
+        let window = self.tokens.cursor.window(self.tokens.len(), self.rows);
+        for (y, at) in (rows.y..).zip(window) {
+            let Some(token) = self.tokens.shown.get(at).and_then(|at| found.tokens.get(*at)) else {
+                break;
+            };
+            let text = cell(&format!("{:>10}  {}", token.id, clean(&token.text)), room);
+            let is_here = at == self.tokens.cursor.at;
+            let style = if is_here { self.palette.selected() } else { Style::new() };
+            frame.buffer_mut().set_stringn(rows.x, y, text, room, style);
+        }
+        let filter = match self.tokens.text.as_str() {
+            "" => String::new(),
+            text => format!(", filter '{}'", clean(text)),
+        };
+        let text = format!(
+            " {} from {}{filter}",
+            counted(found.size as u64, "token"),
+            clean(&found.source)
+        );
+        frame.render_widget(Line::styled(text, self.palette.faint()), foot);
+    }
+}

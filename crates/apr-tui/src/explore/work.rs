@@ -1,0 +1,318 @@
+//! What is computed in the background: requests, and the two threads that answer them.
+//!
+//! One thread answers what is on the screen: lists, a histogram, a slice of values. The other makes
+//! passes over whole models; between two tensors of the statistics it looks for other requests, and
+//! for which tensors are on the screen. Each has half of the memory.
+
+use std::collections::VecDeque;
+use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::Sender;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+use apr_core::{IoCause, Phase, Progress};
+use apr_io::{Interrupt, Threads};
+use apr_registry::Result;
+
+use super::Job;
+use super::reports::{Bench, Report, answer};
+
+/// Something that a view needs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Request {
+    List,
+    Inspect,
+    Graph,
+    Vocabulary,
+    Histogram(usize),
+    /// The distribution of a tensor of one of two models that are compared.
+    Distribution {
+        name: String,
+        is_other: bool,
+    },
+    Values {
+        tensor: usize,
+        ranges: String,
+    },
+    /// Statistics of a tensor.
+    Statistics(usize),
+    Checks,
+    Compare,
+}
+
+impl Request {
+    /// Whether it takes a pass over a model.
+    fn is_pass(&self) -> bool {
+        matches!(self, Self::Checks | Self::Compare | Self::Statistics(_))
+    }
+
+    /// Whether it reads the values of a tensor for one view.
+    fn reads_values(&self) -> bool {
+        matches!(self, Self::Histogram(_) | Self::Distribution { .. } | Self::Values { .. })
+    }
+
+    /// Whether this one is of no use any more where the other is wanted.
+    fn is_replaced_by(&self, other: &Self) -> bool {
+        match (self, other) {
+            (
+                Self::Distribution { is_other: one, .. },
+                Self::Distribution { is_other: two, .. },
+            ) => one == two,
+            (Self::Histogram(_), Self::Histogram(_)) => true,
+            (Self::Values { .. }, Self::Values { .. }) => true,
+            _ => self == other,
+        }
+    }
+}
+
+/// A request with what came of it.
+pub(crate) struct Answer {
+    pub(crate) request: Request,
+    pub(crate) result: Result<Report>,
+}
+
+/// How far a pass is.
+#[derive(Debug, Default)]
+pub(crate) struct Meter {
+    done: AtomicU64,
+    total: AtomicU64,
+}
+
+impl Meter {
+    /// Bytes that are done, and all of them.
+    pub(crate) fn bytes(&self) -> (u64, u64) {
+        (self.done.load(Ordering::Relaxed), self.total.load(Ordering::Relaxed))
+    }
+
+    fn reset(&self) {
+        self.done.store(0, Ordering::Relaxed);
+        self.total.store(0, Ordering::Relaxed);
+    }
+}
+
+impl Progress for Meter {
+    fn begin(&self, _: Phase, total: u64) {
+        self.done.store(0, Ordering::Relaxed);
+        self.total.store(total, Ordering::Relaxed);
+    }
+
+    fn advance(&self, bytes: u64) {
+        self.done.fetch_add(bytes, Ordering::Relaxed);
+    }
+}
+
+/// One of the two threads, as the other side sees it.
+#[derive(Default)]
+struct Lane {
+    waiting: VecDeque<Request>,
+    running: Option<(Request, Interrupt)>,
+}
+
+#[derive(Default)]
+struct State {
+    looks: Lane,
+    passes: Lane,
+    /// Tensors without statistics yet, where those are wanted: what is on the screen last.
+    unmeasured: Vec<usize>,
+    is_closed: bool,
+}
+
+/// Where requests lie until a thread takes them.
+#[derive(Default)]
+pub(crate) struct Desk {
+    state: Mutex<State>,
+    wake: Condvar,
+    /// How far what is on the screen is, and how far the pass is.
+    meters: [Meter; 2],
+}
+
+impl Desk {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks for something; what it replaces is given up.
+    pub(crate) fn ask(&self, request: Request) {
+        let mut state = self.state();
+        let lane = if request.is_pass() { &mut state.passes } else { &mut state.looks };
+        lane.waiting.retain(|waiting| !waiting.is_replaced_by(&request));
+        if let Some((running, interrupt)) = &lane.running {
+            if *running == request && interrupt.check().is_ok() {
+                return;
+            }
+            if running.is_replaced_by(&request) {
+                interrupt.cancel();
+            }
+        }
+        lane.waiting.push_back(request);
+        drop(state);
+        self.wake.notify_all();
+    }
+
+    /// Asks for the statistics of tensors, the last one first.
+    pub(crate) fn measure(&self, tensors: Vec<usize>) {
+        self.state().unmeasured = tensors;
+        self.wake.notify_all();
+    }
+
+    /// Has these tensors measured before the others.
+    pub(crate) fn prefer(&self, tensors: &[usize]) {
+        let mut state = self.state();
+        if state.unmeasured.is_empty() {
+            return;
+        }
+        // The end of a long list is where those on the screen were put before.
+        for tensor in tensors.iter().rev() {
+            let near = state.unmeasured.len().saturating_sub(4 * tensors.len());
+            let at = state.unmeasured[near..].iter().position(|waiting| waiting == tensor);
+            let at = at.map(|at| at + near);
+            let at = at.or_else(|| state.unmeasured.iter().position(|waiting| waiting == tensor));
+            if let Some(at) = at {
+                state.unmeasured.remove(at);
+                state.unmeasured.push(*tensor);
+            }
+        }
+    }
+
+    /// How far a request of its kind is.
+    pub(crate) fn meter(&self, is_pass: bool) -> &Meter {
+        &self.meters[usize::from(is_pass)]
+    }
+
+    /// Gives up what reads tensors for the screen, as another view is shown.
+    pub(crate) fn cancel_looks(&self) {
+        let mut state = self.state();
+        state.looks.waiting.retain(|request| !request.reads_values());
+        if let Some((request, interrupt)) = &state.looks.running
+            && request.reads_values()
+        {
+            interrupt.cancel();
+        }
+    }
+
+    /// Gives up passes, those that wait too.
+    pub(crate) fn cancel_passes(&self) {
+        let mut state = self.state();
+        state.passes.waiting.clear();
+        state.unmeasured.clear();
+        if let Some((_, interrupt)) = &state.passes.running {
+            interrupt.cancel();
+        }
+    }
+
+    /// Whether something is computed.
+    pub(crate) fn is_running(&self) -> bool {
+        let state = self.state();
+        state.looks.running.is_some() || state.passes.running.is_some()
+    }
+
+    /// Whether something is computed, or waits for it.
+    pub(crate) fn is_busy(&self) -> bool {
+        let state = self.state();
+        let is_busy = |lane: &Lane| lane.running.is_some() || !lane.waiting.is_empty();
+        is_busy(&state.looks) || is_busy(&state.passes) || !state.unmeasured.is_empty()
+    }
+
+    /// Has both threads end.
+    pub(crate) fn close(&self) {
+        let mut state = self.state();
+        state.is_closed = true;
+        for lane in [&state.looks, &state.passes] {
+            if let Some((_, interrupt)) = &lane.running {
+                interrupt.cancel();
+            }
+        }
+        drop(state);
+        self.wake.notify_all();
+    }
+
+    /// The next request of a thread, once there is one; `None` at the end.
+    fn next(&self, takes_passes: bool) -> Option<(Request, Interrupt)> {
+        let mut state = self.state();
+        loop {
+            if state.is_closed {
+                return None;
+            }
+            let lane = if takes_passes { &mut state.passes } else { &mut state.looks };
+            let mut request = lane.waiting.pop_front();
+            if request.is_none() && takes_passes {
+                request = state.unmeasured.pop().map(Request::Statistics);
+            }
+            if let Some(request) = request {
+                let interrupt = Interrupt::default();
+                let lane = if takes_passes { &mut state.passes } else { &mut state.looks };
+                lane.running = Some((request.clone(), interrupt.clone()));
+                return Some((request, interrupt));
+            }
+            state = self.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn done(&self, was_pass: bool) {
+        let mut state = self.state();
+        let lane = if was_pass { &mut state.passes } else { &mut state.looks };
+        lane.running = None;
+    }
+}
+
+/// Answers requests until the desk is closed.
+pub(crate) fn work(desk: &Desk, job: &Job<'_>, takes_passes: bool, answers: &Sender<Answer>) {
+    let bench = Bench::of(job);
+    while let Some((request, interrupt)) = desk.next(takes_passes) {
+        let meter = desk.meter(takes_passes);
+        meter.reset();
+        let result = pipeline(job, interrupt).and_then(|threads| {
+            let report = answer(&request, &bench, &threads, meter)?;
+            // What was read in two states is not shown.
+            (job.unchanged)()?;
+            Ok(report)
+        });
+        let is_given_up = matches!(&result, Err(error)
+            if error.cause() == Some(IoCause::Interrupted));
+        let is_heard = is_given_up || answers.send(Answer { request, result }).is_ok();
+        desk.done(takes_passes);
+        if !is_heard {
+            return;
+        }
+    }
+}
+
+fn pipeline(job: &Job<'_>, interrupt: Interrupt) -> Result<Threads> {
+    let threads = NonZeroUsize::new(job.threads.get().div_ceil(2)).unwrap_or(NonZeroUsize::MIN);
+    Threads::new(threads, job.max_memory / 2, interrupt)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_newer_request_replaces_an_older_one_of_its_kind() {
+        let desk = Desk::default();
+        desk.ask(Request::Histogram(1));
+        desk.ask(Request::List);
+        desk.ask(Request::Histogram(2));
+        let (first, _) = desk.next(false).expect("a request");
+        let (second, interrupt) = desk.next(false).expect("a request");
+        assert_eq!(first, Request::List);
+        assert_eq!(second, Request::Histogram(2));
+        desk.ask(Request::Histogram(3));
+        assert!(interrupt.check().is_err(), "what runs is given up");
+    }
+
+    #[test]
+    fn tensors_on_the_screen_are_measured_first_and_passes_before_them() {
+        let desk = Desk::default();
+        desk.measure((0..1000).rev().collect());
+        desk.prefer(&[500, 501]);
+        let next = || desk.next(true).map(|(request, _)| request);
+        assert_eq!(next(), Some(Request::Statistics(500)));
+        desk.ask(Request::Checks);
+        assert_eq!(next(), Some(Request::Checks));
+        assert_eq!(next(), Some(Request::Statistics(501)));
+        assert_eq!(next(), Some(Request::Statistics(0)));
+        desk.cancel_passes();
+        desk.close();
+        assert_eq!(next(), None);
+    }
+}

@@ -1,0 +1,167 @@
+//! What every screen has: a frame, a line of keys, help.
+
+use ratatui::Frame;
+use ratatui::buffer::Buffer;
+use ratatui::crossterm::event::KeyEvent;
+use ratatui::layout::{Alignment, Constraint, Layout, Rect};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Block, Clear, Paragraph, Wrap};
+
+use crate::palette::Palette;
+use crate::text::{fit, width};
+
+/// The smallest terminal that a screen is drawn on.
+const SMALLEST: (u16, u16) = (60, 20);
+
+/// Whether a screen stays.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Flow {
+    Stay,
+    Quit,
+}
+
+/// Something that is drawn and gets keys.
+pub(crate) trait Screen {
+    fn draw(&mut self, frame: &mut Frame<'_>);
+
+    fn key(&mut self, key: KeyEvent) -> Flow;
+
+    /// Looks whether something arrived; `true` where the screen has to be drawn again.
+    fn tick(&mut self) -> bool {
+        false
+    }
+}
+
+/// What a key does: the key as people write it, and a verb.
+pub(crate) type Key = (&'static str, &'static str);
+
+/// The frame around a screen.
+pub(crate) struct Frames<'f> {
+    /// What is looked at, escaped.
+    pub(crate) title: &'f str,
+    /// The beginning of the title that may be left out.
+    pub(crate) about: &'f str,
+    /// The kind of screen.
+    pub(crate) kind: &'f str,
+    /// The line at the bottom.
+    pub(crate) keys: Line<'f>,
+    /// Where one is: `4/47`.
+    pub(crate) place: String,
+}
+
+impl Frames<'_> {
+    /// Draws the frame; the area within, or `None` where the terminal is too small.
+    pub(crate) fn draw(&self, frame: &mut Frame<'_>, palette: Palette) -> Option<Rect> {
+        let area = frame.area();
+        if area.width < SMALLEST.0 || area.height < SMALLEST.1 {
+            let (columns, rows) = SMALLEST;
+            let text = format!(
+                "The terminal has {}x{} cells; at least {columns}x{rows} are needed. q quits.",
+                area.width, area.height
+            );
+            frame.render_widget(Paragraph::new(text).wrap(Wrap { trim: true }), area);
+            return None;
+        }
+
+        let kind = format!(" [{}] ", self.kind);
+        let room = usize::from(area.width).saturating_sub(width(&kind) + 6);
+        // What is looked at matters more than what this is called.
+        let short = self.title.strip_prefix(self.about).unwrap_or(self.title);
+        let title = if width(self.title) <= room { self.title } else { short };
+        let title = format!(" {} ", fit(title, room));
+        let block = Block::bordered()
+            .title_top(Line::styled(title, palette.heading()))
+            .title_top(Line::from(kind).alignment(Alignment::Right));
+        let inner = block.inner(area);
+        frame.render_widget(block, area);
+        let [body, rule, keys] = Layout::vertical([
+            Constraint::Min(0),
+            Constraint::Length(u16::from(area.height >= ROOMY)),
+            Constraint::Length(1),
+        ])
+        .areas(inner);
+        joint(frame.buffer_mut(), area, rule);
+        let place = width(&self.place);
+        let [keys, at] = Layout::horizontal([
+            Constraint::Min(0),
+            Constraint::Length(u16::try_from(place + 1).unwrap_or(u16::MAX)),
+        ])
+        .areas(keys);
+        frame.render_widget(&self.keys, keys);
+        frame.render_widget(Line::from(self.place.as_str()), at);
+        Some(body)
+    }
+}
+
+/// Rows from which on there is room for rules.
+pub(crate) const ROOMY: u16 = 24;
+
+/// A rule that touches the frame.
+fn joint(buffer: &mut Buffer, area: Rect, rule: Rect) {
+    if rule.height == 0 || area.width < 2 {
+        return;
+    }
+    let inner = usize::from(area.width - 2);
+    let line = format!("├{}┤", "─".repeat(inner));
+    buffer.set_string(area.x, rule.y, line, ratatui::style::Style::new());
+}
+
+/// Keys on one line: as many as fit, and the last one in any case, which leads out.
+pub(crate) fn key_line(keys: &[Key], columns: usize, palette: Palette) -> Line<'static> {
+    let Some((last, others)) = keys.split_last() else { return Line::default() };
+    let mut left = columns.saturating_sub(1 + columns_of(last));
+    let fitting = others.iter().take_while(|key| {
+        let needed = columns_of(key);
+        let fits = needed <= left;
+        left = left.saturating_sub(needed);
+        fits
+    });
+    let mut spans = vec![Span::raw(" ")];
+    for (key, verb) in fitting.chain([last]) {
+        // `[d]iff`: the key is the verb's first letter.
+        let rest = verb.strip_prefix(key).map(str::to_owned);
+        spans.push(Span::raw("["));
+        spans.push(Span::styled((*key).to_owned(), palette.key()));
+        spans.push(Span::raw(match rest {
+            Some(rest) => format!("]{rest} "),
+            None => format!("] {verb} "),
+        }));
+    }
+    Line::from(spans)
+}
+
+/// Columns that a key takes in the line.
+fn columns_of((key, verb): &Key) -> usize {
+    let beside = if verb.starts_with(key) { 3 } else { width(key) + 4 };
+    width(verb) + beside
+}
+
+/// What keys do, over everything else.
+pub(crate) fn help(frame: &mut Frame<'_>, title: &str, lines: &[Key], palette: Palette) {
+    let widest = |texts: fn(&Key) -> &'static str| {
+        lines.iter().map(|line| width(texts(line))).max().unwrap_or_default()
+    };
+    let keys = widest(|line| line.0);
+    let columns = keys + widest(|line| line.1) + 6;
+    let area = frame.area();
+    let centred = centre(area, columns, lines.len() + 2);
+    frame.render_widget(Clear, centred);
+    let block = Block::bordered().title(Line::styled(format!(" {title} "), palette.heading()));
+    let text: Vec<Line<'_>> = lines
+        .iter()
+        .map(|(key, verb)| {
+            Line::from(vec![
+                Span::styled(format!(" {key:<keys$}"), palette.key()),
+                Span::raw(format!("  {verb}")),
+            ])
+        })
+        .collect();
+    frame.render_widget(Paragraph::new(text).block(block), centred);
+}
+
+/// The middle of an area.
+fn centre(area: Rect, columns: usize, rows: usize) -> Rect {
+    let size = |wanted: usize, most: u16| u16::try_from(wanted).unwrap_or(u16::MAX).min(most);
+    let (columns, rows) = (size(columns, area.width), size(rows, area.height));
+    Rect::new(area.x + (area.width - columns) / 2, area.y + (area.height - rows) / 2, columns, rows)
+}

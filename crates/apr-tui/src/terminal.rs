@@ -1,0 +1,169 @@
+//! The terminal: taken, and given back as it was.
+
+use std::io::{self, IsTerminal, Stdout, stdout};
+use std::sync::Once;
+use std::time::Duration;
+
+use apr_io::Interrupt;
+use ratatui::Terminal;
+use ratatui::backend::CrosstermBackend;
+use ratatui::crossterm::cursor::Show;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use ratatui::crossterm::execute;
+use ratatui::crossterm::terminal::{
+    EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
+};
+use rustix::process::{Signal, getpid, kill_process};
+
+use crate::screen::{Flow, Screen};
+
+/// How long a screen waits for a key before it looks whether work is done, or a signal came.
+const TICK: Duration = Duration::from_millis(33);
+
+/// How a screen ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// By its own key.
+    Quit,
+    /// By Ctrl-C or a signal.
+    Interrupted,
+}
+
+/// Whether there is a terminal to draw on.
+#[must_use]
+pub fn is_terminal() -> bool {
+    stdout().is_terminal()
+}
+
+/// The terminal while a screen has it.
+struct Taken(Terminal<CrosstermBackend<Stdout>>);
+
+impl Taken {
+    fn new() -> io::Result<Self> {
+        restore_before_panics();
+        take()?;
+        // From here on `Drop` gives it back.
+        match Terminal::new(CrosstermBackend::new(stdout())) {
+            Ok(terminal) => Ok(Self(terminal)),
+            Err(error) => {
+                restore();
+                Err(error)
+            }
+        }
+    }
+
+    /// Stops the process as Ctrl-Z does, and takes the terminal again once it goes on.
+    fn suspend(&mut self) -> io::Result<()> {
+        restore();
+        kill_process(getpid(), Signal::TSTP)?;
+        take()?;
+        self.0.clear()
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        restore();
+    }
+}
+
+fn take() -> io::Result<()> {
+    enable_raw_mode()?;
+    execute!(stdout(), EnterAlternateScreen).inspect_err(|_| restore())
+}
+
+/// Gives the terminal back. What fails here fails because there is none any more.
+fn restore() {
+    let _ = disable_raw_mode();
+    let _ = execute!(stdout(), LeaveAlternateScreen, Show);
+}
+
+/// A panic's message is for the terminal as it was.
+fn restore_before_panics() {
+    static HOOKED: Once = Once::new();
+    HOOKED.call_once(|| {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            restore();
+            before(panic);
+        }));
+    });
+}
+
+/// Shows a screen until it ends.
+pub(crate) fn show(screen: &mut dyn Screen, interrupt: &Interrupt) -> io::Result<End> {
+    let mut terminal = Taken::new()?;
+    let mut is_stale = true;
+    loop {
+        if is_stale {
+            terminal.0.draw(|frame| screen.draw(frame))?;
+            is_stale = false;
+        }
+        if interrupt.check().is_err() {
+            return Ok(End::Interrupted);
+        }
+        if event::poll(TICK)? {
+            is_stale = true;
+            match event::read()? {
+                Event::Key(key) if key.kind == KeyEventKind::Release => {}
+                Event::Key(key) if is_control(key, 'c') => return Ok(End::Interrupted),
+                Event::Key(key) if is_control(key, 'z') => terminal.suspend()?,
+                Event::Key(key) if screen.key(key) == Flow::Quit => return Ok(End::Quit),
+                _ => {}
+            }
+        }
+        is_stale |= screen.tick();
+    }
+}
+
+fn is_control(key: KeyEvent, letter: char) -> bool {
+    key.modifiers.contains(KeyModifiers::CONTROL) && key.code == KeyCode::Char(letter)
+}
+
+#[cfg(test)]
+mod tests {
+    use apr_testkit::tmux::Tmux;
+    use ratatui::Frame;
+
+    use super::*;
+
+    struct Panics;
+
+    impl Screen for Panics {
+        fn draw(&mut self, _: &mut Frame<'_>) {
+            panic!("this screen panics");
+        }
+
+        fn key(&mut self, _: KeyEvent) -> Flow {
+            Flow::Stay
+        }
+    }
+
+    #[test]
+    #[ignore = "the test below runs it on a terminal of its own"]
+    fn a_screen_that_panics() {
+        let _ = show(&mut Panics, &Interrupt::default());
+    }
+
+    #[test]
+    fn a_panic_is_read_on_the_terminal_as_it_was() {
+        if !Tmux::is_there() {
+            return;
+        }
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().to_owned();
+        let program = std::env::current_exe().expect("this test");
+        let script = r#"stty -a > before
+            "$TEST" --ignored --exact terminal::tests::a_screen_that_panics --nocapture
+            stty -a > after
+            echo "all is over""#;
+        let tmux =
+            Tmux::start(&folder.path().join("tmux"), (80, 24), script, move |mut command| {
+                command.current_dir(&path).env("TEST", &program);
+                command
+            });
+        let _ = tmux.shows(&["this screen panics", "all is over"]);
+        let state = |name: &str| std::fs::read_to_string(folder.path().join(name)).expect("a file");
+        assert_eq!(state("before"), state("after"));
+    }
+}

@@ -1,0 +1,130 @@
+//! Text from files, cut to columns of a terminal.
+
+use apr_core::Escaped;
+use apr_core::human::statistic;
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+
+/// A name as it may be shown: nothing in it steers the terminal.
+pub(crate) fn clean(name: &str) -> String {
+    Escaped(name).to_string()
+}
+
+/// Columns that a text takes.
+pub(crate) fn width(text: &str) -> usize {
+    UnicodeWidthStr::width(text)
+}
+
+/// A text in at most so many columns: the middle of a longer one is left out, since beginnings and
+/// ends tell more.
+pub(crate) fn fit(text: &str, columns: usize) -> String {
+    if width(text) <= columns {
+        return text.to_owned();
+    }
+    if columns == 0 {
+        return String::new();
+    }
+    let tail_room = (columns - 1).div_ceil(2);
+    let head_room = columns - 1 - tail_room;
+    let head = taken(text.chars(), head_room);
+    let tail: String = taken(text.chars().rev(), tail_room).chars().rev().collect();
+    format!("{head}…{tail}")
+}
+
+/// The first characters that fit.
+fn taken(chars: impl Iterator<Item = char>, columns: usize) -> String {
+    let mut left = columns;
+    chars
+        .take_while(|c| {
+            let wide = c.width().unwrap_or_default();
+            let fits = wide <= left;
+            left = left.saturating_sub(wide);
+            fits
+        })
+        .collect()
+}
+
+/// A text filled up with spaces on the right, and cut where it is longer.
+pub(crate) fn cell(text: &str, columns: usize) -> String {
+    let shown = fit(text, columns);
+    let pad = columns.saturating_sub(width(&shown));
+    format!("{shown}{:pad$}", "")
+}
+
+/// A text as lines of at most so many columns, broken between words where that is possible.
+pub(crate) fn wrapped(text: &str, columns: usize) -> Vec<String> {
+    // A character is never wider than two columns.
+    let columns = columns.max(2);
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let mut word = word;
+        let last = lines.len() - 1;
+        let used = width(&lines[last]);
+        if used > 0 && used + 1 + width(word) <= columns {
+            lines[last].push(' ');
+            lines[last].push_str(word);
+            continue;
+        }
+        if used > 0 {
+            lines.push(String::new());
+        }
+        while width(word) > columns {
+            let head = taken(word.chars(), columns);
+            let last = lines.len() - 1;
+            lines[last].push_str(&head);
+            lines.push(String::new());
+            word = &word[head.len()..];
+        }
+        let last = lines.len() - 1;
+        lines[last].push_str(word);
+    }
+    lines
+}
+
+/// Dimensions, outermost first.
+pub(crate) fn dims<T: ToString>(shape: &[T]) -> String {
+    let sizes: Vec<String> = shape.iter().map(ToString::to_string).collect();
+    format!("[{}]", sizes.join(", "))
+}
+
+/// A statistic, or a dash where nothing is finite.
+pub(crate) fn shown(value: Option<f64>) -> String {
+    value.map_or_else(|| "-".to_owned(), statistic)
+}
+
+/// Microseconds as milliseconds.
+pub(crate) fn millis(micros: Option<f64>) -> String {
+    match micros.map(|micros| micros / 1000.0) {
+        None => "-".to_owned(),
+        Some(millis) if millis < 10.0 => format!("{millis:.3}ms"),
+        Some(millis) => format!("{millis:.1}ms"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_cut_by_columns_and_never_within_a_character() {
+        assert_eq!(fit("layers.10.attn.q_proj.weight", 15), "layers.….weight");
+        assert_eq!(fit("模型的权重", 7), "模…重");
+        assert_eq!(fit("模型的权重", 9), "模型…权重");
+        assert_eq!(width(&fit("模型的权重", 6)), 5);
+        assert_eq!(fit("name", 0), "");
+        assert_eq!(cell("模型", 6), "模型  ");
+        assert_eq!(width(&cell(&"模".repeat(5000), 9)), 9);
+    }
+
+    #[test]
+    fn lines_are_broken_between_words_where_there_are_some() {
+        assert_eq!(wrapped("one two three", 7), ["one two", "three"]);
+        assert_eq!(wrapped("abcdefgh ij", 3), ["abc", "def", "gh", "ij"]);
+        assert_eq!(wrapped("", 3), [""]);
+        assert_eq!(wrapped("模型", 1), ["模", "型"]);
+    }
+
+    #[test]
+    fn escapes_are_text() {
+        assert_eq!(clean("a\u{1b}[2Jb"), r"a\u{1b}[2Jb");
+    }
+}

@@ -1,0 +1,176 @@
+//! The screen at three sizes. Numbers that differ between machines are replaced.
+
+use apr::run::RunOptions;
+use apr::trace::{Payload, TraceOptions};
+use apr_testkit::locate::fixture;
+use apr_trace::Trace;
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+
+use super::{TraceScreen, TraceView};
+use crate::palette::Palette;
+use crate::screen::{Flow, Screen};
+use crate::snapshot::assert_snapshot;
+
+const SIZES: [(u16, u16); 3] = [(60, 20), (80, 24), (140, 45)];
+
+fn trace() -> Trace {
+    let model = apr::Model::open(fixture("tiny-llama")).expect("the fixture");
+    let mut options = TraceOptions::new(RunOptions::reading());
+    (options.payload, options.weights) = (true, true);
+    let payload = Payload::Text { prompt: "12+34=".into(), chat: None, context: None };
+    let mut trace = model.trace(&payload, &options, |_, _| {}).expect("a trace");
+    trace.file = "fixtures/tiny-llama".to_owned();
+    steady(&mut trace);
+    trace
+}
+
+/// Times, and what rounding differs in between processors, as numbers that stay.
+fn steady(trace: &mut Trace) {
+    for pass in &mut trace.passes {
+        for (at, operator) in pass.operators.iter_mut().enumerate() {
+            operator.micros = Some(100.0 * at as f64);
+        }
+        let inputs = pass.inputs.iter_mut().map(|input| &mut input.value);
+        for (at, step) in (1_u8..).zip(&mut pass.steps) {
+            step.micros = Some(1800.0 * f64::from(at));
+            (step.peak_bytes, step.made_bytes) = (1_000_000, 250_000);
+            if let Some(stats) = step.weights.as_mut().and_then(|it| it.weight_statistics.as_mut())
+            {
+                (stats.mean, stats.std) = (Some(0.002), Some(0.04));
+            }
+        }
+        let values = pass.steps.iter_mut().filter_map(|step| step.value.as_mut()).chain(inputs);
+        for value in values {
+            let Some(found) = &mut value.statistics else { continue };
+            found.distribution = vec![1, 2, 4, 8, 16, 30, 60, 90, 80, 50, 20, 10, 6, 3, 2, 1];
+            let stats = &mut found.stats;
+            (stats.mean, stats.std) = (Some(0.08), Some(0.29));
+            (stats.min, stats.max, stats.l2) = (Some(-1.2), Some(2.1), 10.5);
+            value.first = vec![0.12, 0.34, -0.21, 0.08, 0.45, -0.11, 0.02, 1.5];
+        }
+    }
+    for prediction in trace.predictions.iter_mut().flat_map(|found| &mut found.top) {
+        prediction.probability = 0.2;
+    }
+}
+
+fn screen() -> TraceScreen {
+    TraceScreen::new(TraceView { trace: trace(), diff: None }, Palette::new(false))
+}
+
+fn press(screen: &mut TraceScreen, keys: &[KeyCode]) -> Flow {
+    let mut flow = Flow::Stay;
+    for key in keys {
+        flow = screen.key(KeyEvent::new(*key, KeyModifiers::NONE));
+    }
+    flow
+}
+
+fn drawn(screen: &mut TraceScreen, (columns, rows): (u16, u16)) -> String {
+    let mut terminal = Terminal::new(TestBackend::new(columns, rows)).expect("a backend");
+    terminal.draw(|frame| screen.draw(frame)).expect("a frame");
+    terminal.backend().to_string()
+}
+
+#[test]
+fn the_screen_is_that_of_the_specification_at_three_sizes() {
+    let mut screen = screen();
+    press(&mut screen, &[KeyCode::Char('/')]);
+    press(&mut screen, &"layers.1/attention".chars().map(KeyCode::Char).collect::<Vec<_>>());
+    press(&mut screen, &[KeyCode::Enter, KeyCode::Right]);
+    for size in SIZES {
+        assert_snapshot("trace", size, &drawn(&mut screen, size));
+    }
+    press(&mut screen, &[KeyCode::Enter]);
+    for size in SIZES {
+        assert_snapshot("trace-inspect", size, &drawn(&mut screen, size));
+    }
+}
+
+#[test]
+fn inputs_and_predictions_have_places_of_their_own() {
+    let mut screen = screen();
+    let first = drawn(&mut screen, (60, 20));
+    for text in ["Current: input_ids", "[1, 7] i64", "[256, 49, 50, 43, 51, 52, 61]", " 1/21"] {
+        assert!(first.contains(text), "no {text} in\n{first}");
+    }
+    press(&mut screen, &[KeyCode::End]);
+    let last = drawn(&mut screen, (60, 20));
+    for text in ["Top predictions:", "1. \"4\"", "21/21", "YOU ARE HERE"] {
+        assert!(last.contains(text), "no {text} in\n{last}");
+    }
+}
+
+#[test]
+fn every_key_of_the_help_does_something_and_q_quits() {
+    let mut screen = screen();
+    press(&mut screen, &[KeyCode::Char('d')]);
+    assert!(drawn(&mut screen, (80, 24)).contains("--diff --interactive"));
+    press(&mut screen, &[KeyCode::Char('?')]);
+    assert!(drawn(&mut screen, (80, 24)).contains("ten steps back, ahead"));
+    // The key that closes the help does nothing else.
+    assert_eq!(press(&mut screen, &[KeyCode::Char('q')]), Flow::Stay);
+    press(&mut screen, &[KeyCode::Char('a')]);
+    assert!(drawn(&mut screen, (80, 24)).contains("every step is finite"));
+    press(&mut screen, &[KeyCode::PageDown, KeyCode::PageDown, KeyCode::PageDown]);
+    assert!(drawn(&mut screen, (80, 24)).contains("21/21"));
+    press(&mut screen, &[KeyCode::Char('g'), KeyCode::Char('l'), KeyCode::Char('j')]);
+    assert!(drawn(&mut screen, (80, 24)).contains(" 3/21"));
+    assert_eq!(press(&mut screen, &[KeyCode::Char('q')]), Flow::Quit);
+}
+
+#[test]
+fn a_step_with_nan_is_marked_and_found() {
+    let mut trace = trace();
+    let step = &mut trace.passes[0].steps[4];
+    step.not_finite_at = Some("layers.0/attention/scores".to_owned());
+    if let Some(found) = step.value.as_mut().and_then(|value| value.statistics.as_mut()) {
+        (found.stats.nan, found.stats.min, found.stats.max) = (9, None, None);
+    }
+    let mut screen = TraceScreen::new(TraceView { trace, diff: None }, Palette::new(true));
+    press(&mut screen, &[KeyCode::Char('a')]);
+    let text = drawn(&mut screen, (80, 24));
+    for part in ["Current Layer: layers.0/attention", "✗", "9 NaN, 0 infinite", "nothing is finite"]
+    {
+        assert!(text.contains(part), "no {part} in\n{text}");
+    }
+}
+
+#[test]
+fn any_size_and_any_name_can_be_drawn() {
+    let mut trace = trace();
+    for step in &mut trace.passes[0].steps {
+        step.path = format!("{}\u{1b}[31m/模型\u{301}{}", step.path, "x".repeat(10_000));
+    }
+    let view = TraceView { trace, diff: None };
+    let mut screen = TraceScreen::new(view, Palette::new(true));
+    for keys in [&[][..], &[KeyCode::Right; 5], &[KeyCode::Enter], &[KeyCode::Char('?')]] {
+        press(&mut screen, keys);
+        for columns in (1..150).step_by(7) {
+            for rows in (1..50).step_by(3) {
+                let text = drawn(&mut screen, (columns, rows));
+                assert!(!text.contains('\u{1b}'));
+            }
+        }
+    }
+}
+
+/// Paths are unique within a part: the encoder and the decoder have layers of the same names.
+#[test]
+fn a_step_lists_the_operators_of_its_own_part() {
+    let model = apr::Model::open(fixture("run/tiny-t5")).expect("the fixture");
+    let mut options = TraceOptions::new(RunOptions::reading());
+    options.payload = true;
+    let payload = Payload::Tokens(vec![3, 4, 1]);
+    let trace = model.trace(&payload, &options, |_, _| {}).expect("a trace");
+    assert_eq!(trace.passes.len(), 2);
+    for stop in super::stops::stops(&trace) {
+        let Some(step) = stop.step(&trace) else { continue };
+        let lines = super::details::lines(&trace, &stop, 100, Palette::new(false));
+        let lines: Vec<String> = lines.iter().map(ToString::to_string).collect();
+        let heading = lines.iter().position(|line| line == " Operators").expect("a heading");
+        assert_eq!(lines.len() - heading - 1, step.operators, "{}: {lines:#?}", stop.name);
+    }
+}
