@@ -5,9 +5,9 @@
 For each family a base and two models that were moved a little are made by transformers; each method
 merges them in f32 and bf16, by the same configuration. Differences are counted in units of the last
 place of the output's dtype: one is allowed, and where a method needs sums over a tensor in f32, two
-units of the largest term for each sum in a row, since PyTorch adds in an order of its own. Of differences of equal
-magnitude at a cut, mergekit leaves open which stay: elements whose difference lies there are not
-compared.
+units of the largest term or more, by the scalars that follow from them, since PyTorch adds in an
+order of its own. Of differences of equal magnitude at a cut, mergekit leaves open which stay:
+elements whose difference lies there are not compared.
 
 DARE and DELLA are compared in distribution: the share of elements that stay, and their factor.
 """
@@ -62,8 +62,9 @@ DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 BITS = {torch.float32: 23, torch.bfloat16: 7, torch.float16: 10}
 
 # Methods of which scalars are sums over a whole tensor, and the units that are allowed in f32: two
-# coefficients, or the lengths of models and of their mean, and the mean of lengths.
-SUMMED = {"slerp": 2, "nuslerp": 2, "model_stock": 2, "sce": 2, "multislerp": 4, "karcher": 4}
+# coefficients, with a divisor in nuslerp; or the lengths of models and of their mean, and the mean
+# of lengths.
+SUMMED = {"slerp": 2, "nuslerp": 3, "model_stock": 2, "sce": 2, "multislerp": 4, "karcher": 4}
 # Methods that keep a share of the differences by their magnitude.
 CUT = {"ties", "breadcrumbs", "breadcrumbs_ties", "sce_selected"}
 
