@@ -208,3 +208,84 @@ fn a_trace_of_nothing_or_too_much_is_refused() {
         .apr(&format!("trace {FIXTURES}/run/tiny-bert --prompt hello --chat"))
         .fails(2, &["--chat"]);
 }
+
+/// The floats of a `.npy` file of version 1.
+fn floats_of_npy(bytes: &[u8]) -> Vec<f32> {
+    let header = usize::from(u16::from_le_bytes([bytes[8], bytes[9]]));
+    let (values, _) = bytes[10 + header..].as_chunks::<4>();
+    values.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
+}
+
+#[test]
+fn a_step_says_what_it_reads_and_its_weights_are_those_of_the_file() {
+    let sandbox = Sandbox::new();
+    let model = format!("{FIXTURES}/tiny-llama");
+    let line = format!("trace {model} --tokens 1,5,20 --trace-payload");
+    sandbox.apr(&format!("{line} --weights")).ok().says(&["Weights: mean=", "parameters)"]);
+    let trace = sandbox.apr(&format!("{line} --weights --json --dump-activations act")).ok().json();
+    let steps = steps(&trace);
+    let tensors = sandbox.apr(&format!("tensors {model} --stats --json")).ok().json();
+    let tensors: BTreeMap<&str, &Value> = tensors["tensors"]
+        .as_array()
+        .expect("tensors")
+        .iter()
+        .map(|row| (row["name"].as_str().expect("a name"), row))
+        .collect();
+
+    let mut read = BTreeMap::new();
+    for (path, step) in &steps {
+        let weights = step["weights"].as_array().expect("weights");
+        let mut parameters = 0;
+        for weight in weights {
+            let name = weight["tensor"].as_str().expect("a name");
+            let row = tensors.get(name).unwrap_or_else(|| panic!("{path}: no tensor {name}"));
+            assert_eq!((&weight["dtype"], &weight["shape"]), (&row["dtype"], &row["shape"]));
+            for field in ["count", "zeros", "min", "max"] {
+                assert_eq!(weight["statistics"][field], row["stats"][field], "{name}: {field}");
+            }
+            for field in ["mean", "std", "l2"] {
+                let both = [&weight["statistics"], &row["stats"]].map(|it| number(&it[field]));
+                assert!((both[0] - both[1]).abs() <= 1e-12 * both[1].abs(), "{name}: {both:?}");
+            }
+            parameters += row["elements"].as_u64().expect("a number");
+            read.insert(name, path.as_str());
+        }
+        assert_eq!(step["parameters"].as_u64(), Some(parameters), "{path}");
+        let counted = step["weight_statistics"]["count"].as_u64();
+        assert_eq!(counted, (parameters > 0).then_some(parameters), "{path}");
+
+        // The first elements are those of the activation, which is a file.
+        let result = step["result"].as_str().expect("a path");
+        let values = floats_of_npy(&sandbox.read(&format!("act/model/{result}.npy")));
+        if step["statistics"].is_object() {
+            let first: Vec<f64> = values.iter().take(16).map(|value| f64::from(*value)).collect();
+            let ours = step["first"].as_array().expect("numbers").iter().map(number);
+            assert_eq!(ours.collect::<Vec<_>>(), first, "{path}");
+        }
+    }
+    assert_eq!(read.keys().collect::<Vec<_>>(), tensors.keys().collect::<Vec<_>>());
+    assert_eq!(read["model.layers.1.mlp.up_proj.weight"], "layers.1/mlp");
+
+    // What a step reads is what others made, and what the model was given.
+    let inputs = |path: &str| -> Vec<(String, Value)> {
+        let inputs = steps[path]["inputs"].as_array().expect("inputs").iter();
+        inputs
+            .map(|it| (it["path"].as_str().expect("a path").to_owned(), it["shape"].clone()))
+            .collect()
+    };
+    let shape = |sizes: &[usize]| serde_json::json!(sizes);
+    assert_eq!(inputs("embeddings"), [("input_ids".to_owned(), shape(&[1, 3]))]);
+    assert_eq!(
+        inputs("layers.0/attention_sum"),
+        [
+            ("embeddings/tokens".to_owned(), shape(&[1, 3, 128])),
+            ("layers.0/attention/output".to_owned(), shape(&[1, 3, 128]))
+        ]
+    );
+    // Without payload nothing of it is there, and without --weights no statistics.
+    let plain = sandbox.apr(&format!("trace {model} --tokens 1,5,20 --json")).ok().json();
+    assert_eq!(plain["passes"][0]["steps"][0]["weights"], Value::Null);
+    let payload = sandbox.apr(&format!("{line} --json")).ok().json();
+    let step = &payload["passes"][0]["steps"][0];
+    assert!(step["weights"][0]["statistics"].is_null() && step["weight_statistics"].is_null());
+}
