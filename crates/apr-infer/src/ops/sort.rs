@@ -19,7 +19,7 @@ pub(super) const TABLE: &[Operator] =
     &[moves("TopK", top), moves("Unique", unique), moves("NonMaxSuppression", non_max_suppression)];
 
 /// Steps of work for each element that is sorted.
-const COMPARISONS: usize = 20;
+const COMPARISONS: usize = 40;
 
 /// NaN is above all numbers, and like any other NaN, as in NumPy. Sorting panics without an order
 /// of everything.
