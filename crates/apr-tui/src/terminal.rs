@@ -1,6 +1,8 @@
 //! The terminal: taken, and given back as it was.
 
-use std::io::{self, IsTerminal, Stdout, stdout};
+use std::fs::File;
+use std::io::{self, IsTerminal, Stdout, stdin, stdout};
+use std::os::fd::AsFd;
 use std::sync::Once;
 use std::time::Duration;
 
@@ -13,12 +15,14 @@ use ratatui::crossterm::execute;
 use ratatui::crossterm::terminal::{
     EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
 };
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::process::{Signal, getpid, kill_process};
 
 use crate::screen::{Flow, Screen};
 
 /// How long a screen waits for a key before it looks whether work is done, or a signal came.
-const TICK: Duration = Duration::from_millis(33);
+const TICK_NANOSECONDS: i64 = 33_000_000;
 
 /// How a screen ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,8 +94,50 @@ fn restore_before_panics() {
     });
 }
 
+/// Where keys come from.
+struct Keys(File);
+
+/// What ended a wait for keys.
+#[derive(Debug, PartialEq, Eq)]
+enum Woken {
+    /// A key, a signal, or time.
+    Alive,
+    /// There is no terminal any more. Asked for events of one, crossterm reads its end again and
+    /// again, and never returns.
+    HungUp,
+}
+
+impl Keys {
+    /// Those of standard input, or where that is something else of the terminal of the process, as
+    /// crossterm has it.
+    fn of_terminal() -> io::Result<Self> {
+        let input = stdin();
+        match input.is_terminal() {
+            true => Ok(Self(input.as_fd().try_clone_to_owned()?.into())),
+            false => File::options().read(true).open("/dev/tty").map(Self),
+        }
+    }
+
+    /// Waits for a key, 33 ms at most.
+    fn wait(&self) -> io::Result<Woken> {
+        let mut polled = [PollFd::new(&self.0, PollFlags::IN)];
+        let tick = Timespec { tv_sec: 0, tv_nsec: TICK_NANOSECONDS };
+        match poll(&mut polled, Some(&tick)) {
+            // A signal, which may be one of another size.
+            Err(Errno::INTR) => Ok(Woken::Alive),
+            Err(error) => Err(error.into()),
+            Ok(_) => {
+                let gone = PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL;
+                let is_gone = polled[0].revents().intersects(gone);
+                Ok(if is_gone { Woken::HungUp } else { Woken::Alive })
+            }
+        }
+    }
+}
+
 /// Shows a screen until it ends.
 pub(crate) fn show(screen: &mut dyn Screen, interrupt: &Interrupt) -> io::Result<End> {
+    let keys = Keys::of_terminal()?;
     let mut terminal = Taken::new()?;
     let mut is_stale = true;
     loop {
@@ -102,7 +148,11 @@ pub(crate) fn show(screen: &mut dyn Screen, interrupt: &Interrupt) -> io::Result
         if interrupt.check().is_err() {
             return Ok(End::Interrupted);
         }
-        if event::poll(TICK)? {
+        if keys.wait()? == Woken::HungUp {
+            return Ok(End::Interrupted);
+        }
+        // Keys that came together are one picture.
+        while event::poll(Duration::ZERO)? {
             is_stale = true;
             match event::read()? {
                 Event::Key(key) if key.kind == KeyEventKind::Release => {}

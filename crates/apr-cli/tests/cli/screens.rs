@@ -2,6 +2,8 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use apr_testkit::onnx::cyclic;
 use apr_testkit::tmux::Tmux;
@@ -384,4 +386,27 @@ fn two_models_are_compared_on_a_screen() {
     let _ = tmux.shows(&["code 0"]);
     let written: Value = serde_json::from_slice(&other.read("diff.json")).expect("JSON");
     assert_eq!(written, report);
+}
+
+#[test]
+fn a_screen_ends_when_its_terminal_goes_away() {
+    if !Tmux::is_there() {
+        return;
+    }
+    for line in ["tui", "trace --prompt 12+34= --interactive"] {
+        let sandbox = Sandbox::new();
+        // Signals are ignored, so that only the terminal itself says that it is gone.
+        let script = format!("trap '' HUP; echo $$ > pid; exec \"$APR\" {line} {LLAMA}");
+        let tmux = on_terminal(&sandbox, (80, 24), &script);
+        let _ = tmux.shows(&["tiny-llama"]);
+        let pid = String::from_utf8(sandbox.read("pid")).expect("a number");
+        let process = PathBuf::from(format!("/proc/{}", pid.trim()));
+        assert!(process.exists());
+        drop(tmux);
+        let begun = Instant::now();
+        while process.exists() {
+            assert!(begun.elapsed() < Duration::from_secs(60), "apr {line} goes on");
+            sleep(Duration::from_millis(20));
+        }
+    }
 }
