@@ -6,7 +6,7 @@ use clap::{Arg, Command};
 type Example = (&'static str, &'static str);
 
 /// By the words of the command.
-const EXAMPLES: [(&str, &[Example]); 47] = [
+const EXAMPLES: [(&str, &[Example]); 48] = [
     (
         "",
         &[
@@ -253,10 +253,6 @@ const EXAMPLES: [(&str, &[Example]); 47] = [
                 "cast to bf16, and compress without loss",
             ),
             ("apr convert model.gguf -o back.safetensors --dequantize f16", "dequantize"),
-            (
-                "apr convert model.apr -o half.apr --prune 0.5",
-                "set half of the weights of each matrix to zero, the smallest first",
-            ),
         ],
     ),
     (
@@ -268,6 +264,23 @@ const EXAMPLES: [(&str, &[Example]); 47] = [
                 "merge differences to the first model by TIES",
             ),
             ("apr merge --config merge.yml -o merged", "run a configuration of mergekit"),
+        ],
+    ),
+    (
+        "prune",
+        &[
+            (
+                "apr prune model.apr -o half.apr --prune 0.5",
+                "set half of the weights of each matrix to zero, the smallest first",
+            ),
+            (
+                "apr prune folder -o pruned.apr --prune-nm 2:4 --calibration text.txt",
+                "keep two of every four weights, by magnitude and activations",
+            ),
+            (
+                "apr prune model.apr -o small.apr --prune 0.9 --sparse csr",
+                "store what is left without the zeros",
+            ),
         ],
     ),
     (

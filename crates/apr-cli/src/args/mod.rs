@@ -85,7 +85,14 @@ impl Cli {
 
     /// The command with all that its help has.
     pub(crate) fn command_with_help() -> clap::Command {
-        hyphens::with_hyphens(examples::with_examples(Self::command()))
+        // Whoever converts need not read past what prunes.
+        let command = Self::command().mut_subcommand("convert", |convert| {
+            convert.mut_args(|arg| match prune::IN_PRUNE.contains(&arg.get_id().as_str()) {
+                true => arg.hide(true),
+                false => arg,
+            })
+        });
+        hyphens::with_hyphens(examples::with_examples(command))
     }
 }
 
@@ -220,6 +227,9 @@ pub(crate) enum Command {
     Convert(ConvertArgs),
     /// Merge models: average, slerp, TIES, DARE and the other methods of mergekit
     Merge(MergeArgs),
+    /// Prune a model: weights become zero, layers, heads or neurons go, zeros are not stored; as
+    /// convert, with its options
+    Prune(ConvertArgs),
     /// Measure an importance matrix, as llama-imatrix does, for quantize --imatrix
     Imatrix(ImatrixArgs),
     /// Quantize to GGML block types, with output identical to llama-quantize and a report of the

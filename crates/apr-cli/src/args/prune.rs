@@ -75,12 +75,25 @@ pub(crate) enum PruneScope {
     Global,
 }
 
+/// Options about pruning that the help of `convert` leaves to that of `prune`.
+pub(crate) const IN_PRUNE: [&str; 9] = [
+    "prune_scope",
+    "prune_nm",
+    "prune_threshold",
+    "prune_layers",
+    "prune_heads",
+    "prune_neurons",
+    "sparse",
+    "threshold",
+    "target",
+];
+
 /// Arguments about pruning.
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Pruning")]
 pub(crate) struct PruneArgs {
-    /// Set this share of the weights of each matrix to zero, smallest magnitudes first; with
-    /// --calibration, of each row by magnitude and activations (Wanda)
+    /// Set this share of the weights of each matrix to zero, smallest first; with --calibration by
+    /// activations too (Wanda); `apr prune --help` has more
     #[arg(long, value_name = "SHARE", value_parser = parse_share)]
     pub(crate) prune: Option<f64>,
     /// What --prune is a share of [default: tensor]

@@ -83,9 +83,9 @@ pub(crate) struct RequantizeArgs {
         add = ArgValueCandidates::new(completion::schemes)
     )]
     pub(crate) quantize: Option<Scheme>,
-    /// Dequantize to floats
+    /// Dequantize to floats of 32 or 16 bits: f32, f16 or bf16
     #[arg(
-        long, value_enum, ignore_case = true, value_name = "DTYPE",
+        long, value_enum, ignore_case = true, value_name = "DTYPE", hide_possible_values = true,
         conflicts_with_all = ["quantize", "keep_quantization"]
     )]
     pub(crate) dequantize: Option<Dequantized>,

@@ -75,6 +75,7 @@ pub(crate) fn run(command: Command, context: &Context) -> Outcome {
         Command::Tokenize(args) => run::tokenize::run(&args, context),
         Command::Import(args) => convert::import(&args, context),
         Command::Convert(args) => convert::convert(&args, context),
+        Command::Prune(args) => convert::prune(&args, context),
         Command::Merge(args) => merge::run(&args, context),
         Command::Imatrix(args) => imatrix::run(&args, context),
         Command::Quantize(args) => quantize::run(&args, context),

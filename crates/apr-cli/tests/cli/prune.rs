@@ -237,6 +237,7 @@ fn sparse_tensors_come_back_as_they_were() {
         .apr("convert llama -o sparse.apr -f --sparse csr")
         .ok()
         .says(&["--sparse changed nothing"]);
+    sandbox.apr("convert llama -o m.apr --sparse csr --quantize q8_0").fails(2, &["choose one"]);
     sandbox.apr("convert llama -o m.safetensors --sparse csr").fails(2, &[".apr output"]);
     sandbox
         .apr("convert llama -o m.apr --sparse csr --precision fp16")
@@ -247,6 +248,7 @@ fn sparse_tensors_come_back_as_they_were() {
 fn what_can_not_be_pruned_is_refused_before_anything_is_written() {
     let sandbox = with_llama();
     sandbox.apr("convert llama -o m.gguf").ok();
+    sandbox.apr("prune llama -o out.apr").fails(2, &["nothing to prune: pass --prune"]);
     for (line, said) in [
         ("llama --prune 1.5", "expected a share from 0 to 1"),
         ("llama --prune-nm 4:2", "expected N:M"),
@@ -261,8 +263,26 @@ fn what_can_not_be_pruned_is_refused_before_anything_is_written() {
         ("llama --prune-nm 2:3", "no groups of 3"),
     ] {
         sandbox.apr(&format!("convert {line} -o out.apr")).fails(2, &[said]);
+        sandbox.apr(&format!("prune {line} -o out.apr")).fails(2, &[said]);
         assert!(!sandbox.path("out.apr").exists(), "{line}");
     }
+}
+
+#[test]
+fn calibration_goes_with_rows_of_the_whole_model() {
+    let sandbox = with_llama().with("t.txt", "12+34=46\n".repeat(60));
+    for (line, said) in [
+        ("--prune 0.5 --prune-scope global", "--prune-scope tensor"),
+        ("--prune-threshold 0.1", "--prune-threshold is for magnitudes alone"),
+        ("--prune 0.5 --prune-layers 1", "in a run of its own"),
+    ] {
+        let line = format!("prune llama -o m.apr --calibration t.txt {line}");
+        sandbox.apr(&line).fails(2, &[said]);
+    }
+    sandbox.apr("prune llama -o m.apr --calibration t.txt --prune 0.5 --prune-scope tensor").ok();
+    sandbox.apr("prune llama -o n.apr --calibration t.txt --prune-nm 2:4").ok();
+    sandbox.apr("prune llama -o short.apr --prune-layers 1").ok();
+    sandbox.apr("prune short.apr -o s.apr --prune 0.5 --calibration t.txt").ok();
 }
 
 #[test]

@@ -90,6 +90,19 @@ pub(super) fn convert(args: &ConvertArgs, context: &Context) -> Outcome {
     write(&job, &model, Destination::of(&args.write), extras, context)
 }
 
+/// Converts what is pruned.
+pub(super) fn prune(args: &ConvertArgs, context: &Context) -> Outcome {
+    let asked = &args.prune;
+    if !asked.has_zeros() && !asked.has_less() && asked.sparse.is_none() {
+        return Err(Failure::Usage(
+            "nothing to prune: pass --prune SHARE, --prune-nm N:M, --prune-threshold X, \
+             --prune-layers, --prune-heads, --prune-neurons or --sparse"
+                .to_owned(),
+        ));
+    }
+    convert(args, context)
+}
+
 /// What a conversion does, and with what.
 pub(super) fn convert_job(args: &ConvertArgs, context: &Context) -> Outcome<(Job, Model)> {
     let (job, model, _) = pruned_job(args, context)?;
